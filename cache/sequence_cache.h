@@ -1,0 +1,71 @@
+// What the engine holds for one sequence: per layer a list of immutable segments, then a dense tail.
+//
+// Protocol of a step: reserve(n); for every layer write(...) then view(...); advance(n); later commit() or truncate().
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/attention.h"
+
+namespace smartkv {
+
+class CacheError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct CacheShape {
+  int64_t n_layers = 0;
+  int64_t n_kv_heads = 0;
+  int64_t head_dim = 0;
+  kernels::KvType type = kernels::KvType::kBf16;
+
+  // K and V of one token over all layers, in the dense format.
+  int64_t bytes_per_token() const;
+};
+
+struct CacheStats {
+  int64_t tokens = 0;       // appended
+  int64_t tokens_kept = 0;  // represented in the cache, mean over layers
+  int64_t bytes = 0;        // every byte held: payload, scales, indices, biases, page slack, policy state
+  int64_t full_bytes = 0;   // the full cache's bytes for the same tokens
+};
+
+// Rows of new K (after RoPE) and V. k, v: f32 [n, n_kv_heads * head_dim], rows `stride` floats apart.
+struct KvRows {
+  const float* k = nullptr;
+  const float* v = nullptr;
+  int64_t stride = 0;
+  int64_t first = 0;  // offset of the first row from tokens()
+  int64_t n = 0;
+};
+
+class SequenceCache {
+ public:
+  static constexpr int64_t kNoBoundary = std::numeric_limits<int64_t>::max();
+
+  virtual ~SequenceCache() = default;
+
+  virtual int64_t tokens() const = 0;     // appended, over all layers alike
+  virtual int64_t committed() const = 0;  // tokens that truncate() can no longer drop
+
+  virtual void reserve(int64_t n) = 0;  // makes room for n tokens after tokens()
+  // Thread-safe for disjoint rows of one layer.
+  virtual void write(int64_t layer, const KvRows& rows) = 0;
+  // The segments that a query after `n_new` reserved tokens sees: all of them dense at the end, causally masked.
+  virtual void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const = 0;
+  virtual void advance(int64_t n) = 0;
+
+  virtual void truncate(int64_t n_tokens) = 0;  // >= committed(), else CacheError
+  virtual void commit(int64_t n_tokens) = 0;    // the only place that compresses
+  // A pass must not reach beyond this token count before commit() was called at it.
+  virtual int64_t next_boundary() const { return kNoBoundary; }
+  virtual std::unique_ptr<SequenceCache> fork() const = 0;
+  virtual CacheStats stats() const = 0;
+};
+
+}  // namespace smartkv

@@ -1,0 +1,190 @@
+// The engine: takes requests, batches them over one model, streams the results. No LibTorch type appears here.
+//
+// One engine thread owns the model and every cache. submit() and the handles may be used from any thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/weights/model_config.h"
+#include "engine/text/chat_template.h"
+#include "engine/text/tokenizer.h"
+
+namespace smartkv {
+
+struct SamplingParams {
+  float temperature = 1.0f;  // 0: greedy
+  float top_p = 1.0f;        // (0, 1]
+  int32_t top_k = 0;         // 0: off
+  float min_p = 0.0f;        // [0, 1]
+  float repetition_penalty = 1.0f;  // over prompt and output; CTRL, Keskar et al. 2019
+  float presence_penalty = 0.0f;    // [-2, 2], over the output, as OpenAI defines it
+  float frequency_penalty = 0.0f;   // [-2, 2], over the output
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::optional<uint64_t> seed;  // absent: drawn by the engine and reported
+};
+
+struct GenerationRequest {
+  std::string id;               // for logs: "chatcmpl-..."
+  std::vector<TokenId> prompt;  // at least one token
+  int32_t n = 1;                // choices; they share the prompt's cache (fork)
+  int64_t max_tokens = 16;
+  int64_t min_tokens = 0;  // no end-of-sequence or stop before this many
+  SamplingParams sampling;
+  std::vector<std::string> stop;        // not part of the text that is returned
+  std::vector<TokenId> stop_token_ids;  // besides the model's end-of-sequence tokens
+  bool ignore_eos = false;
+  bool skip_special_tokens = true;  // in the text
+  int32_t logprobs = -1;            // -1: none; k >= 0: the chosen token's, and the k most likely
+  int32_t prompt_logprobs = -1;     // the same for every prompt token but the first (OpenAI's echo with logprobs)
+  nlohmann::json kv_cache;          // null: the server's default; "name", or {"policy": "name", ...}
+  nlohmann::json speculative;       // null: the server's default; {"method": ...}
+};
+
+// Log probabilities are natural, of the model's own distribution (before temperature, penalties, bias and truncation).
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+  std::vector<std::pair<TokenId, float>> top;  // most likely first
+};
+
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
+
+// One piece of one choice. Events of one choice come in order; the last one has finish != kNone.
+struct GenerationEvent {
+  int32_t choice = 0;
+  std::string text;                        // whole UTF-8 characters, never part of a stop string; may be empty
+  std::vector<TokenId> tokens;             // the tokens sampled since the last event
+  std::vector<TokenLogprob> logprobs;      // one per token, if asked for
+  FinishReason finish = FinishReason::kNone;
+  std::string error;                       // with kError: what went wrong
+  std::optional<std::string> stop_string;  // with kStop: the stop string that matched
+};
+
+// Life of a request, milliseconds, each phase seen from the request. total = queued + prefill + decode.
+struct RequestTimings {
+  double queued_ms = 0;         // submit to first scheduled
+  double prefill_ms = 0;        // first scheduled to first token
+  double decode_ms = 0;         // first token to last
+  double total_ms = 0;
+  double model_ms = 0;          // inside model passes that this request was part of
+  double sample_ms = 0;         // sampling, stop strings and detokenization of this request
+  int64_t prefill_chunks = 0;   // passes that carried prompt tokens
+  int64_t decode_passes = 0;
+};
+
+struct KvCacheUsage {
+  std::string policy;
+  int64_t tokens = 0;       // tokens seen
+  int64_t tokens_kept = 0;  // tokens still represented (average over layers)
+  int64_t bytes = 0;        // held now, every byte counted
+  int64_t full_bytes = 0;   // what the full cache would hold for the same tokens
+};
+
+struct SpeculationUsage {
+  std::string method = "off";
+  int64_t drafted = 0, accepted = 0, passes = 0;
+};
+
+struct RequestUsage {
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt, taken from a prefix that was already there
+  int64_t completion_tokens = 0;  // over all choices
+  uint64_t seed = 0;
+  RequestTimings timings;
+  KvCacheUsage kv_cache;
+  SpeculationUsage speculation;
+};
+
+// The reader's end of a request. Destroying it cancels what still runs; its memory is freed before the next step.
+class GenerationStream {
+ public:
+  virtual ~GenerationStream() = default;
+  enum class Status : uint8_t { kEvent, kTimeout, kEnd };  // kEnd: every choice has finished and was read
+  virtual Status next(GenerationEvent* event, std::chrono::milliseconds timeout) = 0;
+  virtual void cancel() = 0;
+  virtual const std::vector<TokenLogprob>& prompt_logprobs() const = 0;  // valid from the first event on
+  virtual RequestUsage usage() const = 0;                                // final once next() returned kEnd
+};
+
+// Why a request was not taken. `param` is the request field at fault, empty where none is.
+class RequestError : public std::runtime_error {
+ public:
+  enum class Kind : uint8_t { kInvalid, kContextLength, kTooLarge, kOverloaded, kDraining };
+  RequestError(Kind kind, std::string param, const std::string& message, int retry_after_s = 0)
+      : std::runtime_error(message), kind(kind), param(std::move(param)), retry_after_s(retry_after_s) {}
+  Kind kind;
+  std::string param;
+  int retry_after_s;
+};
+
+// Histogram with fixed upper bounds (seconds), as Prometheus counts it.
+struct Histogram {
+  std::vector<double> bounds;
+  std::vector<uint64_t> counts;  // counts[i]: observations <= bounds[i]; the last one: all others (+Inf)
+  double sum = 0;
+  uint64_t count = 0;
+};
+
+struct EngineStats {
+  int64_t requests_running = 0, requests_waiting = 0;  // sequences decoding or prefilling; requests queued
+  int64_t kv_bytes_used = 0, kv_bytes_reserved = 0, kv_bytes_budget = 0;
+  uint64_t prompt_tokens = 0, generation_tokens = 0, prefix_cache_queries = 0, prefix_cache_hits = 0;
+  uint64_t steps = 0;
+  std::map<std::string, uint64_t> finished;  // by reason: "stop", "length", "abort", "error"
+  uint64_t rejected = 0;
+  Histogram time_to_first_token, time_per_output_token, e2e_latency, queue_time;
+  std::map<std::string, double> extra;  // further gauges and counters by Prometheus name (without "smartkv:")
+};
+
+struct EngineOptions {
+  std::filesystem::path model;       // GGUF file or Hugging Face folder
+  std::string dtype = "auto";        // auto | bf16 | f32: activations' and weights' type; auto: bf16
+  std::string weights = "auto";      // auto | bf16 | f32 | int8 | int4: storage of the weights
+  int threads = 0;                   // 0: every core of the machine that this process may use
+  int64_t context_length = 0;        // 0: the model's own
+  int64_t kv_cache_bytes = 0;        // 0: half of the memory that is free once the model is loaded
+  int64_t max_sequences = 32;        // decoding side by side
+  int64_t max_queue = 256;           // requests waiting; one more is refused (429)
+  int64_t prefill_chunk = 512;       // token budget of one step
+  std::string chat_template_file;    // overrides the model's own
+  nlohmann::json kv_cache;           // default policy; null: "full"
+  nlohmann::json speculative;        // default method; null: off
+};
+
+class Engine {
+ public:
+  // Loads everything; throws ModelError, TokenizerError or ChatTemplateError. `progress` gets 0..1 while loading.
+  static std::unique_ptr<Engine> create(const EngineOptions& options,
+                                        const std::function<void(double, const std::string&)>& progress = nullptr);
+  virtual ~Engine() = default;
+
+  // Queues a request; throws RequestError when it cannot be served now or ever. Thread-safe.
+  virtual std::unique_ptr<GenerationStream> submit(GenerationRequest request) = 0;
+  // Checks what submit() would check, without queueing.
+  virtual void validate(const GenerationRequest& request) const = 0;
+
+  virtual const Tokenizer& tokenizer() const = 0;
+  virtual const ChatTemplate* chat_template() const = 0;  // nullptr: the model has none
+  virtual const ModelConfig& config() const = 0;
+  virtual int64_t context_length() const = 0;
+  virtual nlohmann::ordered_json describe() const = 0;  // model, dtype, memory, threads, CPU level, policies
+  virtual EngineStats stats() const = 0;                // thread-safe, cheap
+
+  virtual void drain() = 0;  // takes no more requests; returns when the running ones have finished
+  virtual void stop() = 0;   // cancels everything; returns when the engine thread is idle
+  virtual bool draining() const = 0;
+};
+
+}  // namespace smartkv

@@ -1,0 +1,31 @@
+// A causal language model over sequence caches: one batched forward pass.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/weights/model_config.h"
+#include "engine/text/tokenizer.h"
+
+namespace smartkv {
+
+class SequenceCache;
+
+// The part of a batch that one sequence contributes: its next tokens, at positions cache->tokens() and on.
+struct SequenceInput {
+  std::span<const TokenId> tokens;
+  SequenceCache* cache = nullptr;
+  int64_t n_logits = 1;  // logits are computed for the last n_logits tokens; 0: none
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelConfig& config() const = 0;
+  // Appends each input's tokens to its cache and writes logits, f32 [sum of n_logits, vocab_size], in batch order.
+  // A row's logits depend on nothing but its own sequence: not on the batch, nor on how the prompt was cut into chunks.
+  virtual void forward(std::span<const SequenceInput> batch, float* logits) = 0;
+  virtual int64_t weight_bytes() const = 0;  // held in memory
+};
+
+}  // namespace smartkv

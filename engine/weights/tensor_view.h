@@ -1,0 +1,36 @@
+// A tensor inside a mapped weight file: type, shape and bytes, nothing owned.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace smartkv {
+
+enum class TensorType : uint8_t { kF32, kF16, kBf16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
+
+struct TensorTypeInfo {
+  std::string_view name;   // "Q4_1"
+  int64_t block_elements;  // 1 for plain floats, 32 or 256 for quantised blocks
+  int64_t block_bytes;
+};
+const TensorTypeInfo& tensor_type_info(TensorType type);
+
+struct TensorView {
+  std::string name;
+  TensorType type = TensorType::kF32;
+  std::vector<int64_t> shape;       // row-major, outermost first: [out_features, in_features]
+  std::span<const std::byte> data;  // rows are contiguous; a row holds whole blocks
+
+  int64_t elements() const;
+  int64_t row_elements() const { return shape.empty() ? 1 : shape.back(); }
+  int64_t rows() const;
+};
+
+// Expands rows [first, first + count) to f32. out: [count, row_elements]. Throws std::out_of_range.
+void expand_rows(const TensorView& tensor, int64_t first, int64_t count, float* out);
+
+}  // namespace smartkv

@@ -1,0 +1,64 @@
+// Attention of new queries over a sequence's KV segments, each in its own format, merged by log-sum-exp:
+//   lse = log sum_s exp(lse_s),  o = sum_s exp(lse_s - lse) o_s.
+// Flash style (Dao et al. 2022): no score matrix in memory; split over the context (Flash-Decoding, Dao et al. 2023).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace smartkv {
+class ThreadPool;
+}
+
+namespace smartkv::kernels {
+
+// Element type of dense pages, and of the model's activations.
+enum class KvType : uint8_t { kBf16, kF32 };
+
+constexpr int64_t kPageTokens = 64;
+
+// One run of tokens of one layer, all its KV heads.
+//
+// A dense page holds kPageTokens tokens per KV head, laid out so that both products are small matrix products
+// with the queries' values broadcast (T = kPageTokens, D = head_dim):
+//   bf16: K [D/2][T][2], V [T/2][D][2]   (pairs, as the bf16 dot product instructions read them)
+//   f32:  K [D][T],      V [T][D]
+// Slots past `tokens` hold finite values.
+struct KvSegment {
+  enum class Format : uint8_t { kDense };
+  Format format = Format::kDense;
+  int32_t tokens = 0;
+  const void* k = nullptr;      // [n_kv_heads], each head_stride bytes apart
+  const void* v = nullptr;
+  int64_t head_stride = 0;      // bytes
+};
+
+struct AttentionShape {
+  int64_t n_heads = 0;
+  int64_t n_kv_heads = 0;
+  int64_t head_dim = 0;  // a multiple of 16
+  float scale = 0;       // 1 / sqrt(head_dim)
+  KvType type = KvType::kBf16;
+};
+
+// The queries of one sequence: they are the last n tokens of `segments`; query i sees all tokens but the last n - 1 - i.
+struct AttentionTask {
+  const float* q = nullptr;  // [n, n_heads, head_dim] after RoPE, rows q_stride floats apart
+  int64_t q_stride = 0;
+  int64_t n = 0;
+  std::span<const KvSegment> segments;
+  void* out = nullptr;  // [n, n_heads, head_dim] of shape.type, contiguous
+};
+
+// Scratch that grows to the largest call and is then reused.
+struct AttentionScratch {
+  std::vector<float> partial;
+};
+
+// A query's result depends on its own segments only, bit for bit: not on the other tasks, the number of queries in
+// the call, or the number of threads. Stretches of the context are cut at fixed token positions.
+void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionTask> tasks,
+               AttentionScratch& scratch);
+
+}  // namespace smartkv::kernels

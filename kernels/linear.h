@@ -1,0 +1,76 @@
+// Matrix products y = x W^T for any number of rows, with W packed once for the widest dot product of the CPU.
+//
+// Layouts, with 16 output features ("lanes") side by side; out_features is padded to 16 with zeros:
+//   kF32:  [N/16][K][16] f32
+//   kBf16: [N/16][K/2][16][2] bf16                                (AVX-512 BF16: vdpbf16ps, one pair per lane)
+//   kInt8: [N/16][K/32] groups of { [8][16][4] u8, [16] f16 scale, [16] f16 minimum }   (VNNI: vpdpbusd)
+//   kInt4: [N/16][K/32] groups of { [4][16][4] u8 of two nibbles, [16] f16 scale, [16] f16 minimum }
+// An integer weight is scale * q + minimum. The integer products quantise x to int8 per row and group of 32
+// (scale = max|x| / 127), as ggml's Q8_1 does.
+//
+// Results are batch-invariant: row i of y is the same bits whatever the other rows and the number of threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "kernels/aligned_buffer.h"
+
+namespace smartkv {
+class ThreadPool;
+}
+
+namespace smartkv::kernels {
+
+enum class WeightType : uint8_t { kF32, kBf16, kInt8, kInt4 };
+std::string_view name(WeightType type);
+
+struct PackedMatrix {
+  WeightType type = WeightType::kBf16;
+  int64_t out_features = 0;  // N
+  int64_t in_features = 0;   // K: a multiple of 2 (bf16) or 32 (int8, int4)
+  AlignedBuffer data;
+  int64_t bytes() const { return static_cast<int64_t>(data.size()); }
+};
+
+// Allocates a matrix of zeros. Throws std::invalid_argument when K does not fit the type.
+PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_features);
+// Packs 16 rows (one lane group): rows f32 [16, K]. group in [0, N/16 rounded up). Thread-safe for distinct groups.
+// Integer types choose scale and minimum per row and group of 32: int8 symmetric (minimum = -128 scale),
+// int4 asymmetric over the 16 levels, minimising the squared error.
+void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows);
+// Row n of the matrix as f32: out [K]. Serves tied embeddings from the packed weights.
+void unpack_row(const PackedMatrix& matrix, int64_t row, float* out);
+
+// What happens to y = x W^T on its way out.
+enum class Epilogue : uint8_t {
+  kStore,   // y (f32)
+  kAdd,     // out += y (f32): the residual
+  kSwiGlu,  // W = gate and up interleaved by 16 rows (gate lanes, up lanes, ...): out = silu(gate) * up, type of x
+};
+
+struct LinearInput {
+  const void* x = nullptr;  // [rows, K]: f32 when matrix.type is kF32, else bf16; rows x_stride elements apart
+  int64_t rows = 0;
+  int64_t x_stride = 0;
+};
+
+struct LinearOutput {
+  void* out = nullptr;     // [rows, N] f32; with kSwiGlu [rows, N/2] f32 or bf16 as x is
+  int64_t stride = 0;      // elements
+  Epilogue epilogue = Epilogue::kStore;
+  const float* bias = nullptr;  // [N] or nullptr, added before the epilogue
+};
+
+// Reused between calls: the quantised x of the integer types.
+struct LinearScratch {
+  AlignedBuffer x;
+};
+
+void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& input, const LinearOutput& output,
+            LinearScratch& scratch);
+
+}  // namespace smartkv::kernels
