@@ -31,8 +31,8 @@ struct SamplingParams {
   float repetition_penalty = 1.0f;  // over prompt and output; CTRL, Keskar et al. 2019
   float presence_penalty = 0.0f;    // [-2, 2], over the output, as OpenAI defines it
   float frequency_penalty = 0.0f;   // [-2, 2], over the output
-  std::vector<std::pair<TokenId, float>> logit_bias;
-  std::optional<uint64_t> seed;  // absent: drawn by the engine and reported
+  std::vector<std::pair<TokenId, float>> logit_bias = {};
+  std::optional<uint64_t> seed = {};  // absent: drawn by the engine and reported
 };
 
 struct GenerationRequest {
@@ -65,7 +65,7 @@ enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
 struct GenerationEvent {
   int32_t choice = 0;
   std::string text;                        // whole UTF-8 characters, never part of a stop string; may be empty
-  std::vector<TokenId> tokens;             // the tokens sampled since the last event
+  std::vector<TokenId> tokens;             // sampled since the last event; a stop token too, though not in the text
   std::vector<TokenLogprob> logprobs;      // one per token, if asked for
   FinishReason finish = FinishReason::kNone;
   std::string error;                       // with kError: what went wrong
@@ -122,17 +122,17 @@ class GenerationStream {
 class RequestError : public std::runtime_error {
  public:
   enum class Kind : uint8_t { kInvalid, kContextLength, kTooLarge, kOverloaded, kDraining };
-  RequestError(Kind kind, std::string param, const std::string& message, int retry_after_s = 0)
-      : std::runtime_error(message), kind(kind), param(std::move(param)), retry_after_s(retry_after_s) {}
+  RequestError(Kind error_kind, std::string field, const std::string& message, int retry_after = 0)
+      : std::runtime_error(message), kind(error_kind), param(std::move(field)), retry_after_s(retry_after) {}
   Kind kind;
   std::string param;
   int retry_after_s;
 };
 
-// Histogram with fixed upper bounds (seconds), as Prometheus counts it.
+// Histogram with fixed upper bounds (seconds). Not cumulative: Prometheus' buckets are the running sums of `counts`.
 struct Histogram {
   std::vector<double> bounds;
-  std::vector<uint64_t> counts;  // counts[i]: observations <= bounds[i]; the last one: all others (+Inf)
+  std::vector<uint64_t> counts;  // counts[i]: observations in (bounds[i-1], bounds[i]]; the last one: above all bounds
   double sum = 0;
   uint64_t count = 0;
 };
@@ -165,7 +165,8 @@ struct EngineOptions {
 
 class Engine {
  public:
-  // Loads everything; throws ModelError, TokenizerError or ChatTemplateError. `progress` gets 0..1 while loading.
+  // Loads everything; throws ModelError, TokenizerError, ChatTemplateError, or RequestError for the default kv_cache and
+  // speculative. `progress` gets 0..1 while loading.
   static std::unique_ptr<Engine> create(const EngineOptions& options,
                                         const std::function<void(double, const std::string&)>& progress = nullptr);
   virtual ~Engine() = default;

@@ -53,6 +53,11 @@ struct AttentionTask {
 
 // Scratch that grows to the largest call and is then reused.
 struct AttentionScratch {
+  struct Item {  // queries [query, query + n_queries) of one head range over stretches [stretch, stretch_end)
+    int32_t task, kv_head, head, n_heads, query, n_queries, stretch, stretch_end;
+    int64_t partial;  // offset into `partial` of the first stretch's rows; -1: the item covers all and writes `out`
+  };
+  std::vector<Item> items, merges;
   std::vector<float> partial;
 };
 

@@ -13,8 +13,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <string_view>
 
 #include "kernels/aligned_buffer.h"
@@ -42,6 +40,12 @@ PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_featu
 // Integer types choose scale and minimum per row and group of 32: int8 symmetric (minimum = -128 scale),
 // int4 asymmetric over the 16 levels, minimising the squared error.
 void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows);
+// Packs 32 weights that are integers already (int8: q in [0, 255]; int4: q in [0, 15]), as scale * q + minimum:
+// inputs [32 k_group, 32 k_group + 32) of row 16 group + lane. So GGUF's blocks are kept without loss: Q4_0 is
+// (q, d, -8 d), Q4_1 (q, d, m), Q8_0 (q + 128, d, -128 d). Throws std::invalid_argument when scale or minimum leaves
+// the range of f16. Thread-safe for distinct (group, k_group, lane).
+void pack_group(PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t lane, const uint8_t* q, float scale,
+                float minimum);
 // Row n of the matrix as f32: out [K]. Serves tied embeddings from the packed weights.
 void unpack_row(const PackedMatrix& matrix, int64_t row, float* out);
 

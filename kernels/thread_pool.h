@@ -1,11 +1,14 @@
 // A pool for short parallel regions: a decode step has about 150 of a few microseconds each.
 //
-// The calling thread takes part. Workers spin for a few microseconds after a region, then sleep: an idle pool uses no CPU.
+// The calling thread takes part. Workers spin for about 50 microseconds after a region, then sleep: an idle pool uses
+// no CPU. Tasks are taken one by one, and the caller waits only for tasks that were taken: a worker that the operating
+// system holds back delays nobody.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
-#include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -13,15 +16,15 @@ namespace smartkv {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // >= 1, the caller included
+  explicit ThreadPool(int threads);  // 1 to 64, the caller included; else std::invalid_argument
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls function(i) for i in [0, n), spread dynamically; returns when all are done. Not reentrant, one caller at a
-  // time. `function` must not throw. Allocates nothing.
+  // Calls function(i) for i in [0, n), n < 2^31, spread dynamically; returns when all are done. Not reentrant, one
+  // caller at a time. `function` must not throw. Allocates nothing.
   template <typename Function>
   void parallel_for(int64_t n, const Function& function) {
     if (n <= 0) return;
@@ -35,19 +38,21 @@ class ThreadPool {
  private:
   using Thunk = void (*)(const void*, int64_t);
   void run(int64_t n, Thunk thunk, const void* function);
-  void work();        // takes tasks of the current region until none is left
+  void take_tasks();  // runs tasks of the current region until none is left
   void worker_main();
+  void wait_for_region(uint64_t seen);  // returns when a region other than `seen` was opened, or on stop
 
-  struct alignas(64) Shared {
-    std::atomic<uint64_t> generation{0};  // of the region; odd while closed for joining
-    std::atomic<int64_t> next{0};
-    std::atomic<int32_t> active{0};
-    std::atomic<bool> stop{false};
-  };
-  Shared shared_;
-  Thunk thunk_ = nullptr;
-  const void* function_ = nullptr;
-  int64_t n_ = 0;
+  // The region's number in the upper half, its next task in the lower. A task is taken by exchanging the whole word,
+  // so a late worker can never take a task of a region whose fields below it has not read.
+  alignas(64) std::atomic<uint64_t> state_{0};
+  std::atomic<int64_t> n_{0};
+  std::atomic<Thunk> thunk_{nullptr};
+  std::atomic<const void*> function_{nullptr};
+  alignas(64) std::atomic<int64_t> done_{0};
+  alignas(64) std::atomic<int32_t> sleepers_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::condition_variable wake_;
   std::vector<std::thread> workers_;
 };
 

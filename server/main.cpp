@@ -1,1 +1,3 @@
-int main() { return 0; }
+#include "server/commands/command.h"
+
+int main(int argc, char** argv) { return smartkv::run_command_line(argc, argv); }

@@ -30,6 +30,7 @@ class GgufFile {
   static GgufFile parse(std::span<const std::byte> bytes, std::string name);  // `bytes` outlive the result
 
   const std::string& name() const { return name_; }
+  uint32_t version() const { return version_; }
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }  // names as in the file
 
@@ -46,6 +47,7 @@ class GgufFile {
   GgufFile() = default;
 
   std::string name_;
+  uint32_t version_ = 0;
   MappedFile file_;
   std::map<std::string, GgufValue, std::less<>> metadata_;
   std::map<std::string, TensorView, std::less<>> tensors_;

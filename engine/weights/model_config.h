@@ -16,6 +16,7 @@ struct RopeConfig {
   int64_t original_context = 0;  // original_max_position_embeddings; 0: the model's own context
   double low_freq_factor = 1.0, high_freq_factor = 4.0;              // llama3
   double beta_fast = 32.0, beta_slow = 1.0, attention_factor = 0.0;  // yarn; attention_factor 0: 0.1 ln(factor) + 1
+  std::vector<float> freq_factors;  // each frequency is divided by its factor (GGUF's rope_freqs.weight); empty: none
 };
 
 struct ModelConfig {

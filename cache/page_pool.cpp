@@ -1,0 +1,59 @@
+#include "cache/page_pool.h"
+
+#include <cstring>
+
+namespace smartkv {
+namespace {
+
+int64_t element_bytes(const CacheShape& shape) { return shape.type == kernels::KvType::kBf16 ? 2 : 4; }
+
+}  // namespace
+
+int64_t CacheShape::bytes_per_token() const { return n_layers * 2 * n_kv_heads * head_dim * element_bytes(*this); }
+
+DensePage::DensePage(const CacheShape& shape)
+    : data_(static_cast<size_t>(2 * shape.n_kv_heads * shape.head_dim * kernels::kPageTokens * element_bytes(shape))),
+      head_bytes_(shape.head_dim * kernels::kPageTokens * element_bytes(shape)) {}
+
+void DensePage::copy_from(const DensePage& other) { std::memcpy(data_.data(), other.data_.data(), data_.size()); }
+
+kernels::KvSegment DensePage::segment(int64_t tokens) const {
+  kernels::KvSegment segment;
+  segment.tokens = static_cast<int32_t>(tokens);
+  segment.k = data_.data();
+  segment.v = data_.data() + head_bytes_;
+  segment.head_stride = head_stride();
+  return segment;
+}
+
+std::shared_ptr<PagePool> PagePool::create(const CacheShape& shape, int64_t max_free_bytes) {
+  return std::shared_ptr<PagePool>(new PagePool(shape, max_free_bytes));
+}
+
+PagePool::PagePool(const CacheShape& shape, int64_t max_free_bytes)
+    : shape_(shape),
+      page_bytes_(shape.bytes_per_token() / shape.n_layers * kernels::kPageTokens),
+      max_free_(static_cast<size_t>(max_free_bytes / page_bytes_)) {}
+
+PageRef PagePool::allocate() {
+  std::unique_ptr<DensePage> page;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      page = std::move(free_.back());
+      free_.pop_back();
+    }
+  }
+  if (page == nullptr) page = std::make_unique<DensePage>(shape_);
+  in_use_ += page_bytes_;
+  return PageRef(page.release(), [pool = shared_from_this()](DensePage* released) { pool->release(released); });
+}
+
+void PagePool::release(DensePage* page) {
+  std::unique_ptr<DensePage> owned(page);
+  in_use_ -= page_bytes_;
+  const std::lock_guard lock(mutex_);
+  if (free_.size() < max_free_) free_.push_back(std::move(owned));
+}
+
+}  // namespace smartkv

@@ -1,0 +1,57 @@
+// Rates of the model alone: prefill and decode at several depths and batch sizes, and the machine's own limits.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace smartkv {
+
+struct BenchmarkOptions {
+  std::filesystem::path model;
+  std::string dtype = "auto", weights = "auto";
+  int threads = 0;                            // 0: every core that this process may use
+  nlohmann::json kv_cache;                    // null: "full"
+  std::vector<int64_t> prompts = {512};       // tokens of a prefill
+  std::vector<int64_t> depths = {0, 4096};    // tokens that are in the cache already
+  std::vector<int64_t> batches = {1, 4, 8, 16};  // sequences that decode side by side
+  int64_t decode_tokens = 32;                 // per sequence
+  int64_t prefill_chunk = 512;
+  int repetitions = 3;
+  bool limits = false;                        // measure bandwidth and FLOP/s too
+};
+
+struct BenchmarkRow {
+  std::string kind;     // "prefill" or "decode"
+  int64_t depth = 0, batch = 1, tokens = 0;  // tokens of one repetition, over all sequences
+  double best = 0, median = 0;               // tokens per second
+  int64_t kv_bytes = 0;                      // held by all sequences at the end
+  double limit = 0;                          // tokens per second that the machine's limits allow; 0: not measured
+};
+
+struct MachineLimits {
+  double read_gb_per_s = 0;  // all threads reading 512 MiB
+  double bf16_gflops = 0;    // all threads, 512 rows by [3072, 576] in bf16
+};
+
+struct BenchmarkReport {
+  std::string model, cpu_level, dtype;
+  int threads = 0;
+  double load_s = 0;
+  int64_t weight_bytes = 0, resident_bytes = 0;  // resident: of the process after the last row
+  std::vector<BenchmarkRow> rows;
+  MachineLimits limits;  // zeros unless asked for
+
+  nlohmann::ordered_json to_json() const;
+  std::string to_table() const;
+};
+
+// Throws what loading a model throws. `on_row` sees each row as it is done.
+BenchmarkReport run_benchmark(const BenchmarkOptions& options,
+                              const std::function<void(const BenchmarkRow&)>& on_row = nullptr);
+
+}  // namespace smartkv

@@ -1,0 +1,11 @@
+// What the machine can do, measured with this project's own threads and kernels.
+#pragma once
+
+#include "engine/benchmark/benchmark.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+
+MachineLimits measure_limits(ThreadPool& pool);
+
+}  // namespace smartkv

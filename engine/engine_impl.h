@@ -1,0 +1,116 @@
+// The engine over any Model: one thread that admits, batches, runs, samples and delivers.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "cache/policy.h"
+#include "engine/engine.h"
+#include "engine/model/model.h"
+#include "engine/request.h"
+#include "engine/scheduler.h"
+#include "engine/stats_recorder.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+
+struct EngineParts {
+  EngineOptions options;  // kv_cache_bytes and context_length resolved
+  std::unique_ptr<ThreadPool> threads;  // what the model runs on; may be null
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<ChatTemplate> chat_template;  // may be null
+  CacheShape cache_shape;
+  nlohmann::ordered_json description;  // what describe() says of the model
+};
+
+class EngineImpl final : public Engine {
+ public:
+  // Throws RequestError when options.kv_cache or options.speculative is not usable.
+  explicit EngineImpl(EngineParts parts);
+  ~EngineImpl() override;
+
+  std::unique_ptr<GenerationStream> submit(GenerationRequest request) override;
+  void validate(const GenerationRequest& request) const override;
+
+  const Tokenizer& tokenizer() const override { return *parts_.tokenizer; }
+  const ChatTemplate* chat_template() const override { return parts_.chat_template.get(); }
+  const ModelConfig& config() const override { return parts_.model->config(); }
+  int64_t context_length() const override { return parts_.options.context_length; }
+  nlohmann::ordered_json describe() const override;
+  EngineStats stats() const override;
+
+  void drain() override;
+  void stop() override;
+  bool draining() const override;
+
+ private:
+  struct Checked {
+    std::shared_ptr<const KvCachePolicy> policy;
+    ScheduledRequest scheduled;
+  };
+  struct BatchRow {
+    std::shared_ptr<Request> request;
+    ScheduleItem item;
+    int64_t n_logits = 0;
+  };
+
+  // Any thread. Each throws RequestError.
+  Checked check(const GenerationRequest& request) const;
+  void check_load() const;  // mutex_ held
+  std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec) const;
+
+  // The engine thread.
+  void run();
+  void end_cancelled();
+  void plan_batch();
+  int64_t prompt_boundary(Request* request);  // makes the sequence when it has none yet
+  bool run_model();                           // false: the pass failed, and its requests have ended
+  void take_results();
+  void take_prompt_chunk(Request* request, const BatchRow& row, const float* logits);
+  void take_token(Request* request, Choice* choice, const float* logits);
+  void commit(Choice* choice);
+  void set_cache_stats(Choice* choice);
+  void drop_cache(Choice* choice);
+  void finish_choice(Request* request, Choice* choice, GenerationEvent event);
+  void end_request(Request* request, FinishReason reason, const std::string& error = "");
+  void forget(uint64_t id);
+
+  EngineParts parts_;
+  PolicyContext policy_context_;
+  std::set<TokenId> eos_;
+  int64_t vocabulary_;  // tokens that both the model and the tokenizer know
+
+  mutable std::mutex policies_mutex_;
+  mutable std::map<std::string, std::shared_ptr<const KvCachePolicy>> policies_;  // by spec
+
+  mutable std::mutex mutex_;  // everything below, up to the engine thread's own
+  std::condition_variable work_, idle_;
+  Scheduler scheduler_;
+  std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_;
+  StatsRecorder recorder_;
+  uint64_t next_id_ = 0;
+  bool draining_ = false, cancel_all_ = false, exit_ = false;
+
+  std::atomic<int64_t> kv_bytes_used_{0};
+  mutable std::atomic<uint64_t> rejected_{0};
+
+  // The engine thread's own.
+  std::vector<ScheduleItem> items_;
+  std::vector<BatchRow> batch_;
+  std::vector<SequenceInput> inputs_;
+  std::vector<float> logits_;
+  SamplingScratch sampling_;
+
+  std::thread thread_;
+};
+
+}  // namespace smartkv

@@ -1,0 +1,69 @@
+#include "engine/event_queue.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace smartkv {
+namespace {
+
+template <typename T>
+void append(std::vector<T>* to, std::vector<T>* from) {
+  to->insert(to->end(), std::make_move_iterator(from->begin()), std::make_move_iterator(from->end()));
+}
+
+}  // namespace
+
+EventQueue::EventQueue(int32_t n_choices)
+    : pending_(static_cast<size_t>(n_choices)),
+      has_pending_(static_cast<size_t>(n_choices), false),
+      unfinished_(n_choices) {}
+
+void EventQueue::set_prompt_logprobs(std::vector<TokenLogprob> logprobs) {
+  const std::lock_guard lock(mutex_);
+  prompt_logprobs_ = std::move(logprobs);
+}
+
+void EventQueue::push(GenerationEvent event, const RequestUsage& usage) {
+  {
+    const std::lock_guard lock(mutex_);
+    usage_ = usage;
+    const auto choice = static_cast<size_t>(event.choice);
+    GenerationEvent& pending = pending_[choice];
+    if (has_pending_[choice]) {
+      pending.text += event.text;
+      append(&pending.tokens, &event.tokens);
+      append(&pending.logprobs, &event.logprobs);
+      pending.finish = event.finish;
+      pending.error = std::move(event.error);
+      pending.stop_string = std::move(event.stop_string);
+    } else {
+      ready_.push_back(event.choice);
+      has_pending_[choice] = true;
+      pending = std::move(event);
+    }
+  }
+  wake_.notify_one();
+}
+
+GenerationStream::Status EventQueue::next(GenerationEvent* event, std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);  // beyond, the clock would overflow
+  std::unique_lock lock(mutex_);
+  if (unfinished_ == 0) return GenerationStream::Status::kEnd;
+  if (!wake_.wait_for(lock, std::min(timeout, kLongest), [this] { return !ready_.empty(); })) {
+    return GenerationStream::Status::kTimeout;
+  }
+  const auto choice = static_cast<size_t>(ready_.front());
+  ready_.pop_front();
+  has_pending_[choice] = false;
+  *event = std::exchange(pending_[choice], {});
+  if (event->finish != FinishReason::kNone) --unfinished_;
+  return GenerationStream::Status::kEvent;
+}
+
+RequestUsage EventQueue::usage() const {
+  const std::lock_guard lock(mutex_);
+  return usage_;
+}
+
+}  // namespace smartkv

@@ -1,0 +1,59 @@
+// What connects a request inside the engine to its reader: events out, cancellation in.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace smartkv {
+
+// Events of a choice that was not read yet are joined into one, so a slow reader costs no more than its text.
+// One writer (the engine thread) and one reader.
+class EventQueue {
+ public:
+  explicit EventQueue(int32_t n_choices);
+
+  // The engine's side.
+  void set_prompt_logprobs(std::vector<TokenLogprob> logprobs);  // before the first push()
+  void push(GenerationEvent event, const RequestUsage& usage);
+  bool cancelled() const { return cancelled_.load(); }
+
+  // The reader's side: see GenerationStream.
+  GenerationStream::Status next(GenerationEvent* event, std::chrono::milliseconds timeout);
+  void cancel() { cancelled_.store(true); }
+  const std::vector<TokenLogprob>& prompt_logprobs() const { return prompt_logprobs_; }
+  RequestUsage usage() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<GenerationEvent> pending_;  // [n_choices]
+  std::vector<bool> has_pending_;         // [n_choices]
+  std::deque<int32_t> ready_;             // choices with a pending event, longest waiting first
+  int32_t unfinished_;                    // choices whose last event was not read
+  RequestUsage usage_;
+  std::vector<TokenLogprob> prompt_logprobs_;
+  std::atomic<bool> cancelled_{false};
+};
+
+// The handle that submit() returns.
+class QueueStream final : public GenerationStream {
+ public:
+  explicit QueueStream(std::shared_ptr<EventQueue> queue) : queue_(std::move(queue)) {}
+  ~QueueStream() override { queue_->cancel(); }
+  Status next(GenerationEvent* event, std::chrono::milliseconds timeout) override {
+    return queue_->next(event, timeout);
+  }
+  void cancel() override { queue_->cancel(); }
+  const std::vector<TokenLogprob>& prompt_logprobs() const override { return queue_->prompt_logprobs(); }
+  RequestUsage usage() const override { return queue_->usage(); }
+
+ private:
+  std::shared_ptr<EventQueue> queue_;
+};
+
+}  // namespace smartkv

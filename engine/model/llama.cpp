@@ -1,0 +1,203 @@
+#include "engine/model/llama.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "engine/model/llama_weights.h"
+#include "engine/model/rope.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/linear.h"
+
+namespace smartkv {
+namespace {
+
+using kernels::Epilogue;
+using kernels::KvType;
+using kernels::WeightType;
+
+KvType activation_type(const LlamaOptions& options) {
+  if (options.dtype == "auto") return options.weights == "f32" ? KvType::kF32 : KvType::kBf16;
+  if (options.dtype == "bf16") return KvType::kBf16;
+  if (options.dtype == "f32") return KvType::kF32;
+  throw ModelError("dtype: expected auto, bf16 or f32, found \"" + options.dtype + "\"");
+}
+
+WeightType weight_type(const LlamaOptions& options) {
+  const bool f32 = activation_type(options) == KvType::kF32;
+  const std::string& name = options.weights;
+  if (name == "auto") return f32 ? WeightType::kF32 : WeightType::kBf16;
+  if (name != "bf16" && name != "f32" && name != "int8" && name != "int4") {
+    throw ModelError("weights: expected auto, bf16, f32, int8 or int4, found \"" + name + "\"");
+  }
+  if (f32 != (name == "f32")) throw ModelError("weights: " + name + " does not go with dtype " + options.dtype);
+  return name == "f32" ? WeightType::kF32 : name == "bf16" ? WeightType::kBf16 : name == "int8" ? WeightType::kInt8 : WeightType::kInt4;
+}
+
+class Llama final : public Model {
+ public:
+  Llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool, const std::function<void(double)>& progress)
+      : config_(weights.config()),
+        type_(activation_type(options)),
+        weights_(pack_llama(weights, weight_type(options), pool, progress)),
+        rope_(config_.rope, config_.head_dim, config_.context_length),
+        pool_(pool) {
+    if (options.context_length > 0) config_.context_length = options.context_length;
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  int64_t weight_bytes() const override { return weights_.bytes(); }
+
+  void forward(std::span<const SequenceInput> batch, float* logits) override {
+    begin(batch);
+    for (int64_t layer = 0; layer < config_.n_layers; ++layer) {
+      const LlamaLayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+      attend(batch, layer, w);
+      if (rows_ == 0) continue;
+      project_residual(w.output, attended_, w.output_bias);
+      norm(w.mlp_norm);
+      run_linear(w.gate_up, normed_, {gated_.data(), config_.intermediate_size, Epilogue::kSwiGlu, bias(w.gate_up_bias)});
+      project_residual(w.down, gated_, w.down_bias);
+    }
+    if (rows_ > 0) {
+      norm(weights_.final_norm);
+      run_linear(weights_.head, normed_, {logits, config_.vocab_size, Epilogue::kStore, nullptr});
+    }
+    for (const SequenceInput& input : batch) input.cache->advance(static_cast<int64_t>(input.tokens.size()));
+  }
+
+ private:
+  // Consecutive rows of one sequence: the unit of work between the products.
+  struct Piece {
+    int64_t input, first, n, row;
+  };
+
+  int64_t qkv_width() const { return (config_.n_heads + 2 * config_.n_kv_heads) * config_.head_dim; }
+  int64_t element_bytes() const { return type_ == KvType::kBf16 ? 2 : 4; }
+  static const float* bias(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
+
+  // Sizes the buffers, looks up embeddings and angles, reserves room in the caches.
+  void begin(std::span<const SequenceInput> batch) {
+    constexpr int64_t kPieceRows = 16;
+    pieces_.clear();
+    rows_ = 0;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const int64_t n = static_cast<int64_t>(batch[i].tokens.size());
+      for (int64_t first = 0; first < n; first += kPieceRows) {
+        pieces_.push_back({static_cast<int64_t>(i), first, std::min(kPieceRows, n - first), rows_ + first});
+      }
+      rows_ += n;
+      batch[i].cache->reserve(n);
+    }
+    const size_t rows = static_cast<size_t>(rows_), hidden = static_cast<size_t>(config_.hidden_size);
+    const size_t element = static_cast<size_t>(element_bytes()), half = static_cast<size_t>(config_.head_dim / 2);
+    x_.grow(rows * hidden * sizeof(float));
+    normed_.grow(rows * hidden * element);
+    qkv_.grow(rows * static_cast<size_t>(qkv_width()) * sizeof(float));
+    attended_.grow(rows * static_cast<size_t>(config_.n_heads * config_.head_dim) * element);
+    gated_.grow(rows * static_cast<size_t>(config_.intermediate_size) * element);
+    angles_.grow(rows * 2 * half * sizeof(float));
+    pool_.parallel_for(static_cast<int64_t>(pieces_.size()), [&](int64_t p) {
+      const Piece& piece = pieces_[static_cast<size_t>(p)];
+      const SequenceInput& input = batch[static_cast<size_t>(piece.input)];
+      for (int64_t i = 0; i < piece.n; ++i) {
+        const int64_t row = piece.row + i;
+        kernels::unpack_row(weights_.token_embedding(), input.tokens[static_cast<size_t>(piece.first + i)],
+                            x_.as<float>() + row * config_.hidden_size);
+        float* cos = angles_.as<float>() + row * config_.head_dim;
+        rope_.angles(input.cache->tokens() + piece.first + i, cos, cos + config_.head_dim / 2);
+      }
+    });
+  }
+
+  // normed_ = RMSNorm(x)
+  void norm(const std::vector<float>& weight) {
+    kernels::rms_norm(pool_, x_.as<float>(), rows_, config_.hidden_size, weight.data(),
+                      static_cast<float>(config_.rms_norm_eps), type_, normed_.data());
+  }
+
+  void run_linear(const kernels::PackedMatrix& matrix, const AlignedBuffer& input, const kernels::LinearOutput& output) {
+    kernels::linear(pool_, matrix, {input.data(), rows_, matrix.in_features}, output, linear_scratch_);
+  }
+
+  // x += input W^T
+  void project_residual(const kernels::PackedMatrix& matrix, const AlignedBuffer& input, const std::vector<float>& b) {
+    run_linear(matrix, input, {x_.data(), config_.hidden_size, Epilogue::kAdd, bias(b)});
+  }
+
+  // Writes K and V of all rows; attended_ = attention. In the last layer, only rows whose logits are wanted go on.
+  void attend(std::span<const SequenceInput> batch, int64_t layer, const LlamaLayerWeights& w) {
+    const int64_t width = qkv_width(), q_width = config_.n_heads * config_.head_dim;
+    const int64_t kv_width = config_.n_kv_heads * config_.head_dim;
+    norm(w.attention_norm);
+    run_linear(w.qkv, normed_, {qkv_.data(), width, Epilogue::kStore, bias(w.qkv_bias)});
+    pool_.parallel_for(static_cast<int64_t>(pieces_.size()), [&](int64_t p) {
+      const Piece& piece = pieces_[static_cast<size_t>(p)];
+      for (int64_t row = piece.row; row < piece.row + piece.n; ++row) {
+        const float* cos = angles_.as<float>() + row * config_.head_dim;
+        kernels::rope(qkv_.as<float>() + row * width, config_.n_heads + config_.n_kv_heads, config_.head_dim, cos,
+                      cos + config_.head_dim / 2);
+      }
+      const float* k = qkv_.as<float>() + piece.row * width + q_width;
+      batch[static_cast<size_t>(piece.input)].cache->write(layer, {k, k + kv_width, width, piece.first, piece.n});
+    });
+
+    const bool last = layer + 1 == config_.n_layers;
+    tasks_.clear();
+    views_.resize(batch.size());
+    int64_t row = 0, kept = 0;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const int64_t n = static_cast<int64_t>(batch[i].tokens.size());
+      const int64_t active = last ? batch[i].n_logits : n;
+      const int64_t from = row + n - active;
+      row += n;
+      if (active == 0) continue;
+      if (from != kept) {
+        std::memmove(x_.as<float>() + kept * config_.hidden_size, x_.as<float>() + from * config_.hidden_size,
+                     static_cast<size_t>(active * config_.hidden_size) * sizeof(float));
+      }
+      views_[i].clear();
+      batch[i].cache->view(layer, n, &views_[i]);
+      tasks_.push_back({qkv_.as<float>() + from * width, width, active, views_[i],
+                        attended_.data() + kept * q_width * element_bytes()});
+      kept += active;
+    }
+    rows_ = kept;
+    const kernels::AttentionShape shape{config_.n_heads, config_.n_kv_heads, config_.head_dim,
+                                        1.0f / std::sqrt(static_cast<float>(config_.head_dim)), type_};
+    kernels::attention(pool_, shape, tasks_, attention_scratch_);
+  }
+
+  ModelConfig config_;
+  KvType type_;
+  LlamaWeights weights_;
+  Rope rope_;
+  ThreadPool& pool_;
+
+  // State of the pass; the buffers grow to the largest pass and stay.
+  int64_t rows_ = 0;
+  std::vector<Piece> pieces_;
+  AlignedBuffer x_;         // residual stream, f32 [rows, hidden_size]
+  AlignedBuffer normed_;    // [rows, hidden_size]
+  AlignedBuffer qkv_;       // f32 [rows, qkv_width]
+  AlignedBuffer attended_;  // [rows, n_heads head_dim]
+  AlignedBuffer gated_;     // [rows, intermediate_size]
+  AlignedBuffer angles_;    // cos then sin, f32 [rows, 2, head_dim / 2]
+  std::vector<std::vector<kernels::KvSegment>> views_;
+  std::vector<kernels::AttentionTask> tasks_;
+  kernels::AttentionScratch attention_scratch_;
+  kernels::LinearScratch linear_scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
+                                  const std::function<void(double)>& progress) {
+  return std::make_unique<Llama>(weights, options, pool, progress);
+}
+
+CacheShape llama_cache_shape(const ModelConfig& config, const LlamaOptions& options) {
+  return {config.n_layers, config.n_kv_heads, config.head_dim, activation_type(options)};
+}
+
+}  // namespace smartkv

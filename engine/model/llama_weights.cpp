@@ -1,0 +1,130 @@
+#include "engine/model/llama_weights.h"
+
+#include <string>
+
+namespace smartkv {
+namespace {
+
+constexpr int64_t kLanes = 16;  // rows that are packed together
+
+// Rows of a packed matrix that come from one tensor: 16 rows of the tensor go to lane group first_group + i * step.
+struct Source {
+  std::string name;
+  int64_t rows;
+  int64_t first_group;
+  int64_t step = 1;
+};
+
+class Packer {
+ public:
+  Packer(const Weights& weights, ThreadPool& pool, const std::function<void(double)>& progress)
+      : weights_(weights), pool_(pool), progress_(progress) {
+    const ModelConfig& c = weights.config();
+    total_ = c.n_layers * (c.hidden_size * c.head_dim * 2 * (c.n_heads + c.n_kv_heads) + 3 * c.hidden_size * c.intermediate_size) +
+             c.vocab_size * c.hidden_size * (c.tie_word_embeddings ? 1 : 2);
+  }
+
+  kernels::PackedMatrix pack(kernels::WeightType type, int64_t out_features, int64_t in_features,
+                             const std::vector<Source>& sources) {
+    kernels::PackedMatrix matrix;
+    try {
+      matrix = kernels::make_packed(type, out_features, in_features);
+    } catch (const std::invalid_argument& error) {
+      throw ModelError("tensor \"" + sources.front().name + "\": " + error.what());
+    }
+    for (const Source& source : sources) {
+      pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {
+        thread_local std::vector<float> rows;
+        rows.assign(static_cast<size_t>(kLanes * in_features), 0.0f);
+        weights_.read_rows(source.name, i * kLanes, std::min(kLanes, source.rows - i * kLanes), rows.data());
+        kernels::pack_lanes(matrix, source.first_group + i * source.step, rows.data());
+      });
+    }
+    done_ += out_features * in_features;
+    if (progress_) progress_(static_cast<double>(done_) / static_cast<double>(total_));
+    return matrix;
+  }
+
+ private:
+  const Weights& weights_;
+  ThreadPool& pool_;
+  const std::function<void(double)>& progress_;
+  int64_t total_ = 0, done_ = 0;
+};
+
+std::vector<float> read_vector(const Weights& weights, const std::string& name, int64_t size) {
+  const int64_t shape[] = {size};
+  return weights.read(name, shape);
+}
+
+void append(std::vector<float>& to, const std::vector<float>& from) { to.insert(to.end(), from.begin(), from.end()); }
+
+}  // namespace
+
+int64_t LlamaWeights::bytes() const {
+  int64_t bytes = head.bytes() + embedding.bytes() + static_cast<int64_t>(final_norm.size() * sizeof(float));
+  for (const LlamaLayerWeights& layer : layers) {
+    bytes += layer.qkv.bytes() + layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes();
+    bytes += static_cast<int64_t>((layer.attention_norm.size() + layer.mlp_norm.size() + layer.qkv_bias.size() +
+                                   layer.output_bias.size() + layer.gate_up_bias.size() + layer.down_bias.size()) *
+                                  sizeof(float));
+  }
+  return bytes;
+}
+
+LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, ThreadPool& pool,
+                        const std::function<void(double)>& progress) {
+  const ModelConfig& c = weights.config();
+  const int64_t hidden = c.hidden_size, inter = c.intermediate_size;
+  const int64_t q_rows = c.n_heads * c.head_dim, kv_rows = c.n_kv_heads * c.head_dim;
+  if (c.head_dim % kLanes != 0 || inter % kLanes != 0) {
+    throw ModelError("head_dim and intermediate_size: expected multiples of 16, found " + std::to_string(c.head_dim) +
+                     " and " + std::to_string(inter));
+  }
+  Packer packer(weights, pool, progress);
+  LlamaWeights packed;
+  for (int64_t i = 0; i < c.n_layers; ++i) {
+    const std::string layer = "model.layers." + std::to_string(i) + ".";
+    LlamaLayerWeights& w = packed.layers.emplace_back();
+    w.attention_norm = read_vector(weights, layer + "input_layernorm.weight", hidden);
+    w.mlp_norm = read_vector(weights, layer + "post_attention_layernorm.weight", hidden);
+    w.qkv = packer.pack(type, q_rows + 2 * kv_rows, hidden,
+                        {{layer + "self_attn.q_proj.weight", q_rows, 0},
+                         {layer + "self_attn.k_proj.weight", kv_rows, q_rows / kLanes},
+                         {layer + "self_attn.v_proj.weight", kv_rows, (q_rows + kv_rows) / kLanes}});
+    w.output = packer.pack(type, hidden, q_rows, {{layer + "self_attn.o_proj.weight", hidden, 0}});
+    w.gate_up = packer.pack(type, 2 * inter, hidden,
+                            {{layer + "mlp.gate_proj.weight", inter, 0, 2}, {layer + "mlp.up_proj.weight", inter, 1, 2}});
+    w.down = packer.pack(type, hidden, inter, {{layer + "mlp.down_proj.weight", hidden, 0}});
+    if (c.attention_bias) {
+      append(w.qkv_bias, read_vector(weights, layer + "self_attn.q_proj.bias", q_rows));
+      append(w.qkv_bias, read_vector(weights, layer + "self_attn.k_proj.bias", kv_rows));
+      append(w.qkv_bias, read_vector(weights, layer + "self_attn.v_proj.bias", kv_rows));
+      if (weights.find(layer + "self_attn.o_proj.bias")) {
+        w.output_bias = read_vector(weights, layer + "self_attn.o_proj.bias", hidden);
+      }
+    }
+    if (c.mlp_bias) {
+      const std::vector<float> gate = read_vector(weights, layer + "mlp.gate_proj.bias", inter);
+      const std::vector<float> up = read_vector(weights, layer + "mlp.up_proj.bias", inter);
+      for (int64_t row = 0; row < inter; row += kLanes) {
+        w.gate_up_bias.insert(w.gate_up_bias.end(), gate.begin() + row, gate.begin() + row + kLanes);
+        w.gate_up_bias.insert(w.gate_up_bias.end(), up.begin() + row, up.begin() + row + kLanes);
+      }
+      w.down_bias = read_vector(weights, layer + "mlp.down_proj.bias", hidden);
+    }
+  }
+  packed.final_norm = read_vector(weights, "model.norm.weight", hidden);
+  // The head decides the most likely token: 4 bits cost more there than they save.
+  const kernels::WeightType head = type == kernels::WeightType::kInt4 ? kernels::WeightType::kInt8 : type;
+  const std::string embedding = "model.embed_tokens.weight";
+  if (c.tie_word_embeddings) {
+    packed.head = packer.pack(head, c.vocab_size, hidden, {{embedding, c.vocab_size, 0}});
+  } else {
+    packed.head = packer.pack(head, c.vocab_size, hidden, {{"lm_head.weight", c.vocab_size, 0}});
+    packed.embedding = packer.pack(head, c.vocab_size, hidden, {{embedding, c.vocab_size, 0}});
+  }
+  return packed;
+}
+
+}  // namespace smartkv

@@ -1,0 +1,34 @@
+// The packed weights of a LLaMA.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "engine/model/llama.h"
+#include "kernels/linear.h"
+
+namespace smartkv {
+
+struct LlamaLayerWeights {
+  std::vector<float> attention_norm, mlp_norm;               // [hidden_size]
+  kernels::PackedMatrix qkv;                                 // [(n_heads + 2 n_kv_heads) head_dim, hidden_size]
+  kernels::PackedMatrix output;                              // [hidden_size, n_heads head_dim]
+  kernels::PackedMatrix gate_up;                             // [2 intermediate_size, hidden_size], 16 rows in turn
+  kernels::PackedMatrix down;                                // [hidden_size, intermediate_size]
+  std::vector<float> qkv_bias, output_bias, gate_up_bias, down_bias;  // empty: none
+};
+
+struct LlamaWeights {
+  std::vector<LlamaLayerWeights> layers;
+  std::vector<float> final_norm;    // [hidden_size]
+  kernels::PackedMatrix head;       // [vocab_size, hidden_size]; also the embedding when they are tied
+  kernels::PackedMatrix embedding;  // empty when tied
+
+  const kernels::PackedMatrix& token_embedding() const { return embedding.bytes() > 0 ? embedding : head; }
+  int64_t bytes() const;
+};
+
+LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, ThreadPool& pool,
+                        const std::function<void(double)>& progress);
+
+}  // namespace smartkv

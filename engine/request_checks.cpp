@@ -1,0 +1,80 @@
+#include "engine/request_checks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <string>
+
+namespace smartkv {
+namespace {
+
+template <typename T>
+[[noreturn]] void invalid(const std::string& field, const std::string& expected, const T& found) {
+  std::ostringstream message;
+  message << field << ": expected " << expected << ", found " << found;
+  throw RequestError(RequestError::Kind::kInvalid, field, message.str());
+}
+
+template <typename T>
+void check(bool ok, const char* field, const std::string& expected, const T& found) {
+  if (!ok) invalid(field, expected, found);
+}
+
+void check_token(TokenId token, const char* field, const RequestLimits& limits) {
+  if (token >= 0 && token < limits.vocab_size) return;
+  invalid(field, "token ids in [0, " + std::to_string(limits.vocab_size) + ")", token);
+}
+
+void check_sampling(const SamplingParams& params, const RequestLimits& limits) {
+  check(params.temperature >= 0 && std::isfinite(params.temperature), "temperature", "a number >= 0",
+        params.temperature);
+  check(params.top_p > 0 && params.top_p <= 1, "top_p", "a number in (0, 1]", params.top_p);
+  check(params.top_k >= 0, "top_k", "an integer >= 0 (0: off)", params.top_k);
+  check(params.min_p >= 0 && params.min_p <= 1, "min_p", "a number in [0, 1]", params.min_p);
+  check(params.repetition_penalty > 0 && std::isfinite(params.repetition_penalty), "repetition_penalty",
+        "a number > 0", params.repetition_penalty);
+  check(std::abs(params.presence_penalty) <= 2, "presence_penalty", "a number in [-2, 2]", params.presence_penalty);
+  check(std::abs(params.frequency_penalty) <= 2, "frequency_penalty", "a number in [-2, 2]", params.frequency_penalty);
+  for (const auto& [token, bias] : params.logit_bias) {
+    check_token(token, "logit_bias", limits);
+    check(std::isfinite(bias), "logit_bias", "finite numbers", bias);
+  }
+}
+
+}  // namespace
+
+void check_speculative(const nlohmann::json& speculative) {
+  if (speculative.is_null() || speculative == "off") return;
+  if (speculative.is_object() && speculative.size() == 1 && speculative.value("method", nlohmann::json()) == "off") {
+    return;
+  }
+  throw RequestError(RequestError::Kind::kInvalid, "speculative",
+                     "speculative: this build has no speculative decoding; expected null or {\"method\": \"off\"}, "
+                     "found " + speculative.dump());
+}
+
+void check_request(const GenerationRequest& request, const RequestLimits& limits) {
+  check(!request.prompt.empty(), "prompt", "at least one token", "none");
+  for (const TokenId token : request.prompt) check_token(token, "prompt", limits);
+  check(request.n >= 1 && request.n <= limits.max_sequences, "n",
+        "an integer in [1, " + std::to_string(limits.max_sequences) + "]", request.n);
+  check(request.max_tokens >= 0, "max_tokens", "an integer >= 0", request.max_tokens);
+  check(request.min_tokens >= 0 && request.min_tokens <= request.max_tokens, "min_tokens",
+        "an integer in [0, max_tokens = " + std::to_string(request.max_tokens) + "]", request.min_tokens);
+  check_sampling(request.sampling, limits);
+  for (const std::string& stop : request.stop) check(!stop.empty(), "stop", "strings that are not empty", "\"\"");
+  for (const TokenId token : request.stop_token_ids) check_token(token, "stop_token_ids", limits);
+  check(request.logprobs >= -1, "logprobs", "an integer >= 0", request.logprobs);
+  check(request.prompt_logprobs >= -1, "prompt_logprobs", "an integer >= 0", request.prompt_logprobs);
+  check_speculative(request.speculative);
+
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  if (prompt_tokens + std::min<int64_t>(request.max_tokens, 1) > limits.context_length) {
+    throw RequestError(RequestError::Kind::kContextLength, "prompt",
+                       "this model's maximum context length is " + std::to_string(limits.context_length) +
+                           " tokens, but the prompt has " + std::to_string(prompt_tokens) +
+                           (request.max_tokens > 0 ? " and leaves no room for output" : ""));
+  }
+}
+
+}  // namespace smartkv

@@ -1,0 +1,165 @@
+#include "engine/sampling/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace smartkv {
+
+bool needs_history(const SamplingParams& params) {
+  return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f;
+}
+
+double Distribution::probability(TokenId token) const {
+  auto index = static_cast<size_t>(token);
+  if (!tokens_.empty()) {
+    const auto at = std::lower_bound(tokens_.begin(), tokens_.end(), token);
+    if (at == tokens_.end() || *at != token) return 0;
+    index = static_cast<size_t>(at - tokens_.begin());
+  }
+  return index < weights_.size() ? weights_[index] / total_ : 0;
+}
+
+TokenId Distribution::draw(double u) const {
+  const std::span<const float> all(weights_);
+  double left = u * total_;
+  size_t last = 0;  // of positive weight: rounding may carry `left` past the end
+  for (size_t start = 0; start < all.size(); start += kScanBlock) {
+    const auto block = all.subspan(start, std::min(static_cast<size_t>(kScanBlock), all.size() - start));
+    const double sum = block_sum(block);
+    if (sum <= 0) continue;
+    if (left >= sum) {
+      left -= sum;
+      last = start + block.size() - 1;
+      continue;
+    }
+    for (size_t i = 0; i < block.size(); ++i) {
+      if (block[i] <= 0) continue;
+      last = start + i;
+      if (left < block[i]) break;
+      left -= block[i];
+    }
+    return tokens_.empty() ? static_cast<TokenId>(last) : tokens_[last];
+  }
+  while (last > 0 && all[last] <= 0) --last;
+  return tokens_.empty() ? static_cast<TokenId>(last) : tokens_[last];
+}
+
+std::span<const float> Sampler::edited(std::span<const float> logits, const SamplingInput& input) {
+  const SamplingParams& params = input.params;
+  if (params.logit_bias.empty() && !needs_history(params) && input.forbidden.empty()) return logits;
+  edited_.assign(logits.begin(), logits.end());
+  for (const auto& [token, bias] : params.logit_bias) edited_[static_cast<size_t>(token)] += bias;
+  if (needs_history(params)) {
+    for (const auto& [token, count] : input.history.seen()) {
+      float& logit = edited_[static_cast<size_t>(token)];
+      logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+      if (count > 0) logit -= params.frequency_penalty * static_cast<float>(count) + params.presence_penalty;
+    }
+  }
+  for (const TokenId token : input.forbidden) {
+    edited_[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
+  }
+  return edited_;
+}
+
+const Distribution& Sampler::distribution(std::span<const float> raw_logits, const SamplingInput& input) {
+  const SamplingParams& params = input.params;
+  const std::span<const float> logits = edited(raw_logits, input);
+  const float max = scan_row(logits, &block_max_);
+  if (params.temperature < kGreedyTemperature) {
+    greedy(logits, max);
+    return result_;
+  }
+  // min_p and top_k keep the tokens of the largest logits, so both are first cut by a bound on the logit.
+  float floor = top_k_floor(block_max_, params.top_k, &scratch_);
+  if (params.min_p > 0) floor = std::max(floor, max + params.temperature * std::log(params.min_p));
+  result_.tokens_.clear();
+  std::span<const float> kept = logits;
+  if (floor > -std::numeric_limits<float>::infinity()) {
+    gather(logits, floor);
+    kept = scratch_;
+  }
+  result_.weights_.resize(kept.size());
+  exp_row(kept, max, 1.0f / params.temperature, result_.weights_.data());
+  if (params.top_k > 0) keep_top_k(params.top_k);
+  result_.total_ = row_sum(result_.weights_);
+  if (params.top_p < 1.0f) keep_top_p(params.top_p);
+  return result_;
+}
+
+void Sampler::greedy(std::span<const float> logits, float max) {
+  const auto block = static_cast<size_t>(std::find(block_max_.begin(), block_max_.end(), max) - block_max_.begin());
+  const auto at = std::find(logits.begin() + static_cast<int64_t>(block) * kScanBlock, logits.end(), max);
+  result_.tokens_.assign(1, static_cast<TokenId>(at - logits.begin()));
+  result_.weights_.assign(1, 1.0f);
+  result_.total_ = 1;
+}
+
+void Sampler::gather(std::span<const float> logits, float floor) {
+  scratch_.clear();
+  for (size_t block = 0; block < block_max_.size(); ++block) {
+    if (block_max_[block] < floor) continue;
+    const size_t end = std::min((block + 1) * kScanBlock, logits.size());
+    for (size_t i = block * kScanBlock; i < end; ++i) {
+      if (logits[i] < floor) continue;
+      result_.tokens_.push_back(static_cast<TokenId>(i));
+      scratch_.push_back(logits[i]);
+    }
+  }
+}
+
+void Sampler::keep_top_k(int64_t k) {
+  if (k >= static_cast<int64_t>(result_.weights_.size())) return;
+  entries_.clear();
+  for (size_t i = 0; i < result_.weights_.size(); ++i) entries_.push_back({result_.weights_[i], token_at(i)});
+  std::nth_element(entries_.begin(), entries_.begin() + (k - 1), entries_.end(), before);
+  keep_from(entries_[static_cast<size_t>(k - 1)]);
+}
+
+void Sampler::keep_top_p(double top_p) {
+  // Tokens below this weight hold less than 1 - top_p together: the nucleus ends before the first of them.
+  const auto negligible =
+      static_cast<float>((1 - top_p) * result_.total_ / static_cast<double>(result_.weights_.size()));
+  entries_.clear();
+  for (size_t i = 0; i < result_.weights_.size(); ++i) {
+    if (result_.weights_[i] >= negligible) entries_.push_back({result_.weights_[i], token_at(i)});
+  }
+  // Halves [first, last) around the entry at which the mass reaches top_p; what is before `first` belongs to it.
+  double needed = top_p * result_.total_;
+  auto first = entries_.begin();
+  auto last = entries_.end();
+  while (last - first > 1) {
+    const auto middle = first + (last - first) / 2;
+    std::nth_element(first, middle, last, before);
+    double mass = 0;
+    for (auto entry = first; entry != middle; ++entry) mass += entry->weight;
+    if (mass >= needed) {
+      last = middle;
+    } else {
+      needed -= mass;
+      first = middle;
+    }
+  }
+  keep_from(*first);
+  result_.total_ = row_sum(result_.weights_);
+}
+
+void Sampler::keep_from(const Entry& last) {
+  const bool whole_row = result_.tokens_.empty();
+  size_t kept = 0;
+  for (size_t i = 0; i < result_.weights_.size(); ++i) {
+    const Entry entry{result_.weights_[i], whole_row ? static_cast<TokenId>(i) : result_.tokens_[i]};
+    if (before(last, entry)) continue;
+    if (whole_row) {
+      result_.tokens_.push_back(entry.token);
+    } else {
+      result_.tokens_[kept] = entry.token;
+    }
+    result_.weights_[kept++] = entry.weight;
+  }
+  result_.tokens_.resize(kept);
+  result_.weights_.resize(kept);
+}
+
+}  // namespace smartkv

@@ -1,0 +1,63 @@
+#include "engine/stats_recorder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace smartkv {
+namespace {
+
+Histogram make_histogram(std::vector<double> bounds) {
+  Histogram histogram;
+  histogram.counts.assign(bounds.size() + 1, 0);
+  histogram.bounds = std::move(bounds);
+  return histogram;
+}
+
+void observe(Histogram* histogram, double seconds) {
+  const auto& bounds = histogram->bounds;
+  ++histogram->counts[static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), seconds) - bounds.begin())];
+  histogram->sum += seconds;
+  ++histogram->count;
+}
+
+const char* finished_label(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kCancelled: return "abort";
+    case FinishReason::kError:
+    case FinishReason::kNone: break;
+  }
+  return "error";
+}
+
+}  // namespace
+
+StatsRecorder::StatsRecorder() {
+  const std::vector<double> request_bounds = {0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120};
+  stats.time_to_first_token =
+      make_histogram({0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40});
+  stats.time_per_output_token =
+      make_histogram({0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5});
+  stats.e2e_latency = make_histogram(request_bounds);
+  stats.queue_time = make_histogram(request_bounds);
+  for (const char* reason : {"stop", "length", "abort", "error"}) stats.finished[reason] = 0;
+}
+
+void StatsRecorder::request_finished(FinishReason reason, const RequestTimings& timings) {
+  ++stats.finished[finished_label(reason)];
+  observe(&stats.e2e_latency, timings.total_ms / 1000);
+  observe(&stats.queue_time, timings.queued_ms / 1000);
+  service_s_ += 0.1 * ((timings.prefill_ms + timings.decode_ms) / 1000 - service_s_);
+}
+
+void StatsRecorder::first_token(double seconds) { observe(&stats.time_to_first_token, seconds); }
+void StatsRecorder::next_token(double seconds) { observe(&stats.time_per_output_token, seconds); }
+
+int StatsRecorder::retry_after_s(int64_t n_running) const {
+  const double seconds = std::ceil(service_s_ / static_cast<double>(std::max<int64_t>(1, n_running)));
+  return static_cast<int>(std::clamp(seconds, 1.0, 60.0));
+}
+
+}  // namespace smartkv

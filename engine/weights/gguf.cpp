@@ -1,0 +1,275 @@
+#include "engine/weights/gguf.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "engine/weights/weights.h"
+
+namespace smartkv {
+namespace {
+
+constexpr int kMaxDimensions = 4;
+
+// Value types of metadata, as the specification numbers them.
+enum GgufType : uint32_t {
+  kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64, kTypeEnd
+};
+
+std::optional<TensorType> tensor_type(uint32_t ggml_type) {
+  switch (ggml_type) {
+    case 0: return TensorType::kF32;
+    case 1: return TensorType::kF16;
+    case 2: return TensorType::kQ4_0;
+    case 3: return TensorType::kQ4_1;
+    case 6: return TensorType::kQ5_0;
+    case 7: return TensorType::kQ5_1;
+    case 8: return TensorType::kQ8_0;
+    case 12: return TensorType::kQ4_K;
+    case 13: return TensorType::kQ5_K;
+    case 14: return TensorType::kQ6_K;
+    case 30: return TensorType::kBf16;
+    default: return std::nullopt;
+  }
+}
+
+// Reads little-endian values, never past the end.
+class Reader {
+ public:
+  Reader(std::span<const std::byte> bytes, const std::string& name) : bytes_(bytes), name_(name) {}
+
+  [[noreturn]] void fail(const std::string& message) const { throw ModelError(name_ + ": " + message); }
+
+  template <typename T>
+  T number(const std::string& what) {
+    T value;
+    std::memcpy(&value, take(sizeof value, what), sizeof value);
+    return value;
+  }
+  std::string string(const std::string& what) {
+    const uint64_t length = number<uint64_t>("the length of " + what);
+    return {reinterpret_cast<const char*>(take(length, what)), static_cast<size_t>(length)};
+  }
+  size_t position() const { return position_; }
+  size_t left() const { return bytes_.size() - position_; }
+
+ private:
+  const std::byte* take(uint64_t n, const std::string& what) {
+    if (n > left()) {
+      fail("truncated: " + what + " needs " + std::to_string(n) + " bytes at offset " + std::to_string(position_) + ", found " +
+           std::to_string(left()));
+    }
+    const std::byte* at = bytes_.data() + position_;
+    position_ += static_cast<size_t>(n);
+    return at;
+  }
+
+  std::span<const std::byte> bytes_;
+  const std::string& name_;
+  size_t position_ = 0;
+};
+
+int64_t read_integer(Reader& reader, uint32_t type, const std::string& what) {
+  switch (type) {
+    case kU8: return reader.number<uint8_t>(what);
+    case kI8: return reader.number<int8_t>(what);
+    case kU16: return reader.number<uint16_t>(what);
+    case kI16: return reader.number<int16_t>(what);
+    case kU32: return reader.number<uint32_t>(what);
+    case kI32: return reader.number<int32_t>(what);
+    case kI64: return reader.number<int64_t>(what);
+    default: break;
+  }
+  const uint64_t value = reader.number<uint64_t>(what);
+  if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    reader.fail(what + ": expected an integer below 2^63, found " + std::to_string(value));
+  }
+  return static_cast<int64_t>(value);
+}
+
+double read_float(Reader& reader, uint32_t type, const std::string& what) {
+  return type == kF32 ? static_cast<double>(reader.number<float>(what)) : reader.number<double>(what);
+}
+
+bool read_bool(Reader& reader, const std::string& what) { return reader.number<uint8_t>(what) != 0; }
+
+GgufArray read_array(Reader& reader, const std::string& what) {
+  const uint32_t type = reader.number<uint32_t>("the element type of " + what);
+  const uint64_t count = reader.number<uint64_t>("the length of " + what);
+  if (type == kArray || type >= kTypeEnd) reader.fail(what + ": arrays of type " + std::to_string(type) + " are not supported");
+  if (count > reader.left()) {  // an element is a byte or more
+    reader.fail(what + ": " + std::to_string(count) + " elements do not fit into the " + std::to_string(reader.left()) + " bytes that are left");
+  }
+  const auto fill = [&](auto values, const auto& read) -> GgufArray {
+    values.reserve(static_cast<size_t>(count));
+    for (uint64_t i = 0; i < count; ++i) values.push_back(read());
+    return values;
+  };
+  switch (type) {
+    case kString: return fill(std::vector<std::string>(), [&] { return reader.string(what); });
+    case kBool: return fill(std::vector<bool>(), [&] { return read_bool(reader, what); });
+    case kF32:
+    case kF64: return fill(std::vector<double>(), [&] { return read_float(reader, type, what); });
+    default: return fill(std::vector<int64_t>(), [&] { return read_integer(reader, type, what); });
+  }
+}
+
+GgufValue read_value(Reader& reader, const std::string& what) {
+  const uint32_t type = reader.number<uint32_t>("the type of " + what);
+  switch (type) {
+    case kBool: return read_bool(reader, what);
+    case kString: return reader.string(what);
+    case kArray: return read_array(reader, what);
+    case kF32:
+    case kF64: return read_float(reader, type, what);
+    default: break;
+  }
+  if (type >= kTypeEnd) reader.fail(what + ": unknown value type " + std::to_string(type));
+  return read_integer(reader, type, what);
+}
+
+struct PendingTensor {
+  TensorView view;
+  uint64_t offset = 0, bytes = 0;
+};
+
+PendingTensor read_tensor_info(Reader& reader) {
+  PendingTensor pending;
+  TensorView& view = pending.view;
+  view.name = reader.string("a tensor's name");
+  const std::string what = "tensor \"" + view.name + "\"";
+  const uint32_t dimensions = reader.number<uint32_t>(what);
+  if (dimensions == 0 || dimensions > kMaxDimensions) {
+    reader.fail(what + ": expected 1 to 4 dimensions, found " + std::to_string(dimensions));
+  }
+  uint64_t elements = 1;
+  for (uint32_t i = 0; i < dimensions; ++i) {
+    const uint64_t extent = reader.number<uint64_t>(what);
+    if (extent == 0 || extent > (uint64_t{1} << 40) / elements) {
+      reader.fail(what + ": dimension " + std::to_string(i) + " of " + std::to_string(extent) + " is out of range");
+    }
+    elements *= extent;
+    view.shape.insert(view.shape.begin(), static_cast<int64_t>(extent));
+  }
+  const uint32_t type = reader.number<uint32_t>(what);
+  const std::optional<TensorType> known = tensor_type(type);
+  if (!known) {
+    reader.fail(what + ": unsupported type " + std::to_string(type) +
+                "; supported: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K");
+  }
+  view.type = *known;
+  const TensorTypeInfo& info = tensor_type_info(view.type);
+  if (view.row_elements() % info.block_elements != 0) {
+    reader.fail(what + ": rows of " + std::to_string(view.row_elements()) + " do not hold whole blocks of " + std::string(info.name));
+  }
+  pending.bytes = elements / static_cast<uint64_t>(info.block_elements) * static_cast<uint64_t>(info.block_bytes);
+  pending.offset = reader.number<uint64_t>(what);
+  return pending;
+}
+
+template <typename T>
+const T* typed(const std::map<std::string, GgufValue, std::less<>>& metadata, std::string_view key, const std::string& file,
+               const char* expected) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return nullptr;
+  if (const T* value = std::get_if<T>(&found->second)) return value;
+  throw ModelError(file + ": key \"" + std::string(key) + "\": expected " + expected + ", found another type");
+}
+
+template <typename T>
+const T* typed_array(const std::map<std::string, GgufValue, std::less<>>& metadata, std::string_view key, const std::string& file,
+                     const char* expected) {
+  const GgufArray* array = typed<GgufArray>(metadata, key, file, expected);
+  if (array == nullptr) return nullptr;
+  if (const T* values = std::get_if<T>(array)) return values;
+  throw ModelError(file + ": key \"" + std::string(key) + "\": expected " + expected + ", found an array of another type");
+}
+
+}  // namespace
+
+GgufFile GgufFile::open(const std::filesystem::path& path) {
+  MappedFile file(path);
+  GgufFile parsed = parse(file.bytes(), path.filename().string());
+  parsed.file_ = std::move(file);
+  return parsed;
+}
+
+GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string name) {
+  GgufFile file;
+  file.name_ = std::move(name);
+  Reader reader(bytes, file.name_);
+  if (const uint32_t magic = reader.number<uint32_t>("the magic number"); magic != 0x46554747u) {
+    reader.fail("not a GGUF file: it does not begin with \"GGUF\"");
+  }
+  const uint32_t version = reader.number<uint32_t>("the version");
+  if (version != 2 && version != 3) reader.fail("expected GGUF version 2 or 3, found " + std::to_string(version));
+  file.version_ = version;
+  const uint64_t n_tensors = reader.number<uint64_t>("the number of tensors");
+  const uint64_t n_keys = reader.number<uint64_t>("the number of keys");
+  for (uint64_t i = 0; i < n_keys; ++i) {
+    std::string key = reader.string("a key");
+    GgufValue value = read_value(reader, "key \"" + key + "\"");
+    if (!file.metadata_.emplace(key, std::move(value)).second) reader.fail("key \"" + key + "\" stands twice");
+  }
+  const int64_t alignment = file.get_int("general.alignment").value_or(32);
+  if (alignment < 1 || alignment > (1 << 20) || (alignment & (alignment - 1)) != 0) {
+    reader.fail("key \"general.alignment\": expected a power of two up to 2^20, found " + std::to_string(alignment));
+  }
+  std::vector<PendingTensor> pending;
+  for (uint64_t i = 0; i < n_tensors; ++i) pending.push_back(read_tensor_info(reader));
+
+  const uint64_t mask = static_cast<uint64_t>(alignment) - 1;
+  const uint64_t start = (reader.position() + mask) & ~mask;
+  const uint64_t data_bytes = start <= bytes.size() ? bytes.size() - start : 0;
+  std::sort(pending.begin(), pending.end(), [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  uint64_t end = 0;
+  std::string previous;
+  for (PendingTensor& tensor : pending) {
+    const std::string what = "tensor \"" + tensor.view.name + "\"";
+    if ((tensor.offset & mask) != 0) {
+      reader.fail(what + ": expected an offset that is a multiple of " + std::to_string(alignment) + ", found " + std::to_string(tensor.offset));
+    }
+    if (tensor.offset < end) reader.fail(what + " overlaps tensor \"" + previous + "\"");
+    if (tensor.offset > data_bytes || tensor.bytes > data_bytes - tensor.offset) {
+      reader.fail("truncated: " + what + " needs bytes [" + std::to_string(tensor.offset) + ", " +
+                  std::to_string(tensor.offset + tensor.bytes) + ") of the data, found " + std::to_string(data_bytes));
+    }
+    end = tensor.offset + tensor.bytes;
+    previous = tensor.view.name;
+    tensor.view.data = bytes.subspan(static_cast<size_t>(start + tensor.offset), static_cast<size_t>(tensor.bytes));
+    std::string key = tensor.view.name;
+    if (!file.tensors_.emplace(std::move(key), std::move(tensor.view)).second) reader.fail("tensor \"" + previous + "\" stands twice");
+  }
+  return file;
+}
+
+std::optional<int64_t> GgufFile::get_int(std::string_view key) const {
+  const int64_t* value = typed<int64_t>(metadata_, key, name_, "an integer");
+  return value == nullptr ? std::nullopt : std::optional(*value);
+}
+std::optional<double> GgufFile::get_float(std::string_view key) const {
+  const auto found = metadata_.find(key);
+  if (found != metadata_.end()) {
+    if (const int64_t* integer = std::get_if<int64_t>(&found->second)) return static_cast<double>(*integer);
+  }
+  const double* value = typed<double>(metadata_, key, name_, "a number");
+  return value == nullptr ? std::nullopt : std::optional(*value);
+}
+std::optional<bool> GgufFile::get_bool(std::string_view key) const {
+  const bool* value = typed<bool>(metadata_, key, name_, "a boolean");
+  return value == nullptr ? std::nullopt : std::optional(*value);
+}
+const std::string* GgufFile::get_string(std::string_view key) const {
+  return typed<std::string>(metadata_, key, name_, "a string");
+}
+const std::vector<std::string>* GgufFile::get_strings(std::string_view key) const {
+  return typed_array<std::vector<std::string>>(metadata_, key, name_, "an array of strings");
+}
+const std::vector<int64_t>* GgufFile::get_ints(std::string_view key) const {
+  return typed_array<std::vector<int64_t>>(metadata_, key, name_, "an array of integers");
+}
+const std::vector<double>* GgufFile::get_floats(std::string_view key) const {
+  return typed_array<std::vector<double>>(metadata_, key, name_, "an array of floats");
+}
+
+}  // namespace smartkv

@@ -1,0 +1,50 @@
+#include "engine/weights/required_tensors.h"
+
+namespace smartkv {
+namespace {
+
+std::string text(std::span<const int64_t> shape) {
+  std::string s = "[";
+  for (size_t i = 0; i < shape.size(); ++i) s += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return s + "]";
+}
+
+}  // namespace
+
+void check_shape(const std::string& name, const std::optional<TensorView>& tensor, std::span<const int64_t> shape,
+                 const std::string& file) {
+  const std::string where = (file.empty() ? "" : file + ": ") + "tensor \"" + name + "\": expected shape " + text(shape) + ", found ";
+  if (!tensor) throw ModelError(where + "no such tensor");
+  if (!std::equal(shape.begin(), shape.end(), tensor->shape.begin(), tensor->shape.end())) {
+    throw ModelError(where + text(tensor->shape));
+  }
+}
+
+void check_required_tensors(const Weights& weights, const std::string& file) {
+  const ModelConfig& c = weights.config();
+  const auto require = [&](const std::string& name, std::initializer_list<int64_t> shape) {
+    check_shape(name, weights.find(name), std::span(shape.begin(), shape.size()), file);
+  };
+  const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+  const auto linear = [&](const std::string& name, int64_t out, int64_t in, bool bias) {
+    require(name + ".weight", {out, in});
+    if (bias) require(name + ".bias", {out});
+  };
+  require("model.embed_tokens.weight", {c.vocab_size, c.hidden_size});
+  for (int64_t i = 0; i < c.n_layers; ++i) {
+    const std::string layer = "model.layers." + std::to_string(i) + ".";
+    require(layer + "input_layernorm.weight", {c.hidden_size});
+    require(layer + "post_attention_layernorm.weight", {c.hidden_size});
+    linear(layer + "self_attn.q_proj", q, c.hidden_size, c.attention_bias);
+    linear(layer + "self_attn.k_proj", kv, c.hidden_size, c.attention_bias);
+    linear(layer + "self_attn.v_proj", kv, c.hidden_size, c.attention_bias);
+    linear(layer + "self_attn.o_proj", c.hidden_size, q, false);
+    linear(layer + "mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias);
+    linear(layer + "mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias);
+    linear(layer + "mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias);
+  }
+  require("model.norm.weight", {c.hidden_size});
+  if (!c.tie_word_embeddings) require("lm_head.weight", {c.vocab_size, c.hidden_size});
+}
+
+}  // namespace smartkv

@@ -1,0 +1,168 @@
+#include "engine/weights/tensor_view.h"
+
+#include <bit>
+#include <cstring>
+#include <stdexcept>
+
+namespace smartkv {
+namespace {
+
+float from_f16(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16, exponent = (h >> 10) & 31u, mantissa = h & 0x3ffu;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent == 0) {  // zero or subnormal: mantissa 2^-24
+    const float value = static_cast<float>(mantissa) * 0x1p-24f;
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
+  }
+  return std::bit_cast<float>(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+}
+
+template <typename T>
+T read(const uint8_t* p) {
+  T value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+float read_f16(const uint8_t* p) { return from_f16(read<uint16_t>(p)); }
+
+void q4_0(const uint8_t* p, float* y) {
+  const float d = read_f16(p);
+  for (int i = 0; i < 16; ++i) {
+    y[i] = d * static_cast<float>((p[2 + i] & 15) - 8);
+    y[i + 16] = d * static_cast<float>((p[2 + i] >> 4) - 8);
+  }
+}
+void q4_1(const uint8_t* p, float* y) {
+  const float d = read_f16(p), m = read_f16(p + 2);
+  for (int i = 0; i < 16; ++i) {
+    y[i] = d * static_cast<float>(p[4 + i] & 15) + m;
+    y[i + 16] = d * static_cast<float>(p[4 + i] >> 4) + m;
+  }
+}
+// The fifth bit of element i is bit i of `high`.
+int fifth(uint32_t high, int i) { return static_cast<int>((high >> i) & 1u) << 4; }
+void q5_0(const uint8_t* p, float* y) {
+  const float d = read_f16(p);
+  const uint32_t high = read<uint32_t>(p + 2);
+  for (int i = 0; i < 16; ++i) {
+    y[i] = d * static_cast<float>(((p[6 + i] & 15) | fifth(high, i)) - 16);
+    y[i + 16] = d * static_cast<float>(((p[6 + i] >> 4) | fifth(high, i + 16)) - 16);
+  }
+}
+void q5_1(const uint8_t* p, float* y) {
+  const float d = read_f16(p), m = read_f16(p + 2);
+  const uint32_t high = read<uint32_t>(p + 4);
+  for (int i = 0; i < 16; ++i) {
+    y[i] = d * static_cast<float>((p[8 + i] & 15) | fifth(high, i)) + m;
+    y[i + 16] = d * static_cast<float>((p[8 + i] >> 4) | fifth(high, i + 16)) + m;
+  }
+}
+void q8_0(const uint8_t* p, float* y) {
+  const float d = read_f16(p);
+  for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(static_cast<int8_t>(p[2 + i]));
+}
+
+// The 6-bit scale and minimum of sub-block j of a Q4_K or Q5_K block.
+void k_scale(const uint8_t* s, int j, float& scale, float& minimum) {
+  if (j < 4) {
+    scale = static_cast<float>(s[j] & 63);
+    minimum = static_cast<float>(s[j + 4] & 63);
+  } else {
+    scale = static_cast<float>((s[j + 4] & 15) | ((s[j - 4] >> 6) << 4));
+    minimum = static_cast<float>((s[j + 4] >> 4) | ((s[j] >> 6) << 4));
+  }
+}
+void q4_k(const uint8_t* p, float* y) {
+  const float d = read_f16(p), dmin = read_f16(p + 2);
+  for (int j = 0; j < 8; ++j) {
+    float scale, minimum;
+    k_scale(p + 4, j, scale, minimum);
+    const uint8_t* q = p + 16 + 32 * (j / 2);
+    for (int i = 0; i < 32; ++i) {
+      const int value = j % 2 == 0 ? q[i] & 15 : q[i] >> 4;
+      y[32 * j + i] = d * scale * static_cast<float>(value) - dmin * minimum;
+    }
+  }
+}
+void q5_k(const uint8_t* p, float* y) {
+  const float d = read_f16(p), dmin = read_f16(p + 2);
+  const uint8_t* high = p + 16;
+  for (int j = 0; j < 8; ++j) {
+    float scale, minimum;
+    k_scale(p + 4, j, scale, minimum);
+    const uint8_t* q = p + 48 + 32 * (j / 2);
+    for (int i = 0; i < 32; ++i) {
+      const int low = j % 2 == 0 ? q[i] & 15 : q[i] >> 4;
+      y[32 * j + i] = d * scale * static_cast<float>(low | (((high[i] >> j) & 1) << 4)) - dmin * minimum;
+    }
+  }
+}
+void q6_k(const uint8_t* p, float* y) {
+  const float d = read_f16(p + 208);
+  for (int half = 0; half < 2; ++half) {
+    const uint8_t* low = p + 64 * half;
+    const uint8_t* high = p + 128 + 32 * half;
+    const uint8_t* scales = p + 192 + 8 * half;
+    for (int part = 0; part < 4; ++part) {
+      for (int i = 0; i < 32; ++i) {
+        const int l = (low[(part & 1) * 32 + i] >> (part < 2 ? 0 : 4)) & 15;
+        const int q = (l | (((high[i] >> (2 * part)) & 3) << 4)) - 32;
+        const int scale = static_cast<int8_t>(scales[2 * part + i / 16]);
+        y[128 * half + 32 * part + i] = d * static_cast<float>(scale * q);
+      }
+    }
+  }
+}
+
+using BlockFunction = void (*)(const uint8_t*, float*);
+
+BlockFunction block_function(TensorType type) {
+  switch (type) {
+    case TensorType::kF32: return [](const uint8_t* p, float* y) { *y = read<float>(p); };
+    case TensorType::kF16: return [](const uint8_t* p, float* y) { *y = read_f16(p); };
+    case TensorType::kBf16:
+      return [](const uint8_t* p, float* y) { *y = std::bit_cast<float>(static_cast<uint32_t>(read<uint16_t>(p)) << 16); };
+    case TensorType::kQ4_0: return q4_0;
+    case TensorType::kQ4_1: return q4_1;
+    case TensorType::kQ5_0: return q5_0;
+    case TensorType::kQ5_1: return q5_1;
+    case TensorType::kQ8_0: return q8_0;
+    case TensorType::kQ4_K: return q4_k;
+    case TensorType::kQ5_K: return q5_k;
+    case TensorType::kQ6_K: return q6_k;
+  }
+  throw std::logic_error("expand_rows: unknown tensor type");
+}
+
+}  // namespace
+
+const TensorTypeInfo& tensor_type_info(TensorType type) {
+  static constexpr TensorTypeInfo kInfo[] = {
+      {"F32", 1, 4},    {"F16", 1, 2},   {"BF16", 1, 2},    {"Q4_0", 32, 18},   {"Q4_1", 32, 20},  {"Q5_0", 32, 22},
+      {"Q5_1", 32, 24}, {"Q8_0", 32, 34}, {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210}};
+  return kInfo[static_cast<size_t>(type)];
+}
+
+int64_t TensorView::elements() const {
+  int64_t n = 1;
+  for (const int64_t extent : shape) n *= extent;
+  return n;
+}
+
+int64_t TensorView::rows() const { return row_elements() == 0 ? 0 : elements() / row_elements(); }
+
+void expand_rows(const TensorView& tensor, int64_t first, int64_t count, float* out) {
+  if (first < 0 || count < 0 || first > tensor.rows() - count) {
+    throw std::out_of_range("tensor \"" + tensor.name + "\": rows [" + std::to_string(first) + ", " +
+                            std::to_string(first + count) + ") of " + std::to_string(tensor.rows()));
+  }
+  const TensorTypeInfo& info = tensor_type_info(tensor.type);
+  const int64_t blocks = tensor.row_elements() / info.block_elements;
+  const auto* bytes = reinterpret_cast<const uint8_t*>(tensor.data.data()) + first * blocks * info.block_bytes;
+  const BlockFunction expand = block_function(tensor.type);
+  for (int64_t block = 0; block < count * blocks; ++block) {
+    expand(bytes + block * info.block_bytes, out + block * info.block_elements);
+  }
+}
+
+}  // namespace smartkv

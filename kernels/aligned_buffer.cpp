@@ -1,0 +1,52 @@
+#include "kernels/aligned_buffer.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace smartkv {
+namespace {
+
+constexpr size_t kLine = 64;
+constexpr size_t kHuge = size_t{2} << 20;
+
+size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
+
+// Fresh pages are zero: whoever fills the buffer touches them first, on its own core.
+std::byte* map_huge(size_t rounded) {
+  void* mapped = mmap(nullptr, rounded + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  const auto begin = reinterpret_cast<uintptr_t>(mapped);
+  const uintptr_t aligned = round_up(begin, kHuge);
+  if (aligned > begin) munmap(mapped, aligned - begin);
+  munmap(reinterpret_cast<void*>(aligned + rounded), begin + kHuge - aligned);
+  madvise(reinterpret_cast<void*>(aligned), rounded, MADV_HUGEPAGE);  // a hint: small pages serve as well, slower
+  return reinterpret_cast<std::byte*>(aligned);
+}
+
+}  // namespace
+
+AlignedBuffer::AlignedBuffer(size_t size) : size_(size) {
+  if (size == 0) return;
+  if (size >= kHuge) {
+    data_ = map_huge(round_up(size, kHuge));
+    return;
+  }
+  const size_t rounded = round_up(size, kLine);
+  data_ = static_cast<std::byte*>(std::aligned_alloc(kLine, rounded));
+  if (data_ == nullptr) throw std::bad_alloc();
+  std::memset(data_, 0, rounded);
+}
+
+AlignedBuffer::~AlignedBuffer() {
+  if (size_ >= kHuge) {
+    munmap(data_, round_up(size_, kHuge));
+  } else {
+    std::free(data_);
+  }
+}
+
+}  // namespace smartkv

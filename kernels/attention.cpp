@@ -1,0 +1,102 @@
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/attention_kernels.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv::kernels {
+namespace {
+
+const AttentionKernels& kernels_of(CpuLevel level) {
+  switch (level) {
+    case CpuLevel::kScalar: return kAttentionScalar;
+    case CpuLevel::kAvx2: return kAttentionAvx2;
+    case CpuLevel::kAvx512: return kAttentionAvx512;
+    case CpuLevel::kAvx512Vnni: return kAttentionAvx512Vnni;
+  }
+  throw std::logic_error("attention: no kernels for this CPU level");
+}
+
+void check(const AttentionShape& shape) {
+  if (shape.head_dim <= 0 || shape.head_dim % 16 != 0 || shape.head_dim > kMaxHeadDim) {
+    throw std::invalid_argument("attention: head_dim must be a multiple of 16 up to " + std::to_string(kMaxHeadDim) +
+                                ", found " + std::to_string(shape.head_dim));
+  }
+  if (shape.n_kv_heads <= 0 || shape.n_heads % shape.n_kv_heads != 0) {
+    throw std::invalid_argument("attention: n_heads " + std::to_string(shape.n_heads) +
+                                " is no multiple of n_kv_heads " + std::to_string(shape.n_kv_heads));
+  }
+}
+
+int64_t stretches_of(const AttentionTask& task) {
+  return (static_cast<int64_t>(task.segments.size()) + kStretchSegments - 1) / kStretchSegments;
+}
+
+}  // namespace
+
+void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionTask> tasks,
+               AttentionScratch& scratch) {
+  check(shape);
+  const AttentionKernels& kernels = kernels_of(cpu_level());
+  const int64_t group = shape.n_heads / shape.n_kv_heads;
+  const int64_t heads_per_block = std::min(group, kMaxBlockRows);
+  const int64_t queries_per_block = std::max<int64_t>(1, kMaxBlockRows / heads_per_block);
+
+  // A block whose share of the work would leave other threads idle is cut into stretches, whose results are merged.
+  double work = 0;
+  for (const AttentionTask& task : tasks) work += static_cast<double>(task.n * shape.n_heads * stretches_of(task));
+  const double share = work / (4.0 * pool.size());
+
+  scratch.items.clear();
+  scratch.merges.clear();
+  int64_t partial = 0;
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const AttentionTask& task = tasks[t];
+    const int64_t stretches = stretches_of(task);
+    for (int64_t kv_head = 0; kv_head < shape.n_kv_heads; ++kv_head) {
+      for (int64_t head = 0; head < group; head += heads_per_block) {
+        const int64_t n_heads = std::min(heads_per_block, group - head);
+        // Late queries see the most tokens: first, so that the last items are short.
+        for (int64_t block = (task.n - 1) / queries_per_block; block >= 0; --block) {
+          const int64_t query = block * queries_per_block, n_queries = std::min(queries_per_block, task.n - query);
+          const int64_t rows = n_queries * n_heads;
+          AttentionScratch::Item item{static_cast<int32_t>(t),         static_cast<int32_t>(kv_head),
+                                      static_cast<int32_t>(head),      static_cast<int32_t>(n_heads),
+                                      static_cast<int32_t>(query),     static_cast<int32_t>(n_queries),
+                                      0,                               static_cast<int32_t>(stretches),
+                                      -1};
+          const int64_t per_item =
+              std::max<int64_t>(1, static_cast<int64_t>(share / static_cast<double>(std::max<int64_t>(1, rows))));
+          if (pool.size() == 1 || stretches <= per_item) {
+            scratch.items.push_back(item);
+            continue;
+          }
+          item.partial = partial;
+          scratch.merges.push_back(item);
+          for (int64_t s = 0; s < stretches; s += per_item) {
+            item.stretch = static_cast<int32_t>(s);
+            item.stretch_end = static_cast<int32_t>(std::min(s + per_item, stretches));
+            item.partial = partial + s * rows * partial_floats(shape.head_dim);
+            scratch.items.push_back(item);
+          }
+          partial += stretches * rows * partial_floats(shape.head_dim);
+        }
+      }
+    }
+  }
+  if (static_cast<int64_t>(scratch.partial.size()) < partial) scratch.partial.resize(static_cast<size_t>(partial));
+
+  pool.parallel_for(static_cast<int64_t>(scratch.items.size()), [&](int64_t i) {
+    const AttentionScratch::Item& item = scratch.items[static_cast<size_t>(i)];
+    kernels.block(shape, tasks[static_cast<size_t>(item.task)], item,
+                  item.partial < 0 ? nullptr : scratch.partial.data() + item.partial);
+  });
+  for (const AttentionScratch::Item& item : scratch.merges) {
+    kernels.merge(shape, tasks[static_cast<size_t>(item.task)], item, scratch.partial.data() + item.partial);
+  }
+}
+
+}  // namespace smartkv::kernels

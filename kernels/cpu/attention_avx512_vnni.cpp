@@ -1,0 +1,9 @@
+#include "kernels/cpu/vec16_avx512.h"
+
+#include "kernels/cpu/attention_template.h"
+
+namespace smartkv::kernels {
+
+const AttentionKernels kAttentionAvx512Vnni{block, merge};
+
+}  // namespace smartkv::kernels

@@ -1,0 +1,9 @@
+#include "kernels/cpu/vec16_avx512.h"
+
+#include "kernels/cpu/elementwise_template.h"
+
+namespace smartkv::kernels {
+
+const ElementwiseKernels kElementwiseAvx512Vnni{rms_norm_row, rope_heads};
+
+}  // namespace smartkv::kernels

@@ -1,0 +1,9 @@
+#include "kernels/cpu/vec16_scalar.h"
+
+#include "kernels/cpu/elementwise_template.h"
+
+namespace smartkv::kernels {
+
+const ElementwiseKernels kElementwiseScalar{rms_norm_row, rope_heads};
+
+}  // namespace smartkv::kernels

@@ -1,0 +1,61 @@
+// elementwise.h over Vec16. Include after one vec16_*.h; everything has internal linkage.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/elementwise_kernels.h"
+
+namespace smartkv::kernels {
+namespace {
+
+void rms_norm_row(const float* x, int64_t n, const float* weight, float eps, KvType type, void* out) {
+  Vec16 squares = Vec16::zero();
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) squares = Vec16::fma(Vec16::load(x + i), Vec16::load(x + i), squares);
+  float sum = squares.reduce_add();
+  for (int64_t j = i; j < n; ++j) sum += x[j] * x[j];
+  const float scale = 1.0f / std::sqrt(sum / static_cast<float>(n) + eps);
+  const Vec16 factor = Vec16::set1(scale);
+  auto* bf16 = static_cast<uint16_t*>(out);
+  auto* f32 = static_cast<float*>(out);
+  for (i = 0; i + 16 <= n; i += 16) {
+    const Vec16 y = Vec16::load(x + i) * factor * Vec16::load(weight + i);
+    if (type == KvType::kBf16) {
+      y.store_bf16(bf16 + i);
+    } else {
+      y.store(f32 + i);
+    }
+  }
+  for (; i < n; ++i) {
+    float y[16] = {x[i] * scale * weight[i]};
+    if (type == KvType::kBf16) {
+      uint16_t rounded[16];
+      Vec16::load(y).store_bf16(rounded);
+      bf16[i] = rounded[0];
+    } else {
+      f32[i] = y[0];
+    }
+  }
+}
+
+void rope_heads(float* x, int64_t n_heads, int64_t head_dim, const float* cos, const float* sin) {
+  const int64_t half = head_dim / 2;
+  for (int64_t h = 0; h < n_heads; ++h) {
+    float* a = x + h * head_dim;
+    float* b = a + half;
+    int64_t i = 0;
+    for (; i + 16 <= half; i += 16) {
+      const Vec16 va = Vec16::load(a + i), vb = Vec16::load(b + i), c = Vec16::load(cos + i), s = Vec16::load(sin + i);
+      (va * c - vb * s).store(a + i);
+      (vb * c + va * s).store(b + i);
+    }
+    for (; i < half; ++i) {
+      const float va = a[i], vb = b[i];
+      a[i] = va * cos[i] - vb * sin[i];
+      b[i] = vb * cos[i] + va * sin[i];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace smartkv::kernels

@@ -1,0 +1,100 @@
+// Portable C++: the reference of the other levels, and what runs on a CPU without AVX2.
+#include <cmath>
+
+#include "kernels/bf16.h"
+#include "kernels/cpu/linear_tile.h"
+#include "kernels/cpu/vec16_scalar.h"
+#include "kernels/linear_half.h"
+
+namespace smartkv::kernels {
+namespace {
+
+struct Ops {
+  using F = Vec16;
+  struct BfWeights {
+    F even, odd;
+  };
+  struct Int {
+    int32_t v[kLanes];
+  };
+  struct Bytes {
+    uint8_t v[kLanes * 4];
+  };
+  static constexpr int kAccumulators = 8;
+  static constexpr int kIntAccumulators = 8;
+
+  template <class Function>
+  static F each(const Function& function) {
+    F result;
+    for (int i = 0; i < kLanes; ++i) result.lane[i] = function(i);
+    return result;
+  }
+
+  static F load_half(const void* p) {
+    const auto* halves = static_cast<const uint16_t*>(p);
+    return each([&](int i) { return half_to_float(halves[i]); });
+  }
+  // Reads pairs as words: GCC 12 miscompiles the widening of every second bf16 when it vectorises that loop.
+  static BfWeights split(const uint16_t* p, int step) {
+    BfWeights result;
+    for (int i = 0; i < kLanes; ++i) {
+      uint32_t pair;
+      std::memcpy(&pair, p + step * i, sizeof(pair));
+      result.even.lane[i] = std::bit_cast<float>(pair << 16);
+      result.odd.lane[i] = std::bit_cast<float>(pair & 0xffff0000u);
+    }
+    return result;
+  }
+  static BfWeights load_bf16(const uint16_t* p) { return split(p, 2); }
+  static BfWeights broadcast_bf16(const uint16_t* p) { return split(p, 0); }
+  static F dot_bf16(const F& acc, const BfWeights& w, const BfWeights& x) {
+    return F::fma(w.even, x.even, F::fma(w.odd, x.odd, acc));
+  }
+
+  static Int zero_int() { return {}; }
+  static F to_float(const Int& a) { return each([&](int i) { return static_cast<float>(a.v[i]); }); }
+  static Bytes load_bytes(const uint8_t* p) {
+    Bytes result;
+    __builtin_memcpy(result.v, p, sizeof(result.v));
+    return result;
+  }
+  static void load_nibbles(const uint8_t* p, Bytes& low, Bytes& high) {
+    for (int i = 0; i < kLanes * 4; ++i) {
+      low.v[i] = p[i] & 15;
+      high.v[i] = static_cast<uint8_t>(p[i] >> 4);
+    }
+  }
+  template <bool kInt4>
+  static Int dot_int8(const Int& sum, const Bytes& w, const int8_t* x) {
+    Int result = sum;
+    for (int i = 0; i < kLanes; ++i) {
+      for (int j = 0; j < 4; ++j) result.v[i] += w.v[4 * i + j] * x[j];
+    }
+    return result;
+  }
+
+  static void quantize(const uint16_t* x, int64_t k, int8_t* q, float* scale, float* sum) {
+    for (int64_t begin = 0; begin < k; begin += kGroupSize) {
+      float largest = 0;
+      for (int64_t i = begin; i < begin + kGroupSize; ++i) {
+        const float magnitude = std::fabs(from_bf16(x[i]));
+        if (magnitude > largest) largest = magnitude;
+      }
+      const float step = largest / 127.0f;
+      const float inverse = largest > kSmallestMax ? 127.0f / largest : 0.0f;
+      int32_t total = 0;
+      for (int64_t i = begin; i < begin + kGroupSize; ++i) {
+        q[i] = static_cast<int8_t>(std::nearbyintf(from_bf16(x[i]) * inverse));
+        total += q[i];
+      }
+      scale[begin / kGroupSize] = step;
+      sum[begin / kGroupSize] = step * static_cast<float>(total);
+    }
+  }
+};
+
+}  // namespace
+
+constinit const LinearKernels kLinearScalar = make_linear_kernels<Ops>();
+
+}  // namespace smartkv::kernels

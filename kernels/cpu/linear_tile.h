@@ -1,0 +1,328 @@
+// The matrix products, written once over a set of vector operations.
+//
+// Each linear_<level>.cpp defines its operations as a struct in an anonymous namespace and instantiates Products<Ops>:
+// the instances have internal linkage, so that code for one instruction set never stands in for another's. For the
+// same reason nothing here calls an inline function of another header.
+//
+// Ops: F (the level's Vec16), BfWeights (16 pairs of bf16), Bytes ([16][4] u8), Int (16 int32) and what works on them; kAccumulators
+// and kIntAccumulators: how many F the registers hold beside the weights.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/linear_format.h"
+#include "kernels/linear_kernels.h"
+
+namespace smartkv::kernels {
+
+template <class Ops>
+struct Products {
+  using F = typename Ops::F;
+
+  // Memory to request while a block computes, so that the next panel of weights is near when its turn comes.
+  struct Prefetch {
+    const std::byte* next = nullptr;
+    int64_t bytes_per_chunk = 0;  // a multiple of 64; 0: none
+
+    void chunk() {
+      for (int64_t i = 0; i < bytes_per_chunk; i += 64) F::prefetch(next + i);
+      next += bytes_per_chunk;
+    }
+  };
+
+  // The types of weights. Each accumulates a block of kRows rows by kGroups lane groups over all of K, in the order of
+  // k whatever the block's size, and leaves the sums in tile [kRows][kGroups][16].
+  struct F32 {
+    static constexpr int kAccumulators = Ops::kAccumulators;
+    static constexpr int64_t kChunk = 16;
+    static int64_t chunks(const LinearCall& call) { return (call.k + kChunk - 1) / kChunk; }
+
+    template <int kRows, int kGroups>
+    static void block(const LinearCall& call, int64_t row, int64_t group, Prefetch prefetch, float* tile) {
+      const auto* w = reinterpret_cast<const float*>(call.weights + group * call.lane_group_bytes);
+      const int64_t w_stride = call.k * kLanes;
+      const int64_t x_stride = call.input.x_stride;
+      const float* x = static_cast<const float*>(call.input.x) + row * x_stride;
+      F acc[kRows][kGroups];
+      clear<kRows, kGroups>(acc);
+      for (int64_t begin = 0; begin < call.k; begin += kChunk) {
+        prefetch.chunk();
+        const int64_t end = begin + kChunk < call.k ? begin + kChunk : call.k;
+        for (int64_t k = begin; k < end; ++k) {
+          F weights[kGroups];
+#pragma GCC unroll 4
+          for (int g = 0; g < kGroups; ++g) weights[g] = F::load(w + g * w_stride + k * kLanes);
+#pragma GCC unroll 16
+          for (int r = 0; r < kRows; ++r) {
+            const F value = F::set1(x[r * x_stride + k]);
+#pragma GCC unroll 4
+            for (int g = 0; g < kGroups; ++g) acc[r][g] = F::fma(weights[g], value, acc[r][g]);
+          }
+        }
+      }
+      store<kRows, kGroups>(acc, tile);
+    }
+  };
+
+  struct Bf16 {
+    static constexpr int kAccumulators = Ops::kAccumulators;
+    static constexpr int64_t kChunk = 16;  // pairs
+    static int64_t chunks(const LinearCall& call) { return (call.k / 2 + kChunk - 1) / kChunk; }
+
+    template <int kRows, int kGroups>
+    static void block(const LinearCall& call, int64_t row, int64_t group, Prefetch prefetch, float* tile) {
+      const auto* w = reinterpret_cast<const uint16_t*>(call.weights + group * call.lane_group_bytes);
+      const int64_t pairs = call.k / 2;
+      const int64_t w_stride = call.k * kLanes;
+      const int64_t x_stride = call.input.x_stride;
+      const uint16_t* x = static_cast<const uint16_t*>(call.input.x) + row * x_stride;
+      F acc[kRows][kGroups];
+      clear<kRows, kGroups>(acc);
+      for (int64_t begin = 0; begin < pairs; begin += kChunk) {
+        prefetch.chunk();
+        const int64_t end = begin + kChunk < pairs ? begin + kChunk : pairs;
+        for (int64_t k = begin; k < end; ++k) {
+          typename Ops::BfWeights weights[kGroups];
+#pragma GCC unroll 4
+          for (int g = 0; g < kGroups; ++g) weights[g] = Ops::load_bf16(w + g * w_stride + k * 2 * kLanes);
+#pragma GCC unroll 16
+          for (int r = 0; r < kRows; ++r) {
+            const auto pair = Ops::broadcast_bf16(x + r * x_stride + k * 2);
+#pragma GCC unroll 4
+            for (int g = 0; g < kGroups; ++g) acc[r][g] = Ops::dot_bf16(acc[r][g], weights[g], pair);
+          }
+        }
+      }
+      store<kRows, kGroups>(acc, tile);
+    }
+  };
+
+  // y = sum over groups of x_scale * scale * (q_w . q_x) + minimum * x_sum. The integer dot product is exact.
+  template <bool kInt4>
+  struct Integer {
+    static constexpr int kAccumulators = Ops::kIntAccumulators;
+    static constexpr int64_t kBytes = kInt4 ? kInt4GroupBytes : kInt8GroupBytes;
+    static constexpr int64_t kScaleOffset = kInt4 ? kInt4Bytes : kInt8Bytes;
+    static int64_t chunks(const LinearCall& call) { return call.k / kGroupSize; }
+
+    template <int kRows, int kGroups>
+    static void block(const LinearCall& call, int64_t row, int64_t group, Prefetch prefetch, float* tile) {
+      const auto* w = reinterpret_cast<const uint8_t*>(call.weights + group * call.lane_group_bytes);
+      const int64_t n_groups = call.k / kGroupSize;
+      const int8_t* x = call.x_int8 + row * call.k;
+      const float* x_scale = call.x_scale + row * n_groups;
+      const float* x_sum = call.x_sum + row * n_groups;
+      F acc[kRows][kGroups];
+      clear<kRows, kGroups>(acc);
+      for (int64_t k = 0; k < n_groups; ++k) {
+        prefetch.chunk();
+#pragma GCC unroll 4
+        for (int g = 0; g < kGroups; ++g) {
+          const uint8_t* base = w + g * call.lane_group_bytes + k * kBytes;
+          // Without this, GCC keeps the broadcasts of x for the next lane group, and spills them to the stack; as
+          // operands in memory they cost nothing.
+          asm volatile("" ::: "memory");
+          // Rows inside: their sums are independent chains, which hide the latency of the dot product.
+          typename Ops::Int sums[kRows];
+#pragma GCC unroll 16
+          for (int r = 0; r < kRows; ++r) sums[r] = Ops::zero_int();
+          const int8_t* values = x + k * kGroupSize;
+          if constexpr (kInt4) {
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; ++i) {
+              typename Ops::Bytes low, high;
+              Ops::load_nibbles(base + i * 64, low, high);
+              add_products<kRows>(sums, low, values + i * 4, call.k);
+              add_products<kRows>(sums, high, values + i * 4 + 16, call.k);
+            }
+          } else {
+#pragma GCC unroll 8
+            for (int i = 0; i < 8; ++i) add_products<kRows>(sums, Ops::load_bytes(base + i * 64), values + i * 4, call.k);
+          }
+          const F scale = Ops::load_half(base + kScaleOffset);
+          const F minimum = Ops::load_half(base + kScaleOffset + kScaleBytes);
+#pragma GCC unroll 16
+          for (int r = 0; r < kRows; ++r) {
+            const F dot = Ops::to_float(sums[r]) * F::set1(x_scale[r * n_groups + k]);
+            acc[r][g] = F::fma(dot, scale, acc[r][g]);
+            acc[r][g] = F::fma(minimum, F::set1(x_sum[r * n_groups + k]), acc[r][g]);
+          }
+        }
+      }
+      store<kRows, kGroups>(acc, tile);
+    }
+
+    template <int kRows>
+    static void add_products(typename Ops::Int (&sums)[kRows], typename Ops::Bytes weights, const int8_t* x,
+                             int64_t x_stride) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) sums[r] = Ops::template dot_int8<kInt4>(sums[r], weights, x + r * x_stride);
+    }
+  };
+
+  // A whole tile: panels of lane groups outside, so that each is read from memory once and then stays in the cache
+  // while the rows pass over it.
+  template <class Type>
+  static void product(const LinearCall& call, const LinearTile& tile) {
+    const int64_t rows = tile.row_end - tile.row_begin;
+    const int64_t blocks = (rows + kMaxRows<Type> - 1) / kMaxRows<Type>;
+    const int64_t widest = panel_groups<Type>((rows + blocks - 1) / blocks);
+    int64_t group = tile.group_begin;
+    while (group < tile.group_end) {
+      int64_t groups = widest;
+      while (groups > tile.group_end - group) groups /= 2;
+      const int64_t left = tile.group_end - group - groups;
+      const int64_t next_bytes = (left < groups ? left : groups) * call.lane_group_bytes;
+      Prefetch prefetch;
+      prefetch.next = call.weights + (group + groups) * call.lane_group_bytes;
+      const int64_t chunks = blocks * Type::chunks(call);
+      if (next_bytes <= kMaxPrefetch) prefetch.bytes_per_chunk = (next_bytes / chunks + 63) / 64 * 64;
+      for (int64_t b = 0; b < blocks; ++b) {
+        const int64_t begin = tile.row_begin + rows * b / blocks;
+        const int64_t end = tile.row_begin + rows * (b + 1) / blocks;
+        const int64_t covered = b * Type::chunks(call) * prefetch.bytes_per_chunk;
+        Prefetch own{prefetch.next + covered, covered < next_bytes ? prefetch.bytes_per_chunk : 0};
+        rows_block<Type, kMaxRows<Type>>(call, begin, static_cast<int>(end - begin), group, static_cast<int>(groups),
+                                        own);
+      }
+      group += groups;
+    }
+  }
+
+ private:
+  static constexpr int64_t kMaxPrefetch = 256 << 10;  // a larger panel would push itself out of the second cache
+
+  // Two lane groups at least, so that SwiGLU finds gate and up in one block.
+  template <class Type>
+  static constexpr int kMaxRows = Type::kAccumulators / 2;
+
+  template <class Type>
+  static constexpr int panel_groups(int64_t rows) {
+    return rows * 4 <= Type::kAccumulators ? 4 : 2;
+  }
+
+  template <int kRows, int kGroups>
+  static void clear(F (&acc)[kRows][kGroups]) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int g = 0; g < kGroups; ++g) acc[r][g] = F::zero();
+    }
+  }
+
+  template <int kRows, int kGroups>
+  static void store(const F (&acc)[kRows][kGroups], float* tile) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int g = 0; g < kGroups; ++g) acc[r][g].store(tile + (r * kGroups + g) * kLanes);
+    }
+  }
+
+  template <class Type, int kRows>
+  static void rows_block(const LinearCall& call, int64_t row, int rows, int64_t group, int groups, Prefetch prefetch) {
+    if (rows < kRows) {
+      if constexpr (kRows > 1) rows_block<Type, kRows - 1>(call, row, rows, group, groups, prefetch);
+      return;
+    }
+    // A tile that ends early leaves fewer groups than fit.
+    constexpr int kMax = panel_groups<Type>(kRows);
+    if constexpr (kMax >= 4) {
+      if (groups == 4) return finish_block<Type, kRows, 4>(call, row, group, prefetch);
+    }
+    if (groups == 2) return finish_block<Type, kRows, 2>(call, row, group, prefetch);
+    finish_block<Type, kRows, 1>(call, row, group, prefetch);
+  }
+
+  template <class Type, int kRows, int kGroups>
+  [[gnu::noinline]] static void finish_block(const LinearCall& call, int64_t row, int64_t group, Prefetch prefetch) {
+    alignas(64) float tile[kRows * kGroups * kLanes];
+    Type::template block<kRows, kGroups>(call, row, group, prefetch, tile);
+    for (int r = 0; r < kRows; ++r) finish_row<kGroups>(call, row + r, group, tile + r * kGroups * kLanes);
+  }
+
+  template <int kGroups>
+  static void finish_row(const LinearCall& call, int64_t row, int64_t group, float* y) {
+    constexpr int64_t kWidth = kGroups * kLanes;
+    const int64_t lanes_left = call.n - group * kLanes;
+    const int64_t lanes = kWidth < lanes_left ? kWidth : lanes_left;
+    if (call.output.bias != nullptr) {
+      for (int64_t i = 0; i < lanes; ++i) y[i] += call.output.bias[group * kLanes + i];
+    }
+    if constexpr (kGroups > 1) {
+      if (call.output.epilogue == Epilogue::kSwiGlu) return swiglu<kGroups>(call, row, group, y);
+    }
+    float* out = static_cast<float*>(call.output.out) + row * call.output.stride + group * kLanes;
+    if (lanes < kWidth) {
+      for (int64_t i = 0; i < lanes; ++i) out[i] = call.output.epilogue == Epilogue::kAdd ? out[i] + y[i] : y[i];
+      return;
+    }
+    for (int64_t i = 0; i < kWidth; i += kLanes) {
+      F value = F::load(y + i);
+      if (call.output.epilogue == Epilogue::kAdd) value = F::load(out + i) + value;
+      value.store(out + i);
+    }
+  }
+
+  template <int kGroups>
+  static void swiglu(const LinearCall& call, int64_t row, int64_t group, const float* y) {
+    for (int g = 0; g < kGroups; g += 2) {
+      const F gate = F::load(y + g * kLanes);
+      const F up = F::load(y + (g + 1) * kLanes);
+      const F value = gate / (F::set1(1.0f) + exp(gate * F::set1(-1.0f))) * up;
+      const int64_t at = row * call.output.stride + (group + g) / 2 * kLanes;
+      if (call.swiglu_bf16) {
+        value.store_bf16(static_cast<uint16_t*>(call.output.out) + at);
+      } else {
+        value.store(static_cast<float*>(call.output.out) + at);
+      }
+    }
+  }
+
+  // exp(x) = 2^n exp(r), |r| <= ln(2)/2, by Taylor's series to r^7 / 7!: its remainder is below 1e-8.
+  static F exp(F x) {
+    x = F::max(F::min(x, F::set1(88.0f)), F::set1(-87.0f));
+    const F n = F::round(x * F::set1(1.44269504f));
+    F r = F::fma(n, F::set1(-0.693359375f), x);     // ln(2) in two parts: the first is exact times n
+    r = F::fma(n, F::set1(2.12194440e-4f), r);
+    F p = F::set1(1.0f / 5040);
+    p = F::fma(p, r, F::set1(1.0f / 720));
+    p = F::fma(p, r, F::set1(1.0f / 120));
+    p = F::fma(p, r, F::set1(1.0f / 24));
+    p = F::fma(p, r, F::set1(1.0f / 6));
+    p = F::fma(p, r, F::set1(0.5f));
+    p = F::fma(p, r, F::set1(1.0f));
+    p = F::fma(p, r, F::set1(1.0f));
+    return F::ldexp(p, n);
+  }
+};
+
+template <class F>
+void measure_int4(const float* w, const float* scale, const float* minimum, const float* inverse, Int4Fit& fit) {
+  F error = F::zero(), sum_q = F::zero(), sum_qq = F::zero(), sum_qw = F::zero();
+  for (int64_t k = 0; k < kGroupSize; ++k) {
+    const F weight = F::load(w + k * kLanes);
+    const F level = (weight - F::load(minimum)) * F::load(inverse);
+    const F q = F::round(F::min(F::max(level, F::zero()), F::set1(15.0f)));
+    const F difference = F::fma(F::load(scale), q, F::load(minimum)) - weight;
+    error = F::fma(difference, difference, error);
+    sum_q = sum_q + q;
+    sum_qq = F::fma(q, q, sum_qq);
+    sum_qw = F::fma(q, weight, sum_qw);
+  }
+  error.store(fit.error);
+  sum_q.store(fit.sum_q);
+  sum_qq.store(fit.sum_qq);
+  sum_qw.store(fit.sum_qw);
+}
+
+template <class Ops>
+constexpr LinearKernels make_linear_kernels() {
+  using P = Products<Ops>;
+  return {&P::template product<typename P::F32>, &P::template product<typename P::Bf16>,
+          &P::template product<typename P::template Integer<false>>,
+          &P::template product<typename P::template Integer<true>>, &Ops::quantize, &measure_int4<typename Ops::F>};
+}
+
+}  // namespace smartkv::kernels

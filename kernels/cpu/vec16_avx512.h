@@ -1,0 +1,72 @@
+// Sixteen floats in one AVX-512 register; with AVX-512 BF16 where the file is compiled for it. Interface: vec16_scalar.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace smartkv::kernels {
+namespace {
+
+struct Vec16 {
+  __m512 v;
+
+  static constexpr int kRows = 6;
+
+  static Vec16 zero() { return {_mm512_setzero_ps()}; }
+  static Vec16 set1(float x) { return {_mm512_set1_ps(x)}; }
+  static Vec16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  void store(float* p) const { _mm512_storeu_ps(p, v); }
+  void store_bf16(uint16_t* p) const {
+#ifdef __AVX512BF16__
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+#else
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(rounded));
+#endif
+  }
+  Vec16 first(int n, float fill) const {
+    const __mmask16 keep = static_cast<__mmask16>(n >= 16 ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1u);
+    return {_mm512_mask_blend_ps(keep, _mm512_set1_ps(fill), v)};
+  }
+
+  friend Vec16 operator+(Vec16 a, Vec16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+  friend Vec16 operator-(Vec16 a, Vec16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+  friend Vec16 operator*(Vec16 a, Vec16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+  friend Vec16 operator/(Vec16 a, Vec16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+  static Vec16 max(Vec16 a, Vec16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+  static Vec16 min(Vec16 a, Vec16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+  static Vec16 fma(Vec16 a, Vec16 b, Vec16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+  static Vec16 round(Vec16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+  static Vec16 ldexp(Vec16 x, Vec16 n) {
+    return {_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(n.v, _mm512_set1_ps(-126.0f), _CMP_GE_OQ), x.v, n.v)};
+  }
+
+  float reduce_add() const {
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_shuffle_ps(pair, pair, 1)));
+  }
+  float reduce_max() const { return _mm512_reduce_max_ps(v); }
+
+  static Vec16 dot_pairs(Vec16 acc, const uint16_t* pairs, uint32_t x) {
+    const __m512i raw = _mm512_loadu_si512(pairs);
+#ifdef __AVX512BF16__
+    return {_mm512_dpbf16_ps(acc.v, reinterpret_cast<__m512bh>(raw),
+                             reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(x))))};
+#else
+    const __m512 lo = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(x << 16)));
+    const __m512 hi = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(x & 0xffff0000u)));
+    acc.v = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(raw, 16)), lo, acc.v);
+    const __m512i high = _mm512_and_si512(raw, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
+    return {_mm512_fmadd_ps(_mm512_castsi512_ps(high), hi, acc.v)};
+#endif
+  }
+  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+};
+
+}  // namespace
+}  // namespace smartkv::kernels

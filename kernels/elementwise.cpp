@@ -1,0 +1,84 @@
+#include "kernels/elementwise.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "kernels/bf16.h"
+#include "kernels/cpu_level.h"
+#include "kernels/elementwise_kernels.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv::kernels {
+namespace {
+
+const ElementwiseKernels& kernels_of(CpuLevel level) {
+  switch (level) {
+    case CpuLevel::kScalar: return kElementwiseScalar;
+    case CpuLevel::kAvx2: return kElementwiseAvx2;
+    case CpuLevel::kAvx512: return kElementwiseAvx512;
+    case CpuLevel::kAvx512Vnni: return kElementwiseAvx512Vnni;
+  }
+  throw std::logic_error("elementwise: no kernels for this CPU level");
+}
+
+// Offset of element (d, slot) of K, and of V, in a dense page.
+int64_t k_offset(KvType type, int64_t d, int64_t slot) {
+  return type == KvType::kBf16 ? (d / 2 * kPageTokens + slot) * 2 + d % 2 : d * kPageTokens + slot;
+}
+int64_t v_offset(KvType type, int64_t head_dim, int64_t d, int64_t slot) {
+  return type == KvType::kBf16 ? (slot / 2 * head_dim + d) * 2 + slot % 2 : slot * head_dim + d;
+}
+
+}  // namespace
+
+void rms_norm(ThreadPool& pool, const float* x, int64_t rows, int64_t n, const float* weight, float eps, KvType type,
+              void* out) {
+  constexpr int64_t kRowsPerTask = 8;  // a few microseconds
+  const auto row_kernel = kernels_of(cpu_level()).rms_norm_row;
+  const int64_t bytes = n * (type == KvType::kBf16 ? 2 : 4);
+  pool.parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
+    const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
+    for (int64_t r = task * kRowsPerTask; r < end; ++r) {
+      row_kernel(x + r * n, n, weight, eps, type, static_cast<char*>(out) + r * bytes);
+    }
+  });
+}
+
+void rope(float* x, int64_t n_heads, int64_t head_dim, const float* cos, const float* sin) {
+  kernels_of(cpu_level()).rope(x, n_heads, head_dim, cos, sin);
+}
+
+void store_kv(KvType type, int64_t n_kv_heads, int64_t head_dim, const float* k, const float* v, int64_t slot,
+              void* page_k, void* page_v, int64_t head_stride) {
+  for (int64_t h = 0; h < n_kv_heads; ++h, k += head_dim, v += head_dim) {
+    char* to_k = static_cast<char*>(page_k) + h * head_stride;
+    char* to_v = static_cast<char*>(page_v) + h * head_stride;
+    for (int64_t d = 0; d < head_dim; ++d) {
+      const int64_t at_k = k_offset(type, d, slot), at_v = v_offset(type, head_dim, d, slot);
+      if (type == KvType::kBf16) {
+        reinterpret_cast<uint16_t*>(to_k)[at_k] = to_bf16(k[d]);
+        reinterpret_cast<uint16_t*>(to_v)[at_v] = to_bf16(v[d]);
+      } else {
+        reinterpret_cast<float*>(to_k)[at_k] = k[d];
+        reinterpret_cast<float*>(to_v)[at_v] = v[d];
+      }
+    }
+  }
+}
+
+void load_kv(KvType type, int64_t head_dim, const KvSegment& page, int64_t head, int64_t slot, float* k, float* v) {
+  const char* from_k = static_cast<const char*>(page.k) + head * page.head_stride;
+  const char* from_v = static_cast<const char*>(page.v) + head * page.head_stride;
+  for (int64_t d = 0; d < head_dim; ++d) {
+    const int64_t at_k = k_offset(type, d, slot), at_v = v_offset(type, head_dim, d, slot);
+    if (type == KvType::kBf16) {
+      if (k != nullptr) k[d] = from_bf16(reinterpret_cast<const uint16_t*>(from_k)[at_k]);
+      if (v != nullptr) v[d] = from_bf16(reinterpret_cast<const uint16_t*>(from_v)[at_v]);
+    } else {
+      if (k != nullptr) k[d] = reinterpret_cast<const float*>(from_k)[at_k];
+      if (v != nullptr) v[d] = reinterpret_cast<const float*>(from_v)[at_v];
+    }
+  }
+}
+
+}  // namespace smartkv::kernels

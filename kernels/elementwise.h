@@ -1,0 +1,26 @@
+// Row-wise operations between the matrix products, and the write of new K and V into dense pages.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention.h"
+
+namespace smartkv::kernels {
+
+// out = x / sqrt(mean(x^2) + eps) * weight (RMSNorm, Zhang & Sennrich 2019).
+// x: f32 [rows, n]; weight: f32 [n]; out: [rows, n] of `type`, contiguous.
+void rms_norm(ThreadPool& pool, const float* x, int64_t rows, int64_t n, const float* weight, float eps, KvType type,
+              void* out);
+
+// Rotates n_heads heads in place by RoPE in the half-split form of Hugging Face (Su et al. 2021): element j of a head
+// pairs with j + head_dim / 2. x: f32 [n_heads, head_dim]; cos, sin: f32 [head_dim / 2] of the row's position.
+void rope(float* x, int64_t n_heads, int64_t head_dim, const float* cos, const float* sin);
+
+// Writes one token into slot `slot` of a dense page (layout: attention.h). k, v: f32 [n_kv_heads, head_dim].
+void store_kv(KvType type, int64_t n_kv_heads, int64_t head_dim, const float* k, const float* v, int64_t slot,
+              void* page_k, void* page_v, int64_t head_stride);
+
+// Reads a slot back. k, v: f32 [head_dim] of KV head `head`; either may be nullptr.
+void load_kv(KvType type, int64_t head_dim, const KvSegment& page, int64_t head, int64_t slot, float* k, float* v);
+
+}  // namespace smartkv::kernels

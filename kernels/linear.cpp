@@ -1,0 +1,134 @@
+#include "kernels/linear.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/linear_format.h"
+#include "kernels/linear_kernels.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv::kernels {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+void check(const PackedMatrix& matrix, const LinearInput& input, const LinearOutput& output) {
+  const bool swiglu = output.epilogue == Epilogue::kSwiGlu;
+  if (swiglu && matrix.out_features % (2 * kLanes) != 0) {
+    throw std::invalid_argument("linear: SwiGLU expects out_features to be a multiple of 32, found " +
+                                std::to_string(matrix.out_features));
+  }
+  const int64_t width = swiglu ? matrix.out_features / 2 : matrix.out_features;
+  if (input.rows > 1 && (input.x_stride < matrix.in_features || output.stride < width)) {
+    throw std::invalid_argument("linear: expected strides of at least " + std::to_string(matrix.in_features) + " and " +
+                                std::to_string(width) + ", found " + std::to_string(input.x_stride) + " and " +
+                                std::to_string(output.stride));
+  }
+}
+
+bool is_integer(WeightType type) { return type == WeightType::kInt8 || type == WeightType::kInt4; }
+
+LinearKernels::Product product_of(const LinearKernels& kernels, WeightType type) {
+  switch (type) {
+    case WeightType::kF32: return kernels.f32;
+    case WeightType::kBf16: return kernels.bf16;
+    case WeightType::kInt8: return kernels.int8;
+    case WeightType::kInt4: return kernels.int4;
+  }
+  throw std::invalid_argument("linear: unknown weight type");
+}
+
+void quantize_input(ThreadPool& pool, const LinearKernels& kernels, LinearCall& call, LinearScratch& scratch) {
+  const int64_t rows = call.input.rows;
+  const int64_t groups = call.k / kGroupSize;
+  scratch.x.grow(static_cast<size_t>(rows * (call.k + 2 * groups * static_cast<int64_t>(sizeof(float)))));
+  auto* scale = scratch.x.as<float>();
+  float* sum = scale + rows * groups;
+  auto* q = reinterpret_cast<int8_t*>(sum + rows * groups);
+  constexpr int64_t kValuesPerTask = 16384;
+  const int64_t rows_per_task = std::max<int64_t>(1, kValuesPerTask / call.k);
+  const auto* x = static_cast<const uint16_t*>(call.input.x);
+  pool.parallel_for(ceil_div(rows, rows_per_task), [&](int64_t task) {
+    const int64_t end = std::min(rows, (task + 1) * rows_per_task);
+    for (int64_t row = task * rows_per_task; row < end; ++row) {
+      kernels.quantize(x + row * call.input.x_stride, call.k, q + row * call.k, scale + row * groups,
+                       sum + row * groups);
+    }
+  });
+  call.x_int8 = q;
+  call.x_scale = scale;
+  call.x_sum = sum;
+}
+
+// How the product is cut into tasks: pairs of lane groups (gate and up stay together) by blocks of rows.
+struct Split {
+  int64_t columns = 1;
+  int64_t rows = 1;
+};
+
+Split split(const LinearCall& call, int64_t pairs, int threads) {
+  // Rough costs of a task on one core: they choose its size, not its result.
+  constexpr double kBytesPerSecond = 20e9;
+  constexpr double kProductsPerSecond = 200e9;
+  constexpr double kTaskSeconds = 10e-6;
+  constexpr int64_t kRowBytes = 512 << 10;  // the x of a block of rows stays in the second cache
+  constexpr int64_t kTasksPerThread = 8;
+  Split result;
+  result.rows = std::max<int64_t>(1, ceil_div(call.input.rows * call.k * 2, kRowBytes));
+  const double bytes = static_cast<double>(pairs * 2 * call.lane_group_bytes);
+  const double products = static_cast<double>(call.input.rows) * static_cast<double>(call.k * pairs * 2 * kLanes);
+  const double seconds = std::max(bytes / kBytesPerSecond, products / kProductsPerSecond);
+  const auto wanted = static_cast<int64_t>(seconds / kTaskSeconds / static_cast<double>(result.rows));
+  // A multiple of the threads, so that none is left alone with the last task.
+  const int64_t even = wanted / threads * threads;
+  result.columns = std::clamp<int64_t>(even, 1, kTasksPerThread * threads);
+  if (wanted > 0 && wanted < threads) result.columns = wanted;
+  result.columns = std::min(result.columns, pairs);
+  return result;
+}
+
+}  // namespace
+
+const LinearKernels& linear_kernels(CpuLevel level) {
+  switch (level) {
+    case CpuLevel::kScalar: return kLinearScalar;
+    case CpuLevel::kAvx2: return kLinearAvx2;
+    case CpuLevel::kAvx512: return kLinearAvx512;
+    case CpuLevel::kAvx512Vnni: return kLinearAvx512Vnni;
+  }
+  throw std::invalid_argument("linear: unknown CPU level");
+}
+
+void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& input, const LinearOutput& output,
+            LinearScratch& scratch) {
+  if (input.rows == 0) return;
+  check(matrix, input, output);
+  const LinearKernels& kernels = linear_kernels(cpu_level());
+  const auto product = product_of(kernels, matrix.type);
+  const int64_t groups = ceil_div(matrix.out_features, kLanes);
+  LinearCall call;
+  call.weights = matrix.data.data();
+  call.lane_group_bytes = matrix.bytes() / groups;
+  call.n = matrix.out_features;
+  call.k = matrix.in_features;
+  call.input = input;
+  call.output = output;
+  call.swiglu_bf16 = matrix.type != WeightType::kF32;
+  if (is_integer(matrix.type)) quantize_input(pool, kernels, call, scratch);
+
+  const int64_t pairs = ceil_div(groups, 2);
+  const Split cut = split(call, pairs, pool.size());
+  pool.parallel_for(cut.rows * cut.columns, [&](int64_t task) {
+    const int64_t row = task / cut.columns;
+    const int64_t column = task % cut.columns;
+    LinearTile tile;
+    tile.row_begin = input.rows * row / cut.rows;
+    tile.row_end = input.rows * (row + 1) / cut.rows;
+    tile.group_begin = pairs * column / cut.columns * 2;
+    tile.group_end = std::min(groups, pairs * (column + 1) / cut.columns * 2);
+    product(call, tile);
+  });
+}
+
+}  // namespace smartkv::kernels

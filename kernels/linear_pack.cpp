@@ -1,0 +1,270 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/bf16.h"
+#include "kernels/linear.h"
+#include "kernels/linear_format.h"
+#include "kernels/linear_half.h"
+#include "kernels/linear_kernels.h"
+
+namespace smartkv::kernels {
+namespace {
+
+int64_t lane_group_bytes(WeightType type, int64_t k) {
+  switch (type) {
+    case WeightType::kF32: return k * kLanes * 4;
+    case WeightType::kBf16: return k * kLanes * 2;
+    case WeightType::kInt8: return k / kGroupSize * kInt8GroupBytes;
+    case WeightType::kInt4: return k / kGroupSize * kInt4GroupBytes;
+  }
+  throw std::invalid_argument("packed matrix: unknown weight type");
+}
+
+int64_t k_multiple(WeightType type) {
+  return type == WeightType::kF32 ? 1 : type == WeightType::kBf16 ? 2 : kGroupSize;
+}
+
+std::byte* lane_group(PackedMatrix& matrix, int64_t group) {
+  return matrix.data.data() + group * lane_group_bytes(matrix.type, matrix.in_features);
+}
+
+// A group of 32 weights of one row: weight = scale * q + minimum.
+struct IntegerGroup {
+  uint8_t q[kGroupSize];
+  float scale = 0;
+  float minimum = 0;
+};
+
+void check_half(float value) {
+  if (!(std::fabs(value) <= 65504.0f)) {
+    throw std::invalid_argument("packed matrix: expected scale and minimum within the range of f16, found " +
+                                std::to_string(value));
+  }
+}
+
+void store_group(PackedMatrix& matrix, int64_t lanes, int64_t k_group, int64_t lane, const IntegerGroup& group) {
+  check_half(group.scale);
+  check_half(group.minimum);
+  const bool int4 = matrix.type == WeightType::kInt4;
+  std::byte* base = lane_group(matrix, lanes) + k_group * (int4 ? kInt4GroupBytes : kInt8GroupBytes);
+  auto* bytes = reinterpret_cast<uint8_t*>(base);
+  auto* halves = reinterpret_cast<uint16_t*>(base + (int4 ? kInt4Bytes : kInt8Bytes));
+  for (int64_t k = 0; k < kGroupSize; ++k) {
+    if (!int4) {
+      bytes[int8_offset(lane, k)] = group.q[k];
+    } else if (k < 16) {
+      bytes[int4_offset(lane, k)] = static_cast<uint8_t>(group.q[k] | group.q[k + 16] << 4);
+    }
+  }
+  halves[lane] = float_to_half(group.scale);
+  halves[kLanes + lane] = float_to_half(group.minimum);
+}
+
+float rounded_to_half(float value) { return half_to_float(float_to_half(value)); }
+
+IntegerGroup quantize_int8(const float* w) {
+  float largest = 0;
+  for (int64_t k = 0; k < kGroupSize; ++k) largest = std::max(largest, std::fabs(w[k]));
+  IntegerGroup group;
+  group.scale = rounded_to_half(largest / 127);
+  group.minimum = -128 * group.scale;
+  const float inverse = group.scale > 0 ? 1 / group.scale : 0;
+  for (int64_t k = 0; k < kGroupSize; ++k) {
+    group.q[k] = static_cast<uint8_t>(std::clamp(std::nearbyint(w[k] * inverse), -128.0f, 127.0f) + 128);
+  }
+  return group;
+}
+
+// int4 works on the same group of all 16 lanes at once.
+using Lanes = std::array<float, kLanes>;
+using LaneWeights = std::array<Lanes, kGroupSize>;  // [k][lane]
+
+struct LaneLine {
+  Lanes scale, minimum;  // values that f16 holds
+};
+
+Lanes inverses(const LaneLine& line) {
+  Lanes inverse;
+  for (size_t lane = 0; lane < kLanes; ++lane) inverse[lane] = line.scale[lane] > 0 ? 1 / line.scale[lane] : 0.0f;
+  return inverse;
+}
+
+uint8_t level_of(float w, float minimum, float inverse) {
+  const auto level = static_cast<int32_t>((w - minimum) * inverse + 0.5f);
+  return static_cast<uint8_t>(std::clamp(level, 0, 15));
+}
+
+// Lines that fit the present levels best. A lane whose levels are all equal keeps its line.
+void fit_lines(const Int4Fit& fit, const Lanes& sum_w, LaneLine& line) {
+  constexpr float kCount = kGroupSize;
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    const float determinant = kCount * fit.sum_qq[lane] - fit.sum_q[lane] * fit.sum_q[lane];
+    if (determinant <= 0) continue;
+    const float scale = (kCount * fit.sum_qw[lane] - fit.sum_q[lane] * sum_w[lane]) / determinant;
+    line.scale[lane] = rounded_to_half(scale);
+    line.minimum[lane] = rounded_to_half((sum_w[lane] - line.scale[lane] * fit.sum_q[lane]) / kCount);
+  }
+}
+
+LaneLine quantize_int4(const LaneWeights& w) {
+  const auto measure = linear_kernels(cpu_level()).measure_int4;
+  Lanes low = w[0], high = w[0], sum_w{};
+  for (size_t k = 0; k < kGroupSize; ++k) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      low[lane] = std::min(low[lane], w[k][lane]);
+      high[lane] = std::max(high[lane], w[k][lane]);
+      sum_w[lane] += w[k][lane];
+    }
+  }
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    check_half(low[lane]);
+    check_half(high[lane]);
+    check_half(sum_w[lane] / kGroupSize);  // NaN, which hides from the extremes
+  }
+  LaneLine best{};
+  Lanes best_error;
+  best_error.fill(std::numeric_limits<float>::infinity());
+  // A narrower span clips the outermost weights and serves the others better: try a few, each refined by alternating
+  // least squares and assignment.
+  for (const float span : {1.0f, 0.9f, 0.8f}) {
+    LaneLine line;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const float scale = (high[lane] - low[lane]) * span / 15;
+      line.scale[lane] = rounded_to_half(scale);
+      line.minimum[lane] = rounded_to_half((low[lane] + high[lane]) / 2 - 7.5f * scale);
+    }
+    constexpr int kIterations = 4;
+    for (int iteration = 0; iteration < kIterations; ++iteration) {
+      Int4Fit fit;
+      measure(w[0].data(), line.scale.data(), line.minimum.data(), inverses(line).data(), fit);
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        const bool better = fit.error[lane] < best_error[lane];
+        best_error[lane] = better ? fit.error[lane] : best_error[lane];
+        best.scale[lane] = better ? line.scale[lane] : best.scale[lane];
+        best.minimum[lane] = better ? line.minimum[lane] : best.minimum[lane];
+      }
+      fit_lines(fit, sum_w, line);
+    }
+  }
+  return best;
+}
+
+void pack_int4(PackedMatrix& matrix, int64_t group, const float* rows) {
+  for (int64_t k_group = 0; k_group < matrix.in_features / kGroupSize; ++k_group) {
+    LaneWeights w;
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const float* row = rows + lane * matrix.in_features + k_group * kGroupSize;
+      for (int64_t k = 0; k < kGroupSize; ++k) w[static_cast<size_t>(k)][static_cast<size_t>(lane)] = row[k];
+    }
+    const LaneLine line = quantize_int4(w);
+    const Lanes inverse = inverses(line);
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      IntegerGroup quantized;
+      quantized.scale = line.scale[lane];
+      quantized.minimum = line.minimum[lane];
+      for (size_t k = 0; k < kGroupSize; ++k) {
+        quantized.q[k] = level_of(w[k][lane], quantized.minimum, inverse[lane]);
+      }
+      store_group(matrix, group, k_group, static_cast<int64_t>(lane), quantized);
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view name(WeightType type) {
+  switch (type) {
+    case WeightType::kF32: return "f32";
+    case WeightType::kBf16: return "bf16";
+    case WeightType::kInt8: return "int8";
+    case WeightType::kInt4: return "int4";
+  }
+  return "unknown";
+}
+
+PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_features) {
+  if (out_features < 1 || in_features < 1 || in_features % k_multiple(type) != 0) {
+    throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": expected in_features a multiple of " +
+                                std::to_string(k_multiple(type)) + ", found [" + std::to_string(out_features) + ", " +
+                                std::to_string(in_features) + "]");
+  }
+  PackedMatrix matrix;
+  matrix.type = type;
+  matrix.out_features = out_features;
+  matrix.in_features = in_features;
+  const int64_t groups = (out_features + kLanes - 1) / kLanes;
+  matrix.data = AlignedBuffer(static_cast<size_t>(groups * lane_group_bytes(type, in_features)));
+  return matrix;
+}
+
+void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows) {
+  const int64_t k_total = matrix.in_features;
+  std::byte* out = lane_group(matrix, group);
+  switch (matrix.type) {
+    case WeightType::kF32:
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        for (int64_t k = 0; k < k_total; ++k) reinterpret_cast<float*>(out)[k * kLanes + lane] = rows[lane * k_total + k];
+      }
+      return;
+    case WeightType::kBf16:
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        for (int64_t k = 0; k < k_total; ++k) {
+          reinterpret_cast<uint16_t*>(out)[(k / 2 * kLanes + lane) * 2 + k % 2] = to_bf16(rows[lane * k_total + k]);
+        }
+      }
+      return;
+    case WeightType::kInt8:
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        for (int64_t k = 0; k < k_total; k += kGroupSize) {
+          store_group(matrix, group, k / kGroupSize, lane, quantize_int8(rows + lane * k_total + k));
+        }
+      }
+      return;
+    case WeightType::kInt4:
+      pack_int4(matrix, group, rows);
+      return;
+  }
+}
+
+void pack_group(PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t lane, const uint8_t* q, float scale,
+                float minimum) {
+  if (matrix.type != WeightType::kInt8 && matrix.type != WeightType::kInt4) {
+    throw std::invalid_argument("packed matrix: expected int8 or int4 to hold integers, found " +
+                                std::string(name(matrix.type)));
+  }
+  const int highest = *std::max_element(q, q + kGroupSize);
+  if (matrix.type == WeightType::kInt4 && highest > 15) {
+    throw std::invalid_argument("packed matrix of int4: expected levels up to 15, found " + std::to_string(highest));
+  }
+  IntegerGroup values;
+  std::copy_n(q, kGroupSize, values.q);
+  values.scale = scale;
+  values.minimum = minimum;
+  store_group(matrix, group, k_group, lane, values);
+}
+
+void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
+  const int64_t lane = row % kLanes;
+  const std::byte* base = matrix.data.data() + row / kLanes * lane_group_bytes(matrix.type, matrix.in_features);
+  const bool int4 = matrix.type == WeightType::kInt4;
+  for (int64_t k = 0; k < matrix.in_features; ++k) {
+    if (matrix.type == WeightType::kF32) {
+      out[k] = reinterpret_cast<const float*>(base)[k * kLanes + lane];
+    } else if (matrix.type == WeightType::kBf16) {
+      out[k] = from_bf16(reinterpret_cast<const uint16_t*>(base)[(k / 2 * kLanes + lane) * 2 + k % 2]);
+    } else {
+      const std::byte* block = base + k / kGroupSize * (int4 ? kInt4GroupBytes : kInt8GroupBytes);
+      const auto* bytes = reinterpret_cast<const uint8_t*>(block);
+      const auto* halves = reinterpret_cast<const uint16_t*>(block + (int4 ? kInt4Bytes : kInt8Bytes));
+      const int64_t i = k % kGroupSize;
+      const int q = !int4 ? bytes[int8_offset(lane, i)] : bytes[int4_offset(lane, i)] >> (i < 16 ? 0 : 4) & 15;
+      out[k] = half_to_float(halves[lane]) * static_cast<float>(q) + half_to_float(halves[kLanes + lane]);
+    }
+  }
+}
+
+}  // namespace smartkv::kernels

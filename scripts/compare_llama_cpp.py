@@ -1,0 +1,145 @@
+"""Runs llama.cpp and SmartKV in alternation on the same weights and prints a table of ratios. See compare_llama_cpp.sh."""
+import argparse
+import collections
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--llama", required=True)
+parser.add_argument("--smartkv", required=True)
+parser.add_argument("--bf16", required=True)
+parser.add_argument("--q4", required=True)
+parser.add_argument("--rounds", type=int, default=3)
+parser.add_argument("--quick", action="store_true", help="depth 0 and 4,096 only, one sequence and 16")
+parser.add_argument("--json")
+args = parser.parse_args()
+
+threads = len(os.sched_getaffinity(0))
+depths = [0, 4096] if args.quick else [0, 4096, 8000]
+batches = [1, 16] if args.quick else [1, 4, 8, 16]
+prompts = [512] if args.quick else [512, 4096]
+rates = {"llama.cpp": collections.defaultdict(list), "SmartKV": collections.defaultdict(list)}
+
+
+def run(command):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+
+
+def llama_bench(model, label, prompts, depths):
+    to = rates["llama.cpp"]
+    for depth in depths:
+        fitting = [p for p in prompts if depth + p <= 8192]
+        command = [f"{args.llama}/llama-bench", "-m", model, "-t", str(threads), "-n", "32", "-r", "3", "-o", "json",
+                   "-p", ",".join(map(str, fitting)) or "0", "-d", str(depth)]
+        for row in json.loads(run(command)):
+            best = max(row["samples_ts"])
+            if row["n_prompt"]:
+                to[label, "prefill %d" % row["n_prompt"], depth, 1].append(best)
+            else:
+                to[label, "decode", depth, 1].append(best)
+
+
+def llama_batches(model, label):
+    wanted = ",".join(map(str, batches))
+    out = run([f"{args.llama}/llama-batched-bench", "-m", model, "-t", str(threads), "-c", "10240", "-npp", "512", "-ntg", "32",
+               "-npl", wanted, "--output-format", "jsonl"])
+    for line in out.splitlines():
+        if line.startswith("{"):
+            row = json.loads(line)
+            rates["llama.cpp"][label, "decode", 512, row["pl"]].append(row["speed_tg"])
+
+
+def smartkv_bench(model, label, weights, prompts, depths, batches):
+    report = json.loads(run([args.smartkv, "bench", "--json", "--model", model, "--weights", weights,
+                             "--prompts", ",".join(map(str, prompts)), "--depths", ",".join(map(str, depths)),
+                             "--batches", ",".join(map(str, batches)), "--decode-tokens", "32", "--repetitions", "3"]))
+    for row in report["rows"]:
+        kind = "decode" if row["kind"] == "decode" else "prefill %d" % row["tokens"]
+        rates["SmartKV"][label, kind, row["depth"], row["batch"]].append(row["tokens_per_s_best"])
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def serving(name, command, port):
+    """Seconds from start to the first answered token, seconds to the first token when warm, resident MB after."""
+    start = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    body = json.dumps({"prompt": "The capital of France is", "max_tokens": 1, "temperature": 0}).encode()
+
+    def ask():
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    try:
+        while True:
+            try:
+                ask()
+                break
+            except (urllib.error.URLError, ConnectionError):
+                if process.poll() is not None:
+                    sys.exit(f"{name} ended with {process.returncode}")
+                time.sleep(0.005)
+        first = time.monotonic() - start
+        warm = []
+        for _ in range(10):
+            begin = time.monotonic()
+            ask()
+            warm.append(time.monotonic() - begin)
+        with open(f"/proc/{process.pid}/status") as status:
+            resident = next(int(l.split()[1]) for l in status if l.startswith("VmRSS")) / 1024
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    rates[name]["serving", "start to first answer, s", 0, 1].append(first)
+    rates[name]["serving", "time to first token, warm, s", 0, 1].append(statistics.median(warm))
+    rates[name]["serving", "resident memory, MB", 0, 1].append(resident)
+
+
+for i in range(args.rounds):
+    print(f"round {i + 1} of {args.rounds}", file=sys.stderr, flush=True)
+    smartkv_bench(args.q4, "bf16", "bf16", prompts, depths, [1])
+    llama_bench(args.bf16, "bf16", prompts, depths)
+    smartkv_bench(args.q4, "bf16", "bf16", [], [512], batches)
+    llama_batches(args.bf16, "bf16")
+    smartkv_bench(args.q4, "4-bit", "int4", [512], [0, 4096], [1])
+    llama_bench(args.q4, "4-bit", [512], [0, 4096])
+    port = free_port()
+    serving("SmartKV", [args.smartkv, "serve", "--model", args.q4, "--port", str(port), "--log-level", "error"], port)
+    serving("llama.cpp", [f"{args.llama}/llama-server", "-m", args.bf16, "--port", str(port), "-t", str(threads)], port)
+
+rows = []
+for key in rates["llama.cpp"]:
+    if key not in rates["SmartKV"]:
+        continue
+    label, kind, depth, batch = key
+    smaller = label == "serving"
+    pick = min if smaller else max
+    theirs, ours = pick(rates["llama.cpp"][key]), pick(rates["SmartKV"][key])
+    ratio = theirs / ours if smaller else ours / theirs
+    pairs = zip(rates["llama.cpp"][key], rates["SmartKV"][key])
+    median = statistics.median((t / o if smaller else o / t) for t, o in pairs)
+    rows.append(dict(weights=label, what=kind, depth=depth, sequences=batch, llama_cpp=theirs, smartkv=ours, ratio=ratio,
+                     median_ratio=median))
+print(f"{threads} threads, {args.rounds} rounds in alternation; rates are tokens/s, best of all rounds; ratio > 1: SmartKV is ahead")
+print("| weights | what | depth | sequences | llama.cpp | SmartKV | ratio of bests | median ratio |")
+print("|---|---|---|---|---|---|---|---|")
+for r in rows:
+    digits = 3 if r["what"].endswith(" s") else 1
+    print(f"| {r['weights']} | {r['what']} | {r['depth']:,} | {r['sequences']} | {r['llama_cpp']:,.{digits}f} | "
+          f"{r['smartkv']:,.{digits}f} | {r['ratio']:.2f} | {r['median_ratio']:.2f} |")
+if args.json:
+    with open(args.json, "w") as file:
+        json.dump(rows, file, indent=1)

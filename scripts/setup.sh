@@ -1,0 +1,76 @@
+# Sourced by serve.sh and test.sh: installs what is missing, configures and builds. Run from the repository's root.
+# Each step says what it does; a step that fails says what to do.
+
+TORCH_VERSION=2.13.0
+MODEL=models/SmolLM2-135M-Instruct.Q4_1.gguf
+
+step() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
+fail() { printf '\033[31merror:\033[0m %s\n' "$*" >&2; exit 1; }
+
+# Debian packages that the build needs; only those that are missing are installed.
+install_packages() {
+  local wanted=(build-essential cmake ninja-build ccache mold pkg-config ca-certificates python3 python3-venv
+                libcpp-httplib-dev nlohmann-json3-dev libspdlog-dev libsentencepiece-dev libpcre2-dev
+                libcli11-dev libgtest-dev libgmock-dev)
+  local missing=() package
+  for package in "${wanted[@]}"; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  step "Installing Debian packages: ${missing[*]}"
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || fail "not root and no sudo: as root, run 'apt-get install ${missing[*]}', then this script again"
+    as_root=(sudo)
+  fi
+  "${as_root[@]}" apt-get update -q >&2 || fail "'apt-get update' failed: check the package sources and the network"
+  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}" >&2 ||
+    fail "'apt-get install ${missing[*]}' failed: see its message above"
+}
+
+# The folder of TorchConfig.cmake's prefix of a Python that has the right LibTorch; nothing if it has not.
+torch_prefix_of() {
+  "$1" - "$TORCH_VERSION" 2>/dev/null <<'PYTHON'
+import importlib.metadata, importlib.util, os, sys
+version = importlib.metadata.version("torch").split("+")[0]
+folder = os.path.join(importlib.util.find_spec("torch").submodule_search_locations[0], "share", "cmake")
+if version == sys.argv[1] and os.path.exists(os.path.join(folder, "Torch", "TorchConfig.cmake")):
+    print(folder)
+PYTHON
+}
+
+# Sets CMAKE_PREFIX_PATH so that CMake finds LibTorch: where it points already, an installed one, else a private one.
+find_torch() {
+  local folder
+  for folder in ${CMAKE_PREFIX_PATH:+${CMAKE_PREFIX_PATH//[:;]/ }}; do
+    if [ -e "$folder/Torch/TorchConfig.cmake" ] || [ -e "$folder/share/cmake/Torch/TorchConfig.cmake" ]; then return; fi
+  done
+  folder=$(torch_prefix_of python3)
+  [ -n "$folder" ] || folder=$(torch_prefix_of .venv/bin/python)
+  if [ -z "$folder" ]; then
+    step "Installing LibTorch $TORCH_VERSION into .venv (about 200 MB)"
+    [ -x .venv/bin/python ] || python3 -m venv .venv || fail "'python3 -m venv .venv' failed: is python3-venv installed?"
+    .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps "torch==$TORCH_VERSION" >&2 ||
+      fail "'pip install torch==$TORCH_VERSION' failed: check the network, or set CMAKE_PREFIX_PATH to a LibTorch $TORCH_VERSION"
+    folder=$(torch_prefix_of .venv/bin/python)
+    [ -n "$folder" ] || fail ".venv holds no LibTorch $TORCH_VERSION with CMake files: remove .venv and run this script again"
+  fi
+  export CMAKE_PREFIX_PATH="$folder${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
+}
+
+# build PRESET [TARGET...]
+build() {
+  local preset=$1
+  shift
+  if [ ! -e "build/$preset/build.ninja" ]; then
+    step "Configuring build/$preset"
+    cmake --preset "$preset" >"build-$preset.log" 2>&1 || { cat "build-$preset.log" >&2; fail "CMake failed: see its message above"; }
+    mkdir -p build && mv "build-$preset.log" build/
+  fi
+  step "Building build/$preset (minutes the first time)"
+  cmake --build "build/$preset" ${1:+--target "$@"} >&2 || fail "the build failed: see the compiler's message above"
+}
+
+fetch_model() {
+  scripts/fetch_model.sh >&2 || exit 1
+}

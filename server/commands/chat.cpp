@@ -1,0 +1,177 @@
+#include <unistd.h>
+
+#include <iomanip>
+#include <iostream>
+#include <memory>
+
+#include "server/commands/command.h"
+#include "server/commands/common.h"
+#include "server/commands/sampling_flags.h"
+#include "server/openai/response.h"
+
+namespace smartkv {
+
+namespace {
+
+using openai::Json;
+
+constexpr const char* kHelp = R"(  /help           this text
+  /clear          forget the conversation
+  /system TEXT    set the system message and start anew; without TEXT: none
+  /stats          speed and memory of the last answer
+  /quit           leave (so does Ctrl-D)
+Ctrl-C stops the answer that is being written; at the prompt it leaves.
+)";
+
+struct Arguments {
+  std::unique_ptr<OptionFlags> options;
+  std::unique_ptr<SamplingFlags> sampling;
+  std::string system;
+};
+
+class ChatSession {
+ public:
+  ChatSession(Engine& engine, const openai::ServedModel& model, const Arguments& arguments, Signals& signals)
+      : engine_(engine), model_(model), sampling_(arguments.sampling->body()), signals_(signals) {
+    reset(arguments.system);
+  }
+
+  int run() {
+    if (terminal_) std::cout << "Chatting with " << model_.names.front() << ". /help lists the commands.\n";
+    std::string line;
+    while (read_line(&line)) {
+      if (line.empty()) continue;
+      if (line == "/quit") break;
+      if (line.starts_with('/')) {
+        run_command(line);
+      } else {
+        answer(line);
+      }
+    }
+    return failed_ ? kRuntimeError : kOk;
+  }
+
+ private:
+  void reset(const std::string& system) {
+    system_ = system;
+    messages_ = Json::array();
+    if (!system.empty()) messages_.push_back({{"role", "system"}, {"content", system}});
+  }
+
+  // At the prompt Ctrl-C has its usual effect.
+  bool read_line(std::string* line) {
+    if (terminal_) std::cout << "> " << std::flush;
+    ::pthread_sigmask(SIG_UNBLOCK, &signals_.set(), nullptr);
+    const bool read = static_cast<bool>(std::getline(std::cin, *line));
+    ::pthread_sigmask(SIG_BLOCK, &signals_.set(), nullptr);
+    if (!read && terminal_) std::cout << '\n';
+    return read;
+  }
+
+  void run_command(const std::string& line) {
+    const size_t space = line.find(' ');
+    const std::string name = line.substr(0, space);
+    if (name == "/help") {
+      std::cout << kHelp;
+    } else if (name == "/clear") {
+      reset(system_);
+    } else if (name == "/system") {
+      reset(space == line.npos ? "" : line.substr(space + 1));
+    } else if (name == "/stats") {
+      show_stats();
+    } else {
+      std::cout << "Unknown command " << name << "; /help lists them.\n";
+    }
+  }
+
+  void answer(const std::string& question) {
+    messages_.push_back({{"role", "user"}, {"content", question}});
+    try {
+      const std::string text = stream_answer();
+      messages_.push_back({{"role", "assistant"}, {"content", text}});
+    } catch (const openai::ApiError& error) {
+      // The question did not fit, for example: the conversation goes on without it.
+      messages_.erase(messages_.size() - 1);
+      std::cout << std::endl;
+      std::cerr << "error: " << error.what() << std::endl;
+      failed_ = !terminal_;
+    }
+  }
+
+  std::string stream_answer() {
+    Json body = sampling_;
+    body["messages"] = messages_;
+    const openai::ApiRequest request = parse_chat(openai::dump(body), model_);
+    openai::GenerationRun run(engine_, request);
+    std::string text;
+    GenerationEvent event;
+    for (;;) {
+      const auto status = run.next(&event);
+      if (status == openai::GenerationRun::Status::kEnd) break;
+      if (signals_.poll()) {
+        std::cout << " [stopped]";
+        break;
+      }
+      if (status != openai::GenerationRun::Status::kEvent) continue;
+      openai::throw_if_failed(event);
+      text += event.text;
+      std::cout << event.text << std::flush;
+    }
+    std::cout << std::endl;
+    last_ = run.usage();
+    return text;
+  }
+
+  void show_stats() const {
+    if (!last_) {
+      std::cout << "No answer yet.\n";
+      return;
+    }
+    const RequestTimings& timings = last_->timings;
+    const KvCacheUsage& cache = last_->kv_cache;
+    std::cout << std::fixed << std::setprecision(1) << last_->prompt_tokens << " prompt tokens (" << last_->cached_tokens
+              << " cached) in " << timings.prefill_ms << " ms, " << last_->completion_tokens << " tokens in "
+              << timings.decode_ms << " ms; KV cache " << cache.policy << ": " << cache.tokens_kept << " of "
+              << cache.tokens << " tokens, " << static_cast<double>(cache.bytes) / 0x1p20 << " of "
+              << static_cast<double>(cache.full_bytes) / 0x1p20 << " MiB\n";
+  }
+
+  Engine& engine_;
+  const openai::ServedModel& model_;
+  Json sampling_;
+  Signals& signals_;
+  std::string system_;
+  Json messages_;
+  std::optional<RequestUsage> last_;
+  bool terminal_ = ::isatty(STDIN_FILENO) != 0;
+  bool failed_ = false;
+};
+
+int chat(const Arguments& arguments) {
+  const ServerOptions options = arguments.options->resolve();
+  Signals signals({SIGINT});
+  const auto engine = load_engine(options, signals);
+  const openai::ServedModel model = served_model(*engine, options);
+  if (engine->chat_template() == nullptr) {
+    throw std::runtime_error("this model has no chat template: give one with --chat-template FILE");
+  }
+  return ChatSession(*engine, model, arguments, signals).run();
+}
+
+constexpr const char* kExamples = R"(Examples:
+  smartkv chat --config configs/default.json
+  smartkv chat --model model.gguf --system "Answer in one sentence." --temperature 0.7
+  echo "What is the capital of France?" | smartkv chat --model model.gguf)";
+
+}  // namespace
+
+std::function<int()> setup_chat(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  app.add_option("--system", arguments->system, "System message");
+  arguments->sampling = std::make_unique<SamplingFlags>(app, 512);
+  arguments->options = std::make_unique<OptionFlags>(app, false);
+  app.footer(kExamples);
+  return [arguments] { return chat(*arguments); };
+}
+
+}  // namespace smartkv

@@ -1,0 +1,33 @@
+// The commands of the program. A new one is a file and a row in commands.cpp.
+#pragma once
+
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace smartkv {
+
+// Exit codes.
+inline constexpr int kOk = 0;
+inline constexpr int kRuntimeError = 1;
+inline constexpr int kUsageError = 2;
+
+struct Command {
+  std::string_view name;
+  std::string_view summary;
+  // Adds the command's options to `app`; returns what to run once they are parsed.
+  std::function<int()> (*setup)(CLI::App& app);
+};
+
+const std::vector<Command>& commands();
+
+std::function<int()> setup_serve(CLI::App& app);
+std::function<int()> setup_generate(CLI::App& app);
+std::function<int()> setup_chat(CLI::App& app);
+
+// Parses and runs; returns the exit code. Errors go to stderr.
+int run_command_line(int argc, const char* const* argv);
+
+}  // namespace smartkv

@@ -1,0 +1,82 @@
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "server/commands/command.h"
+#include "server/commands/inspect.h"
+#include "server/commands/options.h"
+#include "server/openai/error.h"
+#include "server/version.h"
+
+namespace smartkv {
+
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  smartkv serve --config configs/default.json
+  smartkv serve --model model.gguf --host 0.0.0.0 --port 8000 --api-key secret
+  smartkv chat --model model.gguf
+  smartkv generate --model model.gguf --prompt "What is the capital of France?"
+  smartkv inspect model.gguf
+
+Each command explains its options: smartkv serve --help.
+Exit codes: 0 success, 1 failure while running, 2 wrong usage.)";
+
+std::function<int()> setup_inspect(CLI::App& app) {
+  struct Arguments {
+    std::string model;
+    bool json = false;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  app.add_option("model", arguments->model, "GGUF file or Hugging Face folder")->required();
+  app.add_flag("--json", arguments->json, "Print one JSON object");
+  return [arguments] { return inspect(arguments->model, arguments->json, std::cout); };
+}
+
+int run(const std::function<int()>& command) {
+  try {
+    return command();
+  } catch (const ConfigError& error) {
+    std::cerr << "smartkv: " << error.what() << '\n';
+    return kUsageError;
+  } catch (const openai::ApiError& error) {
+    std::cerr << "smartkv: " << error.what() << '\n';
+    return error.status == 400 ? kUsageError : kRuntimeError;
+  } catch (const std::exception& error) {
+    std::cerr << "smartkv: " << error.what() << '\n';
+    return kRuntimeError;
+  }
+}
+
+}  // namespace
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> table = {
+      {"serve", "Serve a model over HTTP with OpenAI's API", setup_serve},
+      {"generate", "Answer one prompt and print the text", setup_generate},
+      {"chat", "Talk with a model in the terminal", setup_chat},
+      {"inspect", "Show what a model file holds", setup_inspect},
+  };
+  return table;
+}
+
+int run_command_line(int argc, const char* const* argv) {
+  CLI::App app("SmartKV: serves LLaMA-family models with a KV cache that you choose.", "smartkv");
+  app.set_version_flag("--version", std::string(kVersion));
+  app.require_subcommand(1);
+  app.footer(kExamples);
+  std::function<int()> chosen;
+  for (const Command& command : commands()) {
+    CLI::App* sub = app.add_subcommand(std::string(command.name), std::string(command.summary));
+    const std::function<int()> action = command.setup(*sub);
+    sub->callback([&chosen, action] { chosen = action; });
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kUsageError;
+  }
+  return run(chosen);
+}
+
+}  // namespace smartkv

@@ -1,0 +1,137 @@
+#include "server/commands/common.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <future>
+#include <iomanip>
+#include <iostream>
+
+#include "engine/log.h"
+
+namespace smartkv {
+
+namespace {
+
+LogLevel to_log_level(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  return name == "error" ? LogLevel::kError : LogLevel::kInfo;
+}
+
+// One line on a terminal, redrawn at most ten times a second.
+class ProgressLine {
+ public:
+  void show(double fraction, const std::string& what) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!terminal_ || now - shown_ < std::chrono::milliseconds(100)) return;
+    shown_ = now;
+    std::cerr << "\r\033[KLoading " << std::setw(3) << static_cast<int>(100 * fraction) << "%  " << what << std::flush;
+  }
+  void clear() const {
+    if (terminal_) std::cerr << "\r\033[K" << std::flush;
+  }
+
+ private:
+  bool terminal_ = ::isatty(STDERR_FILENO) != 0;
+  std::chrono::steady_clock::time_point shown_;
+};
+
+}  // namespace
+
+OptionFlags::OptionFlags(CLI::App& app, bool server) {
+  app.add_option("--config", config_, "Config file: JSON, comments allowed, options by the names below with _ for -")
+      ->type_name("FILE");
+  for (const Option& option : option_table()) {
+    if (option.server && !server) continue;
+    const nlohmann::ordered_json fallback = value_of(option, ServerOptions());
+    const bool unset = fallback.is_null() || fallback == "" || fallback.empty();
+    std::string help(option.help);
+    for (size_t i = 0; i < option.choices.size(); ++i) help += (i == 0 ? " (" : "|") + std::string(option.choices[i]);
+    if (!option.choices.empty()) help += ')';
+    if (!unset) help += " [" + (fallback.is_string() ? fallback.get<std::string>() : fallback.dump()) + "]";
+    app.add_option_function<std::string>(
+           flag(option), [this, name = std::string(option.name)](const std::string& text) { given_[name] = text; }, help)
+        ->type_name(fallback.is_number() ? "N" : "TEXT")
+        ->take_last();
+  }
+}
+
+ServerOptions OptionFlags::resolve_without_model() const {
+  ServerOptions options;
+  if (!config_.empty()) read_config_file(config_, &options);
+  for (const Option& option : option_table()) {
+    const auto found = given_.find(std::string(option.name));
+    if (found != given_.end()) set_option_text(option, found->second, "command line", &options);
+  }
+  if (const char* key = std::getenv("SMARTKV_API_KEY"); key != nullptr && options.http.api_key.empty()) {
+    options.http.api_key = key;
+  }
+  if (options.http.http_threads == 0) {
+    options.http.http_threads = options.engine.max_sequences + options.engine.max_queue + 32;
+  }
+  return options;
+}
+
+ServerOptions OptionFlags::resolve() const {
+  ServerOptions options = resolve_without_model();
+  if (options.engine.model.empty()) {
+    throw ConfigError("no model given: use --model FILE, or --config FILE with the option \"model\"");
+  }
+  set_log_level(to_log_level(options.log_level));
+  return options;
+}
+
+Signals::Signals(std::initializer_list<int> signals) {
+  ::sigemptyset(&set_);
+  for (const int signal : signals) ::sigaddset(&set_, signal);
+  ::pthread_sigmask(SIG_BLOCK, &set_, &previous_);
+}
+
+Signals::~Signals() {
+  clear();
+  ::pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
+}
+
+void Signals::wait() {
+  int signal = 0;
+  while (::sigwait(&set_, &signal) != 0) {
+  }
+}
+
+bool Signals::poll(std::chrono::milliseconds timeout) {
+  const timespec time{.tv_sec = timeout.count() / 1000, .tv_nsec = timeout.count() % 1000 * 1'000'000};
+  return ::sigtimedwait(&set_, nullptr, &time) > 0;
+}
+
+void Signals::clear() {
+  while (poll()) {
+  }
+}
+
+std::unique_ptr<Engine> load_engine(const ServerOptions& options, Signals& signals) {
+  ProgressLine progress;
+  auto loading = std::async(std::launch::async, [&] {
+    return Engine::create(options.engine,
+                          [&](double fraction, const std::string& what) { progress.show(fraction, what); });
+  });
+  while (loading.wait_for(std::chrono::milliseconds(0)) != std::future_status::ready) {
+    if (signals.poll(std::chrono::milliseconds(20))) {
+      progress.clear();
+      std::cerr << "smartkv: interrupted while loading\n";
+      std::_Exit(128 + SIGINT);  // the loader cannot be interrupted, and nothing is to be saved
+    }
+  }
+  progress.clear();
+  return loading.get();
+}
+
+openai::ServedModel served_model(const Engine& engine, const ServerOptions& options) {
+  std::vector<std::string> names = options.served_model_name;
+  if (names.empty()) names.push_back(engine.config().name);
+  return {.engine = engine, .names = std::move(names), .max_prompts = std::max<int64_t>(1, options.engine.max_queue)};
+}
+
+}  // namespace smartkv

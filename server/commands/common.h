@@ -1,0 +1,55 @@
+// What the commands that run a model share: options, signals, loading.
+#pragma once
+
+#include <chrono>
+#include <csignal>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "server/commands/options.h"
+#include "server/openai/api_request.h"
+
+namespace smartkv {
+
+// --config and the table's options on a command line, which override the file's.
+class OptionFlags {
+ public:
+  OptionFlags(CLI::App& app, bool server);
+  // Throws ConfigError. The model is required; SMARTKV_API_KEY counts where no key is given.
+  ServerOptions resolve() const;
+  ServerOptions resolve_without_model() const;
+
+ private:
+  std::string config_;
+  std::map<std::string, std::string> given_;  // by option name
+};
+
+// Receives signals one at a time instead of dying of them. Made before any other thread, so that all of them block them.
+class Signals {
+ public:
+  explicit Signals(std::initializer_list<int> signals);
+  ~Signals();
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  void wait();
+  bool poll(std::chrono::milliseconds timeout = std::chrono::milliseconds(0));  // true: one arrived
+  void clear();                                                                  // forgets those that wait
+  const sigset_t& set() const { return set_; }
+
+ private:
+  sigset_t set_, previous_;
+};
+
+// Loads the model, with its progress on a terminal's stderr. A signal ends the process.
+std::unique_ptr<Engine> load_engine(const ServerOptions& options, Signals& signals);
+
+// The names under which `engine` is served: given ones, else the model's own.
+openai::ServedModel served_model(const Engine& engine, const ServerOptions& options);
+
+}  // namespace smartkv

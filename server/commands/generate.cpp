@@ -1,0 +1,85 @@
+#include <iostream>
+#include <iterator>
+#include <memory>
+
+#include "server/commands/command.h"
+#include "server/commands/common.h"
+#include "server/commands/sampling_flags.h"
+#include "server/openai/response.h"
+
+namespace smartkv {
+
+namespace {
+
+using openai::Json;
+
+struct Arguments {
+  std::unique_ptr<OptionFlags> options;
+  std::unique_ptr<SamplingFlags> sampling;
+  std::string prompt;
+  std::string system;
+  bool chat = false, raw = false, json = false;
+};
+
+std::string read_prompt(const std::string& argument) {
+  if (argument != "-") return argument;
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+}
+
+// The request that the HTTP API would get: one set of checks serves both.
+openai::ApiRequest make_request(const Arguments& arguments, const openai::ServedModel& model) {
+  Json body = arguments.sampling->body();
+  const std::string prompt = read_prompt(arguments.prompt);
+  if (arguments.raw || (!arguments.chat && model.engine.chat_template() == nullptr)) {
+    if (!arguments.system.empty()) throw ConfigError("--system needs a chat template: leave out --raw");
+    body["prompt"] = prompt;
+    return parse_completion(openai::dump(body), model);
+  }
+  body["messages"] = Json::array();
+  if (!arguments.system.empty()) body["messages"].push_back({{"role", "system"}, {"content", arguments.system}});
+  body["messages"].push_back({{"role", "user"}, {"content", prompt}});
+  return parse_chat(openai::dump(body), model);
+}
+
+int generate(const Arguments& arguments) {
+  const ServerOptions options = arguments.options->resolve();
+  Signals signals({SIGINT, SIGTERM});
+  const auto engine = load_engine(options, signals);
+  const openai::ServedModel model = served_model(*engine, options);
+  const openai::ApiRequest request = make_request(arguments, model);
+  openai::GenerationRun run(*engine, request);
+  openai::WholeResponse response(request, engine->tokenizer());
+  GenerationEvent event;
+  for (;;) {
+    const auto status = run.next(&event);
+    if (status == openai::GenerationRun::Status::kEnd) break;
+    if (signals.poll()) return 128 + SIGINT;
+    if (status != openai::GenerationRun::Status::kEvent) continue;
+    response.add(event, run);
+    if (!arguments.json) std::cout << event.text << std::flush;
+  }
+  std::cout << (arguments.json ? openai::dump(response.json(run.usage())) : "") << std::endl;
+  return kOk;
+}
+
+constexpr const char* kExamples = R"(Examples:
+  smartkv generate --config configs/default.json --prompt "What is the capital of France?"
+  smartkv generate --model model.gguf --raw --prompt "Once upon a time" --max-tokens 64 --temperature 0
+  cat question.txt | smartkv generate --model model.gguf --prompt - --json)";
+
+}  // namespace
+
+std::function<int()> setup_generate(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  app.add_option("-p,--prompt", arguments->prompt, "The prompt; -: read it from standard input")->required();
+  app.add_option("--system", arguments->system, "System message");
+  auto* chat = app.add_flag("--chat", arguments->chat, "The prompt is a user's message (default with a chat template)");
+  app.add_flag("--raw", arguments->raw, "The prompt is plain text to continue")->excludes(chat);
+  app.add_flag("--json", arguments->json, "Print one JSON object, as the HTTP API answers, with usage and timings");
+  arguments->sampling = std::make_unique<SamplingFlags>(app, 256);
+  arguments->options = std::make_unique<OptionFlags>(app, false);
+  app.footer(kExamples);
+  return [arguments] { return generate(*arguments); };
+}
+
+}  // namespace smartkv

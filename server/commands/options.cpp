@@ -1,0 +1,223 @@
+#include "server/commands/options.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include "server/openai/json_body.h"
+
+namespace smartkv {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+template <typename... Visitors>
+struct Overloaded : Visitors... {
+  using Visitors::operator()...;
+};
+
+std::string shown(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+[[noreturn]] void fail(const std::string& where, const Option& option, const std::string& expected, const Json& found) {
+  throw ConfigError(where + ": " + std::string(option.name) + ": expected " + expected + ", found " + shown(found));
+}
+
+std::string integer_text(const Option& option) {
+  std::string text = option.max == std::numeric_limits<int64_t>::max()
+                         ? "an integer of at least " + std::to_string(option.min)
+                         : "an integer from " + std::to_string(option.min) + " to " + std::to_string(option.max);
+  return option.bytes ? text + " or a size such as \"2GiB\"" : text;
+}
+
+int64_t integer_value(const Option& option, const Json& value, const std::string& where) {
+  int64_t number = option.min - 1;
+  if (option.bytes && value.is_string()) {
+    try {
+      number = parse_bytes(value.get<std::string>());
+    } catch (const std::invalid_argument&) {
+      fail(where, option, integer_text(option), value);
+    }
+  } else if (value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t{INT64_MAX} : value.is_number_integer()) {
+    number = value.get<int64_t>();
+  }
+  if (number < option.min || number > option.max) fail(where, option, integer_text(option), value);
+  return number;
+}
+
+std::string text_value(const Option& option, const Json& value, const std::string& where) {
+  if (!value.is_string()) fail(where, option, "a string", value);
+  const auto text = value.get<std::string>();
+  if (!option.choices.empty() && std::find(option.choices.begin(), option.choices.end(), text) == option.choices.end()) {
+    std::string expected = "one of";
+    for (const std::string_view choice : option.choices) expected += ' ' + std::string(choice);
+    fail(where, option, expected, value);
+  }
+  return text;
+}
+
+std::vector<std::string> names_value(const Option& option, const Json& value, const std::string& where) {
+  std::vector<std::string> names;
+  for (const Json& name : value.is_array() ? value : Json::array({value})) {
+    if (!name.is_string() || name.get_ref<const std::string&>().empty()) {
+      fail(where, option, "a name or a list of names", value);
+    }
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+// Levenshtein distance, for the suggestion after a misspelt key.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+const Option& find_option(const std::string& name, const std::string& where) {
+  const auto& table = option_table();
+  const auto found = std::find_if(table.begin(), table.end(), [&](const Option& option) { return option.name == name; });
+  if (found != table.end()) return *found;
+  const auto nearest = std::min_element(table.begin(), table.end(), [&](const Option& a, const Option& b) {
+    return edit_distance(name, a.name) < edit_distance(name, b.name);
+  });
+  throw ConfigError(where + ": unknown option " + shown(name) + "; the nearest known one is \"" +
+                    std::string(nearest->name) + "\"");
+}
+
+}  // namespace
+
+std::string flag(const Option& option) {
+  std::string text = "--" + std::string(option.name);
+  std::replace(text.begin(), text.end(), '_', '-');
+  return text;
+}
+
+Json value_of(const Option& option, const ServerOptions& options) {
+  ServerOptions copy = options;
+  return std::visit(Overloaded{[](const std::filesystem::path* path) { return Json(path->string()); },
+                               [](const nlohmann::json* spec) { return Json(*spec); },
+                               [](const auto* value) { return Json(*value); }},
+                    option.field(copy));
+}
+
+void set_option(const Option& option, const Json& value, const std::string& where, ServerOptions* options) {
+  std::visit(
+      Overloaded{[&](std::string* field) { *field = text_value(option, value, where); },
+                 [&](std::filesystem::path* field) { *field = text_value(option, value, where); },
+                 [&](int* field) {
+                   const int64_t number = integer_value(option, value, where);
+                   if (number > std::numeric_limits<int>::max()) fail(where, option, "a smaller integer", value);
+                   *field = static_cast<int>(number);
+                 },
+                 [&](int64_t* field) { *field = integer_value(option, value, where); },
+                 [&](std::vector<std::string>* field) { *field = names_value(option, value, where); },
+                 [&](nlohmann::json* field) {
+                   if (!value.is_null() && !value.is_string() && !value.is_object()) {
+                     fail(where, option, "a name, an object or null", value);
+                   }
+                   *field = nlohmann::json::parse(shown(value));
+                 }},
+      option.field(*options));
+}
+
+void set_option_text(const Option& option, const std::string& text, const std::string& where, ServerOptions* options) {
+  Json value = text;
+  const OptionField field = option.field(*options);
+  if (std::holds_alternative<int*>(field) || std::holds_alternative<int64_t*>(field)) {
+    int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error == std::errc() && end == text.data() + text.size()) value = number;
+  } else if (std::holds_alternative<std::vector<std::string>*>(field)) {
+    value = Json::array();
+    std::istringstream names(text);
+    for (std::string name; std::getline(names, name, ',');) value.push_back(name);
+  } else if (std::holds_alternative<nlohmann::json*>(field) && text.starts_with('{')) {
+    try {
+      value = openai::parse_json(text);
+    } catch (const openai::JsonSyntaxError& error) {
+      throw ConfigError(where + ": " + std::string(option.name) + ": " + error.what());
+    }
+  }
+  set_option(option, value, where, options);
+}
+
+void read_config(std::string_view text, const std::string& file, ServerOptions* options) {
+  Json config;
+  try {
+    config = openai::parse_json(text, true);
+  } catch (const openai::JsonSyntaxError& error) {
+    throw ConfigError(file + ": " + error.what());
+  }
+  if (!config.is_object()) throw ConfigError(file + ": expected a JSON object, found " + shown(config).substr(0, 60));
+  for (const auto& [name, value] : config.items()) set_option(find_option(name, file), value, file, options);
+}
+
+void read_config_file(const std::filesystem::path& file, ServerOptions* options) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  if (std::filesystem::is_directory(file) || !in || !(text << in.rdbuf())) {
+    throw ConfigError(file.string() + ": the config file cannot be read, or is empty");
+  }
+  read_config(text.str(), file.string(), options);
+}
+
+int64_t parse_bytes(std::string_view text) {
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  static constexpr std::array<Unit, 11> kUnits = {{{"", 1},
+                                                   {"B", 1},
+                                                   {"KB", 1e3},
+                                                   {"MB", 1e6},
+                                                   {"GB", 1e9},
+                                                   {"TB", 1e12},
+                                                   {"KiB", 0x1p10},
+                                                   {"MiB", 0x1p20},
+                                                   {"GiB", 0x1p30},
+                                                   {"TiB", 0x1p40},
+                                                   {"G", 0x1p30}}};
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  std::string_view rest = text.substr(static_cast<size_t>(end - text.data()));
+  if (rest.starts_with(' ')) rest.remove_prefix(1);
+  const auto unit = std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& one) { return one.name == rest; });
+  const double bytes = unit == kUnits.end() ? -1 : number * unit->bytes;
+  if (error != std::errc() || !(bytes >= 0 && bytes < 0x1p62)) throw std::invalid_argument("not a size");
+  return std::llround(bytes);
+}
+
+std::string config_text(const ServerOptions& options) {
+  Json config = Json::object();
+  for (const Option& option : option_table()) {
+    if (option.name != "api_key") config[std::string(option.name)] = value_of(option, options);
+  }
+  return config.dump(2) + "\n";
+}
+
+std::string option_table_markdown() {
+  std::string text = "| option | default | meaning |\n|---|---|---|\n";
+  for (const Option& option : option_table()) {
+    std::string range;
+    for (const std::string_view choice : option.choices) range += (range.empty() ? ": `" : ", `") + std::string(choice) + '`';
+    text += "| `" + std::string(option.name) + "` | `" + shown(value_of(option, ServerOptions())) + "` | " +
+            std::string(option.help) + range + " |\n";
+  }
+  return text;
+}
+
+}  // namespace smartkv

@@ -1,0 +1,62 @@
+// Every option of the program: one table for the command line, the config file, --print-config and the README.
+#pragma once
+
+#include <filesystem>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/engine.h"
+#include "server/http/http_server.h"
+
+namespace smartkv {
+
+struct ServerOptions {
+  EngineOptions engine;
+  http::HttpOptions http;
+  std::vector<std::string> served_model_name;  // empty: the model's own
+  std::string log_level = "info";
+};
+
+// A wrong option or config file; the message names the file or flag, the option, what was expected and what was found.
+class ConfigError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Where an option lives; its type decides what values it takes.
+using OptionField =
+    std::variant<std::string*, std::filesystem::path*, int*, int64_t*, std::vector<std::string>*, nlohmann::json*>;
+
+struct Option {
+  std::string_view name;  // "max_sequences"; on the command line "--max-sequences"
+  std::string_view help;
+  OptionField (*field)(ServerOptions& options);
+  int64_t min = 0, max = std::numeric_limits<int64_t>::max();
+  std::vector<std::string_view> choices = {};
+  bool bytes = false;   // also "512MiB", "2GiB", "1.5GB"
+  bool server = false;  // of serve only
+};
+
+const std::vector<Option>& option_table();
+
+std::string flag(const Option& option);                                // "--max-sequences"
+nlohmann::ordered_json value_of(const Option& option, const ServerOptions& options);
+// Both throw ConfigError; `where` begins its message.
+void set_option(const Option& option, const nlohmann::ordered_json& value, const std::string& where,
+                ServerOptions* options);
+void set_option_text(const Option& option, const std::string& text, const std::string& where, ServerOptions* options);
+
+// A config file: one JSON object, comments allowed, keys as in the table. Throws ConfigError.
+void read_config(std::string_view text, const std::string& file, ServerOptions* options);
+void read_config_file(const std::filesystem::path& file, ServerOptions* options);
+
+int64_t parse_bytes(std::string_view text);  // throws std::invalid_argument
+std::string config_text(const ServerOptions& options);   // a config file; the API key is left out
+std::string option_table_markdown();                     // for the README
+
+}  // namespace smartkv

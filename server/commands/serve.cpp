@@ -1,0 +1,99 @@
+#include <future>
+#include <iostream>
+#include <memory>
+
+#include "engine/log.h"
+#include "server/commands/command.h"
+#include "server/commands/common.h"
+#include "server/http/routes.h"
+
+namespace smartkv {
+
+namespace {
+
+// What is cut off by a second signal gets this long to say so to its clients.
+constexpr auto kStopGrace = std::chrono::seconds(1);
+
+std::string url(const std::string& host, int port) {
+  const bool ipv6 = host.find(':') != std::string::npos;
+  return "http://" + (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+// The first signal drains, the second stops.
+void shut_down(Engine& engine, http::HttpServer& server, Signals& signals) {
+  log_info("draining: running requests finish, new ones are refused; a second signal stops at once");
+  server.begin_drain();
+  auto drained = std::async(std::launch::async, [&] {
+    engine.drain();
+    server.wait_until_idle();
+  });
+  bool stopping = false;
+  while (drained.wait_for(std::chrono::milliseconds(0)) != std::future_status::ready) {
+    if (!signals.poll(std::chrono::milliseconds(20)) || std::exchange(stopping, true)) continue;
+    log_info("stopping");
+    engine.stop();
+    drained.wait_for(kStopGrace);
+    server.stop();
+  }
+  drained.get();
+  server.stop();
+  log_info("stopped");
+}
+
+int serve(const ServerOptions& options) {
+  Signals signals({SIGINT, SIGTERM});
+  const auto engine = load_engine(options, signals);
+  http::Service service{.engine = *engine,
+                        .model = served_model(*engine, options),
+                        .created = std::time(nullptr),
+                        .requests = {},
+                        .draining = {}};
+  http::HttpServer server(options.http, http::make_routes(service), &service.requests);
+  service.draining = [&server] { return server.draining(); };
+  const int port = server.start();
+  std::cout << "Serving " << service.model.names.front() << " at " << url(options.http.host, port) << "/v1"
+            << std::endl;
+  if (options.http.api_key.empty() && options.http.host != "127.0.0.1" && options.http.host != "localhost") {
+    log_warning("no API key is set and the server listens on " + options.http.host + ": anyone who reaches it may use it");
+  }
+  signals.wait();
+  shut_down(*engine, server, signals);
+  return kOk;
+}
+
+constexpr const char* kExamples = R"(Examples:
+  smartkv serve --config configs/default.json
+  smartkv serve --model model.gguf --max-sequences 16 --kv-cache-bytes 2GiB
+  SMARTKV_API_KEY=secret smartkv serve --model model.gguf --host 0.0.0.0
+
+Then: curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json'
+        -d '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+SIGTERM or Ctrl-C lets running requests finish; the second one stops at once.)";
+
+}  // namespace
+
+std::function<int()> setup_serve(CLI::App& app) {
+  struct Arguments {
+    std::unique_ptr<OptionFlags> flags;
+    bool print_config = false;
+    bool print_options = false;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  arguments->flags = std::make_unique<OptionFlags>(app, true);
+  app.add_flag("--print-config", arguments->print_config, "Print the effective config (without the API key) and exit");
+  app.add_flag("--print-options", arguments->print_options, "Print the table of options as Markdown and exit");
+  app.footer(kExamples);
+  return [arguments] {
+    if (arguments->print_options) {
+      std::cout << option_table_markdown();
+      return kOk;
+    }
+    if (arguments->print_config) {
+      std::cout << config_text(arguments->flags->resolve_without_model());
+      return kOk;
+    }
+    return serve(arguments->flags->resolve());
+  };
+}
+
+}  // namespace smartkv

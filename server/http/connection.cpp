@@ -1,0 +1,135 @@
+#include "server/http/connection.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+
+namespace smartkv::http {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// poll() that a signal does not cut short. True: one of `events`, or an error that reading or writing will meet.
+bool wait_for(socket_t socket, short events, std::chrono::milliseconds timeout) {
+  pollfd fd{.fd = socket, .events = events, .revents = 0};
+  const auto deadline = Clock::now() + timeout;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const int ready = ::poll(&fd, 1, static_cast<int>(std::max<int64_t>(0, left)));
+    if (ready >= 0 || errno != EINTR) return ready > 0;
+  }
+}
+
+using NameFunction = int (*)(int, sockaddr*, socklen_t*);
+
+void read_name(NameFunction get_name, socket_t socket, std::string& ip, int& port) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> service{};
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (get_name(socket, generic, &length) != 0 ||
+      ::getnameinfo(generic, length, host.data(), host.size(), service.data(), service.size(),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return;
+  }
+  ip = host.data();
+  port = std::atoi(service.data());
+}
+
+// httplib's handlers see the request only; its progress callback, which servers do not use, carries the connection.
+struct ConnectionLink {
+  Connection* connection;
+  bool operator()(uint64_t, uint64_t) const { return connection->alive(); }
+};
+
+}  // namespace
+
+Connection::Connection(socket_t socket, int64_t max_request_bytes, ConnectionTimeouts timeouts)
+    : socket_(socket), max_request_bytes_(max_request_bytes), timeouts_(timeouts) {}
+
+void Connection::begin_request() {
+  request_seen = close_after_response = false;
+  request_bytes_ = 0;
+}
+
+void Connection::attach(httplib::Request* request) {
+  request_seen = true;
+  request->progress = ConnectionLink{this};
+}
+
+Connection& Connection::of(const httplib::Request& request) {
+  const auto* link = request.progress.target<ConnectionLink>();
+  if (link == nullptr) throw std::logic_error("the request belongs to no connection");
+  return *link->connection;
+}
+
+bool Connection::wait_for_request() {
+  return begin_ < end_ || wait_for(socket_, POLLIN, std::chrono::seconds(timeouts_.keep_alive_s));
+}
+
+bool Connection::alive() const {
+  return !wait_for(socket_, POLLRDHUP, std::chrono::milliseconds(0));
+}
+
+void Connection::linger() {
+  static constexpr auto kLimit = std::chrono::seconds(1);
+  ::shutdown(socket_, SHUT_WR);
+  const auto deadline = Clock::now() + kLimit;
+  while (Clock::now() < deadline && wait_for(socket_, POLLIN, kLimit) &&
+         ::recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT) > 0) {
+  }
+}
+
+bool Connection::is_readable() const {
+  return begin_ < end_ || wait_for(socket_, POLLIN, std::chrono::seconds(timeouts_.read_s));
+}
+
+// Whether there is room in the socket's buffer is write()'s to wait for.
+bool Connection::is_writable() const { return alive(); }
+
+ssize_t Connection::read(char* data, size_t size) {
+  if (request_too_large()) return -1;
+  if (begin_ == end_) {
+    if (!wait_for(socket_, POLLIN, std::chrono::seconds(timeouts_.read_s))) return -1;
+    ssize_t n;
+    do {
+      n = ::recv(socket_, buffer_.data(), buffer_.size(), 0);
+    } while (n < 0 && errno == EINTR);
+    if (n <= 0) return n;
+    begin_ = 0;
+    end_ = static_cast<size_t>(n);
+  }
+  const size_t taken = std::min(size, end_ - begin_);
+  std::memcpy(data, buffer_.data() + begin_, taken);
+  begin_ += taken;
+  request_bytes_ += static_cast<int64_t>(taken);
+  return static_cast<ssize_t>(taken);
+}
+
+ssize_t Connection::write(const char* data, size_t size) {
+  for (;;) {
+    const ssize_t n = ::send(socket_, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n >= 0) return n;
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return -1;
+    if (!wait_for(socket_, POLLOUT, std::chrono::seconds(timeouts_.write_s))) return -1;
+  }
+}
+
+void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
+  read_name(::getpeername, socket_, ip, port);
+}
+
+void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
+  read_name(::getsockname, socket_, ip, port);
+}
+
+}  // namespace smartkv::http

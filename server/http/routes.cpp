@@ -1,0 +1,99 @@
+#include "server/http/routes.h"
+
+#include <algorithm>
+
+#include "server/openai/tokenize.h"
+#include "server/version.h"
+
+namespace smartkv::http {
+
+using httplib::Request;
+using httplib::Response;
+using openai::Json;
+
+namespace {
+
+void health(const Service& service, Response& response) {
+  const bool draining = service.draining() || service.engine.draining();
+  response.status = draining ? 503 : 200;
+  send_json(response, {{"status", draining ? "draining" : "ok"},
+                       {"model", service.model.names.front()},
+                       {"version", kVersion}});
+}
+
+Json model_json(const Service& service, const std::string& name) {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", service.created},
+          {"owned_by", "smartkv"},
+          {"root", service.engine.config().name},
+          {"max_model_len", service.engine.context_length()},
+          {"details", service.engine.describe()}};
+}
+
+void list_models(const Service& service, Response& response) {
+  Json data = Json::array();
+  for (const std::string& name : service.model.names) data.push_back(model_json(service, name));
+  send_json(response, {{"object", "list"}, {"data", std::move(data)}});
+}
+
+void show_model(const Service& service, const Request& request, Response& response) {
+  const std::string name = request.path.substr(std::string("/v1/models/").size());
+  const auto& names = service.model.names;
+  if (std::find(names.begin(), names.end(), name) == names.end()) throw openai::model_not_found(name);
+  send_json(response, model_json(service, name));
+}
+
+void metrics(const Service& service, Response& response) {
+  response.set_content(metrics_text(service.engine.stats(), service.model.names.front(), service.requests),
+                       "text/plain; version=0.0.4; charset=utf-8");
+}
+
+}  // namespace
+
+std::vector<Route> make_routes(Service& service) {
+  Service* s = &service;
+  return {
+      {.method = "GET",
+       .path = "/health",
+       .handler = [s](const Request&, Response& response) { health(*s, response); },
+       .open = true,
+       .while_draining = true},
+      {.method = "GET",
+       .path = "/metrics",
+       .handler = [s](const Request&, Response& response) { metrics(*s, response); },
+       .while_draining = true},
+      {.method = "GET",
+       .path = "/v1/models",
+       .handler = [s](const Request&, Response& response) { list_models(*s, response); }},
+      {.method = "GET",
+       .path = "/v1/models/*",
+       .handler = [s](const Request& request, Response& response) { show_model(*s, request, response); }},
+      {.method = "POST",
+       .path = "/v1/completions",
+       .handler =
+           [s](const Request& request, Response& response) {
+             generate(*s, openai::parse_completion(request.body, s->model), request, response);
+           }},
+      {.method = "POST",
+       .path = "/v1/chat/completions",
+       .handler =
+           [s](const Request& request, Response& response) {
+             generate(*s, openai::parse_chat(request.body, s->model), request, response);
+           }},
+      {.method = "POST",
+       .path = "/tokenize",
+       .handler =
+           [s](const Request& request, Response& response) {
+             send_json(response, openai::tokenize(request.body, s->model));
+           }},
+      {.method = "POST",
+       .path = "/detokenize",
+       .handler =
+           [s](const Request& request, Response& response) {
+             send_json(response, openai::detokenize(request.body, s->model));
+           }},
+  };
+}
+
+}  // namespace smartkv::http

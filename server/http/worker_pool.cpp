@@ -1,0 +1,50 @@
+#include "server/http/worker_pool.h"
+
+#include <string>
+#include <system_error>
+
+#include "engine/log.h"
+
+namespace smartkv::http {
+
+void WorkerPool::enqueue(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  if (tasks_.size() > idle_ && threads_.size() < max_threads_) {
+    try {
+      threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+      // The threads that exist will come to it; without any there is no server.
+      if (threads_.empty()) throw;
+      log_warning(std::string("no further HTTP thread: ") + error.what());
+    }
+  }
+  ready_.notify_one();
+}
+
+void WorkerPool::shutdown() {
+  {
+    const std::lock_guard lock(mutex_);
+    shutdown_ = true;
+  }
+  ready_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void WorkerPool::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    ++idle_;
+    ready_.wait(lock, [this] { return shutdown_ || !tasks_.empty(); });
+    --idle_;
+    if (tasks_.empty()) return;
+    std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    task = nullptr;
+    lock.lock();
+  }
+}
+
+}  // namespace smartkv::http

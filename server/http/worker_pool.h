@@ -1,0 +1,35 @@
+// Threads that serve connections: started when needed, up to a limit, kept until shutdown. A stream holds its thread
+// as long as it runs, so the limit is high and an idle server is small.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <httplib.h>
+
+namespace smartkv::http {
+
+class WorkerPool final : public httplib::TaskQueue {
+ public:
+  explicit WorkerPool(size_t max_threads) : max_threads_(max_threads) {}
+
+  void enqueue(std::function<void()> task) override;
+  void shutdown() override;  // finishes what was enqueued
+
+ private:
+  void work();
+
+  size_t max_threads_;
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::deque<std::function<void()>> tasks_;
+  std::vector<std::thread> threads_;
+  size_t idle_ = 0;
+  bool shutdown_ = false;
+};
+
+}  // namespace smartkv::http

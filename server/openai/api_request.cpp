@@ -1,0 +1,151 @@
+#include "server/openai/api_request.h"
+
+#include <algorithm>
+#include <charconv>
+#include <random>
+
+#include "server/openai/json_body.h"
+
+namespace smartkv::openai {
+
+namespace {
+
+constexpr int64_t kMaxChoices = 128;
+constexpr size_t kMaxStops = 16;
+
+std::vector<std::string> read_stop(FieldReader& fields) {
+  const Json* value = fields.find("stop");
+  if (value == nullptr) return {};
+  std::vector<std::string> stops;
+  if (value->is_string()) {
+    stops.push_back(value->get<std::string>());
+  } else if (value->is_array()) {
+    for (size_t i = 0; i < value->size(); ++i) {
+      stops.push_back(read_string((*value)[i], "stop[" + std::to_string(i) + "]"));
+    }
+  } else {
+    throw wrong_type("stop", "a string or an array of strings", *value);
+  }
+  if (stops.size() > kMaxStops) {
+    throw invalid_request("stop", "'stop': expected at most " + std::to_string(kMaxStops) + " strings, found " +
+                                      std::to_string(stops.size()));
+  }
+  if (std::any_of(stops.begin(), stops.end(), [](const std::string& stop) { return stop.empty(); })) {
+    throw invalid_request("stop", "'stop': expected non-empty strings");
+  }
+  return stops;
+}
+
+std::vector<std::pair<TokenId, float>> read_logit_bias(FieldReader& fields, const Tokenizer& tokenizer) {
+  std::vector<std::pair<TokenId, float>> result;
+  const Json* value = fields.object("logit_bias");
+  if (value == nullptr) return result;
+  FieldReader entries(*value, "logit_bias");
+  for (const auto& [key, bias] : value->items()) {
+    TokenId token = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token < 0 || token >= tokenizer.vocab_size()) {
+      throw invalid_request("logit_bias", "'logit_bias': expected token ids from 0 to " +
+                                              std::to_string(tokenizer.vocab_size() - 1) + " as keys, found \"" + key +
+                                              "\"");
+    }
+    result.emplace_back(token, entries.number(key, 0, -100, 100));
+  }
+  return result;
+}
+
+// Every 64-bit value is a seed: the ones that responses report are unsigned, OpenAI's are signed.
+std::optional<uint64_t> read_seed(FieldReader& fields) {
+  const Json* value = fields.find("seed");
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number_integer()) throw wrong_type("seed", "an integer", *value);
+  return value->is_number_unsigned() ? value->get<uint64_t>() : static_cast<uint64_t>(value->get<int64_t>());
+}
+
+// The engine knows the names and parameters; here only the type is checked.
+nlohmann::json read_spec(FieldReader& fields, std::string_view key) {
+  const Json* value = fields.find(key);
+  if (value == nullptr) return nullptr;
+  if (!value->is_string() && !value->is_object()) throw wrong_type(fields.path(key), "a string or an object", *value);
+  return nlohmann::json::parse(dump(*value));
+}
+
+}  // namespace
+
+Json parse_body(std::string_view body) {
+  try {
+    return parse_json(body);
+  } catch (const JsonSyntaxError& error) {
+    throw invalid_request("", std::string("The request body is not valid JSON: ") + error.what());
+  }
+}
+
+std::string make_id(std::string_view prefix) {
+  static constexpr std::string_view kAlphabet = "0123456789abcdefghijklmnopqrstuvwxyz";
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  std::string id(prefix);
+  for (int i = 0; i < 24; ++i) id += kAlphabet[random() % kAlphabet.size()];
+  return id;
+}
+
+void read_model(FieldReader& fields, const ServedModel& model, ApiRequest* request) {
+  request->model = model.names.front();
+  const auto name = fields.string("model");
+  if (name && std::find(model.names.begin(), model.names.end(), *name) == model.names.end()) {
+    throw model_not_found(*name);
+  }
+}
+
+void read_streaming(FieldReader& fields, ApiRequest* request) {
+  request->stream = fields.boolean("stream", false);
+  const Json* options = fields.object("stream_options");
+  if (options == nullptr) return;
+  if (!request->stream) {
+    throw invalid_request("stream_options", "'stream_options' is only allowed when 'stream' is true");
+  }
+  FieldReader inner(*options, "stream_options");
+  request->include_usage = inner.boolean("include_usage", false);
+  inner.only_default("include_obfuscation", {false});
+  inner.finish();
+}
+
+std::vector<TokenId> read_token_ids(const Json& array, const std::string& path, const Tokenizer& tokenizer) {
+  if (!array.is_array()) throw wrong_type(path, "an array of token ids", array);
+  std::vector<TokenId> tokens;
+  tokens.reserve(array.size());
+  const int64_t last = tokenizer.vocab_size() - 1;
+  for (const Json& token : array) {
+    // The path of one element is only worth building for an error.
+    if (!token.is_number_integer() || token < 0 || token > last) {
+      read_integer(token, path + "[" + std::to_string(tokens.size()) + "]", 0, last);
+    }
+    tokens.push_back(token.get<TokenId>());
+  }
+  return tokens;
+}
+
+void read_generation(FieldReader& fields, const Tokenizer& tokenizer, GenerationRequest* request) {
+  request->n = static_cast<int32_t>(fields.integer("n", 1, 1, kMaxChoices));
+  SamplingParams& sampling = request->sampling;
+  sampling.temperature = fields.number("temperature", 1, 0, 2);
+  sampling.top_p = fields.number("top_p", 1, 0, 1, true);
+  sampling.min_p = fields.number("min_p", 0, 0, 1);
+  sampling.top_k = static_cast<int32_t>(std::max<int64_t>(0, fields.integer("top_k", 0, -1, INT32_MAX)));
+  sampling.repetition_penalty = fields.number("repetition_penalty", 1, 0, 10, true);
+  sampling.presence_penalty = fields.number("presence_penalty", 0, -2, 2);
+  sampling.frequency_penalty = fields.number("frequency_penalty", 0, -2, 2);
+  sampling.logit_bias = read_logit_bias(fields, tokenizer);
+  sampling.seed = read_seed(fields);
+  request->stop = read_stop(fields);
+  if (const Json* ids = fields.array("stop_token_ids")) {
+    request->stop_token_ids = read_token_ids(*ids, "stop_token_ids", tokenizer);
+  }
+  request->min_tokens = fields.integer("min_tokens", 0, 0);
+  request->ignore_eos = fields.boolean("ignore_eos", false);
+  request->skip_special_tokens = fields.boolean("skip_special_tokens", true);
+  request->kv_cache = read_spec(fields, "kv_cache");
+  request->speculative = read_spec(fields, "speculative");
+  for (const std::string_view label : {"user", "safety_identifier", "prompt_cache_key"}) fields.string(label);
+}
+
+}  // namespace smartkv::openai

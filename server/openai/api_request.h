@@ -1,0 +1,41 @@
+// A parsed request of /v1/completions or /v1/chat/completions, and the fields that both have.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/openai/field_reader.h"
+
+namespace smartkv::openai {
+
+// What parsing needs to know of the served model.
+struct ServedModel {
+  const Engine& engine;
+  std::vector<std::string> names;  // the first one is reported; the others are aliases
+  int64_t max_prompts = 256;       // of one request: more than the queue holds could never be served
+};
+
+struct ApiRequest {
+  bool chat = false;
+  std::string id;     // "chatcmpl-..." or "cmpl-..."
+  std::string model;  // as responses report it
+  std::vector<GenerationRequest> generations;  // one per prompt
+  std::vector<std::string> echo;               // one text per prompt, with completions' echo; else empty
+  bool stream = false;
+  bool include_usage = false;  // stream_options
+};
+
+// Both throw ApiError. `body` is the request's JSON text.
+ApiRequest parse_completion(std::string_view body, const ServedModel& model);
+ApiRequest parse_chat(std::string_view body, const ServedModel& model);
+
+// The shared steps of the two.
+Json parse_body(std::string_view body);
+std::string make_id(std::string_view prefix);
+void read_model(FieldReader& fields, const ServedModel& model, ApiRequest* request);
+void read_streaming(FieldReader& fields, ApiRequest* request);
+// Sampling, stop conditions and the extensions; token ids are checked against the vocabulary.
+void read_generation(FieldReader& fields, const Tokenizer& tokenizer, GenerationRequest* request);
+std::vector<TokenId> read_token_ids(const Json& array, const std::string& path, const Tokenizer& tokenizer);
+
+}  // namespace smartkv::openai

@@ -1,0 +1,136 @@
+#include "server/openai/chat_messages.h"
+
+#include <array>
+
+#include "server/openai/json_body.h"
+
+namespace smartkv::openai {
+
+namespace {
+
+std::string element(const std::string& path, size_t index) { return path + "[" + std::to_string(index) + "]"; }
+
+std::string required_string(FieldReader& fields, std::string_view key) {
+  if (auto value = fields.string(key)) return *value;
+  throw invalid_request(fields.path(key), "'" + fields.path(key) + "' is required");
+}
+
+void require_function_type(FieldReader& fields) {
+  if (const std::string type = required_string(fields, "type"); type != "function") {
+    throw invalid_request(fields.path("type"),
+                          "'" + fields.path("type") + "': expected \"function\", found \"" + type + "\"");
+  }
+}
+
+std::string read_text_part(const Json& part, const std::string& path) {
+  FieldReader fields(part, path);
+  if (const std::string type = required_string(fields, "type"); type != "text") {
+    throw invalid_request(fields.path("type"), "'" + fields.path("type") +
+                                                   "': this model reads text only: expected \"text\", found \"" + type +
+                                                   "\"");
+  }
+  std::string text = required_string(fields, "text");
+  fields.finish();
+  return text;
+}
+
+// Parts are joined by a line break, as the templates' authors expect of a message in several parts.
+std::string read_content(const Json& content, const std::string& path) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) throw wrong_type(path, "a string or an array of text parts", content);
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    if (i > 0) text += '\n';
+    text += read_text_part(content[i], element(path, i));
+  }
+  return text;
+}
+
+Json read_arguments(const std::string& text, const std::string& path) {
+  try {
+    Json arguments = parse_json(text);
+    if (arguments.is_object()) return arguments;
+  } catch (const JsonSyntaxError&) {
+  }
+  throw invalid_request(path, "'" + path + "': expected the text of a JSON object");
+}
+
+Json read_tool_call(const Json& call, const std::string& path) {
+  FieldReader fields(call, path);
+  Json result = {{"id", required_string(fields, "id")}, {"type", "function"}};
+  require_function_type(fields);
+  const Json* function = fields.object("function");
+  if (function == nullptr) throw invalid_request(fields.path("function"), "'" + fields.path("function") + "' is required");
+  FieldReader inner(*function, fields.path("function"));
+  const std::string name = required_string(inner, "name");
+  const std::string arguments = required_string(inner, "arguments");
+  result["function"] = {{"name", name}, {"arguments", read_arguments(arguments, inner.path("arguments"))}};
+  inner.finish();
+  fields.finish();
+  return result;
+}
+
+Json read_message(const Json& message, const std::string& path) {
+  static constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant", "tool"};
+  FieldReader fields(message, path);
+  const std::string role = required_string(fields, "role");
+  if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
+    throw invalid_request(fields.path("role"), "'" + fields.path("role") +
+                                                   "': expected system, developer, user, assistant or tool, found \"" +
+                                                   role + "\"");
+  }
+  Json result = {{"role", role == "developer" ? "system" : role}};
+  const Json* content = fields.find("content");
+  const Json* calls = role == "assistant" ? fields.array("tool_calls") : nullptr;
+  if (content != nullptr) {
+    result["content"] = read_content(*content, fields.path("content"));
+  } else if (calls != nullptr && !calls->empty()) {
+    result["content"] = "";
+  } else {
+    throw invalid_request(fields.path("content"), "'" + fields.path("content") + "' is required");
+  }
+  if (calls != nullptr && !calls->empty()) {
+    result["tool_calls"] = Json::array();
+    for (size_t i = 0; i < calls->size(); ++i) {
+      result["tool_calls"].push_back(read_tool_call((*calls)[i], element(fields.path("tool_calls"), i)));
+    }
+  }
+  if (auto name = fields.string("name")) result["name"] = *name;
+  if (role == "tool") result["tool_call_id"] = required_string(fields, "tool_call_id");
+  if (role == "assistant") {
+    for (const std::string_view key : {"refusal", "audio", "function_call"}) fields.only_default(key);
+    fields.only_default("annotations", {Json::array()});
+  }
+  fields.finish();
+  return result;
+}
+
+}  // namespace
+
+Json read_messages(const Json& messages) {
+  if (messages.empty()) throw invalid_request("messages", "'messages': expected at least one message, found none");
+  Json result = Json::array();
+  for (size_t i = 0; i < messages.size(); ++i) result.push_back(read_message(messages[i], element("messages", i)));
+  return result;
+}
+
+Json read_tools(const Json& tools) {
+  for (size_t i = 0; i < tools.size(); ++i) {
+    FieldReader fields(tools[i], element("tools", i));
+    require_function_type(fields);
+    const Json* function = fields.object("function");
+    fields.finish();
+    if (function == nullptr) {
+      throw invalid_request(fields.path("function"), "'" + fields.path("function") + "' is required");
+    }
+    FieldReader inner(*function, fields.path("function"));
+    required_string(inner, "name");
+    inner.string("description");
+    inner.object("parameters");
+    inner.only_default("strict", {false});
+    inner.finish();
+  }
+  return tools;
+}
+
+}  // namespace smartkv::openai

@@ -1,0 +1,73 @@
+// POST /v1/chat/completions.
+#include <algorithm>
+
+#include "server/openai/api_request.h"
+#include "server/openai/chat_prompt.h"
+
+namespace smartkv::openai {
+
+namespace {
+
+// Of OpenAI's fields, those that this server does not have; their defaults are accepted.
+void refuse_unsupported(FieldReader& fields) {
+  fields.only_default("audio");
+  fields.only_default("function_call", {"none"});
+  fields.only_default("functions", {Json::array()});
+  fields.only_default("metadata", {Json::object()});
+  fields.only_default("modalities", {Json::array({"text"})});
+  fields.only_default("parallel_tool_calls", {true});
+  fields.only_default("prediction");
+  fields.only_default("prompt_cache_retention");
+  fields.only_default("reasoning_effort");
+  fields.only_default("response_format", {Json::object({{"type", "text"}})});
+  fields.only_default("service_tier", {"auto", "default"});
+  fields.only_default("store", {false});
+  fields.only_default("verbosity", {"medium"});
+  fields.only_default("web_search_options");
+}
+
+void read_logprobs(FieldReader& fields, GenerationRequest* request) {
+  const bool wanted = fields.boolean("logprobs", false);
+  const auto top = static_cast<int32_t>(fields.integer("top_logprobs", -1, 0, 20));
+  if (top >= 0 && !wanted) {
+    throw invalid_request("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true");
+  }
+  if (wanted) request->logprobs = std::max(top, 0);
+}
+
+// max_completion_tokens, or its older name; by default what the context leaves.
+int64_t read_max_tokens(FieldReader& fields, int64_t room) {
+  const int64_t older = fields.integer("max_tokens", 0, 1);
+  const int64_t newer = fields.integer("max_completion_tokens", 0, 1);
+  if (older > 0 && newer > 0 && older != newer) {
+    throw invalid_request("max_tokens", "'max_tokens' and 'max_completion_tokens' are the same limit, but differ");
+  }
+  if (older > 0 || newer > 0) return std::max(older, newer);
+  return std::max<int64_t>(room, 1);
+}
+
+}  // namespace
+
+ApiRequest parse_chat(std::string_view body, const ServedModel& model) {
+  const Json json = parse_body(body);
+  FieldReader fields(json);
+  ApiRequest request;
+  request.chat = true;
+  request.id = make_id("chatcmpl-");
+  read_model(fields, model, &request);
+  read_streaming(fields, &request);
+
+  GenerationRequest generation;
+  generation.id = request.id;
+  read_generation(fields, model.engine.tokenizer(), &generation);
+  read_logprobs(fields, &generation);
+  refuse_unsupported(fields);
+  generation.prompt = read_chat_prompt(fields, model.engine);
+  generation.max_tokens =
+      read_max_tokens(fields, model.engine.context_length() - static_cast<int64_t>(generation.prompt.size()));
+  fields.finish();
+  request.generations.push_back(std::move(generation));
+  return request;
+}
+
+}  // namespace smartkv::openai

@@ -1,0 +1,84 @@
+// POST /v1/completions.
+#include "server/openai/api_request.h"
+
+namespace smartkv::openai {
+
+namespace {
+
+struct Prompt {
+  std::vector<TokenId> tokens;
+  std::string text;  // what echo returns
+};
+
+Prompt text_prompt(const Json& value, const Tokenizer& tokenizer, bool add_special) {
+  std::string text = value.get<std::string>();
+  return {tokenizer.encode(text, {.add_special = add_special}), std::move(text)};
+}
+
+Prompt token_prompt(const Json& value, const std::string& path, const Tokenizer& tokenizer) {
+  std::vector<TokenId> tokens = read_token_ids(value, path, tokenizer);
+  return {tokens, tokenizer.decode(tokens, false)};
+}
+
+// A string, an array of strings, an array of token ids, or an array of arrays of token ids.
+std::vector<Prompt> read_prompts(const Json& value, const ServedModel& model, bool add_special) {
+  static constexpr const char* kExpected = "a string, an array of strings, of token ids or of arrays of token ids";
+  const Tokenizer& tokenizer = model.engine.tokenizer();
+  if (value.is_string()) return {text_prompt(value, tokenizer, add_special)};
+  if (!value.is_array()) throw wrong_type("prompt", kExpected, value);
+  if (value.empty()) throw invalid_request("prompt", "'prompt': expected at least one prompt, found an empty array");
+  if (value[0].is_number()) return {token_prompt(value, "prompt", tokenizer)};
+  if (static_cast<int64_t>(value.size()) > model.max_prompts) {
+    throw invalid_request("prompt", "'prompt': expected at most " + std::to_string(model.max_prompts) +
+                                        " prompts, found " + std::to_string(value.size()));
+  }
+  std::vector<Prompt> prompts;
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string path = "prompt[" + std::to_string(i) + "]";
+    if (value[i].type() != value[0].type()) throw wrong_type(path, "the type of the first prompt", value[i]);
+    if (value[i].is_string()) {
+      prompts.push_back(text_prompt(value[i], tokenizer, add_special));
+    } else if (value[i].is_array()) {
+      prompts.push_back(token_prompt(value[i], path, tokenizer));
+    } else {
+      throw wrong_type(path, "a string or an array of token ids", value[i]);
+    }
+  }
+  return prompts;
+}
+
+}  // namespace
+
+ApiRequest parse_completion(std::string_view body, const ServedModel& model) {
+  const Json json = parse_body(body);
+  FieldReader fields(json);
+  ApiRequest request;
+  request.id = make_id("cmpl-");
+  read_model(fields, model, &request);
+  read_streaming(fields, &request);
+
+  GenerationRequest generation;
+  generation.id = request.id;
+  read_generation(fields, model.engine.tokenizer(), &generation);
+  const bool echo = fields.boolean("echo", false);
+  // Scoring a prompt (echo with logprobs) asks for no token at all.
+  generation.max_tokens = fields.integer("max_tokens", 16, echo ? 0 : 1);
+  generation.logprobs = static_cast<int32_t>(fields.integer("logprobs", -1, 0, 20));
+  if (echo) generation.prompt_logprobs = generation.logprobs;
+  fields.only_default("best_of", {1, generation.n});
+  fields.only_default("suffix", {""});
+  const bool add_special = fields.boolean("add_special_tokens", true);
+
+  const Json* prompt = fields.find("prompt");
+  fields.finish();
+  if (prompt == nullptr) throw invalid_request("prompt", "'prompt' is required");
+  for (Prompt& one : read_prompts(*prompt, model, add_special)) {
+    if (one.tokens.empty()) throw invalid_request("prompt", "'prompt': expected at least one token, found none");
+    generation.prompt = std::move(one.tokens);
+    request.generations.push_back(generation);
+    if (echo) request.echo.push_back(std::move(one.text));
+  }
+  return request;
+}
+
+}  // namespace smartkv::openai

@@ -1,0 +1,63 @@
+#include "server/openai/error.h"
+
+#include <algorithm>
+
+namespace smartkv::openai {
+
+namespace {
+
+constexpr const char* kInvalidRequest = "invalid_request_error";
+constexpr const char* kServerError = "server_error";
+
+Json null_if_empty(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+}  // namespace
+
+ApiError::ApiError(int status_code, std::string error_type, const std::string& message, std::string error_param,
+                   std::string error_code, int retry_after)
+    : std::runtime_error(message),
+      status(status_code),
+      type(std::move(error_type)),
+      param(std::move(error_param)),
+      code(std::move(error_code)),
+      retry_after_s(retry_after) {}
+
+Json ApiError::body() const {
+  return {{"error",
+           {{"message", what()}, {"type", type}, {"param", null_if_empty(param)}, {"code", null_if_empty(code)}}}};
+}
+
+ApiError invalid_request(const std::string& param, const std::string& message) {
+  return ApiError(400, kInvalidRequest, message, param);
+}
+
+ApiError model_not_found(const std::string& model) {
+  return ApiError(404, kInvalidRequest, "The model '" + model + "' does not exist", "model", "model_not_found");
+}
+
+ApiError server_error(const std::string& message) { return ApiError(500, kServerError, message); }
+
+ApiError draining() {
+  return ApiError(503, kServerError, "The server is shutting down and takes no more requests", "", "draining", 1);
+}
+
+ApiError to_api_error(const RequestError& error) {
+  switch (error.kind) {
+    case RequestError::Kind::kInvalid:
+      return invalid_request(error.param, error.what());
+    case RequestError::Kind::kContextLength:
+      return ApiError(400, kInvalidRequest, error.what(), error.param, "context_length_exceeded");
+    case RequestError::Kind::kTooLarge:
+      return ApiError(413, kInvalidRequest, error.what(), error.param, "request_too_large");
+    case RequestError::Kind::kOverloaded:
+      return ApiError(429, "rate_limit_error", error.what(), error.param, "rate_limit_exceeded",
+                      std::max(1, error.retry_after_s));
+    case RequestError::Kind::kDraining:
+      return draining();
+  }
+  return server_error(error.what());
+}
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+}  // namespace smartkv::openai

@@ -1,0 +1,40 @@
+// Errors as OpenAI's API reports them: a status and {"error": {message, type, param, code}}.
+// Source: OpenAI API reference, "Error codes".
+#pragma once
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/engine.h"
+
+namespace smartkv::openai {
+
+using Json = nlohmann::ordered_json;
+
+class ApiError : public std::runtime_error {
+ public:
+  ApiError(int status, std::string type, const std::string& message, std::string param = "", std::string code = "",
+           int retry_after_s = 0);
+
+  Json body() const;  // {"error": {...}}; an empty param or code is null
+
+  int status;
+  std::string type;
+  std::string param;
+  std::string code;
+  int retry_after_s;  // > 0: the Retry-After header
+};
+
+ApiError invalid_request(const std::string& param, const std::string& message);  // 400
+ApiError model_not_found(const std::string& model);                              // 404
+ApiError server_error(const std::string& message);                               // 500
+ApiError draining();                                                             // 503
+ApiError to_api_error(const RequestError& error);
+
+// Serialises; bytes that are not UTF-8 become U+FFFD.
+std::string dump(const Json& json);
+
+}  // namespace smartkv::openai

@@ -1,0 +1,107 @@
+#include "server/openai/logprobs.h"
+
+#include <algorithm>
+
+namespace smartkv::openai {
+
+namespace {
+
+// OpenAI's stand-in for log(0), which JSON cannot hold.
+constexpr float kLowest = -9999.0f;
+
+Json number(float logprob) { return std::max(logprob, kLowest); }
+
+Json byte_list(const std::string& bytes) {
+  Json list = Json::array();
+  for (const char byte : bytes) list.push_back(static_cast<unsigned char>(byte));
+  return list;
+}
+
+Json scored(const Tokenizer& tokenizer, TokenId token, float logprob) {
+  return {{"token", token_text(tokenizer, token)},
+          {"logprob", number(logprob)},
+          {"bytes", byte_list(tokenizer.token_bytes(token))}};
+}
+
+// Characters that begin in `bytes`: over the tokens of a text they add up to its length.
+int64_t characters(const std::string& bytes) {
+  return std::count_if(bytes.begin(), bytes.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
+}
+
+}  // namespace
+
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto at = [&](size_t k) { return i + k < text.size() ? static_cast<unsigned char>(text[i + k]) : 0u; };
+    const unsigned lead = at(0);
+    const size_t length = lead < 0x80 ? 1 : lead >= 0xC2 && lead < 0xE0 ? 2 : lead >= 0xE0 && lead < 0xF0 ? 3
+                          : lead >= 0xF0 && lead < 0xF5 ? 4 : 0;
+    if (length == 0) return false;
+    for (size_t k = 1; k < length; ++k) {
+      if ((at(k) & 0xC0) != 0x80) return false;
+    }
+    // Overlong forms, surrogates and what lies beyond U+10FFFF.
+    if ((lead == 0xE0 && at(1) < 0xA0) || (lead == 0xED && at(1) > 0x9F) || (lead == 0xF0 && at(1) < 0x90) ||
+        (lead == 0xF4 && at(1) > 0x8F)) {
+      return false;
+    }
+    i += length;
+  }
+  return true;
+}
+
+std::string token_text(const Tokenizer& tokenizer, TokenId token) {
+  std::string bytes = tokenizer.token_bytes(token);
+  if (is_utf8(bytes)) return bytes;
+  static constexpr std::string_view kHex = "0123456789abcdef";
+  std::string text = "bytes:";
+  for (const char byte : bytes) {
+    const auto value = static_cast<unsigned char>(byte);
+    text += {'\\', 'x', kHex[value >> 4], kHex[value & 15]};
+  }
+  return text;
+}
+
+Json chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprob> logprobs, int32_t top_k) {
+  Json content = Json::array();
+  for (const TokenLogprob& logprob : logprobs) {
+    Json entry = scored(tokenizer, logprob.token, logprob.logprob);
+    entry["top_logprobs"] = Json::array();
+    for (size_t i = 0; i < std::min<size_t>(logprob.top.size(), static_cast<size_t>(top_k)); ++i) {
+      entry["top_logprobs"].push_back(scored(tokenizer, logprob.top[i].first, logprob.top[i].second));
+    }
+    content.push_back(std::move(entry));
+  }
+  return content;
+}
+
+void LegacyLogprobs::add(const TokenLogprob& logprob) {
+  Json top = Json::object();
+  for (const auto& [token, value] : logprob.top) {
+    // Two tokens may have one text: the likelier one, which comes first, stays.
+    top.emplace(token_text(tokenizer_, token), number(value));
+  }
+  top.emplace(token_text(tokenizer_, logprob.token), number(logprob.logprob));
+  add_token(logprob.token, number(logprob.logprob), std::move(top));
+}
+
+void LegacyLogprobs::add_unscored(TokenId token) { add_token(token, nullptr, nullptr); }
+
+void LegacyLogprobs::add_token(TokenId token, Json logprob, Json top) {
+  tokens_.push_back(token_text(tokenizer_, token));
+  logprobs_.push_back(std::move(logprob));
+  tops_.push_back(std::move(top));
+  offsets_.push_back(offset_);
+  if (!(skip_special_ && tokenizer_.is_special(token))) offset_ += characters(tokenizer_.token_bytes(token));
+}
+
+Json LegacyLogprobs::take() {
+  if (tokens_.empty()) return nullptr;
+  Json result = {{"tokens", std::exchange(tokens_, Json::array())},
+                 {"token_logprobs", std::exchange(logprobs_, Json::array())},
+                 {"top_logprobs", std::exchange(tops_, Json::array())},
+                 {"text_offset", std::exchange(offsets_, Json::array())}};
+  return result;
+}
+
+}  // namespace smartkv::openai

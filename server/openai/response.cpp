@@ -1,0 +1,193 @@
+#include "server/openai/response.h"
+
+#include <chrono>
+
+#include "server/openai/usage.h"
+#include "server/version.h"
+
+namespace smartkv::openai {
+
+namespace {
+
+int64_t unix_time() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+const GenerationRequest& generation(const ApiRequest& request) { return request.generations.front(); }
+
+size_t n_choices(const ApiRequest& request) {
+  return request.generations.size() * static_cast<size_t>(generation(request).n);
+}
+
+// The text that a choice begins with: its prompt, with echo.
+std::string echo_text(const ApiRequest& request, int32_t choice) {
+  return request.echo.empty() ? "" : request.echo[static_cast<size_t>(choice / generation(request).n)];
+}
+
+void add_prompt_logprobs(const ApiRequest& request, int32_t choice, const GenerationRun& run, LegacyLogprobs* out) {
+  const GenerationRequest& prompt = request.generations[static_cast<size_t>(choice / generation(request).n)];
+  if (prompt.prompt_logprobs < 0) return;
+  out->add_unscored(prompt.prompt.front());
+  for (const TokenLogprob& logprob : run.prompt_logprobs(choice)) out->add(logprob);
+}
+
+// What every response and chunk begins with.
+Json head(const ApiRequest& request, const char* object, int64_t created) {
+  return {{"id", request.id},
+          {"object", object},
+          {"created", created},
+          {"model", request.model},
+          {"system_fingerprint", "smartkv-" + std::string(kVersion)}};
+}
+
+Json finish_json(FinishReason reason) {
+  return reason == FinishReason::kNone ? Json(nullptr) : Json(finish_reason(reason));
+}
+
+LegacyLogprobs legacy_logprobs(const ApiRequest& request, const Tokenizer& tokenizer) {
+  return {tokenizer, generation(request).skip_special_tokens, 0};
+}
+
+}  // namespace
+
+std::string_view finish_reason(FinishReason reason) { return reason == FinishReason::kLength ? "length" : "stop"; }
+
+void throw_if_failed(const GenerationEvent& event) {
+  if (event.finish == FinishReason::kError) throw server_error(event.error);
+  if (event.finish == FinishReason::kCancelled) throw draining();
+}
+
+WholeResponse::WholeResponse(const ApiRequest& request, const Tokenizer& tokenizer)
+    : request_(request), tokenizer_(tokenizer), created_(unix_time()) {
+  for (size_t i = 0; i < n_choices(request); ++i) {
+    choices_.push_back({.text = echo_text(request, static_cast<int32_t>(i)),
+                        .chat_logprobs = {},
+                        .legacy_logprobs = legacy_logprobs(request, tokenizer)});
+  }
+}
+
+void WholeResponse::add(const GenerationEvent& event, const GenerationRun& run) {
+  throw_if_failed(event);
+  Choice& choice = choices_.at(static_cast<size_t>(event.choice));
+  if (!std::exchange(choice.started, true)) {
+    add_prompt_logprobs(request_, event.choice, run, &choice.legacy_logprobs);
+  }
+  choice.text += event.text;
+  if (event.finish != FinishReason::kNone) choice.finish = event.finish;
+  for (const TokenLogprob& logprob : event.logprobs) {
+    if (request_.chat) {
+      choice.chat_logprobs.push_back(logprob);
+    } else {
+      choice.legacy_logprobs.add(logprob);
+    }
+  }
+}
+
+Json WholeResponse::choice_json(size_t index) {
+  Choice& choice = choices_[index];
+  const int32_t top_k = generation(request_).logprobs;
+  if (!request_.chat) {
+    return {{"text", choice.text},
+            {"index", index},
+            {"logprobs", choice.legacy_logprobs.take()},
+            {"finish_reason", finish_json(choice.finish)}};
+  }
+  Json logprobs = nullptr;
+  if (top_k >= 0) {
+    logprobs = {{"content", chat_logprobs(tokenizer_, choice.chat_logprobs, top_k)}, {"refusal", nullptr}};
+  }
+  return {{"index", index},
+          {"message", {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}}},
+          {"logprobs", std::move(logprobs)},
+          {"finish_reason", finish_json(choice.finish)}};
+}
+
+Json WholeResponse::json(const RequestUsage& usage) {
+  Json response = head(request_, request_.chat ? "chat.completion" : "text_completion", created_);
+  response["choices"] = Json::array();
+  for (size_t i = 0; i < choices_.size(); ++i) response["choices"].push_back(choice_json(i));
+  response["usage"] = usage_json(usage);
+  response["timings"] = timings_json(usage);
+  return response;
+}
+
+StreamResponse::StreamResponse(const ApiRequest& request, const Tokenizer& tokenizer)
+    : request_(request),
+      tokenizer_(tokenizer),
+      created_(unix_time()),
+      logprobs_(n_choices(request), legacy_logprobs(request, tokenizer)),
+      started_(n_choices(request), false) {}
+
+Json StreamResponse::chunk(Json choice) const {
+  Json result = head(request_, request_.chat ? "chat.completion.chunk" : "text_completion", created_);
+  result["choices"] = Json::array();
+  if (!choice.is_null()) result["choices"].push_back(std::move(choice));
+  if (request_.include_usage) result["usage"] = nullptr;
+  return result;
+}
+
+std::vector<Json> StreamResponse::start() {
+  std::vector<Json> chunks;
+  for (size_t i = 0; request_.chat && i < started_.size(); ++i) {
+    chunks.push_back(chunk({{"index", i},
+                            {"delta", {{"role", "assistant"}, {"content", ""}}},
+                            {"logprobs", nullptr},
+                            {"finish_reason", nullptr}}));
+  }
+  return chunks;
+}
+
+std::vector<Json> StreamResponse::add(const GenerationEvent& event, const GenerationRun& run) {
+  throw_if_failed(event);
+  return request_.chat ? add_chat(event) : add_completion(event, run);
+}
+
+std::vector<Json> StreamResponse::add_chat(const GenerationEvent& event) {
+  std::vector<Json> chunks;
+  if (!event.text.empty() || !event.logprobs.empty()) {
+    Json logprobs = nullptr;
+    if (!event.logprobs.empty()) {
+      logprobs = {{"content", chat_logprobs(tokenizer_, event.logprobs, generation(request_).logprobs)},
+                  {"refusal", nullptr}};
+    }
+    chunks.push_back(chunk({{"index", event.choice},
+                            {"delta", {{"content", event.text}}},
+                            {"logprobs", std::move(logprobs)},
+                            {"finish_reason", nullptr}}));
+  }
+  if (event.finish != FinishReason::kNone) {
+    chunks.push_back(chunk({{"index", event.choice},
+                            {"delta", Json::object()},
+                            {"logprobs", nullptr},
+                            {"finish_reason", finish_json(event.finish)}}));
+  }
+  return chunks;
+}
+
+std::vector<Json> StreamResponse::add_completion(const GenerationEvent& event, const GenerationRun& run) {
+  const auto index = static_cast<size_t>(event.choice);
+  std::string text = event.text;
+  LegacyLogprobs& logprobs = logprobs_.at(index);
+  if (!started_[index]) {
+    started_[index] = true;
+    text.insert(0, echo_text(request_, event.choice));
+    add_prompt_logprobs(request_, event.choice, run, &logprobs);
+  }
+  for (const TokenLogprob& logprob : event.logprobs) logprobs.add(logprob);
+  Json taken = logprobs.take();
+  if (text.empty() && taken.is_null() && event.finish == FinishReason::kNone) return {};
+  return {chunk({{"text", text},
+                 {"index", event.choice},
+                 {"logprobs", std::move(taken)},
+                 {"finish_reason", finish_json(event.finish)}})};
+}
+
+std::vector<Json> StreamResponse::finish(const RequestUsage& usage) {
+  if (!request_.include_usage) return {};
+  Json last = chunk(nullptr);
+  last["usage"] = usage_json(usage);
+  last["timings"] = timings_json(usage);
+  return {std::move(last)};
+}
+
+}  // namespace smartkv::openai

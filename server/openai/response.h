@@ -1,0 +1,60 @@
+// Responses of /v1/completions and /v1/chat/completions, whole and as chunks of a stream.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/openai/api_request.h"
+#include "server/openai/generation_run.h"
+#include "server/openai/logprobs.h"
+
+namespace smartkv::openai {
+
+std::string_view finish_reason(FinishReason reason);  // "stop" or "length"; the others end in an error instead
+// The error that a choice ended in; throws it. Does nothing for other endings.
+void throw_if_failed(const GenerationEvent& event);
+
+// Gathers events into one response.
+class WholeResponse {
+ public:
+  WholeResponse(const ApiRequest& request, const Tokenizer& tokenizer);
+  void add(const GenerationEvent& event, const GenerationRun& run);  // throws ApiError if the choice failed
+  Json json(const RequestUsage& usage);
+
+ private:
+  struct Choice {
+    std::string text;
+    std::vector<TokenLogprob> chat_logprobs;
+    LegacyLogprobs legacy_logprobs;
+    FinishReason finish = FinishReason::kNone;
+    bool started = false;
+  };
+  Json choice_json(size_t index);
+
+  const ApiRequest& request_;
+  const Tokenizer& tokenizer_;
+  int64_t created_;
+  std::vector<Choice> choices_;
+};
+
+// Turns events into the chunks of a stream (the JSON after "data: ").
+class StreamResponse {
+ public:
+  StreamResponse(const ApiRequest& request, const Tokenizer& tokenizer);
+  std::vector<Json> start();  // chat: the role of every choice
+  std::vector<Json> add(const GenerationEvent& event, const GenerationRun& run);  // throws ApiError
+  std::vector<Json> finish(const RequestUsage& usage);                            // with include_usage
+
+ private:
+  Json chunk(Json choice) const;  // null: no choice
+  std::vector<Json> add_chat(const GenerationEvent& event);
+  std::vector<Json> add_completion(const GenerationEvent& event, const GenerationRun& run);
+
+  const ApiRequest& request_;
+  const Tokenizer& tokenizer_;
+  int64_t created_;
+  std::vector<LegacyLogprobs> logprobs_;  // per choice
+  std::vector<bool> started_;
+};
+
+}  // namespace smartkv::openai

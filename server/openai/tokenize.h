@@ -1,0 +1,15 @@
+// POST /tokenize and /detokenize, in vLLM's shapes.
+#pragma once
+
+#include <string_view>
+
+#include "server/openai/api_request.h"
+
+namespace smartkv::openai {
+
+// {prompt | messages, ...} -> {count, max_model_len, tokens}. Throws ApiError.
+Json tokenize(std::string_view body, const ServedModel& model);
+// {tokens} -> {prompt}. Throws ApiError.
+Json detokenize(std::string_view body, const ServedModel& model);
+
+}  // namespace smartkv::openai

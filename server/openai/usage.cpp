@@ -1,0 +1,55 @@
+#include "server/openai/usage.h"
+
+namespace smartkv::openai {
+
+namespace {
+
+double per_second(int64_t count, double ms) { return ms > 0 ? 1000.0 * static_cast<double>(count) / ms : 0; }
+
+}  // namespace
+
+Json usage_json(const RequestUsage& usage) {
+  const SpeculationUsage& speculation = usage.speculation;
+  const KvCacheUsage& cache = usage.kv_cache;
+  Json json = {{"prompt_tokens", usage.prompt_tokens},
+               {"completion_tokens", usage.completion_tokens},
+               {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+               {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}, {"audio_tokens", 0}}},
+               {"completion_tokens_details",
+                {{"reasoning_tokens", 0},
+                 {"audio_tokens", 0},
+                 {"accepted_prediction_tokens", speculation.accepted},
+                 {"rejected_prediction_tokens", speculation.drafted - speculation.accepted}}},
+               {"kv_cache",
+                {{"policy", cache.policy},
+                 {"tokens", cache.tokens},
+                 {"tokens_kept", cache.tokens_kept},
+                 {"bytes", cache.bytes},
+                 {"full_bytes", cache.full_bytes}}},
+               {"seed", usage.seed}};
+  if (speculation.method != "off") {
+    json["speculative"] = {{"method", speculation.method},
+                           {"drafted", speculation.drafted},
+                           {"accepted", speculation.accepted},
+                           {"passes", speculation.passes}};
+  }
+  return json;
+}
+
+Json timings_json(const RequestUsage& usage) {
+  const RequestTimings& timings = usage.timings;
+  const int64_t computed = usage.prompt_tokens - usage.cached_tokens;
+  return {{"queued_ms", timings.queued_ms},
+          {"prefill_ms", timings.prefill_ms},
+          {"decode_ms", timings.decode_ms},
+          {"total_ms", timings.total_ms},
+          {"model_ms", timings.model_ms},
+          {"sample_ms", timings.sample_ms},
+          {"prefill_chunks", timings.prefill_chunks},
+          {"decode_passes", timings.decode_passes},
+          {"prefill_tokens_per_second", per_second(computed, timings.prefill_ms)},
+          // The first token of each choice comes out of the prefill.
+          {"decode_tokens_per_second", per_second(std::max<int64_t>(0, usage.completion_tokens - 1), timings.decode_ms)}};
+}
+
+}  // namespace smartkv::openai

@@ -1,0 +1,129 @@
+// An engine over the fake model, and what tests need to talk to it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <numeric>
+
+#include "engine/engine_impl.h"
+#include "tests/engine/fake_model.h"
+
+namespace smartkv {
+
+constexpr std::chrono::milliseconds kPatience{20'000};
+
+struct ChoiceResult {
+  std::string text, error;
+  std::vector<TokenId> tokens;
+  std::vector<TokenLogprob> logprobs;
+  FinishReason finish = FinishReason::kNone;
+  std::optional<std::string> stop_string;
+};
+
+inline std::vector<ChoiceResult> read_all(GenerationStream& stream, int32_t n = 1) {
+  std::vector<ChoiceResult> results(static_cast<size_t>(n));
+  GenerationEvent event;
+  for (;;) {
+    const auto status = stream.next(&event, kPatience);
+    if (status == GenerationStream::Status::kEnd) return results;
+    if (status == GenerationStream::Status::kTimeout) {
+      ADD_FAILURE() << "no event in time";
+      return results;
+    }
+    ChoiceResult& result = results[static_cast<size_t>(event.choice)];
+    EXPECT_EQ(result.finish, FinishReason::kNone) << "an event after the last one";
+    result.text += event.text;
+    result.tokens.insert(result.tokens.end(), event.tokens.begin(), event.tokens.end());
+    result.logprobs.insert(result.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
+    result.finish = event.finish;
+    result.error = event.error;
+    result.stop_string = event.stop_string;
+  }
+}
+
+inline GenerationRequest make_request(int64_t prompt_tokens, int64_t max_tokens, uint64_t seed = 1) {
+  GenerationRequest request;
+  request.id = "test-" + std::to_string(seed);
+  for (int64_t i = 0; i < prompt_tokens; ++i) {
+    request.prompt.push_back(static_cast<TokenId>(1 + (static_cast<uint64_t>(i) * 7 + seed) % 26));
+  }
+  request.max_tokens = max_tokens;
+  request.sampling.seed = seed;
+  return request;
+}
+
+// Lets the model's passes through only when told to.
+class Gate {
+ public:
+  void wait_in_pass() {
+    std::unique_lock lock(mutex_);
+    waiting_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_ || permits_ > 0; });
+    if (!open_) --permits_;
+    waiting_ = false;
+  }
+  void wait_for_pass() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return waiting_ && permits_ == 0; });
+  }
+  void let_one_pass() {
+    const std::lock_guard lock(mutex_);
+    ++permits_;
+    changed_.notify_all();
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false, waiting_ = false;
+  int permits_ = 0;
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  EngineTest() {
+    options.context_length = 1024;
+    options.kv_cache_bytes = int64_t{64} << 20;
+  }
+
+  void start() {
+    EngineParts parts;
+    parts.options = options;
+    parts.model = std::move(model);
+    parts.tokenizer = std::make_unique<FakeTokenizer>();
+    parts.cache_shape = fake_cache_shape();
+    engine = std::make_unique<EngineImpl>(std::move(parts));
+  }
+  void hold_passes(Gate* gate) {
+    model->on_forward = [gate](std::span<const SequenceInput>) { gate->wait_in_pass(); };
+  }
+  ChoiceResult generate(GenerationRequest request) {
+    const auto stream = engine->submit(std::move(request));
+    return read_all(*stream)[0];
+  }
+  RequestError refusal(const GenerationRequest& request) {
+    try {
+      engine->submit(request);
+    } catch (const RequestError& error) {
+      return error;
+    }
+    ADD_FAILURE() << "the request was taken";
+    return {RequestError::Kind::kInvalid, "", ""};
+  }
+
+  EngineOptions options;
+  std::unique_ptr<FakeModel> model = std::make_unique<FakeModel>();
+  std::unique_ptr<EngineImpl> engine;
+};
+
+}  // namespace smartkv

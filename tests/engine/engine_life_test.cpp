@@ -1,0 +1,269 @@
+// The life of requests: queueing, cancellation, errors, draining, and what the engine tells of it.
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <thread>
+
+#include "tests/engine/engine_fixture.h"
+
+namespace smartkv {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST_F(EngineTest, CancellingFreesTheMemoryBeforeTheNextStep) {
+  Gate gate;
+  hold_passes(&gate);
+  start();
+  const auto cancelled = engine->submit(make_request(100, 50, 1));
+  gate.wait_for_pass();
+  auto abandoned = engine->submit(make_request(100, 50, 2));
+  const auto kept = engine->submit(make_request(100, 5, 3));
+  gate.let_one_pass();
+  gate.wait_for_pass();
+  gate.let_one_pass();
+  gate.wait_for_pass();
+  EXPECT_EQ(engine->stats().requests_running, 3);
+  const int64_t used = engine->stats().kv_bytes_used;
+  EXPECT_GT(used, 0);
+  cancelled->cancel();
+  abandoned.reset();
+  gate.let_one_pass();
+  gate.wait_for_pass();  // the next step: only one is left
+  EXPECT_EQ(engine->stats().requests_running, 1);
+  EXPECT_EQ(engine->stats().kv_bytes_used, used / 3);
+  gate.open();
+  EXPECT_EQ(read_all(*cancelled)[0].finish, FinishReason::kCancelled);
+  EXPECT_EQ(read_all(*kept)[0].finish, FinishReason::kLength);
+  EXPECT_EQ(engine->stats().kv_bytes_used, 0);
+  EXPECT_EQ(engine->stats().kv_bytes_reserved, 0);
+  EXPECT_EQ(engine->stats().finished.at("abort"), 2);
+}
+
+TEST_F(EngineTest, CancellingAWaitingRequestTakesItOutOfTheQueue) {
+  options.max_sequences = 1;
+  Gate gate;
+  hold_passes(&gate);
+  start();
+  const auto running = engine->submit(make_request(3, 2, 1));
+  gate.wait_for_pass();
+  const auto waiting = engine->submit(make_request(3, 2, 2));
+  EXPECT_EQ(engine->stats().requests_waiting, 1);
+  waiting->cancel();
+  gate.let_one_pass();
+  gate.wait_for_pass();
+  EXPECT_EQ(engine->stats().requests_waiting, 0);
+  gate.open();
+  EXPECT_EQ(read_all(*waiting)[0].finish, FinishReason::kCancelled);
+  EXPECT_EQ(waiting->usage().timings.prefill_ms, 0);
+  EXPECT_GT(waiting->usage().timings.queued_ms, 0);
+  EXPECT_EQ(read_all(*running)[0].finish, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, AFullQueueRefuses) {
+  options.max_sequences = 1;
+  options.max_queue = 2;
+  Gate gate;
+  hold_passes(&gate);
+  start();
+  std::vector<std::unique_ptr<GenerationStream>> streams;
+  for (uint64_t seed = 0; seed < 3; ++seed) streams.push_back(engine->submit(make_request(3, 2, seed)));
+  const RequestError error = refusal(make_request(3, 2, 4));
+  EXPECT_EQ(error.kind, RequestError::Kind::kOverloaded);
+  EXPECT_GE(error.retry_after_s, 1);
+  EXPECT_THROW(engine->validate(make_request(3, 2, 4)), RequestError);
+  EXPECT_EQ(engine->stats().rejected, 2);
+  gate.open();
+  for (const auto& stream : streams) EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
+  EXPECT_EQ(generate(make_request(3, 2, 4)).finish, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, WhatCanNeverFitIsRefusedWithTheNumbers) {
+  options.kv_cache_bytes = 3 * 64 * fake_cache_shape().bytes_per_token();
+  start();
+  GenerationRequest request = make_request(100, 28);
+  EXPECT_EQ(generate(request).finish, FinishReason::kLength);
+  request.n = 2;
+  const RequestError error = refusal(request);
+  EXPECT_EQ(error.kind, RequestError::Kind::kTooLarge);
+  EXPECT_THAT(error.what(), HasSubstr(std::to_string(128 * fake_cache_shape().bytes_per_token())));
+  EXPECT_THAT(error.what(), HasSubstr(std::to_string(options.kv_cache_bytes)));
+}
+
+TEST_F(EngineTest, InvalidRequestsNameTheField) {
+  start();
+  const auto expect = [&](const char* field, const std::function<void(GenerationRequest*)>& change) {
+    GenerationRequest request = make_request(3, 4);
+    change(&request);
+    const RequestError error = refusal(request);
+    EXPECT_EQ(error.kind, RequestError::Kind::kInvalid) << field;
+    EXPECT_EQ(error.param, field);
+    EXPECT_THAT(error.what(), HasSubstr(field));
+  };
+  expect("prompt", [](auto* r) { r->prompt.clear(); });
+  expect("prompt", [](auto* r) { r->prompt[1] = 64; });
+  expect("n", [](auto* r) { r->n = 33; });
+  expect("max_tokens", [](auto* r) { r->max_tokens = -1; });
+  expect("min_tokens", [](auto* r) { r->min_tokens = 5; });
+  expect("temperature", [](auto* r) { r->sampling.temperature = -0.1f; });
+  expect("top_p", [](auto* r) { r->sampling.top_p = 0; });
+  expect("top_k", [](auto* r) { r->sampling.top_k = -1; });
+  expect("min_p", [](auto* r) { r->sampling.min_p = 1.1f; });
+  expect("repetition_penalty", [](auto* r) { r->sampling.repetition_penalty = 0; });
+  expect("presence_penalty", [](auto* r) { r->sampling.presence_penalty = 2.1f; });
+  expect("frequency_penalty", [](auto* r) { r->sampling.frequency_penalty = std::nanf(""); });
+  expect("logit_bias", [](auto* r) { r->sampling.logit_bias = {{64, 1.0f}}; });
+  expect("stop", [](auto* r) { r->stop = {""}; });
+  expect("stop_token_ids", [](auto* r) { r->stop_token_ids = {-1}; });
+  expect("kv_cache", [](auto* r) { r->kv_cache = "no-such-policy"; });
+  expect("speculative", [](auto* r) { r->speculative = {{"method", "ngram"}}; });
+  EXPECT_EQ(engine->stats().rejected, 17);
+  GenerationRequest allowed = make_request(3, 4);
+  allowed.kv_cache = {{"policy", "full"}};
+  allowed.speculative = {{"method", "off"}};
+  EXPECT_EQ(generate(allowed).finish, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, AnErrorInSamplingEndsThatRequestOnly) {
+  start();
+  GenerationRequest broken = make_request(20, 10, 1);
+  broken.prompt[10] = kFakeNan;
+  broken.n = 2;
+  const auto good = engine->submit(make_request(20, 10, 2));
+  const auto bad = engine->submit(broken);
+  for (const ChoiceResult& result : read_all(*bad, 2)) {
+    EXPECT_EQ(result.finish, FinishReason::kError);
+    EXPECT_THAT(result.error, HasSubstr("NaN"));
+  }
+  EXPECT_EQ(read_all(*good)[0].finish, FinishReason::kLength);
+  EXPECT_EQ(engine->stats().finished.at("error"), 1);
+  EXPECT_EQ(engine->stats().kv_bytes_used, 0);
+}
+
+TEST_F(EngineTest, AFailedPassEndsItsRequestsAndTheEngineGoesOn) {
+  start();
+  GenerationRequest request = make_request(20, 10, 1);
+  request.prompt[10] = kFakeThrow;
+  const ChoiceResult result = generate(request);
+  EXPECT_EQ(result.finish, FinishReason::kError);
+  EXPECT_THAT(result.error, HasSubstr("cannot bear token 63"));
+  EXPECT_EQ(generate(make_request(20, 10, 2)).finish, FinishReason::kLength);
+  EXPECT_EQ(engine->stats().kv_bytes_used, 0);
+}
+
+TEST_F(EngineTest, ASlowReaderGetsEverythingInFewEvents) {
+  start();
+  const std::vector<TokenId> expected = generate(make_request(5, 200, 7)).tokens;
+  const auto stream = engine->submit(make_request(5, 200, 7));
+  while (engine->stats().requests_running > 0) std::this_thread::yield();
+  GenerationEvent event;
+  ASSERT_EQ(stream->next(&event, kPatience), GenerationStream::Status::kEvent);
+  EXPECT_EQ(event.tokens, expected);
+  EXPECT_EQ(event.finish, FinishReason::kLength);
+  EXPECT_EQ(stream->next(&event, kPatience), GenerationStream::Status::kEnd);
+}
+
+TEST_F(EngineTest, TimingsAndCountersAddUp) {
+  options.prefill_chunk = 8;
+  start();
+  const auto stream = engine->submit(make_request(20, 6));
+  read_all(*stream);
+  const RequestUsage usage = stream->usage();
+  const RequestTimings& timings = usage.timings;
+  EXPECT_NEAR(timings.queued_ms + timings.prefill_ms + timings.decode_ms, timings.total_ms, 1e-6);
+  EXPECT_GT(timings.prefill_ms, 0);
+  EXPECT_GT(timings.decode_ms, 0);
+  EXPECT_GT(timings.sample_ms, 0);
+  EXPECT_LE(timings.model_ms + timings.sample_ms, timings.total_ms);
+  EXPECT_EQ(timings.prefill_chunks, 3);
+  EXPECT_EQ(timings.decode_passes, 5);
+  EXPECT_EQ(usage.prompt_tokens, 20);
+  EXPECT_EQ(usage.completion_tokens, 6);
+  EXPECT_EQ(usage.kv_cache.tokens, 25);
+  EXPECT_EQ(usage.kv_cache.bytes, 64 * fake_cache_shape().bytes_per_token());
+
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.prompt_tokens, 20);
+  EXPECT_EQ(stats.generation_tokens, 6);
+  EXPECT_EQ(stats.steps, 8);
+  EXPECT_EQ(stats.finished.at("length"), 1);
+  EXPECT_EQ(stats.time_to_first_token.count, 1);
+  EXPECT_EQ(stats.time_per_output_token.count, 5);
+  EXPECT_EQ(stats.e2e_latency.count, 1);
+  EXPECT_EQ(std::accumulate(stats.e2e_latency.counts.begin(), stats.e2e_latency.counts.end(), uint64_t{0}), 1);
+}
+
+TEST_F(EngineTest, DrainFinishesWhatRunsAndTakesNoMore) {
+  Gate gate;
+  hold_passes(&gate);
+  start();
+  const auto stream = engine->submit(make_request(5, 20));
+  gate.wait_for_pass();
+  std::thread drainer([&] { engine->drain(); });
+  while (!engine->draining()) std::this_thread::yield();
+  EXPECT_EQ(refusal(make_request(5, 20)).kind, RequestError::Kind::kDraining);
+  gate.open();
+  drainer.join();
+  EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, StopCancelsWhatRuns) {
+  start();
+  std::vector<std::unique_ptr<GenerationStream>> streams;
+  for (uint64_t seed = 0; seed < 8; ++seed) streams.push_back(engine->submit(make_request(5, 1000, seed)));
+  engine->stop();
+  EXPECT_EQ(engine->stats().kv_bytes_used, 0);
+  EXPECT_EQ(engine->stats().requests_running, 0);
+  for (const auto& stream : streams) EXPECT_NE(read_all(*stream)[0].finish, FinishReason::kNone);
+  engine.reset();
+  GenerationEvent event;
+  EXPECT_EQ(streams[0]->next(&event, kPatience), GenerationStream::Status::kEnd);  // handles outlive the engine
+}
+
+TEST_F(EngineTest, AnIdleEngineUsesNoCpu) {
+  start();
+  generate(make_request(5, 5));
+  const auto cpu_ms = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    const auto ms = [](const timeval& time) { return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_usec) / 1e3; };
+    return ms(usage.ru_utime) + ms(usage.ru_stime);
+  };
+  const double before = cpu_ms();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_LT(cpu_ms() - before, 50);
+}
+
+TEST_F(EngineTest, ManyClientsAtOnce) {
+  options.max_sequences = 6;
+  options.max_queue = 1000;
+  start();
+  std::vector<std::thread> clients;
+  for (uint64_t client = 0; client < 8; ++client) {
+    clients.emplace_back([this, client] {
+      for (uint64_t i = 0; i < 5; ++i) {
+        GenerationRequest request = make_request(10 + static_cast<int64_t>(client), 20, client * 10 + i);
+        request.n = 1 + static_cast<int32_t>(i % 3);
+        const auto stream = engine->submit(request);
+        if ((client + i) % 4 == 0) {
+          GenerationEvent event;
+          stream->next(&event, kPatience);
+          continue;  // goes away in the middle
+        }
+        for (const ChoiceResult& result : read_all(*stream, request.n)) {
+          EXPECT_EQ(result.finish, FinishReason::kLength);
+        }
+        engine->stats();
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  engine->drain();
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.kv_bytes_used, 0);
+  EXPECT_EQ(stats.kv_bytes_reserved, 0);
+  EXPECT_EQ(stats.requests_running + stats.requests_waiting, 0);
+}
+
+}  // namespace
+}  // namespace smartkv

@@ -1,0 +1,120 @@
+// A model and a tokenizer for engine tests: logits are a hash of the whole sequence, read back from the real cache.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+#include "engine/model/model.h"
+#include "engine/sampling/random.h"
+#include "engine/text/tokenizer.h"
+
+namespace smartkv {
+
+constexpr TokenId kFakeEos = 0;
+constexpr TokenId kFakeNan = 62;     // a sequence that contains it gets NaN logits
+constexpr TokenId kFakeThrow = 63;   // a pass that carries it throws
+constexpr int64_t kFakeVocab = 64;
+
+inline CacheShape fake_cache_shape() { return {1, 1, 16, kernels::KvType::kF32}; }
+
+class FakeModel final : public Model {
+ public:
+  FakeModel() {
+    config_.name = "fake";
+    config_.vocab_size = kFakeVocab;
+    config_.context_length = 1024;
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  int64_t weight_bytes() const override { return 0; }
+
+  void forward(std::span<const SequenceInput> batch, float* logits) override {
+    if (on_forward) on_forward(batch);
+    for (const SequenceInput& input : batch) {
+      const auto n = static_cast<int64_t>(input.tokens.size());
+      if (input.cache->tokens() + n > input.cache->next_boundary()) throw std::logic_error("beyond the boundary");
+      // The key of a token is its id, so that what a fork or a later pass sees is what the cache holds.
+      std::vector<float> rows(static_cast<size_t>(n * kDim), 0.0f);
+      for (int64_t i = 0; i < n; ++i) {
+        const TokenId token = input.tokens[static_cast<size_t>(i)];
+        if (token == kFakeThrow) throw std::runtime_error("the fake model cannot bear token 63");
+        rows[static_cast<size_t>(i * kDim)] = static_cast<float>(token);
+      }
+      input.cache->reserve(n);
+      input.cache->write(0, {rows.data(), rows.data(), kDim, 0, n});
+      std::vector<kernels::KvSegment> segments;
+      input.cache->view(0, n, &segments);
+      input.cache->advance(n);
+      const int64_t first_row = input.cache->tokens() - input.n_logits;
+      int64_t position = 0;
+      uint64_t hash = 1;
+      bool broken = false;
+      for (const kernels::KvSegment& segment : segments) {
+        for (int32_t t = 0; t < segment.tokens; ++t, ++position) {
+          const auto token = static_cast<TokenId>(static_cast<const float*>(segment.k)[t]);  // K is [dim][token]
+          hash = detail::mix64(hash ^ static_cast<uint64_t>(token));
+          broken = broken || token == kFakeNan;
+          if (position < first_row) continue;
+          for (int64_t i = 0; i < kFakeVocab; ++i, ++logits) *logits = broken ? kNan : logit(hash, i);
+        }
+      }
+    }
+  }
+
+  std::function<void(std::span<const SequenceInput>)> on_forward;  // before the pass; may wait or throw
+  std::function<float(TokenId)> bias = [](TokenId token) {         // keeps the special tokens out, unless a test asks
+    return token == kFakeEos || token >= kFakeNan ? -50.0f : 0.0f;
+  };
+
+ private:
+  static constexpr int64_t kDim = 16;
+  static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+  float logit(uint64_t hash, int64_t token) const {
+    const uint64_t bits = detail::mix64(hash + static_cast<uint64_t>(token));
+    return static_cast<float>(bits >> 40) * 0x1.0p-24f * 8 + bias(static_cast<TokenId>(token));
+  }
+
+  ModelConfig config_;
+};
+
+// Token 1..26: "a".."z"; 27: " "; 28, 29: the two bytes of "é"; others: "<id>".
+class FakeTokenizer final : public Tokenizer {
+ public:
+  std::vector<TokenId> encode(std::string_view text, const EncodeOptions&) const override {
+    std::vector<TokenId> tokens;
+    for (const char c : text) tokens.push_back(c == ' ' ? 27 : c - 'a' + 1);
+    return tokens;
+  }
+  std::string decode(std::span<const TokenId> tokens, bool skip_special) const override {
+    std::string text;
+    for (const TokenId token : tokens) {
+      if (!skip_special || !is_special(token)) text += token_bytes(token);
+    }
+    return text;
+  }
+  std::string token_bytes(TokenId token) const override {
+    if (token < 0 || token >= kFakeVocab) throw std::out_of_range("token " + std::to_string(token));
+    if (token >= 1 && token <= 26) return std::string(1, static_cast<char>('a' + token - 1));
+    if (token == 27) return " ";
+    if (token == 28) return "\xC3";
+    if (token == 29) return "\xA9";
+    return "<" + std::to_string(token) + ">";
+  }
+  int64_t vocab_size() const override { return kFakeVocab; }
+  std::optional<TokenId> token_id(std::string_view) const override { return std::nullopt; }
+  std::string token_content(TokenId token) const override { return token_bytes(token); }
+  bool is_special(TokenId token) const override { return token == kFakeEos; }
+  std::optional<TokenId> bos() const override { return std::nullopt; }
+  std::optional<TokenId> eos() const override { return kFakeEos; }
+  const std::string& chat_template() const override { return none_; }
+
+ private:
+  std::string none_;
+};
+
+}  // namespace smartkv

@@ -1,0 +1,75 @@
+// SmolLM2 in f32 against Hugging Face transformers: fixtures made by tests/fixtures/model/make.py.
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cache/policy.h"
+#include "engine/model/llama.h"
+
+namespace smartkv {
+namespace {
+
+class Parity : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const auto weights = Weights::open(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+    const LlamaOptions options{"f32", "auto", 0};
+    pool_ = new ThreadPool(2);
+    model_ = load_llama(*weights, options, *pool_).release();
+    const CacheShape shape = llama_cache_shape(weights->config(), options);
+    policy_ = make_policy({shape, PagePool::create(shape)}, nullptr).release();
+    fixture_ = new nlohmann::json(nlohmann::json::parse(std::ifstream(SMARTKV_FIXTURES "/model/smollm2_f32.json")));
+  }
+  static void TearDownTestSuite() {
+    delete fixture_;
+    delete policy_;
+    delete model_;
+    delete pool_;
+  }
+
+  static inline ThreadPool* pool_;
+  static inline Model* model_;
+  static inline KvCachePolicy* policy_;
+  static inline nlohmann::json* fixture_;
+};
+
+TEST_F(Parity, LogitsAndGreedyTokensEqualTransformers) {
+  std::ifstream file(SMARTKV_FIXTURES "/model/smollm2_f32.bin", std::ios::binary);
+  const int64_t vocab = model_->config().vocab_size, stride = (*fixture_)["stride"];
+  for (const auto& prompt : (*fixture_)["prompts"]) {
+    const std::vector<TokenId> tokens = prompt["tokens"];
+    const int64_t n = static_cast<int64_t>(tokens.size());
+    SCOPED_TRACE("prompt of " + std::to_string(n) + " tokens");
+    const auto cache = policy_->new_sequence();
+    std::vector<float> logits(static_cast<size_t>(n * vocab));
+    for (int64_t start = 0; start < n; start += 300) {
+      const int64_t size = std::min<int64_t>(300, n - start);
+      const SequenceInput input{std::span(tokens).subspan(start, size), cache.get(), size};
+      model_->forward({&input, 1}, logits.data() + start * vocab);
+    }
+    double worst = 0;
+    for (const int64_t position : prompt["positions"].get<std::vector<int64_t>>()) {
+      for (int64_t token = 0; token < vocab; token += stride) {
+        float expected = 0;
+        ASSERT_TRUE(file.read(reinterpret_cast<char*>(&expected), sizeof expected));
+        worst = std::max(worst, std::abs(static_cast<double>(logits[position * vocab + token]) - expected));
+      }
+    }
+    EXPECT_LT(worst, 1e-3);
+
+    std::vector<float> row(logits.end() - vocab, logits.end());
+    std::vector<TokenId> greedy;
+    while (greedy.size() < prompt["greedy"].size()) {
+      greedy.push_back(static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin()));
+      const SequenceInput input{{&greedy.back(), 1}, cache.get(), 1};
+      model_->forward({&input, 1}, row.data());
+    }
+    EXPECT_EQ(greedy, prompt["greedy"].get<std::vector<TokenId>>());
+  }
+}
+
+}  // namespace
+}  // namespace smartkv

@@ -1,0 +1,94 @@
+// Random LLaMA models of a few thousand weights, in memory, so that unit tests take milliseconds.
+#pragma once
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/weights/weights.h"
+
+namespace smartkv {
+
+inline ModelConfig tiny_config() {
+  ModelConfig config;
+  config.name = "tiny";
+  config.hidden_size = 64;
+  config.intermediate_size = 96;
+  config.n_layers = 3;
+  config.n_heads = 4;
+  config.n_kv_heads = 2;
+  config.head_dim = 32;
+  config.vocab_size = 259;
+  config.context_length = 512;
+  config.tie_word_embeddings = true;
+  return config;
+}
+
+// Normal random weights, the same for the same configuration and seed.
+class TinyWeights final : public Weights {
+ public:
+  explicit TinyWeights(ModelConfig config, uint64_t seed = 1) : config_(std::move(config)), random_(seed) {
+    const ModelConfig& c = config_;
+    const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+    add("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}, 1.0f);
+    for (int64_t i = 0; i < c.n_layers; ++i) {
+      const std::string layer = "model.layers." + std::to_string(i) + ".";
+      add(layer + "input_layernorm.weight", {c.hidden_size}, 0.2f, 1.0f);
+      add(layer + "post_attention_layernorm.weight", {c.hidden_size}, 0.2f, 1.0f);
+      add_linear(layer + "self_attn.q_proj", q, c.hidden_size, c.attention_bias);
+      add_linear(layer + "self_attn.k_proj", kv, c.hidden_size, c.attention_bias);
+      add_linear(layer + "self_attn.v_proj", kv, c.hidden_size, c.attention_bias);
+      add_linear(layer + "self_attn.o_proj", c.hidden_size, q, c.attention_bias);
+      add_linear(layer + "mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias);
+      add_linear(layer + "mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias);
+      add_linear(layer + "mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias);
+    }
+    add("model.norm.weight", {c.hidden_size}, 0.2f, 1.0f);
+    if (!c.tie_word_embeddings) add("lm_head.weight", {c.vocab_size, c.hidden_size}, 0.2f);
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  std::string format() const override { return "random"; }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : tensors_) names.push_back(name);
+    return names;
+  }
+  std::optional<TensorView> find(std::string_view name) const override {
+    const auto found = tensors_.find(std::string(name));
+    if (found == tensors_.end()) return std::nullopt;
+    TensorView view;
+    view.name = found->first;
+    view.shape = found->second.shape;
+    view.data = std::as_bytes(std::span(found->second.values));
+    return view;
+  }
+  int64_t file_row(std::string_view, int64_t row) const override { return row; }
+
+ private:
+  struct Tensor {
+    std::vector<int64_t> shape;
+    std::vector<float> values;
+  };
+
+  void add_linear(const std::string& name, int64_t out, int64_t in, bool bias) {
+    add(name + ".weight", {out, in}, 0.3f);
+    if (bias) add(name + ".bias", {out}, 0.3f);
+  }
+  void add(const std::string& name, std::vector<int64_t> shape, float deviation, float mean = 0.0f) {
+    int64_t size = 1;
+    for (const int64_t extent : shape) size *= extent;
+    std::normal_distribution<float> normal(mean, deviation);
+    Tensor& tensor = tensors_[name];
+    tensor.shape = std::move(shape);
+    tensor.values.resize(static_cast<size_t>(size));
+    for (float& value : tensor.values) value = normal(random_);
+  }
+
+  ModelConfig config_;
+  std::mt19937_64 random_;
+  std::map<std::string, Tensor> tensors_;
+};
+
+}  // namespace smartkv

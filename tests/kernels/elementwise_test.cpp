@@ -1,0 +1,108 @@
+#include "kernels/elementwise.h"
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/bf16.h"
+#include "kernels/cpu_level.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv::kernels {
+namespace {
+
+class ElementwiseLevels : public testing::TestWithParam<CpuLevel> {
+ protected:
+  void SetUp() override {
+    if (GetParam() <= detected_cpu_level()) set_cpu_level(GetParam());
+  }
+  void TearDown() override { set_cpu_level(detected_cpu_level()); }
+};
+
+std::vector<float> random_floats(int64_t n, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& value : x) value = normal(random);
+  return x;
+}
+
+TEST_P(ElementwiseLevels, RmsNormEqualsTheDefinition) {
+  ThreadPool pool(2);
+  for (const int64_t n : {1, 15, 16, 576, 1001}) {
+    const int64_t rows = 19;
+    const std::vector<float> x = random_floats(rows * n, 1), weight = random_floats(n, 2);
+    std::vector<float> out(static_cast<size_t>(rows * n));
+    std::vector<uint16_t> rounded(out.size());
+    rms_norm(pool, x.data(), rows, n, weight.data(), 1e-5f, KvType::kF32, out.data());
+    rms_norm(pool, x.data(), rows, n, weight.data(), 1e-5f, KvType::kBf16, rounded.data());
+    for (int64_t r = 0; r < rows; ++r) {
+      double squares = 0;
+      for (int64_t i = 0; i < n; ++i) squares += static_cast<double>(x[r * n + i]) * x[r * n + i];
+      for (int64_t i = 0; i < n; ++i) {
+        const double expected = x[r * n + i] / std::sqrt(squares / static_cast<double>(n) + 1e-5) * weight[i];
+        EXPECT_NEAR(out[r * n + i], expected, 1e-5 * (1 + std::abs(expected)));
+        EXPECT_EQ(rounded[r * n + i], to_bf16(out[r * n + i]));
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseLevels, RopeRotatesHalves) {
+  for (const int64_t dim : {8, 32, 64, 80}) {
+    std::vector<float> x = random_floats(3 * dim, 3);
+    const std::vector<float> before = x, angle = random_floats(dim / 2, 4);
+    std::vector<float> cos, sin;
+    for (const float a : angle) {
+      cos.push_back(std::cos(a));
+      sin.push_back(std::sin(a));
+    }
+    rope(x.data(), 3, dim, cos.data(), sin.data());
+    for (int64_t h = 0; h < 3; ++h) {
+      for (int64_t i = 0; i < dim / 2; ++i) {
+        const float a = before[h * dim + i], b = before[h * dim + i + dim / 2];
+        EXPECT_NEAR(x[h * dim + i], a * cos[i] - b * sin[i], 1e-5);
+        EXPECT_NEAR(x[h * dim + i + dim / 2], b * cos[i] + a * sin[i], 1e-5);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, ElementwiseLevels,
+                         testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni),
+                         [](const auto& row) { return std::string(name(row.param)); });
+
+TEST(KvPages, EverySlotReadsBackWhatWasWritten) {
+  const int64_t heads = 2, dim = 32;
+  for (const KvType type : {KvType::kBf16, KvType::kF32}) {
+    const int64_t half = dim * kPageTokens * (type == KvType::kBf16 ? 2 : 4);
+    std::vector<std::byte> page(static_cast<size_t>(2 * half * heads));
+    std::vector<std::vector<float>> k, v;
+    for (int64_t slot = 0; slot < kPageTokens; ++slot) {
+      k.push_back(random_floats(heads * dim, static_cast<uint64_t>(slot)));
+      v.push_back(random_floats(heads * dim, static_cast<uint64_t>(slot + 1000)));
+      store_kv(type, heads, dim, k.back().data(), v.back().data(), slot, page.data(), page.data() + half, 2 * half);
+    }
+    KvSegment segment;
+    segment.tokens = kPageTokens;
+    segment.k = page.data();
+    segment.v = page.data() + half;
+    segment.head_stride = 2 * half;
+    for (int64_t slot = 0; slot < kPageTokens; ++slot) {
+      for (int64_t h = 0; h < heads; ++h) {
+        std::vector<float> rk(dim), rv(dim);
+        load_kv(type, dim, segment, h, slot, rk.data(), rv.data());
+        for (int64_t d = 0; d < dim; ++d) {
+          const float ek = k[slot][h * dim + d], ev = v[slot][h * dim + d];
+          EXPECT_EQ(rk[d], type == KvType::kBf16 ? from_bf16(to_bf16(ek)) : ek);
+          EXPECT_EQ(rv[d], type == KvType::kBf16 ? from_bf16(to_bf16(ev)) : ev);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace smartkv::kernels

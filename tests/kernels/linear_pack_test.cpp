@@ -1,0 +1,131 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu_level.h"
+#include "kernels/linear.h"
+#include "kernels/linear_half.h"
+
+namespace smartkv::kernels {
+namespace {
+
+std::vector<float> random_floats(int64_t count, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.0f, 0.05f);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+// Root mean square of the difference, relative to that of the weights.
+double relative_error(WeightType type, std::vector<float> rows, int64_t k) {
+  PackedMatrix matrix = make_packed(type, 16, k);
+  pack_lanes(matrix, 0, rows.data());
+  double error = 0, power = 0;
+  std::vector<float> row(static_cast<size_t>(k));
+  for (int64_t n = 0; n < 16; ++n) {
+    unpack_row(matrix, n, row.data());
+    for (int64_t i = 0; i < k; ++i) {
+      const double w = rows[static_cast<size_t>(n * k + i)];
+      error += std::pow(row[static_cast<size_t>(i)] - w, 2);
+      power += w * w;
+    }
+  }
+  return std::sqrt(error / power);
+}
+
+TEST(LinearPackTest, FormatsLoseNoMoreThanTheirBits) {
+  const int64_t k = 1024;
+  const std::vector<float> rows = random_floats(16 * k, 1);
+  EXPECT_EQ(relative_error(WeightType::kF32, rows, k), 0.0);
+  EXPECT_LT(relative_error(WeightType::kBf16, rows, k), 0.002);
+  EXPECT_LT(relative_error(WeightType::kInt8, rows, k), 0.006);
+  for (CpuLevel level : {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni}) {
+    if (level > detected_cpu_level()) {
+      RecordProperty("not_available", std::string(name(level)));
+      continue;
+    }
+    set_cpu_level(level);
+    EXPECT_LT(relative_error(WeightType::kInt4, rows, k), 0.072) << name(level);
+  }
+  set_cpu_level(detected_cpu_level());
+}
+
+TEST(LinearPackTest, Int4OnItsOwnGridIsExact) {
+  std::vector<float> rows(16 * 32);
+  for (int64_t lane = 0; lane < 16; ++lane) {
+    for (int64_t k = 0; k < 32; ++k) rows[static_cast<size_t>(lane * 32 + k)] = 0.25f * static_cast<float>(k % 16) - 1;
+  }
+  EXPECT_EQ(relative_error(WeightType::kInt4, rows, 32), 0.0);
+}
+
+TEST(LinearPackTest, ConstantAndZeroGroupsStayWhatTheyAre) {
+  std::vector<float> rows(16 * 32, 0.5f);
+  EXPECT_EQ(relative_error(WeightType::kInt4, rows, 32), 0.0);
+  EXPECT_LT(relative_error(WeightType::kInt8, rows, 32), 0.0005);
+  for (const WeightType type : {WeightType::kInt4, WeightType::kInt8}) {
+    PackedMatrix matrix = make_packed(type, 16, 32);
+    const std::vector<float> zeros(16 * 32);
+    pack_lanes(matrix, 0, zeros.data());
+    std::vector<float> row(32, 1.0f);
+    unpack_row(matrix, 5, row.data());
+    for (const float value : row) EXPECT_EQ(value, 0.0f);
+  }
+}
+
+TEST(LinearPackTest, KeepsIntegerBlocksOfGgufWithoutLoss) {
+  std::mt19937 generator(5);
+  for (const WeightType type : {WeightType::kInt4, WeightType::kInt8}) {
+    const uint32_t levels = type == WeightType::kInt4 ? 16 : 256;
+    PackedMatrix matrix = make_packed(type, 33, 96);
+    const float scale = half_to_float(0x2a67);  // about 0.05, any half
+    const float minimum = -static_cast<float>(levels / 2) * scale;
+    for (int64_t row = 0; row < 33; ++row) {
+      std::vector<uint8_t> q(96);
+      for (uint8_t& level : q) level = static_cast<uint8_t>(generator() % levels);
+      for (int64_t k_group = 0; k_group < 3; ++k_group) {
+        pack_group(matrix, row / 16, k_group, row % 16, q.data() + 32 * k_group, scale, minimum);
+      }
+      std::vector<float> unpacked(96);
+      unpack_row(matrix, row, unpacked.data());
+      for (size_t i = 0; i < q.size(); ++i) {
+        ASSERT_NEAR(unpacked[i], scale * (static_cast<float>(q[i]) - static_cast<float>(levels / 2)), 1e-6)
+            << name(type) << " row " << row << " input " << i;
+      }
+    }
+  }
+}
+
+TEST(LinearPackTest, RefusesWhatDoesNotFit) {
+  EXPECT_THROW(make_packed(WeightType::kBf16, 16, 3), std::invalid_argument);
+  EXPECT_THROW(make_packed(WeightType::kInt8, 16, 48), std::invalid_argument);
+  EXPECT_THROW(make_packed(WeightType::kInt4, 0, 32), std::invalid_argument);
+  const std::vector<uint8_t> q(32, 16);
+  PackedMatrix int4 = make_packed(WeightType::kInt4, 16, 32);
+  EXPECT_THROW(pack_group(int4, 0, 0, 0, q.data(), 1.0f, 0.0f), std::invalid_argument);  // a level beyond 15
+  PackedMatrix int8 = make_packed(WeightType::kInt8, 16, 32);
+  EXPECT_THROW(pack_group(int8, 0, 0, 0, q.data(), 1.0f, -70000.0f), std::invalid_argument);
+  PackedMatrix bf16 = make_packed(WeightType::kBf16, 16, 32);
+  EXPECT_THROW(pack_group(bf16, 0, 0, 0, q.data(), 1.0f, 0.0f), std::invalid_argument);
+}
+
+TEST(LinearPackTest, EveryHalfSurvivesTheWayToFloatAndBack) {
+  for (uint32_t half = 0; half < 0x10000; ++half) {
+    const auto bits = static_cast<uint16_t>(half);
+    if ((bits & 0x7c00u) == 0x7c00u) continue;  // infinities saturate, NaN may change its payload
+    ASSERT_EQ(float_to_half(half_to_float(bits)), bits);
+  }
+  EXPECT_EQ(half_to_float(0x3555), 0.333251953125f);
+  EXPECT_EQ(half_to_float(0x0001), std::ldexp(1.0f, -24));
+  EXPECT_EQ(float_to_half(1.0f + std::ldexp(1.0f, -11)), 0x3c00);      // a tie goes to even
+  EXPECT_EQ(float_to_half(1.0f + 3 * std::ldexp(1.0f, -11)), 0x3c02);
+  EXPECT_EQ(float_to_half(1e6f), 0x7bff);
+}
+
+}  // namespace
+}  // namespace smartkv::kernels

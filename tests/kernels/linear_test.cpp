@@ -1,0 +1,275 @@
+// Every instruction set against a product in double precision over the weights as stored.
+#include "kernels/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu_level.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv::kernels {
+namespace {
+
+constexpr float kSentinel = 12345.0f;
+
+uint16_t to_bf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+float from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+std::vector<float> random_floats(int64_t count, uint32_t seed, float deviation = 1.0f) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.0f, deviation);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = normal(generator);
+  return values;
+}
+
+PackedMatrix random_matrix(WeightType type, int64_t n, int64_t k, uint32_t seed) {
+  PackedMatrix matrix = make_packed(type, n, k);
+  for (int64_t group = 0; group * 16 < n; ++group) {
+    std::vector<float> rows = random_floats(16 * k, seed + static_cast<uint32_t>(group), 0.1f);
+    const int64_t used = std::min<int64_t>(16, n - group * 16);
+    std::fill(rows.begin() + used * k, rows.end(), 0.0f);
+    pack_lanes(matrix, group, rows.data());
+  }
+  return matrix;
+}
+
+// The inputs of one product in the type that the weights ask for, with a gap after each row.
+struct Input {
+  Input(WeightType type, int64_t rows, int64_t k, uint32_t seed) : stride(k + 8), values(random_floats(rows * stride, seed)) {
+    bf16.resize(values.size());
+    for (size_t i = 0; i < values.size(); ++i) bf16[i] = to_bf16(values[i]);
+    if (type != WeightType::kF32) {
+      for (size_t i = 0; i < values.size(); ++i) values[i] = from_bf16(bf16[i]);
+    }
+    view.x = type == WeightType::kF32 ? static_cast<const void*>(values.data()) : bf16.data();
+    view.rows = rows;
+    view.x_stride = stride;
+  }
+
+  LinearInput row(int64_t i) const {
+    const size_t size = view.x == static_cast<const void*>(values.data()) ? sizeof(float) : sizeof(uint16_t);
+    LinearInput one = view;
+    one.x = static_cast<const std::byte*>(view.x) + static_cast<size_t>(i * stride) * size;
+    one.rows = 1;
+    return one;
+  }
+
+  int64_t stride;
+  std::vector<float> values;
+  std::vector<uint16_t> bf16;
+  LinearInput view;
+};
+
+// x as the integer types see it: rounded to 127 steps per group of 32.
+std::vector<double> seen_by(WeightType type, const float* x, int64_t k) {
+  std::vector<double> seen(x, x + k);
+  if (type == WeightType::kF32 || type == WeightType::kBf16) return seen;
+  for (int64_t begin = 0; begin < k; begin += 32) {
+    float largest = 0;
+    for (int64_t i = begin; i < begin + 32; ++i) largest = std::max(largest, std::fabs(x[i]));
+    const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+    for (int64_t i = begin; i < begin + 32; ++i) {
+      seen[static_cast<size_t>(i)] = static_cast<double>(std::nearbyint(x[i] * inverse)) * (largest / 127.0f);
+    }
+  }
+  return seen;
+}
+
+// [rows, N] and, beside each value, the sum of magnitudes, to which rounding errors are proportional.
+struct Reference {
+  std::vector<double> y, magnitude;
+};
+
+Reference reference(const PackedMatrix& matrix, const Input& input) {
+  const int64_t k = matrix.in_features;
+  Reference result;
+  std::vector<float> w(static_cast<size_t>(matrix.out_features * k));
+  for (int64_t n = 0; n < matrix.out_features; ++n) unpack_row(matrix, n, w.data() + n * k);
+  for (int64_t row = 0; row < input.view.rows; ++row) {
+    const std::vector<double> x = seen_by(matrix.type, input.values.data() + row * input.stride, k);
+    for (int64_t n = 0; n < matrix.out_features; ++n) {
+      double sum = 0, magnitude = 0;
+      for (int64_t i = 0; i < k; ++i) {
+        const double product = x[static_cast<size_t>(i)] * w[static_cast<size_t>(n * k + i)];
+        sum += product;
+        magnitude += std::fabs(product);
+      }
+      result.y.push_back(sum);
+      result.magnitude.push_back(magnitude);
+    }
+  }
+  return result;
+}
+
+struct Case {
+  CpuLevel level;
+  WeightType type;
+};
+
+class LinearTest : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (GetParam().level > detected_cpu_level()) {
+      RecordProperty("not_available", std::string(name(GetParam().level)));
+      available_ = false;
+      return;
+    }
+    set_cpu_level(GetParam().level);
+  }
+  void TearDown() override { set_cpu_level(detected_cpu_level()); }
+
+  std::vector<float> run(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& input,
+                         const float* bias = nullptr) {
+    const int64_t stride = matrix.out_features + 3;
+    std::vector<float> out(static_cast<size_t>(input.rows * stride), kSentinel);
+    linear(pool, matrix, input, {.out = out.data(), .stride = stride, .epilogue = Epilogue::kStore, .bias = bias},
+           scratch_);
+    return out;
+  }
+
+  bool available_ = true;
+  LinearScratch scratch_;
+};
+
+TEST_P(LinearTest, MatchesReferenceOverOddShapes) {
+  if (!available_) return;
+  const WeightType type = GetParam().type;
+  ThreadPool pool(2);
+  const int64_t unit = type == WeightType::kF32 ? 1 : type == WeightType::kBf16 ? 2 : 32;
+  for (const int64_t n : {1, 15, 16, 17, 48, 80, 131}) {
+    for (const int64_t k : {unit, 3 * unit, int64_t{96}, int64_t{160}}) {
+      const PackedMatrix matrix = random_matrix(type, n, k, 7);
+      for (const int64_t rows : {1, 2, 3, 5, 7, 9, 14, 15, 29}) {
+        const Input input(type, rows, k, 11);
+        const std::vector<float> out = run(pool, matrix, input.view);
+        const Reference expected = reference(matrix, input);
+        for (int64_t row = 0; row < rows; ++row) {
+          for (int64_t i = 0; i < n; ++i) {
+            const auto at = static_cast<size_t>(row * n + i);
+            ASSERT_NEAR(out[static_cast<size_t>(row * (n + 3) + i)], expected.y[at],
+                        1e-6 * expected.magnitude[at] * std::sqrt(static_cast<double>(k)) + 1e-6)
+                << "n " << n << " k " << k << " rows " << rows << " at " << row << ", " << i;
+          }
+          for (int64_t i = n; i < n + 3; ++i) ASSERT_EQ(out[static_cast<size_t>(row * (n + 3) + i)], kSentinel);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, RowIsTheSameBitsInAnyBatchAndAnyNumberOfThreads) {
+  if (!available_) return;
+  const WeightType type = GetParam().type;
+  const bool reference_level = GetParam().level == CpuLevel::kScalar;
+  ThreadPool one(1), three(3);
+  const int64_t n = 208, k = 320;
+  const PackedMatrix matrix = random_matrix(type, n, k, 3);
+  const int64_t most = reference_level ? 130 : 512;
+  const Input input(type, most, k, 5);
+  const int64_t stride = n + 3;
+  std::vector<float> alone;
+  for (int64_t row = 0; row < most; ++row) {
+    const std::vector<float> out = run(one, matrix, input.row(row));
+    alone.insert(alone.end(), out.begin(), out.end());
+  }
+  std::vector<int64_t> batches = {most};
+  for (int64_t rows = 1; rows <= 40; ++rows) batches.push_back(rows);
+  for (const int64_t rows : batches) {
+    LinearInput view = input.view;
+    view.rows = rows;
+    for (ThreadPool* pool : {&one, &three}) {
+      const std::vector<float> out = run(*pool, matrix, view);
+      ASSERT_EQ(std::memcmp(out.data(), alone.data(), static_cast<size_t>(rows * stride) * sizeof(float)), 0)
+          << rows << " rows on " << pool->size() << " threads";
+    }
+  }
+}
+
+TEST_P(LinearTest, AddsBiasAndResidual) {
+  if (!available_) return;
+  ThreadPool pool(2);
+  const int64_t n = 45, k = 64, rows = 6;
+  const PackedMatrix matrix = random_matrix(GetParam().type, n, k, 21);
+  const Input input(GetParam().type, rows, k, 22);
+  const std::vector<float> bias = random_floats(n, 23);
+  const std::vector<float> plain = run(pool, matrix, input.view);
+  const std::vector<float> biased = run(pool, matrix, input.view, bias.data());
+  const std::vector<float> residual = random_floats(rows * n, 24);
+  std::vector<float> out = residual;
+  linear(pool, matrix, input.view, {.out = out.data(), .stride = n, .epilogue = Epilogue::kAdd, .bias = bias.data()},
+         scratch_);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < n; ++i) {
+      const float y = plain[static_cast<size_t>(row * (n + 3) + i)] + bias[static_cast<size_t>(i)];
+      ASSERT_EQ(biased[static_cast<size_t>(row * (n + 3) + i)], y);
+      const auto at = static_cast<size_t>(row * n + i);
+      ASSERT_EQ(out[at], residual[at] + y);
+    }
+  }
+}
+
+TEST_P(LinearTest, SwiGluOfInterleavedGateAndUp) {
+  if (!available_) return;
+  const WeightType type = GetParam().type;
+  ThreadPool pool(2);
+  const int64_t n = 160, k = 64;
+  // Inputs large enough for gates far out on both sides.
+  const PackedMatrix matrix = random_matrix(type, n, k, 31);
+  for (const int64_t rows : {1, 4, 8, 13, 16, 31}) {
+    Input input(type, rows, k, 32);
+    for (size_t i = 0; i < input.values.size(); ++i) {
+      input.bf16[i] = to_bf16(input.values[i] * 64);
+      input.values[i] *= 64;
+    }
+    const std::vector<float> y = run(pool, matrix, input.view);
+    std::vector<float> out(static_cast<size_t>(rows * n / 2));
+    std::vector<uint16_t> out_bf16(out.size());
+    void* target = type == WeightType::kF32 ? static_cast<void*>(out.data()) : out_bf16.data();
+    linear(pool, matrix, input.view,
+           {.out = target, .stride = n / 2, .epilogue = Epilogue::kSwiGlu, .bias = nullptr}, scratch_);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < n / 2; ++i) {
+        const double gate = y[static_cast<size_t>(row * (n + 3) + i / 16 * 32 + i % 16)];
+        const double up = y[static_cast<size_t>(row * (n + 3) + i / 16 * 32 + 16 + i % 16)];
+        const double expected = gate / (1 + std::exp(-gate)) * up;
+        const auto at = static_cast<size_t>(row * n / 2 + i);
+        if (type == WeightType::kF32) {
+          ASSERT_NEAR(out[at], expected, 1e-6 * std::fabs(expected) + 1e-30) << "gate " << gate;
+        } else {
+          // Half a unit in the last of bf16's 8 bits.
+          ASSERT_NEAR(from_bf16(out_bf16[at]), expected, 0.00392 * std::fabs(expected) + 1e-30) << "gate " << gate;
+        }
+      }
+    }
+  }
+}
+
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  return std::string(name(info.param.level)) + "_" + std::string(name(info.param.type));
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (CpuLevel level : {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni}) {
+    for (WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+      cases.push_back({level, type});
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, LinearTest, ::testing::ValuesIn(all_cases()), case_name);
+
+}  // namespace
+}  // namespace smartkv::kernels

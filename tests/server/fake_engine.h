@@ -1,0 +1,90 @@
+// An engine without a model: answers follow a script, at the pace that the test sets. Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace smartkv::testing {
+
+// Token i < 256 is byte i; then "<s>", "</s>" and "<|im_end|>".
+class ByteTokenizer final : public Tokenizer {
+ public:
+  static constexpr TokenId kBos = 256, kEos = 257, kImEnd = 258;
+
+  std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {}) const override;
+  std::string decode(std::span<const TokenId> tokens, bool skip_special = true) const override;
+  std::string token_bytes(TokenId token) const override;
+  int64_t vocab_size() const override { return 259; }
+  std::optional<TokenId> token_id(std::string_view content) const override;
+  std::string token_content(TokenId token) const override { return token_bytes(token); }
+  bool is_special(TokenId token) const override { return token >= kBos; }
+  std::optional<TokenId> bos() const override { return kBos; }
+  std::optional<TokenId> eos() const override { return kEos; }
+  const std::string& chat_template() const override { return template_; }
+
+  bool adds_bos = false;
+
+ private:
+  std::string template_;
+};
+
+class FakeEngine final : public Engine {
+ public:
+  FakeEngine();
+
+  // What the next requests answer: one event per piece and choice, the last one with `finish`. A piece's tokens are
+  // its bytes; with logprobs each token scores -0.5.
+  void set_answer(std::vector<std::string> pieces, FinishReason finish = FinishReason::kStop);
+  void set_submit_error(std::optional<RequestError> error);
+  // Streams stop after this many events each until release(); negative: never.
+  void hold_after(int64_t events);
+  void release() { hold_after(-1); }
+  void set_context_length(int64_t n) { context_length_ = n; }
+  void remove_chat_template() { template_.reset(); }
+
+  std::vector<GenerationRequest> submitted() const;
+  int64_t live_streams() const;
+  bool wait_for_live_streams(int64_t n) const;  // false after 10 s
+
+  std::unique_ptr<GenerationStream> submit(GenerationRequest request) override;
+  void validate(const GenerationRequest& request) const override;
+  const Tokenizer& tokenizer() const override { return tokenizer_; }
+  const ChatTemplate* chat_template() const override { return template_.get(); }
+  const ModelConfig& config() const override { return config_; }
+  int64_t context_length() const override { return context_length_; }
+  nlohmann::ordered_json describe() const override { return {{"dtype", "f32"}}; }
+  EngineStats stats() const override;
+  void drain() override;
+  void stop() override;
+  bool draining() const override;
+
+  ByteTokenizer tokenizer_;
+
+ private:
+  class Stream;
+  struct State {  // outlives the engine's streams
+    mutable std::mutex mutex;
+    mutable std::condition_variable changed;
+    int64_t hold = -1;
+    int64_t live = 0;
+    bool draining = false, stopped = false;
+  };
+
+  ModelConfig config_;
+  std::unique_ptr<ChatTemplate> template_;
+  int64_t context_length_ = 1000;
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::vector<std::string> pieces_ = {"Pa", "ris", "."};
+  FinishReason finish_ = FinishReason::kStop;
+  std::optional<RequestError> submit_error_;
+  std::vector<GenerationRequest> submitted_;
+};
+
+}  // namespace smartkv::testing

@@ -1,0 +1,212 @@
+// Connections, refusals, clients that go away, draining: over real sockets.
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "tests/server/test_server.h"
+
+namespace smartkv::testing {
+namespace {
+
+const std::string kStream = R"({"messages": [{"role": "user", "content": "hi"}], "stream": true})";
+const std::string kWhole = R"({"messages": [{"role": "user", "content": "hi"}]})";
+
+void expect_error(const httplib::Result& result, int status, const std::string& code) {
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->status, status) << result->body;
+  const Json error = Json::parse(result->body).at("error");
+  EXPECT_EQ(error.size(), 4u);
+  EXPECT_EQ(error["code"], code.empty() ? Json(nullptr) : Json(code));
+  EXPECT_TRUE(error["message"].is_string() && error["type"].is_string() && error.contains("param"));
+}
+
+TEST(HttpTest, UnknownRoutesAndWrongMethods) {
+  TestServer server;
+  auto client = server.client();
+  expect_error(client.Get("/v2"), 404, "unknown_url");
+  expect_error(client.Get("/v1/models/"), 404, "unknown_url");
+  expect_error(client.Post("/nothing", "{}", "application/json"), 404, "unknown_url");
+  const auto wrong = client.Get("/v1/completions");
+  expect_error(wrong, 405, "method_not_allowed");
+  EXPECT_EQ(wrong->get_header_value("Allow"), "POST");
+  expect_error(client.Delete("/v1/models/fake"), 405, "method_not_allowed");
+  expect_error(client.Put("/v1/completions", "{}", "application/json"), 405, "method_not_allowed");
+  EXPECT_EQ(client.Head("/health")->status, 200);
+}
+
+TEST(HttpTest, MalformedRequests) {
+  TestServer server;
+  for (const char* request : {"nonsense\r\n\r\n", "GET /health HTTP/9.9\r\n\r\n", "GET\r\n\r\n"}) {
+    RawConnection connection(server.port);
+    connection.send(request);
+    EXPECT_TRUE(connection.read_all().starts_with("HTTP/1.1 400")) << request;
+  }
+  RawConnection length(server.port);
+  length.send("POST /tokenize HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n");
+  EXPECT_TRUE(length.read_all().starts_with("HTTP/1.1 413"));
+}
+
+TEST(HttpTest, ErrorsBeforeTheStreamHaveTheirStatus) {
+  TestServer server;
+  expect_error(server.post("/v1/chat/completions", R"({"messages": [], "stream": true})"), 400, "");
+  server.engine.set_context_length(5);
+  expect_error(server.post("/v1/chat/completions", kStream), 400, "context_length_exceeded");
+  server.engine.set_context_length(1000);
+  server.engine.set_submit_error(RequestError(RequestError::Kind::kOverloaded, "", "full", 7));
+  const auto busy = server.post("/v1/chat/completions", kStream);
+  expect_error(busy, 429, "rate_limit_exceeded");
+  EXPECT_EQ(busy->get_header_value("Retry-After"), "7");
+  server.engine.set_submit_error(RequestError(RequestError::Kind::kTooLarge, "prompt", "never fits"));
+  expect_error(server.post("/v1/chat/completions", kWhole), 413, "request_too_large");
+  server.engine.set_submit_error(RequestError(RequestError::Kind::kInvalid, "kv_cache", "unknown policy"));
+  EXPECT_EQ(Json::parse(server.post("/v1/chat/completions", kWhole)->body)["error"]["param"], "kv_cache");
+}
+
+TEST(HttpTest, ApiKey) {
+  TestServer server({.api_key = "secret"});
+  auto client = server.client();
+  EXPECT_EQ(client.Get("/health")->status, 200);
+  const auto missing = client.Get("/v1/models");
+  expect_error(missing, 401, "invalid_api_key");
+  EXPECT_EQ(missing->get_header_value("WWW-Authenticate"), "Bearer");
+  for (const char* wrong : {"Bearer secre", "Bearer secrets", "Bearer ", "secret", "Basic secret"}) {
+    expect_error(client.Get("/v1/models", {{"Authorization", wrong}}), 401, "invalid_api_key");
+  }
+  EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "Bearer secret"}})->status, 200);
+}
+
+TEST(HttpTest, BodyLimits) {
+  TestServer server({.max_body_bytes = 100});
+  expect_error(server.post("/v1/completions", std::string(101, ' ')), 413, "request_too_large");
+  EXPECT_EQ(server.post("/v1/completions", R"({"prompt": "a"})")->status, 200);
+  expect_error(server.client().Post("/v1/completions", "a=b", "application/x-www-form-urlencoded"), 415, "");
+
+  RawConnection chunked(server.port);  // no length announced: cut off as it comes
+  chunked.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  const std::string chunk = "10000\r\n" + std::string(0x10000, ' ') + "\r\n";
+  for (int i = 0; i < 20; ++i) chunked.send(chunk);
+  EXPECT_TRUE(chunked.read_all().starts_with("HTTP/1.1 413"));
+}
+
+TEST(HttpTest, CorsOnlyWhenAskedFor) {
+  TestServer closed, open({.cors_origin = "https://example.org"});
+  EXPECT_FALSE(closed.client().Get("/health")->has_header("Access-Control-Allow-Origin"));
+  EXPECT_EQ(closed.client().Options("/v1/models")->status, 405);
+  EXPECT_EQ(open.client().Get("/health")->get_header_value("Access-Control-Allow-Origin"), "https://example.org");
+  const auto preflight = open.client().Options("/v1/chat/completions");
+  EXPECT_EQ(preflight->status, 204);
+  EXPECT_EQ(preflight->get_header_value("Access-Control-Allow-Methods"), "POST");
+}
+
+TEST(HttpTest, ConnectionsAreKept) {
+  TestServer server;
+  RawConnection connection(server.port);
+  for (int i = 0; i < 20; ++i) {
+    connection.send(post_text("/tokenize", R"({"prompt": "a"})"));
+    EXPECT_NE(connection.read_until("}").find("[97]"), std::string::npos);
+  }
+  connection.send(post_text("/tokenize", R"({"prompt": "b"})") + "GET /health HTTP/1.1\r\nConnection: close\r\n\r\n");
+  const std::string both = connection.read_all();
+  EXPECT_NE(both.find("[98]"), both.npos);
+  EXPECT_NE(both.find("\"ok\""), both.npos);
+}
+
+TEST(HttpTest, LeavingAStreamCancelsIt) {
+  TestServer server;
+  server.engine.hold_after(1);
+  RawConnection connection(server.port);
+  connection.send(post_text("/v1/chat/completions", kStream));
+  connection.read_until("Pa");
+  EXPECT_EQ(server.engine.live_streams(), 1);
+  connection.close();
+  EXPECT_TRUE(server.engine.wait_for_live_streams(0));
+}
+
+TEST(HttpTest, LeavingAWholeAnswerCancelsIt) {
+  TestServer server;
+  server.engine.hold_after(0);
+  RawConnection connection(server.port);
+  connection.send(post_text("/v1/chat/completions", kWhole));
+  ASSERT_TRUE(server.engine.wait_for_live_streams(1));
+  connection.close();
+  EXPECT_TRUE(server.engine.wait_for_live_streams(0));
+  server.server.wait_until_idle();
+}
+
+TEST(HttpTest, RefusedBatchesLeaveNothingBehind) {
+  TestServer server;
+  server.engine.hold_after(0);
+  RawConnection connection(server.port);
+  connection.send(post_text("/v1/completions", R"({"prompt": ["a", "b", "c"], "stream": true})"));
+  ASSERT_TRUE(server.engine.wait_for_live_streams(3));
+  connection.close();
+  EXPECT_TRUE(server.engine.wait_for_live_streams(0));
+}
+
+TEST(HttpTest, ManyStreamsAtOnce) {
+  TestServer server;
+  server.engine.hold_after(1);
+  std::vector<std::future<httplib::Result>> results;
+  for (int i = 0; i < 16; ++i) {
+    results.push_back(std::async(std::launch::async, [&] { return server.post("/v1/chat/completions", kStream); }));
+  }
+  ASSERT_TRUE(server.engine.wait_for_live_streams(16));
+  EXPECT_EQ(server.client().Get("/health")->status, 200);
+  server.engine.release();
+  for (auto& result : results) EXPECT_TRUE(result.get()->body.ends_with("data: [DONE]\n\n"));
+}
+
+TEST(HttpTest, DrainingFinishesWhatRuns) {
+  TestServer server;
+  server.engine.hold_after(1);
+  auto running = std::async(std::launch::async, [&] { return server.post("/v1/chat/completions", kStream); });
+  ASSERT_TRUE(server.engine.wait_for_live_streams(1));
+  server.server.begin_drain();
+  expect_error(server.post("/v1/chat/completions", kWhole), 503, "draining");
+  const auto health = server.client().Get("/health");
+  EXPECT_EQ(health->status, 503);
+  EXPECT_EQ(Json::parse(health->body)["status"], "draining");
+  EXPECT_EQ(server.client().Get("/metrics")->status, 200);
+  server.engine.release();
+  server.engine.drain();
+  server.server.wait_until_idle();
+  EXPECT_TRUE(running.get()->body.ends_with("data: [DONE]\n\n"));
+  server.server.stop();
+}
+
+TEST(HttpTest, StoppingTellsStreamsAndCutsThem) {
+  TestServer server;
+  server.engine.hold_after(1);
+  RawConnection stream(server.port), idle(server.port);
+  stream.send(post_text("/v1/chat/completions", kStream));
+  stream.read_until("Pa");
+  server.engine.stop();
+  const std::string rest = stream.read_until("[DONE]");
+  EXPECT_NE(rest.find("\"error\""), rest.npos);
+  EXPECT_EQ(rest.find("abort"), rest.npos);
+  server.server.stop();
+  EXPECT_EQ(idle.read_all(), "");
+}
+
+TEST(HttpTest, ExceptionsBecomeErrors) {
+  http::RequestCounter counter;
+  http::HttpServer server({.port = 0, .http_threads = 2},
+                          {{.method = "GET",
+                            .path = "/throws",
+                            .handler = [](const auto&, auto&) { throw std::runtime_error("broken"); }},
+                           {.method = "GET", .path = "/int", .handler = [](const auto&, auto&) { throw 3; }}},
+                          &counter);
+  const int port = server.start();
+  expect_error(httplib::Client("127.0.0.1", port).Get("/throws"), 500, "");
+  expect_error(httplib::Client("127.0.0.1", port).Get("/int"), 500, "");
+}
+
+TEST(HttpTest, TheSamePortTwiceIsAnError) {
+  TestServer server;
+  http::RequestCounter counter;
+  http::HttpServer second({.port = server.port, .http_threads = 1}, {}, &counter);
+  EXPECT_THROW(second.start(), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace smartkv::testing

@@ -1,0 +1,45 @@
+// The layers' rule: server -> engine -> cache -> kernels, and who may include LibTorch and spdlog.
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace smartkv {
+namespace {
+
+int level(const std::string& path) {
+  const std::string top = path.substr(0, path.find('/'));
+  return top == "kernels" ? 0 : top == "cache" ? 1 : top == "engine" ? 2 : top == "server" ? 3 : -1;
+}
+
+TEST(Layers, IncludesPointDownwards) {
+  const std::filesystem::path root = SMARTKV_SOURCE;
+  const std::regex include(R"(^\s*#include\s*([<"])([^>"]+)[>"])");
+  int64_t seen = 0;
+  for (const char* layer : {"kernels", "cache", "engine", "server"}) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root / layer)) {
+      const std::string extension = entry.path().extension();
+      if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh") continue;
+      const std::string path = std::filesystem::relative(entry.path(), root);
+      std::ifstream file(entry.path());
+      for (std::string line; std::getline(file, line);) {
+        std::smatch match;
+        if (!std::regex_search(line, match, include)) continue;
+        ++seen;
+        const std::string target = match[2];
+        if (match[1] == "\"") EXPECT_LE(level(target), level(path)) << path << " includes " << target;
+        if (target.starts_with("torch/") || target.starts_with("ATen/") || target.starts_with("c10/")) {
+          EXPECT_TRUE(path.starts_with("engine/torch/")) << path << " includes " << target;
+        }
+        if (target.starts_with("spdlog/")) EXPECT_EQ(path, "engine/log.cpp") << path << " includes " << target;
+        if (target == "engine/torch/torch_llama.h") EXPECT_TRUE(path.starts_with("engine/torch/")) << path;
+      }
+    }
+  }
+  EXPECT_GT(seen, 100);
+}
+
+}  // namespace
+}  // namespace smartkv

@@ -1,0 +1,121 @@
+#include "server/commands/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace smartkv {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string error_of(const std::string& text) {
+  ServerOptions options;
+  try {
+    read_config(text, "test.json", &options);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(OptionsTest, ReadsEveryKindFromAConfigFile) {
+  ServerOptions options;
+  read_config(R"({
+    // a comment
+    "model": "m.gguf", "port": 0, "kv_cache_bytes": "2GiB", "max_body_bytes": 1000, "served_model_name": ["a", "b"],
+    "kv_cache": {"policy": "window", "tokens": 64}, "speculative": "ngram", "dtype": "f32" /* another */
+  })",
+              "test.json", &options);
+  EXPECT_EQ(options.engine.model, "m.gguf");
+  EXPECT_EQ(options.http.port, 0);
+  EXPECT_EQ(options.engine.kv_cache_bytes, int64_t{2} << 30);
+  EXPECT_EQ(options.http.max_body_bytes, 1000);
+  EXPECT_EQ(options.served_model_name, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(options.engine.kv_cache["tokens"], 64);
+  EXPECT_EQ(options.engine.speculative, "ngram");
+  EXPECT_EQ(options.engine.dtype, "f32");
+}
+
+TEST(OptionsTest, NamesTheFileTheOptionAndWhatWasFound) {
+  EXPECT_THAT(error_of(R"({"max_sequence": 3})"),
+              AllOf(HasSubstr("test.json"), HasSubstr("\"max_sequence\""), HasSubstr("\"max_sequences\"")));
+  EXPECT_THAT(error_of(R"({"port": "80"})"), AllOf(HasSubstr("port"), HasSubstr("from 0 to 65535"), HasSubstr("\"80\"")));
+  EXPECT_THAT(error_of(R"({"port": 65536})"), HasSubstr("65536"));
+  EXPECT_THAT(error_of(R"({"port": 18446744073709551615})"), HasSubstr("port"));
+  EXPECT_THAT(error_of(R"({"port": 1.5})"), HasSubstr("port"));
+  EXPECT_THAT(error_of(R"({"dtype": "fp8"})"), AllOf(HasSubstr("auto bf16 f32"), HasSubstr("fp8")));
+  EXPECT_THAT(error_of(R"({"model": 3})"), HasSubstr("a string"));
+  EXPECT_THAT(error_of(R"({"kv_cache": 3})"), HasSubstr("kv_cache"));
+  EXPECT_THAT(error_of(R"({"kv_cache_bytes": "2 bananas"})"), HasSubstr("2GiB"));
+  EXPECT_THAT(error_of(R"({"served_model_name": [""]})"), HasSubstr("served_model_name"));
+  EXPECT_THAT(error_of(R"({"port": 1, "port": 2})"), HasSubstr("duplicate key"));
+  EXPECT_THAT(error_of("[]"), HasSubstr("object"));
+  EXPECT_THAT(error_of("{\n  \"port\": }"), HasSubstr("line 2"));
+  EXPECT_THAT(error_of(""), HasSubstr("test.json"));
+}
+
+TEST(OptionsTest, ReadsTextOfTheCommandLine) {
+  ServerOptions options;
+  const auto set = [&](const std::string& name, const std::string& text) {
+    for (const Option& option : option_table()) {
+      if (option.name == name) set_option_text(option, text, "command line", &options);
+    }
+  };
+  set("max_sequences", "4");
+  set("kv_cache", R"({"policy": "full"})");
+  set("served_model_name", "a,b");
+  set("max_body_bytes", "1MiB");
+  set("api_key", "123");
+  EXPECT_EQ(options.engine.max_sequences, 4);
+  EXPECT_EQ(options.engine.kv_cache["policy"], "full");
+  EXPECT_EQ(options.served_model_name.size(), 2u);
+  EXPECT_EQ(options.http.max_body_bytes, 1 << 20);
+  EXPECT_EQ(options.http.api_key, "123");
+  EXPECT_THROW(set("max_sequences", "4x"), ConfigError);
+  EXPECT_THROW(set("kv_cache", "{"), ConfigError);
+}
+
+TEST(OptionsTest, ParsesSizes) {
+  EXPECT_EQ(parse_bytes("512"), 512);
+  EXPECT_EQ(parse_bytes("1.5GiB"), 3 * (int64_t{1} << 29));
+  EXPECT_EQ(parse_bytes("2 MB"), 2'000'000);
+  for (const char* bad : {"", "GiB", "-1", "1e3", "1gib", "9999999999TiB", "1GiB "}) {
+    EXPECT_THROW(parse_bytes(bad), std::invalid_argument) << bad;
+  }
+}
+
+TEST(OptionsTest, PrintedConfigReadsBack) {
+  ServerOptions options, again;
+  options.engine.model = "x";
+  options.engine.max_queue = 9;
+  options.http.api_key = "secret";
+  const std::string text = config_text(options);
+  read_config(text, "printed", &again);
+  EXPECT_EQ(again.engine.max_queue, 9);
+  EXPECT_EQ(text.find("secret"), std::string::npos);
+}
+
+TEST(OptionsTest, ShippedConfigsAreValid) {
+  for (const auto& file : std::filesystem::directory_iterator(std::filesystem::path(SMARTKV_SOURCE) / "configs")) {
+    ServerOptions options;
+    EXPECT_NO_THROW(read_config_file(file.path(), &options)) << file.path();
+  }
+}
+
+TEST(OptionsTest, SurvivesMutatedConfigs) {
+  ServerOptions defaults;
+  const std::string seed = config_text(defaults);
+  std::mt19937 random(2);
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = seed;
+    for (int k = 0; k < 3; ++k) text[random() % text.size()] = static_cast<char>(random());
+    text.erase(random() % text.size(), random() % 5);
+    error_of(text);  // anything but ConfigError fails the test
+  }
+}
+
+}  // namespace
+}  // namespace smartkv

@@ -1,0 +1,69 @@
+// A server on a free port of the loopback interface, over a FakeEngine.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <httplib.h>
+
+#include "server/http/routes.h"
+#include "tests/server/fake_engine.h"
+
+namespace smartkv::testing {
+
+using Json = nlohmann::ordered_json;
+
+class TestServer {
+ public:
+  explicit TestServer(http::HttpOptions options = {})
+      : service{.engine = engine,
+                .model = {.engine = engine, .names = {"fake", "alias"}, .max_prompts = 8},
+                .created = 1,
+                .requests = {},
+                .draining = [this] { return server.draining(); }},
+        server(prepared(std::move(options)), http::make_routes(service), &service.requests),
+        port(server.start()) {}
+
+  httplib::Client client() const {
+    httplib::Client client("127.0.0.1", port);
+    client.set_read_timeout(20);
+    return client;
+  }
+  httplib::Result post(const std::string& path, const std::string& body) const {
+    return client().Post(path, body, "application/json");
+  }
+
+  FakeEngine engine;
+  http::Service service;
+  http::HttpServer server;
+  int port;
+
+ private:
+  static http::HttpOptions prepared(http::HttpOptions options) {
+    options.port = 0;
+    if (options.http_threads == 0) options.http_threads = 32;
+    return options;
+  }
+};
+
+// A connection of plain bytes, for what an HTTP client would not do.
+class RawConnection {
+ public:
+  explicit RawConnection(int port);
+  ~RawConnection() { close(); }
+  RawConnection(const RawConnection&) = delete;
+  RawConnection& operator=(const RawConnection&) = delete;
+
+  void send(const std::string& bytes);
+  std::string read_until(const std::string& mark);  // or to the end
+  std::string read_all() { return read_until("\xff never"); }
+  void close();
+
+ private:
+  int socket_;
+};
+
+std::string post_text(const std::string& path, const std::string& body);  // a whole HTTP/1.1 request
+std::vector<std::string> sse_data(const std::string& body);               // what follows each "data: "
+
+}  // namespace smartkv::testing
