@@ -165,8 +165,8 @@ struct EngineOptions {
 
 class Engine {
  public:
-  // Loads everything; throws ModelError, TokenizerError, ChatTemplateError, or RequestError for the default kv_cache and
-  // speculative. `progress` gets 0..1 while loading.
+  // Loads everything; throws ModelError, TokenizerError, ChatTemplateError, or RequestError for the default kv_cache
+  // and speculative. `progress` gets 0..1 while loading.
   static std::unique_ptr<Engine> create(const EngineOptions& options,
                                         const std::function<void(double, const std::string&)>& progress = nullptr);
   virtual ~Engine() = default;

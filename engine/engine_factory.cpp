@@ -84,7 +84,8 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                        {"chat_template", parts.chat_template != nullptr}};
   log_info(config.name + " (" + weights->format() + "): " + mebibytes(parts.model->weight_bytes()) + " of weights; " +
            mebibytes(parts.options.kv_cache_bytes) + " for the KV cache, " +
-           std::to_string(parts.options.kv_cache_bytes / parts.cache_shape.bytes_per_token()) + " tokens uncompressed; " +
+           std::to_string(parts.options.kv_cache_bytes / parts.cache_shape.bytes_per_token()) +
+           " tokens uncompressed; " +
            std::to_string(threads) + " threads, " + std::string(kernels::name(kernels::cpu_level())));
   return std::make_unique<EngineImpl>(std::move(parts));
 }

@@ -188,9 +188,9 @@ std::string_view name(WeightType type) {
 
 PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_features) {
   if (out_features < 1 || in_features < 1 || in_features % k_multiple(type) != 0) {
-    throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": expected in_features a multiple of " +
-                                std::to_string(k_multiple(type)) + ", found [" + std::to_string(out_features) + ", " +
-                                std::to_string(in_features) + "]");
+    throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": expected [N, a multiple of " +
+                                std::to_string(k_multiple(type)) + "], found [" + std::to_string(out_features) +
+                                ", " + std::to_string(in_features) + "]");
   }
   PackedMatrix matrix;
   matrix.type = type;
@@ -207,7 +207,8 @@ void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows) {
   switch (matrix.type) {
     case WeightType::kF32:
       for (int64_t lane = 0; lane < kLanes; ++lane) {
-        for (int64_t k = 0; k < k_total; ++k) reinterpret_cast<float*>(out)[k * kLanes + lane] = rows[lane * k_total + k];
+        const float* row = rows + lane * k_total;
+        for (int64_t k = 0; k < k_total; ++k) reinterpret_cast<float*>(out)[k * kLanes + lane] = row[k];
       }
       return;
     case WeightType::kBf16:

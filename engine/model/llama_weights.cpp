@@ -1,6 +1,9 @@
 #include "engine/model/llama_weights.h"
 
+#include <algorithm>
 #include <string>
+
+#include "engine/weights/quantized_rows.h"
 
 namespace smartkv {
 namespace {
@@ -32,12 +35,17 @@ class Packer {
     } catch (const std::invalid_argument& error) {
       throw ModelError("tensor \"" + sources.front().name + "\": " + error.what());
     }
+    const int bits = type == kernels::WeightType::kInt4 ? 4 : type == kernels::WeightType::kInt8 ? 8 : 0;
     for (const Source& source : sources) {
+      const std::optional<TensorView> view = weights_.find(source.name);
+      const bool keep = bits > 0 && view && group_bits(view->type) == bits;  // quantised the same way already
       pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {
-        thread_local std::vector<float> rows;
-        rows.assign(static_cast<size_t>(kLanes * in_features), 0.0f);
-        weights_.read_rows(source.name, i * kLanes, std::min(kLanes, source.rows - i * kLanes), rows.data());
-        kernels::pack_lanes(matrix, source.first_group + i * source.step, rows.data());
+        const int64_t group = source.first_group + i * source.step, count = std::min(kLanes, source.rows - i * kLanes);
+        if (keep) {
+          keep_lanes(matrix, group, *view, source.name, i * kLanes, count);
+        } else {
+          expand_lanes(matrix, group, source.name, i * kLanes, count);
+        }
       });
     }
     done_ += out_features * in_features;
@@ -46,6 +54,30 @@ class Packer {
   }
 
  private:
+  void expand_lanes(kernels::PackedMatrix& matrix, int64_t group, const std::string& name, int64_t first, int64_t count) {
+    thread_local std::vector<float> rows;
+    rows.assign(static_cast<size_t>(kLanes * matrix.in_features), 0.0f);
+    weights_.read_rows(name, first, count, rows.data());
+    kernels::pack_lanes(matrix, group, rows.data());
+  }
+
+  void keep_lanes(kernels::PackedMatrix& matrix, int64_t group, const TensorView& view, const std::string& name, int64_t first,
+                  int64_t count) {
+    constexpr int64_t kGroup = 32;
+    thread_local std::vector<uint8_t> q;
+    thread_local std::vector<float> scale, minimum;
+    const int64_t groups = matrix.in_features / kGroup;
+    q.resize(static_cast<size_t>(matrix.in_features));
+    scale.resize(static_cast<size_t>(groups));
+    minimum.resize(static_cast<size_t>(groups));
+    for (int64_t lane = 0; lane < count; ++lane) {
+      read_quantized_row(view, weights_.file_row(name, first + lane), q.data(), scale.data(), minimum.data());
+      for (int64_t k = 0; k < groups; ++k) {
+        kernels::pack_group(matrix, group, k, lane, q.data() + k * kGroup, scale[k], minimum[k]);
+      }
+    }
+  }
+
   const Weights& weights_;
   ThreadPool& pool_;
   const std::function<void(double)>& progress_;

@@ -13,14 +13,16 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kLanes = 16;
 
-// Branch-free, so that the loop over it vectorises. x <= 0.
+// The least argument: its power of two has exponent bits 0, so that its exponential comes out as 0.
+constexpr float kLowest = -88.0f;
+
+// Branch-free, so that the loop over it vectorises. kLowest <= x <= 0.
 inline float exp_nonpositive(float x) {
   constexpr float kLog2e = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, held in the low bits
-  const float clamped = x < -87.0f ? -87.0f : x;
-  const float shifted = clamped * kLog2e + kRound;
+  const float shifted = x * kLog2e + kRound;
   const float k = shifted - kRound;
-  const float f = (clamped - k * kLn2High) - k * kLn2Low;
+  const float f = (x - k * kLn2High) - k * kLn2Low;
   float p = 1.0f / 720;
   p = p * f + 1.0f / 120;
   p = p * f + 1.0f / 24;
@@ -29,8 +31,7 @@ inline float exp_nonpositive(float x) {
   p = p * f + 1.0f;
   p = p * f + 1.0f;
   const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
-  const float value = p * std::bit_cast<float>((exponent + 127) << 23);
-  return x < -87.0f ? 0.0f : value;
+  return p * std::bit_cast<float>((exponent + 127) << 23);
 }
 
 [[noreturn]] void throw_bad_logit(std::span<const float> logits) {
@@ -81,7 +82,12 @@ float top_k_floor(std::span<const float> block_max, int64_t k, std::vector<float
 void exp_row(std::span<const float> x, float max, float scale, float* out) {
   const float* in = x.data();
   const size_t n = x.size();
-  for (size_t i = 0; i < n; ++i) out[i] = exp_nonpositive((in[i] - max) * scale);
+  for (size_t start = 0; start < n; start += kScanBlock) {
+    const size_t end = std::min(start + kScanBlock, n);
+    // Two loops: in one, the compiler turns the clamp into a branch around the polynomial.
+    for (size_t i = start; i < end; ++i) out[i] = std::max((in[i] - max) * scale, kLowest);
+    for (size_t i = start; i < end; ++i) out[i] = exp_nonpositive(out[i]);
+  }
 }
 
 float block_sum(std::span<const float> values) {

@@ -23,7 +23,7 @@ float scan_row(std::span<const float> logits, std::vector<float>* block_max);
 // of k blocks holds). -inf with fewer than k blocks. `scratch` is overwritten.
 float top_k_floor(std::span<const float> block_max, int64_t k, std::vector<float>* scratch);
 
-// out[i] = exp((x[i] - max) * scale), within 2 ulp; exactly 0 below exp(-87). x[i] <= max, scale > 0.
+// out[i] = exp((x[i] - max) * scale), within 2 ulp; exactly 0 where that is below 2^-126. x[i] <= max, scale > 0.
 void exp_row(std::span<const float> x, float max, float scale, float* out);
 
 // Sum of kScanBlock values or fewer, in a fixed order.

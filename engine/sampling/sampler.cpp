@@ -1,10 +1,19 @@
 #include "engine/sampling/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
 namespace smartkv {
+namespace {
+
+// Classes of weights in (0, 1], in their order: the exponent and three bits of the mantissa.
+constexpr uint32_t kClassShift = 20;
+constexpr size_t kWeightClasses = (std::bit_cast<uint32_t>(1.0f) >> kClassShift) + 1;
+size_t weight_class(float weight) { return std::bit_cast<uint32_t>(weight) >> kClassShift; }
+
+}  // namespace
 
 bool needs_history(const SamplingParams& params) {
   return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f;
@@ -118,15 +127,18 @@ void Sampler::keep_top_k(int64_t k) {
 }
 
 void Sampler::keep_top_p(double top_p) {
-  // Tokens below this weight hold less than 1 - top_p together: the nucleus ends before the first of them.
-  const auto negligible =
-      static_cast<float>((1 - top_p) * result_.total_ / static_cast<double>(result_.weights_.size()));
+  // Mass by class of weight, from the largest down: only the class in which it reaches top_p needs an order.
+  class_mass_.assign(kWeightClasses, 0.0);
+  for (const float weight : result_.weights_) class_mass_[weight_class(weight)] += weight;
+  double needed = top_p * result_.total_;
+  size_t edge = kWeightClasses - 1;
+  while (edge > 0 && class_mass_[edge] < needed) needed -= class_mass_[edge--];
   entries_.clear();
   for (size_t i = 0; i < result_.weights_.size(); ++i) {
-    if (result_.weights_[i] >= negligible) entries_.push_back({result_.weights_[i], token_at(i)});
+    if (weight_class(result_.weights_[i]) == edge) entries_.push_back({result_.weights_[i], token_at(i)});
   }
+  if (entries_.empty()) return;  // by rounding, all tokens together stay just below top_p
   // Halves [first, last) around the entry at which the mass reaches top_p; what is before `first` belongs to it.
-  double needed = top_p * result_.total_;
   auto first = entries_.begin();
   auto last = entries_.end();
   while (last - first > 1) {

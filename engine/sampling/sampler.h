@@ -71,6 +71,7 @@ class Sampler {
   Distribution result_;
   std::vector<float> edited_, block_max_, scratch_;
   std::vector<Entry> entries_;
+  std::vector<double> class_mass_;
 };
 
 }  // namespace smartkv

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/weights/check_config.h"
 #include "engine/weights/gguf.h"
 
 namespace smartkv {
@@ -65,18 +66,12 @@ class ConfigReader {
     c.attention_bias = file_.tensors().contains("blk.0.attn_q.bias");
     c.mlp_bias = file_.tensors().contains("blk.0.ffn_gate.bias");
     if (const auto eos = file_.get_int("tokenizer.ggml.eos_token_id")) c.eos_token_ids = {static_cast<int32_t>(*eos)};
-    if (c.n_heads % c.n_kv_heads != 0) {
-      throw ModelError(file_.name() + ": llama.attention.head_count " + std::to_string(c.n_heads) +
-                       " is no multiple of llama.attention.head_count_kv " + std::to_string(c.n_kv_heads));
-    }
-    if (c.head_dim <= 0 || c.head_dim > 1024 || c.head_dim % 2 != 0) {
-      throw ModelError(file_.name() + ": expected an even head dimension up to 1024, found " + std::to_string(c.head_dim));
-    }
+    check_config(c, file_.name());
     return c;
   }
 
  private:
-  // A size: positive, and small enough that products of three do not overflow. Some files give one per layer, all equal.
+  // A positive number. Some files give one per layer, all equal.
   int64_t size(const std::string& key) {
     std::optional<int64_t> value;
     const auto found = file_.metadata().find(key);
@@ -86,10 +81,9 @@ class ConfigReader {
     } else {
       value = file_.get_int(key);
     }
-    constexpr int64_t kLargest = 1 << 24;
-    if (!value || *value <= 0 || *value > kLargest) {
-      throw ModelError(file_.name() + ": key \"" + key + "\": expected a number from 1 to " + std::to_string(kLargest) +
-                       ", found " + (value ? std::to_string(*value) : "none"));
+    if (!value || *value <= 0) {
+      throw ModelError(file_.name() + ": key \"" + key + "\": expected a positive number, found " +
+                       (value ? std::to_string(*value) : "none"));
     }
     return *value;
   }

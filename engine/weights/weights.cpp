@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/weights/gguf_weights.h"
+#include "engine/weights/hf_weights.h"
 #include "engine/weights/required_tensors.h"
 
 namespace smartkv {
@@ -10,11 +11,11 @@ namespace smartkv {
 std::unique_ptr<Weights> Weights::open(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) throw ModelError(path.string() + ": no such file or folder");
-  if (std::filesystem::is_directory(path, error)) throw ModelError(path.string() + ": folders are not read");
-  if (path.extension() != ".gguf") {
+  const bool folder = std::filesystem::is_directory(path, error);
+  if (!folder && path.extension() != ".gguf") {
     throw ModelError(path.string() + ": expected a .gguf file or a folder with config.json and safetensors");
   }
-  std::unique_ptr<Weights> weights = open_gguf_weights(path);
+  std::unique_ptr<Weights> weights = folder ? open_hf_weights(path) : open_gguf_weights(path);
   check_required_tensors(*weights, path.filename().string());
   return weights;
 }

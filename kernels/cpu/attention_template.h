@@ -18,14 +18,19 @@ constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kNoMaximum = -1e30f;  // of no token; finite, so that differences are
 
 // C [MR][16 NP] (+)= A [MR][..] B. A step is one row of B: for bf16 a pair of A's columns.
+// `next`: the B that will be read next, or nullptr; its lines are asked for while this one is worked on.
 template <typename T, int MR, int NP>
-void tile(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c, int64_t ldc, bool accumulate) {
+void tile(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c, int64_t ldc, bool accumulate,
+          const T* next) {
   constexpr int kStep = std::is_same_v<T, float> ? 1 : 2;
   Vec16 acc[MR][NP];
   for (int i = 0; i < MR; ++i) {
     for (int j = 0; j < NP; ++j) acc[i][j] = accumulate ? Vec16::load(c + i * ldc + 16 * j) : Vec16::zero();
   }
   for (int64_t s = 0; s < steps; ++s) {
+    if (next != nullptr) {
+      for (int j = 0; j < NP; ++j) Vec16::prefetch(next + s * ldb + 16 * kStep * j);
+    }
     for (int i = 0; i < MR; ++i) {
       const T* x = a + i * lda + kStep * s;
       for (int j = 0; j < NP; ++j) {
@@ -46,13 +51,13 @@ void tile(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float
 
 template <typename T, int NP>
 void tile_rows(int64_t rows, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c, int64_t ldc,
-               bool accumulate) {
+               bool accumulate, const T* next) {
   int64_t r = 0;
   for (; r + Vec16::kRows <= rows; r += Vec16::kRows) {
-    tile<T, Vec16::kRows, NP>(a + r * lda, lda, b, ldb, steps, c + r * ldc, ldc, accumulate);
+    tile<T, Vec16::kRows, NP>(a + r * lda, lda, b, ldb, steps, c + r * ldc, ldc, accumulate, r == 0 ? next : nullptr);
   }
   const auto rest = [&]<int MR>(std::integral_constant<int, MR>) {
-    tile<T, MR, NP>(a + r * lda, lda, b, ldb, steps, c + r * ldc, ldc, accumulate);
+    tile<T, MR, NP>(a + r * lda, lda, b, ldb, steps, c + r * ldc, ldc, accumulate, r == 0 ? next : nullptr);
   };
   if constexpr (Vec16::kRows > 1) {
     switch (rows - r) {
@@ -69,17 +74,20 @@ void tile_rows(int64_t rows, const T* a, int64_t lda, const T* b, int64_t ldb, i
 // C [rows][16 groups] (+)= A B for any number of column groups.
 template <typename T>
 void product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c,
-             int64_t ldc, bool accumulate) {
+             int64_t ldc, bool accumulate, const T* next) {
   constexpr int64_t kGroup = std::is_same_v<T, float> ? 16 : 32;
   int64_t g = 0;
   for (; g + 4 <= groups; g += 4) {
-    tile_rows<T, 4>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate);
+    tile_rows<T, 4>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate,
+                    next == nullptr ? nullptr : next + g * kGroup);
   }
   for (; g + 2 <= groups; g += 2) {
-    tile_rows<T, 2>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate);
+    tile_rows<T, 2>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate,
+                    next == nullptr ? nullptr : next + g * kGroup);
   }
   for (; g < groups; ++g) {
-    tile_rows<T, 1>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate);
+    tile_rows<T, 1>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate,
+                    next == nullptr ? nullptr : next + g * kGroup);
   }
 }
 
@@ -124,12 +132,13 @@ struct BlockState {
 };
 
 // One page: scores, online softmax, values. visible[r]: tokens of this page that row r sees; most: their maximum.
+// next_k, next_v: of the page that follows, or nullptr.
 template <typename T>
-void dense_page(const AttentionShape& shape, BlockState<T>& st, int64_t rows, const T* k, const T* v,
-                const int32_t* visible, int32_t most) {
+void dense_page(const AttentionShape& shape, BlockState<T>& st, int64_t rows, const T* k, const T* v, const T* next_k,
+                const T* next_v, const int32_t* visible, int32_t most) {
   constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
   const int64_t dim = shape.head_dim, groups = (most + 15) / 16;
-  product<T>(rows, groups, st.q, dim, k, kPageTokens * kStep, dim / kStep, st.s, kPageTokens, false);
+  product<T>(rows, groups, st.q, dim, k, kPageTokens * kStep, dim / kStep, st.s, kPageTokens, false, next_k);
   const Vec16 scale = Vec16::set1(shape.scale * kLog2e);
   const int64_t steps = (most + kStep - 1) / kStep;
   for (int64_t r = 0; r < rows; ++r) {
@@ -161,7 +170,7 @@ void dense_page(const AttentionShape& shape, BlockState<T>& st, int64_t rows, co
     }
     sum.store(st.l + 16 * r);
   }
-  product<T>(rows, dim / 16, st.p, kPageTokens, v, dim * kStep, steps, st.o, dim, true);
+  product<T>(rows, dim / 16, st.p, kPageTokens, v, dim * kStep, steps, st.o, dim, true, next_v);
 }
 
 template <typename T>
@@ -190,6 +199,7 @@ void block_of(const AttentionShape& shape, const AttentionTask& task, const Atte
     if (i < item.stretch * kStretchSegments) start += task.segments[i].tokens;
     total += task.segments[i].tokens;
   }
+  const int64_t last_segment = item.stretch_end * kStretchSegments < n_segments ? item.stretch_end * kStretchSegments : n_segments;
   const int64_t seen = total - task.n + item.query + 1;  // by the block's first query
   for (int64_t stretch = item.stretch; stretch < item.stretch_end; ++stretch) {
     for (int64_t r = 0; r < rows; ++r) st.m[r] = kNoMaximum;
@@ -206,9 +216,13 @@ void block_of(const AttentionShape& shape, const AttentionTask& task, const Atte
       }
       start += segment.tokens;
       if (most == 0) continue;  // in the future of every row
-      const auto* k = reinterpret_cast<const T*>(static_cast<const char*>(segment.k) + item.kv_head * segment.head_stride);
-      const auto* v = reinterpret_cast<const T*>(static_cast<const char*>(segment.v) + item.kv_head * segment.head_stride);
-      dense_page<T>(shape, st, rows, k, v, visible, most);
+      const auto head = [&](const KvSegment& s, const void* base) {
+        return reinterpret_cast<const T*>(static_cast<const char*>(base) + item.kv_head * s.head_stride);
+      };
+      const KvSegment* next = i + 1 < last_segment ? &task.segments[i + 1] : nullptr;
+      dense_page<T>(shape, st, rows, head(segment, segment.k), head(segment, segment.v),
+                    next == nullptr ? nullptr : head(*next, next->k), next == nullptr ? nullptr : head(*next, next->v),
+                    visible, most);
     }
     for (int64_t r = 0; r < rows; ++r) {
       const float l = Vec16::load(st.l + 16 * r).reduce_add();

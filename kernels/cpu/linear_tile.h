@@ -4,8 +4,8 @@
 // the instances have internal linkage, so that code for one instruction set never stands in for another's. For the
 // same reason nothing here calls an inline function of another header.
 //
-// Ops: F (the level's Vec16), BfWeights (16 pairs of bf16), Bytes ([16][4] u8), Int (16 int32) and what works on them; kAccumulators
-// and kIntAccumulators: how many F the registers hold beside the weights.
+// Ops: F (the level's Vec16), BfWeights (16 pairs of bf16), Bytes ([16][4] u8), Int (16 int32) and what works on them;
+// kAccumulators and kIntAccumulators: how many F the registers hold beside the weights.
 #pragma once
 
 #include <cstddef>
@@ -138,7 +138,9 @@ struct Products {
             }
           } else {
 #pragma GCC unroll 8
-            for (int i = 0; i < 8; ++i) add_products<kRows>(sums, Ops::load_bytes(base + i * 64), values + i * 4, call.k);
+            for (int i = 0; i < 8; ++i) {
+              add_products<kRows>(sums, Ops::load_bytes(base + i * 64), values + i * 4, call.k);
+            }
           }
           const F scale = Ops::load_half(base + kScaleOffset);
           const F minimum = Ops::load_half(base + kScaleOffset + kScaleBytes);

@@ -129,11 +129,12 @@ class ChatSession {
     }
     const RequestTimings& timings = last_->timings;
     const KvCacheUsage& cache = last_->kv_cache;
-    std::cout << std::fixed << std::setprecision(1) << last_->prompt_tokens << " prompt tokens (" << last_->cached_tokens
-              << " cached) in " << timings.prefill_ms << " ms, " << last_->completion_tokens << " tokens in "
-              << timings.decode_ms << " ms; KV cache " << cache.policy << ": " << cache.tokens_kept << " of "
-              << cache.tokens << " tokens, " << static_cast<double>(cache.bytes) / 0x1p20 << " of "
-              << static_cast<double>(cache.full_bytes) / 0x1p20 << " MiB\n";
+    const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / 0x1p20; };
+    std::cout << std::fixed << std::setprecision(1) << last_->prompt_tokens << " prompt tokens ("
+              << last_->cached_tokens << " cached) in " << timings.prefill_ms << " ms, " << last_->completion_tokens
+              << " tokens in " << timings.decode_ms << " ms; KV cache " << cache.policy << ": " << cache.tokens_kept
+              << " of " << cache.tokens << " tokens, " << mib(cache.bytes) << " of " << mib(cache.full_bytes)
+              << " MiB\n";
   }
 
   Engine& engine_;

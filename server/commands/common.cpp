@@ -49,11 +49,13 @@ OptionFlags::OptionFlags(CLI::App& app, bool server) {
     const nlohmann::ordered_json fallback = value_of(option, ServerOptions());
     const bool unset = fallback.is_null() || fallback == "" || fallback.empty();
     std::string help(option.help);
-    for (size_t i = 0; i < option.choices.size(); ++i) help += (i == 0 ? " (" : "|") + std::string(option.choices[i]);
+    for (size_t i = 0; i < option.choices.size(); ++i) {
+      help += (i == 0 ? " (" : "|") + std::string(option.choices[i]);
+    }
     if (!option.choices.empty()) help += ')';
     if (!unset) help += " [" + (fallback.is_string() ? fallback.get<std::string>() : fallback.dump()) + "]";
     app.add_option_function<std::string>(
-           flag(option), [this, name = std::string(option.name)](const std::string& text) { given_[name] = text; }, help)
+           flag(option), [this, &option](const std::string& text) { given_[std::string(option.name)] = text; }, help)
         ->type_name(fallback.is_number() ? "N" : "TEXT")
         ->take_last();
   }

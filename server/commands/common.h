@@ -29,7 +29,7 @@ class OptionFlags {
   std::map<std::string, std::string> given_;  // by option name
 };
 
-// Receives signals one at a time instead of dying of them. Made before any other thread, so that all of them block them.
+// Receives signals one at a time instead of dying of them. Made before any other thread, so that all block them.
 class Signals {
  public:
   explicit Signals(std::initializer_list<int> signals);

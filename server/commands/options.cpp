@@ -52,9 +52,10 @@ int64_t integer_value(const Option& option, const Json& value, const std::string
 std::string text_value(const Option& option, const Json& value, const std::string& where) {
   if (!value.is_string()) fail(where, option, "a string", value);
   const auto text = value.get<std::string>();
-  if (!option.choices.empty() && std::find(option.choices.begin(), option.choices.end(), text) == option.choices.end()) {
+  const auto& choices = option.choices;
+  if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
     std::string expected = "one of";
-    for (const std::string_view choice : option.choices) expected += ' ' + std::string(choice);
+    for (const std::string_view choice : choices) expected += ' ' + std::string(choice);
     fail(where, option, expected, value);
   }
   return text;
@@ -89,7 +90,8 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 const Option& find_option(const std::string& name, const std::string& where) {
   const auto& table = option_table();
-  const auto found = std::find_if(table.begin(), table.end(), [&](const Option& option) { return option.name == name; });
+  const auto found =
+      std::find_if(table.begin(), table.end(), [&](const Option& option) { return option.name == name; });
   if (found != table.end()) return *found;
   const auto nearest = std::min_element(table.begin(), table.end(), [&](const Option& a, const Option& b) {
     return edit_distance(name, a.name) < edit_distance(name, b.name);
@@ -213,7 +215,9 @@ std::string option_table_markdown() {
   std::string text = "| option | default | meaning |\n|---|---|---|\n";
   for (const Option& option : option_table()) {
     std::string range;
-    for (const std::string_view choice : option.choices) range += (range.empty() ? ": `" : ", `") + std::string(choice) + '`';
+    for (const std::string_view choice : option.choices) {
+      range += (range.empty() ? ": `" : ", `") + std::string(choice) + '`';
+    }
     text += "| `" + std::string(option.name) + "` | `" + shown(value_of(option, ServerOptions())) + "` | " +
             std::string(option.help) + range + " |\n";
   }

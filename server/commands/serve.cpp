@@ -54,7 +54,8 @@ int serve(const ServerOptions& options) {
   std::cout << "Serving " << service.model.names.front() << " at " << url(options.http.host, port) << "/v1"
             << std::endl;
   if (options.http.api_key.empty() && options.http.host != "127.0.0.1" && options.http.host != "localhost") {
-    log_warning("no API key is set and the server listens on " + options.http.host + ": anyone who reaches it may use it");
+    log_warning("no API key is set and the server listens on " + options.http.host +
+                ": anyone who reaches it may use it");
   }
   signals.wait();
   shut_down(*engine, server, signals);

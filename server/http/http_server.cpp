@@ -168,6 +168,7 @@ int HttpServer::start() {
     const std::string reason = errno == 0 ? "unknown host or address" : std::strerror(errno);
     throw std::runtime_error("cannot listen on " + options_.host + ":" + std::to_string(options_.port) + ": " + reason);
   }
+  listener_->enlarge_backlog();
   thread_ = std::thread([this] {
     if (!listener_->listen_after_bind()) log_error("the server's listening socket failed");
   });

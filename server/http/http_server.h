@@ -22,11 +22,11 @@ namespace smartkv::http {
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8080;                      // 0: any free one
-  std::string api_key;                  // empty: none is asked for
+  std::string api_key = "";             // empty: none is asked for
   int64_t max_body_bytes = 16 << 20;
-  std::string cors_origin;              // empty: no CORS; "*" or one origin
-  int64_t http_threads = 0;             // connections served at once; 0: as many as the engine takes requests
-  ConnectionTimeouts timeouts;
+  std::string cors_origin = "";         // empty: no CORS; "*" or one origin
+  int64_t http_threads = 0;             // connections served at once; 0: the command chooses
+  ConnectionTimeouts timeouts = {};
 };
 
 struct Route {

@@ -13,6 +13,10 @@ namespace smartkv::http {
 HttpServer::Listener::Listener(int64_t max_request_bytes, ConnectionTimeouts timeouts)
     : max_request_bytes_(max_request_bytes), timeouts_(timeouts) {}
 
+void HttpServer::Listener::enlarge_backlog() {
+  if (::listen(svr_sock_, SOMAXCONN) != 0) log_warning("the queue of connections to accept stays short");
+}
+
 void HttpServer::Listener::close_all() {
   {
     const std::lock_guard lock(mutex_);

@@ -14,6 +14,8 @@ class HttpServer::Listener final : public httplib::Server {
  public:
   Listener(int64_t max_request_bytes, ConnectionTimeouts timeouts);
 
+  // httplib's queue of connections to accept holds 5: a burst of clients would wait a second for TCP to try again.
+  void enlarge_backlog();
   void close_all();  // stops listening and cuts every connection
   void wait_until_idle();
 

@@ -1,5 +1,6 @@
 #include "server/openai/chat_messages.h"
 
+#include <algorithm>
 #include <array>
 
 #include "server/openai/json_body.h"
@@ -60,7 +61,9 @@ Json read_tool_call(const Json& call, const std::string& path) {
   Json result = {{"id", required_string(fields, "id")}, {"type", "function"}};
   require_function_type(fields);
   const Json* function = fields.object("function");
-  if (function == nullptr) throw invalid_request(fields.path("function"), "'" + fields.path("function") + "' is required");
+  if (function == nullptr) {
+    throw invalid_request(fields.path("function"), "'" + fields.path("function") + "' is required");
+  }
   FieldReader inner(*function, fields.path("function"));
   const std::string name = required_string(inner, "name");
   const std::string arguments = required_string(inner, "arguments");

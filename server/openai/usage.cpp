@@ -1,5 +1,7 @@
 #include "server/openai/usage.h"
 
+#include <algorithm>
+
 namespace smartkv::openai {
 
 namespace {
@@ -49,7 +51,8 @@ Json timings_json(const RequestUsage& usage) {
           {"decode_passes", timings.decode_passes},
           {"prefill_tokens_per_second", per_second(computed, timings.prefill_ms)},
           // The first token of each choice comes out of the prefill.
-          {"decode_tokens_per_second", per_second(std::max<int64_t>(0, usage.completion_tokens - 1), timings.decode_ms)}};
+          {"decode_tokens_per_second",
+           per_second(std::max<int64_t>(0, usage.completion_tokens - 1), timings.decode_ms)}};
 }
 
 }  // namespace smartkv::openai

@@ -46,8 +46,8 @@ PackedMatrix random_matrix(WeightType type, int64_t n, int64_t k, uint32_t seed)
 
 // The inputs of one product in the type that the weights ask for, with a gap after each row.
 struct Input {
-  Input(WeightType type, int64_t rows, int64_t k, uint32_t seed) : stride(k + 8), values(random_floats(rows * stride, seed)) {
-    bf16.resize(values.size());
+  Input(WeightType type, int64_t rows, int64_t k, uint32_t seed)
+      : stride(k + 8), values(random_floats(rows * stride, seed)), bf16(values.size()) {
     for (size_t i = 0; i < values.size(); ++i) bf16[i] = to_bf16(values[i]);
     if (type != WeightType::kF32) {
       for (size_t i = 0; i < values.size(); ++i) values[i] = from_bf16(bf16[i]);

@@ -133,7 +133,7 @@ TEST(HttpTest, LeavingAWholeAnswerCancelsIt) {
   server.server.wait_until_idle();
 }
 
-TEST(HttpTest, RefusedBatchesLeaveNothingBehind) {
+TEST(HttpTest, LeavingABatchCancelsAllOfIt) {
   TestServer server;
   server.engine.hold_after(0);
   RawConnection connection(server.port);

@@ -42,7 +42,8 @@ TEST(OptionsTest, ReadsEveryKindFromAConfigFile) {
 TEST(OptionsTest, NamesTheFileTheOptionAndWhatWasFound) {
   EXPECT_THAT(error_of(R"({"max_sequence": 3})"),
               AllOf(HasSubstr("test.json"), HasSubstr("\"max_sequence\""), HasSubstr("\"max_sequences\"")));
-  EXPECT_THAT(error_of(R"({"port": "80"})"), AllOf(HasSubstr("port"), HasSubstr("from 0 to 65535"), HasSubstr("\"80\"")));
+  EXPECT_THAT(error_of(R"({"port": "80"})"),
+              AllOf(HasSubstr("port"), HasSubstr("from 0 to 65535"), HasSubstr("\"80\"")));
   EXPECT_THAT(error_of(R"({"port": 65536})"), HasSubstr("65536"));
   EXPECT_THAT(error_of(R"({"port": 18446744073709551615})"), HasSubstr("port"));
   EXPECT_THAT(error_of(R"({"port": 1.5})"), HasSubstr("port"));

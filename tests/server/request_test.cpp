@@ -275,12 +275,13 @@ TEST_F(RequestTest, NamesUnknownModelsAndAcceptsAliases) {
 }
 
 TEST_F(RequestTest, RefusesWhatIsNotStrictJson) {
-  for (const std::string body : {"", "{", "[]", "null", "{\"prompt\": \"a\", \"prompt\": \"b\"}", "{\"prompt\": \"\xff\"}",
-                                 "{\"prompt\": NaN}", "{\"n\": 1e999}", "// x\n{}", "{} x"}) {
+  for (const std::string body : {"", "{", "[]", "null", "{\"prompt\": \"a\", \"prompt\": \"b\"}",
+                                 "{\"prompt\": \"\xff\"}", "{\"prompt\": NaN}", "{\"n\": 1e999}", "// x\n{}", "{} x"}) {
     EXPECT_EQ(error_of([&] { parse_completion(body, model_); }).status, 400) << body;
   }
   EXPECT_EQ(error_of([&] { parse_completion(std::string(100'000, '['), model_); }).status, 400);
-  EXPECT_EQ(error_of([&] { completion("\"kv_cache\": " + std::string(5000, '[') + std::string(5000, ']')); }).status, 400);
+  const std::string deep = "\"kv_cache\": " + std::string(5000, '[') + std::string(5000, ']');
+  EXPECT_EQ(error_of([&] { completion(deep); }).status, 400);
 }
 
 TEST_F(RequestTest, SaysThatThereIsNoChatTemplate) {

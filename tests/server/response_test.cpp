@@ -72,7 +72,8 @@ TEST(ResponseTest, LegacyLogprobsWithEcho) {
 
 TEST(ResponseTest, ChatLogprobs) {
   TestServer server;
-  const Json json = parsed(server.post("/v1/chat/completions", "{" + kChat + R"(, "logprobs": true, "top_logprobs": 2})"));
+  const std::string body = "{" + kChat + R"(, "logprobs": true, "top_logprobs": 2})";
+  const Json json = parsed(server.post("/v1/chat/completions", body));
   const Json& content = json["choices"][0]["logprobs"]["content"];
   ASSERT_EQ(content.size(), 6u);
   EXPECT_EQ(content[0], Json::parse(R"({"token": "P", "logprob": -0.5, "bytes": [80], "top_logprobs": [

@@ -1,0 +1,104 @@
+#include "engine/weights/hf_weights.h"
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "engine/weights/safetensors.h"
+
+namespace smartkv {
+namespace {
+
+nlohmann::json read_json(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file) throw ModelError(path.string() + ": cannot be opened");
+  try {
+    return nlohmann::json::parse(file);
+  } catch (const nlohmann::json::exception& error) {
+    throw ModelError(path.string() + ": " + error.what());
+  }
+}
+
+// The shards that an index names; each stays inside the folder.
+std::set<std::string> shard_names(const std::filesystem::path& index) {
+  const nlohmann::json json = read_json(index);
+  const std::string file = index.filename().string();
+  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
+    throw ModelError(file + ": key \"weight_map\": expected an object");
+  }
+  std::set<std::string> names;
+  for (const auto& [tensor, shard] : json["weight_map"].items()) {
+    if (!shard.is_string() || shard.get<std::string>().find('/') != std::string::npos) {
+      throw ModelError(file + ": weight_map." + tensor + ": expected a file name, found " + shard.dump());
+    }
+    names.insert(shard.get<std::string>());
+  }
+  return names;
+}
+
+class HfWeights final : public Weights {
+ public:
+  explicit HfWeights(const std::filesystem::path& folder) {
+    config_ = parse_hf_config(read_json(folder / "config.json"), "config.json");
+    config_.name = std::filesystem::absolute(folder).lexically_normal().filename().string();
+    if (config_.name.empty()) config_.name = std::filesystem::absolute(folder).lexically_normal().parent_path().filename().string();
+    add_generation_eos(folder);
+    std::set<std::string> files = {"model.safetensors"};
+    if (!std::filesystem::exists(folder / "model.safetensors")) {
+      if (!std::filesystem::exists(folder / "model.safetensors.index.json")) {
+        throw ModelError(folder.string() + ": expected model.safetensors or model.safetensors.index.json, found neither");
+      }
+      files = shard_names(folder / "model.safetensors.index.json");
+    }
+    for (const std::string& file : files) files_.push_back(SafetensorsFile::open(folder / file));
+    for (const SafetensorsFile& file : files_) {
+      for (const auto& [name, tensor] : file.tensors()) {
+        if (!tensors_.emplace(name, &tensor).second) {
+          throw ModelError(folder.string() + ": tensor \"" + name + "\" stands in two files");
+        }
+      }
+    }
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  std::string format() const override {
+    return "safetensors (" + std::to_string(files_.size()) + (files_.size() == 1 ? " file)" : " files)");
+  }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : tensors_) names.push_back(name);
+    return names;
+  }
+  std::optional<TensorView> find(std::string_view name) const override {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? std::nullopt : std::optional(*found->second);
+  }
+  int64_t file_row(std::string_view, int64_t row) const override { return row; }
+
+ private:
+  void add_generation_eos(const std::filesystem::path& folder) {
+    const std::filesystem::path path = folder / "generation_config.json";
+    if (!std::filesystem::exists(path)) return;
+    const nlohmann::json json = read_json(path);
+    if (!json.is_object() || !json.contains("eos_token_id")) return;
+    const nlohmann::json& eos = json["eos_token_id"];
+    for (const nlohmann::json& id : eos.is_array() ? eos : nlohmann::json::array({eos})) {
+      if (!id.is_number_integer()) {
+        throw ModelError("generation_config.json: key \"eos_token_id\": expected an integer or an array of them, found " + eos.dump());
+      }
+      const int32_t token = id.get<int32_t>();
+      auto& known = config_.eos_token_ids;
+      if (std::find(known.begin(), known.end(), token) == known.end()) known.push_back(token);
+    }
+  }
+
+  ModelConfig config_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, const TensorView*, std::less<>> tensors_;
+};
+
+}  // namespace
+
+std::unique_ptr<Weights> open_hf_weights(const std::filesystem::path& folder) { return std::make_unique<HfWeights>(folder); }
+
+}  // namespace smartkv
