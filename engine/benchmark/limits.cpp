@@ -25,6 +25,7 @@ double read_bandwidth(ThreadPool& pool) {
   constexpr size_t kBytes = size_t{512} << 20;
   constexpr int64_t kTasks = 512;
   AlignedBuffer buffer(kBytes);
+  std::memset(buffer.data(), 1, kBytes);  // fresh pages would all be one page of zeros
   std::atomic<uint64_t> sink{0};
   const double seconds = best_seconds(5, [&] {
     pool.parallel_for(kTasks, [&](int64_t task) {

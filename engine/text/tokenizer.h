@@ -53,8 +53,8 @@ class Tokenizer {
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model);
 std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file);
 
-// Turns a stream of tokens into a stream of text, holding back bytes that do not yet form whole UTF-8 characters.
-// The concatenation of all results equals decode() of all tokens, with broken bytes as U+FFFD.
+// Turns the tokens that continue a text into a stream of text, holding back bytes that do not yet form whole UTF-8
+// characters. All results together are the tokens' token_bytes(), with broken bytes as U+FFFD.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true);
@@ -64,7 +64,6 @@ class StreamDecoder {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
-  bool at_start_ = true;
   std::string held_;
 };
 

@@ -1,0 +1,62 @@
+// Byte-pair encoding of one piece of text (Sennrich et al. 2016), over bytes (GPT-2) or characters (SentencePiece).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/text/tokenizer.h"
+
+namespace smartkv {
+
+struct BpeOptions {
+  bool byte_level = true;      // symbols are bytes; else characters
+  bool byte_fallback = false;  // a character without a token becomes its bytes' tokens <0x00> to <0xFF>
+  bool fuse_unknown = false;   // neighbouring unknown characters become one unknown token
+  bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
+  TokenId unknown = -1;        // -1: unknown characters are dropped
+};
+
+struct BpeMerge {
+  TokenId left, right;  // earlier merges go first
+};
+
+class Bpe {
+ public:
+  // `tokens`: the bytes of each id. A merge whose result is no token is a TokenizerError.
+  Bpe(std::vector<std::string> tokens, std::span<const BpeMerge> merges, const BpeOptions& options);
+
+  // Appends the tokens of a piece. Thread-safe; time is O(n log n) whatever the piece.
+  void encode(std::string_view piece, std::vector<TokenId>* ids) const;
+
+  const std::string& bytes_of(TokenId id) const { return tokens_[static_cast<size_t>(id)]; }
+  TokenId id_of(std::string_view bytes) const;  // -1: none
+  int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
+
+ private:
+  struct Merge {
+    uint64_t pair;  // left << 32 | right; kNoPair: an empty slot
+    int32_t rank;
+    TokenId result;
+  };
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+
+  const Merge* find_merge(TokenId left, TokenId right) const;
+  void symbols_of(std::string_view piece, std::vector<TokenId>* ids) const;
+  void merge_short(std::vector<TokenId>* ids) const;
+  void merge_long(std::vector<TokenId>* ids) const;
+
+  std::vector<std::string> tokens_;
+  BpeOptions options_;
+  std::unordered_map<std::string, TokenId, Hash, std::equal_to<>> ids_;
+  std::vector<Merge> merges_;  // open addressing; its size is a power of two
+  TokenId byte_ids_[256];      // of a byte as a symbol (byte_level) or by fallback; -1: none
+};
+
+}  // namespace smartkv

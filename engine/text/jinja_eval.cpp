@@ -1,0 +1,324 @@
+#include "engine/text/jinja_eval.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "engine/text/jinja_builtins.h"
+#include "engine/text/jinja_lexer.h"
+
+namespace smartkv::jinja {
+namespace {
+
+constexpr int kMaxMacroDepth = 50;
+
+using Scope = std::map<std::string, Value, std::less<>>;
+
+class Evaluator {
+ public:
+  Evaluator(const ChatTemplateLimits& limits, const std::function<std::tm()>& now)
+      : limits_(limits), environment_{limits.max_output_bytes, now} {}
+
+  std::string run(const Block& block, const nlohmann::ordered_json& context) {
+    Scope& globals = scopes_.emplace_back();
+    for (const auto& [key, value] : context.items()) globals[key] = Value::from_json(value);
+    std::string out;
+    run_block(block, out);
+    return out;
+  }
+
+ private:
+  enum class Flow : uint8_t { kNext, kBreak, kContinue };
+
+  void step(int line) {
+    if (++steps_ > limits_.max_steps) fail_at(line, "the template runs for more than " + std::to_string(limits_.max_steps) + " steps");
+  }
+  void emit(std::string& out, std::string_view text, int line) const {
+    if (static_cast<int64_t>(out.size() + text.size()) > limits_.max_output_bytes) {
+      fail_at(line, "the output is longer than " + std::to_string(limits_.max_output_bytes) + " bytes");
+    }
+    out += text;
+  }
+
+  // Runs `function` and gives its faults the line.
+  template <typename Function>
+  static auto at_line(int line, const Function& function) {
+    try {
+      return function();
+    } catch (const RuntimeError& error) {
+      fail_at(line, error.message);
+    }
+  }
+
+  const Value* lookup(const std::string& name) const {
+    for (size_t i = scopes_.size(); i-- > base_;) {
+      const auto found = scopes_[i].find(name);
+      if (found != scopes_[i].end()) return &found->second;
+    }
+    if (base_ > 0) {  // inside a macro: its own scopes, then the template's
+      const auto found = scopes_[0].find(name);
+      if (found != scopes_[0].end()) return &found->second;
+    }
+    return nullptr;
+  }
+
+  // --- statements ---
+
+  Flow run_block(const Block& block, std::string& out) {
+    for (const auto& stmt : block) {
+      const Flow flow = run_statement(*stmt, out);
+      if (flow != Flow::kNext) return flow;
+    }
+    return Flow::kNext;
+  }
+
+  Flow run_statement(const Stmt& stmt, std::string& out) {
+    step(stmt.line);
+    switch (stmt.kind) {
+      case Stmt::Kind::kText: emit(out, stmt.text, stmt.line); break;
+      case Stmt::Kind::kPrint: emit(out, to_text(eval(*stmt.expr)), stmt.line); break;
+      case Stmt::Kind::kIf:
+        for (const auto& [condition, body] : stmt.branches) {
+          if (eval(*condition).truthy()) return run_block(body, out);
+        }
+        return run_block(stmt.otherwise, out);
+      case Stmt::Kind::kFor: run_for(stmt, out); break;
+      case Stmt::Kind::kSet: assign(stmt, eval(*stmt.expr)); break;
+      case Stmt::Kind::kSetBlock: {
+        std::string text;
+        scopes_.emplace_back();
+        run_block(stmt.body, text);
+        scopes_.pop_back();
+        assign(stmt, std::move(text));
+        break;
+      }
+      case Stmt::Kind::kMacro: scopes_.back()[stmt.macro->name] = static_cast<const Macro*>(stmt.macro.get()); break;
+      case Stmt::Kind::kBlock: return run_block(stmt.body, out);
+      case Stmt::Kind::kBreak: return Flow::kBreak;
+      case Stmt::Kind::kContinue: return Flow::kContinue;
+    }
+    return Flow::kNext;
+  }
+
+  void assign(const Stmt& stmt, Value value) {
+    if (!stmt.attribute.empty()) {
+      const Value* object = lookup(stmt.text);
+      Dict* target = object == nullptr ? nullptr : object->as_dict();
+      if (target == nullptr || !target->is_namespace) fail_at(stmt.line, "\"" + stmt.text + "\" is no namespace: its attributes cannot be set");
+      target->set(stmt.attribute, std::move(value));
+    } else {
+      bind(stmt.targets, std::move(value), stmt.line);
+    }
+  }
+
+  void bind(const std::vector<std::string>& targets, Value value, int line) {
+    if (targets.size() == 1) {
+      scopes_.back()[targets[0]] = std::move(value);
+      return;
+    }
+    const std::vector<Value> items = at_line(line, [&] { return iterate(value); });
+    if (items.size() != targets.size()) {
+      fail_at(line, "expected " + std::to_string(targets.size()) + " values to unpack, found " + std::to_string(items.size()));
+    }
+    for (size_t i = 0; i < items.size(); ++i) scopes_.back()[targets[i]] = items[i];
+  }
+
+  void run_for(const Stmt& stmt, std::string& out) {
+    std::vector<Value> items = at_line(stmt.line, [&] { return iterate(eval(*stmt.expr)); });
+    if (stmt.condition != nullptr) {
+      std::vector<Value> chosen;
+      for (Value& item : items) {
+        step(stmt.line);
+        scopes_.emplace_back();
+        bind(stmt.targets, item, stmt.line);
+        if (eval(*stmt.condition).truthy()) chosen.push_back(std::move(item));
+        scopes_.pop_back();
+      }
+      items = std::move(chosen);
+    }
+    if (items.empty()) {
+      run_block(stmt.otherwise, out);
+      return;
+    }
+    const int64_t n = static_cast<int64_t>(items.size());
+    for (int64_t i = 0; i < n; ++i) {
+      step(stmt.line);
+      Scope& scope = scopes_.emplace_back();
+      auto loop = std::make_shared<Dict>();
+      loop->is_namespace = true;
+      loop->items = {{"index", i + 1},      {"index0", i},          {"revindex", n - i}, {"revindex0", n - i - 1},
+                     {"first", i == 0},     {"last", i + 1 == n},   {"length", n},       {"depth", 1},
+                     {"previtem", i > 0 ? items[i - 1] : Value(Undefined{"previtem"})},
+                     {"nextitem", i + 1 < n ? items[i + 1] : Value(Undefined{"nextitem"})}};
+      scope["loop"] = loop;
+      bind(stmt.targets, items[i], stmt.line);
+      const Flow flow = run_block(stmt.body, out);
+      scopes_.pop_back();
+      if (flow == Flow::kBreak) break;
+    }
+  }
+
+  // --- expressions ---
+
+  Value eval(const Expr& expr) {
+    step(expr.line);
+    const auto child = [&](size_t i) { return eval(*expr.children[i]); };
+    switch (expr.kind) {
+      case Expr::Kind::kConstant: return expr.constant;
+      case Expr::Kind::kName: {
+        const Value* found = lookup(expr.name);
+        return found == nullptr ? Value(Undefined{expr.name}) : *found;
+      }
+      case Expr::Kind::kList:
+      case Expr::Kind::kTuple: {
+        std::vector<Value> items;
+        for (const ExprPtr& item : expr.children) items.push_back(eval(*item));
+        return Value::list(std::move(items), expr.kind == Expr::Kind::kTuple);
+      }
+      case Expr::Kind::kDict: {
+        auto dict = std::make_shared<Dict>();
+        for (size_t i = 0; i < expr.children.size(); i += 2) {
+          const Value key = child(i);
+          const std::string* text = key.as<std::string>();
+          if (text == nullptr) fail_at(expr.line, "keys of dictionaries are strings, found \"" + key.type_name() + "\"");
+          dict->set(*text, child(i + 1));
+        }
+        return dict;
+      }
+      case Expr::Kind::kAttribute: {
+        const Value object = child(0);
+        return at_line(expr.line, [&] { return get_item(object, expr.name); });
+      }
+      case Expr::Kind::kItem: {
+        const Value object = child(0), key = child(1);
+        return at_line(expr.line, [&] { return get_item(object, key); });
+      }
+      case Expr::Kind::kSlice: {
+        Value parts[3];
+        const Value object = child(0);
+        for (size_t i = 0; i < 3; ++i) {
+          if (expr.children[i + 1] != nullptr) parts[i] = child(i + 1);
+        }
+        return at_line(expr.line, [&] { return get_slice(object, parts[0], parts[1], parts[2]); });
+      }
+      case Expr::Kind::kCall: return call(expr);
+      case Expr::Kind::kFilter: {
+        const Value value = child(0);
+        const Arguments given = arguments(expr);
+        return at_line(expr.line, [&] { return apply_filter(expr.name, value, given, environment_); });
+      }
+      case Expr::Kind::kTest: {
+        const Value value = child(0);
+        const Arguments given = arguments(expr);
+        return at_line(expr.line, [&] { return apply_test(expr.name, value, given); });
+      }
+      case Expr::Kind::kUnary: {
+        const Value value = child(0);
+        if (expr.name == "not") return !value.truthy();
+        return at_line(expr.line, [&] { return binary(expr.name, 0, value, environment_); });
+      }
+      case Expr::Kind::kBinary: {
+        Value left = child(0);
+        if (expr.name == "and") return left.truthy() ? child(1) : left;
+        if (expr.name == "or") return left.truthy() ? left : child(1);
+        const Value right = child(1);
+        return at_line(expr.line, [&] { return binary(expr.name, left, right, environment_); });
+      }
+      case Expr::Kind::kCompare: return compare_chain(expr);
+      case Expr::Kind::kCondition:
+        if (child(1).truthy()) return child(0);
+        return expr.children[2] == nullptr ? Value(Undefined{"else of an inline if"}) : child(2);
+    }
+    return {};
+  }
+
+  Value compare_chain(const Expr& expr) {
+    Value left = eval(*expr.children[0]);
+    for (size_t i = 0; i < expr.operators.size(); ++i) {
+      Value right = eval(*expr.children[i + 1]);
+      const std::string& op = expr.operators[i];
+      const bool holds = at_line(expr.line, [&] {
+        if (op == "in") return contains(right, left);
+        if (op == "not in") return !contains(right, left);
+        Arguments other;
+        other.positional.push_back(right);
+        if (op != "==" && op != "!=") {
+          for (const Value* side : {&left, &right}) {
+            if (const Undefined* undefined = side->as<Undefined>()) throw RuntimeError{"\"" + undefined->name + "\" is undefined"};
+          }
+        }
+        return apply_test(op, left, other);
+      });
+      if (!holds) return false;
+      left = std::move(right);
+    }
+    return true;
+  }
+
+  Arguments arguments(const Expr& expr) {
+    Arguments given;
+    for (size_t i = 1; i < expr.children.size(); ++i) given.positional.push_back(eval(*expr.children[i]));
+    for (const auto& [key, value] : expr.keywords) given.keywords.emplace_back(key, eval(*value));
+    return given;
+  }
+
+  Value call(const Expr& expr) {
+    const Expr& callee = *expr.children[0];
+    if (callee.kind == Expr::Kind::kAttribute) {
+      const Value object = eval(*callee.children[0]);
+      const Arguments given = arguments(expr);
+      return at_line(expr.line, [&] { return call_method(object, callee.name, given, environment_); });
+    }
+    if (callee.kind == Expr::Kind::kName && lookup(callee.name) == nullptr && is_function(callee.name)) {
+      const Arguments given = arguments(expr);
+      return at_line(expr.line, [&] { return call_function(callee.name, given, environment_); });
+    }
+    const Value target = eval(callee);
+    const auto* macro = target.as<const Macro*>();
+    if (macro == nullptr) fail_at(expr.line, "\"" + (callee.name.empty() ? target.type_name() : callee.name) + "\" cannot be called");
+    return call_macro(**macro, arguments(expr), expr.line);
+  }
+
+  Value call_macro(const Macro& macro, Arguments given, int line) {
+    if (++macro_depth_ > kMaxMacroDepth) fail_at(line, "macros call each other more than " + std::to_string(kMaxMacroDepth) + " deep");
+    if (given.positional.size() > macro.parameters.size()) {
+      fail_at(line, "macro \"" + macro.name + "\" takes " + std::to_string(macro.parameters.size()) + " arguments, found " + std::to_string(given.positional.size()));
+    }
+    const size_t base = std::exchange(base_, scopes_.size());
+    scopes_.emplace_back();
+    const size_t first_default = macro.parameters.size() - macro.defaults.size();
+    for (size_t i = 0; i < macro.parameters.size(); ++i) {
+      const std::string& parameter = macro.parameters[i];
+      const Value* value = given.find(i, parameter);
+      Value bound = value != nullptr ? *value : i >= first_default ? eval(*macro.defaults[i - first_default]) : Value(Undefined{parameter});
+      scopes_.back()[parameter] = std::move(bound);
+    }
+    for (const auto& [key, value] : given.keywords) {
+      if (std::find(macro.parameters.begin(), macro.parameters.end(), key) == macro.parameters.end()) {
+        fail_at(line, "macro \"" + macro.name + "\" has no parameter \"" + key + "\"");
+      }
+    }
+    std::string out;
+    run_block(macro.body, out);
+    scopes_.pop_back();
+    base_ = base;
+    --macro_depth_;
+    return out;
+  }
+
+  const ChatTemplateLimits& limits_;
+  Environment environment_;
+  std::vector<Scope> scopes_;  // the template's, then loops' and macros'
+  size_t base_ = 0;            // of the macro that runs: scopes below are not seen, but the template's
+  int64_t steps_ = 0;
+  int macro_depth_ = 0;
+};
+
+}  // namespace
+
+std::string render(const Block& block, const nlohmann::ordered_json& context, const ChatTemplateLimits& limits,
+                   const std::function<std::tm()>& now) {
+  return Evaluator(limits, now).run(block, context);
+}
+
+}  // namespace smartkv::jinja

@@ -1,0 +1,19 @@
+// Runs a parsed template.
+#pragma once
+
+#include <functional>
+#include <ctime>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/text/chat_template.h"
+#include "engine/text/jinja_ast.h"
+
+namespace smartkv::jinja {
+
+// Throws ChatTemplateError with the line of the fault.
+std::string render(const Block& block, const nlohmann::ordered_json& context, const ChatTemplateLimits& limits,
+                   const std::function<std::tm()>& now);
+
+}  // namespace smartkv::jinja

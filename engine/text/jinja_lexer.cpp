@@ -1,0 +1,257 @@
+#include "engine/text/jinja_lexer.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+#include "engine/text/chat_template.h"
+#include "engine/text/utf8.h"
+
+namespace smartkv::jinja {
+namespace {
+
+bool is_name_start(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v'; }
+
+class Lexer {
+ public:
+  explicit Lexer(std::string_view source) {
+    // Newlines are one character; one at the very end is dropped.
+    for (size_t i = 0; i < source.size(); ++i) {
+      if (source[i] != '\r') {
+        source_ += source[i];
+      } else {
+        source_ += '\n';
+        if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
+      }
+    }
+    if (source_.ends_with('\n')) source_.pop_back();
+  }
+
+  std::vector<Token> run() {
+    while (at_ < source_.size()) {
+      const size_t tag = find_tag();
+      const bool ends = tag == std::string::npos;
+      text(source_.substr(at_, ends ? std::string::npos : tag - at_), ends ? '\0' : source_[tag + 1], ends ? '\0' : sign_at(tag + 2));
+      if (ends) break;
+      move_to(tag);
+      const char kind = source_[at_ + 1];
+      if (kind == '#') {
+        comment();
+      } else if (kind == '%' && raw()) {
+        continue;
+      } else {
+        expression(kind);
+      }
+    }
+    tokens_.push_back({Token::Kind::kEnd, "", line_});
+    return std::move(tokens_);
+  }
+
+ private:
+  size_t find_tag() const {
+    for (size_t at = source_.find('{', at_); at != std::string::npos && at + 1 < source_.size(); at = source_.find('{', at + 1)) {
+      if (source_[at + 1] == '{' || source_[at + 1] == '%' || source_[at + 1] == '#') return at;
+    }
+    return std::string::npos;
+  }
+  char sign_at(size_t at) const { return at < source_.size() && (source_[at] == '-' || source_[at] == '+') ? source_[at] : '\0'; }
+  void move_to(size_t at) {
+    line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_), source_.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+    at_ = at;
+  }
+
+  // Text before a tag of `kind` with `sign` behind its opening; leaves at_ where it is.
+  void text(std::string value, char kind, char sign) {
+    const bool starts_line = at_ == 0 || source_[at_ - 1] == '\n';
+    if (strip_next_) {
+      value.erase(0, static_cast<size_t>(std::find_if_not(value.begin(), value.end(), is_space) - value.begin()));
+    } else if (trim_newline_ && value.starts_with('\n')) {
+      value.erase(0, 1);
+    }
+    const bool cut_newline = trim_newline_ && !strip_next_;
+    strip_next_ = trim_newline_ = false;
+    if (sign == '-') {
+      while (!value.empty() && is_space(value.back())) value.pop_back();
+    } else if ((kind == '%' || kind == '#') && sign != '+') {  // blanks between the line's start and the tag
+      size_t blanks = value.size();
+      while (blanks > 0 && (value[blanks - 1] == ' ' || value[blanks - 1] == '\t')) --blanks;
+      const bool whole_line = blanks == 0 ? starts_line || (cut_newline && source_[at_] == '\n') : value[blanks - 1] == '\n';
+      if (whole_line) value.resize(blanks);
+    }
+    if (!value.empty()) tokens_.push_back({Token::Kind::kText, std::move(value), line_});
+  }
+
+  void comment() {
+    const size_t end = source_.find("#}", at_ + 2);
+    if (end == std::string::npos) fail_at(line_, "a comment is not closed");
+    strip_next_ = source_[end - 1] == '-' && end > at_ + 2;
+    trim_newline_ = !(source_[end - 1] == '+' && end > at_ + 2);
+    move_to(end + 2);
+  }
+
+  // {% raw %} ... {% endraw %}; false if the block is another.
+  bool raw() {
+    size_t at = at_ + 2 + (sign_at(at_ + 2) != '\0' ? 1 : 0);
+    while (at < source_.size() && is_space(source_[at])) ++at;
+    if (source_.compare(at, 3, "raw") != 0 || (at + 3 < source_.size() && is_name(source_[at + 3]))) return false;
+    at += 3;
+    while (at < source_.size() && is_space(source_[at])) ++at;
+    const char sign = sign_at(at);
+    if (sign != '\0') ++at;
+    if (source_.compare(at, 2, "%}") != 0) fail_at(line_, "expected %} behind raw");
+    const int begin_line = line_;
+    move_to(at + 2);
+    strip_next_ = sign == '-';
+    trim_newline_ = sign != '+';
+    for (size_t tag = source_.find("{%", at_); tag != std::string::npos; tag = source_.find("{%", tag + 1)) {
+      const char end_sign = sign_at(tag + 2);
+      size_t word = tag + 2 + (end_sign != '\0' ? 1 : 0);
+      while (word < source_.size() && is_space(source_[word])) ++word;
+      if (source_.compare(word, 6, "endraw") != 0) continue;
+      size_t close = word + 6;
+      while (close < source_.size() && is_space(source_[close])) ++close;
+      const char close_sign = sign_at(close);
+      if (close_sign != '\0') ++close;
+      if (source_.compare(close, 2, "%}") != 0) continue;
+      text(source_.substr(at_, tag - at_), '%', end_sign);
+      strip_next_ = close_sign == '-';
+      trim_newline_ = close_sign != '+';
+      move_to(close + 2);
+      return true;
+    }
+    fail_at(begin_line, "raw is not closed");
+  }
+
+  // The inside of {{ }} or {% %}.
+  void expression(char kind) {
+    const bool block = kind == '%';
+    const int begin_line = line_;
+    const std::string close = block ? "%}" : "}}";
+    tokens_.push_back({block ? Token::Kind::kBeginBlock : Token::Kind::kBeginPrint, "", line_});
+    move_to(at_ + 2 + (sign_at(at_ + 2) != '\0' ? 1 : 0));
+    int open = 0;  // brackets: "}}" inside them closes dictionaries
+    for (;;) {
+      while (at_ < source_.size() && is_space(source_[at_])) move_to(at_ + 1);
+      if (at_ >= source_.size()) fail_at(begin_line, std::string("a ") + (block ? "{%" : "{{") + " is not closed");
+      const char sign = open == 0 ? sign_at(at_) : '\0';
+      if (open == 0 && source_.compare(at_ + (sign != '\0' ? 1 : 0), 2, close) == 0) {
+        tokens_.push_back({block ? Token::Kind::kEndBlock : Token::Kind::kEndPrint, "", line_});
+        strip_next_ = sign == '-';
+        trim_newline_ = block && sign != '+';
+        move_to(at_ + (sign != '\0' ? 3 : 2));
+        return;
+      }
+      token(open);
+    }
+  }
+
+  void token(int& open) {
+    const char c = source_[at_];
+    size_t end = at_;
+    if (is_name_start(c)) {
+      while (end < source_.size() && is_name(source_[end])) ++end;
+      push(Token::Kind::kName, end);
+    } else if (is_digit(c)) {
+      number();
+    } else if (c == '"' || c == '\'') {
+      string(c);
+    } else {
+      static constexpr const char* kOperators[] = {"==", "!=", "<=", ">=", "//", "**", "+", "-", "*", "/", "%", "~", "<", ">", "=",
+                                                   "(", ")", "[", "]", "{", "}", ",", ".", ":", "|"};
+      for (const char* op : kOperators) {
+        if (source_.compare(at_, std::char_traits<char>::length(op), op) != 0) continue;
+        if (c == '(' || c == '[' || c == '{') ++open;
+        if ((c == ')' || c == ']' || c == '}') && open > 0) --open;
+        push(Token::Kind::kOperator, at_ + std::char_traits<char>::length(op));
+        return;
+      }
+      fail_at(line_, std::string("unexpected character \"") + c + "\"");
+    }
+  }
+
+  void push(Token::Kind kind, size_t end) {
+    tokens_.push_back({kind, source_.substr(at_, end - at_), line_});
+    move_to(end);
+  }
+
+  void number() {
+    size_t end = at_;
+    const auto digits = [&] {
+      while (end < source_.size() && (is_digit(source_[end]) || (source_[end] == '_' && end + 1 < source_.size() && is_digit(source_[end + 1])))) ++end;
+    };
+    digits();
+    bool is_float = false;
+    if (end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
+      is_float = true;
+      ++end;
+      digits();
+    }
+    if (end < source_.size() && (source_[end] == 'e' || source_[end] == 'E')) {
+      const size_t exponent = end + 1 + (sign_at(end + 1) != '\0' ? 1 : 0);
+      if (exponent < source_.size() && is_digit(source_[exponent])) {
+        is_float = true;
+        end = exponent;
+        digits();
+      }
+    }
+    push(is_float ? Token::Kind::kFloat : Token::Kind::kInteger, end);
+    std::erase(tokens_.back().text, '_');
+  }
+
+  void string(char quote) {
+    std::string value;
+    size_t end = at_ + 1;
+    for (; end < source_.size() && source_[end] != quote; ++end) {
+      if (source_[end] != '\\' || end + 1 >= source_.size()) {
+        value += source_[end];
+        continue;
+      }
+      const char c = source_[++end];
+      switch (c) {
+        case 'n': value += '\n'; break;
+        case 't': value += '\t'; break;
+        case 'r': value += '\r'; break;
+        case 'b': value += '\b'; break;
+        case 'f': value += '\f'; break;
+        case 'v': value += '\v'; break;
+        case 'a': value += '\a'; break;
+        case '0': value += '\0'; break;
+        case '\n': break;
+        case '\\': case '\'': case '"': value += c; break;
+        case 'x': case 'u': case 'U': end = code_point(end + 1, c == 'x' ? 2 : c == 'u' ? 4 : 8, value); break;
+        default: value += {'\\', c};
+      }
+    }
+    if (end >= source_.size()) fail_at(line_, "a string is not closed");
+    tokens_.push_back({Token::Kind::kString, std::move(value), line_});
+    move_to(end + 1);
+  }
+
+  // Hexadecimal digits of an escape; returns where the last one stands.
+  size_t code_point(size_t at, size_t digits, std::string& value) {
+    const std::string hex = source_.substr(std::min(at, source_.size()), digits);
+    const bool valid = hex.size() == digits && std::all_of(hex.begin(), hex.end(), [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; });
+    const unsigned long code = valid ? std::strtoul(hex.c_str(), nullptr, 16) : 0;
+    if (!valid || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) fail_at(line_, "a string holds a broken escape");
+    utf8_append(value, static_cast<char32_t>(code));
+    return at + digits - 1;
+  }
+
+  std::string source_;
+  size_t at_ = 0;
+  int line_ = 1;
+  bool strip_next_ = false;    // the tag before ended with "-"
+  bool trim_newline_ = false;  // the tag before was a block or comment
+  std::vector<Token> tokens_;
+};
+
+}  // namespace
+
+void fail_at(int line, const std::string& message) { throw ChatTemplateError("line " + std::to_string(line) + ": " + message); }
+
+std::vector<Token> tokenize(std::string_view source) { return Lexer(source).run(); }
+
+}  // namespace smartkv::jinja

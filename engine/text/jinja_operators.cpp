@@ -1,0 +1,201 @@
+#include <algorithm>
+#include <cmath>
+
+#include "engine/text/jinja_builtins.h"
+#include "engine/text/utf8.h"
+
+namespace smartkv::jinja {
+namespace {
+
+constexpr size_t kMaxItems = 1'000'000;
+
+[[noreturn]] void fail(const std::string& message) { throw RuntimeError{message}; }
+
+[[noreturn]] void mismatch(const std::string& op, const Value& left, const Value& right) {
+  for (const Value* side : {&left, &right}) {
+    if (const Undefined* undefined = side->as<Undefined>()) fail("\"" + undefined->name + "\" is undefined");
+  }
+  fail("unsupported operand types for " + op + ": \"" + left.type_name() + "\" and \"" + right.type_name() + "\"");
+}
+
+int64_t floor_divide(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }
+
+Value integer_operation(const std::string& op, int64_t a, int64_t b) {
+  int64_t result = 0;
+  bool overflow = false;
+  if (op == "+") {
+    overflow = __builtin_add_overflow(a, b, &result);
+  } else if (op == "-") {
+    overflow = __builtin_sub_overflow(a, b, &result);
+  } else if (op == "*") {
+    overflow = __builtin_mul_overflow(a, b, &result);
+  } else if (op == "**") {
+    if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
+    result = 1;
+    for (int64_t i = 0; i < b && !overflow && result != 0; ++i) {
+      if (a == 1 || (a == -1 && b > 64)) return a == 1 || b % 2 == 0 ? int64_t{1} : int64_t{-1};
+      overflow = __builtin_mul_overflow(result, a, &result);
+    }
+  } else {
+    if (b == 0) fail("division by zero");
+    if (op == "/") return static_cast<double>(a) / static_cast<double>(b);
+    if (b == -1) {  // the one quotient that may overflow
+      if (op == "%") return int64_t{0};
+      overflow = __builtin_sub_overflow(int64_t{0}, a, &result);
+    } else {
+      result = op == "//" ? floor_divide(a, b) : a - floor_divide(a, b) * b;
+    }
+  }
+  if (overflow) fail("integer overflow in " + op);
+  return result;
+}
+
+Value float_operation(const std::string& op, double a, double b) {
+  if (op == "+") return a + b;
+  if (op == "-") return a - b;
+  if (op == "*") return a * b;
+  if (op == "**") return std::pow(a, b);
+  if (b == 0) fail("division by zero");
+  if (op == "/") return a / b;
+  const double quotient = std::floor(a / b);
+  if (op == "//") return quotient;
+  const double remainder = std::fmod(a, b);
+  return remainder != 0 && (remainder < 0) != (b < 0) ? remainder + b : remainder;
+}
+
+std::string repeat(const std::string& text, int64_t times, const Environment& environment) {
+  if (times <= 0) return "";
+  if (static_cast<int64_t>(text.size()) > environment.max_bytes / times) fail("a string grows beyond the limit");
+  std::string out;
+  for (int64_t i = 0; i < times; ++i) out += text;
+  return out;
+}
+
+// Index of Python's x[i] in a sequence of n; -1: out of range.
+int64_t normal_index(int64_t i, int64_t n) {
+  if (i < 0) i += n;
+  return i < 0 || i >= n ? -1 : i;
+}
+
+// The characters of valid UTF-8.
+std::vector<std::string> characters(const std::string& text) {
+  std::vector<std::string> out;
+  for (std::string_view rest = text; !rest.empty();) {
+    const size_t n = std::max<size_t>(1, utf8_length(rest));
+    out.emplace_back(rest.substr(0, n));
+    rest.remove_prefix(n);
+  }
+  return out;
+}
+
+}  // namespace
+
+Value binary(const std::string& op, const Value& left, const Value& right, const Environment& environment) {
+  if (op == "~") {
+    std::string joined = to_text(left) + to_text(right);
+    if (static_cast<int64_t>(joined.size()) > environment.max_bytes) fail("a string grows beyond the limit");
+    return joined;
+  }
+  if (left.is_number() && right.is_number()) {
+    if (left.is_integer() && right.is_integer()) return integer_operation(op, left.integer(), right.integer());
+    return float_operation(op, left.number(), right.number());
+  }
+  const std::string *text_left = left.as<std::string>(), *text_right = right.as<std::string>();
+  const List *list_left = left.as_list(), *list_right = right.as_list();
+  if (op == "+" && text_left != nullptr && text_right != nullptr) {
+    if (static_cast<int64_t>(text_left->size() + text_right->size()) > environment.max_bytes) fail("a string grows beyond the limit");
+    return *text_left + *text_right;
+  }
+  if (op == "+" && list_left != nullptr && list_right != nullptr && list_left->tuple == list_right->tuple) {
+    if (list_left->items.size() + list_right->items.size() > kMaxItems) fail("a list grows beyond the limit");
+    std::vector<Value> items = list_left->items;
+    items.insert(items.end(), list_right->items.begin(), list_right->items.end());
+    return Value::list(std::move(items), list_left->tuple);
+  }
+  if (op == "*" && (text_left != nullptr || text_right != nullptr)) {
+    const Value& times = text_left != nullptr ? right : left;
+    if (times.is_integer()) return repeat(text_left != nullptr ? *text_left : *text_right, times.integer(), environment);
+  }
+  mismatch(op, left, right);
+}
+
+bool contains(const Value& container, const Value& item) {
+  if (const std::string* text = container.as<std::string>()) {
+    const std::string* part = item.as<std::string>();
+    if (part == nullptr) mismatch("in", item, container);
+    return text->find(*part) != std::string::npos;
+  }
+  if (const Dict* dict = container.as_dict()) {
+    const std::string* key = item.as<std::string>();
+    return key != nullptr && dict->find(*key) != nullptr;
+  }
+  if (const List* list = container.as_list()) {
+    return std::any_of(list->items.begin(), list->items.end(), [&](const Value& other) { return equal(item, other); });
+  }
+  if (container.is_undefined()) return false;
+  mismatch("in", item, container);
+}
+
+std::vector<Value> iterate(const Value& value) {
+  if (const List* list = value.as_list()) return list->items;
+  std::vector<Value> items;
+  if (const Dict* dict = value.as_dict(); dict != nullptr && !dict->is_namespace) {
+    for (const auto& [key, held] : dict->items) items.push_back(key);
+  } else if (const std::string* text = value.as<std::string>()) {
+    for (std::string& character : characters(*text)) items.push_back(std::move(character));
+  } else if (!value.is_undefined()) {
+    fail("\"" + value.type_name() + "\" is not iterable");
+  }
+  return items;
+}
+
+Value get_item(const Value& object, const Value& key) {
+  if (const Undefined* undefined = object.as<Undefined>()) fail("\"" + undefined->name + "\" is undefined");
+  if (const Dict* dict = object.as_dict()) {
+    const std::string* name = key.as<std::string>();
+    const Value* found = name == nullptr ? nullptr : dict->find(*name);
+    if (found != nullptr) return *found;
+  } else if (key.is_integer()) {
+    if (const List* list = object.as_list()) {
+      const int64_t i = normal_index(key.integer(), static_cast<int64_t>(list->items.size()));
+      if (i >= 0) return list->items[static_cast<size_t>(i)];
+    } else if (const std::string* text = object.as<std::string>()) {
+      std::vector<std::string> all = characters(*text);
+      const int64_t i = normal_index(key.integer(), static_cast<int64_t>(all.size()));
+      if (i >= 0) return all[static_cast<size_t>(i)];
+    }
+  }
+  return Undefined{to_text(key)};
+}
+
+Value get_slice(const Value& object, const Value& start, const Value& stop, const Value& step) {
+  const std::string* text = object.as<std::string>();
+  const List* list = object.as_list();
+  if (const Undefined* undefined = object.as<Undefined>()) fail("\"" + undefined->name + "\" is undefined");
+  if (text == nullptr && list == nullptr) fail("\"" + object.type_name() + "\" cannot be sliced");
+  for (const Value* part : {&start, &stop, &step}) {
+    if (!part->is_none() && !part->is_integer()) fail("slice indices are integers or none, found \"" + part->type_name() + "\"");
+  }
+  const std::vector<Value> items = iterate(object);
+  const int64_t n = static_cast<int64_t>(items.size()), by = step.is_none() ? 1 : step.integer();
+  if (by == 0) fail("the step of a slice is 0");
+  const auto bound = [&](const Value& part, int64_t otherwise) {
+    if (part.is_none()) return otherwise;
+    int64_t i = part.integer();
+    if (i < 0) i = i < -n ? -1 : i + n;
+    return std::clamp<int64_t>(i, by > 0 ? 0 : -1, by > 0 ? n : n - 1);
+  };
+  const int64_t from = bound(start, by > 0 ? 0 : n - 1), to = bound(stop, by > 0 ? n : -1);
+  std::vector<Value> picked;
+  if (by > 0) {
+    for (int64_t i = from; i < to; i += std::min(by, n)) picked.push_back(items[static_cast<size_t>(i)]);
+  } else {
+    for (int64_t i = from; i > to; i += std::max(by, -n)) picked.push_back(items[static_cast<size_t>(i)]);
+  }
+  if (list != nullptr) return Value::list(std::move(picked), list->tuple);
+  std::string out;
+  for (const Value& character : picked) out += *character.as<std::string>();
+  return out;
+}
+
+}  // namespace smartkv::jinja

@@ -1,0 +1,525 @@
+#include <charconv>
+#include <cstdlib>
+#include <set>
+
+#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja_builtins.h"
+#include "engine/text/jinja_lexer.h"
+
+namespace smartkv::jinja {
+namespace {
+
+constexpr int kMaxNesting = 200;
+
+class Parser {
+ public:
+  explicit Parser(std::string_view source) : tokens_(tokenize(source)) { collect_callables(); }
+
+  Block run() {
+    Block block = parse_block({});
+    if (peek().kind != Token::Kind::kEnd) fail("unexpected " + shown(peek()));
+    return block;
+  }
+
+ private:
+  // Guards the stack against deep nesting.
+  struct Depth {
+    explicit Depth(Parser& parser) : parser_(parser) {
+      if (++parser_.depth_ > kMaxNesting) parser_.fail("nested more than " + std::to_string(kMaxNesting) + " deep");
+    }
+    ~Depth() { --parser_.depth_; }
+    Parser& parser_;
+  };
+
+  const Token& peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
+  const Token& next() { return tokens_[at_ + 1 < tokens_.size() ? at_++ : at_]; }
+  [[noreturn]] void fail(const std::string& message) const { fail_at(peek().line, message); }
+  static std::string shown(const Token& token) {
+    switch (token.kind) {
+      case Token::Kind::kEnd: return "end of the template";
+      case Token::Kind::kEndBlock: return "%}";
+      case Token::Kind::kEndPrint: return "}}";
+      default: return "\"" + token.text.substr(0, 40) + "\"";
+    }
+  }
+  bool is(const char* text) const {
+    return (peek().kind == Token::Kind::kOperator || peek().kind == Token::Kind::kName) && peek().text == text;
+  }
+  bool accept(const char* text) {
+    if (!is(text)) return false;
+    next();
+    return true;
+  }
+  void expect(const char* text) {
+    if (!accept(text)) fail(std::string("expected \"") + text + "\", found " + shown(peek()));
+  }
+  void expect(Token::Kind kind, const char* what) {
+    if (peek().kind != kind) fail(std::string("expected ") + what + ", found " + shown(peek()));
+    next();
+  }
+  std::string name() {
+    if (peek().kind != Token::Kind::kName) fail("expected a name, found " + shown(peek()));
+    return next().text;
+  }
+
+  // Names that a template may call: macros, and whatever is set.
+  void collect_callables() {
+    for (size_t i = 0; i + 1 < tokens_.size(); ++i) {
+      if (tokens_[i].kind == Token::Kind::kName && (tokens_[i].text == "macro" || tokens_[i].text == "set") && tokens_[i + 1].kind == Token::Kind::kName) {
+        callables_.insert(tokens_[i + 1].text);
+      }
+    }
+  }
+
+  // --- statements ---
+
+  // Up to a block that begins with one of `ends`, which is left for the caller; at the top level up to the end.
+  Block parse_block(const std::set<std::string>& ends) {
+    const Depth depth(*this);
+    Block block;
+    for (;;) {
+      const Token& token = peek();
+      if (token.kind == Token::Kind::kEnd) {
+        if (!ends.empty()) fail("expected {% " + *ends.begin() + " %}, found end of the template");
+        return block;
+      }
+      if (token.kind == Token::Kind::kText) {
+        block.push_back(statement(Stmt::Kind::kText));
+        block.back()->text = next().text;
+      } else if (token.kind == Token::Kind::kBeginPrint) {
+        next();
+        block.push_back(statement(Stmt::Kind::kPrint));
+        block.back()->expr = parse_tuple();
+        expect(Token::Kind::kEndPrint, "}}");
+      } else {
+        if (peek(1).kind == Token::Kind::kName && ends.contains(peek(1).text)) return block;
+        next();
+        block.push_back(parse_statement());
+      }
+    }
+  }
+
+  std::unique_ptr<Stmt> statement(Stmt::Kind kind) const {
+    auto stmt = std::make_unique<Stmt>();
+    stmt->kind = kind;
+    stmt->line = peek().line;
+    return stmt;
+  }
+  void end_block() { expect(Token::Kind::kEndBlock, "%}"); }
+  void closing(const char* keyword) {
+    next();  // {%
+    expect(keyword);
+    end_block();
+  }
+
+  std::unique_ptr<Stmt> parse_statement() {
+    const std::string keyword = name();
+    if (keyword == "if") return parse_if();
+    if (keyword == "for") return parse_for();
+    if (keyword == "set") return parse_set();
+    if (keyword == "macro") return parse_macro();
+    if (keyword == "generation") {
+      auto stmt = statement(Stmt::Kind::kBlock);
+      end_block();
+      stmt->body = parse_block({"endgeneration"});
+      closing("endgeneration");
+      return stmt;
+    }
+    if (keyword == "break" || keyword == "continue") {
+      if (loops_ == 0) fail(keyword + " outside of a loop");
+      auto stmt = statement(keyword == "break" ? Stmt::Kind::kBreak : Stmt::Kind::kContinue);
+      end_block();
+      return stmt;
+    }
+    --at_;
+    fail("unknown tag \"" + keyword + "\"");
+  }
+
+  std::unique_ptr<Stmt> parse_if() {
+    auto stmt = statement(Stmt::Kind::kIf);
+    for (;;) {
+      ExprPtr condition = parse_tuple();
+      end_block();
+      stmt->branches.emplace_back(std::move(condition), parse_block({"elif", "else", "endif"}));
+      next();  // {%
+      if (accept("elif")) continue;
+      if (accept("else")) {
+        end_block();
+        stmt->otherwise = parse_block({"endif"});
+        next();
+      }
+      expect("endif");
+      end_block();
+      return stmt;
+    }
+  }
+
+  std::vector<std::string> parse_targets() {
+    const bool open = accept("(");
+    std::vector<std::string> targets = {name()};
+    while (accept(",")) targets.push_back(name());
+    if (open) expect(")");
+    return targets;
+  }
+
+  std::unique_ptr<Stmt> parse_for() {
+    auto stmt = statement(Stmt::Kind::kFor);
+    stmt->targets = parse_targets();
+    expect("in");
+    stmt->expr = parse_tuple(false);
+    if (accept("if")) stmt->condition = parse_expression();
+    if (is("recursive")) fail("recursive loops are not supported");
+    end_block();
+    ++loops_;
+    stmt->body = parse_block({"else", "endfor"});
+    --loops_;
+    next();
+    if (accept("else")) {
+      end_block();
+      stmt->otherwise = parse_block({"endfor"});
+      next();
+    }
+    expect("endfor");
+    end_block();
+    return stmt;
+  }
+
+  std::unique_ptr<Stmt> parse_set() {
+    auto stmt = statement(Stmt::Kind::kSet);
+    if (peek().kind == Token::Kind::kName && peek(1).text == "." && peek(1).kind == Token::Kind::kOperator) {
+      stmt->text = name();
+      next();
+      stmt->attribute = name();
+    } else {
+      stmt->targets = parse_targets();
+    }
+    if (accept("=")) {
+      stmt->expr = parse_tuple();
+      end_block();
+      return stmt;
+    }
+    if (is("|")) fail("filters on a set block are not supported");
+    stmt->kind = Stmt::Kind::kSetBlock;
+    end_block();
+    stmt->body = parse_block({"endset"});
+    closing("endset");
+    return stmt;
+  }
+
+  std::unique_ptr<Stmt> parse_macro() {
+    auto stmt = statement(Stmt::Kind::kMacro);
+    stmt->macro = std::make_unique<Macro>();
+    stmt->macro->name = name();
+    expect("(");
+    while (!accept(")")) {
+      stmt->macro->parameters.push_back(name());
+      if (accept("=")) {
+        stmt->macro->defaults.push_back(parse_expression());
+      } else if (!stmt->macro->defaults.empty()) {
+        fail("a parameter without a default behind one with");
+      }
+      if (!is(")")) expect(",");
+    }
+    end_block();
+    const int loops = std::exchange(loops_, 0);
+    stmt->macro->body = parse_block({"endmacro"});
+    loops_ = loops;
+    closing("endmacro");
+    return stmt;
+  }
+
+  // --- expressions ---
+
+  ExprPtr node(Expr::Kind kind, std::string text = "") const {
+    auto expr = std::make_unique<Expr>();
+    expr->kind = kind;
+    expr->line = peek().line;
+    expr->name = std::move(text);
+    return expr;
+  }
+  template <typename... Children>
+  ExprPtr node_of(Expr::Kind kind, std::string text, Children... children) const {
+    ExprPtr expr = node(kind, std::move(text));
+    (expr->children.push_back(std::move(children)), ...);
+    return expr;
+  }
+
+  // Expressions with commas between them are a tuple.
+  ExprPtr parse_tuple(bool with_condition = true) {
+    const auto one = [&] { return with_condition ? parse_expression() : parse_or(); };
+    ExprPtr first = one();
+    if (!is(",")) return first;
+    ExprPtr tuple = node_of(Expr::Kind::kTuple, "", std::move(first));
+    while (accept(",")) {
+      if (peek().kind == Token::Kind::kEndBlock || peek().kind == Token::Kind::kEndPrint || is(")")) break;
+      tuple->children.push_back(one());
+    }
+    return tuple;
+  }
+
+  ExprPtr parse_expression() {
+    const Depth depth(*this);
+    ExprPtr value = parse_or();
+    while (accept("if")) {
+      ExprPtr condition = parse_or();
+      ExprPtr otherwise = accept("else") ? parse_expression() : nullptr;
+      value = node_of(Expr::Kind::kCondition, "", std::move(value), std::move(condition), std::move(otherwise));
+    }
+    return value;
+  }
+  ExprPtr parse_or() {
+    ExprPtr left = parse_and();
+    while (accept("or")) left = node_of(Expr::Kind::kBinary, "or", std::move(left), parse_and());
+    return left;
+  }
+  ExprPtr parse_and() {
+    ExprPtr left = parse_not();
+    while (accept("and")) left = node_of(Expr::Kind::kBinary, "and", std::move(left), parse_not());
+    return left;
+  }
+  ExprPtr parse_not() {
+    const Depth depth(*this);
+    if (is("not") && !(peek(1).kind == Token::Kind::kName && peek(1).text == "in")) {
+      next();
+      return node_of(Expr::Kind::kUnary, "not", parse_not());
+    }
+    return parse_compare();
+  }
+  ExprPtr parse_compare() {
+    ExprPtr left = parse_sum();
+    ExprPtr chain;
+    for (;;) {
+      std::string op;
+      for (const char* candidate : {"==", "!=", "<=", ">=", "<", ">", "in"}) {
+        if (accept(candidate)) {
+          op = candidate;
+          break;
+        }
+      }
+      if (op.empty() && is("not") && peek(1).text == "in" && peek(1).kind == Token::Kind::kName) {
+        next();
+        next();
+        op = "not in";
+      }
+      if (op.empty()) return chain != nullptr ? std::move(chain) : std::move(left);
+      if (chain == nullptr) chain = node_of(Expr::Kind::kCompare, "", std::move(left));
+      chain->operators.push_back(op);
+      chain->children.push_back(parse_sum());
+    }
+  }
+  ExprPtr parse_sum() {
+    ExprPtr left = parse_concat();
+    for (;;) {
+      const char* op = accept("+") ? "+" : accept("-") ? "-" : nullptr;
+      if (op == nullptr) return left;
+      left = node_of(Expr::Kind::kBinary, op, std::move(left), parse_concat());
+    }
+  }
+  ExprPtr parse_concat() {
+    ExprPtr left = parse_product();
+    while (accept("~")) left = node_of(Expr::Kind::kBinary, "~", std::move(left), parse_product());
+    return left;
+  }
+  ExprPtr parse_product() {
+    ExprPtr left = parse_power();
+    for (;;) {
+      const char* op = accept("*") ? "*" : accept("//") ? "//" : accept("/") ? "/" : accept("%") ? "%" : nullptr;
+      if (op == nullptr) return left;
+      left = node_of(Expr::Kind::kBinary, op, std::move(left), parse_power());
+    }
+  }
+  ExprPtr parse_power() {
+    ExprPtr left = parse_unary(true);
+    while (accept("**")) left = node_of(Expr::Kind::kBinary, "**", std::move(left), parse_unary(true));
+    return left;
+  }
+  ExprPtr parse_unary(bool with_filter) {
+    const Depth depth(*this);
+    ExprPtr value;
+    if (accept("-")) {
+      value = node_of(Expr::Kind::kUnary, "-", parse_unary(false));
+    } else if (accept("+")) {
+      value = node_of(Expr::Kind::kUnary, "+", parse_unary(false));
+    } else {
+      value = parse_primary();
+    }
+    value = parse_postfix(std::move(value));
+    return with_filter ? parse_filters(std::move(value)) : std::move(value);
+  }
+
+  ExprPtr parse_primary() {
+    const Token token = peek();
+    ExprPtr value = node(Expr::Kind::kConstant);
+    switch (token.kind) {
+      case Token::Kind::kName:
+        next();
+        if (token.text == "true" || token.text == "True") {
+          value->constant = true;
+        } else if (token.text == "false" || token.text == "False") {
+          value->constant = false;
+        } else if (token.text != "none" && token.text != "None") {
+          value->kind = Expr::Kind::kName;
+          value->name = token.text;
+        }
+        return value;
+      case Token::Kind::kString: {
+        std::string text;
+        while (peek().kind == Token::Kind::kString) text += next().text;
+        value->constant = std::move(text);
+        return value;
+      }
+      case Token::Kind::kInteger: {
+        int64_t number = 0;
+        if (std::from_chars(token.text.data(), token.text.data() + token.text.size(), number).ec != std::errc()) {
+          fail("the number " + token.text + " is out of range");
+        }
+        next();
+        value->constant = number;
+        return value;
+      }
+      case Token::Kind::kFloat:
+        next();
+        value->constant = std::strtod(token.text.c_str(), nullptr);
+        return value;
+      default: break;
+    }
+    if (accept("(")) {
+      if (accept(")")) return node(Expr::Kind::kTuple);
+      ExprPtr inner = parse_tuple();
+      expect(")");
+      return inner;
+    }
+    if (accept("[")) {
+      ExprPtr list = node(Expr::Kind::kList);
+      while (!accept("]")) {
+        list->children.push_back(parse_expression());
+        if (!is("]")) expect(",");
+      }
+      return list;
+    }
+    if (accept("{")) {
+      ExprPtr dict = node(Expr::Kind::kDict);
+      while (!accept("}")) {
+        dict->children.push_back(parse_expression());
+        expect(":");
+        dict->children.push_back(parse_expression());
+        if (!is("}")) expect(",");
+      }
+      return dict;
+    }
+    fail("unexpected " + shown(token));
+  }
+
+  ExprPtr parse_postfix(ExprPtr value) {
+    for (;;) {
+      if (accept(".")) {
+        if (peek().kind == Token::Kind::kInteger) {
+          ExprPtr index = parse_primary();
+          value = node_of(Expr::Kind::kItem, "", std::move(value), std::move(index));
+        } else {
+          const std::string attribute = name();
+          value = node_of(Expr::Kind::kAttribute, attribute, std::move(value));
+        }
+      } else if (accept("[")) {
+        value = parse_subscript(std::move(value));
+      } else if (is("(")) {
+        value = parse_call(std::move(value));
+      } else {
+        return value;
+      }
+    }
+  }
+
+  ExprPtr parse_subscript(ExprPtr value) {
+    ExprPtr parts[3];
+    int n = 0;
+    bool slice = false;
+    for (;;) {
+      if (is("]")) break;
+      if (accept(":")) {
+        slice = true;
+        if (++n > 2) fail("a slice has at most three parts");
+        continue;
+      }
+      if (parts[n] != nullptr) fail("expected \"]\", found " + shown(peek()));
+      parts[n] = parse_expression();
+    }
+    expect("]");
+    if (slice) return node_of(Expr::Kind::kSlice, "", std::move(value), std::move(parts[0]), std::move(parts[1]), std::move(parts[2]));
+    if (parts[0] == nullptr) fail("expected an index, found \"]\"");
+    return node_of(Expr::Kind::kItem, "", std::move(value), std::move(parts[0]));
+  }
+
+  void parse_arguments(Expr& call) {
+    expect("(");
+    while (!accept(")")) {
+      if (is("*") || is("**")) fail("argument unpacking is not supported");
+      if (peek().kind == Token::Kind::kName && peek(1).kind == Token::Kind::kOperator && peek(1).text == "=") {
+        std::string keyword = name();
+        next();
+        call.keywords.emplace_back(std::move(keyword), parse_expression());
+      } else {
+        if (!call.keywords.empty()) fail("a positional argument behind a keyword argument");
+        call.children.push_back(parse_expression());
+      }
+      if (!is(")")) expect(",");
+    }
+  }
+
+  ExprPtr parse_call(ExprPtr callee) {
+    if (callee->kind == Expr::Kind::kName && !is_function(callee->name) && !callables_.contains(callee->name)) {
+      fail("unknown function \"" + callee->name + "\"");
+    }
+    if (callee->kind == Expr::Kind::kAttribute && !is_method(callee->name)) fail("unknown method \"" + callee->name + "\"");
+    ExprPtr call = node_of(Expr::Kind::kCall, "", std::move(callee));
+    parse_arguments(*call);
+    return call;
+  }
+
+  ExprPtr parse_filters(ExprPtr value) {
+    for (;;) {
+      if (accept("|")) {
+        const std::string filter = name();
+        if (!is_filter(filter)) fail("unknown filter \"" + filter + "\"");
+        value = node_of(Expr::Kind::kFilter, filter, std::move(value));
+        if (is("(")) parse_arguments(*value);
+      } else if (accept("is")) {
+        const bool negated = accept("not");
+        const std::string test = is("==") || is("!=") || is("<") || is(">") || is("<=") || is(">=") ? next().text : name();
+        if (!is_test(test)) fail("unknown test \"" + test + "\"");
+        value = node_of(Expr::Kind::kTest, test, std::move(value));
+        if (is("(")) {
+          parse_arguments(*value);
+        } else if (begins_argument()) {
+          value->children.push_back(parse_postfix(parse_primary()));
+        }
+        if (negated) value = node_of(Expr::Kind::kUnary, "not", std::move(value));
+      } else if (is("(")) {
+        value = parse_call(std::move(value));
+      } else {
+        return value;
+      }
+    }
+  }
+
+  // A test takes one argument without brackets: "x is divisibleby 3".
+  bool begins_argument() const {
+    const Token& token = peek();
+    if (token.kind == Token::Kind::kName) {
+      return token.text != "and" && token.text != "or" && token.text != "else" && token.text != "if" && token.text != "is" &&
+             token.text != "not" && token.text != "in";
+    }
+    return token.kind == Token::Kind::kString || token.kind == Token::Kind::kInteger || token.kind == Token::Kind::kFloat || is("[") || is("{");
+  }
+
+  std::vector<Token> tokens_;
+  size_t at_ = 0;
+  int depth_ = 0, loops_ = 0;
+  std::set<std::string> callables_;
+};
+
+}  // namespace
+
+Block parse(std::string_view source) { return Parser(source).run(); }
+
+}  // namespace smartkv::jinja

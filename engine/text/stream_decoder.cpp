@@ -1,0 +1,27 @@
+#include "engine/text/tokenizer.h"
+#include "engine/text/utf8.h"
+
+namespace smartkv {
+
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
+    : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+
+std::string StreamDecoder::push(TokenId token) {
+  if (!(skip_special_ && tokenizer_->is_special(token))) held_ += tokenizer_->token_bytes(token);
+  // Everything but an unfinished character at the end.
+  size_t keep = 0;
+  for (size_t back = 1; back <= 3 && back <= held_.size(); ++back) {
+    if (utf8_is_prefix(std::string_view(held_).substr(held_.size() - back))) keep = back;
+  }
+  std::string text = utf8_repair(std::string_view(held_).substr(0, held_.size() - keep));
+  held_.erase(0, held_.size() - keep);
+  return text;
+}
+
+std::string StreamDecoder::flush() {
+  std::string text = utf8_repair(held_);
+  held_.clear();
+  return text;
+}
+
+}  // namespace smartkv

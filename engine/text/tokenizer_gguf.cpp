@@ -1,0 +1,131 @@
+// Tokenizers that are embedded in GGUF files: byte-level BPE ("gpt2") and SentencePiece BPE ("llama").
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+
+#include "engine/text/bpe_tokenizer.h"
+#include "engine/weights/gguf.h"
+
+namespace smartkv {
+namespace {
+
+enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+[[noreturn]] void fail(const GgufFile& file, std::string_view key, const std::string& message) {
+  throw TokenizerError(file.name() + ": key \"" + std::string(key) + "\": " + message);
+}
+
+std::optional<TokenId> token_of(const GgufFile& file, std::string_view key, size_t vocab) {
+  const std::optional<int64_t> id = file.get_int(key);
+  if (!id) return std::nullopt;
+  if (*id < 0 || *id >= static_cast<int64_t>(vocab)) {
+    fail(file, key, "expected a token from 0 to " + std::to_string(vocab - 1) + ", found " + std::to_string(*id));
+  }
+  return static_cast<TokenId>(*id);
+}
+
+PreTokenizerStep pattern_step(SplitPattern pattern) { return {PreTokenizerStep::Kind::kPattern, std::move(pattern)}; }
+
+// The cut into words that a "pre" name of llama.cpp stands for.
+std::vector<PreTokenizerStep> pre_tokenizer_of(const GgufFile& file, const std::string& pre) {
+  if (pre == "smollm" || pre == "starcoder" || pre == "refact" || pre == "command-r") {
+    return {pattern_step(SplitPattern(R"(\p{N})")), pattern_step(gpt2_pattern())};
+  }
+  if (pre == "gpt-2" || pre == "default" || pre == "mpt" || pre == "olmo" || pre == "jais" || pre == "phi-2") {
+    return {pattern_step(gpt2_pattern())};
+  }
+  if (pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3" || pre == "falcon3" || pre == "pixtral") {
+    return {pattern_step(SplitPattern(
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"))};
+  }
+  if (pre == "qwen2") {
+    return {pattern_step(SplitPattern(
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"))};
+  }
+  fail(file, "tokenizer.ggml.pre", "expected smollm, gpt-2, default, llama-bpe or qwen2, found \"" + pre + "\"");
+}
+
+void read_merges(const GgufFile& file, BpeTokenizerSpec& spec) {
+  constexpr const char* kKey = "tokenizer.ggml.merges";
+  const std::vector<std::string>* merges = file.get_strings(kKey);
+  if (merges == nullptr) fail(file, kKey, "expected an array of strings, found nothing");
+  std::unordered_map<std::string_view, TokenId> ids;
+  for (size_t id = 0; id < spec.contents.size(); ++id) ids.emplace(spec.contents[id], static_cast<TokenId>(id));
+  for (const std::string& merge : *merges) {
+    const size_t space = merge.find(' ', 1);
+    const auto left = space == std::string::npos ? ids.end() : ids.find(std::string_view(merge).substr(0, space));
+    const auto right = left == ids.end() ? ids.end() : ids.find(std::string_view(merge).substr(space + 1));
+    if (right == ids.end()) fail(file, kKey, "expected two tokens of the vocabulary, found \"" + merge + "\"");
+    spec.merges.push_back({left->second, right->second});
+  }
+}
+
+// SentencePiece merges whatever pair makes the piece with the best score.
+void make_merges_of_scores(const std::vector<double>& scores, BpeTokenizerSpec& spec) {
+  std::unordered_map<std::string_view, TokenId> ids;
+  for (size_t id = 0; id < spec.contents.size(); ++id) ids.emplace(spec.contents[id], static_cast<TokenId>(id));
+  std::vector<TokenId> by_score(spec.contents.size());
+  std::iota(by_score.begin(), by_score.end(), 0);
+  std::stable_sort(by_score.begin(), by_score.end(), [&](TokenId a, TokenId b) { return scores[a] > scores[b]; });
+  for (const TokenId id : by_score) {
+    const std::string_view piece = spec.contents[static_cast<size_t>(id)];
+    for (size_t cut = 1; cut < piece.size(); ++cut) {
+      const auto left = ids.find(piece.substr(0, cut));
+      const auto right = left == ids.end() ? ids.end() : ids.find(piece.substr(cut));
+      if (right != ids.end()) spec.merges.push_back({left->second, right->second});
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
+  const std::string* model = file.get_string("tokenizer.ggml.model");
+  const std::vector<std::string>* tokens = file.get_strings("tokenizer.ggml.tokens");
+  if (tokens == nullptr || tokens->empty()) fail(file, "tokenizer.ggml.tokens", "expected an array of strings, found nothing");
+  BpeTokenizerSpec spec;
+  spec.contents = *tokens;
+  const size_t vocab = spec.contents.size();
+  spec.bos = token_of(file, "tokenizer.ggml.bos_token_id", vocab);
+  spec.eos = token_of(file, "tokenizer.ggml.eos_token_id", vocab);
+  if (const std::string* source = file.get_string("tokenizer.chat_template")) spec.chat_template = *source;
+
+  const std::vector<int64_t>* types = file.get_ints("tokenizer.ggml.token_type");
+  if (types != nullptr && types->size() != vocab) {
+    fail(file, "tokenizer.ggml.token_type", "expected " + std::to_string(vocab) + " types, found " + std::to_string(types->size()));
+  }
+  for (size_t id = 0; types != nullptr && id < vocab; ++id) {
+    const int64_t type = (*types)[id];
+    if (type != kControl && type != kUserDefined) continue;
+    spec.added.push_back({spec.contents[id], static_cast<TokenId>(id), type == kControl});
+  }
+
+  bool add_bos = false;
+  if (model != nullptr && *model == "gpt2") {
+    const std::string* pre = file.get_string("tokenizer.ggml.pre");
+    spec.pre_tokenizer = pre_tokenizer_of(file, pre == nullptr ? "default" : *pre);
+    read_merges(file, spec);
+    spec.bpe.ignore_merges = pre != nullptr && (*pre == "llama-bpe" || *pre == "llama3" || *pre == "llama-v3");
+    add_bos = spec.bpe.ignore_merges;  // Llama 3's post-processor
+  } else if (model != nullptr && *model == "llama") {
+    const std::vector<double>* scores = file.get_floats("tokenizer.ggml.scores");
+    if (scores == nullptr || scores->size() != vocab) {
+      fail(file, "tokenizer.ggml.scores", "expected " + std::to_string(vocab) + " scores, found " +
+                                              (scores == nullptr ? "none" : std::to_string(scores->size())));
+    }
+    make_merges_of_scores(*scores, spec);
+    spec.bpe = {false, true, true, false, token_of(file, "tokenizer.ggml.unknown_token_id", vocab).value_or(0)};
+    const bool prefix = file.get_bool("tokenizer.ggml.add_space_prefix").value_or(true);
+    if (prefix) spec.normalizer.push_back({NormalizerStep::Kind::kPrepend, "", "\xe2\x96\x81"});
+    spec.normalizer.push_back({NormalizerStep::Kind::kReplace, " ", "\xe2\x96\x81"});
+    spec.strip_leading_space = prefix;
+    add_bos = true;
+  } else {
+    fail(file, "tokenizer.ggml.model", "expected \"gpt2\" or \"llama\", found " + (model == nullptr ? "nothing" : "\"" + *model + "\""));
+  }
+  if (file.get_bool("tokenizer.ggml.add_bos_token").value_or(add_bos) && spec.bos) spec.prefix = {*spec.bos};
+  if (file.get_bool("tokenizer.ggml.add_eos_token").value_or(false) && spec.eos) spec.suffix = {*spec.eos};
+  return make_bpe_tokenizer(std::move(spec));
+}
+
+}  // namespace smartkv

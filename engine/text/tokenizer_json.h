@@ -1,0 +1,23 @@
+// tokenizer.json, the file of the Hugging Face tokenizers library.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/text/bpe_tokenizer.h"
+
+namespace smartkv {
+
+// What stands in tokenizer_config.json beside it.
+struct TokenizerConfig {
+  std::string bos, eos;  // contents; empty: none
+  std::string chat_template;
+};
+TokenizerConfig parse_tokenizer_config(const nlohmann::json& config, const std::string& file);
+
+// Throws TokenizerError naming the key that is wrong or asks for what is not supported. `file` names the source.
+BpeTokenizerSpec parse_tokenizer_json(const nlohmann::json& json, const TokenizerConfig& config, const std::string& file);
+
+}  // namespace smartkv

@@ -1,0 +1,98 @@
+#include "server/commands/inspect.h"
+
+#include <iomanip>
+#include <map>
+#include <ostream>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/text/tokenizer.h"
+#include "engine/weights/weights.h"
+
+namespace smartkv {
+namespace {
+
+const char* name(RopeScaling scaling) {
+  switch (scaling) {
+    case RopeScaling::kNone: return "none";
+    case RopeScaling::kLinear: return "linear";
+    case RopeScaling::kDynamic: return "dynamic";
+    case RopeScaling::kLlama3: return "llama3";
+    case RopeScaling::kYarn: return "yarn";
+  }
+  return "none";
+}
+
+nlohmann::ordered_json describe(const std::filesystem::path& path) {
+  const std::unique_ptr<Weights> weights = Weights::open(path);
+  const ModelConfig& c = weights->config();
+  struct Kind {
+    int64_t tensors = 0, parameters = 0, bytes = 0;
+  };
+  std::map<std::string, Kind> kinds;
+  int64_t parameters = 0;
+  for (const std::string& tensor_name : weights->names()) {
+    const TensorView tensor = *weights->find(tensor_name);
+    Kind& kind = kinds[std::string(tensor_type_info(tensor.type).name)];
+    ++kind.tensors;
+    kind.parameters += tensor.elements();
+    kind.bytes += static_cast<int64_t>(tensor.data.size());
+    parameters += tensor.elements();
+  }
+  nlohmann::ordered_json json = {{"name", c.name},
+                                 {"format", weights->format()},
+                                 {"architecture", c.architecture},
+                                 {"parameters", parameters},
+                                 {"hidden_size", c.hidden_size},
+                                 {"intermediate_size", c.intermediate_size},
+                                 {"n_layers", c.n_layers},
+                                 {"n_heads", c.n_heads},
+                                 {"n_kv_heads", c.n_kv_heads},
+                                 {"head_dim", c.head_dim},
+                                 {"vocab_size", c.vocab_size},
+                                 {"context_length", c.context_length},
+                                 {"rope_theta", c.rope.theta},
+                                 {"rope_scaling", name(c.rope.scaling)},
+                                 {"tie_word_embeddings", c.tie_word_embeddings},
+                                 {"kv_bytes_per_token_bf16", 4 * c.n_layers * c.n_kv_heads * c.head_dim}};
+  for (const auto& [type, kind] : kinds) {
+    json["tensors"][type] = {{"tensors", kind.tensors}, {"parameters", kind.parameters}, {"bytes", kind.bytes}};
+  }
+  const std::unique_ptr<Tokenizer> tokenizer =
+      weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(path);
+  const auto special = [&](std::optional<TokenId> id) -> nlohmann::ordered_json {
+    return id ? nlohmann::ordered_json(tokenizer->token_content(*id)) : nlohmann::ordered_json(nullptr);
+  };
+  json["tokenizer"] = {{"tokens", tokenizer->vocab_size()},
+                       {"bos", special(tokenizer->bos())},
+                       {"eos", special(tokenizer->eos())},
+                       {"chat_template", !tokenizer->chat_template().empty()}};
+  return json;
+}
+
+// Objects are indented below their key.
+void print_table(const nlohmann::ordered_json& json, int indent, std::ostream& out) {
+  for (const auto& [key, value] : json.items()) {
+    out << std::string(static_cast<size_t>(indent), ' ') << std::left << std::setw(28 - indent) << key;
+    if (value.is_object()) {
+      out << '\n';
+      print_table(value, indent + 2, out);
+    } else {
+      out << (value.is_string() ? value.get<std::string>() : value.dump()) << '\n';
+    }
+  }
+}
+
+}  // namespace
+
+int inspect(const std::filesystem::path& model, bool json, std::ostream& out) {
+  const nlohmann::ordered_json description = describe(model);
+  if (json) {
+    out << description.dump(2) << '\n';
+  } else {
+    print_table(description, 0, out);
+  }
+  return 0;
+}
+
+}  // namespace smartkv
