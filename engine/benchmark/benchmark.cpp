@@ -8,12 +8,12 @@
 #include <memory>
 #include <random>
 
-#include <sched.h>
 #include <unistd.h>
 
 #include "cache/policy.h"
 #include "engine/benchmark/limits.h"
 #include "engine/model/llama.h"
+#include "engine/system_resources.h"
 #include "kernels/cpu_level.h"
 
 namespace smartkv {
@@ -21,12 +21,6 @@ namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
 int64_t resident_bytes() {
@@ -38,10 +32,10 @@ int64_t resident_bytes() {
 
 class Bench {
  public:
-  Bench(const BenchmarkOptions& options, Model& model, ThreadPool& pool, const KvCachePolicy& policy)
-      : options_(options), model_(model), pool_(pool), policy_(policy) {}
+  Bench(const BenchmarkOptions& options, Model& model, const KvCachePolicy& policy)
+      : options_(options), model_(model), policy_(policy) {}
 
-  // Two passes without logits, then one that samples, as a prompt is served.
+  // Only the last pass samples, as a prompt is served.
   BenchmarkRow prefill(int64_t depth, int64_t tokens) {
     return measure("prefill", depth, 1, tokens, [&](std::vector<std::unique_ptr<SequenceCache>>& caches) {
       for (int64_t start = 0; start < tokens; start += options_.prefill_chunk) {
@@ -116,7 +110,6 @@ class Bench {
 
   const BenchmarkOptions& options_;
   Model& model_;
-  ThreadPool& pool_;
   const KvCachePolicy& policy_;
   std::minstd_rand random_{7};
   std::vector<TokenId> tokens_;
@@ -128,7 +121,7 @@ class Bench {
 
 BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::function<void(const BenchmarkRow&)>& on_row) {
   BenchmarkReport report;
-  report.threads = options.threads > 0 ? options.threads : usable_cores();
+  report.threads = options.threads > 0 ? options.threads : available_cores();
   ThreadPool pool(report.threads);
   if (options.limits) report.limits = measure_limits(pool);
 
@@ -144,7 +137,7 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
 
   const CacheShape shape = llama_cache_shape(model->config(), llama);
   const auto policy = make_policy({shape, PagePool::create(shape)}, options.kv_cache);
-  Bench bench(options, *model, pool, *policy);
+  Bench bench(options, *model, *policy);
   const auto add = [&](BenchmarkRow row) {
     if (options.limits) {
       // A pass reads the weights once and each sequence's cache once per new token; a product does 2 operations a weight.

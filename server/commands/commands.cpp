@@ -17,6 +17,7 @@ constexpr const char* kExamples = R"(Examples:
   smartkv serve --model model.gguf --host 0.0.0.0 --port 8000 --api-key secret
   smartkv chat --model model.gguf
   smartkv generate --model model.gguf --prompt "What is the capital of France?"
+  smartkv bench --model model.gguf --limits
   smartkv inspect model.gguf
 
 Each command explains its options: smartkv serve --help.
@@ -55,6 +56,7 @@ const std::vector<Command>& commands() {
       {"serve", "Serve a model over HTTP with OpenAI's API", setup_serve},
       {"generate", "Answer one prompt and print the text", setup_generate},
       {"chat", "Talk with a model in the terminal", setup_chat},
+      {"bench", "Measure prefill and decode rates, weight formats and the machine's limits", setup_bench},
       {"inspect", "Show what a model file holds", setup_inspect},
   };
   return table;
