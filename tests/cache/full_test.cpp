@@ -83,16 +83,16 @@ TEST_F(FullPolicyTest, ReturnsItsPages) {
 
 TEST_F(FullPolicyTest, ForksShareFullPagesAndWriteApart) {
   const auto cache = policy_->new_sequence();
-  append(*cache, 100, 0);
+  append(*cache, 200, 0);
   const int64_t before = pool_->bytes_in_use();
   const auto fork = cache->fork();
   EXPECT_EQ(pool_->bytes_in_use(), before);
   append(*fork, 30, 7);
   append(*cache, 20, 3);
   EXPECT_LT(pool_->bytes_in_use(), 2 * before);
-  std::vector<float> original = expected(1, 100, 0), forked = original;
-  for (int64_t i = 100; i < 120; ++i) original.push_back(3.0f + static_cast<float>(1000 + i));
-  for (int64_t i = 100; i < 130; ++i) forked.push_back(7.0f + static_cast<float>(1000 + i));
+  std::vector<float> original = expected(1, 200, 0), forked = original;
+  for (int64_t i = 200; i < 220; ++i) original.push_back(3.0f + static_cast<float>(1000 + i));
+  for (int64_t i = 200; i < 230; ++i) forked.push_back(7.0f + static_cast<float>(1000 + i));
   EXPECT_EQ(keys(*cache, 1), original);
   EXPECT_EQ(keys(*fork, 1), forked);
 }

@@ -83,13 +83,16 @@ TEST_P(LlamaVariants, F32EqualsTheOracle) {
   EXPECT_LT(relative_error(served.run(tokens, 512), expected), 1e-5);
 }
 
-TEST_P(LlamaVariants, Bf16IsAsNearAsItsRounding) {
+// Random weights amplify rounding; LibTorch's own bf16 says by how much.
+TEST_P(LlamaVariants, Bf16IsNearerThanLibTorchInBf16) {
   const TinyWeights weights(variant(GetParam()));
   const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 6);
   const torch::Tensor input = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).unsqueeze(0);
   const torch::Tensor expected = TorchLlama(weights, torch::kFloat64).forward(input)[0];
   Served served(weights, "bf16");
-  EXPECT_LT(relative_error(served.run(tokens, 512), expected), 3e-2);
+  const torch::Tensor rounded = TorchLlama(weights, torch::kBFloat16).forward(input)[0].to(torch::kFloat64);
+  const double theirs = ((rounded - expected).norm() / expected.norm()).item<double>();
+  EXPECT_LT(relative_error(served.run(tokens, 512), expected), theirs);
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, LlamaVariants,
