@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/text/split_pattern.h"
 #include "engine/text/utf8.h"
 
 namespace smartkv {
@@ -19,9 +20,10 @@ size_t start_of_last(std::string_view text) {
   return at;
 }
 
-// A letter, digit or underscore; characters beyond ASCII count as letters.
-bool is_word(unsigned char byte) {
-  return byte >= 0x80 || byte == '_' || (byte >= '0' && byte <= '9') || ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z');
+// Unicode's word characters.
+bool is_word(std::string_view character) {
+  static const SplitPattern word(R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}])");
+  return word.matches_in(character);
 }
 
 }  // namespace
@@ -37,10 +39,11 @@ const AddedToken* AddedTokens::match(std::string_view text, size_t at, bool with
   for (const AddedToken* token : by_first_[static_cast<unsigned char>(text[at])]) {
     if (token->special && !with_special) continue;
     if (text.compare(at, token->content.size(), token->content) != 0) continue;
-    const size_t end = at + token->content.size();
-    const bool inside_word = (at > 0 && is_word(static_cast<unsigned char>(text[at - 1]))) ||
-                             (end < text.size() && is_word(static_cast<unsigned char>(text[end])));
-    if (!token->single_word || !inside_word) return token;
+    if (!token->single_word) return token;
+    const std::string_view before = text.substr(0, at), behind = text.substr(at + token->content.size());
+    const bool inside_word = (!before.empty() && is_word(before.substr(start_of_last(before)))) ||
+                             (!behind.empty() && is_word(behind.substr(0, utf8_length(behind))));
+    if (!inside_word) return token;
   }
   return nullptr;
 }

@@ -34,6 +34,13 @@ std::string with_unicode_spaces(const std::string& pattern) {
   return out;
 }
 
+// Where a match of this thread is put.
+pcre2_match_data* match_data() {
+  thread_local const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(pcre2_match_data_create(1, nullptr),
+                                                                                         pcre2_match_data_free);
+  return data.get();
+}
+
 }  // namespace
 
 SplitPattern::SplitPattern(const std::string& pattern) {
@@ -51,17 +58,20 @@ SplitPattern::SplitPattern(const std::string& pattern) {
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, the interpreter runs the pattern
 }
 
+bool SplitPattern::matches_in(std::string_view text) const {
+  return pcre2_match(static_cast<const pcre2_code*>(code_.get()), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0,
+                     PCRE2_NO_UTF_CHECK, match_data(), nullptr) >= 0;
+}
+
 void SplitPattern::split(std::string_view text, std::vector<std::string_view>* pieces) const {
-  thread_local const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> match(pcre2_match_data_create(1, nullptr),
-                                                                                        pcre2_match_data_free);
   const auto* code = static_cast<const pcre2_code*>(code_.get());
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   size_t done = 0, at = 0;
   while (at < text.size()) {
-    const int result = pcre2_match(code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match.get(), nullptr);
+    const int result = pcre2_match(code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match_data(), nullptr);
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result < 0) throw TokenizerError("a split pattern failed with PCRE2 error " + std::to_string(result));
-    const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
+    const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match_data());
     if (range[1] == range[0]) {  // an empty match separates nothing
       at = range[1] + 1;
       while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) ++at;

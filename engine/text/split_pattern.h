@@ -17,6 +17,7 @@ class SplitPattern {
 
   // Appends the matches, and what lies between them, in order. `text`: valid UTF-8; the pieces are views into it.
   void split(std::string_view text, std::vector<std::string_view>* pieces) const;
+  bool matches_in(std::string_view text) const;  // somewhere in valid UTF-8
 
  private:
   std::shared_ptr<void> code_;  // pcre2_code
