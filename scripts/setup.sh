@@ -30,7 +30,7 @@ install_packages() {
 
 # The folder of TorchConfig.cmake's prefix of a Python that has the right LibTorch; nothing if it has not.
 torch_prefix_of() {
-  "$1" - "$TORCH_VERSION" 2>/dev/null <<'PYTHON'
+  "$1" - "$TORCH_VERSION" 2>/dev/null <<'PYTHON' || true
 import importlib.metadata, importlib.util, os, sys
 version = importlib.metadata.version("torch").split("+")[0]
 folder = os.path.join(importlib.util.find_spec("torch").submodule_search_locations[0], "share", "cmake")
