@@ -167,7 +167,8 @@ class Evaluator {
       case Expr::Kind::kConstant: return expr.constant;
       case Expr::Kind::kName: {
         const Value* found = lookup(expr.name);
-        return found == nullptr ? Value(Undefined{expr.name}) : *found;
+        if (found != nullptr) return *found;
+        return is_function(expr.name) ? Value(Builtin{expr.name}) : Value(Undefined{expr.name});
       }
       case Expr::Kind::kList:
       case Expr::Kind::kTuple: {
@@ -269,11 +270,11 @@ class Evaluator {
       const Arguments given = arguments(expr);
       return at_line(expr.line, [&] { return call_method(object, callee.name, given, environment_); });
     }
-    if (callee.kind == Expr::Kind::kName && lookup(callee.name) == nullptr && is_function(callee.name)) {
-      const Arguments given = arguments(expr);
-      return at_line(expr.line, [&] { return call_function(callee.name, given, environment_); });
-    }
     const Value target = eval(callee);
+    if (const Builtin* builtin = target.as<Builtin>()) {
+      const Arguments given = arguments(expr);
+      return at_line(expr.line, [&] { return call_function(builtin->name, given, environment_); });
+    }
     const auto* macro = target.as<const Macro*>();
     if (macro == nullptr) fail_at(expr.line, "\"" + (callee.name.empty() ? target.type_name() : callee.name) + "\" cannot be called");
     return call_macro(**macro, arguments(expr), expr.line);

@@ -60,7 +60,8 @@ Value float_operation(const std::string& op, double a, double b) {
   const double quotient = std::floor(a / b);
   if (op == "//") return quotient;
   const double remainder = std::fmod(a, b);
-  return remainder != 0 && (remainder < 0) != (b < 0) ? remainder + b : remainder;
+  if (remainder == 0) return std::copysign(0.0, b);
+  return (remainder < 0) != (b < 0) ? remainder + b : remainder;
 }
 
 std::string repeat(const std::string& text, int64_t times, const Environment& environment) {

@@ -187,7 +187,7 @@ std::string Value::type_name() const {
   if (as<std::string>()) return "str";
   if (const List* list = as_list()) return list->tuple ? "tuple" : "list";
   if (const Dict* dict = as_dict()) return dict->is_namespace ? "namespace" : "dict";
-  return "macro";
+  return as<Builtin>() != nullptr ? "function" : "macro";
 }
 
 bool equal(const Value& a, const Value& b) {
@@ -256,7 +256,7 @@ std::string to_repr(const Value& value) {
     }
     return out + (dict->is_namespace ? "}>" : "}");
   }
-  return "<macro>";
+  return "<" + value.type_name() + ">";
 }
 
 std::string to_json(const Value& value, int64_t indent, bool sort_keys) {

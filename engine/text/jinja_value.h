@@ -18,6 +18,9 @@ class Value;
 struct Undefined {
   std::string name;  // what was looked up, for errors
 };
+struct Builtin {
+  std::string name;  // of a function
+};
 struct List {
   std::vector<Value> items;
   bool tuple = false;
@@ -33,7 +36,7 @@ struct Dict {
 class Value {
  public:
   using Storage = std::variant<Undefined, std::nullptr_t, bool, int64_t, double, std::string, std::shared_ptr<List>,
-                               std::shared_ptr<Dict>, const Macro*>;
+                               std::shared_ptr<Dict>, const Macro*, Builtin>;
 
   Value() : storage_(nullptr) {}
   template <typename T>
