@@ -67,6 +67,10 @@ class ConfigReader {
     c.mlp_bias = file_.tensors().contains("blk.0.ffn_gate.bias");
     if (const auto eos = file_.get_int("tokenizer.ggml.eos_token_id")) c.eos_token_ids = {static_cast<int32_t>(*eos)};
     check_config(c, file_.name());
+    if (const auto rotated = file_.get_int("llama.rope.dimension_count"); rotated && *rotated != c.head_dim) {
+      throw ModelError(file_.name() + ": key \"llama.rope.dimension_count\": expected the head dimension " + std::to_string(c.head_dim) +
+                       ", found " + std::to_string(*rotated));
+    }
     return c;
   }
 
