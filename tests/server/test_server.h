@@ -1,4 +1,4 @@
-// A server on a free port of the loopback interface, over a FakeEngine.
+// Servers on a free port of the loopback interface.
 #pragma once
 
 #include <string>
@@ -13,11 +13,12 @@ namespace smartkv::testing {
 
 using Json = nlohmann::ordered_json;
 
-class TestServer {
+// A server over any engine.
+class ServedEngine {
  public:
-  explicit TestServer(http::HttpOptions options = {})
+  ServedEngine(Engine& engine, std::vector<std::string> names, http::HttpOptions options)
       : service{.engine = engine,
-                .model = {.engine = engine, .names = {"fake", "alias"}, .max_prompts = 8},
+                .model = {.engine = engine, .names = std::move(names), .max_prompts = 8},
                 .created = 1,
                 .requests = {},
                 .draining = [this] { return server.draining(); }},
@@ -26,14 +27,13 @@ class TestServer {
 
   httplib::Client client() const {
     httplib::Client client("127.0.0.1", port);
-    client.set_read_timeout(20);
+    client.set_read_timeout(60);
     return client;
   }
   httplib::Result post(const std::string& path, const std::string& body) const {
     return client().Post(path, body, "application/json");
   }
 
-  FakeEngine engine;
   http::Service service;
   http::HttpServer server;
   int port;
@@ -44,6 +44,17 @@ class TestServer {
     if (options.http_threads == 0) options.http_threads = 32;
     return options;
   }
+};
+
+struct HeldFakeEngine {
+  FakeEngine engine;
+};
+
+// A server over a FakeEngine of its own.
+class TestServer : public HeldFakeEngine, public ServedEngine {
+ public:
+  explicit TestServer(http::HttpOptions options = {})
+      : ServedEngine(HeldFakeEngine::engine, {"fake", "alias"}, std::move(options)) {}
 };
 
 // A connection of plain bytes, for what an HTTP client would not do.
