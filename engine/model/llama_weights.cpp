@@ -38,7 +38,8 @@ class Packer {
     const int bits = type == kernels::WeightType::kInt4 ? 4 : type == kernels::WeightType::kInt8 ? 8 : 0;
     for (const Source& source : sources) {
       const std::optional<TensorView> view = weights_.find(source.name);
-      const bool keep = bits > 0 && view && group_bits(view->type) == bits;  // quantised the same way already
+      // Integers of the same width or less are kept as they are, without loss.
+      const bool keep = view && group_bits(view->type) > 0 && group_bits(view->type) <= bits;
       pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {
         const int64_t group = source.first_group + i * source.step, count = std::min(kLanes, source.rows - i * kLanes);
         if (keep) {

@@ -64,7 +64,7 @@ std::function<int()> setup_bench(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   BenchmarkOptions& speed = arguments->speed;
   QualityOptions& quality = arguments->quality;
-  app.add_option("-m,--model", arguments->model, "GGUF file or Hugging Face folder")->required();
+  app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder")->required();
   app.add_option("--prompts", speed.prompts, "Lengths of the prefills")->delimiter(',')->expected(0, -1)->capture_default_str();
   app.add_option("--depths", speed.depths, "Tokens that are in the cache already")->delimiter(',')->capture_default_str();
   app.add_option("--batches", speed.batches, "Sequences that decode side by side")->delimiter(',')->expected(0, -1)->capture_default_str();
