@@ -10,8 +10,8 @@ namespace {
 
 // Unicode's White_Space.
 bool is_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 size_t start_of_last(std::string_view text) {
@@ -22,8 +22,14 @@ size_t start_of_last(std::string_view text) {
 
 // Unicode's word characters.
 bool is_word(std::string_view character) {
-  static const SplitPattern word(R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}])");
+  static const SplitPattern word(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])");
   return word.matches_in(character);
+}
+
+bool inside_word(std::string_view text, size_t begin, size_t end) {
+  const std::string_view before = text.substr(0, begin), behind = text.substr(end);
+  return (!before.empty() && is_word(before.substr(start_of_last(before)))) ||
+         (!behind.empty() && is_word(behind.substr(0, utf8_length(behind))));
 }
 
 }  // namespace
@@ -35,25 +41,25 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
   for (const AddedToken& token : tokens_) by_first_[static_cast<unsigned char>(token.content[0])].push_back(&token);
 }
 
-const AddedToken* AddedTokens::match(std::string_view text, size_t at, bool with_special) const {
+const AddedToken* AddedTokens::longest_at(std::string_view text, size_t at) const {
   for (const AddedToken* token : by_first_[static_cast<unsigned char>(text[at])]) {
-    if (token->special && !with_special) continue;
-    if (text.compare(at, token->content.size(), token->content) != 0) continue;
-    if (!token->single_word) return token;
-    const std::string_view before = text.substr(0, at), behind = text.substr(at + token->content.size());
-    const bool inside_word = (!before.empty() && is_word(before.substr(start_of_last(before)))) ||
-                             (!behind.empty() && is_word(behind.substr(0, utf8_length(behind))));
-    if (!inside_word) return token;
+    if (text.compare(at, token->content.size(), token->content) == 0) return token;
   }
   return nullptr;
 }
 
 void AddedTokens::split(std::string_view text, bool with_special, std::vector<Piece>* pieces) const {
   size_t done = 0;
-  for (size_t at = 0; at < text.size();) {
-    const AddedToken* token = tokens_.empty() ? nullptr : match(text, at, with_special);
+  for (size_t at = tokens_.empty() ? text.size() : 0; at < text.size();) {
+    const AddedToken* token = longest_at(text, at);
     if (token == nullptr) {
       ++at;
+      continue;
+    }
+    const bool allowed = (with_special || !token->special) &&
+                         (!token->single_word || !inside_word(text, at, at + token->content.size()));
+    if (!allowed) {
+      at += token->content.size();
       continue;
     }
     size_t begin = at, end = at + token->content.size();

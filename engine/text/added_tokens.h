@@ -32,11 +32,12 @@ class AddedTokens {
     const AddedToken* token;  // nullptr: plain text
   };
   // Cuts the text at the tokens in it: the leftmost, then the longest. with_special false: special ones are plain text.
+  // A token that may not stand where it was found is plain text as a whole, without a look for shorter ones in it.
   void split(std::string_view text, bool with_special, std::vector<Piece>* pieces) const;
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
  private:
-  const AddedToken* match(std::string_view text, size_t at, bool with_special) const;
+  const AddedToken* longest_at(std::string_view text, size_t at) const;  // nullptr: none
 
   std::vector<AddedToken> tokens_;                      // longest first
   std::array<std::vector<const AddedToken*>, 256> by_first_;  // the same, by first byte

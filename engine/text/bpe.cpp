@@ -23,26 +23,30 @@ size_t slot_of(uint64_t pair, size_t mask) { return static_cast<size_t>((pair * 
 Bpe::Bpe(std::vector<std::string> tokens, std::span<const BpeMerge> merges, const BpeOptions& options)
     : tokens_(std::move(tokens)), options_(options) {
   ids_.reserve(tokens_.size());
-  for (size_t id = 0; id < tokens_.size(); ++id) ids_.emplace(tokens_[id], static_cast<TokenId>(id));
+  for (size_t id = 0; id < tokens_.size(); ++id) {
+    if (!tokens_[id].empty()) ids_.emplace(tokens_[id], static_cast<TokenId>(id));
+  }
   for (int byte = 0; byte < 256; ++byte) {
     char fallback[8];
     std::snprintf(fallback, sizeof fallback, "<0x%02X>", byte);
-    byte_ids_[byte] = options_.byte_level ? id_of(std::string(1, static_cast<char>(byte))) : options_.byte_fallback ? id_of(fallback) : -1;
+    byte_ids_[byte] = options_.byte_level      ? id_of(std::string(1, static_cast<char>(byte)))
+                      : options_.byte_fallback ? id_of(fallback)
+                                               : -1;
   }
   size_t capacity = 16;
   while (capacity < 2 * merges.size()) capacity *= 2;
   merges_.assign(capacity, {kNoPair, 0, 0});
-  for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const auto [left, right] = merges[rank];
+  for (const auto [left, right, rank] : merges) {
     const std::string merged = bytes_of(left) + bytes_of(right);
     const TokenId result = id_of(merged);
     if (result < 0) {
-      throw TokenizerError("merge " + std::to_string(rank) + ": expected its result \"" + merged + "\" in the vocabulary, found none");
+      throw TokenizerError("merge of \"" + bytes_of(left) + "\" and \"" + bytes_of(right) +
+                           "\": expected its result in the vocabulary, found none");
     }
     const uint64_t pair = pair_of(left, right);
     size_t slot = slot_of(pair, capacity - 1);
     while (merges_[slot].pair != kNoPair && merges_[slot].pair != pair) slot = (slot + 1) & (capacity - 1);
-    if (merges_[slot].pair == kNoPair) merges_[slot] = {pair, static_cast<int32_t>(rank), result};
+    merges_[slot] = {pair, rank, result};
   }
 }
 

@@ -21,12 +21,14 @@ struct BpeOptions {
 };
 
 struct BpeMerge {
-  TokenId left, right;  // earlier merges go first
+  TokenId left, right;
+  int32_t rank;  // the lowest goes first; of equal ones, the leftmost
 };
 
 class Bpe {
  public:
-  // `tokens`: the bytes of each id. A merge whose result is no token is a TokenizerError.
+  // `tokens`: the bytes of each id; empty: an id that encode() never makes. A merge whose result is no token is a
+  // TokenizerError; of two merges of one pair the later counts.
   Bpe(std::vector<std::string> tokens, std::span<const BpeMerge> merges, const BpeOptions& options);
 
   // Appends the tokens of a piece. Thread-safe; time is O(n log n) whatever the piece.

@@ -2,7 +2,8 @@
 
 #include <array>
 #include <atomic>
-#include <cstdlib>
+#include <charconv>
+#include <deque>
 #include <unordered_map>
 
 #include "engine/text/utf8.h"
@@ -35,13 +36,14 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   text = std::move(out);
 }
 
-// The bytes that an entry of a byte-level vocabulary means; an entry with other characters stands for itself.
+// The bytes that an entry of a byte-level vocabulary means; none for an entry with other characters, which BPE never
+// makes: it only has a meaning as an added token.
 std::string bytes_of_entry(const std::string& content) {
   std::string bytes;
   for (std::string_view rest = content; !rest.empty();) {
     const size_t length = utf8_length(rest);
     const int byte = length == 0 ? -1 : byte_of_stand_in(utf8_decode(rest.substr(0, length)));
-    if (byte < 0) return content;
+    if (byte < 0) return "";
     bytes += static_cast<char>(byte);
     rest.remove_prefix(length);
   }
@@ -51,9 +53,17 @@ std::string bytes_of_entry(const std::string& content) {
 // "<0x0A>" is the byte 10; -1: no such token.
 int fallback_byte(const std::string& content) {
   if (content.size() != 6 || !content.starts_with("<0x") || content[5] != '>') return -1;
-  char* end;
-  const long value = std::strtol(content.substr(3, 2).c_str(), &end, 16);
-  return *end == '\0' ? static_cast<int>(value) : -1;
+  unsigned value = 0;
+  const char* const end = content.data() + 5;
+  return std::from_chars(content.data() + 3, end, value, 16).ptr == end ? static_cast<int>(value) : -1;
+}
+
+// U+2581 stands behind another character: where it does in no merge, text can be cut before it.
+bool has_inner_metaspace(std::string_view content) {
+  for (size_t at = content.find(kMetaspace, 1); at != std::string_view::npos; at = content.find(kMetaspace, at + 1)) {
+    if (!content.substr(0, at).ends_with(kMetaspace)) return true;
+  }
+  return false;
 }
 
 class BpeTokenizer final : public Tokenizer {
@@ -65,16 +75,23 @@ class BpeTokenizer final : public Tokenizer {
       contents_.emplace(token.content, token.id);
       if (token.id >= static_cast<TokenId>(added_by_id_.size())) added_by_id_.resize(static_cast<size_t>(token.id) + 1);
       added_by_id_[static_cast<size_t>(token.id)] = token;
-      if (token.normalized && !spec_.normalizer.empty()) {
+      if (token.normalized) {
         token.content = normalize(token.content);
         normalized.push_back(token);
       } else {
         raw.push_back(token);
       }
     }
+    words_begin_at_metaspace_ = !spec_.bpe.byte_level && !spec_.bpe.ignore_merges && bpe_.id_of(kMetaspace) >= 0;
+    for (const BpeMerge& merge : spec_.merges) {
+      if (!words_begin_at_metaspace_) break;
+      words_begin_at_metaspace_ = !has_inner_metaspace(bpe_.bytes_of(merge.left) + bpe_.bytes_of(merge.right));
+    }
     raw_added_ = AddedTokens(std::move(raw));
     normalized_added_ = AddedTokens(std::move(normalized));
-    for (size_t id = 0; id < spec_.contents.size(); ++id) contents_.emplace(spec_.contents[id], static_cast<TokenId>(id));
+    for (size_t id = 0; id < spec_.contents.size(); ++id) {
+      if (!spec_.contents[id].empty()) contents_.emplace(spec_.contents[id], static_cast<TokenId>(id));
+    }
   }
 
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const override {
@@ -107,10 +124,10 @@ class BpeTokenizer final : public Tokenizer {
   std::string token_bytes(TokenId token) const override {
     check(token);
     if (const AddedToken* added = added_token(token)) return added->content;
-    const std::string& bytes = bpe_.bytes_of(token);
-    if (spec_.bpe.byte_level) return bytes;
-    if (const int byte = fallback_byte(bytes); byte >= 0) return std::string(1, static_cast<char>(byte));
-    std::string text = bytes;
+    const std::string& content = spec_.contents[static_cast<size_t>(token)];
+    if (spec_.bpe.byte_level) return bpe_.bytes_of(token).empty() ? content : bpe_.bytes_of(token);
+    if (const int byte = fallback_byte(content); byte >= 0) return std::string(1, static_cast<char>(byte));
+    std::string text = content;
     replace_all(text, kMetaspace, " ");
     return text;
   }
@@ -165,50 +182,63 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   void encode_plain(std::string_view text, bool first, bool parse_special, std::vector<TokenId>* ids) const {
-    if (spec_.normalizer.empty()) {
-      pre_tokenize(text, first, ids);
-      return;
-    }
-    const std::string normalized = normalize(text);
+    std::string normalized;
+    if (!spec_.normalizer.empty()) text = normalized = normalize(text);
     std::vector<AddedTokens::Piece> pieces;
-    normalized_added_.split(normalized, parse_special, &pieces);
+    normalized_added_.split(text, parse_special, &pieces);
     for (const AddedTokens::Piece& piece : pieces) {
       if (piece.token != nullptr) {
         ids->push_back(piece.token->id);
       } else {
-        pre_tokenize(piece.text, first && piece.text.data() == normalized.data(), ids);
+        pre_tokenize(piece.text, first && piece.text.data() == text.data(), ids);
       }
     }
   }
 
   void pre_tokenize(std::string_view text, bool first, std::vector<TokenId>* ids) const {
-    std::string changed;  // holds the text of steps that change it; those steps see it whole
+    std::deque<std::string> changed;  // the text of pieces that a step changed
     std::vector<std::string_view> pieces = {text}, next;
     for (const PreTokenizerStep& step : spec_.pre_tokenizer) {
-      if (step.kind == PreTokenizerStep::Kind::kPattern) {
-        next.clear();
-        for (const std::string_view piece : pieces) step.pattern->split(piece, &next);
-        pieces.swap(next);
-      } else if (step.kind == PreTokenizerStep::Kind::kPrefixSpace) {
-        if (!pieces.empty() && !pieces[0].starts_with(' ')) {
-          changed = " " + std::string(text);
-          pieces = {changed};
-        }
-      } else {
-        changed = std::string(text);
-        replace_all(changed, " ", kMetaspace);
-        const bool prepend = step.prepend == PreTokenizerStep::Prepend::kAlways ||
-                             (step.prepend == PreTokenizerStep::Prepend::kFirst && first);
-        if (prepend && !changed.starts_with(kMetaspace)) changed.insert(0, kMetaspace);
-        pieces.clear();
-        for (size_t at = 0; at < changed.size();) {
-          const size_t end = step.split ? changed.find(kMetaspace, at + 1) : std::string::npos;
-          pieces.push_back(std::string_view(changed).substr(at, end - at));
-          at = end == std::string::npos ? changed.size() : end;
+      next.clear();
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        if (step.kind == PreTokenizerStep::Kind::kPattern) {
+          step.pattern->split(pieces[i], &next);
+        } else if (step.kind == PreTokenizerStep::Kind::kPrefixSpace) {
+          const bool add = !pieces[i].starts_with(' ');
+          next.push_back(add ? changed.emplace_back(1, ' ').append(pieces[i]) : pieces[i]);
+        } else {
+          std::string& piece = changed.emplace_back(pieces[i]);
+          replace_all(piece, " ", kMetaspace);
+          const bool prepend = step.prepend == PreTokenizerStep::Prepend::kAlways ||
+                               (step.prepend == PreTokenizerStep::Prepend::kFirst && first && i == 0);
+          if (prepend && !piece.starts_with(kMetaspace)) piece.insert(0, kMetaspace);
+          for (std::string_view rest = piece; !rest.empty();) {
+            const std::string_view word = rest.substr(0, step.split ? rest.find(kMetaspace, 1) : std::string::npos);
+            next.push_back(word);
+            rest.remove_prefix(word.size());
+          }
         }
       }
+      pieces.swap(next);
     }
-    for (const std::string_view piece : pieces) encode_piece(piece, ids);
+    for (const std::string_view piece : pieces) {
+      if (words_begin_at_metaspace_) {
+        encode_words(piece, ids);
+      } else {
+        encode_piece(piece, ids);
+      }
+    }
+  }
+
+  // Cuts where no merge reaches across: the same tokens, and the cache serves.
+  void encode_words(std::string_view text, std::vector<TokenId>* ids) const {
+    size_t begin = 0;
+    for (size_t at = text.find(kMetaspace, 1); at != std::string_view::npos; at = text.find(kMetaspace, at + 1)) {
+      if (text.substr(begin, at - begin).ends_with(kMetaspace)) continue;
+      encode_piece(text.substr(begin, at - begin), ids);
+      begin = at;
+    }
+    encode_piece(text.substr(begin), ids);
   }
 
   void encode_piece(std::string_view piece, std::vector<TokenId>* ids) const {
@@ -239,6 +269,7 @@ class BpeTokenizer final : public Tokenizer {
   BpeTokenizerSpec spec_;
   Bpe bpe_;
   AddedTokens raw_added_, normalized_added_;
+  bool words_begin_at_metaspace_ = false;
   std::vector<AddedToken> added_by_id_;  // empty content: not an added token
   std::map<std::string, TokenId, std::less<>> contents_;
 };
@@ -266,6 +297,8 @@ SplitPattern gpt2_pattern() {
   return SplitPattern(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)");
 }
 
-std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeTokenizerSpec spec) { return std::make_unique<BpeTokenizer>(std::move(spec)); }
+std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeTokenizerSpec spec) {
+  return std::make_unique<BpeTokenizer>(std::move(spec));
+}
 
 }  // namespace smartkv

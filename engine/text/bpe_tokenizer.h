@@ -22,9 +22,9 @@ struct NormalizerStep {
 
 struct PreTokenizerStep {
   enum class Kind : uint8_t { kPattern, kPrefixSpace, kMetaspace } kind;
-  std::optional<SplitPattern> pattern = {};                     // kPattern: pieces are its matches and what lies between
+  std::optional<SplitPattern> pattern = {};  // kPattern: pieces are its matches and what lies between
   enum class Prepend : uint8_t { kNever, kFirst, kAlways } prepend = Prepend::kNever;  // kMetaspace
-  bool split = false;                                           // kMetaspace: a piece begins at each U+2581
+  bool split = false;  // kMetaspace: a piece begins at each U+2581
 };
 
 struct BpeTokenizerSpec {

@@ -6,11 +6,10 @@
 #include <ctime>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-
-#include <nlohmann/json.hpp>
 
 namespace smartkv {
 
@@ -36,8 +35,7 @@ class ChatTemplate {
 
   // `context`: an object whose members become the template's variables (messages, tools, add_generation_prompt,
   // bos_token, eos_token, ...); member order is kept by tojson. `now` gives strftime_now its time.
-  std::string render(const nlohmann::ordered_json& context,
-                     const std::function<std::tm()>& now = nullptr) const;
+  std::string render(const nlohmann::ordered_json& context, const std::function<std::tm()>& now = nullptr) const;
 
  private:
   struct Impl;

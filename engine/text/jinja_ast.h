@@ -35,6 +35,7 @@ struct Expr {
   };
   Kind kind;
   int line;
+  int depth = 0;  // of the tree below
   std::string name;
   Value constant;
   std::vector<ExprPtr> children;

@@ -10,6 +10,8 @@
 namespace smartkv::jinja {
 namespace {
 
+// Of statements and expressions inside each other, over all macros that run: guards the stack.
+constexpr int kMaxDepth = 500;
 constexpr int kMaxMacroDepth = 50;
 
 using Scope = std::map<std::string, Value, std::less<>>;
@@ -17,11 +19,17 @@ using Scope = std::map<std::string, Value, std::less<>>;
 class Evaluator {
  public:
   Evaluator(const ChatTemplateLimits& limits, const std::function<std::tm()>& now)
-      : limits_(limits), environment_{limits.max_output_bytes, now} {}
+      : limits_(limits), environment_{limits.max_steps, limits.max_output_bytes, now} {}
 
   std::string run(const Block& block, const nlohmann::ordered_json& context) {
     Scope& globals = scopes_.emplace_back();
-    for (const auto& [key, value] : context.items()) globals[key] = Value::from_json(value);
+    for (const auto& [key, value] : context.items()) {
+      try {
+        globals[key] = Value::from_json(value);
+      } catch (const RuntimeError& error) {
+        throw ChatTemplateError("the variable \"" + key + "\": " + error.message);
+      }
+    }
     std::string out;
     run_block(block, out);
     return out;
@@ -30,13 +38,26 @@ class Evaluator {
  private:
   enum class Flow : uint8_t { kNext, kBreak, kContinue };
 
-  void step(int line) {
-    if (++steps_ > limits_.max_steps) fail_at(line, "the template runs for more than " + std::to_string(limits_.max_steps) + " steps");
-  }
-  void emit(std::string& out, std::string_view text, int line) const {
-    if (static_cast<int64_t>(out.size() + text.size()) > limits_.max_output_bytes) {
-      fail_at(line, "the output is longer than " + std::to_string(limits_.max_output_bytes) + " bytes");
+  struct Depth {
+    Depth(Evaluator& evaluator, int line) : depth_(evaluator.depth_) {
+      if (++depth_ > kMaxDepth)
+        fail_at(line, "the template runs more than " + std::to_string(kMaxDepth) + " levels deep");
     }
+    ~Depth() { --depth_; }
+    int& depth_;
+  };
+
+  void step(int line, int64_t steps = 1) {
+    if (steps > environment_.steps_left) {
+      fail_at(line, "the template runs for more than " + std::to_string(limits_.max_steps) + " steps");
+    }
+    environment_.steps_left -= steps;
+  }
+  void emit(std::string& out, std::string_view text, int line) {
+    if (static_cast<int64_t>(out.size() + text.size()) > limits_.max_output_bytes) {
+      fail_at(line, "the output is longer than the limit of " + std::to_string(limits_.max_output_bytes) + " bytes");
+    }
+    step(line, static_cast<int64_t>(text.size() / 256));
     out += text;
   }
 
@@ -73,38 +94,65 @@ class Evaluator {
   }
 
   Flow run_statement(const Stmt& stmt, std::string& out) {
+    const Depth depth(*this, stmt.line);
     step(stmt.line);
+    return at_line(stmt.line, [&] { return run_kind(stmt, out); });
+  }
+
+  Flow run_kind(const Stmt& stmt, std::string& out) {
     switch (stmt.kind) {
-      case Stmt::Kind::kText: emit(out, stmt.text, stmt.line); break;
-      case Stmt::Kind::kPrint: emit(out, to_text(eval(*stmt.expr)), stmt.line); break;
+      case Stmt::Kind::kText:
+        emit(out, stmt.text, stmt.line);
+        break;
+      case Stmt::Kind::kPrint:
+        emit(out, environment_.text_of(eval(*stmt.expr)), stmt.line);
+        break;
       case Stmt::Kind::kIf:
         for (const auto& [condition, body] : stmt.branches) {
           if (eval(*condition).truthy()) return run_block(body, out);
         }
         return run_block(stmt.otherwise, out);
-      case Stmt::Kind::kFor: run_for(stmt, out); break;
-      case Stmt::Kind::kSet: assign(stmt, eval(*stmt.expr)); break;
+      case Stmt::Kind::kFor:
+        run_for(stmt, out);
+        break;
+      case Stmt::Kind::kSet:
+        assign(stmt, eval(*stmt.expr));
+        break;
       case Stmt::Kind::kSetBlock: {
         std::string text;
-        scopes_.emplace_back();
-        run_block(stmt.body, text);
-        scopes_.pop_back();
+        const Flow flow = run_scoped(stmt.body, text);
+        if (flow != Flow::kNext) return flow;
         assign(stmt, std::move(text));
         break;
       }
-      case Stmt::Kind::kMacro: scopes_.back()[stmt.macro->name] = static_cast<const Macro*>(stmt.macro.get()); break;
-      case Stmt::Kind::kBlock: return run_block(stmt.body, out);
-      case Stmt::Kind::kBreak: return Flow::kBreak;
-      case Stmt::Kind::kContinue: return Flow::kContinue;
+      case Stmt::Kind::kMacro:
+        scopes_.back()[stmt.macro->name] = static_cast<const Macro*>(stmt.macro.get());
+        break;
+      case Stmt::Kind::kBlock:
+        return run_scoped(stmt.body, out);
+      case Stmt::Kind::kBreak:
+        return Flow::kBreak;
+      case Stmt::Kind::kContinue:
+        return Flow::kContinue;
     }
     return Flow::kNext;
+  }
+
+  Flow run_scoped(const Block& block, std::string& out) {
+    scopes_.emplace_back();
+    const Flow flow = run_block(block, out);
+    scopes_.pop_back();
+    return flow;
   }
 
   void assign(const Stmt& stmt, Value value) {
     if (!stmt.attribute.empty()) {
       const Value* object = lookup(stmt.text);
       Dict* target = object == nullptr ? nullptr : object->as_dict();
-      if (target == nullptr || !target->is_namespace) fail_at(stmt.line, "\"" + stmt.text + "\" is no namespace: its attributes cannot be set");
+      if (target == nullptr || target->kind != Dict::Kind::kNamespace) {
+        fail_at(stmt.line, "\"" + stmt.text + "\" is no namespace: its attributes cannot be set");
+      }
+      if (value.extent().is_shared) fail_at(stmt.line, "a namespace cannot hold a namespace");
       target->set(stmt.attribute, std::move(value));
     } else {
       bind(stmt.targets, std::move(value), stmt.line);
@@ -116,15 +164,16 @@ class Evaluator {
       scopes_.back()[targets[0]] = std::move(value);
       return;
     }
-    const std::vector<Value> items = at_line(line, [&] { return iterate(value); });
+    const std::vector<Value> items = at_line(line, [&] { return iterate(value, environment_); });
     if (items.size() != targets.size()) {
-      fail_at(line, "expected " + std::to_string(targets.size()) + " values to unpack, found " + std::to_string(items.size()));
+      fail_at(line, "expected " + std::to_string(targets.size()) + " values to unpack, found " +
+                        std::to_string(items.size()));
     }
     for (size_t i = 0; i < items.size(); ++i) scopes_.back()[targets[i]] = items[i];
   }
 
   void run_for(const Stmt& stmt, std::string& out) {
-    std::vector<Value> items = at_line(stmt.line, [&] { return iterate(eval(*stmt.expr)); });
+    std::vector<Value> items = at_line(stmt.line, [&] { return iterate(eval(*stmt.expr), environment_); });
     if (stmt.condition != nullptr) {
       std::vector<Value> chosen;
       for (Value& item : items) {
@@ -144,13 +193,20 @@ class Evaluator {
     for (int64_t i = 0; i < n; ++i) {
       step(stmt.line);
       Scope& scope = scopes_.emplace_back();
-      auto loop = std::make_shared<Dict>();
-      loop->is_namespace = true;
-      loop->items = {{"index", i + 1},      {"index0", i},          {"revindex", n - i}, {"revindex0", n - i - 1},
-                     {"first", i == 0},     {"last", i + 1 == n},   {"length", n},       {"depth", 1},
-                     {"previtem", i > 0 ? items[i - 1] : Value(Undefined{"previtem"})},
-                     {"nextitem", i + 1 < n ? items[i + 1] : Value(Undefined{"nextitem"})}};
-      scope["loop"] = loop;
+      const Value previous = i > 0 ? items[i - 1] : Value(Undefined{"loop.previtem"});
+      const Value next = i + 1 < n ? items[i + 1] : Value(Undefined{"loop.nextitem"});
+      scope["loop"] = Value::dict({{"index", i + 1},
+                                   {"index0", i},
+                                   {"revindex", n - i},
+                                   {"revindex0", n - i - 1},
+                                   {"first", i == 0},
+                                   {"last", i + 1 == n},
+                                   {"length", n},
+                                   {"depth", 1},
+                                   {"depth0", 0},
+                                   {"previtem", previous},
+                                   {"nextitem", next}},
+                                  Dict::Kind::kLoop);
       bind(stmt.targets, items[i], stmt.line);
       const Flow flow = run_block(stmt.body, out);
       scopes_.pop_back();
@@ -161,10 +217,12 @@ class Evaluator {
   // --- expressions ---
 
   Value eval(const Expr& expr) {
+    const Depth depth(*this, expr.line);
     step(expr.line);
     const auto child = [&](size_t i) { return eval(*expr.children[i]); };
     switch (expr.kind) {
-      case Expr::Kind::kConstant: return expr.constant;
+      case Expr::Kind::kConstant:
+        return expr.constant;
       case Expr::Kind::kName: {
         const Value* found = lookup(expr.name);
         if (found != nullptr) return *found;
@@ -174,21 +232,23 @@ class Evaluator {
       case Expr::Kind::kTuple: {
         std::vector<Value> items;
         for (const ExprPtr& item : expr.children) items.push_back(eval(*item));
-        return Value::list(std::move(items), expr.kind == Expr::Kind::kTuple);
+        const bool tuple = expr.kind == Expr::Kind::kTuple;
+        return Value::list(std::move(items), tuple ? List::Kind::kTuple : List::Kind::kList);
       }
       case Expr::Kind::kDict: {
-        auto dict = std::make_shared<Dict>();
+        Dict dict;
         for (size_t i = 0; i < expr.children.size(); i += 2) {
           const Value key = child(i);
           const std::string* text = key.as<std::string>();
-          if (text == nullptr) fail_at(expr.line, "keys of dictionaries are strings, found \"" + key.type_name() + "\"");
-          dict->set(*text, child(i + 1));
+          if (text == nullptr)
+            fail_at(expr.line, "keys of dictionaries are strings, found \"" + key.type_name() + "\"");
+          dict.set(*text, child(i + 1));
         }
-        return dict;
+        return Value::dict(std::move(dict.items));
       }
       case Expr::Kind::kAttribute: {
         const Value object = child(0);
-        return at_line(expr.line, [&] { return get_item(object, expr.name); });
+        return at_line(expr.line, [&] { return get_attribute(object, expr.name); });
       }
       case Expr::Kind::kItem: {
         const Value object = child(0), key = child(1);
@@ -200,9 +260,10 @@ class Evaluator {
         for (size_t i = 0; i < 3; ++i) {
           if (expr.children[i + 1] != nullptr) parts[i] = child(i + 1);
         }
-        return at_line(expr.line, [&] { return get_slice(object, parts[0], parts[1], parts[2]); });
+        return at_line(expr.line, [&] { return get_slice(object, parts[0], parts[1], parts[2], environment_); });
       }
-      case Expr::Kind::kCall: return call(expr);
+      case Expr::Kind::kCall:
+        return call(expr);
       case Expr::Kind::kFilter: {
         const Value value = child(0);
         const Arguments given = arguments(expr);
@@ -211,12 +272,12 @@ class Evaluator {
       case Expr::Kind::kTest: {
         const Value value = child(0);
         const Arguments given = arguments(expr);
-        return at_line(expr.line, [&] { return apply_test(expr.name, value, given); });
+        return at_line(expr.line, [&] { return apply_test(expr.name, value, given, environment_); });
       }
       case Expr::Kind::kUnary: {
         const Value value = child(0);
         if (expr.name == "not") return !value.truthy();
-        return at_line(expr.line, [&] { return binary(expr.name, 0, value, environment_); });
+        return at_line(expr.line, [&] { return expr.name == "-" ? negate(value) : negate(negate(value)); });
       }
       case Expr::Kind::kBinary: {
         Value left = child(0);
@@ -225,7 +286,8 @@ class Evaluator {
         const Value right = child(1);
         return at_line(expr.line, [&] { return binary(expr.name, left, right, environment_); });
       }
-      case Expr::Kind::kCompare: return compare_chain(expr);
+      case Expr::Kind::kCompare:
+        return compare_chain(expr);
       case Expr::Kind::kCondition:
         if (child(1).truthy()) return child(0);
         return expr.children[2] == nullptr ? Value(Undefined{"else of an inline if"}) : child(2);
@@ -239,16 +301,11 @@ class Evaluator {
       Value right = eval(*expr.children[i + 1]);
       const std::string& op = expr.operators[i];
       const bool holds = at_line(expr.line, [&] {
-        if (op == "in") return contains(right, left);
-        if (op == "not in") return !contains(right, left);
+        if (op == "in") return contains(right, left, environment_);
+        if (op == "not in") return !contains(right, left, environment_);
         Arguments other;
         other.positional.push_back(right);
-        if (op != "==" && op != "!=") {
-          for (const Value* side : {&left, &right}) {
-            if (const Undefined* undefined = side->as<Undefined>()) throw RuntimeError{"\"" + undefined->name + "\" is undefined"};
-          }
-        }
-        return apply_test(op, left, other);
+        return apply_test(op, left, other, environment_);
       });
       if (!holds) return false;
       left = std::move(right);
@@ -276,14 +333,17 @@ class Evaluator {
       return at_line(expr.line, [&] { return call_function(builtin->name, given, environment_); });
     }
     const auto* macro = target.as<const Macro*>();
-    if (macro == nullptr) fail_at(expr.line, "\"" + (callee.name.empty() ? target.type_name() : callee.name) + "\" cannot be called");
+    if (macro == nullptr)
+      fail_at(expr.line, "\"" + (callee.name.empty() ? target.type_name() : callee.name) + "\" cannot be called");
     return call_macro(**macro, arguments(expr), expr.line);
   }
 
   Value call_macro(const Macro& macro, Arguments given, int line) {
-    if (++macro_depth_ > kMaxMacroDepth) fail_at(line, "macros call each other more than " + std::to_string(kMaxMacroDepth) + " deep");
+    if (++macro_depth_ > kMaxMacroDepth)
+      fail_at(line, "macros call each other more than " + std::to_string(kMaxMacroDepth) + " deep");
     if (given.positional.size() > macro.parameters.size()) {
-      fail_at(line, "macro \"" + macro.name + "\" takes " + std::to_string(macro.parameters.size()) + " arguments, found " + std::to_string(given.positional.size()));
+      fail_at(line, "macro \"" + macro.name + "\" takes " + std::to_string(macro.parameters.size()) +
+                        " arguments, found " + std::to_string(given.positional.size()));
     }
     const size_t base = std::exchange(base_, scopes_.size());
     scopes_.emplace_back();
@@ -291,7 +351,9 @@ class Evaluator {
     for (size_t i = 0; i < macro.parameters.size(); ++i) {
       const std::string& parameter = macro.parameters[i];
       const Value* value = given.find(i, parameter);
-      Value bound = value != nullptr ? *value : i >= first_default ? eval(*macro.defaults[i - first_default]) : Value(Undefined{parameter});
+      Value bound = value != nullptr     ? *value
+                    : i >= first_default ? eval(*macro.defaults[i - first_default])
+                                         : Value(Undefined{parameter});
       scopes_.back()[parameter] = std::move(bound);
     }
     for (const auto& [key, value] : given.keywords) {
@@ -311,7 +373,7 @@ class Evaluator {
   Environment environment_;
   std::vector<Scope> scopes_;  // the template's, then loops' and macros'
   size_t base_ = 0;            // of the macro that runs: scopes below are not seen, but the template's
-  int64_t steps_ = 0;
+  int depth_ = 0;
   int macro_depth_ = 0;
 };
 

@@ -1,11 +1,10 @@
 // Runs a parsed template.
 #pragma once
 
-#include <functional>
 #include <ctime>
-#include <string>
-
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "engine/text/chat_template.h"
 #include "engine/text/jinja_ast.h"

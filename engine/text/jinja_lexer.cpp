@@ -34,7 +34,8 @@ class Lexer {
     while (at_ < source_.size()) {
       const size_t tag = find_tag();
       const bool ends = tag == std::string::npos;
-      text(source_.substr(at_, ends ? std::string::npos : tag - at_), ends ? '\0' : source_[tag + 1], ends ? '\0' : sign_at(tag + 2));
+      text(source_.substr(at_, ends ? std::string::npos : tag - at_), ends ? '\0' : source_[tag + 1],
+           ends ? '\0' : sign_at(tag + 2));
       if (ends) break;
       move_to(tag);
       const char kind = source_[at_ + 1];
@@ -52,14 +53,18 @@ class Lexer {
 
  private:
   size_t find_tag() const {
-    for (size_t at = source_.find('{', at_); at != std::string::npos && at + 1 < source_.size(); at = source_.find('{', at + 1)) {
+    for (size_t at = source_.find('{', at_); at != std::string::npos && at + 1 < source_.size();
+         at = source_.find('{', at + 1)) {
       if (source_[at + 1] == '{' || source_[at + 1] == '%' || source_[at + 1] == '#') return at;
     }
     return std::string::npos;
   }
-  char sign_at(size_t at) const { return at < source_.size() && (source_[at] == '-' || source_[at] == '+') ? source_[at] : '\0'; }
+  char sign_at(size_t at) const {
+    return at < source_.size() && (source_[at] == '-' || source_[at] == '+') ? source_[at] : '\0';
+  }
   void move_to(size_t at) {
-    line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_), source_.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+    line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_),
+                                         source_.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
     at_ = at;
   }
 
@@ -78,7 +83,8 @@ class Lexer {
     } else if ((kind == '%' || kind == '#') && sign != '+') {  // blanks between the line's start and the tag
       size_t blanks = value.size();
       while (blanks > 0 && (value[blanks - 1] == ' ' || value[blanks - 1] == '\t')) --blanks;
-      const bool whole_line = blanks == 0 ? starts_line || (cut_newline && source_[at_] == '\n') : value[blanks - 1] == '\n';
+      const bool whole_line =
+          blanks == 0 ? starts_line || (cut_newline && source_[at_] == '\n') : value[blanks - 1] == '\n';
       if (whole_line) value.resize(blanks);
     }
     if (!value.empty()) tokens_.push_back({Token::Kind::kText, std::move(value), line_});
@@ -99,13 +105,13 @@ class Lexer {
     if (source_.compare(at, 3, "raw") != 0 || (at + 3 < source_.size() && is_name(source_[at + 3]))) return false;
     at += 3;
     while (at < source_.size() && is_space(source_[at])) ++at;
-    const char sign = sign_at(at);
+    const char sign = sign_at(at) == '-' ? '-' : '\0';
     if (sign != '\0') ++at;
     if (source_.compare(at, 2, "%}") != 0) fail_at(line_, "expected %} behind raw");
     const int begin_line = line_;
     move_to(at + 2);
     strip_next_ = sign == '-';
-    trim_newline_ = sign != '+';
+    trim_newline_ = false;  // jinja2 keeps the line break behind {% raw %}
     for (size_t tag = source_.find("{%", at_); tag != std::string::npos; tag = source_.find("{%", tag + 1)) {
       const char end_sign = sign_at(tag + 2);
       size_t word = tag + 2 + (end_sign != '\0' ? 1 : 0);
@@ -159,8 +165,9 @@ class Lexer {
     } else if (c == '"' || c == '\'') {
       string(c);
     } else {
-      static constexpr const char* kOperators[] = {"==", "!=", "<=", ">=", "//", "**", "+", "-", "*", "/", "%", "~", "<", ">", "=",
-                                                   "(", ")", "[", "]", "{", "}", ",", ".", ":", "|"};
+      static constexpr const char* kOperators[] = {"==", "!=", "<=", ">=", "//", "**", "+", "-", "*",
+                                                   "/",  "%",  "~",  "<",  ">",  "=",  "(", ")", "[",
+                                                   "]",  "{",  "}",  ",",  ".",  ":",  "|"};
       for (const char* op : kOperators) {
         if (source_.compare(at_, std::char_traits<char>::length(op), op) != 0) continue;
         if (c == '(' || c == '[' || c == '{') ++open;
@@ -180,11 +187,14 @@ class Lexer {
   void number() {
     size_t end = at_;
     const auto digits = [&] {
-      while (end < source_.size() && (is_digit(source_[end]) || (source_[end] == '_' && end + 1 < source_.size() && is_digit(source_[end + 1])))) ++end;
+      while (end < source_.size() && (is_digit(source_[end]) ||
+                                      (source_[end] == '_' && end + 1 < source_.size() && is_digit(source_[end + 1]))))
+        ++end;
     };
     digits();
     bool is_float = false;
-    if (end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
+    const bool is_index = at_ > 0 && source_[at_ - 1] == '.';  // "rows.0.1" are two indices
+    if (!is_index && end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
       is_float = true;
       ++end;
       digits();
@@ -198,6 +208,10 @@ class Lexer {
       }
     }
     push(is_float ? Token::Kind::kFloat : Token::Kind::kInteger, end);
+    const std::string& digits_found = tokens_.back().text;
+    if (!is_float && digits_found[0] == '0' && digits_found.find_first_not_of("0_") != std::string::npos) {
+      fail_at(line_, "the number " + digits_found + " begins with 0");
+    }
     std::erase(tokens_.back().text, '_');
   }
 
@@ -211,18 +225,57 @@ class Lexer {
       }
       const char c = source_[++end];
       switch (c) {
-        case 'n': value += '\n'; break;
-        case 't': value += '\t'; break;
-        case 'r': value += '\r'; break;
-        case 'b': value += '\b'; break;
-        case 'f': value += '\f'; break;
-        case 'v': value += '\v'; break;
-        case 'a': value += '\a'; break;
-        case '0': value += '\0'; break;
-        case '\n': break;
-        case '\\': case '\'': case '"': value += c; break;
-        case 'x': case 'u': case 'U': end = code_point(end + 1, c == 'x' ? 2 : c == 'u' ? 4 : 8, value); break;
-        default: value += {'\\', c};
+        case 'n':
+          value += '\n';
+          break;
+        case 't':
+          value += '\t';
+          break;
+        case 'r':
+          value += '\r';
+          break;
+        case 'b':
+          value += '\b';
+          break;
+        case 'f':
+          value += '\f';
+          break;
+        case 'v':
+          value += '\v';
+          break;
+        case 'a':
+          value += '\a';
+          break;
+        case '0':
+        case '1':
+        case '2':
+        case '3':
+        case '4':
+        case '5':
+        case '6':
+        case '7': {
+          char32_t code = 0;
+          const size_t stop = std::min(end + 3, source_.size());
+          for (; end < stop && source_[end] >= '0' && source_[end] <= '7'; ++end)
+            code = code * 8 + static_cast<char32_t>(source_[end] - '0');
+          --end;
+          utf8_append(value, code);
+          break;
+        }
+        case '\n':
+          break;
+        case '\\':
+        case '\'':
+        case '"':
+          value += c;
+          break;
+        case 'x':
+        case 'u':
+        case 'U':
+          end = code_point(end + 1, c == 'x' ? 2 : c == 'u' ? 4 : 8, value);
+          break;
+        default:
+          value += {'\\', c};
       }
     }
     if (end >= source_.size()) fail_at(line_, "a string is not closed");
@@ -233,9 +286,12 @@ class Lexer {
   // Hexadecimal digits of an escape; returns where the last one stands.
   size_t code_point(size_t at, size_t digits, std::string& value) {
     const std::string hex = source_.substr(std::min(at, source_.size()), digits);
-    const bool valid = hex.size() == digits && std::all_of(hex.begin(), hex.end(), [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; });
+    const bool valid = hex.size() == digits && std::all_of(hex.begin(), hex.end(), [](char c) {
+                         return std::isxdigit(static_cast<unsigned char>(c)) != 0;
+                       });
     const unsigned long code = valid ? std::strtoul(hex.c_str(), nullptr, 16) : 0;
-    if (!valid || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) fail_at(line_, "a string holds a broken escape");
+    if (!valid || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
+      fail_at(line_, "a string holds a broken escape");
     utf8_append(value, static_cast<char32_t>(code));
     return at + digits - 1;
   }
@@ -250,7 +306,9 @@ class Lexer {
 
 }  // namespace
 
-void fail_at(int line, const std::string& message) { throw ChatTemplateError("line " + std::to_string(line) + ": " + message); }
+void fail_at(int line, const std::string& message) {
+  throw ChatTemplateError("line " + std::to_string(line) + ": " + message);
+}
 
 std::vector<Token> tokenize(std::string_view source) { return Lexer(source).run(); }
 

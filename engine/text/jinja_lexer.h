@@ -8,7 +8,19 @@
 namespace smartkv::jinja {
 
 struct Token {
-  enum class Kind : uint8_t { kText, kBeginPrint, kEndPrint, kBeginBlock, kEndBlock, kName, kInteger, kFloat, kString, kOperator, kEnd };
+  enum class Kind : uint8_t {
+    kText,
+    kBeginPrint,
+    kEndPrint,
+    kBeginBlock,
+    kEndBlock,
+    kName,
+    kInteger,
+    kFloat,
+    kString,
+    kOperator,
+    kEnd
+  };
   Kind kind;
   std::string text;  // of kString: unescaped
   int line;

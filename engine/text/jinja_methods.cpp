@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cctype>
 #include <ctime>
+#include <map>
 
 #include "engine/text/jinja_builtins.h"
+#include "engine/text/jinja_print.h"
 #include "engine/text/jinja_strings.h"
 
 namespace smartkv::jinja {
@@ -33,36 +35,46 @@ Value string_list(std::vector<std::string> texts) {
 }
 
 // str.startswith and endswith take a string or a tuple of them.
-bool affix(const std::string& text, const Arguments& arguments, bool start) {
-  const Value* value = arguments.find(0, "prefix");
-  if (value == nullptr) fail("startswith: expected a string");
+bool affix(const std::string& text, const std::string& name, const Arguments& arguments) {
   const auto matches = [&](const Value& part) {
     const std::string* piece = part.as<std::string>();
-    if (piece == nullptr) fail("startswith: expected a string or a tuple of strings");
-    return start ? text.starts_with(*piece) : text.ends_with(*piece);
+    if (piece == nullptr) fail(name + ": expected a string or a tuple of strings");
+    return name == "startswith" ? text.starts_with(*piece) : text.ends_with(*piece);
   };
-  if (const List* list = value->as_list()) return std::any_of(list->items.begin(), list->items.end(), matches);
-  return matches(*value);
+  const Value& value = arguments.positional[0];
+  const List* list = value.as_sequence();
+  if (list != nullptr && list->kind == List::Kind::kTuple)
+    return std::any_of(list->items.begin(), list->items.end(), matches);
+  return matches(value);
 }
 
-Value string_method(const std::string& text, const std::string& name, const Arguments& arguments, const Environment& environment) {
+Value string_method(const std::string& text, const std::string& name, const Arguments& arguments,
+                    Environment& environment) {
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
     const Value* chars = arguments.find(0, "chars");
     const bool given = chars != nullptr && !chars->is_none();
     const std::string set = given ? string_argument(arguments, 0, "chars", name) : "";
     return strip(text, given ? &set : nullptr, name != "rstrip", name != "lstrip");
   }
-  if (name == "split") {
+  if (name == "split" || name == "rsplit") {
     const Value* separator = arguments.find(0, "sep");
     const int64_t most = integer_argument(arguments, 1, "maxsplit", -1);
-    if (separator == nullptr || separator->is_none()) return string_list(split_spaces(text, most));
+    if (separator == nullptr || separator->is_none()) {
+      if (name == "rsplit" && most >= 0) fail("rsplit: with a maximum it takes a separator");
+      return string_list(split_spaces(text, most));
+    }
     const std::string at = string_argument(arguments, 0, "sep", name);
-    if (at.empty()) fail("split: an empty separator");
-    return string_list(split_at(text, at, most));
+    if (at.empty()) fail(name + ": an empty separator");
+    return string_list(name == "split" ? split_at(text, at, most) : split_at_from_end(text, at, most));
   }
   if (name == "splitlines") return string_list(split_lines(text));
-  if (name == "startswith") return affix(text, arguments, true);
-  if (name == "endswith") return affix(text, arguments, false);
+  if (name == "startswith" || name == "endswith") return affix(text, name, arguments);
+  if (name == "removeprefix" || name == "removesuffix") {
+    const bool prefix = name == "removeprefix";
+    const std::string part = string_argument(arguments, 0, "affix", name);
+    if (!(prefix ? text.starts_with(part) : text.ends_with(part))) return text;
+    return prefix ? text.substr(part.size()) : text.substr(0, text.size() - part.size());
+  }
   if (name == "replace") {
     return replace(text, string_argument(arguments, 0, "old", name), string_argument(arguments, 1, "new", name),
                    integer_argument(arguments, 2, "count", -1), environment);
@@ -72,20 +84,22 @@ Value string_method(const std::string& text, const std::string& name, const Argu
   if (name == "title") return title(text);
   if (name == "capitalize") return capitalize(text);
   if (name == "find") return find_character(text, string_argument(arguments, 0, "sub", name));
+  if (name == "rfind") return find_last_character(text, string_argument(arguments, 0, "sub", name));
   if (name == "count") return count(text, string_argument(arguments, 0, "sub", name));
-  if (name == "isdigit") return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (name == "isdigit")
+    return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (name == "join") {
     const Value* items = arguments.find(0, "iterable");
     if (items == nullptr) fail("join: expected a list");
     std::string out;
     bool first = true;
-    for (const Value& item : iterate(*items)) {
+    for (const Value& item : iterate(*items, environment)) {
       const std::string* part = item.as<std::string>();
       if (part == nullptr) fail("join: expected strings, found \"" + item.type_name() + "\"");
       if (!first) out += text;
       out += *part;
       first = false;
-      if (static_cast<int64_t>(out.size()) > environment.max_bytes) fail("a string grows beyond the limit");
+      environment.check_bytes(out.size());
     }
     return out;
   }
@@ -100,44 +114,49 @@ Value dict_method(const Dict& dict, const std::string& name, const Arguments& ar
     const Value* found = text == nullptr ? nullptr : dict.find(*text);
     return found != nullptr ? *found : otherwise != nullptr ? *otherwise : Value();
   }
+  const auto kind = name == "keys" ? List::Kind::kKeys : name == "values" ? List::Kind::kValues : List::Kind::kItems;
   std::vector<Value> items;
   for (const auto& [key, value] : dict.items) {
-    if (name == "keys") items.push_back(key);
-    if (name == "values") items.push_back(value);
-    if (name == "items") items.push_back(Value::list({key, value}, true));
+    items.push_back(kind == List::Kind::kKeys     ? Value(key)
+                    : kind == List::Kind::kValues ? value
+                                                  : Value::list({key, value}, List::Kind::kTuple));
   }
-  if (name != "keys" && name != "values" && name != "items") fail("a dictionary has no method \"" + name + "\" here");
-  return Value::list(std::move(items));
+  return Value::list(std::move(items), kind);
 }
 
-Value range(const Arguments& arguments) {
+Value range(const Arguments& arguments, Environment& environment) {
   std::vector<int64_t> parts;
   for (const Value& value : arguments.positional) {
     if (!value.is_integer()) fail("range: expected integers, found \"" + value.type_name() + "\"");
     parts.push_back(value.integer());
   }
   if (parts.empty() || parts.size() > 3) fail("range: expected 1 to 3 arguments");
-  const int64_t start = parts.size() > 1 ? parts[0] : 0, stop = parts.size() > 1 ? parts[1] : parts[0], step = parts.size() > 2 ? parts[2] : 1;
+  const int64_t start = parts.size() > 1 ? parts[0] : 0, stop = parts.size() > 1 ? parts[1] : parts[0],
+                step = parts.size() > 2 ? parts[2] : 1;
   if (step == 0) fail("range: the step is 0");
   std::vector<Value> items;
   for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
-    if (static_cast<int64_t>(items.size()) >= kMaxRange) fail("range: more than " + std::to_string(kMaxRange) + " items");
+    if (static_cast<int64_t>(items.size()) >= kMaxRange)
+      fail("range: more than " + std::to_string(kMaxRange) + " items");
+    environment.spend(1);
     items.push_back(i);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
   return Value::list(std::move(items));
 }
 
-Value make_dict(const Arguments& arguments, bool is_namespace) {
-  auto dict = std::make_shared<Dict>();
-  dict->is_namespace = is_namespace;
-  for (const Value& value : arguments.positional) {
-    const Dict* source = value.as_dict();
-    if (source == nullptr) fail("expected a dictionary, found \"" + value.type_name() + "\"");
-    for (const auto& [key, held] : source->items) dict->set(key, held);
+Value make_dict(const Arguments& arguments, Dict::Kind kind) {
+  Dict merged;
+  if (!arguments.positional.empty()) {
+    const Dict* source = arguments.positional[0].as_mapping();
+    if (source == nullptr) fail("expected a dictionary, found \"" + arguments.positional[0].type_name() + "\"");
+    merged.items = source->items;
   }
-  for (const auto& [key, value] : arguments.keywords) dict->set(key, value);
-  return dict;
+  for (const auto& [key, value] : arguments.keywords) merged.set(key, value);
+  for (const auto& [key, value] : merged.items) {
+    if (kind == Dict::Kind::kNamespace && value.extent().is_shared) fail("a namespace cannot hold a namespace");
+  }
+  return Value::dict(std::move(merged.items), kind);
 }
 
 std::tm local_now() {
@@ -147,17 +166,77 @@ std::tm local_now() {
   return time;
 }
 
-constexpr std::string_view kStringMethods[] = {"strip", "lstrip", "rstrip", "split", "splitlines", "startswith", "endswith", "replace", "upper",
-                                               "lower", "title", "capitalize", "find", "count", "isdigit", "join"};
-constexpr std::string_view kDictMethods[] = {"get", "items", "keys", "values"};
-constexpr std::string_view kFunctions[] = {"range", "dict", "namespace", "raise_exception", "strftime_now"};
+// How many arguments a method takes, by position; keywords only where `keywords` names them.
+struct Row {
+  size_t least = 0, most = 0;
+  std::vector<std::string_view> keywords = {};
+};
+using Table = std::map<std::string, Row, std::less<>>;
 
-template <size_t N>
-bool among(const std::string_view (&names)[N], std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+const Table& string_methods() {
+  static const Table table = {{"capitalize", {}},
+                              {"count", {1, 1}},
+                              {"endswith", {1, 1}},
+                              {"find", {1, 1}},
+                              {"isdigit", {}},
+                              {"join", {1, 1}},
+                              {"lower", {}},
+                              {"lstrip", {0, 1}},
+                              {"removeprefix", {1, 1}},
+                              {"removesuffix", {1, 1}},
+                              {"replace", {2, 3}},
+                              {"rfind", {1, 1}},
+                              {"rsplit", {0, 2, {"sep", "maxsplit"}}},
+                              {"rstrip", {0, 1}},
+                              {"split", {0, 2, {"sep", "maxsplit"}}},
+                              {"splitlines", {}},
+                              {"startswith", {1, 1}},
+                              {"strip", {0, 1}},
+                              {"title", {}},
+                              {"upper", {}}};
+  return table;
+}
+const Table& dict_methods() {
+  static const Table table = {{"get", {1, 2}}, {"items", {}}, {"keys", {}}, {"values", {}}};
+  return table;
+}
+const Table& list_methods() {
+  static const Table table = {{"count", {1, 1}}, {"index", {1, 1}}};
+  return table;
+}
+const Table& functions() {
+  static const Table table = {{"range", {1, 3}},
+                              {"dict", {0, 1}},
+                              {"namespace", {0, 1}},
+                              {"raise_exception", {1, 1, {"message"}}},
+                              {"strftime_now", {1, 1, {"format"}}}};
+  return table;
+}
+
+std::optional<std::string> check_row(const Row& row, const std::string& callee, const CallShape& call,
+                                     bool any_keywords) {
+  for (const std::string& keyword : call.keywords) {
+    if (!any_keywords && std::find(row.keywords.begin(), row.keywords.end(), keyword) == row.keywords.end()) {
+      return callee + " has no argument \"" + keyword + "\"";
+    }
+  }
+  const size_t given = call.positional + (any_keywords ? 0 : call.keywords.size());
+  if (given >= row.least && given <= row.most) return std::nullopt;
+  const std::string most = row.most == row.least ? "" : " to " + std::to_string(row.most);
+  return callee + " takes " + std::to_string(row.least) + most + " arguments, found " + std::to_string(given);
 }
 
 }  // namespace
+
+void Environment::spend(int64_t steps) {
+  if (steps > steps_left) fail("the template runs for more than the allowed steps");
+  steps_left -= steps;
+}
+void Environment::check_bytes(size_t bytes) const {
+  if (static_cast<int64_t>(bytes) > max_bytes)
+    fail("a string grows beyond the limit of " + std::to_string(max_bytes) + " bytes");
+}
+std::string Environment::text_of(const Value& value) const { return to_text(value, max_bytes); }
 
 const Value* Arguments::find(size_t index, std::string_view name) const {
   if (index < positional.size()) return &positional[index];
@@ -167,36 +246,57 @@ const Value* Arguments::find(size_t index, std::string_view name) const {
   return nullptr;
 }
 
-void Arguments::check(std::string_view callee, std::initializer_list<std::string_view> names) const {
-  if (positional.size() > names.size()) {
-    fail(std::string(callee) + ": expected at most " + std::to_string(names.size()) + " arguments, found " + std::to_string(positional.size()));
-  }
-  for (const auto& [key, value] : keywords) {
-    if (std::find(names.begin(), names.end(), key) == names.end()) fail(std::string(callee) + ": unknown argument \"" + key + "\"");
-  }
+bool is_function(std::string_view name) { return functions().contains(name); }
+bool is_dict_method(std::string_view name) {
+  return name == "copy" || name == "fromkeys" || dict_methods().contains(name);
+}
+bool is_forbidden_dict_method(std::string_view name) {
+  return name == "clear" || name == "pop" || name == "popitem" || name == "setdefault" || name == "update";
 }
 
-bool is_method(std::string_view name) { return among(kStringMethods, name) || among(kDictMethods, name); }
-bool is_function(std::string_view name) { return among(kFunctions, name); }
+std::optional<std::string> check_function(const std::string& name, const CallShape& call) {
+  const auto found = functions().find(name);
+  if (found == functions().end()) return "unknown function \"" + name + "\"";
+  return check_row(found->second, "the function \"" + name + "\"", call, name == "dict" || name == "namespace");
+}
 
-Value call_method(const Value& object, const std::string& name, const Arguments& arguments, const Environment& environment) {
-  if (const Undefined* undefined = object.as<Undefined>()) fail("\"" + undefined->name + "\" is undefined");
-  if (const std::string* text = object.as<std::string>()) return string_method(*text, name, arguments, environment);
-  if (const Dict* dict = object.as_dict()) return dict_method(*dict, name, arguments);
-  if (const List* list = object.as_list(); list != nullptr && name == "count") {
-    const Value* item = arguments.find(0, "value");
-    if (item == nullptr) fail("count: expected a value");
-    return std::count_if(list->items.begin(), list->items.end(), [&](const Value& other) { return equal(*item, other); });
+// The type is not known at load: one of the types must take the call.
+std::optional<std::string> check_method(const std::string& name, const CallShape& call) {
+  std::optional<std::string> fault = "unknown method \"" + name + "\"";
+  for (const Table* table : {&string_methods(), &dict_methods(), &list_methods()}) {
+    const auto found = table->find(name);
+    if (found == table->end()) continue;
+    fault = check_row(found->second, "the method \"" + name + "\"", call, false);
+    if (!fault) break;
+  }
+  return fault;
+}
+
+Value call_method(const Value& object, const std::string& name, const Arguments& arguments, Environment& environment) {
+  if (const Undefined* undefined = object.as<Undefined>()) fail_undefined(*undefined);
+  environment.spend(object.steps());
+  const std::string* text = object.as<std::string>();
+  if (text != nullptr && string_methods().contains(name)) return string_method(*text, name, arguments, environment);
+  if (object.as_mapping() != nullptr && dict_methods().contains(name))
+    return dict_method(*object.as_mapping(), name, arguments);
+  if (const List* list = object.as_sequence(); list != nullptr && list_methods().contains(name)) {
+    environment.spend(object.extent().weight / 8);
+    const auto is_item = [&](const Value& other) { return equal(arguments.positional[0], other); };
+    if (name == "count") return std::count_if(list->items.begin(), list->items.end(), is_item);
+    const auto found = std::find_if(list->items.begin(), list->items.end(), is_item);
+    if (found == list->items.end()) fail("index: the value is not in the list");
+    return found - list->items.begin();
   }
   fail("\"" + object.type_name() + "\" has no method \"" + name + "\"");
 }
 
-Value call_function(const std::string& name, const Arguments& arguments, const Environment& environment) {
-  if (name == "range") return range(arguments);
-  if (name == "dict" || name == "namespace") return make_dict(arguments, name == "namespace");
+Value call_function(const std::string& name, const Arguments& arguments, Environment& environment) {
+  if (name == "range") return range(arguments, environment);
+  if (name == "dict" || name == "namespace")
+    return make_dict(arguments, name == "dict" ? Dict::Kind::kDict : Dict::Kind::kNamespace);
   if (name == "raise_exception") {
     const Value* message = arguments.find(0, "message");
-    fail(message == nullptr ? "raise_exception" : to_text(*message));
+    fail(environment.text_of(*message));
   }
   const std::string format = string_argument(arguments, 0, "format", name);  // strftime_now
   const std::tm time = environment.now ? environment.now() : local_now();

@@ -1,24 +1,42 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "engine/text/jinja_builtins.h"
+#include "engine/text/jinja_strings.h"
 #include "engine/text/utf8.h"
 
 namespace smartkv::jinja {
 namespace {
 
-constexpr size_t kMaxItems = 1'000'000;
-
 [[noreturn]] void fail(const std::string& message) { throw RuntimeError{message}; }
 
 [[noreturn]] void mismatch(const std::string& op, const Value& left, const Value& right) {
   for (const Value* side : {&left, &right}) {
-    if (const Undefined* undefined = side->as<Undefined>()) fail("\"" + undefined->name + "\" is undefined");
+    if (const Undefined* undefined = side->as<Undefined>()) fail_undefined(*undefined);
   }
   fail("unsupported operand types for " + op + ": \"" + left.type_name() + "\" and \"" + right.type_name() + "\"");
 }
 
 int64_t floor_divide(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }
+
+Value float_operation(const std::string& op, double a, double b) {
+  if (op == "+") return a + b;
+  if (op == "-") return a - b;
+  if (op == "*") return a * b;
+  if (op == "**") {
+    const double power = std::pow(a, b);
+    if (!std::isfinite(power) && std::isfinite(a) && std::isfinite(b)) fail("the result of ** is no finite number");
+    return power;
+  }
+  if (b == 0) fail("division by zero");
+  if (op == "/") return a / b;
+  const double quotient = std::floor(a / b);
+  if (op == "//") return quotient;
+  const double remainder = std::fmod(a, b);
+  if (remainder == 0) return std::copysign(0.0, b);
+  return (remainder < 0) != (b < 0) ? remainder + b : remainder;
+}
 
 Value integer_operation(const std::string& op, int64_t a, int64_t b) {
   int64_t result = 0;
@@ -30,7 +48,7 @@ Value integer_operation(const std::string& op, int64_t a, int64_t b) {
   } else if (op == "*") {
     overflow = __builtin_mul_overflow(a, b, &result);
   } else if (op == "**") {
-    if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
+    if (b < 0) return float_operation(op, static_cast<double>(a), static_cast<double>(b));
     result = 1;
     for (int64_t i = 0; i < b && !overflow && result != 0; ++i) {
       if (a == 1 || (a == -1 && b > 64)) return a == 1 || b % 2 == 0 ? int64_t{1} : int64_t{-1};
@@ -50,22 +68,8 @@ Value integer_operation(const std::string& op, int64_t a, int64_t b) {
   return result;
 }
 
-Value float_operation(const std::string& op, double a, double b) {
-  if (op == "+") return a + b;
-  if (op == "-") return a - b;
-  if (op == "*") return a * b;
-  if (op == "**") return std::pow(a, b);
-  if (b == 0) fail("division by zero");
-  if (op == "/") return a / b;
-  const double quotient = std::floor(a / b);
-  if (op == "//") return quotient;
-  const double remainder = std::fmod(a, b);
-  if (remainder == 0) return std::copysign(0.0, b);
-  return (remainder < 0) != (b < 0) ? remainder + b : remainder;
-}
-
-std::string repeat(const std::string& text, int64_t times, const Environment& environment) {
-  if (times <= 0) return "";
+std::string repeat(const std::string& text, int64_t times, Environment& environment) {
+  if (times <= 0 || text.empty()) return "";
   if (static_cast<int64_t>(text.size()) > environment.max_bytes / times) fail("a string grows beyond the limit");
   std::string out;
   for (int64_t i = 0; i < times; ++i) out += text;
@@ -91,58 +95,94 @@ std::vector<std::string> characters(const std::string& text) {
 
 }  // namespace
 
-Value binary(const std::string& op, const Value& left, const Value& right, const Environment& environment) {
+[[noreturn]] void fail_undefined(const Undefined& undefined) { fail("\"" + undefined.name + "\" is undefined"); }
+
+Value negate(const Value& value) {
+  if (const double* x = value.as<double>()) return -*x;
+  if (!value.is_integer()) mismatch("unary -", value, value);
+  return integer_operation("-", 0, value.integer());
+}
+
+Value binary(const std::string& op, const Value& left, const Value& right, Environment& environment) {
   if (op == "~") {
-    std::string joined = to_text(left) + to_text(right);
-    if (static_cast<int64_t>(joined.size()) > environment.max_bytes) fail("a string grows beyond the limit");
+    std::string joined = environment.text_of(left) + environment.text_of(right);
+    environment.check_bytes(joined.size());
+    environment.spend(static_cast<int64_t>(joined.size() / 256));
     return joined;
   }
   if (left.is_number() && right.is_number()) {
     if (left.is_integer() && right.is_integer()) return integer_operation(op, left.integer(), right.integer());
     return float_operation(op, left.number(), right.number());
   }
+  environment.spend(left.steps() + right.steps());
   const std::string *text_left = left.as<std::string>(), *text_right = right.as<std::string>();
-  const List *list_left = left.as_list(), *list_right = right.as_list();
+  const List *list_left = left.as_sequence(), *list_right = right.as_sequence();
   if (op == "+" && text_left != nullptr && text_right != nullptr) {
-    if (static_cast<int64_t>(text_left->size() + text_right->size()) > environment.max_bytes) fail("a string grows beyond the limit");
+    environment.check_bytes(text_left->size() + text_right->size());
     return *text_left + *text_right;
   }
-  if (op == "+" && list_left != nullptr && list_right != nullptr && list_left->tuple == list_right->tuple) {
-    if (list_left->items.size() + list_right->items.size() > kMaxItems) fail("a list grows beyond the limit");
+  if (op == "+" && list_left != nullptr && list_right != nullptr && list_left->kind == list_right->kind) {
     std::vector<Value> items = list_left->items;
     items.insert(items.end(), list_right->items.begin(), list_right->items.end());
-    return Value::list(std::move(items), list_left->tuple);
+    return Value::list(std::move(items), list_left->kind);
   }
   if (op == "*" && (text_left != nullptr || text_right != nullptr)) {
     const Value& times = text_left != nullptr ? right : left;
-    if (times.is_integer()) return repeat(text_left != nullptr ? *text_left : *text_right, times.integer(), environment);
+    if (times.is_integer()) {
+      std::string out = repeat(text_left != nullptr ? *text_left : *text_right, times.integer(), environment);
+      environment.spend(static_cast<int64_t>(out.size() / 256));
+      return out;
+    }
+  }
+  if (op == "*" && (list_left != nullptr || list_right != nullptr)) {
+    const List& list = list_left != nullptr ? *list_left : *list_right;
+    const Value& times = list_left != nullptr ? right : left;
+    if (times.is_integer()) {
+      std::vector<Value> items;
+      for (int64_t i = 0; i < times.integer() && !list.items.empty(); ++i) {
+        environment.spend(1 + static_cast<int64_t>(list.items.size() / 8));
+        items.insert(items.end(), list.items.begin(), list.items.end());
+      }
+      return Value::list(std::move(items), list.kind);
+    }
   }
   mismatch(op, left, right);
 }
 
-bool contains(const Value& container, const Value& item) {
+bool contains(const Value& container, const Value& item, Environment& environment) {
+  environment.spend(container.steps());
   if (const std::string* text = container.as<std::string>()) {
     const std::string* part = item.as<std::string>();
     if (part == nullptr) mismatch("in", item, container);
     return text->find(*part) != std::string::npos;
   }
-  if (const Dict* dict = container.as_dict()) {
+  if (const Dict* dict = container.as_mapping()) {
     const std::string* key = item.as<std::string>();
+    if (item.as_dict() != nullptr || (item.as_sequence() != nullptr && item.as_sequence()->kind == List::Kind::kList)) {
+      fail("unhashable type: \"" + item.type_name() + "\"");
+    }
     return key != nullptr && dict->find(*key) != nullptr;
   }
-  if (const List* list = container.as_list()) {
-    return std::any_of(list->items.begin(), list->items.end(), [&](const Value& other) { return equal(item, other); });
+  if (container.as_list() != nullptr) {
+    environment.spend(std::min(container.extent().weight, item.extent().weight) / 8);
+    const std::vector<Value> items = iterate(container, environment);
+    return std::any_of(items.begin(), items.end(), [&](const Value& other) { return equal(item, other); });
   }
   if (container.is_undefined()) return false;
   mismatch("in", item, container);
 }
 
-std::vector<Value> iterate(const Value& value) {
-  if (const List* list = value.as_list()) return list->items;
+std::vector<Value> iterate(const Value& value, Environment& environment) {
+  environment.spend(value.steps());
+  if (List* list = value.as_list()) {
+    if (list->kind == List::Kind::kIterator) return std::exchange(list->items, {});
+    return list->items;
+  }
   std::vector<Value> items;
-  if (const Dict* dict = value.as_dict(); dict != nullptr && !dict->is_namespace) {
+  if (const Dict* dict = value.as_mapping()) {
     for (const auto& [key, held] : dict->items) items.push_back(key);
   } else if (const std::string* text = value.as<std::string>()) {
+    environment.spend(static_cast<int64_t>(text->size() / 8));
     for (std::string& character : characters(*text)) items.push_back(std::move(character));
   } else if (!value.is_undefined()) {
     fail("\"" + value.type_name() + "\" is not iterable");
@@ -151,34 +191,48 @@ std::vector<Value> iterate(const Value& value) {
 }
 
 Value get_item(const Value& object, const Value& key) {
-  if (const Undefined* undefined = object.as<Undefined>()) fail("\"" + undefined->name + "\" is undefined");
+  if (const Undefined* undefined = object.as<Undefined>()) fail_undefined(*undefined);
+  const std::string* name = key.as<std::string>();
   if (const Dict* dict = object.as_dict()) {
-    const std::string* name = key.as<std::string>();
     const Value* found = name == nullptr ? nullptr : dict->find(*name);
     if (found != nullptr) return *found;
   } else if (key.is_integer()) {
-    if (const List* list = object.as_list()) {
+    if (const List* list = object.as_sequence()) {
       const int64_t i = normal_index(key.integer(), static_cast<int64_t>(list->items.size()));
       if (i >= 0) return list->items[static_cast<size_t>(i)];
     } else if (const std::string* text = object.as<std::string>()) {
-      std::vector<std::string> all = characters(*text);
-      const int64_t i = normal_index(key.integer(), static_cast<int64_t>(all.size()));
-      if (i >= 0) return all[static_cast<size_t>(i)];
+      const int64_t i = normal_index(key.integer(), length(*text));
+      if (i >= 0) return substring(*text, i, i + 1, 1);
     }
   }
-  return Undefined{to_text(key)};
+  if (name != nullptr && object.as_mapping() != nullptr && is_dict_method(*name)) return Builtin{*name};
+  return Undefined{name != nullptr    ? name->substr(0, 60)
+                   : key.is_integer() ? std::to_string(key.integer())
+                                      : key.type_name()};
 }
 
-Value get_slice(const Value& object, const Value& start, const Value& stop, const Value& step) {
+Value get_attribute(const Value& object, const std::string& name) {
+  if (object.as_mapping() != nullptr) {
+    if (is_dict_method(name)) return Builtin{name};
+    if (is_forbidden_dict_method(name)) return Undefined{name};
+  }
+  return get_item(object, name);
+}
+
+Value get_slice(const Value& object, const Value& start, const Value& stop, const Value& step,
+                Environment& environment) {
   const std::string* text = object.as<std::string>();
-  const List* list = object.as_list();
-  if (const Undefined* undefined = object.as<Undefined>()) fail("\"" + undefined->name + "\" is undefined");
+  const List* list = object.as_sequence();
+  if (const Undefined* undefined = object.as<Undefined>()) fail_undefined(*undefined);
   if (text == nullptr && list == nullptr) fail("\"" + object.type_name() + "\" cannot be sliced");
   for (const Value* part : {&start, &stop, &step}) {
-    if (!part->is_none() && !part->is_integer()) fail("slice indices are integers or none, found \"" + part->type_name() + "\"");
+    if (!part->is_none() && !part->is_integer()) {
+      fail("slice indices are integers or none, found \"" + part->type_name() + "\"");
+    }
   }
-  const std::vector<Value> items = iterate(object);
-  const int64_t n = static_cast<int64_t>(items.size()), by = step.is_none() ? 1 : step.integer();
+  environment.spend(object.steps());
+  const int64_t n = text != nullptr ? length(*text) : static_cast<int64_t>(list->items.size());
+  const int64_t by = step.is_none() ? 1 : std::clamp(step.integer(), -n - 1, n + 1);
   if (by == 0) fail("the step of a slice is 0");
   const auto bound = [&](const Value& part, int64_t otherwise) {
     if (part.is_none()) return otherwise;
@@ -187,16 +241,10 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
     return std::clamp<int64_t>(i, by > 0 ? 0 : -1, by > 0 ? n : n - 1);
   };
   const int64_t from = bound(start, by > 0 ? 0 : n - 1), to = bound(stop, by > 0 ? n : -1);
+  if (text != nullptr) return substring(*text, from, to, by);
   std::vector<Value> picked;
-  if (by > 0) {
-    for (int64_t i = from; i < to; i += std::min(by, n)) picked.push_back(items[static_cast<size_t>(i)]);
-  } else {
-    for (int64_t i = from; i > to; i += std::max(by, -n)) picked.push_back(items[static_cast<size_t>(i)]);
-  }
-  if (list != nullptr) return Value::list(std::move(picked), list->tuple);
-  std::string out;
-  for (const Value& character : picked) out += *character.as<std::string>();
-  return out;
+  for (int64_t i = from; by > 0 ? i < to : i > to; i += by) picked.push_back(list->items[static_cast<size_t>(i)]);
+  return Value::list(std::move(picked), list->kind);
 }
 
 }  // namespace smartkv::jinja

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 #include <set>
 
 #include "engine/text/jinja_ast.h"
@@ -36,10 +38,14 @@ class Parser {
   [[noreturn]] void fail(const std::string& message) const { fail_at(peek().line, message); }
   static std::string shown(const Token& token) {
     switch (token.kind) {
-      case Token::Kind::kEnd: return "end of the template";
-      case Token::Kind::kEndBlock: return "%}";
-      case Token::Kind::kEndPrint: return "}}";
-      default: return "\"" + token.text.substr(0, 40) + "\"";
+      case Token::Kind::kEnd:
+        return "end of the template";
+      case Token::Kind::kEndBlock:
+        return "%}";
+      case Token::Kind::kEndPrint:
+        return "}}";
+      default:
+        return "\"" + token.text.substr(0, 40) + "\"";
     }
   }
   bool is(const char* text) const {
@@ -65,7 +71,8 @@ class Parser {
   // Names that a template may call: macros, and whatever is set.
   void collect_callables() {
     for (size_t i = 0; i + 1 < tokens_.size(); ++i) {
-      if (tokens_[i].kind == Token::Kind::kName && (tokens_[i].text == "macro" || tokens_[i].text == "set") && tokens_[i + 1].kind == Token::Kind::kName) {
+      if (tokens_[i].kind == Token::Kind::kName && (tokens_[i].text == "macro" || tokens_[i].text == "set") &&
+          tokens_[i + 1].kind == Token::Kind::kName) {
         callables_.insert(tokens_[i + 1].text);
       }
     }
@@ -121,8 +128,7 @@ class Parser {
     if (keyword == "generation") {
       auto stmt = statement(Stmt::Kind::kBlock);
       end_block();
-      stmt->body = parse_block({"endgeneration"});
-      closing("endgeneration");
+      stmt->body = parse_outside_loops("endgeneration");
       return stmt;
     }
     if (keyword == "break" || keyword == "continue") {
@@ -133,6 +139,15 @@ class Parser {
     }
     --at_;
     fail("unknown tag \"" + keyword + "\"");
+  }
+
+  // A body that {% break %} cannot leave.
+  Block parse_outside_loops(const char* end) {
+    const int loops = std::exchange(loops_, 0);
+    Block body = parse_block({end});
+    loops_ = loops;
+    closing(end);
+    return body;
   }
 
   std::unique_ptr<Stmt> parse_if() {
@@ -221,10 +236,7 @@ class Parser {
       if (!is(")")) expect(",");
     }
     end_block();
-    const int loops = std::exchange(loops_, 0);
-    stmt->macro->body = parse_block({"endmacro"});
-    loops_ = loops;
-    closing("endmacro");
+    stmt->macro->body = parse_outside_loops("endmacro");
     return stmt;
   }
 
@@ -237,12 +249,20 @@ class Parser {
     expr->name = std::move(text);
     return expr;
   }
+  // Long chains ("a + b + c + ...") are deep trees too, without deep nesting in the source.
+  ExprPtr adopt(Expr& parent, ExprPtr child) const {
+    if (child != nullptr) parent.depth = std::max(parent.depth, child->depth + 1);
+    if (parent.depth > kMaxNesting)
+      fail("an expression is more than " + std::to_string(kMaxNesting) + " operations deep");
+    return child;
+  }
   template <typename... Children>
   ExprPtr node_of(Expr::Kind kind, std::string text, Children... children) const {
     ExprPtr expr = node(kind, std::move(text));
-    (expr->children.push_back(std::move(children)), ...);
+    (expr->children.push_back(adopt(*expr, std::move(children))), ...);
     return expr;
   }
+  void add(ExprPtr& parent, ExprPtr child) const { parent->children.push_back(adopt(*parent, std::move(child))); }
 
   // Expressions with commas between them are a tuple.
   ExprPtr parse_tuple(bool with_condition = true) {
@@ -252,7 +272,7 @@ class Parser {
     ExprPtr tuple = node_of(Expr::Kind::kTuple, "", std::move(first));
     while (accept(",")) {
       if (peek().kind == Token::Kind::kEndBlock || peek().kind == Token::Kind::kEndPrint || is(")")) break;
-      tuple->children.push_back(one());
+      add(tuple, one());
     }
     return tuple;
   }
@@ -304,7 +324,7 @@ class Parser {
       if (op.empty()) return chain != nullptr ? std::move(chain) : std::move(left);
       if (chain == nullptr) chain = node_of(Expr::Kind::kCompare, "", std::move(left));
       chain->operators.push_back(op);
-      chain->children.push_back(parse_sum());
+      add(chain, parse_sum());
     }
   }
   ExprPtr parse_sum() {
@@ -381,7 +401,8 @@ class Parser {
         next();
         value->constant = std::strtod(token.text.c_str(), nullptr);
         return value;
-      default: break;
+      default:
+        break;
     }
     if (accept("(")) {
       if (accept(")")) return node(Expr::Kind::kTuple);
@@ -392,7 +413,7 @@ class Parser {
     if (accept("[")) {
       ExprPtr list = node(Expr::Kind::kList);
       while (!accept("]")) {
-        list->children.push_back(parse_expression());
+        add(list, parse_expression());
         if (!is("]")) expect(",");
       }
       return list;
@@ -400,9 +421,9 @@ class Parser {
     if (accept("{")) {
       ExprPtr dict = node(Expr::Kind::kDict);
       while (!accept("}")) {
-        dict->children.push_back(parse_expression());
+        add(dict, parse_expression());
         expect(":");
-        dict->children.push_back(parse_expression());
+        add(dict, parse_expression());
         if (!is("}")) expect(",");
       }
       return dict;
@@ -445,34 +466,51 @@ class Parser {
       parts[n] = parse_expression();
     }
     expect("]");
-    if (slice) return node_of(Expr::Kind::kSlice, "", std::move(value), std::move(parts[0]), std::move(parts[1]), std::move(parts[2]));
+    if (slice)
+      return node_of(Expr::Kind::kSlice, "", std::move(value), std::move(parts[0]), std::move(parts[1]),
+                     std::move(parts[2]));
     if (parts[0] == nullptr) fail("expected an index, found \"]\"");
     return node_of(Expr::Kind::kItem, "", std::move(value), std::move(parts[0]));
   }
 
-  void parse_arguments(Expr& call) {
+  void parse_arguments(ExprPtr& call) {
     expect("(");
     while (!accept(")")) {
       if (is("*") || is("**")) fail("argument unpacking is not supported");
       if (peek().kind == Token::Kind::kName && peek(1).kind == Token::Kind::kOperator && peek(1).text == "=") {
         std::string keyword = name();
         next();
-        call.keywords.emplace_back(std::move(keyword), parse_expression());
+        call->keywords.emplace_back(std::move(keyword), adopt(*call, parse_expression()));
       } else {
-        if (!call.keywords.empty()) fail("a positional argument behind a keyword argument");
-        call.children.push_back(parse_expression());
+        if (!call->keywords.empty()) fail("a positional argument behind a keyword argument");
+        add(call, parse_expression());
       }
       if (!is(")")) expect(",");
     }
   }
 
-  ExprPtr parse_call(ExprPtr callee) {
-    if (callee->kind == Expr::Kind::kName && !is_function(callee->name) && !callables_.contains(callee->name)) {
-      fail("unknown function \"" + callee->name + "\"");
+  static CallShape shape_of(const Expr& call) {
+    CallShape shape;
+    shape.positional = call.children.size() - 1;
+    for (size_t i = 1; i < call.children.size(); ++i) {
+      const std::string* text = call.children[i]->constant.as<std::string>();
+      shape.constants.push_back(text == nullptr ? std::nullopt : std::optional(*text));
     }
-    if (callee->kind == Expr::Kind::kAttribute && !is_method(callee->name)) fail("unknown method \"" + callee->name + "\"");
+    for (const auto& [keyword, value] : call.keywords) shape.keywords.push_back(keyword);
+    return shape;
+  }
+  void require(const Expr& call, const std::optional<std::string>& fault) const {
+    if (fault) fail_at(call.line, *fault);
+  }
+
+  ExprPtr parse_call(ExprPtr callee) {
+    const std::string name = callee->name;
+    const bool is_name = callee->kind == Expr::Kind::kName, is_attribute = callee->kind == Expr::Kind::kAttribute;
+    if (is_name && !callables_.contains(name) && !is_function(name)) fail("unknown function \"" + name + "\"");
     ExprPtr call = node_of(Expr::Kind::kCall, "", std::move(callee));
-    parse_arguments(*call);
+    parse_arguments(call);
+    if (is_attribute) require(*call, check_method(name, shape_of(*call)));
+    if (is_name && !callables_.contains(name)) require(*call, check_function(name, shape_of(*call)));
     return call;
   }
 
@@ -480,19 +518,20 @@ class Parser {
     for (;;) {
       if (accept("|")) {
         const std::string filter = name();
-        if (!is_filter(filter)) fail("unknown filter \"" + filter + "\"");
         value = node_of(Expr::Kind::kFilter, filter, std::move(value));
-        if (is("(")) parse_arguments(*value);
+        if (is("(")) parse_arguments(value);
+        require(*value, check_filter(filter, shape_of(*value)));
       } else if (accept("is")) {
         const bool negated = accept("not");
-        const std::string test = is("==") || is("!=") || is("<") || is(">") || is("<=") || is(">=") ? next().text : name();
-        if (!is_test(test)) fail("unknown test \"" + test + "\"");
+        const bool symbol = is("==") || is("!=") || is("<") || is(">") || is("<=") || is(">=");
+        const std::string test = symbol ? next().text : name();
         value = node_of(Expr::Kind::kTest, test, std::move(value));
         if (is("(")) {
-          parse_arguments(*value);
+          parse_arguments(value);
         } else if (begins_argument()) {
-          value->children.push_back(parse_postfix(parse_primary()));
+          add(value, parse_postfix(parse_primary()));
         }
+        require(*value, check_test(test, shape_of(*value)));
         if (negated) value = node_of(Expr::Kind::kUnary, "not", std::move(value));
       } else if (is("(")) {
         value = parse_call(std::move(value));
@@ -506,10 +545,11 @@ class Parser {
   bool begins_argument() const {
     const Token& token = peek();
     if (token.kind == Token::Kind::kName) {
-      return token.text != "and" && token.text != "or" && token.text != "else" && token.text != "if" && token.text != "is" &&
-             token.text != "not" && token.text != "in";
+      return token.text != "and" && token.text != "or" && token.text != "else" && token.text != "if" &&
+             token.text != "is" && token.text != "not" && token.text != "in";
     }
-    return token.kind == Token::Kind::kString || token.kind == Token::Kind::kInteger || token.kind == Token::Kind::kFloat || is("[") || is("{");
+    return token.kind == Token::Kind::kString || token.kind == Token::Kind::kInteger ||
+           token.kind == Token::Kind::kFloat || is("[") || is("{");
   }
 
   std::vector<Token> tokens_;

@@ -1,5 +1,8 @@
 #include "engine/text/jinja_strings.h"
 
+#include <locale.h>
+#include <wctype.h>
+
 #include <algorithm>
 
 #include "engine/text/utf8.h"
@@ -8,8 +11,8 @@ namespace smartkv::jinja {
 namespace {
 
 bool is_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 std::vector<char32_t> decode(const std::string& text) {
@@ -28,39 +31,45 @@ std::string encode(Iterator begin, Iterator end) {
   return out;
 }
 
-char32_t lower_of(char32_t c) {
-  if ((c >= 'A' && c <= 'Z') || (c >= 0xc0 && c <= 0xde && c != 0xd7) || (c >= 0x391 && c <= 0x3a9 && c != 0x3a2) || (c >= 0x410 && c <= 0x42f)) return c + 32;
-  if (c >= 0x400 && c <= 0x40f) return c + 80;
-  return c;
+// The Unicode character tables of the C library, whatever the program's locale is.
+locale_t unicode() {
+  static const locale_t locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  if (locale == nullptr) throw RuntimeError{"the locale C.UTF-8 is missing on this machine"};
+  return locale;
 }
-char32_t upper_of(char32_t c) {
-  if ((c >= 'a' && c <= 'z') || (c >= 0xe0 && c <= 0xfe && c != 0xf7) || (c >= 0x3b1 && c <= 0x3c9 && c != 0x3c2) || (c >= 0x430 && c <= 0x44f)) return c - 32;
-  if (c >= 0x450 && c <= 0x45f) return c - 80;
-  return c;
+char32_t lower_of(char32_t c) { return static_cast<char32_t>(towlower_l(static_cast<wint_t>(c), unicode())); }
+char32_t upper_of(char32_t c) { return static_cast<char32_t>(towupper_l(static_cast<wint_t>(c), unicode())); }
+bool is_cased(char32_t c) {
+  return c == 0xdf || iswupper_l(static_cast<wint_t>(c), unicode()) != 0 ||
+         iswlower_l(static_cast<wint_t>(c), unicode()) != 0;
 }
-bool is_letter(char32_t c) { return lower_of(c) != c || upper_of(c) != c || c == 0xdf || c > 0x17f; }
 
-template <typename Function>
-std::string mapped(const std::string& text, const Function& function) {
-  std::vector<char32_t> characters = decode(text);
-  bool inside = false;  // a word
-  for (size_t i = 0; i < characters.size(); ++i) {
-    const char32_t c = characters[i];
-    characters[i] = function(c, i, inside);
-    inside = is_letter(c);
+enum class Case : uint8_t { kLower, kUpper, kTitle };
+void append(std::string& out, char32_t c, Case how) {
+  if (c == 0xdf && how != Case::kLower) {
+    out += how == Case::kUpper ? "SS" : "Ss";
+  } else {
+    utf8_append(out, how == Case::kLower ? lower_of(c) : upper_of(c));
   }
-  return encode(characters.begin(), characters.end());
+}
+
+bool ends_line(char32_t c) {
+  return (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }
 
 }  // namespace
 
 std::string strip(const std::string& text, const std::string* set, bool start, bool end) {
-  const std::vector<char32_t> characters = decode(text), chosen = set == nullptr ? std::vector<char32_t>() : decode(*set);
-  const auto strips = [&](char32_t c) { return set == nullptr ? is_space(c) : std::find(chosen.begin(), chosen.end(), c) != chosen.end(); };
+  const std::vector<char32_t> characters = decode(text),
+                              chosen = set == nullptr ? std::vector<char32_t>() : decode(*set);
+  const auto strips = [&](char32_t c) {
+    return set == nullptr ? is_space(c) : std::find(chosen.begin(), chosen.end(), c) != chosen.end();
+  };
   size_t first = 0, last = characters.size();
   while (start && first < last && strips(characters[first])) ++first;
   while (end && last > first && strips(characters[last - 1])) --last;
-  return encode(characters.begin() + static_cast<std::ptrdiff_t>(first), characters.begin() + static_cast<std::ptrdiff_t>(last));
+  return encode(characters.begin() + static_cast<std::ptrdiff_t>(first),
+                characters.begin() + static_cast<std::ptrdiff_t>(last));
 }
 
 std::vector<std::string> split_spaces(const std::string& text, int64_t most) {
@@ -69,7 +78,7 @@ std::vector<std::string> split_spaces(const std::string& text, int64_t most) {
   const auto end = characters.end();
   for (auto at = std::find_if_not(characters.begin(), end, is_space); at != end;) {
     if (static_cast<int64_t>(parts.size()) == most) {  // the rest is one part
-      parts.push_back(strip(encode(at, end), nullptr, false, true));
+      parts.push_back(encode(at, end));
       break;
     }
     const auto stop = std::find_if(at, end, is_space);
@@ -82,20 +91,44 @@ std::vector<std::string> split_spaces(const std::string& text, int64_t most) {
 std::vector<std::string> split_at(const std::string& text, const std::string& separator, int64_t most) {
   std::vector<std::string> parts;
   size_t at = 0;
-  for (size_t found; static_cast<int64_t>(parts.size()) != most && (found = text.find(separator, at)) != std::string::npos; at = found + separator.size()) {
+  for (size_t found;
+       static_cast<int64_t>(parts.size()) != most && (found = text.find(separator, at)) != std::string::npos;
+       at = found + separator.size()) {
     parts.push_back(text.substr(at, found - at));
   }
   parts.push_back(text.substr(at));
   return parts;
 }
 
+std::vector<std::string> split_at_from_end(const std::string& text, const std::string& separator, int64_t most) {
+  std::vector<std::string> parts;
+  size_t end = text.size();
+  while (static_cast<int64_t>(parts.size()) != most && end >= separator.size()) {
+    const size_t found = text.rfind(separator, end - separator.size());
+    if (found == std::string::npos) break;
+    parts.push_back(text.substr(found + separator.size(), end - found - separator.size()));
+    end = found;
+  }
+  parts.push_back(text.substr(0, end));
+  std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
 std::vector<std::string> split_lines(const std::string& text) {
-  std::vector<std::string> lines = split_at(text, "\n", -1);
-  if (lines.back().empty()) lines.pop_back();
+  std::vector<std::string> lines;
+  const std::vector<char32_t> characters = decode(text);
+  for (auto at = characters.begin(); at != characters.end();) {
+    auto stop = std::find_if(at, characters.end(), ends_line);
+    lines.push_back(encode(at, stop));
+    if (stop == characters.end()) break;
+    const bool pair = *stop == '\r' && stop + 1 != characters.end() && stop[1] == '\n';
+    at = stop + (pair ? 2 : 1);
+  }
   return lines;
 }
 
-std::string replace(const std::string& text, const std::string& from, const std::string& to, int64_t most, const Environment& environment) {
+std::string replace(const std::string& text, const std::string& from, const std::string& to, int64_t most,
+                    const Environment& environment) {
   std::string out;
   if (from.empty()) {  // between all characters
     int64_t done = 0;
@@ -105,7 +138,7 @@ std::string replace(const std::string& text, const std::string& from, const std:
         ++done;
       }
       utf8_append(out, c);
-      if (static_cast<int64_t>(out.size()) > environment.max_bytes) throw RuntimeError{"a string grows beyond the limit"};
+      environment.check_bytes(out.size());
     }
     if (done != most) out += to;
     return out;
@@ -114,22 +147,48 @@ std::string replace(const std::string& text, const std::string& from, const std:
   for (size_t i = 0; i < parts.size(); ++i) {
     if (i > 0) out += to;
     out += parts[i];
-    if (static_cast<int64_t>(out.size()) > environment.max_bytes) throw RuntimeError{"a string grows beyond the limit"};
+    environment.check_bytes(out.size());
   }
   return out;
 }
 
 std::string upper(const std::string& text) {
-  return mapped(text, [](char32_t c, size_t, bool) { return upper_of(c); });
+  std::string out;
+  for (const char32_t c : decode(text)) append(out, c, Case::kUpper);
+  return out;
 }
 std::string lower(const std::string& text) {
-  return mapped(text, [](char32_t c, size_t, bool) { return lower_of(c); });
+  const std::vector<char32_t> characters = decode(text);
+  std::string out;
+  for (size_t i = 0; i < characters.size(); ++i) {
+    const bool ends_word =
+        i > 0 && is_cased(characters[i - 1]) && (i + 1 == characters.size() || !is_cased(characters[i + 1]));
+    append(out, characters[i] == 0x3a3 && ends_word ? U'\u03c2' : characters[i], Case::kLower);  // the final sigma
+  }
+  return out;
 }
 std::string title(const std::string& text) {
-  return mapped(text, [](char32_t c, size_t, bool inside) { return inside ? lower_of(c) : upper_of(c); });
+  std::string out;
+  bool inside = false;  // a word
+  for (const char32_t c : decode(text)) {
+    append(out, c, inside ? Case::kLower : Case::kTitle);
+    inside = is_cased(c);
+  }
+  return out;
+}
+std::string title_words(const std::string& text) {
+  std::string out;
+  bool inside = false;
+  for (const char32_t c : decode(text)) {
+    append(out, c, inside ? Case::kLower : Case::kUpper);
+    inside = !is_space(c) && c != '-' && c != '(' && c != '{' && c != '[' && c != '<';
+  }
+  return out;
 }
 std::string capitalize(const std::string& text) {
-  return mapped(text, [](char32_t c, size_t i, bool) { return i == 0 ? upper_of(c) : lower_of(c); });
+  std::string out;
+  for (const char32_t c : decode(text)) append(out, c, out.empty() ? Case::kTitle : Case::kLower);
+  return out;
 }
 
 int64_t length(const std::string& text) { return static_cast<int64_t>(decode(text).size()); }
@@ -139,9 +198,21 @@ int64_t find_character(const std::string& text, const std::string& part) {
   return at == std::string::npos ? -1 : length(text.substr(0, at));
 }
 
+int64_t find_last_character(const std::string& text, const std::string& part) {
+  const size_t at = text.rfind(part);
+  return at == std::string::npos ? -1 : length(text.substr(0, at));
+}
+
 int64_t count(const std::string& text, const std::string& part) {
   if (part.empty()) return length(text) + 1;
   return static_cast<int64_t>(split_at(text, part, -1).size()) - 1;
+}
+
+std::string substring(const std::string& text, int64_t from, int64_t to, int64_t step) {
+  const std::vector<char32_t> characters = decode(text);
+  std::string out;
+  for (int64_t i = from; step > 0 ? i < to : i > to; i += step) utf8_append(out, characters[static_cast<size_t>(i)]);
+  return out;
 }
 
 }  // namespace smartkv::jinja

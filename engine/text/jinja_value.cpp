@@ -1,113 +1,43 @@
 #include "engine/text/jinja_value.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <cstdio>
-
-#include "engine/text/utf8.h"
+#include <limits>
 
 namespace smartkv::jinja {
 namespace {
 
-// repr(float): the shortest digits that read back, with an exponent from 1e16 on and below 1e-4.
-std::string float_text(double x) {
-  if (std::isnan(x)) return "nan";
-  if (std::isinf(x)) return x > 0 ? "inf" : "-inf";
-  char buffer[40];
-  const double magnitude = std::abs(x);
-  const bool scientific = x != 0 && (magnitude >= 1e16 || magnitude < 1e-4);
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, x, scientific ? std::chars_format::scientific : std::chars_format::fixed).ptr;
-  std::string text(buffer, end);
-  if (!scientific && text.find('.') == std::string::npos) text += ".0";
-  return text;
-}
+constexpr int kMaxDepth = 200;
+constexpr int64_t kMaxWeight = 4'000'000;
 
-std::string string_repr(const std::string& text) {
-  const char quote = text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
-  std::string out(1, quote);
-  for (const char c : text) {
-    const unsigned char byte = static_cast<unsigned char>(c);
-    char escaped[8];
-    if (c == quote || c == '\\') {
-      out += {'\\', c};
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      std::snprintf(escaped, sizeof escaped, "\\x%02x", byte);
-      out += escaped;
-    } else {
-      out += c;
-    }
+void add(Extent& extent, const Value& child) {
+  const Extent inner = child.extent();
+  extent.weight += inner.weight;
+  extent.depth = std::max(extent.depth, inner.depth + 1);
+  extent.is_shared |= inner.is_shared;
+  if (extent.weight > kMaxWeight) throw RuntimeError{"a value grows beyond the limit"};
+  if (extent.depth > kMaxDepth) {
+    throw RuntimeError{"a value is nested more than " + std::to_string(kMaxDepth) + " deep"};
   }
-  return out + quote;
 }
 
-std::string json_string(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    char escaped[8];
-    switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '\b': out += "\\b"; break;
-      case '\f': out += "\\f"; break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned char>(c));
-          out += escaped;
-        } else {
-          out += c;
-        }
-    }
-  }
-  return out + "\"";
-}
-
-void write_json(const Value& value, int64_t indent, bool sort_keys, int64_t depth, std::string& out) {
-  const auto separator = [&](bool first, int64_t at) {
-    if (!first) out += indent < 0 ? ", " : ",";
-    if (indent >= 0) out += "\n" + std::string(static_cast<size_t>(indent * at), ' ');
-  };
-  if (const List* list = value.as_list()) {
-    out += "[";
-    for (size_t i = 0; i < list->items.size(); ++i) {
-      separator(i == 0, depth + 1);
-      write_json(list->items[i], indent, sort_keys, depth + 1, out);
-    }
-    if (indent >= 0 && !list->items.empty()) separator(true, depth);
-    out += "]";
-  } else if (const Dict* dict = value.as_dict()) {
+bool equal_dicts(const Dict& a, const Dict& b) {
+  if (&a == &b) return true;
+  if (a.kind != Dict::Kind::kDict || b.kind != Dict::Kind::kDict || a.items.size() != b.items.size()) return false;
+  const auto sorted = [](const Dict& dict) {
     std::vector<const std::pair<std::string, Value>*> items;
-    for (const auto& item : dict->items) items.push_back(&item);
-    if (sort_keys) std::stable_sort(items.begin(), items.end(), [](auto* a, auto* b) { return a->first < b->first; });
-    out += "{";
-    for (size_t i = 0; i < items.size(); ++i) {
-      separator(i == 0, depth + 1);
-      out += json_string(items[i]->first) + ": ";
-      write_json(items[i]->second, indent, sort_keys, depth + 1, out);
-    }
-    if (indent >= 0 && !items.empty()) separator(true, depth);
-    out += "}";
-  } else if (const std::string* text = value.as<std::string>()) {
-    out += json_string(*text);
-  } else if (const bool* flag = value.as<bool>()) {
-    out += *flag ? "true" : "false";
-  } else if (value.is_none()) {
-    out += "null";
-  } else if (value.is_number()) {
-    const std::string number = to_text(value);
-    out += number == "nan" ? "NaN" : number == "inf" ? "Infinity" : number == "-inf" ? "-Infinity" : number;
-  } else {
-    throw TypeMismatch();
-  }
+    for (const auto& item : dict.items) items.push_back(&item);
+    std::sort(items.begin(), items.end(), [](auto* x, auto* y) { return x->first < y->first; });
+    return items;
+  };
+  const auto left = sorted(a), right = sorted(b);
+  return std::equal(left.begin(), left.end(), right.begin(),
+                    [](auto* x, auto* y) { return x->first == y->first && equal(x->second, y->second); });
+}
+
+bool equal_lists(const List& a, const List& b) {
+  if (&a == &b) return true;
+  return a.is_sequence() && a.kind == b.kind &&
+         std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), equal);
 }
 
 }  // namespace
@@ -129,36 +59,65 @@ void Dict::set(const std::string& key, Value value) {
   items.emplace_back(key, std::move(value));
 }
 
-Value Value::list(std::vector<Value> items, bool tuple) { return std::make_shared<List>(List{std::move(items), tuple}); }
+Value Value::list(std::vector<Value> items, List::Kind kind) {
+  Extent extent;
+  for (const Value& item : items) add(extent, item);
+  return std::make_shared<List>(List{std::move(items), kind, extent});
+}
 
-Value Value::from_json(const nlohmann::ordered_json& json) {
+Value Value::dict(std::vector<std::pair<std::string, Value>> items, Dict::Kind kind) {
+  Extent extent;
+  for (const auto& [key, value] : items) add(extent, value);
+  extent.is_shared |= kind != Dict::Kind::kDict;
+  return std::make_shared<Dict>(Dict{std::move(items), kind, extent});
+}
+
+Value Value::from_json(const nlohmann::ordered_json& json, int depth) {
+  if (depth > kMaxDepth) throw RuntimeError{"a variable is nested more than " + std::to_string(kMaxDepth) + " deep"};
   switch (json.type()) {
-    case nlohmann::json::value_t::boolean: return json.get<bool>();
+    case nlohmann::json::value_t::boolean:
+      return json.get<bool>();
+    case nlohmann::json::value_t::number_unsigned:
+      if (json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+        throw RuntimeError{"the number " + json.dump() + " is out of range"};
+      }
+      return json.get<int64_t>();
     case nlohmann::json::value_t::number_integer:
-    case nlohmann::json::value_t::number_unsigned: return json.get<int64_t>();
-    case nlohmann::json::value_t::number_float: return json.get<double>();
-    case nlohmann::json::value_t::string: return json.get<std::string>();
+      return json.get<int64_t>();
+    case nlohmann::json::value_t::number_float:
+      return json.get<double>();
+    case nlohmann::json::value_t::string:
+      return json.get<std::string>();
     case nlohmann::json::value_t::array: {
       std::vector<Value> items;
-      for (const auto& item : json) items.push_back(from_json(item));
+      for (const auto& item : json) items.push_back(from_json(item, depth + 1));
       return list(std::move(items));
     }
     case nlohmann::json::value_t::object: {
-      auto dict = std::make_shared<Dict>();
-      for (const auto& [key, item] : json.items()) dict->items.emplace_back(key, from_json(item));
-      return dict;
+      std::vector<std::pair<std::string, Value>> items;
+      for (const auto& [key, item] : json.items()) items.emplace_back(key, from_json(item, depth + 1));
+      return dict(std::move(items));
     }
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 
-const List* Value::as_list() const {
+List* Value::as_list() const {
   const auto* list = as<std::shared_ptr<List>>();
   return list == nullptr ? nullptr : list->get();
+}
+const List* Value::as_sequence() const {
+  const List* list = as_list();
+  return list != nullptr && list->is_sequence() ? list : nullptr;
 }
 Dict* Value::as_dict() const {
   const auto* dict = as<std::shared_ptr<Dict>>();
   return dict == nullptr ? nullptr : dict->get();
+}
+const Dict* Value::as_mapping() const {
+  const Dict* dict = as_dict();
+  return dict != nullptr && dict->kind == Dict::Kind::kDict ? dict : nullptr;
 }
 int64_t Value::integer() const {
   const bool* flag = as<bool>();
@@ -173,8 +132,8 @@ bool Value::truthy() const {
   if (is_undefined() || is_none()) return false;
   if (is_number()) return number() != 0;
   if (const std::string* text = as<std::string>()) return !text->empty();
-  if (const List* list = as_list()) return !list->items.empty();
-  if (const Dict* dict = as_dict()) return dict->is_namespace || !dict->items.empty();
+  if (const List* list = as_list()) return list->kind == List::Kind::kIterator || !list->items.empty();
+  if (const Dict* dict = as_mapping()) return !dict->items.empty();
   return true;
 }
 
@@ -185,9 +144,29 @@ std::string Value::type_name() const {
   if (as<int64_t>()) return "int";
   if (as<double>()) return "float";
   if (as<std::string>()) return "str";
-  if (const List* list = as_list()) return list->tuple ? "tuple" : "list";
-  if (const Dict* dict = as_dict()) return dict->is_namespace ? "namespace" : "dict";
+  if (const List* list = as_list()) {
+    static constexpr const char* kNames[] = {"list", "tuple", "generator", "dict_keys", "dict_values", "dict_items"};
+    return kNames[static_cast<size_t>(list->kind)];
+  }
+  if (const Dict* dict = as_dict()) {
+    static constexpr const char* kNames[] = {"dict", "Namespace", "LoopContext"};
+    return kNames[static_cast<size_t>(dict->kind)];
+  }
   return as<Builtin>() != nullptr ? "function" : "macro";
+}
+
+Extent Value::extent() const {
+  if (const std::string* text = as<std::string>()) return {1 + static_cast<int64_t>(text->size() / 256)};
+  if (const List* list = as_list()) return list->extent;
+  if (const Dict* dict = as_dict()) return dict->extent;
+  return {};
+}
+
+int64_t Value::steps() const {
+  if (const std::string* text = as<std::string>()) return static_cast<int64_t>(text->size() / 256);
+  if (const List* list = as_list()) return static_cast<int64_t>(list->items.size() / 8);
+  if (const Dict* dict = as_dict()) return static_cast<int64_t>(dict->items.size() / 8);
+  return 0;
 }
 
 bool equal(const Value& a, const Value& b) {
@@ -197,18 +176,9 @@ bool equal(const Value& a, const Value& b) {
   const std::string *text_a = a.as<std::string>(), *text_b = b.as<std::string>();
   if (text_a != nullptr && text_b != nullptr) return *text_a == *text_b;
   const List *list_a = a.as_list(), *list_b = b.as_list();
-  if (list_a != nullptr && list_b != nullptr) {
-    return list_a->tuple == list_b->tuple && std::equal(list_a->items.begin(), list_a->items.end(), list_b->items.begin(), list_b->items.end(), equal);
-  }
+  if (list_a != nullptr && list_b != nullptr) return equal_lists(*list_a, *list_b);
   const Dict *dict_a = a.as_dict(), *dict_b = b.as_dict();
-  if (dict_a != nullptr && dict_b != nullptr) {
-    if (dict_a->is_namespace || dict_b->is_namespace) return dict_a == dict_b;
-    return dict_a->items.size() == dict_b->items.size() &&
-           std::all_of(dict_a->items.begin(), dict_a->items.end(), [&](const auto& item) {
-             const Value* other = dict_b->find(item.first);
-             return other != nullptr && equal(item.second, *other);
-           });
-  }
+  if (dict_a != nullptr && dict_b != nullptr) return equal_dicts(*dict_a, *dict_b);
   const auto *macro_a = a.as<const Macro*>(), *macro_b = b.as<const Macro*>();
   if (macro_a != nullptr && macro_b != nullptr) return *macro_a == *macro_b;
   return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
@@ -221,48 +191,12 @@ int compare(const Value& a, const Value& b) {
   }
   const std::string *text_a = a.as<std::string>(), *text_b = b.as<std::string>();
   if (text_a != nullptr && text_b != nullptr) return text_a->compare(*text_b) < 0 ? -1 : *text_a != *text_b;
-  const List *list_a = a.as_list(), *list_b = b.as_list();
-  if (list_a == nullptr || list_b == nullptr || list_a->tuple != list_b->tuple) throw TypeMismatch();
+  const List *list_a = a.as_sequence(), *list_b = b.as_sequence();
+  if (list_a == nullptr || list_b == nullptr || list_a->kind != list_b->kind) throw TypeMismatch();
   for (size_t i = 0; i < std::min(list_a->items.size(), list_b->items.size()); ++i) {
     if (!equal(list_a->items[i], list_b->items[i])) return compare(list_a->items[i], list_b->items[i]);
   }
   return list_a->items.size() < list_b->items.size() ? -1 : list_a->items.size() > list_b->items.size();
-}
-
-std::string to_text(const Value& value) {
-  if (value.is_undefined()) return "";
-  if (const std::string* text = value.as<std::string>()) return *text;
-  return to_repr(value);
-}
-
-std::string to_repr(const Value& value) {
-  if (value.is_undefined()) return "Undefined";
-  if (value.is_none()) return "None";
-  if (const bool* flag = value.as<bool>()) return *flag ? "True" : "False";
-  if (const int64_t* number = value.as<int64_t>()) return std::to_string(*number);
-  if (const double* number = value.as<double>()) return float_text(*number);
-  if (const std::string* text = value.as<std::string>()) return string_repr(*text);
-  std::string out;
-  if (const List* list = value.as_list()) {
-    out = list->tuple ? "(" : "[";
-    for (size_t i = 0; i < list->items.size(); ++i) out += (i == 0 ? "" : ", ") + to_repr(list->items[i]);
-    if (list->tuple && list->items.size() == 1) out += ",";
-    return out + (list->tuple ? ")" : "]");
-  }
-  if (const Dict* dict = value.as_dict()) {
-    out = dict->is_namespace ? "<Namespace {" : "{";
-    for (size_t i = 0; i < dict->items.size(); ++i) {
-      out += (i == 0 ? "" : ", ") + string_repr(dict->items[i].first) + ": " + to_repr(dict->items[i].second);
-    }
-    return out + (dict->is_namespace ? "}>" : "}");
-  }
-  return "<" + value.type_name() + ">";
-}
-
-std::string to_json(const Value& value, int64_t indent, bool sort_keys) {
-  std::string out;
-  write_json(value, indent, sort_keys, 0, out);
-  return out;
 }
 
 }  // namespace smartkv::jinja

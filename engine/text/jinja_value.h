@@ -1,33 +1,58 @@
-// The values of the template interpreter: JSON's, undefined, tuples, namespaces and macros. Python's semantics.
+// The values of the template interpreter: JSON's, undefined, tuples, iterators, namespaces and macros, with Python's
+// semantics. Every value's nesting and expanded size are bounded when it is made, so recursion over one always ends.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 namespace smartkv::jinja {
 
 struct Macro;  // jinja_ast.h
 class Value;
 
+// A fault at run time; the evaluator adds the line.
+struct RuntimeError {
+  std::string message;
+};
+
 struct Undefined {
   std::string name;  // what was looked up, for errors
 };
 struct Builtin {
-  std::string name;  // of a function
+  std::string name;  // of a function, or of a method that was not called
+};
+// How much hangs below a value.
+struct Extent {
+  int64_t weight = 1;      // values in it as a tree, and its strings' bytes / 256
+  int depth = 0;           // of nesting
+  bool is_shared = false;  // holds a namespace, whose content may change
 };
 struct List {
+  enum class Kind : uint8_t {
+    kList,
+    kTuple,
+    kIterator,  // of lazy filters: no length, no index, always true, empty once it was run over
+    kKeys,      // a dictionary's views: no index
+    kValues,
+    kItems,
+  };
   std::vector<Value> items;
-  bool tuple = false;
+  Kind kind = Kind::kList;
+  Extent extent = {};
+
+  bool is_sequence() const { return kind == Kind::kList || kind == Kind::kTuple; }
 };
 struct Dict {
+  enum class Kind : uint8_t { kDict, kNamespace, kLoop };
   std::vector<std::pair<std::string, Value>> items;  // in order of insertion
-  bool is_namespace = false;                         // its attributes can be set
+  Kind kind = Kind::kDict;
+  Extent extent = {};
 
   const Value* find(std::string_view key) const;
   void set(const std::string& key, Value value);
@@ -35,22 +60,35 @@ struct Dict {
 
 class Value {
  public:
-  using Storage = std::variant<Undefined, std::nullptr_t, bool, int64_t, double, std::string, std::shared_ptr<List>,
+  using Text = std::shared_ptr<const std::string>;
+  using Storage = std::variant<Undefined, std::nullptr_t, bool, int64_t, double, Text, std::shared_ptr<List>,
                                std::shared_ptr<Dict>, const Macro*, Builtin>;
 
   Value() : storage_(nullptr) {}
   template <typename T>
   Value(T value) : storage_(std::move(value)) {}  // NOLINT: implicit on purpose
+  Value(std::string value) : storage_(std::make_shared<const std::string>(std::move(value))) {}
+  Value(const char* value) : Value(std::string(value)) {}
   Value(int value) : storage_(int64_t{value}) {}
   Value(size_t value) : storage_(static_cast<int64_t>(value)) {}
-  Value(const char* value) : storage_(std::string(value)) {}
-  static Value list(std::vector<Value> items, bool tuple = false);
-  static Value from_json(const nlohmann::ordered_json& json);
+  // RuntimeError if the value would be nested too deep or too large.
+  static Value list(std::vector<Value> items, List::Kind kind = List::Kind::kList);
+  static Value dict(std::vector<std::pair<std::string, Value>> items, Dict::Kind kind = Dict::Kind::kDict);
+  static Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 
   template <typename T>
-  const T* as() const { return std::get_if<T>(&storage_); }
-  const List* as_list() const;
-  Dict* as_dict() const;
+  const T* as() const {
+    if constexpr (std::is_same_v<T, std::string>) {
+      const Text* text = std::get_if<Text>(&storage_);
+      return text == nullptr ? nullptr : text->get();
+    } else {
+      return std::get_if<T>(&storage_);
+    }
+  }
+  List* as_list() const;
+  const List* as_sequence() const;  // a list or tuple
+  Dict* as_dict() const;            // a namespace or loop too
+  const Dict* as_mapping() const;   // a dictionary proper
   bool is_undefined() const { return as<Undefined>() != nullptr; }
   bool is_none() const { return as<std::nullptr_t>() != nullptr; }
   bool is_number() const { return as<int64_t>() || as<double>() || as<bool>(); }
@@ -59,6 +97,8 @@ class Value {
   double number() const;    // of any number
   bool truthy() const;
   std::string type_name() const;  // Python's
+  Extent extent() const;
+  int64_t steps() const;  // what an operation over its bytes or items costs
 
  private:
   Storage storage_;
@@ -68,10 +108,5 @@ bool equal(const Value& a, const Value& b);
 // -1, 0 or 1; TypeMismatch where Python would not order them.
 struct TypeMismatch {};
 int compare(const Value& a, const Value& b);
-
-std::string to_text(const Value& value);  // str()
-std::string to_repr(const Value& value);  // repr()
-// json.dumps(ensure_ascii=False); indent < 0: on one line.
-std::string to_json(const Value& value, int64_t indent, bool sort_keys);
 
 }  // namespace smartkv::jinja

@@ -9,14 +9,12 @@
 namespace smartkv {
 namespace {
 
-nlohmann::json read_json(const std::filesystem::path& path) {
-  std::ifstream file(path);
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
   if (!file) throw TokenizerError(path.string() + ": cannot be opened");
-  try {
-    return nlohmann::json::parse(file);
-  } catch (const nlohmann::json::exception& error) {
-    throw TokenizerError(path.string() + ": " + error.what());
-  }
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 }  // namespace
@@ -25,17 +23,18 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model) {
   if (!std::filesystem::is_directory(model)) return load_tokenizer_gguf(GgufFile::open(model));
   TokenizerConfig config;
   if (const auto path = model / "tokenizer_config.json"; std::filesystem::exists(path)) {
-    config = parse_tokenizer_config(read_json(path), "tokenizer_config.json");
+    config = parse_tokenizer_config(parse_json(read_file(path), path.string()), path.string());
   }
   if (const auto path = model / "chat_template.jinja"; std::filesystem::exists(path)) {
-    std::stringstream source;
-    source << std::ifstream(path).rdbuf();
-    config.chat_template = source.str();
+    config.chat_template = read_file(path);
   }
   if (const auto path = model / "tokenizer.json"; std::filesystem::exists(path)) {
-    return make_bpe_tokenizer(parse_tokenizer_json(read_json(path), config, "tokenizer.json"));
+    return make_bpe_tokenizer(
+        parse_tokenizer_json(parse_json(read_file(path), path.string()), config, path.string()));
   }
-  if (const auto path = model / "tokenizer.model"; std::filesystem::exists(path)) return load_sentencepiece(path, config);
+  if (const auto path = model / "tokenizer.model"; std::filesystem::exists(path)) {
+    return load_sentencepiece(path, config);
+  }
   throw TokenizerError(model.string() + ": expected tokenizer.json or tokenizer.model, found neither");
 }
 

@@ -9,27 +9,34 @@
 namespace smartkv {
 namespace {
 
+constexpr std::string_view kMetaspace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
+
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(const std::filesystem::path& file, const TokenizerConfig& config) : chat_template_(config.chat_template) {
+  SentencePieceTokenizer(const std::filesystem::path& file, const TokenizerConfig& config)
+      : chat_template_(config.chat_template) {
     const auto status = processor_.Load(file.string());
     if (!status.ok()) throw TokenizerError(file.filename().string() + ": " + status.ToString());
-    std::vector<AddedToken> control;
+    std::vector<AddedToken> special_tokens;
     for (int id = 0; id < processor_.GetPieceSize(); ++id) {
-      if (processor_.IsControl(id)) control.push_back({processor_.IdToPiece(id), id, true});
+      if (is_special(id)) special_tokens.push_back({processor_.IdToPiece(id), id, true});
     }
-    added_ = AddedTokens(std::move(control));
+    added_ = AddedTokens(std::move(special_tokens));
     const auto special = [&](int id, const std::string& content) -> std::optional<TokenId> {
       if (!content.empty()) return token_id(content);
       return id >= 0 ? std::optional(id) : std::nullopt;
     };
     bos_ = special(processor_.bos_id(), config.bos);
     eos_ = special(processor_.eos_id(), config.eos);
+    add_bos_ = config.add_bos.value_or(true);
+    add_eos_ = config.add_eos.value_or(false);
+    std::vector<std::string> probe;
+    strip_leading_space_ = processor_.Encode("a", &probe).ok() && !probe.empty() && probe[0].starts_with(kMetaspace);
   }
 
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const override {
     std::vector<TokenId> ids;
-    if (options.add_special && bos_) ids.push_back(*bos_);
+    if (options.add_special && add_bos_ && bos_) ids.push_back(*bos_);
     const std::string repaired = utf8_repair(text);
     std::vector<AddedTokens::Piece> pieces;
     added_.split(repaired, options.parse_special, &pieces);
@@ -43,6 +50,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (!status.ok()) throw TokenizerError("SentencePiece: " + status.ToString());
       ids.insert(ids.end(), encoded.begin(), encoded.end());
     }
+    if (options.add_special && add_eos_ && eos_) ids.push_back(*eos_);
     return ids;
   }
 
@@ -51,16 +59,18 @@ class SentencePieceTokenizer final : public Tokenizer {
     for (const TokenId token : tokens) {
       if (!(skip_special && is_special(token))) text += token_bytes(token);
     }
-    if (text.starts_with(' ')) text.erase(0, 1);
+    if (strip_leading_space_ && text.starts_with(' ')) text.erase(0, 1);
     return text;
   }
 
   std::string token_bytes(TokenId token) const override {
     const std::string piece = token_content(token);
-    if (processor_.IsByte(token)) return std::string(1, static_cast<char>(std::strtol(piece.substr(3, 2).c_str(), nullptr, 16)));
+    if (processor_.IsByte(token)) {
+      return std::string(1, static_cast<char>(std::strtol(piece.substr(3, 2).c_str(), nullptr, 16)));
+    }
     std::string text;
     for (size_t at = 0; at < piece.size();) {
-      const bool space = piece.compare(at, 3, "\xe2\x96\x81") == 0;
+      const bool space = piece.compare(at, kMetaspace.size(), kMetaspace) == 0;
       text += space ? ' ' : piece[at];
       at += space ? 3 : 1;
     }
@@ -78,7 +88,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
     return processor_.IdToPiece(token);
   }
-  bool is_special(TokenId token) const override { return token >= 0 && token < vocab_size() && processor_.IsControl(token); }
+  bool is_special(TokenId token) const override {
+    return token >= 0 && token < vocab_size() && (processor_.IsControl(token) || processor_.IsUnknown(token));
+  }
   std::optional<TokenId> bos() const override { return bos_; }
   std::optional<TokenId> eos() const override { return eos_; }
   const std::string& chat_template() const override { return chat_template_; }
@@ -87,6 +99,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   sentencepiece::SentencePieceProcessor processor_;
   AddedTokens added_;
   std::optional<TokenId> bos_, eos_;
+  bool add_bos_ = true, add_eos_ = false;
+  bool strip_leading_space_ = true;  // the space that the library puts in front
   std::string chat_template_;
 };
 

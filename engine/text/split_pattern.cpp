@@ -9,7 +9,8 @@ namespace smartkv {
 namespace {
 
 // Unicode's White_Space: PCRE2's own \s has U+180E too, and lacks U+0085.
-constexpr const char* kSpaces = "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
+constexpr const char* kSpaces =
+    "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
 std::string with_unicode_spaces(const std::string& pattern) {
   std::string out;
@@ -36,9 +37,19 @@ std::string with_unicode_spaces(const std::string& pattern) {
 
 // Where a match of this thread is put.
 pcre2_match_data* match_data() {
-  thread_local const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(pcre2_match_data_create(1, nullptr),
-                                                                                         pcre2_match_data_free);
+  thread_local const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
+      pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   return data.get();
+}
+
+// The first match at or after `at`; < 0: a PCRE2 error code.
+int match(const void* code, std::string_view text, size_t at) {
+  const auto run = [&](uint32_t options) {
+    return pcre2_match(static_cast<const pcre2_code*>(code), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                       PCRE2_NO_UTF_CHECK | options, match_data(), nullptr);
+  };
+  const int result = run(0);
+  return result == PCRE2_ERROR_JIT_STACKLIMIT ? run(PCRE2_NO_JIT) : result;  // the interpreter's stack is the heap
 }
 
 }  // namespace
@@ -58,17 +69,12 @@ SplitPattern::SplitPattern(const std::string& pattern) {
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, the interpreter runs the pattern
 }
 
-bool SplitPattern::matches_in(std::string_view text) const {
-  return pcre2_match(static_cast<const pcre2_code*>(code_.get()), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0,
-                     PCRE2_NO_UTF_CHECK, match_data(), nullptr) >= 0;
-}
+bool SplitPattern::matches_in(std::string_view text) const { return match(code_.get(), text, 0) >= 0; }
 
 void SplitPattern::split(std::string_view text, std::vector<std::string_view>* pieces) const {
-  const auto* code = static_cast<const pcre2_code*>(code_.get());
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   size_t done = 0, at = 0;
   while (at < text.size()) {
-    const int result = pcre2_match(code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match_data(), nullptr);
+    const int result = match(code_.get(), text, at);
     if (result == PCRE2_ERROR_NOMATCH) break;
     if (result < 0) throw TokenizerError("a split pattern failed with PCRE2 error " + std::to_string(result));
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match_data());

@@ -1,5 +1,6 @@
 // Tokenizers that are embedded in GGUF files: byte-level BPE ("gpt2") and SentencePiece BPE ("llama").
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <unordered_map>
 
@@ -26,6 +27,17 @@ std::optional<TokenId> token_of(const GgufFile& file, std::string_view key, size
 
 PreTokenizerStep pattern_step(SplitPattern pattern) { return {PreTokenizerStep::Kind::kPattern, std::move(pattern)}; }
 
+// The names in "pre" of Llama 3's tokenizer, with its ignore_merges and BOS.
+bool is_llama3(const std::string& pre) {
+  return pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3" || pre == "falcon3" || pre == "pixtral";
+}
+
+// The pattern of Llama 3 and Qwen 2, with so many digits in a number.
+SplitPattern cl100k_pattern(const std::string& digits) {
+  return SplitPattern(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)" + digits +
+                      R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
+}
+
 // The cut into words that a "pre" name of llama.cpp stands for.
 std::vector<PreTokenizerStep> pre_tokenizer_of(const GgufFile& file, const std::string& pre) {
   if (pre == "smollm" || pre == "starcoder" || pre == "refact" || pre == "command-r") {
@@ -34,14 +46,8 @@ std::vector<PreTokenizerStep> pre_tokenizer_of(const GgufFile& file, const std::
   if (pre == "gpt-2" || pre == "default" || pre == "mpt" || pre == "olmo" || pre == "jais" || pre == "phi-2") {
     return {pattern_step(gpt2_pattern())};
   }
-  if (pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3" || pre == "falcon3" || pre == "pixtral") {
-    return {pattern_step(SplitPattern(
-        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"))};
-  }
-  if (pre == "qwen2") {
-    return {pattern_step(SplitPattern(
-        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"))};
-  }
+  if (is_llama3(pre)) return {pattern_step(cl100k_pattern(R"(\p{N}{1,3})"))};
+  if (pre == "qwen2") return {pattern_step(cl100k_pattern(R"(\p{N})"))};
   fail(file, "tokenizer.ggml.pre", "expected smollm, gpt-2, default, llama-bpe or qwen2, found \"" + pre + "\"");
 }
 
@@ -56,23 +62,36 @@ void read_merges(const GgufFile& file, BpeTokenizerSpec& spec) {
     const auto left = space == std::string::npos ? ids.end() : ids.find(std::string_view(merge).substr(0, space));
     const auto right = left == ids.end() ? ids.end() : ids.find(std::string_view(merge).substr(space + 1));
     if (right == ids.end()) fail(file, kKey, "expected two tokens of the vocabulary, found \"" + merge + "\"");
-    spec.merges.push_back({left->second, right->second});
+    spec.merges.push_back({left->second, right->second, static_cast<int32_t>(spec.merges.size())});
   }
 }
 
-// SentencePiece merges whatever pair makes the piece with the best score.
-void make_merges_of_scores(const std::vector<double>& scores, BpeTokenizerSpec& spec) {
+// SentencePiece merges whatever pair makes the piece with the best score; of equal scores, the leftmost.
+void make_merges_of_scores(const GgufFile& file, const std::vector<int64_t>* types, BpeTokenizerSpec& spec) {
+  constexpr const char* kKey = "tokenizer.ggml.scores";
+  const std::vector<double>* scores = file.get_floats(kKey);
+  if (scores == nullptr || scores->size() != spec.contents.size()) {
+    fail(file, kKey, "expected " + std::to_string(spec.contents.size()) + " scores, found " +
+                         (scores == nullptr ? "none" : std::to_string(scores->size())));
+  }
   std::unordered_map<std::string_view, TokenId> ids;
-  for (size_t id = 0; id < spec.contents.size(); ++id) ids.emplace(spec.contents[id], static_cast<TokenId>(id));
-  std::vector<TokenId> by_score(spec.contents.size());
-  std::iota(by_score.begin(), by_score.end(), 0);
-  std::stable_sort(by_score.begin(), by_score.end(), [&](TokenId a, TokenId b) { return scores[a] > scores[b]; });
-  for (const TokenId id : by_score) {
-    const std::string_view piece = spec.contents[static_cast<size_t>(id)];
+  std::vector<TokenId> by_score;
+  for (size_t id = 0; id < spec.contents.size(); ++id) {
+    if (std::isnan((*scores)[id])) fail(file, kKey, "expected numbers, found NaN at " + std::to_string(id));
+    const int64_t type = types == nullptr ? kNormal : (*types)[id];
+    if (type == kControl || type == kUnknown || type == kByte) continue;  // never made of characters
+    ids.emplace(spec.contents[id], static_cast<TokenId>(id));
+    by_score.push_back(static_cast<TokenId>(id));
+  }
+  std::stable_sort(by_score.begin(), by_score.end(), [&](TokenId a, TokenId b) { return (*scores)[a] > (*scores)[b]; });
+  int32_t rank = 0;
+  for (size_t i = 0; i < by_score.size(); ++i) {
+    if (i > 0 && (*scores)[by_score[i]] != (*scores)[by_score[i - 1]]) ++rank;
+    const std::string_view piece = spec.contents[static_cast<size_t>(by_score[i])];
     for (size_t cut = 1; cut < piece.size(); ++cut) {
       const auto left = ids.find(piece.substr(0, cut));
       const auto right = left == ids.end() ? ids.end() : ids.find(piece.substr(cut));
-      if (right != ids.end()) spec.merges.push_back({left->second, right->second});
+      if (right != ids.end()) spec.merges.push_back({left->second, right->second, rank});
     }
   }
 }
@@ -82,7 +101,9 @@ void make_merges_of_scores(const std::vector<double>& scores, BpeTokenizerSpec& 
 std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
   const std::string* model = file.get_string("tokenizer.ggml.model");
   const std::vector<std::string>* tokens = file.get_strings("tokenizer.ggml.tokens");
-  if (tokens == nullptr || tokens->empty()) fail(file, "tokenizer.ggml.tokens", "expected an array of strings, found nothing");
+  if (tokens == nullptr || tokens->empty()) {
+    fail(file, "tokenizer.ggml.tokens", "expected an array of strings, found nothing");
+  }
   BpeTokenizerSpec spec;
   spec.contents = *tokens;
   const size_t vocab = spec.contents.size();
@@ -92,12 +113,13 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
 
   const std::vector<int64_t>* types = file.get_ints("tokenizer.ggml.token_type");
   if (types != nullptr && types->size() != vocab) {
-    fail(file, "tokenizer.ggml.token_type", "expected " + std::to_string(vocab) + " types, found " + std::to_string(types->size()));
+    fail(file, "tokenizer.ggml.token_type",
+         "expected " + std::to_string(vocab) + " types, found " + std::to_string(types->size()));
   }
   for (size_t id = 0; types != nullptr && id < vocab; ++id) {
     const int64_t type = (*types)[id];
-    if (type != kControl && type != kUserDefined) continue;
-    spec.added.push_back({spec.contents[id], static_cast<TokenId>(id), type == kControl});
+    if (type != kControl && type != kUnknown && type != kUserDefined) continue;
+    spec.added.push_back({spec.contents[id], static_cast<TokenId>(id), type != kUserDefined});
   }
 
   bool add_bos = false;
@@ -105,15 +127,10 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
     const std::string* pre = file.get_string("tokenizer.ggml.pre");
     spec.pre_tokenizer = pre_tokenizer_of(file, pre == nullptr ? "default" : *pre);
     read_merges(file, spec);
-    spec.bpe.ignore_merges = pre != nullptr && (*pre == "llama-bpe" || *pre == "llama3" || *pre == "llama-v3");
-    add_bos = spec.bpe.ignore_merges;  // Llama 3's post-processor
+    spec.bpe.ignore_merges = pre != nullptr && is_llama3(*pre);
+    add_bos = spec.bpe.ignore_merges;
   } else if (model != nullptr && *model == "llama") {
-    const std::vector<double>* scores = file.get_floats("tokenizer.ggml.scores");
-    if (scores == nullptr || scores->size() != vocab) {
-      fail(file, "tokenizer.ggml.scores", "expected " + std::to_string(vocab) + " scores, found " +
-                                              (scores == nullptr ? "none" : std::to_string(scores->size())));
-    }
-    make_merges_of_scores(*scores, spec);
+    make_merges_of_scores(file, types, spec);
     spec.bpe = {false, true, true, false, token_of(file, "tokenizer.ggml.unknown_token_id", vocab).value_or(0)};
     const bool prefix = file.get_bool("tokenizer.ggml.add_space_prefix").value_or(true);
     if (prefix) spec.normalizer.push_back({NormalizerStep::Kind::kPrepend, "", "\xe2\x96\x81"});
@@ -121,7 +138,8 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
     spec.strip_leading_space = prefix;
     add_bos = true;
   } else {
-    fail(file, "tokenizer.ggml.model", "expected \"gpt2\" or \"llama\", found " + (model == nullptr ? "nothing" : "\"" + *model + "\""));
+    fail(file, "tokenizer.ggml.model",
+         "expected \"gpt2\" or \"llama\", found " + (model == nullptr ? "nothing" : "\"" + *model + "\""));
   }
   if (file.get_bool("tokenizer.ggml.add_bos_token").value_or(add_bos) && spec.bos) spec.prefix = {*spec.bos};
   if (file.get_bool("tokenizer.ggml.add_eos_token").value_or(false) && spec.eos) spec.suffix = {*spec.eos};

@@ -9,15 +9,21 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxVocabulary = 1 << 24;
+constexpr int64_t kMaxVocabulary = 1 << 21;
+constexpr int kMaxDepth = 64;
 
 // A JSON object with its place in the file, for errors.
 class Node {
  public:
-  Node(const Json& value, std::string path, const std::string& file) : value_(value), path_(std::move(path)), file_(file) {}
+  Node(const Json& value, std::string path, const std::string& file)
+      : value_(value), path_(std::move(path)), file_(file) {}
 
-  [[noreturn]] void fail(const std::string& message) const { throw TokenizerError(file_ + ": " + path_ + ": " + message); }
-  [[noreturn]] void unsupported() const { fail(value_.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 120) + " is not supported"); }
+  [[noreturn]] void fail(const std::string& message) const {
+    throw TokenizerError(file_ + ": " + path_ + ": " + message);
+  }
+  [[noreturn]] void unsupported() const {
+    fail(value_.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 120) + " is not supported");
+  }
   const Json& json() const { return value_; }
   bool is_null() const { return value_.is_null(); }
 
@@ -30,7 +36,9 @@ class Node {
   std::vector<Node> items() const {
     if (!value_.is_array()) fail("expected an array");
     std::vector<Node> nodes;
-    for (size_t i = 0; i < value_.size(); ++i) nodes.emplace_back(value_[i], path_ + "[" + std::to_string(i) + "]", file_);
+    for (size_t i = 0; i < value_.size(); ++i) {
+      nodes.emplace_back(value_[i], path_ + "[" + std::to_string(i) + "]", file_);
+    }
     return nodes;
   }
   std::string string() const {
@@ -87,21 +95,26 @@ void read_pre_tokenizer(const Node& node, BpeTokenizerSpec* spec) {
   const std::string type = node.type();
   if (type == "Sequence") {
     for (const Node& child : node["pretokenizers"].items()) read_pre_tokenizer(child, spec);
+  } else if (spec->bpe.byte_level) {
+    node.fail("a step behind ByteLevel is not supported");  // it would see the stand-ins of bytes
   } else if (type == "ByteLevel") {
     spec->bpe.byte_level = true;
     if (node["add_prefix_space"].boolean_or(true)) spec->pre_tokenizer.push_back({Kind::kPrefixSpace});
     if (node["use_regex"].boolean_or(true)) spec->pre_tokenizer.push_back({Kind::kPattern, gpt2_pattern()});
   } else if (type == "Digits") {
-    spec->pre_tokenizer.push_back({Kind::kPattern, SplitPattern(node["individual_digits"].boolean_or(false) ? R"(\p{N})" : R"(\p{N}+)")});
+    const bool individual = node["individual_digits"].boolean_or(false);
+    spec->pre_tokenizer.push_back({Kind::kPattern, SplitPattern(individual ? R"(\p{N})" : R"(\p{N}+)")});
   } else if (type == "Split") {
     if (node["behavior"].string() != "Isolated") node["behavior"].unsupported();
     const Node pattern = node["pattern"];
     // Inverted, the pieces are the same: the matches and what lies between.
-    spec->pre_tokenizer.push_back({Kind::kPattern, SplitPattern(pattern.has("Regex") ? pattern["Regex"].string() : quoted(pattern["String"].string()))});
+    const std::string regex = pattern.has("Regex") ? pattern["Regex"].string() : quoted(pattern["String"].string());
+    spec->pre_tokenizer.push_back({Kind::kPattern, SplitPattern(regex)});
   } else if (type == "Metaspace") {
     if (node["replacement"].string_or("\xe2\x96\x81") != "\xe2\x96\x81") node["replacement"].unsupported();
-    const std::string scheme = node.has("prepend_scheme") ? node["prepend_scheme"].string()
-                               : node["add_prefix_space"].boolean_or(true) ? "always" : "never";
+    const std::string scheme = node.has("prepend_scheme")                  ? node["prepend_scheme"].string()
+                               : node["add_prefix_space"].boolean_or(true) ? "always"
+                                                                           : "never";
     PreTokenizerStep step{Kind::kMetaspace};
     step.prepend = scheme == "always"  ? PreTokenizerStep::Prepend::kAlways
                    : scheme == "first" ? PreTokenizerStep::Prepend::kFirst
@@ -114,11 +127,11 @@ void read_pre_tokenizer(const Node& node, BpeTokenizerSpec* spec) {
   }
 }
 
-void read_post_processor(const Node& node, const std::unordered_map<std::string, TokenId>& ids, BpeTokenizerSpec* spec) {
+void read_post_processor(const Node& node, const std::vector<bool>& known, BpeTokenizerSpec* spec) {
   if (node.is_null()) return;
   const std::string type = node.type();
   if (type == "Sequence") {
-    for (const Node& child : node["processors"].items()) read_post_processor(child, ids, spec);
+    for (const Node& child : node["processors"].items()) read_post_processor(child, known, spec);
   } else if (type == "TemplateProcessing") {
     std::vector<TokenId>* side = &spec->prefix;
     for (const Node& part : node["single"].items()) {
@@ -127,23 +140,35 @@ void read_post_processor(const Node& node, const std::unordered_map<std::string,
         continue;
       }
       const std::string name = part["SpecialToken"]["id"].string();
-      for (const Node& id : node["special_tokens"][name.c_str()]["ids"].items()) side->push_back(id.token());
+      for (const Node& id : node["special_tokens"][name.c_str()]["ids"].items()) {
+        if (id.token() >= static_cast<TokenId>(known.size()) || !known[static_cast<size_t>(id.token())]) {
+          id.fail("expected the id of a token, found " + id.json().dump());
+        }
+        side->push_back(id.token());
+      }
     }
   } else if (type != "ByteLevel") {  // ByteLevel trims offsets only
     node.unsupported();
   }
 }
 
+// What decode() does is in the vocabulary's kind; only the stripping of a leading space is the decoder's choice. The
+// rest must say what is done anyway.
 void read_decoder(const Node& node, BpeTokenizerSpec* spec) {
-  if (node.is_null()) return;
   const std::string type = node.type();
   if (type == "Sequence") {
     for (const Node& child : node["decoders"].items()) read_decoder(child, spec);
+  } else if ((type == "ByteLevel") != spec->bpe.byte_level && type != "Fuse") {
+    node.fail(std::string("does not fit a pre_tokenizer with") + (spec->bpe.byte_level ? "" : "out") + " ByteLevel");
   } else if (type == "Strip") {
-    spec->strip_leading_space = node["content"].string() == " " && node["start"].json() == 1;
+    if (node["content"].string() != " " || node["start"].json() != 1 || node["stop"].json() != 0) node.unsupported();
+    spec->strip_leading_space = true;
+  } else if (type == "Replace") {
+    if (node["pattern"]["String"].string() != "\xe2\x96\x81" || node["content"].string() != " ") node.unsupported();
   } else if (type == "Metaspace") {
-    spec->strip_leading_space = node.has("prepend_scheme") ? node["prepend_scheme"].string() != "never" : node["add_prefix_space"].boolean_or(true);
-  } else if (type != "ByteLevel" && type != "ByteFallback" && type != "Fuse" && type != "Replace") {
+    spec->strip_leading_space = node.has("prepend_scheme") ? node["prepend_scheme"].string() != "never"
+                                                           : node["add_prefix_space"].boolean_or(true);
+  } else if (type != "ByteLevel" && type != "ByteFallback" && type != "Fuse") {
     node.unsupported();
   }
 }
@@ -155,7 +180,9 @@ void read_vocabulary(const Node& model, BpeTokenizerSpec* spec) {
   std::vector<bool> seen(contents.size());
   for (const auto& [content, id] : vocab.json().items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(kMaxVocabulary)) {
-      vocab.fail("\"" + content + "\": expected a token id below " + std::to_string(kMaxVocabulary) + ", found " + id.dump());
+      const std::string found = id.is_number() ? id.dump() : id.type_name();
+      vocab.fail("\"" + content + "\": expected a token id below " + std::to_string(kMaxVocabulary) + ", found " +
+                 found);
     }
     const size_t index = id.get<size_t>();
     if (index >= contents.size()) {  // ids with gaps, which added tokens may fill
@@ -185,33 +212,57 @@ void read_merges(const Node& merges, const std::unordered_map<std::string, Token
       right = pair[1].string();
     }
     const auto l = ids.find(left), r = ids.find(right);
-    if (l == ids.end() || r == ids.end()) merge.fail("\"" + (l == ids.end() ? left : right) + "\" is not in the vocabulary");
-    spec->merges.push_back({l->second, r->second});
+    if (l == ids.end() || r == ids.end()) {
+      merge.fail("\"" + (l == ids.end() ? left : right) + "\" is not in the vocabulary");
+    }
+    spec->merges.push_back({l->second, r->second, static_cast<int32_t>(spec->merges.size())});
   }
 }
 
 std::string special_content(const Json& value, const std::string& file, const char* key) {
   if (value.is_null()) return "";
   if (value.is_string()) return value.get<std::string>();
-  if (value.is_object() && value.contains("content") && value["content"].is_string()) return value["content"].get<std::string>();
+  if (value.is_object() && value.contains("content") && value["content"].is_string()) {
+    return value["content"].get<std::string>();
+  }
   throw TokenizerError(file + ": " + key + ": expected a string, or an object with content");
 }
 
+std::optional<bool> switch_of(const Json& config, const std::string& file, const char* key) {
+  const Json value = config.value(key, Json());
+  if (value.is_null()) return std::nullopt;
+  if (!value.is_boolean()) throw TokenizerError(file + ": " + key + ": expected true or false");
+  return value.get<bool>();
+}
+
 }  // namespace
+
+Json parse_json(std::string_view text, const std::string& file) {
+  const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMaxDepth) throw TokenizerError(file + ": nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    return true;
+  };
+  try {
+    return Json::parse(text, check_depth);
+  } catch (const Json::exception& error) {
+    throw TokenizerError(file + ": " + error.what());
+  }
+}
 
 TokenizerConfig parse_tokenizer_config(const Json& config, const std::string& file) {
   if (!config.is_object()) throw TokenizerError(file + ": expected an object");
   TokenizerConfig result;
   result.bos = special_content(config.value("bos_token", Json()), file, "bos_token");
   result.eos = special_content(config.value("eos_token", Json()), file, "eos_token");
+  result.add_bos = switch_of(config, file, "add_bos_token");
+  result.add_eos = switch_of(config, file, "add_eos_token");
   const Json source = config.value("chat_template", Json());
   if (source.is_string()) {
     result.chat_template = source.get<std::string>();
   } else if (source.is_array()) {  // several, by name
     for (const Json& entry : source) {
-      if (entry.is_object() && entry.value("name", Json()) == "default" && entry.value("template", Json()).is_string()) {
-        result.chat_template = entry["template"].get<std::string>();
-      }
+      if (!entry.is_object() || entry.value("name", Json()) != "default") continue;
+      if (entry.value("template", Json()).is_string()) result.chat_template = entry["template"].get<std::string>();
     }
   } else if (!source.is_null()) {
     throw TokenizerError(file + ": chat_template: expected a string, or an array of them by name");
@@ -234,7 +285,11 @@ BpeTokenizerSpec parse_tokenizer_json(const Json& json, const TokenizerConfig& c
   spec.bpe.ignore_merges = model["ignore_merges"].boolean_or(false);
   read_vocabulary(model, &spec);
   std::unordered_map<std::string, TokenId> ids;
-  for (size_t id = 0; id < spec.contents.size(); ++id) ids.emplace(spec.contents[id], static_cast<TokenId>(id));
+  std::vector<bool> known(spec.contents.size());
+  for (size_t id = 0; id < spec.contents.size(); ++id) {
+    ids.emplace(spec.contents[id], static_cast<TokenId>(id));
+    known[id] = !spec.contents[id].empty();
+  }
   read_merges(model["merges"], ids, &spec);
   if (model.has("unk_token")) {
     const auto unknown = ids.find(model["unk_token"].string());
@@ -249,12 +304,15 @@ BpeTokenizerSpec parse_tokenizer_json(const Json& json, const TokenizerConfig& c
       token.rstrip = node["rstrip"].boolean_or(false);
       token.single_word = node["single_word"].boolean_or(false);
       ids.emplace(token.content, token.id);
+      if (token.id >= static_cast<TokenId>(known.size())) known.resize(static_cast<size_t>(token.id) + 1);
+      known[static_cast<size_t>(token.id)] = true;
       spec.added.push_back(std::move(token));
     }
   }
   read_normalizer(root["normalizer"], &spec.normalizer);
   read_pre_tokenizer(root["pre_tokenizer"], &spec);
-  read_post_processor(root["post_processor"], ids, &spec);
+  read_post_processor(root["post_processor"], known, &spec);
+  if (root["decoder"].is_null()) root["decoder"].fail("expected a decoder, found none");
   read_decoder(root["decoder"], &spec);
   spec.chat_template = config.chat_template;
   const auto special = [&](const std::string& content) -> std::optional<TokenId> {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
@@ -14,10 +16,14 @@ namespace smartkv {
 struct TokenizerConfig {
   std::string bos, eos;  // contents; empty: none
   std::string chat_template;
+  std::optional<bool> add_bos = {}, add_eos = {};  // for tokenizer.model; tokenizer.json has its post-processor
 };
+// `text` as JSON; TokenizerError where it is none, or nested deeper than any tokenizer is.
+nlohmann::json parse_json(std::string_view text, const std::string& file);
 TokenizerConfig parse_tokenizer_config(const nlohmann::json& config, const std::string& file);
 
 // Throws TokenizerError naming the key that is wrong or asks for what is not supported. `file` names the source.
-BpeTokenizerSpec parse_tokenizer_json(const nlohmann::json& json, const TokenizerConfig& config, const std::string& file);
+BpeTokenizerSpec parse_tokenizer_json(const nlohmann::json& json, const TokenizerConfig& config,
+                                      const std::string& file);
 
 }  // namespace smartkv

@@ -94,7 +94,9 @@ char32_t utf8_decode(std::string_view character) {
   const unsigned char lead = static_cast<unsigned char>(character[0]);
   if (character.size() == 1) return lead;
   char32_t value = lead & (0x7fu >> character.size());
-  for (size_t i = 1; i < character.size(); ++i) value = (value << 6) | (static_cast<unsigned char>(character[i]) & 0x3fu);
+  for (size_t i = 1; i < character.size(); ++i) {
+    value = (value << 6) | (static_cast<unsigned char>(character[i]) & 0x3fu);
+  }
   return value;
 }
 

@@ -9,7 +9,7 @@ namespace smartkv {
 
 // Length of the valid character at the start of `text`, 1 to 4; 0 if there is none (broken, cut off, or empty).
 size_t utf8_length(std::string_view text);
-// How many bytes a decoder skips for the broken character at the start (the maximal subpart of Unicode 3.9), at least 1.
+// How many bytes a decoder skips for the broken character at the start: the maximal subpart (Unicode 3.9), at least 1.
 size_t utf8_broken_length(std::string_view text);
 // `text` could become a valid character with more bytes behind it.
 bool utf8_is_prefix(std::string_view text);

@@ -1,0 +1,62 @@
+// What the tests of the template interpreter share.
+#pragma once
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "engine/text/chat_template.h"
+
+namespace smartkv::jinja_test {
+
+inline std::string read_fixture(const std::string& name) {
+  std::stringstream text;
+  text << std::ifstream(SMARTKV_FIXTURES "/chat_templates/" + name, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// What tests/fixtures/chat_templates/make.py wrote.
+inline const nlohmann::ordered_json& expected() {
+  static const nlohmann::ordered_json json = nlohmann::ordered_json::parse(read_fixture("expected.json"));
+  return json;
+}
+
+inline std::tm fixed_now() {
+  std::tm time{};
+  time.tm_year = 126;
+  time.tm_mon = 10;
+  time.tm_mday = 21;
+  time.tm_wday = 6;
+  time.tm_yday = 324;
+  time.tm_hour = 3;
+  time.tm_min = 4;
+  time.tm_sec = 5;
+  return time;
+}
+
+struct Outcome {
+  bool failed;
+  std::string text;  // the output, or the error
+};
+inline Outcome outcome(const std::string& source,
+                       const nlohmann::ordered_json& context = nlohmann::ordered_json::object()) {
+  try {
+    return {false, ChatTemplate(source).render(context, fixed_now)};
+  } catch (const ChatTemplateError& error) {
+    return {true, error.what()};
+  }
+}
+inline std::string error_of(const std::string& source) {
+  const Outcome found = outcome(source);
+  return found.failed ? found.text : "no error";
+}
+
+// "" if the outcome is jinja2's, else what differs. Errors need not have the same words.
+inline std::string difference(const Outcome& found, const nlohmann::ordered_json& item) {
+  const bool fails = item.contains("error");
+  if (found.failed == fails && (fails || found.text == item["output"].get<std::string>())) return "";
+  return "found " + std::string(found.failed ? "error " : "") + found.text + "\nexpected " + item.dump();
+}
+
+}  // namespace smartkv::jinja_test

@@ -1,0 +1,215 @@
+// Tokenizers in GGUF metadata: the fixtures' own, written into GGUF, give the same ids as from their files.
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sentencepiece_processor.h>
+
+#include "engine/weights/gguf.h"
+#include "engine/weights/weights.h"
+#include "tests/text/tokenizer_fixtures.h"
+
+namespace smartkv {
+namespace {
+
+using testing::HasSubstr;
+
+// A GGUF file of metadata only.
+class GgufMetadata {
+ public:
+  GgufMetadata& add(const std::string& key, const std::string& text) { return head(key, 8).string(text).counted(); }
+  GgufMetadata& add(const std::string& key, uint32_t number) { return head(key, 4).number(number).counted(); }
+  GgufMetadata& add(const std::string& key, bool value) { return head(key, 7).number(uint8_t{value}).counted(); }
+  GgufMetadata& add(const std::string& key, const std::vector<std::string>& texts) {
+    head(key, 9).number(uint32_t{8}).number(uint64_t{texts.size()});
+    for (const std::string& text : texts) string(text);
+    return counted();
+  }
+  GgufMetadata& add(const std::string& key, const std::vector<float>& values) { return array(key, 6, values); }
+  GgufMetadata& add(const std::string& key, const std::vector<int32_t>& values) { return array(key, 5, values); }
+
+  std::string file() const {
+    GgufMetadata whole;
+    whole.number(uint32_t{0x46554747}).number(uint32_t{3}).number(uint64_t{0}).number(count_);
+    return whole.bytes_ + bytes_;
+  }
+  std::unique_ptr<Tokenizer> load() const { return load_bytes(file()); }
+  static std::unique_ptr<Tokenizer> load_bytes(const std::string& bytes) {
+    return load_tokenizer_gguf(GgufFile::parse(std::as_bytes(std::span(bytes)), "test.gguf"));
+  }
+  std::string error() const {
+    try {
+      load();
+    } catch (const TokenizerError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+ private:
+  template <typename T>
+  GgufMetadata& number(T value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    return *this;
+  }
+  GgufMetadata& string(const std::string& text) {
+    number(uint64_t{text.size()});
+    bytes_ += text;
+    return *this;
+  }
+  GgufMetadata& head(const std::string& key, uint32_t type) { return string("tokenizer.ggml." + key).number(type); }
+  GgufMetadata& counted() {
+    ++count_;
+    return *this;
+  }
+  template <typename T>
+  GgufMetadata& array(const std::string& key, uint32_t type, const std::vector<T>& values) {
+    head(key, 9).number(type).number(uint64_t{values.size()});
+    for (const T value : values) number(value);
+    return counted();
+  }
+
+  std::string bytes_;
+  uint64_t count_ = 0;
+};
+
+TEST(TokenizerGguf, SentencePieceEqualsTheLibrary) {
+  sentencepiece::SentencePieceProcessor processor;
+  ASSERT_TRUE(processor.Load(kTokenizerFixtures + "sentencepiece.model").ok());
+  std::vector<std::string> tokens;
+  std::vector<float> scores;
+  std::vector<int32_t> types;
+  for (int id = 0; id < processor.GetPieceSize(); ++id) {
+    tokens.push_back(processor.IdToPiece(id));
+    scores.push_back(processor.GetScore(id));
+    types.push_back(processor.IsUnknown(id) ? 2 : processor.IsControl(id) ? 3 : processor.IsByte(id) ? 6 : 1);
+  }
+  const auto tokenizer = GgufMetadata()
+                             .add("model", std::string("llama"))
+                             .add("tokens", tokens)
+                             .add("scores", scores)
+                             .add("token_type", types)
+                             .add("bos_token_id", 1u)
+                             .add("eos_token_id", 2u)
+                             .load();
+  const auto reference = open_tokenizer("sentencepiece");
+  GeneratedStrings strings;
+  for (int i = 0; i < 5000; ++i) {
+    const std::string text = strings.next();
+    const std::vector<TokenId> ids = reference->encode(text);
+    ASSERT_EQ(tokenizer->encode(text), ids) << nlohmann::json(utf8_repair(text));
+    ASSERT_EQ(tokenizer->decode(ids), reference->decode(ids));
+    ASSERT_EQ(tokenizer->decode(ids, false), reference->decode(ids, false));
+  }
+}
+
+TEST(TokenizerGguf, EqualScoresMergeFromTheLeft) {
+  const auto tokenizer = GgufMetadata()
+                             .add("model", std::string("llama"))
+                             .add("tokens", std::vector<std::string>{"<unk>", "a", "aa", "aaa"})
+                             .add("scores", std::vector<float>{0, -9, -1, -2})
+                             .add("token_type", std::vector<int32_t>{2, 1, 1, 1})
+                             .add("add_space_prefix", false)
+                             .add("add_bos_token", false)
+                             .load();
+  // "aa" + "aa" + "a": both "aa" + "a" and "a" + "aa" make "aaa".
+  EXPECT_EQ(tokenizer->encode("aaaaa"), (std::vector<TokenId>{2, 3}));
+  EXPECT_EQ(tokenizer->encode("aaa"), (std::vector<TokenId>{3}));
+  EXPECT_EQ(tokenizer->encode(" b<unk>"), (std::vector<TokenId>{0, 0}));
+  EXPECT_TRUE(tokenizer->is_special(0));
+}
+
+TEST(TokenizerGguf, Llama3EqualsItsTokenizerJson) {
+  nlohmann::json json = nlohmann::json::parse(read_file(kTokenizerFixtures + "llama3.json"));
+  std::vector<std::string> tokens(json["model"]["vocab"].size()), merges;
+  for (const auto& [content, id] : json["model"]["vocab"].items()) tokens[id.get<size_t>()] = content;
+  for (const auto& pair : json["model"]["merges"]) {
+    merges.push_back(pair[0].get<std::string>() + " " + pair[1].get<std::string>());
+  }
+  nlohmann::json kept;  // GGUF knows no single_word, lstrip and rstrip
+  std::vector<int32_t> types(tokens.size(), 1);
+  for (const auto& token : json["added_tokens"]) {
+    if (!token["special"].get<bool>()) continue;
+    kept.push_back(token);
+    ASSERT_EQ(token["id"].get<size_t>(), tokens.size());
+    tokens.push_back(token["content"].get<std::string>());
+    types.push_back(3);
+  }
+  json["added_tokens"] = kept;
+  const auto reference = tokenizer_of_json(json.dump());
+  const auto tokenizer = GgufMetadata()
+                             .add("model", std::string("gpt2"))
+                             .add("pre", std::string("llama-bpe"))
+                             .add("tokens", tokens)
+                             .add("token_type", types)
+                             .add("merges", merges)
+                             .add("bos_token_id", uint32_t(*reference->token_id("<|begin_of_text|>")))
+                             .load();
+  GeneratedStrings strings;
+  for (int i = 0; i < 5000; ++i) {
+    const std::string text = strings.next();
+    const std::vector<TokenId> ids = reference->encode(text);
+    ASSERT_EQ(tokenizer->encode(text), ids) << nlohmann::json(utf8_repair(text));
+    ASSERT_EQ(tokenizer->decode(ids), reference->decode(ids));
+  }
+}
+
+TEST(TokenizerGguf, NamesWhatIsWrong) {
+  const std::vector<std::string> tokens = {"a", "b", "ab"};
+  const auto base = [&](const std::string& model) { return GgufMetadata().add("model", model).add("tokens", tokens); };
+  const auto gpt2 = [&](const std::string& merge) {
+    return base("gpt2").add("merges", std::vector<std::string>{merge});
+  };
+  EXPECT_EQ(gpt2("a b").error(), "no error");
+  EXPECT_THAT(GgufMetadata().error(), HasSubstr("test.gguf: key \"tokenizer.ggml.tokens\""));
+  EXPECT_THAT(base("bert").error(), HasSubstr("expected \"gpt2\" or \"llama\", found \"bert\""));
+  EXPECT_THAT(base("gpt2").error(), HasSubstr("key \"tokenizer.ggml.merges\""));
+  EXPECT_THAT(gpt2("a z").error(), HasSubstr("found \"a z\""));
+  EXPECT_THAT(gpt2("b a").error(), HasSubstr("expected its result in the vocabulary"));
+  EXPECT_THAT(gpt2("a b").add("pre", std::string("unheard-of")).error(), HasSubstr("found \"unheard-of\""));
+  EXPECT_THAT(gpt2("a b").add("eos_token_id", 3u).error(), HasSubstr("expected a token from 0 to 2, found 3"));
+  EXPECT_THAT(gpt2("a b").add("token_type", std::vector<int32_t>{1}).error(), HasSubstr("expected 3 types, found 1"));
+  EXPECT_THAT(base("llama").error(), HasSubstr("expected 3 scores, found none"));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(base("llama").add("scores", std::vector<float>{0, nan, 0}).error(), HasSubstr("found NaN at 1"));
+}
+
+TEST(TokenizerGguf, MutatedBytesNeverCrash) {
+  const std::vector<std::string> tokens = {"<unk>", "<s>", "a", "b", "ab", "<0x41>"};
+  const std::string good[] = {GgufMetadata()
+                                  .add("model", std::string("llama"))
+                                  .add("tokens", tokens)
+                                  .add("scores", std::vector<float>{0, 0, -3, -2, -1, 0})
+                                  .add("token_type", std::vector<int32_t>{2, 3, 1, 1, 1, 6})
+                                  .add("bos_token_id", 1u)
+                                  .file(),
+                              GgufMetadata()
+                                  .add("model", std::string("gpt2"))
+                                  .add("pre", std::string("smollm"))
+                                  .add("tokens", tokens)
+                                  .add("merges", std::vector<std::string>{"a b"})
+                                  .add("eos_token_id", 1u)
+                                  .file()};
+  std::mt19937 random(11);
+  int refused = 0, taken = 0;
+  for (int i = 0; i < 4000; ++i) {
+    std::string bytes = good[i % 2];
+    for (int n = 0; n < 2; ++n) bytes[random() % bytes.size()] = static_cast<char>(random() % 256);
+    try {
+      const auto tokenizer = GgufMetadata::load_bytes(bytes);
+      for (const TokenId id : tokenizer->encode("ab <s> ab")) tokenizer->token_bytes(id);
+      ++taken;
+    } catch (const TokenizerError&) {
+      ++refused;
+    } catch (const ModelError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_GT(taken, 0);
+}
+
+}  // namespace
+}  // namespace smartkv

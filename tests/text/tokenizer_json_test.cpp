@@ -1,0 +1,163 @@
+// tokenizer.json: what its steps mean, and errors that name what is wrong.
+#include "engine/text/tokenizer_json.h"
+
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/text/tokenizer_fixtures.h"
+
+namespace smartkv {
+namespace {
+
+using Json = nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Json fixture(const std::string& name) { return Json::parse(read_file(kTokenizerFixtures + name + ".json")); }
+
+std::string error_of(const std::string& text) {
+  try {
+    tokenizer_of_json(text);
+  } catch (const TokenizerError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string error_with(const Json& good, const char* pointer, const Json& value) {
+  Json changed = good;
+  changed[Json::json_pointer(pointer)] = value;
+  return error_of(changed.dump());
+}
+
+// A byte-level vocabulary of the letters a to e, the space, "ab" and "\u0120a".
+Json tiny() {
+  return {{"model",
+           {{"type", "BPE"},
+            {"vocab", {{"a", 0}, {"b", 1}, {"c", 2}, {"d", 3}, {"e", 4}, {"\u0120", 5}, {"ab", 6}, {"\u0120a", 7}}},
+            {"merges", {"a b", "\u0120 a"}}}},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}},
+          {"decoder", {{"type", "ByteLevel"}}}};
+}
+
+Json added(int id, const std::string& content, bool special, bool single_word = false) {
+  return {{"id", id}, {"content", content}, {"special", special}, {"single_word", single_word}, {"normalized", false}};
+}
+
+TEST(TokenizerJson, NamesWhatIsWrong) {
+  const Json good = fixture("llama3"), spm = fixture("llama2");
+  ASSERT_EQ(error_of(good.dump()), "no error");
+  ASSERT_EQ(error_of(spm.dump()), "no error");
+  EXPECT_THAT(error_with(good, "/model/type", "WordPiece"), HasSubstr("model.type: \"WordPiece\" is not supported"));
+  EXPECT_THAT(error_with(good, "/model/vocab", 3), HasSubstr("model.vocab: expected an object"));
+  EXPECT_THAT(error_with(good, "/model/vocab/a", 1 << 30), HasSubstr("\"a\": expected a token id below"));
+  EXPECT_THAT(error_with(good, "/model/merges/0", "zz"), HasSubstr("model.merges[0]"));
+  EXPECT_THAT(error_with(good, "/normalizer", {{"type", "Lowercase"}}), HasSubstr("normalizer"));
+  EXPECT_THAT(error_with(good, "/pre_tokenizer/pretokenizers/0/pattern/Regex", "("), HasSubstr("pattern \"(\""));
+  EXPECT_THAT(error_with(good, "/pre_tokenizer/pretokenizers/2", {{"type", "Digits"}}),
+              HasSubstr("pre_tokenizer.pretokenizers[2]: a step behind ByteLevel is not supported"));
+  EXPECT_THAT(error_with(good, "/added_tokens/0/id", -1), HasSubstr("added_tokens[0].id: expected a token id"));
+  EXPECT_THAT(error_with(good, "/post_processor/processors/1/special_tokens/<|begin_of_text|>/ids/0", 900'000),
+              HasSubstr("ids[0]: expected the id of a token, found 900000"));
+  EXPECT_THAT(error_with(good, "/decoder", nullptr), HasSubstr("decoder: expected a decoder"));
+  EXPECT_THAT(error_with(good, "/decoder", {{"type", "Metaspace"}}), HasSubstr("decoder: does not fit"));
+  EXPECT_THAT(error_with(spm, "/decoder", {{"type", "ByteLevel"}}), HasSubstr("decoder: does not fit"));
+  EXPECT_THAT(error_with(spm, "/decoder/decoders/3/start", 2), HasSubstr("decoder.decoders[3]"));
+  EXPECT_THAT(error_with(spm, "/decoder/decoders/0/content", "_"), HasSubstr("decoder.decoders[0]"));
+  EXPECT_THAT(error_with(spm, "/model/unk_token", "none"), HasSubstr("model.unk_token: is not in the vocabulary"));
+  EXPECT_THAT(error_of("{"), HasSubstr("tokenizer.json: "));
+  EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("nested deeper than"));
+}
+
+TEST(TokenizerJson, AnEntryThatBpeCannotWriteIsReachedAsAnAddedTokenOnly) {
+  Json json = tiny();
+  json["model"]["vocab"][" a"] = 8;  // the bytes of "\u0120a", but not written so
+  EXPECT_THAT(tokenizer_of_json(json.dump())->encode(" a"), ElementsAre(7));
+  json["added_tokens"] = {added(8, " a", false)};
+  const auto tokenizer = tokenizer_of_json(json.dump());
+  EXPECT_THAT(tokenizer->encode("b ab"), ElementsAre(1, 8, 1));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("b ab")), "b ab");
+}
+
+TEST(TokenizerJson, ATokenInsideAWordHidesShorterOnes) {
+  Json json = tiny();
+  json["added_tokens"] = {added(8, "cd", false, true), added(9, "c", false)};
+  const auto tokenizer = tokenizer_of_json(json.dump());
+  EXPECT_THAT(tokenizer->encode("a cd"), ElementsAre(0, 5, 8));
+  EXPECT_THAT(tokenizer->encode("acd"), ElementsAre(0, 2, 3));
+  EXPECT_THAT(tokenizer->encode("ac"), ElementsAre(0, 9));
+}
+
+TEST(TokenizerJson, PrefixSpaceComesBeforeEveryPiece) {
+  Json json = tiny();
+  json["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"String", "c"}}}, {"behavior", "Isolated"}, {"invert", false}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"use_regex", false}}}}};
+  EXPECT_THAT(tokenizer_of_json(json.dump())->encode("acab"), ElementsAre(7, 5, 2, 5, 6));
+}
+
+TEST(TokenizerJson, MutatedBytesNeverCrash) {
+  std::mt19937 random(3);
+  for (const char* name : {"llama3", "llama2"}) {
+    const std::string good = read_file(kTokenizerFixtures + name + ".json");
+    int refused = 0;
+    for (int i = 0; i < 300; ++i) {
+      std::string text = good;
+      for (int n = 0; n < 4; ++n) {
+        text[random() % text.size()] =
+            static_cast<char>(n % 2 == 0 ? "0123456789{}[],:\"ab"[random() % 19] : random() % 256);
+      }
+      try {
+        tokenizer_of_json(text)->encode("Hello world, 12345 <|eot_id|>");
+      } catch (const TokenizerError&) {
+        ++refused;
+      }
+    }
+    EXPECT_GT(refused, 0);
+  }
+}
+
+// Valid JSON with another value somewhere gets past the parser.
+TEST(TokenizerJson, MutatedValuesNeverCrash) {
+  const Json values = {nullptr, true, -1, 3, 1'000'000, 1.5, "", "a b", "\u2581", "ByteLevel", "(", "\\s",
+                       Json::array(), Json::object(), {1, "a"}, {{"type", "Sequence"}}, {{"String", " "}}};
+  std::mt19937 random(7);
+  for (const char* name : {"llama3", "llama2"}) {
+    const Json good = fixture(name);
+    std::vector<std::string> places;  // everything but most of the vocabulary and merges
+    const Json flat = good.flatten();
+    for (const auto& [pointer, value] : flat.items()) {
+      const bool bulk = pointer.starts_with("/model/vocab") || pointer.starts_with("/model/merges");
+      if (bulk && random() % 20 != 0) continue;
+      std::string place = pointer;
+      while (!place.empty()) {
+        places.push_back(place);
+        place.resize(place.rfind('/'));
+      }
+    }
+    int refused = 0;
+    for (int i = 0; i < 300; ++i) {
+      Json json = good;
+      for (int n = 0; n < 2; ++n) {
+        try {
+          json.at(Json::json_pointer(places[random() % places.size()])) = values[random() % values.size()];
+        } catch (const Json::exception&) {  // the first change took this place away
+        }
+      }
+      try {
+        const auto tokenizer = tokenizer_of_json(json.dump());
+        for (const TokenId id : tokenizer->encode("Hello world, 12345 <|eot_id|>")) tokenizer->token_bytes(id);
+      } catch (const TokenizerError&) {
+        ++refused;
+      }
+    }
+    EXPECT_GT(refused, 0);
+  }
+}
+
+}  // namespace
+}  // namespace smartkv
