@@ -2,7 +2,7 @@
 
 #include <array>
 #include <atomic>
-#include <cstdlib>
+#include <charconv>
 #include <unordered_map>
 
 #include "engine/text/utf8.h"
@@ -51,9 +51,9 @@ std::string bytes_of_entry(const std::string& content) {
 // "<0x0A>" is the byte 10; -1: no such token.
 int fallback_byte(const std::string& content) {
   if (content.size() != 6 || !content.starts_with("<0x") || content[5] != '>') return -1;
-  char* end;
-  const long value = std::strtol(content.substr(3, 2).c_str(), &end, 16);
-  return *end == '\0' ? static_cast<int>(value) : -1;
+  int value = 0;
+  const auto parsed = std::from_chars(content.data() + 3, content.data() + 5, value, 16);
+  return parsed.ptr == content.data() + 5 ? value : -1;
 }
 
 class BpeTokenizer final : public Tokenizer {
