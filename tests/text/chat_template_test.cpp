@@ -18,7 +18,7 @@ TEST(ChatTemplate, ConversationsEqualJinja2) {
     EXPECT_EQ(difference(outcome(read_fixture(name), item["context"]), item), "") << name;
     rendered[name] += item.contains("output") ? 1 : 0;
   }
-  EXPECT_GE(rendered.size(), 11u);
+  EXPECT_GE(rendered.size(), 8u);
   for (const auto& [name, count] : rendered) EXPECT_GE(count, 8) << name;
 }
 
@@ -29,7 +29,7 @@ TEST(ChatTemplate, NowIsLocalTimeUnlessGiven) {
 }
 
 TEST(ChatTemplate, RendersInSeveralThreads) {
-  const ChatTemplate shared(read_fixture("llama32_tools.jinja"));
+  const ChatTemplate shared(read_fixture("llama31_tools.jinja"));
   const nlohmann::ordered_json& context = expected()["templates"][0]["context"];
   const std::string alone = shared.render(context, fixed_now);
   std::vector<std::string> found(4);

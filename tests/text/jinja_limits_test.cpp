@@ -86,7 +86,7 @@ TEST(JinjaLimits, DepthAndSizeOfTheConversation) {
   for (int i = 0; i < 2000; ++i) {
     messages.push_back({{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", std::string(500, 'x')}});
   }
-  for (const char* name : {"llama32_tools.jinja", "mistral_nemo.jinja", "llama2.jinja", "smollm2.jinja"}) {
+  for (const char* name : {"llama31_tools.jinja", "mistral_v3_tools.jinja", "llama2.jinja", "smollm2.jinja"}) {
     const nlohmann::ordered_json context = {{"messages", messages}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
     EXPECT_FALSE(outcome(read_fixture(name), context).failed) << name;  // a long one is well inside the limits
   }
@@ -95,7 +95,7 @@ TEST(JinjaLimits, DepthAndSizeOfTheConversation) {
 TEST(JinjaLimits, MutationsNeverCrashOrHang) {
   std::mt19937 random(7);
   std::vector<std::string> sources;
-  for (const char* name : {"llama31_tools", "mistral_nemo", "mistral_v3_first", "vicuna", "llama2", "tinyllama"}) {
+  for (const char* name : {"llama31_tools", "mistral_v3_tools", "mistral_v1", "vicuna", "llama2", "tinyllama"}) {
     sources.push_back(read_fixture(std::string(name) + ".jinja"));
   }
   for (const auto& item : expected()["snippets"]) sources.push_back(item["source"]);
