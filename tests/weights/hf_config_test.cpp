@@ -1,0 +1,63 @@
+#include "engine/weights/hf_weights.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/weights/weight_files.h"
+
+namespace smartkv {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(HfConfig, NamesTheKey) {
+  const nlohmann::json good = nlohmann::json::parse(read_file(kFixtures / "tiny/config.json"));
+  const auto with = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json changed = good;
+    changed[key] = value;
+    return error_of([&] { parse_hf_config(changed, "config.json"); });
+  };
+  EXPECT_EQ(with("model_type", "llama"), "no error");
+  EXPECT_THAT(with("model_type", "gpt2"), HasSubstr("key \"model_type\": expected \"llama\""));
+  EXPECT_EQ(with("model_type", "mistral"), "no error");
+  EXPECT_THAT(with("hidden_size", "big"), HasSubstr("key \"hidden_size\": expected an integer, found \"big\""));
+  EXPECT_THAT(with("hidden_size", -5), HasSubstr("hidden_size: expected a number from 1"));
+  EXPECT_THAT(with("hidden_size", 1e30), HasSubstr("hidden_size"));
+  EXPECT_THAT(with("num_attention_heads", 0), HasSubstr("number of heads"));
+  EXPECT_THAT(with("num_key_value_heads", 3), HasSubstr("a multiple of the 3 KV heads, found 4"));
+  EXPECT_THAT(with("head_dim", 7), HasSubstr("head_dim: expected an even number"));
+  EXPECT_THAT(with("eos_token_id", "x"), HasSubstr("eos_token_id"));
+  EXPECT_THAT(with("hidden_act", "gelu"), HasSubstr("hidden_act"));
+  EXPECT_THAT(with("rope_scaling", 3), HasSubstr("rope_scaling"));
+  EXPECT_THAT(with("rope_scaling", {{"type", "longrope"}, {"factor", 2.0}}), HasSubstr("rope_scaling.type"));
+  EXPECT_THAT(with("rope_scaling", {{"type", "linear"}}), HasSubstr("rope_scaling.factor"));
+  EXPECT_THAT(with("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}}), HasSubstr("original_max_position_embeddings"));
+  EXPECT_THAT(error_of([] { parse_hf_config(nlohmann::json::array(), "config.json"); }), HasSubstr("expected an object"));
+}
+
+TEST(HfConfig, ReadsEveryRopeScaling) {
+  const nlohmann::json good = nlohmann::json::parse(read_file(kFixtures / "tiny/config.json"));
+  const auto with = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json changed = good;
+    changed[key] = value;
+    return parse_hf_config(changed, "config.json").rope;
+  };
+  EXPECT_EQ(with("rope_scaling", nullptr).scaling, RopeScaling::kNone);
+  EXPECT_EQ(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}}).scaling, RopeScaling::kLinear);
+  EXPECT_EQ(with("rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}).scaling, RopeScaling::kDynamic);
+  const RopeConfig llama3 = with("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}});
+  EXPECT_EQ(llama3.scaling, RopeScaling::kLlama3);
+  EXPECT_EQ(llama3.original_context, 8192);
+  EXPECT_EQ(llama3.factor, 8.0);
+  const RopeConfig yarn = with("rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 7.0}, {"factor", 4.0}, {"beta_fast", 16}});
+  EXPECT_EQ(yarn.scaling, RopeScaling::kYarn);
+  EXPECT_EQ(yarn.theta, 7.0);
+  EXPECT_EQ(yarn.beta_fast, 16.0);
+}
+
+}  // namespace
+}  // namespace smartkv

@@ -1,0 +1,48 @@
+#include "engine/weights/tensor_view.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "engine/weights/quantized_rows.h"
+#include "tests/weights/weight_files.h"
+
+namespace smartkv {
+namespace {
+
+TEST(ExpandRows, EqualsTheReferenceForEveryType) {
+  const std::map<std::string, TensorType> types = {
+      {"F16", TensorType::kF16},   {"BF16", TensorType::kBf16}, {"Q4_0", TensorType::kQ4_0}, {"Q4_1", TensorType::kQ4_1}, {"Q5_0", TensorType::kQ5_0},
+      {"Q5_1", TensorType::kQ5_1}, {"Q8_0", TensorType::kQ8_0}, {"Q4_K", TensorType::kQ4_K}, {"Q5_K", TensorType::kQ5_K}, {"Q6_K", TensorType::kQ6_K}};
+  const nlohmann::json fixture = nlohmann::json::parse(read_file(kFixtures / "blocks.json"));
+  ASSERT_EQ(fixture.size(), types.size());
+  for (const auto& [name, item] : fixture.items()) {
+    const std::string hex = item["bytes"];
+    std::string bytes;
+    for (size_t i = 0; i < hex.size(); i += 2) bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+    const std::vector<float> expected = item["values"];
+    TensorView tensor{name, types.at(name), {2, static_cast<int64_t>(expected.size() / 2)}, bytes_of(bytes)};
+    std::vector<float> found(expected.size());
+    expand_rows(tensor, 0, 2, found.data());
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-6 * (1 + std::abs(expected[i]))) << name << " " << i;
+    std::vector<float> second(expected.size() / 2);
+    expand_rows(tensor, 1, 1, second.data());
+    EXPECT_TRUE(std::equal(second.begin(), second.end(), found.begin() + second.size()));
+    EXPECT_THROW(expand_rows(tensor, 1, 2, found.data()), std::out_of_range);
+
+    if (group_bits(tensor.type) == 0) continue;
+    std::vector<uint8_t> q(second.size());
+    std::vector<float> scale(q.size() / 32), minimum(scale.size());
+    read_quantized_row(tensor, 1, q.data(), scale.data(), minimum.data());
+    for (size_t i = 0; i < q.size(); ++i) EXPECT_NEAR(scale[i / 32] * q[i] + minimum[i / 32], second[i], 1e-5 * (1 + std::abs(second[i])));
+  }
+}
+
+}  // namespace
+}  // namespace smartkv
