@@ -1,6 +1,7 @@
 // A KV-cache policy: a named factory of sequence caches. A new one is a folder, a row in registry.cpp and a NOTES.md.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,18 +14,28 @@
 
 namespace smartkv {
 
+class ThreadPool;
+class Gate;  // cache/policies/gated_eviction/gate.h
+
 class KvCachePolicy {
  public:
   virtual ~KvCachePolicy() = default;
   virtual std::string_view name() const = 0;
-  // Upper bound of stats().bytes of a sequence of n tokens; admission reserves it.
-  virtual int64_t max_bytes(int64_t n_tokens) const = 0;
-  virtual std::unique_ptr<SequenceCache> new_sequence() const = 0;
+  // Upper bound of stats().bytes of a sequence that grows to n_tokens, prompt included; admission reserves it.
+  virtual int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const = 0;
+  // prompt_tokens: how many of the first tokens are the prompt, whose end may be a compaction boundary.
+  virtual std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const = 0;
 };
 
+// What policies work with. Outlives them.
 struct PolicyContext {
   CacheShape shape;
   std::shared_ptr<PagePool> pool;
+  ThreadPool* threads = nullptr;  // commit() may use it; null: single-threaded
+  // RoPE's angles of a position, cos and sin: f32 [head_dim / 2]. Undoing them gives a key before RoPE.
+  std::function<void(int64_t position, float* cos, float* sin)> rope = {};
+  // Opens the learned gates in a safetensors file; "": those that ship for this model. Throws CacheError.
+  std::function<std::shared_ptr<const Gate>(const std::string& file)> load_gate = {};
 };
 
 struct PolicyRow {

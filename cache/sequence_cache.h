@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -33,6 +35,7 @@ struct CacheStats {
   int64_t tokens_kept = 0;  // represented in the cache, mean over layers
   int64_t bytes = 0;        // every byte held: payload, scales, indices, biases, page slack, policy state
   int64_t full_bytes = 0;   // the full cache's bytes for the same tokens
+  std::map<std::string, double> details;  // of the policy itself: "bits_k", "forecast_last_loss", ...
 };
 
 // Rows of new K (after RoPE) and V. k, v: f32 [n, n_kv_heads * head_dim], rows `stride` floats apart.
@@ -42,6 +45,11 @@ struct KvRows {
   int64_t stride = 0;
   int64_t first = 0;  // offset of the first row from tokens()
   int64_t n = 0;
+};
+
+struct TokenRange {
+  int64_t first = 0, end = 0;  // positions [first, end)
+  bool empty() const { return first >= end; }
 };
 
 class SequenceCache {
@@ -64,6 +72,13 @@ class SequenceCache {
   virtual void commit(int64_t n_tokens) = 0;    // the only place that compresses
   // A pass must not reach beyond this token count before commit() was called at it.
   virtual int64_t next_boundary() const { return kNoBoundary; }
+
+  // Which of the next n tokens are probe queries: the cache wants to see where they attend. Depends on positions only.
+  virtual TokenRange probes(int64_t n) const { (void)n; return {}; }
+  // The probe query at `position`: mass f32 [n_kv_heads, tokens of the view that the query sees], its attention
+  // probabilities, the maximum over the query heads of each KV head. Before advance(), in order of positions.
+  virtual void observe(int64_t layer, int64_t position, std::span<const float> mass);
+
   virtual std::unique_ptr<SequenceCache> fork() const = 0;
   virtual CacheStats stats() const = 0;
 };

@@ -92,7 +92,7 @@ void EngineImpl::plan_batch() {
 int64_t EngineImpl::prompt_boundary(Request* request) {
   std::unique_ptr<SequenceCache>& cache = request->choices[0].cache;
   try {
-    if (cache == nullptr) cache = request->policy->new_sequence();
+    if (cache == nullptr) cache = request->policy->new_sequence(static_cast<int64_t>(request->generation.prompt.size()));
   } catch (const std::exception& error) {
     request->failure = error.what();
     return 0;

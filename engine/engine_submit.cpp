@@ -42,7 +42,7 @@ EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
   const int64_t tokens = prompt_tokens + std::min(request.max_tokens, context_length() - prompt_tokens);
   checked.scheduled.prompt_tokens = prompt_tokens;
   checked.scheduled.n = request.n;
-  checked.scheduled.bytes_per_choice = checked.policy->max_bytes(tokens);
+  checked.scheduled.bytes_per_choice = checked.policy->max_bytes(prompt_tokens, tokens);
   if (request.prompt_logprobs >= 0) checked.scheduled.max_chunk = kLogprobChunk;
   if (!scheduler_.can_ever_fit(checked.scheduled)) {
     throw RequestError(RequestError::Kind::kTooLarge, "max_tokens",

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/quantized_page.h"
+
 namespace smartkv {
 class ThreadPool;
 }
@@ -16,22 +18,23 @@ namespace smartkv::kernels {
 // Element type of dense pages, and of the model's activations.
 enum class KvType : uint8_t { kBf16, kF32 };
 
-constexpr int64_t kPageTokens = 64;
-
 // One run of tokens of one layer, all its KV heads.
 //
 // A dense page holds kPageTokens tokens per KV head, laid out so that both products are small matrix products
 // with the queries' values broadcast (T = kPageTokens, D = head_dim):
 //   bf16: K [D/2][T][2], V [T/2][D][2]   (pairs, as the bf16 dot product instructions read them)
 //   f32:  K [D][T],      V [T][D]
-// Slots past `tokens` hold finite values.
+// Slots past `tokens` hold finite values. A quantised page (quantized_page.h) always holds kPageTokens tokens, and all of
+// its tokens are visible to every query. Neither format cares which tokens of the sequence a KV head holds.
 struct KvSegment {
-  enum class Format : uint8_t { kDense };
+  enum class Format : uint8_t { kDense, kQuantized };
   Format format = Format::kDense;
   int32_t tokens = 0;
-  const void* k = nullptr;      // [n_kv_heads], each head_stride bytes apart
-  const void* v = nullptr;
+  const void* k = nullptr;      // [n_kv_heads], each head_stride bytes apart; kQuantized: blocks of K and V together
+  const void* v = nullptr;      // kDense only
   int64_t head_stride = 0;      // bytes
+  QuantizedLayout quantized = {};          // kQuantized only
+  const uint8_t* channel_order = nullptr;  // kQuantized: [n_kv_heads, head_dim], see quantized_page.h; null: identity
 };
 
 struct AttentionShape {
@@ -65,5 +68,23 @@ struct AttentionScratch {
 // the call, or the number of threads. Stretches of the context are cut at fixed token positions.
 void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionTask> tasks,
                AttentionScratch& scratch);
+
+// Probe queries: as AttentionTask, but the result is where they attend.
+struct AttentionMassTask {
+  const float* q = nullptr;  // [n, n_heads, head_dim] after RoPE, rows q_stride floats apart
+  int64_t q_stride = 0;
+  int64_t n = 0;
+  std::span<const KvSegment> segments;
+  // Query i sees t_i = total - (n - 1 - i) tokens and writes f32 [n_kv_heads, t_i]: for each KV head the maximum over its
+  // query heads of softmax(scale q K^T). The queries' results follow each other without gaps.
+  float* mass = nullptr;
+};
+
+// Floats that a task writes.
+int64_t attention_mass_floats(const AttentionShape& shape, const AttentionMassTask& task);
+
+// Bit for bit independent of the other tasks, the number of queries in a task and the number of threads.
+void attention_mass(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionMassTask> tasks,
+                    AttentionScratch& scratch);
 
 }  // namespace smartkv::kernels

@@ -8,7 +8,7 @@
 #include "kernels/bf16.h"
 #include "kernels/linear.h"
 #include "kernels/linear_format.h"
-#include "kernels/linear_half.h"
+#include "kernels/half.h"
 #include "kernels/linear_kernels.h"
 
 namespace smartkv::kernels {

@@ -81,7 +81,7 @@ class Bench {
   std::unique_ptr<SequenceCache> filled(int64_t depth, uint64_t seed) {
     const ModelConfig& c = model_.config();
     const int64_t width = c.n_kv_heads * c.head_dim;
-    auto cache = policy_.new_sequence();
+    auto cache = policy_.new_sequence(depth);
     std::minstd_rand random(static_cast<unsigned>(seed) + 1);
     std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
     std::vector<float> rows(static_cast<size_t>(2 * 64 * width));

@@ -103,7 +103,7 @@ QualityReport measure_quality(const QualityOptions& options, const std::function
   const int64_t windows = std::min(options.windows, fitting);
   for (int64_t window = 0; window < windows; ++window) {
     const int64_t start = window * fitting / windows * options.context;  // spread over the text
-    for (Candidate& candidate : candidates) candidate.cache = candidate.policy->new_sequence();
+    for (Candidate& candidate : candidates) candidate.cache = candidate.policy->new_sequence(options.context);
     for (int64_t at = 0; at < options.context; at += kChunk) {
       const int64_t n = std::min(kChunk, options.context - at);
       for (Candidate& candidate : candidates) {

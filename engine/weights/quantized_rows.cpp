@@ -3,7 +3,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "engine/weights/half.h"
+#include "kernels/half.h"
 
 namespace smartkv {
 namespace {
@@ -13,7 +13,7 @@ constexpr int64_t kGroup = 32;
 float read_f16(const uint8_t* p) {
   uint16_t bits;
   std::memcpy(&bits, p, sizeof bits);
-  return from_f16(bits);
+  return kernels::half_to_float(bits);
 }
 
 void read_nibbles(const uint8_t* p, uint8_t* q) {

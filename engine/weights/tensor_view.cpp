@@ -4,7 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "engine/weights/half.h"
+#include "kernels/half.h"
 
 namespace smartkv {
 namespace {
@@ -15,7 +15,7 @@ T read(const uint8_t* p) {
   std::memcpy(&value, p, sizeof value);
   return value;
 }
-float read_f16(const uint8_t* p) { return from_f16(read<uint16_t>(p)); }
+float read_f16(const uint8_t* p) { return kernels::half_to_float(read<uint16_t>(p)); }
 
 void q4_0(const uint8_t* p, float* y) {
   const float d = read_f16(p);

@@ -4,7 +4,7 @@
 #include "kernels/bf16.h"
 #include "kernels/cpu/linear_tile.h"
 #include "kernels/cpu/vec16_scalar.h"
-#include "kernels/linear_half.h"
+#include "kernels/half.h"
 
 namespace smartkv::kernels {
 namespace {

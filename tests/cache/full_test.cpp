@@ -55,7 +55,7 @@ class FullPolicyTest : public testing::Test {
 };
 
 TEST_F(FullPolicyTest, KeepsEveryTokenInOrder) {
-  const auto cache = policy_->new_sequence();
+  const auto cache = policy_->new_sequence(0);
   append(*cache, 100, 0.5f);
   append(*cache, 1, 0.5f);
   append(*cache, 200, 0.5f);
@@ -64,25 +64,25 @@ TEST_F(FullPolicyTest, KeepsEveryTokenInOrder) {
 }
 
 TEST_F(FullPolicyTest, CountsTheBytesThatThePoolGaveOut) {
-  const auto cache = policy_->new_sequence();
+  const auto cache = policy_->new_sequence(0);
   EXPECT_EQ(cache->stats().bytes, 0);
   for (const int64_t n : {1, 63, 1, 300}) {
     append(*cache, n, 0);
     EXPECT_EQ(cache->stats().bytes, pool_->bytes_in_use());
-    EXPECT_LE(cache->stats().bytes, policy_->max_bytes(cache->tokens()));
+    EXPECT_LE(cache->stats().bytes, policy_->max_bytes(0, cache->tokens()));
     EXPECT_EQ(cache->stats().tokens_kept, cache->tokens());
   }
 }
 
 TEST_F(FullPolicyTest, ReturnsItsPages) {
-  auto cache = policy_->new_sequence();
+  auto cache = policy_->new_sequence(0);
   append(*cache, 300, 0);
   cache.reset();
   EXPECT_EQ(pool_->bytes_in_use(), 0);
 }
 
 TEST_F(FullPolicyTest, ForksShareFullPagesAndWriteApart) {
-  const auto cache = policy_->new_sequence();
+  const auto cache = policy_->new_sequence(0);
   append(*cache, 200, 0);
   const int64_t before = pool_->bytes_in_use();
   const auto fork = cache->fork();
@@ -98,7 +98,7 @@ TEST_F(FullPolicyTest, ForksShareFullPagesAndWriteApart) {
 }
 
 TEST_F(FullPolicyTest, TruncatesToAnyUncommittedLength) {
-  const auto cache = policy_->new_sequence();
+  const auto cache = policy_->new_sequence(0);
   append(*cache, 200, 0);
   cache->commit(100);
   cache->truncate(130);

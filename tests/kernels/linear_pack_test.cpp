@@ -9,7 +9,7 @@
 
 #include "kernels/cpu_level.h"
 #include "kernels/linear.h"
-#include "kernels/linear_half.h"
+#include "kernels/half.h"
 
 namespace smartkv::kernels {
 namespace {

@@ -62,11 +62,13 @@ class FullPolicy final : public KvCachePolicy {
  public:
   explicit FullPolicy(PolicyContext context) : context_(std::move(context)) {}
   std::string_view name() const override { return "full"; }
-  int64_t max_bytes(int64_t n_tokens) const override {
+  int64_t max_bytes(int64_t /*prompt_tokens*/, int64_t n_tokens) const override {
     const int64_t pages = (n_tokens + kernels::kPageTokens - 1) / kernels::kPageTokens;
     return pages * kernels::kPageTokens * context_.shape.bytes_per_token();
   }
-  std::unique_ptr<SequenceCache> new_sequence() const override { return std::make_unique<FullSequence>(context_); }
+  std::unique_ptr<SequenceCache> new_sequence(int64_t /*prompt_tokens*/) const override {
+    return std::make_unique<FullSequence>(context_);
+  }
 
  private:
   PolicyContext context_;

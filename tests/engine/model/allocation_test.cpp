@@ -49,7 +49,7 @@ TEST_P(Allocation, DecodeInsideAPageAllocatesNothing) {
   std::vector<SequenceInput> inputs;
   const std::vector<TokenId> prompt(70, 5);
   const TokenId next = 9;
-  for (int i = 0; i < 3; ++i) inputs.push_back({prompt, caches.emplace_back(policy->new_sequence()).get(), 1});
+  for (int i = 0; i < 3; ++i) inputs.push_back({prompt, caches.emplace_back(policy->new_sequence(0)).get(), 1});
   std::vector<float> logits(static_cast<size_t>(3 * weights.config().vocab_size));
   model->forward(inputs, logits.data());
   for (SequenceInput& input : inputs) input.tokens = {&next, 1};

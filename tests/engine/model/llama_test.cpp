@@ -38,7 +38,7 @@ struct Served {
 
   // Logits of all tokens, fed in chunks. [tokens, vocab]
   std::vector<float> run(const std::vector<TokenId>& tokens, int64_t chunk) {
-    const auto cache = policy->new_sequence();
+    const auto cache = policy->new_sequence(0);
     const int64_t vocab = model->config().vocab_size, n = static_cast<int64_t>(tokens.size());
     std::vector<float> logits(static_cast<size_t>(n * vocab));
     for (int64_t start = 0; start < n; start += chunk) {
@@ -108,7 +108,7 @@ TEST_P(LlamaTypes, LogitsDoNotDependOnChunksOrBatch) {
   for (const int64_t chunk : {1, 7, 64, 100}) EXPECT_EQ(whole, served.run(a, chunk)) << "chunks of " << chunk;
 
   const std::vector<float> alone_b = served.run(b, 512), alone_c = served.run(c, 512);
-  const auto cache_a = served.policy->new_sequence(), cache_b = served.policy->new_sequence(), cache_c = served.policy->new_sequence();
+  const auto cache_a = served.policy->new_sequence(0), cache_b = served.policy->new_sequence(0), cache_c = served.policy->new_sequence(0);
   const SequenceInput batch[] = {{a, cache_a.get(), 3}, {b, cache_b.get(), 0}, {c, cache_c.get(), 1}};
   std::vector<float> logits(4 * 259);
   served.model->forward(batch, logits.data());
@@ -133,7 +133,7 @@ TEST(Llama, RewindsToWhereItWas) {
   Served served(weights, "f32");
   const std::vector<TokenId> tokens = some_tokens(100, 259, 9), other = some_tokens(20, 259, 10);
   const std::vector<float> expected = served.run(tokens, 512);
-  const auto cache = served.policy->new_sequence();
+  const auto cache = served.policy->new_sequence(0);
   std::vector<float> logits(200 * 259);
   const auto feed = [&](std::span<const TokenId> part) {
     const SequenceInput input{part, cache.get(), static_cast<int64_t>(part.size())};

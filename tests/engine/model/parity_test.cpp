@@ -43,7 +43,7 @@ TEST_F(Parity, LogitsAndGreedyTokensEqualTransformers) {
     const std::vector<TokenId> tokens = prompt["tokens"];
     const int64_t n = static_cast<int64_t>(tokens.size());
     SCOPED_TRACE("prompt of " + std::to_string(n) + " tokens");
-    const auto cache = policy_->new_sequence();
+    const auto cache = policy_->new_sequence(0);
     std::vector<float> logits(static_cast<size_t>(n * vocab));
     for (int64_t start = 0; start < n; start += 300) {
       const int64_t size = std::min<int64_t>(300, n - start);

@@ -1,0 +1,68 @@
+// A quantised page: kPageTokens tokens of one layer, all KV heads, as unsigned codes of 8, 4, 3 or 2 bits.
+//
+// K is quantised per channel, V per token, both asymmetrically (KIVI, Liu et al. 2024): value = zero + scale * code. A
+// dot product therefore runs over the codes alone: q.k = sum_d (q_d scale_d) code_d + sum_d q_d zero_d, and for the
+// values sum_t (p_t scale_t) code_td + sum_t p_t zero_t.
+//
+// Four columns that share a width make a quad: 4 channels of K, or 4 tokens of V. The quads of a page come in four runs,
+// widest first; which channels are in which run is up to `channel_order`, and the order of tokens is up to the caller.
+//
+// Bytes of one KV head's block, each part contiguous (T = kPageTokens, D = head_dim):
+//   K scales f16 [D], K zeros f16 [D], V scales f16 [T], V zeros f16 [T]   (K's in the order of channel_order)
+//   K codes: quads of K (D / 4), each of extent T;  V codes: quads of V (T / 4), each of extent D
+// A quad of extent E (a multiple of 64) is cut into blocks of 64 rows x 4 columns = 256 codes; code c = 4 row + column:
+//   8 bits: 256 bytes, byte c = code c
+//   4 bits: 128 bytes, two halves of 64: byte i of half h = code [128 h + i] | code [128 h + 64 + i] << 4
+//   2 bits: 64 bytes, byte i = code [i] | code [64 + i] << 2 | code [128 + i] << 4 | code [192 + i] << 6
+//   3 bits: the low two bits as for 2 bits, then 32 bytes: bit c (little endian) = bit 2 of code c
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace smartkv::kernels {
+
+constexpr int64_t kPageTokens = 64;
+constexpr std::array<int, 4> kCodeBits = {8, 4, 3, 2};
+
+// Quads of each width, in the order of kCodeBits.
+struct CodeRuns {
+  std::array<uint8_t, 4> quads = {};
+
+  int64_t n_quads() const { return quads[0] + quads[1] + quads[2] + quads[3]; }
+  // Bytes of the codes of quads with this extent.
+  int64_t bytes(int64_t extent) const {
+    int64_t bits = 0;
+    for (std::size_t i = 0; i < quads.size(); ++i) bits += quads[i] * kCodeBits[i];
+    return bits * 4 * extent / 8;
+  }
+  bool operator==(const CodeRuns&) const = default;
+};
+
+// `columns` (a multiple of 4) of one width.
+CodeRuns uniform_runs(int64_t columns, int bits);  // std::invalid_argument if bits is none of kCodeBits
+
+struct QuantizedLayout {
+  CodeRuns k;  // over head_dim channels
+  CodeRuns v;  // over kPageTokens tokens
+  bool operator==(const QuantizedLayout&) const = default;
+};
+
+// Offsets into a head's block, bytes; total is a multiple of 64.
+struct QuantizedOffsets {
+  int64_t k_scales, k_zeros, v_scales, v_zeros, k_codes, v_codes, total;
+};
+QuantizedOffsets quantized_offsets(const QuantizedLayout& layout, int64_t head_dim);
+
+// Quantises one KV head. k, v: f32 [kPageTokens, head_dim]; head_dim a multiple of 64; channel_order: head_dim channel
+// numbers, or nullptr. `block`: quantized_offsets().total bytes. The range of a column is the one of least squared error
+// among shrunken ranges: at 2 and 3 bits the extremes are worth clipping.
+void quantize_page(const QuantizedLayout& layout, int64_t head_dim, const uint8_t* channel_order, const float* k,
+                   const float* v, void* block);
+
+// Reads a block back. k, v: f32 [kPageTokens, head_dim], K in the order of channels, not of channel_order.
+void dequantize_page(const QuantizedLayout& layout, int64_t head_dim, const uint8_t* channel_order, const void* block,
+                     float* k, float* v);
+
+}  // namespace smartkv::kernels
