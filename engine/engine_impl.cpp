@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/log.h"
+#include "engine/model/policy_context.h"
 #include "engine/request_checks.h"
 
 namespace smartkv {
@@ -28,7 +29,7 @@ std::set<TokenId> end_tokens(const Tokenizer& tokenizer, const ModelConfig& conf
 
 EngineImpl::EngineImpl(EngineParts parts)
     : parts_(std::move(parts)),
-      policy_context_{parts_.cache_shape, PagePool::create(parts_.cache_shape)},
+      policy_context_(policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get())),
       eos_(end_tokens(*parts_.tokenizer, parts_.model->config())),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
       scheduler_(scheduler_options(parts_.options)) {

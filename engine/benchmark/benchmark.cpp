@@ -13,6 +13,7 @@
 #include "cache/policy.h"
 #include "engine/benchmark/limits.h"
 #include "engine/model/llama.h"
+#include "engine/model/policy_context.h"
 #include "engine/system_resources.h"
 #include "kernels/cpu_level.h"
 
@@ -136,7 +137,7 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
   report.weight_bytes = model->weight_bytes();
 
   const CacheShape shape = llama_cache_shape(model->config(), llama);
-  const auto policy = make_policy({shape, PagePool::create(shape)}, options.kv_cache);
+  const auto policy = make_policy(policy_context(*model, shape, &pool), options.kv_cache);
   Bench bench(options, *model, *policy);
   const auto add = [&](BenchmarkRow row) {
     if (options.limits) {

@@ -8,6 +8,7 @@
 
 #include "cache/policy.h"
 #include "engine/model/llama.h"
+#include "engine/model/policy_context.h"
 #include "engine/system_resources.h"
 #include "engine/text/tokenizer.h"
 
@@ -93,7 +94,7 @@ QualityReport measure_quality(const QualityOptions& options, const std::function
     const LlamaOptions llama{name == "f32" ? "f32" : "bf16", name, 0};
     candidate.model = load_llama(*weights, llama, pool);
     const CacheShape shape = llama_cache_shape(candidate.model->config(), llama);
-    candidate.policy = make_policy({shape, PagePool::create(shape)}, nullptr);
+    candidate.policy = make_policy(policy_context(*candidate.model, shape, &pool), nullptr);
     candidate.row.weights = name;
     candidate.row.weight_bytes = candidate.model->weight_bytes();
     candidate.logits.resize(static_cast<size_t>(kChunk * vocab));

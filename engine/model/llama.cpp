@@ -46,6 +46,7 @@ class Llama final : public Model {
   }
 
   const ModelConfig& config() const override { return config_; }
+  void rope_angles(int64_t position, float* cos, float* sin) const override { rope_.angles(position, cos, sin); }
   int64_t weight_bytes() const override { return weights_.bytes(); }
 
   void forward(std::span<const SequenceInput> batch, float* logits) override {

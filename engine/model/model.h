@@ -25,6 +25,8 @@ class Model {
   // Appends each input's tokens to its cache and writes logits, f32 [sum of n_logits, vocab_size], in batch order.
   // A row's logits depend on nothing but its own sequence: not on the batch, nor on how the prompt was cut into chunks.
   virtual void forward(std::span<const SequenceInput> batch, float* logits) = 0;
+  // RoPE's angles of a position, cos and sin: f32 [head_dim / 2].
+  virtual void rope_angles(int64_t position, float* cos, float* sin) const = 0;
   virtual int64_t weight_bytes() const = 0;  // held in memory
 };
 

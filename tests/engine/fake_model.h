@@ -31,6 +31,10 @@ class FakeModel final : public Model {
 
   const ModelConfig& config() const override { return config_; }
   int64_t weight_bytes() const override { return 0; }
+  void rope_angles(int64_t, float* cos, float* sin) const override {
+    std::fill_n(cos, kDim / 2, 1.0f);
+    std::fill_n(sin, kDim / 2, 0.0f);
+  }
 
   void forward(std::span<const SequenceInput> batch, float* logits) override {
     if (on_forward) on_forward(batch);
