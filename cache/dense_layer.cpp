@@ -8,10 +8,14 @@ namespace smartkv {
 
 using kernels::kPageTokens;
 
+DensePage& DenseLayer::page(int64_t position) const {
+  return *pages_[static_cast<size_t>((position - first_) / kPageTokens)];
+}
+
 void DenseLayer::reserve(int64_t from, int64_t n) {
-  const int64_t needed = (n + kPageTokens - 1) / kPageTokens;
-  for (int64_t page = from / kPageTokens; page < std::min(needed, n_pages()); ++page) {
-    PageRef& held = pages_[static_cast<size_t>(page)];
+  const int64_t needed = (n - first_ + kPageTokens - 1) / kPageTokens;
+  for (int64_t i = (from - first_) / kPageTokens; i < std::min(needed, n_pages()); ++i) {
+    PageRef& held = pages_[static_cast<size_t>(i)];
     if (held.use_count() == 1) continue;
     PageRef own = pool_->allocate();
     own->copy_from(*held);
@@ -23,18 +27,38 @@ void DenseLayer::reserve(int64_t from, int64_t n) {
 void DenseLayer::write(int64_t position, const KvRows& rows) {
   const CacheShape& shape = pool_->shape();
   for (int64_t i = 0; i < rows.n; ++i) {
-    DensePage& page = *pages_[static_cast<size_t>((position + i) / kPageTokens)];
+    DensePage& to = page(position + i);
     kernels::store_kv(shape.type, shape.n_kv_heads, shape.head_dim, rows.k + i * rows.stride, rows.v + i * rows.stride,
-                      (position + i) % kPageTokens, page.k(), page.v(), page.head_stride());
+                      (position + i) % kPageTokens, to.k(), to.v(), to.head_stride());
   }
+}
+
+void DenseLayer::load(int64_t position, int64_t head, float* k, float* v) const {
+  kernels::load_kv(pool_->shape().type, pool_->shape().head_dim, page(position).segment(kPageTokens), head,
+                   position % kPageTokens, k, v);
+}
+
+void DenseLayer::store(int64_t position, int64_t head, const float* k, const float* v) {
+  const CacheShape& shape = pool_->shape();
+  DensePage& to = page(position);
+  const int64_t offset = head * to.head_stride();
+  kernels::store_kv(shape.type, 1, shape.head_dim, k, v, position % kPageTokens, static_cast<std::byte*>(to.k()) + offset,
+                    static_cast<std::byte*>(to.v()) + offset, to.head_stride());
 }
 
 void DenseLayer::append_view(int64_t n, std::vector<kernels::KvSegment>* segments) const {
-  for (int64_t start = 0; start < n; start += kPageTokens) {
-    segments->push_back(pages_[static_cast<size_t>(start / kPageTokens)]->segment(std::min(kPageTokens, n - start)));
+  for (int64_t start = first_; start < n; start += kPageTokens) {
+    segments->push_back(page(start).segment(std::min(kPageTokens, n - start)));
   }
 }
 
-void DenseLayer::truncate(int64_t n) { pages_.resize(static_cast<size_t>((n + kPageTokens - 1) / kPageTokens)); }
+void DenseLayer::truncate(int64_t n) {
+  pages_.resize(static_cast<size_t>((std::max(n, first_) - first_ + kPageTokens - 1) / kPageTokens));
+}
+
+void DenseLayer::drop_before(int64_t n) {
+  pages_.erase(pages_.begin(), pages_.begin() + (n - first_) / kPageTokens);
+  first_ = n;
+}
 
 }  // namespace smartkv

@@ -1,4 +1,4 @@
-// The dense part of one layer of one sequence: whole pages, then a last one that is being filled.
+// A run of dense tokens of one layer of one sequence, in pages; the last page is being filled.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,34 @@
 
 namespace smartkv {
 
-// Tokens [first(), first() + ...) of a layer. Copies share their pages; a shared page is copied before it is written.
+// Tokens [first(), ...) of a layer, first() a multiple of kPageTokens. Copies share their pages; a shared page is copied
+// before it is written.
 class DenseLayer {
  public:
   explicit DenseLayer(std::shared_ptr<PagePool> pool) : pool_(std::move(pool)) {}
 
-  // Pages for tokens [0, n), and the exclusive right to write tokens [from, n).
+  int64_t first() const { return first_; }
+  // Pages for tokens [first(), n), and the exclusive right to write tokens [from, n).
   void reserve(int64_t from, int64_t n);
   // Rows of KvRows go to tokens [position, position + rows.n). Thread-safe for disjoint tokens.
   void write(int64_t position, const KvRows& rows);
+  // One token of one KV head. k, v: f32 [head_dim].
+  void load(int64_t position, int64_t head, float* k, float* v) const;
+  void store(int64_t position, int64_t head, const float* k, const float* v);
+  // Segments of tokens [first(), n).
   void append_view(int64_t n, std::vector<kernels::KvSegment>* segments) const;
-  void truncate(int64_t n);  // frees pages past token n
+  void truncate(int64_t n);     // frees the pages past token n
+  void drop_before(int64_t n);  // frees the pages before token n, a multiple of kPageTokens; first() becomes n
 
   int64_t n_pages() const { return static_cast<int64_t>(pages_.size()); }
   int64_t bytes() const { return n_pages() * pool_->page_bytes(); }
 
  private:
+  DensePage& page(int64_t position) const;
+
   std::shared_ptr<PagePool> pool_;
   std::vector<PageRef> pages_;
+  int64_t first_ = 0;
 };
 
 }  // namespace smartkv

@@ -17,6 +17,7 @@ namespace smartkv {
 class ThreadPool;
 class Gate;  // cache/policies/gated_eviction/gate.h
 
+// Outlives its sequences.
 class KvCachePolicy {
  public:
   virtual ~KvCachePolicy() = default;

@@ -1,6 +1,10 @@
 #include <string>
 
 #include "cache/policies/full/full.h"
+#include "cache/policies/gated_eviction/gated_eviction.h"
+#include "cache/policies/random/random.h"
+#include "cache/policies/snapkv/snapkv.h"
+#include "cache/policies/streaming/streaming.h"
 #include "cache/policy.h"
 
 namespace smartkv {
@@ -8,6 +12,10 @@ namespace smartkv {
 const std::vector<PolicyRow>& policy_registry() {
   static const std::vector<PolicyRow> rows = {
       {"full", "every token, exact", make_full_policy},
+      {"gated_eviction", "the tokens that a learned gate expects to live longest", make_gated_eviction_policy},
+      {"streaming", "sinks and a window", make_streaming_policy},
+      {"random", "sinks, a window, and tokens drawn at random", make_random_policy},
+      {"snapkv", "sinks, a window, and the tokens that the last queries attend to", make_snapkv_policy},
   };
   return rows;
 }

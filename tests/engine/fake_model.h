@@ -1,6 +1,7 @@
 // A model and a tokenizer for engine tests: logits are a hash of the whole sequence, read back from the real cache.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <stdexcept>

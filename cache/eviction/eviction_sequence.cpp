@@ -1,0 +1,177 @@
+#include "cache/eviction/eviction_sequence.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "cache/eviction/token_scorer.h"
+
+namespace smartkv {
+namespace {
+
+using kernels::kPageTokens;
+
+constexpr int64_t kMostSlots = std::numeric_limits<uint16_t>::max();
+constexpr int64_t kStateBytes = 2 * sizeof(float) + sizeof(uint16_t);  // of a slot: position, score, place in the heap
+
+int64_t whole_pages(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens * kPageTokens; }
+
+}  // namespace
+
+int64_t eviction_slots(const EvictionOptions& options) {
+  const int64_t room = options.tokens - whole_pages(options.window) - kPageTokens;
+  return std::min(room / kPageTokens * kPageTokens, kMostSlots / kPageTokens * kPageTokens);
+}
+
+void check_eviction(const EvictionOptions& options) {
+  if (eviction_slots(options) >= std::max<int64_t>(options.sinks, kPageTokens)) return;
+  const int64_t least = whole_pages(options.window) + kPageTokens + whole_pages(std::max<int64_t>(options.sinks, 1));
+  throw CacheError("kv_cache.tokens: expected at least " + std::to_string(least) + " (window " +
+                   std::to_string(options.window) + " and sinks " + std::to_string(options.sinks) +
+                   " in whole pages, and one page that is being filled), found " + std::to_string(options.tokens));
+}
+
+int64_t eviction_max_bytes(const CacheShape& shape, const EvictionOptions& options, int64_t prompt_tokens,
+                           int64_t n_tokens) {
+  const int64_t slots = eviction_slots(options);
+  const int64_t pruned = std::min(whole_pages(n_tokens) + kPageTokens, slots + whole_pages(options.window) + 2 * kPageTokens);
+  const int64_t most = options.exact_prefill ? std::max(pruned, whole_pages(std::min(prompt_tokens, n_tokens))) : pruned;
+  const int64_t heads = shape.n_layers * shape.n_kv_heads;
+  return dense_bytes(shape, most) + heads * (slots * kStateBytes + 2 * most * static_cast<int64_t>(sizeof(float)));
+}
+
+EvictionSequence::EvictionSequence(const PolicyContext& context, const EvictionOptions& options,
+                                   std::shared_ptr<const TokenScorer> scorer, int64_t prompt_tokens)
+    : TailedSequence(context),
+      options_(options),
+      scorer_(std::move(scorer)),
+      prompt_tokens_(prompt_tokens),
+      slots_(eviction_slots(options)),
+      boundary_(boundary_after(0)),
+      layers_(static_cast<size_t>(context.shape.n_layers), Layer(context)) {}
+
+int64_t EvictionSequence::whole_window() const { return whole_pages(options_.window); }
+
+int64_t EvictionSequence::boundary_after(int64_t tokens) const {
+  const int64_t least = tail_first() + whole_window() + kPageTokens;
+  if (options_.exact_prefill && tokens < prompt_tokens_) {
+    if (prompt_tokens_ >= least) return prompt_tokens_;
+  }
+  return std::max(least, (tokens / kPageTokens + 1) * kPageTokens);
+}
+
+void EvictionSequence::view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const {
+  layers_[static_cast<size_t>(layer)].kept.append_view(kept_, segments);
+  TailedSequence::view(layer, n_new, segments);
+}
+
+TokenRange EvictionSequence::probes(int64_t n) const {
+  return {std::max(tokens(), boundary_ - scorer_->n_probes()), std::min(tokens() + n, boundary_)};
+}
+
+void EvictionSequence::observe(int64_t layer, int64_t position, std::span<const float> mass) {
+  const int64_t seen = kept_ + position + 1 - tail_first();
+  std::vector<Head>& heads = layers_[static_cast<size_t>(layer)].heads;
+  if (static_cast<int64_t>(mass.size()) != seen * static_cast<int64_t>(heads.size())) {
+    throw CacheError("observe: expected the mass of " + std::to_string(heads.size()) + " KV heads over " +
+                     std::to_string(seen) + " tokens, found " + std::to_string(mass.size()) + " values");
+  }
+  const float* from = mass.data();
+  for (Head& head : heads) {
+    head.mass.resize(static_cast<size_t>(seen));
+    for (float& sum : head.mass) sum += *from++;
+  }
+}
+
+void EvictionSequence::compact() {
+  const int64_t end = (tokens() - whole_window()) / kPageTokens * kPageTokens;
+  const int64_t filled = std::min(slots_ - kept_, end - tail_first());
+  for (int64_t layer = 0; layer < shape().n_layers; ++layer) absorb(layer, end, filled);
+  drop_tail_before(end);
+  kept_ += filled;
+  boundary_ = boundary_after(tokens());
+}
+
+void EvictionSequence::score_attention(Head* head) const {
+  const auto tail = static_cast<size_t>(tail_tokens()), kept = static_cast<size_t>(kept_);
+  head->tail_scores.resize(tail);
+  head->mass.resize(kept + tail);
+  // In order of position: evictions leave the places in any order.
+  std::vector<size_t> order(kept + tail);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.begin() + kept_, [&](size_t a, size_t b) { return head->positions[a] < head->positions[b]; });
+  const auto score = [&](size_t i) -> float& { return i < kept ? head->scores[i] : head->tail_scores[i - kept]; };
+  std::vector<float> previous, mass;
+  for (const size_t i : order) {
+    previous.push_back(score(i));
+    mass.push_back(head->mass[i]);
+  }
+  scorer_->score_mass(previous, mass);
+  for (size_t i = 0; i < order.size(); ++i) score(order[i]) = mass[i];
+  head->mass = {};
+}
+
+void EvictionSequence::absorb(int64_t layer, int64_t end, int64_t filled) {
+  Layer& state = layers_[static_cast<size_t>(layer)];
+  const int64_t first = tail_first(), n = end - first;
+  std::vector<float> scores(static_cast<size_t>(shape().n_kv_heads * n));
+  if (scorer_->n_probes() == 0) {
+    scorer_->score(context(), layer, tail(layer), first, n, scores.data());
+  }
+  state.kept.reserve(0, kept_ + filled);
+  std::vector<float> k(static_cast<size_t>(shape().head_dim)), v(k.size());
+  for (int64_t h = 0; h < shape().n_kv_heads; ++h) {
+    Head& head = state.heads[static_cast<size_t>(h)];
+    // The heap's order: less valuable first, of equals the older.
+    const auto later = [&](uint16_t a, uint16_t b) {
+      return head.scores[a] != head.scores[b] ? head.scores[a] > head.scores[b] : head.positions[a] > head.positions[b];
+    };
+    if (scorer_->n_probes() > 0) {
+      score_attention(&head);
+      std::copy_n(head.tail_scores.begin(), n, scores.begin() + h * n);
+      head.tail_scores.erase(head.tail_scores.begin(), head.tail_scores.begin() + n);
+      std::make_heap(head.heap.begin(), head.heap.end(), later);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      const auto position = static_cast<int32_t>(first + i);
+      const float score = scores[static_cast<size_t>(h * n + i)];
+      size_t place = head.positions.size();
+      if (i < filled) {
+        head.positions.push_back(position);
+        head.scores.push_back(score);
+      } else {
+        if (head.heap.empty() || !(score > head.scores[head.heap.front()])) continue;
+        std::pop_heap(head.heap.begin(), head.heap.end(), later);
+        place = head.heap.back();
+        head.heap.pop_back();
+        head.positions[place] = position;
+        head.scores[place] = score;
+      }
+      tail(layer).load(position, h, k.data(), v.data());
+      state.kept.store(static_cast<int64_t>(place), h, k.data(), v.data());
+      if (position < options_.sinks) continue;
+      head.heap.push_back(static_cast<uint16_t>(place));
+      std::push_heap(head.heap.begin(), head.heap.end(), later);
+    }
+  }
+}
+
+CacheStats EvictionSequence::stats() const {
+  CacheStats stats = TailedSequence::stats();
+  stats.tokens_kept += kept_;
+  for (const Layer& layer : layers_) {
+    stats.bytes += layer.kept.bytes();
+    for (const Head& head : layer.heads) {
+      stats.bytes += static_cast<int64_t>(head.positions.size() * sizeof(int32_t) + head.heap.size() * sizeof(uint16_t) +
+                                          (head.scores.size() + head.tail_scores.size() + head.mass.size()) * sizeof(float));
+    }
+  }
+  return stats;
+}
+
+std::vector<int32_t> EvictionSequence::slot_positions(int64_t layer, int64_t head) const {
+  return layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(head)].positions;
+}
+
+}  // namespace smartkv

@@ -1,0 +1,83 @@
+// Eviction at equal size, different content: every KV head of a layer keeps the same number of tokens, each its own.
+//
+// A layer holds sinks (the first tokens), then slots for the tokens of highest score, then the dense tail: the exact
+// window and up to a page more. At a boundary the tokens that leave the window compete for the slots, one heap per
+// KV head: O(log budget) a token. Slots are dense pages, so a smaller cache is a smaller attention and nothing else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cache/policy.h"
+#include "cache/tailed_sequence.h"
+
+namespace smartkv {
+
+class TokenScorer;
+
+struct EvictionOptions {
+  int64_t tokens = 1024;  // kept per layer and KV head at most, all counted
+  int64_t sinks = 4;      // of the sequence's first tokens
+  int64_t window = 128;   // most recent tokens, exact
+  bool exact_prefill = true;  // one bulk prune at the prompt's end; false: from the first token on, in bounded memory
+};
+
+// Slots of a KV head: what `tokens` leaves after the window and the page that is being filled, in whole pages.
+int64_t eviction_slots(const EvictionOptions& options);
+
+// Throws CacheError when `tokens` has no room for the sinks and the window.
+void check_eviction(const EvictionOptions& options);
+
+// Bound of stats().bytes.
+int64_t eviction_max_bytes(const CacheShape& shape, const EvictionOptions& options, int64_t prompt_tokens,
+                           int64_t n_tokens);
+
+class EvictionSequence final : public TailedSequence {
+ public:
+  EvictionSequence(const PolicyContext& context, const EvictionOptions& options,
+                   std::shared_ptr<const TokenScorer> scorer, int64_t prompt_tokens);
+
+  void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
+  int64_t next_boundary() const override { return boundary_; }
+  TokenRange probes(int64_t n) const override;
+  void observe(int64_t layer, int64_t position, std::span<const float> mass) override;
+  std::unique_ptr<SequenceCache> fork() const override { return std::make_unique<EvictionSequence>(*this); }
+  CacheStats stats() const override;
+
+  // Positions of the tokens in a KV head's slots, sinks first. For inspection and tests.
+  std::vector<int32_t> slot_positions(int64_t layer, int64_t head) const;
+
+ private:
+  // Places are numbers of slots in the kept pages.
+  struct Head {
+    std::vector<int32_t> positions;  // by place
+    std::vector<float> scores;       // by place
+    std::vector<uint16_t> heap;      // places that may be evicted, the least valuable on top
+    std::vector<float> tail_scores;  // of the tail's tokens; scorers of attention only
+    std::vector<float> mass;         // by place, then the tail: attention received since the last boundary
+  };
+  struct Layer {
+    explicit Layer(const PolicyContext& context)
+        : kept(context.pool), heads(static_cast<size_t>(context.shape.n_kv_heads)) {}
+    DenseLayer kept;
+    std::vector<Head> heads;
+  };
+
+  void compact() override;
+  // Tail tokens before `end` take slots or are lost; the first `filled` of them find free ones.
+  void absorb(int64_t layer, int64_t end, int64_t filled);
+  void score_attention(Head* head) const;  // turns the mass into scores
+  int64_t boundary_after(int64_t tokens) const;
+  int64_t whole_window() const;
+
+  EvictionOptions options_;
+  std::shared_ptr<const TokenScorer> scorer_;
+  int64_t prompt_tokens_, slots_;
+  int64_t boundary_;
+  int64_t kept_ = 0;  // places filled, the same in every layer and head
+  std::vector<Layer> layers_;
+};
+
+}  // namespace smartkv

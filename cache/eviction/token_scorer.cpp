@@ -1,0 +1,134 @@
+#include "cache/eviction/token_scorer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cache/policies/gated_eviction/gate.h"
+
+namespace smartkv {
+namespace {
+
+// The baseline "sinks + window" (StreamingLLM, Xiao et al. 2024): no token is worth a slot.
+class NoScorer final : public TokenScorer {
+ public:
+  std::string name() const override { return "none"; }
+  void score(const PolicyContext& context, int64_t, const DenseLayer&, int64_t, int64_t n, float* scores) const override {
+    std::fill_n(scores, context.shape.n_kv_heads * n, 0.0f);
+  }
+};
+
+class RandomScorer final : public TokenScorer {
+ public:
+  std::string name() const override { return "random"; }
+  void score(const PolicyContext& context, int64_t layer, const DenseLayer&, int64_t first, int64_t n,
+             float* scores) const override {
+    for (int64_t head = 0; head < context.shape.n_kv_heads; ++head) {
+      for (int64_t i = 0; i < n; ++i) {
+        // SplitMix64 (Steele et al. 2014) of layer, head and position.
+        uint64_t x = static_cast<uint64_t>((layer * 4096 + head) << 40 | (first + i)) + 0x9e3779b97f4a7c15u;
+        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+        x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+        scores[head * n + i] = static_cast<float>((x ^ (x >> 31)) >> 40);
+      }
+    }
+  }
+};
+
+// Keys of small norm receive much attention (Devoto et al. 2024).
+class KeyNormScorer final : public TokenScorer {
+ public:
+  std::string name() const override { return "key_norm"; }
+  void score(const PolicyContext& context, int64_t, const DenseLayer& tokens, int64_t first, int64_t n,
+             float* scores) const override {
+    std::vector<float> k(static_cast<size_t>(context.shape.head_dim));
+    for (int64_t head = 0; head < context.shape.n_kv_heads; ++head) {
+      for (int64_t i = 0; i < n; ++i) {
+        tokens.load(first + i, head, k.data(), nullptr);
+        float sum = 0;
+        for (const float value : k) sum += value * value;
+        scores[head * n + i] = -std::sqrt(sum);
+      }
+    }
+  }
+};
+
+// Attention received, averaged exponentially over the boundaries (as H2O, Zhang et al. 2023, with a horizon).
+class AttentionScorer final : public TokenScorer {
+ public:
+  std::string name() const override { return "attention"; }
+  int64_t n_probes() const override { return 16; }
+  void score_mass(std::span<const float> previous, std::span<float> mass) const override {
+    constexpr float kDecay = 0.9f;
+    for (size_t i = 0; i < mass.size(); ++i) mass[i] += kDecay * previous[i];
+  }
+};
+
+// Attention from the last queries alone, pooled over neighbours (SnapKV, Li et al. 2024).
+class SnapKvScorer final : public TokenScorer {
+ public:
+  std::string name() const override { return "snapkv"; }
+  int64_t n_probes() const override { return 32; }
+  void score_mass(std::span<const float>, std::span<float> mass) const override {
+    constexpr int64_t kReach = 3;  // a kernel of 7
+    const std::vector<float> own(mass.begin(), mass.end());
+    const auto n = static_cast<int64_t>(own.size());
+    for (int64_t i = 0; i < n; ++i) {
+      const auto from = own.begin() + std::max<int64_t>(0, i - kReach);
+      mass[static_cast<size_t>(i)] = *std::max_element(from, own.begin() + std::min(n, i + kReach + 1));
+    }
+  }
+};
+
+// log4 of the lifespan that the layer's gate expects of the key before RoPE.
+class LearnedScorer final : public TokenScorer {
+ public:
+  explicit LearnedScorer(std::shared_ptr<const Gate> gate) : gate_(std::move(gate)) {}
+  std::string name() const override { return "learned"; }
+  void score(const PolicyContext& context, int64_t layer, const DenseLayer& tokens, int64_t first, int64_t n,
+             float* scores) const override {
+    const int64_t dim = context.shape.head_dim, half = dim / 2;
+    std::vector<float> keys(static_cast<size_t>(context.shape.n_kv_heads * n * dim));
+    std::vector<float> cos(static_cast<size_t>(half)), sin(cos.size());
+    for (int64_t i = 0; i < n; ++i) {
+      context.rope(first + i, cos.data(), sin.data());
+      for (int64_t head = 0; head < context.shape.n_kv_heads; ++head) {
+        float* k = keys.data() + (head * n + i) * dim;
+        tokens.load(first + i, head, k, nullptr);
+        for (int64_t j = 0; j < half; ++j) {  // the rotation's inverse; YaRN scales it, so divide by its square
+          const float c = cos[static_cast<size_t>(j)], s = sin[static_cast<size_t>(j)], scale = 1.0f / (c * c + s * s);
+          const float low = k[j], high = k[j + half];
+          k[j] = (c * low + s * high) * scale;
+          k[j + half] = (c * high - s * low) * scale;
+        }
+      }
+    }
+    gate_->score(context.threads, layer, keys.data(), context.shape.n_kv_heads * n, scores);
+  }
+
+ private:
+  std::shared_ptr<const Gate> gate_;
+};
+
+}  // namespace
+
+void TokenScorer::score(const PolicyContext&, int64_t, const DenseLayer&, int64_t, int64_t, float*) const {
+  throw CacheError("scorer \"" + name() + "\" looks at attention, not at contents");
+}
+
+void TokenScorer::score_mass(std::span<const float>, std::span<float>) const {
+  throw CacheError("scorer \"" + name() + "\" looks at contents, not at attention");
+}
+
+std::unique_ptr<TokenScorer> make_scorer(const PolicyContext& context, const std::string& name, const std::string& gate) {
+  if (name == "none") return std::make_unique<NoScorer>();
+  if (name == "random") return std::make_unique<RandomScorer>();
+  if (name == "key_norm") return std::make_unique<KeyNormScorer>();
+  if (name == "attention") return std::make_unique<AttentionScorer>();
+  if (name == "snapkv") return std::make_unique<SnapKvScorer>();
+  if (name != "learned") throw CacheError("kv_cache.scorer: unknown scorer \"" + name + "\"");
+  if (!context.load_gate) throw CacheError("kv_cache.scorer: \"learned\" needs a model that can load gates");
+  return std::make_unique<LearnedScorer>(context.load_gate(gate));
+}
+
+}  // namespace smartkv

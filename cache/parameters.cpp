@@ -1,0 +1,86 @@
+#include "cache/parameters.h"
+
+#include <sstream>
+
+#include "cache/sequence_cache.h"
+
+namespace smartkv {
+namespace {
+
+template <typename T>
+std::string range(T least, T most) {
+  std::ostringstream text;
+  text << "[" << least << ", " << most << "]";
+  return text.str();
+}
+
+}  // namespace
+
+const nlohmann::json* Parameters::find(const std::string& key) {
+  known_.insert(key);
+  const auto it = json_.find(key);
+  return it == json_.end() || it->is_null() ? nullptr : &*it;
+}
+
+void Parameters::fail(const std::string& key, const std::string& expected) const {
+  throw CacheError("kv_cache." + key + ": expected " + expected + ", found " + json_.at(key).dump());
+}
+
+int64_t Parameters::integer(const std::string& key, int64_t fallback, int64_t least, int64_t most) {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return fallback;
+  const std::string expected = "an integer in " + range(least, most);
+  if (!value->is_number_integer()) fail(key, expected);
+  if (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) fail(key, expected);
+  const auto number = value->get<int64_t>();
+  if (number < least || number > most) fail(key, expected);
+  return number;
+}
+
+double Parameters::number(const std::string& key, double fallback, double least, double most) {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_number() || !(value->get<double>() >= least && value->get<double>() <= most)) {
+    fail(key, "a number in " + range(least, most));
+  }
+  return value->get<double>();
+}
+
+bool Parameters::boolean(const std::string& key, bool fallback) {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean()) fail(key, "true or false");
+  return value->get<bool>();
+}
+
+std::string Parameters::text(const std::string& key, const std::string& fallback) {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_string()) fail(key, "a string");
+  return value->get<std::string>();
+}
+
+std::string Parameters::choice(const std::string& key, const std::string& fallback,
+                               const std::vector<std::string>& choices) {
+  std::string expected;
+  for (const std::string& name : choices) expected += (expected.empty() ? "one of \"" : ", \"") + name + "\"";
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_string()) fail(key, expected);
+  for (const std::string& name : choices) {
+    if (name == value->get<std::string>()) return name;
+  }
+  fail(key, expected);
+}
+
+void Parameters::done() const {
+  for (const auto& [key, value] : json_.items()) {
+    if (known_.contains(key)) continue;
+    std::string known;
+    for (const std::string& name : known_) known += (known.empty() ? "" : ", ") + name;
+    throw CacheError("kv_cache." + key + ": the policy \"" + policy_ + "\" " +
+                     (known.empty() ? "takes no parameters" : "has no such parameter; it takes " + known));
+  }
+}
+
+}  // namespace smartkv

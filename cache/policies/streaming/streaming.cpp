@@ -1,0 +1,20 @@
+#include "cache/policies/streaming/streaming.h"
+
+#include "cache/eviction/eviction_policy.h"
+
+namespace smartkv {
+
+std::unique_ptr<KvCachePolicy> make_streaming_policy(const PolicyContext& context, const nlohmann::json& parameters) {
+  constexpr int64_t kPage = kernels::kPageTokens, kMost = int64_t{1} << 24;
+  Parameters read("streaming", parameters);
+  EvictionOptions options;
+  options.tokens = read.integer("tokens", 1024, 3 * kPage, kMost);
+  options.sinks = read.integer("sinks", kPage, 1, kMost);  // less than a page would not make the cache smaller
+  options.exact_prefill = read.choice("prefill", "exact", {"exact", "streaming"}) == "exact";
+  read.done();
+  // All that the sinks' pages and the page being filled leave.
+  options.window = std::max<int64_t>(1, (options.tokens - (options.sinks + kPage - 1) / kPage * kPage - kPage) / kPage * kPage);
+  return std::make_unique<EvictionPolicy>("streaming", context, options, make_scorer(context, "none", ""));
+}
+
+}  // namespace smartkv
