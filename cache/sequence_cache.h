@@ -52,6 +52,14 @@ struct TokenRange {
   bool empty() const { return first >= end; }
 };
 
+// A probe query and where it attends.
+struct Probe {
+  int64_t position = 0;
+  std::span<const float> q;     // f32 [n_heads, head_dim], after RoPE
+  // f32 [n_kv_heads, tokens of the view that the query sees]: probabilities, the maximum over each KV head's query heads.
+  std::span<const float> mass;
+};
+
 class SequenceCache {
  public:
   static constexpr int64_t kNoBoundary = std::numeric_limits<int64_t>::max();
@@ -75,9 +83,8 @@ class SequenceCache {
 
   // Which of the next n tokens are probe queries: the cache wants to see where they attend. Depends on positions only.
   virtual TokenRange probes(int64_t n) const { (void)n; return {}; }
-  // The probe query at `position`: mass f32 [n_kv_heads, tokens of the view that the query sees], its attention
-  // probabilities, the maximum over the query heads of each KV head. Before advance(), in order of positions.
-  virtual void observe(int64_t layer, int64_t position, std::span<const float> mass);
+  // Before advance(), in order of positions.
+  virtual void observe(int64_t layer, const Probe& probe);
 
   virtual std::unique_ptr<SequenceCache> fork() const = 0;
   virtual CacheStats stats() const = 0;

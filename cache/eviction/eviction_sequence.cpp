@@ -70,14 +70,14 @@ TokenRange EvictionSequence::probes(int64_t n) const {
   return {std::max(tokens(), boundary_ - scorer_->n_probes()), std::min(tokens() + n, boundary_)};
 }
 
-void EvictionSequence::observe(int64_t layer, int64_t position, std::span<const float> mass) {
-  const int64_t seen = kept_ + position + 1 - tail_first();
+void EvictionSequence::observe(int64_t layer, const Probe& probe) {
+  const int64_t seen = kept_ + probe.position + 1 - tail_first();
   std::vector<Head>& heads = layers_[static_cast<size_t>(layer)].heads;
-  if (static_cast<int64_t>(mass.size()) != seen * static_cast<int64_t>(heads.size())) {
+  if (static_cast<int64_t>(probe.mass.size()) != seen * static_cast<int64_t>(heads.size())) {
     throw CacheError("observe: expected the mass of " + std::to_string(heads.size()) + " KV heads over " +
-                     std::to_string(seen) + " tokens, found " + std::to_string(mass.size()) + " values");
+                     std::to_string(seen) + " tokens, found " + std::to_string(probe.mass.size()) + " values");
   }
-  const float* from = mass.data();
+  const float* from = probe.mass.data();
   for (Head& head : heads) {
     head.mass.resize(static_cast<size_t>(seen));
     for (float& sum : head.mass) sum += *from++;

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "cache/policy.h"
@@ -42,7 +41,7 @@ class EvictionSequence final : public TailedSequence {
   void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
   int64_t next_boundary() const override { return boundary_; }
   TokenRange probes(int64_t n) const override;
-  void observe(int64_t layer, int64_t position, std::span<const float> mass) override;
+  void observe(int64_t layer, const Probe& probe) override;
   std::unique_ptr<SequenceCache> fork() const override { return std::make_unique<EvictionSequence>(*this); }
   CacheStats stats() const override;
 

@@ -167,6 +167,51 @@ class Llama final : public Model {
     const kernels::AttentionShape shape{config_.n_heads, config_.n_kv_heads, config_.head_dim,
                                         1.0f / std::sqrt(static_cast<float>(config_.head_dim)), type_};
     kernels::attention(pool_, shape, tasks_, attention_scratch_);
+    observe(batch, layer, shape);
+  }
+
+  // Shows the caches that want it where their probe queries attend. qkv_ still holds the queries of all rows.
+  void observe(std::span<const SequenceInput> batch, int64_t layer, const kernels::AttentionShape& shape) {
+    const int64_t width = qkv_width();
+    mass_tasks_.clear();
+    int64_t row = 0, floats = 0;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      SequenceCache& cache = *batch[i].cache;
+      const int64_t n = static_cast<int64_t>(batch[i].tokens.size()), first_row = row;
+      row += n;
+      const TokenRange probes = cache.probes(n);
+      if (probes.empty()) continue;
+      std::vector<kernels::KvSegment>& view = views_[i];
+      view.clear();
+      cache.view(layer, probes.end - cache.tokens(), &view);
+      mass_tasks_.push_back({qkv_.as<float>() + (first_row + probes.first - cache.tokens()) * width, width,
+                             probes.end - probes.first, view, nullptr});
+      floats += kernels::attention_mass_floats(shape, mass_tasks_.back());
+    }
+    if (mass_tasks_.empty()) return;
+    mass_.grow(static_cast<size_t>(floats) * sizeof(float));
+    float* mass = mass_.as<float>();
+    for (kernels::AttentionMassTask& task : mass_tasks_) {
+      task.mass = mass;
+      mass += kernels::attention_mass_floats(shape, task);
+    }
+    kernels::attention_mass(pool_, shape, mass_tasks_, attention_scratch_);
+    size_t t = 0;
+    for (const SequenceInput& input : batch) {
+      const TokenRange probes = input.cache->probes(static_cast<int64_t>(input.tokens.size()));
+      if (probes.empty()) continue;
+      const kernels::AttentionMassTask& task = mass_tasks_[t++];
+      int64_t seen = 1 - task.n;  // by the first probe
+      for (const kernels::KvSegment& segment : task.segments) seen += segment.tokens;
+      const float* from = task.mass;
+      for (int64_t i = 0; i < task.n; ++i, ++seen) {
+        const auto size = static_cast<size_t>(config_.n_kv_heads * seen);
+        input.cache->observe(layer, {probes.first + i,
+                                     {task.q + i * width, static_cast<size_t>(config_.n_heads * config_.head_dim)},
+                                     {from, size}});
+        from += size;
+      }
+    }
   }
 
   ModelConfig config_;
@@ -186,6 +231,8 @@ class Llama final : public Model {
   AlignedBuffer angles_;    // cos then sin, f32 [rows, 2, head_dim / 2]
   std::vector<std::vector<kernels::KvSegment>> views_;
   std::vector<kernels::AttentionTask> tasks_;
+  std::vector<kernels::AttentionMassTask> mass_tasks_;
+  AlignedBuffer mass_;      // f32, of all probes
   kernels::AttentionScratch attention_scratch_;
   kernels::LinearScratch linear_scratch_;
 };
