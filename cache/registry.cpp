@@ -2,9 +2,11 @@
 
 #include "cache/policies/full/full.h"
 #include "cache/policies/gated_eviction/gated_eviction.h"
+#include "cache/policies/mixed_precision/mixed_precision.h"
 #include "cache/policies/random/random.h"
 #include "cache/policies/snapkv/snapkv.h"
 #include "cache/policies/streaming/streaming.h"
+#include "cache/policies/uniform/uniform.h"
 #include "cache/policy.h"
 
 namespace smartkv {
@@ -13,9 +15,15 @@ const std::vector<PolicyRow>& policy_registry() {
   static const std::vector<PolicyRow> rows = {
       {"full", "every token, exact", make_full_policy},
       {"gated_eviction", "the tokens that a learned gate expects to live longest", make_gated_eviction_policy},
+      {"mixed_precision", "8 to 2 bits by importance, within a budget", make_mixed_precision_policy},
       {"streaming", "sinks and a window", make_streaming_policy},
       {"random", "sinks, a window, and tokens drawn at random", make_random_policy},
       {"snapkv", "sinks, a window, and the tokens that the last queries attend to", make_snapkv_policy},
+      {"k8v8", "K and V in 8 bits", make_k8v8_policy},
+      {"k8v4", "K in 8 bits, V in 4", make_k8v4_policy},
+      {"k4v4", "K and V in 4 bits", make_k4v4_policy},
+      {"k3v3", "K and V in 3 bits", make_k3v3_policy},
+      {"k2v2", "K and V in 2 bits", make_k2v2_policy},
   };
   return rows;
 }

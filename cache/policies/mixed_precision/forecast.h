@@ -1,0 +1,59 @@
+// The online forecast of seed a: an MLP that learns, while the sequence runs, what importance a page will have at the next
+// boundary. It belongs to one sequence, so that an answer depends on its own tokens only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace smartkv {
+
+struct ForecastOptions {
+  bool enabled = false;
+  int64_t history = 4096;        // samples that the replay buffer holds; the oldest is overwritten
+  int64_t update_interval = 32;  // new samples per training step
+  double blend = 0.5;            // share of the forecast in the importance; the rest is the moving average
+  double lr = 0.01;              // of Adam
+};
+
+class ImportanceForecast {
+ public:
+  static constexpr size_t kFeatures = 6;
+  static constexpr size_t kHidden = 16;
+  static constexpr int64_t kBatch = 32;  // samples of a training step, drawn from the whole buffer
+  // log_importance, log_delta, recency, bits_norm, head_mean, position_step: as the seed names them.
+  using Features = std::array<float, kFeatures>;
+
+  explicit ImportanceForecast(const ForecastOptions& options);
+
+  float predict(const Features& features) const;  // of the natural logarithm of the importance
+  // A sample whose truth is known now. Trains after every update_interval samples.
+  void learn(const Features& features, float log_importance);
+
+  double last_loss() const { return last_loss_; }  // mean squared error of the last training step
+  int64_t steps() const { return step_; }
+  int64_t samples() const { return static_cast<int64_t>(buffer_.size()); }
+  int64_t bytes() const;
+
+ private:
+  struct Sample {
+    Features features;
+    float target;
+  };
+  // Weights of the hidden layer [kHidden][kFeatures + 1], then of the output [kHidden + 1]; the last of each is the bias.
+  static constexpr size_t kWeights = kHidden * (kFeatures + 1) + kHidden + 1;
+
+  float forward(const Features& features, std::array<float, kHidden>* hidden) const;
+  void train();
+
+  ForecastOptions options_;
+  std::array<float, kWeights> weights_{}, mean_{}, variance_{};  // Adam's moments: Kingma & Ba 2015
+  std::vector<Sample> buffer_;
+  std::minstd_rand random_{1};
+  int64_t added_ = 0, step_ = 0;
+  double last_loss_ = 0;
+};
+
+}  // namespace smartkv

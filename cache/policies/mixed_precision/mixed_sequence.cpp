@@ -1,0 +1,251 @@
+#include "cache/policies/mixed_precision/mixed_sequence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+
+using kernels::kPageTokens;
+using kernels::QuantizedLayout;
+
+int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64_t tokens, int64_t pages) {
+  const auto horizon = static_cast<double>(std::max(tokens, options.horizon));
+  const double values = static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim);
+  const double window = static_cast<double>(options.window);
+  const double coded = std::max(horizon - window, 2.0 * kPageTokens);
+  const double first = static_cast<double>(shape.n_layers * quantized_bytes(shape, widest_layout(shape)));
+  const double bytes = options.bits / 8 * values * horizon - static_cast<double>(dense_bytes(shape, options.window)) - first;
+  return static_cast<int64_t>(first + bytes / (coded - kPageTokens) * static_cast<double>(kPageTokens * (pages - 1)));
+}
+
+MixedSequence::MixedSequence(const PolicyContext& context, const MixedOptions& options)
+    : QuantizedSequence(context, options.window),
+      options_(options),
+      layers_(static_cast<size_t>(context.shape.n_layers)),
+      layer_importance_(layers_.size(), 0.0) {
+  const auto channels = static_cast<size_t>(context.shape.n_kv_heads * context.shape.head_dim);
+  for (Layer& layer : layers_) layer.q2.assign(channels, 0.0f);
+}
+
+TokenRange MixedSequence::probes(int64_t n) const {
+  return {std::max(tokens(), next_boundary() - options_.probes), std::min(tokens() + n, next_boundary())};
+}
+
+void MixedSequence::observe(int64_t layer, const Probe& probe) {
+  Layer& state = layers_[static_cast<size_t>(layer)];
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
+  const int64_t group = static_cast<int64_t>(probe.q.size()) / (heads * dim);
+  for (int64_t head = 0; head < heads; ++head) {
+    for (int64_t g = 0; g < group; ++g) {
+      for (int64_t d = 0; d < dim; ++d) {
+        const float q = probe.q[static_cast<size_t>((head * group + g) * dim + d)];
+        state.q2[static_cast<size_t>(head * dim + d)] += q * q;
+      }
+    }
+  }
+  const int64_t seen = static_cast<int64_t>(probe.mass.size()) / heads, coded = n_pages() * kPageTokens;
+  const int64_t tail_size = next_boundary() - coded;
+  state.tail_mass.resize(static_cast<size_t>(heads * tail_size), 0.0f);
+  const auto weight = [&](float p) { return options_.power == 2.0 ? p * p : options_.power == 1.0 ? p : std::pow(p, static_cast<float>(options_.power)); };
+  for (int64_t head = 0; head < heads; ++head) {
+    const float* mass = probe.mass.data() + head * seen;
+    for (int64_t page = 0; page < n_pages(); ++page) {
+      float sum = 0;
+      for (int64_t i = 0; i < kPageTokens; ++i) sum += weight(mass[page * kPageTokens + i]);
+      state.pages[static_cast<size_t>(page)].mass += sum;
+    }
+    for (int64_t i = coded; i < seen; ++i) state.tail_mass[static_cast<size_t>(head * tail_size + i - coded)] += weight(mass[i]);
+  }
+}
+
+void MixedSequence::begin_boundary() {
+  for (Layer& layer : layers_) {
+    for (PageState& page : layer.pages) {
+      page.importance = static_cast<float>(options_.decay) * page.importance +
+                        static_cast<float>(1 - options_.decay) * page.mass / static_cast<float>(options_.probes);
+      page.mass = 0;
+    }
+  }
+}
+
+// Quads of alike sensitivity: channels in order of E[q^2] range(k)^2, from the statistics up to the first page.
+void MixedSequence::order_channels(Layer* layer, const float* k) const {
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
+  layer->channel_order = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(heads * dim));
+  for (int64_t head = 0; head < heads; ++head) {
+    std::vector<float> s(static_cast<size_t>(dim));
+    for (int64_t d = 0; d < dim; ++d) {
+      float low = INFINITY, high = -INFINITY;
+      for (int64_t t = 4; t < kPageTokens; ++t) {  // without the sinks, whose keys are unlike all others
+        const float value = k[(head * kPageTokens + t) * dim + d];
+        low = std::min(low, value);
+        high = std::max(high, value);
+      }
+      s[static_cast<size_t>(d)] = layer->q2[static_cast<size_t>(head * dim + d)] * (high - low) * (high - low);
+    }
+    const auto order = layer->channel_order->begin() + head * dim;
+    std::iota(order, order + dim, uint8_t{0});
+    std::stable_sort(order, order + dim, [&](uint8_t a, uint8_t b) { return s[a] > s[b]; });
+  }
+}
+
+MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, const float* v) {
+  Layer& state = layers_[static_cast<size_t>(layer)];
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
+  if (state.channel_order == nullptr) order_channels(&state, k);
+  const int64_t tail_size = static_cast<int64_t>(state.tail_mass.size()) / heads;
+  const double probes = static_cast<double>(options_.probes) * static_cast<double>(n_pages() + 1);
+
+  std::vector<float> sorted_k(static_cast<size_t>(heads * kPageTokens * dim)), sorted_v(sorted_k.size());
+  std::vector<double> k_quads(static_cast<size_t>(dim / 4)), v_quads(static_cast<size_t>(kPageTokens / 4));
+  double mass = 0, norm = 0;
+  for (int64_t head = 0; head < heads; ++head) {
+    const float* kh = k + head * kPageTokens * dim;
+    const float* vh = v + head * kPageTokens * dim;
+    std::array<double, kPageTokens> token_mass{}, token_v{}, weight{};
+    double head_mass = 0, head_norm = 0;
+    for (int64_t t = 0; t < kPageTokens; ++t) {
+      token_mass[static_cast<size_t>(t)] = state.tail_mass.empty() ? 0.0 : state.tail_mass[static_cast<size_t>(head * tail_size + t)];
+      head_mass += token_mass[static_cast<size_t>(t)];
+      const auto [low, high] = std::minmax_element(vh + t * dim, vh + (t + 1) * dim);
+      token_v[static_cast<size_t>(t)] = static_cast<double>(*high - *low) * (*high - *low);
+      for (int64_t d = 0; d < dim; ++d) head_norm += vh[t * dim + d] * vh[t * dim + d] / static_cast<float>(kPageTokens);
+    }
+    // A token's share of the page's importance; the page's mean stands in for what the probes did not see.
+    for (size_t t = 0; t < token_mass.size(); ++t) {
+      weight[t] = head_mass > 0 ? 0.5 * token_mass[t] / head_mass + 0.5 / kPageTokens : 1.0 / kPageTokens;
+    }
+    std::array<int64_t, kPageTokens> order;
+    std::iota(order.begin(), order.end(), int64_t{0});
+    if (options_.sort_tokens) {
+      std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+        return weight[static_cast<size_t>(a)] * token_v[static_cast<size_t>(a)] > weight[static_cast<size_t>(b)] * token_v[static_cast<size_t>(b)];
+      });
+    }
+    for (int64_t i = 0; i < kPageTokens; ++i) {
+      const int64_t t = order[static_cast<size_t>(i)], to = (head * kPageTokens + i) * dim;
+      std::copy_n(kh + t * dim, dim, sorted_k.data() + to);
+      std::copy_n(vh + t * dim, dim, sorted_v.data() + to);
+      v_quads[static_cast<size_t>(i / 4)] += weight[static_cast<size_t>(t)] * token_v[static_cast<size_t>(t)] * static_cast<double>(dim) / 12;
+    }
+    const double scale2 = 1.0 / static_cast<double>(dim);
+    for (int64_t i = 0; i < dim; ++i) {
+      const int64_t d = (*state.channel_order)[static_cast<size_t>(head * dim + i)];
+      float low = INFINITY, high = -INFINITY;
+      for (int64_t t = 0; t < kPageTokens; ++t) {
+        low = std::min(low, kh[t * dim + d]);
+        high = std::max(high, kh[t * dim + d]);
+      }
+      const double range2 = static_cast<double>(high - low) * (high - low);
+      const double q2 = state.q2[static_cast<size_t>(head * dim + d)] / probes;
+      k_quads[static_cast<size_t>(i / 4)] += q2 * scale2 * range2 / 12 * head_norm;
+    }
+    mass += head_mass;
+    norm += head_norm;
+  }
+  const double pages = static_cast<double>(n_pages());
+  state.value_norm = (state.value_norm * pages + norm) / (pages + 1);
+
+  PageState page;
+  page.importance = static_cast<float>(mass / static_cast<double>(options_.probes));
+  for (const double s : k_quads) page.quads.push_back(log_sensitivity(s));
+  for (const double s : v_quads) page.quads.push_back(log_sensitivity(s));
+  state.pages.push_back(std::move(page));
+  if (tail_size > 0) {  // the rest of the tail starts over: what counts is the attention from afar
+    state.tail_mass.clear();
+  }
+
+  // As wide as can be; end_boundary(), which sees all layers, decides.
+  return std::make_shared<QuantizedPage>(shape(), widest_layout(shape()), state.channel_order, sorted_k.data(), sorted_v.data());
+}
+
+int32_t MixedSequence::shift(int64_t layer, const PageState& page) const {
+  const double mean = layer_importance_[static_cast<size_t>(layer)];
+  double importance = page.importance + options_.floor * mean;
+  if (options_.normalize) importance /= std::max(1e-20, layers_[static_cast<size_t>(layer)].value_norm);
+  return log_sensitivity(importance);
+}
+
+QuantizedLayout MixedSequence::target(int64_t layer, int64_t i, int32_t price) const {
+  const QuantizedLayout& now = page(layer, i)->layout();
+  if (i == 0) return now;  // the sinks' page
+  const PageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
+  const std::span quads(state.quads);
+  const auto split = static_cast<size_t>(shape().head_dim / 4);
+  const int32_t by = shift(layer, state);
+  return {narrower(now.k, runs_at(quads.first(split), by, price)), narrower(now.v, runs_at(quads.subspan(split), by, price))};
+}
+
+int64_t MixedSequence::bytes_at(int32_t price) const {
+  int64_t bytes = 0;
+  for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
+    for (int64_t i = 0; i < n_pages(); ++i) bytes += quantized_bytes(shape(), target(layer, i, price));
+  }
+  return bytes;
+}
+
+int32_t MixedSequence::price_for(int64_t budget) const {
+  int32_t low = -64 * 256, high = 64 * 256;  // bytes fall as the price rises
+  while (low < high) {
+    const int32_t middle = low + (high - low) / 2;
+    if (bytes_at(middle) <= budget) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+void MixedSequence::demote(int32_t price) {
+  struct Change {
+    int64_t layer, page;
+    QuantizedLayout layout;
+  };
+  std::vector<Change> changes;
+  for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
+    for (int64_t i = 1; i < n_pages(); ++i) {
+      const QuantizedLayout layout = target(layer, i, price);
+      if (!(layout == page(layer, i)->layout())) changes.push_back({layer, i, layout});
+    }
+  }
+  const auto apply = [&](int64_t c) {
+    const Change& change = changes[static_cast<size_t>(c)];
+    std::vector<float> k(static_cast<size_t>(shape().n_kv_heads * kPageTokens * shape().head_dim)), v(k.size());
+    const PageRef& old = page(change.layer, change.page);
+    old->read(shape(), k.data(), v.data());
+    set_page(change.layer, change.page, std::make_shared<QuantizedPage>(shape(), change.layout, old->channel_order(), k.data(), v.data()));
+  };
+  if (context().threads != nullptr) {
+    context().threads->parallel_for(static_cast<int64_t>(changes.size()), apply);
+  } else {
+    for (size_t c = 0; c < changes.size(); ++c) apply(static_cast<int64_t>(c));
+  }
+}
+
+void MixedSequence::end_boundary() {
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    double sum = 0;
+    for (const PageState& page : layers_[layer].pages) sum += page.importance;
+    layer_importance_[layer] = sum / static_cast<double>(layers_[layer].pages.size());
+  }
+  if (n_pages() < 2) return;
+  demote(price_for(mixed_budget(shape(), options_, tokens(), n_pages())));
+}
+
+CacheStats MixedSequence::stats() const {
+  CacheStats stats = QuantizedSequence::stats();
+  for (const Layer& layer : layers_) {
+    stats.bytes += static_cast<int64_t>((layer.q2.size() + layer.tail_mass.size()) * sizeof(float));
+    if (layer.channel_order != nullptr) stats.bytes += static_cast<int64_t>(layer.channel_order->size());
+    for (const PageState& page : layer.pages) {
+      stats.bytes += static_cast<int64_t>(sizeof page + page.quads.size() * sizeof(LogSensitivity));
+    }
+  }
+  return stats;
+}
+
+}  // namespace smartkv

@@ -1,0 +1,66 @@
+// One sequence under mixed_precision: statistics from probe queries, sensitivities of each page, widths by one price.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache/policies/mixed_precision/allocation.h"
+#include "cache/quantized/quantized_sequence.h"
+
+namespace smartkv {
+
+struct MixedOptions {
+  double bits = 4.5;         // per value, every byte counted, at `horizon` tokens and beyond
+  int64_t horizon = 4096;
+  int64_t window = 64;
+  int64_t probes = 8;        // queries before each boundary
+  double decay = 0.8;        // of the importance, per boundary
+  double power = 1.0;        // of the attention mass
+  double floor = 0.1;        // of the mean importance
+  bool normalize = true;
+  bool sort_tokens = true;
+};
+
+// Bytes of code pages that `pages` pages over all layers may hold.
+int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64_t tokens, int64_t pages);
+
+class MixedSequence final : public QuantizedSequence {
+ public:
+  MixedSequence(const PolicyContext& context, const MixedOptions& options);
+
+  TokenRange probes(int64_t n) const override;
+  void observe(int64_t layer, const Probe& probe) override;
+  std::unique_ptr<SequenceCache> fork() const override { return std::make_unique<MixedSequence>(*this); }
+  CacheStats stats() const override;
+
+ private:
+  struct PageState {
+    float importance = 0;                      // decayed mean over boundaries
+    float mass = 0;                            // since the last boundary
+    std::vector<LogSensitivity> quads;         // of K, then of V, at importance 1
+  };
+  struct Layer {
+    std::vector<float> q2;                     // [n_kv_heads, head_dim], sum over probes
+    std::shared_ptr<std::vector<uint8_t>> channel_order;
+    std::vector<PageState> pages;
+    std::vector<float> tail_mass;              // [n_kv_heads, window + page]
+    double value_norm = 0;                     // mean of |v|^2 over pages
+  };
+
+  PageRef quantize(int64_t layer, const float* k, const float* v) override;
+  void begin_boundary() override;
+  void end_boundary() override;
+  void order_channels(Layer* layer, const float* k) const;
+  int32_t shift(int64_t layer, const PageState& page) const;
+  kernels::QuantizedLayout target(int64_t layer, int64_t page, int32_t price) const;
+  int64_t bytes_at(int32_t price) const;       // of all pages, only ever narrower than they are
+  int32_t price_for(int64_t budget) const;
+  void demote(int32_t price);
+
+  MixedOptions options_;
+  std::vector<Layer> layers_;
+  std::vector<double> layer_importance_;       // mean of the pages, by layer
+};
+
+}  // namespace smartkv

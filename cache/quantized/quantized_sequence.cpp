@@ -1,0 +1,137 @@
+#include "cache/quantized/quantized_sequence.h"
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <string>
+
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+
+using kernels::kPageTokens;
+using kernels::QuantizedLayout;
+
+namespace {
+
+int64_t whole_pages(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens * kPageTokens; }
+
+double mean_bits(const kernels::CodeRuns& runs) {
+  double bits = 0;
+  for (size_t i = 0; i < runs.quads.size(); ++i) bits += runs.quads[i] * kernels::kCodeBits[i];
+  return bits / static_cast<double>(runs.n_quads());
+}
+
+}  // namespace
+
+QuantizedPage::QuantizedPage(const CacheShape& shape, const QuantizedLayout& layout,
+                             std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v)
+    : layout_(layout),
+      channel_order_(std::move(channel_order)),
+      head_stride_(kernels::quantized_offsets(layout, shape.head_dim).total),
+      data_(static_cast<size_t>(shape.n_kv_heads * head_stride_)) {
+  const int64_t values = kPageTokens * shape.head_dim;
+  for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
+    const uint8_t* order = channel_order_ == nullptr ? nullptr : channel_order_->data() + head * shape.head_dim;
+    kernels::quantize_page(layout, shape.head_dim, order, k + head * values, v + head * values,
+                           data_.data() + head * head_stride_);
+  }
+}
+
+void QuantizedPage::read(const CacheShape& shape, float* k, float* v) const {
+  const int64_t values = kPageTokens * shape.head_dim;
+  for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
+    const uint8_t* order = channel_order_ == nullptr ? nullptr : channel_order_->data() + head * shape.head_dim;
+    kernels::dequantize_page(layout_, shape.head_dim, order, data_.data() + head * head_stride_, k + head * values,
+                             v + head * values);
+  }
+}
+
+kernels::KvSegment QuantizedPage::segment() const {
+  kernels::KvSegment segment;
+  segment.format = kernels::KvSegment::Format::kQuantized;
+  segment.tokens = kPageTokens;
+  segment.k = data_.data();
+  segment.head_stride = head_stride_;
+  segment.quantized = layout_;
+  segment.channel_order = channel_order_ == nullptr ? nullptr : channel_order_->data();
+  return segment;
+}
+
+QuantizedLayout widest_layout(const CacheShape& shape) {
+  return {kernels::uniform_runs(shape.head_dim, 8), kernels::uniform_runs(kPageTokens, 8)};
+}
+
+int64_t quantized_bytes(const CacheShape& shape, const QuantizedLayout& layout) {
+  return shape.n_kv_heads * kernels::quantized_offsets(layout, shape.head_dim).total;
+}
+
+void check_quantizable(const CacheShape& shape, std::string_view policy) {
+  if (shape.head_dim % 64 == 0 && shape.head_dim <= 256) return;
+  throw CacheError("kv_cache.policy: \"" + std::string(policy) +
+                   "\" needs a model whose head_dim is 64, 128, 192 or 256; this one's is " + std::to_string(shape.head_dim));
+}
+
+QuantizedSequence::QuantizedSequence(const PolicyContext& context, int64_t window)
+    : TailedSequence(context),
+      window_(whole_pages(window)),
+      boundary_(window_ + kPageTokens),
+      pages_(static_cast<size_t>(context.shape.n_layers)) {}
+
+void QuantizedSequence::view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const {
+  for (const PageRef& page : pages_[static_cast<size_t>(layer)]) segments->push_back(page->segment());
+  TailedSequence::view(layer, n_new, segments);
+}
+
+void QuantizedSequence::set_page(int64_t layer, int64_t i, PageRef page) {
+  pages_[static_cast<size_t>(layer)][static_cast<size_t>(i)] = std::move(page);
+}
+
+void QuantizedSequence::compact() {
+  begin_boundary();
+  const int64_t first = tail_first(), heads = shape().n_kv_heads, dim = shape().head_dim;
+  std::exception_ptr failure;  // a worker must not throw
+  std::mutex mutex;
+  const auto pack = [&](int64_t layer) {
+    try {
+      std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
+      for (int64_t head = 0; head < heads; ++head) {
+        for (int64_t i = 0; i < kPageTokens; ++i) {
+          const int64_t row = (head * kPageTokens + i) * dim;
+          tail(layer).load(first + i, head, k.data() + row, v.data() + row);
+        }
+      }
+      pages_[static_cast<size_t>(layer)].push_back(quantize(layer, k.data(), v.data()));
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+  };
+  if (context().threads != nullptr) {
+    context().threads->parallel_for(shape().n_layers, pack);
+  } else {
+    for (int64_t layer = 0; layer < shape().n_layers; ++layer) pack(layer);
+  }
+  if (failure) std::rethrow_exception(failure);
+  drop_tail_before(first + kPageTokens);
+  end_boundary();
+  boundary_ = tokens() + kPageTokens;
+}
+
+CacheStats QuantizedSequence::stats() const {
+  CacheStats stats = TailedSequence::stats();
+  stats.tokens_kept = stats.tokens;
+  double k = 0, v = 0;
+  for (const auto& layer : pages_) {
+    for (const PageRef& page : layer) {
+      stats.bytes += page->bytes();
+      k += mean_bits(page->layout().k);
+      v += mean_bits(page->layout().v);
+    }
+  }
+  const auto pages = static_cast<double>(n_pages() * shape().n_layers);
+  if (pages > 0) stats.details = {{"bits_k", k / pages}, {"bits_v", v / pages}};
+  return stats;
+}
+
+}  // namespace smartkv

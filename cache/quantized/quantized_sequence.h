@@ -1,0 +1,75 @@
+// Sequences whose older tokens are quantised pages: the exact window stays dense, pages that leave it are packed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache/tailed_sequence.h"
+#include "kernels/aligned_buffer.h"
+#include "kernels/quantized_page.h"
+
+namespace smartkv {
+
+// One page of one layer, all its KV heads. Immutable, shared by forks.
+class QuantizedPage {
+ public:
+  // f32 rows of each KV head: k, v [n_kv_heads, kPageTokens, head_dim]. `channel_order`: [n_kv_heads, head_dim] or null;
+  // the page keeps it alive.
+  QuantizedPage(const CacheShape& shape, const kernels::QuantizedLayout& layout,
+                std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v);
+
+  void read(const CacheShape& shape, float* k, float* v) const;  // as given to the constructor, but for the error
+  kernels::KvSegment segment() const;
+  const kernels::QuantizedLayout& layout() const { return layout_; }
+  const std::shared_ptr<const std::vector<uint8_t>>& channel_order() const { return channel_order_; }
+  int64_t bytes() const { return static_cast<int64_t>(data_.size()); }
+
+ private:
+  kernels::QuantizedLayout layout_;
+  std::shared_ptr<const std::vector<uint8_t>> channel_order_;
+  int64_t head_stride_;
+  AlignedBuffer data_;
+};
+
+// K and V in 8 bits.
+kernels::QuantizedLayout widest_layout(const CacheShape& shape);
+
+// Bytes of a page of this layout, one layer, all KV heads.
+int64_t quantized_bytes(const CacheShape& shape, const kernels::QuantizedLayout& layout);
+
+// Throws CacheError when pages of this shape cannot be quantised.
+void check_quantizable(const CacheShape& shape, std::string_view policy);
+
+class QuantizedSequence : public TailedSequence {
+ public:
+  void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
+  int64_t next_boundary() const override { return boundary_; }
+  CacheStats stats() const override;  // details: bits_k, bits_v: mean width of the codes
+
+ protected:
+  // `window`: tokens that stay dense at least, rounded up to whole pages.
+  QuantizedSequence(const PolicyContext& context, int64_t window);
+
+  using PageRef = std::shared_ptr<const QuantizedPage>;
+  int64_t pages_of(int64_t layer) const { return static_cast<int64_t>(pages_[static_cast<size_t>(layer)].size()); }
+  int64_t n_pages() const { return static_cast<int64_t>(pages_[0].size()); }
+  const PageRef& page(int64_t layer, int64_t i) const { return pages_[static_cast<size_t>(layer)][static_cast<size_t>(i)]; }
+  void set_page(int64_t layer, int64_t i, PageRef page);
+
+  // Makes the page of a layer's 64 tokens k, v (as QuantizedPage takes them) that leave the window. Called for layers
+  // in parallel.
+  virtual PageRef quantize(int64_t layer, const float* k, const float* v) = 0;
+  // Before and after the pages of a boundary were made.
+  virtual void begin_boundary() {}
+  virtual void end_boundary() {}
+
+ private:
+  void compact() final;
+
+  int64_t window_;
+  int64_t boundary_;
+  std::vector<std::vector<PageRef>> pages_;  // by layer; page i holds tokens [64 i, 64 i + 64)
+};
+
+}  // namespace smartkv

@@ -1,0 +1,97 @@
+// Runs a sequence cache as a model would, with K, V and queries that are random functions of layer and position.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+#include "kernels/attention.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+
+class CacheDriver {
+ public:
+  CacheDriver(const CacheShape& shape, int64_t n_heads, ThreadPool* pool)
+      : shape_(shape), attention_{n_heads, shape.n_kv_heads, shape.head_dim, 0.125f, shape.type}, pool_(pool) {}
+
+  // One pass over the next n tokens. Returns what each token's queries saw, f32 bits of all layers and heads, by token.
+  std::vector<std::vector<float>> pass(SequenceCache* cache, int64_t n, uint32_t salt = 0) {
+    const int64_t heads = attention_.n_heads, dim = shape_.head_dim, width = (heads + 2 * shape_.n_kv_heads) * dim;
+    std::vector<std::vector<float>> outputs(static_cast<size_t>(n));
+    cache->reserve(n);
+    for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
+      std::vector<float> rows;
+      for (int64_t i = 0; i < n; ++i) append_row(layer, cache->tokens() + i, salt, &rows);
+      const float* k = rows.data() + heads * dim;
+      cache->write(layer, {k, k + shape_.n_kv_heads * dim, width, 0, n});
+      std::vector<kernels::KvSegment> segments;
+      cache->view(layer, n, &segments);
+      AlignedBuffer out(static_cast<size_t>(n * heads * dim) * sizeof(float));
+      const kernels::AttentionTask task{rows.data(), width, n, segments, out.data()};
+      kernels::attention(*pool_, attention_, {&task, 1}, scratch_);
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t d = 0; d < heads * dim; ++d) {
+          outputs[static_cast<size_t>(i)].push_back(value(out, i * heads * dim + d));
+        }
+      }
+      observe(cache, layer, n, rows, width);
+    }
+    cache->advance(n);
+    return outputs;
+  }
+
+  // Passes of at most `chunk` tokens up to token `end`, committed; outputs by token.
+  std::vector<std::vector<float>> run(SequenceCache* cache, int64_t end, int64_t chunk) {
+    std::vector<std::vector<float>> outputs;
+    while (cache->tokens() < end) {
+      const int64_t n = std::min({chunk, end - cache->tokens(), cache->next_boundary() - cache->tokens()});
+      for (auto& output : pass(cache, n)) outputs.push_back(std::move(output));
+      cache->commit(cache->tokens());
+    }
+    return outputs;
+  }
+
+ private:
+  void append_row(int64_t layer, int64_t position, uint32_t salt, std::vector<float>* rows) const {
+    std::minstd_rand random(static_cast<uint32_t>(1 + layer * 100003 + position * 7) + salt * 7919);
+    std::normal_distribution<float> normal;
+    const int64_t width = (attention_.n_heads + 2 * shape_.n_kv_heads) * shape_.head_dim;
+    for (int64_t d = 0; d < width; ++d) rows->push_back(normal(random));
+  }
+
+  float value(const AlignedBuffer& out, int64_t i) const {
+    if (shape_.type == kernels::KvType::kF32) return out.as<float>()[i];
+    return std::bit_cast<float>(static_cast<uint32_t>(out.as<uint16_t>()[i]) << 16);
+  }
+
+  void observe(SequenceCache* cache, int64_t layer, int64_t n, const std::vector<float>& rows, int64_t width) {
+    const TokenRange probes = cache->probes(n);
+    if (probes.empty()) return;
+    std::vector<kernels::KvSegment> segments;
+    cache->view(layer, probes.end - cache->tokens(), &segments);
+    kernels::AttentionMassTask task{rows.data() + (probes.first - cache->tokens()) * width, width,
+                                    probes.end - probes.first, segments, nullptr};
+    std::vector<float> mass(static_cast<size_t>(kernels::attention_mass_floats(attention_, task)));
+    task.mass = mass.data();
+    kernels::attention_mass(*pool_, attention_, {&task, 1}, scratch_);
+    int64_t seen = 1 - task.n;
+    for (const kernels::KvSegment& segment : segments) seen += segment.tokens;
+    const float* from = mass.data();
+    for (int64_t i = 0; i < task.n; ++i, ++seen) {
+      const auto size = static_cast<size_t>(seen * shape_.n_kv_heads);
+      cache->observe(layer, {probes.first + i,
+                             {task.q + i * width, static_cast<size_t>(attention_.n_heads * shape_.head_dim)},
+                             {from, size}});
+      from += size;
+    }
+  }
+
+  CacheShape shape_;
+  kernels::AttentionShape attention_;
+  ThreadPool* pool_;
+  kernels::AttentionScratch scratch_;
+};
+
+}  // namespace smartkv

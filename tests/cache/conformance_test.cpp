@@ -1,0 +1,197 @@
+// What every policy must hold, row by row of the registry.
+#include <malloc.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "cache/policies/gated_eviction/gate.h"
+#include "cache/policy.h"
+#include "tests/cache/cache_driver.h"
+
+namespace smartkv {
+namespace {
+
+struct Shape {
+  int64_t n_heads, n_kv_heads, head_dim;
+};
+
+// A gate of random weights, as any model might ship.
+std::shared_ptr<const Gate> random_gate(const CacheShape& shape) {
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal(0.0f, 0.1f);
+  std::vector<GateLayer> layers(static_cast<size_t>(shape.n_layers));
+  for (GateLayer& layer : layers) {
+    for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
+      const auto [out, in] = GateLayer::shape(i, shape.head_dim);
+      auto& weight = layer.weight[static_cast<size_t>(i)];
+      weight.resize(static_cast<size_t>(out * in));
+      for (float& w : weight) w = normal(random);
+      layer.bias[static_cast<size_t>(i)].assign(static_cast<size_t>(out), 0.01f);
+    }
+  }
+  return std::make_shared<Gate>(shape.head_dim, layers);
+}
+
+// Small settings, so that a thousand tokens compress often.
+nlohmann::json spec_of(const std::string& name) {
+  if (name == "full") return name;
+  if (name == "streaming" || name == "random" || name == "snapkv" || name == "gated_eviction") {
+    return {{"policy", name}, {"tokens", 448}};
+  }
+  if (name == "mixed_precision") return {{"policy", name}, {"bits", 4.5}, {"horizon", 1024}};
+  return {{"policy", name}};
+}
+
+using Parameter = std::tuple<std::string, Shape>;
+
+class Conformance : public testing::TestWithParam<Parameter> {
+ protected:
+  Conformance() { policy_ = make_policy(context(), spec_of(std::get<0>(GetParam()))); }
+
+  PolicyContext context() {
+    PolicyContext context{shape_, pool_, &threads_};
+    context.rope = [](int64_t position, float* cos, float* sin) {
+      for (int64_t j = 0; j < std::get<1>(GetParam()).head_dim / 2; ++j) {
+        cos[j] = std::cos(static_cast<float>(position) / static_cast<float>(j + 1));
+        sin[j] = std::sin(static_cast<float>(position) / static_cast<float>(j + 1));
+      }
+    };
+    context.load_gate = [this](const std::string&) { return random_gate(shape_); };
+    return context;
+  }
+  CacheDriver driver() { return CacheDriver(shape_, std::get<1>(GetParam()).n_heads, &threads_); }
+
+  ThreadPool threads_{2};
+  CacheShape shape_{2, std::get<1>(GetParam()).n_kv_heads, std::get<1>(GetParam()).head_dim, kernels::KvType::kBf16};
+  std::shared_ptr<PagePool> pool_ = PagePool::create(shape_, 0);
+  std::unique_ptr<KvCachePolicy> policy_;
+};
+
+TEST_P(Conformance, EqualsTheFullCacheUntilSomethingIsCompressed) {
+  const auto full = make_policy(context(), nullptr);
+  const auto expected = full->new_sequence(0), cache = policy_->new_sequence(0);
+  const int64_t n = std::min<int64_t>(cache->next_boundary() - 1, 300);
+  EXPECT_EQ(driver().run(cache.get(), n, 64), driver().run(expected.get(), n, 64));
+  EXPECT_EQ(cache->stats().tokens_kept, n);
+}
+
+TEST_P(Conformance, OutputDoesNotDependOnChunks) {
+  for (const int64_t prompt : {1, 700}) {
+    const auto whole = policy_->new_sequence(prompt), pieces = policy_->new_sequence(prompt), single = policy_->new_sequence(prompt);
+    const auto expected = driver().run(whole.get(), 900, 512);
+    EXPECT_EQ(driver().run(pieces.get(), 900, 29), expected) << prompt;
+    EXPECT_EQ(driver().run(single.get(), 900, 1), expected) << prompt;
+    EXPECT_EQ(pieces->stats().bytes, whole->stats().bytes);
+    EXPECT_EQ(pieces->stats().tokens_kept, whole->stats().tokens_kept);
+  }
+}
+
+TEST_P(Conformance, RejectedDraftsLeaveNoTrace) {
+  const auto plain = policy_->new_sequence(1), speculating = policy_->new_sequence(1);
+  const auto expected = driver().run(plain.get(), 600, 1);
+  std::vector<std::vector<float>> outputs;
+  CacheDriver drafts = driver();
+  while (speculating->tokens() < 600) {
+    const int64_t at = speculating->tokens(), room = std::min<int64_t>(600, speculating->next_boundary()) - at;
+    if (room > 3) {  // two tokens stand, two others are taken back
+      for (auto& output : drafts.pass(speculating.get(), 2)) outputs.push_back(std::move(output));
+      if (speculating->probes(2).empty()) {
+        drafts.pass(speculating.get(), 2, 77);
+        speculating->truncate(at + 2);
+      }
+    } else {
+      for (auto& output : drafts.pass(speculating.get(), 1)) outputs.push_back(std::move(output));
+    }
+    speculating->commit(speculating->tokens());
+  }
+  EXPECT_EQ(outputs, expected);
+}
+
+TEST_P(Conformance, ForksGoTheirOwnWays) {
+  const auto cache = policy_->new_sequence(1), alone = policy_->new_sequence(1);
+  driver().run(cache.get(), 500, 64);
+  const auto fork = cache->fork();
+  CacheDriver other = driver();
+  other.pass(fork.get(), std::min<int64_t>(20, fork->next_boundary() - fork->tokens()), 5);
+  fork->commit(fork->tokens());
+  driver().run(fork.get(), 800, 64);
+  driver().run(alone.get(), 500, 64);
+  EXPECT_EQ(driver().run(cache.get(), 800, 64), driver().run(alone.get(), 800, 64));
+}
+
+TEST_P(Conformance, StaysWithinItsBoundAndCountsWhatTheHeapGave) {
+  for (const int64_t prompt : {1, 1000}) {
+    const auto in_use = [] {
+      malloc_trim(0);
+      const struct mallinfo2 info = mallinfo2();
+      return static_cast<double>(info.uordblks + info.hblkhd);
+    };
+    CacheDriver model = driver();
+    {
+      const auto warm = policy_->new_sequence(prompt);  // scratch that stays
+      model.run(warm.get(), 1200, 128);
+    }
+    const double before = in_use();
+    const auto cache = policy_->new_sequence(prompt);
+    while (cache->tokens() < 1200) {
+      model.run(cache.get(), cache->tokens() + 40, 40);
+      const CacheStats stats = cache->stats();
+      ASSERT_LE(stats.bytes, policy_->max_bytes(prompt, cache->tokens())) << cache->tokens();
+      ASSERT_EQ(stats.full_bytes, (cache->tokens() + 63) / 64 * 64 * shape_.bytes_per_token());
+      ASSERT_LE(stats.tokens_kept, cache->tokens());
+    }
+    const auto bytes = static_cast<double>(cache->stats().bytes);
+    EXPECT_NEAR(in_use() - before, bytes, 0.12 * bytes) << prompt;
+  }
+}
+
+TEST_P(Conformance, TruncatesToCommittedTokensOnly) {
+  const auto cache = policy_->new_sequence(1);
+  driver().run(cache.get(), 200, 64);
+  driver().pass(cache.get(), 10);
+  EXPECT_THROW(cache->truncate(199), CacheError);
+  EXPECT_THROW(cache->truncate(211), CacheError);
+  EXPECT_THROW(cache->commit(211), CacheError);
+  cache->truncate(205);
+  EXPECT_EQ(cache->tokens(), 205);
+}
+
+TEST_P(Conformance, StaysNearTheFullCache) {
+  const std::string& name = std::get<0>(GetParam());
+  const auto full = make_policy(context(), nullptr);
+  const auto expected_cache = full->new_sequence(1), cache = policy_->new_sequence(1);
+  const auto expected = driver().run(expected_cache.get(), 1000, 64), outputs = driver().run(cache.get(), 1000, 64);
+  double error = 0, size = 0;
+  for (size_t t = 0; t < outputs.size(); ++t) {
+    for (size_t i = 0; i < outputs[t].size(); ++i) {
+      ASSERT_TRUE(std::isfinite(outputs[t][i]));
+      error += std::pow(outputs[t][i] - expected[t][i], 2);
+      size += std::pow(expected[t][i], 2);
+    }
+  }
+  const bool evicts = cache->stats().tokens_kept < 1000;
+  // Random keys attend evenly: losing tokens changes the mean over them, quantising hardly does.
+  EXPECT_LT(std::sqrt(error / size), evicts ? 1.5 : name == "k2v2" ? 0.5 : name == "k8v8" ? 0.01 : 0.25);
+  if (name != "full") EXPECT_LT(cache->stats().bytes, expected_cache->stats().bytes * 3 / 4);
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> result;
+  for (const PolicyRow& row : policy_registry()) result.emplace_back(row.name);
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, Conformance,
+                         testing::Combine(testing::ValuesIn(names()), testing::Values(Shape{9, 3, 64}, Shape{2, 2, 128})),
+                         [](const auto& info) {
+                           const Shape& shape = std::get<1>(info.param);
+                           return std::get<0>(info.param) + (shape.n_heads == shape.n_kv_heads ? "_mha_" : "_gqa_") +
+                                  std::to_string(shape.head_dim);
+                         });
+
+}  // namespace
+}  // namespace smartkv
