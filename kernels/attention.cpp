@@ -31,15 +31,46 @@ void check(const AttentionShape& shape) {
   }
 }
 
+void check(const AttentionShape& shape, std::span<const KvSegment> segments) {
+  for (const KvSegment& segment : segments) {
+    if (segment.format == KvSegment::Format::kDense) continue;
+    const QuantizedLayout& layout = segment.quantized;
+    if (shape.head_dim % 64 != 0 || 4 * layout.k.n_quads() != shape.head_dim ||
+        4 * layout.v.n_quads() != kPageTokens || segment.tokens != kPageTokens) {
+      throw std::invalid_argument("attention: expected a quantised page of " + std::to_string(kPageTokens) +
+                                  " tokens and head_dim " + std::to_string(shape.head_dim) +
+                                  " (a multiple of 64), found " + std::to_string(segment.tokens) +
+                                  " tokens with codes of " + std::to_string(4 * layout.k.n_quads()) +
+                                  " channels and " + std::to_string(4 * layout.v.n_quads()) + " tokens");
+    }
+  }
+}
+
 int64_t stretches_of(const AttentionTask& task) {
   return (static_cast<int64_t>(task.segments.size()) + kStretchSegments - 1) / kStretchSegments;
 }
 
 }  // namespace
 
+int64_t tokens_of(std::span<const KvSegment> segments) {
+  int64_t tokens = 0;
+  for (const KvSegment& segment : segments) tokens += segment.tokens;
+  return tokens;
+}
+
+int64_t mass_offset(const AttentionShape& shape, const AttentionMassTask& task, int64_t query) {
+  const int64_t first = tokens_of(task.segments) - task.n + 1;  // tokens that the first query sees
+  return shape.n_kv_heads * (query * first + query * (query - 1) / 2);
+}
+
+int64_t attention_mass_floats(const AttentionShape& shape, const AttentionMassTask& task) {
+  return mass_offset(shape, task, task.n);
+}
+
 void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionTask> tasks,
                AttentionScratch& scratch) {
   check(shape);
+  for (const AttentionTask& task : tasks) check(shape, task.segments);
   const AttentionKernels& kernels = kernels_of(cpu_level());
   const int64_t group = shape.n_heads / shape.n_kv_heads;
   const int64_t heads_per_block = std::min(group, kMaxBlockRows);
@@ -97,6 +128,36 @@ void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const At
   for (const AttentionScratch::Item& item : scratch.merges) {
     kernels.merge(shape, tasks[static_cast<size_t>(item.task)], item, scratch.partial.data() + item.partial);
   }
+}
+
+void attention_mass(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionMassTask> tasks,
+                    AttentionScratch& scratch) {
+  check(shape);
+  for (const AttentionMassTask& task : tasks) check(shape, task.segments);
+  const AttentionKernels& kernels = kernels_of(cpu_level());
+  const int64_t group = shape.n_heads / shape.n_kv_heads;
+  const int64_t heads_per_block = std::min(group, kMaxBlockRows);
+  const int64_t queries_per_block = std::max<int64_t>(1, kMaxBlockRows / heads_per_block);
+  scratch.items.clear();
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    for (int64_t kv_head = 0; kv_head < shape.n_kv_heads; ++kv_head) {
+      for (int64_t query = 0; query < tasks[t].n; query += queries_per_block) {
+        AttentionScratch::Item& item = scratch.items.emplace_back();
+        item.task = static_cast<int32_t>(t);
+        item.kv_head = static_cast<int32_t>(kv_head);
+        item.query = static_cast<int32_t>(query);
+        item.n_queries = static_cast<int32_t>(std::min(queries_per_block, tasks[t].n - query));
+      }
+    }
+  }
+  pool.parallel_for(static_cast<int64_t>(scratch.items.size()), [&](int64_t i) {
+    AttentionScratch::Item item = scratch.items[static_cast<size_t>(i)];
+    for (int64_t head = 0; head < group; head += heads_per_block) {
+      item.head = static_cast<int32_t>(head);
+      item.n_heads = static_cast<int32_t>(std::min(heads_per_block, group - head));
+      kernels.mass(shape, tasks[static_cast<size_t>(item.task)], item);
+    }
+  });
 }
 
 }  // namespace smartkv::kernels

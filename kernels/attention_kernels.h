@@ -1,4 +1,4 @@
-// What each CPU level implements of attention(): one block of query rows over a range of stretches.
+// What each CPU level implements of attention() and attention_mass(): one block of query rows.
 #pragma once
 
 #include "kernels/attention.h"
@@ -13,6 +13,10 @@ constexpr int64_t kStretchSegments = 4;     // segments of one stretch: the unit
 // A stretch's result for one row: maximum (base 2 exponent), sum, unnormalised output [head_dim].
 constexpr int64_t partial_floats(int64_t head_dim) { return head_dim + 2; }
 
+int64_t tokens_of(std::span<const KvSegment> segments);
+// Floats before the results of a query.
+int64_t mass_offset(const AttentionShape& shape, const AttentionMassTask& task, int64_t query);
+
 struct AttentionKernels {
   // `partial`: nullptr, or where stretch s of the item puts its rows: partial + (s - stretch) * rows * partial_floats.
   void (*block)(const AttentionShape& shape, const AttentionTask& task, const AttentionScratch::Item& item,
@@ -20,6 +24,9 @@ struct AttentionKernels {
   // Merges the partials of all stretches of an item in order and writes task.out.
   void (*merge)(const AttentionShape& shape, const AttentionTask& task, const AttentionScratch::Item& item,
                 const float* partial);
+  // Queries and heads of an item of attention_mass(). The items of one KV head run in the order of their heads: those
+  // of later heads take the maximum with what is there.
+  void (*mass)(const AttentionShape& shape, const AttentionMassTask& task, const AttentionScratch::Item& item);
 };
 
 extern const AttentionKernels kAttentionScalar, kAttentionAvx2, kAttentionAvx512, kAttentionAvx512Vnni;

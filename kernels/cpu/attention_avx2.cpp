@@ -1,9 +1,9 @@
-#include "kernels/cpu/vec16_avx2.h"
+#include "kernels/cpu/vec16_codes_avx2.h"
 
 #include "kernels/cpu/attention_template.h"
 
 namespace smartkv::kernels {
 
-const AttentionKernels kAttentionAvx2{block, merge};
+const AttentionKernels kAttentionAvx2{block, merge, mass};
 
 }  // namespace smartkv::kernels

@@ -1,9 +1,9 @@
-#include "kernels/cpu/vec16_avx512.h"
+#include "kernels/cpu/vec16_codes_avx512.h"
 
 #include "kernels/cpu/attention_template.h"
 
 namespace smartkv::kernels {
 
-const AttentionKernels kAttentionAvx512Vnni{block, merge};
+const AttentionKernels kAttentionAvx512Vnni{block, merge, mass};
 
 }  // namespace smartkv::kernels

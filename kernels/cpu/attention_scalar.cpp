@@ -1,9 +1,9 @@
-#include "kernels/cpu/vec16_scalar.h"
+#include "kernels/cpu/vec16_codes_scalar.h"
 
 #include "kernels/cpu/attention_template.h"
 
 namespace smartkv::kernels {
 
-const AttentionKernels kAttentionScalar{block, merge};
+const AttentionKernels kAttentionScalar{block, merge, mass};
 
 }  // namespace smartkv::kernels

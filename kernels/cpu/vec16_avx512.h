@@ -16,6 +16,9 @@ struct Vec16 {
   static Vec16 zero() { return {_mm512_setzero_ps()}; }
   static Vec16 set1(float x) { return {_mm512_set1_ps(x)}; }
   static Vec16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  static Vec16 load_half(const uint16_t* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+  }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
   void store_bf16(uint16_t* p) const {
 #ifdef __AVX512BF16__
@@ -38,6 +41,7 @@ struct Vec16 {
   friend Vec16 operator/(Vec16 a, Vec16 b) { return {_mm512_div_ps(a.v, b.v)}; }
   static Vec16 max(Vec16 a, Vec16 b) { return {_mm512_max_ps(a.v, b.v)}; }
   static Vec16 min(Vec16 a, Vec16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+  static Vec16 abs(Vec16 a) { return {_mm512_abs_ps(a.v)}; }
   static Vec16 fma(Vec16 a, Vec16 b, Vec16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
   static Vec16 round(Vec16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
   static Vec16 ldexp(Vec16 x, Vec16 n) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/half.h"
+
 namespace smartkv::kernels {
 namespace {
 
@@ -23,6 +25,11 @@ struct Vec16 {
   static Vec16 load(const float* p) {
     Vec16 r;
     std::memcpy(r.lane, p, sizeof r.lane);
+    return r;
+  }
+  static Vec16 load_half(const uint16_t* p) {  // f16
+    Vec16 r;
+    for (int i = 0; i < 16; ++i) r.lane[i] = half_to_float(p[i]);
     return r;
   }
   void store(float* p) const { std::memcpy(p, lane, sizeof lane); }
@@ -51,6 +58,7 @@ struct Vec16 {
   friend Vec16 operator/(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] / b.lane[i]); }
   static Vec16 max(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]); }
   static Vec16 min(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]); }
+  static Vec16 abs(Vec16 a) { SMARTKV_LANES(std::fabs(a.lane[i])); }
   static Vec16 fma(Vec16 a, Vec16 b, Vec16 c) { SMARTKV_LANES(a.lane[i] * b.lane[i] + c.lane[i]); }  // a b + c
   static Vec16 round(Vec16 a) { SMARTKV_LANES(std::nearbyintf(a.lane[i])); }
   // x 2^n for integral n in [-127, 128]; n below -126 gives 0.

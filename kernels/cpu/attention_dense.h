@@ -1,0 +1,87 @@
+// Small dense matrix products on register tiles, for the scores and the values of dense pages. Include after one
+// vec16_*.h; everything has internal linkage.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace smartkv::kernels {
+namespace {
+
+// C [MR][16 NP] (+)= A [MR][..] B. A step is one row of B: for bf16 a pair of A's columns.
+// `next`: the B that will be read next, or nullptr; its lines are asked for while this one is worked on.
+template <typename T, int MR, int NP>
+void tile(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c, int64_t ldc, bool accumulate,
+          const T* next) {
+  constexpr int kStep = std::is_same_v<T, float> ? 1 : 2;
+  Vec16 acc[MR][NP];
+  for (int i = 0; i < MR; ++i) {
+    for (int j = 0; j < NP; ++j) acc[i][j] = accumulate ? Vec16::load(c + i * ldc + 16 * j) : Vec16::zero();
+  }
+  for (int64_t s = 0; s < steps; ++s) {
+    if (next != nullptr) {
+      for (int j = 0; j < NP; ++j) Vec16::prefetch(next + s * ldb + 16 * kStep * j);
+    }
+    for (int i = 0; i < MR; ++i) {
+      const T* x = a + i * lda + kStep * s;
+      for (int j = 0; j < NP; ++j) {
+        if constexpr (kStep == 1) {
+          acc[i][j] = Vec16::fma(Vec16::load(b + s * ldb + 16 * j), Vec16::set1(*x), acc[i][j]);
+        } else {
+          uint32_t pair;
+          std::memcpy(&pair, x, sizeof pair);
+          acc[i][j] = Vec16::dot_pairs(acc[i][j], b + s * ldb + 32 * j, pair);
+        }
+      }
+    }
+  }
+  for (int i = 0; i < MR; ++i) {
+    for (int j = 0; j < NP; ++j) acc[i][j].store(c + i * ldc + 16 * j);
+  }
+}
+
+template <typename T, int NP>
+void tile_rows(int64_t rows, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c, int64_t ldc,
+               bool accumulate, const T* next) {
+  int64_t r = 0;
+  for (; r + Vec16::kRows <= rows; r += Vec16::kRows) {
+    tile<T, Vec16::kRows, NP>(a + r * lda, lda, b, ldb, steps, c + r * ldc, ldc, accumulate, r == 0 ? next : nullptr);
+  }
+  const auto rest = [&]<int MR>(std::integral_constant<int, MR>) {
+    tile<T, MR, NP>(a + r * lda, lda, b, ldb, steps, c + r * ldc, ldc, accumulate, r == 0 ? next : nullptr);
+  };
+  if constexpr (Vec16::kRows > 1) {
+    switch (rows - r) {
+      case 1: rest(std::integral_constant<int, 1>{}); break;
+      case 2: rest(std::integral_constant<int, 2>{}); break;
+      case 3: rest(std::integral_constant<int, 3>{}); break;
+      case 4: rest(std::integral_constant<int, 4>{}); break;
+      case 5: rest(std::integral_constant<int, 5>{}); break;
+      default: break;
+    }
+  }
+}
+
+// C [rows][16 groups] (+)= A B for any number of column groups.
+template <typename T>
+void product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c,
+             int64_t ldc, bool accumulate, const T* next) {
+  constexpr int64_t kGroup = std::is_same_v<T, float> ? 16 : 32;
+  int64_t g = 0;
+  for (; g + 4 <= groups; g += 4) {
+    tile_rows<T, 4>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate,
+                    next == nullptr ? nullptr : next + g * kGroup);
+  }
+  for (; g + 2 <= groups; g += 2) {
+    tile_rows<T, 2>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate,
+                    next == nullptr ? nullptr : next + g * kGroup);
+  }
+  for (; g < groups; ++g) {
+    tile_rows<T, 1>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate,
+                    next == nullptr ? nullptr : next + g * kGroup);
+  }
+}
+
+}  // namespace
+}  // namespace smartkv::kernels

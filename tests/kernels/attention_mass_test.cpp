@@ -1,0 +1,84 @@
+// attention_mass(): where probe queries attend.
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cpu_level.h"
+#include "kernels/thread_pool.h"
+#include "tests/kernels/attention_sequence.h"
+
+namespace smartkv::kernels {
+namespace {
+
+std::vector<float> run_mass(ThreadPool& pool, const Sequence& sequence, int64_t n) {
+  AttentionMassTask task = sequence.mass_task(n, nullptr);
+  std::vector<float> mass(static_cast<size_t>(attention_mass_floats(sequence.shape, task)) + 1, -1.0f);
+  task.mass = mass.data();
+  AttentionScratch scratch;
+  attention_mass(pool, sequence.shape, {&task, 1}, scratch);
+  EXPECT_EQ(mass.back(), -1.0f) << "written past the end";
+  mass.pop_back();
+  return mass;
+}
+
+PageFormats formats(int64_t dim) {
+  const QuantizedLayout four{uniform_runs(64, 4), uniform_runs(kPageTokens, 4)};
+  const QuantizedLayout mixed{{{2, 9, 16, 5}}, {{4, 4, 4, 4}}};  // of 128 channels
+  if (dim == 64) return {std::nullopt, four, four, std::nullopt};
+  if (dim == 128) return {mixed, std::nullopt};
+  return {std::nullopt};
+}
+
+class AttentionMass : public testing::TestWithParam<std::tuple<CpuLevel, KvType>> {
+ protected:
+  void SetUp() override {
+    if (std::get<0>(GetParam()) > detected_cpu_level()) GTEST_SKIP() << "this CPU lacks the level";
+    set_cpu_level(std::get<0>(GetParam()));
+  }
+  void TearDown() override { set_cpu_level(detected_cpu_level()); }
+
+  KvType type() const { return std::get<1>(GetParam()); }
+
+  ThreadPool pool{2};
+};
+
+TEST_P(AttentionMass, EqualsTheDefinition) {
+  for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 2, 128}, Shape{50, 1, 32}}) {
+    for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{1, 1}, {64, 3}, {65, 2}, {300, 1}, {401, 19}}) {
+      const Sequence sequence(shape, type(), tokens, static_cast<uint64_t>(tokens), formats(shape.head_dim));
+      const std::vector<double> expected = sequence.mass_reference(n);
+      const std::vector<float> mass = run_mass(pool, sequence, n);
+      ASSERT_EQ(mass.size(), expected.size());
+      EXPECT_LT(relative_error(expected, [&](size_t i) { return mass[i]; }), 3e-4)
+          << shape.n_heads << "/" << shape.n_kv_heads << " tokens " << tokens << " n " << n;
+    }
+  }
+}
+
+TEST_P(AttentionMass, AQuerysBitsDependOnItsOwnSequenceOnly) {
+  const Sequence sequence({9, 3, 64}, type(), 500, 3, formats(64)), other({9, 3, 64}, type(), 333, 4, formats(64));
+  ThreadPool one(1);
+  const std::vector<float> all = run_mass(pool, sequence, 37);
+  EXPECT_EQ(all, run_mass(one, sequence, 37));
+  for (const int64_t n : {1, 2, 16, 33}) {
+    const std::vector<float> some = run_mass(pool, sequence, n);
+    EXPECT_EQ(some, std::vector<float>(all.end() - static_cast<int64_t>(some.size()), all.end())) << n << " queries";
+  }
+  std::vector<float> a(3 * 500), b(3 * (332 + 333));
+  const AttentionMassTask tasks[] = {sequence.mass_task(1, a.data()), other.mass_task(2, b.data())};
+  AttentionScratch scratch;
+  attention_mass(pool, sequence.shape, tasks, scratch);
+  EXPECT_EQ(a, std::vector<float>(all.end() - 1500, all.end()));
+  EXPECT_EQ(b, run_mass(one, other, 2));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Levels, AttentionMass,
+    testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni),
+                     testing::Values(KvType::kBf16, KvType::kF32)),
+    [](const auto& row) {
+      return std::string(name(std::get<0>(row.param))) + (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
+    });
+
+}  // namespace
+}  // namespace smartkv::kernels

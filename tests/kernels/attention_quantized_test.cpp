@@ -1,0 +1,135 @@
+// attention() over quantised pages, alone and beside dense ones.
+#include <cstring>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cpu_level.h"
+#include "kernels/thread_pool.h"
+#include "tests/kernels/attention_sequence.h"
+
+namespace smartkv::kernels {
+namespace {
+
+QuantizedLayout uniform(int64_t dim, int k_bits, int v_bits) {
+  return {uniform_runs(dim, k_bits), uniform_runs(kPageTokens, v_bits)};
+}
+
+// All widths in one page; `odd`: in runs that are no multiple of a vector.
+QuantizedLayout mixed(int64_t dim, bool odd) {
+  const auto q = static_cast<uint8_t>(dim / 16);
+  if (odd) return {{{1, static_cast<uint8_t>(q + 2), static_cast<uint8_t>(3 * q - 6), 3}}, {{3, 5, 1, 7}}};
+  return {{{q, q, q, q}}, {{4, 4, 4, 4}}};
+}
+
+class QuantizedAttention : public testing::TestWithParam<std::tuple<CpuLevel, KvType>> {
+ protected:
+  void SetUp() override {
+    if (std::get<0>(GetParam()) > detected_cpu_level()) GTEST_SKIP() << "this CPU lacks the level";
+    set_cpu_level(std::get<0>(GetParam()));
+  }
+  void TearDown() override { set_cpu_level(detected_cpu_level()); }
+
+  KvType type() const { return std::get<1>(GetParam()); }
+  // f32: 16-bit weights. bf16: rounding of the result, and of the probabilities at dense pages, 2^-9 each at most.
+  double tolerance() const { return type() == KvType::kBf16 ? 4e-3 : 5e-4; }
+
+  ThreadPool pool{2};
+};
+
+TEST_P(QuantizedAttention, EveryWidthEqualsTheDefinition) {
+  for (const int64_t dim : {64, 128}) {
+    std::vector<QuantizedLayout> layouts = {mixed(dim, false), mixed(dim, true), uniform(dim, 8, 2),
+                                            uniform(dim, 2, 8)};
+    for (const int bits : kCodeBits) layouts.push_back(uniform(dim, bits, bits));
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      const Sequence sequence({3, 1, dim}, type(), 4 * kPageTokens + kDenseTail, i, {layouts[i]});
+      const std::vector<uint8_t> out = run_attention(pool, sequence, 2);
+      EXPECT_LT(relative_error(sequence.reference(2), [&](size_t e) { return element(out, type(), e); }), tolerance())
+          << "head_dim " << dim << " layout " << i;
+    }
+  }
+}
+
+TEST_P(QuantizedAttention, EveryGroupOfHeadsAndMixOfFormatsEqualsTheDefinition) {
+  for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 2, 128}, Shape{4, 1, 64}, Shape{3, 1, 192}}) {
+    const int64_t dim = shape.head_dim;
+    const PageFormats formats = {std::nullopt, mixed(dim, true), uniform(dim, 4, 4), std::nullopt, uniform(dim, 8, 3)};
+    for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{64, 1}, {300, 2}, {400, 40}}) {
+      const Sequence sequence(shape, type(), tokens, static_cast<uint64_t>(tokens), formats);
+      const std::vector<uint8_t> out = run_attention(pool, sequence, n);
+      EXPECT_LT(relative_error(sequence.reference(n), [&](size_t e) { return element(out, type(), e); }), tolerance())
+          << shape.n_heads << "/" << shape.n_kv_heads << " head_dim " << dim << " tokens " << tokens << " n " << n;
+    }
+  }
+}
+
+TEST_P(QuantizedAttention, ARowsBitsDependOnItsOwnSequenceOnly) {
+  const PageFormats formats = {mixed(64, true), std::nullopt, uniform(64, 3, 2), uniform(64, 4, 8)};
+  const Sequence sequence({9, 3, 64}, type(), 1100, 7, formats), other({9, 3, 64}, type(), 333, 8, formats);
+  ThreadPool one(1), five(5);
+  const std::vector<uint8_t> all = run_attention(pool, sequence, 37);
+  const size_t row = all.size() / 37;
+  EXPECT_EQ(all, run_attention(one, sequence, 37));
+  EXPECT_EQ(all, run_attention(five, sequence, 37));
+  for (const int64_t n : {1, 2, 5, 16, 33}) {
+    const std::vector<uint8_t> some = run_attention(pool, sequence, n);
+    EXPECT_EQ(0, std::memcmp(some.data(), all.data() + all.size() - some.size(), some.size())) << n << " queries";
+  }
+  std::vector<uint8_t> a(row), b(3 * row);
+  const AttentionTask tasks[] = {sequence.task(1, a.data()), other.task(3, b.data())};
+  AttentionScratch scratch;
+  attention(pool, sequence.shape, tasks, scratch);
+  EXPECT_EQ(0, std::memcmp(a.data(), all.data() + 36 * row, row));
+  EXPECT_EQ(b, run_attention(one, other, 3));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Levels, QuantizedAttention,
+    testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni),
+                     testing::Values(KvType::kBf16, KvType::kF32)),
+    [](const auto& row) {
+      return std::string(name(std::get<0>(row.param))) + (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
+    });
+
+// Zeros, a constant channel, a channel far larger than the others: nothing overflows or becomes NaN.
+TEST(QuantizedAttentionValues, ExtremeColumnsStayFinite) {
+  const int64_t dim = 64;
+  ThreadPool pool(1);
+  const QuantizedLayout layout = mixed(dim, false);
+  std::vector<float> k(kPageTokens * dim), v(kPageTokens * dim, 2.5f), q(dim, 0.0f), out(dim);
+  for (int64_t t = 0; t < kPageTokens; ++t) k[t * dim + 5] = t == 3 ? 30000.0f : -30000.0f;
+  AlignedBuffer page(static_cast<size_t>(quantized_offsets(layout, dim).total));
+  quantize_page(layout, dim, nullptr, k.data(), v.data(), page.data());
+  KvSegment segment;
+  segment.format = KvSegment::Format::kQuantized;
+  segment.tokens = kPageTokens;
+  segment.k = page.data();
+  segment.quantized = layout;
+  for (const float query : {0.0f, 1.0f, 1e-38f, -1e4f}) {
+    q[5] = query;
+    const AttentionTask task{q.data(), dim, 1, {&segment, 1}, out.data()};
+    AttentionScratch scratch;
+    attention(pool, {1, 1, dim, 0.125f, KvType::kF32}, {&task, 1}, scratch);
+    for (const float o : out) EXPECT_NEAR(o, 2.5f, 1e-5f) << query;
+  }
+}
+
+TEST(QuantizedAttentionValues, RefusesPagesOfAnotherShape) {
+  ThreadPool pool(1);
+  AttentionScratch scratch;
+  KvSegment segment;
+  segment.format = KvSegment::Format::kQuantized;
+  segment.tokens = kPageTokens;
+  segment.quantized = uniform(64, 4, 4);
+  AttentionTask task;
+  task.segments = {&segment, 1};
+  EXPECT_NO_THROW(attention(pool, {1, 1, 64, 1.0f, KvType::kF32}, {&task, 1}, scratch));
+  EXPECT_THROW(attention(pool, {1, 1, 128, 1.0f, KvType::kF32}, {&task, 1}, scratch), std::invalid_argument);
+  EXPECT_THROW(attention(pool, {1, 1, 32, 1.0f, KvType::kF32}, {&task, 1}, scratch), std::invalid_argument);
+  segment.tokens = 63;
+  EXPECT_THROW(attention(pool, {1, 1, 64, 1.0f, KvType::kF32}, {&task, 1}, scratch), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace smartkv::kernels

@@ -1,0 +1,193 @@
+// A random sequence, its pages in both formats, and what attention over it is by definition.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "kernels/aligned_buffer.h"
+#include "kernels/attention.h"
+#include "kernels/bf16.h"
+#include "kernels/elementwise.h"
+
+namespace smartkv::kernels {
+
+struct Shape {
+  int64_t n_heads, n_kv_heads, head_dim;
+};
+
+// Page i of a sequence has format [i % size]: none is dense.
+using PageFormats = std::vector<std::optional<QuantizedLayout>>;
+
+constexpr int64_t kDenseTail = 40;  // the last tokens of a sequence, and with them their pages, are always dense
+
+// A sequence of random K, V and queries, and its pages. K and V of quantised pages are what the codes say.
+struct Sequence {
+  AttentionShape shape;
+  int64_t tokens;
+  std::vector<float> k, v, q;  // k, v: [tokens, n_kv_heads, head_dim]; q: [tokens, n_heads, head_dim]
+  std::vector<uint8_t> orders;  // channel orders of every other quantised page: [n_kv_heads, head_dim]
+  std::vector<AlignedBuffer> pages;
+  std::vector<KvSegment> segments;
+
+  Sequence(Shape s, KvType type, int64_t n, uint64_t seed, const PageFormats& formats = {std::nullopt}) : tokens(n) {
+    shape = {s.n_heads, s.n_kv_heads, s.head_dim, 1.0f / std::sqrt(static_cast<float>(s.head_dim)), type};
+    std::mt19937_64 random(seed);
+    std::normal_distribution<float> normal(0.0f, 1.5f);
+    const auto fill = [&](std::vector<float>& x, int64_t size) {
+      x.resize(static_cast<size_t>(size));
+      for (float& value : x) value = type == KvType::kBf16 ? from_bf16(to_bf16(normal(random))) : normal(random);
+    };
+    fill(k, n * s.n_kv_heads * s.head_dim);
+    fill(v, n * s.n_kv_heads * s.head_dim);
+    fill(q, n * s.n_heads * s.head_dim);
+    orders.resize(static_cast<size_t>(s.n_kv_heads * s.head_dim));
+    for (int64_t h = 0; h < s.n_kv_heads; ++h) {
+      const auto order = orders.begin() + h * s.head_dim;
+      std::iota(order, order + s.head_dim, uint8_t{0});
+      std::shuffle(order, order + s.head_dim, random);
+    }
+    for (int64_t start = 0; start < n; start += kPageTokens) {
+      const auto& format = formats[static_cast<size_t>(start / kPageTokens) % formats.size()];
+      if (format && start + kPageTokens + kDenseTail <= n) {
+        add_quantized(*format, start, start / kPageTokens % 2 == 0 ? nullptr : orders.data());
+      } else {
+        add_dense(start);
+      }
+    }
+  }
+
+  void add_dense(int64_t start) {
+    const int64_t half = shape.head_dim * kPageTokens * (shape.type == KvType::kBf16 ? 2 : 4);
+    AlignedBuffer& page = pages.emplace_back(static_cast<size_t>(2 * half * shape.n_kv_heads));
+    for (int64_t t = start; t < std::min(tokens, start + kPageTokens); ++t) {
+      const int64_t row = t * shape.n_kv_heads * shape.head_dim;
+      store_kv(shape.type, shape.n_kv_heads, shape.head_dim, &k[row], &v[row], t - start, page.data(),
+               page.data() + half, 2 * half);
+    }
+    KvSegment& segment = segments.emplace_back();
+    segment.tokens = static_cast<int32_t>(std::min(kPageTokens, tokens - start));
+    segment.k = page.data();
+    segment.v = page.data() + half;
+    segment.head_stride = 2 * half;
+  }
+
+  void add_quantized(const QuantizedLayout& layout, int64_t start, const uint8_t* channel_order) {
+    const int64_t dim = shape.head_dim, bytes = quantized_offsets(layout, dim).total;
+    AlignedBuffer& page = pages.emplace_back(static_cast<size_t>(bytes * shape.n_kv_heads));
+    for (int64_t h = 0; h < shape.n_kv_heads; ++h) {
+      std::vector<float> head_k(static_cast<size_t>(kPageTokens * dim)), head_v(head_k.size());
+      const auto copy = [&](auto&& move) {
+        for (int64_t t = 0; t < kPageTokens; ++t) {
+          for (int64_t d = 0; d < dim; ++d) move(((start + t) * shape.n_kv_heads + h) * dim + d, t * dim + d);
+        }
+      };
+      copy([&](int64_t from, int64_t to) { head_k[to] = k[from], head_v[to] = v[from]; });
+      void* block = page.data() + h * bytes;
+      const uint8_t* order = channel_order == nullptr ? nullptr : channel_order + h * dim;
+      quantize_page(layout, dim, order, head_k.data(), head_v.data(), block);
+      dequantize_page(layout, dim, order, block, head_k.data(), head_v.data());
+      copy([&](int64_t to, int64_t from) { k[to] = head_k[from], v[to] = head_v[from]; });
+    }
+    KvSegment& segment = segments.emplace_back();
+    segment.format = KvSegment::Format::kQuantized;
+    segment.tokens = kPageTokens;
+    segment.k = page.data();
+    segment.head_stride = bytes;
+    segment.quantized = layout;
+    segment.channel_order = channel_order;
+  }
+
+  AttentionTask task(int64_t n, void* out) const {
+    return {first_query(n), shape.n_heads * shape.head_dim, n, segments, out};
+  }
+  AttentionMassTask mass_task(int64_t n, float* mass) const {
+    return {first_query(n), shape.n_heads * shape.head_dim, n, segments, mass};
+  }
+  const float* first_query(int64_t n) const { return q.data() + (tokens - n) * shape.n_heads * shape.head_dim; }
+
+  // softmax(scale q K^T) of one query and head, in double precision, without any of the kernels' tricks. [query + 1]
+  std::vector<double> probabilities(int64_t query, int64_t head) const {
+    const int64_t kv = head / (shape.n_heads / shape.n_kv_heads);
+    std::vector<double> weights(static_cast<size_t>(query + 1));
+    double maximum = -1e300, sum = 0;
+    for (int64_t t = 0; t <= query; ++t) {
+      double dot = 0;
+      for (int64_t d = 0; d < shape.head_dim; ++d) {
+        dot += static_cast<double>(q[(query * shape.n_heads + head) * shape.head_dim + d]) *
+               k[(t * shape.n_kv_heads + kv) * shape.head_dim + d];
+      }
+      weights[t] = dot * shape.scale;
+      maximum = std::max(maximum, weights[t]);
+    }
+    for (double& w : weights) sum += w = std::exp(w - maximum);
+    for (double& w : weights) w /= sum;
+    return weights;
+  }
+
+  // [n, n_heads, head_dim]
+  std::vector<double> reference(int64_t n) const {
+    std::vector<double> out;
+    for (int64_t i = tokens - n; i < tokens; ++i) {
+      for (int64_t h = 0; h < shape.n_heads; ++h) {
+        const int64_t kv = h / (shape.n_heads / shape.n_kv_heads);
+        const std::vector<double> p = probabilities(i, h);
+        for (int64_t d = 0; d < shape.head_dim; ++d) {
+          double o = 0;
+          for (int64_t t = 0; t <= i; ++t) o += p[t] * v[(t * shape.n_kv_heads + kv) * shape.head_dim + d];
+          out.push_back(o);
+        }
+      }
+    }
+    return out;
+  }
+
+  // attention_mass()'s result of all n queries
+  std::vector<double> mass_reference(int64_t n) const {
+    std::vector<double> out;
+    for (int64_t i = tokens - n; i < tokens; ++i) {
+      const int64_t group = shape.n_heads / shape.n_kv_heads;
+      for (int64_t kv = 0; kv < shape.n_kv_heads; ++kv) {
+        std::vector<double> most(static_cast<size_t>(i + 1));
+        for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
+          const std::vector<double> p = probabilities(i, h);
+          for (int64_t t = 0; t <= i; ++t) most[t] = std::max(most[t], p[t]);
+        }
+        out.insert(out.end(), most.begin(), most.end());
+      }
+    }
+    return out;
+  }
+};
+
+// sqrt(sum (value(i) - expected[i])^2 / sum expected[i]^2)
+template <typename Value>
+double relative_error(const std::vector<double>& expected, const Value& value) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(static_cast<double>(value(i)) - expected[i], 2);
+    norm += expected[i] * expected[i];
+  }
+  return std::sqrt(error / norm);
+}
+
+// Attention of a sequence's last n queries, alone in a call, as bytes of shape.type.
+inline std::vector<uint8_t> run_attention(ThreadPool& pool, const Sequence& sequence, int64_t n) {
+  const size_t element = sequence.shape.type == KvType::kBf16 ? 2 : 4;
+  std::vector<uint8_t> out(static_cast<size_t>(n * sequence.shape.n_heads * sequence.shape.head_dim) * element, 0xff);
+  const AttentionTask task = sequence.task(n, out.data());
+  AttentionScratch scratch;
+  attention(pool, sequence.shape, {&task, 1}, scratch);
+  return out;
+}
+
+inline float element(const std::vector<uint8_t>& out, KvType type, size_t i) {
+  if (type == KvType::kBf16) return from_bf16(reinterpret_cast<const uint16_t*>(out.data())[i]);
+  return reinterpret_cast<const float*>(out.data())[i];
+}
+
+}  // namespace smartkv::kernels
