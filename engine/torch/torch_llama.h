@@ -1,25 +1,39 @@
 // LLaMA in plain LibTorch operations: differentiable, any dtype, no cache. The oracle of the kernels' tests and the
-// model that the training commands differentiate; serving runs engine/model/llama.h.
+// model that the training commands differentiate or watch; serving runs engine/model/llama.h.
 #pragma once
 
+#include <torch/torch.h>
+
+#include <functional>
 #include <map>
 #include <string>
-
-#include <torch/torch.h>
 
 #include "engine/weights/weights.h"
 
 namespace smartkv {
 
+// What one layer's attention works on: [batch, heads, length, head_dim].
+struct AttentionInputs {
+  torch::Tensor q, k, v;  // q and k after RoPE
+  torch::Tensor k_before_rope;
+};
+
 class TorchLlama {
  public:
+  // Computes a layer's attention: [batch, n_heads, length, head_dim].
+  using Attention = std::function<torch::Tensor(int64_t layer, const AttentionInputs& inputs)>;
+
   TorchLlama(const Weights& weights, torch::Dtype dtype);
 
   // Causal logits. tokens: int64 [batch, length]; returns [batch, length, vocab_size].
   torch::Tensor forward(const torch::Tensor& tokens) const;
+  // The same up to the last layer's output, with attention of the caller's: [batch, length, hidden_size].
+  torch::Tensor hidden(const torch::Tensor& tokens, const Attention& attention) const;
+
+  const ModelConfig& config() const { return config_; }
 
  private:
-  torch::Tensor attention(const torch::Tensor& x, const std::string& layer) const;  // x: [batch, length, hidden_size]
+  AttentionInputs attention_inputs(const torch::Tensor& x, const std::string& layer, const torch::Tensor& angles) const;
   torch::Tensor linear(const torch::Tensor& x, const std::string& name) const;
   torch::Tensor norm(const torch::Tensor& x, const std::string& name) const;
 
@@ -27,5 +41,8 @@ class TorchLlama {
   torch::Dtype dtype_;
   std::map<std::string, torch::Tensor> tensors_;  // Hugging Face names
 };
+
+// softmax(q k^T / sqrt(head_dim)) v under the causal mask, all at once: memory grows with the square of the length.
+torch::Tensor causal_attention(const AttentionInputs& inputs);
 
 }  // namespace smartkv

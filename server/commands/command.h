@@ -27,6 +27,8 @@ std::function<int()> setup_serve(CLI::App& app);
 std::function<int()> setup_generate(CLI::App& app);
 std::function<int()> setup_chat(CLI::App& app);
 std::function<int()> setup_bench(CLI::App& app);
+std::function<int()> setup_eval(CLI::App& app);
+std::function<int()> setup_train_gate(CLI::App& app);
 
 // Parses and runs; returns the exit code. Errors go to stderr.
 int run_command_line(int argc, const char* const* argv);

@@ -18,6 +18,8 @@ constexpr const char* kExamples = R"(Examples:
   smartkv chat --model model.gguf
   smartkv generate --model model.gguf --prompt "What is the capital of France?"
   smartkv bench --model model.gguf --limits
+  smartkv eval divergence --model model.gguf --text book.txt --kv-cache streaming@0.25
+  smartkv train-gate --model model.gguf --text books.txt --out gate.safetensors
   smartkv inspect model.gguf
 
 Each command explains its options: smartkv serve --help.
@@ -57,6 +59,8 @@ const std::vector<Command>& commands() {
       {"generate", "Answer one prompt and print the text", setup_generate},
       {"chat", "Talk with a model in the terminal", setup_chat},
       {"bench", "Measure prefill and decode rates, weight formats and the machine's limits", setup_bench},
+      {"eval", "Measure what KV-cache policies do to the answer, against the full cache", setup_eval},
+      {"train-gate", "Train the gates that decide what the gated_eviction policy keeps", setup_train_gate},
       {"inspect", "Show what a model file holds", setup_inspect},
   };
   return table;

@@ -1,0 +1,61 @@
+// The learned gates: per layer an MLP from a key before RoPE to how long the token stays useful, log4(lifespan).
+//
+// head_dim -> 256 -> 256 -> 256 -> 1 with ReLU between. A layer's KV heads share its MLP. Trained by
+// `smartkv train-gate`; engine/gates reads and writes the files.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/linear.h"
+
+namespace smartkv {
+
+class ThreadPool;
+
+// One layer's MLP in f32, in the order of application.
+struct GateLayer {
+  static constexpr int64_t kDepth = 4;
+  static constexpr int64_t kHidden = 256;
+  // Of linear map `i`: [out_features, in_features].
+  static std::array<int64_t, 2> shape(int64_t i, int64_t head_dim) {
+    return {i == kDepth - 1 ? 1 : kHidden, i == 0 ? head_dim : kHidden};
+  }
+
+  std::array<std::vector<float>, kDepth> weight;
+  std::array<std::vector<float>, kDepth> bias;  // [out_features]
+};
+
+// The position at which a token is expected to have outlived its use: a cache evicts the earliest first. Least squares
+// on a logarithm learn the geometric mean of the lifespans; their mean is about twice that.
+inline float expiry(int64_t position, float log4_lifespan) {
+  return static_cast<float>(position) + 2.0f * std::exp2(2.0f * log4_lifespan);
+}
+
+// Immutable, so that the sequences of a policy share one. Weights are held in bf16.
+class Gate {
+ public:
+  // Throws CacheError naming the layer and map whose size is not GateLayer::shape's.
+  Gate(int64_t head_dim, const std::vector<GateLayer>& layers);
+
+  // keys: f32 [n, head_dim] before RoPE, of any KV heads of `layer`; scores: f32 [n], log4(lifespan).
+  // A key's score is the same bits whatever n, its neighbours and the threads (null: the calling one alone).
+  void score(ThreadPool* threads, int64_t layer, const float* keys, int64_t n, float* scores) const;
+
+  int64_t n_layers() const { return static_cast<int64_t>(layers_.size()); }
+  int64_t head_dim() const { return head_dim_; }
+  int64_t bytes() const;  // held in memory
+
+ private:
+  struct Map {
+    kernels::PackedMatrix weight;
+    std::vector<float> bias;
+  };
+
+  int64_t head_dim_;
+  std::vector<std::array<Map, GateLayer::kDepth>> layers_;
+};
+
+}  // namespace smartkv

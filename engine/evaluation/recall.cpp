@@ -1,0 +1,199 @@
+#include "engine/evaluation/recall.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+namespace smartkv {
+namespace {
+
+constexpr int64_t kAnswerTokens = 8;  // room for a space and five digits, one token each
+
+struct Cell {
+  int64_t asked = 0, correct = 0;
+  void add(const Cell& other) {
+    asked += other.asked;
+    correct += other.correct;
+  }
+  double percent() const { return 100 * static_cast<double>(correct) / static_cast<double>(asked); }
+};
+
+// What one policy did with the prompts of one length.
+struct LengthResult {
+  std::vector<Cell> depths;
+  double bytes = 0, full_bytes = 0, tokens = 0, kept = 0;  // after compression, summed over the prompts
+
+  Cell all() const {
+    Cell sum;
+    for (const Cell& cell : depths) sum.add(cell);
+    return sum;
+  }
+  void add(const LengthResult& other) {
+    for (size_t i = 0; i < depths.size(); ++i) depths[i].add(other.depths[i]);
+    bytes += other.bytes;
+    full_bytes += other.full_bytes;
+    tokens += other.tokens;
+    kept += other.kept;
+  }
+};
+
+class Recall {
+ public:
+  Recall(const EvaluationModel& model, const Tokenizer& tokenizer)
+      : model_(model), tokenizer_(tokenizer), vocab_(model.model.config().vocab_size) {
+    logits_.resize(static_cast<size_t>(kNeedles * vocab_));
+  }
+
+  void run(const RecallPrompt& prompt, const KvCachePolicy& policy, const std::string& label, LengthResult* result) {
+    const auto cache = policy.new_sequence(static_cast<int64_t>(prompt.context.size()));
+    feed(model_.model, *cache, prompt.context, 0, nullptr);
+    const CacheStats stats = cache->stats();
+    result->bytes += static_cast<double>(stats.bytes);
+    result->full_bytes += static_cast<double>(stats.full_bytes);
+    result->tokens += static_cast<double>(stats.tokens);
+    result->kept += static_cast<double>(stats.tokens_kept);
+    const std::vector<std::string> answers = ask(prompt, *cache, label);
+    for (size_t i = 0; i < answers.size(); ++i) {
+      Cell& cell = result->depths[static_cast<size_t>(prompt.needles[i].depth)];
+      ++cell.asked;
+      cell.correct += answers[i].find(prompt.needles[i].number) != std::string::npos ? 1 : 0;
+    }
+  }
+
+ private:
+  // Every question on a copy of the cache, answered greedily side by side.
+  std::vector<std::string> ask(const RecallPrompt& prompt, const SequenceCache& cache, const std::string& label) {
+    std::vector<std::unique_ptr<SequenceCache>> forks;
+    std::vector<std::vector<TokenId>> answers(prompt.needles.size());
+    for (size_t i = 0; i < prompt.needles.size(); ++i) {
+      forks.push_back(cache.fork());
+      const auto question = tokenizer_.encode(prompt.needles[i].question, {false, false});
+      feed(model_.model, *forks[i], question, 1, logits_.data() + static_cast<int64_t>(i) * vocab_);
+    }
+    for (int64_t step = 0; step < kAnswerTokens; ++step) {
+      std::vector<SequenceInput> batch;
+      for (size_t i = 0; i < forks.size(); ++i) {
+        answers[i].push_back(best_token(static_cast<int64_t>(i), label));
+        batch.push_back({{&answers[i].back(), 1}, forks[i].get(), 1});
+      }
+      if (step + 1 == kAnswerTokens) break;
+      model_.model.forward(batch, logits_.data());
+      for (const auto& fork : forks) fork->commit(fork->tokens());
+    }
+    std::vector<std::string> texts;
+    for (const std::vector<TokenId>& answer : answers) texts.push_back(tokenizer_.decode(answer));
+    return texts;
+  }
+
+  TokenId best_token(int64_t sequence, const std::string& label) const {
+    const float* row = logits_.data() + sequence * vocab_;
+    int64_t best = 0;
+    for (int64_t i = 0; i < vocab_; ++i) {
+      if (!std::isfinite(row[i]))
+        throw EvaluationError("policy \"" + label + "\", recall: expected finite logits, found NaN or infinity");
+      if (row[i] > row[best]) best = i;
+    }
+    return static_cast<TokenId>(best);
+  }
+
+  const EvaluationModel& model_;
+  const Tokenizer& tokenizer_;
+  int64_t vocab_;
+  std::vector<float> logits_;  // [kNeedles, vocab]
+};
+
+std::string depth_key(double depth) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", depth);
+  return text;
+}
+
+nlohmann::ordered_json make_row(const EvaluationModel& model, const RecallOptions& options, const PolicySpec& spec,
+                                const LengthResult& result, const LengthResult& reference) {
+  const CacheShape& shape = model.shape;
+  const double values = result.tokens * static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim);
+  const Cell all = result.all(), full = reference.all();
+  nlohmann::ordered_json row = {{"policy", spec.label},
+                                {"bits_per_value", 8 * result.bytes / values},
+                                {"ratio", result.bytes / result.full_bytes},
+                                {"kept_percent", 100 * result.kept / result.tokens}};
+  for (size_t i = 0; i < options.depths.size(); ++i) {
+    const Cell& cell = result.depths[i];
+    row["depth_" + depth_key(options.depths[i])] =
+        cell.asked == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(cell.percent());
+  }
+  row["correct_percent"] = all.percent();
+  row["relative_percent"] =
+      full.correct == 0
+          ? nlohmann::ordered_json()
+          : nlohmann::ordered_json(100.0 * static_cast<double>(all.correct) / static_cast<double>(full.correct));
+  row["correct"] = all.correct;
+  row["questions"] = all.asked;
+  return row;
+}
+
+}  // namespace
+
+EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& tokenizer,
+                                std::span<const PolicySpec> policies, std::span<const TokenId> text,
+                                const RecallOptions& options, const Progress& progress) {
+  constexpr int64_t kQuestionTokens = 64;  // room after the context for a question and its answer
+  const auto n_lengths = static_cast<int64_t>(options.lengths.size());
+  for (const int64_t length : options.lengths) check_context(model, length + kQuestionTokens);
+  const int64_t prompts = (options.questions + n_lengths * kNeedles - 1) / (n_lengths * kNeedles);
+  const LengthResult none{std::vector<Cell>(options.depths.size())};
+  std::vector<std::vector<LengthResult>> results(policies.size(),
+                                                 std::vector<LengthResult>(options.lengths.size(), none));
+  Recall recall(model, tokenizer);
+  double done = 0, total = 0;
+  for (const int64_t length : options.lengths) total += static_cast<double>(length * prompts);
+  for (size_t l = 0; l < options.lengths.size(); ++l) {
+    std::vector<std::unique_ptr<KvCachePolicy>> made;
+    for (const PolicySpec& spec : policies) made.push_back(model.make_policy(spec.for_context(options.lengths[l])));
+    for (int64_t i = 0; i < prompts; ++i) {
+      const RecallPrompt prompt = make_recall_prompt(tokenizer, text, options, options.lengths[l], i, prompts);
+      for (size_t p = 0; p < policies.size(); ++p) recall.run(prompt, *made[p], policies[p].label, &results[p][l]);
+      done += static_cast<double>(options.lengths[l]);
+      if (progress) progress(done / total);
+    }
+  }
+
+  EvaluationReport report;
+  report.title = "Recall of numbers hidden in a text";
+  report.conditions = {
+      {"metric", "recall"}, {"lengths", options.lengths}, {"depths", options.depths}, {"needles", kNeedles}};
+  report.columns = {{"policy", "policy"},
+                    {"length", "length"},
+                    {"bits_per_value", "bits/value", "%.2f"},
+                    {"ratio", "of full", "%.3f"},
+                    {"kept_percent", "kept %", "%.1f"}};
+  for (const double depth : options.depths)
+    report.columns.push_back({"depth_" + depth_key(depth), "at " + depth_key(depth), "%.0f"});
+  for (const ReportColumn& column : std::vector<ReportColumn>{{"correct_percent", "correct %", "%.1f"},
+                                                              {"relative_percent", "to full %", "%.1f"},
+                                                              {"correct", "correct", "%.0f"},
+                                                              {"questions", "questions", "%.0f"}}) {
+    report.columns.push_back(column);
+  }
+  for (size_t p = 0; p < policies.size(); ++p) {
+    LengthResult all = none, reference = none;
+    for (size_t l = 0; l < options.lengths.size(); ++l) {
+      all.add(results[p][l]);
+      reference.add(results[0][l]);
+      report.rows.push_back(make_row(model, options, policies[p], results[p][l], results[0][l]));
+      report.rows.back()["length"] = options.lengths[l];
+    }
+    report.rows.push_back(make_row(model, options, policies[p], all, reference));
+    report.rows.back()["length"] = "all";
+    report.rows.back()["overall_percent"] = all.all().percent();  // the picture shows these rows only
+  }
+  report.x_key = "bits_per_value";
+  report.x_title = "bits per value, all bytes counted, after the prompt";
+  report.y_key = "overall_percent";
+  report.y_title = "correct answers, %";
+  report.lower_is_better = false;
+  return report;
+}
+
+}  // namespace smartkv

@@ -1,0 +1,42 @@
+// Recall of facts hidden in a long text ("needle in a haystack", Kamradt 2023, with four needles): numbers in real
+// text, one of them asked for. The question comes after the policy has compressed the context, which it takes for the
+// prompt.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/evaluation/evaluation.h"
+#include "engine/evaluation/policy_list.h"
+#include "engine/evaluation/report.h"
+
+namespace smartkv {
+
+struct RecallOptions {
+  std::vector<int64_t> lengths = {512, 1024, 2048, 4096};  // tokens of the context, needles included
+  std::vector<double> depths = {0.1, 0.3, 0.5, 0.7, 0.9};  // of the asked needle, as a share of the context
+  int64_t questions = 200;                                 // at least, over all lengths
+};
+
+// One context and its questions.
+struct RecallPrompt {
+  struct Needle {
+    int64_t depth = 0;     // index into RecallOptions::depths
+    std::string number;    // five digits
+    std::string question;  // asks for it
+  };
+  std::vector<TokenId> context;
+  std::vector<Needle> needles;  // kNeedles
+};
+constexpr int64_t kNeedles = 4;
+
+// The prompt number `index` of `count` with `length` tokens; the same for the same arguments. Throws EvaluationError.
+RecallPrompt make_recall_prompt(const Tokenizer& tokenizer, std::span<const TokenId> text, const RecallOptions& options,
+                                int64_t length, int64_t index, int64_t count);
+
+// `policies`: the reference first. Throws EvaluationError.
+EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& tokenizer,
+                                std::span<const PolicySpec> policies, std::span<const TokenId> text,
+                                const RecallOptions& options, const Progress& progress = nullptr);
+
+}  // namespace smartkv

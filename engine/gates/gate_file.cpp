@@ -1,0 +1,120 @@
+#include "engine/gates/gate_file.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+
+#include "cache/sequence_cache.h"
+#include "engine/gates/shipped_gates.h"
+#include "engine/weights/safetensors.h"
+#include "engine/weights/weights.h"
+
+namespace smartkv {
+namespace {
+
+constexpr const char* kHowToTrain =
+    "; train gates for this model: smartkv train-gate --model MODEL --text FILE --out gate.safetensors";
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+// What a gate must have in common with its model. The same model goes by one name in all its quantisations.
+std::map<std::string, std::string> identity(const ModelConfig& model) {
+  return {{"model", model.name},
+          {"n_layers", std::to_string(model.n_layers)},
+          {"n_kv_heads", std::to_string(model.n_kv_heads)},
+          {"head_dim", std::to_string(model.head_dim)}};
+}
+
+// The first field in which the file's metadata and the model differ; nullopt: none.
+std::optional<std::string> mismatch(const std::map<std::string, std::string>& metadata, const ModelConfig& model) {
+  for (const auto& [key, expected] : identity(model)) {
+    const auto found = metadata.find(key);
+    if (found == metadata.end()) return "metadata \"" + key + "\" is missing: not a file of gates";
+    if (lower(found->second) != lower(expected)) {
+      return "it is for another model: " + key + ": expected " + expected + ", found " + found->second;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string tensor_name(int64_t layer, int64_t map, const char* part) {
+  return "layers." + std::to_string(layer) + "." + std::to_string(map) + "." + part;
+}
+
+std::vector<float> read(const SafetensorsFile& file, const std::string& tensor, const std::vector<int64_t>& shape) {
+  const auto found = file.tensors().find(tensor);
+  if (found == file.tensors().end()) throw CacheError("tensor \"" + tensor + "\" is missing");
+  const TensorView& view = found->second;
+  if (view.shape != shape) {
+    const auto text = [](const std::vector<int64_t>& extents) {
+      std::string joined;
+      for (const int64_t extent : extents) joined += (joined.empty() ? "" : ", ") + std::to_string(extent);
+      return "[" + joined + "]";
+    };
+    throw CacheError("tensor \"" + tensor + "\": expected shape " + text(shape) + ", found " + text(view.shape));
+  }
+  std::vector<float> values(static_cast<size_t>(view.elements()));
+  expand_rows(view, 0, view.rows(), values.data());
+  return values;
+}
+
+std::shared_ptr<const Gate> build(const SafetensorsFile& file, const ModelConfig& model) {
+  std::vector<GateLayer> layers(static_cast<size_t>(model.n_layers));
+  for (int64_t layer = 0; layer < model.n_layers; ++layer) {
+    for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
+      const auto [out, in] = GateLayer::shape(i, model.head_dim);
+      layers[static_cast<size_t>(layer)].weight[i] = read(file, tensor_name(layer, i, "weight"), {out, in});
+      layers[static_cast<size_t>(layer)].bias[i] = read(file, tensor_name(layer, i, "bias"), {out});
+    }
+  }
+  return std::make_shared<const Gate>(model.head_dim, layers);
+}
+
+std::shared_ptr<const Gate> load_shipped(const ModelConfig& model) {
+  std::string names;
+  for (const ShippedGate& shipped : shipped_gates()) {
+    const SafetensorsFile file = SafetensorsFile::parse(shipped.bytes, std::string(shipped.file));
+    if (!mismatch(file.metadata(), model)) return build(file, model);
+    const auto name = file.metadata().find("model");
+    if (name != file.metadata().end()) names += (names.empty() ? "" : ", ") + name->second;
+  }
+  throw CacheError("no gates ship for the model \"" + model.name + "\" of " + std::to_string(model.n_layers) +
+                   " layers, " + std::to_string(model.n_kv_heads) + " KV heads of " + std::to_string(model.head_dim) +
+                   " (there are gates for: " + (names.empty() ? "none" : names) + ")" + kHowToTrain);
+}
+
+}  // namespace
+
+std::shared_ptr<const Gate> load_gate(const std::string& file, const ModelConfig& model) {
+  if (file.empty()) return load_shipped(model);
+  try {
+    const SafetensorsFile opened = SafetensorsFile::open(file);
+    if (const auto difference = mismatch(opened.metadata(), model)) throw CacheError(*difference + kHowToTrain);
+    return build(opened, model);
+  } catch (const ModelError& error) {
+    throw CacheError("gate file " + file + ": " + error.what());
+  } catch (const CacheError& error) {
+    throw CacheError("gate file " + file + ": " + error.what());
+  }
+}
+
+void write_gate(const std::filesystem::path& file, const ModelConfig& model, const std::vector<GateLayer>& layers,
+                const std::map<std::string, std::string>& notes) {
+  std::vector<NamedTensor> tensors;
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
+      const auto [out, in] = GateLayer::shape(i, model.head_dim);
+      const auto index = static_cast<int64_t>(layer);
+      tensors.push_back({tensor_name(index, i, "weight"), {out, in}, layers[layer].weight[i]});
+      tensors.push_back({tensor_name(index, i, "bias"), {out}, layers[layer].bias[i]});
+    }
+  }
+  std::map<std::string, std::string> metadata = notes;
+  metadata.merge(identity(model));
+  write_safetensors(file, tensors, TensorType::kBf16, metadata);
+}
+
+}  // namespace smartkv

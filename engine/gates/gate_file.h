@@ -1,0 +1,24 @@
+// Files of learned gates: safetensors with the tensors "layers.<i>.<map>.weight" and ".bias", and metadata that says
+// for which model they are and how they came about.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/policies/gated_eviction/gate.h"
+#include "engine/weights/model_config.h"
+
+namespace smartkv {
+
+// Opens the gates of a model; file "": those that ship for it. Throws CacheError when the file cannot be read, is for
+// another model, or none ships; the message says what to do.
+std::shared_ptr<const Gate> load_gate(const std::string& file, const ModelConfig& model);
+
+// Writes bf16. `notes` joins the metadata: the training text, the command, the figures. Throws ModelError.
+void write_gate(const std::filesystem::path& file, const ModelConfig& model, const std::vector<GateLayer>& layers,
+                const std::map<std::string, std::string>& notes);
+
+}  // namespace smartkv

@@ -1,0 +1,194 @@
+#include "engine/torch/train_gate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <limits>
+
+#include "engine/gates/gate_file.h"
+#include "engine/system_resources.h"
+#include "engine/text/tokenizer.h"
+
+namespace smartkv {
+namespace {
+
+constexpr int64_t kSampledEvery = 64;  // held-out queries whose attention is compared
+
+struct Options {
+  std::filesystem::path model, text, valid, out;
+  int64_t windows = 24, valid_windows = 2, context = 4096, threads = 0;
+  GateTrainingOptions training;
+};
+
+int64_t whole(const nlohmann::json& json, const char* key, int64_t fallback, int64_t minimum) {
+  const int64_t value = json.value(key, fallback);
+  if (value >= minimum) return value;
+  throw std::invalid_argument(std::string(key) + ": expected at least " + std::to_string(minimum) + ", found " +
+                              std::to_string(value));
+}
+
+double positive(const nlohmann::json& json, const char* key, double fallback) {
+  const double value = json.value(key, fallback);
+  if (value > 0) return value;
+  throw std::invalid_argument(std::string(key) + ": expected a positive number, found " + std::to_string(value));
+}
+
+Options parse(const nlohmann::json& json) {
+  Options options;
+  options.model = json.at("model").get<std::string>();
+  options.text = json.at("text").get<std::string>();
+  options.out = json.at("out").get<std::string>();
+  options.valid = json.value("valid", "");
+  options.windows = whole(json, "windows", options.windows, 1);
+  options.valid_windows = whole(json, "valid_windows", options.valid_windows, 1);
+  options.context = whole(json, "context", options.context, 1024);
+  options.threads = whole(json, "threads", options.threads, 0);
+  options.training.lifespans.rest = positive(json, "rest", options.training.lifespans.rest);
+  options.training.lifespans.window = options.training.keep.window;
+  options.training.fit.epochs = whole(json, "epochs", options.training.fit.epochs, 1);
+  options.training.fit.batch = whole(json, "batch", options.training.fit.batch, 1);
+  options.training.fit.learning_rate = positive(json, "learning_rate", options.training.fit.learning_rate);
+  options.training.fit.seed =
+      static_cast<uint64_t>(whole(json, "seed", static_cast<int64_t>(options.training.fit.seed), 0));
+  return options;
+}
+
+// The command that repeats the training, with file names for paths.
+std::string command(const Options& options) {
+  std::string line =
+      "smartkv train-gate --model " + options.model.filename().string() + " --text " + options.text.filename().string();
+  if (!options.valid.empty()) line += " --valid " + options.valid.filename().string();
+  char numbers[256];
+  std::snprintf(numbers, sizeof numbers,
+                " --windows %lld --valid-windows %lld --context %lld --epochs %lld --batch %lld --learning-rate %g "
+                "--rest %g --seed %llu",
+                static_cast<long long>(options.windows), static_cast<long long>(options.valid_windows),
+                static_cast<long long>(options.context), static_cast<long long>(options.training.fit.epochs),
+                static_cast<long long>(options.training.fit.batch), options.training.fit.learning_rate,
+                options.training.lifespans.rest, static_cast<unsigned long long>(options.training.fit.seed));
+  return line + numbers + " --out " + options.out.filename().string();
+}
+
+// `count` windows, evenly spread over the text.
+TokenWindows read_windows(const std::filesystem::path& path, const Tokenizer& tokenizer, int64_t context,
+                          int64_t count) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw ModelError(path.string() + ": cannot be opened");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::vector<TokenId> tokens = tokenizer.encode(text, {false, false});
+  const auto available = static_cast<int64_t>(tokens.size());
+  if (available < context * count) {
+    throw ModelError(path.string() + ": " + std::to_string(count) + " windows of " + std::to_string(context) +
+                     " tokens: expected at least " + std::to_string(context * count) + " tokens, found " +
+                     std::to_string(available));
+  }
+  TokenWindows windows;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t first = count == 1 ? 0 : (available - context) * i / (count - 1);
+    windows.emplace_back(tokens.begin() + first, tokens.begin() + first + context);
+  }
+  return windows;
+}
+
+struct Samples {
+  std::vector<torch::Tensor> keys, targets;  // per window
+};
+
+nlohmann::ordered_json to_json(const GateQuality& quality) {
+  return {{"loss", quality.loss},
+          {"recall", quality.recall},
+          {"specificity", quality.specificity},
+          {"lost_attention", quality.lost},
+          {"lost_attention_key_norm", quality.lost_by_norm},
+          {"lost_attention_streaming", quality.lost_by_recency}};
+}
+
+}  // namespace
+
+TrainedGate train_gate(const TorchLlama& model, const TokenWindows& training, const TokenWindows& held_out,
+                       const GateTrainingOptions& options, const TrainingEvent& event) {
+  const auto n_layers = static_cast<size_t>(model.config().n_layers);
+  const size_t n_windows = training.size() + held_out.size();
+  size_t observed = 0;
+  const auto observe = [&](const std::vector<int64_t>& window, int64_t sampled_every) {
+    LifespanOptions lifespans = options.lifespans;
+    lifespans.sampled_every = sampled_every;
+    std::vector<LayerLifespans> layers = observe_lifespans(model, window, lifespans);
+    event({{"event", "observe"}, {"done", ++observed}, {"of", n_windows}});
+    return layers;
+  };
+  std::vector<Samples> samples(n_layers);
+  for (const std::vector<int64_t>& window : training) {
+    const std::vector<LayerLifespans> layers = observe(window, 0);
+    const auto half = static_cast<int64_t>(window.size()) / 2;
+    for (size_t layer = 0; layer < n_layers; ++layer) {
+      const auto known = [&](const torch::Tensor& t) {
+        return t.slice(1, options.keep.sinks, half).flatten(0, 1).contiguous();
+      };
+      samples[layer].keys.push_back(known(layers[layer].keys));
+      samples[layer].targets.push_back(gate_target(known(layers[layer].lifespans)));
+    }
+  }
+  std::vector<std::vector<LayerLifespans>> tests;
+  for (const std::vector<int64_t>& window : held_out) tests.push_back(observe(window, kSampledEvery));
+
+  TrainedGate gate;
+  for (size_t layer = 0; layer < n_layers; ++layer) {
+    const torch::Tensor keys = torch::cat(samples[layer].keys), targets = torch::cat(samples[layer].targets);
+    samples[layer] = {};
+    gate.samples_per_layer = keys.size(0);
+    gate.layers.push_back(fit_gate(keys, targets, options.fit, [&](double loss) {
+      event({{"event", "fit"}, {"done", layer}, {"of", n_layers}, {"loss", loss}});
+    }));
+    GateQuality quality;
+    for (const auto& test : tests)
+      quality += measure_gate(gate.layers.back(), test[layer], kSampledEvery, options.keep);
+    gate.quality.push_back(quality / static_cast<double>(tests.size()));
+    event({{"event", "fit"}, {"done", layer + 1}, {"of", n_layers}, {"loss", gate.quality.back().loss}});
+  }
+  return gate;
+}
+
+nlohmann::ordered_json train_gate(const nlohmann::json& json, const TrainingEvent& event) {
+  const Options options = parse(json);
+  const auto started = std::chrono::steady_clock::now();
+  torch::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : available_cores()));
+  const std::unique_ptr<Weights> weights = Weights::open(options.model);
+  const std::unique_ptr<Tokenizer> tokenizer =
+      weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(options.model);
+  TokenWindows training, held_out;
+  if (options.valid.empty()) {
+    training = read_windows(options.text, *tokenizer, options.context, options.windows + options.valid_windows);
+    held_out.assign(training.end() - options.valid_windows, training.end());
+    training.resize(static_cast<size_t>(options.windows));
+  } else {
+    training = read_windows(options.text, *tokenizer, options.context, options.windows);
+    held_out = read_windows(options.valid, *tokenizer, options.context, options.valid_windows);
+  }
+  const TorchLlama model(*weights, torch::kBFloat16);
+  const TrainedGate gate = train_gate(model, training, held_out, options.training, event);
+
+  nlohmann::ordered_json report = {{"model", model.config().name},
+                                   {"command", command(options)},
+                                   {"samples_per_layer", gate.samples_per_layer},
+                                   {"layers", nlohmann::ordered_json::array()}};
+  GateQuality mean;
+  for (const GateQuality& quality : gate.quality) {
+    mean += quality / static_cast<double>(gate.quality.size());
+    report["layers"].push_back(to_json(quality));
+  }
+  report["mean"] = to_json(mean);
+  const std::filesystem::path& held_out_text = options.valid.empty() ? options.text : options.valid;
+  write_gate(options.out, model.config(), gate.layers,
+             {{"text", options.text.filename().string()},
+              {"held_out", held_out_text.filename().string()},
+              {"command", command(options)},
+              {"quality", to_json(mean).dump()}});
+  report["file"] = options.out.string();
+  report["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return report;
+}
+
+}  // namespace smartkv

@@ -1,0 +1,30 @@
+// Trains the gates of a model: observes lifespans in windows of a text, fits every layer, measures on held-out text.
+#pragma once
+
+#include <vector>
+
+#include "engine/torch/gate_fit.h"
+#include "engine/torch/gate_report.h"
+#include "engine/torch/training_commands.h"
+
+namespace smartkv {
+
+struct GateTrainingOptions {
+  LifespanOptions lifespans;
+  GateFitOptions fit;
+  KeepOptions keep;
+};
+
+struct TrainedGate {
+  std::vector<GateLayer> layers;
+  std::vector<GateQuality> quality;  // per layer, on the held-out windows
+  int64_t samples_per_layer = 0;
+};
+
+using TokenWindows = std::vector<std::vector<int64_t>>;
+
+// Only tokens of a window's first half are samples: they have seen at least half a window of their future.
+TrainedGate train_gate(const TorchLlama& model, const TokenWindows& training, const TokenWindows& held_out,
+                       const GateTrainingOptions& options, const TrainingEvent& event);
+
+}  // namespace smartkv

@@ -1,0 +1,195 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+
+#include "engine/evaluation/divergence.h"
+#include "engine/evaluation/drift.h"
+#include "engine/evaluation/recall.h"
+#include "engine/model/llama.h"
+#include "engine/model/policy_context.h"
+#include "engine/system_resources.h"
+#include "server/commands/command.h"
+#include "server/commands/options.h"
+
+namespace smartkv {
+
+namespace {
+
+struct Arguments {
+  std::string metric, model, text, kv_cache, json, html;
+  LlamaOptions llama;
+  int threads = 0;
+  DivergenceOptions pass;
+  RecallOptions recall;
+  double share = DriftOptions().share;
+  // Options that only some metrics have.
+  std::vector<std::pair<const CLI::Option*, std::vector<std::string>>> special;
+};
+
+// Refuses what the chosen metric would ignore.
+void check_options(const Arguments& arguments) {
+  for (const auto& [option, metrics] : arguments.special) {
+    if (option->count() == 0 || std::find(metrics.begin(), metrics.end(), arguments.metric) != metrics.end()) continue;
+    throw ConfigError(option->get_name() + ": not an option of eval " + arguments.metric);
+  }
+}
+
+std::ofstream open_output(const std::string& file) {
+  std::ofstream stream;
+  if (file.empty()) return stream;
+  stream.open(file, std::ios::binary);
+  if (!stream) throw ConfigError(file + ": cannot be opened for writing");
+  return stream;
+}
+
+void write_output(std::ofstream& stream, const std::string& file, const std::string& content) {
+  if (file.empty()) return;
+  if (!(stream << content).flush()) throw std::runtime_error(file + ": cannot be written");
+}
+
+// Specs and policies are the user's words: what is wrong with them is wrong usage.
+std::vector<PolicySpec> policies_of(const Arguments& arguments, const EvaluationModel& model) {
+  try {
+    std::vector<PolicySpec> specs = parse_policy_list(arguments.kv_cache);
+    const std::vector<int64_t> contexts =
+        arguments.metric == "recall" ? arguments.recall.lengths : std::vector<int64_t>{arguments.pass.context};
+    for (const PolicySpec& spec : specs) {
+      for (const int64_t context : contexts) model.make_policy(spec.for_context(context));
+    }
+    return specs;
+  } catch (const CacheError& error) {
+    throw ConfigError(std::string("--kv-cache: ") + error.what());
+  }
+}
+
+Progress progress_bar() {
+  if (isatty(STDERR_FILENO) == 0) return nullptr;
+  return [](double done) {
+    constexpr int kCells = 40;
+    const int filled = static_cast<int>(done * kCells);
+    const std::string bar =
+        std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kCells - filled), '.');
+    std::fprintf(stderr, "\r[%s] %3.0f%%%s", bar.c_str(), 100 * done, done >= 1 ? "\r\x1b[K" : "");
+  };
+}
+
+EvaluationReport measure(const Arguments& arguments, const EvaluationModel& model, const Tokenizer& tokenizer,
+                         std::span<const PolicySpec> policies, std::span<const TokenId> tokens) {
+  DivergenceOptions pass = arguments.pass;
+  if (arguments.metric == "recall")
+    return measure_recall(model, tokenizer, policies, tokens, arguments.recall, progress_bar());
+  if (arguments.metric == "drift") {
+    return measure_drift(model, policies, tokens, {pass.context, pass.windows, pass.prompt_tokens, arguments.share},
+                         progress_bar());
+  }
+  pass.divergence = arguments.metric == "divergence";
+  return measure_divergence(model, policies, tokens, pass, progress_bar());
+}
+
+int eval(const Arguments& arguments) {
+  check_options(arguments);
+  ThreadPool threads(arguments.threads > 0 ? arguments.threads : available_cores());
+  const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
+  const std::unique_ptr<Tokenizer> tokenizer =
+      weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(arguments.model);
+  const std::unique_ptr<Model> model = load_llama(*weights, arguments.llama, threads);
+  const CacheShape shape = llama_cache_shape(model->config(), arguments.llama);
+  const PolicyContext context = policy_context(*model, shape, &threads);
+  const EvaluationModel evaluated{*model, threads, shape,
+                                  [&](const nlohmann::json& spec) { return make_policy(context, spec); }};
+
+  const std::vector<PolicySpec> policies = policies_of(arguments, evaluated);
+  std::ofstream json = open_output(arguments.json), html = open_output(arguments.html);
+  const std::vector<TokenId> tokens = read_tokens(arguments.text, *tokenizer);
+  EvaluationReport report = measure(arguments, evaluated, *tokenizer, policies, tokens);
+  report.conditions["model"] = model->config().name;
+  report.conditions["text"] = std::filesystem::path(arguments.text).filename().string();
+  report.conditions["dtype"] = arguments.llama.dtype;
+  report.conditions["weights"] = arguments.llama.weights;
+  report.conditions["threads"] = threads.size();
+  write_output(json, arguments.json, report.to_json_lines());
+  write_output(html, arguments.html, report.to_html());
+  std::cout << report.to_table();
+  return kOk;
+}
+
+constexpr const char* kExamples = R"(Metrics:
+  perplexity  of the text, with compression active during the pass, as in generation
+  divergence  the same pass, and how far each next-token distribution is from the full cache's
+  drift       per layer: the model reads the full cache, and the same queries attend to the compressed one beside it
+  recall      of numbers hidden in the text; the question comes after the context was compressed
+
+A policy is a name, a JSON object, or NAME@X: streaming@0.25 holds a quarter of the context's tokens,
+mixed_precision@4.5 spends 4.5 bits per value. "full" is the reference and always measured.
+Examples:
+  smartkv eval divergence --model model.gguf --text book.txt --context 4096 --kv-cache streaming@0.25,k4v4 --html report.html
+  smartkv eval recall --model model.gguf --text book.txt --kv-cache 'snapkv@0.25,{"policy":"streaming","tokens":512}')";
+
+}  // namespace
+
+std::function<int()> setup_eval(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  DivergenceOptions& pass = arguments->pass;
+  RecallOptions& recall = arguments->recall;
+  const auto only = [&](const CLI::Option* option, std::vector<std::string> metrics) {
+    arguments->special.emplace_back(option, std::move(metrics));
+  };
+  const std::vector<std::string> scores = {"perplexity", "divergence"}, passes = {"perplexity", "divergence", "drift"};
+  const CLI::Range count(int64_t{1}, int64_t{1} << 20);
+
+  app.add_option("metric", arguments->metric, "What to measure")
+      ->required()
+      ->check(CLI::IsMember({"perplexity", "divergence", "recall", "drift"}));
+  app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder")->required();
+  app.add_option("--text", arguments->text, "UTF-8; neither the model nor a policy may have been fitted to it")
+      ->required();
+  app.add_option("--kv-cache", arguments->kv_cache, "Policies, separated by commas")->required();
+  only(app.add_option("--context", pass.context, "Tokens of a window")->check(count)->capture_default_str(), passes);
+  only(app.add_option("--windows", pass.windows, "Windows, spread over the text")->check(count)->capture_default_str(),
+       passes);
+  only(app.add_option("--from", pass.from, "Tokens at the start of each window that do not count")
+           ->check(CLI::Range(0, 1 << 20))
+           ->capture_default_str(),
+       scores);
+  only(app.add_option("--prompt-tokens", pass.prompt_tokens,
+                      "Tokens at the start of each window that policies take for the prompt")
+           ->check(count)
+           ->capture_default_str(),
+       passes);
+  only(app.add_option("--lengths", recall.lengths, "Tokens of the contexts")
+           ->delimiter(',')
+           ->check(count)
+           ->capture_default_str(),
+       {"recall"});
+  only(app.add_option("--depths", recall.depths, "Where the asked number is, as shares of the context")
+           ->delimiter(',')
+           ->check(CLI::Range(0.0, 1.0))
+           ->capture_default_str(),
+       {"recall"});
+  only(app.add_option("--questions", recall.questions, "Questions at least, over all lengths")
+           ->check(count)
+           ->capture_default_str(),
+       {"recall"});
+  only(app.add_option("--share", arguments->share, "Of the positions that are sampled")
+           ->check(CLI::Range(1e-4, 1.0))
+           ->capture_default_str(),
+       {"drift"});
+  app.add_option("--dtype", arguments->llama.dtype, "Activations and KV cache: auto, bf16 or f32")
+      ->capture_default_str();
+  app.add_option("--weights", arguments->llama.weights, "Storage of the weights: auto, bf16, f32, int8 or int4")
+      ->capture_default_str();
+  app.add_option("--threads", arguments->threads, "0: every core that this process may use")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  app.add_option("--json", arguments->json, "File for the results as JSON lines");
+  app.add_option("--html", arguments->html, "File for a page with the table and the picture of quality against bytes");
+  app.footer(kExamples);
+  return [arguments] { return eval(*arguments); };
+}
+
+}  // namespace smartkv

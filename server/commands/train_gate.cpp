@@ -1,0 +1,114 @@
+// smartkv train-gate: trains the learned gates of the gated_eviction policy, in the training module.
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <memory>
+
+#include "engine/training/training_module.h"
+#include "server/commands/command.h"
+
+namespace smartkv {
+
+namespace {
+
+struct Arguments {
+  std::string model, text, valid, out;
+  int64_t windows = 24, valid_windows = 2, context = 4096, epochs = 6, batch = 1024, seed = 1, threads = 0;
+  double learning_rate = 2e-3, rest = 0.3;
+  bool json = false;
+};
+
+void show_progress(const nlohmann::json& event) {
+  const auto done = event.at("done").get<long>(), of = event.at("of").get<long>();
+  if (event.at("event") == "observe") {
+    std::fprintf(stderr, "\robserving windows  %ld/%ld ", done, of);
+  } else {
+    std::fprintf(stderr, "\rfitting layers  %ld/%ld  loss %.3f  ", done, of, event.at("loss").get<double>());
+  }
+}
+
+void print_row(const std::string& name, const nlohmann::ordered_json& quality) {
+  const auto value = [&](const char* key) { return quality.at(key).get<double>(); };
+  std::printf("%-6s %8.3f %8.3f %12.3f %10.4f %10.4f %10.4f\n", name.c_str(), value("loss"), value("recall"),
+              value("specificity"), value("lost_attention"), value("lost_attention_key_norm"),
+              value("lost_attention_streaming"));
+}
+
+void print_table(const nlohmann::ordered_json& report) {
+  std::printf("%-6s %8s %8s %12s %32s\n%-6s %8s %8s %12s %10s %10s %10s\n", "", "", "", "",
+              "attention lost at a quarter", "layer", "loss", "recall", "specificity", "gates", "key norm",
+              "streaming");
+  int layer = 0;
+  for (const nlohmann::ordered_json& quality : report.at("layers")) print_row(std::to_string(layer++), quality);
+  print_row("mean", report.at("mean"));
+  std::printf("%ld samples a layer, %.0f s; wrote %s\n", report.at("samples_per_layer").get<long>(),
+              report.at("seconds").get<double>(), report.at("file").get<std::string>().c_str());
+}
+
+int train_gate(const Arguments& arguments) {
+  const nlohmann::json options = {{"model", arguments.model},     {"text", arguments.text},
+                                  {"valid", arguments.valid},     {"out", arguments.out},
+                                  {"windows", arguments.windows}, {"valid_windows", arguments.valid_windows},
+                                  {"context", arguments.context}, {"epochs", arguments.epochs},
+                                  {"batch", arguments.batch},     {"learning_rate", arguments.learning_rate},
+                                  {"rest", arguments.rest},       {"seed", arguments.seed},
+                                  {"threads", arguments.threads}};
+  const bool show = isatty(STDERR_FILENO) != 0;
+  const nlohmann::ordered_json report =
+      run_training(training_module_path(), "train-gate", options,
+                   show ? show_progress : std::function<void(const nlohmann::json&)>());
+  if (show) std::fprintf(stderr, "\r%60s\r", "");
+  if (arguments.json) {
+    std::cout << report.dump(2) << '\n';
+  } else {
+    print_table(report);
+  }
+  return kOk;
+}
+
+constexpr const char* kExplanation =
+    R"(The gates learn from a key before RoPE how long its token stays useful: log4 of the distance at which the attention
+that it still gets adds up to no more than --rest. Loss is relative to the variance; recall and specificity tell, at a
+quarter of the tokens kept, how many tokens that live longer than a quarter of the window are kept, and how many others
+are evicted.
+Example:
+  smartkv train-gate --model model.gguf --text books.txt --valid other.txt --out gate.safetensors)";
+
+}  // namespace
+
+std::function<int()> setup_train_gate(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  Arguments& a = *arguments;
+  app.add_option("--model", a.model, "GGUF file or Hugging Face folder")->required();
+  app.add_option("--text", a.text, "Text to train on")->required();
+  app.add_option("--valid", a.valid, "Text to measure on; without it, the last windows of --text");
+  app.add_option("--out", a.out, "The safetensors file to write")->required();
+  app.add_option("--windows", a.windows, "Windows of the text to train on, evenly spread")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--valid-windows", a.valid_windows, "Windows to measure on")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--context", a.context, "Tokens of a window")->check(CLI::Range(1024, 1 << 20))->capture_default_str();
+  app.add_option("--epochs", a.epochs, "Passes over the samples")->check(CLI::Range(1, 10000))->capture_default_str();
+  app.add_option("--batch", a.batch, "Keys of a step")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--learning-rate", a.learning_rate, "Of AdamW, at its peak")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--rest", a.rest,
+                 "A token has outlived its use when it still gets no more attention than this, summed over queries")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seed", a.seed, "Of initial weights and order")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--threads", a.threads, "0: every core that this process may use")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  app.add_flag("--json", a.json, "Print JSON");
+  app.footer(kExplanation);
+  return [arguments] { return train_gate(*arguments); };
+}
+
+}  // namespace smartkv

@@ -1,0 +1,110 @@
+#include "cache/policies/gated_eviction/gate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "cache/sequence_cache.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+namespace {
+
+constexpr int64_t kHeadDim = 64;
+
+std::vector<float> normal(int64_t n, float deviation, std::mt19937& random) {
+  std::normal_distribution<float> distribution(0.0f, deviation);
+  std::vector<float> values(static_cast<size_t>(n));
+  for (float& value : values) value = distribution(random);
+  return values;
+}
+
+std::vector<GateLayer> random_layers(int64_t n_layers) {
+  std::mt19937 random(1);
+  std::vector<GateLayer> layers(static_cast<size_t>(n_layers));
+  for (GateLayer& layer : layers) {
+    for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
+      const auto [out, in] = GateLayer::shape(i, kHeadDim);
+      layer.weight[i] = normal(out * in, std::sqrt(2.0f / static_cast<float>(in)), random);
+      layer.bias[i] = normal(out, 0.1f, random);
+    }
+  }
+  return layers;
+}
+
+// The MLP in double precision.
+double reference(const GateLayer& layer, const float* key) {
+  std::vector<double> x(key, key + kHeadDim);
+  for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
+    const auto [out, in] = GateLayer::shape(i, kHeadDim);
+    std::vector<double> y(static_cast<size_t>(out));
+    for (int64_t row = 0; row < out; ++row) {
+      double sum = layer.bias[i][row];
+      for (int64_t column = 0; column < in; ++column) sum += layer.weight[i][row * in + column] * x[column];
+      y[row] = i == GateLayer::kDepth - 1 ? sum : std::max(sum, 0.0);
+    }
+    x = std::move(y);
+  }
+  return x[0];
+}
+
+TEST(Gate, ScoresAreTheMlpOfEachLayer) {
+  const std::vector<GateLayer> layers = random_layers(2);
+  const Gate gate(kHeadDim, layers);
+  EXPECT_EQ(gate.n_layers(), 2);
+  EXPECT_EQ(gate.head_dim(), kHeadDim);
+  std::mt19937 random(2);
+  const std::vector<float> keys = normal(20 * kHeadDim, 1.0f, random);
+  std::vector<float> scores(20);
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    gate.score(nullptr, layer, keys.data(), 20, scores.data());
+    for (int64_t i = 0; i < 20; ++i) {
+      EXPECT_NEAR(scores[i], reference(layers[layer], keys.data() + i * kHeadDim), 0.05)
+          << "layer " << layer << ", key " << i;
+    }
+  }
+}
+
+TEST(Gate, AScoreDependsOnNothingButItsKey) {
+  const Gate gate(kHeadDim, random_layers(1));
+  constexpr int64_t kKeys = 1100;  // more than one chunk
+  std::mt19937 random(3);
+  const std::vector<float> keys = normal(kKeys * kHeadDim, 1.0f, random);
+  std::vector<float> together(kKeys), threaded(kKeys);
+  gate.score(nullptr, 0, keys.data(), kKeys, together.data());
+  ThreadPool pool(3);
+  gate.score(&pool, 0, keys.data(), kKeys, threaded.data());
+  EXPECT_EQ(together, threaded);
+  for (const int64_t i : {0, 1, 511, 512, 1023, 1099}) {
+    float alone = 0;
+    gate.score(nullptr, 0, keys.data() + i * kHeadDim, 1, &alone);
+    EXPECT_EQ(alone, together[i]) << "key " << i;
+  }
+  gate.score(nullptr, 0, keys.data(), 0, nullptr);  // no keys are fine
+}
+
+TEST(Gate, NamesTheMapOfAWrongSize) {
+  std::vector<GateLayer> layers = random_layers(2);
+  layers[1].weight[2].pop_back();
+  try {
+    const Gate gate(kHeadDim, layers);
+    FAIL() << "no error";
+  } catch (const CacheError& error) {
+    EXPECT_STREQ(error.what(), "gate: layer 1, map 2, weight: expected 65536 values, found 65535");
+  }
+}
+
+TEST(Gate, ExpiryIsTwiceTheGeometricMeanAway) {
+  EXPECT_FLOAT_EQ(expiry(100, 0.0f), 102.0f);
+  EXPECT_FLOAT_EQ(expiry(100, 5.0f), 100.0f + 2 * 1024);
+}
+
+TEST(Gate, CountsItsBytes) {
+  // bf16 weights, the last map padded to 16 features, and f32 biases.
+  const int64_t expected = 2 * (256 * kHeadDim + 2 * 256 * 256 + 16 * 256) + 4 * (3 * 256 + 1);
+  EXPECT_EQ(Gate(kHeadDim, random_layers(1)).bytes(), expected);
+}
+
+}  // namespace
+}  // namespace smartkv

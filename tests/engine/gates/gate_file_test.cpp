@@ -1,0 +1,121 @@
+#include "engine/gates/gate_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache/sequence_cache.h"
+#include "engine/gates/shipped_gates.h"
+#include "engine/weights/safetensors.h"
+#include "engine/weights/weights.h"
+#include "tests/engine/model/tiny_llama.h"
+
+namespace smartkv {
+namespace {
+
+using testing::HasSubstr;
+
+class GateFile : public testing::Test {
+ protected:
+  GateFile() : model_(tiny_config()) {
+    layers_.resize(static_cast<size_t>(model_.n_layers));
+    for (size_t layer = 0; layer < layers_.size(); ++layer) {
+      for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
+        const auto [out, in] = GateLayer::shape(i, model_.head_dim);
+        layers_[layer].weight[i].assign(static_cast<size_t>(out * in), 0.125f);
+        layers_[layer].bias[i].assign(static_cast<size_t>(out), static_cast<float>(layer));
+      }
+    }
+  }
+  ~GateFile() override { std::filesystem::remove(path_); }
+
+  std::string error_of_load(const ModelConfig& model) const {
+    try {
+      load_gate(path_.string(), model);
+    } catch (const CacheError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  const std::filesystem::path path_ =
+      std::filesystem::path(testing::TempDir()) /
+      (std::string("gate_") + testing::UnitTest::GetInstance()->current_test_info()->name() + ".safetensors");
+  ModelConfig model_;
+  std::vector<GateLayer> layers_;
+};
+
+TEST_F(GateFile, RoundTrips) {
+  write_gate(path_, model_, layers_, {{"text", "books.txt"}});
+  EXPECT_EQ(SafetensorsFile::open(path_).metadata().at("text"), "books.txt");
+  const auto gate = load_gate(path_.string(), model_);
+  const Gate direct(model_.head_dim, layers_);
+  EXPECT_EQ(gate->n_layers(), model_.n_layers);
+  const std::vector<float> key(static_cast<size_t>(model_.head_dim), 0.5f);
+  for (int64_t layer = 0; layer < model_.n_layers; ++layer) {
+    float found = 0, expected = 0;
+    gate->score(nullptr, layer, key.data(), 1, &found);
+    direct.score(nullptr, layer, key.data(), 1, &expected);
+    EXPECT_EQ(found, expected);
+  }
+}
+
+TEST_F(GateFile, SaysHowTheModelDiffersAndWhatToDo) {
+  write_gate(path_, model_, layers_, {});
+  ModelConfig other = model_;
+  other.name = "TINY";
+  EXPECT_EQ(error_of_load(other), "no error");
+  other.n_kv_heads = 4;
+  EXPECT_THAT(error_of_load(other), HasSubstr("n_kv_heads: expected 4, found 2"));
+  EXPECT_THAT(error_of_load(other), HasSubstr("smartkv train-gate"));
+  other = model_;
+  other.name = "another";
+  EXPECT_THAT(error_of_load(other), HasSubstr("model: expected another, found tiny"));
+  EXPECT_THAT(error_of_load(other), HasSubstr(path_.filename().string()));
+}
+
+TEST_F(GateFile, NamesWhatIsWrongInTheFile) {
+  EXPECT_THAT(error_of_load(model_), HasSubstr("gate_NamesWhatIsWrongInTheFile"));  // no such file
+  write_safetensors(path_, {{"x", {1}, {0.0f}}}, TensorType::kF32, {});
+  EXPECT_THAT(error_of_load(model_), HasSubstr("metadata \"head_dim\" is missing: not a file of gates"));
+  layers_.pop_back();
+  write_gate(path_, model_, layers_, {});
+  EXPECT_THAT(error_of_load(model_), HasSubstr("tensor \"layers.2.0.weight\" is missing"));
+  const std::map<std::string, std::string> metadata = SafetensorsFile::open(path_).metadata();
+  write_safetensors(path_, {{"layers.0.0.weight", {2, 2}, {1, 2, 3, 4}}}, TensorType::kF32, metadata);
+  EXPECT_THAT(error_of_load(model_), HasSubstr("tensor \"layers.0.0.weight\": expected shape [256, 32], found [2, 2]"));
+}
+
+TEST_F(GateFile, ShippedGatesAreFoundByTheModel) {
+  try {
+    load_gate("", model_);
+    FAIL() << "no error";
+  } catch (const CacheError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no gates ship for the model \"tiny\" of 3 layers"));
+    EXPECT_THAT(error.what(), HasSubstr("smartkv train-gate"));
+  }
+}
+
+TEST(ShippedGates, FitTheirModels) {
+  ASSERT_FALSE(shipped_gates().empty());
+  for (const ShippedGate& shipped : shipped_gates()) {
+    const SafetensorsFile file = SafetensorsFile::parse(shipped.bytes, std::string(shipped.file));
+    const auto& metadata = file.metadata();
+    ModelConfig model;
+    model.name = metadata.at("model");
+    model.n_layers = std::stoll(metadata.at("n_layers"));
+    model.n_kv_heads = std::stoll(metadata.at("n_kv_heads"));
+    model.head_dim = std::stoll(metadata.at("head_dim"));
+    const auto gate = load_gate("", model);
+    EXPECT_EQ(gate->n_layers(), model.n_layers);
+    EXPECT_TRUE(metadata.contains("command")) << shipped.file;
+    EXPECT_TRUE(metadata.contains("quality")) << shipped.file;
+  }
+}
+
+TEST(ShippedGates, ServeTheDefaultModel) {
+  const auto weights = Weights::open(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+  EXPECT_EQ(load_gate("", weights->config())->n_layers(), 30);
+}
+
+}  // namespace
+}  // namespace smartkv
