@@ -48,7 +48,7 @@ struct PolicyRow {
 
 const std::vector<PolicyRow>& policy_registry();
 
-// `spec`: null ("full"), a policy's name, or {"policy": name, parameters...}.
+// `spec`: null ("full"), the name of a policy or preset, or {"policy": name, parameters...}.
 std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec);
 
 }  // namespace smartkv

@@ -8,6 +8,7 @@
 #include "cache/policies/streaming/streaming.h"
 #include "cache/policies/uniform/uniform.h"
 #include "cache/policy.h"
+#include "cache/presets.h"
 
 namespace smartkv {
 
@@ -45,11 +46,21 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
   } else if (!spec.is_null()) {
     throw CacheError("kv_cache: expected a policy's name or an object, found " + std::string(spec.type_name()));
   }
+  for (const PolicyPreset& preset : policy_presets()) {
+    if (preset.name != name) continue;
+    nlohmann::json merged = preset.spec;  // what is given beside the preset's name overrides it
+    name = merged.at("policy").get<std::string>();
+    merged.erase("policy");
+    merged.update(parameters);
+    parameters = std::move(merged);
+    break;
+  }
   std::string known;
   for (const PolicyRow& row : policy_registry()) {
     if (row.name == name) return row.create(context, parameters);
     known += (known.empty() ? "\"" : ", \"") + std::string(row.name) + "\"";
   }
+  for (const PolicyPreset& preset : policy_presets()) known += ", \"" + std::string(preset.name) + "\"";
   throw CacheError("kv_cache: unknown policy \"" + name + "\"; known: " + known);
 }
 

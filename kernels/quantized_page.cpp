@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
-#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -20,53 +18,67 @@ struct Column {
   uint16_t scale = 0, zero = 0;  // f16
 };
 
-struct Range {
-  float low, high;
-};
-
-// Codes of x[i] (i * stride) under a column's scale and zero. Returns the squared error.
-double encode(const float* x, int64_t stride, int64_t n, int bits, Column column, uint8_t* codes) {
+// Codes of x [n] under a column's scale and zero. Returns the squared error.
+float encode(const float* x, int64_t n, int bits, Column column, uint8_t* codes) {
   const float scale = half_to_float(column.scale), zero = half_to_float(column.zero);
   const float inverse = scale > 0 ? 1.0f / scale : 0.0f, most = static_cast<float>((1 << bits) - 1);
-  double error = 0;
+  float error = 0;
   for (int64_t i = 0; i < n; ++i) {
-    const float value = x[i * stride];
-    const float code = std::clamp(std::nearbyint((value - zero) * inverse), 0.0f, most);
-    const float difference = value - (zero + scale * code);
-    error += static_cast<double>(difference) * difference;
+    const auto code = static_cast<int32_t>(std::min(std::max((x[i] - zero) * inverse, 0.0f), most) + 0.5f);
+    const float difference = x[i] - (zero + scale * static_cast<float>(code));
+    error += difference * difference;
     codes[i] = static_cast<uint8_t>(code);
   }
   return error;
 }
 
-Column column_of(Range range, int bits) {
+Column column_of(float low, float scale) {
   constexpr float kMost = 65504.0f;  // of f16
-  const float low = std::clamp(range.low, -kMost, kMost);
-  return {float_to_half(std::min((range.high - low) / static_cast<float>((1 << bits) - 1), kMost)), float_to_half(low)};
+  return {float_to_half(std::clamp(scale, 0.0f, kMost)), float_to_half(std::clamp(low, -kMost, kMost))};
 }
 
-// Best of several ranges; codes: [n].
-Column quantize_column(const float* x, int64_t stride, int64_t n, int bits, uint8_t* codes) {
-  Range range{std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()};
+// The scale and zero that fit x best in the least-squares sense, given its codes.
+Column refit(const float* x, int64_t n, const uint8_t* codes, Column column) {
+  float sum_x = 0, sum_c = 0, sum_cc = 0, sum_xc = 0;
   for (int64_t i = 0; i < n; ++i) {
-    range.low = std::min(range.low, x[i * stride]);
-    range.high = std::max(range.high, x[i * stride]);
+    const auto c = static_cast<float>(codes[i]);
+    sum_x += x[i];
+    sum_c += c;
+    sum_cc += c * c;
+    sum_xc += x[i] * c;
   }
-  if (!std::isfinite(range.low) || !std::isfinite(range.high)) {
-    throw std::invalid_argument("quantize_page: expected finite values, found " + std::to_string(x[0]));
+  const auto count = static_cast<float>(n);
+  const float variance = sum_cc - sum_c * sum_c / count;
+  if (!(variance > 0)) return column;
+  const float scale = (sum_xc - sum_x * sum_c / count) / variance;
+  return column_of((sum_x - scale * sum_c) / count, scale);
+}
+
+// Scale, zero and codes of a column of least squared error: the best of several shrunken ranges, refitted (Lloyd 1982).
+Column quantize_column(const float* x, int64_t n, int bits, uint8_t* codes) {
+  if (!std::all_of(x, x + n, [](float value) { return std::isfinite(value); })) {
+    throw std::invalid_argument("quantize_page: expected finite values, found one that is not");
   }
-  Column best = column_of(range, bits);
-  double least = encode(x, stride, n, bits, best, codes);
-  if (bits > 3) return best;
-  const float middle = (range.low + range.high) / 2, half = (range.high - range.low) / 2;
+  const auto [low, high] = std::minmax_element(x, x + n);
+  const float levels = static_cast<float>((1 << bits) - 1), middle = (*low + *high) / 2, half = (*high - *low) / 2;
+  Column best = column_of(*low, 2 * half / levels);
+  float least = encode(x, n, bits, best, codes);
+  if (bits > 4) return best;
   uint8_t trial[256];
-  for (float shrink = 0.95f; shrink > 0.55f; shrink -= 0.05f) {
-    const Column column = column_of({middle - shrink * half, middle + shrink * half}, bits);
-    const double error = encode(x, stride, n, bits, column, trial);
-    if (error >= least) continue;
+  const auto take_if_better = [&](Column column) {
+    const float error = encode(x, n, bits, column, trial);
+    if (!(error < least)) return false;
     least = error;
     best = column;
     std::copy_n(trial, n, codes);
+    return true;
+  };
+  const float narrowest = bits == 2 ? 0.5f : bits == 3 ? 0.7f : 0.85f;
+  for (float shrink = 0.95f; shrink > narrowest; shrink -= 0.05f) {
+    take_if_better(column_of(middle - shrink * half, 2 * shrink * half / levels));
+  }
+  constexpr int kRefits = 4;
+  for (int i = 0; i < kRefits && take_if_better(refit(x, n, codes, best)); ++i) {
   }
   return best;
 }
@@ -114,11 +126,14 @@ void quantize_side(const CodeRuns& runs, int64_t extent, const float* x, int64_t
                    const Index& index, uint16_t* scales, uint16_t* zeros, uint8_t* out) {
   int64_t column = 0;
   uint8_t codes[4][256], block[kBlockCodes];
+  float values[256];
   for (size_t run = 0; run < kCodeBits.size(); ++run) {
     const int bits = kCodeBits[run];
     for (int64_t quad = 0; quad < runs.quads[run]; ++quad, column += 4) {
       for (int64_t j = 0; j < 4; ++j) {
-        const Column of = quantize_column(x + index(column + j) * column_stride, row_stride, extent, bits, codes[j]);
+        const float* from = x + index(column + j) * column_stride;
+        for (int64_t row = 0; row < extent; ++row) values[row] = from[row * row_stride];
+        const Column of = quantize_column(values, extent, bits, codes[j]);
         scales[column + j] = of.scale;
         zeros[column + j] = of.zero;
       }

@@ -56,8 +56,8 @@ struct QuantizedOffsets {
 QuantizedOffsets quantized_offsets(const QuantizedLayout& layout, int64_t head_dim);
 
 // Quantises one KV head. k, v: f32 [kPageTokens, head_dim]; head_dim a multiple of 64; channel_order: head_dim channel
-// numbers, or nullptr. `block`: quantized_offsets().total bytes. The range of a column is the one of least squared error
-// among shrunken ranges: at 2 and 3 bits the extremes are worth clipping.
+// numbers, or nullptr. `block`: quantized_offsets().total bytes. Scale and zero of a column are fitted to least squared
+// error: at few bits the extremes are worth clipping.
 void quantize_page(const QuantizedLayout& layout, int64_t head_dim, const uint8_t* channel_order, const float* k,
                    const float* v, void* block);
 

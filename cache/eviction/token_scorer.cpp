@@ -80,7 +80,7 @@ class SnapKvScorer final : public TokenScorer {
   }
 };
 
-// log4 of the lifespan that the layer's gate expects of the key before RoPE.
+// When the token expires by the lifespan that the layer's gate expects of its key before RoPE.
 class LearnedScorer final : public TokenScorer {
  public:
   explicit LearnedScorer(std::shared_ptr<const Gate> gate) : gate_(std::move(gate)) {}
@@ -104,6 +104,8 @@ class LearnedScorer final : public TokenScorer {
       }
     }
     gate_->score(context.threads, layer, keys.data(), context.shape.n_kv_heads * n, scores);
+    // The gate says for how long; what counts is until when. A token that has lived its life makes room.
+    for (int64_t i = 0; i < context.shape.n_kv_heads * n; ++i) scores[i] = expiry(first + i % n, scores[i]);
   }
 
  private:

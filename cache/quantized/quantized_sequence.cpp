@@ -16,12 +16,6 @@ namespace {
 
 int64_t whole_pages(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens * kPageTokens; }
 
-double mean_bits(const kernels::CodeRuns& runs) {
-  double bits = 0;
-  for (size_t i = 0; i < runs.quads.size(); ++i) bits += runs.quads[i] * kernels::kCodeBits[i];
-  return bits / static_cast<double>(runs.n_quads());
-}
-
 }  // namespace
 
 QuantizedPage::QuantizedPage(const CacheShape& shape, const QuantizedLayout& layout,
@@ -60,6 +54,12 @@ kernels::KvSegment QuantizedPage::segment() const {
 
 QuantizedLayout widest_layout(const CacheShape& shape) {
   return {kernels::uniform_runs(shape.head_dim, 8), kernels::uniform_runs(kPageTokens, 8)};
+}
+
+double mean_bits(const kernels::CodeRuns& runs) {
+  double bits = 0;
+  for (size_t i = 0; i < runs.quads.size(); ++i) bits += runs.quads[i] * kernels::kCodeBits[i];
+  return bits / static_cast<double>(runs.n_quads());
 }
 
 int64_t quantized_bytes(const CacheShape& shape, const QuantizedLayout& layout) {

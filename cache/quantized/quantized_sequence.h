@@ -35,6 +35,8 @@ class QuantizedPage {
 // K and V in 8 bits.
 kernels::QuantizedLayout widest_layout(const CacheShape& shape);
 
+double mean_bits(const kernels::CodeRuns& runs);
+
 // Bytes of a page of this layout, one layer, all KV heads.
 int64_t quantized_bytes(const CacheShape& shape, const kernels::QuantizedLayout& layout);
 
@@ -52,6 +54,7 @@ class QuantizedSequence : public TailedSequence {
   QuantizedSequence(const PolicyContext& context, int64_t window);
 
   using PageRef = std::shared_ptr<const QuantizedPage>;
+  // Of one layer, as n_pages() but for quantize(), while others' pages are being made.
   int64_t pages_of(int64_t layer) const { return static_cast<int64_t>(pages_[static_cast<size_t>(layer)].size()); }
   int64_t n_pages() const { return static_cast<int64_t>(pages_[0].size()); }
   const PageRef& page(int64_t layer, int64_t i) const { return pages_[static_cast<size_t>(layer)][static_cast<size_t>(i)]; }

@@ -36,6 +36,23 @@ std::shared_ptr<const Gate> random_gate(const CacheShape& shape) {
   return std::make_shared<Gate>(shape.head_dim, layers);
 }
 
+using Outputs = std::vector<std::vector<float>>;
+
+// Equal bits, or the first token that differs.
+testing::AssertionResult same(const Outputs& found, const Outputs& expected) {
+  if (found.size() != expected.size()) {
+    return testing::AssertionFailure() << found.size() << " tokens instead of " << expected.size();
+  }
+  for (size_t t = 0; t < found.size(); ++t) {
+    for (size_t i = 0; i < found[t].size(); ++i) {
+      if (found[t][i] == expected[t][i]) continue;
+      return testing::AssertionFailure() << "token " << t << ", value " << i << ": " << found[t][i] << " instead of "
+                                         << expected[t][i];
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
 // Small settings, so that a thousand tokens compress often.
 nlohmann::json spec_of(const std::string& name) {
   if (name == "full") return name;
@@ -75,7 +92,7 @@ TEST_P(Conformance, EqualsTheFullCacheUntilSomethingIsCompressed) {
   const auto full = make_policy(context(), nullptr);
   const auto expected = full->new_sequence(0), cache = policy_->new_sequence(0);
   const int64_t n = std::min<int64_t>(cache->next_boundary() - 1, 300);
-  EXPECT_EQ(driver().run(cache.get(), n, 64), driver().run(expected.get(), n, 64));
+  EXPECT_TRUE(same(driver().run(cache.get(), n, 64), driver().run(expected.get(), n, 64)));
   EXPECT_EQ(cache->stats().tokens_kept, n);
 }
 
@@ -83,8 +100,8 @@ TEST_P(Conformance, OutputDoesNotDependOnChunks) {
   for (const int64_t prompt : {1, 700}) {
     const auto whole = policy_->new_sequence(prompt), pieces = policy_->new_sequence(prompt), single = policy_->new_sequence(prompt);
     const auto expected = driver().run(whole.get(), 900, 512);
-    EXPECT_EQ(driver().run(pieces.get(), 900, 29), expected) << prompt;
-    EXPECT_EQ(driver().run(single.get(), 900, 1), expected) << prompt;
+    EXPECT_TRUE(same(driver().run(pieces.get(), 900, 29), expected)) << prompt;
+    EXPECT_TRUE(same(driver().run(single.get(), 900, 1), expected)) << prompt;
     EXPECT_EQ(pieces->stats().bytes, whole->stats().bytes);
     EXPECT_EQ(pieces->stats().tokens_kept, whole->stats().tokens_kept);
   }
@@ -108,7 +125,7 @@ TEST_P(Conformance, RejectedDraftsLeaveNoTrace) {
     }
     speculating->commit(speculating->tokens());
   }
-  EXPECT_EQ(outputs, expected);
+  EXPECT_TRUE(same(outputs, expected));
 }
 
 TEST_P(Conformance, ForksGoTheirOwnWays) {
@@ -120,7 +137,7 @@ TEST_P(Conformance, ForksGoTheirOwnWays) {
   fork->commit(fork->tokens());
   driver().run(fork.get(), 800, 64);
   driver().run(alone.get(), 500, 64);
-  EXPECT_EQ(driver().run(cache.get(), 800, 64), driver().run(alone.get(), 800, 64));
+  EXPECT_TRUE(same(driver().run(cache.get(), 800, 64), driver().run(alone.get(), 800, 64)));
 }
 
 TEST_P(Conformance, StaysWithinItsBoundAndCountsWhatTheHeapGave) {
@@ -133,7 +150,7 @@ TEST_P(Conformance, StaysWithinItsBoundAndCountsWhatTheHeapGave) {
     CacheDriver model = driver();
     {
       const auto warm = policy_->new_sequence(prompt);  // scratch that stays
-      model.run(warm.get(), 1200, 128);
+      model.run(warm.get(), 1200, 40);
     }
     const double before = in_use();
     const auto cache = policy_->new_sequence(prompt);
@@ -176,7 +193,9 @@ TEST_P(Conformance, StaysNearTheFullCache) {
   const bool evicts = cache->stats().tokens_kept < 1000;
   // Random keys attend evenly: losing tokens changes the mean over them, quantising hardly does.
   EXPECT_LT(std::sqrt(error / size), evicts ? 1.5 : name == "k2v2" ? 0.5 : name == "k8v8" ? 0.01 : 0.25);
-  if (name != "full") EXPECT_LT(cache->stats().bytes, expected_cache->stats().bytes * 3 / 4);
+  if (name != "full") {
+    EXPECT_LT(cache->stats().bytes, expected_cache->stats().bytes * 3 / 4);
+  }
 }
 
 std::vector<std::string> names() {
@@ -187,9 +206,9 @@ std::vector<std::string> names() {
 
 INSTANTIATE_TEST_SUITE_P(Policies, Conformance,
                          testing::Combine(testing::ValuesIn(names()), testing::Values(Shape{9, 3, 64}, Shape{2, 2, 128})),
-                         [](const auto& info) {
-                           const Shape& shape = std::get<1>(info.param);
-                           return std::get<0>(info.param) + (shape.n_heads == shape.n_kv_heads ? "_mha_" : "_gqa_") +
+                         [](const auto& row) {
+                           const Shape& shape = std::get<1>(row.param);
+                           return std::get<0>(row.param) + (shape.n_heads == shape.n_kv_heads ? "_mha_" : "_gqa_") +
                                   std::to_string(shape.head_dim);
                          });
 

@@ -45,6 +45,12 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   options.floor = read.number("floor", options.floor, 0, 1e9);
   options.normalize = read.boolean("normalize", options.normalize);
   options.sort_tokens = read.boolean("sort_tokens", options.sort_tokens);
+  ForecastOptions& forecast = options.forecast;
+  forecast.enabled = read.boolean("forecast", forecast.enabled);
+  forecast.history = read.integer("forecast_history", forecast.history, ImportanceForecast::kBatch, int64_t{1} << 20);
+  forecast.update_interval = read.integer("forecast_update_interval", forecast.update_interval, 1, int64_t{1} << 20);
+  forecast.blend = read.number("forecast_blend", forecast.blend, 0, 1);
+  forecast.lr = read.number("forecast_lr", forecast.lr, 1e-6, 1);
   read.done();
   check_quantizable(context.shape, "mixed_precision");
   return std::make_unique<MixedPolicy>(context, options);

@@ -11,6 +11,12 @@ namespace smartkv {
 using kernels::kPageTokens;
 using kernels::QuantizedLayout;
 
+namespace {
+
+float log_of(float importance) { return std::log(importance + 1e-6f); }
+
+}  // namespace
+
 int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64_t tokens, int64_t pages) {
   const auto horizon = static_cast<double>(std::max(tokens, options.horizon));
   const double values = static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim);
@@ -28,6 +34,7 @@ MixedSequence::MixedSequence(const PolicyContext& context, const MixedOptions& o
       layer_importance_(layers_.size(), 0.0) {
   const auto channels = static_cast<size_t>(context.shape.n_kv_heads * context.shape.head_dim);
   for (Layer& layer : layers_) layer.q2.assign(channels, 0.0f);
+  if (options.forecast.enabled) forecast_.emplace(options.forecast);
 }
 
 TokenRange MixedSequence::probes(int64_t n) const {
@@ -62,10 +69,14 @@ void MixedSequence::observe(int64_t layer, const Probe& probe) {
 }
 
 void MixedSequence::begin_boundary() {
-  for (Layer& layer : layers_) {
-    for (PageState& page : layer.pages) {
+  if (forecast_) learn_forecast();
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    for (PageState& page : layers_[layer].pages) {
+      const float seen = page.mass / static_cast<float>(options_.probes);
+      page.age = seen > layer_importance_[layer] ? 0 : page.age + 1;
+      page.previous = page.importance;
       page.importance = static_cast<float>(options_.decay) * page.importance +
-                        static_cast<float>(1 - options_.decay) * page.mass / static_cast<float>(options_.probes);
+                        static_cast<float>(1 - options_.decay) * seen;
       page.mass = 0;
     }
   }
@@ -97,7 +108,7 @@ MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, co
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   if (state.channel_order == nullptr) order_channels(&state, k);
   const int64_t tail_size = static_cast<int64_t>(state.tail_mass.size()) / heads;
-  const double probes = static_cast<double>(options_.probes) * static_cast<double>(n_pages() + 1);
+  const double probes = static_cast<double>(options_.probes) * static_cast<double>(pages_of(layer) + 1);
 
   std::vector<float> sorted_k(static_cast<size_t>(heads * kPageTokens * dim)), sorted_v(sorted_k.size());
   std::vector<double> k_quads(static_cast<size_t>(dim / 4)), v_quads(static_cast<size_t>(kPageTokens / 4));
@@ -146,7 +157,7 @@ MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, co
     mass += head_mass;
     norm += head_norm;
   }
-  const double pages = static_cast<double>(n_pages());
+  const double pages = static_cast<double>(pages_of(layer));
   state.value_norm = (state.value_norm * pages + norm) / (pages + 1);
 
   PageState page;
@@ -163,8 +174,8 @@ MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, co
 }
 
 int32_t MixedSequence::shift(int64_t layer, const PageState& page) const {
-  const double mean = layer_importance_[static_cast<size_t>(layer)];
-  double importance = page.importance + options_.floor * mean;
+  const double mean = layer_importance_[static_cast<size_t>(layer)], blend = forecast_ ? options_.forecast.blend : 0.0;
+  double importance = (1 - blend) * page.importance + blend * page.forecast + options_.floor * mean;
   if (options_.normalize) importance /= std::max(1e-20, layers_[static_cast<size_t>(layer)].value_norm);
   return log_sensitivity(importance);
 }
@@ -232,12 +243,59 @@ void MixedSequence::end_boundary() {
     for (const PageState& page : layers_[layer].pages) sum += page.importance;
     layer_importance_[layer] = sum / static_cast<double>(layers_[layer].pages.size());
   }
+  if (forecast_) forecast();
   if (n_pages() < 2) return;
   demote(price_for(mixed_budget(shape(), options_, tokens(), n_pages())));
 }
 
+ImportanceForecast::Features MixedSequence::features(int64_t layer, int64_t i) const {
+  const PageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
+  const QuantizedLayout& layout = page(layer, i)->layout();
+  const auto count = static_cast<float>(n_pages()), step = static_cast<float>(tokens()) / static_cast<float>(kPageTokens);
+  return {log_of(state.importance),
+          log_of(std::abs(state.importance - state.previous)),
+          state.age / (state.age + 8),
+          static_cast<float>(mean_bits(layout.k) + mean_bits(layout.v)) / 16,
+          log_of(static_cast<float>(layer_importance_[static_cast<size_t>(layer)])),
+          0.5f * (static_cast<float>(i) / count + step / (step + 64))};
+}
+
+void MixedSequence::learn_forecast() {
+  for (const Pending& sample : pending_) {
+    const PageState& state = layers_[static_cast<size_t>(sample.layer)].pages[static_cast<size_t>(sample.page)];
+    const float truth = log_of(state.mass / static_cast<float>(options_.probes));
+    forecast_error_ += (sample.predicted - truth) * (sample.predicted - truth);
+    average_error_ += (sample.average - truth) * (sample.average - truth);
+    ++forecasts_;
+    forecast_->learn(sample.features, truth);
+  }
+  pending_.clear();
+}
+
+void MixedSequence::forecast() {
+  constexpr int64_t kSamples = 128;  // of a boundary, spread over layers and pages
+  const int64_t count = shape().n_layers * n_pages(), stride = std::max<int64_t>(1, count / kSamples);
+  for (int64_t c = 0; c < count; ++c) {
+    const int64_t layer = c % shape().n_layers, i = c / shape().n_layers;
+    PageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
+    const ImportanceForecast::Features given = features(layer, i);
+    const float predicted = forecast_->predict(given);
+    state.forecast = std::exp(std::clamp(predicted, -20.0f, 5.0f));
+    if ((c + n_pages()) % stride == 0) pending_.push_back({layer, i, given, predicted, log_of(state.importance)});
+  }
+}
+
 CacheStats MixedSequence::stats() const {
   CacheStats stats = QuantizedSequence::stats();
+  if (forecast_) {
+    stats.bytes += forecast_->bytes() + static_cast<int64_t>(pending_.capacity() * sizeof(Pending));
+    stats.details["forecast_last_loss"] = forecast_->last_loss();
+    stats.details["forecast_pending"] = static_cast<double>(pending_.size());
+    if (forecasts_ > 0) {
+      stats.details["forecast_rms_error"] = std::sqrt(forecast_error_ / static_cast<double>(forecasts_));
+      stats.details["average_rms_error"] = std::sqrt(average_error_ / static_cast<double>(forecasts_));
+    }
+  }
   for (const Layer& layer : layers_) {
     stats.bytes += static_cast<int64_t>((layer.q2.size() + layer.tail_mass.size()) * sizeof(float));
     if (layer.channel_order != nullptr) stats.bytes += static_cast<int64_t>(layer.channel_order->size());

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cache/policies/mixed_precision/allocation.h"
+#include "cache/policies/mixed_precision/forecast.h"
 #include "cache/quantized/quantized_sequence.h"
 
 namespace smartkv {
@@ -20,6 +22,7 @@ struct MixedOptions {
   double floor = 0.1;        // of the mean importance
   bool normalize = true;
   bool sort_tokens = true;
+  ForecastOptions forecast;
 };
 
 // Bytes of code pages that `pages` pages over all layers may hold.
@@ -37,6 +40,9 @@ class MixedSequence final : public QuantizedSequence {
  private:
   struct PageState {
     float importance = 0;                      // decayed mean over boundaries
+    float previous = 0;                        // the importance one boundary ago
+    float age = 0;                             // boundaries since it drew more than its layer's mean
+    float forecast = 0;                        // of the importance at the next boundary; if enabled
     float mass = 0;                            // since the last boundary
     std::vector<LogSensitivity> quads;         // of K, then of V, at importance 1
   };
@@ -48,6 +54,13 @@ class MixedSequence final : public QuantizedSequence {
     double value_norm = 0;                     // mean of |v|^2 over pages
   };
 
+  // A page whose next importance will be the truth of a forecast.
+  struct Pending {
+    int64_t layer, page;
+    ImportanceForecast::Features features;
+    float predicted, average;                  // log importance: the network's, and the moving average's
+  };
+
   PageRef quantize(int64_t layer, const float* k, const float* v) override;
   void begin_boundary() override;
   void end_boundary() override;
@@ -57,10 +70,17 @@ class MixedSequence final : public QuantizedSequence {
   int64_t bytes_at(int32_t price) const;       // of all pages, only ever narrower than they are
   int32_t price_for(int64_t budget) const;
   void demote(int32_t price);
+  void learn_forecast();                       // the truth of what is pending has come
+  void forecast();                             // predicts every page, and makes a sample of them pending
+  ImportanceForecast::Features features(int64_t layer, int64_t page) const;
 
   MixedOptions options_;
   std::vector<Layer> layers_;
   std::vector<double> layer_importance_;       // mean of the pages, by layer
+  std::optional<ImportanceForecast> forecast_;
+  std::vector<Pending> pending_;
+  double forecast_error_ = 0, average_error_ = 0;  // sums of squared errors of log importance
+  int64_t forecasts_ = 0;
 };
 
 }  // namespace smartkv

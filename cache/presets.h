@@ -1,0 +1,19 @@
+// Named settings of policies, for requests that say "kv_cache": "balanced".
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace smartkv {
+
+struct PolicyPreset {
+  std::string_view name;
+  std::string_view summary;  // one line for --help
+  nlohmann::json spec;       // {"policy": ..., parameters...}
+};
+
+const std::vector<PolicyPreset>& policy_presets();
+
+}  // namespace smartkv
