@@ -3,6 +3,7 @@
 // One engine thread owns the model and every cache. submit() and the handles may be used from any thread.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -49,7 +50,7 @@ struct GenerationRequest {
   int32_t logprobs = -1;            // -1: none; k >= 0: the chosen token's, and the k most likely
   int32_t prompt_logprobs = -1;     // the same for every prompt token but the first (OpenAI's echo with logprobs)
   nlohmann::json kv_cache;          // null: the server's default; "name", or {"policy": "name", ...}
-  nlohmann::json speculative;       // null: the server's default; {"method": ...}
+  nlohmann::json speculative;       // null: the server's default; a method, or {"method": ...}: speculation/spec.h
 };
 
 // Log probabilities are natural, of the model's own distribution (before temperature, penalties, bias and truncation).
@@ -61,12 +62,20 @@ struct TokenLogprob {
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
 
+// A draft of one or more tokens, as it was verified in one pass.
+struct DraftRound {
+  int64_t first = 0;            // offset in the event's `tokens` of the round's first one
+  int64_t accepted = 0;         // tokens[first, first + accepted) were drafted
+  std::vector<TokenId> tokens;  // the draft
+};
+
 // One piece of one choice. Events of one choice come in order; the last one has finish != kNone.
 struct GenerationEvent {
   int32_t choice = 0;
   std::string text;                        // whole UTF-8 characters, never part of a stop string; may be empty
   std::vector<TokenId> tokens;             // sampled since the last event; a stop token too, though not in the text
   std::vector<TokenLogprob> logprobs;      // one per token, if asked for
+  std::vector<DraftRound> drafts;          // of speculative decoding, in order
   FinishReason finish = FinishReason::kNone;
   std::string error;                       // with kError: what went wrong
   std::optional<std::string> stop_string;  // with kStop: the stop string that matched
@@ -94,7 +103,18 @@ struct KvCacheUsage {
 
 struct SpeculationUsage {
   std::string method = "off";
-  int64_t drafted = 0, accepted = 0, passes = 0;
+  int64_t drafted = 0, accepted = 0;  // tokens
+  int64_t passes = 0;                 // that carried drafts
+  std::vector<int64_t> accepted_at;   // accepted tokens by their position in the draft
+  double draft_ms = 0;                // drafting for this request and what was batched with it; not part of model_ms
+
+  void add(const SpeculationUsage& other) {  // the counts
+    drafted += other.drafted;
+    accepted += other.accepted;
+    passes += other.passes;
+    accepted_at.resize(std::max(accepted_at.size(), other.accepted_at.size()));
+    for (size_t i = 0; i < other.accepted_at.size(); ++i) accepted_at[i] += other.accepted_at[i];
+  }
 };
 
 struct RequestUsage {
@@ -144,6 +164,7 @@ struct EngineStats {
   uint64_t steps = 0;
   std::map<std::string, uint64_t> finished;  // by reason: "stop", "length", "abort", "error"
   uint64_t rejected = 0;
+  SpeculationUsage speculation;  // of all requests; `method` says nothing
   Histogram time_to_first_token, time_per_output_token, e2e_latency, queue_time;
   std::map<std::string, double> extra;  // further gauges and counters by Prometheus name (without "smartkv:")
 };
@@ -161,6 +182,8 @@ struct EngineOptions {
   std::string chat_template_file;    // overrides the model's own
   nlohmann::json kv_cache;           // default policy; null: "full"
   nlohmann::json speculative;        // default method; null: off
+  std::filesystem::path draft_model;     // GGUF file or Hugging Face folder of a smaller model that drafts; empty: none
+  std::string draft_weights = "none";    // none | int4: a 4-bit copy of the model, for method "self"
 };
 
 class Engine {

@@ -31,6 +31,45 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const 
 
 std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
+std::unique_ptr<Tokenizer> open_tokenizer(const Weights& weights, const std::filesystem::path& path) {
+  return weights.gguf() != nullptr ? load_tokenizer_gguf(*weights.gguf()) : load_tokenizer(path);
+}
+
+// A draft's tokens are verified by id: both models must mean the same by each.
+void check_draft_tokenizer(const Tokenizer& target, const Tokenizer& draft, const ModelConfig& target_config,
+                           const ModelConfig& draft_config, const std::filesystem::path& path) {
+  const auto refuse = [&](const std::string& what) {
+    throw ModelError("draft_model: " + path.string() + ": expected the model's own tokenizer, found " + what);
+  };
+  const int64_t vocabulary = std::min(target.vocab_size(), target_config.vocab_size);
+  if (draft.vocab_size() != target.vocab_size()) {
+    refuse(std::to_string(draft.vocab_size()) + " tokens instead of " + std::to_string(target.vocab_size()));
+  }
+  if (draft_config.vocab_size < vocabulary) {
+    refuse("outputs for " + std::to_string(draft_config.vocab_size) + " tokens instead of " +
+           std::to_string(vocabulary));
+  }
+  for (TokenId token = 0; token < static_cast<TokenId>(target.vocab_size()); ++token) {
+    const std::string found = draft.token_content(token), expected = target.token_content(token);
+    if (found == expected) continue;
+    refuse("token " + std::to_string(token) + " \"" + found + "\" instead of \"" + expected + "\"");
+  }
+}
+
+// The model of --draft-model, in the types of the model that it drafts for.
+void load_draft_model(const LlamaOptions& llama, EngineParts* parts) {
+  const std::filesystem::path& path = parts->options.draft_model;
+  const std::unique_ptr<Weights> weights = Weights::open(path);
+  check_draft_tokenizer(*parts->tokenizer, *open_tokenizer(*weights, path), parts->model->config(), weights->config(),
+                        path);
+  LlamaOptions options = llama;
+  options.context_length = parts->options.context_length;
+  parts->draft_model = load_llama(*weights, options, *parts->threads);
+  parts->draft_shape = llama_cache_shape(parts->draft_model->config(), options);
+  log_info("draft model " + parts->draft_model->config().name + ": " +
+           mebibytes(parts->draft_model->weight_bytes()) + " of weights");
+}
+
 // Options that no request could work with.
 void check_options(const EngineOptions& options) {
   const auto at_least = [](const char* name, int64_t minimum, int64_t found) {
@@ -44,6 +83,9 @@ void check_options(const EngineOptions& options) {
   at_least("max_sequences", 1, options.max_sequences);
   at_least("max_queue", 1, options.max_queue);
   at_least("prefill_chunk", 1, options.prefill_chunk);
+  if (options.draft_weights != "none" && options.draft_weights != "int4") {
+    throw ModelError("draft_weights: expected none or int4, found \"" + options.draft_weights + "\"");
+  }
 }
 
 }  // namespace
@@ -58,8 +100,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
   EngineParts parts;
   parts.options = options;
-  parts.tokenizer =
-      weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(options.model);
+  parts.tokenizer = open_tokenizer(*weights, options.model);
   parts.chat_template = open_chat_template(options.chat_template_file, *parts.tokenizer);
 
   const int threads = options.threads > 0 ? options.threads : std::min(available_cores(), kMaxThreads);
@@ -70,6 +111,10 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   const ModelConfig& config = parts.model->config();
   parts.cache_shape = llama_cache_shape(config, llama);
   parts.options.context_length = options.context_length > 0 ? options.context_length : config.context_length;
+  if (!options.draft_model.empty()) load_draft_model(llama, &parts);
+  if (options.draft_weights == "int4") {
+    parts.int4_model = load_llama(*weights, {options.dtype, "int4", options.context_length}, *parts.threads);
+  }
   if (options.kv_cache_bytes == 0) parts.options.kv_cache_bytes = available_bytes() / 2;
   report(1, "loaded " + config.name);
 
@@ -81,6 +126,8 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                        {"device", "cpu"},
                        {"cpu_level", kernels::name(kernels::cpu_level())},
                        {"threads", threads},
+                       {"draft_model", parts.draft_model != nullptr ? parts.draft_model->config().name : ""},
+                       {"draft_weights", options.draft_weights},
                        {"chat_template", parts.chat_template != nullptr}};
   log_info(config.name + " (" + weights->format() + "): " + mebibytes(parts.model->weight_bytes()) + " of weights; " +
            mebibytes(parts.options.kv_cache_bytes) + " for the KV cache, " +

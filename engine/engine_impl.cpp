@@ -6,7 +6,6 @@
 
 #include "engine/log.h"
 #include "engine/model/policy_context.h"
-#include "engine/request_checks.h"
 
 namespace smartkv {
 namespace {
@@ -25,17 +24,36 @@ std::set<TokenId> end_tokens(const Tokenizer& tokenizer, const ModelConfig& conf
   return tokens;
 }
 
+// How many drafted tokens a pass may carry after the last token: none beyond a boundary, and none that is a probe
+// query, because what a cache has observed stays when the token is dropped.
+int64_t draft_room(const SequenceCache& cache, int64_t cap) {
+  const int64_t next = cache.tokens();  // the last token's position
+  int64_t room = std::min(cap, cache.next_boundary() - next - 1);
+  if (const TokenRange probes = cache.probes(room + 1); !probes.empty() && probes.end > next + 1) {
+    room = std::min(room, std::max<int64_t>(0, probes.first - next - 1));
+  }
+  return room;
+}
+
+PolicyContext draft_context(const EngineParts& parts) {
+  if (parts.draft_model == nullptr) return {};
+  return policy_context(*parts.draft_model, parts.draft_shape, parts.threads.get());
+}
+
 }  // namespace
 
 EngineImpl::EngineImpl(EngineParts parts)
     : parts_(std::move(parts)),
       policy_context_(policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get())),
+      draft_context_(draft_context(parts_)),
       eos_(end_tokens(*parts_.tokenizer, parts_.model->config())),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
+      speculator_(parts_.model.get(), &policy_context_, parts_.draft_model.get(), &draft_context_,
+                  parts_.int4_model.get(), vocabulary_, parts_.options.context_length),
       scheduler_(scheduler_options(parts_.options)) {
   std::erase_if(eos_, [this](TokenId token) { return token < 0 || token >= vocabulary_; });
   policy_for(nullptr);  // the defaults must work before the first request asks for them
-  check_speculative(parts_.options.speculative);
+  speculation_for(nullptr);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -58,6 +76,7 @@ void EngineImpl::run() {
     }
     end_cancelled();
     plan_batch();
+    draft();
     if (!batch_.empty() && run_model()) take_results();
     batch_.clear();
   }
@@ -91,13 +110,14 @@ void EngineImpl::plan_batch() {
 }
 
 int64_t EngineImpl::prompt_boundary(Request* request) {
-  std::unique_ptr<SequenceCache>& cache = request->choices[0].cache;
+  Choice& choice = request->choices[0];
   try {
-    if (cache == nullptr) cache = request->policy->new_sequence(static_cast<int64_t>(request->generation.prompt.size()));
+    if (choice.cache == nullptr) request->make_caches();
   } catch (const std::exception& error) {
     request->failure = error.what();
     return 0;
   }
+  const SequenceCache* cache = choice.pass_cache();
   if (cache->next_boundary() <= cache->tokens()) {
     request->failure = "KV-cache policy \"" + std::string(request->policy->name()) + "\": the boundary at token " +
                        std::to_string(cache->next_boundary()) + " did not move when it was committed";
@@ -106,15 +126,54 @@ int64_t EngineImpl::prompt_boundary(Request* request) {
   return cache->next_boundary();
 }
 
+void EngineImpl::draft() {
+  draft_jobs_.clear();
+  int64_t sequences = 0;
+  for (const BatchRow& row : batch_) {
+    if (row.item.prompt) continue;
+    ++sequences;
+    Request* request = row.request.get();
+    Choice& choice = request->choices[static_cast<size_t>(row.item.choice)];
+    if (choice.draft == nullptr) continue;
+    const int64_t cap = std::min(choice.draft->speculation().spec.tokens, request->max_tokens - choice.n_output - 1);
+    draft_jobs_.push_back({request, &choice, std::min(cap, draft_room(*choice.pass_cache(), cap))});
+  }
+  if (draft_jobs_.empty()) return;
+  const Clock::time_point start = Clock::now();
+  try {
+    speculator_.draft(sequences, draft_jobs_);
+  } catch (const std::exception& error) {
+    log_error("drafting for " + std::to_string(draft_jobs_.size()) + " sequences failed: " + error.what());
+    for (const DraftJob& job : draft_jobs_) job.request->failure = std::string("draft: ") + error.what();
+  }
+  const double milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  const Request* previous = nullptr;
+  for (const DraftJob& job : draft_jobs_) {
+    const std::vector<TokenId>& tokens = job.choice->draft->draft;
+    job.choice->input.insert(job.choice->input.end(), tokens.begin(), tokens.end());
+    if (job.request != previous) job.request->draft_ms += milliseconds;
+    previous = job.request;
+  }
+  for (BatchRow& row : batch_) {
+    if (!row.item.prompt) {
+      row.item.n_tokens = static_cast<int64_t>(row.request->choices[static_cast<size_t>(row.item.choice)].input.size());
+    }
+    if (!row.request->failure.empty()) end_request(row.request.get(), FinishReason::kError, row.request->failure);
+  }
+  std::erase_if(batch_, [](const BatchRow& row) { return row.request->ended; });
+}
+
 bool EngineImpl::run_model() {
   const Clock::time_point start = Clock::now();
   inputs_.clear();
   int64_t n_rows = 0;
+  bool all_decode = true;
   for (BatchRow& row : batch_) {
     Request& request = *row.request;
     if (!request.scheduled) request.scheduled = start;
     Choice& choice = request.choices[static_cast<size_t>(row.item.choice)];
     std::span<const TokenId> tokens = choice.input;
+    all_decode = all_decode && !row.item.prompt;
     row.n_logits = row.item.n_tokens;
     if (row.item.prompt) {
       const std::span<const TokenId> prompt = request.generation.prompt;
@@ -122,7 +181,7 @@ bool EngineImpl::run_model() {
       const bool last = request.computed + row.item.n_tokens == static_cast<int64_t>(prompt.size());
       if (request.generation.prompt_logprobs < 0) row.n_logits = last && request.max_tokens > 0 ? 1 : 0;
     }
-    inputs_.push_back({tokens, choice.cache.get(), row.n_logits});
+    inputs_.push_back({tokens, choice.pass_cache(), row.n_logits});
     n_rows += row.n_logits;
   }
   const auto size = static_cast<size_t>(n_rows * config().vocab_size);
@@ -134,6 +193,7 @@ bool EngineImpl::run_model() {
     error = exception.what();
   }
   const double milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  if (all_decode) speculator_.pass_took(static_cast<int64_t>(batch_.size()), n_rows, milliseconds);
   const Request* previous = nullptr;  // the rows of a request are neighbours
   for (const BatchRow& row : batch_) {
     if (row.request.get() == previous) continue;
@@ -151,7 +211,29 @@ bool EngineImpl::run_model() {
   return false;
 }
 
+// The drafts' caches see the prompt chunks of the pass too.
+void EngineImpl::follow_prompts() {
+  prompts_.clear();
+  for (const BatchRow& row : batch_) {
+    if (!row.item.prompt || row.request->choices[0].draft == nullptr) continue;
+    prompts_.push_back(row.request.get());
+  }
+  if (prompts_.empty()) return;
+  const Clock::time_point start = Clock::now();
+  try {
+    speculator_.follow_prompts(prompts_);
+  } catch (const std::exception& error) {
+    log_error("drafting for " + std::to_string(prompts_.size()) + " prompts failed: " + error.what());
+    for (Request* request : prompts_) {
+      end_request(request, FinishReason::kError, std::string("draft: ") + error.what());
+    }
+  }
+  const double milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  for (Request* request : prompts_) request->draft_ms += milliseconds;
+}
+
 void EngineImpl::take_results() {
+  follow_prompts();
   const float* logits = logits_.data();
   for (const BatchRow& row : batch_) {
     Request* request = row.request.get();
@@ -160,9 +242,7 @@ void EngineImpl::take_results() {
         if (row.item.prompt) {
           take_prompt_chunk(request, row, logits);
         } else {
-          Choice& choice = request->choices[static_cast<size_t>(row.item.choice)];
-          commit(&choice);
-          take_token(request, &choice, logits);
+          take_round(request, &request->choices[static_cast<size_t>(row.item.choice)], logits);
         }
       } catch (const std::exception& error) {
         log_warning(request->generation.id + " failed: " + error.what());
@@ -180,7 +260,9 @@ void EngineImpl::take_prompt_chunk(Request* request, const BatchRow& row, const 
     add_prompt_logprobs(request, logits, n_tokens, config().vocab_size, vocabulary_, &sampling_);
   }
   request->computed += n_tokens;
-  commit(&request->choices[0]);
+  SequenceCache* cache = request->choices[0].pass_cache();
+  cache->commit(cache->tokens());
+  set_cache_stats(&request->choices[0]);
   {
     const std::lock_guard lock(mutex_);
     scheduler_.prompt_advanced(request->id, n_tokens);
@@ -195,23 +277,45 @@ void EngineImpl::take_prompt_chunk(Request* request, const BatchRow& row, const 
   request->fork_choices(*parts_.tokenizer);
   for (size_t i = 1; i < request->choices.size(); ++i) set_cache_stats(&request->choices[i]);
   for (Choice& choice : request->choices) {
-    take_token(request, &choice, logits + (row.n_logits - 1) * config().vocab_size);
+    take_round(request, &choice, logits + (row.n_logits - 1) * config().vocab_size);
   }
 }
 
-void EngineImpl::take_token(Request* request, Choice* choice, const float* logits) {
+void EngineImpl::take_round(Request* request, Choice* choice, const float* logits) {
   GenerationEvent event;
   {
     const SampleTimer timer(request);
-    event = sample_next(*request, choice, {logits, static_cast<size_t>(vocabulary_)}, &sampling_);
+    event = sample_round(*request, choice, logits, config().vocab_size, vocabulary_, &sampling_);
   }
+  settle(choice, event);
+  deliver(request, choice, std::move(event));
+}
+
+// Drops what was drafted in vain. The last token of the event was in no pass yet.
+void EngineImpl::settle(Choice* choice, const GenerationEvent& event) {
+  SequenceCache* cache = choice->pass_cache();
+  if (!event.drafts.empty()) {
+    const auto drafted = static_cast<int64_t>(event.drafts[0].tokens.size());
+    const auto kept = static_cast<int64_t>(event.tokens.size()) - 1;
+    if (kept < drafted) cache->truncate(cache->tokens() - drafted + kept);
+  }
+  cache->commit(cache->tokens());
+  if (choice->draft != nullptr) {
+    choice->draft->end_round(event.tokens, event.drafts.empty() ? 0 : event.drafts[0].accepted);
+  }
+  set_cache_stats(choice);
+}
+
+void EngineImpl::deliver(Request* request, Choice* choice, GenerationEvent event) {
+  const auto n_tokens = static_cast<int64_t>(event.tokens.size());
   const Clock::time_point now = Clock::now();
   {
     const auto seconds = [now](Clock::time_point since) { return std::chrono::duration<double>(now - since).count(); };
     const std::lock_guard lock(mutex_);
     if (!request->first_token) recorder_.first_token(seconds(request->submitted));
-    if (choice->n_output > 1) recorder_.next_token(seconds(choice->last_token));
-    ++recorder_.stats.generation_tokens;
+    if (choice->n_output > n_tokens) recorder_.next_tokens(n_tokens, seconds(choice->last_token));
+    recorder_.stats.generation_tokens += static_cast<uint64_t>(n_tokens);
+    for (const DraftRound& round : event.drafts) recorder_.drafted(round);
   }
   if (!request->first_token) request->first_token = now;
   choice->last_token = now;
@@ -222,21 +326,23 @@ void EngineImpl::take_token(Request* request, Choice* choice, const float* logit
   }
 }
 
-void EngineImpl::commit(Choice* choice) {
-  choice->cache->commit(choice->cache->tokens());
-  set_cache_stats(choice);
-}
-
 void EngineImpl::set_cache_stats(Choice* choice) {
   const CacheStats stats = choice->cache->stats();
   kv_bytes_used_ += stats.bytes - choice->cache_stats.bytes;
   choice->cache_stats = stats;
+  if (choice->draft == nullptr) return;
+  choice->speculation = choice->draft->usage;
+  if (choice->draft->cache() == nullptr) return;
+  const int64_t bytes = choice->draft->cache()->stats().bytes;
+  kv_bytes_used_ += bytes - choice->draft_bytes;
+  choice->draft_bytes = bytes;
 }
 
 void EngineImpl::drop_cache(Choice* choice) {
   if (choice->cache == nullptr) return;
+  choice->draft.reset();
   choice->cache.reset();
-  kv_bytes_used_ -= choice->cache_stats.bytes;
+  kv_bytes_used_ -= choice->cache_stats.bytes + choice->draft_bytes;
 }
 
 void EngineImpl::finish_choice(Request* request, Choice* choice, GenerationEvent event) {

@@ -17,6 +17,7 @@
 #include "engine/model/model.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/speculation/speculator.h"
 #include "engine/stats_recorder.h"
 #include "kernels/thread_pool.h"
 
@@ -29,6 +30,9 @@ struct EngineParts {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // may be null
   CacheShape cache_shape;
+  std::unique_ptr<Model> draft_model;  // may be null; its tokens are the model's own
+  CacheShape draft_shape;
+  std::unique_ptr<Model> int4_model;  // a 4-bit copy of the model; may be null
   nlohmann::ordered_json description;  // what describe() says of the model
 };
 
@@ -55,6 +59,7 @@ class EngineImpl final : public Engine {
  private:
   struct Checked {
     std::shared_ptr<const KvCachePolicy> policy;
+    std::shared_ptr<const Speculation> speculation;
     ScheduledRequest scheduled;
   };
   struct BatchRow {
@@ -67,17 +72,21 @@ class EngineImpl final : public Engine {
   Checked check(const GenerationRequest& request) const;
   void check_load() const;  // mutex_ held
   std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec) const;
+  std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
 
   // The engine thread.
   void run();
   void end_cancelled();
   void plan_batch();
   int64_t prompt_boundary(Request* request);  // makes the sequence when it has none yet
+  void draft();                               // drafts for the batch; drops requests that cannot go on
   bool run_model();                           // false: the pass failed, and its requests have ended
   void take_results();
+  void follow_prompts();
   void take_prompt_chunk(Request* request, const BatchRow& row, const float* logits);
-  void take_token(Request* request, Choice* choice, const float* logits);
-  void commit(Choice* choice);
+  void take_round(Request* request, Choice* choice, const float* logits);
+  void settle(Choice* choice, const GenerationEvent& event);
+  void deliver(Request* request, Choice* choice, GenerationEvent event);
   void set_cache_stats(Choice* choice);
   void drop_cache(Choice* choice);
   void finish_choice(Request* request, Choice* choice, GenerationEvent event);
@@ -85,12 +94,14 @@ class EngineImpl final : public Engine {
   void forget(uint64_t id);
 
   EngineParts parts_;
-  PolicyContext policy_context_;
+  PolicyContext policy_context_, draft_context_;
   std::set<TokenId> eos_;
   int64_t vocabulary_;  // tokens that both the model and the tokenizer know
+  Speculator speculator_;
 
   mutable std::mutex policies_mutex_;
   mutable std::map<std::string, std::shared_ptr<const KvCachePolicy>> policies_;  // by spec
+  mutable std::map<std::string, std::shared_ptr<const Speculation>> speculations_;      // by field
 
   mutable std::mutex mutex_;  // everything below, up to the engine thread's own
   std::condition_variable work_, idle_;
@@ -106,6 +117,8 @@ class EngineImpl final : public Engine {
   // The engine thread's own.
   std::vector<ScheduleItem> items_;
   std::vector<BatchRow> batch_;
+  std::vector<DraftJob> draft_jobs_;
+  std::vector<Request*> prompts_;  // whose chunk was in the pass
   std::vector<SequenceInput> inputs_;
   std::vector<float> logits_;
   SamplingScratch sampling_;

@@ -34,15 +34,29 @@ std::shared_ptr<const KvCachePolicy> EngineImpl::policy_for(const nlohmann::json
   }
 }
 
+std::shared_ptr<const Speculation> EngineImpl::speculation_for(const nlohmann::json& field) const {
+  const nlohmann::json& chosen = field.is_null() ? parts_.options.speculative : field;
+  const std::string key = chosen.dump();
+  const std::lock_guard lock(policies_mutex_);
+  if (const auto known = speculations_.find(key); known != speculations_.end()) return known->second;
+  std::shared_ptr<const Speculation> speculation = speculator_.prepare(parse_speculation(chosen));
+  if (speculations_.size() >= kMaxCachedPolicies) speculations_.clear();  // requests keep their own
+  return speculations_[key] = std::move(speculation);
+}
+
 EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
   check_request(request, {vocabulary_, context_length(), parts_.options.max_sequences});
   Checked checked;
   checked.policy = policy_for(request.kv_cache);
+  checked.speculation = speculation_for(request.speculative);
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t tokens = prompt_tokens + std::min(request.max_tokens, context_length() - prompt_tokens);
   checked.scheduled.prompt_tokens = prompt_tokens;
   checked.scheduled.n = request.n;
   checked.scheduled.bytes_per_choice = checked.policy->max_bytes(prompt_tokens, tokens);
+  if (checked.speculation != nullptr && checked.speculation->policy != nullptr) {
+    checked.scheduled.bytes_per_choice += checked.speculation->policy->max_bytes(prompt_tokens, tokens);
+  }
   if (request.prompt_logprobs >= 0) checked.scheduled.max_chunk = kLogprobChunk;
   if (!scheduler_.can_ever_fit(checked.scheduled)) {
     throw RequestError(RequestError::Kind::kTooLarge, "max_tokens",
@@ -83,7 +97,8 @@ std::unique_ptr<GenerationStream> EngineImpl::submit(GenerationRequest generatio
   try {
     Checked checked = check(generation);
     const auto request = std::make_shared<Request>(std::move(generation), 0, eos_, *parts_.tokenizer, context_length(),
-                                                   std::move(checked.policy), random_seed());
+                                                   std::move(checked.policy), std::move(checked.speculation),
+                                                   random_seed());
     {
       const std::lock_guard lock(mutex_);
       check_load();
@@ -108,6 +123,7 @@ nlohmann::ordered_json EngineImpl::describe() const {
   result["kv_cache_bytes"] = parts_.options.kv_cache_bytes;
   result["kv_cache_bytes_per_token"] = parts_.cache_shape.bytes_per_token();
   result["kv_cache"] = policy_for(nullptr)->name();
+  result["speculative"] = speculation_for(nullptr) == nullptr ? "off" : name(speculation_for(nullptr)->spec.method);
   result["max_sequences"] = parts_.options.max_sequences;
   result["max_queue"] = parts_.options.max_queue;
   result["prefill_chunk"] = parts_.options.prefill_chunk;

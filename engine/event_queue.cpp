@@ -32,6 +32,8 @@ void EventQueue::push(GenerationEvent event, const RequestUsage& usage) {
     GenerationEvent& pending = pending_[choice];
     if (has_pending_[choice]) {
       pending.text += event.text;
+      for (DraftRound& round : event.drafts) round.first += static_cast<int64_t>(pending.tokens.size());
+      append(&pending.drafts, &event.drafts);
       append(&pending.tokens, &event.tokens);
       append(&pending.logprobs, &event.logprobs);
       pending.finish = event.finish;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/sampling/random.h"
+#include "engine/speculation/verify.h"
 
 namespace smartkv {
 namespace {
@@ -25,23 +26,32 @@ Choice::Choice(int32_t choice_index, const GenerationRequest& request, const Tok
 
 Request::Request(GenerationRequest generation_request, uint64_t request_id, const std::set<TokenId>& eos,
                  const Tokenizer& tokenizer, int64_t context_length, std::shared_ptr<const KvCachePolicy> kv_policy,
-                 uint64_t default_seed)
+                 std::shared_ptr<const Speculation> draft_method, uint64_t default_seed)
     : generation(std::move(generation_request)),
       id(request_id),
       seed(generation.sampling.seed.value_or(default_seed)),
       max_tokens(std::min(generation.max_tokens, context_length - static_cast<int64_t>(generation.prompt.size()))),
       stop_tokens(stop_tokens_of(generation, eos)),
       policy(std::move(kv_policy)),
+      speculation(std::move(draft_method)),
       events(std::make_shared<EventQueue>(generation.n)),
       submitted(Clock::now()) {
   choices.reserve(static_cast<size_t>(generation.n));
   choices.emplace_back(0, generation, tokenizer);
 }
 
+void Request::make_caches() {
+  Choice& choice = choices[0];
+  choice.cache = policy->new_sequence(static_cast<int64_t>(generation.prompt.size()));
+  if (speculation == nullptr || max_tokens <= 1) return;
+  choice.draft = std::make_unique<DraftSequence>(speculation, generation.prompt, choice.cache.get());
+}
+
 void Request::fork_choices(const Tokenizer& tokenizer) {
   for (int32_t i = 1; i < generation.n; ++i) {
     Choice choice(i, generation, tokenizer);
     choice.cache = choices[0].cache->fork();
+    if (choices[0].draft != nullptr) choice.draft = choices[0].draft->fork(choice.cache.get());
     choices.push_back(std::move(choice));
   }
 }
@@ -56,7 +66,10 @@ RequestUsage Request::usage(Clock::time_point now) const {
   usage.prompt_tokens = static_cast<int64_t>(generation.prompt.size());
   usage.seed = seed;
   usage.kv_cache.policy = policy->name();
+  if (speculation != nullptr) usage.speculation.method = name(speculation->spec.method);
+  usage.speculation.draft_ms = draft_ms;
   for (const Choice& choice : choices) {
+    usage.speculation.add(choice.speculation);
     usage.completion_tokens += choice.n_output;
     usage.kv_cache.tokens += choice.cache_stats.tokens;
     usage.kv_cache.tokens_kept += choice.cache_stats.tokens_kept;
@@ -76,47 +89,74 @@ RequestUsage Request::usage(Clock::time_point now) const {
   return usage;
 }
 
-GenerationEvent sample_next(const Request& request, Choice* choice, std::span<const float> logits,
-                            SamplingScratch* scratch) {
+namespace {
+
+// The token that follows `row` tokens of this round, and whether it is the draft's.
+Verdict next_token(const Request& request, const Choice& choice, size_t row, std::span<const float> logits,
+                   Sampler* sampler) {
   const GenerationRequest& generation = request.generation;
-  const bool may_stop_now = choice->n_output >= generation.min_tokens;
-  const std::span<const TokenId> forbidden =
-      may_stop_now ? std::span<const TokenId>() : std::span<const TokenId>(request.stop_tokens);
+  const std::span<const TokenId> forbidden = choice.n_output >= generation.min_tokens
+                                                 ? std::span<const TokenId>()
+                                                 : std::span<const TokenId>(request.stop_tokens);
   const Distribution& distribution =
-      scratch->sampler.distribution(logits, {generation.sampling, choice->history, forbidden});
-  const TokenId token = distribution.draw(
-      uniform(request.seed, static_cast<uint32_t>(choice->index), static_cast<uint64_t>(choice->n_output)));
+      sampler->distribution(logits, {generation.sampling, choice.history, forbidden});
+  const auto random = [&](RandomStream stream) {
+    return uniform(request.seed, static_cast<uint32_t>(choice.index), static_cast<uint64_t>(choice.n_output), stream);
+  };
+  const DraftSequence* draft = choice.draft.get();
+  if (draft == nullptr || row >= draft->draft.size()) return {distribution.draw(random(RandomStream::kSample)), false};
+  if (!draft->drawn) return verify_fixed(distribution, draft->draft[row], random(RandomStream::kSample));
+  return verify_drawn(distribution, draft->drawn_from[row], draft->draft[row], random(RandomStream::kAccept),
+                      random(RandomStream::kResidual));
+}
 
-  GenerationEvent event;
-  event.choice = choice->index;
-  event.tokens.push_back(token);
-  if (generation.logprobs >= 0) {
-    scratch->logprobs.assign(logits);
-    event.logprobs.push_back(scratch->logprobs.of(token, generation.logprobs));
-  }
-  ++choice->n_output;
-  choice->input.assign(1, token);
-  if (needs_history(generation.sampling)) choice->history.add_output(token);
-
+// Adds the text of the token to the event, and the end of the choice if this is it.
+void add_text(const Request& request, Choice* choice, TokenId token, GenerationEvent* event) {
   const bool stop_token = std::binary_search(request.stop_tokens.begin(), request.stop_tokens.end(), token);
   std::string text = stop_token ? std::string() : choice->decoder.push(token);
   if (stop_token) {
-    event.finish = FinishReason::kStop;
+    event->finish = FinishReason::kStop;
   } else if (choice->n_output >= request.max_tokens) {
-    event.finish = FinishReason::kLength;
+    event->finish = FinishReason::kLength;
   }
-  if (event.finish != FinishReason::kNone) text += choice->decoder.flush();
-  if (choice->n_output < generation.min_tokens) {  // stop strings count from the token on that may end the text
-    event.text = std::move(text);
-    return event;
+  if (event->finish != FinishReason::kNone) text += choice->decoder.flush();
+  if (choice->n_output < request.generation.min_tokens) {  // stop strings count from the token on that may end the text
+    event->text += text;
+    return;
   }
-  event.text = choice->stop.push(text);
+  event->text += choice->stop.push(text);
   if (choice->stop.matched()) {
-    event.finish = FinishReason::kStop;
-    event.stop_string = choice->stop.matched();
-  } else if (event.finish != FinishReason::kNone) {
-    event.text += choice->stop.flush();
+    event->finish = FinishReason::kStop;
+    event->stop_string = choice->stop.matched();
+  } else if (event->finish != FinishReason::kNone) {
+    event->text += choice->stop.flush();
   }
+}
+
+}  // namespace
+
+GenerationEvent sample_round(const Request& request, Choice* choice, const float* logits, int64_t row_stride,
+                             int64_t vocabulary, SamplingScratch* scratch) {
+  const GenerationRequest& generation = request.generation;
+  GenerationEvent event;
+  event.choice = choice->index;
+  if (choice->draft != nullptr && !choice->draft->draft.empty()) event.drafts.push_back({0, 0, choice->draft->draft});
+  bool goes_on = true;
+  for (size_t row = 0; goes_on; ++row, logits += row_stride) {
+    const std::span<const float> row_logits(logits, static_cast<size_t>(vocabulary));
+    const auto [token, accepted] = next_token(request, *choice, row, row_logits, &scratch->sampler);
+    event.tokens.push_back(token);
+    if (accepted) ++event.drafts[0].accepted;
+    if (generation.logprobs >= 0) {
+      scratch->logprobs.assign(row_logits);
+      event.logprobs.push_back(scratch->logprobs.of(token, generation.logprobs));
+    }
+    ++choice->n_output;
+    if (needs_history(generation.sampling)) choice->history.add_output(token);
+    add_text(request, choice, token, &event);
+    goes_on = accepted && event.finish == FinishReason::kNone;
+  }
+  choice->input.assign(1, event.tokens.back());
   return event;
 }
 

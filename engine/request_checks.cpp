@@ -43,16 +43,6 @@ void check_sampling(const SamplingParams& params, const RequestLimits& limits) {
 
 }  // namespace
 
-void check_speculative(const nlohmann::json& speculative) {
-  if (speculative.is_null() || speculative == "off") return;
-  if (speculative.is_object() && speculative.size() == 1 && speculative.value("method", nlohmann::json()) == "off") {
-    return;
-  }
-  throw RequestError(RequestError::Kind::kInvalid, "speculative",
-                     "speculative: this build has no speculative decoding; expected null or {\"method\": \"off\"}, "
-                     "found " + speculative.dump());
-}
-
 void check_request(const GenerationRequest& request, const RequestLimits& limits) {
   check(!request.prompt.empty(), "prompt", "at least one token", "none");
   for (const TokenId token : request.prompt) check_token(token, "prompt", limits);
@@ -66,7 +56,6 @@ void check_request(const GenerationRequest& request, const RequestLimits& limits
   for (const TokenId token : request.stop_token_ids) check_token(token, "stop_token_ids", limits);
   check(request.logprobs >= -1, "logprobs", "an integer >= 0", request.logprobs);
   check(request.prompt_logprobs >= -1, "prompt_logprobs", "an integer >= 0", request.prompt_logprobs);
-  check_speculative(request.speculative);
 
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   if (prompt_tokens + std::min<int64_t>(request.max_tokens, 1) > limits.context_length) {

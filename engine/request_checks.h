@@ -11,8 +11,7 @@ struct RequestLimits {
   int64_t max_sequences = 0;
 };
 
-// Both throw a RequestError (kInvalid or kContextLength) that names the field, what is allowed and what was found.
-void check_speculative(const nlohmann::json& speculative);
+// Throws a RequestError (kInvalid or kContextLength) that names the field, what is allowed and what was found.
 void check_request(const GenerationRequest& request, const RequestLimits& limits);
 
 }  // namespace smartkv

@@ -32,7 +32,7 @@ struct ScheduleItem {
   uint64_t request = 0;
   int32_t choice = 0;
   bool prompt = false;
-  int64_t n_tokens = 0;  // prompt: of the chunk; decode: 1
+  int64_t n_tokens = 0;  // prompt: of the chunk; decode: 1, to which speculation adds its draft
 };
 
 class Scheduler {

@@ -14,11 +14,12 @@ Histogram make_histogram(std::vector<double> bounds) {
   return histogram;
 }
 
-void observe(Histogram* histogram, double seconds) {
+void observe(Histogram* histogram, double seconds, uint64_t times = 1) {
   const auto& bounds = histogram->bounds;
-  ++histogram->counts[static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), seconds) - bounds.begin())];
-  histogram->sum += seconds;
-  ++histogram->count;
+  const auto bucket = std::lower_bound(bounds.begin(), bounds.end(), seconds) - bounds.begin();
+  histogram->counts[static_cast<size_t>(bucket)] += times;
+  histogram->sum += seconds * static_cast<double>(times);
+  histogram->count += times;
 }
 
 const char* finished_label(FinishReason reason) {
@@ -53,7 +54,20 @@ void StatsRecorder::request_finished(FinishReason reason, const RequestTimings& 
 }
 
 void StatsRecorder::first_token(double seconds) { observe(&stats.time_to_first_token, seconds); }
-void StatsRecorder::next_token(double seconds) { observe(&stats.time_per_output_token, seconds); }
+
+void StatsRecorder::next_tokens(int64_t n, double seconds) {
+  observe(&stats.time_per_output_token, seconds / static_cast<double>(n), static_cast<uint64_t>(n));
+}
+
+void StatsRecorder::drafted(const DraftRound& round) {
+  SpeculationUsage usage;
+  usage.drafted = static_cast<int64_t>(round.tokens.size());
+  usage.accepted = round.accepted;
+  usage.passes = 1;
+  usage.accepted_at.assign(round.tokens.size(), 0);
+  std::fill_n(usage.accepted_at.begin(), round.accepted, 1);
+  stats.speculation.add(usage);
+}
 
 int StatsRecorder::retry_after_s(int64_t n_running) const {
   const double seconds = std::ceil(service_s_ / static_cast<double>(std::max<int64_t>(1, n_running)));

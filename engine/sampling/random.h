@@ -17,7 +17,7 @@ constexpr uint64_t mix64(uint64_t x) {
 }  // namespace detail
 
 // Which use of randomness a number is for; uses at one position are independent.
-enum class RandomStream : uint32_t { kSample = 0 };
+enum class RandomStream : uint32_t { kSample = 0, kDraft = 1, kAccept = 2, kResidual = 3 };
 
 // Uniform in [0, 1) with 53 bits. `position`: index of the output token.
 constexpr double uniform(uint64_t seed, uint32_t choice, uint64_t position,

@@ -24,6 +24,7 @@ class Distribution {
  public:
   std::span<const TokenId> tokens() const { return tokens_; }  // empty: weights() covers the whole vocabulary
   std::span<const float> weights() const { return weights_; }  // not normalised
+  double total() const { return total_; }                      // of weights()
   double probability(TokenId token) const;
   // The token at quantile u in [0, 1) of the cumulative distribution.
   TokenId draw(double u) const;

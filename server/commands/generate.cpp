@@ -4,6 +4,7 @@
 
 #include "server/commands/command.h"
 #include "server/commands/common.h"
+#include "server/commands/draft_printer.h"
 #include "server/commands/sampling_flags.h"
 #include "server/openai/response.h"
 
@@ -18,7 +19,7 @@ struct Arguments {
   std::unique_ptr<SamplingFlags> sampling;
   std::string prompt;
   std::string system;
-  bool chat = false, raw = false, json = false;
+  bool chat = false, raw = false, json = false, show_drafts = false;
 };
 
 std::string read_prompt(const std::string& argument) {
@@ -49,6 +50,7 @@ int generate(const Arguments& arguments) {
   const openai::ApiRequest request = make_request(arguments, model);
   openai::GenerationRun run(*engine, request);
   openai::WholeResponse response(request, engine->tokenizer());
+  DraftPrinter drafts(engine->tokenizer());
   GenerationEvent event;
   for (;;) {
     const auto status = run.next(&event);
@@ -56,15 +58,17 @@ int generate(const Arguments& arguments) {
     if (signals.poll()) return 128 + SIGINT;
     if (status != openai::GenerationRun::Status::kEvent) continue;
     response.add(event, run);
-    if (!arguments.json) std::cout << event.text << std::flush;
+    if (!arguments.json) std::cout << (arguments.show_drafts ? drafts.format(event) : event.text) << std::flush;
   }
   std::cout << (arguments.json ? openai::dump(response.json(run.usage())) : "") << std::endl;
+  if (arguments.show_drafts) std::cerr << describe_drafts(run.usage().speculation) << '\n';
   return kOk;
 }
 
 constexpr const char* kExamples = R"(Examples:
   smartkv generate --config configs/default.json --prompt "What is the capital of France?"
   smartkv generate --model model.gguf --raw --prompt "Once upon a time" --max-tokens 64 --temperature 0
+  smartkv generate --model model.gguf --speculative ngram --show-drafts --prompt "Repeat this text: ..."
   cat question.txt | smartkv generate --model model.gguf --prompt - --json)";
 
 }  // namespace
@@ -75,7 +79,11 @@ std::function<int()> setup_generate(CLI::App& app) {
   app.add_option("--system", arguments->system, "System message");
   auto* chat = app.add_flag("--chat", arguments->chat, "The prompt is a user's message (default with a chat template)");
   app.add_flag("--raw", arguments->raw, "The prompt is plain text to continue")->excludes(chat);
-  app.add_flag("--json", arguments->json, "Print one JSON object, as the HTTP API answers, with usage and timings");
+  auto* json = app.add_flag("--json", arguments->json,
+                            "Print one JSON object, as the HTTP API answers, with usage and timings");
+  app.add_flag("--show-drafts", arguments->show_drafts,
+               "Colour what speculative decoding drafted: accepted green, rejected red; totals on standard error")
+      ->excludes(json);
   arguments->sampling = std::make_unique<SamplingFlags>(app, 256);
   arguments->options = std::make_unique<OptionFlags>(app, false);
   app.footer(kExamples);

@@ -129,6 +129,17 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
       text.sample(name, text.model_label() + ",finished_reason=\"" + escaped(reason) + "\"", count);
     }
   }
+  const SpeculationUsage& speculation = stats.speculation;
+  text.both("spec_decode_num_drafts_total", "counter", "Drafts that were verified.", speculation.passes);
+  text.both("spec_decode_num_draft_tokens_total", "counter", "Tokens drafted.", speculation.drafted);
+  text.both("spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens accepted.", speculation.accepted);
+  for (const char* prefix : {"smartkv:", "vllm:"}) {
+    const std::string name = std::string(prefix) + "spec_decode_num_accepted_tokens_per_pos_total";
+    text.family(name, "counter", "Drafted tokens accepted, by their position in the draft.");
+    for (size_t i = 0; i < speculation.accepted_at.size(); ++i) {
+      text.sample(name, text.model_label() + ",position=\"" + std::to_string(i) + "\"", speculation.accepted_at[i]);
+    }
+  }
   text.histogram("time_to_first_token_seconds", "Submission to first token.", stats.time_to_first_token);
   text.histogram("time_per_output_token_seconds", "Time per token after the first.", stats.time_per_output_token);
   text.histogram("e2e_request_latency_seconds", "Submission to last token.", stats.e2e_latency);

@@ -60,9 +60,7 @@ RequestUsage GenerationRun::usage() const {
     total.kv_cache.tokens_kept += one.kv_cache.tokens_kept;
     total.kv_cache.bytes += one.kv_cache.bytes;
     total.kv_cache.full_bytes += one.kv_cache.full_bytes;
-    total.speculation.drafted += one.speculation.drafted;
-    total.speculation.accepted += one.speculation.accepted;
-    total.speculation.passes += one.speculation.passes;
+    total.speculation.add(one.speculation);
     RequestTimings& sum = total.timings;
     if (one.timings.total_ms > sum.total_ms) {
       sum.queued_ms = one.timings.queued_ms;

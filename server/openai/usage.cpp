@@ -33,7 +33,9 @@ Json usage_json(const RequestUsage& usage) {
     json["speculative"] = {{"method", speculation.method},
                            {"drafted", speculation.drafted},
                            {"accepted", speculation.accepted},
-                           {"passes", speculation.passes}};
+                           {"passes", speculation.passes},
+                           {"accepted_per_position", speculation.accepted_at},
+                           {"draft_ms", speculation.draft_ms}};
   }
   return json;
 }

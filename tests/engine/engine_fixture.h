@@ -101,7 +101,9 @@ class EngineTest : public ::testing::Test {
     parts.options = options;
     parts.model = std::move(model);
     parts.tokenizer = std::make_unique<FakeTokenizer>();
-    parts.cache_shape = fake_cache_shape();
+    parts.cache_shape = parts.draft_shape = fake_cache_shape();
+    parts.draft_model = std::move(draft_model);
+    parts.int4_model = std::move(int4_model);
     engine = std::make_unique<EngineImpl>(std::move(parts));
   }
   void hold_passes(Gate* gate) {
@@ -123,6 +125,7 @@ class EngineTest : public ::testing::Test {
 
   EngineOptions options;
   std::unique_ptr<FakeModel> model = std::make_unique<FakeModel>();
+  std::unique_ptr<FakeModel> draft_model, int4_model;  // null: the engine has none
   std::unique_ptr<EngineImpl> engine;
 };
 

@@ -116,7 +116,7 @@ TEST_F(EngineTest, InvalidRequestsNameTheField) {
   expect("stop", [](auto* r) { r->stop = {""}; });
   expect("stop_token_ids", [](auto* r) { r->stop_token_ids = {-1}; });
   expect("kv_cache", [](auto* r) { r->kv_cache = "no-such-policy"; });
-  expect("speculative", [](auto* r) { r->speculative = {{"method", "ngram"}}; });
+  expect("speculative.method", [](auto* r) { r->speculative = {{"method", "draft_model"}}; });
   EXPECT_EQ(engine->stats().rejected, 17);
   GenerationRequest allowed = make_request(3, 4);
   allowed.kv_cache = {{"policy", "full"}};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <stdexcept>
@@ -54,26 +55,35 @@ class FakeModel final : public Model {
       std::vector<kernels::KvSegment> segments;
       input.cache->view(0, n, &segments);
       input.cache->advance(n);
-      const int64_t first_row = input.cache->tokens() - input.n_logits;
-      int64_t position = 0;
-      uint64_t hash = 1;
-      bool broken = false;
+      seen_.clear();
       for (const kernels::KvSegment& segment : segments) {
-        for (int32_t t = 0; t < segment.tokens; ++t, ++position) {
-          const auto token = static_cast<TokenId>(static_cast<const float*>(segment.k)[t]);  // K is [dim][token]
-          hash = detail::mix64(hash ^ static_cast<uint64_t>(token));
-          broken = broken || token == kFakeNan;
-          if (position < first_row) continue;
-          for (int64_t i = 0; i < kFakeVocab; ++i, ++logits) *logits = broken ? kNan : logit(hash, i);
-        }
+        const auto* keys = static_cast<const float*>(segment.k);  // K is [dim][token]
+        for (int32_t t = 0; t < segment.tokens; ++t) seen_.push_back(static_cast<TokenId>(keys[t]));
+      }
+      for (int64_t row = 0; row < input.n_logits; ++row, logits += kFakeVocab) {
+        const auto visible = static_cast<int64_t>(seen_.size()) - input.n_logits + row + 1;
+        const auto first = std::max<int64_t>(0, visible - memory);
+        fill_logits({seen_.data() + first, static_cast<size_t>(visible - first)}, logits);
       }
     }
+  }
+
+  // The logits after these tokens.
+  void fill_logits(std::span<const TokenId> tokens, float* logits) const {
+    uint64_t hash = 1;
+    bool broken = false;
+    for (const TokenId token : tokens) {
+      hash = detail::mix64(hash ^ static_cast<uint64_t>(token));
+      broken = broken || token == kFakeNan;
+    }
+    for (int64_t i = 0; i < kFakeVocab; ++i) logits[i] = broken ? kNan : logit(hash, i);
   }
 
   std::function<void(std::span<const SequenceInput>)> on_forward;  // before the pass; may wait or throw
   std::function<float(TokenId)> bias = [](TokenId token) {         // keeps the special tokens out, unless a test asks
     return token == kFakeEos || token >= kFakeNan ? -50.0f : 0.0f;
   };
+  int64_t memory = INT64_MAX;  // how many of the last tokens the logits depend on
 
  private:
   static constexpr int64_t kDim = 16;
@@ -85,6 +95,7 @@ class FakeModel final : public Model {
   }
 
   ModelConfig config_;
+  std::vector<TokenId> seen_;
 };
 
 // Token 1..26: "a".."z"; 27: " "; 28, 29: the two bytes of "é"; others: "<id>".

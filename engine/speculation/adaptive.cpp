@@ -1,0 +1,225 @@
+#include "engine/speculation/adaptive.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace smartkv {
+namespace {
+
+// Largest extra rows of each class but the last.
+constexpr std::array<int64_t, 13> kRowClassEnds = {0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32};
+
+// A pass reads the weights once: that costs about as much as this many rows' arithmetic (SmolLM2 on 2 cores).
+constexpr double kWeightRows = 24;
+
+// What drafts must win over plain decoding, to make up for what the estimates get wrong.
+constexpr double kMargin = 1.02;
+
+double expected_shape(int64_t sequences, int64_t extra_rows) {
+  return 1 + static_cast<double>(extra_rows) / (kWeightRows + static_cast<double>(sequences));
+}
+
+double approach(double from, double to, double weight) { return from + weight * (to - from); }
+
+double expected_accepted(double rate, int64_t drafted) {
+  double sum = 0, product = 1;
+  for (int64_t i = 0; i < drafted; ++i) sum += product *= rate;
+  return sum;
+}
+
+// A choice of drafts, and what it gives in one pass.
+struct Plan {
+  std::vector<int64_t> drafted;  // by option
+  int64_t rows = 0;              // the sum of `drafted`
+  double tokens = 0, step_ms = 0, ms = 0;
+  double rate() const { return tokens / ms; }
+};
+
+class Chooser {
+ public:
+  Chooser(int64_t sequences, const PassCost& target, std::span<const StepCost* const> groups,
+          const std::vector<DraftOption>& options)
+      : sequences_(sequences), target_(target), groups_(groups), options_(options) {}
+
+  Plan choose() const {
+    Plan plain;
+    int64_t depth = 0;  // draft steps worth considering
+    for (const DraftOption& option : options_) {
+      plain.drafted.push_back(option.fixed ? option.cap : 0);
+      if (option.group != DraftOption::kLookup) depth = std::max(depth, option.cap);
+    }
+    rate(&plain);
+    Plan best = plain;
+    const double needed = plain.rate() * kMargin;
+    for (int64_t steps = 0; steps <= depth; ++steps) {
+      Plan plan = with_steps(plain, steps);
+      add_lookups(&plan);
+      if (plan.rate() > std::max(best.rate(), needed)) best = std::move(plan);
+    }
+    return best;
+  }
+
+ private:
+  double step_ms(size_t group, int64_t n) const {
+    const StepCost& step = *groups_[group];
+    return step.cost.measured() ? step.cost.ms(n, 0) : step.share * target_.ms(n, 0);
+  }
+
+  void rate(Plan* plan) const {
+    plan->tokens = static_cast<double>(sequences_);
+    plan->rows = 0;
+    plan->step_ms = 0;
+    for (size_t i = 0; i < options_.size(); ++i) {
+      plan->tokens += expected_accepted(options_[i].acceptance, plan->drafted[i]);
+      plan->rows += plan->drafted[i];
+    }
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      for (int64_t step = 1;; ++step) {
+        int64_t n = 0;
+        for (size_t i = 0; i < options_.size(); ++i) {
+          n += options_[i].group == static_cast<int32_t>(group) && plan->drafted[i] >= step ? 1 : 0;
+        }
+        if (n == 0) break;
+        plan->step_ms += step_ms(group, n);
+      }
+    }
+    plan->ms = target_.ms(sequences_, plan->rows) + plan->step_ms;
+  }
+
+  // Sequences that draft with a model take part in up to `steps` steps, each while its chance pays for its own share.
+  Plan with_steps(const Plan& plain, int64_t steps) const {
+    Plan plan = plain;
+    if (steps == 0) return plan;
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      const auto joins = [&](const DraftOption& o) { return o.group == static_cast<int32_t>(group) && !o.fixed; };
+      const auto n = static_cast<int64_t>(std::count_if(options_.begin(), options_.end(), joins));
+      if (n == 0) continue;
+      const double rows_ms = target_.ms(sequences_, n * steps) - target_.ms(sequences_, 0);
+      const double share_ms =
+          rows_ms / static_cast<double>(n * steps) + (step_ms(group, n) - step_ms(group, 1)) / static_cast<double>(n);
+      const double price = plain.rate() * std::max(0.0, share_ms);
+      for (size_t i = 0; i < options_.size(); ++i) {
+        if (!joins(options_[i])) continue;
+        double chance = options_[i].acceptance;
+        while (plan.drafted[i] < std::min(steps, options_[i].cap) && chance > price) {
+          ++plan.drafted[i];
+          chance *= options_[i].acceptance;
+        }
+      }
+    }
+    rate(&plan);
+    return plan;
+  }
+
+  // Looked-up tokens cost rows only: the likeliest first, as many as give the best rate. All are tried, because the
+  // first extra row may cost more than those after it.
+  void add_lookups(Plan* plan) const {
+    std::vector<double> chance(options_.size(), 0);  // of the option's next token
+    for (size_t i = 0; i < options_.size(); ++i) {
+      const bool open = options_[i].group == DraftOption::kLookup && !options_[i].fixed && options_[i].cap > 0;
+      if (open) chance[i] = options_[i].acceptance;
+    }
+    Plan best = *plan;
+    for (;;) {
+      const auto next = static_cast<size_t>(std::max_element(chance.begin(), chance.end()) - chance.begin());
+      if (next == chance.size() || chance[next] <= 0) break;
+      plan->tokens += chance[next];
+      plan->ms = target_.ms(sequences_, ++plan->rows) + plan->step_ms;
+      chance[next] = ++plan->drafted[next] < options_[next].cap ? chance[next] * options_[next].acceptance : 0;
+      if (plan->rate() > best.rate()) best = *plan;
+    }
+    *plan = std::move(best);
+  }
+
+  int64_t sequences_;
+  const PassCost& target_;
+  std::span<const StepCost* const> groups_;
+  const std::vector<DraftOption>& options_;
+};
+
+}  // namespace
+
+void AcceptanceEstimate::round(int64_t drafted, int64_t accepted) {
+  accepted_ = kMemory * accepted_ + static_cast<double>(accepted);
+  tried_ = kMemory * tried_ + static_cast<double>(std::min(accepted + 1, drafted));
+  if (const double excess = tried_ / kMostWeight; excess > 1) {
+    accepted_ /= excess;
+    tried_ /= excess;
+  }
+  if (!probing_) pause_ = kFirstPause;
+  probing_ = false;
+  skipped_ = 0;
+}
+
+bool AcceptanceEstimate::skip() {
+  if (++skipped_ < pause_) return false;
+  pause_ = std::min(2 * pause_, kLongestPause);
+  probing_ = true;
+  return true;
+}
+
+size_t PassCost::sequence_class(int64_t sequences) {
+  size_t result = 0;
+  for (int64_t end = 1; end < sequences && result + 1 < kSequenceClasses; end *= 2) ++result;
+  return result;
+}
+
+size_t PassCost::row_class(int64_t extra_rows) {
+  return static_cast<size_t>(std::lower_bound(kRowClassEnds.begin(), kRowClassEnds.end(), extra_rows) -
+                             kRowClassEnds.begin());
+}
+
+void PassCost::observe(int64_t sequences, int64_t extra_rows, double ms) {
+  Level& level = levels_[sequence_class(sequences)];
+  if (level.ms == 0) {
+    level.ms = ms / shape(level, sequences, extra_rows);
+    measured_ = true;
+    return;
+  }
+  if (extra_rows == 0) {
+    level.ms = approach(level.ms, std::min(ms, 4 * level.ms), 0.1);
+  } else {
+    double& known = level.shape[row_class(extra_rows)];
+    const double found = std::clamp(ms / level.ms, 1.0, 1.0 + static_cast<double>(extra_rows));
+    known = known == 0 ? found : approach(known, found, 0.25);
+    level.ms = approach(level.ms, std::min(ms / known, 4 * level.ms), 0.02);
+  }
+  // What was once dear is forgotten in time, or it would never be tried again.
+  for (size_t i = 1; i < kRowClasses; ++i) {
+    double& known = level.shape[i];
+    const double hoped = expected_shape(sequences, i < kRowClassEnds.size() ? kRowClassEnds[i] : kRowClassEnds.back());
+    if (known > hoped && i != row_class(extra_rows)) known = approach(known, hoped, 0.0005);
+  }
+}
+
+double PassCost::shape(const Level& level, int64_t sequences, int64_t extra_rows) const {
+  const size_t at = row_class(extra_rows);
+  if (at > 0 && level.shape[at] > 0 && at < kRowClassEnds.size()) return level.shape[at];
+  size_t below = std::min(at, kRowClassEnds.size() - 1);
+  while (below > 0 && level.shape[below] == 0) --below;
+  double result = expected_shape(sequences, extra_rows);
+  if (below > 0) result *= level.shape[below] / expected_shape(sequences, kRowClassEnds[below]);
+  for (size_t above = at + 1; above < kRowClasses; ++above) {
+    if (level.shape[above] > 0) return std::min(result, level.shape[above]);
+  }
+  return result;
+}
+
+double PassCost::ms(int64_t sequences, int64_t extra_rows) const {
+  const size_t at = sequence_class(sequences);
+  const Level* nearest = &levels_[at];
+  for (size_t distance = 1; nearest->ms == 0 && distance < kSequenceClasses; ++distance) {
+    if (at >= distance && levels_[at - distance].ms > 0) nearest = &levels_[at - distance];
+    if (at + distance < kSequenceClasses && levels_[at + distance].ms > 0) nearest = &levels_[at + distance];
+  }
+  const double level = nearest->ms > 0 ? nearest->ms : 1;
+  return level * shape(levels_[at], sequences, extra_rows);
+}
+
+void choose_drafts(int64_t sequences, const PassCost& target, std::span<const StepCost* const> groups,
+                   std::vector<DraftOption>* options) {
+  const Plan plan = Chooser(sequences, target, groups, *options).choose();
+  for (size_t i = 0; i < options->size(); ++i) (*options)[i].chosen = plan.drafted[i];
+}
+
+}  // namespace smartkv

@@ -1,0 +1,76 @@
+// How many tokens to draft: from measured acceptance and measured cost, the number that gives the most tokens per time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace smartkv {
+
+// How likely the next drafted token stands, given that those before it did: a moving average over a sequence's rounds.
+// Also decides when a draft that does not pay is tried again: after a pause that doubles until one is drafted because
+// it pays.
+class AcceptanceEstimate {
+ public:
+  explicit AcceptanceEstimate(double prior = 0.6) : accepted_(prior * kPriorWeight) {}
+
+  double rate() const { return accepted_ / tried_; }
+  void round(int64_t drafted, int64_t accepted);
+  // A round that could have drafted but did not pay. True: draft a little all the same, to see.
+  bool skip();
+
+ private:
+  static constexpr double kPriorWeight = 1.5, kMostWeight = 10;  // in tokens tried
+  static constexpr double kMemory = 0.85;                         // kept per round
+  static constexpr int64_t kFirstPause = 32, kLongestPause = 512;
+
+  double accepted_, tried_ = kPriorWeight;
+  int64_t skipped_ = 0, pause_ = kFirstPause;
+  bool probing_ = false;
+};
+
+// Milliseconds of a decode pass by its sequences and by the rows beyond one per sequence, as measured lately. The depth
+// of the caches and what else the machine does move the level; the shape, how much further rows add, is kept apart.
+class PassCost {
+ public:
+  void observe(int64_t sequences, int64_t extra_rows, double ms);
+  double ms(int64_t sequences, int64_t extra_rows) const;  // before any observation, in units of a plain pass
+  bool measured() const { return measured_; }
+
+ private:
+  static constexpr size_t kSequenceClasses = 8, kRowClasses = 14;
+  struct Level {
+    double ms = 0;                            // of a pass without extra rows; 0: never seen
+    std::array<double, kRowClasses> shape{};  // times ms; 0: never seen
+  };
+  static size_t sequence_class(int64_t sequences);
+  static size_t row_class(int64_t extra_rows);
+  double shape(const Level& level, int64_t sequences, int64_t extra_rows) const;
+
+  std::array<Level, kSequenceClasses> levels_;
+  bool measured_ = false;
+};
+
+// Milliseconds of a draft step: one token of each of n sequences.
+struct StepCost {
+  PassCost cost;
+  double share = 1;  // of a plain pass of the target; what a step is taken to cost until it is measured
+};
+
+// One sequence that could draft in the coming pass.
+struct DraftOption {
+  static constexpr int32_t kLookup = -1;
+
+  double acceptance = 0;    // of each drafted token
+  int64_t cap = 0;          // tokens at most
+  int32_t group = kLookup;  // which StepCost its tokens cost; the sequences of a group share each step
+  bool fixed = false;       // draft `cap` tokens whatever it costs
+  int64_t chosen = 0;       // out: tokens to draft
+};
+
+// Fills in `chosen`. sequences: all that decode in the pass.
+void choose_drafts(int64_t sequences, const PassCost& target, std::span<const StepCost* const> groups,
+                   std::vector<DraftOption>* options);
+
+}  // namespace smartkv

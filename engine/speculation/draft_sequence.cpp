@@ -1,0 +1,100 @@
+#include "engine/speculation/draft_sequence.h"
+
+#include <algorithm>
+
+namespace smartkv {
+namespace {
+
+constexpr int64_t kProbeTokens = 2;
+
+// A looked-up token is taken rather than a drafted one, which costs a step, from this fraction of its acceptance on.
+constexpr double kLookupPreference = 0.8;
+
+NgramIndex make_index(const SpeculationSpec& spec) {
+  const bool looks_up = spec.method == DraftMethod::kNgram || spec.method == DraftMethod::kAuto;
+  return looks_up ? NgramIndex(spec.ngram_min, spec.ngram_max) : NgramIndex(1, 0);  // 1..0: only keeps the tokens
+}
+
+size_t match_class(int64_t length) { return length <= 2 ? 0 : length <= 4 ? 1 : length <= 8 ? 2 : 3; }
+
+}  // namespace
+
+DraftSequence::DraftSequence(std::shared_ptr<const Speculation> speculation, std::span<const TokenId> prompt,
+                             SequenceCache* target)
+    : speculation_(std::move(speculation)),
+      index_(make_index(speculation_->spec)),
+      lookup_acceptance_{AcceptanceEstimate(0.4), AcceptanceEstimate(0.6), AcceptanceEstimate(0.75),
+                         AcceptanceEstimate(0.85)} {
+  usage.method = name(speculation_->spec.method);
+  for (const TokenId token : prompt) index_.append(token);
+  if (speculation_->drafter == nullptr) return;
+  cache_ = speculation_->policy->new_sequence(static_cast<int64_t>(prompt.size()));
+  mirror_to(target);
+}
+
+DraftSequence::DraftSequence(const DraftSequence& other, SequenceCache* target)
+    : usage(other.usage),
+      speculation_(other.speculation_),
+      index_(other.index_),
+      cache_(other.cache_ == nullptr ? nullptr : other.cache_->fork()),
+      lookup_acceptance_(other.lookup_acceptance_),
+      model_acceptance_(other.model_acceptance_) {
+  mirror_to(target);
+}
+
+void DraftSequence::mirror_to(SequenceCache* target) {
+  if (speculation_->mirrored) mirror_ = std::make_unique<MirroredCache>(target, cache_.get());
+}
+
+std::unique_ptr<DraftSequence> DraftSequence::fork(SequenceCache* target) const {
+  return std::unique_ptr<DraftSequence>(new DraftSequence(*this, target));
+}
+
+DraftOption DraftSequence::offer(int64_t cap) {
+  DraftOption option;
+  option.fixed = !speculation_->spec.adaptive;
+  const int64_t matched = index_.lookup(cap, &draft);
+  AcceptanceEstimate* lookup = matched > 0 ? &lookup_acceptance_[match_class(matched)] : nullptr;
+  const bool model = speculation_->drafter != nullptr &&
+                     (lookup == nullptr || lookup->rate() < kLookupPreference * model_acceptance_.rate());
+  estimate_ = model ? &model_acceptance_ : lookup;
+  if (estimate_ == nullptr) return option;
+  if (model) {
+    draft.clear();
+    option.group = 0;
+  }
+  option.cap = cap;
+  option.acceptance = estimate_->rate();
+  return option;
+}
+
+int64_t DraftSequence::begin_round(int64_t n, int64_t cap, bool pays_at_best) {
+  if (estimate_ == nullptr) return 0;
+  const bool may_probe = n == 0 && cap > 0 && (pays_at_best || mirror_ != nullptr);
+  if (may_probe && estimate_->skip()) n = std::min(kProbeTokens, cap);
+  if (!draft.empty()) draft.resize(static_cast<size_t>(n));
+  return n;
+}
+
+void DraftSequence::end_round(std::span<const TokenId> emitted, int64_t accepted) {
+  for (const TokenId token : emitted) index_.append(token);
+  if (!draft.empty()) {
+    const auto drafted = static_cast<int64_t>(draft.size());
+    estimate_->round(drafted, accepted);
+    usage.drafted += drafted;
+    usage.accepted += accepted;
+    ++usage.passes;
+    if (usage.accepted_at.size() < draft.size()) usage.accepted_at.resize(draft.size());
+    for (int64_t i = 0; i < accepted; ++i) ++usage.accepted_at[static_cast<size_t>(i)];
+  }
+  draft.clear();
+  drawn = false;
+  estimate_ = nullptr;
+  if (cache_ == nullptr || mirror_ != nullptr) return;
+  // The last token was in no pass yet.
+  const auto known = static_cast<int64_t>(tokens().size()) - 1;
+  if (cache_->tokens() > known) cache_->truncate(known);
+  cache_->commit(cache_->tokens());
+}
+
+}  // namespace smartkv

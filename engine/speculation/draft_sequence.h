@@ -1,0 +1,76 @@
+// What speculation keeps for one sequence: its tokens, the draft's cache, what was drafted, how it fared.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cache/policy.h"
+#include "engine/engine.h"
+#include "engine/model/model.h"
+#include "engine/sampling/sampler.h"
+#include "engine/speculation/adaptive.h"
+#include "engine/speculation/mirrored_cache.h"
+#include "engine/speculation/ngram_index.h"
+#include "engine/speculation/spec.h"
+
+namespace smartkv {
+
+// A model that drafts: a smaller one, or the target itself.
+struct DraftModel {
+  Model* model = nullptr;
+  const PolicyContext* context = nullptr;
+  bool target_cache = false;  // its K and V are the target's, so the target's passes can fill its caches
+  StepCost step;              // the engine thread's own
+};
+
+// A request's choice, checked and ready.
+struct Speculation {
+  SpeculationSpec spec;
+  DraftModel* drafter = nullptr;                // null: lookup only
+  std::shared_ptr<const KvCachePolicy> policy;  // of the drafter's caches
+  bool mirrored = false;                        // the target's passes fill them
+};
+
+// The cache invariant: before a round the draft's cache holds a prefix of tokens() without the last one; mirrored, all
+// but the last one, as the target's own.
+class DraftSequence {
+ public:
+  // The sequence of `prompt`. `target`: its cache, which outlives this.
+  DraftSequence(std::shared_ptr<const Speculation> speculation, std::span<const TokenId> prompt, SequenceCache* target);
+  std::unique_ptr<DraftSequence> fork(SequenceCache* target) const;
+
+  const Speculation& speculation() const { return *speculation_; }
+  const std::vector<TokenId>& tokens() const { return index_.tokens(); }  // prompt and output
+  SequenceCache* cache() { return cache_.get(); }                        // the drafter's; null: none
+  SequenceCache* mirror() { return mirror_.get(); }                      // what the target's passes fill; null: none
+
+  // Chooses between lookup and model, and how much each could draft. With nothing to draft, cap is 0.
+  DraftOption offer(int64_t cap);
+  // Drafts `n` looked-up tokens, or prepares for n of the model. n = 0 may turn into a small probe of up to `cap`
+  // tokens; where the drafter would first have to compute what it missed, only if drafting pays at best. Returns n.
+  int64_t begin_round(int64_t n, int64_t cap, bool pays_at_best);
+  // The target kept `emitted` tokens in this round, the first `accepted` of them drafts.
+  void end_round(std::span<const TokenId> emitted, int64_t accepted);
+
+  // This round's draft. `drawn`: its tokens were drawn, from drawn_from[i]; otherwise they are fixed.
+  std::vector<TokenId> draft;
+  bool drawn = false;
+  std::vector<Distribution> drawn_from;  // keeps its memory from round to round
+  SpeculationUsage usage;
+
+ private:
+  DraftSequence(const DraftSequence& other, SequenceCache* target);
+  void mirror_to(SequenceCache* target);
+
+  std::shared_ptr<const Speculation> speculation_;
+  NgramIndex index_;
+  std::unique_ptr<SequenceCache> cache_;
+  std::unique_ptr<MirroredCache> mirror_;
+  std::array<AcceptanceEstimate, 4> lookup_acceptance_;  // by length of the match
+  AcceptanceEstimate model_acceptance_{0.75};
+  AcceptanceEstimate* estimate_ = nullptr;  // of what this round drafts with
+};
+
+}  // namespace smartkv

@@ -1,0 +1,242 @@
+#include "engine/speculation/speculator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "engine/sampling/random.h"
+
+namespace smartkv {
+namespace {
+
+// Tokens of a draft model's pass over what it has missed.
+constexpr int64_t kCatchUpChunk = 256;
+
+// Acceptance that a draft is given credit for when it is a matter of trying it again.
+constexpr double kHope = 0.9;
+constexpr double kHopedShare = 0.25;
+
+[[noreturn]] void refuse(const std::string& field, const std::string& message) {
+  throw RequestError(RequestError::Kind::kInvalid, field, field + ": " + message);
+}
+
+}  // namespace
+
+Speculator::Speculator(Model* target, const PolicyContext* target_context, Model* draft,
+                       const PolicyContext* draft_context, Model* int4, int64_t vocabulary, int64_t context_length)
+    : vocabulary_(vocabulary), context_length_(context_length) {
+  const auto share = [target](const Model* model) {
+    const auto whole = static_cast<double>(target->weight_bytes());
+    return model == nullptr || whole <= 0 ? 1 : static_cast<double>(model->weight_bytes()) / whole;
+  };
+  drafters_[kDraft] = {draft, draft_context, false, {{}, share(draft)}};
+  drafters_[kSelf] = {target, target_context, true, {}};
+  drafters_[kInt4] = {int4, target_context, true, {{}, share(int4)}};
+}
+
+std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& spec) const {
+  if (spec.method == DraftMethod::kOff) return nullptr;
+  auto speculation = std::make_shared<Speculation>();
+  speculation->spec = spec;
+  if (spec.method == DraftMethod::kDraftModel || spec.method == DraftMethod::kAuto) {
+    const bool loaded = drafters_[kDraft].model != nullptr;
+    if (!loaded && spec.method == DraftMethod::kDraftModel) {
+      refuse("speculative.method", "the server has loaded no draft model (option draft_model)");
+    }
+    if (!loaded && !spec.kv_cache.is_null()) {
+      refuse("speculative.kv_cache", "the server has loaded no draft model (option draft_model) that it applies to");
+    }
+    if (loaded) speculation->drafter = &drafters_[kDraft];
+  } else if (spec.method == DraftMethod::kSelf) {
+    speculation->drafter = &drafters_[spec.int4 ? kInt4 : kSelf];
+    if (speculation->drafter->model == nullptr) {
+      refuse("speculative.weights", "the server has loaded no 4-bit copy of its weights (option draft_weights)");
+    }
+    if (!spec.int4 && spec.kv_cache.is_null()) {
+      refuse("speculative.kv_cache",
+             "expected the KV-cache policy to draft with, or \"weights\": \"int4\", found null");
+    }
+  }
+  if (speculation->drafter == nullptr) return speculation;
+  try {
+    speculation->policy = make_policy(*speculation->drafter->context, spec.kv_cache);
+    // A policy that watches where queries attend needs passes over its own cache.
+    speculation->mirrored =
+        speculation->drafter->target_cache && speculation->policy->new_sequence(0)->probes(context_length_).empty();
+  } catch (const CacheError& error) {
+    throw RequestError(RequestError::Kind::kInvalid, "speculative.kv_cache",
+                       std::string("speculative.") + error.what());
+  }
+  return speculation;
+}
+
+void Speculator::follow_prompts(std::span<Request* const> requests) {
+  for (DraftModel& drafter : drafters_) {
+    if (!may_pay_[static_cast<size_t>(group_of(&drafter))]) continue;
+    for (Request* request : requests) {
+      Choice& choice = request->choices[0];
+      DraftSequence* sequence = choice.draft.get();
+      const bool follows = sequence->cache() != nullptr && sequence->mirror() == nullptr;
+      if (follows && sequence->speculation().drafter == &drafter) behind_.push_back({sequence, choice.cache->tokens()});
+    }
+    catch_up();
+  }
+}
+
+void Speculator::catch_up() {
+  for (;;) {
+    std::erase_if(behind_, [](const Behind& b) { return b.sequence->cache()->tokens() >= b.tokens; });
+    if (behind_.empty()) return;
+    inputs_.clear();
+    for (const Behind& behind : behind_) {
+      SequenceCache* cache = behind.sequence->cache();
+      const int64_t at = cache->tokens();
+      const int64_t n = std::min({behind.tokens - at, kCatchUpChunk, cache->next_boundary() - at});
+      if (n <= 0) throw CacheError("the draft's cache: the boundary at token " + std::to_string(at) + " did not move");
+      const std::span<const TokenId> known(behind.sequence->tokens());
+      inputs_.push_back({known.subspan(static_cast<size_t>(at), static_cast<size_t>(n)), cache, 0});
+    }
+    behind_[0].sequence->speculation().drafter->model->forward(inputs_, nullptr);
+    for (const Behind& behind : behind_) behind.sequence->cache()->commit(behind.sequence->cache()->tokens());
+  }
+}
+
+// How much each sequence drafts: options_; and would, if its drafts were nearly always right: hopes_.
+void Speculator::plan(int64_t sequences, std::span<DraftJob> jobs) {
+  options_.clear();
+  std::array<const StepCost*, kGroups> groups;
+  for (size_t i = 0; i < kGroups; ++i) groups[i] = &drafters_[i].step;
+  for (const DraftJob& job : jobs) {
+    DraftOption option = job.choice->draft->offer(job.cap);
+    if (option.group != DraftOption::kLookup) option.group = group_of(job.choice->draft->speculation().drafter);
+    options_.push_back(option);
+  }
+  choose_drafts(sequences, target_cost_, groups, &options_);
+  hopes_ = options_;
+  for (DraftOption& option : hopes_) option.acceptance = std::max(option.acceptance, kHope);
+  // Nobody knows yet what steps cost that were never run: a probe tells.
+  std::array<StepCost, kGroups> cheap;
+  for (size_t i = 0; i < kGroups; ++i) {
+    if (drafters_[i].step.cost.measured()) continue;
+    cheap[i].share = kHopedShare * drafters_[i].step.share;
+    groups[i] = &cheap[i];
+  }
+  choose_drafts(sequences, target_cost_, groups, &hopes_);
+  std::array<bool, kGroups> offered{}, pays{};
+  for (const DraftOption& option : hopes_) {
+    if (option.group == DraftOption::kLookup) continue;
+    offered[static_cast<size_t>(option.group)] = true;
+    if (option.chosen > 0) pays[static_cast<size_t>(option.group)] = true;
+  }
+  for (size_t i = 0; i < kGroups; ++i) may_pay_[i] = offered[i] ? pays[i] : may_pay_[i];
+}
+
+void Speculator::draft(int64_t sequences, std::span<DraftJob> jobs) {
+  plan(sequences, jobs);
+  active_.clear();
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const int64_t n = jobs[i].choice->draft->begin_round(options_[i].chosen, options_[i].cap, hopes_[i].chosen > 0);
+    if (n > 0 && options_[i].group != DraftOption::kLookup) active_.push_back({jobs[i], n, 1, {}});
+  }
+  if (active_.empty()) return;
+  std::vector<Active> all;
+  all.swap(active_);
+  for (DraftModel& drafter : drafters_) {
+    for (const Active& active : all) {
+      if (active.job.choice->draft->speculation().drafter == &drafter) active_.push_back(active);
+    }
+    if (!active_.empty()) run_steps(&drafter);
+  }
+}
+
+void Speculator::run_steps(DraftModel* drafter) {
+  for (Active& active : active_) {
+    DraftSequence& sequence = *active.job.choice->draft;
+    if (needs_history(active.job.request->generation.sampling)) active.history = active.job.choice->history;
+    sequence.drawn = active.job.request->generation.sampling.temperature >= kGreedyTemperature;
+    if (sequence.mirror() == nullptr) {
+      // The bonus token alone is left to the first step, with the one before it if the whole draft was accepted.
+      const auto known = static_cast<int64_t>(sequence.tokens().size());
+      if (sequence.cache()->tokens() < known - 2 || sequence.cache()->next_boundary() < known) {
+        behind_.push_back({&sequence, known - 1});
+      }
+    }
+  }
+  catch_up();
+  for (bool first = true; !active_.empty(); first = false) {
+    const Clock::time_point start = Clock::now();
+    inputs_.clear();
+    int64_t rows = 0;
+    for (Active& active : active_) {
+      DraftSequence& sequence = *active.job.choice->draft;
+      std::span<const TokenId> tokens(sequence.draft);
+      tokens = first ? std::span(sequence.tokens()).subspan(static_cast<size_t>(sequence.cache()->tokens()))
+                     : tokens.last(1);
+      inputs_.push_back({tokens, sequence.cache(), 1});
+      rows += static_cast<int64_t>(tokens.size());
+    }
+    const auto n = static_cast<int64_t>(active_.size());
+    const int64_t stride = drafter->model->config().vocab_size;
+    if (logits_.size() < static_cast<size_t>(n * stride)) logits_.resize(static_cast<size_t>(n * stride));
+    drafter->model->forward(inputs_, logits_.data());
+    for (int64_t i = 0; i < n; ++i) {
+      Active& active = active_[static_cast<size_t>(i)];
+      DraftSequence& sequence = *active.job.choice->draft;
+      // What the first step adds is known to stand.
+      if (first && sequence.mirror() == nullptr) sequence.cache()->commit(sequence.cache()->tokens());
+      take_draft(&active, logits_.data() + i * stride);
+    }
+    drafter->step.cost.observe(n, rows - n, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    // A further step must win what it takes from plain decoding.
+    drop_finished(drafter->step.cost.ms(n, 0) / target_cost_.ms(n, 0));
+  }
+}
+
+void Speculator::take_draft(Active* active, const float* logits) {
+  Request& request = *active->job.request;
+  const Choice& choice = *active->job.choice;
+  DraftSequence& sequence = *choice.draft;
+  const auto position = static_cast<size_t>(choice.n_output) + sequence.draft.size();
+  const bool may_stop = static_cast<int64_t>(position) >= request.generation.min_tokens;
+  const std::span<const TokenId> forbidden = may_stop ? std::span<const TokenId>() : request.stop_tokens;
+  try {
+    const Distribution& distribution = sampler_.distribution({logits, static_cast<size_t>(vocabulary_)},
+                                                             {request.generation.sampling, active->history, forbidden});
+    const TokenId token = distribution.draw(
+        uniform(request.seed, static_cast<uint32_t>(choice.index), position, RandomStream::kDraft));
+    if (sequence.drawn) {
+      const size_t at = sequence.draft.size();
+      if (sequence.drawn_from.size() <= at) sequence.drawn_from.resize(at + 1);
+      sequence.drawn_from[at] = distribution;
+    }
+    sequence.draft.push_back(token);
+    if (sequence.speculation().spec.adaptive) {
+      confidence_.assign({logits, static_cast<size_t>(vocabulary_)});
+      active->chance *= std::exp(confidence_.of(token, 0).logprob);
+    }
+    if (needs_history(request.generation.sampling)) active->history.add_output(token);
+  } catch (const SamplingError& error) {
+    request.failure = std::string("draft: ") + error.what();
+  }
+}
+
+// Out of the steps go sequences that have their draft, that failed, and whose cache a draft must not enter: at a
+// boundary, and where the next token is a probe query. So do those whose draft is unlikely to stand: whether there is a
+// next token to draft depends on the tokens before it only, which leaves the output's distribution as it is.
+void Speculator::drop_finished(double least_chance) {
+  std::erase_if(active_, [least_chance](Active& active) {
+    DraftSequence& sequence = *active.job.choice->draft;
+    const bool goes_on = active.job.request->failure.empty() &&
+                         static_cast<int64_t>(sequence.draft.size()) < active.n &&
+                         (!sequence.speculation().spec.adaptive || active.chance >= least_chance) &&
+                         sequence.cache()->tokens() < sequence.cache()->next_boundary() &&
+                         (sequence.mirror() != nullptr || sequence.cache()->probes(1).empty());
+    // The target's pass computes the mirrored tokens anew, and exactly.
+    if (!goes_on && sequence.mirror() != nullptr) {
+      sequence.cache()->truncate(static_cast<int64_t>(sequence.tokens().size()) - 1);
+    }
+    return !goes_on;
+  });
+}
+
+}  // namespace smartkv

@@ -1,0 +1,75 @@
+// Drafting for a whole batch: decides how much each sequence drafts, looks up, and runs the models that draft, all
+// sequences of a model together in each step. Verification is the engine's next pass (sample_round in request.h).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/request.h"
+#include "engine/speculation/adaptive.h"
+#include "engine/speculation/draft_sequence.h"
+
+namespace smartkv {
+
+// One decoding choice that speculates. `cap`: tokens that this round could take.
+struct DraftJob {
+  Request* request = nullptr;
+  Choice* choice = nullptr;
+  int64_t cap = 0;
+};
+
+class Speculator {
+ public:
+  // `target` drafts for itself; `draft` and `int4` (a 4-bit copy of the target) may be null. The contexts are those of
+  // the models' caches. vocabulary: tokens that can be drafted. All outlive the speculator.
+  Speculator(Model* target, const PolicyContext* target_context, Model* draft, const PolicyContext* draft_context,
+             Model* int4, int64_t vocabulary, int64_t context_length);
+
+  // What `spec` comes to with these models; null: plain decoding. Throws RequestError. Any thread.
+  std::shared_ptr<const Speculation> prepare(const SpeculationSpec& spec) const;
+
+  // The engine thread's.
+  // Brings the drafts' caches of prompts up to what the target has computed of them; not while drafting with a model
+  // cannot pay under the load there is: a draft that is wanted later catches up by itself. Each request speculates.
+  void follow_prompts(std::span<Request* const> requests);
+  // Fills in choice->draft->draft for the coming pass, in which `sequences` decode. What goes wrong in one sequence
+  // only ends in its request->failure; throws when a model's pass fails.
+  void draft(int64_t sequences, std::span<DraftJob> jobs);
+  // A pass of decoding sequences only.
+  void pass_took(int64_t sequences, int64_t rows, double ms) { target_cost_.observe(sequences, rows - sequences, ms); }
+
+ private:
+  struct Active {
+    DraftJob job;
+    int64_t n = 0;         // tokens to draft
+    double chance = 1;     // that all of its draft stands, as the drafter sees it
+    TokenHistory history;  // with this round's draft, if the sampling parameters look at it
+  };
+  struct Behind {
+    DraftSequence* sequence;
+    int64_t tokens;  // what its cache is to hold
+  };
+  enum Group : int32_t { kDraft, kSelf, kInt4, kGroups };
+
+  int32_t group_of(const DraftModel* drafter) const { return static_cast<int32_t>(drafter - drafters_.data()); }
+  void plan(int64_t sequences, std::span<DraftJob> jobs);
+  void catch_up();  // behind_, of one drafter, and empties it
+  void run_steps(DraftModel* drafter);
+  void take_draft(Active* active, const float* logits);
+  void drop_finished(double least_chance);
+
+  mutable std::array<DraftModel, kGroups> drafters_;  // model null: not loaded
+  int64_t vocabulary_, context_length_;
+  PassCost target_cost_;
+
+  std::vector<DraftOption> options_, hopes_;
+  std::array<bool, kGroups> may_pay_ = {true, true, true};  // at best, under the load of the last round
+  std::vector<Behind> behind_;
+  std::vector<Active> active_;
+  std::vector<SequenceInput> inputs_;
+  std::vector<float> logits_;
+  Sampler sampler_;
+  LogprobRow confidence_;
+};
+
+}  // namespace smartkv

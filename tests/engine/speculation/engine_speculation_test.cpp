@@ -1,0 +1,356 @@
+// Speculative decoding through the engine: the output is plain decoding's, whatever drafts.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "tests/engine/engine_fixture.h"
+
+namespace smartkv {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+// A draft model that agrees with the target most of the time.
+std::unique_ptr<FakeModel> make_draft(int64_t memory) {
+  auto draft = std::make_unique<FakeModel>();
+  draft->memory = memory;
+  draft->bias = [bias = draft->bias](TokenId token) { return bias(token) + (token % 3 == 0 ? 1.0f : 0.0f); };
+  return draft;
+}
+
+class Speculation : public EngineTest {
+ protected:
+  // Short memories make sequences repeat, so that looking up finds something.
+  void start_all(int64_t memory = 2) {
+    model = std::make_unique<FakeModel>();
+    model->memory = memory;
+    draft_model = make_draft(memory);
+    int4_model = make_draft(memory);
+    start();
+  }
+  ChoiceResult run(const GenerationRequest& request, RequestUsage* usage = nullptr) {
+    const auto stream = engine->submit(request);
+    ChoiceResult result = read_all(*stream)[0];
+    if (usage != nullptr) *usage = stream->usage();
+    return result;
+  }
+};
+
+struct Method {
+  const char* name;
+  json spec;
+};
+
+const std::vector<Method>& methods() {
+  static const json streaming = {{"policy", "streaming"}, {"tokens", 192}, {"sinks", 4}};
+  static const json watching = {{"policy", "snapkv"}, {"tokens", 256}, {"window", 32}};
+  static const std::vector<Method> all = {
+      {"ngram", {{"method", "ngram"}}},
+      {"ngram_eager", {{"method", "ngram"}, {"ngram_min", 1}, {"tokens", 32}, {"adaptive", false}}},
+      {"draft_model", {{"method", "draft_model"}}},
+      {"draft_model_fixed", {{"method", "draft_model"}, {"tokens", 7}, {"adaptive", false}}},
+      {"draft_model_streaming", {{"method", "draft_model"}, {"kv_cache", streaming}, {"adaptive", false}}},
+      {"self_streaming", {{"method", "self"}, {"kv_cache", streaming}, {"tokens", 5}, {"adaptive", false}}},
+      {"self_snapkv", {{"method", "self"}, {"kv_cache", watching}, {"tokens", 5}, {"adaptive", false}}},
+      {"self_int4", {{"method", "self"}, {"weights", "int4"}, {"adaptive", false}}},
+      {"auto", {{"method", "auto"}}},
+      {"auto_fixed", {{"method", "auto"}, {"tokens", 6}, {"adaptive", false}}},
+  };
+  return all;
+}
+
+class SpeculationMethod : public Speculation, public ::testing::WithParamInterface<Method> {};
+
+TEST_P(SpeculationMethod, GreedyOutputIsPlainDecodings) {
+  start_all();
+  for (const json& policy : {json(), json{{"policy", "streaming"}, {"tokens", 192}},
+                             json{{"policy", "snapkv"}, {"tokens", 256}}}) {
+    int64_t accepted = 0;
+    for (uint64_t seed = 0; seed < 10; ++seed) {
+      GenerationRequest request = make_request(3 + static_cast<int64_t>(seed) * 31, 200, seed);
+      request.sampling.temperature = 0;
+      request.kv_cache = policy;
+      if (seed % 2 == 1) request.sampling.frequency_penalty = 0.4f;
+      const std::vector<TokenId> plain = run(request).tokens;
+      request.speculative = GetParam().spec;
+      RequestUsage usage;
+      EXPECT_EQ(run(request, &usage).tokens, plain) << "seed " << seed << ", policy " << policy;
+      EXPECT_EQ(usage.completion_tokens, 200);
+      EXPECT_EQ(usage.speculation.method, GetParam().spec["method"]);
+      EXPECT_LE(usage.speculation.accepted, usage.speculation.drafted);
+      accepted += usage.speculation.accepted;
+    }
+    // The fake draft model costs as much as the fake target: whether it pays is for the clock to say.
+    EXPECT_TRUE(accepted > 0 || GetParam().spec.value("adaptive", true)) << policy;
+  }
+  EXPECT_EQ(engine->stats().kv_bytes_used, 0);
+  EXPECT_EQ(engine->stats().kv_bytes_reserved, 0);
+}
+
+TEST_P(SpeculationMethod, MixesInABatchWithAllOthers) {
+  options.prefill_chunk = 16;
+  start_all();
+  std::vector<GenerationRequest> requests;
+  std::vector<std::vector<TokenId>> plain;
+  for (uint64_t i = 0; i < 12; ++i) {
+    GenerationRequest request = make_request(5 + static_cast<int64_t>(i) * 17, 60, i);
+    request.sampling.temperature = 0;
+    plain.push_back(run(request).tokens);
+    request.speculative = i % 3 == 0 ? methods()[i % methods().size()].spec : i % 3 == 1 ? json() : GetParam().spec;
+    requests.push_back(request);
+  }
+  std::vector<std::unique_ptr<GenerationStream>> streams;
+  for (const GenerationRequest& request : requests) streams.push_back(engine->submit(request));
+  for (size_t i = 0; i < streams.size(); ++i) EXPECT_EQ(read_all(*streams[i])[0].tokens, plain[i]) << i;
+}
+
+// With one token of memory, the distribution of each token given the one before is known exactly.
+TEST_P(SpeculationMethod, SamplesFromTheModelsDistribution) {
+  start_all(1);
+  GenerationRequest request = make_request(4, 1000);
+  request.sampling.temperature = 1.3f;
+  request.sampling.top_k = 6;
+  request.sampling.top_p = 0.95f;
+  request.speculative = GetParam().spec;
+  std::map<TokenId, std::map<TokenId, double>> counts;
+  int64_t accepted = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    request.sampling.seed = seed;
+    RequestUsage usage;
+    const std::vector<TokenId> tokens = run(request, &usage).tokens;
+    for (size_t i = 1; i < tokens.size(); ++i) ++counts[tokens[i - 1]][tokens[i]];
+    accepted += usage.speculation.accepted;
+  }
+  EXPECT_TRUE(accepted > 50 || GetParam().spec.value("adaptive", true)) << accepted;
+  FakeModel reference;
+  Sampler sampler;
+  double sum = 0, degrees = 0;
+  for (const auto& [previous, next] : counts) {
+    std::vector<float> logits(kFakeVocab);
+    reference.fill_logits({&previous, 1}, logits.data());
+    const Distribution& expected = sampler.distribution(logits, {request.sampling, {}});
+    double total = 0;
+    for (const auto& [token, count] : next) total += count;
+    for (const auto& [token, count] : next) EXPECT_GT(expected.probability(token), 0);
+    for (const TokenId token : expected.tokens()) {
+      const double wanted = total * expected.probability(token);
+      if (wanted < 5) continue;
+      const auto found = next.find(token);
+      const double count = found == next.end() ? 0 : found->second;
+      sum += (count - wanted) * (count - wanted) / wanted;
+      ++degrees;
+    }
+    --degrees;
+  }
+  EXPECT_GT(degrees, 50);
+  EXPECT_LT(sum, degrees + 4 * std::sqrt(2 * degrees) + 4);
+}
+
+TEST_P(SpeculationMethod, ASeedRepeatsTheOutput) {
+  start_all();
+  GenerationRequest request = make_request(20, 120, 3);
+  request.speculative = GetParam().spec;
+  request.speculative["adaptive"] = false;  // how much is drafted then depends on the tokens alone
+  request.n = 3;
+  const auto first = read_all(*engine->submit(request), 3), second = read_all(*engine->submit(request), 3);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(first[i].tokens, second[i].tokens);
+  EXPECT_NE(first[0].tokens, first[1].tokens);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SpeculationMethod, ::testing::ValuesIn(methods()),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST_F(Speculation, LookupLeavesSeededSamplingAsItIs) {
+  start_all(1);
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    GenerationRequest request = make_request(30, 300, seed);
+    request.sampling.top_k = 3;
+    request.sampling.presence_penalty = 0.2f;
+    request.logprobs = 2;
+    const ChoiceResult plain = run(request);
+    request.speculative = {{"method", "ngram"}, {"adaptive", false}};
+    const ChoiceResult drafted = run(request);
+    EXPECT_EQ(drafted.tokens, plain.tokens);
+    EXPECT_EQ(drafted.text, plain.text);
+    ASSERT_EQ(drafted.logprobs.size(), plain.logprobs.size());
+    for (size_t i = 0; i < plain.logprobs.size(); ++i) {
+      EXPECT_EQ(drafted.logprobs[i].logprob, plain.logprobs[i].logprob);
+      EXPECT_EQ(drafted.logprobs[i].top, plain.logprobs[i].top);
+    }
+  }
+}
+
+TEST_F(Speculation, ARoundIsOneEventAndCounted) {
+  start_all(1);
+  GenerationRequest request = make_request(40, 60);
+  request.sampling.temperature = 0;
+  request.speculative = {{"method", "draft_model"}, {"tokens", 3}, {"adaptive", false}};
+  const auto stream = engine->submit(request);
+  std::vector<TokenId> tokens;
+  int64_t drafted = 0, accepted = 0, rounds = 0;
+  GenerationEvent event;
+  while (stream->next(&event, kPatience) == GenerationStream::Status::kEvent) {
+    for (const DraftRound& round : event.drafts) {
+      ++rounds;
+      drafted += static_cast<int64_t>(round.tokens.size());
+      accepted += round.accepted;
+      for (int64_t i = 0; i < round.accepted; ++i) {
+        EXPECT_EQ(event.tokens[static_cast<size_t>(round.first + i)], round.tokens[static_cast<size_t>(i)]);
+      }
+    }
+    tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
+  }
+  EXPECT_THAT(tokens, SizeIs(60));
+  const RequestUsage usage = stream->usage();
+  EXPECT_EQ(usage.speculation.drafted, drafted);
+  EXPECT_EQ(usage.speculation.accepted, accepted);
+  EXPECT_EQ(usage.speculation.passes, rounds);
+  ASSERT_THAT(usage.speculation.accepted_at, SizeIs(3));
+  EXPECT_GE(usage.speculation.accepted_at[0], usage.speculation.accepted_at[1]);
+  EXPECT_EQ(usage.speculation.accepted_at[0] + usage.speculation.accepted_at[1] + usage.speculation.accepted_at[2],
+            accepted);
+  EXPECT_EQ(usage.timings.decode_passes + accepted, 59);
+  EXPECT_EQ(usage.kv_cache.tokens, 40 + 59);
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.speculation.drafted, drafted);
+  EXPECT_EQ(stats.speculation.accepted, accepted);
+  EXPECT_EQ(stats.speculation.passes, rounds);
+  EXPECT_EQ(stats.generation_tokens, 60);
+  EXPECT_EQ(stats.time_per_output_token.count, 59);
+}
+
+TEST_F(Speculation, AStopInsideARoundEndsThereAsInPlainDecoding) {
+  start_all(1);
+  GenerationRequest request = make_request(40, 400);
+  request.sampling.temperature = 0;
+  request.min_tokens = 21;
+  const ChoiceResult all = run(request);
+  for (size_t at = 22; at < 34; ++at) {
+    GenerationRequest stopped = request;
+    stopped.stop_token_ids = {all.tokens[at]};
+    const ChoiceResult plain = run(stopped);
+    stopped.speculative = {{"method", "draft_model"}, {"tokens", 16}, {"adaptive", false}};
+    const ChoiceResult drafted = run(stopped);
+    EXPECT_EQ(drafted.tokens, plain.tokens);
+    EXPECT_EQ(drafted.text, plain.text);
+    EXPECT_EQ(drafted.finish, plain.finish);
+    stopped = request;
+    stopped.stop = {FakeTokenizer().decode({all.tokens.data() + at, 2}, true)};
+    const ChoiceResult plain_text = run(stopped);
+    stopped.speculative = {{"method", "ngram"}, {"tokens", 16}, {"ngram_min", 1}, {"adaptive", false}};
+    const ChoiceResult drafted_text = run(stopped);
+    EXPECT_EQ(drafted_text.tokens, plain_text.tokens);
+    EXPECT_EQ(drafted_text.text, plain_text.text);
+    EXPECT_EQ(drafted_text.finish, FinishReason::kStop);
+    EXPECT_EQ(drafted_text.stop_string, plain_text.stop_string);
+  }
+}
+
+TEST_F(Speculation, MaxTokensAndTheContextAreNotPassed) {
+  options.context_length = 64;
+  start_all(1);
+  for (int64_t max_tokens = 1; max_tokens < 40; ++max_tokens) {
+    GenerationRequest request = make_request(30, max_tokens);
+    request.sampling.temperature = 0;
+    request.speculative = {{"method", "auto"}, {"tokens", 32}, {"adaptive", false}};
+    EXPECT_THAT(run(request).tokens, SizeIs(std::min<int64_t>(max_tokens, 34)));
+  }
+}
+
+TEST_F(Speculation, TheDraftsCacheCountsAndIsFreedOnCancelling) {
+  draft_model = make_draft(2);
+  Gate gate;
+  hold_passes(&gate);
+  start();
+  GenerationRequest request = make_request(100, 900);
+  request.speculative = {{"method", "draft_model"}, {"adaptive", false}};
+  const auto stream = engine->submit(request);
+  for (int pass = 0; pass < 3; ++pass) {
+    gate.wait_for_pass();
+    gate.let_one_pass();
+  }
+  gate.wait_for_pass();  // a round has been drafted, and is not verified yet
+  const EngineStats stats = engine->stats();
+  EXPECT_GE(stats.kv_bytes_reserved, 2 * 999 * fake_cache_shape().bytes_per_token());
+  EXPECT_EQ(stats.kv_bytes_used, 2 * 128 * fake_cache_shape().bytes_per_token());
+  stream->cancel();
+  gate.open();
+  EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kCancelled);
+  EXPECT_EQ(engine->stats().kv_bytes_used, 0);
+  EXPECT_EQ(engine->stats().kv_bytes_reserved, 0);
+}
+
+TEST_F(Speculation, AFailingDraftEndsItsOwnRequestsOnly) {
+  start_all();
+  draft_model = make_draft(2);
+  FakeModel* draft = draft_model.get();
+  model = std::make_unique<FakeModel>();
+  start();
+  draft->on_forward = [](std::span<const SequenceInput> batch) {
+    if (batch[0].tokens.size() < 10) throw std::runtime_error("the draft broke");
+  };
+  GenerationRequest request = make_request(20, 30);
+  const auto plain = engine->submit(request);
+  request.speculative = {{"method", "draft_model"}, {"adaptive", false}};
+  const ChoiceResult result = run(request);
+  EXPECT_EQ(result.finish, FinishReason::kError);
+  EXPECT_THAT(result.error, HasSubstr("the draft broke"));
+  EXPECT_EQ(read_all(*plain)[0].finish, FinishReason::kLength);
+  EXPECT_EQ(engine->stats().kv_bytes_used, 0);
+}
+
+TEST_F(Speculation, TheServersDefaultAppliesUnlessTheRequestSaysOtherwise) {
+  options.speculative = {{"method", "draft_model"}, {"adaptive", false}};
+  start_all();
+  RequestUsage usage;
+  GenerationRequest request = make_request(20, 30);
+  run(request, &usage);
+  EXPECT_EQ(usage.speculation.method, "draft_model");
+  EXPECT_GT(usage.speculation.drafted, 0);
+  request.speculative = "off";
+  run(request, &usage);
+  EXPECT_EQ(usage.speculation.method, "off");
+  EXPECT_EQ(usage.speculation.drafted, 0);
+  EXPECT_EQ(engine->describe()["speculative"], "draft_model");
+}
+
+TEST_F(Speculation, BadValuesNameTheKey) {
+  start();  // without any draft model
+  const auto expect = [this](const json& field, const char* param, const char* text) {
+    GenerationRequest request = make_request(3, 4);
+    request.speculative = field;
+    const RequestError error = refusal(request);
+    EXPECT_EQ(error.kind, RequestError::Kind::kInvalid) << field;
+    EXPECT_EQ(error.param, param) << field;
+    EXPECT_THAT(error.what(), HasSubstr(text)) << field;
+    EXPECT_THAT(error.what(), HasSubstr(param)) << field;
+  };
+  expect("eagle", "speculative", "\"ngram\"");
+  expect(7, "speculative", "found 7");
+  expect({{"tokens", 4}}, "speculative.method", "expected");
+  expect({{"method", "eagle"}}, "speculative.method", "found \"eagle\"");
+  expect({{"method", "ngram"}, {"token", 4}}, "speculative.token", "no parameter");
+  expect({{"method", "ngram"}, {"tokens", 0}}, "speculative.tokens", "[1, 32]");
+  expect({{"method", "ngram"}, {"tokens", 33}}, "speculative.tokens", "found 33");
+  expect({{"method", "ngram"}, {"tokens", 2.5}}, "speculative.tokens", "found 2.5");
+  expect({{"method", "ngram"}, {"adaptive", 1}}, "speculative.adaptive", "true or false");
+  expect({{"method", "ngram"}, {"ngram_min", 4}, {"ngram_max", 3}}, "speculative.ngram_max", ">= ngram_min");
+  expect({{"method", "ngram"}, {"kv_cache", "full"}}, "speculative.kv_cache", "no parameter");
+  expect({{"method", "off"}, {"tokens", 4}}, "speculative.tokens", "no parameter");
+  expect({{"method", "draft_model"}}, "speculative.method", "draft_model");
+  expect({{"method", "auto"}, {"kv_cache", "full"}}, "speculative.kv_cache", "no draft model");
+  expect({{"method", "self"}, {"weights", "int4"}}, "speculative.weights", "draft_weights");
+  expect({{"method", "self"}, {"weights", "int2"}}, "speculative.weights", "int4");
+  expect({{"method", "self"}, {"kv_cache", "no-such"}}, "speculative.kv_cache", "no-such");
+  options.speculative = "draft_model";
+  model = std::make_unique<FakeModel>();
+  EXPECT_THROW(start(), RequestError);
+}
+
+}  // namespace
+}  // namespace smartkv

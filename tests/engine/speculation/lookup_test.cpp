@@ -1,0 +1,152 @@
+// Lookup drafts, the acceptance estimate and the choice of how much to draft.
+#include <gmock/gmock.h>
+
+#include "engine/speculation/adaptive.h"
+#include "engine/speculation/ngram_index.h"
+
+namespace smartkv {
+namespace {
+
+using ::testing::ElementsAre;
+
+NgramIndex index_of(std::initializer_list<TokenId> tokens, int64_t min_match = 1, int64_t max_match = 4) {
+  NgramIndex index(min_match, max_match);
+  for (const TokenId token : tokens) index.append(token);
+  return index;
+}
+
+TEST(NgramIndex, TheLongestMatchWins) {
+  std::vector<TokenId> draft;
+  EXPECT_EQ(index_of({1, 2, 3, 7, 9, 3, 8, 1, 2, 3}).lookup(3, &draft), 3);
+  EXPECT_THAT(draft, ElementsAre(7, 9, 3));
+}
+
+TEST(NgramIndex, OfEqualLengthTheMostRecentWins) {
+  std::vector<TokenId> draft;
+  EXPECT_EQ(index_of({5, 1, 2, 7, 6, 1, 2, 8, 4, 1, 2}).lookup(2, &draft), 2);
+  EXPECT_THAT(draft, ElementsAre(8, 4));
+}
+
+TEST(NgramIndex, CountsAgreementBeyondItsTables) {
+  std::vector<TokenId> draft;
+  EXPECT_EQ(index_of({1, 2, 3, 4, 5, 6, 9, 1, 2, 3, 4, 5, 6}, 2, 3).lookup(1, &draft), 6);
+  EXPECT_THAT(draft, ElementsAre(9));
+}
+
+TEST(NgramIndex, APeriodGoesOn) {
+  std::vector<TokenId> draft;
+  EXPECT_EQ(index_of({9, 1, 2, 1, 2}).lookup(5, &draft), 2);
+  EXPECT_THAT(draft, ElementsAre(1, 2, 1, 2, 1));
+}
+
+TEST(NgramIndex, NoMatchNoDraft) {
+  std::vector<TokenId> draft{1};
+  EXPECT_EQ(index_of({1, 2, 3}).lookup(5, &draft), 0);
+  EXPECT_TRUE(draft.empty());
+  EXPECT_EQ(index_of({1, 2, 3, 4, 3}, 2).lookup(5, &draft), 0);  // one token agrees, two are asked for
+  EXPECT_EQ(index_of({}).lookup(5, &draft), 0);
+  EXPECT_EQ(index_of({1, 1, 1, 1}, 1, 0).lookup(5, &draft), 0);  // a store of tokens only
+}
+
+TEST(AcceptanceEstimate, FollowsTheRounds) {
+  AcceptanceEstimate estimate(0.5);
+  EXPECT_DOUBLE_EQ(estimate.rate(), 0.5);
+  for (int i = 0; i < 20; ++i) estimate.round(4, 4);
+  EXPECT_GT(estimate.rate(), 0.95);
+  for (int i = 0; i < 6; ++i) estimate.round(4, 0);
+  EXPECT_LT(estimate.rate(), 0.5);
+}
+
+TEST(AcceptanceEstimate, ProbesLessAndLessOftenUntilDraftingPays) {
+  AcceptanceEstimate estimate;
+  const auto pause = [&] {
+    int n = 1;
+    while (!estimate.skip()) ++n;
+    return n;
+  };
+  const int first = pause();
+  estimate.round(2, 0);
+  EXPECT_EQ(pause(), 2 * first);
+  estimate.round(2, 2);
+  EXPECT_EQ(pause(), 4 * first);
+  estimate.round(2, 2);
+  estimate.round(2, 1);  // not a probe
+  EXPECT_EQ(pause(), first);
+}
+
+// Passes of `sequences` that cost `ms` plus `per_row` for each further row.
+void measure(PassCost* cost, int64_t sequences, double ms, double per_row) {
+  for (int i = 0; i < 60; ++i) {
+    for (int64_t extra = 0; extra <= 40; ++extra) {
+      cost->observe(sequences, extra, ms + per_row * static_cast<double>(extra));
+    }
+  }
+}
+
+TEST(PassCost, LearnsLevelAndShape) {
+  PassCost cost;
+  EXPECT_FALSE(cost.measured());
+  EXPECT_GT(cost.ms(1, 4), cost.ms(1, 0));
+  measure(&cost, 1, 10, 0.5);
+  EXPECT_TRUE(cost.measured());
+  EXPECT_NEAR(cost.ms(1, 0), 10, 0.5);
+  EXPECT_NEAR(cost.ms(1, 4), 12, 0.6);
+  EXPECT_NEAR(cost.ms(1, 8), 14, 1);
+}
+
+struct Choice {
+  std::vector<DraftOption> options;
+  PassCost target;
+  StepCost step;
+  std::vector<int64_t> choose(int64_t sequences) {
+    const StepCost* groups[] = {&step};
+    choose_drafts(sequences, target, groups, &options);
+    std::vector<int64_t> chosen;
+    for (const DraftOption& option : options) chosen.push_back(option.chosen);
+    return chosen;
+  }
+};
+
+TEST(ChooseDrafts, CheapRowsAreTakenAsFarAsTheyAreLikely) {
+  Choice choice;
+  measure(&choice.target, 1, 10, 0.3);
+  choice.options = {{.acceptance = 0.99, .cap = 10}};
+  EXPECT_THAT(choice.choose(1), ElementsAre(10));
+  choice.options[0].acceptance = 0.5;
+  EXPECT_GE(choice.choose(1)[0], 2);
+  EXPECT_LE(choice.choose(1)[0], 6);
+}
+
+TEST(ChooseDrafts, BelowBreakEvenIsPlain) {
+  Choice choice;
+  measure(&choice.target, 1, 10, 5);
+  choice.options = {{.acceptance = 0.3, .cap = 10}};
+  EXPECT_THAT(choice.choose(1), ElementsAre(0));
+  choice.options[0].fixed = true;
+  EXPECT_THAT(choice.choose(1), ElementsAre(10));
+}
+
+TEST(ChooseDrafts, ShrinksUnderLoad) {
+  Choice choice;
+  measure(&choice.target, 1, 10, 0.3);
+  measure(&choice.target, 32, 40, 1.2);  // where the arithmetic, not the weights' bytes, takes the time
+  choice.options = {{.acceptance = 0.6, .cap = 8}};
+  const int64_t alone = choice.choose(1)[0];
+  choice.options.assign(32, {.acceptance = 0.6, .cap = 8});
+  const std::vector<int64_t> busy = choice.choose(32);
+  EXPECT_GE(alone, 3);
+  for (const int64_t n : busy) EXPECT_LT(n, alone);
+}
+
+TEST(ChooseDrafts, AModelDraftsWhileItsStepsPay) {
+  Choice choice;
+  measure(&choice.target, 1, 10, 0.3);
+  for (int i = 0; i < 50; ++i) choice.step.cost.observe(1, 0, 1);
+  choice.options = {{.acceptance = 0.8, .cap = 8, .group = 0}};
+  EXPECT_GE(choice.choose(1)[0], 3);
+  for (int i = 0; i < 200; ++i) choice.step.cost.observe(1, 0, 9);
+  EXPECT_THAT(choice.choose(1), ElementsAre(0));
+}
+
+}  // namespace
+}  // namespace smartkv

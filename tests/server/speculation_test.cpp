@@ -1,0 +1,65 @@
+// Where a client sees what speculative decoding did.
+#include <gmock/gmock.h>
+
+#include "server/http/metrics.h"
+#include "server/openai/usage.h"
+
+namespace smartkv {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+SpeculationUsage some_usage() {
+  SpeculationUsage usage;
+  usage.method = "ngram";
+  usage.drafted = 40;
+  usage.accepted = 25;
+  usage.passes = 10;
+  usage.draft_ms = 1.5;
+  usage.accepted_at = {10, 8, 5, 2};
+  return usage;
+}
+
+TEST(SpeculationUsage, IsPartOfTheUsage) {
+  RequestUsage usage;
+  EXPECT_FALSE(openai::usage_json(usage).contains("speculative"));
+  usage.speculation = some_usage();
+  const openai::Json json = openai::usage_json(usage);
+  EXPECT_EQ(json["completion_tokens_details"]["accepted_prediction_tokens"], 25);
+  EXPECT_EQ(json["completion_tokens_details"]["rejected_prediction_tokens"], 15);
+  EXPECT_EQ(json["speculative"], openai::Json::parse(R"({"method": "ngram", "drafted": 40, "accepted": 25, "passes": 10,
+      "accepted_per_position": [10, 8, 5, 2], "draft_ms": 1.5})"));
+}
+
+TEST(SpeculationUsage, Adds) {
+  SpeculationUsage sum = some_usage(), longer;
+  longer.drafted = longer.accepted = 5;
+  longer.passes = 1;
+  longer.accepted_at = {1, 1, 1, 1, 1};
+  sum.add(longer);
+  EXPECT_EQ(sum.drafted, 45);
+  EXPECT_EQ(sum.accepted, 30);
+  EXPECT_EQ(sum.passes, 11);
+  EXPECT_THAT(sum.accepted_at, ::testing::ElementsAre(11, 9, 6, 3, 1));
+}
+
+TEST(SpeculationMetrics, CountersHaveBothPrefixes) {
+  EngineStats stats;
+  const http::RequestCounter requests;
+  EXPECT_THAT(http::metrics_text(stats, "m", requests),
+              HasSubstr("smartkv:spec_decode_num_drafts_total{model_name=\"m\"} 0\n"));
+  stats.speculation = some_usage();
+  const std::string text = http::metrics_text(stats, "m", requests);
+  for (const std::string prefix : {"smartkv:", "vllm:"}) {
+    const std::string name = "\n" + prefix + "spec_decode_num_";
+    EXPECT_THAT(text, HasSubstr(name + "drafts_total{model_name=\"m\"} 10\n"));
+    EXPECT_THAT(text, HasSubstr(name + "draft_tokens_total{model_name=\"m\"} 40\n"));
+    EXPECT_THAT(text, HasSubstr(name + "accepted_tokens_total{model_name=\"m\"} 25\n"));
+    EXPECT_THAT(text, HasSubstr(name + "accepted_tokens_per_pos_total{model_name=\"m\",position=\"3\"} 2\n"));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("position=\"4\"")));
+}
+
+}  // namespace
+}  // namespace smartkv
