@@ -54,8 +54,13 @@ Column refit(const float* x, int64_t n, const uint8_t* codes, Column column) {
   return column_of((sum_x - scale * sum_c) / count, scale);
 }
 
-// Scale, zero and codes of a column of least squared error: the best of several shrunken ranges, refitted (Lloyd 1982).
-Column quantize_column(const float* x, int64_t n, int bits, uint8_t* codes) {
+enum class Fit : uint8_t {
+  kRange,         // from the least value to the greatest
+  kLeastSquares,  // the best of several shrunken ranges, refitted (Lloyd 1982)
+};
+
+// Scale, zero and codes of a column.
+Column quantize_column(const float* x, int64_t n, int bits, Fit fit, uint8_t* codes) {
   if (!std::all_of(x, x + n, [](float value) { return std::isfinite(value); })) {
     throw std::invalid_argument("quantize_page: expected finite values, found one that is not");
   }
@@ -63,7 +68,7 @@ Column quantize_column(const float* x, int64_t n, int bits, uint8_t* codes) {
   const float levels = static_cast<float>((1 << bits) - 1), middle = (*low + *high) / 2, half = (*high - *low) / 2;
   Column best = column_of(*low, 2 * half / levels);
   float least = encode(x, n, bits, best, codes);
-  if (bits > 4) return best;
+  if (fit == Fit::kRange || bits > 4) return best;
   uint8_t trial[256];
   const auto take_if_better = [&](Column column) {
     const float error = encode(x, n, bits, column, trial);
@@ -122,7 +127,7 @@ void unpack_block(const uint8_t* in, int bits, uint8_t* codes) {
 
 // The columns of one side. Value `row` of column `c` is x[index(c) * column_stride + row * row_stride].
 template <typename Index>
-void quantize_side(const CodeRuns& runs, int64_t extent, const float* x, int64_t column_stride, int64_t row_stride,
+void quantize_side(const CodeRuns& runs, int64_t extent, Fit fit, const float* x, int64_t column_stride, int64_t row_stride,
                    const Index& index, uint16_t* scales, uint16_t* zeros, uint8_t* out) {
   int64_t column = 0;
   uint8_t codes[4][256], block[kBlockCodes];
@@ -133,7 +138,7 @@ void quantize_side(const CodeRuns& runs, int64_t extent, const float* x, int64_t
       for (int64_t j = 0; j < 4; ++j) {
         const float* from = x + index(column + j) * column_stride;
         for (int64_t row = 0; row < extent; ++row) values[row] = from[row * row_stride];
-        const Column of = quantize_column(values, extent, bits, codes[j]);
+        const Column of = quantize_column(values, extent, bits, fit, codes[j]);
         scales[column + j] = of.scale;
         zeros[column + j] = of.zero;
       }
@@ -209,9 +214,9 @@ void quantize_page(const QuantizedLayout& layout, int64_t head_dim, const uint8_
   auto* base = static_cast<uint8_t*>(block);
   const auto halves = [&](int64_t offset) { return reinterpret_cast<uint16_t*>(base + offset); };
   const auto channel = [&](int64_t c) { return channel_order == nullptr ? c : int64_t{channel_order[c]}; };
-  quantize_side(layout.k, kPageTokens, k, 1, head_dim, channel, halves(at.k_scales), halves(at.k_zeros),
+  quantize_side(layout.k, kPageTokens, Fit::kLeastSquares, k, 1, head_dim, channel, halves(at.k_scales), halves(at.k_zeros),
                 base + at.k_codes);
-  quantize_side(layout.v, head_dim, v, head_dim, 1, [](int64_t t) { return t; }, halves(at.v_scales),
+  quantize_side(layout.v, head_dim, Fit::kRange, v, head_dim, 1, [](int64_t t) { return t; }, halves(at.v_scales),
                 halves(at.v_zeros), base + at.v_codes);
 }
 

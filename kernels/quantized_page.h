@@ -56,8 +56,9 @@ struct QuantizedOffsets {
 QuantizedOffsets quantized_offsets(const QuantizedLayout& layout, int64_t head_dim);
 
 // Quantises one KV head. k, v: f32 [kPageTokens, head_dim]; head_dim a multiple of 64; channel_order: head_dim channel
-// numbers, or nullptr. `block`: quantized_offsets().total bytes. Scale and zero of a column are fitted to least squared
-// error: at few bits the extremes are worth clipping.
+// numbers, or nullptr. `block`: quantized_offsets().total bytes. A channel of K is fitted to least squared error, extremes
+// clipped at few bits. A token of V keeps its whole range: the same channels stand out in many tokens, and clipped they
+// would add up in the output.
 void quantize_page(const QuantizedLayout& layout, int64_t head_dim, const uint8_t* channel_order, const float* k,
                    const float* v, void* block);
 
