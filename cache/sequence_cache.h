@@ -35,7 +35,6 @@ struct CacheStats {
   int64_t tokens_kept = 0;  // represented in the cache, mean over layers
   int64_t bytes = 0;        // every byte held: payload, scales, indices, biases, page slack, policy state
   int64_t full_bytes = 0;   // the full cache's bytes for the same tokens
-  std::map<std::string, double> details;  // of the policy itself: "bits_k", "forecast_last_loss", ...
 };
 
 // Rows of new K (after RoPE) and V. k, v: f32 [n, n_kv_heads * head_dim], rows `stride` floats apart.
@@ -87,7 +86,9 @@ class SequenceCache {
   virtual void observe(int64_t layer, const Probe& probe);
 
   virtual std::unique_ptr<SequenceCache> fork() const = 0;
-  virtual CacheStats stats() const = 0;
+  virtual CacheStats stats() const = 0;  // cheap: asked for at every step
+  // What the policy has to say of itself by name: "bits_k", "forecast_last_loss", ... Not cheap.
+  virtual std::map<std::string, double> details() const { return {}; }
 };
 
 }  // namespace smartkv

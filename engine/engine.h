@@ -99,6 +99,7 @@ struct KvCacheUsage {
   int64_t tokens_kept = 0;  // tokens still represented (average over layers)
   int64_t bytes = 0;        // held now, every byte counted
   int64_t full_bytes = 0;   // what the full cache would hold for the same tokens
+  std::map<std::string, double> details = {};  // of the policy, by name, of the choice that finished last
 };
 
 struct SpeculationUsage {

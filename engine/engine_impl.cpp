@@ -346,6 +346,7 @@ void EngineImpl::drop_cache(Choice* choice) {
 }
 
 void EngineImpl::finish_choice(Request* request, Choice* choice, GenerationEvent event) {
+  choice->cache_details = choice->cache->details();
   const RequestUsage usage = request->usage(Clock::now());
   drop_cache(choice);
   choice->finished = true;
@@ -355,6 +356,11 @@ void EngineImpl::finish_choice(Request* request, Choice* choice, GenerationEvent
     const std::lock_guard lock(mutex_);
     scheduler_.choice_finished(request->id, choice->index);
     if (last) recorder_.request_finished(event.finish, usage.timings);
+    for (const char* name : {"forecast_last_loss", "forecast_pending"}) {
+      if (const auto detail = choice->cache_details.find(name); detail != choice->cache_details.end()) {
+        recorder_.stats.extra[name] = detail->second;
+      }
+    }
   }
   request->ended = last;
   request->events->push(std::move(event), usage);

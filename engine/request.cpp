@@ -75,6 +75,7 @@ RequestUsage Request::usage(Clock::time_point now) const {
     usage.kv_cache.tokens_kept += choice.cache_stats.tokens_kept;
     usage.kv_cache.bytes += choice.cache_stats.bytes;
     usage.kv_cache.full_bytes += choice.cache_stats.full_bytes;
+    if (!choice.cache_details.empty()) usage.kv_cache.details = choice.cache_details;
   }
   RequestTimings& timings = usage.timings;
   const Clock::time_point start = scheduled.value_or(now), first = first_token.value_or(now);

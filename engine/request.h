@@ -32,6 +32,7 @@ struct Choice {
   std::unique_ptr<SequenceCache> cache;  // null before the first pass and once finished
   std::unique_ptr<DraftSequence> draft;  // null: plain decoding, or no cache
   CacheStats cache_stats;                // after the last pass
+  std::map<std::string, double> cache_details;  // once finished
   int64_t draft_bytes = 0;               // of the draft's cache, after the last pass
   SpeculationUsage speculation;          // after the last pass
   std::vector<TokenId> input;            // what the next pass carries: the token sampled last, then its draft

@@ -115,23 +115,31 @@ void QuantizedSequence::compact() {
   if (failure) std::rethrow_exception(failure);
   drop_tail_before(first + kPageTokens);
   end_boundary();
+  page_bytes_ = 0;
+  for (const auto& layer : pages_) {
+    for (const PageRef& page : layer) page_bytes_ += page->bytes();
+  }
   boundary_ = tokens() + kPageTokens;
 }
 
 CacheStats QuantizedSequence::stats() const {
   CacheStats stats = TailedSequence::stats();
   stats.tokens_kept = stats.tokens;
+  stats.bytes += page_bytes_;
+  return stats;
+}
+
+std::map<std::string, double> QuantizedSequence::details() const {
   double k = 0, v = 0;
   for (const auto& layer : pages_) {
     for (const PageRef& page : layer) {
-      stats.bytes += page->bytes();
       k += mean_bits(page->layout().k);
       v += mean_bits(page->layout().v);
     }
   }
   const auto pages = static_cast<double>(n_pages() * shape().n_layers);
-  if (pages > 0) stats.details = {{"bits_k", k / pages}, {"bits_v", v / pages}};
-  return stats;
+  if (pages == 0) return {};
+  return {{"bits_k", k / pages}, {"bits_v", v / pages}};
 }
 
 }  // namespace smartkv

@@ -47,7 +47,8 @@ class QuantizedSequence : public TailedSequence {
  public:
   void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
   int64_t next_boundary() const override { return boundary_; }
-  CacheStats stats() const override;  // details: bits_k, bits_v: mean width of the codes
+  CacheStats stats() const override;
+  std::map<std::string, double> details() const override;  // bits_k, bits_v: mean width of the codes
 
  protected:
   // `window`: tokens that stay dense at least, rounded up to whole pages.
@@ -72,6 +73,7 @@ class QuantizedSequence : public TailedSequence {
 
   int64_t window_;
   int64_t boundary_;
+  int64_t page_bytes_ = 0;
   std::vector<std::vector<PageRef>> pages_;  // by layer; page i holds tokens [64 i, 64 i + 64)
 };
 

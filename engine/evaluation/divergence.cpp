@@ -127,7 +127,7 @@ class Divergence {
     candidate.end_full_bytes += static_cast<double>(stats.full_bytes);
     candidate.end_kept += static_cast<double>(stats.tokens_kept);
     candidate.end_tokens += static_cast<double>(stats.tokens);
-    for (const auto& [name, value] : stats.details) candidate.details[name] += value;
+    for (const auto& [name, value] : candidate.cache->details()) candidate.details[name] += value;
     candidate.cache.reset();
   }
 

@@ -29,6 +29,7 @@ Json usage_json(const RequestUsage& usage) {
                  {"bytes", cache.bytes},
                  {"full_bytes", cache.full_bytes}}},
                {"seed", usage.seed}};
+  if (!cache.details.empty()) json["kv_cache"]["details"] = cache.details;
   if (speculation.method != "off") {
     json["speculative"] = {{"method", speculation.method},
                            {"drafted", speculation.drafted},

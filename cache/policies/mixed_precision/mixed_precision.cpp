@@ -41,10 +41,6 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   options.window = read.integer("window", options.window, 1, kMost);
   options.probes = read.integer("probes", options.probes, 1, kPageTokens);
   options.decay = read.number("decay", options.decay, 0, 1);
-  options.power = read.number("power", options.power, 0.1, 4);
-  options.floor = read.number("floor", options.floor, 0, 1e9);
-  options.normalize = read.boolean("normalize", options.normalize);
-  options.sort_tokens = read.boolean("sort_tokens", options.sort_tokens);
   ForecastOptions& forecast = options.forecast;
   forecast.enabled = read.boolean("forecast", forecast.enabled);
   forecast.history = read.integer("forecast_history", forecast.history, ImportanceForecast::kBatch, int64_t{1} << 20);

@@ -13,6 +13,9 @@ using kernels::QuantizedLayout;
 
 namespace {
 
+constexpr double kKeyShare = 0.3;  // of the keys' error that the softmax does not cancel: measured, see NOTES.md
+constexpr double kFloor = 0.03;  // of the layer's mean: what nobody looks at may yet be looked for
+
 float log_of(float importance) { return std::log(importance + 1e-6f); }
 
 }  // namespace
@@ -56,15 +59,14 @@ void MixedSequence::observe(int64_t layer, const Probe& probe) {
   const int64_t seen = static_cast<int64_t>(probe.mass.size()) / heads, coded = n_pages() * kPageTokens;
   const int64_t tail_size = next_boundary() - coded;
   state.tail_mass.resize(static_cast<size_t>(heads * tail_size), 0.0f);
-  const auto weight = [&](float p) { return options_.power == 2.0 ? p * p : options_.power == 1.0 ? p : std::pow(p, static_cast<float>(options_.power)); };
   for (int64_t head = 0; head < heads; ++head) {
     const float* mass = probe.mass.data() + head * seen;
     for (int64_t page = 0; page < n_pages(); ++page) {
       float sum = 0;
-      for (int64_t i = 0; i < kPageTokens; ++i) sum += weight(mass[page * kPageTokens + i]);
+      for (int64_t i = 0; i < kPageTokens; ++i) sum += mass[page * kPageTokens + i];
       state.pages[static_cast<size_t>(page)].mass += sum;
     }
-    for (int64_t i = coded; i < seen; ++i) state.tail_mass[static_cast<size_t>(head * tail_size + i - coded)] += weight(mass[i]);
+    for (int64_t i = coded; i < seen; ++i) state.tail_mass[static_cast<size_t>(head * tail_size + i - coded)] += mass[i];
   }
 }
 
@@ -131,16 +133,13 @@ MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, co
     }
     std::array<int64_t, kPageTokens> order;
     std::iota(order.begin(), order.end(), int64_t{0});
-    if (options_.sort_tokens) {
-      std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-        return weight[static_cast<size_t>(a)] * token_v[static_cast<size_t>(a)] > weight[static_cast<size_t>(b)] * token_v[static_cast<size_t>(b)];
-      });
-    }
+    const auto worth = [&](int64_t t) { return weight[static_cast<size_t>(t)] * token_v[static_cast<size_t>(t)]; };
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return worth(a) > worth(b); });
     for (int64_t i = 0; i < kPageTokens; ++i) {
       const int64_t t = order[static_cast<size_t>(i)], to = (head * kPageTokens + i) * dim;
       std::copy_n(kh + t * dim, dim, sorted_k.data() + to);
       std::copy_n(vh + t * dim, dim, sorted_v.data() + to);
-      v_quads[static_cast<size_t>(i / 4)] += weight[static_cast<size_t>(t)] * token_v[static_cast<size_t>(t)] * static_cast<double>(dim) / 12;
+      v_quads[static_cast<size_t>(i / 4)] += worth(t) * static_cast<double>(dim) / 12;
     }
     const double scale2 = 1.0 / static_cast<double>(dim);
     for (int64_t i = 0; i < dim; ++i) {
@@ -152,7 +151,7 @@ MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, co
       }
       const double range2 = static_cast<double>(high - low) * (high - low);
       const double q2 = state.q2[static_cast<size_t>(head * dim + d)] / probes;
-      k_quads[static_cast<size_t>(i / 4)] += q2 * scale2 * range2 / 12 * head_norm;
+      k_quads[static_cast<size_t>(i / 4)] += kKeyShare * q2 * scale2 * range2 / 12 * head_norm;
     }
     mass += head_mass;
     norm += head_norm;
@@ -175,8 +174,8 @@ MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, co
 
 int32_t MixedSequence::shift(int64_t layer, const PageState& page) const {
   const double mean = layer_importance_[static_cast<size_t>(layer)], blend = forecast_ ? options_.forecast.blend : 0.0;
-  double importance = (1 - blend) * page.importance + blend * page.forecast + options_.floor * mean;
-  if (options_.normalize) importance /= std::max(1e-20, layers_[static_cast<size_t>(layer)].value_norm);
+  double importance = (1 - blend) * page.importance + blend * page.forecast + kFloor * mean;
+  importance /= std::max(1e-20, layers_[static_cast<size_t>(layer)].value_norm);
   return log_sensitivity(importance);
 }
 
@@ -244,8 +243,8 @@ void MixedSequence::end_boundary() {
     layer_importance_[layer] = sum / static_cast<double>(layers_[layer].pages.size());
   }
   if (forecast_) forecast();
-  if (n_pages() < 2) return;
-  demote(price_for(mixed_budget(shape(), options_, tokens(), n_pages())));
+  if (n_pages() > 1) demote(price_for(mixed_budget(shape(), options_, tokens(), n_pages())));
+  state_bytes_ = state_bytes();
 }
 
 ImportanceForecast::Features MixedSequence::features(int64_t layer, int64_t i) const {
@@ -287,23 +286,32 @@ void MixedSequence::forecast() {
 
 CacheStats MixedSequence::stats() const {
   CacheStats stats = QuantizedSequence::stats();
-  if (forecast_) {
-    stats.bytes += forecast_->bytes() + static_cast<int64_t>(pending_.capacity() * sizeof(Pending));
-    stats.details["forecast_last_loss"] = forecast_->last_loss();
-    stats.details["forecast_pending"] = static_cast<double>(pending_.size());
-    if (forecasts_ > 0) {
-      stats.details["forecast_rms_error"] = std::sqrt(forecast_error_ / static_cast<double>(forecasts_));
-      stats.details["average_rms_error"] = std::sqrt(average_error_ / static_cast<double>(forecasts_));
-    }
-  }
-  for (const Layer& layer : layers_) {
-    stats.bytes += static_cast<int64_t>((layer.q2.size() + layer.tail_mass.size()) * sizeof(float));
-    if (layer.channel_order != nullptr) stats.bytes += static_cast<int64_t>(layer.channel_order->size());
-    for (const PageState& page : layer.pages) {
-      stats.bytes += static_cast<int64_t>(sizeof page + page.quads.size() * sizeof(LogSensitivity));
-    }
-  }
+  stats.bytes += state_bytes_;
   return stats;
+}
+
+std::map<std::string, double> MixedSequence::details() const {
+  std::map<std::string, double> details = QuantizedSequence::details();
+  if (!forecast_) return details;
+  details["forecast_last_loss"] = forecast_->last_loss();
+  details["forecast_pending"] = static_cast<double>(pending_.size());
+  if (forecasts_ > 0) {
+    details["forecast_rms_error"] = std::sqrt(forecast_error_ / static_cast<double>(forecasts_));
+    details["average_rms_error"] = std::sqrt(average_error_ / static_cast<double>(forecasts_));
+  }
+  return details;
+}
+
+int64_t MixedSequence::state_bytes() const {
+  int64_t bytes = forecast_ ? forecast_->bytes() + static_cast<int64_t>(pending_.capacity() * sizeof(Pending)) : 0;
+  for (const Layer& layer : layers_) {
+    bytes += static_cast<int64_t>((layer.q2.size() + layer.tail_mass.capacity()) * sizeof(float));
+    if (layer.channel_order != nullptr) bytes += static_cast<int64_t>(layer.channel_order->size());
+    for (const PageState& page : layer.pages) {
+      bytes += static_cast<int64_t>(sizeof page + page.quads.size() * sizeof(LogSensitivity));
+    }
+  }
+  return bytes;
 }
 
 }  // namespace smartkv

@@ -15,13 +15,9 @@ namespace smartkv {
 struct MixedOptions {
   double bits = 4.5;         // per value, every byte counted, at `horizon` tokens and beyond
   int64_t horizon = 4096;
-  int64_t window = 64;
-  int64_t probes = 8;        // queries before each boundary
-  double decay = 0.8;        // of the importance, per boundary
-  double power = 1.0;        // of the attention mass
-  double floor = 0.1;        // of the mean importance
-  bool normalize = true;
-  bool sort_tokens = true;
+  int64_t window = 64;       // most recent tokens, exact
+  int64_t probes = 8;        // queries before each boundary whose attention counts
+  double decay = 0.6;        // of the importance, per boundary
   ForecastOptions forecast;
 };
 
@@ -36,6 +32,7 @@ class MixedSequence final : public QuantizedSequence {
   void observe(int64_t layer, const Probe& probe) override;
   std::unique_ptr<SequenceCache> fork() const override { return std::make_unique<MixedSequence>(*this); }
   CacheStats stats() const override;
+  std::map<std::string, double> details() const override;
 
  private:
   struct PageState {
@@ -70,6 +67,7 @@ class MixedSequence final : public QuantizedSequence {
   int64_t bytes_at(int32_t price) const;       // of all pages, only ever narrower than they are
   int32_t price_for(int64_t budget) const;
   void demote(int32_t price);
+  int64_t state_bytes() const;
   void learn_forecast();                       // the truth of what is pending has come
   void forecast();                             // predicts every page, and makes a sample of them pending
   ImportanceForecast::Features features(int64_t layer, int64_t page) const;
@@ -81,6 +79,7 @@ class MixedSequence final : public QuantizedSequence {
   std::vector<Pending> pending_;
   double forecast_error_ = 0, average_error_ = 0;  // sums of squared errors of log importance
   int64_t forecasts_ = 0;
+  int64_t state_bytes_ = 0;
 };
 
 }  // namespace smartkv
