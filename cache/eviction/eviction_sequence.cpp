@@ -109,7 +109,7 @@ void EvictionSequence::score_attention(Head* head) const {
   }
   scorer_->score_mass(previous, mass);
   for (size_t i = 0; i < order.size(); ++i) score(order[i]) = mass[i];
-  head->mass = {};
+  std::vector<float>().swap(head->mass);
 }
 
 void EvictionSequence::absorb(int64_t layer, int64_t end, int64_t filled) {

@@ -5,6 +5,7 @@
 namespace smartkv {
 
 ImportanceForecast::ImportanceForecast(const ForecastOptions& options) : options_(options) {
+  buffer_.reserve(static_cast<size_t>(options.history));
   std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
   for (size_t i = 0; i < kHidden * (kFeatures + 1); ++i) weights_[i] = uniform(random_) / std::sqrt(float{kFeatures});
   for (size_t i = kHidden * (kFeatures + 1); i < kWeights; ++i) weights_[i] = uniform(random_) / std::sqrt(float{kHidden});

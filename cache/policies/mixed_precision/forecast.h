@@ -26,6 +26,11 @@ class ImportanceForecast {
   // log_importance, log_delta, recency, bits_norm, head_mean, position_step: as the seed names them.
   using Features = std::array<float, kFeatures>;
 
+  struct Sample {
+    Features features;
+    float target;
+  };
+
   explicit ImportanceForecast(const ForecastOptions& options);
 
   float predict(const Features& features) const;  // of the natural logarithm of the importance
@@ -38,10 +43,6 @@ class ImportanceForecast {
   int64_t bytes() const;
 
  private:
-  struct Sample {
-    Features features;
-    float target;
-  };
   // Weights of the hidden layer [kHidden][kFeatures + 1], then of the output [kHidden + 1]; the last of each is the bias.
   static constexpr size_t kWeights = kHidden * (kFeatures + 1) + kHidden + 1;
 
@@ -50,7 +51,7 @@ class ImportanceForecast {
 
   ForecastOptions options_;
   std::array<float, kWeights> weights_{}, mean_{}, variance_{};  // Adam's moments: Kingma & Ba 2015
-  std::vector<Sample> buffer_;
+  std::vector<Sample> buffer_;  // reserved at once
   std::minstd_rand random_{1};
   int64_t added_ = 0, step_ = 0;
   double last_loss_ = 0;

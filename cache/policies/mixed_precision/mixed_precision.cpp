@@ -8,6 +8,24 @@ namespace {
 
 using kernels::kPageTokens;
 
+// Of code pages: the first in 8 bits, the others in 2.
+int64_t least_bytes(const CacheShape& shape, int64_t pages) {
+  const kernels::QuantizedLayout narrowest{kernels::uniform_runs(shape.head_dim, 2), kernels::uniform_runs(kPageTokens, 2)};
+  return shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * quantized_bytes(shape, narrowest));
+}
+
+// At the horizon even 2 bits a page must fit.
+void check_budget(const CacheShape& shape, const MixedOptions& options) {
+  const int64_t pages = (options.horizon - options.window) / kPageTokens;
+  const int64_t budget = pages < 2 ? 0 : mixed_budget(shape, options, options.horizon, pages), least = least_bytes(shape, pages);
+  if (budget >= least) return;
+  const double values = static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * options.horizon);
+  throw CacheError("kv_cache.bits: expected at least " +
+                   std::to_string(options.bits + 8 * static_cast<double>(least - budget) / values) + " (window " +
+                   std::to_string(options.window) + ", pages of 2 bits and their scales over " +
+                   std::to_string(options.horizon) + " tokens, kv_cache.horizon), found " + std::to_string(options.bits));
+}
+
 class MixedPolicy final : public KvCachePolicy {
  public:
   MixedPolicy(const PolicyContext& context, const MixedOptions& options) : context_(context), options_(options) {}
@@ -17,9 +35,13 @@ class MixedPolicy final : public KvCachePolicy {
     const CacheShape& shape = context_.shape;
     const int64_t pages = (n_tokens + kPageTokens - 1) / kPageTokens;
     const int64_t dense = std::min(n_tokens, options_.window + 2 * kPageTokens);
-    const kernels::QuantizedLayout widest{kernels::uniform_runs(shape.head_dim, 8), kernels::uniform_runs(kPageTokens, 8)};
-    const int64_t first = shape.n_layers * quantized_bytes(shape, widest);
-    return dense_bytes(shape, dense) + first + mixed_budget(shape, options_, n_tokens, pages) + (int64_t{1} << 20);
+    // Pages cannot be narrower than 2 bits, nor need they be wider than 8.
+    const int64_t first = shape.n_layers * quantized_bytes(shape, widest_layout(shape));
+    const int64_t least = least_bytes(shape, pages);
+    const int64_t coded = std::min(std::max(least, mixed_budget(shape, options_, n_tokens, pages)), pages * first);
+    const int64_t forecast = options_.forecast.enabled ? options_.forecast.history * static_cast<int64_t>(sizeof(ImportanceForecast::Sample)) : 0;
+    const int64_t state = pages * shape.n_layers * page_state_bytes(shape) + forecast + (int64_t{1} << 20);
+    return dense_bytes(shape, dense) + std::max(coded, first) + state;
   }
   std::unique_ptr<SequenceCache> new_sequence(int64_t /*prompt_tokens*/) const override {
     return std::make_unique<MixedSequence>(context_, options_);
@@ -49,6 +71,7 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   forecast.lr = read.number("forecast_lr", forecast.lr, 1e-6, 1);
   read.done();
   check_quantizable(context.shape, "mixed_precision");
+  check_budget(context.shape, options);
   return std::make_unique<MixedPolicy>(context, options);
 }
 

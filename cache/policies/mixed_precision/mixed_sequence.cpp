@@ -13,6 +13,7 @@ using kernels::QuantizedLayout;
 
 namespace {
 
+constexpr double kForecastState = 16384;  // bytes: the network and what is pending
 constexpr double kKeyShare = 0.3;  // of the keys' error that the softmax does not cancel: measured, see NOTES.md
 constexpr double kFloor = 0.03;  // of the layer's mean: what nobody looks at may yet be looked for
 
@@ -20,13 +21,22 @@ float log_of(float importance) { return std::log(importance + 1e-6f); }
 
 }  // namespace
 
+int64_t page_state_bytes(const CacheShape& shape) {
+  return static_cast<int64_t>(sizeof(MixedPageState)) +
+         (shape.head_dim + kPageTokens) / 4 * static_cast<int64_t>(sizeof(LogSensitivity));
+}
+
 int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64_t tokens, int64_t pages) {
   const auto horizon = static_cast<double>(std::max(tokens, options.horizon));
   const double values = static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim);
   const double window = static_cast<double>(options.window);
   const double coded = std::max(horizon - window, 2.0 * kPageTokens);
   const double first = static_cast<double>(shape.n_layers * quantized_bytes(shape, widest_layout(shape)));
-  const double bytes = options.bits / 8 * values * horizon - static_cast<double>(dense_bytes(shape, options.window)) - first;
+  double bytes = options.bits / 8 * values * horizon - static_cast<double>(dense_bytes(shape, options.window)) - first;
+  // The statistics, which count like all else.
+  bytes -= static_cast<double>(shape.n_layers * shape.n_kv_heads * shape.head_dim) * (sizeof(float) + sizeof(uint8_t));
+  if (options.forecast.enabled) bytes -= static_cast<double>(options.forecast.history) * sizeof(ImportanceForecast::Sample) + kForecastState;
+  bytes -= coded / kPageTokens * static_cast<double>(shape.n_layers * page_state_bytes(shape));
   return static_cast<int64_t>(first + bytes / (coded - kPageTokens) * static_cast<double>(kPageTokens * (pages - 1)));
 }
 
@@ -73,7 +83,7 @@ void MixedSequence::observe(int64_t layer, const Probe& probe) {
 void MixedSequence::begin_boundary() {
   if (forecast_) learn_forecast();
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
-    for (PageState& page : layers_[layer].pages) {
+    for (MixedPageState& page : layers_[layer].pages) {
       const float seen = page.mass / static_cast<float>(options_.probes);
       page.age = seen > layer_importance_[layer] ? 0 : page.age + 1;
       page.previous = page.importance;
@@ -159,20 +169,20 @@ MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, co
   const double pages = static_cast<double>(pages_of(layer));
   state.value_norm = (state.value_norm * pages + norm) / (pages + 1);
 
-  PageState page;
+  MixedPageState page;
   page.importance = static_cast<float>(mass / static_cast<double>(options_.probes));
   for (const double s : k_quads) page.quads.push_back(log_sensitivity(s));
   for (const double s : v_quads) page.quads.push_back(log_sensitivity(s));
   state.pages.push_back(std::move(page));
   if (tail_size > 0) {  // the rest of the tail starts over: what counts is the attention from afar
-    state.tail_mass.clear();
+    std::vector<float>().swap(state.tail_mass);
   }
 
   // As wide as can be; end_boundary(), which sees all layers, decides.
   return std::make_shared<QuantizedPage>(shape(), widest_layout(shape()), state.channel_order, sorted_k.data(), sorted_v.data());
 }
 
-int32_t MixedSequence::shift(int64_t layer, const PageState& page) const {
+int32_t MixedSequence::shift(int64_t layer, const MixedPageState& page) const {
   const double mean = layer_importance_[static_cast<size_t>(layer)], blend = forecast_ ? options_.forecast.blend : 0.0;
   double importance = (1 - blend) * page.importance + blend * page.forecast + kFloor * mean;
   importance /= std::max(1e-20, layers_[static_cast<size_t>(layer)].value_norm);
@@ -182,7 +192,7 @@ int32_t MixedSequence::shift(int64_t layer, const PageState& page) const {
 QuantizedLayout MixedSequence::target(int64_t layer, int64_t i, int32_t price) const {
   const QuantizedLayout& now = page(layer, i)->layout();
   if (i == 0) return now;  // the sinks' page
-  const PageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
+  const MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
   const std::span quads(state.quads);
   const auto split = static_cast<size_t>(shape().head_dim / 4);
   const int32_t by = shift(layer, state);
@@ -239,7 +249,7 @@ void MixedSequence::demote(int32_t price) {
 void MixedSequence::end_boundary() {
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     double sum = 0;
-    for (const PageState& page : layers_[layer].pages) sum += page.importance;
+    for (const MixedPageState& page : layers_[layer].pages) sum += page.importance;
     layer_importance_[layer] = sum / static_cast<double>(layers_[layer].pages.size());
   }
   if (forecast_) forecast();
@@ -248,7 +258,7 @@ void MixedSequence::end_boundary() {
 }
 
 ImportanceForecast::Features MixedSequence::features(int64_t layer, int64_t i) const {
-  const PageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
+  const MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
   const QuantizedLayout& layout = page(layer, i)->layout();
   const auto count = static_cast<float>(n_pages()), step = static_cast<float>(tokens()) / static_cast<float>(kPageTokens);
   return {log_of(state.importance),
@@ -261,7 +271,7 @@ ImportanceForecast::Features MixedSequence::features(int64_t layer, int64_t i) c
 
 void MixedSequence::learn_forecast() {
   for (const Pending& sample : pending_) {
-    const PageState& state = layers_[static_cast<size_t>(sample.layer)].pages[static_cast<size_t>(sample.page)];
+    const MixedPageState& state = layers_[static_cast<size_t>(sample.layer)].pages[static_cast<size_t>(sample.page)];
     const float truth = log_of(state.mass / static_cast<float>(options_.probes));
     forecast_error_ += (sample.predicted - truth) * (sample.predicted - truth);
     average_error_ += (sample.average - truth) * (sample.average - truth);
@@ -276,7 +286,7 @@ void MixedSequence::forecast() {
   const int64_t count = shape().n_layers * n_pages(), stride = std::max<int64_t>(1, count / kSamples);
   for (int64_t c = 0; c < count; ++c) {
     const int64_t layer = c % shape().n_layers, i = c / shape().n_layers;
-    PageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
+    MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
     const ImportanceForecast::Features given = features(layer, i);
     const float predicted = forecast_->predict(given);
     state.forecast = std::exp(std::clamp(predicted, -20.0f, 5.0f));
@@ -307,9 +317,7 @@ int64_t MixedSequence::state_bytes() const {
   for (const Layer& layer : layers_) {
     bytes += static_cast<int64_t>((layer.q2.size() + layer.tail_mass.capacity()) * sizeof(float));
     if (layer.channel_order != nullptr) bytes += static_cast<int64_t>(layer.channel_order->size());
-    for (const PageState& page : layer.pages) {
-      bytes += static_cast<int64_t>(sizeof page + page.quads.size() * sizeof(LogSensitivity));
-    }
+    bytes += static_cast<int64_t>(layer.pages.size()) * page_state_bytes(shape());
   }
   return bytes;
 }

@@ -21,6 +21,19 @@ struct MixedOptions {
   ForecastOptions forecast;
 };
 
+// What a sequence knows of a page of one layer.
+struct MixedPageState {
+  float importance = 0;                      // decayed mean over boundaries
+  float previous = 0;                        // the importance one boundary ago
+  float age = 0;                             // boundaries since it drew more than its layer's mean
+  float forecast = 0;                        // of the importance at the next boundary; if enabled
+  float mass = 0;                            // since the last boundary
+  std::vector<LogSensitivity> quads;         // of K, then of V, at importance 1
+};
+
+// Bytes of statistics per page and layer.
+int64_t page_state_bytes(const CacheShape& shape);
+
 // Bytes of code pages that `pages` pages over all layers may hold.
 int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64_t tokens, int64_t pages);
 
@@ -35,18 +48,10 @@ class MixedSequence final : public QuantizedSequence {
   std::map<std::string, double> details() const override;
 
  private:
-  struct PageState {
-    float importance = 0;                      // decayed mean over boundaries
-    float previous = 0;                        // the importance one boundary ago
-    float age = 0;                             // boundaries since it drew more than its layer's mean
-    float forecast = 0;                        // of the importance at the next boundary; if enabled
-    float mass = 0;                            // since the last boundary
-    std::vector<LogSensitivity> quads;         // of K, then of V, at importance 1
-  };
   struct Layer {
     std::vector<float> q2;                     // [n_kv_heads, head_dim], sum over probes
     std::shared_ptr<std::vector<uint8_t>> channel_order;
-    std::vector<PageState> pages;
+    std::vector<MixedPageState> pages;
     std::vector<float> tail_mass;              // [n_kv_heads, window + page]
     double value_norm = 0;                     // mean of |v|^2 over pages
   };
@@ -62,7 +67,7 @@ class MixedSequence final : public QuantizedSequence {
   void begin_boundary() override;
   void end_boundary() override;
   void order_channels(Layer* layer, const float* k) const;
-  int32_t shift(int64_t layer, const PageState& page) const;
+  int32_t shift(int64_t layer, const MixedPageState& page) const;
   kernels::QuantizedLayout target(int64_t layer, int64_t page, int32_t price) const;
   int64_t bytes_at(int32_t price) const;       // of all pages, only ever narrower than they are
   int32_t price_for(int64_t budget) const;

@@ -1,0 +1,110 @@
+#include "cache/eviction/eviction_sequence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "cache/eviction/token_scorer.h"
+#include "tests/cache/cache_driver.h"
+
+namespace smartkv {
+namespace {
+
+class EvictionSequenceTest : public testing::Test {
+ protected:
+  EvictionSequence make(const std::string& scorer, const EvictionOptions& options, int64_t prompt) {
+    return EvictionSequence(context_, options, make_scorer(context_, scorer, ""), prompt);
+  }
+  // The positions with the highest scores among [0, end), sinks first, by sorting.
+  std::set<int32_t> best(const std::string& scorer, int64_t layer, int64_t head, int64_t end, const EvictionOptions& options) {
+    DenseLayer tokens(context_.pool);
+    std::vector<float> scores(static_cast<size_t>(shape_.n_kv_heads * end));
+    make_scorer(context_, scorer, "")->score(context_, layer, tokens, 0, end, scores.data());
+    std::vector<int32_t> order;
+    for (int32_t p = static_cast<int32_t>(options.sinks); p < end; ++p) order.push_back(p);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return scores[static_cast<size_t>(head * end + a)] > scores[static_cast<size_t>(head * end + b)];
+    });
+    std::set<int32_t> result(order.begin(), order.begin() + eviction_slots(options) - options.sinks);
+    for (int32_t p = 0; p < options.sinks; ++p) result.insert(p);
+    return result;
+  }
+
+  ThreadPool threads_{2};
+  CacheShape shape_{2, 3, 64, kernels::KvType::kBf16};
+  PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
+  CacheDriver driver_{shape_, 9, &threads_};
+  EvictionOptions options_{.tokens = 448, .sinks = 4, .window = 128, .exact_prefill = false};
+};
+
+TEST_F(EvictionSequenceTest, SlotsHoldTheBestTokensOfEachHead) {
+  EvictionSequence cache = make("random", options_, 0);
+  driver_.run(&cache, 1024, 64);
+  for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
+    for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
+      const std::vector<int32_t> found = cache.slot_positions(layer, head);
+      EXPECT_EQ(std::set<int32_t>(found.begin(), found.end()), best("random", layer, head, 1024 - 128, options_));
+      EXPECT_EQ(static_cast<int64_t>(found.size()), eviction_slots(options_));
+    }
+  }
+  EXPECT_NE(cache.slot_positions(0, 0), cache.slot_positions(0, 1));  // equal size, different content
+  EXPECT_EQ(cache.stats().tokens_kept, eviction_slots(options_) + 128);
+}
+
+TEST_F(EvictionSequenceTest, OneBulkPruneKeepsWhatStreamingKeeps) {
+  EvictionOptions exact = options_;
+  exact.exact_prefill = true;
+  for (const char* scorer : {"random", "key_norm"}) {
+    EvictionSequence bulk = make(scorer, exact, 1000), streaming = make(scorer, options_, 1000);
+    driver_.run(&bulk, 1000, 512);
+    EXPECT_EQ(bulk.tokens(), 1000);
+    driver_.run(&streaming, 1000, 512);
+    // Both next absorb at 1024; from then on they hold the same tokens.
+    driver_.run(&bulk, 1088, 64);
+    driver_.run(&streaming, 1088, 64);
+    for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
+      const auto a = bulk.slot_positions(1, head), b = streaming.slot_positions(1, head);
+      EXPECT_EQ(std::set<int32_t>(a.begin(), a.end()), std::set<int32_t>(b.begin(), b.end())) << scorer;
+    }
+  }
+}
+
+TEST_F(EvictionSequenceTest, ExactPrefillKeepsThePromptUntilItsEnd) {
+  options_.exact_prefill = true;
+  EvictionSequence cache = make("random", options_, 1000);
+  driver_.run(&cache, 999, 512);
+  EXPECT_EQ(cache.stats().tokens_kept, 999);
+  driver_.run(&cache, 1000, 512);
+  EXPECT_LE(cache.stats().tokens_kept, options_.tokens);
+}
+
+TEST_F(EvictionSequenceTest, NeverHoldsMoreThanItsTokens) {
+  for (const char* scorer : {"random", "attention", "snapkv"}) {
+    EvictionSequence cache = make(scorer, options_, 0);
+    for (int64_t n = 100; n <= 1500; n += 100) {
+      driver_.run(&cache, n, 512);
+      EXPECT_LE(cache.stats().tokens_kept, options_.tokens) << scorer;
+      const auto positions = cache.slot_positions(0, 0);
+      for (int32_t sink = 0; sink < options_.sinks && !positions.empty(); ++sink) {
+        EXPECT_NE(std::find(positions.begin(), positions.end(), sink), positions.end()) << scorer;
+      }
+    }
+  }
+}
+
+TEST_F(EvictionSequenceTest, NamesWhatDoesNotFit) {
+  options_.tokens = 200;
+  try {
+    check_eviction(options_);
+    FAIL();
+  } catch (const CacheError& error) {
+    EXPECT_NE(std::string(error.what()).find("kv_cache.tokens: expected at least 256"), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(make_scorer(context_, "oracle", ""), CacheError);
+  EXPECT_THROW(make_scorer(context_, "learned", ""), CacheError);  // no model that could load gates
+}
+
+}  // namespace
+}  // namespace smartkv

@@ -1,0 +1,79 @@
+#include "cache/policies/mixed_precision/forecast.h"
+
+#include <cmath>
+#include <random>
+
+#include <gtest/gtest.h>
+
+namespace smartkv {
+namespace {
+
+// A world whose next log importance is far from the last one, but follows from the features.
+struct World {
+  std::minstd_rand random{3};
+  std::uniform_real_distribution<float> uniform{-1.0f, 1.0f};
+
+  ImportanceForecast::Features features() {
+    ImportanceForecast::Features f;
+    for (float& value : f) value = uniform(random);
+    return f;
+  }
+  static float truth(const ImportanceForecast::Features& f) { return 0.3f * f[0] - 0.8f * f[2] + 0.5f * f[5] - 1.0f; }
+};
+
+TEST(ImportanceForecast, UntrainedItIsNearTheLastImportance) {
+  const ImportanceForecast forecast(ForecastOptions{.enabled = true});
+  const ImportanceForecast::Features f = {-7.0f, 0, 0, 0, 0, 0};
+  EXPECT_NEAR(forecast.predict(f), -7.0f, 1.5f);
+}
+
+TEST(ImportanceForecast, LearnsWhatTheLastImportanceDoesNotTell) {
+  ImportanceForecast forecast(ForecastOptions{.enabled = true});
+  World world;
+  const auto error = [&] {
+    World fresh;
+    fresh.random.seed(99);
+    double sum = 0;
+    for (int i = 0; i < 200; ++i) {
+      const auto f = fresh.features();
+      sum += std::pow(forecast.predict(f) - World::truth(f), 2) / 200;
+    }
+    return sum;
+  };
+  const double before = error();
+  for (int i = 0; i < 20000; ++i) {
+    const auto f = world.features();
+    forecast.learn(f, World::truth(f));
+  }
+  EXPECT_LT(error(), 0.01);
+  EXPECT_LT(error(), before / 20);
+  EXPECT_LT(forecast.last_loss(), 0.01);
+  EXPECT_EQ(forecast.steps(), 20000 / 32);
+}
+
+TEST(ImportanceForecast, ReplaysOldSamplesUntilHistoryOverwritesThem) {
+  ForecastOptions options{.enabled = true};
+  options.history = 64;
+  ImportanceForecast forecast(options);
+  World world;
+  for (int i = 0; i < 50; ++i) forecast.learn(world.features(), 0);
+  EXPECT_EQ(forecast.samples(), 50);  // training at the 32nd did not clear them
+  for (int i = 0; i < 50; ++i) forecast.learn(world.features(), 0);
+  EXPECT_EQ(forecast.samples(), 64);
+  EXPECT_GE(forecast.bytes(), 64 * static_cast<int64_t>(sizeof(ImportanceForecast::Sample)));
+}
+
+TEST(ImportanceForecast, SameSamplesSameForecast) {
+  ImportanceForecast a(ForecastOptions{.enabled = true}), b(ForecastOptions{.enabled = true});
+  World world;
+  for (int i = 0; i < 500; ++i) {
+    const auto f = world.features();
+    a.learn(f, World::truth(f));
+    b.learn(f, World::truth(f));
+  }
+  const auto f = world.features();
+  EXPECT_EQ(a.predict(f), b.predict(f));
+}
+
+}  // namespace
+}  // namespace smartkv

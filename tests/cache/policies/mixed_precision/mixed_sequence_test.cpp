@@ -1,0 +1,63 @@
+#include "cache/policies/mixed_precision/mixed_sequence.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/cache/cache_driver.h"
+
+namespace smartkv {
+namespace {
+
+class MixedSequenceTest : public testing::TestWithParam<double> {
+ protected:
+  ThreadPool threads_{2};
+  CacheShape shape_{4, 3, 64, kernels::KvType::kBf16};
+  PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
+};
+
+TEST_P(MixedSequenceTest, KeepsTheBudgetWithEverythingCounted) {
+  MixedOptions options;
+  options.bits = GetParam();
+  options.horizon = 1600;
+  MixedSequence cache(context_, options);
+  CacheDriver driver(shape_, 9, &threads_);
+  const double values = static_cast<double>(shape_.bytes_per_token()) / 2;
+  driver.run(&cache, 1600, 64);
+  EXPECT_LE(8.0 * static_cast<double>(cache.stats().bytes) / (1600 * values), options.bits);
+  EXPECT_GT(8.0 * static_cast<double>(cache.stats().bytes) / (1600 * values), 0.93 * options.bits);
+  driver.run(&cache, 2560, 64);
+  EXPECT_LE(8.0 * static_cast<double>(cache.stats().bytes) / (2560 * values), options.bits);
+}
+
+INSTANTIATE_TEST_SUITE_P(Bits, MixedSequenceTest, testing::Values(3.5, 4.5, 6.0, 8.0));
+
+using MixedForecastTest = MixedSequenceTest;
+
+TEST_P(MixedForecastTest, LearnsAndReports) {
+  MixedOptions options;
+  options.forecast.enabled = true;
+  MixedSequence cache(context_, options);
+  CacheDriver driver(shape_, 9, &threads_);
+  driver.run(&cache, 1600, 64);
+  const auto details = cache.details();
+  EXPECT_GT(details.at("forecast_pending"), 0);
+  EXPECT_GT(details.at("forecast_last_loss"), 0);
+  EXPECT_GT(details.at("average_rms_error"), 0);
+  // Random queries: importance is noise about a mean, which the network finds and the last value does not.
+  EXPECT_LT(details.at("forecast_rms_error"), details.at("average_rms_error"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Bits, MixedForecastTest, testing::Values(4.5));
+
+TEST(MixedPrecision, RefusesABudgetThatTwoBitsDoNotMeet) {
+  const CacheShape shape{4, 3, 64, kernels::KvType::kBf16};
+  const PolicyContext context{shape, PagePool::create(shape)};
+  try {
+    make_policy(context, {{"policy", "mixed_precision"}, {"bits", 2.7}, {"horizon", 1024}});
+    FAIL();
+  } catch (const CacheError& error) {
+    EXPECT_NE(std::string(error.what()).find("kv_cache.bits: expected at least "), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace smartkv

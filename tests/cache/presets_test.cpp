@@ -1,0 +1,48 @@
+#include "cache/presets.h"
+
+#include <gtest/gtest.h>
+
+#include "cache/policy.h"
+
+namespace smartkv {
+namespace {
+
+class Presets : public testing::Test {
+ protected:
+  std::string message(const nlohmann::json& spec) {
+    try {
+      make_policy(context_, spec);
+    } catch (const CacheError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  CacheShape shape_{2, 1, 64, kernels::KvType::kBf16};
+  PolicyContext context_{shape_, PagePool::create(shape_)};
+};
+
+TEST_F(Presets, AreNamesForSettings) {
+  const auto preset = make_policy(context_, "compact"), spelled = make_policy(context_, {{"policy", "mixed_precision"}, {"bits", 3.5}});
+  EXPECT_EQ(preset->name(), "mixed_precision");
+  EXPECT_EQ(preset->max_bytes(0, 8000), spelled->max_bytes(0, 8000));
+}
+
+TEST_F(Presets, TakeOverrides) {
+  const auto wider = make_policy(context_, {{"policy", "balanced"}, {"bits", 8}});
+  EXPECT_GT(wider->max_bytes(0, 8000), make_policy(context_, "balanced")->max_bytes(0, 8000));
+  EXPECT_NE(message({{"policy", "balanced"}, {"bitz", 8}}).find("kv_cache.bitz"), std::string::npos);
+}
+
+TEST_F(Presets, AreNamedWhereANameIsUnknown) { EXPECT_NE(message("balancd").find("\"balanced\""), std::string::npos); }
+
+TEST_F(Presets, EveryErrorNamesItsKey) {
+  EXPECT_NE(message({{"policy", "mixed_precision"}, {"bits", "four"}}).find("kv_cache.bits: expected a number in [2.6, 16], found \"four\""), std::string::npos);
+  EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "luck"}}).find("kv_cache.scorer: expected one of \"learned\""), std::string::npos);
+  EXPECT_NE(message({{"policy", "streaming"}, {"tokens", 10}}).find("kv_cache.tokens: expected an integer in [192, "), std::string::npos);
+  EXPECT_NE(message({{"policy", "random"}, {"tokens", 200}}).find("kv_cache.tokens: expected at least 256"), std::string::npos);
+  EXPECT_NE(message({{"policy", "random"}, {"tokens", -1}}).find("kv_cache.tokens"), std::string::npos);
+  EXPECT_NE(message({{"policy", "k4v4"}, {"window", 1e30}}).find("kv_cache.window"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace smartkv
