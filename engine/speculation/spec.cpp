@@ -40,6 +40,37 @@ int64_t read_integer(const std::string& field, const json& value, int64_t min, i
 bool looks_up(DraftMethod method) { return method == DraftMethod::kNgram || method == DraftMethod::kAuto; }
 bool has_cache(DraftMethod method) { return method != DraftMethod::kOff && method != DraftMethod::kNgram; }
 
+void read_parameters(const json& field, SpeculationSpec* spec) {
+  for (const auto& [key, value] : field.items()) {
+    if (key == "method" || value.is_null()) continue;
+    const std::string path = "speculative." + key;
+    if (key == "tokens" && spec->method != DraftMethod::kOff) {
+      spec->tokens = read_integer(path, value, 1, kMaxTokens);
+    } else if (key == "adaptive" && spec->method != DraftMethod::kOff) {
+      if (!value.is_boolean()) invalid(path, "true or false", value);
+      spec->adaptive = value.get<bool>();
+    } else if (key == "ngram_min" && looks_up(spec->method)) {
+      spec->ngram_min = read_integer(path, value, 1, kMaxMatch);
+    } else if (key == "ngram_max" && looks_up(spec->method)) {
+      spec->ngram_max = read_integer(path, value, 1, kMaxMatch);
+    } else if (key == "kv_cache" && has_cache(spec->method)) {
+      spec->kv_cache = value;
+    } else if (key == "weights" && spec->method == DraftMethod::kSelf) {
+      if (value != "auto" && value != "int4") invalid(path, "\"auto\" (the model's own) or \"int4\"", value);
+      spec->int4 = value == "int4";
+    } else {
+      throw RequestError(RequestError::Kind::kInvalid, path,
+                         path + ": method \"" + std::string(name(spec->method)) + "\" has no parameter \"" + key + "\"");
+    }
+  }
+  if (spec->ngram_max < spec->ngram_min) {
+    if (field.contains("ngram_max") && !field["ngram_max"].is_null()) {
+      invalid("speculative.ngram_max", "an integer >= ngram_min = " + std::to_string(spec->ngram_min), spec->ngram_max);
+    }
+    spec->ngram_max = spec->ngram_min;
+  }
+}
+
 }  // namespace
 
 std::string_view name(DraftMethod method) {
@@ -66,35 +97,8 @@ SpeculationSpec parse_speculation(const json& field) {
     spec.method = read_method("speculative.method", field["method"]);
   }
   if (looks_up(spec.method)) spec.tokens = kLookupTokens;
-  if (!field.is_object()) return spec;
-  for (const auto& [key, value] : field.items()) {
-    if (key == "method" || value.is_null()) continue;
-    const std::string path = "speculative." + key;
-    if (key == "tokens" && spec.method != DraftMethod::kOff) {
-      spec.tokens = read_integer(path, value, 1, kMaxTokens);
-    } else if (key == "adaptive" && spec.method != DraftMethod::kOff) {
-      if (!value.is_boolean()) invalid(path, "true or false", value);
-      spec.adaptive = value.get<bool>();
-    } else if (key == "ngram_min" && looks_up(spec.method)) {
-      spec.ngram_min = read_integer(path, value, 1, kMaxMatch);
-    } else if (key == "ngram_max" && looks_up(spec.method)) {
-      spec.ngram_max = read_integer(path, value, 1, kMaxMatch);
-    } else if (key == "kv_cache" && has_cache(spec.method)) {
-      spec.kv_cache = value;
-    } else if (key == "weights" && spec.method == DraftMethod::kSelf) {
-      if (value != "auto" && value != "int4") invalid(path, "\"auto\" (the model's own) or \"int4\"", value);
-      spec.int4 = value == "int4";
-    } else {
-      throw RequestError(RequestError::Kind::kInvalid, path,
-                         path + ": method \"" + std::string(name(spec.method)) + "\" has no parameter \"" + key + "\"");
-    }
-  }
-  if (spec.ngram_max < spec.ngram_min) {
-    if (field.contains("ngram_max") && !field["ngram_max"].is_null()) {
-      invalid("speculative.ngram_max", "an integer >= ngram_min = " + std::to_string(spec.ngram_min), spec.ngram_max);
-    }
-    spec.ngram_max = spec.ngram_min;
-  }
+  if (field.is_object()) read_parameters(field, &spec);
+  if (spec.method == DraftMethod::kSelf && !spec.int4 && spec.kv_cache.is_null()) spec.kv_cache = "k4v4";
   return spec;
 }
 

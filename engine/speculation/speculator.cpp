@@ -52,10 +52,6 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
     if (speculation->drafter->model == nullptr) {
       refuse("speculative.weights", "the server has loaded no 4-bit copy of its weights (option draft_weights)");
     }
-    if (!spec.int4 && spec.kv_cache.is_null()) {
-      refuse("speculative.kv_cache",
-             "expected the KV-cache policy to draft with, or \"weights\": \"int4\", found null");
-    }
   }
   if (speculation->drafter == nullptr) return speculation;
   try {
