@@ -1,7 +1,9 @@
 #include "engine/model/llama.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "engine/model/llama_weights.h"
 #include "engine/model/rope.h"
@@ -62,7 +64,7 @@ class Llama final : public Model {
     }
     if (rows_ > 0) {
       norm(weights_.final_norm);
-      run_linear(weights_.head, normed_, {logits, config_.vocab_size, Epilogue::kStore, nullptr});
+      run_head(logits);
     }
     for (const SequenceInput& input : batch) input.cache->advance(static_cast<int64_t>(input.tokens.size()));
   }
@@ -119,6 +121,23 @@ class Llama final : public Model {
 
   void run_linear(const kernels::PackedMatrix& matrix, const AlignedBuffer& input, const kernels::LinearOutput& output) {
     kernels::linear(pool_, matrix, {input.data(), rows_, matrix.in_features}, output, linear_scratch_);
+  }
+
+  // logits = normed_ W^T; -inf where the head has no row.
+  void run_head(float* logits) {
+    const std::vector<int32_t>& tokens = weights_.output_tokens;
+    if (tokens.empty()) {
+      run_linear(weights_.head, normed_, {logits, config_.vocab_size, Epilogue::kStore, nullptr});
+      return;
+    }
+    const auto n = static_cast<int64_t>(tokens.size());
+    outputs_.grow(static_cast<size_t>(rows_ * n) * sizeof(float));
+    run_linear(weights_.head, normed_, {outputs_.as<float>(), n, Epilogue::kStore, nullptr});
+    pool_.parallel_for(rows_, [&](int64_t row) {
+      float* to = logits + row * config_.vocab_size;
+      std::fill_n(to, config_.vocab_size, -std::numeric_limits<float>::infinity());
+      for (int64_t i = 0; i < n; ++i) to[tokens[static_cast<size_t>(i)]] = outputs_.as<float>()[row * n + i];
+    });
   }
 
   // x += input W^T
@@ -228,6 +247,7 @@ class Llama final : public Model {
   AlignedBuffer qkv_;       // f32 [rows, qkv_width]
   AlignedBuffer attended_;  // [rows, n_heads head_dim]
   AlignedBuffer gated_;     // [rows, intermediate_size]
+  AlignedBuffer outputs_;   // f32 [rows, n_outputs], of a head with rows for some tokens
   AlignedBuffer angles_;    // cos then sin, f32 [rows, 2, head_dim / 2]
   std::vector<std::vector<kernels::KvSegment>> views_;
   std::vector<kernels::AttentionTask> tasks_;

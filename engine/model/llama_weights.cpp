@@ -154,7 +154,10 @@ LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, Thread
   if (c.tie_word_embeddings) {
     packed.head = packer.pack(head, c.vocab_size, hidden, {{embedding, c.vocab_size, 0}});
   } else {
-    packed.head = packer.pack(head, c.vocab_size, hidden, {{"lm_head.weight", c.vocab_size, 0}});
+    const std::span<const int32_t> tokens = weights.output_tokens();
+    packed.output_tokens.assign(tokens.begin(), tokens.end());
+    const int64_t n_outputs = tokens.empty() ? c.vocab_size : static_cast<int64_t>(tokens.size());
+    packed.head = packer.pack(head, n_outputs, hidden, {{"lm_head.weight", n_outputs, 0}});
     packed.embedding = packer.pack(head, c.vocab_size, hidden, {{embedding, c.vocab_size, 0}});
   }
   return packed;

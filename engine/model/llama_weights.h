@@ -21,7 +21,8 @@ struct LlamaLayerWeights {
 struct LlamaWeights {
   std::vector<LlamaLayerWeights> layers;
   std::vector<float> final_norm;    // [hidden_size]
-  kernels::PackedMatrix head;       // [vocab_size, hidden_size]; also the embedding when they are tied
+  kernels::PackedMatrix head;       // [n_outputs, hidden_size]; also the embedding when they are tied
+  std::vector<int32_t> output_tokens;  // the token of each of the head's rows; empty: all of vocab_size in order
   kernels::PackedMatrix embedding;  // empty when tied
 
   const kernels::PackedMatrix& token_embedding() const { return embedding.bytes() > 0 ? embedding : head; }

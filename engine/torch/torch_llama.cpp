@@ -16,6 +16,9 @@ TorchLlama::TorchLlama(const Weights& weights, torch::Dtype dtype) : config_(wei
   }
 }
 
+TorchLlama::TorchLlama(const ModelConfig& config, std::map<std::string, torch::Tensor> tensors)
+    : config_(config), dtype_(tensors.at("model.norm.weight").scalar_type()), tensors_(std::move(tensors)) {}
+
 torch::Tensor TorchLlama::linear(const torch::Tensor& x, const std::string& name) const {
   const auto bias = tensors_.find(name + ".bias");
   return torch::linear(x, tensors_.at(name + ".weight"), bias == tensors_.end() ? torch::Tensor() : bias->second);
@@ -76,10 +79,14 @@ torch::Tensor TorchLlama::hidden(const torch::Tensor& tokens, const Attention& a
   return x;
 }
 
+torch::Tensor TorchLlama::head(const torch::Tensor& x) const {
+  return linear(norm(x, "model.norm"), config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head");
+}
+
 torch::Tensor TorchLlama::forward(const torch::Tensor& tokens) const {
   const torch::Tensor x =
       hidden(tokens, [](int64_t, const AttentionInputs& inputs) { return causal_attention(inputs); });
-  return linear(norm(x, "model.norm"), config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head");
+  return head(x);
 }
 
 }  // namespace smartkv

@@ -24,11 +24,15 @@ class TorchLlama {
   using Attention = std::function<torch::Tensor(int64_t layer, const AttentionInputs& inputs)>;
 
   TorchLlama(const Weights& weights, torch::Dtype dtype);
+  // Of the caller's tensors, all of one dtype, under Hugging Face names.
+  TorchLlama(const ModelConfig& config, std::map<std::string, torch::Tensor> tensors);
 
   // Causal logits. tokens: int64 [batch, length]; returns [batch, length, vocab_size].
   torch::Tensor forward(const torch::Tensor& tokens) const;
   // The same up to the last layer's output, with attention of the caller's: [batch, length, hidden_size].
   torch::Tensor hidden(const torch::Tensor& tokens, const Attention& attention) const;
+  // Logits of what hidden() returns, or of some of its rows.
+  torch::Tensor head(const torch::Tensor& x) const;
 
   const ModelConfig& config() const { return config_; }
 

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <limits>
 
 #include "engine/gates/gate_file.h"
 #include "engine/system_resources.h"
-#include "engine/text/tokenizer.h"
+#include "engine/torch/training_inputs.h"
 
 namespace smartkv {
 namespace {
@@ -21,19 +19,6 @@ struct Options {
   int64_t windows = 24, valid_windows = 2, context = 4096, threads = 0;
   GateTrainingOptions training;
 };
-
-int64_t whole(const nlohmann::json& json, const char* key, int64_t fallback, int64_t minimum) {
-  const int64_t value = json.value(key, fallback);
-  if (value >= minimum) return value;
-  throw std::invalid_argument(std::string(key) + ": expected at least " + std::to_string(minimum) + ", found " +
-                              std::to_string(value));
-}
-
-double positive(const nlohmann::json& json, const char* key, double fallback) {
-  const double value = json.value(key, fallback);
-  if (value > 0) return value;
-  throw std::invalid_argument(std::string(key) + ": expected a positive number, found " + std::to_string(value));
-}
 
 Options parse(const nlohmann::json& json) {
   Options options;
@@ -69,27 +54,6 @@ std::string command(const Options& options) {
                 static_cast<long long>(options.training.fit.batch), options.training.fit.learning_rate,
                 options.training.lifespans.rest, static_cast<unsigned long long>(options.training.fit.seed));
   return line + numbers + " --out " + options.out.filename().string();
-}
-
-// `count` windows, evenly spread over the text.
-TokenWindows read_windows(const std::filesystem::path& path, const Tokenizer& tokenizer, int64_t context,
-                          int64_t count) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw ModelError(path.string() + ": cannot be opened");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const std::vector<TokenId> tokens = tokenizer.encode(text, {false, false});
-  const auto available = static_cast<int64_t>(tokens.size());
-  if (available < context * count) {
-    throw ModelError(path.string() + ": " + std::to_string(count) + " windows of " + std::to_string(context) +
-                     " tokens: expected at least " + std::to_string(context * count) + " tokens, found " +
-                     std::to_string(available));
-  }
-  TokenWindows windows;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t first = count == 1 ? 0 : (available - context) * i / (count - 1);
-    windows.emplace_back(tokens.begin() + first, tokens.begin() + first + context);
-  }
-  return windows;
 }
 
 struct Samples {
@@ -156,8 +120,7 @@ nlohmann::ordered_json train_gate(const nlohmann::json& json, const TrainingEven
   const auto started = std::chrono::steady_clock::now();
   torch::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : available_cores()));
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
-  const std::unique_ptr<Tokenizer> tokenizer =
-      weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(options.model);
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(*weights, options.model);
   TokenWindows training, held_out;
   if (options.valid.empty()) {
     training = read_windows(options.text, *tokenizer, options.context, options.windows + options.valid_windows);

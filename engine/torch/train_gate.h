@@ -6,6 +6,7 @@
 #include "engine/torch/gate_fit.h"
 #include "engine/torch/gate_report.h"
 #include "engine/torch/training_commands.h"
+#include "engine/torch/training_inputs.h"
 
 namespace smartkv {
 
@@ -20,8 +21,6 @@ struct TrainedGate {
   std::vector<GateQuality> quality;  // per layer, on the held-out windows
   int64_t samples_per_layer = 0;
 };
-
-using TokenWindows = std::vector<std::vector<int64_t>>;
 
 // Only tokens of a window's first half are samples: they have seen at least half a window of their future.
 TrainedGate train_gate(const TorchLlama& model, const TokenWindows& training, const TokenWindows& held_out,

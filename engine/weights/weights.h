@@ -39,6 +39,8 @@ class Weights {
   virtual std::optional<TensorView> find(std::string_view name) const = 0;
   // Row of the file that holds row `row` of the Hugging Face tensor: identity but for GGUF q/k projections.
   virtual int64_t file_row(std::string_view name, int64_t row) const = 0;
+  // The tokens that the head's rows stand for, ascending, where it has rows for some only; empty: all of vocab_size.
+  virtual std::span<const int32_t> output_tokens() const { return {}; }
 
   // Expands rows [first, first + count) in Hugging Face order to f32. out: [count, row_elements].
   void read_rows(std::string_view name, int64_t first, int64_t count, float* out) const;

@@ -29,6 +29,7 @@ std::function<int()> setup_chat(CLI::App& app);
 std::function<int()> setup_bench(CLI::App& app);
 std::function<int()> setup_eval(CLI::App& app);
 std::function<int()> setup_train_gate(CLI::App& app);
+std::function<int()> setup_train_draft(CLI::App& app);
 
 // Parses and runs; returns the exit code. Errors go to stderr.
 int run_command_line(int argc, const char* const* argv);

@@ -20,6 +20,7 @@ constexpr const char* kExamples = R"(Examples:
   smartkv bench --model model.gguf --limits
   smartkv eval divergence --model model.gguf --text book.txt --kv-cache streaming@0.25
   smartkv train-gate --model model.gguf --text books.txt --out gate.safetensors
+  smartkv train-draft --model model.gguf --prompts prompts.txt --out draft.safetensors
   smartkv inspect model.gguf
 
 Each command explains its options: smartkv serve --help.
@@ -61,6 +62,7 @@ const std::vector<Command>& commands() {
       {"bench", "Measure prefill and decode rates, weight formats and the machine's limits", setup_bench},
       {"eval", "Measure what KV-cache policies do to the answer, against the full cache", setup_eval},
       {"train-gate", "Train the gates that decide what the gated_eviction policy keeps", setup_train_gate},
+      {"train-draft", "Train a small model that drafts for another one", setup_train_draft},
       {"inspect", "Show what a model file holds", setup_inspect},
   };
   return table;

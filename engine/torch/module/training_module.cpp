@@ -14,7 +14,7 @@ namespace {
 using Train = nlohmann::ordered_json (*)(const nlohmann::json& options, const TrainingEvent& event);
 
 const std::map<std::string, Train>& trainings() {
-  static const std::map<std::string, Train> table = {{"train-gate", train_gate}};
+  static const std::map<std::string, Train> table = {{"train-draft", train_draft}, {"train-gate", train_gate}};
   return table;
 }
 

@@ -1,0 +1,30 @@
+// What the training commands read: numbers among their JSON options, and texts.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/text/tokenizer.h"
+#include "engine/weights/weights.h"
+
+namespace smartkv {
+
+using TokenWindows = std::vector<std::vector<int64_t>>;
+
+// Throw std::invalid_argument naming `key`.
+int64_t whole(const nlohmann::json& json, const char* key, int64_t fallback, int64_t minimum);
+double positive(const nlohmann::json& json, const char* key, double fallback);
+
+std::unique_ptr<Tokenizer> tokenizer_of(const Weights& weights, const std::filesystem::path& model);
+
+std::string read_text(const std::filesystem::path& path);  // throws ModelError
+
+// `count` windows of `context` tokens, evenly spread over the text. Throws ModelError when it is too short.
+TokenWindows read_windows(const std::filesystem::path& path, const Tokenizer& tokenizer, int64_t context,
+                          int64_t count);
+
+}  // namespace smartkv
