@@ -6,6 +6,7 @@
 #include "engine/log.h"
 #include "engine/model/llama.h"
 #include "engine/system_resources.h"
+#include "engine/weights/draft_weights.h"
 #include "engine/weights/weights.h"
 #include "kernels/cpu_level.h"
 
@@ -57,11 +58,13 @@ void check_draft_tokenizer(const Tokenizer& target, const Tokenizer& draft, cons
 }
 
 // The model of --draft-model, in the types of the model that it drafts for.
-void load_draft_model(const LlamaOptions& llama, EngineParts* parts) {
+void load_draft_model(const Weights& target, const LlamaOptions& llama, EngineParts* parts) {
   const std::filesystem::path& path = parts->options.draft_model;
-  const std::unique_ptr<Weights> weights = Weights::open(path);
-  check_draft_tokenizer(*parts->tokenizer, *open_tokenizer(*weights, path), parts->model->config(), weights->config(),
-                        path);
+  const std::unique_ptr<Weights> weights = open_draft_weights(path, target);
+  if (weights->output_tokens().empty()) {  // a model that stands alone, with a tokenizer of its own
+    check_draft_tokenizer(*parts->tokenizer, *open_tokenizer(*weights, path), parts->model->config(), weights->config(),
+                          path);
+  }
   LlamaOptions options = llama;
   options.context_length = parts->options.context_length;
   parts->draft_model = load_llama(*weights, options, *parts->threads);
@@ -111,7 +114,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   const ModelConfig& config = parts.model->config();
   parts.cache_shape = llama_cache_shape(config, llama);
   parts.options.context_length = options.context_length > 0 ? options.context_length : config.context_length;
-  if (!options.draft_model.empty()) load_draft_model(llama, &parts);
+  if (!options.draft_model.empty()) load_draft_model(*weights, llama, &parts);
   if (options.draft_weights == "int4") {
     parts.int4_model = load_llama(*weights, {options.dtype, "int4", options.context_length}, *parts.threads);
   }

@@ -35,7 +35,7 @@ const std::vector<Option>& option_table() {
        .help = "Default speculative decoding: a method, or {\"method\": name, ...}; null: off",
        .field = [](O& o) -> F { return &o.engine.speculative; }},
       {.name = "draft_model",
-       .help = "GGUF file or Hugging Face folder of a smaller model with the same tokenizer, to draft with",
+       .help = "Smaller model to draft with: GGUF file or Hugging Face folder with the same tokenizer, or what train-draft wrote",
        .field = [](O& o) -> F { return &o.engine.draft_model; }},
       {.name = "draft_weights",
        .help = "Copy of the model's weights for speculative method self to draft with",
