@@ -1,5 +1,6 @@
 #include <string>
 
+#include "cache/parameters.h"
 #include "cache/policies/full/full.h"
 #include "cache/policies/gated_eviction/gated_eviction.h"
 #include "cache/policies/mixed_precision/mixed_precision.h"
@@ -9,6 +10,7 @@
 #include "cache/policies/uniform/uniform.h"
 #include "cache/policy.h"
 #include "cache/presets.h"
+#include "cache/shadow/shadow_policy.h"
 
 namespace smartkv {
 
@@ -55,9 +57,15 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
     parameters = std::move(merged);
     break;
   }
+  const double shadow = Parameters(name, parameters).number("shadow", 0, kLeastShadowShare, 1);
+  parameters.erase("shadow");  // of every policy, so no policy knows it
   std::string known;
   for (const PolicyRow& row : policy_registry()) {
-    if (row.name == name) return row.create(context, parameters);
+    if (row.name == name) {
+      std::unique_ptr<KvCachePolicy> policy = row.create(context, parameters);
+      if (shadow > 0) policy = make_shadow_policy(context, std::move(policy), shadow);
+      return policy;
+    }
     known += (known.empty() ? "\"" : ", \"") + std::string(row.name) + "\"";
   }
   for (const PolicyPreset& preset : policy_presets()) known += ", \"" + std::string(preset.name) + "\"";

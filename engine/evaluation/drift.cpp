@@ -87,11 +87,7 @@ EvaluationReport measure_drift(const EvaluationModel& model, std::span<const Pol
       const LayerDrift& one = drift[p][layer];
       report.rows.push_back(make_row(policies[p], one, 8 * bytes[p] / values));
       report.rows.back()["layer"] = layer;
-      all.samples += one.samples;
-      all.error += one.error;
-      all.error_max = std::max(all.error_max, one.error_max);
-      all.sets += one.sets;
-      all.jaccard += one.jaccard;
+      all += one;
     }
     report.rows.push_back(make_row(policies[p], all, 8 * bytes[p] / values));
     report.rows.back()["layer"] = "all";

@@ -6,20 +6,10 @@
 #include <vector>
 
 #include "cache/sequence_cache.h"
-#include "kernels/attention.h"
+#include "cache/shadow/attention_drift.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
-
-// How far a compressed cache was from the full one in one layer, summed over the samples.
-struct LayerDrift {
-  int64_t samples = 0;   // queries
-  double error = 0;      // |o' - o| / |o| of the attention output of all heads; outputs are of the cache's type
-  double error_max = 0;  // the largest
-  int64_t sets = 0;      // queries and KV heads for which it is known which tokens the compressed cache holds
-  double jaccard = 0;    // of the most attended positions of both
-};
-constexpr int64_t kMostAttended = 32;
 
 struct ShadowOptions {
   kernels::AttentionShape shape;
@@ -50,9 +40,6 @@ class ShadowCache final : public SequenceCache {
 
  private:
   bool sampled(int64_t position) const { return position % options_.stride == options_.stride - 1; }
-  void attend(const SequenceCache& cache, int64_t layer, const Probe& probe, std::vector<float>* output);
-  void measure(const SequenceCache& cache, int64_t layer, const Probe& probe, std::span<const float> mass,
-               LayerDrift* drift);
 
   ShadowOptions options_;
   ThreadPool& threads_;
@@ -60,10 +47,6 @@ class ShadowCache final : public SequenceCache {
   std::vector<std::unique_ptr<SequenceCache>> compressed_;
   std::vector<std::vector<LayerDrift>>* drift_;
   int64_t pass_tokens_ = 0;  // of the pass under way
-  std::vector<kernels::KvSegment> segments_;
-  std::vector<float> mass_, full_output_, output_;
-  std::vector<uint16_t> bf16_output_;
-  kernels::AttentionScratch scratch_;
 };
 
 }  // namespace smartkv

@@ -1,0 +1,46 @@
+// How far attention over a compressed cache is from attention over the full one, for queries that are sampled.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+#include "kernels/attention.h"
+
+namespace smartkv {
+
+class ThreadPool;
+
+constexpr int64_t kMostAttended = 32;
+
+// What a query got from a cache.
+struct QueryAttention {
+  const SequenceCache& cache;     // before advance(), holding the query's token
+  std::span<const float> output;  // [n_heads, head_dim], of the cache's type
+  std::span<const float> mass;    // [n_kv_heads, tokens of the view that the query sees], as Probe::mass
+};
+
+// The drift of one layer, summed over the samples.
+struct LayerDrift {
+  int64_t samples = 0;   // queries
+  double error = 0;      // |o' - o| / |o| of the attention output of all heads; outputs are of the cache's type
+  double error_max = 0;  // the largest
+  int64_t sets = 0;      // queries and KV heads for which it is known which tokens the compressed cache holds
+  double jaccard = 0;    // of the kMostAttended most attended positions of both
+
+  // One sample: what the query at `position` got from the compressed cache, and from the full one. Quantised pages may
+  // hold their tokens in any order: each is taken for the token of its page whose key and value are nearest (at 2 bits
+  // some are mistaken, and the Jaccard is a little too low).
+  void add(const kernels::AttentionShape& shape, int64_t layer, int64_t position, const QueryAttention& compressed,
+           const QueryAttention& full);
+  LayerDrift& operator+=(const LayerDrift& other);
+};
+
+// Of a query whose token `cache` holds, before advance(); of `query` only the position and q are read.
+std::vector<float> query_output(ThreadPool& threads, const kernels::AttentionShape& shape, const SequenceCache& cache,
+                                int64_t layer, const Probe& query);
+std::vector<float> query_mass(ThreadPool& threads, const kernels::AttentionShape& shape, const SequenceCache& cache,
+                              int64_t layer, const Probe& query);
+
+}  // namespace smartkv

@@ -1,0 +1,49 @@
+#include "cache/shadow/shadow_policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cache/policies/full/full.h"
+#include "cache/shadow/shadow_sequence.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+namespace {
+
+class ShadowPolicy final : public KvCachePolicy {
+ public:
+  ShadowPolicy(const PolicyContext& context, std::unique_ptr<KvCachePolicy> policy, double share)
+      : shape_(context.shape),
+        own_threads_(context.threads == nullptr ? std::make_unique<ThreadPool>(1) : nullptr),
+        threads_(context.threads == nullptr ? own_threads_.get() : context.threads),
+        policy_(std::move(policy)),
+        full_(make_full_policy(context, nlohmann::json::object())),
+        stride_(std::llround(1 / share)) {}
+
+  std::string_view name() const override { return policy_->name(); }
+  int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const override {
+    return policy_->max_bytes(prompt_tokens, n_tokens) + full_->max_bytes(prompt_tokens, n_tokens) +
+           ShadowSequence::state_bytes(shape_);
+  }
+  std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override {
+    const ShadowSampling sampling{stride_, std::max<int64_t>(0, prompt_tokens - kernels::kPageTokens)};
+    return std::make_unique<ShadowSequence>(shape_, *threads_, sampling, policy_->new_sequence(prompt_tokens),
+                                            full_->new_sequence(prompt_tokens));
+  }
+
+ private:
+  CacheShape shape_;
+  std::unique_ptr<ThreadPool> own_threads_;
+  ThreadPool* threads_;
+  std::unique_ptr<KvCachePolicy> policy_, full_;
+  int64_t stride_;
+};
+
+}  // namespace
+
+std::unique_ptr<KvCachePolicy> make_shadow_policy(const PolicyContext& context, std::unique_ptr<KvCachePolicy> policy,
+                                                  double share) {
+  return std::make_unique<ShadowPolicy>(context, std::move(policy), share);
+}
+
+}  // namespace smartkv

@@ -1,0 +1,105 @@
+#include "cache/shadow/shadow_sequence.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace smartkv {
+
+TokenRange ShadowSampling::within(int64_t begin, int64_t end) const {
+  const int64_t from = std::max(begin, first);
+  return {(from + stride) / stride * stride - 1, end / stride * stride};
+}
+
+ShadowSequence::ShadowSequence(const CacheShape& shape, ThreadPool& threads, const ShadowSampling& sampling,
+                               std::unique_ptr<SequenceCache> compressed, std::unique_ptr<SequenceCache> full)
+    : shape_(shape),
+      threads_(&threads),
+      sampling_(sampling),
+      compressed_(std::move(compressed)),
+      full_(std::move(full)),
+      drift_(static_cast<size_t>(shape.n_layers)) {}
+
+int64_t ShadowSequence::state_bytes(const CacheShape& shape) {
+  return shape.n_layers * static_cast<int64_t>(sizeof(LayerDrift));
+}
+
+void ShadowSequence::reserve(int64_t n) {
+  compressed_->reserve(n);
+  full_->reserve(n);
+}
+
+void ShadowSequence::write(int64_t layer, const KvRows& rows) {
+  compressed_->write(layer, rows);
+  full_->write(layer, rows);
+}
+
+void ShadowSequence::advance(int64_t n) {
+  compressed_->advance(n);
+  full_->advance(n);
+}
+
+void ShadowSequence::truncate(int64_t n_tokens) {
+  compressed_->truncate(n_tokens);
+  full_->truncate(n_tokens);
+}
+
+void ShadowSequence::commit(int64_t n_tokens) {
+  compressed_->commit(n_tokens);
+  full_->commit(n_tokens);
+}
+
+TokenRange ShadowSequence::probes(int64_t n) const {
+  const TokenRange own = compressed_->probes(n), samples = sampling_.within(tokens(), tokens() + n);
+  if (own.empty()) return samples;
+  if (samples.empty()) return own;
+  return {std::min(own.first, samples.first), std::max(own.end, samples.end)};
+}
+
+void ShadowSequence::observe(int64_t layer, const Probe& probe) {
+  if (sampling_.contains(probe.position)) {
+    const auto n_heads = static_cast<int64_t>(probe.q.size()) / shape_.head_dim;
+    const kernels::AttentionShape shape{n_heads, shape_.n_kv_heads, shape_.head_dim,
+                                        1.0f / std::sqrt(static_cast<float>(shape_.head_dim)), shape_.type};
+    const std::vector<float> output = query_output(*threads_, shape, *compressed_, layer, probe),
+                             full_output = query_output(*threads_, shape, *full_, layer, probe),
+                             full_mass = query_mass(*threads_, shape, *full_, layer, probe);
+    drift_[static_cast<size_t>(layer)].add(shape, layer, probe.position, {*compressed_, output, probe.mass},
+                                           {*full_, full_output, full_mass});
+  }
+  // Its probes depend on positions only, so they are the same in a pass that ends here.
+  const TokenRange own = compressed_->probes(probe.position + 1 - tokens());
+  if (probe.position >= own.first && probe.position < own.end) compressed_->observe(layer, probe);
+}
+
+std::unique_ptr<SequenceCache> ShadowSequence::fork() const {
+  auto fork = std::make_unique<ShadowSequence>(shape_, *threads_, sampling_, compressed_->fork(), full_->fork());
+  fork->drift_ = drift_;
+  return fork;
+}
+
+CacheStats ShadowSequence::stats() const {
+  CacheStats stats = compressed_->stats();
+  stats.bytes += shadow_bytes();
+  return stats;
+}
+
+std::map<std::string, double> ShadowSequence::details() const {
+  std::map<std::string, double> details = compressed_->details();
+  details["shadow_bytes"] = static_cast<double>(shadow_bytes());
+  details["drift_samples"] = static_cast<double>(drift_[0].samples);
+  LayerDrift all;
+  for (size_t layer = 0; layer < drift_.size(); ++layer) {
+    const LayerDrift& one = drift_[layer];
+    all += one;
+    if (one.samples == 0) continue;
+    details["drift_l2_layer_" + std::to_string(layer)] = one.error / static_cast<double>(one.samples);
+  }
+  if (all.samples > 0) {
+    details["drift_l2_mean"] = all.error / static_cast<double>(all.samples);
+    details["drift_l2_max"] = all.error_max;
+  }
+  if (all.sets > 0) details["drift_jaccard_mean"] = all.jaccard / static_cast<double>(all.sets);
+  return details;
+}
+
+}  // namespace smartkv

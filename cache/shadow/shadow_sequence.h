@@ -1,0 +1,63 @@
+// Shadow mode of a running sequence: beside its compressed cache, which answers, it holds the full one. At a sampled
+// share of token positions the model's own query attends to both; the drift is told by details():
+//   drift_samples        positions compared
+//   drift_l2_mean, _max  relative L2 error of a layer's attention output, over layers and samples
+//   drift_l2_layer_I     the mean of layer I
+//   drift_jaccard_mean   of the kMostAttended most attended tokens per KV head, where the held positions are known
+//   shadow_bytes         of the full cache and the sums; part of stats().bytes
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/shadow/attention_drift.h"
+
+namespace smartkv {
+
+// Sampled are positions stride - 1, 2 stride - 1, ... from `first` on. They join the compressed cache's own probes in
+// one range, so the model also shows the queries between; the compressed cache sees none but its own.
+struct ShadowSampling {
+  int64_t stride = 50;
+  int64_t first = 0;
+
+  bool contains(int64_t position) const { return position >= first && position % stride == stride - 1; }
+  TokenRange within(int64_t begin, int64_t end) const;  // from the first to the last sample in [begin, end)
+};
+
+class ShadowSequence final : public SequenceCache {
+ public:
+  // `threads` outlives the sequence and its forks.
+  ShadowSequence(const CacheShape& shape, ThreadPool& threads, const ShadowSampling& sampling,
+                 std::unique_ptr<SequenceCache> compressed, std::unique_ptr<SequenceCache> full);
+  static int64_t state_bytes(const CacheShape& shape);  // held beside the two caches
+
+  int64_t tokens() const override { return compressed_->tokens(); }
+  int64_t committed() const override { return compressed_->committed(); }
+  void reserve(int64_t n) override;
+  void write(int64_t layer, const KvRows& rows) override;
+  void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override {
+    compressed_->view(layer, n_new, segments);
+  }
+  void advance(int64_t n) override;
+  void truncate(int64_t n_tokens) override;
+  void commit(int64_t n_tokens) override;
+  int64_t next_boundary() const override { return compressed_->next_boundary(); }
+  TokenRange probes(int64_t n) const override;
+  void observe(int64_t layer, const Probe& probe) override;
+  std::unique_ptr<SequenceCache> fork() const override;
+  CacheStats stats() const override;
+  std::map<std::string, double> details() const override;
+
+ private:
+  int64_t shadow_bytes() const { return full_->stats().bytes + state_bytes(shape_); }
+
+  CacheShape shape_;
+  ThreadPool* threads_;
+  ShadowSampling sampling_;
+  std::unique_ptr<SequenceCache> compressed_, full_;
+  std::vector<LayerDrift> drift_;  // by layer
+};
+
+}  // namespace smartkv

@@ -1,0 +1,199 @@
+// Shadow mode: what it measures, and that the cache that answers does not notice.
+#include "cache/shadow/shadow_policy.h"
+
+#include <cmath>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache/shadow/shadow_sequence.h"
+#include "tests/cache/cache_driver.h"
+
+namespace smartkv {
+namespace {
+
+using nlohmann::json;
+using Outputs = std::vector<std::vector<float>>;
+
+constexpr int64_t kHeads = 9;
+
+class Shadow : public testing::Test {
+ protected:
+  std::unique_ptr<KvCachePolicy> policy(const json& spec) { return make_policy({shape_, pool_, &threads_}, spec); }
+  Outputs run(SequenceCache* cache, int64_t end, int64_t chunk) {
+    return CacheDriver(shape_, kHeads, &threads_).run(cache, end, chunk);
+  }
+  // What shadow mode says after `end` tokens.
+  std::map<std::string, double> details(const json& spec, int64_t end, int64_t prompt = 1, int64_t chunk = 64) {
+    const auto made = policy(spec);
+    const auto cache = made->new_sequence(prompt);
+    run(cache.get(), end, chunk);
+    return cache->details();
+  }
+
+  ThreadPool threads_{2};
+  CacheShape shape_{2, 3, 64, kernels::KvType::kBf16};
+  std::shared_ptr<PagePool> pool_ = PagePool::create(shape_);
+};
+
+TEST_F(Shadow, OfTheFullCacheIsZero) {
+  auto drift = details({{"policy", "full"}, {"shadow", 0.1}}, 305);
+  EXPECT_EQ(drift.at("drift_samples"), 30);
+  EXPECT_EQ(drift.at("drift_l2_mean"), 0);
+  EXPECT_EQ(drift.at("drift_l2_max"), 0);
+  EXPECT_EQ(drift.at("drift_l2_layer_1"), 0);
+  EXPECT_EQ(drift.at("drift_jaccard_mean"), 1);
+}
+
+TEST_F(Shadow, GrowsWithWhatIsLost) {
+  auto wide = details({{"policy", "k8v8"}, {"shadow", 0.1}}, 800);
+  auto narrow = details({{"policy", "k4v4"}, {"shadow", 0.1}}, 800);
+  auto evicted = details({{"policy", "streaming"}, {"tokens", 320}, {"shadow", 0.1}}, 800);
+  EXPECT_GT(wide.at("drift_l2_mean"), 0);
+  EXPECT_LT(wide.at("drift_l2_mean"), 0.01);
+  EXPECT_GT(narrow.at("drift_l2_mean"), wide.at("drift_l2_mean"));
+  EXPECT_LT(narrow.at("drift_l2_mean"), 0.2);
+  EXPECT_GT(evicted.at("drift_l2_mean"), narrow.at("drift_l2_mean"));
+  EXPECT_LT(narrow.at("drift_jaccard_mean"), wide.at("drift_jaccard_mean"));
+  EXPECT_LT(evicted.at("drift_jaccard_mean"), narrow.at("drift_jaccard_mean"));
+  EXPECT_GT(evicted.at("drift_jaccard_mean"), 0);
+}
+
+// Its pages hold each head's tokens by importance, not by position.
+TEST_F(Shadow, FindsTheTokensOfMixedPrecision) {
+  const json spec = {{"policy", "mixed_precision"}, {"bits", 8.5}, {"horizon", 1024}, {"shadow", 0.1}};
+  EXPECT_GT(details(spec, 800).at("drift_jaccard_mean"), 0.95);
+}
+
+// The driver's queries, keys and values do not depend on the cache: its outputs over both caches tell the drift too.
+TEST_F(Shadow, IsTheDistanceOfTheOutputs) {
+  const auto full = policy(nullptr), compressed = policy("k4v4");
+  const auto full_cache = full->new_sequence(1), cache = compressed->new_sequence(1);
+  const Outputs expected = run(full_cache.get(), 400, 64), found = run(cache.get(), 400, 64);
+  const auto width = static_cast<size_t>(kHeads * shape_.head_dim);
+  std::vector<double> layers(2, 0.0);
+  double most = 0;
+  for (size_t t = 24; t < 400; t += 25) {
+    for (size_t layer = 0; layer < 2; ++layer) {
+      double difference = 0, norm = 0;
+      for (size_t i = layer * width; i < (layer + 1) * width; ++i) {
+        difference += std::pow(double{found[t][i]} - double{expected[t][i]}, 2);
+        norm += std::pow(double{expected[t][i]}, 2);
+      }
+      const double error = std::sqrt(difference / norm);
+      layers[layer] += error / 16;
+      most = std::max(most, error);
+    }
+  }
+  auto drift = details({{"policy", "k4v4"}, {"shadow", 0.04}}, 400);
+  EXPECT_EQ(drift.at("drift_samples"), 16);
+  EXPECT_NEAR(drift.at("drift_l2_layer_0"), layers[0], 1e-12);
+  EXPECT_NEAR(drift.at("drift_l2_layer_1"), layers[1], 1e-12);
+  EXPECT_NEAR(drift.at("drift_l2_mean"), (layers[0] + layers[1]) / 2, 1e-12);
+  EXPECT_NEAR(drift.at("drift_l2_max"), most, 1e-12);
+}
+
+TEST_F(Shadow, LeavesAnswersAsTheyAreInAnyChunks) {
+  for (const json& spec : {json{{"policy", "mixed_precision"}, {"bits", 4.5}, {"horizon", 1024}},
+                           json{{"policy", "snapkv"}, {"tokens", 448}}, json{{"policy", "k4v4"}}}) {
+    for (const int64_t prompt : {1, 600}) {
+      const auto plain = policy(spec);
+      const auto expected_cache = plain->new_sequence(prompt);
+      const Outputs expected = run(expected_cache.get(), 800, 512);
+      std::map<std::string, double> first;
+      for (const int64_t chunk : {512, 29}) {
+        SCOPED_TRACE(spec.dump() + ", prompt " + std::to_string(prompt) + ", chunk " + std::to_string(chunk));
+        json shadowed = spec;
+        shadowed["shadow"] = 0.03;
+        const auto made = policy(shadowed);
+        const auto cache = made->new_sequence(prompt);
+        EXPECT_TRUE(run(cache.get(), 800, chunk) == expected);
+        const auto drift = cache->details();
+        if (first.empty()) first = drift;
+        EXPECT_EQ(drift, first);
+        EXPECT_GT(drift.at("drift_l2_mean"), 0);
+        for (const auto& [name, value] : expected_cache->details()) EXPECT_EQ(drift.at(name), value) << name;
+      }
+    }
+  }
+}
+
+TEST_F(Shadow, SamplesOnlyTheLastPageOfThePrompt) {
+  const auto made = policy({{"policy", "k4v4"}, {"shadow", 0.1}});
+  const auto cache = made->new_sequence(600);
+  const TokenRange range = cache->probes(650);
+  EXPECT_EQ(range.first, 539);
+  EXPECT_EQ(range.end, 650);
+  EXPECT_TRUE(cache->probes(500).empty());
+  EXPECT_EQ(details({{"policy", "k4v4"}, {"shadow", 0.1}}, 650, 600).at("drift_samples"), 12);
+}
+
+TEST_F(Shadow, CountsTheBytesOfBothCaches) {
+  const json spec = {{"policy", "streaming"}, {"tokens", 320}};
+  const auto plain = policy(spec), full = policy(nullptr);
+  json shadowed = spec;
+  shadowed["shadow"] = 0.5;
+  const auto made = policy(shadowed);
+  EXPECT_EQ(made->name(), "streaming");
+  const auto plain_cache = plain->new_sequence(1), full_cache = full->new_sequence(1), cache = made->new_sequence(1);
+  for (int64_t end = 100; end <= 700; end += 100) {
+    run(plain_cache.get(), end, 64);
+    run(full_cache.get(), end, 64);
+    run(cache.get(), end, 64);
+    const CacheStats stats = cache->stats();
+    EXPECT_EQ(stats.bytes,
+              plain_cache->stats().bytes + full_cache->stats().bytes + ShadowSequence::state_bytes(shape_));
+    EXPECT_EQ(stats.bytes - static_cast<int64_t>(cache->details().at("shadow_bytes")), plain_cache->stats().bytes);
+    EXPECT_LE(stats.bytes, made->max_bytes(1, end));
+    EXPECT_EQ(stats.tokens_kept, plain_cache->stats().tokens_kept);
+    EXPECT_EQ(stats.full_bytes, plain_cache->stats().full_bytes);
+  }
+}
+
+TEST_F(Shadow, FollowsForksAndDroppedTokens) {
+  const auto made = policy({{"policy", "k4v4"}, {"shadow", 0.1}});
+  const auto cache = made->new_sequence(1);
+  run(cache.get(), 300, 64);
+  CacheDriver(shape_, kHeads, &threads_).pass(cache.get(), 5, 77);  // without a sample
+  cache->truncate(300);
+  const auto fork = cache->fork();
+  run(fork.get(), 400, 64);
+  EXPECT_EQ(cache->details().at("drift_samples"), 30);
+  EXPECT_EQ(fork->details(), details({{"policy", "k4v4"}, {"shadow", 0.1}}, 400));
+  run(cache.get(), 400, 1);
+  EXPECT_EQ(cache->details(), fork->details());
+}
+
+TEST_F(Shadow, GoesWithPresetsAndWithoutThreads) {
+  const auto preset = policy({{"policy", "balanced"}, {"shadow", 1}});
+  const auto cache = preset->new_sequence(1);
+  run(cache.get(), 70, 64);
+  EXPECT_EQ(cache->details().at("drift_samples"), 70);
+  const auto single = make_policy({shape_, pool_}, {{"policy", "full"}, {"shadow", 1}});
+  const auto alone = single->new_sequence(1);
+  run(alone.get(), 70, 64);
+  EXPECT_EQ(alone->details().at("drift_jaccard_mean"), 1);
+}
+
+TEST_F(Shadow, SaysNothingOfWhatWasNotSampled) {
+  const auto drift = details({{"policy", "k4v4"}, {"shadow", 0.001}}, 100);
+  EXPECT_EQ(drift.at("drift_samples"), 0);
+  EXPECT_FALSE(drift.contains("drift_l2_mean"));
+  EXPECT_FALSE(details("k4v4", 100).contains("drift_samples"));
+}
+
+TEST_F(Shadow, RefusesShares) {
+  for (const json& share : {json(0), json(-0.5), json(1.5), json("2%"), json(true)}) {
+    try {
+      policy({{"policy", "k4v4"}, {"shadow", share}});
+      ADD_FAILURE() << share;
+    } catch (const CacheError& error) {
+      EXPECT_THAT(error.what(), testing::StartsWith("kv_cache.shadow: expected a number in "));
+      EXPECT_THAT(error.what(), testing::EndsWith("found " + share.dump()));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace smartkv
