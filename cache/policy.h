@@ -48,7 +48,8 @@ struct PolicyRow {
 
 const std::vector<PolicyRow>& policy_registry();
 
-// `spec`: null ("full"), the name of a policy or preset, or {"policy": name, parameters...}.
+// `spec`: null ("full"), the name of a policy or preset, or {"policy": name, parameters...}. With any policy,
+// "shadow": share compares it with the full cache while it runs (cache/shadow/).
 std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec);
 
 }  // namespace smartkv

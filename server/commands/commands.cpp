@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/engine.h"
 #include "server/commands/command.h"
 #include "server/commands/inspect.h"
 #include "server/commands/options.h"
@@ -46,6 +47,9 @@ int run(const std::function<int()>& command) {
   } catch (const openai::ApiError& error) {
     std::cerr << "smartkv: " << error.what() << '\n';
     return error.status == 400 ? kUsageError : kRuntimeError;
+  } catch (const RequestError& error) {
+    std::cerr << "smartkv: " << error.what() << '\n';
+    return error.kind == RequestError::Kind::kInvalid ? kUsageError : kRuntimeError;
   } catch (const std::exception& error) {
     std::cerr << "smartkv: " << error.what() << '\n';
     return kRuntimeError;

@@ -1,6 +1,7 @@
 #include "cache/policies/mixed_precision/mixed_sequence.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -18,6 +19,36 @@ constexpr double kKeyShare = 0.3;  // of the keys' error that the softmax does n
 constexpr double kFloor = 0.03;  // of the layer's mean: what nobody looks at may yet be looked for
 
 float log_of(float importance) { return std::log(importance + 1e-6f); }
+
+// What an error in a token's value matters: its share of the page's attention, times the square of its range. f32 v:
+// [kPageTokens, head_dim]; `mass`: of the page's tokens, or null.
+std::array<double, kPageTokens> value_worth(const float* v, int64_t dim, const float* mass) {
+  const double total = mass == nullptr ? 0.0 : std::accumulate(mass, mass + kPageTokens, 0.0);
+  std::array<double, kPageTokens> worth{};
+  for (int64_t t = 0; t < kPageTokens; ++t) {
+    // The page's mean stands in for what the probes did not see.
+    const double share = total > 0 ? 0.5 * mass[t] / total + 0.5 / kPageTokens : 1.0 / kPageTokens;
+    const auto [low, high] = std::minmax_element(v + t * dim, v + (t + 1) * dim);
+    worth[static_cast<size_t>(t)] = share * std::pow(static_cast<double>(*high - *low), 2);
+  }
+  return worth;
+}
+
+// Adds the sensitivities of one KV head's channels, in the order of `channels`, to their quads. k: f32 [kPageTokens, dim];
+// q2: E[q^2] by channel; value_norm: mean |v|^2.
+void add_key_sensitivity(const float* k, int64_t dim, const uint8_t* channels, const float* q2, double probes,
+                         double value_norm, std::vector<double>* quads) {
+  for (int64_t i = 0; i < dim; ++i) {
+    const int64_t d = channels[i];
+    float low = INFINITY, high = -INFINITY;
+    for (int64_t t = 0; t < kPageTokens; ++t) {
+      low = std::min(low, k[t * dim + d]);
+      high = std::max(high, k[t * dim + d]);
+    }
+    const double range2 = static_cast<double>(high - low) * (high - low);
+    (*quads)[static_cast<size_t>(i / 4)] += kKeyShare * q2[d] / probes / static_cast<double>(dim) * range2 / 12 * value_norm;
+  }
+}
 
 }  // namespace
 
@@ -117,56 +148,38 @@ void MixedSequence::order_channels(Layer* layer, const float* k) const {
 
 MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, const float* v) {
   Layer& state = layers_[static_cast<size_t>(layer)];
-  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, values = kPageTokens * dim;
   if (state.channel_order == nullptr) order_channels(&state, k);
   const int64_t tail_size = static_cast<int64_t>(state.tail_mass.size()) / heads;
-  const double probes = static_cast<double>(options_.probes) * static_cast<double>(pages_of(layer) + 1);
+  const auto probes = static_cast<double>(options_.probes * (pages_of(layer) + 1));
 
-  std::vector<float> sorted_k(static_cast<size_t>(heads * kPageTokens * dim)), sorted_v(sorted_k.size());
+  // Tokens in order of worth, each KV head its own: attention does not mind, and quads are of one kind.
+  std::vector<float> sorted_k(static_cast<size_t>(heads * values)), sorted_v(sorted_k.size());
   std::vector<double> k_quads(static_cast<size_t>(dim / 4)), v_quads(static_cast<size_t>(kPageTokens / 4));
   double mass = 0, norm = 0;
   for (int64_t head = 0; head < heads; ++head) {
-    const float* kh = k + head * kPageTokens * dim;
-    const float* vh = v + head * kPageTokens * dim;
-    std::array<double, kPageTokens> token_mass{}, token_v{}, weight{};
-    double head_mass = 0, head_norm = 0;
-    for (int64_t t = 0; t < kPageTokens; ++t) {
-      token_mass[static_cast<size_t>(t)] = state.tail_mass.empty() ? 0.0 : state.tail_mass[static_cast<size_t>(head * tail_size + t)];
-      head_mass += token_mass[static_cast<size_t>(t)];
-      const auto [low, high] = std::minmax_element(vh + t * dim, vh + (t + 1) * dim);
-      token_v[static_cast<size_t>(t)] = static_cast<double>(*high - *low) * (*high - *low);
-      for (int64_t d = 0; d < dim; ++d) head_norm += vh[t * dim + d] * vh[t * dim + d] / static_cast<float>(kPageTokens);
-    }
-    // A token's share of the page's importance; the page's mean stands in for what the probes did not see.
-    for (size_t t = 0; t < token_mass.size(); ++t) {
-      weight[t] = head_mass > 0 ? 0.5 * token_mass[t] / head_mass + 0.5 / kPageTokens : 1.0 / kPageTokens;
-    }
+    const float* kh = k + head * values;
+    const float* vh = v + head * values;
+    const float* head_mass = tail_size > 0 ? state.tail_mass.data() + head * tail_size : nullptr;
+    const std::array<double, kPageTokens> worth = value_worth(vh, dim, head_mass);
     std::array<int64_t, kPageTokens> order;
     std::iota(order.begin(), order.end(), int64_t{0});
-    const auto worth = [&](int64_t t) { return weight[static_cast<size_t>(t)] * token_v[static_cast<size_t>(t)]; };
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return worth(a) > worth(b); });
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      return worth[static_cast<size_t>(a)] > worth[static_cast<size_t>(b)];
+    });
     for (int64_t i = 0; i < kPageTokens; ++i) {
-      const int64_t t = order[static_cast<size_t>(i)], to = (head * kPageTokens + i) * dim;
+      const int64_t t = order[static_cast<size_t>(i)], to = head * values + i * dim;
       std::copy_n(kh + t * dim, dim, sorted_k.data() + to);
       std::copy_n(vh + t * dim, dim, sorted_v.data() + to);
-      v_quads[static_cast<size_t>(i / 4)] += worth(t) * static_cast<double>(dim) / 12;
+      v_quads[static_cast<size_t>(i / 4)] += worth[static_cast<size_t>(t)] * static_cast<double>(dim) / 12;
     }
-    const double scale2 = 1.0 / static_cast<double>(dim);
-    for (int64_t i = 0; i < dim; ++i) {
-      const int64_t d = (*state.channel_order)[static_cast<size_t>(head * dim + i)];
-      float low = INFINITY, high = -INFINITY;
-      for (int64_t t = 0; t < kPageTokens; ++t) {
-        low = std::min(low, kh[t * dim + d]);
-        high = std::max(high, kh[t * dim + d]);
-      }
-      const double range2 = static_cast<double>(high - low) * (high - low);
-      const double q2 = state.q2[static_cast<size_t>(head * dim + d)] / probes;
-      k_quads[static_cast<size_t>(i / 4)] += kKeyShare * q2 * scale2 * range2 / 12 * head_norm;
-    }
-    mass += head_mass;
+    const double head_norm = std::inner_product(vh, vh + values, vh, 0.0) / kPageTokens;
+    add_key_sensitivity(kh, dim, state.channel_order->data() + head * dim, state.q2.data() + head * dim, probes, head_norm,
+                        &k_quads);
+    if (head_mass != nullptr) mass += std::accumulate(head_mass, head_mass + kPageTokens, 0.0);
     norm += head_norm;
   }
-  const double pages = static_cast<double>(pages_of(layer));
+  const auto pages = static_cast<double>(pages_of(layer));
   state.value_norm = (state.value_norm * pages + norm) / (pages + 1);
 
   MixedPageState page;
@@ -174,9 +187,7 @@ MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, co
   for (const double s : k_quads) page.quads.push_back(log_sensitivity(s));
   for (const double s : v_quads) page.quads.push_back(log_sensitivity(s));
   state.pages.push_back(std::move(page));
-  if (tail_size > 0) {  // the rest of the tail starts over: what counts is the attention from afar
-    std::vector<float>().swap(state.tail_mass);
-  }
+  std::vector<float>().swap(state.tail_mass);  // the rest of the tail starts over: what counts is attention from afar
 
   // As wide as can be; end_boundary(), which sees all layers, decides.
   return std::make_shared<QuantizedPage>(shape(), widest_layout(shape()), state.channel_order, sorted_k.data(), sorted_v.data());
