@@ -3,10 +3,14 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <stdexcept>
 
 #include "engine/benchmark/benchmark.h"
 #include "engine/benchmark/quality.h"
+#include "engine/benchmark/speculation_benchmark.h"
+#include "engine/log.h"
 #include "server/commands/command.h"
+#include "server/commands/options.h"
 
 namespace smartkv {
 
@@ -15,14 +19,22 @@ namespace {
 struct Arguments {
   BenchmarkOptions speed;
   QualityOptions quality;
+  SpeculationBenchmarkOptions speculation;
   std::string model, text, kv_cache;
-  bool measure_quality = false, json = false;
+  std::vector<std::string> methods;
+  CLI::Option* depths = nullptr;  // its default depends on what is measured
+  bool measure_quality = false, measure_speculation = false, json = false;
 };
 
-// A policy's name, or its JSON object.
-nlohmann::json policy_spec(const std::string& text) {
+// A name, or a JSON object.
+nlohmann::json name_or_object(const std::string& flag, const std::string& text) {
   if (text.empty()) return nullptr;
-  return text.starts_with('{') ? nlohmann::json::parse(text) : nlohmann::json(text);
+  if (!text.starts_with('{')) return text;
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    throw ConfigError(flag + ": expected a name or a JSON object, found \"" + text + "\": " + error.what());
+  }
 }
 
 int run_quality(Arguments& arguments) {
@@ -37,10 +49,45 @@ int run_quality(Arguments& arguments) {
   return kOk;
 }
 
+// A difference from plain decoding is a failure.
+int run_speculation(Arguments& arguments) {
+  SpeculationBenchmarkOptions& options = arguments.speculation;
+  options.engine.model = arguments.model;
+  options.engine.dtype = arguments.speed.dtype;
+  options.engine.weights = arguments.speed.weights;
+  options.engine.threads = arguments.speed.threads;
+  options.engine.kv_cache = name_or_object("--kv-cache", arguments.kv_cache);
+  options.text = arguments.text;
+  options.repetitions = arguments.speed.repetitions;
+  if (arguments.depths->count() > 0) options.depths = arguments.speed.depths;
+  for (const std::string& method : arguments.methods) options.methods.push_back(name_or_object("--methods", method));
+  set_log_level(LogLevel::kWarning);
+  const bool show = isatty(STDERR_FILENO) != 0;
+  try {
+    const SpeculationReport report = run_speculation_benchmark(options, [&](const SpeculationRow& row) {
+      if (!show) return;
+      std::fprintf(stderr, "%-11s %s  depth %ld  sequences %ld  speed-up %.2f\n", row.workload.c_str(),
+                   method_label(row.method).c_str(), static_cast<long>(row.depth), static_cast<long>(row.sequences),
+                   row.speedup);
+    });
+    std::cout << (arguments.json ? report.to_json().dump(2) + "\n" : report.to_table());
+    if (report.identical()) return kOk;
+    std::cerr << "smartkv: speculative decoding changed an output\n";
+    return kRuntimeError;
+  } catch (const std::invalid_argument& error) {
+    throw ConfigError(error.what());
+  } catch (const RequestError& error) {  // a method or a cache policy, the user's words
+    if (error.kind != RequestError::Kind::kInvalid) throw;
+    throw ConfigError(error.what());
+  }
+}
+
 int bench(Arguments& arguments) {
   if (arguments.measure_quality) return run_quality(arguments);
+  if (arguments.measure_speculation) return run_speculation(arguments);
+  if (!arguments.text.empty()) throw ConfigError("--text: needs --quality or --speculative");
   arguments.speed.model = arguments.model;
-  arguments.speed.kv_cache = policy_spec(arguments.kv_cache);
+  arguments.speed.kv_cache = name_or_object("--kv-cache", arguments.kv_cache);
   const bool show = isatty(STDERR_FILENO) != 0;
   const BenchmarkReport report = run_benchmark(arguments.speed, [&](const BenchmarkRow& row) {
     if (!show) return;
@@ -53,10 +100,27 @@ int bench(Arguments& arguments) {
 
 constexpr const char* kExamples = R"(Rates are tokens per second over all sequences: the best and the median of the repetitions. Each sequence has a cache of
 its own, filled with random tokens up to the depth.
+--speculative runs each workload by plain decoding and by a method in turn. Speed-up: the ratio of their decode rates, the
+median of the repetitions and the lowest. The exit code is 1 if a method changes an output.
 Examples:
   smartkv bench --model model.gguf
   smartkv bench --model model.gguf --weights int4 --depths 0,4096,8000 --batches 1,16 --limits
-  smartkv bench --model model.gguf --quality --text book.txt)";
+  smartkv bench --model model.gguf --quality --text book.txt
+  smartkv bench --model model.gguf --speculative --text book.txt --depths 4096,8000
+  smartkv bench --model model.gguf --speculative --workloads copy,chat --methods ngram '{"method": "auto", "tokens": 6}')";
+
+void add_speculation_options(CLI::App& app, CLI::Option* measure, Arguments* arguments) {
+  SpeculationBenchmarkOptions& options = arguments->speculation;
+  app.add_option("--workloads", options.workloads, "With --speculative: copy, extract, code, chat, depth (needs --text), adversarial; all by default")
+      ->delimiter(',')->needs(measure);
+  app.add_option("--methods", arguments->methods, "With --speculative: names or JSON objects, as a request's \"speculative\"; by default those that suit the workload")
+      ->expected(1, -1)->needs(measure);
+  app.add_option("--sequences", options.sequences, "With --speculative: sequences that decode side by side; 1 by default, at depth 1 and 8")
+      ->delimiter(',')->check(CLI::Range(1, 1024))->needs(measure);
+  app.add_option("--tokens", options.tokens, "With --speculative: tokens that a sequence decodes at most")
+      ->check(CLI::Range(2, 100000))->capture_default_str()->needs(measure);
+  app.add_option("--draft-model", options.engine.draft_model, "With --speculative: the smaller model of method draft_model")->needs(measure);
+}
 
 }  // namespace
 
@@ -66,7 +130,7 @@ std::function<int()> setup_bench(CLI::App& app) {
   QualityOptions& quality = arguments->quality;
   app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder")->required();
   app.add_option("--prompts", speed.prompts, "Lengths of the prefills")->delimiter(',')->expected(0, -1)->capture_default_str();
-  app.add_option("--depths", speed.depths, "Tokens that are in the cache already")->delimiter(',')->capture_default_str();
+  arguments->depths = app.add_option("--depths", speed.depths, "Tokens that are in the cache already; with --speculative 4096 by default")->delimiter(',')->capture_default_str();
   app.add_option("--batches", speed.batches, "Sequences that decode side by side")->delimiter(',')->expected(0, -1)->capture_default_str();
   app.add_option("--decode-tokens", speed.decode_tokens, "Tokens that each sequence decodes")->check(CLI::Range(1, 100000))->capture_default_str();
   app.add_option("--prefill-chunk", speed.prefill_chunk, "Prompt tokens of one pass")->check(CLI::Range(1, 100000))->capture_default_str();
@@ -77,8 +141,10 @@ std::function<int()> setup_bench(CLI::App& app) {
   app.add_option("--kv-cache", arguments->kv_cache, "Cache policy: a name, or a JSON object");
   app.add_flag("--limits", speed.limits, "Measure the machine's bandwidth and FLOP/s, and how near each row comes to them");
   auto* measure = app.add_flag("--quality", arguments->measure_quality, "Measure what each weight format does to the answer, against bf16");
-  auto* text = app.add_option("--text", arguments->text, "With --quality: the text to measure on")->needs(measure);
+  auto* speculative = app.add_flag("--speculative", arguments->measure_speculation, "Measure what speculative decoding wins, by workload and method")->excludes(measure);
+  auto* text = app.add_option("--text", arguments->text, "With --quality: the text to measure on; with --speculative: the text of workload depth");
   measure->needs(text);
+  add_speculation_options(app, speculative, arguments.get());
   app.add_option("--context", quality.context, "With --quality: tokens of a window")->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
   app.add_option("--windows", quality.windows, "With --quality: windows, spread over the text")->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
   app.add_flag("--json", arguments->json, "Print JSON");
