@@ -16,6 +16,12 @@ int64_t least_bytes(const CacheShape& shape, int64_t pages) {
 
 // At the horizon even 2 bits a page must fit.
 void check_budget(const CacheShape& shape, const MixedOptions& options) {
+  if (options.bytes > 0) {
+    if (mixed_budget(shape, options, 0, 1) >= least_bytes(shape, 1)) return;
+    throw CacheError("kv_cache.bytes: expected at least " +
+                     std::to_string(options.bytes + least_bytes(shape, 1) - mixed_budget(shape, options, 0, 1)) +
+                     " (the exact window and the first page), found " + std::to_string(options.bytes));
+  }
   const int64_t pages = (options.horizon - options.window) / kPageTokens;
   const int64_t budget = pages < 2 ? 0 : mixed_budget(shape, options, options.horizon, pages), least = least_bytes(shape, pages);
   if (budget >= least) return;
@@ -59,6 +65,10 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   Parameters read("mixed_precision", parameters);
   MixedOptions options;
   options.bits = read.number("bits", options.bits, 2.6, 16);
+  options.bytes = read.integer("bytes", 0, 1, INT64_MAX);
+  if (read.has("bytes") && (read.has("bits") || read.has("horizon"))) {
+    throw CacheError("kv_cache.bytes: expected either bytes, or bits and horizon, found both");
+  }
   options.horizon = read.integer("horizon", options.horizon, 1024, kMost);
   options.window = read.integer("window", options.window, 1, kMost);
   options.probes = read.integer("probes", options.probes, 1, kPageTokens);

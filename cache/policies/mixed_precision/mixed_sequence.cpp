@@ -63,10 +63,14 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
   const double window = static_cast<double>(options.window);
   const double coded = std::max(horizon - window, 2.0 * kPageTokens);
   const double first = static_cast<double>(shape.n_layers * quantized_bytes(shape, widest_layout(shape)));
-  double bytes = options.bits / 8 * values * horizon - static_cast<double>(dense_bytes(shape, options.window)) - first;
   // The statistics, which count like all else.
-  bytes -= static_cast<double>(shape.n_layers * shape.n_kv_heads * shape.head_dim) * (sizeof(float) + sizeof(uint8_t));
-  if (options.forecast.enabled) bytes -= static_cast<double>(options.forecast.history) * sizeof(ImportanceForecast::Sample) + kForecastState;
+  double state = static_cast<double>(shape.n_layers * shape.n_kv_heads * shape.head_dim) * (sizeof(float) + sizeof(uint8_t));
+  if (options.forecast.enabled) state += static_cast<double>(options.forecast.history) * sizeof(ImportanceForecast::Sample) + kForecastState;
+  if (options.bytes > 0) {
+    const int64_t dense = dense_bytes(shape, options.window + kPageTokens);
+    return options.bytes - dense - static_cast<int64_t>(state) - pages * shape.n_layers * page_state_bytes(shape);
+  }
+  double bytes = options.bits / 8 * values * horizon - static_cast<double>(dense_bytes(shape, options.window)) - first - state;
   bytes -= coded / kPageTokens * static_cast<double>(shape.n_layers * page_state_bytes(shape));
   return static_cast<int64_t>(first + bytes / (coded - kPageTokens) * static_cast<double>(kPageTokens * (pages - 1)));
 }

@@ -15,6 +15,7 @@ namespace smartkv {
 struct MixedOptions {
   double bits = 4.5;         // per value, every byte counted, at `horizon` tokens and beyond
   int64_t horizon = 4096;
+  int64_t bytes = 0;         // instead of bits: of the whole sequence, however long, as far as 2 bits allow; 0: bits
   int64_t window = 64;       // most recent tokens, exact
   int64_t probes = 8;        // queries before each boundary whose attention counts
   double decay = 0.6;        // of the importance, per boundary

@@ -48,6 +48,18 @@ TEST_P(MixedForecastTest, LearnsAndReports) {
 
 INSTANTIATE_TEST_SUITE_P(Bits, MixedForecastTest, testing::Values(4.5));
 
+TEST_P(MixedForecastTest, BytesBoundTheSequenceAsItGrows) {
+  MixedOptions options;
+  options.bytes = 3 << 19;
+  MixedSequence cache(context_, options);
+  CacheDriver driver(shape_, 9, &threads_);
+  for (int64_t n = 200; n <= 1800; n += 200) {
+    driver.run(&cache, n, 64);
+    EXPECT_LE(cache.stats().bytes, options.bytes) << n;
+  }
+  EXPECT_GT(cache.stats().bytes, options.bytes * 8 / 10);
+}
+
 TEST(MixedPrecision, RefusesABudgetThatTwoBitsDoNotMeet) {
   const CacheShape shape{4, 3, 64, kernels::KvType::kBf16};
   const PolicyContext context{shape, PagePool::create(shape)};
@@ -57,6 +69,22 @@ TEST(MixedPrecision, RefusesABudgetThatTwoBitsDoNotMeet) {
   } catch (const CacheError& error) {
     EXPECT_NE(std::string(error.what()).find("kv_cache.bits: expected at least "), std::string::npos) << error.what();
   }
+}
+
+TEST(MixedPrecision, TakesEitherBitsOrBytes) {
+  const CacheShape shape{4, 3, 64, kernels::KvType::kBf16};
+  const PolicyContext context{shape, PagePool::create(shape)};
+  const auto message = [&](const nlohmann::json& spec) -> std::string {
+    try {
+      make_policy(context, spec);
+    } catch (const CacheError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(message({{"policy", "mixed_precision"}, {"bytes", 1 << 20}}), "no error");
+  EXPECT_NE(message({{"policy", "mixed_precision"}, {"bytes", 1 << 20}, {"bits", 4}}).find("found both"), std::string::npos);
+  EXPECT_NE(message({{"policy", "mixed_precision"}, {"bytes", 1000}}).find("kv_cache.bytes: expected at least "), std::string::npos);
 }
 
 }  // namespace
