@@ -7,6 +7,7 @@
 
 #include "engine/gates/gate_file.h"
 #include "engine/system_resources.h"
+#include "engine/torch/hidden_facts.h"
 #include "engine/torch/training_inputs.h"
 
 namespace smartkv {
@@ -16,7 +17,7 @@ constexpr int64_t kSampledEvery = 64;  // held-out queries whose attention is co
 
 struct Options {
   std::filesystem::path model, text, valid, out;
-  int64_t windows = 24, valid_windows = 2, context = 4096, threads = 0;
+  int64_t windows = 24, valid_windows = 2, context = 4096, facts = 12, threads = 0;
   GateTrainingOptions training;
 };
 
@@ -29,6 +30,7 @@ Options parse(const nlohmann::json& json) {
   options.windows = whole(json, "windows", options.windows, 1);
   options.valid_windows = whole(json, "valid_windows", options.valid_windows, 1);
   options.context = whole(json, "context", options.context, 1024);
+  options.facts = whole(json, "facts", options.facts, 0);
   options.threads = whole(json, "threads", options.threads, 0);
   options.training.lifespans.rest = positive(json, "rest", options.training.lifespans.rest);
   options.training.lifespans.window = options.training.keep.window;
@@ -47,10 +49,11 @@ std::string command(const Options& options) {
   if (!options.valid.empty()) line += " --valid " + options.valid.filename().string();
   char numbers[256];
   std::snprintf(numbers, sizeof numbers,
-                " --windows %lld --valid-windows %lld --context %lld --epochs %lld --batch %lld --learning-rate %g "
+                " --windows %lld --valid-windows %lld --context %lld --facts %lld --epochs %lld --batch %lld --learning-rate %g "
                 "--rest %g --seed %llu",
                 static_cast<long long>(options.windows), static_cast<long long>(options.valid_windows),
-                static_cast<long long>(options.context), static_cast<long long>(options.training.fit.epochs),
+                static_cast<long long>(options.context), static_cast<long long>(options.facts),
+                static_cast<long long>(options.training.fit.epochs),
                 static_cast<long long>(options.training.fit.batch), options.training.fit.learning_rate,
                 options.training.lifespans.rest, static_cast<unsigned long long>(options.training.fit.seed));
   return line + numbers + " --out " + options.out.filename().string();
@@ -129,6 +132,9 @@ nlohmann::ordered_json train_gate(const nlohmann::json& json, const TrainingEven
   } else {
     training = read_windows(options.text, *tokenizer, options.context, options.windows);
     held_out = read_windows(options.valid, *tokenizer, options.context, options.valid_windows);
+  }
+  for (size_t i = 0; options.facts > 0 && i < training.size(); ++i) {
+    training[i] = hide_facts(*tokenizer, training[i], options.facts, options.training.fit.seed << 32 | i);
   }
   const TorchLlama model(*weights, torch::kBFloat16);
   const TrainedGate gate = train_gate(model, training, held_out, options.training, event);

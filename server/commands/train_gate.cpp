@@ -14,7 +14,7 @@ namespace {
 
 struct Arguments {
   std::string model, text, valid, out;
-  int64_t windows = 24, valid_windows = 2, context = 4096, epochs = 6, batch = 1024, seed = 1, threads = 0;
+  int64_t windows = 24, valid_windows = 2, context = 4096, facts = 12, epochs = 6, batch = 1024, seed = 1, threads = 0;
   double learning_rate = 2e-3, rest = 0.3;
   bool json = false;
 };
@@ -53,7 +53,7 @@ int train_gate(const Arguments& arguments) {
                                   {"context", arguments.context}, {"epochs", arguments.epochs},
                                   {"batch", arguments.batch},     {"learning_rate", arguments.learning_rate},
                                   {"rest", arguments.rest},       {"seed", arguments.seed},
-                                  {"threads", arguments.threads}};
+                                  {"facts", arguments.facts},     {"threads", arguments.threads}};
   const bool show = isatty(STDERR_FILENO) != 0;
   const nlohmann::ordered_json report =
       run_training(training_module_path(), "train-gate", options,
@@ -91,6 +91,9 @@ std::function<int()> setup_train_gate(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--context", a.context, "Tokens of a window")->check(CLI::Range(1024, 1 << 20))->capture_default_str();
+  app.add_option("--facts", a.facts, "Facts to hide in each window to train on: told in its first half, asked for at its end")
+      ->check(CLI::Range(0, 1 << 10))
+      ->capture_default_str();
   app.add_option("--epochs", a.epochs, "Passes over the samples")->check(CLI::Range(1, 10000))->capture_default_str();
   app.add_option("--batch", a.batch, "Keys of a step")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   app.add_option("--learning-rate", a.learning_rate, "Of AdamW, at its peak")
