@@ -19,7 +19,7 @@ class TokenScorer;
 struct EvictionOptions {
   int64_t tokens = 1024;  // kept per layer and KV head at most, all counted
   int64_t sinks = 4;      // of the sequence's first tokens
-  int64_t window = 128;   // most recent tokens, exact
+  int64_t window = 64;    // most recent tokens, exact
   bool exact_prefill = true;  // one bulk prune at the prompt's end; false: from the first token on, in bounded memory
 };
 

@@ -20,7 +20,7 @@ struct Mlp {
   }
 };
 
-// He initialisation (He et al. 2015); the answer starts near the target's mean.
+// He initialisation (He et al. 2015); the answer starts near 0.
 Mlp random_mlp(int64_t head_dim, torch::Generator generator) {
   Mlp mlp;
   for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
@@ -47,17 +47,20 @@ std::vector<float> values(const torch::Tensor& tensor) {
 
 }  // namespace
 
-torch::Tensor gate_target(const torch::Tensor& lifespans) {
-  return torch::log1p(lifespans.to(torch::kFloat32)) / std::log(4.0);
+torch::Tensor gate_deviance(const torch::Tensor& scores, const torch::Tensor& lifespans) {
+  const torch::Tensor log_ratio = torch::log1p(lifespans.to(torch::kFloat32)) - scores * std::log(4.0);
+  return (torch::expm1(log_ratio) - log_ratio).mean();
 }
 
-GateLayer fit_gate(const torch::Tensor& keys, const torch::Tensor& target, const GateFitOptions& options,
+GateLayer fit_gate(const torch::Tensor& keys, const torch::Tensor& lifespans, const GateFitOptions& options,
                    const std::function<void(double loss)>& progress) {
   const int64_t n = keys.size(0), batches = std::max<int64_t>(1, n / options.batch);
   const torch::Tensor x = keys.to(torch::kFloat32);
   const torch::Tensor mean = x.mean(0), deviation = x.std(0, false) + 1e-6;
-  const torch::Tensor target_mean = target.mean(), target_deviation = target.std(false) + 1e-6;
-  const torch::Tensor input = (x - mean) / deviation, wanted = (target - target_mean) / target_deviation;
+  const torch::Tensor input = (x - mean) / deviation;
+  const torch::Tensor constant = torch::log1p(lifespans.to(torch::kFloat32).mean()) / std::log(4.0);
+  const torch::Tensor spread = torch::log1p(lifespans.to(torch::kFloat32)).std(false) / std::log(4.0) + 1e-6;
+  const double deviance_of_constant = gate_deviance(constant, lifespans).item<double>() + 1e-6;
 
   auto generator = torch::make_generator<at::CPUGeneratorImpl>(options.seed);
   Mlp mlp = random_mlp(keys.size(1), generator);
@@ -72,21 +75,22 @@ GateLayer fit_gate(const torch::Tensor& keys, const torch::Tensor& target, const
       const double rate = learning_rate(epoch * batches + batch, options.epochs * batches, options.learning_rate);
       static_cast<torch::optim::AdamWOptions&>(optimizer.param_groups()[0].options()).lr(rate);
       const torch::Tensor chosen = order.slice(0, batch * options.batch, (batch + 1) * options.batch);
-      const torch::Tensor loss =
-          torch::mse_loss(mlp.forward(input.index_select(0, chosen)), wanted.index_select(0, chosen));
+      const torch::Tensor scores = constant + spread * mlp.forward(input.index_select(0, chosen));
+      const torch::Tensor loss = gate_deviance(scores, lifespans.index_select(0, chosen));
       optimizer.zero_grad();
       loss.backward();
+      torch::nn::utils::clip_grad_norm_(parameters, 1.0);
       optimizer.step();
       sum += loss.item<double>();
     }
-    if (progress) progress(sum / static_cast<double>(batches));
+    if (progress) progress(sum / static_cast<double>(batches) / deviance_of_constant);
   }
 
   const torch::NoGradGuard no_grad;
   mlp.weight[0] = mlp.weight[0] / deviation;
   mlp.bias[0] = mlp.bias[0] - torch::mv(mlp.weight[0], mean);
-  mlp.weight.back() = mlp.weight.back() * target_deviation;
-  mlp.bias.back() = mlp.bias.back() * target_deviation + target_mean;
+  mlp.weight.back() = mlp.weight.back() * spread;
+  mlp.bias.back() = mlp.bias.back() * spread + constant;
   GateLayer layer;
   for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
     layer.weight[i] = values(mlp.weight[i]);

@@ -1,4 +1,8 @@
-// Fits one layer's gate: an MLP from keys before RoPE to log4(lifespan), by least squares with AdamW.
+// Fits one layer's gate: an MLP from keys before RoPE to log4 of the mean lifespan of tokens with such keys, with AdamW.
+//
+// Lifespans run from none to the whole text, often for keys that look alike: whether a number is asked for again is not
+// written in it. Least squares on their logarithm would learn the geometric mean, which one token in two without use
+// brings near 1. The likelihood of an exponential distribution learns the arithmetic mean.
 #pragma once
 
 #include <torch/torch.h>
@@ -17,13 +21,13 @@ struct GateFitOptions {
   uint64_t seed = 1;
 };
 
-// log4(1 + lifespan): a token that no query uses scores 0.
-torch::Tensor gate_target(const torch::Tensor& lifespans);
+// Mean over tokens of l / m - 1 - log(l / m), with l = 1 + lifespan and m = 4^score, its expectation: half the deviance
+// of an exponential distribution, 0 at best. A tensor of one element.
+torch::Tensor gate_deviance(const torch::Tensor& scores, const torch::Tensor& lifespans);
 
-// keys: [n, head_dim] of any float type; target: f32 [n]. The MLP sees standardised keys and learns a standardised
-// target; both are folded into the returned weights. `progress` gets each epoch's mean squared error, in the target's
-// variance.
-GateLayer fit_gate(const torch::Tensor& keys, const torch::Tensor& target, const GateFitOptions& options,
+// keys: [n, head_dim] of any float type; lifespans: [n]. The MLP sees standardised keys and learns a standardised
+// score; both are folded into the returned weights. `progress` gets each epoch's deviance, in that of a constant.
+GateLayer fit_gate(const torch::Tensor& keys, const torch::Tensor& lifespans, const GateFitOptions& options,
                    const std::function<void(double loss)>& progress = nullptr);
 
 // What the layer answers in f32. keys: [n, head_dim]; returns f32 [n].

@@ -11,12 +11,12 @@ namespace smartkv {
 // What is always kept, and the share of a window's tokens that is kept in all.
 struct KeepOptions {
   int64_t sinks = 4;
-  int64_t window = 128;
+  int64_t window = 64;
   double share = 0.25;
 };
 
 struct GateQuality {
-  double loss = 0;         // mean squared error of log4(lifespan) over its variance: 1 is no better than the mean
+  double loss = 0;         // deviance over that of a constant score: 1 is no better than one
   double recall = 0;       // of the tokens that live longer than a quarter of the text, the part that is kept
   double specificity = 0;  // of the others, the part that is evicted
   // Attention that falls on evicted tokens, per query behind the middle of the text, when each step keeps the best

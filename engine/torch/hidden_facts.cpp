@@ -14,7 +14,7 @@ struct Wording {
   bool person;                       // what the subject is
 };
 
-constexpr std::array<Wording, 16> kWordings = {{
+constexpr std::array<Wording, 28> kWordings = {{
     {"\n\nThe code of @ is #.\n\n", "\n\nWhat is the code of @? The code of @ is #", false},
     {"\n\nRemember this: the key to @ is #.\n\n", "\n\nThe key to @ is #", false},
     {"\n\nPhone of @: #\n\n", "\n\nPhone of @: #", true},
@@ -31,6 +31,18 @@ constexpr std::array<Wording, 16> kWordings = {{
     {"\n\n\"@\": \"#\",\n\n", "\n\n\"@\": \"#", false},
     {" The year of @ is #. ", "\n\nThe year of @ is #", false},
     {"\n\n@ | #\n\n", "\n\n@ | #", true},
+    {"\n\nSerial number for @: #\n\n", "\n\nSerial number for @: #", false},
+    {"\n\nBirthday of @: the #th\n\n", "\n\nBirthday of @: the #", true},
+    {" The measured height of @ was # feet. ", "\n\nThe measured height of @ was #", false},
+    {"\n\n[@] #\n\n", "\n\n[@] #", false},
+    {"\n\nMembers: @ (no. #).\n\n", "\n\nMembers: @ (no. #", true},
+    {" \"My locker is #,\" said @. ", "\n\nWhich locker has @? It is #", true},
+    {"\n\nScore for @ = # points\n\n", "\n\nScore for @ = #", true},
+    {" Be sure to dial # to reach @. ", "\n\nWhat must one dial to reach @? Dial #", true},
+    {"\n\nStock left of @: # pieces.\n\n", "\n\nStock left of @: #", false},
+    {" @ opens at # o'clock sharp. ", "\n\nWhen does @ open? At #", false},
+    {"\n\nFavourite word of @: #\n\n", "\n\nFavourite word of @: #", true},
+    {"\n\nTo: @\nReference: #\n\n", "\n\nTo: @\nReference: #", true},
 }};
 
 constexpr std::array<const char*, 24> kPeople = {

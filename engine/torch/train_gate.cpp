@@ -60,7 +60,7 @@ std::string command(const Options& options) {
 }
 
 struct Samples {
-  std::vector<torch::Tensor> keys, targets;  // per window
+  std::vector<torch::Tensor> keys, lifespans;  // per window
 };
 
 nlohmann::ordered_json to_json(const GateQuality& quality) {
@@ -95,7 +95,7 @@ TrainedGate train_gate(const TorchLlama& model, const TokenWindows& training, co
         return t.slice(1, options.keep.sinks, half).flatten(0, 1).contiguous();
       };
       samples[layer].keys.push_back(known(layers[layer].keys));
-      samples[layer].targets.push_back(gate_target(known(layers[layer].lifespans)));
+      samples[layer].lifespans.push_back(known(layers[layer].lifespans));
     }
   }
   std::vector<std::vector<LayerLifespans>> tests;
@@ -103,10 +103,10 @@ TrainedGate train_gate(const TorchLlama& model, const TokenWindows& training, co
 
   TrainedGate gate;
   for (size_t layer = 0; layer < n_layers; ++layer) {
-    const torch::Tensor keys = torch::cat(samples[layer].keys), targets = torch::cat(samples[layer].targets);
+    const torch::Tensor keys = torch::cat(samples[layer].keys), lifespans = torch::cat(samples[layer].lifespans);
     samples[layer] = {};
     gate.samples_per_layer = keys.size(0);
-    gate.layers.push_back(fit_gate(keys, targets, options.fit, [&](double loss) {
+    gate.layers.push_back(fit_gate(keys, lifespans, options.fit, [&](double loss) {
       event({{"event", "fit"}, {"done", layer}, {"of", n_layers}, {"loss", loss}});
     }));
     GateQuality quality;

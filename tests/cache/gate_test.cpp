@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 #include "cache/sequence_cache.h"
@@ -95,9 +96,9 @@ TEST(Gate, NamesTheMapOfAWrongSize) {
   }
 }
 
-TEST(Gate, ExpiryIsTwiceTheGeometricMeanAway) {
-  EXPECT_FLOAT_EQ(expiry(100, 0.0f), 102.0f);
-  EXPECT_FLOAT_EQ(expiry(100, 5.0f), 100.0f + 2 * 1024);
+TEST(Gate, ExpiryGrowsFasterThanTheLifespan) {
+  EXPECT_FLOAT_EQ(expiry(100, 2.0f), 100.0f);
+  EXPECT_NEAR(expiry(100, 5.0f), 100 + 1024 * std::log(64.0), 0.01);
 }
 
 TEST(Gate, CountsItsBytes) {

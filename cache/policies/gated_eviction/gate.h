@@ -1,4 +1,5 @@
-// The learned gates: per layer an MLP from a key before RoPE to how long the token stays useful, log4(lifespan).
+// The learned gates: per layer an MLP from a key before RoPE to how long the token stays useful: log4 of its
+// expected lifespan.
 //
 // head_dim -> 256 -> 256 -> 256 -> 1 with ReLU between. A layer's KV heads share its MLP. Trained by
 // `smartkv train-gate`; engine/gates reads and writes the files.
@@ -28,10 +29,13 @@ struct GateLayer {
   std::array<std::vector<float>, kDepth> bias;  // [out_features]
 };
 
-// The position at which a token is expected to have outlived its use: a cache evicts the earliest first. Least squares
-// on a logarithm learn the geometric mean of the lifespans; their mean is about twice that.
+// The position at which a token has outlived its use: a cache evicts the earliest first. If lifespans of mean m are
+// distributed exponentially, a token of some age is expected to be of use to another m exp(-age / m) tokens; that falls
+// to kSpent at age m ln(m / kSpent).
 inline float expiry(int64_t position, float log4_lifespan) {
-  return static_cast<float>(position) + 2.0f * std::exp2(2.0f * log4_lifespan);
+  constexpr float kSpent = 16;
+  const float mean = std::exp2(2.0f * log4_lifespan);
+  return static_cast<float>(position) + mean * std::log(mean / kSpent);
 }
 
 // Immutable, so that the sequences of a policy share one. Weights are held in bf16.

@@ -66,22 +66,27 @@ TEST(Lifespans, EqualTheirDefinition) {
   EXPECT_GT(alive, 100);
 }
 
-TEST(GateFit, LearnsAFunctionOfTheKey) {
+TEST(GateFit, LearnsTheMeanLifespanOfAKey) {
+  // One token in two is of no use; element 0 of the key says how long the others live.
   torch::manual_seed(1);
-  const torch::Tensor keys = torch::randn({4096, 32}) * 3 + 5;
-  const torch::Tensor target = (keys.select(1, 0) - 5).abs() + 2;
+  const torch::Tensor keys = torch::randn({16384, 32}) * 3 + 5;
+  const torch::Tensor mean = (keys.select(1, 0) - 5).abs() * 50 + 50;
+  const torch::Tensor lifespans = (2 * mean * (torch::rand({16384}) < 0.5)).to(torch::kInt32);
   std::vector<double> losses;
   GateFitOptions options;
   options.batch = 256;
-  const GateLayer layer = fit_gate(keys, target, options, [&](double loss) { losses.push_back(loss); });
-  ASSERT_EQ(losses.size(), 6);
-  EXPECT_LT(losses.back(), 0.3 * losses.front());
-  EXPECT_LT(torch::mse_loss(apply_gate(layer, keys), target).item<double>(), 0.5);  // of a variance of 3.3
+  options.epochs = 3;
+  const GateLayer layer = fit_gate(keys, lifespans, options, [&](double loss) { losses.push_back(loss); });
+  ASSERT_EQ(losses.size(), 3);
+  EXPECT_LT(losses.back(), losses.front());
+  EXPECT_LT(losses.back(), 1.0);
+  const torch::Tensor error = (apply_gate(layer, keys) - torch::log1p(mean) / std::log(4.0)).abs();
+  EXPECT_LT(error.mean().item<double>(), 0.25);  // a factor of 1.4
 
   // The kernels' gate answers what LibTorch's does, but for bf16.
   const Gate gate(32, {layer});
-  std::vector<float> scores(4096);
-  gate.score(nullptr, 0, keys.const_data_ptr<float>(), 4096, scores.data());
+  std::vector<float> scores(16384);
+  gate.score(nullptr, 0, keys.const_data_ptr<float>(), 16384, scores.data());
   const torch::Tensor difference = torch::tensor(scores) - apply_gate(layer, keys);
   EXPECT_LT(difference.abs().mean().item<double>(), 0.02);
   EXPECT_LT(difference.abs().max().item<double>(), 0.2);
@@ -98,22 +103,22 @@ TEST(GateReport, TellsGoodScoresFromBad) {
   layer.keys = layer.keys.to(torch::kBFloat16);
   layer.lifespans = (use * 400).to(torch::kInt32);
   layer.sampled = (use / use.sum()).unsqueeze(1).expand({1, kLength / kEvery, kLength});
-  GateLayer good, bad;  // the answer is 4 or -4 times key element 0
+  GateLayer good, bad;  // the answer is 8 or -8 times key element 0
   for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
     const auto [out, in] = GateLayer::shape(i, 32);
     good.weight[i].assign(static_cast<size_t>(out * in), 0.0f);
     good.bias[i].assign(static_cast<size_t>(out), 0.0f);
-    good.weight[i][0] = i == GateLayer::kDepth - 1 ? 4.0f : 1.0f;
+    good.weight[i][0] = i == GateLayer::kDepth - 1 ? 8.0f : 1.0f;
   }
   bad = good;
-  bad.weight[3][0] = -4.0f;
+  bad.weight[3][0] = -8.0f;
   const KeepOptions keep{4, 32, 0.25};
   const GateQuality best = measure_gate(good, layer, kEvery, keep), worst = measure_gate(bad, layer, kEvery, keep);
   EXPECT_GT(best.recall, 0.8);
   EXPECT_GT(best.specificity, 0.8);
   EXPECT_LT(worst.recall, 0.2);
   EXPECT_LT(best.lost, 0.8 * best.lost_by_recency);
-  EXPECT_GT(worst.lost, best.lost_by_recency);
+  EXPECT_GE(worst.lost, best.lost_by_recency);
   EXPECT_DOUBLE_EQ(best.lost_by_norm, worst.lost_by_norm);
 }
 
@@ -134,7 +139,7 @@ TEST(TrainGate, BeatsTheMeanOnHeldOutWindows) {
   EXPECT_EQ(events.size(), 7 + 3 * (6 + 1));
   double loss = 0;
   for (const GateQuality& quality : gate.quality) loss += quality.loss / 3;
-  EXPECT_LT(loss, 0.95);
+  EXPECT_LT(loss, 1.0);
 }
 
 class TrainingModule : public testing::Test {

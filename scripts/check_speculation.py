@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Greedy answers with every way of drafting against plain decoding's, under every cache policy, over HTTP.
+
+    scripts/check_speculation.py --smartkv build/release/smartkv --model MODEL --prompts FILE [--count 50]
+
+Prints a line per policy and method: prompts, how many answers differ, tokens per pass, and each difference. Logits do
+not depend on the batch, so not one token may differ. The exit code is 1 if one does. Standard library only.
+"""
+import argparse
+import concurrent.futures
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+POLICIES = [
+    "full",
+    {"policy": "streaming", "tokens": 256},
+    {"policy": "random", "tokens": 256},
+    {"policy": "snapkv", "tokens": 256},
+    {"policy": "gated_eviction", "tokens": 256},
+    {"policy": "mixed_precision", "bits": 4.5},
+    "k8v8",
+    "k4v4",
+]
+METHODS = [
+    {"method": "ngram", "adaptive": False},
+    {"method": "draft_model", "adaptive": False},
+    {"method": "self", "adaptive": False},
+    {"method": "self", "weights": "int4", "kv_cache": {"policy": "streaming", "tokens": 256}, "adaptive": False},
+    {"method": "auto"},
+]
+
+
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=600) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        sys.exit(f"{error.code}: {error.read().decode()[:500]}")
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def wait_until_up(url, server):
+    for _ in range(600):
+        if server.poll() is not None:
+            sys.exit(f"the server ended with exit code {server.returncode}")
+        try:
+            urllib.request.urlopen(url + "/health", timeout=5)
+            return
+        except OSError:
+            time.sleep(0.1)
+    sys.exit("the server does not answer")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smartkv", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--prompts", required=True, help="one a line")
+    parser.add_argument("--draft-model", help="without it, method draft_model is left out")
+    parser.add_argument("--context", default="", help="a text to put before each prompt, so that caches compress")
+    parser.add_argument("--context-bytes", type=int, default=2400)
+    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--at-once", type=int, default=16)
+    args = parser.parse_args()
+
+    with open(args.prompts, encoding="utf-8") as file:
+        prompts = [line.strip() for line in file if line.strip()]
+    context = open(args.context, encoding="utf-8").read() if args.context else ""
+    step = max(1, (len(context) - args.context_bytes) // args.count)
+    prompts = [context[i * step:i * step + args.context_bytes] + "\n\n" + prompts[i % len(prompts)]
+               for i in range(args.count)]
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [args.smartkv, "serve", "--model", args.model, "--port", str(port), "--draft-weights", "int4",
+               "--max-sequences", str(args.at_once), "--log-level", "warning"]
+    if args.draft_model:
+        command += ["--draft-model", args.draft_model]
+    methods = [m for m in METHODS if m["method"] != "draft_model" or args.draft_model]
+
+    def answers(policy, method):
+        def ask(prompt):
+            return post(url + "/v1/chat/completions",
+                        {"messages": [{"role": "user", "content": prompt}], "temperature": 0,
+                         "max_tokens": args.tokens, "kv_cache": policy, "speculative": method})
+        with concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
+            return list(pool.map(ask, prompts))
+
+    different = 0
+    server = subprocess.Popen(command)
+    try:
+        wait_until_up(url, server)
+        for policy in POLICIES:
+            plain = answers(policy, {"method": "off"})
+            for method in methods:
+                drafted = answers(policy, method)
+                accepted = sum(a["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] for a in drafted)
+                rejected = sum(a["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] for a in drafted)
+                wrong = [i for i in range(args.count)
+                         if plain[i]["choices"][0]["message"] != drafted[i]["choices"][0]["message"]]
+                different += len(wrong)
+                print(f"{json.dumps(policy):50} {json.dumps(method):95} {args.count} prompts, {len(wrong)} differ, "
+                      f"accepted {accepted}, rejected {rejected}", flush=True)
+                for i in wrong:
+                    print(f"  prompt {i}:\n    plain   {plain[i]['choices'][0]['message']['content']!r}\n"
+                          f"    drafted {drafted[i]['choices'][0]['message']['content']!r}")
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait()
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
