@@ -11,7 +11,7 @@ namespace smartkv {
 // What is always kept, and the share of a window's tokens that is kept in all.
 struct KeepOptions {
   int64_t sinks = 4;
-  int64_t window = 64;
+  int64_t window = 128;
   double share = 0.25;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -14,7 +15,7 @@ struct Wording {
   bool person;                       // what the subject is
 };
 
-constexpr std::array<Wording, 28> kWordings = {{
+constexpr std::array<Wording, 16> kWordings = {{
     {"\n\nThe code of @ is #.\n\n", "\n\nWhat is the code of @? The code of @ is #", false},
     {"\n\nRemember this: the key to @ is #.\n\n", "\n\nThe key to @ is #", false},
     {"\n\nPhone of @: #\n\n", "\n\nPhone of @: #", true},
@@ -31,18 +32,6 @@ constexpr std::array<Wording, 28> kWordings = {{
     {"\n\n\"@\": \"#\",\n\n", "\n\n\"@\": \"#", false},
     {" The year of @ is #. ", "\n\nThe year of @ is #", false},
     {"\n\n@ | #\n\n", "\n\n@ | #", true},
-    {"\n\nSerial number for @: #\n\n", "\n\nSerial number for @: #", false},
-    {"\n\nBirthday of @: the #th\n\n", "\n\nBirthday of @: the #", true},
-    {" The measured height of @ was # feet. ", "\n\nThe measured height of @ was #", false},
-    {"\n\n[@] #\n\n", "\n\n[@] #", false},
-    {"\n\nMembers: @ (no. #).\n\n", "\n\nMembers: @ (no. #", true},
-    {" \"My locker is #,\" said @. ", "\n\nWhich locker has @? It is #", true},
-    {"\n\nScore for @ = # points\n\n", "\n\nScore for @ = #", true},
-    {" Be sure to dial # to reach @. ", "\n\nWhat must one dial to reach @? Dial #", true},
-    {"\n\nStock left of @: # pieces.\n\n", "\n\nStock left of @: #", false},
-    {" @ opens at # o'clock sharp. ", "\n\nWhen does @ open? At #", false},
-    {"\n\nFavourite word of @: #\n\n", "\n\nFavourite word of @: #", true},
-    {"\n\nTo: @\nReference: #\n\n", "\n\nTo: @\nReference: #", true},
 }};
 
 constexpr std::array<const char*, 24> kPeople = {
@@ -75,6 +64,11 @@ class FactWriter {
   }
 
   uint64_t below(uint64_t n) { return random_() % n; }
+  // Up to `n`, its logarithm evenly spread.
+  uint64_t soon(uint64_t n) {
+    const double share = static_cast<double>(random_() >> 11) * 0x1p-53;
+    return static_cast<uint64_t>(std::pow(static_cast<double>(n), share));
+  }
 
  private:
   template <typename T, size_t n>
@@ -122,19 +116,22 @@ size_t sentence_end(const Tokenizer& tokenizer, const std::vector<int64_t>& text
 
 std::vector<int64_t> hide_facts(const Tokenizer& tokenizer, const std::vector<int64_t>& window, int64_t count,
                                 uint64_t seed) {
-  struct Fact {
+  struct Insertion {
     size_t position;  // in the window
-    std::vector<TokenId> statement, question;
+    std::vector<TokenId> tokens;
   };
   FactWriter writer(seed);
-  std::vector<Fact> facts(static_cast<size_t>(count));
+  std::vector<Insertion> insertions;
+  std::vector<std::vector<TokenId>> questions;
   size_t told = 0, asked = 0;
-  for (size_t i = 0; i < facts.size(); ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     std::string statement, question;
-    writer.write(static_cast<int64_t>(i), &statement, &question);
-    facts[i] = {0, tokenizer.encode(statement, {false, false}), tokenizer.encode(question, {false, false})};
-    told += facts[i].statement.size();
-    asked += facts[i].question.size();
+    writer.write(i, &statement, &question);
+    questions.push_back(tokenizer.encode(question, {false, false}));
+    insertions.push_back({0, tokenizer.encode(statement, {false, false})});
+    insertions.push_back({0, questions.back()});
+    told += insertions[insertions.size() - 2].tokens.size() + questions.back().size();
+    asked += questions.back().size();
   }
   const size_t half = window.size() / 2;
   if (told > half / 2 || asked > half / 2) {
@@ -142,24 +139,29 @@ std::vector<int64_t> hide_facts(const Tokenizer& tokenizer, const std::vector<in
                                 " tokens fit in a window of " + std::to_string(window.size()) + ", found " +
                                 std::to_string(count));
   }
-  for (Fact& fact : facts) fact.position = sentence_end(tokenizer, window, writer.below(half - told - 64));
-  std::stable_sort(facts.begin(), facts.end(), [](const Fact& a, const Fact& b) { return a.position < b.position; });
+  for (size_t i = 0; i < insertions.size(); i += 2) {
+    const size_t first = writer.below(half - told - 64);
+    insertions[i].position = sentence_end(tokenizer, window, first);
+    insertions[i + 1].position = sentence_end(tokenizer, window, first + 64 + writer.soon(half / 4));
+  }
+  std::stable_sort(insertions.begin(), insertions.end(),
+                   [](const Insertion& a, const Insertion& b) { return a.position < b.position; });
 
   std::vector<int64_t> text;
+  const auto copy = [&](size_t begin, size_t end) {
+    text.insert(text.end(), window.begin() + static_cast<std::ptrdiff_t>(begin),
+                window.begin() + static_cast<std::ptrdiff_t>(end));
+  };
   size_t done = 0;
-  for (const Fact& fact : facts) {
-    text.insert(text.end(), window.begin() + static_cast<std::ptrdiff_t>(done),
-                window.begin() + static_cast<std::ptrdiff_t>(fact.position));
-    text.insert(text.end(), fact.statement.begin(), fact.statement.end());
-    done = fact.position;
+  for (const Insertion& insertion : insertions) {
+    copy(done, insertion.position);
+    text.insert(text.end(), insertion.tokens.begin(), insertion.tokens.end());
+    done = insertion.position;
   }
-  const size_t end = window.size() - told - asked;  // of the window's own tokens
-  text.insert(text.end(), window.begin() + static_cast<std::ptrdiff_t>(done),
-              window.begin() + static_cast<std::ptrdiff_t>(end));
-  for (size_t left = facts.size(); left > 0; --left) {
-    std::swap(facts[writer.below(left)], facts[left - 1]);
-    const std::vector<TokenId>& question = facts[left - 1].question;
-    text.insert(text.end(), question.begin(), question.end());
+  copy(done, window.size() - told - asked);
+  for (size_t left = questions.size(); left > 0; --left) {
+    std::swap(questions[writer.below(left)], questions[left - 1]);
+    text.insert(text.end(), questions[left - 1].begin(), questions[left - 1].end());
   }
   return text;
 }

@@ -11,7 +11,7 @@ namespace smartkv {
 // queries. A single late query that needs it thus counts as much as many that barely look.
 struct LifespanOptions {
   double rest = 0.3;
-  int64_t window = 64;        // queries this near are left out: eviction never touches their tokens
+  int64_t window = 128;       // queries this near are left out: eviction never touches their tokens
   int64_t sampled_every = 0;  // keep the probabilities of every n-th query; 0: of none
 };
 
