@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -64,11 +63,6 @@ class FactWriter {
   }
 
   uint64_t below(uint64_t n) { return random_() % n; }
-  // Up to `n`, its logarithm evenly spread.
-  uint64_t soon(uint64_t n) {
-    const double share = static_cast<double>(random_() >> 11) * 0x1p-53;
-    return static_cast<uint64_t>(std::pow(static_cast<double>(n), share));
-  }
 
  private:
   template <typename T, size_t n>
@@ -116,22 +110,19 @@ size_t sentence_end(const Tokenizer& tokenizer, const std::vector<int64_t>& text
 
 std::vector<int64_t> hide_facts(const Tokenizer& tokenizer, const std::vector<int64_t>& window, int64_t count,
                                 uint64_t seed) {
-  struct Insertion {
+  struct Fact {
     size_t position;  // in the window
-    std::vector<TokenId> tokens;
+    std::vector<TokenId> statement, question;
   };
   FactWriter writer(seed);
-  std::vector<Insertion> insertions;
-  std::vector<std::vector<TokenId>> questions;
+  std::vector<Fact> facts(static_cast<size_t>(count));
   size_t told = 0, asked = 0;
-  for (int64_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < facts.size(); ++i) {
     std::string statement, question;
-    writer.write(i, &statement, &question);
-    questions.push_back(tokenizer.encode(question, {false, false}));
-    insertions.push_back({0, tokenizer.encode(statement, {false, false})});
-    insertions.push_back({0, questions.back()});
-    told += insertions[insertions.size() - 2].tokens.size() + questions.back().size();
-    asked += questions.back().size();
+    writer.write(static_cast<int64_t>(i), &statement, &question);
+    facts[i] = {0, tokenizer.encode(statement, {false, false}), tokenizer.encode(question, {false, false})};
+    told += facts[i].statement.size();
+    asked += facts[i].question.size();
   }
   const size_t half = window.size() / 2;
   if (told > half / 2 || asked > half / 2) {
@@ -139,29 +130,24 @@ std::vector<int64_t> hide_facts(const Tokenizer& tokenizer, const std::vector<in
                                 " tokens fit in a window of " + std::to_string(window.size()) + ", found " +
                                 std::to_string(count));
   }
-  for (size_t i = 0; i < insertions.size(); i += 2) {
-    const size_t first = writer.below(half - told - 64);
-    insertions[i].position = sentence_end(tokenizer, window, first);
-    insertions[i + 1].position = sentence_end(tokenizer, window, first + 64 + writer.soon(half / 4));
-  }
-  std::stable_sort(insertions.begin(), insertions.end(),
-                   [](const Insertion& a, const Insertion& b) { return a.position < b.position; });
+  for (Fact& fact : facts) fact.position = sentence_end(tokenizer, window, writer.below(half - told - 64));
+  std::stable_sort(facts.begin(), facts.end(), [](const Fact& a, const Fact& b) { return a.position < b.position; });
 
   std::vector<int64_t> text;
-  const auto copy = [&](size_t begin, size_t end) {
-    text.insert(text.end(), window.begin() + static_cast<std::ptrdiff_t>(begin),
-                window.begin() + static_cast<std::ptrdiff_t>(end));
-  };
   size_t done = 0;
-  for (const Insertion& insertion : insertions) {
-    copy(done, insertion.position);
-    text.insert(text.end(), insertion.tokens.begin(), insertion.tokens.end());
-    done = insertion.position;
+  for (const Fact& fact : facts) {
+    text.insert(text.end(), window.begin() + static_cast<std::ptrdiff_t>(done),
+                window.begin() + static_cast<std::ptrdiff_t>(fact.position));
+    text.insert(text.end(), fact.statement.begin(), fact.statement.end());
+    done = fact.position;
   }
-  copy(done, window.size() - told - asked);
-  for (size_t left = questions.size(); left > 0; --left) {
-    std::swap(questions[writer.below(left)], questions[left - 1]);
-    text.insert(text.end(), questions[left - 1].begin(), questions[left - 1].end());
+  const size_t end = window.size() - told - asked;  // of the window's own tokens
+  text.insert(text.end(), window.begin() + static_cast<std::ptrdiff_t>(done),
+              window.begin() + static_cast<std::ptrdiff_t>(end));
+  for (size_t left = facts.size(); left > 0; --left) {
+    std::swap(facts[writer.below(left)], facts[left - 1]);
+    const std::vector<TokenId>& question = facts[left - 1].question;
+    text.insert(text.end(), question.begin(), question.end());
   }
   return text;
 }

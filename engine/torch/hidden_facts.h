@@ -10,8 +10,8 @@
 namespace smartkv {
 
 // The window, of as many tokens as before, its end cut to make room: `count` short statements, each with a number or a
-// word that nothing else gives away, stand at ends of sentences in its first half; each is asked for and answered soon
-// after, and once more, in another order, at the window's end: near and far questions look with different heads. The same for the same seed. Throws std::invalid_argument when they do not fit.
+// word that nothing else gives away, stand at ends of sentences in its first half; they are asked for and answered in
+// another order at its end. The same for the same seed. Throws std::invalid_argument when they do not fit.
 std::vector<int64_t> hide_facts(const Tokenizer& tokenizer, const std::vector<int64_t>& window, int64_t count,
                                 uint64_t seed);
 

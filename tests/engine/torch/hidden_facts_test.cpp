@@ -27,7 +27,7 @@ std::string hidden(size_t n, int64_t count, uint64_t seed) {
   return text;
 }
 
-TEST(HiddenFacts, AreToldEarlyAndAskedForSoonAndAtTheEnd) {
+TEST(HiddenFacts, AreToldEarlyAndAskedForAtTheEnd) {
   int64_t numbers = 0;
   for (uint64_t seed = 0; seed < 8; ++seed) {
     const std::string text = hidden(4096, 6, seed);
@@ -35,12 +35,11 @@ TEST(HiddenFacts, AreToldEarlyAndAskedForSoonAndAtTheEnd) {
     const std::string early = text.substr(0, 2048), late = text.substr(3072);
     for (size_t at = 0; (at = early.find_first_of("0123456789", at)) != std::string::npos;) {
       const size_t end = early.find_first_not_of("0123456789", at);
-      const std::string number = early.substr(at, end - at);
-      EXPECT_THAT(late, HasSubstr(number));
-      EXPECT_LT(text.find(number, text.find(number) + 1), 3072u);
+      EXPECT_THAT(late, HasSubstr(early.substr(at, end - at)));
       at = end;
       ++numbers;
     }
+    EXPECT_EQ(text.substr(2048, 1024).find_first_of("0123456789"), std::string::npos);
   }
   EXPECT_GT(numbers, 8 * 3);
 }
