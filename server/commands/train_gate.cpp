@@ -69,9 +69,9 @@ int train_gate(const Arguments& arguments) {
 
 constexpr const char* kExplanation =
     R"(The gates learn from a key before RoPE how long its token stays useful: log4 of the distance at which the attention
-that it still gets adds up to no more than --rest. Loss is relative to the variance; recall and specificity tell, at a
-quarter of the tokens kept, how many tokens that live longer than a quarter of the window are kept, and how many others
-are evicted.
+that it still gets adds up to no more than --rest, on average. Loss is relative to a constant score's; recall and
+specificity tell, at a quarter of the tokens kept, how many tokens that live longer than a quarter of the window are kept,
+and how many others are evicted.
 Example:
   smartkv train-gate --model model.gguf --text books.txt --valid other.txt --out gate.safetensors)";
 
