@@ -51,6 +51,12 @@ struct TokenRange {
   bool empty() const { return first >= end; }
 };
 
+// The least range that holds both.
+inline TokenRange cover(const TokenRange& a, const TokenRange& b) {
+  if (a.empty() || b.empty()) return a.empty() ? b : a;
+  return {a.first < b.first ? a.first : b.first, a.end > b.end ? a.end : b.end};
+}
+
 // A probe query and where it attends.
 struct Probe {
   int64_t position = 0;

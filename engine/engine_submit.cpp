@@ -120,6 +120,7 @@ nlohmann::ordered_json EngineImpl::describe() const {
   result["vocab_size"] = vocabulary_;
   result["eos_token_ids"] = eos_;
   result["weight_bytes"] = parts_.model->weight_bytes();
+  if (parts_.int4_model != nullptr) result["int4_weight_bytes"] = parts_.int4_model->weight_bytes();
   result["kv_cache_bytes"] = parts_.options.kv_cache_bytes;
   result["kv_cache_bytes_per_token"] = parts_.cache_shape.bytes_per_token();
   result["kv_cache"] = policy_for(nullptr)->name();

@@ -121,6 +121,11 @@ double larger(double a, double b) { return a >= b || std::isnan(a) ? a : b; }
 
 }  // namespace
 
+TokenRange ShadowSampling::within(int64_t begin, int64_t end) const {
+  const int64_t from = std::max(begin, first);
+  return {(from + stride) / stride * stride - 1, end / stride * stride};
+}
+
 void LayerDrift::add(const kernels::AttentionShape& shape, int64_t layer, int64_t position,
                      const QueryAttention& compressed, const QueryAttention& full) {
   const int64_t all = position + 1, seen = static_cast<int64_t>(compressed.mass.size()) / shape.n_kv_heads;

@@ -14,6 +14,15 @@ class ThreadPool;
 
 constexpr int64_t kMostAttended = 32;
 
+// Which queries are compared: those at positions stride - 1, 2 stride - 1, ... from `first` on.
+struct ShadowSampling {
+  int64_t stride = 50;
+  int64_t first = 0;
+
+  bool contains(int64_t position) const { return position >= first && position % stride == stride - 1; }
+  TokenRange within(int64_t begin, int64_t end) const;  // from the first to the last sample in [begin, end)
+};
+
 // What a query got from a cache.
 struct QueryAttention {
   const SequenceCache& cache;     // before advance(), holding the query's token

@@ -5,11 +5,6 @@
 
 namespace smartkv {
 
-TokenRange ShadowSampling::within(int64_t begin, int64_t end) const {
-  const int64_t from = std::max(begin, first);
-  return {(from + stride) / stride * stride - 1, end / stride * stride};
-}
-
 ShadowSequence::ShadowSequence(const CacheShape& shape, ThreadPool& threads, const ShadowSampling& sampling,
                                std::unique_ptr<SequenceCache> compressed, std::unique_ptr<SequenceCache> full)
     : shape_(shape),
@@ -49,10 +44,7 @@ void ShadowSequence::commit(int64_t n_tokens) {
 }
 
 TokenRange ShadowSequence::probes(int64_t n) const {
-  const TokenRange own = compressed_->probes(n), samples = sampling_.within(tokens(), tokens() + n);
-  if (own.empty()) return samples;
-  if (samples.empty()) return own;
-  return {std::min(own.first, samples.first), std::max(own.end, samples.end)};
+  return cover(compressed_->probes(n), sampling_.within(tokens(), tokens() + n));
 }
 
 void ShadowSequence::observe(int64_t layer, const Probe& probe) {

@@ -16,16 +16,8 @@
 
 namespace smartkv {
 
-// Sampled are positions stride - 1, 2 stride - 1, ... from `first` on. They join the compressed cache's own probes in
-// one range, so the model also shows the queries between; the compressed cache sees none but its own.
-struct ShadowSampling {
-  int64_t stride = 50;
-  int64_t first = 0;
-
-  bool contains(int64_t position) const { return position >= first && position % stride == stride - 1; }
-  TokenRange within(int64_t begin, int64_t end) const;  // from the first to the last sample in [begin, end)
-};
-
+// The samples join the compressed cache's own probes in one range, so the model also shows the queries between; the
+// compressed cache sees none but its own.
 class ShadowSequence final : public SequenceCache {
  public:
   // `threads` outlives the sequence and its forks.

@@ -9,11 +9,7 @@
 #include <utility>
 
 #include "engine/benchmark/speculation_workloads.h"
-#include "engine/model/llama.h"
 #include "engine/speculation/spec.h"
-#include "engine/system_resources.h"
-#include "engine/weights/weights.h"
-#include "kernels/thread_pool.h"
 
 namespace smartkv {
 namespace {
@@ -45,10 +41,10 @@ double median(std::vector<double> values) {
 
 class SpeculationBench {
  public:
-  SpeculationBench(Engine& engine, int64_t int4_weight_bytes, int repetitions)
+  SpeculationBench(Engine& engine, int repetitions)
       : engine_(engine),
         weight_bytes_(engine.describe().value("weight_bytes", int64_t{0})),
-        int4_weight_bytes_(int4_weight_bytes),
+        int4_weight_bytes_(engine.describe().value("int4_weight_bytes", int64_t{0})),
         repetitions_(repetitions) {}
 
   SpeculationRow measure(const Case& c, const json& method) {
@@ -238,23 +234,17 @@ EngineOptions engine_options(const SpeculationBenchmarkOptions& options) {
 
 SpeculationReport run_speculation_benchmark(const SpeculationBenchmarkOptions& options,
                                             const OnSpeculationRow& on_row) {
-  const EngineOptions loaded = engine_options(options);
-  int64_t int4_bytes = 0;
-  if (loaded.draft_weights == "int4") {
-    ThreadPool pool(loaded.threads > 0 ? loaded.threads : available_cores());
-    int4_bytes = load_llama(*Weights::open(loaded.model), {loaded.dtype, "int4", 0}, pool)->weight_bytes();
-  }
-  return benchmark_speculation(*Engine::create(loaded), int4_bytes, options, on_row);
+  return benchmark_speculation(*Engine::create(engine_options(options)), options, on_row);
 }
 
-SpeculationReport benchmark_speculation(Engine& engine, int64_t int4_weight_bytes,
-                                        const SpeculationBenchmarkOptions& options, const OnSpeculationRow& on_row) {
+SpeculationReport benchmark_speculation(Engine& engine, const SpeculationBenchmarkOptions& options,
+                                        const OnSpeculationRow& on_row) {
   const nlohmann::ordered_json description = engine.describe();
   SpeculationReport report;
   report.model = engine.config().name;
   report.cpu_level = description.value("cpu_level", "");
   report.threads = description.value("threads", 0);
-  SpeculationBench bench(engine, int4_weight_bytes, options.repetitions);
+  SpeculationBench bench(engine, options.repetitions);
   const bool draft_model = description.value("draft_model", "") != "";
   bool warm = false;
   const auto measure = [&](const SpeculationWorkload& workload, int64_t sequences) {

@@ -63,9 +63,8 @@ using OnSpeculationRow = std::function<void(const SpeculationRow&)>;
 SpeculationReport run_speculation_benchmark(const SpeculationBenchmarkOptions& options,
                                             const OnSpeculationRow& on_row = nullptr);
 
-// The same over an engine that is there. int4_weight_bytes: of the model's 4-bit copy.
-SpeculationReport benchmark_speculation(Engine& engine, int64_t int4_weight_bytes,
-                                        const SpeculationBenchmarkOptions& options,
+// The same over an engine that is there.
+SpeculationReport benchmark_speculation(Engine& engine, const SpeculationBenchmarkOptions& options,
                                         const OnSpeculationRow& on_row = nullptr);
 
 }  // namespace smartkv

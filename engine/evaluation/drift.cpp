@@ -42,7 +42,7 @@ EvaluationReport measure_drift(const EvaluationModel& model, std::span<const Pol
   const CacheShape& shape = model.shape;
   const ShadowOptions shadow{{model.model.config().n_heads, shape.n_kv_heads, shape.head_dim,
                               1.0f / std::sqrt(static_cast<float>(shape.head_dim)), shape.type},
-                             std::max<int64_t>(1, std::llround(1 / options.share))};
+                             {std::max<int64_t>(1, std::llround(1 / options.share))}};
   std::vector<std::unique_ptr<KvCachePolicy>> made;
   for (const PolicySpec& spec : policies) made.push_back(model.make_policy(spec.for_context(options.context)));
   std::vector<PolicyDrift> drift(policies.size(), PolicyDrift(static_cast<size_t>(shape.n_layers)));

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/evaluation/recall.h"
+#include "engine/text/sentence_end.h"
 
 namespace smartkv {
 namespace {
@@ -11,17 +12,6 @@ namespace {
 constexpr std::array<const char*, 24> kNames = {
     "Alice", "Brian",  "Carol", "Daniel", "Emma",  "Frank",  "Grace", "Henry",  "Irene",  "Jacob",  "Karen", "Lewis",
     "Maria", "Nathan", "Olga",  "Peter",  "Quinn", "Robert", "Sarah", "Thomas", "Ursula", "Victor", "Wendy", "Xavier"};
-
-// The first place from `position` on, within a few lines, where a sentence of the text ends.
-int64_t sentence_end(const Tokenizer& tokenizer, std::span<const TokenId> text, int64_t position) {
-  constexpr int64_t kLookAhead = 64;
-  const int64_t last = std::min(position + kLookAhead, static_cast<int64_t>(text.size()));
-  for (int64_t i = position; i < last; ++i) {
-    const std::string bytes = tokenizer.token_bytes(text[static_cast<size_t>(i)]);
-    if (bytes.ends_with('.') || bytes.ends_with('\n')) return i + 1;
-  }
-  return position;
-}
 
 }  // namespace
 

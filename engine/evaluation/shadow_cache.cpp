@@ -43,20 +43,13 @@ int64_t ShadowCache::next_boundary() const {
 
 // A range that holds the samples and what every compressed cache wants.
 TokenRange ShadowCache::probes(int64_t n) const {
-  TokenRange range;
-  const auto include = [&](const TokenRange& other) {
-    if (other.empty()) return;
-    range = range.empty() ? other : TokenRange{std::min(range.first, other.first), std::max(range.end, other.end)};
-  };
-  for (int64_t position = tokens(); position < tokens() + n; ++position) {
-    if (sampled(position)) include({position, position + 1});
-  }
-  for (const auto& cache : compressed_) include(cache->probes(n));
+  TokenRange range = options_.sampling.within(tokens(), tokens() + n);
+  for (const auto& cache : compressed_) range = cover(range, cache->probes(n));
   return range;
 }
 
 void ShadowCache::observe(int64_t layer, const Probe& probe) {
-  const bool sample = sampled(probe.position);
+  const bool sample = options_.sampling.contains(probe.position);
   std::vector<float> full_output;
   if (sample) full_output = query_output(threads_, options_.shape, *full_, layer, probe);
   for (size_t i = 0; i < compressed_.size(); ++i) {

@@ -13,7 +13,7 @@ namespace smartkv {
 
 struct ShadowOptions {
   kernels::AttentionShape shape;
-  int64_t stride = 50;  // every stride-th query is sampled
+  ShadowSampling sampling;
 };
 
 class ShadowCache final : public SequenceCache {
@@ -39,8 +39,6 @@ class ShadowCache final : public SequenceCache {
   CacheStats stats() const override { return full_->stats(); }
 
  private:
-  bool sampled(int64_t position) const { return position % options_.stride == options_.stride - 1; }
-
   ShadowOptions options_;
   ThreadPool& threads_;
   std::unique_ptr<SequenceCache> full_;

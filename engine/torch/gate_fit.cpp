@@ -52,13 +52,17 @@ torch::Tensor gate_deviance(const torch::Tensor& scores, const torch::Tensor& li
   return (torch::expm1(log_ratio) - log_ratio).mean();
 }
 
+torch::Tensor constant_score(const torch::Tensor& lifespans) {
+  return torch::log1p(lifespans.to(torch::kFloat32).mean()) / std::log(4.0);
+}
+
 GateLayer fit_gate(const torch::Tensor& keys, const torch::Tensor& lifespans, const GateFitOptions& options,
                    const std::function<void(double loss)>& progress) {
   const int64_t n = keys.size(0), batches = std::max<int64_t>(1, n / options.batch);
   const torch::Tensor x = keys.to(torch::kFloat32);
   const torch::Tensor mean = x.mean(0), deviation = x.std(0, false) + 1e-6;
   const torch::Tensor input = (x - mean) / deviation;
-  const torch::Tensor constant = torch::log1p(lifespans.to(torch::kFloat32).mean()) / std::log(4.0);
+  const torch::Tensor constant = constant_score(lifespans);
   const torch::Tensor spread = torch::log1p(lifespans.to(torch::kFloat32)).std(false) / std::log(4.0) + 1e-6;
   const double deviance_of_constant = gate_deviance(constant, lifespans).item<double>() + 1e-6;
 

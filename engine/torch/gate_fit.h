@@ -25,6 +25,9 @@ struct GateFitOptions {
 // of an exponential distribution, 0 at best. A tensor of one element.
 torch::Tensor gate_deviance(const torch::Tensor& scores, const torch::Tensor& lifespans);
 
+// The one score for all tokens that has the least deviance: log4 of the mean. A tensor of one element.
+torch::Tensor constant_score(const torch::Tensor& lifespans);
+
 // keys: [n, head_dim] of any float type; lifespans: [n]. The MLP sees standardised keys and learns a standardised
 // score; both are folded into the returned weights. `progress` gets each epoch's deviance, in that of a constant.
 GateLayer fit_gate(const torch::Tensor& keys, const torch::Tensor& lifespans, const GateFitOptions& options,

@@ -1,7 +1,6 @@
 #include "engine/torch/gate_report.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "engine/torch/gate_fit.h"
 
@@ -47,8 +46,8 @@ GateQuality measure_gate(const GateLayer& gate, const LayerLifespans& layer, int
   // Tokens of the first half have seen enough of their future.
   const int64_t middle = length / 2;
   const torch::Tensor known = evictable(scores, middle), lifespans = evictable(layer.lifespans, middle);
-  const torch::Tensor constant = torch::log1p(lifespans.to(torch::kFloat32).mean()) / std::log(4.0);
-  quality.loss = (gate_deviance(known, lifespans) / (gate_deviance(constant, lifespans) + 1e-6)).item<double>();
+  const torch::Tensor of_constant = gate_deviance(constant_score(lifespans), lifespans);
+  quality.loss = (gate_deviance(known, lifespans) / (of_constant + 1e-6)).item<double>();
   const auto n_kept = static_cast<int64_t>(keep.share * static_cast<double>(known.size(1)));
   const torch::Tensor kept =
       torch::zeros_like(known, torch::kBool).scatter_(-1, std::get<1>(known.topk(n_kept, -1)), true);

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "engine/text/sentence_end.h"
+
 namespace smartkv {
 namespace {
 
@@ -95,17 +97,6 @@ class FactWriter {
   size_t first_ = random_() % 997;
 };
 
-// The end of the first sentence from `position` on, where one is near.
-size_t sentence_end(const Tokenizer& tokenizer, const std::vector<int64_t>& text, size_t position) {
-  constexpr size_t kLookAhead = 64;
-  const size_t last = std::min(position + kLookAhead, text.size());
-  for (size_t i = position; i < last; ++i) {
-    const std::string bytes = tokenizer.token_bytes(static_cast<TokenId>(text[i]));
-    if (bytes.ends_with('.') || bytes.ends_with('\n')) return i + 1;
-  }
-  return position;
-}
-
 }  // namespace
 
 std::vector<int64_t> hide_facts(const Tokenizer& tokenizer, const std::vector<int64_t>& window, int64_t count,
@@ -130,7 +121,10 @@ std::vector<int64_t> hide_facts(const Tokenizer& tokenizer, const std::vector<in
                                 " tokens fit in a window of " + std::to_string(window.size()) + ", found " +
                                 std::to_string(count));
   }
-  for (Fact& fact : facts) fact.position = sentence_end(tokenizer, window, writer.below(half - told - 64));
+  for (Fact& fact : facts) {
+    const auto position = static_cast<int64_t>(writer.below(half - told - 64));
+    fact.position = static_cast<size_t>(sentence_end<int64_t>(tokenizer, window, position));
+  }
   std::stable_sort(facts.begin(), facts.end(), [](const Fact& a, const Fact& b) { return a.position < b.position; });
 
   std::vector<int64_t> text;

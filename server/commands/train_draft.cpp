@@ -1,12 +1,9 @@
 // smartkv train-draft: trains a small model that drafts for another one, in the training module.
-#include <unistd.h>
-
 #include <cstdio>
-#include <iostream>
 #include <memory>
 
-#include "engine/training/training_module.h"
 #include "server/commands/command.h"
+#include "server/commands/training_command.h"
 
 namespace smartkv {
 
@@ -72,17 +69,7 @@ int train_draft(const Arguments& arguments) {
                                   {"learning_rate", arguments.learning_rate},
                                   {"seed", arguments.seed},
                                   {"threads", arguments.threads}};
-  const bool show = isatty(STDERR_FILENO) != 0;
-  const nlohmann::ordered_json report =
-      run_training(training_module_path(), "train-draft", options,
-                   show ? show_progress : std::function<void(const nlohmann::json&)>());
-  if (show) std::fprintf(stderr, "\r%60s\r", "");
-  if (arguments.json) {
-    std::cout << report.dump(2) << '\n';
-  } else {
-    print_table(report);
-  }
-  return kOk;
+  return run_training_command("train-draft", options, arguments.json, show_progress, print_table);
 }
 
 constexpr const char* kExplanation =

@@ -1,12 +1,9 @@
 // smartkv train-gate: trains the learned gates of the gated_eviction policy, in the training module.
-#include <unistd.h>
-
 #include <cstdio>
-#include <iostream>
 #include <memory>
 
-#include "engine/training/training_module.h"
 #include "server/commands/command.h"
+#include "server/commands/training_command.h"
 
 namespace smartkv {
 
@@ -54,17 +51,7 @@ int train_gate(const Arguments& arguments) {
                                   {"batch", arguments.batch},     {"learning_rate", arguments.learning_rate},
                                   {"rest", arguments.rest},       {"seed", arguments.seed},
                                   {"facts", arguments.facts},     {"threads", arguments.threads}};
-  const bool show = isatty(STDERR_FILENO) != 0;
-  const nlohmann::ordered_json report =
-      run_training(training_module_path(), "train-gate", options,
-                   show ? show_progress : std::function<void(const nlohmann::json&)>());
-  if (show) std::fprintf(stderr, "\r%60s\r", "");
-  if (arguments.json) {
-    std::cout << report.dump(2) << '\n';
-  } else {
-    print_table(report);
-  }
-  return kOk;
+  return run_training_command("train-gate", options, arguments.json, show_progress, print_table);
 }
 
 constexpr const char* kExplanation =

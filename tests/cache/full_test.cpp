@@ -7,6 +7,7 @@
 
 #include "cache/policy.h"
 #include "kernels/elementwise.h"
+#include "tests/cache/policy_error.h"
 
 namespace smartkv {
 namespace {
@@ -112,14 +113,7 @@ TEST_F(FullPolicyTest, TruncatesToAnyUncommittedLength) {
 TEST(Registry, NamesWhatIsWrong) {
   const CacheShape shape{1, 1, 16, kernels::KvType::kBf16};
   const PolicyContext context{shape, PagePool::create(shape)};
-  const auto message = [&](const nlohmann::json& spec) -> std::string {
-    try {
-      make_policy(context, spec);
-    } catch (const CacheError& error) {
-      return error.what();
-    }
-    return "no error";
-  };
+  const auto message = [&](const nlohmann::json& spec) { return policy_error(context, spec); };
   EXPECT_EQ(make_policy(context, nullptr)->name(), "full");
   EXPECT_EQ(make_policy(context, "full")->name(), "full");
   EXPECT_EQ(make_policy(context, {{"policy", "full"}})->name(), "full");

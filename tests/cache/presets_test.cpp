@@ -2,21 +2,14 @@
 
 #include <gtest/gtest.h>
 
-#include "cache/policy.h"
+#include "tests/cache/policy_error.h"
 
 namespace smartkv {
 namespace {
 
 class Presets : public testing::Test {
  protected:
-  std::string message(const nlohmann::json& spec) {
-    try {
-      make_policy(context_, spec);
-    } catch (const CacheError& error) {
-      return error.what();
-    }
-    return "no error";
-  }
+  std::string message(const nlohmann::json& spec) const { return policy_error(context_, spec); }
   CacheShape shape_{2, 1, 64, kernels::KvType::kBf16};
   PolicyContext context_{shape_, PagePool::create(shape_)};
 };

@@ -32,7 +32,7 @@ class SpeculationBenchmark : public EngineTest {
   }
   std::string refusal_of(const SpeculationBenchmarkOptions& wrong) {
     try {
-      benchmark_speculation(*engine, 0, wrong);
+      benchmark_speculation(*engine, wrong);
     } catch (const std::exception& error) {
       return error.what();
     }
@@ -50,7 +50,7 @@ TEST_F(SpeculationBenchmark, ComparesEachMethodWithPlainDecodingAtEachDepthAndNu
   bench.sequences = {1, 3};
   bench.methods = {"ngram", {{"method", "self"}, {"kv_cache", {{"policy", "streaming"}, {"tokens", 192}}}}};
   int64_t seen = 0;
-  const SpeculationReport report = benchmark_speculation(*engine, 0, bench, [&](const SpeculationRow&) { ++seen; });
+  const SpeculationReport report = benchmark_speculation(*engine, bench, [&](const SpeculationRow&) { ++seen; });
   ASSERT_THAT(report.rows, SizeIs(8));
   EXPECT_EQ(seen, 8);
   EXPECT_TRUE(report.identical());
@@ -75,7 +75,7 @@ TEST_F(SpeculationBenchmark, PlainDecodingTakesAPassPerToken) {
   start_in_step();
   bench.sequences = {2};
   bench.methods = {"off"};
-  const SpeculationRow row = benchmark_speculation(*engine, 0, bench).rows.at(0);
+  const SpeculationRow row = benchmark_speculation(*engine, bench).rows.at(0);
   EXPECT_EQ(row.tokens_per_pass, 1);
   EXPECT_EQ(row.drafted, 0);
   EXPECT_EQ(row.acceptance(), 0);
@@ -90,7 +90,7 @@ TEST_F(SpeculationBenchmark, FindsWhereAnOutputParts) {
   start_in_step();
   bench.sequences = {1};
   bench.methods = {"ngram"};
-  const SpeculationReport report = benchmark_speculation(*engine, 0, bench);
+  const SpeculationReport report = benchmark_speculation(*engine, bench);
   EXPECT_FALSE(report.identical());
   EXPECT_THAT(report.rows.at(0).difference, HasSubstr("prompt 0, output token"));
   EXPECT_THAT(report.to_table(), HasSubstr("NOT IDENTICAL: depth, ngram, 1 sequences: prompt 0"));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/cache/cache_driver.h"
+#include "tests/cache/policy_error.h"
 
 namespace smartkv {
 namespace {
@@ -74,14 +75,7 @@ TEST(MixedPrecision, RefusesABudgetThatTwoBitsDoNotMeet) {
 TEST(MixedPrecision, TakesEitherBitsOrBytes) {
   const CacheShape shape{4, 3, 64, kernels::KvType::kBf16};
   const PolicyContext context{shape, PagePool::create(shape)};
-  const auto message = [&](const nlohmann::json& spec) -> std::string {
-    try {
-      make_policy(context, spec);
-    } catch (const CacheError& error) {
-      return error.what();
-    }
-    return "no error";
-  };
+  const auto message = [&](const nlohmann::json& spec) { return policy_error(context, spec); };
   EXPECT_EQ(message({{"policy", "mixed_precision"}, {"bytes", 1 << 20}}), "no error");
   EXPECT_NE(message({{"policy", "mixed_precision"}, {"bytes", 1 << 20}, {"bits", 4}}).find("found both"), std::string::npos);
   EXPECT_NE(message({{"policy", "mixed_precision"}, {"bytes", 1000}}).find("kv_cache.bytes: expected at least "), std::string::npos);

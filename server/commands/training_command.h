@@ -1,0 +1,17 @@
+// What the commands that train have in common: the module's run, its progress on a terminal, the report.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace smartkv {
+
+// Runs `training` with `options` and prints its report, as JSON or by `print_table`. Events go to `show_progress` only
+// when stderr is a terminal. Returns the exit code. Throws TrainingError.
+int run_training_command(const std::string& training, const nlohmann::json& options, bool json,
+                         const std::function<void(const nlohmann::json& event)>& show_progress,
+                         const std::function<void(const nlohmann::ordered_json& report)>& print_table);
+
+}  // namespace smartkv
