@@ -68,7 +68,7 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
   }
   LlamaOptions options = llama;
   options.context_length = parts->options.context_length;
-  if (options.dtype != "f32" && (options.weights == "auto" || options.weights == "bf16")) options.weights = "int8";
+  if (options.dtype != "f32" && (options.weights == "auto" || options.weights == "bf16")) options.weights = "int4";
   parts->draft_model = load_llama(*weights, options, *parts->threads);
   parts->draft_shape = llama_cache_shape(parts->draft_model->config(), options);
   log_info("draft model " + parts->draft_model->config().name + ": " +

@@ -84,7 +84,7 @@ void EngineImpl::run() {
     end_cancelled();
     plan_batch();
     draft();
-    if (!batch_.empty() && run_model()) take_results();
+    if (!batch_.empty()) run_pass();
     batch_.clear();
   }
 }
@@ -170,17 +170,26 @@ void EngineImpl::draft() {
   std::erase_if(batch_, [](const BatchRow& row) { return row.request->ended; });
 }
 
+void EngineImpl::run_pass() {
+  const Clock::time_point start = Clock::now();
+  if (!run_model()) return;
+  take_results();
+  if (std::any_of(batch_.begin(), batch_.end(), [](const BatchRow& row) { return row.item.prompt; })) return;
+  int64_t n_rows = 0;
+  for (const BatchRow& row : batch_) n_rows += row.n_logits;
+  const std::chrono::duration<double, std::milli> took = Clock::now() - start;
+  speculator_.pass_took(static_cast<int64_t>(batch_.size()), n_rows, took.count());
+}
+
 bool EngineImpl::run_model() {
   const Clock::time_point start = Clock::now();
   inputs_.clear();
   int64_t n_rows = 0;
-  bool all_decode = true;
   for (BatchRow& row : batch_) {
     Request& request = *row.request;
     if (!request.scheduled) request.scheduled = start;
     Choice& choice = request.choices[static_cast<size_t>(row.item.choice)];
     std::span<const TokenId> tokens = choice.input;
-    all_decode = all_decode && !row.item.prompt;
     row.n_logits = row.item.n_tokens;
     if (row.item.prompt) {
       const std::span<const TokenId> prompt = request.generation.prompt;
@@ -200,7 +209,6 @@ bool EngineImpl::run_model() {
     error = exception.what();
   }
   const double milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-  if (all_decode) speculator_.pass_took(static_cast<int64_t>(batch_.size()), n_rows, milliseconds);
   const Request* previous = nullptr;  // the rows of a request are neighbours
   for (const BatchRow& row : batch_) {
     if (row.request.get() == previous) continue;

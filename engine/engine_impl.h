@@ -80,6 +80,7 @@ class EngineImpl final : public Engine {
   void plan_batch();
   int64_t prompt_boundary(Request* request);  // makes the sequence when it has none yet
   void draft();                               // drafts for the batch; drops requests that cannot go on
+  void run_pass();
   bool run_model();                           // false: the pass failed, and its requests have ended
   void take_results();
   void follow_prompts();

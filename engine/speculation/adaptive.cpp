@@ -9,11 +9,17 @@ namespace {
 // Largest extra rows of each class but the last.
 constexpr std::array<int64_t, 13> kRowClassEnds = {0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32};
 
+// Largest probability of each range that a model's confidence is kept by.
+constexpr std::array<double, 6> kRangeEnds = {0.3, 0.5, 0.7, 0.85, 0.95, 1};
+
 // A pass reads the weights once: that costs about as much as this many rows' arithmetic (SmolLM2 on 2 cores).
 constexpr double kWeightRows = 24;
 
 // What drafts must win over plain decoding, to make up for what the estimates get wrong.
 constexpr double kMargin = 1.02;
+
+// How far above what is believed of it a pass is taken to be measured.
+constexpr double kOutlier = 1.5;
 
 double expected_shape(int64_t sequences, int64_t extra_rows) {
   return 1 + static_cast<double>(extra_rows) / (kWeightRows + static_cast<double>(sequences));
@@ -60,9 +66,8 @@ class Chooser {
   }
 
  private:
-  double step_ms(size_t group, int64_t n) const {
-    const StepCost& step = *groups_[group];
-    return step.cost.measured() ? step.cost.ms(n, 0) : step.share * target_.ms(n, 0);
+  double step_ms(size_t group, int64_t n, bool first = false) const {
+    return first ? groups_[group]->first_ms(n, target_) : groups_[group]->next_ms(n, target_);
   }
 
   void rate(Plan* plan) const {
@@ -80,7 +85,7 @@ class Chooser {
           n += options_[i].group == static_cast<int32_t>(group) && plan->drafted[i] >= step ? 1 : 0;
         }
         if (n == 0) break;
-        plan->step_ms += step_ms(group, n);
+        plan->step_ms += step_ms(group, n, step == 1);
       }
     }
     plan->ms = target_.ms(sequences_, plan->rows) + plan->step_ms;
@@ -139,10 +144,13 @@ class Chooser {
 
 }  // namespace
 
+AcceptanceEstimate::AcceptanceEstimate(double prior, const Pace& pace)
+    : pace_(pace), accepted_(prior * pace.prior_weight), tried_(pace.prior_weight) {}
+
 void AcceptanceEstimate::round(int64_t drafted, int64_t accepted) {
-  accepted_ = kMemory * accepted_ + static_cast<double>(accepted);
-  tried_ = kMemory * tried_ + static_cast<double>(std::min(accepted + 1, drafted));
-  if (const double excess = tried_ / kMostWeight; excess > 1) {
+  accepted_ = pace_.memory * accepted_ + static_cast<double>(accepted);
+  tried_ = pace_.memory * tried_ + static_cast<double>(std::min(accepted + 1, drafted));
+  if (const double excess = tried_ / pace_.most_weight; excess > 1) {
     accepted_ /= excess;
     tried_ /= excess;
   }
@@ -156,6 +164,47 @@ bool AcceptanceEstimate::skip() {
   pause_ = std::min(2 * pause_, kLongestPause);
   probing_ = true;
   return true;
+}
+
+ConfidenceEstimate::ConfidenceEstimate() {
+  double from = 0;
+  for (size_t i = 0; i < kRanges; from = kRangeEnds[i++]) accepted_[i] = kPriorWeight * (from + kRangeEnds[i]) / 2;
+  tried_.fill(kPriorWeight);
+}
+
+ConfidenceEstimate::ConfidenceEstimate(double prior) {
+  accepted_.fill(kPriorWeight * prior);
+  tried_.fill(kPriorWeight);
+}
+
+size_t ConfidenceEstimate::range_of(double probability) {
+  const auto at = std::lower_bound(kRangeEnds.begin(), kRangeEnds.end() - 1, probability);
+  return static_cast<size_t>(at - kRangeEnds.begin());
+}
+
+double ConfidenceEstimate::rate(double probability) const {
+  const size_t range = range_of(probability);
+  return accepted_[range] / tried_[range];
+}
+
+void ConfidenceEstimate::round(std::span<const double> probabilities, int64_t accepted) {
+  for (size_t i = 0; i < probabilities.size() && static_cast<int64_t>(i) <= accepted; ++i) {
+    const size_t range = range_of(probabilities[i]);
+    accepted_[range] += static_cast<int64_t>(i) < accepted ? 1 : 0;
+    tried_[range] += 1;
+    if (const double excess = tried_[range] / kMostWeight; excess > 1) {
+      accepted_[range] /= excess;
+      tried_[range] /= excess;
+    }
+  }
+}
+
+double StepCost::first_ms(int64_t n, const PassCost& target) const {
+  return first.measured() ? first.ms(n, 0) : share * target.ms(n, 0);
+}
+
+double StepCost::next_ms(int64_t n, const PassCost& target) const {
+  return next.measured() ? next.ms(n, 0) : first_ms(n, target);
 }
 
 size_t PassCost::sequence_class(int64_t sequences) {
@@ -179,10 +228,12 @@ void PassCost::observe(int64_t sequences, int64_t extra_rows, double ms) {
   if (extra_rows == 0) {
     level.ms = approach(level.ms, std::min(ms, 4 * level.ms), 0.1);
   } else {
+    // A pass that something else on the machine held up says little about its shape.
     double& known = level.shape[row_class(extra_rows)];
-    const double found = std::clamp(ms / level.ms, 1.0, 1.0 + static_cast<double>(extra_rows));
-    known = known == 0 ? found : approach(known, found, 0.25);
-    level.ms = approach(level.ms, std::min(ms / known, 4 * level.ms), 0.02);
+    const double believed = shape(level, sequences, extra_rows);
+    const double found = std::clamp(ms / level.ms, 1.0, kOutlier * believed);
+    known = approach(known == 0 ? believed : known, found, 0.25);
+    level.ms = approach(level.ms, std::min(ms / known, kOutlier * level.ms), 0.02);
   }
   // What was once dear is forgotten in time, or it would never be tried again.
   for (size_t i = 1; i < kRowClasses; ++i) {
@@ -194,13 +245,17 @@ void PassCost::observe(int64_t sequences, int64_t extra_rows, double ms) {
 
 double PassCost::shape(const Level& level, int64_t sequences, int64_t extra_rows) const {
   const size_t at = row_class(extra_rows);
-  if (at > 0 && level.shape[at] > 0 && at < kRowClassEnds.size()) return level.shape[at];
   size_t below = std::min(at, kRowClassEnds.size() - 1);
   while (below > 0 && level.shape[below] == 0) --below;
   double result = expected_shape(sequences, extra_rows);
-  if (below > 0) result *= level.shape[below] / expected_shape(sequences, kRowClassEnds[below]);
+  if (below > 0 && below == at) {
+    result = level.shape[at];
+  } else if (below > 0) {
+    result *= level.shape[below] / expected_shape(sequences, kRowClassEnds[below]);
+  }
+  // Fewer rows cost no more than more.
   for (size_t above = at + 1; above < kRowClasses; ++above) {
-    if (level.shape[above] > 0) return std::min(result, level.shape[above]);
+    if (level.shape[above] > 0) result = std::min(result, level.shape[above]);
   }
   return result;
 }
@@ -216,10 +271,12 @@ double PassCost::ms(int64_t sequences, int64_t extra_rows) const {
   return level * shape(levels_[at], sequences, extra_rows);
 }
 
-void choose_drafts(int64_t sequences, const PassCost& target, std::span<const StepCost* const> groups,
-                   std::vector<DraftOption>* options) {
+DraftPrice choose_drafts(int64_t sequences, const PassCost& target, std::span<const StepCost* const> groups,
+                         std::vector<DraftOption>* options) {
   const Plan plan = Chooser(sequences, target, groups, *options).choose();
   for (size_t i = 0; i < options->size(); ++i) (*options)[i].chosen = plan.drafted[i];
+  const int64_t rows = std::max<int64_t>(1, plan.rows);
+  return {plan.rate(), (target.ms(sequences, rows) - target.ms(sequences, 0)) / static_cast<double>(rows)};
 }
 
 }  // namespace smartkv

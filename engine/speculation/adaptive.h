@@ -13,7 +13,11 @@ namespace smartkv {
 // it pays.
 class AcceptanceEstimate {
  public:
-  explicit AcceptanceEstimate(double prior = 0.6) : accepted_(prior * kPriorWeight) {}
+  struct Pace {
+    double prior_weight, most_weight;  // in tokens tried
+    double memory;                     // kept per round
+  };
+  AcceptanceEstimate(double prior, const Pace& pace);
 
   double rate() const { return accepted_ / tried_; }
   void round(int64_t drafted, int64_t accepted);
@@ -21,13 +25,32 @@ class AcceptanceEstimate {
   bool skip();
 
  private:
-  static constexpr double kPriorWeight = 1.5, kMostWeight = 10;  // in tokens tried
-  static constexpr double kMemory = 0.85;                         // kept per round
-  static constexpr int64_t kFirstPause = 32, kLongestPause = 512;
+  static constexpr int64_t kFirstPause = 16, kLongestPause = 512;
 
-  double accepted_, tried_ = kPriorWeight;
+  Pace pace_;
+  double accepted_, tried_;
   int64_t skipped_ = 0, pause_ = kFirstPause;
   bool probing_ = false;
+};
+
+// How likely a token stands that a model drafted with a given probability: a moving average over a sequence's tokens for
+// each range of probabilities. A small model is right about as often as it thinks; one that drafts for itself is right
+// where it is unsure, too.
+class ConfidenceEstimate {
+ public:
+  ConfidenceEstimate();  // as often as the model thinks
+  explicit ConfidenceEstimate(double prior);
+
+  double rate(double probability) const;
+  // A round that drafted tokens of these probabilities, of which the first `accepted` stood.
+  void round(std::span<const double> probabilities, int64_t accepted);
+
+ private:
+  static constexpr size_t kRanges = 6;
+  static constexpr double kPriorWeight = 2, kMostWeight = 30;  // in tokens tried
+  static size_t range_of(double probability);
+
+  std::array<double, kRanges> accepted_, tried_;
 };
 
 // Milliseconds of a decode pass by its sequences and by the rows beyond one per sequence, as measured lately. The depth
@@ -52,10 +75,14 @@ class PassCost {
   bool measured_ = false;
 };
 
-// Milliseconds of a draft step: one token of each of n sequences.
+// Milliseconds of a draft step: one token of each of n sequences. The first step of a round finds the caches of the
+// processor full of the target's weights, and may have a token to catch up on; those after it are cheaper.
 struct StepCost {
-  PassCost cost;
+  PassCost first, next;
   double share = 1;  // of a plain pass of the target; what a step is taken to cost until it is measured
+
+  double first_ms(int64_t n, const PassCost& target) const;
+  double next_ms(int64_t n, const PassCost& target) const;
 };
 
 // One sequence that could draft in the coming pass.
@@ -69,8 +96,14 @@ struct DraftOption {
   int64_t chosen = 0;       // out: tokens to draft
 };
 
+// What a drafted token must bring.
+struct DraftPrice {
+  double tokens_per_ms = 0;  // of the choice that was made: what a millisecond is worth
+  double row_ms = 0;         // that verifying a token takes
+};
+
 // Fills in `chosen`. sequences: all that decode in the pass.
-void choose_drafts(int64_t sequences, const PassCost& target, std::span<const StepCost* const> groups,
+DraftPrice choose_drafts(int64_t sequences, const PassCost& target, std::span<const StepCost* const> groups,
                    std::vector<DraftOption>* options);
 
 }  // namespace smartkv

@@ -7,6 +7,13 @@ namespace {
 
 constexpr int64_t kProbeTokens = 2;
 
+// How likely drafts are taken to stand before any is tried: a smaller model's, and the target's own.
+constexpr double kModelAcceptance = 0.5, kSelfAcceptance = 0.9;
+
+// A place that was found goes on for a while and then stops to; how good a model is changes little within a text, and a
+// rate taken from few tokens would stop it by mere chance.
+constexpr AcceptanceEstimate::Pace kLookupPace = {1.5, 10, 0.85}, kModelPace = {6, 30, 0.95};
+
 // A looked-up token is taken rather than a drafted one, which costs a step, from this fraction of its acceptance on.
 constexpr double kLookupPreference = 0.8;
 
@@ -23,11 +30,16 @@ DraftSequence::DraftSequence(std::shared_ptr<const Speculation> speculation, std
                              SequenceCache* target)
     : speculation_(std::move(speculation)),
       index_(make_index(speculation_->spec)),
-      lookup_acceptance_{AcceptanceEstimate(0.4), AcceptanceEstimate(0.6), AcceptanceEstimate(0.75),
-                         AcceptanceEstimate(0.85)} {
+      lookup_acceptance_{AcceptanceEstimate(0.4, kLookupPace), AcceptanceEstimate(0.6, kLookupPace),
+                         AcceptanceEstimate(0.75, kLookupPace), AcceptanceEstimate(0.85, kLookupPace)},
+      model_acceptance_(kModelAcceptance, kModelPace) {
   usage.method = name(speculation_->spec.method);
   for (const TokenId token : prompt) index_.append(token);
   if (speculation_->drafter == nullptr) return;
+  if (speculation_->drafter->target_cache) {
+    model_acceptance_ = AcceptanceEstimate(kSelfAcceptance, kModelPace);
+    confidence_ = ConfidenceEstimate(kSelfAcceptance);
+  }
   cache_ = speculation_->policy->new_sequence(static_cast<int64_t>(prompt.size()));
   mirror_to(target);
 }
@@ -38,7 +50,8 @@ DraftSequence::DraftSequence(const DraftSequence& other, SequenceCache* target)
       index_(other.index_),
       cache_(other.cache_ == nullptr ? nullptr : other.cache_->fork()),
       lookup_acceptance_(other.lookup_acceptance_),
-      model_acceptance_(other.model_acceptance_) {
+      model_acceptance_(other.model_acceptance_),
+      confidence_(other.confidence_) {
   mirror_to(target);
 }
 
@@ -81,6 +94,7 @@ void DraftSequence::end_round(std::span<const TokenId> emitted, int64_t accepted
   if (!draft.empty()) {
     const auto drafted = static_cast<int64_t>(draft.size());
     estimate_->round(drafted, accepted);
+    confidence_.round(probabilities, accepted);
     usage.drafted += drafted;
     usage.accepted += accepted;
     ++usage.passes;
@@ -88,6 +102,7 @@ void DraftSequence::end_round(std::span<const TokenId> emitted, int64_t accepted
     for (int64_t i = 0; i < accepted; ++i) ++usage.accepted_at[static_cast<size_t>(i)];
   }
   draft.clear();
+  probabilities.clear();
   drawn = false;
   estimate_ = nullptr;
   if (cache_ == nullptr || mirror_ != nullptr) return;

@@ -54,9 +54,15 @@ class DraftSequence {
   // The target kept `emitted` tokens in this round, the first `accepted` of them drafts.
   void end_round(std::span<const TokenId> emitted, int64_t accepted);
 
+  // How likely the next token that the model drafts is to stand: before it is drafted, and by the probability that the
+  // model then gave it.
+  double chance() const { return model_acceptance_.rate(); }
+  double chance(double probability) const { return confidence_.rate(probability); }
+
   // This round's draft. `drawn`: its tokens were drawn, from drawn_from[i]; otherwise they are fixed.
   std::vector<TokenId> draft;
   bool drawn = false;
+  std::vector<double> probabilities;     // of a model's draft, if it is adaptive
   std::vector<Distribution> drawn_from;  // keeps its memory from round to round
   SpeculationUsage usage;
 
@@ -69,7 +75,8 @@ class DraftSequence {
   std::unique_ptr<SequenceCache> cache_;
   std::unique_ptr<MirroredCache> mirror_;
   std::array<AcceptanceEstimate, 4> lookup_acceptance_;  // by length of the match
-  AcceptanceEstimate model_acceptance_{0.75};
+  AcceptanceEstimate model_acceptance_;
+  ConfidenceEstimate confidence_;
   AcceptanceEstimate* estimate_ = nullptr;  // of what this round drafts with
 };
 

@@ -29,9 +29,9 @@ Speculator::Speculator(Model* target, const PolicyContext* target_context, Model
     const auto whole = static_cast<double>(target->weight_bytes());
     return model == nullptr || whole <= 0 ? 1 : static_cast<double>(model->weight_bytes()) / whole;
   };
-  drafters_[kDraft] = {draft, draft_context, false, {{}, share(draft)}};
+  drafters_[kDraft] = {draft, draft_context, false, {{}, {}, share(draft)}};
   drafters_[kSelf] = {target, target_context, true, {}};
-  drafters_[kInt4] = {int4, target_context, true, {{}, share(int4)}};
+  drafters_[kInt4] = {int4, target_context, true, {{}, {}, share(int4)}};
 }
 
 std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& spec) const {
@@ -107,13 +107,13 @@ void Speculator::plan(int64_t sequences, std::span<DraftJob> jobs) {
     if (option.group != DraftOption::kLookup) option.group = group_of(job.choice->draft->speculation().drafter);
     options_.push_back(option);
   }
-  choose_drafts(sequences, target_cost_, groups, &options_);
+  price_ = choose_drafts(sequences, target_cost_, groups, &options_);
   hopes_ = options_;
   for (DraftOption& option : hopes_) option.acceptance = std::max(option.acceptance, kHope);
   // Nobody knows yet what steps cost that were never run: a probe tells.
   std::array<StepCost, kGroups> cheap;
   for (size_t i = 0; i < kGroups; ++i) {
-    if (drafters_[i].step.cost.measured()) continue;
+    if (drafters_[i].step.first.measured()) continue;
     cheap[i].share = kHopedShare * drafters_[i].step.share;
     groups[i] = &cheap[i];
   }
@@ -131,8 +131,11 @@ void Speculator::draft(int64_t sequences, std::span<DraftJob> jobs) {
   plan(sequences, jobs);
   active_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
-    const int64_t n = jobs[i].choice->draft->begin_round(options_[i].chosen, options_[i].cap, hopes_[i].chosen > 0);
-    if (n > 0 && options_[i].group != DraftOption::kLookup) active_.push_back({jobs[i], n, 1, {}});
+    const DraftOption& option = options_[i];
+    int64_t n = jobs[i].choice->draft->begin_round(option.chosen, option.cap, hopes_[i].chosen > 0);
+    if (n == 0 || option.group == DraftOption::kLookup) continue;
+    if (option.chosen > 0) n = option.cap;  // each step decides on the next
+    active_.push_back({jobs[i], n, 1, {}});
   }
   if (active_.empty()) return;
   std::vector<Active> all;
@@ -182,9 +185,10 @@ void Speculator::run_steps(DraftModel* drafter) {
       if (first && sequence.mirror() == nullptr) sequence.cache()->commit(sequence.cache()->tokens());
       take_draft(&active, logits_.data() + i * stride);
     }
-    drafter->step.cost.observe(n, rows - n, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
-    // A further step must win what it takes from plain decoding.
-    drop_finished(drafter->step.cost.ms(n, 0) / target_cost_.ms(n, 0));
+    PassCost& cost = first ? drafter->step.first : drafter->step.next;
+    cost.observe(n, rows - n, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    drop_finished();
+    drop_unlikely(drafter->step);
   }
 }
 
@@ -208,7 +212,8 @@ void Speculator::take_draft(Active* active, const float* logits) {
     sequence.draft.push_back(token);
     if (sequence.speculation().spec.adaptive) {
       confidence_.assign({logits, static_cast<size_t>(vocabulary_)});
-      active->chance *= std::exp(confidence_.of(token, 0).logprob);
+      sequence.probabilities.push_back(std::exp(confidence_.of(token, 0).logprob));
+      active->chance *= sequence.chance(sequence.probabilities.back());
     }
     if (needs_history(request.generation.sampling)) active->history.add_output(token);
   } catch (const SamplingError& error) {
@@ -217,21 +222,46 @@ void Speculator::take_draft(Active* active, const float* logits) {
 }
 
 // Out of the steps go sequences that have their draft, that failed, and whose cache a draft must not enter: at a
-// boundary, and where the next token is a probe query. So do those whose draft is unlikely to stand: whether there is a
-// next token to draft depends on the tokens before it only, which leaves the output's distribution as it is.
-void Speculator::drop_finished(double least_chance) {
-  std::erase_if(active_, [least_chance](Active& active) {
+// boundary, and where the next token is a probe query.
+void Speculator::drop_finished() {
+  drop([](const Active& active) {
     DraftSequence& sequence = *active.job.choice->draft;
-    const bool goes_on = active.job.request->failure.empty() &&
-                         static_cast<int64_t>(sequence.draft.size()) < active.n &&
-                         (!sequence.speculation().spec.adaptive || active.chance >= least_chance) &&
-                         sequence.cache()->tokens() < sequence.cache()->next_boundary() &&
-                         (sequence.mirror() != nullptr || sequence.cache()->probes(1).empty());
+    return !active.job.request->failure.empty() || static_cast<int64_t>(sequence.draft.size()) >= active.n ||
+           sequence.cache()->tokens() >= sequence.cache()->next_boundary() ||
+           (sequence.mirror() == nullptr && !sequence.cache()->probes(1).empty());
+  });
+}
+
+// So do those whose next token is unlikely to stand: whether it is drafted depends on the tokens before it only, which
+// leaves the output's distribution as it is. Each must win its own share of the step, and all together the whole of it.
+void Speculator::drop_unlikely(const StepCost& step) {
+  const auto adaptive = [](const Active& active) { return active.job.choice->draft->speculation().spec.adaptive; };
+  const auto chance = [](const Active& active) { return active.chance * active.job.choice->draft->chance(); };
+  const auto ms = [&](size_t n) { return n == 0 ? 0 : step.next_ms(static_cast<int64_t>(n), target_cost_); };
+  size_t n = active_.size();
+  if (n == 0) return;
+  const double share_ms = (ms(n) - ms(1)) / static_cast<double>(n) + price_.row_ms;
+  drop([&](const Active& active) { return adaptive(active) && chance(active) < price_.tokens_per_ms * share_ms; });
+  double gain = 0, rows = 0;
+  for (const Active& active : active_) {
+    if (!adaptive(active)) return;  // the step is run for it in any case
+    gain += chance(active);
+    rows += 1;
+  }
+  n = active_.size();
+  if (gain < price_.tokens_per_ms * (ms(n) + rows * price_.row_ms)) drop([](const Active&) { return true; });
+}
+
+template <typename Predicate>
+void Speculator::drop(Predicate leaves) {
+  std::erase_if(active_, [&leaves](Active& active) {
+    if (!leaves(active)) return false;
     // The target's pass computes the mirrored tokens anew, and exactly.
-    if (!goes_on && sequence.mirror() != nullptr) {
+    DraftSequence& sequence = *active.job.choice->draft;
+    if (sequence.mirror() != nullptr) {
       sequence.cache()->truncate(static_cast<int64_t>(sequence.tokens().size()) - 1);
     }
-    return !goes_on;
+    return true;
   });
 }
 

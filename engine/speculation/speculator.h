@@ -35,14 +35,14 @@ class Speculator {
   // Fills in choice->draft->draft for the coming pass, in which `sequences` decode. What goes wrong in one sequence
   // only ends in its request->failure; throws when a model's pass fails.
   void draft(int64_t sequences, std::span<DraftJob> jobs);
-  // A pass of decoding sequences only.
+  // A pass of decoding sequences only, with the sampling of what it gave.
   void pass_took(int64_t sequences, int64_t rows, double ms) { target_cost_.observe(sequences, rows - sequences, ms); }
 
  private:
   struct Active {
     DraftJob job;
     int64_t n = 0;         // tokens to draft
-    double chance = 1;     // that all of its draft stands, as the drafter sees it
+    double chance = 1;     // that all of its draft stands
     TokenHistory history;  // with this round's draft, if the sampling parameters look at it
   };
   struct Behind {
@@ -56,11 +56,15 @@ class Speculator {
   void catch_up();  // behind_, of one drafter, and empties it
   void run_steps(DraftModel* drafter);
   void take_draft(Active* active, const float* logits);
-  void drop_finished(double least_chance);
+  void drop_finished();
+  void drop_unlikely(const StepCost& step);
+  template <typename Predicate>
+  void drop(Predicate leaves);  // out of active_
 
   mutable std::array<DraftModel, kGroups> drafters_;  // model null: not loaded
   int64_t vocabulary_, context_length_;
   PassCost target_cost_;
+  DraftPrice price_;  // in this round
 
   std::vector<DraftOption> options_, hopes_;
   std::array<bool, kGroups> may_pay_ = {true, true, true};  // at best, under the load of the last round

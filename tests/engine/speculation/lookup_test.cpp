@@ -49,7 +49,7 @@ TEST(NgramIndex, NoMatchNoDraft) {
 }
 
 TEST(AcceptanceEstimate, FollowsTheRounds) {
-  AcceptanceEstimate estimate(0.5);
+  AcceptanceEstimate estimate(0.5, {1.5, 10, 0.85});
   EXPECT_DOUBLE_EQ(estimate.rate(), 0.5);
   for (int i = 0; i < 20; ++i) estimate.round(4, 4);
   EXPECT_GT(estimate.rate(), 0.95);
@@ -58,7 +58,7 @@ TEST(AcceptanceEstimate, FollowsTheRounds) {
 }
 
 TEST(AcceptanceEstimate, ProbesLessAndLessOftenUntilDraftingPays) {
-  AcceptanceEstimate estimate;
+  AcceptanceEstimate estimate(0.6, {1.5, 10, 0.85});
   const auto pause = [&] {
     int n = 1;
     while (!estimate.skip()) ++n;
@@ -72,6 +72,32 @@ TEST(AcceptanceEstimate, ProbesLessAndLessOftenUntilDraftingPays) {
   estimate.round(2, 2);
   estimate.round(2, 1);  // not a probe
   EXPECT_EQ(pause(), first);
+}
+
+TEST(AcceptanceEstimate, ASlowOneOutlastsABadMinute) {
+  AcceptanceEstimate fast(0.45, {1.5, 10, 0.85}), slow(0.45, {6, 30, 0.95});
+  for (int i = 0; i < 10; ++i) {
+    for (AcceptanceEstimate* estimate : {&fast, &slow}) estimate->round(1, 0);
+  }
+  EXPECT_LT(fast.rate(), 0.1);
+  EXPECT_GT(slow.rate(), 0.1);
+}
+
+TEST(ConfidenceEstimate, StartsFromWhatTheModelThinks) {
+  const ConfidenceEstimate estimate;
+  EXPECT_LT(estimate.rate(0.1), 0.2);
+  EXPECT_NEAR(estimate.rate(0.6), 0.6, 0.1);
+  EXPECT_GT(estimate.rate(1), 0.95);
+  EXPECT_DOUBLE_EQ(ConfidenceEstimate(0.9).rate(0.1), 0.9);
+}
+
+TEST(ConfidenceEstimate, LearnsWhatStandsAtEachProbability) {
+  ConfidenceEstimate estimate;
+  const std::vector<double> probabilities = {0.9, 0.1, 0.6};
+  for (int i = 0; i < 60; ++i) estimate.round(probabilities, 1);  // the second never stands, the third is never tried
+  EXPECT_GT(estimate.rate(0.9), 0.95);
+  EXPECT_LT(estimate.rate(0.1), 0.02);
+  EXPECT_NEAR(estimate.rate(0.6), 0.6, 0.1);
 }
 
 // Passes of `sequences` that cost `ms` plus `per_row` for each further row.
@@ -92,6 +118,30 @@ TEST(PassCost, LearnsLevelAndShape) {
   EXPECT_NEAR(cost.ms(1, 0), 10, 0.5);
   EXPECT_NEAR(cost.ms(1, 4), 12, 0.6);
   EXPECT_NEAR(cost.ms(1, 8), 14, 1);
+}
+
+TEST(PassCost, OneSlowPassDoesNotMakeAShapeDear) {
+  PassCost cost;
+  for (int i = 0; i < 10; ++i) cost.observe(1, 0, 10);
+  cost.observe(1, 1, 40);
+  EXPECT_LT(cost.ms(1, 1), 12);
+  for (int i = 0; i < 10; ++i) cost.observe(1, 3, 10.5);
+  EXPECT_LE(cost.ms(1, 1), cost.ms(1, 3));  // fewer rows cost no more
+  EXPECT_LT(cost.ms(1, 3), 11);
+}
+
+TEST(StepCost, IsAShareOfAPassUntilItIsMeasured) {
+  PassCost target;
+  for (int i = 0; i < 10; ++i) target.observe(1, 0, 10);
+  StepCost step;
+  step.share = 0.3;
+  EXPECT_NEAR(step.first_ms(1, target), 3, 0.01);
+  EXPECT_NEAR(step.next_ms(1, target), 3, 0.01);
+  step.first.observe(1, 0, 2);
+  EXPECT_NEAR(step.next_ms(1, target), 2, 0.01);
+  step.next.observe(1, 0, 1);
+  EXPECT_NEAR(step.first_ms(1, target), 2, 0.01);
+  EXPECT_NEAR(step.next_ms(1, target), 1, 0.01);
 }
 
 struct Choice {
@@ -141,11 +191,21 @@ TEST(ChooseDrafts, ShrinksUnderLoad) {
 TEST(ChooseDrafts, AModelDraftsWhileItsStepsPay) {
   Choice choice;
   measure(&choice.target, 1, 10, 0.3);
-  for (int i = 0; i < 50; ++i) choice.step.cost.observe(1, 0, 1);
+  for (int i = 0; i < 50; ++i) choice.step.first.observe(1, 0, 1);
   choice.options = {{.acceptance = 0.8, .cap = 8, .group = 0}};
   EXPECT_GE(choice.choose(1)[0], 3);
-  for (int i = 0; i < 200; ++i) choice.step.cost.observe(1, 0, 9);
+  for (int i = 0; i < 200; ++i) choice.step.first.observe(1, 0, 9);
   EXPECT_THAT(choice.choose(1), ElementsAre(0));
+}
+
+TEST(ChooseDrafts, SaysWhatATokenMustBring) {
+  Choice choice;
+  measure(&choice.target, 1, 10, 0.5);
+  const DraftPrice plain = choose_drafts(1, choice.target, {}, &choice.options);
+  EXPECT_NEAR(plain.tokens_per_ms, 0.1, 0.01);
+  EXPECT_NEAR(plain.row_ms, 0.5, 0.2);
+  choice.options = {{.acceptance = 0.9, .cap = 4}};
+  EXPECT_GT(choose_drafts(1, choice.target, {}, &choice.options).tokens_per_ms, 0.2);
 }
 
 }  // namespace
