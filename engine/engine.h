@@ -196,7 +196,9 @@ class Engine {
   virtual ~Engine() = default;
 
   // Queues a request; throws RequestError when it cannot be served now or ever. Thread-safe.
-  virtual std::unique_ptr<GenerationStream> submit(GenerationRequest request) = 0;
+  std::unique_ptr<GenerationStream> submit(GenerationRequest request);
+  // Queues all of them or none. Those that there is room for start in the same pass.
+  virtual std::vector<std::unique_ptr<GenerationStream>> submit_all(std::vector<GenerationRequest> requests) = 0;
   // Checks what submit() would check, without queueing.
   virtual void validate(const GenerationRequest& request) const = 0;
 

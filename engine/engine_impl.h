@@ -42,7 +42,7 @@ class EngineImpl final : public Engine {
   explicit EngineImpl(EngineParts parts);
   ~EngineImpl() override;
 
-  std::unique_ptr<GenerationStream> submit(GenerationRequest request) override;
+  std::vector<std::unique_ptr<GenerationStream>> submit_all(std::vector<GenerationRequest> requests) override;
   void validate(const GenerationRequest& request) const override;
 
   const Tokenizer& tokenizer() const override { return *parts_.tokenizer; }
@@ -71,6 +71,7 @@ class EngineImpl final : public Engine {
   // Any thread. Each throws RequestError.
   Checked check(const GenerationRequest& request) const;
   void check_load() const;  // mutex_ held
+  void queue(std::span<const std::shared_ptr<Request>> requests, std::span<ScheduledRequest> scheduled);
   std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec) const;
   std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
 

@@ -93,23 +93,49 @@ void EngineImpl::validate(const GenerationRequest& request) const {
   }
 }
 
-std::unique_ptr<GenerationStream> EngineImpl::submit(GenerationRequest generation) {
+std::unique_ptr<GenerationStream> Engine::submit(GenerationRequest request) {
+  std::vector<GenerationRequest> requests;
+  requests.push_back(std::move(request));
+  return std::move(submit_all(std::move(requests)).front());
+}
+
+std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vector<GenerationRequest> generations) {
   try {
-    Checked checked = check(generation);
-    const auto request = std::make_shared<Request>(std::move(generation), 0, eos_, *parts_.tokenizer, context_length(),
+    std::vector<std::shared_ptr<Request>> requests;
+    std::vector<ScheduledRequest> scheduled;
+    for (GenerationRequest& generation : generations) {
+      Checked checked = check(generation);
+      requests.push_back(std::make_shared<Request>(std::move(generation), 0, eos_, *parts_.tokenizer, context_length(),
                                                    std::move(checked.policy), std::move(checked.speculation),
-                                                   random_seed());
-    {
-      const std::lock_guard lock(mutex_);
-      check_load();
-      request->id = checked.scheduled.id = next_id_++;
-      requests_.emplace(request->id, request);
-      scheduler_.enqueue(checked.scheduled);
+                                                   random_seed()));
+      scheduled.push_back(checked.scheduled);
     }
+    queue(requests, scheduled);
     work_.notify_one();
-    return std::make_unique<QueueStream>(request->events);
+    std::vector<std::unique_ptr<GenerationStream>> streams;
+    for (const auto& request : requests) streams.push_back(std::make_unique<QueueStream>(request->events));
+    return streams;
   } catch (const RequestError&) {
     ++rejected_;
+    throw;
+  }
+}
+
+void EngineImpl::queue(std::span<const std::shared_ptr<Request>> requests, std::span<ScheduledRequest> scheduled) {
+  const std::lock_guard lock(mutex_);
+  size_t n = 0;
+  try {
+    for (; n < requests.size(); ++n) {
+      check_load();
+      requests[n]->id = scheduled[n].id = next_id_++;
+      requests_.emplace(requests[n]->id, requests[n]);
+      scheduler_.enqueue(scheduled[n]);
+    }
+  } catch (const RequestError&) {
+    for (const ScheduledRequest& queued : scheduled.first(n)) {
+      scheduler_.remove(queued.id);
+      requests_.erase(queued.id);
+    }
     throw;
   }
 }

@@ -113,22 +113,10 @@ class SpeculationBench {
            (spec.method == DraftMethod::kAuto && has_draft_model);
   }
 
-  // Holds the engine with a pass while the sequences queue, so that all of them start in one.
-  std::unique_ptr<GenerationStream> hold(const Case& c) {
-    constexpr size_t kTokens = 64;
-    GenerationRequest held = request(c, 0, "off");
-    held.prompt.resize(std::min(held.prompt.size(), kTokens));
-    held.max_tokens = 1;
-    return engine_.submit(std::move(held));
-  }
-
   void run_group(const Case& c, size_t first, const json& method, Run* run) {
-    engine_.validate(request(c, first, method));  // makes the method's policy
-    const auto holding = hold(c);
-    std::vector<std::unique_ptr<GenerationStream>> streams;
-    for (size_t i = 0; i < static_cast<size_t>(c.sequences); ++i) {
-      streams.push_back(engine_.submit(request(c, first + i, method)));
-    }
+    std::vector<GenerationRequest> requests;
+    for (size_t i = 0; i < static_cast<size_t>(c.sequences); ++i) requests.push_back(request(c, first + i, method));
+    const std::vector<std::unique_ptr<GenerationStream>> streams = engine_.submit_all(std::move(requests));
     if (engine_.stats().requests_waiting > 0) {
       throw std::runtime_error("workload \"" + c.workload.name + "\": " + std::to_string(c.sequences) +
                                " sequences do not fit side by side (kv_cache_bytes, max_sequences)");
@@ -218,7 +206,7 @@ EngineOptions engine_options(const SpeculationBenchmarkOptions& options) {
   EngineOptions engine = options.engine;
   for (const std::string& workload : workloads_of(options)) {
     for (const int64_t sequences : sequences_of(options, workload)) {
-      engine.max_sequences = std::max(engine.max_sequences, sequences + 1);
+      engine.max_sequences = std::max(engine.max_sequences, sequences);
       engine.prefill_chunk = std::max(engine.prefill_chunk, 512 * sequences);
       if (workload != "depth") continue;
       for (const int64_t depth : options.depths) engine.prefill_chunk = std::max(engine.prefill_chunk, depth * sequences);

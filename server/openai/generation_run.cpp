@@ -9,8 +9,7 @@ using std::chrono::milliseconds;
 GenerationRun::GenerationRun(Engine& engine, const ApiRequest& request)
     : choices_per_prompt_(request.generations.front().n) {
   try {
-    for (const GenerationRequest& generation : request.generations) engine.validate(generation);
-    for (const GenerationRequest& generation : request.generations) streams_.push_back(engine.submit(generation));
+    streams_ = engine.submit_all(request.generations);
   } catch (const RequestError& error) {
     throw to_api_error(error);
   }

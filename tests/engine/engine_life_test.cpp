@@ -60,6 +60,31 @@ TEST_F(EngineTest, CancellingAWaitingRequestTakesItOutOfTheQueue) {
   EXPECT_EQ(read_all(*running)[0].finish, FinishReason::kLength);
 }
 
+TEST_F(EngineTest, RequestsThatBelongTogetherStartInOnePass) {
+  options.prefill_chunk = 100;
+  start();
+  const auto streams = engine->submit_all({make_request(20, 9, 1), make_request(30, 9, 2), make_request(40, 9, 3)});
+  for (const auto& stream : streams) EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
+  EXPECT_EQ(engine->stats().steps, 9);  // the first token of each comes with its prompt
+}
+
+TEST_F(EngineTest, OfRequestsThatBelongTogetherAllAreTakenOrNone) {
+  options.max_sequences = 1;
+  options.max_queue = 1;
+  Gate gate;
+  hold_passes(&gate);
+  start();
+  EXPECT_THROW(engine->submit_all({make_request(3, 2, 1), make_request(3, 2, 2), make_request(3, 2, 3)}), RequestError);
+  GenerationRequest wrong = make_request(3, 2, 2);
+  wrong.sampling.temperature = -1;
+  EXPECT_THROW(engine->submit_all({make_request(3, 2, 1), wrong}), RequestError);
+  EXPECT_EQ(engine->stats().rejected, 2);
+  EXPECT_EQ(engine->stats().requests_running + engine->stats().requests_waiting, 0);
+  const auto streams = engine->submit_all({make_request(3, 2, 1), make_request(3, 2, 2)});
+  gate.open();
+  for (const auto& stream : streams) EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
+}
+
 TEST_F(EngineTest, AFullQueueRefuses) {
   options.max_sequences = 1;
   options.max_queue = 2;

@@ -158,18 +158,22 @@ bool FakeEngine::wait_for_live_streams(int64_t n) const {
   return true;
 }
 
-std::unique_ptr<GenerationStream> FakeEngine::submit(GenerationRequest request) {
-  validate(request);
+std::vector<std::unique_ptr<GenerationStream>> FakeEngine::submit_all(std::vector<GenerationRequest> requests) {
+  for (const GenerationRequest& request : requests) validate(request);
   std::vector<std::string> pieces;
   FinishReason finish;
   {
     const std::lock_guard lock(state_->mutex);
     if (submit_error_) throw *submit_error_;
-    submitted_.push_back(request);
+    submitted_.insert(submitted_.end(), requests.begin(), requests.end());
     pieces = pieces_;
     finish = finish_;
   }
-  return std::make_unique<Stream>(state_, request, pieces, finish);
+  std::vector<std::unique_ptr<GenerationStream>> streams;
+  for (const GenerationRequest& request : requests) {
+    streams.push_back(std::make_unique<Stream>(state_, request, pieces, finish));
+  }
+  return streams;
 }
 
 void FakeEngine::validate(const GenerationRequest& request) const {

@@ -53,7 +53,7 @@ class FakeEngine final : public Engine {
   int64_t live_streams() const;
   bool wait_for_live_streams(int64_t n) const;  // false after 10 s
 
-  std::unique_ptr<GenerationStream> submit(GenerationRequest request) override;
+  std::vector<std::unique_ptr<GenerationStream>> submit_all(std::vector<GenerationRequest> requests) override;
   void validate(const GenerationRequest& request) const override;
   const Tokenizer& tokenizer() const override { return tokenizer_; }
   const ChatTemplate* chat_template() const override { return template_.get(); }
