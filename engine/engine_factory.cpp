@@ -57,7 +57,7 @@ void check_draft_tokenizer(const Tokenizer& target, const Tokenizer& draft, cons
   }
 }
 
-// The model of --draft-model, in the types of the model that it drafts for, but with weights of 8 bits rather than 16:
+// The model of --draft-model, in the types of the model that it drafts for, but with weights of 4 bits rather than 16:
 // what they cost in acceptance is less than the bytes they save.
 void load_draft_model(const Weights& target, const LlamaOptions& llama, EngineParts* parts) {
   const std::filesystem::path& path = parts->options.draft_model;

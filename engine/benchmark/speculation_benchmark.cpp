@@ -121,17 +121,19 @@ class SpeculationBench {
       throw std::runtime_error("workload \"" + c.workload.name + "\": " + std::to_string(c.sequences) +
                                " sequences do not fit side by side (kv_cache_bytes, max_sequences)");
     }
-    double phase = 0;  // sequences start together, so it is the longest one's
+    // All first tokens come with one pass, but one after the other: a policy may have much to do at a prompt's end.
+    double begin = 0, end = 0;
     for (const auto& stream : streams) {
       run->outputs.push_back(read(*stream, run));
       const RequestUsage usage = stream->usage();
-      phase = std::max(phase, usage.timings.decode_ms);
+      begin = std::max(begin, usage.timings.total_ms - usage.timings.decode_ms);
+      end = std::max(end, usage.timings.total_ms);
       run->decoded += usage.completion_tokens - 1;
       run->passes += usage.timings.decode_passes;
       run->drafted += usage.speculation.drafted;
       run->accepted += usage.speculation.accepted;
     }
-    run->decode_ms += phase;
+    run->decode_ms += end - begin;
   }
 
   // Unread events add up to one, so the other streams cost nothing meanwhile.

@@ -56,7 +56,9 @@ DraftSequence::DraftSequence(const DraftSequence& other, SequenceCache* target)
 }
 
 void DraftSequence::mirror_to(SequenceCache* target) {
-  if (speculation_->mirrored) mirror_ = std::make_unique<MirroredCache>(target, cache_.get());
+  if (speculation_->mirrored) {
+    mirror_ = std::make_unique<MirroredCache>(speculation_->drafter->context->shape, target, cache_.get());
+  }
 }
 
 std::unique_ptr<DraftSequence> DraftSequence::fork(SequenceCache* target) const {

@@ -3,48 +3,44 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "cache/sequence_cache.h"
 
 namespace smartkv {
 
-// Both outlive it and stay at one token count. stats() and fork() are the parts' own business.
+// Both outlive it. A pass may go beyond the draft's boundary: then its rows are kept, and the draft's cache gets them
+// piece by piece when they are committed, all of them at once. stats() and fork() are the parts' own business.
 class MirroredCache final : public SequenceCache {
  public:
-  MirroredCache(SequenceCache* target, SequenceCache* draft) : target_(target), draft_(draft) {}
+  MirroredCache(const CacheShape& shape, SequenceCache* target, SequenceCache* draft)
+      : width_(shape.n_kv_heads * shape.head_dim),
+        kept_(static_cast<size_t>(shape.n_layers)),
+        target_(target),
+        draft_(draft) {}
 
   int64_t tokens() const override { return target_->tokens(); }
   int64_t committed() const override { return std::max(target_->committed(), draft_->committed()); }
-  void reserve(int64_t n) override {
-    target_->reserve(n);
-    draft_->reserve(n);
-  }
-  void write(int64_t layer, const KvRows& rows) override {
-    target_->write(layer, rows);
-    draft_->write(layer, rows);
-  }
+  void reserve(int64_t n) override;
+  void write(int64_t layer, const KvRows& rows) override;
   void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override {
     target_->view(layer, n_new, segments);
   }
-  void advance(int64_t n) override {
-    target_->advance(n);
-    draft_->advance(n);
-  }
-  void truncate(int64_t n_tokens) override {
-    target_->truncate(n_tokens);
-    draft_->truncate(n_tokens);
-  }
-  void commit(int64_t n_tokens) override {
-    target_->commit(n_tokens);
-    draft_->commit(n_tokens);
-  }
-  int64_t next_boundary() const override { return std::min(target_->next_boundary(), draft_->next_boundary()); }
+  void advance(int64_t n) override;
+  void truncate(int64_t n_tokens) override;
+  void commit(int64_t n_tokens) override;
+  int64_t next_boundary() const override { return target_->next_boundary(); }
   TokenRange probes(int64_t n) const override { return target_->probes(n); }
   void observe(int64_t layer, const Probe& probe) override { target_->observe(layer, probe); }
   std::unique_ptr<SequenceCache> fork() const override { return target_->fork(); }
   CacheStats stats() const override { return target_->stats(); }
 
  private:
+  void write_kept();
+
+  int64_t width_;                         // values of K, and of V, of a token in a layer
+  bool keeps_ = false;                    // this pass's rows, instead of passing them on
+  std::vector<std::vector<float>> kept_;  // [n_layers][n, 2, width]: K and V of the tokens from draft_->tokens() on
   SequenceCache* target_;
   SequenceCache* draft_;
 };

@@ -1,0 +1,61 @@
+#include "engine/speculation/mirrored_cache.h"
+
+#include <algorithm>
+
+namespace smartkv {
+
+void MirroredCache::reserve(int64_t n) {
+  target_->reserve(n);
+  keeps_ = draft_->tokens() + n > draft_->next_boundary();
+  if (!keeps_) return draft_->reserve(n);
+  for (std::vector<float>& layer : kept_) layer.resize(static_cast<size_t>(n * 2 * width_));
+}
+
+void MirroredCache::write(int64_t layer, const KvRows& rows) {
+  target_->write(layer, rows);
+  if (!keeps_) return draft_->write(layer, rows);
+  float* kept = kept_[static_cast<size_t>(layer)].data() + rows.first * 2 * width_;
+  for (int64_t i = 0; i < rows.n; ++i, kept += 2 * width_) {
+    std::copy_n(rows.k + i * rows.stride, width_, kept);
+    std::copy_n(rows.v + i * rows.stride, width_, kept + width_);
+  }
+}
+
+void MirroredCache::advance(int64_t n) {
+  target_->advance(n);
+  if (!keeps_) draft_->advance(n);
+}
+
+void MirroredCache::truncate(int64_t n_tokens) {
+  target_->truncate(n_tokens);
+  if (draft_->tokens() > n_tokens) draft_->truncate(n_tokens);
+}
+
+void MirroredCache::commit(int64_t n_tokens) {
+  if (keeps_ && n_tokens != tokens()) {
+    throw CacheError("the mirrored cache: expected a commit of all " + std::to_string(tokens()) + " tokens, found " +
+                     std::to_string(n_tokens));
+  }
+  target_->commit(n_tokens);
+  if (keeps_) return write_kept();
+  draft_->commit(n_tokens);
+}
+
+void MirroredCache::write_kept() {
+  const int64_t first = draft_->tokens(), n_tokens = tokens();
+  for (int64_t at = first; at < n_tokens; at = draft_->tokens()) {
+    const int64_t n = std::min(n_tokens, draft_->next_boundary()) - at;
+    if (n <= 0) throw CacheError("the draft's cache: the boundary at token " + std::to_string(at) + " did not move");
+    draft_->reserve(n);
+    for (size_t layer = 0; layer < kept_.size(); ++layer) {
+      const float* k = kept_[layer].data() + (at - first) * 2 * width_;
+      draft_->write(static_cast<int64_t>(layer), {k, k + width_, 2 * width_, 0, n});
+    }
+    draft_->advance(n);
+    draft_->commit(at + n);
+  }
+  keeps_ = false;
+  for (std::vector<float>& layer : kept_) std::vector<float>().swap(layer);
+}
+
+}  // namespace smartkv
