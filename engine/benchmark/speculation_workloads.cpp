@@ -38,20 +38,54 @@ constexpr std::string_view kMinutes =
     "- The hose leaks again near the gate.\n"
     "- Owen Hughes (owen@hughes.example) lends us his ladder and wants it back by the end of the month.\n";
 
-constexpr std::string_view kProgram =
-    "def mean_of_column(rows, column):\n"
-    "    \"\"\"Returns the mean of the numbers in a column; rows without a number are left out.\"\"\"\n"
-    "    total = 0.0\n"
-    "    count = 0\n"
-    "    for row in rows:\n"
-    "        value = row.get(column)\n"
-    "        if value is None or value == \"\":\n"
-    "            continue\n"
-    "        total += float(value)\n"
-    "        count += 1\n"
-    "    if count == 0:\n"
-    "        raise ValueError(f\"column {column} has no numbers\")\n"
-    "    return total / count\n";
+constexpr std::string_view kClass =
+    "class Account:\n"
+    "    def __init__(self, owner, balance):\n"
+    "        self.owner = owner\n"
+    "        self.balance = balance\n"
+    "        self.history = []\n"
+    "\n"
+    "    def deposit(self, amount):\n"
+    "        self.balance += amount\n"
+    "        self.history.append((\"deposit\", amount))\n"
+    "\n"
+    "    def withdraw(self, amount):\n"
+    "        if amount > self.balance:\n"
+    "            raise ValueError(\"not enough money\")\n"
+    "        self.balance -= amount\n"
+    "        self.history.append((\"withdraw\", amount))\n"
+    "\n"
+    "    def report(self):\n"
+    "        for kind, amount in self.history:\n"
+    "            print(kind, amount)\n"
+    "        print(\"balance\", self.balance)\n";
+
+constexpr std::string_view kTables =
+    "CREATE TABLE orders (\n"
+    "    id INTEGER PRIMARY KEY,\n"
+    "    customer_id INTEGER NOT NULL,\n"
+    "    ordered_at TIMESTAMP NOT NULL,\n"
+    "    shipped_at TIMESTAMP,\n"
+    "    total NUMERIC(10, 2) NOT NULL,\n"
+    "    FOREIGN KEY (customer_id) REFERENCES customers (id)\n"
+    ");\n"
+    "\n"
+    "CREATE INDEX orders_by_customer ON orders (customer_id);\n"
+    "CREATE INDEX orders_by_date ON orders (ordered_at);\n";
+
+constexpr std::string_view kLoop =
+    "#include <stdio.h>\n"
+    "\n"
+    "int main(void) {\n"
+    "    int values[5] = {3, 1, 4, 1, 5};\n"
+    "    int sum = 0;\n"
+    "    for (int i = 0; i < 5; i++) {\n"
+    "        sum += values[i];\n"
+    "        printf(\"value %d: %d\\n\", i, values[i]);\n"
+    "    }\n"
+    "    printf(\"sum: %d\\n\", sum);\n"
+    "    return 0;\n"
+    "}\n";
 
 constexpr std::array<std::string_view, 12> kQuestions = {
     "What is the capital of Portugal, and what is it known for?",
@@ -84,9 +118,8 @@ std::vector<std::string> questions_of(const std::string& name) {
             with_text("Copy the sentences that say what was packed or has to be brought, unchanged:", kLetter)};
   }
   if (name == "code") {
-    return {with_text("Write the same function again under the name sum_of_column, returning the sum:", kProgram),
-            with_text("Write the same function again, but with int instead of float:", kProgram),
-            with_text("Write the same function again with the parameter rows renamed to table:", kProgram)};
+    constexpr std::string_view kEdit = "Fix the style of this program and change nothing else:";
+    return {with_text(kEdit, kClass), with_text(kEdit, kTables), with_text(kEdit, kLoop)};
   }
   if (name == "chat") return {kQuestions.begin(), kQuestions.end()};
   throw std::invalid_argument("unknown workload \"" + name + "\"");
