@@ -220,9 +220,9 @@ size_t PassCost::row_class(int64_t extra_rows) {
 
 void PassCost::observe(int64_t sequences, int64_t extra_rows, double ms) {
   Level& level = levels_[sequence_class(sequences)];
-  if (level.ms == 0) {
+  if (++level.passes <= 2) {
     level.ms = ms / shape(level, sequences, extra_rows);
-    measured_ = true;
+    measured_ = measured_ || level.passes == 2;
     return;
   }
   if (extra_rows == 0) {
@@ -260,15 +260,19 @@ double PassCost::shape(const Level& level, int64_t sequences, int64_t extra_rows
   return result;
 }
 
-double PassCost::ms(int64_t sequences, int64_t extra_rows) const {
+const PassCost::Level* PassCost::nearest(int64_t sequences, int64_t passes) const {
   const size_t at = sequence_class(sequences);
-  const Level* nearest = &levels_[at];
-  for (size_t distance = 1; nearest->ms == 0 && distance < kSequenceClasses; ++distance) {
-    if (at >= distance && levels_[at - distance].ms > 0) nearest = &levels_[at - distance];
-    if (at + distance < kSequenceClasses && levels_[at + distance].ms > 0) nearest = &levels_[at + distance];
+  for (size_t distance = 0; distance < kSequenceClasses; ++distance) {
+    if (at + distance < kSequenceClasses && levels_[at + distance].passes >= passes) return &levels_[at + distance];
+    if (at >= distance && levels_[at - distance].passes >= passes) return &levels_[at - distance];
   }
-  const double level = nearest->ms > 0 ? nearest->ms : 1;
-  return level * shape(levels_[at], sequences, extra_rows);
+  return nullptr;
+}
+
+double PassCost::ms(int64_t sequences, int64_t extra_rows) const {
+  const Level* level = nearest(sequences, 2);
+  if (level == nullptr) level = nearest(sequences, 1);
+  return (level != nullptr ? level->ms : 1) * shape(levels_[sequence_class(sequences)], sequences, extra_rows);
 }
 
 DraftPrice choose_drafts(int64_t sequences, const PassCost& target, std::span<const StepCost* const> groups,

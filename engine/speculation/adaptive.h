@@ -54,7 +54,8 @@ class ConfidenceEstimate {
 };
 
 // Milliseconds of a decode pass by its sequences and by the rows beyond one per sequence, as measured lately. The depth
-// of the caches and what else the machine does move the level; the shape, how much further rows add, is kept apart.
+// of the caches and what else the machine does move the level; the shape, how much further rows add, is kept apart. The
+// first pass of a level finds neither its code nor its memory in place: it counts only until there is another.
 class PassCost {
  public:
   void observe(int64_t sequences, int64_t extra_rows, double ms);
@@ -64,12 +65,14 @@ class PassCost {
  private:
   static constexpr size_t kSequenceClasses = 8, kRowClasses = 14;
   struct Level {
-    double ms = 0;                            // of a pass without extra rows; 0: never seen
+    double ms = 0;                            // of a pass without extra rows
+    int64_t passes = 0;
     std::array<double, kRowClasses> shape{};  // times ms; 0: never seen
   };
   static size_t sequence_class(int64_t sequences);
   static size_t row_class(int64_t extra_rows);
   double shape(const Level& level, int64_t sequences, int64_t extra_rows) const;
+  const Level* nearest(int64_t sequences, int64_t passes) const;  // of at least so many passes; null: none
 
   std::array<Level, kSequenceClasses> levels_;
   bool measured_ = false;

@@ -137,8 +137,16 @@ TEST(StepCost, IsAShareOfAPassUntilItIsMeasured) {
   step.share = 0.3;
   EXPECT_NEAR(step.first_ms(1, target), 3, 0.01);
   EXPECT_NEAR(step.next_ms(1, target), 3, 0.01);
+  step.first.observe(1, 0, 50);  // the first pass counts until there is another
+  EXPECT_NEAR(step.first_ms(1, target), 3, 0.01);
   step.first.observe(1, 0, 2);
+  EXPECT_NEAR(step.first_ms(1, target), 2, 0.01);
   EXPECT_NEAR(step.next_ms(1, target), 2, 0.01);
+  step.first.observe(8, 0, 90);
+  EXPECT_NEAR(step.first_ms(8, target), 2, 0.01);
+  step.first.observe(8, 0, 4);
+  EXPECT_NEAR(step.first_ms(8, target), 4, 0.01);
+  step.next.observe(1, 0, 1);
   step.next.observe(1, 0, 1);
   EXPECT_NEAR(step.first_ms(1, target), 2, 0.01);
   EXPECT_NEAR(step.next_ms(1, target), 1, 0.01);
