@@ -108,9 +108,9 @@ class SpeculationBench {
 
   // Whether sampled drafts may change which of the equally distributed outputs comes out: looked-up ones do not.
   bool draws(const SpeculationSpec& spec) const {
-    const bool has_draft_model = engine_.describe().value("draft_model", "") != "";
+    const bool has_model = engine_.describe().value("draft_model", "") != "" || int4_weight_bytes_ > 0;
     return spec.method == DraftMethod::kDraftModel || spec.method == DraftMethod::kSelf ||
-           (spec.method == DraftMethod::kAuto && has_draft_model);
+           (spec.method == DraftMethod::kAuto && has_model);
   }
 
   void run_group(const Case& c, size_t first, const json& method, Run* run) {

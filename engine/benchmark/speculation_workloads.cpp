@@ -165,10 +165,9 @@ std::vector<json> default_methods(const std::string& workload, bool draft_model)
   if (workload == "chat") {
     if (draft_model) methods.push_back("draft_model");
   } else if (workload == "depth") {
-    const json recent = {{"policy", "streaming"}, {"tokens", 1024}};
-    methods = {{{"method", "self"}, {"kv_cache", recent}},
+    methods = {"self",
                {{"method", "self"}, {"kv_cache", "k4v4"}, {"weights", "int4"}},
-               {{"method", "self"}, {"kv_cache", recent}, {"weights", "int4"}}};
+               {{"method", "self"}, {"weights", "int4"}}};
   } else {
     methods.push_back("ngram");
   }

@@ -14,8 +14,9 @@ constexpr double kModelAcceptance = 0.5, kSelfAcceptance = 0.9;
 // rate taken from few tokens would stop it by mere chance.
 constexpr AcceptanceEstimate::Pace kLookupPace = {1.5, 10, 0.85}, kModelPace = {6, 30, 0.95};
 
-// A looked-up token is taken rather than a drafted one, which costs a step, from this fraction of its acceptance on.
-constexpr double kLookupPreference = 0.8;
+// A looked-up token is taken rather than a drafted one, which costs a step, from this fraction of its acceptance on: a
+// small model's step costs little, the target's own much.
+constexpr double kLookupPreference = 0.8, kLookupPreferenceOverSelf = 0.5;
 
 NgramIndex make_index(const SpeculationSpec& spec) {
   const bool looks_up = spec.method == DraftMethod::kNgram || spec.method == DraftMethod::kAuto;
@@ -70,8 +71,10 @@ DraftOption DraftSequence::offer(int64_t cap) {
   option.fixed = !speculation_->spec.adaptive;
   const int64_t matched = index_.lookup(cap, &draft);
   AcceptanceEstimate* lookup = matched > 0 ? &lookup_acceptance_[match_class(matched)] : nullptr;
-  const bool model = speculation_->drafter != nullptr &&
-                     (lookup == nullptr || lookup->rate() < kLookupPreference * model_acceptance_.rate());
+  const DraftModel* drafter = speculation_->drafter;
+  const double preference = drafter != nullptr && drafter->target_cache ? kLookupPreferenceOverSelf : kLookupPreference;
+  const bool model =
+      drafter != nullptr && (lookup == nullptr || lookup->rate() < preference * model_acceptance_.rate());
   estimate_ = model ? &model_acceptance_ : lookup;
   if (estimate_ == nullptr) return option;
   if (model) {

@@ -98,7 +98,6 @@ SpeculationSpec parse_speculation(const json& field) {
   }
   if (looks_up(spec.method)) spec.tokens = kLookupTokens;
   if (field.is_object()) read_parameters(field, &spec);
-  if (spec.method == DraftMethod::kSelf && !spec.int4 && spec.kv_cache.is_null()) spec.kv_cache = "k4v4";
   return spec;
 }
 

@@ -19,7 +19,8 @@ struct SpeculationSpec {
   bool adaptive = true;    // fewer, or none, where measured acceptance and cost say so
   int64_t ngram_min = 2;   // ngram, auto: shortest match that is looked up, [1, 8]
   int64_t ngram_max = 5;   // the longest, [ngram_min, 8]; of equals, the match that goes further back wins
-  // self, draft_model, auto: policy of the draft's cache; null: "full", but "k4v4" where self has nothing else to save by.
+  // self, draft_model, auto: policy of the draft's cache; null: "full", for a model that drafts for itself the last 1,024
+  // tokens.
   nlohmann::json kv_cache;
   bool int4 = false;       // self: "weights": "int4" drafts on a 4-bit copy of the weights
 };

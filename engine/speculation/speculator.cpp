@@ -16,6 +16,10 @@ constexpr int64_t kCatchUpChunk = 256;
 constexpr double kHope = 0.9;
 constexpr double kHopedShare = 0.25;
 
+// What a model that drafts for itself keeps unless it is told. The target's passes fill it, so nothing is lost by
+// dropping tokens of a prompt at once.
+const nlohmann::json kSelfCache = {{"policy", "streaming"}, {"tokens", 1024}, {"prefill", "streaming"}};
+
 [[noreturn]] void refuse(const std::string& field, const std::string& message) {
   throw RequestError(RequestError::Kind::kInvalid, field, field + ": " + message);
 }
@@ -38,24 +42,11 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
   if (spec.method == DraftMethod::kOff) return nullptr;
   auto speculation = std::make_shared<Speculation>();
   speculation->spec = spec;
-  if (spec.method == DraftMethod::kDraftModel || spec.method == DraftMethod::kAuto) {
-    const bool loaded = drafters_[kDraft].model != nullptr;
-    if (!loaded && spec.method == DraftMethod::kDraftModel) {
-      refuse("speculative.method", "the server has loaded no draft model (option draft_model)");
-    }
-    if (!loaded && !spec.kv_cache.is_null()) {
-      refuse("speculative.kv_cache", "the server has loaded no draft model (option draft_model) that it applies to");
-    }
-    if (loaded) speculation->drafter = &drafters_[kDraft];
-  } else if (spec.method == DraftMethod::kSelf) {
-    speculation->drafter = &drafters_[spec.int4 ? kInt4 : kSelf];
-    if (speculation->drafter->model == nullptr) {
-      refuse("speculative.weights", "the server has loaded no 4-bit copy of its weights (option draft_weights)");
-    }
-  }
+  speculation->drafter = drafter_of(spec);
   if (speculation->drafter == nullptr) return speculation;
   try {
-    speculation->policy = make_policy(*speculation->drafter->context, spec.kv_cache);
+    const bool recent = spec.kv_cache.is_null() && speculation->drafter->target_cache;
+    speculation->policy = make_policy(*speculation->drafter->context, recent ? kSelfCache : spec.kv_cache);
     // A policy that watches where queries attend needs passes over its own cache.
     speculation->mirrored =
         speculation->drafter->target_cache && speculation->policy->new_sequence(0)->probes(context_length_).empty();
@@ -64,6 +55,28 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
                        std::string("speculative.") + error.what());
   }
   return speculation;
+}
+
+DraftModel* Speculator::drafter_of(const SpeculationSpec& spec) const {
+  const auto loaded = [this](Group group) {
+    return drafters_[group].model != nullptr ? &drafters_[group] : nullptr;
+  };
+  switch (spec.method) {
+    case DraftMethod::kOff:
+    case DraftMethod::kNgram: return nullptr;
+    case DraftMethod::kDraftModel:
+      if (DraftModel* model = loaded(kDraft)) return model;
+      refuse("speculative.method", "the server has loaded no draft model (option draft_model)");
+    case DraftMethod::kSelf:
+      if (DraftModel* model = loaded(spec.int4 ? kInt4 : kSelf)) return model;
+      refuse("speculative.weights", "the server has loaded no 4-bit copy of its weights (option draft_weights)");
+    case DraftMethod::kAuto:
+      if (DraftModel* model = loaded(kDraft)) return model;
+      if (DraftModel* model = loaded(kInt4)) return model;
+      if (spec.kv_cache.is_null()) return nullptr;
+      refuse("speculative.kv_cache", "the server has loaded nothing that it applies to (options draft_model, draft_weights)");
+  }
+  return nullptr;
 }
 
 void Speculator::follow_prompts(std::span<Request* const> requests) {

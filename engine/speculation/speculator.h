@@ -51,6 +51,7 @@ class Speculator {
   };
   enum Group : int32_t { kDraft, kSelf, kInt4, kGroups };
 
+  DraftModel* drafter_of(const SpeculationSpec& spec) const;  // null: lookup only. Throws RequestError
   int32_t group_of(const DraftModel* drafter) const { return static_cast<int32_t>(drafter - drafters_.data()); }
   void plan(int64_t sequences, std::span<DraftJob> jobs);
   void catch_up();  // behind_, of one drafter, and empties it

@@ -285,6 +285,28 @@ TEST_F(Speculation, TheDraftsCacheCountsAndIsFreedOnCancelling) {
   EXPECT_EQ(engine->stats().kv_bytes_reserved, 0);
 }
 
+TEST_F(Speculation, WithoutADraftModelAutoDraftsOnTheFourBitCopyOverTheLastTokens) {
+  options.context_length = 4096;
+  model = std::make_unique<FakeModel>();
+  model->memory = 12;  // leaves little to look up
+  int4_model = make_draft(12);
+  Gate gate;
+  hold_passes(&gate);
+  start();
+  GenerationRequest request = make_request(3000, 60);
+  request.sampling.temperature = 0;
+  request.speculative = {{"method", "auto"}, {"tokens", 3}, {"adaptive", false}};
+  const auto stream = engine->submit(request);
+  const int64_t token = fake_cache_shape().bytes_per_token(), reserved = engine->stats().kv_bytes_reserved;
+  EXPECT_GE(reserved, (3060 + 1024) * token);
+  EXPECT_LT(reserved, (3060 + 1300) * token);
+  gate.open();
+  const ChoiceResult drafted = read_all(*stream)[0];
+  EXPECT_GT(stream->usage().speculation.drafted, 0);
+  request.speculative = "off";
+  EXPECT_EQ(drafted.tokens, run(request).tokens);
+}
+
 TEST_F(Speculation, AFailingDraftEndsItsOwnRequestsOnly) {
   start_all();
   draft_model = make_draft(2);
@@ -343,7 +365,7 @@ TEST_F(Speculation, BadValuesNameTheKey) {
   expect({{"method", "ngram"}, {"kv_cache", "full"}}, "speculative.kv_cache", "no parameter");
   expect({{"method", "off"}, {"tokens", 4}}, "speculative.tokens", "no parameter");
   expect({{"method", "draft_model"}}, "speculative.method", "draft_model");
-  expect({{"method", "auto"}, {"kv_cache", "full"}}, "speculative.kv_cache", "no draft model");
+  expect({{"method", "auto"}, {"kv_cache", "full"}}, "speculative.kv_cache", "loaded nothing");
   expect({{"method", "self"}, {"weights", "int4"}}, "speculative.weights", "draft_weights");
   expect({{"method", "self"}, {"weights", "int2"}}, "speculative.weights", "int4");
   expect({{"method", "self"}, {"kv_cache", "no-such"}}, "speculative.kv_cache", "no-such");
