@@ -30,7 +30,7 @@ POLICIES = [
 METHODS = [
     {"method": "ngram", "adaptive": False},
     {"method": "draft_model", "adaptive": False},
-    {"method": "self", "adaptive": False},
+    {"method": "self", "kv_cache": "k4v4", "adaptive": False},
     {"method": "self", "weights": "int4", "kv_cache": {"policy": "streaming", "tokens": 256}, "adaptive": False},
     {"method": "auto"},
 ]
