@@ -25,6 +25,9 @@ void* counted(size_t size, size_t alignment) {
 
 void* operator new(size_t size) { return counted(size, 1); }
 void* operator new[](size_t size) { return counted(size, 1); }
+// std::stable_sort's; its memory goes through operator delete below, too.
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return counted(size, 1); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept { return counted(size, 1); }
 void* operator new(size_t size, std::align_val_t alignment) { return counted(size, static_cast<size_t>(alignment)); }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete[](void* p) noexcept { std::free(p); }
