@@ -144,16 +144,17 @@ class Chooser {
 
 }  // namespace
 
-AcceptanceEstimate::AcceptanceEstimate(double prior, const Pace& pace)
-    : pace_(pace), accepted_(prior * pace.prior_weight), tried_(pace.prior_weight) {}
+void TriedTokens::limit(double most_weight) {
+  const double excess = tried / most_weight;
+  if (excess <= 1) return;
+  accepted /= excess;
+  tried /= excess;
+}
 
 void AcceptanceEstimate::round(int64_t drafted, int64_t accepted) {
-  accepted_ = pace_.memory * accepted_ + static_cast<double>(accepted);
-  tried_ = pace_.memory * tried_ + static_cast<double>(std::min(accepted + 1, drafted));
-  if (const double excess = tried_ / pace_.most_weight; excess > 1) {
-    accepted_ /= excess;
-    tried_ /= excess;
-  }
+  tokens_.accepted = pace_.memory * tokens_.accepted + static_cast<double>(accepted);
+  tokens_.tried = pace_.memory * tokens_.tried + static_cast<double>(std::min(accepted + 1, drafted));
+  tokens_.limit(pace_.most_weight);
   if (!probing_) pause_ = kFirstPause;
   probing_ = false;
   skipped_ = 0;
@@ -168,34 +169,22 @@ bool AcceptanceEstimate::skip() {
 
 ConfidenceEstimate::ConfidenceEstimate() {
   double from = 0;
-  for (size_t i = 0; i < kRanges; from = kRangeEnds[i++]) accepted_[i] = kPriorWeight * (from + kRangeEnds[i]) / 2;
-  tried_.fill(kPriorWeight);
+  for (size_t i = 0; i < kRanges; from = kRangeEnds[i++]) ranges_[i] = {(from + kRangeEnds[i]) / 2, kPriorWeight};
 }
 
-ConfidenceEstimate::ConfidenceEstimate(double prior) {
-  accepted_.fill(kPriorWeight * prior);
-  tried_.fill(kPriorWeight);
-}
+ConfidenceEstimate::ConfidenceEstimate(double prior) { ranges_.fill({prior, kPriorWeight}); }
 
 size_t ConfidenceEstimate::range_of(double probability) {
   const auto at = std::lower_bound(kRangeEnds.begin(), kRangeEnds.end() - 1, probability);
   return static_cast<size_t>(at - kRangeEnds.begin());
 }
 
-double ConfidenceEstimate::rate(double probability) const {
-  const size_t range = range_of(probability);
-  return accepted_[range] / tried_[range];
-}
-
 void ConfidenceEstimate::round(std::span<const double> probabilities, int64_t accepted) {
   for (size_t i = 0; i < probabilities.size() && static_cast<int64_t>(i) <= accepted; ++i) {
-    const size_t range = range_of(probabilities[i]);
-    accepted_[range] += static_cast<int64_t>(i) < accepted ? 1 : 0;
-    tried_[range] += 1;
-    if (const double excess = tried_[range] / kMostWeight; excess > 1) {
-      accepted_[range] /= excess;
-      tried_[range] /= excess;
-    }
+    TriedTokens& range = ranges_[range_of(probabilities[i])];
+    range.accepted += static_cast<int64_t>(i) < accepted ? 1 : 0;
+    range.tried += 1;
+    range.limit(kMostWeight);
   }
 }
 
@@ -222,7 +211,6 @@ void PassCost::observe(int64_t sequences, int64_t extra_rows, double ms) {
   Level& level = levels_[sequence_class(sequences)];
   if (++level.passes <= 2) {
     level.ms = ms / shape(level, sequences, extra_rows);
-    measured_ = measured_ || level.passes == 2;
     return;
   }
   if (extra_rows == 0) {

@@ -8,6 +8,16 @@
 
 namespace smartkv {
 
+// Of the tokens tried lately, how many stood.
+struct TriedTokens {
+  double accepted = 0, tried = 0;
+
+  TriedTokens() = default;
+  TriedTokens(double prior, double weight) : accepted(prior * weight), tried(weight) {}
+  double rate() const { return accepted / tried; }
+  void limit(double most_weight);  // the older count for less, so that no more than so many are remembered
+};
+
 // How likely the next drafted token stands, given that those before it did: a moving average over a sequence's rounds.
 // Also decides when a draft that does not pay is tried again: after a pause that doubles until one is drafted because
 // it pays.
@@ -17,9 +27,9 @@ class AcceptanceEstimate {
     double prior_weight, most_weight;  // in tokens tried
     double memory;                     // kept per round
   };
-  AcceptanceEstimate(double prior, const Pace& pace);
+  AcceptanceEstimate(double prior, const Pace& pace) : pace_(pace), tokens_(prior, pace.prior_weight) {}
 
-  double rate() const { return accepted_ / tried_; }
+  double rate() const { return tokens_.rate(); }
   void round(int64_t drafted, int64_t accepted);
   // A round that could have drafted but did not pay. True: draft a little all the same, to see.
   bool skip();
@@ -28,7 +38,7 @@ class AcceptanceEstimate {
   static constexpr int64_t kFirstPause = 16, kLongestPause = 512;
 
   Pace pace_;
-  double accepted_, tried_;
+  TriedTokens tokens_;
   int64_t skipped_ = 0, pause_ = kFirstPause;
   bool probing_ = false;
 };
@@ -41,7 +51,7 @@ class ConfidenceEstimate {
   ConfidenceEstimate();  // as often as the model thinks
   explicit ConfidenceEstimate(double prior);
 
-  double rate(double probability) const;
+  double rate(double probability) const { return ranges_[range_of(probability)].rate(); }
   // A round that drafted tokens of these probabilities, of which the first `accepted` stood.
   void round(std::span<const double> probabilities, int64_t accepted);
 
@@ -50,7 +60,7 @@ class ConfidenceEstimate {
   static constexpr double kPriorWeight = 2, kMostWeight = 30;  // in tokens tried
   static size_t range_of(double probability);
 
-  std::array<double, kRanges> accepted_, tried_;
+  std::array<TriedTokens, kRanges> ranges_;
 };
 
 // Milliseconds of a decode pass by its sequences and by the rows beyond one per sequence, as measured lately. The depth
@@ -60,7 +70,7 @@ class PassCost {
  public:
   void observe(int64_t sequences, int64_t extra_rows, double ms);
   double ms(int64_t sequences, int64_t extra_rows) const;  // before any observation, in units of a plain pass
-  bool measured() const { return measured_; }
+  bool measured() const { return nearest(1, 2) != nullptr; }
 
  private:
   static constexpr size_t kSequenceClasses = 8, kRowClasses = 14;
@@ -75,7 +85,6 @@ class PassCost {
   const Level* nearest(int64_t sequences, int64_t passes) const;  // of at least so many passes; null: none
 
   std::array<Level, kSequenceClasses> levels_;
-  bool measured_ = false;
 };
 
 // Milliseconds of a draft step: one token of each of n sequences. The first step of a round finds the caches of the
@@ -107,6 +116,6 @@ struct DraftPrice {
 
 // Fills in `chosen`. sequences: all that decode in the pass.
 DraftPrice choose_drafts(int64_t sequences, const PassCost& target, std::span<const StepCost* const> groups,
-                   std::vector<DraftOption>* options);
+                         std::vector<DraftOption>* options);
 
 }  // namespace smartkv

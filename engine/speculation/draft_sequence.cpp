@@ -37,7 +37,7 @@ DraftSequence::DraftSequence(std::shared_ptr<const Speculation> speculation, std
   usage.method = name(speculation_->spec.method);
   for (const TokenId token : prompt) index_.append(token);
   if (speculation_->drafter == nullptr) return;
-  if (speculation_->drafter->target_cache) {
+  if (speculation_->drafts_for_itself()) {
     model_acceptance_ = AcceptanceEstimate(kSelfAcceptance, kModelPace);
     confidence_ = ConfidenceEstimate(kSelfAcceptance);
   }
@@ -71,10 +71,9 @@ DraftOption DraftSequence::offer(int64_t cap) {
   option.fixed = !speculation_->spec.adaptive;
   const int64_t matched = index_.lookup(cap, &draft);
   AcceptanceEstimate* lookup = matched > 0 ? &lookup_acceptance_[match_class(matched)] : nullptr;
-  const DraftModel* drafter = speculation_->drafter;
-  const double preference = drafter != nullptr && drafter->target_cache ? kLookupPreferenceOverSelf : kLookupPreference;
-  const bool model =
-      drafter != nullptr && (lookup == nullptr || lookup->rate() < preference * model_acceptance_.rate());
+  const double preference = speculation_->drafts_for_itself() ? kLookupPreferenceOverSelf : kLookupPreference;
+  const bool model = speculation_->drafter != nullptr &&
+                     (lookup == nullptr || lookup->rate() < preference * model_acceptance_.rate());
   estimate_ = model ? &model_acceptance_ : lookup;
   if (estimate_ == nullptr) return option;
   if (model) {

@@ -31,6 +31,8 @@ struct Speculation {
   DraftModel* drafter = nullptr;                // null: lookup only
   std::shared_ptr<const KvCachePolicy> policy;  // of the drafter's caches
   bool mirrored = false;                        // the target's passes fill them
+
+  bool drafts_for_itself() const { return drafter != nullptr && drafter->target_cache; }
 };
 
 // The cache invariant: before a round the draft's cache holds a prefix of tokens() without the last one; mirrored, all

@@ -4,6 +4,12 @@
 
 namespace smartkv {
 
+int64_t room_to_boundary(const SequenceCache& draft) {
+  const int64_t at = draft.tokens(), room = draft.next_boundary() - at;
+  if (room <= 0) throw CacheError("the draft's cache: the boundary at token " + std::to_string(at) + " did not move");
+  return room;
+}
+
 void MirroredCache::reserve(int64_t n) {
   target_->reserve(n);
   keeps_ = draft_->tokens() + n > draft_->next_boundary();
@@ -44,8 +50,7 @@ void MirroredCache::commit(int64_t n_tokens) {
 void MirroredCache::write_kept() {
   const int64_t first = draft_->tokens(), n_tokens = tokens();
   for (int64_t at = first; at < n_tokens; at = draft_->tokens()) {
-    const int64_t n = std::min(n_tokens, draft_->next_boundary()) - at;
-    if (n <= 0) throw CacheError("the draft's cache: the boundary at token " + std::to_string(at) + " did not move");
+    const int64_t n = std::min(n_tokens - at, room_to_boundary(*draft_));
     draft_->reserve(n);
     for (size_t layer = 0; layer < kept_.size(); ++layer) {
       const float* k = kept_[layer].data() + (at - first) * 2 * width_;

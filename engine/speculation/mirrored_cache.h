@@ -9,6 +9,9 @@
 
 namespace smartkv {
 
+// Tokens that the draft's cache takes before its next boundary. Throws CacheError if there are none.
+int64_t room_to_boundary(const SequenceCache& draft);
+
 // Both outlive it. A pass may go beyond the draft's boundary: then its rows are kept, and the draft's cache gets them
 // piece by piece when they are committed, all of them at once. stats() and fork() are the parts' own business.
 class MirroredCache final : public SequenceCache {

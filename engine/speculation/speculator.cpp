@@ -18,7 +18,7 @@ constexpr double kHopedShare = 0.25;
 
 // What a model that drafts for itself keeps unless it is told. The target's passes fill it, so nothing is lost by
 // dropping tokens of a prompt at once.
-const nlohmann::json kSelfCache = {{"policy", "streaming"}, {"tokens", 1024}, {"prefill", "streaming"}};
+nlohmann::json self_cache() { return {{"policy", "streaming"}, {"tokens", 1024}, {"prefill", "streaming"}}; }
 
 [[noreturn]] void refuse(const std::string& field, const std::string& message) {
   throw RequestError(RequestError::Kind::kInvalid, field, field + ": " + message);
@@ -45,11 +45,11 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
   speculation->drafter = drafter_of(spec);
   if (speculation->drafter == nullptr) return speculation;
   try {
-    const bool recent = spec.kv_cache.is_null() && speculation->drafter->target_cache;
-    speculation->policy = make_policy(*speculation->drafter->context, recent ? kSelfCache : spec.kv_cache);
+    const bool recent = spec.kv_cache.is_null() && speculation->drafts_for_itself();
+    speculation->policy = make_policy(*speculation->drafter->context, recent ? self_cache() : spec.kv_cache);
     // A policy that watches where queries attend needs passes over its own cache.
     speculation->mirrored =
-        speculation->drafter->target_cache && speculation->policy->new_sequence(0)->probes(context_length_).empty();
+        speculation->drafts_for_itself() && speculation->policy->new_sequence(0)->probes(context_length_).empty();
   } catch (const CacheError& error) {
     throw RequestError(RequestError::Kind::kInvalid, "speculative.kv_cache",
                        std::string("speculative.") + error.what());
@@ -100,8 +100,7 @@ void Speculator::catch_up() {
     for (const Behind& behind : behind_) {
       SequenceCache* cache = behind.sequence->cache();
       const int64_t at = cache->tokens();
-      const int64_t n = std::min({behind.tokens - at, kCatchUpChunk, cache->next_boundary() - at});
-      if (n <= 0) throw CacheError("the draft's cache: the boundary at token " + std::to_string(at) + " did not move");
+      const int64_t n = std::min({behind.tokens - at, kCatchUpChunk, room_to_boundary(*cache)});
       const std::span<const TokenId> known(behind.sequence->tokens());
       inputs_.push_back({known.subspan(static_cast<size_t>(at), static_cast<size_t>(n)), cache, 0});
     }
@@ -250,19 +249,19 @@ void Speculator::drop_finished() {
 void Speculator::drop_unlikely(const StepCost& step) {
   const auto adaptive = [](const Active& active) { return active.job.choice->draft->speculation().spec.adaptive; };
   const auto chance = [](const Active& active) { return active.chance * active.job.choice->draft->chance(); };
-  const auto ms = [&](size_t n) { return n == 0 ? 0 : step.next_ms(static_cast<int64_t>(n), target_cost_); };
-  size_t n = active_.size();
-  if (n == 0) return;
-  const double share_ms = (ms(n) - ms(1)) / static_cast<double>(n) + price_.row_ms;
+  const auto ms = [&](double n) { return step.next_ms(static_cast<int64_t>(n), target_cost_); };
+  if (active_.empty()) return;
+  auto n = static_cast<double>(active_.size());
+  const double share_ms = (ms(n) - ms(1)) / n + price_.row_ms;
   drop([&](const Active& active) { return adaptive(active) && chance(active) < price_.tokens_per_ms * share_ms; });
-  double gain = 0, rows = 0;
+  if (active_.empty()) return;
+  double gain = 0;
   for (const Active& active : active_) {
     if (!adaptive(active)) return;  // the step is run for it in any case
     gain += chance(active);
-    rows += 1;
   }
-  n = active_.size();
-  if (gain < price_.tokens_per_ms * (ms(n) + rows * price_.row_ms)) drop([](const Active&) { return true; });
+  n = static_cast<double>(active_.size());
+  if (gain < price_.tokens_per_ms * (ms(n) + n * price_.row_ms)) drop([](const Active&) { return true; });
 }
 
 template <typename Predicate>
