@@ -1,6 +1,6 @@
 #include "engine/text/chat_template.h"
 
-#include "engine/text/jinja_eval.h"
+#include "engine/text/jinja/eval.h"
 
 namespace smartkv {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <thread>
 
-#include "tests/text/jinja_fixture.h"
+#include "tests/text/jinja/fixture.h"
 
 namespace smartkv::jinja_test {
 namespace {

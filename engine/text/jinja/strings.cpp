@@ -1,4 +1,4 @@
-#include "engine/text/jinja_strings.h"
+#include "engine/text/jinja/strings.h"
 
 #include <locale.h>
 #include <wctype.h>

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <utility>
 
-#include "engine/text/jinja_builtins.h"
-#include "engine/text/jinja_strings.h"
+#include "engine/text/jinja/builtins.h"
+#include "engine/text/jinja/strings.h"
 #include "engine/text/utf8.h"
 
 namespace smartkv::jinja {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 namespace smartkv::jinja {
 

@@ -1,11 +1,11 @@
-#include "engine/text/jinja_eval.h"
+#include "engine/text/jinja/eval.h"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
-#include "engine/text/jinja_builtins.h"
-#include "engine/text/jinja_lexer.h"
+#include "engine/text/jinja/builtins.h"
+#include "engine/text/jinja/lexer.h"
 
 namespace smartkv::jinja {
 namespace {

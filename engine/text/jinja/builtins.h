@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 namespace smartkv::jinja {
 

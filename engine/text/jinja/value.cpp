@@ -1,4 +1,4 @@
-#include "engine/text/jinja_value.h"
+#include "engine/text/jinja/value.h"
 
 #include <algorithm>
 #include <limits>

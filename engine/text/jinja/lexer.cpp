@@ -1,4 +1,4 @@
-#include "engine/text/jinja_lexer.h"
+#include "engine/text/jinja/lexer.h"
 
 #include <algorithm>
 #include <cctype>

@@ -13,7 +13,7 @@
 
 namespace smartkv::jinja {
 
-struct Macro;  // jinja_ast.h
+struct Macro;  // ast.h
 class Value;
 
 // A fault at run time; the evaluator adds the line.

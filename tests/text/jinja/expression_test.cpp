@@ -1,7 +1,7 @@
 // Expressions and statements against Python's jinja2, one small template each.
 #include <gtest/gtest.h>
 
-#include "tests/text/jinja_fixture.h"
+#include "tests/text/jinja/fixture.h"
 
 namespace smartkv::jinja_test {
 namespace {

@@ -4,9 +4,9 @@
 #include <optional>
 #include <set>
 
-#include "engine/text/jinja_ast.h"
-#include "engine/text/jinja_builtins.h"
-#include "engine/text/jinja_lexer.h"
+#include "engine/text/jinja/ast.h"
+#include "engine/text/jinja/builtins.h"
+#include "engine/text/jinja/lexer.h"
 
 namespace smartkv::jinja {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "tests/text/jinja_fixture.h"
+#include "tests/text/jinja/fixture.h"
 
 namespace smartkv::jinja_test {
 namespace {

@@ -3,9 +3,9 @@
 #include <ctime>
 #include <map>
 
-#include "engine/text/jinja_builtins.h"
-#include "engine/text/jinja_print.h"
-#include "engine/text/jinja_strings.h"
+#include "engine/text/jinja/builtins.h"
+#include "engine/text/jinja/print.h"
+#include "engine/text/jinja/strings.h"
 
 namespace smartkv::jinja {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/text/jinja_builtins.h"
+#include "engine/text/jinja/builtins.h"
 
 namespace smartkv::jinja {
 

@@ -1,4 +1,4 @@
-#include "engine/text/jinja_print.h"
+#include "engine/text/jinja/print.h"
 
 #include <algorithm>
 #include <charconv>

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/text/chat_template.h"
-#include "engine/text/jinja_ast.h"
+#include "engine/text/jinja/ast.h"
 
 namespace smartkv::jinja {
 

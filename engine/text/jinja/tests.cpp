@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <map>
 
-#include "engine/text/jinja_builtins.h"
-#include "engine/text/jinja_strings.h"
+#include "engine/text/jinja/builtins.h"
+#include "engine/text/jinja/strings.h"
 
 namespace smartkv::jinja {
 namespace {
