@@ -8,7 +8,6 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
 install_packages
-find_torch
 build release smartkv
 fetch_model
 

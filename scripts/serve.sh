@@ -6,7 +6,6 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
 install_packages
-find_torch
 build release smartkv
 fetch_model
 step "Starting build/release/smartkv serve $*"

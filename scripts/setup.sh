@@ -1,4 +1,4 @@
-# Sourced by serve.sh and test.sh: installs what is missing, configures and builds. Run from the repository's root.
+# Sourced by the scripts beside it: installs what is missing, configures and builds. Run from the repository's root.
 # Each step says what it does; a step that fails says what to do.
 
 TORCH_VERSION=2.13.0
@@ -39,7 +39,7 @@ if version == sys.argv[1] and os.path.exists(os.path.join(folder, "Torch", "Torc
 PYTHON
 }
 
-# Sets CMAKE_PREFIX_PATH so that CMake finds LibTorch: where it points already, an installed one, else a private one.
+# Training and its tests want LibTorch. Sets CMAKE_PREFIX_PATH so that CMake finds it: where it points already, an installed one, else a private one.
 find_torch() {
   local folder
   for folder in ${CMAKE_PREFIX_PATH:+${CMAKE_PREFIX_PATH//[:;]/ }}; do
@@ -62,11 +62,9 @@ find_torch() {
 build() {
   local preset=$1
   shift
-  if [ ! -e "build/$preset/build.ninja" ]; then
-    step "Configuring build/$preset"
-    cmake --preset "$preset" >"build-$preset.log" 2>&1 || { cat "build-$preset.log" >&2; fail "CMake failed: see its message above"; }
-    mkdir -p build && mv "build-$preset.log" build/
-  fi
+  step "Configuring build/$preset"  # each time: LibTorch may be there by now
+  mkdir -p build
+  cmake --preset "$preset" >"build/$preset.log" 2>&1 || { cat "build/$preset.log" >&2; fail "CMake failed: see its message above"; }
   step "Building build/$preset (minutes the first time)"
   cmake --build "build/$preset" ${1:+--target "$@"} >&2 || fail "the build failed: see the compiler's message above"
 }

@@ -37,7 +37,8 @@ nlohmann::ordered_json run_training(const std::filesystem::path& module, const s
                                     const std::function<void(const nlohmann::json& event)>& progress) {
   if (!std::filesystem::exists(module)) {
     throw TrainingError(command + " needs " + module.string() +
-                        ", which is not there: build the target smartkv_training and keep it beside the program");
+                        ", which is not there: build it with LibTorch (the target smartkv_training; "
+                        "scripts/build_training.sh installs LibTorch and builds it) and keep it beside the program");
   }
   // On a busy machine threads that spin at OpenMP's barriers, as they do by default, cost several times the work
   // itself.

@@ -1,4 +1,4 @@
-// The layers' rule: server -> engine -> cache -> kernels, and who may include LibTorch and spdlog.
+// The layers' rule: server -> engine -> cache -> kernels, and who may include LibTorch, spdlog and the measurements.
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -34,6 +34,10 @@ TEST(Layers, IncludesPointDownwards) {
         }
         if (target.starts_with("torch/") || target.starts_with("ATen/") || target.starts_with("c10/")) {
           EXPECT_TRUE(path.starts_with("engine/torch/")) << path << " includes " << target;
+        }
+        if (target.starts_with("engine/evaluation/") || target.starts_with("engine/benchmark/")) {
+          EXPECT_TRUE(path.starts_with("server/commands/") || path.starts_with(target.substr(0, target.rfind('/'))))
+              << path << " includes " << target;
         }
         if (target.starts_with("spdlog/")) {
           EXPECT_EQ(path, "engine/log.cpp") << path << " includes " << target;

@@ -1,102 +1,14 @@
-// The served model against the plain LibTorch one, and the promises of Model::forward.
+// The promises of Model::forward. tests/engine/torch compares its values with LibTorch's.
 #include "engine/model/llama.h"
 
-#include <cmath>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "cache/policy.h"
-#include "engine/torch/torch_llama.h"
-#include "tests/engine/model/tiny_llama.h"
+#include "tests/engine/model/served_llama.h"
 
 namespace smartkv {
 namespace {
-
-std::vector<TokenId> some_tokens(int64_t n, int64_t vocab, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<TokenId> tokens;
-  for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<TokenId>(random() % static_cast<uint64_t>(vocab)));
-  return tokens;
-}
-
-struct Served {
-  ThreadPool pool{2};
-  std::unique_ptr<Model> model;
-  PolicyContext context;
-  std::unique_ptr<KvCachePolicy> policy;
-
-  Served(const Weights& weights, const std::string& dtype, const std::string& storage = "auto") {
-    LlamaOptions options;
-    options.dtype = dtype;
-    options.weights = storage;
-    model = load_llama(weights, options, pool);
-    context.shape = llama_cache_shape(weights.config(), options);
-    context.pool = PagePool::create(context.shape);
-    policy = make_policy(context, nullptr);
-  }
-
-  // Logits of all tokens, fed in chunks. [tokens, vocab]
-  std::vector<float> run(const std::vector<TokenId>& tokens, int64_t chunk) {
-    const auto cache = policy->new_sequence(0);
-    const int64_t vocab = model->config().vocab_size, n = static_cast<int64_t>(tokens.size());
-    std::vector<float> logits(static_cast<size_t>(n * vocab));
-    for (int64_t start = 0; start < n; start += chunk) {
-      const int64_t size = std::min(chunk, n - start);
-      const SequenceInput input{std::span(tokens).subspan(static_cast<size_t>(start), static_cast<size_t>(size)), cache.get(), size};
-      model->forward({&input, 1}, logits.data() + start * vocab);
-    }
-    return logits;
-  }
-};
-
-double relative_error(const std::vector<float>& found, const torch::Tensor& expected) {
-  const torch::Tensor actual = torch::from_blob(const_cast<float*>(found.data()), expected.sizes().vec()).to(torch::kFloat64);
-  return ((actual - expected).norm() / expected.norm()).item<double>();
-}
-
-ModelConfig variant(const std::string& name) {
-  ModelConfig config = tiny_config();
-  if (name == "head128") config.head_dim = 128;
-  if (name == "mha") config.n_kv_heads = config.n_heads;
-  if (name == "untied") config.tie_word_embeddings = false;
-  if (name == "biases") config.attention_bias = config.mlp_bias = true;
-  if (name == "llama3" || name == "yarn" || name == "linear" || name == "dynamic") {
-    config.rope.factor = 8.0;
-    config.rope.original_context = 32;
-    config.rope.scaling = name == "llama3"   ? RopeScaling::kLlama3
-                          : name == "yarn"   ? RopeScaling::kYarn
-                          : name == "linear" ? RopeScaling::kLinear
-                                             : RopeScaling::kDynamic;
-  }
-  return config;
-}
-
-class LlamaVariants : public testing::TestWithParam<const char*> {};
-
-TEST_P(LlamaVariants, F32EqualsTheOracle) {
-  const TinyWeights weights(variant(GetParam()));
-  const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 5);
-  const torch::Tensor input = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).unsqueeze(0);
-  const torch::Tensor expected = TorchLlama(weights, torch::kFloat64).forward(input)[0];
-  Served served(weights, "f32");
-  EXPECT_LT(relative_error(served.run(tokens, 512), expected), 1e-5);
-}
-
-// Random weights amplify rounding; LibTorch's own bf16 says by how much.
-TEST_P(LlamaVariants, Bf16IsNearerThanLibTorchInBf16) {
-  const TinyWeights weights(variant(GetParam()));
-  const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 6);
-  const torch::Tensor input = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).unsqueeze(0);
-  const torch::Tensor expected = TorchLlama(weights, torch::kFloat64).forward(input)[0];
-  Served served(weights, "bf16");
-  const torch::Tensor rounded = TorchLlama(weights, torch::kBFloat16).forward(input)[0].to(torch::kFloat64);
-  const double theirs = ((rounded - expected).norm() / expected.norm()).item<double>();
-  EXPECT_LT(relative_error(served.run(tokens, 512), expected), theirs);
-}
-
-INSTANTIATE_TEST_SUITE_P(Variants, LlamaVariants,
-                         testing::Values("gqa", "mha", "head128", "untied", "biases", "llama3", "yarn", "linear", "dynamic"));
 
 class LlamaTypes : public testing::TestWithParam<const char*> {};
 

@@ -1,0 +1,54 @@
+// A model behind a full cache, as tests feed it.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/policy.h"
+#include "engine/model/llama.h"
+#include "tests/engine/model/tiny_llama.h"
+
+namespace smartkv {
+
+inline std::vector<TokenId> some_tokens(int64_t n, int64_t vocab, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<TokenId> tokens;
+  for (int64_t i = 0; i < n; ++i) tokens.push_back(static_cast<TokenId>(random() % static_cast<uint64_t>(vocab)));
+  return tokens;
+}
+
+struct Served {
+  ThreadPool pool{2};
+  std::unique_ptr<Model> model;
+  PolicyContext context;
+  std::unique_ptr<KvCachePolicy> policy;
+
+  Served(const Weights& weights, const std::string& dtype, const std::string& storage = "auto") {
+    LlamaOptions options;
+    options.dtype = dtype;
+    options.weights = storage;
+    model = load_llama(weights, options, pool);
+    context.shape = llama_cache_shape(weights.config(), options);
+    context.pool = PagePool::create(context.shape);
+    policy = make_policy(context, nullptr);
+  }
+
+  // Logits of all tokens, fed in chunks. [tokens, vocab]
+  std::vector<float> run(const std::vector<TokenId>& tokens, int64_t chunk) {
+    const auto cache = policy->new_sequence(0);
+    const int64_t vocab = model->config().vocab_size, n = static_cast<int64_t>(tokens.size());
+    std::vector<float> logits(static_cast<size_t>(n * vocab));
+    for (int64_t start = 0; start < n; start += chunk) {
+      const int64_t size = std::min(chunk, n - start);
+      const SequenceInput input{std::span(tokens).subspan(static_cast<size_t>(start), static_cast<size_t>(size)), cache.get(), size};
+      model->forward({&input, 1}, logits.data() + start * vocab);
+    }
+    return logits;
+  }
+};
+
+}  // namespace smartkv

@@ -1,0 +1,61 @@
+// The served model against the plain LibTorch one.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "engine/torch/torch_llama.h"
+#include "tests/engine/model/served_llama.h"
+
+namespace smartkv {
+namespace {
+
+double relative_error(const std::vector<float>& found, const torch::Tensor& expected) {
+  const torch::Tensor actual = torch::from_blob(const_cast<float*>(found.data()), expected.sizes().vec()).to(torch::kFloat64);
+  return ((actual - expected).norm() / expected.norm()).item<double>();
+}
+
+ModelConfig variant(const std::string& name) {
+  ModelConfig config = tiny_config();
+  if (name == "head128") config.head_dim = 128;
+  if (name == "mha") config.n_kv_heads = config.n_heads;
+  if (name == "untied") config.tie_word_embeddings = false;
+  if (name == "biases") config.attention_bias = config.mlp_bias = true;
+  if (name == "llama3" || name == "yarn" || name == "linear" || name == "dynamic") {
+    config.rope.factor = 8.0;
+    config.rope.original_context = 32;
+    config.rope.scaling = name == "llama3"   ? RopeScaling::kLlama3
+                          : name == "yarn"   ? RopeScaling::kYarn
+                          : name == "linear" ? RopeScaling::kLinear
+                                             : RopeScaling::kDynamic;
+  }
+  return config;
+}
+
+class LlamaVariants : public testing::TestWithParam<const char*> {};
+
+TEST_P(LlamaVariants, F32EqualsTheOracle) {
+  const TinyWeights weights(variant(GetParam()));
+  const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 5);
+  const torch::Tensor input = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).unsqueeze(0);
+  const torch::Tensor expected = TorchLlama(weights, torch::kFloat64).forward(input)[0];
+  Served served(weights, "f32");
+  EXPECT_LT(relative_error(served.run(tokens, 512), expected), 1e-5);
+}
+
+// Random weights amplify rounding; LibTorch's own bf16 says by how much.
+TEST_P(LlamaVariants, Bf16IsNearerThanLibTorchInBf16) {
+  const TinyWeights weights(variant(GetParam()));
+  const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 6);
+  const torch::Tensor input = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).unsqueeze(0);
+  const torch::Tensor expected = TorchLlama(weights, torch::kFloat64).forward(input)[0];
+  Served served(weights, "bf16");
+  const torch::Tensor rounded = TorchLlama(weights, torch::kBFloat16).forward(input)[0].to(torch::kFloat64);
+  const double theirs = ((rounded - expected).norm() / expected.norm()).item<double>();
+  EXPECT_LT(relative_error(served.run(tokens, 512), expected), theirs);
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, LlamaVariants,
+                         testing::Values("gqa", "mha", "head128", "untied", "biases", "llama3", "yarn", "linear", "dynamic"));
+
+}  // namespace
+}  // namespace smartkv
