@@ -12,6 +12,26 @@ DensePage& DenseLayer::page(int64_t position) const {
   return *pages_[static_cast<size_t>((position - first_) / kPageTokens)];
 }
 
+int64_t DenseLayer::growth(int64_t from, int64_t n) const {
+  const int64_t needed = (n - first_ + kPageTokens - 1) / kPageTokens;
+  int64_t pages = std::max<int64_t>(0, needed - n_pages());
+  for (int64_t i = (from - first_) / kPageTokens; i < std::min(needed, n_pages()); ++i) {
+    pages += pages_[static_cast<size_t>(i)].use_count() > 1 ? 1 : 0;
+  }
+  return pages * pool_->page_bytes();
+}
+
+int64_t DenseLayer::shared_bytes() const {
+  return std::count_if(pages_.begin(), pages_.end(), [](const PageRef& page) { return page.use_count() > 1; }) *
+         pool_->page_bytes();
+}
+
+int64_t DenseLayer::own_bytes_before(int64_t n) const {
+  return std::count_if(pages_.begin(), pages_.begin() + (n - first_) / kPageTokens,
+                       [](const PageRef& page) { return page.use_count() == 1; }) *
+         pool_->page_bytes();
+}
+
 void DenseLayer::reserve(int64_t from, int64_t n) {
   const int64_t needed = (n - first_ + kPageTokens - 1) / kPageTokens;
   for (int64_t i = (from - first_) / kPageTokens; i < std::min(needed, n_pages()); ++i) {

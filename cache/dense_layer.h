@@ -18,6 +18,7 @@ class DenseLayer {
   int64_t first() const { return first_; }
   // Pages for tokens [first(), n), and the exclusive right to write tokens [from, n).
   void reserve(int64_t from, int64_t n);
+  int64_t growth(int64_t from, int64_t n) const;  // bytes that reserve() would allocate
   // Rows of KvRows go to tokens [position, position + rows.n). Thread-safe for disjoint tokens.
   void write(int64_t position, const KvRows& rows);
   // One token of one KV head. k, v: f32 [head_dim].
@@ -30,6 +31,8 @@ class DenseLayer {
 
   int64_t n_pages() const { return static_cast<int64_t>(pages_.size()); }
   int64_t bytes() const { return n_pages() * pool_->page_bytes(); }
+  int64_t shared_bytes() const;                     // of pages that somebody else holds, too
+  int64_t own_bytes_before(int64_t n) const;        // that drop_before(n) gives back
 
  private:
   DensePage& page(int64_t position) const;

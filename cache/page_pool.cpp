@@ -45,13 +45,20 @@ PageRef PagePool::allocate() {
     }
   }
   if (page == nullptr) page = std::make_unique<DensePage>(shape_);
-  in_use_ += page_bytes_;
+  add(page_bytes_);
   return PageRef(page.release(), [pool = shared_from_this()](DensePage* released) { pool->release(released); });
+}
+
+void PagePool::add(int64_t bytes) {
+  const int64_t now = in_use_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  int64_t peak = peak_.load(std::memory_order_relaxed);
+  while (peak < now && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
 }
 
 void PagePool::release(DensePage* page) {
   std::unique_ptr<DensePage> owned(page);
-  in_use_ -= page_bytes_;
+  add(-page_bytes_);
   const std::lock_guard lock(mutex_);
   if (free_.size() < max_free_) free_.push_back(std::move(owned));
 }

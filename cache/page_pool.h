@@ -1,4 +1,5 @@
-// Dense pages: kPageTokens tokens of one layer, all KV heads, K and V. Freed pages are kept for reuse.
+// What the caches of one model hold: dense pages (kPageTokens tokens of one layer, all KV heads, K and V; freed ones are
+// kept for reuse), and the count of every other byte.
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,7 @@ class DensePage {
 
 using PageRef = std::shared_ptr<DensePage>;
 
-// Thread-safe. Outlived by its pages.
+// Thread-safe. Outlived by its pages and charges.
 class PagePool : public std::enable_shared_from_this<PagePool> {
  public:
   // Keeps up to max_free_bytes of freed pages.
@@ -40,18 +41,45 @@ class PagePool : public std::enable_shared_from_this<PagePool> {
   PageRef allocate();
   const CacheShape& shape() const { return shape_; }
   int64_t page_bytes() const { return page_bytes_; }
-  int64_t bytes_in_use() const { return in_use_.load(); }  // of pages that somebody holds
+  // Every byte that caches hold: dense pages and packed ones, each once however many sequences share it, and the state of
+  // the policies. Not what is kept for reuse.
+  int64_t bytes_in_use() const { return in_use_.load(std::memory_order_relaxed); }
+  // The most bytes in use at any moment since the last restart_peak().
+  int64_t peak_bytes() const { return peak_.load(std::memory_order_relaxed); }
+  void restart_peak() { peak_ = bytes_in_use(); }
 
  private:
+  friend class PoolCharge;
   PagePool(const CacheShape& shape, int64_t max_free_bytes);
   void release(DensePage* page);
+  void add(int64_t bytes);  // to bytes_in_use(); may be negative
 
   CacheShape shape_;
   int64_t page_bytes_;
   size_t max_free_;
-  std::atomic<int64_t> in_use_{0};
+  std::atomic<int64_t> in_use_{0}, peak_{0};
   std::mutex mutex_;
   std::vector<std::unique_ptr<DensePage>> free_;
+};
+
+// Bytes besides dense pages that its owner holds: counted in the pool while this lives. A copy counts anew, as the copied
+// state does.
+class PoolCharge {
+ public:
+  explicit PoolCharge(std::shared_ptr<PagePool> pool, int64_t bytes = 0) : pool_(std::move(pool)) { set(bytes); }
+  PoolCharge(const PoolCharge& other) : PoolCharge(other.pool_, other.bytes_) {}
+  PoolCharge& operator=(const PoolCharge&) = delete;
+  ~PoolCharge() { set(0); }
+
+  int64_t bytes() const { return bytes_; }
+  void set(int64_t bytes) {
+    if (bytes != bytes_) pool_->add(bytes - bytes_);
+    bytes_ = bytes;
+  }
+
+ private:
+  std::shared_ptr<PagePool> pool_;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace smartkv

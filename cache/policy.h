@@ -22,7 +22,8 @@ class KvCachePolicy {
  public:
   virtual ~KvCachePolicy() = default;
   virtual std::string_view name() const = 0;
-  // Upper bound of stats().bytes of a sequence that grows to n_tokens, prompt included; admission reserves it.
+  // Upper bound of the bytes that a sequence on its own holds at any moment while it grows to n_tokens, prompt included;
+  // what does not fit into the whole pool is refused.
   virtual int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const = 0;
   // prompt_tokens: how many of the first tokens are the prompt, whose end may be a compaction boundary.
   virtual std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const = 0;

@@ -1,6 +1,10 @@
 // What the engine holds for one sequence: per layer a list of immutable segments, then a dense tail.
 //
 // Protocol of a step: reserve(n); for every layer write(...) then view(...); advance(n); later commit() or truncate().
+//
+// A cache's state is a function of the K and V written, of their positions and of the prompt's length alone, bit for bit:
+// not of how passes were cut, as long as they end at boundaries. So a sequence that was dropped comes back by a prefill of
+// its prompt and output in passes of any length.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +38,7 @@ struct CacheStats {
   int64_t tokens = 0;       // appended
   int64_t tokens_kept = 0;  // represented in the cache, mean over layers
   int64_t bytes = 0;        // every byte held: payload, scales, indices, biases, page slack, policy state
+  int64_t shared_bytes = 0; // of `bytes`, those in pages that somebody else holds, too
   int64_t full_bytes = 0;   // the full cache's bytes for the same tokens
 };
 
@@ -91,7 +96,17 @@ class SequenceCache {
   // Before advance(), in order of positions.
   virtual void observe(int64_t layer, const Probe& probe);
 
+  // An upper bound of how much the pool's bytes_in_use() may rise, at any moment, while n more tokens are reserved,
+  // written, observed, advanced and committed: new pages, copies of shared ones, what compaction needs for a moment, state.
+  // Boundaries on the way are committed in their turn. 0 when the last page has room and no boundary is reached. It holds
+  // until this cache is changed or forked.
+  virtual int64_t growth(int64_t n) const = 0;
+
   virtual std::unique_ptr<SequenceCache> fork() const = 0;
+  // A fork of this state, which was reached while computing some prompt, to go on as the cache of another prompt, of
+  // prompt_tokens > tokens() tokens, which begins with the same tokens() tokens. Null unless a fresh cache of that prompt
+  // would be in this very state after them, bit for bit. All tokens committed.
+  virtual std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const = 0;
   virtual CacheStats stats() const = 0;  // cheap: asked for at every step
   // What the policy has to say of itself by name: "bits_k", "forecast_last_loss", ... Not cheap.
   virtual std::map<std::string, double> details() const { return {}; }

@@ -1,10 +1,27 @@
 #include "cache/tailed_sequence.h"
 
+#include <exception>
+#include <mutex>
 #include <string>
+
+#include "kernels/thread_pool.h"
 
 namespace smartkv {
 
 using kernels::kPageTokens;
+
+TailedSequence::TailedSequence(const TailedSequence& other)
+    : SequenceCache(other),
+      state_(other.state_),
+      context_(other.context_),
+      boundaries_(other.boundaries_),
+      boundary_(other.boundary_),
+      tail_(other.tail_),
+      tokens_(other.tokens_),
+      committed_(other.committed_),
+      may_share_(true) {
+  other.may_share_ = true;
+}
 
 void TailedSequence::reserve(int64_t n) {
   for (DenseLayer& layer : tail_) layer.reserve(tokens_, tokens_ + n);
@@ -37,16 +54,61 @@ void TailedSequence::commit(int64_t n_tokens) {
                        std::to_string(tokens_) + " tokens were appended");
     }
     compact();
+    boundary_ = boundaries_.after(n_tokens);
   }
+}
+
+int64_t TailedSequence::growth(int64_t n) const {
+  int64_t bytes = 0;
+  for (const DenseLayer& layer : tail_) bytes += layer.growth(tokens_, tokens_ + n);
+  return bytes + compaction_growth(tokens_ + n);
+}
+
+std::unique_ptr<SequenceCache> TailedSequence::resume(int64_t prompt_tokens) const {
+  if (prompt_tokens <= tokens_ || committed_ != tokens_) {
+    throw CacheError("resume: expected all " + std::to_string(tokens_) + " tokens to be committed, and a longer prompt; found " +
+                     std::to_string(committed_) + " committed tokens and a prompt of " + std::to_string(prompt_tokens));
+  }
+  Boundaries boundaries = boundaries_;
+  boundaries.prompt_tokens = prompt_tokens;
+  if (!boundaries_.agree(boundaries, tokens_, n_probes())) return nullptr;
+  std::unique_ptr<SequenceCache> fork = this->fork();
+  auto& resumed = static_cast<TailedSequence&>(*fork);  // of this very class
+  resumed.boundaries_ = boundaries;
+  resumed.boundary_ = boundaries.next(tokens_);
+  return fork;
 }
 
 CacheStats TailedSequence::stats() const {
   CacheStats stats;
   stats.tokens = tokens_;
   stats.tokens_kept = tail_tokens();
-  for (const DenseLayer& layer : tail_) stats.bytes += layer.bytes();
+  stats.bytes = state_.bytes();
+  for (const DenseLayer& layer : tail_) {
+    stats.bytes += layer.bytes();
+    if (may_share_) stats.shared_bytes += layer.shared_bytes();
+  }
   stats.full_bytes = dense_bytes(shape(), tokens_);
   return stats;
+}
+
+void TailedSequence::for_each(int64_t n, const std::function<void(int64_t)>& task) const {
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto guarded = [&](int64_t i) {  // a worker must not throw
+    try {
+      task(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  if (context().threads != nullptr) {
+    context().threads->parallel_for(n, guarded);
+  } else {
+    for (int64_t i = 0; i < n; ++i) guarded(i);
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 void TailedSequence::drop_tail_before(int64_t token) {

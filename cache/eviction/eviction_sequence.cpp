@@ -1,7 +1,6 @@
 #include "cache/eviction/eviction_sequence.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <string>
 
@@ -12,16 +11,14 @@ namespace {
 
 using kernels::kPageTokens;
 
-constexpr int64_t kMostSlots = std::numeric_limits<uint16_t>::max();
-constexpr int64_t kStateBytes = 2 * sizeof(float) + sizeof(uint16_t);  // of a slot: position, score, place in the heap
-
-int64_t whole_pages(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens * kPageTokens; }
+constexpr int64_t kSlotBytes = sizeof(int32_t) + sizeof(float) + sizeof(uint32_t);  // position, score, place in the heap
+constexpr int64_t kAttentionBytes = 2 * sizeof(float);  // of a token that attention scores: its mass, its score in the tail
 
 }  // namespace
 
 int64_t eviction_slots(const EvictionOptions& options) {
   const int64_t room = options.tokens - whole_pages(options.window) - kPageTokens;
-  return std::min(room / kPageTokens * kPageTokens, kMostSlots / kPageTokens * kPageTokens);
+  return room / kPageTokens * kPageTokens;
 }
 
 void check_eviction(const EvictionOptions& options) {
@@ -38,28 +35,21 @@ int64_t eviction_max_bytes(const CacheShape& shape, const EvictionOptions& optio
   const int64_t pruned = std::min(whole_pages(n_tokens) + kPageTokens, slots + whole_pages(options.window) + 2 * kPageTokens);
   const int64_t most = options.exact_prefill ? std::max(pruned, whole_pages(std::min(prompt_tokens, n_tokens))) : pruned;
   const int64_t heads = shape.n_layers * shape.n_kv_heads;
-  return dense_bytes(shape, most) + heads * (slots * kStateBytes + 2 * most * static_cast<int64_t>(sizeof(float)));
+  // At a boundary a layer's slots are filled before its tail is dropped.
+  const int64_t moved = dense_bytes(shape, std::min(slots, most)) / shape.n_layers;
+  return dense_bytes(shape, most) + moved + heads * (slots * kSlotBytes + most * kAttentionBytes);
 }
 
 EvictionSequence::EvictionSequence(const PolicyContext& context, const EvictionOptions& options,
                                    std::shared_ptr<const TokenScorer> scorer, int64_t prompt_tokens)
-    : TailedSequence(context),
+    : TailedSequence(context, {whole_pages(options.window), options.exact_prefill ? Boundaries::kNever : kPageTokens,
+                               prompt_tokens}),
       options_(options),
       scorer_(std::move(scorer)),
-      prompt_tokens_(prompt_tokens),
       slots_(eviction_slots(options)),
-      boundary_(boundary_after(0)),
       layers_(static_cast<size_t>(context.shape.n_layers), Layer(context)) {}
 
-int64_t EvictionSequence::whole_window() const { return whole_pages(options_.window); }
-
-int64_t EvictionSequence::boundary_after(int64_t tokens) const {
-  const int64_t least = tail_first() + whole_window() + kPageTokens;
-  if (options_.exact_prefill && tokens < prompt_tokens_) {
-    if (prompt_tokens_ >= least) return prompt_tokens_;
-  }
-  return std::max(least, (tokens / kPageTokens + 1) * kPageTokens);
-}
+int64_t EvictionSequence::n_probes() const { return scorer_->n_probes(); }
 
 void EvictionSequence::view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const {
   layers_[static_cast<size_t>(layer)].kept.append_view(kept_, segments);
@@ -67,7 +57,7 @@ void EvictionSequence::view(int64_t layer, int64_t n_new, std::vector<kernels::K
 }
 
 TokenRange EvictionSequence::probes(int64_t n) const {
-  return {std::max(tokens(), boundary_ - scorer_->n_probes()), std::min(tokens() + n, boundary_)};
+  return {std::max(tokens(), next_boundary() - scorer_->n_probes()), std::min(tokens() + n, next_boundary())};
 }
 
 void EvictionSequence::observe(int64_t layer, const Probe& probe) {
@@ -82,15 +72,55 @@ void EvictionSequence::observe(int64_t layer, const Probe& probe) {
     head.mass.resize(static_cast<size_t>(seen));
     for (float& sum : head.mass) sum += *from++;
   }
+  state_.set(state_bytes());
 }
 
+// Layer by layer, so that a layer's lost tokens make room for the next one's slots.
 void EvictionSequence::compact() {
-  const int64_t end = (tokens() - whole_window()) / kPageTokens * kPageTokens;
-  const int64_t filled = std::min(slots_ - kept_, end - tail_first());
-  for (int64_t layer = 0; layer < shape().n_layers; ++layer) absorb(layer, end, filled);
-  drop_tail_before(end);
+  const int64_t first = tail_first(), end = boundaries().leaving(tokens());
+  const int64_t filled = std::min(slots_ - kept_, end - first);
+  for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
+    absorb(layer, first, end, filled);
+    tail(layer).drop_before(end);
+    state_.set(state_bytes());
+  }
   kept_ += filled;
-  boundary_ = boundary_after(tokens());
+}
+
+int64_t EvictionSequence::compaction_growth(int64_t end) const {
+  int64_t kept = kept_, peak = 0;
+  if (next_boundary() <= end) {
+    const int64_t gone = boundaries().leaving(next_boundary());
+    kept += std::min(slots_ - kept_, gone - tail_first());
+    int64_t bytes = 0;
+    for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
+      bytes += layers_[static_cast<size_t>(layer)].kept.growth(0, kept);
+      peak = std::max(peak, bytes);
+      bytes -= tail(layer).own_bytes_before(std::min(gone, tokens() / kPageTokens * kPageTokens));
+    }
+    peak = std::max(peak, bytes);
+    if (boundaries().after(next_boundary()) <= end) {  // of later ones, without what they give back
+      const int64_t most = std::min(slots_, whole_pages(end));
+      peak += dense_bytes(shape(), most - kept);
+      kept = most;
+    }
+  }
+  const bool observes = !probes(end - tokens()).empty();
+  if (kept == kept_ && !observes) return peak;
+  const int64_t seen = scorer_->n_probes() > 0 ? kept + end - tail_first() : 0;
+  const int64_t state = shape().n_layers * shape().n_kv_heads * (kept * kSlotBytes + seen * kAttentionBytes);
+  return peak + std::max<int64_t>(0, state - state_.bytes());
+}
+
+int64_t EvictionSequence::state_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    for (const Head& head : layer.heads) {
+      bytes += static_cast<int64_t>(head.positions.size()) * kSlotBytes +
+               static_cast<int64_t>((head.tail_scores.size() + head.mass.size()) * sizeof(float));
+    }
+  }
+  return bytes;
 }
 
 void EvictionSequence::score_attention(Head* head) const {
@@ -112,9 +142,9 @@ void EvictionSequence::score_attention(Head* head) const {
   std::vector<float>().swap(head->mass);
 }
 
-void EvictionSequence::absorb(int64_t layer, int64_t end, int64_t filled) {
+void EvictionSequence::absorb(int64_t layer, int64_t first, int64_t end, int64_t filled) {
   Layer& state = layers_[static_cast<size_t>(layer)];
-  const int64_t first = tail_first(), n = end - first;
+  const int64_t n = end - first;
   std::vector<float> scores(static_cast<size_t>(shape().n_kv_heads * n));
   if (scorer_->n_probes() == 0) {
     scorer_->score(context(), layer, tail(layer), first, n, scores.data());
@@ -124,7 +154,10 @@ void EvictionSequence::absorb(int64_t layer, int64_t end, int64_t filled) {
   for (int64_t h = 0; h < shape().n_kv_heads; ++h) {
     Head& head = state.heads[static_cast<size_t>(h)];
     // The heap's order: less valuable first, of equals the older.
-    const auto later = [&](uint16_t a, uint16_t b) {
+    head.positions.reserve(static_cast<size_t>(kept_ + filled));
+    head.scores.reserve(head.positions.capacity());
+    head.heap.reserve(head.positions.capacity());
+    const auto later = [&](uint32_t a, uint32_t b) {
       return head.scores[a] != head.scores[b] ? head.scores[a] > head.scores[b] : head.positions[a] > head.positions[b];
     };
     if (scorer_->n_probes() > 0) {
@@ -151,7 +184,7 @@ void EvictionSequence::absorb(int64_t layer, int64_t end, int64_t filled) {
       tail(layer).load(position, h, k.data(), v.data());
       state.kept.store(static_cast<int64_t>(place), h, k.data(), v.data());
       if (position < options_.sinks) continue;
-      head.heap.push_back(static_cast<uint16_t>(place));
+      head.heap.push_back(static_cast<uint32_t>(place));
       std::push_heap(head.heap.begin(), head.heap.end(), later);
     }
   }
@@ -162,10 +195,7 @@ CacheStats EvictionSequence::stats() const {
   stats.tokens_kept += kept_;
   for (const Layer& layer : layers_) {
     stats.bytes += layer.kept.bytes();
-    for (const Head& head : layer.heads) {
-      stats.bytes += static_cast<int64_t>(head.positions.size() * sizeof(int32_t) + head.heap.size() * sizeof(uint16_t) +
-                                          (head.scores.size() + head.tail_scores.size() + head.mass.size()) * sizeof(float));
-    }
+    if (may_share()) stats.shared_bytes += layer.kept.shared_bytes();
   }
   return stats;
 }

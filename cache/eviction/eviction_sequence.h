@@ -39,7 +39,6 @@ class EvictionSequence final : public TailedSequence {
                    std::shared_ptr<const TokenScorer> scorer, int64_t prompt_tokens);
 
   void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
-  int64_t next_boundary() const override { return boundary_; }
   TokenRange probes(int64_t n) const override;
   void observe(int64_t layer, const Probe& probe) override;
   std::unique_ptr<SequenceCache> fork() const override { return std::make_unique<EvictionSequence>(*this); }
@@ -53,7 +52,7 @@ class EvictionSequence final : public TailedSequence {
   struct Head {
     std::vector<int32_t> positions;  // by place
     std::vector<float> scores;       // by place
-    std::vector<uint16_t> heap;      // places that may be evicted, the least valuable on top
+    std::vector<uint32_t> heap;      // places that may be evicted, the least valuable on top
     std::vector<float> tail_scores;  // of the tail's tokens; scorers of attention only
     std::vector<float> mass;         // by place, then the tail: attention received since the last boundary
   };
@@ -65,16 +64,16 @@ class EvictionSequence final : public TailedSequence {
   };
 
   void compact() override;
-  // Tail tokens before `end` take slots or are lost; the first `filled` of them find free ones.
-  void absorb(int64_t layer, int64_t end, int64_t filled);
+  int64_t compaction_growth(int64_t end) const override;
+  int64_t n_probes() const override;
+  // Tail tokens [first, end) take slots or are lost; the first `filled` of them find free ones.
+  void absorb(int64_t layer, int64_t first, int64_t end, int64_t filled);
   void score_attention(Head* head) const;  // turns the mass into scores
-  int64_t boundary_after(int64_t tokens) const;
-  int64_t whole_window() const;
+  int64_t state_bytes() const;
 
   EvictionOptions options_;
   std::shared_ptr<const TokenScorer> scorer_;
-  int64_t prompt_tokens_, slots_;
-  int64_t boundary_;
+  int64_t slots_;
   int64_t kept_ = 0;  // places filled, the same in every layer and head
   std::vector<Layer> layers_;
 };

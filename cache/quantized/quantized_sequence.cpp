@@ -1,29 +1,21 @@
 #include "cache/quantized/quantized_sequence.h"
 
 #include <algorithm>
-#include <exception>
-#include <mutex>
 #include <string>
-
-#include "kernels/thread_pool.h"
 
 namespace smartkv {
 
 using kernels::kPageTokens;
 using kernels::QuantizedLayout;
 
-namespace {
-
-int64_t whole_pages(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens * kPageTokens; }
-
-}  // namespace
-
-QuantizedPage::QuantizedPage(const CacheShape& shape, const QuantizedLayout& layout,
+QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const QuantizedLayout& layout,
                              std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v)
     : layout_(layout),
       channel_order_(std::move(channel_order)),
-      head_stride_(kernels::quantized_offsets(layout, shape.head_dim).total),
-      data_(static_cast<size_t>(shape.n_kv_heads * head_stride_)) {
+      head_stride_(kernels::quantized_offsets(layout, pool->shape().head_dim).total),
+      data_(static_cast<size_t>(pool->shape().n_kv_heads * head_stride_)),
+      charge_(pool, static_cast<int64_t>(data_.size())) {
+  const CacheShape& shape = pool->shape();
   const int64_t values = kPageTokens * shape.head_dim;
   for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
     const uint8_t* order = channel_order_ == nullptr ? nullptr : channel_order_->data() + head * shape.head_dim;
@@ -72,11 +64,8 @@ void check_quantizable(const CacheShape& shape, std::string_view policy) {
                    "\" needs a model whose head_dim is 64, 128, 192 or 256; this one's is " + std::to_string(shape.head_dim));
 }
 
-QuantizedSequence::QuantizedSequence(const PolicyContext& context, int64_t window)
-    : TailedSequence(context),
-      window_(whole_pages(window)),
-      boundary_(window_ + kPageTokens),
-      pages_(static_cast<size_t>(context.shape.n_layers)) {}
+QuantizedSequence::QuantizedSequence(const PolicyContext& context, const Boundaries& boundaries)
+    : TailedSequence(context, boundaries), pages_(static_cast<size_t>(context.shape.n_layers)) {}
 
 void QuantizedSequence::view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const {
   for (const PageRef& page : pages_[static_cast<size_t>(layer)]) segments->push_back(page->segment());
@@ -90,42 +79,46 @@ void QuantizedSequence::set_page(int64_t layer, int64_t i, PageRef page) {
 void QuantizedSequence::compact() {
   begin_boundary();
   const int64_t first = tail_first(), heads = shape().n_kv_heads, dim = shape().head_dim;
-  std::exception_ptr failure;  // a worker must not throw
-  std::mutex mutex;
-  const auto pack = [&](int64_t layer) {
-    try {
-      std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
-      for (int64_t head = 0; head < heads; ++head) {
-        for (int64_t i = 0; i < kPageTokens; ++i) {
-          const int64_t row = (head * kPageTokens + i) * dim;
-          tail(layer).load(first + i, head, k.data() + row, v.data() + row);
-        }
+  for_each(shape().n_layers, [&](int64_t layer) {
+    std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
+    for (int64_t head = 0; head < heads; ++head) {
+      for (int64_t i = 0; i < kPageTokens; ++i) {
+        const int64_t row = (head * kPageTokens + i) * dim;
+        tail(layer).load(first + i, head, k.data() + row, v.data() + row);
       }
-      pages_[static_cast<size_t>(layer)].push_back(quantize(layer, k.data(), v.data()));
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = std::current_exception();
     }
-  };
-  if (context().threads != nullptr) {
-    context().threads->parallel_for(shape().n_layers, pack);
-  } else {
-    for (int64_t layer = 0; layer < shape().n_layers; ++layer) pack(layer);
-  }
-  if (failure) std::rethrow_exception(failure);
+    pages_[static_cast<size_t>(layer)].push_back(quantize(layer, k.data(), v.data()));
+  });
   drop_tail_before(first + kPageTokens);
   end_boundary();
   page_bytes_ = 0;
   for (const auto& layer : pages_) {
     for (const PageRef& page : layer) page_bytes_ += page->bytes();
   }
-  boundary_ = tokens() + kPageTokens;
+}
+
+int64_t QuantizedSequence::compaction_growth(int64_t end) const {
+  int64_t bytes = 0;
+  for (int64_t at = next_boundary(); at <= end; at = boundaries().after(at)) {
+    const int64_t first = boundaries().leaving(at) / kPageTokens - 1;  // the page that it makes
+    bytes += shape().n_layers * new_page_bytes(first);
+  }
+  return bytes;
+}
+
+int64_t QuantizedSequence::packed_shared_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& layer : pages_) {
+    for (const PageRef& page : layer) bytes += page.use_count() > 1 ? page->bytes() : 0;
+  }
+  return bytes;
 }
 
 CacheStats QuantizedSequence::stats() const {
   CacheStats stats = TailedSequence::stats();
   stats.tokens_kept = stats.tokens;
   stats.bytes += page_bytes_;
+  if (may_share()) stats.shared_bytes += packed_shared_bytes();
   return stats;
 }
 

@@ -15,8 +15,8 @@ namespace smartkv {
 class QuantizedPage {
  public:
   // f32 rows of each KV head: k, v [n_kv_heads, kPageTokens, head_dim]. `channel_order`: [n_kv_heads, head_dim] or null;
-  // the page keeps it alive.
-  QuantizedPage(const CacheShape& shape, const kernels::QuantizedLayout& layout,
+  // the page keeps it alive. Counted in the pool.
+  QuantizedPage(const std::shared_ptr<PagePool>& pool, const kernels::QuantizedLayout& layout,
                 std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v);
 
   void read(const CacheShape& shape, float* k, float* v) const;  // as given to the constructor, but for the error
@@ -30,6 +30,7 @@ class QuantizedPage {
   std::shared_ptr<const std::vector<uint8_t>> channel_order_;
   int64_t head_stride_;
   AlignedBuffer data_;
+  PoolCharge charge_;
 };
 
 // K and V in 8 bits.
@@ -46,13 +47,11 @@ void check_quantizable(const CacheShape& shape, std::string_view policy);
 class QuantizedSequence : public TailedSequence {
  public:
   void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
-  int64_t next_boundary() const override { return boundary_; }
   CacheStats stats() const override;
   std::map<std::string, double> details() const override;  // bits_k, bits_v: mean width of the codes
 
  protected:
-  // `window`: tokens that stay dense at least, rounded up to whole pages.
-  QuantizedSequence(const PolicyContext& context, int64_t window);
+  QuantizedSequence(const PolicyContext& context, const Boundaries& boundaries);
 
   using PageRef = std::shared_ptr<const QuantizedPage>;
   // Of one layer, as n_pages() but for quantize(), while others' pages are being made.
@@ -60,6 +59,7 @@ class QuantizedSequence : public TailedSequence {
   int64_t n_pages() const { return static_cast<int64_t>(pages_[0].size()); }
   const PageRef& page(int64_t layer, int64_t i) const { return pages_[static_cast<size_t>(layer)][static_cast<size_t>(i)]; }
   void set_page(int64_t layer, int64_t i, PageRef page);
+  int64_t packed_shared_bytes() const;  // of pages that somebody else holds, too
 
   // Makes the page of a layer's 64 tokens k, v (as QuantizedPage takes them) that leave the window. Called for layers
   // in parallel.
@@ -67,12 +67,14 @@ class QuantizedSequence : public TailedSequence {
   // Before and after the pages of a boundary were made.
   virtual void begin_boundary() {}
   virtual void end_boundary() {}
+  // Of a new page as quantize() makes it.
+  virtual int64_t new_page_bytes(int64_t i) const = 0;
+
+  int64_t compaction_growth(int64_t end) const override;
 
  private:
   void compact() final;
 
-  int64_t window_;
-  int64_t boundary_;
   int64_t page_bytes_ = 0;
   std::vector<std::vector<PageRef>> pages_;  // by layer; page i holds tokens [64 i, 64 i + 64)
 };

@@ -13,7 +13,7 @@ namespace {
 class ShadowPolicy final : public KvCachePolicy {
  public:
   ShadowPolicy(const PolicyContext& context, std::unique_ptr<KvCachePolicy> policy, double share)
-      : shape_(context.shape),
+      : context_(context),
         own_threads_(context.threads == nullptr ? std::make_unique<ThreadPool>(1) : nullptr),
         threads_(context.threads == nullptr ? own_threads_.get() : context.threads),
         policy_(std::move(policy)),
@@ -23,16 +23,15 @@ class ShadowPolicy final : public KvCachePolicy {
   std::string_view name() const override { return policy_->name(); }
   int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const override {
     return policy_->max_bytes(prompt_tokens, n_tokens) + full_->max_bytes(prompt_tokens, n_tokens) +
-           ShadowSequence::state_bytes(shape_);
+           ShadowSequence::state_bytes(context_.shape);
   }
   std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override {
-    const ShadowSampling sampling{stride_, std::max<int64_t>(0, prompt_tokens - kernels::kPageTokens)};
-    return std::make_unique<ShadowSequence>(shape_, *threads_, sampling, policy_->new_sequence(prompt_tokens),
+    return std::make_unique<ShadowSequence>(context_, *threads_, ShadowSequence::sampling(stride_, prompt_tokens), policy_->new_sequence(prompt_tokens),
                                             full_->new_sequence(prompt_tokens));
   }
 
  private:
-  CacheShape shape_;
+  PolicyContext context_;
   std::unique_ptr<ThreadPool> own_threads_;
   ThreadPool* threads_;
   std::unique_ptr<KvCachePolicy> policy_, full_;

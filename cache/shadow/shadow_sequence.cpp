@@ -5,14 +5,20 @@
 
 namespace smartkv {
 
-ShadowSequence::ShadowSequence(const CacheShape& shape, ThreadPool& threads, const ShadowSampling& sampling,
+ShadowSequence::ShadowSequence(const PolicyContext& context, ThreadPool& threads, const ShadowSampling& sampling,
                                std::unique_ptr<SequenceCache> compressed, std::unique_ptr<SequenceCache> full)
-    : shape_(shape),
+    : context_(&context),
+      shape_(context.shape),
+      state_(context.pool, state_bytes(context.shape)),
       threads_(&threads),
       sampling_(sampling),
       compressed_(std::move(compressed)),
       full_(std::move(full)),
-      drift_(static_cast<size_t>(shape.n_layers)) {}
+      drift_(static_cast<size_t>(shape_.n_layers)) {}
+
+ShadowSampling ShadowSequence::sampling(int64_t stride, int64_t prompt_tokens) {
+  return {stride, std::max<int64_t>(0, prompt_tokens - kernels::kPageTokens)};
+}
 
 int64_t ShadowSequence::state_bytes(const CacheShape& shape) {
   return shape.n_layers * static_cast<int64_t>(sizeof(LayerDrift));
@@ -64,14 +70,22 @@ void ShadowSequence::observe(int64_t layer, const Probe& probe) {
 }
 
 std::unique_ptr<SequenceCache> ShadowSequence::fork() const {
-  auto fork = std::make_unique<ShadowSequence>(shape_, *threads_, sampling_, compressed_->fork(), full_->fork());
+  auto fork = std::make_unique<ShadowSequence>(*context_, *threads_, sampling_, compressed_->fork(), full_->fork());
   fork->drift_ = drift_;
   return fork;
+}
+
+std::unique_ptr<SequenceCache> ShadowSequence::resume(int64_t prompt_tokens) const {
+  std::unique_ptr<SequenceCache> compressed = compressed_->resume(prompt_tokens), full = full_->resume(prompt_tokens);
+  if (compressed == nullptr || full == nullptr) return nullptr;
+  return std::make_unique<ShadowSequence>(*context_, *threads_, sampling(sampling_.stride, prompt_tokens),
+                                          std::move(compressed), std::move(full));
 }
 
 CacheStats ShadowSequence::stats() const {
   CacheStats stats = compressed_->stats();
   stats.bytes += shadow_bytes();
+  stats.shared_bytes += full_->stats().shared_bytes;
   return stats;
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/policy.h"
 #include "cache/shadow/attention_drift.h"
 
 namespace smartkv {
@@ -20,9 +21,11 @@ namespace smartkv {
 // compressed cache sees none but its own.
 class ShadowSequence final : public SequenceCache {
  public:
-  // `threads` outlives the sequence and its forks.
-  ShadowSequence(const CacheShape& shape, ThreadPool& threads, const ShadowSampling& sampling,
+  // `context` and `threads` outlive the sequence and its forks.
+  ShadowSequence(const PolicyContext& context, ThreadPool& threads, const ShadowSampling& sampling,
                  std::unique_ptr<SequenceCache> compressed, std::unique_ptr<SequenceCache> full);
+  // The samples of a sequence with this prompt: none before its last page.
+  static ShadowSampling sampling(int64_t stride, int64_t prompt_tokens);
   static int64_t state_bytes(const CacheShape& shape);  // held beside the two caches
 
   int64_t tokens() const override { return compressed_->tokens(); }
@@ -38,14 +41,19 @@ class ShadowSequence final : public SequenceCache {
   int64_t next_boundary() const override { return compressed_->next_boundary(); }
   TokenRange probes(int64_t n) const override;
   void observe(int64_t layer, const Probe& probe) override;
+  int64_t growth(int64_t n) const override { return compressed_->growth(n) + full_->growth(n); }
   std::unique_ptr<SequenceCache> fork() const override;
+  // It compares what comes from here on.
+  std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override;
   CacheStats stats() const override;
   std::map<std::string, double> details() const override;
 
  private:
-  int64_t shadow_bytes() const { return full_->stats().bytes + state_bytes(shape_); }
+  int64_t shadow_bytes() const { return full_->stats().bytes + state_.bytes(); }
 
+  const PolicyContext* context_;
   CacheShape shape_;
+  PoolCharge state_;
   ThreadPool* threads_;
   ShadowSampling sampling_;
   std::unique_ptr<SequenceCache> compressed_, full_;

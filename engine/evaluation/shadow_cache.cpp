@@ -67,6 +67,21 @@ void ShadowCache::observe(int64_t layer, const Probe& probe) {
   }
 }
 
+int64_t ShadowCache::growth(int64_t n) const {
+  int64_t bytes = full_->growth(n);
+  for (const auto& cache : compressed_) bytes += cache->growth(n);
+  return bytes;
+}
+
+std::unique_ptr<SequenceCache> ShadowCache::resume(int64_t prompt_tokens) const {
+  std::unique_ptr<SequenceCache> full = full_->resume(prompt_tokens);
+  bool all = full != nullptr;
+  std::vector<std::unique_ptr<SequenceCache>> compressed;
+  for (const auto& cache : compressed_) all = compressed.emplace_back(cache->resume(prompt_tokens)) != nullptr && all;
+  if (!all) return nullptr;
+  return std::make_unique<ShadowCache>(options_, threads_, std::move(full), std::move(compressed), drift_);
+}
+
 std::unique_ptr<SequenceCache> ShadowCache::fork() const {
   std::vector<std::unique_ptr<SequenceCache>> compressed;
   for (const auto& cache : compressed_) compressed.push_back(cache->fork());

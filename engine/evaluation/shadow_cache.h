@@ -35,7 +35,9 @@ class ShadowCache final : public SequenceCache {
   int64_t next_boundary() const override;
   TokenRange probes(int64_t n) const override;
   void observe(int64_t layer, const Probe& probe) override;
+  int64_t growth(int64_t n) const override;
   std::unique_ptr<SequenceCache> fork() const override;
+  std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override;
   CacheStats stats() const override { return full_->stats(); }
 
  private:

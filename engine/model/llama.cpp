@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <limits>
+#include <mutex>
 
 #include "engine/model/llama_weights.h"
 #include "engine/model/rope.h"
@@ -66,7 +68,10 @@ class Llama final : public Model {
       norm(weights_.final_norm);
       run_head(logits);
     }
-    for (const SequenceInput& input : batch) input.cache->advance(static_cast<int64_t>(input.tokens.size()));
+    for (size_t i = 0; i < batch.size(); ++i) {
+      guard(batch, i, [&](SequenceCache& cache) { cache.advance(static_cast<int64_t>(batch[i].tokens.size())); });
+    }
+    tell_failures(batch);
   }
 
  private:
@@ -74,6 +79,31 @@ class Llama final : public Model {
   struct Piece {
     int64_t input, first, n, row;
   };
+
+  // f(cache) of an input that has not failed; what it throws is the input's failure. The calling thread only.
+  template <typename F>
+  void guard(std::span<const SequenceInput> batch, size_t i, const F& f) {
+    if (failures_[i] != nullptr) return;
+    try {
+      f(*batch[i].cache);
+    } catch (...) {
+      failures_[i] = std::current_exception();
+    }
+  }
+  bool failed(size_t i) const { return failures_[i] != nullptr; }
+  void tell_failures(std::span<const SequenceInput> batch) {
+    std::exception_ptr untold;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (!failed(i)) continue;
+      if (batch[i].failure != nullptr) {
+        *batch[i].failure = failures_[i];
+      } else if (untold == nullptr) {
+        untold = failures_[i];
+      }
+      failures_[i] = nullptr;
+    }
+    if (untold != nullptr) std::rethrow_exception(untold);
+  }
 
   int64_t qkv_width() const { return (config_.n_heads + 2 * config_.n_kv_heads) * config_.head_dim; }
   int64_t element_bytes() const { return type_ == KvType::kBf16 ? 2 : 4; }
@@ -84,13 +114,14 @@ class Llama final : public Model {
     constexpr int64_t kPieceRows = 16;
     pieces_.clear();
     rows_ = 0;
+    failures_.assign(batch.size(), nullptr);
     for (size_t i = 0; i < batch.size(); ++i) {
       const int64_t n = static_cast<int64_t>(batch[i].tokens.size());
       for (int64_t first = 0; first < n; first += kPieceRows) {
         pieces_.push_back({static_cast<int64_t>(i), first, std::min(kPieceRows, n - first), rows_ + first});
       }
       rows_ += n;
-      batch[i].cache->reserve(n);
+      guard(batch, i, [n](SequenceCache& cache) { cache.reserve(n); });
     }
     const size_t rows = static_cast<size_t>(rows_), hidden = static_cast<size_t>(config_.hidden_size);
     const size_t element = static_cast<size_t>(element_bytes()), half = static_cast<size_t>(config_.head_dim / 2);
@@ -151,16 +182,27 @@ class Llama final : public Model {
     const int64_t kv_width = config_.n_kv_heads * config_.head_dim;
     norm(w.attention_norm);
     run_linear(w.qkv, normed_, {qkv_.data(), width, Epilogue::kStore, bias(w.qkv_bias)});
+    write_failures_.assign(batch.size(), nullptr);
     pool_.parallel_for(static_cast<int64_t>(pieces_.size()), [&](int64_t p) {
       const Piece& piece = pieces_[static_cast<size_t>(p)];
+      const auto input = static_cast<size_t>(piece.input);
+      if (failed(input)) return;
       for (int64_t row = piece.row; row < piece.row + piece.n; ++row) {
         const float* cos = angles_.as<float>() + row * config_.head_dim;
         kernels::rope(qkv_.as<float>() + row * width, config_.n_heads + config_.n_kv_heads, config_.head_dim, cos,
                       cos + config_.head_dim / 2);
       }
       const float* k = qkv_.as<float>() + piece.row * width + q_width;
-      batch[static_cast<size_t>(piece.input)].cache->write(layer, {k, k + kv_width, width, piece.first, piece.n});
+      try {
+        batch[input].cache->write(layer, {k, k + kv_width, width, piece.first, piece.n});
+      } catch (...) {
+        const std::lock_guard lock(write_failures_mutex_);
+        write_failures_[input] = std::current_exception();
+      }
     });
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (write_failures_[i] != nullptr) failures_[i] = std::move(write_failures_[i]);
+    }
 
     const bool last = layer + 1 == config_.n_layers;
     tasks_.clear();
@@ -177,9 +219,11 @@ class Llama final : public Model {
                      static_cast<size_t>(active * config_.hidden_size) * sizeof(float));
       }
       views_[i].clear();
-      batch[i].cache->view(layer, n, &views_[i]);
-      tasks_.push_back({qkv_.as<float>() + from * width, width, active, views_[i],
-                        attended_.data() + kept * q_width * element_bytes()});
+      guard(batch, i, [&](SequenceCache& cache) { cache.view(layer, n, &views_[i]); });
+      if (!failed(i)) {
+        tasks_.push_back({qkv_.as<float>() + from * width, width, active, views_[i],
+                          attended_.data() + kept * q_width * element_bytes()});
+      }
       kept += active;
     }
     rows_ = kept;
@@ -198,11 +242,13 @@ class Llama final : public Model {
       SequenceCache& cache = *batch[i].cache;
       const int64_t n = static_cast<int64_t>(batch[i].tokens.size()), first_row = row;
       row += n;
+      if (failed(i)) continue;
       const TokenRange probes = cache.probes(n);
       if (probes.empty()) continue;
       std::vector<kernels::KvSegment>& view = views_[i];
       view.clear();
-      cache.view(layer, probes.end - cache.tokens(), &view);
+      guard(batch, i, [&](SequenceCache& of) { of.view(layer, probes.end - of.tokens(), &view); });
+      if (failed(i)) continue;
       mass_tasks_.push_back({qkv_.as<float>() + (first_row + probes.first - cache.tokens()) * width, width,
                              probes.end - probes.first, view, nullptr});
       floats += kernels::attention_mass_floats(shape, mass_tasks_.back());
@@ -216,8 +262,9 @@ class Llama final : public Model {
     }
     kernels::attention_mass(pool_, shape, mass_tasks_, attention_scratch_);
     size_t t = 0;
-    for (const SequenceInput& input : batch) {
-      const TokenRange probes = input.cache->probes(static_cast<int64_t>(input.tokens.size()));
+    for (size_t input = 0; input < batch.size(); ++input) {
+      if (failed(input)) continue;
+      const TokenRange probes = batch[input].cache->probes(static_cast<int64_t>(batch[input].tokens.size()));
       if (probes.empty()) continue;
       const kernels::AttentionMassTask& task = mass_tasks_[t++];
       int64_t seen = 1 - task.n;  // by the first probe
@@ -225,9 +272,10 @@ class Llama final : public Model {
       const float* from = task.mass;
       for (int64_t i = 0; i < task.n; ++i, ++seen) {
         const auto size = static_cast<size_t>(config_.n_kv_heads * seen);
-        input.cache->observe(layer, {probes.first + i,
-                                     {task.q + i * width, static_cast<size_t>(config_.n_heads * config_.head_dim)},
-                                     {from, size}});
+        const Probe probe{probes.first + i,
+                          {task.q + i * width, static_cast<size_t>(config_.n_heads * config_.head_dim)},
+                          {from, size}};
+        guard(batch, input, [&](SequenceCache& cache) { cache.observe(layer, probe); });
         from += size;
       }
     }
@@ -242,6 +290,9 @@ class Llama final : public Model {
   // State of the pass; the buffers grow to the largest pass and stay.
   int64_t rows_ = 0;
   std::vector<Piece> pieces_;
+  std::vector<std::exception_ptr> failures_;        // of the inputs; null: none so far
+  std::vector<std::exception_ptr> write_failures_;  // of the layer's writes, which are made in parallel
+  std::mutex write_failures_mutex_;
   AlignedBuffer x_;         // residual stream, f32 [rows, hidden_size]
   AlignedBuffer normed_;    // [rows, hidden_size]
   AlignedBuffer qkv_;       // f32 [rows, qkv_width]

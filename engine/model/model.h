@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <span>
 
 #include "engine/weights/model_config.h"
@@ -16,6 +17,9 @@ struct SequenceInput {
   std::span<const TokenId> tokens;
   SequenceCache* cache = nullptr;
   int64_t n_logits = 1;  // logits are computed for the last n_logits tokens; 0: none
+  // Where what this cache throws goes: the pass goes on without the sequence, its logits keep their place but not their
+  // meaning, and its cache is of no more use. Null: forward() throws it, and all caches of the batch are of no more use.
+  std::exception_ptr* failure = nullptr;
 };
 
 class Model {
@@ -24,6 +28,7 @@ class Model {
   virtual const ModelConfig& config() const = 0;
   // Appends each input's tokens to its cache and writes logits, f32 [sum of n_logits, vocab_size], in batch order.
   // A row's logits depend on nothing but its own sequence: not on the batch, nor on how the prompt was cut into chunks.
+  // A sequence that fails leaves the others' results as they are.
   virtual void forward(std::span<const SequenceInput> batch, float* logits) = 0;
   // RoPE's angles of a position, cos and sin: f32 [head_dim / 2].
   virtual void rope_angles(int64_t position, float* cos, float* sin) const = 0;

@@ -13,7 +13,7 @@ namespace smartkv {
 int64_t room_to_boundary(const SequenceCache& draft);
 
 // Both outlive it. A pass may go beyond the draft's boundary: then its rows are kept, and the draft's cache gets them
-// piece by piece when they are committed, all of them at once. stats() and fork() are the parts' own business.
+// piece by piece when they are committed, all of them at once. stats(), fork() and resume() are the parts' own business.
 class MirroredCache final : public SequenceCache {
  public:
   MirroredCache(const CacheShape& shape, SequenceCache* target, SequenceCache* draft)
@@ -35,7 +35,10 @@ class MirroredCache final : public SequenceCache {
   int64_t next_boundary() const override { return target_->next_boundary(); }
   TokenRange probes(int64_t n) const override { return target_->probes(n); }
   void observe(int64_t layer, const Probe& probe) override { target_->observe(layer, probe); }
+  // Of both; rows that are kept for the draft belong to the pass.
+  int64_t growth(int64_t n) const override { return target_->growth(n) + draft_->growth(tokens() + n - draft_->tokens()); }
   std::unique_ptr<SequenceCache> fork() const override { return target_->fork(); }
+  std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override { return target_->resume(prompt_tokens); }
   CacheStats stats() const override { return target_->stats(); }
 
  private:

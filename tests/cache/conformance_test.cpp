@@ -10,6 +10,7 @@
 
 #include "cache/policies/gated_eviction/gate.h"
 #include "cache/policy.h"
+#include "kernels/elementwise.h"
 #include "tests/cache/cache_driver.h"
 
 namespace smartkv {
@@ -197,6 +198,113 @@ TEST_P(Conformance, StaysNearTheFullCache) {
   if (name != "full") {
     EXPECT_LT(cache->stats().bytes, expected_cache->stats().bytes * 3 / 4);
   }
+}
+
+// Segments' contents, byte by byte.
+std::vector<std::string> contents(const SequenceCache& cache, const CacheShape& shape) {
+  std::vector<std::string> result;
+  for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
+    std::vector<kernels::KvSegment> segments;
+    cache.view(layer, 0, &segments);
+    for (const kernels::KvSegment& segment : segments) {
+      std::vector<float> k(static_cast<size_t>(kernels::kPageTokens * shape.head_dim)), v(k.size());
+      for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
+        std::string& text = result.emplace_back();
+        if (segment.format == kernels::KvSegment::Format::kQuantized) {
+          const auto* block = static_cast<const char*>(segment.k) + head * segment.head_stride;
+          text.assign(block, static_cast<size_t>(segment.head_stride));
+          continue;
+        }
+        for (int64_t slot = 0; slot < segment.tokens; ++slot) {
+          kernels::load_kv(shape.type, shape.head_dim, segment, head, slot, k.data(), v.data());
+          text.append(reinterpret_cast<const char*>(k.data()), static_cast<size_t>(shape.head_dim) * sizeof(float));
+          text.append(reinterpret_cast<const char*>(v.data()), static_cast<size_t>(shape.head_dim) * sizeof(float));
+        }
+      }
+    }
+  }
+  return result;
+}
+
+TEST_P(Conformance, AStateIsAFunctionOfItsTokens) {
+  for (const int64_t prompt : {1, 300, 1000}) {
+    const auto cache = policy_->new_sequence(prompt), again = policy_->new_sequence(prompt);
+    driver().run(cache.get(), std::min<int64_t>(prompt, 700), 100);
+    driver().run(cache.get(), 1100, 1);
+    driver().run(again.get(), 1100, 512);
+    EXPECT_EQ(contents(*again, shape_), contents(*cache, shape_)) << prompt;
+    EXPECT_EQ(again->next_boundary(), cache->next_boundary());
+    EXPECT_EQ(again->stats().bytes, cache->stats().bytes);
+  }
+}
+
+TEST_P(Conformance, ThePoolCountsEveryByteAndGrowthBoundsIt) {
+  for (const int64_t prompt : {1, 300, 1000}) {
+    const int64_t others = pool_->bytes_in_use();
+    CacheDriver model = driver();
+    auto cache = policy_->new_sequence(prompt);
+    std::unique_ptr<SequenceCache> fork;
+    std::minstd_rand random(static_cast<uint32_t>(prompt));
+    int64_t exact = 0;
+    while (cache->tokens() < 1200) {
+      const int64_t at = cache->tokens();
+      if (fork == nullptr) {
+        ASSERT_EQ(pool_->bytes_in_use() - others, cache->stats().bytes) << at;
+        ASSERT_EQ(cache->stats().shared_bytes, 0);
+      }
+      if (at > 650 && fork == nullptr) fork = cache->fork();
+      if (at > 900) fork = cache->fork();  // the one before gives its pages back
+      const int64_t pieces = at < prompt ? 1 + static_cast<int64_t>(random()) % 200 : 1;
+      const int64_t n = std::min(pieces, cache->next_boundary() - at), before = pool_->bytes_in_use(), bound = cache->growth(n);
+      pool_->restart_peak();
+      model.pass(cache.get(), n);
+      cache->commit(at + n);
+      ASSERT_LE(pool_->peak_bytes() - before, bound) << "tokens " << at << " + " << n;
+      if (fork == nullptr) {
+        ASSERT_LE(pool_->peak_bytes() - others, policy_->max_bytes(prompt, at + n)) << at << " + " << n;
+      }
+      exact += bound == 0 ? 1 : 0;
+    }
+    EXPECT_GT(exact, prompt == 1000 ? 100 : 400);
+    EXPECT_GT(fork->stats().shared_bytes, 0);
+    cache.reset();
+    EXPECT_EQ(fork->stats().shared_bytes, 0);
+    EXPECT_EQ(pool_->bytes_in_use() - others, fork->stats().bytes);
+    fork.reset();
+    EXPECT_EQ(pool_->bytes_in_use(), others);
+  }
+}
+
+TEST_P(Conformance, GrowthBoundsManyBoundariesAtOnce) {
+  CacheDriver model = driver();
+  const auto cache = policy_->new_sequence(500);
+  model.run(cache.get(), 130, 64);
+  const int64_t before = pool_->bytes_in_use(), bound = cache->growth(870);
+  pool_->restart_peak();
+  model.run(cache.get(), 1000, 300);
+  EXPECT_LE(pool_->peak_bytes() - before, bound);
+}
+
+TEST_P(Conformance, ResumesWhereAFreshCacheWouldBe) {
+  const auto fresh = policy_->new_sequence(900);
+  const Outputs expected = driver().run(fresh.get(), 1000, 64);
+  int64_t resumed = 0;
+  for (const int64_t prompt : {200, 640, 1000}) {
+    const auto cache = policy_->new_sequence(prompt), other = policy_->new_sequence(900);
+    for (int64_t at = 50; at < 900; at += 77) {
+      driver().run(cache.get(), at, 64);
+      driver().run(other.get(), at, 64);
+      const auto next = cache->resume(900);
+      if (next == nullptr) continue;
+      ++resumed;
+      EXPECT_EQ(contents(*next, shape_), contents(*other, shape_)) << prompt << " at " << at;
+      ASSERT_EQ(next->next_boundary(), other->next_boundary());
+      if (at < 600) continue;
+      EXPECT_TRUE(same(driver().run(next.get(), 1000, 64), Outputs(expected.begin() + at, expected.end()))) << prompt << " at " << at;
+    }
+  }
+  EXPECT_GT(resumed, 8);
+  EXPECT_THROW(fresh->resume(1000), CacheError);  // no token of the prompt would be left
 }
 
 std::vector<std::string> names() {

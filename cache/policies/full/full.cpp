@@ -8,7 +8,7 @@ namespace {
 
 class FullSequence final : public TailedSequence {
  public:
-  explicit FullSequence(const PolicyContext& context) : TailedSequence(context) {}
+  explicit FullSequence(const PolicyContext& context) : TailedSequence(context, {}) {}
   std::unique_ptr<SequenceCache> fork() const override { return std::make_unique<FullSequence>(*this); }
 };
 

@@ -33,6 +33,7 @@ float ImportanceForecast::predict(const Features& features) const {
 void ImportanceForecast::learn(const Features& features, float log_importance) {
   const Sample sample{features, log_importance};
   if (static_cast<int64_t>(buffer_.size()) < options_.history) {
+    buffer_.reserve(static_cast<size_t>(options_.history));  // copies are made without
     buffer_.push_back(sample);
   } else {
     buffer_[static_cast<size_t>(added_ % options_.history)] = sample;
@@ -72,7 +73,7 @@ void ImportanceForecast::train() {
 }
 
 int64_t ImportanceForecast::bytes() const {
-  return static_cast<int64_t>(sizeof(*this) + buffer_.capacity() * sizeof(Sample));
+  return static_cast<int64_t>(sizeof(*this)) + options_.history * static_cast<int64_t>(sizeof(Sample));
 }
 
 }  // namespace smartkv

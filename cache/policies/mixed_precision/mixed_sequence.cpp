@@ -15,6 +15,8 @@ using kernels::QuantizedLayout;
 namespace {
 
 constexpr double kForecastState = 16384;  // bytes: the network and what is pending
+constexpr int64_t kSamples = 128;         // of a boundary, spread over layers and pages
+constexpr int64_t kMostPending = 2 * kSamples;
 constexpr double kKeyShare = 0.3;  // of the keys' error that the softmax does not cancel: measured, see NOTES.md
 constexpr double kFloor = 0.03;  // of the layer's mean: what nobody looks at may yet be looked for
 
@@ -76,13 +78,14 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
 }
 
 MixedSequence::MixedSequence(const PolicyContext& context, const MixedOptions& options)
-    : QuantizedSequence(context, options.window),
+    : QuantizedSequence(context, {whole_pages(options.window)}),
       options_(options),
       layers_(static_cast<size_t>(context.shape.n_layers)),
       layer_importance_(layers_.size(), 0.0) {
   const auto channels = static_cast<size_t>(context.shape.n_kv_heads * context.shape.head_dim);
   for (Layer& layer : layers_) layer.q2.assign(channels, 0.0f);
   if (options.forecast.enabled) forecast_.emplace(options.forecast);
+  state_.set(state_bytes());
 }
 
 TokenRange MixedSequence::probes(int64_t n) const {
@@ -101,6 +104,7 @@ void MixedSequence::observe(int64_t layer, const Probe& probe) {
       }
     }
   }
+  const bool first = state.tail_mass.empty();
   const int64_t seen = static_cast<int64_t>(probe.mass.size()) / heads, coded = n_pages() * kPageTokens;
   const int64_t tail_size = next_boundary() - coded;
   state.tail_mass.resize(static_cast<size_t>(heads * tail_size), 0.0f);
@@ -113,6 +117,7 @@ void MixedSequence::observe(int64_t layer, const Probe& probe) {
     }
     for (int64_t i = coded; i < seen; ++i) state.tail_mass[static_cast<size_t>(head * tail_size + i - coded)] += mass[i];
   }
+  if (first) state_.set(state_bytes());
 }
 
 void MixedSequence::begin_boundary() {
@@ -187,6 +192,7 @@ MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, co
   state.value_norm = (state.value_norm * pages + norm) / (pages + 1);
 
   MixedPageState page;
+  page.quads.reserve(k_quads.size() + v_quads.size());
   page.importance = static_cast<float>(mass / static_cast<double>(options_.probes));
   for (const double s : k_quads) page.quads.push_back(log_sensitivity(s));
   for (const double s : v_quads) page.quads.push_back(log_sensitivity(s));
@@ -194,7 +200,7 @@ MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, co
   std::vector<float>().swap(state.tail_mass);  // the rest of the tail starts over: what counts is attention from afar
 
   // As wide as can be; end_boundary(), which sees all layers, decides.
-  return std::make_shared<QuantizedPage>(shape(), widest_layout(shape()), state.channel_order, sorted_k.data(), sorted_v.data());
+  return std::make_shared<QuantizedPage>(context().pool, widest_layout(shape()), state.channel_order, sorted_k.data(), sorted_v.data());
 }
 
 int32_t MixedSequence::shift(int64_t layer, const MixedPageState& page) const {
@@ -247,18 +253,13 @@ void MixedSequence::demote(int32_t price) {
       if (!(layout == page(layer, i)->layout())) changes.push_back({layer, i, layout});
     }
   }
-  const auto apply = [&](int64_t c) {
+  for_each(static_cast<int64_t>(changes.size()), [&](int64_t c) {
     const Change& change = changes[static_cast<size_t>(c)];
     std::vector<float> k(static_cast<size_t>(shape().n_kv_heads * kPageTokens * shape().head_dim)), v(k.size());
     const PageRef& old = page(change.layer, change.page);
     old->read(shape(), k.data(), v.data());
-    set_page(change.layer, change.page, std::make_shared<QuantizedPage>(shape(), change.layout, old->channel_order(), k.data(), v.data()));
-  };
-  if (context().threads != nullptr) {
-    context().threads->parallel_for(static_cast<int64_t>(changes.size()), apply);
-  } else {
-    for (size_t c = 0; c < changes.size(); ++c) apply(static_cast<int64_t>(c));
-  }
+    set_page(change.layer, change.page, std::make_shared<QuantizedPage>(context().pool, change.layout, old->channel_order(), k.data(), v.data()));
+  });
 }
 
 void MixedSequence::end_boundary() {
@@ -269,7 +270,21 @@ void MixedSequence::end_boundary() {
   }
   if (forecast_) forecast();
   if (n_pages() > 1) demote(price_for(mixed_budget(shape(), options_, tokens(), n_pages())));
-  state_bytes_ = state_bytes();
+  state_.set(state_bytes());
+}
+
+int64_t MixedSequence::compaction_growth(int64_t end) const {
+  int64_t bytes = QuantizedSequence::compaction_growth(end);
+  const int64_t heads = shape().n_kv_heads;
+  if (!probes(end - tokens()).empty() && layers_.back().tail_mass.empty()) {
+    bytes += shape().n_layers * heads * (next_boundary() - tail_first()) * static_cast<int64_t>(sizeof(float));
+  }
+  if (end < next_boundary()) return bytes;
+  const int64_t made = boundaries().leaving(end) / kPageTokens - n_pages(), orders = n_pages() == 0 ? heads * shape().head_dim : 0;
+  bytes += shape().n_layers * (made * page_state_bytes(shape()) + orders);
+  // A page is narrowed by making another: what others hold, too, stays.
+  const int64_t workers = context().threads == nullptr ? 1 : context().threads->size();
+  return bytes + (may_share() ? packed_shared_bytes() : 0) + workers * quantized_bytes(shape(), widest_layout(shape()));
 }
 
 ImportanceForecast::Features MixedSequence::features(int64_t layer, int64_t i) const {
@@ -297,7 +312,6 @@ void MixedSequence::learn_forecast() {
 }
 
 void MixedSequence::forecast() {
-  constexpr int64_t kSamples = 128;  // of a boundary, spread over layers and pages
   const int64_t count = shape().n_layers * n_pages(), stride = std::max<int64_t>(1, count / kSamples);
   for (int64_t c = 0; c < count; ++c) {
     const int64_t layer = c % shape().n_layers, i = c / shape().n_layers;
@@ -307,12 +321,6 @@ void MixedSequence::forecast() {
     state.forecast = std::exp(std::clamp(predicted, -20.0f, 5.0f));
     if ((c + n_pages()) % stride == 0) pending_.push_back({layer, i, given, predicted, log_of(state.importance)});
   }
-}
-
-CacheStats MixedSequence::stats() const {
-  CacheStats stats = QuantizedSequence::stats();
-  stats.bytes += state_bytes_;
-  return stats;
 }
 
 std::map<std::string, double> MixedSequence::details() const {
@@ -328,7 +336,7 @@ std::map<std::string, double> MixedSequence::details() const {
 }
 
 int64_t MixedSequence::state_bytes() const {
-  int64_t bytes = forecast_ ? forecast_->bytes() + static_cast<int64_t>(pending_.capacity() * sizeof(Pending)) : 0;
+  int64_t bytes = forecast_ ? forecast_->bytes() + kMostPending * static_cast<int64_t>(sizeof(Pending)) : 0;
   for (const Layer& layer : layers_) {
     bytes += static_cast<int64_t>((layer.q2.size() + layer.tail_mass.capacity()) * sizeof(float));
     if (layer.channel_order != nullptr) bytes += static_cast<int64_t>(layer.channel_order->size());

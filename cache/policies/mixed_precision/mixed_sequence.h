@@ -45,7 +45,6 @@ class MixedSequence final : public QuantizedSequence {
   TokenRange probes(int64_t n) const override;
   void observe(int64_t layer, const Probe& probe) override;
   std::unique_ptr<SequenceCache> fork() const override { return std::make_unique<MixedSequence>(*this); }
-  CacheStats stats() const override;
   std::map<std::string, double> details() const override;
 
  private:
@@ -65,6 +64,9 @@ class MixedSequence final : public QuantizedSequence {
   };
 
   PageRef quantize(int64_t layer, const float* k, const float* v) override;
+  int64_t new_page_bytes(int64_t) const override { return quantized_bytes(shape(), widest_layout(shape())); }
+  int64_t compaction_growth(int64_t end) const override;
+  int64_t n_probes() const override { return options_.probes; }
   void begin_boundary() override;
   void end_boundary() override;
   void order_channels(Layer* layer, const float* k) const;
@@ -85,7 +87,6 @@ class MixedSequence final : public QuantizedSequence {
   std::vector<Pending> pending_;
   double forecast_error_ = 0, average_error_ = 0;  // sums of squared errors of log importance
   int64_t forecasts_ = 0;
-  int64_t state_bytes_ = 0;
 };
 
 }  // namespace smartkv

@@ -11,15 +11,16 @@ using kernels::kPageTokens;
 class UniformSequence final : public QuantizedSequence {
  public:
   UniformSequence(const PolicyContext& context, int64_t window, const kernels::QuantizedLayout& layout)
-      : QuantizedSequence(context, window), layout_(layout) {}
+      : QuantizedSequence(context, {whole_pages(window)}), layout_(layout) {}
   std::unique_ptr<SequenceCache> fork() const override { return std::make_unique<UniformSequence>(*this); }
 
  private:
   PageRef quantize(int64_t layer, const float* k, const float* v) override {
-    // The first page holds the sinks, whose keys are unlike all others: 8 bits.
-    const bool sinks = pages_of(layer) == 0;
-    return std::make_shared<QuantizedPage>(shape(), sinks ? widest_layout(shape()) : layout_, nullptr, k, v);
+    return std::make_shared<QuantizedPage>(context().pool, layout(pages_of(layer)), nullptr, k, v);
   }
+  int64_t new_page_bytes(int64_t i) const override { return quantized_bytes(shape(), layout(i)); }
+  // The first page holds the sinks, whose keys are unlike all others: 8 bits.
+  kernels::QuantizedLayout layout(int64_t page) const { return page == 0 ? widest_layout(shape()) : layout_; }
 
   kernels::QuantizedLayout layout_;
 };

@@ -38,6 +38,10 @@ class BrokenSequence final : public SequenceCache {
   void advance(int64_t n) override { full_->advance(n); }
   void truncate(int64_t n) override { full_->truncate(n); }
   void commit(int64_t n) override { full_->commit(n); }
+  int64_t growth(int64_t n) const override { return full_->growth(n); }
+  std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override {
+    return std::make_unique<BrokenSequence>(full_->resume(prompt_tokens), broken_from_);
+  }
   std::unique_ptr<SequenceCache> fork() const override {
     return std::make_unique<BrokenSequence>(full_->fork(), broken_from_);
   }

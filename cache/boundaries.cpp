@@ -1,0 +1,34 @@
+#include "cache/boundaries.h"
+
+#include <algorithm>
+
+namespace smartkv {
+
+using kernels::kPageTokens;
+
+int64_t Boundaries::after(int64_t tokens) const {
+  if (window == kNever) return kNever;
+  const int64_t least = leaving(tokens) + window + kPageTokens;  // where a page can leave
+  if (tokens < prompt_tokens && least <= prompt_tokens) {
+    if (stride == kNever) return prompt_tokens;
+    return std::min(prompt_tokens, (std::max(tokens + 1, least) + stride - 1) / stride * stride);
+  }
+  return std::max(least, (tokens / kPageTokens + 1) * kPageTokens);
+}
+
+int64_t Boundaries::next(int64_t tokens) const {
+  int64_t boundary = after(0);
+  while (boundary <= tokens) boundary = after(boundary);
+  return boundary;
+}
+
+bool Boundaries::agree(const Boundaries& other, int64_t tokens, int64_t n_probes) const {
+  int64_t a = after(0), b = other.after(0);
+  while (a == b && a <= tokens) {
+    a = after(a);
+    b = other.after(b);
+  }
+  return a == b || std::min(a, b) - n_probes >= tokens;
+}
+
+}  // namespace smartkv
