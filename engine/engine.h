@@ -91,6 +91,7 @@ struct RequestTimings {
   double sample_ms = 0;         // sampling, stop strings and detokenization of this request
   int64_t prefill_chunks = 0;   // passes that carried prompt tokens
   int64_t decode_passes = 0;
+  int64_t preemptions = 0;      // times that a choice lost its memory to older requests and was computed anew
 };
 
 struct KvCacheUsage {
@@ -160,9 +161,11 @@ struct Histogram {
 
 struct EngineStats {
   int64_t requests_running = 0, requests_waiting = 0;  // sequences decoding or prefilling; requests queued
-  int64_t kv_bytes_used = 0, kv_bytes_reserved = 0, kv_bytes_budget = 0;
+  // Held by caches now; once all that run have computed what they know; at most, with logits.
+  int64_t kv_bytes_used = 0, kv_bytes_promised = 0, kv_bytes_budget = 0;
   uint64_t prompt_tokens = 0, generation_tokens = 0, prefix_cache_queries = 0, prefix_cache_hits = 0;
   uint64_t steps = 0;
+  uint64_t preemptions = 0, recomputed_tokens = 0;
   std::map<std::string, uint64_t> finished;  // by reason: "stop", "length", "abort", "error"
   uint64_t rejected = 0;
   SpeculationUsage speculation;  // of all requests; `method` says nothing

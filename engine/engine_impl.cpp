@@ -10,8 +10,37 @@
 namespace smartkv {
 namespace {
 
-SchedulerOptions scheduler_options(const EngineOptions& options) {
-  return {options.max_sequences, options.max_queue, options.prefill_chunk, options.kv_cache_bytes};
+// Drafted tokens of one pass: bounds the logits that verify them.
+constexpr int64_t kMostDraftRows = 64;
+
+// Multiplications of a token's products over those of its attention to one token.
+int64_t attention_tokens(const ModelConfig& config) {
+  const int64_t q = config.n_heads * config.head_dim, kv = config.n_kv_heads * config.head_dim;
+  const int64_t layer = config.hidden_size * (2 * q + 2 * kv + 3 * config.intermediate_size);
+  return q == 0 ? INT64_MAX : std::max<int64_t>(1, layer / (2 * q));
+}
+
+SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConfig& config) {
+  SchedulerOptions scheduler;
+  scheduler.max_sequences = options.max_sequences;
+  scheduler.token_budget = options.prefill_chunk;
+  scheduler.attention_tokens = attention_tokens(config);
+  scheduler.row_bytes = config.vocab_size * static_cast<int64_t>(sizeof(float));
+  return scheduler;
+}
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+std::string message_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown exception";
+  }
 }
 
 std::set<TokenId> end_tokens(const Tokenizer& tokenizer, const ModelConfig& config) {
@@ -57,7 +86,8 @@ EngineImpl::EngineImpl(EngineParts parts)
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
       speculator_(parts_.model.get(), &policy_context_, parts_.draft_model.get(), &draft_context_,
                   parts_.int4_model.get(), vocabulary_, parts_.options.context_length),
-      scheduler_(scheduler_options(parts_.options)) {
+      scheduler_(scheduler_options(parts_.options, parts_.model->config())),
+      sampling_(parts_.threads == nullptr ? 1 : static_cast<size_t>(parts_.threads->size())) {
   std::erase_if(eos_, [this](TokenId token) { return token < 0 || token >= vocabulary_; });
   policy_for(nullptr);  // the defaults must work before the first request asks for them
   speculation_for(nullptr);
@@ -75,12 +105,7 @@ EngineImpl::~EngineImpl() {
 }
 
 void EngineImpl::run() {
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      work_.wait(lock, [this] { return exit_ || !requests_.empty(); });
-      if (requests_.empty()) return;
-    }
+  while (take_submitted()) {
     end_cancelled();
     plan_batch();
     draft();
@@ -89,61 +114,105 @@ void EngineImpl::run() {
   }
 }
 
+bool EngineImpl::take_submitted() {
+  std::vector<std::shared_ptr<Request>> submitted;
+  {
+    std::unique_lock lock(mutex_);
+    publish();
+    work_.wait(lock, [this] { return exit_ || live_ > 0; });
+    if (live_ == 0) return false;
+    submitted.swap(submitted_);
+    waiting_ += static_cast<int64_t>(submitted.size());
+  }
+  for (std::shared_ptr<Request>& request : submitted) {
+    scheduler_.enqueue(&request->choices[0], request->id, request->generation.n);
+    const uint64_t id = request->id;
+    requests_.emplace(id, std::move(request));
+  }
+  return true;
+}
+
 void EngineImpl::end_cancelled() {
-  std::vector<std::shared_ptr<Request>> cancelled;
+  bool all;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [id, request] : requests_) {
-      if (cancel_all_ || request->events->cancelled()) cancelled.push_back(request);
-    }
+    all = cancel_all_;
+  }
+  std::vector<std::shared_ptr<Request>> cancelled;
+  for (const auto& [id, request] : requests_) {
+    if (all || request->events->cancelled()) cancelled.push_back(request);
   }
   for (const auto& request : cancelled) end_request(request.get(), FinishReason::kCancelled);
 }
 
-void EngineImpl::plan_batch() {
-  std::vector<std::shared_ptr<Request>> failed;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto boundary = [&](uint64_t id) {
-      const std::shared_ptr<Request>& request = requests_.at(id);
-      const int64_t tokens = prompt_boundary(request.get());
-      if (!request->failure.empty()) failed.push_back(request);
-      return tokens;
-    };
-    scheduler_.plan(boundary, &items_);
-    for (const ScheduleItem& item : items_) batch_.push_back({requests_.at(item.request), item, 0});
-  }
-  for (const auto& request : failed) end_request(request.get(), FinishReason::kError, request->failure);
+int64_t EngineImpl::free_bytes() const {
+  int64_t held = policy_context_.pool->bytes_in_use() + static_cast<int64_t>(logits_.size() * sizeof(float));
+  if (draft_context_.pool != nullptr) held += draft_context_.pool->bytes_in_use();
+  return parts_.options.kv_cache_bytes - held;
 }
 
-int64_t EngineImpl::prompt_boundary(Request* request) {
-  Choice& choice = request->choices[0];
-  try {
-    if (choice.cache == nullptr) request->make_caches();
-  } catch (const std::exception& error) {
-    request->failure = error.what();
-    return 0;
+void EngineImpl::plan_batch() {
+  Scheduler::Memory memory;
+  memory.free = [this] { return free_bytes(); };
+  memory.logit_rows = logit_rows();
+  scheduler_.plan(memory, &plan_);
+  const auto choice_of = [](ScheduledSequence* sequence) { return static_cast<Choice*>(sequence); };
+  for (const Scheduler::Item& item : plan_.items) {
+    BatchRow& row = batch_.emplace_back();
+    row.choice = choice_of(item.sequence);
+    row.request = requests_.at(row.choice->request->id);
+    row.n_tokens = item.n_tokens;
+    row.samples = item.n_tokens == row.choice->left();
   }
-  const SequenceCache* cache = choice.pass_cache();
-  if (cache->next_boundary() <= cache->tokens()) {
-    request->failure = "KV-cache policy \"" + std::string(request->policy->name()) + "\": the boundary at token " +
-                       std::to_string(cache->next_boundary()) + " did not move when it was committed";
-    return 0;
+  for (ScheduledSequence* dropped : plan_.dropped) ++choice_of(dropped)->request->preemptions;
+  for (const auto& [sequence, error] : plan_.failed) {
+    end_request(requests_.at(choice_of(sequence)->request->id).get(), FinishReason::kError, error);
   }
-  return cache->next_boundary();
+  if (plan_.stuck != nullptr) end_stuck(choice_of(plan_.stuck));
+  const std::lock_guard lock(mutex_);
+  recorder_.stats.preemptions += plan_.dropped.size();
+  publish();
+}
+
+// Alone, and yet without memory for its next token: what it has is the answer, as if its context were full.
+void EngineImpl::end_stuck(Choice* choice) {
+  const std::shared_ptr<Request> request = requests_.at(choice->request->id);
+  if (choice->n_output == 0) {
+    const std::string bytes = std::to_string(parts_.options.kv_cache_bytes);
+    end_request(request.get(), FinishReason::kError, "the KV cache's " + bytes + " bytes (kv_cache_bytes) do not hold the prompt");
+    return;
+  }
+  GenerationEvent event;
+  event.choice = choice->index;
+  event.finish = FinishReason::kLength;
+  event.text = choice->stop.push(choice->decoder.flush()) + choice->stop.flush();
+  finish_choice(request.get(), choice, std::move(event));
 }
 
 void EngineImpl::draft() {
   draft_jobs_.clear();
-  int64_t sequences = 0;
+  int64_t sequences = 0, rows = 0, bytes = free_bytes();
   for (const BatchRow& row : batch_) {
-    if (row.item.prompt) continue;
-    ++sequences;
+    if (row.samples) ++rows;
+    sequences += row.choice->computes_prompt() ? 0 : 1;
+    bytes -= row.choice->growth(row.n_tokens);
+  }
+  int64_t left = kMostDraftRows;
+  for (const BatchRow& row : batch_) {
     Request* request = row.request.get();
-    Choice& choice = request->choices[static_cast<size_t>(row.item.choice)];
-    if (choice.draft == nullptr) continue;
-    const int64_t cap = std::min(choice.draft->speculation().spec.tokens, request->max_tokens - choice.n_output - 1);
-    draft_jobs_.push_back({request, &choice, std::min(cap, draft_room(*choice.pass_cache(), cap))});
+    Choice* choice = row.choice;
+    if (choice->computes_prompt() || choice->draft == nullptr) continue;
+    int64_t cap = std::min({choice->draft->speculation().spec.tokens, request->max_tokens - choice->n_output - 1, left});
+    cap = std::max<int64_t>(0, std::min(cap, draft_room(*choice->pass_cache(), cap)));
+    const auto needs = [&](int64_t n) {
+      return choice->growth(1 + n) - choice->growth(1) +
+             std::max<int64_t>(0, rows + n - logit_rows()) * scheduler_.options().row_bytes;
+    };
+    while (cap > 0 && needs(cap) > bytes) --cap;
+    bytes -= choice->growth(1 + cap) - choice->growth(1);
+    rows += cap;
+    left -= cap;
+    draft_jobs_.push_back({request, choice, cap});
   }
   if (draft_jobs_.empty()) return;
   const Clock::time_point start = Clock::now();
@@ -153,7 +222,7 @@ void EngineImpl::draft() {
     log_error("drafting for " + std::to_string(draft_jobs_.size()) + " sequences failed: " + error.what());
     for (const DraftJob& job : draft_jobs_) job.request->failure = std::string("draft: ") + error.what();
   }
-  const double milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  const double milliseconds = milliseconds_since(start);
   const Request* previous = nullptr;
   for (const DraftJob& job : draft_jobs_) {
     const std::vector<TokenId>& tokens = job.choice->draft->draft;
@@ -162,9 +231,7 @@ void EngineImpl::draft() {
     previous = job.request;
   }
   for (BatchRow& row : batch_) {
-    if (!row.item.prompt) {
-      row.item.n_tokens = static_cast<int64_t>(row.request->choices[static_cast<size_t>(row.item.choice)].input.size());
-    }
+    if (!row.choice->computes_prompt()) row.n_tokens = static_cast<int64_t>(row.choice->input.size());
     if (!row.request->failure.empty()) end_request(row.request.get(), FinishReason::kError, row.request->failure);
   }
   std::erase_if(batch_, [](const BatchRow& row) { return row.request->ended; });
@@ -173,12 +240,12 @@ void EngineImpl::draft() {
 void EngineImpl::run_pass() {
   const Clock::time_point start = Clock::now();
   if (!run_model()) return;
-  take_results();
-  if (std::any_of(batch_.begin(), batch_.end(), [](const BatchRow& row) { return row.item.prompt; })) return;
+  const bool prompts = std::any_of(batch_.begin(), batch_.end(), [](const BatchRow& row) { return row.choice->computes_prompt(); });
+  const auto sequences = static_cast<int64_t>(batch_.size());
   int64_t n_rows = 0;
   for (const BatchRow& row : batch_) n_rows += row.n_logits;
-  const std::chrono::duration<double, std::milli> took = Clock::now() - start;
-  speculator_.pass_took(static_cast<int64_t>(batch_.size()), n_rows, took.count());
+  take_results();
+  if (!prompts) speculator_.pass_took(sequences, n_rows, milliseconds_since(start));
 }
 
 bool EngineImpl::run_model() {
@@ -187,51 +254,61 @@ bool EngineImpl::run_model() {
   int64_t n_rows = 0;
   for (BatchRow& row : batch_) {
     Request& request = *row.request;
+    Choice& choice = *row.choice;
     if (!request.scheduled) request.scheduled = start;
-    Choice& choice = request.choices[static_cast<size_t>(row.item.choice)];
     std::span<const TokenId> tokens = choice.input;
-    row.n_logits = row.item.n_tokens;
-    if (row.item.prompt) {
-      const std::span<const TokenId> prompt = request.generation.prompt;
-      tokens = prompt.subspan(static_cast<size_t>(request.computed), static_cast<size_t>(row.item.n_tokens));
-      const bool last = request.computed + row.item.n_tokens == static_cast<int64_t>(prompt.size());
-      if (request.generation.prompt_logprobs < 0) row.n_logits = last && request.max_tokens > 0 ? 1 : 0;
+    row.n_logits = row.n_tokens;
+    if (choice.computes_prompt()) {
+      tokens = std::span(choice.tokens).subspan(static_cast<size_t>(choice.computed()), static_cast<size_t>(row.n_tokens));
+      const bool logprobs = request.generation.prompt_logprobs >= 0 && choice.computed() < request.prompt_tokens();
+      if (!logprobs) row.n_logits = row.samples && request.max_tokens > 0 ? 1 : 0;
     }
-    inputs_.push_back({tokens, choice.pass_cache(), row.n_logits});
+    inputs_.push_back({tokens, choice.pass_cache(), row.n_logits, &row.failure});
     n_rows += row.n_logits;
   }
-  const auto size = static_cast<size_t>(n_rows * config().vocab_size);
   std::string error;
   try {
+    const auto size = static_cast<size_t>(n_rows * config().vocab_size);
     if (logits_.size() < size) logits_.resize(size);
     parts_.model->forward(inputs_, logits_.data());
   } catch (const std::exception& exception) {
     error = exception.what();
   }
-  const double milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  const double milliseconds = milliseconds_since(start);
   const Request* previous = nullptr;  // the rows of a request are neighbours
-  for (const BatchRow& row : batch_) {
+  const float* logits = logits_.data();
+  for (BatchRow& row : batch_) {
+    row.logits = logits;
+    logits += row.n_logits * config().vocab_size;
     if (row.request.get() == previous) continue;
     previous = row.request.get();
     row.request->model_ms += milliseconds;
-    ++(row.item.prompt ? row.request->prefill_chunks : row.request->decode_passes);
+    ++(row.choice->computes_prompt() ? row.request->prefill_chunks : row.request->decode_passes);
   }
   {
     const std::lock_guard lock(mutex_);
     ++recorder_.stats.steps;
   }
-  if (error.empty()) return true;
+  if (!error.empty()) pass_failed(error);
+  return error.empty();
+}
+
+// Nobody knows which sequence is at fault: each is computed anew, alone, and the one that fails then ends.
+void EngineImpl::pass_failed(const std::string& error) {
   log_error("model pass of " + std::to_string(batch_.size()) + " sequences failed: " + error);
-  for (const BatchRow& row : batch_) end_request(row.request.get(), FinishReason::kError, error);
-  return false;
+  if (batch_.size() == 1) return end_request(batch_[0].request.get(), FinishReason::kError, error);
+  for (const BatchRow& row : batch_) {
+    scheduler_.drop(row.choice);
+    scheduler_.isolate(row.choice, true);
+  }
 }
 
 // The drafts' caches see the prompt chunks of the pass too.
 void EngineImpl::follow_prompts() {
   prompts_.clear();
   for (const BatchRow& row : batch_) {
-    if (!row.item.prompt || row.request->choices[0].draft == nullptr) continue;
-    prompts_.push_back(row.request.get());
+    const bool follows = !row.request->ended && row.choice->computes_prompt() && row.choice->draft != nullptr;
+    if (follows) prompts_.push_back(row.choice);
   }
   if (prompts_.empty()) return;
   const Clock::time_point start = Clock::now();
@@ -239,71 +316,111 @@ void EngineImpl::follow_prompts() {
     speculator_.follow_prompts(prompts_);
   } catch (const std::exception& error) {
     log_error("drafting for " + std::to_string(prompts_.size()) + " prompts failed: " + error.what());
-    for (Request* request : prompts_) {
-      end_request(request, FinishReason::kError, std::string("draft: ") + error.what());
+    for (const Choice* choice : prompts_) {
+      end_request(choice->request, FinishReason::kError, std::string("draft: ") + error.what());
     }
   }
-  const double milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-  for (Request* request : prompts_) request->draft_ms += milliseconds;
+  const double milliseconds = milliseconds_since(start);
+  for (Choice* choice : prompts_) choice->request->draft_ms += milliseconds;
 }
 
 void EngineImpl::take_results() {
-  follow_prompts();
-  const float* logits = logits_.data();
   for (const BatchRow& row : batch_) {
+    if (!row.failure) continue;
+    log_warning(row.request->generation.id + ": its KV cache failed: " + message_of(row.failure));
+    end_request(row.request.get(), FinishReason::kError, message_of(row.failure));
+  }
+  follow_prompts();
+  take_prompt_chunks();
+  sample();
+  for (BatchRow& row : batch_) {
     Request* request = row.request.get();
-    if (!request->ended) {
+    if (request->ended) continue;
+    try {
+      if (row.failure) std::rethrow_exception(row.failure);
+      scheduler_.isolate(row.choice, false);
+      if (!row.samples) continue;
+      settle(row.choice, row.event);
+      deliver(request, row.choice, std::move(row.event));
+    } catch (const std::exception& error) {
+      log_warning(request->generation.id + " failed: " + error.what());
+      end_request(request, FinishReason::kError, error.what());
+    }
+  }
+}
+
+void EngineImpl::take_prompt_chunks() {
+  const size_t n_rows = batch_.size();  // the other choices of a request whose prompt is complete join
+  for (size_t i = 0; i < n_rows; ++i) {
+    const std::shared_ptr<Request> request = batch_[i].request;
+    BatchRow& row = batch_[i];
+    Choice* const choice = row.choice;
+    if (request->ended || !choice->computes_prompt()) continue;
+    try {
+      const int64_t first = choice->computed() - row.n_tokens;
+      const bool prompt = first < request->prompt_tokens();
+      if (prompt && request->generation.prompt_logprobs >= 0) {
+        const SampleTimer timer(choice);
+        add_prompt_logprobs(request.get(), first, row.logits, row.n_tokens, config().vocab_size, vocabulary_, &sampling_[0]);
+      }
+      if (row.n_logits > 1) row.logits += (row.n_logits - 1) * config().vocab_size;
+      SequenceCache* cache = choice->pass_cache();
+      cache->commit(cache->tokens());
+      if (cache->next_boundary() <= cache->tokens()) {
+        throw CacheError("KV-cache policy \"" + std::string(request->policy->name()) + "\": the boundary at token " +
+                         std::to_string(cache->next_boundary()) + " did not move when it was committed");
+      }
+      choice->read_stats();
+      {
+        const std::lock_guard lock(mutex_);
+        (request->preemptions > 0 ? recorder_.stats.recomputed_tokens : recorder_.stats.prompt_tokens) +=
+            static_cast<uint64_t>(row.n_tokens);
+      }
+      if (!row.samples || choice->n_output > 0) continue;
+      request->events->set_prompt_logprobs(std::move(request->prompt_logprobs));
+      if (request->max_tokens == 0) {
+        end_request(request.get(), FinishReason::kLength);
+        continue;
+      }
+      const float* logits = row.logits;
+      request->fork_choices(*parts_.tokenizer);
+      for (size_t c = 1; c < request->choices.size(); ++c) {
+        scheduler_.fork(choice, &request->choices[c]);
+        BatchRow& fork = batch_.emplace_back();  // invalidates `row`
+        fork.request = request;
+        fork.choice = &request->choices[c];
+        fork.samples = true;
+        fork.logits = logits;
+      }
+    } catch (...) {
+      batch_[i].failure = std::current_exception();
+    }
+  }
+}
+
+void EngineImpl::sample() {
+  samples_.clear();
+  for (BatchRow& row : batch_) {
+    if (row.samples && !row.failure && !row.request->ended) samples_.push_back(&row);
+  }
+  std::atomic<size_t> next{0};
+  const auto take = [&](int64_t thread) {
+    for (size_t i = next++; i < samples_.size(); i = next++) {
+      BatchRow& row = *samples_[i];
+      const SampleTimer timer(row.choice);
       try {
-        if (row.item.prompt) {
-          take_prompt_chunk(request, row, logits);
-        } else {
-          take_round(request, &request->choices[static_cast<size_t>(row.item.choice)], logits);
-        }
-      } catch (const std::exception& error) {
-        log_warning(request->generation.id + " failed: " + error.what());
-        end_request(request, FinishReason::kError, error.what());
+        row.event = sample_round(*row.request, row.choice, row.logits, config().vocab_size, vocabulary_,
+                                 &sampling_[static_cast<size_t>(thread)]);
+      } catch (...) {
+        row.failure = std::current_exception();
       }
     }
-    logits += row.n_logits * config().vocab_size;
+  };
+  if (parts_.threads != nullptr) {
+    parts_.threads->parallel_for(static_cast<int64_t>(sampling_.size()), take);
+  } else {
+    take(0);
   }
-}
-
-void EngineImpl::take_prompt_chunk(Request* request, const BatchRow& row, const float* logits) {
-  const int64_t n_tokens = row.item.n_tokens;
-  if (request->generation.prompt_logprobs >= 0) {
-    const SampleTimer timer(request);
-    add_prompt_logprobs(request, logits, n_tokens, config().vocab_size, vocabulary_, &sampling_);
-  }
-  request->computed += n_tokens;
-  SequenceCache* cache = request->choices[0].pass_cache();
-  cache->commit(cache->tokens());
-  set_cache_stats(&request->choices[0]);
-  {
-    const std::lock_guard lock(mutex_);
-    scheduler_.prompt_advanced(request->id, n_tokens);
-    recorder_.stats.prompt_tokens += static_cast<uint64_t>(n_tokens);
-  }
-  if (request->computed < static_cast<int64_t>(request->generation.prompt.size())) return;
-  request->events->set_prompt_logprobs(std::move(request->prompt_logprobs));
-  if (request->max_tokens == 0) {
-    end_request(request, FinishReason::kLength);
-    return;
-  }
-  request->fork_choices(*parts_.tokenizer);
-  for (size_t i = 1; i < request->choices.size(); ++i) set_cache_stats(&request->choices[i]);
-  for (Choice& choice : request->choices) {
-    take_round(request, &choice, logits + (row.n_logits - 1) * config().vocab_size);
-  }
-}
-
-void EngineImpl::take_round(Request* request, Choice* choice, const float* logits) {
-  GenerationEvent event;
-  {
-    const SampleTimer timer(request);
-    event = sample_round(*request, choice, logits, config().vocab_size, vocabulary_, &sampling_);
-  }
-  settle(choice, event);
-  deliver(request, choice, std::move(event));
 }
 
 // Drops what was drafted in vain. The last token of the event was in no pass yet.
@@ -318,7 +435,7 @@ void EngineImpl::settle(Choice* choice, const GenerationEvent& event) {
   if (choice->draft != nullptr) {
     choice->draft->end_round(event.tokens, event.drafts.empty() ? 0 : event.drafts[0].accepted);
   }
-  set_cache_stats(choice);
+  choice->read_stats();
 }
 
 void EngineImpl::deliver(Request* request, Choice* choice, GenerationEvent event) {
@@ -341,41 +458,22 @@ void EngineImpl::deliver(Request* request, Choice* choice, GenerationEvent event
   }
 }
 
-void EngineImpl::set_cache_stats(Choice* choice) {
-  const CacheStats stats = choice->cache->stats();
-  kv_bytes_used_ += stats.bytes - choice->cache_stats.bytes;
-  choice->cache_stats = stats;
-  if (choice->draft == nullptr) return;
-  choice->speculation = choice->draft->usage;
-  if (choice->draft->cache() == nullptr) return;
-  const int64_t bytes = choice->draft->cache()->stats().bytes;
-  kv_bytes_used_ += bytes - choice->draft_bytes;
-  choice->draft_bytes = bytes;
-}
-
-void EngineImpl::drop_cache(Choice* choice) {
-  if (choice->cache == nullptr) return;
-  choice->draft.reset();
-  choice->cache.reset();
-  kv_bytes_used_ -= choice->cache_stats.bytes + choice->draft_bytes;
-}
-
 void EngineImpl::finish_choice(Request* request, Choice* choice, GenerationEvent event) {
   choice->cache_details = choice->cache->details();
   const RequestUsage usage = request->usage(Clock::now());
-  drop_cache(choice);
-  choice->finished = true;
+  scheduler_.remove(choice);
+  choice->finish();
   // Freed and counted before the reader hears of it.
   const bool last = request->all_finished();
   {
     const std::lock_guard lock(mutex_);
-    scheduler_.choice_finished(request->id, choice->index);
     if (last) recorder_.request_finished(event.finish, usage.timings);
     for (const auto& [name, metric] : kCacheMetrics) {
       if (const auto detail = choice->cache_details.find(name); detail != choice->cache_details.end()) {
         recorder_.stats.extra[metric] = detail->second;
       }
     }
+    publish();
   }
   request->ended = last;
   request->events->push(std::move(event), usage);
@@ -386,11 +484,14 @@ void EngineImpl::end_request(Request* request, FinishReason reason, const std::s
   if (request->ended) return;
   request->ended = true;
   const RequestUsage usage = request->usage(Clock::now());
-  for (Choice& choice : request->choices) drop_cache(&choice);
+  for (Choice& choice : request->choices) {
+    scheduler_.remove(&choice);
+    choice.free_caches();
+  }
   {
     const std::lock_guard lock(mutex_);
-    scheduler_.remove(request->id);
     recorder_.request_finished(reason, usage.timings);
+    publish();
   }
   for (int32_t i = 0; i < request->generation.n; ++i) {
     if (static_cast<size_t>(i) < request->choices.size() && request->choices[static_cast<size_t>(i)].finished) continue;
@@ -403,10 +504,16 @@ void EngineImpl::end_request(Request* request, FinishReason reason, const std::s
   forget(request->id);
 }
 
+void EngineImpl::publish() {
+  waiting_ = scheduler_.n_waiting();
+  running_ = scheduler_.n_running();
+  recorder_.stats.kv_bytes_promised = scheduler_.bytes_promised();
+}
+
 void EngineImpl::forget(uint64_t id) {
-  const std::lock_guard lock(mutex_);
   requests_.erase(id);
-  if (requests_.empty()) idle_.notify_all();
+  const std::lock_guard lock(mutex_);
+  if (--live_ == 0) idle_.notify_all();
 }
 
 }  // namespace smartkv

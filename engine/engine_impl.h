@@ -1,8 +1,10 @@
-// The engine over any Model: one thread that admits, batches, runs, samples and delivers.
+// The engine over any Model. One thread owns the model and every cache: it schedules, runs a pass, samples, settles and
+// delivers. Other threads leave it their requests and read what it published; nothing slow happens under the lock.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,39 +62,45 @@ class EngineImpl final : public Engine {
   struct Checked {
     std::shared_ptr<const KvCachePolicy> policy;
     std::shared_ptr<const Speculation> speculation;
-    ScheduledRequest scheduled;
   };
+  // What one sequence contributes to a pass.
   struct BatchRow {
     std::shared_ptr<Request> request;
-    ScheduleItem item;
-    int64_t n_logits = 0;
+    Choice* choice = nullptr;
+    int64_t n_tokens = 0, n_logits = 0;
+    bool samples = false;         // the pass reaches its last token
+    const float* logits = nullptr;
+    std::exception_ptr failure;   // of this sequence alone
+    GenerationEvent event;        // what was sampled
   };
 
   // Any thread. Each throws RequestError.
   Checked check(const GenerationRequest& request) const;
-  void check_load() const;  // mutex_ held
-  void queue(std::span<const std::shared_ptr<Request>> requests, std::span<ScheduledRequest> scheduled);
+  void check_load(int64_t more) const;  // mutex_ held; `more`: requests that are about to be queued before this one
   std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec) const;
   std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
 
   // The engine thread.
   void run();
+  bool take_submitted();                       // false: the engine is to end
   void end_cancelled();
+  int64_t free_bytes() const;
+  int64_t logit_rows() const { return static_cast<int64_t>(logits_.size()) / config().vocab_size; }
   void plan_batch();
-  int64_t prompt_boundary(Request* request);  // makes the sequence when it has none yet
-  void draft();                               // drafts for the batch; drops requests that cannot go on
+  void end_stuck(Choice* choice);
+  void draft();                                // drafts for the batch; drops requests that cannot go on
   void run_pass();
-  bool run_model();                           // false: the pass failed, and its requests have ended
+  bool run_model();                            // false: the pass failed
+  void pass_failed(const std::string& error);
   void take_results();
+  void take_prompt_chunks();
   void follow_prompts();
-  void take_prompt_chunk(Request* request, const BatchRow& row, const float* logits);
-  void take_round(Request* request, Choice* choice, const float* logits);
+  void sample();
   void settle(Choice* choice, const GenerationEvent& event);
   void deliver(Request* request, Choice* choice, GenerationEvent event);
-  void set_cache_stats(Choice* choice);
-  void drop_cache(Choice* choice);
   void finish_choice(Request* request, Choice* choice, GenerationEvent event);
   void end_request(Request* request, FinishReason reason, const std::string& error = "");
+  void publish();                              // mutex_ held: the gauges that other threads see
   void forget(uint64_t id);
 
   EngineParts parts_;
@@ -107,23 +115,26 @@ class EngineImpl final : public Engine {
 
   mutable std::mutex mutex_;  // everything below, up to the engine thread's own
   std::condition_variable work_, idle_;
-  Scheduler scheduler_;
-  std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_;
+  std::vector<std::shared_ptr<Request>> submitted_;  // not yet seen by the engine thread
+  int64_t live_ = 0;                                 // requests that have not ended
+  int64_t waiting_ = 0, running_ = 0;                // as the engine thread last said
   StatsRecorder recorder_;
   uint64_t next_id_ = 0;
   bool draining_ = false, cancel_all_ = false, exit_ = false;
 
-  std::atomic<int64_t> kv_bytes_used_{0};
   mutable std::atomic<uint64_t> rejected_{0};
 
   // The engine thread's own.
-  std::vector<ScheduleItem> items_;
+  Scheduler scheduler_;
+  std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_;
+  Scheduler::Plan plan_;
   std::vector<BatchRow> batch_;
   std::vector<DraftJob> draft_jobs_;
-  std::vector<Request*> prompts_;  // whose chunk was in the pass
+  std::vector<Choice*> prompts_;   // whose chunk was in the pass
+  std::vector<BatchRow*> samples_;
   std::vector<SequenceInput> inputs_;
   std::vector<float> logits_;
-  SamplingScratch sampling_;
+  std::vector<SamplingScratch> sampling_;  // one for each thread
 
   std::thread thread_;
 };

@@ -9,8 +9,6 @@
 namespace smartkv {
 namespace {
 
-// Prompt log probabilities need a row of logits per token: short chunks bound that memory.
-constexpr int64_t kLogprobChunk = 64;
 constexpr size_t kMaxCachedPolicies = 64;
 
 uint64_t random_seed() {
@@ -50,35 +48,36 @@ EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
   checked.policy = policy_for(request.kv_cache);
   checked.speculation = speculation_for(request.speculative);
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  const int64_t tokens = prompt_tokens + std::min(request.max_tokens, context_length() - prompt_tokens);
-  checked.scheduled.prompt_tokens = prompt_tokens;
-  checked.scheduled.n = request.n;
-  checked.scheduled.bytes_per_choice = checked.policy->max_bytes(prompt_tokens, tokens);
+  const int64_t room = context_length() - prompt_tokens;
+  // A request for all that the context has room for ends where memory does; any other must fit when it runs alone.
+  const int64_t output = request.max_tokens < room ? request.max_tokens : std::min<int64_t>(room, 1);
+  int64_t bytes = checked.policy->max_bytes(prompt_tokens, prompt_tokens + output) +
+                  config().vocab_size * static_cast<int64_t>(sizeof(float));
   if (checked.speculation != nullptr && checked.speculation->policy != nullptr) {
-    checked.scheduled.bytes_per_choice += checked.speculation->policy->max_bytes(prompt_tokens, tokens);
+    bytes += checked.speculation->policy->max_bytes(prompt_tokens, prompt_tokens + output);
   }
-  if (request.prompt_logprobs >= 0) checked.scheduled.max_chunk = kLogprobChunk;
-  if (!scheduler_.can_ever_fit(checked.scheduled)) {
+  if (bytes > parts_.options.kv_cache_bytes) {
     throw RequestError(RequestError::Kind::kTooLarge, "max_tokens",
-                       "the request may need " + std::to_string(request.n) + " x " +
-                           std::to_string(checked.scheduled.bytes_per_choice) + " bytes of KV cache (n = " +
-                           std::to_string(request.n) + " choices of " + std::to_string(prompt_tokens) + " prompt and " +
-                           std::to_string(tokens - prompt_tokens) + " output tokens, policy \"" +
-                           std::string(checked.policy->name()) + "\"), but the server has " +
-                           std::to_string(parts_.options.kv_cache_bytes) + " bytes (kv_cache_bytes)");
+                       "the request may need " + std::to_string(bytes) + " bytes of KV cache (" +
+                           std::to_string(prompt_tokens) + " prompt and " + std::to_string(output) +
+                           " output tokens, policy \"" + std::string(checked.policy->name()) +
+                           "\"), but the server has " + std::to_string(parts_.options.kv_cache_bytes) +
+                           " bytes (kv_cache_bytes)");
   }
   return checked;
 }
 
-void EngineImpl::check_load() const {
+void EngineImpl::check_load(int64_t more) const {
   if (draining_) {
     throw RequestError(RequestError::Kind::kDraining, "", "the server is shutting down and takes no more requests");
   }
-  if (scheduler_.queue_full()) {
+  const int64_t waiting = waiting_ + static_cast<int64_t>(submitted_.size()) + more;
+  const int64_t starting = std::max<int64_t>(0, parts_.options.max_sequences - running_);
+  if (waiting >= parts_.options.max_queue + starting) {
     throw RequestError(RequestError::Kind::kOverloaded, "",
-                       "the server is busy: " + std::to_string(scheduler_.n_waiting()) +
+                       "the server is busy: " + std::to_string(waiting) +
                            " requests wait already, the most that max_queue allows",
-                       recorder_.retry_after_s(scheduler_.n_running()));
+                       recorder_.retry_after_s(running_));
   }
 }
 
@@ -86,7 +85,7 @@ void EngineImpl::validate(const GenerationRequest& request) const {
   try {
     check(request);
     const std::lock_guard lock(mutex_);
-    check_load();
+    check_load(0);
   } catch (const RequestError&) {
     ++rejected_;
     throw;
@@ -102,40 +101,27 @@ std::unique_ptr<GenerationStream> Engine::submit(GenerationRequest request) {
 std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vector<GenerationRequest> generations) {
   try {
     std::vector<std::shared_ptr<Request>> requests;
-    std::vector<ScheduledRequest> scheduled;
+    std::vector<std::unique_ptr<GenerationStream>> streams;
     for (GenerationRequest& generation : generations) {
       Checked checked = check(generation);
       requests.push_back(std::make_shared<Request>(std::move(generation), 0, eos_, *parts_.tokenizer, context_length(),
                                                    std::move(checked.policy), std::move(checked.speculation),
                                                    random_seed()));
-      scheduled.push_back(checked.scheduled);
+      streams.push_back(std::make_unique<QueueStream>(requests.back()->events));
     }
-    queue(requests, scheduled);
+    {
+      const std::lock_guard lock(mutex_);
+      for (size_t i = 0; i < requests.size(); ++i) check_load(static_cast<int64_t>(i));
+      for (const auto& request : requests) {
+        request->id = next_id_++;
+        submitted_.push_back(request);
+        ++live_;
+      }
+    }
     work_.notify_one();
-    std::vector<std::unique_ptr<GenerationStream>> streams;
-    for (const auto& request : requests) streams.push_back(std::make_unique<QueueStream>(request->events));
     return streams;
   } catch (const RequestError&) {
     ++rejected_;
-    throw;
-  }
-}
-
-void EngineImpl::queue(std::span<const std::shared_ptr<Request>> requests, std::span<ScheduledRequest> scheduled) {
-  const std::lock_guard lock(mutex_);
-  size_t n = 0;
-  try {
-    for (; n < requests.size(); ++n) {
-      check_load();
-      requests[n]->id = scheduled[n].id = next_id_++;
-      requests_.emplace(requests[n]->id, requests[n]);
-      scheduler_.enqueue(scheduled[n]);
-    }
-  } catch (const RequestError&) {
-    for (const ScheduledRequest& queued : scheduled.first(n)) {
-      scheduler_.remove(queued.id);
-      requests_.erase(queued.id);
-    }
     throw;
   }
 }
@@ -162,10 +148,10 @@ nlohmann::ordered_json EngineImpl::describe() const {
 EngineStats EngineImpl::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = recorder_.stats;
-  stats.requests_running = scheduler_.n_running();
-  stats.requests_waiting = scheduler_.n_waiting();
-  stats.kv_bytes_used = kv_bytes_used_;
-  stats.kv_bytes_reserved = scheduler_.bytes_reserved();
+  stats.requests_running = running_;
+  stats.requests_waiting = waiting_ + static_cast<int64_t>(submitted_.size());
+  stats.kv_bytes_used = policy_context_.pool->bytes_in_use();
+  if (draft_context_.pool != nullptr) stats.kv_bytes_used += draft_context_.pool->bytes_in_use();
   stats.kv_bytes_budget = parts_.options.kv_cache_bytes;
   stats.rejected = rejected_;
   return stats;
@@ -174,13 +160,13 @@ EngineStats EngineImpl::stats() const {
 void EngineImpl::drain() {
   std::unique_lock lock(mutex_);
   draining_ = true;
-  idle_.wait(lock, [this] { return requests_.empty(); });
+  idle_.wait(lock, [this] { return live_ == 0; });
 }
 
 void EngineImpl::stop() {
   std::unique_lock lock(mutex_);
   draining_ = cancel_all_ = true;
-  idle_.wait(lock, [this] { return requests_.empty(); });
+  idle_.wait(lock, [this] { return live_ == 0; });
 }
 
 bool EngineImpl::draining() const {

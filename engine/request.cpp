@@ -19,9 +19,69 @@ std::vector<TokenId> stop_tokens_of(const GenerationRequest& generation, const s
 
 }  // namespace
 
-Choice::Choice(int32_t choice_index, const GenerationRequest& request, const Tokenizer& tokenizer)
-    : index(choice_index), decoder(tokenizer, request.skip_special_tokens), stop(request.stop) {
-  if (needs_history(request.sampling)) history = TokenHistory(request.prompt);
+// Tokens of a pass that wants a row of logits for each: bounds their memory.
+constexpr int64_t kLogprobChunk = 64;
+
+Choice::Choice(Request* owner, int32_t choice_index, const Tokenizer& tokenizer)
+    : request(owner),
+      index(choice_index),
+      tokens(owner->generation.prompt),
+      decoder(tokenizer, owner->generation.skip_special_tokens),
+      stop(owner->generation.stop) {
+  if (needs_history(owner->generation.sampling)) history = TokenHistory(owner->generation.prompt);
+}
+
+void Choice::fork_from(const Choice& other) {
+  cache = other.cache->fork();
+  if (other.draft != nullptr) draft = other.draft->fork(cache.get());
+  read_stats();
+}
+
+int64_t Choice::computed() const { return cache == nullptr ? 0 : cache->tokens(); }
+
+int64_t Choice::pass_limit() const {
+  const int64_t limit = std::max<int64_t>(1, pass_cache()->next_boundary() - computed());
+  return request->generation.prompt_logprobs < 0 ? limit : std::min(limit, kLogprobChunk);
+}
+
+int64_t Choice::growth(int64_t n) const {
+  return cache->growth(n) + (draft == nullptr || draft->cache() == nullptr ? 0 : draft->cache()->growth(n));
+}
+
+int64_t Choice::bytes_ahead(int64_t beyond) const {
+  const int64_t most = request->prompt_tokens() + request->max_tokens;
+  const int64_t prompt_left = computed() < request->prompt_tokens() ? request->prompt_tokens() : 0;
+  return request->max_bytes(prompt_left, std::min(static_cast<int64_t>(tokens.size()) + beyond, most));
+}
+
+void Choice::begin() {
+  cache = request->policy->new_sequence(request->prompt_tokens());
+  if (request->speculation == nullptr || request->max_tokens <= 1) return;
+  draft = std::make_unique<DraftSequence>(request->speculation, tokens, cache.get());
+  draft->usage = speculation;
+}
+
+void Choice::drop() {
+  free_caches();
+  cache_stats = {};
+  draft_bytes = 0;
+}
+
+void Choice::free_caches() {
+  draft.reset();  // looks into the cache
+  cache.reset();
+}
+
+void Choice::finish() {
+  free_caches();
+  finished = true;
+}
+
+void Choice::read_stats() {
+  cache_stats = cache->stats();
+  if (draft == nullptr) return;
+  speculation = draft->usage;
+  draft_bytes = draft->cache() == nullptr ? 0 : draft->cache()->stats().bytes;
 }
 
 Request::Request(GenerationRequest generation_request, uint64_t request_id, const std::set<TokenId>& eos,
@@ -37,23 +97,17 @@ Request::Request(GenerationRequest generation_request, uint64_t request_id, cons
       events(std::make_shared<EventQueue>(generation.n)),
       submitted(Clock::now()) {
   choices.reserve(static_cast<size_t>(generation.n));
-  choices.emplace_back(0, generation, tokenizer);
-}
-
-void Request::make_caches() {
-  Choice& choice = choices[0];
-  choice.cache = policy->new_sequence(static_cast<int64_t>(generation.prompt.size()));
-  if (speculation == nullptr || max_tokens <= 1) return;
-  choice.draft = std::make_unique<DraftSequence>(speculation, generation.prompt, choice.cache.get());
+  choices.emplace_back(this, 0, tokenizer);
 }
 
 void Request::fork_choices(const Tokenizer& tokenizer) {
-  for (int32_t i = 1; i < generation.n; ++i) {
-    Choice choice(i, generation, tokenizer);
-    choice.cache = choices[0].cache->fork();
-    if (choices[0].draft != nullptr) choice.draft = choices[0].draft->fork(choice.cache.get());
-    choices.push_back(std::move(choice));
-  }
+  for (int32_t i = 1; i < generation.n; ++i) choices.emplace_back(this, i, tokenizer).fork_from(choices[0]);
+}
+
+int64_t Request::max_bytes(int64_t n_prompt, int64_t n_tokens) const {
+  int64_t bytes = policy->max_bytes(n_prompt, n_tokens);
+  if (speculation != nullptr && speculation->policy != nullptr) bytes += speculation->policy->max_bytes(n_prompt, n_tokens);
+  return bytes;
 }
 
 bool Request::all_finished() const {
@@ -68,7 +122,9 @@ RequestUsage Request::usage(Clock::time_point now) const {
   usage.kv_cache.policy = policy->name();
   if (speculation != nullptr) usage.speculation.method = name(speculation->spec.method);
   usage.speculation.draft_ms = draft_ms;
+  RequestTimings& timings = usage.timings;
   for (const Choice& choice : choices) {
+    timings.sample_ms += choice.sample_ms;
     usage.speculation.add(choice.speculation);
     usage.completion_tokens += choice.n_output;
     usage.kv_cache.tokens += choice.cache_stats.tokens;
@@ -77,16 +133,15 @@ RequestUsage Request::usage(Clock::time_point now) const {
     usage.kv_cache.full_bytes += choice.cache_stats.full_bytes;
     if (!choice.cache_details.empty()) usage.kv_cache.details = choice.cache_details;
   }
-  RequestTimings& timings = usage.timings;
   const Clock::time_point start = scheduled.value_or(now), first = first_token.value_or(now);
   timings.queued_ms = milliseconds(start - submitted);
   timings.prefill_ms = milliseconds(first - start);
   timings.decode_ms = milliseconds(now - first);
   timings.total_ms = milliseconds(now - submitted);
   timings.model_ms = model_ms;
-  timings.sample_ms = sample_ms;
   timings.prefill_chunks = prefill_chunks;
   timings.decode_passes = decode_passes;
+  timings.preemptions = preemptions;
   return usage;
 }
 
@@ -153,6 +208,7 @@ GenerationEvent sample_round(const Request& request, Choice* choice, const float
       event.logprobs.push_back(scratch->logprobs.of(token, generation.logprobs));
     }
     ++choice->n_output;
+    choice->tokens.push_back(token);
     if (needs_history(generation.sampling)) choice->history.add_output(token);
     add_text(request, choice, token, &event);
     goes_on = accepted && event.finish == FinishReason::kNone;
@@ -161,11 +217,12 @@ GenerationEvent sample_round(const Request& request, Choice* choice, const float
   return event;
 }
 
-void add_prompt_logprobs(Request* request, const float* logits, int64_t n_rows, int64_t row_stride, int64_t vocabulary,
-                         SamplingScratch* scratch) {
+void add_prompt_logprobs(Request* request, int64_t first, const float* logits, int64_t n_rows, int64_t row_stride,
+                         int64_t vocabulary, SamplingScratch* scratch) {
   const std::vector<TokenId>& prompt = request->generation.prompt;
-  for (int64_t row = 0; row < n_rows; ++row) {
-    const auto next = static_cast<size_t>(request->computed + row + 1);
+  const auto known = static_cast<int64_t>(request->prompt_logprobs.size());  // of the tokens [1, known]
+  for (int64_t row = std::max<int64_t>(0, known - first); row < n_rows; ++row) {
+    const auto next = static_cast<size_t>(first + row + 1);
     if (next >= prompt.size()) break;
     scratch->logprobs.assign({logits + row * row_stride, static_cast<size_t>(vocabulary)});
     request->prompt_logprobs.push_back(scratch->logprobs.of(prompt[next], request->generation.prompt_logprobs));

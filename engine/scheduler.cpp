@@ -1,80 +1,231 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
-#include <numeric>
+#include <exception>
+#include <utility>
 
 namespace smartkv {
+namespace {
 
-bool Scheduler::can_ever_fit(const ScheduledRequest& request) const {
-  return request.n <= options_.max_sequences && request.bytes_per_choice <= options_.kv_bytes / request.n;
+constexpr int32_t kMostDoublings = 20;  // of the horizon: a million times
+
+}  // namespace
+
+void Scheduler::enqueue(ScheduledSequence* sequence, uint64_t ticket, int64_t slots) { wait({sequence, ticket, slots}); }
+
+void Scheduler::fork(const ScheduledSequence* parent, ScheduledSequence* child) {
+  const auto at = std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.sequence == parent; });
+  --at->slots;
+  --slots_;
+  run({child, at->ticket, 1});
 }
 
-void Scheduler::enqueue(const ScheduledRequest& request) {
-  waiting_.push_back(request);
-  admit();
-}
-
-void Scheduler::admit() {
-  while (!waiting_.empty()) {
-    const ScheduledRequest& next = waiting_.front();
-    const int64_t bytes = next.bytes_per_choice * next.n;
-    if (sequences_ + next.n > options_.max_sequences || bytes_ + bytes > options_.kv_bytes) return;
-    sequences_ += next.n;
-    bytes_ += bytes;
-    Running running{next, 0, std::vector<int32_t>(static_cast<size_t>(next.n))};
-    std::iota(running.active.begin(), running.active.end(), 0);
-    running_.push_back(std::move(running));
-    waiting_.pop_front();
-  }
-}
-
-void Scheduler::plan(const std::function<int64_t(uint64_t id)>& boundary, std::vector<ScheduleItem>* items) const {
-  items->clear();
-  for (const Running& running : running_) {
-    if (running.computed < running.request.prompt_tokens) continue;
-    for (const int32_t choice : running.active) items->push_back({running.request.id, choice, false, 1});
-  }
-  // At least one: prompts advance however many sequences decode.
-  int64_t budget = std::max<int64_t>(1, options_.token_budget - static_cast<int64_t>(items->size()));
-  for (const Running& running : running_) {
-    if (budget == 0) break;
-    const ScheduledRequest& request = running.request;
-    const int64_t left = request.prompt_tokens - running.computed;
-    if (left == 0) continue;
-    const int64_t n = std::min({left, budget, request.max_chunk, boundary(request.id) - running.computed});
-    if (n <= 0) continue;
-    items->push_back({request.id, 0, true, n});
-    budget -= n;
-  }
-}
-
-void Scheduler::prompt_advanced(uint64_t id, int64_t n_tokens) { find(id)->computed += n_tokens; }
-
-void Scheduler::choice_finished(uint64_t id, int32_t choice) {
-  const auto at = find(id);
-  std::erase(at->active, choice);
-  release(at->request, 1);
-  if (at->active.empty()) running_.erase(at);
-  admit();
-}
-
-void Scheduler::remove(uint64_t id) {
-  if (const auto at = find(id); at != running_.end()) {
-    release(at->request, static_cast<int64_t>(at->active.size()));
+void Scheduler::remove(const ScheduledSequence* sequence) {
+  const auto is_it = [sequence](const Entry& entry) { return entry.sequence == sequence; };
+  if (const auto at = std::find_if(running_.begin(), running_.end(), is_it); at != running_.end()) {
+    slots_ -= at->slots;
     running_.erase(at);
   } else {
-    std::erase_if(waiting_, [id](const ScheduledRequest& request) { return request.id == id; });
+    std::erase_if(waiting_, is_it);
   }
-  admit();
 }
 
-void Scheduler::release(const ScheduledRequest& request, int64_t choices) {
-  sequences_ -= choices;
-  bytes_ -= choices * request.bytes_per_choice;
+void Scheduler::isolate(const ScheduledSequence* sequence, bool alone) {
+  for (Entry& entry : running_) {
+    if (entry.sequence == sequence) entry.alone = alone;
+  }
+  for (Entry& entry : waiting_) {
+    if (entry.sequence == sequence) entry.alone = alone;
+  }
 }
 
-std::vector<Scheduler::Running>::iterator Scheduler::find(uint64_t id) {
-  return std::find_if(running_.begin(), running_.end(), [id](const Running& r) { return r.request.id == id; });
+void Scheduler::drop(ScheduledSequence* sequence) {
+  const auto at = std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.sequence == sequence; });
+  Entry entry = *at;
+  slots_ -= entry.slots;
+  running_.erase(at);
+  sequence->drop();
+  ++entry.drops;
+  wait(entry);
+}
+
+void Scheduler::wait(Entry entry) {
+  const auto at = std::upper_bound(waiting_.begin(), waiting_.end(), entry.ticket,
+                                   [](uint64_t ticket, const Entry& e) { return ticket < e.ticket; });
+  waiting_.insert(at, entry);
+}
+
+void Scheduler::run(Entry entry) {
+  slots_ += entry.slots;
+  const auto at = std::upper_bound(running_.begin(), running_.end(), entry.ticket,
+                                   [](uint64_t ticket, const Entry& e) { return ticket < e.ticket; });
+  running_.insert(at, entry);
+}
+
+int64_t Scheduler::bytes_promised() const {
+  int64_t bytes = 0;
+  for (const Entry& entry : running_) bytes += std::max(entry.sequence->held(), entry.sequence->bytes_ahead(0));
+  return bytes;
+}
+
+void Scheduler::plan(const Memory& memory, Plan* plan) {
+  plan->items.clear();
+  plan->dropped.clear();
+  plan->admitted.clear();
+  plan->failed.clear();
+  plan->stuck = nullptr;
+  planned_ = 0;
+  admit(memory, plan);
+  share_work();
+  take_memory(memory, plan);
+  if (plan->items.empty() && !running_.empty()) plan->stuck = running_.front().sequence;
+}
+
+int64_t Scheduler::cost(const ScheduledSequence& sequence, int64_t n) const {
+  return n + n * (2 * sequence.computed() + n) / 2 / options_.attention_tokens;
+}
+
+int64_t Scheduler::affordable(const ScheduledSequence& sequence, int64_t work) const {
+  int64_t low = 0, high = std::min({work, sequence.left(), sequence.pass_limit()});
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (cost(sequence, middle) <= work) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return std::max<int64_t>(0, low);
+}
+
+int64_t Scheduler::work() const {
+  const auto decoding = std::count_if(running_.begin(), running_.end(), [](const Entry& e) { return e.sequence->left() == 1; });
+  return std::max<int64_t>(1, options_.token_budget - decoding);  // prompts advance however many sequences decode
+}
+
+// Some go on alone: nobody else starts meanwhile.
+void Scheduler::admit(const Memory& memory, Plan* plan) {
+  const auto alone = [](const Entry& entry) { return entry.alone; };
+  if (std::any_of(running_.begin(), running_.end(), alone)) return;
+  for (size_t i = 0; i < waiting_.size();) {
+    const Entry entry = waiting_[i];
+    if (slots_ + entry.slots > options_.max_sequences) {
+      if (entry.passes >= kMostPasses) return;
+      ++i;
+      continue;
+    }
+    if (!wants_more(*entry.sequence)) return;
+    if (!fits(entry, memory)) {
+      if (entry.drops > 0 || entry.passes >= kMostPasses) return;
+      ++i;
+      continue;
+    }
+    waiting_.erase(waiting_.begin() + static_cast<int64_t>(i));
+    try {
+      entry.sequence->begin();
+    } catch (const std::exception& error) {
+      plan->failed.emplace_back(entry.sequence, error.what());
+      continue;
+    }
+    for (size_t passed = 0; passed < i; ++passed) ++waiting_[passed].passes;
+    run(entry);
+    plan->admitted.push_back(entry.sequence);
+    if (entry.alone) return;
+  }
+}
+
+bool Scheduler::wants_more(const ScheduledSequence& next) const {
+  const ScheduledSequence* oldest = nullptr;
+  int64_t backlog = 0, shorter = 0;
+  for (const Entry& entry : running_) {
+    const ScheduledSequence& sequence = *entry.sequence;
+    if (sequence.left() == 1) continue;
+    if (oldest == nullptr) oldest = &sequence;
+    const int64_t all = cost(sequence, sequence.left());
+    backlog += all;
+    if (sequence.left() < oldest->left()) shorter += all;
+  }
+  return backlog < work() || (next.left() < oldest->left() && shorter < work() / 2);
+}
+
+// All that run, and this one, may grow by its horizon.
+bool Scheduler::fits(const Entry& entry, const Memory& memory) const {
+  if (running_.empty()) return true;  // what cannot run alone was never taken
+  const int64_t horizon = options_.horizon << std::min(entry.drops, kMostDoublings);
+  int64_t bytes = entry.sequence->bytes_ahead(horizon);
+  for (const Entry& other : running_) {
+    bytes += std::max<int64_t>(0, other.sequence->bytes_ahead(horizon) - other.sequence->held());
+  }
+  const auto rows = static_cast<int64_t>(running_.size()) + entry.slots;
+  bytes += std::max<int64_t>(0, rows - memory.logit_rows) * options_.row_bytes;
+  while (bytes > memory.free()) {
+    if (!memory.reclaim || !memory.reclaim()) return false;
+  }
+  return true;
+}
+
+void Scheduler::share_work() {
+  std::vector<Entry*> prompts;
+  const bool isolated = std::any_of(running_.begin(), running_.end(), [](const Entry& e) { return e.alone; });
+  bool taken = false;  // the one that goes on alone is found
+  for (Entry& entry : running_) {
+    entry.share = 0;
+    if (isolated && (taken || !entry.alone)) continue;
+    taken = true;
+    if (entry.sequence->left() == 1) {
+      entry.share = 1;
+    } else {
+      prompts.push_back(&entry);
+    }
+  }
+  if (prompts.empty()) return;
+  int64_t left = isolated ? options_.token_budget : work();
+  Entry* const oldest = prompts[0];
+  std::vector<Entry*> shorter(prompts.begin() + 1, prompts.end());
+  std::erase_if(shorter, [&](const Entry* e) { return e->sequence->left() >= oldest->sequence->left(); });
+  std::stable_sort(shorter.begin(), shorter.end(),
+                   [](const Entry* a, const Entry* b) { return a->sequence->left() < b->sequence->left(); });
+  int64_t used = 0;
+  for (Entry* entry : shorter) {
+    entry->share = affordable(*entry->sequence, left / 2 - used);
+    used += cost(*entry->sequence, entry->share);
+  }
+  oldest->share = std::max<int64_t>(1, affordable(*oldest->sequence, used > 0 ? used : left));
+  if (used > 0) return;
+  left -= cost(*oldest->sequence, oldest->share);
+  for (Entry* entry : prompts) {
+    if (entry->share > 0 || left <= 0) continue;
+    entry->share = affordable(*entry->sequence, left);
+    left -= cost(*entry->sequence, entry->share);
+  }
+}
+
+void Scheduler::take_memory(const Memory& memory, Plan* plan) {
+  int64_t rows = 0;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    ScheduledSequence* const sequence = running_[i].sequence;
+    int64_t n = running_[i].share;
+    if (n == 0) continue;
+    // A row of logits, of the sequences that come to their last token, for as many as they will be.
+    const int64_t row = rows + running_[i].slots > memory.logit_rows ? running_[i].slots * options_.row_bytes : 0;
+    const auto needs = [&](int64_t tokens) { return sequence->growth(tokens) + (tokens == sequence->left() ? row : 0); };
+    int64_t bytes = needs(n);
+    while (!make_room(i, bytes, memory, plan) && n > 1) bytes = needs(n /= 2);
+    if (bytes > memory.free() - planned_) continue;
+    planned_ += bytes;
+    if (n == sequence->left()) rows += running_[i].slots;
+    plan->items.push_back({sequence, n});
+  }
+}
+
+bool Scheduler::make_room(size_t i, int64_t bytes, const Memory& memory, Plan* plan) {
+  while (bytes > memory.free() - planned_) {
+    if (memory.reclaim && memory.reclaim()) continue;
+    if (running_.size() == i + 1) return false;
+    plan->dropped.push_back(running_.back().sequence);
+    drop(running_.back().sequence);
+  }
+  return true;
 }
 
 }  // namespace smartkv

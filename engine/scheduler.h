@@ -1,81 +1,123 @@
-// Continuous batching: which sequences the next model pass carries, and how many tokens of each. Pure bookkeeping.
+// Continuous batching with elastic memory: which sequences the next model pass carries, how many tokens of each, and who
+// makes room when memory runs out. Pure bookkeeping: what a sequence is, the engine knows. Not thread-safe.
 //
-// A request is one sequence while its prompt is computed, then n. It is admitted, first come first served and nobody
-// overtaking, once n sequences and the bytes they may grow to are free; from then on it cannot run out of memory.
-// Not thread-safe.
+// A sequence has known tokens (its prompt and what was sampled of it); a pass computes some of those that are not
+// computed yet. One token left: it decodes. More: its prompt is being computed, or what it knew when it lost its memory.
+//
+// - Memory goes by age. A sequence takes what its next pass needs; when memory runs out, the youngest one is dropped, to
+//   be computed anew later. The oldest therefore always goes on.
+// - A waiting sequence starts when it and all that run could grow by a horizon of further tokens. The horizon doubles each
+//   time the sequence is dropped, so that it does not come back only to be dropped again.
+// - One that fits may pass one that does not, but none is passed more than kMostPasses times, and one that lost its memory
+//   never.
+// - Prompts share a pass's work. The oldest goes first; those that are shorter than what it has left go before it, with at
+//   most half of the work, and then the oldest does no more than they do together: a short prompt waits for no long one.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace smartkv {
 
+// What the scheduler asks of a sequence. Byte figures are upper bounds.
+class ScheduledSequence {
+ public:
+  virtual ~ScheduledSequence() = default;
+  virtual int64_t computed() const = 0;          // tokens that its cache holds
+  virtual int64_t left() const = 0;              // known tokens that no pass has computed; at least 1
+  virtual int64_t pass_limit() const = 0;        // tokens of the next pass at most; at least 1
+  virtual int64_t growth(int64_t n) const = 0;   // by which memory rises, at any moment, in a pass of its next n tokens
+  virtual int64_t held() const = 0;              // bytes that it holds now
+  // Bytes that it holds at any moment until it has computed what it knows and `beyond` tokens more.
+  virtual int64_t bytes_ahead(int64_t beyond) const = 0;
+  virtual void begin() = 0;                      // makes its caches; may throw
+  virtual void drop() = 0;                       // frees them: nothing is computed any more
+};
+
 struct SchedulerOptions {
   int64_t max_sequences = 32;
-  int64_t max_queue = 256;
-  int64_t token_budget = 512;  // of one pass: decode rows first, then prompt chunks
-  int64_t kv_bytes = 0;
-};
-
-struct ScheduledRequest {
-  uint64_t id = 0;
-  int64_t prompt_tokens = 0;
-  int32_t n = 1;
-  int64_t bytes_per_choice = 0;  // upper bound over its life
-  int64_t max_chunk = INT64_MAX;  // of prompt tokens in one pass
-};
-
-// What one sequence contributes to a pass.
-struct ScheduleItem {
-  uint64_t request = 0;
-  int32_t choice = 0;
-  bool prompt = false;
-  int64_t n_tokens = 0;  // prompt: of the chunk; decode: 1, to which speculation adds its draft
+  int64_t token_budget = 512;  // of one pass, in tokens without context: decoding sequences first, then prompts
+  // Tokens of context whose attention costs as much as the products of one token.
+  int64_t attention_tokens = INT64_MAX;
+  int64_t row_bytes = 0;       // of the logits of one row
+  int64_t horizon = 64;        // tokens
 };
 
 class Scheduler {
  public:
+  static constexpr int32_t kMostPasses = 16;
+
+  // Memory as it is.
+  struct Memory {
+    std::function<int64_t()> free;            // bytes within the budget that nobody holds
+    std::function<bool()> reclaim;            // frees a little of what nobody runs with; false: there is nothing
+    int64_t logit_rows = 0;                   // that memory is held for already
+  };
+
+  struct Item {
+    ScheduledSequence* sequence = nullptr;
+    int64_t n_tokens = 0;
+  };
+
+  struct Plan {
+    std::vector<Item> items;                     // by age
+    std::vector<ScheduledSequence*> dropped;     // lost their memory
+    std::vector<ScheduledSequence*> admitted;
+    std::vector<std::pair<ScheduledSequence*, std::string>> failed;  // begin() threw: what it said; not scheduled any more
+    ScheduledSequence* stuck = nullptr;          // alone, and yet there is no memory for its next token
+  };
+
   explicit Scheduler(const SchedulerOptions& options) : options_(options) {}
 
   const SchedulerOptions& options() const { return options_; }
-  // Whether the request could be admitted into an empty engine; enqueue() takes only such.
-  bool can_ever_fit(const ScheduledRequest& request) const;
-  bool queue_full() const { return static_cast<int64_t>(waiting_.size()) >= options_.max_queue; }
-  void enqueue(const ScheduledRequest& request);
+  // `slots`: sequences that it will be once its prompt is computed; older ones have lower tickets.
+  void enqueue(ScheduledSequence* sequence, uint64_t ticket, int64_t slots);
+  void fork(const ScheduledSequence* parent, ScheduledSequence* child);  // `child` takes one of the parent's slots
+  void remove(const ScheduledSequence* sequence);                        // unknown ones are ignored
+  // Of the sequences of a pass that failed, nobody knows which one is at fault: each goes on alone until isolate(..., false).
+  void isolate(const ScheduledSequence* sequence, bool alone);
+  // Drops a running sequence, to be computed anew.
+  void drop(ScheduledSequence* sequence);
 
-  // The next pass: every decoding choice, then prompt chunks in order of admission up to the token budget, at least one
-  // token when a prompt is unfinished. `boundary(id)`: the token count that the prompt's sequence must not pass in this
-  // step (SequenceCache::next_boundary); a prompt that is already there is left out.
-  void plan(const std::function<int64_t(uint64_t id)>& boundary, std::vector<ScheduleItem>* items) const;
+  void plan(const Memory& memory, Plan* plan);
 
-  // Results of a pass.
-  void prompt_advanced(uint64_t id, int64_t n_tokens);  // with the last prompt token, all n choices decode
-  void choice_finished(uint64_t id, int32_t choice);    // frees its share; the last one removes the request
-  void remove(uint64_t id);                             // running or waiting; unknown ids are ignored
-
-  bool empty() const { return running_.empty() && waiting_.empty(); }
-  int64_t n_waiting() const { return static_cast<int64_t>(waiting_.size()); }  // requests
-  int64_t n_running() const { return sequences_; }                            // sequences, reserved ones included
-  int64_t bytes_reserved() const { return bytes_; }
+  int64_t n_waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  int64_t n_running() const { return slots_; }  // sequences, reserved ones included
+  // What those that run will have come to hold when they have computed what they know.
+  int64_t bytes_promised() const;
 
  private:
-  struct Running {
-    ScheduledRequest request;
-    int64_t computed = 0;                // prompt tokens
-    std::vector<int32_t> active;         // choices that have not finished
+  struct Entry {
+    ScheduledSequence* sequence;
+    uint64_t ticket;
+    int64_t slots;
+    int32_t drops = 0;   // times it lost its memory
+    int32_t passes = 0;  // times it was passed
+    bool alone = false;
+    int64_t share = 0;   // tokens of the pass that is being planned
   };
 
-  void admit();
-  void release(const ScheduledRequest& request, int64_t choices);
-  std::vector<Running>::iterator find(uint64_t id);
+  int64_t cost(const ScheduledSequence& sequence, int64_t n) const;           // of n tokens, in tokens without context
+  int64_t affordable(const ScheduledSequence& sequence, int64_t work) const;  // tokens that so much work pays for
+  int64_t work() const;                                                       // that decoding leaves to prompts
+  void admit(const Memory& memory, Plan* plan);
+  bool wants_more(const ScheduledSequence& next) const;  // whether the pass has work left for another prompt
+  bool fits(const Entry& entry, const Memory& memory) const;
+  void share_work();
+  void take_memory(const Memory& memory, Plan* plan);
+  bool make_room(size_t i, int64_t bytes, const Memory& memory, Plan* plan);
+  void wait(Entry entry);
+  void run(Entry entry);
 
   SchedulerOptions options_;
-  std::deque<ScheduledRequest> waiting_;
-  std::vector<Running> running_;  // in order of admission
-  int64_t sequences_ = 0;
-  int64_t bytes_ = 0;
+  std::deque<Entry> waiting_;   // by ticket
+  std::vector<Entry> running_;  // by ticket
+  int64_t slots_ = 0;
+  int64_t planned_ = 0;         // bytes that the items of the pass that is being planned may take
 };
 
 }  // namespace smartkv

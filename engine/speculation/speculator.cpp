@@ -79,14 +79,13 @@ DraftModel* Speculator::drafter_of(const SpeculationSpec& spec) const {
   return nullptr;
 }
 
-void Speculator::follow_prompts(std::span<Request* const> requests) {
+void Speculator::follow_prompts(std::span<Choice* const> choices) {
   for (DraftModel& drafter : drafters_) {
     if (!may_pay_[static_cast<size_t>(group_of(&drafter))]) continue;
-    for (Request* request : requests) {
-      Choice& choice = request->choices[0];
-      DraftSequence* sequence = choice.draft.get();
+    for (const Choice* choice : choices) {
+      DraftSequence* sequence = choice->draft.get();
       const bool follows = sequence->cache() != nullptr && sequence->mirror() == nullptr;
-      if (follows && sequence->speculation().drafter == &drafter) behind_.push_back({sequence, choice.cache->tokens()});
+      if (follows && sequence->speculation().drafter == &drafter) behind_.push_back({sequence, choice->cache->tokens()});
     }
     catch_up();
   }

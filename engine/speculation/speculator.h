@@ -30,8 +30,8 @@ class Speculator {
 
   // The engine thread's.
   // Brings the drafts' caches of prompts up to what the target has computed of them; not while drafting with a model
-  // cannot pay under the load there is: a draft that is wanted later catches up by itself. Each request speculates.
-  void follow_prompts(std::span<Request* const> requests);
+  // cannot pay under the load there is: a draft that is wanted later catches up by itself. Each choice speculates.
+  void follow_prompts(std::span<Choice* const> choices);
   // Fills in choice->draft->draft for the coming pass, in which `sequences` decode. What goes wrong in one sequence
   // only ends in its request->failure; throws when a model's pass fails.
   void draft(int64_t sequences, std::span<DraftJob> jobs);

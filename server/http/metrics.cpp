@@ -129,6 +129,9 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
       text.sample(name, text.model_label() + ",finished_reason=\"" + escaped(reason) + "\"", count);
     }
   }
+  text.both("num_preemptions_total", "counter", "Sequences that lost their memory to older ones.", stats.preemptions);
+  text.single("smartkv:recomputed_tokens_total", "counter", "Tokens computed anew after a preemption.",
+              stats.recomputed_tokens);
   const SpeculationUsage& speculation = stats.speculation;
   text.both("spec_decode_num_drafts_total", "counter", "Drafts that were verified.", speculation.passes);
   text.both("spec_decode_num_draft_tokens_total", "counter", "Tokens drafted.", speculation.drafted);
@@ -146,8 +149,8 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
   text.histogram("request_queue_time_seconds", "Submission to first scheduled.", stats.queue_time);
 
   text.single("smartkv:kv_bytes_used", "gauge", "KV-cache bytes held.", stats.kv_bytes_used);
-  text.single("smartkv:kv_bytes_reserved", "gauge", "KV-cache bytes that admission has reserved.",
-              stats.kv_bytes_reserved);
+  text.single("smartkv:kv_bytes_promised", "gauge", "KV-cache bytes once all running sequences have their prompts.",
+              stats.kv_bytes_promised);
   text.single("smartkv:kv_bytes_budget", "gauge", "KV-cache bytes that may be held.", stats.kv_bytes_budget);
   text.single("smartkv:steps_total", "counter", "Passes of the model.", stats.steps);
   text.single("smartkv:requests_rejected_total", "counter", "Requests refused at admission.", stats.rejected);

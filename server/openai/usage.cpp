@@ -52,6 +52,7 @@ Json timings_json(const RequestUsage& usage) {
           {"sample_ms", timings.sample_ms},
           {"prefill_chunks", timings.prefill_chunks},
           {"decode_passes", timings.decode_passes},
+          {"preemptions", timings.preemptions},
           {"prefill_tokens_per_second", per_second(computed, timings.prefill_ms)},
           // The first token of each choice comes out of the prefill.
           {"decode_tokens_per_second",

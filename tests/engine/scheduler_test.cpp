@@ -1,142 +1,317 @@
 #include "engine/scheduler.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
-#include <ostream>
-#include <set>
+#include <memory>
+#include <stdexcept>
 
 namespace smartkv {
-
-bool operator==(const ScheduleItem& a, const ScheduleItem& b) {
-  return a.request == b.request && a.choice == b.choice && a.prompt == b.prompt && a.n_tokens == b.n_tokens;
-}
-void PrintTo(const ScheduleItem& item, std::ostream* out) {
-  *out << "{" << item.request << ", " << item.choice << (item.prompt ? ", prompt " : ", decode ") << item.n_tokens
-       << "}";
-}
-
 namespace {
 
-ScheduleItem prompt(uint64_t id, int64_t n_tokens) { return {id, 0, true, n_tokens}; }
-ScheduleItem decode(uint64_t id, int32_t choice = 0) { return {id, choice, false, 1}; }
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
 
-using Items = std::vector<ScheduleItem>;
+// A sequence whose cache takes `bytes_per_token`, of one memory that all share.
+class FakeSequence final : public ScheduledSequence {
+ public:
+  FakeSequence(int64_t* used, int64_t prompt, int64_t output, int64_t bytes_per_token = 1)
+      : known(prompt), end(prompt + output), used_(used), bytes_per_token_(bytes_per_token) {}
 
-Items plan(const Scheduler& scheduler, int64_t boundary = INT64_MAX) {
-  Items items;
-  scheduler.plan([boundary](uint64_t) { return boundary; }, &items);
-  return items;
-}
-
-ScheduledRequest request(uint64_t id, int64_t prompt_tokens, int32_t n = 1, int64_t bytes = 1) {
-  return {id, prompt_tokens, n, bytes};
-}
-
-TEST(Scheduler, CutsPromptsToTheTokenBudget) {
-  Scheduler scheduler({.token_budget = 10, .kv_bytes = 100});
-  scheduler.enqueue(request(1, 25));
-  scheduler.enqueue(request(2, 3));
-  EXPECT_EQ(plan(scheduler), (Items{prompt(1, 10)}));
-  scheduler.prompt_advanced(1, 10);
-  scheduler.prompt_advanced(1, 10);
-  EXPECT_EQ(plan(scheduler), (Items{prompt(1, 5), prompt(2, 3)}));
-  scheduler.prompt_advanced(1, 5);
-  EXPECT_EQ(plan(scheduler), (Items{decode(1), prompt(2, 3)}));
-  scheduler.prompt_advanced(2, 3);
-  EXPECT_EQ(plan(scheduler), (Items{decode(1), decode(2)}));
-}
-
-TEST(Scheduler, DecodeRowsComeFirstAndPromptsStillAdvance) {
-  Scheduler scheduler({.token_budget = 3, .kv_bytes = 100});
-  scheduler.enqueue(request(1, 2, 4));
-  scheduler.prompt_advanced(1, 2);
-  scheduler.enqueue(request(2, 9));
-  EXPECT_EQ(plan(scheduler), (Items{decode(1, 0), decode(1, 1), decode(1, 2), decode(1, 3), prompt(2, 1)}));
-  scheduler.choice_finished(1, 2);
-  scheduler.choice_finished(1, 0);
-  EXPECT_EQ(plan(scheduler), (Items{decode(1, 1), decode(1, 3), prompt(2, 1)}));
-}
-
-TEST(Scheduler, ChunksEndAtBoundariesAndAtTheRequestsOwnLimit) {
-  Scheduler scheduler({.token_budget = 100, .kv_bytes = 100});
-  scheduler.enqueue(request(1, 80));
-  scheduler.enqueue({.id = 2, .prompt_tokens = 80, .bytes_per_choice = 1, .max_chunk = 8});
-  scheduler.prompt_advanced(1, 60);
-  EXPECT_EQ(plan(scheduler, 64), (Items{prompt(1, 4), prompt(2, 8)}));
-  EXPECT_EQ(plan(scheduler, 60), (Items{prompt(2, 8)}));  // 1 stands at its boundary
-}
-
-TEST(Scheduler, AdmitsByBytesInOrder) {
-  Scheduler scheduler({.kv_bytes = 100});
-  scheduler.enqueue(request(1, 5, 2, 30));
-  scheduler.enqueue(request(2, 5, 1, 50));
-  scheduler.enqueue(request(3, 5, 1, 1));  // would fit, but does not overtake
-  EXPECT_EQ(scheduler.bytes_reserved(), 60);
-  EXPECT_EQ(scheduler.n_waiting(), 2);
-  EXPECT_EQ(plan(scheduler), (Items{prompt(1, 5)}));
-  scheduler.prompt_advanced(1, 5);
-  scheduler.choice_finished(1, 1);  // half of it is free again
-  EXPECT_EQ(scheduler.bytes_reserved(), 81);
-  EXPECT_EQ(plan(scheduler), (Items{decode(1, 0), prompt(2, 5), prompt(3, 5)}));
-  for (const uint64_t id : {1, 2, 3}) scheduler.remove(id);
-  EXPECT_EQ(scheduler.bytes_reserved(), 0);
-  EXPECT_TRUE(scheduler.empty());
-}
-
-TEST(Scheduler, AdmitsBySequencesAndCountsTheQueue) {
-  Scheduler scheduler({.max_sequences = 2, .max_queue = 2, .kv_bytes = 100});
-  scheduler.enqueue(request(1, 5));
-  scheduler.enqueue(request(2, 5, 2));
-  EXPECT_FALSE(scheduler.queue_full());
-  scheduler.enqueue(request(3, 5));
-  EXPECT_TRUE(scheduler.queue_full());
-  EXPECT_EQ(scheduler.n_running(), 1);
-  scheduler.remove(2);  // while it waits
-  EXPECT_EQ(scheduler.n_running(), 2);
-  EXPECT_EQ(scheduler.n_waiting(), 0);
-  scheduler.remove(99);
-  EXPECT_EQ(plan(scheduler), (Items{prompt(1, 5), prompt(3, 5)}));
-}
-
-TEST(Scheduler, KnowsWhatCanNeverFit) {
-  const Scheduler scheduler({.max_sequences = 4, .kv_bytes = 100});
-  EXPECT_TRUE(scheduler.can_ever_fit(request(1, 5, 4, 25)));
-  EXPECT_FALSE(scheduler.can_ever_fit(request(1, 5, 4, 26)));
-  EXPECT_FALSE(scheduler.can_ever_fit(request(1, 5, 5, 1)));
-  EXPECT_FALSE(scheduler.can_ever_fit(request(1, 5, 2, INT64_MAX)));
-}
-
-// A steady stream of short requests: each request, long or short, is served within a bounded number of passes.
-TEST(Scheduler, NobodyStarves) {
-  Scheduler scheduler({.max_sequences = 4, .max_queue = 1000, .token_budget = 4, .kv_bytes = 100});
-  std::map<uint64_t, int64_t> prompt_left, output_left, enqueued;
-  const auto add = [&](uint64_t id, int64_t step) {
-    const bool is_long = id % 10 == 5;
-    prompt_left[id] = is_long ? 40 : 2;
-    output_left[id] = 3;
-    enqueued[id] = step;
-    scheduler.enqueue(request(id, prompt_left[id], 1, is_long ? 90 : 20));
-  };
-  uint64_t next = 0;
-  uint64_t last_started = 0;
-  for (int64_t step = 0; step < 2000; ++step) {
-    if (step % 12 == 0) add(next++, step);
-    const Items items = plan(scheduler);
-    ASSERT_EQ(items.empty(), scheduler.empty());
-    for (const ScheduleItem& item : items) {
-      if (item.prompt) {
-        ASSERT_GE(item.request + 4, last_started) << "overtaken";
-        last_started = std::max(last_started, item.request);
-        prompt_left[item.request] -= item.n_tokens;
-        scheduler.prompt_advanced(item.request, item.n_tokens);
-      } else if (--output_left[item.request] == 0) {
-        scheduler.choice_finished(item.request, 0);
-        ASSERT_LT(step - enqueued[item.request], 200);
-      }
-    }
+  int64_t computed() const override { return computed_; }
+  int64_t left() const override { return known - computed_; }
+  int64_t pass_limit() const override { return boundary - computed_; }
+  int64_t growth(int64_t n) const override { return n * bytes_per_token_; }
+  int64_t held() const override { return computed_ * bytes_per_token_; }
+  int64_t bytes_ahead(int64_t beyond) const override { return std::min(known + beyond, end) * bytes_per_token_; }
+  void begin() override {
+    if (fails) throw std::runtime_error("no cache");
   }
-  EXPECT_LE(scheduler.n_waiting(), 3);
+  void drop() override {
+    *used_ -= held();
+    computed_ = 0;
+  }
+
+  // A pass; when it reaches the end of what is known, a token is sampled.
+  void pass(int64_t n) {
+    *used_ += n * bytes_per_token_;
+    computed_ += n;
+    if (left() == 0) ++known;
+  }
+  bool finished() const { return known > end; }
+  bool decodes() const { return computed_ > 0 && left() == 1; }
+
+  int64_t known, end;
+  int64_t boundary = INT64_MAX;
+  bool fails = false;
+
+ private:
+  int64_t* used_;
+  int64_t bytes_per_token_;
+  int64_t computed_ = 0;
+};
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  FakeSequence* add(uint64_t ticket, int64_t prompt, int64_t output = 1000, int64_t slots = 1, int64_t bytes_per_token = 1) {
+    sequences_[ticket] = std::make_unique<FakeSequence>(&used_, prompt, output, bytes_per_token);
+    scheduler().enqueue(sequences_[ticket].get(), ticket, slots);
+    return sequences_[ticket].get();
+  }
+  Scheduler& scheduler() {
+    if (!scheduler_) scheduler_ = std::make_unique<Scheduler>(options);
+    return *scheduler_;
+  }
+  uint64_t ticket_of(const ScheduledSequence* sequence) const {
+    for (const auto& [ticket, own] : sequences_) {
+      if (own.get() == sequence) return ticket;
+    }
+    return UINT64_MAX;
+  }
+
+  using Items = std::vector<std::pair<uint64_t, int64_t>>;  // ticket, tokens
+  Items plan() {
+    Scheduler::Memory memory;
+    memory.free = [this] { return budget - used_; };
+    scheduler().plan(memory, &plan_);
+    Items items;
+    for (const Scheduler::Item& item : plan_.items) items.emplace_back(ticket_of(item.sequence), item.n_tokens);
+    return items;
+  }
+  // Plans a pass and runs it.
+  Items step() {
+    Items items = plan();
+    for (const Scheduler::Item& item : plan_.items) {
+      auto* sequence = static_cast<FakeSequence*>(item.sequence);
+      sequence->pass(item.n_tokens);
+      EXPECT_LE(used_, budget);
+      if (sequence->finished()) end(sequence);
+    }
+    return items;
+  }
+  void end(FakeSequence* sequence) {
+    scheduler().remove(sequence);
+    sequence->drop();
+  }
+  std::vector<uint64_t> dropped() const {
+    std::vector<uint64_t> tickets;
+    for (const ScheduledSequence* sequence : plan_.dropped) tickets.push_back(ticket_of(sequence));
+    return tickets;
+  }
+
+  SchedulerOptions options{.max_sequences = 8, .token_budget = 16, .horizon = 4};
+  int64_t budget = 1'000'000;
+  int64_t used_ = 0;
+  std::map<uint64_t, std::unique_ptr<FakeSequence>> sequences_;
+  std::unique_ptr<Scheduler> scheduler_;
+  Scheduler::Plan plan_;
+};
+
+TEST_F(SchedulerTest, CutsPromptsToTheBudgetInOrderOfAge) {
+  add(1, 25);
+  add(2, 30);
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 16)));
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 9), Pair(2, 7)));
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 15)));
+}
+
+TEST_F(SchedulerTest, DecodeRowsComeFirstAndPromptsStillAdvance) {
+  options.token_budget = 3;
+  for (uint64_t i = 0; i < 4; ++i) add(i, 1);
+  EXPECT_THAT(step(), ElementsAre(Pair(0, 1), Pair(1, 1), Pair(2, 1), Pair(3, 1)));
+  add(4, 9);
+  EXPECT_THAT(step(), ElementsAre(Pair(0, 1), Pair(1, 1), Pair(2, 1), Pair(3, 1), Pair(4, 1)));
+}
+
+TEST_F(SchedulerTest, ContextCostsItsShareOfTheBudget) {
+  options.attention_tokens = 100;
+  options.token_budget = 40;
+  add(1, 1000);
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 34)));  // 34 + 34 * 34 / 200 = 39.8
+  for (int i = 0; i < 20; ++i) step();
+  const int64_t depth = sequences_[1]->computed(), n = plan()[0].second;
+  EXPECT_LE(n + n * (2 * depth + n) / 200, 40);
+  EXPECT_GT(n + 1 + (n + 1) * (2 * depth + n + 1) / 200, 40);
+}
+
+TEST_F(SchedulerTest, ChunksEndAtThePassLimit) {
+  add(1, 80)->boundary = 4;
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 4)));
+  sequences_[1]->boundary = 64;
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 16)));
+}
+
+TEST_F(SchedulerTest, AShortPromptWaitsForNoLongOne) {
+  add(1, 200);
+  step();
+  add(2, 5);
+  add(3, 190);  // not shorter than what is left of the oldest
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 5), Pair(2, 5)));  // the oldest does as much as those that go before it
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 15), Pair(2, 1)));
+}
+
+TEST_F(SchedulerTest, TheOldestPromptKeepsHalfOfTheWork) {
+  add(1, 400);
+  step();
+  int64_t steps = 1;
+  for (uint64_t next = 2; sequences_[1]->left() > 1; ++steps) {
+    add(next++, 8);  // a stream of short ones
+    step();
+    for (auto& [ticket, sequence] : sequences_) {
+      if (ticket > 1 && sequence->decodes()) end(sequence.get());
+    }
+    ASSERT_LT(steps, 60);
+  }
+}
+
+TEST_F(SchedulerTest, MemoryFollowsTokens) {
+  budget = 100;
+  add(1, 10, 70);  // each may come to 80, the two of them to 160
+  add(2, 10, 70);
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 10), Pair(2, 6)));
+  step();
+  EXPECT_EQ(scheduler().n_running(), 2);
+}
+
+TEST_F(SchedulerTest, WhenMemoryRunsOutTheYoungestIsComputedAnewLater) {
+  budget = 100;
+  add(1, 10, 70);
+  add(2, 10, 70);
+  std::vector<uint64_t> lost;
+  int64_t steps = 0;
+  while (!sequences_[1]->finished() || !sequences_[2]->finished()) {
+    step();
+    for (const uint64_t ticket : dropped()) lost.push_back(ticket);
+    ASSERT_FALSE(plan_.stuck);
+    ASSERT_LT(++steps, 400);
+  }
+  ASSERT_FALSE(lost.empty());
+  EXPECT_THAT(lost, ::testing::Each(2u));
+  EXPECT_LE(lost.size(), 4u);  // what was dropped comes back with more room ahead each time
+  EXPECT_EQ(used_, 0);
+}
+
+TEST_F(SchedulerTest, OneThatFitsPassesOneThatDoesNotButNobodyStarves) {
+  budget = 100;
+  add(0, 1, 60);
+  step();
+  add(1, 95, 5);
+  EXPECT_EQ(scheduler().n_waiting(), 1);
+  int64_t passed = 0;
+  uint64_t next = 2;
+  for (int64_t step_number = 0; sequences_[1]->computed() == 0; ++step_number) {
+    ASSERT_LT(step_number, 400);
+    add(next++, 2, 2);
+    step();
+    for (const ScheduledSequence* admitted : plan_.admitted) passed += ticket_of(admitted) > 1 ? 1 : 0;
+  }
+  EXPECT_GT(passed, 0);
+  EXPECT_LE(passed, Scheduler::kMostPasses);
+}
+
+TEST_F(SchedulerTest, NobodyPassesASequenceThatLostItsMemory) {
+  budget = 100;
+  add(1, 10, 90);
+  add(2, 10, 60);
+  while (dropped().empty()) step();
+  add(3, 1, 1);
+  step();
+  EXPECT_THAT(plan_.admitted, IsEmpty());
+}
+
+TEST_F(SchedulerTest, ChoicesTakeTheSlotsOfTheirRequest) {
+  options.max_sequences = 3;
+  FakeSequence* parent = add(1, 4, 10, 2);
+  add(2, 4, 10, 2);
+  add(3, 4, 10, 1);
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 4), Pair(3, 4)));  // 2 needs two slots
+  EXPECT_EQ(scheduler().n_running(), 3);
+  sequences_[4] = std::make_unique<FakeSequence>(&used_, 5, 10);
+  sequences_[4]->pass(4);
+  scheduler().fork(parent, sequences_[4].get());
+  EXPECT_EQ(scheduler().n_running(), 3);
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(4, 1), Pair(3, 1)));
+  end(parent);
+  EXPECT_EQ(scheduler().n_running(), 2);
+}
+
+TEST_F(SchedulerTest, LogitsCountInMemory) {
+  options.row_bytes = 40;
+  budget = 100;
+  add(1, 10, 10, 2);  // 80 bytes of logits when its prompt ends
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 10)));
+  end(sequences_[1].get());
+  add(2, 30, 1, 2);
+  EXPECT_THAT(step(), ElementsAre(Pair(2, 16)));
+  EXPECT_THAT(step(), ElementsAre(Pair(2, 7)));  // the whole rest would bring the logits
+}
+
+TEST_F(SchedulerTest, SaysWhoIsStuckAlone) {
+  budget = 12;
+  add(1, 10, 10);
+  step();
+  EXPECT_FALSE(plan_.stuck);
+  step();
+  step();
+  EXPECT_THAT(step(), IsEmpty());
+  EXPECT_EQ(plan_.stuck, sequences_[1].get());
+}
+
+TEST_F(SchedulerTest, WhoCannotBeginFailsAndOthersGoOn) {
+  add(1, 10)->fails = true;
+  add(2, 10);
+  EXPECT_THAT(step(), ElementsAre(Pair(2, 10)));
+  ASSERT_EQ(plan_.failed.size(), 1u);
+  EXPECT_EQ(plan_.failed[0].second, "no cache");
+  EXPECT_EQ(scheduler().n_running(), 1);
+  EXPECT_EQ(scheduler().n_waiting(), 0);
+}
+
+TEST_F(SchedulerTest, SuspectsGoOnAlone) {
+  for (uint64_t i = 1; i <= 3; ++i) add(i, 4);
+  step();
+  for (uint64_t i = 1; i <= 2; ++i) {
+    scheduler().drop(sequences_[i].get());
+    scheduler().isolate(sequences_[i].get(), true);
+  }
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 5)));
+  scheduler().isolate(sequences_[1].get(), false);
+  EXPECT_THAT(step(), ElementsAre(Pair(2, 5)));
+  scheduler().isolate(sequences_[2].get(), false);
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 1), Pair(3, 1)));
+}
+
+TEST_F(SchedulerTest, PromisesWhatPromptsStillNeed) {
+  add(1, 40, 10);
+  step();
+  EXPECT_EQ(scheduler().bytes_promised(), 40);
+}
+
+// Requests of all sizes, far more than fit: memory is never exceeded, all are served, nobody waits for ever.
+TEST_F(SchedulerTest, ServesALoadBeyondItsMemory) {
+  options.max_sequences = 6;
+  budget = 300;
+  std::map<uint64_t, int64_t> since;
+  uint64_t next = 0, served = 0;
+  for (int64_t step_number = 0; step_number < 6000; ++step_number) {
+    if (step_number % 20 == 0 && step_number < 4000) {
+      since[next] = step_number;
+      add(next, next % 7 == 3 ? 150 : 5 + static_cast<int64_t>(next % 5), next % 4 == 1 ? 60 : 10, 1, 1);
+      ++next;
+    }
+    step();
+    ASSERT_FALSE(plan_.stuck);
+    std::erase_if(sequences_, [&](const auto& item) {
+      if (!item.second->finished()) return false;
+      EXPECT_LT(step_number - since[item.first], 1500);
+      ++served;
+      return true;
+    });
+  }
+  EXPECT_EQ(served, next);
+  EXPECT_EQ(used_, 0);
 }
 
 }  // namespace
