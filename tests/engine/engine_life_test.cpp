@@ -36,7 +36,7 @@ TEST_F(EngineTest, CancellingFreesTheMemoryBeforeTheNextStep) {
   EXPECT_EQ(read_all(*cancelled)[0].finish, FinishReason::kCancelled);
   EXPECT_EQ(read_all(*kept)[0].finish, FinishReason::kLength);
   EXPECT_EQ(engine->stats().kv_bytes_used, 0);
-  EXPECT_EQ(engine->stats().kv_bytes_reserved, 0);
+  EXPECT_EQ(engine->stats().kv_bytes_promised, 0);
   EXPECT_EQ(engine->stats().finished.at("abort"), 2);
 }
 
@@ -104,15 +104,103 @@ TEST_F(EngineTest, AFullQueueRefuses) {
 }
 
 TEST_F(EngineTest, WhatCanNeverFitIsRefusedWithTheNumbers) {
+  const int64_t page = 64 * fake_cache_shape().bytes_per_token();
+  options.kv_cache_bytes = 3 * page;
+  start();
+  EXPECT_EQ(generate(make_request(100, 28)).finish, FinishReason::kLength);
+  const RequestError error = refusal(make_request(100, 100));
+  EXPECT_EQ(error.kind, RequestError::Kind::kTooLarge);
+  EXPECT_THAT(error.what(), HasSubstr(std::to_string(4 * page)));
+  EXPECT_THAT(error.what(), HasSubstr(std::to_string(options.kv_cache_bytes)));
+  EXPECT_EQ(refusal(make_request(200, 2000)).kind, RequestError::Kind::kTooLarge);  // not even the prompt
+}
+
+TEST_F(EngineTest, ChoicesThatDoNotFitTogetherRunOneAfterTheOther) {
+  options.kv_cache_bytes = int64_t{1} << 20;
+  start();
+  GenerationRequest request = make_request(100, 100);
+  request.n = 4;
+  const auto expected = read_all(*engine->submit(request), 4);
+  engine.reset();
+  model = std::make_unique<FakeModel>();
+  options.kv_cache_bytes = 5 * 64 * fake_cache_shape().bytes_per_token();
+  start();
+  const auto stream = engine->submit(request);
+  const auto results = read_all(*stream, 4);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(results[i].tokens, expected[i].tokens) << i;
+  EXPECT_GT(stream->usage().timings.preemptions, 0);
+}
+
+TEST_F(EngineTest, ARequestForAllThatTheContextHoldsEndsWhereMemoryDoes) {
   options.kv_cache_bytes = 3 * 64 * fake_cache_shape().bytes_per_token();
   start();
-  GenerationRequest request = make_request(100, 28);
-  EXPECT_EQ(generate(request).finish, FinishReason::kLength);
-  request.n = 2;
-  const RequestError error = refusal(request);
-  EXPECT_EQ(error.kind, RequestError::Kind::kTooLarge);
-  EXPECT_THAT(error.what(), HasSubstr(std::to_string(128 * fake_cache_shape().bytes_per_token())));
-  EXPECT_THAT(error.what(), HasSubstr(std::to_string(options.kv_cache_bytes)));
+  const auto stream = engine->submit(make_request(100, 1000));
+  const ChoiceResult result = read_all(*stream)[0];
+  EXPECT_EQ(result.finish, FinishReason::kLength);
+  EXPECT_GT(result.tokens.size(), 25u);
+  EXPECT_LT(result.tokens.size(), 93u);  // the logits take their part
+  EXPECT_EQ(generate(make_request(100, 28)).finish, FinishReason::kLength);
+}
+
+// Far more than fits at once, of all kinds: every answer is the one that the request has alone, and memory is never passed.
+TEST_F(EngineTest, AnswersUnderMemoryPressureAreThoseOfPlenty) {
+  const auto request_of = [](uint64_t seed) {
+    GenerationRequest request = make_request(5 + static_cast<int64_t>(seed * 37 % 150), 20 + static_cast<int64_t>(seed * 53 % 200), seed);
+    request.n = 1 + static_cast<int32_t>(seed % 3 == 0);
+    if (seed % 4 == 1) request.speculative = {{"method", "ngram"}, {"adaptive", false}};
+    if (seed % 4 == 2) request.kv_cache = {{"policy", "streaming"}, {"tokens", 256}};
+    if (seed % 5 == 4) request.logprobs = 2;
+    if (seed % 5 == 2) request.prompt_logprobs = 1;
+    return request;
+  };
+  constexpr uint64_t kRequests = 24;
+  start();
+  std::vector<std::vector<ChoiceResult>> expected;
+  std::vector<size_t> prompt_logprobs;
+  for (uint64_t seed = 0; seed < kRequests; ++seed) {
+    const auto stream = engine->submit(request_of(seed));
+    expected.push_back(read_all(*stream, request_of(seed).n));
+    prompt_logprobs.push_back(stream->prompt_logprobs().size());
+  }
+  engine.reset();
+  options.kv_cache_bytes = 14 * 64 * fake_cache_shape().bytes_per_token();
+  options.prefill_chunk = 32;
+  model = std::make_unique<FakeModel>();
+  int64_t most = 0;
+  model->on_forward = [&](std::span<const SequenceInput>) { most = std::max(most, engine->stats().kv_bytes_used); };
+  start();
+  std::vector<std::unique_ptr<GenerationStream>> streams;
+  for (uint64_t seed = 0; seed < kRequests; ++seed) streams.push_back(engine->submit(request_of(seed)));
+  int64_t preemptions = 0;
+  for (uint64_t seed = 0; seed < kRequests; ++seed) {
+    const auto results = read_all(*streams[seed], request_of(seed).n);
+    for (size_t i = 0; i < results.size(); ++i) {
+      EXPECT_EQ(results[i].finish, expected[seed][i].finish);
+      EXPECT_EQ(results[i].tokens, expected[seed][i].tokens) << "request " << seed << ", choice " << i;
+      EXPECT_EQ(results[i].text, expected[seed][i].text);
+      EXPECT_EQ(results[i].logprobs.size(), expected[seed][i].logprobs.size());
+    }
+    EXPECT_EQ(streams[seed]->prompt_logprobs().size(), prompt_logprobs[seed]);
+    preemptions += streams[seed]->usage().timings.preemptions;
+  }
+  EXPECT_GT(preemptions, 0);
+  EXPECT_EQ(engine->stats().preemptions, static_cast<uint64_t>(preemptions));
+  EXPECT_GT(engine->stats().recomputed_tokens, 0);
+  EXPECT_LE(most, options.kv_cache_bytes);
+  EXPECT_EQ(engine->stats().kv_bytes_used, 0);
+}
+
+TEST_F(EngineTest, SamplingOnThePoolGivesTheSameTokens) {
+  start();
+  std::vector<std::vector<TokenId>> expected;
+  for (uint64_t seed = 0; seed < 12; ++seed) expected.push_back(generate(make_request(5, 30, seed)).tokens);
+  engine.reset();
+  model = std::make_unique<FakeModel>();
+  threads = 4;
+  start();
+  std::vector<std::unique_ptr<GenerationStream>> streams;
+  for (uint64_t seed = 0; seed < 12; ++seed) streams.push_back(engine->submit(make_request(5, 30, seed)));
+  for (uint64_t seed = 0; seed < 12; ++seed) EXPECT_EQ(read_all(*streams[seed])[0].tokens, expected[seed]);
 }
 
 TEST_F(EngineTest, InvalidRequestsNameTheField) {
@@ -165,15 +253,22 @@ TEST_F(EngineTest, AnErrorInSamplingEndsThatRequestOnly) {
   EXPECT_EQ(engine->stats().kv_bytes_used, 0);
 }
 
-TEST_F(EngineTest, AFailedPassEndsItsRequestsAndTheEngineGoesOn) {
+TEST_F(EngineTest, AFailedPassEndsTheRequestAtFaultOnly) {
+  start();
+  const std::vector<TokenId> expected = generate(make_request(20, 10, 2)).tokens;
+  engine.reset();
+  model = std::make_unique<FakeModel>();
   start();
   GenerationRequest request = make_request(20, 10, 1);
   request.prompt[10] = kFakeThrow;
-  const ChoiceResult result = generate(request);
-  EXPECT_EQ(result.finish, FinishReason::kError);
-  EXPECT_THAT(result.error, HasSubstr("cannot bear token 63"));
-  EXPECT_EQ(generate(make_request(20, 10, 2)).finish, FinishReason::kLength);
+  const auto streams = engine->submit_all({make_request(20, 10, 2), request, make_request(20, 10, 3)});
+  const ChoiceResult failed = read_all(*streams[1])[0];
+  EXPECT_EQ(failed.finish, FinishReason::kError);
+  EXPECT_THAT(failed.error, HasSubstr("cannot bear token 63"));
+  EXPECT_EQ(read_all(*streams[0])[0].tokens, expected);
+  EXPECT_EQ(read_all(*streams[2])[0].finish, FinishReason::kLength);
   EXPECT_EQ(engine->stats().kv_bytes_used, 0);
+  EXPECT_EQ(engine->stats().finished.at("error"), 1);
 }
 
 TEST_F(EngineTest, ASlowReaderGetsEverythingInFewEvents) {
@@ -288,7 +383,7 @@ TEST_F(EngineTest, ManyClientsAtOnce) {
   engine->drain();
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.kv_bytes_used, 0);
-  EXPECT_EQ(stats.kv_bytes_reserved, 0);
+  EXPECT_EQ(stats.kv_bytes_promised, 0);
   EXPECT_EQ(stats.requests_running + stats.requests_waiting, 0);
 }
 

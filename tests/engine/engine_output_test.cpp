@@ -36,7 +36,7 @@ TEST_P(EngineChunks, SeededOutputDoesNotDependOnTheBatchOrTheChunks) {
     EXPECT_EQ(result.tokens, alone[i]) << "request " << i;
   }
   EXPECT_EQ(engine->stats().kv_bytes_used, 0);
-  EXPECT_EQ(engine->stats().kv_bytes_reserved, 0);
+  EXPECT_EQ(engine->stats().kv_bytes_promised, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, EngineChunks, ::testing::Values(1, 7, 512));
