@@ -123,8 +123,8 @@ int64_t EvictionSequence::state_bytes() const {
   return bytes;
 }
 
-void EvictionSequence::score_attention(Head* head) const {
-  const auto tail = static_cast<size_t>(tail_tokens()), kept = static_cast<size_t>(kept_);
+void EvictionSequence::score_attention(Head* head, int64_t first) const {
+  const auto tail = static_cast<size_t>(tokens() - first), kept = static_cast<size_t>(kept_);
   head->tail_scores.resize(tail);
   head->mass.resize(kept + tail);
   // In order of position: evictions leave the places in any order.
@@ -161,7 +161,7 @@ void EvictionSequence::absorb(int64_t layer, int64_t first, int64_t end, int64_t
       return head.scores[a] != head.scores[b] ? head.scores[a] > head.scores[b] : head.positions[a] > head.positions[b];
     };
     if (scorer_->n_probes() > 0) {
-      score_attention(&head);
+      score_attention(&head, first);
       std::copy_n(head.tail_scores.begin(), n, scores.begin() + h * n);
       head.tail_scores.erase(head.tail_scores.begin(), head.tail_scores.begin() + n);
       std::make_heap(head.heap.begin(), head.heap.end(), later);

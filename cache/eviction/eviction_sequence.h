@@ -68,7 +68,7 @@ class EvictionSequence final : public TailedSequence {
   int64_t n_probes() const override;
   // Tail tokens [first, end) take slots or are lost; the first `filled` of them find free ones.
   void absorb(int64_t layer, int64_t first, int64_t end, int64_t filled);
-  void score_attention(Head* head) const;  // turns the mass into scores
+  void score_attention(Head* head, int64_t first) const;  // turns the mass into scores; `first`: of the tail
   int64_t state_bytes() const;
 
   EvictionOptions options_;

@@ -110,7 +110,7 @@ TEST_F(EngineTest, WhatCanNeverFitIsRefusedWithTheNumbers) {
   EXPECT_EQ(generate(make_request(100, 28)).finish, FinishReason::kLength);
   const RequestError error = refusal(make_request(100, 100));
   EXPECT_EQ(error.kind, RequestError::Kind::kTooLarge);
-  EXPECT_THAT(error.what(), HasSubstr(std::to_string(4 * page)));
+  EXPECT_THAT(error.what(), HasSubstr(std::to_string(4 * page + kFakeVocab * 4)));
   EXPECT_THAT(error.what(), HasSubstr(std::to_string(options.kv_cache_bytes)));
   EXPECT_EQ(refusal(make_request(200, 2000)).kind, RequestError::Kind::kTooLarge);  // not even the prompt
 }
@@ -275,7 +275,7 @@ TEST_F(EngineTest, ASlowReaderGetsEverythingInFewEvents) {
   start();
   const std::vector<TokenId> expected = generate(make_request(5, 200, 7)).tokens;
   const auto stream = engine->submit(make_request(5, 200, 7));
-  while (engine->stats().requests_running > 0) std::this_thread::yield();
+  while (engine->stats().requests_running + engine->stats().requests_waiting > 0) std::this_thread::yield();
   GenerationEvent event;
   ASSERT_EQ(stream->next(&event, kPatience), GenerationStream::Status::kEvent);
   EXPECT_EQ(event.tokens, expected);
