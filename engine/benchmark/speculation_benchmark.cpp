@@ -51,6 +51,7 @@ class SpeculationBench {
     SpeculationRow row;
     row.workload = c.workload.name;
     row.method = method;
+    row.temperature = c.workload.temperature;
     row.sequences = c.sequences;
     row.depth = mean_length(c.workload.prompts);
     const SpeculationSpec spec = parse_speculation(method);
@@ -237,7 +238,8 @@ SpeculationReport benchmark_speculation(Engine& engine, const SpeculationBenchma
   SpeculationBench bench(engine, options.repetitions);
   const bool draft_model = description.value("draft_model", "") != "";
   bool warm = false;
-  const auto measure = [&](const SpeculationWorkload& workload, int64_t sequences) {
+  const auto measure = [&](SpeculationWorkload workload, int64_t sequences) {
+    workload.temperature = options.temperature.value_or(workload.temperature);
     const Case c{workload, sequences, options.tokens};
     const std::vector<json> methods = methods_of(options, workload.name, draft_model);
     for (const json& method : methods) engine.validate(bench.request(c, 0, method));  // all, before the first runs
@@ -292,6 +294,7 @@ nlohmann::ordered_json SpeculationReport::to_json() const {
   for (const SpeculationRow& row : rows) {
     nlohmann::ordered_json item = {{"workload", row.workload},
                                    {"method", row.method},
+                                   {"temperature", row.temperature},
                                    {"sequences", row.sequences},
                                    {"depth", row.depth},
                                    {"drafted", row.drafted},
@@ -321,15 +324,15 @@ std::string SpeculationReport::to_table() const {
   for (const SpeculationRow& row : rows) width = std::max(width, method_label(row.method).size());
   width = std::min<size_t>(width, 60);
   print("%s  %d threads  %s\n", model.c_str(), threads, cpu_level.c_str());
-  print("%-11s %-*s %5s %6s %8s %8s %8s %9s %10s %10s %8s %6s %6s %9s\n", "workload", static_cast<int>(width), "method",
-        "seqs", "depth", "drafted", "accepted", "accept %", "tok/pass", "plain t/s", "tok/s", "speed-up", "min", "bound",
+  print("%-11s %-*s %5s %5s %6s %8s %8s %8s %9s %10s %10s %8s %6s %6s %9s\n", "workload", static_cast<int>(width), "method",
+        "temp", "seqs", "depth", "drafted", "accepted", "accept %", "tok/pass", "plain t/s", "tok/s", "speed-up", "min", "bound",
         "identical");
   for (const SpeculationRow& row : rows) {
     char most[16] = "-";
     if (row.bound > 0) std::snprintf(most, sizeof most, "%.2f", row.bound);
-    print("%-11s %-*.*s %5ld %6ld %8ld %8ld %8.1f %9.2f %10.1f %10.1f %8.2f %6.2f %6s %9s\n", row.workload.c_str(),
+    print("%-11s %-*.*s %5.1f %5ld %6ld %8ld %8ld %8.1f %9.2f %10.1f %10.1f %8.2f %6.2f %6s %9s\n", row.workload.c_str(),
           static_cast<int>(width), static_cast<int>(width), method_label(row.method).c_str(),
-          static_cast<long>(row.sequences), static_cast<long>(row.depth), static_cast<long>(row.drafted),
+          static_cast<double>(row.temperature), static_cast<long>(row.sequences), static_cast<long>(row.depth), static_cast<long>(row.drafted),
           static_cast<long>(row.accepted), 100.0 * row.acceptance(), row.tokens_per_pass, row.plain, row.speculative,
           row.speedup, row.speedup_min, most, !row.comparable ? "-" : row.difference.empty() ? "yes" : "NO");
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct SpeculationBenchmarkOptions {
   std::vector<int64_t> depths = {4096};  // of workload "depth": prompt tokens of each sequence
   std::vector<int64_t> sequences;        // decoding side by side; empty: 1, and at depth 8 too
   std::filesystem::path text;            // of workload "depth"
+  std::optional<float> temperature;      // instead of the workloads' own
   int64_t tokens = 128;                  // a sequence decodes at most
   int repetitions = 3;                   // of plain decoding and the method in turn
 };
@@ -28,6 +30,7 @@ struct SpeculationBenchmarkOptions {
 struct SpeculationRow {
   std::string workload;
   nlohmann::json method;
+  float temperature = 0;
   int64_t sequences = 1, depth = 0;      // depth: prompt tokens, the mean
   int64_t drafted = 0, accepted = 0;     // tokens, over all repetitions
   double tokens_per_pass = 0;            // of a sequence; plain: 1
