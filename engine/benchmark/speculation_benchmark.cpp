@@ -55,7 +55,6 @@ class SpeculationBench {
     row.sequences = c.sequences;
     row.depth = mean_length(c.workload.prompts);
     const SpeculationSpec spec = parse_speculation(method);
-    row.comparable = c.workload.temperature == 0 || !draws(spec);
     std::vector<double> plain_rates, rates, ratios;
     int64_t decoded = 0, passes = 0;
     for (int i = 0; i < repetitions_; ++i) {
@@ -67,7 +66,7 @@ class SpeculationBench {
       passes += run_with.passes;
       row.drafted += run_with.drafted;
       row.accepted += run_with.accepted;
-      if (row.comparable && row.difference.empty()) row.difference = difference(plain, run_with);
+      if (row.difference.empty()) row.difference = difference(plain, run_with);
       if (spec.method == DraftMethod::kSelf) row.bound = bound(spec, plain.cache_bytes, run_with.cache_bytes);
     }
     row.tokens_per_pass = static_cast<double>(decoded) / static_cast<double>(passes);
@@ -105,13 +104,6 @@ class SpeculationBench {
     size_t sum = 0;
     for (const auto& prompt : prompts) sum += prompt.size();
     return static_cast<int64_t>(sum / prompts.size());
-  }
-
-  // Whether sampled drafts may change which of the equally distributed outputs comes out: looked-up ones do not.
-  bool draws(const SpeculationSpec& spec) const {
-    const bool has_model = engine_.describe().value("draft_model", "") != "" || int4_weight_bytes_ > 0;
-    return spec.method == DraftMethod::kDraftModel || spec.method == DraftMethod::kSelf ||
-           (spec.method == DraftMethod::kAuto && has_model);
   }
 
   void run_group(const Case& c, size_t first, const json& method, Run* run) {
@@ -306,7 +298,7 @@ nlohmann::ordered_json SpeculationReport::to_json() const {
                                    {"speedup", row.speedup},
                                    {"speedup_min", row.speedup_min}};
     if (row.bound > 0) item["speedup_bound"] = row.bound;
-    item["identical"] = row.comparable ? nlohmann::ordered_json(row.difference.empty()) : nlohmann::ordered_json();
+    item["identical"] = row.difference.empty();
     if (!row.difference.empty()) item["difference"] = row.difference;
     result["rows"].push_back(std::move(item));
   }
@@ -334,7 +326,7 @@ std::string SpeculationReport::to_table() const {
           static_cast<int>(width), static_cast<int>(width), method_label(row.method).c_str(),
           static_cast<double>(row.temperature), static_cast<long>(row.sequences), static_cast<long>(row.depth), static_cast<long>(row.drafted),
           static_cast<long>(row.accepted), 100.0 * row.acceptance(), row.tokens_per_pass, row.plain, row.speculative,
-          row.speedup, row.speedup_min, most, !row.comparable ? "-" : row.difference.empty() ? "yes" : "NO");
+          row.speedup, row.speedup_min, most, row.difference.empty() ? "yes" : "NO");
   }
   for (const SpeculationRow& row : rows) {
     if (row.difference.empty()) continue;

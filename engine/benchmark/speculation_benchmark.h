@@ -1,5 +1,5 @@
-// What speculative decoding wins, measured through the engine: every cost of a request counts, and every greedy output
-// is compared with plain decoding's.
+// What speculative decoding wins, measured through the engine: every cost of a request counts, and every output is
+// compared with plain decoding's, which it has to be at any temperature.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,7 @@ struct SpeculationRow {
   // tokens makes g + 1: it reads the draft's weights and caches g times, and the model's own once, as a plain pass does:
   //   bound = (g + 1) B / (g D + B),  B = weights + caches, D = the draft's weights + caches, bytes.
   double bound = 0;
-  bool comparable = true;                // the output has to be plain decoding's: greedy, or drafts that are not drawn
-  std::string difference = {};           // where the outputs part; empty: they are identical
+  std::string difference = {};           // where the output parts from plain decoding's; empty: they are identical
 
   double acceptance() const { return drafted == 0 ? 0 : static_cast<double>(accepted) / static_cast<double>(drafted); }
 };
@@ -51,7 +50,7 @@ struct SpeculationReport {
   int threads = 0;
   std::vector<SpeculationRow> rows;
 
-  bool identical() const;  // wherever outputs are comparable
+  bool identical() const;
   nlohmann::ordered_json to_json() const;
   std::string to_table() const;
 };
