@@ -16,7 +16,7 @@ class NgramIndex {
   NgramIndex(int64_t min_match, int64_t max_match) : min_match_(min_match), max_match_(max_match) {}
 
   // Copies the tokens only: index() makes them findable, or the next lookup().
-  void append(std::span<const TokenId> tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
+  void append(std::span<const TokenId> tokens);
   // Makes what is among the first n tokens findable; so a long prompt can be taken up piece by piece. O(max_match) for
   // each token that is new.
   void index(int64_t n);

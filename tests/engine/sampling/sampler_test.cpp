@@ -117,7 +117,7 @@ TEST(Sampler, DrawsFollowTheDistribution) {
 // The race that is not run whole has the winner of the one that is.
 TEST_P(SamplerDistribution, TheFirstOfAllTokensIsDrawn) {
   Sampler sampler;
-  for (const int64_t vocab : {1, 63, 64, 65, 1000, 5000}) {
+  for (const int64_t vocab : {1, 63, 64, 65, 1000}) {
     for (const double spread : {0.0, 2.0, 15.0}) {
       std::vector<float> logits = random_logits(vocab, static_cast<uint64_t>(vocab), spread);
       for (size_t i = 0; i + 1 < logits.size(); i += 3) logits[i] = -std::numeric_limits<float>::infinity();
