@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/sampling/random.h"
-#include "engine/speculation/verify.h"
+#include "engine/sampling/token_noise.h"
 
 namespace smartkv {
 namespace {
@@ -145,26 +144,17 @@ RequestUsage Request::usage(Clock::time_point now) const {
   return usage;
 }
 
-namespace {
-
-// The token that follows `row` tokens of this round, and whether it is the draft's.
-Verdict next_token(const Request& request, const Choice& choice, size_t row, std::span<const float> logits,
-                   Sampler* sampler) {
+TokenId sample_at(const Request& request, const Choice& choice, int64_t position, const TokenHistory& history,
+                  std::span<const float> logits, Sampler* sampler) {
   const GenerationRequest& generation = request.generation;
-  const std::span<const TokenId> forbidden = choice.n_output >= generation.min_tokens
+  const std::span<const TokenId> forbidden = position >= generation.min_tokens
                                                  ? std::span<const TokenId>()
                                                  : std::span<const TokenId>(request.stop_tokens);
-  const Distribution& distribution =
-      sampler->distribution(logits, {generation.sampling, choice.history, forbidden});
-  const auto random = [&](RandomStream stream) {
-    return uniform(request.seed, static_cast<uint32_t>(choice.index), static_cast<uint64_t>(choice.n_output), stream);
-  };
-  const DraftSequence* draft = choice.draft.get();
-  if (draft == nullptr || row >= draft->draft.size()) return {distribution.draw(random(RandomStream::kSample)), false};
-  if (!draft->drawn) return verify_fixed(distribution, draft->draft[row], random(RandomStream::kSample));
-  return verify_drawn(distribution, draft->drawn_from[row], draft->draft[row], random(RandomStream::kAccept),
-                      random(RandomStream::kResidual));
+  const TokenNoise noise(request.seed, static_cast<uint32_t>(choice.index), static_cast<uint64_t>(position));
+  return sampler->sample(logits, {generation.sampling, history, forbidden}, noise);
 }
+
+namespace {
 
 // Adds the text of the token to the event, and the end of the choice if this is it.
 void add_text(const Request& request, Choice* choice, TokenId token, GenerationEvent* event) {
@@ -200,7 +190,10 @@ GenerationEvent sample_round(const Request& request, Choice* choice, const float
   bool goes_on = true;
   for (size_t row = 0; goes_on; ++row, logits += row_stride) {
     const std::span<const float> row_logits(logits, static_cast<size_t>(vocabulary));
-    const auto [token, accepted] = next_token(request, *choice, row, row_logits, &scratch->sampler);
+    const TokenId token =
+        sample_at(request, *choice, choice->n_output, choice->history, row_logits, &scratch->sampler);
+    const bool accepted = !event.drafts.empty() && row < event.drafts[0].tokens.size() &&
+                          event.drafts[0].tokens[row] == token;
     event.tokens.push_back(token);
     if (accepted) ++event.drafts[0].accepted;
     if (generation.logprobs >= 0) {

@@ -121,10 +121,17 @@ struct SamplingScratch {
   LogprobRow logprobs;
 };
 
-// Samples the choice's next token and advances its text; with a draft, verifies it and samples the token after what
-// stands. logits: f32 [1 + draft, row_stride], of the last token and the drafted ones; the first `vocabulary` count.
-// The event's `finish` tells whether the choice has ended, and `tokens` goes no further than that; otherwise
-// choice->input is what the next pass carries. Throws SamplingError. Thread-safe for different choices.
+// The token at output index `position` of a choice by the logits of its model, or of a model that drafts for it: both
+// draw with the same noise, so that a draft is what the model itself is most likely to say. history: of all tokens
+// before it. Throws SamplingError.
+TokenId sample_at(const Request& request, const Choice& choice, int64_t position, const TokenHistory& history,
+                  std::span<const float> logits, Sampler* sampler);
+
+// Samples the choice's next token and advances its text; as long as that is the drafted one, the token after it, too. So
+// the tokens are plain decoding's, whatever was drafted. logits: f32 [1 + draft, row_stride], of the last token and the
+// drafted ones; the first `vocabulary` count. The event's `finish` tells whether the choice has ended, and `tokens` goes
+// no further than that; otherwise choice->input is what the next pass carries. Throws SamplingError. Thread-safe for
+// different choices.
 GenerationEvent sample_round(const Request& request, Choice* choice, const float* logits, int64_t row_stride,
                              int64_t vocabulary, SamplingScratch* scratch);
 

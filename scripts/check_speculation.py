@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
-"""Greedy answers with every way of drafting against plain decoding's, under every cache policy, over HTTP.
+"""Answers with every way of drafting against plain decoding's, over HTTP: greedy, and sampled with a seed.
 
     scripts/check_speculation.py --smartkv build/release/smartkv --model MODEL --prompts FILE [--count 50]
+    scripts/check_speculation.py ... --sampled [--runs 10]
 
-Prints a line per policy and method: prompts, how many answers differ, tokens per pass, and each difference. Logits do
-not depend on the batch, so not one token may differ. The exit code is 1 if one does. Standard library only.
+Greedy: every method under every cache policy, --count prompts; prints a line per policy and method: how many answers
+differ, how many drafted tokens stood, and each difference. --sampled: a few prompts with a seed and two choices at
+temperature 1, every method with and without adapting, --runs times alone and --runs times beside other requests; prints
+how many different answers there were, plain decoding's included: 1. Logits do not depend on the batch and random numbers
+on nothing but seed, choice and position, so not one token may differ. The exit code is 1 if one does. Standard library
+only.
 """
 import argparse
 import concurrent.futures
@@ -34,6 +39,8 @@ METHODS = [
     {"method": "self", "weights": "int4", "kv_cache": {"policy": "streaming", "tokens": 256}, "adaptive": False},
     {"method": "auto"},
 ]
+SAMPLED_POLICIES = ["full", {"policy": "gated_eviction", "tokens": 256}]
+SAMPLED_PROMPTS = 2
 
 
 def post(url, body):
@@ -63,6 +70,60 @@ def wait_until_up(url, server):
     sys.exit("the server does not answer")
 
 
+def check_greedy(args, url, prompts, methods):
+    def answers(policy, method):
+        def ask(prompt):
+            return post(url, {"messages": [{"role": "user", "content": prompt}], "temperature": 0,
+                              "max_tokens": args.tokens, "kv_cache": policy, "speculative": method})
+        with concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
+            return list(pool.map(ask, prompts))
+
+    different = 0
+    for policy in POLICIES:
+        plain = answers(policy, {"method": "off"})
+        for method in methods:
+            drafted = answers(policy, method)
+            accepted = sum(a["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] for a in drafted)
+            rejected = sum(a["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] for a in drafted)
+            wrong = [i for i in range(args.count)
+                     if plain[i]["choices"][0]["message"] != drafted[i]["choices"][0]["message"]]
+            different += len(wrong)
+            print(f"{json.dumps(policy):50} {json.dumps(method):95} {args.count} prompts, {len(wrong)} differ, "
+                  f"accepted {accepted}, rejected {rejected}", flush=True)
+            for i in wrong:
+                print(f"  prompt {i}:\n    plain   {plain[i]['choices'][0]['message']['content']!r}\n"
+                      f"    drafted {drafted[i]['choices'][0]['message']['content']!r}")
+    return different
+
+
+def check_sampled(args, url, prompts, methods):
+    def ask(prompt, policy, method, seed):
+        answer = post(url, {"messages": [{"role": "user", "content": prompt}], "temperature": 1, "seed": seed, "n": 2,
+                            "max_tokens": args.tokens, "kv_cache": policy, "speculative": method})
+        return (json.dumps([[choice["message"], choice["finish_reason"]] for choice in answer["choices"]]),
+                answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"])
+
+    different = 0
+    both = [dict(method, adaptive=adaptive) for method in methods for adaptive in (False, True)]
+    both = [method for i, method in enumerate(both) if method not in both[:i]]
+    with concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
+        for policy in SAMPLED_POLICIES:
+            for seed, prompt in enumerate(prompts[:SAMPLED_PROMPTS]):
+                plain, _ = ask(prompt, policy, {"method": "off"}, seed)
+                for method in both:
+                    alone = [ask(prompt, policy, method, seed) for _ in range(args.runs)]
+                    load = [pool.submit(ask, prompts[i % len(prompts)], policy, methods[i % len(methods)], 1000 + i)
+                            for i in range(args.runs)]
+                    loaded = list(pool.map(lambda _: ask(prompt, policy, method, seed), range(args.runs)))
+                    concurrent.futures.wait(load)
+                    found = {answer for answer, _ in alone + loaded} | {plain}
+                    different += len(found) - 1
+                    print(f"{json.dumps(policy):45} prompt {seed} {json.dumps(method):95} {args.runs} runs alone, "
+                          f"{args.runs} under load: {len(found)} answer{'s' if len(found) > 1 else ''}, accepted "
+                          f"{sum(accepted for _, accepted in alone + loaded)} tokens", flush=True)
+    return different
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smartkv", required=True)
@@ -74,6 +135,8 @@ def main():
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--at-once", type=int, default=16)
+    parser.add_argument("--sampled", action="store_true")
+    parser.add_argument("--runs", type=int, default=10, help="with --sampled: of each method, alone and under load")
     args = parser.parse_args()
 
     with open(args.prompts, encoding="utf-8") as file:
@@ -90,32 +153,11 @@ def main():
         command += ["--draft-model", args.draft_model]
     methods = [m for m in METHODS if m["method"] != "draft_model" or args.draft_model]
 
-    def answers(policy, method):
-        def ask(prompt):
-            return post(url + "/v1/chat/completions",
-                        {"messages": [{"role": "user", "content": prompt}], "temperature": 0,
-                         "max_tokens": args.tokens, "kv_cache": policy, "speculative": method})
-        with concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
-            return list(pool.map(ask, prompts))
-
-    different = 0
     server = subprocess.Popen(command)
     try:
         wait_until_up(url, server)
-        for policy in POLICIES:
-            plain = answers(policy, {"method": "off"})
-            for method in methods:
-                drafted = answers(policy, method)
-                accepted = sum(a["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] for a in drafted)
-                rejected = sum(a["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] for a in drafted)
-                wrong = [i for i in range(args.count)
-                         if plain[i]["choices"][0]["message"] != drafted[i]["choices"][0]["message"]]
-                different += len(wrong)
-                print(f"{json.dumps(policy):50} {json.dumps(method):95} {args.count} prompts, {len(wrong)} differ, "
-                      f"accepted {accepted}, rejected {rejected}", flush=True)
-                for i in wrong:
-                    print(f"  prompt {i}:\n    plain   {plain[i]['choices'][0]['message']['content']!r}\n"
-                          f"    drafted {drafted[i]['choices'][0]['message']['content']!r}")
+        check = check_sampled if args.sampled else check_greedy
+        different = check(args, url + "/v1/chat/completions", prompts, methods)
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait()

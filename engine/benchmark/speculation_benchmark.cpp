@@ -51,10 +51,10 @@ class SpeculationBench {
     SpeculationRow row;
     row.workload = c.workload.name;
     row.method = method;
+    row.temperature = c.workload.temperature;
     row.sequences = c.sequences;
     row.depth = mean_length(c.workload.prompts);
     const SpeculationSpec spec = parse_speculation(method);
-    row.comparable = c.workload.temperature == 0 || !draws(spec);
     std::vector<double> plain_rates, rates, ratios;
     int64_t decoded = 0, passes = 0;
     for (int i = 0; i < repetitions_; ++i) {
@@ -66,7 +66,7 @@ class SpeculationBench {
       passes += run_with.passes;
       row.drafted += run_with.drafted;
       row.accepted += run_with.accepted;
-      if (row.comparable && row.difference.empty()) row.difference = difference(plain, run_with);
+      if (row.difference.empty()) row.difference = difference(plain, run_with);
       if (spec.method == DraftMethod::kSelf) row.bound = bound(spec, plain.cache_bytes, run_with.cache_bytes);
     }
     row.tokens_per_pass = static_cast<double>(decoded) / static_cast<double>(passes);
@@ -104,13 +104,6 @@ class SpeculationBench {
     size_t sum = 0;
     for (const auto& prompt : prompts) sum += prompt.size();
     return static_cast<int64_t>(sum / prompts.size());
-  }
-
-  // Whether sampled drafts may change which of the equally distributed outputs comes out: looked-up ones do not.
-  bool draws(const SpeculationSpec& spec) const {
-    const bool has_model = engine_.describe().value("draft_model", "") != "" || int4_weight_bytes_ > 0;
-    return spec.method == DraftMethod::kDraftModel || spec.method == DraftMethod::kSelf ||
-           (spec.method == DraftMethod::kAuto && has_model);
   }
 
   void run_group(const Case& c, size_t first, const json& method, Run* run) {
@@ -237,7 +230,8 @@ SpeculationReport benchmark_speculation(Engine& engine, const SpeculationBenchma
   SpeculationBench bench(engine, options.repetitions);
   const bool draft_model = description.value("draft_model", "") != "";
   bool warm = false;
-  const auto measure = [&](const SpeculationWorkload& workload, int64_t sequences) {
+  const auto measure = [&](SpeculationWorkload workload, int64_t sequences) {
+    workload.temperature = options.temperature.value_or(workload.temperature);
     const Case c{workload, sequences, options.tokens};
     const std::vector<json> methods = methods_of(options, workload.name, draft_model);
     for (const json& method : methods) engine.validate(bench.request(c, 0, method));  // all, before the first runs
@@ -292,6 +286,7 @@ nlohmann::ordered_json SpeculationReport::to_json() const {
   for (const SpeculationRow& row : rows) {
     nlohmann::ordered_json item = {{"workload", row.workload},
                                    {"method", row.method},
+                                   {"temperature", row.temperature},
                                    {"sequences", row.sequences},
                                    {"depth", row.depth},
                                    {"drafted", row.drafted},
@@ -303,7 +298,7 @@ nlohmann::ordered_json SpeculationReport::to_json() const {
                                    {"speedup", row.speedup},
                                    {"speedup_min", row.speedup_min}};
     if (row.bound > 0) item["speedup_bound"] = row.bound;
-    item["identical"] = row.comparable ? nlohmann::ordered_json(row.difference.empty()) : nlohmann::ordered_json();
+    item["identical"] = row.difference.empty();
     if (!row.difference.empty()) item["difference"] = row.difference;
     result["rows"].push_back(std::move(item));
   }
@@ -321,17 +316,17 @@ std::string SpeculationReport::to_table() const {
   for (const SpeculationRow& row : rows) width = std::max(width, method_label(row.method).size());
   width = std::min<size_t>(width, 60);
   print("%s  %d threads  %s\n", model.c_str(), threads, cpu_level.c_str());
-  print("%-11s %-*s %5s %6s %8s %8s %8s %9s %10s %10s %8s %6s %6s %9s\n", "workload", static_cast<int>(width), "method",
-        "seqs", "depth", "drafted", "accepted", "accept %", "tok/pass", "plain t/s", "tok/s", "speed-up", "min", "bound",
+  print("%-11s %-*s %5s %5s %6s %8s %8s %8s %9s %10s %10s %8s %6s %6s %9s\n", "workload", static_cast<int>(width), "method",
+        "temp", "seqs", "depth", "drafted", "accepted", "accept %", "tok/pass", "plain t/s", "tok/s", "speed-up", "min", "bound",
         "identical");
   for (const SpeculationRow& row : rows) {
     char most[16] = "-";
     if (row.bound > 0) std::snprintf(most, sizeof most, "%.2f", row.bound);
-    print("%-11s %-*.*s %5ld %6ld %8ld %8ld %8.1f %9.2f %10.1f %10.1f %8.2f %6.2f %6s %9s\n", row.workload.c_str(),
+    print("%-11s %-*.*s %5.1f %5ld %6ld %8ld %8ld %8.1f %9.2f %10.1f %10.1f %8.2f %6.2f %6s %9s\n", row.workload.c_str(),
           static_cast<int>(width), static_cast<int>(width), method_label(row.method).c_str(),
-          static_cast<long>(row.sequences), static_cast<long>(row.depth), static_cast<long>(row.drafted),
+          static_cast<double>(row.temperature), static_cast<long>(row.sequences), static_cast<long>(row.depth), static_cast<long>(row.drafted),
           static_cast<long>(row.accepted), 100.0 * row.acceptance(), row.tokens_per_pass, row.plain, row.speculative,
-          row.speedup, row.speedup_min, most, !row.comparable ? "-" : row.difference.empty() ? "yes" : "NO");
+          row.speedup, row.speedup_min, most, row.difference.empty() ? "yes" : "NO");
   }
   for (const SpeculationRow& row : rows) {
     if (row.difference.empty()) continue;

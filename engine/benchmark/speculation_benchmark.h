@@ -1,10 +1,11 @@
-// What speculative decoding wins, measured through the engine: every cost of a request counts, and every greedy output
-// is compared with plain decoding's.
+// What speculative decoding wins, measured through the engine: every cost of a request counts, and every output is
+// compared with plain decoding's, which it has to be at any temperature.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct SpeculationBenchmarkOptions {
   std::vector<int64_t> depths = {4096};  // of workload "depth": prompt tokens of each sequence
   std::vector<int64_t> sequences;        // decoding side by side; empty: 1, and at depth 8 too
   std::filesystem::path text;            // of workload "depth"
+  std::optional<float> temperature;      // instead of the workloads' own
   int64_t tokens = 128;                  // a sequence decodes at most
   int repetitions = 3;                   // of plain decoding and the method in turn
 };
@@ -28,6 +30,7 @@ struct SpeculationBenchmarkOptions {
 struct SpeculationRow {
   std::string workload;
   nlohmann::json method;
+  float temperature = 0;
   int64_t sequences = 1, depth = 0;      // depth: prompt tokens, the mean
   int64_t drafted = 0, accepted = 0;     // tokens, over all repetitions
   double tokens_per_pass = 0;            // of a sequence; plain: 1
@@ -37,8 +40,7 @@ struct SpeculationRow {
   // tokens makes g + 1: it reads the draft's weights and caches g times, and the model's own once, as a plain pass does:
   //   bound = (g + 1) B / (g D + B),  B = weights + caches, D = the draft's weights + caches, bytes.
   double bound = 0;
-  bool comparable = true;                // the output has to be plain decoding's: greedy, or drafts that are not drawn
-  std::string difference = {};           // where the outputs part; empty: they are identical
+  std::string difference = {};           // where the output parts from plain decoding's; empty: they are identical
 
   double acceptance() const { return drafted == 0 ? 0 : static_cast<double>(accepted) / static_cast<double>(drafted); }
 };
@@ -48,7 +50,7 @@ struct SpeculationReport {
   int threads = 0;
   std::vector<SpeculationRow> rows;
 
-  bool identical() const;  // wherever outputs are comparable
+  bool identical() const;
   nlohmann::ordered_json to_json() const;
   std::string to_table() const;
 };

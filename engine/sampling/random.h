@@ -3,6 +3,7 @@
 // Source: the finalizer of SplitMix64 (Steele, Lea, Flood 2014), chained over the counters.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 namespace smartkv {
@@ -14,18 +15,32 @@ constexpr uint64_t mix64(uint64_t x) {
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
 }
+
+// The key of a position's numbers.
+constexpr uint64_t position_key(uint64_t seed, uint32_t choice, uint64_t position) {
+  return mix64(mix64(mix64(seed) ^ choice) ^ position);
+}
 }  // namespace detail
 
-// Which use of randomness a number is for; uses at one position are independent.
-enum class RandomStream : uint32_t { kSample = 0, kDraft = 1, kAccept = 2, kResidual = 3 };
-
 // Uniform in [0, 1) with 53 bits. `position`: index of the output token.
-constexpr double uniform(uint64_t seed, uint32_t choice, uint64_t position,
-                         RandomStream stream = RandomStream::kSample) {
-  uint64_t x = detail::mix64(seed);
-  x = detail::mix64(x ^ ((uint64_t{static_cast<uint32_t>(stream)} << 32) | choice));
-  x = detail::mix64(x ^ position);
-  return static_cast<double>(x >> 11) * 0x1.0p-53;
+constexpr double uniform(uint64_t seed, uint32_t choice, uint64_t position) {
+  return static_cast<double>(detail::position_key(seed, choice, position) >> 11) * 0x1.0p-53;
+}
+
+// Exponentially distributed with mean 1, from 64 random bits of which it uses the upper 53; within [0, 36.8], and to 4
+// ulp the same on every machine: -log u of a uniform u in (0, 1], by the series 2 artanh s of log((1 + s) / (1 - s)).
+constexpr double exponential(uint64_t random_bits) {
+  constexpr double kLn2High = 0x1.62e42fefa0000p-1, kLn2Low = 0x1.cf79abc9e3b39p-40;  // high: times k it is exact
+  constexpr uint64_t kRootHalf = 0x3fe6a09e667f3bcdu;                                   // bits of sqrt(1/2)
+  const double u = static_cast<double>((random_bits >> 11) + 1) * 0x1.0p-53;
+  const uint64_t bits = std::bit_cast<uint64_t>(u);
+  const int64_t k = static_cast<int64_t>(bits - kRootHalf) >> 52;  // u = 2^k m, m in [sqrt(1/2), sqrt(2))
+  const auto m = std::bit_cast<double>(bits - (static_cast<uint64_t>(k) << 52));
+  const double s = (m - 1) / (m + 1), z = s * s;  // z < 0.0295: the first term left out is below 2^-56 of the sum
+  double series = 1.0 / 19;
+  for (int n = 17; n >= 1; n -= 2) series = series * z + 1.0 / n;
+  const auto whole = static_cast<double>(-k);
+  return whole * kLn2High + (whole * kLn2Low - 2 * s * series);
 }
 
 }  // namespace smartkv

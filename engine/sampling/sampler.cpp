@@ -13,6 +13,30 @@ constexpr uint32_t kClassShift = 20;
 constexpr size_t kWeightClasses = (std::bit_cast<uint32_t>(1.0f) >> kClassShift) + 1;
 size_t weight_class(float weight) { return std::bit_cast<uint32_t>(weight) >> kClassShift; }
 
+static_assert(TokenNoise::kBlockTokens == kScanBlock);
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// Who leads the race (token_noise.h); of equals, the lower id.
+struct Winner {
+  double time = kNever;
+  TokenId token = std::numeric_limits<TokenId>::max();
+
+  void meet(TokenId other, float weight, const TokenNoise::Block& block, const TokenNoise& noise) {
+    if (weight <= 0 || block.least / weight > time) return;
+    const double arrival = noise.of(other, block) / weight;
+    if (arrival > time || (arrival == time && other > token)) return;
+    time = arrival;
+    token = other;
+  }
+};
+
+// The least logit that min_p leaves.
+float min_p_floor(const SamplingParams& params, float max) {
+  if (params.min_p <= 0) return -std::numeric_limits<float>::infinity();
+  return max + params.temperature * std::log(params.min_p);
+}
+
 }  // namespace
 
 bool needs_history(const SamplingParams& params) {
@@ -29,29 +53,16 @@ double Distribution::probability(TokenId token) const {
   return index < weights_.size() ? weights_[index] / total_ : 0;
 }
 
-TokenId Distribution::draw(double u) const {
-  const std::span<const float> all(weights_);
-  double left = u * total_;
-  size_t last = 0;  // of positive weight: rounding may carry `left` past the end
-  for (size_t start = 0; start < all.size(); start += kScanBlock) {
-    const auto block = all.subspan(start, std::min(static_cast<size_t>(kScanBlock), all.size() - start));
-    const double sum = block_sum(block);
-    if (sum <= 0) continue;
-    if (left >= sum) {
-      left -= sum;
-      last = start + block.size() - 1;
-      continue;
-    }
-    for (size_t i = 0; i < block.size(); ++i) {
-      if (block[i] <= 0) continue;
-      last = start + i;
-      if (left < block[i]) break;
-      left -= block[i];
-    }
-    return tokens_.empty() ? static_cast<TokenId>(last) : tokens_[last];
+TokenId Distribution::draw(const TokenNoise& noise) const {
+  Winner winner;
+  TokenNoise::Block block{};
+  int64_t index = -1;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const TokenId token = tokens_.empty() ? static_cast<TokenId>(i) : tokens_[i];
+    if (const int64_t own = token / TokenNoise::kBlockTokens; own != index) block = noise.block(index = own);
+    winner.meet(token, weights_[i], block, noise);
   }
-  while (last > 0 && all[last] <= 0) --last;
-  return tokens_.empty() ? static_cast<TokenId>(last) : tokens_[last];
+  return winner.token;
 }
 
 std::span<const float> Sampler::edited(std::span<const float> logits, const SamplingInput& input) {
@@ -81,8 +92,7 @@ const Distribution& Sampler::distribution(std::span<const float> raw_logits, con
     return result_;
   }
   // min_p and top_k keep the tokens of the largest logits, so both are first cut by a bound on the logit.
-  float floor = top_k_floor(block_max_, params.top_k, &scratch_);
-  if (params.min_p > 0) floor = std::max(floor, max + params.temperature * std::log(params.min_p));
+  const float floor = std::max(top_k_floor(block_max_, params.top_k, &scratch_), min_p_floor(params, max));
   result_.tokens_.clear();
   std::span<const float> kept = logits;
   if (floor > -std::numeric_limits<float>::infinity()) {
@@ -95,6 +105,47 @@ const Distribution& Sampler::distribution(std::span<const float> raw_logits, con
   result_.total_ = row_sum(result_.weights_);
   if (params.top_p < 1.0f) keep_top_p(params.top_p);
   return result_;
+}
+
+TokenId Sampler::sample(std::span<const float> raw_logits, const SamplingInput& input, const TokenNoise& noise) {
+  const SamplingParams& params = input.params;
+  if (params.temperature < kGreedyTemperature || params.top_k > 0 || params.top_p < 1.0f) {
+    return distribution(raw_logits, input).draw(noise);
+  }
+  const std::span<const float> logits = edited(raw_logits, input);
+  const float max = scan_row(logits, &block_max_);
+  return race(logits, max, params, noise);
+}
+
+// In each block the token of the largest logit arrives no earlier than the block's least noise over that token's weight,
+// and no other token does: only blocks in which this is earlier than the winner so far are looked into.
+TokenId Sampler::race(std::span<const float> logits, float max, const SamplingParams& params, const TokenNoise& noise) {
+  const float floor = min_p_floor(params, max), scale = 1.0f / params.temperature;
+  const size_t n_blocks = block_max_.size();
+  scratch_.resize(n_blocks);
+  earliest_.resize(n_blocks);
+  exp_row(block_max_, max, scale, scratch_.data());
+  for (size_t i = 0; i < n_blocks; ++i) {
+    const bool runs = scratch_[i] > 0 && block_max_[i] >= floor;
+    earliest_[i] = runs ? noise.block(static_cast<int64_t>(i)).least / scratch_[i] : kNever;
+  }
+  Winner winner;
+  const auto run = [&](size_t index) {
+    const size_t first = index * kScanBlock;
+    const auto members = logits.subspan(first, std::min<size_t>(kScanBlock, logits.size() - first));
+    const TokenNoise::Block block = noise.block(static_cast<int64_t>(index));
+    float weights[kScanBlock];
+    exp_row(members, max, scale, weights);
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (members[i] >= floor) winner.meet(static_cast<TokenId>(first + i), weights[i], block, noise);
+    }
+  };
+  const auto likely = static_cast<size_t>(std::min_element(earliest_.begin(), earliest_.end()) - earliest_.begin());
+  run(likely);
+  for (size_t i = 0; i < n_blocks; ++i) {
+    if (i != likely && earliest_[i] <= winner.time) run(i);
+  }
+  return winner.token;
 }
 
 void Sampler::greedy(std::span<const float> logits, float max) {

@@ -1,4 +1,4 @@
-// From a row of logits to the distribution that a token is drawn from.
+// From a row of logits to the distribution that a token is drawn from, and to the token.
 //
 // Order of the steps: logit_bias; repetition, then frequency and presence penalty; forbidden tokens (min_tokens);
 // temperature; min_p; top_k; top_p (each of what the step before left, renormalised).
@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "engine/sampling/row_scan.h"
 #include "engine/sampling/token_history.h"
+#include "engine/sampling/token_noise.h"
 
 namespace smartkv {
 
@@ -26,8 +27,7 @@ class Distribution {
   std::span<const float> weights() const { return weights_; }  // not normalised
   double total() const { return total_; }                      // of weights()
   double probability(TokenId token) const;
-  // The token at quantile u in [0, 1) of the cumulative distribution.
-  TokenId draw(double u) const;
+  TokenId draw(const TokenNoise& noise) const;  // whose noise over weight is the least
 
  private:
   friend class Sampler;
@@ -50,6 +50,8 @@ class Sampler {
   // `logits`: f32 [vocab_size]. Throws SamplingError. Greedy: one token; of equal logits the lowest id.
   // Ties at the edge of top_k and top_p go to the lower id, so exactly top_k tokens remain.
   const Distribution& distribution(std::span<const float> logits, const SamplingInput& input);
+  // distribution(logits, input).draw(noise), without most of the work where top_k and top_p leave all tokens.
+  TokenId sample(std::span<const float> logits, const SamplingInput& input, const TokenNoise& noise);
 
  private:
   struct Entry {
@@ -64,6 +66,7 @@ class Sampler {
   std::span<const float> edited(std::span<const float> logits, const SamplingInput& input);
   TokenId token_at(size_t i) const { return result_.tokens_.empty() ? static_cast<TokenId>(i) : result_.tokens_[i]; }
   void greedy(std::span<const float> logits, float max);
+  TokenId race(std::span<const float> logits, float max, const SamplingParams& params, const TokenNoise& noise);
   void gather(std::span<const float> logits, float floor);  // tokens_ and weights_ (logits) of those >= floor
   void keep_top_k(int64_t k);
   void keep_top_p(double top_p);
@@ -71,6 +74,7 @@ class Sampler {
 
   Distribution result_;
   std::vector<float> edited_, block_max_, scratch_;
+  std::vector<double> earliest_;  // by block: no token of it arrives before
   std::vector<Entry> entries_;
   std::vector<double> class_mass_;
 };

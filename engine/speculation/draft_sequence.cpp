@@ -35,7 +35,7 @@ DraftSequence::DraftSequence(std::shared_ptr<const Speculation> speculation, std
                          AcceptanceEstimate(0.75, kLookupPace), AcceptanceEstimate(0.85, kLookupPace)},
       model_acceptance_(kModelAcceptance, kModelPace) {
   usage.method = name(speculation_->spec.method);
-  for (const TokenId token : prompt) index_.append(token);
+  index_.append(prompt);
   if (speculation_->drafter == nullptr) return;
   if (speculation_->drafts_for_itself()) {
     model_acceptance_ = AcceptanceEstimate(kSelfAcceptance, kModelPace);
@@ -94,7 +94,7 @@ int64_t DraftSequence::begin_round(int64_t n, int64_t cap, bool pays_at_best) {
 }
 
 void DraftSequence::end_round(std::span<const TokenId> emitted, int64_t accepted) {
-  for (const TokenId token : emitted) index_.append(token);
+  index_.append(emitted);
   if (!draft.empty()) {
     const auto drafted = static_cast<int64_t>(draft.size());
     estimate_->round(drafted, accepted);
@@ -107,7 +107,6 @@ void DraftSequence::end_round(std::span<const TokenId> emitted, int64_t accepted
   }
   draft.clear();
   probabilities.clear();
-  drawn = false;
   estimate_ = nullptr;
   if (cache_ == nullptr || mirror_ != nullptr) return;
   // The last token was in no pass yet.

@@ -9,7 +9,6 @@
 #include "cache/policy.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
-#include "engine/sampling/sampler.h"
 #include "engine/speculation/adaptive.h"
 #include "engine/speculation/mirrored_cache.h"
 #include "engine/speculation/ngram_index.h"
@@ -39,7 +38,7 @@ struct Speculation {
 // but the last one, as the target's own.
 class DraftSequence {
  public:
-  // The sequence of `prompt`. `target`: its cache, which outlives this.
+  // The sequence of `prompt`, whose tokens are copied and no more. `target`: its cache, which outlives this.
   DraftSequence(std::shared_ptr<const Speculation> speculation, std::span<const TokenId> prompt, SequenceCache* target);
   std::unique_ptr<DraftSequence> fork(SequenceCache* target) const;
 
@@ -47,6 +46,9 @@ class DraftSequence {
   const std::vector<TokenId>& tokens() const { return index_.tokens(); }  // prompt and output
   SequenceCache* cache() { return cache_.get(); }                        // the drafter's; null: none
   SequenceCache* mirror() { return mirror_.get(); }                      // what the target's passes fill; null: none
+
+  // Of the prompt, n tokens are computed: what can be looked up of them is prepared piece by piece.
+  void follow_prompt(int64_t n) { index_.index(n); }
 
   // Chooses between lookup and model, and how much each could draft. With nothing to draft, cap is 0.
   DraftOption offer(int64_t cap);
@@ -61,11 +63,8 @@ class DraftSequence {
   double chance() const { return model_acceptance_.rate(); }
   double chance(double probability) const { return confidence_.rate(probability); }
 
-  // This round's draft. `drawn`: its tokens were drawn, from drawn_from[i]; otherwise they are fixed.
-  std::vector<TokenId> draft;
-  bool drawn = false;
-  std::vector<double> probabilities;     // of a model's draft, if it is adaptive
-  std::vector<Distribution> drawn_from;  // keeps its memory from round to round
+  std::vector<TokenId> draft;         // this round's
+  std::vector<double> probabilities;  // of a model's draft, if it is adaptive
   SpeculationUsage usage;
 
  private:

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <string>
 
-#include "engine/sampling/random.h"
-
 namespace smartkv {
 namespace {
 
@@ -80,6 +78,7 @@ DraftModel* Speculator::drafter_of(const SpeculationSpec& spec) const {
 }
 
 void Speculator::follow_prompts(std::span<Choice* const> choices) {
+  for (Choice* choice : choices) choice->draft->follow_prompt(choice->cache->tokens());
   for (DraftModel& drafter : drafters_) {
     if (!may_pay_[static_cast<size_t>(group_of(&drafter))]) continue;
     for (const Choice* choice : choices) {
@@ -163,7 +162,6 @@ void Speculator::run_steps(DraftModel* drafter) {
   for (Active& active : active_) {
     DraftSequence& sequence = *active.job.choice->draft;
     if (needs_history(active.job.request->generation.sampling)) active.history = active.job.choice->history;
-    sequence.drawn = active.job.request->generation.sampling.temperature >= kGreedyTemperature;
     if (sequence.mirror() == nullptr) {
       // The bonus token alone is left to the first step, with the one before it if the whole draft was accepted.
       const auto known = static_cast<int64_t>(sequence.tokens().size());
@@ -207,22 +205,13 @@ void Speculator::take_draft(Active* active, const float* logits) {
   Request& request = *active->job.request;
   const Choice& choice = *active->job.choice;
   DraftSequence& sequence = *choice.draft;
-  const auto position = static_cast<size_t>(choice.n_output) + sequence.draft.size();
-  const bool may_stop = static_cast<int64_t>(position) >= request.generation.min_tokens;
-  const std::span<const TokenId> forbidden = may_stop ? std::span<const TokenId>() : request.stop_tokens;
+  const int64_t position = choice.n_output + static_cast<int64_t>(sequence.draft.size());
+  const std::span<const float> row(logits, static_cast<size_t>(vocabulary_));
   try {
-    const Distribution& distribution = sampler_.distribution({logits, static_cast<size_t>(vocabulary_)},
-                                                             {request.generation.sampling, active->history, forbidden});
-    const TokenId token = distribution.draw(
-        uniform(request.seed, static_cast<uint32_t>(choice.index), position, RandomStream::kDraft));
-    if (sequence.drawn) {
-      const size_t at = sequence.draft.size();
-      if (sequence.drawn_from.size() <= at) sequence.drawn_from.resize(at + 1);
-      sequence.drawn_from[at] = distribution;
-    }
+    const TokenId token = sample_at(request, choice, position, active->history, row, &sampler_);
     sequence.draft.push_back(token);
     if (sequence.speculation().spec.adaptive) {
-      confidence_.assign({logits, static_cast<size_t>(vocabulary_)});
+      confidence_.assign(row);
       sequence.probabilities.push_back(std::exp(confidence_.of(token, 0).logprob));
       active->chance *= sequence.chance(sequence.probabilities.back());
     }
@@ -243,8 +232,8 @@ void Speculator::drop_finished() {
   });
 }
 
-// So do those whose next token is unlikely to stand: whether it is drafted depends on the tokens before it only, which
-// leaves the output's distribution as it is. Each must win its own share of the step, and all together the whole of it.
+// So do those whose next token is unlikely to stand. Each must win its own share of the step, and all together the whole
+// of it.
 void Speculator::drop_unlikely(const StepCost& step) {
   const auto adaptive = [](const Active& active) { return active.job.choice->draft->speculation().spec.adaptive; };
   const auto chance = [](const Active& active) { return active.chance * active.job.choice->draft->chance(); };

@@ -29,8 +29,9 @@ class Speculator {
   std::shared_ptr<const Speculation> prepare(const SpeculationSpec& spec) const;
 
   // The engine thread's.
-  // Brings the drafts' caches of prompts up to what the target has computed of them; not while drafting with a model
-  // cannot pay under the load there is: a draft that is wanted later catches up by itself. Each choice speculates.
+  // Brings the drafts of prompts up to what the target has computed of them: what can be looked up, and the drafts'
+  // caches, these not while drafting with a model cannot pay under the load there is (a draft that is wanted later
+  // catches up by itself). Each choice speculates.
   void follow_prompts(std::span<Choice* const> choices);
   // Fills in choice->draft->draft for the coming pass, in which `sequences` decode. What goes wrong in one sequence
   // only ends in its request->failure; throws when a model's pass fails.

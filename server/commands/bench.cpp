@@ -117,6 +117,8 @@ void add_speculation_options(CLI::App& app, CLI::Option* measure, Arguments* arg
       ->expected(1, -1)->needs(measure);
   app.add_option("--sequences", options.sequences, "With --speculative: sequences that decode side by side; 1 by default, at depth 1 and 8")
       ->delimiter(',')->check(CLI::Range(1, 1024))->needs(measure);
+  app.add_option("--temperature", options.temperature, "With --speculative: of sampling, instead of each workload's own; 0: greedy")
+      ->check(CLI::Range(0.0, 2.0))->needs(measure);
   app.add_option("--tokens", options.tokens, "With --speculative: tokens that a sequence decodes at most")
       ->check(CLI::Range(2, 100000))->capture_default_str()->needs(measure);
   app.add_option("--draft-model", options.engine.draft_model, "With --speculative: the smaller model of method draft_model")->needs(measure);

@@ -59,7 +59,6 @@ TEST_F(SpeculationBenchmark, ComparesEachMethodWithPlainDecodingAtEachDepthAndNu
     EXPECT_EQ(row.sequences, i < 4 ? 1 : 3);
     EXPECT_EQ(row.depth, i % 4 < 2 ? 50 : 100);
     EXPECT_EQ(row.method, bench.methods[i % 2]);
-    EXPECT_TRUE(row.comparable);
     EXPECT_EQ(row.difference, "");
     EXPECT_GT(row.plain, 0);
     EXPECT_GT(row.speculative, 0);
@@ -69,6 +68,17 @@ TEST_F(SpeculationBenchmark, ComparesEachMethodWithPlainDecodingAtEachDepthAndNu
     EXPECT_GT(row.acceptance(), 0.5);
   }
   EXPECT_EQ(engine->stats().kv_bytes_used, 0);
+}
+
+TEST_F(SpeculationBenchmark, SamplesAtTheTemperatureThatIsAskedFor) {
+  start_in_step();
+  bench.sequences = {2};
+  bench.methods = {{{"method", "self"}, {"adaptive", false}}};
+  bench.temperature = 0.8f;
+  const SpeculationReport report = benchmark_speculation(*engine, bench);
+  EXPECT_TRUE(report.identical()) << report.to_table();
+  EXPECT_EQ(report.rows.at(0).temperature, 0.8f);
+  EXPECT_GT(report.rows.at(0).accepted, 0);
 }
 
 TEST_F(SpeculationBenchmark, PlainDecodingTakesAPassPerToken) {
@@ -135,17 +145,17 @@ TEST(SpeculationReport, SaysInATableAndInJsonWhatWasMeasured) {
                          .speedup = 1.5,
                          .speedup_min = 1.4,
                          .bound = 2.25});
-  report.rows.push_back({.workload = "adversarial", .method = "draft_model", .comparable = false});
+  report.rows.push_back({.workload = "adversarial", .method = "draft_model", .temperature = 1.3f, .difference = "prompt 0"});
   EXPECT_EQ(method_label(report.rows[0].method), "self(k4v4, tokens=3, int4)");
   EXPECT_EQ(method_label("auto"), "auto");
   const std::string table = report.to_table();
   EXPECT_THAT(table, HasSubstr("75.0      2.50      100.0      150.0     1.50   1.40   2.25       yes"));
-  EXPECT_THAT(table, HasSubstr("0.00      -         -"));
+  EXPECT_THAT(table, HasSubstr("0.00      -        NO"));
   const nlohmann::ordered_json rows = report.to_json()["rows"];
   EXPECT_EQ(rows[0]["acceptance"], 0.75);
   EXPECT_EQ(rows[0]["speedup_bound"], 2.25);
   EXPECT_EQ(rows[0]["identical"], true);
-  EXPECT_EQ(rows[1]["identical"], nullptr);
+  EXPECT_EQ(rows[1]["identical"], false);
   EXPECT_FALSE(rows[1].contains("speedup_bound"));
 }
 
@@ -166,8 +176,8 @@ TEST(SpeculationBenchmarkOfTheRealModel, CopyingIsDraftedAndNoOutputChanges) {
   EXPECT_EQ(report.rows[0].bound, 0);
   EXPECT_GT(report.rows[1].bound, 0.8);  // the weights are nearly all of the bytes: little to win
   EXPECT_LT(report.rows[1].bound, 1.1);
-  EXPECT_TRUE(report.rows[2].comparable);   // looked-up drafts do not change what a seed draws
-  EXPECT_FALSE(report.rows[3].comparable);  // drawn ones do
+  EXPECT_GT(report.rows[3].drafted, 0);
+  EXPECT_GT(report.rows[3].temperature, 1);
 }
 
 TEST(SpeculationWorkloads, EachHasMethodsAndAutoIsAmongThem) {

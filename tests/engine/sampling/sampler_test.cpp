@@ -99,7 +99,7 @@ TEST(Sampler, DrawsFollowTheDistribution) {
     const Distribution& distribution = sampler.distribution(logits, {params, kNoHistory});
     constexpr int kDraws = 50'000;
     std::vector<int> counts(20, 0);
-    for (int i = 0; i < kDraws; ++i) ++counts[static_cast<size_t>(distribution.draw(uniform(42, 0, i)))];
+    for (int i = 0; i < kDraws; ++i) ++counts[static_cast<size_t>(distribution.draw(TokenNoise(42, 0, i)))];
     double chi_square = 0;
     for (TokenId token = 0; token < 20; ++token) {
       const double expected = kDraws * distribution.probability(token);
@@ -114,16 +114,43 @@ TEST(Sampler, DrawsFollowTheDistribution) {
   }
 }
 
-TEST(Sampler, DrawStaysInRangeAtBothEnds) {
+// The race that is not run whole has the winner of the one that is.
+TEST_P(SamplerDistribution, TheFirstOfAllTokensIsDrawn) {
+  Sampler sampler;
+  for (const int64_t vocab : {1, 63, 64, 65, 1000}) {
+    for (const double spread : {0.0, 2.0, 15.0}) {
+      std::vector<float> logits = random_logits(vocab, static_cast<uint64_t>(vocab), spread);
+      for (size_t i = 0; i + 1 < logits.size(); i += 3) logits[i] = -std::numeric_limits<float>::infinity();
+      const SamplingInput input{GetParam().params, kNoHistory};
+      const Distribution distribution = sampler.distribution(logits, input);
+      for (uint64_t position = 0; position < 40; ++position) {
+        const TokenNoise noise(9, 2, position);
+        TokenId first = -1;
+        double least = std::numeric_limits<double>::infinity();
+        for (size_t i = 0; i < distribution.weights().size(); ++i) {
+          const TokenId token = distribution.tokens().empty() ? static_cast<TokenId>(i) : distribution.tokens()[i];
+          if (distribution.weights()[i] <= 0) continue;
+          const double arrival = noise.of(token, noise.block(token / 64)) / distribution.weights()[i];
+          if (arrival >= least) continue;
+          least = arrival;
+          first = token;
+        }
+        ASSERT_EQ(sampler.sample(logits, input, noise), first) << "vocab " << vocab << " spread " << spread;
+        ASSERT_EQ(distribution.draw(noise), first) << "vocab " << vocab << " spread " << spread;
+      }
+    }
+  }
+}
+
+TEST(Sampler, MaskedTokensAreNeverDrawn) {
   Sampler sampler;
   std::vector<float> logits(1000, -std::numeric_limits<float>::infinity());
   logits[100] = logits[700] = 1;
   const SamplingParams params;
-  const Distribution& distribution = sampler.distribution(logits, {params, kNoHistory});
-  EXPECT_EQ(distribution.draw(0), 100);
-  EXPECT_EQ(distribution.draw(std::nextafter(0.5, 0.0)), 100);
-  EXPECT_EQ(distribution.draw(0.5), 700);
-  EXPECT_EQ(distribution.draw(std::nextafter(1.0, 0.0)), 700);
+  std::map<TokenId, int> counts;
+  for (uint64_t i = 0; i < 1000; ++i) ++counts[sampler.sample(logits, {params, kNoHistory}, TokenNoise(1, 0, i))];
+  EXPECT_EQ(counts[100] + counts[700], 1000);
+  EXPECT_NEAR(counts[100], 500, 60);
 }
 
 TEST(Sampler, GreedyTakesTheLowestOfEqualTokens) {
@@ -134,7 +161,7 @@ TEST(Sampler, GreedyTakesTheLowestOfEqualTokens) {
   const Distribution& distribution = sampler.distribution(logits, {params, kNoHistory});
   EXPECT_THAT(distribution.tokens(), ElementsAre(130));
   EXPECT_EQ(distribution.probability(130), 1);
-  EXPECT_EQ(distribution.draw(0.999), 130);
+  EXPECT_EQ(distribution.draw(TokenNoise(1, 0, 0)), 130);
 }
 
 TEST(Sampler, TopKIsExactAmongEqualTokens) {
@@ -178,7 +205,7 @@ TEST(Sampler, ForbiddenTokensAreNeverDrawnAndLogitsAreLeftAlone) {
   const std::vector<float> logits = {9, 1, 2};
   const std::vector<TokenId> forbidden = {0};
   const SamplingParams params{.temperature = 0};
-  EXPECT_EQ(sampler.distribution(logits, {params, kNoHistory, forbidden}).draw(0), 2);
+  EXPECT_EQ(sampler.distribution(logits, {params, kNoHistory, forbidden}).draw(TokenNoise(1, 0, 0)), 2);
   EXPECT_THAT(logits, ElementsAre(9, 1, 2));
 }
 

@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
+#include <set>
+#include <thread>
 
 #include "tests/engine/engine_fixture.h"
 
@@ -151,19 +154,74 @@ TEST_P(SpeculationMethod, SamplesFromTheModelsDistribution) {
   EXPECT_LT(sum, degrees + 4 * std::sqrt(2 * degrees) + 4);
 }
 
-TEST_P(SpeculationMethod, ASeedRepeatsTheOutput) {
+// Alone and among others, and however much it drafts: that is for the clock to say.
+TEST_P(SpeculationMethod, ASeedGivesPlainDecodingsAnswerEveryTime) {
+  options.prefill_chunk = 64;
   start_all();
   GenerationRequest request = make_request(20, 120, 3);
-  request.speculative = GetParam().spec;
-  request.speculative["adaptive"] = false;  // how much is drafted then depends on the tokens alone
+  request.sampling.temperature = 0.9f;
+  request.sampling.top_p = 0.95f;
+  request.sampling.presence_penalty = 0.2f;
+  request.min_tokens = 30;
+  request.stop_token_ids = {17};
+  request.logprobs = 1;
   request.n = 3;
-  const auto first = read_all(*engine->submit(request), 3), second = read_all(*engine->submit(request), 3);
-  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(first[i].tokens, second[i].tokens);
-  EXPECT_NE(first[0].tokens, first[1].tokens);
+  const auto plain = read_all(*engine->submit(request), 3);
+  EXPECT_NE(plain[0].tokens, plain[1].tokens);
+  int64_t drafted = 0;
+  for (int64_t i = 0; i < 10; ++i) {
+    request.speculative = GetParam().spec;
+    if (i % 2 == 1) request.speculative["tokens"] = 1 + 3 * i;
+    std::vector<std::unique_ptr<GenerationStream>> others;
+    for (int64_t other = 0; i >= 5 && other < 5; ++other) {
+      GenerationRequest load = make_request(30 + 50 * other, 20 * i, static_cast<uint64_t>(100 + 10 * i + other));
+      load.speculative = methods()[static_cast<size_t>(i + other) % methods().size()].spec;
+      others.push_back(engine->submit(load));
+    }
+    const auto stream = engine->submit(request);
+    const auto found = read_all(*stream, 3);
+    drafted += stream->usage().speculation.drafted;
+    for (size_t choice = 0; choice < 3; ++choice) {
+      EXPECT_EQ(found[choice].tokens, plain[choice].tokens) << "run " << i << ", choice " << choice;
+      EXPECT_EQ(found[choice].text, plain[choice].text);
+      EXPECT_EQ(found[choice].finish, plain[choice].finish);
+      ASSERT_EQ(found[choice].logprobs.size(), plain[choice].logprobs.size());
+      for (size_t at = 0; at < plain[choice].logprobs.size(); ++at) {
+        EXPECT_EQ(found[choice].logprobs[at].logprob, plain[choice].logprobs[at].logprob);
+      }
+    }
+  }
+  EXPECT_TRUE(drafted > 0 || GetParam().spec.value("adaptive", true));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SpeculationMethod, ::testing::ValuesIn(methods()),
                          [](const auto& tested) { return std::string(tested.param.name); });
+
+// A draft that is cheap here and dear there: what is drafted differs, what is answered does not.
+TEST_F(Speculation, ASeedAnswersTheSameOnASlowMachine) {
+  using std::chrono::microseconds;
+  model = std::make_unique<FakeModel>();
+  model->memory = 12;  // leaves little to look up
+  draft_model = make_draft(12);
+  std::atomic<int64_t> target_delay = 0, draft_delay = 0;
+  model->on_forward = [&](auto) { std::this_thread::sleep_for(microseconds(target_delay)); };
+  draft_model->on_forward = [&](auto) { std::this_thread::sleep_for(microseconds(draft_delay)); };
+  start();
+  GenerationRequest request = make_request(20, 80, 5);
+  const std::vector<TokenId> plain = run(request).tokens;
+  std::set<int64_t> drafted;
+  for (const char* method : {"draft_model", "auto"}) {
+    request.speculative = method;
+    for (int i = 0; i < 10; ++i) {
+      target_delay = i % 3 == 0 ? 0 : 1000;
+      draft_delay = i % 3 == 1 ? 0 : 2000;
+      RequestUsage usage;
+      EXPECT_EQ(run(request, &usage).tokens, plain) << method << ", run " << i;
+      drafted.insert(usage.speculation.drafted);
+    }
+  }
+  EXPECT_GT(drafted.size(), 1u);
+}
 
 TEST_F(Speculation, LookupLeavesSeededSamplingAsItIs) {
   start_all(1);

@@ -1,4 +1,4 @@
-// Speculative decoding over the real model code, kernels and caches: greedy output equals plain decoding's.
+// Speculative decoding over the real model code, kernels and caches: the output equals plain decoding's.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -34,7 +34,7 @@ std::vector<TokenId> run(Engine* engine, GenerationRequest request, const json& 
   return result.tokens;
 }
 
-TEST(LlamaSpeculation, GreedyOutputIsPlainDecodingsUnderEveryPolicy) {
+TEST(LlamaSpeculation, OutputIsPlainDecodingsUnderEveryPolicy) {
   ModelConfig config = tiny_config();
   config.vocab_size = kFakeVocab;
   const TinyWeights weights(config), other(config, 2);
@@ -56,7 +56,7 @@ TEST(LlamaSpeculation, GreedyOutputIsPlainDecodingsUnderEveryPolicy) {
                              json{{"policy", "random"}, {"tokens", 256}}}) {
     for (uint64_t seed = 0; seed < 3; ++seed) {
       GenerationRequest request = make_request(20 + static_cast<int64_t>(seed) * 90, 150, seed);
-      request.sampling.temperature = 0;
+      request.sampling.temperature = seed == 0 ? 0.0f : 0.9f;
       request.ignore_eos = true;
       request.kv_cache = policy;
       RequestUsage usage;
@@ -87,20 +87,22 @@ TEST_F(RealModelSpeculation, CopyingTakesFewPassesAndEveryMethodAgreesWithPlainD
   options.draft_weights = "int4";
   options.kv_cache_bytes = int64_t{1} << 30;
   const auto engine = Engine::create(options);
-  const auto start = [&](const std::string& question, const json& draft) {
+  const auto start = [&](const std::string& question, const json& draft, float temperature) {
     GenerationRequest request;
     request.id = "test";
     request.prompt = ask(engine->tokenizer(), question);
     request.max_tokens = 40;
-    request.sampling.temperature = 0;
+    request.sampling.temperature = temperature;
+    request.sampling.seed = 4;
     request.speculative = draft;
     return engine->submit(std::move(request));
   };
-  for (const std::string question : {"What is the capital of France?", "Explain how a bicycle stays upright.",
-                                     "Count from one to twenty in words."}) {
+  for (const auto& [question, temperature] : {std::pair<std::string, float>{"What is the capital of France?", 0.0f},
+                                              {"Explain how a bicycle stays upright.", 1.0f},
+                                              {"Count from one to twenty in words.", 0.5f}}) {
     std::vector<std::unique_ptr<GenerationStream>> streams;  // all methods in one batch, plain decoding first
-    streams.push_back(start(question, "off"));
-    for (const json& draft : drafts()) streams.push_back(start(question, draft));
+    streams.push_back(start(question, "off", temperature));
+    for (const json& draft : drafts()) streams.push_back(start(question, draft, temperature));
     const std::vector<TokenId> plain = read_all(*streams[0])[0].tokens;
     for (size_t i = 1; i < streams.size(); ++i) {
       EXPECT_EQ(read_all(*streams[i])[0].tokens, plain) << question << ' ' << drafts()[i - 1];
@@ -108,7 +110,7 @@ TEST_F(RealModelSpeculation, CopyingTakesFewPassesAndEveryMethodAgreesWithPlainD
   }
   const auto copying = start("Repeat this text exactly: In 1923, the explorer Amelia Thornton set out from Lisbon with "
                              "seven companions and two mules. They crossed the Pyrenees in late autumn.",
-                             {{"method", "ngram"}, {"adaptive", false}});
+                             {{"method", "ngram"}, {"adaptive", false}}, 0);
   EXPECT_THAT(read_all(*copying)[0].tokens, SizeIs(::testing::Ge(20)));
   const RequestUsage usage = copying->usage();
   EXPECT_LE(2 * usage.timings.decode_passes, usage.completion_tokens);

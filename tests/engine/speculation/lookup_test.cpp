@@ -1,6 +1,7 @@
 // Lookup drafts, the acceptance estimate and the choice of how much to draft.
 #include <gmock/gmock.h>
 
+#include "engine/sampling/random.h"
 #include "engine/speculation/adaptive.h"
 #include "engine/speculation/ngram_index.h"
 
@@ -11,7 +12,7 @@ using ::testing::ElementsAre;
 
 NgramIndex index_of(std::initializer_list<TokenId> tokens, int64_t min_match = 1, int64_t max_match = 4) {
   NgramIndex index(min_match, max_match);
-  for (const TokenId token : tokens) index.append(token);
+  index.append(std::vector<TokenId>(tokens));
   return index;
 }
 
@@ -37,6 +38,39 @@ TEST(NgramIndex, APeriodGoesOn) {
   std::vector<TokenId> draft;
   EXPECT_EQ(index_of({9, 1, 2, 1, 2}).lookup(5, &draft), 2);
   EXPECT_THAT(draft, ElementsAre(1, 2, 1, 2, 1));
+}
+
+// Against the definition, with a prompt that is indexed in pieces, and tokens that come one by one.
+TEST(NgramIndex, FindsTheSameHoweverItWasFilled) {
+  constexpr int64_t kMin = 2, kMax = 4;
+  std::vector<TokenId> tokens;
+  for (uint64_t i = 0; i < 3000; ++i) tokens.push_back(static_cast<TokenId>(detail::mix64(i) % 9));
+  NgramIndex pieces(kMin, kMax), whole(kMin, kMax);
+  pieces.append(std::span(tokens).first(2000));
+  for (const int64_t n : {1, 2, 700, 1500, 1400}) pieces.index(n);
+  whole.append(std::span(tokens).first(2000));
+  std::vector<TokenId> draft, other;
+  for (size_t end = 2000; end < tokens.size(); ++end) {
+    const int64_t agreed = pieces.lookup(3, &draft);
+    ASSERT_EQ(whole.lookup(3, &other), agreed);
+    ASSERT_EQ(draft, other);
+    int64_t longest = 0;
+    size_t follower = 0;
+    for (size_t at = 1; at < end; ++at) {
+      int64_t length = 0;
+      while (length < kMax && static_cast<size_t>(length) < at &&
+             tokens[at - 1 - static_cast<size_t>(length)] == tokens[end - 1 - static_cast<size_t>(length)]) {
+        ++length;
+      }
+      if (length < kMin || length < longest) continue;
+      longest = length;
+      follower = at;
+    }
+    ASSERT_EQ(std::min(agreed, kMax), longest);
+    ASSERT_TRUE(longest == 0 || draft[0] == tokens[follower]);
+    pieces.append({&tokens[end], 1});
+    whole.append({&tokens[end], 1});
+  }
 }
 
 TEST(NgramIndex, NoMatchNoDraft) {
