@@ -44,10 +44,10 @@ def smartkv(*options):
 
 
 def kv_values_per_token():
-    """Keys and values of all layers, from the model's own description."""
+    """Keys and values of all layers, from what smartkv says of the model."""
     model = json.loads(subprocess.run([args.smartkv, "inspect", args.model, "--json"], check=True, stdout=subprocess.PIPE,
-                                      text=True).stdout)["config"]
-    return 2 * model["num_layers"] * model["num_kv_heads"] * model["head_dim"]
+                                      text=True).stdout)
+    return model["kv_bytes_per_token_bf16"] // 2
 
 
 def slots(case, kind):
