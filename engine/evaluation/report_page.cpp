@@ -1,8 +1,8 @@
 // The HTML page of a report: its table, and the frontier of quality against bytes as SVG.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
+#include "engine/evaluation/markup.h"
 #include "engine/evaluation/report.h"
 
 namespace smartkv {
@@ -23,36 +23,6 @@ svg text{font:12px system-ui,sans-serif;fill:#222}
 .frontier{fill:none;stroke:#2a6fdb;stroke-width:1.5;stroke-dasharray:5 4}
 .point{fill:#2a6fdb}
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,td{border-color:#444}svg text{fill:#ddd}.grid{stroke:#3a3a3a}})";
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
-template <typename... Values>
-std::string formatted(const char* format, Values... values) {
-  char text[256];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
 
 // One axis: values to pixels, with ticks at round values.
 class Axis {
@@ -155,7 +125,7 @@ std::string labelled(const std::vector<Point>& points, const Axis& x, const Axis
     svg += formatted("<circle class=\"point\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>", px, py);
     svg += formatted("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", px + (left ? -7 : 7), label_y,
                      left ? "end" : "start");
-    svg += escaped(point.label) + "</text>\n";
+    svg += escaped_markup(point.label) + "</text>\n";
   }
   return svg;
 }
@@ -178,7 +148,7 @@ std::string picture(const EvaluationReport& report) {
   std::string left_out;
   if (log) {
     for (const Point& point : points) {
-      if (point.y == 0) left_out += (left_out.empty() ? "" : ", ") + escaped(point.label);
+      if (point.y == 0) left_out += (left_out.empty() ? "" : ", ") + escaped_markup(point.label);
     }
     std::erase_if(points, [](const Point& point) { return point.y == 0; });
   }
@@ -189,13 +159,13 @@ std::string picture(const EvaluationReport& report) {
   const Axis y(low->y, high->y, log, kHeight - kBottom, kTop);
   std::string svg =
       formatted("<svg viewBox=\"0 0 %.0f %.0f\" xmlns=\"http://www.w3.org/2000/svg\" role=\"img\">\n", kWidth, kHeight);
-  svg += "<title>" + escaped(report.y_title + " against " + report.x_title) + "</title>\n";
+  svg += "<title>" + escaped_markup(report.y_title + " against " + report.x_title) + "</title>\n";
   svg += grid(x, y) + frontier(points, report.lower_is_better, x, y) + labelled(points, x, y);
   svg += formatted("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">", (kLeft + kWidth - kRight) / 2, kHeight - 14);
-  svg += escaped(report.x_title) + "</text>\n";
+  svg += escaped_markup(report.x_title) + "</text>\n";
   svg += formatted("<text transform=\"translate(18 %.1f) rotate(-90)\" text-anchor=\"middle\">",
                    (kTop + kHeight - kBottom) / 2);
-  svg += escaped(report.y_title) + (log ? " (logarithmic)" : "") + "</text>\n</svg>\n";
+  svg += escaped_markup(report.y_title) + (log ? " (logarithmic)" : "") + "</text>\n</svg>\n";
   if (!left_out.empty()) svg += "<p>At exactly 0, below the logarithmic axis: " + left_out + ".</p>\n";
   return svg;
 }
@@ -204,12 +174,12 @@ std::string html_table(const EvaluationReport& report) {
   std::string html = "<div class=\"tables\"><table>\n<tr>";
   const auto attribute = [](const ReportColumn& column) { return column.format == nullptr ? " class=\"text\"" : ""; };
   for (const ReportColumn& column : report.columns)
-    html += std::string("<th") + attribute(column) + ">" + escaped(column.title) + "</th>";
+    html += std::string("<th") + attribute(column) + ">" + escaped_markup(column.title) + "</th>";
   html += "</tr>\n";
   for (const nlohmann::ordered_json& row : report.rows) {
     html += "<tr>";
     for (const ReportColumn& column : report.columns) {
-      html += std::string("<td") + attribute(column) + ">" + escaped(cell_text(column, row)) + "</td>";
+      html += std::string("<td") + attribute(column) + ">" + escaped_markup(cell_text(column, row)) + "</td>";
     }
     html += "</tr>\n";
   }
@@ -219,13 +189,13 @@ std::string html_table(const EvaluationReport& report) {
 }  // namespace
 
 std::string EvaluationReport::to_html() const {
-  std::string html = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>" + escaped(title) +
-                     "</title>\n<style>\n" + kStyle + "\n</style>\n</head>\n<body>\n<h1>" + escaped(title) +
+  std::string html = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>" + escaped_markup(title) +
+                     "</title>\n<style>\n" + kStyle + "\n</style>\n</head>\n<body>\n<h1>" + escaped_markup(title) +
                      "</h1>\n<p>";
   bool first = true;
   for (const auto& [key, value] : conditions.items()) {
-    html += (first ? "" : ", ") + escaped(key) + ": " +
-            escaped(value.is_string() ? value.get<std::string>() : value.dump());
+    html += (first ? "" : ", ") + escaped_markup(key) + ": " +
+            escaped_markup(value.is_string() ? value.get<std::string>() : value.dump());
     first = false;
   }
   return html + "</p>\n" + picture(*this) + html_table(*this) + "</body>\n</html>\n";

@@ -9,6 +9,7 @@
 #include "engine/benchmark/quality.h"
 #include "engine/benchmark/speculation_benchmark.h"
 #include "engine/log.h"
+#include "server/commands/bench_serving.h"
 #include "server/commands/command.h"
 #include "server/commands/options.h"
 
@@ -22,6 +23,7 @@ struct Arguments {
   SpeculationBenchmarkOptions speculation;
   std::string model, text, kv_cache;
   std::vector<std::string> methods;
+  ServingBench serving;
   CLI::Option* depths = nullptr;  // its default depends on what is measured
   bool measure_quality = false, measure_speculation = false, json = false;
 };
@@ -83,9 +85,15 @@ int run_speculation(Arguments& arguments) {
 }
 
 int bench(Arguments& arguments) {
+  if (arguments.serving.asked->count() > 0) {
+    const BenchmarkOptions& speed = arguments.speed;
+    return arguments.serving.run({arguments.model, arguments.text, speed.dtype, speed.weights, speed.threads,
+                                  speed.repetitions, arguments.json});
+  }
+  if (arguments.model.empty()) throw ConfigError("--model is required");
   if (arguments.measure_quality) return run_quality(arguments);
   if (arguments.measure_speculation) return run_speculation(arguments);
-  if (!arguments.text.empty()) throw ConfigError("--text: needs --quality or --speculative");
+  if (!arguments.text.empty()) throw ConfigError("--text: needs --quality, --speculative or --serving");
   arguments.speed.model = arguments.model;
   arguments.speed.kv_cache = name_or_object("--kv-cache", arguments.kv_cache);
   const bool show = isatty(STDERR_FILENO) != 0;
@@ -102,12 +110,17 @@ constexpr const char* kExamples = R"(Rates are tokens per second over all sequen
 its own, filled with random tokens up to the depth.
 --speculative runs each workload by plain decoding and by a method in turn. Speed-up: the ratio of their decode rates, the
 median of the repetitions and the lowest. The exit code is 1 if a method changes an output.
+--serving starts `smartkv serve` for each case and policy and sends all requests of the case at once, over HTTP:
+  a  64 of 200 + 1,000 tokens           b  64 of 2,000 + 200       c  64 questions of 50 + 200 about 4 texts of 2,000
+  d  16 of 100 words + 64 tokens        e  24 of 200 + 600         f  24 of 1,700 + 48
+  g  a request of 50 + 1 tokens behind a prompt of 8,000: its time to first token, against its time alone
 Examples:
   smartkv bench --model model.gguf
   smartkv bench --model model.gguf --weights int4 --depths 0,4096,8000 --batches 1,16 --limits
   smartkv bench --model model.gguf --quality --text book.txt
   smartkv bench --model model.gguf --speculative --text book.txt --depths 4096,8000
-  smartkv bench --model model.gguf --speculative --workloads copy,chat --methods ngram '{"method": "auto", "tokens": 6}')";
+  smartkv bench --model model.gguf --speculative --workloads copy,chat --methods ngram '{"method": "auto", "tokens": 6}'
+  smartkv bench --model model.gguf --serving --cases a,b --policies balanced,compact,gated_eviction@0.25 --plot a.svg)";
 
 void add_speculation_options(CLI::App& app, CLI::Option* measure, Arguments* arguments) {
   SpeculationBenchmarkOptions& options = arguments->speculation;
@@ -130,7 +143,7 @@ std::function<int()> setup_bench(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   BenchmarkOptions& speed = arguments->speed;
   QualityOptions& quality = arguments->quality;
-  app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder")->required();
+  app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder (required)");
   app.add_option("--prompts", speed.prompts, "Lengths of the prefills")->delimiter(',')->expected(0, -1)->capture_default_str();
   arguments->depths = app.add_option("--depths", speed.depths, "Tokens that are in the cache already; with --speculative 4096 by default")->delimiter(',')->capture_default_str();
   app.add_option("--batches", speed.batches, "Sequences that decode side by side")->delimiter(',')->expected(0, -1)->capture_default_str();
@@ -144,11 +157,13 @@ std::function<int()> setup_bench(CLI::App& app) {
   app.add_flag("--limits", speed.limits, "Measure the machine's bandwidth and FLOP/s, and how near each row comes to them");
   auto* measure = app.add_flag("--quality", arguments->measure_quality, "Measure what each weight format does to the answer, against bf16");
   auto* speculative = app.add_flag("--speculative", arguments->measure_speculation, "Measure what speculative decoding wins, by workload and method")->excludes(measure);
-  auto* text = app.add_option("--text", arguments->text, "With --quality: the text to measure on; with --speculative: the text of workload depth");
+  auto* text = app.add_option("--text", arguments->text, "With --quality: the text to measure on; with --speculative: the text of workload depth; with --serving: what prompts are cut from");
   measure->needs(text);
   add_speculation_options(app, speculative, arguments.get());
   app.add_option("--context", quality.context, "With --quality: tokens of a window")->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
   app.add_option("--windows", quality.windows, "With --quality: windows, spread over the text")->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
+  arguments->serving = setup_serving_bench(app);
+  arguments->serving.asked->excludes(measure)->excludes(speculative);
   app.add_flag("--json", arguments->json, "Print JSON");
   app.footer(kExamples);
   return [arguments] { return bench(*arguments); };

@@ -1,0 +1,42 @@
+// What reports share that write HTML and SVG.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace smartkv {
+
+// `text` inside an element or a quoted attribute.
+inline std::string escaped_markup(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+// printf's, for numbers: at most 255 characters.
+template <typename... Values>
+std::string formatted(const char* format, Values... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+}  // namespace smartkv
