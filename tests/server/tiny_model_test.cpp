@@ -1,0 +1,89 @@
+// The whole way, from a socket through a random model of three layers and back: what threads do to each other, in
+// milliseconds and under ThreadSanitizer, where SmolLM2 (real_model_test.cpp) takes too long.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "engine/engine_impl.h"
+#include "engine/model/llama.h"
+#include "tests/engine/model/tiny_llama.h"
+#include "tests/server/test_server.h"
+#include "tests/text/byte_tokenizer.h"
+
+namespace smartkv::testing {
+namespace {
+
+std::unique_ptr<Engine> tiny_engine() {
+  const LlamaOptions options{"bf16", "auto", 0};
+  const TinyWeights weights(tiny_config());
+  EngineParts parts;
+  parts.threads = std::make_unique<ThreadPool>(2);
+  parts.model = load_llama(weights, options, *parts.threads);
+  parts.cache_shape = parts.draft_shape = llama_cache_shape(weights.config(), options);
+  parts.tokenizer = std::make_unique<ByteTokenizer>();
+  parts.options.context_length = weights.config().context_length;
+  parts.options.kv_cache_bytes = int64_t{64} << 20;
+  return std::make_unique<EngineImpl>(std::move(parts));
+}
+
+Json completion(int64_t max_tokens, bool stream) {
+  return {{"prompt", "Once upon a time"}, {"max_tokens", max_tokens}, {"stream", stream}, {"ignore_eos", true}};
+}
+
+class TinyModel : public ::testing::Test {
+ protected:
+  std::unique_ptr<Engine> engine_ = tiny_engine();
+  ServedEngine served_{*engine_, {"tiny"}, {}};
+};
+
+TEST_F(TinyModel, ASeedGivesTheSameAnswerAloneAndAmongOthers) {
+  const auto ask = [&](int64_t seed, const char* policy) {
+    Json body = completion(100, false);
+    body["seed"] = seed;
+    body["kv_cache"] = policy;
+    const auto response = served_.post("/v1/completions", body.dump());
+    if (!response || response->status != 200) return std::string("refused: ") + (response ? response->body : "");
+    return Json::parse(response->body)["choices"][0]["text"].get<std::string>();
+  };
+  const std::vector<const char*> policies = {"full", "streaming"};
+  std::vector<std::string> alone, answers(16);
+  for (const char* policy : policies) alone.push_back(ask(5, policy));
+  std::vector<std::thread> clients;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    clients.emplace_back([&, i] { answers[i] = ask(i < 8 ? 5 : 100 + static_cast<int64_t>(i), policies[i % 2]); });
+  }
+  for (std::thread& client : clients) client.join();
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(answers[i], alone[i % 2]);
+  for (size_t i = 8; i < answers.size(); ++i) EXPECT_NE(answers[i], alone[i % 2]);
+}
+
+TEST_F(TinyModel, ClientsThatLeaveTakeTheirMemoryAlong) {
+  std::atomic<int> finished{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&, i] {
+      if (i % 2 == 0) {
+        const auto response = served_.post("/v1/completions", completion(60, true).dump());
+        if (response && response->body.ends_with("data: [DONE]\n\n")) ++finished;
+      } else {
+        RawConnection connection(served_.port);
+        connection.send(post_text("/v1/completions", completion(400, i % 4 == 1).dump()));
+        if (i % 4 == 1) connection.read_until("\"text\":\"");  // of a stream: leave in the middle
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  for (int i = 0; i < 2000 && engine_->stats().kv_bytes_used > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(finished, 4);
+  EXPECT_EQ(engine_->stats().kv_bytes_used, 0);
+  EXPECT_EQ(engine_->stats().requests_running, 0);
+}
+
+}  // namespace
+}  // namespace smartkv::testing
