@@ -30,7 +30,6 @@ threads = len(os.sched_getaffinity(0))
 # Bytes of a block of 32 values in llama.cpp's formats of the KV cache: q8_0 has 32 codes and a 16-bit scale.
 BLOCK_BYTES = {"f16": 64, "q8_0": 34}
 SLOT_GRANULE = 256  # llama.cpp rounds a slot's context up to a multiple of it
-WORD_TOKENS = 2  # more tokens than an English word has; only sizes llama-server's slots
 
 
 def case_options():
@@ -52,11 +51,9 @@ def kv_values_per_token():
 
 def slots(case, kind):
     """How many requests fit side by side in the case's bytes, and the tokens that each slot gets."""
-    tokens = (case["prompt_tokens"] or WORD_TOKENS * case["prompt_words"]) + case["output_tokens"]
-    longest = max(tokens, case["ahead_tokens"] + case["output_tokens"])
-    each = -(-longest // SLOT_GRANULE) * SLOT_GRANULE
-    if not case["kv_cache_bytes"]:
-        return 1 + case["requests"], each
+    each = -(-case["longest_request"] // SLOT_GRANULE) * SLOT_GRANULE
+    if case["fairness"]:
+        return 2, each
     budget = case["kv_cache_bytes"] * 32 // (BLOCK_BYTES[kind] * kv_values_per_token())
     fit = budget // each
     if fit == 0:
@@ -110,7 +107,7 @@ def measure(case):
 
 with tempfile.TemporaryDirectory() as folder:
     saved = []
-    for case in json.loads(smartkv("--print-cases", "--cases", args.cases, *case_options())):
+    for case in json.loads(smartkv("--print-cases", "--model", args.model, "--cases", args.cases, *case_options(), *rest)):
         saved.append(os.path.join(folder, case["name"] + ".json"))
         with open(saved[-1], "w") as file:
             file.write(measure(case))

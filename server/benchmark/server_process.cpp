@@ -21,7 +21,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kStopTimeout = std::chrono::seconds(10), kStopInterval = std::chrono::milliseconds(5);
+constexpr auto kStopTimeout = std::chrono::seconds(10);
+constexpr auto kStopInterval = std::chrono::milliseconds(5);
 constexpr int kCannotRun = 127;  // the shell's code for it
 
 std::string system_message(const std::string& what) { return what + ": " + std::strerror(errno); }

@@ -113,6 +113,14 @@ ServingRun run_fairness(const LoadClient& client, const ServingCase& one, const 
   return run;
 }
 
+// Fails before the first hour if a case cannot be planned.
+void check_cases(const ServingBenchmarkOptions& options, const PromptSource& prompts) {
+  for (const ServingCase& one : options.cases) {
+    prompts.requests(one, options.repetitions - 1);
+    if (one.fairness()) prompts.ahead(one, options.repetitions - 1);
+  }
+}
+
 std::string read_text(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   std::ostringstream text;
@@ -121,6 +129,20 @@ std::string read_text(const std::filesystem::path& file) {
   }
   return text.str();
 }
+
+// The text's prompts, and what they need of the model.
+struct Prompts {
+  explicit Prompts(const ServingBenchmarkOptions& options)
+      : weights(Weights::open(options.model)),
+        tokenizer(weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(options.model)),
+        source(read_text(options.text), *tokenizer) {
+    check_cases(options, source);
+  }
+
+  std::unique_ptr<Weights> weights;
+  std::unique_ptr<Tokenizer> tokenizer;
+  PromptSource source;
+};
 
 }  // namespace
 
@@ -172,15 +194,22 @@ ServingRun run_serving_case(const LoadClient& client, const ServingCase& one, co
   return run;
 }
 
-ServingReport run_serving_benchmark(const ServingBenchmarkOptions& options, const OnServingRun& on_run) {
-  const std::unique_ptr<Weights> weights = Weights::open(options.model);
-  const std::unique_ptr<Tokenizer> tokenizer =
-      weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(options.model);
-  const PromptSource prompts(read_text(options.text), *tokenizer);
-  for (const ServingCase& one : options.cases) {  // what cannot be planned fails before the first hour
-    prompts.requests(one, options.repetitions - 1);
-    if (one.fairness()) prompts.ahead(one, options.repetitions - 1);
+Json describe_cases(const ServingBenchmarkOptions& options) {
+  const Prompts prompts(options);
+  Json cases = Json::array();
+  for (const ServingCase& one : options.cases) {
+    cases.push_back({{"name", one.name},
+                     {"what", one.what},
+                     {"requests", one.requests},
+                     {"longest_request", prompts.source.longest(one, options.repetitions)},
+                     {"fairness", one.fairness()},
+                     {"kv_cache_bytes", one.kv_cache_bytes}});
   }
+  return cases;
+}
+
+ServingReport run_serving_benchmark(const ServingBenchmarkOptions& options, const OnServingRun& on_run) {
+  const Prompts prompts(options);
   std::vector<size_t> base;
   const std::vector<Target> targets = targets_of(options, &base);
   std::vector<std::string> labels;
@@ -196,7 +225,7 @@ ServingReport run_serving_benchmark(const ServingBenchmarkOptions& options, cons
     std::vector<std::vector<ServingRun>> runs(targets.size());
     for (int repetition = 0; repetition < options.repetitions; ++repetition) {
       for (size_t i = 0; i < targets.size(); ++i) {
-        runs[i].push_back(run_target(options, one, targets[i], prompts, repetition));
+        runs[i].push_back(run_target(options, one, targets[i], prompts.source, repetition));
         if (on_run) on_run(one, labels[i], runs[i].back());
       }
     }

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -75,6 +76,9 @@ struct ServingReport {
 std::vector<nlohmann::ordered_json> serving_rows(const ServingCase& one, std::span<const std::string> servers,
                                                  std::span<const size_t> base,
                                                  std::span<const std::vector<ServingRun>> runs);
+
+// What the cases will send, for whoever starts peers: an object each, with "longest_request" in tokens. Throws as below.
+nlohmann::ordered_json describe_cases(const ServingBenchmarkOptions& options);
 
 using OnServingRun = std::function<void(const ServingCase&, const std::string& server, const ServingRun&)>;
 

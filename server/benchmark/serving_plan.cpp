@@ -26,19 +26,6 @@ int64_t window_start(int64_t index, int64_t length, int64_t total, const char* u
 
 }  // namespace
 
-nlohmann::ordered_json ServingCase::to_json() const {
-  return {{"name", name},
-          {"what", what},
-          {"requests", requests},
-          {"prompt_tokens", prompt_tokens},
-          {"prompt_words", prompt_words},
-          {"output_tokens", output_tokens},
-          {"shared_texts", shared_texts},
-          {"shared_tokens", shared_tokens},
-          {"ahead_tokens", ahead_tokens},
-          {"kv_cache_bytes", kv_cache_bytes}};
-}
-
 const std::vector<ServingCase>& serving_cases() {
   static const std::vector<ServingCase> table = {
       {.name = "a",
@@ -150,6 +137,16 @@ std::vector<ServingRequest> PromptSource::ahead(const ServingCase& one, int repe
     requests.push_back({tokens(one.ahead_tokens, repetition * one.requests + i), one.output_tokens});
   }
   return requests;
+}
+
+int64_t PromptSource::longest(const ServingCase& one, int repetitions) const {
+  int64_t most = one.fairness() ? one.ahead_tokens + one.output_tokens : 0;
+  for (int repetition = 0; repetition < repetitions; ++repetition) {
+    for (const ServingRequest& request : requests(one, repetition)) {
+      most = std::max(most, static_cast<int64_t>(request.prompt.size()) + request.output_tokens);
+    }
+  }
+  return most;
 }
 
 ServingRequest PromptSource::warm_up() const {

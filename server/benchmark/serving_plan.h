@@ -6,8 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "engine/text/tokenizer.h"
 
 namespace smartkv {
@@ -26,8 +24,6 @@ struct ServingCase {
 
   bool fairness() const { return ahead_tokens > 0; }
   int64_t context() const { return prompt_tokens + output_tokens; }  // for policies that keep a share of it
-
-  nlohmann::ordered_json to_json() const;
 };
 
 const std::vector<ServingCase>& serving_cases();  // a to g
@@ -51,6 +47,8 @@ class PromptSource {
   // A case's prompts of ahead_tokens, one for each request.
   std::vector<ServingRequest> ahead(const ServingCase& one, int repetition) const;
   ServingRequest warm_up() const;
+  // The most tokens, prompt and output, that a request of the case has in the first `repetitions`. Throws as requests().
+  int64_t longest(const ServingCase& one, int repetitions) const;
 
  private:
   std::vector<TokenId> tokens(int64_t n, int64_t index) const;

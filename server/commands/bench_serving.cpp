@@ -131,16 +131,14 @@ int run(const Arguments& arguments, const ServingBenchArguments& shared) {
     print(read_saved(arguments.saved), arguments, shared.json);
     return kOk;
   }
-  if (arguments.print_cases) {
-    Json cases = Json::array();
-    for (const ServingCase& one : cases_of(arguments)) cases.push_back(one.to_json());
-    std::cout << cases.dump(2) << '\n';
-    return kOk;
-  }
   if (shared.model.empty()) throw ConfigError("--model is required");
   const ServingBenchmarkOptions options = options_of(arguments, shared);
   const bool show = isatty(STDERR_FILENO) != 0;
   try {
+    if (arguments.print_cases) {
+      std::cout << describe_cases(options).dump(2) << '\n';
+      return kOk;
+    }
     print(run_serving_benchmark(options, [&](const ServingCase& one, const std::string& server, const ServingRun& run) {
             if (!show) return;
             std::fprintf(stderr, "%s  %-24s %8.1f tokens/s  %6.1f s  first token %.3f s  failed %ld\n", one.name.c_str(),
@@ -174,7 +172,7 @@ ServingBench setup_serving_bench(CLI::App& app) {
   option("--plot", arguments->plot, "file for a picture (SVG): bars of goodput by case and server");
   option("--saved", arguments->saved, "files that --json printed: shows them together instead of measuring")->expected(1, -1);
   app.add_flag("--no-retry", arguments->no_retry, "With --serving: a refused request (429) has failed, whatever Retry-After says")->needs(bench.asked);
-  app.add_flag("--print-cases", arguments->print_cases, "With --serving: print the cases as JSON and exit")->needs(bench.asked);
+  app.add_flag("--print-cases", arguments->print_cases, "With --serving: print what the cases will send as JSON and exit")->needs(bench.asked);
   bench.run = [arguments](const ServingBenchArguments& shared) { return run(*arguments, shared); };
   return bench;
 }

@@ -148,10 +148,5 @@ TEST(BenchServing, RefusesWrongUsage) {
   refuses({"--model", "m", "--quality"}, "--quality");
 }
 
-TEST(BenchServing, PrintsItsCases) {
-  std::string error;
-  EXPECT_EQ(bench({"--print-cases", "--cases", "b,g"}, &error), kOk) << error;
-}
-
 }  // namespace
 }  // namespace smartkv::testing

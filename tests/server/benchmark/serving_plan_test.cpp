@@ -69,6 +69,7 @@ TEST_F(ServingPlan, QuestionsShareTheirTexts) {
 
 TEST_F(ServingPlan, CutsWholeWords) {
   const ServingCase one{.name = "x", .what = "", .requests = 2, .prompt_words = 3, .output_tokens = 1};
+  EXPECT_GE(prompts_.longest(one, 5), 8);  // "w1 w2 w3" and a token
   for (const ServingRequest& request : prompts_.requests(one, 0)) {
     EXPECT_THAT(tokenizer_.decode(request.prompt), ::testing::MatchesRegex("w[0-9]+[ \n]w[0-9]+[ \n]w[0-9]+"));
   }
@@ -81,6 +82,7 @@ TEST_F(ServingPlan, LongPromptsAheadDifferFromTheRequests) {
   ASSERT_EQ(ahead.size(), 2u);
   EXPECT_EQ(ahead[0].prompt.size(), 500u);
   EXPECT_NE(ahead[0].prompt, ahead[1].prompt);
+  EXPECT_EQ(prompts_.longest(one, 1), 501);
 }
 
 TEST_F(ServingPlan, SaysThatTheTextIsTooShort) {
