@@ -10,7 +10,6 @@ source scripts/setup.sh
 source scripts/llama_cpp.sh
 
 install_packages
-find_torch
 build release smartkv
 fetch_model
 find_llama_cpp

@@ -1,5 +1,7 @@
 #include "server/benchmark/completion_stream.h"
 
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 namespace smartkv {
