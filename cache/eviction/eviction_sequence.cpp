@@ -141,7 +141,8 @@ int64_t EvictionSequence::compaction_growth(int64_t end) const {
   }
   const int64_t heads = shape().n_layers * shape().n_kv_heads;
   if (scores_contents()) {
-    const int64_t scores = std::max<int64_t>(0, std::min(end, boundaries().prompt_tokens) - scored_);
+    const int64_t prompt = boundaries().prompt_tokens;
+    const int64_t scores = tokens() < prompt ? std::max<int64_t>(0, std::min(end, prompt) - scored_) : 0;
     return peak + heads * ((kept - kept_) * kSlotBytes + scores * static_cast<int64_t>(sizeof(float)));
   }
   if (kept == kept_ && probes(end - tokens()).empty()) return peak;
