@@ -26,6 +26,8 @@ struct Boundaries {
   int64_t leaving(int64_t tokens) const {
     return tokens < window ? 0 : (tokens - window) / kernels::kPageTokens * kernels::kPageTokens;
   }
+  // The most tokens that the tail of a sequence ever has while it grows to n_tokens.
+  int64_t most_in_tail(int64_t n_tokens) const;
   // The first boundary past any `tokens`.
   int64_t next(int64_t tokens) const;
   // Whether both have the same boundaries up to `tokens`, and the same queries up to there are among the last n_probes before

@@ -32,15 +32,17 @@ int64_t DenseLayer::own_bytes_before(int64_t n) const {
          pool_->page_bytes();
 }
 
+void DenseLayer::own_page(int64_t i) {
+  PageRef& held = pages_[static_cast<size_t>(i)];
+  if (held.use_count() == 1) return;
+  PageRef own = pool_->allocate();
+  own->copy_from(*held);
+  held = std::move(own);
+}
+
 void DenseLayer::reserve(int64_t from, int64_t n) {
   const int64_t needed = (n - first_ + kPageTokens - 1) / kPageTokens;
-  for (int64_t i = (from - first_) / kPageTokens; i < std::min(needed, n_pages()); ++i) {
-    PageRef& held = pages_[static_cast<size_t>(i)];
-    if (held.use_count() == 1) continue;
-    PageRef own = pool_->allocate();
-    own->copy_from(*held);
-    held = std::move(own);
-  }
+  for (int64_t i = (from - first_) / kPageTokens; i < std::min(needed, n_pages()); ++i) own_page(i);
   while (n_pages() < needed) pages_.push_back(pool_->allocate());
 }
 

@@ -18,6 +18,8 @@ class DenseLayer {
   int64_t first() const { return first_; }
   // Pages for tokens [first(), n), and the exclusive right to write tokens [from, n).
   void reserve(int64_t from, int64_t n);
+  // The exclusive right to write the page of one token.
+  void own(int64_t position) { own_page((position - first_) / kernels::kPageTokens); }
   int64_t growth(int64_t from, int64_t n) const;  // bytes that reserve() would allocate
   // Rows of KvRows go to tokens [position, position + rows.n). Thread-safe for disjoint tokens.
   void write(int64_t position, const KvRows& rows);
@@ -36,6 +38,7 @@ class DenseLayer {
 
  private:
   DensePage& page(int64_t position) const;
+  void own_page(int64_t i);
 
   std::shared_ptr<PagePool> pool_;
   std::vector<PageRef> pages_;

@@ -49,6 +49,14 @@ struct PolicyRow {
 
 const std::vector<PolicyRow>& policy_registry();
 
+// What SequenceCache::details() says under `key`, as a gauge of /metrics.
+struct CacheMetric {
+  std::string_view key, gauge;
+};
+
+// Declared by the policies and by shadow mode, each key once.
+const std::vector<CacheMetric>& cache_metrics();
+
 // `spec`: null ("full"), the name of a policy or preset, or {"policy": name, parameters...}. With any policy,
 // "shadow": share compares it with the full cache while it runs (cache/shadow/).
 std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec);

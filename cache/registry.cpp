@@ -31,6 +31,17 @@ const std::vector<PolicyRow>& policy_registry() {
   return rows;
 }
 
+const std::vector<CacheMetric>& cache_metrics() {
+  static const std::vector<CacheMetric> metrics = [] {
+    std::vector<CacheMetric> all;
+    for (const auto& declared : {mixed_precision_metrics(), shadow_metrics()}) {
+      all.insert(all.end(), declared.begin(), declared.end());
+    }
+    return all;
+  }();
+  return metrics;
+}
+
 std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) {
   std::string name = "full";
   nlohmann::json parameters = nlohmann::json::object();

@@ -102,6 +102,10 @@ class SequenceCache {
   // until this cache is changed or forked.
   virtual int64_t growth(int64_t n) const = 0;
 
+  // The positions of the tokens that the entries of view(layer, 0) stand for in a KV head, in the view's order. Within a
+  // quantised page, whose tokens may be in an order of their own, in rising order.
+  virtual std::vector<int64_t> represented(int64_t layer, int64_t head) const = 0;
+
   virtual std::unique_ptr<SequenceCache> fork() const = 0;
   // A fork of this state, which was reached while computing some prompt, to go on as the cache of another prompt, of
   // prompt_tokens > tokens() tokens, which begins with the same tokens() tokens. Null unless a fresh cache of that prompt

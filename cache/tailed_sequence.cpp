@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <string>
 
 #include "kernels/thread_pool.h"
@@ -62,6 +63,12 @@ int64_t TailedSequence::growth(int64_t n) const {
   int64_t bytes = 0;
   for (const DenseLayer& layer : tail_) bytes += layer.growth(tokens_, tokens_ + n);
   return bytes + compaction_growth(tokens_ + n);
+}
+
+std::vector<int64_t> TailedSequence::represented(int64_t /*layer*/, int64_t /*head*/) const {
+  std::vector<int64_t> positions(static_cast<size_t>(tokens_));
+  std::iota(positions.begin(), positions.end(), int64_t{0});
+  return positions;
 }
 
 std::unique_ptr<SequenceCache> TailedSequence::resume(int64_t prompt_tokens) const {

@@ -26,6 +26,7 @@ class TailedSequence : public SequenceCache {
   void commit(int64_t n_tokens) override;
   int64_t next_boundary() const override { return boundary_; }
   int64_t growth(int64_t n) const override;
+  std::vector<int64_t> represented(int64_t layer, int64_t head) const override;  // every token, in order
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override;
   CacheStats stats() const override;  // of the tail and the state, and full_bytes
 

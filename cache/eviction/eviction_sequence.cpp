@@ -75,16 +75,50 @@ void EvictionSequence::observe(int64_t layer, const Probe& probe) {
   state_.set(state_bytes());
 }
 
+bool EvictionSequence::scores_contents() const { return scorer_->n_probes() == 0; }
+
+// A prompt's tokens are scored as they come, so that its end stalls nobody.
+void EvictionSequence::commit(int64_t n_tokens) {
+  TailedSequence::commit(n_tokens);
+  if (!scores_contents() || n_tokens > boundaries().prompt_tokens) return;
+  score_contents(std::min(n_tokens, boundaries().leaving(next_boundary())));
+  state_.set(state_bytes());
+}
+
+void EvictionSequence::score_contents(int64_t end) {
+  constexpr int64_t kRun = 512;  // tokens whose keys are copied at once
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
+  std::vector<float> angles, scores;
+  for (; scored_ < end; scored_ = std::min(end, scored_ + kRun)) {
+    const int64_t n = std::min(end - scored_, kRun);
+    if (scorer_->needs_angles()) {
+      angles.resize(static_cast<size_t>(n * dim));
+      for (int64_t i = 0; i < n; ++i) {
+        context().rope(scored_ + i, angles.data() + i * dim, angles.data() + i * dim + dim / 2);
+      }
+    }
+    scores.resize(static_cast<size_t>(heads * n));
+    for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
+      scorer_->score(context(), {layer, tail(layer), scored_, n, angles.data()}, scores.data());
+      for (int64_t h = 0; h < heads; ++h) {
+        std::vector<float>& known = layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(h)].tail_scores;
+        known.insert(known.end(), scores.begin() + h * n, scores.begin() + (h + 1) * n);
+      }
+    }
+  }
+}
+
 // Layer by layer, so that a layer's lost tokens make room for the next one's slots.
 void EvictionSequence::compact() {
   const int64_t first = tail_first(), end = boundaries().leaving(tokens());
   const int64_t filled = std::min(slots_ - kept_, end - first);
+  if (scores_contents()) score_contents(end);
   for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
     absorb(layer, first, end, filled);
     tail(layer).drop_before(end);
-    state_.set(state_bytes());
   }
   kept_ += filled;
+  state_.set(state_bytes());
 }
 
 int64_t EvictionSequence::compaction_growth(int64_t end) const {
@@ -105,10 +139,14 @@ int64_t EvictionSequence::compaction_growth(int64_t end) const {
       kept = most;
     }
   }
-  const bool observes = !probes(end - tokens()).empty();
-  if (kept == kept_ && !observes) return peak;
-  const int64_t seen = scorer_->n_probes() > 0 ? kept + end - tail_first() : 0;
-  const int64_t state = shape().n_layers * shape().n_kv_heads * (kept * kSlotBytes + seen * kAttentionBytes);
+  const int64_t heads = shape().n_layers * shape().n_kv_heads;
+  if (scores_contents()) {
+    const int64_t prompt = boundaries().prompt_tokens;
+    const int64_t scores = tokens() < prompt ? std::max<int64_t>(0, std::min(end, prompt) - scored_) : 0;
+    return peak + heads * ((kept - kept_) * kSlotBytes + scores * static_cast<int64_t>(sizeof(float)));
+  }
+  if (kept == kept_ && probes(end - tokens()).empty()) return peak;
+  const int64_t state = heads * (kept * kSlotBytes + (kept + end - tail_first()) * kAttentionBytes);
   return peak + std::max<int64_t>(0, state - state_.bytes());
 }
 
@@ -142,52 +180,64 @@ void EvictionSequence::score_attention(Head* head, int64_t first) const {
   std::vector<float>().swap(head->mass);
 }
 
+std::vector<uint32_t> EvictionSequence::place(Head* head, int64_t first, int64_t end, int64_t filled) const {
+  // The heap's order: less valuable first, of equals the older.
+  const auto later = [head](uint32_t a, uint32_t b) {
+    return head->scores[a] != head->scores[b] ? head->scores[a] > head->scores[b] : head->positions[a] > head->positions[b];
+  };
+  if (!scores_contents()) {
+    score_attention(head, first);
+    std::make_heap(head->heap.begin(), head->heap.end(), later);
+  }
+  const auto room = static_cast<size_t>(kept_ + filled);
+  head->positions.reserve(room);
+  head->scores.reserve(room);
+  head->heap.reserve(room);
+  std::vector<uint32_t> changed;
+  for (int64_t i = 0; i < end - first; ++i) {
+    const auto position = static_cast<int32_t>(first + i);
+    const float score = head->tail_scores[static_cast<size_t>(i)];
+    auto place = static_cast<uint32_t>(head->positions.size());
+    if (i < filled) {
+      head->positions.push_back(position);
+      head->scores.push_back(score);
+    } else {
+      if (head->heap.empty() || !(score > head->scores[head->heap.front()])) continue;
+      std::pop_heap(head->heap.begin(), head->heap.end(), later);
+      place = head->heap.back();
+      head->heap.pop_back();
+      head->positions[place] = position;
+      head->scores[place] = score;
+    }
+    changed.push_back(place);
+    if (position < options_.sinks) continue;
+    head->heap.push_back(place);
+    std::push_heap(head->heap.begin(), head->heap.end(), later);
+  }
+  head->tail_scores.erase(head->tail_scores.begin(), head->tail_scores.begin() + (end - first));
+  if (scores_contents()) head->tail_scores.shrink_to_fit();
+  std::sort(changed.begin(), changed.end());
+  changed.erase(std::unique(changed.begin(), changed.end()), changed.end());
+  return changed;
+}
+
 void EvictionSequence::absorb(int64_t layer, int64_t first, int64_t end, int64_t filled) {
   Layer& state = layers_[static_cast<size_t>(layer)];
-  const int64_t n = end - first;
-  std::vector<float> scores(static_cast<size_t>(shape().n_kv_heads * n));
-  if (scorer_->n_probes() == 0) {
-    scorer_->score(context(), layer, tail(layer), first, n, scores.data());
+  std::vector<std::vector<uint32_t>> changed(state.heads.size());
+  for_each(shape().n_kv_heads, [&](int64_t h) {
+    changed[static_cast<size_t>(h)] = place(&state.heads[static_cast<size_t>(h)], first, end, filled);
+  });
+  state.kept.reserve(kept_, kept_ + filled);
+  for (const std::vector<uint32_t>& places : changed) {
+    for (const uint32_t place : places) state.kept.own(place);
   }
-  state.kept.reserve(0, kept_ + filled);
-  std::vector<float> k(static_cast<size_t>(shape().head_dim)), v(k.size());
-  for (int64_t h = 0; h < shape().n_kv_heads; ++h) {
-    Head& head = state.heads[static_cast<size_t>(h)];
-    // The heap's order: less valuable first, of equals the older.
-    head.positions.reserve(static_cast<size_t>(kept_ + filled));
-    head.scores.reserve(head.positions.capacity());
-    head.heap.reserve(head.positions.capacity());
-    const auto later = [&](uint32_t a, uint32_t b) {
-      return head.scores[a] != head.scores[b] ? head.scores[a] > head.scores[b] : head.positions[a] > head.positions[b];
-    };
-    if (scorer_->n_probes() > 0) {
-      score_attention(&head, first);
-      std::copy_n(head.tail_scores.begin(), n, scores.begin() + h * n);
-      head.tail_scores.erase(head.tail_scores.begin(), head.tail_scores.begin() + n);
-      std::make_heap(head.heap.begin(), head.heap.end(), later);
+  for_each(shape().n_kv_heads, [&](int64_t h) {
+    std::vector<float> k(static_cast<size_t>(shape().head_dim)), v(k.size());
+    for (const uint32_t place : changed[static_cast<size_t>(h)]) {
+      tail(layer).load(state.heads[static_cast<size_t>(h)].positions[place], h, k.data(), v.data());
+      state.kept.store(place, h, k.data(), v.data());
     }
-    for (int64_t i = 0; i < n; ++i) {
-      const auto position = static_cast<int32_t>(first + i);
-      const float score = scores[static_cast<size_t>(h * n + i)];
-      size_t place = head.positions.size();
-      if (i < filled) {
-        head.positions.push_back(position);
-        head.scores.push_back(score);
-      } else {
-        if (head.heap.empty() || !(score > head.scores[head.heap.front()])) continue;
-        std::pop_heap(head.heap.begin(), head.heap.end(), later);
-        place = head.heap.back();
-        head.heap.pop_back();
-        head.positions[place] = position;
-        head.scores[place] = score;
-      }
-      tail(layer).load(position, h, k.data(), v.data());
-      state.kept.store(static_cast<int64_t>(place), h, k.data(), v.data());
-      if (position < options_.sinks) continue;
-      head.heap.push_back(static_cast<uint32_t>(place));
-      std::push_heap(head.heap.begin(), head.heap.end(), later);
-    }
-  }
+  });
 }
 
 CacheStats EvictionSequence::stats() const {
@@ -198,6 +248,13 @@ CacheStats EvictionSequence::stats() const {
     if (may_share()) stats.shared_bytes += layer.kept.shared_bytes();
   }
   return stats;
+}
+
+std::vector<int64_t> EvictionSequence::represented(int64_t layer, int64_t head) const {
+  const std::vector<int32_t> slots = slot_positions(layer, head);
+  std::vector<int64_t> positions(slots.begin(), slots.end());
+  for (int64_t position = tail_first(); position < tokens(); ++position) positions.push_back(position);
+  return positions;
 }
 
 std::vector<int32_t> EvictionSequence::slot_positions(int64_t layer, int64_t head) const {

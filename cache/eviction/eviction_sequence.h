@@ -39,10 +39,12 @@ class EvictionSequence final : public TailedSequence {
                    std::shared_ptr<const TokenScorer> scorer, int64_t prompt_tokens);
 
   void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
+  void commit(int64_t n_tokens) override;
   TokenRange probes(int64_t n) const override;
   void observe(int64_t layer, const Probe& probe) override;
   std::unique_ptr<SequenceCache> fork() const override { return std::make_unique<EvictionSequence>(*this); }
   CacheStats stats() const override;
+  std::vector<int64_t> represented(int64_t layer, int64_t head) const override;
 
   // Positions of the tokens in a KV head's slots, sinks first. For inspection and tests.
   std::vector<int32_t> slot_positions(int64_t layer, int64_t head) const;
@@ -53,7 +55,7 @@ class EvictionSequence final : public TailedSequence {
     std::vector<int32_t> positions;  // by place
     std::vector<float> scores;       // by place
     std::vector<uint32_t> heap;      // places that may be evicted, the least valuable on top
-    std::vector<float> tail_scores;  // of the tail's tokens; scorers of attention only
+    std::vector<float> tail_scores;  // of the tail's first tokens, as far as they are known
     std::vector<float> mass;         // by place, then the tail: attention received since the last boundary
   };
   struct Layer {
@@ -66,15 +68,20 @@ class EvictionSequence final : public TailedSequence {
   void compact() override;
   int64_t compaction_growth(int64_t end) const override;
   int64_t n_probes() const override;
+  bool scores_contents() const;
+  void score_contents(int64_t end);  // gives the tail's tokens before `end` their scores, where they have none yet
   // Tail tokens [first, end) take slots or are lost; the first `filled` of them find free ones.
   void absorb(int64_t layer, int64_t first, int64_t end, int64_t filled);
+  // The same for one KV head's heap. Returns the places that change hands.
+  std::vector<uint32_t> place(Head* head, int64_t first, int64_t end, int64_t filled) const;
   void score_attention(Head* head, int64_t first) const;  // turns the mass into scores; `first`: of the tail
   int64_t state_bytes() const;
 
   EvictionOptions options_;
   std::shared_ptr<const TokenScorer> scorer_;
   int64_t slots_;
-  int64_t kept_ = 0;  // places filled, the same in every layer and head
+  int64_t kept_ = 0;    // places filled, the same in every layer and head
+  int64_t scored_ = 0;  // tokens before it have a score, if contents are scored
   std::vector<Layer> layers_;
 };
 

@@ -5,31 +5,44 @@
 #include <vector>
 
 #include "cache/policies/gated_eviction/gate.h"
+#include "kernels/thread_pool.h"
 
 namespace smartkv {
 namespace {
+
+// task(head, from, end) for all KV heads and the tokens [0, n) in blocks, in parallel. It must not throw.
+template <typename Task>
+void for_blocks(const PolicyContext& context, int64_t n, const Task& task) {
+  constexpr int64_t kBlock = kernels::kPageTokens;
+  const int64_t blocks = (n + kBlock - 1) / kBlock, all = context.shape.n_kv_heads * blocks;
+  const auto run = [&](int64_t i) {
+    const int64_t from = i % blocks * kBlock;
+    task(i / blocks, from, std::min(n, from + kBlock));
+  };
+  if (context.threads != nullptr) return context.threads->parallel_for(all, run);
+  for (int64_t i = 0; i < all; ++i) run(i);
+}
 
 // The baseline "sinks + window" (StreamingLLM, Xiao et al. 2024): no token is worth a slot.
 class NoScorer final : public TokenScorer {
  public:
   std::string name() const override { return "none"; }
-  void score(const PolicyContext& context, int64_t, const DenseLayer&, int64_t, int64_t n, float* scores) const override {
-    std::fill_n(scores, context.shape.n_kv_heads * n, 0.0f);
+  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
+    std::fill_n(scores, context.shape.n_kv_heads * tokens.n, 0.0f);
   }
 };
 
 class RandomScorer final : public TokenScorer {
  public:
   std::string name() const override { return "random"; }
-  void score(const PolicyContext& context, int64_t layer, const DenseLayer&, int64_t first, int64_t n,
-             float* scores) const override {
+  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
     for (int64_t head = 0; head < context.shape.n_kv_heads; ++head) {
-      for (int64_t i = 0; i < n; ++i) {
+      for (int64_t i = 0; i < tokens.n; ++i) {
         // SplitMix64 (Steele et al. 2014) of layer, head and position.
-        uint64_t x = static_cast<uint64_t>((layer * 4096 + head) << 40 | (first + i)) + 0x9e3779b97f4a7c15u;
+        uint64_t x = static_cast<uint64_t>((tokens.layer * 4096 + head) << 40 | (tokens.first + i)) + 0x9e3779b97f4a7c15u;
         x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
         x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-        scores[head * n + i] = static_cast<float>((x ^ (x >> 31)) >> 40);
+        scores[head * tokens.n + i] = static_cast<float>((x ^ (x >> 31)) >> 40);
       }
     }
   }
@@ -39,17 +52,16 @@ class RandomScorer final : public TokenScorer {
 class KeyNormScorer final : public TokenScorer {
  public:
   std::string name() const override { return "key_norm"; }
-  void score(const PolicyContext& context, int64_t, const DenseLayer& tokens, int64_t first, int64_t n,
-             float* scores) const override {
-    std::vector<float> k(static_cast<size_t>(context.shape.head_dim));
-    for (int64_t head = 0; head < context.shape.n_kv_heads; ++head) {
-      for (int64_t i = 0; i < n; ++i) {
-        tokens.load(first + i, head, k.data(), nullptr);
+  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
+    for_blocks(context, tokens.n, [&](int64_t head, int64_t from, int64_t end) {
+      std::vector<float> k(static_cast<size_t>(context.shape.head_dim)), v(k.size());
+      for (int64_t i = from; i < end; ++i) {
+        tokens.tokens.load(tokens.first + i, head, k.data(), v.data());
         float sum = 0;
         for (const float value : k) sum += value * value;
-        scores[head * n + i] = -std::sqrt(sum);
+        scores[head * tokens.n + i] = -std::sqrt(sum);
       }
-    }
+    });
   }
 };
 
@@ -85,27 +97,27 @@ class LearnedScorer final : public TokenScorer {
  public:
   explicit LearnedScorer(std::shared_ptr<const Gate> gate) : gate_(std::move(gate)) {}
   std::string name() const override { return "learned"; }
-  void score(const PolicyContext& context, int64_t layer, const DenseLayer& tokens, int64_t first, int64_t n,
-             float* scores) const override {
-    const int64_t dim = context.shape.head_dim, half = dim / 2;
+  bool needs_angles() const override { return true; }
+  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
+    const int64_t dim = context.shape.head_dim, half = dim / 2, n = tokens.n;
     std::vector<float> keys(static_cast<size_t>(context.shape.n_kv_heads * n * dim));
-    std::vector<float> cos(static_cast<size_t>(half)), sin(cos.size());
-    for (int64_t i = 0; i < n; ++i) {
-      context.rope(first + i, cos.data(), sin.data());
-      for (int64_t head = 0; head < context.shape.n_kv_heads; ++head) {
+    for_blocks(context, n, [&](int64_t head, int64_t from, int64_t end) {
+      std::vector<float> v(static_cast<size_t>(dim));
+      for (int64_t i = from; i < end; ++i) {
+        const float* cos = tokens.angles + i * dim;
+        const float* sin = cos + half;
         float* k = keys.data() + (head * n + i) * dim;
-        tokens.load(first + i, head, k, nullptr);
+        tokens.tokens.load(tokens.first + i, head, k, v.data());
         for (int64_t j = 0; j < half; ++j) {  // the rotation's inverse; YaRN scales it, so divide by its square
-          const float c = cos[static_cast<size_t>(j)], s = sin[static_cast<size_t>(j)], scale = 1.0f / (c * c + s * s);
-          const float low = k[j], high = k[j + half];
-          k[j] = (c * low + s * high) * scale;
-          k[j + half] = (c * high - s * low) * scale;
+          const float scale = 1.0f / (cos[j] * cos[j] + sin[j] * sin[j]), low = k[j], high = k[j + half];
+          k[j] = (cos[j] * low + sin[j] * high) * scale;
+          k[j + half] = (cos[j] * high - sin[j] * low) * scale;
         }
       }
-    }
-    gate_->score(context.threads, layer, keys.data(), context.shape.n_kv_heads * n, scores);
+    });
+    gate_->score(context.threads, tokens.layer, keys.data(), context.shape.n_kv_heads * n, scores);
     // The gate says for how long; what counts is until when. A token that has lived its life makes room.
-    for (int64_t i = 0; i < context.shape.n_kv_heads * n; ++i) scores[i] = expiry(first + i % n, scores[i]);
+    for (int64_t i = 0; i < context.shape.n_kv_heads * n; ++i) scores[i] = expiry(tokens.first + i % n, scores[i]);
   }
 
  private:
@@ -114,7 +126,7 @@ class LearnedScorer final : public TokenScorer {
 
 }  // namespace
 
-void TokenScorer::score(const PolicyContext&, int64_t, const DenseLayer&, int64_t, int64_t, float*) const {
+void TokenScorer::score(const PolicyContext&, const ScoredTokens&, float*) const {
   throw CacheError("scorer \"" + name() + "\" looks at attention, not at contents");
 }
 

@@ -11,6 +11,14 @@
 
 namespace smartkv {
 
+// Tokens of a layer whose contents are scored.
+struct ScoredTokens {
+  int64_t layer = 0;
+  const DenseLayer& tokens;
+  int64_t first = 0, n = 0;       // positions [first, first + n)
+  const float* angles = nullptr;  // RoPE's, cos then sin: f32 [n, 2, head_dim / 2]; given to those that need them
+};
+
 class TokenScorer {
  public:
   virtual ~TokenScorer() = default;
@@ -18,9 +26,10 @@ class TokenScorer {
   // Probe queries before each boundary whose attention the scorer wants; 0: it does not look at attention.
   virtual int64_t n_probes() const { return 0; }
 
-  // A scorer of contents: scores f32 [n_kv_heads, n] of tokens [first, first + n) of `layer`, final once given.
-  virtual void score(const PolicyContext& context, int64_t layer, const DenseLayer& tokens, int64_t first, int64_t n,
-                     float* scores) const;
+  virtual bool needs_angles() const { return false; }
+  // A scorer of contents: scores f32 [n_kv_heads, n], final once given, and the same in whatever runs tokens come. It may
+  // use the context's threads.
+  virtual void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const;
   // A scorer of attention: scores f32 [n], in place of the mass [n] that one KV head's tokens, in order of position,
   // received from the probes since the last boundary; `previous` f32 [n]: scores so far, 0 for new tokens.
   virtual void score_mass(std::span<const float> previous, std::span<float> mass) const;

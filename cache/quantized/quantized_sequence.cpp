@@ -64,6 +64,13 @@ void check_quantizable(const CacheShape& shape, std::string_view policy) {
                    "\" needs a model whose head_dim is 64, 128, 192 or 256; this one's is " + std::to_string(shape.head_dim));
 }
 
+int64_t read_prompt_stride(Parameters* parameters, int64_t fallback) {
+  const int64_t stride = parameters->integer("prompt_stride", fallback, kPageTokens, int64_t{1} << 24);
+  if (stride % kPageTokens == 0) return stride;
+  throw CacheError("kv_cache.prompt_stride: expected a multiple of " + std::to_string(kPageTokens) + ", found " +
+                   std::to_string(stride));
+}
+
 QuantizedSequence::QuantizedSequence(const PolicyContext& context, const Boundaries& boundaries)
     : TailedSequence(context, boundaries), pages_(static_cast<size_t>(context.shape.n_layers)) {}
 
@@ -76,20 +83,24 @@ void QuantizedSequence::set_page(int64_t layer, int64_t i, PageRef page) {
   pages_[static_cast<size_t>(layer)][static_cast<size_t>(i)] = std::move(page);
 }
 
+void QuantizedSequence::load_tail_page(int64_t layer, int64_t i, float* k, float* v) const {
+  const int64_t dim = shape().head_dim;
+  for (int64_t head = 0; head < shape().n_kv_heads; ++head) {
+    for (int64_t t = 0; t < kPageTokens; ++t, k += dim, v += dim) tail(layer).load(i * kPageTokens + t, head, k, v);
+  }
+}
+
 void QuantizedSequence::compact() {
-  begin_boundary();
-  const int64_t first = tail_first(), heads = shape().n_kv_heads, dim = shape().head_dim;
-  for_each(shape().n_layers, [&](int64_t layer) {
-    std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
-    for (int64_t head = 0; head < heads; ++head) {
-      for (int64_t i = 0; i < kPageTokens; ++i) {
-        const int64_t row = (head * kPageTokens + i) * dim;
-        tail(layer).load(first + i, head, k.data() + row, v.data() + row);
-      }
-    }
-    pages_[static_cast<size_t>(layer)].push_back(quantize(layer, k.data(), v.data()));
+  const int64_t first = n_pages(), made = boundaries().leaving(tokens()) / kPageTokens - first;
+  plan(made);
+  for (auto& layer : pages_) layer.resize(static_cast<size_t>(first + made));
+  for_each(shape().n_layers * made, [&](int64_t task) {
+    const int64_t layer = task / made, i = first + task % made;
+    std::vector<float> k(static_cast<size_t>(shape().n_kv_heads * kPageTokens * shape().head_dim)), v(k.size());
+    load_tail_page(layer, i, k.data(), v.data());
+    set_page(layer, i, quantize(layer, i, k.data(), v.data()));
   });
-  drop_tail_before(first + kPageTokens);
+  drop_tail_before((first + made) * kPageTokens);
   end_boundary();
   page_bytes_ = 0;
   for (const auto& layer : pages_) {
@@ -98,10 +109,9 @@ void QuantizedSequence::compact() {
 }
 
 int64_t QuantizedSequence::compaction_growth(int64_t end) const {
-  int64_t bytes = 0;
+  int64_t bytes = 0, i = n_pages();
   for (int64_t at = next_boundary(); at <= end; at = boundaries().after(at)) {
-    const int64_t first = boundaries().leaving(at) / kPageTokens - 1;  // the page that it makes
-    bytes += shape().n_layers * new_page_bytes(first);
+    for (; i < boundaries().leaving(at) / kPageTokens; ++i) bytes += shape().n_layers * new_page_bytes(i);
   }
   return bytes;
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "cache/parameters.h"
 #include "cache/tailed_sequence.h"
 #include "kernels/aligned_buffer.h"
 #include "kernels/quantized_page.h"
@@ -44,6 +45,11 @@ int64_t quantized_bytes(const CacheShape& shape, const kernels::QuantizedLayout&
 // Throws CacheError when pages of this shape cannot be quantised.
 void check_quantizable(const CacheShape& shape, std::string_view policy);
 
+// The parameter "prompt_stride": tokens between the boundaries of a prompt. A long one leaves whole chunks of a prefill
+// dense until they are packed together, in parallel. Throws CacheError.
+constexpr int64_t kPromptStride = 512;  // a chunk of a prefill
+int64_t read_prompt_stride(Parameters* parameters, int64_t fallback);
+
 class QuantizedSequence : public TailedSequence {
  public:
   void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
@@ -54,22 +60,21 @@ class QuantizedSequence : public TailedSequence {
   QuantizedSequence(const PolicyContext& context, const Boundaries& boundaries);
 
   using PageRef = std::shared_ptr<const QuantizedPage>;
-  // Of one layer, as n_pages() but for quantize(), while others' pages are being made.
-  int64_t pages_of(int64_t layer) const { return static_cast<int64_t>(pages_[static_cast<size_t>(layer)].size()); }
-  int64_t n_pages() const { return static_cast<int64_t>(pages_[0].size()); }
+  int64_t n_pages() const { return static_cast<int64_t>(pages_[0].size()); }  // the same in every layer
   const PageRef& page(int64_t layer, int64_t i) const { return pages_[static_cast<size_t>(layer)][static_cast<size_t>(i)]; }
   void set_page(int64_t layer, int64_t i, PageRef page);
   int64_t packed_shared_bytes() const;  // of pages that somebody else holds, too
+  // The tail's tokens [64 i, 64 i + 64), as QuantizedPage takes them.
+  void load_tail_page(int64_t layer, int64_t i, float* k, float* v) const;
 
-  // Makes the page of a layer's 64 tokens k, v (as QuantizedPage takes them) that leave the window. Called for layers
-  // in parallel.
-  virtual PageRef quantize(int64_t layer, const float* k, const float* v) = 0;
-  // Before and after the pages of a boundary were made.
-  virtual void begin_boundary() {}
+  // At a boundary, before `made` pages of each layer are packed. Decides what they will be; may narrow those that are.
+  virtual void plan(int64_t made) { (void)made; }
+  // Packs page i of a layer, whose tokens are k, v. Called for layers and pages in parallel.
+  virtual PageRef quantize(int64_t layer, int64_t i, const float* k, const float* v) const = 0;
+  // After the pages of a boundary were packed.
   virtual void end_boundary() {}
-  // Of a new page as quantize() makes it.
+  // Of new page i, at most.
   virtual int64_t new_page_bytes(int64_t i) const = 0;
-
   int64_t compaction_growth(int64_t end) const override;
 
  private:

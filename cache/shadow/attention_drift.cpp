@@ -9,7 +9,6 @@
 #include <limits>
 #include <numeric>
 
-#include "cache/eviction/eviction_sequence.h"
 #include "kernels/elementwise.h"
 #include "kernels/quantized_page.h"
 
@@ -25,18 +24,10 @@ std::vector<KvSegment> view_of(const SequenceCache& cache, int64_t layer, int64_
   return segments;
 }
 
-// The positions of the `seen` tokens that a query at `position` sees in a KV head, in the view's order; empty: unknown.
-std::vector<int64_t> visible_positions(const SequenceCache& cache, int64_t layer, int64_t head, int64_t position,
-                                       int64_t seen) {
-  std::vector<int64_t> positions;
-  if (const auto* eviction = dynamic_cast<const EvictionSequence*>(&cache)) {
-    for (const int32_t slot : eviction->slot_positions(layer, head)) positions.push_back(slot);
-  } else if (seen != position + 1) {
-    return {};
-  }
-  const auto tail = seen - static_cast<int64_t>(positions.size());
-  positions.resize(static_cast<size_t>(seen));
-  std::iota(positions.end() - tail, positions.end(), position + 1 - tail);
+// The positions of the tokens that a query at `position` sees in a KV head, in the view's order.
+std::vector<int64_t> visible_positions(const SequenceCache& cache, int64_t layer, int64_t head, int64_t position) {
+  std::vector<int64_t> positions = cache.represented(layer, head);
+  for (int64_t next = cache.tokens(); next <= position; ++next) positions.push_back(next);
   return positions;
 }
 
@@ -132,8 +123,7 @@ void LayerDrift::add(const kernels::AttentionShape& shape, int64_t layer, int64_
   const std::vector<KvSegment> view = view_of(compressed.cache, layer, position),
                                full_view = view_of(full.cache, layer, position);
   for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
-    const std::vector<int64_t> positions = visible_positions(compressed.cache, layer, head, position, seen);
-    if (positions.empty()) continue;
+    const std::vector<int64_t> positions = visible_positions(compressed.cache, layer, head, position);
     const auto of_head = [&](std::span<const float> values, int64_t n) {
       return values.subspan(static_cast<size_t>(head * n), static_cast<size_t>(n));
     };

@@ -40,6 +40,13 @@ class ShadowPolicy final : public KvCachePolicy {
 
 }  // namespace
 
+std::vector<CacheMetric> shadow_metrics() {
+  return {{"drift_l2_mean", "kv_drift_l2"},
+          {"drift_l2_max", "kv_drift_l2_max"},
+          {"drift_jaccard_mean", "kv_drift_jaccard"},
+          {"drift_samples", "kv_drift_samples"}};
+}
+
 std::unique_ptr<KvCachePolicy> make_shadow_policy(const PolicyContext& context, std::unique_ptr<KvCachePolicy> policy,
                                                   double share) {
   return std::make_unique<ShadowPolicy>(context, std::move(policy), share);

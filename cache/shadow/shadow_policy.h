@@ -12,5 +12,6 @@ constexpr double kLeastShadowShare = 1e-6;
 // pass over a long chunk would have to show every query between its first and its last sample.
 std::unique_ptr<KvCachePolicy> make_shadow_policy(const PolicyContext& context, std::unique_ptr<KvCachePolicy> policy,
                                                   double share);
+std::vector<CacheMetric> shadow_metrics();  // of its details()
 
 }  // namespace smartkv

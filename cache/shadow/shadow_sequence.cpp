@@ -7,7 +7,8 @@ namespace smartkv {
 
 ShadowSequence::ShadowSequence(const PolicyContext& context, ThreadPool& threads, const ShadowSampling& sampling,
                                std::unique_ptr<SequenceCache> compressed, std::unique_ptr<SequenceCache> full)
-    : context_(&context),
+    : ForwardingCache({compressed.get(), full.get()}),
+      context_(&context),
       shape_(context.shape),
       state_(context.pool, state_bytes(context.shape)),
       threads_(&threads),
@@ -22,31 +23,6 @@ ShadowSampling ShadowSequence::sampling(int64_t stride, int64_t prompt_tokens) {
 
 int64_t ShadowSequence::state_bytes(const CacheShape& shape) {
   return shape.n_layers * static_cast<int64_t>(sizeof(LayerDrift));
-}
-
-void ShadowSequence::reserve(int64_t n) {
-  compressed_->reserve(n);
-  full_->reserve(n);
-}
-
-void ShadowSequence::write(int64_t layer, const KvRows& rows) {
-  compressed_->write(layer, rows);
-  full_->write(layer, rows);
-}
-
-void ShadowSequence::advance(int64_t n) {
-  compressed_->advance(n);
-  full_->advance(n);
-}
-
-void ShadowSequence::truncate(int64_t n_tokens) {
-  compressed_->truncate(n_tokens);
-  full_->truncate(n_tokens);
-}
-
-void ShadowSequence::commit(int64_t n_tokens) {
-  compressed_->commit(n_tokens);
-  full_->commit(n_tokens);
 }
 
 TokenRange ShadowSequence::probes(int64_t n) const {

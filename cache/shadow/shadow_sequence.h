@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/forwarding_cache.h"
 #include "cache/policy.h"
 #include "cache/shadow/attention_drift.h"
 
@@ -19,7 +20,7 @@ namespace smartkv {
 
 // The samples join the compressed cache's own probes in one range, so the model also shows the queries between; the
 // compressed cache sees none but its own.
-class ShadowSequence final : public SequenceCache {
+class ShadowSequence final : public ForwardingCache {
  public:
   // `context` and `threads` outlive the sequence and its forks.
   ShadowSequence(const PolicyContext& context, ThreadPool& threads, const ShadowSampling& sampling,
@@ -28,20 +29,8 @@ class ShadowSequence final : public SequenceCache {
   static ShadowSampling sampling(int64_t stride, int64_t prompt_tokens);
   static int64_t state_bytes(const CacheShape& shape);  // held beside the two caches
 
-  int64_t tokens() const override { return compressed_->tokens(); }
-  int64_t committed() const override { return compressed_->committed(); }
-  void reserve(int64_t n) override;
-  void write(int64_t layer, const KvRows& rows) override;
-  void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override {
-    compressed_->view(layer, n_new, segments);
-  }
-  void advance(int64_t n) override;
-  void truncate(int64_t n_tokens) override;
-  void commit(int64_t n_tokens) override;
-  int64_t next_boundary() const override { return compressed_->next_boundary(); }
   TokenRange probes(int64_t n) const override;
   void observe(int64_t layer, const Probe& probe) override;
-  int64_t growth(int64_t n) const override { return compressed_->growth(n) + full_->growth(n); }
   std::unique_ptr<SequenceCache> fork() const override;
   // It compares what comes from here on.
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override;

@@ -36,24 +36,27 @@ class Bench {
   Bench(const BenchmarkOptions& options, Model& model, const KvCachePolicy& policy)
       : options_(options), model_(model), policy_(policy) {}
 
-  // Only the last pass samples, as a prompt is served.
+  // As a prompt is served: compressed on the way and at its end, and only the last pass samples.
   BenchmarkRow prefill(int64_t depth, int64_t tokens) {
-    return measure("prefill", depth, 1, tokens, [&](std::vector<std::unique_ptr<SequenceCache>>& caches) {
-      for (int64_t start = 0; start < tokens; start += options_.prefill_chunk) {
-        const int64_t n = std::min(options_.prefill_chunk, tokens - start);
-        pass(caches, n, start + n == tokens ? 1 : 0);
+    return measure("prefill", depth, 1, tokens, depth + tokens, [&](std::vector<std::unique_ptr<SequenceCache>>& caches) {
+      SequenceCache& cache = *caches[0];
+      while (cache.tokens() < depth + tokens) {
+        const int64_t rest = depth + tokens - cache.tokens();
+        const int64_t n = std::min({options_.prefill_chunk, rest, cache.next_boundary() - cache.tokens()});
+        pass(caches, n, n == rest ? 1 : 0);
+        cache.commit(cache.tokens());
       }
     });
   }
   BenchmarkRow decode(int64_t depth, int64_t batch) {
-    return measure("decode", depth, batch, batch * options_.decode_tokens, [&](auto& caches) {
+    return measure("decode", depth, batch, batch * options_.decode_tokens, depth, [&](auto& caches) {
       for (int64_t i = 0; i < options_.decode_tokens; ++i) pass(caches, 1, 1);
     });
   }
 
  private:
   template <typename Run>
-  BenchmarkRow measure(const char* kind, int64_t depth, int64_t batch, int64_t tokens, const Run& run) {
+  BenchmarkRow measure(const char* kind, int64_t depth, int64_t batch, int64_t tokens, int64_t prompt, const Run& run) {
     BenchmarkRow row;
     row.kind = kind;
     row.depth = depth;
@@ -61,15 +64,20 @@ class Bench {
     row.tokens = tokens;
     std::vector<double> rates;
     std::vector<std::unique_ptr<SequenceCache>> caches;
-    for (int64_t i = 0; i < batch; ++i) caches.push_back(filled(depth, static_cast<uint64_t>(i)));
+    const bool forked = prompt > depth;  // from what is compressed on the way there is no way back
+    std::vector<std::unique_ptr<SequenceCache>> at_depth;
+    for (int64_t i = 0; i < batch; ++i) at_depth.push_back(filled(depth, prompt, static_cast<uint64_t>(i)));
+    if (!forked) caches.swap(at_depth);
     for (int i = 0; i <= options_.repetitions; ++i) {  // the first one warms up
+      if (forked) caches.clear();
+      for (const auto& cache : at_depth) caches.push_back(cache->fork());
       const auto start = std::chrono::steady_clock::now();
       run(caches);
       if (i > 0) rates.push_back(static_cast<double>(tokens) / seconds_since(start));
       row.kv_bytes = 0;
       for (const auto& cache : caches) {
         row.kv_bytes += cache->stats().bytes;
-        cache->truncate(depth);
+        if (!forked) cache->truncate(depth);
       }
     }
     std::sort(rates.begin(), rates.end());
@@ -79,10 +87,10 @@ class Bench {
   }
 
   // A cache of its own with `depth` random tokens, committed in pages.
-  std::unique_ptr<SequenceCache> filled(int64_t depth, uint64_t seed) {
+  std::unique_ptr<SequenceCache> filled(int64_t depth, int64_t prompt, uint64_t seed) {
     const ModelConfig& c = model_.config();
     const int64_t width = c.n_kv_heads * c.head_dim;
-    auto cache = policy_.new_sequence(depth);
+    auto cache = policy_.new_sequence(prompt);
     std::minstd_rand random(static_cast<unsigned>(seed) + 1);
     std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
     std::vector<float> rows(static_cast<size_t>(2 * 64 * width));

@@ -4,41 +4,29 @@
 
 namespace smartkv {
 
+namespace {
+
+std::vector<SequenceCache*> pointers(SequenceCache* full, const std::vector<std::unique_ptr<SequenceCache>>& compressed) {
+  std::vector<SequenceCache*> all = {full};
+  for (const auto& cache : compressed) all.push_back(cache.get());
+  return all;
+}
+
+}  // namespace
+
 ShadowCache::ShadowCache(const ShadowOptions& options, ThreadPool& threads, std::unique_ptr<SequenceCache> full,
                          std::vector<std::unique_ptr<SequenceCache>> compressed,
                          std::vector<std::vector<LayerDrift>>* drift)
-    : options_(options), threads_(threads), full_(std::move(full)), compressed_(std::move(compressed)), drift_(drift) {}
+    : ForwardingCache(pointers(full.get(), compressed)),
+      options_(options),
+      threads_(threads),
+      full_(std::move(full)),
+      compressed_(std::move(compressed)),
+      drift_(drift) {}
 
 void ShadowCache::reserve(int64_t n) {
   pass_tokens_ = n;
-  full_->reserve(n);
-  for (const auto& cache : compressed_) cache->reserve(n);
-}
-
-void ShadowCache::write(int64_t layer, const KvRows& rows) {
-  full_->write(layer, rows);
-  for (const auto& cache : compressed_) cache->write(layer, rows);
-}
-
-void ShadowCache::advance(int64_t n) {
-  full_->advance(n);
-  for (const auto& cache : compressed_) cache->advance(n);
-}
-
-void ShadowCache::truncate(int64_t n_tokens) {
-  full_->truncate(n_tokens);
-  for (const auto& cache : compressed_) cache->truncate(n_tokens);
-}
-
-void ShadowCache::commit(int64_t n_tokens) {
-  full_->commit(n_tokens);
-  for (const auto& cache : compressed_) cache->commit(n_tokens);
-}
-
-int64_t ShadowCache::next_boundary() const {
-  int64_t boundary = full_->next_boundary();
-  for (const auto& cache : compressed_) boundary = std::min(boundary, cache->next_boundary());
-  return boundary;
+  ForwardingCache::reserve(n);
 }
 
 // A range that holds the samples and what every compressed cache wants.
@@ -65,12 +53,6 @@ void ShadowCache::observe(int64_t layer, const Probe& probe) {
     }
     if (shown) cache.observe(layer, {probe.position, probe.q, mass});
   }
-}
-
-int64_t ShadowCache::growth(int64_t n) const {
-  int64_t bytes = full_->growth(n);
-  for (const auto& cache : compressed_) bytes += cache->growth(n);
-  return bytes;
 }
 
 std::unique_ptr<SequenceCache> ShadowCache::resume(int64_t prompt_tokens) const {

@@ -37,6 +37,7 @@ class MirroredCache final : public SequenceCache {
   void observe(int64_t layer, const Probe& probe) override { target_->observe(layer, probe); }
   // Of both; rows that are kept for the draft belong to the pass.
   int64_t growth(int64_t n) const override { return target_->growth(n) + draft_->growth(tokens() + n - draft_->tokens()); }
+  std::vector<int64_t> represented(int64_t layer, int64_t head) const override { return target_->represented(layer, head); }
   std::unique_ptr<SequenceCache> fork() const override { return target_->fork(); }
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override { return target_->resume(prompt_tokens); }
   CacheStats stats() const override { return target_->stats(); }

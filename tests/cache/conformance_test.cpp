@@ -1,6 +1,7 @@
 // What every policy must hold, row by row of the registry.
 #include <malloc.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -253,7 +254,7 @@ TEST_P(Conformance, ThePoolCountsEveryByteAndGrowthBoundsIt) {
         ASSERT_EQ(cache->stats().shared_bytes, 0);
       }
       if (at > 650 && fork == nullptr) fork = cache->fork();
-      if (at > 900) fork = cache->fork();  // the one before gives its pages back
+      if (at > 900 && at % 40 == 0) fork = cache->fork();  // the one before gives its pages back
       const int64_t pieces = at < prompt ? 1 + static_cast<int64_t>(random()) % 200 : 1;
       const int64_t n = std::min(pieces, cache->next_boundary() - at), before = pool_->bytes_in_use(), bound = cache->growth(n);
       pool_->restart_peak();
@@ -265,7 +266,7 @@ TEST_P(Conformance, ThePoolCountsEveryByteAndGrowthBoundsIt) {
       }
       exact += bound == 0 ? 1 : 0;
     }
-    EXPECT_GT(exact, prompt == 1000 ? 100 : 400);
+    EXPECT_GT(exact, prompt == 1000 ? 60 : 300);  // most steps of a decode need nothing
     EXPECT_GT(fork->stats().shared_bytes, 0);
     cache.reset();
     EXPECT_EQ(fork->stats().shared_bytes, 0);
@@ -305,6 +306,23 @@ TEST_P(Conformance, ResumesWhereAFreshCacheWouldBe) {
   }
   EXPECT_GT(resumed, 8);
   EXPECT_THROW(fresh->resume(1000), CacheError);  // no token of the prompt would be left
+}
+
+TEST_P(Conformance, RepresentsWhatItShows) {
+  const auto cache = policy_->new_sequence(700);
+  driver().run(cache.get(), 830, 512);
+  std::vector<kernels::KvSegment> segments;
+  cache->view(1, 0, &segments);
+  int64_t entries = 0;
+  for (const kernels::KvSegment& segment : segments) entries += segment.tokens;
+  for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
+    std::vector<int64_t> positions = cache->represented(1, head);
+    ASSERT_EQ(static_cast<int64_t>(positions.size()), entries);
+    EXPECT_EQ(positions.back(), 829);
+    std::sort(positions.begin(), positions.end());
+    EXPECT_EQ(std::adjacent_find(positions.begin(), positions.end()), positions.end());
+    EXPECT_EQ(positions.front(), 0);
+  }
 }
 
 std::vector<std::string> names() {

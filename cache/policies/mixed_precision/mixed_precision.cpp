@@ -8,12 +8,6 @@ namespace {
 
 using kernels::kPageTokens;
 
-// Of code pages: the first in 8 bits, the others in 2.
-int64_t least_bytes(const CacheShape& shape, int64_t pages) {
-  const kernels::QuantizedLayout narrowest{kernels::uniform_runs(shape.head_dim, 2), kernels::uniform_runs(kPageTokens, 2)};
-  return shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * quantized_bytes(shape, narrowest));
-}
-
 // At the horizon even 2 bits a page must fit.
 void check_budget(const CacheShape& shape, const MixedOptions& options) {
   if (options.bytes > 0) {
@@ -37,20 +31,11 @@ class MixedPolicy final : public KvCachePolicy {
   MixedPolicy(const PolicyContext& context, const MixedOptions& options) : context_(context), options_(options) {}
 
   std::string_view name() const override { return "mixed_precision"; }
-  int64_t max_bytes(int64_t /*prompt_tokens*/, int64_t n_tokens) const override {
-    const CacheShape& shape = context_.shape;
-    const int64_t pages = (n_tokens + kPageTokens - 1) / kPageTokens;
-    const int64_t dense = std::min(n_tokens, options_.window + 2 * kPageTokens);
-    // Pages cannot be narrower than 2 bits, nor need they be wider than 8.
-    const int64_t first = shape.n_layers * quantized_bytes(shape, widest_layout(shape));
-    const int64_t least = least_bytes(shape, pages);
-    const int64_t coded = std::min(std::max(least, mixed_budget(shape, options_, n_tokens, pages)), pages * first);
-    const int64_t forecast = options_.forecast.enabled ? options_.forecast.history * static_cast<int64_t>(sizeof(ImportanceForecast::Sample)) : 0;
-    const int64_t state = pages * shape.n_layers * page_state_bytes(shape) + forecast + (int64_t{1} << 20);
-    return dense_bytes(shape, dense) + std::max(coded, first) + state;
+  int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const override {
+    return MixedSequence::max_bytes(context_, options_, prompt_tokens, n_tokens);
   }
-  std::unique_ptr<SequenceCache> new_sequence(int64_t /*prompt_tokens*/) const override {
-    return std::make_unique<MixedSequence>(context_, options_);
+  std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override {
+    return std::make_unique<MixedSequence>(context_, options_, prompt_tokens);
   }
 
  private:
@@ -59,6 +44,10 @@ class MixedPolicy final : public KvCachePolicy {
 };
 
 }  // namespace
+
+std::vector<CacheMetric> mixed_precision_metrics() {
+  return {{"forecast_last_loss", "forecast_last_loss"}, {"forecast_pending", "forecast_pending"}};
+}
 
 std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   constexpr int64_t kMost = int64_t{1} << 24;
@@ -71,6 +60,8 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   }
   options.horizon = read.integer("horizon", options.horizon, 1024, kMost);
   options.window = read.integer("window", options.window, 1, kMost);
+  // Within `bytes` there is no room for a chunk of the prompt.
+  options.prompt_stride = read_prompt_stride(&read, options.bytes > 0 ? kPageTokens : kPromptStride);
   options.probes = read.integer("probes", options.probes, 1, kPageTokens);
   options.decay = read.number("decay", options.decay, 0, 1);
   ForecastOptions& forecast = options.forecast;

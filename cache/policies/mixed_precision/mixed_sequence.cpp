@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "kernels/thread_pool.h"
@@ -18,6 +19,7 @@ constexpr double kForecastState = 16384;  // bytes: the network and what is pend
 constexpr int64_t kSamples = 128;         // of a boundary, spread over layers and pages
 constexpr int64_t kMostPending = 2 * kSamples;
 constexpr double kKeyShare = 0.3;  // of the keys' error that the softmax does not cancel: measured, see NOTES.md
+constexpr int64_t kLeastSaving = 16;
 constexpr double kFloor = 0.03;  // of the layer's mean: what nobody looks at may yet be looked for
 
 float log_of(float importance) { return std::log(importance + 1e-6f); }
@@ -69,7 +71,7 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
   double state = static_cast<double>(shape.n_layers * shape.n_kv_heads * shape.head_dim) * (sizeof(float) + sizeof(uint8_t));
   if (options.forecast.enabled) state += static_cast<double>(options.forecast.history) * sizeof(ImportanceForecast::Sample) + kForecastState;
   if (options.bytes > 0) {
-    const int64_t dense = dense_bytes(shape, options.window + kPageTokens);
+    const int64_t dense = dense_bytes(shape, options.window + options.prompt_stride);
     return options.bytes - dense - static_cast<int64_t>(state) - pages * shape.n_layers * page_state_bytes(shape);
   }
   double bytes = options.bits / 8 * values * horizon - static_cast<double>(dense_bytes(shape, options.window)) - first - state;
@@ -77,8 +79,32 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
   return static_cast<int64_t>(first + bytes / (coded - kPageTokens) * static_cast<double>(kPageTokens * (pages - 1)));
 }
 
-MixedSequence::MixedSequence(const PolicyContext& context, const MixedOptions& options)
-    : QuantizedSequence(context, {whole_pages(options.window)}),
+// Of code pages: the first in 8 bits, the others in 2.
+int64_t least_bytes(const CacheShape& shape, int64_t pages) {
+  const QuantizedLayout narrowest{kernels::uniform_runs(shape.head_dim, 2), kernels::uniform_runs(kPageTokens, 2)};
+  return shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * quantized_bytes(shape, narrowest));
+}
+
+int64_t MixedSequence::max_bytes(const PolicyContext& context, const MixedOptions& options, int64_t prompt_tokens,
+                                 int64_t n_tokens) {
+  const CacheShape& shape = context.shape;
+  const int64_t pages = std::max<int64_t>(1, whole_pages(n_tokens) / kPageTokens);
+  const int64_t tail = Boundaries{whole_pages(options.window), options.prompt_stride, prompt_tokens}.most_in_tail(n_tokens);
+  // Pages cannot be narrower than 2 bits, nor need they be wider than 8. Each worker holds one more while it narrows it.
+  const int64_t widest = quantized_bytes(shape, widest_layout(shape)), all = pages * shape.n_layers * widest;
+  const int64_t coded = std::min(std::max(least_bytes(shape, pages), mixed_budget(shape, options, n_tokens, pages)), all);
+  const int64_t workers = context.threads == nullptr ? 1 : context.threads->size();
+  const int64_t channels = shape.n_kv_heads * shape.head_dim * static_cast<int64_t>(sizeof(float) + sizeof(uint8_t));
+  const int64_t tail_mass = shape.n_kv_heads * whole_pages(tail + 1) * static_cast<int64_t>(sizeof(float));
+  int64_t state = shape.n_layers * (pages * page_state_bytes(shape) + channels + tail_mass);
+  if (options.forecast.enabled) {
+    state += ImportanceForecast(options.forecast).bytes() + kMostPending * static_cast<int64_t>(sizeof(Pending));
+  }
+  return dense_bytes(shape, tail) + std::max(coded, shape.n_layers * widest) + workers * widest + state;
+}
+
+MixedSequence::MixedSequence(const PolicyContext& context, const MixedOptions& options, int64_t prompt_tokens)
+    : QuantizedSequence(context, {whole_pages(options.window), options.prompt_stride, prompt_tokens}),
       options_(options),
       layers_(static_cast<size_t>(context.shape.n_layers)),
       layer_importance_(layers_.size(), 0.0) {
@@ -105,6 +131,8 @@ void MixedSequence::observe(int64_t layer, const Probe& probe) {
     }
   }
   const bool first = state.tail_mass.empty();
+  ++state.probes;
+  ++state.q2_probes;
   const int64_t seen = static_cast<int64_t>(probe.mass.size()) / heads, coded = n_pages() * kPageTokens;
   const int64_t tail_size = next_boundary() - coded;
   state.tail_mass.resize(static_cast<size_t>(heads * tail_size), 0.0f);
@@ -120,11 +148,38 @@ void MixedSequence::observe(int64_t layer, const Probe& probe) {
   if (first) state_.set(state_bytes());
 }
 
-void MixedSequence::begin_boundary() {
+void MixedSequence::plan(int64_t made) {
   if (forecast_) learn_forecast();
+  average_importance();
+  first_new_ = n_pages();
+  new_pages_.assign(static_cast<size_t>(shape().n_layers * made), {});
+  for_each(shape().n_layers, [&](int64_t layer) {
+    Layer& state = layers_[static_cast<size_t>(layer)];
+    if (state.channel_order == nullptr) order_channels(layer);
+    state.pages.resize(static_cast<size_t>(first_new_ + made));
+  });
+  for_each(shape().n_layers * made, [&](int64_t task) {
+    study(task / made, first_new_ + task % made, &new_pages_[static_cast<size_t>(task)]);
+  });
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    Layer& state = layers_[layer];
+    double norms = state.value_norm * static_cast<double>(first_new_), importance = 0;
+    for (size_t i = 0; i < static_cast<size_t>(made); ++i) norms += new_pages_[layer * static_cast<size_t>(made) + i].norm;
+    state.value_norm = norms / static_cast<double>(state.pages.size());
+    for (const MixedPageState& page : state.pages) importance += page.importance;
+    layer_importance_[layer] = importance / static_cast<double>(state.pages.size());
+    std::vector<float>().swap(state.tail_mass);  // the rest of the tail starts over: what counts is attention from afar
+    state.probes = 0;
+  }
+  if (forecast_) forecast();
+  if (first_new_ + made > 1) fit(mixed_budget(shape(), options_, tokens(), first_new_ + made));
+}
+
+void MixedSequence::average_importance() {
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    const auto probes = static_cast<float>(std::max<int64_t>(1, layers_[layer].probes));
     for (MixedPageState& page : layers_[layer].pages) {
-      const float seen = page.mass / static_cast<float>(options_.probes);
+      const float seen = page.mass / probes;
       page.age = seen > layer_importance_[layer] ? 0 : page.age + 1;
       page.previous = page.importance;
       page.importance = static_cast<float>(options_.decay) * page.importance +
@@ -135,72 +190,81 @@ void MixedSequence::begin_boundary() {
 }
 
 // Quads of alike sensitivity: channels in order of E[q^2] range(k)^2, from the statistics up to the first page.
-void MixedSequence::order_channels(Layer* layer, const float* k) const {
+void MixedSequence::order_channels(int64_t layer) {
+  Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
-  layer->channel_order = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(heads * dim));
+  std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
+  load_tail_page(layer, 0, k.data(), v.data());
+  state.channel_order = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(heads * dim));
   for (int64_t head = 0; head < heads; ++head) {
     std::vector<float> s(static_cast<size_t>(dim));
     for (int64_t d = 0; d < dim; ++d) {
       float low = INFINITY, high = -INFINITY;
       for (int64_t t = 4; t < kPageTokens; ++t) {  // without the sinks, whose keys are unlike all others
-        const float value = k[(head * kPageTokens + t) * dim + d];
+        const float value = k[static_cast<size_t>((head * kPageTokens + t) * dim + d)];
         low = std::min(low, value);
         high = std::max(high, value);
       }
-      s[static_cast<size_t>(d)] = layer->q2[static_cast<size_t>(head * dim + d)] * (high - low) * (high - low);
+      s[static_cast<size_t>(d)] = state.q2[static_cast<size_t>(head * dim + d)] * (high - low) * (high - low);
     }
-    const auto order = layer->channel_order->begin() + head * dim;
+    const auto order = state.channel_order->begin() + head * dim;
     std::iota(order, order + dim, uint8_t{0});
     std::stable_sort(order, order + dim, [&](uint8_t a, uint8_t b) { return s[a] > s[b]; });
   }
 }
 
-MixedSequence::PageRef MixedSequence::quantize(int64_t layer, const float* k, const float* v) {
+void MixedSequence::study(int64_t layer, int64_t i, NewPage* found) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, values = kPageTokens * dim;
-  if (state.channel_order == nullptr) order_channels(&state, k);
+  std::vector<float> k(static_cast<size_t>(heads * values)), v(k.size());
+  load_tail_page(layer, i, k.data(), v.data());
   const int64_t tail_size = static_cast<int64_t>(state.tail_mass.size()) / heads;
-  const auto probes = static_cast<double>(options_.probes * (pages_of(layer) + 1));
+  const auto probes = static_cast<double>(std::max<int64_t>(1, state.probes));
+  const auto q2_probes = static_cast<double>(std::max<int64_t>(1, state.q2_probes));
 
   // Tokens in order of worth, each KV head its own: attention does not mind, and quads are of one kind.
-  std::vector<float> sorted_k(static_cast<size_t>(heads * values)), sorted_v(sorted_k.size());
+  found->order.resize(static_cast<size_t>(heads * kPageTokens));
   std::vector<double> k_quads(static_cast<size_t>(dim / 4)), v_quads(static_cast<size_t>(kPageTokens / 4));
-  double mass = 0, norm = 0;
+  double mass = 0;
   for (int64_t head = 0; head < heads; ++head) {
-    const float* kh = k + head * values;
-    const float* vh = v + head * values;
-    const float* head_mass = tail_size > 0 ? state.tail_mass.data() + head * tail_size : nullptr;
+    const float* kh = k.data() + head * values;
+    const float* vh = v.data() + head * values;
+    const float* head_mass =
+        tail_size > 0 ? state.tail_mass.data() + head * tail_size + (i - first_new_) * kPageTokens : nullptr;
     const std::array<double, kPageTokens> worth = value_worth(vh, dim, head_mass);
-    std::array<int64_t, kPageTokens> order;
-    std::iota(order.begin(), order.end(), int64_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-      return worth[static_cast<size_t>(a)] > worth[static_cast<size_t>(b)];
-    });
-    for (int64_t i = 0; i < kPageTokens; ++i) {
-      const int64_t t = order[static_cast<size_t>(i)], to = head * values + i * dim;
-      std::copy_n(kh + t * dim, dim, sorted_k.data() + to);
-      std::copy_n(vh + t * dim, dim, sorted_v.data() + to);
-      v_quads[static_cast<size_t>(i / 4)] += worth[static_cast<size_t>(t)] * static_cast<double>(dim) / 12;
+    uint8_t* order = found->order.data() + head * kPageTokens;
+    std::iota(order, order + kPageTokens, uint8_t{0});
+    std::stable_sort(order, order + kPageTokens, [&](uint8_t a, uint8_t b) { return worth[a] > worth[b]; });
+    for (int64_t t = 0; t < kPageTokens; ++t) {
+      v_quads[static_cast<size_t>(t / 4)] += worth[order[t]] * static_cast<double>(dim) / 12;
     }
     const double head_norm = std::inner_product(vh, vh + values, vh, 0.0) / kPageTokens;
-    add_key_sensitivity(kh, dim, state.channel_order->data() + head * dim, state.q2.data() + head * dim, probes, head_norm,
+    add_key_sensitivity(kh, dim, state.channel_order->data() + head * dim, state.q2.data() + head * dim, q2_probes, head_norm,
                         &k_quads);
     if (head_mass != nullptr) mass += std::accumulate(head_mass, head_mass + kPageTokens, 0.0);
-    norm += head_norm;
+    found->norm += head_norm;
   }
-  const auto pages = static_cast<double>(pages_of(layer));
-  state.value_norm = (state.value_norm * pages + norm) / (pages + 1);
-
-  MixedPageState page;
+  MixedPageState& page = state.pages[static_cast<size_t>(i)];
+  page.layout = widest_layout(shape());
+  page.importance = static_cast<float>(mass / probes);
   page.quads.reserve(k_quads.size() + v_quads.size());
-  page.importance = static_cast<float>(mass / static_cast<double>(options_.probes));
   for (const double s : k_quads) page.quads.push_back(log_sensitivity(s));
   for (const double s : v_quads) page.quads.push_back(log_sensitivity(s));
-  state.pages.push_back(std::move(page));
-  std::vector<float>().swap(state.tail_mass);  // the rest of the tail starts over: what counts is attention from afar
+}
 
-  // As wide as can be; end_boundary(), which sees all layers, decides.
-  return std::make_shared<QuantizedPage>(context().pool, widest_layout(shape()), state.channel_order, sorted_k.data(), sorted_v.data());
+MixedSequence::PageRef MixedSequence::quantize(int64_t layer, int64_t i, const float* k, const float* v) const {
+  const Layer& state = layers_[static_cast<size_t>(layer)];
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
+  const int64_t made = static_cast<int64_t>(state.pages.size()) - first_new_;
+  const std::vector<uint8_t>& order = new_pages_[static_cast<size_t>(layer * made + i - first_new_)].order;
+  std::vector<float> sorted_k(static_cast<size_t>(heads * kPageTokens * dim)), sorted_v(sorted_k.size());
+  for (int64_t row = 0; row < heads * kPageTokens; ++row) {
+    const int64_t from = (row / kPageTokens * kPageTokens + order[static_cast<size_t>(row)]) * dim;
+    std::copy_n(k + from, dim, sorted_k.data() + row * dim);
+    std::copy_n(v + from, dim, sorted_v.data() + row * dim);
+  }
+  return std::make_shared<QuantizedPage>(context().pool, state.pages[static_cast<size_t>(i)].layout, state.channel_order,
+                                         sorted_k.data(), sorted_v.data());
 }
 
 int32_t MixedSequence::shift(int64_t layer, const MixedPageState& page) const {
@@ -210,66 +274,70 @@ int32_t MixedSequence::shift(int64_t layer, const MixedPageState& page) const {
   return log_sensitivity(importance);
 }
 
-QuantizedLayout MixedSequence::target(int64_t layer, int64_t i, int32_t price) const {
-  const QuantizedLayout& now = page(layer, i)->layout();
-  if (i == 0) return now;  // the sinks' page
+QuantizedLayout MixedSequence::target(int64_t layer, int64_t i, int32_t price, int64_t least_saving) const {
   const MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
+  const QuantizedLayout& now = state.layout;
+  if (i == 0) return now;  // the sinks' page
   const std::span quads(state.quads);
   const auto split = static_cast<size_t>(shape().head_dim / 4);
   const int32_t by = shift(layer, state);
-  return {narrower(now.k, runs_at(quads.first(split), by, price)), narrower(now.v, runs_at(quads.subspan(split), by, price))};
+  const QuantizedLayout wanted{narrower(now.k, runs_at(quads.first(split), by, price)),
+                               narrower(now.v, runs_at(quads.subspan(split), by, price))};
+  if (i >= first_new_) return wanted;
+  const int64_t bytes = quantized_bytes(shape(), now);
+  return (bytes - quantized_bytes(shape(), wanted)) * least_saving < bytes ? now : wanted;
 }
 
-int64_t MixedSequence::bytes_at(int32_t price) const {
-  int64_t bytes = 0;
-  for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
-    for (int64_t i = 0; i < n_pages(); ++i) bytes += quantized_bytes(shape(), target(layer, i, price));
-  }
-  return bytes;
+int64_t MixedSequence::bytes_at(int32_t price, int64_t least_saving) const {
+  std::vector<int64_t> bytes(layers_.size(), 0);
+  for_each(shape().n_layers, [&](int64_t layer) {
+    const auto pages = static_cast<int64_t>(layers_[static_cast<size_t>(layer)].pages.size());
+    int64_t sum = 0;
+    for (int64_t i = 0; i < pages; ++i) sum += quantized_bytes(shape(), target(layer, i, price, least_saving));
+    bytes[static_cast<size_t>(layer)] = sum;
+  });
+  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
 }
 
-int32_t MixedSequence::price_for(int64_t budget) const {
-  int32_t low = -64 * 256, high = 64 * 256;  // bytes fall as the price rises
+void MixedSequence::fit(int64_t budget) {
+  constexpr int32_t kHighest = 64 * 256;
+  // A page is packed anew only for a share of its bytes: packing costs time, and each time some of its precision.
+  int64_t least_saving = kLeastSaving;
+  if (bytes_at(kHighest, least_saving) > budget) least_saving = std::numeric_limits<int64_t>::max() >> 32;
+  int32_t low = -kHighest, high = kHighest;  // bytes fall as the price rises
   while (low < high) {
     const int32_t middle = low + (high - low) / 2;
-    if (bytes_at(middle) <= budget) {
+    if (bytes_at(middle, least_saving) <= budget) {
       high = middle;
     } else {
       low = middle + 1;
     }
   }
-  return low;
-}
-
-void MixedSequence::demote(int32_t price) {
   struct Change {
     int64_t layer, page;
-    QuantizedLayout layout;
   };
   std::vector<Change> changes;
   for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
-    for (int64_t i = 1; i < n_pages(); ++i) {
-      const QuantizedLayout layout = target(layer, i, price);
-      if (!(layout == page(layer, i)->layout())) changes.push_back({layer, i, layout});
+    std::vector<MixedPageState>& pages = layers_[static_cast<size_t>(layer)].pages;
+    for (int64_t i = 1; i < static_cast<int64_t>(pages.size()); ++i) {
+      const QuantizedLayout layout = target(layer, i, low, least_saving);
+      MixedPageState& state = pages[static_cast<size_t>(i)];
+      if (i < first_new_ && !(layout == state.layout)) changes.push_back({layer, i});
+      state.layout = layout;
     }
   }
   for_each(static_cast<int64_t>(changes.size()), [&](int64_t c) {
-    const Change& change = changes[static_cast<size_t>(c)];
+    const auto& [layer, i] = changes[static_cast<size_t>(c)];
     std::vector<float> k(static_cast<size_t>(shape().n_kv_heads * kPageTokens * shape().head_dim)), v(k.size());
-    const PageRef& old = page(change.layer, change.page);
+    const PageRef& old = page(layer, i);
     old->read(shape(), k.data(), v.data());
-    set_page(change.layer, change.page, std::make_shared<QuantizedPage>(context().pool, change.layout, old->channel_order(), k.data(), v.data()));
+    const QuantizedLayout& layout = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)].layout;
+    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layout, old->channel_order(), k.data(), v.data()));
   });
 }
 
 void MixedSequence::end_boundary() {
-  for (size_t layer = 0; layer < layers_.size(); ++layer) {
-    double sum = 0;
-    for (const MixedPageState& page : layers_[layer].pages) sum += page.importance;
-    layer_importance_[layer] = sum / static_cast<double>(layers_[layer].pages.size());
-  }
-  if (forecast_) forecast();
-  if (n_pages() > 1) demote(price_for(mixed_budget(shape(), options_, tokens(), n_pages())));
+  std::vector<NewPage>().swap(new_pages_);
   state_.set(state_bytes());
 }
 
@@ -289,8 +357,8 @@ int64_t MixedSequence::compaction_growth(int64_t end) const {
 
 ImportanceForecast::Features MixedSequence::features(int64_t layer, int64_t i) const {
   const MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
-  const QuantizedLayout& layout = page(layer, i)->layout();
-  const auto count = static_cast<float>(n_pages()), step = static_cast<float>(tokens()) / static_cast<float>(kPageTokens);
+  const QuantizedLayout& layout = state.layout;
+  const auto count = static_cast<float>(layers_[0].pages.size()), step = static_cast<float>(tokens()) / static_cast<float>(kPageTokens);
   return {log_of(state.importance),
           log_of(std::abs(state.importance - state.previous)),
           state.age / (state.age + 8),
@@ -302,7 +370,8 @@ ImportanceForecast::Features MixedSequence::features(int64_t layer, int64_t i) c
 void MixedSequence::learn_forecast() {
   for (const Pending& sample : pending_) {
     const MixedPageState& state = layers_[static_cast<size_t>(sample.layer)].pages[static_cast<size_t>(sample.page)];
-    const float truth = log_of(state.mass / static_cast<float>(options_.probes));
+    const auto probes = static_cast<float>(std::max<int64_t>(1, layers_[static_cast<size_t>(sample.layer)].probes));
+    const float truth = log_of(state.mass / probes);
     forecast_error_ += (sample.predicted - truth) * (sample.predicted - truth);
     average_error_ += (sample.average - truth) * (sample.average - truth);
     ++forecasts_;
@@ -312,14 +381,15 @@ void MixedSequence::learn_forecast() {
 }
 
 void MixedSequence::forecast() {
-  const int64_t count = shape().n_layers * n_pages(), stride = std::max<int64_t>(1, count / kSamples);
+  const auto pages = static_cast<int64_t>(layers_[0].pages.size());
+  const int64_t count = shape().n_layers * pages, stride = std::max<int64_t>(1, count / kSamples);
   for (int64_t c = 0; c < count; ++c) {
     const int64_t layer = c % shape().n_layers, i = c / shape().n_layers;
     MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
     const ImportanceForecast::Features given = features(layer, i);
     const float predicted = forecast_->predict(given);
     state.forecast = std::exp(std::clamp(predicted, -20.0f, 5.0f));
-    if ((c + n_pages()) % stride == 0) pending_.push_back({layer, i, given, predicted, log_of(state.importance)});
+    if ((c + pages) % stride == 0) pending_.push_back({layer, i, given, predicted, log_of(state.importance)});
   }
 }
 

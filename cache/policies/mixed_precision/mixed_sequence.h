@@ -17,6 +17,7 @@ struct MixedOptions {
   int64_t horizon = 4096;
   int64_t bytes = 0;         // instead of bits: of the whole sequence, however long, as far as 2 bits allow; 0: bits
   int64_t window = 64;       // most recent tokens, exact
+  int64_t prompt_stride = 64;  // tokens between the boundaries of a prompt
   int64_t probes = 8;        // queries before each boundary whose attention counts
   double decay = 0.6;        // of the importance, per boundary
   ForecastOptions forecast;
@@ -29,6 +30,7 @@ struct MixedPageState {
   float age = 0;                             // boundaries since it drew more than its layer's mean
   float forecast = 0;                        // of the importance at the next boundary; if enabled
   float mass = 0;                            // since the last boundary
+  kernels::QuantizedLayout layout;
   std::vector<LogSensitivity> quads;         // of K, then of V, at importance 1
 };
 
@@ -38,9 +40,14 @@ int64_t page_state_bytes(const CacheShape& shape);
 // Bytes of code pages that `pages` pages over all layers may hold.
 int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64_t tokens, int64_t pages);
 
+// The least bytes of code pages: the first in 8 bits, the others in 2.
+int64_t least_bytes(const CacheShape& shape, int64_t pages);
+
 class MixedSequence final : public QuantizedSequence {
  public:
-  MixedSequence(const PolicyContext& context, const MixedOptions& options);
+  MixedSequence(const PolicyContext& context, const MixedOptions& options, int64_t prompt_tokens);
+  // Bound of what a sequence holds while it grows to n_tokens.
+  static int64_t max_bytes(const PolicyContext& context, const MixedOptions& options, int64_t prompt_tokens, int64_t n_tokens);
 
   TokenRange probes(int64_t n) const override;
   void observe(int64_t layer, const Probe& probe) override;
@@ -50,9 +57,11 @@ class MixedSequence final : public QuantizedSequence {
  private:
   struct Layer {
     std::vector<float> q2;                     // [n_kv_heads, head_dim], sum over probes
+    int64_t q2_probes = 0;
+    int64_t probes = 0;                        // since the last boundary
     std::shared_ptr<std::vector<uint8_t>> channel_order;
     std::vector<MixedPageState> pages;
-    std::vector<float> tail_mass;              // [n_kv_heads, window + page]
+    std::vector<float> tail_mass;              // [n_kv_heads, tail at the next boundary]; empty: no probe yet
     double value_norm = 0;                     // mean of |v|^2 over pages
   };
 
@@ -63,18 +72,26 @@ class MixedSequence final : public QuantizedSequence {
     float predicted, average;                  // log importance: the network's, and the moving average's
   };
 
-  PageRef quantize(int64_t layer, const float* k, const float* v) override;
+  // What is known of a page that is about to be packed.
+  struct NewPage {
+    std::vector<uint8_t> order;                // [n_kv_heads, kPageTokens], tokens in the order of the page
+    double norm = 0;                           // mean of |v|^2, summed over KV heads
+  };
+
+  void plan(int64_t made) override;
+  PageRef quantize(int64_t layer, int64_t i, const float* k, const float* v) const override;
   int64_t new_page_bytes(int64_t) const override { return quantized_bytes(shape(), widest_layout(shape())); }
   int64_t compaction_growth(int64_t end) const override;
   int64_t n_probes() const override { return options_.probes; }
-  void begin_boundary() override;
   void end_boundary() override;
-  void order_channels(Layer* layer, const float* k) const;
+  void average_importance();
+  void order_channels(int64_t layer);
+  void study(int64_t layer, int64_t i, NewPage* page);  // fills its state, too
   int32_t shift(int64_t layer, const MixedPageState& page) const;
-  kernels::QuantizedLayout target(int64_t layer, int64_t page, int32_t price) const;
-  int64_t bytes_at(int32_t price) const;       // of all pages, only ever narrower than they are
-  int32_t price_for(int64_t budget) const;
-  void demote(int32_t price);
+  // Only ever narrower than a page is; as it is if that saves less than 1 / `least_saving` of its bytes.
+  kernels::QuantizedLayout target(int64_t layer, int64_t i, int32_t price, int64_t least_saving) const;
+  int64_t bytes_at(int32_t price, int64_t least_saving) const;  // of all pages
+  void fit(int64_t budget);                    // narrows pages, and decides on new ones
   int64_t state_bytes() const;
   void learn_forecast();                       // the truth of what is pending has come
   void forecast();                             // predicts every page, and makes a sample of them pending
@@ -83,6 +100,8 @@ class MixedSequence final : public QuantizedSequence {
   MixedOptions options_;
   std::vector<Layer> layers_;
   std::vector<double> layer_importance_;       // mean of the pages, by layer
+  std::vector<NewPage> new_pages_;             // [n_layers, made], at a boundary only
+  int64_t first_new_ = 0;
   std::optional<ImportanceForecast> forecast_;
   std::vector<Pending> pending_;
   double forecast_error_ = 0, average_error_ = 0;  // sums of squared errors of log importance

@@ -1,5 +1,7 @@
 #include "cache/policies/uniform/uniform.h"
 
+#include <algorithm>
+
 #include "cache/parameters.h"
 #include "cache/quantized/quantized_sequence.h"
 
@@ -10,13 +12,13 @@ using kernels::kPageTokens;
 
 class UniformSequence final : public QuantizedSequence {
  public:
-  UniformSequence(const PolicyContext& context, int64_t window, const kernels::QuantizedLayout& layout)
-      : QuantizedSequence(context, {whole_pages(window)}), layout_(layout) {}
+  UniformSequence(const PolicyContext& context, const Boundaries& boundaries, const kernels::QuantizedLayout& layout)
+      : QuantizedSequence(context, boundaries), layout_(layout) {}
   std::unique_ptr<SequenceCache> fork() const override { return std::make_unique<UniformSequence>(*this); }
 
  private:
-  PageRef quantize(int64_t layer, const float* k, const float* v) override {
-    return std::make_shared<QuantizedPage>(context().pool, layout(pages_of(layer)), nullptr, k, v);
+  PageRef quantize(int64_t, int64_t i, const float* k, const float* v) const override {
+    return std::make_shared<QuantizedPage>(context().pool, layout(i), nullptr, k, v);
   }
   int64_t new_page_bytes(int64_t i) const override { return quantized_bytes(shape(), layout(i)); }
   // The first page holds the sinks, whose keys are unlike all others: 8 bits.
@@ -27,26 +29,31 @@ class UniformSequence final : public QuantizedSequence {
 
 class UniformPolicy final : public KvCachePolicy {
  public:
-  UniformPolicy(std::string_view name, const PolicyContext& context, int64_t window, int k_bits, int v_bits)
+  UniformPolicy(std::string_view name, const PolicyContext& context, const Boundaries& boundaries, int k_bits, int v_bits)
       : name_(name),
         context_(context),
-        window_(window),
+        boundaries_(boundaries),
         layout_{kernels::uniform_runs(context.shape.head_dim, k_bits), kernels::uniform_runs(kPageTokens, v_bits)} {}
 
   std::string_view name() const override { return name_; }
-  int64_t max_bytes(int64_t /*prompt_tokens*/, int64_t n_tokens) const override {
-    const int64_t dense = std::min(n_tokens, window_ + 2 * kPageTokens);
-    const int64_t pages = (n_tokens + kPageTokens - 1) / kPageTokens;
-    return dense_bytes(context_.shape, dense) + pages * context_.shape.n_layers * quantized_bytes(context_.shape, layout_);
+  int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const override {
+    const CacheShape& shape = context_.shape;
+    const int64_t pages = std::max<int64_t>(1, whole_pages(n_tokens) / kPageTokens);
+    const int64_t packed = quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * quantized_bytes(shape, layout_);
+    return dense_bytes(shape, boundaries_of(prompt_tokens).most_in_tail(n_tokens)) + shape.n_layers * packed;
   }
-  std::unique_ptr<SequenceCache> new_sequence(int64_t /*prompt_tokens*/) const override {
-    return std::make_unique<UniformSequence>(context_, window_, layout_);
+  std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override {
+    return std::make_unique<UniformSequence>(context_, boundaries_of(prompt_tokens), layout_);
   }
 
  private:
+  Boundaries boundaries_of(int64_t prompt_tokens) const {
+    return {boundaries_.window, boundaries_.stride, prompt_tokens};
+  }
+
   std::string_view name_;
   PolicyContext context_;
-  int64_t window_;
+  Boundaries boundaries_;
   kernels::QuantizedLayout layout_;
 };
 
@@ -54,9 +61,10 @@ std::unique_ptr<KvCachePolicy> make(std::string_view name, int k_bits, int v_bit
                                     const nlohmann::json& parameters) {
   Parameters read{std::string(name), parameters};
   const int64_t window = read.integer("window", kPageTokens, 1, int64_t{1} << 24);
+  const Boundaries boundaries{whole_pages(window), read_prompt_stride(&read, kPromptStride)};
   read.done();
   check_quantizable(context.shape, name);
-  return std::make_unique<UniformPolicy>(name, context, window, k_bits, v_bits);
+  return std::make_unique<UniformPolicy>(name, context, boundaries, k_bits, v_bits);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache/forwarding_cache.h"
 #include "cache/policy.h"
 #include "engine/evaluation/evaluation.h"
 #include "engine/model/llama.h"
@@ -17,13 +18,10 @@
 namespace smartkv {
 
 // The full cache, but that the values of every token from `broken_from` on are NaN.
-class BrokenSequence final : public SequenceCache {
+class BrokenSequence final : public ForwardingCache {
  public:
   BrokenSequence(std::unique_ptr<SequenceCache> full, int64_t broken_from)
-      : full_(std::move(full)), broken_from_(broken_from) {}
-  int64_t tokens() const override { return full_->tokens(); }
-  int64_t committed() const override { return full_->committed(); }
-  void reserve(int64_t n) override { full_->reserve(n); }
+      : ForwardingCache({full.get()}), full_(std::move(full)), broken_from_(broken_from) {}
   void write(int64_t layer, const KvRows& rows) override {
     const std::vector<float> nans(static_cast<size_t>(rows.stride), std::numeric_limits<float>::quiet_NaN());
     for (int64_t i = 0; i < rows.n; ++i) {
@@ -32,20 +30,12 @@ class BrokenSequence final : public SequenceCache {
       full_->write(layer, {rows.k + i * rows.stride, v, rows.stride, rows.first + i, 1});
     }
   }
-  void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override {
-    full_->view(layer, n_new, segments);
-  }
-  void advance(int64_t n) override { full_->advance(n); }
-  void truncate(int64_t n) override { full_->truncate(n); }
-  void commit(int64_t n) override { full_->commit(n); }
-  int64_t growth(int64_t n) const override { return full_->growth(n); }
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override {
     return std::make_unique<BrokenSequence>(full_->resume(prompt_tokens), broken_from_);
   }
   std::unique_ptr<SequenceCache> fork() const override {
     return std::make_unique<BrokenSequence>(full_->fork(), broken_from_);
   }
-  CacheStats stats() const override { return full_->stats(); }
 
  private:
   std::unique_ptr<SequenceCache> full_;

@@ -19,7 +19,7 @@ TEST_P(MixedSequenceTest, KeepsTheBudgetWithEverythingCounted) {
   MixedOptions options;
   options.bits = GetParam();
   options.horizon = 1600;
-  MixedSequence cache(context_, options);
+  MixedSequence cache(context_, options, 0);
   CacheDriver driver(shape_, 9, &threads_);
   const double values = static_cast<double>(shape_.bytes_per_token()) / 2;
   driver.run(&cache, 1600, 64);
@@ -36,7 +36,7 @@ using MixedForecastTest = MixedSequenceTest;
 TEST_P(MixedForecastTest, LearnsAndReports) {
   MixedOptions options;
   options.forecast.enabled = true;
-  MixedSequence cache(context_, options);
+  MixedSequence cache(context_, options, 0);
   CacheDriver driver(shape_, 9, &threads_);
   driver.run(&cache, 1600, 64);
   const auto details = cache.details();
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Bits, MixedForecastTest, testing::Values(4.5));
 TEST_P(MixedForecastTest, BytesBoundTheSequenceAsItGrows) {
   MixedOptions options;
   options.bytes = 3 << 19;
-  MixedSequence cache(context_, options);
+  MixedSequence cache(context_, options, 0);
   CacheDriver driver(shape_, 9, &threads_);
   for (int64_t n = 200; n <= 1800; n += 200) {
     driver.run(&cache, n, 64);

@@ -1,0 +1,63 @@
+// One base for caches that stand for others: the model reads the first, the others follow, fed the same keys and values.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+
+namespace smartkv {
+
+// Every duty is the first one's but those that all take part in. What fork() and resume() make is up to the heir.
+class ForwardingCache : public SequenceCache {
+ public:
+  int64_t tokens() const override { return first().tokens(); }
+  int64_t committed() const override { return first().committed(); }
+  void reserve(int64_t n) override {
+    for (SequenceCache* cache : all_) cache->reserve(n);
+  }
+  void write(int64_t layer, const KvRows& rows) override {
+    for (SequenceCache* cache : all_) cache->write(layer, rows);
+  }
+  void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override {
+    first().view(layer, n_new, segments);
+  }
+  void advance(int64_t n) override {
+    for (SequenceCache* cache : all_) cache->advance(n);
+  }
+  void truncate(int64_t n_tokens) override {
+    for (SequenceCache* cache : all_) cache->truncate(n_tokens);
+  }
+  void commit(int64_t n_tokens) override {
+    for (SequenceCache* cache : all_) cache->commit(n_tokens);
+  }
+  int64_t next_boundary() const override {  // the nearest of all
+    int64_t boundary = kNoBoundary;
+    for (const SequenceCache* cache : all_) boundary = std::min(boundary, cache->next_boundary());
+    return boundary;
+  }
+  TokenRange probes(int64_t n) const override { return first().probes(n); }
+  void observe(int64_t layer, const Probe& probe) override { all_[0]->observe(layer, probe); }
+  int64_t growth(int64_t n) const override {
+    int64_t bytes = 0;
+    for (const SequenceCache* cache : all_) bytes += cache->growth(n);
+    return bytes;
+  }
+  std::vector<int64_t> represented(int64_t layer, int64_t head) const override { return first().represented(layer, head); }
+  CacheStats stats() const override { return first().stats(); }
+  std::map<std::string, double> details() const override { return first().details(); }
+
+ protected:
+  // They outlive this; the first is what the model reads.
+  explicit ForwardingCache(std::vector<SequenceCache*> caches) : all_(std::move(caches)) {}
+  const SequenceCache& first() const { return *all_[0]; }
+
+ private:
+  std::vector<SequenceCache*> all_;
+};
+
+}  // namespace smartkv
