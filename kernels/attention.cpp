@@ -5,20 +5,11 @@
 #include <string>
 
 #include "kernels/attention_kernels.h"
+#include "kernels/cpu_kernels.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv::kernels {
 namespace {
-
-const AttentionKernels& kernels_of(CpuLevel level) {
-  switch (level) {
-    case CpuLevel::kScalar: return kAttentionScalar;
-    case CpuLevel::kAvx2: return kAttentionAvx2;
-    case CpuLevel::kAvx512: return kAttentionAvx512;
-    case CpuLevel::kAvx512Vnni: return kAttentionAvx512Vnni;
-  }
-  throw std::logic_error("attention: no kernels for this CPU level");
-}
 
 void check(const AttentionShape& shape) {
   if (shape.head_dim <= 0 || shape.head_dim % 16 != 0 || shape.head_dim > kMaxHeadDim) {
@@ -29,21 +20,44 @@ void check(const AttentionShape& shape) {
     throw std::invalid_argument("attention: n_heads " + std::to_string(shape.n_heads) +
                                 " is no multiple of n_kv_heads " + std::to_string(shape.n_kv_heads));
   }
+  if (!(shape.scale > 0)) {
+    throw std::invalid_argument("attention: scale must be above 0, found " + std::to_string(shape.scale));
+  }
+}
+
+void check_dense(const AttentionShape&, const KvSegment& segment) {
+  if (segment.tokens < 0 || segment.tokens > kPageTokens) {
+    throw std::invalid_argument("attention: expected a dense page of at most " + std::to_string(kPageTokens) +
+                                " tokens, found " + std::to_string(segment.tokens));
+  }
+}
+
+int64_t dense_bytes(const AttentionShape& shape, const KvSegment&) {
+  return 2 * kPageTokens * shape.head_dim * (shape.type == KvType::kBf16 ? 2 : 4);
+}
+
+void check_quantized(const AttentionShape& shape, const KvSegment& segment) {
+  const QuantizedLayout& layout = segment.quantized;
+  if (shape.head_dim % 64 != 0 || 4 * layout.k.n_quads() != shape.head_dim || 4 * layout.v.n_quads() != kPageTokens ||
+      segment.tokens != kPageTokens) {
+    throw std::invalid_argument("attention: expected a quantised page of " + std::to_string(kPageTokens) +
+                                " tokens and head_dim " + std::to_string(shape.head_dim) +
+                                " (a multiple of 64), found " + std::to_string(segment.tokens) +
+                                " tokens with codes of " + std::to_string(4 * layout.k.n_quads()) + " channels and " +
+                                std::to_string(4 * layout.v.n_quads()) + " tokens");
+  }
+}
+
+int64_t quantized_bytes(const AttentionShape& shape, const KvSegment& segment) {
+  return quantized_offsets(segment.quantized, shape.head_dim).total;
+}
+
+const SegmentFormat& format_of(const KvSegment& segment) {
+  return kSegmentFormatRows[static_cast<size_t>(segment.format)];
 }
 
 void check(const AttentionShape& shape, std::span<const KvSegment> segments) {
-  for (const KvSegment& segment : segments) {
-    if (segment.format == KvSegment::Format::kDense) continue;
-    const QuantizedLayout& layout = segment.quantized;
-    if (shape.head_dim % 64 != 0 || 4 * layout.k.n_quads() != shape.head_dim ||
-        4 * layout.v.n_quads() != kPageTokens || segment.tokens != kPageTokens) {
-      throw std::invalid_argument("attention: expected a quantised page of " + std::to_string(kPageTokens) +
-                                  " tokens and head_dim " + std::to_string(shape.head_dim) +
-                                  " (a multiple of 64), found " + std::to_string(segment.tokens) +
-                                  " tokens with codes of " + std::to_string(4 * layout.k.n_quads()) +
-                                  " channels and " + std::to_string(4 * layout.v.n_quads()) + " tokens");
-    }
-  }
+  for (const KvSegment& segment : segments) format_of(segment).check(shape, segment);
 }
 
 int64_t stretches_of(const AttentionTask& task) {
@@ -51,6 +65,15 @@ int64_t stretches_of(const AttentionTask& task) {
 }
 
 }  // namespace
+
+constexpr SegmentFormat kSegmentFormatRows[kSegmentFormats] = {
+    {check_dense, dense_bytes},          // KvSegment::Format::kDense
+    {check_quantized, quantized_bytes},  // kQuantized
+};
+
+int64_t segment_bytes(const AttentionShape& shape, const KvSegment& segment) {
+  return shape.n_kv_heads * format_of(segment).head_bytes(shape, segment);
+}
 
 int64_t tokens_of(std::span<const KvSegment> segments) {
   int64_t tokens = 0;
@@ -71,7 +94,7 @@ void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const At
                AttentionScratch& scratch) {
   check(shape);
   for (const AttentionTask& task : tasks) check(shape, task.segments);
-  const AttentionKernels& kernels = kernels_of(cpu_level());
+  const AttentionKernels& kernels = *cpu_kernels().attention;
   const int64_t group = shape.n_heads / shape.n_kv_heads;
   const int64_t heads_per_block = std::min(group, kMaxBlockRows);
   const int64_t queries_per_block = std::max<int64_t>(1, kMaxBlockRows / heads_per_block);
@@ -134,7 +157,7 @@ void attention_mass(ThreadPool& pool, const AttentionShape& shape, std::span<con
                     AttentionScratch& scratch) {
   check(shape);
   for (const AttentionMassTask& task : tasks) check(shape, task.segments);
-  const AttentionKernels& kernels = kernels_of(cpu_level());
+  const AttentionKernels& kernels = *cpu_kernels().attention;
   const int64_t group = shape.n_heads / shape.n_kv_heads;
   const int64_t heads_per_block = std::min(group, kMaxBlockRows);
   const int64_t queries_per_block = std::max<int64_t>(1, kMaxBlockRows / heads_per_block);

@@ -35,15 +35,21 @@ struct KvSegment {
   int64_t head_stride = 0;      // bytes
   QuantizedLayout quantized = {};          // kQuantized only
   const uint8_t* channel_order = nullptr;  // kQuantized: [n_kv_heads, head_dim], see quantized_page.h; null: identity
+  // f32 [n_kv_heads, kPageTokens], finite for the first `tokens`, or null: what is added to the scaled scores before the
+  // softmax, in natural log units. An entry that stands for n tokens has log n.
+  const float* bias = nullptr;
 };
 
 struct AttentionShape {
   int64_t n_heads = 0;
   int64_t n_kv_heads = 0;
   int64_t head_dim = 0;  // a multiple of 16
-  float scale = 0;       // 1 / sqrt(head_dim)
+  float scale = 0;       // 1 / sqrt(head_dim); above 0
   KvType type = KvType::kBf16;
 };
+
+// Bytes of a segment's K and V, all KV heads, without channel_order and bias.
+int64_t segment_bytes(const AttentionShape& shape, const KvSegment& segment);
 
 // The queries of one sequence: they are the last n tokens of `segments`; query i sees all tokens but the last n - 1 - i.
 struct AttentionTask {
@@ -76,7 +82,7 @@ struct AttentionMassTask {
   int64_t n = 0;
   std::span<const KvSegment> segments;
   // Query i sees t_i = total - (n - 1 - i) tokens and writes f32 [n_kv_heads, t_i]: for each KV head the maximum over its
-  // query heads of softmax(scale q K^T). The queries' results follow each other without gaps.
+  // query heads of softmax(scale q K^T + bias). The queries' results follow each other without gaps.
   float* mass = nullptr;
 };
 

@@ -1,8 +1,9 @@
 // What each CPU level implements of attention() and attention_mass(): one block of query rows.
 #pragma once
 
+#include <cstddef>
+
 #include "kernels/attention.h"
-#include "kernels/cpu_level.h"
 
 namespace smartkv::kernels {
 
@@ -12,6 +13,14 @@ constexpr int64_t kStretchSegments = 4;     // segments of one stretch: the unit
 
 // A stretch's result for one row: maximum (base 2 exponent), sum, unnormalised output [head_dim].
 constexpr int64_t partial_floats(int64_t head_dim) { return head_dim + 2; }
+
+// What a segment format is, but for its kernels (cpu/attention_pages.h): one row per KvSegment::Format.
+struct SegmentFormat {
+  void (*check)(const AttentionShape& shape, const KvSegment& segment);  // std::invalid_argument
+  int64_t (*head_bytes)(const AttentionShape& shape, const KvSegment& segment);
+};
+constexpr std::size_t kSegmentFormats = 2;
+extern const SegmentFormat kSegmentFormatRows[kSegmentFormats];
 
 int64_t tokens_of(std::span<const KvSegment> segments);
 // Floats before the results of a query.
@@ -29,6 +38,6 @@ struct AttentionKernels {
   void (*mass)(const AttentionShape& shape, const AttentionMassTask& task, const AttentionScratch::Item& item);
 };
 
-extern const AttentionKernels kAttentionScalar, kAttentionAvx2, kAttentionAvx512, kAttentionAvx512Vnni;
+extern const AttentionKernels kAttentionScalar, kAttentionAvx2, kAttentionAvx512, kAttentionAvx512Vnni, kAttentionAmx;
 
 }  // namespace smartkv::kernels

@@ -1,14 +1,37 @@
 #include "kernels/cpu_level.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdlib>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
 namespace smartkv::kernels {
 namespace {
 
-constexpr CpuLevel kLevels[] = {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni};
+constexpr std::string_view kNames[] = {"scalar", "avx2", "avx512", "avx512_vnni", "amx"};  // in the order of CpuLevel
+
+// Linux lets a process use AMX's large registers after it has asked (ARCH_REQ_XCOMP_PERM for XFEATURE_XTILEDATA).
+bool amx_granted() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+CpuLevel detect() {
+  // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (!avx2) return CpuLevel::kScalar;
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (!avx512) return CpuLevel::kAvx2;
+  const bool vnni = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+  if (!vnni) return CpuLevel::kAvx512;
+  const bool amx = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") && amx_granted();
+  return amx ? CpuLevel::kAmx : CpuLevel::kAvx512Vnni;
+}
 
 CpuLevel checked(CpuLevel level) {
   if (level > detected_cpu_level()) {
@@ -21,10 +44,10 @@ CpuLevel checked(CpuLevel level) {
 CpuLevel initial_level() {
   const char* wanted = std::getenv("SMARTKV_CPU_LEVEL");
   if (wanted == nullptr || *wanted == '\0') return detected_cpu_level();
-  for (CpuLevel level : kLevels) {
-    if (name(level) == wanted) return checked(level);
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (kNames[i] == wanted) return checked(static_cast<CpuLevel>(i));
   }
-  throw std::runtime_error("SMARTKV_CPU_LEVEL: expected scalar, avx2, avx512 or avx512_vnni, found \"" +
+  throw std::runtime_error("SMARTKV_CPU_LEVEL: expected scalar, avx2, avx512, avx512_vnni or amx, found \"" +
                            std::string(wanted) + "\"");
 }
 
@@ -36,28 +59,14 @@ std::atomic<CpuLevel>& current() {
 }  // namespace
 
 CpuLevel detected_cpu_level() {
-  // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  if (!avx2) return CpuLevel::kScalar;
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (!avx512) return CpuLevel::kAvx2;
-  const bool vnni = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
-  return vnni ? CpuLevel::kAvx512Vnni : CpuLevel::kAvx512;
+  static const CpuLevel level = detect();
+  return level;
 }
 
 CpuLevel cpu_level() { return current().load(std::memory_order_relaxed); }
 
 void set_cpu_level(CpuLevel level) { current().store(checked(level), std::memory_order_relaxed); }
 
-std::string_view name(CpuLevel level) {
-  switch (level) {
-    case CpuLevel::kScalar: return "scalar";
-    case CpuLevel::kAvx2: return "avx2";
-    case CpuLevel::kAvx512: return "avx512";
-    case CpuLevel::kAvx512Vnni: return "avx512_vnni";
-  }
-  return "unknown";
-}
+std::string_view name(CpuLevel level) { return kNames[static_cast<size_t>(level)]; }
 
 }  // namespace smartkv::kernels

@@ -11,10 +11,11 @@ enum class CpuLevel : uint8_t {
   kAvx2,        // AVX2, FMA, F16C
   kAvx512,      // AVX-512 F, BW, DQ, VL
   kAvx512Vnni,  // and VNNI, BF16
+  kAmx,         // and AMX for int8, which the system must grant
 };
 
 CpuLevel detected_cpu_level();  // the highest that this CPU and system support
-// detected_cpu_level(), unless SMARTKV_CPU_LEVEL (scalar, avx2, avx512, avx512_vnni) or set_cpu_level() says lower.
+// detected_cpu_level(), unless SMARTKV_CPU_LEVEL (scalar, avx2, avx512, avx512_vnni, amx) or set_cpu_level() says lower.
 // An unknown name, or a level that the CPU lacks, throws std::runtime_error.
 CpuLevel cpu_level();
 void set_cpu_level(CpuLevel level);  // for tests

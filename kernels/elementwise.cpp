@@ -4,22 +4,11 @@
 #include <stdexcept>
 
 #include "kernels/bf16.h"
-#include "kernels/cpu_level.h"
-#include "kernels/elementwise_kernels.h"
+#include "kernels/cpu_kernels.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv::kernels {
 namespace {
-
-const ElementwiseKernels& kernels_of(CpuLevel level) {
-  switch (level) {
-    case CpuLevel::kScalar: return kElementwiseScalar;
-    case CpuLevel::kAvx2: return kElementwiseAvx2;
-    case CpuLevel::kAvx512: return kElementwiseAvx512;
-    case CpuLevel::kAvx512Vnni: return kElementwiseAvx512Vnni;
-  }
-  throw std::logic_error("elementwise: no kernels for this CPU level");
-}
 
 // Offset of element (d, slot) of K, and of V, in a dense page.
 int64_t k_offset(KvType type, int64_t d, int64_t slot) {
@@ -34,7 +23,7 @@ int64_t v_offset(KvType type, int64_t head_dim, int64_t d, int64_t slot) {
 void rms_norm(ThreadPool& pool, const float* x, int64_t rows, int64_t n, const float* weight, float eps, KvType type,
               void* out) {
   constexpr int64_t kRowsPerTask = 8;  // a few microseconds
-  const auto row_kernel = kernels_of(cpu_level()).rms_norm_row;
+  const auto row_kernel = cpu_kernels().elementwise->rms_norm_row;
   const int64_t bytes = n * (type == KvType::kBf16 ? 2 : 4);
   pool.parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
     const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
@@ -45,7 +34,7 @@ void rms_norm(ThreadPool& pool, const float* x, int64_t rows, int64_t n, const f
 }
 
 void rope(float* x, int64_t n_heads, int64_t head_dim, const float* cos, const float* sin) {
-  kernels_of(cpu_level()).rope(x, n_heads, head_dim, cos, sin);
+  cpu_kernels().elementwise->rope(x, n_heads, head_dim, cos, sin);
 }
 
 void store_kv(KvType type, int64_t n_kv_heads, int64_t head_dim, const float* k, const float* v, int64_t slot,

@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/cpu_kernels.h"
 #include "kernels/linear_format.h"
-#include "kernels/linear_kernels.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv::kernels {
@@ -90,21 +90,11 @@ Split split(const LinearCall& call, int64_t pairs, int threads) {
 
 }  // namespace
 
-const LinearKernels& linear_kernels(CpuLevel level) {
-  switch (level) {
-    case CpuLevel::kScalar: return kLinearScalar;
-    case CpuLevel::kAvx2: return kLinearAvx2;
-    case CpuLevel::kAvx512: return kLinearAvx512;
-    case CpuLevel::kAvx512Vnni: return kLinearAvx512Vnni;
-  }
-  throw std::invalid_argument("linear: unknown CPU level");
-}
-
 void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& input, const LinearOutput& output,
             LinearScratch& scratch) {
   if (input.rows == 0) return;
   check(matrix, input, output);
-  const LinearKernels& kernels = linear_kernels(cpu_level());
+  const LinearKernels& kernels = *cpu_kernels().linear;
   const auto product = product_of(kernels, matrix.type);
   const int64_t groups = ceil_div(matrix.out_features, kLanes);
   LinearCall call;

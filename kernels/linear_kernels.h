@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cpu_level.h"
 #include "kernels/linear.h"
 
 namespace smartkv::kernels {
@@ -52,7 +51,5 @@ extern const LinearKernels kLinearScalar;
 extern const LinearKernels kLinearAvx2;
 extern const LinearKernels kLinearAvx512;
 extern const LinearKernels kLinearAvx512Vnni;
-
-const LinearKernels& linear_kernels(CpuLevel level);
 
 }  // namespace smartkv::kernels

@@ -9,7 +9,7 @@
 #include "kernels/linear.h"
 #include "kernels/linear_format.h"
 #include "kernels/half.h"
-#include "kernels/linear_kernels.h"
+#include "kernels/cpu_kernels.h"
 
 namespace smartkv::kernels {
 namespace {
@@ -111,7 +111,7 @@ void fit_lines(const Int4Fit& fit, const Lanes& sum_w, LaneLine& line) {
 }
 
 LaneLine quantize_int4(const LaneWeights& w) {
-  const auto measure = linear_kernels(cpu_level()).measure_int4;
+  const auto measure = cpu_kernels().linear->measure_int4;
   Lanes low = w[0], high = w[0], sum_w{};
   for (size_t k = 0; k < kGroupSize; ++k) {
     for (size_t lane = 0; lane < kLanes; ++lane) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -15,12 +16,15 @@ constexpr int64_t kBlockRows = 64;
 constexpr int64_t kBlockCodes = 4 * kBlockRows;
 
 struct Column {
-  uint16_t scale = 0, zero = 0;  // f16
+  uint16_t scale = 0, zero = 0;  // f16; the scale is of bytes
 };
+
+// What a code of this width stands for in bytes.
+float unit_of(int bits) { return static_cast<float>(1 << (8 - bits)); }
 
 // Codes of x [n] under a column's scale and zero. Returns the squared error.
 float encode(const float* x, int64_t n, int bits, Column column, uint8_t* codes) {
-  const float scale = half_to_float(column.scale), zero = half_to_float(column.zero);
+  const float scale = half_to_float(column.scale) * unit_of(bits), zero = half_to_float(column.zero);
   const float inverse = scale > 0 ? 1.0f / scale : 0.0f, most = static_cast<float>((1 << bits) - 1);
   float error = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -32,13 +36,14 @@ float encode(const float* x, int64_t n, int bits, Column column, uint8_t* codes)
   return error;
 }
 
-Column column_of(float low, float scale) {
+// Codes of this width with a step of `scale`.
+Column column_of(float low, float scale, int bits) {
   constexpr float kMost = 65504.0f;  // of f16
-  return {float_to_half(std::clamp(scale, 0.0f, kMost)), float_to_half(std::clamp(low, -kMost, kMost))};
+  return {float_to_half(std::clamp(scale / unit_of(bits), 0.0f, kMost)), float_to_half(std::clamp(low, -kMost, kMost))};
 }
 
 // The scale and zero that fit x best in the least-squares sense, given its codes.
-Column refit(const float* x, int64_t n, const uint8_t* codes, Column column) {
+Column refit(const float* x, int64_t n, const uint8_t* codes, int bits, Column column) {
   float sum_x = 0, sum_c = 0, sum_cc = 0, sum_xc = 0;
   for (int64_t i = 0; i < n; ++i) {
     const auto c = static_cast<float>(codes[i]);
@@ -51,7 +56,7 @@ Column refit(const float* x, int64_t n, const uint8_t* codes, Column column) {
   const float variance = sum_cc - sum_c * sum_c / count;
   if (!(variance > 0)) return column;
   const float scale = (sum_xc - sum_x * sum_c / count) / variance;
-  return column_of((sum_x - scale * sum_c) / count, scale);
+  return column_of((sum_x - scale * sum_c) / count, scale, bits);
 }
 
 enum class Fit : uint8_t {
@@ -61,12 +66,9 @@ enum class Fit : uint8_t {
 
 // Scale, zero and codes of a column.
 Column quantize_column(const float* x, int64_t n, int bits, Fit fit, uint8_t* codes) {
-  if (!std::all_of(x, x + n, [](float value) { return std::isfinite(value); })) {
-    throw std::invalid_argument("quantize_page: expected finite values, found one that is not");
-  }
   const auto [low, high] = std::minmax_element(x, x + n);
   const float levels = static_cast<float>((1 << bits) - 1), middle = (*low + *high) / 2, half = (*high - *low) / 2;
-  Column best = column_of(*low, 2 * half / levels);
+  Column best = column_of(*low, 2 * half / levels, bits);
   float least = encode(x, n, bits, best, codes);
   if (fit == Fit::kRange || bits > 4) return best;
   uint8_t trial[256];
@@ -80,10 +82,10 @@ Column quantize_column(const float* x, int64_t n, int bits, Fit fit, uint8_t* co
   };
   const float narrowest = bits == 2 ? 0.5f : bits == 3 ? 0.7f : 0.85f;
   for (float shrink = 0.95f; shrink > narrowest; shrink -= 0.05f) {
-    take_if_better(column_of(middle - shrink * half, 2 * shrink * half / levels));
+    take_if_better(column_of(middle - shrink * half, 2 * shrink * half / levels, bits));
   }
   constexpr int kRefits = 4;
-  for (int i = 0; i < kRefits && take_if_better(refit(x, n, codes, best)); ++i) {
+  for (int i = 0; i < kRefits && take_if_better(refit(x, n, codes, bits, best)); ++i) {
   }
   return best;
 }
@@ -132,12 +134,18 @@ void quantize_side(const CodeRuns& runs, int64_t extent, Fit fit, const float* x
   int64_t column = 0;
   uint8_t codes[4][256], block[kBlockCodes];
   float values[256];
+  const auto read = [&](int64_t c) {
+    const float* from = x + index(c) * column_stride;
+    for (int64_t row = 0; row < extent; ++row) values[row] = from[row * row_stride];
+    if (!std::all_of(values, values + extent, [](float value) { return std::isfinite(value); })) {
+      throw std::invalid_argument("quantize_page: expected finite values, found one that is not");
+    }
+  };
   for (size_t run = 0; run < kCodeBits.size(); ++run) {
     const int bits = kCodeBits[run];
     for (int64_t quad = 0; quad < runs.quads[run]; ++quad, column += 4) {
       for (int64_t j = 0; j < 4; ++j) {
-        const float* from = x + index(column + j) * column_stride;
-        for (int64_t row = 0; row < extent; ++row) values[row] = from[row * row_stride];
+        read(column + j);
         const Column of = quantize_column(values, extent, bits, fit, codes[j]);
         scales[column + j] = of.scale;
         zeros[column + j] = of.zero;
@@ -147,6 +155,10 @@ void quantize_side(const CodeRuns& runs, int64_t extent, Fit fit, const float* x
         pack_block(block, bits, out);
       }
     }
+  }
+  for (; column < 4 * runs.n_quads(); ++column) {
+    read(column);
+    zeros[column] = column_of(std::accumulate(values, values + extent, 0.0f) / static_cast<float>(extent), 0, 8).zero;
   }
 }
 
@@ -163,9 +175,14 @@ void dequantize_side(const CodeRuns& runs, int64_t extent, const uint16_t* scale
         for (int64_t c = 0; c < kBlockCodes; ++c) {
           const int64_t j = column + c % 4;
           x[index(j) * column_stride + (row + c / 4) * row_stride] =
-              half_to_float(zeros[j]) + half_to_float(scales[j]) * static_cast<float>(block[c]);
+              half_to_float(zeros[j]) + half_to_float(scales[j]) * unit_of(bits) * static_cast<float>(block[c]);
         }
       }
+    }
+  }
+  for (; column < 4 * runs.n_quads(); ++column) {
+    for (int64_t row = 0; row < extent; ++row) {
+      x[index(column) * column_stride + row * row_stride] = half_to_float(zeros[column]);
     }
   }
 }
@@ -198,10 +215,10 @@ CodeRuns uniform_runs(int64_t columns, int bits) {
 QuantizedOffsets quantized_offsets(const QuantizedLayout& layout, int64_t head_dim) {
   QuantizedOffsets at{};
   at.k_scales = 0;
-  at.k_zeros = 2 * head_dim;
-  at.v_scales = 4 * head_dim;
-  at.v_zeros = at.v_scales + 2 * kPageTokens;
-  at.k_codes = at.v_zeros + 2 * kPageTokens;
+  at.k_zeros = 8 * layout.k.coded_quads();
+  at.v_scales = at.k_zeros + 2 * head_dim;
+  at.v_zeros = at.v_scales + 8 * layout.v.coded_quads();
+  at.k_codes = (at.v_zeros + 2 * kPageTokens + 63) / 64 * 64;
   at.v_codes = at.k_codes + layout.k.bytes(kPageTokens);
   at.total = at.v_codes + layout.v.bytes(head_dim);
   return at;

@@ -1,11 +1,10 @@
-// One page of either format against a block of query rows: scores, online softmax, values. Include after one
+// One page of any format against a block of query rows: scores, online softmax, values. Include after one
 // vec16_codes_*.h; everything has internal linkage.
 //
 // A block is a matrix of query rows (queries x the heads that share one KV head). Rows never mix, and every sum runs in
 // an order of its own, so that a row's bits do not depend on its block.
 #pragma once
 
-#include <cstring>
 #include <type_traits>
 
 #include "kernels/attention_kernels.h"
@@ -18,24 +17,56 @@ namespace {
 
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kNoMaximum = -1e30f;  // of no token; finite, so that differences are
+constexpr float kUnseen = -1e37f;     // score of a token that a row does not see: nothing beside kNoMaximum
+
+// Where one KV head of a segment lies.
+struct Page {
+  const KvSegment* segment = nullptr;
+  const char* k = nullptr;  // kQuantized: the head's block
+  const char* v = nullptr;
+  const float* bias = nullptr;     // [kPageTokens]
+  QuantizedOffsets at = {};        // kQuantized
+  const uint8_t* order = nullptr;  // kQuantized
+
+  const uint16_t* halves(int64_t offset) const { return reinterpret_cast<const uint16_t*>(k + offset); }
+  const uint8_t* codes(int64_t offset) const { return reinterpret_cast<const uint8_t*>(k + offset); }
+};
+
+inline Page page_of(const AttentionShape& shape, const KvSegment& segment, int64_t kv_head) {
+  Page page;
+  page.segment = &segment;
+  page.k = static_cast<const char*>(segment.k) + kv_head * segment.head_stride;
+  page.v = static_cast<const char*>(segment.v) + kv_head * segment.head_stride;
+  if (segment.bias != nullptr) page.bias = segment.bias + kv_head * kPageTokens;
+  if (segment.format == KvSegment::Format::kQuantized) page.at = quantized_offsets(segment.quantized, shape.head_dim);
+  if (segment.channel_order != nullptr) page.order = segment.channel_order + kv_head * shape.head_dim;
+  return page;
+}
 
 template <typename T>
-struct BlockState {
+struct Block {
+  Block(const AttentionShape& of, int64_t n) : shape(of), rows(n), dim(of.head_dim) {}  // the rest is scratch
+
+  const AttentionShape& shape;
+  const int64_t rows, dim;
+  const float* query[kMaxBlockRows];
+
   alignas(64) T q[kMaxBlockRows * kMaxHeadDim];
+  alignas(64) float s[kMaxBlockRows * kPageTokens];  // scores, then probabilities
   alignas(64) T p[kMaxBlockRows * kPageTokens];
-  alignas(64) float s[kMaxBlockRows * kPageTokens + 16];  // make_weights() may read 16 more
   alignas(64) float o[kMaxBlockRows * kMaxHeadDim];
   alignas(64) float l[kMaxBlockRows * 16];
   float m[kMaxBlockRows];
-  alignas(64) float merged_o[kMaxBlockRows * kMaxHeadDim];
-  float merged_m[kMaxBlockRows], merged_l[kMaxBlockRows];
 
-  // For quantised pages: the queries in the order of the page's channels, and the weights of the product at hand.
-  alignas(64) float ordered_q[kMaxBlockRows * kMaxHeadDim + 16];
+  // For quantised pages: the queries in the order of the page's channels; columns, weights and bytes of the product at
+  // hand.
+  alignas(64) float ordered_q[kMaxBlockRows * kMaxHeadDim];
   const uint8_t* order = nullptr;
   bool ordered = false;
-  alignas(64) WeightQuad weights[kMaxBlockRows * weight_stride(kMaxHeadDim)];
-  float steps[kMaxBlockRows * kRuns], offsets[kMaxBlockRows];
+  alignas(64) float scales[kMaxHeadDim], zeros[kMaxHeadDim];
+  float steps[kMaxBlockRows], offsets[kMaxBlockRows];
+  alignas(64) uint8_t weights[2 * kMaxBlockRows * kMaxHeadDim];
+  alignas(64) uint8_t bytes[kPageTokens * kMaxHeadDim];
 };
 
 // The rows of an item: query item.query + r / item.n_heads, head first_head() + r % item.n_heads.
@@ -45,25 +76,117 @@ inline int64_t first_head(const AttentionShape& shape, const AttentionScratch::I
   return item.kv_head * (shape.n_heads / shape.n_kv_heads) + item.head;
 }
 
-template <typename Task>
-const float* query_row(const AttentionShape& shape, const Task& task, const AttentionScratch::Item& item, int64_t r) {
-  return task.q + (item.query + r / item.n_heads) * task.q_stride +
-         (first_head(shape, item) + r % item.n_heads) * shape.head_dim;
-}
-
 template <typename T, typename Task>
-void load_queries(const AttentionShape& shape, const Task& task, const AttentionScratch::Item& item,
-                  BlockState<T>& st) {
-  for (int64_t r = 0; r < rows_of(item); ++r) {
-    const float* q = query_row(shape, task, item, r);
-    for (int64_t d = 0; d < shape.head_dim; d += 16) {
+void load_queries(const Task& task, const AttentionScratch::Item& item, Block<T>& block) {
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const float* q = task.q + (item.query + r / item.n_heads) * task.q_stride +
+                     (first_head(block.shape, item) + r % item.n_heads) * block.dim;
+    block.query[r] = q;
+    for (int64_t d = 0; d < block.dim; d += 16) {
       if constexpr (std::is_same_v<T, float>) {
-        Vec16::load(q + d).store(st.q + r * shape.head_dim + d);
+        Vec16::load(q + d).store(block.q + r * block.dim + d);
       } else {
-        Vec16::load(q + d).store_bf16(st.q + r * shape.head_dim + d);
+        Vec16::load(q + d).store_bf16(block.q + r * block.dim + d);
       }
     }
   }
+}
+
+// The formats. `next`: the page that follows, or nullptr; groups: of 16 tokens, that some row sees.
+
+template <typename T>
+const T* dense_k(const Page* page) {
+  if (page == nullptr || page->segment->format != KvSegment::Format::kDense) return nullptr;
+  return reinterpret_cast<const T*>(page->k);
+}
+
+template <typename T>
+void dense_scores(Block<T>& block, const Page& page, const Page* next, int64_t groups) {
+  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
+  product<T>(block.rows, groups, block.q, block.dim, reinterpret_cast<const T*>(page.k), kPageTokens * kStep,
+             block.dim / kStep, block.s, kPageTokens, false, dense_k<T>(next));
+}
+
+template <typename T>
+void dense_values(Block<T>& block, const Page& page, const Page* next, int64_t groups) {
+  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
+  const T* p = nullptr;
+  if constexpr (kStep == 1) {
+    p = block.s;
+  } else {
+    p = block.p;
+    for (int64_t r = 0; r < block.rows; ++r) {
+      for (int64_t t = r * kPageTokens; t < r * kPageTokens + 16 * groups; t += 16) {
+        Vec16::load(block.s + t).store_bf16(block.p + t);
+      }
+    }
+  }
+  const T* next_v = dense_k<T>(next) == nullptr ? nullptr : reinterpret_cast<const T*>(next->v);
+  product<T>(block.rows, block.dim / 16, p, kPageTokens, reinterpret_cast<const T*>(page.v), block.dim * kStep,
+             16 * groups / kStep, block.o, block.dim, true, next_v);
+}
+
+template <typename T>
+void order_queries(Block<T>& block, const uint8_t* order) {
+  if (block.ordered && block.order == order) return;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    for (int64_t d = 0; d < block.dim; ++d) {
+      block.ordered_q[r * block.dim + d] = block.query[r][order == nullptr ? d : order[d]];
+    }
+  }
+  block.ordered = true;
+  block.order = order;
+}
+
+// The weights of all rows of x [rows][n] and the products with their codes: c [rows][extent] = or += offsets + x codes.
+template <typename T>
+void quantized_product(Block<T>& block, const CodeRuns& runs, int64_t n, const float* x, const uint8_t* codes,
+                       const uint8_t* next, int64_t extent, float* c, bool accumulate) {
+  for (int64_t r = 0; r < block.rows; ++r) {
+    make_weights(n, x + r * n, block.scales, block.zeros, block.weights + 2 * r * n, &block.steps[r],
+                 &block.offsets[r]);
+  }
+  const CodePart part{decode(runs, codes, next, extent, block.bytes), runs.coded_quads(), n};
+  code_product({block.rows, n, block.weights, block.steps, block.offsets}, part, extent, c, extent, accumulate);
+}
+
+template <typename T>
+void quantized_scores(Block<T>& block, const Page& page, const Page* next, int64_t) {
+  const CodeRuns& runs = page.segment->quantized.k;
+  order_queries(block, page.order);
+  load_columns(runs, block.dim, page.halves(0), page.halves(page.at.k_zeros), block.scales, block.zeros);
+  if (next != nullptr) {
+    for (int64_t byte = 0; byte < next->at.k_codes; byte += 64) Vec16::prefetch(next->k + byte);
+  }
+  quantized_product(block, runs, block.dim, block.ordered_q, page.codes(page.at.k_codes),
+                    next == nullptr ? nullptr : next->codes(next->at.k_codes), kPageTokens, block.s, false);
+}
+
+template <typename T>
+void quantized_values(Block<T>& block, const Page& page, const Page* next, int64_t) {
+  const CodeRuns& runs = page.segment->quantized.v;
+  load_columns(runs, kPageTokens, page.halves(page.at.v_scales), page.halves(page.at.v_zeros), block.scales, block.zeros);
+  quantized_product(block, runs, kPageTokens, block.s, page.codes(page.at.v_codes),
+                    next == nullptr ? nullptr : next->codes(next->at.v_codes), block.dim, block.o, true);
+}
+
+// What a format does with a page; one row per KvSegment::Format.
+template <typename T>
+struct FormatKernels {
+  using Kernel = void (*)(Block<T>& block, const Page& page, const Page* next, int64_t groups);
+  Kernel scores;  // s [rows][kPageTokens] = q k
+  Kernel values;  // o [rows][head_dim] += p v
+};
+
+template <typename T>
+constexpr FormatKernels<T> kFormatKernels[kSegmentFormats] = {
+    {dense_scores<T>, dense_values<T>},
+    {quantized_scores<T>, quantized_values<T>},
+};
+
+template <typename T>
+const FormatKernels<T>& kernels_of(const Page& page) {
+  return kFormatKernels<T>[static_cast<size_t>(page.segment->format)];
 }
 
 // Tokens of a segment that each row sees, if the block's first query sees `seen` from the segment's start on. Returns
@@ -78,147 +201,57 @@ inline int32_t visible_tokens(const AttentionScratch::Item& item, int64_t seen, 
   return most;
 }
 
-// Where one KV head of a segment lies.
-struct Page {
-  const KvSegment* segment = nullptr;
-  const char* k = nullptr;        // kQuantized: the head's block
-  const char* v = nullptr;        // kDense
-  QuantizedOffsets at = {};       // kQuantized
-  const uint8_t* order = nullptr;
-
-  const uint16_t* halves(int64_t offset) const { return reinterpret_cast<const uint16_t*>(k + offset); }
-  const uint8_t* k_codes() const { return reinterpret_cast<const uint8_t*>(k + at.k_codes); }
-  const uint8_t* v_codes() const { return reinterpret_cast<const uint8_t*>(quantized() ? k + at.v_codes : v); }
-  bool quantized() const { return segment->format == KvSegment::Format::kQuantized; }
-};
-
-inline Page page_of(const AttentionShape& shape, const KvSegment& segment, int64_t kv_head) {
-  Page page;
-  page.segment = &segment;
-  page.k = static_cast<const char*>(segment.k) + kv_head * segment.head_stride;
-  if (page.quantized()) {
-    page.at = quantized_offsets(segment.quantized, shape.head_dim);
-    if (segment.channel_order != nullptr) page.order = segment.channel_order + kv_head * shape.head_dim;
-  } else {
-    page.v = static_cast<const char*>(segment.v) + kv_head * segment.head_stride;
-  }
-  return page;
-}
-
-template <typename T, typename Task>
-void quantized_scores(const AttentionShape& shape, const Task& task, const AttentionScratch::Item& item,
-                      const Page& page, const Page* next, BlockState<T>& st) {
-  const int64_t dim = shape.head_dim, rows = rows_of(item);
-  if (!st.ordered || st.order != page.order) {
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* q = query_row(shape, task, item, r);
-      for (int64_t d = 0; d < dim; ++d) st.ordered_q[r * dim + d] = q[page.order == nullptr ? d : page.order[d]];
+// block.s = q k + bias / scale of a page, kUnseen where a row does not see the token. visible[r]: tokens that row r sees.
+template <typename T>
+void page_scores(Block<T>& block, const Page& page, const Page* next, const int32_t* visible, int64_t groups) {
+  kernels_of<T>(page).scores(block, page, next, groups);
+  const Vec16 inverse = Vec16::set1(1.0f / block.shape.scale);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    if (page.bias == nullptr && visible[r] >= 16 * groups) continue;
+    for (int64_t t = 0; t < 16 * groups; t += 16) {
+      float* s = block.s + r * kPageTokens + t;
+      Vec16 x = Vec16::load(s);
+      if (page.bias != nullptr) x = Vec16::fma(Vec16::load(page.bias + t), inverse, x);
+      x.first(visible[r] - static_cast<int32_t>(t), kUnseen).store(s);
     }
-    st.ordered = true;
-    st.order = page.order;
   }
-  const CodeRuns& runs = page.segment->quantized.k;
-  const uint16_t *scales = page.halves(page.at.k_scales), *zeros = page.halves(page.at.k_zeros);
-  make_weights(runs, rows, st.ordered_q, dim, scales, zeros, st.weights, weight_stride(dim), st.steps,
-               st.offsets);
-  for (int64_t r = 0; r < rows; ++r) {
-    const Vec16 offset = Vec16::set1(st.offsets[r]);
-    for (int64_t t = 0; t < kPageTokens; t += 16) offset.store(st.s + r * kPageTokens + t);
-  }
-  if (next != nullptr) {
-    for (int64_t byte = 0; byte < next->at.k_codes; byte += 64) Vec16::prefetch(next->k + byte);
-  }
-  code_product(rows, runs, page.k_codes(), next == nullptr ? nullptr : next->k_codes(), kPageTokens, st.weights,
-               weight_stride(dim), st.steps, st.s, kPageTokens);
 }
 
-// st.s [rows][kPageTokens] = q k of the page's first 16 groups tokens.
-template <typename T, typename Task>
-void page_scores(const AttentionShape& shape, const Task& task, const AttentionScratch::Item& item, const Page& page,
-                 const Page* next, int64_t groups, BlockState<T>& st) {
-  if (page.quantized()) return quantized_scores(shape, task, item, page, next, st);
-  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
-  const T* next_k = next == nullptr || next->quantized() ? nullptr : reinterpret_cast<const T*>(next->k);
-  product<T>(rows_of(item), groups, st.q, shape.head_dim, reinterpret_cast<const T*>(page.k), kPageTokens * kStep,
-             shape.head_dim / kStep, st.s, kPageTokens, false, next_k);
-}
-
-// Turns the first 16 Groups scores of row r into p = 2^(scale log2(e) s - m), calls store(r, group, p), and updates m,
-// l and the row [width] of o.
-template <int Groups, typename T, typename Store>
-void softmax_row(const AttentionShape& shape, int64_t r, int32_t visible, int64_t width, BlockState<T>& st,
-                 const Store& store) {
-  const Vec16 scale = Vec16::set1(shape.scale * kLog2e);
+// Turns the first 16 Groups scores of row r into probabilities p = 2^(scale log2(e) s - m), and updates m, l and the row
+// [width] of o.
+template <int Groups, typename T>
+void softmax_row(Block<T>& block, int64_t r, int64_t width) {
+  float* const s = block.s + r * kPageTokens;
   Vec16 x[Groups], top = Vec16::set1(kNoMaximum);
-  unrolled<Groups>([&](auto g) { x[g] = Vec16::load(st.s + r * kPageTokens + 16 * g) * scale; });
-  if (visible < 16 * Groups) {
-    unrolled<Groups>([&](auto g) { x[g] = x[g].first(visible - 16 * g, 2 * kNoMaximum); });
-  }
+  unrolled<Groups>([&](auto g) { x[g] = Vec16::load(s + 16 * g); });
   unrolled<Groups>([&](auto g) { top = Vec16::max(top, x[g]); });
-  const float maximum = top.reduce_max();
-  if (maximum > st.m[r]) {
-    const Vec16 keep = exp2(Vec16::set1(st.m[r] - maximum));
-    st.m[r] = maximum;
-    (Vec16::load(st.l + 16 * r) * keep).store(st.l + 16 * r);
-    for (int64_t d = 0; d < width; d += 16) (Vec16::load(st.o + r * width + d) * keep).store(st.o + r * width + d);
+  const float scale = block.shape.scale * kLog2e, maximum = top.reduce_max() * scale;
+  if (maximum > block.m[r]) {
+    const Vec16 keep = exp2(Vec16::set1(block.m[r] - maximum));
+    block.m[r] = maximum;
+    (Vec16::load(block.l + 16 * r) * keep).store(block.l + 16 * r);
+    for (int64_t d = r * width; d < (r + 1) * width; d += 16) (Vec16::load(block.o + d) * keep).store(block.o + d);
   }
-  const Vec16 m = Vec16::set1(st.m[r]);
-  Vec16 sum = Vec16::load(st.l + 16 * r);
+  const Vec16 minus_m = Vec16::set1(-block.m[r]), factor = Vec16::set1(scale);
+  Vec16 sum = Vec16::load(block.l + 16 * r);
   unrolled<Groups>([&](auto g) {
-    const Vec16 p = exp2(x[g] - m);
+    const Vec16 p = exp2(Vec16::fma(x[g], factor, minus_m));
     sum = sum + p;
-    store(r, g, p);
+    p.store(s + 16 * g);
   });
-  sum.store(st.l + 16 * r);
+  sum.store(block.l + 16 * r);
 }
 
-template <typename T, typename Store>
-void softmax(const AttentionShape& shape, int64_t rows, int64_t groups, const int32_t* visible, int64_t width,
-             BlockState<T>& st, const Store& store) {
+template <typename T>
+void softmax(Block<T>& block, int64_t groups, int64_t width) {
   const auto with = [&](auto n) {
-    for (int64_t r = 0; r < rows; ++r) softmax_row<n>(shape, r, visible[r], width, st, store);
+    for (int64_t r = 0; r < block.rows; ++r) softmax_row<n>(block, r, width);
   };
   switch (groups) {
     case 1: return with(std::integral_constant<int, 1>{});
     case 2: return with(std::integral_constant<int, 2>{});
     case 3: return with(std::integral_constant<int, 3>{});
     default: return with(std::integral_constant<int, 4>{});
-  }
-}
-
-// One page into m, l and o. visible[r]: tokens of it that row r sees; most: their maximum. next: what follows, or
-// nullptr.
-template <typename T, typename Task>
-void attend_page(const AttentionShape& shape, const Task& task, const AttentionScratch::Item& item, const Page& page,
-                 const Page* next, const int32_t* visible, int32_t most, BlockState<T>& st) {
-  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
-  const int64_t dim = shape.head_dim, rows = rows_of(item);
-  const int64_t groups = page.quantized() ? kPageTokens / 16 : (most + 15) / 16;
-  page_scores(shape, task, item, page, next, groups, st);
-  if (page.quantized()) {
-    softmax(shape, rows, groups, visible, dim, st,
-            [&](int64_t r, int64_t g, Vec16 p) { p.store(st.s + r * kPageTokens + 16 * g); });
-    const CodeRuns& runs = page.segment->quantized.v;
-    const uint16_t *scales = page.halves(page.at.v_scales), *zeros = page.halves(page.at.v_zeros);
-    constexpr int64_t kStride = weight_stride(kPageTokens);
-    make_weights(runs, rows, st.s, kPageTokens, scales, zeros, st.weights, kStride, st.steps, st.offsets);
-    for (int64_t r = 0; r < rows; ++r) {
-      const Vec16 offset = Vec16::set1(st.offsets[r]);
-      for (int64_t d = 0; d < dim; d += 16) (Vec16::load(st.o + r * dim + d) + offset).store(st.o + r * dim + d);
-    }
-    code_product(rows, runs, page.v_codes(), next == nullptr ? nullptr : next->v_codes(), dim, st.weights, kStride,
-                 st.steps, st.o, dim);
-  } else {
-    softmax(shape, rows, groups, visible, dim, st, [&](int64_t r, int64_t g, Vec16 p) {
-      if constexpr (kStep == 1) {
-        p.store(st.p + r * kPageTokens + 16 * g);
-      } else {
-        p.store_bf16(st.p + r * kPageTokens + 16 * g);
-      }
-    });
-    const T* next_v = next == nullptr || next->quantized() ? nullptr : reinterpret_cast<const T*>(next->v);
-    product<T>(rows, dim / 16, st.p, kPageTokens, reinterpret_cast<const T*>(page.v), dim * kStep,
-               (most + kStep - 1) / kStep, st.o, dim, true, next_v);
   }
 }
 

@@ -2,6 +2,9 @@
 // and attention_mass(). Include after one vec16_codes_*.h; everything has internal linkage.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
+
 #include "kernels/cpu/attention_pages.h"
 
 namespace smartkv::kernels {
@@ -39,72 +42,82 @@ inline int64_t out_row(const AttentionShape& shape, const AttentionScratch::Item
   return (item.query + r / item.n_heads) * shape.n_heads + first_head(shape, item) + r % item.n_heads;
 }
 
+// Rows of the block for CodeProductScope: 0 if there are no codes.
+inline int64_t code_rows(std::span<const KvSegment> segments, int64_t rows) {
+  for (const KvSegment& segment : segments) {
+    if (segment.format == KvSegment::Format::kQuantized) return rows;
+  }
+  return 0;
+}
+
 template <typename T>
 void block_of(const AttentionShape& shape, const AttentionTask& task, const AttentionScratch::Item& item,
               float* partial) {
-  BlockState<T> st;
   const int64_t dim = shape.head_dim, rows = rows_of(item);
-  load_queries(shape, task, item, st);
+  Block<T> block(shape, rows);
+  load_queries(task, item, block);
+  const CodeProductScope scope(code_rows(task.segments, rows));
+  alignas(64) float merged_o[kMaxBlockRows * kMaxHeadDim];
+  float merged_m[kMaxBlockRows], merged_l[kMaxBlockRows];
   for (int64_t r = 0; r < rows; ++r) {
-    st.merged_m[r] = kNoMaximum;
-    st.merged_l[r] = 0.0f;
-    std::memset(st.merged_o + r * dim, 0, static_cast<size_t>(dim) * sizeof(float));
+    merged_m[r] = kNoMaximum;
+    merged_l[r] = 0.0f;
   }
+  std::memset(merged_o, 0, static_cast<size_t>(rows * dim) * sizeof(float));
 
-  const int64_t n_segments = static_cast<int64_t>(task.segments.size());
-  int64_t start = 0, total = 0;  // tokens before the segment; of all segments
-  for (int64_t i = 0; i < n_segments; ++i) {
-    if (i < item.stretch * kStretchSegments) start += task.segments[i].tokens;
-    total += task.segments[i].tokens;
-  }
   const auto segments_until = [&](int64_t stretch) {
-    return stretch * kStretchSegments < n_segments ? stretch * kStretchSegments : n_segments;
+    return std::min(static_cast<int64_t>(task.segments.size()), stretch * kStretchSegments);
   };
   const int64_t last_segment = segments_until(item.stretch_end);
-  const int64_t seen = total - task.n + item.query + 1;  // by the block's first query
+  const int64_t seen = tokens_of(task.segments) - task.n + item.query + 1;  // by the block's first query
+  int64_t start = tokens_of(task.segments.first(static_cast<size_t>(segments_until(item.stretch))));
+  Page page, next = page_of(shape, task.segments[item.stretch * kStretchSegments], item.kv_head);
   for (int64_t stretch = item.stretch; stretch < item.stretch_end; ++stretch) {
-    for (int64_t r = 0; r < rows; ++r) st.m[r] = kNoMaximum;
-    std::memset(st.l, 0, static_cast<size_t>(rows) * 16 * sizeof(float));
-    std::memset(st.o, 0, static_cast<size_t>(rows * dim) * sizeof(float));
-    const int64_t end = segments_until(stretch + 1);
-    Page page, next = page_of(shape, task.segments[stretch * kStretchSegments], item.kv_head);
-    for (int64_t i = stretch * kStretchSegments; i < end; ++i) {
-      const KvSegment& segment = task.segments[i];
+    for (int64_t r = 0; r < rows; ++r) block.m[r] = kNoMaximum;
+    std::memset(block.l, 0, static_cast<size_t>(rows) * 16 * sizeof(float));
+    std::memset(block.o, 0, static_cast<size_t>(rows * dim) * sizeof(float));
+    for (int64_t i = stretch * kStretchSegments; i < segments_until(stretch + 1); ++i) {
       int32_t visible[kMaxBlockRows];
-      const int32_t most = visible_tokens(item, seen - start, segment.tokens, visible);
-      start += segment.tokens;
+      const int32_t most = visible_tokens(item, seen - start, task.segments[i].tokens, visible);
+      start += task.segments[i].tokens;
       page = next;
-      if (i + 1 < last_segment) next = page_of(shape, task.segments[i + 1], item.kv_head);
+      const bool is_last = i + 1 == last_segment;
+      if (!is_last) next = page_of(shape, task.segments[i + 1], item.kv_head);
       if (most == 0) continue;  // in the future of every row
-      attend_page(shape, task, item, page, i + 1 < last_segment ? &next : nullptr, visible, most, st);
+      const int64_t groups = (most + 15) / 16;
+      page_scores(block, page, is_last ? nullptr : &next, visible, groups);
+      softmax(block, groups, dim);
+      kernels_of<T>(page).values(block, page, is_last ? nullptr : &next, groups);
     }
     for (int64_t r = 0; r < rows; ++r) {
-      const float l = Vec16::load(st.l + 16 * r).reduce_add();
+      const float l = Vec16::load(block.l + 16 * r).reduce_add();
+      const float* o = block.o + r * dim;
       if (partial != nullptr) {
         float* to = partial + ((stretch - item.stretch) * rows + r) * partial_floats(dim);
-        to[0] = st.m[r];
+        to[0] = block.m[r];
         to[1] = l;
-        std::memcpy(to + 2, st.o + r * dim, static_cast<size_t>(dim) * sizeof(float));
+        std::memcpy(to + 2, o, static_cast<size_t>(dim) * sizeof(float));
       } else {
-        merge_row(st.merged_m[r], st.merged_l[r], st.merged_o + r * dim, st.m[r], l, st.o + r * dim, dim);
+        merge_row(merged_m[r], merged_l[r], merged_o + r * dim, block.m[r], l, o, dim);
       }
     }
   }
   if (partial != nullptr) return;
   for (int64_t r = 0; r < rows; ++r) {
-    write_row(shape, task.out, out_row(shape, item, r), st.merged_l[r], st.merged_o + r * dim);
+    write_row(shape, task.out, out_row(shape, item, r), merged_l[r], merged_o + r * dim);
   }
 }
 
 // Two passes over K: the maximum and the sum of every row, then its probabilities.
 template <typename T>
 void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const AttentionScratch::Item& item) {
-  BlockState<T> st;
-  const int64_t rows = rows_of(item), total = tokens_of(task.segments);
-  const int64_t seen = total - task.n + item.query + 1;  // by the block's first query
-  load_queries(shape, task, item, st);
-  for (int64_t r = 0; r < rows; ++r) st.m[r] = kNoMaximum;
-  std::memset(st.l, 0, static_cast<size_t>(rows) * 16 * sizeof(float));
+  const int64_t rows = rows_of(item);
+  Block<T> block(shape, rows);
+  load_queries(task, item, block);
+  const CodeProductScope scope(code_rows(task.segments, rows));
+  const int64_t seen = tokens_of(task.segments) - task.n + item.query + 1;  // by the block's first query
+  for (int64_t r = 0; r < rows; ++r) block.m[r] = kNoMaximum;
+  std::memset(block.l, 0, static_cast<size_t>(rows) * 16 * sizeof(float));
 
   const auto for_each_page = [&](const auto& function) {
     int64_t start = 0;
@@ -112,18 +125,15 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
       int32_t visible[kMaxBlockRows];
       const int32_t most = visible_tokens(item, seen - start, segment.tokens, visible);
       if (most == 0) break;
-      const Page page = page_of(shape, segment, item.kv_head);
-      const int64_t groups = page.quantized() ? kPageTokens / 16 : (most + 15) / 16;
-      page_scores(shape, task, item, page, nullptr, groups, st);
+      const int64_t groups = (most + 15) / 16;
+      page_scores(block, page_of(shape, segment, item.kv_head), nullptr, visible, groups);
       function(start, groups, visible);
       start += segment.tokens;
     }
   };
-  for_each_page([&](int64_t, int64_t groups, const int32_t* visible) {
-    softmax(shape, rows, groups, visible, 0, st, [](int64_t, int64_t, Vec16) {});
-  });
+  for_each_page([&](int64_t, int64_t groups, const int32_t*) { softmax(block, groups, 0); });
   float share[kMaxBlockRows];  // one over the sum
-  for (int64_t r = 0; r < rows; ++r) share[r] = 1.0f / Vec16::load(st.l + 16 * r).reduce_add();
+  for (int64_t r = 0; r < rows; ++r) share[r] = 1.0f / Vec16::load(block.l + 16 * r).reduce_add();
 
   const Vec16 scale = Vec16::set1(shape.scale * kLog2e);
   float* const results = task.mass + mass_offset(shape, task, item.query);
@@ -134,10 +144,10 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
       alignas(64) float most[kPageTokens] = {};
       if (item.head > 0) std::memcpy(most, out, static_cast<size_t>(tokens) * sizeof(float));
       for (int64_t r = i * item.n_heads; r < (i + 1) * item.n_heads; ++r) {
-        const Vec16 m = Vec16::set1(st.m[r]), part = Vec16::set1(share[r]);
+        const Vec16 minus_m = Vec16::set1(-block.m[r]), part = Vec16::set1(share[r]);
         for (int64_t g = 0; g < groups; ++g) {
-          const Vec16 s = Vec16::load(st.s + r * kPageTokens + 16 * g) * scale;
-          Vec16::max(Vec16::load(most + 16 * g), exp2(s - m) * part).store(most + 16 * g);
+          const Vec16 s = Vec16::load(block.s + r * kPageTokens + 16 * g);
+          Vec16::max(Vec16::load(most + 16 * g), exp2(Vec16::fma(s, scale, minus_m)) * part).store(most + 16 * g);
         }
       }
       std::memcpy(out, most, static_cast<size_t>(tokens) * sizeof(float));

@@ -48,9 +48,10 @@ struct Vec16 {
   friend Vec16 operator/(Vec16 x, Vec16 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
   static Vec16 max(Vec16 x, Vec16 y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
   static Vec16 min(Vec16 x, Vec16 y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
-  static Vec16 abs(Vec16 x) {
+  static Vec16 max_abs(Vec16 x, Vec16 y) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
-    return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+    return {_mm256_max_ps(_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, y.a)),
+            _mm256_max_ps(_mm256_andnot_ps(sign, x.b), _mm256_andnot_ps(sign, y.b))};
   }
   static Vec16 fma(Vec16 x, Vec16 y, Vec16 z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
   static Vec16 round(Vec16 x) {

@@ -1,9 +1,9 @@
 // Dot products of codes with 16-bit weights on AVX2. Interface: vec16_codes_scalar.h.
 #pragma once
 
-#include "kernels/cpu/vec16_avx2.h"
-
 #include <cstring>
+
+#include "kernels/cpu/vec16_avx2.h"
 
 namespace smartkv::kernels {
 namespace {
@@ -11,40 +11,53 @@ namespace {
 constexpr int kCodeRows = 1, kCodeGroups = 2;
 constexpr float kMaxWeight = 32512.0f;
 
-using WeightQuad = uint64_t;  // int16 [4]
-
-inline void store_weights(Vec16 x, Vec16 factor, WeightQuad* quads) {
+inline void store_weights(Vec16 x, Vec16 factor, uint8_t* row, int64_t, int64_t c) {
   x = x * factor;
   const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(quads), _mm256_permute4x64_epi64(packed, 0xd8));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + 2 * c), _mm256_permute4x64_epi64(packed, 0xd8));
+}
+
+inline __m256i load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+// 128 in every byte whose bit is set.
+inline __m256i third_bits(const uint8_t* p) {
+  int32_t bits;
+  std::memcpy(&bits, p, sizeof bits);
+  const __m256i of_byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+  const __m256i select = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201u));
+  const __m256i spread = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), of_byte), select);
+  return _mm256_and_si256(_mm256_cmpeq_epi8(spread, select), _mm256_set1_epi8(-128));
+}
+
+template <int Bits>
+void decode_block(const uint8_t* in, uint8_t* out) {
+  for (int i = 0; i < 8; ++i) {  // 32 codes
+    const uint8_t* from = in + (Bits == 8 ? 32 * i : Bits == 4 ? i / 4 * 64 + i % 2 * 32 : i % 2 * 32);
+    const __m256i x = load_bytes(from);
+    __m256i bytes = x;
+    if constexpr (Bits < 8) {
+      // The shift to the left that brings the codes to the top of their bytes, or just below the third bit.
+      const int shift = Bits == 4 ? (i / 2 % 2 == 0 ? 4 : 0) : 8 - Bits - 2 * (i / 2);
+      const __m128i by = _mm_cvtsi32_si128(shift < 0 ? -shift : shift);
+      bytes = _mm256_and_si256(shift < 0 ? _mm256_srl_epi16(x, by) : _mm256_sll_epi16(x, by),
+                               _mm256_set1_epi8(static_cast<char>(Bits == 4 ? 0xf0 : Bits == 3 ? 0x60 : 0xc0)));
+    }
+    if constexpr (Bits == 3) bytes = _mm256_or_si256(bytes, third_bits(in + 64 + 4 * i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 32 * i), bytes);
+  }
 }
 
 struct Codes {
   __m256i a, b;
+  static Codes load(const uint8_t* p) { return {load_bytes(p), load_bytes(p + 32)}; }
+};
 
-  static __m256i load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-  static __m256i shift(__m256i x, int bits) { return _mm256_srl_epi16(x, _mm_cvtsi32_si128(bits)); }
-  // 4 in every byte whose bit is set.
-  static __m256i third_bits(const uint8_t* p) {
-    int32_t bits;
-    std::memcpy(&bits, p, sizeof bits);
-    const __m256i of_byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
-    const __m256i select = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201u));
-    const __m256i spread = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), of_byte), select);
-    return _mm256_and_si256(_mm256_cmpeq_epi8(spread, select), _mm256_set1_epi8(4));
-  }
-  template <int Bits>
-  static Codes decode(const uint8_t* block, int g) {
-    if constexpr (Bits == 8) return {load(block + 64 * g), load(block + 64 * g + 32)};
-    const uint8_t* p = Bits == 4 ? block + 64 * (g / 2) : block;
-    const int bits = Bits == 4 ? 4 * (g % 2) : 2 * g;
-    const __m256i mask = _mm256_set1_epi8(Bits == 4 ? 15 : 3);
-    Codes r{_mm256_and_si256(shift(load(p), bits), mask), _mm256_and_si256(shift(load(p + 32), bits), mask)};
-    if constexpr (Bits == 3) {
-      r.a = _mm256_or_si256(r.a, third_bits(block + 64 + 8 * g));
-      r.b = _mm256_or_si256(r.b, third_bits(block + 64 + 8 * g + 4));
-    }
-    return r;
+struct Weights {
+  __m256i v;  // int16 [4], repeated
+  static Weights load(const uint8_t* row, int64_t, int64_t c) {
+    int64_t quad;
+    std::memcpy(&quad, row + 2 * c, sizeof quad);
+    return {_mm256_set1_epi64x(quad)};
   }
 };
 
@@ -58,12 +71,11 @@ struct Sums {
   static __m256i dot(__m256i acc, __m128i codes, __m256i weights) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_cvtepu8_epi16(codes), weights));
   }
-  void add(const Codes& codes, const WeightQuad& quad) {
-    const __m256i weights = _mm256_set1_epi64x(static_cast<int64_t>(quad));
-    part[0] = dot(part[0], _mm256_castsi256_si128(codes.a), weights);
-    part[1] = dot(part[1], _mm256_extracti128_si256(codes.a, 1), weights);
-    part[2] = dot(part[2], _mm256_castsi256_si128(codes.b), weights);
-    part[3] = dot(part[3], _mm256_extracti128_si256(codes.b, 1), weights);
+  void add(const Codes& codes, const Weights& weights) {
+    part[0] = dot(part[0], _mm256_castsi256_si128(codes.a), weights.v);
+    part[1] = dot(part[1], _mm256_extracti128_si256(codes.a, 1), weights.v);
+    part[2] = dot(part[2], _mm256_castsi256_si128(codes.b), weights.v);
+    part[3] = dot(part[3], _mm256_extracti128_si256(codes.b, 1), weights.v);
   }
   static __m256 rows(__m256i first, __m256i second) {
     return _mm256_cvtepi32_ps(_mm256_permute4x64_epi64(_mm256_hadd_epi32(first, second), 0xd8));

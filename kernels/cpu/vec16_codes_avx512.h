@@ -2,82 +2,121 @@
 // split into two planes of int8. Interface: vec16_codes_scalar.h.
 #pragma once
 
+#include <cstring>
+
 #include "kernels/cpu/vec16_avx512.h"
 
 namespace smartkv::kernels {
 namespace {
 
-constexpr int kCodeRows = 4, kCodeGroups = 2;
 constexpr float kMaxWeight = 32512.0f;
 
-struct WeightQuad {
-#ifdef __AVX512VNNI__
-  int32_t high, low;  // int8 [4] each: weight = 256 high + low
-#else
-  int64_t weights;  // int16 [4]
-#endif
-};
+inline __m512i load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 
-inline void store_weights(Vec16 x, Vec16 factor, WeightQuad* quads) {
-#ifdef __AVX512VNNI__
-  // With 128 added, the second byte is `high`, and the first one is `low` but for its sign bit.
-  __m512i w = _mm512_cvtps_epi32(_mm512_fmadd_ps(x.v, factor.v, _mm512_set1_ps(128.0f)));
-  const __m128i bytes = _mm_setr_epi8(1, 5, 9, 13, 0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1);
-  w = _mm512_shuffle_epi8(w, _mm512_broadcast_i32x4(bytes));
-  w = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 0, 2, 4, 6), w);
-  const __m256i sign = _mm256_set1_epi64x(static_cast<int64_t>(0x8080808000000000u));
-  const __m256i packed = _mm256_xor_si256(_mm512_castsi512_si256(w), sign);
-#else
-  const __m256i packed = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32((x * factor).v));
-#endif
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(quads), packed);
+// The shift is to the left, or to the right where it is negative.
+template <int Shift>
+__m512i shifted(__m512i x) {
+  if constexpr (Shift > 0) return _mm512_slli_epi16(x, Shift);
+  if constexpr (Shift < 0) return _mm512_srli_epi16(x, -Shift);
+  return x;
+}
+
+// Codes 64 g to 64 g + 63 of a block; `packed`: the block's first 64 bytes, or for 4 bits those of the group's half.
+template <int Bits, int G>
+__m512i decoded(__m512i packed, const uint8_t* third) {
+  if constexpr (Bits == 4) {
+    return _mm512_and_si512(shifted<G % 2 == 0 ? 4 : 0>(packed), _mm512_set1_epi8(static_cast<char>(0xf0)));
+  } else if constexpr (Bits == 2) {
+    return _mm512_and_si512(shifted<6 - 2 * G>(packed), _mm512_set1_epi8(static_cast<char>(0xc0)));
+  } else {
+    const __m512i low = _mm512_and_si512(shifted<5 - 2 * G>(packed), _mm512_set1_epi8(0x60));
+    const __mmask64 top = _load_mask64(reinterpret_cast<__mmask64*>(const_cast<uint8_t*>(third + 8 * G)));
+    return _mm512_mask_add_epi8(low, top, low, _mm512_set1_epi8(-128));
+  }
+}
+
+template <int Bits>
+void decode_block(const uint8_t* in, uint8_t* out) {
+  if constexpr (Bits == 8) {
+    for (int g = 0; g < 4; ++g) _mm512_storeu_si512(out + 64 * g, load_bytes(in + 64 * g));
+  } else {
+    const __m512i first = load_bytes(in), second = Bits == 4 ? load_bytes(in + 64) : first;
+    _mm512_storeu_si512(out, decoded<Bits, 0>(first, in + 64));
+    _mm512_storeu_si512(out + 64, decoded<Bits, 1>(first, in + 64));
+    _mm512_storeu_si512(out + 128, decoded<Bits, 2>(second, in + 64));
+    _mm512_storeu_si512(out + 192, decoded<Bits, 3>(second, in + 64));
+  }
 }
 
 struct Codes {
   __m512i v;
-
-  static __m512i shift(__m512i x, int bits) {
-    switch (bits) {
-      case 2: return _mm512_srli_epi16(x, 2);
-      case 4: return _mm512_srli_epi16(x, 4);
-      case 6: return _mm512_srli_epi16(x, 6);
-      default: return x;
-    }
-  }
-  template <int Bits>
-  static Codes decode(const uint8_t* block, int g) {
-    if constexpr (Bits == 8) return {_mm512_loadu_si512(block + 64 * g)};
-    if constexpr (Bits == 4) {
-      return {_mm512_and_si512(shift(_mm512_loadu_si512(block + 64 * (g / 2)), 4 * (g % 2)), _mm512_set1_epi8(15))};
-    }
-    const __m512i low = _mm512_and_si512(shift(_mm512_loadu_si512(block), 2 * g), _mm512_set1_epi8(3));
-    if constexpr (Bits == 2) return {low};
-    const __mmask64 third = _load_mask64(reinterpret_cast<__mmask64*>(const_cast<uint8_t*>(block + 64 + 8 * g)));
-    return {_mm512_mask_add_epi8(low, third, low, _mm512_set1_epi8(4))};
-  }
+  static Codes load(const uint8_t* p) { return {load_bytes(p)}; }
 };
 
 #ifdef __AVX512VNNI__
+constexpr int kCodeRows = 3, kCodeGroups = 4;
+
+// A row is two planes of int8 [n]: weight = 256 high + low.
+inline void store_weights(Vec16 x, Vec16 factor, uint8_t* row, int64_t n, int64_t c) {
+  // With 128 added, the second byte is `high`, and the first one is `low` but for its sign bit.
+  __m512i w = _mm512_cvtps_epi32(_mm512_fmadd_ps(x.v, factor.v, _mm512_set1_ps(128.0f)));
+  const __m128i bytes = _mm_setr_epi8(1, 5, 9, 13, 0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1);
+  w = _mm512_shuffle_epi8(w, _mm512_broadcast_i32x4(bytes));
+  w = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 4, 8, 12, 1, 5, 9, 13), w);
+  const __m256i planes = _mm512_castsi512_si256(w);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(row + c), _mm256_castsi256_si128(planes));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(row + n + c),
+                   _mm_xor_si128(_mm256_extracti128_si256(planes, 1), _mm_set1_epi8(-128)));
+}
+
+struct Weights {
+  __m512i high, low;  // int8 [4] each, repeated
+
+  static __m512i plane(const uint8_t* p) {
+    int32_t quad;
+    std::memcpy(&quad, p, sizeof quad);
+    return _mm512_set1_epi32(quad);
+  }
+  static Weights load(const uint8_t* row, int64_t n, int64_t c) { return {plane(row + c), plane(row + n + c)}; }
+};
+
+// The sums of both planes, each below 2^24 and so exact as floats.
+inline Vec16 whole_sums(__m512i high, __m512i low) {
+  return {_mm512_fmadd_ps(_mm512_cvtepi32_ps(high), _mm512_set1_ps(256.0f), _mm512_cvtepi32_ps(low))};
+}
+
 struct Sums {
   // Typed as what the instruction adds: as __m512i, g++ 12 moves every sum to another register and back.
   using Ints = int32_t __attribute__((vector_size(64)));
   Ints high, low;
 
   static Sums zero() { return {Ints{}, Ints{}}; }
-  static Ints dot(Ints acc, __m512i codes, int32_t weights) {
-    return reinterpret_cast<Ints>(
-        _mm512_dpbusd_epi32(reinterpret_cast<__m512i>(acc), codes, _mm512_set1_epi32(weights)));
+  static Ints dot(Ints acc, __m512i codes, __m512i weights) {
+    return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(acc), codes, weights));
   }
-  void add(const Codes& codes, const WeightQuad& quad) {
-    high = dot(high, codes.v, quad.high);
-    low = dot(low, codes.v, quad.low);
+  void add(const Codes& codes, const Weights& weights) {
+    high = dot(high, codes.v, weights.high);
+    low = dot(low, codes.v, weights.low);
   }
-  static __m512 floats(Ints x) { return _mm512_cvtepi32_ps(reinterpret_cast<__m512i>(x)); }
-  Vec16 value() const {  // both planes are below 2^24, exact as floats
-    return {_mm512_fmadd_ps(floats(high), _mm512_set1_ps(256.0f), floats(low))};
-  }
+  Vec16 value() const { return whole_sums(reinterpret_cast<__m512i>(high), reinterpret_cast<__m512i>(low)); }
 };
 #else
+constexpr int kCodeRows = 4, kCodeGroups = 2;
+
+inline void store_weights(Vec16 x, Vec16 factor, uint8_t* row, int64_t, int64_t c) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + 2 * c),
+                      _mm512_cvtepi32_epi16(_mm512_cvtps_epi32((x * factor).v)));
+}
+
+struct Weights {
+  __m512i v;  // int16 [4], repeated
+  static Weights load(const uint8_t* row, int64_t, int64_t c) {
+    int64_t quad;
+    std::memcpy(&quad, row + 2 * c, sizeof quad);
+    return {_mm512_set1_epi64(quad)};
+  }
+};
+
 struct Sums {
   __m512i first, last;  // of 8 rows each, two sums a row
 
@@ -85,10 +124,9 @@ struct Sums {
   static __m512i dot(__m512i acc, __m256i codes, __m512i weights) {
     return _mm512_add_epi32(acc, _mm512_madd_epi16(_mm512_cvtepu8_epi16(codes), weights));
   }
-  void add(const Codes& codes, const WeightQuad& quad) {
-    const __m512i weights = _mm512_set1_epi64(quad.weights);
-    first = dot(first, _mm512_castsi512_si256(codes.v), weights);
-    last = dot(last, _mm512_extracti64x4_epi64(codes.v, 1), weights);
+  void add(const Codes& codes, const Weights& weights) {
+    first = dot(first, _mm512_castsi512_si256(codes.v), weights.v);
+    last = dot(last, _mm512_extracti64x4_epi64(codes.v, 1), weights.v);
   }
   Vec16 value() const {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);

@@ -58,10 +58,11 @@ struct Vec16 {
   friend Vec16 operator/(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] / b.lane[i]); }
   static Vec16 max(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]); }
   static Vec16 min(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]); }
-  static Vec16 abs(Vec16 a) { SMARTKV_LANES(std::fabs(a.lane[i])); }
+  // The greater of two absolute values.
+  static Vec16 max_abs(Vec16 a, Vec16 b) { SMARTKV_LANES(std::fmax(std::fabs(a.lane[i]), std::fabs(b.lane[i]))); }
   static Vec16 fma(Vec16 a, Vec16 b, Vec16 c) { SMARTKV_LANES(a.lane[i] * b.lane[i] + c.lane[i]); }  // a b + c
   static Vec16 round(Vec16 a) { SMARTKV_LANES(std::nearbyintf(a.lane[i])); }
-  // x 2^n for integral n in [-127, 128]; n below -126 gives 0.
+  // x 2^n for integral n of at most 127; n below -126 gives 0.
   static Vec16 ldexp(Vec16 x, Vec16 n) { SMARTKV_LANES(n.lane[i] < -126.0f ? 0.0f : std::ldexp(x.lane[i], static_cast<int>(n.lane[i]))); }
 #undef SMARTKV_LANES
 

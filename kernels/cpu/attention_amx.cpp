@@ -1,0 +1,9 @@
+#include "kernels/cpu/vec16_codes_avx512.h"
+
+#include "kernels/cpu/attention_template.h"
+
+namespace smartkv::kernels {
+
+const AttentionKernels kAttentionAmx{block, merge, mass};
+
+}  // namespace smartkv::kernels

@@ -1,0 +1,24 @@
+#include "kernels/cpu_kernels.h"
+
+#include <iterator>
+
+namespace smartkv::kernels {
+namespace {
+
+// In the order of CpuLevel. What AMX has no better instruction for is the level below it.
+constexpr CpuKernels kTable[] = {
+    {&kAttentionScalar, &kElementwiseScalar, &kLinearScalar},
+    {&kAttentionAvx2, &kElementwiseAvx2, &kLinearAvx2},
+    {&kAttentionAvx512, &kElementwiseAvx512, &kLinearAvx512},
+    {&kAttentionAvx512Vnni, &kElementwiseAvx512Vnni, &kLinearAvx512Vnni},
+    {&kAttentionAmx, &kElementwiseAvx512Vnni, &kLinearAvx512Vnni},
+};
+static_assert(std::size(kTable) == static_cast<size_t>(CpuLevel::kAmx) + 1);
+
+}  // namespace
+
+const CpuKernels& cpu_kernels(CpuLevel level) { return kTable[static_cast<size_t>(level)]; }
+
+const CpuKernels& cpu_kernels() { return cpu_kernels(cpu_level()); }
+
+}  // namespace smartkv::kernels
