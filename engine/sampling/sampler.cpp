@@ -23,7 +23,7 @@ struct Winner {
   TokenId token = std::numeric_limits<TokenId>::max();
 
   void meet(TokenId other, float weight, const TokenNoise::Block& block, const TokenNoise& noise) {
-    if (weight <= 0 || block.least / weight > time) return;
+    if (weight <= 0 || block.least > time * weight) return;
     const double arrival = noise.of(other, block) / weight;
     if (arrival > time || (arrival == time && other > token)) return;
     time = arrival;
