@@ -223,6 +223,34 @@ TEST_F(Speculation, ASeedAnswersTheSameOnASlowMachine) {
   EXPECT_GT(drafted.size(), 1u);
 }
 
+TEST_F(Speculation, ASeedAnswersTheSameWherePartsWereComputedAnew) {
+  constexpr uint64_t kRequests = 20;
+  const auto request_of = [](uint64_t seed) {
+    GenerationRequest request = make_request(40 + static_cast<int64_t>(seed) * 7, 110, seed);
+    request.sampling.temperature = 0.9f;
+    request.sampling.frequency_penalty = 0.1f;
+    return request;
+  };
+  start_all();
+  std::vector<std::vector<TokenId>> plain;
+  for (uint64_t seed = 0; seed < kRequests; ++seed) plain.push_back(run(request_of(seed)).tokens);
+  engine.reset();
+  options.kv_cache_bytes = 20 * 64 * fake_cache_shape().bytes_per_token();
+  start_all();
+  std::vector<std::unique_ptr<GenerationStream>> streams;
+  for (uint64_t seed = 0; seed < kRequests; ++seed) {
+    GenerationRequest request = request_of(seed);
+    request.speculative = methods()[seed % methods().size()].spec;
+    streams.push_back(engine->submit(request));
+  }
+  int64_t preemptions = 0;
+  for (uint64_t seed = 0; seed < kRequests; ++seed) {
+    EXPECT_EQ(read_all(*streams[seed])[0].tokens, plain[seed]) << seed;
+    preemptions += streams[seed]->usage().timings.preemptions;
+  }
+  EXPECT_GT(preemptions, 0);
+}
+
 TEST_F(Speculation, LookupLeavesSeededSamplingAsItIs) {
   start_all(1);
   for (uint64_t seed = 0; seed < 10; ++seed) {
