@@ -213,8 +213,8 @@ TEST_F(Speculation, ASeedAnswersTheSameOnASlowMachine) {
   for (const char* method : {"draft_model", "auto"}) {
     request.speculative = method;
     for (int i = 0; i < 10; ++i) {
-      target_delay = i % 3 == 0 ? 0 : 1000;
-      draft_delay = i % 3 == 1 ? 0 : 2000;
+      target_delay = i % 3 == 0 ? 0 : 400;
+      draft_delay = i % 3 == 1 ? 0 : 800;
       RequestUsage usage;
       EXPECT_EQ(run(request, &usage).tokens, plain) << method << ", run " << i;
       drafted.insert(usage.speculation.drafted);
