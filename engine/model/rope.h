@@ -16,8 +16,8 @@ class Rope {
   // that the angles of a position never change.
   Rope(const RopeConfig& config, int64_t head_dim, int64_t context_length);
 
-  // cos, sin: f32 [head_dim / 2]. Beyond the first rotary_dim / 2 pairs nothing is rotated: cosines of 1. Dynamic scaling takes the sequence to end at `position`, so that a token's key
-  // depends on nothing that comes later.
+  // cos, sin: f32 [head_dim / 2]. Beyond the first rotary_dim / 2 pairs nothing is rotated: cosines of 1. Dynamic
+  // scaling takes the sequence to end at `position`, so that a token's key depends on nothing that comes later.
   void angles(int64_t position, float* cos, float* sin) const;
 
  private:

@@ -63,7 +63,8 @@ AttentionInputs TorchLlama::attention_inputs(const torch::Tensor& x, int64_t ind
     // A cache takes the angles of every key it holds back out, so this is what a gate gets to see when it serves.
     const std::vector<torch::Tensor> halves = inputs.k.chunk(2, -1);
     const torch::Tensor square = cos * cos + sin * sin;
-    inputs.k_before_rope = torch::cat({(halves[0] * cos + halves[1] * sin) / square, (halves[1] * cos - halves[0] * sin) / square}, -1);
+    inputs.k_before_rope = torch::cat({halves[0] * cos + halves[1] * sin, halves[1] * cos - halves[0] * sin}, -1) /
+                           torch::cat({square, square}, -1);
   }
   return inputs;
 }

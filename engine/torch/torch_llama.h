@@ -1,5 +1,5 @@
-// LLaMA and its relatives in plain LibTorch operations: differentiable, any dtype, no cache. The oracle of the kernels' tests and the
-// model that the training commands differentiate or watch; serving runs engine/model/llama.h.
+// LLaMA and its relatives in plain LibTorch operations: differentiable, any dtype, no cache. The oracle of the kernels'
+// tests and the model that the training commands differentiate or watch; serving runs engine/model/llama.h.
 #pragma once
 
 #include <torch/torch.h>

@@ -16,7 +16,7 @@ constexpr HarmlessKey kHarmless[] = {
     {"unsloth_fixed"}, {"transformers.js_config"}, {"is_llama_config"}, {"max_sequence_length"}, {"model_max_length"},
     // training
     {"initializer_range"}, {"attention_dropout"}, {"attn_pdrop"}, {"resid_pdrop"}, {"embd_pdrop"}, {"hidden_dropout"},
-    {"use_cache"}, {"gradient_checkpointing"}, {"pretraining_tp", "1"},
+    {"use_cache"}, {"gradient_checkpointing"}, {"pretraining_tp"},
     // tokens and sampling; what ends an answer is read
     {"bos_token_id"}, {"pad_token_id"}, {"unk_token_id"}, {"sep_token_id"}, {"mask_token_id"},
     {"decoder_start_token_id"}, {"forced_bos_token_id"}, {"forced_eos_token_id"}, {"bad_words_ids"},
@@ -30,7 +30,8 @@ constexpr HarmlessKey kHarmless[] = {
     {"chunk_size_feed_forward"}, {"pruned_heads", "{}"},
     // other kinds of model
     {"is_encoder_decoder", "false"}, {"is_decoder"}, {"add_cross_attention", "false"},
-    {"tie_encoder_decoder", "false"}, {"rope_interleaved", "false"},
+    {"tie_encoder_decoder", "false"}, {"rope_interleaved", "false"}, {"use_mrope", "false"}, {"lm_head_bias", "false"},
+    {"full_attn_mod", "1"}, {"interpolate_factor", "1"},
 };
 
 // Factors of YaRN's attention, section 3.4 of the paper, with the two weights that DeepSeek added.
@@ -174,6 +175,8 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
   const Architecture* architecture = find_architecture(c.architecture);
   if (architecture == nullptr) fields.fail("model_type", "one of " + architecture_names());
   const Architecture& a = *architecture;
+  // LLaMA alone was ever computed in so many slices; elsewhere the key is a leftover.
+  if (c.architecture == "llama" && fields.integer("pretraining_tp", 1) != 1) fields.fail("pretraining_tp", "1");
   if (fields.has("hidden_act") && fields["hidden_act"] != "silu") fields.fail("hidden_act", "\"silu\"");
   c.hidden_size = fields.integer("hidden_size");
   c.intermediate_size = fields.integer("intermediate_size");
