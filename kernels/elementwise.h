@@ -12,6 +12,9 @@ namespace smartkv::kernels {
 void rms_norm(ThreadPool& pool, const float* x, int64_t rows, int64_t n, const float* weight, float eps, KvType type,
               void* out);
 
+// The same of one row in f32, by the calling thread; out may be x.
+void rms_norm(const float* x, int64_t n, const float* weight, float eps, float* out);
+
 // Rotates n_heads heads in place by RoPE in the half-split form of Hugging Face (Su et al. 2021): element j of a head
 // pairs with j + head_dim / 2. x: f32 [n_heads, head_dim]; cos, sin: f32 [head_dim / 2] of the row's position.
 void rope(float* x, int64_t n_heads, int64_t head_dim, const float* cos, const float* sin);

@@ -10,6 +10,7 @@
 #include "engine/model/llama_weights.h"
 #include "engine/model/rope.h"
 #include "kernels/attention.h"
+#include "kernels/bf16.h"
 #include "kernels/elementwise.h"
 #include "kernels/linear.h"
 
@@ -38,16 +39,27 @@ WeightType weight_type(const LlamaOptions& options) {
   return name == "f32" ? WeightType::kF32 : name == "bf16" ? WeightType::kBf16 : name == "int8" ? WeightType::kInt8 : WeightType::kInt4;
 }
 
+ModelConfig served_config(ModelConfig config, const LlamaOptions& options) {
+  if (options.context_length > 0) config.context_length = options.context_length;
+  if (config.sliding_window > 0 && config.context_length > config.sliding_window) {
+    throw ModelError(config.name + ": sliding_window: attention over a window is not supported; expected a " +
+                     "context_length of at most " + std::to_string(config.sliding_window) + ", found " +
+                     std::to_string(config.context_length));
+  }
+  return config;
+}
+
 class Llama final : public Model {
  public:
   Llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool, const std::function<void(double)>& progress)
-      : config_(weights.config()),
+      : config_(served_config(weights.config(), options)),
         type_(activation_type(options)),
         weights_(pack_llama(weights, weight_type(options), pool, progress)),
         rope_(config_.rope, config_.head_dim, config_.context_length),
-        pool_(pool) {
-    if (options.context_length > 0) config_.context_length = options.context_length;
-  }
+        query_scale_(config_.attention_multiplier > 0
+                         ? static_cast<float>(config_.attention_multiplier * std::sqrt(static_cast<double>(config_.head_dim)))
+                         : 1.0f),
+        pool_(pool) {}
 
   const ModelConfig& config() const override { return config_; }
   void rope_angles(int64_t position, float* cos, float* sin) const override { rope_.angles(position, cos, sin); }
@@ -59,10 +71,10 @@ class Llama final : public Model {
       const LlamaLayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
       attend(batch, layer, w);
       if (rows_ == 0) continue;
-      project_residual(w.output, attended_, w.output_bias);
-      norm(w.mlp_norm);
+      project_residual(w.output, attended_, w.output_bias, w.attention_norm);
+      norm_input(w.mlp_norm);
       run_linear(w.gate_up, normed_, {gated_.data(), config_.intermediate_size, Epilogue::kSwiGlu, bias(w.gate_up_bias)});
-      project_residual(w.down, gated_, w.down_bias);
+      project_residual(w.down, gated_, w.down_bias, w.mlp_norm);
     }
     if (rows_ > 0) {
       norm(weights_.final_norm);
@@ -136,8 +148,9 @@ class Llama final : public Model {
       const SequenceInput& input = batch[static_cast<size_t>(piece.input)];
       for (int64_t i = 0; i < piece.n; ++i) {
         const int64_t row = piece.row + i;
-        kernels::unpack_row(weights_.token_embedding(), input.tokens[static_cast<size_t>(piece.first + i)],
-                            x_.as<float>() + row * config_.hidden_size);
+        float* x = x_.as<float>() + row * config_.hidden_size;
+        kernels::unpack_row(weights_.token_embedding(), input.tokens[static_cast<size_t>(piece.first + i)], x);
+        scale(x, config_.hidden_size, config_.embedding_multiplier);
         float* cos = angles_.as<float>() + row * config_.head_dim;
         rope_.angles(input.cache->tokens() + piece.first + i, cos, cos + config_.head_dim / 2);
       }
@@ -150,17 +163,44 @@ class Llama final : public Model {
                       static_cast<float>(config_.rms_norm_eps), type_, normed_.data());
   }
 
+  // normed_ = what attention or MLP takes in
+  void norm_input(const std::vector<float>& weight) {
+    if (config_.norm_placement == NormPlacement::kInput) return norm(weight);
+    const auto n = static_cast<size_t>(config_.hidden_size);
+    pool_.parallel_for(rows_, [&](int64_t row) {
+      const float* x = x_.as<float>() + row * config_.hidden_size;
+      if (type_ == KvType::kF32) {
+        std::copy_n(x, n, normed_.as<float>() + row * config_.hidden_size);
+      } else {
+        std::transform(x, x + n, normed_.as<uint16_t>() + row * config_.hidden_size, to_bf16);
+      }
+    });
+  }
+
+  static void scale(float* x, int64_t n, double factor) {
+    if (factor == 1.0) return;
+    for (int64_t i = 0; i < n; ++i) x[i] *= static_cast<float>(factor);
+  }
+
   void run_linear(const kernels::PackedMatrix& matrix, const AlignedBuffer& input, const kernels::LinearOutput& output) {
     kernels::linear(pool_, matrix, {input.data(), rows_, matrix.in_features}, output, linear_scratch_);
   }
 
-  // logits = normed_ W^T; -inf where the head has no row.
+  // logits = normed_ W^T / logits_divisor; -inf where the head has no row.
   void run_head(float* logits) {
     const std::vector<int32_t>& tokens = weights_.output_tokens;
     if (tokens.empty()) {
       run_linear(weights_.head, normed_, {logits, config_.vocab_size, Epilogue::kStore, nullptr});
-      return;
+    } else {
+      run_partial_head(tokens, logits);
     }
+    if (config_.logits_divisor == 1.0) return;
+    pool_.parallel_for(rows_, [&](int64_t row) {
+      scale(logits + row * config_.vocab_size, config_.vocab_size, 1.0 / config_.logits_divisor);
+    });
+  }
+
+  void run_partial_head(const std::vector<int32_t>& tokens, float* logits) {
     const auto n = static_cast<int64_t>(tokens.size());
     outputs_.grow(static_cast<size_t>(rows_ * n) * sizeof(float));
     run_linear(weights_.head, normed_, {outputs_.as<float>(), n, Epilogue::kStore, nullptr});
@@ -171,16 +211,48 @@ class Llama final : public Model {
     });
   }
 
-  // x += input W^T
-  void project_residual(const kernels::PackedMatrix& matrix, const AlignedBuffer& input, const std::vector<float>& b) {
-    run_linear(matrix, input, {x_.data(), config_.hidden_size, Epilogue::kAdd, bias(b)});
+  // x += input W^T, or what norm and multiplier make of it
+  void project_residual(const kernels::PackedMatrix& matrix, const AlignedBuffer& input, const std::vector<float>& b,
+                        const std::vector<float>& norm_weight) {
+    const bool normed = config_.norm_placement == NormPlacement::kOutput;
+    if (!normed && config_.residual_multiplier == 1.0) {
+      run_linear(matrix, input, {x_.data(), config_.hidden_size, Epilogue::kAdd, bias(b)});
+      return;
+    }
+    const int64_t n = config_.hidden_size;
+    const auto factor = static_cast<float>(config_.residual_multiplier);
+    branch_.grow(static_cast<size_t>(rows_ * n) * sizeof(float));
+    run_linear(matrix, input, {branch_.data(), n, Epilogue::kStore, bias(b)});
+    pool_.parallel_for(rows_, [&](int64_t row) {
+      float* y = branch_.as<float>() + row * n;
+      float* x = x_.as<float>() + row * n;
+      if (normed) kernels::rms_norm(y, n, norm_weight.data(), static_cast<float>(config_.rms_norm_eps), y);
+      for (int64_t i = 0; i < n; ++i) x[i] += factor * y[i];
+    });
+  }
+
+  // What happens to a row's queries and keys, [heads, head_dim] each, between their projection and attention.
+  void finish_heads(int64_t layer, const LlamaLayerWeights& w, const float* angles, float* q) const {
+    const int64_t dim = config_.head_dim;
+    float* k = q + config_.n_heads * dim;
+    norm_heads(q, config_.n_heads, w.q_norm);
+    norm_heads(k, config_.n_kv_heads, w.k_norm);
+    scale(q, config_.n_heads * dim, query_scale_);
+    if (config_.has_rope(layer)) kernels::rope(q, config_.n_heads + config_.n_kv_heads, dim, angles, angles + dim / 2);
+  }
+
+  void norm_heads(float* x, int64_t n_heads, const std::vector<float>& weight) const {
+    const auto n = static_cast<int64_t>(weight.size());
+    for (int64_t i = 0; n > 0 && i < n_heads * config_.head_dim; i += n) {
+      kernels::rms_norm(x + i, n, weight.data(), static_cast<float>(config_.rms_norm_eps), x + i);
+    }
   }
 
   // Writes K and V of all rows; attended_ = attention. In the last layer, only rows whose logits are wanted go on.
   void attend(std::span<const SequenceInput> batch, int64_t layer, const LlamaLayerWeights& w) {
     const int64_t width = qkv_width(), q_width = config_.n_heads * config_.head_dim;
     const int64_t kv_width = config_.n_kv_heads * config_.head_dim;
-    norm(w.attention_norm);
+    norm_input(w.attention_norm);
     run_linear(w.qkv, normed_, {qkv_.data(), width, Epilogue::kStore, bias(w.qkv_bias)});
     write_failures_.assign(batch.size(), nullptr);
     pool_.parallel_for(static_cast<int64_t>(pieces_.size()), [&](int64_t p) {
@@ -188,9 +260,7 @@ class Llama final : public Model {
       const auto input = static_cast<size_t>(piece.input);
       if (failed(input)) return;
       for (int64_t row = piece.row; row < piece.row + piece.n; ++row) {
-        const float* cos = angles_.as<float>() + row * config_.head_dim;
-        kernels::rope(qkv_.as<float>() + row * width, config_.n_heads + config_.n_kv_heads, config_.head_dim, cos,
-                      cos + config_.head_dim / 2);
+        finish_heads(layer, w, angles_.as<float>() + row * config_.head_dim, qkv_.as<float>() + row * width);
       }
       const float* k = qkv_.as<float>() + piece.row * width + q_width;
       try {
@@ -285,6 +355,7 @@ class Llama final : public Model {
   KvType type_;
   LlamaWeights weights_;
   Rope rope_;
+  float query_scale_;  // attention itself divides by sqrt(head_dim)
   ThreadPool& pool_;
 
   // State of the pass; the buffers grow to the largest pass and stay.
@@ -298,6 +369,7 @@ class Llama final : public Model {
   AlignedBuffer qkv_;       // f32 [rows, qkv_width]
   AlignedBuffer attended_;  // [rows, n_heads head_dim]
   AlignedBuffer gated_;     // [rows, intermediate_size]
+  AlignedBuffer branch_;    // f32 [rows, hidden_size]: what attention or MLP adds, before norm and multiplier
   AlignedBuffer outputs_;   // f32 [rows, n_outputs], of a head with rows for some tokens
   AlignedBuffer angles_;    // cos then sin, f32 [rows, 2, head_dim / 2]
   std::vector<std::vector<kernels::KvSegment>> views_;

@@ -1,5 +1,5 @@
 // LLaMA (Touvron et al. 2023) on the kernels of this project: RMSNorm, grouped-query attention with RoPE over a
-// sequence cache, SwiGLU.
+// sequence cache, SwiGLU; and its relatives (engine/weights/architecture.h), as their ModelConfig says.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,8 @@ struct LlamaOptions {
   int64_t context_length = 0;    // 0: the model's own
 };
 
-// Packs the weights; `weights` is not needed afterwards. Throws ModelError. `progress` gets 0..1.
+// Packs the weights; `weights` is not needed afterwards. Throws ModelError, also when the context is longer than the
+// model's sliding window: up to there, attention over the window is attention over everything. `progress` gets 0..1.
 std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const std::function<void(double)>& progress = nullptr);
 

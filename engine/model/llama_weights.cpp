@@ -98,8 +98,9 @@ int64_t LlamaWeights::bytes() const {
   int64_t bytes = head.bytes() + embedding.bytes() + static_cast<int64_t>(final_norm.size() * sizeof(float));
   for (const LlamaLayerWeights& layer : layers) {
     bytes += layer.qkv.bytes() + layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes();
-    bytes += static_cast<int64_t>((layer.attention_norm.size() + layer.mlp_norm.size() + layer.qkv_bias.size() +
-                                   layer.output_bias.size() + layer.gate_up_bias.size() + layer.down_bias.size()) *
+    bytes += static_cast<int64_t>((layer.attention_norm.size() + layer.mlp_norm.size() + layer.q_norm.size() +
+                                   layer.k_norm.size() + layer.qkv_bias.size() + layer.output_bias.size() +
+                                   layer.gate_up_bias.size() + layer.down_bias.size()) *
                                   sizeof(float));
   }
   return bytes;
@@ -119,8 +120,16 @@ LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, Thread
   for (int64_t i = 0; i < c.n_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
     LlamaLayerWeights& w = packed.layers.emplace_back();
-    w.attention_norm = read_vector(weights, layer + "input_layernorm.weight", hidden);
-    w.mlp_norm = read_vector(weights, layer + "post_attention_layernorm.weight", hidden);
+    const bool on_input = c.norm_placement == NormPlacement::kInput;
+    const char* const attention_norm = on_input ? "input_layernorm.weight" : "post_attention_layernorm.weight";
+    const char* const mlp_norm = on_input ? "post_attention_layernorm.weight" : "post_feedforward_layernorm.weight";
+    w.attention_norm = read_vector(weights, layer + attention_norm, hidden);
+    w.mlp_norm = read_vector(weights, layer + mlp_norm, hidden);
+    if (c.qk_norm != QkNorm::kNone) {
+      const bool head = c.qk_norm == QkNorm::kHead;
+      w.q_norm = read_vector(weights, layer + "self_attn.q_norm.weight", head ? c.head_dim : q_rows);
+      w.k_norm = read_vector(weights, layer + "self_attn.k_norm.weight", head ? c.head_dim : kv_rows);
+    }
     w.qkv = packer.pack(type, q_rows + 2 * kv_rows, hidden,
                         {{layer + "self_attn.q_proj.weight", q_rows, 0},
                          {layer + "self_attn.k_proj.weight", kv_rows, q_rows / kLanes},

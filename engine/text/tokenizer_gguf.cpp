@@ -46,9 +46,10 @@ std::vector<PreTokenizerStep> pre_tokenizer_of(const GgufFile& file, const std::
   if (pre == "gpt-2" || pre == "default" || pre == "mpt" || pre == "olmo" || pre == "jais" || pre == "phi-2") {
     return {pattern_step(gpt2_pattern())};
   }
-  if (is_llama3(pre)) return {pattern_step(cl100k_pattern(R"(\p{N}{1,3})"))};
-  if (pre == "qwen2") return {pattern_step(cl100k_pattern(R"(\p{N})"))};
-  fail(file, "tokenizer.ggml.pre", "expected smollm, gpt-2, default, llama-bpe or qwen2, found \"" + pre + "\"");
+  if (is_llama3(pre) || pre == "dbrx" || pre == "smaug-bpe") return {pattern_step(cl100k_pattern(R"(\p{N}{1,3})"))};
+  if (pre == "qwen2" || pre == "deepseek-r1-qwen") return {pattern_step(cl100k_pattern(R"(\p{N})"))};
+  fail(file, "tokenizer.ggml.pre",
+       "expected smollm, refact, gpt-2, default, olmo, llama-bpe, dbrx, qwen2 or deepseek-r1-qwen, found \"" + pre + "\"");
 }
 
 void read_merges(const GgufFile& file, BpeTokenizerSpec& spec) {

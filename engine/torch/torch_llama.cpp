@@ -7,6 +7,11 @@
 #include "engine/model/rope.h"
 
 namespace smartkv {
+namespace {
+
+std::string layer_name(int64_t index) { return "model.layers." + std::to_string(index) + "."; }
+
+}  // namespace
 
 TorchLlama::TorchLlama(const Weights& weights, torch::Dtype dtype) : config_(weights.config()), dtype_(dtype) {
   for (const std::string& name : weights.names()) {
@@ -28,11 +33,15 @@ torch::Tensor TorchLlama::norm(const torch::Tensor& x, const std::string& name) 
   return x * torch::rsqrt(x.pow(2).mean(-1, true) + config_.rms_norm_eps) * tensors_.at(name + ".weight");
 }
 
-AttentionInputs TorchLlama::attention_inputs(const torch::Tensor& x, const std::string& layer,
-                                             const torch::Tensor& angles) const {
+AttentionInputs TorchLlama::attention_inputs(const torch::Tensor& x, int64_t index, const torch::Tensor& angles) const {
+  const std::string layer = layer_name(index);
   const int64_t batch = x.size(0), length = x.size(1);
-  const auto heads = [&](const std::string& name, int64_t n) {
-    return linear(x, layer + name).view({batch, length, n, config_.head_dim}).transpose(1, 2);
+  const auto heads = [&](const std::string& name, const std::string& norm_name, int64_t n) {
+    torch::Tensor y = linear(x, layer + name);
+    if (config_.qk_norm == QkNorm::kProjection && !norm_name.empty()) y = norm(y, layer + norm_name);
+    y = y.view({batch, length, n, config_.head_dim});
+    if (config_.qk_norm == QkNorm::kHead && !norm_name.empty()) y = norm(y, layer + norm_name);
+    return y.transpose(1, 2);
   };
   const torch::Tensor cos = angles.select(1, 0), sin = angles.select(1, 1);
   const auto rotate = [&](const torch::Tensor& t) {
@@ -40,10 +49,23 @@ AttentionInputs TorchLlama::attention_inputs(const torch::Tensor& x, const std::
     return torch::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
   };
   AttentionInputs inputs;
-  inputs.q = rotate(heads("self_attn.q_proj", config_.n_heads));
-  inputs.k_before_rope = heads("self_attn.k_proj", config_.n_kv_heads);
-  inputs.k = rotate(inputs.k_before_rope);
-  inputs.v = heads("self_attn.v_proj", config_.n_kv_heads);
+  inputs.q = heads("self_attn.q_proj", "self_attn.q_norm", config_.n_heads);
+  if (config_.attention_multiplier > 0) {  // attention itself divides by sqrt(head_dim)
+    inputs.q = inputs.q * (config_.attention_multiplier * std::sqrt(static_cast<double>(config_.head_dim)));
+  }
+  inputs.k = heads("self_attn.k_proj", "self_attn.k_norm", config_.n_kv_heads);
+  inputs.v = heads("self_attn.v_proj", "", config_.n_kv_heads);
+  if (config_.has_rope(index)) {
+    inputs.k_before_rope = inputs.k;
+    inputs.q = rotate(inputs.q);
+    inputs.k = rotate(inputs.k);
+  } else {
+    // A cache takes the angles of every key it holds back out, so this is what a gate gets to see when it serves.
+    const std::vector<torch::Tensor> halves = inputs.k.chunk(2, -1);
+    const torch::Tensor square = cos * cos + sin * sin;
+    inputs.k_before_rope = torch::cat({halves[0] * cos + halves[1] * sin, halves[1] * cos - halves[0] * sin}, -1) /
+                           torch::cat({square, square}, -1);
+  }
   return inputs;
 }
 
@@ -66,21 +88,31 @@ torch::Tensor TorchLlama::hidden(const torch::Tensor& tokens, const Attention& a
     rope.angles(i, row, row + half);
   }
   angles = angles.to(dtype_);
-  torch::Tensor x = torch::embedding(tensors_.at("model.embed_tokens.weight"), tokens);
+  const bool on_input = config_.norm_placement == NormPlacement::kInput;
+  const auto add = [&](const torch::Tensor& to, const torch::Tensor& branch, const std::string& norm_name) {
+    return to + (on_input ? branch : norm(branch, norm_name)) * config_.residual_multiplier;
+  };
+  torch::Tensor x = torch::embedding(tensors_.at("model.embed_tokens.weight"), tokens) * config_.embedding_multiplier;
   for (int64_t i = 0; i < config_.n_layers; ++i) {
-    const std::string layer = "model.layers." + std::to_string(i) + ".";
-    const torch::Tensor mixed = attention(i, attention_inputs(norm(x, layer + "input_layernorm"), layer, angles));
-    x = x + linear(mixed.transpose(1, 2).reshape({batch, length, config_.n_heads * config_.head_dim}),
-                   layer + "self_attn.o_proj");
-    const torch::Tensor h = norm(x, layer + "post_attention_layernorm");
-    x = x + linear(torch::silu(linear(h, layer + "mlp.gate_proj")) * linear(h, layer + "mlp.up_proj"),
-                   layer + "mlp.down_proj");
+    const std::string layer = layer_name(i);
+    const torch::Tensor mixed =
+        attention(i, attention_inputs(on_input ? norm(x, layer + "input_layernorm") : x, i, angles));
+    x = add(x,
+            linear(mixed.transpose(1, 2).reshape({batch, length, config_.n_heads * config_.head_dim}),
+                   layer + "self_attn.o_proj"),
+            layer + "post_attention_layernorm");
+    const torch::Tensor h = on_input ? norm(x, layer + "post_attention_layernorm") : x;
+    x = add(x,
+            linear(torch::silu(linear(h, layer + "mlp.gate_proj")) * linear(h, layer + "mlp.up_proj"),
+                   layer + "mlp.down_proj"),
+            layer + "post_feedforward_layernorm");
   }
   return x;
 }
 
 torch::Tensor TorchLlama::head(const torch::Tensor& x) const {
-  return linear(norm(x, "model.norm"), config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head");
+  return linear(norm(x, "model.norm"), config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head") /
+         config_.logits_divisor;
 }
 
 torch::Tensor TorchLlama::forward(const torch::Tensor& tokens) const {

@@ -1,5 +1,5 @@
-// LLaMA in plain LibTorch operations: differentiable, any dtype, no cache. The oracle of the kernels' tests and the
-// model that the training commands differentiate or watch; serving runs engine/model/llama.h.
+// LLaMA and its relatives in plain LibTorch operations: differentiable, any dtype, no cache. The oracle of the kernels'
+// tests and the model that the training commands differentiate or watch; serving runs engine/model/llama.h.
 #pragma once
 
 #include <torch/torch.h>
@@ -37,7 +37,7 @@ class TorchLlama {
   const ModelConfig& config() const { return config_; }
 
  private:
-  AttentionInputs attention_inputs(const torch::Tensor& x, const std::string& layer, const torch::Tensor& angles) const;
+  AttentionInputs attention_inputs(const torch::Tensor& x, int64_t layer, const torch::Tensor& angles) const;
   torch::Tensor linear(const torch::Tensor& x, const std::string& name) const;
   torch::Tensor norm(const torch::Tensor& x, const std::string& name) const;
 

@@ -27,9 +27,27 @@ void check_config(const ModelConfig& c, const std::string& file) {
   require(std::isfinite(c.rms_norm_eps) && c.rms_norm_eps >= 0, "rms_norm_eps", "a small positive number", std::to_string(c.rms_norm_eps));
   require(std::isfinite(c.rope.theta) && c.rope.theta > 1, "rope theta", "a number above 1", std::to_string(c.rope.theta));
   require(std::isfinite(c.rope.factor) && c.rope.factor > 0, "rope scaling factor", "a positive number", std::to_string(c.rope.factor));
-  const size_t half = static_cast<size_t>(c.head_dim / 2);
-  require(c.rope.freq_factors.empty() || c.rope.freq_factors.size() == half, "rope_freqs.weight",
-          std::to_string(half) + " factors", std::to_string(c.rope.freq_factors.size()));
+  require(std::isfinite(c.rope.magnitude) && c.rope.magnitude > 0, "rope attention factor", "a positive number",
+          std::to_string(c.rope.magnitude));
+  require(c.rope.rotary_dim % 2 == 0 && c.rope.rotary_dim >= 0 && c.rope.rotary_dim <= c.head_dim, "rotary dimensions",
+          "an even number up to the head_dim of " + std::to_string(c.head_dim), std::to_string(c.rope.rotary_dim));
+  const size_t half = static_cast<size_t>((c.rope.rotary_dim > 0 ? c.rope.rotary_dim : c.head_dim) / 2);
+  const auto factors = [&](const std::string& name, const std::vector<float>& values, bool needed) {
+    require((values.empty() && !needed) || values.size() == half, name, std::to_string(half) + " factors",
+            std::to_string(values.size()));
+  };
+  const bool longrope = c.rope.scaling == RopeScaling::kLongRope;
+  factors("rope_freqs.weight", c.rope.freq_factors, false);
+  factors("short_factor", c.rope.short_factors, longrope);
+  factors("long_factor", c.rope.long_factors, longrope);
+  const auto multiplier = [&](const char* name, double value) {
+    require(std::isfinite(value) && value > 0, name, "a positive number", std::to_string(value));
+  };
+  multiplier("embedding_multiplier", c.embedding_multiplier);
+  multiplier("residual_multiplier", c.residual_multiplier);
+  multiplier("logits_scaling", c.logits_divisor);
+  require(std::isfinite(c.attention_multiplier) && c.attention_multiplier >= 0, "attention_multiplier", "a positive number",
+          std::to_string(c.attention_multiplier));
 }
 
 }  // namespace smartkv

@@ -1,8 +1,11 @@
 #include "engine/weights/gguf.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <string_view>
 
 #include "engine/weights/weights.h"
 
@@ -10,27 +13,39 @@ namespace smartkv {
 namespace {
 
 constexpr int kMaxDimensions = 4;
+constexpr int64_t kMaxParts = 1000;  // of a split file: far beyond what hosting limits ask for
 
 // Value types of metadata, as the specification numbers them.
 enum GgufType : uint32_t {
   kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64, kTypeEnd
 };
 
-std::optional<TensorType> tensor_type(uint32_t ggml_type) {
-  switch (ggml_type) {
-    case 0: return TensorType::kF32;
-    case 1: return TensorType::kF16;
-    case 2: return TensorType::kQ4_0;
-    case 3: return TensorType::kQ4_1;
-    case 6: return TensorType::kQ5_0;
-    case 7: return TensorType::kQ5_1;
-    case 8: return TensorType::kQ8_0;
-    case 12: return TensorType::kQ4_K;
-    case 13: return TensorType::kQ5_K;
-    case 14: return TensorType::kQ6_K;
-    case 30: return TensorType::kBf16;
-    default: return std::nullopt;
+// ggml's tensor types by their numbers.
+struct GgmlType {
+  uint32_t number;
+  std::string_view name;
+  std::optional<TensorType> type;  // none: not supported
+};
+constexpr GgmlType kGgmlTypes[] = {
+    {0, "F32", TensorType::kF32},       {1, "F16", TensorType::kF16},       {2, "Q4_0", TensorType::kQ4_0},
+    {3, "Q4_1", TensorType::kQ4_1},     {6, "Q5_0", TensorType::kQ5_0},     {7, "Q5_1", TensorType::kQ5_1},
+    {8, "Q8_0", TensorType::kQ8_0},     {9, "Q8_1", std::nullopt},          {10, "Q2_K", TensorType::kQ2_K},
+    {11, "Q3_K", TensorType::kQ3_K},    {12, "Q4_K", TensorType::kQ4_K},    {13, "Q5_K", TensorType::kQ5_K},
+    {14, "Q6_K", TensorType::kQ6_K},    {15, "Q8_K", std::nullopt},         {16, "IQ2_XXS", std::nullopt},
+    {17, "IQ2_XS", std::nullopt},       {18, "IQ3_XXS", std::nullopt},      {19, "IQ1_S", std::nullopt},
+    {20, "IQ4_NL", TensorType::kIq4Nl}, {21, "IQ3_S", std::nullopt},        {22, "IQ2_S", std::nullopt},
+    {23, "IQ4_XS", TensorType::kIq4Xs}, {24, "I8", std::nullopt},           {25, "I16", std::nullopt},
+    {26, "I32", std::nullopt},          {27, "I64", std::nullopt},          {28, "F64", std::nullopt},
+    {29, "IQ1_M", std::nullopt},        {30, "BF16", TensorType::kBf16},    {34, "TQ1_0", std::nullopt},
+    {35, "TQ2_0", std::nullopt},        {39, "MXFP4", TensorType::kMxfp4},  {40, "NVFP4", std::nullopt},
+};
+
+std::string supported_types() {
+  std::string names;
+  for (const GgmlType& type : kGgmlTypes) {
+    if (type.type) names += (names.empty() ? "" : ", ") + std::string(type.name);
   }
+  return names;
 }
 
 // Reads little-endian values, never past the end.
@@ -152,12 +167,12 @@ PendingTensor read_tensor_info(Reader& reader) {
     view.shape.insert(view.shape.begin(), static_cast<int64_t>(extent));
   }
   const uint32_t type = reader.number<uint32_t>(what);
-  const std::optional<TensorType> known = tensor_type(type);
-  if (!known) {
-    reader.fail(what + ": unsupported type " + std::to_string(type) +
-                "; supported: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K");
+  const auto* known = std::find_if(std::begin(kGgmlTypes), std::end(kGgmlTypes), [&](const GgmlType& t) { return t.number == type; });
+  if (known == std::end(kGgmlTypes) || !known->type) {
+    reader.fail(what + ": expected one of the types " + supported_types() + ", found " +
+                (known == std::end(kGgmlTypes) ? "the unknown type " + std::to_string(type) : std::string(known->name)));
   }
-  view.type = *known;
+  view.type = *known->type;
   const TensorTypeInfo& info = tensor_type_info(view.type);
   if (view.row_elements() % info.block_elements != 0) {
     reader.fail(what + ": rows of " + std::to_string(view.row_elements()) + " do not hold whole blocks of " + std::string(info.name));
@@ -188,10 +203,45 @@ const T* typed_array(const std::map<std::string, GgufValue, std::less<>>& metada
 }  // namespace
 
 GgufFile GgufFile::open(const std::filesystem::path& path) {
-  MappedFile file(path);
-  GgufFile parsed = parse(file.bytes(), path.filename().string());
-  parsed.file_ = std::move(file);
-  return parsed;
+  const auto open_one = [](const std::filesystem::path& part) {
+    MappedFile file(part);
+    GgufFile parsed = parse(file.bytes(), part.filename().string());
+    parsed.files_.push_back(std::move(file));
+    return parsed;
+  };
+  GgufFile first = open_one(path);
+  const int64_t count = first.get_int("split.count").value_or(1);
+  if (count < 2) return first;
+  // llama.cpp's gguf-split names the parts "<stem>-00001-of-00003.gguf".
+  const auto part_name = [&](const std::string& stem, int64_t number) {
+    char suffix[32];
+    std::snprintf(suffix, sizeof suffix, "-%05d-of-%05d.gguf", static_cast<int>(number), static_cast<int>(count));
+    return stem + suffix;
+  };
+  const std::string end = part_name("", 1);
+  if (count > kMaxParts || !first.name_.ends_with(end) || first.get_int("split.no").value_or(0) != 0) {
+    throw ModelError(first.name_ + ": key \"split.count\": expected the first of " + std::to_string(count) + " parts, named \"..." + end +
+                     "\", of " + std::to_string(kMaxParts) + " at most");
+  }
+  const std::string stem = first.name_.substr(0, first.name_.size() - end.size());
+  for (int64_t i = 1; i < count; ++i) {
+    GgufFile part = open_one(path.parent_path() / part_name(stem, i + 1));
+    if (part.get_int("split.no") != i || part.get_int("split.count") != count) {
+      throw ModelError(part.name_ + ": keys \"split.no\" and \"split.count\": expected " + std::to_string(i) + " and " + std::to_string(count));
+    }
+    first.files_.push_back(std::move(part.files_.front()));
+    for (auto& [name, tensor] : part.tensors_) {
+      if (!first.tensors_.emplace(name, std::move(tensor)).second) {
+        throw ModelError(part.name_ + ": tensor \"" + name + "\" stands in another part, too");
+      }
+    }
+  }
+  const int64_t tensors = first.get_int("split.tensors.count").value_or(static_cast<int64_t>(first.tensors_.size()));
+  if (tensors != static_cast<int64_t>(first.tensors_.size())) {
+    throw ModelError(first.name_ + ": key \"split.tensors.count\": expected the " + std::to_string(first.tensors_.size()) +
+                     " tensors of all parts, found " + std::to_string(tensors));
+  }
+  return first;
 }
 
 GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string name) {

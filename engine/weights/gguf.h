@@ -25,12 +25,14 @@ using GgufValue = std::variant<bool, int64_t, double, std::string, GgufArray>;
 class GgufFile {
  public:
   // Throws ModelError naming the file, the key or tensor, what was expected and what was found; never crashes,
-  // whatever the bytes: lengths, offsets, alignment, overlaps and shapes are checked before use.
+  // whatever the bytes: lengths, offsets, alignment, overlaps and shapes are checked before use. Of a split file, open()
+  // takes the first part and reads the others beside it; metadata() is that of the first.
   static GgufFile open(const std::filesystem::path& path);
   static GgufFile parse(std::span<const std::byte> bytes, std::string name);  // `bytes` outlive the result
 
   const std::string& name() const { return name_; }
   uint32_t version() const { return version_; }
+  size_t parts() const { return files_.size(); }
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }  // names as in the file
 
@@ -48,7 +50,7 @@ class GgufFile {
 
   std::string name_;
   uint32_t version_ = 0;
-  MappedFile file_;
+  std::vector<MappedFile> files_;  // a part each
   std::map<std::string, GgufValue, std::less<>> metadata_;
   std::map<std::string, TensorView, std::less<>> tensors_;
 };

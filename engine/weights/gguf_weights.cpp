@@ -1,130 +1,255 @@
 #include "engine/weights/gguf_weights.h"
 
 #include <algorithm>
-#include <map>
+#include <cmath>
+#include <set>
 
+#include "engine/weights/architecture.h"
 #include "engine/weights/check_config.h"
 #include "engine/weights/gguf.h"
+#include "engine/weights/projections.h"
 
 namespace smartkv {
 namespace {
 
 // Rest of a GGUF name behind "blk.N." and its Hugging Face counterpart behind "model.layers.N.".
 constexpr std::pair<std::string_view, std::string_view> kLayerNames[] = {
-    {"attn_norm.", "input_layernorm."},   {"ffn_norm.", "post_attention_layernorm."},
-    {"attn_q.", "self_attn.q_proj."},     {"attn_k.", "self_attn.k_proj."},
-    {"attn_v.", "self_attn.v_proj."},     {"attn_output.", "self_attn.o_proj."},
-    {"ffn_gate.", "mlp.gate_proj."},      {"ffn_up.", "mlp.up_proj."},
+    {"attn_norm.", "input_layernorm."},
+    {"ffn_norm.", "post_attention_layernorm."},
+    {"attn_q.", "self_attn.q_proj."},
+    {"attn_k.", "self_attn.k_proj."},
+    {"attn_v.", "self_attn.v_proj."},
+    {"attn_qkv.", "self_attn.qkv_proj."},
+    {"attn_output.", "self_attn.o_proj."},
+    {"attn_q_norm.", "self_attn.q_norm."},
+    {"attn_k_norm.", "self_attn.k_norm."},
+    {"post_attention_norm.", "post_attention_layernorm."},
+    {"post_ffw_norm.", "post_feedforward_layernorm."},
+    {"ffn_gate.", "mlp.gate_proj."},
+    {"ffn_up.", "mlp.up_proj."},
     {"ffn_down.", "mlp.down_proj."},
 };
 
-// Empty: a tensor that a LLaMA does not use.
-std::string hugging_face_name(const std::string& name) {
+// A name that a LLaMA has no use for stays as it is.
+std::string hugging_face_name(const std::string& name, const Architecture& architecture) {
   if (name == "token_embd.weight") return "model.embed_tokens.weight";
   if (name == "output_norm.weight") return "model.norm.weight";
   if (name == "output.weight") return "lm_head.weight";
-  if (!name.starts_with("blk.")) return "";
+  if (!name.starts_with("blk.")) return name;
   const size_t dot = name.find('.', 4);
-  if (dot == std::string::npos) return "";
-  const std::string rest = name.substr(dot + 1);
+  if (dot == std::string::npos) return name;
+  const std::string layer = "model.layers." + name.substr(4, dot - 4) + ".", rest = name.substr(dot + 1);
+  if (architecture.fused_projections && rest == "ffn_up.weight") return layer + "mlp.gate_up_proj.weight";
   for (const auto& [gguf, hugging_face] : kLayerNames) {
-    if (rest.starts_with(gguf)) {
-      return "model.layers." + name.substr(4, dot - 4) + "." + std::string(hugging_face) + rest.substr(gguf.size());
-    }
+    if (rest.starts_with(gguf)) return layer + std::string(hugging_face) + rest.substr(gguf.size());
   }
-  return "";
+  return name;
 }
 
+// Tensors that are part of the configuration.
+constexpr const char* kFreqFactors = "rope_freqs.weight";
+constexpr const char* kShortFactors = "rope_factors_short.weight";
+constexpr const char* kLongFactors = "rope_factors_long.weight";
+
+// Behind the architecture's name: keys that have no say in what is computed, if the value is as given.
+struct HarmlessGgufKey {
+  std::string_view name;
+  std::optional<GgufValue> only;
+};
+const HarmlessGgufKey kHarmless[] = {
+    {"vocab_size", std::nullopt},  // the embedding has it
+    {"tensor_data_layout", std::nullopt},
+    {"rope.scaling.finetuned", std::nullopt},
+    {"pooling_type", std::nullopt},  // of embeddings of whole texts
+    {"expert_count", int64_t{0}},
+    {"expert_used_count", int64_t{0}},
+    {"attention.causal", true},
+    {"use_parallel_residual", false},
+    {"rope.scaling.yarn_ext_factor", 1.0},
+    {"rope.scaling.yarn_attn_factor", 1.0},
+};
+
+std::string text(const GgufValue& value) {
+  return std::visit(
+      [](const auto& v) -> std::string {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, bool>) return v ? "true" : "false";
+        if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, double>) return std::to_string(v);
+        if constexpr (std::is_same_v<T, std::string>) return '"' + v.substr(0, 100) + '"';
+        return "an array";
+      },
+      value);
+}
+
+// Reads the keys of the file's architecture and refuses those that it does not know.
 class ConfigReader {
  public:
-  explicit ConfigReader(const GgufFile& file) : file_(file) {}
+  explicit ConfigReader(const GgufFile& file) : file_(file) {
+    const std::string* name = file_.get_string("general.architecture");
+    architecture_ = name == nullptr ? nullptr : find_architecture(*name);
+    if (architecture_ == nullptr) {
+      throw ModelError(file_.name() + ": key \"general.architecture\": expected one of " + architecture_names() + ", found " +
+                       (name == nullptr ? "nothing" : "\"" + *name + "\""));
+    }
+  }
+
+  const Architecture& architecture() const { return *architecture_; }
 
   ModelConfig read(const std::filesystem::path& path) {
-    const std::string* architecture = file_.get_string("general.architecture");
-    if (architecture == nullptr || *architecture != "llama") {
-      throw ModelError(file_.name() + ": key \"general.architecture\": expected \"llama\", found " +
-                       (architecture == nullptr ? "nothing" : "\"" + *architecture + "\""));
-    }
+    const Architecture& a = *architecture_;
     ModelConfig c;
+    c.architecture = a.name;
     c.name = path.stem().string();
+    if (file_.get_int("split.count").value_or(1) > 1) c.name.resize(c.name.size() - std::string_view("-00001-of-00001").size());
     // The file's stem without its quantisation: "SmolLM2-135M-Instruct.Q4_1" is a SmolLM2-135M-Instruct.
     if (const size_t dot = c.name.rfind('.'); dot != std::string::npos && dot > 0) c.name.resize(dot);
-    c.hidden_size = size("llama.embedding_length");
-    c.intermediate_size = size("llama.feed_forward_length");
-    c.n_layers = size("llama.block_count");
-    c.n_heads = size("llama.attention.head_count");
-    c.n_kv_heads = file_.metadata().contains("llama.attention.head_count_kv") ? size("llama.attention.head_count_kv") : c.n_heads;
-    c.head_dim = file_.get_int("llama.attention.key_length").value_or(c.hidden_size / c.n_heads);
-    c.context_length = size("llama.context_length");
-    c.rms_norm_eps = file_.get_float("llama.attention.layer_norm_rms_epsilon").value_or(1e-5);
-    c.rope.theta = file_.get_float("llama.rope.freq_base").value_or(10000.0);
-    read_rope_scaling(c.rope);
+    c.hidden_size = size("embedding_length");
+    c.intermediate_size = size("feed_forward_length");
+    c.n_layers = size("block_count");
+    c.n_heads = size("attention.head_count");
+    c.n_kv_heads = has("attention.head_count_kv") ? size("attention.head_count_kv") : c.n_heads;
+    c.head_dim = integer("attention.key_length", c.hidden_size / c.n_heads);
+    c.context_length = size("context_length");
+    c.rms_norm_eps = number("attention.layer_norm_rms_epsilon", 1e-5);
+    c.qk_norm = a.qk_norm;
+    c.norm_placement = a.norm_placement;
+    c.sliding_window = integer("attention.sliding_window", 0);
+    if (a.window == WindowRule::kNone && c.sliding_window != 0) fail("attention.sliding_window", "0 for " + c.architecture);
+    if (a.multipliers) {
+      c.embedding_multiplier = number("embedding_scale", 1.0);
+      c.attention_multiplier = number("attention.scale", 0.0);
+      c.residual_multiplier = number("residual_scale", 1.0);
+      c.logits_divisor = number("logit_scale", 1.0);
+    }
+    for (int64_t i = 0; i < c.n_layers && a.rope_free_interval > 0; ++i) {
+      c.rope_layers.push_back((i + 1) % a.rope_free_interval != 0);
+    }
+    read_rope(c);
     const auto embedding = file_.tensors().find("token_embd.weight");
     if (embedding == file_.tensors().end()) throw ModelError(file_.name() + ": tensor \"token_embd.weight\" is missing");
     c.vocab_size = embedding->second.shape.front();
     c.tie_word_embeddings = !file_.tensors().contains("output.weight");
-    c.attention_bias = file_.tensors().contains("blk.0.attn_q.bias");
+    c.attention_bias = a.qkv_bias || file_.tensors().contains("blk.0.attn_q.bias");
     c.mlp_bias = file_.tensors().contains("blk.0.ffn_gate.bias");
     if (const auto eos = file_.get_int("tokenizer.ggml.eos_token_id")) c.eos_token_ids = {static_cast<int32_t>(*eos)};
     check_config(c, file_.name());
-    if (const auto rotated = file_.get_int("llama.rope.dimension_count"); rotated && *rotated != c.head_dim) {
-      throw ModelError(file_.name() + ": key \"llama.rope.dimension_count\": expected the head dimension " + std::to_string(c.head_dim) +
-                       ", found " + std::to_string(*rotated));
+    if (integer("attention.value_length", c.head_dim) != c.head_dim) {
+      fail("attention.value_length", "the key length, " + std::to_string(c.head_dim));
     }
+    refuse_unread();
     return c;
   }
 
  private:
+  std::string key(std::string_view name) {
+    read_.emplace(name);
+    return std::string(architecture_->name) + "." + std::string(name);
+  }
+  bool has(std::string_view name) { return file_.metadata().contains(key(name)); }
+  int64_t integer(std::string_view name, int64_t otherwise) { return file_.get_int(key(name)).value_or(otherwise); }
+  double number(std::string_view name, double otherwise) { return file_.get_float(key(name)).value_or(otherwise); }
+  [[noreturn]] void fail(std::string_view name, const std::string& expected) {
+    const auto found = file_.metadata().find(key(name));
+    throw ModelError(file_.name() + ": key \"" + key(name) + "\": expected " + expected + ", found " +
+                     (found == file_.metadata().end() ? "none" : text(found->second)));
+  }
+
   // A positive number. Some files give one per layer, all equal.
-  int64_t size(const std::string& key) {
+  int64_t size(std::string_view name) {
     std::optional<int64_t> value;
-    const auto found = file_.metadata().find(key);
+    const auto found = file_.metadata().find(key(name));
     if (found != file_.metadata().end() && std::holds_alternative<GgufArray>(found->second)) {
-      const std::vector<int64_t>& values = *file_.get_ints(key);
+      const std::vector<int64_t>& values = *file_.get_ints(key(name));
       if (!values.empty() && std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == values[0]; })) value = values[0];
     } else {
-      value = file_.get_int(key);
+      value = file_.get_int(key(name));
     }
-    if (!value || *value <= 0) {
-      throw ModelError(file_.name() + ": key \"" + key + "\": expected a positive number, found " +
-                       (value ? std::to_string(*value) : "none"));
-    }
+    if (!value || *value <= 0) fail(name, "a positive number");
     return *value;
   }
 
-  void read_rope_scaling(RopeConfig& rope) {
-    if (const auto factors = file_.tensors().find("rope_freqs.weight"); factors != file_.tensors().end()) {
-      rope.freq_factors.resize(static_cast<size_t>(factors->second.elements()));
-      expand_rows(factors->second, 0, factors->second.rows(), rope.freq_factors.data());
+  std::vector<float> factors(const char* tensor) {
+    const auto found = file_.tensors().find(tensor);
+    if (found == file_.tensors().end()) return {};
+    std::vector<float> values(static_cast<size_t>(found->second.elements()));
+    expand_rows(found->second, 0, found->second.rows(), values.data());
+    return values;
+  }
+
+  void read_rope(ModelConfig& c) {
+    RopeConfig& rope = c.rope;
+    rope.theta = number("rope.freq_base", 10000.0);
+    const int64_t rotary = integer("rope.dimension_count", c.head_dim);
+    if (rotary != c.head_dim && !architecture_->partial_rotary) {
+      fail("rope.dimension_count", "the head dimension, " + std::to_string(c.head_dim));
     }
-    const std::string* type = file_.get_string("llama.rope.scaling.type");
-    if (type == nullptr || *type == "none") return;
-    rope.factor = file_.get_float("llama.rope.scaling.factor").value_or(1.0);
-    rope.original_context = file_.get_int("llama.rope.scaling.original_context_length").value_or(0);
-    if (*type == "linear") {
-      rope.scaling = RopeScaling::kLinear;
-    } else if (*type == "yarn") {
+    rope.rotary_dim = rotary;
+    rope.original_context = integer("rope.scaling.original_context_length", c.context_length);
+    rope.freq_factors = factors(kFreqFactors);
+    rope.short_factors = factors(kShortFactors);
+    rope.long_factors = factors(kLongFactors);
+    rope.beta_fast = number("rope.scaling.yarn_beta_fast", 32.0);
+    rope.beta_slow = number("rope.scaling.yarn_beta_slow", 1.0);
+    rope.magnitude = number("rope.scaling.attn_factor", 1.0);
+    if (!rope.short_factors.empty() || !rope.long_factors.empty()) {
+      rope.scaling = RopeScaling::kLongRope;
+      rope.factor = number("rope.scaling.factor", 1.0);  // attn_factor is what follows from it
+    }
+    // Without a type, a factor is a linear one; its older key had no type.
+    const std::string type_key = key("rope.scaling.type");
+    const std::string* type = file_.get_string(type_key);
+    const double factor = number("rope.scaling.factor", number("rope.scale_linear", 1.0));
+    if (type == nullptr ? factor != 1.0 && factor != 0.0 : *type == "linear") {
+      if (rope.scaling != RopeScaling::kLongRope) {
+        rope.scaling = RopeScaling::kLinear;
+        rope.factor = factor == 0.0 ? 1.0 : factor;
+      }
+    } else if (type != nullptr && *type == "yarn") {
       rope.scaling = RopeScaling::kYarn;
-    } else {
-      throw ModelError(file_.name() + ": key \"llama.rope.scaling.type\": expected none, linear or yarn, found \"" + *type + "\"");
+      rope.factor = factor == 0.0 ? 1.0 : factor;
+      rope.magnitude *= 0.1 * std::log(rope.factor) + 1.0;
+    } else if (type != nullptr && *type != "none" && !(*type == "longrope" && rope.scaling == RopeScaling::kLongRope)) {
+      fail("rope.scaling.type", "none, linear, yarn, or longrope with its factors");
+    }
+  }
+
+  // Keys of other prefixes describe the file, or are the tokenizer's.
+  void refuse_unread() {
+    const std::string prefix = std::string(architecture_->name) + ".";
+    for (const auto& [name, value] : file_.metadata()) {
+      if (!name.starts_with(prefix)) continue;
+      const std::string rest = name.substr(prefix.size());
+      if (read_.contains(rest)) continue;
+      const auto* known = std::find_if(std::begin(kHarmless), std::end(kHarmless), [&](const auto& h) { return h.name == rest; });
+      if (known == std::end(kHarmless)) fail(rest, "no such key: it is neither supported nor known to be harmless");
+      if (known->only && value != *known->only) fail(rest, text(*known->only));
     }
   }
 
   const GgufFile& file_;
+  const Architecture* architecture_ = nullptr;
+  std::set<std::string, std::less<>> read_;
 };
 
 class GgufWeights final : public Weights {
  public:
-  explicit GgufWeights(const std::filesystem::path& path) : file_(GgufFile::open(path)), config_(ConfigReader(file_).read(path)) {
+  explicit GgufWeights(const std::filesystem::path& path) : file_(GgufFile::open(path)) {
+    ConfigReader reader(file_);
+    config_ = reader.read(path);
+    architecture_ = &reader.architecture();
     for (const auto& [name, tensor] : file_.tensors()) {
-      const std::string renamed = hugging_face_name(name);
-      if (!renamed.empty()) tensors_.emplace(renamed, &tensor);
+      if (name == kFreqFactors || name == kShortFactors || name == kLongFactors) continue;
+      const auto [at, added] = tensors_.emplace(hugging_face_name(name, *architecture_), tensor);
+      if (!added) throw ModelError(file_.name() + ": tensors \"" + at->second.name + "\" and \"" + name + "\" stand for the same");
     }
+    if (architecture_->fused_projections) split_fused_projections(config_, tensors_);
   }
 
   const ModelConfig& config() const override { return config_; }
   const GgufFile* gguf() const override { return &file_; }
-  std::string format() const override { return "GGUF v" + std::to_string(file_.version()); }
+  std::string format() const override {
+    return "GGUF v" + std::to_string(file_.version()) + (file_.parts() > 1 ? " (" + std::to_string(file_.parts()) + " files)" : "");
+  }
   std::vector<std::string> names() const override {
     std::vector<std::string> names;
     for (const auto& [name, tensor] : tensors_) names.push_back(name);
@@ -132,20 +257,19 @@ class GgufWeights final : public Weights {
   }
   std::optional<TensorView> find(std::string_view name) const override {
     const auto found = tensors_.find(name);
-    return found == tensors_.end() ? std::nullopt : std::optional(*found->second);
+    return found == tensors_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  // GGUF holds q and k rows of a head as (0, d/2, 1, d/2 + 1, ...), for RoPE on neighbouring elements.
   int64_t file_row(std::string_view name, int64_t row) const override {
-    if (name.find(".q_proj.") == std::string_view::npos && name.find(".k_proj.") == std::string_view::npos) return row;
-    const int64_t dim = config_.head_dim, head = row / dim, i = row % dim;
-    return head * dim + (i < dim / 2 ? 2 * i : 2 * (i - dim / 2) + 1);
+    if (!is_rotated(name)) return row;
+    return architecture_->interleaved_in_gguf ? interleaved_row(config_, row) : half_split_row(config_, row);
   }
 
  private:
   GgufFile file_;
   ModelConfig config_;
-  std::map<std::string, const TensorView*, std::less<>> tensors_;
+  const Architecture* architecture_ = nullptr;
+  TensorMap tensors_;
 };
 
 }  // namespace

@@ -1,113 +1,215 @@
+#include <cmath>
+
+#include "engine/weights/architecture.h"
 #include "engine/weights/check_config.h"
+#include "engine/weights/config_fields.h"
 #include "engine/weights/hf_weights.h"
 
 namespace smartkv {
 namespace {
 
-class Fields {
- public:
-  Fields(const nlohmann::json& object, std::string file, std::string prefix = "")
-      : object_(object), file_(std::move(file)), prefix_(std::move(prefix)) {}
-
-  bool has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
-  const nlohmann::json& operator[](const char* key) const { return object_[key]; }
-  [[noreturn]] void fail(const char* key, const std::string& expected) const {
-    throw ModelError(file_ + ": key \"" + prefix_ + key + "\": expected " + expected + ", found " +
-                     (object_.contains(key) ? object_[key].dump().substr(0, 100) : "nothing"));
-  }
-  int64_t integer(const char* key, std::optional<int64_t> otherwise = std::nullopt) const {
-    if (!has(key) && otherwise) return *otherwise;
-    // Out-of-range numbers parse as unsigned or float.
-    if (!has(key) || !object_[key].is_number_integer() ||
-        (object_[key].is_number_unsigned() && object_[key].get<uint64_t>() > uint64_t{1} << 62)) {
-      fail(key, "an integer");
-    }
-    return object_[key].get<int64_t>();
-  }
-  double number(const char* key, std::optional<double> otherwise = std::nullopt) const {
-    if (!has(key) && otherwise) return *otherwise;
-    if (!has(key) || !object_[key].is_number()) fail(key, "a number");
-    return object_[key].get<double>();
-  }
-  bool boolean(const char* key, bool otherwise) const {
-    if (!has(key)) return otherwise;
-    if (!object_[key].is_boolean()) fail(key, "true or false");
-    return object_[key].get<bool>();
-  }
-  std::string string(const char* key) const {
-    if (!has(key) || !object_[key].is_string()) fail(key, "a string");
-    return object_[key].get<std::string>();
-  }
-
- private:
-  const nlohmann::json& object_;
-  std::string file_, prefix_;
+// What transformers writes into config.json and a causal pass does not compute with.
+constexpr HarmlessKey kHarmless[] = {
+    // descriptions
+    {"architectures"}, {"auto_map"}, {"transformers_version"}, {"torch_dtype"}, {"dtype"}, {"tokenizer_class"},
+    {"task_specific_params"}, {"id2label"}, {"label2id"}, {"finetuning_task"}, {"problem_type"}, {"unsloth_version"},
+    {"unsloth_fixed"}, {"transformers.js_config"}, {"is_llama_config"}, {"max_sequence_length"}, {"model_max_length"},
+    // training
+    {"initializer_range"}, {"attention_dropout"}, {"attn_pdrop"}, {"resid_pdrop"}, {"embd_pdrop"}, {"hidden_dropout"},
+    {"use_cache"}, {"gradient_checkpointing"}, {"pretraining_tp"},
+    // tokens and sampling; what ends an answer is read
+    {"bos_token_id"}, {"pad_token_id"}, {"unk_token_id"}, {"sep_token_id"}, {"mask_token_id"},
+    {"decoder_start_token_id"}, {"forced_bos_token_id"}, {"forced_eos_token_id"}, {"bad_words_ids"},
+    {"begin_suppress_tokens"}, {"suppress_tokens"}, {"do_sample"}, {"temperature"}, {"top_k"}, {"top_p"}, {"typical_p"},
+    {"repetition_penalty"}, {"length_penalty"}, {"no_repeat_ngram_size"}, {"encoder_no_repeat_ngram_size"},
+    {"exponential_decay_length_penalty"}, {"diversity_penalty"}, {"early_stopping"}, {"min_length"}, {"max_length"},
+    {"num_beams"}, {"num_beam_groups"}, {"num_return_sequences"}, {"remove_invalid_values"}, {"prefix"},
+    // what a call returns and how it runs
+    {"output_attentions"}, {"output_hidden_states"}, {"output_scores"}, {"return_dict"}, {"return_dict_in_generate"},
+    {"torchscript"}, {"tf_legacy_loss"}, {"use_bfloat16"}, {"attn_implementation"}, {"keys_to_ignore_at_inference"},
+    {"chunk_size_feed_forward"}, {"pruned_heads", "{}"},
+    // other kinds of model
+    {"is_encoder_decoder", "false"}, {"is_decoder"}, {"add_cross_attention", "false"},
+    {"tie_encoder_decoder", "false"}, {"rope_interleaved", "false"}, {"use_mrope", "false"}, {"lm_head_bias", "false"},
+    {"full_attn_mod", "1"}, {"interpolate_factor", "1"},
 };
 
-void read_rope_scaling(const nlohmann::json& scaling, const std::string& prefix, const std::string& file, RopeConfig& rope) {
+// Factors of YaRN's attention, section 3.4 of the paper, with the two weights that DeepSeek added.
+double yarn_magnitude(const ConfigFields& fields, double factor) {
+  const auto scale = [&](double weight) { return factor <= 1.0 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0; };
+  const double weight = fields.number("mscale", 0.0), all = fields.number("mscale_all_dim", 0.0);
+  return fields.number("attention_factor", weight != 0.0 && all != 0.0 ? scale(weight) / scale(all) : scale(1.0));
+}
+
+void read_longrope(const ConfigFields& fields, int64_t context, RopeConfig& rope) {
+  rope.scaling = RopeScaling::kLongRope;
+  rope.short_factors = fields.numbers("short_factor");
+  rope.long_factors = fields.numbers("long_factor");
+  const double original = static_cast<double>(rope.original_context);
+  rope.factor = fields.number("factor", static_cast<double>(context) / original);
+  rope.magnitude = fields.number("attention_factor",
+                                 rope.factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(rope.factor) / std::log(original)));
+}
+
+// `original`: "original_max_position_embeddings" beside the scaling rather than in it, where Phi-3 has it.
+void read_rope_scaling(const nlohmann::json& scaling, const std::string& prefix, const std::string& file,
+                       std::optional<int64_t> original, ModelConfig& c) {
   if (!scaling.is_object()) throw ModelError(file + ": key \"" + prefix + "\": expected an object, found " + scaling.dump());
-  const Fields fields(scaling, file, prefix + ".");
+  const ConfigFields fields(scaling, file, prefix + ".");
+  RopeConfig& rope = c.rope;
   rope.theta = fields.number("rope_theta", rope.theta);
   const char* key = fields.has("rope_type") ? "rope_type" : "type";
-  const std::string type = fields.has(key) ? fields.string(key) : "default";
-  if (type == "default") return;
-  rope.factor = fields.number("factor");
-  if (!(rope.factor >= 1.0)) fields.fail("factor", "a number of at least 1");
-  rope.original_context = fields.integer("original_max_position_embeddings", 0);
-  if (type == "linear") {
-    rope.scaling = RopeScaling::kLinear;
-  } else if (type == "dynamic") {
-    rope.scaling = RopeScaling::kDynamic;
-  } else if (type == "llama3") {
-    rope.scaling = RopeScaling::kLlama3;
-    rope.low_freq_factor = fields.number("low_freq_factor");
-    rope.high_freq_factor = fields.number("high_freq_factor");
-    rope.original_context = fields.integer("original_max_position_embeddings");
+  std::string type = fields.has(key) ? fields.string(key) : "default";
+  if (fields.has("type")) fields.string("type");
+  if (c.architecture == "phi3" && (type == "su" || type == "yarn")) type = "longrope";  // its older names
+  const auto read_original = [&](std::optional<int64_t> otherwise) {
+    const int64_t inside = fields.integer("original_max_position_embeddings", original ? original : otherwise);
+    rope.original_context = original.value_or(inside);
+    if (rope.original_context < 2) fields.fail("original_max_position_embeddings", "a number of at least 2");
+  };
+  if (fields.has("partial_rotary_factor")) {
+    rope.rotary_dim = static_cast<int64_t>(static_cast<double>(c.head_dim) * fields.number("partial_rotary_factor"));
+  }
+  if (type == "default") {
+    fields.refuse_unread({});
+    return;
+  }
+  if (type == "longrope") {
+    read_original(c.context_length);
+    read_longrope(fields, c.context_length, rope);
   } else if (type == "yarn") {
     rope.scaling = RopeScaling::kYarn;
+    read_original(c.context_length);
+    rope.factor = fields.number("factor", static_cast<double>(c.context_length) / static_cast<double>(rope.original_context));
     rope.beta_fast = fields.number("beta_fast", 32.0);
     rope.beta_slow = fields.number("beta_slow", 1.0);
-    rope.attention_factor = fields.number("attention_factor", 0.0);
+    rope.truncate = fields.boolean("truncate", true);
+    rope.magnitude = yarn_magnitude(fields, rope.factor);
+  } else if (type == "linear" || type == "dynamic" || type == "llama3") {
+    rope.scaling = type == "linear" ? RopeScaling::kLinear : type == "dynamic" ? RopeScaling::kDynamic : RopeScaling::kLlama3;
+    rope.factor = fields.number("factor");
+    if (type == "llama3") {
+      rope.low_freq_factor = fields.number("low_freq_factor");
+      rope.high_freq_factor = fields.number("high_freq_factor");
+      read_original(std::nullopt);
+    } else if (fields.integer("original_max_position_embeddings", c.context_length) != c.context_length && type == "dynamic") {
+      // transformers scales by the model's own context whatever this key says
+      fields.fail("original_max_position_embeddings", "max_position_embeddings, " + std::to_string(c.context_length));
+    }
   } else {
-    fields.fail(key, "default, linear, dynamic, llama3 or yarn");
+    fields.fail(key, "default, linear, dynamic, llama3, yarn or longrope");
   }
+  if (!(rope.factor >= 1.0)) fields.fail("factor", "a number of at least 1");
+  constexpr HarmlessKey kRopeHarmless[] = {{"finetuned"}};
+  fields.refuse_unread(kRopeHarmless);
+}
+
+void read_rope(const ConfigFields& fields, const nlohmann::json& config, const std::string& file,
+               const Architecture& architecture, ModelConfig& c) {
+  c.rope.theta = fields.number("rope_theta", architecture.default_rope_theta);
+  std::optional<int64_t> original;
+  if (fields.has("original_max_position_embeddings")) original = fields.integer("original_max_position_embeddings");
+  if (fields.has("partial_rotary_factor")) {
+    c.rope.rotary_dim = static_cast<int64_t>(static_cast<double>(c.head_dim) * fields.number("partial_rotary_factor"));
+  }
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (fields.has(key)) read_rope_scaling(config[key], key, file, original, c);
+  }
+  if (c.rope.original_context == 0) c.rope.original_context = c.context_length;
+  if (c.rope.rotary_dim != 0 && c.rope.rotary_dim != c.head_dim && !architecture.partial_rotary) {
+    fields.fail("partial_rotary_factor", "1.0 for " + c.architecture);
+  }
+}
+
+// A window that some layer has; none when it lies beyond what any layer uses.
+void read_window(const ConfigFields& fields, const Architecture& architecture, ModelConfig& c) {
+  if (architecture.window == WindowRule::kNone) return;
+  int64_t window = architecture.default_window;
+  if (fields.has("sliding_window")) {
+    window = fields.integer("sliding_window");
+    if (window < 1) fields.fail("sliding_window", "a positive number or null");
+  } else if (fields.is_null("sliding_window")) {
+    window = 0;
+  }
+  if (architecture.window == WindowRule::kAlways) {
+    c.sliding_window = window;
+    return;
+  }
+  const bool used = fields.boolean("use_sliding_window", false);
+  // Of Qwen's layers the first max_window_layers see everything; SmolLM3's windows are in layers without RoPE.
+  bool some = used;
+  if (fields.has("max_window_layers")) some = used && fields.integer("max_window_layers") < c.n_layers;
+  if (fields.has("layer_types")) {
+    some = false;
+    for (const nlohmann::json& type : fields["layer_types"]) {
+      if (type != "full_attention" && type != "sliding_attention") {
+        fields.fail("layer_types", "full_attention or sliding_attention for each layer");
+      }
+      some = some || type == "sliding_attention";
+    }
+  }
+  c.sliding_window = some ? window : 0;
+}
+
+void read_rope_layers(const ConfigFields& fields, const Architecture& architecture, ModelConfig& c) {
+  if (architecture.rope_free_interval == 0) return;
+  const int64_t interval = fields.integer("no_rope_layer_interval", architecture.rope_free_interval);
+  if (interval < 1) fields.fail("no_rope_layer_interval", "a positive number");
+  if (fields.has("no_rope_layers")) {  // the name misleads: 1 stands for a layer with RoPE
+    for (const int64_t has_rope : fields.integers("no_rope_layers")) c.rope_layers.push_back(has_rope != 0);
+    if (static_cast<int64_t>(c.rope_layers.size()) != c.n_layers) {
+      fields.fail("no_rope_layers", std::to_string(c.n_layers) + " numbers");
+    }
+    return;
+  }
+  for (int64_t i = 0; i < c.n_layers; ++i) c.rope_layers.push_back((i + 1) % interval != 0);
 }
 
 }  // namespace
 
 ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& file) {
   if (!config.is_object()) throw ModelError(file + ": expected an object");
-  const Fields fields(config, file);
-  const std::string type = fields.string("model_type");
-  const bool windowless_mistral = type == "mistral" && !fields.has("sliding_window");
-  if (type != "llama" && !windowless_mistral) {
-    fields.fail("model_type", "\"llama\" (or \"mistral\" without sliding_window)");
-  }
-  if (fields.has("hidden_act") && fields["hidden_act"] != "silu") fields.fail("hidden_act", "\"silu\"");
+  const ConfigFields fields(config, file);
   ModelConfig c;
-  c.architecture = type;
+  c.architecture = fields.string("model_type");
+  const Architecture* architecture = find_architecture(c.architecture);
+  if (architecture == nullptr) fields.fail("model_type", "one of " + architecture_names());
+  const Architecture& a = *architecture;
+  // LLaMA alone was ever computed in so many slices; elsewhere the key is a leftover.
+  if (c.architecture == "llama" && fields.integer("pretraining_tp", 1) != 1) fields.fail("pretraining_tp", "1");
+  if (fields.has("hidden_act") && fields["hidden_act"] != "silu") fields.fail("hidden_act", "\"silu\"");
   c.hidden_size = fields.integer("hidden_size");
   c.intermediate_size = fields.integer("intermediate_size");
   c.n_layers = fields.integer("num_hidden_layers");
   c.n_heads = fields.integer("num_attention_heads");
   c.n_kv_heads = fields.integer("num_key_value_heads", c.n_heads);
-  c.head_dim = fields.integer("head_dim", c.n_heads > 0 ? c.hidden_size / c.n_heads : 0);
+  c.head_dim = fields.integer("head_dim", a.default_head_dim > 0 ? a.default_head_dim
+                                          : c.n_heads > 0        ? c.hidden_size / c.n_heads
+                                                                 : 0);
   c.vocab_size = fields.integer("vocab_size");
-  c.context_length = fields.integer("max_position_embeddings", 2048);
-  c.rms_norm_eps = fields.number("rms_norm_eps", 1e-6);
-  c.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
+  c.context_length = fields.integer("max_position_embeddings", a.default_context);
+  c.rms_norm_eps = fields.number("rms_norm_eps", a.default_rms_norm_eps);
+  c.tie_word_embeddings = fields.boolean("tie_word_embeddings", a.default_tied);
   c.attention_bias = fields.boolean("attention_bias", false);
+  if (c.attention_bias && !a.attention_bias_key && !a.qkv_bias) fields.fail("attention_bias", "false for " + c.architecture);
+  c.attention_bias = c.attention_bias || a.qkv_bias;
   c.mlp_bias = fields.boolean("mlp_bias", false);
-  c.rope.theta = fields.number("rope_theta", 10000.0);
-  if (fields.has("rope_parameters")) read_rope_scaling(fields["rope_parameters"], "rope_parameters", file, c.rope);
-  if (fields.has("rope_scaling")) read_rope_scaling(fields["rope_scaling"], "rope_scaling", file, c.rope);
-  if (fields.has("eos_token_id")) {
-    const nlohmann::json& eos = fields["eos_token_id"];
-    for (const nlohmann::json& id : eos.is_array() ? eos : nlohmann::json::array({eos})) {
-      if (!id.is_number_integer()) fields.fail("eos_token_id", "an integer or an array of them");
-      c.eos_token_ids.push_back(id.get<int32_t>());
-    }
+  if (c.mlp_bias && !a.mlp_bias_key) fields.fail("mlp_bias", "false for " + c.architecture);
+  c.qk_norm = a.qk_norm;
+  c.norm_placement = a.norm_placement;
+  if (a.multipliers) {
+    c.embedding_multiplier = fields.number("embedding_multiplier", 1.0);
+    c.attention_multiplier = fields.number("attention_multiplier", 1.0);
+    c.residual_multiplier = fields.number("residual_multiplier", 1.0);
+    c.logits_divisor = fields.number("logits_scaling", 1.0);
   }
+  read_rope(fields, config, file, a, c);
+  read_rope_layers(fields, a, c);
+  read_window(fields, a, c);
+  if (fields.has("eos_token_id")) {
+    for (const int64_t id : fields.integers("eos_token_id")) c.eos_token_ids.push_back(static_cast<int32_t>(id));
+  }
+  fields.refuse_unread(kHarmless);
   check_config(c, file);
   return c;
 }

@@ -4,6 +4,8 @@
 #include <fstream>
 #include <set>
 
+#include "engine/weights/architecture.h"
+#include "engine/weights/projections.h"
 #include "engine/weights/safetensors.h"
 
 namespace smartkv {
@@ -53,11 +55,12 @@ class HfWeights final : public Weights {
     for (const std::string& file : files) files_.push_back(SafetensorsFile::open(folder / file));
     for (const SafetensorsFile& file : files_) {
       for (const auto& [name, tensor] : file.tensors()) {
-        if (!tensors_.emplace(name, &tensor).second) {
+        if (!tensors_.emplace(name, tensor).second) {
           throw ModelError(folder.string() + ": tensor \"" + name + "\" stands in two files");
         }
       }
     }
+    if (find_architecture(config_.architecture)->fused_projections) split_fused_projections(config_, tensors_);
   }
 
   const ModelConfig& config() const override { return config_; }
@@ -71,9 +74,11 @@ class HfWeights final : public Weights {
   }
   std::optional<TensorView> find(std::string_view name) const override {
     const auto found = tensors_.find(name);
-    return found == tensors_.end() ? std::nullopt : std::optional(*found->second);
+    return found == tensors_.end() ? std::nullopt : std::optional(found->second);
   }
-  int64_t file_row(std::string_view, int64_t row) const override { return row; }
+  int64_t file_row(std::string_view name, int64_t row) const override {
+    return is_rotated(name) ? half_split_row(config_, row) : row;
+  }
 
  private:
   void add_generation_eos(const std::filesystem::path& folder) {
@@ -94,7 +99,7 @@ class HfWeights final : public Weights {
 
   ModelConfig config_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, const TensorView*, std::less<>> tensors_;
+  TensorMap tensors_;
 };
 
 }  // namespace

@@ -1,5 +1,8 @@
 #include "engine/weights/required_tensors.h"
 
+#include <algorithm>
+#include <set>
+
 namespace smartkv {
 namespace {
 
@@ -22,8 +25,13 @@ void check_shape(const std::string& name, const std::optional<TensorView>& tenso
 
 void check_required_tensors(const Weights& weights, const std::string& file) {
   const ModelConfig& c = weights.config();
+  std::set<std::string, std::less<>> known;
   const auto require = [&](const std::string& name, std::initializer_list<int64_t> shape) {
     check_shape(name, weights.find(name), std::span(shape.begin(), shape.size()), file);
+    known.insert(name);
+  };
+  const auto allow = [&](const std::string& name, std::initializer_list<int64_t> shape) {
+    if (weights.find(name)) require(name, shape);
   };
   const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   const auto linear = [&](const std::string& name, int64_t out, int64_t in, bool bias) {
@@ -33,18 +41,31 @@ void check_required_tensors(const Weights& weights, const std::string& file) {
   require("model.embed_tokens.weight", {c.vocab_size, c.hidden_size});
   for (int64_t i = 0; i < c.n_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
-    require(layer + "input_layernorm.weight", {c.hidden_size});
+    if (c.norm_placement == NormPlacement::kInput) require(layer + "input_layernorm.weight", {c.hidden_size});
     require(layer + "post_attention_layernorm.weight", {c.hidden_size});
+    if (c.norm_placement == NormPlacement::kOutput) require(layer + "post_feedforward_layernorm.weight", {c.hidden_size});
     linear(layer + "self_attn.q_proj", q, c.hidden_size, c.attention_bias);
     linear(layer + "self_attn.k_proj", kv, c.hidden_size, c.attention_bias);
     linear(layer + "self_attn.v_proj", kv, c.hidden_size, c.attention_bias);
     linear(layer + "self_attn.o_proj", c.hidden_size, q, false);
+    if (c.attention_bias) allow(layer + "self_attn.o_proj.bias", {c.hidden_size});
+    if (c.qk_norm != QkNorm::kNone) {
+      const bool head = c.qk_norm == QkNorm::kHead;
+      require(layer + "self_attn.q_norm.weight", {head ? c.head_dim : q});
+      require(layer + "self_attn.k_norm.weight", {head ? c.head_dim : kv});
+    }
     linear(layer + "mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias);
     linear(layer + "mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias);
     linear(layer + "mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias);
   }
   require("model.norm.weight", {c.hidden_size});
   if (!c.tie_word_embeddings) require("lm_head.weight", {c.vocab_size, c.hidden_size});
+  for (const std::string& name : weights.names()) {
+    // A tied head may be stored once more; older files store RoPE's frequencies, which follow from the configuration.
+    if (known.contains(name) || name == "lm_head.weight" || name.ends_with(".rotary_emb.inv_freq")) continue;
+    throw ModelError(file + ": tensor \"" + name + "\": expected no such tensor in a model of architecture " +
+                     c.architecture + " with this configuration");
+  }
 }
 
 }  // namespace smartkv

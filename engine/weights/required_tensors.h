@@ -9,7 +9,7 @@
 
 namespace smartkv {
 
-// Throws ModelError naming the first tensor that is missing or has another shape.
+// Throws ModelError naming the first tensor that is missing, has another shape, or has no place in the model.
 void check_required_tensors(const Weights& weights, const std::string& file);
 void check_shape(const std::string& name, const std::optional<TensorView>& tensor, std::span<const int64_t> shape,
                  const std::string& file);

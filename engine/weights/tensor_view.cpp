@@ -1,6 +1,7 @@
 #include "engine/weights/tensor_view.h"
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -53,6 +54,53 @@ void q8_0(const uint8_t* p, float* y) {
   const float d = read_f16(p);
   for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(static_cast<int8_t>(p[2 + i]));
 }
+
+void q2_k(const uint8_t* p, float* y) {
+  const float d = read_f16(p + 80), dmin = read_f16(p + 82);
+  for (int group = 0; group < 16; ++group) {  // of 16 weights with a scale and a minimum of 4 bits
+    const float scale = d * static_cast<float>(p[group] & 15), minimum = dmin * static_cast<float>(p[group] >> 4);
+    const uint8_t* q = p + 16 + group / 8 * 32 + group % 2 * 16;
+    const int shift = group % 8 / 2 * 2;
+    for (int i = 0; i < 16; ++i) y[16 * group + i] = scale * static_cast<float>((q[i] >> shift) & 3) - minimum;
+  }
+}
+void q3_k(const uint8_t* p, float* y) {
+  const uint8_t* high = p;
+  const uint8_t* scales = p + 96;
+  const float d = read_f16(p + 108);
+  for (int group = 0; group < 16; ++group) {  // of 16 weights with a scale of 6 bits
+    const int low = group < 8 ? scales[group] & 15 : scales[group - 8] >> 4;
+    const int scale = (low | (((scales[8 + group % 4] >> (2 * (group / 4))) & 3) << 4)) - 32;
+    const uint8_t* q = p + 32 + group / 8 * 32 + group % 2 * 16;
+    const int shift = group % 8 / 2 * 2, bit = group / 2;
+    for (int i = 0; i < 16; ++i) {
+      const int value = ((q[i] >> shift) & 3) - (((high[group % 2 * 16 + i] >> bit) & 1) != 0 ? 0 : 4);
+      y[16 * group + i] = d * static_cast<float>(scale) * static_cast<float>(value);
+    }
+  }
+}
+
+// 16 nibbles' low halves, then their high halves, through a table.
+void look_up(const int8_t* table, float d, const uint8_t* q, float* y) {
+  for (int i = 0; i < 16; ++i) {
+    y[i] = d * static_cast<float>(table[q[i] & 15]);
+    y[i + 16] = d * static_cast<float>(table[q[i] >> 4]);
+  }
+}
+// The levels of the IQ4 types, denser around zero.
+constexpr int8_t kIq4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+void iq4_nl(const uint8_t* p, float* y) { look_up(kIq4Levels, read_f16(p), p + 2, y); }
+void iq4_xs(const uint8_t* p, float* y) {
+  const float d = read_f16(p);
+  const uint16_t high = read<uint16_t>(p + 2);
+  for (int j = 0; j < 8; ++j) {
+    const int scale = (((p[4 + j / 2] >> (4 * (j % 2))) & 15) | (((high >> (2 * j)) & 3) << 4)) - 32;
+    look_up(kIq4Levels, d * static_cast<float>(scale), p + 8 + 16 * j, y + 32 * j);
+  }
+}
+// OCP Microscaling: a power of two for 32 numbers of 1 sign, 2 exponent and 1 mantissa bits (here doubled).
+constexpr int8_t kFp4Levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+void mxfp4(const uint8_t* p, float* y) { look_up(kFp4Levels, std::ldexp(1.0f, p[0] - 128), p + 1, y); }
 
 // The 6-bit scale and minimum of sub-block j of a Q4_K or Q5_K block.
 void k_scale(const uint8_t* s, int j, float& scale, float& minimum) {
@@ -119,9 +167,14 @@ BlockFunction block_function(TensorType type) {
     case TensorType::kQ5_0: return q5_0;
     case TensorType::kQ5_1: return q5_1;
     case TensorType::kQ8_0: return q8_0;
+    case TensorType::kQ2_K: return q2_k;
+    case TensorType::kQ3_K: return q3_k;
     case TensorType::kQ4_K: return q4_k;
     case TensorType::kQ5_K: return q5_k;
     case TensorType::kQ6_K: return q6_k;
+    case TensorType::kIq4Nl: return iq4_nl;
+    case TensorType::kIq4Xs: return iq4_xs;
+    case TensorType::kMxfp4: return mxfp4;
   }
   throw std::logic_error("expand_rows: unknown tensor type");
 }
@@ -131,7 +184,8 @@ BlockFunction block_function(TensorType type) {
 const TensorTypeInfo& tensor_type_info(TensorType type) {
   static constexpr TensorTypeInfo kInfo[] = {
       {"F32", 1, 4},    {"F16", 1, 2},   {"BF16", 1, 2},    {"Q4_0", 32, 18},   {"Q4_1", 32, 20},  {"Q5_0", 32, 22},
-      {"Q5_1", 32, 24}, {"Q8_0", 32, 34}, {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210}};
+      {"Q5_1", 32, 24}, {"Q8_0", 32, 34}, {"Q2_K", 256, 84},  {"Q3_K", 256, 110}, {"Q4_K", 256, 144}, {"Q5_K", 256, 176},
+      {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136}, {"MXFP4", 32, 17}};
   return kInfo[static_cast<size_t>(type)];
 }
 

@@ -10,7 +10,9 @@
 
 namespace smartkv {
 
-enum class TensorType : uint8_t { kF32, kF16, kBf16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
+enum class TensorType : uint8_t {
+  kF32, kF16, kBf16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, kIq4Nl, kIq4Xs, kMxfp4
+};
 
 struct TensorTypeInfo {
   std::string_view name;   // "Q4_1"

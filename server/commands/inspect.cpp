@@ -19,6 +19,7 @@ const char* name(RopeScaling scaling) {
     case RopeScaling::kDynamic: return "dynamic";
     case RopeScaling::kLlama3: return "llama3";
     case RopeScaling::kYarn: return "yarn";
+    case RopeScaling::kLongRope: return "longrope";
   }
   return "none";
 }

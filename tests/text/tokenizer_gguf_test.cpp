@@ -156,6 +156,21 @@ TEST(TokenizerGguf, Llama3EqualsItsTokenizerJson) {
   }
 }
 
+TEST(TokenizerGguf, PreTokenizersCutNumbersAsTheirModelsDo) {
+  const auto ids = [](const std::string& pre) {
+    return GgufMetadata()
+        .add("model", std::string("gpt2"))
+        .add("pre", pre)
+        .add("tokens", std::vector<std::string>{"1", "2", "3", "12", "123", "1231"})
+        .add("merges", std::vector<std::string>{"1 2", "12 3", "123 1"})
+        .load()
+        ->encode("1231");
+  };
+  EXPECT_EQ(ids("default"), (std::vector<TokenId>{5}));
+  for (const char* pre : {"llama-bpe", "dbrx", "smaug-bpe"}) EXPECT_EQ(ids(pre), (std::vector<TokenId>{4, 0})) << pre;
+  for (const char* pre : {"qwen2", "deepseek-r1-qwen", "refact"}) EXPECT_EQ(ids(pre), (std::vector<TokenId>{0, 1, 2, 0})) << pre;
+}
+
 TEST(TokenizerGguf, NamesWhatIsWrong) {
   const std::vector<std::string> tokens = {"a", "b", "ab"};
   const auto base = [&](const std::string& model) { return GgufMetadata().add("model", model).add("tokens", tokens); };

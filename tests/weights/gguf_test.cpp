@@ -56,9 +56,37 @@ TEST(Gguf, NamesWhatIsWrong) {
   EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", 8, 0, 64).data(32).error(), HasSubstr("tensor \"t\" needs bytes [64, 96) of the data, found 32"));
   EXPECT_THAT(GgufBytes(3, 2, 0).tensor("a", 16, 0, 0).tensor("b", 8, 0, 32).data(64).error(), HasSubstr("tensor \"b\" overlaps tensor \"a\""));
   EXPECT_THAT(GgufBytes(3, 2, 0).tensor("a", 8, 0, 0).tensor("a", 8, 0, 32).data(64).error(), HasSubstr("\"a\" stands twice"));
-  EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", 8, 77, 0).data(32).error(), HasSubstr("tensor \"t\": unsupported type 77; supported: F32"));
+  EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", 8, 77, 0).data(32).error(), testing::AllOf(HasSubstr("tensor \"t\": expected one of the types F32, F16"), HasSubstr("found the unknown type 77")));
+  EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", 8, 19, 0).data(32).error(), HasSubstr("found IQ1_S"));
   EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", 8, 2, 0).data(32).error(), HasSubstr("do not hold whole blocks of Q4_0"));
   EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", uint64_t{1} << 50, 0, 0).data(32).error(), HasSubstr("out of range"));
+}
+
+// Two parts, a tensor each.
+void write_parts(const Folder& folder, int64_t second_no, uint64_t second_count, const std::string& second_tensor) {
+  const auto part = [](uint64_t no, uint64_t count, const std::string& tensor) {
+    return GgufBytes(3, 1, 3).string("split.no").number(uint32_t{10}).number(no).string("split.count").number(uint32_t{10}).number(count)
+        .string("split.tensors.count").number(uint32_t{10}).number(uint64_t{2}).tensor(tensor, 8, 0, 0).data(32).bytes;
+  };
+  folder.write("m.Q4_0-00001-of-00002.gguf", part(0, 2, "a"));
+  folder.write("m.Q4_0-00002-of-00002.gguf", part(static_cast<uint64_t>(second_no), second_count, second_tensor));
+}
+
+TEST(Gguf, PartsOfASplitFileAreReadTogether) {
+  const Folder folder;
+  const std::filesystem::path first = folder.path() / "m.Q4_0-00001-of-00002.gguf";
+  const auto error = [&] { return error_of([&] { GgufFile::open(first); }); };
+  write_parts(folder, 1, 2, "b");
+  const GgufFile file = GgufFile::open(first);
+  EXPECT_EQ(file.tensors().size(), 2u);
+  EXPECT_EQ(file.tensors().at("b").elements(), 8);
+  EXPECT_THAT(error_of([&] { GgufFile::open(folder.path() / "m.Q4_0-00002-of-00002.gguf"); }), HasSubstr("expected the first of 2 parts"));
+  write_parts(folder, 1, 3, "b");
+  EXPECT_THAT(error(), HasSubstr("m.Q4_0-00002-of-00002.gguf: keys \"split.no\" and \"split.count\": expected 1 and 2"));
+  write_parts(folder, 1, 2, "a");
+  EXPECT_THAT(error(), HasSubstr("tensor \"a\" stands in another part"));
+  std::filesystem::remove(folder.path() / "m.Q4_0-00002-of-00002.gguf");
+  EXPECT_THAT(error(), HasSubstr("m.Q4_0-00002-of-00002.gguf"));
 }
 
 TEST(Gguf, ReadsTypedMetadata) {

@@ -22,8 +22,8 @@ TEST(HfConfig, NamesTheKey) {
     return error_of([&] { parse_hf_config(changed, "config.json"); });
   };
   EXPECT_EQ(with("model_type", "llama"), "no error");
-  EXPECT_THAT(with("model_type", "gpt2"), HasSubstr("key \"model_type\": expected \"llama\""));
-  EXPECT_EQ(with("model_type", "mistral"), "no error");
+  EXPECT_THAT(with("model_type", "gpt2"), HasSubstr("key \"model_type\": expected one of llama, mistral, "));
+  EXPECT_THAT(with("model_type", "mistral"), HasSubstr("key \"attention_bias\": expected false for mistral, found true"));
   EXPECT_THAT(with("hidden_size", "big"), HasSubstr("key \"hidden_size\": expected an integer, found \"big\""));
   EXPECT_THAT(with("hidden_size", -5), HasSubstr("hidden_size: expected a number from 1"));
   EXPECT_THAT(with("hidden_size", 1e30), HasSubstr("hidden_size"));
@@ -33,10 +33,54 @@ TEST(HfConfig, NamesTheKey) {
   EXPECT_THAT(with("eos_token_id", "x"), HasSubstr("eos_token_id"));
   EXPECT_THAT(with("hidden_act", "gelu"), HasSubstr("hidden_act"));
   EXPECT_THAT(with("rope_scaling", 3), HasSubstr("rope_scaling"));
-  EXPECT_THAT(with("rope_scaling", {{"type", "longrope"}, {"factor", 2.0}}), HasSubstr("rope_scaling.type"));
+  EXPECT_THAT(with("rope_scaling", {{"type", "ntk"}, {"factor", 2.0}}), HasSubstr("rope_scaling.type"));
+  EXPECT_THAT(with("rope_scaling", {{"type", "longrope"}, {"factor", 2.0}}), HasSubstr("rope_scaling.short_factor"));
+  EXPECT_THAT(with("partial_rotary_factor", 0.5), HasSubstr("partial_rotary_factor"));
   EXPECT_THAT(with("rope_scaling", {{"type", "linear"}}), HasSubstr("rope_scaling.factor"));
   EXPECT_THAT(with("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}}), HasSubstr("original_max_position_embeddings"));
   EXPECT_THAT(error_of([] { parse_hf_config(nlohmann::json::array(), "config.json"); }), HasSubstr("expected an object"));
+}
+
+TEST(HfConfig, NoKeyIsIgnoredSilently) {
+  const nlohmann::json good = nlohmann::json::parse(read_file(kFixtures / "tiny/config.json"));
+  const auto with = [&](const nlohmann::json& changes) {
+    nlohmann::json changed = good;
+    changed.update(changes);
+    return error_of([&] { parse_hf_config(changed, "config.json"); });
+  };
+  EXPECT_EQ(with({{"torch_dtype", "bfloat16"}, {"transformers_version", "5.0"}, {"use_cache", false}, {"pretraining_tp", 1},
+                  {"bos_token_id", 1}, {"_name_or_path", "x"}, {"new_key", nullptr}}), "no error");
+  EXPECT_THAT(with({{"new_key", 3}}), HasSubstr("config.json: key \"new_key\": expected no such key"));
+  EXPECT_THAT(with({{"pretraining_tp", 2}}), HasSubstr("key \"pretraining_tp\": expected 1, found 2"));
+  EXPECT_THAT(with({{"embedding_multiplier", 12.0}}), HasSubstr("key \"embedding_multiplier\""));
+  EXPECT_THAT(with({{"sliding_window", 4096}}), HasSubstr("key \"sliding_window\""));
+  EXPECT_THAT(with({{"quantization_config", {{"bits", 4}}}}), HasSubstr("key \"quantization_config\""));
+  const auto scaled = [&](const nlohmann::json& scaling) { return with({{"rope_scaling", scaling}}); };
+  EXPECT_EQ(scaled({{"type", "linear"}, {"factor", 2.0}, {"finetuned", true}}), "no error");
+  EXPECT_THAT(scaled({{"type", "linear"}, {"factor", 2.0}, {"alpha", 3}}), HasSubstr("key \"rope_scaling.alpha\""));
+  EXPECT_THAT(scaled({{"type", "linear"}, {"factor", 2.0}, {"mscale", 2}}), HasSubstr("key \"rope_scaling.mscale\""));
+  EXPECT_THAT(scaled({{"type", "dynamic"}, {"factor", 2.0}, {"original_max_position_embeddings", 64}}),
+              HasSubstr("key \"rope_scaling.original_max_position_embeddings\": expected max_position_embeddings, 128, found 64"));
+}
+
+TEST(HfConfig, SlidingWindowsAreReadAsTransformersReadsThem) {
+  nlohmann::json good = nlohmann::json::parse(read_file(kFixtures / "tiny/config.json"));
+  good.erase("attention_bias");
+  const auto window = [&](const nlohmann::json& changes) {
+    nlohmann::json changed = good;
+    changed.update(changes);
+    return parse_hf_config(changed, "config.json").sliding_window;
+  };
+  EXPECT_EQ(window({{"model_type", "mistral"}}), 4096);
+  EXPECT_EQ(window({{"model_type", "mistral"}, {"sliding_window", nullptr}}), 0);
+  EXPECT_EQ(window({{"model_type", "mistral"}, {"sliding_window", 64}}), 64);
+  EXPECT_EQ(window({{"model_type", "qwen2"}, {"sliding_window", 64}}), 0);
+  EXPECT_EQ(window({{"model_type", "qwen2"}, {"sliding_window", 64}, {"use_sliding_window", true}, {"max_window_layers", 1}}), 64);
+  EXPECT_EQ(window({{"model_type", "qwen2"}, {"sliding_window", 64}, {"use_sliding_window", true}, {"max_window_layers", 2}}), 0);
+  EXPECT_EQ(window({{"model_type", "qwen3"}, {"sliding_window", 64}, {"use_sliding_window", true},
+                    {"layer_types", {"full_attention", "sliding_attention"}}}), 64);
+  EXPECT_EQ(window({{"model_type", "phi3"}}), 0);
+  EXPECT_EQ(window({{"model_type", "phi3"}, {"sliding_window", 64}}), 64);
 }
 
 TEST(HfConfig, ReadsEveryRopeScaling) {

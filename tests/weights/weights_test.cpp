@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/weights/safetensors.h"
+#include "tests/weights/gguf_keys.h"
 #include "tests/weights/weight_files.h"
 
 namespace smartkv {
@@ -73,6 +74,47 @@ TEST(Gguf, ConfigurationErrorsNameTheKey) {
   EXPECT_THAT(with("llama.block_count", "llama.block_kount"), HasSubstr("key \"llama.block_count\": expected a positive number, found none"));
   EXPECT_THAT(with("blk.1.ffn_up.weight", "blk.1.ffn_xp.weight"), HasSubstr("tensor \"model.layers.1.mlp.up_proj.weight\": expected shape [48, 32], found no such tensor"));
   EXPECT_THAT(with("token_embd.weight", "token_emxd.weight"), HasSubstr("token_embd.weight"));
+  EXPECT_THAT(with("llama.rope.freq_base", "llama.rope.freq_bass"), HasSubstr("key \"llama.rope.freq_bass\": expected no such key"));
+}
+
+TEST(Gguf, NoKeyIsIgnoredSilently) {
+  const Folder folder;
+  const auto with = [&](const GgufKeys& keys) {
+    folder.write("m.gguf", keys.in(read_file(kFixtures / "tiny.gguf")));
+    return error_of([&] { Weights::open(folder.path() / "m.gguf"); });
+  };
+  EXPECT_EQ(with(GgufKeys().integer("llama.vocab_size", 40).integer("llama.expert_count", 0).string("general.name", "x")), "no error");
+  EXPECT_THAT(with(GgufKeys().integer("llama.expert_count", 8)), HasSubstr("key \"llama.expert_count\": expected 0, found 8"));
+  EXPECT_THAT(with(GgufKeys().number("llama.attention.max_alibi_bias", 8)), HasSubstr("key \"llama.attention.max_alibi_bias\": expected no such key"));
+  EXPECT_THAT(with(GgufKeys().number("llama.logit_scale", 8)), HasSubstr("key \"llama.logit_scale\": expected no such key"));
+  EXPECT_THAT(with(GgufKeys().integer("llama.attention.sliding_window", 16)), HasSubstr("key \"llama.attention.sliding_window\": expected 0 for llama, found 16"));
+  EXPECT_THAT(with(GgufKeys().integer("llama.rope.dimension_sections", 16)), HasSubstr("llama.rope.dimension_sections"));
+  EXPECT_THAT(with(GgufKeys().string("llama.rope.scaling.type", "ntk")), HasSubstr("key \"llama.rope.scaling.type\": expected none, linear, yarn"));
+  EXPECT_THAT(with(GgufKeys().number("llama.rope.scaling.yarn_log_multiplier", 0.1f)), HasSubstr("yarn_log_multiplier"));
+}
+
+TEST(Weights, TensorsWithoutAPlaceAreNamed) {
+  const Folder folder;
+  std::string bytes = read_file(kFixtures / "tiny.gguf");
+  // q's bias renamed in the second layer: the model would compute without it.
+  bytes.replace(bytes.find("blk.1.attn_q.bias"), 17, "blk.1.attn_x.bias");
+  folder.write("m.gguf", bytes);
+  EXPECT_THAT(error_of([&] { Weights::open(folder.path() / "m.gguf"); }), HasSubstr("self_attn.q_proj.bias"));
+  folder.write("config.json", R"({"model_type": "llama", "hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1,
+    "num_attention_heads": 1, "vocab_size": 2, "tie_word_embeddings": true})");
+  std::vector<NamedTensor> tensors = {{"model.embed_tokens.weight", {2, 2}, std::vector<float>(4)}, {"model.norm.weight", {2}, {1, 1}}};
+  for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) {
+    tensors.push_back({"model.layers.0." + std::string(norm) + ".weight", {2}, {1, 1}});
+  }
+  for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
+    tensors.push_back({"model.layers.0." + std::string(name) + ".weight", {2, 2}, std::vector<float>(4)});
+  }
+  tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {1}, {1}});
+  write_safetensors(folder.path() / "model.safetensors", tensors, TensorType::kF32);
+  EXPECT_EQ(error_of([&] { Weights::open(folder.path()); }), "no error");
+  tensors.push_back({"model.layers.0.self_attn.q_norm.weight", {2}, {1, 1}});
+  write_safetensors(folder.path() / "model.safetensors", tensors, TensorType::kF32);
+  EXPECT_THAT(error_of([&] { Weights::open(folder.path()); }), HasSubstr("tensor \"model.layers.0.self_attn.q_norm.weight\": expected no such tensor"));
 }
 
 }  // namespace

@@ -50,6 +50,9 @@ struct Macro {
   Block body;
 };
 
+// Stands for a block's text in the filters that are applied to it; no name in a template.
+inline constexpr const char* kFilterBody = "{% filter %}";
+
 struct Stmt {
   enum class Kind : uint8_t {
     kText,      // text
@@ -57,8 +60,9 @@ struct Stmt {
     kIf,        // branches, otherwise
     kFor,       // targets in expr [if condition]: body, otherwise
     kSet,       // targets (or text.attribute) = expr
-    kSetBlock,  // targets = body
+    kSetBlock,  // targets = body, or expr of body as in kFilter
     kMacro,     // macro
+    kFilter,    // expr of body: filters on the variable kFilterBody
     kBlock,     // body as it is ({% generation %})
     kBreak,
     kContinue,

@@ -42,11 +42,15 @@ struct CallShape {
 };
 std::optional<std::string> check_filter(const std::string& name, const CallShape& call);
 std::optional<std::string> check_test(const std::string& name, const CallShape& call);
+// Methods that the sandbox forbids pass: calling one is a fault at run time, as in jinja2.
 std::optional<std::string> check_method(const std::string& name, const CallShape& call);
 std::optional<std::string> check_function(const std::string& name, const CallShape& call);
 bool is_function(std::string_view name);
+bool is_filter(std::string_view name);
+bool is_test(std::string_view name);
 bool is_dict_method(std::string_view name);            // d.items is Python's method even where "items" is a key
 bool is_forbidden_dict_method(std::string_view name);  // changes the dictionary: undefined in the sandbox
+bool is_forbidden_list_method(std::string_view name);  // the same of lists
 
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments, Environment& environment);
 bool apply_test(const std::string& name, const Value& value, const Arguments& arguments, Environment& environment);

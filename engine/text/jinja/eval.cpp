@@ -122,7 +122,17 @@ class Evaluator {
         std::string text;
         const Flow flow = run_scoped(stmt.body, text);
         if (flow != Flow::kNext) return flow;
-        assign(stmt, std::move(text));
+        assign(stmt, stmt.expr == nullptr ? Value(std::move(text)) : filtered(*stmt.expr, std::move(text)));
+        break;
+      }
+      case Stmt::Kind::kFilter: {
+        std::string text;
+        const Flow flow = run_scoped(stmt.body, text);
+        if (flow != Flow::kNext) return flow;
+        const Value result = filtered(*stmt.expr, std::move(text));
+        const std::string* shown = result.as<std::string>();
+        if (shown == nullptr) fail_at(stmt.line, "a filter block gives \"" + result.type_name() + "\", not a string");
+        emit(out, *shown, stmt.line);
         break;
       }
       case Stmt::Kind::kMacro:
@@ -136,6 +146,14 @@ class Evaluator {
         return Flow::kContinue;
     }
     return Flow::kNext;
+  }
+
+  // Filters applied to a block's text.
+  Value filtered(const Expr& filters, std::string text) {
+    scopes_.emplace_back()[kFilterBody] = std::move(text);
+    Value result = eval(filters);
+    scopes_.pop_back();
+    return result;
   }
 
   Flow run_scoped(const Block& block, std::string& out) {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "engine/text/jinja/builtins.h"
+#include "engine/text/jinja/format.h"
 #include "engine/text/jinja/print.h"
 #include "engine/text/jinja/strings.h"
 
@@ -396,6 +397,16 @@ Value text_filter(const Call& call) {
   return text;  // string, safe
 }
 
+Value format_filter(const Call& call) {
+  const Arguments& given = call.arguments;
+  if (!given.positional.empty() && !given.keywords.empty()) {
+    fail("format: positional and keyword arguments at the same time");
+  }
+  const Value values =
+      given.keywords.empty() ? Value::list(given.positional, List::Kind::kTuple) : Value::dict(given.keywords);
+  return format_percent(call.environment.text_of(call.value), values, call.environment);
+}
+
 Value first_filter(const Call& call) {
   if (List* list = call.value.as_list();
       list != nullptr && list->kind == List::Kind::kIterator && !list->items.empty()) {
@@ -428,7 +439,8 @@ struct Row {
   Filter filter;
   std::vector<std::string_view> parameters;
   size_t required = 0;
-  bool is_open = false;  // takes any number of positional arguments: a filter's or test's name and what it takes
+  // Takes any number of positional arguments: a filter's or test's name and what that takes. kAny: whatever.
+  enum class Open : uint8_t { kNo, kNamed, kAny } open = Open::kNo;
 };
 
 const std::map<std::string, Row, std::less<>>& filters() {
@@ -442,6 +454,7 @@ const std::map<std::string, Row, std::less<>>& filters() {
       {"dictsort", {dictsort_filter, {"case_sensitive", "by", "reverse"}}},
       {"first", {first_filter, {}}},
       {"float", {float_filter, {"default"}}},
+      {"format", {format_filter, {}, 0, Row::Open::kAny}},
       {"indent", {indent_filter, {"width", "first", "blank"}}},
       {"int", {int_filter, {"default", "base"}}},
       {"items", {items_filter, {}}},
@@ -450,17 +463,17 @@ const std::map<std::string, Row, std::less<>>& filters() {
       {"length", {length_filter, {}}},
       {"list", {list_filter, {}}},
       {"lower", {text_filter, {}}},
-      {"map", {map_filter, {"attribute", "default"}, 1, true}},
+      {"map", {map_filter, {"attribute", "default"}, 1, Row::Open::kNamed}},
       {"max", {extreme_filter, {"case_sensitive", "attribute"}}},
       {"min", {extreme_filter, {"case_sensitive", "attribute"}}},
-      {"reject", {choose_filter, {}, 0, true}},
-      {"rejectattr", {choose_filter, {}, 1, true}},
+      {"reject", {choose_filter, {}, 0, Row::Open::kNamed}},
+      {"rejectattr", {choose_filter, {}, 1, Row::Open::kNamed}},
       {"replace", {text_filter, {"s", "new", "count"}, 2}},
       {"reverse", {reverse_filter, {}}},
       {"round", {round_filter, {"precision", "method"}}},
       {"safe", {text_filter, {}}},
-      {"select", {choose_filter, {}, 0, true}},
-      {"selectattr", {choose_filter, {}, 1, true}},
+      {"select", {choose_filter, {}, 0, Row::Open::kNamed}},
+      {"selectattr", {choose_filter, {}, 1, Row::Open::kNamed}},
       {"sort", {sort_filter, {"reverse", "case_sensitive", "attribute"}}},
       {"string", {text_filter, {}}},
       {"sum", {sum_filter, {"attribute", "start"}}},
@@ -478,18 +491,19 @@ std::optional<std::string> check_filter(const std::string& name, const CallShape
   const auto found = filters().find(name);
   if (found == filters().end()) return "unknown filter \"" + name + "\"";
   const Row& row = found->second;
+  if (row.open == Row::Open::kAny) return std::nullopt;
   for (const std::string& keyword : call.keywords) {
     if (std::find(row.parameters.begin(), row.parameters.end(), keyword) == row.parameters.end()) {
       return "the filter \"" + name + "\" has no argument \"" + keyword + "\"";
     }
   }
-  if (!row.is_open && call.positional + call.keywords.size() > row.parameters.size()) {
+  if (row.open == Row::Open::kNo && call.positional + call.keywords.size() > row.parameters.size()) {
     return "the filter \"" + name + "\" takes at most " + std::to_string(row.parameters.size()) + " arguments";
   }
   if (call.positional + call.keywords.size() < row.required) {
     return "the filter \"" + name + "\" takes at least " + std::to_string(row.required) + " arguments";
   }
-  if (!row.is_open) return std::nullopt;
+  if (row.open == Row::Open::kNo) return std::nullopt;
   // The filter or test that an argument names.
   const size_t at = name.ends_with("attr") ? 1 : 0;
   if (call.positional <= at || !call.constants[at]) return std::nullopt;
@@ -499,9 +513,13 @@ std::optional<std::string> check_filter(const std::string& name, const CallShape
   return name == "map" ? check_filter(*call.constants[at], inner) : check_test(*call.constants[at], inner);
 }
 
+bool is_filter(std::string_view name) { return filters().contains(name); }
+
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments, Environment& environment) {
   environment.spend(1 + value.steps());
-  Value result = filters().find(name)->second.filter({name, value, arguments, environment});
+  const auto found = filters().find(name);
+  if (found == filters().end()) fail("unknown filter \"" + name + "\"");
+  Value result = found->second.filter({name, value, arguments, environment});
   environment.spend(result.steps());
   return result;
 }

@@ -254,6 +254,11 @@ bool is_forbidden_dict_method(std::string_view name) {
   return name == "clear" || name == "pop" || name == "popitem" || name == "setdefault" || name == "update";
 }
 
+bool is_forbidden_list_method(std::string_view name) {
+  return name == "append" || name == "clear" || name == "pop" || name == "reverse" || name == "insert" ||
+         name == "sort" || name == "extend" || name == "remove";
+}
+
 std::optional<std::string> check_function(const std::string& name, const CallShape& call) {
   const auto found = functions().find(name);
   if (found == functions().end()) return "unknown function \"" + name + "\"";
@@ -262,6 +267,7 @@ std::optional<std::string> check_function(const std::string& name, const CallSha
 
 // The type is not known at load: one of the types must take the call.
 std::optional<std::string> check_method(const std::string& name, const CallShape& call) {
+  if (is_forbidden_dict_method(name) || is_forbidden_list_method(name)) return std::nullopt;
   std::optional<std::string> fault = "unknown method \"" + name + "\"";
   for (const Table* table : {&string_methods(), &dict_methods(), &list_methods()}) {
     const auto found = table->find(name);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/text/jinja/builtins.h"
+#include "engine/text/jinja/format.h"
 #include "engine/text/jinja/strings.h"
 #include "engine/text/utf8.h"
 
@@ -125,6 +126,11 @@ Value binary(const std::string& op, const Value& left, const Value& right, Envir
     std::vector<Value> items = list_left->items;
     items.insert(items.end(), list_right->items.begin(), list_right->items.end());
     return Value::list(std::move(items), list_left->kind);
+  }
+  if (op == "%" && text_left != nullptr) {
+    std::string out = format_percent(*text_left, right, environment);
+    environment.spend(static_cast<int64_t>(out.size() / 256));
+    return out;
   }
   if (op == "*" && (text_left != nullptr || text_right != nullptr)) {
     const Value& times = text_left != nullptr ? right : left;

@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "engine/text/jinja/ast.h"
 #include "engine/text/jinja/builtins.h"
@@ -19,6 +21,7 @@ class Parser {
 
   Block run() {
     Block block = parse_block({});
+    refuse_unknown(0);
     if (peek().kind != Token::Kind::kEnd) fail("unexpected " + shown(peek()));
     return block;
   }
@@ -125,6 +128,7 @@ class Parser {
     if (keyword == "for") return parse_for();
     if (keyword == "set") return parse_set();
     if (keyword == "macro") return parse_macro();
+    if (keyword == "filter") return parse_filter_block();
     if (keyword == "generation") {
       auto stmt = statement(Stmt::Kind::kBlock);
       end_block();
@@ -144,13 +148,42 @@ class Parser {
   // A body that {% break %} cannot leave.
   Block parse_outside_loops(const char* end) {
     const int loops = std::exchange(loops_, 0);
-    Block body = parse_block({end});
+    Block body = parse_strict({end});
     loops_ = loops;
     closing(end);
     return body;
   }
 
+  // jinja2 finds unknown filters and tests when it loads a template, but for those directly under a condition, which
+  // may guard them: there it fails when it comes to one.
+  struct Unknown {
+    int line;
+    std::string fault;
+  };
+  void refuse_unknown(size_t first) const {
+    if (first < unknown_.size()) fail_at(unknown_[first].line, unknown_[first].fault);
+  }
+  void forgive_unknown(size_t first) { unknown_.resize(first); }
+  // A body that counts as not directly under any condition.
+  Block parse_strict(const std::set<std::string>& ends) {
+    const size_t first = unknown_.size();
+    Block body = parse_block(ends);
+    refuse_unknown(first);
+    return body;
+  }
+
+  std::unique_ptr<Stmt> parse_filter_block() {
+    auto stmt = statement(Stmt::Kind::kFilter);
+    stmt->expr = parse_filter(node(Expr::Kind::kName, kFilterBody));
+    while (accept("|")) stmt->expr = parse_filter(std::move(stmt->expr));
+    end_block();
+    stmt->body = parse_strict({"endfilter"});
+    closing("endfilter");
+    return stmt;
+  }
+
   std::unique_ptr<Stmt> parse_if() {
+    const size_t unknown = unknown_.size();
     auto stmt = statement(Stmt::Kind::kIf);
     for (;;) {
       ExprPtr condition = parse_tuple();
@@ -165,6 +198,7 @@ class Parser {
       }
       expect("endif");
       end_block();
+      forgive_unknown(unknown);
       return stmt;
     }
   }
@@ -186,12 +220,12 @@ class Parser {
     if (is("recursive")) fail("recursive loops are not supported");
     end_block();
     ++loops_;
-    stmt->body = parse_block({"else", "endfor"});
+    stmt->body = parse_strict({"else", "endfor"});
     --loops_;
     next();
     if (accept("else")) {
       end_block();
-      stmt->otherwise = parse_block({"endfor"});
+      stmt->otherwise = parse_strict({"endfor"});
       next();
     }
     expect("endfor");
@@ -213,10 +247,11 @@ class Parser {
       end_block();
       return stmt;
     }
-    if (is("|")) fail("filters on a set block are not supported");
+    if (is("|")) stmt->expr = node(Expr::Kind::kName, kFilterBody);
+    while (accept("|")) stmt->expr = parse_filter(std::move(stmt->expr));
     stmt->kind = Stmt::Kind::kSetBlock;
     end_block();
-    stmt->body = parse_block({"endset"});
+    stmt->body = parse_strict({"endset"});
     closing("endset");
     return stmt;
   }
@@ -279,10 +314,12 @@ class Parser {
 
   ExprPtr parse_expression() {
     const Depth depth(*this);
+    const size_t unknown = unknown_.size();
     ExprPtr value = parse_or();
     while (accept("if")) {
       ExprPtr condition = parse_or();
       ExprPtr otherwise = accept("else") ? parse_expression() : nullptr;
+      forgive_unknown(unknown);
       value = node_of(Expr::Kind::kCondition, "", std::move(value), std::move(condition), std::move(otherwise));
     }
     return value;
@@ -514,13 +551,23 @@ class Parser {
     return call;
   }
 
+  ExprPtr parse_filter(ExprPtr value) {
+    const std::string filter = name();
+    value = node_of(Expr::Kind::kFilter, filter, std::move(value));
+    if (is("(")) parse_arguments(value);
+    const std::optional<std::string> fault = check_filter(filter, shape_of(*value));
+    if (fault && !is_filter(filter)) {
+      unknown_.push_back({value->line, *fault});
+    } else {
+      require(*value, fault);
+    }
+    return value;
+  }
+
   ExprPtr parse_filters(ExprPtr value) {
     for (;;) {
       if (accept("|")) {
-        const std::string filter = name();
-        value = node_of(Expr::Kind::kFilter, filter, std::move(value));
-        if (is("(")) parse_arguments(value);
-        require(*value, check_filter(filter, shape_of(*value)));
+        value = parse_filter(std::move(value));
       } else if (accept("is")) {
         const bool negated = accept("not");
         const bool symbol = is("==") || is("!=") || is("<") || is(">") || is("<=") || is(">=");
@@ -531,7 +578,12 @@ class Parser {
         } else if (begins_argument()) {
           add(value, parse_postfix(parse_primary()));
         }
-        require(*value, check_test(test, shape_of(*value)));
+        const std::optional<std::string> fault = check_test(test, shape_of(*value));
+        if (fault && !is_test(test)) {
+          unknown_.push_back({value->line, *fault});
+        } else {
+          require(*value, fault);
+        }
         if (negated) value = node_of(Expr::Kind::kUnary, "not", std::move(value));
       } else if (is("(")) {
         value = parse_call(std::move(value));
@@ -556,6 +608,7 @@ class Parser {
   size_t at_ = 0;
   int depth_ = 0, loops_ = 0;
   std::set<std::string> callables_;
+  std::vector<Unknown> unknown_;  // filters and tests that no condition is known to guard yet
 };
 
 }  // namespace

@@ -113,8 +113,12 @@ std::optional<std::string> check_test(const std::string& name, const CallShape& 
   return std::nullopt;
 }
 
+bool is_test(std::string_view name) { return tests().contains(name); }
+
 bool apply_test(const std::string& name, const Value& value, const Arguments& arguments, Environment& environment) {
-  return tests().find(name)->second.test(
+  const auto found = tests().find(name);
+  if (found == tests().end()) throw RuntimeError{"unknown test \"" + name + "\""};
+  return found->second.test(
       {name, value, arguments.positional.empty() ? nullptr : &arguments.positional[0], environment});
 }
 

@@ -20,6 +20,16 @@ ModelConfig variant(const std::string& name) {
   if (name == "mha") config.n_kv_heads = config.n_heads;
   if (name == "untied") config.tie_word_embeddings = false;
   if (name == "biases") config.attention_bias = config.mlp_bias = true;
+  if (name == "qwen3") config.qk_norm = QkNorm::kHead;
+  if (name == "olmo2") config.qk_norm = QkNorm::kProjection, config.norm_placement = NormPlacement::kOutput;
+  if (name == "smollm3") config.rope_layers = {true, false, true};
+  if (name == "partial") config.rope.rotary_dim = 24;
+  if (name == "granite") {
+    config.embedding_multiplier = 12.0;
+    config.attention_multiplier = 0.1;
+    config.residual_multiplier = 0.22;
+    config.logits_divisor = 8.0;
+  }
   if (name == "llama3" || name == "yarn" || name == "linear" || name == "dynamic") {
     config.rope.factor = 8.0;
     config.rope.original_context = 32;
@@ -55,7 +65,8 @@ TEST_P(LlamaVariants, Bf16IsNearerThanLibTorchInBf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, LlamaVariants,
-                         testing::Values("gqa", "mha", "head128", "untied", "biases", "llama3", "yarn", "linear", "dynamic"));
+                         testing::Values("gqa", "mha", "head128", "untied", "biases", "llama3", "yarn", "linear", "dynamic",
+                                         "qwen3", "olmo2", "smollm3", "partial", "granite"));
 
 }  // namespace
 }  // namespace smartkv
