@@ -34,7 +34,7 @@ bool Boundaries::agree(const Boundaries& other, int64_t tokens, int64_t n_probes
     a = after(a);
     b = other.after(b);
   }
-  return a == b || std::min(a, b) - n_probes >= tokens;
+  return a == b || std::min(a, b) - std::max<int64_t>(1, n_probes) >= tokens;
 }
 
 }  // namespace smartkv

@@ -28,7 +28,8 @@ class EvictionPolicy final : public KvCachePolicy {
   std::shared_ptr<const TokenScorer> scorer_;
 };
 
-// The parameters that all of them take: tokens, sinks, window, prefill ("exact" or "streaming").
-EvictionOptions read_eviction_options(Parameters* parameters, const EvictionOptions& defaults);
+// The parameters that all of them take: tokens, sinks, window, prefill ("exact" or "streaming"), kept ("dense", or the
+// format of the pages that the prompt's prune packs). Throws CacheError.
+EvictionOptions read_eviction_options(Parameters* parameters, const CacheShape& shape, const EvictionOptions& defaults);
 
 }  // namespace smartkv

@@ -55,12 +55,15 @@ testing::AssertionResult same(const Outputs& found, const Outputs& expected) {
   return testing::AssertionSuccess();
 }
 
+constexpr const char* kPackedEviction = "gated_eviction_k4v4";
+
 // Small settings, so that a thousand tokens compress often.
 nlohmann::json spec_of(const std::string& name) {
   if (name == "full") return name;
   if (name == "streaming" || name == "random" || name == "snapkv" || name == "gated_eviction") {
     return {{"policy", name}, {"tokens", 448}};
   }
+  if (name == kPackedEviction) return {{"policy", "gated_eviction"}, {"tokens", 448}, {"kept", "k4v4"}};
   if (name == "mixed_precision") return {{"policy", name}, {"bits", 4.5}, {"horizon", 1024}};
   return {{"policy", name}};
 }
@@ -290,7 +293,7 @@ TEST_P(Conformance, ResumesWhereAFreshCacheWouldBe) {
   const auto fresh = policy_->new_sequence(900);
   const Outputs expected = driver().run(fresh.get(), 1000, 64);
   int64_t resumed = 0;
-  for (const int64_t prompt : {200, 640, 1000}) {
+  for (const int64_t prompt : {200, 666, 1000}) {  // 666: resumed at its very end
     const auto cache = policy_->new_sequence(prompt), other = policy_->new_sequence(900);
     for (int64_t at = 50; at < 900; at += 77) {
       driver().run(cache.get(), at, 64);
@@ -328,6 +331,7 @@ TEST_P(Conformance, RepresentsWhatItShows) {
 std::vector<std::string> names() {
   std::vector<std::string> result;
   for (const PolicyRow& row : policy_registry()) result.emplace_back(row.name);
+  result.emplace_back(kPackedEviction);
   return result;
 }
 

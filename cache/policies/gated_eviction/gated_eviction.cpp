@@ -6,7 +6,7 @@ namespace smartkv {
 
 std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   Parameters read("gated_eviction", parameters);
-  const EvictionOptions options = read_eviction_options(&read, {});
+  const EvictionOptions options = read_eviction_options(&read, context.shape, {});
   const std::string scorer = read.choice("scorer", "learned", {"learned", "attention", "key_norm"});
   const std::string gate = read.text("gate", "");
   read.done();
