@@ -49,6 +49,7 @@ struct GenerationRequest {
   bool skip_special_tokens = true;  // in the text
   int32_t logprobs = -1;            // -1: none; k >= 0: the chosen token's, and the k most likely
   int32_t prompt_logprobs = -1;     // the same for every prompt token but the first (OpenAI's echo with logprobs)
+  std::string cache_salt;           // only requests with the same one share computed prompts
   nlohmann::json kv_cache;          // null: the server's default; "name", or {"policy": "name", ...}
   nlohmann::json speculative;       // null: the server's default; a method, or {"method": ...}: speculation/spec.h
 };
@@ -99,6 +100,7 @@ struct KvCacheUsage {
   int64_t tokens = 0;       // tokens seen
   int64_t tokens_kept = 0;  // tokens still represented (average over layers)
   int64_t bytes = 0;        // held now, every byte counted
+  int64_t shared_bytes = 0;  // of `bytes`, those in pages that others hold, too
   int64_t full_bytes = 0;   // what the full cache would hold for the same tokens
   std::map<std::string, double> details = {};  // of the policy, by name, of the choice that finished last
 };
@@ -166,6 +168,7 @@ struct EngineStats {
   uint64_t prompt_tokens = 0, generation_tokens = 0, prefix_cache_queries = 0, prefix_cache_hits = 0;
   uint64_t steps = 0;
   uint64_t preemptions = 0, recomputed_tokens = 0;
+  int64_t prefix_cache_bytes = 0, prefix_cache_states = 0;  // held for prompts to come
   std::map<std::string, uint64_t> finished;  // by reason: "stop", "length", "abort", "error"
   uint64_t rejected = 0;
   SpeculationUsage speculation;  // of all requests; `method` says nothing
@@ -180,6 +183,7 @@ struct EngineOptions {
   int threads = 0;                   // 0: every core of the machine that this process may use
   int64_t context_length = 0;        // 0: the model's own
   int64_t kv_cache_bytes = 0;        // 0: half of the memory that is free once the model is loaded
+  int64_t prefix_cache_bytes = -1;   // of kv_cache_bytes, for prompts that come again; -1: all that nobody needs; 0: off
   int64_t max_sequences = 32;        // decoding side by side
   int64_t max_queue = 256;           // requests waiting; one more is refused (429)
   int64_t prefill_chunk = 512;       // token budget of one step

@@ -29,6 +29,10 @@ SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConf
   return scheduler;
 }
 
+int64_t prefix_cache_bytes(const EngineOptions& options) {
+  return options.prefix_cache_bytes < 0 ? options.kv_cache_bytes : std::min(options.prefix_cache_bytes, options.kv_cache_bytes);
+}
+
 double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
@@ -86,6 +90,7 @@ EngineImpl::EngineImpl(EngineParts parts)
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
       speculator_(parts_.model.get(), &policy_context_, parts_.draft_model.get(), &draft_context_,
                   parts_.int4_model.get(), vocabulary_, parts_.options.context_length),
+      prefixes_(prefix_cache_bytes(parts_.options)),
       scheduler_(scheduler_options(parts_.options, parts_.model->config())),
       sampling_(parts_.threads == nullptr ? 1 : static_cast<size_t>(parts_.threads->size())) {
   std::erase_if(eos_, [this](TokenId token) { return token < 0 || token >= vocabulary_; });
@@ -154,6 +159,7 @@ int64_t EngineImpl::free_bytes() const {
 void EngineImpl::plan_batch() {
   Scheduler::Memory memory;
   memory.free = [this] { return free_bytes(); };
+  memory.reclaim = [this] { return prefixes_.evict(); };
   memory.logit_rows = logit_rows();
   scheduler_.plan(memory, &plan_);
   const auto choice_of = [](ScheduledSequence* sequence) { return static_cast<Choice*>(sequence); };
@@ -164,6 +170,13 @@ void EngineImpl::plan_batch() {
     row.n_tokens = item.n_tokens;
     row.samples = item.n_tokens == row.choice->left();
   }
+  uint64_t queries = 0, hits = 0;
+  for (ScheduledSequence* admitted : plan_.admitted) {
+    const Request& request = *choice_of(admitted)->request;
+    if (request.prefixes == nullptr || request.preemptions > 0) continue;
+    queries += static_cast<uint64_t>(request.prompt_tokens());
+    hits += static_cast<uint64_t>(request.cached_tokens);
+  }
   for (ScheduledSequence* dropped : plan_.dropped) ++choice_of(dropped)->request->preemptions;
   for (const auto& [sequence, error] : plan_.failed) {
     end_request(requests_.at(choice_of(sequence)->request->id).get(), FinishReason::kError, error);
@@ -171,6 +184,8 @@ void EngineImpl::plan_batch() {
   if (plan_.stuck != nullptr) end_stuck(choice_of(plan_.stuck));
   const std::lock_guard lock(mutex_);
   recorder_.stats.preemptions += plan_.dropped.size();
+  recorder_.stats.prefix_cache_queries += queries;
+  recorder_.stats.prefix_cache_hits += hits;
   publish();
 }
 
@@ -365,7 +380,10 @@ void EngineImpl::take_prompt_chunks() {
       }
       if (row.n_logits > 1) row.logits += (row.n_logits - 1) * config().vocab_size;
       SequenceCache* cache = choice->pass_cache();
-      cache->commit(cache->tokens());
+      if (choice->leaves_prefix()) keep_prefix(*choice);
+      // What is not committed can be cut back: a prompt is committed where it must be.
+      const bool prompt_goes_on = choice->computed() < request->prompt_tokens() && cache->tokens() < cache->next_boundary();
+      if (!prompt_goes_on || choice->draft != nullptr) cache->commit(cache->tokens());
       if (cache->next_boundary() <= cache->tokens()) {
         throw CacheError("KV-cache policy \"" + std::string(request->policy->name()) + "\": the boundary at token " +
                          std::to_string(cache->next_boundary()) + " did not move when it was committed");
@@ -396,6 +414,13 @@ void EngineImpl::take_prompt_chunks() {
       batch_[i].failure = std::current_exception();
     }
   }
+}
+
+void EngineImpl::keep_prefix(const Choice& choice) {
+  const std::span<const TokenId> tokens(choice.tokens);
+  std::unique_ptr<SequenceCache> state = choice.cache->fork();
+  const int64_t bytes = state->stats().bytes - choice.prefix_bytes;
+  prefixes_.insert(choice.request->prefix_key, tokens.first(static_cast<size_t>(choice.computed())), std::move(state), bytes);
 }
 
 void EngineImpl::sample() {
@@ -459,6 +484,8 @@ void EngineImpl::deliver(Request* request, Choice* choice, GenerationEvent event
 }
 
 void EngineImpl::finish_choice(Request* request, Choice* choice, GenerationEvent event) {
+  // Another turn of the conversation goes on from here, if the policy's state does not depend on where the prompt ended.
+  if (request->prefixes != nullptr && choice->cache->resume(choice->computed() + 1) != nullptr) keep_prefix(*choice);
   choice->cache_details = choice->cache->details();
   const RequestUsage usage = request->usage(Clock::now());
   scheduler_.remove(choice);
@@ -508,6 +535,8 @@ void EngineImpl::publish() {
   waiting_ = scheduler_.n_waiting();
   running_ = scheduler_.n_running();
   recorder_.stats.kv_bytes_promised = scheduler_.bytes_promised();
+  recorder_.stats.prefix_cache_bytes = prefixes_.bytes();
+  recorder_.stats.prefix_cache_states = prefixes_.n_states();
 }
 
 void EngineImpl::forget(uint64_t id) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cache/policy.h"
+#include "cache/prefix_cache.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
 #include "engine/request.h"
@@ -77,6 +78,7 @@ class EngineImpl final : public Engine {
   // Any thread. Each throws RequestError.
   Checked check(const GenerationRequest& request) const;
   void check_load(int64_t more) const;  // mutex_ held; `more`: requests that are about to be queued before this one
+  void share_prefixes(Request* request);
   std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec) const;
   std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
 
@@ -94,6 +96,7 @@ class EngineImpl final : public Engine {
   void pass_failed(const std::string& error);
   void take_results();
   void take_prompt_chunks();
+  void keep_prefix(const Choice& choice);      // for prompts to come
   void follow_prompts();
   void sample();
   void settle(Choice* choice, const GenerationEvent& event);
@@ -125,6 +128,7 @@ class EngineImpl final : public Engine {
   mutable std::atomic<uint64_t> rejected_{0};
 
   // The engine thread's own.
+  PrefixCache prefixes_;
   Scheduler scheduler_;
   std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_;
   Scheduler::Plan plan_;

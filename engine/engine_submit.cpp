@@ -98,6 +98,16 @@ std::unique_ptr<GenerationStream> Engine::submit(GenerationRequest request) {
   return std::move(submit_all(std::move(requests)).front());
 }
 
+// A mirrored draft's cache is filled by the passes that a found state spares, and log probabilities of the prompt are
+// computed with it.
+void EngineImpl::share_prefixes(Request* request) {
+  const bool mirrored = request->speculation != nullptr && request->speculation->mirrored;
+  if (parts_.options.prefix_cache_bytes == 0 || mirrored || request->generation.prompt_logprobs >= 0) return;
+  const nlohmann::json& policy = request->generation.kv_cache.is_null() ? parts_.options.kv_cache : request->generation.kv_cache;
+  request->prefixes = &prefixes_;
+  request->prefix_key = policy.dump() + '\n' + request->generation.cache_salt;
+}
+
 std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vector<GenerationRequest> generations) {
   try {
     std::vector<std::shared_ptr<Request>> requests;
@@ -107,6 +117,7 @@ std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vecto
       requests.push_back(std::make_shared<Request>(std::move(generation), 0, eos_, *parts_.tokenizer, context_length(),
                                                    std::move(checked.policy), std::move(checked.speculation),
                                                    random_seed()));
+      share_prefixes(requests.back().get());
       streams.push_back(std::make_unique<QueueStream>(requests.back()->events));
     }
     {

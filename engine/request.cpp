@@ -18,6 +18,9 @@ std::vector<TokenId> stop_tokens_of(const GenerationRequest& generation, const s
 
 }  // namespace
 
+// Prompts from this length on get a pass of their own for the probes at their end, so that others can go on from before it.
+constexpr int64_t kLeastPartedPrompt = 256;
+
 // Tokens of a pass that wants a row of logits for each: bounds their memory.
 constexpr int64_t kLogprobChunk = 64;
 
@@ -39,8 +42,20 @@ void Choice::fork_from(const Choice& other) {
 int64_t Choice::computed() const { return cache == nullptr ? 0 : cache->tokens(); }
 
 int64_t Choice::pass_limit() const {
-  const int64_t limit = std::max<int64_t>(1, pass_cache()->next_boundary() - computed());
-  return request->generation.prompt_logprobs < 0 ? limit : std::min(limit, kLogprobChunk);
+  int64_t limit = std::max<int64_t>(1, pass_cache()->next_boundary() - computed());
+  if (request->generation.prompt_logprobs >= 0) limit = std::min(limit, kLogprobChunk);
+  // What a cache has observed stays when it is cut back: a state for other prompts is one before the probes at the end.
+  const int64_t prompt_left = request->prompt_tokens() - computed();
+  if (request->prefixes == nullptr || prompt_left <= 0 || prompt_left > limit) return limit;
+  const TokenRange probes = cache->probes(prompt_left);
+  const bool parts = !probes.empty() && probes.first > computed() && probes.first >= kLeastPartedPrompt;
+  return parts ? probes.first - computed() : limit;
+}
+
+bool Choice::leaves_prefix() const {
+  if (request->prefixes == nullptr || computed() < PrefixCache::kLeastTokens) return false;
+  const int64_t left = request->prompt_tokens() - computed();
+  return left == 0 || (left > 0 && cache->probes(left).first == computed() && !cache->probes(left).empty());
 }
 
 int64_t Choice::growth(int64_t n) const {
@@ -54,7 +69,13 @@ int64_t Choice::bytes_ahead(int64_t beyond) const {
 }
 
 void Choice::begin() {
-  cache = request->policy->new_sequence(request->prompt_tokens());
+  cache = nullptr;
+  if (request->prefixes != nullptr) cache = request->prefixes->find(request->prefix_key, request->generation.prompt);
+  if (!request->looked_up) request->cached_tokens = computed();
+  request->looked_up = true;
+  if (cache == nullptr) cache = request->policy->new_sequence(request->prompt_tokens());
+  cache_stats = cache->stats();
+  prefix_bytes = cache_stats.bytes;
   if (request->speculation == nullptr || request->max_tokens <= 1) return;
   draft = std::make_unique<DraftSequence>(request->speculation, tokens, cache.get());
   draft->usage = speculation;
@@ -117,6 +138,7 @@ bool Request::all_finished() const {
 RequestUsage Request::usage(Clock::time_point now) const {
   RequestUsage usage;
   usage.prompt_tokens = static_cast<int64_t>(generation.prompt.size());
+  usage.cached_tokens = cached_tokens;
   usage.seed = seed;
   usage.kv_cache.policy = policy->name();
   if (speculation != nullptr) usage.speculation.method = name(speculation->spec.method);
@@ -129,6 +151,7 @@ RequestUsage Request::usage(Clock::time_point now) const {
     usage.kv_cache.tokens += choice.cache_stats.tokens;
     usage.kv_cache.tokens_kept += choice.cache_stats.tokens_kept;
     usage.kv_cache.bytes += choice.cache_stats.bytes;
+    usage.kv_cache.shared_bytes += choice.cache_stats.shared_bytes;
     usage.kv_cache.full_bytes += choice.cache_stats.full_bytes;
     if (!choice.cache_details.empty()) usage.kv_cache.details = choice.cache_details;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cache/policy.h"
+#include "cache/prefix_cache.h"
 #include "cache/sequence_cache.h"
 #include "engine/engine.h"
 #include "engine/event_queue.h"
@@ -39,10 +40,12 @@ struct Choice final : ScheduledSequence {
   int64_t growth(int64_t n) const override;
   int64_t held() const override { return cache_stats.bytes + draft_bytes; }
   int64_t bytes_ahead(int64_t beyond) const override;
-  void begin() override;
+  void begin() override;  // from a state of the prefix cache, if there is one
   void drop() override;
 
   // Computes its prompt, or after it lost its caches what it knew.
+  // Whether other prompts may go on from what the cache holds now.
+  bool leaves_prefix() const;
   bool computes_prompt() const { return n_output == 0 || left() > 1; }
   // What the model's passes fill: the cache, or with it the cache of a model that drafts for itself.
   SequenceCache* pass_cache() const { return draft != nullptr && draft->mirror() != nullptr ? draft->mirror() : cache.get(); }
@@ -58,6 +61,7 @@ struct Choice final : ScheduledSequence {
   CacheStats cache_stats;                // after the last pass
   std::map<std::string, double> cache_details;  // once finished
   int64_t draft_bytes = 0;               // of the draft's cache, after the last pass
+  int64_t prefix_bytes = 0;              // of the state that the cache went on from
   SpeculationUsage speculation;          // after the last pass
   std::vector<TokenId> input;            // what the next pass carries when it decodes: its last token, then its draft
   int64_t n_output = 0;
@@ -90,6 +94,10 @@ struct Request {
   std::vector<TokenId> stop_tokens;   // sorted
   std::shared_ptr<const KvCachePolicy> policy;
   std::shared_ptr<const Speculation> speculation;  // null: off
+  PrefixCache* prefixes = nullptr;    // null: neither looks up nor leaves anything there
+  std::string prefix_key;
+  int64_t cached_tokens = 0;          // of the prompt, found there
+  bool looked_up = false;
   std::shared_ptr<EventQueue> events;
   std::vector<Choice> choices;        // one until the prompt is computed; they stay where they are
   std::vector<TokenLogprob> prompt_logprobs;

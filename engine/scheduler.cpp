@@ -209,17 +209,17 @@ void Scheduler::take_memory(const Memory& memory, Plan* plan) {
     // A row of logits, of the sequences that come to their last token, for as many as they will be.
     const int64_t row = rows + running_[i].slots > memory.logit_rows ? running_[i].slots * options_.row_bytes : 0;
     const auto needs = [&](int64_t tokens) { return sequence->growth(tokens) + (tokens == sequence->left() ? row : 0); };
-    int64_t bytes = needs(n);
-    while (!make_room(i, bytes, memory, plan) && n > 1) bytes = needs(n /= 2);
-    if (bytes > memory.free() - planned_) continue;
-    planned_ += bytes;
+    while (!make_room(i, [&] { return needs(n); }, memory, plan) && n > 0) n /= 2;
+    if (n == 0) continue;
+    planned_ += needs(n);
     if (n == sequence->left()) rows += running_[i].slots;
     plan->items.push_back({sequence, n});
   }
 }
 
-bool Scheduler::make_room(size_t i, int64_t bytes, const Memory& memory, Plan* plan) {
-  while (bytes > memory.free() - planned_) {
+template <typename Bytes>
+bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Plan* plan) {
+  while (bytes() > memory.free() - planned_) {
     if (memory.reclaim && memory.reclaim()) continue;
     if (running_.size() == i + 1) return false;
     plan->dropped.push_back(running_.back().sequence);

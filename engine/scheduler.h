@@ -109,7 +109,9 @@ class Scheduler {
   bool fits(const Entry& entry, const Memory& memory) const;
   void share_work();
   void take_memory(const Memory& memory, Plan* plan);
-  bool make_room(size_t i, int64_t bytes, const Memory& memory, Plan* plan);
+  // bytes(): what is needed, which falls as states that share pages go.
+  template <typename Bytes>
+  bool make_room(size_t i, const Bytes& bytes, const Memory& memory, Plan* plan);
   void wait(Entry entry);
   void run(Entry entry);
 

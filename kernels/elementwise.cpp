@@ -34,7 +34,7 @@ void rms_norm(ThreadPool& pool, const float* x, int64_t rows, int64_t n, const f
 }
 
 void rms_norm(const float* x, int64_t n, const float* weight, float eps, float* out) {
-  kernels_of(cpu_level()).rms_norm_row(x, n, weight, eps, KvType::kF32, out);
+  cpu_kernels().elementwise->rms_norm_row(x, n, weight, eps, KvType::kF32, out);
 }
 
 void rope(float* x, int64_t n_heads, int64_t head_dim, const float* cos, const float* sin) {

@@ -120,6 +120,8 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
   text.both("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
             stats.prefix_cache_queries);
   text.both("prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", stats.prefix_cache_hits);
+  text.single("smartkv:prefix_cache_bytes", "gauge", "Bytes held for prompts to come.", stats.prefix_cache_bytes);
+  text.single("smartkv:prefix_cache_states", "gauge", "States held for prompts to come.", stats.prefix_cache_states);
   text.both("prompt_tokens_total", "counter", "Prompt tokens processed.", stats.prompt_tokens);
   text.both("generation_tokens_total", "counter", "Tokens generated.", stats.generation_tokens);
   for (const char* prefix : {"smartkv:", "vllm:"}) {

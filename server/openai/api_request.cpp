@@ -144,6 +144,7 @@ void read_generation(FieldReader& fields, const Tokenizer& tokenizer, Generation
   request->ignore_eos = fields.boolean("ignore_eos", false);
   request->skip_special_tokens = fields.boolean("skip_special_tokens", true);
   request->kv_cache = read_spec(fields, "kv_cache");
+  request->cache_salt = fields.string("cache_salt").value_or("");
   request->speculative = read_spec(fields, "speculative");
   for (const std::string_view label : {"user", "safety_identifier", "prompt_cache_key"}) fields.string(label);
 }

@@ -58,9 +58,11 @@ RequestUsage GenerationRun::usage() const {
     total.kv_cache.tokens += one.kv_cache.tokens;
     total.kv_cache.tokens_kept += one.kv_cache.tokens_kept;
     total.kv_cache.bytes += one.kv_cache.bytes;
+    total.kv_cache.shared_bytes += one.kv_cache.shared_bytes;
     total.kv_cache.full_bytes += one.kv_cache.full_bytes;
     total.speculation.add(one.speculation);
     RequestTimings& sum = total.timings;
+    sum.preemptions += one.timings.preemptions;
     if (one.timings.total_ms > sum.total_ms) {
       sum.queued_ms = one.timings.queued_ms;
       sum.prefill_ms = one.timings.prefill_ms;

@@ -27,6 +27,7 @@ Json usage_json(const RequestUsage& usage) {
                  {"tokens", cache.tokens},
                  {"tokens_kept", cache.tokens_kept},
                  {"bytes", cache.bytes},
+                 {"shared_bytes", cache.shared_bytes},
                  {"full_bytes", cache.full_bytes}}},
                {"seed", usage.seed}};
   if (!cache.details.empty()) json["kv_cache"]["details"] = cache.details;

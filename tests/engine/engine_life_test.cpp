@@ -132,6 +132,7 @@ TEST_F(EngineTest, ChoicesThatDoNotFitTogetherRunOneAfterTheOther) {
 }
 
 TEST_F(EngineTest, ARequestForAllThatTheContextHoldsEndsWhereMemoryDoes) {
+  options.prefix_cache_bytes = -1;  // takes nothing from who runs
   options.kv_cache_bytes = 3 * 64 * fake_cache_shape().bytes_per_token();
   start();
   const auto stream = engine->submit(make_request(100, 1000));
@@ -188,6 +189,56 @@ TEST_F(EngineTest, AnswersUnderMemoryPressureAreThoseOfPlenty) {
   EXPECT_GT(engine->stats().recomputed_tokens, 0);
   EXPECT_LE(most, options.kv_cache_bytes);
   EXPECT_EQ(engine->stats().kv_bytes_used, 0);
+}
+
+TEST_F(EngineTest, APromptThatBeginsAlikeIsNotComputedTwice) {
+  options.prefix_cache_bytes = -1;
+  start();
+  GenerationRequest first = make_request(200, 10, 1), second = first;
+  second.prompt.back() = 3;
+  second.prompt.push_back(4);
+  second.sampling.seed = 2;
+  const auto run = [this](const GenerationRequest& request, int64_t cached) {
+    const auto stream = engine->submit(request);
+    const auto results = read_all(*stream, request.n);
+    EXPECT_EQ(stream->usage().cached_tokens, cached);
+    return results;
+  };
+  run(first, 0);
+  GenerationRequest salted = second;
+  salted.cache_salt = "somebody else";
+  const auto expected = run(salted, 0)[0].tokens;
+  EXPECT_EQ(run(second, 199)[0].tokens, expected);
+  EXPECT_EQ(run(second, 200)[0].tokens, expected);
+  second.n = 3;
+  EXPECT_EQ(run(second, 200)[0].tokens, expected);
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.prefix_cache_queries, 200 + 4 * 201);
+  EXPECT_EQ(stats.prefix_cache_hits, 199 + 2 * 200);
+  EXPECT_GT(stats.prefix_cache_bytes, 0);
+}
+
+TEST_F(EngineTest, AConversationGoesOnFromItsLastTurn) {
+  options.prefix_cache_bytes = -1;
+  start();
+  GenerationRequest request = make_request(100, 20, 1);
+  const ChoiceResult answer = generate(request);
+  request.prompt.insert(request.prompt.end(), answer.tokens.begin(), answer.tokens.end());
+  request.prompt.insert(request.prompt.end(), {5, 6, 7});
+  const auto stream = engine->submit(request);
+  read_all(*stream);
+  EXPECT_EQ(stream->usage().cached_tokens, 119);  // the last token was in no pass
+}
+
+TEST_F(EngineTest, PrefixesMakeRoomForRunningSequences) {
+  options.prefix_cache_bytes = -1;
+  options.kv_cache_bytes = 9 * 64 * fake_cache_shape().bytes_per_token();
+  start();
+  for (uint64_t seed = 0; seed < 6; ++seed) generate(make_request(130, 10, seed));
+  EXPECT_GT(engine->stats().prefix_cache_states, 0);
+  EXPECT_EQ(generate(make_request(400, 50, 9)).finish, FinishReason::kLength);
+  EXPECT_EQ(engine->stats().preemptions, 0u);
+  EXPECT_LE(engine->stats().kv_bytes_used, options.kv_cache_bytes);
 }
 
 TEST_F(EngineTest, SamplingOnThePoolGivesTheSameTokens) {

@@ -1,0 +1,67 @@
+// Caches of prompts that were computed before, for prompts that begin alike: a radix tree of forks for each key (a policy
+// with its parameters, and whose prompts may share). A state is held in its policy's own format, so a compressed prefix
+// costs compressed bytes; its pages are shared with the sequences that go on from it.
+// Source: radix attention (Zheng et al. 2024, SGLang), here over states that a policy can reproduce.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+
+namespace smartkv {
+
+// Not thread-safe.
+class PrefixCache {
+ public:
+  // A prefix of fewer tokens is computed about as fast as the page that would be shared is copied.
+  static constexpr int64_t kLeastTokens = 32;
+
+  // max_bytes: of all states together; 0: nothing is kept.
+  explicit PrefixCache(int64_t max_bytes) : max_bytes_(max_bytes) {}
+  ~PrefixCache();
+  PrefixCache(const PrefixCache&) = delete;
+  PrefixCache& operator=(const PrefixCache&) = delete;
+
+  // A cache that holds as many of the prompt's first tokens as a stored state has of them, but never the last one, ready to
+  // compute the rest: in every bit what computing them anew gives. Null: there is none.
+  std::unique_ptr<SequenceCache> find(const std::string& key, std::span<const int32_t> prompt);
+
+  // Keeps `state`, which holds `tokens`; tokens that are not committed make it serve prompts that part from it there, too.
+  // own_bytes: what it holds beyond the state that it went on from. The least recently used go first to make room.
+  void insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state, int64_t own_bytes);
+
+  bool evict();  // drops the state that was used least recently; false: there is none
+  int64_t bytes() const { return bytes_; }
+  int64_t n_states() const { return n_states_; }
+
+ private:
+  struct Node {
+    std::vector<int32_t> edge;  // tokens from the parent to here
+    Node* parent = nullptr;
+    std::map<int32_t, std::unique_ptr<Node>> children;  // by the first token of their edges
+    std::unique_ptr<SequenceCache> state;               // null: none here
+    int64_t own_bytes = 0;
+    uint64_t used = 0;                                  // when, counted in uses
+  };
+  // A state that has the first n tokens of a prompt.
+  struct Candidate {
+    Node* node;
+    int64_t n;
+  };
+
+  static void collect(Node* node, int64_t n, std::vector<Candidate>* candidates);  // of the states at the node and below
+  static Node* oldest(Node* node);
+  void drop(Node* node);
+
+  int64_t max_bytes_;
+  int64_t bytes_ = 0, n_states_ = 0;
+  uint64_t clock_ = 0;
+  std::map<std::string, std::unique_ptr<Node>> roots_;  // by key
+};
+
+}  // namespace smartkv

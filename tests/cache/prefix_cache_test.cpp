@@ -1,0 +1,144 @@
+#include "cache/prefix_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "cache/policy.h"
+#include "tests/cache/cache_driver.h"
+
+namespace smartkv {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+// n tokens that begin with `shared` common ones; the rest is `salt`'s own.
+Tokens tokens_of(int64_t n, int64_t shared, int32_t salt) {
+  Tokens tokens(static_cast<size_t>(n));
+  std::iota(tokens.begin(), tokens.end(), 0);
+  for (auto i = static_cast<size_t>(shared); i < tokens.size(); ++i) tokens[i] = 10'000 * (salt + 1) + static_cast<int32_t>(i);
+  return tokens;
+}
+
+class PrefixCacheTest : public testing::Test {
+ protected:
+  std::unique_ptr<KvCachePolicy> policy(const nlohmann::json& spec) { return make_policy(context_, spec); }
+
+  // Computes the tokens [tokens(), end) of a prompt that parts from all others at `shared`, in passes of `chunk`; what is
+  // not at a boundary stays uncommitted.
+  void compute(SequenceCache* cache, int64_t end, int64_t shared, uint32_t salt, int64_t chunk = 96) {
+    while (cache->tokens() < end) {
+      const int64_t at = cache->tokens(), stop = at < shared ? std::min(end, shared) : end;
+      const int64_t n = std::min({chunk, stop - at, cache->next_boundary() - at});
+      driver_.pass(cache, n, at < shared ? 0 : salt);
+      if (cache->tokens() == cache->next_boundary()) cache->commit(cache->tokens());
+    }
+  }
+  // A state that prompts may go on from: computed as far as the probes at the prompt's end allow, not committed there.
+  std::unique_ptr<SequenceCache> state(const KvCachePolicy& policy, int64_t prompt, int64_t shared, uint32_t salt) {
+    std::unique_ptr<SequenceCache> cache = policy.new_sequence(prompt);
+    while (true) {
+      const TokenRange probes = cache->probes(prompt - cache->tokens());
+      const int64_t end = probes.empty() ? prompt : probes.first;
+      const int64_t n = std::min({int64_t{96}, end - cache->tokens(), cache->next_boundary() - cache->tokens(),
+                                  cache->tokens() < shared ? shared - cache->tokens() : INT64_MAX});
+      if (n <= 0) return cache;
+      driver_.pass(cache.get(), n, cache->tokens() < shared ? 0 : salt);
+      if (cache->tokens() == prompt) return cache;
+      if (cache->tokens() == cache->next_boundary()) cache->commit(cache->tokens());
+    }
+  }
+
+  CacheShape shape_{2, 1, 64, kernels::KvType::kBf16};
+  ThreadPool threads_{2};
+  PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
+  CacheDriver driver_{shape_, 2, &threads_};
+};
+
+TEST_F(PrefixCacheTest, AHitGivesEveryBitOfComputingAnew) {
+  const nlohmann::json specs[] = {"full",
+                                  "k8v8",
+                                  "k4v4",
+                                  {{"policy", "mixed_precision"}, {"horizon", 1024}},
+                                  {{"policy", "streaming"}, {"tokens", 256}},
+                                  {{"policy", "streaming"}, {"tokens", 256}, {"prefill", "streaming"}},
+                                  {{"policy", "snapkv"}, {"tokens", 320}}};
+  for (const nlohmann::json& spec : specs) {
+    SCOPED_TRACE(spec.dump());
+    const auto policy = this->policy(spec);
+    for (const int64_t shared : {700, 760}) {
+      PrefixCache prefixes(int64_t{1} << 30);
+      auto first = state(*policy, 800, shared, 1);
+      Tokens tokens = tokens_of(800, shared, 1);
+      tokens.resize(static_cast<size_t>(first->tokens()));
+      prefixes.insert("key", tokens, std::move(first), 1);
+      const int64_t prompt = 830;
+      const auto found = prefixes.find("key", tokens_of(prompt, shared, 2));
+      ASSERT_NE(found, nullptr) << shared;
+      EXPECT_EQ(found->tokens(), shared);
+      const auto anew = policy->new_sequence(prompt);
+      compute(anew.get(), shared, shared, 2);
+      for (SequenceCache* cache : {found.get(), anew.get()}) compute(cache, prompt, shared, 2);
+      EXPECT_EQ(driver_.pass(found.get(), 1, 2), driver_.pass(anew.get(), 1, 2));
+    }
+  }
+}
+
+TEST_F(PrefixCacheTest, FindsTheLongestUsableState) {
+  const auto full = policy("full");
+  PrefixCache prefixes(int64_t{1} << 30);
+  for (const auto& [n, shared, salt] : {std::tuple{200, 0, 1}, {300, 150, 1}, {400, 250, 2}}) {
+    auto cache = full->new_sequence(n);
+    compute(cache.get(), n, n, 0);
+    prefixes.insert("key", tokens_of(n, shared, salt), std::move(cache), 1);
+  }
+  EXPECT_EQ(prefixes.n_states(), 3);
+  const auto cached = [&](const Tokens& prompt) -> int64_t {
+    const auto found = prefixes.find("key", prompt);
+    return found == nullptr ? 0 : found->tokens();
+  };
+  EXPECT_EQ(cached(tokens_of(500, 250, 2)), 400);   // goes on from the end of the last
+  EXPECT_EQ(cached(tokens_of(500, 500, 0)), 250);   // parts from it in the middle
+  EXPECT_EQ(cached(tokens_of(300, 150, 1)), 299);   // never the prompt's last token
+  EXPECT_EQ(cached(tokens_of(180, 180, 0)), 179);
+  EXPECT_EQ(cached(tokens_of(500, 0, 1)), 200);
+  EXPECT_EQ(cached(tokens_of(500, 20, 7)), 0);      // too little to be worth it
+  EXPECT_EQ(cached(tokens_of(500, 0, 9)), 0);
+  EXPECT_EQ(prefixes.find("other key", tokens_of(500, 250, 2)), nullptr);
+}
+
+TEST_F(PrefixCacheTest, TheLeastRecentlyUsedGoFirstAndMemoryComesBack) {
+  const auto full = policy("full");
+  PrefixCache prefixes(30);
+  for (int32_t salt = 0; salt < 3; ++salt) {
+    auto cache = full->new_sequence(100);
+    compute(cache.get(), 100, 100, 0);
+    prefixes.insert("key", tokens_of(100, 0, salt), std::move(cache), 10);
+  }
+  EXPECT_EQ(prefixes.bytes(), 30);
+  EXPECT_NE(prefixes.find("key", tokens_of(120, 0, 0)), nullptr);
+  auto cache = full->new_sequence(100);
+  compute(cache.get(), 100, 100, 0);
+  prefixes.insert("key", tokens_of(100, 0, 3), std::move(cache), 10);
+  EXPECT_EQ(prefixes.bytes(), 30);
+  EXPECT_EQ(prefixes.find("key", tokens_of(120, 0, 1)), nullptr);
+  for (const int32_t salt : {0, 2, 3}) EXPECT_NE(prefixes.find("key", tokens_of(120, 0, salt)), nullptr) << salt;
+  while (prefixes.evict()) {
+  }
+  EXPECT_EQ(prefixes.n_states(), 0);
+  EXPECT_EQ(prefixes.bytes(), 0);
+  EXPECT_EQ(context_.pool->bytes_in_use(), 0);
+}
+
+TEST_F(PrefixCacheTest, WhatIsLargerThanTheCapIsNotKept) {
+  const auto full = policy("full");
+  PrefixCache prefixes(9);
+  auto cache = full->new_sequence(100);
+  compute(cache.get(), 100, 100, 0);
+  prefixes.insert("key", tokens_of(100, 0, 0), std::move(cache), 10);
+  EXPECT_EQ(prefixes.n_states(), 0);
+  EXPECT_EQ(context_.pool->bytes_in_use(), 0);
+}
+
+}  // namespace
+}  // namespace smartkv
