@@ -31,7 +31,9 @@ void PrefixCache::collect(Node* node, int64_t n, std::vector<Candidate>* candida
   for (const auto& [token, child] : node->children) collect(child.get(), n, candidates);
 }
 
-std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, std::span<const int32_t> prompt) {
+std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, std::span<const int32_t> prompt,
+                                                 int64_t* parts_at) {
+  if (parts_at != nullptr) *parts_at = 0;
   const auto root = roots_.find(key);
   if (root == roots_.end()) return nullptr;
   const auto most = static_cast<int64_t>(prompt.size()) - 1;
@@ -51,6 +53,7 @@ std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, std::sp
     if (next == nullptr) break;
     const int64_t same = in_common(prompt.subspan(static_cast<size_t>(n), static_cast<size_t>(most - n)), next->edge);
     n += same;
+    if (parts_at != nullptr) *parts_at = n;
     if (same == static_cast<int64_t>(next->edge.size())) continue;
     collect(next, n, &candidates);
     break;

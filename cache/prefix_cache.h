@@ -29,7 +29,9 @@ class PrefixCache {
 
   // A cache that holds as many of the prompt's first tokens as a stored state has of them, but never the last one, ready to
   // compute the rest: in every bit what computing them anew gives. Null: there is none.
-  std::unique_ptr<SequenceCache> find(const std::string& key, std::span<const int32_t> prompt);
+  // parts_at: how many tokens it has in common with the prompts that were stored, though perhaps no state can be cut back
+  // to there: a state left there serves the next one.
+  std::unique_ptr<SequenceCache> find(const std::string& key, std::span<const int32_t> prompt, int64_t* parts_at = nullptr);
 
   // Keeps `state`, which holds `tokens`; tokens that are not committed make it serve prompts that part from it there, too.
   // own_bytes: what it holds beyond the state that it went on from. The least recently used go first to make room.

@@ -68,13 +68,6 @@ int64_t draft_room(const SequenceCache& cache, int64_t cap) {
   return room;
 }
 
-// What SequenceCache::details() says of a choice that ended, and its gauge in /metrics.
-constexpr std::pair<const char*, const char*> kCacheMetrics[] = {
-    {"forecast_last_loss", "forecast_last_loss"}, {"forecast_pending", "forecast_pending"},
-    {"drift_l2_mean", "kv_drift_l2"},             {"drift_l2_max", "kv_drift_l2_max"},
-    {"drift_jaccard_mean", "kv_drift_jaccard"},   {"drift_samples", "kv_drift_samples"},
-};
-
 PolicyContext draft_context(const EngineParts& parts) {
   if (parts.draft_model == nullptr) return {};
   return policy_context(*parts.draft_model, parts.draft_shape, parts.threads.get());
@@ -495,9 +488,9 @@ void EngineImpl::finish_choice(Request* request, Choice* choice, GenerationEvent
   {
     const std::lock_guard lock(mutex_);
     if (last) recorder_.request_finished(event.finish, usage.timings);
-    for (const auto& [name, metric] : kCacheMetrics) {
-      if (const auto detail = choice->cache_details.find(name); detail != choice->cache_details.end()) {
-        recorder_.stats.extra[metric] = detail->second;
+    for (const CacheMetric& metric : cache_metrics()) {
+      if (const auto detail = choice->cache_details.find(std::string(metric.key)); detail != choice->cache_details.end()) {
+        recorder_.stats.extra[std::string(metric.gauge)] = detail->second;
       }
     }
     publish();

@@ -21,6 +21,9 @@ std::vector<TokenId> stop_tokens_of(const GenerationRequest& generation, const s
 // Prompts from this length on get a pass of their own for the probes at their end, so that others can go on from before it.
 constexpr int64_t kLeastPartedPrompt = 256;
 
+// Tokens that a state at a place where prompts part must spare the next prompt: a pass of its own ends there.
+constexpr int64_t kWorthAState = 128;
+
 // Tokens of a pass that wants a row of logits for each: bounds their memory.
 constexpr int64_t kLogprobChunk = 64;
 
@@ -44,6 +47,7 @@ int64_t Choice::computed() const { return cache == nullptr ? 0 : cache->tokens()
 int64_t Choice::pass_limit() const {
   int64_t limit = std::max<int64_t>(1, pass_cache()->next_boundary() - computed());
   if (request->generation.prompt_logprobs >= 0) limit = std::min(limit, kLogprobChunk);
+  if (parts_at > computed()) limit = std::min(limit, parts_at - computed());
   // What a cache has observed stays when it is cut back: a state for other prompts is one before the probes at the end.
   const int64_t prompt_left = request->prompt_tokens() - computed();
   if (request->prefixes == nullptr || prompt_left <= 0 || prompt_left > limit) return limit;
@@ -55,7 +59,7 @@ int64_t Choice::pass_limit() const {
 bool Choice::leaves_prefix() const {
   if (request->prefixes == nullptr || computed() < PrefixCache::kLeastTokens) return false;
   const int64_t left = request->prompt_tokens() - computed();
-  return left == 0 || (left > 0 && cache->probes(left).first == computed() && !cache->probes(left).empty());
+  return left == 0 || computed() == parts_at || (left > 0 && cache->probes(left).first == computed() && !cache->probes(left).empty());
 }
 
 int64_t Choice::growth(int64_t n) const {
@@ -70,7 +74,11 @@ int64_t Choice::bytes_ahead(int64_t beyond) const {
 
 void Choice::begin() {
   cache = nullptr;
-  if (request->prefixes != nullptr) cache = request->prefixes->find(request->prefix_key, request->generation.prompt);
+  parts_at = 0;
+  if (request->prefixes != nullptr) {
+    cache = request->prefixes->find(request->prefix_key, request->generation.prompt, &parts_at);
+    if (parts_at < computed() + kWorthAState) parts_at = 0;
+  }
   if (!request->looked_up) request->cached_tokens = computed();
   request->looked_up = true;
   if (cache == nullptr) cache = request->policy->new_sequence(request->prompt_tokens());

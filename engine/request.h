@@ -62,6 +62,7 @@ struct Choice final : ScheduledSequence {
   std::map<std::string, double> cache_details;  // once finished
   int64_t draft_bytes = 0;               // of the draft's cache, after the last pass
   int64_t prefix_bytes = 0;              // of the state that the cache went on from
+  int64_t parts_at = 0;                  // tokens after which its prompt parts from those that are known: 0: nowhere
   SpeculationUsage speculation;          // after the last pass
   std::vector<TokenId> input;            // what the next pass carries when it decodes: its last token, then its draft
   int64_t n_output = 0;

@@ -48,6 +48,7 @@ TEST(LlamaSpeculation, OutputIsPlainDecodingsUnderEveryPolicy) {
   parts.tokenizer = std::make_unique<FakeTokenizer>();
   parts.options.context_length = config.context_length;
   parts.options.kv_cache_bytes = int64_t{64} << 20;
+  parts.options.prefix_cache_bytes = 0;
   EngineImpl engine(std::move(parts));
 
   int64_t accepted = 0, rejected = 0;
