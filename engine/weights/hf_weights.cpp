@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/weights/architecture.h"
+#include "engine/weights/fp8.h"
 #include "engine/weights/projections.h"
 #include "engine/weights/safetensors.h"
 
@@ -41,7 +42,8 @@ std::set<std::string> shard_names(const std::filesystem::path& index) {
 class HfWeights final : public Weights {
  public:
   explicit HfWeights(const std::filesystem::path& folder) {
-    config_ = parse_hf_config(read_json(folder / "config.json"), "config.json");
+    const nlohmann::json config = read_json(folder / "config.json");
+    config_ = parse_hf_config(config, "config.json");
     config_.name = std::filesystem::absolute(folder).lexically_normal().filename().string();
     if (config_.name.empty()) config_.name = std::filesystem::absolute(folder).lexically_normal().parent_path().filename().string();
     add_generation_eos(folder);
@@ -59,6 +61,9 @@ class HfWeights final : public Weights {
           throw ModelError(folder.string() + ": tensor \"" + name + "\" stands in two files");
         }
       }
+    }
+    if (config.contains("quantization_config") && !config["quantization_config"].is_null()) {
+      attach_fp8_scales(parse_fp8_config(config["quantization_config"], "config.json"), folder.filename().string(), tensors_);
     }
     if (find_architecture(config_.architecture)->fused_projections) split_fused_projections(config_, tensors_);
   }

@@ -15,6 +15,7 @@ void split(TensorMap& tensors, const std::string& fused, const std::vector<Part>
   int64_t rows = 0;
   for (const Part& part : parts) rows += part.rows;
   if (found == tensors.end() || found->second.shape.size() != 2 || found->second.rows() != rows) return;
+  if (found->second.scales != nullptr) return;  // whose blocks may span two parts
   const TensorView whole = found->second;
   tensors.erase(found);
   const size_t row_bytes = whole.data.size() / static_cast<size_t>(rows);

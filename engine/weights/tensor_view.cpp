@@ -1,8 +1,10 @@
 #include "engine/weights/tensor_view.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 
 #include "kernels/half.h"
@@ -154,6 +156,23 @@ void q6_k(const uint8_t* p, float* y) {
   }
 }
 
+// 1 sign, 4 exponent and 3 mantissa bits; exponents are biased by 7, and only 0x7f and 0xff are NaN.
+float f8_e4m3(uint8_t bits) {
+  const int exponent = (bits >> 3) & 15, mantissa = bits & 7;
+  if ((bits & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+const std::array<float, 256>& f8_e4m3_values() {
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> table{};
+    for (size_t i = 0; i < table.size(); ++i) table[i] = f8_e4m3(static_cast<uint8_t>(i));
+    return table;
+  }();
+  return values;
+}
+
 using BlockFunction = void (*)(const uint8_t*, float*);
 
 BlockFunction block_function(TensorType type) {
@@ -175,6 +194,9 @@ BlockFunction block_function(TensorType type) {
     case TensorType::kIq4Nl: return iq4_nl;
     case TensorType::kIq4Xs: return iq4_xs;
     case TensorType::kMxfp4: return mxfp4;
+    case TensorType::kF8E4m3: return [](const uint8_t* p, float* y) { *y = f8_e4m3_values()[*p]; };
+    case TensorType::kF8E5m2:  // the upper half of a half
+      return [](const uint8_t* p, float* y) { *y = kernels::half_to_float(static_cast<uint16_t>(*p << 8)); };
   }
   throw std::logic_error("expand_rows: unknown tensor type");
 }
@@ -185,7 +207,8 @@ const TensorTypeInfo& tensor_type_info(TensorType type) {
   static constexpr TensorTypeInfo kInfo[] = {
       {"F32", 1, 4},    {"F16", 1, 2},   {"BF16", 1, 2},    {"Q4_0", 32, 18},   {"Q4_1", 32, 20},  {"Q5_0", 32, 22},
       {"Q5_1", 32, 24}, {"Q8_0", 32, 34}, {"Q2_K", 256, 84},  {"Q3_K", 256, 110}, {"Q4_K", 256, 144}, {"Q5_K", 256, 176},
-      {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136}, {"MXFP4", 32, 17}};
+      {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136}, {"MXFP4", 32, 17},
+      {"F8_E4M3", 1, 1},  {"F8_E5M2", 1, 1}};
   return kInfo[static_cast<size_t>(type)];
 }
 
@@ -208,6 +231,13 @@ void expand_rows(const TensorView& tensor, int64_t first, int64_t count, float* 
   const BlockFunction expand = block_function(tensor.type);
   for (int64_t block = 0; block < count * blocks; ++block) {
     expand(bytes + block * info.block_bytes, out + block * info.block_elements);
+  }
+  if (tensor.scales == nullptr) return;
+  const WeightScales& scales = *tensor.scales;
+  for (int64_t row = 0; row < count; ++row) {
+    const float* factors = scales.values.data() + (first + row) / scales.block_rows * scales.columns;
+    float* y = out + row * tensor.row_elements();
+    for (int64_t i = 0; i < tensor.row_elements(); ++i) y[i] *= factors[i / scales.block_columns];
   }
 }
 

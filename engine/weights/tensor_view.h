@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,7 +12,8 @@
 namespace smartkv {
 
 enum class TensorType : uint8_t {
-  kF32, kF16, kBf16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, kIq4Nl, kIq4Xs, kMxfp4
+  kF32, kF16, kBf16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, kIq4Nl, kIq4Xs, kMxfp4,
+  kF8E4m3, kF8E5m2  // of safetensors; E4M3 has no infinities
 };
 
 struct TensorTypeInfo {
@@ -21,18 +23,26 @@ struct TensorTypeInfo {
 };
 const TensorTypeInfo& tensor_type_info(TensorType type);
 
+// Factors of a matrix, one for each block of rows and columns.
+struct WeightScales {
+  std::vector<float> values;  // [rows / block_rows, columns], rounded up
+  int64_t block_rows = 1, block_columns = 1;
+  int64_t columns = 1;  // of the blocks
+};
+
 struct TensorView {
   std::string name;
   TensorType type = TensorType::kF32;
   std::vector<int64_t> shape;       // row-major, outermost first: [out_features, in_features]
   std::span<const std::byte> data;  // rows are contiguous; a row holds whole blocks
+  std::shared_ptr<const WeightScales> scales = nullptr;  // null: none
 
   int64_t elements() const;
   int64_t row_elements() const { return shape.empty() ? 1 : shape.back(); }
   int64_t rows() const;
 };
 
-// Expands rows [first, first + count) to f32. out: [count, row_elements]. Throws std::out_of_range.
+// Expands rows [first, first + count) to f32, scales applied. out: [count, row_elements]. Throws std::out_of_range.
 void expand_rows(const TensorView& tensor, int64_t first, int64_t count, float* out);
 
 }  // namespace smartkv

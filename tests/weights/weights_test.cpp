@@ -1,5 +1,6 @@
 #include "engine/weights/weights.h"
 
+#include <cmath>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -44,6 +45,28 @@ INSTANTIATE_TEST_SUITE_P(Files, SameModel, testing::Values("tiny.gguf", "tiny_sh
 TEST(HfWeights, EndOfSequenceTokensComeFromBothFiles) {
   EXPECT_EQ(Weights::open(kFixtures / "tiny")->config().eos_token_ids, (std::vector<int32_t>{2, 3, 4}));
   EXPECT_EQ(Weights::open(kFixtures / "tiny_sharded")->format(), "safetensors (2 files)");
+}
+
+TEST(HfWeights, Fp8IsExpandedWithItsScales) {
+  const auto expected = Weights::open(kFixtures / "tiny"), found = Weights::open(kFixtures / "tiny_fp8");
+  EXPECT_EQ(expected->names(), found->names());
+  for (const std::string& name : expected->names()) {
+    const TensorView tensor = *expected->find(name);
+    const std::vector<float> x = expected->read(name, tensor.shape), y = found->read(name, tensor.shape);
+    const bool rounded = found->find(name)->type == TensorType::kF8E4m3;
+    EXPECT_EQ(rounded, name.find("_proj.weight") != std::string::npos) << name;
+    // Half a unit of 3 mantissa bits; below the normal numbers, of the smallest step at a scale of max / 448.
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(y[i], x[i], rounded ? std::abs(x[i]) / 16 + 1e-4 : 0) << name << " " << i;
+  }
+}
+
+TEST(HfWeights, Fp8ScalesThatDoNotFitAreNamed) {
+  const Folder folder;
+  for (const char* name : {"config.json", "model.safetensors"}) folder.write(name, read_file(kFixtures / "tiny_fp8" / name));
+  std::string config = read_file(kFixtures / "tiny_fp8/config.json");
+  config.replace(config.find("[16, 16]"), 8, "[16, 32]");
+  folder.write("config.json", config);
+  EXPECT_THAT(error_of([&] { Weights::open(folder.path()); }), HasSubstr("_proj.weight_scale_inv\": expected shape ["));
 }
 
 TEST(Weights, NamesWhatIsMissing) {

@@ -1,0 +1,53 @@
+#include "engine/weights/fp8.h"
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "engine/weights/config_fields.h"
+#include "engine/weights/required_tensors.h"
+
+namespace smartkv {
+
+Fp8Config parse_fp8_config(const nlohmann::json& quantization, const std::string& file) {
+  if (!quantization.is_object()) {
+    throw ModelError(file + ": key \"quantization_config\": expected an object, found " + quantization.dump().substr(0, 100));
+  }
+  const ConfigFields fields(quantization, file, "quantization_config.");
+  if (fields.string("quant_method") != "fp8") fields.fail("quant_method", "\"fp8\"");
+  // Which modules are not converted shows in their tensors; what is said of activations does not concern weights.
+  constexpr HarmlessKey kHarmless[] = {{"fmt", "\"e4m3\""}, {"activation_scheme", "\"dynamic\""}, {"modules_to_not_convert"}};
+  Fp8Config config;
+  if (fields.has("weight_block_size")) {
+    const std::vector<int64_t> block = fields.integers("weight_block_size");
+    if (block.size() != 2 || block[0] < 1 || block[1] < 1) fields.fail("weight_block_size", "two positive numbers");
+    config = {block[0], block[1]};
+  }
+  fields.refuse_unread(kHarmless);
+  return config;
+}
+
+void attach_fp8_scales(const Fp8Config& config, const std::string& file, TensorMap& tensors) {
+  std::vector<std::string> used;
+  for (auto& [name, tensor] : tensors) {
+    if (tensor.type != TensorType::kF8E4m3 && tensor.type != TensorType::kF8E5m2) continue;
+    auto scales = std::make_shared<WeightScales>();
+    scales->block_rows = config.block_rows > 0 ? config.block_rows : tensor.rows();
+    scales->block_columns = config.block_columns > 0 ? config.block_columns : tensor.row_elements();
+    const int64_t rows = (tensor.rows() + scales->block_rows - 1) / scales->block_rows;
+    scales->columns = (tensor.row_elements() + scales->block_columns - 1) / scales->block_columns;
+    const auto found = tensors.find(name + "_scale_inv");
+    const bool single = found != tensors.end() && found->second.elements() == 1;  // of any rank
+    const std::array<int64_t, 2> shape = {rows, scales->columns};
+    if (!(single && rows * scales->columns == 1)) {
+      check_shape(name + "_scale_inv", found == tensors.end() ? std::nullopt : std::optional(found->second), shape, file);
+    }
+    scales->values.resize(static_cast<size_t>(rows * scales->columns));
+    expand_rows(found->second, 0, found->second.rows(), scales->values.data());
+    tensor.scales = std::move(scales);
+    used.push_back(found->first);
+  }
+  for (const std::string& name : used) tensors.erase(name);
+}
+
+}  // namespace smartkv
