@@ -42,7 +42,8 @@ std::string post(const std::string& fields, const std::string& body) {
 }
 
 TEST(RequestReader, ReadsPiecesOfAnySize) {
-  const std::string bytes = "\r\nPOST /a%20b?c=d HTTP/1.1\r\nHost: x\r\nX-Empty:\r\nContent-Length: 5\r\n\r\nhelloGET /";
+  const std::string bytes =
+      "\r\nPOST /a%20b?c=d HTTP/1.1\r\nHost: x\r\nX-Empty:\r\nContent-Length: 5\r\n\r\nhelloGET /";
   for (const size_t step : {size_t{1}, size_t{2}, size_t{3}, size_t{7}, bytes.size()}) {
     std::string rest;
     const RequestReader reader = read(bytes, step, &rest);
