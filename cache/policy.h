@@ -36,8 +36,8 @@ struct PolicyContext {
   ThreadPool* threads = nullptr;  // commit() may use it; null: single-threaded
   // RoPE's angles of a position, cos and sin: f32 [head_dim / 2]. Undoing them gives a key before RoPE.
   std::function<void(int64_t position, float* cos, float* sin)> rope = {};
-  // Opens the learned gates in a safetensors file; "": those that ship for this model. Throws CacheError.
-  std::function<std::shared_ptr<const Gate>(const std::string& file)> load_gate = {};
+  // The learned gates of a name, never of a path; "": those for this model. Throws CacheError.
+  std::function<std::shared_ptr<const Gate>(const std::string& name)> load_gate = {};
 };
 
 struct PolicyRow {

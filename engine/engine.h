@@ -192,12 +192,15 @@ struct EngineOptions {
   nlohmann::json speculative;        // default method; null: off
   std::filesystem::path draft_model;     // GGUF file or Hugging Face folder of a smaller model that drafts; empty: none
   std::string draft_weights = "none";    // none | int4: a 4-bit copy of the model, for method "self"
+  std::map<std::string, std::filesystem::path> gates;  // files of learned gates, by the name that requests use
+  std::vector<std::string> allowed_policies;     // that requests may name, presets too; empty: all
+  std::vector<std::string> allowed_speculation;  // methods that requests may name ("off" always); empty: all
 };
 
 class Engine {
  public:
-  // Loads everything; throws ModelError, TokenizerError, ChatTemplateError, or RequestError for the default kv_cache
-  // and speculative. `progress` gets 0..1 while loading.
+  // Loads everything; throws ModelError, TokenizerError, ChatTemplateError, CacheError for the gates, or RequestError
+  // for the default kv_cache and speculative and the lists of what is allowed. `progress` gets 0..1 while loading.
   static std::unique_ptr<Engine> create(const EngineOptions& options,
                                         const std::function<void(double, const std::string&)>& progress = nullptr);
   virtual ~Engine() = default;

@@ -5,6 +5,7 @@
 #include "engine/engine_impl.h"
 #include "engine/log.h"
 #include "engine/model/llama.h"
+#include "engine/request_checks.h"
 #include "engine/system_resources.h"
 #include "engine/weights/draft_weights.h"
 #include "engine/weights/weights.h"
@@ -98,6 +99,7 @@ void check_options(const EngineOptions& options) {
 std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                                        const std::function<void(double, const std::string&)>& progress) {
   check_options(options);
+  check_allowed_lists(options);
   const auto report = [&](double done, const std::string& what) {
     if (progress) progress(done, what);
   };

@@ -77,7 +77,7 @@ PolicyContext draft_context(const EngineParts& parts) {
 
 EngineImpl::EngineImpl(EngineParts parts)
     : parts_(std::move(parts)),
-      policy_context_(policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get())),
+      policy_context_(policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get(), parts_.options.gates)),
       draft_context_(draft_context(parts_)),
       eos_(end_tokens(*parts_.tokenizer, parts_.model->config())),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),

@@ -44,6 +44,7 @@ std::shared_ptr<const Speculation> EngineImpl::speculation_for(const nlohmann::j
 
 EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
   check_request(request, {vocabulary_, context_length(), parts_.options.max_sequences});
+  check_allowed(request, parts_.options);
   Checked checked;
   checked.policy = policy_for(request.kv_cache);
   checked.speculation = speculation_for(request.speculative);

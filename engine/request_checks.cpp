@@ -4,6 +4,11 @@
 #include <cmath>
 #include <sstream>
 #include <string>
+#include <string_view>
+
+#include "cache/policy.h"
+#include "cache/presets.h"
+#include "engine/speculation/spec.h"
 
 namespace smartkv {
 namespace {
@@ -41,7 +46,65 @@ void check_sampling(const SamplingParams& params, const RequestLimits& limits) {
   }
 }
 
+// The name in a spec: "name", or {KEY: "name", ...}. Empty: it has none, which its own reader reports.
+std::string name_in(const nlohmann::json& spec, const char* key) {
+  const nlohmann::json* name = &spec;
+  if (spec.is_object()) {
+    const auto found = spec.find(key);
+    if (found == spec.end()) return "";
+    name = &*found;
+  }
+  return name->is_string() ? name->get<std::string>() : "";
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "\"" : ", \"") + name + '"';
+  return text;
+}
+
+void check_listed(const std::string& field, const std::string& name, const std::vector<std::string>& allowed,
+                  const char* option) {
+  if (allowed.empty() || name.empty() || std::find(allowed.begin(), allowed.end(), name) != allowed.end()) return;
+  invalid(field, "one of " + listed(allowed) + ", which this server allows (" + option + ")", '"' + name + '"');
+}
+
+bool known_policy(std::string_view name) {
+  const auto has_name = [name](const auto& row) { return row.name == name; };
+  return std::any_of(policy_registry().begin(), policy_registry().end(), has_name) ||
+         std::any_of(policy_presets().begin(), policy_presets().end(), has_name);
+}
+
 }  // namespace
+
+void check_allowed(const GenerationRequest& request, const EngineOptions& options) {
+  check_listed("kv_cache", name_in(request.kv_cache, "policy"), options.allowed_policies, "allowed_policies");
+  const std::string method = name_in(request.speculative, "method");
+  if (method != name(DraftMethod::kOff)) {
+    check_listed("speculative", method, options.allowed_speculation, "allowed_speculation");
+  }
+  if (request.speculative.is_object() && request.speculative.contains("kv_cache")) {
+    check_listed("speculative.kv_cache", name_in(request.speculative.at("kv_cache"), "policy"),
+                 options.allowed_policies, "allowed_policies");
+  }
+}
+
+void check_allowed_lists(const EngineOptions& options) {
+  for (const std::string& name : options.allowed_policies) {
+    check(known_policy(name), "allowed_policies", "names of policies and presets", '"' + name + '"');
+  }
+  for (const std::string& name : options.allowed_speculation) {
+    try {
+      parse_speculation(name);
+    } catch (const RequestError&) {
+      invalid("allowed_speculation", "names of methods of speculative decoding", '"' + name + '"');
+    }
+  }
+  GenerationRequest defaults;
+  defaults.kv_cache = options.kv_cache.is_null() ? "full" : options.kv_cache;
+  defaults.speculative = options.speculative;
+  check_allowed(defaults, options);
+}
 
 void check_request(const GenerationRequest& request, const RequestLimits& limits) {
   check(!request.prompt.empty(), "prompt", "at least one token", "none");

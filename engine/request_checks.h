@@ -14,4 +14,12 @@ struct RequestLimits {
 // Throws a RequestError (kInvalid or kContextLength) that names the field, what is allowed and what was found.
 void check_request(const GenerationRequest& request, const RequestLimits& limits);
 
+// That the request names only what options.allowed_policies and options.allowed_speculation list: in kv_cache,
+// speculative and speculative.kv_cache. A preset is a name of its own; "off" is always allowed, and so is leaving it to
+// the server. Throws a RequestError (kInvalid) that names the field and the list.
+void check_allowed(const GenerationRequest& request, const EngineOptions& options);
+
+// That the two lists hold known names only, and the server's own defaults. Throws RequestError (kInvalid).
+void check_allowed_lists(const EngineOptions& options);
+
 }  // namespace smartkv

@@ -35,8 +35,8 @@ class TokenScorer {
   virtual void score_mass(std::span<const float> previous, std::span<float> mass) const;
 };
 
-// "none" (nobody gets a slot), "random", "key_norm", "attention", "snapkv" or "learned". `gate`: file of the learned
-// scorer, "" for the one that ships. Throws CacheError.
+// "none" (nobody gets a slot), "random", "key_norm", "attention", "snapkv" or "learned". `gate`: name of the learned
+// scorer's gates, as PolicyContext::load_gate knows it. Throws CacheError.
 std::unique_ptr<TokenScorer> make_scorer(const PolicyContext& context, const std::string& name, const std::string& gate);
 
 }  // namespace smartkv

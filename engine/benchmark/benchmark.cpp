@@ -145,7 +145,7 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
   report.weight_bytes = model->weight_bytes();
 
   const CacheShape shape = llama_cache_shape(model->config(), llama);
-  const auto policy = make_policy(policy_context(*model, shape, &pool), options.kv_cache);
+  const auto policy = make_policy(policy_context(*model, shape, &pool, options.gates), options.kv_cache);
   Bench bench(options, *model, *policy);
   const auto add = [&](BenchmarkRow row) {
     if (options.limits) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct BenchmarkOptions {
   std::string dtype = "auto", weights = "auto";
   int threads = 0;                            // 0: every core that this process may use
   nlohmann::json kv_cache;                    // null: "full"
+  std::map<std::string, std::filesystem::path> gates = {};  // that kv_cache may name
   std::vector<int64_t> prompts = {512};       // tokens of a prefill
   std::vector<int64_t> depths = {0, 4096};    // tokens that are in the cache already
   std::vector<int64_t> batches = {1, 4, 8, 16};  // sequences that decode side by side

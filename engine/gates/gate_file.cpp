@@ -13,7 +13,8 @@ namespace smartkv {
 namespace {
 
 constexpr const char* kHowToTrain =
-    "; train gates for this model: smartkv train-gate --model MODEL --text FILE --out gate.safetensors";
+    "; train gates for this model (smartkv train-gate --model MODEL --text FILE --out gate.safetensors) and give "
+    "them to the server by a name (--gate NAME=gate.safetensors)";
 
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -73,7 +74,9 @@ std::shared_ptr<const Gate> build(const SafetensorsFile& file, const ModelConfig
   return std::make_shared<const Gate>(model.head_dim, layers);
 }
 
-std::shared_ptr<const Gate> load_shipped(const ModelConfig& model) {
+}  // namespace
+
+std::shared_ptr<const Gate> load_shipped_gate(const ModelConfig& model) {
   std::string names;
   for (const ShippedGate& shipped : shipped_gates()) {
     const SafetensorsFile file = SafetensorsFile::parse(shipped.bytes, std::string(shipped.file));
@@ -86,18 +89,24 @@ std::shared_ptr<const Gate> load_shipped(const ModelConfig& model) {
                    " (there are gates for: " + (names.empty() ? "none" : names) + ")" + kHowToTrain);
 }
 
-}  // namespace
+std::vector<std::string> shipped_gate_names(const ModelConfig& model) {
+  std::vector<std::string> names;
+  for (const ShippedGate& shipped : shipped_gates()) {
+    const SafetensorsFile file = SafetensorsFile::parse(shipped.bytes, std::string(shipped.file));
+    if (!mismatch(file.metadata(), model)) names.push_back(std::filesystem::path(shipped.file).stem().string());
+  }
+  return names;
+}
 
-std::shared_ptr<const Gate> load_gate(const std::string& file, const ModelConfig& model) {
-  if (file.empty()) return load_shipped(model);
+std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const ModelConfig& model) {
   try {
     const SafetensorsFile opened = SafetensorsFile::open(file);
     if (const auto difference = mismatch(opened.metadata(), model)) throw CacheError(*difference + kHowToTrain);
     return build(opened, model);
   } catch (const ModelError& error) {
-    throw CacheError("gate file " + file + ": " + error.what());
+    throw CacheError("gate file " + file.string() + ": " + error.what());
   } catch (const CacheError& error) {
-    throw CacheError("gate file " + file + ": " + error.what());
+    throw CacheError("gate file " + file.string() + ": " + error.what());
   }
 }
 

@@ -13,9 +13,14 @@
 
 namespace smartkv {
 
-// Opens the gates of a model; file "": those that ship for it. Throws CacheError when the file cannot be read, is for
-// another model, or none ships; the message says what to do.
-std::shared_ptr<const Gate> load_gate(const std::string& file, const ModelConfig& model);
+// Opens the gates of a model. Throws CacheError when the file cannot be read, is no regular file or for another model;
+// the message says what to do.
+std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const ModelConfig& model);
+
+// Those that ship for the model. Throws CacheError when none do.
+std::shared_ptr<const Gate> load_shipped_gate(const ModelConfig& model);
+// Their names: the files' without extension ("smollm2-135m-instruct"). Empty: none ship for the model.
+std::vector<std::string> shipped_gate_names(const ModelConfig& model);
 
 // Writes bf16. `notes` joins the metadata: the training text, the command, the figures. Throws ModelError.
 void write_gate(const std::filesystem::path& file, const ModelConfig& model, const std::vector<GateLayer>& layers,

@@ -93,6 +93,15 @@ void Bpe::symbols_of(std::string_view piece, std::vector<TokenId>* ids) const {
   }
 }
 
+int64_t Bpe::kept_bytes(std::string_view text) const {
+  const auto kept = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)] >= 0; };
+  if (options_.byte_level) return std::count_if(text.begin(), text.end(), kept);
+  // A character falls back as a whole.
+  const bool all = options_.byte_fallback && std::all_of(std::begin(byte_ids_), std::end(byte_ids_),
+                                                         [](TokenId id) { return id >= 0; });
+  return all ? static_cast<int64_t>(text.size()) : 0;
+}
+
 void Bpe::encode(std::string_view piece, std::vector<TokenId>* ids) const {
   if (options_.ignore_merges) {
     if (const TokenId id = id_of(piece); id >= 0) {

@@ -34,6 +34,8 @@ class Bpe {
   // Appends the tokens of a piece. Thread-safe; time is O(n log n) whatever the piece.
   void encode(std::string_view piece, std::vector<TokenId>* ids) const;
 
+  // Bytes of `text` that encode() cannot drop or put into an unknown token: each is part of a token that spells it.
+  int64_t kept_bytes(std::string_view text) const;
   const std::string& bytes_of(TokenId id) const { return tokens_[static_cast<size_t>(id)]; }
   TokenId id_of(std::string_view bytes) const;  // -1: none
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }

@@ -1,5 +1,6 @@
 #include "engine/text/bpe_tokenizer.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <charconv>
@@ -132,6 +133,10 @@ class BpeTokenizer final : public Tokenizer {
     return text;
   }
 
+  int64_t min_tokens(std::string_view text) const override {
+    if (longest_token_ == 0) return 0;
+    return (bpe_.kept_bytes(text) + longest_token_ - 1) / longest_token_;
+  }
   int64_t vocab_size() const override { return static_cast<int64_t>(added_by_id_.size()); }
   std::optional<TokenId> token_id(std::string_view content) const override {
     const auto found = contents_.find(content);
@@ -157,6 +162,22 @@ class BpeTokenizer final : public Tokenizer {
       for (std::string& token : tokens) token = bytes_of_entry(token);
     }
     return {std::move(tokens), spec_.merges, spec_.bpe};
+  }
+
+  // Bytes of a text that a token may stand for; 0: any number.
+  int64_t find_longest_token() const {
+    for (const NormalizerStep& step : spec_.normalizer) {
+      if (step.kind == NormalizerStep::Kind::kReplace && step.content.size() < step.pattern.size()) return 0;
+    }
+    size_t longest = 0;
+    for (TokenId id = 0; id < static_cast<TokenId>(spec_.contents.size()); ++id) {
+      longest = std::max(longest, bpe_.bytes_of(id).size());
+    }
+    for (const AddedToken& token : spec_.added) {
+      if (token.lstrip || token.rstrip) return 0;
+      longest = std::max(longest, token.content.size());
+    }
+    return static_cast<int64_t>(longest);
   }
 
   void check(TokenId token) const {
@@ -270,6 +291,7 @@ class BpeTokenizer final : public Tokenizer {
   Bpe bpe_;
   AddedTokens raw_added_, normalized_added_;
   bool words_begin_at_metaspace_ = false;
+  int64_t longest_token_ = find_longest_token();
   std::vector<AddedToken> added_by_id_;  // empty content: not an added token
   std::map<std::string, TokenId, std::less<>> contents_;
 };

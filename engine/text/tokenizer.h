@@ -47,6 +47,9 @@ class Tokenizer {
   virtual std::optional<TokenId> eos() const = 0;
   // The Jinja chat template that came with the tokenizer; empty when there is none.
   virtual const std::string& chat_template() const = 0;
+  // Tokens that `text` has at least, found without tokenizing it: its bytes by those of the longest token. 0: no such
+  // bound is known (a normalizer or a token may swallow any number of bytes).
+  virtual int64_t min_tokens(std::string_view /*text*/) const { return 0; }
 };
 
 // A Hugging Face folder (tokenizer.json, else tokenizer.model, with tokenizer_config.json) or a GGUF file.

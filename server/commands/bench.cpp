@@ -22,7 +22,7 @@ struct Arguments {
   QualityOptions quality;
   SpeculationBenchmarkOptions speculation;
   std::string model, text, kv_cache;
-  std::vector<std::string> methods;
+  std::vector<std::string> methods, gates;
   ServingBench serving;
   CLI::Option* depths = nullptr;  // its default depends on what is measured
   bool measure_quality = false, measure_speculation = false, json = false;
@@ -58,6 +58,7 @@ int run_speculation(Arguments& arguments) {
   options.engine.dtype = arguments.speed.dtype;
   options.engine.weights = arguments.speed.weights;
   options.engine.threads = arguments.speed.threads;
+  options.engine.gates = arguments.speed.gates;
   options.engine.kv_cache = name_or_object("--kv-cache", arguments.kv_cache);
   options.text = arguments.text;
   options.repetitions = arguments.speed.repetitions;
@@ -91,6 +92,7 @@ int bench(Arguments& arguments) {
                                   speed.repetitions, arguments.json});
   }
   if (arguments.model.empty()) throw ConfigError("--model is required");
+  for (const std::string& gate : arguments.gates) add_gate(gate, &arguments.speed.gates);
   if (arguments.measure_quality) return run_quality(arguments);
   if (arguments.measure_speculation) return run_speculation(arguments);
   if (!arguments.text.empty()) throw ConfigError("--text: needs --quality, --speculative or --serving");
@@ -154,6 +156,8 @@ std::function<int()> setup_bench(CLI::App& app) {
   app.add_option("--weights", speed.weights, "Storage of the weights: auto, bf16, f32, int8 or int4")->capture_default_str();
   app.add_option("--threads", speed.threads, "0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
   app.add_option("--kv-cache", arguments->kv_cache, "Cache policy: a name, or a JSON object");
+  app.add_option("--gate", arguments->gates, "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
+      ->type_name("NAME=FILE")->allow_extra_args(false);
   app.add_flag("--limits", speed.limits, "Measure the machine's bandwidth and FLOP/s, and how near each row comes to them");
   auto* measure = app.add_flag("--quality", arguments->measure_quality, "Measure what each weight format does to the answer, against bf16");
   auto* speculative = app.add_flag("--speculative", arguments->measure_speculation, "Measure what speculative decoding wins, by workload and method")->excludes(measure);

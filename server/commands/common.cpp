@@ -54,8 +54,12 @@ OptionFlags::OptionFlags(CLI::App& app, bool server) {
     }
     if (!option.choices.empty()) help += ')';
     if (!unset) help += " [" + (fallback.is_string() ? fallback.get<std::string>() : fallback.dump()) + "]";
-    app.add_option_function<std::string>(
-           flag(option), [this, &option](const std::string& text) { given_[std::string(option.name)] = text; }, help)
+    std::vector<std::string>& given = given_[std::string(option.name)];
+    if (!option.entry.empty()) {
+      app.add_option(flag(option), given, help)->type_name("NAME=FILE")->allow_extra_args(false);
+      continue;
+    }
+    app.add_option_function<std::string>(flag(option), [&given](const std::string& text) { given = {text}; }, help)
         ->type_name(fallback.is_number() ? "N" : "TEXT")
         ->take_last();
   }
@@ -65,14 +69,21 @@ ServerOptions OptionFlags::resolve_without_model() const {
   ServerOptions options;
   if (!config_.empty()) read_config_file(config_, &options);
   for (const Option& option : option_table()) {
-    const auto found = given_.find(std::string(option.name));
-    if (found != given_.end()) set_option_text(option, found->second, "command line", &options);
+    const auto given = given_.find(std::string(option.name));
+    if (given == given_.end()) continue;
+    for (const std::string& text : given->second) set_option_text(option, text, "command line", &options);
   }
   if (const char* key = std::getenv("SMARTKV_API_KEY"); key != nullptr && options.http.api_key.empty()) {
     options.http.api_key = key;
   }
   if (options.http.http_threads == 0) {
     options.http.http_threads = options.engine.max_sequences + options.engine.max_queue + 32;
+  }
+  // A string that grows may hold twice its bytes.
+  constexpr int64_t kHeads = 256 << 10;
+  if (const int64_t least = 2 * options.http.max_body_bytes + kHeads; options.http.max_buffered_bytes < least) {
+    throw ConfigError("max_buffered_bytes: expected at least 2 x max_body_bytes + 256 KiB = " + std::to_string(least) +
+                      ", found " + std::to_string(options.http.max_buffered_bytes));
   }
   return options;
 }

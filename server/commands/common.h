@@ -26,7 +26,7 @@ class OptionFlags {
 
  private:
   std::string config_;
-  std::map<std::string, std::string> given_;  // by option name
+  std::map<std::string, std::vector<std::string>> given_;  // by option name; more than one of a map's entries
 };
 
 // Receives signals one at a time instead of dying of them. Made before any other thread, so that all block them.

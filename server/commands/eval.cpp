@@ -22,6 +22,7 @@ namespace {
 
 struct Arguments {
   std::string metric, model, text, kv_cache, json, html;
+  std::vector<std::string> gates;  // NAME=FILE
   LlamaOptions llama;
   int threads = 0;
   DivergenceOptions pass;
@@ -93,13 +94,15 @@ EvaluationReport measure(const Arguments& arguments, const EvaluationModel& mode
 
 int eval(const Arguments& arguments) {
   check_options(arguments);
+  GateFiles gates;
+  for (const std::string& gate : arguments.gates) add_gate(gate, &gates);
   ThreadPool threads(arguments.threads > 0 ? arguments.threads : available_cores());
   const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
   const std::unique_ptr<Tokenizer> tokenizer =
       weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(arguments.model);
   const std::unique_ptr<Model> model = load_llama(*weights, arguments.llama, threads);
   const CacheShape shape = llama_cache_shape(model->config(), arguments.llama);
-  const PolicyContext context = policy_context(*model, shape, &threads);
+  const PolicyContext context = policy_context(*model, shape, &threads, gates);
   const EvaluationModel evaluated{*model, threads, shape,
                                   [&](const nlohmann::json& spec) { return make_policy(context, spec); }};
 
@@ -149,6 +152,10 @@ std::function<int()> setup_eval(CLI::App& app) {
   app.add_option("--text", arguments->text, "UTF-8; neither the model nor a policy may have been fitted to it")
       ->required();
   app.add_option("--kv-cache", arguments->kv_cache, "Policies, separated by commas")->required();
+  app.add_option("--gate", arguments->gates,
+                 "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
+      ->type_name("NAME=FILE")
+      ->allow_extra_args(false);
   only(app.add_option("--context", pass.context, "Tokens of a window")->check(count)->capture_default_str(), passes);
   only(app.add_option("--windows", pass.windows, "Windows, spread over the text")->check(count)->capture_default_str(),
        passes);

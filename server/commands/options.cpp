@@ -72,6 +72,21 @@ std::vector<std::string> names_value(const Option& option, const Json& value, co
   return names;
 }
 
+std::map<std::string, std::filesystem::path> files_value(const Option& option, const Json& value,
+                                                        const std::string& where) {
+  static constexpr const char* kExpected = "an object of files by name";
+  std::map<std::string, std::filesystem::path> files;
+  if (value.is_null()) return files;
+  if (!value.is_object()) fail(where, option, kExpected, value);
+  for (const auto& [name, file] : value.items()) {
+    if (name.empty() || !file.is_string() || file.get_ref<const std::string&>().empty()) {
+      fail(where, option, kExpected, value);
+    }
+    files[name] = file.get<std::string>();
+  }
+  return files;
+}
+
 // Levenshtein distance, for the suggestion after a misspelt key.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -103,6 +118,7 @@ const Option& find_option(const std::string& name, const std::string& where) {
 }  // namespace
 
 std::string flag(const Option& option) {
+  if (!option.entry.empty()) return std::string(option.entry);
   std::string text = "--" + std::string(option.name);
   std::replace(text.begin(), text.end(), '_', '-');
   return text;
@@ -112,6 +128,11 @@ Json value_of(const Option& option, const ServerOptions& options) {
   ServerOptions copy = options;
   return std::visit(Overloaded{[](const std::filesystem::path* path) { return Json(path->string()); },
                                [](const nlohmann::json* spec) { return Json(*spec); },
+                               [](const std::map<std::string, std::filesystem::path>* files) {
+                                 Json object = Json::object();
+                                 for (const auto& [name, file] : *files) object[name] = file.string();
+                                 return object;
+                               },
                                [](const auto* value) { return Json(*value); }},
                     option.field(copy));
 }
@@ -127,6 +148,9 @@ void set_option(const Option& option, const Json& value, const std::string& wher
                  },
                  [&](int64_t* field) { *field = integer_value(option, value, where); },
                  [&](std::vector<std::string>* field) { *field = names_value(option, value, where); },
+                 [&](std::map<std::string, std::filesystem::path>* field) {
+                   *field = files_value(option, value, where);
+                 },
                  [&](nlohmann::json* field) {
                    if (!value.is_null() && !value.is_string() && !value.is_object()) {
                      fail(where, option, "a name, an object or null", value);
@@ -139,6 +163,9 @@ void set_option(const Option& option, const Json& value, const std::string& wher
 void set_option_text(const Option& option, const std::string& text, const std::string& where, ServerOptions* options) {
   Json value = text;
   const OptionField field = option.field(*options);
+  if (const auto* files = std::get_if<std::map<std::string, std::filesystem::path>*>(&field)) {
+    return add_gate(text, *files);
+  }
   if (std::holds_alternative<int*>(field) || std::holds_alternative<int64_t*>(field)) {
     int64_t number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -175,6 +202,14 @@ void read_config_file(const std::filesystem::path& file, ServerOptions* options)
     throw ConfigError(file.string() + ": the config file cannot be read, or is empty");
   }
   read_config(text.str(), file.string(), options);
+}
+
+void add_gate(const std::string& text, std::map<std::string, std::filesystem::path>* gates) {
+  const size_t equals = text.find('=');
+  if (equals == 0 || equals == text.npos || equals + 1 == text.size()) {
+    throw ConfigError("--gate: expected NAME=FILE, found " + shown(text));
+  }
+  (*gates)[text.substr(0, equals)] = text.substr(equals + 1);
 }
 
 int64_t parse_bytes(std::string_view text) {

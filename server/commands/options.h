@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -30,16 +31,18 @@ class ConfigError : public std::runtime_error {
 
 // Where an option lives; its type decides what values it takes.
 using OptionField =
-    std::variant<std::string*, std::filesystem::path*, int*, int64_t*, std::vector<std::string>*, nlohmann::json*>;
+    std::variant<std::string*, std::filesystem::path*, int*, int64_t*, std::vector<std::string>*, nlohmann::json*,
+                 std::map<std::string, std::filesystem::path>*>;
 
 struct Option {
-  std::string_view name;  // "max_sequences"; on the command line "--max-sequences"
+  std::string_view name;  // "max_sequences"; on the command line "--max-sequences", or `entry`
   std::string_view help;
   OptionField (*field)(ServerOptions& options);
   int64_t min = 0, max = std::numeric_limits<int64_t>::max();
   std::vector<std::string_view> choices = {};
   bool bytes = false;   // also "512MiB", "2GiB", "1.5GB"
   bool server = false;  // of serve only
+  std::string_view entry = {};  // flag that adds NAME=FILE to a map, as often as it is given
 };
 
 const std::vector<Option>& option_table();
@@ -54,6 +57,9 @@ void set_option_text(const Option& option, const std::string& text, const std::s
 // A config file: one JSON object, comments allowed, keys as in the table. Throws ConfigError.
 void read_config(std::string_view text, const std::string& file, ServerOptions* options);
 void read_config_file(const std::filesystem::path& file, ServerOptions* options);
+
+// "NAME=FILE" of --gate, added to `gates`. Throws ConfigError.
+void add_gate(const std::string& text, std::map<std::string, std::filesystem::path>* gates);
 
 int64_t parse_bytes(std::string_view text);  // throws std::invalid_argument
 std::string config_text(const ServerOptions& options);   // a config file; the API key is left out

@@ -5,9 +5,11 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <cstdlib>
 #include <stdexcept>
 
 namespace smartkv::http {
@@ -52,16 +54,12 @@ struct ConnectionLink {
 
 }  // namespace
 
-Connection::Connection(socket_t socket, int64_t max_request_bytes, ConnectionTimeouts timeouts)
-    : socket_(socket), max_request_bytes_(max_request_bytes), timeouts_(timeouts) {}
-
-void Connection::begin_request() {
-  request_seen = close_after_response = false;
-  request_bytes_ = 0;
+void Connection::begin_serving() {
+  close_after_response = false;
+  read_ = 0;
 }
 
 void Connection::attach(httplib::Request* request) {
-  request_seen = true;
   request->progress = ConnectionLink{this};
 }
 
@@ -71,46 +69,13 @@ Connection& Connection::of(const httplib::Request& request) {
   return *link->connection;
 }
 
-bool Connection::wait_for_request() {
-  return begin_ < end_ || wait_for(socket_, POLLIN, std::chrono::seconds(timeouts_.keep_alive_s));
-}
-
 bool Connection::alive() const {
   return !wait_for(socket_, POLLRDHUP, std::chrono::milliseconds(0));
 }
 
-void Connection::linger() {
-  static constexpr auto kLimit = std::chrono::seconds(1);
-  ::shutdown(socket_, SHUT_WR);
-  const auto deadline = Clock::now() + kLimit;
-  while (Clock::now() < deadline && wait_for(socket_, POLLIN, kLimit) &&
-         ::recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT) > 0) {
-  }
-}
-
-bool Connection::is_readable() const {
-  return begin_ < end_ || wait_for(socket_, POLLIN, std::chrono::seconds(timeouts_.read_s));
-}
-
-// Whether there is room in the socket's buffer is write()'s to wait for.
-bool Connection::is_writable() const { return alive(); }
-
 ssize_t Connection::read(char* data, size_t size) {
-  if (request_too_large()) return -1;
-  if (begin_ == end_) {
-    if (!wait_for(socket_, POLLIN, std::chrono::seconds(timeouts_.read_s))) return -1;
-    ssize_t n;
-    do {
-      n = ::recv(socket_, buffer_.data(), buffer_.size(), 0);
-    } while (n < 0 && errno == EINTR);
-    if (n <= 0) return n;
-    begin_ = 0;
-    end_ = static_cast<size_t>(n);
-  }
-  const size_t taken = std::min(size, end_ - begin_);
-  std::memcpy(data, buffer_.data() + begin_, taken);
-  begin_ += taken;
-  request_bytes_ += static_cast<int64_t>(taken);
+  const size_t taken = reader.text().copy(data, size, read_);
+  read_ += taken;
   return static_cast<ssize_t>(taken);
 }
 
@@ -120,7 +85,7 @@ ssize_t Connection::write(const char* data, size_t size) {
     if (n >= 0) return n;
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return -1;
-    if (!wait_for(socket_, POLLOUT, std::chrono::seconds(timeouts_.write_s))) return -1;
+    if (!wait_for(socket_, POLLOUT, std::chrono::seconds(write_timeout_s_))) return -1;
   }
 }
 

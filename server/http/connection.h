@@ -1,43 +1,34 @@
-// One client connection: the byte stream under cpp-httplib, with what 0.11.4 does not offer its handlers: whether the
-// client is still there while a whole response is being made, and closing after a response whose request was not read.
+// One client connection, as the thread that serves a request sees it: the whole request in memory, the socket to answer
+// on, and whether the client is still there, which httplib does not tell the handlers of a whole response.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <string>
 
 #include <httplib.h>
 
-namespace smartkv::http {
+#include "server/http/request_reader.h"
 
-struct ConnectionTimeouts {
-  int read_s = 30;        // for the next bytes of a request that has begun
-  int write_s = 30;       // for a client that does not read
-  int keep_alive_s = 30;  // between two requests
-};
+namespace smartkv::http {
 
 class Connection final : public httplib::Stream {
  public:
-  // `socket` stays the caller's.
-  // Of a request that is longer than `max_request_bytes`, head and body, reading the rest fails.
-  Connection(socket_t socket, int64_t max_request_bytes, ConnectionTimeouts timeouts);
+  // `socket` stays the caller's. Writing fails when the client takes nothing for `write_timeout_s`.
+  Connection(socket_t socket, RequestLimits limits, int write_timeout_s)
+      : reader(limits), socket_(socket), write_timeout_s_(write_timeout_s) {}
 
-  bool wait_for_request();  // false: nothing came in time
-  void begin_request();
+  RequestReader reader;  // the front's while bytes arrive, the serving thread's once it is done
+  bool close_after_response = false;
+
+  void begin_serving();
   bool alive() const;  // the client has not closed its end, not even for writing
-  void linger();            // reads what the client still sends, so that it gets to read the response
 
-  // Attached to every request of this connection, for handlers to find it.
+  // Attached to the request that is being served, for handlers to find the connection.
   void attach(httplib::Request* request);
   static Connection& of(const httplib::Request& request);
 
-  bool request_too_large() const { return request_bytes_ > max_request_bytes_; }
-  bool request_seen = false;          // the head of the current request was understood
-  bool close_after_response = false;
-
-  bool is_readable() const override;
-  bool is_writable() const override;
-  ssize_t read(char* data, size_t size) override;
+  bool is_readable() const override { return read_ < reader.text().size(); }
+  bool is_writable() const override { return alive(); }  // room in the socket's buffer is write()'s to wait for
+  ssize_t read(char* data, size_t size) override;        // of the request; 0: its end
   ssize_t write(const char* data, size_t size) override;
   void get_remote_ip_and_port(std::string& ip, int& port) const override;
   void get_local_ip_and_port(std::string& ip, int& port) const override;
@@ -45,11 +36,8 @@ class Connection final : public httplib::Stream {
 
  private:
   socket_t socket_;
-  int64_t max_request_bytes_;
-  ConnectionTimeouts timeouts_;
-  int64_t request_bytes_ = 0;
-  std::array<char, 16384> buffer_;  // httplib reads heads byte by byte
-  size_t begin_ = 0, end_ = 0;
+  int write_timeout_s_;
+  size_t read_ = 0;
 };
 
 }  // namespace smartkv::http

@@ -3,17 +3,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <httplib.h>
 
-#include "server/http/connection.h"
+#include "server/http/connection_front.h"
 #include "server/http/metrics.h"
 #include "server/openai/error.h"
 
@@ -25,7 +22,10 @@ struct HttpOptions {
   std::string api_key = "";             // empty: none is asked for
   int64_t max_body_bytes = 16 << 20;
   std::string cors_origin = "";         // empty: no CORS; "*" or one origin
-  int64_t http_threads = 0;             // connections served at once; 0: the command chooses
+  int64_t http_threads = 0;             // requests served at once; 0: the command chooses
+  // 10,000 clients that keep their connections take about 10 MB. Fewer, where the limit of open files says so.
+  int64_t max_connections = 10'000;
+  int64_t max_buffered_bytes = 256 << 20;  // of all requests that arrive or run
   ConnectionTimeouts timeouts = {};
 };
 
@@ -46,27 +46,36 @@ class HttpServer {
   int start();           // binds and begins to serve; returns the port; throws std::runtime_error
   void begin_drain();    // from now on new requests get 503
   bool draining() const { return draining_; }
-  void wait_until_idle();  // until no request is in flight
+  void wait_until_idle();  // until no request is being served
   void stop();             // closes every connection; returns when all threads have ended
 
  private:
-  class Listener;
+  // httplib's part: from a whole request to its handler and the response.
+  class Dispatcher : public httplib::Server {
+   public:
+    Dispatcher() { svr_sock_ = 0; }  // without a listening socket httplib takes itself for stopped, and ends streams
+    using httplib::Server::process_request;
+  };
 
   void configure();
+  FrontOptions front_options() const;
   const Route* find_route(const std::string& method, const std::string& path) const;
   std::string allowed_methods(const std::string& path) const;
-  // What can be refused before the body is read; throws ApiError. True: answered already (CORS preflight).
-  bool answered_early(const httplib::Request& request, httplib::Response& response) const;
-  bool refuse_early(const httplib::Request& request, httplib::Response& response) const;
+  // What the head alone decides. True: answered (CORS preflight, or refused).
+  bool answer_early(const RequestHead& head, httplib::Response& response) const;
+  bool check_head(const RequestHead& head, httplib::Response& response) const;  // the same; throws ApiError to refuse
+  bool serve(Connection& connection);
   void dispatch(const httplib::Request& request, httplib::Response& response) const;
   void fill_error(const httplib::Request& request, httplib::Response& response) const;
+  void add_cors(httplib::Response& response) const;
+  void log(const std::string& method, const std::string& path, int status) const;
 
   HttpOptions options_;
   std::vector<Route> routes_;
   RequestCounter* counter_;
-  std::unique_ptr<Listener> listener_;
-  std::thread thread_;
+  Dispatcher dispatcher_;
   std::atomic<bool> draining_ = false;
+  std::unique_ptr<ConnectionFront> front_;
 };
 
 void send_json(httplib::Response& response, const openai::Json& json);

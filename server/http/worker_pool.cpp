@@ -18,7 +18,10 @@ void WorkerPool::enqueue(std::function<void()> task) {
       threads_.emplace_back([this] { work(); });
     } catch (const std::system_error& error) {
       // The threads that exist will come to it; without any there is no server.
-      if (threads_.empty()) throw;
+      if (threads_.empty()) {
+        tasks_.pop_back();
+        throw;
+      }
       log_warning(std::string("no further HTTP thread: ") + error.what());
     }
   }

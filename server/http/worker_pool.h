@@ -1,5 +1,5 @@
-// Threads that serve connections: started when needed, up to a limit, kept until shutdown. A stream holds its thread
-// as long as it runs, so the limit is high and an idle server is small.
+// Threads that serve requests: started when needed, up to a limit, kept until shutdown. A stream holds its thread as
+// long as it runs, so the limit is high and an idle server is small.
 #pragma once
 
 #include <condition_variable>
@@ -9,16 +9,14 @@
 #include <thread>
 #include <vector>
 
-#include <httplib.h>
-
 namespace smartkv::http {
 
-class WorkerPool final : public httplib::TaskQueue {
+class WorkerPool {
  public:
   explicit WorkerPool(size_t max_threads) : max_threads_(max_threads) {}
 
-  void enqueue(std::function<void()> task) override;
-  void shutdown() override;  // finishes what was enqueued
+  void enqueue(std::function<void()> task);  // throws std::system_error when there is no thread at all
+  void shutdown();                           // finishes what was enqueued
 
  private:
   void work();

@@ -12,6 +12,16 @@ namespace {
 
 constexpr int64_t kMaxChoices = 128;
 constexpr size_t kMaxStops = 16;
+constexpr size_t kMaxStopBytes = 1024;  // text is held back while it could begin one
+// Each is looked at for every token. OpenAI's clients send a handful.
+constexpr size_t kMaxBiases = 1000, kMaxStopTokens = 1000;
+constexpr size_t kMaxSpecBytes = 4096;  // of kv_cache or speculative: a name and a few numbers, copied for every prompt
+
+void check_count(const char* field, const char* what, size_t found, size_t most) {
+  if (found <= most) return;
+  throw invalid_request(field, std::string("'") + field + "': expected at most " + std::to_string(most) + ' ' + what +
+                                   ", found " + std::to_string(found));
+}
 
 std::vector<std::string> read_stop(FieldReader& fields) {
   const Json* value = fields.find("stop");
@@ -20,16 +30,14 @@ std::vector<std::string> read_stop(FieldReader& fields) {
   if (value->is_string()) {
     stops.push_back(value->get<std::string>());
   } else if (value->is_array()) {
+    check_count("stop", "strings", value->size(), kMaxStops);
     for (size_t i = 0; i < value->size(); ++i) {
       stops.push_back(read_string((*value)[i], "stop[" + std::to_string(i) + "]"));
     }
   } else {
     throw wrong_type("stop", "a string or an array of strings", *value);
   }
-  if (stops.size() > kMaxStops) {
-    throw invalid_request("stop", "'stop': expected at most " + std::to_string(kMaxStops) + " strings, found " +
-                                      std::to_string(stops.size()));
-  }
+  for (const std::string& stop : stops) check_count("stop", "bytes in a string", stop.size(), kMaxStopBytes);
   if (std::any_of(stops.begin(), stops.end(), [](const std::string& stop) { return stop.empty(); })) {
     throw invalid_request("stop", "'stop': expected non-empty strings");
   }
@@ -40,6 +48,7 @@ std::vector<std::pair<TokenId, float>> read_logit_bias(FieldReader& fields, cons
   std::vector<std::pair<TokenId, float>> result;
   const Json* value = fields.object("logit_bias");
   if (value == nullptr) return result;
+  check_count("logit_bias", "tokens", value->size(), kMaxBiases);
   FieldReader entries(*value, "logit_bias");
   for (const auto& [key, bias] : value->items()) {
     TokenId token = -1;
@@ -67,7 +76,13 @@ nlohmann::json read_spec(FieldReader& fields, std::string_view key) {
   const Json* value = fields.find(key);
   if (value == nullptr) return nullptr;
   if (!value->is_string() && !value->is_object()) throw wrong_type(fields.path(key), "a string or an object", *value);
-  return nlohmann::json::parse(dump(*value));
+  const std::string text = dump(*value);
+  if (text.size() > kMaxSpecBytes) {
+    throw invalid_request(fields.path(key), "'" + fields.path(key) + "': expected at most " +
+                                                std::to_string(kMaxSpecBytes) + " bytes of JSON, found " +
+                                                std::to_string(text.size()));
+  }
+  return nlohmann::json::parse(text);
 }
 
 }  // namespace
@@ -124,6 +139,17 @@ std::vector<TokenId> read_token_ids(const Json& array, const std::string& path, 
   return tokens;
 }
 
+void check_tokens_fit(int64_t tokens, const std::string& param, const Engine& engine) {
+  if (tokens <= engine.context_length()) return;
+  throw to_api_error(RequestError(RequestError::Kind::kContextLength, param,
+                                  "this model's maximum context length is " + std::to_string(engine.context_length()) +
+                                      " tokens, but the prompt has at least " + std::to_string(tokens)));
+}
+
+void check_text_fits(std::string_view text, const std::string& param, const Engine& engine) {
+  check_tokens_fit(engine.tokenizer().min_tokens(text), param, engine);
+}
+
 void read_generation(FieldReader& fields, const Tokenizer& tokenizer, GenerationRequest* request) {
   request->n = static_cast<int32_t>(fields.integer("n", 1, 1, kMaxChoices));
   SamplingParams& sampling = request->sampling;
@@ -138,6 +164,7 @@ void read_generation(FieldReader& fields, const Tokenizer& tokenizer, Generation
   sampling.seed = read_seed(fields);
   request->stop = read_stop(fields);
   if (const Json* ids = fields.array("stop_token_ids")) {
+    check_count("stop_token_ids", "tokens", ids->size(), kMaxStopTokens);
     request->stop_token_ids = read_token_ids(*ids, "stop_token_ids", tokenizer);
   }
   request->min_tokens = fields.integer("min_tokens", 0, 0);

@@ -37,5 +37,9 @@ void read_streaming(FieldReader& fields, ApiRequest* request);
 // Sampling, stop conditions and the extensions; token ids are checked against the vocabulary.
 void read_generation(FieldReader& fields, const Tokenizer& tokenizer, GenerationRequest* request);
 std::vector<TokenId> read_token_ids(const Json& array, const std::string& path, const Tokenizer& tokenizer);
+// Both refuse a prompt that cannot fit the context (400, context_length_exceeded) before work is spent on it: a text by
+// the fewest tokens that its bytes can make.
+void check_text_fits(std::string_view text, const std::string& param, const Engine& engine);
+void check_tokens_fit(int64_t tokens, const std::string& param, const Engine& engine);
 
 }  // namespace smartkv::openai

@@ -4,8 +4,11 @@
 
 namespace smartkv::openai {
 
-std::vector<TokenId> encode_chat(const Engine& engine, const Json& messages, const Json& tools,
-                                 bool add_generation_prompt, const Json& variables) {
+namespace {
+
+// `variables`: further members of the template's context, or null.
+std::string render(const Engine& engine, const Json& messages, const Json& tools, bool add_generation_prompt,
+                   const Json& variables) {
   const ChatTemplate* chat_template = engine.chat_template();
   if (chat_template == nullptr) {
     throw invalid_request("messages", "This model has no chat template: use /v1/completions, or start the server with "
@@ -20,14 +23,21 @@ std::vector<TokenId> encode_chat(const Engine& engine, const Json& messages, con
                   {"eos_token", content(tokenizer.eos())}};
   if (variables.is_object()) context.update(variables);
   try {
-    // The template writes the special tokens itself.
-    return tokenizer.encode(chat_template->render(context), {.add_special = false});
+    return chat_template->render(context);
   } catch (const ChatTemplateError& error) {
     throw invalid_request("messages", std::string("The chat template refused the messages: ") + error.what());
   }
 }
 
-std::vector<TokenId> read_chat_prompt(FieldReader& fields, const Engine& engine) {
+}  // namespace
+
+std::vector<TokenId> encode_chat(const Tokenizer& tokenizer, const std::string& prompt) {
+  std::vector<TokenId> tokens = tokenizer.encode(prompt, {.add_special = false});
+  if (tokens.empty()) throw invalid_request("messages", "The chat template made an empty prompt of the messages");
+  return tokens;
+}
+
+std::string read_chat_prompt(FieldReader& fields, const Engine& engine) {
   const Json* messages = fields.array("messages");
   if (messages == nullptr) throw invalid_request("messages", "'messages' is required");
   const Json checked = read_messages(*messages);
@@ -48,10 +58,8 @@ std::vector<TokenId> read_chat_prompt(FieldReader& fields, const Engine& engine)
       }
     }
   }
-  std::vector<TokenId> tokens = encode_chat(engine, checked, use_tools ? checked_tools : Json(), add_generation_prompt,
-                                            variables == nullptr ? Json() : *variables);
-  if (tokens.empty()) throw invalid_request("messages", "The chat template made an empty prompt of the messages");
-  return tokens;
+  return render(engine, checked, use_tools ? checked_tools : Json(), add_generation_prompt,
+                variables == nullptr ? Json() : *variables);
 }
 
 }  // namespace smartkv::openai

@@ -62,7 +62,9 @@ ApiRequest parse_chat(std::string_view body, const ServedModel& model) {
   read_generation(fields, model.engine.tokenizer(), &generation);
   read_logprobs(fields, &generation);
   refuse_unsupported(fields);
-  generation.prompt = read_chat_prompt(fields, model.engine);
+  const std::string prompt = read_chat_prompt(fields, model.engine);
+  check_text_fits(prompt, "messages", model.engine);
+  generation.prompt = encode_chat(model.engine.tokenizer(), prompt);
   generation.max_tokens =
       read_max_tokens(fields, model.engine.context_length() - static_cast<int64_t>(generation.prompt.size()));
   fields.finish();

@@ -10,12 +10,15 @@ struct Prompt {
   std::string text;  // what echo returns
 };
 
-Prompt text_prompt(const Json& value, const Tokenizer& tokenizer, bool add_special) {
+Prompt text_prompt(const Json& value, const Engine& engine, bool add_special) {
   std::string text = value.get<std::string>();
-  return {tokenizer.encode(text, {.add_special = add_special}), std::move(text)};
+  check_text_fits(text, "prompt", engine);
+  return {engine.tokenizer().encode(text, {.add_special = add_special}), std::move(text)};
 }
 
-Prompt token_prompt(const Json& value, const std::string& path, const Tokenizer& tokenizer) {
+Prompt token_prompt(const Json& value, const std::string& path, const Engine& engine) {
+  check_tokens_fit(static_cast<int64_t>(value.size()), "prompt", engine);
+  const Tokenizer& tokenizer = engine.tokenizer();
   std::vector<TokenId> tokens = read_token_ids(value, path, tokenizer);
   return {tokens, tokenizer.decode(tokens, false)};
 }
@@ -23,11 +26,11 @@ Prompt token_prompt(const Json& value, const std::string& path, const Tokenizer&
 // A string, an array of strings, an array of token ids, or an array of arrays of token ids.
 std::vector<Prompt> read_prompts(const Json& value, const ServedModel& model, bool add_special) {
   static constexpr const char* kExpected = "a string, an array of strings, of token ids or of arrays of token ids";
-  const Tokenizer& tokenizer = model.engine.tokenizer();
-  if (value.is_string()) return {text_prompt(value, tokenizer, add_special)};
+  const Engine& engine = model.engine;
+  if (value.is_string()) return {text_prompt(value, engine, add_special)};
   if (!value.is_array()) throw wrong_type("prompt", kExpected, value);
   if (value.empty()) throw invalid_request("prompt", "'prompt': expected at least one prompt, found an empty array");
-  if (value[0].is_number()) return {token_prompt(value, "prompt", tokenizer)};
+  if (value[0].is_number()) return {token_prompt(value, "prompt", engine)};
   if (static_cast<int64_t>(value.size()) > model.max_prompts) {
     throw invalid_request("prompt", "'prompt': expected at most " + std::to_string(model.max_prompts) +
                                         " prompts, found " + std::to_string(value.size()));
@@ -37,9 +40,9 @@ std::vector<Prompt> read_prompts(const Json& value, const ServedModel& model, bo
     const std::string path = "prompt[" + std::to_string(i) + "]";
     if (value[i].type() != value[0].type()) throw wrong_type(path, "the type of the first prompt", value[i]);
     if (value[i].is_string()) {
-      prompts.push_back(text_prompt(value[i], tokenizer, add_special));
+      prompts.push_back(text_prompt(value[i], engine, add_special));
     } else if (value[i].is_array()) {
-      prompts.push_back(token_prompt(value[i], path, tokenizer));
+      prompts.push_back(token_prompt(value[i], path, engine));
     } else {
       throw wrong_type(path, "a string or an array of token ids", value[i]);
     }

@@ -9,17 +9,27 @@ using Json = nlohmann::ordered_json;
 
 Json parse_json(std::string_view text, bool comments) {
   std::vector<std::set<std::string>> keys;  // of the objects that are open, outermost first
-  const auto check = [&keys](int depth, Json::parse_event_t event, Json& value) {
+  int values = 0;
+  const auto check = [&keys, &values](int depth, Json::parse_event_t event, Json& value) {
     if (depth > kMaxJsonDepth) {
       throw JsonSyntaxError("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
     }
-    if (event == Json::parse_event_t::object_start) {
+    using Event = Json::parse_event_t;
+    if (event == Event::value || event == Event::object_start || event == Event::array_start) {
+      if (++values > kMaxJsonValues) {
+        throw JsonSyntaxError("more than " + std::to_string(kMaxJsonValues) + " values");
+      }
+    }
+    if (event == Event::object_start) {
       keys.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
+    } else if (event == Event::object_end) {
       keys.pop_back();
-    } else if (event == Json::parse_event_t::key) {
+    } else if (event == Event::key) {
       const auto& key = value.get_ref<const std::string&>();
       if (!keys.back().insert(key).second) throw JsonSyntaxError("duplicate key \"" + key + "\"");
+      if (keys.back().size() > kMaxJsonKeys) {
+        throw JsonSyntaxError("an object of more than " + std::to_string(kMaxJsonKeys) + " keys");
+      }
     }
     return true;
   };

@@ -15,8 +15,13 @@ class JsonSyntaxError : public std::runtime_error {
 };
 
 inline constexpr int kMaxJsonDepth = 64;
+// A prompt of token ids has a value for each; so many take some tens of MB.
+inline constexpr int kMaxJsonValues = 1 << 20;
+// Of one object: keys are looked up by going through them.
+inline constexpr size_t kMaxJsonKeys = 1024;
 
-// Keeps the order of keys. Throws JsonSyntaxError. `comments`: // and /* */ are skipped.
+// Keeps the order of keys. Throws JsonSyntaxError, also beyond the limits above and for a key that stands twice.
+// `comments`: // and /* */ are skipped.
 nlohmann::ordered_json parse_json(std::string_view text, bool comments = false);
 
 }  // namespace smartkv::openai

@@ -21,6 +21,7 @@ TokenLogprob scored(TokenId token, int32_t k) {
 }  // namespace
 
 std::vector<TokenId> ByteTokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  ++encoded;
   std::vector<TokenId> tokens;
   if (adds_bos && options.add_special) tokens.push_back(kBos);
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));

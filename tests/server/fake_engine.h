@@ -1,6 +1,7 @@
 // An engine without a model: answers follow a script, at the pace that the test sets. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -29,7 +30,10 @@ class ByteTokenizer final : public Tokenizer {
   std::optional<TokenId> eos() const override { return kEos; }
   const std::string& chat_template() const override { return template_; }
 
+  int64_t min_tokens(std::string_view text) const override { return static_cast<int64_t>(text.size()); }
+
   bool adds_bos = false;
+  mutable std::atomic<int64_t> encoded = 0;  // texts so far
 
  private:
   std::string template_;

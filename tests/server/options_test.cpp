@@ -79,6 +79,26 @@ TEST(OptionsTest, ReadsTextOfTheCommandLine) {
   EXPECT_THROW(set("kv_cache", "{"), ConfigError);
 }
 
+TEST(OptionsTest, ReadsGates) {
+  ServerOptions options;
+  read_config(R"({"gates": {"mine": "a.safetensors", "x": "b=c"}, "allowed_policies": ["full", "balanced"]})",
+              "test.json", &options);
+  EXPECT_EQ(options.engine.gates["x"], "b=c");
+  EXPECT_EQ(options.engine.allowed_policies.size(), 2u);
+  for (const Option& option : option_table()) {
+    if (option.name != "gates") continue;
+    EXPECT_EQ(flag(option), "--gate");
+    set_option_text(option, "y=d=e", "command line", &options);  // beside those of the file
+    EXPECT_THROW(set_option_text(option, "file", "command line", &options), ConfigError);
+    EXPECT_THROW(set_option_text(option, "=file", "command line", &options), ConfigError);
+  }
+  EXPECT_EQ(options.engine.gates.size(), 3u);
+  EXPECT_EQ(options.engine.gates["y"], "d=e");
+  EXPECT_THAT(error_of(R"({"gates": "file"})"), HasSubstr("gates: expected an object of files by name"));
+  EXPECT_THAT(error_of(R"({"gates": {"": "file"}})"), HasSubstr("gates"));
+  EXPECT_THAT(error_of(R"({"gates": {"a": 1}})"), HasSubstr("gates"));
+}
+
 TEST(OptionsTest, ParsesSizes) {
   EXPECT_EQ(parse_bytes("512"), 512);
   EXPECT_EQ(parse_bytes("1.5GiB"), 3 * (int64_t{1} << 29));

@@ -1,6 +1,10 @@
 // The whole way, from a socket to SmolLM2 and back.
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -41,6 +45,44 @@ class RealModel : public ::testing::Test {
   static inline std::unique_ptr<Engine> engine_;
   ServedEngine served_{*engine_, {"smollm2"}, {}};
 };
+
+TEST_F(RealModel, ARequestNeverNamesAFile) {
+  const std::filesystem::path fifo =
+      std::filesystem::temp_directory_path() / ("smartkv_fifo_" + std::to_string(::getpid()));
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& name : {std::string("/etc/passwd"), fifo.string(), std::string("../gate.safetensors")}) {
+    const Json gated = {{"policy", "gated_eviction"}, {"gate", name}};
+    const Json nested = {{"method", "self"}, {"kv_cache", gated}};
+    for (const Json& field : {Json{{"kv_cache", gated}}, Json{{"speculative", nested}}}) {
+      Json body = chat("Hello", 4, false);
+      body.update(field);
+      const auto response = served_.post("/v1/chat/completions", body.dump());  // a FIFO that is opened would hold it
+      ASSERT_TRUE(response) << body;
+      EXPECT_EQ(response->status, 400) << response->body;
+      const std::string message = Json::parse(response->body)["error"]["message"];
+      EXPECT_NE(message.find("smollm2-135m-instruct"), message.npos) << message;
+      EXPECT_EQ(message.find("root:"), message.npos) << message;
+      EXPECT_EQ(message.find("file"), message.npos) << message;
+    }
+  }
+  std::filesystem::remove(fifo);
+  Json body = chat("Hello", 4, false);
+  body["kv_cache"] = {{"policy", "gated_eviction"}, {"gate", "smollm2-135m-instruct"}};
+  EXPECT_EQ(served_.post("/v1/chat/completions", body.dump())->status, 200);
+}
+
+TEST_F(RealModel, TextThatCannotFitIsRefusedByItsLength) {
+  for (const std::string& text : {std::string(5000, 'a'), std::string("\x04\xf0\x9f\x98\x80 a"), std::string()}) {
+    EXPECT_LE(engine_->tokenizer().min_tokens(text),
+              static_cast<int64_t>(engine_->tokenizer().encode(text, {.add_special = false}).size()));
+  }
+  const Json body = {{"prompt", std::string(8 << 20, 'a')}};
+  const auto response = served_.post("/v1/completions", body.dump());
+  ASSERT_TRUE(response);
+  EXPECT_EQ(response->status, 400);
+  EXPECT_EQ(Json::parse(response->body)["error"]["code"], "context_length_exceeded");
+  EXPECT_NE(response->body.find("at least"), std::string::npos);
+}
 
 TEST_F(RealModel, KnowsTheCapitalOfFrance) {
   Json body = chat("What is the capital of France?", 32, true);

@@ -284,6 +284,52 @@ TEST_F(RequestTest, RefusesWhatIsNotStrictJson) {
   EXPECT_EQ(error_of([&] { completion(deep); }).status, 400);
 }
 
+TEST_F(RequestTest, BoundsWhatIsLookedAtForEveryToken) {
+  const auto list = [](size_t n, const auto& item) {
+    std::string text;
+    for (size_t i = 0; i < n; ++i) text += (i == 0 ? "" : ",") + item(i);
+    return text;
+  };
+  const auto param = [this](const std::string& fields) { return error_of([&] { completion(fields); }).param; };
+  EXPECT_EQ(param(R"("stop": ")" + std::string(1025, 'a') + "\""), "stop");
+  EXPECT_EQ(param("\"stop_token_ids\": [" + list(1001, [](size_t) { return std::string("1"); }) + "]"),
+            "stop_token_ids");
+  EXPECT_EQ(param("\"logit_bias\": {" + list(1001, [](size_t i) { return '"' + std::to_string(i) + "\": 1"; }) + "}"),
+            "logit_bias");
+  EXPECT_EQ(param(R"("kv_cache": {"policy": ")" + std::string(5000, 'a') + "\"}"), "kv_cache");
+  EXPECT_EQ(param(R"("speculative": ")" + std::string(5000, 'a') + "\""), "speculative");
+}
+
+TEST_F(RequestTest, BoundsTheValuesAndKeysOfABody) {
+  std::string keys, values;
+  for (int i = 0; i < 1100; ++i) keys += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":0";
+  for (int i = 0; i < (1 << 20); ++i) values += ",0";
+  const auto error = [this](const std::string& fields) {
+    return std::string(error_of([&] { completion(fields); }).what());
+  };
+  EXPECT_NE(error("\"x\": {" + keys + "}").find("more than 1024 keys"), std::string::npos);
+  EXPECT_NE(error("\"x\": [0" + values + "]").find("more than 1048576 values"), std::string::npos);
+}
+
+TEST_F(RequestTest, PromptsThatCannotFitAreRefusedBeforeTheyAreTokenized) {
+  engine_.set_context_length(100);
+  const std::string text = '"' + std::string(101, 'a') + '"';
+  std::string ids = "1";
+  for (int i = 0; i < 100; ++i) ids += ",1";
+  for (const std::string& prompt : {text, "[" + text + "]", "[" + ids + "]", "[[" + ids + "]]"}) {
+    const ApiError error = error_of([&] { parse_completion("{\"prompt\": " + prompt + "}", model_); });
+    EXPECT_EQ(error.code, "context_length_exceeded") << prompt;
+    EXPECT_EQ(error.param, "prompt");
+  }
+  const ApiError error = error_of(
+      [&] { parse_chat("{\"messages\": [{\"role\": \"user\", \"content\": " + text + "}]}", model_); });
+  EXPECT_EQ(error.code, "context_length_exceeded");
+  EXPECT_EQ(error.param, "messages");
+  EXPECT_EQ(engine_.tokenizer_.encoded, 0);
+  EXPECT_NO_THROW(parse_completion("{\"prompt\": " + text.substr(0, 101) + "\"}", model_));  // 100 bytes may fit
+  EXPECT_EQ(engine_.tokenizer_.encoded, 1);
+}
+
 TEST_F(RequestTest, SaysThatThereIsNoChatTemplate) {
   engine_.remove_chat_template();
   EXPECT_NE(std::string(error_of([&] { chat(""); }).what()).find("chat template"), std::string::npos);

@@ -9,7 +9,9 @@
 
 namespace smartkv::testing {
 
-RawConnection::RawConnection(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+RawConnection::RawConnection(int port) : RawConnection(port, ::socket(AF_INET, SOCK_STREAM, 0)) {}
+
+RawConnection::RawConnection(int port, int socket) : socket_(socket) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));

@@ -61,6 +61,7 @@ class TestServer : public HeldFakeEngine, public ServedEngine {
 class RawConnection {
  public:
   explicit RawConnection(int port);
+  RawConnection(int port, int socket);  // connects `socket`, and closes it
   ~RawConnection() { close(); }
   RawConnection(const RawConnection&) = delete;
   RawConnection& operator=(const RawConnection&) = delete;

@@ -1,9 +1,12 @@
 #include "engine/gates/gate_file.h"
 
+#include <sys/stat.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cache/sequence_cache.h"
+#include "engine/gates/gate_set.h"
 #include "engine/gates/shipped_gates.h"
 #include "engine/weights/safetensors.h"
 #include "engine/weights/weights.h"
@@ -12,6 +15,7 @@
 namespace smartkv {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 class GateFile : public testing::Test {
@@ -28,9 +32,11 @@ class GateFile : public testing::Test {
   }
   ~GateFile() override { std::filesystem::remove(path_); }
 
-  std::string error_of_load(const ModelConfig& model) const {
+  std::string error_of_load(const ModelConfig& model) const { return error_of_load(path_, model); }
+  std::string error_of_load(const std::filesystem::path& file) const { return error_of_load(file, model_); }
+  static std::string error_of_load(const std::filesystem::path& file, const ModelConfig& model) {
     try {
-      load_gate(path_.string(), model);
+      load_gate(file, model);
     } catch (const CacheError& error) {
       return error.what();
     }
@@ -47,7 +53,7 @@ class GateFile : public testing::Test {
 TEST_F(GateFile, RoundTrips) {
   write_gate(path_, model_, layers_, {{"text", "books.txt"}});
   EXPECT_EQ(SafetensorsFile::open(path_).metadata().at("text"), "books.txt");
-  const auto gate = load_gate(path_.string(), model_);
+  const auto gate = load_gate(path_, model_);
   const Gate direct(model_.head_dim, layers_);
   EXPECT_EQ(gate->n_layers(), model_.n_layers);
   const std::vector<float> key(static_cast<size_t>(model_.head_dim), 0.5f);
@@ -85,9 +91,48 @@ TEST_F(GateFile, NamesWhatIsWrongInTheFile) {
   EXPECT_THAT(error_of_load(model_), HasSubstr("tensor \"layers.0.0.weight\": expected shape [256, 32], found [2, 2]"));
 }
 
+TEST_F(GateFile, OpensRegularFilesOnly) {
+  EXPECT_THAT(error_of_load("/dev/null"), HasSubstr("expected a regular file"));
+  EXPECT_THAT(error_of_load(std::filesystem::temp_directory_path()), HasSubstr("expected a regular file"));
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THAT(error_of_load(path_), HasSubstr("expected a regular file"));  // and waits for no writer
+}
+
+TEST_F(GateFile, ASetKnowsNamesAndNoPaths) {
+  write_gate(path_, model_, layers_, {});
+  const GateSet set({{"mine", path_}, {"other", path_}}, model_);
+  EXPECT_EQ(set.find("mine")->n_layers(), model_.n_layers);
+  for (const std::string& name : {path_.string(), std::string("/etc/passwd"), std::string("Mine")}) {
+    try {
+      set.find(name);
+      FAIL() << name;
+    } catch (const CacheError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("(\"mine\", \"other\")"));
+    }
+  }
+  EXPECT_THROW(set.find(""), CacheError);  // none ship for this model
+  EXPECT_EQ(GateSet({{"default", path_}}, model_).find("")->n_layers(), model_.n_layers);
+}
+
+TEST_F(GateFile, ASetOpensItsFilesAtOnce) {
+  const auto error_of_set = [&](const GateFiles& files, const ModelConfig& model) -> std::string {
+    try {
+      const GateSet set(files, model);
+    } catch (const CacheError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(error_of_set({{"mine", path_}}, model_), AllOf(HasSubstr("\"mine\""), HasSubstr(path_.string())));
+  EXPECT_THAT(error_of_set({{"mine", "/etc"}}, model_), HasSubstr("regular file"));
+  const auto weights = Weights::open(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+  EXPECT_THAT(error_of_set({{"smollm2-135m-instruct", path_}}, weights->config()), HasSubstr("gates that ship"));
+  EXPECT_EQ(GateSet({}, weights->config()).find("smollm2-135m-instruct")->n_layers(), 30);
+}
+
 TEST_F(GateFile, ShippedGatesAreFoundByTheModel) {
   try {
-    load_gate("", model_);
+    load_shipped_gate(model_);
     FAIL() << "no error";
   } catch (const CacheError& error) {
     EXPECT_THAT(error.what(), HasSubstr("no gates ship for the model \"tiny\" of 3 layers"));
@@ -105,7 +150,7 @@ TEST(ShippedGates, FitTheirModels) {
     model.n_layers = std::stoll(metadata.at("n_layers"));
     model.n_kv_heads = std::stoll(metadata.at("n_kv_heads"));
     model.head_dim = std::stoll(metadata.at("head_dim"));
-    const auto gate = load_gate("", model);
+    const auto gate = load_shipped_gate(model);
     EXPECT_EQ(gate->n_layers(), model.n_layers);
     EXPECT_TRUE(metadata.contains("command")) << shipped.file;
     EXPECT_TRUE(metadata.contains("quality")) << shipped.file;
@@ -114,7 +159,7 @@ TEST(ShippedGates, FitTheirModels) {
 
 TEST(ShippedGates, ServeTheDefaultModel) {
   const auto weights = Weights::open(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
-  EXPECT_EQ(load_gate("", weights->config())->n_layers(), 30);
+  EXPECT_EQ(load_shipped_gate(weights->config())->n_layers(), 30);
 }
 
 }  // namespace

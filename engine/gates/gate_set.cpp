@@ -1,0 +1,44 @@
+#include "engine/gates/gate_set.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+#include "engine/gates/gate_file.h"
+
+namespace smartkv {
+
+GateSet::GateSet(const GateFiles& files, const ModelConfig& model) : model_(model) {
+  const std::vector<std::string> shipped = shipped_gate_names(model);
+  for (const auto& [name, file] : files) {
+    if (std::find(shipped.begin(), shipped.end(), name) != shipped.end()) {
+      throw CacheError("gates: \"" + name + "\" is the name of gates that ship: choose another one");
+    }
+    try {
+      configured_.emplace(name, load_gate(file, model));
+    } catch (const CacheError& error) {
+      throw CacheError("gates: \"" + name + "\": " + error.what());
+    }
+  }
+}
+
+std::shared_ptr<const Gate> GateSet::find(const std::string& name) const {
+  if (const auto found = configured_.find(name.empty() ? "default" : name); found != configured_.end()) {
+    return found->second;
+  }
+  const std::vector<std::string> shipped = shipped_gate_names(model_);
+  if (!name.empty() && std::find(shipped.begin(), shipped.end(), name) == shipped.end()) {
+    std::string known;
+    for (const auto& [configured, gate] : configured_) known += (known.empty() ? "\"" : ", \"") + configured + '"';
+    for (const std::string& one : shipped) known += (known.empty() ? "\"" : ", \"") + one + '"';
+    throw CacheError("kv_cache.gate: expected the name of gates that the server has (" +
+                     (known.empty() ? "it has none" : known) + "), found \"" + name + '"');
+  }
+  const std::lock_guard lock(mutex_);
+  std::weak_ptr<const Gate>& held = shipped_[name];
+  std::shared_ptr<const Gate> gate = held.lock();
+  if (!gate) held = gate = load_shipped_gate(model_);
+  return gate;
+}
+
+}  // namespace smartkv

@@ -1,0 +1,128 @@
+// Owns the sockets: accepts connections, reads each until a whole request has arrived, hands it to a worker thread and
+// takes the connection back for the next one. One thread, which never waits for a client; idle and slow connections
+// cost a descriptor and the bytes that they sent.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "server/http/connection.h"
+#include "server/http/worker_pool.h"
+#include "server/openai/error.h"
+
+namespace smartkv::http {
+
+struct ConnectionTimeouts {
+  int request_s = 30;     // for a whole request, head and body, from its first byte; then 408
+  int write_s = 30;       // for a client that does not read
+  int keep_alive_s = 30;  // between two requests
+};
+
+struct FrontOptions {
+  RequestLimits limits = {};
+  ConnectionTimeouts timeouts = {};
+  int64_t max_connections = 0;     // of more, those that have been idle for the longest are closed
+  int64_t max_buffered_bytes = 0;  // of all requests together, unfinished or running; at least one of the largest
+  int64_t max_threads = 0;         // requests that are served at once
+};
+
+class ConnectionFront {
+ public:
+  struct Handlers {
+    // Whether a head alone decides the answer; fills `response` then. Called by the front's thread: it has to be quick.
+    std::function<bool(const RequestHead& head, httplib::Response& response)> answer_early;
+    // The answer to what is no acceptable request: malformed, too large, too slow. The front's thread, too.
+    std::function<void(const openai::ApiError& error, httplib::Response& response)> refuse;
+    // Answers the request of the connection. False: the connection cannot be used any more. Any worker thread.
+    std::function<bool(Connection& connection)> serve;
+  };
+
+  // `listening_socket`, not blocking, becomes the front's. Begins to accept at once. Throws std::runtime_error.
+  ConnectionFront(int listening_socket, FrontOptions options, Handlers handlers);
+  ~ConnectionFront();
+
+  void wait_until_idle();  // until no worker has a request
+  void stop();             // cuts every connection; returns when all threads have ended
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Phase : uint8_t { kIdle, kReading, kServing, kClosing };
+  struct Client {
+    Client(int socket, const FrontOptions& options)
+        : connection(socket, options.limits, options.timeouts.write_s) {}
+    Connection connection;
+    uint64_t id = 0;
+    Phase phase = Phase::kIdle;
+    bool checked = false;         // the head of its request was shown to answer_early
+    bool asked = false;           // for its body, if it expects to be
+    std::string following;        // bytes behind the request that is being served
+    int64_t bytes = 0;            // held by its request and `following`, as counted in buffered_bytes_
+    Clock::time_point deadline = Clock::time_point::max();
+  };
+
+  void run();
+  void handle_event(uint64_t id);
+  void guard(uint64_t id, const std::function<void(Client&)>& step);  // closes a client whose step throws
+  int milliseconds_to_wait() const;
+  void end_overdue();
+
+  void accept_clients();
+  void add_client(int socket);
+  void pause_accepting(Clock::duration time);
+  void resume_accepting();
+  bool close_one_idle();  // the one that has been so for the longest; false: none is
+
+  void receive(Client& client);
+  // Reads requests out of `bytes` until one has to be served, or no byte is left.
+  void take_bytes(Client& client, std::string_view bytes);
+  bool answered_early(Client& client);  // false: the request has to be read on
+  void ask_for_body(Client& client);    // 100 Continue
+  void hand_over(Client& client, std::string_view following);
+  void take_back();  // those that workers have done with
+  void go_on(Client& client, bool usable);
+  void expect_request(Client& client);
+  void refuse(Client& client, const openai::ApiError& error);
+  bool send(Client& client, const httplib::Response& response, bool with_body, bool keep_alive);
+  void count_bytes(Client& client);
+  void free_bytes();  // refuses the largest unfinished requests while all together are too large
+  void begin_closing(Client& client);
+  void close(Client& client);
+
+  void set_deadline(Client& client, Clock::time_point deadline);
+  bool watch(Client& client, bool on);
+  void wake();
+
+  FrontOptions options_;
+  Handlers handlers_;
+  int listening_, epoll_, event_;
+  std::vector<char> scratch_;
+
+  // The front's thread alone.
+  std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
+  std::set<std::pair<Clock::time_point, uint64_t>> deadlines_;
+  uint64_t next_id_;
+  int64_t buffered_bytes_ = 0;
+  bool accepting_ = true;
+  int64_t accept_errors_ = 0;  // since a connection was accepted
+  Clock::time_point accept_again_ = Clock::time_point::max();
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable idle_;
+  std::vector<std::pair<uint64_t, bool>> done_;  // client, and whether its connection can be used on
+  int64_t in_flight_ = 0;
+  bool stopping_ = false;
+
+  WorkerPool workers_;
+  std::thread thread_;
+};
+
+}  // namespace smartkv::http

@@ -1,0 +1,322 @@
+#include "server/http/request_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include <httplib.h>
+
+#include "server/openai/error.h"
+
+namespace smartkv::http {
+
+using openai::ApiError;
+
+namespace {
+
+constexpr std::string_view kInvalid = "invalid_request_error";
+constexpr int kLengthDigits = 19;        // of any int64; a chunked body's length is filled in at its end
+constexpr int kMaxChunkSizeDigits = 15;  // hexadecimal; fits an int64
+
+ApiError malformed(const std::string& what) {
+  return openai::invalid_request("", "The HTTP request is malformed: " + what);
+}
+
+ApiError refused(int status, const std::string& message) { return ApiError(status, std::string(kInvalid), message); }
+
+ApiError body_too_large(int64_t limit) {
+  return ApiError(413, std::string(kInvalid),
+                  "The request body is larger than the limit of " + std::to_string(limit) +
+                      " bytes (option max_body_bytes)",
+                  "", "request_too_large");
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
+  return out;
+}
+
+// RFC 9110, section 5.6.2.
+bool is_token(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || (c != 0 && std::strchr("!#$%&'*+-.^_`|~", c) != nullptr);
+  });
+}
+
+std::string_view trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t");
+  if (first == text.npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+// A list of tokens, as Connection has it.
+bool lists(std::string_view value, std::string_view token) {
+  while (!value.empty()) {
+    const size_t comma = std::min(value.find(','), value.size());
+    if (lower(trimmed(value.substr(0, comma))) == token) return true;
+    value.remove_prefix(std::min(comma + 1, value.size()));
+  }
+  return false;
+}
+
+// Fields that are settled here, and those of features that the server does not have: compressing an answer would take
+// the CPU from the model, and ranges of one make no sense.
+bool passed_on(std::string_view name) {
+  static constexpr std::array<std::string_view, 10> kDropped = {
+      "accept-encoding", "connection", "content-length",    "expect",  "keep-alive",
+      "range",           "te",         "transfer-encoding", "trailer", "upgrade"};
+  return std::find(kDropped.begin(), kDropped.end(), name) == kDropped.end();
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  const char letter = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
+}
+
+}  // namespace
+
+std::string RequestHead::field(std::string_view lower_case_name) const {
+  for (const auto& [name, value] : fields) {
+    if (name == lower_case_name) return value;
+  }
+  return "";
+}
+
+void RequestReader::forget_head() {
+  RequestHead kept;
+  kept.method = head_.method;
+  kept.content_length = head_.content_length;
+  kept.chunked = head_.chunked;
+  kept.keep_alive = head_.keep_alive;
+  kept.expects_continue = head_.expects_continue;
+  std::swap(head_, kept);
+}
+
+// An assignment to a string may keep its buffer; a swap gives it away.
+void RequestReader::reset() {
+  RequestReader fresh(limits_);
+  std::swap(*this, fresh);
+}
+
+size_t RequestReader::read(std::string_view bytes) {
+  if (stage_ == Stage::kHead) return read_head(bytes);
+  return stage_ == Stage::kBody ? read_body(bytes) : 0;
+}
+
+size_t RequestReader::read_head(std::string_view bytes) {
+  size_t taken = 0;
+  while (taken < bytes.size()) {
+    const char byte = bytes[taken++];
+    const bool ends_line = byte == '\n';
+    if (!begun_ && (byte == '\r' || ends_line)) continue;  // empty lines before a request: RFC 9112, section 2.2
+    begun_ = true;
+    const bool after_cr = !text_.empty() && text_.back() == '\r';
+    if (ends_line != after_cr) throw malformed("its lines do not end with CR LF");
+    if ((static_cast<unsigned char>(byte) < 0x20 && byte != '\t' && byte != '\r' && !ends_line) || byte == 0x7f) {
+      throw malformed("control characters in its head");
+    }
+    text_ += byte;
+    if (static_cast<int64_t>(text_.size()) > limits_.head_bytes) {
+      throw refused(431, "The request's headers are larger than the limit of " + std::to_string(limits_.head_bytes) +
+                             " bytes");
+    }
+    if (static_cast<int64_t>(text_.size() - line_start_) > limits_.line_bytes) {
+      if (line_start_ == 0) throw refused(414, "The request's URL is too long");
+      throw refused(431, "A header of the request is longer than the limit of " + std::to_string(limits_.line_bytes) +
+                             " bytes");
+    }
+    if (!ends_line) continue;
+    if (text_.size() - line_start_ == 2) {  // an empty line
+      parse_head();
+      return taken;
+    }
+    line_start_ = text_.size();
+  }
+  return taken;
+}
+
+void RequestReader::parse_head() {
+  std::string_view rest(text_);
+  const auto next_line = [&rest] {
+    const std::string_view line = rest.substr(0, rest.find("\r\n"));
+    rest.remove_prefix(line.size() + 2);
+    return line;
+  };
+  parse_request_line(next_line());
+  for (std::string_view line = next_line(); !line.empty(); line = next_line()) parse_field(line);
+  frame();
+  write_head();
+  stage_ = head_.chunked || left_ > 0 ? Stage::kBody : Stage::kDone;
+}
+
+void RequestReader::parse_request_line(std::string_view line) {
+  const size_t first = line.find(' '), last = line.rfind(' ');
+  const std::string_view version = last == line.npos ? "" : line.substr(last + 1);
+  if (first == last || (version != "HTTP/1.1" && version != "HTTP/1.0")) {
+    throw malformed("expected METHOD TARGET HTTP/1.1");
+  }
+  const std::string_view target = line.substr(first + 1, last - first - 1);
+  if (!is_token(line.substr(0, first)) || target.empty() || target.find_first_of(" \t") != target.npos) {
+    throw malformed("expected METHOD TARGET HTTP/1.1");
+  }
+  head_.method = line.substr(0, first);
+  head_.target = target;
+  head_.path = httplib::detail::decode_url(std::string(target.substr(0, target.find_first_of("?#"))), false);
+  head_.version = version;
+  head_.keep_alive = version == "HTTP/1.1";
+}
+
+void RequestReader::parse_field(std::string_view line) {
+  const size_t colon = line.find(':');
+  if (colon == line.npos || !is_token(line.substr(0, colon))) throw malformed("expected headers NAME: VALUE");
+  if (static_cast<int64_t>(head_.fields.size()) >= limits_.fields) {
+    throw refused(431, "The request has more than " + std::to_string(limits_.fields) + " headers");
+  }
+  head_.fields.emplace_back(lower(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
+}
+
+void RequestReader::frame() {
+  bool has_host = false, has_encoding = false, closes = false, keeps = false;
+  for (const auto& [name, value] : head_.fields) {
+    if (name == "content-length") {
+      if (value.empty() || value.find_first_not_of("0123456789") != value.npos) {
+        throw openai::invalid_request("", "The Content-Length header is not a number");
+      }
+      int64_t length = 0;
+      const bool fits = std::from_chars(value.data(), value.data() + value.size(), length).ec == std::errc();
+      if (!fits || length > limits_.body_bytes) throw body_too_large(limits_.body_bytes);
+      if (head_.content_length.value_or(length) != length) {
+        throw malformed("it has two Content-Length headers that differ");
+      }
+      head_.content_length = length;
+    } else if (name == "transfer-encoding") {
+      if (std::exchange(has_encoding, true)) throw malformed("it has two Transfer-Encoding headers");
+      if (lower(value) != "chunked") throw refused(501, "Transfer-Encoding " + value + " is not supported");
+      head_.chunked = true;
+    } else if (name == "host") {
+      if (std::exchange(has_host, true)) throw malformed("it has two Host headers");
+    } else if (name == "connection") {
+      closes = closes || lists(value, "close");
+      keeps = keeps || lists(value, "keep-alive");
+    } else if (name == "expect") {
+      if (lower(value) != "100-continue") throw refused(417, "Expect: " + value + " is not supported");
+      head_.expects_continue = head_.version == "HTTP/1.1";
+    }
+  }
+  if (head_.chunked && head_.content_length) throw malformed("it has both Content-Length and Transfer-Encoding");
+  if (head_.chunked && head_.version == "HTTP/1.0") throw malformed("Transfer-Encoding is not part of HTTP/1.0");
+  head_.keep_alive = !closes && (head_.keep_alive || keeps);
+  left_ = head_.content_length.value_or(0);
+}
+
+void RequestReader::write_head() {
+  std::string text = head_.method + ' ' + head_.target + ' ' + head_.version + "\r\n";
+  for (const auto& [name, value] : head_.fields) {
+    if (passed_on(name)) text += name + ": " + value + "\r\n";
+  }
+  text += head_.keep_alive ? "connection: Keep-Alive\r\n" : "connection: close\r\n";
+  text += "content-length: " + (head_.chunked ? std::string(kLengthDigits, '0') : std::to_string(left_)) + "\r\n\r\n";
+  text_ = std::move(text);
+  body_start_ = text_.size();
+}
+
+size_t RequestReader::read_body(std::string_view bytes) {
+  if (head_.chunked) return read_chunks(bytes);
+  const size_t taken = std::min(bytes.size(), static_cast<size_t>(left_));
+  text_.append(bytes.substr(0, taken));
+  left_ -= static_cast<int64_t>(taken);
+  if (left_ == 0) stage_ = Stage::kDone;
+  return taken;
+}
+
+size_t RequestReader::read_chunks(std::string_view bytes) {
+  size_t taken = 0;
+  while (taken < bytes.size() && stage_ == Stage::kBody) {
+    if (chunk_ != Chunk::kData) {
+      take_chunk_byte(bytes[taken++]);
+      continue;
+    }
+    const size_t n = std::min(bytes.size() - taken, static_cast<size_t>(left_));
+    text_.append(bytes.substr(taken, n));
+    taken += n;
+    left_ -= static_cast<int64_t>(n);
+    if (left_ == 0) chunk_ = Chunk::kDataEnd;
+  }
+  return taken;
+}
+
+void RequestReader::take_chunk_byte(char byte) {
+  const auto expect = [&](char expected, Chunk next) {
+    if (byte != expected) throw malformed("a chunk of its body does not end where it should");
+    chunk_ = next;
+  };
+  const auto skip = [&] {
+    if (++chunk_overhead_ > limits_.head_bytes) {
+      throw refused(431, "The extensions and trailers of the request's chunks are larger than the limit of " +
+                             std::to_string(limits_.head_bytes) + " bytes");
+    }
+    if (byte == '\n' || byte == '\0') throw malformed("control characters between the chunks of its body");
+  };
+  switch (chunk_) {
+    case Chunk::kSize:
+      if (const int digit = hex_digit(byte); digit >= 0 && chunk_digits_ < kMaxChunkSizeDigits) {
+        left_ = 16 * left_ + digit;
+        ++chunk_digits_;
+      } else if (chunk_digits_ == 0 || digit >= 0) {
+        throw malformed("expected the size of a chunk");
+      } else if (byte == '\r') {
+        chunk_ = Chunk::kSizeEnd;
+      } else if (byte == ';' || byte == ' ' || byte == '\t') {
+        chunk_ = Chunk::kExtension;
+      } else {
+        throw malformed("expected the size of a chunk");
+      }
+      return;
+    case Chunk::kExtension:
+      skip();
+      if (byte == '\r') chunk_ = Chunk::kSizeEnd;
+      return;
+    case Chunk::kSizeEnd:
+      expect('\n', left_ == 0 ? Chunk::kTrailerStart : Chunk::kData);
+      if (static_cast<int64_t>(text_.size() - body_start_) + left_ > limits_.body_bytes) {
+        throw body_too_large(limits_.body_bytes);
+      }
+      return;
+    case Chunk::kDataEnd:
+      return expect('\r', Chunk::kDataEnd2);
+    case Chunk::kDataEnd2:
+      chunk_digits_ = 0;
+      return expect('\n', Chunk::kSize);
+    case Chunk::kTrailerStart:
+      if (byte == '\r') {
+        chunk_ = Chunk::kEnd;
+        return;
+      }
+      chunk_ = Chunk::kTrailer;
+      [[fallthrough]];
+    case Chunk::kTrailer:
+      skip();
+      if (byte == '\r') chunk_ = Chunk::kTrailerEnd;
+      return;
+    case Chunk::kTrailerEnd:
+      return expect('\n', Chunk::kTrailerStart);
+    case Chunk::kEnd:
+      expect('\n', Chunk::kEnd);
+      return finish_chunks();
+    case Chunk::kData:
+      return;
+  }
+}
+
+void RequestReader::finish_chunks() {
+  const std::string length = std::to_string(text_.size() - body_start_);
+  text_.replace(body_start_ - 4 - length.size(), length.size(), length);  // before the two line ends of the head
+  stage_ = Stage::kDone;
+}
+
+}  // namespace smartkv::http
