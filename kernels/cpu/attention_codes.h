@@ -2,7 +2,7 @@
 // one vec16_codes_*.h; everything has internal linkage.
 //
 // A row's floats times the columns' scales become 16-bit integers, the weights, with one step for the row; the codes
-// become bytes. Probabilities are at most 1, so that for V the step is known before the row. The sums of their products are then exact, in any order.
+// become bytes. The sums of their products are then exact, in any order.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +34,7 @@ inline void load_columns(const CodeRuns& runs, int64_t n, const uint16_t* half_s
   }
 }
 
-// Weights below 1e-30 are nothing beside those of other pages, and their inverse could overflow.
-inline float weight_factor(float most) { return most > 1e-30f ? kMaxWeight / most : 0.0f; }
-
-// Weights of one row of any values: x[c] scales[c] of n columns (a multiple of 64) over *step, and
+// Weights of one row: x[c] scales[c] of n columns (a multiple of 64) over *step, and
 // *offset = sum_c x[c] zeros[c].
 inline void make_weights(int64_t n, const float* x, const float* scales, const float* zeros, uint8_t* weights,
                          float* step, float* offset) {
@@ -53,35 +50,11 @@ inline void make_weights(int64_t n, const float* x, const float* scales, const f
   const float most = Vec16::max(Vec16::max(top[0], top[1]), Vec16::max(top[2], top[3])).reduce_max();
   *offset = ((sum[0] + sum[1]) + (sum[2] + sum[3])).reduce_add();
   *step = most * (1.0f / kMaxWeight);
-  const Vec16 factor = Vec16::set1(weight_factor(most));
+  // Weights below 1e-30 are nothing beside those of other pages, and their inverse could overflow.
+  const Vec16 factor = Vec16::set1(most > 1e-30f ? kMaxWeight / most : 0.0f);
   for (int64_t c = 0; c < n; c += 16) {
     store_weights(Vec16::load(x + c) * Vec16::load(scales + c), factor, weights, n, c);
   }
-}
-
-// The same of x in [0, 1], with one step for all rows: that of the largest scale. `scales` become those of the integers.
-inline float scale_to_weights(int64_t n, float* scales) {
-  Vec16 top = Vec16::zero();
-  for (int64_t c = 0; c < n; c += 16) top = Vec16::max(top, Vec16::load(scales + c));
-  const float most = top.reduce_max();
-  const Vec16 factor = Vec16::set1(weight_factor(most));
-  for (int64_t c = 0; c < n; c += 16) (Vec16::load(scales + c) * factor).store(scales + c);
-  return most * (1.0f / kMaxWeight);
-}
-
-inline void make_scaled_weights(int64_t n, const float* x, const float* scales, const float* zeros, uint8_t* weights,
-                                float* offset) {
-  Vec16 sum[4];
-  unrolled<4>([&](auto i) { sum[i] = Vec16::zero(); });
-  for (int64_t c = 0; c < n; c += 64) {
-    unrolled<4>([&](auto i) {
-      const int64_t at = c + 16 * i;
-      const Vec16 value = Vec16::load(x + at);
-      sum[i] = Vec16::fma(value, Vec16::load(zeros + at), sum[i]);
-      store_weights(value, Vec16::load(scales + at), weights, n, at);
-    });
-  }
-  *offset = ((sum[0] + sum[1]) + (sum[2] + sum[3])).reduce_add();
 }
 
 template <int Bits>

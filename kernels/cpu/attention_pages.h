@@ -164,10 +164,9 @@ void quantized_values(Block<T>& block, const Page& page, const Page* next, int64
   load_columns(runs, kN, page.halves(page.at.v_scales), page.halves(page.at.v_zeros), block.scales, block.zeros);
   const uint8_t* bytes = decode(runs, page.codes(page.at.v_codes),
                                 next == nullptr ? nullptr : next->codes(next->at.v_codes), block.dim, block.bytes);
-  const float step = scale_to_weights(kN, block.scales);
   for (int64_t r = 0; r < block.rows; ++r) {
-    block.steps[r] = step;
-    make_scaled_weights(kN, block.s + r * kN, block.scales, block.zeros, block.weights + 2 * r * kN, &block.offsets[r]);
+    make_weights(kN, block.s + r * kN, block.scales, block.zeros, block.weights + 2 * r * kN, &block.steps[r],
+                 &block.offsets[r]);
   }
   code_product({block.rows, kN, block.weights, block.steps, block.offsets}, {bytes, runs.coded_quads(), kN}, block.dim,
                block.o, block.dim, true);
