@@ -114,7 +114,7 @@ void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const At
       for (int64_t head = 0; head < group; head += heads_per_block) {
         const int64_t n_heads = std::min(heads_per_block, group - head);
         // Late queries see the most tokens: first, so that the last items are short.
-        for (int64_t block = (task.n - 1) / queries_per_block; block >= 0; --block) {
+        for (int64_t block = (task.n + queries_per_block - 1) / queries_per_block - 1; block >= 0; --block) {
           const int64_t query = block * queries_per_block, n_queries = std::min(queries_per_block, task.n - query);
           const int64_t rows = n_queries * n_heads;
           AttentionScratch::Item item{static_cast<int32_t>(t),         static_cast<int32_t>(kv_head),

@@ -34,7 +34,8 @@ inline void load_columns(const CodeRuns& runs, int64_t n, const uint16_t* half_s
   }
 }
 
-// Weights of one row: x[c] scales[c] of n columns (a multiple of 64) over *step, and *offset = sum_c x[c] zeros[c].
+// Weights of one row: x[c] scales[c] of n columns (a multiple of 64) over *step, and
+// *offset = sum_c x[c] zeros[c].
 inline void make_weights(int64_t n, const float* x, const float* scales, const float* zeros, uint8_t* weights,
                          float* step, float* offset) {
   Vec16 top[4], sum[4];

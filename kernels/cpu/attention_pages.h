@@ -138,36 +138,38 @@ void order_queries(Block<T>& block, const uint8_t* order) {
   block.order = order;
 }
 
-// The weights of all rows of x [rows][n] and the products with their codes: c [rows][extent] = or += offsets + x codes.
-template <typename T>
-void quantized_product(Block<T>& block, const CodeRuns& runs, int64_t n, const float* x, const uint8_t* codes,
-                       const uint8_t* next, int64_t extent, float* c, bool accumulate) {
-  for (int64_t r = 0; r < block.rows; ++r) {
-    make_weights(n, x + r * n, block.scales, block.zeros, block.weights + 2 * r * n, &block.steps[r],
-                 &block.offsets[r]);
-  }
-  const CodePart part{decode(runs, codes, next, extent, block.bytes), runs.coded_quads(), n};
-  code_product({block.rows, n, block.weights, block.steps, block.offsets}, part, extent, c, extent, accumulate);
-}
-
 template <typename T>
 void quantized_scores(Block<T>& block, const Page& page, const Page* next, int64_t) {
+  const int64_t n = block.dim;
   const CodeRuns& runs = page.segment->quantized.k;
   order_queries(block, page.order);
-  load_columns(runs, block.dim, page.halves(0), page.halves(page.at.k_zeros), block.scales, block.zeros);
+  load_columns(runs, n, page.halves(0), page.halves(page.at.k_zeros), block.scales, block.zeros);
   if (next != nullptr) {
     for (int64_t byte = 0; byte < next->at.k_codes; byte += 64) Vec16::prefetch(next->k + byte);
   }
-  quantized_product(block, runs, block.dim, block.ordered_q, page.codes(page.at.k_codes),
-                    next == nullptr ? nullptr : next->codes(next->at.k_codes), kPageTokens, block.s, false);
+  const uint8_t* bytes = decode(runs, page.codes(page.at.k_codes),
+                                next == nullptr ? nullptr : next->codes(next->at.k_codes), kPageTokens, block.bytes);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    make_weights(n, block.ordered_q + r * n, block.scales, block.zeros, block.weights + 2 * r * n, &block.steps[r],
+                 &block.offsets[r]);
+  }
+  code_product({block.rows, n, block.weights, block.steps, block.offsets}, {bytes, runs.coded_quads(), n}, kPageTokens,
+               block.s, kPageTokens, false);
 }
 
 template <typename T>
 void quantized_values(Block<T>& block, const Page& page, const Page* next, int64_t) {
+  constexpr int64_t kN = kPageTokens;
   const CodeRuns& runs = page.segment->quantized.v;
-  load_columns(runs, kPageTokens, page.halves(page.at.v_scales), page.halves(page.at.v_zeros), block.scales, block.zeros);
-  quantized_product(block, runs, kPageTokens, block.s, page.codes(page.at.v_codes),
-                    next == nullptr ? nullptr : next->codes(next->at.v_codes), block.dim, block.o, true);
+  load_columns(runs, kN, page.halves(page.at.v_scales), page.halves(page.at.v_zeros), block.scales, block.zeros);
+  const uint8_t* bytes = decode(runs, page.codes(page.at.v_codes),
+                                next == nullptr ? nullptr : next->codes(next->at.v_codes), block.dim, block.bytes);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    make_weights(kN, block.s + r * kN, block.scales, block.zeros, block.weights + 2 * r * kN, &block.steps[r],
+                 &block.offsets[r]);
+  }
+  code_product({block.rows, kN, block.weights, block.steps, block.offsets}, {bytes, runs.coded_quads(), kN}, block.dim,
+               block.o, block.dim, true);
 }
 
 // What a format does with a page; one row per KvSegment::Format.
@@ -192,6 +194,10 @@ const FormatKernels<T>& kernels_of(const Page& page) {
 // Tokens of a segment that each row sees, if the block's first query sees `seen` from the segment's start on. Returns
 // the most that any row sees.
 inline int32_t visible_tokens(const AttentionScratch::Item& item, int64_t seen, int32_t tokens, int32_t* visible) {
+  if (seen >= tokens) {
+    for (int64_t r = 0; r < rows_of(item); ++r) visible[r] = tokens;
+    return tokens;
+  }
   int32_t most = 0;
   for (int64_t r = 0; r < rows_of(item); ++r) {
     const int64_t n = seen + r / item.n_heads;
@@ -225,8 +231,11 @@ void softmax_row(Block<T>& block, int64_t r, int64_t width) {
   Vec16 x[Groups], top = Vec16::set1(kNoMaximum);
   unrolled<Groups>([&](auto g) { x[g] = Vec16::load(s + 16 * g); });
   unrolled<Groups>([&](auto g) { top = Vec16::max(top, x[g]); });
-  const float scale = block.shape.scale * kLog2e, maximum = top.reduce_max() * scale;
-  if (maximum > block.m[r]) {
+  const float scale = block.shape.scale * kLog2e, reached = top.reduce_max() * scale;
+  const float maximum = reached > block.m[r] ? reached : block.m[r];
+  // With few rows a branch that is often mispredicted costs more than it saves; the factor is exactly 1 if m stays.
+  constexpr int64_t kFewRows = 8;
+  if (block.rows <= kFewRows || maximum > block.m[r]) {
     const Vec16 keep = exp2(Vec16::set1(block.m[r] - maximum));
     block.m[r] = maximum;
     (Vec16::load(block.l + 16 * r) * keep).store(block.l + 16 * r);

@@ -13,23 +13,34 @@ constexpr float kMaxWeight = 32512.0f;
 
 inline __m512i load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 
-// The shift is to the left, or to the right where it is negative.
-template <int Shift>
-__m512i shifted(__m512i x) {
-  if constexpr (Shift > 0) return _mm512_slli_epi16(x, Shift);
-  if constexpr (Shift < 0) return _mm512_srli_epi16(x, -Shift);
-  return x;
+// The bits of every byte under Mask, after a shift of the bytes to the left, or to the right where Shift is negative.
+template <int Shift, int Mask>
+__m512i shifted_bits(__m512i x) {
+#ifdef __GFNI__
+  constexpr uint64_t kMatrix = [] {  // row 7 - i names the bit of x that becomes bit i
+    uint64_t matrix = 0;
+    for (int i = 0; i < 8; ++i) {
+      if ((Mask >> i & 1) != 0 && i - Shift >= 0 && i - Shift < 8) matrix |= uint64_t{1} << (i - Shift + 8 * (7 - i));
+    }
+    return matrix;
+  }();
+  return _mm512_gf2p8affine_epi64_epi8(x, _mm512_set1_epi64(static_cast<int64_t>(kMatrix)), 0);
+#else
+  if constexpr (Shift > 0) x = _mm512_slli_epi16(x, Shift);
+  if constexpr (Shift < 0) x = _mm512_srli_epi16(x, -Shift);
+  return _mm512_and_si512(x, _mm512_set1_epi8(static_cast<char>(Mask)));
+#endif
 }
 
 // Codes 64 g to 64 g + 63 of a block; `packed`: the block's first 64 bytes, or for 4 bits those of the group's half.
 template <int Bits, int G>
 __m512i decoded(__m512i packed, const uint8_t* third) {
   if constexpr (Bits == 4) {
-    return _mm512_and_si512(shifted<G % 2 == 0 ? 4 : 0>(packed), _mm512_set1_epi8(static_cast<char>(0xf0)));
+    return shifted_bits<G % 2 == 0 ? 4 : 0, 0xf0>(packed);
   } else if constexpr (Bits == 2) {
-    return _mm512_and_si512(shifted<6 - 2 * G>(packed), _mm512_set1_epi8(static_cast<char>(0xc0)));
+    return shifted_bits<6 - 2 * G, 0xc0>(packed);
   } else {
-    const __m512i low = _mm512_and_si512(shifted<5 - 2 * G>(packed), _mm512_set1_epi8(0x60));
+    const __m512i low = shifted_bits<5 - 2 * G, 0x60>(packed);
     const __mmask64 top = _load_mask64(reinterpret_cast<__mmask64*>(const_cast<uint8_t*>(third + 8 * G)));
     return _mm512_mask_add_epi8(low, top, low, _mm512_set1_epi8(-128));
   }

@@ -45,7 +45,8 @@ class AttentionMass : public testing::TestWithParam<std::tuple<CpuLevel, KvType>
 TEST_P(AttentionMass, EqualsTheDefinition) {
   for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 2, 128}, Shape{50, 1, 32}}) {
     for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{1, 1}, {64, 3}, {65, 2}, {300, 1}, {401, 19}}) {
-      const Sequence sequence(shape, type(), tokens, static_cast<uint64_t>(tokens), formats(shape.head_dim));
+      const Bias bias = tokens % 2 == 0 ? Bias::kNone : Bias::kSome;
+      const Sequence sequence(shape, type(), tokens, static_cast<uint64_t>(tokens), formats(shape.head_dim), bias);
       const std::vector<double> expected = sequence.mass_reference(n);
       const std::vector<float> mass = run_mass(pool, sequence, n);
       ASSERT_EQ(mass.size(), expected.size());
@@ -74,7 +75,7 @@ TEST_P(AttentionMass, AQuerysBitsDependOnItsOwnSequenceOnly) {
 
 INSTANTIATE_TEST_SUITE_P(
     Levels, AttentionMass,
-    testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni),
+    testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
                      testing::Values(KvType::kBf16, KvType::kF32)),
     [](const auto& row) {
       return std::string(name(std::get<0>(row.param))) + (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");

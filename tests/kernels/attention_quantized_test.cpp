@@ -22,6 +22,12 @@ QuantizedLayout mixed(int64_t dim, bool odd) {
   return {{{q, q, q, q}}, {{4, 4, 4, 4}}};
 }
 
+// Some channels and tokens without codes.
+QuantizedLayout with_dropped_columns(int64_t dim) {
+  const auto q = static_cast<uint8_t>(dim / 16);
+  return {{{1, q, q, 0}, static_cast<uint8_t>(2 * q - 1)}, {{2, 6, 3, 0}, 5}};
+}
+
 class QuantizedAttention : public testing::TestWithParam<std::tuple<CpuLevel, KvType>> {
  protected:
   void SetUp() override {
@@ -40,13 +46,15 @@ class QuantizedAttention : public testing::TestWithParam<std::tuple<CpuLevel, Kv
 TEST_P(QuantizedAttention, EveryWidthEqualsTheDefinition) {
   for (const int64_t dim : {64, 128}) {
     std::vector<QuantizedLayout> layouts = {mixed(dim, false), mixed(dim, true), uniform(dim, 8, 2),
-                                            uniform(dim, 2, 8)};
+                                            uniform(dim, 2, 8), with_dropped_columns(dim)};
     for (const int bits : kCodeBits) layouts.push_back(uniform(dim, bits, bits));
     for (size_t i = 0; i < layouts.size(); ++i) {
-      const Sequence sequence({3, 1, dim}, type(), 4 * kPageTokens + kDenseTail, i, {layouts[i]});
-      const std::vector<uint8_t> out = run_attention(pool, sequence, 2);
-      EXPECT_LT(relative_error(sequence.reference(2), [&](size_t e) { return element(out, type(), e); }), tolerance())
-          << "head_dim " << dim << " layout " << i;
+      for (const Bias bias : {Bias::kNone, Bias::kSome}) {
+        const Sequence sequence({3, 1, dim}, type(), 4 * kPageTokens + kDenseTail, i, {layouts[i]}, bias);
+        const std::vector<uint8_t> out = run_attention(pool, sequence, 2);
+        EXPECT_LT(relative_error(sequence.reference(2), [&](size_t e) { return element(out, type(), e); }), tolerance())
+            << "head_dim " << dim << " layout " << i << " bias " << (bias == Bias::kSome);
+      }
     }
   }
 }
@@ -56,7 +64,8 @@ TEST_P(QuantizedAttention, EveryGroupOfHeadsAndMixOfFormatsEqualsTheDefinition) 
     const int64_t dim = shape.head_dim;
     const PageFormats formats = {std::nullopt, mixed(dim, true), uniform(dim, 4, 4), std::nullopt, uniform(dim, 8, 3)};
     for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{64, 1}, {300, 2}, {400, 40}}) {
-      const Sequence sequence(shape, type(), tokens, static_cast<uint64_t>(tokens), formats);
+      const Bias bias = n == 2 ? Bias::kSome : Bias::kNone;
+      const Sequence sequence(shape, type(), tokens, static_cast<uint64_t>(tokens), formats, bias);
       const std::vector<uint8_t> out = run_attention(pool, sequence, n);
       EXPECT_LT(relative_error(sequence.reference(n), [&](size_t e) { return element(out, type(), e); }), tolerance())
           << shape.n_heads << "/" << shape.n_kv_heads << " head_dim " << dim << " tokens " << tokens << " n " << n;
@@ -86,11 +95,28 @@ TEST_P(QuantizedAttention, ARowsBitsDependOnItsOwnSequenceOnly) {
 
 INSTANTIATE_TEST_SUITE_P(
     Levels, QuantizedAttention,
-    testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni),
+    testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
                      testing::Values(KvType::kBf16, KvType::kF32)),
     [](const auto& row) {
       return std::string(name(std::get<0>(row.param))) + (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
     });
+
+// The sums of the products are integers: instructions that differ only in these give the same bits.
+TEST(QuantizedAttentionLevels, AmxGivesTheBitsOfVnni) {
+  if (detected_cpu_level() < CpuLevel::kAmx) GTEST_SKIP() << "this CPU lacks the level";
+  ThreadPool pool(2);
+  for (const int64_t dim : {64, 192}) {
+    const PageFormats formats = {mixed(dim, true), uniform(dim, 8, 8), with_dropped_columns(dim), std::nullopt};
+    const Sequence sequence({6, 2, dim}, KvType::kBf16, 700, 3, formats, Bias::kSome);
+    for (const int64_t n : {1, 3, 40}) {
+      set_cpu_level(CpuLevel::kAmx);
+      const std::vector<uint8_t> amx = run_attention(pool, sequence, n);
+      set_cpu_level(CpuLevel::kAvx512Vnni);
+      EXPECT_EQ(amx, run_attention(pool, sequence, n)) << "head_dim " << dim << " queries " << n;
+      set_cpu_level(detected_cpu_level());
+    }
+  }
+}
 
 // Zeros, a constant channel, a channel far larger than the others: nothing overflows or becomes NaN.
 TEST(QuantizedAttentionValues, ExtremeColumnsStayFinite) {
@@ -127,6 +153,7 @@ TEST(QuantizedAttentionValues, RefusesPagesOfAnotherShape) {
   EXPECT_NO_THROW(attention(pool, {1, 1, 64, 1.0f, KvType::kF32}, {&task, 1}, scratch));
   EXPECT_THROW(attention(pool, {1, 1, 128, 1.0f, KvType::kF32}, {&task, 1}, scratch), std::invalid_argument);
   EXPECT_THROW(attention(pool, {1, 1, 32, 1.0f, KvType::kF32}, {&task, 1}, scratch), std::invalid_argument);
+  EXPECT_THROW(attention(pool, {1, 1, 64, 0.0f, KvType::kF32}, {&task, 1}, scratch), std::invalid_argument);
   segment.tokens = 63;
   EXPECT_THROW(attention(pool, {1, 1, 64, 1.0f, KvType::kF32}, {&task, 1}, scratch), std::invalid_argument);
 }

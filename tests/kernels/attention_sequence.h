@@ -25,16 +25,23 @@ using PageFormats = std::vector<std::optional<QuantizedLayout>>;
 
 constexpr int64_t kDenseTail = 40;  // the last tokens of a sequence, and with them their pages, are always dense
 
+// Whether every other page has a bias.
+enum class Bias : uint8_t { kNone, kSome };
+
 // A sequence of random K, V and queries, and its pages. K and V of quantised pages are what the codes say.
 struct Sequence {
   AttentionShape shape;
   int64_t tokens;
   std::vector<float> k, v, q;  // k, v: [tokens, n_kv_heads, head_dim]; q: [tokens, n_heads, head_dim]
   std::vector<uint8_t> orders;  // channel orders of every other quantised page: [n_kv_heads, head_dim]
+  std::vector<float> bias;  // [tokens, n_kv_heads]
   std::vector<AlignedBuffer> pages;
+  std::vector<std::vector<float>> page_bias;
   std::vector<KvSegment> segments;
 
-  Sequence(Shape s, KvType type, int64_t n, uint64_t seed, const PageFormats& formats = {std::nullopt}) : tokens(n) {
+  Sequence(Shape s, KvType type, int64_t n, uint64_t seed, const PageFormats& formats = {std::nullopt},
+           Bias biased = Bias::kNone)
+      : tokens(n) {
     shape = {s.n_heads, s.n_kv_heads, s.head_dim, 1.0f / std::sqrt(static_cast<float>(s.head_dim)), type};
     std::mt19937_64 random(seed);
     std::normal_distribution<float> normal(0.0f, 1.5f);
@@ -58,6 +65,19 @@ struct Sequence {
       } else {
         add_dense(start);
       }
+    }
+    bias.resize(static_cast<size_t>(n * s.n_kv_heads));
+    if (biased == Bias::kNone) return;
+    std::uniform_real_distribution<float> mass(-2.0f, 4.0f);
+    for (size_t i = 0; i < segments.size(); i += 2) {
+      // Past the segment's tokens, anything may stand.
+      std::vector<float>& of = page_bias.emplace_back(static_cast<size_t>(s.n_kv_heads * kPageTokens), NAN);
+      for (int64_t h = 0; h < s.n_kv_heads; ++h) {
+        for (int64_t t = 0; t < segments[i].tokens; ++t) {
+          of[h * kPageTokens + t] = bias[(static_cast<int64_t>(i) * kPageTokens + t) * s.n_kv_heads + h] = mass(random);
+        }
+      }
+      segments[i].bias = of.data();
     }
   }
 
@@ -110,7 +130,7 @@ struct Sequence {
   }
   const float* first_query(int64_t n) const { return q.data() + (tokens - n) * shape.n_heads * shape.head_dim; }
 
-  // softmax(scale q K^T) of one query and head, in double precision, without any of the kernels' tricks. [query + 1]
+  // softmax(scale q K^T + bias) of one query and head, in double precision, without any of the kernels' tricks. [query + 1]
   std::vector<double> probabilities(int64_t query, int64_t head) const {
     const int64_t kv = head / (shape.n_heads / shape.n_kv_heads);
     std::vector<double> weights(static_cast<size_t>(query + 1));
@@ -121,7 +141,7 @@ struct Sequence {
         dot += static_cast<double>(q[(query * shape.n_heads + head) * shape.head_dim + d]) *
                k[(t * shape.n_kv_heads + kv) * shape.head_dim + d];
       }
-      weights[t] = dot * shape.scale;
+      weights[t] = dot * shape.scale + static_cast<double>(bias[t * shape.n_kv_heads + kv]);
       maximum = std::max(maximum, weights[t]);
     }
     for (double& w : weights) sum += w = std::exp(w - maximum);

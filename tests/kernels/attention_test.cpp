@@ -25,7 +25,8 @@ TEST_P(AttentionLevels, EqualsTheDefinition) {
   ThreadPool pool(2);
   for (const Shape shape : {Shape{9, 3, 64}, Shape{4, 4, 128}, Shape{8, 1, 32}, Shape{2, 1, 80}}) {
     for (const int64_t tokens : {1, 2, 17, 64, 65, 300}) {
-      const Sequence sequence(shape, type, tokens, static_cast<uint64_t>(tokens));
+      const Bias bias = tokens % 2 == 0 ? Bias::kNone : Bias::kSome;
+      const Sequence sequence(shape, type, tokens, static_cast<uint64_t>(tokens), {std::nullopt}, bias);
       const int64_t n = std::min<int64_t>(tokens, 21);
       const std::vector<double> expected = sequence.reference(n);
       const std::vector<uint8_t> out = run_attention(pool, sequence, n);
@@ -60,7 +61,7 @@ TEST_P(AttentionLevels, ARowsBitsDependOnItsOwnSequenceOnly) {
 
 INSTANTIATE_TEST_SUITE_P(
     Levels, AttentionLevels,
-    testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni),
+    testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
                      testing::Values(KvType::kBf16, KvType::kF32)),
     [](const auto& row) {
       return std::string(name(std::get<0>(row.param))) + (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");

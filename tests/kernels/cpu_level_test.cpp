@@ -10,7 +10,7 @@ namespace {
 
 TEST(CpuLevelTest, AnyLevelUpToTheDetectedOneCanBeChosen) {
   const CpuLevel initial = cpu_level();
-  for (CpuLevel level : {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni}) {
+  for (CpuLevel level : {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx}) {
     if (level <= detected_cpu_level()) {
       set_cpu_level(level);
       EXPECT_EQ(cpu_level(), level);
@@ -26,6 +26,7 @@ TEST(CpuLevelTest, NamesAreThoseOfTheEnvironmentVariable) {
   EXPECT_EQ(name(CpuLevel::kAvx2), "avx2");
   EXPECT_EQ(name(CpuLevel::kAvx512), "avx512");
   EXPECT_EQ(name(CpuLevel::kAvx512Vnni), "avx512_vnni");
+  EXPECT_EQ(name(CpuLevel::kAmx), "amx");
 }
 
 // The variable is read once per process: each value needs a process of its own.

@@ -89,6 +89,33 @@ TEST_P(QuantizedPage, ConstantColumnsAreExact) {
   EXPECT_EQ(v, x);
 }
 
+TEST_P(QuantizedPage, ColumnsWithoutCodesAreTheirMeans) {
+  const int64_t dim = GetParam();
+  const std::vector<float> k = random(6), v = random(7);
+  const auto quads = static_cast<uint8_t>(dim / 4);
+  const QuantizedLayout layout{{{static_cast<uint8_t>(quads - 1), 0, 0, 0}, 1}, {{0, 14, 0, 0}, 2}};
+  const QuantizedOffsets at = quantized_offsets(layout, dim);
+  EXPECT_EQ(at.k_zeros - at.k_scales, 2 * (dim - 4));
+  EXPECT_EQ(at.v_zeros - at.v_scales, 2 * (kPageTokens - 8));
+  EXPECT_EQ(at.k_codes % 64, 0);
+  EXPECT_EQ(at.total - at.k_codes, kPageTokens * (dim - 4) + dim * (kPageTokens - 8) / 2);
+  std::vector<uint8_t> block(static_cast<size_t>(at.total));
+  std::vector<float> k2(k.size()), v2(v.size());
+  quantize_page(layout, dim, nullptr, k.data(), v.data(), block.data());
+  dequantize_page(layout, dim, nullptr, block.data(), k2.data(), v2.data());
+  for (int64_t d = dim - 4; d < dim; ++d) {
+    double mean = 0;
+    for (int64_t t = 0; t < kPageTokens; ++t) mean += static_cast<double>(k[t * dim + d]) / kPageTokens;
+    for (int64_t t = 0; t < kPageTokens; ++t) EXPECT_NEAR(k2[t * dim + d], mean, 4e-3);
+  }
+  for (int64_t t = kPageTokens - 8; t < kPageTokens; ++t) {
+    double mean = 0;
+    for (int64_t d = 0; d < dim; ++d) mean += static_cast<double>(v[t * dim + d]) / static_cast<double>(dim);
+    for (int64_t d = 0; d < dim; ++d) EXPECT_NEAR(v2[t * dim + d], mean, 4e-3);
+  }
+  EXPECT_NEAR(k2[0], k[0], 0.05);
+}
+
 INSTANTIATE_TEST_SUITE_P(HeadDim, QuantizedPage, testing::Values(64, 128));
 
 TEST(QuantizedPageChecks, NamesWhatIsWrong) {
