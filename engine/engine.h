@@ -163,7 +163,8 @@ struct Histogram {
 
 struct EngineStats {
   int64_t requests_running = 0, requests_waiting = 0;  // sequences decoding or prefilling; requests queued
-  // Held by caches now; once all that run have computed what they know; at most, with logits.
+  // Held by running sequences (states that are kept for prompts to come do not count); by them once they have computed what
+  // they know; at most, with logits.
   int64_t kv_bytes_used = 0, kv_bytes_promised = 0, kv_bytes_budget = 0;
   uint64_t prompt_tokens = 0, generation_tokens = 0, prefix_cache_queries = 0, prefix_cache_hits = 0;
   uint64_t steps = 0;

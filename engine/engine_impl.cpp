@@ -527,6 +527,7 @@ void EngineImpl::end_request(Request* request, FinishReason reason, const std::s
 void EngineImpl::publish() {
   waiting_ = scheduler_.n_waiting();
   running_ = scheduler_.n_running();
+  held_ = scheduler_.bytes_held();
   recorder_.stats.kv_bytes_promised = scheduler_.bytes_promised();
   recorder_.stats.prefix_cache_bytes = prefixes_.bytes();
   recorder_.stats.prefix_cache_states = prefixes_.n_states();

@@ -120,7 +120,7 @@ class EngineImpl final : public Engine {
   std::condition_variable work_, idle_;
   std::vector<std::shared_ptr<Request>> submitted_;  // not yet seen by the engine thread
   int64_t live_ = 0;                                 // requests that have not ended
-  int64_t waiting_ = 0, running_ = 0;                // as the engine thread last said
+  int64_t waiting_ = 0, running_ = 0, held_ = 0;     // as the engine thread last said
   StatsRecorder recorder_;
   uint64_t next_id_ = 0;
   bool draining_ = false, cancel_all_ = false, exit_ = false;

@@ -164,6 +164,7 @@ EngineStats EngineImpl::stats() const {
   stats.requests_waiting = waiting_ + static_cast<int64_t>(submitted_.size());
   stats.kv_bytes_used = policy_context_.pool->bytes_in_use();
   if (draft_context_.pool != nullptr) stats.kv_bytes_used += draft_context_.pool->bytes_in_use();
+  if (stats.prefix_cache_states > 0) stats.kv_bytes_used = std::min(stats.kv_bytes_used, held_);
   stats.kv_bytes_budget = parts_.options.kv_cache_bytes;
   stats.rejected = rejected_;
   return stats;

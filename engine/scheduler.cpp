@@ -62,6 +62,12 @@ void Scheduler::run(Entry entry) {
   running_.insert(at, entry);
 }
 
+int64_t Scheduler::bytes_held() const {
+  int64_t bytes = 0;
+  for (const Entry& entry : running_) bytes += entry.sequence->held();
+  return bytes;
+}
+
 int64_t Scheduler::bytes_promised() const {
   int64_t bytes = 0;
   for (const Entry& entry : running_) bytes += std::max(entry.sequence->held(), entry.sequence->bytes_ahead(0));

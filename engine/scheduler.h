@@ -87,8 +87,8 @@ class Scheduler {
 
   int64_t n_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t n_running() const { return slots_; }  // sequences, reserved ones included
-  // What those that run will have come to hold when they have computed what they know.
-  int64_t bytes_promised() const;
+  int64_t bytes_held() const;      // by those that run; pages that they share count more than once
+  int64_t bytes_promised() const;  // what they will have come to hold when they have computed what they know
 
  private:
   struct Entry {

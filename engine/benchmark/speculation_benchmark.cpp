@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -15,6 +16,8 @@ namespace smartkv {
 namespace {
 
 using nlohmann::json;
+
+constexpr int64_t kWholePrompts = int64_t{1} << 24;  // work of one pass: more than the prompts of any row
 
 // The workload once, by one method.
 struct Run {
@@ -110,21 +113,25 @@ class SpeculationBench {
     std::vector<GenerationRequest> requests;
     for (size_t i = 0; i < static_cast<size_t>(c.sequences); ++i) requests.push_back(request(c, first + i, method));
     const std::vector<std::unique_ptr<GenerationStream>> streams = engine_.submit_all(std::move(requests));
-    if (engine_.stats().requests_waiting > 0) {
-      throw std::runtime_error("workload \"" + c.workload.name + "\": " + std::to_string(c.sequences) +
-                               " sequences do not fit side by side (kv_cache_bytes, max_sequences)");
-    }
     // All first tokens come with one pass, but one after the other: a policy may have much to do at a prompt's end.
-    double begin = 0, end = 0;
+    double begin = 0, end = 0, last_start = 0, first_end = std::numeric_limits<double>::infinity();
+    int64_t preemptions = 0;
     for (const auto& stream : streams) {
       run->outputs.push_back(read(*stream, run));
       const RequestUsage usage = stream->usage();
       begin = std::max(begin, usage.timings.total_ms - usage.timings.decode_ms);
       end = std::max(end, usage.timings.total_ms);
+      last_start = std::max(last_start, usage.timings.queued_ms);
+      first_end = std::min(first_end, usage.timings.total_ms);
+      preemptions += usage.timings.preemptions;
       run->decoded += usage.completion_tokens - 1;
       run->passes += usage.timings.decode_passes;
       run->drafted += usage.speculation.drafted;
       run->accepted += usage.speculation.accepted;
+    }
+    if (last_start >= first_end || preemptions > 0) {
+      throw std::runtime_error("workload \"" + c.workload.name + "\": " + std::to_string(c.sequences) +
+                               " sequences do not fit side by side (kv_cache_bytes, max_sequences)");
     }
     run->decode_ms += end - begin;
   }
@@ -199,12 +206,11 @@ std::vector<json> methods_of(const SpeculationBenchmarkOptions& options, const s
 // The engine's options for all rows: one pass takes all prompts of a row, so that its sequences decode in step.
 EngineOptions engine_options(const SpeculationBenchmarkOptions& options) {
   EngineOptions engine = options.engine;
+  engine.prefill_chunk = std::max(engine.prefill_chunk, kWholePrompts);
+  engine.prefix_cache_bytes = 0;  // the same prompts come again and again
   for (const std::string& workload : workloads_of(options)) {
     for (const int64_t sequences : sequences_of(options, workload)) {
       engine.max_sequences = std::max(engine.max_sequences, sequences);
-      engine.prefill_chunk = std::max(engine.prefill_chunk, 512 * sequences);
-      if (workload != "depth") continue;
-      for (const int64_t depth : options.depths) engine.prefill_chunk = std::max(engine.prefill_chunk, depth * sequences);
     }
     for (const json& method : methods_of(options, workload, !engine.draft_model.empty())) {
       if (parse_speculation(method).int4) engine.draft_weights = "int4";

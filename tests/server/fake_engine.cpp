@@ -133,6 +133,11 @@ void FakeEngine::set_submit_error(std::optional<RequestError> error) {
   submit_error_ = std::move(error);
 }
 
+int64_t FakeEngine::refusals() const {
+  const std::lock_guard lock(state_->mutex);
+  return refusals_;
+}
+
 void FakeEngine::hold_after(int64_t events) {
   const std::lock_guard lock(state_->mutex);
   state_->hold = events;
@@ -165,7 +170,10 @@ std::vector<std::unique_ptr<GenerationStream>> FakeEngine::submit_all(std::vecto
   FinishReason finish;
   {
     const std::lock_guard lock(state_->mutex);
-    if (submit_error_) throw *submit_error_;
+    if (submit_error_) {
+      ++refusals_;
+      throw *submit_error_;
+    }
     submitted_.insert(submitted_.end(), requests.begin(), requests.end());
     pieces = pieces_;
     finish = finish_;

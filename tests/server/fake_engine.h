@@ -47,6 +47,7 @@ class FakeEngine final : public Engine {
   // its bytes; with logprobs each token scores -0.5.
   void set_answer(std::vector<std::string> pieces, FinishReason finish = FinishReason::kStop);
   void set_submit_error(std::optional<RequestError> error);
+  int64_t refusals() const;  // submissions that met the error
   // Streams stop after this many events each until release(); negative: never.
   void hold_after(int64_t events);
   void release() { hold_after(-1); }
@@ -88,6 +89,7 @@ class FakeEngine final : public Engine {
   std::vector<std::string> pieces_ = {"Pa", "ris", "."};
   FinishReason finish_ = FinishReason::kStop;
   std::optional<RequestError> submit_error_;
+  int64_t refusals_ = 0;
   std::vector<GenerationRequest> submitted_;
 };
 
