@@ -101,14 +101,16 @@ void PrefixCache::insert(const std::string& key, std::span<const int32_t> tokens
     node = child.get();
     tokens = tokens.subspan(static_cast<size_t>(same));
   }
+  node->used = ++clock_;
   if (node->state == nullptr) {
     ++n_states_;
+  } else if (node->state->committed() <= state->committed()) {
+    return;  // the one that is there can be cut back further
   } else {
     bytes_ -= node->own_bytes;
   }
   node->state = std::move(state);
   node->own_bytes = own_bytes;
-  node->used = ++clock_;
   bytes_ += own_bytes;
   while (bytes_ > max_bytes_) evict();
 }

@@ -33,8 +33,9 @@ class PrefixCache {
   // to there: a state left there serves the next one.
   std::unique_ptr<SequenceCache> find(const std::string& key, std::span<const int32_t> prompt, int64_t* parts_at = nullptr);
 
-  // Keeps `state`, which holds `tokens`; tokens that are not committed make it serve prompts that part from it there, too.
-  // own_bytes: what it holds beyond the state that it went on from. The least recently used go first to make room.
+  // Keeps `state`, which holds `tokens`; tokens that are not committed make it serve prompts that part from it there, too;
+  // of two states of the same tokens the one that can be cut back further stays. own_bytes: what it holds beyond the state that
+  // it went on from. The least recently used go first to make room.
   void insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state, int64_t own_bytes);
 
   bool evict();  // drops the state that was used least recently; false: there is none

@@ -127,6 +127,26 @@ TEST_F(PrefixCacheTest, FindsTheLongestUsableState) {
   EXPECT_EQ(prefixes.find("other key", tokens_of(500, 250, 2)), nullptr);
 }
 
+TEST_F(PrefixCacheTest, WhatCanBeCutBackFurtherStays) {
+  const auto full = policy("full");
+  PrefixCache prefixes(int64_t{1} << 30);
+  for (const int64_t committed : {200, 0, 200}) {
+    auto cache = full->new_sequence(200);
+    compute(cache.get(), 200, 200, 0);
+    cache->commit(committed);
+    prefixes.insert("key", tokens_of(200, 0, 1), std::move(cache), 10);
+    const auto found = prefixes.find("key", tokens_of(250, 0, 1));
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(found->tokens(), 200);
+  }
+  EXPECT_EQ(prefixes.bytes(), 10);
+  Tokens parts = tokens_of(250, 0, 1);
+  parts[150] = 1;
+  const auto found = prefixes.find("key", parts);
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->tokens(), 150);
+}
+
 TEST_F(PrefixCacheTest, TheLeastRecentlyUsedGoFirstAndMemoryComesBack) {
   const auto full = policy("full");
   PrefixCache prefixes(30);

@@ -218,6 +218,17 @@ TEST_F(EngineTest, APromptThatBeginsAlikeIsNotComputedTwice) {
   EXPECT_GT(stats.prefix_cache_bytes, 0);
 }
 
+TEST_F(EngineTest, AnAnswerLeavesThePromptToBeCutBack) {
+  options.prefix_cache_bytes = -1;
+  start();
+  GenerationRequest request = make_request(200, 1, 1);  // its only token is in no pass: the cache ends where the prompt does
+  generate(request);
+  request.prompt[150] = 30;
+  const auto stream = engine->submit(request);
+  read_all(*stream);
+  EXPECT_EQ(stream->usage().cached_tokens, 150);
+}
+
 TEST_F(EngineTest, AConversationGoesOnFromItsLastTurn) {
   options.prefix_cache_bytes = -1;
   start();
