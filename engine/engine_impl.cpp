@@ -171,10 +171,14 @@ void EngineImpl::plan_batch() {
     hits += static_cast<uint64_t>(request.cached_tokens);
   }
   for (ScheduledSequence* dropped : plan_.dropped) ++choice_of(dropped)->request->preemptions;
-  for (const auto& [sequence, error] : plan_.failed) {
-    end_request(requests_.at(choice_of(sequence)->request->id).get(), FinishReason::kError, error);
-  }
-  if (plan_.stuck != nullptr) end_stuck(choice_of(plan_.stuck));
+  // A request may have more than one sequence in the plan: all of them are looked up before one ends it.
+  const auto request_of = [&](ScheduledSequence* sequence) { return requests_.at(choice_of(sequence)->request->id); };
+  const std::shared_ptr<Request> stuck = plan_.stuck == nullptr ? nullptr : request_of(plan_.stuck);
+  std::vector<std::shared_ptr<Request>> failed;
+  for (const auto& [sequence, error] : plan_.failed) failed.push_back(request_of(sequence));
+  for (size_t i = 0; i < failed.size(); ++i) end_request(failed[i].get(), FinishReason::kError, plan_.failed[i].second);
+  std::erase_if(batch_, [](const BatchRow& row) { return row.request->ended; });
+  if (stuck != nullptr && !stuck->ended) end_stuck(choice_of(plan_.stuck));
   const std::lock_guard lock(mutex_);
   recorder_.stats.preemptions += plan_.dropped.size();
   recorder_.stats.prefix_cache_queries += queries;

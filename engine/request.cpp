@@ -59,7 +59,9 @@ int64_t Choice::pass_limit() const {
 bool Choice::leaves_prefix() const {
   if (request->prefixes == nullptr || computed() < PrefixCache::kLeastTokens) return false;
   const int64_t left = request->prompt_tokens() - computed();
-  return left == 0 || computed() == parts_at || (left > 0 && cache->probes(left).first == computed() && !cache->probes(left).empty());
+  if (left <= 0 || computed() == parts_at) return left >= 0;
+  const TokenRange probes = cache->probes(left);
+  return !probes.empty() && probes.first == computed();
 }
 
 int64_t Choice::growth(int64_t n) const {
