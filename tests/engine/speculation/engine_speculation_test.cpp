@@ -226,7 +226,7 @@ TEST_F(Speculation, ASeedAnswersTheSameOnASlowMachine) {
 TEST_F(Speculation, ASeedAnswersTheSameWherePartsWereComputedAnew) {
   constexpr uint64_t kRequests = 20;
   const auto request_of = [](uint64_t seed) {
-    GenerationRequest request = make_request(40 + static_cast<int64_t>(seed) * 7, 110, seed);
+    GenerationRequest request = make_request(40 + static_cast<int64_t>(seed) * 7, 300, seed);
     request.sampling.temperature = 0.9f;
     request.sampling.frequency_penalty = 0.1f;
     return request;
@@ -237,12 +237,13 @@ TEST_F(Speculation, ASeedAnswersTheSameWherePartsWereComputedAnew) {
   engine.reset();
   options.kv_cache_bytes = 20 * 64 * fake_cache_shape().bytes_per_token();
   start_all();
-  std::vector<std::unique_ptr<GenerationStream>> streams;
+  std::vector<GenerationRequest> requests;  // all at once, so that memory runs out
   for (uint64_t seed = 0; seed < kRequests; ++seed) {
     GenerationRequest request = request_of(seed);
     request.speculative = methods()[seed % methods().size()].spec;
-    streams.push_back(engine->submit(request));
+    requests.push_back(request);
   }
+  const auto streams = engine->submit_all(std::move(requests));
   int64_t preemptions = 0;
   for (uint64_t seed = 0; seed < kRequests; ++seed) {
     EXPECT_EQ(read_all(*streams[seed])[0].tokens, plain[seed]) << seed;
