@@ -1,7 +1,8 @@
 #include "cache/policies/mixed_precision/mixed_precision.h"
 
 #include "cache/parameters.h"
-#include "cache/policies/mixed_precision/mixed_sequence.h"
+#include "cache/policies/mixed_precision/mixed_store.h"
+#include "cache/stages/staged_policy.h"
 
 namespace smartkv {
 namespace {
@@ -25,23 +26,6 @@ void check_budget(const CacheShape& shape, const MixedOptions& options) {
                    std::to_string(options.window) + ", pages of 2 bits and their scales over " +
                    std::to_string(options.horizon) + " tokens, kv_cache.horizon), found " + std::to_string(options.bits));
 }
-
-class MixedPolicy final : public KvCachePolicy {
- public:
-  MixedPolicy(const PolicyContext& context, const MixedOptions& options) : context_(context), options_(options) {}
-
-  std::string_view name() const override { return "mixed_precision"; }
-  int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const override {
-    return MixedSequence::max_bytes(context_, options_, prompt_tokens, n_tokens);
-  }
-  std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override {
-    return std::make_unique<MixedSequence>(context_, options_, prompt_tokens);
-  }
-
- private:
-  PolicyContext context_;
-  MixedOptions options_;
-};
 
 }  // namespace
 
@@ -73,7 +57,8 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   read.done();
   check_quantizable(context.shape, "mixed_precision");
   check_budget(context.shape, options);
-  return std::make_unique<MixedPolicy>(context, options);
+  const Boundaries boundaries{whole_pages(options.window), options.prompt_stride, 0};
+  return std::make_unique<StagedPolicy>("mixed_precision", context, boundaries, std::make_unique<MixedStoreFactory>(options));
 }
 
 }  // namespace smartkv

@@ -1,6 +1,8 @@
 #include "cache/policies/streaming/streaming.h"
 
-#include "cache/eviction/eviction_policy.h"
+#include "cache/stages/slot_store.h"
+#include "cache/stages/staged_policy.h"
+#include "cache/stages/token_scorer.h"
 
 namespace smartkv {
 
@@ -14,7 +16,9 @@ std::unique_ptr<KvCachePolicy> make_streaming_policy(const PolicyContext& contex
   read.done();
   // All that the sinks' pages and the page being filled leave.
   options.window = std::max<int64_t>(1, (options.tokens - (options.sinks + kPage - 1) / kPage * kPage - kPage) / kPage * kPage);
-  return std::make_unique<EvictionPolicy>("streaming", context, options, make_scorer(context, "none", ""));
+  check_eviction(options);
+  return std::make_unique<StagedPolicy>("streaming", context, options.boundaries(),
+                                        std::make_unique<SlotStoreFactory>(options, make_scorer(context, "none", "")));
 }
 
 }  // namespace smartkv

@@ -1,4 +1,4 @@
-#include "cache/policies/mixed_precision/mixed_sequence.h"
+#include "cache/policies/mixed_precision/mixed_store.h"
 
 #include <algorithm>
 #include <array>
@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "cache/stages/staged_sequence.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
@@ -85,40 +86,41 @@ int64_t least_bytes(const CacheShape& shape, int64_t pages) {
   return shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * quantized_bytes(shape, narrowest));
 }
 
-int64_t MixedSequence::max_bytes(const PolicyContext& context, const MixedOptions& options, int64_t prompt_tokens,
-                                 int64_t n_tokens) {
+std::unique_ptr<TokenStore> MixedStoreFactory::create(const PolicyContext& context) const {
+  return std::make_unique<MixedStore>(context, options_);
+}
+
+StoreFactory::Bytes MixedStoreFactory::max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens,
+                                                 int64_t n_left) const {
   const CacheShape& shape = context.shape;
-  const int64_t pages = std::max<int64_t>(1, whole_pages(n_tokens) / kPageTokens);
-  const int64_t tail = Boundaries{whole_pages(options.window), options.prompt_stride, prompt_tokens}.most_in_tail(n_tokens);
+  const int64_t pages = n_left / kPageTokens;
+  const int64_t tail = Boundaries{whole_pages(options_.window), options_.prompt_stride, prompt_tokens}.most_in_tail(n_tokens);
   // Pages cannot be narrower than 2 bits, nor need they be wider than 8. Each worker holds one more while it narrows it.
   const int64_t widest = quantized_bytes(shape, widest_layout(shape)), all = pages * shape.n_layers * widest;
-  const int64_t coded = std::min(std::max(least_bytes(shape, pages), mixed_budget(shape, options, n_tokens, pages)), all);
+  const int64_t budget = pages == 0 ? 0 : std::max(least_bytes(shape, pages), mixed_budget(shape, options_, n_tokens, pages));
   const int64_t workers = context.threads == nullptr ? 1 : context.threads->size();
   const int64_t channels = shape.n_kv_heads * shape.head_dim * static_cast<int64_t>(sizeof(float) + sizeof(uint8_t));
   const int64_t tail_mass = shape.n_kv_heads * whole_pages(tail + 1) * static_cast<int64_t>(sizeof(float));
-  int64_t state = shape.n_layers * (pages * page_state_bytes(shape) + channels + tail_mass);
-  if (options.forecast.enabled) {
-    state += ImportanceForecast(options.forecast).bytes() + kMostPending * static_cast<int64_t>(sizeof(Pending));
+  int64_t state = shape.n_layers * (pages * page_state_bytes(shape) + channels + tail_mass) + workers * widest;
+  if (options_.forecast.enabled) {
+    state += ImportanceForecast(options_.forecast).bytes() + kMostPending * static_cast<int64_t>(sizeof(PendingForecast));
   }
-  return dense_bytes(shape, tail) + std::max(coded, shape.n_layers * widest) + workers * widest + state;
+  return {std::min(budget, all), state};
 }
 
-MixedSequence::MixedSequence(const PolicyContext& context, const MixedOptions& options, int64_t prompt_tokens)
-    : QuantizedSequence(context, {whole_pages(options.window), options.prompt_stride, prompt_tokens}),
+MixedStore::MixedStore(const PolicyContext& context, const MixedOptions& options)
+    : PageStore(context),
       options_(options),
       layers_(static_cast<size_t>(context.shape.n_layers)),
-      layer_importance_(layers_.size(), 0.0) {
+      layer_importance_(layers_.size(), 0.0),
+      state_(context.pool) {
   const auto channels = static_cast<size_t>(context.shape.n_kv_heads * context.shape.head_dim);
   for (Layer& layer : layers_) layer.q2.assign(channels, 0.0f);
   if (options.forecast.enabled) forecast_.emplace(options.forecast);
   state_.set(state_bytes());
 }
 
-TokenRange MixedSequence::probes(int64_t n) const {
-  return {std::max(tokens(), next_boundary() - options_.probes), std::min(tokens() + n, next_boundary())};
-}
-
-void MixedSequence::observe(int64_t layer, const Probe& probe) {
+void MixedStore::observe(const StageView& view, int64_t layer, const StoreProbe& probe) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   const int64_t group = static_cast<int64_t>(probe.q.size()) / (heads * dim);
@@ -133,33 +135,36 @@ void MixedSequence::observe(int64_t layer, const Probe& probe) {
   const bool first = state.tail_mass.empty();
   ++state.probes;
   ++state.q2_probes;
-  const int64_t seen = static_cast<int64_t>(probe.mass.size()) / heads, coded = n_pages() * kPageTokens;
-  const int64_t tail_size = next_boundary() - coded;
+  const int64_t tail_size = view.next_boundary - view.tail_first;
   state.tail_mass.resize(static_cast<size_t>(heads * tail_size), 0.0f);
   for (int64_t head = 0; head < heads; ++head) {
-    const float* mass = probe.mass.data() + head * seen;
+    const float* mass = probe.mass + head * probe.stride;
     for (int64_t page = 0; page < n_pages(); ++page) {
+      const float* of_page = mass + probe.entry + page * kPageTokens;
       float sum = 0;
-      for (int64_t i = 0; i < kPageTokens; ++i) sum += mass[page * kPageTokens + i];
+      for (int64_t i = 0; i < kPageTokens; ++i) sum += of_page[i];
       state.pages[static_cast<size_t>(page)].mass += sum;
     }
-    for (int64_t i = coded; i < seen; ++i) state.tail_mass[static_cast<size_t>(head * tail_size + i - coded)] += mass[i];
+    float* tail = state.tail_mass.data() + head * tail_size;
+    for (int64_t i = 0; i < probe.n_tail; ++i) tail[i] += mass[probe.tail + i];
   }
   if (first) state_.set(state_bytes());
 }
 
-void MixedSequence::plan(int64_t made) {
+void MixedStore::plan(const StageView& view, int64_t made) {
+  tokens_ = view.tokens;
   if (forecast_) learn_forecast();
   average_importance();
   first_new_ = n_pages();
   new_pages_.assign(static_cast<size_t>(shape().n_layers * made), {});
-  for_each(shape().n_layers, [&](int64_t layer) {
+  for_each(context(), shape().n_layers, [&](int64_t layer) {
     Layer& state = layers_[static_cast<size_t>(layer)];
-    if (state.channel_order == nullptr) order_channels(layer);
+    if (state.channel_order == nullptr) order_channels(layer, view.tail[static_cast<size_t>(layer)]);
     state.pages.resize(static_cast<size_t>(first_new_ + made));
   });
-  for_each(shape().n_layers * made, [&](int64_t task) {
-    study(task / made, first_new_ + task % made, &new_pages_[static_cast<size_t>(task)]);
+  for_each(context(), shape().n_layers * made, [&](int64_t task) {
+    const int64_t layer = task / made;
+    study(layer, first_new_ + task % made, view.tail[static_cast<size_t>(layer)], &new_pages_[static_cast<size_t>(task)]);
   });
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     Layer& state = layers_[layer];
@@ -172,10 +177,10 @@ void MixedSequence::plan(int64_t made) {
     state.probes = 0;
   }
   if (forecast_) forecast();
-  if (first_new_ + made > 1) fit(mixed_budget(shape(), options_, tokens(), first_new_ + made));
+  if (first_new_ + made > 1) fit(mixed_budget(shape(), options_, tokens_, first_new_ + made));
 }
 
-void MixedSequence::average_importance() {
+void MixedStore::average_importance() {
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     const auto probes = static_cast<float>(std::max<int64_t>(1, layers_[layer].probes));
     for (MixedPageState& page : layers_[layer].pages) {
@@ -190,11 +195,11 @@ void MixedSequence::average_importance() {
 }
 
 // Quads of alike sensitivity: channels in order of E[q^2] range(k)^2, from the statistics up to the first page.
-void MixedSequence::order_channels(int64_t layer) {
+void MixedStore::order_channels(int64_t layer, const DenseLayer& tail) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
-  load_tail_page(layer, 0, k.data(), v.data());
+  load_tail_page(shape(), tail, 0, k.data(), v.data());
   state.channel_order = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(heads * dim));
   for (int64_t head = 0; head < heads; ++head) {
     std::vector<float> s(static_cast<size_t>(dim));
@@ -213,11 +218,11 @@ void MixedSequence::order_channels(int64_t layer) {
   }
 }
 
-void MixedSequence::study(int64_t layer, int64_t i, NewPage* found) {
+void MixedStore::study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage* found) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, values = kPageTokens * dim;
   std::vector<float> k(static_cast<size_t>(heads * values)), v(k.size());
-  load_tail_page(layer, i, k.data(), v.data());
+  load_tail_page(shape(), tail, i, k.data(), v.data());
   const int64_t tail_size = static_cast<int64_t>(state.tail_mass.size()) / heads;
   const auto probes = static_cast<double>(std::max<int64_t>(1, state.probes));
   const auto q2_probes = static_cast<double>(std::max<int64_t>(1, state.q2_probes));
@@ -252,7 +257,7 @@ void MixedSequence::study(int64_t layer, int64_t i, NewPage* found) {
   for (const double s : v_quads) page.quads.push_back(log_sensitivity(s));
 }
 
-MixedSequence::PageRef MixedSequence::quantize(int64_t layer, int64_t i, const float* k, const float* v) const {
+QuantizedPageRef MixedStore::pack(int64_t layer, int64_t i, const float* k, const float* v) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   const int64_t made = static_cast<int64_t>(state.pages.size()) - first_new_;
@@ -267,14 +272,14 @@ MixedSequence::PageRef MixedSequence::quantize(int64_t layer, int64_t i, const f
                                          sorted_k.data(), sorted_v.data());
 }
 
-int32_t MixedSequence::shift(int64_t layer, const MixedPageState& page) const {
+int32_t MixedStore::shift(int64_t layer, const MixedPageState& page) const {
   const double mean = layer_importance_[static_cast<size_t>(layer)], blend = forecast_ ? options_.forecast.blend : 0.0;
   double importance = (1 - blend) * page.importance + blend * page.forecast + kFloor * mean;
   importance /= std::max(1e-20, layers_[static_cast<size_t>(layer)].value_norm);
   return log_sensitivity(importance);
 }
 
-QuantizedLayout MixedSequence::target(int64_t layer, int64_t i, int32_t price, int64_t least_saving) const {
+QuantizedLayout MixedStore::target(int64_t layer, int64_t i, int32_t price, int64_t least_saving) const {
   const MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
   const QuantizedLayout& now = state.layout;
   if (i == 0) return now;  // the sinks' page
@@ -288,9 +293,9 @@ QuantizedLayout MixedSequence::target(int64_t layer, int64_t i, int32_t price, i
   return (bytes - quantized_bytes(shape(), wanted)) * least_saving < bytes ? now : wanted;
 }
 
-int64_t MixedSequence::bytes_at(int32_t price, int64_t least_saving) const {
+int64_t MixedStore::bytes_at(int32_t price, int64_t least_saving) const {
   std::vector<int64_t> bytes(layers_.size(), 0);
-  for_each(shape().n_layers, [&](int64_t layer) {
+  for_each(context(), shape().n_layers, [&](int64_t layer) {
     const auto pages = static_cast<int64_t>(layers_[static_cast<size_t>(layer)].pages.size());
     int64_t sum = 0;
     for (int64_t i = 0; i < pages; ++i) sum += quantized_bytes(shape(), target(layer, i, price, least_saving));
@@ -299,7 +304,7 @@ int64_t MixedSequence::bytes_at(int32_t price, int64_t least_saving) const {
   return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
 }
 
-void MixedSequence::fit(int64_t budget) {
+void MixedStore::fit(int64_t budget) {
   constexpr int32_t kHighest = 64 * 256;
   // A page is packed anew only for a share of its bytes: packing costs time, and each time some of its precision.
   int64_t least_saving = kLeastSaving;
@@ -326,39 +331,45 @@ void MixedSequence::fit(int64_t budget) {
       state.layout = layout;
     }
   }
-  for_each(static_cast<int64_t>(changes.size()), [&](int64_t c) {
+  for_each(context(), static_cast<int64_t>(changes.size()), [&](int64_t c) {
     const auto& [layer, i] = changes[static_cast<size_t>(c)];
     std::vector<float> k(static_cast<size_t>(shape().n_kv_heads * kPageTokens * shape().head_dim)), v(k.size());
-    const PageRef& old = page(layer, i);
+    const QuantizedPageRef& old = page(layer, i);
     old->read(shape(), k.data(), v.data());
     const QuantizedLayout& layout = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)].layout;
     set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layout, old->channel_order(), k.data(), v.data()));
   });
 }
 
-void MixedSequence::end_boundary() {
+void MixedStore::end_boundary() {
   std::vector<NewPage>().swap(new_pages_);
   state_.set(state_bytes());
 }
 
-int64_t MixedSequence::compaction_growth(int64_t end) const {
-  int64_t bytes = QuantizedSequence::compaction_growth(end);
+StoreGrowth MixedStore::growth(const StageView& view, int64_t end) const {
+  StoreGrowth growth = page_growth(view, end);
   const int64_t heads = shape().n_kv_heads;
-  if (!probes(end - tokens()).empty() && layers_.back().tail_mass.empty()) {
-    bytes += shape().n_layers * heads * (next_boundary() - tail_first()) * static_cast<int64_t>(sizeof(float));
+  if (end > view.next_boundary - options_.probes && layers_.back().tail_mass.empty()) {
+    growth.state += shape().n_layers * heads * (view.next_boundary - view.tail_first) * static_cast<int64_t>(sizeof(float));
   }
-  if (end < next_boundary()) return bytes;
-  const int64_t made = boundaries().leaving(end) / kPageTokens - n_pages(), orders = n_pages() == 0 ? heads * shape().head_dim : 0;
-  bytes += shape().n_layers * (made * page_state_bytes(shape()) + orders);
+  if (end < view.next_boundary) return growth;
+  const int64_t made = view.boundaries.leaving(end) / kPageTokens - n_pages(), orders = n_pages() == 0 ? heads * shape().head_dim : 0;
+  growth.state += shape().n_layers * (made * page_state_bytes(shape()) + orders);
   // A page is narrowed by making another: what others hold, too, stays.
   const int64_t workers = context().threads == nullptr ? 1 : context().threads->size();
-  return bytes + (may_share() ? packed_shared_bytes() : 0) + workers * quantized_bytes(shape(), widest_layout(shape()));
+  growth.state += (view.may_share ? shared_bytes() : 0) + workers * page_bytes(0);
+  return growth;
 }
 
-ImportanceForecast::Features MixedSequence::features(int64_t layer, int64_t i) const {
+void MixedStore::add_stats(const StageView& view, CacheStats* stats) const {
+  PageStore::add_stats(view, stats);
+  stats->bytes += state_.bytes();
+}
+
+ImportanceForecast::Features MixedStore::features(int64_t layer, int64_t i) const {
   const MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
   const QuantizedLayout& layout = state.layout;
-  const auto count = static_cast<float>(layers_[0].pages.size()), step = static_cast<float>(tokens()) / static_cast<float>(kPageTokens);
+  const auto count = static_cast<float>(layers_[0].pages.size()), step = static_cast<float>(tokens_) / static_cast<float>(kPageTokens);
   return {log_of(state.importance),
           log_of(std::abs(state.importance - state.previous)),
           state.age / (state.age + 8),
@@ -367,8 +378,8 @@ ImportanceForecast::Features MixedSequence::features(int64_t layer, int64_t i) c
           0.5f * (static_cast<float>(i) / count + step / (step + 64))};
 }
 
-void MixedSequence::learn_forecast() {
-  for (const Pending& sample : pending_) {
+void MixedStore::learn_forecast() {
+  for (const PendingForecast& sample : pending_) {
     const MixedPageState& state = layers_[static_cast<size_t>(sample.layer)].pages[static_cast<size_t>(sample.page)];
     const auto probes = static_cast<float>(std::max<int64_t>(1, layers_[static_cast<size_t>(sample.layer)].probes));
     const float truth = log_of(state.mass / probes);
@@ -380,7 +391,7 @@ void MixedSequence::learn_forecast() {
   pending_.clear();
 }
 
-void MixedSequence::forecast() {
+void MixedStore::forecast() {
   const auto pages = static_cast<int64_t>(layers_[0].pages.size());
   const int64_t count = shape().n_layers * pages, stride = std::max<int64_t>(1, count / kSamples);
   for (int64_t c = 0; c < count; ++c) {
@@ -393,20 +404,18 @@ void MixedSequence::forecast() {
   }
 }
 
-std::map<std::string, double> MixedSequence::details() const {
-  std::map<std::string, double> details = QuantizedSequence::details();
-  if (!forecast_) return details;
-  details["forecast_last_loss"] = forecast_->last_loss();
-  details["forecast_pending"] = static_cast<double>(pending_.size());
-  if (forecasts_ > 0) {
-    details["forecast_rms_error"] = std::sqrt(forecast_error_ / static_cast<double>(forecasts_));
-    details["average_rms_error"] = std::sqrt(average_error_ / static_cast<double>(forecasts_));
-  }
-  return details;
+void MixedStore::add_details(std::map<std::string, double>* details) const {
+  PageStore::add_details(details);
+  if (!forecast_) return;
+  (*details)["forecast_last_loss"] = forecast_->last_loss();
+  (*details)["forecast_pending"] = static_cast<double>(pending_.size());
+  if (forecasts_ == 0) return;
+  (*details)["forecast_rms_error"] = std::sqrt(forecast_error_ / static_cast<double>(forecasts_));
+  (*details)["average_rms_error"] = std::sqrt(average_error_ / static_cast<double>(forecasts_));
 }
 
-int64_t MixedSequence::state_bytes() const {
-  int64_t bytes = forecast_ ? forecast_->bytes() + kMostPending * static_cast<int64_t>(sizeof(Pending)) : 0;
+int64_t MixedStore::state_bytes() const {
+  int64_t bytes = forecast_ ? forecast_->bytes() + kMostPending * static_cast<int64_t>(sizeof(PendingForecast)) : 0;
   for (const Layer& layer : layers_) {
     bytes += static_cast<int64_t>((layer.q2.size() + layer.tail_mass.capacity()) * sizeof(float));
     if (layer.channel_order != nullptr) bytes += static_cast<int64_t>(layer.channel_order->size());

@@ -1,25 +1,32 @@
-#include "cache/policies/mixed_precision/mixed_sequence.h"
+#include "cache/policies/mixed_precision/mixed_store.h"
 
 #include <gtest/gtest.h>
 
+#include "cache/stages/staged_sequence.h"
 #include "tests/cache/cache_driver.h"
 #include "tests/cache/policy_error.h"
 
 namespace smartkv {
 namespace {
 
-class MixedSequenceTest : public testing::TestWithParam<double> {
+class MixedStoreTest : public testing::TestWithParam<double> {
  protected:
+  StagedSequence make(const MixedOptions& options) {
+    std::vector<std::unique_ptr<TokenStore>> stores;
+    stores.push_back(MixedStoreFactory(options).create(context_));
+    return StagedSequence(context_, {whole_pages(options.window), options.prompt_stride, 0}, std::move(stores));
+  }
+
   ThreadPool threads_{2};
   CacheShape shape_{4, 3, 64, kernels::KvType::kBf16};
   PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
 };
 
-TEST_P(MixedSequenceTest, KeepsTheBudgetWithEverythingCounted) {
+TEST_P(MixedStoreTest, KeepsTheBudgetWithEverythingCounted) {
   MixedOptions options;
   options.bits = GetParam();
   options.horizon = 1600;
-  MixedSequence cache(context_, options, 0);
+  StagedSequence cache = make(options);
   CacheDriver driver(shape_, 9, &threads_);
   const double values = static_cast<double>(shape_.bytes_per_token()) / 2;
   driver.run(&cache, 1600, 64);
@@ -29,14 +36,14 @@ TEST_P(MixedSequenceTest, KeepsTheBudgetWithEverythingCounted) {
   EXPECT_LE(8.0 * static_cast<double>(cache.stats().bytes) / (2560 * values), options.bits);
 }
 
-INSTANTIATE_TEST_SUITE_P(Bits, MixedSequenceTest, testing::Values(3.5, 4.5, 6.0, 8.0));
+INSTANTIATE_TEST_SUITE_P(Bits, MixedStoreTest, testing::Values(3.5, 4.5, 6.0, 8.0));
 
-using MixedForecastTest = MixedSequenceTest;
+using MixedForecastTest = MixedStoreTest;
 
 TEST_P(MixedForecastTest, LearnsAndReports) {
   MixedOptions options;
   options.forecast.enabled = true;
-  MixedSequence cache(context_, options, 0);
+  StagedSequence cache = make(options);
   CacheDriver driver(shape_, 9, &threads_);
   driver.run(&cache, 1600, 64);
   const auto details = cache.details();
@@ -52,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Bits, MixedForecastTest, testing::Values(4.5));
 TEST_P(MixedForecastTest, BytesBoundTheSequenceAsItGrows) {
   MixedOptions options;
   options.bytes = 3 << 19;
-  MixedSequence cache(context_, options, 0);
+  StagedSequence cache = make(options);
   CacheDriver driver(shape_, 9, &threads_);
   for (int64_t n = 200; n <= 1800; n += 200) {
     driver.run(&cache, n, 64);

@@ -1,4 +1,4 @@
-// One sequence under mixed_precision: statistics from probe queries, sensitivities of each page, widths by one price.
+// The store of mixed_precision: statistics from probe queries, sensitivities of each page, widths by one price.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include "cache/policies/mixed_precision/allocation.h"
 #include "cache/policies/mixed_precision/forecast.h"
-#include "cache/quantized/quantized_sequence.h"
+#include "cache/stages/page_store.h"
 
 namespace smartkv {
 
@@ -34,6 +34,13 @@ struct MixedPageState {
   std::vector<LogSensitivity> quads;         // of K, then of V, at importance 1
 };
 
+// A page whose next importance will be the truth of a forecast.
+struct PendingForecast {
+  int64_t layer = 0, page = 0;
+  ImportanceForecast::Features features = {};
+  float predicted = 0, average = 0;          // log importance: the network's, and the moving average's
+};
+
 // Bytes of statistics per page and layer.
 int64_t page_state_bytes(const CacheShape& shape);
 
@@ -43,16 +50,26 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
 // The least bytes of code pages: the first in 8 bits, the others in 2.
 int64_t least_bytes(const CacheShape& shape, int64_t pages);
 
-class MixedSequence final : public QuantizedSequence {
+class MixedStoreFactory final : public StoreFactory {
  public:
-  MixedSequence(const PolicyContext& context, const MixedOptions& options, int64_t prompt_tokens);
-  // Bound of what a sequence holds while it grows to n_tokens.
-  static int64_t max_bytes(const PolicyContext& context, const MixedOptions& options, int64_t prompt_tokens, int64_t n_tokens);
+  explicit MixedStoreFactory(const MixedOptions& options) : options_(options) {}
+  std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
+  Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
 
-  TokenRange probes(int64_t n) const override;
-  void observe(int64_t layer, const Probe& probe) override;
-  std::unique_ptr<SequenceCache> fork() const override { return std::make_unique<MixedSequence>(*this); }
-  std::map<std::string, double> details() const override;
+ private:
+  MixedOptions options_;
+};
+
+class MixedStore final : public PageStore {
+ public:
+  MixedStore(const PolicyContext& context, const MixedOptions& options);
+
+  std::unique_ptr<TokenStore> fork() const override { return std::make_unique<MixedStore>(*this); }
+  int64_t n_probes() const override { return options_.probes; }
+  void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
+  StoreGrowth growth(const StageView& view, int64_t end) const override;
+  void add_stats(const StageView& view, CacheStats* stats) const override;
+  void add_details(std::map<std::string, double>* details) const override;
 
  private:
   struct Layer {
@@ -65,28 +82,19 @@ class MixedSequence final : public QuantizedSequence {
     double value_norm = 0;                     // mean of |v|^2 over pages
   };
 
-  // A page whose next importance will be the truth of a forecast.
-  struct Pending {
-    int64_t layer, page;
-    ImportanceForecast::Features features;
-    float predicted, average;                  // log importance: the network's, and the moving average's
-  };
-
   // What is known of a page that is about to be packed.
   struct NewPage {
     std::vector<uint8_t> order;                // [n_kv_heads, kPageTokens], tokens in the order of the page
     double norm = 0;                           // mean of |v|^2, summed over KV heads
   };
 
-  void plan(int64_t made) override;
-  PageRef quantize(int64_t layer, int64_t i, const float* k, const float* v) const override;
-  int64_t new_page_bytes(int64_t) const override { return quantized_bytes(shape(), widest_layout(shape())); }
-  int64_t compaction_growth(int64_t end) const override;
-  int64_t n_probes() const override { return options_.probes; }
+  void plan(const StageView& view, int64_t made) override;
+  QuantizedPageRef pack(int64_t layer, int64_t i, const float* k, const float* v) const override;
+  int64_t page_bytes(int64_t) const override { return quantized_bytes(shape(), widest_layout(shape())); }
   void end_boundary() override;
   void average_importance();
-  void order_channels(int64_t layer);
-  void study(int64_t layer, int64_t i, NewPage* page);  // fills its state, too
+  void order_channels(int64_t layer, const DenseLayer& tail);
+  void study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage* page);  // fills its state, too
   int32_t shift(int64_t layer, const MixedPageState& page) const;
   // Only ever narrower than a page is; as it is if that saves less than 1 / `least_saving` of its bytes.
   kernels::QuantizedLayout target(int64_t layer, int64_t i, int32_t price, int64_t least_saving) const;
@@ -102,10 +110,12 @@ class MixedSequence final : public QuantizedSequence {
   std::vector<double> layer_importance_;       // mean of the pages, by layer
   std::vector<NewPage> new_pages_;             // [n_layers, made], at a boundary only
   int64_t first_new_ = 0;
+  int64_t tokens_ = 0;                         // of the sequence, at the last boundary
   std::optional<ImportanceForecast> forecast_;
-  std::vector<Pending> pending_;
+  std::vector<PendingForecast> pending_;
   double forecast_error_ = 0, average_error_ = 0;  // sums of squared errors of log importance
   int64_t forecasts_ = 0;
+  PoolCharge state_;
 };
 
 }  // namespace smartkv

@@ -1,4 +1,4 @@
-#include "cache/eviction/eviction_sequence.h"
+#include "cache/stages/slot_store.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,16 +6,24 @@
 
 #include <gtest/gtest.h>
 
-#include "cache/eviction/token_scorer.h"
+#include "cache/stages/staged_sequence.h"
+#include "cache/stages/token_scorer.h"
 #include "tests/cache/cache_driver.h"
 
 namespace smartkv {
 namespace {
 
-class EvictionSequenceTest : public testing::Test {
+class SlotStoreTest : public testing::Test {
  protected:
-  EvictionSequence make(const std::string& scorer, const EvictionOptions& options, int64_t prompt) {
-    return EvictionSequence(context_, options, make_scorer(context_, scorer, ""), prompt);
+  StagedSequence make(const std::string& scorer, const EvictionOptions& options, int64_t prompt) {
+    std::vector<std::unique_ptr<TokenStore>> stores;
+    stores.push_back(SlotStoreFactory(options, make_scorer(context_, scorer, "")).create(context_));
+    Boundaries boundaries = options.boundaries();
+    boundaries.prompt_tokens = prompt;
+    return StagedSequence(context_, boundaries, std::move(stores));
+  }
+  static const std::vector<int32_t>& slots(const StagedSequence& cache, int64_t layer, int64_t head) {
+    return dynamic_cast<const SlotStore&>(cache.store(0)).slot_positions(layer, head);
   }
   // The positions with the highest scores among [0, end), sinks first, by sorting.
   std::set<int32_t> best(const std::string& scorer, int64_t layer, int64_t head, int64_t end, const EvictionOptions& options) {
@@ -39,25 +47,25 @@ class EvictionSequenceTest : public testing::Test {
   EvictionOptions options_{.tokens = 448, .sinks = 4, .window = 128, .exact_prefill = false};
 };
 
-TEST_F(EvictionSequenceTest, SlotsHoldTheBestTokensOfEachHead) {
-  EvictionSequence cache = make("random", options_, 0);
+TEST_F(SlotStoreTest, SlotsHoldTheBestTokensOfEachHead) {
+  StagedSequence cache = make("random", options_, 0);
   driver_.run(&cache, 1024, 64);
   for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
     for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
-      const std::vector<int32_t> found = cache.slot_positions(layer, head);
+      const std::vector<int32_t> found = slots(cache, layer, head);
       EXPECT_EQ(std::set<int32_t>(found.begin(), found.end()), best("random", layer, head, 1024 - 128, options_));
       EXPECT_EQ(static_cast<int64_t>(found.size()), eviction_slots(options_));
     }
   }
-  EXPECT_NE(cache.slot_positions(0, 0), cache.slot_positions(0, 1));  // equal size, different content
+  EXPECT_NE(slots(cache, 0, 0), slots(cache, 0, 1));  // equal size, different content
   EXPECT_EQ(cache.stats().tokens_kept, eviction_slots(options_) + 128);
 }
 
-TEST_F(EvictionSequenceTest, OneBulkPruneKeepsWhatStreamingKeeps) {
+TEST_F(SlotStoreTest, OneBulkPruneKeepsWhatStreamingKeeps) {
   EvictionOptions exact = options_;
   exact.exact_prefill = true;
   for (const char* scorer : {"random", "key_norm"}) {
-    EvictionSequence bulk = make(scorer, exact, 1000), streaming = make(scorer, options_, 1000);
+    StagedSequence bulk = make(scorer, exact, 1000), streaming = make(scorer, options_, 1000);
     driver_.run(&bulk, 1000, 512);
     EXPECT_EQ(bulk.tokens(), 1000);
     driver_.run(&streaming, 1000, 512);
@@ -65,28 +73,28 @@ TEST_F(EvictionSequenceTest, OneBulkPruneKeepsWhatStreamingKeeps) {
     driver_.run(&bulk, 1088, 64);
     driver_.run(&streaming, 1088, 64);
     for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
-      const auto a = bulk.slot_positions(1, head), b = streaming.slot_positions(1, head);
+      const auto a = slots(bulk, 1, head), b = slots(streaming, 1, head);
       EXPECT_EQ(std::set<int32_t>(a.begin(), a.end()), std::set<int32_t>(b.begin(), b.end())) << scorer;
     }
   }
 }
 
-TEST_F(EvictionSequenceTest, ExactPrefillKeepsThePromptUntilItsEnd) {
+TEST_F(SlotStoreTest, ExactPrefillKeepsThePromptUntilItsEnd) {
   options_.exact_prefill = true;
-  EvictionSequence cache = make("random", options_, 1000);
+  StagedSequence cache = make("random", options_, 1000);
   driver_.run(&cache, 999, 512);
   EXPECT_EQ(cache.stats().tokens_kept, 999);
   driver_.run(&cache, 1000, 512);
   EXPECT_LE(cache.stats().tokens_kept, options_.tokens);
 }
 
-TEST_F(EvictionSequenceTest, NeverHoldsMoreThanItsTokens) {
+TEST_F(SlotStoreTest, NeverHoldsMoreThanItsTokens) {
   for (const char* scorer : {"random", "attention", "snapkv"}) {
-    EvictionSequence cache = make(scorer, options_, 0);
+    StagedSequence cache = make(scorer, options_, 0);
     for (int64_t n = 100; n <= 1500; n += 100) {
       driver_.run(&cache, n, 512);
       EXPECT_LE(cache.stats().tokens_kept, options_.tokens) << scorer;
-      const auto positions = cache.slot_positions(0, 0);
+      const auto positions = slots(cache, 0, 0);
       for (int32_t sink = 0; sink < options_.sinks && !positions.empty(); ++sink) {
         EXPECT_NE(std::find(positions.begin(), positions.end(), sink), positions.end()) << scorer;
       }
@@ -94,7 +102,7 @@ TEST_F(EvictionSequenceTest, NeverHoldsMoreThanItsTokens) {
   }
 }
 
-TEST_F(EvictionSequenceTest, NamesWhatDoesNotFit) {
+TEST_F(SlotStoreTest, NamesWhatDoesNotFit) {
   options_.tokens = 200;
   try {
     check_eviction(options_);

@@ -1,4 +1,4 @@
-#include "cache/eviction/token_scorer.h"
+#include "cache/stages/token_scorer.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,70 @@
+#include "cache/quantized_page.h"
+
+#include <string>
+
+namespace smartkv {
+
+using kernels::kPageTokens;
+using kernels::QuantizedLayout;
+
+QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const QuantizedLayout& layout,
+                             std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v)
+    : layout_(layout),
+      channel_order_(std::move(channel_order)),
+      head_stride_(kernels::quantized_offsets(layout, pool->shape().head_dim).total),
+      data_(static_cast<size_t>(pool->shape().n_kv_heads * head_stride_)),
+      charge_(pool, static_cast<int64_t>(data_.size())) {
+  const CacheShape& shape = pool->shape();
+  const int64_t values = kPageTokens * shape.head_dim;
+  for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
+    const uint8_t* order = channel_order_ == nullptr ? nullptr : channel_order_->data() + head * shape.head_dim;
+    kernels::quantize_page(layout, shape.head_dim, order, k + head * values, v + head * values,
+                           data_.data() + head * head_stride_);
+  }
+}
+
+void QuantizedPage::read(const CacheShape& shape, float* k, float* v) const {
+  const int64_t values = kPageTokens * shape.head_dim;
+  for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
+    const uint8_t* order = channel_order_ == nullptr ? nullptr : channel_order_->data() + head * shape.head_dim;
+    kernels::dequantize_page(layout_, shape.head_dim, order, data_.data() + head * head_stride_, k + head * values,
+                             v + head * values);
+  }
+}
+
+kernels::KvSegment QuantizedPage::segment() const {
+  kernels::KvSegment segment;
+  segment.format = kernels::KvSegment::Format::kQuantized;
+  segment.tokens = kPageTokens;
+  segment.k = data_.data();
+  segment.head_stride = head_stride_;
+  segment.quantized = layout_;
+  segment.channel_order = channel_order_ == nullptr ? nullptr : channel_order_->data();
+  return segment;
+}
+
+QuantizedLayout widest_layout(const CacheShape& shape) {
+  return {kernels::uniform_runs(shape.head_dim, 8), kernels::uniform_runs(kPageTokens, 8)};
+}
+
+QuantizedLayout uniform_layout(const CacheShape& shape, int k_bits, int v_bits) {
+  return {kernels::uniform_runs(shape.head_dim, k_bits), kernels::uniform_runs(kPageTokens, v_bits)};
+}
+
+double mean_bits(const kernels::CodeRuns& runs) {
+  double bits = 0;
+  for (size_t i = 0; i < runs.quads.size(); ++i) bits += runs.quads[i] * kernels::kCodeBits[i];
+  return bits / static_cast<double>(runs.n_quads());
+}
+
+int64_t quantized_bytes(const CacheShape& shape, const QuantizedLayout& layout) {
+  return shape.n_kv_heads * kernels::quantized_offsets(layout, shape.head_dim).total;
+}
+
+void check_quantizable(const CacheShape& shape, std::string_view policy) {
+  if (shape.head_dim % 64 == 0 && shape.head_dim <= 256) return;
+  throw CacheError("kv_cache.policy: \"" + std::string(policy) +
+                   "\" needs a model whose head_dim is 64, 128, 192 or 256; this one's is " + std::to_string(shape.head_dim));
+}
+
+}  // namespace smartkv

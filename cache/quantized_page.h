@@ -1,0 +1,53 @@
+// Pages of codes, as caches hold them: immutable, reference-counted, counted in the pool.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "cache/page_pool.h"
+#include "kernels/aligned_buffer.h"
+#include "kernels/quantized_page.h"
+
+namespace smartkv {
+
+// One page of one layer, all its KV heads. Immutable, shared by forks.
+class QuantizedPage {
+ public:
+  // f32 rows of each KV head: k, v [n_kv_heads, kPageTokens, head_dim]. `channel_order`: [n_kv_heads, head_dim] or null;
+  // the page keeps it alive. Counted in the pool.
+  QuantizedPage(const std::shared_ptr<PagePool>& pool, const kernels::QuantizedLayout& layout,
+                std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v);
+
+  void read(const CacheShape& shape, float* k, float* v) const;  // as given to the constructor, but for the error
+  kernels::KvSegment segment() const;
+  const kernels::QuantizedLayout& layout() const { return layout_; }
+  const std::shared_ptr<const std::vector<uint8_t>>& channel_order() const { return channel_order_; }
+  int64_t bytes() const { return static_cast<int64_t>(data_.size()); }
+
+ private:
+  kernels::QuantizedLayout layout_;
+  std::shared_ptr<const std::vector<uint8_t>> channel_order_;
+  int64_t head_stride_;
+  AlignedBuffer data_;
+  PoolCharge charge_;
+};
+
+using QuantizedPageRef = std::shared_ptr<const QuantizedPage>;
+
+// K and V in 8 bits.
+kernels::QuantizedLayout widest_layout(const CacheShape& shape);
+
+// K and V in so many bits.
+kernels::QuantizedLayout uniform_layout(const CacheShape& shape, int k_bits, int v_bits);
+
+double mean_bits(const kernels::CodeRuns& runs);
+
+// Bytes of a page of this layout, one layer, all KV heads.
+int64_t quantized_bytes(const CacheShape& shape, const kernels::QuantizedLayout& layout);
+
+// Throws CacheError when pages of this shape cannot be quantised.
+void check_quantizable(const CacheShape& shape, std::string_view policy);
+
+}  // namespace smartkv

@@ -1,0 +1,78 @@
+// A store that packs all tokens, page by page, in the order of the sequence.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/parameters.h"
+#include "cache/quantized_page.h"
+#include "cache/stages/token_store.h"
+
+namespace smartkv {
+
+// The parameter "prompt_stride": tokens between the boundaries of a prompt. A long one leaves whole chunks of a prefill
+// dense until they are packed together, in parallel. Throws CacheError.
+constexpr int64_t kPromptStride = 512;  // a chunk of a prefill
+int64_t read_prompt_stride(Parameters* parameters, int64_t fallback);
+
+// The pages of a sequence whose page i holds tokens [64 i, 64 i + 64); what stores of all tokens share.
+class PageStore : public TokenStore {
+ public:
+  int64_t entries() const override { return n_pages() * kernels::kPageTokens; }
+  void view(int64_t layer, std::vector<kernels::KvSegment>* segments) const override;
+  void represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
+  void prepare(const StageView& view) final;
+  void take(const StageView& view, int64_t layer, LeavingTokens* tokens) final;
+  void finish(const StageView& view) final;
+  void add_stats(const StageView& view, CacheStats* stats) const override;
+  void add_details(std::map<std::string, double>* details) const override;  // bits_k, bits_v: mean width of the codes
+
+ protected:
+  explicit PageStore(const PolicyContext& context)
+      : context_(&context), pages_(static_cast<size_t>(context.shape.n_layers)) {}
+
+  const PolicyContext& context() const { return *context_; }
+  const CacheShape& shape() const { return context_->shape; }
+  int64_t n_pages() const { return n_pages_; }  // the same in every layer
+  const QuantizedPageRef& page(int64_t layer, int64_t i) const {
+    return pages_[static_cast<size_t>(layer)][static_cast<size_t>(i)];
+  }
+  void set_page(int64_t layer, int64_t i, QuantizedPageRef page) {
+    pages_[static_cast<size_t>(layer)][static_cast<size_t>(i)] = std::move(page);
+  }
+  int64_t shared_bytes() const;  // of pages that somebody else holds, too
+  // Bytes of the pages that growth to `end` tokens makes, where no new page has more than page_bytes(i).
+  StoreGrowth page_growth(const StageView& view, int64_t end) const;
+
+  // At a boundary, before `made` pages of each layer are packed. Decides what they will be; may narrow those that are.
+  virtual void plan(const StageView& view, int64_t made) { (void)view, (void)made; }
+  // Packs page i of a layer. k, v: f32 [n_kv_heads, kPageTokens, head_dim]. Called for different layers in parallel.
+  virtual QuantizedPageRef pack(int64_t layer, int64_t i, const float* k, const float* v) const = 0;
+  virtual void end_boundary() {}  // after the pages of a boundary were packed
+  virtual int64_t page_bytes(int64_t i) const = 0;  // of a layer's new page i, at most
+
+ private:
+  const PolicyContext* context_;
+  int64_t n_pages_ = 0;
+  int64_t bytes_ = 0;
+  std::vector<std::vector<QuantizedPageRef>> pages_;  // by layer
+};
+
+// K and V of tail tokens [64 i, 64 i + 64): f32 [n_kv_heads, kPageTokens, head_dim].
+void load_tail_page(const CacheShape& shape, const DenseLayer& tail, int64_t i, float* k, float* v);
+
+// Every page in one layout but the first, which holds the sinks, whose keys are unlike all others: 8 bits.
+class UniformStoreFactory final : public StoreFactory {
+ public:
+  explicit UniformStoreFactory(const kernels::QuantizedLayout& layout) : layout_(layout) {}
+  std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
+  Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
+
+ private:
+  kernels::QuantizedLayout layout_;
+};
+
+}  // namespace smartkv

@@ -1,0 +1,36 @@
+#include "cache/stages/staged_policy.h"
+
+#include <algorithm>
+
+#include "cache/stages/staged_sequence.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+
+int64_t StagedPolicy::max_bytes(int64_t prompt_tokens, int64_t n_tokens) const {
+  const CacheShape& shape = context_.shape;
+  const Boundaries boundaries = boundaries_of(prompt_tokens);
+  const int64_t n_left = stores_.empty() ? 0 : boundaries.leaving(n_tokens);
+  StoreFactory::Bytes held;
+  for (const auto& store : stores_) {
+    const StoreFactory::Bytes bytes = store->max_bytes(context_, prompt_tokens, n_tokens, n_left);
+    held.pages += bytes.pages;
+    held.state += bytes.state;
+  }
+  const int64_t tail = dense_bytes(shape, boundaries.most_in_tail(n_tokens));
+  if (boundaries.stride != Boundaries::kNever) return tail + held.pages + held.state;
+  // The whole prompt is dense until its end. Then a layer's tokens leave the tail once they are taken; as many layers as there
+  // are threads are at it.
+  const int64_t pruned = dense_bytes(shape, Boundaries{boundaries.window}.most_in_tail(n_tokens));
+  const int64_t workers = context_.threads == nullptr ? 1 : context_.threads->size();
+  const int64_t at_it = std::min(shape.n_layers, workers) * ((held.pages + shape.n_layers - 1) / shape.n_layers);
+  return std::max(tail, pruned + held.pages) + at_it + held.state;
+}
+
+std::unique_ptr<SequenceCache> StagedPolicy::new_sequence(int64_t prompt_tokens) const {
+  std::vector<std::unique_ptr<TokenStore>> stores;
+  for (const auto& store : stores_) stores.push_back(store->create(context_));
+  return std::make_unique<StagedSequence>(context_, boundaries_of(prompt_tokens), std::move(stores));
+}
+
+}  // namespace smartkv

@@ -1,0 +1,208 @@
+#include "cache/stages/staged_sequence.h"
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <string>
+
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+
+using kernels::kPageTokens;
+
+StagedSequence::StagedSequence(const PolicyContext& context, const Boundaries& boundaries,
+                               std::vector<std::unique_ptr<TokenStore>> stores)
+    : context_(&context),
+      boundaries_(boundaries),
+      boundary_(boundaries.after(0)),
+      tail_(static_cast<size_t>(context.shape.n_layers), DenseLayer(context.pool)),
+      stores_(std::move(stores)) {}
+
+StagedSequence::StagedSequence(const StagedSequence& other)
+    : SequenceCache(other),
+      context_(other.context_),
+      boundaries_(other.boundaries_),
+      boundary_(other.boundary_),
+      tail_(other.tail_),
+      tokens_(other.tokens_),
+      committed_(other.committed_),
+      may_share_(true) {
+  for (const auto& store : other.stores_) stores_.push_back(store->fork());
+  other.may_share_ = true;
+}
+
+std::unique_ptr<SequenceCache> StagedSequence::fork() const {
+  return std::unique_ptr<SequenceCache>(new StagedSequence(*this));
+}
+
+void StagedSequence::reserve(int64_t n) {
+  for (DenseLayer& layer : tail_) layer.reserve(tokens_, tokens_ + n);
+}
+
+void StagedSequence::write(int64_t layer, const KvRows& rows) { tail(layer).write(tokens_ + rows.first, rows); }
+
+void StagedSequence::view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const {
+  for (const auto& store : stores_) store->view(layer, segments);
+  tail(layer).append_view(tokens_ + n_new, segments);
+}
+
+void StagedSequence::truncate(int64_t n_tokens) {
+  if (n_tokens < committed_ || n_tokens > tokens_) {
+    throw CacheError("truncate: expected a token count in [" + std::to_string(committed_) + ", " +
+                     std::to_string(tokens_) + "], found " + std::to_string(n_tokens));
+  }
+  tokens_ = n_tokens;
+  for (DenseLayer& layer : tail_) layer.truncate(n_tokens);
+}
+
+void StagedSequence::commit(int64_t n_tokens) {
+  if (n_tokens < committed_ || n_tokens > tokens_ || n_tokens > boundary_) {
+    throw CacheError("commit: expected a token count in [" + std::to_string(committed_) + ", " +
+                     std::to_string(std::min(tokens_, boundary_)) + "], found " + std::to_string(n_tokens));
+  }
+  committed_ = n_tokens;
+  if (n_tokens == boundary_) {
+    if (n_tokens != tokens_) {
+      throw CacheError("commit: token " + std::to_string(n_tokens) + " is a compaction boundary, but " +
+                       std::to_string(tokens_) + " tokens were appended");
+    }
+    compact();
+    boundary_ = boundaries_.after(n_tokens);
+  }
+  if (n_tokens > boundaries_.prompt_tokens) return;
+  for (const auto& store : stores_) store->see(stage_view(), n_tokens);
+}
+
+void StagedSequence::compact() {
+  const StageView view = stage_view();
+  const int64_t first = view.tail_first, end = view.leaving();
+  for (const auto& store : stores_) store->prepare(view);
+  for_each(*context_, shape().n_layers, [&](int64_t layer) {
+    LeavingTokens tokens(tail(layer), shape().n_kv_heads, shape().head_dim, first, end);
+    for (const auto& store : stores_) store->take(view, layer, &tokens);
+    tail(layer).drop_before(end);  // a layer's lost tokens make room for the next one's kept ones
+  });
+  for (const auto& store : stores_) store->finish(view);
+}
+
+int64_t StagedSequence::n_probes() const {
+  int64_t most = 0;
+  for (const auto& store : stores_) most = std::max(most, store->n_probes());
+  return most;
+}
+
+TokenRange StagedSequence::probes(int64_t n) const {
+  const int64_t wanted = n_probes();
+  if (wanted == 0) return {};
+  return {std::max(tokens_, boundary_ - wanted), std::min(tokens_ + n, boundary_)};
+}
+
+void StagedSequence::observe(int64_t layer, const Probe& probe) {
+  StoreProbe part{probe.position, probe.q, probe.mass.data()};
+  for (const auto& store : stores_) part.tail += store->entries();
+  part.n_tail = probe.position + 1 - tail_[0].first();
+  part.stride = part.tail + part.n_tail;
+  if (static_cast<int64_t>(probe.mass.size()) != part.stride * shape().n_kv_heads) {
+    throw CacheError("observe: expected the mass of " + std::to_string(shape().n_kv_heads) + " KV heads over " +
+                     std::to_string(part.stride) + " entries, found " + std::to_string(probe.mass.size()) + " values");
+  }
+  for (const auto& store : stores_) {
+    if (probe.position >= boundary_ - store->n_probes()) store->observe(stage_view(), layer, part);
+    part.entry += store->entries();
+  }
+}
+
+int64_t StagedSequence::growth(int64_t n) const {
+  const int64_t end = tokens_ + n;
+  int64_t bytes = 0;
+  for (const DenseLayer& layer : tail_) bytes += layer.growth(tokens_, end);
+  if (stores_.empty()) return bytes;
+  const StageView view = stage_view();
+  std::vector<int64_t> take;
+  for (const auto& store : stores_) {
+    const StoreGrowth growth = store->growth(view, end);
+    bytes += growth.later + growth.state;
+    take.resize(std::max(take.size(), growth.take.size()), 0);
+    for (size_t layer = 0; layer < growth.take.size(); ++layer) take[layer] += growth.take[layer];
+  }
+  if (take.empty() || boundary_ > end) return bytes;
+  // A layer's tokens leave the tail once they are taken; as many layers as there are threads are at it.
+  const int64_t gone = std::min(view.leaving(), tokens_ / kPageTokens * kPageTokens);
+  const int64_t workers = context_->threads == nullptr ? 1 : context_->threads->size();
+  int64_t all = 0, lasting = 0, most = 0;
+  for (size_t layer = 0; layer < take.size(); ++layer) {
+    all += take[layer];
+    lasting += std::max<int64_t>(0, take[layer] - tail_[layer].own_bytes_before(gone));
+    most = std::max(most, take[layer]);
+  }
+  return bytes + std::min(all, lasting + workers * most);
+}
+
+std::vector<int64_t> StagedSequence::represented(int64_t layer, int64_t head) const {
+  std::vector<int64_t> positions;
+  for (const auto& store : stores_) store->represented(layer, head, &positions);
+  const size_t first = positions.size();
+  positions.resize(first + static_cast<size_t>(tokens_ - tail_[0].first()));
+  std::iota(positions.begin() + static_cast<std::ptrdiff_t>(first), positions.end(), tail_[0].first());
+  return positions;
+}
+
+std::unique_ptr<SequenceCache> StagedSequence::resume(int64_t prompt_tokens) const {
+  if (prompt_tokens <= tokens_ || committed_ != tokens_) {
+    throw CacheError("resume: expected all " + std::to_string(tokens_) + " tokens to be committed, and a longer prompt; found " +
+                     std::to_string(committed_) + " committed tokens and a prompt of " + std::to_string(prompt_tokens));
+  }
+  Boundaries boundaries = boundaries_;
+  boundaries.prompt_tokens = prompt_tokens;
+  if (!boundaries_.agree(boundaries, tokens_, n_probes())) return nullptr;
+  std::unique_ptr<StagedSequence> resumed(new StagedSequence(*this));
+  resumed->boundaries_ = boundaries;
+  resumed->boundary_ = boundaries.next(tokens_);
+  return resumed;
+}
+
+CacheStats StagedSequence::stats() const {
+  CacheStats stats;
+  stats.tokens = tokens_;
+  stats.tokens_kept = tokens_ - tail_[0].first();
+  for (const DenseLayer& layer : tail_) {
+    stats.bytes += layer.bytes();
+    if (may_share_) stats.shared_bytes += layer.shared_bytes();
+  }
+  for (const auto& store : stores_) store->add_stats(stage_view(), &stats);
+  stats.full_bytes = dense_bytes(shape(), tokens_);
+  return stats;
+}
+
+std::map<std::string, double> StagedSequence::details() const {
+  std::map<std::string, double> details;
+  for (const auto& store : stores_) store->add_details(&details);
+  return details;
+}
+
+void for_each(const PolicyContext& context, int64_t n, const std::function<void(int64_t)>& task) {
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto guarded = [&](int64_t i) {  // a worker must not throw
+    try {
+      task(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  if (context.threads != nullptr) {
+    context.threads->parallel_for(n, guarded);
+  } else {
+    for (int64_t i = 0; i < n; ++i) guarded(i);
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+int64_t dense_bytes(const CacheShape& shape, int64_t n_tokens) {
+  return (n_tokens + kPageTokens - 1) / kPageTokens * kPageTokens * shape.bytes_per_token();
+}
+
+}  // namespace smartkv

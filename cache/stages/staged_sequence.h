@@ -1,0 +1,71 @@
+// The one sequence of all policies: new tokens enter a dense tail; at boundaries the oldest leave it for a chain of stores.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/boundaries.h"
+#include "cache/dense_layer.h"
+#include "cache/policy.h"
+#include "cache/sequence_cache.h"
+#include "cache/stages/token_store.h"
+
+namespace smartkv {
+
+// The stores' segments stand before the tail, in the chain's order. Forks share pages.
+class StagedSequence final : public SequenceCache {
+ public:
+  StagedSequence(const PolicyContext& context, const Boundaries& boundaries, std::vector<std::unique_ptr<TokenStore>> stores);
+
+  int64_t tokens() const override { return tokens_; }
+  int64_t committed() const override { return committed_; }
+  void reserve(int64_t n) override;
+  void write(int64_t layer, const KvRows& rows) override;
+  void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
+  void advance(int64_t n) override { tokens_ += n; }
+  void truncate(int64_t n_tokens) override;
+  void commit(int64_t n_tokens) override;
+  int64_t next_boundary() const override { return boundary_; }
+  TokenRange probes(int64_t n) const override;
+  void observe(int64_t layer, const Probe& probe) override;
+  int64_t growth(int64_t n) const override;
+  std::vector<int64_t> represented(int64_t layer, int64_t head) const override;
+  std::unique_ptr<SequenceCache> fork() const override;
+  std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override;
+  CacheStats stats() const override;
+  std::map<std::string, double> details() const override;
+
+  const TokenStore& store(size_t i) const { return *stores_[i]; }  // of the chain; for inspection and tests
+
+ private:
+  StagedSequence(const StagedSequence& other);
+
+  StageView stage_view() const { return {tail_, tail_[0].first(), tokens_, boundary_, boundaries_, may_share_}; }
+  void compact();
+  int64_t n_probes() const;
+  const CacheShape& shape() const { return context_->shape; }
+  DenseLayer& tail(int64_t layer) { return tail_[static_cast<size_t>(layer)]; }
+  const DenseLayer& tail(int64_t layer) const { return tail_[static_cast<size_t>(layer)]; }
+
+  const PolicyContext* context_;
+  Boundaries boundaries_;
+  int64_t boundary_;
+  std::vector<DenseLayer> tail_;
+  std::vector<std::unique_ptr<TokenStore>> stores_;
+  int64_t tokens_ = 0;
+  int64_t committed_ = 0;
+  mutable bool may_share_ = false;  // false only if no page is somebody else's, too
+};
+
+// task(i) for i in [0, n), on the context's threads if there are any. The first exception is thrown here when all have
+// ended.
+void for_each(const PolicyContext& context, int64_t n, const std::function<void(int64_t)>& task);
+
+// Bytes of the pages that hold n dense tokens over all layers.
+int64_t dense_bytes(const CacheShape& shape, int64_t n_tokens);
+
+}  // namespace smartkv
