@@ -155,7 +155,7 @@ void EngineImpl::plan_batch() {
   memory.reclaim = [this] { return prefixes_.evict(); };
   memory.logit_rows = logit_rows();
   scheduler_.plan(memory, &plan_);
-  const auto choice_of = [](ScheduledSequence* sequence) { return static_cast<Choice*>(sequence); };
+  const auto choice_of = [](ScheduledSequence* sequence) { return static_cast<Sequence*>(sequence); };
   for (const Scheduler::Item& item : plan_.items) {
     BatchRow& row = batch_.emplace_back();
     row.choice = choice_of(item.sequence);
@@ -187,7 +187,7 @@ void EngineImpl::plan_batch() {
 }
 
 // Alone, and yet without memory for its next token: what it has is the answer, as if its context were full.
-void EngineImpl::end_stuck(Choice* choice) {
+void EngineImpl::end_stuck(Sequence* choice) {
   const std::shared_ptr<Request> request = requests_.at(choice->request->id);
   if (choice->n_output == 0) {
     const std::string bytes = std::to_string(parts_.options.kv_cache_bytes);
@@ -212,7 +212,7 @@ void EngineImpl::draft() {
   int64_t left = kMostDraftRows;
   for (const BatchRow& row : batch_) {
     Request* request = row.request.get();
-    Choice* choice = row.choice;
+    Sequence* choice = row.choice;
     if (choice->computes_prompt() || choice->draft == nullptr) continue;
     int64_t cap = std::min({choice->draft->speculation().spec.tokens, request->max_tokens - choice->n_output - 1, left});
     cap = std::max<int64_t>(0, std::min(cap, draft_room(*choice->pass_cache(), cap)));
@@ -266,7 +266,7 @@ bool EngineImpl::run_model() {
   int64_t n_rows = 0;
   for (BatchRow& row : batch_) {
     Request& request = *row.request;
-    Choice& choice = *row.choice;
+    Sequence& choice = *row.choice;
     if (!request.scheduled) request.scheduled = start;
     std::span<const TokenId> tokens = choice.input;
     row.n_logits = row.n_tokens;
@@ -328,12 +328,12 @@ void EngineImpl::follow_prompts() {
     speculator_.follow_prompts(prompts_);
   } catch (const std::exception& error) {
     log_error("drafting for " + std::to_string(prompts_.size()) + " prompts failed: " + error.what());
-    for (const Choice* choice : prompts_) {
+    for (const Sequence* choice : prompts_) {
       end_request(choice->request, FinishReason::kError, std::string("draft: ") + error.what());
     }
   }
   const double milliseconds = milliseconds_since(start);
-  for (Choice* choice : prompts_) choice->request->draft_ms += milliseconds;
+  for (Sequence* choice : prompts_) choice->request->draft_ms += milliseconds;
 }
 
 void EngineImpl::take_results() {
@@ -366,7 +366,7 @@ void EngineImpl::take_prompt_chunks() {
   for (size_t i = 0; i < n_rows; ++i) {
     const std::shared_ptr<Request> request = batch_[i].request;
     BatchRow& row = batch_[i];
-    Choice* const choice = row.choice;
+    Sequence* const choice = row.choice;
     if (request->ended || !choice->computes_prompt()) continue;
     try {
       const int64_t first = choice->computed() - row.n_tokens;
@@ -413,7 +413,7 @@ void EngineImpl::take_prompt_chunks() {
   }
 }
 
-void EngineImpl::keep_prefix(const Choice& choice) {
+void EngineImpl::keep_prefix(const Sequence& choice) {
   const std::span<const TokenId> tokens(choice.tokens);
   std::unique_ptr<SequenceCache> state = choice.cache->fork();
   const int64_t bytes = state->stats().bytes - choice.prefix_bytes;
@@ -446,7 +446,7 @@ void EngineImpl::sample() {
 }
 
 // Drops what was drafted in vain. The last token of the event was in no pass yet.
-void EngineImpl::settle(Choice* choice, const GenerationEvent& event) {
+void EngineImpl::settle(Sequence* choice, const GenerationEvent& event) {
   SequenceCache* cache = choice->pass_cache();
   if (!event.drafts.empty()) {
     const auto drafted = static_cast<int64_t>(event.drafts[0].tokens.size());
@@ -460,7 +460,7 @@ void EngineImpl::settle(Choice* choice, const GenerationEvent& event) {
   choice->read_stats();
 }
 
-void EngineImpl::deliver(Request* request, Choice* choice, GenerationEvent event) {
+void EngineImpl::deliver(Request* request, Sequence* choice, GenerationEvent event) {
   const auto n_tokens = static_cast<int64_t>(event.tokens.size());
   const Clock::time_point now = Clock::now();
   {
@@ -480,7 +480,7 @@ void EngineImpl::deliver(Request* request, Choice* choice, GenerationEvent event
   }
 }
 
-void EngineImpl::finish_choice(Request* request, Choice* choice, GenerationEvent event) {
+void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEvent event) {
   // Another turn of the conversation goes on from here, if the policy's state does not depend on where the prompt ended.
   if (request->prefixes != nullptr && choice->cache->resume(choice->computed() + 1) != nullptr) keep_prefix(*choice);
   choice->cache_details = choice->cache->details();
@@ -508,7 +508,7 @@ void EngineImpl::end_request(Request* request, FinishReason reason, const std::s
   if (request->ended) return;
   request->ended = true;
   const RequestUsage usage = request->usage(Clock::now());
-  for (Choice& choice : request->choices) {
+  for (Sequence& choice : request->choices) {
     scheduler_.remove(&choice);
     choice.free_caches();
   }

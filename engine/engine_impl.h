@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "engine/model/model.h"
 #include "engine/request.h"
+#include "engine/sample.h"
 #include "engine/scheduler.h"
 #include "engine/speculation/speculator.h"
 #include "engine/stats_recorder.h"
@@ -67,7 +68,7 @@ class EngineImpl final : public Engine {
   // What one sequence contributes to a pass.
   struct BatchRow {
     std::shared_ptr<Request> request;
-    Choice* choice = nullptr;
+    Sequence* choice = nullptr;
     int64_t n_tokens = 0, n_logits = 0;
     bool samples = false;         // the pass reaches its last token
     const float* logits = nullptr;
@@ -89,19 +90,19 @@ class EngineImpl final : public Engine {
   int64_t free_bytes() const;
   int64_t logit_rows() const { return static_cast<int64_t>(logits_.size()) / config().vocab_size; }
   void plan_batch();
-  void end_stuck(Choice* choice);
+  void end_stuck(Sequence* choice);
   void draft();                                // drafts for the batch; drops requests that cannot go on
   void run_pass();
   bool run_model();                            // false: the pass failed
   void pass_failed(const std::string& error);
   void take_results();
   void take_prompt_chunks();
-  void keep_prefix(const Choice& choice);      // for prompts to come
+  void keep_prefix(const Sequence& choice);      // for prompts to come
   void follow_prompts();
   void sample();
-  void settle(Choice* choice, const GenerationEvent& event);
-  void deliver(Request* request, Choice* choice, GenerationEvent event);
-  void finish_choice(Request* request, Choice* choice, GenerationEvent event);
+  void settle(Sequence* choice, const GenerationEvent& event);
+  void deliver(Request* request, Sequence* choice, GenerationEvent event);
+  void finish_choice(Request* request, Sequence* choice, GenerationEvent event);
   void end_request(Request* request, FinishReason reason, const std::string& error = "");
   void publish();                              // mutex_ held: the gauges that other threads see
   void forget(uint64_t id);
@@ -134,7 +135,7 @@ class EngineImpl final : public Engine {
   Scheduler::Plan plan_;
   std::vector<BatchRow> batch_;
   std::vector<DraftJob> draft_jobs_;
-  std::vector<Choice*> prompts_;   // whose chunk was in the pass
+  std::vector<Sequence*> prompts_;   // whose chunk was in the pass
   std::vector<BatchRow*> samples_;
   std::vector<SequenceInput> inputs_;
   std::vector<float> logits_;

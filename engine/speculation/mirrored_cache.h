@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "cache/sequence_cache.h"
+#include "cache/forwarding_cache.h"
 
 namespace smartkv {
 
@@ -14,33 +14,25 @@ int64_t room_to_boundary(const SequenceCache& draft);
 
 // Both outlive it. A pass may go beyond the draft's boundary: then its rows are kept, and the draft's cache gets them
 // piece by piece when they are committed, all of them at once. stats(), fork() and resume() are the parts' own business.
-class MirroredCache final : public SequenceCache {
+class MirroredCache final : public ForwardingCache {
  public:
   MirroredCache(const CacheShape& shape, SequenceCache* target, SequenceCache* draft)
-      : width_(shape.n_kv_heads * shape.head_dim),
+      : ForwardingCache({target}),
+        width_(shape.n_kv_heads * shape.head_dim),
         kept_(static_cast<size_t>(shape.n_layers)),
         target_(target),
         draft_(draft) {}
 
-  int64_t tokens() const override { return target_->tokens(); }
   int64_t committed() const override { return std::max(target_->committed(), draft_->committed()); }
   void reserve(int64_t n) override;
   void write(int64_t layer, const KvRows& rows) override;
-  void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override {
-    target_->view(layer, n_new, segments);
-  }
   void advance(int64_t n) override;
   void truncate(int64_t n_tokens) override;
   void commit(int64_t n_tokens) override;
-  int64_t next_boundary() const override { return target_->next_boundary(); }
-  TokenRange probes(int64_t n) const override { return target_->probes(n); }
-  void observe(int64_t layer, const Probe& probe) override { target_->observe(layer, probe); }
   // Of both; rows that are kept for the draft belong to the pass.
   int64_t growth(int64_t n) const override { return target_->growth(n) + draft_->growth(tokens() + n - draft_->tokens()); }
-  std::vector<int64_t> represented(int64_t layer, int64_t head) const override { return target_->represented(layer, head); }
   std::unique_ptr<SequenceCache> fork() const override { return target_->fork(); }
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override { return target_->resume(prompt_tokens); }
-  CacheStats stats() const override { return target_->stats(); }
 
  private:
   void write_kept();

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include "engine/sample.h"
+
 namespace smartkv {
 namespace {
 
@@ -77,11 +79,11 @@ DraftModel* Speculator::drafter_of(const SpeculationSpec& spec) const {
   return nullptr;
 }
 
-void Speculator::follow_prompts(std::span<Choice* const> choices) {
-  for (Choice* choice : choices) choice->draft->follow_prompt(choice->cache->tokens());
+void Speculator::follow_prompts(std::span<Sequence* const> choices) {
+  for (Sequence* choice : choices) choice->draft->follow_prompt(choice->cache->tokens());
   for (DraftModel& drafter : drafters_) {
     if (!may_pay_[static_cast<size_t>(group_of(&drafter))]) continue;
-    for (const Choice* choice : choices) {
+    for (const Sequence* choice : choices) {
       DraftSequence* sequence = choice->draft.get();
       const bool follows = sequence->cache() != nullptr && sequence->mirror() == nullptr;
       if (follows && sequence->speculation().drafter == &drafter) behind_.push_back({sequence, choice->cache->tokens()});
@@ -203,7 +205,7 @@ void Speculator::run_steps(DraftModel* drafter) {
 
 void Speculator::take_draft(Active* active, const float* logits) {
   Request& request = *active->job.request;
-  const Choice& choice = *active->job.choice;
+  const Sequence& choice = *active->job.choice;
   DraftSequence& sequence = *choice.draft;
   const int64_t position = choice.n_output + static_cast<int64_t>(sequence.draft.size());
   const std::span<const float> row(logits, static_cast<size_t>(vocabulary_));

@@ -1,11 +1,13 @@
 // Drafting for a whole batch: decides how much each sequence drafts, looks up, and runs the models that draft, all
-// sequences of a model together in each step. Verification is the engine's next pass (sample_round in request.h).
+// sequences of a model together in each step. Verification is the engine's next pass (sample_round in engine/sample.h).
 #pragma once
 
 #include <span>
 #include <vector>
 
 #include "engine/request.h"
+#include "engine/sampling/logprobs.h"
+#include "engine/sampling/sampler.h"
 #include "engine/speculation/adaptive.h"
 #include "engine/speculation/draft_sequence.h"
 
@@ -14,7 +16,7 @@ namespace smartkv {
 // One decoding choice that speculates. `cap`: tokens that this round could take.
 struct DraftJob {
   Request* request = nullptr;
-  Choice* choice = nullptr;
+  Sequence* choice = nullptr;
   int64_t cap = 0;
 };
 
@@ -32,7 +34,7 @@ class Speculator {
   // Brings the drafts of prompts up to what the target has computed of them: what can be looked up, and the drafts'
   // caches, these not while drafting with a model cannot pay under the load there is (a draft that is wanted later
   // catches up by itself). Each choice speculates.
-  void follow_prompts(std::span<Choice* const> choices);
+  void follow_prompts(std::span<Sequence* const> choices);
   // Fills in choice->draft->draft for the coming pass, in which `sequences` decode. What goes wrong in one sequence
   // only ends in its request->failure; throws when a model's pass fails.
   void draft(int64_t sequences, std::span<DraftJob> jobs);

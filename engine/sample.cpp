@@ -1,0 +1,87 @@
+#include "engine/sample.h"
+
+#include <algorithm>
+
+#include "engine/sampling/token_noise.h"
+
+namespace smartkv {
+
+TokenId sample_at(const Request& request, const Sequence& choice, int64_t position, const TokenHistory& history,
+                  std::span<const float> logits, Sampler* sampler) {
+  const GenerationRequest& generation = request.generation;
+  const std::span<const TokenId> forbidden = position >= generation.min_tokens
+                                                 ? std::span<const TokenId>()
+                                                 : std::span<const TokenId>(request.stop_tokens);
+  const TokenNoise noise(request.seed, static_cast<uint32_t>(choice.index), static_cast<uint64_t>(position));
+  return sampler->sample(logits, {generation.sampling, history, forbidden}, noise);
+}
+
+namespace {
+
+// Adds the text of the token to the event, and the end of the choice if this is it.
+void add_text(const Request& request, Sequence* choice, TokenId token, GenerationEvent* event) {
+  const bool stop_token = std::binary_search(request.stop_tokens.begin(), request.stop_tokens.end(), token);
+  std::string text = stop_token ? std::string() : choice->decoder.push(token);
+  if (stop_token) {
+    event->finish = FinishReason::kStop;
+  } else if (choice->n_output >= request.max_tokens) {
+    event->finish = FinishReason::kLength;
+  }
+  if (event->finish != FinishReason::kNone) text += choice->decoder.flush();
+  if (choice->n_output < request.generation.min_tokens) {  // stop strings count from the token on that may end the text
+    event->text += text;
+    return;
+  }
+  event->text += choice->stop.push(text);
+  if (choice->stop.matched()) {
+    event->finish = FinishReason::kStop;
+    event->stop_string = choice->stop.matched();
+  } else if (event->finish != FinishReason::kNone) {
+    event->text += choice->stop.flush();
+  }
+}
+
+}  // namespace
+
+GenerationEvent sample_round(const Request& request, Sequence* choice, const float* logits, int64_t row_stride,
+                             int64_t vocabulary, SamplingScratch* scratch) {
+  const GenerationRequest& generation = request.generation;
+  GenerationEvent event;
+  event.choice = choice->index;
+  if (choice->draft != nullptr && !choice->draft->draft.empty()) event.drafts.push_back({0, 0, choice->draft->draft});
+  bool goes_on = true;
+  for (size_t row = 0; goes_on; ++row, logits += row_stride) {
+    const std::span<const float> row_logits(logits, static_cast<size_t>(vocabulary));
+    const TokenId token =
+        sample_at(request, *choice, choice->n_output, choice->history, row_logits, &scratch->sampler);
+    const bool accepted = !event.drafts.empty() && row < event.drafts[0].tokens.size() &&
+                          event.drafts[0].tokens[row] == token;
+    event.tokens.push_back(token);
+    if (accepted) ++event.drafts[0].accepted;
+    if (generation.logprobs >= 0) {
+      scratch->logprobs.assign(row_logits);
+      event.logprobs.push_back(scratch->logprobs.of(token, generation.logprobs));
+    }
+    ++choice->n_output;
+    choice->tokens.push_back(token);
+    if (needs_history(generation.sampling)) choice->history.add_output(token);
+    add_text(request, choice, token, &event);
+    goes_on = accepted && event.finish == FinishReason::kNone;
+  }
+  choice->input.assign(1, event.tokens.back());
+  return event;
+}
+
+void add_prompt_logprobs(Request* request, int64_t first, const float* logits, int64_t n_rows, int64_t row_stride,
+                         int64_t vocabulary, SamplingScratch* scratch) {
+  const std::vector<TokenId>& prompt = request->generation.prompt;
+  const auto known = static_cast<int64_t>(request->prompt_logprobs.size());  // of the tokens [1, known]
+  for (int64_t row = std::max<int64_t>(0, known - first); row < n_rows; ++row) {
+    const auto next = static_cast<size_t>(first + row + 1);
+    if (next >= prompt.size()) break;
+    scratch->logprobs.assign({logits + row * row_stride, static_cast<size_t>(vocabulary)});
+    request->prompt_logprobs.push_back(scratch->logprobs.of(prompt[next], request->generation.prompt_logprobs));
+  }
+}
+
+}  // namespace smartkv

@@ -1,0 +1,109 @@
+#include "engine/sequence.h"
+
+#include <algorithm>
+
+#include "engine/request.h"
+#include "engine/sampling/sampler.h"
+
+namespace smartkv {
+namespace {
+
+// Prompts from this length on get a pass of their own for the probes at their end, so that others can go on from before it.
+constexpr int64_t kLeastPartedPrompt = 256;
+
+// Tokens that a state at a place where prompts part must spare the next prompt: a pass of its own ends there.
+constexpr int64_t kWorthAState = 128;
+
+// Tokens of a pass that wants a row of logits for each: bounds their memory.
+constexpr int64_t kLogprobChunk = 64;
+
+}  // namespace
+
+Sequence::Sequence(Request* owner, int32_t choice_index, const Tokenizer& tokenizer)
+    : request(owner),
+      index(choice_index),
+      tokens(owner->generation.prompt),
+      decoder(tokenizer, owner->generation.skip_special_tokens),
+      stop(owner->generation.stop) {
+  if (needs_history(owner->generation.sampling)) history = TokenHistory(owner->generation.prompt);
+}
+
+void Sequence::fork_from(const Sequence& other) {
+  cache = other.cache->fork();
+  if (other.draft != nullptr) draft = other.draft->fork(cache.get());
+  read_stats();
+}
+
+int64_t Sequence::computed() const { return cache == nullptr ? 0 : cache->tokens(); }
+
+int64_t Sequence::pass_limit() const {
+  int64_t limit = std::max<int64_t>(1, pass_cache()->next_boundary() - computed());
+  if (request->generation.prompt_logprobs >= 0) limit = std::min(limit, kLogprobChunk);
+  if (parts_at > computed()) limit = std::min(limit, parts_at - computed());
+  // What a cache has observed stays when it is cut back: a state for other prompts is one before the probes at the end.
+  const int64_t prompt_left = request->prompt_tokens() - computed();
+  if (request->prefixes == nullptr || prompt_left <= 0 || prompt_left > limit) return limit;
+  const TokenRange probes = cache->probes(prompt_left);
+  const bool parts = !probes.empty() && probes.first > computed() && probes.first >= kLeastPartedPrompt;
+  return parts ? probes.first - computed() : limit;
+}
+
+bool Sequence::leaves_prefix() const {
+  if (request->prefixes == nullptr || computed() < PrefixCache::kLeastTokens) return false;
+  const int64_t left = request->prompt_tokens() - computed();
+  if (left <= 0 || computed() == parts_at) return left >= 0;
+  const TokenRange probes = cache->probes(left);
+  return !probes.empty() && probes.first == computed();
+}
+
+int64_t Sequence::growth(int64_t n) const {
+  return cache->growth(n) + (draft == nullptr || draft->cache() == nullptr ? 0 : draft->cache()->growth(n));
+}
+
+int64_t Sequence::bytes_ahead(int64_t beyond) const {
+  const int64_t most = request->prompt_tokens() + request->max_tokens;
+  const int64_t prompt_left = computed() < request->prompt_tokens() ? request->prompt_tokens() : 0;
+  return request->max_bytes(prompt_left, std::min(static_cast<int64_t>(tokens.size()) + beyond, most));
+}
+
+void Sequence::begin() {
+  cache = nullptr;
+  parts_at = 0;
+  if (request->prefixes != nullptr) {
+    cache = request->prefixes->find(request->prefix_key, request->generation.prompt, &parts_at);
+    if (parts_at < computed() + kWorthAState) parts_at = 0;
+  }
+  if (!request->looked_up) request->cached_tokens = computed();
+  request->looked_up = true;
+  if (cache == nullptr) cache = request->policy->new_sequence(request->prompt_tokens());
+  cache_stats = cache->stats();
+  prefix_bytes = cache_stats.bytes;
+  if (request->speculation == nullptr || request->max_tokens <= 1) return;
+  draft = std::make_unique<DraftSequence>(request->speculation, tokens, cache.get());
+  draft->usage = speculation;
+}
+
+void Sequence::drop() {
+  free_caches();
+  cache_stats = {};
+  draft_bytes = 0;
+}
+
+void Sequence::free_caches() {
+  draft.reset();  // looks into the cache
+  cache.reset();
+}
+
+void Sequence::finish() {
+  free_caches();
+  finished = true;
+}
+
+void Sequence::read_stats() {
+  cache_stats = cache->stats();
+  if (draft == nullptr) return;
+  speculation = draft->usage;
+  draft_bytes = draft->cache() == nullptr ? 0 : draft->cache()->stats().bytes;
+}
+
+}  // namespace smartkv

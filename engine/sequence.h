@@ -1,0 +1,72 @@
+// One sequence being generated: its tokens, its caches, how its next token is drawn, and its text.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+#include "engine/engine.h"
+#include "engine/sampling/stop_strings.h"
+#include "engine/sampling/token_history.h"
+#include "engine/scheduler.h"
+#include "engine/speculation/draft_sequence.h"
+
+namespace smartkv {
+
+using Clock = std::chrono::steady_clock;
+
+struct Request;
+
+// A choice of a request. It may lose its caches at any time between two passes and compute them anew: nothing that is
+// sampled depends on it.
+struct Sequence final : ScheduledSequence {
+  // `request` outlives it. It knows the request's prompt.
+  Sequence(Request* request, int32_t index, const Tokenizer& tokenizer);
+  // Another choice of the same request, whose prompt was just computed: with a fork of its caches.
+  void fork_from(const Sequence& other);
+
+  int64_t computed() const override;
+  int64_t left() const override { return static_cast<int64_t>(tokens.size()) - computed(); }
+  int64_t pass_limit() const override;
+  int64_t growth(int64_t n) const override;
+  int64_t held() const override { return cache_stats.bytes + draft_bytes; }
+  int64_t bytes_ahead(int64_t beyond) const override;
+  void begin() override;  // from a state of the prefix cache, if there is one
+  void drop() override;
+
+  // Whether other prompts may go on from what the cache holds now.
+  bool leaves_prefix() const;
+  // Computes its prompt, or after it lost its caches what it knew.
+  bool computes_prompt() const { return n_output == 0 || left() > 1; }
+  // What the model's passes fill: the cache, or with it the cache of a model that drafts for itself.
+  SequenceCache* pass_cache() const { return draft != nullptr && draft->mirror() != nullptr ? draft->mirror() : cache.get(); }
+  void read_stats();   // of the caches, after a pass
+  void free_caches();  // what they held last is still told
+  void finish();
+
+  Request* request;
+  int32_t index;
+  std::vector<TokenId> tokens;           // known: prompt and output
+  std::unique_ptr<SequenceCache> cache;  // null while it waits, and once finished
+  std::unique_ptr<DraftSequence> draft;  // null: plain decoding, or no cache
+  CacheStats cache_stats;                // after the last pass
+  std::map<std::string, double> cache_details;  // once finished
+  int64_t draft_bytes = 0;               // of the draft's cache, after the last pass
+  int64_t prefix_bytes = 0;              // of the state that the cache went on from
+  int64_t parts_at = 0;                  // tokens after which its prompt parts from those that are known: 0: nowhere
+  SpeculationUsage speculation;          // after the last pass
+  std::vector<TokenId> input;            // what the next pass carries when it decodes: its last token, then its draft
+  int64_t n_output = 0;
+  bool finished = false;
+  double sample_ms = 0;
+  Clock::time_point last_token;
+  TokenHistory history;
+  StreamDecoder decoder;
+  StopMatcher stop;
+};
+
+}  // namespace smartkv
