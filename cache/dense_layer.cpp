@@ -1,7 +1,9 @@
 #include "cache/dense_layer.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "cache/state_io.h"
 #include "kernels/elementwise.h"
 
 namespace smartkv {
@@ -71,6 +73,24 @@ void DenseLayer::store(int64_t position, int64_t head, const float* k, const flo
 void DenseLayer::append_view(int64_t n, std::vector<kernels::KvSegment>* segments) const {
   for (int64_t start = first_; start < n; start += kPageTokens) {
     segments->push_back(page(start).segment(std::min(kPageTokens, n - start)));
+  }
+}
+
+void DenseLayer::save(int64_t n, StateWriter* out) const {
+  for (int64_t start = first_; start < n; start += kPageTokens) {
+    const auto contents = std::as_const(page(start)).contents();
+    out->bytes(contents.data(), contents.size());
+  }
+}
+
+void DenseLayer::load(int64_t first, int64_t n, StateReader* in) {
+  first_ = first;
+  pages_.clear();
+  for (int64_t start = first; start < n; start += kPageTokens) {
+    in->expect(in->left() >= pool_->page_bytes(), "a page");
+    PageRef page = pool_->allocate();
+    in->bytes(page->contents().data(), page->contents().size());
+    pages_.push_back(std::move(page));
   }
 }
 

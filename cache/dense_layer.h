@@ -31,6 +31,10 @@ class DenseLayer {
   void truncate(int64_t n);     // frees the pages past token n
   void drop_before(int64_t n);  // frees the pages before token n, a multiple of kPageTokens; first() becomes n
 
+  // The pages of tokens [first(), n).
+  void save(int64_t n, StateWriter* out) const;
+  void load(int64_t first, int64_t n, StateReader* in);
+
   int64_t n_pages() const { return static_cast<int64_t>(pages_.size()); }
   int64_t bytes() const { return n_pages() * pool_->page_bytes(); }
   int64_t shared_bytes() const;                     // of pages that somebody else holds, too

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "cache/sequence_cache.h"
@@ -22,6 +23,8 @@ class DensePage {
   void* v() { return data_.data() + head_bytes_; }
   int64_t head_stride() const { return 2 * head_bytes_; }
   int64_t bytes() const { return static_cast<int64_t>(data_.size()); }
+  std::span<const std::byte> contents() const { return {data_.data(), data_.size()}; }
+  std::span<std::byte> contents() { return {data_.data(), data_.size()}; }
   void copy_from(const DensePage& other);
   kernels::KvSegment segment(int64_t tokens) const;
 

@@ -27,6 +27,8 @@ class KvCachePolicy {
   virtual int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const = 0;
   // prompt_tokens: how many of the first tokens are the prompt, whose end may be a compaction boundary.
   virtual std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const = 0;
+  // What save() wrote of one of its sequences. Throws CacheError where that cannot be.
+  virtual std::unique_ptr<SequenceCache> load(StateReader* in) const;
 };
 
 // What policies work with. Outlives them.

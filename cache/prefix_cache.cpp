@@ -1,7 +1,10 @@
 #include "cache/prefix_cache.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+
+#include "cache/state_io.h"
 
 namespace smartkv {
 namespace {
@@ -24,23 +27,37 @@ std::unique_ptr<SequenceCache> cut_back(const SequenceCache& state, int64_t n, i
 
 }  // namespace
 
+PrefixCache::PrefixCache(int64_t max_bytes, PrefixFiles* files) : max_bytes_(max_bytes), files_(files) {
+  if (files == nullptr) return;
+  for (auto& [name, record] : files->take_found()) {
+    if (static_cast<int64_t>(record.tokens.size()) < kLeastTokens) continue;
+    Node* node = node_of(record.key, record.tokens);
+    node->file = name;
+    node->committed = record.committed;
+    node->used = ++clock_;
+    by_file_[name] = node;
+  }
+}
+
 PrefixCache::~PrefixCache() = default;
 
 void PrefixCache::collect(Node* node, int64_t n, std::vector<Candidate>* candidates) {
-  if (node->state != nullptr) candidates->push_back({node, n});
+  const bool cuts = node->state != nullptr || (!node->file.empty() && n >= node->committed);
+  if (cuts) candidates->push_back({node, n});
   for (const auto& [token, child] : node->children) collect(child.get(), n, candidates);
 }
 
-std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, std::span<const int32_t> prompt,
-                                                 int64_t* parts_at) {
+std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const KvCachePolicy& policy,
+                                                 std::span<const int32_t> prompt, int64_t* parts_at) {
   if (parts_at != nullptr) *parts_at = 0;
+  forget_files();
   const auto root = roots_.find(key);
   if (root == roots_.end()) return nullptr;
   const auto most = static_cast<int64_t>(prompt.size()) - 1;
   std::vector<Candidate> candidates;
   Node* node = root->second.get();
   for (int64_t n = 0; node != nullptr;) {
-    if (node->state != nullptr) candidates.push_back({node, n});
+    if (node->state != nullptr || !node->file.empty()) candidates.push_back({node, n});
     Node* next = nullptr;
     for (const auto& [token, child] : node->children) {
       if (n < most && token == prompt[static_cast<size_t>(n)]) {
@@ -61,20 +78,77 @@ std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, std::sp
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     return a.n != b.n ? a.n > b.n : a.node->used > b.node->used;
   });
+  std::unique_ptr<SequenceCache> cache;
+  bool swept = true;
   for (const Candidate& candidate : candidates) {
-    std::unique_ptr<SequenceCache> cache =
-        cut_back(*candidate.node->state, candidate.n, static_cast<int64_t>(prompt.size()));
+    Node* of = candidate.node;
+    if (of->state == nullptr && (candidate.n < kLeastTokens || !load(of, depth(of), policy))) {
+      swept = swept && !of->file.empty();
+      continue;
+    }
+    cache = cut_back(*of->state, candidate.n, static_cast<int64_t>(prompt.size()));
     if (cache == nullptr) continue;
-    candidate.node->used = ++clock_;
-    return cache;
+    of->used = ++clock_;
+    break;
   }
-  return nullptr;
+  if (!swept) {
+    sweep(root->second.get());
+    prune(root->second.get());
+  }
+  while (bytes_ > max_bytes_) evict();
+  return cache;
 }
 
-void PrefixCache::insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state,
-                         int64_t own_bytes) {
-  own_bytes = std::max<int64_t>(0, own_bytes);
-  if (own_bytes > max_bytes_ || static_cast<int64_t>(tokens.size()) < kLeastTokens) return;
+int64_t PrefixCache::depth(const Node* node) {
+  int64_t n = 0;
+  for (; node != nullptr; node = node->parent) n += static_cast<int64_t>(node->edge.size());
+  return n;
+}
+
+bool PrefixCache::load(Node* node, int64_t n_tokens, const KvCachePolicy& policy) {
+  const std::optional<std::string> bytes = files_->read(node->file);
+  std::unique_ptr<SequenceCache> state;
+  if (bytes) {
+    try {
+      StateReader in(*bytes);
+      state = policy.load(&in);
+      in.expect(in.left() == 0 && state->tokens() == n_tokens, "a state of these tokens, and no more");
+    } catch (const CacheError& problem) {
+      state = nullptr;
+      files_->skip(node->file, problem.what());
+    }
+  }
+  if (state == nullptr) {
+    by_file_.erase(node->file);
+    node->file.clear();
+    return false;
+  }
+  node->used = ++clock_;
+  const int64_t own_bytes = state->stats().bytes;
+  hold(node, std::move(state), own_bytes);
+  return true;
+}
+
+void PrefixCache::hold(Node* node, std::shared_ptr<const SequenceCache> state, int64_t own_bytes) {
+  if (node->state == nullptr) ++n_states_;
+  bytes_ += own_bytes - node->own_bytes;
+  node->own_bytes = own_bytes;
+  node->state = std::move(state);
+}
+
+void PrefixCache::forget_files() {
+  if (files_ == nullptr) return;
+  for (const PrefixFiles::Name& name : files_->collect()) {
+    const auto found = by_file_.find(name);
+    if (found == by_file_.end()) continue;
+    Node* node = found->second;
+    by_file_.erase(found);
+    node->file.clear();
+    prune(node);
+  }
+}
+
+PrefixCache::Node* PrefixCache::node_of(const std::string& key, std::span<const int32_t> tokens) {
   std::unique_ptr<Node>& root = roots_[key];
   if (root == nullptr) root = std::make_unique<Node>();
   Node* node = root.get();
@@ -101,17 +175,30 @@ void PrefixCache::insert(const std::string& key, std::span<const int32_t> tokens
     node = child.get();
     tokens = tokens.subspan(static_cast<size_t>(same));
   }
+  return node;
+}
+
+void PrefixCache::insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state,
+                         int64_t own_bytes) {
+  forget_files();
+  own_bytes = std::max<int64_t>(0, own_bytes);
+  if (own_bytes > max_bytes_ || static_cast<int64_t>(tokens.size()) < kLeastTokens) return;
+  Node* node = node_of(key, tokens);
   node->used = ++clock_;
-  if (node->state == nullptr) {
-    ++n_states_;
-  } else if (node->state->committed() <= state->committed()) {
-    return;  // the one that is there can be cut back further
-  } else {
-    bytes_ -= node->own_bytes;
+  // The one that is there can be cut back further.
+  const bool better = node->state == nullptr ? node->file.empty() || node->committed > state->committed()
+                                             : node->state->committed() > state->committed();
+  if (node->state != nullptr && !better) return;
+  const std::shared_ptr<const SequenceCache> held(std::move(state));
+  hold(node, held, own_bytes);
+  if (files_ != nullptr && better && held->save(nullptr)) {
+    const PrefixRecord record{key, {tokens.begin(), tokens.end()}, held->committed(), own_bytes};
+    if (const auto name = files_->write(record, held)) {
+      node->file = *name;
+      node->committed = held->committed();
+      by_file_[*name] = node;
+    }
   }
-  node->state = std::move(state);
-  node->own_bytes = own_bytes;
-  bytes_ += own_bytes;
   while (bytes_ > max_bytes_) evict();
 }
 
@@ -137,14 +224,33 @@ bool PrefixCache::evict() {
 void PrefixCache::drop(Node* node) {
   bytes_ -= node->own_bytes;
   --n_states_;
+  if (!node->file.empty() && files_->cancel(node->file)) {
+    by_file_.erase(node->file);
+    node->file.clear();
+  }
   node->state.reset();
   node->own_bytes = 0;
-  while (node->parent != nullptr && node->state == nullptr && node->children.empty()) {  // leads nowhere any more
+  prune(node);
+}
+
+bool PrefixCache::leads_nowhere(const Node& node) {
+  return node.state == nullptr && node.file.empty() && node.children.empty();
+}
+
+void PrefixCache::sweep(Node* node) {
+  std::erase_if(node->children, [](const auto& child) {
+    sweep(child.second.get());
+    return leads_nowhere(*child.second);
+  });
+}
+
+void PrefixCache::prune(Node* node) {
+  while (node->parent != nullptr && leads_nowhere(*node)) {
     Node* parent = node->parent;
     parent->children.erase(node->edge[0]);
     node = parent;
   }
-  std::erase_if(roots_, [](const auto& root) { return root.second->state == nullptr && root.second->children.empty(); });
+  std::erase_if(roots_, [](const auto& root) { return leads_nowhere(*root.second); });
 }
 
 }  // namespace smartkv

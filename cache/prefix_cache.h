@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "cache/policy.h"
+#include "cache/prefix_files.h"
 #include "cache/sequence_cache.h"
 
 namespace smartkv {
@@ -22,7 +24,8 @@ class PrefixCache {
   static constexpr int64_t kLeastTokens = 32;
 
   // max_bytes: of all states together; 0: nothing is kept.
-  explicit PrefixCache(int64_t max_bytes) : max_bytes_(max_bytes) {}
+  // files: where states are kept, too, and found again when memory has lost them; outlives this; null: nowhere.
+  explicit PrefixCache(int64_t max_bytes, PrefixFiles* files = nullptr);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
@@ -31,7 +34,9 @@ class PrefixCache {
   // compute the rest: in every bit what computing them anew gives. Null: there is none.
   // parts_at: how many tokens it has in common with the prompts that were stored, though perhaps no state can be cut back
   // to there: a state left there serves the next one.
-  std::unique_ptr<SequenceCache> find(const std::string& key, std::span<const int32_t> prompt, int64_t* parts_at = nullptr);
+  // policy: that of the key.
+  std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy, std::span<const int32_t> prompt,
+                                      int64_t* parts_at = nullptr);
 
   // Keeps `state`, which holds `tokens`; tokens that are not committed make it serve prompts that part from it there, too;
   // of two states of the same tokens the one that can be cut back further stays. own_bytes: what it holds beyond the state that
@@ -40,15 +45,17 @@ class PrefixCache {
 
   bool evict();  // drops the state that was used least recently; false: there is none
   int64_t bytes() const { return bytes_; }
-  int64_t n_states() const { return n_states_; }
+  int64_t n_states() const { return n_states_; }  // in memory
 
  private:
   struct Node {
     std::vector<int32_t> edge;  // tokens from the parent to here
     Node* parent = nullptr;
     std::map<int32_t, std::unique_ptr<Node>> children;  // by the first token of their edges
-    std::unique_ptr<SequenceCache> state;               // null: none here
+    std::shared_ptr<const SequenceCache> state;         // null: none in memory
     int64_t own_bytes = 0;
+    PrefixFiles::Name file;                             // empty: none
+    int64_t committed = 0;                              // of the state in the file
     uint64_t used = 0;                                  // when, counted in uses
   };
   // A state that has the first n tokens of a prompt.
@@ -57,6 +64,14 @@ class PrefixCache {
     int64_t n;
   };
 
+  Node* node_of(const std::string& key, std::span<const int32_t> tokens);  // made where there is none
+  bool load(Node* node, int64_t n_tokens, const KvCachePolicy& policy);  // its state from its file
+  void hold(Node* node, std::shared_ptr<const SequenceCache> state, int64_t own_bytes);
+  void forget_files();                                                   // that are gone
+  static bool leads_nowhere(const Node& node);
+  void prune(Node* node);                                                // it and those above it that lead nowhere
+  static void sweep(Node* node);                                         // what is below it and leads nowhere
+  static int64_t depth(const Node* node);                                // its tokens
   static void collect(Node* node, int64_t n, std::vector<Candidate>* candidates);  // of the states at the node and below
   static Node* oldest(Node* node);
   void drop(Node* node);
@@ -65,6 +80,8 @@ class PrefixCache {
   int64_t bytes_ = 0, n_states_ = 0;
   uint64_t clock_ = 0;
   std::map<std::string, std::unique_ptr<Node>> roots_;  // by key
+  PrefixFiles* files_;
+  std::map<PrefixFiles::Name, Node*> by_file_;
 };
 
 }  // namespace smartkv

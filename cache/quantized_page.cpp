@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "cache/state_io.h"
+
 namespace smartkv {
 
 using kernels::kPageTokens;
@@ -21,6 +23,41 @@ QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const Quanti
     kernels::quantize_page(layout, shape.head_dim, order, k + head * values, v + head * values,
                            data_.data() + head * head_stride_);
   }
+}
+
+namespace {
+
+kernels::CodeRuns load_runs(StateReader* in, int64_t columns) {
+  kernels::CodeRuns runs;
+  for (uint8_t& quads : runs.quads) quads = in->value<uint8_t>();
+  runs.dropped = in->value<uint8_t>();
+  in->expect(4 * runs.n_quads() == columns, "a width for each column");
+  return runs;
+}
+
+QuantizedLayout load_layout(StateReader* in, const CacheShape& shape) {
+  const kernels::CodeRuns k = load_runs(in, shape.head_dim);
+  return {k, load_runs(in, kPageTokens)};
+}
+
+}  // namespace
+
+QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const std::vector<uint8_t>> channel_order,
+                             StateReader* in)
+    : layout_(load_layout(in, pool->shape())),
+      channel_order_(std::move(channel_order)),
+      head_stride_(kernels::quantized_offsets(layout_, pool->shape().head_dim).total),
+      data_(static_cast<size_t>(pool->shape().n_kv_heads * head_stride_)),
+      charge_(pool, static_cast<int64_t>(data_.size())) {
+  in->bytes(data_.data(), data_.size());
+}
+
+void QuantizedPage::save(StateWriter* out) const {
+  for (const kernels::CodeRuns* runs : {&layout_.k, &layout_.v}) {
+    for (const uint8_t quads : runs->quads) out->value(quads);
+    out->value(runs->dropped);
+  }
+  out->bytes(data_.data(), data_.size());
 }
 
 void QuantizedPage::read(const CacheShape& shape, float* k, float* v) const {

@@ -20,6 +20,11 @@ class QuantizedPage {
   QuantizedPage(const std::shared_ptr<PagePool>& pool, const kernels::QuantizedLayout& layout,
                 std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v);
 
+  // What save() wrote. Throws CacheError.
+  QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const std::vector<uint8_t>> channel_order,
+                StateReader* in);
+  void save(StateWriter* out) const;  // without the channel order
+
   void read(const CacheShape& shape, float* k, float* v) const;  // as given to the constructor, but for the error
   kernels::KvSegment segment() const;
   const kernels::QuantizedLayout& layout() const { return layout_; }

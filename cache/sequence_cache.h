@@ -70,6 +70,9 @@ struct Probe {
   std::span<const float> mass;
 };
 
+class StateWriter;  // cache/state_io.h
+class StateReader;
+
 class SequenceCache {
  public:
   static constexpr int64_t kNoBoundary = std::numeric_limits<int64_t>::max();
@@ -111,6 +114,9 @@ class SequenceCache {
   // prompt_tokens > tokens() tokens, which begins with the same tokens() tokens. Null unless a fresh cache of that prompt
   // would be in this very state after them, bit for bit. All tokens committed.
   virtual std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const = 0;
+  // Writes its state, for KvCachePolicy::load() of the same policy; null: only tells whether it can. May be called while
+  // other threads use forks of it. False: states of this kind are not for files.
+  virtual bool save(StateWriter* out) const { (void)out; return false; }
   virtual CacheStats stats() const = 0;  // cheap: asked for at every step
   // What the policy has to say of itself by name: "bits_k", "forecast_last_loss", ... Not cheap.
   virtual std::map<std::string, double> details() const { return {}; }

@@ -185,6 +185,8 @@ struct EngineOptions {
   int64_t context_length = 0;        // 0: the model's own
   int64_t kv_cache_bytes = 0;        // 0: half of the memory that is free once the model is loaded
   int64_t prefix_cache_bytes = -1;   // of kv_cache_bytes, for prompts that come again; -1: all that nobody needs; 0: off
+  std::filesystem::path prefix_cache_dir;  // where they survive a restart; empty: nowhere
+  int64_t prefix_cache_dir_bytes = int64_t{4} << 30;  // of all files there; those used longest ago go first
   int64_t max_sequences = 32;        // decoding side by side
   int64_t max_queue = 256;           // requests waiting; one more is refused (429)
   int64_t prefill_chunk = 512;       // token budget of one step

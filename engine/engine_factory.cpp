@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/engine_impl.h"
+#include "engine/prefix_identity.h"
 #include "engine/log.h"
 #include "engine/model/llama.h"
 #include "engine/request_checks.h"
@@ -123,6 +124,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
     parts.int4_model = load_llama(*weights, {options.dtype, "int4", options.context_length}, *parts.threads);
   }
   if (options.kv_cache_bytes == 0) parts.options.kv_cache_bytes = available_bytes() / 2;
+  if (!options.prefix_cache_dir.empty()) parts.prefix_identity = prefix_identity(*weights, options, parts.cache_shape);
   report(1, "loaded " + config.name);
 
   parts.description = {{"model", config.name},

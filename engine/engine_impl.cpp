@@ -33,6 +33,13 @@ int64_t prefix_cache_bytes(const EngineOptions& options) {
   return options.prefix_cache_bytes < 0 ? options.kv_cache_bytes : std::min(options.prefix_cache_bytes, options.kv_cache_bytes);
 }
 
+std::unique_ptr<PrefixFiles> prefix_files(const EngineParts& parts) {
+  const EngineOptions& options = parts.options;
+  if (options.prefix_cache_dir.empty() || options.prefix_cache_bytes == 0) return nullptr;
+  return std::make_unique<PrefixFiles>(PrefixFilesOptions{options.prefix_cache_dir, options.prefix_cache_dir_bytes,
+                                                          parts.prefix_identity, log_warning});
+}
+
 double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
@@ -83,7 +90,8 @@ EngineImpl::EngineImpl(EngineParts parts)
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
       speculator_(parts_.model.get(), &policy_context_, parts_.draft_model.get(), &draft_context_,
                   parts_.int4_model.get(), vocabulary_, parts_.options.context_length),
-      prefixes_(prefix_cache_bytes(parts_.options)),
+      prefix_files_(prefix_files(parts_)),
+      prefixes_(prefix_cache_bytes(parts_.options), prefix_files_.get()),
       scheduler_(scheduler_options(parts_.options, parts_.model->config())),
       sampling_(parts_.threads == nullptr ? 1 : static_cast<size_t>(parts_.threads->size())) {
   std::erase_if(eos_, [this](TokenId token) { return token < 0 || token >= vocabulary_; });

@@ -34,6 +34,7 @@ struct EngineParts {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // may be null
   CacheShape cache_shape;
+  std::string prefix_identity;  // of options.prefix_cache_dir
   std::unique_ptr<Model> draft_model;  // may be null; its tokens are the model's own
   CacheShape draft_shape;
   std::unique_ptr<Model> int4_model;  // a 4-bit copy of the model; may be null
@@ -129,6 +130,7 @@ class EngineImpl final : public Engine {
   mutable std::atomic<uint64_t> rejected_{0};
 
   // The engine thread's own.
+  std::unique_ptr<PrefixFiles> prefix_files_;  // null: none
   PrefixCache prefixes_;
   Scheduler scheduler_;
   std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_;

@@ -70,7 +70,7 @@ void Sequence::begin() {
   cache = nullptr;
   parts_at = 0;
   if (request->prefixes != nullptr) {
-    cache = request->prefixes->find(request->prefix_key, request->generation.prompt, &parts_at);
+    cache = request->prefixes->find(request->prefix_key, *request->policy, request->generation.prompt, &parts_at);
     if (parts_at < computed() + kWorthAState) parts_at = 0;
   }
   if (!request->looked_up) request->cached_tokens = computed();

@@ -11,7 +11,7 @@ fail() { printf '\033[31merror:\033[0m %s\n' "$*" >&2; exit 1; }
 install_packages() {
   local wanted=(build-essential cmake ninja-build ccache mold pkg-config ca-certificates python3 python3-venv
                 libcpp-httplib-dev nlohmann-json3-dev libspdlog-dev libsentencepiece-dev libpcre2-dev
-                libcli11-dev libgtest-dev libgmock-dev)
+                libcli11-dev libxxhash-dev libgtest-dev libgmock-dev)
   local missing=() package
   for package in "${wanted[@]}"; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")

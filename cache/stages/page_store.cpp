@@ -45,10 +45,32 @@ void PageStore::take(const StageView& /*view*/, int64_t layer, LeavingTokens* to
 void PageStore::finish(const StageView& /*view*/) {
   n_pages_ = static_cast<int64_t>(pages_[0].size());
   end_boundary();
+  count_bytes();
+}
+
+void PageStore::count_bytes() {
   bytes_ = 0;
   for (const auto& layer : pages_) {
     for (const QuantizedPageRef& page : layer) bytes_ += page->bytes();
   }
+}
+
+void PageStore::save(StateWriter* out) const {
+  for (const auto& layer : pages_) {
+    for (const QuantizedPageRef& page : layer) page->save(out);
+  }
+}
+
+void PageStore::load(const StageView& view, StateReader* in) {
+  n_pages_ = view.tail_first / kPageTokens;
+  for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
+    const auto order = channel_order(layer);
+    auto& pages = pages_[static_cast<size_t>(layer)];
+    while (static_cast<int64_t>(pages.size()) < n_pages_) {
+      pages.push_back(std::make_shared<QuantizedPage>(context_->pool, order, in));
+    }
+  }
+  count_bytes();
 }
 
 StoreGrowth PageStore::page_growth(const StageView& view, int64_t end) const {

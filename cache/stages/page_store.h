@@ -27,6 +27,8 @@ class PageStore : public TokenStore {
   void prepare(const StageView& view) final;
   void take(const StageView& view, int64_t layer, LeavingTokens* tokens) final;
   void finish(const StageView& view) final;
+  void save(StateWriter* out) const override;
+  void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
   void add_details(std::map<std::string, double>* details) const override;  // bits_k, bits_v: mean width of the codes
 
@@ -52,9 +54,13 @@ class PageStore : public TokenStore {
   // Packs page i of a layer. k, v: f32 [n_kv_heads, kPageTokens, head_dim]. Called for different layers in parallel.
   virtual QuantizedPageRef pack(int64_t layer, int64_t i, const float* k, const float* v) const = 0;
   virtual void end_boundary() {}  // after the pages of a boundary were packed
+  // Of a layer whose pages are about to be loaded; null: none.
+  virtual std::shared_ptr<const std::vector<uint8_t>> channel_order(int64_t layer) const { (void)layer; return nullptr; }
   virtual int64_t page_bytes(int64_t i) const = 0;  // of a layer's new page i, at most
 
  private:
+  void count_bytes();
+
   const PolicyContext* context_;
   int64_t n_pages_ = 0;
   int64_t bytes_ = 0;

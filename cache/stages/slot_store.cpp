@@ -348,6 +348,63 @@ std::vector<Token> SlotStore::lost(const Layer& layer, int64_t h, std::span<cons
   return lost;
 }
 
+void SlotStore::save(StateWriter* out) const {
+  for (const int64_t n : {packed_, kept_, scored_}) out->value(n);
+  for (const Layer& layer : layers_) {
+    for (const QuantizedPageRef& page : layer.packed) page->save(out);
+    layer.kept.save(kept_, out);
+    for (const Head& head : layer.heads) {
+      out->values(head.packed);
+      out->values(head.positions);
+      out->values(head.scores);
+      out->values(head.heap);
+      out->values(head.tail_scores);
+      out->values(head.mass);
+    }
+  }
+}
+
+void SlotStore::load(const StageView& view, StateReader* in) {
+  packed_ = in->value<int64_t>();
+  kept_ = in->value<int64_t>();
+  scored_ = in->value<int64_t>();
+  in->expect(packed_ >= 0 && packed_ <= slots_ && packed_ % kPageTokens == 0 && (packed_ == 0 || options_.packed),
+             "a count of packed tokens");
+  in->expect(kept_ >= 0 && kept_ <= slots_ - packed_, "a count of slots");
+  in->expect(scored_ == 0 || (scores_contents() && scored_ >= view.tail_first && scored_ <= view.tokens), "a count of scores");
+  for (Layer& layer : layers_) {
+    for (int64_t i = 0; i < packed_ / kPageTokens; ++i) {
+      layer.packed.push_back(std::make_shared<QuantizedPage>(context_->pool, nullptr, in));
+    }
+    layer.kept.load(0, kept_, in);
+    for (Head& head : layer.heads) load_head(view, in, &head);
+  }
+  state_.set(state_bytes());
+}
+
+void SlotStore::load_head(const StageView& view, StateReader* in, Head* head) const {
+  const auto left = [&](int32_t position) { return position >= 0 && position < view.tail_first; };
+  head->packed = in->values<int32_t>();
+  head->positions = in->values<int32_t>();
+  head->scores = in->values<float>();
+  head->heap = in->values<uint32_t>();
+  head->tail_scores = in->values<float>();
+  head->mass = in->values<float>();
+  const auto kept = static_cast<size_t>(kept_), tail = static_cast<size_t>(view.tokens - view.tail_first);
+  in->expect(head->packed.size() == static_cast<size_t>(packed_) && std::all_of(head->packed.begin(), head->packed.end(), left),
+             "the positions of packed tokens");
+  in->expect(head->positions.size() == kept && std::all_of(head->positions.begin(), head->positions.end(), left),
+             "the positions of kept tokens");
+  in->expect(head->scores.size() == kept, "a score for each slot");
+  in->expect(head->heap.size() <= kept &&
+                 std::all_of(head->heap.begin(), head->heap.end(), [&](uint32_t place) { return place < kept; }),
+             "a heap of slots");
+  const int64_t scored = scores_contents() ? std::max<int64_t>(0, scored_ - view.tail_first) : 0;
+  in->expect(!scores_contents() || static_cast<int64_t>(head->tail_scores.size()) == scored, "scores of the tail");
+  in->expect(head->tail_scores.size() <= tail && (head->mass.empty() || (head->mass.size() >= kept && head->mass.size() <= kept + tail)),
+             "scores and mass of the tail");
+}
+
 void SlotStore::add_stats(const StageView& view, CacheStats* stats) const {
   stats->tokens_kept += packed_ + kept_;
   stats->bytes += state_.bytes();

@@ -73,6 +73,8 @@ class SlotStore final : public TokenStore {
   void take(const StageView& view, int64_t layer, LeavingTokens* tokens) override;
   void finish(const StageView& view) override;
   StoreGrowth growth(const StageView& view, int64_t end) const override;
+  void save(StateWriter* out) const override;
+  void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
 
   // Positions of the tokens in a KV head's slots, sinks first unless they are packed. For inspection and tests.
@@ -96,6 +98,7 @@ class SlotStore final : public TokenStore {
     std::vector<Head> heads;
   };
 
+  void load_head(const StageView& view, StateReader* in, Head* head) const;
   const CacheShape& shape() const { return context_->shape; }
   bool scores_contents() const { return n_probes() == 0; }
   void score_contents(const StageView& view, int64_t end);  // gives the tail's tokens before `end` scores, where they have none

@@ -27,7 +27,15 @@ int64_t StagedPolicy::max_bytes(int64_t prompt_tokens, int64_t n_tokens) const {
   return std::max(tail, pruned + held.pages) + at_it + held.state;
 }
 
-std::unique_ptr<SequenceCache> StagedPolicy::new_sequence(int64_t prompt_tokens) const {
+std::unique_ptr<SequenceCache> StagedPolicy::new_sequence(int64_t prompt_tokens) const { return make_sequence(prompt_tokens); }
+
+std::unique_ptr<SequenceCache> StagedPolicy::load(StateReader* in) const {
+  std::unique_ptr<StagedSequence> sequence = make_sequence(0);
+  sequence->load(in);
+  return sequence;
+}
+
+std::unique_ptr<StagedSequence> StagedPolicy::make_sequence(int64_t prompt_tokens) const {
   std::vector<std::unique_ptr<TokenStore>> stores;
   for (const auto& store : stores_) stores.push_back(store->create(context_));
   return std::make_unique<StagedSequence>(context_, boundaries_of(prompt_tokens), std::move(stores));

@@ -10,6 +10,8 @@
 
 namespace smartkv {
 
+class StagedSequence;
+
 class StagedPolicy final : public KvCachePolicy {
  public:
   // `boundaries`: without the prompt.
@@ -26,8 +28,10 @@ class StagedPolicy final : public KvCachePolicy {
   std::string_view name() const override { return name_; }
   int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const override;
   std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override;
+  std::unique_ptr<SequenceCache> load(StateReader* in) const override;
 
  private:
+  std::unique_ptr<StagedSequence> make_sequence(int64_t prompt_tokens) const;
   Boundaries boundaries_of(int64_t prompt_tokens) const { return {boundaries_.window, boundaries_.stride, prompt_tokens}; }
 
   std::string name_;

@@ -163,6 +163,34 @@ std::unique_ptr<SequenceCache> StagedSequence::resume(int64_t prompt_tokens) con
   return resumed;
 }
 
+bool StagedSequence::save(StateWriter* out) const {
+  if (out == nullptr) return true;
+  for (const int64_t n : {boundaries_.prompt_tokens, tokens_, committed_, boundary_, tail_[0].first()}) out->value(n);
+  for (const DenseLayer& layer : tail_) layer.save(tokens_, out);
+  for (const auto& store : stores_) store->save(out);
+  return true;
+}
+
+void StagedSequence::load(StateReader* in) {
+  boundaries_.prompt_tokens = in->value<int64_t>();
+  tokens_ = in->value<int64_t>();
+  committed_ = in->value<int64_t>();
+  boundary_ = in->value<int64_t>();
+  const auto first = in->value<int64_t>();
+  constexpr int64_t kMost = int64_t{1} << 31;  // positions are 32 bits wide
+  in->expect(boundaries_.prompt_tokens >= 0 && boundaries_.prompt_tokens < kMost, "a prompt's length");
+  in->expect(0 <= committed_ && committed_ <= tokens_ && tokens_ < kMost, "a count of tokens");
+  int64_t passed = 0, next = boundaries_.after(0);
+  while (next < boundary_ && next <= tokens_) {
+    passed = next;
+    next = boundaries_.after(next);
+  }
+  in->expect(next == boundary_ && tokens_ <= boundary_ && passed <= committed_, "a boundary after the tokens");
+  in->expect(first == boundaries_.leaving(passed), "a tail that begins where the last boundary left it");
+  for (DenseLayer& layer : tail_) layer.load(first, tokens_, in);
+  for (const auto& store : stores_) store->load(stage_view(), in);
+}
+
 CacheStats StagedSequence::stats() const {
   CacheStats stats;
   stats.tokens = tokens_;

@@ -36,6 +36,8 @@ class StagedSequence final : public SequenceCache {
   std::vector<int64_t> represented(int64_t layer, int64_t head) const override;
   std::unique_ptr<SequenceCache> fork() const override;
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override;
+  bool save(StateWriter* out) const override;
+  void load(StateReader* in);  // into a new sequence, of whatever prompt. Throws CacheError
   CacheStats stats() const override;
   std::map<std::string, double> details() const override;
 

@@ -14,6 +14,7 @@
 #include "cache/policy.h"
 #include "cache/sequence_cache.h"
 #include "cache/stages/leaving_tokens.h"
+#include "cache/state_io.h"
 
 namespace smartkv {
 
@@ -77,6 +78,11 @@ class TokenStore {
 
   // While the sequence grows to `end` tokens. An upper bound.
   virtual StoreGrowth growth(const StageView& view, int64_t end) const = 0;
+
+  // All that it holds; load() comes first, to a new store of a sequence that stands where the saved one did. It throws
+  // CacheError rather than taking what would not be safe to use.
+  virtual void save(StateWriter* out) const = 0;
+  virtual void load(const StageView& view, StateReader* in) = 0;
 
   // Adds to tokens_kept, bytes and shared_bytes. Cheap.
   virtual void add_stats(const StageView& view, CacheStats* stats) const = 0;

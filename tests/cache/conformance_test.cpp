@@ -11,6 +11,7 @@
 
 #include "cache/policies/gated_eviction/gate.h"
 #include "cache/policy.h"
+#include "cache/state_io.h"
 #include "kernels/elementwise.h"
 #include "tests/cache/cache_driver.h"
 
@@ -309,6 +310,31 @@ TEST_P(Conformance, ResumesWhereAFreshCacheWouldBe) {
   }
   EXPECT_GT(resumed, 8);
   EXPECT_THROW(fresh->resume(1000), CacheError);  // no token of the prompt would be left
+}
+
+TEST_P(Conformance, AStateThatWasSavedGoesOnAlike) {
+  for (const auto& [prompt, at] : {std::pair<int64_t, int64_t>{1, 660}, {666, 600}, {700, 766}}) {
+    const auto cache = policy_->new_sequence(prompt);
+    driver().run(cache.get(), at, 100);
+    StateWriter saved;
+    ASSERT_TRUE(cache->save(&saved));
+    const int64_t before = pool_->bytes_in_use();
+    StateReader in(saved.data());
+    const auto loaded = policy_->load(&in);
+    EXPECT_EQ(in.left(), 0);
+    EXPECT_EQ(pool_->bytes_in_use() - before, loaded->stats().bytes);
+    EXPECT_EQ(loaded->tokens(), at);
+    EXPECT_EQ(loaded->committed(), cache->committed());
+    EXPECT_EQ(loaded->next_boundary(), cache->next_boundary());
+    EXPECT_EQ(loaded->stats().bytes, cache->stats().bytes);
+    EXPECT_EQ(loaded->details(), cache->details());
+    ASSERT_EQ(contents(*loaded, shape_), contents(*cache, shape_)) << prompt << " at " << at;
+    EXPECT_TRUE(same(driver().run(loaded.get(), 900, 64), driver().run(cache.get(), 900, 64))) << prompt << " at " << at;
+    StateWriter again, never_saved;
+    loaded->save(&again);
+    cache->save(&never_saved);
+    EXPECT_EQ(again.data(), never_saved.data()) << prompt << " at " << at;
+  }
 }
 
 TEST_P(Conformance, RepresentsWhatItShows) {

@@ -72,7 +72,7 @@ TEST_F(PrefixCacheTest, AHitGivesEveryBitOfComputingAnew) {
       tokens.resize(static_cast<size_t>(first->tokens()));
       prefixes.insert("key", tokens, std::move(first), 1);
       const int64_t prompt = 830;
-      const auto found = prefixes.find("key", tokens_of(prompt, shared, 2));
+      const auto found = prefixes.find("key", *policy, tokens_of(prompt, shared, 2));
       ASSERT_NE(found, nullptr) << shared;
       EXPECT_EQ(found->tokens(), shared);
       const auto anew = policy->new_sequence(prompt);
@@ -90,12 +90,12 @@ TEST_F(PrefixCacheTest, SaysWhereAStateWouldHaveHelped) {
   auto first = state(*policy, 800, 700, 1);
   prefixes.insert("key", tokens_of(800, 700, 1), std::move(first), 1);
   int64_t parts_at = 0;
-  EXPECT_EQ(prefixes.find("key", tokens_of(830, 700, 2), &parts_at), nullptr);
+  EXPECT_EQ(prefixes.find("key", *policy, tokens_of(830, 700, 2), &parts_at), nullptr);
   EXPECT_EQ(parts_at, 700);
   auto second = policy->new_sequence(830);
   compute(second.get(), parts_at, 700, 2);
   prefixes.insert("key", tokens_of(700, 700, 0), second->fork(), 1);
-  const auto found = prefixes.find("key", tokens_of(900, 700, 3), &parts_at);
+  const auto found = prefixes.find("key", *policy, tokens_of(900, 700, 3), &parts_at);
   ASSERT_NE(found, nullptr);
   EXPECT_EQ(found->tokens(), 700);
   const auto anew = policy->new_sequence(900);
@@ -114,7 +114,7 @@ TEST_F(PrefixCacheTest, FindsTheLongestUsableState) {
   }
   EXPECT_EQ(prefixes.n_states(), 3);
   const auto cached = [&](const Tokens& prompt) -> int64_t {
-    const auto found = prefixes.find("key", prompt);
+    const auto found = prefixes.find("key", *full, prompt);
     return found == nullptr ? 0 : found->tokens();
   };
   EXPECT_EQ(cached(tokens_of(500, 250, 2)), 400);   // goes on from the end of the last
@@ -124,7 +124,7 @@ TEST_F(PrefixCacheTest, FindsTheLongestUsableState) {
   EXPECT_EQ(cached(tokens_of(500, 0, 1)), 200);
   EXPECT_EQ(cached(tokens_of(500, 20, 7)), 0);      // too little to be worth it
   EXPECT_EQ(cached(tokens_of(500, 0, 9)), 0);
-  EXPECT_EQ(prefixes.find("other key", tokens_of(500, 250, 2)), nullptr);
+  EXPECT_EQ(prefixes.find("other key", *full, tokens_of(500, 250, 2)), nullptr);
 }
 
 TEST_F(PrefixCacheTest, WhatCanBeCutBackFurtherStays) {
@@ -135,14 +135,14 @@ TEST_F(PrefixCacheTest, WhatCanBeCutBackFurtherStays) {
     compute(cache.get(), 200, 200, 0);
     cache->commit(committed);
     prefixes.insert("key", tokens_of(200, 0, 1), std::move(cache), 10);
-    const auto found = prefixes.find("key", tokens_of(250, 0, 1));
+    const auto found = prefixes.find("key", *full, tokens_of(250, 0, 1));
     ASSERT_NE(found, nullptr);
     EXPECT_EQ(found->tokens(), 200);
   }
   EXPECT_EQ(prefixes.bytes(), 10);
   Tokens parts = tokens_of(250, 0, 1);
   parts[150] = 1;
-  const auto found = prefixes.find("key", parts);
+  const auto found = prefixes.find("key", *full, parts);
   ASSERT_NE(found, nullptr);
   EXPECT_EQ(found->tokens(), 150);
 }
@@ -156,13 +156,13 @@ TEST_F(PrefixCacheTest, TheLeastRecentlyUsedGoFirstAndMemoryComesBack) {
     prefixes.insert("key", tokens_of(100, 0, salt), std::move(cache), 10);
   }
   EXPECT_EQ(prefixes.bytes(), 30);
-  EXPECT_NE(prefixes.find("key", tokens_of(120, 0, 0)), nullptr);
+  EXPECT_NE(prefixes.find("key", *full, tokens_of(120, 0, 0)), nullptr);
   auto cache = full->new_sequence(100);
   compute(cache.get(), 100, 100, 0);
   prefixes.insert("key", tokens_of(100, 0, 3), std::move(cache), 10);
   EXPECT_EQ(prefixes.bytes(), 30);
-  EXPECT_EQ(prefixes.find("key", tokens_of(120, 0, 1)), nullptr);
-  for (const int32_t salt : {0, 2, 3}) EXPECT_NE(prefixes.find("key", tokens_of(120, 0, salt)), nullptr) << salt;
+  EXPECT_EQ(prefixes.find("key", *full, tokens_of(120, 0, 1)), nullptr);
+  for (const int32_t salt : {0, 2, 3}) EXPECT_NE(prefixes.find("key", *full, tokens_of(120, 0, salt)), nullptr) << salt;
   while (prefixes.evict()) {
   }
   EXPECT_EQ(prefixes.n_states(), 0);

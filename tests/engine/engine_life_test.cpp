@@ -1,7 +1,9 @@
 // The life of requests: queueing, cancellation, errors, draining, and what the engine tells of it.
 #include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "tests/engine/engine_fixture.h"
@@ -239,6 +241,31 @@ TEST_F(EngineTest, AConversationGoesOnFromItsLastTurn) {
   const auto stream = engine->submit(request);
   read_all(*stream);
   EXPECT_EQ(stream->usage().cached_tokens, 119);  // the last token was in no pass
+}
+
+TEST_F(EngineTest, APromptSurvivesARestart) {
+  const std::filesystem::path directory = std::filesystem::path(testing::TempDir()) / ("prefixes." + std::to_string(getpid()));
+  options.prefix_cache_bytes = -1;
+  options.prefix_cache_dir = directory;
+  for (const nlohmann::json& policy : {nlohmann::json("full"), nlohmann::json{{"policy", "streaming"}, {"tokens", 256}}, nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}}}) {
+    GenerationRequest request = make_request(600, 10, 1);
+    request.kv_cache = policy;
+    start();
+    const ChoiceResult expected = generate(request);
+    engine.reset();
+    for (const int64_t least : {500, 0}) {
+      model = std::make_unique<FakeModel>();
+      if (least == 0) std::filesystem::remove_all(directory);
+      start();
+      const auto stream = engine->submit(request);
+      EXPECT_EQ(read_all(*stream)[0].tokens, expected.tokens) << policy;
+      EXPECT_GE(stream->usage().cached_tokens, least) << policy;
+      EXPECT_EQ(stream->usage().cached_tokens > 0, least > 0) << policy;
+      engine.reset();
+    }
+    std::filesystem::remove_all(directory);
+    model = std::make_unique<FakeModel>();
+  }
 }
 
 TEST_F(EngineTest, PrefixesMakeRoomForRunningSequences) {

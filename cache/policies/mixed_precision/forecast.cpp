@@ -1,6 +1,10 @@
 #include "cache/policies/mixed_precision/forecast.h"
 
 #include <cmath>
+#include <sstream>
+#include <string>
+
+#include "cache/state_io.h"
 
 namespace smartkv {
 
@@ -74,6 +78,37 @@ void ImportanceForecast::train() {
 
 int64_t ImportanceForecast::bytes() const {
   return static_cast<int64_t>(sizeof(*this)) + options_.history * static_cast<int64_t>(sizeof(Sample));
+}
+
+void ImportanceForecast::save(StateWriter* out) const {
+  for (const auto* weights : {&weights_, &mean_, &variance_}) out->bytes(weights->data(), sizeof(*weights));
+  out->value(static_cast<int64_t>(buffer_.size()));
+  for (const Sample& sample : buffer_) {
+    out->bytes(sample.features.data(), sizeof(sample.features));
+    out->value(sample.target);
+  }
+  std::ostringstream state;
+  state << random_;  // one number
+  out->value(static_cast<uint32_t>(std::stoul(state.str())));
+  out->value(added_);
+  out->value(step_);
+  out->value(last_loss_);
+}
+
+void ImportanceForecast::load(StateReader* in) {
+  for (auto* weights : {&weights_, &mean_, &variance_}) in->bytes(weights->data(), sizeof(*weights));
+  const auto n = in->value<int64_t>();
+  in->expect(n >= 0 && n <= options_.history, "a history no longer than forecast_history");
+  buffer_.resize(static_cast<size_t>(n));
+  for (Sample& sample : buffer_) {
+    in->bytes(sample.features.data(), sizeof(sample.features));
+    sample.target = in->value<float>();
+  }
+  random_ = std::minstd_rand(in->value<uint32_t>());
+  added_ = in->value<int64_t>();
+  step_ = in->value<int64_t>();
+  last_loss_ = in->value<double>();
+  in->expect(added_ >= n && step_ >= 0, "a count of samples");
 }
 
 }  // namespace smartkv

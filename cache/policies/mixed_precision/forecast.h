@@ -10,6 +10,9 @@
 
 namespace smartkv {
 
+class StateReader;
+class StateWriter;
+
 struct ForecastOptions {
   bool enabled = false;
   int64_t history = 4096;        // samples that the replay buffer holds; the oldest is overwritten
@@ -36,6 +39,9 @@ class ImportanceForecast {
   float predict(const Features& features) const;  // of the natural logarithm of the importance
   // A sample whose truth is known now. Trains after every update_interval samples.
   void learn(const Features& features, float log_importance);
+
+  void save(StateWriter* out) const;
+  void load(StateReader* in);  // of the same options. Throws CacheError
 
   double last_loss() const { return last_loss_; }  // mean squared error of the last training step
   int64_t steps() const { return step_; }

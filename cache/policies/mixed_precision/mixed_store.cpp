@@ -361,6 +361,96 @@ StoreGrowth MixedStore::growth(const StageView& view, int64_t end) const {
   return growth;
 }
 
+void MixedStore::save(StateWriter* out) const {
+  out->value(tokens_);
+  out->values(layer_importance_);
+  for (const Layer& layer : layers_) {
+    out->values(layer.q2);
+    out->value(layer.q2_probes);
+    out->value(layer.probes);
+    out->values(layer.channel_order == nullptr ? std::vector<uint8_t>() : *layer.channel_order);
+    out->values(layer.tail_mass);
+    out->value(layer.value_norm);
+    for (const MixedPageState& page : layer.pages) {
+      for (const float value : {page.importance, page.previous, page.age, page.forecast, page.mass}) out->value(value);
+      out->values(page.quads);
+    }
+  }
+  PageStore::save(out);
+  if (!forecast_) return;
+  forecast_->save(out);
+  out->value(forecast_error_);
+  out->value(average_error_);
+  out->value(forecasts_);
+  out->value(static_cast<int64_t>(pending_.size()));
+  for (const PendingForecast& sample : pending_) {
+    out->value(sample.layer);
+    out->value(sample.page);
+    for (const float feature : sample.features) out->value(feature);
+    out->value(sample.predicted);
+    out->value(sample.average);
+  }
+}
+
+void MixedStore::load(const StageView& view, StateReader* in) {
+  tokens_ = in->value<int64_t>();
+  layer_importance_ = in->values<double>();
+  in->expect(layer_importance_.size() == layers_.size(), "an importance of each layer");
+  for (Layer& layer : layers_) load_layer(view, in, &layer);
+  PageStore::load(view, in);
+  for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
+    for (int64_t i = 0; i < n_pages(); ++i) {
+      layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)].layout = page(layer, i)->layout();
+    }
+  }
+  if (forecast_) load_forecast(view, in);
+  state_.set(state_bytes());
+}
+
+void MixedStore::load_layer(const StageView& view, StateReader* in, Layer* layer) const {
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
+  layer->q2 = in->values<float>();
+  layer->q2_probes = in->value<int64_t>();
+  layer->probes = in->value<int64_t>();
+  auto order = in->values<uint8_t>();
+  layer->tail_mass = in->values<float>();
+  layer->value_norm = in->value<double>();
+  in->expect(static_cast<int64_t>(layer->q2.size()) == heads * dim, "E[q^2] of each channel");
+  const bool packed = view.tail_first > 0;
+  in->expect(static_cast<int64_t>(order.size()) == (packed ? heads * dim : 0) &&
+                 std::all_of(order.begin(), order.end(), [dim](uint8_t channel) { return channel < dim; }),
+             "an order of the channels");
+  if (packed) layer->channel_order = std::make_shared<std::vector<uint8_t>>(std::move(order));
+  in->expect(layer->tail_mass.empty() || static_cast<int64_t>(layer->tail_mass.size()) == heads * (view.next_boundary - view.tail_first),
+             "the tail's mass");
+  layer->pages.resize(static_cast<size_t>(view.tail_first / kPageTokens));
+  for (MixedPageState& page : layer->pages) {
+    for (float* value : {&page.importance, &page.previous, &page.age, &page.forecast, &page.mass}) *value = in->value<float>();
+    page.quads = in->values<LogSensitivity>();
+    in->expect(static_cast<int64_t>(page.quads.size()) == (dim + kPageTokens) / 4, "a sensitivity of each quad");
+  }
+}
+
+void MixedStore::load_forecast(const StageView& view, StateReader* in) {
+  forecast_->load(in);
+  forecast_error_ = in->value<double>();
+  average_error_ = in->value<double>();
+  forecasts_ = in->value<int64_t>();
+  const auto pending = in->value<int64_t>();
+  in->expect(pending >= 0 && pending <= kMostPending, "a count of forecasts");
+  pending_.resize(static_cast<size_t>(pending));
+  for (PendingForecast& sample : pending_) {
+    sample.layer = in->value<int64_t>();
+    sample.page = in->value<int64_t>();
+    in->expect(sample.layer >= 0 && sample.layer < shape().n_layers && sample.page >= 0 &&
+                   sample.page < view.tail_first / kPageTokens,
+               "a forecast of a page");
+    for (float& feature : sample.features) feature = in->value<float>();
+    sample.predicted = in->value<float>();
+    sample.average = in->value<float>();
+  }
+}
+
 void MixedStore::add_stats(const StageView& view, CacheStats* stats) const {
   PageStore::add_stats(view, stats);
   stats->bytes += state_.bytes();

@@ -68,6 +68,8 @@ class MixedStore final : public PageStore {
   int64_t n_probes() const override { return options_.probes; }
   void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
   StoreGrowth growth(const StageView& view, int64_t end) const override;
+  void save(StateWriter* out) const override;
+  void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
   void add_details(std::map<std::string, double>* details) const override;
 
@@ -91,7 +93,12 @@ class MixedStore final : public PageStore {
   void plan(const StageView& view, int64_t made) override;
   QuantizedPageRef pack(int64_t layer, int64_t i, const float* k, const float* v) const override;
   int64_t page_bytes(int64_t) const override { return quantized_bytes(shape(), widest_layout(shape())); }
+  std::shared_ptr<const std::vector<uint8_t>> channel_order(int64_t layer) const override {
+    return layers_[static_cast<size_t>(layer)].channel_order;
+  }
   void end_boundary() override;
+  void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
+  void load_forecast(const StageView& view, StateReader* in);
   void average_importance();
   void order_channels(int64_t layer, const DenseLayer& tail);
   void study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage* page);  // fills its state, too

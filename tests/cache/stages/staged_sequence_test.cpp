@@ -43,6 +43,8 @@ class Collector final : public TokenStore {
     }
   }
   StoreGrowth growth(const StageView&, int64_t) const override { return {}; }
+  void save(StateWriter*) const override {}
+  void load(const StageView&, StateReader*) override {}
   void add_stats(const StageView&, CacheStats*) const override {}
 
  private:

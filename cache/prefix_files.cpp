@@ -1,0 +1,350 @@
+#include "cache/prefix_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include <xxhash.h>
+
+#include "cache/state_io.h"
+
+namespace smartkv {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kMagic[] = {'S', 'm', 'a', 'r', 't', 'K', 'V', '\n'};
+constexpr uint32_t kVersion = 1;
+constexpr uint32_t kMostHeader = uint32_t{1} << 28;
+constexpr size_t kMostQueued = 4;  // each holds its state's memory until it is written
+constexpr const char* kSuffix = ".kv";
+
+uint64_t checksum(const void* data, size_t n) { return XXH3_64bits(data, n); }
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+bool write_all(int fd, const std::string& data) {
+  for (size_t at = 0; at < data.size();) {
+    const ssize_t n = ::write(fd, data.data() + at, data.size() - at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    at += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool read_all(int fd, void* to, size_t n) {
+  for (size_t at = 0; at < n;) {
+    const ssize_t got = ::read(fd, static_cast<char*>(to) + at, n - at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += static_cast<size_t>(got);
+  }
+  return true;
+}
+
+void write_text(StateWriter* out, const std::string& text) { out->values(std::vector<char>(text.begin(), text.end())); }
+
+std::string read_text(StateReader* in) {
+  const std::vector<char> text = in->values<char>();
+  return {text.begin(), text.end()};
+}
+
+struct Header {
+  std::string identity;
+  PrefixRecord record;
+  int64_t state_bytes = 0;
+};
+
+std::string encode(const Header& header) {
+  StateWriter body;
+  write_text(&body, header.identity);
+  write_text(&body, header.record.key);
+  body.values(header.record.tokens);
+  body.value(header.record.committed);
+  body.value(header.record.own_bytes);
+  body.value(header.state_bytes);
+  StateWriter out;
+  out.bytes(kMagic, sizeof(kMagic));
+  out.value(kVersion);
+  out.value(static_cast<uint32_t>(body.data().size()));
+  out.bytes(body.data().data(), body.data().size());
+  out.value(checksum(out.data().data(), out.data().size()));
+  return out.data();
+}
+
+// Reads up to where the state begins. Throws CacheError saying what is wrong.
+Header read_header(int fd, int64_t file_bytes) {
+  std::string text(sizeof(kMagic) + 2 * sizeof(uint32_t), '\0');
+  if (!read_all(fd, text.data(), text.size())) throw CacheError("it is cut short");
+  if (std::memcmp(text.data(), kMagic, sizeof(kMagic)) != 0) throw CacheError("it is none of ours");
+  uint32_t version = 0, bytes = 0;
+  std::memcpy(&version, text.data() + sizeof(kMagic), sizeof(version));
+  std::memcpy(&bytes, text.data() + sizeof(kMagic) + sizeof(version), sizeof(bytes));
+  if (version != kVersion) {
+    throw CacheError("expected version " + std::to_string(kVersion) + ", found " + std::to_string(version));
+  }
+  const size_t start = text.size();
+  if (bytes > kMostHeader || static_cast<int64_t>(start + bytes + sizeof(uint64_t)) > file_bytes) throw CacheError("it is cut short");
+  text.resize(start + bytes);
+  uint64_t found = 0;
+  if (!read_all(fd, text.data() + start, bytes) || !read_all(fd, &found, sizeof(found))) throw CacheError("it is cut short");
+  if (found != checksum(text.data(), text.size())) throw CacheError("its header's checksum is wrong");
+  StateReader in(std::span<const char>(text).subspan(start));
+  Header header;
+  header.identity = read_text(&in);
+  header.record.key = read_text(&in);
+  header.record.tokens = in.values<int32_t>();
+  header.record.committed = in.value<int64_t>();
+  header.record.own_bytes = in.value<int64_t>();
+  header.state_bytes = in.value<int64_t>();
+  const auto whole = static_cast<int64_t>(text.size() + 2 * sizeof(uint64_t));
+  if (header.state_bytes < 0 || whole + header.state_bytes != file_bytes) {
+    throw CacheError("expected " + std::to_string(whole + header.state_bytes) + " bytes, found " + std::to_string(file_bytes));
+  }
+  return header;
+}
+
+std::string name_of(const std::string& identity, const PrefixRecord& record) {
+  StateWriter text;
+  write_text(&text, identity);
+  write_text(&text, record.key);
+  text.values(record.tokens);
+  const XXH128_hash_t hash = XXH3_128bits(text.data().data(), text.data().size());
+  std::string name;
+  for (const uint64_t half : {hash.high64, hash.low64}) {
+    for (int shift = 60; shift >= 0; shift -= 4) name += "0123456789abcdef"[half >> shift & 15];
+  }
+  return name + kSuffix;
+}
+
+// A regular file, for reading; size: its bytes.
+int open_file(const fs::path& path, int64_t* size) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  struct stat info {};
+  if (fd >= 0 && (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))) {
+    ::close(fd);
+    return -1;
+  }
+  *size = info.st_size;
+  return fd;
+}
+
+}  // namespace
+
+PrefixFiles::PrefixFiles(PrefixFilesOptions options) : options_(std::move(options)) {
+  std::error_code error;
+  if (fs::create_directories(options_.directory, error)) {
+    fs::permissions(options_.directory, fs::perms::owner_all, error);
+  }
+  const fs::path trial = options_.directory / (".trial." + std::to_string(::getpid()));
+  const Descriptor fd(::open(trial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (fd.get() < 0) {
+    throw CacheError("prefix_cache_dir: expected a directory that can be written to, found " + options_.directory.string() + ": " +
+                     std::strerror(errno));
+  }
+  ::unlink(trial.c_str());
+  find_files();
+  thread_ = std::thread([this] { work(); });
+}
+
+PrefixFiles::~PrefixFiles() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void PrefixFiles::find_files() {
+  struct Found {
+    fs::file_time_type time;
+    Name name;
+    PrefixRecord record;
+    int64_t bytes;
+  };
+  std::vector<Found> found;
+  std::error_code error;
+  for (fs::directory_iterator it(options_.directory, error), end; !error && it != end; it.increment(error)) {
+    const fs::path path = it->path();
+    const std::string name = path.filename().string();
+    if (name.ends_with(".part")) {  // of a process that ended while it wrote
+      ::unlink(path.c_str());
+      continue;
+    }
+    try {
+      int64_t bytes = 0;
+      const Descriptor fd(open_file(path, &bytes));
+      if (fd.get() < 0) throw CacheError("it is no regular file that can be read");
+      Header header = read_header(fd.get(), bytes);
+      if (header.identity != options_.identity) throw CacheError("it is of another model, program or kind of machine");
+      if (name_of(header.identity, header.record) != name) throw CacheError("its name is another state's");
+      found.push_back({fs::last_write_time(path, error), name, std::move(header.record), bytes});
+    } catch (const CacheError& problem) {
+      log("prefix_cache_dir: skipped " + name + ": " + problem.what());
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.time < b.time; });
+  for (Found& file : found) {
+    files_[file.name] = {file.bytes, ++clock_};
+    bytes_ += file.bytes;
+    found_.emplace_back(file.name, std::move(file.record));
+  }
+  make_room();
+}
+
+std::optional<PrefixFiles::Name> PrefixFiles::write(const PrefixRecord& record, std::shared_ptr<const SequenceCache> state) {
+  const Name name = name_of(options_.identity, record);
+  {
+    const std::lock_guard lock(mutex_);
+    if (queue_.size() >= kMostQueued) return std::nullopt;
+    queue_.push_back({name, record, std::move(state)});
+  }
+  wake_.notify_one();
+  return name;
+}
+
+std::optional<std::string> PrefixFiles::read(const Name& name) {
+  const fs::path path = options_.directory / name;
+  try {
+    int64_t bytes = 0;
+    const Descriptor fd(open_file(path, &bytes));
+    if (fd.get() < 0) return std::nullopt;
+    const Header header = read_header(fd.get(), bytes);
+    if (header.identity != options_.identity || name_of(header.identity, header.record) != name) {
+      throw CacheError("it is another state's");
+    }
+    std::string state(static_cast<size_t>(header.state_bytes), '\0');
+    uint64_t found = 0;
+    if (!read_all(fd.get(), state.data(), state.size()) || !read_all(fd.get(), &found, sizeof(found))) {
+      throw CacheError("it is cut short");
+    }
+    if (found != checksum(state.data(), state.size())) throw CacheError("its checksum is wrong");
+    ::futimens(fd.get(), nullptr);  // used now; where that is not allowed, only the order in which files go suffers
+    const std::lock_guard lock(mutex_);
+    if (const auto file = files_.find(name); file != files_.end()) file->second.used = ++clock_;
+    return state;
+  } catch (const CacheError& problem) {
+    skip(name, problem.what());
+    return std::nullopt;
+  }
+}
+
+void PrefixFiles::skip(const Name& name, const std::string& problem) {
+  log("prefix_cache_dir: skipped " + name + ": " + problem);
+  remove(name);
+}
+
+void PrefixFiles::remove(const Name& name) {
+  std::unique_lock lock(mutex_);
+  std::erase_if(queue_, [&](const Job& job) { return job.name == name; });
+  done_.wait(lock, [&] { return writing_ != name; });
+  if (const auto file = files_.find(name); file != files_.end()) {
+    bytes_ -= file->second.bytes;
+    files_.erase(file);
+  }
+  ::unlink((options_.directory / name).c_str());
+}
+
+bool PrefixFiles::cancel(const Name& name) {
+  const std::lock_guard lock(mutex_);
+  return std::erase_if(queue_, [&](const Job& job) { return job.name == name; }) > 0;
+}
+
+std::vector<PrefixFiles::Name> PrefixFiles::collect() {
+  std::vector<std::shared_ptr<const SequenceCache>> written;
+  const std::lock_guard lock(mutex_);
+  written.swap(written_);
+  return std::exchange(gone_, {});
+}
+
+void PrefixFiles::wait() {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return queue_.empty() && writing_.empty(); });
+}
+
+int64_t PrefixFiles::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+void PrefixFiles::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Job job = std::move(queue_.front());
+    queue_.pop_front();
+    writing_ = job.name;
+    lock.unlock();
+    int64_t bytes = 0;
+    const bool written = write_file(job, &bytes);
+    const std::string problem = written ? "" : std::strerror(errno);
+    lock.lock();
+    if (written) {
+      File& file = files_[job.name];
+      bytes_ += bytes - file.bytes;
+      file = {bytes, ++clock_};
+      make_room();
+    } else {
+      gone_.push_back(job.name);
+      if (!failed_) log("prefix_cache_dir: could not write " + job.name + ": " + problem + "; this is not said again");
+      failed_ = true;
+    }
+    written_.push_back(std::move(job.state));
+    writing_.clear();
+    done_.notify_all();
+  }
+}
+
+bool PrefixFiles::write_file(const Job& job, int64_t* bytes) {
+  StateWriter state;
+  job.state->save(&state);
+  const std::string header = encode({options_.identity, job.record, static_cast<int64_t>(state.data().size())});
+  StateWriter sum;
+  sum.value(checksum(state.data().data(), state.data().size()));
+  const fs::path path = options_.directory / job.name, part = path.string() + "." + std::to_string(::getpid()) + ".part";
+  const Descriptor fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const bool written = fd.get() >= 0 && write_all(fd.get(), header) && write_all(fd.get(), state.data()) &&
+                       write_all(fd.get(), sum.data()) && ::rename(part.c_str(), path.c_str()) == 0;
+  if (!written) {
+    const int problem = errno;
+    ::unlink(part.c_str());
+    errno = problem;
+  }
+  *bytes = static_cast<int64_t>(header.size() + state.data().size() + sum.data().size());
+  return written;
+}
+
+void PrefixFiles::make_room() {
+  while (bytes_ > options_.max_bytes && !files_.empty()) {
+    const auto oldest = std::min_element(files_.begin(), files_.end(),
+                                         [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+    ::unlink((options_.directory / oldest->first).c_str());
+    bytes_ -= oldest->second.bytes;
+    gone_.push_back(oldest->first);
+    files_.erase(oldest);
+  }
+}
+
+}  // namespace smartkv

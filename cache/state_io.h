@@ -1,0 +1,77 @@
+// States of caches as bytes: what is written is read back in the same order by the same build on the same kind of machine.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+
+namespace smartkv {
+
+class StateWriter {
+ public:
+  template <typename T>
+  void value(const T& value) {
+    static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>);
+    bytes(&value, sizeof(T));
+  }
+  template <typename T>
+  void values(const std::vector<T>& values) {
+    static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>);
+    value(static_cast<int64_t>(values.size()));
+    bytes(values.data(), values.size() * sizeof(T));
+  }
+  void bytes(const void* from, size_t n) { data_.append(static_cast<const char*>(from), n); }
+
+  const std::string& data() const { return data_; }
+
+ private:
+  std::string data_;
+};
+
+// Throws CacheError when the bytes end early.
+class StateReader {
+ public:
+  explicit StateReader(std::span<const char> data) : data_(data) {}
+
+  template <typename T>
+  T value() {
+    static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>);
+    T value;
+    bytes(&value, sizeof(T));
+    return value;
+  }
+  template <typename T>
+  std::vector<T> values() {
+    const auto n = value<int64_t>();
+    if (n < 0 || n > left() / static_cast<int64_t>(sizeof(T))) fail(n);
+    std::vector<T> values(static_cast<size_t>(n));
+    bytes(values.data(), values.size() * sizeof(T));
+    return values;
+  }
+  void bytes(void* to, size_t n) {
+    if (static_cast<int64_t>(n) > left()) fail(static_cast<int64_t>(n));
+    if (n > 0) std::memcpy(to, data_.data() + at_, n);
+    at_ += n;
+  }
+
+  int64_t left() const { return static_cast<int64_t>(data_.size() - at_); }
+  void expect(bool holds, const char* what) const {
+    if (!holds) throw CacheError("state: expected " + std::string(what) + ", before byte " + std::to_string(at_));
+  }
+
+ private:
+  [[noreturn]] void fail(int64_t wanted) const {
+    throw CacheError("state: expected " + std::to_string(wanted) + " more values or bytes at byte " + std::to_string(at_) +
+                     ", found " + std::to_string(left()));
+  }
+
+  std::span<const char> data_;
+  size_t at_ = 0;
+};
+
+}  // namespace smartkv

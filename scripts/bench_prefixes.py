@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""How much sooner the first token of a second question about the same text comes, over HTTP, under each cache policy.
+
+    scripts/bench_prefixes.py --smartkv build/release/smartkv --model MODEL --text FILE [--tokens 4000]
+                              [--policies full,balanced,bounded,k4v4] [--repetitions 3]
+
+For each policy and repetition: a new text of --tokens tokens out of FILE (any plain text), a question about it, another
+question about it, and a third after the server was started anew on the same prefix_cache_dir. Prints a table: median seconds to the first token, and the ratios. Standard library only.
+"""
+import argparse
+import http.client
+import json
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+QUESTIONS = ["Who is the text about?", "Where does it take place?", "What happens in the end?"]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Server:
+    def __init__(self, args, policy, directory):
+        self.port = free_port()
+        self.process = subprocess.Popen(
+            [args.smartkv, "serve", "--model", args.model, "--port", str(self.port), "--log-level", "warn",
+             "--kv-cache", policy, "--prefix-cache-dir", directory], stdout=subprocess.DEVNULL)
+        for _ in range(600):
+            try:
+                self.request("GET", "/health")
+                return
+            except OSError:
+                if self.process.poll() is not None:
+                    sys.exit(f"smartkv serve ended with {self.process.returncode}")
+                time.sleep(0.1)
+        sys.exit("smartkv serve did not start within a minute")
+
+    def request(self, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return json.loads(response.read() or "{}")
+
+    def ask(self, text, question):
+        """Seconds to the first token, and how many tokens of the prompt were there already."""
+        body = {"model": "", "messages": [{"role": "user", "content": f"{text}\n\n{question}"}], "max_tokens": 16,
+                "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        start = time.perf_counter()
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            sys.exit(f"{response.status}: {response.read().decode()[:500]}")
+        first = usage = None
+        for line in response:
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            if first is None and event["choices"] and event["choices"][0]["delta"].get("content"):
+                first = time.perf_counter() - start
+            usage = event.get("usage") or usage
+        return first, usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(timeout=120)
+
+
+def texts(server, file, n_tokens, count):
+    """`count` different texts of about n_tokens tokens each."""
+    with open(file, encoding="utf-8", errors="replace") as source:
+        words = source.read(40 * n_tokens * count).split()
+    found, at = [], 0
+    for _ in range(count):
+        n = n_tokens // 2
+        while True:
+            if at + n > len(words):
+                sys.exit(f"{file}: expected about {n_tokens * count} tokens of text, found fewer")
+            text = " ".join(words[at:at + n])
+            tokens = len(server.request("POST", "/tokenize", {"prompt": text})["tokens"])
+            if abs(tokens - n_tokens) <= n_tokens // 100:
+                break
+            n = max(1, n * n_tokens // tokens)
+        found.append(text)
+        at += n
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smartkv", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--text", required=True)
+    parser.add_argument("--tokens", type=int, default=4000)
+    parser.add_argument("--policies", default="full,balanced,bounded,k4v4")
+    parser.add_argument("--repetitions", type=int, default=3)
+    args = parser.parse_args()
+
+    print(f"first token of a question about {args.tokens} tokens, seconds, median of {args.repetitions}\n")
+    print("| policy | first question | second | sooner | after a restart | sooner |")
+    print("|---|---|---|---|---|---|")
+    for policy in args.policies.split(","):
+        with tempfile.TemporaryDirectory() as directory:
+            server = Server(args, policy, directory)
+            subjects = texts(server, args.text, args.tokens, args.repetitions)
+            first, second, third = [], [], []
+            for text in subjects:
+                seconds, cached, _ = server.ask(text, QUESTIONS[0])
+                first.append(seconds)
+                seconds, cached, prompt = server.ask(text, QUESTIONS[1])
+                second.append(seconds)
+                print(f"{policy}: {cached} of {prompt} tokens were there", file=sys.stderr)
+            server.stop()
+            server = Server(args, policy, directory)
+            for text in subjects:
+                seconds, cached, prompt = server.ask(text, QUESTIONS[2])
+                third.append(seconds)
+                print(f"{policy}: {cached} of {prompt} tokens were there after the restart", file=sys.stderr)
+            server.stop()
+        a, b, c = map(statistics.median, (first, second, third))
+        print(f"| {policy} | {a:.2f} | {b:.2f} | {a / b:.1f} x | {c:.2f} | {a / c:.1f} x |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+#include "cache/prefix_files.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "cache/policies/gated_eviction/gate.h"
+#include "cache/policy.h"
+#include "cache/prefix_cache.h"
+#include "cache/state_io.h"
+#include "tests/cache/cache_driver.h"
+
+namespace smartkv {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Tokens = std::vector<int32_t>;
+
+class PrefixFilesTest : public testing::Test {
+ protected:
+  PrefixFilesTest() : directory_(fs::path(testing::TempDir()) / ("prefixes." + std::to_string(::getpid()))) {
+    fs::remove_all(directory_);
+  }
+  ~PrefixFilesTest() override { fs::remove_all(directory_); }
+
+  PrefixFilesOptions options(const std::string& identity = "this model", int64_t max_bytes = int64_t{1} << 30) {
+    return {directory_, max_bytes, identity, [this](const std::string& line) { log_.push_back(line); }};
+  }
+  // What a prompt of `prompt` tokens leaves behind after its first n.
+  std::unique_ptr<SequenceCache> state(const KvCachePolicy& policy, int64_t n, int64_t prompt) {
+    std::unique_ptr<SequenceCache> cache = policy.new_sequence(prompt);
+    while (cache->tokens() < n) {
+      const int64_t at = cache->tokens(), end = std::min(n, cache->next_boundary());
+      driver_.pass(cache.get(), std::min<int64_t>(96, end - at));
+      if (cache->tokens() == cache->next_boundary()) cache->commit(cache->tokens());
+    }
+    return cache;
+  }
+  static Tokens tokens(int64_t n) {
+    Tokens tokens(static_cast<size_t>(n));
+    std::iota(tokens.begin(), tokens.end(), 0);
+    return tokens;
+  }
+  fs::path only_file() {
+    const fs::directory_iterator it(directory_);
+    return it->path();
+  }
+  static std::string contents(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  static void set_contents(const fs::path& path, const std::string& text) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+  }
+  // Leaves a state of `full` behind, as a server that ended did.
+  void leave_state() {
+    const auto full = make_policy(context_, "full");
+    PrefixFiles files(options());
+    PrefixCache prefixes(int64_t{1} << 30, &files);
+    prefixes.insert("key", tokens(200), state(*full, 200, 200), 1);
+  }
+  // Tokens that a server started anew finds of a prompt that begins alike.
+  int64_t found(const std::string& identity = "this model") {
+    const auto full = make_policy(context_, "full");
+    PrefixFiles files(options(identity));
+    PrefixCache prefixes(int64_t{1} << 30, &files);
+    const auto cache = prefixes.find("key", *full, tokens(250));
+    return cache == nullptr ? 0 : cache->tokens();
+  }
+
+  fs::path directory_;
+  std::vector<std::string> log_;
+  CacheShape shape_{2, 1, 64, kernels::KvType::kBf16};
+  ThreadPool threads_{2};
+  PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
+  CacheDriver driver_{shape_, 2, &threads_};
+};
+
+TEST_F(PrefixFilesTest, AStateOutlivesTheServer) {
+  leave_state();
+  EXPECT_EQ(found(), 200);
+  EXPECT_TRUE(log_.empty());
+  struct stat info {};
+  ASSERT_EQ(::stat(only_file().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);  // it holds what users wrote
+  ASSERT_EQ(::stat(directory_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+}
+
+TEST_F(PrefixFilesTest, MemoryMayLoseWhatAFileHolds) {
+  const auto full = make_policy(context_, "full");
+  PrefixFiles files(options());
+  PrefixCache prefixes(int64_t{1} << 30, &files);
+  const int64_t before = context_.pool->bytes_in_use();
+  prefixes.insert("key", tokens(200), state(*full, 200, 200), 1);
+  files.wait();
+  EXPECT_EQ(prefixes.find("other", *full, tokens(250)), nullptr);  // lets go of what was written
+  EXPECT_TRUE(prefixes.evict());
+  EXPECT_EQ(context_.pool->bytes_in_use(), before);
+  EXPECT_EQ(prefixes.bytes(), 0);
+  EXPECT_FALSE(prefixes.evict());
+  const auto cache = prefixes.find("key", *full, tokens(250));
+  ASSERT_NE(cache, nullptr);
+  EXPECT_EQ(cache->tokens(), 200);
+  EXPECT_EQ(prefixes.n_states(), 1);
+  EXPECT_GT(prefixes.bytes(), 0);
+}
+
+TEST_F(PrefixFilesTest, EverythingElseIsSkippedWithOneLine) {
+  leave_state();
+  const fs::path path = only_file();
+  const std::string good = contents(path);
+  const auto expect_skipped = [&](const std::string& bad, const char* why) {
+    set_contents(path, bad);
+    log_.clear();
+    EXPECT_EQ(found(), 0) << why;
+    ASSERT_EQ(log_.size(), 1u) << why;
+    EXPECT_NE(log_[0].find(path.filename().string()), std::string::npos);
+    EXPECT_NE(log_[0].find(why), std::string::npos) << log_[0];
+  };
+  expect_skipped(good.substr(0, 10), "cut short");
+  expect_skipped(good.substr(0, 60), "cut short");
+  expect_skipped(good.substr(0, good.size() - 1), "bytes, found");
+  expect_skipped("", "cut short");
+  expect_skipped(std::string(4096, 'x'), "none of ours");
+  std::string other = good;
+  other[8] = 9;
+  expect_skipped(other, "expected version 1, found 9");
+  other = good;
+  other[40] ^= 1;
+  expect_skipped(other, "header's checksum");
+  other = good;
+  other[good.size() / 2] ^= 1;
+  expect_skipped(other, "checksum is wrong");
+  set_contents(path, good);
+  log_.clear();
+  EXPECT_EQ(found("another model"), 0);
+  ASSERT_EQ(log_.size(), 1u);
+  EXPECT_NE(log_[0].find("of another model"), std::string::npos);
+  fs::rename(path, directory_ / "renamed.kv");
+  log_.clear();
+  EXPECT_EQ(found(), 0);
+  EXPECT_EQ(log_.size(), 1u);
+  fs::remove(directory_ / "renamed.kv");
+  ASSERT_EQ(::mkfifo((directory_ / "pipe.kv").c_str(), 0600), 0);  // must not block
+  fs::create_symlink("/dev/zero", directory_ / "link.kv");
+  fs::create_directory(directory_ / "folder");
+  log_.clear();
+  EXPECT_EQ(found(), 0);
+  EXPECT_EQ(log_.size(), 3u);
+}
+
+TEST_F(PrefixFilesTest, DamageNeverHarms) {
+  leave_state();
+  const fs::path path = only_file();
+  const std::string good = contents(path);
+  std::minstd_rand random(7);
+  for (int i = 0; i < 300; ++i) {
+    std::string bad = good;
+    if (i % 3 == 0) bad.resize(random() % good.size());
+    for (uint32_t flips = 1 + random() % 4; flips > 0 && !bad.empty(); --flips) {
+      // Headers are short: half of the damage is theirs.
+      const size_t at = random() % (random() % 2 == 0 ? std::min<size_t>(bad.size(), 1200) : bad.size());
+      bad[at] = static_cast<char>(random());
+    }
+    if (bad == good) continue;
+    set_contents(path, bad);
+    EXPECT_EQ(found(), 0) << i;
+    if (!fs::exists(path)) set_contents(path, good);
+  }
+}
+
+// What a checksum does not guard against: whoever writes files for us.
+TEST_F(PrefixFilesTest, AStateThatWasTamperedWithIsSafeToLoad) {
+  const nlohmann::json specs[] = {"full",
+                                  "k4v4",
+                                  {{"policy", "mixed_precision"}, {"horizon", 16384}, {"forecast", true}},
+                                  {{"policy", "snapkv"}, {"tokens", 320}},
+                                  {{"policy", "snapkv"}, {"tokens", 448}, {"kept", "k4v4"}}};
+  std::minstd_rand random(11);
+  for (const nlohmann::json& spec : specs) {
+    const auto policy = make_policy(context_, spec);
+    StateWriter good;
+    ASSERT_TRUE(state(*policy, 700, 640)->save(&good));
+    int64_t refused = 0;
+    for (int i = 0; i < 150; ++i) {
+      std::string bad = good.data();
+      if (i % 4 == 0) bad.resize(random() % bad.size());
+      // Counts and places are as a rule in front, or between pages; numbers that are too large or below zero harm most.
+      const size_t at = 8 * (random() % (i % 2 == 0 ? 64 : bad.size() / 8 + 1));
+      const int64_t values[] = {-1, 1 << 20, INT64_MAX, INT64_MIN, static_cast<int64_t>(random()), 63};
+      if (at + 8 <= bad.size()) std::memcpy(bad.data() + at, &values[random() % 6], 8);
+      try {
+        StateReader in(bad);
+        const auto cache = policy->load(&in);
+        std::vector<kernels::KvSegment> segments;
+        for (int64_t layer = 0; layer < shape_.n_layers; ++layer) cache->view(layer, 0, &segments);
+        for (int64_t layer = 0; layer < shape_.n_layers; ++layer) cache->represented(layer, 0);
+        cache->stats();
+        cache->growth(64);
+        if (cache->tokens() < 100'000) driver_.run(cache->fork().get(), cache->tokens() + 70, 64);
+      } catch (const std::exception&) {  // ends the one sequence that would go on from it
+        ++refused;
+      }
+    }
+    EXPECT_GT(refused, 15) << spec;
+  }
+}
+
+TEST_F(PrefixFilesTest, TheLeastRecentlyUsedFilesGoFirst) {
+  const auto full = make_policy(context_, "full");
+  int64_t one = 0;
+  {
+    PrefixFiles files(options());
+    PrefixCache prefixes(int64_t{1} << 30, &files);
+    prefixes.insert("key 0", tokens(100), state(*full, 100, 100), 1);
+    files.wait();
+    one = files.bytes();
+    EXPECT_EQ(one, static_cast<int64_t>(fs::file_size(only_file())));
+  }
+  PrefixFiles files(options("this model", 2 * one + 100));
+  PrefixCache prefixes(0, &files);  // memory keeps none
+  PrefixCache both(int64_t{1} << 30, &files);
+  for (const char* key : {"key 1", "key 2"}) {
+    both.insert(key, tokens(100), state(*full, 100, 100), 1);
+    files.wait();
+  }
+  EXPECT_LE(files.bytes(), 2 * one + 100);
+  int64_t n = 0;
+  for (const auto& entry : fs::directory_iterator(directory_)) n += entry.is_regular_file() ? 1 : 0;
+  EXPECT_EQ(n, 2);
+  EXPECT_EQ(prefixes.find("key 0", *full, tokens(150)), nullptr);
+}
+
+TEST_F(PrefixFilesTest, NamesADirectoryThatCannotBeUsed) {
+  const fs::path file = directory_.string() + ".file";
+  set_contents(file, "x");
+  PrefixFilesOptions bad = options();
+  bad.directory = file;
+  try {
+    const PrefixFiles files(bad);
+    FAIL();
+  } catch (const CacheError& error) {
+    EXPECT_NE(std::string(error.what()).find("prefix_cache_dir: expected a directory"), std::string::npos) << error.what();
+  }
+  fs::remove(file);
+}
+
+}  // namespace
+}  // namespace smartkv
