@@ -96,7 +96,7 @@ class SequenceCache {
 
   // Which of the next n tokens are probe queries: the cache wants to see where they attend. Depends on positions only.
   virtual TokenRange probes(int64_t n) const { (void)n; return {}; }
-  // Before advance(), in order of positions.
+  // Before advance(), in order of positions. What was observed stays: the probe's token counts as committed.
   virtual void observe(int64_t layer, const Probe& probe);
 
   // An upper bound of how much the pool's bytes_in_use() may rise, at any moment, while n more tokens are reserved,

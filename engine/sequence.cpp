@@ -11,7 +11,8 @@ namespace {
 // Prompts from this length on get a pass of their own for the probes at their end, so that others can go on from before it.
 constexpr int64_t kLeastPartedPrompt = 256;
 
-// Tokens that a state at a place where prompts part must spare the next prompt: a pass of its own ends there.
+// Tokens that a state must spare the next prompt, for a pass of its own to end where prompts part; and how far before a
+// prompt's end others are expected to part from it.
 constexpr int64_t kWorthAState = 128;
 
 // Tokens of a pass that wants a row of logits for each: bounds their memory.
@@ -40,18 +41,28 @@ int64_t Sequence::pass_limit() const {
   int64_t limit = std::max<int64_t>(1, pass_cache()->next_boundary() - computed());
   if (request->generation.prompt_logprobs >= 0) limit = std::min(limit, kLogprobChunk);
   if (parts_at > computed()) limit = std::min(limit, parts_at - computed());
-  // What a cache has observed stays when it is cut back: a state for other prompts is one before the probes at the end.
-  const int64_t prompt_left = request->prompt_tokens() - computed();
-  if (request->prefixes == nullptr || prompt_left <= 0 || prompt_left > limit) return limit;
-  const TokenRange probes = cache->probes(prompt_left);
+  // What a cache has observed stays when it is cut back: a state for other prompts is one before the probes at its end.
+  const int64_t end = computed() + limit;
+  if (!near_prompt_end(end)) return limit;
+  const TokenRange probes = cache->probes(std::min(limit, request->prompt_tokens() - computed()));
   const bool parts = !probes.empty() && probes.first > computed() && probes.first >= kLeastPartedPrompt;
   return parts ? probes.first - computed() : limit;
+}
+
+// Whether a pass that ends after so many tokens, at a boundary as a rule, is the one that states are wanted from: other
+// prompts part from this one in its last tokens.
+bool Sequence::near_prompt_end(int64_t end) const {
+  if (request->prefixes == nullptr || computed() >= request->prompt_tokens()) return false;
+  return end >= request->prompt_tokens() - kWorthAState;
 }
 
 bool Sequence::leaves_prefix() const {
   if (request->prefixes == nullptr || computed() < PrefixCache::kLeastTokens) return false;
   const int64_t left = request->prompt_tokens() - computed();
   if (left <= 0 || computed() == parts_at) return left >= 0;
+  const int64_t boundary = cache->next_boundary();
+  if (!near_prompt_end(boundary)) return false;
+  if (computed() == boundary) return cache->committed() < boundary;  // it can be cut back
   const TokenRange probes = cache->probes(left);
   return !probes.empty() && probes.first == computed();
 }

@@ -40,6 +40,7 @@ struct Sequence final : ScheduledSequence {
 
   // Whether other prompts may go on from what the cache holds now.
   bool leaves_prefix() const;
+  bool near_prompt_end(int64_t end) const;
   // Computes its prompt, or after it lost its caches what it knew.
   bool computes_prompt() const { return n_output == 0 || left() > 1; }
   // What the model's passes fill: the cache, or with it the cache of a model that drafts for itself.

@@ -31,7 +31,7 @@ class Server:
     def __init__(self, args, policy, directory):
         self.port = free_port()
         self.process = subprocess.Popen(
-            [args.smartkv, "serve", "--model", args.model, "--port", str(self.port), "--log-level", "warn",
+            [args.smartkv, "serve", "--model", args.model, "--port", str(self.port), "--log-level", "warning",
              "--kv-cache", policy, "--prefix-cache-dir", directory], stdout=subprocess.DEVNULL)
         for _ in range(600):
             try:
@@ -51,7 +51,7 @@ class Server:
 
     def ask(self, text, question):
         """Seconds to the first token, and how many tokens of the prompt were there already."""
-        body = {"model": "", "messages": [{"role": "user", "content": f"{text}\n\n{question}"}], "max_tokens": 16,
+        body = {"messages": [{"role": "user", "content": f"{text}\n\n{question}"}], "max_tokens": 16,
                 "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         start = time.perf_counter()

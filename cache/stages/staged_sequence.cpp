@@ -112,6 +112,7 @@ void StagedSequence::observe(int64_t layer, const Probe& probe) {
     if (probe.position >= boundary_ - store->n_probes()) store->observe(stage_view(), layer, part);
     part.entry += store->entries();
   }
+  committed_ = std::max(committed_, probe.position + 1);  // what was observed stays
 }
 
 int64_t StagedSequence::growth(int64_t n) const {

@@ -184,6 +184,16 @@ TEST_P(Conformance, TruncatesToCommittedTokensOnly) {
   EXPECT_EQ(cache->tokens(), 205);
 }
 
+TEST_P(Conformance, WhatAProbeSawCannotBeTakenBack) {
+  const auto cache = policy_->new_sequence(700);
+  driver().run(cache.get(), 600, 64);
+  const int64_t n = std::min<int64_t>(300, cache->next_boundary() - cache->tokens());
+  const TokenRange probes = cache->probes(n);
+  if (probes.empty()) GTEST_SKIP() << "it looks at no attention here";
+  driver().pass(cache.get(), n);
+  EXPECT_THROW(cache->truncate(probes.end - 1), CacheError);
+}
+
 TEST_P(Conformance, StaysNearTheFullCache) {
   const std::string& name = std::get<0>(GetParam());
   const auto full = make_policy(context(), nullptr);

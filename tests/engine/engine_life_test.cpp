@@ -231,6 +231,27 @@ TEST_F(EngineTest, AnAnswerLeavesThePromptToBeCutBack) {
   EXPECT_EQ(stream->usage().cached_tokens, 150);
 }
 
+// Wherever the question parts from the text, before or after a boundary that lies near.
+TEST_F(EngineTest, AnotherQuestionAboutATextFindsIt) {
+  options.prefix_cache_bytes = -1;
+  options.context_length = 2048;
+  for (const nlohmann::json& policy :
+       {nlohmann::json("full"), nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}},
+        nlohmann::json{{"policy", "streaming"}, {"tokens", 256}}}) {
+    for (const int64_t prompt : {1010, 1024, 1035, 1090, 1100}) {
+      model = std::make_unique<FakeModel>();
+      start();
+      GenerationRequest request = make_request(static_cast<int32_t>(prompt), 5, 1);
+      request.kv_cache = policy;
+      generate(request);
+      request.prompt[static_cast<size_t>(prompt - 60)] = 3;
+      const auto stream = engine->submit(request);
+      read_all(*stream);
+      EXPECT_GE(stream->usage().cached_tokens, prompt - 128) << policy << " " << prompt;
+    }
+  }
+}
+
 TEST_F(EngineTest, AConversationGoesOnFromItsLastTurn) {
   options.prefix_cache_bytes = -1;
   start();
