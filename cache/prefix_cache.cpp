@@ -47,15 +47,10 @@ void PrefixCache::collect(Node* node, int64_t n, std::vector<Candidate>* candida
   for (const auto& [token, child] : node->children) collect(child.get(), n, candidates);
 }
 
-std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const KvCachePolicy& policy,
-                                                 std::span<const int32_t> prompt, int64_t* parts_at) {
-  if (parts_at != nullptr) *parts_at = 0;
-  forget_files();
-  const auto root = roots_.find(key);
-  if (root == roots_.end()) return nullptr;
+std::vector<PrefixCache::Candidate> PrefixCache::candidates(Node* node, std::span<const int32_t> prompt,
+                                                            int64_t* parts_at) const {
   const auto most = static_cast<int64_t>(prompt.size()) - 1;
   std::vector<Candidate> candidates;
-  Node* node = root->second.get();
   for (int64_t n = 0; node != nullptr;) {
     if (node->state != nullptr || !node->file.empty()) candidates.push_back({node, n});
     Node* next = nullptr;
@@ -70,7 +65,7 @@ std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const K
     if (next == nullptr) break;
     const int64_t same = in_common(prompt.subspan(static_cast<size_t>(n), static_cast<size_t>(most - n)), next->edge);
     n += same;
-    if (parts_at != nullptr) *parts_at = n;
+    *parts_at = n;
     if (same == static_cast<int64_t>(next->edge.size())) continue;
     collect(next, n, &candidates);
     break;
@@ -78,9 +73,33 @@ std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const K
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     return a.n != b.n ? a.n > b.n : a.node->used > b.node->used;
   });
+  return candidates;
+}
+
+int64_t PrefixCache::covers(const std::string& key, std::span<const int32_t> prompt) {
+  const auto root = roots_.find(key);
+  if (root == roots_.end()) return 0;
+  int64_t parts_at = 0;
+  for (const Candidate& candidate : candidates(root->second.get(), prompt, &parts_at)) {
+    if (candidate.n < kLeastTokens) break;
+    if (candidate.n < committed(*candidate.node)) continue;
+    candidate.node->used = ++clock_;
+    return candidate.n;
+  }
+  return 0;
+}
+
+std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const KvCachePolicy& policy,
+                                                 std::span<const int32_t> prompt, int64_t* parts_at) {
+  int64_t parts = 0;
+  if (parts_at == nullptr) parts_at = &parts;
+  *parts_at = 0;
+  forget_files();
+  const auto root = roots_.find(key);
+  if (root == roots_.end()) return nullptr;
   std::unique_ptr<SequenceCache> cache;
   bool swept = true;
-  for (const Candidate& candidate : candidates) {
+  for (const Candidate& candidate : candidates(root->second.get(), prompt, parts_at)) {
     Node* of = candidate.node;
     if (of->state == nullptr && (candidate.n < kLeastTokens || !load(of, depth(of), policy))) {
       swept = swept && !of->file.empty();

@@ -38,6 +38,9 @@ class PrefixCache {
   std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy, std::span<const int32_t> prompt,
                                       int64_t* parts_at = nullptr);
 
+  // How many of the prompt's first tokens find() would most likely give. The state counts as used.
+  int64_t covers(const std::string& key, std::span<const int32_t> prompt);
+
   // Keeps `state`, which holds `tokens`; tokens that are not committed make it serve prompts that part from it there, too;
   // of two states of the same tokens the one that can be cut back further stays. own_bytes: what it holds beyond the state that
   // it went on from. The least recently used go first to make room.
@@ -72,6 +75,9 @@ class PrefixCache {
   void prune(Node* node);                                                // it and those above it that lead nowhere
   static void sweep(Node* node);                                         // what is below it and leads nowhere
   static int64_t depth(const Node* node);                                // its tokens
+  // Of the states that share tokens with the prompt: the most tokens first, of equals the last used.
+  std::vector<Candidate> candidates(Node* root, std::span<const int32_t> prompt, int64_t* parts_at) const;
+  static int64_t committed(const Node& node) { return node.state != nullptr ? node.state->committed() : node.committed; }
   static void collect(Node* node, int64_t n, std::vector<Candidate>* candidates);  // of the states at the node and below
   static Node* oldest(Node* node);
   void drop(Node* node);

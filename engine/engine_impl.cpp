@@ -157,11 +157,34 @@ int64_t EngineImpl::free_bytes() const {
   return parts_.options.kv_cache_bytes - held;
 }
 
+// Whether a prompt that is being computed begins like this one, and is not yet where they part. It then stops there, and
+// leaves a state.
+bool EngineImpl::waits_for_prefix(const Sequence& waiting) {
+  const Request& request = *waiting.request;
+  if (request.prefixes == nullptr) return false;
+  const std::span<const TokenId> prompt(request.generation.prompt);
+  const int64_t covered = prefixes_.covers(request.prefix_key, prompt);
+  for (const auto& [id, other] : requests_) {
+    Sequence& running = other->choices[0];
+    const bool computing = running.cache != nullptr && running.computed() < other->prompt_tokens();
+    if (!computing || other->prefixes == nullptr || other->prefix_key != request.prefix_key) continue;
+    const std::span<const TokenId> its = other->generation.prompt;
+    const int64_t most = std::min(request.prompt_tokens() - 1, other->prompt_tokens());
+    const auto mine = prompt.first(static_cast<size_t>(most));
+    const int64_t same = std::mismatch(mine.begin(), mine.end(), its.begin()).first - mine.begin();
+    if (same < covered + kWorthAState || same <= running.computed()) continue;
+    if (running.parts_at <= running.computed() || running.parts_at > same) running.parts_at = same;
+    return true;
+  }
+  return false;
+}
+
 void EngineImpl::plan_batch() {
   Scheduler::Memory memory;
   memory.free = [this] { return free_bytes(); };
   memory.reclaim = [this] { return prefixes_.evict(); };
   memory.logit_rows = logit_rows();
+  memory.waits = [this](ScheduledSequence* waiting) { return waits_for_prefix(*static_cast<Sequence*>(waiting)); };
   scheduler_.plan(memory, &plan_);
   const auto choice_of = [](ScheduledSequence* sequence) { return static_cast<Sequence*>(sequence); };
   for (const Scheduler::Item& item : plan_.items) {

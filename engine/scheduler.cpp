@@ -121,6 +121,11 @@ void Scheduler::admit(const Memory& memory, Plan* plan) {
       continue;
     }
     if (!wants_more(*entry.sequence)) return;
+    if (memory.waits && memory.waits(entry.sequence)) {
+      if (entry.passes >= kMostPasses) return;
+      ++i;
+      continue;
+    }
     if (!fits(entry, memory)) {
       if (entry.drops > 0 || entry.passes >= kMostPasses) return;
       ++i;

@@ -10,6 +10,7 @@
 //   time the sequence is dropped, so that it does not come back only to be dropped again.
 // - One that fits may pass one that does not, but none is passed more than kMostPasses times, and one that lost its memory
 //   never.
+// - A prompt that begins like one that is being computed waits until it can go on from there; others pass it.
 // - Prompts share a pass's work. The oldest goes first; those that are shorter than what it has left go before it, with at
 //   most half of the work, and then the oldest does no more than they do together: a short prompt waits for no long one.
 #pragma once
@@ -56,6 +57,8 @@ class Scheduler {
     std::function<int64_t()> free;            // bytes within the budget that nobody holds
     std::function<bool()> reclaim;            // frees a little of what nobody runs with; false: there is nothing
     int64_t logit_rows = 0;                   // that memory is held for already
+    // Whether a waiting sequence had better wait for one that runs, which is computing what both need. Null: never.
+    std::function<bool(ScheduledSequence*)> waits = {};
   };
 
   struct Item {

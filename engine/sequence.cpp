@@ -11,10 +11,6 @@ namespace {
 // Prompts from this length on get a pass of their own for the probes at their end, so that others can go on from before it.
 constexpr int64_t kLeastPartedPrompt = 256;
 
-// Tokens that a state must spare the next prompt, for a pass of its own to end where prompts part; and how far before a
-// prompt's end others are expected to part from it.
-constexpr int64_t kWorthAState = 128;
-
 // Tokens of a pass that wants a row of logits for each: bounds their memory.
 constexpr int64_t kLogprobChunk = 64;
 

@@ -21,6 +21,10 @@ using Clock = std::chrono::steady_clock;
 
 struct Request;
 
+// Tokens that a state must spare the next prompt, for a pass of its own to end where prompts part; and how far before a
+// prompt's end others are expected to part from it.
+constexpr int64_t kWorthAState = 128;
+
 // A choice of a request. It may lose its caches at any time between two passes and compute them anew: nothing that is
 // sampled depends on it.
 struct Sequence final : ScheduledSequence {

@@ -252,6 +252,34 @@ TEST_F(EngineTest, AnotherQuestionAboutATextFindsIt) {
   }
 }
 
+TEST_F(EngineTest, APromptWaitsForOneThatComputesWhatBothNeed) {
+  options.prefix_cache_bytes = -1;
+  options.context_length = 2048;
+  GenerationRequest request = make_request(900, 5, 1), other = request;
+  for (size_t i = 700; i < other.prompt.size(); ++i) other.prompt[i] = 3;
+  start();
+  const ChoiceResult expected = generate(request), expected_other = generate(other);
+  engine.reset();
+  model = std::make_unique<FakeModel>();
+  Gate gate;
+  hold_passes(&gate);
+  start();
+  const auto first = engine->submit(request);
+  gate.wait_for_pass();  // it computes its first 512 tokens
+  std::vector<std::unique_ptr<GenerationStream>> alike;
+  for (int i = 0; i < 3; ++i) alike.push_back(engine->submit(request));
+  const auto parts = engine->submit(other);
+  gate.open();
+  EXPECT_EQ(read_all(*first)[0].tokens, expected.tokens);
+  EXPECT_EQ(first->usage().cached_tokens, 0);
+  for (const auto& stream : alike) {
+    EXPECT_EQ(read_all(*stream)[0].tokens, expected.tokens);
+    EXPECT_EQ(stream->usage().cached_tokens, 899);
+  }
+  EXPECT_EQ(read_all(*parts)[0].tokens, expected_other.tokens);
+  EXPECT_EQ(parts->usage().cached_tokens, 700);
+}
+
 TEST_F(EngineTest, AConversationGoesOnFromItsLastTurn) {
   options.prefix_cache_bytes = -1;
   start();
