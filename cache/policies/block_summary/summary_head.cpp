@@ -1,0 +1,223 @@
+#include "cache/policies/block_summary/summary_head.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace smartkv {
+
+int64_t SummaryHead::entries() const {
+  size_t n = sinks.size() + outliers.size() + pending.size();
+  for (const auto& level : levels) n += level.size();
+  return static_cast<int64_t>(n);
+}
+
+int64_t SummaryHead::tokens() const {
+  int64_t tokens = static_cast<int64_t>(sinks.size() + outliers.size() + pending.size());
+  for (const auto& level : levels) {
+    for (const SummaryEntry& entry : level) tokens += entry.tokens;
+  }
+  return tokens;
+}
+
+void SummaryHead::for_each(const std::function<void(SummaryEntry&)>& visit) {
+  std::for_each(sinks.begin(), sinks.end(), visit);
+  std::for_each(outliers.begin(), outliers.end(), visit);
+  for (auto& level : levels) std::for_each(level.begin(), level.end(), visit);
+  std::for_each(pending.begin(), pending.end(), visit);
+}
+
+struct HeadCompaction::Block {
+  std::vector<SummaryEntry> entries;
+  std::vector<float> k, v, bias, attention;
+  EntryBlock view;
+};
+
+HeadCompaction::HeadCompaction(const SummaryOptions& options, int64_t head_dim, const DenseLayer& kept, int64_t head,
+                               const SampledQueries& queries, SummaryHead* entries)
+    : options_(options), dim_(head_dim), kept_(kept), head_(head), queries_(queries), entries_(entries) {}
+
+void HeadCompaction::add(int32_t position, const float* k, const float* v, float score) {
+  const auto row = static_cast<int32_t>(static_cast<int64_t>(rows_.size()) / (2 * dim_));
+  rows_.insert(rows_.end(), k, k + dim_);
+  rows_.insert(rows_.end(), v, v + dim_);
+  const SummaryEntry entry{position, 1, 0, score, 0, -1 - row};
+  (position < options_.sinks ? entries_->sinks : entries_->pending).push_back(entry);
+}
+
+HeadCompaction::Block HeadCompaction::load(std::span<const SummaryEntry> entries) const {
+  Block block;
+  block.entries.assign(entries.begin(), entries.end());
+  block.k.resize(entries.size() * static_cast<size_t>(dim_));
+  block.v.resize(block.k.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    float* k = block.k.data() + static_cast<int64_t>(i) * dim_;
+    float* v = block.v.data() + static_cast<int64_t>(i) * dim_;
+    if (entries[i].place >= 0) {
+      kept_.load(entries[i].place, head_, k, v);
+    } else {
+      const float* row = rows_.data() + (-1 - entries[i].place) * 2 * dim_;
+      std::copy_n(row, dim_, k);
+      std::copy_n(row + dim_, dim_, v);
+    }
+    block.bias.push_back(entries[i].bias);
+  }
+  block.view = {static_cast<int64_t>(entries.size()), dim_, block.k.data(), block.v.data(), block.bias.data()};
+  if (options_.needs_queries()) block.attention = attention_matrix(block.view, queries_);
+  return block;
+}
+
+// Moves the block's tokens of highest salience to the outliers; `rest`: the others.
+void HeadCompaction::choose_outliers(Block* block, std::vector<SummaryEntry>* rest) {
+  const auto n = block->entries.size();
+  if (options_.salience == Salience::kNovelty) {
+    const SummaryRule rule{PivotRule::kCosine, ValueRule::kMean, BiasRule::kNone};
+    const BlockSummary summary = summarize(rule, block->view, {}, options_.summaries);
+    const std::vector<float> distance = novelty(block->view, summary.pivots);
+    for (size_t i = 0; i < n; ++i) block->entries[i].score = distance[i];
+  } else if (options_.salience == Salience::kValueNorm) {
+    for (size_t i = 0; i < n; ++i) {
+      const float* v = block->v.data() + static_cast<int64_t>(i) * dim_;
+      block->entries[i].score = std::sqrt(std::inner_product(v, v + dim_, v, 0.0f));
+    }
+  } else if (options_.salience == Salience::kAttention) {
+    for (size_t i = 0; i < n; ++i) block->entries[i].score = 0;
+    for (size_t i = 0; i < block->attention.size(); ++i) block->entries[i % n].score += block->attention[i];
+  }
+  std::vector<size_t> order(n);
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto salient = static_cast<std::ptrdiff_t>(options_.salient);
+  std::partial_sort(order.begin(), order.begin() + salient, order.end(), [&](size_t a, size_t b) {
+    const float score_a = block->entries[a].score, score_b = block->entries[b].score;
+    return score_a != score_b ? score_a > score_b : a < b;
+  });
+  std::sort(order.begin(), order.begin() + salient);
+  std::sort(order.begin() + salient, order.end());
+  for (std::ptrdiff_t i = 0; i < salient; ++i) entries_->outliers.push_back(block->entries[order[static_cast<size_t>(i)]]);
+  for (size_t i = static_cast<size_t>(salient); i < n; ++i) rest->push_back(block->entries[order[i]]);
+}
+
+void HeadCompaction::add_summaries(const Block& block, size_t level) {
+  const BlockSummary summary = summarize(options_.rule, block.view, block.attention, options_.summaries);
+  if (entries_->levels.size() <= level) entries_->levels.resize(level + 1);
+  const size_t count = summary.pivots.size();
+  std::vector<SummaryEntry> made(count);
+  for (size_t i = 0; i < count; ++i) {
+    const auto pivot = static_cast<size_t>(summary.pivots[i]);
+    made[i] = {block.entries[pivot].position, 0, summary.bias[i], 0, 0,
+               -1 - static_cast<int32_t>(static_cast<int64_t>(rows_.size()) / (2 * dim_))};
+    const float* k = block.k.data() + static_cast<int64_t>(pivot) * dim_;
+    const float* v = summary.v.data() + static_cast<int64_t>(i) * dim_;
+    rows_.insert(rows_.end(), k, k + dim_);
+    rows_.insert(rows_.end(), v, v + dim_);
+  }
+  for (size_t i = 0; i < block.entries.size(); ++i) {
+    SummaryEntry& of = made[static_cast<size_t>(summary.group[i])];
+    of.tokens += block.entries[i].tokens;
+    of.retained_until = std::max(of.retained_until, block.entries[i].retained_until);
+  }
+  std::vector<SummaryEntry>& to = entries_->levels[level];
+  to.insert(to.end(), made.begin(), made.end());
+}
+
+void HeadCompaction::summarize_block() {
+  std::vector<SummaryEntry>& pending = entries_->pending;
+  Block block = load(std::span(pending).first(static_cast<size_t>(options_.block)));
+  pending.erase(pending.begin(), pending.begin() + options_.block);
+  if (options_.salient == 0) return add_summaries(block, 0);
+  std::vector<SummaryEntry> rest;
+  choose_outliers(&block, &rest);
+  add_summaries(load(rest), 0);
+}
+
+// The outliers of least score become entries of the finest level.
+void HeadCompaction::demote(int64_t n) {
+  std::vector<SummaryEntry>& outliers = entries_->outliers;
+  n = std::min(n, static_cast<int64_t>(outliers.size()));
+  if (n <= 0) return;
+  std::vector<size_t> order(outliers.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::partial_sort(order.begin(), order.begin() + n, order.end(), [&](size_t a, size_t b) {
+    return outliers[a].score != outliers[b].score ? outliers[a].score < outliers[b].score : a < b;
+  });
+  std::sort(order.begin(), order.begin() + n);
+  if (entries_->levels.empty()) entries_->levels.emplace_back();
+  std::vector<SummaryEntry> stay;
+  size_t next = 0;
+  for (size_t i = 0; i < outliers.size(); ++i) {
+    const bool goes = next < static_cast<size_t>(n) && order[next] == i;
+    if (goes) ++next;
+    (goes ? entries_->levels[0] : stay).push_back(outliers[i]);
+  }
+  outliers = std::move(stay);
+}
+
+void HeadCompaction::consolidate(size_t level, int64_t n) {
+  const Block block = load(std::span(entries_->levels[level]).first(static_cast<size_t>(n)));
+  add_summaries(block, level + 1);  // may move levels
+  std::vector<SummaryEntry>& from = entries_->levels[level];
+  from.erase(from.begin(), from.begin() + n);
+}
+
+// The level to consolidate when there are too many entries in all: the largest, of equals the finest.
+bool HeadCompaction::over_level(size_t* level) const {
+  size_t most = 0;
+  for (size_t i = 0; i < entries_->levels.size(); ++i) {
+    if (entries_->levels[i].size() <= most) continue;
+    most = entries_->levels[i].size();
+    *level = i;
+  }
+  return most > static_cast<size_t>(options_.summaries);
+}
+
+SummaryWork HeadCompaction::compact(int64_t now, int64_t shed) {
+  SummaryWork work;
+  for (SummaryEntry& entry : entries_->outliers) {
+    if (entry.retained_until <= now) entry.score *= static_cast<float>(1 - options_.decay);
+  }
+  demote(shed);
+  while (static_cast<int64_t>(entries_->pending.size()) >= options_.block) {
+    summarize_block();
+    demote(static_cast<int64_t>(entries_->outliers.size()) - options_.outliers);
+  }
+  for (size_t level = 0; level < entries_->levels.size(); ++level) {
+    for (; static_cast<int64_t>(entries_->levels[level].size()) > options_.level; ++work.consolidations) {
+      consolidate(level, options_.group());
+    }
+  }
+  size_t level = 0;
+  while (options_.capacity > 0 && entries_->entries() > options_.capacity && over_level(&level)) {
+    consolidate(level, std::min(options_.group(), static_cast<int64_t>(entries_->levels[level].size())));
+    ++work.consolidations;
+    ++work.watermark_hits;
+  }
+  return work;
+}
+
+std::vector<HeadCompaction::Write> HeadCompaction::settle() {
+  const int64_t total = entries_->entries();
+  std::vector<bool> taken(static_cast<size_t>(total), false);
+  entries_->for_each([&](const SummaryEntry& entry) {
+    if (entry.place >= 0 && entry.place < total) taken[static_cast<size_t>(entry.place)] = true;
+  });
+  std::vector<std::pair<int64_t, size_t>> moves;  // place, row
+  size_t free = 0;
+  entries_->for_each([&](SummaryEntry& entry) {
+    if (entry.place >= 0 && entry.place < total) return;
+    auto row = static_cast<size_t>(-1 - entry.place);
+    if (entry.place >= 0) {  // its slot goes away
+      row = rows_.size() / static_cast<size_t>(2 * dim_);
+      rows_.resize(rows_.size() + static_cast<size_t>(2 * dim_));
+      float* k = rows_.data() + static_cast<int64_t>(row) * 2 * dim_;
+      kept_.load(entry.place, head_, k, k + dim_);
+    }
+    while (taken[free]) ++free;
+    entry.place = static_cast<int32_t>(free);
+    moves.emplace_back(static_cast<int64_t>(free++), row);
+  });
+  std::vector<Write> writes;
+  for (const auto& [place, row] : moves) writes.push_back({place, rows_.data() + static_cast<int64_t>(row) * 2 * dim_});
+  return writes;
+}
+
+}  // namespace smartkv

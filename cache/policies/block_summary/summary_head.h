@@ -1,0 +1,82 @@
+// The entries of one KV head, and what a boundary makes of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "cache/dense_layer.h"
+#include "cache/policies/block_summary/summary_options.h"
+
+namespace smartkv {
+
+// It stands for `tokens` tokens, has the key of the one at `position`, and lives in slot `place`.
+struct SummaryEntry {
+  int32_t position = 0;
+  int32_t tokens = 1;
+  float bias = 0;
+  float score = 0;             // of a pending token or an outlier
+  int32_t retained_until = 0;  // a position: until then an outlier's score does not decay
+  int32_t place = 0;           // -1 - row while it is being made
+};
+
+// Each list in order of age.
+struct SummaryHead {
+  std::vector<SummaryEntry> sinks, outliers;
+  std::vector<std::vector<SummaryEntry>> levels;  // of summaries, the finest first
+  std::vector<SummaryEntry> pending;              // tokens of a block that is not full yet
+
+  int64_t entries() const;
+  int64_t tokens() const;  // that all entries stand for
+  void for_each(const std::function<void(SummaryEntry&)>& visit);
+};
+
+// How many of each a KV head has: they follow from how many tokens came, and when, so that all heads have as many.
+struct SummaryWork {
+  int64_t consolidations = 0;
+  int64_t watermark_hits = 0;  // consolidations because of the capacity
+};
+
+// One KV head at one boundary.
+class HeadCompaction {
+ public:
+  // `kept`: the layer's slots; `queries`: to fit to. They and `entries` outlive this.
+  HeadCompaction(const SummaryOptions& options, int64_t head_dim, const DenseLayer& kept, int64_t head,
+                 const SampledQueries& queries, SummaryHead* entries);
+
+  // A token that comes in, the next in order of position. k, v: f32 [head_dim].
+  void add(int32_t position, const float* k, const float* v, float score);
+  // Makes blocks into summaries, and where there are too many outliers or summaries, fewer ones. `now`: the boundary;
+  // the `shed` outliers of least score go in any case.
+  SummaryWork compact(int64_t now, int64_t shed);
+
+  // Slot `place` gets K and V: f32 [2, head_dim].
+  struct Write {
+    int64_t place;
+    const float* kv;
+  };
+  // After compact(): gives every entry a slot below entries(). What is to be written there, valid as long as this.
+  std::vector<Write> settle();
+
+ private:
+  struct Block;  // entries with their K and V
+
+  Block load(std::span<const SummaryEntry> entries) const;
+  void summarize_block();
+  void choose_outliers(Block* block, std::vector<SummaryEntry>* rest);
+  void demote(int64_t n);
+  void consolidate(size_t level, int64_t n);
+  bool over_level(size_t* level) const;
+  void add_summaries(const Block& block, size_t level);
+
+  const SummaryOptions& options_;
+  int64_t dim_;
+  const DenseLayer& kept_;
+  int64_t head_;
+  const SampledQueries& queries_;
+  SummaryHead* entries_;
+  std::vector<float> rows_;  // f32 [rows, 2, head_dim] of entries that are being made
+};
+
+}  // namespace smartkv

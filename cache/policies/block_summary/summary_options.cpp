@@ -1,0 +1,63 @@
+#include "cache/policies/block_summary/summary_options.h"
+
+#include <algorithm>
+
+#include "cache/boundaries.h"
+#include "cache/sequence_cache.h"
+
+namespace smartkv {
+namespace {
+
+template <typename Enum, size_t n>
+Enum choice(Parameters* parameters, const std::string& key, Enum fallback, const std::string_view (&names)[n]) {
+  const std::vector<std::string> choices(std::begin(names), std::end(names));
+  const std::string name = parameters->choice(key, choices[static_cast<size_t>(fallback)], choices);
+  return static_cast<Enum>(std::find(choices.begin(), choices.end(), name) - choices.begin());
+}
+
+}  // namespace
+
+int64_t most_summary_entries(const SummaryOptions& options, int64_t tokens) {
+  // Entries that ever enter the finest level, and from there on each level: a level is made when the one before is full.
+  int64_t entering = tokens / options.block * (options.summaries + options.salient), levels = 0;
+  for (; entering > 0; ++levels) {
+    const bool full = entering > options.level;
+    entering = full ? (entering / options.group() + 1) * options.summaries : 0;
+    if (full && entering <= options.summaries) entering = 0, ++levels;
+  }
+  int64_t most = options.sinks + options.outliers + options.block + levels * options.level;
+  if (options.capacity > 0) most = std::min(most, options.capacity);
+  return std::min(most, tokens);
+}
+
+SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions options) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  options.block = parameters->integer("block", options.block, 2, kMost);
+  options.summaries = parameters->integer("r", options.summaries, 1, options.block);
+  options.ratio = parameters->integer("ratio", options.ratio, 2, 64);
+  options.level = parameters->integer("level", options.level, options.group(), kMost);
+  options.rule.pivots = choice(parameters, "pivots", options.rule.pivots, kPivotRules);
+  options.rule.values = choice(parameters, "values", options.rule.values, kValueRules);
+  options.rule.bias = choice(parameters, "bias", options.rule.bias, kBiasRules);
+  options.salient = parameters->integer("salient", options.salient, 0, options.block - 1);
+  options.outliers = parameters->integer("outliers", options.outliers, 0, kMost);
+  options.salience = choice(parameters, "salience", options.salience, kSaliences);
+  options.least_score = parameters->number("eps", options.least_score, 0, 1e30);
+  options.decay = parameters->number("decay", options.decay, 0, 1);
+  options.retention = parameters->integer("retention", options.retention, 0, kMost);
+  options.probes = parameters->integer("probes", options.probes, 1, kernels::kPageTokens);
+  options.shifts = parameters->integer("shifts", options.shifts, 0, 4);
+  options.gate = parameters->text("gate", options.gate);
+  return options;
+}
+
+void check_summary_capacity(const SummaryOptions& options, const std::string& key, int64_t beside) {
+  const int64_t least = whole_pages(options.sinks + options.outliers + options.block + 2 * options.group());
+  if (options.capacity >= least) return;
+  throw CacheError("kv_cache." + key + ": expected at least " + std::to_string(least + beside) + " (room for a block of " +
+                   std::to_string(options.block) + ", " + std::to_string(options.outliers) + " outliers, two groups of " +
+                   std::to_string(options.group()) + " summaries, and " + std::to_string(beside) +
+                   " tokens of the tail), found " + std::to_string(std::max<int64_t>(0, options.capacity) + beside));
+}
+
+}  // namespace smartkv

@@ -1,0 +1,57 @@
+// What a store of summaries does with its tokens, and how much it may hold.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cache/parameters.h"
+#include "cache/summaries/block_summarizer.h"
+
+namespace smartkv {
+
+// What makes a token of a block worth its exact K and V.
+enum class Salience {
+  kNovelty,    // 1 - cosine between its key and the nearest pivot's
+  kValueNorm,  // |v|
+  kAttention,  // what the probe queries give it
+  kGate,       // how long the learned gate expects it to be of use
+};
+inline constexpr std::string_view kSaliences[] = {"novelty", "value_norm", "attention", "gate"};
+
+struct SummaryOptions {
+  SummaryRule rule;
+  int64_t block = 64;      // tokens that are summarised together
+  int64_t summaries = 8;   // of a block, and of each group of `ratio` times as many summaries
+  int64_t ratio = 2;       // entries of a level that become one of the next
+  int64_t level = 256;     // entries of a level at most
+  int64_t capacity = 0;    // entries of a layer and KV head in all, in whole pages; 0: what the levels make
+  int64_t sinks = 4;       // of the sequence's first tokens, exact for ever; only the first store of a chain sees them
+  int64_t salient = 0;     // exact tokens of a block
+  int64_t outliers = 0;    // exact tokens in all, besides sinks
+  Salience salience = Salience::kGate;
+  double least_score = 0;  // outliers below it go
+  double decay = 0.1;      // of an outlier's score at each boundary, unless it is retained
+  int64_t retention = 256; // tokens for which an outlier that was attended to more than evenly is retained
+  int64_t probes = 8;      // queries before each boundary
+  int64_t shifts = 2;      // how many times each of them is asked again from further on
+  std::string gate;        // name of the gates, for Salience::kGate
+
+  bool needs_queries() const { return rule.needs_queries() || (salient > 0 && salience == Salience::kAttention); }
+  int64_t n_probes() const { return needs_queries() || salient > 0 ? probes : 0; }
+  int64_t group() const { return summaries * ratio; }  // entries that are consolidated together
+};
+
+// The most entries of a layer and KV head after `tokens` tokens were taken.
+int64_t most_summary_entries(const SummaryOptions& options, int64_t tokens);
+
+// Reads block, r, ratio, level, pivots, values, bias, salient, outliers, salience, eps, decay, retention, probes, shifts and
+// gate. Throws CacheError.
+SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions defaults);
+
+// Throws CacheError naming `key`, the parameter that bounds capacity + `beside`, when there is no room for a block, the
+// outliers and two groups.
+void check_summary_capacity(const SummaryOptions& options, const std::string& key, int64_t beside);
+
+}  // namespace smartkv

@@ -1,0 +1,87 @@
+// A store of summaries (seed c): blocks of tokens become a few entries each, groups of entries fewer ones of the next level,
+// like a log-structured merge tree; what stands out stays exact.
+//
+// Every KV head of every layer has as many entries, each its own, in dense pages with a bias. What is done at a boundary is
+// bounded by what was taken, so that none stalls: a block becomes `summaries` entries, and where a level or the whole has too
+// many, the oldest group of a level becomes `summaries` entries of the next.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/policies/block_summary/summary_head.h"
+#include "cache/policies/block_summary/summary_options.h"
+#include "cache/stages/token_scorer.h"
+#include "cache/stages/token_store.h"
+#include "cache/summaries/probe_queries.h"
+
+namespace smartkv {
+
+class SummaryStoreFactory final : public StoreFactory {
+ public:
+  // scorer: for Salience::kGate; null otherwise.
+  SummaryStoreFactory(const SummaryOptions& options, std::shared_ptr<const TokenScorer> scorer)
+      : options_(options), scorer_(std::move(scorer)) {}
+  std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
+  Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
+
+ private:
+  SummaryOptions options_;
+  std::shared_ptr<const TokenScorer> scorer_;
+};
+
+class SummaryStore final : public TokenStore {
+ public:
+  SummaryStore(const PolicyContext& context, const SummaryOptions& options, std::shared_ptr<const TokenScorer> scorer);
+
+  std::unique_ptr<TokenStore> fork() const override { return std::make_unique<SummaryStore>(*this); }
+  int64_t entries() const override { return layers_[0].entries; }
+  void view(int64_t layer, std::vector<kernels::KvSegment>* segments) const override;
+  void represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
+  int64_t n_probes() const override { return options_.n_probes(); }
+  void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
+  void prepare(const StageView& view) override;
+  void take(const StageView& view, int64_t layer, LeavingTokens* tokens) override;
+  void finish(const StageView& view) override;
+  StoreGrowth growth(const StageView& view, int64_t end) const override;
+  void add_stats(const StageView& view, CacheStats* stats) const override;
+  // summary_entries, outlier_entries, pending_entries, summary_levels, level_I_entries; summarized_tokens, which is the mass
+  // of all entries of a KV head, and mass_error, the most by which that is wrong in any: 0; consolidations, watermark_hits.
+  void add_details(std::map<std::string, double>* details) const override;
+
+  // For inspection and tests.
+  const SummaryHead& head(int64_t layer, int64_t head) const {
+    return layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(head)];
+  }
+  int64_t taken() const { return layers_[0].taken; }  // tokens, by each KV head
+
+ private:
+  struct Layer {
+    explicit Layer(const PolicyContext& context)
+        : kept(context.pool), heads(static_cast<size_t>(context.shape.n_kv_heads)) {}
+    int64_t entries = 0;
+    int64_t taken = 0;
+    SummaryWork work;         // since the beginning
+    DenseLayer kept;
+    std::vector<float> bias;  // [pages, n_kv_heads, kPageTokens]
+    std::vector<SummaryHead> heads;
+    ProbeQueries queries;
+    std::vector<float> scores;  // at a boundary: of the tokens that leave the tail, [n_kv_heads, n]
+  };
+
+  const CacheShape& shape() const { return context_->shape; }
+  int64_t state_bytes() const;
+  void fill_bias(Layer* layer) const;
+
+  const PolicyContext* context_;
+  SummaryOptions options_;
+  std::shared_ptr<const TokenScorer> scorer_;
+  int64_t shed_ = 0;  // at a boundary: outliers of each KV head that are below the least score
+  std::vector<Layer> layers_;
+  PoolCharge state_;
+};
+
+}  // namespace smartkv

@@ -1,0 +1,97 @@
+#include "cache/summaries/probe_queries.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace smartkv {
+namespace {
+
+// x at position `from` becomes x at position `to`. angles: cos then sin, f32 [head_dim]. RoPE may also scale (YaRN): the
+// inverse divides by the square of the scale.
+void turn(const float* from, const float* to, int64_t dim, float* x) {
+  const int64_t half = dim / 2;
+  for (int64_t j = 0; j < half; ++j) {
+    const float scale = 1.0f / (from[j] * from[j] + from[half + j] * from[half + j]);
+    const float low = (from[j] * x[j] + from[half + j] * x[j + half]) * scale;
+    const float high = (from[j] * x[j + half] - from[half + j] * x[j]) * scale;
+    x[j] = to[j] * low - to[half + j] * high;
+    x[j + half] = to[j] * high + to[half + j] * low;
+  }
+}
+
+}  // namespace
+
+void ProbeQueries::add(const CacheShape& shape, const StoreProbe& probe) {
+  const int64_t seen = std::min(kSeen, probe.n_tail);
+  positions_.push_back(probe.position);
+  seen_.push_back(seen);
+  const auto group = static_cast<int64_t>(probe.q.size()) / (shape.n_kv_heads * shape.head_dim);
+  for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
+    const float* from = probe.q.data() + head * group * shape.head_dim;
+    q_.insert(q_.end(), from, from + std::min(group, kMostGroup) * shape.head_dim);
+  }
+  for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
+    const float* end = probe.mass + head * probe.stride + probe.tail + probe.n_tail;
+    mass_.insert(mass_.end(), static_cast<size_t>(kSeen - seen), 0.0f);
+    mass_.insert(mass_.end(), end - seen, end);
+  }
+}
+
+void ProbeQueries::clear() { *this = {}; }
+
+int64_t ProbeQueries::bytes() const {
+  return static_cast<int64_t>((q_.size() + mass_.size()) * sizeof(float) +
+                              (positions_.size() + seen_.size()) * sizeof(int64_t));
+}
+
+int64_t ProbeQueries::most_probe_bytes(const CacheShape& shape) {
+  return shape.n_kv_heads * (kMostGroup * shape.head_dim + kSeen) * static_cast<int64_t>(sizeof(float)) +
+         2 * static_cast<int64_t>(sizeof(int64_t));
+}
+
+SampledQueries ProbeQueries::sampled(const PolicyContext& context, const DenseLayer& tail, int64_t head,
+                                     const std::vector<int64_t>& shifts) const {
+  const CacheShape& shape = context.shape;
+  const int64_t dim = shape.head_dim, heads = shape.n_kv_heads, probes = static_cast<int64_t>(positions_.size());
+  if (probes == 0) return {};
+  const int64_t width = static_cast<int64_t>(q_.size()) / probes, group = width / (heads * dim);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  SampledQueries queries;
+  std::vector<float> k(static_cast<size_t>(dim)), here(k.size()), there(k.size());
+  for (int64_t p = 0; p < probes; ++p) {
+    const int64_t position = positions_[static_cast<size_t>(p)], seen = seen_[static_cast<size_t>(p)];
+    const float* mass = mass_.data() + (p * heads + head) * kSeen;
+    std::vector<float> log_norm(static_cast<size_t>(group), -INFINITY);
+    const float* q = q_.data() + p * width + head * group * dim;
+    // The mass of a token is the largest share that a query of the group gives it, so score - log mass is at most the log
+    // of each query's denominator, and equal where the query is the one.
+    for (int64_t i = 0; i < seen; ++i) {
+      const float share = mass[kSeen - seen + i];
+      if (!(share > 0)) continue;
+      tail.load(position + 1 - seen + i, head, k.data(), nullptr);
+      for (int64_t g = 0; g < group; ++g) {
+        const float score = scale * std::inner_product(k.begin(), k.end(), q + g * dim, 0.0f);
+        log_norm[static_cast<size_t>(g)] = std::max(log_norm[static_cast<size_t>(g)], score - std::log(share));
+      }
+    }
+    const auto finite = [&](int64_t g) { return std::isfinite(log_norm[static_cast<size_t>(g)]); };
+    if (!shifts.empty()) context.rope(position, here.data(), here.data() + dim / 2);
+    for (size_t s = 0; s <= shifts.size(); ++s) {
+      if (s > 0) context.rope(position + shifts[s - 1], there.data(), there.data() + dim / 2);
+      for (int64_t g = 0; g < group; ++g) {
+        if (!finite(g)) continue;
+        const size_t at = queries.q.size();
+        queries.q.insert(queries.q.end(), q + g * dim, q + (g + 1) * dim);
+        float* row = queries.q.data() + at;
+        if (s > 0) turn(here.data(), there.data(), dim, row);
+        for (int64_t d = 0; d < dim; ++d) row[d] *= scale;
+        queries.log_norm.push_back(log_norm[static_cast<size_t>(g)]);
+        ++queries.n;
+      }
+    }
+  }
+  return queries;
+}
+
+}  // namespace smartkv

@@ -1,0 +1,43 @@
+// Queries that stand for those to come: what a store saw of the probes before a boundary, and the same queries at later
+// positions.
+//
+// A store that fits summaries needs queries of the kind that will look at them. Keys or prompts made up for it (self-study)
+// would cost passes of the model; the last queries before the boundary cost nothing, and RoPE lets them be asked from
+// further away, as the queries to come will be.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cache/policy.h"
+#include "cache/stages/token_store.h"
+#include "cache/summaries/block_summarizer.h"
+
+namespace smartkv {
+
+// Of one layer. Bytes: what the vectors hold.
+class ProbeQueries {
+ public:
+  // Keeps the probe's queries and what it takes to know their softmax's denominator.
+  void add(const CacheShape& shape, const StoreProbe& probe);
+  void clear();
+  bool empty() const { return positions_.empty(); }
+  int64_t bytes() const;
+  static int64_t most_probe_bytes(const CacheShape& shape);  // that a probe adds to bytes()
+
+  // The queries of a KV head's group, each at its own position and at `shifts` further on. `tail`: the layer's, with the
+  // probes' tokens.
+  SampledQueries sampled(const PolicyContext& context, const DenseLayer& tail, int64_t head,
+                         const std::vector<int64_t>& shifts) const;
+
+ private:
+  static constexpr int64_t kSeen = 16;      // of the tail's last tokens: where their mass is kept
+  static constexpr int64_t kMostGroup = 8;  // query heads of a KV head whose queries are kept
+
+  std::vector<int64_t> positions_;
+  std::vector<int64_t> seen_;  // by probe: tokens whose mass is kept
+  std::vector<float> q_;       // [probes, n_kv_heads, min(group, kMostGroup), head_dim]
+  std::vector<float> mass_;    // [probes, n_kv_heads, kSeen], of the tokens before and at the probe, the last one last
+};
+
+}  // namespace smartkv
