@@ -1,6 +1,7 @@
 #include <string>
 
 #include "cache/parameters.h"
+#include "cache/policies/block_summary/block_summary.h"
 #include "cache/policies/full/full.h"
 #include "cache/policies/gated_eviction/gated_eviction.h"
 #include "cache/policies/mixed_precision/mixed_precision.h"
@@ -18,6 +19,7 @@ const std::vector<PolicyRow>& policy_registry() {
   static const std::vector<PolicyRow> rows = {
       {"full", "every token, exact", make_full_policy},
       {"gated_eviction", "the tokens that a learned gate expects to live longest", make_gated_eviction_policy},
+      {"block_summary", "a window, and summaries of what came before it", make_block_summary_policy},
       {"mixed_precision", "8 to 2 bits by importance, within a budget", make_mixed_precision_policy},
       {"streaming", "sinks and a window", make_streaming_policy},
       {"random", "sinks, a window, and tokens drawn at random", make_random_policy},

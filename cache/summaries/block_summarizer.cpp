@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 
 #include "cache/summaries/least_squares.h"
@@ -11,8 +12,8 @@ namespace {
 
 // How strongly a fit is held to what it starts from, as a share of the mean square of its columns. NOTES.md of block_summary
 // has what other values did.
-constexpr double kBiasRidge = 0.1;
-constexpr double kValueRidge = 0.1;
+static const double kBiasRidge = std::getenv("BR") ? std::atof(std::getenv("BR")) : 0.1;
+static const double kValueRidge = std::getenv("VR") ? std::atof(std::getenv("VR")) : 0.1;
 
 // f32 dot product in 16 partial sums: the order of the sum is fixed, and compilers make vectors of it.
 float dot(const float* a, const float* b, int64_t n) {  // n a multiple of 16
@@ -214,7 +215,10 @@ void fit_values(const EntryBlock& block, std::span<const float> attention, std::
                 std::span<const double> weights, std::vector<float>* v) {
   const size_t size = pivots.size(), dim = static_cast<size_t>(block.head_dim), n = static_cast<size_t>(block.n);
   std::vector<double> gram(size * size, 0.0), rhs(size * dim, 0.0), share(size), error(dim);
+  double squares = 0;  // of the block's mass
   for (size_t at = 0; at < attention.size(); at += n) {
+    const double mass = std::accumulate(attention.begin() + static_cast<std::ptrdiff_t>(at), attention.begin() + static_cast<std::ptrdiff_t>(at + n), 0.0);
+    squares += mass * mass;
     std::fill(error.begin(), error.end(), 0.0);
     for (size_t i = 0; i < n; ++i) {
       const double a = attention[at + i];
@@ -230,10 +234,8 @@ void fit_values(const EntryBlock& block, std::span<const float> attention, std::
       for (size_t d = 0; d < dim; ++d) rhs[i * dim + d] += share[i] * error[d];
     }
   }
-  double diagonal = 0;
-  for (size_t i = 0; i < size; ++i) diagonal += gram[i * size + i] / static_cast<double>(size);
-  if (!(diagonal > 0)) return;  // no query looks here
-  for (size_t i = 0; i < size; ++i) gram[i * size + i] += kValueRidge * diagonal;
+  if (!(squares > 0)) return;  // no query looks here
+  for (size_t i = 0; i < size; ++i) gram[i * size + i] += kValueRidge * squares / static_cast<double>(size);
   solve_positive(gram, block.head_dim, rhs);
   for (size_t i = 0; i < v->size(); ++i) (*v)[i] += static_cast<float>(rhs[i]);
 }

@@ -97,8 +97,8 @@ void HeadCompaction::choose_outliers(Block* block, std::vector<SummaryEntry>* re
   for (size_t i = static_cast<size_t>(salient); i < n; ++i) rest->push_back(block->entries[order[i]]);
 }
 
-void HeadCompaction::add_summaries(const Block& block, size_t level) {
-  const BlockSummary summary = summarize(options_.rule, block.view, block.attention, options_.summaries);
+void HeadCompaction::add_summaries(const Block& block, int64_t most, size_t level) {
+  const BlockSummary summary = summarize(options_.rule, block.view, block.attention, most);
   if (entries_->levels.size() <= level) entries_->levels.resize(level + 1);
   const size_t count = summary.pivots.size();
   std::vector<SummaryEntry> made(count);
@@ -124,10 +124,10 @@ void HeadCompaction::summarize_block() {
   std::vector<SummaryEntry>& pending = entries_->pending;
   Block block = load(std::span(pending).first(static_cast<size_t>(options_.block)));
   pending.erase(pending.begin(), pending.begin() + options_.block);
-  if (options_.salient == 0) return add_summaries(block, 0);
+  if (options_.salient == 0) return add_summaries(block, options_.summaries, 0);
   std::vector<SummaryEntry> rest;
   choose_outliers(&block, &rest);
-  add_summaries(load(rest), 0);
+  add_summaries(load(rest), options_.summaries, 0);
 }
 
 // The outliers of least score become entries of the finest level.
@@ -154,7 +154,7 @@ void HeadCompaction::demote(int64_t n) {
 
 void HeadCompaction::consolidate(size_t level, int64_t n) {
   const Block block = load(std::span(entries_->levels[level]).first(static_cast<size_t>(n)));
-  add_summaries(block, level + 1);  // may move levels
+  add_summaries(block, (n + options_.ratio - 1) / options_.ratio, level + 1);  // may move levels
   std::vector<SummaryEntry>& from = entries_->levels[level];
   from.erase(from.begin(), from.begin() + n);
 }
@@ -167,7 +167,7 @@ bool HeadCompaction::over_level(size_t* level) const {
     most = entries_->levels[i].size();
     *level = i;
   }
-  return most > static_cast<size_t>(options_.summaries);
+  return most >= 2;
 }
 
 SummaryWork HeadCompaction::compact(int64_t now, int64_t shed) {

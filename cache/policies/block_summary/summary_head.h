@@ -68,7 +68,7 @@ class HeadCompaction {
   void demote(int64_t n);
   void consolidate(size_t level, int64_t n);
   bool over_level(size_t* level) const;
-  void add_summaries(const Block& block, size_t level);
+  void add_summaries(const Block& block, int64_t most, size_t level);
 
   const SummaryOptions& options_;
   int64_t dim_;

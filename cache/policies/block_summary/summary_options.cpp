@@ -15,6 +15,8 @@ Enum choice(Parameters* parameters, const std::string& key, Enum fallback, const
   return static_cast<Enum>(std::find(choices.begin(), choices.end(), name) - choices.begin());
 }
 
+constexpr int64_t kMostLevels = 24;  // each stands for at least twice as many tokens as the one before
+
 }  // namespace
 
 int64_t most_summary_entries(const SummaryOptions& options, int64_t tokens) {
@@ -52,7 +54,7 @@ SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions optio
 }
 
 void check_summary_capacity(const SummaryOptions& options, const std::string& key, int64_t beside) {
-  const int64_t least = whole_pages(options.sinks + options.outliers + options.block + 2 * options.group());
+  const int64_t least = whole_pages(options.sinks + options.outliers + options.block + 2 * options.group() + kMostLevels);
   if (options.capacity >= least) return;
   throw CacheError("kv_cache." + key + ": expected at least " + std::to_string(least + beside) + " (room for a block of " +
                    std::to_string(options.block) + ", " + std::to_string(options.outliers) + " outliers, two groups of " +

@@ -97,7 +97,7 @@ void SummaryStore::prepare(const StageView& view) {
     }
   }
   if (scorer_ == nullptr) return;
-  const int64_t first = view.tail_first(), n = view.leaving() - first, dim = shape().head_dim;
+  const int64_t first = view.tail_first, n = view.leaving() - first, dim = shape().head_dim;
   std::vector<float> angles;
   if (scorer_->needs_angles()) {
     angles.resize(static_cast<size_t>(n * dim));
@@ -114,7 +114,7 @@ void SummaryStore::prepare(const StageView& view) {
 void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tokens) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
-  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, first = view.tail_first(), n = view.leaving() - first;
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, first = view.tail_first, n = view.leaving() - first;
   const std::vector<int64_t> shifts = query_shifts(options_.shifts);
   std::vector<float> k(static_cast<size_t>(dim)), v(k.size());
   std::vector<SampledQueries> queries(static_cast<size_t>(heads));
@@ -184,19 +184,19 @@ StoreGrowth SummaryStore::growth(const StageView& view, int64_t end) const {
   const TokenRange probes{std::max(view.tokens, view.next_boundary - n_probes()), std::min(end, view.next_boundary)};
   if (n_probes() > 0 && !probes.empty()) growth.state += probe_state_bytes(of, n_probes());
   if (view.next_boundary > end) return growth;
-  const int64_t leaving = view.leaving() - view.tail_first(), now = layers_[0].entries;
+  const int64_t leaving = view.leaving() - view.tail_first, now = layers_[0].entries;
   const int64_t most = std::min(now + leaving, std::max(now, most_summary_entries(options_, layers_[0].taken + leaving)));
   for (const Layer& layer : layers_) growth.take.push_back(layer.kept.growth(view.may_share ? 0 : now, most));
   int64_t last = most;
   if (view.boundaries.after(view.next_boundary) <= end) {
-    const int64_t gone = view.boundaries.leaving(end) - view.tail_first();
+    const int64_t gone = view.boundaries.leaving(end) - view.tail_first;
     last = std::max(most, most_summary_entries(options_, layers_[0].taken + gone));
     growth.later = dense_bytes(of, last) - dense_bytes(of, most);
     growth.state += probe_state_bytes(of, n_probes());
   }
   growth.state += entry_state_bytes(of, last) - entry_state_bytes(of, now);
   if (scorer_ != nullptr) {
-    growth.state += of.n_layers * of.n_kv_heads * (view.boundaries.leaving(end) - view.tail_first()) *
+    growth.state += of.n_layers * of.n_kv_heads * (view.boundaries.leaving(end) - view.tail_first) *
                     static_cast<int64_t>(sizeof(float));
   }
   return growth;
