@@ -23,7 +23,7 @@ const nlohmann::json* Parameters::find(const std::string& key) {
 }
 
 void Parameters::fail(const std::string& key, const std::string& expected) const {
-  throw CacheError("kv_cache." + key + ": expected " + expected + ", found " + json_.at(key).dump());
+  throw CacheError(path_ + "." + key + ": expected " + expected + ", found " + json_.at(key).dump());
 }
 
 int64_t Parameters::integer(const std::string& key, int64_t fallback, int64_t least, int64_t most) {
@@ -73,12 +73,17 @@ std::string Parameters::choice(const std::string& key, const std::string& fallba
   fail(key, expected);
 }
 
+const nlohmann::json* Parameters::object(const std::string& key) {
+  const nlohmann::json* value = find(key);
+  return value == nullptr || !value->is_object() ? nullptr : value;
+}
+
 void Parameters::done() const {
   for (const auto& [key, value] : json_.items()) {
     if (known_.contains(key)) continue;
     std::string known;
     for (const std::string& name : known_) known += (known.empty() ? "" : ", ") + name;
-    throw CacheError("kv_cache." + key + ": the policy \"" + policy_ + "\" " +
+    throw CacheError(path_ + "." + key + ": the policy \"" + policy_ + "\" " +
                      (known.empty() ? "takes no parameters" : "has no such parameter; it takes " + known));
   }
 }

@@ -38,8 +38,8 @@ inline constexpr std::string_view kBiasRules[] = {"none", "count", "fitted"};
 inline constexpr float kMostBias = 3;  // nats: how far a fitted bias may be from the count's
 
 struct SummaryRule {
-  PivotRule pivots = PivotRule::kCosine;
-  ValueRule values = ValueRule::kLeastSquares;
+  PivotRule pivots = PivotRule::kAttention;
+  ValueRule values = ValueRule::kMass;
   BiasRule bias = BiasRule::kFitted;
 
   bool needs_queries() const {

@@ -57,6 +57,8 @@ testing::AssertionResult same(const Outputs& found, const Outputs& expected) {
 }
 
 constexpr const char* kPackedEviction = "gated_eviction_k4v4";
+constexpr const char* kSummarizedEviction = "gated_eviction_summaries";
+constexpr const char* kLevels = "block_summary_levels";
 
 // Small settings, so that a thousand tokens compress often.
 nlohmann::json spec_of(const std::string& name) {
@@ -65,6 +67,14 @@ nlohmann::json spec_of(const std::string& name) {
     return {{"policy", name}, {"tokens", 448}};
   }
   if (name == kPackedEviction) return {{"policy", "gated_eviction"}, {"tokens", 448}, {"kept", "k4v4"}};
+  if (name == kSummarizedEviction) {
+    return {{"policy", "gated_eviction"}, {"tokens", 448}, {"lost", {{"tokens", 128}, {"block", 48}, {"salient", 2}, {"outliers", 16}}}};
+  }
+  if (name == "block_summary") return {{"policy", name}, {"tokens", 448}, {"window", 64}, {"salient", 4}};
+  if (name == kLevels) {
+    return {{"policy", "block_summary"}, {"window", 64}, {"block", 80}, {"level", 24}, {"salient", 8}, {"outliers", 20},
+            {"salience", "novelty"}, {"eps", 0.01}};
+  }
   if (name == "mixed_precision") return {{"policy", name}, {"bits", 4.5}, {"horizon", 1024}};
   return {{"policy", name}};
 }
@@ -234,6 +244,8 @@ std::vector<std::string> contents(const SequenceCache& cache, const CacheShape& 
           kernels::load_kv(shape.type, shape.head_dim, segment, head, slot, k.data(), v.data());
           text.append(reinterpret_cast<const char*>(k.data()), static_cast<size_t>(shape.head_dim) * sizeof(float));
           text.append(reinterpret_cast<const char*>(v.data()), static_cast<size_t>(shape.head_dim) * sizeof(float));
+          if (segment.bias == nullptr) continue;
+          text.append(reinterpret_cast<const char*>(segment.bias + head * kernels::kPageTokens + slot), sizeof(float));
         }
       }
     }
@@ -367,7 +379,7 @@ TEST_P(Conformance, RepresentsWhatItShows) {
 std::vector<std::string> names() {
   std::vector<std::string> result;
   for (const PolicyRow& row : policy_registry()) result.emplace_back(row.name);
-  result.emplace_back(kPackedEviction);
+  for (const char* name : {kPackedEviction, kSummarizedEviction, kLevels}) result.emplace_back(name);
   return result;
 }
 

@@ -17,13 +17,12 @@ std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& co
   SummaryOptions options;
   const int64_t beside = whole_pages(window) + kPageTokens;
   if (tokens > 0) options.capacity = (tokens - beside) / kPageTokens * kPageTokens;
-  options.outliers = options.capacity / 2;
+  options.outliers = tokens > 0 ? options.capacity / 2 : 256;
   options = read_summary_options(&read, options);
-  if (options.salient == 0) options.outliers = 0;
   options.sinks = read.integer("sinks", options.sinks, 0, kPageTokens);
   const int64_t stride = read_prompt_stride(&read, kPromptStride);
   read.done();
-  if (tokens > 0) check_summary_capacity(options, "tokens", beside);
+  if (tokens > 0) check_summary_capacity(options, "tokens", beside, tokens);
   std::shared_ptr<const TokenScorer> scorer;
   if (options.salient > 0 && options.salience == Salience::kGate) scorer = make_scorer(context, "learned", options.gate);
   return std::make_unique<StagedPolicy>("block_summary", context, Boundaries{whole_pages(window), stride},

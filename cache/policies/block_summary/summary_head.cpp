@@ -159,15 +159,19 @@ void HeadCompaction::consolidate(size_t level, int64_t n) {
   from.erase(from.begin(), from.begin() + n);
 }
 
-// The level to consolidate when there are too many entries in all: the largest, of equals the finest.
-bool HeadCompaction::over_level(size_t* level) const {
-  size_t most = 0;
-  for (size_t i = 0; i < entries_->levels.size(); ++i) {
-    if (entries_->levels[i].size() <= most) continue;
-    most = entries_->levels[i].size();
-    *level = i;
+// The level to consolidate when there are too many entries in all: the largest, of equals the finest. It has two entries at
+// least, if need be because finer levels join it.
+size_t HeadCompaction::largest_level() {
+  auto& levels = entries_->levels;
+  size_t largest = 0;
+  for (size_t i = 1; i < levels.size(); ++i) largest = levels[i].size() > levels[largest].size() ? i : largest;
+  while (levels[largest].size() < 2) {
+    const auto finest = std::find_if(levels.begin(), levels.end(), [](const auto& level) { return !level.empty(); });
+    largest = static_cast<size_t>(finest - levels.begin()) + 1;
+    levels[largest].insert(levels[largest].end(), finest->begin(), finest->end());
+    finest->clear();
   }
-  return most >= 2;
+  return largest;
 }
 
 SummaryWork HeadCompaction::compact(int64_t now, int64_t shed) {
@@ -185,12 +189,14 @@ SummaryWork HeadCompaction::compact(int64_t now, int64_t shed) {
       consolidate(level, options_.group());
     }
   }
-  size_t level = 0;
-  while (options_.capacity > 0 && entries_->entries() > options_.capacity && over_level(&level)) {
+  while (options_.capacity > 0 && entries_->entries() > options_.capacity) {
+    const size_t level = largest_level();
     consolidate(level, std::min(options_.group(), static_cast<int64_t>(entries_->levels[level].size())));
     ++work.consolidations;
     ++work.watermark_hits;
   }
+  for (auto* list : {&entries_->outliers, &entries_->pending}) list->shrink_to_fit();  // what a prompt's end needed
+  for (auto& list : entries_->levels) list.shrink_to_fit();
   return work;
 }
 

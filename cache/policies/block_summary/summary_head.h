@@ -67,7 +67,7 @@ class HeadCompaction {
   void choose_outliers(Block* block, std::vector<SummaryEntry>* rest);
   void demote(int64_t n);
   void consolidate(size_t level, int64_t n);
-  bool over_level(size_t* level) const;
+  size_t largest_level();
   void add_summaries(const Block& block, int64_t most, size_t level);
 
   const SummaryOptions& options_;

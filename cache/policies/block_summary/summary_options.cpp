@@ -15,8 +15,6 @@ Enum choice(Parameters* parameters, const std::string& key, Enum fallback, const
   return static_cast<Enum>(std::find(choices.begin(), choices.end(), name) - choices.begin());
 }
 
-constexpr int64_t kMostLevels = 24;  // each stands for at least twice as many tokens as the one before
-
 }  // namespace
 
 int64_t most_summary_entries(const SummaryOptions& options, int64_t tokens) {
@@ -42,7 +40,8 @@ SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions optio
   options.rule.values = choice(parameters, "values", options.rule.values, kValueRules);
   options.rule.bias = choice(parameters, "bias", options.rule.bias, kBiasRules);
   options.salient = parameters->integer("salient", options.salient, 0, options.block - 1);
-  options.outliers = parameters->integer("outliers", options.outliers, 0, kMost);
+  options.outliers = options.salient == 0 ? 0 : std::max(options.outliers, options.salient);
+  if (options.salient > 0) options.outliers = parameters->integer("outliers", options.outliers, options.salient, kMost);
   options.salience = choice(parameters, "salience", options.salience, kSaliences);
   options.least_score = parameters->number("eps", options.least_score, 0, 1e30);
   options.decay = parameters->number("decay", options.decay, 0, 1);
@@ -53,13 +52,13 @@ SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions optio
   return options;
 }
 
-void check_summary_capacity(const SummaryOptions& options, const std::string& key, int64_t beside) {
-  const int64_t least = whole_pages(options.sinks + options.outliers + options.block + 2 * options.group() + kMostLevels);
+void check_summary_capacity(const SummaryOptions& options, const std::string& key, int64_t beside, int64_t found) {
+  const int64_t least = whole_pages(options.sinks + options.outliers + options.block + options.group());
   if (options.capacity >= least) return;
   throw CacheError("kv_cache." + key + ": expected at least " + std::to_string(least + beside) + " (room for a block of " +
-                   std::to_string(options.block) + ", " + std::to_string(options.outliers) + " outliers, two groups of " +
+                   std::to_string(options.block) + ", " + std::to_string(options.outliers) + " outliers, a group of " +
                    std::to_string(options.group()) + " summaries, and " + std::to_string(beside) +
-                   " tokens of the tail), found " + std::to_string(std::max<int64_t>(0, options.capacity) + beside));
+                   " tokens of the tail), found " + std::to_string(found));
 }
 
 }  // namespace smartkv

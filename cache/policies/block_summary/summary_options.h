@@ -50,8 +50,8 @@ int64_t most_summary_entries(const SummaryOptions& options, int64_t tokens);
 // gate. Throws CacheError.
 SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions defaults);
 
-// Throws CacheError naming `key`, the parameter that bounds capacity + `beside`, when there is no room for a block, the
-// outliers and two groups.
-void check_summary_capacity(const SummaryOptions& options, const std::string& key, int64_t beside);
+// Throws CacheError naming `key`, the parameter that bounds capacity + `beside` and is `found`, when there is no room for a
+// block, the outliers and a group.
+void check_summary_capacity(const SummaryOptions& options, const std::string& key, int64_t beside, int64_t found);
 
 }  // namespace smartkv

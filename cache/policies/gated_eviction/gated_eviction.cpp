@@ -1,5 +1,6 @@
 #include "cache/policies/gated_eviction/gated_eviction.h"
 
+#include "cache/policies/block_summary/lost_summaries.h"
 #include "cache/stages/slot_store.h"
 #include "cache/stages/staged_policy.h"
 #include "cache/stages/token_scorer.h"
@@ -8,12 +9,15 @@ namespace smartkv {
 
 std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   Parameters read("gated_eviction", parameters);
-  const EvictionOptions options = read_eviction_options(&read, context.shape);
+  EvictionOptions options = read_eviction_options(&read, context.shape);
+  std::unique_ptr<StoreFactory> lost = read_lost_store(&read, &options);
   const std::string scorer = read.choice("scorer", "learned", {"learned", "attention", "key_norm"});
   const std::string gate = read.text("gate", "");
   read.done();
-  return std::make_unique<StagedPolicy>("gated_eviction", context, options.boundaries(),
-                                        std::make_unique<SlotStoreFactory>(options, make_scorer(context, scorer, gate)));
+  std::vector<std::unique_ptr<StoreFactory>> stores;
+  stores.push_back(std::make_unique<SlotStoreFactory>(options, make_scorer(context, scorer, gate)));
+  if (lost != nullptr) stores.push_back(std::move(lost));
+  return std::make_unique<StagedPolicy>("gated_eviction", context, options.boundaries(), std::move(stores));
 }
 
 }  // namespace smartkv

@@ -1,0 +1,41 @@
+#include "cache/policies/block_summary/lost_summaries.h"
+
+#include <algorithm>
+#include <string>
+
+#include "cache/policies/block_summary/summary_store.h"
+
+namespace smartkv {
+
+using kernels::kPageTokens;
+
+std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, EvictionOptions* options) {
+  const nlohmann::json* given = parameters->object("lost");
+  if (given == nullptr && parameters->choice("lost", "nothing", {"nothing", "summaries"}) == "nothing") return nullptr;
+  const nlohmann::json none = nlohmann::json::object();
+  Parameters read("summaries", given == nullptr ? none : *given, "kv_cache.lost");
+  read.choice("store", "summaries", {"summaries"});
+  const int64_t slots = eviction_slots(*options), least = std::max(options->sinks, kPageTokens);
+  const int64_t quarter = std::max(kPageTokens, slots / 4 / kPageTokens * kPageTokens);
+  SummaryOptions summaries;
+  const int64_t tokens = read.integer("tokens", quarter, kPageTokens, int64_t{1} << 24);
+  summaries.capacity = tokens / kPageTokens * kPageTokens;
+  summaries.sinks = 0;  // they have slots
+  summaries.salience = Salience::kNovelty;
+  summaries = read_summary_options(&read, summaries);
+  read.done();
+  if (summaries.salient > 0 && summaries.salience == Salience::kGate) {
+    throw CacheError("kv_cache.lost.salience: expected \"novelty\", \"value_norm\" or \"attention\": what is lost has been "
+                     "through a gate, found \"gate\"");
+  }
+  check_summary_capacity(summaries, "lost.tokens", 0, tokens);
+  if (slots - summaries.capacity < whole_pages(least)) {
+    throw CacheError("kv_cache.lost.tokens: expected at most " + std::to_string(slots - whole_pages(least)) +
+                     ", which leaves a page of slots, found " + std::to_string(tokens));
+  }
+  options->tokens -= summaries.capacity;
+  options->hand_on = true;
+  return std::make_unique<SummaryStoreFactory>(summaries, nullptr);
+}
+
+}  // namespace smartkv

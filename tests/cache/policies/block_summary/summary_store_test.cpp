@@ -1,0 +1,148 @@
+#include "cache/policies/block_summary/summary_store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "cache/policy.h"
+#include "cache/stages/staged_sequence.h"
+#include "tests/cache/cache_driver.h"
+#include "tests/cache/policy_error.h"
+
+namespace smartkv {
+namespace {
+
+class SummaryStoreTest : public testing::Test {
+ protected:
+  SummaryStoreTest() {
+    context_.rope = [](int64_t position, float* cos, float* sin) {
+      for (int64_t j = 0; j < 32; ++j) {
+        cos[j] = std::cos(static_cast<float>(position) / static_cast<float>(j + 1));
+        sin[j] = std::sin(static_cast<float>(position) / static_cast<float>(j + 1));
+      }
+    };
+  }
+
+  std::unique_ptr<SequenceCache> run(const nlohmann::json& spec, int64_t prompt, int64_t tokens) {
+    policy_ = make_policy(context_, spec);
+    auto cache = policy_->new_sequence(prompt);
+    CacheDriver(shape_, 6, &threads_).run(cache.get(), tokens, 64);
+    return cache;
+  }
+  static const SummaryStore& store(const SequenceCache& cache, size_t i = 0) {
+    return dynamic_cast<const SummaryStore&>(dynamic_cast<const StagedSequence&>(cache).store(i));
+  }
+
+  ThreadPool threads_{2};
+  CacheShape shape_{2, 2, 64, kernels::KvType::kBf16};
+  PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
+  std::unique_ptr<KvCachePolicy> policy_;
+};
+
+TEST_F(SummaryStoreTest, ConservesMassExactly) {
+  for (const int64_t prompt : {1, 900}) {
+    const auto cache = run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 4}, {"salience", "novelty"}},
+                           prompt, 2000);
+    const SummaryStore& summaries = store(*cache);
+    const int64_t gone = 2000 / 64 * 64 - 64;
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      for (int64_t head = 0; head < 2; ++head) EXPECT_EQ(summaries.head(layer, head).tokens(), gone);
+    }
+    const auto details = cache->details();
+    EXPECT_EQ(details.at("summarized_tokens"), static_cast<double>(gone));
+    EXPECT_EQ(details.at("mass_error"), 0);
+    EXPECT_GT(details.at("consolidations"), 0);
+    EXPECT_GT(details.at("summary_levels"), 1);
+  }
+}
+
+TEST_F(SummaryStoreTest, StaysWithinItsTokens) {
+  const auto cache = run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 4}, {"salience", "value_norm"}},
+                         1, 2500);
+  EXPECT_LE(store(*cache).entries(), 320 - 128);
+  EXPECT_GT(cache->details().at("watermark_hits"), 0);
+  EXPECT_LE(cache->stats().tokens_kept, 320);
+}
+
+TEST_F(SummaryStoreTest, LevelsGrowLikeTheLogarithm) {
+  const nlohmann::json spec = {{"policy", "block_summary"}, {"window", 64}, {"r", 4}, {"level", 16}, {"bias", "count"},
+                               {"values", "mean"}, {"pivots", "cosine"}};
+  const auto at = [&](int64_t tokens) { return store(*run(spec, 1, tokens)).entries(); };
+  const int64_t short_one = at(1000), long_one = at(8000);
+  EXPECT_LE(long_one, short_one + 3 * 16 + 16);
+  for (const auto& level : store(*run(spec, 1, 8000)).head(1, 1).levels) EXPECT_LE(level.size(), 16u);
+}
+
+TEST_F(SummaryStoreTest, OldSummariesStandForMoreThanNewOnes) {
+  const auto cache = run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}}, 1, 3000);
+  const SummaryHead& head = store(*cache).head(0, 1);
+  ASSERT_GT(head.levels.size(), 2u);
+  double last = 0;
+  for (const auto& level : head.levels) {
+    if (level.empty()) continue;
+    double tokens = 0;
+    for (const SummaryEntry& entry : level) tokens += entry.tokens;
+    EXPECT_GT(tokens / static_cast<double>(level.size()), last);
+    last = tokens / static_cast<double>(level.size());
+  }
+}
+
+TEST_F(SummaryStoreTest, OutliersAndSinksAreExact) {
+  const auto cache = run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 6}, {"outliers", 32},
+                          {"salience", "value_norm"}, {"sinks", 3}},
+                         1, 1200);
+  const SummaryHead& head = store(*cache).head(1, 0);
+  EXPECT_EQ(head.outliers.size(), 32u);
+  ASSERT_EQ(head.sinks.size(), 3u);
+  for (const auto* list : {&head.sinks, &head.outliers}) {
+    for (const SummaryEntry& entry : *list) {
+      EXPECT_EQ(entry.tokens, 1);
+      EXPECT_EQ(entry.bias, 0);
+    }
+  }
+  for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(head.sinks[static_cast<size_t>(i)].position, i);
+}
+
+TEST_F(SummaryStoreTest, PlacesAreUsedOnce) {
+  const auto cache = run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 4}, {"salience", "attention"}},
+                         700, 1700);
+  for (int64_t h = 0; h < 2; ++h) {
+    SummaryHead head = store(*cache).head(1, h);
+    std::set<int32_t> places;
+    head.for_each([&](const SummaryEntry& entry) { EXPECT_TRUE(places.insert(entry.place).second); });
+    EXPECT_EQ(static_cast<int64_t>(places.size()), store(*cache).entries());
+    EXPECT_EQ(*places.rbegin(), store(*cache).entries() - 1);
+  }
+}
+
+TEST_F(SummaryStoreTest, TakesWhatEvictionLoses) {
+  const auto cache = run({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"tokens", 448}, {"lost", {{"tokens", 128}}}}, 1, 1500);
+  const SummaryStore& lost = store(*cache, 1);
+  const int64_t gone = 1500 / 64 * 64 - 64, slots = 448 - 128 - 128;
+  EXPECT_EQ(lost.head(0, 0).tokens(), gone - slots);
+  EXPECT_LE(lost.entries(), 128);
+  EXPECT_LE(cache->stats().tokens_kept, 448);
+}
+
+TEST_F(SummaryStoreTest, ErrorsNameTheParameter) {
+  const auto error = [&](const nlohmann::json& spec) { return policy_error(context_, spec); };
+  EXPECT_EQ(error({{"policy", "block_summary"}, {"tokens", 100}}),
+            "kv_cache.tokens: expected at least 256 (room for a block of 64, 0 outliers, a group of 16 summaries, and 128 tokens "
+            "of the tail), found 100");
+  EXPECT_EQ(error({{"policy", "block_summary"}, {"pivots", "mean"}}),
+            "kv_cache.pivots: expected one of \"position\", \"cosine\", \"attention\", \"matching\", found \"mean\"");
+  EXPECT_EQ(error({{"policy", "block_summary"}, {"r", 65}}), "kv_cache.r: expected an integer in [1, 64], found 65");
+  EXPECT_EQ(error({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"lost", "everything"}}),
+            "kv_cache.lost: expected one of \"nothing\", \"summaries\", found \"everything\"");
+  EXPECT_EQ(error({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"lost", {{"window", 3}}}}).substr(0, 21),
+            "kv_cache.lost.window:");
+  EXPECT_EQ(error({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"lost", {{"tokens", 1024}}}}),
+            "kv_cache.lost.tokens: expected at most 832, which leaves a page of slots, found 1024");
+}
+
+}  // namespace
+}  // namespace smartkv
