@@ -2,6 +2,7 @@
 
 #include "cache/parameters.h"
 #include "cache/policies/block_summary/block_summary.h"
+#include "cache/policies/channel_packed/channel_packed.h"
 #include "cache/policies/full/full.h"
 #include "cache/policies/gated_eviction/gated_eviction.h"
 #include "cache/policies/mixed_precision/mixed_precision.h"
@@ -21,6 +22,7 @@ const std::vector<PolicyRow>& policy_registry() {
       {"gated_eviction", "the tokens that a learned gate expects to live longest", make_gated_eviction_policy},
       {"block_summary", "a window, and summaries of what came before it", make_block_summary_policy},
       {"mixed_precision", "8 to 2 bits by importance, within a budget", make_mixed_precision_policy},
+      {"channel_packed", "keys without the channels that do not matter, behind a guard", make_channel_packed_policy},
       {"streaming", "sinks and a window", make_streaming_policy},
       {"random", "sinks, a window, and tokens drawn at random", make_random_policy},
       {"snapkv", "sinks, a window, and the tokens that the last queries attend to", make_snapkv_policy},
@@ -36,7 +38,7 @@ const std::vector<PolicyRow>& policy_registry() {
 const std::vector<CacheMetric>& cache_metrics() {
   static const std::vector<CacheMetric> metrics = [] {
     std::vector<CacheMetric> all;
-    for (const auto& declared : {mixed_precision_metrics(), shadow_metrics()}) {
+    for (const auto& declared : {channel_packed_metrics(), mixed_precision_metrics(), shadow_metrics()}) {
       all.insert(all.end(), declared.begin(), declared.end());
     }
     return all;

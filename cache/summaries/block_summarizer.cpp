@@ -183,7 +183,7 @@ std::vector<int32_t> position_groups(int64_t n, int64_t count) {
 
 // exp(b) of the pivots, fitted near `count` so that they have the block's mass at each query.
 std::vector<double> fit_weights(const EntryBlock& block, std::span<const float> attention, std::span<const int32_t> pivots,
-                                std::span<const double> count) {
+                                std::span<const double> count, std::span<const double> share) {
   const size_t size = pivots.size();
   std::vector<double> gram = gram_of(attention, block.n, pivots), rhs(size, 0.0);
   for (size_t at = 0; at < attention.size(); at += static_cast<size_t>(block.n)) {
@@ -194,6 +194,9 @@ std::vector<double> fit_weights(const EntryBlock& block, std::span<const float> 
   // In units of what the count gives a pivot: x = 1 is the count.
   std::vector<double> unit(size), x(size, 1.0);
   for (size_t i = 0; i < size; ++i) unit[i] = count[i] / std::exp(static_cast<double>(block.bias[pivots[i]]));
+  const double most = std::exp(static_cast<double>(kMostBias));
+  if (std::getenv("PRIOR")) for (size_t i = 0; i < size; ++i) x[i] = std::clamp(share[i] / unit[i], 1 / most, most);
+  const std::vector<double> prior = x;
   double diagonal = 0;
   for (size_t i = 0; i < size; ++i) {
     rhs[i] *= unit[i];
@@ -202,9 +205,8 @@ std::vector<double> fit_weights(const EntryBlock& block, std::span<const float> 
   }
   for (size_t i = 0; i < size; ++i) {
     gram[i * size + i] += kBiasRidge * diagonal;
-    rhs[i] += kBiasRidge * diagonal;
+    rhs[i] += kBiasRidge * diagonal * prior[i];
   }
-  const double most = std::exp(static_cast<double>(kMostBias));
   bounded_least_squares(gram, rhs, std::vector<double>(size, 1 / most), std::vector<double>(size, most), x);
   for (size_t i = 0; i < size; ++i) x[i] *= count[i];
   return x;
@@ -297,7 +299,13 @@ BlockSummary summarize(const SummaryRule& rule, const EntryBlock& block, std::sp
   if (rule.bias == BiasRule::kNone) {
     for (size_t i = 0; i < weights.size(); ++i) weights[i] = own[static_cast<size_t>(summary.pivots[i])];
   } else if (rule.bias == BiasRule::kFitted) {
-    weights = fit_weights(block, attention, summary.pivots, weights);
+    std::vector<double> share(weights.size(), 0.0);  // a group's mass, in units of its pivot's
+    for (size_t i = 0; i < mass.size(); ++i) share[static_cast<size_t>(summary.group[i])] += mass[i];
+    for (size_t i = 0; i < share.size(); ++i) {
+      const double pivot = mass.empty() ? 0 : mass[static_cast<size_t>(summary.pivots[i])];
+      share[i] = pivot > 0 ? share[i] / pivot : weights[i] / own[static_cast<size_t>(summary.pivots[i])];
+    }
+    weights = fit_weights(block, attention, summary.pivots, weights, share);
   }
   if (rule.values == ValueRule::kLeastSquares) fit_values(block, attention, summary.pivots, weights, &summary.v);
   for (const double weight : weights) summary.bias.push_back(static_cast<float>(std::log(weight)));

@@ -32,7 +32,7 @@ struct SummaryOptions {
   int64_t outliers = 0;    // exact tokens in all, besides sinks
   Salience salience = Salience::kGate;
   double least_score = 0;  // outliers below it go
-  double decay = 0.1;      // of an outlier's score at each boundary, unless it is retained
+  double decay = 0;        // of an outlier's score at each boundary, unless it is retained
   int64_t retention = 256; // tokens for which an outlier that was attended to more than evenly is retained
   int64_t probes = 8;      // queries before each boundary
   int64_t shifts = 2;      // how many times each of them is asked again from further on

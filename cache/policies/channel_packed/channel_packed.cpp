@@ -1,0 +1,88 @@
+#include "cache/policies/channel_packed/channel_packed.h"
+
+#include <array>
+#include <utility>
+
+#include "cache/policies/channel_packed/channel_store.h"
+#include "cache/stages/staged_policy.h"
+#include "cache/stages/staged_sequence.h"
+
+namespace smartkv {
+namespace {
+
+using kernels::kPageTokens;
+
+// Bits per value, everything counted, of a sequence of `horizon` tokens whose layers are all packed.
+double packed_bits(const CacheShape& shape, const ChannelOptions& options, int64_t window, int64_t horizon) {
+  const ChannelLayouts layouts = channel_layouts(shape, options);
+  const int64_t page = quantized_bytes(shape, layouts.packed) + quantized_bytes(shape, layouts.residual);
+  const int64_t pages = (horizon - window) / kPageTokens;
+  const int64_t bytes = dense_bytes(shape, window) +
+                        shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * page);
+  return 8 * static_cast<double>(bytes) /
+         static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * horizon);
+}
+
+// The widest codes for which at least half of the channels stay within `bits`, and as many channels as fit.
+void fit_bits(const CacheShape& shape, double bits, int64_t window, int64_t horizon, ChannelOptions* options) {
+  constexpr std::array<std::pair<int, int>, 4> kWidths = {{{8, 8}, {8, 4}, {4, 4}, {3, 3}}};
+  double least = 0;
+  for (const auto& [key_bits, value_bits] : kWidths) {
+    options->key_bits = key_bits;
+    options->value_bits = value_bits;
+    for (int64_t channels = shape.head_dim - 4; channels >= shape.head_dim / 2; channels -= 4) {
+      options->key_channels = channels;
+      least = packed_bits(shape, *options, window, horizon);
+      if (least <= bits) return;
+    }
+  }
+  throw CacheError("kv_cache.bits: expected at least " + std::to_string(least) +
+                   " (half of the channels in 3 bits, the residual in 2, values in 3, and the window, over " +
+                   std::to_string(horizon) + " tokens), found " + std::to_string(bits));
+}
+
+}  // namespace
+
+std::vector<CacheMetric> channel_packed_metrics() {
+  return {{"packed_layers", "packed_layers"}, {"channel_backoffs", "channel_backoffs"}};
+}
+
+std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& context, const nlohmann::json& parameters) {
+  constexpr int64_t kMost = int64_t{1} << 24;
+  const CacheShape& shape = context.shape;
+  check_quantizable(shape, "channel_packed");
+  Parameters read("channel_packed", parameters);
+  ChannelOptions options;
+  const int64_t window = whole_pages(read.integer("window", kPageTokens, 1, kMost));
+  const int64_t stride = read_prompt_stride(&read, kPromptStride);
+  if (read.has("bits")) {
+    for (const char* key : {"key_channels", "key_bits", "value_bits"}) {
+      if (read.has(key)) throw CacheError("kv_cache.bits: expected either bits, or " + std::string(key) + ", found both");
+    }
+    const int64_t horizon = read.integer("horizon", 4096, 1024, kMost);
+    fit_bits(shape, read.number("bits", 8, 1, 16), window, horizon, &options);
+  } else {
+    options.key_channels = read.integer("key_channels", shape.head_dim * 3 / 4, 4, shape.head_dim - 4);
+    if (options.key_channels % 4 != 0) {
+      throw CacheError("kv_cache.key_channels: expected a multiple of 4, found " + std::to_string(options.key_channels));
+    }
+    options.key_bits = std::stoi(read.choice("key_bits", "8", {"8", "4", "3"}));
+    options.value_bits = std::stoi(read.choice("value_bits", "8", {"8", "4", "3", "2"}));
+  }
+  options.query_aware = read.choice("importance", "query_key", {"query_key", "magnitude"}) == "query_key";
+  options.decay = read.number("decay", options.decay, 0, 1);
+  options.update_every = read.integer("update_every", options.update_every, 1, kMost);
+  options.stable_updates = read.integer("stable_updates", options.stable_updates, 1, 1000);
+  options.retention = read.number("retention", options.retention, 0, 1);
+  options.check_every = read.integer("check_every", options.check_every, 1, kMost);
+  options.probes = read.integer("probes", options.probes, 1, kPageTokens);
+  options.limits.top = read.integer("top", options.limits.top, 1, kPageTokens);
+  options.limits.least_overlap = read.number("least_overlap", options.limits.least_overlap, 0, 1);
+  options.limits.most_margin_drift = read.number("most_margin_drift", options.limits.most_margin_drift, 0, 1e30);
+  options.limits.most_kl = read.number("most_kl", options.limits.most_kl, 0, 1e30);
+  read.done();
+  return std::make_unique<StagedPolicy>("channel_packed", context, Boundaries{window, stride, 0},
+                                        std::make_unique<ChannelStoreFactory>(options));
+}
+
+}  // namespace smartkv

@@ -1,0 +1,349 @@
+#include "cache/policies/channel_packed/channel_store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "cache/stages/staged_sequence.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+namespace {
+
+using kernels::CodeRuns;
+using kernels::kPageTokens;
+
+constexpr int64_t kCheckedPages = 8;  // of a check, spread over the packed ones: it costs as much at any length
+
+size_t width_index(int bits) {
+  const auto at = std::find(kernels::kCodeBits.begin(), kernels::kCodeBits.end(), bits);
+  return static_cast<size_t>(at - kernels::kCodeBits.begin());
+}
+
+// `channels` of `bits`, the others of `rest` bits, or of none.
+CodeRuns channel_runs(int64_t head_dim, int64_t channels, int bits, int rest) {
+  CodeRuns runs;
+  runs.quads[width_index(bits)] = static_cast<uint8_t>(channels / 4);
+  const auto others = static_cast<uint8_t>((head_dim - channels) / 4);
+  if (rest == 0) {
+    runs.dropped = others;
+  } else {
+    runs.quads[width_index(rest)] = static_cast<uint8_t>(runs.quads[width_index(rest)] + others);
+  }
+  return runs;
+}
+
+int64_t layer_state_bytes(const CacheShape& shape, int64_t probes) {
+  const int64_t channels = shape.n_kv_heads * shape.head_dim;
+  return channels * (2 * static_cast<int64_t>(sizeof(float)) + 3) + probes * ProbeQueries::most_probe_bytes(shape);
+}
+
+// mean += (1 - decay) (what - mean), or `what` the first time.
+void average(bool known, double decay, const std::vector<double>& what, std::vector<float>* mean) {
+  mean->resize(what.size());
+  for (size_t i = 0; i < what.size(); ++i) {
+    (*mean)[i] = static_cast<float>(known ? decay * (*mean)[i] + (1 - decay) * what[i] : what[i]);
+  }
+}
+
+}  // namespace
+
+ChannelLayouts channel_layouts(const CacheShape& shape, const ChannelOptions& options) {
+  const int64_t dim = shape.head_dim, kept = options.key_channels;
+  const CodeRuns values = kernels::uniform_runs(kPageTokens, options.value_bits);
+  CodeRuns residual_keys, no_values;
+  residual_keys.quads[width_index(2)] = static_cast<uint8_t>((dim - kept) / 4);
+  residual_keys.dropped = static_cast<uint8_t>(kept / 4);
+  no_values.dropped = static_cast<uint8_t>(kPageTokens / 4);
+  return {{kernels::uniform_runs(dim, options.key_bits), values},
+          {channel_runs(dim, kept, options.key_bits, 0), values},
+          {residual_keys, no_values},
+          {channel_runs(dim, kept, options.key_bits, 2), values}};
+}
+
+std::unique_ptr<TokenStore> ChannelStoreFactory::create(const PolicyContext& context) const {
+  return std::make_unique<ChannelStore>(context, options_);
+}
+
+StoreFactory::Bytes ChannelStoreFactory::max_bytes(const PolicyContext& context, int64_t /*prompt_tokens*/,
+                                                   int64_t /*n_tokens*/, int64_t n_left) const {
+  const CacheShape& shape = context.shape;
+  const ChannelLayouts layouts = channel_layouts(shape, options_);
+  const int64_t page = std::max(quantized_bytes(shape, layouts.full),
+                                quantized_bytes(shape, layouts.packed) + quantized_bytes(shape, layouts.residual));
+  const int64_t workers = context.threads == nullptr ? 1 : context.threads->size();
+  const int64_t pages = n_left / kPageTokens, state = shape.n_layers * layer_state_bytes(shape, options_.probes);
+  if (pages == 0) return {0, state};
+  return {shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * page) + workers * page, state};
+}
+
+ChannelStore::ChannelStore(const PolicyContext& context, const ChannelOptions& options)
+    : PageStore(context),
+      options_(options),
+      layouts_(channel_layouts(context.shape, options)),
+      layers_(static_cast<size_t>(context.shape.n_layers)),
+      state_(context.pool) {}
+
+void ChannelStore::observe(const StageView& /*view*/, int64_t layer, const StoreProbe& probe) {
+  layers_[static_cast<size_t>(layer)].queries.add(shape(), probe);
+  if (layer + 1 == shape().n_layers) state_.set(state_bytes());
+}
+
+void ChannelStore::learn(const StageView& view, int64_t layer, int64_t made) {
+  Layer& state = layers_[static_cast<size_t>(layer)];
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
+  const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
+  std::vector<double> q2(static_cast<size_t>(heads * dim), 0.0), k2(q2.size(), 0.0);
+  std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
+  for (int64_t i = 0; i < made; ++i) {
+    load_tail_page(shape(), tail, n_pages() + i, k.data(), v.data());
+    for (int64_t at = 0; at < heads * kPageTokens * dim; ++at) {
+      const auto value = static_cast<double>(k[static_cast<size_t>(at)]);
+      k2[static_cast<size_t>(at / (kPageTokens * dim) * dim + at % dim)] += value * value / static_cast<double>(made * kPageTokens);
+    }
+  }
+  bool asked = false;
+  for (int64_t head = 0; head < heads; ++head) {
+    const SampledQueries queries = state.queries.sampled(context(), tail, head, {});
+    asked = asked || queries.n > 0;
+    for (int64_t at = 0; at < queries.n * dim; ++at) {
+      const auto value = static_cast<double>(queries.q[static_cast<size_t>(at)]);
+      q2[static_cast<size_t>(head * dim + at % dim)] += value * value / static_cast<double>(queries.n);
+    }
+  }
+  if (!asked) return;
+  average(state.known, options_.decay, q2, &state.q2);
+  average(state.known, options_.decay, k2, &state.k2);
+  state.known = true;
+}
+
+void ChannelStore::select(int64_t layer) {
+  Layer& state = layers_[static_cast<size_t>(layer)];
+  if (!state.known) return;
+  const auto dim = static_cast<size_t>(shape().head_dim);
+  std::vector<uint8_t> selected;
+  double least = 1;
+  for (size_t head = 0; head < static_cast<size_t>(shape().n_kv_heads); ++head) {
+    const std::span<const float> q2 = std::span(state.q2).subspan(head * dim, dim), k2 = std::span(state.k2).subspan(head * dim, dim);
+    const std::vector<uint8_t> order =
+        channel_order(options_.query_aware ? query_key_worth(q2, k2) : magnitude_worth(k2), options_.key_channels);
+    if (!state.selected.empty()) {
+      least = std::min(least, retained(std::span(state.selected).subspan(head * dim, dim), order, options_.key_channels));
+    }
+    selected.insert(selected.end(), order.begin(), order.end());
+  }
+  state.streak = !state.selected.empty() && least >= options_.retention ? state.streak + 1 : 0;
+  state.selected = std::move(selected);
+}
+
+void ChannelStore::load_page(int64_t layer, int64_t i, std::vector<float>* packed, std::vector<float>* full,
+                             std::vector<float>* v) const {
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
+  const auto size = static_cast<size_t>(heads * kPageTokens * dim);
+  for (auto* values : {packed, full, v}) values->resize(size);
+  page(layer, i)->read(shape(), packed->data(), v->data());
+  *full = *packed;
+  const Layer& state = layers_[static_cast<size_t>(layer)];
+  const QuantizedPageRef& residual = state.residual[static_cast<size_t>(i)];
+  if (residual == nullptr) return;
+  std::vector<float> rest(size), none(size);
+  residual->read(shape(), rest.data(), none.data());
+  for (int64_t head = 0; head < heads; ++head) {
+    const uint8_t* order = page(layer, i)->channel_order()->data() + head * dim;
+    for (int64_t t = 0; t < kPageTokens; ++t) {
+      const int64_t row = (head * kPageTokens + t) * dim;
+      for (int64_t c = options_.key_channels; c < dim; ++c) {
+        (*full)[static_cast<size_t>(row + order[c])] = rest[static_cast<size_t>(row + order[c])];
+      }
+    }
+  }
+}
+
+void ChannelStore::check(const StageView& view, int64_t layer) {
+  Layer& state = layers_[static_cast<size_t>(layer)];
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, pages = n_pages() - 1;
+  const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
+  // Keys of the sinks' page, of some packed pages and of the last tokens, by KV head.
+  const int64_t checked = std::min(pages, kCheckedPages), last = std::min(kPageTokens, view.tokens - view.tail_first);
+  const int64_t n = (1 + checked) * kPageTokens + last;
+  std::vector<float> packed(static_cast<size_t>(heads * n * dim)), full(packed.size()), page_packed, page_full, v;
+  for (int64_t c = 0; c <= checked; ++c) {
+    load_page(layer, c == 0 ? 0 : 1 + (c - 1) * pages / checked, &page_packed, &page_full, &v);
+    for (int64_t head = 0; head < heads; ++head) {
+      const int64_t from = head * kPageTokens * dim, to = (head * n + c * kPageTokens) * dim;
+      std::copy_n(page_packed.begin() + from, kPageTokens * dim, packed.begin() + to);
+      std::copy_n(page_full.begin() + from, kPageTokens * dim, full.begin() + to);
+    }
+  }
+  for (int64_t head = 0; head < heads; ++head) {
+    for (int64_t t = 0; t < last; ++t) {
+      float* to = packed.data() + (head * n + n - last + t) * dim;
+      tail.load(view.tokens - last + t, head, to, nullptr);
+      std::copy_n(to, dim, full.data() + (to - packed.data()));
+    }
+  }
+  state.fidelity = {};
+  std::vector<float> packed_scores(static_cast<size_t>(n)), full_scores(packed_scores.size());
+  for (int64_t head = 0; head < heads; ++head) {
+    const SampledQueries queries = state.queries.sampled(context(), tail, head, {});
+    for (int64_t i = 0; i < queries.n; ++i) {
+      const float* q = queries.q.data() + i * dim;
+      for (int64_t t = 0; t < n; ++t) {
+        const float* k = packed.data() + (head * n + t) * dim;
+        packed_scores[static_cast<size_t>(t)] = std::inner_product(q, q + dim, k, 0.0f);
+        k = full.data() + (head * n + t) * dim;
+        full_scores[static_cast<size_t>(t)] = std::inner_product(q, q + dim, k, 0.0f);
+      }
+      add_fidelity(full_scores, packed_scores, options_.limits.top, &state.fidelity);
+    }
+  }
+}
+
+void ChannelStore::pack_layer(int64_t layer) {
+  Layer& state = layers_[static_cast<size_t>(layer)];
+  const auto dim = static_cast<size_t>(shape().head_dim), kept = static_cast<size_t>(options_.key_channels);
+  state.order = std::make_shared<const std::vector<uint8_t>>(state.selected);
+  auto residual_order = std::make_shared<std::vector<uint8_t>>(state.selected);  // what has codes comes first
+  for (auto order = residual_order->begin(); order != residual_order->end(); order += static_cast<std::ptrdiff_t>(dim)) {
+    std::rotate(order, order + static_cast<std::ptrdiff_t>(kept), order + static_cast<std::ptrdiff_t>(dim));
+  }
+  state.residual_order = residual_order;
+  state.packed = true;
+  std::vector<float> k, full, v;
+  for (int64_t i = 1; i < n_pages(); ++i) {
+    load_page(layer, i, &k, &full, &v);
+    state.residual[static_cast<size_t>(i)] =
+        std::make_shared<QuantizedPage>(context().pool, layouts_.residual, state.residual_order, k.data(), v.data());
+    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layouts_.packed, state.order, k.data(), v.data()));
+  }
+}
+
+void ChannelStore::restore_layer(int64_t layer) {
+  Layer& state = layers_[static_cast<size_t>(layer)];
+  std::vector<float> packed, full, v;
+  for (int64_t i = 1; i < n_pages(); ++i) {
+    load_page(layer, i, &packed, &full, &v);
+    const std::shared_ptr<const std::vector<uint8_t>> order = page(layer, i)->channel_order();
+    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layouts_.restored, order, full.data(), v.data()));
+    state.residual[static_cast<size_t>(i)] = nullptr;
+  }
+  state.packed = false;
+  state.streak = 0;
+  state.selected.clear();
+  state.known = false;
+  state.order = state.residual_order = nullptr;
+}
+
+void ChannelStore::plan(const StageView& view, int64_t made) {
+  const bool selects = view.next_boundary - last_update_ >= options_.update_every;
+  const bool checks = view.next_boundary - last_check_ >= options_.check_every && n_pages() > 1;
+  std::vector<int64_t> failed(layers_.size(), 0), checked(layers_.size(), 0);
+  for_each(context(), shape().n_layers, [&](int64_t layer) {
+    Layer& state = layers_[static_cast<size_t>(layer)];
+    learn(view, layer, made);
+    if (selects && !state.packed) select(layer);
+    if (state.packed && checks) {
+      check(view, layer);
+      checked[static_cast<size_t>(layer)] = 1;
+      if (!state.fidelity.passes(options_.limits)) {
+        restore_layer(layer);
+        failed[static_cast<size_t>(layer)] = 1;
+      }
+    } else if (!state.packed && state.streak >= options_.stable_updates) {
+      pack_layer(layer);
+    }
+    state.residual.resize(static_cast<size_t>(n_pages() + made));
+    if (!state.packed) return;
+    std::vector<float> k(static_cast<size_t>(shape().n_kv_heads * kPageTokens * shape().head_dim)), v(k.size());
+    for (int64_t i = std::max<int64_t>(1, n_pages()); i < n_pages() + made; ++i) {
+      load_tail_page(shape(), view.tail[static_cast<size_t>(layer)], i, k.data(), v.data());
+      state.residual[static_cast<size_t>(i)] =
+          std::make_shared<QuantizedPage>(context().pool, layouts_.residual, state.residual_order, k.data(), v.data());
+    }
+  });
+  if (selects) last_update_ = view.next_boundary;
+  if (checks) last_check_ = view.next_boundary;
+  backoffs_ += std::accumulate(failed.begin(), failed.end(), int64_t{0});
+  checks_ += std::accumulate(checked.begin(), checked.end(), int64_t{0});
+}
+
+QuantizedPageRef ChannelStore::pack(int64_t layer, int64_t i, const float* k, const float* v) const {
+  const Layer& state = layers_[static_cast<size_t>(layer)];
+  const bool packed = state.packed && i > 0;
+  const kernels::QuantizedLayout& layout = i == 0 ? widest_layout(shape()) : packed ? layouts_.packed : layouts_.full;
+  return std::make_shared<QuantizedPage>(context().pool, layout, packed ? state.order : nullptr, k, v);
+}
+
+int64_t ChannelStore::page_bytes(int64_t i) const {
+  const kernels::QuantizedLayout layout = i == 0 ? widest_layout(shape()) : layouts_.full;  // at least what `packed` takes
+  return quantized_bytes(shape(), layout);
+}
+
+void ChannelStore::end_boundary() {
+  for (Layer& layer : layers_) layer.queries.clear();
+  state_.set(state_bytes());
+}
+
+StoreGrowth ChannelStore::growth(const StageView& view, int64_t end) const {
+  StoreGrowth growth = page_growth(view, end);
+  const int64_t probing = shape().n_layers * options_.probes * ProbeQueries::most_probe_bytes(shape());
+  if (end > view.next_boundary - n_probes()) growth.state += probing;
+  if (view.next_boundary > end) return growth;
+  const int64_t residual = quantized_bytes(shape(), layouts_.residual), full = quantized_bytes(shape(), layouts_.full);
+  const int64_t workers = context().threads == nullptr ? 1 : context().threads->size();
+  const int64_t made = view.boundaries.leaving(end) / kPageTokens - n_pages();
+  growth.state += shape().n_layers * (layer_state_bytes(shape(), 0) + made * residual);
+  // A page changes by making another, with its residual; what others hold, too, stays.
+  const int64_t more = std::max<int64_t>(0, quantized_bytes(shape(), layouts_.packed) + residual - full);
+  growth.state += workers * (full + residual) + shape().n_layers * n_pages() * more;
+  if (view.may_share) growth.state += shared_bytes() + residual_bytes();
+  return growth;
+}
+
+int64_t ChannelStore::residual_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    for (const QuantizedPageRef& page : layer.residual) bytes += page == nullptr ? 0 : page->bytes();
+  }
+  return bytes;
+}
+
+int64_t ChannelStore::state_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    bytes += static_cast<int64_t>((layer.q2.size() + layer.k2.size()) * sizeof(float) + layer.selected.size()) + layer.queries.bytes();
+    if (layer.order != nullptr) bytes += static_cast<int64_t>(layer.order->size() + layer.residual_order->size());
+  }
+  return bytes;
+}
+
+void ChannelStore::add_stats(const StageView& view, CacheStats* stats) const {
+  PageStore::add_stats(view, stats);
+  stats->bytes += state_.bytes() + residual_bytes();
+  if (!view.may_share) return;
+  for (const Layer& layer : layers_) {
+    for (const QuantizedPageRef& page : layer.residual) stats->shared_bytes += page != nullptr && page.use_count() > 1 ? page->bytes() : 0;
+  }
+}
+
+void ChannelStore::add_details(std::map<std::string, double>* details) const {
+  PageStore::add_details(details);
+  double packed = 0, overlap = 0, margin = 0, kl = 0, checked = 0;
+  for (const Layer& layer : layers_) {
+    packed += layer.packed ? 1 : 0;
+    if (layer.fidelity.queries == 0) continue;
+    overlap += layer.fidelity.overlap;
+    margin += layer.fidelity.margin_drift;
+    kl += layer.fidelity.kl;
+    ++checked;
+  }
+  (*details)["packed_layers"] = packed / static_cast<double>(shape().n_layers);
+  (*details)["channel_backoffs"] = static_cast<double>(backoffs_);
+  (*details)["channel_checks"] = static_cast<double>(checks_);
+  if (checked == 0) return;
+  (*details)["channel_overlap"] = overlap / checked;
+  (*details)["channel_margin_drift"] = margin / checked;
+  (*details)["channel_kl"] = kl / checked;
+}
+
+}  // namespace smartkv

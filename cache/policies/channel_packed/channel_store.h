@@ -1,0 +1,103 @@
+// A store of pages whose keys lose the channels that do not matter (seed d), with a guard.
+//
+// A layer starts full: every channel of its keys has codes. Once the worthiest channels have stayed the same for a while it
+// is packed: the other channels of its pages have no codes, which attention then neither reads nor multiplies, and go to a
+// residual of 2 bits that nobody reads but the guard. From time to time the guard compares, for the last queries, the scores
+// over packed keys with those over keys completed by the residual. If they are too far apart, the layer is full again at
+// once, out of the residual, and probing starts over.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/policies/channel_packed/channel_selection.h"
+#include "cache/policies/channel_packed/fidelity.h"
+#include "cache/stages/page_store.h"
+#include "cache/summaries/probe_queries.h"
+
+namespace smartkv {
+
+struct ChannelOptions {
+  int64_t key_channels = 0;       // of a packed page, a multiple of 4
+  int key_bits = 8, value_bits = 8;
+  bool query_aware = true;        // worth by E[q^2] E[k^2]; false: by the keys' size
+  double decay = 0.8;             // of the means, per boundary
+  int64_t update_every = 256;     // tokens between selections
+  int64_t stable_updates = 2;     // selections in a row that retain `retention` of the channels before a layer is packed
+  double retention = 0.9;
+  int64_t check_every = 512;      // tokens between the guard's checks
+  int64_t probes = 8;             // queries before each boundary
+  FidelityLimits limits;
+};
+
+// Layouts of pages: of a full layer, of a packed one and its residual, and of one that was packed and is full again.
+struct ChannelLayouts {
+  kernels::QuantizedLayout full, packed, residual, restored;
+};
+ChannelLayouts channel_layouts(const CacheShape& shape, const ChannelOptions& options);
+
+class ChannelStoreFactory final : public StoreFactory {
+ public:
+  explicit ChannelStoreFactory(const ChannelOptions& options) : options_(options) {}
+  std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
+  Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
+
+ private:
+  ChannelOptions options_;
+};
+
+class ChannelStore final : public PageStore {
+ public:
+  ChannelStore(const PolicyContext& context, const ChannelOptions& options);
+
+  std::unique_ptr<TokenStore> fork() const override { return std::make_unique<ChannelStore>(*this); }
+  int64_t n_probes() const override { return options_.probes; }
+  void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
+  StoreGrowth growth(const StageView& view, int64_t end) const override;
+  void add_stats(const StageView& view, CacheStats* stats) const override;
+  // packed_layers, a share; channel_backoffs, channel_checks; of the last check, means over layers: channel_overlap,
+  // channel_margin_drift, channel_kl.
+  void add_details(std::map<std::string, double>* details) const override;
+
+  bool packed(int64_t layer) const { return layers_[static_cast<size_t>(layer)].packed; }  // for inspection and tests
+
+ private:
+  struct Layer {
+    std::vector<float> q2, k2;  // decayed means of squares, f32 [n_kv_heads, head_dim]
+    bool known = false;         // there are means
+    ProbeQueries queries;
+    std::vector<uint8_t> selected;  // [n_kv_heads, head_dim]: the last selection's channel orders; empty: none
+    int64_t streak = 0;             // selections in a row that retained enough
+    bool packed = false;
+    std::shared_ptr<const std::vector<uint8_t>> order, residual_order;  // of packed pages
+    std::vector<QuantizedPageRef> residual;                             // by page; null: the page is not packed
+    Fidelity fidelity;                                                  // of the last check
+  };
+
+  void plan(const StageView& view, int64_t made) override;
+  QuantizedPageRef pack(int64_t layer, int64_t i, const float* k, const float* v) const override;
+  void end_boundary() override;
+  int64_t page_bytes(int64_t i) const override;
+
+  void learn(const StageView& view, int64_t layer, int64_t made);  // means of queries and of the keys that leave
+  void select(int64_t layer);
+  void check(const StageView& view, int64_t layer);
+  void pack_layer(int64_t layer);     // its full pages
+  void restore_layer(int64_t layer);  // its packed pages
+  // K of page i of a layer, as attention sees it, and completed by the residual: f32 [n_kv_heads, kPageTokens, head_dim].
+  void load_page(int64_t layer, int64_t i, std::vector<float>* packed, std::vector<float>* full, std::vector<float>* v) const;
+  int64_t residual_bytes() const;
+  int64_t state_bytes() const;
+
+  ChannelOptions options_;
+  ChannelLayouts layouts_;
+  int64_t last_update_ = 0, last_check_ = 0;  // boundaries
+  int64_t backoffs_ = 0, checks_ = 0;         // of layers
+  std::vector<Layer> layers_;
+  PoolCharge state_;
+};
+
+}  // namespace smartkv
