@@ -18,8 +18,8 @@ void PageStore::view(int64_t layer, std::vector<kernels::KvSegment>* segments) c
   for (const QuantizedPageRef& page : pages_[static_cast<size_t>(layer)]) segments->push_back(page->segment());
 }
 
-void PageStore::represented(int64_t /*layer*/, int64_t /*head*/, std::vector<int64_t>* positions) const {
-  for (int64_t position = 0; position < entries(); ++position) positions->push_back(position);
+void PageStore::represented(int64_t layer, int64_t /*head*/, std::vector<int64_t>* positions) const {
+  for (int64_t position = 0; position < entries(layer); ++position) positions->push_back(position);
 }
 
 void PageStore::prepare(const StageView& view) {
@@ -64,9 +64,9 @@ void PageStore::save(StateWriter* out) const {
 void PageStore::load(const StageView& view, StateReader* in) {
   n_pages_ = view.tail_first / kPageTokens;
   for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
-    const auto order = channel_order(layer);
     auto& pages = pages_[static_cast<size_t>(layer)];
     while (static_cast<int64_t>(pages.size()) < n_pages_) {
+      const auto order = channel_order(layer, static_cast<int64_t>(pages.size()));
       pages.push_back(std::make_shared<QuantizedPage>(context_->pool, order, in));
     }
   }
@@ -94,7 +94,7 @@ int64_t PageStore::shared_bytes() const {
 }
 
 void PageStore::add_stats(const StageView& view, CacheStats* stats) const {
-  stats->tokens_kept += entries();
+  stats->tokens_kept += entries(0);
   stats->bytes += bytes_;
   if (view.may_share) stats->shared_bytes += shared_bytes();
 }

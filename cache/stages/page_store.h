@@ -21,7 +21,7 @@ int64_t read_prompt_stride(Parameters* parameters, int64_t fallback);
 // The pages of a sequence whose page i holds tokens [64 i, 64 i + 64); what stores of all tokens share.
 class PageStore : public TokenStore {
  public:
-  int64_t entries() const override { return n_pages() * kernels::kPageTokens; }
+  int64_t entries(int64_t /*layer*/) const override { return n_pages() * kernels::kPageTokens; }
   void view(int64_t layer, std::vector<kernels::KvSegment>* segments) const override;
   void represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
   void prepare(const StageView& view) final;
@@ -54,8 +54,11 @@ class PageStore : public TokenStore {
   // Packs page i of a layer. k, v: f32 [n_kv_heads, kPageTokens, head_dim]. Called for different layers in parallel.
   virtual QuantizedPageRef pack(int64_t layer, int64_t i, const float* k, const float* v) const = 0;
   virtual void end_boundary() {}  // after the pages of a boundary were packed
-  // Of a layer whose pages are about to be loaded; null: none.
-  virtual std::shared_ptr<const std::vector<uint8_t>> channel_order(int64_t layer) const { (void)layer; return nullptr; }
+  // Of a layer's page i, which is about to be loaded; null: none.
+  virtual std::shared_ptr<const std::vector<uint8_t>> channel_order(int64_t layer, int64_t i) const {
+    (void)layer, (void)i;
+    return nullptr;
+  }
   virtual int64_t page_bytes(int64_t i) const = 0;  // of a layer's new page i, at most
 
  private:

@@ -63,7 +63,7 @@ class SlotStore final : public TokenStore {
   SlotStore(const PolicyContext& context, const EvictionOptions& options, std::shared_ptr<const TokenScorer> scorer);
 
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<SlotStore>(*this); }
-  int64_t entries() const override { return packed_ + kept_; }
+  int64_t entries(int64_t /*layer*/) const override { return packed_ + kept_; }
   void view(int64_t layer, std::vector<kernels::KvSegment>* segments) const override;
   void represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
   int64_t n_probes() const override;

@@ -101,7 +101,7 @@ TokenRange StagedSequence::probes(int64_t n) const {
 
 void StagedSequence::observe(int64_t layer, const Probe& probe) {
   StoreProbe part{probe.position, probe.q, probe.mass.data()};
-  for (const auto& store : stores_) part.tail += store->entries();
+  for (const auto& store : stores_) part.tail += store->entries(layer);
   part.n_tail = probe.position + 1 - tail_[0].first();
   part.stride = part.tail + part.n_tail;
   if (static_cast<int64_t>(probe.mass.size()) != part.stride * shape().n_kv_heads) {
@@ -110,7 +110,7 @@ void StagedSequence::observe(int64_t layer, const Probe& probe) {
   }
   for (const auto& store : stores_) {
     if (probe.position >= boundary_ - store->n_probes()) store->observe(stage_view(), layer, part);
-    part.entry += store->entries();
+    part.entry += store->entries(layer);
   }
   committed_ = std::max(committed_, probe.position + 1);  // what was observed stays
 }

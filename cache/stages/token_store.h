@@ -55,8 +55,8 @@ class TokenStore {
   virtual ~TokenStore() = default;
   virtual std::unique_ptr<TokenStore> fork() const = 0;  // shares pages
 
-  // Entries of each layer and KV head in view().
-  virtual int64_t entries() const = 0;
+  // Entries of each KV head of a layer in view().
+  virtual int64_t entries(int64_t layer) const = 0;
   virtual void view(int64_t layer, std::vector<kernels::KvSegment>* segments) const = 0;
   // Positions of the tokens that the entries stand for, in the view's order; an entry that stands for several names one.
   virtual void represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const = 0;

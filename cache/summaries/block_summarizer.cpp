@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <numeric>
 
 #include "cache/summaries/least_squares.h"
@@ -12,8 +11,8 @@ namespace {
 
 // How strongly a fit is held to what it starts from, as a share of the mean square of its columns. NOTES.md of block_summary
 // has what other values did.
-static const double kBiasRidge = std::getenv("BR") ? std::atof(std::getenv("BR")) : 0.1;
-static const double kValueRidge = std::getenv("VR") ? std::atof(std::getenv("VR")) : 0.1;
+constexpr double kBiasRidge = 0.1;
+constexpr double kValueRidge = 0.1;
 
 // f32 dot product in 16 partial sums: the order of the sum is fixed, and compilers make vectors of it.
 float dot(const float* a, const float* b, int64_t n) {  // n a multiple of 16
@@ -183,7 +182,7 @@ std::vector<int32_t> position_groups(int64_t n, int64_t count) {
 
 // exp(b) of the pivots, fitted near `count` so that they have the block's mass at each query.
 std::vector<double> fit_weights(const EntryBlock& block, std::span<const float> attention, std::span<const int32_t> pivots,
-                                std::span<const double> count, std::span<const double> share) {
+                                std::span<const double> count) {
   const size_t size = pivots.size();
   std::vector<double> gram = gram_of(attention, block.n, pivots), rhs(size, 0.0);
   for (size_t at = 0; at < attention.size(); at += static_cast<size_t>(block.n)) {
@@ -195,8 +194,6 @@ std::vector<double> fit_weights(const EntryBlock& block, std::span<const float> 
   std::vector<double> unit(size), x(size, 1.0);
   for (size_t i = 0; i < size; ++i) unit[i] = count[i] / std::exp(static_cast<double>(block.bias[pivots[i]]));
   const double most = std::exp(static_cast<double>(kMostBias));
-  if (std::getenv("PRIOR")) for (size_t i = 0; i < size; ++i) x[i] = std::clamp(share[i] / unit[i], 1 / most, most);
-  const std::vector<double> prior = x;
   double diagonal = 0;
   for (size_t i = 0; i < size; ++i) {
     rhs[i] *= unit[i];
@@ -205,7 +202,7 @@ std::vector<double> fit_weights(const EntryBlock& block, std::span<const float> 
   }
   for (size_t i = 0; i < size; ++i) {
     gram[i * size + i] += kBiasRidge * diagonal;
-    rhs[i] += kBiasRidge * diagonal * prior[i];
+    rhs[i] += kBiasRidge * diagonal;
   }
   bounded_least_squares(gram, rhs, std::vector<double>(size, 1 / most), std::vector<double>(size, most), x);
   for (size_t i = 0; i < size; ++i) x[i] *= count[i];
@@ -299,13 +296,7 @@ BlockSummary summarize(const SummaryRule& rule, const EntryBlock& block, std::sp
   if (rule.bias == BiasRule::kNone) {
     for (size_t i = 0; i < weights.size(); ++i) weights[i] = own[static_cast<size_t>(summary.pivots[i])];
   } else if (rule.bias == BiasRule::kFitted) {
-    std::vector<double> share(weights.size(), 0.0);  // a group's mass, in units of its pivot's
-    for (size_t i = 0; i < mass.size(); ++i) share[static_cast<size_t>(summary.group[i])] += mass[i];
-    for (size_t i = 0; i < share.size(); ++i) {
-      const double pivot = mass.empty() ? 0 : mass[static_cast<size_t>(summary.pivots[i])];
-      share[i] = pivot > 0 ? share[i] / pivot : weights[i] / own[static_cast<size_t>(summary.pivots[i])];
-    }
-    weights = fit_weights(block, attention, summary.pivots, weights, share);
+    weights = fit_weights(block, attention, summary.pivots, weights);
   }
   if (rule.values == ValueRule::kLeastSquares) fit_values(block, attention, summary.pivots, weights, &summary.v);
   for (const double weight : weights) summary.bias.push_back(static_cast<float>(std::log(weight)));

@@ -40,6 +40,27 @@ void ProbeQueries::add(const CacheShape& shape, const StoreProbe& probe) {
 
 void ProbeQueries::clear() { *this = {}; }
 
+void ProbeQueries::save(StateWriter* out) const {
+  out->values(positions_);
+  out->values(seen_);
+  out->values(q_);
+  out->values(mass_);
+}
+
+void ProbeQueries::load(const CacheShape& shape, StateReader* in) {
+  positions_ = in->values<int64_t>();
+  seen_ = in->values<int64_t>();
+  q_ = in->values<float>();
+  mass_ = in->values<float>();
+  const auto probes = static_cast<int64_t>(positions_.size()), values = static_cast<int64_t>(q_.size());
+  const int64_t width = shape.n_kv_heads * shape.head_dim;
+  in->expect(static_cast<int64_t>(seen_.size()) == probes &&
+                 std::all_of(seen_.begin(), seen_.end(), [](int64_t seen) { return seen >= 0 && seen <= kSeen; }),
+             "how many tokens each probe saw");
+  in->expect(probes == 0 ? values == 0 : values % (probes * width) == 0 && values <= probes * width * kMostGroup, "queries");
+  in->expect(static_cast<int64_t>(mass_.size()) == probes * shape.n_kv_heads * kSeen, "the probes' mass");
+}
+
 int64_t ProbeQueries::bytes() const {
   return static_cast<int64_t>((q_.size() + mass_.size()) * sizeof(float) +
                               (positions_.size() + seen_.size()) * sizeof(int64_t));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cache/policy.h"
+#include "cache/state_io.h"
 #include "cache/stages/token_store.h"
 #include "cache/summaries/block_summarizer.h"
 
@@ -21,6 +22,8 @@ class ProbeQueries {
   // Keeps the probe's queries and what it takes to know their softmax's denominator.
   void add(const CacheShape& shape, const StoreProbe& probe);
   void clear();
+  void save(StateWriter* out) const;
+  void load(const CacheShape& shape, StateReader* in);  // throws CacheError
   bool empty() const { return positions_.empty(); }
   int64_t bytes() const;
   static int64_t most_probe_bytes(const CacheShape& shape);  // that a probe adds to bytes()

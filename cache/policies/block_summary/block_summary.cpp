@@ -1,12 +1,36 @@
 #include "cache/policies/block_summary/block_summary.h"
 
+#include <algorithm>
+#include <charconv>
+
 #include "cache/policies/block_summary/summary_store.h"
 #include "cache/stages/page_store.h"
 #include "cache/stages/staged_policy.h"
 
 namespace smartkv {
+namespace {
 
 using kernels::kPageTokens;
+
+// "LO-HI": only these layers are compressed, counted from 0, both included.
+void read_layers(Parameters* read, int64_t n_layers, SummaryOptions* options) {
+  const std::string text = read->text("layers", "0-" + std::to_string(n_layers - 1));
+  int64_t lo = -1, hi = -1;
+  const char* end = text.data() + text.size();
+  const auto [dash, first] = std::from_chars(text.data(), end, lo);
+  if (first == std::errc() && dash != end && *dash == '-') {
+    const auto [rest, second] = std::from_chars(dash + 1, end, hi);
+    if (second != std::errc() || rest != end) hi = -1;
+  }
+  if (lo < 0 || hi < lo || hi >= n_layers) {
+    throw CacheError("kv_cache.layers: expected LO-HI with layers from 0 to " + std::to_string(n_layers - 1) + ", found \"" +
+                     text + "\"");
+  }
+  options->first_layer = lo;
+  options->last_layer = hi;
+}
+
+}  // namespace
 
 std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   constexpr int64_t kMost = int64_t{1} << 24;
@@ -20,6 +44,7 @@ std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& co
   options.outliers = tokens > 0 ? options.capacity / 2 : 256;
   options = read_summary_options(&read, options);
   options.sinks = read.integer("sinks", options.sinks, 0, kPageTokens);
+  read_layers(&read, context.shape.n_layers, &options);
   const int64_t stride = read_prompt_stride(&read, kPromptStride);
   read.done();
   if (tokens > 0) check_summary_capacity(options, "tokens", beside, tokens);

@@ -27,6 +27,49 @@ void SummaryHead::for_each(const std::function<void(SummaryEntry&)>& visit) {
   std::for_each(pending.begin(), pending.end(), visit);
 }
 
+namespace {
+
+void save_entries(const std::vector<SummaryEntry>& entries, StateWriter* out) {
+  out->value(static_cast<int64_t>(entries.size()));
+  for (const SummaryEntry& entry : entries) {
+    for (const int32_t value : {entry.position, entry.tokens, entry.retained_until, entry.place}) out->value(value);
+    for (const float value : {entry.bias, entry.score}) out->value(value);
+  }
+}
+
+void load_entries(StateReader* in, std::vector<SummaryEntry>* entries) {
+  const auto n = in->value<int64_t>();
+  in->expect(n >= 0 && n <= in->left(), "a count of entries");
+  entries->resize(static_cast<size_t>(n));
+  for (SummaryEntry& entry : *entries) {
+    for (int32_t* value : {&entry.position, &entry.tokens, &entry.retained_until, &entry.place}) *value = in->value<int32_t>();
+    for (float* value : {&entry.bias, &entry.score}) *value = in->value<float>();
+  }
+}
+
+}  // namespace
+
+void SummaryHead::save(StateWriter* out) const {
+  for (const auto* list : {&sinks, &outliers, &pending}) save_entries(*list, out);
+  out->value(static_cast<int64_t>(levels.size()));
+  for (const auto& level : levels) save_entries(level, out);
+}
+
+void SummaryHead::load(int64_t end, StateReader* in) {
+  for (auto* list : {&sinks, &outliers, &pending}) load_entries(in, list);
+  const auto n = in->value<int64_t>();
+  in->expect(n >= 0 && n <= in->left(), "a count of levels");
+  levels.resize(static_cast<size_t>(n));
+  for (auto& level : levels) load_entries(in, &level);
+  std::vector<bool> taken(static_cast<size_t>(entries()), false);
+  for_each([&](const SummaryEntry& entry) {
+    in->expect(entry.place >= 0 && entry.place < entries() && !taken[static_cast<size_t>(entry.place)], "a place of its own");
+    taken[static_cast<size_t>(entry.place)] = true;
+    in->expect(entry.position >= 0 && entry.position < end && entry.tokens > 0, "a position and a count of tokens");
+    in->expect(std::isfinite(entry.bias), "a finite bias");
+  });
+}
+
 struct HeadCompaction::Block {
   std::vector<SummaryEntry> entries;
   std::vector<float> k, v, bias, attention;

@@ -8,6 +8,7 @@
 
 #include "cache/dense_layer.h"
 #include "cache/policies/block_summary/summary_options.h"
+#include "cache/state_io.h"
 
 namespace smartkv {
 
@@ -30,6 +31,9 @@ struct SummaryHead {
   int64_t entries() const;
   int64_t tokens() const;  // that all entries stand for
   void for_each(const std::function<void(SummaryEntry&)>& visit);
+  void save(StateWriter* out) const;
+  // Throws CacheError unless places are those of entries() slots and positions before `end`.
+  void load(int64_t end, StateReader* in);
 };
 
 // How many of each a KV head has: they follow from how many tokens came, and when, so that all heads have as many.

@@ -30,6 +30,14 @@ int64_t most_summary_entries(const SummaryOptions& options, int64_t tokens) {
   return std::min(most, tokens);
 }
 
+SummaryOptions keep_everything() {
+  SummaryOptions options;
+  options.rule = {PivotRule::kPosition, ValueRule::kMean, BiasRule::kCount};  // needs no queries
+  options.block = INT64_MAX;
+  options.sinks = options.salient = 0;
+  return options;
+}
+
 SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions options) {
   constexpr int64_t kMost = int64_t{1} << 20;
   options.block = parameters->integer("block", options.block, 2, kMost);

@@ -36,15 +36,20 @@ struct SummaryOptions {
   int64_t retention = 256; // tokens for which an outlier that was attended to more than evenly is retained
   int64_t probes = 8;      // queries before each boundary
   int64_t shifts = 2;      // how many times each of them is asked again from further on
+  int64_t first_layer = 0, last_layer = INT64_MAX;  // those outside keep every token as it is
   std::string gate;        // name of the gates, for Salience::kGate
 
   bool needs_queries() const { return rule.needs_queries() || (salient > 0 && salience == Salience::kAttention); }
   int64_t n_probes() const { return needs_queries() || salient > 0 ? probes : 0; }
+  bool compresses(int64_t layer) const { return layer >= first_layer && layer <= last_layer; }
   int64_t group() const { return summaries * ratio; }  // entries that are consolidated together
 };
 
 // The most entries of a layer and KV head after `tokens` tokens were taken.
 int64_t most_summary_entries(const SummaryOptions& options, int64_t tokens);
+
+// Of a layer that is not compressed: tokens stay pending for ever.
+SummaryOptions keep_everything();
 
 // Reads block, r, ratio, level, pivots, values, bias, salient, outliers, salience, eps, decay, retention, probes, shifts and
 // gate. Throws CacheError.

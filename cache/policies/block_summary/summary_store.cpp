@@ -12,11 +12,14 @@ using kernels::kPageTokens;
 
 constexpr auto kEntryBytes = static_cast<int64_t>(sizeof(SummaryEntry));
 
-// Everything but pages that `entries` of each KV head of all layers take.
+// Everything but pages that `entries` of each KV head of a layer take.
 int64_t entry_state_bytes(const CacheShape& shape, int64_t entries) {
   const auto bias = whole_pages(entries) * static_cast<int64_t>(sizeof(float));
-  return shape.n_layers * shape.n_kv_heads * (entries * kEntryBytes + bias);
+  return shape.n_kv_heads * (entries * kEntryBytes + bias);
 }
+
+// Pages of `entries` of a layer.
+int64_t layer_pages_bytes(const CacheShape& shape, int64_t entries) { return dense_bytes(shape, entries) / shape.n_layers; }
 
 int64_t probe_state_bytes(const CacheShape& shape, int64_t probes) {
   return shape.n_layers * probes * ProbeQueries::most_probe_bytes(shape);
@@ -38,10 +41,14 @@ std::unique_ptr<TokenStore> SummaryStoreFactory::create(const PolicyContext& con
 StoreFactory::Bytes SummaryStoreFactory::max_bytes(const PolicyContext& context, int64_t /*prompt_tokens*/,
                                                    int64_t /*n_tokens*/, int64_t n_left) const {
   const CacheShape& shape = context.shape;
-  const int64_t entries = most_summary_entries(options_, n_left);
   const int64_t scores = scorer_ == nullptr ? 0 : shape.n_layers * shape.n_kv_heads * n_left * static_cast<int64_t>(sizeof(float));
-  return {dense_bytes(shape, entries),
-          entry_state_bytes(shape, entries) + probe_state_bytes(shape, options_.n_probes()) + scores};
+  Bytes bytes{0, probe_state_bytes(shape, options_.n_probes()) + scores};
+  for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
+    const int64_t entries = options_.compresses(layer) ? most_summary_entries(options_, n_left) : n_left;
+    bytes.pages += layer_pages_bytes(shape, entries);
+    bytes.state += entry_state_bytes(shape, entries);
+  }
+  return bytes;
 }
 
 SummaryStore::SummaryStore(const PolicyContext& context, const SummaryOptions& options,
@@ -56,6 +63,7 @@ void SummaryStore::view(int64_t layer, std::vector<kernels::KvSegment>* segments
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const size_t first = segments->size();
   state.kept.append_view(state.entries, segments);
+  if (!options_.compresses(layer)) return;
   for (size_t page = 0; first + page < segments->size(); ++page) {
     (*segments)[first + page].bias = state.bias.data() + page * static_cast<size_t>(shape().n_kv_heads * kPageTokens);
   }
@@ -71,9 +79,10 @@ void SummaryStore::represented(int64_t layer, int64_t head, std::vector<int64_t>
 
 void SummaryStore::observe(const StageView& view, int64_t layer, const StoreProbe& probe) {
   Layer& state = layers_[static_cast<size_t>(layer)];
-  if (options_.needs_queries()) {
+  if (options_.needs_queries() && options_.compresses(layer)) {
+    const int64_t before = state.queries.bytes();
     state.queries.add(shape(), probe);
-    if (layer + 1 == shape().n_layers) state_.set(state_bytes());
+    state_.set(state_.bytes() + state.queries.bytes() - before);
   }
   if (options_.salient == 0) return;
   const float even = 1.0f / static_cast<float>(probe.tail + probe.n_tail);
@@ -89,8 +98,9 @@ void SummaryStore::prepare(const StageView& view) {
   shed_ = 0;
   if (options_.salient > 0 && options_.least_score > 0) {
     shed_ = INT64_MAX;
-    for (const Layer& layer : layers_) {
-      for (const SummaryHead& head : layer.heads) {
+    for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
+      if (!options_.compresses(layer)) continue;
+      for (const SummaryHead& head : layers_[static_cast<size_t>(layer)].heads) {
         const auto below = [&](const SummaryEntry& entry) { return entry.score < static_cast<float>(options_.least_score); };
         shed_ = std::min(shed_, static_cast<int64_t>(std::count_if(head.outliers.begin(), head.outliers.end(), below)));
       }
@@ -115,7 +125,8 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
   Layer& state = layers_[static_cast<size_t>(layer)];
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, first = view.tail_first, n = view.leaving() - first;
-  const std::vector<int64_t> shifts = query_shifts(options_.shifts);
+  const SummaryOptions& options = options_.compresses(layer) ? options_ : plain_;
+  const std::vector<int64_t> shifts = query_shifts(options.shifts);
   std::vector<float> k(static_cast<size_t>(dim)), v(k.size());
   std::vector<SampledQueries> queries(static_cast<size_t>(heads));
   std::vector<HeadCompaction> compactions;
@@ -127,9 +138,9 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
                        " and " + std::to_string(leaving.size()));
     }
     SampledQueries& sampled = queries[static_cast<size_t>(h)];
-    if (options_.needs_queries()) sampled = state.queries.sampled(*context_, tail, h, shifts);
+    if (options.needs_queries()) sampled = state.queries.sampled(*context_, tail, h, shifts);
     HeadCompaction& compaction =
-        compactions.emplace_back(options_, dim, state.kept, h, sampled, &state.heads[static_cast<size_t>(h)]);
+        compactions.emplace_back(options, dim, state.kept, h, sampled, &state.heads[static_cast<size_t>(h)]);
     for (const LeavingTokens::Token& token : leaving) {
       tokens->load(h, token, k.data(), v.data());
       const float score = state.scores.empty() ? 0 : state.scores[static_cast<size_t>(h * n + token.position - first)];
@@ -184,22 +195,24 @@ StoreGrowth SummaryStore::growth(const StageView& view, int64_t end) const {
   const TokenRange probes{std::max(view.tokens, view.next_boundary - n_probes()), std::min(end, view.next_boundary)};
   if (n_probes() > 0 && !probes.empty()) growth.state += probe_state_bytes(of, n_probes());
   if (view.next_boundary > end) return growth;
-  const int64_t leaving = view.leaving() - view.tail_first, now = layers_[0].entries;
-  const int64_t most = std::min(now + leaving, std::max(now, most_summary_entries(options_, layers_[0].taken + leaving)));
-  for (const Layer& layer : layers_) growth.take.push_back(layer.kept.growth(view.may_share ? 0 : now, most));
-  int64_t last = most;
-  if (view.boundaries.after(view.next_boundary) <= end) {
-    const int64_t gone = view.boundaries.leaving(end) - view.tail_first;
-    last = std::max(most, most_summary_entries(options_, layers_[0].taken + gone));
-    growth.later = dense_bytes(of, last) - dense_bytes(of, most);
-    growth.state += probe_state_bytes(of, n_probes());
+  const int64_t leaving = view.leaving() - view.tail_first, gone = view.boundaries.leaving(end) - view.tail_first;
+  const bool more = view.boundaries.after(view.next_boundary) <= end;
+  for (int64_t i = 0; i < of.n_layers; ++i) {
+    const Layer& layer = layers_[static_cast<size_t>(i)];
+    const int64_t now = layer.entries, next = std::min(now + leaving, most_entries(i, layer.taken + leaving));
+    growth.take.push_back(layer.kept.growth(view.may_share ? 0 : now, next));
+    const int64_t last = more ? std::max(next, most_entries(i, layer.taken + gone)) : next;
+    growth.later += layer_pages_bytes(of, last) - layer_pages_bytes(of, next);
+    growth.state += entry_state_bytes(of, last) - entry_state_bytes(of, now);
   }
-  growth.state += entry_state_bytes(of, last) - entry_state_bytes(of, now);
-  if (scorer_ != nullptr) {
-    growth.state += of.n_layers * of.n_kv_heads * (view.boundaries.leaving(end) - view.tail_first) *
-                    static_cast<int64_t>(sizeof(float));
-  }
+  if (more && n_probes() > 0) growth.state += probe_state_bytes(of, n_probes());
+  if (scorer_ != nullptr) growth.state += of.n_layers * of.n_kv_heads * gone * static_cast<int64_t>(sizeof(float));
   return growth;
+}
+
+int64_t SummaryStore::most_entries(int64_t layer, int64_t tokens) const {
+  const int64_t most = options_.compresses(layer) ? most_summary_entries(options_, tokens) : tokens;
+  return std::max(most, layers_[static_cast<size_t>(layer)].entries);
 }
 
 int64_t SummaryStore::state_bytes() const {
@@ -211,8 +224,40 @@ int64_t SummaryStore::state_bytes() const {
   return bytes;
 }
 
+void SummaryStore::save(StateWriter* out) const {
+  for (const Layer& layer : layers_) {
+    for (const int64_t n : {layer.entries, layer.taken, layer.work.consolidations, layer.work.watermark_hits}) out->value(n);
+    layer.kept.save(layer.entries, out);
+    layer.queries.save(out);
+    for (const SummaryHead& head : layer.heads) head.save(out);
+  }
+}
+
+void SummaryStore::load(const StageView& view, StateReader* in) {
+  for (Layer& layer : layers_) load_layer(view, in, &layer);
+  state_.set(state_bytes());
+}
+
+void SummaryStore::load_layer(const StageView& view, StateReader* in, Layer* layer) const {
+  layer->entries = in->value<int64_t>();
+  layer->taken = in->value<int64_t>();
+  layer->work.consolidations = in->value<int64_t>();
+  layer->work.watermark_hits = in->value<int64_t>();
+  in->expect(layer->taken >= 0 && layer->taken <= view.tail_first, "a count of tokens taken");
+  in->expect(layer->entries >= 0 && layer->entries <= layer->taken, "a count of entries");
+  layer->kept.load(0, layer->entries, in);
+  layer->queries.load(shape(), in);
+  for (SummaryHead& head : layer->heads) {
+    head.load(view.tail_first, in);
+    in->expect(head.entries() == layer->entries && head.tokens() == layer->taken, "entries that stand for all tokens taken");
+  }
+  fill_bias(layer);
+}
+
 void SummaryStore::add_stats(const StageView& view, CacheStats* stats) const {
-  stats->tokens_kept += entries();
+  int64_t kept = 0;
+  for (const Layer& layer : layers_) kept += layer.entries;
+  stats->tokens_kept += kept / shape().n_layers;
   stats->bytes += state_.bytes();
   for (const Layer& layer : layers_) {
     stats->bytes += layer.kept.bytes();
@@ -221,7 +266,8 @@ void SummaryStore::add_stats(const StageView& view, CacheStats* stats) const {
 }
 
 void SummaryStore::add_details(std::map<std::string, double>* details) const {
-  const SummaryHead& first = layers_[0].heads[0];  // all have as many
+  const auto shown = static_cast<size_t>(std::min(options_.first_layer, shape().n_layers - 1));
+  const SummaryHead& first = layers_[shown].heads[0];  // all that are compressed have as many
   int64_t error = 0;
   for (const Layer& layer : layers_) {
     for (const SummaryHead& head : layer.heads) error = std::max(error, std::abs(head.tokens() - layer.taken));
@@ -235,10 +281,10 @@ void SummaryStore::add_details(std::map<std::string, double>* details) const {
   (*details)["summary_levels"] = static_cast<double>(first.levels.size());
   (*details)["outlier_entries"] = static_cast<double>(first.outliers.size());
   (*details)["pending_entries"] = static_cast<double>(first.pending.size());
-  (*details)["summarized_tokens"] = static_cast<double>(layers_[0].taken);
+  (*details)["summarized_tokens"] = static_cast<double>(layers_[shown].taken);
   (*details)["mass_error"] = static_cast<double>(error);
-  (*details)["consolidations"] = static_cast<double>(layers_[0].work.consolidations);
-  (*details)["watermark_hits"] = static_cast<double>(layers_[0].work.watermark_hits);
+  (*details)["consolidations"] = static_cast<double>(layers_[shown].work.consolidations);
+  (*details)["watermark_hits"] = static_cast<double>(layers_[shown].work.watermark_hits);
 }
 
 }  // namespace smartkv

@@ -38,7 +38,7 @@ class SummaryStore final : public TokenStore {
   SummaryStore(const PolicyContext& context, const SummaryOptions& options, std::shared_ptr<const TokenScorer> scorer);
 
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<SummaryStore>(*this); }
-  int64_t entries() const override { return layers_[0].entries; }
+  int64_t entries(int64_t layer) const override { return layers_[static_cast<size_t>(layer)].entries; }
   void view(int64_t layer, std::vector<kernels::KvSegment>* segments) const override;
   void represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
   int64_t n_probes() const override { return options_.n_probes(); }
@@ -47,6 +47,8 @@ class SummaryStore final : public TokenStore {
   void take(const StageView& view, int64_t layer, LeavingTokens* tokens) override;
   void finish(const StageView& view) override;
   StoreGrowth growth(const StageView& view, int64_t end) const override;
+  void save(StateWriter* out) const override;
+  void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
   // summary_entries, outlier_entries, pending_entries, summary_levels, level_I_entries; summarized_tokens, which is the mass
   // of all entries of a KV head, and mass_error, the most by which that is wrong in any: 0; consolidations, watermark_hits.
@@ -74,10 +76,12 @@ class SummaryStore final : public TokenStore {
 
   const CacheShape& shape() const { return context_->shape; }
   int64_t state_bytes() const;
+  int64_t most_entries(int64_t layer, int64_t tokens) const;  // once it has taken so many tokens
   void fill_bias(Layer* layer) const;
+  void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
 
   const PolicyContext* context_;
-  SummaryOptions options_;
+  SummaryOptions options_, plain_ = keep_everything();
   std::shared_ptr<const TokenScorer> scorer_;
   int64_t shed_ = 0;  // at a boundary: outliers of each KV head that are below the least score
   std::vector<Layer> layers_;

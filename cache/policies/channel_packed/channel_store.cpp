@@ -13,7 +13,7 @@ namespace {
 using kernels::CodeRuns;
 using kernels::kPageTokens;
 
-constexpr int64_t kCheckedPages = 8;  // of a check, spread over the packed ones: it costs as much at any length
+constexpr int64_t kCheckedPages = 8;  // of a check, from the newest on, spread over all: it costs as much at any length
 
 size_t width_index(int bits) {
   const auto at = std::find(kernels::kCodeBits.begin(), kernels::kCodeBits.end(), bits);
@@ -126,7 +126,7 @@ void ChannelStore::select(int64_t layer) {
   for (size_t head = 0; head < static_cast<size_t>(shape().n_kv_heads); ++head) {
     const std::span<const float> q2 = std::span(state.q2).subspan(head * dim, dim), k2 = std::span(state.k2).subspan(head * dim, dim);
     const std::vector<uint8_t> order =
-        channel_order(options_.query_aware ? query_key_worth(q2, k2) : magnitude_worth(k2), options_.key_channels);
+        smartkv::channel_order(options_.query_aware ? query_key_worth(q2, k2) : magnitude_worth(k2), options_.key_channels);
     if (!state.selected.empty()) {
       least = std::min(least, retained(std::span(state.selected).subspan(head * dim, dim), order, options_.key_channels));
     }
@@ -168,7 +168,7 @@ void ChannelStore::check(const StageView& view, int64_t layer) {
   const int64_t n = (1 + checked) * kPageTokens + last;
   std::vector<float> packed(static_cast<size_t>(heads * n * dim)), full(packed.size()), page_packed, page_full, v;
   for (int64_t c = 0; c <= checked; ++c) {
-    load_page(layer, c == 0 ? 0 : 1 + (c - 1) * pages / checked, &page_packed, &page_full, &v);
+    load_page(layer, c == 0 ? 0 : pages - (c - 1) * pages / checked, &page_packed, &page_full, &v);
     for (int64_t head = 0; head < heads; ++head) {
       const int64_t from = head * kPageTokens * dim, to = (head * n + c * kPageTokens) * dim;
       std::copy_n(page_packed.begin() + from, kPageTokens * dim, packed.begin() + to);
@@ -199,15 +199,18 @@ void ChannelStore::check(const StageView& view, int64_t layer) {
   }
 }
 
+ChannelStore::ChannelOrder ChannelStore::residual_order(const std::vector<uint8_t>& order) const {
+  auto turned = std::make_shared<std::vector<uint8_t>>(order);
+  for (auto head = turned->begin(); head != turned->end(); head += shape().head_dim) {
+    std::rotate(head, head + options_.key_channels, head + shape().head_dim);
+  }
+  return turned;
+}
+
 void ChannelStore::pack_layer(int64_t layer) {
   Layer& state = layers_[static_cast<size_t>(layer)];
-  const auto dim = static_cast<size_t>(shape().head_dim), kept = static_cast<size_t>(options_.key_channels);
   state.order = std::make_shared<const std::vector<uint8_t>>(state.selected);
-  auto residual_order = std::make_shared<std::vector<uint8_t>>(state.selected);  // what has codes comes first
-  for (auto order = residual_order->begin(); order != residual_order->end(); order += static_cast<std::ptrdiff_t>(dim)) {
-    std::rotate(order, order + static_cast<std::ptrdiff_t>(kept), order + static_cast<std::ptrdiff_t>(dim));
-  }
-  state.residual_order = residual_order;
+  state.residual_order = residual_order(state.selected);
   state.packed = true;
   std::vector<float> k, full, v;
   for (int64_t i = 1; i < n_pages(); ++i) {
@@ -298,6 +301,92 @@ StoreGrowth ChannelStore::growth(const StageView& view, int64_t end) const {
   growth.state += workers * (full + residual) + shape().n_layers * n_pages() * more;
   if (view.may_share) growth.state += shared_bytes() + residual_bytes();
   return growth;
+}
+
+void ChannelStore::save(StateWriter* out) const {
+  for (const int64_t n : {last_update_, last_check_, backoffs_, checks_}) out->value(n);
+  for (int64_t l = 0; l < shape().n_layers; ++l) {
+    const Layer& layer = layers_[static_cast<size_t>(l)];
+    out->values(layer.q2);
+    out->values(layer.k2);
+    out->value(static_cast<int64_t>(layer.known));
+    layer.queries.save(out);
+    out->values(layer.selected);
+    out->value(layer.streak);
+    out->value(static_cast<int64_t>(layer.packed));
+    out->value(layer.fidelity.queries);
+    for (const double value : {layer.fidelity.overlap, layer.fidelity.margin_drift, layer.fidelity.kl}) out->value(value);
+    // Each page's order, where it is not the one before's; then what it says beyond the page itself.
+    ChannelOrder last;
+    for (int64_t i = 0; i < n_pages(); ++i) {
+      const ChannelOrder& order = page(l, i)->channel_order();
+      const bool changes = order != last;
+      out->value(static_cast<int64_t>(changes));
+      if (changes) out->values(order == nullptr ? std::vector<uint8_t>() : *order);
+      last = order;
+      const QuantizedPageRef& residual = layer.residual[static_cast<size_t>(i)];
+      out->value(static_cast<int64_t>(residual != nullptr));
+      if (residual != nullptr) residual->save(out);
+    }
+    if (layer.packed) out->values(*layer.order);
+  }
+  PageStore::save(out);
+}
+
+void ChannelStore::load(const StageView& view, StateReader* in) {
+  for (int64_t* n : {&last_update_, &last_check_, &backoffs_, &checks_}) *n = in->value<int64_t>();
+  for (Layer& layer : layers_) load_layer(view, in, &layer);
+  PageStore::load(view, in);
+  for (int64_t l = 0; l < shape().n_layers; ++l) {
+    Layer& layer = layers_[static_cast<size_t>(l)];
+    layer.loading.clear();
+    for (int64_t i = 0; i < n_pages(); ++i) {
+      const QuantizedPageRef& residual = layer.residual[static_cast<size_t>(i)];
+      in->expect(residual == nullptr || (page(l, i)->layout() == layouts_.packed && residual->layout() == layouts_.residual),
+                 "a packed page with its residual");
+    }
+  }
+  state_.set(state_bytes());
+}
+
+void ChannelStore::load_layer(const StageView& view, StateReader* in, Layer* layer) const {
+  const auto channels = static_cast<size_t>(shape().n_kv_heads * shape().head_dim);
+  const auto order_of = [&](const std::vector<uint8_t>& order) {
+    in->expect(order.size() == channels, "an order of each KV head's channels");
+    for (auto head = order.begin(); head != order.end(); head += shape().head_dim) {
+      std::vector<uint8_t> sorted(head, head + shape().head_dim);
+      std::sort(sorted.begin(), sorted.end());
+      for (size_t i = 0; i < sorted.size(); ++i) in->expect(sorted[i] == i, "each channel once");
+    }
+    return std::make_shared<const std::vector<uint8_t>>(order);
+  };
+  layer->q2 = in->values<float>();
+  layer->k2 = in->values<float>();
+  layer->known = in->value<int64_t>() != 0;
+  in->expect(layer->q2.size() == layer->k2.size() && (layer->q2.empty() ? !layer->known : layer->q2.size() == channels),
+             "means of each channel");
+  layer->queries.load(shape(), in);
+  layer->selected = in->values<uint8_t>();
+  if (!layer->selected.empty()) order_of(layer->selected);
+  layer->streak = in->value<int64_t>();
+  layer->packed = in->value<int64_t>() != 0;
+  layer->fidelity.queries = in->value<int64_t>();
+  for (double* value : {&layer->fidelity.overlap, &layer->fidelity.margin_drift, &layer->fidelity.kl}) *value = in->value<double>();
+  ChannelOrder order, turned;
+  for (int64_t i = 0; i < view.tail_first / kPageTokens; ++i) {
+    if (in->value<int64_t>() != 0) {
+      const auto found = in->values<uint8_t>();
+      order = found.empty() ? nullptr : order_of(found);
+      turned = found.empty() ? nullptr : residual_order(found);
+    }
+    layer->loading.push_back(order);
+    const bool packed = in->value<int64_t>() != 0;
+    in->expect(!packed || turned != nullptr, "a channel order of a packed page");
+    layer->residual.push_back(packed ? std::make_shared<QuantizedPage>(context().pool, turned, in) : nullptr);
+  }
+  if (!layer->packed) return;
+  layer->order = order_of(in->values<uint8_t>());
+  layer->residual_order = residual_order(*layer->order);
 }
 
 int64_t ChannelStore::residual_bytes() const {

@@ -57,6 +57,8 @@ class ChannelStore final : public PageStore {
   int64_t n_probes() const override { return options_.probes; }
   void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
   StoreGrowth growth(const StageView& view, int64_t end) const override;
+  void save(StateWriter* out) const override;
+  void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
   // packed_layers, a share; channel_backoffs, channel_checks; of the last check, means over layers: channel_overlap,
   // channel_margin_drift, channel_kl.
@@ -65,6 +67,7 @@ class ChannelStore final : public PageStore {
   bool packed(int64_t layer) const { return layers_[static_cast<size_t>(layer)].packed; }  // for inspection and tests
 
  private:
+  using ChannelOrder = std::shared_ptr<const std::vector<uint8_t>>;
   struct Layer {
     std::vector<float> q2, k2;  // decayed means of squares, f32 [n_kv_heads, head_dim]
     bool known = false;         // there are means
@@ -72,14 +75,18 @@ class ChannelStore final : public PageStore {
     std::vector<uint8_t> selected;  // [n_kv_heads, head_dim]: the last selection's channel orders; empty: none
     int64_t streak = 0;             // selections in a row that retained enough
     bool packed = false;
-    std::shared_ptr<const std::vector<uint8_t>> order, residual_order;  // of packed pages
-    std::vector<QuantizedPageRef> residual;                             // by page; null: the page is not packed
-    Fidelity fidelity;                                                  // of the last check
+    ChannelOrder order, residual_order;      // of packed pages
+    std::vector<QuantizedPageRef> residual;  // by page; null: the page is not packed
+    Fidelity fidelity;                       // of the last check
+    std::vector<ChannelOrder> loading;       // by page, while pages are loaded
   };
 
   void plan(const StageView& view, int64_t made) override;
   QuantizedPageRef pack(int64_t layer, int64_t i, const float* k, const float* v) const override;
   void end_boundary() override;
+  ChannelOrder channel_order(int64_t layer, int64_t i) const override {
+    return layers_[static_cast<size_t>(layer)].loading[static_cast<size_t>(i)];
+  }
   int64_t page_bytes(int64_t i) const override;
 
   void learn(const StageView& view, int64_t layer, int64_t made);  // means of queries and of the keys that leave
@@ -89,6 +96,8 @@ class ChannelStore final : public PageStore {
   void restore_layer(int64_t layer);  // its packed pages
   // K of page i of a layer, as attention sees it, and completed by the residual: f32 [n_kv_heads, kPageTokens, head_dim].
   void load_page(int64_t layer, int64_t i, std::vector<float>* packed, std::vector<float>* full, std::vector<float>* v) const;
+  ChannelOrder residual_order(const std::vector<uint8_t>& order) const;  // what has codes in a residual comes first
+  void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
   int64_t residual_bytes() const;
   int64_t state_bytes() const;
 

@@ -24,7 +24,7 @@ class Collector final : public TokenStore {
 
   Collector(const CacheShape& shape, Tokens* taken) : shape_(shape), taken_(taken) {}
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<Collector>(*this); }
-  int64_t entries() const override { return 0; }
+  int64_t entries(int64_t) const override { return 0; }
   void view(int64_t, std::vector<kernels::KvSegment>*) const override {}
   void represented(int64_t, int64_t, std::vector<int64_t>*) const override {}
   void take(const StageView&, int64_t layer, LeavingTokens* tokens) override {

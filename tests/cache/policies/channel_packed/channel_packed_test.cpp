@@ -135,11 +135,11 @@ TEST_F(ChannelStoreTest, BacksOffWhenTheQueriesTurnToOtherChannelsAndProbesAgain
   run(cache.get(), 700, 700);
   ASSERT_TRUE(store(*cache).packed(0));
   const double bits = cache->details().at("bits_k");
-  run(cache.get(), 900, 700);
+  run(cache.get(), 1000, 700);
   EXPECT_EQ(cache->details().at("channel_backoffs"), 2);  // each layer once
   EXPECT_FALSE(store(*cache).packed(0));
   EXPECT_GT(cache->details().at("bits_k"), bits);
-  run(cache.get(), 1500, 700);
+  run(cache.get(), 2000, 700);
   EXPECT_TRUE(store(*cache).packed(0));  // settled on the new ones
 }
 
