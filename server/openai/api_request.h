@@ -23,6 +23,7 @@ struct ApiRequest {
   std::vector<std::string> echo;               // one text per prompt, with completions' echo; else empty
   bool stream = false;
   bool include_usage = false;  // stream_options
+  std::string format_field;    // the field that gave the generations their grammar
 };
 
 // Both throw ApiError. `body` is the request's JSON text.
@@ -36,6 +37,7 @@ void read_model(FieldReader& fields, const ServedModel& model, ApiRequest* reque
 void read_streaming(FieldReader& fields, ApiRequest* request);
 // Sampling, stop conditions and the extensions; token ids are checked against the vocabulary.
 void read_generation(FieldReader& fields, const Tokenizer& tokenizer, GenerationRequest* request);
+void read_format(FieldReader& fields, ApiRequest* request, GenerationRequest* generation);
 std::vector<TokenId> read_token_ids(const Json& array, const std::string& path, const Tokenizer& tokenizer);
 // Both refuse a prompt that cannot fit the context (400, context_length_exceeded) before work is spent on it: a text by
 // the fewest tokens that its bytes can make.

@@ -19,7 +19,6 @@ void refuse_unsupported(FieldReader& fields) {
   fields.only_default("prediction");
   fields.only_default("prompt_cache_retention");
   fields.only_default("reasoning_effort");
-  fields.only_default("response_format", {Json::object({{"type", "text"}})});
   fields.only_default("service_tier", {"auto", "default"});
   fields.only_default("store", {false});
   fields.only_default("verbosity", {"medium"});
@@ -60,6 +59,7 @@ ApiRequest parse_chat(std::string_view body, const ServedModel& model) {
   GenerationRequest generation;
   generation.id = request.id;
   read_generation(fields, model.engine.tokenizer(), &generation);
+  read_format(fields, &request, &generation);
   read_logprobs(fields, &generation);
   refuse_unsupported(fields);
   const std::string prompt = read_chat_prompt(fields, model.engine);

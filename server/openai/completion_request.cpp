@@ -63,6 +63,7 @@ ApiRequest parse_completion(std::string_view body, const ServedModel& model) {
   GenerationRequest generation;
   generation.id = request.id;
   read_generation(fields, model.engine.tokenizer(), &generation);
+  read_format(fields, &request, &generation);
   const bool echo = fields.boolean("echo", false);
   // Scoring a prompt (echo with logprobs) asks for no token at all.
   generation.max_tokens = fields.integer("max_tokens", 16, echo ? 0 : 1);

@@ -1,0 +1,24 @@
+// What an output must look like, in the words of OpenAI (response_format), llama.cpp (grammar, json_schema) and vLLM
+// (structured_outputs, guided_*): one grammar.
+#pragma once
+
+#include <string>
+
+#include "engine/sampling/ebnf.h"
+#include "server/openai/field_reader.h"
+
+namespace smartkv::openai {
+
+struct OutputFormat {
+  std::string grammar;  // EBNF; empty: any text
+  std::string field;    // that asked for it, for errors
+};
+
+// Throws ApiError: for what is no grammar, for a keyword of a JSON schema that is not supported, and for more than one
+// format in a request.
+OutputFormat read_output_format(FieldReader& fields);
+
+// The rules of a JSON schema that stands at `path` of the request; returns the expression for a value. Throws ApiError.
+std::string add_schema(const Json& schema, const std::string& path, EbnfGrammar* grammar);
+
+}  // namespace smartkv::openai
