@@ -43,6 +43,15 @@ std::string EbnfGrammar::add(const std::string& body) {
   return known->second;
 }
 
+std::string EbnfGrammar::recursive(const std::function<std::string(const std::string& name)>& body) {
+  const auto [known, is_new] = by_body_.try_emplace(body("self"));
+  if (is_new) {
+    known->second = reserve();
+    define(known->second, body(known->second));
+  }
+  return known->second;
+}
+
 std::string EbnfGrammar::reserve() { return 'r' + std::to_string(next_++); }
 
 void EbnfGrammar::define(const std::string& name, const std::string& body) { rules_.emplace_back(name, body); }

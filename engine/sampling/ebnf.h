@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -23,7 +24,9 @@ class EbnfGrammar {
  public:
   // The name of a rule with this body: a new one, or one that there is.
   std::string add(const std::string& body);
-  // A name whose body follows by define(): for rules that refer to themselves.
+  // A rule that refers to itself; `body` makes its body of its name.
+  std::string recursive(const std::function<std::string(const std::string& name)>& body);
+  // A name whose body follows by define().
   std::string reserve();
   void define(const std::string& name, const std::string& body);
   // The whole grammar; `root`: what the output is.

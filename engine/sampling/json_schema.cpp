@@ -45,7 +45,6 @@ bool has(const std::array<std::string_view, n>& keys, std::string_view key) {
 class SchemaGrammar {
  public:
   SchemaGrammar(const Json& root, EbnfGrammar* grammar) : root_(root), grammar_(*grammar) {
-    space_ = grammar_.add(json_space());
   }
 
   std::string value(const Json& schema, const std::string& path, int depth = 0) {
@@ -213,7 +212,7 @@ class SchemaGrammar {
 
   std::string of_type(const std::string& type, const Json& schema, const std::string& path, int depth) {
     try {
-      if (type == "string") return string_ebnf(schema);
+      if (type == "string") return string_ebnf(schema, &grammar_);
       if (type == "integer") return integer_ebnf(bound(schema, "minimum", "exclusiveMinimum", true), bound(schema, "maximum", "exclusiveMaximum", false));
       if (type == "number") return number_ebnf(bound(schema, "minimum", "exclusiveMinimum", true), bound(schema, "maximum", "exclusiveMaximum", false));
     } catch (const GrammarError& error) {
@@ -397,9 +396,9 @@ class SchemaGrammar {
     return braces(series(member, 1, most), least == 0);
   }
 
-  static std::string name_string(const Json& schema, const std::string& path) {
+  std::string name_string(const Json& schema, const std::string& path) {
     try {
-      return string_ebnf(schema.is_object() ? schema : Json::object());
+      return string_ebnf(schema.is_object() ? schema : Json::object(), &grammar_);
     } catch (const GrammarError& error) {
       throw GrammarError(path + error.path, error.what());
     }
@@ -409,7 +408,7 @@ class SchemaGrammar {
   std::string any() {
     if (!any_.empty()) return any_;
     any_ = grammar_.reserve();
-    const std::string text = grammar_.add(string_ebnf(Json::object()));
+    const std::string text = grammar_.add(string_ebnf(Json::object(), &grammar_));
     const std::string member = grammar_.add(pair(text, any_));
     const std::string array = "\"[]\" | \"[\" " + space_ + " " + series(any_, 1, kUnbounded) + " " + space_ + " \"]\"";
     grammar_.define(any_, text + " | " + number_ebnf({}, {}) + R"( | "true" | "false" | "null" | )" + array + " | " +
@@ -419,7 +418,7 @@ class SchemaGrammar {
 
   const Json& root_;
   EbnfGrammar& grammar_;
-  std::string space_, any_;
+  std::string space_ = json_space(), any_;
   std::map<std::string, std::string> references_;  // rules by $ref
 };
 
@@ -435,7 +434,7 @@ std::string add_json_schema(const Json& schema, EbnfGrammar* grammar) {
   }
 }
 
-// A line break and its indentation, or a blank: enough for any layout, too little to go on for ever.
-std::string json_space() { return R"("" | " " | "\n" [ \t]{0,32})"; }
+// A blank, or a line break and its indentation.
+std::string json_space() { return R"((" " | "\n" [ \t]*)?)"; }
 
 }  // namespace smartkv

@@ -11,6 +11,7 @@ namespace smartkv {
 namespace {
 
 constexpr int kMostNesting = 64;
+constexpr int64_t kFewCharacters = 64;
 
 const CodePoints kDigits = {{'0', '9'}};
 const CodePoints kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -128,7 +129,7 @@ class RegexParser {
 
   std::string anything(Piece* piece) const {
     piece->max = kUnbounded;
-    return (form_ == TextForm::kJsonString ? json_character() : characters(complement({}), form_)) + "*";
+    return characters(complement({}), form_) + "*";
   }
 
   Piece repeated(int depth) {
@@ -163,7 +164,7 @@ class RegexParser {
     result.min = times(piece.min, least);
     result.max = times(piece.max, most);
     result.states = times(piece.states, std::max<int64_t>(1, most == kUnbounded ? least : most));
-    if (result.states > kMostRepetitions * 4) fail("too many repetitions inside each other");
+    if (result.states > kMostRepetitions * 2) fail("too many repetitions inside each other");
     return result;
   }
 
@@ -312,12 +313,10 @@ std::string characters(const CodePoints& set, TextForm form) {
   if (form == TextForm::kPlain) return ebnf_class(valid);
   std::vector<std::string> written;
   if (const CodePoints plain = without(valid, kEscapedInJson); !plain.empty()) written.push_back(ebnf_class(plain));
-  // Of a class of many, the control characters that have no short escape are left out: nobody means them.
-  const bool all_controls = size_of(valid) <= 64;
+  // Of a class of many, what would have to be escaped is left out: the rest is one class, which masks follow fast.
   for (const auto& [first, last] : kEscapedInJson) {
     for (uint32_t c = first; c <= last; ++c) {
-      const std::string escape = json_escape(c);
-      if (contains(valid, c) && (escape.size() == 2 || all_controls)) written.push_back(ebnf_literal(escape));
+      if ((written.empty() || size_of(valid) <= kFewCharacters) && contains(valid, c)) written.push_back(ebnf_literal(json_escape(c)));
     }
   }
   std::string result;
@@ -325,11 +324,12 @@ std::string characters(const CodePoints& set, TextForm form) {
   return written.size() == 1 ? result : '(' + result + ')';
 }
 
-std::string json_character() {
+std::string plain_json_character() { return ebnf_class(without(complement(kEscapedInJson), kSurrogates)); }
+
+std::string json_escape_ebnf() {
   static const std::string result =
-      '(' + ebnf_class(complement({{0, 0x1f}, {'"', '"'}, {'\\', '\\'}, {0xd800, 0xdfff}})) +
-      R"( | "\\" (["\\/bfnrt] | "u" ([0-9a-cA-Ce-fE-F] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} )"
-      R"(| [dD] [89abAB] [0-9a-fA-F]{2} "\\u" [dD] [c-fC-F] [0-9a-fA-F]{2}))))";
+      R"("\\" (["\\/bfnrt] | "u" ([0-9a-cA-Ce-fE-F] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} )"
+      R"(| [dD] [89abAB] [0-9a-fA-F]{2} "\\u" [dD] [c-fC-F] [0-9a-fA-F]{2})))";
   return result;
 }
 

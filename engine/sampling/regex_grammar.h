@@ -15,8 +15,9 @@ namespace smartkv {
 enum class TextForm : uint8_t { kPlain, kJsonString };
 
 constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
-// Counts of repetitions beyond this are refused: each becomes a state of its own.
-constexpr int64_t kMostRepetitions = 8192;
+// Counts of repetitions beyond this are refused: each becomes a state of its own, for which compiling tries every token
+// of the vocabulary (256 take seconds).
+constexpr int64_t kMostRepetitions = 256;
 
 struct RegexGrammar {
   std::string ebnf;                                // of one text, quotes not included
@@ -29,7 +30,8 @@ RegexGrammar regex_grammar(std::string_view regex, TextForm form, bool search);
 
 // Any one character of the set, as it is written. Throws GrammarError if none can be.
 std::string characters(const CodePoints& set, TextForm form);
-// Any one character of a JSON string.
-std::string json_character();
+// Any one character of a JSON string that needs no escape, and any escape; of surrogates only pairs.
+std::string plain_json_character();
+std::string json_escape_ebnf();
 
 }  // namespace smartkv

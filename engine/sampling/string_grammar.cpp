@@ -22,7 +22,7 @@ const std::map<std::string, std::string>& formats() {
     const std::string date = "([12]\\d{3}-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]|1\\d|2[0-8]))|" +
                              leap + ")";
     const std::string time = "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,6})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)";
-    const std::string label = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?";
+    const std::string label = "[a-z0-9]([a-z0-9-]{0,14}[a-z0-9])?";
     const std::string host = label + "(\\." + label + "){0,3}";
     const std::string byte = "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)";
     const std::string clock = "(\\d{1,9}H(\\d{1,9}M)?(\\d{1,9}S)?|\\d{1,9}M(\\d{1,9}S)?|\\d{1,9}S)";
@@ -32,12 +32,12 @@ const std::map<std::string, std::string>& formats() {
         {"time", time},
         {"date-time", date + "T" + time},
         {"duration", "P(" + days + "(T" + clock + ")?|T" + clock + "|\\d{1,9}W)"},
-        {"email", "[A-Za-z0-9_+-]{1,32}(\\.[A-Za-z0-9_+-]{1,16}){0,2}@" + label + "(\\." + label + "){0,2}\\.[a-z]{2,8}"},
+        {"email", "[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+){0,2}@" + label + "(\\." + label + "){0,2}\\.[a-z]{2,8}"},
         {"hostname", host},
         {"ipv4", byte + "(\\." + byte + "){3}"},
         {"ipv6", "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|::([0-9a-f]{1,4}:){0,5}[0-9a-f]{1,4}"},
         {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
-        {"uri", "[a-z][a-z0-9+.-]{0,15}://" + host + "(:[1-9]\\d{0,3})?(/[A-Za-z0-9._~-]{0,64}){0,16}(\\?[A-Za-z0-9._~=&-]{0,256})?(#[A-Za-z0-9._~-]{0,64})?"},
+        {"uri", "[a-z][a-z0-9+.-]{0,15}://" + host + "(:[1-9]\\d{0,3})?(/[A-Za-z0-9._~-]*)*(\\?[A-Za-z0-9._~=&-]*)?(#[A-Za-z0-9._~-]*)?"},
     };
   }();
   return table;
@@ -68,14 +68,19 @@ int64_t length(const Json& schema, const char* key, int64_t otherwise) {
 
 std::string in_quotes(const std::string& ebnf) { return "\"\\\"\" " + ebnf + " \"\\\"\""; }
 
-std::string free_string(int64_t least, int64_t most) {
+// The grammar's shape matters: XGrammar follows a rule that calls itself at its end, over classes, with masks made when it
+// compiles; a repeated group it would follow token by token.
+std::string free_string(int64_t least, int64_t most, EbnfGrammar* grammar) {
   if (least > kMostRepetitions) throw GrammarError("minLength", "more than " + std::to_string(kMostRepetitions) + " is not supported");
   if (most != kUnbounded && most > kMostRepetitions) {
     throw GrammarError("maxLength", "more than " + std::to_string(kMostRepetitions) + " is not supported");
   }
-  if (most == kUnbounded && least == 0) return in_quotes(json_character() + "*");
-  const std::string bound = most == kUnbounded ? "" : std::to_string(most);
-  return in_quotes(json_character() + "{" + std::to_string(least) + "," + bound + "}");
+  const std::string plain = plain_json_character(), count = std::to_string(least);
+  if (most != kUnbounded) return in_quotes(plain + '{' + count + ',' + std::to_string(most) + '}');
+  const std::string start = "\"\\\"\" " + (least == 0 ? "" : plain + '{' + count + "} ");
+  return start + grammar->recursive([&](const std::string& rest) {
+    return "\"\\\"\" | " + plain + " " + rest + " | " + json_escape_ebnf() + " " + rest;
+  });
 }
 
 std::vector<uint32_t> code_points(std::string_view text) {  // UTF-8
@@ -112,12 +117,12 @@ std::string other_rest(const std::vector<std::vector<uint32_t>>& rests, EbnfGram
 
 }  // namespace
 
-std::string string_ebnf(const Json& schema) {
+std::string string_ebnf(const Json& schema, EbnfGrammar* grammar) {
   const int64_t least = length(schema, "minLength", 0), most = length(schema, "maxLength", kUnbounded);
   if (least > most) throw GrammarError("minLength", "is above maxLength");
   const auto pattern = schema.find("pattern"), format = schema.find("format");
   const bool formatted = format != schema.end() && !(format->is_string() && is_free_format(format->get<std::string>()));
-  if (pattern == schema.end() && !formatted) return free_string(least, most);
+  if (pattern == schema.end() && !formatted) return free_string(least, most, grammar);
   if (pattern != schema.end() && formatted) throw GrammarError("pattern", "is not supported beside \"format\"");
   const char* key = formatted ? "format" : "pattern";
   if (!formatted && !pattern->is_string()) throw GrammarError(key, "expected a string");

@@ -10,8 +10,9 @@
 
 namespace smartkv {
 
-// By the keywords pattern, format, minLength and maxLength. Throws GrammarError whose path is the keyword.
-std::string string_ebnf(const nlohmann::ordered_json& schema);
+// By the keywords pattern, format, minLength and maxLength. A string that is bounded, by length or by a class of many
+// characters, holds none that would have to be escaped. Throws GrammarError whose path is the keyword.
+std::string string_ebnf(const nlohmann::ordered_json& schema, EbnfGrammar* grammar);
 
 // A string without escapes that is none of `names`.
 std::string other_name_ebnf(const std::vector<std::string>& names, EbnfGrammar* grammar);
