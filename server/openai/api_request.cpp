@@ -5,7 +5,6 @@
 #include <random>
 
 #include "server/openai/json_body.h"
-#include "server/openai/output_format.h"
 
 namespace smartkv::openai {
 
@@ -175,12 +174,6 @@ void read_generation(FieldReader& fields, const Tokenizer& tokenizer, Generation
   request->cache_salt = fields.string("cache_salt").value_or("");
   request->speculative = read_spec(fields, "speculative");
   for (const std::string_view label : {"user", "safety_identifier", "prompt_cache_key"}) fields.string(label);
-}
-
-void read_format(FieldReader& fields, ApiRequest* request, GenerationRequest* generation) {
-  OutputFormat format = read_output_format(fields);
-  request->format_field = std::move(format.field);
-  generation->grammar = std::move(format.grammar);
 }
 
 }  // namespace smartkv::openai

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/openai/field_reader.h"
+#include "server/openai/tools.h"
 
 namespace smartkv::openai {
 
@@ -24,6 +25,7 @@ struct ApiRequest {
   bool stream = false;
   bool include_usage = false;  // stream_options
   std::string format_field;    // the field that gave the generations their grammar
+  std::optional<ToolUse> tools;  // chat: whose calls are taken out of the text
 };
 
 // Both throw ApiError. `body` is the request's JSON text.
@@ -37,7 +39,6 @@ void read_model(FieldReader& fields, const ServedModel& model, ApiRequest* reque
 void read_streaming(FieldReader& fields, ApiRequest* request);
 // Sampling, stop conditions and the extensions; token ids are checked against the vocabulary.
 void read_generation(FieldReader& fields, const Tokenizer& tokenizer, GenerationRequest* request);
-void read_format(FieldReader& fields, ApiRequest* request, GenerationRequest* generation);
 std::vector<TokenId> read_token_ids(const Json& array, const std::string& path, const Tokenizer& tokenizer);
 // Both refuse a prompt that cannot fit the context (400, context_length_exceeded) before work is spent on it: a text by
 // the fewest tokens that its bytes can make.

@@ -117,23 +117,4 @@ Json read_messages(const Json& messages) {
   return result;
 }
 
-Json read_tools(const Json& tools) {
-  for (size_t i = 0; i < tools.size(); ++i) {
-    FieldReader fields(tools[i], element("tools", i));
-    require_function_type(fields);
-    const Json* function = fields.object("function");
-    fields.finish();
-    if (function == nullptr) {
-      throw invalid_request(fields.path("function"), "'" + fields.path("function") + "' is required");
-    }
-    FieldReader inner(*function, fields.path("function"));
-    required_string(inner, "name");
-    inner.string("description");
-    inner.object("parameters");
-    inner.only_default("strict", {false});
-    inner.finish();
-  }
-  return tools;
-}
-
 }  // namespace smartkv::openai

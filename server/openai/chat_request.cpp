@@ -3,6 +3,7 @@
 
 #include "server/openai/api_request.h"
 #include "server/openai/chat_prompt.h"
+#include "server/openai/output_format.h"
 
 namespace smartkv::openai {
 
@@ -15,7 +16,6 @@ void refuse_unsupported(FieldReader& fields) {
   fields.only_default("functions", {Json::array()});
   fields.only_default("metadata", {Json::object()});
   fields.only_default("modalities", {Json::array({"text"})});
-  fields.only_default("parallel_tool_calls", {true});
   fields.only_default("prediction");
   fields.only_default("prompt_cache_retention");
   fields.only_default("reasoning_effort");
@@ -45,6 +45,20 @@ int64_t read_max_tokens(FieldReader& fields, int64_t room) {
   return std::max<int64_t>(room, 1);
 }
 
+// Of the output's format and of the tools' calls.
+std::string read_grammar(FieldReader& fields, const ChatPrompt& prompt, std::string* field) {
+  OutputFormat format = read_output_format(fields);
+  *field = format.field;
+  if (!prompt.tools || !prompt.tools->constrained) return format.grammar();
+  const bool may_answer = prompt.tools->choice == ToolUse::Choice::kAuto;
+  if (!format.text.empty() && may_answer) {
+    throw invalid_request(format.field, "'" + format.field + "' is not supported beside 'tools' with tool_choice \"auto\"");
+  }
+  const std::string root = add_tool_rules(*prompt.tools, may_answer ? format.root : "", &format.rules);
+  if (field->empty()) *field = "tools";
+  return format.rules.text(root);
+}
+
 }  // namespace
 
 ApiRequest parse_chat(std::string_view body, const ServedModel& model) {
@@ -59,12 +73,13 @@ ApiRequest parse_chat(std::string_view body, const ServedModel& model) {
   GenerationRequest generation;
   generation.id = request.id;
   read_generation(fields, model.engine.tokenizer(), &generation);
-  read_format(fields, &request, &generation);
   read_logprobs(fields, &generation);
   refuse_unsupported(fields);
-  const std::string prompt = read_chat_prompt(fields, model.engine);
-  check_text_fits(prompt, "messages", model.engine);
-  generation.prompt = encode_chat(model.engine.tokenizer(), prompt);
+  const ChatPrompt prompt = read_chat_prompt(fields, model.engine);
+  check_text_fits(prompt.text, "messages", model.engine);
+  generation.prompt = encode_chat(model.engine.tokenizer(), prompt.text);
+  generation.grammar = read_grammar(fields, prompt, &request.format_field);
+  request.tools = prompt.tools;
   generation.max_tokens =
       read_max_tokens(fields, model.engine.context_length() - static_cast<int64_t>(generation.prompt.size()));
   fields.finish();

@@ -1,5 +1,6 @@
 // POST /v1/completions.
 #include "server/openai/api_request.h"
+#include "server/openai/output_format.h"
 
 namespace smartkv::openai {
 
@@ -63,7 +64,9 @@ ApiRequest parse_completion(std::string_view body, const ServedModel& model) {
   GenerationRequest generation;
   generation.id = request.id;
   read_generation(fields, model.engine.tokenizer(), &generation);
-  read_format(fields, &request, &generation);
+  OutputFormat format = read_output_format(fields);
+  generation.grammar = format.grammar();
+  request.format_field = std::move(format.field);
   const bool echo = fields.boolean("echo", false);
   // Scoring a prompt (echo with logprobs) asks for no token at all.
   generation.max_tokens = fields.integer("max_tokens", 16, echo ? 0 : 1);

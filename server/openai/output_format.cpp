@@ -1,8 +1,7 @@
 #include "server/openai/output_format.h"
 
 #include <array>
-#include <functional>
-#include <utility>
+#include <vector>
 
 #include "engine/sampling/json_schema.h"
 #include "engine/sampling/regex_grammar.h"
@@ -14,33 +13,32 @@ namespace {
 
 constexpr size_t kMostChoices = 4096;
 
-std::string of_schema(const Json& schema, const std::string& path) {
-  EbnfGrammar grammar;
-  const std::string root = add_schema(schema, path, &grammar);
-  return grammar.text(root);
+// Each reads a format into an OutputFormat that has none.
+void of_schema(const Json& schema, const std::string& path, OutputFormat* format) {
+  format->root = add_schema(schema, path, &format->rules);
 }
 
-std::string of_json_object(const std::string& path) { return of_schema({{"type", "object"}}, path); }
+void of_json_object(const std::string& path, OutputFormat* format) { of_schema({{"type", "object"}}, path, format); }
 
 // vLLM takes a schema as an object or as text.
-std::string of_json(const Json& value, const std::string& path) {
-  if (!value.is_string()) return of_schema(value, path);
+void of_json(const Json& value, const std::string& path, OutputFormat* format) {
+  if (!value.is_string()) return of_schema(value, path, format);
   try {
-    return of_schema(parse_json(value.get<std::string>()), path);
+    of_schema(parse_json(value.get<std::string>()), path, format);
   } catch (const JsonSyntaxError& error) {
     throw invalid_request(path, "'" + path + "': expected a JSON schema, found text that is not JSON: " + error.what());
   }
 }
 
-std::string of_regex(const Json& value, const std::string& path) {
+void of_regex(const Json& value, const std::string& path, OutputFormat* format) {
   try {
-    return "root ::= " + regex_grammar(read_string(value, path), TextForm::kPlain, false).ebnf + "\n";
+    format->root = regex_grammar(read_string(value, path), TextForm::kPlain, false).ebnf;
   } catch (const GrammarError& error) {
     throw invalid_request(path, "'" + path + "': " + error.what());
   }
 }
 
-std::string of_choice(const Json& value, const std::string& path) {
+void of_choice(const Json& value, const std::string& path, OutputFormat* format) {
   if (!value.is_array()) throw wrong_type(path, "an array of strings", value);
   std::vector<std::string> texts;
   for (const Json& one : value) texts.push_back(read_string(one, path + "[" + std::to_string(texts.size()) + "]"));
@@ -48,15 +46,18 @@ std::string of_choice(const Json& value, const std::string& path) {
     throw invalid_request(path, "'" + path + "': expected 1 to " + std::to_string(kMostChoices) + " strings, found " +
                                     std::to_string(texts.size()));
   }
-  return "root ::= " + ebnf_choice(texts) + "\n";
+  format->root = ebnf_choice(texts);
 }
 
-std::string of_grammar(const Json& value, const std::string& path) { return read_string(value, path); }
+void of_grammar(const Json& value, const std::string& path, OutputFormat* format) {
+  format->text = read_string(value, path);
+  if (format->text.empty()) throw invalid_request(path, "'" + path + "': expected a grammar, found an empty text");
+}
 
 struct Kind {
   const char* field;       // of the request
   const char* structured;  // in structured_outputs
-  std::string (*read)(const Json& value, const std::string& path);
+  void (*read)(const Json& value, const std::string& path, OutputFormat* format);
 };
 
 constexpr std::array<Kind, 4> kKinds = {{{"guided_json", "json", of_json},
@@ -68,49 +69,55 @@ constexpr std::array<Kind, 4> kPlainKinds = {{{"json_schema", nullptr, of_schema
                                               {"choice", nullptr, of_choice},
                                               {"grammar", nullptr, of_grammar}}};
 
-std::string read_json_schema(FieldReader& fields) {
+// An output has one format.
+void take(OutputFormat* format, const std::string& field) {
+  if (!format->field.empty()) {
+    throw invalid_request(field, "'" + field + "' and '" + format->field + "' exclude each other: an output has one format");
+  }
+  format->field = field;
+}
+
+void read_json_schema(FieldReader& fields, OutputFormat* format) {
   const Json* wrapped = fields.object("json_schema");
   if (wrapped == nullptr) throw invalid_request(fields.path("json_schema"), "'" + fields.path("json_schema") + "' is required");
   FieldReader inner(*wrapped, fields.path("json_schema"));
   inner.string("name");
   inner.string("description");
   inner.boolean("strict", false);  // the output follows the schema in any case
-  const Json* schema = inner.find("schema");
+  const Json* schema = inner.object("schema");
   inner.finish();
-  return schema == nullptr ? of_json_object(inner.path("schema")) : of_schema(*schema, inner.path("schema"));
+  if (schema == nullptr) return of_json_object(inner.path("schema"), format);
+  of_schema(*schema, inner.path("schema"), format);
 }
 
-std::string read_response_format(const Json& format) {
-  FieldReader fields(format, "response_format");
+void read_response_format(const Json& value, OutputFormat* format) {
+  FieldReader fields(value, "response_format");
   const std::string type = fields.string("type").value_or("");
-  std::string grammar;
+  if (type == "json_object" || type == "json_schema") take(format, "response_format");
   if (type == "json_object") {  // llama.cpp lets a schema stand beside it
     const Json* schema = fields.find("schema");
-    grammar = schema == nullptr ? of_json_object("response_format") : of_schema(*schema, "response_format.schema");
+    schema == nullptr ? of_json_object("response_format", format) : of_schema(*schema, "response_format.schema", format);
   } else if (type == "json_schema") {
-    grammar = read_json_schema(fields);
+    read_json_schema(fields, format);
   } else if (type != "text") {
     throw invalid_request("response_format.type", "'response_format.type': expected text, json_object or json_schema, found \"" + type + "\"");
   }
   fields.finish();
-  return grammar;
 }
 
-// Keeps the one format of the request.
-void take(OutputFormat* result, const std::string& field, std::string grammar) {
-  if (!result->field.empty()) {
-    throw invalid_request(field, "'" + field + "' and '" + result->field + "' exclude each other: an output has one format");
-  }
-  *result = {std::move(grammar), field};
-}
-
-void read_structured_outputs(const Json& value, OutputFormat* result) {
+void read_structured_outputs(const Json& value, OutputFormat* format) {
   FieldReader fields(value, "structured_outputs");
   for (const Kind& kind : kKinds) {
     const std::string path = fields.path(kind.structured);
-    if (const Json* one = fields.find(kind.structured)) take(result, path, kind.read(*one, path));
+    const Json* one = fields.find(kind.structured);
+    if (one == nullptr) continue;
+    take(format, path);
+    kind.read(*one, path, format);
   }
-  if (fields.boolean("json_object", false)) take(result, fields.path("json_object"), of_json_object(""));
+  if (fields.boolean("json_object", false)) {
+    take(format, fields.path("json_object"));
+    of_json_object(fields.path("json_object"), format);
+  }
   fields.only_default("disable_fallback", {true, false});
   fields.only_default("disable_any_whitespace", {false});
   fields.only_default("disable_additional_properties", {true});
@@ -130,13 +137,13 @@ std::string add_schema(const Json& schema, const std::string& path, EbnfGrammar*
 
 OutputFormat read_output_format(FieldReader& fields) {
   OutputFormat result;
-  if (const Json* format = fields.object("response_format")) {
-    std::string grammar = read_response_format(*format);
-    if (!grammar.empty()) take(&result, "response_format", std::move(grammar));
-  }
+  if (const Json* format = fields.object("response_format")) read_response_format(*format, &result);
   for (const auto& kinds : {kPlainKinds, kKinds}) {
     for (const Kind& kind : kinds) {
-      if (const Json* value = fields.find(kind.field)) take(&result, kind.field, kind.read(*value, kind.field));
+      const Json* value = fields.find(kind.field);
+      if (value == nullptr) continue;
+      take(&result, kind.field);
+      kind.read(*value, kind.field, &result);
     }
   }
   if (const Json* value = fields.object("structured_outputs")) read_structured_outputs(*value, &result);

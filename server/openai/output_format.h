@@ -10,8 +10,12 @@
 namespace smartkv::openai {
 
 struct OutputFormat {
-  std::string grammar;  // EBNF; empty: any text
-  std::string field;    // that asked for it, for errors
+  EbnfGrammar rules;
+  std::string root;   // the expression for the output, by the rules; empty: any text, or `text`
+  std::string text;   // a whole grammar that the client wrote
+  std::string field;  // that asked for it, for errors; empty: none did
+
+  std::string grammar() const { return root.empty() ? text : rules.text(root); }  // empty: any text
 };
 
 // Throws ApiError: for what is no grammar, for a keyword of a JSON schema that is not supported, and for more than one
