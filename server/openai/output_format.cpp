@@ -147,7 +147,6 @@ OutputFormat read_output_format(FieldReader& fields) {
     }
   }
   if (const Json* value = fields.object("structured_outputs")) read_structured_outputs(*value, &result);
-  fields.only_default("guided_decoding_backend", {"auto", "xgrammar"});
   return result;
 }
 

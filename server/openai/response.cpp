@@ -159,7 +159,7 @@ Json StreamResponse::chunk(Json choice) const {
   Json result = head(request_, request_.chat ? "chat.completion.chunk" : "text_completion", created_);
   result["choices"] = Json::array();
   if (!choice.is_null()) result["choices"].push_back(std::move(choice));
-  if (request_.include_usage) result["usage"] = nullptr;
+  if (request_.include_usage) result["usage"] = usage_;
   return result;
 }
 
@@ -176,6 +176,7 @@ std::vector<Json> StreamResponse::start() {
 
 std::vector<Json> StreamResponse::add(const GenerationEvent& event, const GenerationRun& run) {
   throw_if_failed(event);
+  if (request_.continuous_usage) usage_ = usage_json(run.usage());
   return request_.chat ? add_chat(event) : add_completion(event, run);
 }
 

@@ -62,6 +62,7 @@ class StreamResponse {
   std::vector<LegacyLogprobs> logprobs_;  // per choice
   std::vector<ToolCallParser> parsers_;   // per choice; empty: no tools
   std::vector<bool> started_;
+  Json usage_;  // so far, with continuous_usage_stats; else null
 };
 
 }  // namespace smartkv::openai

@@ -79,7 +79,7 @@ TEST(JsonSchema, RefusalsNameTheKeyword) {
       {R"({"type": "object", "dependentRequired": {}})", "dependentRequired"},
       {R"({"type": "strange"})", "type"},
       {R"({"type": "string", "format": "strange"})", "format"},
-      {R"({"type": "string", "pattern": "a(?=b)"})", "pattern"},
+      {R"x({"type": "string", "pattern": "a(?=b)"})x", "pattern"},
       {R"({"type": "string", "pattern": "^a*$", "maxLength": 3})", "maxLength"},
       {R"({"type": "string", "minLength": 3, "maxLength": 2})", "minLength"},
       {R"({"type": "string", "maxLength": 100000})", "maxLength"},
