@@ -41,11 +41,12 @@ struct GenerationRequest {
   std::vector<TokenId> prompt;  // at least one token
   int32_t n = 1;                // choices; they share the prompt's cache (fork)
   int64_t max_tokens = 16;
-  int64_t min_tokens = 0;  // no end-of-sequence or stop before this many
+  int64_t min_tokens = 0;  // no end-of-sequence or stop before this many, but where the grammar leaves nothing else
   SamplingParams sampling;
+  std::string grammar;                  // that the output obeys: EBNF (sampling/constraint.h); empty: any text
   std::vector<std::string> stop;        // not part of the text that is returned
   std::vector<TokenId> stop_token_ids;  // besides the model's end-of-sequence tokens
-  bool ignore_eos = false;
+  bool ignore_eos = false;  // but where the grammar is complete
   bool skip_special_tokens = true;  // in the text
   int32_t logprobs = -1;            // -1: none; k >= 0: the chosen token's, and the k most likely
   int32_t prompt_logprobs = -1;     // the same for every prompt token but the first (OpenAI's echo with logprobs)

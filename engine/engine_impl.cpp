@@ -54,13 +54,14 @@ std::string message_of(const std::exception_ptr& failure) {
   }
 }
 
-std::set<TokenId> end_tokens(const Tokenizer& tokenizer, const ModelConfig& config) {
+std::set<TokenId> end_tokens(const Tokenizer& tokenizer, const ModelConfig& config, int64_t vocabulary) {
   std::set<TokenId> tokens(config.eos_token_ids.begin(), config.eos_token_ids.end());
   if (tokenizer.eos()) tokens.insert(*tokenizer.eos());
   // Chat models end a turn with tokens that their configuration does not always list.
   for (const char* name : {"<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>"}) {
     if (const auto token = tokenizer.token_id(name); token && tokenizer.is_special(*token)) tokens.insert(*token);
   }
+  std::erase_if(tokens, [vocabulary](TokenId token) { return token < 0 || token >= vocabulary; });
   return tokens;
 }
 
@@ -86,15 +87,15 @@ EngineImpl::EngineImpl(EngineParts parts)
     : parts_(std::move(parts)),
       policy_context_(policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get(), parts_.options.gates)),
       draft_context_(draft_context(parts_)),
-      eos_(end_tokens(*parts_.tokenizer, parts_.model->config())),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
+      eos_(end_tokens(*parts_.tokenizer, parts_.model->config(), vocabulary_)),
+      grammars_(*parts_.tokenizer, vocabulary_, {eos_.begin(), eos_.end()}),
       speculator_(parts_.model.get(), &policy_context_, parts_.draft_model.get(), &draft_context_,
                   parts_.int4_model.get(), vocabulary_, parts_.options.context_length),
       prefix_files_(prefix_files(parts_)),
       prefixes_(prefix_cache_bytes(parts_.options), prefix_files_.get()),
       scheduler_(scheduler_options(parts_.options, parts_.model->config())),
       sampling_(parts_.threads == nullptr ? 1 : static_cast<size_t>(parts_.threads->size())) {
-  std::erase_if(eos_, [this](TokenId token) { return token < 0 || token >= vocabulary_; });
   policy_for(nullptr);  // the defaults must work before the first request asks for them
   speculation_for(nullptr);
   thread_ = std::thread([this] { run(); });

@@ -20,6 +20,7 @@
 #include "engine/model/model.h"
 #include "engine/request.h"
 #include "engine/sample.h"
+#include "engine/sampling/constraint.h"
 #include "engine/scheduler.h"
 #include "engine/speculation/speculator.h"
 #include "engine/stats_recorder.h"
@@ -65,6 +66,7 @@ class EngineImpl final : public Engine {
   struct Checked {
     std::shared_ptr<const KvCachePolicy> policy;
     std::shared_ptr<const Speculation> speculation;
+    std::shared_ptr<const CompiledGrammar> grammar;
   };
   // What one sequence contributes to a pass.
   struct BatchRow {
@@ -83,6 +85,7 @@ class EngineImpl final : public Engine {
   void share_prefixes(Request* request);
   std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec) const;
   std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
+  std::shared_ptr<const CompiledGrammar> grammar_for(const std::string& grammar) const;  // empty: null
 
   // The engine thread.
   void run();
@@ -111,8 +114,9 @@ class EngineImpl final : public Engine {
 
   EngineParts parts_;
   PolicyContext policy_context_, draft_context_;
-  std::set<TokenId> eos_;
   int64_t vocabulary_;  // tokens that both the model and the tokenizer know
+  std::set<TokenId> eos_;
+  mutable GrammarCompiler grammars_;
   Speculator speculator_;
 
   mutable std::mutex policies_mutex_;

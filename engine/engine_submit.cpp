@@ -5,6 +5,7 @@
 
 #include "engine/engine_impl.h"
 #include "engine/request_checks.h"
+#include "engine/sampling/ebnf.h"
 
 namespace smartkv {
 namespace {
@@ -42,12 +43,23 @@ std::shared_ptr<const Speculation> EngineImpl::speculation_for(const nlohmann::j
   return speculations_[key] = std::move(speculation);
 }
 
+std::shared_ptr<const CompiledGrammar> EngineImpl::grammar_for(const std::string& grammar) const {
+  if (grammar.empty()) return nullptr;
+  if (eos_.empty()) throw RequestError(RequestError::Kind::kInvalid, "grammar", "grammar: the model has no end-of-sequence token");
+  try {
+    return grammars_.compile(grammar);
+  } catch (const GrammarError& error) {
+    throw RequestError(RequestError::Kind::kInvalid, "grammar", std::string("grammar: ") + error.what());
+  }
+}
+
 EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
   check_request(request, {vocabulary_, context_length(), parts_.options.max_sequences});
   check_allowed(request, parts_.options);
   Checked checked;
   checked.policy = policy_for(request.kv_cache);
   checked.speculation = speculation_for(request.speculative);
+  checked.grammar = grammar_for(request.grammar);
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t room = context_length() - prompt_tokens;
   // A request for all that the context has room for ends where memory does; any other must fit when it runs alone.
@@ -117,7 +129,7 @@ std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vecto
       Checked checked = check(generation);
       requests.push_back(std::make_shared<Request>(std::move(generation), 0, eos_, *parts_.tokenizer, context_length(),
                                                    std::move(checked.policy), std::move(checked.speculation),
-                                                   random_seed()));
+                                                   std::move(checked.grammar), random_seed()));
       share_prefixes(requests.back().get());
       streams.push_back(std::make_unique<QueueStream>(requests.back()->events));
     }

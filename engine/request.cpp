@@ -10,7 +10,7 @@ double milliseconds(Clock::duration duration) { return std::chrono::duration<dou
 
 std::vector<TokenId> stop_tokens_of(const GenerationRequest& generation, const std::set<TokenId>& eos) {
   std::set<TokenId> tokens(generation.stop_token_ids.begin(), generation.stop_token_ids.end());
-  if (!generation.ignore_eos) tokens.insert(eos.begin(), eos.end());
+  if (!generation.ignore_eos || !generation.grammar.empty()) tokens.insert(eos.begin(), eos.end());
   return {tokens.begin(), tokens.end()};
 }
 
@@ -18,7 +18,8 @@ std::vector<TokenId> stop_tokens_of(const GenerationRequest& generation, const s
 
 Request::Request(GenerationRequest generation_request, uint64_t request_id, const std::set<TokenId>& eos,
                  const Tokenizer& tokenizer, int64_t context_length, std::shared_ptr<const KvCachePolicy> kv_policy,
-                 std::shared_ptr<const Speculation> draft_method, uint64_t default_seed)
+                 std::shared_ptr<const Speculation> draft_method,
+                 std::shared_ptr<const CompiledGrammar> output_grammar, uint64_t default_seed)
     : generation(std::move(generation_request)),
       id(request_id),
       seed(generation.sampling.seed.value_or(default_seed)),
@@ -26,6 +27,7 @@ Request::Request(GenerationRequest generation_request, uint64_t request_id, cons
       stop_tokens(stop_tokens_of(generation, eos)),
       policy(std::move(kv_policy)),
       speculation(std::move(draft_method)),
+      grammar(std::move(output_grammar)),
       events(std::make_shared<EventQueue>(generation.n)),
       submitted(Clock::now()) {
   choices.reserve(static_cast<size_t>(generation.n));

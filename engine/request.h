@@ -19,7 +19,7 @@ struct Request {
   // `seed`: used when the request brings none. `eos`: the model's end-of-sequence tokens.
   Request(GenerationRequest generation, uint64_t id, const std::set<TokenId>& eos, const Tokenizer& tokenizer,
           int64_t context_length, std::shared_ptr<const KvCachePolicy> policy,
-          std::shared_ptr<const Speculation> speculation, uint64_t seed);
+          std::shared_ptr<const Speculation> speculation, std::shared_ptr<const CompiledGrammar> grammar, uint64_t seed);
 
   // Logits of the last prompt token are there: makes the other choices.
   void fork_choices(const Tokenizer& tokenizer);
@@ -36,6 +36,7 @@ struct Request {
   std::vector<TokenId> stop_tokens;   // sorted
   std::shared_ptr<const KvCachePolicy> policy;
   std::shared_ptr<const Speculation> speculation;  // null: off
+  std::shared_ptr<const CompiledGrammar> grammar;  // null: none
   PrefixCache* prefixes = nullptr;    // null: neither looks up nor leaves anything there
   std::string prefix_key;
   int64_t cached_tokens = 0;          // of the prompt, found there

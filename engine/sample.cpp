@@ -1,19 +1,35 @@
 #include "engine/sample.h"
 
 #include <algorithm>
+#include <bit>
+#include <string>
 
 #include "engine/sampling/token_noise.h"
 
 namespace smartkv {
 
-TokenId sample_at(const Request& request, const Sequence& choice, int64_t position, const TokenHistory& history,
+namespace {
+
+// Whether tokens other than these may come, too.
+bool allows_more(std::span<const uint32_t> allowed, std::span<const TokenId> tokens) {
+  int64_t others = 0;
+  for (const uint32_t word : allowed) others += std::popcount(word);
+  for (const TokenId token : tokens) others -= allowed[static_cast<size_t>(token) / 32] >> (token % 32) & 1;
+  return others > 0;
+}
+
+}  // namespace
+
+TokenId sample_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history,
                   std::span<const float> logits, Sampler* sampler) {
   const GenerationRequest& generation = request.generation;
-  const std::span<const TokenId> forbidden = position >= generation.min_tokens
-                                                 ? std::span<const TokenId>()
-                                                 : std::span<const TokenId>(request.stop_tokens);
-  const TokenNoise noise(request.seed, static_cast<uint32_t>(choice.index), static_cast<uint64_t>(position));
-  return sampler->sample(logits, {generation.sampling, history, forbidden}, noise);
+  SamplingInput input{generation.sampling, history};
+  if (choice->constraint != nullptr) input.allowed = choice->constraint->allowed();
+  const bool may_end = position >= generation.min_tokens ||
+                       (!input.allowed.empty() && !allows_more(input.allowed, request.stop_tokens));
+  if (!may_end) input.forbidden = request.stop_tokens;
+  const TokenNoise noise(request.seed, static_cast<uint32_t>(choice->index), static_cast<uint64_t>(position));
+  return sampler->sample(logits, input, noise);
 }
 
 namespace {
@@ -41,6 +57,11 @@ void add_text(const Request& request, Sequence* choice, TokenId token, Generatio
   }
 }
 
+void accept(Sequence* choice, TokenId token) {
+  if (choice->constraint->accept(token)) return;
+  throw SamplingError("grammar: token " + std::to_string(token) + " was drawn, which it does not allow");
+}
+
 }  // namespace
 
 GenerationEvent sample_round(const Request& request, Sequence* choice, const float* logits, int64_t row_stride,
@@ -53,7 +74,7 @@ GenerationEvent sample_round(const Request& request, Sequence* choice, const flo
   for (size_t row = 0; goes_on; ++row, logits += row_stride) {
     const std::span<const float> row_logits(logits, static_cast<size_t>(vocabulary));
     const TokenId token =
-        sample_at(request, *choice, choice->n_output, choice->history, row_logits, &scratch->sampler);
+        sample_at(request, choice, choice->n_output, choice->history, row_logits, &scratch->sampler);
     const bool accepted = !event.drafts.empty() && row < event.drafts[0].tokens.size() &&
                           event.drafts[0].tokens[row] == token;
     event.tokens.push_back(token);
@@ -66,6 +87,7 @@ GenerationEvent sample_round(const Request& request, Sequence* choice, const flo
     choice->tokens.push_back(token);
     if (needs_history(generation.sampling)) choice->history.add_output(token);
     add_text(request, choice, token, &event);
+    if (choice->constraint != nullptr && event.finish == FinishReason::kNone) accept(choice, token);
     goes_on = accepted && event.finish == FinishReason::kNone;
   }
   choice->input.assign(1, event.tokens.back());

@@ -32,8 +32,8 @@ struct SamplingScratch {
 
 // The token at output index `position` of a choice by the logits of its model, or of a model that drafts for it: both
 // draw with the same noise, so that a draft is what the model itself is most likely to say. history: of all tokens
-// before it. Throws SamplingError.
-TokenId sample_at(const Request& request, const Sequence& choice, int64_t position, const TokenHistory& history,
+// before it, after which the choice's constraint stands, too. Throws SamplingError.
+TokenId sample_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history,
                   std::span<const float> logits, Sampler* sampler);
 
 // Samples the choice's next token and advances its text; as long as that is the drafted one, the token after it, too. So

@@ -22,6 +22,7 @@ Sequence::Sequence(Request* owner, int32_t choice_index, const Tokenizer& tokeni
       tokens(owner->generation.prompt),
       decoder(tokenizer, owner->generation.skip_special_tokens),
       stop(owner->generation.stop) {
+  if (owner->grammar != nullptr) constraint = owner->grammar->start();
   if (needs_history(owner->generation.sampling)) history = TokenHistory(owner->generation.prompt);
 }
 

@@ -10,6 +10,7 @@
 
 #include "cache/sequence_cache.h"
 #include "engine/engine.h"
+#include "engine/sampling/constraint.h"
 #include "engine/sampling/stop_strings.h"
 #include "engine/sampling/token_history.h"
 #include "engine/scheduler.h"
@@ -70,6 +71,7 @@ struct Sequence final : ScheduledSequence {
   double sample_ms = 0;
   Clock::time_point last_token;
   TokenHistory history;
+  std::unique_ptr<Constraint> constraint;  // null: any text; it stays when the caches go
   StreamDecoder decoder;
   StopMatcher stop;
 };

@@ -37,6 +37,18 @@ float min_p_floor(const SamplingParams& params, float max) {
   return max + params.temperature * std::log(params.min_p);
 }
 
+// Bits are those of Constraint::allowed(): most words are all 0 or all 1.
+void keep_allowed(std::span<const uint32_t> bits, std::span<float> logits) {
+  for (size_t start = 0; start < logits.size(); start += 32) {
+    const uint32_t word = bits[start / 32];
+    if (word == ~uint32_t{0}) continue;
+    const size_t end = std::min(start + 32, logits.size());
+    for (size_t i = start; i < end; ++i) {
+      if ((word >> (i - start) & 1) == 0) logits[i] = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
 }  // namespace
 
 bool needs_history(const SamplingParams& params) {
@@ -67,7 +79,9 @@ TokenId Distribution::draw(const TokenNoise& noise) const {
 
 std::span<const float> Sampler::edited(std::span<const float> logits, const SamplingInput& input) {
   const SamplingParams& params = input.params;
-  if (params.logit_bias.empty() && !needs_history(params) && input.forbidden.empty()) return logits;
+  if (params.logit_bias.empty() && !needs_history(params) && input.forbidden.empty() && input.allowed.empty()) {
+    return logits;
+  }
   edited_.assign(logits.begin(), logits.end());
   for (const auto& [token, bias] : params.logit_bias) edited_[static_cast<size_t>(token)] += bias;
   if (needs_history(params)) {
@@ -80,6 +94,7 @@ std::span<const float> Sampler::edited(std::span<const float> logits, const Samp
   for (const TokenId token : input.forbidden) {
     edited_[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
   }
+  if (!input.allowed.empty()) keep_allowed(input.allowed, edited_);
   return edited_;
 }
 

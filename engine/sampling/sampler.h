@@ -1,6 +1,6 @@
 // From a row of logits to the distribution that a token is drawn from, and to the token.
 //
-// Order of the steps: logit_bias; repetition, then frequency and presence penalty; forbidden tokens (min_tokens);
+// Order of the steps: logit_bias; repetition, then frequency and presence penalty; forbidden tokens (min_tokens, grammar);
 // temperature; min_p; top_k; top_p (each of what the step before left, renormalised).
 // Sources: repetition_penalty: Keskar et al. 2019 (CTRL); presence and frequency: the OpenAI API reference;
 // top_p: Holtzman et al. 2020; min_p: Nguyen et al. 2024.
@@ -40,6 +40,7 @@ struct SamplingInput {
   const SamplingParams& params;  // within the ranges that engine.h documents
   const TokenHistory& history;   // read only if needs_history(params)
   std::span<const TokenId> forbidden = {};
+  std::span<const uint32_t> allowed = {};  // a bit per token, as Constraint::allowed(); empty: all
 };
 
 bool needs_history(const SamplingParams& params);

@@ -145,6 +145,7 @@ void Speculator::draft(int64_t sequences, std::span<DraftJob> jobs) {
   for (size_t i = 0; i < jobs.size(); ++i) {
     const DraftOption& option = options_[i];
     int64_t n = jobs[i].choice->draft->begin_round(option.chosen, option.cap, hopes_[i].chosen > 0);
+    if (n > 0 && option.group == DraftOption::kLookup) cut_to_constraint(jobs[i].choice);
     if (n == 0 || option.group == DraftOption::kLookup) continue;
     if (option.chosen > 0) n = option.cap;  // each step decides on the next
     active_.push_back({jobs[i], n, 1, {}});
@@ -158,6 +159,20 @@ void Speculator::draft(int64_t sequences, std::span<DraftJob> jobs) {
     }
     if (!active_.empty()) run_steps(&drafter);
   }
+  for (const Active& active : all) {  // the pass verifies from where the output stands
+    Sequence* choice = active.job.choice;
+    if (choice->constraint != nullptr) choice->constraint->rollback(static_cast<int64_t>(choice->draft->draft.size()));
+  }
+}
+
+// What was looked up ends before the first token that the choice's grammar does not allow.
+void Speculator::cut_to_constraint(Sequence* choice) {
+  if (choice->constraint == nullptr) return;
+  std::vector<TokenId>& draft = choice->draft->draft;
+  size_t n = 0;
+  while (n < draft.size() && !choice->constraint->ended() && choice->constraint->accept(draft[n])) ++n;
+  choice->constraint->rollback(static_cast<int64_t>(n));
+  draft.resize(n);
 }
 
 void Speculator::run_steps(DraftModel* drafter) {
@@ -205,12 +220,13 @@ void Speculator::run_steps(DraftModel* drafter) {
 
 void Speculator::take_draft(Active* active, const float* logits) {
   Request& request = *active->job.request;
-  const Sequence& choice = *active->job.choice;
+  Sequence& choice = *active->job.choice;
   DraftSequence& sequence = *choice.draft;
   const int64_t position = choice.n_output + static_cast<int64_t>(sequence.draft.size());
   const std::span<const float> row(logits, static_cast<size_t>(vocabulary_));
   try {
-    const TokenId token = sample_at(request, choice, position, active->history, row, &sampler_);
+    const TokenId token = sample_at(request, &choice, position, active->history, row, &sampler_);
+    if (choice.constraint != nullptr && !choice.constraint->accept(token)) throw SamplingError("its token breaks the grammar");
     sequence.draft.push_back(token);
     if (sequence.speculation().spec.adaptive) {
       confidence_.assign(row);
@@ -228,6 +244,8 @@ void Speculator::take_draft(Active* active, const float* logits) {
 void Speculator::drop_finished() {
   drop([](const Active& active) {
     DraftSequence& sequence = *active.job.choice->draft;
+    const Constraint* constraint = active.job.choice->constraint.get();
+    if (constraint != nullptr && constraint->ended()) return true;
     return !active.job.request->failure.empty() || static_cast<int64_t>(sequence.draft.size()) >= active.n ||
            sequence.cache()->tokens() >= sequence.cache()->next_boundary() ||
            (sequence.mirror() == nullptr && !sequence.cache()->probes(1).empty());

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -5,6 +6,7 @@
 #include "engine/engine.h"
 #include "server/commands/command.h"
 #include "server/commands/inspect.h"
+#include "server/commands/nearest.h"
 #include "server/commands/options.h"
 #include "server/openai/error.h"
 #include "server/version.h"
@@ -35,7 +37,23 @@ std::function<int()> setup_inspect(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   app.add_option("model", arguments->model, "GGUF file or Hugging Face folder")->required();
   app.add_flag("--json", arguments->json, "Print one JSON object");
+  app.footer("Examples:\n  smartkv inspect model.gguf\n  smartkv inspect folder/ --json");
   return [arguments] { return inspect(arguments->model, arguments->json, std::cout); };
+}
+
+// After an unknown option.
+void suggest_option(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands()) {
+    std::vector<std::string> names;
+    for (const CLI::Option* option : command->get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+    for (const std::string& unknown : command->remaining()) {
+      if (!unknown.starts_with("--") || names.empty()) continue;
+      std::cerr << unknown << ": the nearest known option is " << nearest(unknown.substr(0, unknown.find('=')), names) << '\n';
+      return;
+    }
+  }
 }
 
 int run(const std::function<int()>& command) {
@@ -78,15 +96,23 @@ int run_command_line(int argc, const char* const* argv) {
   app.require_subcommand(1);
   app.footer(kExamples);
   std::function<int()> chosen;
+  std::vector<std::string> names;
   for (const Command& command : commands()) {
+    names.emplace_back(command.name);
     CLI::App* sub = app.add_subcommand(std::string(command.name), std::string(command.summary));
     const std::function<int()> action = command.setup(*sub);
     sub->callback([&chosen, action] { chosen = action; });
   }
+  if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
+    std::cerr << "smartkv: unknown command \"" << argv[1] << "\"; the nearest known one is \"" << nearest(argv[1], names) << "\"\n";
+    return kUsageError;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kOk : kUsageError;
+    const int code = app.exit(error);
+    if (code != 0) suggest_option(app);
+    return code == 0 ? kOk : kUsageError;
   }
   return run(chosen);
 }

@@ -10,6 +10,7 @@
 #include <iostream>
 
 #include "engine/log.h"
+#include "server/commands/sampling_defaults.h"
 
 namespace smartkv {
 
@@ -144,7 +145,10 @@ std::unique_ptr<Engine> load_engine(const ServerOptions& options, Signals& signa
 openai::ServedModel served_model(const Engine& engine, const ServerOptions& options) {
   std::vector<std::string> names = options.served_model_name;
   if (names.empty()) names.push_back(engine.config().name);
-  return {.engine = engine, .names = std::move(names), .max_prompts = std::max<int64_t>(1, options.engine.max_queue)};
+  return {.engine = engine,
+          .names = std::move(names),
+          .sampling = sampling_defaults(options),
+          .max_prompts = std::max<int64_t>(1, options.engine.max_queue)};
 }
 
 }  // namespace smartkv

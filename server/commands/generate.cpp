@@ -24,7 +24,9 @@ struct Arguments {
 
 std::string read_prompt(const std::string& argument) {
   if (argument != "-") return argument;
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  if (text.ends_with('\n')) text.pop_back();  // what ends a file's last line is not part of the prompt
+  return text;
 }
 
 // The request that the HTTP API would get: one set of checks serves both.

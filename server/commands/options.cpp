@@ -5,9 +5,9 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <numeric>
 #include <sstream>
 
+#include "server/commands/nearest.h"
 #include "server/openai/json_body.h"
 
 namespace smartkv {
@@ -87,32 +87,14 @@ std::map<std::string, std::filesystem::path> files_value(const Option& option, c
   return files;
 }
 
-// Levenshtein distance, for the suggestion after a misspelt key.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
 const Option& find_option(const std::string& name, const std::string& where) {
   const auto& table = option_table();
   const auto found =
       std::find_if(table.begin(), table.end(), [&](const Option& option) { return option.name == name; });
   if (found != table.end()) return *found;
-  const auto nearest = std::min_element(table.begin(), table.end(), [&](const Option& a, const Option& b) {
-    return edit_distance(name, a.name) < edit_distance(name, b.name);
-  });
-  throw ConfigError(where + ": unknown option " + shown(name) + "; the nearest known one is \"" +
-                    std::string(nearest->name) + "\"");
+  std::vector<std::string> names;
+  for (const Option& option : table) names.emplace_back(option.name);
+  throw ConfigError(where + ": unknown option " + shown(name) + "; the nearest known one is \"" + nearest(name, names) + "\"");
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ struct ServerOptions {
   http::HttpOptions http;
   std::vector<std::string> served_model_name;  // empty: the model's own
   std::string log_level = "info";
+  nlohmann::json sampling;  // for requests that do not say; null: what the model's files recommend
 };
 
 // A wrong option or config file; the message names the file or flag, the option, what was expected and what was found.

@@ -31,22 +31,29 @@ bool equal_secrets(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
 void check_api_key(const RequestHead& head, const std::string& api_key) {
-  static constexpr std::string_view kBearer = "Bearer ";
-  const std::string header = head.field("authorization");
-  if (header.empty()) {
+  static constexpr std::string_view kBearer = "bearer ";
+  const std::string header = head.field("authorization"), plain = head.field("x-api-key");
+  if (header.empty() && plain.empty()) {
     throw ApiError(401, "invalid_request_error",
-                   "You didn't provide an API key: send it in the header Authorization: Bearer KEY", "",
+                   "You didn't provide an API key: send it in the header Authorization: Bearer KEY, or X-Api-Key: KEY", "",
                    "invalid_api_key");
   }
-  if (!header.starts_with(kBearer) || !equal_secrets(std::string_view(header).substr(kBearer.size()), api_key)) {
+  const bool bearer = lower_case(header.substr(0, kBearer.size())) == kBearer;
+  const std::string key = header.empty() ? plain : bearer ? header.substr(kBearer.size()) : "";
+  if (!equal_secrets(key, api_key)) {
     throw ApiError(401, "invalid_request_error", "Incorrect API key provided", "", "invalid_api_key");
   }
 }
 
 // "application/json" and its like. httplib would take forms apart, which no route wants.
 bool is_json(std::string type) {
-  std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
+  type = lower_case(std::move(type));
   type = type.substr(0, type.find(';'));
   type.erase(type.find_last_not_of(" \t") + 1);
   return (type.starts_with("application/") || type.starts_with("text/")) &&
@@ -173,7 +180,8 @@ bool HttpServer::check_head(const RequestHead& head, httplib::Response& response
   if (head.method == "OPTIONS" && !options_.cors_origin.empty()) {
     response.status = 204;
     response.set_header("Access-Control-Allow-Methods", allowed);
-    response.set_header("Access-Control-Allow-Headers", "Authorization, Content-Type");
+    const std::string wanted = head.field("access-control-request-headers");
+    response.set_header("Access-Control-Allow-Headers", wanted.empty() ? "Authorization, Content-Type" : wanted);
     response.set_header("Access-Control-Max-Age", "86400");
     return true;
   }

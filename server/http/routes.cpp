@@ -9,6 +9,7 @@ namespace smartkv::http {
 
 using httplib::Request;
 using httplib::Response;
+using openai::ApiError;
 using openai::Json;
 
 namespace {
@@ -44,6 +45,10 @@ void show_model(const Service& service, const Request& request, Response& respon
   send_json(response, model_json(service, name));
 }
 
+void refuse_embeddings() {
+  throw ApiError(501, "invalid_request_error", "This server generates text and has no embeddings", "", "not_supported");
+}
+
 void metrics(const Service& service, Response& response) {
   response.set_content(metrics_text(service.engine.stats(), service.model.names.front(), service.requests),
                        "text/plain; version=0.0.4; charset=utf-8");
@@ -63,6 +68,11 @@ std::vector<Route> make_routes(Service& service) {
        .path = "/metrics",
        .handler = [s](const Request&, Response& response) { metrics(*s, response); },
        .while_draining = true},
+      {.method = "GET",
+       .path = "/version",
+       .handler = [](const Request&, Response& response) { send_json(response, {{"version", kVersion}}); },
+       .open = true},
+      {.method = "POST", .path = "/v1/embeddings", .handler = [](const Request&, Response&) { refuse_embeddings(); }},
       {.method = "GET",
        .path = "/v1/models",
        .handler = [s](const Request&, Response& response) { list_models(*s, response); }},

@@ -120,7 +120,8 @@ void read_streaming(FieldReader& fields, ApiRequest* request) {
   }
   FieldReader inner(*options, "stream_options");
   request->include_usage = inner.boolean("include_usage", false);
-  inner.only_default("include_obfuscation", {false});
+  request->continuous_usage = inner.boolean("continuous_usage_stats", false) && request->include_usage;
+  inner.boolean("include_obfuscation", false);  // OpenAI's padding against readers of lengths; a local server sends none
   inner.finish();
 }
 
@@ -150,14 +151,21 @@ void check_text_fits(std::string_view text, const std::string& param, const Engi
   check_tokens_fit(engine.tokenizer().min_tokens(text), param, engine);
 }
 
-void read_generation(FieldReader& fields, const Tokenizer& tokenizer, GenerationRequest* request) {
+int64_t read_max_tokens(FieldReader& fields, std::string_view key, int64_t fallback, int64_t least) {
+  const Json* value = fields.find(key);
+  return value != nullptr && *value == -1 ? -1 : fields.integer(key, fallback, least);
+}
+
+void read_generation(FieldReader& fields, const ServedModel& model, GenerationRequest* request) {
+  const Tokenizer& tokenizer = model.engine.tokenizer();
+  const auto usual = [&](const char* key, float otherwise) { return model.sampling.value(key, otherwise); };
   request->n = static_cast<int32_t>(fields.integer("n", 1, 1, kMaxChoices));
   SamplingParams& sampling = request->sampling;
-  sampling.temperature = fields.number("temperature", 1, 0, 2);
-  sampling.top_p = fields.number("top_p", 1, 0, 1, true);
-  sampling.min_p = fields.number("min_p", 0, 0, 1);
-  sampling.top_k = static_cast<int32_t>(std::max<int64_t>(0, fields.integer("top_k", 0, -1, INT32_MAX)));
-  sampling.repetition_penalty = fields.number("repetition_penalty", 1, 0, 10, true);
+  sampling.temperature = fields.number("temperature", usual("temperature", 1), 0, 2);
+  sampling.top_p = fields.number("top_p", usual("top_p", 1), 0, 1, true);
+  sampling.min_p = fields.number("min_p", usual("min_p", 0), 0, 1);
+  sampling.top_k = static_cast<int32_t>(std::max<int64_t>(0, fields.integer("top_k", model.sampling.value("top_k", 0), -1, INT32_MAX)));
+  sampling.repetition_penalty = fields.number("repetition_penalty", usual("repetition_penalty", 1), 0, 10, true);
   sampling.presence_penalty = fields.number("presence_penalty", 0, -2, 2);
   sampling.frequency_penalty = fields.number("frequency_penalty", 0, -2, 2);
   sampling.logit_bias = read_logit_bias(fields, tokenizer);
@@ -173,7 +181,6 @@ void read_generation(FieldReader& fields, const Tokenizer& tokenizer, Generation
   request->kv_cache = read_spec(fields, "kv_cache");
   request->cache_salt = fields.string("cache_salt").value_or("");
   request->speculative = read_spec(fields, "speculative");
-  for (const std::string_view label : {"user", "safety_identifier", "prompt_cache_key"}) fields.string(label);
 }
 
 }  // namespace smartkv::openai

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/openai/field_reader.h"
+#include "server/openai/tools.h"
 
 namespace smartkv::openai {
 
@@ -12,6 +13,7 @@ namespace smartkv::openai {
 struct ServedModel {
   const Engine& engine;
   std::vector<std::string> names;  // the first one is reported; the others are aliases
+  Json sampling = Json::object();  // defaults of sampling fields, by their names
   int64_t max_prompts = 256;       // of one request: more than the queue holds could never be served
 };
 
@@ -23,6 +25,9 @@ struct ApiRequest {
   std::vector<std::string> echo;               // one text per prompt, with completions' echo; else empty
   bool stream = false;
   bool include_usage = false;  // stream_options
+  bool continuous_usage = false;  // usage so far in every chunk
+  std::string format_field;    // the field that gave the generations their grammar
+  std::optional<ToolUse> tools;  // chat: whose calls are taken out of the text
 };
 
 // Both throw ApiError. `body` is the request's JSON text.
@@ -35,7 +40,9 @@ std::string make_id(std::string_view prefix);
 void read_model(FieldReader& fields, const ServedModel& model, ApiRequest* request);
 void read_streaming(FieldReader& fields, ApiRequest* request);
 // Sampling, stop conditions and the extensions; token ids are checked against the vocabulary.
-void read_generation(FieldReader& fields, const Tokenizer& tokenizer, GenerationRequest* request);
+void read_generation(FieldReader& fields, const ServedModel& model, GenerationRequest* request);
+// -1 for all that there is room for.
+int64_t read_max_tokens(FieldReader& fields, std::string_view key, int64_t fallback, int64_t least);
 std::vector<TokenId> read_token_ids(const Json& array, const std::string& path, const Tokenizer& tokenizer);
 // Both refuse a prompt that cannot fit the context (400, context_length_exceeded) before work is spent on it: a text by
 // the fewest tokens that its bytes can make.

@@ -58,6 +58,7 @@ Json read_arguments(const std::string& text, const std::string& path) {
 
 Json read_tool_call(const Json& call, const std::string& path) {
   FieldReader fields(call, path);
+  fields.integer("index", 0, 0);  // some clients send a stream's calls back as they came
   Json result = {{"id", required_string(fields, "id")}, {"type", "function"}};
   require_function_type(fields);
   const Json* function = fields.object("function");
@@ -103,6 +104,9 @@ Json read_message(const Json& message, const std::string& path) {
   if (role == "assistant") {
     for (const std::string_view key : {"refusal", "audio", "function_call"}) fields.only_default(key);
     fields.only_default("annotations", {Json::array()});
+    for (const char* key : {"reasoning_content", "reasoning"}) {
+      if (auto reasoning = fields.string(key)) result["reasoning_content"] = *reasoning;
+    }
   }
   fields.finish();
   return result;
@@ -115,25 +119,6 @@ Json read_messages(const Json& messages) {
   Json result = Json::array();
   for (size_t i = 0; i < messages.size(); ++i) result.push_back(read_message(messages[i], element("messages", i)));
   return result;
-}
-
-Json read_tools(const Json& tools) {
-  for (size_t i = 0; i < tools.size(); ++i) {
-    FieldReader fields(tools[i], element("tools", i));
-    require_function_type(fields);
-    const Json* function = fields.object("function");
-    fields.finish();
-    if (function == nullptr) {
-      throw invalid_request(fields.path("function"), "'" + fields.path("function") + "' is required");
-    }
-    FieldReader inner(*function, fields.path("function"));
-    required_string(inner, "name");
-    inner.string("description");
-    inner.object("parameters");
-    inner.only_default("strict", {false});
-    inner.finish();
-  }
-  return tools;
 }
 
 }  // namespace smartkv::openai

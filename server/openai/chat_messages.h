@@ -8,6 +8,5 @@ namespace smartkv::openai {
 // Content becomes one string, "developer" becomes "system", the arguments of tool calls become objects.
 // Errors name the place: "messages[2].content[0].type".
 Json read_messages(const Json& messages);
-Json read_tools(const Json& tools);  // checked, as they are
 
 }  // namespace smartkv::openai

@@ -1,5 +1,7 @@
 #include "server/openai/chat_prompt.h"
 
+#include <algorithm>
+
 #include "server/openai/chat_messages.h"
 
 namespace smartkv::openai {
@@ -7,21 +9,13 @@ namespace smartkv::openai {
 namespace {
 
 // `variables`: further members of the template's context, or null.
-std::string render(const Engine& engine, const Json& messages, const Json& tools, bool add_generation_prompt,
-                   const Json& variables) {
+std::string render(const Engine& engine, Json context, const Json* variables) {
   const ChatTemplate* chat_template = engine.chat_template();
   if (chat_template == nullptr) {
     throw invalid_request("messages", "This model has no chat template: use /v1/completions, or start the server with "
                                       "--chat-template FILE");
   }
-  const Tokenizer& tokenizer = engine.tokenizer();
-  const auto content = [&](std::optional<TokenId> token) { return token ? tokenizer.token_content(*token) : ""; };
-  Json context = {{"messages", messages},
-                  {"tools", tools},
-                  {"add_generation_prompt", add_generation_prompt},
-                  {"bos_token", content(tokenizer.bos())},
-                  {"eos_token", content(tokenizer.eos())}};
-  if (variables.is_object()) context.update(variables);
+  if (variables != nullptr) context.update(*variables);
   try {
     return chat_template->render(context);
   } catch (const ChatTemplateError& error) {
@@ -29,7 +23,53 @@ std::string render(const Engine& engine, const Json& messages, const Json& tools
   }
 }
 
+const Json* read_variables(FieldReader& fields) {
+  const Json* variables = fields.object("chat_template_kwargs");
+  if (variables == nullptr) return nullptr;
+  for (const char* reserved : {"messages", "tools", "add_generation_prompt"}) {
+    if (!variables->contains(reserved)) continue;
+    throw invalid_request("chat_template_kwargs",
+                          std::string("'chat_template_kwargs.") + reserved + "' is set by a field of its own");
+  }
+  return variables;
+}
+
+// Whether the answer goes on with the last message. Sets whether the prompt opens the assistant's turn.
+bool read_continuation(FieldReader& fields, const Json& messages, bool* opens_turn) {
+  const bool by_assistant = messages.back()["role"] == "assistant" && !messages.back().contains("tool_calls");
+  const bool asks_for_turn = fields.find("add_generation_prompt") != nullptr;
+  const bool continues = fields.boolean("continue_final_message", by_assistant && !asks_for_turn);
+  *opens_turn = fields.boolean("add_generation_prompt", !continues);
+  if (continues && *opens_turn) {
+    throw invalid_request("continue_final_message", "'continue_final_message' and 'add_generation_prompt' exclude each other");
+  }
+  if (continues && !by_assistant) {
+    throw invalid_request("continue_final_message", "'continue_final_message': expected an assistant's message at the end of 'messages'");
+  }
+  return continues;
+}
+
+// The prompt up to the end of its last message's text. Templates may trim that.
+std::string cut_behind(const std::string& prompt, const std::string& content) {
+  const size_t first = content.find_first_not_of(" \t\r\n");
+  if (first == content.npos) throw invalid_request("messages", "'messages': the message to continue is empty");
+  const std::string trimmed = content.substr(first, content.find_last_not_of(" \t\r\n") + 1 - first);
+  const size_t at = prompt.rfind(trimmed);
+  if (at == prompt.npos) throw invalid_request("messages", "The chat template does not show the message to continue");
+  return prompt.substr(0, at + trimmed.size());
+}
+
 }  // namespace
+
+Json template_context(const Engine& engine, const Json& messages, const Json& tools, bool add_generation_prompt) {
+  const Tokenizer& tokenizer = engine.tokenizer();
+  const auto content = [&](std::optional<TokenId> token) { return token ? tokenizer.token_content(*token) : ""; };
+  return {{"messages", messages},
+          {"tools", tools},
+          {"add_generation_prompt", add_generation_prompt},
+          {"bos_token", content(tokenizer.bos())},
+          {"eos_token", content(tokenizer.eos())}};
+}
 
 std::vector<TokenId> encode_chat(const Tokenizer& tokenizer, const std::string& prompt) {
   std::vector<TokenId> tokens = tokenizer.encode(prompt, {.add_special = false});
@@ -37,29 +77,31 @@ std::vector<TokenId> encode_chat(const Tokenizer& tokenizer, const std::string& 
   return tokens;
 }
 
-std::string read_chat_prompt(FieldReader& fields, const Engine& engine) {
+ChatPrompt read_chat_prompt(FieldReader& fields, const Engine& engine) {
   const Json* messages = fields.array("messages");
   if (messages == nullptr) throw invalid_request("messages", "'messages' is required");
-  const Json checked = read_messages(*messages);
-
-  const Json* tools = fields.array("tools");
-  fields.only_default("tool_choice", {"auto", "none"});
-  const Json* choice = fields.find("tool_choice");
-  const bool use_tools = tools != nullptr && !tools->empty() && (choice == nullptr || *choice == "auto");
-  const Json checked_tools = tools == nullptr ? Json() : read_tools(*tools);
-
-  const bool add_generation_prompt = fields.boolean("add_generation_prompt", true);
-  const Json* variables = fields.object("chat_template_kwargs");
-  if (variables != nullptr) {
-    for (const char* reserved : {"messages", "tools", "add_generation_prompt"}) {
-      if (variables->contains(reserved)) {
-        throw invalid_request("chat_template_kwargs",
-                              std::string("'chat_template_kwargs.") + reserved + "' is set by a field of its own");
-      }
+  Json checked = read_messages(*messages);
+  ChatPrompt prompt;
+  prompt.tools = read_tool_use(fields);
+  const bool about_tools = prompt.tools || std::any_of(checked.begin(), checked.end(), [](const Json& message) {
+                             return message["role"] == "tool" || message.contains("tool_calls");
+                           });
+  Json shown;  // null: none
+  if (about_tools) {
+    const ToolForm form = tool_form(engine);
+    if (form == ToolForm::kGeneric) checked = plain_tool_messages(checked, prompt.tools ? &*prompt.tools : nullptr);
+    if (prompt.tools) prompt.tools->settle(form);
+    for (size_t i = 0; prompt.tools && form != ToolForm::kGeneric && i < prompt.tools->functions.size(); ++i) {
+      shown.push_back(prompt.tools->functions[i].declaration);
     }
   }
-  return render(engine, checked, use_tools ? checked_tools : Json(), add_generation_prompt,
-                variables == nullptr ? Json() : *variables);
+  const Json* variables = read_variables(fields);
+  bool opens_turn = true;
+  const bool continues = read_continuation(fields, checked, &opens_turn);
+  prompt.text = render(engine, template_context(engine, checked, shown, opens_turn), variables);
+  if (continues) prompt.text = cut_behind(prompt.text, checked.back()["content"].get<std::string>());
+  if (prompt.tools) prompt.text += call_opening(*prompt.tools);
+  return prompt;
 }
 
 }  // namespace smartkv::openai

@@ -3,28 +3,12 @@
 
 #include "server/openai/api_request.h"
 #include "server/openai/chat_prompt.h"
+#include "server/openai/field_table.h"
+#include "server/openai/output_format.h"
 
 namespace smartkv::openai {
 
 namespace {
-
-// Of OpenAI's fields, those that this server does not have; their defaults are accepted.
-void refuse_unsupported(FieldReader& fields) {
-  fields.only_default("audio");
-  fields.only_default("function_call", {"none"});
-  fields.only_default("functions", {Json::array()});
-  fields.only_default("metadata", {Json::object()});
-  fields.only_default("modalities", {Json::array({"text"})});
-  fields.only_default("parallel_tool_calls", {true});
-  fields.only_default("prediction");
-  fields.only_default("prompt_cache_retention");
-  fields.only_default("reasoning_effort");
-  fields.only_default("response_format", {Json::object({{"type", "text"}})});
-  fields.only_default("service_tier", {"auto", "default"});
-  fields.only_default("store", {false});
-  fields.only_default("verbosity", {"medium"});
-  fields.only_default("web_search_options");
-}
 
 void read_logprobs(FieldReader& fields, GenerationRequest* request) {
   const bool wanted = fields.boolean("logprobs", false);
@@ -35,15 +19,28 @@ void read_logprobs(FieldReader& fields, GenerationRequest* request) {
   if (wanted) request->logprobs = std::max(top, 0);
 }
 
-// max_completion_tokens, or its older name; by default what the context leaves.
-int64_t read_max_tokens(FieldReader& fields, int64_t room) {
-  const int64_t older = fields.integer("max_tokens", 0, 1);
-  const int64_t newer = fields.integer("max_completion_tokens", 0, 1);
+// max_completion_tokens, or its older name; by default, and for -1, what the context leaves.
+int64_t read_chat_max_tokens(FieldReader& fields, int64_t room) {
+  const int64_t older = read_max_tokens(fields, "max_tokens", -1, 1);
+  const int64_t newer = read_max_tokens(fields, "max_completion_tokens", -1, 1);
   if (older > 0 && newer > 0 && older != newer) {
     throw invalid_request("max_tokens", "'max_tokens' and 'max_completion_tokens' are the same limit, but differ");
   }
-  if (older > 0 || newer > 0) return std::max(older, newer);
-  return std::max<int64_t>(room, 1);
+  return std::max(older, newer) > 0 ? std::max(older, newer) : std::max<int64_t>(room, 1);
+}
+
+// Of the output's format and of the tools' calls.
+std::string read_grammar(FieldReader& fields, const ChatPrompt& prompt, std::string* field) {
+  OutputFormat format = read_output_format(fields);
+  *field = format.field;
+  if (!prompt.tools || !prompt.tools->constrained) return format.grammar();
+  const bool may_answer = prompt.tools->choice == ToolUse::Choice::kAuto;
+  if (!format.text.empty() && may_answer) {
+    throw invalid_request(format.field, "'" + format.field + "' is not supported beside 'tools' with tool_choice \"auto\"");
+  }
+  const std::string root = add_tool_rules(*prompt.tools, may_answer ? format.root : "", &format.rules);
+  if (field->empty()) *field = "tools";
+  return format.rules.text(root);
 }
 
 }  // namespace
@@ -59,14 +56,16 @@ ApiRequest parse_chat(std::string_view body, const ServedModel& model) {
 
   GenerationRequest generation;
   generation.id = request.id;
-  read_generation(fields, model.engine.tokenizer(), &generation);
+  read_generation(fields, model, &generation);
   read_logprobs(fields, &generation);
-  refuse_unsupported(fields);
-  const std::string prompt = read_chat_prompt(fields, model.engine);
-  check_text_fits(prompt, "messages", model.engine);
-  generation.prompt = encode_chat(model.engine.tokenizer(), prompt);
+  read_table_fields(fields, true);
+  const ChatPrompt prompt = read_chat_prompt(fields, model.engine);
+  check_text_fits(prompt.text, "messages", model.engine);
+  generation.prompt = encode_chat(model.engine.tokenizer(), prompt.text);
+  generation.grammar = read_grammar(fields, prompt, &request.format_field);
+  request.tools = prompt.tools;
   generation.max_tokens =
-      read_max_tokens(fields, model.engine.context_length() - static_cast<int64_t>(generation.prompt.size()));
+      read_chat_max_tokens(fields, model.engine.context_length() - static_cast<int64_t>(generation.prompt.size()));
   fields.finish();
   request.generations.push_back(std::move(generation));
   return request;

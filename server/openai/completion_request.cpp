@@ -1,5 +1,9 @@
 // POST /v1/completions.
+#include <algorithm>
+
 #include "server/openai/api_request.h"
+#include "server/openai/field_table.h"
+#include "server/openai/output_format.h"
 
 namespace smartkv::openai {
 
@@ -23,9 +27,9 @@ Prompt token_prompt(const Json& value, const std::string& path, const Engine& en
   return {tokens, tokenizer.decode(tokens, false)};
 }
 
-// A string, an array of strings, an array of token ids, or an array of arrays of token ids.
+// A string, an array of token ids, or an array of strings and arrays of token ids.
 std::vector<Prompt> read_prompts(const Json& value, const ServedModel& model, bool add_special) {
-  static constexpr const char* kExpected = "a string, an array of strings, of token ids or of arrays of token ids";
+  static constexpr const char* kExpected = "a string, an array of token ids, or an array of strings and arrays of token ids";
   const Engine& engine = model.engine;
   if (value.is_string()) return {text_prompt(value, engine, add_special)};
   if (!value.is_array()) throw wrong_type("prompt", kExpected, value);
@@ -38,7 +42,6 @@ std::vector<Prompt> read_prompts(const Json& value, const ServedModel& model, bo
   std::vector<Prompt> prompts;
   for (size_t i = 0; i < value.size(); ++i) {
     const std::string path = "prompt[" + std::to_string(i) + "]";
-    if (value[i].type() != value[0].type()) throw wrong_type(path, "the type of the first prompt", value[i]);
     if (value[i].is_string()) {
       prompts.push_back(text_prompt(value[i], engine, add_special));
     } else if (value[i].is_array()) {
@@ -62,14 +65,17 @@ ApiRequest parse_completion(std::string_view body, const ServedModel& model) {
 
   GenerationRequest generation;
   generation.id = request.id;
-  read_generation(fields, model.engine.tokenizer(), &generation);
+  read_generation(fields, model, &generation);
+  read_table_fields(fields, false);
+  OutputFormat format = read_output_format(fields);
+  generation.grammar = format.grammar();
+  request.format_field = std::move(format.field);
   const bool echo = fields.boolean("echo", false);
   // Scoring a prompt (echo with logprobs) asks for no token at all.
-  generation.max_tokens = fields.integer("max_tokens", 16, echo ? 0 : 1);
+  const int64_t max_tokens = read_max_tokens(fields, "max_tokens", 16, echo ? 0 : 1);
   generation.logprobs = static_cast<int32_t>(fields.integer("logprobs", -1, 0, 20));
   if (echo) generation.prompt_logprobs = generation.logprobs;
   fields.only_default("best_of", {1, generation.n});
-  fields.only_default("suffix", {""});
   const bool add_special = fields.boolean("add_special_tokens", true);
 
   const Json* prompt = fields.find("prompt");
@@ -77,6 +83,8 @@ ApiRequest parse_completion(std::string_view body, const ServedModel& model) {
   if (prompt == nullptr) throw invalid_request("prompt", "'prompt' is required");
   for (Prompt& one : read_prompts(*prompt, model, add_special)) {
     if (one.tokens.empty()) throw invalid_request("prompt", "'prompt': expected at least one token, found none");
+    const int64_t room = model.engine.context_length() - static_cast<int64_t>(one.tokens.size());
+    generation.max_tokens = max_tokens < 0 ? std::max<int64_t>(room, 1) : max_tokens;
     generation.prompt = std::move(one.tokens);
     request.generations.push_back(generation);
     if (echo) request.echo.push_back(std::move(one.text));

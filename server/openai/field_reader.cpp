@@ -43,6 +43,9 @@ ApiError wrong_type(const std::string& path, std::string_view expected, const Js
 }
 
 int64_t read_integer(const Json& value, const std::string& path, int64_t min, int64_t max) {
+  if (value.is_number_float() && std::abs(value.get<double>()) < 0x1p53 && std::floor(value.get<double>()) == value.get<double>()) {
+    return read_integer(static_cast<int64_t>(value.get<double>()), path, min, max);
+  }
   if (!value.is_number_integer()) throw wrong_type(path, "an integer", value);
   const bool too_big = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX};
   const int64_t number = too_big ? INT64_MAX : value.get<int64_t>();
@@ -115,13 +118,13 @@ const Json* FieldReader::object(std::string_view key) {
   return value;
 }
 
-void FieldReader::only_default(std::string_view key, std::initializer_list<Json> defaults) {
+void FieldReader::only_default(std::string_view key, const std::vector<Json>& defaults) {
   const Json* value = find(key);
   if (value == nullptr) return;
   for (const Json& accepted : defaults) {
     if (*value == accepted) return;
   }
-  const std::string only = defaults.size() == 0 ? "null" : dump(*defaults.begin());
+  const std::string only = defaults.empty() ? "null" : dump(defaults.front());
   throw invalid_request(path(key), "'" + path(key) + "' is not supported by this server: expected " + only +
                                        " or no such field, found " + shown(*value));
 }

@@ -2,7 +2,6 @@
 // that nobody asked for. null counts as absent. Errors are 400s that name the field ("messages[2].role").
 #pragma once
 
-#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <set>
@@ -33,7 +32,7 @@ class FieldReader {
   const Json* object(std::string_view key);
 
   // A field of OpenAI's that is not supported: null or one of `defaults`, else an error.
-  void only_default(std::string_view key, std::initializer_list<Json> defaults = {});
+  void only_default(std::string_view key, const std::vector<Json>& defaults = {});
 
   void finish() const;  // throws on a field that was not asked for
 
@@ -45,6 +44,7 @@ class FieldReader {
 
 // "expected a string, found an integer"
 ApiError wrong_type(const std::string& path, std::string_view expected, const Json& found);
+// Also of a number with nothing behind its point.
 int64_t read_integer(const Json& value, const std::string& path, int64_t min, int64_t max);
 std::string read_string(const Json& value, const std::string& path);
 

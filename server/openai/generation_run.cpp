@@ -11,7 +11,8 @@ GenerationRun::GenerationRun(Engine& engine, const ApiRequest& request)
   try {
     streams_ = engine.submit_all(request.generations);
   } catch (const RequestError& error) {
-    throw to_api_error(error);
+    const bool format = error.param == "grammar" && !request.format_field.empty();
+    throw to_api_error(format ? RequestError(error.kind, request.format_field, error.what()) : error);
   }
   ended_.assign(streams_.size(), false);
 }

@@ -1,6 +1,7 @@
 #include "server/openai/response.h"
 
 #include <chrono>
+#include <utility>
 
 #include "server/openai/usage.h"
 #include "server/version.h"
@@ -40,8 +41,23 @@ Json head(const ApiRequest& request, const char* object, int64_t created) {
           {"system_fingerprint", "smartkv-" + std::string(kVersion)}};
 }
 
-Json finish_json(FinishReason reason) {
+// `calls`: tool calls in the choice.
+Json finish_json(FinishReason reason, int64_t calls = 0) {
+  if (reason == FinishReason::kStop && calls > 0) return "tool_calls";
   return reason == FinishReason::kNone ? Json(nullptr) : Json(finish_reason(reason));
+}
+
+std::vector<AnswerPiece> parse(const GenerationEvent& event, ToolCallParser* parser) {
+  std::vector<AnswerPiece> pieces = parser->push(event.text);
+  if (event.finish == FinishReason::kNone) return pieces;
+  for (AnswerPiece& piece : parser->flush()) pieces.push_back(std::move(piece));
+  return pieces;
+}
+
+Json new_call(const ApiRequest& request, const std::string& name) {
+  std::string id = make_id("call_");
+  if (request.tools->form == ToolForm::kMistral) id = make_id("").substr(0, 9);  // what its templates insist on
+  return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", ""}}}};
 }
 
 LegacyLogprobs legacy_logprobs(const ApiRequest& request, const Tokenizer& tokenizer) {
@@ -62,7 +78,8 @@ WholeResponse::WholeResponse(const ApiRequest& request, const Tokenizer& tokeniz
   for (size_t i = 0; i < n_choices(request); ++i) {
     choices_.push_back({.text = echo_text(request, static_cast<int32_t>(i)),
                         .chat_logprobs = {},
-                        .legacy_logprobs = legacy_logprobs(request, tokenizer)});
+                        .legacy_logprobs = legacy_logprobs(request, tokenizer),
+                        .parser = request.tools ? std::optional(ToolCallParser(request.tools->form)) : std::nullopt});
   }
 }
 
@@ -72,7 +89,7 @@ void WholeResponse::add(const GenerationEvent& event, const GenerationRun& run) 
   if (!std::exchange(choice.started, true)) {
     add_prompt_logprobs(request_, event.choice, run, &choice.legacy_logprobs);
   }
-  choice.text += event.text;
+  add_text(event, &choice);
   if (event.finish != FinishReason::kNone) choice.finish = event.finish;
   for (const TokenLogprob& logprob : event.logprobs) {
     if (request_.chat) {
@@ -81,6 +98,25 @@ void WholeResponse::add(const GenerationEvent& event, const GenerationRun& run) 
       choice.legacy_logprobs.add(logprob);
     }
   }
+}
+
+void WholeResponse::add_text(const GenerationEvent& event, Choice* choice) {
+  if (!choice->parser) {
+    choice->text += event.text;
+    return;
+  }
+  for (const AnswerPiece& piece : parse(event, &*choice->parser)) {
+    choice->text += piece.text;
+    if (!piece.name.empty()) choice->tool_calls.push_back(new_call(request_, piece.name));
+    if (piece.call >= 0) choice->tool_calls.back()["function"]["arguments"].get_ref<std::string&>() += piece.arguments;
+  }
+}
+
+Json WholeResponse::message_json(const Choice& choice) const {
+  const bool only_calls = !choice.tool_calls.empty() && choice.text.empty();
+  Json message = {{"role", "assistant"}, {"content", only_calls ? Json(nullptr) : Json(choice.text)}, {"refusal", nullptr}};
+  if (!choice.tool_calls.empty()) message["tool_calls"] = choice.tool_calls;
+  return message;
 }
 
 Json WholeResponse::choice_json(size_t index) {
@@ -97,9 +133,9 @@ Json WholeResponse::choice_json(size_t index) {
     logprobs = {{"content", chat_logprobs(tokenizer_, choice.chat_logprobs, top_k)}, {"refusal", nullptr}};
   }
   return {{"index", index},
-          {"message", {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}}},
+          {"message", message_json(choice)},
           {"logprobs", std::move(logprobs)},
-          {"finish_reason", finish_json(choice.finish)}};
+          {"finish_reason", finish_json(choice.finish, static_cast<int64_t>(choice.tool_calls.size()))}};
 }
 
 Json WholeResponse::json(const RequestUsage& usage) {
@@ -116,13 +152,14 @@ StreamResponse::StreamResponse(const ApiRequest& request, const Tokenizer& token
       tokenizer_(tokenizer),
       created_(unix_time()),
       logprobs_(n_choices(request), legacy_logprobs(request, tokenizer)),
+      parsers_(request.tools ? n_choices(request) : 0, ToolCallParser(request.tools ? request.tools->form : ToolForm::kGeneric)),
       started_(n_choices(request), false) {}
 
 Json StreamResponse::chunk(Json choice) const {
   Json result = head(request_, request_.chat ? "chat.completion.chunk" : "text_completion", created_);
   result["choices"] = Json::array();
   if (!choice.is_null()) result["choices"].push_back(std::move(choice));
-  if (request_.include_usage) result["usage"] = nullptr;
+  if (request_.include_usage) result["usage"] = usage_;
   return result;
 }
 
@@ -139,27 +176,47 @@ std::vector<Json> StreamResponse::start() {
 
 std::vector<Json> StreamResponse::add(const GenerationEvent& event, const GenerationRun& run) {
   throw_if_failed(event);
+  if (request_.continuous_usage) usage_ = usage_json(run.usage());
   return request_.chat ? add_chat(event) : add_completion(event, run);
+}
+
+std::vector<Json> StreamResponse::deltas(const GenerationEvent& event) {
+  std::vector<Json> result;
+  if (parsers_.empty()) {
+    if (!event.text.empty()) result.push_back({{"content", event.text}});
+    return result;
+  }
+  for (const AnswerPiece& piece : parse(event, &parsers_[static_cast<size_t>(event.choice)])) {
+    if (piece.call < 0) {
+      result.push_back({{"content", piece.text}});
+      continue;
+    }
+    Json call = piece.name.empty() ? Json{{"function", {{"arguments", piece.arguments}}}} : new_call(request_, piece.name);
+    call["index"] = piece.call;
+    result.push_back({{"tool_calls", Json::array({std::move(call)})}});
+  }
+  return result;
 }
 
 std::vector<Json> StreamResponse::add_chat(const GenerationEvent& event) {
   std::vector<Json> chunks;
-  if (!event.text.empty() || !event.logprobs.empty()) {
-    Json logprobs = nullptr;
-    if (!event.logprobs.empty()) {
-      logprobs = {{"content", chat_logprobs(tokenizer_, event.logprobs, generation(request_).logprobs)},
-                  {"refusal", nullptr}};
-    }
+  Json logprobs = nullptr;
+  if (!event.logprobs.empty()) {
+    logprobs = {{"content", chat_logprobs(tokenizer_, event.logprobs, generation(request_).logprobs)}, {"refusal", nullptr}};
+  }
+  std::vector<Json> parts = deltas(event);
+  if (parts.empty() && !event.logprobs.empty()) parts.push_back({{"content", ""}});
+  for (Json& delta : parts) {
     chunks.push_back(chunk({{"index", event.choice},
-                            {"delta", {{"content", event.text}}},
-                            {"logprobs", std::move(logprobs)},
+                            {"delta", std::move(delta)},
+                            {"logprobs", std::exchange(logprobs, nullptr)},
                             {"finish_reason", nullptr}}));
   }
   if (event.finish != FinishReason::kNone) {
     chunks.push_back(chunk({{"index", event.choice},
                             {"delta", Json::object()},
                             {"logprobs", nullptr},
-                            {"finish_reason", finish_json(event.finish)}}));
+                            {"finish_reason", finish_json(event.finish, parsers_.empty() ? 0 : parsers_[static_cast<size_t>(event.choice)].calls())}}));
   }
   return chunks;
 }

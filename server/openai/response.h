@@ -7,6 +7,7 @@
 #include "server/openai/api_request.h"
 #include "server/openai/generation_run.h"
 #include "server/openai/logprobs.h"
+#include "server/openai/tool_call_parser.h"
 
 namespace smartkv::openai {
 
@@ -28,7 +29,11 @@ class WholeResponse {
     LegacyLogprobs legacy_logprobs;
     FinishReason finish = FinishReason::kNone;
     bool started = false;
+    std::optional<ToolCallParser> parser;  // chat with tools
+    Json tool_calls = Json::array();
   };
+  void add_text(const GenerationEvent& event, Choice* choice);
+  Json message_json(const Choice& choice) const;
   Json choice_json(size_t index);
 
   const ApiRequest& request_;
@@ -48,13 +53,16 @@ class StreamResponse {
  private:
   Json chunk(Json choice) const;  // null: no choice
   std::vector<Json> add_chat(const GenerationEvent& event);
+  std::vector<Json> deltas(const GenerationEvent& event);
   std::vector<Json> add_completion(const GenerationEvent& event, const GenerationRun& run);
 
   const ApiRequest& request_;
   const Tokenizer& tokenizer_;
   int64_t created_;
   std::vector<LegacyLogprobs> logprobs_;  // per choice
+  std::vector<ToolCallParser> parsers_;   // per choice; empty: no tools
   std::vector<bool> started_;
+  Json usage_;  // so far, with continuous_usage_stats; else null
 };
 
 }  // namespace smartkv::openai

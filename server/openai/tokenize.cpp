@@ -5,12 +5,30 @@
 
 namespace smartkv::openai {
 
+namespace {
+
+// {content, add_special, parse_special, with_pieces} -> {tokens}: ids, or {id, piece} each.
+Json tokenize_content(FieldReader& fields, const Tokenizer& tokenizer) {
+  const std::string content = fields.string("content").value_or("");
+  const EncodeOptions options{.add_special = fields.boolean("add_special", false), .parse_special = fields.boolean("parse_special", true)};
+  const bool with_pieces = fields.boolean("with_pieces", false);
+  fields.finish();
+  const std::vector<TokenId> tokens = tokenizer.encode(content, options);
+  if (!with_pieces) return {{"tokens", tokens}};
+  Json pieces = Json::array();
+  for (const TokenId token : tokens) pieces.push_back({{"id", token}, {"piece", token_text(tokenizer, token)}});
+  return {{"tokens", std::move(pieces)}};
+}
+
+}  // namespace
+
 Json tokenize(std::string_view body, const ServedModel& model) {
   const Json json = parse_body(body);
   FieldReader fields(json);
   ApiRequest request;
   read_model(fields, model, &request);
   const Tokenizer& tokenizer = model.engine.tokenizer();
+  if (fields.find("content") != nullptr) return tokenize_content(fields, tokenizer);
   const bool add_special = fields.boolean("add_special_tokens", true);
   const bool with_texts = fields.boolean("return_token_strs", false);
   std::vector<TokenId> tokens;
@@ -20,7 +38,7 @@ Json tokenize(std::string_view body, const ServedModel& model) {
     }
     tokens = tokenizer.encode(*prompt, {.add_special = add_special});
   } else if (fields.find("messages") != nullptr) {
-    tokens = encode_chat(tokenizer, read_chat_prompt(fields, model.engine));
+    tokens = encode_chat(tokenizer, read_chat_prompt(fields, model.engine).text);
   } else {
     throw invalid_request("prompt", "'prompt' or 'messages' is required");
   }
@@ -42,7 +60,8 @@ Json detokenize(std::string_view body, const ServedModel& model) {
   fields.finish();
   if (ids == nullptr) throw invalid_request("tokens", "'tokens' is required");
   const Tokenizer& tokenizer = model.engine.tokenizer();
-  return {{"prompt", tokenizer.decode(read_token_ids(*ids, "tokens", tokenizer), false)}};
+  const std::string text = tokenizer.decode(read_token_ids(*ids, "tokens", tokenizer), false);
+  return {{"prompt", text}, {"content", text}};
 }
 
 }  // namespace smartkv::openai

@@ -1,4 +1,4 @@
-// POST /tokenize and /detokenize, in vLLM's shapes.
+// POST /tokenize and /detokenize, in the shapes of vLLM and llama.cpp.
 #pragma once
 
 #include <string_view>
@@ -7,9 +7,9 @@
 
 namespace smartkv::openai {
 
-// {prompt | messages, ...} -> {count, max_model_len, tokens}. Throws ApiError.
+// {prompt | messages, ...} -> {count, max_model_len, tokens}, or {content, ...} -> {tokens}. Throws ApiError.
 Json tokenize(std::string_view body, const ServedModel& model);
-// {tokens} -> {prompt}. Throws ApiError.
+// {tokens} -> {prompt, content}. Throws ApiError.
 Json detokenize(std::string_view body, const ServedModel& model);
 
 }  // namespace smartkv::openai

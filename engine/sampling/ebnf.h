@@ -1,0 +1,55 @@
+// Grammars as text: rules in the EBNF dialect that engine/sampling/constraint.h compiles. Rules that read the same are
+// one rule.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace smartkv {
+
+// What cannot be made into a grammar. `path`: where in the JSON schema, "properties.age.multipleOf"; empty: the whole.
+class GrammarError : public std::runtime_error {
+ public:
+  GrammarError(std::string where, const std::string& message) : std::runtime_error(message), path(std::move(where)) {}
+  std::string path;
+};
+
+class EbnfGrammar {
+ public:
+  // The name of a rule with this body: a new one, or one that there is.
+  std::string add(const std::string& body);
+  // A rule that refers to itself; `body` makes its body of its name.
+  std::string recursive(const std::function<std::string(const std::string& name)>& body);
+  // A name whose body follows by define().
+  std::string reserve();
+  void define(const std::string& name, const std::string& body);
+  // The whole grammar; `root`: what the output is.
+  std::string text(const std::string& root) const;
+
+ private:
+  int64_t next_ = 0;
+  std::map<std::string, std::string> by_body_;
+  std::vector<std::pair<std::string, std::string>> rules_;
+};
+
+// `text` as a literal, quotes included.
+std::string ebnf_literal(std::string_view text);
+// One of these texts, in full.
+std::string ebnf_choice(const std::vector<std::string>& texts);
+
+// Code points, as ranges [first, last].
+using CodePoints = std::vector<std::pair<uint32_t, uint32_t>>;
+constexpr uint32_t kLastCodePoint = 0x10ffff;
+
+CodePoints complement(CodePoints set);
+CodePoints without(const CodePoints& set, CodePoints removed);
+// A class of characters, "[...]"; the set is not empty.
+std::string ebnf_class(const CodePoints& set);
+
+}  // namespace smartkv

@@ -1,0 +1,227 @@
+#include "engine/sampling/number_grammar.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+namespace smartkv {
+namespace {
+
+constexpr int64_t kLargest = 999'999'999'999'999'999;  // 18 digits
+constexpr int64_t kSignificantDigits = 15;             // that a double keeps apart, whatever they are
+
+std::string digits(const std::string& least, const std::string& most) { return "[" + least + "-" + most + "]"; }
+std::string any_digits(int64_t from, int64_t to) {
+  return to <= 0 ? "\"\"" : "[0-9]{" + std::to_string(from) + "," + std::to_string(to) + "}";
+}
+std::string quoted(const std::string& text) { return "\"" + text + "\""; }
+std::string either(const std::vector<std::string>& alternatives) {
+  std::string result;
+  for (const std::string& one : alternatives) result += (result.empty() ? "" : " | ") + one;
+  return "(" + result + ")";
+}
+
+// Strings of digits from `low` to `high`, all of the same length.
+std::string between(const std::string& low, const std::string& high) {
+  if (low.empty()) return "\"\"";
+  const auto n = static_cast<int64_t>(low.size());
+  if (low == std::string(low.size(), '0') && high == std::string(high.size(), '9')) return any_digits(n, n);
+  if (low[0] == high[0]) return quoted(low.substr(0, 1)) + " " + between(low.substr(1), high.substr(1));
+  std::vector<std::string> result;
+  result.push_back(quoted(low.substr(0, 1)) + " " + between(low.substr(1), std::string(low.size() - 1, '9')));
+  if (high[0] - low[0] > 1) {
+    const std::string first(1, static_cast<char>(low[0] + 1)), last(1, static_cast<char>(high[0] - 1));
+    result.push_back(digits(first, last) + " " + any_digits(n - 1, n - 1));
+  }
+  result.push_back(quoted(high.substr(0, 1)) + " " + between(std::string(high.size() - 1, '0'), high.substr(1)));
+  return either(result);
+}
+
+// Natural numbers without leading zeros; 0 <= low <= high.
+std::string natural(int64_t low, int64_t high) {
+  std::vector<std::string> result;
+  const std::string last = std::to_string(high);
+  for (size_t length = std::to_string(low).size(); length <= last.size(); ++length) {
+    const std::string least = length == 1 ? "0" : std::string(1, '1').append(length - 1, '0');
+    const std::string from = std::to_string(low).size() == length ? std::to_string(low) : least;
+    result.push_back(between(from, length == last.size() ? last : std::string(length, '9')));
+  }
+  return either(result);
+}
+
+// A bound's size: digits before and behind the point, these without zeros at the end.
+struct Magnitude {
+  int64_t whole = 0;
+  std::string fraction;
+  bool exclusive = false;
+};
+
+struct Bound {
+  bool negative = false;
+  Magnitude size;
+};
+
+[[noreturn]] void too_long(const nlohmann::ordered_json& value) {
+  throw GrammarError("", "bounds are supported with at most 15 digits, found " + value.dump());
+}
+
+Bound read_bound(const NumberBound& bound) {
+  std::string text = bound.value.dump();
+  Bound result;
+  result.negative = text[0] == '-';
+  if (result.negative) text.erase(0, 1);
+  int64_t exponent = 0;
+  if (const size_t e = text.find_first_of("eE"); e != std::string::npos) {
+    exponent = std::strtoll(text.c_str() + e + 1, nullptr, 10);
+    text.erase(e);
+  }
+  if (std::abs(exponent) > kSignificantDigits) too_long(bound.value);
+  const size_t point = std::min(text.find('.'), text.size());
+  std::string whole = text.substr(0, point), fraction = point < text.size() ? text.substr(point + 1) : "";
+  for (; exponent > 0; --exponent) {
+    whole += fraction.empty() ? '0' : fraction[0];
+    if (!fraction.empty()) fraction.erase(0, 1);
+  }
+  for (; exponent < 0; ++exponent) {
+    fraction.insert(0, 1, whole.empty() ? '0' : whole.back());
+    if (!whole.empty()) whole.pop_back();
+  }
+  while (!fraction.empty() && fraction.back() == '0') fraction.pop_back();
+  if (whole.size() > 18 || fraction.size() >= static_cast<size_t>(kSignificantDigits)) too_long(bound.value);
+  result.size = {whole.empty() ? 0 : std::strtoll(whole.c_str(), nullptr, 10), fraction, bound.exclusive};
+  if (result.size.whole == 0 && fraction.empty()) result.negative = false;
+  return result;
+}
+
+// What stands behind the point is at least and at most; null: anything.
+struct FractionRange {
+  const std::string* least = nullptr;
+  const std::string* most = nullptr;
+  bool above = false, below = false;  // the bound itself does not count
+};
+
+bool zero_is_in(const FractionRange& range) {
+  const bool least = range.least == nullptr || (range.least->empty() && !range.above);
+  const bool most = range.most == nullptr || !range.most->empty() || !range.below;
+  return least && most;
+}
+
+// Digits, at least one and at most `room`, or nothing where there are none.
+std::optional<std::string> fraction_digits(const FractionRange& range, int64_t room) {
+  if (room <= 0) return std::nullopt;
+  if (range.least == nullptr && range.most == nullptr) return any_digits(1, room);
+  const bool bounded_below = range.least != nullptr && (!range.least->empty() || range.above);
+  if (!bounded_below && range.most == nullptr) return any_digits(1, room);
+  if (range.most != nullptr && range.most->empty()) {
+    if (bounded_below || range.below) return std::nullopt;
+    return "[0]{1," + std::to_string(room) + "}";
+  }
+  // By the first digit: those that equal a bound's leave the rest of that bound.
+  const auto digit_of = [](const std::string* bound, char otherwise) {
+    return bound == nullptr ? otherwise : bound->empty() ? '0' : (*bound)[0];
+  };
+  const char low = bounded_below ? digit_of(range.least, '0') : '0', high = digit_of(range.most, '9');
+  const std::string least_rest = range.least == nullptr || range.least->empty() ? "" : range.least->substr(1);
+  const std::string most_rest = range.most == nullptr ? "" : range.most->substr(1);
+  std::vector<std::string> result;
+  std::string free;
+  for (char digit = low; digit <= high; ++digit) {
+    FractionRange rest;
+    if (bounded_below && digit == low) rest.least = &least_rest, rest.above = range.above;
+    if (range.most != nullptr && digit == high) rest.most = &most_rest, rest.below = range.below;
+    if (rest.least == nullptr && rest.most == nullptr) {
+      free += digit;
+      continue;
+    }
+    const std::optional<std::string> more = fraction_digits(rest, room - 1);
+    const bool may_end = zero_is_in(rest);
+    const std::string first = quoted(std::string(1, digit));
+    if (more) result.push_back(first + " (" + *more + ")" + (may_end ? "?" : ""));
+    if (!more && may_end) result.push_back(first);
+  }
+  if (!free.empty()) result.push_back("[" + free + "] " + any_digits(0, room - 1));
+  if (result.empty()) return std::nullopt;
+  return either(result);
+}
+
+// The point and what is behind it, or nothing.
+std::optional<std::string> fraction(const FractionRange& range, int64_t room) {
+  const std::optional<std::string> some = fraction_digits(range, room);
+  const bool none = zero_is_in(range);
+  if (some) return "(\".\" " + *some + ")" + (none ? "?" : "");
+  if (none) return "\"\"";
+  return std::nullopt;
+}
+
+// Numbers that are not negative. most null: no bound.
+void add_magnitudes(const std::string& sign, const Magnitude& least, const Magnitude* most,
+                    std::vector<std::string>* result) {
+  const int64_t last = most == nullptr ? kLargest : most->whole;
+  if (least.whole > last) return;
+  const int64_t bounded = most == nullptr ? least.whole : last;
+  const auto longest = static_cast<int64_t>(std::max(least.fraction.size(), most == nullptr ? 0 : most->fraction.size()));
+  const int64_t room = std::max(longest, kSignificantDigits - static_cast<int64_t>(std::to_string(bounded).size()));
+  const auto add = [&](const std::string& whole, const FractionRange& range) {
+    if (const auto tail = fraction(range, room)) result->push_back(sign + " " + whole + " " + *tail);
+  };
+  FractionRange first{&least.fraction, nullptr, least.exclusive, false};
+  if (most != nullptr && least.whole == last) {
+    add(quoted(std::to_string(last)), {&least.fraction, &most->fraction, least.exclusive, most->exclusive});
+    return;
+  }
+  add(quoted(std::to_string(least.whole)), first);
+  const int64_t before_last = most == nullptr ? last : last - 1;
+  if (least.whole < before_last) add(natural(least.whole + 1, before_last), {});
+  if (most != nullptr) add(quoted(std::to_string(last)), {nullptr, &most->fraction, false, most->exclusive});
+}
+
+[[noreturn]] void none_left() { throw GrammarError("", "the bounds leave no number"); }
+
+// A whole number that bounds integers as this bound does.
+int64_t whole_bound(const NumberBound& bound, bool is_least) {
+  const Bound read = read_bound(bound);
+  const int64_t sign = read.negative ? -1 : 1;
+  int64_t value = sign * read.size.whole;
+  if (!read.size.fraction.empty()) {
+    if (is_least && !read.negative) ++value;
+    if (!is_least && read.negative) --value;
+    return value;
+  }
+  return bound.exclusive ? value + (is_least ? 1 : -1) : value;
+}
+
+}  // namespace
+
+std::string integer_ebnf(const std::optional<NumberBound>& least, const std::optional<NumberBound>& most) {
+  if (!least && !most) return R"(("0" | "-"? [1-9] [0-9]{0,17}))";
+  const int64_t low = std::max(-kLargest, least ? whole_bound(*least, true) : -kLargest);
+  const int64_t high = std::min(kLargest, most ? whole_bound(*most, false) : kLargest);
+  if (low > high) none_left();
+  std::vector<std::string> result;
+  if (high >= 0) result.push_back(natural(std::max<int64_t>(0, low), high));
+  if (low < 0) result.push_back("\"-\" " + natural(std::max<int64_t>(1, -high), -low));
+  return either(result);
+}
+
+std::string number_ebnf(const std::optional<NumberBound>& least, const std::optional<NumberBound>& most) {
+  if (!least && !most) {
+    return R"("-"? ("0" | [1-9] [0-9]{0,17}) ("." [0-9]{1,17})? ([eE] [+-]? [0-9]{1,2})?)";
+  }
+  std::optional<Bound> low, high;
+  if (least) low = read_bound(*least);
+  if (most) high = read_bound(*most);
+  std::vector<std::string> result;
+  if (!high || !high->negative) {  // what is not negative
+    const Magnitude from = low && !low->negative ? low->size : Magnitude{};
+    add_magnitudes("\"\"", from, high ? &high->size : nullptr, &result);
+  }
+  if (!low || low->negative) {
+    const Magnitude from = high && high->negative ? high->size : Magnitude{0, "", true};  // zero has no sign
+    add_magnitudes("\"-\"", from, low ? &low->size : nullptr, &result);
+  }
+  if (result.empty()) none_left();
+  return either(result);
+}
+
+}  // namespace smartkv

@@ -1,0 +1,149 @@
+#include "engine/sampling/string_grammar.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "engine/sampling/regex_grammar.h"
+#include "engine/text/utf8.h"
+
+namespace smartkv {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const CodePoints kPlain = without(complement({{0, 0x1f}, {'"', '"'}, {'\\', '\\'}}), {{0xd800, 0xdfff}});
+
+// Formats as regular expressions. They take what every reader takes, which is less than their standards allow: years of
+// four digits from 1000, lower bounds of host names and addresses, no quoted local parts.
+const std::map<std::string, std::string>& formats() {
+  static const std::map<std::string, std::string> table = [] {
+    const std::string leap = "([12]\\d(0[48]|[2468][048]|[13579][26])|(12|16|20|24|28)00)-02-29";
+    const std::string date = "([12]\\d{3}-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]|1\\d|2[0-8]))|" +
+                             leap + ")";
+    const std::string time = "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,6})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)";
+    const std::string label = "[a-z0-9]([a-z0-9-]{0,14}[a-z0-9])?";
+    const std::string host = label + "(\\." + label + "){0,3}";
+    const std::string byte = "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)";
+    const std::string clock = "(\\d{1,9}H(\\d{1,9}M)?(\\d{1,9}S)?|\\d{1,9}M(\\d{1,9}S)?|\\d{1,9}S)";
+    const std::string days = "(\\d{1,9}Y(\\d{1,9}M)?(\\d{1,9}D)?|\\d{1,9}M(\\d{1,9}D)?|\\d{1,9}D)";
+    return std::map<std::string, std::string>{
+        {"date", date},
+        {"time", time},
+        {"date-time", date + "T" + time},
+        {"duration", "P(" + days + "(T" + clock + ")?|T" + clock + "|\\d{1,9}W)"},
+        {"email", "[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+){0,2}@" + label + "(\\." + label + "){0,2}\\.[a-z]{2,8}"},
+        {"hostname", host},
+        {"ipv4", byte + "(\\." + byte + "){3}"},
+        {"ipv6", "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|::([0-9a-f]{1,4}:){0,5}[0-9a-f]{1,4}"},
+        {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
+        {"uri", "[a-z][a-z0-9+.-]{0,15}://" + host + "(:[1-9]\\d{0,3})?(/[A-Za-z0-9._~-]*)*(\\?[A-Za-z0-9._~=&-]*)?(#[A-Za-z0-9._~-]*)?"},
+    };
+  }();
+  return table;
+}
+
+// Formats that bound nothing which a reader checks.
+bool is_free_format(const std::string& format) {
+  for (const char* name : {"password", "binary", "byte", "path", "file-path", "directory-path", "json-string"}) {
+    if (format == name) return true;
+  }
+  return false;
+}
+
+std::string format_regex(const Json& format) {
+  const auto known = format.is_string() ? formats().find(format.get<std::string>()) : formats().end();
+  if (known != formats().end()) return known->second;
+  std::string names;
+  for (const auto& [name, regex] : formats()) names += (names.empty() ? "" : ", ") + name;
+  throw GrammarError("format", "expected one of " + names + ", found " + format.dump());
+}
+
+int64_t length(const Json& schema, const char* key, int64_t otherwise) {
+  const auto value = schema.find(key);
+  if (value == schema.end()) return otherwise;
+  if (!value->is_number_integer() || value->get<int64_t>() < 0) throw GrammarError(key, "expected an integer >= 0");
+  return value->get<int64_t>();
+}
+
+std::string in_quotes(const std::string& ebnf) { return "\"\\\"\" " + ebnf + " \"\\\"\""; }
+
+// The grammar's shape matters: XGrammar follows a rule that calls itself at its end, over classes, with masks made when it
+// compiles; a repeated group it would follow token by token.
+std::string free_string(int64_t least, int64_t most, EbnfGrammar* grammar) {
+  if (least > kMostRepetitions) throw GrammarError("minLength", "more than " + std::to_string(kMostRepetitions) + " is not supported");
+  if (most != kUnbounded && most > kMostRepetitions) {
+    throw GrammarError("maxLength", "more than " + std::to_string(kMostRepetitions) + " is not supported");
+  }
+  const std::string plain = plain_json_character(), count = std::to_string(least);
+  if (most != kUnbounded) return in_quotes(plain + '{' + count + ',' + std::to_string(most) + '}');
+  const std::string start = "\"\\\"\" " + (least == 0 ? "" : plain + '{' + count + "} ");
+  return start + grammar->recursive([&](const std::string& rest) {
+    return "\"\\\"\" | " + plain + " " + rest + " | " + json_escape_ebnf() + " " + rest;
+  });
+}
+
+std::vector<uint32_t> code_points(std::string_view text) {  // UTF-8
+  std::vector<uint32_t> result;
+  while (!text.empty()) {
+    const size_t n = utf8_length(text);
+    result.push_back(utf8_decode(text.substr(0, n)));
+    text.remove_prefix(n);
+  }
+  return result;
+}
+
+// The rest of a name, closing quote included, that is none of `rests`.
+std::string other_rest(const std::vector<std::vector<uint32_t>>& rests, EbnfGrammar* grammar) {
+  std::map<uint32_t, std::vector<std::vector<uint32_t>>> by_first;
+  bool may_end = true;
+  for (const std::vector<uint32_t>& rest : rests) {
+    if (rest.empty()) {
+      may_end = false;
+    } else {
+      by_first[rest[0]].emplace_back(rest.begin() + 1, rest.end());
+    }
+  }
+  CodePoints taken;
+  for (const auto& [first, more] : by_first) taken.emplace_back(first, first);
+  std::string body = ebnf_class(without(kPlain, taken)) + " " + ebnf_class(kPlain) + "* \"\\\"\"";
+  if (may_end) body += " | \"\\\"\"";
+  for (const auto& [first, more] : by_first) {
+    const bool plain = std::any_of(kPlain.begin(), kPlain.end(), [c = first](const auto& r) { return c >= r.first && c <= r.second; });
+    if (plain) body += " | " + ebnf_class({{first, first}}) + " " + other_rest(more, grammar);
+  }
+  return grammar->add(body);
+}
+
+}  // namespace
+
+std::string string_ebnf(const Json& schema, EbnfGrammar* grammar) {
+  const int64_t least = length(schema, "minLength", 0), most = length(schema, "maxLength", kUnbounded);
+  if (least > most) throw GrammarError("minLength", "is above maxLength");
+  const auto pattern = schema.find("pattern"), format = schema.find("format");
+  const bool formatted = format != schema.end() && !(format->is_string() && is_free_format(format->get<std::string>()));
+  if (pattern == schema.end() && !formatted) return free_string(least, most, grammar);
+  if (pattern != schema.end() && formatted) throw GrammarError("pattern", "is not supported beside \"format\"");
+  const char* key = formatted ? "format" : "pattern";
+  if (!formatted && !pattern->is_string()) throw GrammarError(key, "expected a string");
+  RegexGrammar regex;
+  try {
+    regex = formatted ? regex_grammar(format_regex(*format), TextForm::kJsonString, false)
+                      : regex_grammar(pattern->get<std::string>(), TextForm::kJsonString, true);
+  } catch (const GrammarError& error) {
+    throw GrammarError(key, error.what());
+  }
+  if (regex.min_length < least) throw GrammarError("minLength", std::string("is not supported beside a \"") + key + "\" of shorter strings");
+  if (regex.max_length > most) throw GrammarError("maxLength", std::string("is not supported beside a \"") + key + "\" of longer strings");
+  return in_quotes(regex.ebnf);
+}
+
+std::string other_name_ebnf(const std::vector<std::string>& names, EbnfGrammar* grammar) {
+  std::vector<std::vector<uint32_t>> rests;
+  for (const std::string& name : names) rests.push_back(code_points(name));
+  return "\"\\\"\" " + other_rest(rests, grammar);
+}
+
+std::string name_ebnf(const std::string& name) { return ebnf_literal(Json(name).dump()); }
+
+}  // namespace smartkv

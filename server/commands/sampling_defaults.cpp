@@ -1,0 +1,89 @@
+#include "server/commands/sampling_defaults.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+
+#include "engine/weights/gguf.h"
+
+namespace smartkv {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Default {
+  const char* name;  // as requests and generation_config.json have it
+  const char* gguf;
+  double least, most;
+  bool whole = false;
+};
+
+constexpr std::array<Default, 5> kDefaults = {{{"temperature", "general.sampling.temp", 0, 2},
+                                               {"top_p", "general.sampling.top_p", 0, 1},
+                                               {"top_k", "general.sampling.top_k", -1, 1 << 30, true},
+                                               {"min_p", "general.sampling.min_p", 0, 1},
+                                               {"repetition_penalty", "general.sampling.penalty_repeat", 0, 10}}};
+
+void check(const std::string& where, const Default& row, const Json& value) {
+  const bool number = row.whole ? value.is_number_integer() : value.is_number();
+  if (number && value.get<double>() >= row.least && value.get<double>() <= row.most) return;
+  throw ConfigError(where + ": " + row.name + ": expected " + (row.whole ? "an integer" : "a number") + " from " +
+                    Json(row.least).dump() + " to " + Json(row.most).dump() + ", found " + value.dump());
+}
+
+Json of_option(const nlohmann::json& option) {
+  if (!option.is_object()) throw ConfigError("sampling: expected an object such as {\"temperature\": 0.7}, or null, found " + option.dump());
+  Json result = Json::object();
+  for (const auto& [key, value] : option.items()) {
+    const auto row = std::find_if(kDefaults.begin(), kDefaults.end(), [&, name = key](const Default& one) { return one.name == name; });
+    if (row == kDefaults.end()) {
+      throw ConfigError("sampling: unknown field \"" + key + "\": expected temperature, top_p, top_k, min_p and repetition_penalty");
+    }
+    check("sampling", *row, value);
+    result[key] = value;
+  }
+  return result;
+}
+
+Json of_folder(const std::filesystem::path& file) {
+  Json result = Json::object();
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return result;  // not every model has one
+  const Json config = Json::parse(in, nullptr, false);
+  if (!config.is_object()) throw ConfigError(file.string() + ": expected a JSON object");
+  for (const Default& row : kDefaults) {
+    const auto value = config.find(row.name);
+    if (value == config.end() || value->is_null()) continue;
+    check(file.string(), row, *value);
+    result[row.name] = *value;
+  }
+  return result;
+}
+
+Json of_gguf(const std::filesystem::path& file) {
+  Json result = Json::object();
+  const GgufFile gguf = GgufFile::open(file);
+  for (const Default& row : kDefaults) {
+    Json value;
+    if (row.whole) {
+      if (const auto number = gguf.get_int(row.gguf)) value = *number;
+    } else if (const auto number = gguf.get_float(row.gguf)) {
+      value = *number;
+    }
+    if (value.is_null()) continue;
+    check(file.string(), row, value);
+    result[row.name] = value;
+  }
+  return result;
+}
+
+}  // namespace
+
+Json sampling_defaults(const ServerOptions& options) {
+  if (!options.sampling.is_null()) return of_option(options.sampling);
+  const std::filesystem::path& model = options.engine.model;
+  return std::filesystem::is_directory(model) ? of_folder(model / "generation_config.json") : of_gguf(model);
+}
+
+}  // namespace smartkv

@@ -1,0 +1,153 @@
+#include "server/openai/output_format.h"
+
+#include <array>
+#include <vector>
+
+#include "engine/sampling/json_schema.h"
+#include "engine/sampling/regex_grammar.h"
+#include "server/openai/json_body.h"
+
+namespace smartkv::openai {
+
+namespace {
+
+constexpr size_t kMostChoices = 4096;
+
+// Each reads a format into an OutputFormat that has none.
+void of_schema(const Json& schema, const std::string& path, OutputFormat* format) {
+  format->root = add_schema(schema, path, &format->rules);
+}
+
+void of_json_object(const std::string& path, OutputFormat* format) { of_schema({{"type", "object"}}, path, format); }
+
+// vLLM takes a schema as an object or as text.
+void of_json(const Json& value, const std::string& path, OutputFormat* format) {
+  if (!value.is_string()) return of_schema(value, path, format);
+  try {
+    of_schema(parse_json(value.get<std::string>()), path, format);
+  } catch (const JsonSyntaxError& error) {
+    throw invalid_request(path, "'" + path + "': expected a JSON schema, found text that is not JSON: " + error.what());
+  }
+}
+
+void of_regex(const Json& value, const std::string& path, OutputFormat* format) {
+  try {
+    format->root = regex_grammar(read_string(value, path), TextForm::kPlain, false).ebnf;
+  } catch (const GrammarError& error) {
+    throw invalid_request(path, "'" + path + "': " + error.what());
+  }
+}
+
+void of_choice(const Json& value, const std::string& path, OutputFormat* format) {
+  if (!value.is_array()) throw wrong_type(path, "an array of strings", value);
+  std::vector<std::string> texts;
+  for (const Json& one : value) texts.push_back(read_string(one, path + "[" + std::to_string(texts.size()) + "]"));
+  if (texts.empty() || texts.size() > kMostChoices) {
+    throw invalid_request(path, "'" + path + "': expected 1 to " + std::to_string(kMostChoices) + " strings, found " +
+                                    std::to_string(texts.size()));
+  }
+  format->root = ebnf_choice(texts);
+}
+
+void of_grammar(const Json& value, const std::string& path, OutputFormat* format) {
+  format->text = read_string(value, path);
+  if (format->text.empty()) throw invalid_request(path, "'" + path + "': expected a grammar, found an empty text");
+}
+
+struct Kind {
+  const char* field;       // of the request
+  const char* structured;  // in structured_outputs
+  void (*read)(const Json& value, const std::string& path, OutputFormat* format);
+};
+
+constexpr std::array<Kind, 4> kKinds = {{{"guided_json", "json", of_json},
+                                         {"guided_regex", "regex", of_regex},
+                                         {"guided_choice", "choice", of_choice},
+                                         {"guided_grammar", "grammar", of_grammar}}};
+constexpr std::array<Kind, 4> kPlainKinds = {{{"json_schema", nullptr, of_schema},
+                                              {"regex", nullptr, of_regex},
+                                              {"choice", nullptr, of_choice},
+                                              {"grammar", nullptr, of_grammar}}};
+
+// An output has one format.
+void take(OutputFormat* format, const std::string& field) {
+  if (!format->field.empty()) {
+    throw invalid_request(field, "'" + field + "' and '" + format->field + "' exclude each other: an output has one format");
+  }
+  format->field = field;
+}
+
+void read_json_schema(FieldReader& fields, OutputFormat* format) {
+  const Json* wrapped = fields.object("json_schema");
+  if (wrapped == nullptr) throw invalid_request(fields.path("json_schema"), "'" + fields.path("json_schema") + "' is required");
+  FieldReader inner(*wrapped, fields.path("json_schema"));
+  inner.string("name");
+  inner.string("description");
+  inner.boolean("strict", false);  // the output follows the schema in any case
+  const Json* schema = inner.object("schema");
+  inner.finish();
+  if (schema == nullptr) return of_json_object(inner.path("schema"), format);
+  of_schema(*schema, inner.path("schema"), format);
+}
+
+void read_response_format(const Json& value, OutputFormat* format) {
+  FieldReader fields(value, "response_format");
+  const std::string type = fields.string("type").value_or("");
+  if (type == "json_object" || type == "json_schema") take(format, "response_format");
+  if (type == "json_object") {  // llama.cpp lets a schema stand beside it
+    const Json* schema = fields.find("schema");
+    schema == nullptr ? of_json_object("response_format", format) : of_schema(*schema, "response_format.schema", format);
+  } else if (type == "json_schema") {
+    read_json_schema(fields, format);
+  } else if (type != "text") {
+    throw invalid_request("response_format.type", "'response_format.type': expected text, json_object or json_schema, found \"" + type + "\"");
+  }
+  fields.finish();
+}
+
+void read_structured_outputs(const Json& value, OutputFormat* format) {
+  FieldReader fields(value, "structured_outputs");
+  for (const Kind& kind : kKinds) {
+    const std::string path = fields.path(kind.structured);
+    const Json* one = fields.find(kind.structured);
+    if (one == nullptr) continue;
+    take(format, path);
+    kind.read(*one, path, format);
+  }
+  if (fields.boolean("json_object", false)) {
+    take(format, fields.path("json_object"));
+    of_json_object(fields.path("json_object"), format);
+  }
+  fields.only_default("disable_fallback", {true, false});
+  fields.only_default("disable_any_whitespace", {false});
+  fields.only_default("disable_additional_properties", {true});
+  fields.finish();
+}
+
+}  // namespace
+
+std::string add_schema(const Json& schema, const std::string& path, EbnfGrammar* grammar) {
+  try {
+    return add_json_schema(schema, grammar);
+  } catch (const GrammarError& error) {
+    const std::string where = error.path.empty() || path.empty() ? path + error.path : path + "." + error.path;
+    throw invalid_request(where, "'" + where + "': " + error.what());
+  }
+}
+
+OutputFormat read_output_format(FieldReader& fields) {
+  OutputFormat result;
+  if (const Json* format = fields.object("response_format")) read_response_format(*format, &result);
+  for (const auto& kinds : {kPlainKinds, kKinds}) {
+    for (const Kind& kind : kinds) {
+      const Json* value = fields.find(kind.field);
+      if (value == nullptr) continue;
+      take(&result, kind.field);
+      kind.read(*value, kind.field, &result);
+    }
+  }
+  if (const Json* value = fields.object("structured_outputs")) read_structured_outputs(*value, &result);
+  return result;
+}
+
+}  // namespace smartkv::openai
