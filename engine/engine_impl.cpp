@@ -396,52 +396,56 @@ void EngineImpl::take_results() {
 void EngineImpl::take_prompt_chunks() {
   const size_t n_rows = batch_.size();  // the other choices of a request whose prompt is complete join
   for (size_t i = 0; i < n_rows; ++i) {
-    const std::shared_ptr<Request> request = batch_[i].request;
-    BatchRow& row = batch_[i];
-    Sequence* const choice = row.choice;
-    if (request->ended || !choice->computes_prompt()) continue;
+    if (batch_[i].request->ended || !batch_[i].choice->computes_prompt()) continue;
     try {
-      const int64_t first = choice->computed() - row.n_tokens;
-      const bool prompt = first < request->prompt_tokens();
-      if (prompt && request->generation.prompt_logprobs >= 0) {
-        const SampleTimer timer(choice);
-        add_prompt_logprobs(request.get(), first, row.logits, row.n_tokens, config().vocab_size, vocabulary_, &sampling_[0]);
-      }
-      if (row.n_logits > 1) row.logits += (row.n_logits - 1) * config().vocab_size;
-      SequenceCache* cache = choice->pass_cache();
-      if (choice->leaves_prefix()) keep_prefix(*choice);
-      // What is not committed can be cut back: a prompt is committed where it must be.
-      const bool prompt_goes_on = choice->computed() < request->prompt_tokens() && cache->tokens() < cache->next_boundary();
-      if (!prompt_goes_on || choice->draft != nullptr) cache->commit(cache->tokens());
-      if (cache->next_boundary() <= cache->tokens()) {
-        throw CacheError("KV-cache policy \"" + std::string(request->policy->name()) + "\": the boundary at token " +
-                         std::to_string(cache->next_boundary()) + " did not move when it was committed");
-      }
-      choice->read_stats();
-      {
-        const std::lock_guard lock(mutex_);
-        (request->preemptions > 0 ? recorder_.stats.recomputed_tokens : recorder_.stats.prompt_tokens) +=
-            static_cast<uint64_t>(row.n_tokens);
-      }
-      if (!row.samples || choice->n_output > 0) continue;
-      request->events->set_prompt_logprobs(std::move(request->prompt_logprobs));
-      if (request->max_tokens == 0) {
-        end_request(request.get(), FinishReason::kLength);
-        continue;
-      }
-      const float* logits = row.logits;
-      request->fork_choices(*parts_.tokenizer);
-      for (size_t c = 1; c < request->choices.size(); ++c) {
-        scheduler_.fork(choice, &request->choices[c]);
-        BatchRow& fork = batch_.emplace_back();  // invalidates `row`
-        fork.request = request;
-        fork.choice = &request->choices[c];
-        fork.samples = true;
-        fork.logits = logits;
-      }
+      take_prompt_chunk(&batch_[i]);
+      const bool complete = batch_[i].samples && batch_[i].choice->n_output == 0;
+      if (complete) end_prompt(batch_[i]);
     } catch (...) {
       batch_[i].failure = std::current_exception();
     }
+  }
+}
+
+void EngineImpl::take_prompt_chunk(BatchRow* row) {
+  Request* const request = row->request.get();
+  Sequence* const choice = row->choice;
+  const int64_t first = choice->computed() - row->n_tokens;
+  if (first < request->prompt_tokens() && request->generation.prompt_logprobs >= 0) {
+    const SampleTimer timer(choice);
+    add_prompt_logprobs(request, first, row->logits, row->n_tokens, config().vocab_size, vocabulary_, &sampling_[0]);
+  }
+  if (row->n_logits > 1) row->logits += (row->n_logits - 1) * config().vocab_size;
+  SequenceCache* cache = choice->pass_cache();
+  if (choice->leaves_prefix()) keep_prefix(*choice);
+  // What is not committed can be cut back: a prompt is committed where it must be.
+  const bool prompt_goes_on = choice->computed() < request->prompt_tokens() && cache->tokens() < cache->next_boundary();
+  if (!prompt_goes_on || choice->draft != nullptr) cache->commit(cache->tokens());
+  if (cache->next_boundary() <= cache->tokens()) {
+    throw CacheError("KV-cache policy \"" + std::string(request->policy->name()) + "\": the boundary at token " +
+                     std::to_string(cache->next_boundary()) + " did not move when it was committed");
+  }
+  choice->read_stats();
+  const std::lock_guard lock(mutex_);
+  (request->preemptions > 0 ? recorder_.stats.recomputed_tokens : recorder_.stats.prompt_tokens) +=
+      static_cast<uint64_t>(row->n_tokens);
+}
+
+// The last token's logits are there. The other choices get rows of their own: references into the batch end here.
+void EngineImpl::end_prompt(const BatchRow& row) {
+  const std::shared_ptr<Request> request = row.request;
+  const Sequence* parent = row.choice;
+  const float* logits = row.logits;
+  request->events->set_prompt_logprobs(std::move(request->prompt_logprobs));
+  if (request->max_tokens == 0) return end_request(request.get(), FinishReason::kLength);
+  request->fork_choices(*parts_.tokenizer);
+  for (size_t c = 1; c < request->choices.size(); ++c) {
+    scheduler_.fork(parent, &request->choices[c]);
+    BatchRow& fork = batch_.emplace_back();
+    fork.request = request;
+    fork.choice = &request->choices[c];
+    fork.samples = true;
+    fork.logits = logits;
   }
 }
 

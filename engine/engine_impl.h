@@ -102,6 +102,8 @@ class EngineImpl final : public Engine {
   void pass_failed(const std::string& error);
   void take_results();
   void take_prompt_chunks();
+  void take_prompt_chunk(BatchRow* row);
+  void end_prompt(const BatchRow& row);
   void keep_prefix(const Sequence& choice);      // for prompts to come
   void follow_prompts();
   void sample();
