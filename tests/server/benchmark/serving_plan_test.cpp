@@ -14,7 +14,7 @@ namespace {
 // Words that differ, so that a passage says where it was cut.
 std::string numbered_words(int n) {
   std::string text;
-  for (int i = 0; i < n; ++i) text += "w" + std::to_string(i) + (i % 7 == 0 ? "\n" : " ");
+  for (int i = 0; i < n; ++i) text.append("w").append(std::to_string(i)).append(i % 7 == 0 ? "\n" : " ");
   return text;
 }
 
