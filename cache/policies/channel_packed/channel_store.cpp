@@ -326,7 +326,7 @@ void ChannelStore::save(StateWriter* out) const {
     ChannelOrder last;
     for (int64_t i = 0; i < n_pages(); ++i) {
       const ChannelOrder& order = page(l, i)->channel_order();
-      const bool changes = order != last;
+      const bool changes = order == nullptr || last == nullptr ? order != last : *order != *last;
       out->value(static_cast<int64_t>(changes));
       if (changes) out->values(order == nullptr ? std::vector<uint8_t>() : *order);
       last = order;
