@@ -39,7 +39,26 @@ WeightType weight_type(const LlamaOptions& options) {
   return name == "f32" ? WeightType::kF32 : name == "bf16" ? WeightType::kBf16 : name == "int8" ? WeightType::kInt8 : WeightType::kInt4;
 }
 
+void scale_rope(const std::string& scaling, double context, double own_context, RopeConfig* rope) {
+  if (scaling == "linear") {
+    rope->scaling = RopeScaling::kLinear;
+  } else if (scaling == "dynamic") {
+    rope->scaling = RopeScaling::kDynamic;
+  } else if (scaling == "yarn") {
+    rope->scaling = RopeScaling::kYarn;
+  } else {
+    throw ModelError("rope_scaling: expected none, linear, dynamic or yarn, found \"" + scaling + "\"");
+  }
+  rope->factor = context / own_context;
+  rope->original_context = static_cast<int64_t>(own_context);
+  rope->magnitude = scaling == "yarn" ? 0.1 * std::log(rope->factor) + 1 : 1;
+}
+
 ModelConfig served_config(ModelConfig config, const LlamaOptions& options) {
+  if (options.rope_scaling != "none" && options.context_length > config.context_length) {
+    scale_rope(options.rope_scaling, static_cast<double>(options.context_length), static_cast<double>(config.context_length),
+               &config.rope);
+  }
   if (options.context_length > 0) config.context_length = options.context_length;
   if (config.sliding_window > 0 && config.context_length > config.sliding_window) {
     throw ModelError(config.name + ": sliding_window: attention over a window is not supported; expected a " +

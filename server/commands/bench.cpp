@@ -9,6 +9,7 @@
 #include "engine/benchmark/quality.h"
 #include "engine/benchmark/speculation_benchmark.h"
 #include "engine/log.h"
+#include "server/commands/bench_long.h"
 #include "server/commands/bench_serving.h"
 #include "server/commands/command.h"
 #include "server/commands/options.h"
@@ -24,6 +25,7 @@ struct Arguments {
   std::string model, text, kv_cache;
   std::vector<std::string> methods, gates;
   ServingBench serving;
+  LongBench longer;
   CLI::Option* depths = nullptr;  // its default depends on what is measured
   bool measure_quality = false, measure_speculation = false, json = false;
 };
@@ -91,11 +93,16 @@ int bench(Arguments& arguments) {
     return arguments.serving.run({arguments.model, arguments.text, speed.dtype, speed.weights, speed.threads,
                                   speed.repetitions, arguments.json});
   }
+  if (arguments.longer.asked->count() > 0) {
+    const BenchmarkOptions& speed = arguments.speed;
+    return arguments.longer.run({arguments.model, arguments.text, speed.dtype, speed.weights, speed.threads, arguments.gates,
+                                 arguments.json});
+  }
   if (arguments.model.empty()) throw ConfigError("--model is required");
   for (const std::string& gate : arguments.gates) add_gate(gate, &arguments.speed.gates);
   if (arguments.measure_quality) return run_quality(arguments);
   if (arguments.measure_speculation) return run_speculation(arguments);
-  if (!arguments.text.empty()) throw ConfigError("--text: needs --quality, --speculative or --serving");
+  if (!arguments.text.empty()) throw ConfigError("--text: needs --quality, --speculative, --serving or --long");
   arguments.speed.model = arguments.model;
   arguments.speed.kv_cache = name_or_object("--kv-cache", arguments.kv_cache);
   const bool show = isatty(STDERR_FILENO) != 0;
@@ -161,13 +168,15 @@ std::function<int()> setup_bench(CLI::App& app) {
   app.add_flag("--limits", speed.limits, "Measure the machine's bandwidth and FLOP/s, and how near each row comes to them");
   auto* measure = app.add_flag("--quality", arguments->measure_quality, "Measure what each weight format does to the answer, against bf16");
   auto* speculative = app.add_flag("--speculative", arguments->measure_speculation, "Measure what speculative decoding wins, by workload and method")->excludes(measure);
-  auto* text = app.add_option("--text", arguments->text, "With --quality: the text to measure on; with --speculative: the text of workload depth; with --serving: what prompts are cut from");
+  auto* text = app.add_option("--text", arguments->text, "With --quality: the text to measure on; with --speculative: the text of workload depth; with --serving: what prompts are cut from; with --long: the long text");
   measure->needs(text);
   add_speculation_options(app, speculative, arguments.get());
   app.add_option("--context", quality.context, "With --quality: tokens of a window")->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
   app.add_option("--windows", quality.windows, "With --quality: windows, spread over the text")->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
   arguments->serving = setup_serving_bench(app);
   arguments->serving.asked->excludes(measure)->excludes(speculative);
+  arguments->longer = setup_long_bench(app);
+  arguments->longer.asked->excludes(measure)->excludes(speculative)->excludes(arguments->serving.asked);
   app.add_flag("--json", arguments->json, "Print JSON");
   app.footer(kExamples);
   return [arguments] { return bench(*arguments); };

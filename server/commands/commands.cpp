@@ -83,6 +83,8 @@ const std::vector<Command>& commands() {
       {"chat", "Talk with a model in the terminal", setup_chat},
       {"bench", "Measure prefill and decode rates, weight formats and the machine's limits", setup_bench},
       {"eval", "Measure what KV-cache policies do to the answer, against the full cache", setup_eval},
+      {"run-suite", "Answer fixed prompts with the full cache and with a dynamic one", setup_run_suite},
+      {"train-probe", "Collect which channels of the keys matter, and save it", setup_train_probe},
       {"train-gate", "Train the gates that decide what the gated_eviction policy keeps", setup_train_gate},
       {"train-draft", "Train a small model that drafts for another one", setup_train_draft},
       {"inspect", "Show what a model file holds", setup_inspect},

@@ -42,7 +42,7 @@ class ProgressLine {
 
 }  // namespace
 
-OptionFlags::OptionFlags(CLI::App& app, bool server) {
+OptionFlags::OptionFlags(CLI::App& app, bool server) : summaries_(app) {
   app.add_option("--config", config_, "Config file: JSON, comments allowed, options by the names below with _ for -")
       ->type_name("FILE");
   for (const Option& option : option_table()) {
@@ -74,6 +74,7 @@ ServerOptions OptionFlags::resolve_without_model() const {
     if (given == given_.end()) continue;
     for (const std::string& text : given->second) set_option_text(option, text, "command line", &options);
   }
+  summaries_.apply(given_.count("kv_cache") > 0 && !given_.at("kv_cache").empty(), &options);
   if (const char* key = std::getenv("SMARTKV_API_KEY"); key != nullptr && options.http.api_key.empty()) {
     options.http.api_key = key;
   }

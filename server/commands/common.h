@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "server/commands/options.h"
+#include "server/commands/summary_flags.h"
 #include "server/openai/api_request.h"
 
 namespace smartkv {
@@ -26,6 +27,7 @@ class OptionFlags {
 
  private:
   std::string config_;
+  SummaryFlags summaries_;
   std::map<std::string, std::vector<std::string>> given_;  // by option name; more than one of a map's entries
 };
 

@@ -59,6 +59,7 @@ testing::AssertionResult same(const Outputs& found, const Outputs& expected) {
 constexpr const char* kPackedEviction = "gated_eviction_k4v4";
 constexpr const char* kSummarizedEviction = "gated_eviction_summaries";
 constexpr const char* kLevels = "block_summary_levels";
+constexpr const char* kOneLayer = "block_summary_one_layer";
 
 // Small settings, so that a thousand tokens compress often.
 nlohmann::json spec_of(const std::string& name) {
@@ -71,6 +72,7 @@ nlohmann::json spec_of(const std::string& name) {
     return {{"policy", "gated_eviction"}, {"tokens", 448}, {"lost", {{"tokens", 128}, {"block", 48}, {"salient", 2}, {"outliers", 16}}}};
   }
   if (name == "block_summary") return {{"policy", name}, {"tokens", 448}, {"window", 64}, {"salient", 4}};
+  if (name == kOneLayer) return {{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"layers", "1-1"}};
   if (name == kLevels) {
     return {{"policy", "block_summary"}, {"window", 64}, {"block", 80}, {"level", 24}, {"salient", 8}, {"outliers", 20},
             {"salience", "novelty"}, {"eps", 0.01}};
@@ -383,7 +385,7 @@ TEST_P(Conformance, RepresentsWhatItShows) {
 std::vector<std::string> names() {
   std::vector<std::string> result;
   for (const PolicyRow& row : policy_registry()) result.emplace_back(row.name);
-  for (const char* name : {kPackedEviction, kSummarizedEviction, kLevels}) result.emplace_back(name);
+  for (const char* name : {kPackedEviction, kSummarizedEviction, kLevels, kOneLayer}) result.emplace_back(name);
   return result;
 }
 

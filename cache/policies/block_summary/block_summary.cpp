@@ -36,12 +36,12 @@ std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& co
   constexpr int64_t kMost = int64_t{1} << 24;
   Parameters read("block_summary", parameters);
   const int64_t tokens = read.integer("tokens", 0, 0, kMost);
-  // Of a budget, half is the window.
-  const int64_t window = read.integer("window", tokens == 0 ? 1024 : std::max(kPageTokens, tokens / 2), 1, kMost);
+  // Of a budget, a quarter is the window.
+  const int64_t window = read.integer("window", tokens == 0 ? 1024 : std::max(kPageTokens, tokens / 4), 1, kMost);
   SummaryOptions options;
   const int64_t beside = whole_pages(window) + kPageTokens;
   if (tokens > 0) options.capacity = (tokens - beside) / kPageTokens * kPageTokens;
-  options.outliers = tokens > 0 ? options.capacity / 2 : 256;
+  options.outliers = tokens > 0 ? options.capacity / 3 : 256;
   options = read_summary_options(&read, options);
   options.sinks = read.integer("sinks", options.sinks, 0, kPageTokens);
   read_layers(&read, context.shape.n_layers, &options);

@@ -117,6 +117,14 @@ void ChannelStore::learn(const StageView& view, int64_t layer, int64_t made) {
   state.known = true;
 }
 
+std::vector<float> ChannelStore::worth(int64_t layer, int64_t head) const {
+  const Layer& state = layers_[static_cast<size_t>(layer)];
+  if (!state.known) return {};
+  const auto dim = static_cast<size_t>(shape().head_dim), first = static_cast<size_t>(head) * dim;
+  const std::span<const float> k2 = std::span(state.k2).subspan(first, dim);
+  return options_.query_aware ? query_key_worth(std::span(state.q2).subspan(first, dim), k2) : magnitude_worth(k2);
+}
+
 void ChannelStore::select(int64_t layer) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   if (!state.known) return;
@@ -124,9 +132,7 @@ void ChannelStore::select(int64_t layer) {
   std::vector<uint8_t> selected;
   double least = 1;
   for (size_t head = 0; head < static_cast<size_t>(shape().n_kv_heads); ++head) {
-    const std::span<const float> q2 = std::span(state.q2).subspan(head * dim, dim), k2 = std::span(state.k2).subspan(head * dim, dim);
-    const std::vector<uint8_t> order =
-        smartkv::channel_order(options_.query_aware ? query_key_worth(q2, k2) : magnitude_worth(k2), options_.key_channels);
+    const std::vector<uint8_t> order = smartkv::channel_order(worth(layer, static_cast<int64_t>(head)), options_.key_channels);
     if (!state.selected.empty()) {
       least = std::min(least, retained(std::span(state.selected).subspan(head * dim, dim), order, options_.key_channels));
     }
@@ -320,7 +326,7 @@ void ChannelStore::save(StateWriter* out) const {
     ChannelOrder last;
     for (int64_t i = 0; i < n_pages(); ++i) {
       const ChannelOrder& order = page(l, i)->channel_order();
-      const bool changes = order != last;
+      const bool changes = order == nullptr || last == nullptr ? order != last : *order != *last;
       out->value(static_cast<int64_t>(changes));
       if (changes) out->values(order == nullptr ? std::vector<uint8_t>() : *order);
       last = order;

@@ -64,6 +64,8 @@ class ChannelStore final : public PageStore {
   // channel_margin_drift, channel_kl.
   void add_details(std::map<std::string, double>* details) const override;
 
+  // Of each RoPE pair of a KV head by what was seen so far: f32 [head_dim / 2]; empty: nothing yet.
+  std::vector<float> worth(int64_t layer, int64_t head) const;
   bool packed(int64_t layer) const { return layers_[static_cast<size_t>(layer)].packed; }  // for inspection and tests
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <vector>
@@ -129,6 +130,22 @@ TEST_F(SummaryStoreTest, TakesWhatEvictionLoses) {
   EXPECT_LE(cache->stats().tokens_kept, 448);
 }
 
+TEST_F(SummaryStoreTest, LayersOutsideTheRangeKeepEveryToken) {
+  const auto cache = run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"layers", "1-1"}}, 1, 1000);
+  EXPECT_EQ(store(*cache).entries(0), 1000 / 64 * 64 - 64);
+  EXPECT_LE(store(*cache).entries(1), 192);
+  std::vector<kernels::KvSegment> segments, full;
+  cache->view(0, 0, &segments);
+  const auto everything = run("full", 1, 1000);
+  everything->view(0, 0, &full);
+  ASSERT_EQ(segments.size(), full.size());
+  for (size_t i = 0; i < full.size(); ++i) {
+    EXPECT_EQ(segments[i].bias, nullptr);
+    EXPECT_EQ(segments[i].tokens, full[i].tokens);
+    if (full[i].tokens == kernels::kPageTokens) EXPECT_EQ(std::memcmp(segments[i].k, full[i].k, 4096), 0) << i;
+  }
+}
+
 TEST_F(SummaryStoreTest, ErrorsNameTheParameter) {
   const auto error = [&](const nlohmann::json& spec) { return policy_error(context_, spec); };
   EXPECT_EQ(error({{"policy", "block_summary"}, {"tokens", 100}}),
@@ -137,6 +154,8 @@ TEST_F(SummaryStoreTest, ErrorsNameTheParameter) {
   EXPECT_EQ(error({{"policy", "block_summary"}, {"pivots", "mean"}}),
             "kv_cache.pivots: expected one of \"position\", \"cosine\", \"attention\", \"matching\", found \"mean\"");
   EXPECT_EQ(error({{"policy", "block_summary"}, {"r", 65}}), "kv_cache.r: expected an integer in [1, 64], found 65");
+  EXPECT_EQ(error({{"policy", "block_summary"}, {"layers", "1-2"}}),
+            "kv_cache.layers: expected LO-HI with layers from 0 to 1, found \"1-2\"");
   EXPECT_EQ(error({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"lost", "everything"}}),
             "kv_cache.lost: expected one of \"nothing\", \"summaries\", found \"everything\"");
   EXPECT_EQ(error({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"lost", {{"window", 3}}}}).substr(0, 21),

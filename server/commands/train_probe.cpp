@@ -1,0 +1,90 @@
+#include <fstream>
+#include <iostream>
+#include <memory>
+
+#include "cache/policies/channel_packed/channel_store.h"
+#include "cache/stages/staged_sequence.h"
+#include "engine/evaluation/evaluation.h"
+#include "engine/model/llama.h"
+#include "engine/model/policy_context.h"
+#include "engine/system_resources.h"
+#include "server/commands/command.h"
+#include "server/commands/options.h"
+#include "server/commands/prompt_suite.h"
+
+namespace smartkv {
+namespace {
+
+struct Arguments {
+  std::string model, text, out, importance = "query_key";
+  LlamaOptions llama;
+  int threads = 0;
+  int64_t tokens = 4096;
+};
+
+int train_probe(const Arguments& arguments) {
+  ThreadPool threads(arguments.threads > 0 ? arguments.threads : available_cores());
+  const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
+  const std::unique_ptr<Tokenizer> tokenizer =
+      weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(arguments.model);
+  const std::unique_ptr<Model> model = load_llama(*weights, arguments.llama, threads);
+  const CacheShape shape = llama_cache_shape(model->config(), arguments.llama);
+  const PolicyContext context = policy_context(*model, shape, &threads, {});
+  std::vector<TokenId> tokens;
+  if (arguments.text.empty()) {  // the suite's prompts, over and over
+    while (static_cast<int64_t>(tokens.size()) < arguments.tokens) {
+      for (const SuitePrompt& prompt : kPromptSuite) {
+        const std::vector<TokenId> more = tokenizer->encode(prompt.text);
+        tokens.insert(tokens.end(), more.begin(), more.end());
+      }
+    }
+  } else {
+    tokens = read_tokens(arguments.text, *tokenizer);
+  }
+  if (static_cast<int64_t>(tokens.size()) < arguments.tokens) {
+    throw ConfigError("--text: expected at least " + std::to_string(arguments.tokens) + " tokens, found " + std::to_string(tokens.size()));
+  }
+  tokens.resize(static_cast<size_t>(arguments.tokens));
+  // A guard of channels that never settles only collects.
+  const auto policy = make_policy(context, {{"policy", "channel_packed"}, {"importance", arguments.importance}, {"stable_updates", 1000},
+                                            {"retention", 1.0}, {"prompt_stride", 64}});
+  const auto cache = policy->new_sequence(arguments.tokens);
+  feed(*model, *cache, tokens, 0, nullptr);
+  const auto& store = dynamic_cast<const ChannelStore&>(dynamic_cast<const StagedSequence&>(*cache).store(0));
+  nlohmann::ordered_json json = {{"model", model->config().name}, {"importance", arguments.importance}, {"tokens", arguments.tokens},
+                                 {"layers", nlohmann::ordered_json::array()}};
+  for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
+    nlohmann::ordered_json heads = nlohmann::ordered_json::array();
+    for (int64_t head = 0; head < shape.n_kv_heads; ++head) heads.push_back(store.worth(layer, head));
+    json["layers"].push_back(heads);
+  }
+  std::ofstream out(arguments.out, std::ios::binary);
+  if (!out || !(out << json.dump() << '\n').flush()) throw std::runtime_error(arguments.out + ": cannot be written");
+  std::cout << arguments.out << ": the worth of " << shape.head_dim / 2 << " RoPE pairs of " << shape.n_kv_heads << " KV heads in "
+            << shape.n_layers << " layers, over " << arguments.tokens << " tokens\n";
+  return kOk;
+}
+
+constexpr const char* kExamples = R"(Writes one JSON object: "layers"[layer][KV head][pair], what channel_packed chooses channels by after the last token.
+Examples:
+  smartkv train-probe --model model.gguf --out worth.json
+  smartkv train-probe --model model.gguf --text book.txt --tokens 8000 --importance magnitude --out worth.json)";
+
+}  // namespace
+
+std::function<int()> setup_train_probe(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder")->required();
+  app.add_option("--out", arguments->out, "File for the importance, as JSON")->required();
+  app.add_option("--text", arguments->text, "UTF-8 text; without: the prompts of run-suite");
+  app.add_option("--tokens", arguments->tokens, "Tokens to look at")->check(CLI::Range(256, 1 << 20))->capture_default_str();
+  app.add_option("--importance", arguments->importance, "query_key: E[q^2] E[k^2]; magnitude: of the keys alone")
+      ->check(CLI::IsMember({"query_key", "magnitude"}))->capture_default_str();
+  app.add_option("--dtype", arguments->llama.dtype, "Activations and KV cache: auto, bf16 or f32")->capture_default_str();
+  app.add_option("--weights", arguments->llama.weights, "Storage of the weights: auto, bf16, f32, int8 or int4")->capture_default_str();
+  app.add_option("--threads", arguments->threads, "0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
+  app.footer(kExamples);
+  return [arguments] { return train_probe(*arguments); };
+}
+
+}  // namespace smartkv

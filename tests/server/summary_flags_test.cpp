@@ -1,0 +1,45 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "server/commands/common.h"
+
+namespace smartkv {
+namespace {
+
+nlohmann::json policy_of(std::vector<std::string> arguments) {
+  CLI::App app;
+  OptionFlags flags(app, false);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  app.parse(arguments);
+  return flags.resolve_without_model().engine.kv_cache;
+}
+
+std::string error_of(const std::vector<std::string>& arguments) {
+  try {
+    policy_of(arguments);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(SummaryFlagsTest, TheSeedsFlagsMakeAPolicy) {
+  EXPECT_TRUE(policy_of({}).is_null());
+  EXPECT_TRUE(policy_of({"--kv-proc", "off"}).is_null());
+  EXPECT_EQ(policy_of({"--kv-proc", "on"}), (nlohmann::json{{"policy", "block_summary"}}));
+  EXPECT_EQ(policy_of({"--kv-proc", "on", "--kv-window", "512", "--kv-block", "128", "--kv-r", "4", "--kv-salient", "2",
+                       "--kv-proc-layers", "0-11"}),
+            (nlohmann::json{{"policy", "block_summary"}, {"window", 512}, {"block", 128}, {"r", 4}, {"salient", 2}, {"layers", "0-11"}}));
+}
+
+TEST(SummaryFlagsTest, AParameterWithoutThePolicyIsAnError) {
+  EXPECT_EQ(error_of({"--kv-window", "512"}), "--kv-window: needs --kv-proc on");
+  EXPECT_EQ(error_of({"--kv-proc", "off", "--kv-proc-layers", "0-3"}), "--kv-proc-layers: needs --kv-proc on");
+  EXPECT_EQ(error_of({"--kv-proc", "on", "--kv-cache", "full"}), "--kv-proc: expected either --kv-proc on or --kv-cache, found both");
+}
+
+}  // namespace
+}  // namespace smartkv
