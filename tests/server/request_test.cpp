@@ -135,6 +135,8 @@ TEST_F(RequestTest, RefusesBadChatFieldsByName) {
        "response_format.json_schema.schema.properties.a.not"},
       {R"("regex": "a(?=b", "choice": ["a"])", "regex"},
       {R"("regex": "a", "choice": ["a"])", "choice"},
+      {R"("grammar": "root ::= Token(999999)")", "grammar"},
+      {R"("grammar": "root ::= \"(\" TagDispatch ((\"x\", root))")", "grammar"},
       {R"("choice": [])", "choice"},
       {R"("guided_json": "{")", "guided_json"},
       {R"("structured_outputs": {"json": {"type": 3}})", "structured_outputs.json.type"},
