@@ -152,7 +152,8 @@ std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::strin
     std::unique_lock compiling(impl_->compiling);
     auto compiled = std::make_shared<XgrammarGrammar>(compiler->CompileGrammar(grammar), impl_->vocabulary);
     compiling.unlock();
-    const std::span<const uint32_t> first = compiled->start()->allowed();
+    const std::unique_ptr<Constraint> beginning = compiled->start();
+    const std::span<const uint32_t> first = beginning->allowed();
     if (std::all_of(first.begin(), first.end(), [](uint32_t word) { return word == 0; })) {
       throw GrammarError("", "no text obeys the grammar");
     }
