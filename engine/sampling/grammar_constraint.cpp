@@ -113,7 +113,8 @@ struct GrammarCompiler::Impl {
   const Tokenizer* tokenizer;
   int64_t vocabulary;
   std::vector<TokenId> ends;
-  std::mutex mutex;
+  std::mutex compiling;  // one at a time: a grammar may take a core for seconds
+  std::mutex mutex;      // everything below
   std::optional<xgrammar::GrammarCompiler> xgrammar_;
   std::list<Entry> entries;  // used last first
   std::unordered_map<std::string, std::list<Entry>::iterator> by_text;
@@ -148,8 +149,11 @@ std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::strin
     impl_->by_text.emplace(grammar, impl_->entries.begin());
   }
   try {
+    std::unique_lock compiling(impl_->compiling);
     auto compiled = std::make_shared<XgrammarGrammar>(compiler->CompileGrammar(grammar), impl_->vocabulary);
-    const std::span<const uint32_t> first = compiled->start()->allowed();
+    compiling.unlock();
+    const std::unique_ptr<Constraint> beginning = compiled->start();
+    const std::span<const uint32_t> first = beginning->allowed();
     if (std::all_of(first.begin(), first.end(), [](uint32_t word) { return word == 0; })) {
       throw GrammarError("", "no text obeys the grammar");
     }

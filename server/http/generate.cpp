@@ -1,11 +1,13 @@
 // Answers a generation. The status is decided before anything is sent: the request was parsed, checked and queued by
 // then. While it runs, the socket is looked at between events (every 20 ms at the latest), for whole responses too:
 // a client that is gone ends the handler, whose GenerationRun cancels the request as it goes out of scope.
+#include <functional>
 #include <memory>
 
 #include "engine/log.h"
 #include "server/http/routes.h"
 #include "server/openai/response.h"
+#include "server/openai/responses.h"
 
 namespace smartkv::http {
 
@@ -18,38 +20,35 @@ namespace {
 
 constexpr int kClientClosedRequest = 499;  // nginx's code; only the metrics see it
 
-void send_whole(const Tokenizer& tokenizer, const ApiRequest& request, GenerationRun& run,
-                const Connection& connection, httplib::Response& response) {
-  openai::WholeResponse whole(request, tokenizer);
+// Reads all events; false: the client is gone.
+template <typename Take>
+bool read_all(GenerationRun& run, const Connection& connection, const Take& take) {
   GenerationEvent event;
   for (;;) {
     const GenerationRun::Status status = run.next(&event);
-    if (status == GenerationRun::Status::kEnd) break;
-    if (status == GenerationRun::Status::kEvent) whole.add(event, run);
-    if (!connection.alive()) {
-      response.status = kClientClosedRequest;
-      return;
-    }
+    if (status == GenerationRun::Status::kEnd) return true;
+    if (status == GenerationRun::Status::kEvent) take(event);
+    if (!connection.alive()) return false;
   }
-  send_json(response, whole.json(run.usage()));
 }
 
-bool send_data(httplib::DataSink& sink, const std::string& data) {
-  const std::string message = "data: " + data + "\n\n";
+// Events with a type of their own carry it as the event's name, too.
+bool send_data(httplib::DataSink& sink, const std::string& data, const std::string& name = "") {
+  const std::string message = (name.empty() ? "" : "event: " + name + "\n") + "data: " + data + "\n\n";
   return sink.is_writable() && sink.write(message.data(), message.size());
 }
 
 bool send_chunks(httplib::DataSink& sink, const std::vector<Json>& chunks) {
   for (const Json& chunk : chunks) {
-    if (!send_data(sink, openai::dump(chunk))) return false;
+    if (!send_data(sink, openai::dump(chunk), chunk.contains("type") ? chunk["type"].get<std::string>() : "")) return false;
   }
   return true;
 }
 
-// False: the client is gone.
-bool send_events(const Tokenizer& tokenizer, const ApiRequest& request, GenerationRun& run, httplib::DataSink& sink) {
+// False: the client is gone. Stream: StreamResponse or ResponsesStream.
+template <typename Stream>
+bool send_events(const std::string& id, Stream stream, GenerationRun& run, httplib::DataSink& sink) {
   try {
-    openai::StreamResponse stream(request, tokenizer);
     if (!send_chunks(sink, stream.start())) return false;
     GenerationEvent event;
     for (;;) {
@@ -58,16 +57,32 @@ bool send_events(const Tokenizer& tokenizer, const ApiRequest& request, Generati
       if (status == GenerationRun::Status::kEvent && !send_chunks(sink, stream.add(event, run))) return false;
       if (status == GenerationRun::Status::kTimeout && !sink.is_writable()) return false;
     }
-    if (!send_chunks(sink, stream.finish(run.usage()))) return false;
+    return send_chunks(sink, stream.finish(run.usage()));
   } catch (const ApiError& error) {
-    log_error(request.id + ": " + error.what());
-    if (!send_data(sink, openai::dump(error.body()))) return false;
+    log_error(id + ": " + error.what());
+    return send_data(sink, openai::dump(error.body()));
   } catch (const std::exception& error) {
-    log_error(request.id + ": " + error.what());
+    log_error(id + ": " + error.what());
     const ApiError internal = openai::server_error(std::string("Internal error: ") + error.what());
-    if (!send_data(sink, openai::dump(internal.body()))) return false;
+    return send_data(sink, openai::dump(internal.body()));
   }
-  return send_data(sink, "[DONE]");
+}
+
+// `send` fills the stream; it owns what it needs.
+void stream(const httplib::Request& http, httplib::Response& response, const std::function<bool(httplib::DataSink&)>& send) {
+  response.set_header("Cache-Control", "no-cache");
+  response.set_header("X-Accel-Buffering", "no");
+  const auto provider = [send](size_t, httplib::DataSink& sink) {
+    const bool sent = send(sink);
+    sink.done();
+    return sent;
+  };
+  if (http.version == "HTTP/1.0") {  // knows no chunks: the end of the connection is the end of the stream
+    Connection::of(http).close_after_response = true;
+    response.set_content_provider("text/event-stream", provider);
+  } else {
+    response.set_chunked_content_provider("text/event-stream", provider);
+  }
 }
 
 }  // namespace
@@ -77,22 +92,36 @@ void generate(Service& service, ApiRequest request, const httplib::Request& http
   auto shared_request = std::make_shared<const ApiRequest>(std::move(request));
   auto run = std::make_shared<GenerationRun>(service.engine, *shared_request);
   response.set_header("X-Request-Id", shared_request->id);
-  if (!shared_request->stream) {
-    send_whole(tokenizer, *shared_request, *run, Connection::of(http), response);
+  if (shared_request->stream) {
+    stream(http, response, [&tokenizer, shared_request, run](httplib::DataSink& sink) {
+      return send_events(shared_request->id, openai::StreamResponse(*shared_request, tokenizer), *run, sink) && send_data(sink, "[DONE]");
+    });
     return;
   }
-  response.set_header("Cache-Control", "no-cache");
-  response.set_header("X-Accel-Buffering", "no");
-  const auto provider = [&tokenizer, shared_request, run](size_t, httplib::DataSink& sink) {
-    const bool sent = send_events(tokenizer, *shared_request, *run, sink);
-    sink.done();
-    return sent;
-  };
-  if (http.version == "HTTP/1.0") {  // knows no chunks: the end of the connection is the end of the stream
-    Connection::of(http).close_after_response = true;
-    response.set_content_provider("text/event-stream", provider);
+  openai::WholeResponse whole(*shared_request, tokenizer);
+  if (read_all(*run, Connection::of(http), [&](const GenerationEvent& event) { whole.add(event, *run); })) {
+    send_json(response, whole.json(run->usage()));
   } else {
-    response.set_chunked_content_provider("text/event-stream", provider);
+    response.status = kClientClosedRequest;
+  }
+}
+
+void respond(Service& service, openai::ResponsesRequest request, const httplib::Request& http, httplib::Response& response) {
+  auto shared_request = std::make_shared<const openai::ResponsesRequest>(std::move(request));
+  auto run = std::make_shared<GenerationRun>(service.engine, shared_request->chat);
+  response.set_header("X-Request-Id", shared_request->chat.id);
+  if (shared_request->chat.stream) {
+    stream(http, response, [shared_request, run](httplib::DataSink& sink) {
+      return send_events(shared_request->chat.id, openai::ResponsesStream(*shared_request), *run, sink);
+    });
+    return;
+  }
+  openai::ResponsesStream whole(*shared_request);
+  if (read_all(*run, Connection::of(http), [&](const GenerationEvent& event) { whole.add(event, *run); })) {
+    whole.finish(run->usage());
+    send_json(response, whole.json());
+  } else {
+    response.status = kClientClosedRequest;
   }
 }
 

@@ -92,6 +92,12 @@ std::vector<Route> make_routes(Service& service) {
              generate(*s, openai::parse_chat(request.body, s->model), request, response);
            }},
       {.method = "POST",
+       .path = "/v1/responses",
+       .handler =
+           [s](const Request& request, Response& response) {
+             respond(*s, openai::parse_responses(request.body, s->model), request, response);
+           }},
+      {.method = "POST",
        .path = "/tokenize",
        .handler =
            [s](const Request& request, Response& response) {

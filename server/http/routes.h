@@ -6,6 +6,7 @@
 
 #include "server/http/http_server.h"
 #include "server/openai/api_request.h"
+#include "server/openai/responses.h"
 
 namespace smartkv::http {
 
@@ -20,8 +21,9 @@ struct Service {
 
 std::vector<Route> make_routes(Service& service);
 
-// The two endpoints that generate: whole or as server-sent events. See generate.cpp for how a client that goes away
+// The endpoints that generate: whole or as server-sent events. See generate.cpp for how a client that goes away
 // is noticed.
 void generate(Service& service, openai::ApiRequest request, const httplib::Request& http, httplib::Response& response);
+void respond(Service& service, openai::ResponsesRequest request, const httplib::Request& http, httplib::Response& response);
 
 }  // namespace smartkv::http

@@ -1,6 +1,10 @@
 #include "server/openai/output_format.h"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/sampling/json_schema.h"
@@ -11,7 +15,7 @@ namespace smartkv::openai {
 
 namespace {
 
-constexpr size_t kMostChoices = 4096;
+constexpr size_t kMostChoices = 4096, kMostGrammarBytes = size_t{64} << 10;
 
 // Each reads a format into an OutputFormat that has none.
 void of_schema(const Json& schema, const std::string& path, OutputFormat* format) {
@@ -49,9 +53,40 @@ void of_choice(const Json& value, const std::string& path, OutputFormat* format)
   format->root = ebnf_choice(texts);
 }
 
+// XGrammar's macros take ids and rules that it does not check. Literals, classes and comments may hold their names.
+bool calls_macro(std::string_view grammar) {
+  static constexpr std::array<std::string_view, 4> kMacros = {"TagDispatch", "TokenTagDispatch", "Token", "ExcludeToken"};
+  std::string name;  // the identifier read last, if nothing but blanks followed
+  bool ended = false;
+  char open = 0;     // what ends the literal, class or comment that this is in
+  for (size_t i = 0; i < grammar.size(); ++i) {
+    const char c = grammar[i];
+    if (open != 0) {
+      if (c == '\\' && open != '\n') ++i;
+      if (c == open) open = 0;
+    } else if (std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.') {
+      if (std::exchange(ended, false)) name.clear();
+      name += c;
+    } else if (c == ' ' || c == '\t' || c == '\r' || c == '\n') {
+      ended = true;
+    } else {
+      if (c == '(' && std::find(kMacros.begin(), kMacros.end(), name) != kMacros.end()) return true;
+      name.clear();
+      open = c == '"' ? '"' : c == '[' ? ']' : c == '#' ? '\n' : 0;
+    }
+  }
+  return false;
+}
+
 void of_grammar(const Json& value, const std::string& path, OutputFormat* format) {
   format->text = read_string(value, path);
-  if (format->text.empty()) throw invalid_request(path, "'" + path + "': expected a grammar, found an empty text");
+  if (format->text.empty() || format->text.size() > kMostGrammarBytes) {
+    throw invalid_request(path, "'" + path + "': expected a grammar of 1 to " + std::to_string(kMostGrammarBytes) + " bytes, found " +
+                                    std::to_string(format->text.size()));
+  }
+  if (calls_macro(format->text)) {
+    throw invalid_request(path, "'" + path + "': TagDispatch(...), Token(...) and their like are not supported");
+  }
 }
 
 struct Kind {

@@ -72,7 +72,11 @@ TEST(HttpTest, ApiKey) {
   for (const char* wrong : {"Bearer secre", "Bearer secrets", "Bearer ", "secret", "Basic secret"}) {
     expect_error(client.Get("/v1/models", {{"Authorization", wrong}}), 401, "invalid_api_key");
   }
-  EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "Bearer secret"}})->status, 200);
+  for (const char* right : {"Bearer secret", "bearer secret"}) {
+    EXPECT_EQ(client.Get("/v1/models", {{"Authorization", right}})->status, 200);
+  }
+  EXPECT_EQ(client.Get("/v1/models", {{"X-Api-Key", "secret"}})->status, 200);
+  expect_error(client.Get("/v1/models", {{"X-Api-Key", "secrets"}}), 401, "invalid_api_key");
 }
 
 TEST(HttpTest, BodyLimits) {
@@ -96,6 +100,8 @@ TEST(HttpTest, CorsOnlyWhenAskedFor) {
   const auto preflight = open.client().Options("/v1/chat/completions");
   EXPECT_EQ(preflight->status, 204);
   EXPECT_EQ(preflight->get_header_value("Access-Control-Allow-Methods"), "POST");
+  const auto wanting = open.client().Options("/v1/models", {{"Access-Control-Request-Headers", "x-stainless-os, authorization"}});
+  EXPECT_EQ(wanting->get_header_value("Access-Control-Allow-Headers"), "x-stainless-os, authorization");
 }
 
 TEST(HttpTest, ConnectionsAreKept) {

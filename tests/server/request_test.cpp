@@ -112,7 +112,7 @@ TEST_F(RequestTest, RefusesBadCompletionFieldsByName) {
       {R"({"prompt": [[]]})", "prompt"},
       {R"({"prompt": [{}]})", "prompt[0]"},
       {R"({"prompt": [1, "a"]})", "prompt[1]"},
-      {R"({"prompt": ["a", [1]]})", "prompt[1]"},
+      {R"({"prompt": ["a", 1]})", "prompt[1]"},
       {R"({"prompt": [[1], [259]]})", "prompt[1][0]"},
       {R"({"prompt": ["a", "b", "c", "d"]})", "prompt"},
   };
@@ -129,14 +129,26 @@ TEST_F(RequestTest, RefusesBadChatFieldsByName) {
       {R"("top_logprobs": 2)", "top_logprobs"},
       {R"("logprobs": true, "top_logprobs": 21)", "top_logprobs"},
       {R"("max_tokens": 3, "max_completion_tokens": 4)", "max_tokens"},
-      {R"("response_format": {"type": "json_object"})", "response_format"},
+      {R"("response_format": {"type": "xml"})", "response_format.type"},
+      {R"("response_format": {"type": "json_schema"})", "response_format.json_schema"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"not": {}}}}}})",
+       "response_format.json_schema.schema.properties.a.not"},
+      {R"("regex": "a(?=b", "choice": ["a"])", "regex"},
+      {R"("regex": "a", "choice": ["a"])", "choice"},
+      {R"x("grammar": "root ::= Token(999999)")x", "grammar"},
+      {R"x("grammar": "root ::= \"(\" TagDispatch ((\"x\", root))")x", "grammar"},
+      {R"("choice": [])", "choice"},
+      {R"("guided_json": "{")", "guided_json"},
+      {R"("structured_outputs": {"json": {"type": 3}})", "structured_outputs.json.type"},
+      {R"("structured_outputs": {"xml": 3})", "structured_outputs.xml"},
       {R"("modalities": ["audio"])", "modalities"},
       {R"("audio": {})", "audio"},
-      {R"("store": true)", "store"},
-      {R"("metadata": {"a": "b"})", "metadata"},
+      {R"("store": 1)", "store"},
+      {R"("metadata": "a")", "metadata"},
       {R"("prediction": {})", "prediction"},
-      {R"("service_tier": "flex")", "service_tier"},
-      {R"("parallel_tool_calls": false)", "parallel_tool_calls"},
+      {R"("service_tier": 1)", "service_tier"},
+      {R"("parallel_tool_calls": 1)", "parallel_tool_calls"},
+      {R"("continue_final_message": true)", "continue_final_message"},
       {R"("reasoning_effort": "low")", "reasoning_effort"},
       {R"("web_search_options": {})", "web_search_options"},
       {R"("functions": [{}])", "functions"},
@@ -191,6 +203,36 @@ TEST_F(RequestTest, AcceptsDefaultsOfUnsupportedFieldsAndNull) {
   EXPECT_NO_THROW(chat(R"("response_format": {"type": "text"}, "store": false, "modalities": ["text"], "tools": [],
                           "metadata": {}, "service_tier": "auto", "parallel_tool_calls": true, "audio": null,
                           "functions": [], "function_call": "none", "tool_choice": "none", "max_tokens": null)"));
+}
+
+TEST_F(RequestTest, TakesWhatFrameworksSend) {
+  EXPECT_NO_THROW(chat(R"("store": true, "metadata": {"a": "b"}, "service_tier": "flex", "user": "u", "prompt_cache_key": "k",
+                          "safety_identifier": "s", "parallel_tool_calls": false, "stream": true,
+                          "stream_options": {"include_usage": true, "continuous_usage_stats": true, "include_obfuscation": true})"));
+  EXPECT_EQ(completion(R"("max_tokens": 5.0)").generations.front().max_tokens, 5);
+  EXPECT_EQ(completion(R"("max_tokens": -1)").generations.front().max_tokens, 998);
+  const GenerationRequest all = chat(R"("max_tokens": -1)").generations.front();
+  EXPECT_EQ(all.max_tokens, 1000 - static_cast<int64_t>(all.prompt.size()));
+  EXPECT_NO_THROW(parse_chat(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b",
+                                 "reasoning_content": "c"}, {"role": "user", "content": "d"}]})", model_));
+}
+
+TEST_F(RequestTest, DefaultsOfSamplingAreTheServedModels) {
+  model_.sampling = {{"temperature", 0.25}, {"top_k", 5}};
+  EXPECT_FLOAT_EQ(chat("").generations.front().sampling.temperature, 0.25f);
+  EXPECT_EQ(completion("").generations.front().sampling.top_k, 5);
+  EXPECT_FLOAT_EQ(chat(R"("temperature": 1)").generations.front().sampling.temperature, 1);
+}
+
+TEST_F(RequestTest, ContinuesAnAssistantsMessage) {
+  const auto text = [&](const std::string& more) {
+    const std::string body = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b c "}])" + more + "}";
+    return engine_.tokenizer().decode(parse_chat(body, model_).generations.front().prompt, false);
+  };
+  EXPECT_EQ(text(""), "user:a\nassistant:b c");
+  EXPECT_EQ(text(R"(, "continue_final_message": true)"), "user:a\nassistant:b c");
+  EXPECT_EQ(text(R"(, "add_generation_prompt": true)"), "user:a\nassistant:b c \nassistant:");
+  EXPECT_EQ(error_of([&] { text(R"(, "continue_final_message": true, "add_generation_prompt": true)"); }).param, "continue_final_message");
 }
 
 TEST_F(RequestTest, FillsDefaults) {
@@ -250,6 +292,7 @@ TEST_F(RequestTest, ReadsEveryShapeOfPrompt) {
   EXPECT_EQ(prompts(R"(["a", "b"])"), (Prompts{{97}, {98}}));
   EXPECT_EQ(prompts("[1, 2]"), (Prompts{{1, 2}}));
   EXPECT_EQ(prompts("[[1, 2], [3]]"), (Prompts{{1, 2}, {3}}));
+  EXPECT_EQ(prompts(R"(["a", [3]])"), (Prompts{{97}, {3}}));
 }
 
 TEST_F(RequestTest, RendersMessagesThroughTheTemplate) {
@@ -260,8 +303,9 @@ TEST_F(RequestTest, RendersMessagesThroughTheTemplate) {
                      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})"),
             "system:be\nuser:a\nb\nassistant:");
   EXPECT_EQ(text(R"({"messages": [{"role": "user", "content": "a"}], "add_generation_prompt": false})"), "user:a\n");
+  // The fake template shows tools, but no calls: calls are then in the form that a text of ours explains.
   const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f"}}])";
-  EXPECT_NE(text(R"({"messages": [{"role": "user", "content": "a"}], )" + tools + "}").find("tools:"),
+  EXPECT_NE(text(R"({"messages": [{"role": "user", "content": "a"}], )" + tools + "}").find("{\"name\":\"f\""),
             std::string::npos);
   EXPECT_EQ(text(R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "none", )" + tools + "}"),
             "user:a\nassistant:");

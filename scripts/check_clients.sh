@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs other people's clients against the server as they are: openai, pydantic-ai, instructor, langchain-openai, litellm.
+#   scripts/check_clients.sh [NAME...]    all, or only these: openai pydantic_ai instructor langchain litellm
+# Each is installed into a private environment; one that cannot be had is skipped with a message.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup.sh
+source scripts/clients_env.sh
+
+install_packages
+build release smartkv
+fetch_model
+declare -A packages=([openai]="openai==1.109.1" [pydantic_ai]="pydantic-ai-slim[openai]" [instructor]="instructor"
+                     [langchain]="langchain-openai" [litellm]="litellm")
+[ $# -gt 0 ] || set -- openai pydantic_ai instructor langchain litellm
+present=()
+for name in "$@"; do
+  client_env ${packages[$name]} && present+=("$name")
+done
+[ ${#present[@]} -gt 0 ] || exit 0
+exec "$CLIENT_PYTHON" scripts/check_clients.py --smartkv build/release/smartkv --model "$MODEL" "${present[@]}"

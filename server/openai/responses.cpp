@@ -1,0 +1,138 @@
+#include "server/openai/responses.h"
+
+#include <chrono>
+#include <utility>
+
+#include "server/openai/response.h"
+
+namespace smartkv::openai {
+
+namespace {
+
+Json text_part(const std::string& text) {
+  return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+}
+
+Json usage_members(const RequestUsage& usage) {
+  return {{"input_tokens", usage.prompt_tokens},
+          {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"output_tokens", usage.completion_tokens},
+          {"output_tokens_details", {{"reasoning_tokens", 0}}},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+}
+
+}  // namespace
+
+ResponsesStream::ResponsesStream(const ResponsesRequest& request)
+    : request_(request), parser_(request.chat.tools ? request.chat.tools->form : ToolForm::kGeneric) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  response_ = {{"id", request.chat.id},
+               {"object", "response"},
+               {"created_at", std::chrono::duration_cast<std::chrono::seconds>(now).count()},
+               {"status", "in_progress"}};
+  response_.update(request.echoed);
+  response_["output"] = Json::array();
+  response_["usage"] = nullptr;
+}
+
+Json ResponsesStream::json() const { return response_; }
+
+Json ResponsesStream::event(const char* type, Json members) {
+  Json result = {{"type", type}, {"sequence_number", sequence_++}};
+  result.update(members);
+  return result;
+}
+
+std::vector<Json> ResponsesStream::start() {
+  std::vector<Json> events;
+  events.push_back(event("response.created", {{"response", response_}}));
+  events.push_back(event("response.in_progress", {{"response", response_}}));
+  return events;
+}
+
+void ResponsesStream::open_item(Json item, std::vector<Json>* events) {
+  close_item(events);
+  const bool message = item["type"] == "message";
+  const std::string id = item["id"];
+  const auto index = static_cast<int64_t>(response_["output"].size());
+  events->push_back(event("response.output_item.added", {{"output_index", index}, {"item", item}}));
+  if (message) {
+    item["content"].push_back(text_part(""));
+    events->push_back(event("response.content_part.added",
+                            {{"item_id", id}, {"output_index", index}, {"content_index", 0}, {"part", item["content"][0]}}));
+  }
+  response_["output"].push_back(std::move(item));
+  open_ = true;
+}
+
+void ResponsesStream::close_item(std::vector<Json>* events) {
+  if (!std::exchange(open_, false)) return;
+  const auto index = static_cast<int64_t>(response_["output"].size()) - 1;
+  Json& item = response_["output"].back();
+  item["status"] = finish_ == FinishReason::kLength ? "incomplete" : "completed";
+  const Json place = {{"item_id", item["id"]}, {"output_index", index}};
+  if (item["type"] == "message") {
+    Json text = place, part = place;
+    text.update({{"content_index", 0}, {"text", item["content"][0]["text"]}, {"logprobs", Json::array()}});
+    part.update({{"content_index", 0}, {"part", item["content"][0]}});
+    events->push_back(event("response.output_text.done", std::move(text)));
+    events->push_back(event("response.content_part.done", std::move(part)));
+  } else {
+    Json call = place;
+    call.update({{"name", item["name"]}, {"arguments", item["arguments"]}});
+    events->push_back(event("response.function_call_arguments.done", std::move(call)));
+  }
+  events->push_back(event("response.output_item.done", {{"output_index", index}, {"item", item}}));
+}
+
+void ResponsesStream::add_piece(const AnswerPiece& piece, std::vector<Json>* events) {
+  const bool message = piece.call < 0;
+  if (!message && !piece.name.empty()) {
+    open_item({{"id", make_id("fc_")}, {"type", "function_call"}, {"status", "in_progress"}, {"call_id", make_id("call_")},
+               {"name", piece.name}, {"arguments", ""}},
+              events);
+  }
+  if (message && (!open_ || response_["output"].back()["type"] != "message")) {
+    open_item({{"id", make_id("msg_")}, {"type", "message"}, {"status", "in_progress"}, {"role", "assistant"}, {"content", Json::array()}},
+              events);
+  }
+  const std::string& more = message ? piece.text : piece.arguments;
+  if (more.empty()) return;
+  Json& item = response_["output"].back();
+  Json& text = message ? item["content"][0]["text"] : item["arguments"];
+  text.get_ref<std::string&>() += more;
+  Json delta = {{"item_id", item["id"]}, {"output_index", static_cast<int64_t>(response_["output"].size()) - 1}, {"delta", more}};
+  if (message) delta.update({{"content_index", 0}, {"logprobs", Json::array()}});
+  events->push_back(event(message ? "response.output_text.delta" : "response.function_call_arguments.delta", std::move(delta)));
+}
+
+std::vector<Json> ResponsesStream::add(const GenerationEvent& generated, const GenerationRun&) {
+  throw_if_failed(generated);
+  std::vector<AnswerPiece> pieces;
+  if (request_.chat.tools) {
+    pieces = parser_.push(generated.text);
+    if (generated.finish != FinishReason::kNone) {
+      for (AnswerPiece& piece : parser_.flush()) pieces.push_back(std::move(piece));
+    }
+  } else if (!generated.text.empty()) {
+    pieces.emplace_back().text = generated.text;
+  }
+  std::vector<Json> events;
+  for (const AnswerPiece& piece : pieces) add_piece(piece, &events);
+  if (generated.finish != FinishReason::kNone) finish_ = generated.finish;
+  return events;
+}
+
+std::vector<Json> ResponsesStream::finish(const RequestUsage& usage) {
+  std::vector<Json> events;
+  if (response_["output"].empty()) add_piece({}, &events);  // an answer of no text is an empty message
+  close_item(&events);
+  const bool cut = finish_ == FinishReason::kLength;
+  response_["status"] = cut ? "incomplete" : "completed";
+  if (cut) response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  response_["usage"] = usage_members(usage);
+  events.push_back(event(cut ? "response.incomplete" : "response.completed", {{"response", response_}}));
+  return events;
+}
+
+}  // namespace smartkv::openai

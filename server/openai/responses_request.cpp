@@ -1,0 +1,217 @@
+// A request of /v1/responses as one of /v1/chat/completions.
+#include <array>
+#include <utility>
+
+#include "server/openai/responses.h"
+
+namespace smartkv::openai {
+
+namespace {
+
+// Fields that mean the same in both.
+constexpr std::array<const char*, 22> kShared = {
+    "model", "stream", "temperature", "top_p", "parallel_tool_calls", "metadata", "user", "safety_identifier", "prompt_cache_key",
+    "service_tier", "store", "seed", "stop", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "min_tokens", "kv_cache", "speculative", "cache_salt"};
+
+// How errors of the chat request are to name the fields of this one; the longer names first.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kNames = {{{"response_format.json_schema", "text.format"},
+                                                                                  {"response_format", "text.format"},
+                                                                                  {"messages", "input"},
+                                                                                  {"max_tokens", "max_output_tokens"},
+                                                                                  {"chat_template_kwargs", "input"}}};
+
+std::string renamed(std::string text) {
+  for (const auto& [chat, here] : kNames) {
+    for (size_t at = text.find(chat); at != text.npos; at = text.find(chat, at + here.size())) text.replace(at, chat.size(), here);
+  }
+  return text;
+}
+
+[[noreturn]] void unsupported(const std::string& path, const std::string& type) {
+  throw invalid_request(path, "'" + path + "': \"" + type + "\" is not supported");
+}
+
+std::string required(FieldReader& fields, const char* key) {
+  if (auto value = fields.string(key)) return *value;
+  throw invalid_request(fields.path(key), "'" + fields.path(key) + "' is required");
+}
+
+// Text, or a list of text parts.
+Json read_parts(const Json& content, const std::string& path) {
+  if (content.is_string()) return content;
+  if (!content.is_array()) throw wrong_type(path, "a string or an array of text parts", content);
+  Json parts = Json::array();
+  for (size_t i = 0; i < content.size(); ++i) {
+    FieldReader part(content[i], path + "[" + std::to_string(i) + "]");
+    const std::string type = required(part, "type");
+    if (type != "input_text" && type != "output_text" && type != "text") unsupported(part.path("type"), type);
+    parts.push_back({{"type", "text"}, {"text", required(part, "text")}});
+    for (const char* key : {"annotations", "logprobs"}) part.array(key);
+    part.finish();
+  }
+  return parts;
+}
+
+Json read_call(FieldReader& fields) {
+  for (const char* key : {"id", "status", "namespace"}) fields.string(key);
+  return {{"id", required(fields, "call_id")},
+          {"type", "function"},
+          {"function", {{"name", required(fields, "name")}, {"arguments", required(fields, "arguments")}}}};
+}
+
+void add_item(const Json& item, const std::string& path, Json* messages) {
+  FieldReader fields(item, path);
+  const std::string type = fields.string("type").value_or("message");
+  if (type == "function_call") {
+    const Json call = read_call(fields);
+    const bool goes_on = !messages->empty() && messages->back()["role"] == "assistant";
+    if (!goes_on) messages->push_back({{"role", "assistant"}, {"content", nullptr}});
+    Json& message = messages->back();
+    if (!message.contains("tool_calls")) message["tool_calls"] = Json::array();
+    message["tool_calls"].push_back(call);
+  } else if (type == "function_call_output") {
+    for (const char* key : {"id", "status"}) fields.string(key);
+    const Json* output = fields.find("output");
+    if (output == nullptr) throw invalid_request(fields.path("output"), "'" + fields.path("output") + "' is required");
+    messages->push_back({{"role", "tool"}, {"tool_call_id", required(fields, "call_id")}, {"content", read_parts(*output, fields.path("output"))}});
+  } else if (type == "message") {
+    for (const char* key : {"id", "status", "phase"}) fields.string(key);
+    const Json* content = fields.find("content");
+    if (content == nullptr) throw invalid_request(fields.path("content"), "'" + fields.path("content") + "' is required");
+    messages->push_back({{"role", required(fields, "role")}, {"content", read_parts(*content, fields.path("content"))}});
+  } else {
+    unsupported(fields.path("type"), type);
+  }
+  fields.finish();
+}
+
+Json read_input(FieldReader& fields) {
+  Json messages = Json::array();
+  if (const auto instructions = fields.string("instructions")) messages.push_back({{"role", "system"}, {"content", *instructions}});
+  const Json* input = fields.find("input");
+  if (input == nullptr) throw invalid_request("input", "'input' is required");
+  if (input->is_string()) {
+    messages.push_back({{"role", "user"}, {"content", *input}});
+  } else if (input->is_array()) {
+    for (size_t i = 0; i < input->size(); ++i) add_item((*input)[i], "input[" + std::to_string(i) + "]", &messages);
+  } else {
+    throw wrong_type("input", "a string or an array of items", *input);
+  }
+  return messages;
+}
+
+// Functions stand flat here.
+Json read_tools(const Json& tools) {
+  Json result = Json::array();
+  for (size_t i = 0; i < tools.size(); ++i) {
+    if (!tools[i].is_object()) throw wrong_type("tools[" + std::to_string(i) + "]", "an object", tools[i]);
+    Json function = tools[i];
+    const Json type = function.value("type", Json(nullptr));
+    function.erase("type");
+    result.push_back({{"type", type}, {"function", std::move(function)}});
+  }
+  return result;
+}
+
+Json read_tool_choice(const Json& choice) {
+  if (!choice.is_object()) return choice;
+  Json function = choice;
+  const Json type = function.value("type", Json(nullptr));
+  function.erase("type");
+  return {{"type", type}, {"function", std::move(function)}};
+}
+
+Json read_text(const Json& text) {
+  FieldReader fields(text, "text");
+  fields.only_default("verbosity", {"medium"});
+  const Json* format = fields.object("format");
+  fields.finish();
+  if (format == nullptr) return nullptr;
+  if (!format->contains("type") || (*format)["type"] != "json_schema") return *format;
+  Json schema = *format;
+  schema.erase("type");
+  return {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+}
+
+void refuse_unsupported(FieldReader& fields) {
+  if (fields.find("previous_response_id") != nullptr || fields.find("conversation") != nullptr) {
+    throw invalid_request("previous_response_id", "'previous_response_id' and 'conversation' are not supported: this server stores nothing, "
+                                                  "send previous turns in 'input'");
+  }
+  fields.only_default("background", {false});
+  fields.only_default("truncation", {"disabled"});
+  fields.only_default("include", {Json::array()});
+  fields.only_default("top_logprobs", {0});
+  for (const char* key : {"reasoning", "prompt", "max_tool_calls", "context_management"}) fields.only_default(key);
+  if (const Json* options = fields.object("stream_options")) {
+    FieldReader inner(*options, "stream_options");
+    inner.boolean("include_obfuscation", false);
+    inner.finish();
+  }
+}
+
+Json chat_body(FieldReader& fields) {
+  refuse_unsupported(fields);
+  Json chat = {{"messages", read_input(fields)}, {"add_generation_prompt", true}};
+  for (const char* key : kShared) {
+    if (const Json* value = fields.find(key)) chat[key] = *value;
+  }
+  if (const Json* limit = fields.find("max_output_tokens")) chat["max_tokens"] = *limit;
+  if (const Json* tools = fields.array("tools")) chat["tools"] = read_tools(*tools);
+  if (const Json* choice = fields.find("tool_choice")) chat["tool_choice"] = read_tool_choice(*choice);
+  if (const Json* text = fields.object("text")) {
+    if (Json format = read_text(*text); !format.is_null()) chat["response_format"] = std::move(format);
+  }
+  fields.finish();
+  return chat;
+}
+
+Json echoed_members(const Json& body, const ApiRequest& chat) {
+  const auto given = [&](const char* key, Json otherwise) {
+    const auto value = body.find(key);
+    return value == body.end() || value->is_null() ? std::move(otherwise) : *value;
+  };
+  const SamplingParams& sampling = chat.generations.front().sampling;
+  Json text = given("text", Json::object());
+  if (!text.contains("format")) text["format"] = {{"type", "text"}};
+  return {{"background", false},
+          {"error", nullptr},
+          {"incomplete_details", nullptr},
+          {"instructions", given("instructions", nullptr)},
+          {"max_output_tokens", given("max_output_tokens", nullptr)},
+          {"metadata", given("metadata", Json::object())},
+          {"model", chat.model},
+          {"parallel_tool_calls", given("parallel_tool_calls", true)},
+          {"previous_response_id", nullptr},
+          {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
+          {"service_tier", "default"},
+          {"store", false},
+          {"temperature", sampling.temperature},
+          {"text", std::move(text)},
+          {"tool_choice", given("tool_choice", "auto")},
+          {"tools", given("tools", Json::array())},
+          {"top_p", sampling.top_p},
+          {"truncation", "disabled"},
+          {"user", given("user", nullptr)}};
+}
+
+}  // namespace
+
+ResponsesRequest parse_responses(std::string_view body, const ServedModel& model) {
+  const Json json = parse_body(body);
+  FieldReader fields(json);
+  const Json chat = chat_body(fields);
+  ResponsesRequest request;
+  try {
+    request.chat = parse_chat(dump(chat), model);
+  } catch (const ApiError& error) {
+    throw ApiError(error.status, error.type, renamed(error.what()), renamed(error.param), error.code, error.retry_after_s);
+  }
+  request.chat.id = make_id("resp_");
+  request.chat.generations.front().id = request.chat.id;
+  request.echoed = echoed_members(json, request.chat);
+  return request;
+}
+
+}  // namespace smartkv::openai

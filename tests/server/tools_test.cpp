@@ -1,0 +1,184 @@
+// Tools: which requests are taken, the grammar of calls, and calls taken out of answers.
+#include <gtest/gtest.h>
+
+#include "server/openai/api_request.h"
+#include "server/openai/response.h"
+#include "server/openai/tool_call_parser.h"
+#include "tests/engine/sampling/grammar_match.h"
+#include "tests/server/fake_engine.h"
+
+namespace smartkv::openai {
+namespace {
+
+using smartkv::testing::FakeEngine;
+
+constexpr const char* kTools = R"("tools": [
+    {"type": "function", "function": {"name": "f", "strict": true, "parameters": {"type": "object",
+        "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false}}},
+    {"type": "function", "function": {"name": "g"}}])";
+
+class ToolsTest : public ::testing::Test {
+ protected:
+  ApiRequest chat(const std::string& fields) {
+    return parse_chat("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], " + fields + "}", model_);
+  }
+  std::string refused_field(const std::string& fields) {
+    try {
+      chat(fields);
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.status, 400);
+      return error.param;
+    }
+    return "taken";
+  }
+
+  FakeEngine engine_;
+  ServedModel model_{.engine = engine_, .names = {"fake"}};
+};
+
+ToolUse use(ToolForm form, ToolUse::Choice choice, bool parallel = true) {
+  ToolUse tools;
+  const Json schema = {{"type", "object"}, {"properties", {{"n", {{"type", "integer"}}}}}, {"required", {"n"}}};
+  tools.functions.push_back({.name = "f", .declaration = {}, .parameters = schema, .strict = true, .path = "tools[0].function"});
+  tools.functions.push_back({.name = "g", .declaration = {}, .parameters = nullptr, .strict = false, .path = "tools[1].function"});
+  tools.form = form;
+  tools.choice = choice;
+  tools.parallel = parallel;
+  return tools;
+}
+
+std::string grammar_of(const ToolUse& tools) {
+  EbnfGrammar grammar;
+  const std::string root = add_tool_rules(tools, "", &grammar);
+  return grammar.text(root);
+}
+
+// Text and calls, whatever the pieces that the answer comes in.
+std::string parsed(ToolForm form, const std::string& answer, size_t piece) {
+  ToolCallParser parser(form);
+  std::string result;
+  const auto add = [&](const std::vector<AnswerPiece>& pieces) {
+    for (const AnswerPiece& one : pieces) {
+      if (!one.name.empty()) result += "|" + std::to_string(one.call) + one.name + ":";
+      result += one.text + one.arguments;
+    }
+  };
+  for (size_t i = 0; i < answer.size(); i += piece) add(parser.push(answer.substr(i, piece)));
+  add(parser.flush());
+  return result;
+}
+
+TEST_F(ToolsTest, RefusesByName) {
+  EXPECT_EQ(refused_field(R"("tools": [{"type": "custom"}])"), "tools[0].type");
+  EXPECT_EQ(refused_field(R"("tools": [{"type": "function", "function": {"name": "a b"}}])"), "tools[0].function.name");
+  EXPECT_EQ(refused_field(R"("tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "f"}}])"),
+            "tools[1].function.name");
+  EXPECT_EQ(refused_field(R"("tools": [{"type": "function", "function": {"name": "f", "strict": true, "parameters": {"type": "object",
+                             "properties": {"a": {"not": {}}}}}}])"), "tools[0].function.parameters.properties.a.not");
+  EXPECT_EQ(refused_field(R"("tool_choice": "required")"), "tool_choice");
+  EXPECT_EQ(refused_field(std::string(kTools) + R"(, "tool_choice": "some")"), "tool_choice");
+  EXPECT_EQ(refused_field(std::string(kTools) + R"(, "tool_choice": {"type": "function", "function": {"name": "h"}})"),
+            "tool_choice.function.name");
+  EXPECT_EQ(refused_field(std::string(kTools) + R"(, "grammar": "root ::= \"a\"")"), "grammar");
+}
+
+TEST_F(ToolsTest, ChoiceDecidesTheGrammar) {
+  const std::string f = R"({"name": "f", "arguments": {"n": 3}})", g = R"({"name": "g", "arguments": {}})";
+  const std::string any = chat(kTools).generations.front().grammar;
+  for (const std::string& text : {f, g, "[" + f + ", " + g + "]", std::string("Just text."), std::string()}) EXPECT_TRUE(obeys(any, text)) << text;
+  for (const std::string& text : {std::string(R"({"name": "h")"), std::string(R"({"name": "f", "arguments": {}})"), f + "x"}) {
+    EXPECT_FALSE(obeys(any, text)) << text;
+  }
+  const std::string required = chat(std::string(kTools) + R"(, "tool_choice": "required", "parallel_tool_calls": false)").generations.front().grammar;
+  EXPECT_TRUE(obeys(required, g));
+  EXPECT_FALSE(obeys(required, "Just text."));
+  EXPECT_FALSE(obeys(required, "[" + f + "," + g + "]"));
+  const std::string named = chat(std::string(kTools) + R"(, "tool_choice": {"type": "function", "function": {"name": "g"}})").generations.front().grammar;
+  EXPECT_TRUE(obeys(named, g));
+  EXPECT_FALSE(obeys(named, f));
+  EXPECT_EQ(chat(std::string(kTools) + R"(, "tool_choice": "none")").generations.front().grammar, "");
+}
+
+TEST_F(ToolsTest, EachFormHasItsGrammar) {
+  using enum ToolForm;
+  const std::string call = R"({"name": "f", "arguments": {"n": 3}})", block = "<tool_call>\n" + call + "\n</tool_call>";
+  const std::string hermes = grammar_of(use(kHermes, ToolUse::Choice::kAuto));
+  for (const std::string& text : {block, "Well.\n" + block + "\n" + block, std::string("a < b"), std::string()}) EXPECT_TRUE(obeys(hermes, text)) << text;
+  EXPECT_FALSE(obeys(hermes, "<tool_call>\n{}\n</tool_call>"));
+  const std::string required = grammar_of(use(kHermes, ToolUse::Choice::kRequired));
+  EXPECT_TRUE(obeys(required, block + "\n" + block));
+  EXPECT_FALSE(obeys(required, "Well."));
+  const std::string llama = grammar_of(use(kLlama3, ToolUse::Choice::kRequired));
+  EXPECT_TRUE(obeys(llama, R"({"name": "f", "parameters": {"n": 3}})"));
+  EXPECT_FALSE(obeys(llama, call));
+  const std::string mistral = grammar_of(use(kMistral, ToolUse::Choice::kRequired, false));
+  EXPECT_TRUE(obeys(mistral, " [" + call + "]"));
+  EXPECT_FALSE(obeys(mistral, "[" + call + "," + call + "]"));
+  EXPECT_EQ(call_opening(use(kMistral, ToolUse::Choice::kRequired)), "[TOOL_CALLS]");
+}
+
+TEST_F(ToolsTest, ParserFindsCallsHoweverTheAnswerIsCut) {
+  using enum ToolForm;
+  struct Case {
+    ToolForm form;
+    const char *answer, *expected;
+  };
+  const Case cases[] = {
+      {kGeneric, R"({"name": "f", "arguments": {"a": "}\"{"}})", R"(|0f:{"a": "}\"{"})"},
+      {kGeneric, R"([{"name":"f","arguments":{}}, {"name":"g","arguments":{"a":[1]}}])", R"(|0f:{}|1g:{"a":[1]})"},
+      {kGeneric, "Plain text with {braces}", "Plain text with {braces}"},
+      {kGeneric, R"({"answer": 1})", R"({"answer": 1})"},
+      {kGeneric, "[1, 2]", "[1, 2]"},
+      {kGeneric, R"({"name": "f", "argu)", R"({"name": "f", "argu)"},
+      {kLlama3, R"({"name": "f", "parameters": {"n": 1}})", R"(|0f:{"n": 1})"},
+      {kMistral, R"([TOOL_CALLS] [{"name": "f", "arguments": {"n": 1}}])", R"(|0f:{"n": 1})"},
+      {kMistral, R"( [{"name": "f", "arguments": {"n": 1}}])", R"(|0f:{"n": 1})"},
+      {kHermes, "Hm.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+       "Hm.|0f:{\"n\": 1}|1g:{}"},
+      {kHermes, "a <tool> b", "a <tool> b"},
+      {kHermes, "<tool_call>\nnothing", "<tool_call>\nnothing"},
+  };
+  for (const Case& one : cases) {
+    for (const size_t piece : {1u, 2u, 3u, 7u, 1000u}) EXPECT_EQ(parsed(one.form, one.answer, piece), one.expected) << piece;
+  }
+}
+
+TEST_F(ToolsTest, FormIsWhatTheTemplateWrites) {
+  EXPECT_EQ(tool_form(engine_), ToolForm::kGeneric);
+}
+
+TEST_F(ToolsTest, AnswersCarryTheCalls) {
+  engine_.set_answer({R"({"name": "f", "argum)", R"(ents": {"n": 3}})"});
+  const ApiRequest request = chat(kTools);
+  GenerationRun run(engine_, request);
+  WholeResponse whole(request, engine_.tokenizer());
+  StreamResponse stream(request, engine_.tokenizer());
+  std::string name, arguments, finish;
+  GenerationEvent event;
+  for (;;) {
+    const auto status = run.next(&event);
+    if (status == GenerationRun::Status::kEnd) break;
+    if (status != GenerationRun::Status::kEvent) continue;
+    whole.add(event, run);
+    for (const Json& chunk : stream.add(event, run)) {
+      const Json& choice = chunk["choices"][0];
+      if (choice["delta"].contains("tool_calls")) {
+        const Json& call = choice["delta"]["tool_calls"][0];
+        EXPECT_EQ(call["index"], 0);
+        if (call["function"].contains("name")) name = call["function"]["name"];
+        arguments += call["function"]["arguments"];
+      }
+      if (!choice["finish_reason"].is_null()) finish = choice["finish_reason"];
+    }
+  }
+  EXPECT_EQ(name, "f");
+  EXPECT_EQ(arguments, R"({"n": 3})");
+  EXPECT_EQ(finish, "tool_calls");
+  const Json choice = whole.json(run.usage())["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_TRUE(choice["message"]["content"].is_null());
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], R"({"n": 3})");
+}
+
+}  // namespace
+}  // namespace smartkv::openai
