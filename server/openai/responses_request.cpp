@@ -63,6 +63,7 @@ Json read_call(FieldReader& fields) {
 void add_item(const Json& item, const std::string& path, Json* messages) {
   FieldReader fields(item, path);
   const std::string type = fields.string("type").value_or("message");
+  fields.only_default("caller");  // clients send items back as they came
   if (type == "function_call") {
     const Json call = read_call(fields);
     const bool goes_on = !messages->empty() && messages->back()["role"] == "assistant";
