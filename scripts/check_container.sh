@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Tries docker/Dockerfile's runtime stage without a container engine: its packages in a bare Debian 12 made by debootstrap,
-# the program and the model as the image has them, run with a read-only root as the image's user and without capabilities.
-# Checks the sizes, the health check, an answer, and that SIGTERM ends it. As root:
+# Tries docker/Dockerfile's runtime stage without a container engine: its packages in a bare Debian 12 made by
+# debootstrap, the program and the model as the image has them, run with a read-only root as the image's user and
+# without capabilities. Checks the sizes, the health check, an answer, and that SIGTERM ends it. As root:
 #   scripts/check_container.sh [PROGRAM] [BASE]
-# PROGRAM: build/release/smartkv. BASE: a root by `debootstrap --variant=minbase bookworm BASE`; made where it is missing.
+# PROGRAM: build/release/smartkv. BASE: a root by `debootstrap --variant=minbase bookworm BASE`, made where it is
+# missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -45,8 +46,8 @@ mkdir -p "$root/usr/share/keyrings" && cp -r /usr/share/keyrings/. "$root/usr/sh
 mkdir -p "$root/etc/ssl/certs" && cp -L --remove-destination /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 mount --bind /dev "$root/dev"
 mount -t proc proc "$root/proc"
-chroot "$root" bash -c "apt-get update -q && apt-get install -y -q --no-install-recommends $packages" >"$folder/apt.log" ||
-  { cat "$folder/apt.log"; fail "the packages of the runtime stage cannot be installed"; }
+chroot "$root" bash -c "apt-get update -q && apt-get install -y -q --no-install-recommends $packages" \
+  >"$folder/apt.log" || { cat "$folder/apt.log"; fail "the packages of the runtime stage cannot be installed"; }
 umount "$root/dev" "$root/proc"
 rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/*
 strip -o "$root/usr/local/bin/smartkv" "$program"
@@ -55,7 +56,8 @@ without=$(size)
 mkdir -p "$root/models" && cp "$MODEL" "$root/models/model.gguf"
 with=$(size)
 step "Sizes: $without MB without a model, $with MB with the default one"
-[ "$without" -le $most_without_model ] && [ "$with" -le $most_with_model ] || fail "larger than $most_without_model and $most_with_model MB"
+[ "$without" -le $most_without_model ] && [ "$with" -le $most_with_model ] ||
+  fail "larger than $most_without_model and $most_with_model MB"
 
 step "Running it: user $user, read-only root, no capabilities"
 mkdir "$folder/view"

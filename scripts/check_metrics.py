@@ -6,9 +6,10 @@ that runs, and Debian's prometheus:
     apt-get install prometheus
     scripts/check_metrics.py --url http://127.0.0.1:8080
 
-Starts Prometheus with our alerts in a folder of its own, sends requests that use every counter (policies, speculation, a
-repeated prompt, shadow mode), and then asks each expression of the dashboard and of the alerts. The exit code is 1 when
-an expression is refused, a panel has no data, an alert is not healthy, or a name is not one that the server gives.
+Starts Prometheus with our alerts in a folder of its own, sends requests that use every counter (policies, speculation,
+a repeated prompt, shadow mode), and then asks each expression of the dashboard and of the alerts. The exit code is 1
+when an expression is refused, a panel has no data, an alert is not healthy, or a name is not one that the server
+gives.
 """
 
 import argparse
@@ -74,7 +75,8 @@ def start_prometheus(folder, url):
 def query(prometheus, expression):
     """The samples of an expression; raises ValueError where Prometheus refuses it."""
     try:
-        return json.loads(get(f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"))["data"]["result"]
+        parameters = urllib.parse.urlencode({"query": expression})
+        return json.loads(get(f"{prometheus}/api/v1/query?{parameters}"))["data"]["result"]
     except urllib.error.HTTPError as error:
         raise ValueError(error.read().decode()) from error
 
