@@ -137,10 +137,11 @@ def check_comparison(watched):
     page.locator("#clear").press("Enter")
     page.locator("#compare").press("Enter")
     watched.choose(0, "full", "ngram")
-    watched.choose(1, "compact", "off")
+    watched.choose(1, "balanced", "off")
+    watched.part("seen").locator("summary").press("Enter")  # closed again
     page.locator("#max-tokens").evaluate("e => e.value = 96")
     text = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")
-    page.locator("#prompt").fill(text[:4000] + "\n\nRepeat the first three sentences of this text.")
+    page.locator("#prompt").fill(text[:2000] + "\n\nRepeat the first three sentences of this text.")
     page.locator("#prompt").focus()
     watched.ask("")
     check(page.locator(".message.assistant").count() == 2, "two policies, but not two answers")

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <regex>
 
 #include "tests/server/test_server.h"
@@ -34,6 +35,10 @@ TEST(Playground, ServesThePageWithoutAKey) {
 }
 
 TEST(Playground, EveryFileHasItsTypeAndTheHeaders) {
+  const std::map<std::string, std::string> types = {{".html", "text/html; charset=utf-8"},
+                                                    {".css", "text/css; charset=utf-8"},
+                                                    {".js", "text/javascript; charset=utf-8"},
+                                                    {".svg", "image/svg+xml"}};
   TestServer server;
   auto client = server.client();
   for (const http::PlaygroundFile& file : http::playground_files()) {
@@ -42,9 +47,7 @@ TEST(Playground, EveryFileHasItsTypeAndTheHeaders) {
     ASSERT_TRUE(result) << name;
     EXPECT_EQ(result->status, 200) << name;
     EXPECT_EQ(result->body, text_of(file)) << name;
-    if (name.ends_with(".js")) EXPECT_EQ(result->get_header_value("Content-Type"), "text/javascript; charset=utf-8");
-    if (name.ends_with(".css")) EXPECT_EQ(result->get_header_value("Content-Type"), "text/css; charset=utf-8");
-    if (name.ends_with(".svg")) EXPECT_EQ(result->get_header_value("Content-Type"), "image/svg+xml");
+    EXPECT_EQ(result->get_header_value("Content-Type"), types.at(name.substr(name.rfind('.'))));
     EXPECT_EQ(result->get_header_value("X-Content-Type-Options"), "nosniff");
     EXPECT_EQ(result->get_header_value("Referrer-Policy"), "no-referrer");
     const std::string policy = result->get_header_value("Content-Security-Policy");
