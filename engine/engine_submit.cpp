@@ -3,6 +3,7 @@
 #include <random>
 #include <utility>
 
+#include "cache/presets.h"
 #include "engine/engine_impl.h"
 #include "engine/request_checks.h"
 #include "engine/sampling/ebnf.h"
@@ -15,6 +16,29 @@ constexpr size_t kMaxCachedPolicies = 64;
 uint64_t random_seed() {
   std::random_device device;
   return (uint64_t{device()} << 32) | device();
+}
+
+// What requests may name on this server.
+void list_choices(const EngineOptions& options, bool has_draft_model, nlohmann::ordered_json* out) {
+  const auto allowed = [](const std::vector<std::string>& list, std::string_view name) {
+    return list.empty() || std::find(list.begin(), list.end(), name) != list.end();
+  };
+  using Json = nlohmann::ordered_json;
+  Json policies = Json::array(), presets = Json::array(), methods = Json::array({name(DraftMethod::kOff)});
+  for (const PolicyRow& row : policy_registry()) {
+    if (allowed(options.allowed_policies, row.name)) policies.push_back(row.name);
+  }
+  for (const PolicyPreset& preset : policy_presets()) {
+    if (!allowed(options.allowed_policies, preset.name)) continue;
+    presets.push_back({{"name", preset.name}, {"summary", preset.summary}});
+  }
+  for (const auto method : {DraftMethod::kNgram, DraftMethod::kSelf, DraftMethod::kDraftModel, DraftMethod::kAuto}) {
+    if (method == DraftMethod::kDraftModel && !has_draft_model) continue;
+    if (allowed(options.allowed_speculation, name(method))) methods.push_back(name(method));
+  }
+  (*out)["policies"] = std::move(policies);
+  (*out)["presets"] = std::move(presets);
+  (*out)["speculative_methods"] = std::move(methods);
 }
 
 }  // namespace
@@ -164,8 +188,7 @@ nlohmann::ordered_json EngineImpl::describe() const {
   result["max_sequences"] = parts_.options.max_sequences;
   result["max_queue"] = parts_.options.max_queue;
   result["prefill_chunk"] = parts_.options.prefill_chunk;
-  result["policies"] = nlohmann::ordered_json::array();
-  for (const PolicyRow& row : policy_registry()) result["policies"].push_back(row.name);
+  list_choices(parts_.options, parts_.draft_model != nullptr, &result);
   return result;
 }
 

@@ -24,6 +24,7 @@ constexpr const char* kExamples = R"(Examples:
   smartkv eval divergence --model model.gguf --text book.txt --kv-cache streaming@0.25
   smartkv train-gate --model model.gguf --text books.txt --out gate.safetensors
   smartkv train-draft --model model.gguf --prompts prompts.txt --out draft.safetensors
+  smartkv config check my.json
   smartkv inspect model.gguf
 
 Each command explains its options: smartkv serve --help.
@@ -87,6 +88,7 @@ const std::vector<Command>& commands() {
       {"train-probe", "Collect which channels of the keys matter, and save it", setup_train_probe},
       {"train-gate", "Train the gates that decide what the gated_eviction policy keeps", setup_train_gate},
       {"train-draft", "Train a small model that drafts for another one", setup_train_draft},
+      {"config", "Check a config file; show the presets and the schema of config files", setup_config},
       {"inspect", "Show what a model file holds", setup_inspect},
   };
   return table;

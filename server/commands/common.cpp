@@ -10,6 +10,7 @@
 #include <iostream>
 
 #include "engine/log.h"
+#include "server/commands/presets.h"
 #include "server/commands/sampling_defaults.h"
 
 namespace smartkv {
@@ -42,9 +43,24 @@ class ProgressLine {
 
 }  // namespace
 
+void complete(ServerOptions* options) {
+  http::HttpOptions& http = options->http;
+  if (http.http_threads == 0) http.http_threads = options->engine.max_sequences + options->engine.max_queue + 32;
+  // A string that grows may hold twice its bytes.
+  constexpr int64_t kHeads = 256 << 10;
+  if (const int64_t least = 2 * http.max_body_bytes + kHeads; http.max_buffered_bytes < least) {
+    throw ConfigError("max_buffered_bytes: expected at least 2 x max_body_bytes + 256 KiB = " + std::to_string(least) +
+                      ", found " + std::to_string(http.max_buffered_bytes));
+  }
+}
+
 OptionFlags::OptionFlags(CLI::App& app, bool server) : summaries_(app) {
   app.add_option("--config", config_, "Config file: JSON, comments allowed, options by the names below with _ for -")
       ->type_name("FILE");
+  if (server) {
+    app.add_option("--preset", preset_, "Options for a kind of use, over those of --config: " + preset_names())
+        ->type_name("NAME");
+  }
   for (const Option& option : option_table()) {
     if (option.server && !server) continue;
     const nlohmann::ordered_json fallback = value_of(option, ServerOptions());
@@ -69,6 +85,7 @@ OptionFlags::OptionFlags(CLI::App& app, bool server) : summaries_(app) {
 ServerOptions OptionFlags::resolve_without_model() const {
   ServerOptions options;
   if (!config_.empty()) read_config_file(config_, &options);
+  if (!preset_.empty()) apply_preset(preset_, &options);
   for (const Option& option : option_table()) {
     const auto given = given_.find(std::string(option.name));
     if (given == given_.end()) continue;
@@ -78,15 +95,7 @@ ServerOptions OptionFlags::resolve_without_model() const {
   if (const char* key = std::getenv("SMARTKV_API_KEY"); key != nullptr && options.http.api_key.empty()) {
     options.http.api_key = key;
   }
-  if (options.http.http_threads == 0) {
-    options.http.http_threads = options.engine.max_sequences + options.engine.max_queue + 32;
-  }
-  // A string that grows may hold twice its bytes.
-  constexpr int64_t kHeads = 256 << 10;
-  if (const int64_t least = 2 * options.http.max_body_bytes + kHeads; options.http.max_buffered_bytes < least) {
-    throw ConfigError("max_buffered_bytes: expected at least 2 x max_body_bytes + 256 KiB = " + std::to_string(least) +
-                      ", found " + std::to_string(options.http.max_buffered_bytes));
-  }
+  complete(&options);
   return options;
 }
 

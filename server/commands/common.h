@@ -17,7 +17,7 @@
 
 namespace smartkv {
 
-// --config and the table's options on a command line, which override the file's.
+// --config, --preset (serve only) and the table's options on a command line; each overrides those before it.
 class OptionFlags {
  public:
   OptionFlags(CLI::App& app, bool server);
@@ -26,10 +26,13 @@ class OptionFlags {
   ServerOptions resolve_without_model() const;
 
  private:
-  std::string config_;
+  std::string config_, preset_;
   SummaryFlags summaries_;
   std::map<std::string, std::vector<std::string>> given_;  // by option name; more than one of a map's entries
 };
+
+// Fills in what follows from other options, and checks what they say of each other. Throws ConfigError.
+void complete(ServerOptions* options);
 
 // Receives signals one at a time instead of dying of them. Made before any other thread, so that all block them.
 class Signals {

@@ -174,7 +174,10 @@ void read_config(std::string_view text, const std::string& file, ServerOptions* 
     throw ConfigError(file + ": " + error.what());
   }
   if (!config.is_object()) throw ConfigError(file + ": expected a JSON object, found " + shown(config).substr(0, 60));
-  for (const auto& [name, value] : config.items()) set_option(find_option(name, file), value, file, options);
+  for (const auto& [name, value] : config.items()) {
+    if (name == "$schema" && value.is_string()) continue;  // editors'
+    set_option(find_option(name, file), value, file, options);
+  }
 }
 
 void read_config_file(const std::filesystem::path& file, ServerOptions* options) {

@@ -55,7 +55,7 @@ void set_option(const Option& option, const nlohmann::ordered_json& value, const
                 ServerOptions* options);
 void set_option_text(const Option& option, const std::string& text, const std::string& where, ServerOptions* options);
 
-// A config file: one JSON object, comments allowed, keys as in the table. Throws ConfigError.
+// A config file: one JSON object, comments allowed, keys as in the table, and "$schema", which is the editor's. Throws ConfigError.
 void read_config(std::string_view text, const std::string& file, ServerOptions* options);
 void read_config_file(const std::filesystem::path& file, ServerOptions* options);
 

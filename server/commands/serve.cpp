@@ -65,6 +65,7 @@ int serve(const ServerOptions& options) {
 
 constexpr const char* kExamples = R"(Examples:
   smartkv serve --config configs/default.json
+  smartkv serve --preset low_memory --model model.gguf
   smartkv serve --model model.gguf --max-sequences 16 --kv-cache-bytes 2GiB
   SMARTKV_API_KEY=secret smartkv serve --model model.gguf --host 0.0.0.0
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "server/http/playground.h"
 #include "server/openai/tokenize.h"
 #include "server/version.h"
 
@@ -58,7 +59,7 @@ void metrics(const Service& service, Response& response) {
 
 std::vector<Route> make_routes(Service& service) {
   Service* s = &service;
-  return {
+  std::vector<Route> routes = {
       {.method = "GET",
        .path = "/health",
        .handler = [s](const Request&, Response& response) { health(*s, response); },
@@ -110,6 +111,8 @@ std::vector<Route> make_routes(Service& service) {
              send_json(response, openai::detokenize(request.body, s->model));
            }},
   };
+  for (Route& route : playground_routes()) routes.push_back(std::move(route));
+  return routes;
 }
 
 }  // namespace smartkv::http

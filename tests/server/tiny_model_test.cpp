@@ -17,7 +17,7 @@
 namespace smartkv::testing {
 namespace {
 
-std::unique_ptr<Engine> tiny_engine() {
+std::unique_ptr<Engine> tiny_engine(EngineOptions engine_options = {}) {
   const LlamaOptions options{"bf16", "auto", 0};
   const TinyWeights weights(tiny_config());
   EngineParts parts;
@@ -25,6 +25,7 @@ std::unique_ptr<Engine> tiny_engine() {
   parts.model = load_llama(weights, options, *parts.threads);
   parts.cache_shape = parts.draft_shape = llama_cache_shape(weights.config(), options);
   parts.tokenizer = std::make_unique<ByteTokenizer>();
+  parts.options = std::move(engine_options);
   parts.options.context_length = weights.config().context_length;
   parts.options.kv_cache_bytes = int64_t{64} << 20;
   return std::make_unique<EngineImpl>(std::move(parts));
@@ -39,6 +40,23 @@ class TinyModel : public ::testing::Test {
   std::unique_ptr<Engine> engine_ = tiny_engine();
   ServedEngine served_{*engine_, {"tiny"}, {}};
 };
+
+TEST_F(TinyModel, SaysWhatRequestsMayName) {
+  const auto details = [](const ServedEngine& served) {
+    return Json::parse(served.client().Get("/v1/models")->body)["data"][0]["details"];
+  };
+  const Json open = details(served_);
+  EXPECT_EQ(open["policies"][0], "full");
+  EXPECT_EQ(open["presets"][0]["name"], "balanced");
+  EXPECT_EQ(open["speculative_methods"], Json::array({"off", "ngram", "self", "auto"}));  // no draft model is loaded
+
+  const auto engine = tiny_engine({.allowed_policies = {"full", "compact"}, .allowed_speculation = {"ngram"}});
+  const Json restricted = details(ServedEngine(*engine, {"tiny"}, {}));
+  EXPECT_EQ(restricted["policies"], Json::array({"full"}));
+  ASSERT_EQ(restricted["presets"].size(), 1u);
+  EXPECT_EQ(restricted["presets"][0]["name"], "compact");
+  EXPECT_EQ(restricted["speculative_methods"], Json::array({"off", "ngram"}));
+}
 
 TEST_F(TinyModel, ASeedGivesTheSameAnswerAloneAndAmongOthers) {
   const auto ask = [&](int64_t seed, const char* policy) {

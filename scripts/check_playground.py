@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Drives the playground in headless Chromium. Needs a server that runs with its prefix cache on, Debian's chromium, and
+playwright:
+
+    scripts/serve.sh &
+    apt-get install chromium && python3 -m venv .venv && .venv/bin/pip install playwright
+    .venv/bin/python scripts/check_playground.py --url http://127.0.0.1:8080 [--screenshots docs]
+
+Uses the page as a person would, by keyboard, and fails on what a person would miss: errors in the console, anything
+blocked by the Content-Security-Policy, requests to other hosts, controls without a name, text of too little contrast, a
+page wider than a phone. With --screenshots it leaves playground.png, playground_dark.png and playground_narrow.png.
+"""
+
+import argparse
+import pathlib
+import sys
+
+from playwright.sync_api import expect, sync_playwright
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ANSWER_MS = 180_000  # a slow machine may be busy with other work
+
+NAMELESS = """() => [...document.querySelectorAll('input, select, textarea, button')]
+    .filter((e) => !(e.labels?.length || e.textContent.trim() || e.getAttribute('aria-label')))
+    .map((e) => e.outerHTML)"""
+
+# WCAG 2.1, relative luminance and contrast ratio of the page's text colours on its grounds.
+CONTRAST = """() => {
+  const style = getComputedStyle(document.documentElement);
+  const luminance = (name) => {
+    let hex = style.getPropertyValue(name).trim().slice(1);
+    if (hex.length === 3) hex = [...hex].map((c) => c + c).join('');
+    const [r, g, b] = [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16) / 255)
+        .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ratio = (a, b) => {
+    const [low, high] = [luminance(a), luminance(b)].sort((x, y) => x - y);
+    return (high + 0.05) / (low + 0.05);
+  };
+  const pairs = [['--text', '--ground'], ['--text', '--raised'], ['--quiet', '--ground'], ['--quiet', '--raised'],
+                 ['--on-accent', '--accent'], ['--text', '--cached'], ['--text', '--differs']];
+  return pairs.filter(([a, b]) => ratio(a, b) < 4.5).map(([a, b]) => `${a} on ${b}: ${ratio(a, b).toFixed(2)}`);
+}"""
+
+
+class Watched:
+    """A page, and all that went wrong in it."""
+
+    def __init__(self, browser, url, **options):
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.faults = []
+        self.page.on("console", self.note_console)
+        self.page.on("pageerror", lambda error: self.faults.append(f"exception: {error}"))
+        self.page.on("request", lambda request: self.note_request(request, url))
+        self.page.goto(url)
+        expect(self.page.locator("#model")).to_contain_text("tokens")
+
+    def note_console(self, message):
+        refusal = "status of 400" in message.text  # Chromium's word on an answer that the page itself deals with
+        if message.type in ("error", "warning") and not refusal:
+            self.faults.append(f"console: {message.text}")
+
+    def note_request(self, request, url):
+        if not request.url.startswith(url):
+            self.faults.append(f"a request to {request.url}")
+
+    def ask(self, text):
+        self.page.locator("#prompt").press_sequentially(text)
+        self.page.keyboard.press("Enter")
+        expect(self.page.locator("#stop")).to_be_disabled(timeout=ANSWER_MS)
+
+    def part(self, name, panel=0):
+        return self.page.locator(".panel").nth(panel).locator(f"[data-is={name}]")
+
+    def choose(self, panel, policy, speculation=""):
+        self.part("policy", panel).select_option(policy)
+        self.part("speculation", panel).select_option(speculation)
+
+
+def check(condition, text):
+    if not condition:
+        raise AssertionError(text)
+
+
+def check_chat(watched):
+    page = watched.page
+    page.locator("#max-tokens").evaluate("e => e.value = 48")
+    page.locator("#prompt").focus()
+    watched.ask("What is the capital of France? Answer in one sentence.")
+    check(len(page.locator(".message.assistant span").inner_text()) > 10, "no answer")
+    expect(watched.part("bytes")).to_contain_text("of the full cache")
+    expect(watched.part("speed")).to_contain_text("tokens/s")
+    check(page.evaluate("document.activeElement.id") == "prompt", "the focus did not come back to the prompt")
+
+
+def check_cached_prompt(watched):
+    watched.ask("And of Italy?")
+    cached = int(watched.part("prompt").inner_text().split()[0].replace(",", ""))
+    check(cached > 0, "the second turn found nothing cached")
+    watched.part("seen").locator("summary").press("Enter")
+    mark = watched.page.locator(".seen mark")
+    expect(mark).to_contain_text("capital of France")
+
+
+def check_drafts(watched):
+    watched.choose(0, "full", "ngram")
+    watched.page.locator("#clear").press("Enter")
+    line = "one two three four five six seven eight nine ten "
+    watched.ask(f"Repeat this text exactly, again and again: {line * 3}")
+    expect(watched.part("drafts")).to_contain_text("accepted")
+
+
+def check_stop_and_errors(watched):
+    page = watched.page
+    page.locator("#clear").press("Enter")
+    page.locator("#max-tokens").evaluate("e => e.value = 2000")
+    page.locator("#prompt").press_sequentially("Tell a very long story.")
+    page.keyboard.press("Enter")
+    expect(page.locator(".message.assistant span").first).not_to_be_empty(timeout=ANSWER_MS)
+    page.keyboard.press("Escape")
+    expect(page.locator(".message.error")).to_contain_text("stopped")
+    expect(page.locator("#stop")).to_be_disabled()
+    page.locator("#max-tokens").evaluate("e => e.value = 48")
+    for parameters, error in (('{"bits"', "JSON"), ('{"bites": 4}', "bites")):
+        watched.choose(0, "balanced")
+        watched.part("parameters").fill(parameters)
+        page.locator("#prompt").focus()
+        watched.ask("Hello")
+        expect(page.locator(".message.error").last).to_contain_text(error)
+    watched.part("parameters").fill("")
+
+
+def check_comparison(watched):
+    page = watched.page
+    page.locator("#clear").press("Enter")
+    page.locator("#compare").press("Enter")
+    watched.choose(0, "full", "ngram")
+    watched.choose(1, "balanced", "off")
+    watched.part("seen").locator("summary").press("Enter")  # closed again
+    page.locator("#max-tokens").evaluate("e => e.value = 96")
+    text = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")
+    page.locator("#prompt").fill(text[:2000] + "\n\nRepeat the first three sentences of this text.")
+    page.locator("#prompt").focus()
+    watched.ask("")
+    check(page.locator(".message.assistant").count() == 2, "two policies, but not two answers")
+    expect(page.locator("#status")).to_contain_text("same")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", default="http://127.0.0.1:8080")
+    parser.add_argument("--chromium", default="/usr/bin/chromium")
+    parser.add_argument("--screenshots", type=pathlib.Path)
+    arguments = parser.parse_args()
+
+    def shoot(watched, name):
+        if arguments.screenshots is not None:
+            watched.page.screenshot(path=arguments.screenshots / name, full_page=True)
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=arguments.chromium, args=["--no-sandbox"])
+        wide = Watched(browser, arguments.url, viewport={"width": 1180, "height": 900})
+        check(wide.page.evaluate(NAMELESS) == [], f"controls without a name: {wide.page.evaluate(NAMELESS)}")
+        check(wide.page.evaluate(CONTRAST) == [], f"contrast: {wide.page.evaluate(CONTRAST)}")
+        for step in (check_chat, check_cached_prompt, check_drafts, check_stop_and_errors, check_comparison):
+            step(wide)
+            print(f"{step.__name__}: passed", flush=True)
+        shoot(wide, "playground.png")
+        wide.page.emulate_media(color_scheme="dark")
+        check(wide.page.evaluate(CONTRAST) == [], f"contrast in the dark: {wide.page.evaluate(CONTRAST)}")
+        shoot(wide, "playground_dark.png")
+
+        phone = Watched(browser, arguments.url, viewport={"width": 360, "height": 740})
+        check_chat(phone)
+        check(phone.page.evaluate("document.scrollingElement.scrollWidth") <= 360, "the page is wider than a phone")
+        shoot(phone, "playground_narrow.png")
+        print("narrow screen: passed")
+        faults = wide.faults + phone.faults
+        browser.close()
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+// smartkv config: checks config files, and shows presets and the schema.
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "cache/policy.h"
+#include "cache/presets.h"
+#include "engine/request_checks.h"
+#include "engine/speculation/spec.h"
+#include "server/commands/command.h"
+#include "server/commands/common.h"
+#include "server/commands/config_schema.h"
+#include "server/commands/presets.h"
+#include "server/commands/sampling_defaults.h"
+
+namespace smartkv {
+
+namespace {
+
+void check_file(const std::string& option, const std::filesystem::path& file) {
+  if (file.empty() || std::filesystem::exists(file)) return;
+  throw ConfigError(option + ": expected a file that exists, found \"" + file.string() + '"');
+}
+
+void check_files(const EngineOptions& engine) {
+  check_file("model", engine.model);
+  check_file("draft_model", engine.draft_model);
+  check_file("chat_template", engine.chat_template_file);
+  for (const auto& [name, file] : engine.gates) check_file("gates." + name, file);
+}
+
+void check_policy(const nlohmann::json& spec) {
+  const nlohmann::json name = spec.is_object() ? spec.value("policy", nlohmann::json()) : spec;
+  if (spec.is_null()) return;
+  std::string known;
+  const auto is = [&](std::string_view one) {
+    known += (known.empty() ? "" : " ") + std::string(one);
+    return name == one;
+  };
+  for (const PolicyRow& row : policy_registry()) {
+    if (is(row.name)) return;
+  }
+  for (const PolicyPreset& preset : policy_presets()) {
+    if (is(preset.name)) return;
+  }
+  throw ConfigError("kv_cache: expected one of " + known + ", found " + name.dump());
+}
+
+int check(const std::string& file) {
+  ServerOptions options;
+  read_config_file(file, &options);
+  try {
+    complete(&options);
+    check_policy(options.engine.kv_cache);
+    parse_speculation(options.engine.speculative);
+    check_allowed_lists(options.engine);
+    if (!options.sampling.is_null()) sampling_defaults(options);
+    check_files(options.engine);
+  } catch (const std::runtime_error& error) {  // ConfigError or RequestError
+    throw ConfigError(file + ": " + error.what());
+  }
+  std::cout << file << ": valid\n";
+  return kOk;
+}
+
+int show_presets(const std::string& name) {
+  if (name.empty()) {
+    for (const ConfigPreset& preset : config_presets()) std::cout << preset.name() << '\n';
+  } else {
+    std::cout << find_preset(name).text();
+  }
+  return kOk;
+}
+
+constexpr const char* kExamples = R"(Examples:
+  smartkv config check my.json
+  smartkv config preset low_memory > my.json
+  smartkv config schema > smartkv.schema.json
+
+A config file that says {"$schema": "smartkv.schema.json", ...} is checked and completed by editors.)";
+
+}  // namespace
+
+std::function<int()> setup_config(CLI::App& app) {
+  struct Arguments {
+    std::string file, preset;
+    std::function<int()> chosen;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  app.require_subcommand(1);
+  app.footer(kExamples);
+  CLI::App* check_app = app.add_subcommand(
+      "check", "Check all of a config file that can be checked without loading a model: not a policy's parameters");
+  check_app->add_option("file", arguments->file, "Config file")->required();
+  check_app->callback([a = arguments.get()] { a->chosen = [a] { return check(a->file); }; });
+  CLI::App* preset_app = app.add_subcommand("preset", "Print the names of the presets, or one of them");
+  preset_app->add_option("name", arguments->preset, "Preset: " + preset_names());
+  preset_app->callback([a = arguments.get()] { a->chosen = [a] { return show_presets(a->preset); }; });
+  app.add_subcommand("schema", "Print the JSON schema of config files")->callback([a = arguments.get()] {
+    a->chosen = [] {
+      std::cout << config_schema().dump(2) << '\n';
+      return kOk;
+    };
+  });
+  return [arguments] { return arguments->chosen(); };
+}
+
+}  // namespace smartkv

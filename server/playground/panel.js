@@ -1,0 +1,194 @@
+// One conversation under one policy: its pickers, its messages, its figures.
+
+import * as api from './api.js';
+import * as draw from './draw.js';
+
+function option(value, text, title) {
+  const element = new Option(text, value);
+  if (title) element.title = title;
+  return element;
+}
+
+function group(label, options) {
+  const element = document.createElement('optgroup');
+  element.label = label;
+  element.append(...options);
+  return element;
+}
+
+export class Panel {
+  constructor(title) {
+    const content = document.getElementById('panel').content.cloneNode(true);
+    this.element = content.firstElementChild;
+    this.parts = {};
+    for (const part of this.element.querySelectorAll('[data-is]')) this.parts[part.dataset.is] = part;
+    this.parts.title.textContent = title;
+    this.parts.log.setAttribute('aria-label', `${title}: conversation`);
+    this.parts.seen.addEventListener('toggle', () => this.showPrompt());
+    this.clear();
+  }
+
+  // `details`: of /v1/models.
+  offer(details, chosen) {
+    const {policy, speculation} = this.parts;
+    policy.replaceChildren(
+        option('', `the server's default (${details.kv_cache})`),
+        group('Presets', details.presets.map((one) => option(one.name, one.name, one.summary))),
+        group('Policies', details.policies.map((name) => option(name, name))));
+    speculation.replaceChildren(
+        option('', `the server's default (${details.speculative})`),
+        ...details.speculative_methods.map((name) => option(name, name)));
+    if ([...policy.options].some((one) => one.value === chosen)) policy.value = chosen;
+  }
+
+  clear() {
+    this.messages = [];
+    this.last = null;
+    this.parts.log.replaceChildren();
+    for (const name of ['bytes', 'prompt', 'drafts', 'speed']) this.parts[name].textContent = '–';
+    for (const name of ['bytes', 'prompt', 'drafts']) draw.bar(this.parts[`${name}-bar`], [], 0, 'nothing yet');
+    this.parts['raw-text'].textContent = '';
+    this.parts['seen-text'].textContent = '';
+  }
+
+  // Throws SyntaxError where the parameters are no JSON object.
+  choices() {
+    const {policy, parameters, speculation} = this.parts;
+    const result = {};
+    const given = parameters.value.trim();
+    if (given) {
+      const object = JSON.parse(given);
+      if (object === null || typeof object !== 'object' || Array.isArray(object)) {
+        throw new SyntaxError('expected a JSON object such as {"bits": 4}');
+      }
+      if (!policy.value) throw new SyntaxError('choose a policy that they belong to');
+      result.kv_cache = {policy: policy.value, ...object};
+    } else if (policy.value) {
+      result.kv_cache = policy.value;
+    }
+    if (speculation.value) result.speculative = speculation.value;
+    return result;
+  }
+
+  say(role, text) {
+    const message = document.createElement('p');
+    message.className = `message ${role}`;
+    const name = document.createElement('b');
+    name.textContent = {user: 'You', assistant: 'Model', error: 'Error'}[role];
+    const body = document.createElement('span');
+    body.textContent = text;
+    message.append(name, body);
+    const {log} = this.parts;
+    log.append(message);
+    log.scrollTop = log.scrollHeight;
+    return body;
+  }
+
+  // Sends what was said so far and `text`; `shared`: the fields that all panels have in common. Returns the answer's
+  // element, or null where there was none.
+  async ask(text, system, shared, key, signal) {
+    const {log} = this.parts;
+    this.say('user', text);
+    let body = null;
+    let answer = '';
+    log.setAttribute('aria-busy', 'true');  // read out as a whole, once it is there
+    try {
+      const messages = [...this.messages, {role: 'user', content: text}];
+      const prompt = system ? [{role: 'system', content: system}, ...messages] : messages;
+      const chosen = this.choices();
+      this.clock = {sent: performance.now(), first: null, pieces: 0};
+      body = this.say('assistant', '');
+      for await (const chunk of api.chat({...shared, ...chosen, messages: prompt}, key, signal)) {
+        const piece = chunk.choices[0]?.delta.content ?? '';
+        if (piece) {
+          this.clock.first ??= performance.now();
+          this.clock.pieces += 1;
+          answer += piece;
+          const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+          body.textContent = answer;
+          if (atEnd) log.scrollTop = log.scrollHeight;
+        }
+        this.showFigures(chunk, prompt);
+      }
+      this.messages = [...messages, {role: 'assistant', content: answer}];
+      return body;
+    } catch (error) {
+      // A turn without its whole answer is no part of what is asked next.
+      if (body !== null && answer === '') body.parentElement.remove();
+      this.say('error', error.name === 'AbortError' ? 'stopped' : error.message);
+      return null;
+    } finally {
+      log.removeAttribute('aria-busy');
+    }
+  }
+
+  showFigures(chunk, prompt) {
+    const {usage, timings} = chunk;
+    if (usage) {
+      this.showUsage(usage);
+      if (!chunk.choices.length) {
+        this.last = {prompt, usage};
+        this.parts['raw-text'].textContent = JSON.stringify({usage, timings}, null, 2);
+        this.showPrompt();
+      }
+    }
+    this.showSpeed(usage, timings);
+  }
+
+  showUsage({kv_cache: cache, prompt_tokens: prompt, prompt_tokens_details: {cached_tokens: cached}, speculative}) {
+    const {parts} = this;
+    const share = draw.percent(cache.bytes, cache.full_bytes);
+    parts.bytes.textContent =
+        `${draw.bytes(cache.bytes)}, ${share} of the full cache's ${draw.bytes(cache.full_bytes)}; ` +
+        `${draw.count(cache.tokens_kept)} of ${draw.count(cache.tokens)} tokens kept (${cache.policy})`;
+    draw.bar(parts['bytes-bar'], [['held', cache.bytes]], cache.full_bytes, `${share} of the full cache`);
+    parts.prompt.textContent = `${draw.count(cached)} of ${draw.count(prompt)} tokens were cached`;
+    draw.bar(parts['prompt-bar'], [['cached', cached]], prompt, `${draw.percent(cached, prompt)} cached`);
+    if (!speculative) {
+      parts.drafts.textContent = 'off';
+      draw.bar(parts['drafts-bar'], [], 0, 'no drafts');
+      return;
+    }
+    const {method, drafted, accepted, passes} = speculative;
+    parts.drafts.textContent = drafted === 0 ? `${method}: nothing was worth drafting` :
+        `${method}: ${accepted} accepted, ${drafted - accepted} rejected, in ${passes} passes`;
+    draw.bar(parts['drafts-bar'], [['good', accepted], ['bad', drafted - accepted]], drafted,
+             `${draw.percent(accepted, drafted)} of ${drafted} drafted tokens accepted`);
+  }
+
+  // The server's own times once they are there; until then what the browser sees.
+  showSpeed(usage, timings) {
+    const {speed} = this.parts;
+    if (timings) {
+      speed.textContent = `${timings.decode_tokens_per_second.toFixed(1)} tokens/s; first after ` +
+          `${Math.round(timings.queued_ms + timings.prefill_ms)} ms; ${draw.count(usage.completion_tokens)} tokens`;
+      return;
+    }
+    const {sent, first, pieces} = this.clock;
+    if (first === null) return;
+    const seconds = (performance.now() - first) / 1000;
+    const [n, unit] = usage ? [usage.completion_tokens, 'tokens'] : [pieces, 'pieces'];
+    const rate = n > 1 && seconds > 0 ? `${((n - 1) / seconds).toFixed(1)} ${unit}/s; ` : '';
+    speed.textContent = `${rate}first after ${Math.round(first - sent)} ms; ${n} ${unit}`;
+  }
+
+  // Asks for the prompt's tokens only where somebody looks.
+  async showPrompt() {
+    const {seen, 'seen-text': text} = this.parts;
+    if (!seen.open || this.last === null) return;
+    const {prompt, usage} = this.last;
+    try {
+      const response = await api.post('/tokenize', {messages: prompt, return_token_strs: true}, this.key);
+      const tokens = (await response.json()).token_strs;
+      if (tokens.length !== usage.prompt_tokens) {
+        throw new Error(`the prompt had ${usage.prompt_tokens} tokens, /tokenize gives ${tokens.length}`);
+      }
+      const cached = usage.prompt_tokens_details.cached_tokens;
+      const mark = document.createElement('mark');
+      mark.textContent = tokens.slice(0, cached).join('');
+      text.replaceChildren(...(cached > 0 ? [mark] : []), tokens.slice(cached).join(''));
+    } catch (error) {
+      text.textContent = error.message;
+    }
+  }
+}

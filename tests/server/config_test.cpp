@@ -1,0 +1,120 @@
+// Presets, and the schema of config files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "server/commands/command.h"
+#include "server/commands/common.h"
+#include "server/commands/config_schema.h"
+#include "server/commands/presets.h"
+
+namespace smartkv {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Ran {
+  int code;
+  std::string out, error;
+};
+
+Ran run(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "smartkv");
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const int code = run_command_line(static_cast<int>(arguments.size()), arguments.data());
+  std::string out = ::testing::internal::GetCapturedStdout();
+  return {code, std::move(out), ::testing::internal::GetCapturedStderr()};
+}
+
+std::string written(const std::string& text) {
+  const std::string path = ::testing::TempDir() + "config_test.json";
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(Presets, AreTheFilesInConfigsButTheDefault) {
+  EXPECT_EQ(preset_names(), "laptop, long_context, low_memory, server");
+  for (const ConfigPreset& preset : config_presets()) {
+    std::ifstream file(std::filesystem::path(SMARTKV_SOURCE) / "configs" / preset.file);
+    std::ostringstream text;
+    text << file.rdbuf();
+    EXPECT_EQ(preset.text(), text.str()) << preset.file;
+    ServerOptions options;
+    EXPECT_NO_THROW(apply_preset(preset.name(), &options)) << preset.file;
+    EXPECT_NO_THROW(complete(&options)) << preset.file;
+    EXPECT_TRUE(options.engine.model.empty()) << preset.file << ": a preset is for any model";
+  }
+}
+
+TEST(Presets, StandBetweenTheConfigFileAndTheCommandLine) {
+  const std::string file = written(R"({"max_sequences": 7, "max_queue": 9, "context_length": 11})");
+  const Ran ran = run({"serve", "--config", file.c_str(), "--preset", "laptop", "--max-queue", "5", "--print-config"});
+  ASSERT_EQ(ran.code, kOk) << ran.error;
+  const auto config = nlohmann::json::parse(ran.out);
+  EXPECT_EQ(config["context_length"], 11);  // the file's: the preset does not say
+  EXPECT_EQ(config["max_sequences"], 4);    // the preset's, over the file's
+  EXPECT_EQ(config["max_queue"], 5);        // the command line's, over both
+  EXPECT_EQ(config["kv_cache_bytes"], int64_t{1} << 30);
+}
+
+TEST(Presets, AnUnknownOneIsRefusedWithTheNames) {
+  const Ran ran = run({"serve", "--preset", "desktop", "--model", "m.gguf"});
+  EXPECT_EQ(ran.code, kUsageError);
+  EXPECT_THAT(ran.error, AllOf(HasSubstr("\"desktop\""), HasSubstr("laptop, long_context, low_memory, server")));
+}
+
+TEST(ConfigCommand, ChecksWhatNeedsNoModel) {
+  const auto error_of = [](const std::string& text) {
+    const Ran ran = run({"config", "check", written(text).c_str()});
+    EXPECT_EQ(ran.code, text == "{}" ? kOk : kUsageError);
+    return ran.error;
+  };
+  EXPECT_EQ(error_of("{}"), "");
+  EXPECT_THAT(error_of(R"({"max_sequence": 1})"), HasSubstr("max_sequences"));
+  EXPECT_THAT(error_of(R"({"sampling": {"temperature": -1}})"), HasSubstr("temperature"));
+  EXPECT_THAT(error_of(R"({"model": "nowhere.gguf"})"), AllOf(HasSubstr("model"), HasSubstr("nowhere.gguf")));
+  EXPECT_THAT(error_of(R"({"gates": {"a": "nowhere.st"}})"), HasSubstr("gates.a"));
+  EXPECT_THAT(error_of(R"({"kv_cache": "ballanced"})"), AllOf(HasSubstr("kv_cache"), HasSubstr("balanced")));
+  EXPECT_THAT(error_of(R"({"kv_cache": {"bits": 4}})"), HasSubstr("kv_cache"));
+  EXPECT_THAT(error_of(R"({"speculative": {"method": "ngram", "tokens": 99}})"), HasSubstr("speculative.tokens"));
+  EXPECT_THAT(error_of(R"({"allowed_policies": ["fool"]})"), HasSubstr("allowed_policies"));
+  EXPECT_THAT(error_of(R"({"max_buffered_bytes": 1000})"), HasSubstr("max_buffered_bytes"));
+  EXPECT_THAT(run({"config", "check", "nowhere.json"}).error, HasSubstr("nowhere.json"));
+}
+
+TEST(ConfigCommand, PrintsPresets) {
+  EXPECT_EQ(run({"config", "preset"}).out, "laptop\nlong_context\nlow_memory\nserver\n");
+  EXPECT_EQ(run({"config", "preset", "laptop"}).out, find_preset("laptop").text());
+}
+
+// smartkv config schema > docs/config.schema.json
+TEST(ConfigSchema, TheOneInDocsIsOfThisTable) {
+  std::ifstream file(std::filesystem::path(SMARTKV_SOURCE) / "docs/config.schema.json");
+  std::ostringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), config_schema().dump(2) + "\n");
+}
+
+TEST(ConfigSchema, KnowsEveryOptionAndItsValues) {
+  const auto properties = config_schema()["properties"];
+  EXPECT_EQ(properties.size(), option_table().size() + 1);
+  EXPECT_EQ(properties["port"]["maximum"], 65535);
+  EXPECT_EQ(properties["dtype"]["enum"], nlohmann::ordered_json({"auto", "bf16", "f32"}));
+  EXPECT_EQ(properties["kv_cache_bytes"]["anyOf"][1]["type"], "string");
+  EXPECT_FALSE(properties["kv_cache_bytes"]["anyOf"][0].contains("maximum"));
+  EXPECT_EQ(config_schema()["additionalProperties"], false);
+}
+
+TEST(ConfigSchema, EditorsKeyIsNoOption) {
+  ServerOptions options;
+  EXPECT_NO_THROW(read_config(R"({"$schema": "config.schema.json", "port": 1})", "test.json", &options));
+  EXPECT_EQ(options.http.port, 1);
+  EXPECT_THROW(read_config(R"({"$schema": 1})", "test.json", &options), ConfigError);
+}
+
+}  // namespace
+}  // namespace smartkv
