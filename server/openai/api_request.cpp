@@ -153,7 +153,7 @@ void check_text_fits(std::string_view text, const std::string& param, const Engi
 
 int64_t read_max_tokens(FieldReader& fields, std::string_view key, int64_t fallback, int64_t least) {
   const Json* value = fields.find(key);
-  return value != nullptr && *value == -1 ? -1 : fields.integer(key, fallback, least);
+  return value != nullptr && value->is_number() && value->get<double>() == -1 ? -1 : fields.integer(key, fallback, least);
 }
 
 void read_generation(FieldReader& fields, const ServedModel& model, GenerationRequest* request) {

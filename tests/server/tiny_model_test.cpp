@@ -50,7 +50,10 @@ TEST_F(TinyModel, SaysWhatRequestsMayName) {
   EXPECT_EQ(open["presets"][0]["name"], "balanced");
   EXPECT_EQ(open["speculative_methods"], Json::array({"off", "ngram", "self", "auto"}));  // no draft model is loaded
 
-  const auto engine = tiny_engine({.allowed_policies = {"full", "compact"}, .allowed_speculation = {"ngram"}});
+  EngineOptions some;
+  some.allowed_policies = {"full", "compact"};
+  some.allowed_speculation = {"ngram"};
+  const auto engine = tiny_engine(some);
   const Json restricted = details(ServedEngine(*engine, {"tiny"}, {}));
   EXPECT_EQ(restricted["policies"], Json::array({"full"}));
   ASSERT_EQ(restricted["presets"].size(), 1u);
