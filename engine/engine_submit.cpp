@@ -160,7 +160,9 @@ std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vecto
     {
       const std::lock_guard lock(mutex_);
       for (size_t i = 0; i < requests.size(); ++i) check_load(static_cast<int64_t>(i));
+      const Clock::time_point now = Clock::now();  // of all, so that their times compare
       for (const auto& request : requests) {
+        request->submitted = now;
         request->id = next_id_++;
         submitted_.push_back(request);
         ++live_;
