@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cache/boundaries.h"
 #include "cache/state_io.h"
 #include "kernels/elementwise.h"
 
@@ -102,5 +103,7 @@ void DenseLayer::drop_before(int64_t n) {
   pages_.erase(pages_.begin(), pages_.begin() + (n - first_) / kPageTokens);
   first_ = n;
 }
+
+int64_t dense_bytes(const CacheShape& shape, int64_t n_tokens) { return whole_pages(n_tokens) * shape.bytes_per_token(); }
 
 }  // namespace smartkv

@@ -49,4 +49,7 @@ class DenseLayer {
   int64_t first_ = 0;
 };
 
+// Bytes of the pages that hold n dense tokens over all layers.
+int64_t dense_bytes(const CacheShape& shape, int64_t n_tokens);
+
 }  // namespace smartkv

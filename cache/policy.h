@@ -40,6 +40,10 @@ struct PolicyContext {
   std::function<void(int64_t position, float* cos, float* sin)> rope = {};
   // The learned gates of a name, never of a path; "": those for this model. Throws CacheError.
   std::function<std::shared_ptr<const Gate>(const std::string& name)> load_gate = {};
+
+  int64_t workers() const;  // the caller included
+  // task(i) for i in [0, n), on the threads if there are any. The first exception is thrown here when all have ended.
+  void for_each(int64_t n, const std::function<void(int64_t)>& task) const;
 };
 
 struct PolicyRow {

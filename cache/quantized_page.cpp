@@ -1,5 +1,6 @@
 #include "cache/quantized_page.h"
 
+#include <algorithm>
 #include <string>
 
 #include "cache/state_io.h"
@@ -78,6 +79,28 @@ kernels::KvSegment QuantizedPage::segment() const {
   segment.quantized = layout_;
   segment.channel_order = channel_order_ == nullptr ? nullptr : channel_order_->data();
   return segment;
+}
+
+int64_t bytes_of(std::span<const QuantizedPageRef> pages) {
+  int64_t bytes = 0;
+  for (const QuantizedPageRef& page : pages) bytes += page == nullptr ? 0 : page->bytes();
+  return bytes;
+}
+
+int64_t shared_bytes_of(std::span<const QuantizedPageRef> pages) {
+  int64_t bytes = 0;
+  for (const QuantizedPageRef& page : pages) bytes += page != nullptr && page.use_count() > 1 ? page->bytes() : 0;
+  return bytes;
+}
+
+void expect_channel_order(const StateReader& in, const CacheShape& shape, std::span<const uint8_t> order) {
+  const auto dim = static_cast<size_t>(shape.head_dim);
+  in.expect(order.size() == static_cast<size_t>(shape.n_kv_heads) * dim, "an order of each KV head's channels");
+  for (; !order.empty(); order = order.subspan(dim)) {
+    std::vector<uint8_t> sorted(order.begin(), order.begin() + shape.head_dim);
+    std::sort(sorted.begin(), sorted.end());
+    for (size_t i = 0; i < dim; ++i) in.expect(sorted[i] == i, "each channel once");
+  }
 }
 
 QuantizedLayout widest_layout(const CacheShape& shape) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +41,13 @@ class QuantizedPage {
 };
 
 using QuantizedPageRef = std::shared_ptr<const QuantizedPage>;
+
+// Bytes of the pages, and of those that somebody else holds, too. Null: no page.
+int64_t bytes_of(std::span<const QuantizedPageRef> pages);
+int64_t shared_bytes_of(std::span<const QuantizedPageRef> pages);
+
+// That a state's channel order [n_kv_heads, head_dim] names each channel of each KV head once. Throws CacheError.
+void expect_channel_order(const StateReader& in, const CacheShape& shape, std::span<const uint8_t> order);
 
 // K and V in 8 bits.
 kernels::QuantizedLayout widest_layout(const CacheShape& shape);

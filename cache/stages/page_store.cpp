@@ -50,9 +50,7 @@ void PageStore::finish(const StageView& /*view*/) {
 
 void PageStore::count_bytes() {
   bytes_ = 0;
-  for (const auto& layer : pages_) {
-    for (const QuantizedPageRef& page : layer) bytes_ += page->bytes();
-  }
+  for (const auto& layer : pages_) bytes_ += bytes_of(layer);
 }
 
 void PageStore::save(StateWriter* out) const {
@@ -87,9 +85,7 @@ StoreGrowth PageStore::page_growth(const StageView& view, int64_t end) const {
 
 int64_t PageStore::shared_bytes() const {
   int64_t bytes = 0;
-  for (const auto& layer : pages_) {
-    for (const QuantizedPageRef& page : layer) bytes += page.use_count() > 1 ? page->bytes() : 0;
-  }
+  for (const auto& layer : pages_) bytes += shared_bytes_of(layer);
   return bytes;
 }
 

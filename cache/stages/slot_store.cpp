@@ -4,7 +4,6 @@
 #include <numeric>
 #include <string>
 
-#include "cache/stages/staged_sequence.h"
 #include "cache/stages/token_scorer.h"
 
 namespace smartkv {
@@ -133,25 +132,14 @@ void SlotStore::see(const StageView& view, int64_t committed) {
 
 void SlotStore::score_contents(const StageView& view, int64_t end) {
   constexpr int64_t kRun = 512;  // tokens whose keys are copied at once
-  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
-  std::vector<float> angles, scores;
   for (; scored_ < end; scored_ = std::min(end, scored_ + kRun)) {
     const int64_t n = std::min(end - scored_, kRun);
-    if (scorer_->needs_angles()) {
-      angles.resize(static_cast<size_t>(n * dim));
-      for (int64_t i = 0; i < n; ++i) {
-        context_->rope(scored_ + i, angles.data() + i * dim, angles.data() + i * dim + dim / 2);
+    score_layers(*context_, *scorer_, view.tail, scored_, n, [&](int64_t layer, std::span<const float> scores) {
+      for (Head& head : layers_[static_cast<size_t>(layer)].heads) {
+        head.tail_scores.insert(head.tail_scores.end(), scores.begin(), scores.begin() + n);
+        scores = scores.subspan(static_cast<size_t>(n));
       }
-    }
-    scores.resize(static_cast<size_t>(heads * n));
-    for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
-      const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
-      scorer_->score(*context_, {layer, tail, scored_, n, angles.data()}, scores.data());
-      for (int64_t h = 0; h < heads; ++h) {
-        std::vector<float>& known = layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(h)].tail_scores;
-        known.insert(known.end(), scores.begin() + h * n, scores.begin() + (h + 1) * n);
-      }
-    }
+    });
   }
 }
 
@@ -409,12 +397,8 @@ void SlotStore::add_stats(const StageView& view, CacheStats* stats) const {
   stats->tokens_kept += packed_ + kept_;
   stats->bytes += state_.bytes();
   for (const Layer& layer : layers_) {
-    stats->bytes += layer.kept.bytes();
-    for (const QuantizedPageRef& page : layer.packed) {
-      stats->bytes += page->bytes();
-      if (view.may_share && page.use_count() > 1) stats->shared_bytes += page->bytes();
-    }
-    if (view.may_share) stats->shared_bytes += layer.kept.shared_bytes();
+    stats->bytes += layer.kept.bytes() + bytes_of(layer.packed);
+    if (view.may_share) stats->shared_bytes += layer.kept.shared_bytes() + shared_bytes_of(layer.packed);
   }
 }
 

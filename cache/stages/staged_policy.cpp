@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "cache/stages/staged_sequence.h"
-#include "kernels/thread_pool.h"
 
 namespace smartkv {
 
@@ -22,7 +21,7 @@ int64_t StagedPolicy::max_bytes(int64_t prompt_tokens, int64_t n_tokens) const {
   // The whole prompt is dense until its end. Then a layer's tokens leave the tail once they are taken; as many layers as there
   // are threads are at it.
   const int64_t pruned = dense_bytes(shape, Boundaries{boundaries.window}.most_in_tail(n_tokens));
-  const int64_t workers = context_.threads == nullptr ? 1 : context_.threads->size();
+  const int64_t workers = context_.workers();
   const int64_t at_it = std::min(shape.n_layers, workers) * ((held.pages + shape.n_layers - 1) / shape.n_layers);
   return std::max(tail, pruned + held.pages) + at_it + held.state;
 }

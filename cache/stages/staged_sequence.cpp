@@ -1,12 +1,9 @@
 #include "cache/stages/staged_sequence.h"
 
 #include <algorithm>
-#include <exception>
-#include <mutex>
 #include <numeric>
 #include <string>
 
-#include "kernels/thread_pool.h"
 
 namespace smartkv {
 
@@ -79,7 +76,7 @@ void StagedSequence::compact() {
   const StageView view = stage_view();
   const int64_t first = view.tail_first, end = view.leaving();
   for (const auto& store : stores_) store->prepare(view);
-  for_each(*context_, shape().n_layers, [&](int64_t layer) {
+  context_->for_each(shape().n_layers, [&](int64_t layer) {
     LeavingTokens tokens(tail(layer), shape().n_kv_heads, shape().head_dim, first, end);
     for (const auto& store : stores_) store->take(view, layer, &tokens);
     tail(layer).drop_before(end);  // a layer's lost tokens make room for the next one's kept ones
@@ -131,7 +128,7 @@ int64_t StagedSequence::growth(int64_t n) const {
   if (take.empty() || boundary_ > end) return bytes;
   // A layer's tokens leave the tail once they are taken; as many layers as there are threads are at it.
   const int64_t gone = std::min(view.leaving(), tokens_ / kPageTokens * kPageTokens);
-  const int64_t workers = context_->threads == nullptr ? 1 : context_->threads->size();
+  const int64_t workers = context_->workers();
   int64_t all = 0, lasting = 0, most = 0;
   for (size_t layer = 0; layer < take.size(); ++layer) {
     all += take[layer];
@@ -209,29 +206,6 @@ std::map<std::string, double> StagedSequence::details() const {
   std::map<std::string, double> details;
   for (const auto& store : stores_) store->add_details(&details);
   return details;
-}
-
-void for_each(const PolicyContext& context, int64_t n, const std::function<void(int64_t)>& task) {
-  std::exception_ptr failure;
-  std::mutex mutex;
-  const auto guarded = [&](int64_t i) {  // a worker must not throw
-    try {
-      task(i);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!failure) failure = std::current_exception();
-    }
-  };
-  if (context.threads != nullptr) {
-    context.threads->parallel_for(n, guarded);
-  } else {
-    for (int64_t i = 0; i < n; ++i) guarded(i);
-  }
-  if (failure) std::rethrow_exception(failure);
-}
-
-int64_t dense_bytes(const CacheShape& shape, int64_t n_tokens) {
-  return (n_tokens + kPageTokens - 1) / kPageTokens * kPageTokens * shape.bytes_per_token();
 }
 
 }  // namespace smartkv

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -62,12 +61,5 @@ class StagedSequence final : public SequenceCache {
   int64_t committed_ = 0;
   mutable bool may_share_ = false;  // false only if no page is somebody else's, too
 };
-
-// task(i) for i in [0, n), on the context's threads if there are any. The first exception is thrown here when all have
-// ended.
-void for_each(const PolicyContext& context, int64_t n, const std::function<void(int64_t)>& task);
-
-// Bytes of the pages that hold n dense tokens over all layers.
-int64_t dense_bytes(const CacheShape& shape, int64_t n_tokens);
 
 }  // namespace smartkv

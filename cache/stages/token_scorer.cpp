@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cache/policies/gated_eviction/gate.h"
+#include "cache/rope.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
@@ -99,20 +100,14 @@ class LearnedScorer final : public TokenScorer {
   std::string name() const override { return "learned"; }
   bool needs_angles() const override { return true; }
   void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
-    const int64_t dim = context.shape.head_dim, half = dim / 2, n = tokens.n;
+    const int64_t dim = context.shape.head_dim, n = tokens.n;
     std::vector<float> keys(static_cast<size_t>(context.shape.n_kv_heads * n * dim));
     for_blocks(context, n, [&](int64_t head, int64_t from, int64_t end) {
       std::vector<float> v(static_cast<size_t>(dim));
       for (int64_t i = from; i < end; ++i) {
-        const float* cos = tokens.angles + i * dim;
-        const float* sin = cos + half;
         float* k = keys.data() + (head * n + i) * dim;
         tokens.tokens.load(tokens.first + i, head, k, v.data());
-        for (int64_t j = 0; j < half; ++j) {  // the rotation's inverse; YaRN scales it, so divide by its square
-          const float scale = 1.0f / (cos[j] * cos[j] + sin[j] * sin[j]), low = k[j], high = k[j + half];
-          k[j] = (cos[j] * low + sin[j] * high) * scale;
-          k[j + half] = (cos[j] * high - sin[j] * low) * scale;
-        }
+        unrotate(tokens.angles + i * dim, dim, k);
       }
     });
     gate_->score(context.threads, tokens.layer, keys.data(), context.shape.n_kv_heads * n, scores);
@@ -132,6 +127,20 @@ void TokenScorer::score(const PolicyContext&, const ScoredTokens&, float*) const
 
 void TokenScorer::score_mass(std::span<const float>, std::span<float>) const {
   throw CacheError("scorer \"" + name() + "\" looks at contents, not at attention");
+}
+
+void score_layers(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t first,
+                  int64_t n, const std::function<void(int64_t layer, std::span<const float> scores)>& take) {
+  const int64_t dim = context.shape.head_dim;
+  std::vector<float> angles, scores(static_cast<size_t>(context.shape.n_kv_heads * n));
+  if (scorer.needs_angles()) {
+    angles.resize(static_cast<size_t>(n * dim));
+    for (int64_t i = 0; i < n; ++i) context.rope(first + i, angles.data() + i * dim, angles.data() + i * dim + dim / 2);
+  }
+  for (int64_t layer = 0; layer < context.shape.n_layers; ++layer) {
+    scorer.score(context, {layer, tail[static_cast<size_t>(layer)], first, n, angles.data()}, scores.data());
+    take(layer, scores);
+  }
 }
 
 std::unique_ptr<TokenScorer> make_scorer(const PolicyContext& context, const std::string& name, const std::string& gate) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,6 +35,11 @@ class TokenScorer {
   // received from the probes since the last boundary; `previous` f32 [n]: scores so far, 0 for new tokens.
   virtual void score_mass(std::span<const float> previous, std::span<float> mass) const;
 };
+
+// Scores tokens [first, first + n) of all layers, whose tails are `tail`, by their contents, layer by layer. scores: f32
+// [n_kv_heads, n].
+void score_layers(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t first,
+                  int64_t n, const std::function<void(int64_t layer, std::span<const float> scores)>& take);
 
 // "none" (nobody gets a slot), "random", "key_norm", "attention", "snapkv" or "learned". `gate`: name of the learned
 // scorer's gates, as PolicyContext::load_gate knows it. Throws CacheError.

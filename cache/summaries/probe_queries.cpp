@@ -4,24 +4,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "cache/rope.h"
+
 namespace smartkv {
-namespace {
-
-// x at position `from` becomes x at position `to`. angles: cos then sin, f32 [head_dim]. RoPE may also scale (YaRN): the
-// inverse divides by the square of the scale.
-void turn(const float* from, const float* to, int64_t dim, float* x) {
-  const int64_t half = dim / 2;
-  for (int64_t j = 0; j < half; ++j) {
-    const float scale = 1.0f / (from[j] * from[j] + from[half + j] * from[half + j]);
-    const float low = (from[j] * x[j] + from[half + j] * x[j + half]) * scale;
-    const float high = (from[j] * x[j + half] - from[half + j] * x[j]) * scale;
-    x[j] = to[j] * low - to[half + j] * high;
-    x[j + half] = to[j] * high + to[half + j] * low;
-  }
-}
-
-}  // namespace
-
 void ProbeQueries::add(const CacheShape& shape, const StoreProbe& probe) {
   const int64_t seen = std::min(kSeen, probe.n_tail);
   positions_.push_back(probe.position);
@@ -105,7 +90,10 @@ SampledQueries ProbeQueries::sampled(const PolicyContext& context, const DenseLa
         const size_t at = queries.q.size();
         queries.q.insert(queries.q.end(), q + g * dim, q + (g + 1) * dim);
         float* row = queries.q.data() + at;
-        if (s > 0) turn(here.data(), there.data(), dim, row);
+        if (s > 0) {
+          unrotate(here.data(), dim, row);
+          rotate(there.data(), dim, row);
+        }
         for (int64_t d = 0; d < dim; ++d) row[d] *= scale;
         queries.log_norm.push_back(log_norm[static_cast<size_t>(g)]);
         ++queries.n;

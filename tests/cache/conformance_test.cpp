@@ -205,9 +205,13 @@ TEST_P(Conformance, WhatAProbeSawCannotBeTakenBack) {
   driver().run(cache.get(), 600, 64);
   const int64_t n = std::min<int64_t>(300, cache->next_boundary() - cache->tokens());
   const TokenRange probes = cache->probes(n);
-  if (probes.empty()) GTEST_SKIP() << "it looks at no attention here";
   driver().pass(cache.get(), n);
-  EXPECT_THROW(cache->truncate(probes.end - 1), CacheError);
+  if (probes.empty()) {  // it saw nothing: all of it can be
+    cache->truncate(600);
+    EXPECT_EQ(cache->tokens(), 600);
+  } else {
+    EXPECT_THROW(cache->truncate(probes.end - 1), CacheError);
+  }
 }
 
 TEST_P(Conformance, StaysNearTheFullCache) {

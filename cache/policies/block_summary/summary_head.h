@@ -31,6 +31,7 @@ struct SummaryHead {
   int64_t entries() const;
   int64_t tokens() const;  // that all entries stand for
   void for_each(const std::function<void(SummaryEntry&)>& visit);
+  void for_each(const std::function<void(const SummaryEntry&)>& visit) const;
   void save(StateWriter* out) const;
   // Throws CacheError unless places are those of entries() slots and positions before `end`.
   void load(int64_t end, StateReader* in);

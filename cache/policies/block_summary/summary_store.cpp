@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "cache/stages/staged_sequence.h"
 
 namespace smartkv {
 namespace {
@@ -73,8 +72,9 @@ void SummaryStore::represented(int64_t layer, int64_t head, std::vector<int64_t>
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const size_t first = positions->size();
   positions->resize(first + static_cast<size_t>(state.entries));
-  SummaryHead entries = state.heads[static_cast<size_t>(head)];
-  entries.for_each([&](const SummaryEntry& entry) { (*positions)[first + static_cast<size_t>(entry.place)] = entry.position; });
+  state.heads[static_cast<size_t>(head)].for_each([&](const SummaryEntry& entry) {
+    (*positions)[first + static_cast<size_t>(entry.place)] = entry.position;
+  });
 }
 
 void SummaryStore::observe(const StageView& view, int64_t layer, const StoreProbe& probe) {
@@ -107,17 +107,10 @@ void SummaryStore::prepare(const StageView& view) {
     }
   }
   if (scorer_ == nullptr) return;
-  const int64_t first = view.tail_first, n = view.leaving() - first, dim = shape().head_dim;
-  std::vector<float> angles;
-  if (scorer_->needs_angles()) {
-    angles.resize(static_cast<size_t>(n * dim));
-    for (int64_t i = 0; i < n; ++i) context_->rope(first + i, angles.data() + i * dim, angles.data() + i * dim + dim / 2);
-  }
-  for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
-    std::vector<float>& scores = layers_[static_cast<size_t>(layer)].scores;
-    scores.resize(static_cast<size_t>(shape().n_kv_heads * n));
-    scorer_->score(*context_, {layer, view.tail[static_cast<size_t>(layer)], first, n, angles.data()}, scores.data());
-  }
+  score_layers(*context_, *scorer_, view.tail, view.tail_first, view.leaving() - view.tail_first,
+               [&](int64_t layer, std::span<const float> scores) {
+                 layers_[static_cast<size_t>(layer)].scores.assign(scores.begin(), scores.end());
+               });
   state_.set(state_bytes());
 }
 

@@ -5,7 +5,6 @@
 
 #include "cache/policies/channel_packed/channel_store.h"
 #include "cache/stages/staged_policy.h"
-#include "cache/stages/staged_sequence.h"
 
 namespace smartkv {
 namespace {

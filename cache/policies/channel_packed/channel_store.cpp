@@ -4,8 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "cache/stages/staged_sequence.h"
-#include "kernels/thread_pool.h"
 
 namespace smartkv {
 namespace {
@@ -71,7 +69,7 @@ StoreFactory::Bytes ChannelStoreFactory::max_bytes(const PolicyContext& context,
   const ChannelLayouts layouts = channel_layouts(shape, options_);
   const int64_t page = std::max(quantized_bytes(shape, layouts.full),
                                 quantized_bytes(shape, layouts.packed) + quantized_bytes(shape, layouts.residual));
-  const int64_t workers = context.threads == nullptr ? 1 : context.threads->size();
+  const int64_t workers = context.workers();
   const int64_t pages = n_left / kPageTokens, state = shape.n_layers * layer_state_bytes(shape, options_.probes);
   if (pages == 0) return {0, state};
   return {shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * page) + workers * page, state};
@@ -247,7 +245,7 @@ void ChannelStore::plan(const StageView& view, int64_t made) {
   const bool selects = view.next_boundary - last_update_ >= options_.update_every;
   const bool checks = view.next_boundary - last_check_ >= options_.check_every && n_pages() > 1;
   std::vector<int64_t> failed(layers_.size(), 0), checked(layers_.size(), 0);
-  for_each(context(), shape().n_layers, [&](int64_t layer) {
+  context().for_each(shape().n_layers, [&](int64_t layer) {
     Layer& state = layers_[static_cast<size_t>(layer)];
     learn(view, layer, made);
     if (selects && !state.packed) select(layer);
@@ -299,7 +297,7 @@ StoreGrowth ChannelStore::growth(const StageView& view, int64_t end) const {
   if (end > view.next_boundary - n_probes()) growth.state += probing;
   if (view.next_boundary > end) return growth;
   const int64_t residual = quantized_bytes(shape(), layouts_.residual), full = quantized_bytes(shape(), layouts_.full);
-  const int64_t workers = context().threads == nullptr ? 1 : context().threads->size();
+  const int64_t workers = context().workers();
   const int64_t made = view.boundaries.leaving(end) / kPageTokens - n_pages();
   growth.state += shape().n_layers * (layer_state_bytes(shape(), 0) + made * residual);
   // A page changes by making another, with its residual; what others hold, too, stays.
@@ -358,12 +356,7 @@ void ChannelStore::load(const StageView& view, StateReader* in) {
 void ChannelStore::load_layer(const StageView& view, StateReader* in, Layer* layer) const {
   const auto channels = static_cast<size_t>(shape().n_kv_heads * shape().head_dim);
   const auto order_of = [&](const std::vector<uint8_t>& order) {
-    in->expect(order.size() == channels, "an order of each KV head's channels");
-    for (auto head = order.begin(); head != order.end(); head += shape().head_dim) {
-      std::vector<uint8_t> sorted(head, head + shape().head_dim);
-      std::sort(sorted.begin(), sorted.end());
-      for (size_t i = 0; i < sorted.size(); ++i) in->expect(sorted[i] == i, "each channel once");
-    }
+    expect_channel_order(*in, shape(), order);
     return std::make_shared<const std::vector<uint8_t>>(order);
   };
   layer->q2 = in->values<float>();
@@ -397,9 +390,7 @@ void ChannelStore::load_layer(const StageView& view, StateReader* in, Layer* lay
 
 int64_t ChannelStore::residual_bytes() const {
   int64_t bytes = 0;
-  for (const Layer& layer : layers_) {
-    for (const QuantizedPageRef& page : layer.residual) bytes += page == nullptr ? 0 : page->bytes();
-  }
+  for (const Layer& layer : layers_) bytes += bytes_of(layer.residual);
   return bytes;
 }
 
@@ -416,9 +407,7 @@ void ChannelStore::add_stats(const StageView& view, CacheStats* stats) const {
   PageStore::add_stats(view, stats);
   stats->bytes += state_.bytes() + residual_bytes();
   if (!view.may_share) return;
-  for (const Layer& layer : layers_) {
-    for (const QuantizedPageRef& page : layer.residual) stats->shared_bytes += page != nullptr && page.use_count() > 1 ? page->bytes() : 0;
-  }
+  for (const Layer& layer : layers_) stats->shared_bytes += shared_bytes_of(layer.residual);
 }
 
 void ChannelStore::add_details(std::map<std::string, double>* details) const {

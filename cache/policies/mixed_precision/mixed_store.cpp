@@ -6,8 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "cache/stages/staged_sequence.h"
-#include "kernels/thread_pool.h"
 
 namespace smartkv {
 
@@ -98,7 +96,7 @@ StoreFactory::Bytes MixedStoreFactory::max_bytes(const PolicyContext& context, i
   // Pages cannot be narrower than 2 bits, nor need they be wider than 8. Each worker holds one more while it narrows it.
   const int64_t widest = quantized_bytes(shape, widest_layout(shape)), all = pages * shape.n_layers * widest;
   const int64_t budget = pages == 0 ? 0 : std::max(least_bytes(shape, pages), mixed_budget(shape, options_, n_tokens, pages));
-  const int64_t workers = context.threads == nullptr ? 1 : context.threads->size();
+  const int64_t workers = context.workers();
   const int64_t channels = shape.n_kv_heads * shape.head_dim * static_cast<int64_t>(sizeof(float) + sizeof(uint8_t));
   const int64_t tail_mass = shape.n_kv_heads * whole_pages(tail + 1) * static_cast<int64_t>(sizeof(float));
   int64_t state = shape.n_layers * (pages * page_state_bytes(shape) + channels + tail_mass) + workers * widest;
@@ -157,12 +155,12 @@ void MixedStore::plan(const StageView& view, int64_t made) {
   average_importance();
   first_new_ = n_pages();
   new_pages_.assign(static_cast<size_t>(shape().n_layers * made), {});
-  for_each(context(), shape().n_layers, [&](int64_t layer) {
+  context().for_each(shape().n_layers, [&](int64_t layer) {
     Layer& state = layers_[static_cast<size_t>(layer)];
     if (state.channel_order == nullptr) order_channels(layer, view.tail[static_cast<size_t>(layer)]);
     state.pages.resize(static_cast<size_t>(first_new_ + made));
   });
-  for_each(context(), shape().n_layers * made, [&](int64_t task) {
+  context().for_each(shape().n_layers * made, [&](int64_t task) {
     const int64_t layer = task / made;
     study(layer, first_new_ + task % made, view.tail[static_cast<size_t>(layer)], &new_pages_[static_cast<size_t>(task)]);
   });
@@ -295,7 +293,7 @@ QuantizedLayout MixedStore::target(int64_t layer, int64_t i, int32_t price, int6
 
 int64_t MixedStore::bytes_at(int32_t price, int64_t least_saving) const {
   std::vector<int64_t> bytes(layers_.size(), 0);
-  for_each(context(), shape().n_layers, [&](int64_t layer) {
+  context().for_each(shape().n_layers, [&](int64_t layer) {
     const auto pages = static_cast<int64_t>(layers_[static_cast<size_t>(layer)].pages.size());
     int64_t sum = 0;
     for (int64_t i = 0; i < pages; ++i) sum += quantized_bytes(shape(), target(layer, i, price, least_saving));
@@ -331,7 +329,7 @@ void MixedStore::fit(int64_t budget) {
       state.layout = layout;
     }
   }
-  for_each(context(), static_cast<int64_t>(changes.size()), [&](int64_t c) {
+  context().for_each(static_cast<int64_t>(changes.size()), [&](int64_t c) {
     const auto& [layer, i] = changes[static_cast<size_t>(c)];
     std::vector<float> k(static_cast<size_t>(shape().n_kv_heads * kPageTokens * shape().head_dim)), v(k.size());
     const QuantizedPageRef& old = page(layer, i);
@@ -356,7 +354,7 @@ StoreGrowth MixedStore::growth(const StageView& view, int64_t end) const {
   const int64_t made = view.boundaries.leaving(end) / kPageTokens - n_pages(), orders = n_pages() == 0 ? heads * shape().head_dim : 0;
   growth.state += shape().n_layers * (made * page_state_bytes(shape()) + orders);
   // A page is narrowed by making another: what others hold, too, stays.
-  const int64_t workers = context().threads == nullptr ? 1 : context().threads->size();
+  const int64_t workers = context().workers();
   growth.state += (view.may_share ? shared_bytes() : 0) + workers * page_bytes(0);
   return growth;
 }
@@ -416,11 +414,12 @@ void MixedStore::load_layer(const StageView& view, StateReader* in, Layer* layer
   layer->tail_mass = in->values<float>();
   layer->value_norm = in->value<double>();
   in->expect(static_cast<int64_t>(layer->q2.size()) == heads * dim, "E[q^2] of each channel");
-  const bool packed = view.tail_first > 0;
-  in->expect(static_cast<int64_t>(order.size()) == (packed ? heads * dim : 0) &&
-                 std::all_of(order.begin(), order.end(), [dim](uint8_t channel) { return channel < dim; }),
-             "an order of the channels");
-  if (packed) layer->channel_order = std::make_shared<std::vector<uint8_t>>(std::move(order));
+  if (view.tail_first > 0) {
+    expect_channel_order(*in, shape(), order);
+    layer->channel_order = std::make_shared<std::vector<uint8_t>>(std::move(order));
+  } else {
+    in->expect(order.empty(), "no order of channels before there is a page");
+  }
   in->expect(layer->tail_mass.empty() || static_cast<int64_t>(layer->tail_mass.size()) == heads * (view.next_boundary - view.tail_first),
              "the tail's mass");
   layer->pages.resize(static_cast<size_t>(view.tail_first / kPageTokens));

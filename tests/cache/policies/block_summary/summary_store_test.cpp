@@ -142,7 +142,8 @@ TEST_F(SummaryStoreTest, LayersOutsideTheRangeKeepEveryToken) {
   for (size_t i = 0; i < full.size(); ++i) {
     EXPECT_EQ(segments[i].bias, nullptr);
     EXPECT_EQ(segments[i].tokens, full[i].tokens);
-    if (full[i].tokens == kernels::kPageTokens) EXPECT_EQ(std::memcmp(segments[i].k, full[i].k, 4096), 0) << i;
+    if (full[i].tokens < kernels::kPageTokens) continue;
+    EXPECT_EQ(std::memcmp(segments[i].k, full[i].k, 4096), 0) << i;
   }
 }
 
