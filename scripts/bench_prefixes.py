@@ -10,41 +10,22 @@ question about it, and a third after the server was started anew on the same pre
 import argparse
 import http.client
 import json
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
+from servers import smartkv_server
+
 QUESTIONS = ["Who is the text about?", "Where does it take place?", "What happens in the end?"]
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-class Server:
-    def __init__(self, args, policy, directory):
-        self.port = free_port()
-        self.process = subprocess.Popen(
-            [args.smartkv, "serve", "--model", args.model, "--port", str(self.port), "--log-level", "warning",
-             "--kv-cache", policy, "--prefix-cache-dir", directory], stdout=subprocess.DEVNULL)
-        for _ in range(600):
-            try:
-                self.request("GET", "/health")
-                return
-            except OSError:
-                if self.process.poll() is not None:
-                    sys.exit(f"smartkv serve ended with {self.process.returncode}")
-                time.sleep(0.1)
-        sys.exit("smartkv serve did not start within a minute")
+class Client:
+    def __init__(self, url):
+        self.address = url.removeprefix("http://")
 
     def request(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        connection = http.client.HTTPConnection(self.address, timeout=600)
         connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
         response = connection.getresponse()
         return json.loads(response.read() or "{}")
@@ -53,7 +34,7 @@ class Server:
         """Seconds to the first token, and how many tokens of the prompt were there already."""
         body = {"messages": [{"role": "user", "content": f"{text}\n\n{question}"}], "max_tokens": 16,
                 "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        connection = http.client.HTTPConnection(self.address, timeout=600)
         start = time.perf_counter()
         connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
@@ -69,12 +50,8 @@ class Server:
             usage = event.get("usage") or usage
         return first, usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
 
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=120)
 
-
-def texts(server, file, n_tokens, count):
+def texts(client, file, n_tokens, count):
     """`count` different texts of about n_tokens tokens each."""
     with open(file, encoding="utf-8", errors="replace") as source:
         words = source.read(40 * n_tokens * count).split()
@@ -85,7 +62,7 @@ def texts(server, file, n_tokens, count):
             if at + n > len(words):
                 sys.exit(f"{file}: expected about {n_tokens * count} tokens of text, found fewer")
             text = " ".join(words[at:at + n])
-            tokens = len(server.request("POST", "/tokenize", {"prompt": text})["tokens"])
+            tokens = len(client.request("POST", "/tokenize", {"prompt": text})["tokens"])
             if abs(tokens - n_tokens) <= n_tokens // 100:
                 break
             n = max(1, n * n_tokens // tokens)
@@ -109,22 +86,23 @@ def main():
     print("|---|---|---|---|---|---|")
     for policy in args.policies.split(","):
         with tempfile.TemporaryDirectory() as directory:
-            server = Server(args, policy, directory)
-            subjects = texts(server, args.text, args.tokens, args.repetitions)
+            options = ["--kv-cache", policy, "--prefix-cache-dir", directory]
             first, second, third = [], [], []
-            for text in subjects:
-                seconds, cached, _ = server.ask(text, QUESTIONS[0])
-                first.append(seconds)
-                seconds, cached, prompt = server.ask(text, QUESTIONS[1])
-                second.append(seconds)
-                print(f"{policy}: {cached} of {prompt} tokens were there", file=sys.stderr)
-            server.stop()
-            server = Server(args, policy, directory)
-            for text in subjects:
-                seconds, cached, prompt = server.ask(text, QUESTIONS[2])
-                third.append(seconds)
-                print(f"{policy}: {cached} of {prompt} tokens were there after the restart", file=sys.stderr)
-            server.stop()
+            with smartkv_server(args.smartkv, args.model, *options) as url:
+                client = Client(url)
+                subjects = texts(client, args.text, args.tokens, args.repetitions)
+                for text in subjects:
+                    seconds, cached, _ = client.ask(text, QUESTIONS[0])
+                    first.append(seconds)
+                    seconds, cached, prompt = client.ask(text, QUESTIONS[1])
+                    second.append(seconds)
+                    print(f"{policy}: {cached} of {prompt} tokens were there", file=sys.stderr)
+            with smartkv_server(args.smartkv, args.model, *options) as url:
+                client = Client(url)
+                for text in subjects:
+                    seconds, cached, prompt = client.ask(text, QUESTIONS[2])
+                    third.append(seconds)
+                    print(f"{policy}: {cached} of {prompt} tokens were there after the restart", file=sys.stderr)
         a, b, c = map(statistics.median, (first, second, third))
         print(f"| {policy} | {a:.2f} | {b:.2f} | {a / b:.1f} x | {c:.2f} | {a / c:.1f} x |", flush=True)
 

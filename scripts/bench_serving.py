@@ -4,13 +4,14 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
+
+from servers import free_port
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--llama-server", required=True)
@@ -59,12 +60,6 @@ def slots(case, kind):
     if fit == 0:
         sys.exit(f"case {case['name']}: a slot of {each} tokens needs more than {case['kv_cache_bytes']} bytes of {kind}")
     return min(fit, case["requests"]), each
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def wait_until_ready(process, port):

@@ -5,13 +5,14 @@ validated by its own means.
 """
 
 import argparse
+import contextlib
 import json
-import re
-import subprocess
 import sys
 import traceback
 
 from pydantic import BaseModel, Field
+
+from servers import smartkv_server
 
 MODEL = "SmolLM2-135M-Instruct"
 QUESTION = [{"role": "user", "content": "How is the weather in Paris today?"}]
@@ -164,13 +165,9 @@ def main():
     parser.add_argument("--url", help="of a server that runs already, ending in /v1")
     parser.add_argument("names", nargs="*", default=list(CHECKS))
     options = parser.parse_args()
-    server, url = None, options.url
-    if url is None:
-        server = subprocess.Popen([options.smartkv, "serve", "--model", options.model, "--port", "0", "--log-level", "warning"],
-                                  stdout=subprocess.PIPE, text=True)
-        url = re.search(r"http://\S+/v1", server.stdout.readline()).group()
     failed = False
-    try:
+    with contextlib.ExitStack() as stack:
+        url = options.url or stack.enter_context(smartkv_server(options.smartkv, options.model)) + "/v1"
         for name in options.names:
             try:
                 CHECKS[name](url)
@@ -181,10 +178,6 @@ def main():
                 failed = True
                 traceback.print_exc()
                 print(f"{name}: FAILED", flush=True)
-    finally:
-        if server is not None:
-            server.terminate()
-            server.wait()
     sys.exit(1 if failed else 0)
 
 

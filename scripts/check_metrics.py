@@ -16,7 +16,6 @@ import argparse
 import json
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,8 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+
+from servers import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRAPE_S = 1
@@ -39,12 +40,6 @@ def post(url, body):
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=600) as response:
         return json.load(response)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def load(url):

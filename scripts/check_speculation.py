@@ -14,13 +14,11 @@ only.
 import argparse
 import concurrent.futures
 import json
-import signal
-import socket
-import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
+
+from servers import smartkv_server
 
 POLICIES = [
     "full",
@@ -50,24 +48,6 @@ def post(url, body):
             return json.load(response)
     except urllib.error.HTTPError as error:
         sys.exit(f"{error.code}: {error.read().decode()[:500]}")
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def wait_until_up(url, server):
-    for _ in range(600):
-        if server.poll() is not None:
-            sys.exit(f"the server ended with exit code {server.returncode}")
-        try:
-            urllib.request.urlopen(url + "/health", timeout=5)
-            return
-        except OSError:
-            time.sleep(0.1)
-    sys.exit("the server does not answer")
 
 
 def check_greedy(args, url, prompts, methods):
@@ -145,22 +125,14 @@ def main():
     step = max(1, (len(context) - args.context_bytes) // args.count)
     prompts = [context[i * step:i * step + args.context_bytes] + "\n\n" + prompts[i % len(prompts)]
                for i in range(args.count)]
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    command = [args.smartkv, "serve", "--model", args.model, "--port", str(port), "--draft-weights", "int4",
-               "--max-sequences", str(args.at_once), "--log-level", "warning"]
+    options = ["--draft-weights", "int4", "--max-sequences", str(args.at_once)]
     if args.draft_model:
-        command += ["--draft-model", args.draft_model]
+        options += ["--draft-model", args.draft_model]
     methods = [m for m in METHODS if m["method"] != "draft_model" or args.draft_model]
 
-    server = subprocess.Popen(command)
-    try:
-        wait_until_up(url, server)
+    with smartkv_server(args.smartkv, args.model, *options) as url:
         check = check_sampled if args.sampled else check_greedy
         different = check(args, url + "/v1/chat/completions", prompts, methods)
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait()
     return 1 if different else 0
 
 

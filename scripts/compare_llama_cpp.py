@@ -4,13 +4,14 @@ import collections
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+
+from servers import free_port
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--llama", required=True)
@@ -69,12 +70,6 @@ def smartkv_bench(model, label, weights, prompts, depths, batches):
         for row in report["rows"]:
             kind = "decode" if row["kind"] == "decode" else "prefill %d" % row["tokens"]
             rates["SmartKV"][label, kind, row["depth"], row["batch"]].append(row["tokens_per_s_best"])
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def serving(name, command, port):

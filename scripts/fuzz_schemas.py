@@ -10,12 +10,13 @@ import concurrent.futures
 import json
 import random
 import re
-import subprocess
 import sys
 import urllib.error
 import urllib.request
 
 import jsonschema
+
+from servers import smartkv_server
 
 WORDS = ["name", "age", "city", "tags", "price", "a b", 'quo"te', "back\\slash", "naïve", "数", "id", "x-y", "", "kind"]
 PATTERNS = ["^[a-z]{2,5}$", "^[A-Z][a-z]+( [A-Z][a-z]+)?$", r"^\d{3}-\d{4}$", "^(red|green|blue)$", "foo", r"^\S+@\S+$",
@@ -171,21 +172,14 @@ def main():
     parser.add_argument("--max-tokens", type=int, default=400)
     parser.add_argument("--speculative", default="")
     options = parser.parse_args()
-    server = subprocess.Popen([options.smartkv, "serve", "--model", options.model, "--port", "0", "--log-level", "warning"],
-                              stdout=subprocess.PIPE, text=True)
-    try:
-        url = re.search(r"http://\S+/v1", server.stdout.readline()).group() + "/chat/completions"
-        counts, reasons = collections.Counter(), collections.Counter()
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            for kind, text in pool.map(lambda i: check(url, i, options), range(options.schemas)):
-                counts[kind] += 1
-                if kind == "refused":
-                    reasons[re.sub(r"'[^']*'", "...", text)[:100]] += 1
-                if kind == "failed":
-                    print(f"failed: {text}\n", file=sys.stderr)
-    finally:
-        server.terminate()
-        server.wait()
+    counts, reasons = collections.Counter(), collections.Counter()
+    with smartkv_server(options.smartkv, options.model) as url, concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for kind, text in pool.map(lambda i: check(url + "/v1/chat/completions", i, options), range(options.schemas)):
+            counts[kind] += 1
+            if kind == "refused":
+                reasons[re.sub(r"'[^']*'", "...", text)[:100]] += 1
+            if kind == "failed":
+                print(f"failed: {text}\n", file=sys.stderr)
     print(f"{options.schemas} schemas: " + ", ".join(f"{counts[kind]} {kind}" for kind in ("valid", "cut off", "refused", "failed")))
     for reason, count in reasons.most_common():
         print(f"  refused {count}: {reason}")
