@@ -31,11 +31,6 @@ bool equal_secrets(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 void check_api_key(const RequestHead& head, const std::string& api_key) {
   static constexpr std::string_view kBearer = "bearer ";
   const std::string header = head.field("authorization"), plain = head.field("x-api-key");
@@ -44,7 +39,7 @@ void check_api_key(const RequestHead& head, const std::string& api_key) {
                    "You didn't provide an API key: send it in the header Authorization: Bearer KEY, or X-Api-Key: KEY", "",
                    "invalid_api_key");
   }
-  const bool bearer = lower_case(header.substr(0, kBearer.size())) == kBearer;
+  const bool bearer = lower(header.substr(0, kBearer.size())) == kBearer;
   const std::string key = header.empty() ? plain : bearer ? header.substr(kBearer.size()) : "";
   if (!equal_secrets(key, api_key)) {
     throw ApiError(401, "invalid_request_error", "Incorrect API key provided", "", "invalid_api_key");
@@ -53,7 +48,7 @@ void check_api_key(const RequestHead& head, const std::string& api_key) {
 
 // "application/json" and its like. httplib would take forms apart, which no route wants.
 bool is_json(std::string type) {
-  type = lower_case(std::move(type));
+  type = lower(type);
   type = type.substr(0, type.find(';'));
   type.erase(type.find_last_not_of(" \t") + 1);
   return (type.starts_with("application/") || type.starts_with("text/")) &&

@@ -34,12 +34,6 @@ ApiError body_too_large(int64_t limit) {
                   "", "request_too_large");
 }
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
-  return out;
-}
-
 // RFC 9110, section 5.6.2.
 bool is_token(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
@@ -79,6 +73,12 @@ int hex_digit(char c) {
 }
 
 }  // namespace
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
+  return out;
+}
 
 std::string RequestHead::field(std::string_view lower_case_name) const {
   for (const auto& [name, value] : fields) {

@@ -11,6 +11,8 @@
 
 namespace smartkv::http {
 
+std::string lower(std::string_view text);  // ASCII letters in lower case
+
 struct RequestLimits {
   int64_t head_bytes = 64 << 10;  // request line and header fields together; more is a 431
   int64_t line_bytes = 8000;      // one of them: httplib takes lines of up to 8,192 bytes; more is a 414 or a 431

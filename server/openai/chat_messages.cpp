@@ -4,6 +4,7 @@
 #include <array>
 
 #include "server/openai/json_body.h"
+#include "server/openai/tools.h"
 
 namespace smartkv::openai {
 
@@ -11,26 +12,14 @@ namespace {
 
 std::string element(const std::string& path, size_t index) { return path + "[" + std::to_string(index) + "]"; }
 
-std::string required_string(FieldReader& fields, std::string_view key) {
-  if (auto value = fields.string(key)) return *value;
-  throw invalid_request(fields.path(key), "'" + fields.path(key) + "' is required");
-}
-
-void require_function_type(FieldReader& fields) {
-  if (const std::string type = required_string(fields, "type"); type != "function") {
-    throw invalid_request(fields.path("type"),
-                          "'" + fields.path("type") + "': expected \"function\", found \"" + type + "\"");
-  }
-}
-
 std::string read_text_part(const Json& part, const std::string& path) {
   FieldReader fields(part, path);
-  if (const std::string type = required_string(fields, "type"); type != "text") {
+  if (const std::string type = fields.required_string("type"); type != "text") {
     throw invalid_request(fields.path("type"), "'" + fields.path("type") +
                                                    "': this model reads text only: expected \"text\", found \"" + type +
                                                    "\"");
   }
-  std::string text = required_string(fields, "text");
+  std::string text = fields.required_string("text");
   fields.finish();
   return text;
 }
@@ -59,15 +48,11 @@ Json read_arguments(const std::string& text, const std::string& path) {
 Json read_tool_call(const Json& call, const std::string& path) {
   FieldReader fields(call, path);
   fields.integer("index", 0, 0);  // some clients send a stream's calls back as they came
-  Json result = {{"id", required_string(fields, "id")}, {"type", "function"}};
+  Json result = {{"id", fields.required_string("id")}, {"type", "function"}};
   require_function_type(fields);
-  const Json* function = fields.object("function");
-  if (function == nullptr) {
-    throw invalid_request(fields.path("function"), "'" + fields.path("function") + "' is required");
-  }
-  FieldReader inner(*function, fields.path("function"));
-  const std::string name = required_string(inner, "name");
-  const std::string arguments = required_string(inner, "arguments");
+  FieldReader inner(fields.required_object("function"), fields.path("function"));
+  const std::string name = inner.required_string("name");
+  const std::string arguments = inner.required_string("arguments");
   result["function"] = {{"name", name}, {"arguments", read_arguments(arguments, inner.path("arguments"))}};
   inner.finish();
   fields.finish();
@@ -77,7 +62,7 @@ Json read_tool_call(const Json& call, const std::string& path) {
 Json read_message(const Json& message, const std::string& path) {
   static constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant", "tool"};
   FieldReader fields(message, path);
-  const std::string role = required_string(fields, "role");
+  const std::string role = fields.required_string("role");
   if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
     throw invalid_request(fields.path("role"), "'" + fields.path("role") +
                                                    "': expected system, developer, user, assistant or tool, found \"" +
@@ -91,7 +76,7 @@ Json read_message(const Json& message, const std::string& path) {
   } else if (calls != nullptr && !calls->empty()) {
     result["content"] = "";
   } else {
-    throw invalid_request(fields.path("content"), "'" + fields.path("content") + "' is required");
+    fields.required("content");
   }
   if (calls != nullptr && !calls->empty()) {
     result["tool_calls"] = Json::array();
@@ -100,7 +85,7 @@ Json read_message(const Json& message, const std::string& path) {
     }
   }
   if (auto name = fields.string("name")) result["name"] = *name;
-  if (role == "tool") result["tool_call_id"] = required_string(fields, "tool_call_id");
+  if (role == "tool") result["tool_call_id"] = fields.required_string("tool_call_id");
   if (role == "assistant") {
     for (const std::string_view key : {"refusal", "audio", "function_call"}) fields.only_default(key);
     fields.only_default("annotations", {Json::array()});

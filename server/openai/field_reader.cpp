@@ -118,6 +118,18 @@ const Json* FieldReader::object(std::string_view key) {
   return value;
 }
 
+const Json& FieldReader::required(std::string_view key) {
+  if (const Json* value = find(key)) return *value;
+  throw invalid_request(path(key), "'" + path(key) + "' is required");
+}
+
+const Json& FieldReader::required_object(std::string_view key) {
+  required(key);
+  return *object(key);
+}
+
+std::string FieldReader::required_string(std::string_view key) { return read_string(required(key), path(key)); }
+
 void FieldReader::only_default(std::string_view key, const std::vector<Json>& defaults) {
   const Json* value = find(key);
   if (value == nullptr) return;

@@ -30,6 +30,10 @@ class FieldReader {
   std::optional<std::string> string(std::string_view key);
   const Json* array(std::string_view key);
   const Json* object(std::string_view key);
+  // Of a field that must be there.
+  const Json& required(std::string_view key);
+  const Json& required_object(std::string_view key);
+  std::string required_string(std::string_view key);
 
   // A field of OpenAI's that is not supported: null or one of `defaults`, else an error.
   void only_default(std::string_view key, const std::vector<Json>& defaults = {});

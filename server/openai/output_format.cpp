@@ -113,9 +113,7 @@ void take(OutputFormat* format, const std::string& field) {
 }
 
 void read_json_schema(FieldReader& fields, OutputFormat* format) {
-  const Json* wrapped = fields.object("json_schema");
-  if (wrapped == nullptr) throw invalid_request(fields.path("json_schema"), "'" + fields.path("json_schema") + "' is required");
-  FieldReader inner(*wrapped, fields.path("json_schema"));
+  FieldReader inner(fields.required_object("json_schema"), fields.path("json_schema"));
   inner.string("name");
   inner.string("description");
   inner.boolean("strict", false);  // the output follows the schema in any case

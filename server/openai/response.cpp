@@ -10,10 +10,6 @@ namespace smartkv::openai {
 
 namespace {
 
-int64_t unix_time() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 const GenerationRequest& generation(const ApiRequest& request) { return request.generations.front(); }
 
 size_t n_choices(const ApiRequest& request) {
@@ -47,13 +43,6 @@ Json finish_json(FinishReason reason, int64_t calls = 0) {
   return reason == FinishReason::kNone ? Json(nullptr) : Json(finish_reason(reason));
 }
 
-std::vector<AnswerPiece> parse(const GenerationEvent& event, ToolCallParser* parser) {
-  std::vector<AnswerPiece> pieces = parser->push(event.text);
-  if (event.finish == FinishReason::kNone) return pieces;
-  for (AnswerPiece& piece : parser->flush()) pieces.push_back(std::move(piece));
-  return pieces;
-}
-
 Json new_call(const ApiRequest& request, const std::string& name) {
   std::string id = make_id("call_");
   if (request.tools->form == ToolForm::kMistral) id = make_id("").substr(0, 9);  // what its templates insist on
@@ -65,6 +54,10 @@ LegacyLogprobs legacy_logprobs(const ApiRequest& request, const Tokenizer& token
 }
 
 }  // namespace
+
+int64_t unix_time() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 std::string_view finish_reason(FinishReason reason) { return reason == FinishReason::kLength ? "length" : "stop"; }
 
@@ -105,7 +98,7 @@ void WholeResponse::add_text(const GenerationEvent& event, Choice* choice) {
     choice->text += event.text;
     return;
   }
-  for (const AnswerPiece& piece : parse(event, &*choice->parser)) {
+  for (const AnswerPiece& piece : choice->parser->take(event)) {
     choice->text += piece.text;
     if (!piece.name.empty()) choice->tool_calls.push_back(new_call(request_, piece.name));
     if (piece.call >= 0) choice->tool_calls.back()["function"]["arguments"].get_ref<std::string&>() += piece.arguments;
@@ -186,7 +179,7 @@ std::vector<Json> StreamResponse::deltas(const GenerationEvent& event) {
     if (!event.text.empty()) result.push_back({{"content", event.text}});
     return result;
   }
-  for (const AnswerPiece& piece : parse(event, &parsers_[static_cast<size_t>(event.choice)])) {
+  for (const AnswerPiece& piece : parsers_[static_cast<size_t>(event.choice)].take(event)) {
     if (piece.call < 0) {
       result.push_back({{"content", piece.text}});
       continue;

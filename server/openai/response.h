@@ -12,6 +12,7 @@
 namespace smartkv::openai {
 
 std::string_view finish_reason(FinishReason reason);  // "stop" or "length"; the others end in an error instead
+int64_t unix_time();                                  // seconds
 // The error that a choice ended in; throws it. Does nothing for other endings.
 void throw_if_failed(const GenerationEvent& event);
 

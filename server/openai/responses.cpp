@@ -1,6 +1,5 @@
 #include "server/openai/responses.h"
 
-#include <chrono>
 #include <utility>
 
 #include "server/openai/response.h"
@@ -25,10 +24,9 @@ Json usage_members(const RequestUsage& usage) {
 
 ResponsesStream::ResponsesStream(const ResponsesRequest& request)
     : request_(request), parser_(request.chat.tools ? request.chat.tools->form : ToolForm::kGeneric) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
   response_ = {{"id", request.chat.id},
                {"object", "response"},
-               {"created_at", std::chrono::duration_cast<std::chrono::seconds>(now).count()},
+               {"created_at", unix_time()},
                {"status", "in_progress"}};
   response_.update(request.echoed);
   response_["output"] = Json::array();
@@ -110,10 +108,7 @@ std::vector<Json> ResponsesStream::add(const GenerationEvent& generated, const G
   throw_if_failed(generated);
   std::vector<AnswerPiece> pieces;
   if (request_.chat.tools) {
-    pieces = parser_.push(generated.text);
-    if (generated.finish != FinishReason::kNone) {
-      for (AnswerPiece& piece : parser_.flush()) pieces.push_back(std::move(piece));
-    }
+    pieces = parser_.take(generated);
   } else if (!generated.text.empty()) {
     pieces.emplace_back().text = generated.text;
   }

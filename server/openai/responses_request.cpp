@@ -32,11 +32,6 @@ std::string renamed(std::string text) {
   throw invalid_request(path, "'" + path + "': \"" + type + "\" is not supported");
 }
 
-std::string required(FieldReader& fields, const char* key) {
-  if (auto value = fields.string(key)) return *value;
-  throw invalid_request(fields.path(key), "'" + fields.path(key) + "' is required");
-}
-
 // Text, or a list of text parts.
 Json read_parts(const Json& content, const std::string& path) {
   if (content.is_string()) return content;
@@ -44,9 +39,9 @@ Json read_parts(const Json& content, const std::string& path) {
   Json parts = Json::array();
   for (size_t i = 0; i < content.size(); ++i) {
     FieldReader part(content[i], path + "[" + std::to_string(i) + "]");
-    const std::string type = required(part, "type");
+    const std::string type = part.required_string("type");
     if (type != "input_text" && type != "output_text" && type != "text") unsupported(part.path("type"), type);
-    parts.push_back({{"type", "text"}, {"text", required(part, "text")}});
+    parts.push_back({{"type", "text"}, {"text", part.required_string("text")}});
     for (const char* key : {"annotations", "logprobs"}) part.array(key);
     part.finish();
   }
@@ -55,9 +50,9 @@ Json read_parts(const Json& content, const std::string& path) {
 
 Json read_call(FieldReader& fields) {
   for (const char* key : {"id", "status", "namespace"}) fields.string(key);
-  return {{"id", required(fields, "call_id")},
+  return {{"id", fields.required_string("call_id")},
           {"type", "function"},
-          {"function", {{"name", required(fields, "name")}, {"arguments", required(fields, "arguments")}}}};
+          {"function", {{"name", fields.required_string("name")}, {"arguments", fields.required_string("arguments")}}}};
 }
 
 void add_item(const Json& item, const std::string& path, Json* messages) {
@@ -73,14 +68,12 @@ void add_item(const Json& item, const std::string& path, Json* messages) {
     message["tool_calls"].push_back(call);
   } else if (type == "function_call_output") {
     for (const char* key : {"id", "status"}) fields.string(key);
-    const Json* output = fields.find("output");
-    if (output == nullptr) throw invalid_request(fields.path("output"), "'" + fields.path("output") + "' is required");
-    messages->push_back({{"role", "tool"}, {"tool_call_id", required(fields, "call_id")}, {"content", read_parts(*output, fields.path("output"))}});
+    const Json& output = fields.required("output");
+    messages->push_back({{"role", "tool"}, {"tool_call_id", fields.required_string("call_id")}, {"content", read_parts(output, fields.path("output"))}});
   } else if (type == "message") {
     for (const char* key : {"id", "status", "phase"}) fields.string(key);
-    const Json* content = fields.find("content");
-    if (content == nullptr) throw invalid_request(fields.path("content"), "'" + fields.path("content") + "' is required");
-    messages->push_back({{"role", required(fields, "role")}, {"content", read_parts(*content, fields.path("content"))}});
+    const Json& content = fields.required("content");
+    messages->push_back({{"role", fields.required_string("role")}, {"content", read_parts(content, fields.path("content"))}});
   } else {
     unsupported(fields.path("type"), type);
   }
@@ -90,37 +83,32 @@ void add_item(const Json& item, const std::string& path, Json* messages) {
 Json read_input(FieldReader& fields) {
   Json messages = Json::array();
   if (const auto instructions = fields.string("instructions")) messages.push_back({{"role", "system"}, {"content", *instructions}});
-  const Json* input = fields.find("input");
-  if (input == nullptr) throw invalid_request("input", "'input' is required");
-  if (input->is_string()) {
-    messages.push_back({{"role", "user"}, {"content", *input}});
-  } else if (input->is_array()) {
-    for (size_t i = 0; i < input->size(); ++i) add_item((*input)[i], "input[" + std::to_string(i) + "]", &messages);
+  const Json& input = fields.required("input");
+  if (input.is_string()) {
+    messages.push_back({{"role", "user"}, {"content", input}});
+  } else if (input.is_array()) {
+    for (size_t i = 0; i < input.size(); ++i) add_item(input[i], "input[" + std::to_string(i) + "]", &messages);
   } else {
-    throw wrong_type("input", "a string or an array of items", *input);
+    throw wrong_type("input", "a string or an array of items", input);
   }
   return messages;
 }
 
-// Functions stand flat here.
+// {"type": type, ...} as {"type": type, KEY: {...}}: what chat requests nest stands flat here.
+Json nested(const Json& flat, const char* key) {
+  Json inner = flat;
+  const Json type = inner.value("type", Json(nullptr));
+  inner.erase("type");
+  return {{"type", type}, {key, std::move(inner)}};
+}
+
 Json read_tools(const Json& tools) {
   Json result = Json::array();
   for (size_t i = 0; i < tools.size(); ++i) {
     if (!tools[i].is_object()) throw wrong_type("tools[" + std::to_string(i) + "]", "an object", tools[i]);
-    Json function = tools[i];
-    const Json type = function.value("type", Json(nullptr));
-    function.erase("type");
-    result.push_back({{"type", type}, {"function", std::move(function)}});
+    result.push_back(nested(tools[i], "function"));
   }
   return result;
-}
-
-Json read_tool_choice(const Json& choice) {
-  if (!choice.is_object()) return choice;
-  Json function = choice;
-  const Json type = function.value("type", Json(nullptr));
-  function.erase("type");
-  return {{"type", type}, {"function", std::move(function)}};
 }
 
 Json read_text(const Json& text) {
@@ -130,9 +118,7 @@ Json read_text(const Json& text) {
   fields.finish();
   if (format == nullptr) return nullptr;
   if (!format->contains("type") || (*format)["type"] != "json_schema") return *format;
-  Json schema = *format;
-  schema.erase("type");
-  return {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+  return nested(*format, "json_schema");
 }
 
 void refuse_unsupported(FieldReader& fields) {
@@ -160,7 +146,7 @@ Json chat_body(FieldReader& fields) {
   }
   if (const Json* limit = fields.find("max_output_tokens")) chat["max_tokens"] = *limit;
   if (const Json* tools = fields.array("tools")) chat["tools"] = read_tools(*tools);
-  if (const Json* choice = fields.find("tool_choice")) chat["tool_choice"] = read_tool_choice(*choice);
+  if (const Json* choice = fields.find("tool_choice")) chat["tool_choice"] = choice->is_object() ? nested(*choice, "function") : *choice;
   if (const Json* text = fields.object("text")) {
     if (Json format = read_text(*text); !format.is_null()) chat["response_format"] = std::move(format);
   }

@@ -82,6 +82,13 @@ std::vector<AnswerPiece> ToolCallParser::flush() {
   return pieces;
 }
 
+std::vector<AnswerPiece> ToolCallParser::take(const GenerationEvent& event) {
+  std::vector<AnswerPiece> pieces = push(event.text);
+  if (event.finish == FinishReason::kNone) return pieces;
+  for (AnswerPiece& piece : flush()) pieces.push_back(std::move(piece));
+  return pieces;
+}
+
 bool ToolCallParser::step(std::vector<AnswerPiece>* pieces) {
   switch (state_) {
     case State::kStart:

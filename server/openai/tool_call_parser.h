@@ -23,6 +23,7 @@ class ToolCallParser {
   // What is now known; text that may turn out to begin a call is held back.
   std::vector<AnswerPiece> push(std::string_view text);
   std::vector<AnswerPiece> flush();  // at the end of the answer: what was held back is text
+  std::vector<AnswerPiece> take(const GenerationEvent& event);  // push(), and flush() where the event is the last
   int64_t calls() const { return calls_; }
 
  private:

@@ -24,14 +24,9 @@ constexpr const char* kSeveral = ", or with an array of such objects to call sev
 
 ToolFunction read_function(const Json& tool, const std::string& path) {
   FieldReader fields(tool, path);
-  const std::string type = fields.string("type").value_or("");
-  if (type != "function") {
-    throw invalid_request(fields.path("type"), "'" + fields.path("type") + "': expected \"function\", found \"" + type + "\"");
-  }
-  const Json* function = fields.object("function");
-  if (function == nullptr) throw invalid_request(fields.path("function"), "'" + fields.path("function") + "' is required");
+  require_function_type(fields);
+  FieldReader inner(fields.required_object("function"), fields.path("function"));
   fields.finish();
-  FieldReader inner(*function, fields.path("function"));
   ToolFunction result;
   result.path = fields.path("function");
   result.name = inner.string("name").value_or("");
@@ -55,13 +50,9 @@ ToolFunction read_function(const Json& tool, const std::string& path) {
 
 std::string named_function(const Json& choice) {
   FieldReader fields(choice, "tool_choice");
-  if (const std::string type = fields.string("type").value_or(""); type != "function") {
-    throw invalid_request("tool_choice.type", "'tool_choice.type': expected \"function\", found \"" + type + "\"");
-  }
-  const Json* function = fields.object("function");
+  require_function_type(fields);
+  FieldReader inner(fields.required_object("function"), fields.path("function"));
   fields.finish();
-  if (function == nullptr) throw invalid_request("tool_choice.function", "'tool_choice.function' is required");
-  FieldReader inner(*function, "tool_choice.function");
   const std::string name = inner.string("name").value_or("");
   inner.finish();
   return name;
@@ -159,6 +150,12 @@ std::string instructions(const ToolUse& tools) {
 }
 
 }  // namespace
+
+void require_function_type(FieldReader& fields) {
+  if (const std::string type = fields.required_string("type"); type != "function") {
+    throw invalid_request(fields.path("type"), "'" + fields.path("type") + "': expected \"function\", found \"" + type + "\"");
+  }
+}
 
 void ToolUse::settle(ToolForm template_form) {
   form = template_form;

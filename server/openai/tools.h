@@ -41,6 +41,9 @@ struct ToolUse {
   void settle(ToolForm template_form);
 };
 
+// That the field "type" of a tool, a call or a choice is "function". Throws ApiError.
+void require_function_type(FieldReader& fields);
+
 // Reads tools, tool_choice and parallel_tool_calls; nothing: no calls are wanted. The form is left open. Throws ApiError.
 std::optional<ToolUse> read_tool_use(FieldReader& fields);
 
