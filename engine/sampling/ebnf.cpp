@@ -76,10 +76,16 @@ std::string ebnf_literal(std::string_view text) {
   return result + '"';
 }
 
-std::string ebnf_choice(const std::vector<std::string>& texts) {
+std::string ebnf_either(const std::vector<std::string>& expressions) {
   std::string result;
-  for (const std::string& text : texts) result += (result.empty() ? "" : " | ") + ebnf_literal(text);
+  for (const std::string& one : expressions) result += (result.empty() ? "" : " | ") + one;
   return "(" + result + ")";
+}
+
+std::string ebnf_choice(const std::vector<std::string>& texts) {
+  std::vector<std::string> literals;
+  for (const std::string& text : texts) literals.push_back(ebnf_literal(text));
+  return ebnf_either(literals);
 }
 
 CodePoints complement(CodePoints set) {

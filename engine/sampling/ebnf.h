@@ -40,6 +40,8 @@ class EbnfGrammar {
 
 // `text` as a literal, quotes included.
 std::string ebnf_literal(std::string_view text);
+// One of these expressions; there is at least one.
+std::string ebnf_either(const std::vector<std::string>& expressions);
 // One of these texts, in full.
 std::string ebnf_choice(const std::vector<std::string>& texts);
 

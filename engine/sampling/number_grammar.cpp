@@ -16,11 +16,6 @@ std::string any_digits(int64_t from, int64_t to) {
   return to <= 0 ? "\"\"" : "[0-9]{" + std::to_string(from) + "," + std::to_string(to) + "}";
 }
 std::string quoted(const std::string& text) { return "\"" + text + "\""; }
-std::string either(const std::vector<std::string>& alternatives) {
-  std::string result;
-  for (const std::string& one : alternatives) result += (result.empty() ? "" : " | ") + one;
-  return "(" + result + ")";
-}
 
 // Strings of digits from `low` to `high`, all of the same length.
 std::string between(const std::string& low, const std::string& high) {
@@ -35,7 +30,7 @@ std::string between(const std::string& low, const std::string& high) {
     result.push_back(digits(first, last) + " " + any_digits(n - 1, n - 1));
   }
   result.push_back(quoted(high.substr(0, 1)) + " " + between(std::string(high.size() - 1, '0'), high.substr(1)));
-  return either(result);
+  return ebnf_either(result);
 }
 
 // Natural numbers without leading zeros; 0 <= low <= high.
@@ -47,7 +42,7 @@ std::string natural(int64_t low, int64_t high) {
     const std::string from = std::to_string(low).size() == length ? std::to_string(low) : least;
     result.push_back(between(from, length == last.size() ? last : std::string(length, '9')));
   }
-  return either(result);
+  return ebnf_either(result);
 }
 
 // A bound's size: digits before and behind the point, these without zeros at the end.
@@ -142,7 +137,7 @@ std::optional<std::string> fraction_digits(const FractionRange& range, int64_t r
   }
   if (!free.empty()) result.push_back("[" + free + "] " + any_digits(0, room - 1));
   if (result.empty()) return std::nullopt;
-  return either(result);
+  return ebnf_either(result);
 }
 
 // The point and what is behind it, or nothing.
@@ -201,7 +196,7 @@ std::string integer_ebnf(const std::optional<NumberBound>& least, const std::opt
   std::vector<std::string> result;
   if (high >= 0) result.push_back(natural(std::max<int64_t>(0, low), high));
   if (low < 0) result.push_back("\"-\" " + natural(std::max<int64_t>(1, -high), -low));
-  return either(result);
+  return ebnf_either(result);
 }
 
 std::string number_ebnf(const std::optional<NumberBound>& least, const std::optional<NumberBound>& most) {
@@ -221,7 +216,7 @@ std::string number_ebnf(const std::optional<NumberBound>& least, const std::opti
     add_magnitudes("\"-\"", from, low ? &low->size : nullptr, &result);
   }
   if (result.empty()) none_left();
-  return either(result);
+  return ebnf_either(result);
 }
 
 }  // namespace smartkv

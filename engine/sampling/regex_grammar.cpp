@@ -319,12 +319,13 @@ std::string characters(const CodePoints& set, TextForm form) {
       if ((written.empty() || size_of(valid) <= kFewCharacters) && contains(valid, c)) written.push_back(ebnf_literal(json_escape(c)));
     }
   }
-  std::string result;
-  for (const std::string& one : written) result += (result.empty() ? "" : " | ") + one;
-  return written.size() == 1 ? result : '(' + result + ')';
+  return written.size() == 1 ? written[0] : ebnf_either(written);
 }
 
-std::string plain_json_character() { return ebnf_class(without(complement(kEscapedInJson), kSurrogates)); }
+const CodePoints& plain_json_characters() {
+  static const CodePoints set = without(complement(kEscapedInJson), kSurrogates);
+  return set;
+}
 
 std::string json_escape_ebnf() {
   static const std::string result =

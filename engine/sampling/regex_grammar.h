@@ -30,8 +30,8 @@ RegexGrammar regex_grammar(std::string_view regex, TextForm form, bool search);
 
 // Any one character of the set, as it is written. Throws GrammarError if none can be.
 std::string characters(const CodePoints& set, TextForm form);
-// Any one character of a JSON string that needs no escape, and any escape; of surrogates only pairs.
-std::string plain_json_character();
+// The characters of a JSON string that need no escape, and any one escape; of surrogates only pairs.
+const CodePoints& plain_json_characters();
 std::string json_escape_ebnf();
 
 }  // namespace smartkv

@@ -12,8 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const CodePoints kPlain = without(complement({{0, 0x1f}, {'"', '"'}, {'\\', '\\'}}), {{0xd800, 0xdfff}});
-
 // Formats as regular expressions. They take what every reader takes, which is less than their standards allow: years of
 // four digits from 1000, lower bounds of host names and addresses, no quoted local parts.
 const std::map<std::string, std::string>& formats() {
@@ -75,7 +73,7 @@ std::string free_string(int64_t least, int64_t most, EbnfGrammar* grammar) {
   if (most != kUnbounded && most > kMostRepetitions) {
     throw GrammarError("maxLength", "more than " + std::to_string(kMostRepetitions) + " is not supported");
   }
-  const std::string plain = plain_json_character(), count = std::to_string(least);
+  const std::string plain = ebnf_class(plain_json_characters()), count = std::to_string(least);
   if (most != kUnbounded) return in_quotes(plain + '{' + count + ',' + std::to_string(most) + '}');
   const std::string start = "\"\\\"\" " + (least == 0 ? "" : plain + '{' + count + "} ");
   return start + grammar->recursive([&](const std::string& rest) {
@@ -104,12 +102,14 @@ std::string other_rest(const std::vector<std::vector<uint32_t>>& rests, EbnfGram
       by_first[rest[0]].emplace_back(rest.begin() + 1, rest.end());
     }
   }
+  const CodePoints& plain_characters = plain_json_characters();
   CodePoints taken;
   for (const auto& [first, more] : by_first) taken.emplace_back(first, first);
-  std::string body = ebnf_class(without(kPlain, taken)) + " " + ebnf_class(kPlain) + "* \"\\\"\"";
+  std::string body = ebnf_class(without(plain_characters, taken)) + " " + ebnf_class(plain_characters) + "* \"\\\"\"";
   if (may_end) body += " | \"\\\"\"";
   for (const auto& [first, more] : by_first) {
-    const bool plain = std::any_of(kPlain.begin(), kPlain.end(), [c = first](const auto& r) { return c >= r.first && c <= r.second; });
+    const bool plain = std::any_of(plain_characters.begin(), plain_characters.end(),
+                                   [c = first](const auto& range) { return c >= range.first && c <= range.second; });
     if (plain) body += " | " + ebnf_class({{first, first}}) + " " + other_rest(more, grammar);
   }
   return grammar->add(body);
