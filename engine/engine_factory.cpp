@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "engine/engine_impl.h"
-#include "engine/prefix_identity.h"
 #include "engine/log.h"
 #include "engine/model/llama.h"
+#include "engine/prefix_identity.h"
 #include "engine/request_checks.h"
 #include "engine/system_resources.h"
 #include "engine/weights/draft_weights.h"
@@ -34,10 +34,6 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const 
 
 std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
-std::unique_ptr<Tokenizer> open_tokenizer(const Weights& weights, const std::filesystem::path& path) {
-  return weights.gguf() != nullptr ? load_tokenizer_gguf(*weights.gguf()) : load_tokenizer(path);
-}
-
 // A draft's tokens are verified by id: both models must mean the same by each.
 void check_draft_tokenizer(const Tokenizer& target, const Tokenizer& draft, const ModelConfig& target_config,
                            const ModelConfig& draft_config, const std::filesystem::path& path) {
@@ -65,7 +61,7 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
   const std::filesystem::path& path = parts->options.draft_model;
   const std::unique_ptr<Weights> weights = open_draft_weights(path, target);
   if (weights->output_tokens().empty()) {  // a model that stands alone, with a tokenizer of its own
-    check_draft_tokenizer(*parts->tokenizer, *open_tokenizer(*weights, path), parts->model->config(), weights->config(),
+    check_draft_tokenizer(*parts->tokenizer, *load_tokenizer(*weights, path), parts->model->config(), weights->config(),
                           path);
   }
   LlamaOptions options = llama;
@@ -108,7 +104,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
   EngineParts parts;
   parts.options = options;
-  parts.tokenizer = open_tokenizer(*weights, options.model);
+  parts.tokenizer = load_tokenizer(*weights, options.model);
   parts.chat_template = open_chat_template(options.chat_template_file, *parts.tokenizer);
 
   const int threads = options.threads > 0 ? options.threads : std::min(available_cores(), kMaxThreads);

@@ -104,7 +104,7 @@ class EngineImpl final : public Engine {
   void take_prompt_chunks();
   void take_prompt_chunk(BatchRow* row);
   void end_prompt(const BatchRow& row);
-  void keep_prefix(const Sequence& choice);      // for prompts to come
+  void keep_prefix(const Sequence& choice);    // for prompts to come
   void follow_prompts();
   void sample();
   void settle(Sequence* choice, const GenerationEvent& event);
@@ -144,7 +144,7 @@ class EngineImpl final : public Engine {
   Scheduler::Plan plan_;
   std::vector<BatchRow> batch_;
   std::vector<DraftJob> draft_jobs_;
-  std::vector<Sequence*> prompts_;   // whose chunk was in the pass
+  std::vector<Sequence*> prompts_;  // whose chunk was in the pass
   std::vector<BatchRow*> samples_;
   std::vector<SequenceInput> inputs_;
   std::vector<float> logits_;

@@ -20,21 +20,18 @@ uint64_t random_seed() {
 
 // What requests may name on this server.
 void list_choices(const EngineOptions& options, bool has_draft_model, nlohmann::ordered_json* out) {
-  const auto allowed = [](const std::vector<std::string>& list, std::string_view name) {
-    return list.empty() || std::find(list.begin(), list.end(), name) != list.end();
-  };
   using Json = nlohmann::ordered_json;
   Json policies = Json::array(), presets = Json::array(), methods = Json::array({name(DraftMethod::kOff)});
   for (const PolicyRow& row : policy_registry()) {
-    if (allowed(options.allowed_policies, row.name)) policies.push_back(row.name);
+    if (allows(options.allowed_policies, row.name)) policies.push_back(row.name);
   }
   for (const PolicyPreset& preset : policy_presets()) {
-    if (!allowed(options.allowed_policies, preset.name)) continue;
+    if (!allows(options.allowed_policies, preset.name)) continue;
     presets.push_back({{"name", preset.name}, {"summary", preset.summary}});
   }
   for (const auto method : {DraftMethod::kNgram, DraftMethod::kSelf, DraftMethod::kDraftModel, DraftMethod::kAuto}) {
     if (method == DraftMethod::kDraftModel && !has_draft_model) continue;
-    if (allowed(options.allowed_speculation, name(method))) methods.push_back(name(method));
+    if (allows(options.allowed_speculation, name(method))) methods.push_back(name(method));
   }
   (*out)["policies"] = std::move(policies);
   (*out)["presets"] = std::move(presets);

@@ -42,7 +42,7 @@ struct Request {
   int64_t cached_tokens = 0;          // of the prompt, found there
   bool looked_up = false;
   std::shared_ptr<EventQueue> events;
-  std::vector<Sequence> choices;        // one until the prompt is computed; they stay where they are
+  std::vector<Sequence> choices;      // one until the prompt is computed; they stay where they are
   std::vector<TokenLogprob> prompt_logprobs;
   std::string failure;                // not empty: the request cannot go on
   bool ended = false;

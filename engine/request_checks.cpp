@@ -65,7 +65,7 @@ std::string listed(const std::vector<std::string>& names) {
 
 void check_listed(const std::string& field, const std::string& name, const std::vector<std::string>& allowed,
                   const char* option) {
-  if (allowed.empty() || name.empty() || std::find(allowed.begin(), allowed.end(), name) != allowed.end()) return;
+  if (name.empty() || allows(allowed, name)) return;
   invalid(field, "one of " + listed(allowed) + ", which this server allows (" + option + ")", '"' + name + '"');
 }
 
@@ -76,6 +76,10 @@ bool known_policy(std::string_view name) {
 }
 
 }  // namespace
+
+bool allows(const std::vector<std::string>& list, std::string_view name) {
+  return list.empty() || std::find(list.begin(), list.end(), name) != list.end();
+}
 
 void check_allowed(const GenerationRequest& request, const EngineOptions& options) {
   check_listed("kv_cache", name_in(request.kv_cache, "policy"), options.allowed_policies, "allowed_policies");

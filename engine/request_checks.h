@@ -14,6 +14,9 @@ struct RequestLimits {
 // Throws a RequestError (kInvalid or kContextLength) that names the field, what is allowed and what was found.
 void check_request(const GenerationRequest& request, const RequestLimits& limits);
 
+// Whether a list of the operator's allows a name; an empty one allows all.
+bool allows(const std::vector<std::string>& list, std::string_view name);
+
 // That the request names only what options.allowed_policies and options.allowed_speculation list: in kv_cache,
 // speculative and speculative.kv_cache. A preset is a name of its own; "off" is always allowed, and so is leaving it to
 // the server. Throws a RequestError (kInvalid) that names the field and the list.

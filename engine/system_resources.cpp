@@ -1,6 +1,7 @@
 #include "engine/system_resources.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -48,6 +49,13 @@ int64_t available_bytes() {
     bytes = std::min(bytes, *limit - *current + reclaimable);
   }
   return std::max<int64_t>(0, bytes);
+}
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace smartkv

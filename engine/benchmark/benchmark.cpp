@@ -4,11 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <random>
 
-#include <unistd.h>
 
 #include "cache/policy.h"
 #include "engine/benchmark/limits.h"
@@ -22,13 +20,6 @@ namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
 }
 
 class Bench {

@@ -81,8 +81,7 @@ void finish(Candidate& candidate) {
 QualityReport measure_quality(const QualityOptions& options, const std::function<void(double)>& progress) {
   ThreadPool pool(options.threads > 0 ? options.threads : available_cores());
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
-  const std::unique_ptr<Tokenizer> tokenizer =
-      weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(options.model);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, options.model);
   const std::vector<TokenId> tokens = read_tokens(options, *tokenizer);
   const int64_t vocab = weights->config().vocab_size;
 

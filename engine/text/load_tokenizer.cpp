@@ -5,6 +5,7 @@
 #include "engine/text/tokenizer.h"
 #include "engine/text/tokenizer_json.h"
 #include "engine/weights/gguf.h"
+#include "engine/weights/weights.h"
 
 namespace smartkv {
 namespace {
@@ -36,6 +37,10 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model) {
     return load_sentencepiece(path, config);
   }
   throw TokenizerError(model.string() + ": expected tokenizer.json or tokenizer.model, found neither");
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const Weights& weights, const std::filesystem::path& model) {
+  return weights.gguf() != nullptr ? load_tokenizer_gguf(*weights.gguf()) : load_tokenizer(model);
 }
 
 }  // namespace smartkv

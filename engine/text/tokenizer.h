@@ -14,6 +14,7 @@
 namespace smartkv {
 
 class GgufFile;
+class Weights;
 
 using TokenId = int32_t;
 
@@ -54,6 +55,8 @@ class Tokenizer {
 
 // A Hugging Face folder (tokenizer.json, else tokenizer.model, with tokenizer_config.json) or a GGUF file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model);
+// The same of a model that is open already: a GGUF file is not read again.
+std::unique_ptr<Tokenizer> load_tokenizer(const Weights& weights, const std::filesystem::path& model);
 std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file);
 
 // Turns the tokens that continue a text into a stream of text, holding back bytes that do not yet form whole UTF-8

@@ -140,7 +140,7 @@ class Collector {
   Collector(const Weights& weights, const Options& options, const TrainingEvent& event)
       : options_(options),
         event_(event),
-        tokenizer_(tokenizer_of(weights, options.model)),
+        tokenizer_(load_tokenizer(weights, options.model)),
         teacher_(weights, end_tokens(weights), options.threads) {}
 
   DraftData collect() {

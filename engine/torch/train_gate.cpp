@@ -123,7 +123,7 @@ nlohmann::ordered_json train_gate(const nlohmann::json& json, const TrainingEven
   const auto started = std::chrono::steady_clock::now();
   torch::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : available_cores()));
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
-  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(*weights, options.model);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, options.model);
   TokenWindows training, held_out;
   if (options.valid.empty()) {
     training = read_windows(options.text, *tokenizer, options.context, options.windows + options.valid_windows);

@@ -19,10 +19,6 @@ double positive(const nlohmann::json& json, const char* key, double fallback) {
   throw std::invalid_argument(std::string(key) + ": expected a positive number, found " + std::to_string(value));
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of(const Weights& weights, const std::filesystem::path& model) {
-  return weights.gguf() != nullptr ? load_tokenizer_gguf(*weights.gguf()) : load_tokenizer(model);
-}
-
 std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw ModelError(path.string() + ": cannot be opened");

@@ -19,7 +19,6 @@ using TokenWindows = std::vector<std::vector<int64_t>>;
 int64_t whole(const nlohmann::json& json, const char* key, int64_t fallback, int64_t minimum);
 double positive(const nlohmann::json& json, const char* key, double fallback);
 
-std::unique_ptr<Tokenizer> tokenizer_of(const Weights& weights, const std::filesystem::path& model);
 
 std::string read_text(const std::filesystem::path& path);  // throws ModelError
 

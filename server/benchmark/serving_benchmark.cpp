@@ -134,7 +134,7 @@ std::string read_text(const std::filesystem::path& file) {
 struct Prompts {
   explicit Prompts(const ServingBenchmarkOptions& options)
       : weights(Weights::open(options.model)),
-        tokenizer(weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(options.model)),
+        tokenizer(load_tokenizer(*weights, options.model)),
         source(read_text(options.text), *tokenizer) {
     check_cases(options, source);
   }

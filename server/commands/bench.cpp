@@ -30,17 +30,6 @@ struct Arguments {
   bool measure_quality = false, measure_speculation = false, json = false;
 };
 
-// A name, or a JSON object.
-nlohmann::json name_or_object(const std::string& flag, const std::string& text) {
-  if (text.empty()) return nullptr;
-  if (!text.starts_with('{')) return text;
-  try {
-    return nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(flag + ": expected a name or a JSON object, found \"" + text + "\": " + error.what());
-  }
-}
-
 int run_quality(Arguments& arguments) {
   arguments.quality.model = arguments.model;
   arguments.quality.text = arguments.text;

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "cache/sequence_cache.h"
-#include "engine/benchmark/long_context.h"
+#include "engine/evaluation/long_context.h"
 #include "engine/evaluation/policy_list.h"
 #include "server/commands/command.h"
 #include "server/commands/options.h"

@@ -59,8 +59,7 @@ nlohmann::ordered_json describe(const std::filesystem::path& path) {
   for (const auto& [type, kind] : kinds) {
     json["tensors"][type] = {{"tensors", kind.tensors}, {"parameters", kind.parameters}, {"bytes", kind.bytes}};
   }
-  const std::unique_ptr<Tokenizer> tokenizer =
-      weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(path);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, path);
   const auto special = [&](std::optional<TokenId> id) -> nlohmann::ordered_json {
     return id ? nlohmann::ordered_json(tokenizer->token_content(*id)) : nlohmann::ordered_json(nullptr);
   };

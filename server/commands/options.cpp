@@ -166,6 +166,16 @@ void set_option_text(const Option& option, const std::string& text, const std::s
   set_option(option, value, where, options);
 }
 
+nlohmann::json name_or_object(const std::string& flag, const std::string& text) {
+  if (text.empty()) return nullptr;
+  if (!text.starts_with('{')) return text;
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    throw ConfigError(flag + ": expected a name or a JSON object, found \"" + text + "\": " + error.what());
+  }
+}
+
 void read_config(std::string_view text, const std::string& file, ServerOptions* options) {
   Json config;
   try {

@@ -55,6 +55,10 @@ void set_option(const Option& option, const nlohmann::ordered_json& value, const
                 ServerOptions* options);
 void set_option_text(const Option& option, const std::string& text, const std::string& where, ServerOptions* options);
 
+// A policy or method as command lines give it: a name, or the text of a JSON object; "": null. Throws ConfigError naming the
+// flag.
+nlohmann::json name_or_object(const std::string& flag, const std::string& text);
+
 // A config file: one JSON object, comments allowed, keys as in the table, and "$schema", which is the editor's. Throws ConfigError.
 void read_config(std::string_view text, const std::string& file, ServerOptions* options);
 void read_config_file(const std::filesystem::path& file, ServerOptions* options);

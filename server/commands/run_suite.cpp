@@ -38,11 +38,7 @@ Json answer(Engine& engine, const openai::ServedModel& model, const SuitePrompt&
 // Each prompt with the full cache, then with the dynamic one: a JSON line each.
 int run_suite(const Arguments& arguments) {
   const ServerOptions options = arguments.options->resolve();
-  Json dynamic = arguments.dynamic;
-  if (arguments.dynamic.starts_with('{')) {
-    dynamic = Json::parse(arguments.dynamic, nullptr, false);
-    if (dynamic.is_discarded()) throw ConfigError("--dynamic: expected a name or a JSON object, found \"" + arguments.dynamic + "\"");
-  }
+  const Json dynamic = name_or_object("--dynamic", arguments.dynamic);
   Signals signals({SIGINT, SIGTERM});
   const auto engine = load_engine(options, signals);
   const openai::ServedModel model = served_model(*engine, options);

@@ -25,8 +25,7 @@ struct Arguments {
 int train_probe(const Arguments& arguments) {
   ThreadPool threads(arguments.threads > 0 ? arguments.threads : available_cores());
   const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
-  const std::unique_ptr<Tokenizer> tokenizer =
-      weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(arguments.model);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model);
   const std::unique_ptr<Model> model = load_llama(*weights, arguments.llama, threads);
   const CacheShape shape = llama_cache_shape(model->config(), arguments.llama);
   const PolicyContext context = policy_context(*model, shape, &threads, {});

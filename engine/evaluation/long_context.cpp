@@ -1,15 +1,13 @@
-#include "engine/benchmark/long_context.h"
-
-#include <unistd.h>
+#include "engine/evaluation/long_context.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <memory>
-#include <sstream>
 
+#include "engine/evaluation/evaluation.h"
+#include "engine/evaluation/logit_metrics.h"
 #include "engine/model/llama.h"
 #include "engine/model/policy_context.h"
 #include "engine/system_resources.h"
@@ -20,25 +18,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kChunk = 512;  // tokens of a pass
-
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  file >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
 std::vector<TokenId> text_tokens(const LongContextOptions& options, const Tokenizer& tokenizer) {
-  std::ifstream file(options.text, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) throw std::runtime_error(options.text.string() + ": cannot be read, or is empty");
-  std::vector<TokenId> tokens = tokenizer.encode(text.str(), {false, false});
+  std::vector<TokenId> tokens = read_tokens(options.text, tokenizer);
   if (static_cast<int64_t>(tokens.size()) > options.tokens) return tokens;
-  throw std::runtime_error(options.text.string() + ": expected more than " + std::to_string(options.tokens) +
-                           " tokens, found " + std::to_string(tokens.size()));
+  throw EvaluationError(options.text.string() + ": expected more than " + std::to_string(options.tokens) + " tokens, found " +
+                        std::to_string(tokens.size()));
 }
 
 class Run {
@@ -51,7 +37,7 @@ class Run {
     LongContextRow row;
     const int64_t first = cache_->tokens(), from = std::max(first, mark - decoded);
     const auto start = Clock::now();
-    while (cache_->tokens() < from) pass(std::min({kChunk, from - cache_->tokens(), cache_->next_boundary() - cache_->tokens()}), 0);
+    pass(from - first, 0);
     if (from > first) row.prefill = static_cast<double>(from - first) / seconds_since(start);
     std::vector<double> steps;
     double loss = 0;
@@ -59,7 +45,8 @@ class Run {
       const auto step = Clock::now();
       pass(1, 1);
       steps.push_back(seconds_since(step));
-      loss += surprise(tokens_[static_cast<size_t>(cache_->tokens())]);
+      log_softmax(logits_);
+      loss -= logits_[static_cast<size_t>(tokens_[static_cast<size_t>(cache_->tokens())])];
     }
     std::sort(steps.begin(), steps.end());
     row.median_ms = 1e3 * steps[steps.size() / 2];
@@ -77,17 +64,8 @@ class Run {
   }
 
  private:
-  double surprise(TokenId next) const {  // nats
-    const double most = *std::max_element(logits_.begin(), logits_.end());
-    double sum = 0;
-    for (const float logit : logits_) sum += std::exp(logit - most);
-    return most + std::log(sum) - logits_[static_cast<size_t>(next)];
-  }
-
   void pass(int64_t n, int64_t n_logits) {
-    const SequenceInput input{tokens_.subspan(static_cast<size_t>(cache_->tokens()), static_cast<size_t>(n)), cache_.get(), n_logits};
-    model_.forward({&input, 1}, logits_.data());
-    cache_->commit(cache_->tokens());
+    feed(model_, *cache_, tokens_.subspan(static_cast<size_t>(cache_->tokens()), static_cast<size_t>(n)), n_logits, logits_.data());
   }
 
   Model& model_;
@@ -102,8 +80,7 @@ LongContextReport measure_long_context(const LongContextOptions& options,
                                        const std::function<void(const LongContextRow&)>& on_row) {
   ThreadPool threads(options.threads > 0 ? options.threads : available_cores());
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
-  const std::unique_ptr<Tokenizer> tokenizer =
-      weights->gguf() != nullptr ? load_tokenizer_gguf(*weights->gguf()) : load_tokenizer(options.model);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, options.model);
   const std::vector<TokenId> tokens = text_tokens(options, *tokenizer);
   LongContextReport report;
   report.own_context = weights->config().context_length;
