@@ -11,7 +11,7 @@ constexpr CpuKernels kTable[] = {
     {&kAttentionAvx2, &kElementwiseAvx2, &kLinearAvx2},
     {&kAttentionAvx512, &kElementwiseAvx512, &kLinearAvx512},
     {&kAttentionAvx512Vnni, &kElementwiseAvx512Vnni, &kLinearAvx512Vnni},
-    {&kAttentionAmx, &kElementwiseAvx512Vnni, &kLinearAvx512Vnni},
+    {&kAttentionAmx, &kElementwiseAvx512Vnni, &kLinearAmx},
 };
 static_assert(std::size(kTable) == static_cast<size_t>(CpuLevel::kAmx) + 1);
 

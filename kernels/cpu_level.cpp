@@ -30,7 +30,7 @@ CpuLevel detect() {
   const bool vnni = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
   if (!vnni) return CpuLevel::kAvx512;
   const bool amx = __builtin_cpu_supports("gfni") && __builtin_cpu_supports("amx-tile") &&
-                   __builtin_cpu_supports("amx-int8") && amx_granted();
+                   __builtin_cpu_supports("amx-int8") && __builtin_cpu_supports("amx-bf16") && amx_granted();
   return amx ? CpuLevel::kAmx : CpuLevel::kAvx512Vnni;
 }
 

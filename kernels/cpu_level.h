@@ -11,7 +11,7 @@ enum class CpuLevel : uint8_t {
   kAvx2,        // AVX2, FMA, F16C
   kAvx512,      // AVX-512 F, BW, DQ, VL
   kAvx512Vnni,  // and VNNI, BF16
-  kAmx,         // and GFNI, and AMX for int8, which the system must grant
+  kAmx,         // and GFNI, and AMX for int8 and BF16, which the system must grant
 };
 
 CpuLevel detected_cpu_level();  // the highest that this CPU and system support

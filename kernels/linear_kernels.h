@@ -51,5 +51,6 @@ extern const LinearKernels kLinearScalar;
 extern const LinearKernels kLinearAvx2;
 extern const LinearKernels kLinearAvx512;
 extern const LinearKernels kLinearAvx512Vnni;
+extern const LinearKernels kLinearAmx;
 
 }  // namespace smartkv::kernels

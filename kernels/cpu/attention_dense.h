@@ -85,3 +85,27 @@ void product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, 
 
 }  // namespace
 }  // namespace smartkv::kernels
+
+#ifdef __AMX_BF16__
+#include "kernels/cpu/attention_dense_amx.h"
+#else
+namespace smartkv::kernels {
+namespace {
+
+// What the products of a block of query rows need set up for as long as they run: nothing.
+struct BlockScope {
+  explicit BlockScope(int64_t) {}
+};
+
+// Steps of bf16 that dense_product() wants for a row's sums to run alike in every block: `steps` or more.
+constexpr int64_t whole_steps(int64_t steps) { return steps; }
+
+template <typename T>
+void dense_product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c,
+                   int64_t ldc, bool accumulate, const T* next) {
+  product(rows, groups, a, lda, b, ldb, steps, c, ldc, accumulate, next);
+}
+
+}  // namespace
+}  // namespace smartkv::kernels
+#endif

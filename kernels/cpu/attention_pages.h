@@ -103,27 +103,30 @@ const T* dense_k(const Page* page) {
 template <typename T>
 void dense_scores(Block<T>& block, const Page& page, const Page* next, int64_t groups) {
   constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
-  product<T>(block.rows, groups, block.q, block.dim, reinterpret_cast<const T*>(page.k), kPageTokens * kStep,
-             block.dim / kStep, block.s, kPageTokens, false, dense_k<T>(next));
+  dense_product<T>(block.rows, groups, block.q, block.dim, reinterpret_cast<const T*>(page.k), kPageTokens * kStep,
+                   block.dim / kStep, block.s, kPageTokens, false, dense_k<T>(next));
 }
 
 template <typename T>
 void dense_values(Block<T>& block, const Page& page, const Page* next, int64_t groups) {
   constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
   const T* p = nullptr;
+  int64_t steps = 16 * groups;
   if constexpr (kStep == 1) {
     p = block.s;
   } else {
     p = block.p;
+    steps = whole_steps(steps / 2);
     for (int64_t r = 0; r < block.rows; ++r) {
-      for (int64_t t = r * kPageTokens; t < r * kPageTokens + 16 * groups; t += 16) {
-        Vec16::load(block.s + t).store_bf16(block.p + t);
+      for (int64_t t = 0; t < 2 * steps; t += 16) {
+        const Vec16 x = t < 16 * groups ? Vec16::load(block.s + r * kPageTokens + t) : Vec16::zero();
+        x.store_bf16(block.p + r * kPageTokens + t);
       }
     }
   }
   const T* next_v = dense_k<T>(next) == nullptr ? nullptr : reinterpret_cast<const T*>(next->v);
-  product<T>(block.rows, block.dim / 16, p, kPageTokens, reinterpret_cast<const T*>(page.v), block.dim * kStep,
-             16 * groups / kStep, block.o, block.dim, true, next_v);
+  dense_product<T>(block.rows, block.dim / 16, p, kPageTokens, reinterpret_cast<const T*>(page.v), block.dim * kStep,
+                   steps, block.o, block.dim, true, next_v);
 }
 
 template <typename T>

@@ -42,21 +42,13 @@ inline int64_t out_row(const AttentionShape& shape, const AttentionScratch::Item
   return (item.query + r / item.n_heads) * shape.n_heads + first_head(shape, item) + r % item.n_heads;
 }
 
-// Rows of the block for CodeProductScope: 0 if there are no codes.
-inline int64_t code_rows(std::span<const KvSegment> segments, int64_t rows) {
-  for (const KvSegment& segment : segments) {
-    if (segment.format == KvSegment::Format::kQuantized) return rows;
-  }
-  return 0;
-}
-
 template <typename T>
 void block_of(const AttentionShape& shape, const AttentionTask& task, const AttentionScratch::Item& item,
               float* partial) {
   const int64_t dim = shape.head_dim, rows = rows_of(item);
   Block<T> block(shape, rows);
   load_queries(task, item, block);
-  const CodeProductScope scope(code_rows(task.segments, rows));
+  const BlockScope scope(rows);
   alignas(64) float merged_o[kMaxBlockRows * kMaxHeadDim];
   float merged_m[kMaxBlockRows], merged_l[kMaxBlockRows];
   for (int64_t r = 0; r < rows; ++r) {
@@ -114,7 +106,7 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
   const int64_t rows = rows_of(item);
   Block<T> block(shape, rows);
   load_queries(task, item, block);
-  const CodeProductScope scope(code_rows(task.segments, rows));
+  const BlockScope scope(rows);
   const int64_t seen = tokens_of(task.segments) - task.n + item.query + 1;  // by the block's first query
   for (int64_t r = 0; r < rows; ++r) block.m[r] = kNoMaximum;
   std::memset(block.l, 0, static_cast<size_t>(rows) * 16 * sizeof(float));

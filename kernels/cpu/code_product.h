@@ -4,11 +4,6 @@
 namespace smartkv::kernels {
 namespace {
 
-// What the products of a block need set up for as long as they run: nothing.
-struct CodeProductScope {
-  explicit CodeProductScope(int64_t) {}
-};
-
 // C [Rows][16 Groups] (+)= offset + step * sum, of the rows of bytes from 16 First on.
 template <int Rows, int First, int Groups>
 void code_tile(const CodeRows& x, int64_t row, const CodePart& part, int64_t extent, float* c, int64_t ldc,

@@ -1,49 +1,24 @@
 // Products of weights and codes on AMX tiles. Included by attention_codes.h after vec16_codes_avx512.h, whose weights are
 // two planes of int8: 8 rows make a tile of 16 x 64 columns, and 16 quads of bytes of 16 rows are the other operand as
-// they lie.
+// they lie. Needs the tiles of a BlockScope.
 #pragma once
 
 #include <algorithm>
 
+#include "kernels/cpu/amx_tiles.h"
+
 namespace smartkv::kernels {
 namespace {
 
-constexpr int64_t kTileRows = 8;  // of weights, two planes each
-
-// The shapes of the tiles for products of `rows` rows, on this thread; none for 0 rows.
-class CodeProductScope {
- public:
-  explicit CodeProductScope(int64_t rows) : used_(rows > 0) {
-    if (!used_) return;
-    struct alignas(64) {
-      uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      uint16_t bytes[16] = {};
-      uint8_t rows[16] = {};
-    } config;
-    const auto planes = static_cast<uint8_t>(2 * std::min(rows, kTileRows));
-    for (int tile = 0; tile < 8; ++tile) {
-      config.bytes[tile] = 64;
-      config.rows[tile] = tile < 5 ? planes : 16;  // 0 to 3: sums, 4: weights, 5 to 7: bytes
-    }
-    _tile_loadconfig(&config);
-  }
-  ~CodeProductScope() {
-    if (used_) _tile_release();
-  }
-  CodeProductScope(const CodeProductScope&) = delete;
-  CodeProductScope& operator=(const CodeProductScope&) = delete;
-
- private:
-  bool used_;
-};
+constexpr int64_t kPlanedRows = kTileRows / 2;  // of weights, two planes each
 
 // C [rows][extent] = (or +=) offsets + x codes. Reads the weights of rows up to the next multiple of 8.
 inline void code_product(const CodeRows& x, const CodePart& part, int64_t extent, float* c, int64_t ldc,
                          bool accumulate) {
-  alignas(64) int32_t sums[2 * kTileRows][64];
+  alignas(64) int32_t sums[2 * kPlanedRows][64];
   const int64_t stride = 4 * extent;  // of quads
   for (int64_t block = 0; block < extent / 64; ++block) {
-    for (int64_t row = 0; row < x.rows; row += kTileRows) {
+    for (int64_t row = 0; row < x.rows; row += kPlanedRows) {
       _tile_zero(0);
       _tile_zero(1);
       _tile_zero(2);
@@ -65,7 +40,7 @@ inline void code_product(const CodeRows& x, const CodePart& part, int64_t extent
       _tile_stored(1, &sums[0][16], sizeof sums[0]);
       _tile_stored(2, &sums[0][32], sizeof sums[0]);
       _tile_stored(3, &sums[0][48], sizeof sums[0]);
-      for (int64_t r = row; r < std::min(x.rows, row + kTileRows); ++r) {
+      for (int64_t r = row; r < std::min(x.rows, row + kPlanedRows); ++r) {
         const Vec16 step = Vec16::set1(x.steps[r]), offset = Vec16::set1(x.offsets[r]);
         const int32_t *high = sums[2 * (r - row)], *low = sums[2 * (r - row) + 1];
         for (int64_t i = 0; i < 64; i += 16) {

@@ -31,6 +31,29 @@ struct Products {
     }
   };
 
+  // What the blocks of rows of one panel ask for between them: the panel that begins at lane group `next`, as wide as
+  // this one of `groups` or what the tile has left.
+  class PanelPrefetch {
+   public:
+    // chunks: of a block.
+    PanelPrefetch(const LinearCall& call, const LinearTile& tile, int64_t next, int64_t groups, int64_t blocks,
+                  int64_t chunks)
+        : next_(call.weights + next * call.lane_group_bytes), chunks_(chunks) {
+      const int64_t left = tile.group_end - next;
+      bytes_ = (left < groups ? left : groups) * call.lane_group_bytes;
+      if (bytes_ <= kMaxPrefetch) bytes_per_chunk_ = (bytes_ / (blocks * chunks) + 63) / 64 * 64;
+    }
+    Prefetch of_block(int64_t block) const {
+      const int64_t covered = block * chunks_ * bytes_per_chunk_;
+      return {next_ + covered, covered < bytes_ ? bytes_per_chunk_ : 0};
+    }
+
+   private:
+    static constexpr int64_t kMaxPrefetch = 256 << 10;  // a larger panel would push itself out of the second cache
+    const std::byte* next_;
+    int64_t chunks_, bytes_ = 0, bytes_per_chunk_ = 0;
+  };
+
   // The types of weights. Each accumulates a block of kRows rows by kGroups lane groups over all of K, in the order of
   // k whatever the block's size, and leaves the sums in tile [kRows][kGroups][16].
   struct F32 {
@@ -163,6 +186,30 @@ struct Products {
     }
   };
 
+  // Bias and epilogue of a row's sums y [kGroups][16], and out with it.
+  template <int kGroups>
+  static void finish_row(const LinearCall& call, int64_t row, int64_t group, float* y) {
+    constexpr int64_t kWidth = kGroups * kLanes;
+    const int64_t lanes_left = call.n - group * kLanes;
+    const int64_t lanes = kWidth < lanes_left ? kWidth : lanes_left;
+    if (call.output.bias != nullptr) {
+      for (int64_t i = 0; i < lanes; ++i) y[i] += call.output.bias[group * kLanes + i];
+    }
+    if constexpr (kGroups > 1) {
+      if (call.output.epilogue == Epilogue::kSwiGlu) return swiglu<kGroups>(call, row, group, y);
+    }
+    float* out = static_cast<float*>(call.output.out) + row * call.output.stride + group * kLanes;
+    if (lanes < kWidth) {
+      for (int64_t i = 0; i < lanes; ++i) out[i] = call.output.epilogue == Epilogue::kAdd ? out[i] + y[i] : y[i];
+      return;
+    }
+    for (int64_t i = 0; i < kWidth; i += kLanes) {
+      F value = F::load(y + i);
+      if (call.output.epilogue == Epilogue::kAdd) value = F::load(out + i) + value;
+      value.store(out + i);
+    }
+  }
+
   // A whole tile: panels of lane groups outside, so that each is read from memory once and then stays in the cache
   // while the rows pass over it.
   template <class Type>
@@ -174,27 +221,18 @@ struct Products {
     while (group < tile.group_end) {
       int64_t groups = widest;
       while (groups > tile.group_end - group) groups /= 2;
-      const int64_t left = tile.group_end - group - groups;
-      const int64_t next_bytes = (left < groups ? left : groups) * call.lane_group_bytes;
-      Prefetch prefetch;
-      prefetch.next = call.weights + (group + groups) * call.lane_group_bytes;
-      const int64_t chunks = blocks * Type::chunks(call);
-      if (next_bytes <= kMaxPrefetch) prefetch.bytes_per_chunk = (next_bytes / chunks + 63) / 64 * 64;
+      const PanelPrefetch panel(call, tile, group + groups, groups, blocks, Type::chunks(call));
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t begin = tile.row_begin + rows * b / blocks;
         const int64_t end = tile.row_begin + rows * (b + 1) / blocks;
-        const int64_t covered = b * Type::chunks(call) * prefetch.bytes_per_chunk;
-        Prefetch own{prefetch.next + covered, covered < next_bytes ? prefetch.bytes_per_chunk : 0};
         rows_block<Type, kMaxRows<Type>>(call, begin, static_cast<int>(end - begin), group, static_cast<int>(groups),
-                                        own);
+                                        panel.of_block(b));
       }
       group += groups;
     }
   }
 
  private:
-  static constexpr int64_t kMaxPrefetch = 256 << 10;  // a larger panel would push itself out of the second cache
-
   // Two lane groups at least, so that SwiGLU finds gate and up in one block.
   template <class Type>
   static constexpr int kMaxRows = Type::kAccumulators / 2;
@@ -242,29 +280,6 @@ struct Products {
     alignas(64) float tile[kRows * kGroups * kLanes];
     Type::template block<kRows, kGroups>(call, row, group, prefetch, tile);
     for (int r = 0; r < kRows; ++r) finish_row<kGroups>(call, row + r, group, tile + r * kGroups * kLanes);
-  }
-
-  template <int kGroups>
-  static void finish_row(const LinearCall& call, int64_t row, int64_t group, float* y) {
-    constexpr int64_t kWidth = kGroups * kLanes;
-    const int64_t lanes_left = call.n - group * kLanes;
-    const int64_t lanes = kWidth < lanes_left ? kWidth : lanes_left;
-    if (call.output.bias != nullptr) {
-      for (int64_t i = 0; i < lanes; ++i) y[i] += call.output.bias[group * kLanes + i];
-    }
-    if constexpr (kGroups > 1) {
-      if (call.output.epilogue == Epilogue::kSwiGlu) return swiglu<kGroups>(call, row, group, y);
-    }
-    float* out = static_cast<float*>(call.output.out) + row * call.output.stride + group * kLanes;
-    if (lanes < kWidth) {
-      for (int64_t i = 0; i < lanes; ++i) out[i] = call.output.epilogue == Epilogue::kAdd ? out[i] + y[i] : y[i];
-      return;
-    }
-    for (int64_t i = 0; i < kWidth; i += kLanes) {
-      F value = F::load(y + i);
-      if (call.output.epilogue == Epilogue::kAdd) value = F::load(out + i) + value;
-      value.store(out + i);
-    }
   }
 
   template <int kGroups>

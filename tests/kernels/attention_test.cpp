@@ -23,7 +23,8 @@ class AttentionLevels : public testing::TestWithParam<std::tuple<CpuLevel, KvTyp
 TEST_P(AttentionLevels, EqualsTheDefinition) {
   const KvType type = std::get<1>(GetParam());
   ThreadPool pool(2);
-  for (const Shape shape : {Shape{9, 3, 64}, Shape{4, 4, 128}, Shape{8, 1, 32}, Shape{2, 1, 80}}) {
+  for (const Shape shape : {Shape{9, 3, 64}, Shape{4, 4, 128}, Shape{8, 1, 32}, Shape{2, 1, 80}, Shape{3, 1, 16},
+                            Shape{2, 2, 48}}) {
     for (const int64_t tokens : {1, 2, 17, 64, 65, 300}) {
       const Bias bias = tokens % 2 == 0 ? Bias::kNone : Bias::kSome;
       const Sequence sequence(shape, type, tokens, static_cast<uint64_t>(tokens), {std::nullopt}, bias);

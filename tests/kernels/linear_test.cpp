@@ -150,7 +150,7 @@ TEST_P(LinearTest, MatchesReferenceOverOddShapes) {
   for (const int64_t n : {1, 15, 16, 17, 48, 80, 131}) {
     for (const int64_t k : {unit, 3 * unit, int64_t{96}, int64_t{160}}) {
       const PackedMatrix matrix = random_matrix(type, n, k, 7);
-      for (const int64_t rows : {1, 2, 3, 5, 7, 9, 14, 15, 29}) {
+      for (const int64_t rows : {1, 2, 3, 5, 7, 9, 14, 15, 29, 33, 47}) {
         const Input input(type, rows, k, 11);
         const std::vector<float> out = run(pool, matrix, input.view);
         const Reference expected = reference(matrix, input);
@@ -261,7 +261,8 @@ std::string case_name(const ::testing::TestParamInfo<Case>& info) {
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  for (CpuLevel level : {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni}) {
+  for (CpuLevel level : {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni,
+                         CpuLevel::kAmx}) {
     for (WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
       cases.push_back({level, type});
     }

@@ -1,0 +1,39 @@
+// The tile registers of AMX. Included by files that are compiled for it; everything has internal linkage.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace smartkv::kernels {
+namespace {
+
+constexpr int64_t kTileRows = 16;   // at most
+constexpr int64_t kTileBytes = 64;  // of a row
+
+// The shapes of the eight tiles on this thread for as long as it lives; every row has kTileBytes.
+class TileScope {
+ public:
+  struct Rows {
+    uint8_t of[8];  // tile by tile, up to kTileRows
+  };
+
+  explicit TileScope(const Rows& rows) {
+    struct alignas(64) {
+      uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      uint16_t bytes[16] = {};
+      uint8_t rows[16] = {};
+    } config;
+    for (int tile = 0; tile < 8; ++tile) {
+      config.bytes[tile] = kTileBytes;
+      config.rows[tile] = rows.of[tile];
+    }
+    _tile_loadconfig(&config);
+  }
+  ~TileScope() { _tile_release(); }
+  TileScope(const TileScope&) = delete;
+  TileScope& operator=(const TileScope&) = delete;
+};
+
+}  // namespace
+}  // namespace smartkv::kernels
