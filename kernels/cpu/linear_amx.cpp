@@ -27,19 +27,6 @@ struct Operands {
   const uint16_t* next;  // the weights that are read after these, or null
 };
 
-// Asks for the tiles of weights that few rows, which are done with one almost at once, need kAhead tiles later: near
-// enough to find them in the first cache.
-constexpr int64_t kAhead = 4;
-
-template <int kGroups>
-inline void ask_ahead(const Operands& in, int64_t k) {
-  const int64_t then = k + kAhead;
-  const uint16_t* w = then < in.tiles ? in.w + then * kTileWeights : in.next + (then - in.tiles) * kTileWeights;
-  for (int g = 0; g < kGroups; ++g) {
-    for (int64_t line = 0; line < kTileWeights; line += 32) Vec16::prefetch(w + g * in.w_stride + line);
-  }
-}
-
 // The tile product as the manual defines it, on vectors: even and odd inputs of a tile of 32 in a chain of fused products
 // each, the two added, then added to the sum; denormals are zeros, which is for the caller to see to. With one or two
 // rows it keeps up with the memory, which loads of tiles do not (0.77 of the rate here).
@@ -104,7 +91,7 @@ class NoDenormals {
 
 // Tiles 0 to 3 hold the sums of up to 16 rows by kGroups lane groups, 4 the rows, 5 to 7 weights in turn.
 template <int kGroups>
-void few_rows(const Operands& in, float* sums) {
+void few_rows(const Operands& in, Rows::Prefetch prefetch, float* sums) {
   constexpr int64_t kSumBytes = kGroups * kLanes * 4;
   _tile_zero(0);
   if constexpr (kGroups > 1) _tile_zero(1);
@@ -114,7 +101,7 @@ void few_rows(const Operands& in, float* sums) {
   }
   const uint16_t* w = in.w;
   for (int64_t k = 0; k < in.tiles; ++k, w += kTileWeights) {
-    ask_ahead<kGroups>(in, k);
+    prefetch.chunk();
     _tile_loadd(4, in.x + k * kTileInputs, in.x_stride * 2);
     _tile_loadd(5, w, kTileBytes);
     _tile_dpbf16ps(0, 4, 5);
@@ -199,7 +186,7 @@ void block(const LinearCall& call, int64_t row, int64_t rows, int64_t done, int6
     if (in.tiles == 0) std::fill_n(sums, rows * kGroups * kLanes, 0.0f);
     rows == 1 ? on_vectors<1, kGroups>(in, prefetch, sums) : on_vectors<2, kGroups>(in, prefetch, sums);
   } else if (kGroups > 2 || rows <= kFewRows) {
-    few_rows<kGroups>(in, sums);
+    few_rows<kGroups>(in, prefetch, sums);
   } else {
     many_rows<std::min(kGroups, 2)>(in, prefetch, sums);
   }
