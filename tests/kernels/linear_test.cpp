@@ -196,6 +196,25 @@ TEST_P(LinearTest, RowIsTheSameBitsInAnyBatchAndAnyNumberOfThreads) {
   }
 }
 
+// Products and sums about the smallest normal float: whether an instruction takes denormals for zeros shows here.
+TEST_P(LinearTest, TinyValuesAreTheSameBitsInAnyBatch) {
+  if (!available_ || GetParam().type != WeightType::kBf16) return;
+  ThreadPool pool(2);
+  const int64_t n = 64, k = 96, rows = 20;
+  PackedMatrix matrix = make_packed(WeightType::kBf16, n, k);
+  for (int64_t group = 0; group < n / 16; ++group) {
+    pack_lanes(matrix, group, random_floats(16 * k, 9 + static_cast<uint32_t>(group), 1e-19f).data());
+  }
+  Input input(WeightType::kBf16, rows, k, 13);
+  for (uint16_t& value : input.bf16) value = to_bf16(from_bf16(value) * 1e-19f);
+  const std::vector<float> together = run(pool, matrix, input.view);
+  EXPECT_TRUE(std::any_of(together.begin(), together.end(), [](float y) { return y != 0 && y != kSentinel; }));
+  for (int64_t row = 0; row < rows; ++row) {
+    const std::vector<float> alone = run(pool, matrix, input.row(row));
+    ASSERT_EQ(std::memcmp(alone.data(), together.data() + row * (n + 3), n * sizeof(float)), 0) << "row " << row;
+  }
+}
+
 TEST_P(LinearTest, AddsBiasAndResidual) {
   if (!available_) return;
   ThreadPool pool(2);
