@@ -1,12 +1,13 @@
 #include "kernels/quantized_page.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 
+#include "kernels/cpu_kernels.h"
 #include "kernels/half.h"
 
 namespace smartkv::kernels {
@@ -22,18 +23,8 @@ struct Column {
 // What a code of this width stands for in bytes.
 float unit_of(int bits) { return static_cast<float>(1 << (8 - bits)); }
 
-// Codes of x [n] under a column's scale and zero. Returns the squared error.
-float encode(const float* x, int64_t n, int bits, Column column, uint8_t* codes) {
-  const float scale = half_to_float(column.scale) * unit_of(bits), zero = half_to_float(column.zero);
-  const float inverse = scale > 0 ? 1.0f / scale : 0.0f, most = static_cast<float>((1 << bits) - 1);
-  float error = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const auto code = static_cast<int32_t>(std::min(std::max((x[i] - zero) * inverse, 0.0f), most) + 0.5f);
-    const float difference = x[i] - (zero + scale * static_cast<float>(code));
-    error += difference * difference;
-    codes[i] = static_cast<uint8_t>(code);
-  }
-  return error;
+CodeLine line_of(Column column, int bits) {
+  return {half_to_float(column.scale) * unit_of(bits), half_to_float(column.zero), static_cast<float>((1 << bits) - 1)};
 }
 
 // Codes of this width with a step of `scale`.
@@ -42,21 +33,13 @@ Column column_of(float low, float scale, int bits) {
   return {float_to_half(std::clamp(scale / unit_of(bits), 0.0f, kMost)), float_to_half(std::clamp(low, -kMost, kMost))};
 }
 
-// The scale and zero that fit x best in the least-squares sense, given its codes.
-Column refit(const float* x, int64_t n, const uint8_t* codes, int bits, Column column) {
-  float sum_x = 0, sum_c = 0, sum_cc = 0, sum_xc = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const auto c = static_cast<float>(codes[i]);
-    sum_x += x[i];
-    sum_c += c;
-    sum_cc += c * c;
-    sum_xc += x[i] * c;
-  }
+// The scale and zero that fit x [n], of sum sum_x, best in the least-squares sense, given its codes.
+Column refit(const CodeFit& codes, float sum_x, int64_t n, int bits, Column column) {
   const auto count = static_cast<float>(n);
-  const float variance = sum_cc - sum_c * sum_c / count;
+  const float variance = codes.sum_cc - codes.sum_c * codes.sum_c / count;
   if (!(variance > 0)) return column;
-  const float scale = (sum_xc - sum_x * sum_c / count) / variance;
-  return column_of((sum_x - scale * sum_c) / count, scale, bits);
+  const float scale = (codes.sum_xc - sum_x * codes.sum_c / count) / variance;
+  return column_of((sum_x - scale * codes.sum_c) / count, scale, bits);
 }
 
 enum class Fit : uint8_t {
@@ -64,30 +47,60 @@ enum class Fit : uint8_t {
   kLeastSquares,  // the best of several shrunken ranges, refitted (Lloyd 1982)
 };
 
-// Scale, zero and codes of a column.
+Range range_of(const float* x, int64_t n) {
+  const Range range = cpu_kernels().elementwise->range(x, n);
+  // A sum is not finite where a value is not, and very rarely else.
+  if (!std::isfinite(range.sum) && !std::all_of(x, x + n, [](float value) { return std::isfinite(value); })) {
+    throw std::invalid_argument("quantize_page: expected finite values, found one that is not");
+  }
+  return range;
+}
+
+// Scale, zero and codes of a column; n: a multiple of 16.
 Column quantize_column(const float* x, int64_t n, int bits, Fit fit, uint8_t* codes) {
-  const auto [low, high] = std::minmax_element(x, x + n);
-  const float levels = static_cast<float>((1 << bits) - 1), middle = (*low + *high) / 2, half = (*high - *low) / 2;
-  Column best = column_of(*low, 2 * half / levels, bits);
-  float least = encode(x, n, bits, best, codes);
-  if (fit == Fit::kRange || bits > 4) return best;
-  uint8_t trial[256];
-  const auto take_if_better = [&](Column column) {
-    const float error = encode(x, n, bits, column, trial);
-    if (!(error < least)) return false;
-    least = error;
-    best = column;
-    std::copy_n(trial, n, codes);
-    return true;
-  };
-  const float narrowest = bits == 2 ? 0.5f : bits == 3 ? 0.7f : 0.85f;
-  for (float shrink = 0.95f; shrink > narrowest; shrink -= 0.05f) {
-    take_if_better(column_of(middle - shrink * half, 2 * shrink * half / levels, bits));
+  const ElementwiseKernels& kernels = *cpu_kernels().elementwise;
+  const Range range = range_of(x, n);
+  const float levels = static_cast<float>((1 << bits) - 1), half = (range.high - range.low) / 2;
+  const float middle = (range.low + range.high) / 2;
+  Column best = column_of(range.low, 2 * half / levels, bits);
+  if (fit == Fit::kLeastSquares && bits <= 4) {
+    CodeFit least = kernels.measure_codes(x, n, line_of(best, bits));
+    const auto take_if_better = [&](Column column) {
+      const CodeFit trial = kernels.measure_codes(x, n, line_of(column, bits));
+      if (!(trial.error < least.error)) return false;
+      least = trial;
+      best = column;
+      return true;
+    };
+    const float narrowest = bits == 2 ? 0.5f : bits == 3 ? 0.7f : 0.85f;
+    for (float shrink = 0.95f; shrink > narrowest; shrink -= 0.05f) {
+      take_if_better(column_of(middle - shrink * half, 2 * shrink * half / levels, bits));
+    }
+    constexpr int kRefits = 4;
+    for (int i = 0; i < kRefits && take_if_better(refit(least, range.sum, n, bits, best)); ++i) {
+    }
   }
-  constexpr int kRefits = 4;
-  for (int i = 0; i < kRefits && take_if_better(refit(x, n, codes, bits, best)); ++i) {
-  }
+  kernels.encode(x, n, line_of(best, bits), codes);
   return best;
+}
+
+// Bit i of byte b: bit 2 of code 8 b + i.
+std::array<uint8_t, kBlockCodes / 8> third_bits(const uint8_t* codes) {
+  std::array<uint8_t, kBlockCodes / 8> bits;
+  for (size_t b = 0; b < bits.size(); ++b) {
+    uint64_t eight;  // little-endian, as all CPUs of these kernels are
+    std::memcpy(&eight, codes + 8 * b, sizeof eight);
+    // The product adds bit 8 i, shifted by 56 - 7 i, to bit 56 + i; no two of its terms meet.
+    bits[b] = static_cast<uint8_t>(((eight >> 2 & 0x0101010101010101u) * 0x0102040810204080u) >> 56);
+  }
+  return bits;
+}
+
+// The quads of kBlockRows rows: block [row][4].
+void interleave(const uint8_t (&columns)[4][256], int64_t first, uint8_t* block) {
+  for (int64_t row = 0; row < kBlockRows; ++row) {
+    for (int64_t c = 0; c < 4; ++c) block[4 * row + c] = columns[c][first + row];
+  }
 }
 
 void pack_block(const uint8_t* codes, int bits, uint8_t* out) {  // codes: [256]
@@ -107,10 +120,7 @@ void pack_block(const uint8_t* codes, int bits, uint8_t* out) {  // codes: [256]
         out[i] = static_cast<uint8_t>(byte);
       }
       if (bits == 3) {
-        std::fill_n(out + 64, 32, uint8_t{0});
-        for (int64_t c = 0; c < kBlockCodes; ++c) {
-          out[64 + c / 8] = static_cast<uint8_t>(out[64 + c / 8] | (codes[c] >> 2) << (c % 8));
-        }
+        std::memcpy(out + 64, third_bits(codes).data(), 32);
       }
   }
 }
@@ -137,9 +147,6 @@ void quantize_side(const CodeRuns& runs, int64_t extent, Fit fit, const float* x
   const auto read = [&](int64_t c) {
     const float* from = x + index(c) * column_stride;
     for (int64_t row = 0; row < extent; ++row) values[row] = from[row * row_stride];
-    if (!std::all_of(values, values + extent, [](float value) { return std::isfinite(value); })) {
-      throw std::invalid_argument("quantize_page: expected finite values, found one that is not");
-    }
   };
   for (size_t run = 0; run < kCodeBits.size(); ++run) {
     const int bits = kCodeBits[run];
@@ -151,14 +158,14 @@ void quantize_side(const CodeRuns& runs, int64_t extent, Fit fit, const float* x
         zeros[column + j] = of.zero;
       }
       for (int64_t row = 0; row < extent; row += kBlockRows, out += kBlockCodes * bits / 8) {
-        for (int64_t c = 0; c < kBlockCodes; ++c) block[c] = codes[c % 4][row + c / 4];
+        interleave(codes, row, block);
         pack_block(block, bits, out);
       }
     }
   }
   for (; column < 4 * runs.n_quads(); ++column) {
     read(column);
-    zeros[column] = column_of(std::accumulate(values, values + extent, 0.0f) / static_cast<float>(extent), 0, 8).zero;
+    zeros[column] = column_of(range_of(values, extent).sum / static_cast<float>(extent), 0, 8).zero;
   }
 }
 

@@ -4,6 +4,6 @@
 
 namespace smartkv::kernels {
 
-const ElementwiseKernels kElementwiseAvx512Vnni{rms_norm_row, rope_heads};
+const ElementwiseKernels kElementwiseAvx512Vnni{rms_norm_row, rope_heads, range, measure_codes, encode};
 
 }  // namespace smartkv::kernels

@@ -57,5 +57,38 @@ void rope_heads(float* x, int64_t n_heads, int64_t head_dim, const float* cos, c
   }
 }
 
+Range range(const float* x, int64_t n) {
+  Vec16 low = Vec16::load(x), high = low, sum = low;
+  for (int64_t i = 16; i < n; i += 16) {
+    const Vec16 value = Vec16::load(x + i);
+    low = Vec16::min(low, value);
+    high = Vec16::max(high, value);
+    sum = sum + value;
+  }
+  return {-(Vec16::zero() - low).reduce_max(), high.reduce_max(), sum.reduce_add()};
+}
+
+inline Vec16 codes_of(Vec16 x, const CodeLine& line) {
+  const Vec16 level = (x - Vec16::set1(line.zero)) * Vec16::set1(line.scale > 0 ? 1.0f / line.scale : 0.0f);
+  return Vec16::round(Vec16::min(Vec16::max(level, Vec16::zero()), Vec16::set1(line.most)));
+}
+
+CodeFit measure_codes(const float* x, int64_t n, const CodeLine& line) {
+  Vec16 error = Vec16::zero(), sum_c = error, sum_cc = error, sum_xc = error;
+  for (int64_t i = 0; i < n; i += 16) {
+    const Vec16 value = Vec16::load(x + i), c = codes_of(value, line);
+    const Vec16 difference = value - Vec16::fma(Vec16::set1(line.scale), c, Vec16::set1(line.zero));
+    error = Vec16::fma(difference, difference, error);
+    sum_c = sum_c + c;
+    sum_cc = Vec16::fma(c, c, sum_cc);
+    sum_xc = Vec16::fma(value, c, sum_xc);
+  }
+  return {error.reduce_add(), sum_c.reduce_add(), sum_cc.reduce_add(), sum_xc.reduce_add()};
+}
+
+void encode(const float* x, int64_t n, const CodeLine& line, uint8_t* codes) {
+  for (int64_t i = 0; i < n; i += 16) codes_of(Vec16::load(x + i), line).store_codes(codes + i);
+}
+
 }  // namespace
 }  // namespace smartkv::kernels

@@ -34,6 +34,13 @@ struct Vec16 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), half_to_bf16(a));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), half_to_bf16(b));
   }
+  static __m128i half_to_words(__m256 x) {
+    const __m256i rounded = _mm256_cvtps_epi32(x);
+    return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
+  }
+  void store_codes(uint8_t* p) const {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(half_to_words(a), half_to_words(b)));
+  }
   Vec16 first(int n, float fill) const {
     const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), limit = _mm256_set1_epi32(n);
     const __m256 f = _mm256_set1_ps(fill);

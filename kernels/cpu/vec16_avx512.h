@@ -30,6 +30,9 @@ struct Vec16 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(rounded));
 #endif
   }
+  void store_codes(uint8_t* p) const {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+  }
   Vec16 first(int n, float fill) const {
     const __mmask16 keep = static_cast<__mmask16>(n >= 16 ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1u);
     return {_mm512_mask_blend_ps(keep, _mm512_set1_ps(fill), v)};

@@ -39,6 +39,9 @@ struct Vec16 {
       p[i] = static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
     }
   }
+  void store_codes(uint8_t* p) const {  // values in [0, 255], to the nearest even
+    for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(std::nearbyintf(lane[i]));
+  }
   // min(16, max(0, n)) first lanes kept, the others become `fill`.
   Vec16 first(int n, float fill) const {
     Vec16 r = *this;

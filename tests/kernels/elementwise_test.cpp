@@ -1,5 +1,6 @@
 #include "kernels/elementwise.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -7,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/bf16.h"
+#include "kernels/cpu_kernels.h"
 #include "kernels/cpu_level.h"
 #include "kernels/thread_pool.h"
 
@@ -66,6 +68,34 @@ TEST_P(ElementwiseLevels, RopeRotatesHalves) {
         EXPECT_NEAR(x[h * dim + i], a * cos[i] - b * sin[i], 1e-5);
         EXPECT_NEAR(x[h * dim + i + dim / 2], b * cos[i] + a * sin[i], 1e-5);
       }
+    }
+  }
+}
+
+TEST_P(ElementwiseLevels, CodesAndTheirSumsEqualTheDefinition) {
+  for (const int64_t n : {16, 64, 192}) {
+    const std::vector<float> x = random_floats(n, 5);
+    for (const CodeLine line : {CodeLine{0.125f, -1.0f, 15.0f}, CodeLine{0.03f, -3.0f, 255.0f}, CodeLine{0.0f, 0.5f, 3.0f}}) {
+      double error = 0, sum_c = 0, sum_cc = 0, sum_xc = 0;
+      std::vector<uint8_t> expected, codes(x.size());
+      for (const float value : x) {
+        const float level = line.scale > 0 ? (value - line.zero) * (1.0f / line.scale) : 0.0f;
+        const float c = std::nearbyintf(std::clamp(level, 0.0f, line.most));
+        expected.push_back(static_cast<uint8_t>(c));
+        const double difference = static_cast<double>(value) - (line.zero + line.scale * c);
+        error += difference * difference;
+        sum_c += c;
+        sum_cc += static_cast<double>(c) * c;
+        sum_xc += static_cast<double>(value) * c;
+      }
+      const ElementwiseKernels& kernels = *cpu_kernels().elementwise;
+      kernels.encode(x.data(), n, line, codes.data());
+      EXPECT_EQ(codes, expected);
+      const CodeFit fit = kernels.measure_codes(x.data(), n, line);
+      EXPECT_NEAR(fit.error, error, 1e-5 * error + 1e-6);
+      EXPECT_EQ(fit.sum_c, static_cast<float>(sum_c));
+      EXPECT_NEAR(fit.sum_cc, sum_cc, 1e-6 * sum_cc);
+      EXPECT_NEAR(fit.sum_xc, sum_xc, 1e-5 * sum_cc + 1e-6);
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "kernels/quantized_page.h"
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -20,6 +21,26 @@ class QuantizedPage : public testing::TestWithParam<int64_t> {
     return x;
   }
 };
+
+TEST_P(QuantizedPage, RefusesWhatIsNotFiniteAndNothingElse) {
+  const int64_t dim = GetParam();
+  const QuantizedLayout layout{uniform_runs(dim, 4), uniform_runs(kPageTokens, 8)};
+  std::vector<uint8_t> block(static_cast<size_t>(quantized_offsets(layout, dim).total));
+  const auto quantize = [&](const std::vector<float>& k, const std::vector<float>& v) {
+    quantize_page(layout, dim, nullptr, k.data(), v.data(), block.data());
+  };
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const size_t at : {size_t{0}, size_t{17}, block.size() / 2}) {
+      std::vector<float> x = random(1);
+      const std::vector<float> good = x;
+      x[at] = bad;
+      EXPECT_THROW(quantize(x, good), std::invalid_argument) << bad << " in K at " << at;
+      EXPECT_THROW(quantize(good, x), std::invalid_argument) << bad << " in V at " << at;
+    }
+  }
+  const std::vector<float> huge(static_cast<size_t>(kPageTokens * dim), 3e38f);  // their sum is not finite
+  EXPECT_NO_THROW(quantize(huge, huge));
+}
 
 TEST_P(QuantizedPage, ErrorStaysBelowAStepAndFallsWithBits) {
   const int64_t dim = GetParam();
