@@ -126,14 +126,25 @@ void pack_block(const uint8_t* codes, int bits, uint8_t* out) {  // codes: [256]
 }
 
 void unpack_block(const uint8_t* in, int bits, uint8_t* codes) {
-  for (int64_t c = 0; c < kBlockCodes; ++c) {
-    switch (bits) {
-      case 8: codes[c] = in[c]; break;
-      case 4: codes[c] = static_cast<uint8_t>(in[64 * (c / 128) + c % 64] >> (4 * (c / 64 % 2)) & 15); break;
-      default:
-        codes[c] = static_cast<uint8_t>(in[c % 64] >> (2 * (c / 64)) & 3);
-        if (bits == 3) codes[c] = static_cast<uint8_t>(codes[c] | (in[64 + c / 8] >> (c % 8) & 1) << 2);
-    }
+  switch (bits) {
+    case 8: std::copy_n(in, kBlockCodes, codes); break;
+    case 4:
+      for (int64_t h = 0; h < 2; ++h) {
+        for (int64_t i = 0; i < 64; ++i) {
+          codes[128 * h + i] = in[64 * h + i] & 15;
+          codes[128 * h + 64 + i] = in[64 * h + i] >> 4;
+        }
+      }
+      break;
+    default:
+      for (int64_t s = 0; s < 4; ++s) {
+        for (int64_t i = 0; i < 64; ++i) codes[64 * s + i] = static_cast<uint8_t>(in[i] >> (2 * s) & 3);
+      }
+      if (bits == 3) {
+        for (int64_t c = 0; c < kBlockCodes; ++c) {
+          codes[c] = static_cast<uint8_t>(codes[c] | (in[64 + c / 8] >> (c % 8) & 1) << 2);
+        }
+      }
   }
 }
 
@@ -177,12 +188,17 @@ void dequantize_side(const CodeRuns& runs, int64_t extent, const uint16_t* scale
   for (size_t run = 0; run < kCodeBits.size(); ++run) {
     const int bits = kCodeBits[run];
     for (int64_t quad = 0; quad < runs.quads[run]; ++quad, column += 4) {
+      CodeLine lines[4];
+      float* to[4];
+      for (int64_t j = 0; j < 4; ++j) {
+        lines[j] = line_of({scales[column + j], zeros[column + j]}, bits);
+        to[j] = x + index(column + j) * column_stride;
+      }
       for (int64_t row = 0; row < extent; row += kBlockRows, in += kBlockCodes * bits / 8) {
         unpack_block(in, bits, block);
         for (int64_t c = 0; c < kBlockCodes; ++c) {
-          const int64_t j = column + c % 4;
-          x[index(j) * column_stride + (row + c / 4) * row_stride] =
-              half_to_float(zeros[j]) + half_to_float(scales[j]) * unit_of(bits) * static_cast<float>(block[c]);
+          const CodeLine& line = lines[c % 4];
+          to[c % 4][(row + c / 4) * row_stride] = line.zero + line.scale * static_cast<float>(block[c]);
         }
       }
     }
