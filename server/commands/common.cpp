@@ -23,6 +23,11 @@ LogLevel to_log_level(const std::string& name) {
   return name == "error" ? LogLevel::kError : LogLevel::kInfo;
 }
 
+bool take_signal(const sigset_t& set, std::chrono::milliseconds timeout) {
+  const timespec time{.tv_sec = timeout.count() / 1000, .tv_nsec = timeout.count() % 1000 * 1'000'000};
+  return ::sigtimedwait(&set, nullptr, &time) > 0;
+}
+
 // One line on a terminal, redrawn at most ten times a second.
 class ProgressLine {
  public:
@@ -119,19 +124,21 @@ Signals::~Signals() {
   ::pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
 }
 
-void Signals::wait() {
+int Signals::wait() {
   int signal = 0;
   while (::sigwait(&set_, &signal) != 0) {
   }
+  return signal;
 }
 
 bool Signals::poll(std::chrono::milliseconds timeout) {
-  const timespec time{.tv_sec = timeout.count() / 1000, .tv_nsec = timeout.count() % 1000 * 1'000'000};
-  return ::sigtimedwait(&set_, nullptr, &time) > 0;
+  sigset_t ending = set_;
+  ::sigdelset(&ending, SIGHUP);
+  return take_signal(ending, timeout);
 }
 
 void Signals::clear() {
-  while (poll()) {
+  while (take_signal(set_, std::chrono::milliseconds(0))) {
   }
 }
 

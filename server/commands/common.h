@@ -42,8 +42,9 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  void wait();
-  bool poll(std::chrono::milliseconds timeout = std::chrono::milliseconds(0));  // true: one arrived
+  int wait();  // which one arrived
+  // True: one arrived that ends what runs; SIGHUP, which does not, stays for wait().
+  bool poll(std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
   void clear();                                                                  // forgets those that wait
   const sigset_t& set() const { return set_; }
 

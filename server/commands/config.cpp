@@ -56,7 +56,8 @@ int check(const std::string& file) {
     check_allowed_lists(options.engine);
     if (!options.sampling.is_null()) sampling_defaults(options);
     check_files(options.engine);
-  } catch (const std::runtime_error& error) {  // ConfigError or RequestError
+    http::check_files(options.http);
+  } catch (const std::runtime_error& error) {  // ConfigError, RequestError or KeyFileError
     throw ConfigError(file + ": " + error.what());
   }
   std::cout << file << ": valid\n";

@@ -42,7 +42,9 @@ void shut_down(Engine& engine, http::HttpServer& server, Signals& signals) {
 }
 
 int serve(const ServerOptions& options) {
-  Signals signals({SIGINT, SIGTERM});
+  const bool reloads = !options.http.api_keys_file.empty();
+  Signals signals({SIGINT, SIGTERM, reloads ? SIGHUP : SIGTERM});
+  http::check_files(options.http);  // before the model, which takes long
   const auto engine = load_engine(options, signals);
   http::Service service{.engine = *engine,
                         .model = served_model(*engine, options),
@@ -54,11 +56,11 @@ int serve(const ServerOptions& options) {
   const int port = server.start();
   std::cout << "Serving " << service.model.names.front() << " at " << url(options.http.host, port) << "/v1"
             << std::endl;
-  if (options.http.api_key.empty() && options.http.host != "127.0.0.1" && options.http.host != "localhost") {
+  if (options.http.api_key.empty() && options.http.api_keys_file.empty() && options.http.host != "127.0.0.1" && options.http.host != "localhost") {
     log_warning("no API key is set and the server listens on " + options.http.host +
                 ": anyone who reaches it may use it");
   }
-  signals.wait();
+  while (signals.wait() == SIGHUP) server.reload();
   shut_down(*engine, server, signals);
   return kOk;
 }

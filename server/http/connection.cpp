@@ -59,6 +59,10 @@ void Connection::begin_serving() {
   read_ = 0;
 }
 
+void Connection::charge(int64_t tokens) const {
+  if (lease != nullptr) lease->charge(tokens);
+}
+
 void Connection::attach(httplib::Request* request) {
   request->progress = ConnectionLink{this};
 }

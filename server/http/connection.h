@@ -2,10 +2,12 @@
 // on, and whether the client is still there, which httplib does not tell the handlers of a whole response.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include <httplib.h>
 
+#include "server/http/api_keys.h"
 #include "server/http/request_reader.h"
 
 namespace smartkv::http {
@@ -18,8 +20,10 @@ class Connection final : public httplib::Stream {
 
   RequestReader reader;  // the front's while bytes arrive, the serving thread's once it is done
   bool close_after_response = false;
+  std::unique_ptr<KeyLease> lease;  // of the request's API key, while it is served; null: none was asked for
 
   void begin_serving();
+  void charge(int64_t tokens) const;  // to the request's API key
   bool alive() const;  // the client has not closed its end, not even for writing
 
   // Attached to the request that is being served, for handlers to find the connection.

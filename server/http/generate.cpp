@@ -27,7 +27,10 @@ bool read_all(GenerationRun& run, const Connection& connection, const Take& take
   for (;;) {
     const GenerationRun::Status status = run.next(&event);
     if (status == GenerationRun::Status::kEnd) return true;
-    if (status == GenerationRun::Status::kEvent) take(event);
+    if (status == GenerationRun::Status::kEvent) {
+      connection.charge(static_cast<int64_t>(event.tokens.size()));
+      take(event);
+    }
     if (!connection.alive()) return false;
   }
 }
@@ -47,14 +50,18 @@ bool send_chunks(httplib::DataSink& sink, const std::vector<Json>& chunks) {
 
 // False: the client is gone. Stream: StreamResponse or ResponsesStream.
 template <typename Stream>
-bool send_events(const std::string& id, Stream stream, GenerationRun& run, httplib::DataSink& sink) {
+bool send_events(const std::string& id, Stream stream, GenerationRun& run, const Connection& connection,
+                 httplib::DataSink& sink) {
   try {
     if (!send_chunks(sink, stream.start())) return false;
     GenerationEvent event;
     for (;;) {
       const GenerationRun::Status status = run.next(&event);
       if (status == GenerationRun::Status::kEnd) break;
-      if (status == GenerationRun::Status::kEvent && !send_chunks(sink, stream.add(event, run))) return false;
+      if (status == GenerationRun::Status::kEvent) {
+        connection.charge(static_cast<int64_t>(event.tokens.size()));
+        if (!send_chunks(sink, stream.add(event, run))) return false;
+      }
       if (status == GenerationRun::Status::kTimeout && !sink.is_writable()) return false;
     }
     return send_chunks(sink, stream.finish(run.usage()));
@@ -85,21 +92,30 @@ void stream(const httplib::Request& http, httplib::Response& response, const std
   }
 }
 
+// Queues what was asked for; its prompts count for the API key from now on.
+std::shared_ptr<GenerationRun> begin(Service& service, const ApiRequest& request, const Connection& connection) {
+  auto run = std::make_shared<GenerationRun>(service.engine, request);
+  for (const GenerationRequest& one : request.generations) connection.charge(static_cast<int64_t>(one.prompt.size()));
+  return run;
+}
+
 }  // namespace
 
 void generate(Service& service, ApiRequest request, const httplib::Request& http, httplib::Response& response) {
   const Tokenizer& tokenizer = service.engine.tokenizer();
   auto shared_request = std::make_shared<const ApiRequest>(std::move(request));
-  auto run = std::make_shared<GenerationRun>(service.engine, *shared_request);
+  Connection& connection = Connection::of(http);
+  auto run = begin(service, *shared_request, connection);
   response.set_header("X-Request-Id", shared_request->id);
   if (shared_request->stream) {
-    stream(http, response, [&tokenizer, shared_request, run](httplib::DataSink& sink) {
-      return send_events(shared_request->id, openai::StreamResponse(*shared_request, tokenizer), *run, sink) && send_data(sink, "[DONE]");
+    stream(http, response, [&tokenizer, &connection, shared_request, run](httplib::DataSink& sink) {
+      const openai::StreamResponse events(*shared_request, tokenizer);
+      return send_events(shared_request->id, events, *run, connection, sink) && send_data(sink, "[DONE]");
     });
     return;
   }
   openai::WholeResponse whole(*shared_request, tokenizer);
-  if (read_all(*run, Connection::of(http), [&](const GenerationEvent& event) { whole.add(event, *run); })) {
+  if (read_all(*run, connection, [&](const GenerationEvent& event) { whole.add(event, *run); })) {
     send_json(response, whole.json(run->usage()));
   } else {
     response.status = kClientClosedRequest;
@@ -108,16 +124,17 @@ void generate(Service& service, ApiRequest request, const httplib::Request& http
 
 void respond(Service& service, openai::ResponsesRequest request, const httplib::Request& http, httplib::Response& response) {
   auto shared_request = std::make_shared<const openai::ResponsesRequest>(std::move(request));
-  auto run = std::make_shared<GenerationRun>(service.engine, shared_request->chat);
+  Connection& connection = Connection::of(http);
+  auto run = begin(service, shared_request->chat, connection);
   response.set_header("X-Request-Id", shared_request->chat.id);
   if (shared_request->chat.stream) {
-    stream(http, response, [shared_request, run](httplib::DataSink& sink) {
-      return send_events(shared_request->chat.id, openai::ResponsesStream(*shared_request), *run, sink);
+    stream(http, response, [&connection, shared_request, run](httplib::DataSink& sink) {
+      return send_events(shared_request->chat.id, openai::ResponsesStream(*shared_request), *run, connection, sink);
     });
     return;
   }
   openai::ResponsesStream whole(*shared_request);
-  if (read_all(*run, Connection::of(http), [&](const GenerationEvent& event) { whole.add(event, *run); })) {
+  if (read_all(*run, connection, [&](const GenerationEvent& event) { whole.add(event, *run); })) {
     whole.finish(run->usage());
     send_json(response, whole.json());
   } else {

@@ -1,7 +1,7 @@
 #include "server/http/http_server.h"
 
 #include <algorithm>
-#include <cctype>
+#include <optional>
 
 #include "engine/log.h"
 #include "server/http/listening_socket.h"
@@ -20,30 +20,6 @@ bool matches(const Route& route, const std::string& path) {
   if (!route.path.ends_with("/*")) return route.path == path;
   const std::string_view prefix = std::string_view(route.path).substr(0, route.path.size() - 1);
   return path.size() > prefix.size() && path.starts_with(prefix);
-}
-
-// Takes the same time wherever the two differ.
-bool equal_secrets(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
-  }
-  return difference == 0;
-}
-
-void check_api_key(const RequestHead& head, const std::string& api_key) {
-  static constexpr std::string_view kBearer = "bearer ";
-  const std::string header = head.field("authorization"), plain = head.field("x-api-key");
-  if (header.empty() && plain.empty()) {
-    throw ApiError(401, "invalid_request_error",
-                   "You didn't provide an API key: send it in the header Authorization: Bearer KEY, or X-Api-Key: KEY", "",
-                   "invalid_api_key");
-  }
-  const bool bearer = lower(header.substr(0, kBearer.size())) == kBearer;
-  const std::string key = header.empty() ? plain : bearer ? header.substr(kBearer.size()) : "";
-  if (!equal_secrets(key, api_key)) {
-    throw ApiError(401, "invalid_request_error", "Incorrect API key provided", "", "invalid_api_key");
-  }
 }
 
 // "application/json" and its like. httplib would take forms apart, which no route wants.
@@ -69,6 +45,10 @@ void check_body(const RequestHead& head) {
 
 }  // namespace
 
+void check_files(const HttpOptions& options) {
+  if (!options.api_keys_file.empty()) read_api_keys(options.api_keys_file);
+}
+
 void send_json(httplib::Response& response, const openai::Json& json) {
   response.set_content(openai::dump(json), "application/json");
 }
@@ -81,7 +61,10 @@ void send_error(httplib::Response& response, const ApiError& error) {
 }
 
 HttpServer::HttpServer(HttpOptions options, std::vector<Route> routes, RequestCounter* counter)
-    : options_(std::move(options)), routes_(std::move(routes)), counter_(counter) {
+    : options_(std::move(options)),
+      keys_(options_.api_key, options_.api_keys_file),
+      routes_(std::move(routes)),
+      counter_(counter) {
   configure();
 }
 
@@ -143,6 +126,15 @@ int HttpServer::start() {
 
 void HttpServer::begin_drain() { draining_ = true; }
 
+void HttpServer::reload() {
+  try {
+    keys_.reload();
+    log_info("read the API keys again");
+  } catch (const std::exception& error) {
+    log_error(std::string("those read before stay: ") + error.what());
+  }
+}
+
 void HttpServer::wait_until_idle() {
   if (front_ != nullptr) front_->wait_until_idle();
 }
@@ -186,7 +178,7 @@ bool HttpServer::check_head(const RequestHead& head, httplib::Response& response
     throw ApiError(405, "invalid_request_error", head.method + " is not allowed for " + head.path + ": use " + allowed,
                    "", "method_not_allowed");
   }
-  if (!options_.api_key.empty() && !route->open) check_api_key(head, options_.api_key);
+  if (keys_.required() && !route->open) account_of(head.field("authorization"), head.field("x-api-key"));
   if (draining_ && !route->while_draining) throw openai::draining();
   check_body(head);
   return false;
@@ -203,10 +195,38 @@ bool HttpServer::answer_early(const RequestHead& head, httplib::Response& respon
   return true;
 }
 
+std::shared_ptr<KeyAccount> HttpServer::account_of(const std::string& authorization, const std::string& plain) const {
+  static constexpr std::string_view kBearer = "bearer ";
+  if (authorization.empty() && plain.empty()) {
+    throw ApiError(401, "invalid_request_error",
+                   "You didn't provide an API key: send it in the header Authorization: Bearer KEY, or X-Api-Key: KEY", "",
+                   "invalid_api_key");
+  }
+  const bool bearer = lower(authorization.substr(0, kBearer.size())) == kBearer;
+  auto account = keys_.find(authorization.empty() ? plain : bearer ? authorization.substr(kBearer.size()) : "");
+  if (account == nullptr) {
+    throw ApiError(401, "invalid_request_error", "Incorrect API key provided", "", "invalid_api_key");
+  }
+  return account;
+}
+
+void HttpServer::limit(const httplib::Request& request, httplib::Response& response) const {
+  const auto account = account_of(request.get_header_value("Authorization"), request.get_header_value("X-Api-Key"));
+  std::optional<ApiError> refused;
+  try {
+    Connection::of(request).lease = std::make_unique<KeyLease>(account);
+  } catch (const ApiError& error) {
+    refused = error;
+  }
+  for (const auto& [name, value] : account->headers(KeyAccount::Clock::now())) response.set_header(name, value);
+  if (refused) throw ApiError(*refused);
+}
+
 bool HttpServer::serve(Connection& connection) {
   bool client_closes = false;
   const auto attach = [&](httplib::Request& request) { connection.attach(&request); };
   const bool written = dispatcher_.process_request(connection, false, client_closes, attach);
+  connection.lease = nullptr;
   return written && !client_closes && !connection.close_after_response;
 }
 
@@ -214,6 +234,7 @@ void HttpServer::dispatch(const httplib::Request& request, httplib::Response& re
   try {
     const Route* route = find_route(request.method, request.path);
     if (route == nullptr) throw std::logic_error("a request without a route passed the checks of its head");
+    if (keys_.required() && !route->open && route->method == "POST") limit(request, response);
     route->handler(request, response);
   } catch (const ApiError& error) {
     if (error.status >= 500) log_error(request.method + ' ' + request.path + ": " + error.what());

@@ -1,8 +1,9 @@
-// The HTTP side of the server: connections, routing, API key, limits, CORS, draining. What the routes do is not its
+// The HTTP side of the server: connections, routing, API keys, limits, CORS, draining. What the routes do is not its
 // business: see routes.h.
 #pragma once
 
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include <httplib.h>
 
+#include "server/http/api_keys.h"
 #include "server/http/connection_front.h"
 #include "server/http/metrics.h"
 #include "server/openai/error.h"
@@ -19,7 +21,8 @@ namespace smartkv::http {
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8080;                      // 0: any free one
-  std::string api_key = "";             // empty: none is asked for
+  std::string api_key = "";             // one without limits; empty: none
+  std::filesystem::path api_keys_file = {};  // several, with limits (api_keys.h); empty: none
   int64_t max_body_bytes = 16 << 20;
   std::string cors_origin = "";         // empty: no CORS; "*" or one origin
   int64_t http_threads = 0;             // requests served at once; 0: the command chooses
@@ -28,6 +31,9 @@ struct HttpOptions {
   int64_t max_buffered_bytes = 256 << 20;  // of all requests that arrive or run
   ConnectionTimeouts timeouts = {};
 };
+
+// Whether the files that the options name can be used: a server of the same options will take them. Throws KeyFileError.
+void check_files(const HttpOptions& options);
 
 struct Route {
   std::string method;
@@ -40,12 +46,15 @@ struct Route {
 
 class HttpServer {
  public:
+  // Throws KeyFileError.
   HttpServer(HttpOptions options, std::vector<Route> routes, RequestCounter* counter);
   ~HttpServer();
 
   int start();           // binds and begins to serve; returns the port; throws std::runtime_error
   void begin_drain();    // from now on new requests get 503
   bool draining() const { return draining_; }
+  // Reads the files that the options name again. What cannot be used is logged, and what was read before stays.
+  void reload();
   void wait_until_idle();  // until no request is being served
   void stop();             // closes every connection; returns when all threads have ended
 
@@ -66,11 +75,15 @@ class HttpServer {
   bool check_head(const RequestHead& head, httplib::Response& response) const;  // the same; throws ApiError to refuse
   bool serve(Connection& connection);
   void dispatch(const httplib::Request& request, httplib::Response& response) const;
+  // The account of the key that came with a request; throws ApiError.
+  std::shared_ptr<KeyAccount> account_of(const std::string& authorization, const std::string& plain) const;
+  void limit(const httplib::Request& request, httplib::Response& response) const;  // by its key; throws ApiError
   void fill_error(const httplib::Request& request, httplib::Response& response) const;
   void add_cors(httplib::Response& response) const;
   void log(const std::string& method, const std::string& path, int status) const;
 
   HttpOptions options_;
+  ApiKeys keys_;
   std::vector<Route> routes_;
   RequestCounter* counter_;
   Dispatcher dispatcher_;
