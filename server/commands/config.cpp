@@ -57,7 +57,7 @@ int check(const std::string& file) {
     if (!options.sampling.is_null()) sampling_defaults(options);
     check_files(options.engine);
     http::check_files(options.http);
-  } catch (const std::runtime_error& error) {  // ConfigError, RequestError or KeyFileError
+  } catch (const std::runtime_error& error) {  // ConfigError, RequestError, KeyFileError or TlsError
     throw ConfigError(file + ": " + error.what());
   }
   std::cout << file << ": valid\n";

@@ -15,9 +15,9 @@ namespace {
 // What is cut off by a second signal gets this long to say so to its clients.
 constexpr auto kStopGrace = std::chrono::seconds(1);
 
-std::string url(const std::string& host, int port) {
+std::string url(const std::string& host, int port, bool tls) {
   const bool ipv6 = host.find(':') != std::string::npos;
-  return "http://" + (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  return (tls ? "https://" : "http://") + std::string(ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
 // The first signal drains, the second stops.
@@ -42,7 +42,7 @@ void shut_down(Engine& engine, http::HttpServer& server, Signals& signals) {
 }
 
 int serve(const ServerOptions& options) {
-  const bool reloads = !options.http.api_keys_file.empty();
+  const bool reloads = !options.http.api_keys_file.empty() || !options.http.tls_cert.empty();
   Signals signals({SIGINT, SIGTERM, reloads ? SIGHUP : SIGTERM});
   http::check_files(options.http);  // before the model, which takes long
   const auto engine = load_engine(options, signals);
@@ -54,7 +54,7 @@ int serve(const ServerOptions& options) {
   http::HttpServer server(options.http, http::make_routes(service), &service.requests);
   service.draining = [&server] { return server.draining(); };
   const int port = server.start();
-  std::cout << "Serving " << service.model.names.front() << " at " << url(options.http.host, port) << "/v1"
+  std::cout << "Serving " << service.model.names.front() << " at " << url(options.http.host, port, !options.http.tls_cert.empty()) << "/v1"
             << std::endl;
   if (options.http.api_key.empty() && options.http.api_keys_file.empty() && options.http.host != "127.0.0.1" && options.http.host != "localhost") {
     log_warning("no API key is set and the server listens on " + options.http.host +

@@ -54,6 +54,19 @@ struct ConnectionLink {
 
 }  // namespace
 
+ssize_t Connection::receive(char* data, size_t size) {
+  return tls_ == nullptr ? ::recv(socket_, data, size, 0) : tls_->read(data, size);
+}
+
+ssize_t Connection::send(const char* data, size_t size) {
+  return tls_ == nullptr ? ::send(socket_, data, size, MSG_NOSIGNAL | MSG_DONTWAIT) : tls_->write(data, size);
+}
+
+void Connection::end_sending() {
+  if (tls_ != nullptr) tls_->close();
+  ::shutdown(socket_, SHUT_WR);
+}
+
 void Connection::begin_serving() {
   close_after_response = false;
   read_ = 0;
@@ -85,7 +98,7 @@ ssize_t Connection::read(char* data, size_t size) {
 
 ssize_t Connection::write(const char* data, size_t size) {
   for (;;) {
-    const ssize_t n = ::send(socket_, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = send(data, size);
     if (n >= 0) return n;
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return -1;

@@ -1,5 +1,5 @@
 // One client connection, as the thread that serves a request sees it: the whole request in memory, the socket to answer
-// on, and whether the client is still there, which httplib does not tell the handlers of a whole response.
+// on, with TLS or without, and whether the client is still there, which httplib does not tell the handlers of a whole response.
 #pragma once
 
 #include <memory>
@@ -9,18 +9,25 @@
 
 #include "server/http/api_keys.h"
 #include "server/http/request_reader.h"
+#include "server/http/tls.h"
 
 namespace smartkv::http {
 
 class Connection final : public httplib::Stream {
  public:
-  // `socket` stays the caller's. Writing fails when the client takes nothing for `write_timeout_s`.
-  Connection(socket_t socket, RequestLimits limits, int write_timeout_s)
-      : reader(limits), socket_(socket), write_timeout_s_(write_timeout_s) {}
+  // `socket`, not blocking, stays the caller's. Writing fails when the client takes nothing for `write_timeout_s`. `tls`:
+  // null: none.
+  Connection(socket_t socket, RequestLimits limits, int write_timeout_s, std::unique_ptr<TlsSession> tls)
+      : reader(limits), socket_(socket), write_timeout_s_(write_timeout_s), tls_(std::move(tls)) {}
 
   RequestReader reader;  // the front's while bytes arrive, the serving thread's once it is done
   bool close_after_response = false;
   std::unique_ptr<KeyLease> lease;  // of the request's API key, while it is served; null: none was asked for
+
+  // As recv(), send() and shutdown(SHUT_WR) on the socket, but for TLS, and without waiting.
+  ssize_t receive(char* data, size_t size);  // `size`: TlsSession::kMostRead at least
+  ssize_t send(const char* data, size_t size);
+  void end_sending();
 
   void begin_serving();
   void charge(int64_t tokens) const;  // to the request's API key
@@ -41,6 +48,7 @@ class Connection final : public httplib::Stream {
  private:
   socket_t socket_;
   int write_timeout_s_;
+  std::unique_ptr<TlsSession> tls_;
   size_t read_ = 0;
 };
 

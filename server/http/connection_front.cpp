@@ -23,7 +23,7 @@ using openai::ApiError;
 namespace {
 
 constexpr uint64_t kListening = 0, kEvent = 1, kFirstClient = 2;
-constexpr size_t kScratchBytes = 16 << 10;  // read at once: many small requests of one client do not hold up the others
+constexpr size_t kScratchBytes = TlsSession::kMostRead;  // read at once: many small requests of one client do not hold up the others
 constexpr int kAcceptedAtOnce = 64;  // between two looks at the clients that are there
 // Long enough for a client on a slow line to read a refusal; its descriptor is taken meanwhile.
 constexpr auto kClosingTime = std::chrono::seconds(1);
@@ -71,14 +71,14 @@ const char* reason_of(int status) {
 }  // namespace
 
 ConnectionFront::ConnectionFront(int listening_socket, FrontOptions options, Handlers handlers)
-    : options_(options),
+    : options_(std::move(options)),
       handlers_(std::move(handlers)),
       listening_(listening_socket),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       scratch_(kScratchBytes),
       next_id_(kFirstClient),
-      workers_(static_cast<size_t>(options.max_threads)) {
+      workers_(static_cast<size_t>(options_.max_threads)) {
   const auto add = [this](int fd, uint64_t id) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = id}};
     return ::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0;
@@ -193,7 +193,14 @@ void ConnectionFront::accept_clients() {
 void ConnectionFront::add_client(int socket) {
   const int yes = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-  auto client = std::make_unique<Client>(socket, options_);
+  std::unique_ptr<Client> client;
+  try {
+    client = std::make_unique<Client>(socket, options_);
+  } catch (const std::exception& error) {
+    log_error(std::string("connection closed: ") + error.what());
+    ::close(socket);
+    return;
+  }
   client->id = next_id_++;
   Client& added = *clients_.emplace(client->id, std::move(client)).first->second;
   if (!watch(added, true)) return close(added);
@@ -225,7 +232,10 @@ bool ConnectionFront::close_one_idle() {
 }
 
 void ConnectionFront::receive(Client& client) {
-  const ssize_t n = ::recv(client.connection.socket(), scratch_.data(), scratch_.size(), 0);
+  // What comes behind a refusal is thrown away as it is.
+  const ssize_t n = client.phase == Phase::kClosing
+                        ? ::recv(client.connection.socket(), scratch_.data(), scratch_.size(), 0)
+                        : client.connection.receive(scratch_.data(), scratch_.size());
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
   if (n <= 0) {
     if (n == 0 && client.phase == Phase::kReading) {
@@ -281,7 +291,7 @@ bool ConnectionFront::answered_early(Client& client) {
 void ConnectionFront::ask_for_body(Client& client) {
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
   if (!std::exchange(client.asked, true) && client.connection.reader.head().expects_continue) {
-    ::send(client.connection.socket(), kContinue.data(), kContinue.size(), MSG_NOSIGNAL);
+    client.connection.send(kContinue.data(), kContinue.size());
   }
 }
 
@@ -367,8 +377,7 @@ bool ConnectionFront::send(Client& client, const httplib::Response& response, bo
   text += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   if (with_body) text += response.body;
   // A few hundred bytes: a client whose buffer has no room for them has not read its answers.
-  return ::send(client.connection.socket(), text.data(), text.size(), MSG_NOSIGNAL) ==
-         static_cast<ssize_t>(text.size());
+  return client.connection.send(text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
 void ConnectionFront::count_bytes(Client& client) {
@@ -390,7 +399,7 @@ void ConnectionFront::free_bytes() {
 }
 
 void ConnectionFront::begin_closing(Client& client) {
-  ::shutdown(client.connection.socket(), SHUT_WR);
+  client.connection.end_sending();
   client.connection.reader.reset();
   std::string().swap(client.following);
   client.phase = Phase::kClosing;
@@ -401,6 +410,7 @@ void ConnectionFront::begin_closing(Client& client) {
 void ConnectionFront::close(Client& client) {
   set_deadline(client, Clock::time_point::max());
   buffered_bytes_ -= client.bytes;
+  client.connection.end_sending();
   ::close(client.connection.socket());
   clients_.erase(client.id);
   if (!accepting_) resume_accepting();

@@ -33,6 +33,7 @@ struct FrontOptions {
   int64_t max_connections = 0;     // of more, those that have been idle for the longest are closed
   int64_t max_buffered_bytes = 0;  // of all requests together, unfinished or running; at least one of the largest
   int64_t max_threads = 0;         // requests that are served at once
+  std::shared_ptr<const TlsContext> tls = nullptr;  // null: none
 };
 
 class ConnectionFront {
@@ -58,7 +59,8 @@ class ConnectionFront {
   enum class Phase : uint8_t { kIdle, kReading, kServing, kClosing };
   struct Client {
     Client(int socket, const FrontOptions& options)
-        : connection(socket, options.limits, options.timeouts.write_s) {}
+        : connection(socket, options.limits, options.timeouts.write_s,
+                     options.tls == nullptr ? nullptr : options.tls->open(socket)) {}
     Connection connection;
     uint64_t id = 0;
     Phase phase = Phase::kIdle;

@@ -43,10 +43,21 @@ void check_body(const RequestHead& head) {
   }
 }
 
+// Null: no TLS is asked for.
+std::shared_ptr<TlsContext> make_tls(const HttpOptions& options) {
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    throw TlsError(std::string("tls_cert and tls_key: expected both or none, found ") +
+                   (options.tls_cert.empty() ? "tls_key" : "tls_cert") + " alone");
+  }
+  if (options.tls_cert.empty()) return nullptr;
+  return std::make_shared<TlsContext>(options.tls_cert, options.tls_key);
+}
+
 }  // namespace
 
 void check_files(const HttpOptions& options) {
   if (!options.api_keys_file.empty()) read_api_keys(options.api_keys_file);
+  make_tls(options);
 }
 
 void send_json(httplib::Response& response, const openai::Json& json) {
@@ -63,6 +74,7 @@ void send_error(httplib::Response& response, const ApiError& error) {
 HttpServer::HttpServer(HttpOptions options, std::vector<Route> routes, RequestCounter* counter)
     : options_(std::move(options)),
       keys_(options_.api_key, options_.api_keys_file),
+      tls_(make_tls(options_)),
       routes_(std::move(routes)),
       counter_(counter) {
   configure();
@@ -97,6 +109,7 @@ FrontOptions HttpServer::front_options() const {
   front.timeouts = options_.timeouts;
   front.max_threads = options_.http_threads;
   front.max_buffered_bytes = options_.max_buffered_bytes;
+  front.tls = tls_;
   const int64_t files = raise_open_file_limit();
   front.max_connections = std::max<int64_t>(1, std::min(options_.max_connections, files - kOtherFiles));
   if (front.max_connections < options_.max_connections) {
@@ -127,12 +140,16 @@ int HttpServer::start() {
 void HttpServer::begin_drain() { draining_ = true; }
 
 void HttpServer::reload() {
-  try {
-    keys_.reload();
-    log_info("read the API keys again");
-  } catch (const std::exception& error) {
-    log_error(std::string("those read before stay: ") + error.what());
-  }
+  const auto again = [](const std::string& what, const std::function<void()>& read) {
+    try {
+      read();
+      log_info("reloaded: " + what);
+    } catch (const std::exception& error) {
+      log_error("not reloaded: " + what + ", which stay as they were: " + error.what());
+    }
+  };
+  if (!options_.api_keys_file.empty()) again("API keys", [this] { keys_.reload(); });
+  if (tls_ != nullptr) again("TLS certificate and key", [this] { tls_->reload(); });
 }
 
 void HttpServer::wait_until_idle() {

@@ -23,6 +23,7 @@ struct HttpOptions {
   int port = 8080;                      // 0: any free one
   std::string api_key = "";             // one without limits; empty: none
   std::filesystem::path api_keys_file = {};  // several, with limits (api_keys.h); empty: none
+  std::filesystem::path tls_cert = {}, tls_key = {};  // PEM files; empty: plain HTTP. Both or none
   int64_t max_body_bytes = 16 << 20;
   std::string cors_origin = "";         // empty: no CORS; "*" or one origin
   int64_t http_threads = 0;             // requests served at once; 0: the command chooses
@@ -32,7 +33,8 @@ struct HttpOptions {
   ConnectionTimeouts timeouts = {};
 };
 
-// Whether the files that the options name can be used: a server of the same options will take them. Throws KeyFileError.
+// Whether the files that the options name can be used: a server of the same options will take them. Throws KeyFileError
+// or TlsError.
 void check_files(const HttpOptions& options);
 
 struct Route {
@@ -46,7 +48,7 @@ struct Route {
 
 class HttpServer {
  public:
-  // Throws KeyFileError.
+  // Throws KeyFileError or TlsError.
   HttpServer(HttpOptions options, std::vector<Route> routes, RequestCounter* counter);
   ~HttpServer();
 
@@ -84,6 +86,7 @@ class HttpServer {
 
   HttpOptions options_;
   ApiKeys keys_;
+  std::shared_ptr<TlsContext> tls_;  // null: none
   std::vector<Route> routes_;
   RequestCounter* counter_;
   Dispatcher dispatcher_;
