@@ -162,6 +162,13 @@ struct Histogram {
   uint64_t count = 0;
 };
 
+// Of all sequences of one KV-cache policy.
+struct PolicyStats {
+  int64_t sequences = 0;                // that hold a cache now
+  int64_t bytes = 0, full_bytes = 0;    // held by them; what the full cache would hold for the same tokens
+  uint64_t prompt_tokens = 0, generation_tokens = 0;  // computed and generated since the start
+};
+
 struct EngineStats {
   int64_t requests_running = 0, requests_waiting = 0;  // sequences decoding or prefilling; requests queued
   // Held by running sequences (states that are kept for prompts to come do not count); by them once they have computed what
@@ -174,6 +181,7 @@ struct EngineStats {
   std::map<std::string, uint64_t> finished;  // by reason: "stop", "length", "abort", "error"
   uint64_t rejected = 0;
   SpeculationUsage speculation;  // of all requests; `method` says nothing
+  std::map<std::string, PolicyStats> policies;  // by KvCachePolicy::name() of those that were used
   Histogram time_to_first_token, time_per_output_token, e2e_latency, queue_time;
   std::map<std::string, double> extra;  // further gauges and counters by Prometheus name (without "smartkv:")
 };

@@ -429,6 +429,7 @@ void EngineImpl::take_prompt_chunk(BatchRow* row) {
   const std::lock_guard lock(mutex_);
   (request->preemptions > 0 ? recorder_.stats.recomputed_tokens : recorder_.stats.prompt_tokens) +=
       static_cast<uint64_t>(row->n_tokens);
+  if (request->preemptions == 0) policy_stats(*request).prompt_tokens += static_cast<uint64_t>(row->n_tokens);
 }
 
 // The last token's logits are there. The other choices get rows of their own: references into the batch end here.
@@ -505,6 +506,7 @@ void EngineImpl::deliver(Request* request, Sequence* choice, GenerationEvent eve
     if (!request->first_token) recorder_.first_token(seconds(request->submitted));
     if (choice->n_output > n_tokens) recorder_.next_tokens(n_tokens, seconds(choice->last_token));
     recorder_.stats.generation_tokens += static_cast<uint64_t>(n_tokens);
+    policy_stats(*request).generation_tokens += static_cast<uint64_t>(n_tokens);
     for (const DraftRound& round : event.drafts) recorder_.drafted(round);
   }
   if (!request->first_token) request->first_token = now;
@@ -571,6 +573,24 @@ void EngineImpl::publish() {
   recorder_.stats.kv_bytes_promised = scheduler_.bytes_promised();
   recorder_.stats.prefix_cache_bytes = prefixes_.bytes();
   recorder_.stats.prefix_cache_states = prefixes_.n_states();
+  publish_policies();
+}
+
+PolicyStats& EngineImpl::policy_stats(const Request& request) {
+  return recorder_.stats.policies[std::string(request.policy->name())];
+}
+
+void EngineImpl::publish_policies() {
+  for (auto& [name, policy] : recorder_.stats.policies) policy.sequences = policy.bytes = policy.full_bytes = 0;
+  for (const auto& [id, request] : requests_) {
+    for (const Sequence& choice : request->choices) {
+      if (choice.cache == nullptr) continue;
+      PolicyStats& policy = policy_stats(*request);
+      ++policy.sequences;
+      policy.bytes += choice.cache_stats.bytes;
+      policy.full_bytes += choice.cache_stats.full_bytes;
+    }
+  }
 }
 
 void EngineImpl::forget(uint64_t id) {

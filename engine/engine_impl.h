@@ -112,6 +112,8 @@ class EngineImpl final : public Engine {
   void finish_choice(Request* request, Sequence* choice, GenerationEvent event);
   void end_request(Request* request, FinishReason reason, const std::string& error = "");
   void publish();                              // mutex_ held: the gauges that other threads see
+  PolicyStats& policy_stats(const Request& request);  // mutex_ held
+  void publish_policies();
   void forget(uint64_t id);
 
   EngineParts parts_;

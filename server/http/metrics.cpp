@@ -92,6 +92,25 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
+void add_policies(TextBuilder& text, const std::map<std::string, PolicyStats>& policies) {
+  const auto add = [&](const char* name, const char* type, const char* help, auto value) {
+    text.family(name, type, help);
+    for (const auto& [policy, stats] : policies) {
+      text.sample(name, text.model_label() + ",policy=\"" + escaped(policy) + "\"", value(stats));
+    }
+  };
+  add("smartkv:policy_sequences", "gauge", "Sequences that hold a cache, by KV-cache policy.",
+      [](const PolicyStats& stats) { return stats.sequences; });
+  add("smartkv:policy_kv_bytes", "gauge", "KV-cache bytes that they hold; shared pages count for each.",
+      [](const PolicyStats& stats) { return stats.bytes; });
+  add("smartkv:policy_kv_full_bytes", "gauge", "What the full cache would hold for the same tokens.",
+      [](const PolicyStats& stats) { return stats.full_bytes; });
+  add("smartkv:policy_prompt_tokens_total", "counter", "Prompt tokens processed, by KV-cache policy.",
+      [](const PolicyStats& stats) { return stats.prompt_tokens; });
+  add("smartkv:policy_generation_tokens_total", "counter", "Tokens generated, by KV-cache policy.",
+      [](const PolicyStats& stats) { return stats.generation_tokens; });
+}
+
 void add_process(TextBuilder& text) {
   text.single("process_resident_memory_bytes", "gauge", "Resident memory.", resident_bytes());
   text.single("process_cpu_seconds_total", "counter", "User and system CPU time.", cpu_seconds());
@@ -154,6 +173,7 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
   text.single("smartkv:kv_bytes_promised", "gauge", "KV-cache bytes once all running sequences have their prompts.",
               stats.kv_bytes_promised);
   text.single("smartkv:kv_bytes_budget", "gauge", "KV-cache bytes that may be held.", stats.kv_bytes_budget);
+  add_policies(text, stats.policies);
   text.single("smartkv:steps_total", "counter", "Passes of the model.", stats.steps);
   text.single("smartkv:requests_rejected_total", "counter", "Requests refused at admission.", stats.rejected);
   for (const auto& [name, value] : stats.extra) {

@@ -42,6 +42,36 @@ TEST_F(EngineTest, CancellingFreesTheMemoryBeforeTheNextStep) {
   EXPECT_EQ(engine->stats().finished.at("abort"), 2);
 }
 
+TEST_F(EngineTest, SequencesBytesAndTokensAreCountedByPolicy) {
+  Gate gate;
+  hold_passes(&gate);
+  start();
+  auto streaming = make_request(100, 5, 1);
+  streaming.kv_cache = {{"policy", "streaming"}, {"tokens", 256}};
+  const auto streams = engine->submit_all({make_request(100, 5, 2), make_request(100, 5, 3), std::move(streaming)});
+  for (int i = 0; i < 2; ++i) {
+    gate.wait_for_pass();
+    gate.let_one_pass();
+  }
+  gate.wait_for_pass();
+  const EngineStats running = engine->stats();
+  EXPECT_EQ(running.policies.size(), 2u);
+  EXPECT_EQ(running.policies.at("full").sequences, 2);
+  EXPECT_GT(running.policies.at("full").bytes, 0);
+  EXPECT_EQ(running.policies.at("streaming").sequences, 1);
+  EXPECT_EQ(running.policies.at("streaming").full_bytes, running.policies.at("full").full_bytes / 2);
+  gate.open();
+  for (const auto& stream : streams) EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
+  const EngineStats ended = engine->stats();
+  for (const auto& [name, policy] : ended.policies) {
+    EXPECT_EQ(policy.sequences, 0) << name;
+    EXPECT_EQ(policy.bytes, 0) << name;
+  }
+  EXPECT_EQ(ended.policies.at("full").prompt_tokens, 200u);
+  EXPECT_EQ(ended.policies.at("full").generation_tokens, 10u);
+  EXPECT_EQ(ended.policies.at("streaming").generation_tokens, 5u);
+}
+
 TEST_F(EngineTest, CancellingAWaitingRequestTakesItOutOfTheQueue) {
   options.max_sequences = 1;
   Gate gate;

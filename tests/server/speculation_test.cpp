@@ -44,6 +44,25 @@ TEST(SpeculationUsage, Adds) {
   EXPECT_THAT(sum.accepted_at, ::testing::ElementsAre(11, 9, 6, 3, 1));
 }
 
+TEST(PolicyMetrics, EachPolicyHasALabel) {
+  EngineStats stats;
+  const http::RequestCounter requests;
+  EXPECT_THAT(http::metrics_text(stats, "m", requests), ::testing::Not(HasSubstr("policy=")));
+  stats.policies["full"] = {.sequences = 2, .bytes = 300, .full_bytes = 300, .prompt_tokens = 40, .generation_tokens = 5};
+  stats.policies["mixed_precision"] = {.sequences = 1, .bytes = 50, .full_bytes = 200, .prompt_tokens = 30, .generation_tokens = 6};
+  const std::string text = http::metrics_text(stats, "m", requests);
+  for (const char* line : {
+           "# TYPE smartkv:policy_kv_bytes gauge\n",
+           "smartkv:policy_sequences{model_name=\"m\",policy=\"full\"} 2\n",
+           "smartkv:policy_kv_bytes{model_name=\"m\",policy=\"mixed_precision\"} 50\n",
+           "smartkv:policy_kv_full_bytes{model_name=\"m\",policy=\"mixed_precision\"} 200\n",
+           "smartkv:policy_prompt_tokens_total{model_name=\"m\",policy=\"full\"} 40\n",
+           "smartkv:policy_generation_tokens_total{model_name=\"m\",policy=\"mixed_precision\"} 6\n",
+       }) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
 TEST(SpeculationMetrics, CountersHaveBothPrefixes) {
   EngineStats stats;
   const http::RequestCounter requests;
