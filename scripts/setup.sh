@@ -7,11 +7,11 @@ MODEL=models/SmolLM2-135M-Instruct.Q4_1.gguf
 step() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
 fail() { printf '\033[31merror:\033[0m %s\n' "$*" >&2; exit 1; }
 
-# Debian packages that the build needs; only those that are missing are installed.
+# install_packages [PACKAGE...]: Debian packages that the build needs, and these; only those that are missing are installed.
 install_packages() {
   local wanted=(build-essential cmake ninja-build ccache mold pkg-config ca-certificates python3 python3-venv
                 libcpp-httplib-dev libssl-dev nlohmann-json3-dev libspdlog-dev libsentencepiece-dev libpcre2-dev
-                libcli11-dev libxxhash-dev libgtest-dev libgmock-dev)
+                libcli11-dev libxxhash-dev libgtest-dev libgmock-dev "$@")
   local missing=() package
   for package in "${wanted[@]}"; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")

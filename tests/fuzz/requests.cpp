@@ -1,0 +1,39 @@
+// Bytes of a connection: whole requests, however they are cut. The first byte says where.
+#include "server/http/request_reader.h"
+#include "server/openai/error.h"
+#include "tests/fuzz/input.h"
+
+namespace smartkv::fuzz {
+namespace {
+
+// What came out, request by request; pieces of `step` bytes.
+std::string read_all(std::string_view bytes, size_t step) {
+  std::string seen;
+  http::RequestReader reader({.head_bytes = 4096, .line_bytes = 1024, .fields = 16, .body_bytes = 4096});
+  try {
+    while (!bytes.empty()) {
+      std::string_view piece = bytes.substr(0, step);
+      bytes.remove_prefix(piece.size());
+      while (!piece.empty()) {
+        piece.remove_prefix(reader.read(piece));
+        if (!reader.done()) continue;
+        seen += reader.text() + "\n--\n";
+        reader.reset();
+      }
+    }
+  } catch (const openai::ApiError& error) {
+    seen += std::to_string(error.status);
+  }
+  return seen;
+}
+
+}  // namespace
+}  // namespace smartkv::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace smartkv::fuzz;
+  if (size == 0) return 0;
+  const std::string_view bytes = text_of(data + 1, size - 1);
+  if (read_all(bytes, 1u + data[0]) != read_all(bytes, bytes.size() + 1)) __builtin_trap();  // judged by how it was cut
+  return 0;
+}
