@@ -2,7 +2,7 @@
 """Measures /health while many clients idle and drip. Needs a server that runs:
 
     scripts/serve.sh &
-    scripts/check_connections.py --port 8080
+    scripts/check_connections.py --port 8080    # --tls, where it has a certificate
 
 2,000 connections ask once and stay idle; 300 send a header a byte at a time, one byte a second. Meanwhile /health is
 asked on new connections, one after the other. Prints the median, the 99th percentile and the slowest answer in ms; the
@@ -12,6 +12,7 @@ exit code is 1 when the 99th percentile is not under --limit-ms or a connection 
 import argparse
 import resource
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -19,10 +20,10 @@ import time
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n"
 
 
-def connect(address):
+def connect(address, tls):
     connection = socket.create_connection(address, timeout=60)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+    return tls.wrap_socket(connection) if tls else connection
 
 
 def ask(connection):
@@ -56,15 +57,20 @@ def main():
     parser.add_argument("--idle", type=int, default=2000)
     parser.add_argument("--dripping", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--tls", action="store_true", help="any certificate will do")
     parser.add_argument("--limit-ms", type=float, default=50)
     arguments = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
     address = (arguments.host, arguments.port)
-    idle = [connect(address) for _ in range(arguments.idle)]
+    tls = None
+    if arguments.tls:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    idle = [connect(address, tls) for _ in range(arguments.idle)]
     refused = sum(not ask(connection) for connection in idle)
-    dripping = [connect(address) for _ in range(arguments.dripping)]
+    dripping = [connect(address, tls) for _ in range(arguments.dripping)]
     stop = threading.Event()
     dripper = threading.Thread(target=drip, args=(dripping, stop))
     dripper.start()
@@ -73,7 +79,7 @@ def main():
     end = time.monotonic() + arguments.seconds
     while time.monotonic() < end:
         begin = time.monotonic()
-        with connect(address) as connection:
+        with connect(address, tls) as connection:
             refused += not ask(connection)
         times.append(1000 * (time.monotonic() - begin))
         time.sleep(0.02)

@@ -83,6 +83,9 @@ TEST(ConfigCommand, ChecksWhatNeedsNoModel) {
   EXPECT_THAT(error_of(R"({"speculative": {"method": "ngram", "tokens": 99}})"), HasSubstr("speculative.tokens"));
   EXPECT_THAT(error_of(R"({"allowed_policies": ["fool"]})"), HasSubstr("allowed_policies"));
   EXPECT_THAT(error_of(R"({"max_buffered_bytes": 1000})"), HasSubstr("max_buffered_bytes"));
+  EXPECT_THAT(error_of(R"({"api_keys_file": "nowhere.keys"})"), HasSubstr("nowhere.keys"));
+  EXPECT_THAT(error_of(R"({"tls_cert": "nowhere.pem", "tls_key": "k.pem"})"), HasSubstr("nowhere.pem"));
+  EXPECT_THAT(error_of(R"({"tls_key": "k.pem"})"), HasSubstr("tls_key alone"));
   EXPECT_THAT(run({"config", "check", "nowhere.json"}).error, HasSubstr("nowhere.json"));
 }
 
