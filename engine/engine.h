@@ -18,6 +18,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/live_sequence.h"
+#include "engine/memory_plan.h"
 #include "engine/weights/model_config.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
@@ -37,7 +39,8 @@ struct SamplingParams {
 };
 
 struct GenerationRequest {
-  std::string id;               // for logs: "chatcmpl-..."
+  std::string id;               // for logs and live(): "chatcmpl-..."
+  int32_t first_choice = 0;     // number of its first choice in live(): requests of several prompts have several
   std::vector<TokenId> prompt;  // at least one token
   int32_t n = 1;                // choices; they share the prompt's cache (fork)
   int64_t max_tokens = 16;
@@ -230,6 +233,12 @@ class Engine {
   virtual int64_t context_length() const = 0;
   virtual nlohmann::ordered_json describe() const = 0;  // model, dtype, memory, threads, CPU level, policies
   virtual EngineStats stats() const = 0;                // thread-safe, cheap
+  // All that has not finished, by age, as it stood between two passes: thread-safe, waits for the pass that runs. Questions
+  // during one pass get one answer. `layer`: whose spans to tell; absent: none. Throws RequestError for a layer that is not.
+  virtual std::vector<LiveSequence> live(std::optional<int64_t> layer) const = 0;
+  // What a request would take: under its own policy, then under every one that it may name, first the presets. It is not run,
+  // and may be too large. Throws RequestError (kInvalid) as submit() would.
+  virtual std::vector<MemoryPlan> plan(const GenerationRequest& request) const = 0;
 
   virtual void drain() = 0;  // takes no more requests; returns when the running ones have finished
   virtual void stop() = 0;   // cancels everything; returns when the engine thread is idle

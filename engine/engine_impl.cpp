@@ -114,6 +114,7 @@ EngineImpl::~EngineImpl() {
 void EngineImpl::run() {
   while (take_submitted()) {
     end_cancelled();
+    answer_live_questions();
     plan_batch();
     draft();
     if (!batch_.empty()) run_pass();
@@ -126,8 +127,8 @@ bool EngineImpl::take_submitted() {
   {
     std::unique_lock lock(mutex_);
     publish();
-    work_.wait(lock, [this] { return exit_ || live_ > 0; });
-    if (live_ == 0) return false;
+    work_.wait(lock, [this] { return exit_ || live_ > 0 || !live_questions_.empty(); });
+    if (live_ == 0 && exit_) return false;
     submitted.swap(submitted_);
     waiting_ += static_cast<int64_t>(submitted.size());
   }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <exception>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,6 +58,8 @@ class EngineImpl final : public Engine {
   int64_t context_length() const override { return parts_.options.context_length; }
   nlohmann::ordered_json describe() const override;
   EngineStats stats() const override;
+  std::vector<LiveSequence> live(std::optional<int64_t> layer) const override;
+  std::vector<MemoryPlan> plan(const GenerationRequest& request) const override;
 
   void drain() override;
   void stop() override;
@@ -79,6 +82,12 @@ class EngineImpl final : public Engine {
     GenerationEvent event;        // what was sampled
   };
 
+  // Asked by any number of threads during one pass, answered after it.
+  struct LiveQuestion {
+    std::promise<std::vector<LiveSequence>> promise;
+    std::shared_future<std::vector<LiveSequence>> answer;
+  };
+
   // Any thread. Each throws RequestError.
   Checked check(const GenerationRequest& request) const;
   void check_load(int64_t more) const;  // mutex_ held; `more`: requests that are about to be queued before this one
@@ -91,6 +100,7 @@ class EngineImpl final : public Engine {
   void run();
   bool take_submitted();                       // false: the engine is to end
   void end_cancelled();
+  void answer_live_questions();
   int64_t free_bytes() const;
   int64_t logit_rows() const { return static_cast<int64_t>(logits_.size()) / config().vocab_size; }
   void plan_batch();
@@ -128,11 +138,13 @@ class EngineImpl final : public Engine {
   mutable std::map<std::string, std::shared_ptr<const Speculation>> speculations_;      // by field
 
   mutable std::mutex mutex_;  // everything below, up to the engine thread's own
-  std::condition_variable work_, idle_;
+  mutable std::condition_variable work_;
+  std::condition_variable idle_;
   std::vector<std::shared_ptr<Request>> submitted_;  // not yet seen by the engine thread
   int64_t live_ = 0;                                 // requests that have not ended
   int64_t waiting_ = 0, running_ = 0, held_ = 0;     // as the engine thread last said
   StatsRecorder recorder_;
+  mutable std::map<std::optional<int64_t>, LiveQuestion> live_questions_;  // by layer
   uint64_t next_id_ = 0;
   bool draining_ = false, cancel_all_ = false, exit_ = false;
 

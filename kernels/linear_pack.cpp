@@ -8,6 +8,7 @@
 #include "kernels/bf16.h"
 #include "kernels/linear.h"
 #include "kernels/linear_format.h"
+#include "kernels/packed_size.h"
 #include "kernels/half.h"
 #include "kernels/cpu_kernels.h"
 
@@ -186,6 +187,10 @@ std::string_view name(WeightType type) {
   return "unknown";
 }
 
+int64_t packed_bytes(WeightType type, int64_t out_features, int64_t in_features) {
+  return (out_features + kLanes - 1) / kLanes * lane_group_bytes(type, in_features);
+}
+
 PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_features) {
   if (out_features < 1 || in_features < 1 || in_features % k_multiple(type) != 0) {
     throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": expected [N, a multiple of " +
@@ -196,8 +201,7 @@ PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_featu
   matrix.type = type;
   matrix.out_features = out_features;
   matrix.in_features = in_features;
-  const int64_t groups = (out_features + kLanes - 1) / kLanes;
-  matrix.data = AlignedBuffer(static_cast<size_t>(groups * lane_group_bytes(type, in_features)));
+  matrix.data = AlignedBuffer(static_cast<size_t>(packed_bytes(type, out_features, in_features)));
   return matrix;
 }
 

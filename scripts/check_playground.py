@@ -95,6 +95,19 @@ def check_chat(watched):
     check(page.evaluate("document.activeElement.id") == "prompt", "the focus did not come back to the prompt")
 
 
+def check_tiers(watched):
+    watched.choose(0, "streaming")
+    watched.page.locator("#clear").press("Enter")
+    watched.page.locator("#max-tokens").evaluate("e => e.value = 200")
+    watched.ask("Tell a story of a fox.")
+    expect(watched.part("tiers")).to_contain_text("exact")
+    check("exact" in watched.part("tiers-map").get_attribute("aria-label"), "the picture of the tokens has no words")
+    check(watched.part("tiers-map").locator("rect").count() > 0, "no token is drawn")
+    watched.choose(0, "")
+    watched.page.locator("#clear").press("Enter")
+    watched.page.locator("#max-tokens").evaluate("e => e.value = 48")
+
+
 def check_cached_prompt(watched):
     watched.ask("And of Italy?")
     cached = int(watched.part("prompt").inner_text().split()[0].replace(",", ""))
@@ -164,7 +177,7 @@ def main():
         wide = Watched(browser, arguments.url, viewport={"width": 1180, "height": 900})
         check(wide.page.evaluate(NAMELESS) == [], f"controls without a name: {wide.page.evaluate(NAMELESS)}")
         check(wide.page.evaluate(CONTRAST) == [], f"contrast: {wide.page.evaluate(CONTRAST)}")
-        for step in (check_chat, check_cached_prompt, check_drafts, check_stop_and_errors, check_comparison):
+        for step in (check_chat, check_cached_prompt, check_drafts, check_tiers, check_stop_and_errors, check_comparison):
             step(wide)
             print(f"{step.__name__}: passed", flush=True)
         shoot(wide, "playground.png")

@@ -28,17 +28,6 @@ KvType activation_type(const LlamaOptions& options) {
   throw ModelError("dtype: expected auto, bf16 or f32, found \"" + options.dtype + "\"");
 }
 
-WeightType weight_type(const LlamaOptions& options) {
-  const bool f32 = activation_type(options) == KvType::kF32;
-  const std::string& name = options.weights;
-  if (name == "auto") return f32 ? WeightType::kF32 : WeightType::kBf16;
-  if (name != "bf16" && name != "f32" && name != "int8" && name != "int4") {
-    throw ModelError("weights: expected auto, bf16, f32, int8 or int4, found \"" + name + "\"");
-  }
-  if (f32 != (name == "f32")) throw ModelError("weights: " + name + " does not go with dtype " + options.dtype);
-  return name == "f32" ? WeightType::kF32 : name == "bf16" ? WeightType::kBf16 : name == "int8" ? WeightType::kInt8 : WeightType::kInt4;
-}
-
 void scale_rope(const std::string& scaling, double context, double own_context, RopeConfig* rope) {
   if (scaling == "linear") {
     rope->scaling = RopeScaling::kLinear;
@@ -73,7 +62,7 @@ class Llama final : public Model {
   Llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool, const std::function<void(double)>& progress)
       : config_(served_config(weights.config(), options)),
         type_(activation_type(options)),
-        weights_(pack_llama(weights, weight_type(options), pool, progress)),
+        weights_(pack_llama(weights, llama_weight_type(options), pool, progress)),
         rope_(config_.rope, config_.head_dim, config_.context_length),
         query_scale_(config_.attention_multiplier > 0
                          ? static_cast<float>(config_.attention_multiplier * std::sqrt(static_cast<double>(config_.head_dim)))
@@ -404,6 +393,17 @@ class Llama final : public Model {
 std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const std::function<void(double)>& progress) {
   return std::make_unique<Llama>(weights, options, pool, progress);
+}
+
+WeightType llama_weight_type(const LlamaOptions& options) {
+  const bool f32 = activation_type(options) == KvType::kF32;
+  const std::string& name = options.weights;
+  if (name == "auto") return f32 ? WeightType::kF32 : WeightType::kBf16;
+  if (name != "bf16" && name != "f32" && name != "int8" && name != "int4") {
+    throw ModelError("weights: expected auto, bf16, f32, int8 or int4, found \"" + name + "\"");
+  }
+  if (f32 != (name == "f32")) throw ModelError("weights: " + name + " does not go with dtype " + options.dtype);
+  return name == "f32" ? WeightType::kF32 : name == "bf16" ? WeightType::kBf16 : name == "int8" ? WeightType::kInt8 : WeightType::kInt4;
 }
 
 CacheShape llama_cache_shape(const ModelConfig& config, const LlamaOptions& options) {

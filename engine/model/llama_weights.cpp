@@ -106,6 +106,11 @@ int64_t LlamaWeights::bytes() const {
   return bytes;
 }
 
+// It decides the most likely token: 4 bits cost more there than they save.
+kernels::WeightType llama_head_type(kernels::WeightType type) {
+  return type == kernels::WeightType::kInt4 ? kernels::WeightType::kInt8 : type;
+}
+
 LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, ThreadPool& pool,
                         const std::function<void(double)>& progress) {
   const ModelConfig& c = weights.config();
@@ -157,8 +162,7 @@ LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, Thread
     }
   }
   packed.final_norm = read_vector(weights, "model.norm.weight", hidden);
-  // The head decides the most likely token: 4 bits cost more there than they save.
-  const kernels::WeightType head = type == kernels::WeightType::kInt4 ? kernels::WeightType::kInt8 : type;
+  const kernels::WeightType head = llama_head_type(type);
   const std::string embedding = "model.embed_tokens.weight";
   if (c.tie_word_embeddings) {
     packed.head = packer.pack(head, c.vocab_size, hidden, {{embedding, c.vocab_size, 0}});

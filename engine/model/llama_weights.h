@@ -30,6 +30,10 @@ struct LlamaWeights {
   int64_t bytes() const;
 };
 
+// How the matrices are stored under these options, and then the head and the embedding. Throws ModelError.
+kernels::WeightType llama_weight_type(const LlamaOptions& options);
+kernels::WeightType llama_head_type(kernels::WeightType type);
+
 LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, ThreadPool& pool,
                         const std::function<void(double)>& progress);
 

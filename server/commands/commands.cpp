@@ -25,6 +25,7 @@ constexpr const char* kExamples = R"(Examples:
   smartkv train-gate --model model.gguf --text books.txt --out gate.safetensors
   smartkv train-draft --model model.gguf --prompts prompts.txt --out draft.safetensors
   smartkv config check my.json
+  smartkv plan --model model.gguf --context 8192 --concurrency 16 --memory 4GiB
   smartkv inspect model.gguf
 
 Each command explains its options: smartkv serve --help.
@@ -89,6 +90,7 @@ const std::vector<Command>& commands() {
       {"train-gate", "Train the gates that decide what the gated_eviction policy keeps", setup_train_gate},
       {"train-draft", "Train a small model that drafts for another one", setup_train_draft},
       {"config", "Check a config file; show the presets and the schema of config files", setup_config},
+      {"plan", "Tell which KV-cache policies hold so many sequences in so much memory", setup_plan},
       {"inspect", "Show what a model file holds", setup_inspect},
   };
   return table;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/http/playground.h"
+#include "server/openai/memory.h"
 #include "server/openai/tokenize.h"
 #include "server/version.h"
 
@@ -50,6 +51,29 @@ void refuse_embeddings() {
   throw ApiError(501, "invalid_request_error", "This server generates text and has no embeddings", "", "not_supported");
 }
 
+// The one query parameter of GET /v1/kv.
+std::optional<int64_t> read_layer(const Request& request) {
+  Json given = Json::object();
+  for (const auto& [key, value] : request.params) {
+    if (given.contains(key)) throw openai::invalid_request(key, "'" + key + "' is given twice");
+    const auto number = Json::parse(value, nullptr, false);
+    given[key] = number.is_number_integer() ? number : Json(value);
+  }
+  openai::FieldReader fields(given);
+  const int64_t layer = fields.integer("layer", -1, 0);
+  fields.finish();
+  return layer < 0 ? std::nullopt : std::optional(layer);
+}
+
+void live(const Service& service, const Request& request, Response& response) {
+  const std::optional<int64_t> layer = read_layer(request);
+  try {
+    send_json(response, openai::live_json(service.engine.live(layer), service.engine.stats(), layer));
+  } catch (const RequestError& error) {
+    throw openai::to_api_error(error);
+  }
+}
+
 void metrics(const Service& service, Response& response) {
   response.set_content(metrics_text(service.engine.stats(), service.model.names.front(), service.requests),
                        "text/plain; version=0.0.4; charset=utf-8");
@@ -73,6 +97,13 @@ std::vector<Route> make_routes(Service& service) {
        .path = "/version",
        .handler = [](const Request&, Response& response) { send_json(response, {{"version", kVersion}}); },
        .open = true},
+      {.method = "GET",
+       .path = "/v1/kv",
+       .handler = [s](const Request& request, Response& response) { live(*s, request, response); },
+       .while_draining = true},
+      {.method = "POST",
+       .path = "/v1/plan",
+       .handler = [s](const Request& request, Response& response) { send_json(response, openai::plan(request.body, s->model)); }},
       {.method = "POST", .path = "/v1/embeddings", .handler = [](const Request&, Response&) { refuse_embeddings(); }},
       {.method = "GET",
        .path = "/v1/models",

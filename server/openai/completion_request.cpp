@@ -86,6 +86,7 @@ ApiRequest parse_completion(std::string_view body, const ServedModel& model) {
     const int64_t room = model.engine.context_length() - static_cast<int64_t>(one.tokens.size());
     generation.max_tokens = max_tokens < 0 ? std::max<int64_t>(room, 1) : max_tokens;
     generation.prompt = std::move(one.tokens);
+    generation.first_choice = static_cast<int32_t>(request.generations.size()) * generation.n;
     request.generations.push_back(generation);
     if (echo) request.echo.push_back(std::move(one.text));
   }

@@ -75,7 +75,10 @@ async function send() {
   running = new AbortController();
   at('prompt').value = '';
   setRunning(true);
-  const timer = setInterval(sampleMemory, kSampleMs);
+  const timer = setInterval(() => {
+    sampleMemory();
+    sampleTiers();
+  }, kSampleMs);
   const [fields, key] = [sharedFields(), at('key').value];
   const ask = (panel) => {
     panel.key = key;
@@ -100,6 +103,22 @@ function setRunning(is) {
   at('send').disabled = at('compare').disabled = at('clear').disabled = is;
   at('stop').disabled = !is;
   if (is) at('status').textContent = 'Answering …';
+}
+
+// What the caches of this page's answers keep of each token.
+async function sampleTiers() {
+  const asking = panels.filter((panel) => panel.id !== null);
+  if (asking.length === 0) return;
+  try {
+    const layer = at('layer').value;
+    const {data} = await (await api.get(`/v1/kv?layer=${layer === '' ? 0 : layer}`, at('key').value)).json();
+    for (const panel of asking) {
+      const live = data.find(({id}) => id === panel.id);
+      if (live !== undefined) panel.showTiers(live);
+    }
+  } catch (error) {
+    for (const panel of asking) panel.parts.tiers.textContent = error.message;
+  }
 }
 
 // Of all requests on the server, not only of this page.

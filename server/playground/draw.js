@@ -32,6 +32,30 @@ export function bar(svg, parts, whole, label) {
   }
 }
 
+// What is kept of each token: positions from left to right; of each, the KV heads' shares by tier, the best kept ones below.
+// spans: as /v1/kv tells them.
+export function tiers(svg, spans, label) {
+  const tokens = spans.at(-1)?.end ?? 0;
+  svg.setAttribute('viewBox', `0 0 ${tokens || 1} 1`);
+  svg.setAttribute('preserveAspectRatio', 'none');
+  svg.setAttribute('aria-label', label);
+  svg.replaceChildren();
+  for (const {first, end, tiers: shares} of spans) {
+    let top = 1;
+    for (const [tier, share] of Object.entries(shares)) {
+      top -= share;
+      svg.append(shape('rect', {class: `tier-${tier}`, x: first, width: end - first, y: Math.max(top, 0), height: share}));
+    }
+  }
+}
+
+// A patch of a tier's colour, before its name.
+export function swatch(tier) {
+  const patch = document.createElement('span');
+  patch.className = `swatch tier-${tier}`;
+  return patch;
+}
+
 // values: one per step of time, oldest first, all in [0, top].
 export function curve(svg, values, top, steps) {
   svg.setAttribute('viewBox', '0 0 100 40');

@@ -44,9 +44,11 @@ export class Panel {
   clear() {
     this.messages = [];
     this.last = null;
+    this.id = null;  // of what is being answered
     this.parts.log.replaceChildren();
-    for (const name of ['bytes', 'prompt', 'drafts', 'speed']) this.parts[name].textContent = '–';
+    for (const name of ['bytes', 'tiers', 'prompt', 'drafts', 'speed']) this.parts[name].textContent = '–';
     for (const name of ['bytes', 'prompt', 'drafts']) draw.bar(this.parts[`${name}-bar`], [], 0, 'nothing yet');
+    draw.tiers(this.parts['tiers-map'], [], 'nothing yet');
     this.parts['raw-text'].textContent = '';
     this.parts['seen-text'].textContent = '';
   }
@@ -99,6 +101,7 @@ export class Panel {
       this.clock = {sent: performance.now(), first: null, pieces: 0};
       body = this.say('assistant', '');
       for await (const chunk of api.chat({...shared, ...chosen, messages: prompt}, key, signal)) {
+        this.id = chunk.id;
         const piece = chunk.choices[0]?.delta.content ?? '';
         if (piece) {
           this.clock.first ??= performance.now();
@@ -118,6 +121,7 @@ export class Panel {
       this.say('error', error.name === 'AbortError' ? 'stopped' : error.message);
       return null;
     } finally {
+      this.id = null;
       log.removeAttribute('aria-busy');
     }
   }
@@ -154,6 +158,14 @@ export class Panel {
         `${method}: ${accepted} accepted, ${drafted - accepted} rejected, in ${passes} passes`;
     draw.bar(parts['drafts-bar'], [['good', accepted], ['bad', drafted - accepted]], drafted,
              `${draw.percent(accepted, drafted)} of ${drafted} drafted tokens accepted`);
+  }
+
+  // `live`: the answer's sequence, as /v1/kv tells it.
+  showTiers(live) {
+    const kept = Object.entries(live.tokens);
+    const words = ([tier, n]) => `${draw.count(Math.round(n))} ${tier.replace('_', '-')}`;
+    this.parts.tiers.replaceChildren(...kept.flatMap((one) => [draw.swatch(one[0]), `${words(one)} `]));
+    draw.tiers(this.parts['tiers-map'], live.spans, `tokens by what is kept of them: ${kept.map(words).join(', ')}`);
   }
 
   // The server's own times once they are there; until then what the browser sees.

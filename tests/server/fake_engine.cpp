@@ -203,6 +203,32 @@ EngineStats FakeEngine::stats() const {
   return stats;
 }
 
+std::vector<LiveSequence> FakeEngine::live(std::optional<int64_t> layer) const {
+  if (layer && *layer > 2) throw RequestError(RequestError::Kind::kInvalid, "layer", "layer: expected an integer from 0 to 2");
+  LiveSequence live;
+  live.id = "chatcmpl-1";
+  live.state = LiveSequence::State::kDecoding;
+  live.policy = "streaming";
+  live.speculation = "off";
+  live.prompt_tokens = 90;
+  live.output_tokens = 11;
+  live.computed_tokens = 100;
+  live.cache = {.tokens = 100, .tokens_kept = 60, .bytes = 600, .full_bytes = 1000};
+  live.tiers[kExactTier] = 60;
+  live.tiers[kEvictedTier] = 40;
+  if (!layer) return {live};
+  live.spans = {{.first = 0, .end = 40}, {.first = 40, .end = 100}};
+  live.spans[0].shares[kEvictedTier] = live.spans[1].shares[kExactTier] = 1;
+  return {live};
+}
+
+std::vector<MemoryPlan> FakeEngine::plan(const GenerationRequest& request) const {
+  const auto tokens = static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
+  MemoryPlan full{.kv_cache = "full", .policy = "full", .problem = "", .max_bytes = tokens, .sequences = 2};
+  MemoryPlan compact{.kv_cache = "compact", .policy = "", .problem = "not for this model"};
+  return {full, compact};
+}
+
 void FakeEngine::drain() {
   std::unique_lock lock(state_->mutex);
   state_->draining = true;

@@ -66,6 +66,8 @@ class FakeEngine final : public Engine {
   int64_t context_length() const override { return context_length_; }
   nlohmann::ordered_json describe() const override { return {{"dtype", "f32"}}; }
   EngineStats stats() const override;
+  std::vector<LiveSequence> live(std::optional<int64_t> layer) const override;  // one, with a span where a layer is named
+  std::vector<MemoryPlan> plan(const GenerationRequest& request) const override;  // that "full" fits and "compact" does not
   void drain() override;
   void stop() override;
   bool draining() const override;

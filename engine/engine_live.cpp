@@ -1,0 +1,69 @@
+// What the engine's thread says, between two passes, of the sequences that it holds.
+#include <algorithm>
+
+#include "engine/engine_impl.h"
+
+namespace smartkv {
+namespace {
+
+LiveSequence live_sequence(const Request& request, const Sequence& sequence, const CacheShape& shape, std::optional<int64_t> layer) {
+  LiveSequence live;
+  live.id = request.generation.id;
+  live.choice = request.generation.first_choice + sequence.index;
+  live.policy = request.policy->name();
+  live.speculation = request.speculation == nullptr ? "off" : name(request.speculation->spec.method);
+  live.prompt_tokens = request.prompt_tokens();
+  live.cached_tokens = request.cached_tokens;
+  live.output_tokens = sequence.n_output;
+  live.preemptions = request.preemptions;
+  if (sequence.cache == nullptr) return live;
+  live.state = sequence.computes_prompt() ? LiveSequence::State::kPrompt : LiveSequence::State::kDecoding;
+  live.computed_tokens = sequence.computed();
+  live.cache = sequence.cache->stats();
+  live.draft_bytes = sequence.draft_bytes;
+  live.tiers = tier_tokens(*sequence.cache, shape);
+  if (layer) live.spans = tier_spans(*sequence.cache, shape, *layer, kMostLiveSpans);
+  return live;
+}
+
+}  // namespace
+
+std::vector<LiveSequence> EngineImpl::live(std::optional<int64_t> layer) const {
+  const int64_t n_layers = parts_.cache_shape.n_layers;
+  if (layer && (*layer < 0 || *layer >= n_layers)) {
+    throw RequestError(RequestError::Kind::kInvalid, "layer",
+                       "layer: expected an integer from 0 to " + std::to_string(n_layers - 1) + ", found " + std::to_string(*layer));
+  }
+  std::shared_future<std::vector<LiveSequence>> answer;
+  {
+    const std::lock_guard lock(mutex_);
+    LiveQuestion& question = live_questions_[layer];
+    if (!question.answer.valid()) question.answer = question.promise.get_future().share();
+    answer = question.answer;
+  }
+  work_.notify_one();
+  return answer.get();
+}
+
+void EngineImpl::answer_live_questions() {
+  std::map<std::optional<int64_t>, LiveQuestion> questions;
+  {
+    const std::lock_guard lock(mutex_);
+    questions.swap(live_questions_);
+  }
+  if (questions.empty()) return;
+  std::vector<const Request*> requests;
+  for (const auto& [id, request] : requests_) requests.push_back(request.get());
+  std::sort(requests.begin(), requests.end(), [](const Request* a, const Request* b) { return a->id < b->id; });
+  for (auto& [layer, question] : questions) {
+    std::vector<LiveSequence> live;
+    for (const Request* request : requests) {
+      for (const Sequence& sequence : request->choices) {
+        if (!sequence.finished) live.push_back(live_sequence(*request, sequence, parts_.cache_shape, layer));
+      }
+    }
+    question.promise.set_value(std::move(live));
+  }
+}
+
+}  // namespace smartkv

@@ -1,0 +1,60 @@
+#include "engine/memory_plan.h"
+
+#include <algorithm>
+
+#include "cache/policy.h"
+#include "cache/presets.h"
+#include "engine/request_checks.h"
+
+namespace smartkv {
+namespace {
+
+std::string shortage(const MemoryPlan& plan, const PlanQuestion& question, const PlanMemory& memory) {
+  const bool alone = plan.sequences == 0;
+  const int64_t bytes = plan.max_bytes + (alone ? 0 : (question.sequences - 1) * plan.final_bytes);
+  const std::string who = alone ? "one sequence" : std::to_string(question.sequences) + " sequences";
+  return who + " may need " + std::to_string(bytes) + " bytes of KV cache, but there are " +
+         std::to_string(std::max<int64_t>(0, memory.kv_cache_bytes)) + " (kv_cache_bytes)";
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const KvCachePolicy& policy, const KvCachePolicy* draft, const PlanQuestion& question, const PlanMemory& memory) {
+  const auto bytes = [&](int64_t prompt, int64_t tokens) {
+    return policy.max_bytes(prompt, tokens) + (draft == nullptr ? 0 : draft->max_bytes(prompt, tokens)) + memory.row_bytes;
+  };
+  const int64_t prompt = question.prompt_tokens, wanted = question.output_tokens;
+  const auto fits = [&](int64_t output) { return bytes(prompt, prompt + output) <= memory.kv_cache_bytes; };
+  MemoryPlan plan;
+  plan.policy = policy.name();
+  plan.prompt_bytes = bytes(prompt, prompt + std::min<int64_t>(wanted, 1));
+  plan.final_bytes = bytes(0, prompt + wanted);
+  plan.max_bytes = bytes(prompt, prompt + wanted);
+  int64_t low = 0, high = wanted;
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  plan.output_tokens = low;
+  const int64_t others = memory.kv_cache_bytes - plan.max_bytes;
+  if (others >= 0) plan.sequences = 1 + others / std::max<int64_t>(1, plan.final_bytes);
+  const bool ends_early = question.to_the_end && question.sequences == 1 && fits(std::min<int64_t>(wanted, 1));
+  if (plan.sequences < question.sequences && !ends_early) plan.problem = shortage(plan, question, memory);
+  return plan;
+}
+
+std::vector<std::string> plannable_names(const std::vector<std::string>& allowed) {
+  std::vector<std::string> names;
+  const auto add = [&](std::string_view name) {
+    if (allows(allowed, name)) names.emplace_back(name);
+  };
+  for (const PolicyPreset& preset : policy_presets()) add(preset.name);
+  for (const PolicyRow& row : policy_registry()) add(row.name);
+  return names;
+}
+
+}  // namespace smartkv

@@ -1,0 +1,46 @@
+// What sequences of some length would take under a policy, from the policy's own bounds: nothing is computed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace smartkv {
+
+class KvCachePolicy;
+
+struct PlanQuestion {
+  int64_t prompt_tokens = 0;
+  int64_t output_tokens = 0;  // at most
+  bool to_the_end = false;    // the output may end where memory does
+  int64_t sequences = 1;      // side by side
+};
+
+struct PlanMemory {
+  int64_t kv_cache_bytes = 0;
+  int64_t row_bytes = 0;  // of a sequence's logits, which come out of it, too
+};
+
+// Bytes are upper bounds, of one sequence with its logits.
+struct MemoryPlan {
+  nlohmann::json kv_cache;    // as a request names the policy
+  std::string policy;         // empty: it cannot be made for this model
+  std::string problem;        // why it does not fit; empty: it does
+  int64_t prompt_bytes = 0;   // until the first token is there
+  int64_t final_bytes = 0;    // at the end of the output, the prompt long computed
+  int64_t max_bytes = 0;      // at any moment
+  int64_t output_tokens = 0;  // of those asked for, as many as memory has room for when it runs alone
+  int64_t sequences = 0;      // such as it that fit side by side while one computes its prompt
+};
+
+// `draft`: of the cache that drafts are computed with; null: none.
+MemoryPlan plan_memory(const KvCachePolicy& policy, const KvCachePolicy* draft, const PlanQuestion& question, const PlanMemory& memory);
+
+// The names that policy_presets() and policy_registry() know, in their order, less those that `allowed` (empty: all) lacks.
+std::vector<std::string> plannable_names(const std::vector<std::string>& allowed);
+
+}  // namespace smartkv

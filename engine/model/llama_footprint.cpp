@@ -1,0 +1,47 @@
+#include "engine/model/llama_footprint.h"
+
+#include <string>
+
+#include "engine/model/llama_weights.h"
+#include "kernels/packed_size.h"
+
+namespace smartkv {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+
+int64_t layer_bytes(const Weights& weights, const ModelConfig& c, kernels::WeightType type, int64_t layer) {
+  const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+  const int64_t hidden = c.hidden_size, inter = c.intermediate_size;
+  const int64_t matrices = kernels::packed_bytes(type, q + 2 * kv, hidden) + kernels::packed_bytes(type, hidden, q) +
+                           kernels::packed_bytes(type, 2 * inter, hidden) + kernels::packed_bytes(type, hidden, inter);
+  int64_t floats = 2 * hidden;
+  if (c.qk_norm == QkNorm::kHead) floats += 2 * c.head_dim;
+  if (c.qk_norm == QkNorm::kProjection) floats += q + kv;
+  if (c.attention_bias) floats += q + 2 * kv;
+  if (c.attention_bias && weights.find("model.layers." + std::to_string(layer) + ".self_attn.o_proj.bias")) floats += hidden;
+  if (c.mlp_bias) floats += 2 * inter + hidden;
+  return matrices + floats * kFloat;
+}
+
+}  // namespace
+
+int64_t llama_weight_bytes(const Weights& weights, const LlamaOptions& options) {
+  const ModelConfig& c = weights.config();
+  const kernels::WeightType type = llama_weight_type(options), head = llama_head_type(type);
+  int64_t bytes = c.hidden_size * kFloat;
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) bytes += layer_bytes(weights, c, type, layer);
+  const auto outputs = static_cast<int64_t>(weights.output_tokens().size());
+  bytes += kernels::packed_bytes(head, c.vocab_size, c.hidden_size);
+  if (!c.tie_word_embeddings) bytes += kernels::packed_bytes(head, outputs == 0 ? c.vocab_size : outputs, c.hidden_size);
+  return bytes;
+}
+
+int64_t llama_pass_bytes(const ModelConfig& c, const LlamaOptions& options, int64_t tokens) {
+  const int64_t element = llama_cache_shape(c, options).type == kernels::KvType::kBf16 ? 2 : kFloat;
+  const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+  const int64_t floats = 2 * c.hidden_size + q + 2 * kv + c.head_dim;  // residual, branch, projections, angles
+  return tokens * (floats * kFloat + (c.hidden_size + q + c.intermediate_size) * element);
+}
+
+}  // namespace smartkv

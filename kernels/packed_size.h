@@ -1,0 +1,13 @@
+// The size of a packed matrix, without making one.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/linear.h"
+
+namespace smartkv::kernels {
+
+// Bytes of make_packed(type, out_features, in_features).
+int64_t packed_bytes(WeightType type, int64_t out_features, int64_t in_features);
+
+}  // namespace smartkv::kernels

@@ -1,0 +1,120 @@
+// What a cache says that it keeps, against what its policy promises.
+#include "cache/tiers.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+#include "cache/policy.h"
+#include "tests/cache/cache_driver.h"
+
+namespace smartkv {
+namespace {
+
+constexpr int64_t kTokens = 1500;
+
+class Tiers : public testing::Test {
+ protected:
+  Tiers() {
+    context_.rope = [](int64_t, float* cos, float* sin) {
+      std::fill_n(cos, 32, 1.0f);
+      std::fill_n(sin, 32, 0.0f);
+    };
+  }
+  std::unique_ptr<SequenceCache> filled(const nlohmann::json& spec, int64_t tokens = kTokens) {
+    policies_.push_back(make_policy(context_, spec));
+    auto cache = policies_.back()->new_sequence(tokens / 2);
+    CacheDriver(shape_, 4, &pool_).run(cache.get(), tokens, 256);
+    return cache;
+  }
+  TierShares tokens_of(const SequenceCache& cache) const { return tier_tokens(cache, shape_); }
+
+  ThreadPool pool_{1};
+  CacheShape shape_{2, 2, 64, kernels::KvType::kF32};
+  PolicyContext context_{shape_, PagePool::create(shape_)};
+  std::vector<std::unique_ptr<KvCachePolicy>> policies_;
+};
+
+double sum(const TierShares& shares) { return std::accumulate(shares.begin(), shares.end(), 0.0); }
+
+TEST_F(Tiers, HaveNames) {
+  EXPECT_EQ(tier_name(kExactTier), "exact");
+  EXPECT_EQ(tier_name(4), "4_bit");
+  EXPECT_EQ(tier_name(kSummarisedTier), "summarised");
+  EXPECT_EQ(tier_name(kEvictedTier), "evicted");
+}
+
+TEST_F(Tiers, AFullCacheIsExact) {
+  const auto cache = filled("full");
+  EXPECT_EQ(tokens_of(*cache)[kExactTier], kTokens);
+  const auto spans = tier_spans(*cache, shape_, 0, 256);
+  ASSERT_EQ(spans.size(), 1u);
+  EXPECT_EQ(spans[0].end, kTokens);
+  EXPECT_EQ(spans[0].shares[kExactTier], 1);
+}
+
+TEST_F(Tiers, CodesCountByTheirWidth) {
+  const auto cache = filled("k4v4");
+  const TierShares tokens = tokens_of(*cache);
+  EXPECT_EQ(tokens[8], 64);  // the page with the sinks
+  EXPECT_GT(tokens[4], kTokens / 2);
+  EXPECT_EQ(tokens[4] + tokens[8] + tokens[kExactTier], kTokens);
+  const auto spans = tier_spans(*cache, shape_, 1, 256);
+  ASSERT_EQ(spans.size(), 3u);  // sinks, codes, the tail
+  EXPECT_EQ(spans[0].shares[8], 1);
+  EXPECT_EQ(spans[1].shares[4], 1);
+  EXPECT_EQ(spans[2].shares[kExactTier], 1);
+}
+
+TEST_F(Tiers, WhatNothingStandsForIsEvicted) {
+  const auto cache = filled({{"policy", "streaming"}, {"tokens", 256}});
+  const TierShares tokens = tokens_of(*cache);
+  EXPECT_EQ(tokens[kExactTier], static_cast<double>(cache->stats().tokens_kept));
+  EXPECT_EQ(tokens[kExactTier] + tokens[kEvictedTier], kTokens);
+  const auto spans = tier_spans(*cache, shape_, 0, 256);
+  ASSERT_EQ(spans.front().first, 0);
+  EXPECT_GT(spans.front().shares[kExactTier], 0);  // sinks
+  EXPECT_EQ(spans[1].shares[kEvictedTier], 1);
+  EXPECT_EQ(spans.back().shares[kExactTier], 1);
+}
+
+TEST_F(Tiers, SummariesStandForAllThatTheyTook) {
+  const auto cache = filled({{"policy", "block_summary"}, {"tokens", 448}, {"window", 64}});
+  const TierShares tokens = tokens_of(*cache);
+  EXPECT_GT(tokens[kSummarisedTier], kTokens / 4);
+  EXPECT_NEAR(tokens[kEvictedTier], 0, 0.01 * kTokens);
+  EXPECT_NEAR(sum(tokens), kTokens, 1e-6 * kTokens);
+}
+
+TEST_F(Tiers, SpansCoverTheSequenceAndAreFew) {
+  for (const nlohmann::json& spec : {nlohmann::json("full"), nlohmann::json("compact"), nlohmann::json{{"policy", "random"}, {"tokens", 256}},
+                                     nlohmann::json{{"policy", "block_summary"}, {"tokens", 448}, {"window", 64}}}) {
+    const auto cache = filled(spec);
+    int64_t at = 0;
+    TierShares total = {};
+    const auto spans = tier_spans(*cache, shape_, 0, 64);
+    EXPECT_LE(spans.size(), 64u);
+    for (const TierSpan& span : spans) {
+      EXPECT_EQ(span.first, at);
+      EXPECT_NEAR(sum(span.shares), 1, 1e-9);
+      for (size_t tier = 0; tier < kTiers; ++tier) total[tier] += span.shares[tier] * static_cast<double>(span.end - span.first);
+      at = span.end;
+    }
+    EXPECT_EQ(at, kTokens) << spec;
+    const CacheShape one_layer{1, shape_.n_kv_heads, shape_.head_dim, shape_.type};
+    const TierShares counted = tier_tokens(*cache, one_layer);
+    for (size_t tier = 0; tier < kTiers; ++tier) EXPECT_NEAR(total[tier], counted[tier], 1e-6 * kTokens) << spec << ' ' << tier_name(tier);
+  }
+}
+
+TEST_F(Tiers, AnEmptyCacheHasNone) {
+  const auto policy = make_policy(context_, "full");
+  const auto cache = policy->new_sequence(10);
+  EXPECT_EQ(sum(tokens_of(*cache)), 0);
+  EXPECT_TRUE(tier_spans(*cache, shape_, 0, 256).empty());
+}
+
+}  // namespace
+}  // namespace smartkv

@@ -1,0 +1,77 @@
+// smartkv plan.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "server/commands/command.h"
+#include "server/openai/json_body.h"
+
+namespace smartkv {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+struct Ran {
+  int code;
+  std::string out, error;
+};
+
+Ran run(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "smartkv");
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const int code = run_command_line(static_cast<int>(arguments.size()), arguments.data());
+  std::string out = ::testing::internal::GetCapturedStdout();
+  return {code, std::move(out), ::testing::internal::GetCapturedStderr()};
+}
+
+const std::string kModel = std::string(SMARTKV_FIXTURES) + "/architectures/llama.gguf";
+
+Json plan(std::vector<const char*> more) {
+  std::vector<const char*> arguments = {"plan", "--model", kModel.c_str(), "--context", "512", "--json"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Ran ran = run(arguments);
+  EXPECT_EQ(ran.code, kOk) << ran.error;
+  return Json::parse(ran.out);
+}
+
+const Json& of(const Json& result, const char* name) {
+  for (const Json& one : result["plans"]) {
+    if (one["kv_cache"] == name) return one;
+  }
+  throw std::runtime_error(name);
+}
+
+TEST(PlanCommand, TellsWhatFitsInTheMemory) {
+  const Json little = plan({"--memory", "1MiB", "--concurrency", "64"}), much = plan({"--memory", "1GiB", "--concurrency", "64"});
+  EXPECT_EQ(little["memory_bytes"], 1 << 20);
+  EXPECT_EQ(little["kv_cache_bytes"].get<int64_t>(),
+            little["memory_bytes"].get<int64_t>() - little["weight_bytes"].get<int64_t>() - little["working_bytes"].get<int64_t>());
+  EXPECT_GT(little["weight_bytes"], 0);
+  EXPECT_EQ(of(little, "full")["fits"], false);
+  EXPECT_THAT(of(little, "full")["reason"].get<std::string>(), HasSubstr("may need"));
+  EXPECT_EQ(of(much, "full")["fits"], true);
+  EXPECT_GE(of(much, "full")["sequences"], 64);
+  EXPECT_GT(of(much, "streaming")["sequences"], of(much, "full")["sequences"]);
+}
+
+TEST(PlanCommand, PrintsATable) {
+  const Ran table = run({"plan", "--model", kModel.c_str(), "--context", "100000", "--memory", "1GiB"});
+  EXPECT_EQ(table.code, kOk) << table.error;
+  EXPECT_THAT(table.out, HasSubstr("of weights"));
+  EXPECT_THAT(table.out, HasSubstr("\nfull "));
+  EXPECT_THAT(table.out, HasSubstr("needs RoPE scaling"));
+}
+
+TEST(PlanCommand, RefusesWhatItCannotRead) {
+  const Ran size = run({"plan", "--model", kModel.c_str(), "--context", "10", "--memory", "two"});
+  EXPECT_EQ(size.code, kUsageError);
+  EXPECT_THAT(size.error, HasSubstr("--memory: expected a size such as 2GiB, found \"two\""));
+  EXPECT_EQ(run({"plan", "--model", kModel.c_str(), "--context", "0", "--memory", "1GiB"}).code, kUsageError);
+  EXPECT_EQ(run({"plan", "--model", "none.gguf", "--context", "1", "--memory", "1GiB"}).code, kRuntimeError);
+}
+
+}  // namespace
+}  // namespace smartkv
