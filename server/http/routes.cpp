@@ -4,6 +4,7 @@
 
 #include "server/http/playground.h"
 #include "server/openai/memory.h"
+#include "server/openai/openapi.h"
 #include "server/openai/tokenize.h"
 #include "server/version.h"
 
@@ -96,6 +97,10 @@ std::vector<Route> make_routes(Service& service) {
       {.method = "GET",
        .path = "/version",
        .handler = [](const Request&, Response& response) { send_json(response, {{"version", kVersion}}); },
+       .open = true},
+      {.method = "GET",
+       .path = "/openapi.json",
+       .handler = [](const Request&, Response& response) { send_json(response, openai::openapi()); },
        .open = true},
       {.method = "GET",
        .path = "/v1/kv",

@@ -10,7 +10,6 @@ namespace smartkv::openai {
 
 namespace {
 
-constexpr int64_t kMaxChoices = 128;
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 1024;  // text is held back while it could begin one
 // Each is looked at for every token. OpenAI's clients send a handful.
@@ -159,15 +158,15 @@ int64_t read_max_tokens(FieldReader& fields, std::string_view key, int64_t fallb
 void read_generation(FieldReader& fields, const ServedModel& model, GenerationRequest* request) {
   const Tokenizer& tokenizer = model.engine.tokenizer();
   const auto usual = [&](const char* key, float otherwise) { return model.sampling.value(key, otherwise); };
-  request->n = static_cast<int32_t>(fields.integer("n", 1, 1, kMaxChoices));
+  request->n = static_cast<int32_t>(fields.integer("n", 1));
   SamplingParams& sampling = request->sampling;
-  sampling.temperature = fields.number("temperature", usual("temperature", 1), 0, 2);
-  sampling.top_p = fields.number("top_p", usual("top_p", 1), 0, 1, true);
-  sampling.min_p = fields.number("min_p", usual("min_p", 0), 0, 1);
-  sampling.top_k = static_cast<int32_t>(std::max<int64_t>(0, fields.integer("top_k", model.sampling.value("top_k", 0), -1, INT32_MAX)));
-  sampling.repetition_penalty = fields.number("repetition_penalty", usual("repetition_penalty", 1), 0, 10, true);
-  sampling.presence_penalty = fields.number("presence_penalty", 0, -2, 2);
-  sampling.frequency_penalty = fields.number("frequency_penalty", 0, -2, 2);
+  sampling.temperature = fields.number("temperature", usual("temperature", 1));
+  sampling.top_p = fields.number("top_p", usual("top_p", 1));
+  sampling.min_p = fields.number("min_p", usual("min_p", 0));
+  sampling.top_k = static_cast<int32_t>(std::max<int64_t>(0, fields.integer("top_k", model.sampling.value("top_k", 0))));
+  sampling.repetition_penalty = fields.number("repetition_penalty", usual("repetition_penalty", 1));
+  sampling.presence_penalty = fields.number("presence_penalty", 0);
+  sampling.frequency_penalty = fields.number("frequency_penalty", 0);
   sampling.logit_bias = read_logit_bias(fields, tokenizer);
   sampling.seed = read_seed(fields);
   request->stop = read_stop(fields);
@@ -175,7 +174,7 @@ void read_generation(FieldReader& fields, const ServedModel& model, GenerationRe
     check_count("stop_token_ids", "tokens", ids->size(), kMaxStopTokens);
     request->stop_token_ids = read_token_ids(*ids, "stop_token_ids", tokenizer);
   }
-  request->min_tokens = fields.integer("min_tokens", 0, 0);
+  request->min_tokens = fields.integer("min_tokens", 0);
   request->ignore_eos = fields.boolean("ignore_eos", false);
   request->skip_special_tokens = fields.boolean("skip_special_tokens", true);
   request->kv_cache = read_spec(fields, "kv_cache");

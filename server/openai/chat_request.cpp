@@ -5,6 +5,7 @@
 #include "server/openai/chat_prompt.h"
 #include "server/openai/field_table.h"
 #include "server/openai/output_format.h"
+#include "server/openai/schemas.h"
 
 namespace smartkv::openai {
 
@@ -12,7 +13,7 @@ namespace {
 
 void read_logprobs(FieldReader& fields, GenerationRequest* request) {
   const bool wanted = fields.boolean("logprobs", false);
-  const auto top = static_cast<int32_t>(fields.integer("top_logprobs", -1, 0, 20));
+  const auto top = static_cast<int32_t>(fields.integer("top_logprobs", -1));
   if (top >= 0 && !wanted) {
     throw invalid_request("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true");
   }
@@ -47,7 +48,7 @@ std::string read_grammar(FieldReader& fields, const ChatPrompt& prompt, std::str
 
 ApiRequest parse_chat(std::string_view body, const ServedModel& model) {
   const Json json = parse_body(body);
-  FieldReader fields(json);
+  FieldReader fields(json, &body_schema(Body::kChat));
   ApiRequest request;
   request.chat = true;
   request.id = make_id("chatcmpl-");

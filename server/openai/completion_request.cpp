@@ -4,6 +4,7 @@
 #include "server/openai/api_request.h"
 #include "server/openai/field_table.h"
 #include "server/openai/output_format.h"
+#include "server/openai/schemas.h"
 
 namespace smartkv::openai {
 
@@ -57,7 +58,7 @@ std::vector<Prompt> read_prompts(const Json& value, const ServedModel& model, bo
 
 ApiRequest parse_completion(std::string_view body, const ServedModel& model) {
   const Json json = parse_body(body);
-  FieldReader fields(json);
+  FieldReader fields(json, &body_schema(Body::kCompletions));
   ApiRequest request;
   request.id = make_id("cmpl-");
   read_model(fields, model, &request);
@@ -73,7 +74,7 @@ ApiRequest parse_completion(std::string_view body, const ServedModel& model) {
   const bool echo = fields.boolean("echo", false);
   // Scoring a prompt (echo with logprobs) asks for no token at all.
   const int64_t max_tokens = read_max_tokens(fields, "max_tokens", 16, echo ? 0 : 1);
-  generation.logprobs = static_cast<int32_t>(fields.integer("logprobs", -1, 0, 20));
+  generation.logprobs = static_cast<int32_t>(fields.integer("logprobs", -1));
   if (echo) generation.prompt_logprobs = generation.logprobs;
   fields.only_default("best_of", {1, generation.n});
   const bool add_special = fields.boolean("add_special_tokens", true);

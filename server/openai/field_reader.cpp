@@ -65,11 +65,16 @@ FieldReader::FieldReader(const Json& object, std::string path) : object_(object)
   if (!object.is_object()) throw wrong_type(path_, "an object", object);
 }
 
+FieldReader::FieldReader(const Json& body, const Json* schema) : FieldReader(body) { properties_ = &schema->at("properties"); }
+
 std::string FieldReader::path(std::string_view key) const {
   return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
 }
 
 const Json* FieldReader::find(std::string_view key) {
+  if (properties_ != nullptr && !properties_->contains(key)) {
+    throw std::logic_error("field \"" + std::string(key) + "\" is read, but its schema does not name it");
+  }
   known_.emplace(key);
   const auto found = object_.find(key);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
@@ -85,6 +90,17 @@ bool FieldReader::boolean(std::string_view key, bool fallback) {
 int64_t FieldReader::integer(std::string_view key, int64_t fallback, int64_t min, int64_t max) {
   const Json* value = find(key);
   return value == nullptr ? fallback : read_integer(*value, path(key), min, max);
+}
+
+int64_t FieldReader::integer(std::string_view key, int64_t fallback) {
+  const Json& schema = properties_->at(std::string(key));
+  return integer(key, fallback, schema.at("minimum"), schema.value("maximum", kNoLimit));
+}
+
+float FieldReader::number(std::string_view key, float fallback) {
+  const Json& schema = properties_->at(std::string(key));
+  const bool above_min = schema.contains("exclusiveMinimum");
+  return number(key, fallback, schema.at(above_min ? "exclusiveMinimum" : "minimum"), schema.at("maximum"), above_min);
 }
 
 float FieldReader::number(std::string_view key, float fallback, double min, double max, bool above_min) {

@@ -19,12 +19,17 @@ class FieldReader {
 
   // `path` names the object in errors: "" for the body, "messages[2]". Throws unless `object` is an object.
   explicit FieldReader(const Json& object, std::string path = "");
+  // Of a body with a schema (schemas.h): it reads no field that the schema does not name.
+  FieldReader(const Json& body, const Json* schema);
 
   std::string path(std::string_view key) const;  // "messages[2].role"
   const Json* find(std::string_view key);        // nullptr when absent or null; marks the key as known
 
   bool boolean(std::string_view key, bool fallback);
   int64_t integer(std::string_view key, int64_t fallback, int64_t min, int64_t max = kNoLimit);
+  // Within the limits that the schema gives the field.
+  int64_t integer(std::string_view key, int64_t fallback);
+  float number(std::string_view key, float fallback);
   // Within [min, max]; with `above_min`, (min, max].
   float number(std::string_view key, float fallback, double min, double max, bool above_min = false);
   std::optional<std::string> string(std::string_view key);
@@ -42,6 +47,7 @@ class FieldReader {
 
  private:
   const Json& object_;
+  const Json* properties_ = nullptr;  // of the schema; null: none
   std::string path_;
   std::set<std::string, std::less<>> known_;
 };

@@ -8,16 +8,6 @@ namespace {
 
 using Type = Json::value_t;
 
-std::vector<std::string> split(std::string_view names) {
-  std::vector<std::string> result;
-  std::istringstream in{std::string(names)};
-  for (std::string name; in >> name;) {
-    if (name.ends_with(',')) name.pop_back();
-    result.push_back(name);
-  }
-  return result;
-}
-
 void read_idle(FieldReader& fields, const std::string& name, Type type) {
   switch (type) {
     case Type::string: fields.string(name); return;
@@ -72,10 +62,20 @@ const std::vector<FieldRow>& field_table() {
   return table;
 }
 
+std::vector<std::string> field_names(const FieldRow& row) {
+  std::vector<std::string> result;
+  std::istringstream in{std::string(row.names)};
+  for (std::string name; in >> name;) {
+    if (name.ends_with(',')) name.pop_back();
+    result.push_back(name);
+  }
+  return result;
+}
+
 void read_table_fields(FieldReader& fields, bool chat) {
   for (const FieldRow& row : field_table()) {
     if (row.use == FieldUse::kHonoured || !(chat ? row.chat : row.completions)) continue;
-    for (const std::string& name : split(row.names)) {
+    for (const std::string& name : field_names(row)) {
       if (name == "best_of") continue;  // its neutral value is n, which its endpoint reads
       if (row.use == FieldUse::kIdle) {
         read_idle(fields, name, row.type);
@@ -90,7 +90,7 @@ std::string field_table_markdown() {
   std::string text = "| field | chat | completions | |\n|---|---|---|---|\n";
   for (const FieldRow& row : field_table()) {
     std::string names;
-    for (const std::string& name : split(row.names)) names.append(names.empty() ? "`" : ", `").append(name).append("`");
+    for (const std::string& name : field_names(row)) names.append(names.empty() ? "`" : ", `").append(name).append("`");
     std::string note(row.note);
     if (row.use == FieldUse::kIdle) note = std::string("taken, without effect on the answer") + (note.empty() ? "" : ": ") + note;
     if (row.use == FieldUse::kNeutral) {

@@ -27,6 +27,8 @@ struct FieldRow {
 
 const std::vector<FieldRow>& field_table();
 
+std::vector<std::string> field_names(const FieldRow& row);
+
 // Reads the idle and neutral fields of a request. Throws ApiError.
 void read_table_fields(FieldReader& fields, bool chat);
 

@@ -3,16 +3,11 @@
 #include <utility>
 
 #include "server/openai/responses.h"
+#include "server/openai/schemas.h"
 
 namespace smartkv::openai {
 
 namespace {
-
-// Fields that mean the same in both.
-constexpr std::array<const char*, 22> kShared = {
-    "model", "stream", "temperature", "top_p", "parallel_tool_calls", "metadata", "user", "safety_identifier", "prompt_cache_key",
-    "service_tier", "store", "seed", "stop", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-    "min_tokens", "kv_cache", "speculative", "cache_salt"};
 
 // How errors of the chat request are to name the fields of this one; the longer names first.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kNames = {{{"response_format.json_schema", "text.format"},
@@ -141,7 +136,7 @@ void refuse_unsupported(FieldReader& fields) {
 Json chat_body(FieldReader& fields) {
   refuse_unsupported(fields);
   Json chat = {{"messages", read_input(fields)}, {"add_generation_prompt", true}};
-  for (const char* key : kShared) {
+  for (const char* key : kSharedWithResponses) {
     if (const Json* value = fields.find(key)) chat[key] = *value;
   }
   if (const Json* limit = fields.find("max_output_tokens")) chat["max_tokens"] = *limit;
@@ -187,7 +182,7 @@ Json echoed_members(const Json& body, const ApiRequest& chat) {
 
 ResponsesRequest parse_responses(std::string_view body, const ServedModel& model) {
   const Json json = parse_body(body);
-  FieldReader fields(json);
+  FieldReader fields(json, &body_schema(Body::kResponses));
   const Json chat = chat_body(fields);
   ResponsesRequest request;
   try {

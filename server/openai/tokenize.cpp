@@ -2,6 +2,7 @@
 
 #include "server/openai/chat_prompt.h"
 #include "server/openai/logprobs.h"
+#include "server/openai/schemas.h"
 
 namespace smartkv::openai {
 
@@ -24,7 +25,7 @@ Json tokenize_content(FieldReader& fields, const Tokenizer& tokenizer) {
 
 Json tokenize(std::string_view body, const ServedModel& model) {
   const Json json = parse_body(body);
-  FieldReader fields(json);
+  FieldReader fields(json, &body_schema(Body::kTokenize));
   ApiRequest request;
   read_model(fields, model, &request);
   const Tokenizer& tokenizer = model.engine.tokenizer();
@@ -53,7 +54,7 @@ Json tokenize(std::string_view body, const ServedModel& model) {
 
 Json detokenize(std::string_view body, const ServedModel& model) {
   const Json json = parse_body(body);
-  FieldReader fields(json);
+  FieldReader fields(json, &body_schema(Body::kDetokenize));
   ApiRequest request;
   read_model(fields, model, &request);
   const Json* ids = fields.array("tokens");

@@ -1,0 +1,193 @@
+#include "server/openai/openapi.h"
+
+#include <string>
+#include <vector>
+
+#include "server/openai/schemas.h"
+#include "server/version.h"
+
+namespace smartkv::openai {
+
+namespace {
+
+// Of what routes answer. Members beyond those that are named may come.
+constexpr const char* kSchemas = R"({
+  "Error": {"type": "object", "required": ["error"], "properties": {"error": {
+    "type": "object", "required": ["message", "type", "param", "code"], "properties": {
+      "message": {"type": "string"}, "type": {"type": "string"}, "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]}}}}},
+  "Health": {"type": "object", "required": ["status", "model", "version"], "properties": {
+    "status": {"enum": ["ok", "draining"]}, "model": {"type": "string"}, "version": {"type": "string"}}},
+  "Version": {"type": "object", "required": ["version"], "properties": {"version": {"type": "string"}}},
+  "Model": {"type": "object", "required": ["id", "object", "created", "owned_by", "root", "max_model_len", "details"], "properties": {
+    "id": {"type": "string"}, "object": {"const": "model"}, "created": {"type": "integer"}, "owned_by": {"type": "string"},
+    "root": {"type": "string"}, "max_model_len": {"type": "integer"}, "details": {"type": "object"}}},
+  "Models": {"type": "object", "required": ["object", "data"], "properties": {
+    "object": {"const": "list"}, "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}}},
+  "Usage": {"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens", "kv_cache", "seed"], "properties": {
+    "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"},
+    "prompt_tokens_details": {"type": "object"}, "completion_tokens_details": {"type": "object"}, "speculative": {"type": "object"},
+    "seed": {"type": "integer"},
+    "kv_cache": {"type": "object", "required": ["policy", "tokens", "tokens_kept", "bytes", "shared_bytes", "full_bytes"], "properties": {
+      "policy": {"type": "string"}, "tokens": {"type": "integer"}, "tokens_kept": {"type": "integer"}, "bytes": {"type": "integer"},
+      "shared_bytes": {"type": "integer"}, "full_bytes": {"type": "integer"}, "details": {"type": "object"}}}}},
+  "Completion": {"type": "object", "required": ["id", "object", "created", "model", "choices", "usage", "timings"], "properties": {
+    "id": {"type": "string"}, "object": {"enum": ["chat.completion", "text_completion"]}, "created": {"type": "integer"},
+    "model": {"type": "string"}, "system_fingerprint": {"type": "string"}, "timings": {"type": "object"},
+    "usage": {"$ref": "#/components/schemas/Usage"},
+    "choices": {"type": "array", "items": {"type": "object", "required": ["index", "logprobs", "finish_reason"], "properties": {
+      "index": {"type": "integer"}, "finish_reason": {"enum": ["stop", "length", "tool_calls"]}, "logprobs": {"type": ["object", "null"]},
+      "text": {"type": "string"},
+      "message": {"type": "object", "required": ["role", "content"], "properties": {
+        "role": {"const": "assistant"}, "content": {"type": ["string", "null"]}, "refusal": {"type": "null"},
+        "tool_calls": {"type": "array", "items": {"type": "object", "required": ["id", "type", "function"]}}}}}}}}},
+  "Response": {"type": "object", "required": ["id", "object", "created_at", "status", "model", "output", "usage"], "properties": {
+    "id": {"type": "string"}, "object": {"const": "response"}, "created_at": {"type": "integer"},
+    "status": {"enum": ["completed", "incomplete"]}, "model": {"type": "string"},
+    "output": {"type": "array", "items": {"type": "object", "required": ["id", "type", "status"], "properties": {
+      "type": {"enum": ["message", "function_call"]}}}},
+    "usage": {"type": "object", "required": ["input_tokens", "output_tokens", "total_tokens"]}}},
+  "Tokens": {"type": "object", "required": ["tokens"], "properties": {
+    "count": {"type": "integer"}, "max_model_len": {"type": "integer"}, "token_strs": {"type": "array", "items": {"type": "string"}},
+    "tokens": {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "object", "required": ["id", "piece"], "properties": {
+      "id": {"type": "integer"}, "piece": {"type": "string"}}}]}}}},
+  "Text": {"type": "object", "required": ["prompt", "content"], "properties": {"prompt": {"type": "string"}, "content": {"type": "string"}}},
+  "LiveSequences": {"type": "object", "required": ["object", "bytes", "prefix_cache_bytes", "budget_bytes", "layer", "data"], "properties": {
+    "object": {"const": "list"}, "bytes": {"type": "integer"}, "prefix_cache_bytes": {"type": "integer"}, "budget_bytes": {"type": "integer"},
+    "layer": {"type": ["integer", "null"]},
+    "data": {"type": "array", "items": {
+      "type": "object", "required": ["id", "choice", "state", "policy", "bytes", "tokens", "spans"], "properties": {
+        "id": {"type": "string"}, "choice": {"type": "integer"}, "state": {"enum": ["waiting", "prompt", "decoding"]},
+        "policy": {"type": "string"}, "speculative": {"type": "string"},
+        "prompt_tokens": {"type": "integer"}, "cached_tokens": {"type": "integer"}, "output_tokens": {"type": "integer"},
+        "computed_tokens": {"type": "integer"}, "preemptions": {"type": "integer"},
+        "bytes": {"type": "integer"}, "shared_bytes": {"type": "integer"}, "full_bytes": {"type": "integer"}, "draft_bytes": {"type": "integer"},
+        "tokens": {"$ref": "#/components/schemas/Tiers"},
+        "spans": {"type": "array", "items": {"type": "object", "required": ["first", "end", "tiers"], "properties": {
+          "first": {"type": "integer"}, "end": {"type": "integer"}, "tiers": {"$ref": "#/components/schemas/Tiers"}}}}}}}}},
+  "Tiers": {"type": "object", "additionalProperties": {"type": "number"},
+            "propertyNames": {"enum": ["exact", "1_bit", "2_bit", "3_bit", "4_bit", "5_bit", "6_bit", "7_bit", "8_bit", "summarised", "evicted"]}},
+  "Plan": {"type": "object", "required": ["object", "model", "context_length", "kv_cache_bytes", "data"], "properties": {
+    "object": {"const": "plan"}, "model": {"type": "string"}, "context_length": {"type": "integer"}, "kv_cache_bytes": {"type": "integer"},
+    "data": {"type": "array", "items": {"type": "object", "required": ["prompt_tokens", "max_tokens", "n", "plans"], "properties": {
+      "prompt_tokens": {"type": "integer"}, "max_tokens": {"type": "integer"}, "n": {"type": "integer"},
+      "plans": {"type": "array", "items": {
+        "type": "object",
+        "required": ["kv_cache", "policy", "fits", "reason", "prompt_bytes", "final_bytes", "max_bytes", "output_tokens", "sequences"],
+        "properties": {
+          "kv_cache": {"type": ["string", "object"]}, "policy": {"type": ["string", "null"]}, "fits": {"type": "boolean"},
+          "reason": {"type": ["string", "null"]}, "prompt_bytes": {"type": "integer"}, "final_bytes": {"type": "integer"},
+          "max_bytes": {"type": "integer"}, "output_tokens": {"type": "integer"}, "sequences": {"type": "integer"}}}}}}}}}
+})";
+
+Json ref(const std::string& name) { return {{"$ref", "#/components/schemas/" + name}}; }
+
+Json content(const char* type, Json schema) { return {{type, {{"schema", std::move(schema)}}}}; }
+
+struct Operation {
+  const char* method;
+  const char* path;
+  const char* summary;
+  const char* answer;       // a schema's name, or a media type
+  const char* body = "";    // a schema's name; empty: none
+  bool open = false;        // needs no API key
+  bool streams = false;     // also server-sent events
+  Json parameters = Json::array();
+};
+
+Json parameter(const char* name, const char* in, Json schema, const char* description) {
+  return {{"name", name}, {"in", in}, {"required", std::string_view(in) == "path"}, {"schema", std::move(schema)}, {"description", description}};
+}
+
+const std::vector<Operation>& operations() {
+  static const Json string = {{"type", "string"}}, count = {{"type", "integer"}, {"minimum", 0}};
+  static const std::vector<Operation> table = {
+      {.method = "get", .path = "/health", .summary = "Whether it serves: 200, or 503 while it drains", .answer = "Health", .open = true},
+      {.method = "get", .path = "/version", .summary = "The program's version", .answer = "Version", .open = true},
+      {.method = "get", .path = "/metrics", .summary = "Metrics for Prometheus", .answer = "text/plain"},
+      {.method = "get", .path = "/openapi.json", .summary = "This document", .answer = "application/json", .open = true},
+      {.method = "get", .path = "/v1/models", .summary = "The model, by each of its names", .answer = "Models"},
+      {.method = "get",
+       .path = "/v1/models/{model}",
+       .summary = "The model by a name",
+       .answer = "Model",
+       .parameters = Json::array({parameter("model", "path", string, "Its name")})},
+      {.method = "post", .path = "/v1/chat/completions", .summary = "Answers messages", .answer = "Completion", .body = "ChatRequest", .streams = true},
+      {.method = "post", .path = "/v1/completions", .summary = "Goes on with a text", .answer = "Completion", .body = "CompletionRequest", .streams = true},
+      {.method = "post", .path = "/v1/responses", .summary = "OpenAI's Responses API; nothing is stored", .answer = "Response", .body = "ResponsesRequest", .streams = true},
+      {.method = "post", .path = "/v1/embeddings", .summary = "Always 501: this server has no embeddings", .answer = "Error", .body = "Anything"},
+      {.method = "get",
+       .path = "/v1/kv",
+       .summary = "Live sequences: what their caches hold",
+       .answer = "LiveSequences",
+       .parameters = Json::array({parameter("layer", "query", count, "Of the model: whose spans to tell; absent: none")})},
+      {.method = "post", .path = "/v1/plan", .summary = "What a request would take under each policy; it is not run", .answer = "Plan", .body = "PlanRequest"},
+      {.method = "post", .path = "/tokenize", .summary = "Tokens of a text or of messages", .answer = "Tokens", .body = "TokenizeRequest"},
+      {.method = "post", .path = "/detokenize", .summary = "The text of tokens", .answer = "Text", .body = "DetokenizeRequest"},
+      {.method = "get", .path = "/", .summary = "The playground", .answer = "text/html", .open = true},
+      {.method = "get",
+       .path = "/playground/{file}",
+       .summary = "Its files",
+       .answer = "*/*",
+       .open = true,
+       .parameters = Json::array({parameter("file", "path", string, "Name")})},
+  };
+  return table;
+}
+
+Json answer_content(const Operation& operation) {
+  const std::string answer = operation.answer;
+  if (answer == "application/json") return content("application/json", {{"type", "object"}});
+  if (answer.find('/') != answer.npos) return content(operation.answer, Json::object());
+  Json result = content("application/json", ref(answer));
+  if (operation.streams) result.update(content("text/event-stream", {{"type", "string"}}));
+  return result;
+}
+
+Json operation_json(const Operation& operation) {
+  const Json error = {{"description", "An error"}, {"content", content("application/json", ref("Error"))}};
+  Json responses = {{"200", {{"description", operation.summary}, {"content", answer_content(operation)}}}};
+  if (std::string_view(operation.path) == "/health") {
+    responses["503"] = {{"description", "It drains"}, {"content", content("application/json", ref("Health"))}};
+  }
+  if (std::string_view(operation.answer) == "Error") responses = {{"501", error}};
+  responses["4XX"] = error;
+  responses["5XX"] = error;
+  Json json = {{"summary", operation.summary}, {"parameters", operation.parameters}};
+  if (*operation.body != '\0') {
+    json["requestBody"] = {{"required", true}, {"content", content("application/json", ref(operation.body))}};
+  }
+  json["responses"] = std::move(responses);
+  // A server without a key asks for none.
+  json["security"] = Json::array({Json::object()});
+  if (!operation.open) json["security"].push_back({{"bearer", Json::array()}}), json["security"].push_back({{"header", Json::array()}});
+  return json;
+}
+
+Json make_openapi() {
+  Json schemas = Json::parse(kSchemas);
+  schemas["Anything"] = Json::object();
+  schemas["ChatRequest"] = with_nulls(body_schema(Body::kChat));
+  schemas["CompletionRequest"] = with_nulls(body_schema(Body::kCompletions));
+  schemas["ResponsesRequest"] = with_nulls(body_schema(Body::kResponses));
+  schemas["TokenizeRequest"] = with_nulls(body_schema(Body::kTokenize));
+  schemas["DetokenizeRequest"] = with_nulls(body_schema(Body::kDetokenize));
+  schemas["PlanRequest"] = {{"anyOf", Json::array({ref("ChatRequest"), ref("CompletionRequest")})}};
+  Json paths = Json::object();
+  for (const Operation& operation : operations()) paths[operation.path][operation.method] = operation_json(operation);
+  return {{"openapi", "3.1.0"},
+          {"info", {{"title", "SmartKV"}, {"version", kVersion}, {"summary", "An LLM server whose KV cache each request chooses"}}},
+          {"paths", std::move(paths)},
+          {"components",
+           {{"schemas", std::move(schemas)},
+            {"securitySchemes",
+             {{"bearer", {{"type", "http"}, {"scheme", "bearer"}}}, {"header", {{"type", "apiKey"}, {"in", "header"}, {"name", "X-Api-Key"}}}}}}}};
+}
+
+}  // namespace
+
+const Json& openapi() {
+  static const Json document = make_openapi();
+  return document;
+}
+
+}  // namespace smartkv::openai
