@@ -162,7 +162,7 @@ def check_schemathesis(url):
     command = pathlib.Path(sys.executable).with_name("schemathesis")
     subprocess.run([command, "run", url.removesuffix("/v1") + "/openapi.json", "--exclude-checks", "positive_data_acceptance",
                     "--exclude-path", "/v1/embeddings", "--max-examples", "40", "--generation-deterministic", "--request-timeout", "120",
-                    "--generation-database", "none", "--suppress-health-check", "all", "--continue-on-failure", "--no-color"],
+                    "--suppress-health-check", "all", "--continue-on-failure", "--no-color"],
                    check=True)
 
 

@@ -92,6 +92,7 @@ const std::vector<Command>& commands() {
       {"config", "Check a config file; show the presets and the schema of config files", setup_config},
       {"plan", "Tell which KV-cache policies hold so many sequences in so much memory", setup_plan},
       {"inspect", "Show what a model file holds", setup_inspect},
+      {"completions", "Print a completion script for bash or zsh", setup_completions},
   };
   return table;
 }

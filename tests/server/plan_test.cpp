@@ -1,10 +1,14 @@
-// smartkv plan.
+// smartkv plan and smartkv completions, as a shell calls them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 
 #include "server/commands/command.h"
+#include "server/commands/options.h"
 #include "server/openai/json_body.h"
 
 namespace smartkv {
@@ -25,6 +29,21 @@ Ran run(std::vector<const char*> arguments) {
   const int code = run_command_line(static_cast<int>(arguments.size()), arguments.data());
   std::string out = ::testing::internal::GetCapturedStdout();
   return {code, std::move(out), ::testing::internal::GetCapturedStderr()};
+}
+
+// What bash offers after these words, the last of which is being written.
+std::string offered(const std::vector<std::string>& words) {
+  const std::string script = ::testing::TempDir() + "smartkv_completions.bash";
+  std::string line;
+  for (const std::string& word : words) line += " '" + word + "'";
+  std::ofstream(script) << run({"completions", "bash"}).out << "COMP_WORDS=(" << line << ")\nCOMP_CWORD=" << words.size() - 1
+                        << "\n_smartkv\nprintf '%s ' \"${COMPREPLY[@]}\"\n";
+  FILE* shell = ::popen(("bash " + script + " 2>&1").c_str(), "r");
+  std::string text;
+  for (int c = std::fgetc(shell); c != EOF; c = std::fgetc(shell)) text += static_cast<char>(c);
+  ::pclose(shell);
+  std::filesystem::remove(script);
+  return text;
 }
 
 const std::string kModel = std::string(SMARTKV_FIXTURES) + "/architectures/llama.gguf";
@@ -71,6 +90,30 @@ TEST(PlanCommand, RefusesWhatItCannotRead) {
   EXPECT_THAT(size.error, HasSubstr("--memory: expected a size such as 2GiB, found \"two\""));
   EXPECT_EQ(run({"plan", "--model", kModel.c_str(), "--context", "0", "--memory", "1GiB"}).code, kUsageError);
   EXPECT_EQ(run({"plan", "--model", "none.gguf", "--context", "1", "--memory", "1GiB"}).code, kRuntimeError);
+}
+
+TEST(Completions, BashOffersCommandsOptionsAndValues) {
+  EXPECT_EQ(offered({"smartkv", "se"}), "serve ");
+  EXPECT_EQ(offered({"smartkv", "serve", "--max-q"}), "--max-queue ");
+  EXPECT_EQ(offered({"smartkv", "serve", "--dtype", ""}), "auto bf16 f32 ");
+  EXPECT_EQ(offered({"smartkv", "serve", "--dtype", "b"}), "bf16 ");
+  EXPECT_EQ(offered({"smartkv", "generate", "--kv-cache", "bal"}), "balanced ");
+  EXPECT_EQ(offered({"smartkv", "serve", "--preset", "low"}), "low_memory ");
+  EXPECT_EQ(offered({"smartkv", "config", "ch"}), "check ");
+  EXPECT_EQ(offered({"smartkv", "serve", "--model", ""}), " ");  // files are the shell's own business
+}
+
+TEST(Completions, ZshNamesEveryOptionOfTheTable) {
+  const Ran zsh = run({"completions", "zsh"});
+  EXPECT_EQ(zsh.code, kOk);
+  for (const Option& option : option_table()) EXPECT_THAT(zsh.out, HasSubstr("'" + flag(option) + "["));
+  EXPECT_THAT(zsh.out, HasSubstr(":value:(auto bf16 f32)"));
+}
+
+TEST(Completions, AnotherShellIsAnError) {
+  const Ran fish = run({"completions", "fish"});
+  EXPECT_EQ(fish.code, kUsageError);
+  EXPECT_THAT(fish.error, HasSubstr("expected bash or zsh, found \"fish\""));
 }
 
 }  // namespace
