@@ -37,7 +37,9 @@ TEST_F(ConstrainedOutput, ObeysTheGrammarAndEndsWithIt) {
     if (result.finish == FinishReason::kLength) continue;
     EXPECT_EQ(result.finish, FinishReason::kStop) << result.error;
     EXPECT_TRUE(std::regex_match(result.text, kForm)) << result.text;
-    if (request.logprobs >= 0) EXPECT_EQ(result.logprobs.size(), result.tokens.size());
+    if (request.logprobs >= 0) {
+      EXPECT_EQ(result.logprobs.size(), result.tokens.size());
+    }
   }
 }
 
@@ -84,7 +86,9 @@ TEST_F(ConstrainedOutput, EachChoiceHasItsOwnPlaceInTheGrammar) {
   const auto stream = engine->submit(request);
   const std::vector<ChoiceResult> choices = read_all(*stream, 4);
   for (const ChoiceResult& choice : choices) {
-    if (choice.finish == FinishReason::kStop) EXPECT_TRUE(std::regex_match(choice.text, kForm)) << choice.text;
+    if (choice.finish == FinishReason::kStop) {
+      EXPECT_TRUE(std::regex_match(choice.text, kForm)) << choice.text;
+    }
   }
 }
 
