@@ -35,5 +35,21 @@ class TileScope {
   TileScope& operator=(const TileScope&) = delete;
 };
 
+// Denormals are zeros, in and out, for as long as it lives, as they are for tile products. What computes must be a function
+// that is not inlined: compilers do not know that arithmetic depends on this.
+class NoDenormals {
+ public:
+  NoDenormals() : before_(_mm_getcsr()) {
+    constexpr unsigned kDenormalsAreZero = 0x40, kFlushToZero = 0x8000;
+    _mm_setcsr(before_ | kDenormalsAreZero | kFlushToZero);
+  }
+  ~NoDenormals() { _mm_setcsr(before_); }
+  NoDenormals(const NoDenormals&) = delete;
+  NoDenormals& operator=(const NoDenormals&) = delete;
+
+ private:
+  unsigned before_;
+};
+
 }  // namespace
 }  // namespace smartkv::kernels

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cpu/amx_tiles.h"
 
@@ -74,31 +75,97 @@ void amx_tile(const uint16_t* a, int64_t lda, const uint16_t* b, int64_t ldb, in
   }
 }
 
-// C [rows][16 groups] (+)= A B for any number of column groups. Reads and writes A and C up to the next whole tile of
-// rows. Steps past the last whole tile of B run on vectors.
+// The same for few rows, bit for bit, on vectors (see linear_amx.cpp): loads of tiles would keep fewer lines of a page on
+// their way.
+template <int Rows, int Groups>
+inline void vector_tile(const uint16_t* a, int64_t lda, const uint16_t* b, int64_t ldb, int64_t tiles, float* c, int64_t ldc,
+                        bool accumulate, const uint16_t* next) {
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  __m512 sum[Rows][Groups];
+  for (int r = 0; r < Rows; ++r) {
+    for (int g = 0; g < Groups; ++g) sum[r][g] = accumulate ? _mm512_loadu_ps(c + r * ldc + 16 * g) : _mm512_setzero_ps();
+  }
+  for (int64_t t = 0; t < tiles; ++t) {
+    __m512 even[Rows][Groups], odd[Rows][Groups];
+    for (int r = 0; r < Rows; ++r) {
+      for (int g = 0; g < Groups; ++g) even[r][g] = odd[r][g] = _mm512_setzero_ps();
+    }
+    for (int64_t s = t * kTileSteps; s < (t + 1) * kTileSteps; ++s) {
+      __m512 x_even[Rows], x_odd[Rows];
+      for (int r = 0; r < Rows; ++r) {
+        uint32_t pair;
+        std::memcpy(&pair, a + r * lda + 2 * s, sizeof pair);
+        x_even[r] = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(pair << 16)));
+        x_odd[r] = _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(pair & 0xffff0000u)));
+      }
+      for (int g = 0; g < Groups; ++g) {
+        if (next != nullptr) Vec16::prefetch(next + s * ldb + 32 * g);
+        const __m512i pairs = _mm512_loadu_si512(b + s * ldb + 32 * g);
+        const __m512 b_even = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+        const __m512 b_odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, upper));
+        for (int r = 0; r < Rows; ++r) {
+          even[r][g] = _mm512_fmadd_ps(x_even[r], b_even, even[r][g]);
+          odd[r][g] = _mm512_fmadd_ps(x_odd[r], b_odd, odd[r][g]);
+        }
+      }
+    }
+    for (int r = 0; r < Rows; ++r) {
+      for (int g = 0; g < Groups; ++g) sum[r][g] = _mm512_add_ps(sum[r][g], _mm512_add_ps(even[r][g], odd[r][g]));
+    }
+  }
+  for (int r = 0; r < Rows; ++r) {
+    for (int g = 0; g < Groups; ++g) _mm512_storeu_ps(c + r * ldc + 16 * g, sum[r][g]);
+  }
+}
+
+// Denormals must be zeros.
+template <int Rows>
+[[gnu::noinline]] void on_vectors(int64_t groups, const uint16_t* a, int64_t lda, const uint16_t* b, int64_t ldb,
+                                  int64_t tiles, float* c, int64_t ldc, bool accumulate, const uint16_t* next) {
+  int64_t g = 0;
+  for (; g + 2 <= groups; g += 2) {
+    vector_tile<Rows, 2>(a, lda, b + 32 * g, ldb, tiles, c + 16 * g, ldc, accumulate, next == nullptr ? nullptr : next + 32 * g);
+  }
+  if (g < groups) {
+    vector_tile<Rows, 1>(a, lda, b + 32 * g, ldb, tiles, c + 16 * g, ldc, accumulate, next == nullptr ? nullptr : next + 32 * g);
+  }
+}
+
+// Reads and writes A and C up to the next whole tile of rows.
+inline void on_tiles(int64_t rows, int64_t groups, const uint16_t* a, int64_t lda, const uint16_t* b, int64_t ldb,
+                     int64_t tiles, float* c, int64_t ldc, bool accumulate, const uint16_t* next) {
+  for (int64_t row = 0; row < rows; row += kTileRows) {
+    const uint16_t* const ask = row == 0 ? next : nullptr;
+    int64_t g = 0;
+    const auto run = [&]<int Groups>(std::integral_constant<int, Groups>) {
+      for (; g + Groups <= groups; g += Groups) {
+        amx_tile<Groups>(a + row * lda, lda, b + 32 * g, ldb, tiles, c + row * ldc + 16 * g, ldc, accumulate,
+                         ask == nullptr ? nullptr : ask + 32 * g);
+      }
+    };
+    run(std::integral_constant<int, 4>{});
+    run(std::integral_constant<int, 2>{});
+    run(std::integral_constant<int, 1>{});
+  }
+}
+
+// C [rows][16 groups] (+)= A B for any number of column groups; steps past the last whole tile of B as on every level.
 template <typename T>
 void dense_product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c,
                    int64_t ldc, bool accumulate, const T* next) {
   if constexpr (std::is_same_v<T, float>) {
     product(rows, groups, a, lda, b, ldb, steps, c, ldc, accumulate, next);
   } else {
-    const int64_t tiles = steps / kTileSteps, rest = steps % kTileSteps;
-    for (int64_t row = 0; tiles > 0 && row < rows; row += kTileRows) {
-      const T* const from = a + row * lda;
-      const T* const ask = row == 0 ? next : nullptr;
-      int64_t g = 0;
-      const auto run = [&]<int Groups>(std::integral_constant<int, Groups>) {
-        for (; g + Groups <= groups; g += Groups) {
-          amx_tile<Groups>(from, lda, b + 32 * g, ldb, tiles, c + row * ldc + 16 * g, ldc, accumulate,
-                           ask == nullptr ? nullptr : ask + 32 * g);
-        }
-      };
-      run(std::integral_constant<int, 4>{});
-      run(std::integral_constant<int, 2>{});
-      run(std::integral_constant<int, 1>{});
+    constexpr int64_t kVectorRows = 4;
+    const int64_t tiles = steps / kTileSteps, rest = steps % kTileSteps, done = steps - rest;
+    if (tiles > 0 && rows > kVectorRows) {
+      on_tiles(rows, groups, a, lda, b, ldb, tiles, c, ldc, accumulate, next);
+    } else if (tiles > 0) {
+      const NoDenormals scope;
+      const auto run = rows == 1 ? on_vectors<1> : rows == 2 ? on_vectors<2> : rows == 3 ? on_vectors<3> : on_vectors<4>;
+      run(groups, a, lda, b, ldb, tiles, c, ldc, accumulate, next);
     }
     if (rest > 0) {
-      const int64_t done = tiles * kTileSteps;
       product(rows, groups, a + 2 * done, lda, b + done * ldb, ldb, rest, c, ldc, accumulate || tiles > 0,
               next == nullptr ? nullptr : next + done * ldb);
     }

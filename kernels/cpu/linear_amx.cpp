@@ -74,21 +74,6 @@ template <int kRows, int kGroups>
   }
 }
 
-// Denormals are zeros, in and out, for as long as it lives.
-class NoDenormals {
- public:
-  NoDenormals() : before_(_mm_getcsr()) {
-    constexpr unsigned kDenormalsAreZero = 0x40, kFlushToZero = 0x8000;
-    _mm_setcsr(before_ | kDenormalsAreZero | kFlushToZero);
-  }
-  ~NoDenormals() { _mm_setcsr(before_); }
-  NoDenormals(const NoDenormals&) = delete;
-  NoDenormals& operator=(const NoDenormals&) = delete;
-
- private:
-  unsigned before_;
-};
-
 // Tiles 0 to 3 hold the sums of up to 16 rows by kGroups lane groups, 4 the rows, 5 to 7 weights in turn.
 template <int kGroups>
 void few_rows(const Operands& in, Rows::Prefetch prefetch, float* sums) {
