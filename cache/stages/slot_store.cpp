@@ -124,9 +124,18 @@ void SlotStore::observe(const StageView& /*view*/, int64_t layer, const StorePro
 }
 
 // A prompt's tokens are scored as they come, so that its end stalls nobody.
-void SlotStore::see(const StageView& view, int64_t committed) {
+void SlotStore::see(const StageView& view) {
   if (!scores_contents()) return;
-  score_contents(view, std::min(committed, view.leaving()));
+  score_contents(view, std::min(view.tokens, view.leaving()));
+  state_.set(state_bytes());
+}
+
+void SlotStore::truncate(const StageView& view, int64_t n) {
+  if (!scores_contents() || scored_ <= n) return;
+  scored_ = n;
+  for (Layer& layer : layers_) {
+    for (Head& head : layer.heads) head.tail_scores.resize(static_cast<size_t>(n - view.tail_first));
+  }
   state_.set(state_bytes());
 }
 

@@ -68,7 +68,8 @@ class SlotStore final : public TokenStore {
   void represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
   int64_t n_probes() const override;
   void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
-  void see(const StageView& view, int64_t committed) override;
+  void see(const StageView& view) override;
+  void truncate(const StageView& view, int64_t n) override;
   void prepare(const StageView& view) override;
   void take(const StageView& view, int64_t layer, LeavingTokens* tokens) override;
   void finish(const StageView& view) override;

@@ -45,11 +45,22 @@ void StagedSequence::view(int64_t layer, int64_t n_new, std::vector<kernels::KvS
   tail(layer).append_view(tokens_ + n_new, segments);
 }
 
+void StagedSequence::advance(int64_t n) {
+  tokens_ += n;
+  see_prompt();
+}
+
+void StagedSequence::see_prompt() {
+  if (tokens_ > boundaries_.prompt_tokens) return;
+  for (const auto& store : stores_) store->see(stage_view());
+}
+
 void StagedSequence::truncate(int64_t n_tokens) {
   if (n_tokens < committed_ || n_tokens > tokens_) {
     throw CacheError("truncate: expected a token count in [" + std::to_string(committed_) + ", " +
                      std::to_string(tokens_) + "], found " + std::to_string(n_tokens));
   }
+  for (const auto& store : stores_) store->truncate(stage_view(), n_tokens);
   tokens_ = n_tokens;
   for (DenseLayer& layer : tail_) layer.truncate(n_tokens);
 }
@@ -67,9 +78,8 @@ void StagedSequence::commit(int64_t n_tokens) {
     }
     compact();
     boundary_ = boundaries_.after(n_tokens);
+    see_prompt();  // more of them leave at the next one
   }
-  if (n_tokens > boundaries_.prompt_tokens) return;
-  for (const auto& store : stores_) store->see(stage_view(), n_tokens);
 }
 
 void StagedSequence::compact() {
@@ -158,6 +168,7 @@ std::unique_ptr<SequenceCache> StagedSequence::resume(int64_t prompt_tokens) con
   std::unique_ptr<StagedSequence> resumed(new StagedSequence(*this));
   resumed->boundaries_ = boundaries;
   resumed->boundary_ = boundaries.next(tokens_);
+  resumed->see_prompt();
   return resumed;
 }
 

@@ -25,7 +25,7 @@ class StagedSequence final : public SequenceCache {
   void reserve(int64_t n) override;
   void write(int64_t layer, const KvRows& rows) override;
   void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
-  void advance(int64_t n) override { tokens_ += n; }
+  void advance(int64_t n) override;
   void truncate(int64_t n_tokens) override;
   void commit(int64_t n_tokens) override;
   int64_t next_boundary() const override { return boundary_; }
@@ -47,6 +47,7 @@ class StagedSequence final : public SequenceCache {
 
   StageView stage_view() const { return {tail_, tail_[0].first(), tokens_, boundary_, boundaries_, may_share_}; }
   void compact();
+  void see_prompt();
   int64_t n_probes() const;
   const CacheShape& shape() const { return context_->shape; }
   DenseLayer& tail(int64_t layer) { return tail_[static_cast<size_t>(layer)]; }

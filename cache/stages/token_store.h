@@ -67,8 +67,10 @@ class TokenStore {
     (void)view, (void)layer, (void)probe;
   }
 
-  // The sequence's first `committed` tokens, all of its prompt, are final: what can be done now need not be done at its end.
-  virtual void see(const StageView& view, int64_t committed) { (void)view, (void)committed; }
+  // The sequence's tokens are all of its prompt: what can be done for them now need not be done at its end.
+  virtual void see(const StageView& view) { (void)view; }
+  // The sequence is cut back to its first n tokens, of which none has left the tail.
+  virtual void truncate(const StageView& view, int64_t n) { (void)view, (void)n; }
 
   // A boundary. prepare() decides for all layers and may use the context's threads; then take() is called for each layer,
   // for different ones in parallel, after which the layer's tail tokens before view.leaving() are gone; then finish().

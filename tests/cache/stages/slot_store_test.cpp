@@ -88,6 +88,26 @@ TEST_F(SlotStoreTest, ExactPrefillKeepsThePromptUntilItsEnd) {
   EXPECT_LE(cache.stats().tokens_kept, options_.tokens);
 }
 
+// Whether a pass is committed or may be cut back: scores wait neither for the prompt's end nor for a question that shares it.
+TEST_F(SlotStoreTest, APromptIsScoredAsItComesAndForgetsWhatIsCutBack) {
+  options_.exact_prefill = true;
+  StagedSequence cache = make("random", options_, 1000);
+  const auto scores = [&] {
+    const int64_t pages = dense_bytes(shape_, whole_pages(cache.tokens()));
+    return (cache.stats().bytes - pages) / static_cast<int64_t>(sizeof(float)) / (shape_.n_layers * shape_.n_kv_heads);
+  };
+  driver_.pass(&cache, 500);
+  EXPECT_EQ(scores(), 500);
+  cache.truncate(300);
+  EXPECT_EQ(scores(), 300);
+  driver_.pass(&cache, 690);
+  EXPECT_EQ(scores(), (1000 - 128) / kernels::kPageTokens * kernels::kPageTokens);  // the window stays, in whole pages
+  driver_.run(&cache, 1000, 512);
+  StagedSequence straight = make("random", options_, 1000);
+  driver_.run(&straight, 1000, 512);
+  for (int64_t head = 0; head < shape_.n_kv_heads; ++head) EXPECT_EQ(slots(cache, 1, head), slots(straight, 1, head));
+}
+
 TEST_F(SlotStoreTest, NeverHoldsMoreThanItsTokens) {
   for (const char* scorer : {"random", "attention", "snapkv"}) {
     StagedSequence cache = make(scorer, options_, 0);
