@@ -1,7 +1,5 @@
 #include "server/commands/bench_serving.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -133,14 +131,13 @@ int run(const Arguments& arguments, const ServingBenchArguments& shared) {
   }
   if (shared.model.empty()) throw ConfigError("--model is required");
   const ServingBenchmarkOptions options = options_of(arguments, shared);
-  const bool show = isatty(STDERR_FILENO) != 0;
   try {
     if (arguments.print_cases) {
       std::cout << describe_cases(options).dump(2) << '\n';
       return kOk;
     }
     print(run_serving_benchmark(options, [&](const ServingCase& one, const std::string& server, const ServingRun& run) {
-            if (!show) return;
+            // Also into a file: a case may take an hour, and what was measured until it is ended stays.
             std::fprintf(stderr, "%s  %-24s %8.1f tokens/s  %6.1f s  first token %.3f s  failed %ld\n", one.name.c_str(),
                          server.c_str(), run.tokens_per_s, run.wall_s, run.first_token_p50_s,
                          static_cast<long>(run.failed));
