@@ -7,7 +7,6 @@
 #include <memory>
 #include <random>
 
-
 #include "cache/policy.h"
 #include "engine/benchmark/limits.h"
 #include "engine/model/llama.h"

@@ -19,7 +19,6 @@ using TokenWindows = std::vector<std::vector<int64_t>>;
 int64_t whole(const nlohmann::json& json, const char* key, int64_t fallback, int64_t minimum);
 double positive(const nlohmann::json& json, const char* key, double fallback);
 
-
 std::string read_text(const std::filesystem::path& path);  // throws ModelError
 
 // `count` windows of `context` tokens, evenly spread over the text. Throws ModelError when it is too short.

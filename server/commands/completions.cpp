@@ -5,8 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "cache/policy.h"
-#include "cache/presets.h"
+#include "engine/memory_plan.h"
 #include "server/commands/command.h"
 #include "server/commands/options.h"
 #include "server/commands/presets.h"
@@ -21,13 +20,6 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-std::vector<std::string> policy_names() {
-  std::vector<std::string> names;
-  for (const PolicyPreset& preset : policy_presets()) names.emplace_back(preset.name);
-  for (const PolicyRow& row : policy_registry()) names.emplace_back(row.name);
-  return names;
-}
-
 // What an option takes, where that is a list; empty: a file or anything.
 std::vector<std::string> values_of(const std::string& name) {
   if (name == "--preset") {
@@ -35,7 +27,7 @@ std::vector<std::string> values_of(const std::string& name) {
     for (const ConfigPreset& preset : config_presets()) names.push_back(preset.name());
     return names;
   }
-  if (name == "--kv-cache") return policy_names();
+  if (name == "--kv-cache") return plannable_names({});
   for (const Option& option : option_table()) {
     if (flag(option) == name) return {option.choices.begin(), option.choices.end()};
   }

@@ -9,26 +9,15 @@
 #include "server/commands/common.h"
 #include "server/commands/config_schema.h"
 #include "server/commands/presets.h"
+#include "tests/server/command_runner.h"
 
 namespace smartkv {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-struct Ran {
-  int code;
-  std::string out, error;
-};
-
-Ran run(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), "smartkv");
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  const int code = run_command_line(static_cast<int>(arguments.size()), arguments.data());
-  std::string out = ::testing::internal::GetCapturedStdout();
-  return {code, std::move(out), ::testing::internal::GetCapturedStderr()};
-}
+using testing::Ran;
+using testing::run;
 
 std::string written(const std::string& text) {
   const std::string path = ::testing::TempDir() + "config_test.json";

@@ -2,25 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/commands/command.h"
+#include "tests/server/command_runner.h"
 
 namespace smartkv {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-struct Result {
-  int code;
-  std::string error;
-};
-
-Result run_eval(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), {"smartkv", "eval"});
-  testing::internal::CaptureStderr();
-  testing::internal::CaptureStdout();
-  const int code = run_command_line(static_cast<int>(arguments.size()), arguments.data());
-  testing::internal::GetCapturedStdout();
-  return {code, testing::internal::GetCapturedStderr()};
+testing::Ran run_eval(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "eval");
+  return testing::run(std::move(arguments));
 }
 
 TEST(Eval, RefusesWrongUsage) {
@@ -32,16 +23,16 @@ TEST(Eval, RefusesWrongUsage) {
 }
 
 TEST(Eval, RefusesOptionsThatTheMetricWouldIgnore) {
-  const Result recall = run_eval({"recall", "--model", "m", "--text", "t", "--kv-cache", "full", "--context", "512"});
+  const testing::Ran recall = run_eval({"recall", "--model", "m", "--text", "t", "--kv-cache", "full", "--context", "512"});
   EXPECT_EQ(recall.code, kUsageError);
   EXPECT_THAT(recall.error, HasSubstr("--context: not an option of eval recall"));
-  const Result drift = run_eval({"drift", "--model", "m", "--text", "t", "--kv-cache", "full", "--from", "5"});
+  const testing::Ran drift = run_eval({"drift", "--model", "m", "--text", "t", "--kv-cache", "full", "--from", "5"});
   EXPECT_EQ(drift.code, kUsageError);
   EXPECT_THAT(drift.error, HasSubstr("--from"));
 }
 
 TEST(Eval, NamesAModelThatIsNotThere) {
-  const Result result = run_eval({"perplexity", "--model", "no_such.gguf", "--text", "t", "--kv-cache", "full"});
+  const testing::Ran result = run_eval({"perplexity", "--model", "no_such.gguf", "--text", "t", "--kv-cache", "full"});
   EXPECT_EQ(result.code, kRuntimeError);
   EXPECT_THAT(result.error, HasSubstr("no_such.gguf"));
 }

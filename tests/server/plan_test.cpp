@@ -10,26 +10,15 @@
 #include "server/commands/command.h"
 #include "server/commands/options.h"
 #include "server/openai/json_body.h"
+#include "tests/server/command_runner.h"
 
 namespace smartkv {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::Ran;
+using testing::run;
 using Json = nlohmann::ordered_json;
-
-struct Ran {
-  int code;
-  std::string out, error;
-};
-
-Ran run(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), "smartkv");
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  const int code = run_command_line(static_cast<int>(arguments.size()), arguments.data());
-  std::string out = ::testing::internal::GetCapturedStdout();
-  return {code, std::move(out), ::testing::internal::GetCapturedStderr()};
-}
 
 // What bash offers after these words, the last of which is being written.
 std::string offered(const std::vector<std::string>& words) {

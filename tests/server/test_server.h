@@ -70,6 +70,7 @@ class RawConnection {
   std::string read_until(const std::string& mark);  // or to the end
   std::string read_all() { return read_until("\xff never"); }
   void close();
+  int socket() const { return socket_; }  // still this connection's
 
  private:
   int socket_;

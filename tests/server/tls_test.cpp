@@ -1,11 +1,8 @@
 // HTTPS: what docs/security.md promises of connections holds with TLS, too.
 #include "server/http/tls.h"
 
-#include <arpa/inet.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -83,21 +80,10 @@ struct Certificate {
 // A client's connection of plain bytes inside of TLS.
 class RawTls {
  public:
-  explicit RawTls(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)), context_(SSL_CTX_new(TLS_client_method())) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval timeout{.tv_sec = 20, .tv_usec = 0};
-    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-    if (::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) throw std::runtime_error("connect");
-    ssl_.reset(SSL_new(context_.get()));
-    SSL_set_fd(ssl_.get(), socket_);
+  explicit RawTls(int port) : connection_(port), context_(SSL_CTX_new(TLS_client_method())), ssl_(SSL_new(context_.get())) {
+    SSL_set_fd(ssl_.get(), connection_.socket());
     if (SSL_connect(ssl_.get()) != 1) throw std::runtime_error("handshake");
   }
-  ~RawTls() { ::close(socket_); }
-  RawTls(const RawTls&) = delete;
-  RawTls& operator=(const RawTls&) = delete;
 
   void send(const std::string& bytes) { SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size())); }
   std::string read_until(const std::string& mark) {
@@ -120,7 +106,7 @@ class RawTls {
   }
 
  private:
-  int socket_;
+  RawConnection connection_;
   Owned<SSL_CTX, SSL_CTX_free> context_;
   Owned<SSL, SSL_free> ssl_;
 };

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-
 namespace smartkv {
 namespace {
 

@@ -6,7 +6,6 @@
 #include <limits>
 #include <numeric>
 
-
 namespace smartkv {
 
 using kernels::kPageTokens;

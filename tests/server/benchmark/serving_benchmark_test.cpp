@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/commands/command.h"
+#include "tests/server/command_runner.h"
 #include "tests/server/test_server.h"
 
 namespace smartkv::testing {
@@ -123,13 +123,10 @@ TEST(RunServingCase, DrivesAServer) {
 }
 
 int bench(std::vector<const char*> arguments, std::string* error) {
-  arguments.insert(arguments.begin(), {"smartkv", "bench", "--serving"});
-  ::testing::internal::CaptureStderr();
-  ::testing::internal::CaptureStdout();
-  const int code = run_command_line(static_cast<int>(arguments.size()), arguments.data());
-  ::testing::internal::GetCapturedStdout();
-  *error = ::testing::internal::GetCapturedStderr();
-  return code;
+  arguments.insert(arguments.begin(), {"bench", "--serving"});
+  testing::Ran ran = testing::run(std::move(arguments));
+  *error = std::move(ran.error);
+  return ran.code;
 }
 
 TEST(BenchServing, RefusesWrongUsage) {

@@ -1,0 +1,29 @@
+// Commands as a shell calls them.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "server/commands/command.h"
+
+namespace smartkv::testing {
+
+struct Ran {
+  int code;
+  std::string out, error;
+};
+
+// smartkv with these arguments.
+inline Ran run(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "smartkv");
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const int code = run_command_line(static_cast<int>(arguments.size()), arguments.data());
+  std::string out = ::testing::internal::GetCapturedStdout();
+  return {code, std::move(out), ::testing::internal::GetCapturedStderr()};
+}
+
+}  // namespace smartkv::testing
