@@ -10,9 +10,6 @@
 namespace smartkv {
 namespace {
 
-// Drafted tokens of one pass: bounds the logits that verify them.
-constexpr int64_t kMostDraftRows = 64;
-
 // Multiplications of a token's products over those of its attention to one token.
 int64_t attention_tokens(const ModelConfig& config) {
   const int64_t q = config.n_heads * config.head_dim, kv = config.n_kv_heads * config.head_dim;

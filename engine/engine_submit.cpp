@@ -85,11 +85,9 @@ EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
   const int64_t room = context_length() - prompt_tokens;
   // A request for all that the context has room for ends where memory does; any other must fit when it runs alone.
   const int64_t output = request.max_tokens < room ? request.max_tokens : std::min<int64_t>(room, 1);
-  int64_t bytes = checked.policy->max_bytes(prompt_tokens, prompt_tokens + output) +
-                  config().vocab_size * static_cast<int64_t>(sizeof(float));
-  if (checked.speculation != nullptr && checked.speculation->policy != nullptr) {
-    bytes += checked.speculation->policy->max_bytes(prompt_tokens, prompt_tokens + output);
-  }
+  const KvCachePolicy* draft = checked.speculation == nullptr ? nullptr : checked.speculation->policy.get();
+  const int64_t bytes = most_cache_bytes(*checked.policy, draft, prompt_tokens, prompt_tokens + output) +
+                        config().vocab_size * static_cast<int64_t>(sizeof(float));
   if (bytes > parts_.options.kv_cache_bytes) {
     throw RequestError(RequestError::Kind::kTooLarge, "max_tokens",
                        "the request may need " + std::to_string(bytes) + " bytes of KV cache (" +

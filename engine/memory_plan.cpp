@@ -19,9 +19,13 @@ std::string shortage(const MemoryPlan& plan, const PlanQuestion& question, const
 
 }  // namespace
 
+int64_t most_cache_bytes(const KvCachePolicy& policy, const KvCachePolicy* draft, int64_t prompt_tokens, int64_t n_tokens) {
+  return policy.max_bytes(prompt_tokens, n_tokens) + (draft == nullptr ? 0 : draft->max_bytes(prompt_tokens, n_tokens));
+}
+
 MemoryPlan plan_memory(const KvCachePolicy& policy, const KvCachePolicy* draft, const PlanQuestion& question, const PlanMemory& memory) {
   const auto bytes = [&](int64_t prompt, int64_t tokens) {
-    return policy.max_bytes(prompt, tokens) + (draft == nullptr ? 0 : draft->max_bytes(prompt, tokens)) + memory.row_bytes;
+    return most_cache_bytes(policy, draft, prompt, tokens) + memory.row_bytes;
   };
   const int64_t prompt = question.prompt_tokens, wanted = question.output_tokens;
   const auto fits = [&](int64_t output) { return bytes(prompt, prompt + output) <= memory.kv_cache_bytes; };

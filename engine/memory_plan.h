@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +10,13 @@
 namespace smartkv {
 
 class KvCachePolicy;
+
+// Drafted tokens of one pass: bounds the logits that verify them.
+constexpr int64_t kMostDraftRows = 64;
+
+// Bytes of KV cache that a sequence may come to hold when it grows to n_tokens, drafts included. `draft`: of the cache that
+// they are computed with; null: none.
+int64_t most_cache_bytes(const KvCachePolicy& policy, const KvCachePolicy* draft, int64_t prompt_tokens, int64_t n_tokens);
 
 struct PlanQuestion {
   int64_t prompt_tokens = 0;
@@ -37,7 +42,7 @@ struct MemoryPlan {
   int64_t sequences = 0;      // such as it that fit side by side while one computes its prompt
 };
 
-// `draft`: of the cache that drafts are computed with; null: none.
+// `draft`: as for most_cache_bytes().
 MemoryPlan plan_memory(const KvCachePolicy& policy, const KvCachePolicy* draft, const PlanQuestion& question, const PlanMemory& memory);
 
 // The names that policy_presets() and policy_registry() know, in their order, less those that `allowed` (empty: all) lacks.

@@ -39,9 +39,7 @@ void Request::fork_choices(const Tokenizer& tokenizer) {
 }
 
 int64_t Request::max_bytes(int64_t n_prompt, int64_t n_tokens) const {
-  int64_t bytes = policy->max_bytes(n_prompt, n_tokens);
-  if (speculation != nullptr && speculation->policy != nullptr) bytes += speculation->policy->max_bytes(n_prompt, n_tokens);
-  return bytes;
+  return most_cache_bytes(*policy, speculation == nullptr ? nullptr : speculation->policy.get(), n_prompt, n_tokens);
 }
 
 bool Request::all_finished() const {

@@ -25,9 +25,6 @@ struct Arguments {
   bool json = false;
 };
 
-// Tokens of a pass beside those of prompts: what is drafted at most (engine_impl.cpp).
-constexpr int64_t kDraftRows = 64;
-
 struct Budget {
   int64_t memory = 0, weights = 0, working = 0;
   int64_t kv_cache() const { return memory - weights - working; }
@@ -40,7 +37,7 @@ Budget budget_of(const Weights& weights, const LlamaOptions& llama, const Argume
   } catch (const std::invalid_argument&) {
     throw ConfigError("--memory: expected a size such as 2GiB, found \"" + arguments.memory + '"');
   }
-  const int64_t rows = std::max(arguments.engine.prefill_chunk, arguments.concurrency) + kDraftRows;
+  const int64_t rows = std::max(arguments.engine.prefill_chunk, arguments.concurrency) + kMostDraftRows;
   budget.weights = llama_weight_bytes(weights, llama);
   budget.working = llama_pass_bytes(weights.config(), llama, rows);
   return budget;
