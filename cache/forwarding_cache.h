@@ -49,6 +49,7 @@ class ForwardingCache : public SequenceCache {
   }
   std::vector<int64_t> represented(int64_t layer, int64_t head) const override { return first().represented(layer, head); }
   CacheStats stats() const override { return first().stats(); }
+  int64_t lasting_bytes() const override { return first().lasting_bytes(); }
   std::map<std::string, double> details() const override { return first().details(); }
 
  protected:

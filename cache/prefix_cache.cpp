@@ -76,21 +76,21 @@ std::vector<PrefixCache::Candidate> PrefixCache::candidates(Node* node, std::spa
   return candidates;
 }
 
-int64_t PrefixCache::covers(const std::string& key, std::span<const int32_t> prompt) {
+PrefixCache::Covered PrefixCache::covers(const std::string& key, std::span<const int32_t> prompt) {
   const auto root = roots_.find(key);
-  if (root == roots_.end()) return 0;
+  if (root == roots_.end()) return {};
   int64_t parts_at = 0;
   for (const Candidate& candidate : candidates(root->second.get(), prompt, &parts_at)) {
     if (candidate.n < kLeastTokens) break;
     if (candidate.n < committed(*candidate.node)) continue;
     candidate.node->used = ++clock_;
-    return candidate.n;
+    return {candidate.n, candidate.node->state};
   }
-  return 0;
+  return {};
 }
 
 std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const KvCachePolicy& policy,
-                                                 std::span<const int32_t> prompt, int64_t* parts_at) {
+                                                 std::span<const int32_t> prompt, int64_t* parts_at, Held* held) {
   int64_t parts = 0;
   if (parts_at == nullptr) parts_at = &parts;
   *parts_at = 0;
@@ -105,16 +105,17 @@ std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const K
       swept = swept && !of->file.empty();
       continue;
     }
-    cache = cut_back(*of->state, candidate.n, static_cast<int64_t>(prompt.size()));
+    cache = cut_back(*of->state->cache, candidate.n, static_cast<int64_t>(prompt.size()));
     if (cache == nullptr) continue;
     of->used = ++clock_;
+    if (held != nullptr) *held = of->state;
     break;
   }
   if (!swept) {
     sweep(root->second.get());
     prune(root->second.get());
   }
-  while (bytes_ > max_bytes_) evict();
+  make_room();
   return cache;
 }
 
@@ -148,11 +149,14 @@ bool PrefixCache::load(Node* node, int64_t n_tokens, const KvCachePolicy& policy
   return true;
 }
 
-void PrefixCache::hold(Node* node, std::shared_ptr<const SequenceCache> state, int64_t own_bytes) {
-  if (node->state == nullptr) ++n_states_;
-  bytes_ += own_bytes - node->own_bytes;
-  node->own_bytes = own_bytes;
-  node->state = std::move(state);
+void PrefixCache::hold(Node* node, std::shared_ptr<const SequenceCache> cache, int64_t own_bytes) {
+  if (node->state == nullptr) {
+    node->state = std::make_shared<State>();
+    ++n_states_;
+  }
+  bytes_ += own_bytes - node->state->own_bytes;
+  *node->state = {std::move(cache), own_bytes};
+  ++version_;
 }
 
 void PrefixCache::forget_files() {
@@ -197,43 +201,58 @@ PrefixCache::Node* PrefixCache::node_of(const std::string& key, std::span<const 
   return node;
 }
 
-void PrefixCache::insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state,
-                         int64_t own_bytes) {
+PrefixCache::Held PrefixCache::insert(const std::string& key, std::span<const int32_t> tokens,
+                                      std::unique_ptr<SequenceCache> state, int64_t own_bytes) {
   forget_files();
   own_bytes = std::max<int64_t>(0, own_bytes);
-  if (own_bytes > max_bytes_ || static_cast<int64_t>(tokens.size()) < kLeastTokens) return;
+  if (own_bytes > max_bytes_ || static_cast<int64_t>(tokens.size()) < kLeastTokens) return nullptr;
   Node* node = node_of(key, tokens);
   node->used = ++clock_;
   // The one that is there can be cut back further.
   const bool better = node->state == nullptr ? node->file.empty() || node->committed > state->committed()
-                                             : node->state->committed() > state->committed();
-  if (node->state != nullptr && !better) return;
-  const std::shared_ptr<const SequenceCache> held(std::move(state));
-  hold(node, held, own_bytes);
-  if (files_ != nullptr && better && held->save(nullptr)) {
-    const PrefixRecord record{key, {tokens.begin(), tokens.end()}, held->committed(), own_bytes};
-    if (const auto name = files_->write(record, held)) {
+                                             : node->state->cache->committed() > state->committed();
+  if (node->state != nullptr && !better) return node->state;
+  const std::shared_ptr<const SequenceCache> cache(std::move(state));
+  hold(node, cache, own_bytes);
+  if (files_ != nullptr && better && cache->save(nullptr)) {
+    const PrefixRecord record{key, {tokens.begin(), tokens.end()}, cache->committed(), own_bytes};
+    if (const auto name = files_->write(record, cache)) {
       node->file = *name;
-      node->committed = held->committed();
+      node->committed = cache->committed();
       by_file_[*name] = node;
     }
   }
-  while (bytes_ > max_bytes_) evict();
+  const Held held = node->state;
+  make_room();
+  return held;
 }
 
-PrefixCache::Node* PrefixCache::oldest(Node* node) {
-  Node* found = node->state == nullptr ? nullptr : node;
+void PrefixCache::make_room() {
+  while (bytes_ > max_bytes_ && (evict(Evict::kUnheld) || evict(Evict::kAny))) {
+  }
+}
+
+bool PrefixCache::may_go(const Node& node, Evict which) {
+  if (node.state == nullptr) return false;
+  if (which == Evict::kAny || node.state.use_count() == 1) return true;
+  if (which == Evict::kUnheld) return false;
+  const CacheStats stats = node.state->cache->stats();
+  return stats.bytes > 2 * stats.shared_bytes;
+}
+
+PrefixCache::Node* PrefixCache::oldest(Node* node, Evict which) {
+  Node* found = may_go(*node, which) ? node : nullptr;
   for (const auto& [token, child] : node->children) {
-    Node* other = oldest(child.get());
+    Node* other = oldest(child.get(), which);
     if (other != nullptr && (found == nullptr || other->used < found->used)) found = other;
   }
   return found;
 }
 
-bool PrefixCache::evict() {
+bool PrefixCache::evict(Evict which) {
   Node* found = nullptr;
   for (const auto& [key, root] : roots_) {
-    Node* other = oldest(root.get());
+    Node* other = oldest(root.get(), which);
     if (other != nullptr && (found == nullptr || other->used < found->used)) found = other;
   }
   if (found != nullptr) drop(found);
@@ -241,14 +260,15 @@ bool PrefixCache::evict() {
 }
 
 void PrefixCache::drop(Node* node) {
-  bytes_ -= node->own_bytes;
+  bytes_ -= node->state->own_bytes;
   --n_states_;
+  ++version_;
   if (!node->file.empty() && files_->cancel(node->file)) {
     by_file_.erase(node->file);
     node->file.clear();
   }
+  *node->state = {};  // those who hold it, too, have it no more
   node->state.reset();
-  node->own_bytes = 0;
   prune(node);
 }
 

@@ -23,6 +23,20 @@ class PrefixCache {
   // A prefix of fewer tokens is computed about as fast as the page that would be shared is copied.
   static constexpr int64_t kLeastTokens = 32;
 
+  // A state in memory. Who goes on from it, or is about to, holds it and so keeps it from going before those that nobody
+  // holds; its cache is null once it had to go nevertheless.
+  struct State {
+    std::shared_ptr<const SequenceCache> cache;
+    int64_t own_bytes = 0;
+  };
+  using Held = std::shared_ptr<const State>;
+
+  // What find() would most likely give.
+  struct Covered {
+    int64_t tokens = 0;  // the first of the prompt
+    Held state;          // null: it is in a file, or there is none
+  };
+
   // max_bytes: of all states together; 0: nothing is kept.
   // files: where states are kept, too, and found again when memory has lost them; outlives this; null: nowhere.
   explicit PrefixCache(int64_t max_bytes, PrefixFiles* files = nullptr);
@@ -34,19 +48,23 @@ class PrefixCache {
   // compute the rest: in every bit what computing them anew gives. Null: there is none.
   // parts_at: how many tokens it has in common with the prompts that were stored, though perhaps no state can be cut back
   // to there: a state left there serves the next one.
+  // held: the state that the cache goes on from.
   // policy: that of the key.
   std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy, std::span<const int32_t> prompt,
-                                      int64_t* parts_at = nullptr);
+                                      int64_t* parts_at = nullptr, Held* held = nullptr);
 
-  // How many of the prompt's first tokens find() would most likely give. The state counts as used.
-  int64_t covers(const std::string& key, std::span<const int32_t> prompt);
+  // The state counts as used.
+  Covered covers(const std::string& key, std::span<const int32_t> prompt);
+  uint64_t version() const { return version_; }  // another one: covers() may say something else
 
   // Keeps `state`, which holds `tokens`; tokens that are not committed make it serve prompts that part from it there, too;
   // of two states of the same tokens the one that can be cut back further stays. own_bytes: what it holds beyond the state that
-  // it went on from. The least recently used go first to make room.
-  void insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state, int64_t own_bytes);
+  // it went on from. The least recently used go first to make room. Returns what is kept of these tokens; null: nothing.
+  Held insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state, int64_t own_bytes);
 
-  bool evict();  // drops the state that was used least recently; false: there is none
+  // Which states may be dropped: those that nobody holds; those, too, most of whose bytes are nobody else's; or any.
+  enum class Evict : uint8_t { kUnheld, kOfUse, kAny };
+  bool evict(Evict which);  // the one that was used least recently; false: there is none
   int64_t bytes() const { return bytes_; }
   int64_t n_states() const { return n_states_; }  // in memory
 
@@ -55,8 +73,7 @@ class PrefixCache {
     std::vector<int32_t> edge;  // tokens from the parent to here
     Node* parent = nullptr;
     std::map<int32_t, std::unique_ptr<Node>> children;  // by the first token of their edges
-    std::shared_ptr<const SequenceCache> state;         // null: none in memory
-    int64_t own_bytes = 0;
+    std::shared_ptr<State> state;                       // null: none in memory
     PrefixFiles::Name file;                             // empty: none
     int64_t committed = 0;                              // of the state in the file
     uint64_t used = 0;                                  // when, counted in uses
@@ -69,22 +86,24 @@ class PrefixCache {
 
   Node* node_of(const std::string& key, std::span<const int32_t> tokens);  // made where there is none
   bool load(Node* node, int64_t n_tokens, const KvCachePolicy& policy);  // its state from its file
-  void hold(Node* node, std::shared_ptr<const SequenceCache> state, int64_t own_bytes);
+  void hold(Node* node, std::shared_ptr<const SequenceCache> cache, int64_t own_bytes);
   void forget_files();                                                   // that are gone
+  void make_room();
   static bool leads_nowhere(const Node& node);
   void prune(Node* node);                                                // it and those above it that lead nowhere
   static void sweep(Node* node);                                         // what is below it and leads nowhere
   static int64_t depth(const Node* node);                                // its tokens
   // Of the states that share tokens with the prompt: the most tokens first, of equals the last used.
   std::vector<Candidate> candidates(Node* root, std::span<const int32_t> prompt, int64_t* parts_at) const;
-  static int64_t committed(const Node& node) { return node.state != nullptr ? node.state->committed() : node.committed; }
+  static int64_t committed(const Node& node) { return node.state != nullptr ? node.state->cache->committed() : node.committed; }
   static void collect(Node* node, int64_t n, std::vector<Candidate>* candidates);  // of the states at the node and below
-  static Node* oldest(Node* node);
+  static bool may_go(const Node& node, Evict which);
+  static Node* oldest(Node* node, Evict which);
   void drop(Node* node);
 
   int64_t max_bytes_;
   int64_t bytes_ = 0, n_states_ = 0;
-  uint64_t clock_ = 0;
+  uint64_t clock_ = 0, version_ = 1;
   std::map<std::string, std::unique_ptr<Node>> roots_;  // by key
   PrefixFiles* files_;
   std::map<PrefixFiles::Name, Node*> by_file_;

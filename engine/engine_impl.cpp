@@ -162,7 +162,7 @@ bool EngineImpl::waits_for_prefix(const Sequence& waiting) {
   const Request& request = *waiting.request;
   if (request.prefixes == nullptr) return false;
   const std::span<const TokenId> prompt(request.generation.prompt);
-  const int64_t covered = prefixes_.covers(request.prefix_key, prompt);
+  const int64_t covered = waiting.known().tokens;
   for (const auto& [id, other] : requests_) {
     Sequence& running = other->choices[0];
     const bool computing = running.cache != nullptr && running.computed() < other->prompt_tokens();
@@ -179,9 +179,18 @@ bool EngineImpl::waits_for_prefix(const Sequence& waiting) {
 }
 
 void EngineImpl::plan_batch() {
+  for (const auto& [id, request] : requests_) {
+    for (Sequence& choice : request->choices) {
+      if (choice.cache == nullptr && !choice.finished) choice.look_up();
+    }
+  }
   Scheduler::Memory memory;
   memory.free = [this] { return free_bytes(); };
-  memory.reclaim = [this] { return prefixes_.evict(); };
+  memory.reclaim = [this](Scheduler::Reclaim what) {
+    using Evict = PrefixCache::Evict;
+    const bool all = what == Scheduler::Reclaim::kAll, unused = what == Scheduler::Reclaim::kUnused;
+    return prefixes_.evict(all ? Evict::kAny : unused ? Evict::kUnheld : Evict::kOfUse);
+  };
   memory.logit_rows = logit_rows();
   memory.waits = [this](ScheduledSequence* waiting) { return waits_for_prefix(*static_cast<Sequence*>(waiting)); };
   scheduler_.plan(memory, &plan_);
@@ -415,7 +424,7 @@ void EngineImpl::take_prompt_chunk(BatchRow* row) {
   }
   if (row->n_logits > 1) row->logits += (row->n_logits - 1) * config().vocab_size;
   SequenceCache* cache = choice->pass_cache();
-  if (choice->leaves_prefix()) keep_prefix(*choice);
+  if (choice->leaves_prefix()) keep_prefix(choice);
   // What is not committed can be cut back: a prompt is committed where it must be.
   const bool prompt_goes_on = choice->computed() < request->prompt_tokens() && cache->tokens() < cache->next_boundary();
   if (!prompt_goes_on || choice->draft != nullptr) cache->commit(cache->tokens());
@@ -448,11 +457,11 @@ void EngineImpl::end_prompt(const BatchRow& row) {
   }
 }
 
-void EngineImpl::keep_prefix(const Sequence& choice) {
-  const std::span<const TokenId> tokens(choice.tokens);
-  std::unique_ptr<SequenceCache> state = choice.cache->fork();
-  const int64_t bytes = state->stats().bytes - choice.prefix_bytes;
-  prefixes_.insert(choice.request->prefix_key, tokens.first(static_cast<size_t>(choice.computed())), std::move(state), bytes);
+void EngineImpl::keep_prefix(Sequence* choice) {
+  const auto tokens = std::span<const TokenId>(choice->tokens).first(static_cast<size_t>(choice->computed()));
+  std::unique_ptr<SequenceCache> state = choice->cache->fork();
+  const int64_t bytes = state->stats().bytes - choice->prefix_bytes;
+  choice->prefix = prefixes_.insert(choice->request->prefix_key, tokens, std::move(state), bytes);
 }
 
 void EngineImpl::sample() {
@@ -518,7 +527,7 @@ void EngineImpl::deliver(Request* request, Sequence* choice, GenerationEvent eve
 
 void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEvent event) {
   // Another turn of the conversation goes on from here, if the policy's state does not depend on where the prompt ended.
-  if (request->prefixes != nullptr && choice->cache->resume(choice->computed() + 1) != nullptr) keep_prefix(*choice);
+  if (request->prefixes != nullptr && choice->cache->resume(choice->computed() + 1) != nullptr) keep_prefix(choice);
   choice->cache_details = choice->cache->details();
   const RequestUsage usage = request->usage(Clock::now());
   scheduler_.remove(choice);

@@ -109,40 +109,42 @@ int64_t Scheduler::work() const {
   return std::max<int64_t>(1, options_.token_budget - decoding);  // prompts advance however many sequences decode
 }
 
-// Some go on alone: nobody else starts meanwhile.
 void Scheduler::admit(const Memory& memory, Plan* plan) {
-  const auto alone = [](const Entry& entry) { return entry.alone; };
-  if (std::any_of(running_.begin(), running_.end(), alone)) return;
+  for (const bool known : {true, false}) admit(known, memory, plan);
+}
+
+void Scheduler::admit(bool known, const Memory& memory, Plan* plan) {
   for (size_t i = 0; i < waiting_.size();) {
-    const Entry entry = waiting_[i];
-    if (slots_ + entry.slots > options_.max_sequences) {
-      if (entry.passes >= kMostPasses) return;
-      ++i;
-      continue;
+    // Some go on alone: nobody else starts meanwhile.
+    if (std::any_of(running_.begin(), running_.end(), [](const Entry& entry) { return entry.alone; })) return;
+    const Entry& entry = waiting_[i];
+    if ((entry.sequence->known().tokens > 0) == known) {
+      if (!wants_more(*entry.sequence)) return;
+      const bool starts = slots_ + entry.slots <= options_.max_sequences &&
+                          !(memory.waits && memory.waits(entry.sequence)) && fits(entry, memory);
+      if (starts) {
+        begin(i, plan);
+        continue;
+      }
     }
-    if (!wants_more(*entry.sequence)) return;
-    if (memory.waits && memory.waits(entry.sequence)) {
-      if (entry.passes >= kMostPasses) return;
-      ++i;
-      continue;
-    }
-    if (!fits(entry, memory)) {
-      if (entry.drops > 0 || entry.passes >= kMostPasses) return;
-      ++i;
-      continue;
-    }
-    waiting_.erase(waiting_.begin() + static_cast<int64_t>(i));
-    try {
-      entry.sequence->begin();
-    } catch (const std::exception& error) {
-      plan->failed.emplace_back(entry.sequence, error.what());
-      continue;
-    }
-    for (size_t passed = 0; passed < i; ++passed) ++waiting_[passed].passes;
-    run(entry);
-    plan->admitted.push_back(entry.sequence);
-    if (entry.alone) return;
+    if (!may_be_passed(entry)) return;
+    ++i;
   }
+}
+
+void Scheduler::begin(size_t i, Plan* plan) {
+  const Entry entry = waiting_[i];
+  const int32_t passes = entry.sequence->known().tokens > 0 ? 1 : 4;
+  waiting_.erase(waiting_.begin() + static_cast<int64_t>(i));
+  try {
+    entry.sequence->begin();
+  } catch (const std::exception& error) {
+    plan->failed.emplace_back(entry.sequence, error.what());
+    return;
+  }
+  for (size_t passed = 0; passed < i; ++passed) waiting_[passed].passes += passes;
+  run(entry);
+  plan->admitted.push_back(entry.sequence);
 }
 
 bool Scheduler::wants_more(const ScheduledSequence& next) const {
@@ -156,21 +158,23 @@ bool Scheduler::wants_more(const ScheduledSequence& next) const {
     backlog += all;
     if (sequence.left() < oldest->left()) shorter += all;
   }
-  return backlog < work() || (next.left() < oldest->left() && shorter < work() / 2);
+  return backlog < work() || (next.left() - next.known().tokens < oldest->left() && shorter < work() / 2);
 }
 
 // All that run, and this one, may grow by its horizon.
 bool Scheduler::fits(const Entry& entry, const Memory& memory) const {
   if (running_.empty()) return true;  // what cannot run alone was never taken
   const int64_t horizon = options_.horizon << std::min(entry.drops, kMostDoublings);
-  int64_t bytes = entry.sequence->bytes_ahead(horizon);
+  int64_t bytes = std::max<int64_t>(0, entry.sequence->bytes_ahead(horizon) - entry.sequence->known().bytes);
   for (const Entry& other : running_) {
     bytes += std::max<int64_t>(0, other.sequence->bytes_ahead(horizon) - other.sequence->held());
   }
   const auto rows = static_cast<int64_t>(running_.size()) + entry.slots;
   bytes += std::max<int64_t>(0, rows - memory.logit_rows) * options_.row_bytes;
   while (bytes > memory.free()) {
-    if (!memory.reclaim || !memory.reclaim()) return false;
+    if (!memory.reclaim) return false;
+    if (memory.reclaim(Reclaim::kUnused)) continue;
+    if (may_be_passed(entry) || !memory.reclaim(Reclaim::kOfUse)) return false;
   }
   return true;
 }
@@ -231,8 +235,10 @@ void Scheduler::take_memory(const Memory& memory, Plan* plan) {
 template <typename Bytes>
 bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Plan* plan) {
   while (bytes() > memory.free() - planned_) {
-    if (memory.reclaim && memory.reclaim()) continue;
-    if (running_.size() == i + 1) return false;
+    const bool alone = running_.size() == i + 1;
+    if (memory.reclaim && (memory.reclaim(Reclaim::kUnused) || memory.reclaim(Reclaim::kOfUse))) continue;
+    if (alone && memory.reclaim && memory.reclaim(Reclaim::kAll)) continue;
+    if (alone) return false;
     plan->dropped.push_back(running_.back().sequence);
     drop(running_.back().sequence);
   }

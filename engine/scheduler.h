@@ -10,7 +10,9 @@
 //   time the sequence is dropped, so that it does not come back only to be dropped again.
 // - One that fits may pass one that does not, but none is passed more than kMostPasses times, and one that lost its memory
 //   never.
-// - A prompt that begins like one that is being computed waits until it can go on from there; others pass it.
+// - A prompt that begins like one that is being computed waits until it can go on from there; others pass it. Those that
+//   can go on from what is known go first (as in SGLang, Zheng et al. 2024), so that questions about one text run side by
+//   side and share it: what they save others wait less for, so to be passed by them counts a quarter.
 // - Prompts share a pass's work. The oldest goes first; those that are shorter than what it has left go before it, with at
 //   most half of the work, and then the oldest does no more than they do together: a short prompt waits for no long one.
 #pragma once
@@ -33,6 +35,11 @@ class ScheduledSequence {
   virtual int64_t pass_limit() const = 0;        // tokens of the next pass at most; at least 1
   virtual int64_t growth(int64_t n) const = 0;   // by which memory rises, at any moment, in a pass of its next n tokens
   virtual int64_t held() const = 0;              // bytes that it holds now
+  // While it waits: what is known of it already, which it will share.
+  struct Known {
+    int64_t tokens = 0, bytes = 0;
+  };
+  virtual Known known() const = 0;
   // Bytes that it holds at any moment until it has computed what it knows and `beyond` tokens more.
   virtual int64_t bytes_ahead(int64_t beyond) const = 0;
   virtual void begin() = 0;                      // makes its caches; may throw
@@ -52,10 +59,15 @@ class Scheduler {
  public:
   static constexpr int32_t kMostPasses = 16;
 
+  // Of what is kept for prompts to come: what nobody waits for or goes on from; that, too, but for what is mostly shared by
+  // those who go on from it, which frees little; or all.
+  enum class Reclaim : uint8_t { kUnused, kOfUse, kAll };
+
   // Memory as it is.
   struct Memory {
     std::function<int64_t()> free;            // bytes within the budget that nobody holds
-    std::function<bool()> reclaim;            // frees a little of what nobody runs with; false: there is nothing
+    // Frees a little of what is kept for prompts to come. False: there is nothing of that kind.
+    std::function<bool(Reclaim)> reclaim;
     int64_t logit_rows = 0;                   // that memory is held for already
     // Whether a waiting sequence had better wait for one that runs, which is computing what both need. Null: never.
     std::function<bool(ScheduledSequence*)> waits = {};
@@ -99,7 +111,7 @@ class Scheduler {
     uint64_t ticket;
     int64_t slots;
     int32_t drops = 0;   // times it lost its memory
-    int32_t passes = 0;  // times it was passed
+    int32_t passes = 0;  // quarters of times it was passed
     bool alone = false;
     int64_t share = 0;   // tokens of the pass that is being planned
   };
@@ -108,6 +120,10 @@ class Scheduler {
   int64_t affordable(const ScheduledSequence& sequence, int64_t work) const;  // tokens that so much work pays for
   int64_t work() const;                                                       // that decoding leaves to prompts
   void admit(const Memory& memory, Plan* plan);
+  // Of those that wait, the ones of whom something is known, or the others.
+  void admit(bool known, const Memory& memory, Plan* plan);
+  void begin(size_t i, Plan* plan);                      // one that waits
+  static bool may_be_passed(const Entry& entry) { return entry.drops == 0 && entry.passes < 4 * kMostPasses; }
   bool wants_more(const ScheduledSequence& next) const;  // whether the pass has work left for another prompt
   bool fits(const Entry& entry, const Memory& memory) const;
   void share_work();

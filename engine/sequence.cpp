@@ -74,11 +74,25 @@ int64_t Sequence::bytes_ahead(int64_t beyond) const {
   return request->max_bytes(prompt_left, std::min(static_cast<int64_t>(tokens.size()) + beyond, most));
 }
 
+void Sequence::look_up() {
+  if (request->prefixes == nullptr || prefix_version == request->prefixes->version()) return;
+  prefix_version = request->prefixes->version();
+  PrefixCache::Covered covered = request->prefixes->covers(request->prefix_key, request->generation.prompt);
+  prefix = std::move(covered.state);
+  prefix_known = {covered.tokens, 0};
+  if (prefix == nullptr) return;
+  const CacheStats stats = prefix->cache->stats();
+  const int64_t cut = stats.full_bytes / stats.tokens * (stats.tokens - covered.tokens);  // of the dense tail, as a rule
+  prefix_known.bytes = std::max<int64_t>(0, prefix->cache->lasting_bytes() - cut);
+}
+
 void Sequence::begin() {
   cache = nullptr;
   parts_at = 0;
+  prefix.reset();
+  prefix_known = {};
   if (request->prefixes != nullptr) {
-    cache = request->prefixes->find(request->prefix_key, *request->policy, request->generation.prompt, &parts_at);
+    cache = request->prefixes->find(request->prefix_key, *request->policy, request->generation.prompt, &parts_at, &prefix);
     if (parts_at < computed() + kWorthAState) parts_at = 0;
   }
   if (!request->looked_up) request->cached_tokens = computed();
@@ -100,6 +114,8 @@ void Sequence::drop() {
 void Sequence::free_caches() {
   draft.reset();  // looks into the cache
   cache.reset();
+  prefix.reset();
+  prefix_version = 0;
 }
 
 void Sequence::finish() {

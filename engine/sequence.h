@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/prefix_cache.h"
 #include "cache/sequence_cache.h"
 #include "engine/engine.h"
 #include "engine/sampling/constraint.h"
@@ -39,7 +40,9 @@ struct Sequence final : ScheduledSequence {
   int64_t pass_limit() const override;
   int64_t growth(int64_t n) const override;
   int64_t held() const override { return cache_stats.bytes + draft_bytes; }
+  Known known() const override { return prefix != nullptr && prefix->cache == nullptr ? Known{} : prefix_known; }
   int64_t bytes_ahead(int64_t beyond) const override;
+  void look_up();         // while it waits: what the prefix cache has for it
   void begin() override;  // from a state of the prefix cache, if there is one
   void drop() override;
 
@@ -62,6 +65,9 @@ struct Sequence final : ScheduledSequence {
   CacheStats cache_stats;                // after the last pass
   std::map<std::string, double> cache_details;  // once finished
   int64_t draft_bytes = 0;               // of the draft's cache, after the last pass
+  PrefixCache::Held prefix;              // of the prefix cache: the state that it goes on from, or left last; null: none
+  Known prefix_known;                    // while it waits: what the prefix cache has for it
+  uint64_t prefix_version = 0;           // of the prefix cache, when that was looked up
   int64_t prefix_bytes = 0;              // of the state that the cache went on from
   int64_t parts_at = 0;                  // tokens after which its prompt parts from those that are known: 0: nowhere
   SpeculationUsage speculation;          // after the last pass

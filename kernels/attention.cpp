@@ -1,8 +1,10 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "kernels/attention_kernels.h"
 #include "kernels/cpu_kernels.h"
@@ -64,6 +66,157 @@ int64_t stretches_of(const AttentionTask& task) {
   return (static_cast<int64_t>(task.segments.size()) + kStretchSegments - 1) / kStretchSegments;
 }
 
+// A page has one place.
+bool same_page(const KvSegment& a, const KvSegment& b) {
+  return a.k == b.k && a.v == b.v && a.tokens == b.tokens && a.bias == b.bias && a.channel_order == b.channel_order;
+}
+
+// Stretches at the beginning of both that have the same pages, of which every query sees all tokens.
+int64_t common_stretches(const AttentionTask& a, const AttentionTask& b) {
+  const auto end = std::mismatch(a.segments.begin(), a.segments.end(), b.segments.begin(), b.segments.end(), same_page).first;
+  auto stretches = static_cast<size_t>(end - a.segments.begin()) / kStretchSegments;
+  const int64_t seen = std::min(tokens_of(a.segments) - a.n, tokens_of(b.segments) - b.n) + 1;  // by the first queries
+  while (stretches > 0 && tokens_of(a.segments.first(stretches * kStretchSegments)) > seen) --stretches;
+  return static_cast<int64_t>(stretches);
+}
+
+// Fills in order and groups. Tasks of more than `most` queries share nothing.
+void group(std::span<const AttentionTask> tasks, int64_t most, AttentionScratch& scratch) {
+  std::vector<int32_t>& order = scratch.order;
+  order.resize(tasks.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto task = [&](size_t i) -> const AttentionTask& { return tasks[static_cast<size_t>(order[i])]; };
+  const auto first_page = [&](int32_t t) -> const void* {
+    const AttentionTask& of = tasks[static_cast<size_t>(t)];
+    return of.segments.empty() || of.n > most ? nullptr : of.segments[0].k;
+  };
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    const auto key = [&](int32_t t) { return std::tuple(first_page(t), tasks[static_cast<size_t>(t)].n, t); };
+    return key(a) < key(b);
+  });
+  scratch.groups.clear();
+  for (size_t first = 0; first < order.size();) {
+    size_t end = first + 1;
+    int64_t stretches = stretches_of(task(first));
+    for (; end < order.size() && first_page(order[first]) != nullptr && task(end).n == task(first).n; ++end) {
+      const int64_t common = common_stretches(task(first), task(end));
+      if (common == 0) break;
+      stretches = std::min(stretches, common);
+    }
+    scratch.groups.push_back({static_cast<int32_t>(first), static_cast<int32_t>(end),
+                              static_cast<int32_t>(end - first > 1 ? stretches : 0)});
+    first = end;
+  }
+}
+
+// What each call of the kernels computes: fills in members, items and merges, and makes room for the partial results.
+class Planner {
+ public:
+  Planner(const AttentionShape& shape, std::span<const AttentionTask> tasks, int threads, AttentionScratch& scratch)
+      : shape_(shape),
+        tasks_(tasks),
+        scratch_(scratch),
+        alone_(threads == 1),
+        heads_(std::min(shape.n_heads / shape.n_kv_heads, kMaxBlockRows)),
+        queries_(std::max<int64_t>(1, kMaxBlockRows / heads_)),
+        row_floats_(partial_floats(shape.head_dim)) {
+    double work = 0;
+    for (const AttentionTask& task : tasks) work += static_cast<double>(task.n * shape.n_heads * stretches_of(task));
+    share_ = work / (4.0 * threads);
+  }
+
+  void plan() {
+    group(tasks_, queries_ / 2, scratch_);
+    scratch_.members.clear();
+    scratch_.items.clear();
+    scratch_.merges.clear();
+    const int64_t group_heads = shape_.n_heads / shape_.n_kv_heads;
+    for (int64_t kv_head = 0; kv_head < shape_.n_kv_heads; ++kv_head) {
+      for (const AttentionScratch::Group& group : scratch_.groups) {
+        for (int64_t head = 0; head < group_heads; head += heads_) {
+          kv_head_ = static_cast<int32_t>(kv_head);
+          head_ = static_cast<int32_t>(head);
+          n_heads_ = static_cast<int32_t>(std::min(heads_, group_heads - head));
+          if (group.stretches > 0) {
+            add_shared(group);
+          } else {
+            add(scratch_.order[static_cast<size_t>(group.first)]);
+          }
+        }
+      }
+    }
+    if (static_cast<int64_t>(scratch_.partial.size()) < partial_) scratch_.partial.resize(static_cast<size_t>(partial_));
+  }
+
+ private:
+  // Stretches of an item of so many rows. One whose share of the work would leave other threads idle is cut.
+  int64_t stretches_per_item(int64_t rows) const {
+    return std::max<int64_t>(1, static_cast<int64_t>(share_ / static_cast<double>(std::max<int64_t>(1, rows))));
+  }
+
+  AttentionScratch::Item item(int64_t member, int64_t query, int64_t n_queries, int64_t stretches) const {
+    return {static_cast<int32_t>(member), 1, kv_head_, head_, n_heads_, static_cast<int32_t>(query),
+            static_cast<int32_t>(n_queries), 0, static_cast<int32_t>(stretches)};
+  }
+
+  int64_t add_member(int32_t task, int64_t rows, bool cut) {
+    scratch_.members.push_back({task, cut ? partial_ : -1});
+    if (cut) partial_ += stretches_of(tasks_[static_cast<size_t>(task)]) * rows * row_floats_;
+    return static_cast<int64_t>(scratch_.members.size()) - 1;
+  }
+
+  // `whole`, from its stretch on, in pieces of at most `per_item` stretches.
+  void add_pieces(AttentionScratch::Item whole, int64_t per_item) {
+    for (const int32_t end = whole.stretch_end; whole.stretch < end; whole.stretch = whole.stretch_end) {
+      whole.stretch_end = static_cast<int32_t>(std::min<int64_t>(whole.stretch + per_item, end));
+      scratch_.items.push_back(whole);
+    }
+  }
+
+  void add(int32_t t) {
+    const AttentionTask& task = tasks_[static_cast<size_t>(t)];
+    const int64_t stretches = stretches_of(task);
+    // Late queries see the most tokens: first, so that the last items are short.
+    for (int64_t block = (task.n + queries_ - 1) / queries_ - 1; block >= 0; --block) {
+      const int64_t query = block * queries_, n_queries = std::min(queries_, task.n - query), rows = n_queries * n_heads_;
+      const bool cut = !alone_ && stretches > stretches_per_item(rows);
+      const AttentionScratch::Item whole = item(add_member(t, rows, cut), query, n_queries, stretches);
+      if (cut) scratch_.merges.push_back(whole);
+      add_pieces(whole, cut ? stretches_per_item(rows) : stretches);
+    }
+  }
+
+  void add_shared(const AttentionScratch::Group& group) {
+    const auto task = [&](int32_t i) { return scratch_.order[static_cast<size_t>(i)]; };
+    const int64_t n = tasks_[static_cast<size_t>(task(group.first))].n, rows = n * n_heads_;
+    const auto first = static_cast<int64_t>(scratch_.members.size());
+    for (int32_t i = group.first; i < group.end; ++i) add_member(task(i), rows, true);
+    const int64_t members = group.end - group.first, at_once = kMaxBlockRows / rows;
+    for (int64_t m = 0; m < members; m += at_once) {
+      AttentionScratch::Item shared = item(first + m, 0, n, group.stretches);
+      shared.n_members = static_cast<int32_t>(std::min(at_once, members - m));
+      add_pieces(shared, stretches_per_item(shared.n_members * rows));
+    }
+    for (int64_t m = 0; m < members; ++m) {
+      const int32_t t = task(group.first + static_cast<int32_t>(m));
+      AttentionScratch::Item own = item(first + m, 0, n, stretches_of(tasks_[static_cast<size_t>(t)]));
+      scratch_.merges.push_back(own);
+      own.stretch = group.stretches;
+      add_pieces(own, stretches_per_item(rows));
+    }
+  }
+
+  const AttentionShape& shape_;
+  std::span<const AttentionTask> tasks_;
+  AttentionScratch& scratch_;
+  bool alone_;               // one thread: nothing is cut for its sake
+  int64_t heads_, queries_;  // of a block at most
+  int64_t row_floats_;
+  double share_ = 0;         // rows times stretches of an item, such that all threads have some
+  int64_t partial_ = 0;      // floats
+  int32_t kv_head_ = 0, head_ = 0, n_heads_ = 0;
+};
+
 }  // namespace
 
 constexpr SegmentFormat kSegmentFormatRows[kSegmentFormats] = {
@@ -95,62 +248,11 @@ void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const At
   check(shape);
   for (const AttentionTask& task : tasks) check(shape, task.segments);
   const AttentionKernels& kernels = *cpu_kernels().attention;
-  const int64_t group = shape.n_heads / shape.n_kv_heads;
-  const int64_t heads_per_block = std::min(group, kMaxBlockRows);
-  const int64_t queries_per_block = std::max<int64_t>(1, kMaxBlockRows / heads_per_block);
-
-  // A block whose share of the work would leave other threads idle is cut into stretches, whose results are merged.
-  double work = 0;
-  for (const AttentionTask& task : tasks) work += static_cast<double>(task.n * shape.n_heads * stretches_of(task));
-  const double share = work / (4.0 * pool.size());
-
-  scratch.items.clear();
-  scratch.merges.clear();
-  int64_t partial = 0;
-  for (size_t t = 0; t < tasks.size(); ++t) {
-    const AttentionTask& task = tasks[t];
-    const int64_t stretches = stretches_of(task);
-    for (int64_t kv_head = 0; kv_head < shape.n_kv_heads; ++kv_head) {
-      for (int64_t head = 0; head < group; head += heads_per_block) {
-        const int64_t n_heads = std::min(heads_per_block, group - head);
-        // Late queries see the most tokens: first, so that the last items are short.
-        for (int64_t block = (task.n + queries_per_block - 1) / queries_per_block - 1; block >= 0; --block) {
-          const int64_t query = block * queries_per_block, n_queries = std::min(queries_per_block, task.n - query);
-          const int64_t rows = n_queries * n_heads;
-          AttentionScratch::Item item{static_cast<int32_t>(t),         static_cast<int32_t>(kv_head),
-                                      static_cast<int32_t>(head),      static_cast<int32_t>(n_heads),
-                                      static_cast<int32_t>(query),     static_cast<int32_t>(n_queries),
-                                      0,                               static_cast<int32_t>(stretches),
-                                      -1};
-          const int64_t per_item =
-              std::max<int64_t>(1, static_cast<int64_t>(share / static_cast<double>(std::max<int64_t>(1, rows))));
-          if (pool.size() == 1 || stretches <= per_item) {
-            scratch.items.push_back(item);
-            continue;
-          }
-          item.partial = partial;
-          scratch.merges.push_back(item);
-          for (int64_t s = 0; s < stretches; s += per_item) {
-            item.stretch = static_cast<int32_t>(s);
-            item.stretch_end = static_cast<int32_t>(std::min(s + per_item, stretches));
-            item.partial = partial + s * rows * partial_floats(shape.head_dim);
-            scratch.items.push_back(item);
-          }
-          partial += stretches * rows * partial_floats(shape.head_dim);
-        }
-      }
-    }
-  }
-  if (static_cast<int64_t>(scratch.partial.size()) < partial) scratch.partial.resize(static_cast<size_t>(partial));
-
-  pool.parallel_for(static_cast<int64_t>(scratch.items.size()), [&](int64_t i) {
-    const AttentionScratch::Item& item = scratch.items[static_cast<size_t>(i)];
-    kernels.block(shape, tasks[static_cast<size_t>(item.task)], item,
-                  item.partial < 0 ? nullptr : scratch.partial.data() + item.partial);
-  });
-  for (const AttentionScratch::Item& item : scratch.merges) {
-    kernels.merge(shape, tasks[static_cast<size_t>(item.task)], item, scratch.partial.data() + item.partial);
-  }
+  Planner(shape, tasks, pool.size(), scratch).plan();
+  pool.parallel_for(static_cast<int64_t>(scratch.items.size()),
+                    [&](int64_t i) { kernels.block(shape, tasks, scratch.items[static_cast<size_t>(i)], scratch); });
+  pool.parallel_for(static_cast<int64_t>(scratch.merges.size()),
+                    [&](int64_t i) { kernels.merge(shape, tasks, scratch.merges[static_cast<size_t>(i)], scratch); });
 }
 
 void attention_mass(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionMassTask> tasks,
@@ -166,7 +268,8 @@ void attention_mass(ThreadPool& pool, const AttentionShape& shape, std::span<con
     for (int64_t kv_head = 0; kv_head < shape.n_kv_heads; ++kv_head) {
       for (int64_t query = 0; query < tasks[t].n; query += queries_per_block) {
         AttentionScratch::Item& item = scratch.items.emplace_back();
-        item.task = static_cast<int32_t>(t);
+        item.member = static_cast<int32_t>(t);
+        item.n_members = 1;
         item.kv_head = static_cast<int32_t>(kv_head);
         item.query = static_cast<int32_t>(query);
         item.n_queries = static_cast<int32_t>(std::min(queries_per_block, tasks[t].n - query));
@@ -178,7 +281,7 @@ void attention_mass(ThreadPool& pool, const AttentionShape& shape, std::span<con
     for (int64_t head = 0; head < group; head += heads_per_block) {
       item.head = static_cast<int32_t>(head);
       item.n_heads = static_cast<int32_t>(std::min(heads_per_block, group - head));
-      kernels.mass(shape, tasks[static_cast<size_t>(item.task)], item);
+      kernels.mass(shape, tasks[static_cast<size_t>(item.member)], item);
     }
   });
 }

@@ -62,16 +62,30 @@ struct AttentionTask {
 
 // Scratch that grows to the largest call and is then reused.
 struct AttentionScratch {
-  struct Item {  // queries [query, query + n_queries) of one head range over stretches [stretch, stretch_end)
-    int32_t task, kv_head, head, n_heads, query, n_queries, stretch, stretch_end;
-    int64_t partial;  // offset into `partial` of the first stretch's rows; -1: the item covers all and writes `out`
+  // Tasks order[first] to order[end - 1], which have the same pages in their first `stretches`.
+  struct Group {
+    int32_t first, end, stretches;
   };
+  // A task's rows in an item. `partial`: where they lie in `partial`, from stretch 0 on; -1: the item covers all stretches
+  // and writes `out`.
+  struct Member {
+    int32_t task;
+    int64_t partial;
+  };
+  // Queries [query, query + n_queries) of one head range, of each of n_members, over stretches [stretch, stretch_end).
+  struct Item {
+    int32_t member, n_members, kv_head, head, n_heads, query, n_queries, stretch, stretch_end;
+  };
+  std::vector<int32_t> order;
+  std::vector<Group> groups;
+  std::vector<Member> members;
   std::vector<Item> items, merges;
   std::vector<float> partial;
 };
 
 // A query's result depends on its own segments only, bit for bit: not on the other tasks, the number of queries in
-// the call, or the number of threads. Stretches of the context are cut at fixed token positions.
+// the call, or the number of threads. Stretches of the context are cut at fixed token positions. Pages that tasks have in
+// common at their beginning are read once for all of them (Hydragen, Juravsky et al. 2024).
 void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionTask> tasks,
                AttentionScratch& scratch);
 

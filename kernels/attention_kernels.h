@@ -27,12 +27,13 @@ int64_t tokens_of(std::span<const KvSegment> segments);
 int64_t mass_offset(const AttentionShape& shape, const AttentionMassTask& task, int64_t query);
 
 struct AttentionKernels {
-  // `partial`: nullptr, or where stretch s of the item puts its rows: partial + (s - stretch) * rows * partial_floats.
-  void (*block)(const AttentionShape& shape, const AttentionTask& task, const AttentionScratch::Item& item,
-                float* partial);
-  // Merges the partials of all stretches of an item in order and writes task.out.
-  void (*merge)(const AttentionShape& shape, const AttentionTask& task, const AttentionScratch::Item& item,
-                const float* partial);
+  // Row r of a member's stretch s goes to scratch.partial + member.partial + (s * rows + r) * partial_floats, where `rows` are
+  // the member's; or what all of them come to, to the task's `out`.
+  void (*block)(const AttentionShape& shape, std::span<const AttentionTask> tasks, const AttentionScratch::Item& item,
+                AttentionScratch& scratch);
+  // Merges the partials of all stretches of an item of one member in order and writes the task's `out`.
+  void (*merge)(const AttentionShape& shape, std::span<const AttentionTask> tasks, const AttentionScratch::Item& item,
+                const AttentionScratch& scratch);
   // Queries and heads of an item of attention_mass(). The items of one KV head run in the order of their heads: those
   // of later heads take the maximum with what is there.
   void (*mass)(const AttentionShape& shape, const AttentionMassTask& task, const AttentionScratch::Item& item);

@@ -124,6 +124,7 @@ class UniformStore final : public PageStore {
   UniformStore(const PolicyContext& context, const QuantizedLayout& layout) : PageStore(context), layout_(layout) {}
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<UniformStore>(*this); }
   StoreGrowth growth(const StageView& view, int64_t end) const override { return page_growth(view, end); }
+  int64_t lasting_bytes() const override { return bytes(); }
 
  private:
   QuantizedPageRef pack(int64_t, int64_t i, const float* k, const float* v) const override {

@@ -45,6 +45,7 @@ class PageStore : public TokenStore {
   void set_page(int64_t layer, int64_t i, QuantizedPageRef page) {
     pages_[static_cast<size_t>(layer)][static_cast<size_t>(i)] = std::move(page);
   }
+  int64_t bytes() const { return bytes_; }  // of pages
   int64_t shared_bytes() const;  // of pages that somebody else holds, too
   // Bytes of the pages that growth to `end` tokens makes, where no new page has more than page_bytes(i).
   StoreGrowth page_growth(const StageView& view, int64_t end) const;

@@ -402,6 +402,12 @@ void SlotStore::load_head(const StageView& view, StateReader* in, Head* head) co
              "scores and mass of the tail");
 }
 
+int64_t SlotStore::lasting_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_) bytes += bytes_of(layer.packed);
+  return bytes;
+}
+
 void SlotStore::add_stats(const StageView& view, CacheStats* stats) const {
   stats->tokens_kept += packed_ + kept_;
   stats->bytes += state_.bytes();

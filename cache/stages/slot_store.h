@@ -77,6 +77,7 @@ class SlotStore final : public TokenStore {
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
+  int64_t lasting_bytes() const override;
 
   // Positions of the tokens in a KV head's slots, sinks first unless they are packed. For inspection and tests.
   const std::vector<int32_t>& slot_positions(int64_t layer, int64_t head) const;

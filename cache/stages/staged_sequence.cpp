@@ -212,6 +212,14 @@ CacheStats StagedSequence::stats() const {
   return stats;
 }
 
+int64_t StagedSequence::lasting_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& store : stores_) bytes += store->lasting_bytes();
+  if (!stores_.empty()) return bytes;  // the tail's tokens leave it
+  for (const DenseLayer& layer : tail_) bytes += layer.bytes();
+  return bytes;
+}
+
 std::map<std::string, double> StagedSequence::details() const {
   std::map<std::string, double> details;
   for (const auto& store : stores_) store->add_details(&details);

@@ -38,6 +38,7 @@ class StagedSequence final : public SequenceCache {
   bool save(StateWriter* out) const override;
   void load(StateReader* in);  // into a new sequence, of whatever prompt. Throws CacheError
   CacheStats stats() const override;
+  int64_t lasting_bytes() const override;
   std::map<std::string, double> details() const override;
 
   const TokenStore& store(size_t i) const { return *stores_[i]; }  // of the chain; for inspection and tests

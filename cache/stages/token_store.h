@@ -88,6 +88,7 @@ class TokenStore {
 
   // Adds to tokens_kept, bytes and shared_bytes. Cheap.
   virtual void add_stats(const StageView& view, CacheStats* stats) const = 0;
+  virtual int64_t lasting_bytes() const { return 0; }  // as SequenceCache::lasting_bytes()
   virtual void add_details(std::map<std::string, double>* details) const { (void)details; }
 };
 

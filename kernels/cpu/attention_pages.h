@@ -69,18 +69,23 @@ struct Block {
   alignas(64) uint8_t bytes[kPageTokens * kMaxHeadDim];
 };
 
-// The rows of an item: query item.query + r / item.n_heads, head first_head() + r % item.n_heads.
-inline int64_t rows_of(const AttentionScratch::Item& item) { return int64_t{item.n_queries} * item.n_heads; }
+// The rows of an item, member after member; a member's row r: query item.query + r / item.n_heads, head first_head() +
+// r % item.n_heads.
+inline int64_t member_rows(const AttentionScratch::Item& item) { return int64_t{item.n_queries} * item.n_heads; }
+inline int64_t rows_of(const AttentionScratch::Item& item) { return item.n_members * member_rows(item); }
 
 inline int64_t first_head(const AttentionShape& shape, const AttentionScratch::Item& item) {
   return item.kv_head * (shape.n_heads / shape.n_kv_heads) + item.head;
 }
 
-template <typename T, typename Task>
-void load_queries(const Task& task, const AttentionScratch::Item& item, Block<T>& block) {
+// task_of(i): the task of the item's member i.
+template <typename T, typename TaskOf>
+void load_queries(const TaskOf& task_of, const AttentionScratch::Item& item, Block<T>& block) {
   for (int64_t r = 0; r < block.rows; ++r) {
-    const float* q = task.q + (item.query + r / item.n_heads) * task.q_stride +
-                     (first_head(block.shape, item) + r % item.n_heads) * block.dim;
+    const auto& task = task_of(r / member_rows(item));
+    const int64_t row = r % member_rows(item);
+    const float* q = task.q + (item.query + row / item.n_heads) * task.q_stride +
+                     (first_head(block.shape, item) + row % item.n_heads) * block.dim;
     block.query[r] = q;
     for (int64_t d = 0; d < block.dim; d += 16) {
       if constexpr (std::is_same_v<T, float>) {
@@ -194,8 +199,8 @@ const FormatKernels<T>& kernels_of(const Page& page) {
   return kFormatKernels<T>[static_cast<size_t>(page.segment->format)];
 }
 
-// Tokens of a segment that each row sees, if the block's first query sees `seen` from the segment's start on. Returns
-// the most that any row sees.
+// Tokens of a segment that each row sees, if the block's first query sees `seen` from the segment's start on: all of them
+// where an item has several members. Returns the most that any row sees.
 inline int32_t visible_tokens(const AttentionScratch::Item& item, int64_t seen, int32_t tokens, int32_t* visible) {
   if (seen >= tokens) {
     for (int64_t r = 0; r < rows_of(item); ++r) visible[r] = tokens;

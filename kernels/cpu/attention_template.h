@@ -43,11 +43,15 @@ inline int64_t out_row(const AttentionShape& shape, const AttentionScratch::Item
 }
 
 template <typename T>
-void block_of(const AttentionShape& shape, const AttentionTask& task, const AttentionScratch::Item& item,
-              float* partial) {
+void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks, const AttentionScratch::Item& item,
+              AttentionScratch& scratch) {
   const int64_t dim = shape.head_dim, rows = rows_of(item);
+  const AttentionScratch::Member* members = &scratch.members[static_cast<size_t>(item.member)];
+  const auto task_of = [&](int64_t member) -> const AttentionTask& { return tasks[static_cast<size_t>(members[member].task)]; };
+  const AttentionTask& task = task_of(0);  // the others have the same pages here
+  const bool covers_all = members[0].partial < 0;
   Block<T> block(shape, rows);
-  load_queries(task, item, block);
+  load_queries(task_of, item, block);
   const BlockScope scope(rows);
   alignas(64) float merged_o[kMaxBlockRows * kMaxHeadDim];
   float merged_m[kMaxBlockRows], merged_l[kMaxBlockRows];
@@ -84,17 +88,18 @@ void block_of(const AttentionShape& shape, const AttentionTask& task, const Atte
     for (int64_t r = 0; r < rows; ++r) {
       const float l = Vec16::load(block.l + 16 * r).reduce_add();
       const float* o = block.o + r * dim;
-      if (partial != nullptr) {
-        float* to = partial + ((stretch - item.stretch) * rows + r) * partial_floats(dim);
-        to[0] = block.m[r];
-        to[1] = l;
-        std::memcpy(to + 2, o, static_cast<size_t>(dim) * sizeof(float));
-      } else {
+      if (covers_all) {
         merge_row(merged_m[r], merged_l[r], merged_o + r * dim, block.m[r], l, o, dim);
+        continue;
       }
+      const int64_t of_member = member_rows(item), place = stretch * of_member + r % of_member;
+      float* to = scratch.partial.data() + members[r / of_member].partial + place * partial_floats(dim);
+      to[0] = block.m[r];
+      to[1] = l;
+      std::memcpy(to + 2, o, static_cast<size_t>(dim) * sizeof(float));
     }
   }
-  if (partial != nullptr) return;
+  if (!covers_all) return;
   for (int64_t r = 0; r < rows; ++r) {
     write_row(shape, task.out, out_row(shape, item, r), merged_l[r], merged_o + r * dim);
   }
@@ -105,7 +110,7 @@ template <typename T>
 void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const AttentionScratch::Item& item) {
   const int64_t rows = rows_of(item);
   Block<T> block(shape, rows);
-  load_queries(task, item, block);
+  load_queries([&](int64_t) -> const AttentionMassTask& { return task; }, item, block);
   const BlockScope scope(rows);
   const int64_t seen = tokens_of(task.segments) - task.n + item.query + 1;  // by the block's first query
   for (int64_t r = 0; r < rows; ++r) block.m[r] = kNoMaximum;
@@ -155,26 +160,29 @@ void mass(const AttentionShape& shape, const AttentionMassTask& task, const Atte
   }
 }
 
-void block(const AttentionShape& shape, const AttentionTask& task, const AttentionScratch::Item& item, float* partial) {
+void block(const AttentionShape& shape, std::span<const AttentionTask> tasks, const AttentionScratch::Item& item,
+           AttentionScratch& scratch) {
   if (shape.type == KvType::kBf16) {
-    block_of<uint16_t>(shape, task, item, partial);
+    block_of<uint16_t>(shape, tasks, item, scratch);
   } else {
-    block_of<float>(shape, task, item, partial);
+    block_of<float>(shape, tasks, item, scratch);
   }
 }
 
-void merge(const AttentionShape& shape, const AttentionTask& task, const AttentionScratch::Item& item,
-           const float* partial) {
+void merge(const AttentionShape& shape, std::span<const AttentionTask> tasks, const AttentionScratch::Item& item,
+           const AttentionScratch& scratch) {
   const int64_t dim = shape.head_dim, rows = rows_of(item);
+  const AttentionScratch::Member& member = scratch.members[static_cast<size_t>(item.member)];
+  const float* partial = scratch.partial.data() + member.partial;
   alignas(64) float o[kMaxHeadDim];
   for (int64_t r = 0; r < rows; ++r) {
     float m = kNoMaximum, l = 0.0f;
     std::memset(o, 0, sizeof o);
-    for (int64_t s = 0; s < item.stretch_end - item.stretch; ++s) {
+    for (int64_t s = 0; s < item.stretch_end; ++s) {
       const float* from = partial + (s * rows + r) * partial_floats(dim);
       merge_row(m, l, o, from[0], from[1], from + 2, dim);
     }
-    write_row(shape, task.out, out_row(shape, item, r), l, o);
+    write_row(shape, tasks[static_cast<size_t>(member.task)].out, out_row(shape, item, r), l, o);
   }
 }
 

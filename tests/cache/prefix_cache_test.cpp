@@ -163,11 +163,74 @@ TEST_F(PrefixCacheTest, TheLeastRecentlyUsedGoFirstAndMemoryComesBack) {
   EXPECT_EQ(prefixes.bytes(), 30);
   EXPECT_EQ(prefixes.find("key", *full, tokens_of(120, 0, 1)), nullptr);
   for (const int32_t salt : {0, 2, 3}) EXPECT_NE(prefixes.find("key", *full, tokens_of(120, 0, salt)), nullptr) << salt;
-  while (prefixes.evict()) {
+  while (prefixes.evict(PrefixCache::Evict::kAny)) {
   }
   EXPECT_EQ(prefixes.n_states(), 0);
   EXPECT_EQ(prefixes.bytes(), 0);
   EXPECT_EQ(context_.pool->bytes_in_use(), 0);
+}
+
+TEST_F(PrefixCacheTest, WhatIsHeldGoesLast) {
+  const auto full = policy("full");
+  PrefixCache prefixes(int64_t{1} << 30);
+  for (int32_t salt = 0; salt < 2; ++salt) {
+    auto cache = full->new_sequence(100);
+    compute(cache.get(), 100, 100, 0);
+    prefixes.insert("key", tokens_of(100, 0, salt), std::move(cache), 10);
+  }
+  const uint64_t version = prefixes.version();
+  const PrefixCache::Covered covered = prefixes.covers("key", tokens_of(120, 0, 0));
+  EXPECT_EQ(covered.tokens, 100);
+  ASSERT_NE(covered.state, nullptr);
+  prefixes.covers("key", tokens_of(120, 0, 1));  // used later
+  EXPECT_EQ(prefixes.version(), version);
+  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kUnheld));
+  EXPECT_NE(prefixes.version(), version);
+  EXPECT_EQ(prefixes.covers("key", tokens_of(120, 0, 1)).tokens, 0);
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
+  const auto going_on = prefixes.find("key", *full, tokens_of(120, 0, 0));  // shares its pages
+  ASSERT_NE(going_on, nullptr);
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  going_on->reserve(20);  // in a page of its own: one of two
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  EXPECT_NE(covered.state->cache, nullptr);
+  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kAny));
+  EXPECT_EQ(covered.state->cache, nullptr);
+}
+
+TEST_F(PrefixCacheTest, WhatIsHeldGoesIfItFreesMemory) {
+  const auto full = policy("full");
+  PrefixCache prefixes(int64_t{1} << 30);
+  auto cache = full->new_sequence(100);
+  compute(cache.get(), 100, 100, 0);
+  prefixes.insert("key", tokens_of(100, 0, 0), std::move(cache), 10);
+  const PrefixCache::Covered covered = prefixes.covers("key", tokens_of(120, 0, 0));
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
+  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  EXPECT_EQ(covered.state->cache, nullptr);
+  EXPECT_EQ(context_.pool->bytes_in_use(), 0);
+}
+
+// What forks go on sharing is what admission counts on.
+TEST_F(PrefixCacheTest, LastingBytesStayShared) {
+  const std::pair<nlohmann::json, bool> specs[] = {{"full", true},
+                                                   {"k4v4", true},
+                                                   {"k8v8", true},
+                                                   {{{"policy", "mixed_precision"}, {"horizon", 1024}}, false},
+                                                   {{{"policy", "streaming"}, {"tokens", 256}}, false},
+                                                   {{{"policy", "snapkv"}, {"tokens", 320}}, false}};
+  for (const auto& [spec, lasts] : specs) {
+    SCOPED_TRACE(spec.dump());
+    const auto policy = this->policy(spec);
+    const auto cache = policy->new_sequence(640);
+    compute(cache.get(), 640, 640, 0);
+    cache->commit(640);
+    const int64_t lasting = cache->lasting_bytes();
+    EXPECT_EQ(lasting > 0, lasts);
+    const auto fork = cache->fork();
+    compute(fork.get(), 1600, 640, 1);
+    EXPECT_GE(fork->stats().shared_bytes, lasting);
+  }
 }
 
 TEST_F(PrefixCacheTest, WhatIsLargerThanTheCapIsNotKept) {

@@ -103,10 +103,10 @@ TEST_F(PrefixFilesTest, MemoryMayLoseWhatAFileHolds) {
   prefixes.insert("key", tokens(200), state(*full, 200, 200), 1);
   files.wait();
   EXPECT_EQ(prefixes.find("other", *full, tokens(250)), nullptr);  // lets go of what was written
-  EXPECT_TRUE(prefixes.evict());
+  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kAny));
   EXPECT_EQ(context_.pool->bytes_in_use(), before);
   EXPECT_EQ(prefixes.bytes(), 0);
-  EXPECT_FALSE(prefixes.evict());
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kAny));
   const auto cache = prefixes.find("key", *full, tokens(250));
   ASSERT_NE(cache, nullptr);
   EXPECT_EQ(cache->tokens(), 200);

@@ -18,14 +18,15 @@ using ::testing::Pair;
 class FakeSequence final : public ScheduledSequence {
  public:
   FakeSequence(int64_t* used, int64_t prompt, int64_t output, int64_t bytes_per_token = 1)
-      : known(prompt), end(prompt + output), used_(used), bytes_per_token_(bytes_per_token) {}
+      : tokens(prompt), end(prompt + output), used_(used), bytes_per_token_(bytes_per_token) {}
 
   int64_t computed() const override { return computed_; }
-  int64_t left() const override { return known - computed_; }
+  int64_t left() const override { return tokens - computed_; }
   int64_t pass_limit() const override { return boundary - computed_; }
   int64_t growth(int64_t n) const override { return n * bytes_per_token_; }
   int64_t held() const override { return computed_ * bytes_per_token_; }
-  int64_t bytes_ahead(int64_t beyond) const override { return std::min(known + beyond, end) * bytes_per_token_; }
+  int64_t bytes_ahead(int64_t beyond) const override { return std::min(tokens + beyond, end) * bytes_per_token_; }
+  Known known() const override { return computed_ == 0 ? prefix : Known{}; }
   void begin() override {
     if (fails) throw std::runtime_error("no cache");
   }
@@ -38,12 +39,13 @@ class FakeSequence final : public ScheduledSequence {
   void pass(int64_t n) {
     *used_ += n * bytes_per_token_;
     computed_ += n;
-    if (left() == 0) ++known;
+    if (left() == 0) ++tokens;
   }
-  bool finished() const { return known > end; }
+  bool finished() const { return tokens > end; }
   bool decodes() const { return computed_ > 0 && left() == 1; }
 
-  int64_t known, end;
+  int64_t tokens, end;
+  Known prefix;
   int64_t boundary = INT64_MAX;
   bool fails = false;
 
@@ -209,6 +211,62 @@ TEST_F(SchedulerTest, OneThatFitsPassesOneThatDoesNotButNobodyStarves) {
   }
   EXPECT_GT(passed, 0);
   EXPECT_LE(passed, Scheduler::kMostPasses);
+}
+
+TEST_F(SchedulerTest, ThoseThatGoOnFromWhatIsKnownGoFirst) {
+  budget = 100;
+  add(0, 60, 4);
+  step();
+  add(1, 60, 4);
+  add(2, 60, 4)->prefix = {50, 50};  // takes 10 and its horizon
+  while (sequences_[0]->left() > 1) step();
+  EXPECT_GT(sequences_[2]->computed(), 0);
+  EXPECT_EQ(sequences_[1]->computed(), 0);
+}
+
+TEST_F(SchedulerTest, ToBePassedByThoseThatGoOnFromWhatIsKnownCountsAQuarter) {
+  budget = 100;
+  add(0, 1, 60);
+  step();
+  add(1, 95, 5);
+  int64_t passed = 0;
+  uint64_t next = 2;
+  for (int64_t step_number = 0; sequences_[1]->computed() == 0; ++step_number) {
+    ASSERT_LT(step_number, 400);
+    if (sequences_[0]->finished()) add(0, 1, 60);
+    add(next++, 2, 2)->prefix = {1, 1};
+    step();
+    for (const ScheduledSequence* admitted : plan_.admitted) passed += ticket_of(admitted) > 1 ? 1 : 0;
+  }
+  EXPECT_GT(passed, Scheduler::kMostPasses);
+  EXPECT_LE(passed, 4 * Scheduler::kMostPasses);
+}
+
+TEST_F(SchedulerTest, WhatOthersWaitForGoesOnlyForThoseThatRunAndThoseThatWaitedLongEnough) {
+  budget = 20;
+  using Reclaim = Scheduler::Reclaim;
+  std::vector<Reclaim> asked;
+  const auto admitted = [&] {
+    Scheduler::Memory memory;
+    memory.free = [this] { return budget - used_; };
+    memory.reclaim = [&](Reclaim what) {
+      asked.push_back(what);
+      return false;
+    };
+    scheduler().plan(memory, &plan_);
+    for (const Scheduler::Item& item : plan_.items) static_cast<FakeSequence*>(item.sequence)->pass(item.n_tokens);
+    return plan_.admitted.size();
+  };
+  add(0, 10, 8);
+  EXPECT_EQ(admitted(), 1u);
+  EXPECT_THAT(asked, IsEmpty());
+  add(1, 15, 2);
+  EXPECT_EQ(admitted(), 0u);
+  EXPECT_THAT(asked, ElementsAre(Reclaim::kUnused));
+  asked.clear();
+  used_ = budget;
+  admitted();
+  EXPECT_THAT(asked, ElementsAre(Reclaim::kUnused, Reclaim::kUnused, Reclaim::kOfUse, Reclaim::kAll));
 }
 
 TEST_F(SchedulerTest, NobodyPassesASequenceThatLostItsMemory) {

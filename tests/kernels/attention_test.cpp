@@ -1,5 +1,6 @@
 #include "kernels/attention.h"
 
+#include <algorithm>
 #include <cstring>
 #include <tuple>
 
@@ -58,6 +59,52 @@ TEST_P(AttentionLevels, ARowsBitsDependOnItsOwnSequenceOnly) {
   attention(two, sequence.shape, tasks, scratch);
   EXPECT_EQ(0, std::memcmp(a.data(), all.data() + 36 * row, row));
   EXPECT_EQ(b, run_attention(one, other, 3));
+}
+
+// Pages that tasks have in common are read once for all: nothing of it shows.
+TEST_P(AttentionLevels, SharedPagesChangeNoBit) {
+  const KvType type = std::get<1>(GetParam());
+  const QuantizedLayout four{uniform_runs(64, 4), uniform_runs(kPageTokens, 4)};
+  const PageFormats formats[] = {{std::nullopt}, {std::nullopt, four}};
+  for (const Shape shape : {Shape{9, 3, 64}, Shape{8, 1, 64}, Shape{2, 2, 64}}) {
+    for (const PageFormats& format : formats) {
+      const Sequence prefix(shape, type, 700, 3, format, Bias::kSome);
+      constexpr int64_t kTasks = 20;  // more rows than a block has
+      std::vector<Sequence> own;
+      own.reserve(kTasks);
+      std::vector<std::vector<KvSegment>> segments;
+      std::vector<AttentionTask> tasks;
+      std::vector<std::vector<uint8_t>> out, alone;
+      for (int64_t i = 0; i < kTasks; ++i) own.emplace_back(shape, type, 20 + 67 * i, static_cast<uint64_t>(10 + i));
+      for (int64_t i = 0; i < kTasks; ++i) {
+        // Some part in the middle of a stretch, one has nothing in common.
+        const auto shared = i == 7 ? prefix.segments.begin() : prefix.segments.begin() + (i % 3 == 0 ? 10 : 9);
+        auto& of = segments.emplace_back(prefix.segments.begin(), shared);
+        of.insert(of.end(), own[static_cast<size_t>(i)].segments.begin(), own[static_cast<size_t>(i)].segments.end());
+      }
+      for (int64_t i = 0; i < kTasks; ++i) {
+        const int64_t n = i % 5 == 4 ? 3 : 1;
+        const size_t bytes = static_cast<size_t>(n * shape.n_heads * shape.head_dim) * (type == KvType::kBf16 ? 2 : 4);
+        out.emplace_back(bytes);
+        alone.emplace_back(bytes);
+        tasks.push_back(own[static_cast<size_t>(i)].task(n, nullptr));
+        tasks.back().segments = segments[static_cast<size_t>(i)];
+      }
+      for (const int threads : {1, 2}) {
+        ThreadPool pool(threads);
+        AttentionScratch scratch;
+        for (size_t i = 0; i < tasks.size(); ++i) {
+          tasks[i].out = alone[i].data();
+          attention(pool, prefix.shape, {&tasks[i], 1}, scratch);
+        }
+        for (size_t i = 0; i < tasks.size(); ++i) tasks[i].out = out[i].data();
+        attention(pool, prefix.shape, tasks, scratch);
+        for (size_t i = 0; i < tasks.size(); ++i) EXPECT_EQ(out[i], alone[i]) << "task " << i;
+        const auto shares = [](const AttentionScratch::Item& item) { return item.n_members > 1; };
+        EXPECT_TRUE(std::any_of(scratch.items.begin(), scratch.items.end(), shares));
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
