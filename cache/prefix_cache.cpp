@@ -90,7 +90,8 @@ PrefixCache::Covered PrefixCache::covers(const std::string& key, std::span<const
 }
 
 std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const KvCachePolicy& policy,
-                                                 std::span<const int32_t> prompt, int64_t* parts_at, Held* held) {
+                                                 std::span<const int32_t> prompt, int64_t* parts_at, Held* held,
+                                                 int64_t most) {
   int64_t parts = 0;
   if (parts_at == nullptr) parts_at = &parts;
   *parts_at = 0;
@@ -101,11 +102,12 @@ std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const K
   bool swept = true;
   for (const Candidate& candidate : candidates(root->second.get(), prompt, parts_at)) {
     Node* of = candidate.node;
-    if (of->state == nullptr && (candidate.n < kLeastTokens || !load(of, depth(of), policy))) {
+    const int64_t n = std::min(candidate.n, most);
+    if (of->state == nullptr && (n < kLeastTokens || !load(of, depth(of), policy))) {
       swept = swept && !of->file.empty();
       continue;
     }
-    cache = cut_back(*of->state->cache, candidate.n, static_cast<int64_t>(prompt.size()));
+    cache = cut_back(*of->state->cache, n, static_cast<int64_t>(prompt.size()));
     if (cache == nullptr) continue;
     of->used = ++clock_;
     if (held != nullptr) *held = of->state;

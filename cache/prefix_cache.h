@@ -49,9 +49,9 @@ class PrefixCache {
   // parts_at: how many tokens it has in common with the prompts that were stored, though perhaps no state can be cut back
   // to there: a state left there serves the next one.
   // held: the state that the cache goes on from.
-  // policy: that of the key.
+  // policy: that of the key. most: tokens that the cache shall hold at most.
   std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy, std::span<const int32_t> prompt,
-                                      int64_t* parts_at = nullptr, Held* held = nullptr);
+                                      int64_t* parts_at = nullptr, Held* held = nullptr, int64_t most = INT64_MAX);
 
   // The state counts as used.
   Covered covers(const std::string& key, std::span<const int32_t> prompt);

@@ -118,7 +118,7 @@ class SequenceCache {
   // other threads use forks of it. False: states of this kind are not for files.
   virtual bool save(StateWriter* out) const { (void)out; return false; }
   virtual CacheStats stats() const = 0;  // cheap: asked for at every step
-  // Of stats().bytes, those that forks go on sharing however they grow: in pages that no boundary replaces.
+  // Of stats().bytes, those that forks go on sharing when they grow: in pages that boundaries replace seldom or never.
   virtual int64_t lasting_bytes() const { return 0; }
   // What the policy has to say of itself by name: "bits_k", "forecast_last_loss", ... Not cheap.
   virtual std::map<std::string, double> details() const { return {}; }

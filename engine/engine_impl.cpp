@@ -424,7 +424,12 @@ void EngineImpl::take_prompt_chunk(BatchRow* row) {
   }
   if (row->n_logits > 1) row->logits += (row->n_logits - 1) * config().vocab_size;
   SequenceCache* cache = choice->pass_cache();
-  if (choice->leaves_prefix()) keep_prefix(choice);
+  if (choice->leaves_prefix()) {
+    // A mirrored draft's cache may get what lies beyond its boundary only now.
+    const bool follows = !request->draft_prefix_key.empty() && choice->draft->cache()->tokens() < cache->tokens();
+    if (follows) cache->commit(cache->tokens());
+    choice->keep_prefix();
+  }
   // What is not committed can be cut back: a prompt is committed where it must be.
   const bool prompt_goes_on = choice->computed() < request->prompt_tokens() && cache->tokens() < cache->next_boundary();
   if (!prompt_goes_on || choice->draft != nullptr) cache->commit(cache->tokens());
@@ -455,13 +460,6 @@ void EngineImpl::end_prompt(const BatchRow& row) {
     fork.samples = true;
     fork.logits = logits;
   }
-}
-
-void EngineImpl::keep_prefix(Sequence* choice) {
-  const auto tokens = std::span<const TokenId>(choice->tokens).first(static_cast<size_t>(choice->computed()));
-  std::unique_ptr<SequenceCache> state = choice->cache->fork();
-  const int64_t bytes = state->stats().bytes - choice->prefix_bytes;
-  choice->prefix = prefixes_.insert(choice->request->prefix_key, tokens, std::move(state), bytes);
 }
 
 void EngineImpl::sample() {
@@ -527,7 +525,7 @@ void EngineImpl::deliver(Request* request, Sequence* choice, GenerationEvent eve
 
 void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEvent event) {
   // Another turn of the conversation goes on from here, if the policy's state does not depend on where the prompt ended.
-  if (request->prefixes != nullptr && choice->cache->resume(choice->computed() + 1) != nullptr) keep_prefix(choice);
+  if (request->prefixes != nullptr && choice->cache->resume(choice->computed() + 1) != nullptr) choice->keep_prefix();
   choice->cache_details = choice->cache->details();
   const RequestUsage usage = request->usage(Clock::now());
   scheduler_.remove(choice);

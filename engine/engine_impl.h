@@ -114,7 +114,6 @@ class EngineImpl final : public Engine {
   void take_prompt_chunks();
   void take_prompt_chunk(BatchRow* row);
   void end_prompt(const BatchRow& row);
-  void keep_prefix(Sequence* choice);          // for prompts to come
   void follow_prompts();
   void sample();
   void settle(Sequence* choice, const GenerationEvent& event);

@@ -130,14 +130,16 @@ std::unique_ptr<GenerationStream> Engine::submit(GenerationRequest request) {
   return std::move(submit_all(std::move(requests)).front());
 }
 
-// A mirrored draft's cache is filled by the passes that a found state spares, and log probabilities of the prompt are
-// computed with it.
+// The prompt's log probabilities are computed with it. A mirrored draft's cache is filled by the passes that a found state
+// spares: it has states of its own.
 void EngineImpl::share_prefixes(Request* request) {
-  const bool mirrored = request->speculation != nullptr && request->speculation->mirrored;
-  if (parts_.options.prefix_cache_bytes == 0 || mirrored || request->generation.prompt_logprobs >= 0) return;
+  if (parts_.options.prefix_cache_bytes == 0 || request->generation.prompt_logprobs >= 0) return;
   const nlohmann::json& policy = request->generation.kv_cache.is_null() ? parts_.options.kv_cache : request->generation.kv_cache;
   request->prefixes = &prefixes_;
   request->prefix_key = policy.dump() + '\n' + request->generation.cache_salt;
+  const Speculation* speculation = request->speculation.get();
+  if (speculation == nullptr || !speculation->mirrored || request->max_tokens <= 1) return;
+  request->draft_prefix_key = "draft " + speculation->spec.kv_cache.dump() + ' ' + request->prefix_key;
 }
 
 std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vector<GenerationRequest> generations) {

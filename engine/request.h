@@ -39,6 +39,7 @@ struct Request {
   std::shared_ptr<const CompiledGrammar> grammar;  // null: none
   PrefixCache* prefixes = nullptr;    // null: neither looks up nor leaves anything there
   std::string prefix_key;
+  std::string draft_prefix_key;       // of the states of a mirrored draft's cache; empty: none
   int64_t cached_tokens = 0;          // of the prompt, found there
   bool looked_up = false;
   std::shared_ptr<EventQueue> events;

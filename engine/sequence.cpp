@@ -69,40 +69,72 @@ int64_t Sequence::growth(int64_t n) const {
 }
 
 int64_t Sequence::bytes_ahead(int64_t beyond) const {
-  const int64_t most = request->prompt_tokens() + request->max_tokens;
-  const int64_t prompt_left = computed() < request->prompt_tokens() ? request->prompt_tokens() : 0;
-  return request->max_bytes(prompt_left, std::min(static_cast<int64_t>(tokens.size()) + beyond, most));
+  const int64_t n = std::min(static_cast<int64_t>(tokens.size()) + beyond, request->prompt_tokens() + request->max_tokens);
+  if (computed() >= request->prompt_tokens()) return request->max_bytes(0, n);
+  const int64_t whole = request->max_bytes(request->prompt_tokens(), n);
+  // Of a prompt that is known but for its end, only that is dense for a while.
+  return known().tokens == 0 ? whole : std::min(whole, request->max_bytes(0, n) + prompt_bytes);
 }
 
 void Sequence::look_up() {
   if (request->prefixes == nullptr || prefix_version == request->prefixes->version()) return;
   prefix_version = request->prefixes->version();
-  PrefixCache::Covered covered = request->prefixes->covers(request->prefix_key, request->generation.prompt);
+  const auto covers = [&](const std::string& key) { return request->prefixes->covers(key, request->generation.prompt); };
+  PrefixCache::Covered covered = covers(request->prefix_key), drafts = {covered.tokens, nullptr};
+  if (!request->draft_prefix_key.empty()) drafts = covers(request->draft_prefix_key);
   prefix = std::move(covered.state);
-  prefix_known = {covered.tokens, 0};
-  if (prefix == nullptr) return;
+  draft_prefix = std::move(drafts.state);
+  prefix_known = {std::min(covered.tokens, drafts.tokens), 0};
+  if (prefix == nullptr || prefix_known.tokens == 0) return;
   const CacheStats stats = prefix->cache->stats();
-  const int64_t cut = stats.full_bytes / stats.tokens * (stats.tokens - covered.tokens);  // of the dense tail, as a rule
+  const int64_t cut = stats.full_bytes / stats.tokens * (stats.tokens - prefix_known.tokens);  // of the dense tail, as a rule
   prefix_known.bytes = std::max<int64_t>(0, prefix->cache->lasting_bytes() - cut);
+  prompt_bytes = stats.full_bytes / stats.tokens * (request->prompt_tokens() - prefix_known.tokens);
+}
+
+std::unique_ptr<SequenceCache> Sequence::find_prefix() {
+  PrefixCache* prefixes = request->prefixes;
+  if (prefixes == nullptr) return nullptr;
+  const std::vector<TokenId>& prompt = request->generation.prompt;
+  const bool drafts = !request->draft_prefix_key.empty();
+  const int64_t most = drafts ? prefixes->covers(request->draft_prefix_key, prompt).tokens : INT64_MAX;
+  cache = prefixes->find(request->prefix_key, *request->policy, prompt, &parts_at, &prefix, most);
+  if (cache == nullptr || !drafts) return nullptr;
+  auto draft_cache = prefixes->find(request->draft_prefix_key, *request->speculation->policy, prompt, nullptr, &draft_prefix,
+                                    cache->tokens());
+  if (draft_cache != nullptr && draft_cache->tokens() == cache->tokens()) return draft_cache;
+  free_caches();  // both or none
+  return nullptr;
 }
 
 void Sequence::begin() {
-  cache = nullptr;
+  free_caches();
   parts_at = 0;
-  prefix.reset();
   prefix_known = {};
-  if (request->prefixes != nullptr) {
-    cache = request->prefixes->find(request->prefix_key, *request->policy, request->generation.prompt, &parts_at, &prefix);
-    if (parts_at < computed() + kWorthAState) parts_at = 0;
-  }
+  std::unique_ptr<SequenceCache> draft_cache = find_prefix();
+  if (parts_at < computed() + kWorthAState) parts_at = 0;
   if (!request->looked_up) request->cached_tokens = computed();
   request->looked_up = true;
   if (cache == nullptr) cache = request->policy->new_sequence(request->prompt_tokens());
   cache_stats = cache->stats();
   prefix_bytes = cache_stats.bytes;
   if (request->speculation == nullptr || request->max_tokens <= 1) return;
-  draft = std::make_unique<DraftSequence>(request->speculation, tokens, cache.get());
+  draft = std::make_unique<DraftSequence>(request->speculation, tokens, cache.get(), std::move(draft_cache));
   draft->usage = speculation;
+  read_stats();
+  prefix_draft_bytes = draft_bytes;
+}
+
+void Sequence::keep_prefix() {
+  const auto known = std::span<const TokenId>(tokens).first(static_cast<size_t>(computed()));
+  const auto keep = [&](const std::string& key, const SequenceCache& of, int64_t bytes_before) {
+    std::unique_ptr<SequenceCache> state = of.fork();
+    const int64_t bytes = state->stats().bytes - bytes_before;
+    return request->prefixes->insert(key, known, std::move(state), bytes);
+  };
+  prefix = keep(request->prefix_key, *cache, prefix_bytes);
+  if (request->draft_prefix_key.empty() || draft->cache()->tokens() != computed()) return;
+  draft_prefix = keep(request->draft_prefix_key, *draft->cache(), prefix_draft_bytes);
 }
 
 void Sequence::drop() {
@@ -115,6 +147,7 @@ void Sequence::free_caches() {
   draft.reset();  // looks into the cache
   cache.reset();
   prefix.reset();
+  draft_prefix.reset();
   prefix_version = 0;
 }
 

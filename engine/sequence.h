@@ -43,11 +43,13 @@ struct Sequence final : ScheduledSequence {
   Known known() const override { return prefix != nullptr && prefix->cache == nullptr ? Known{} : prefix_known; }
   int64_t bytes_ahead(int64_t beyond) const override;
   void look_up();         // while it waits: what the prefix cache has for it
+  std::unique_ptr<SequenceCache> find_prefix();  // fills in `cache`; returns the draft's, which holds as many tokens, or null
   void begin() override;  // from a state of the prefix cache, if there is one
   void drop() override;
 
   // Whether other prompts may go on from what the cache holds now.
   bool leaves_prefix() const;
+  void keep_prefix();  // for them
   bool near_prompt_end(int64_t end) const;
   // Computes its prompt, or after it lost its caches what it knew.
   bool computes_prompt() const { return n_output == 0 || left() > 1; }
@@ -65,10 +67,12 @@ struct Sequence final : ScheduledSequence {
   CacheStats cache_stats;                // after the last pass
   std::map<std::string, double> cache_details;  // once finished
   int64_t draft_bytes = 0;               // of the draft's cache, after the last pass
-  PrefixCache::Held prefix;              // of the prefix cache: the state that it goes on from, or left last; null: none
+  // Of the prefix cache: the states that cache and draft go on from, or left last; null: none.
+  PrefixCache::Held prefix, draft_prefix;
   Known prefix_known;                    // while it waits: what the prefix cache has for it
+  int64_t prompt_bytes = 0;              // while it waits: of the rest of its prompt, dense
   uint64_t prefix_version = 0;           // of the prefix cache, when that was looked up
-  int64_t prefix_bytes = 0;              // of the state that the cache went on from
+  int64_t prefix_bytes = 0, prefix_draft_bytes = 0;  // of the states that cache and draft went on from
   int64_t parts_at = 0;                  // tokens after which its prompt parts from those that are known: 0: nowhere
   SpeculationUsage speculation;          // after the last pass
   std::vector<TokenId> input;            // what the next pass carries when it decodes: its last token, then its draft

@@ -28,9 +28,10 @@ size_t match_class(int64_t length) { return length <= 2 ? 0 : length <= 4 ? 1 : 
 }  // namespace
 
 DraftSequence::DraftSequence(std::shared_ptr<const Speculation> speculation, std::span<const TokenId> prompt,
-                             SequenceCache* target)
+                             SequenceCache* target, std::unique_ptr<SequenceCache> cache)
     : speculation_(std::move(speculation)),
       index_(make_index(speculation_->spec)),
+      cache_(std::move(cache)),
       lookup_acceptance_{AcceptanceEstimate(0.4, kLookupPace), AcceptanceEstimate(0.6, kLookupPace),
                          AcceptanceEstimate(0.75, kLookupPace), AcceptanceEstimate(0.85, kLookupPace)},
       model_acceptance_(kModelAcceptance, kModelPace) {
@@ -41,7 +42,7 @@ DraftSequence::DraftSequence(std::shared_ptr<const Speculation> speculation, std
     model_acceptance_ = AcceptanceEstimate(kSelfAcceptance, kModelPace);
     confidence_ = ConfidenceEstimate(kSelfAcceptance);
   }
-  cache_ = speculation_->policy->new_sequence(static_cast<int64_t>(prompt.size()));
+  if (cache_ == nullptr) cache_ = speculation_->policy->new_sequence(static_cast<int64_t>(prompt.size()));
   mirror_to(target);
 }
 

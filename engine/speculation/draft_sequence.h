@@ -38,8 +38,10 @@ struct Speculation {
 // but the last one, as the target's own.
 class DraftSequence {
  public:
-  // The sequence of `prompt`, whose tokens are copied and no more. `target`: its cache, which outlives this.
-  DraftSequence(std::shared_ptr<const Speculation> speculation, std::span<const TokenId> prompt, SequenceCache* target);
+  // The sequence of `prompt`, whose tokens are copied and no more. `target`: its cache, which outlives this. `cache`: the
+  // drafter's, of as many tokens where it is mirrored; null: a new one.
+  DraftSequence(std::shared_ptr<const Speculation> speculation, std::span<const TokenId> prompt, SequenceCache* target,
+                std::unique_ptr<SequenceCache> cache = nullptr);
   std::unique_ptr<DraftSequence> fork(SequenceCache* target) const;
 
   const Speculation& speculation() const { return *speculation_; }

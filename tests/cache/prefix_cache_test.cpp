@@ -216,7 +216,6 @@ TEST_F(PrefixCacheTest, LastingBytesStayShared) {
   const std::pair<nlohmann::json, bool> specs[] = {{"full", true},
                                                    {"k4v4", true},
                                                    {"k8v8", true},
-                                                   {{{"policy", "mixed_precision"}, {"horizon", 1024}}, false},
                                                    {{{"policy", "streaming"}, {"tokens", 256}}, false},
                                                    {{{"policy", "snapkv"}, {"tokens", 320}}, false}};
   for (const auto& [spec, lasts] : specs) {

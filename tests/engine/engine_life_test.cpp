@@ -310,6 +310,39 @@ TEST_F(EngineTest, APromptWaitsForOneThatComputesWhatBothNeed) {
   EXPECT_EQ(parts->usage().cached_tokens, 700);
 }
 
+// What it drafts is what it would have drafted. Its own cache cannot be cut back, so that the second prompt leaves a state
+// where it parts from the first.
+TEST_F(EngineTest, ADraftThatTheTargetsPassesFillGoesOnFromAPrefixToo) {
+  options.context_length = 2048;
+  for (const int64_t prompt : {900, 1090}) {
+    GenerationRequest text = make_request(static_cast<int32_t>(prompt), 5, 1);
+    text.speculative = {{"method", "self"}, {"tokens", 4}, {"adaptive", false}};
+    GenerationRequest question = text;
+    question.max_tokens = 40;
+    for (auto i = static_cast<size_t>(prompt - 60); i < question.prompt.size(); ++i) question.prompt[i] = 3;
+    GenerationRequest other = question;
+    other.prompt[static_cast<size_t>(prompt - 60)] = 4;
+    std::vector<ChoiceResult> answers;
+    std::vector<SpeculationUsage> drafts;
+    for (const int64_t bytes : {0, -1}) {
+      options.prefix_cache_bytes = bytes;
+      model = std::make_unique<FakeModel>();
+      start();
+      generate(text);
+      generate(other);
+      const auto stream = engine->submit(question);
+      answers.push_back(read_all(*stream)[0]);
+      drafts.push_back(stream->usage().speculation);
+      EXPECT_EQ(stream->usage().cached_tokens > prompt / 2, bytes != 0);
+      engine.reset();
+    }
+    EXPECT_EQ(answers[0].tokens, answers[1].tokens);
+    EXPECT_GT(drafts[0].drafted, 0);
+    EXPECT_EQ(drafts[0].drafted, drafts[1].drafted);
+    EXPECT_EQ(drafts[0].accepted_at, drafts[1].accepted_at);
+  }
+}
+
 TEST_F(EngineTest, AConversationGoesOnFromItsLastTurn) {
   options.prefix_cache_bytes = -1;
   start();

@@ -226,14 +226,13 @@ TEST_F(SchedulerTest, ThoseThatGoOnFromWhatIsKnownGoFirst) {
 
 TEST_F(SchedulerTest, ToBePassedByThoseThatGoOnFromWhatIsKnownCountsAQuarter) {
   budget = 100;
-  add(0, 1, 60);
+  add(0, 1, 80);
   step();
   add(1, 95, 5);
   int64_t passed = 0;
   uint64_t next = 2;
   for (int64_t step_number = 0; sequences_[1]->computed() == 0; ++step_number) {
     ASSERT_LT(step_number, 400);
-    if (sequences_[0]->finished()) add(0, 1, 60);
     add(next++, 2, 2)->prefix = {1, 1};
     step();
     for (const ScheduledSequence* admitted : plan_.admitted) passed += ticket_of(admitted) > 1 ? 1 : 0;

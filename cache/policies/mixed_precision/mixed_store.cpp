@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 namespace smartkv {
 
@@ -290,46 +291,77 @@ QuantizedLayout MixedStore::target(int64_t layer, int64_t i, int32_t price, int6
   return (bytes - quantized_bytes(shape(), wanted)) * least_saving < bytes ? now : wanted;
 }
 
-int64_t MixedStore::bytes_at(int32_t price, int64_t least_saving) const {
+int64_t MixedStore::bytes_at(int32_t price, const Narrowing& narrowing, std::vector<Change>* changes) const {
+  std::vector<std::vector<Change>> of_layers(layers_.size());
   std::vector<int64_t> bytes(layers_.size(), 0);
   context().for_each(shape().n_layers, [&](int64_t layer) {
     const auto pages = static_cast<int64_t>(layers_[static_cast<size_t>(layer)].pages.size());
-    int64_t sum = 0;
-    for (int64_t i = 0; i < pages; ++i) sum += quantized_bytes(shape(), target(layer, i, price, least_saving));
-    bytes[static_cast<size_t>(layer)] = sum;
+    for (int64_t i = 0; i < pages; ++i) {
+      const int64_t wanted = quantized_bytes(shape(), target(layer, i, price, narrowing.least_saving));
+      const MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
+      const int64_t now = i < first_new_ ? quantized_bytes(shape(), state.layout) : wanted;
+      bytes[static_cast<size_t>(layer)] += now;
+      if (wanted < now) of_layers[static_cast<size_t>(layer)].push_back({layer, i, now - wanted});
+    }
   });
-  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  changes->clear();
+  for (const std::vector<Change>& of : of_layers) changes->insert(changes->end(), of.begin(), of.end());
+  if (static_cast<int64_t>(changes->size()) > narrowing.most_pages) {
+    const auto in_order = [](const Change& a, const Change& b) { return std::tie(a.layer, a.page) < std::tie(b.layer, b.page); };
+    const auto end = changes->begin() + narrowing.most_pages;
+    std::nth_element(changes->begin(), end, changes->end(), [&](const Change& a, const Change& b) {
+      return a.saved != b.saved ? a.saved > b.saved : in_order(a, b);
+    });
+    changes->erase(end, changes->end());
+    std::sort(changes->begin(), changes->end(), in_order);
+  }
+  int64_t sum = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  for (const Change& change : *changes) sum -= change.saved;
+  return sum;
+}
+
+// A sequence whose budget grows with every page by more than a page needs can leave the others as they are. Then few are
+// packed anew at a time: it costs time, each time some of their precision, and what sequences share is shared no more.
+int64_t MixedStore::most_narrowed(int64_t made) const {
+  constexpr int64_t kPerNewPage = 2;
+  const auto needs = [this](int64_t pages) { return least_bytes(shape(), pages + 1) - least_bytes(shape(), pages); };
+  const auto gets = [this](int64_t pages) {
+    return mixed_budget(shape(), options_, tokens_, pages + 1) - mixed_budget(shape(), options_, tokens_, pages);
+  };
+  const bool grows = options_.bytes == 0 && 10 * gets(2) > 11 * needs(2);
+  return grows ? kPerNewPage * made * shape().n_layers : std::numeric_limits<int64_t>::max();
 }
 
 void MixedStore::fit(int64_t budget) {
   constexpr int32_t kHighest = 64 * 256;
-  // A page is packed anew only for a share of its bytes: packing costs time, and each time some of its precision.
-  int64_t least_saving = kLeastSaving;
-  if (bytes_at(kHighest, least_saving) > budget) least_saving = std::numeric_limits<int64_t>::max() >> 32;
+  const auto made = static_cast<int64_t>(layers_[0].pages.size()) - first_new_;
+  Narrowing narrowing{kLeastSaving, most_narrowed(made)};
+  std::vector<Change> changes;
+  if (bytes_at(kHighest, narrowing, &changes) > budget) {
+    narrowing = {std::numeric_limits<int64_t>::max() >> 32, std::numeric_limits<int64_t>::max()};
+  }
   int32_t low = -kHighest, high = kHighest;  // bytes fall as the price rises
   while (low < high) {
     const int32_t middle = low + (high - low) / 2;
-    if (bytes_at(middle, least_saving) <= budget) {
+    if (bytes_at(middle, narrowing, &changes) <= budget) {
       high = middle;
     } else {
       low = middle + 1;
     }
   }
-  struct Change {
-    int64_t layer, page;
-  };
-  std::vector<Change> changes;
+  bytes_at(low, narrowing, &changes);
+  for (const Change& change : changes) {
+    layers_[static_cast<size_t>(change.layer)].pages[static_cast<size_t>(change.page)].layout =
+        target(change.layer, change.page, low, narrowing.least_saving);
+  }
   for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
     std::vector<MixedPageState>& pages = layers_[static_cast<size_t>(layer)].pages;
-    for (int64_t i = 1; i < static_cast<int64_t>(pages.size()); ++i) {
-      const QuantizedLayout layout = target(layer, i, low, least_saving);
-      MixedPageState& state = pages[static_cast<size_t>(i)];
-      if (i < first_new_ && !(layout == state.layout)) changes.push_back({layer, i});
-      state.layout = layout;
+    for (int64_t i = std::max<int64_t>(1, first_new_); i < static_cast<int64_t>(pages.size()); ++i) {
+      pages[static_cast<size_t>(i)].layout = target(layer, i, low, narrowing.least_saving);
     }
   }
   context().for_each(static_cast<int64_t>(changes.size()), [&](int64_t c) {
-    const auto& [layer, i] = changes[static_cast<size_t>(c)];
+    const auto& [layer, i, saved] = changes[static_cast<size_t>(c)];
     std::vector<float> k(static_cast<size_t>(shape().n_kv_heads * kPageTokens * shape().head_dim)), v(k.size());
     const QuantizedPageRef& old = page(layer, i);
     old->read(shape(), k.data(), v.data());
@@ -354,7 +386,8 @@ StoreGrowth MixedStore::growth(const StageView& view, int64_t end) const {
   growth.state += shape().n_layers * (made * page_state_bytes(shape()) + orders);
   // A page is narrowed by making another: what others hold, too, stays.
   const int64_t workers = context().workers();
-  growth.state += (view.may_share ? shared_bytes() : 0) + workers * page_bytes(0);
+  const int64_t narrowed = std::min(most_narrowed(made), n_pages() * shape().n_layers) * page_bytes(0);
+  growth.state += (view.may_share ? std::min(shared_bytes(), narrowed) : 0) + workers * page_bytes(0);
   return growth;
 }
 

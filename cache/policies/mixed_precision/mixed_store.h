@@ -71,6 +71,7 @@ class MixedStore final : public PageStore {
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
+  int64_t lasting_bytes() const override { return bytes(); }  // few pages are narrowed once a prompt is computed
   void add_details(std::map<std::string, double>* details) const override;
 
  private:
@@ -103,9 +104,19 @@ class MixedStore final : public PageStore {
   void order_channels(int64_t layer, const DenseLayer& tail);
   void study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage* page);  // fills its state, too
   int32_t shift(int64_t layer, const MixedPageState& page) const;
-  // Only ever narrower than a page is; as it is if that saves less than 1 / `least_saving` of its bytes.
+  // How pages that there are may be narrowed: only if it saves 1 / least_saving of a page's bytes or more, and only so many
+  // of them, those that save most.
+  struct Narrowing {
+    int64_t least_saving, most_pages;
+  };
+  struct Change {
+    int64_t layer, page, saved;
+  };
+  // Only ever narrower than a page is.
   kernels::QuantizedLayout target(int64_t layer, int64_t i, int32_t price, int64_t least_saving) const;
-  int64_t bytes_at(int32_t price, int64_t least_saving) const;  // of all pages
+  // Of all pages, and which of those that there are change, in order.
+  int64_t bytes_at(int32_t price, const Narrowing& narrowing, std::vector<Change>* changes) const;
+  int64_t most_narrowed(int64_t made) const;   // pages, when so many are new in each layer
   void fit(int64_t budget);                    // narrows pages, and decides on new ones
   int64_t state_bytes() const;
   void learn_forecast();                       // the truth of what is pending has come

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "cache/stages/staged_sequence.h"
 #include "tests/cache/cache_driver.h"
 #include "tests/cache/policy_error.h"
@@ -34,6 +36,29 @@ TEST_P(MixedStoreTest, KeepsTheBudgetWithEverythingCounted) {
   EXPECT_GT(8.0 * static_cast<double>(cache.stats().bytes) / (1600 * values), 0.93 * options.bits);
   driver.run(&cache, 2560, 64);
   EXPECT_LE(8.0 * static_cast<double>(cache.stats().bytes) / (2560 * values), options.bits);
+}
+
+// So that prompts that go on from one state share most of it.
+TEST_P(MixedStoreTest, FewPagesAreNarrowedForANewOne) {
+  MixedOptions options;
+  options.bits = GetParam();
+  options.horizon = 2048;
+  StagedSequence cache = make(options);
+  CacheDriver driver(shape_, 9, &threads_);
+  driver.run(&cache, 1984, 64);
+  const auto fork = cache.fork();
+  driver.run(fork.get(), 2048, 64);
+  const auto pages = [&](int64_t layer) {
+    std::set<const void*> places;
+    std::vector<kernels::KvSegment> segments;
+    for (SequenceCache* of : {static_cast<SequenceCache*>(&cache), fork.get()}) of->view(layer, 0, &segments);
+    for (const kernels::KvSegment& segment : segments) places.insert(segment.k);
+    return static_cast<int64_t>(places.size());
+  };
+  int64_t all = 0;
+  for (int64_t layer = 0; layer < shape_.n_layers; ++layer) all += pages(layer);
+  // 32 of the first and the fork's own: a new page in codes, and the two narrowed ones.
+  EXPECT_LE(all, shape_.n_layers * (32 + 1 + 2));
 }
 
 INSTANTIATE_TEST_SUITE_P(Bits, MixedStoreTest, testing::Values(3.5, 4.5, 6.0, 8.0));
