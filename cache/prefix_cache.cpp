@@ -157,7 +157,8 @@ void PrefixCache::hold(Node* node, std::shared_ptr<const SequenceCache> cache, i
     ++n_states_;
   }
   bytes_ += own_bytes - node->state->own_bytes;
-  *node->state = {std::move(cache), own_bytes};
+  node->state->cache = std::move(cache);
+  node->state->own_bytes = own_bytes;
   ++version_;
 }
 
@@ -238,6 +239,7 @@ bool PrefixCache::may_go(const Node& node, Evict which) {
   if (node.state == nullptr) return false;
   if (which == Evict::kAny || node.state.use_count() == 1) return true;
   if (which == Evict::kUnheld) return false;
+  if (node.state->running.use_count() == 1) return true;
   const CacheStats stats = node.state->cache->stats();
   return stats.bytes > 2 * stats.shared_bytes;
 }
@@ -269,7 +271,7 @@ void PrefixCache::drop(Node* node) {
     by_file_.erase(node->file);
     node->file.clear();
   }
-  *node->state = {};  // those who hold it, too, have it no more
+  node->state->cache.reset();  // those who hold it, too, have it no more
   node->state.reset();
   prune(node);
 }

@@ -23,11 +23,12 @@ class PrefixCache {
   // A prefix of fewer tokens is computed about as fast as the page that would be shared is copied.
   static constexpr int64_t kLeastTokens = 32;
 
-  // A state in memory. Who goes on from it, or is about to, holds it and so keeps it from going before those that nobody
-  // holds; its cache is null once it had to go nevertheless.
+  // A state in memory. Who is about to go on from it holds it, and so keeps it from going before those that nobody holds; who
+  // runs with its pages holds `running`, too. Its cache is null once it had to go nevertheless.
   struct State {
     std::shared_ptr<const SequenceCache> cache;
     int64_t own_bytes = 0;
+    std::shared_ptr<const bool> running = std::make_shared<bool>(true);
   };
   using Held = std::shared_ptr<const State>;
 
@@ -62,7 +63,8 @@ class PrefixCache {
   // it went on from. The least recently used go first to make room. Returns what is kept of these tokens; null: nothing.
   Held insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state, int64_t own_bytes);
 
-  // Which states may be dropped: those that nobody holds; those, too, most of whose bytes are nobody else's; or any.
+  // Which states may be dropped: those that nobody holds; those, too, that nobody runs with, or most of whose bytes are nobody
+  // else's; or any.
   enum class Evict : uint8_t { kUnheld, kOfUse, kAny };
   bool evict(Evict which);  // the one that was used least recently; false: there is none
   int64_t bytes() const { return bytes_; }

@@ -59,8 +59,8 @@ class Scheduler {
  public:
   static constexpr int32_t kMostPasses = 16;
 
-  // Of what is kept for prompts to come: what nobody waits for or goes on from; that, too, but for what is mostly shared by
-  // those who go on from it, which frees little; or all.
+  // Of what is kept for prompts to come: what nobody waits for or runs with; that, too, but for what is mostly shared by those
+  // who run, which frees little; or all.
   enum class Reclaim : uint8_t { kUnused, kOfUse, kAll };
 
   // Memory as it is.

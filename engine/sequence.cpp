@@ -112,6 +112,7 @@ void Sequence::begin() {
   parts_at = 0;
   prefix_known = {};
   std::unique_ptr<SequenceCache> draft_cache = find_prefix();
+  hold_running();
   if (parts_at < computed() + kWorthAState) parts_at = 0;
   if (!request->looked_up) request->cached_tokens = computed();
   request->looked_up = true;
@@ -125,6 +126,11 @@ void Sequence::begin() {
   prefix_draft_bytes = draft_bytes;
 }
 
+void Sequence::hold_running() {
+  prefix_running = prefix == nullptr ? nullptr : prefix->running;
+  draft_prefix_running = draft_prefix == nullptr ? nullptr : draft_prefix->running;
+}
+
 void Sequence::keep_prefix() {
   const auto known = std::span<const TokenId>(tokens).first(static_cast<size_t>(computed()));
   const auto keep = [&](const std::string& key, const SequenceCache& of, int64_t bytes_before) {
@@ -132,9 +138,15 @@ void Sequence::keep_prefix() {
     const int64_t bytes = state->stats().bytes - bytes_before;
     return request->prefixes->insert(key, known, std::move(state), bytes);
   };
-  prefix = keep(request->prefix_key, *cache, prefix_bytes);
-  if (request->draft_prefix_key.empty() || draft->cache()->tokens() != computed()) return;
-  draft_prefix = keep(request->draft_prefix_key, *draft->cache(), prefix_draft_bytes);
+  // What it went on from it still runs with; a state of its prompt's end, as a rule, only others may want.
+  const PrefixCache::Held left = keep(request->prefix_key, *cache, prefix_bytes);
+  if (prefix == nullptr) prefix = left;
+  const bool drafts = !request->draft_prefix_key.empty() && draft->cache()->tokens() == computed();
+  if (drafts) {
+    const PrefixCache::Held of_draft = keep(request->draft_prefix_key, *draft->cache(), prefix_draft_bytes);
+    if (draft_prefix == nullptr) draft_prefix = of_draft;
+  }
+  hold_running();
 }
 
 void Sequence::drop() {
@@ -148,6 +160,7 @@ void Sequence::free_caches() {
   cache.reset();
   prefix.reset();
   draft_prefix.reset();
+  hold_running();
   prefix_version = 0;
 }
 

@@ -55,6 +55,7 @@ struct Sequence final : ScheduledSequence {
   bool computes_prompt() const { return n_output == 0 || left() > 1; }
   // What the model's passes fill: the cache, or with it the cache of a model that drafts for itself.
   SequenceCache* pass_cache() const { return draft != nullptr && draft->mirror() != nullptr ? draft->mirror() : cache.get(); }
+  void hold_running();  // the states whose pages it runs with
   void read_stats();   // of the caches, after a pass
   void free_caches();  // what they held last is still told
   void finish();
@@ -67,8 +68,9 @@ struct Sequence final : ScheduledSequence {
   CacheStats cache_stats;                // after the last pass
   std::map<std::string, double> cache_details;  // once finished
   int64_t draft_bytes = 0;               // of the draft's cache, after the last pass
-  // Of the prefix cache: the states that cache and draft go on from, or left last; null: none.
+  // Of the prefix cache: the states that cache and draft go on from, or left first; null: none.
   PrefixCache::Held prefix, draft_prefix;
+  std::shared_ptr<const bool> prefix_running, draft_prefix_running;  // theirs, once it does
   Known prefix_known;                    // while it waits: what the prefix cache has for it
   int64_t prompt_bytes = 0;              // while it waits: of the rest of its prompt, dense
   uint64_t prefix_version = 0;           // of the prefix cache, when that was looked up

@@ -190,12 +190,33 @@ TEST_F(PrefixCacheTest, WhatIsHeldGoesLast) {
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
   const auto going_on = prefixes.find("key", *full, tokens_of(120, 0, 0));  // shares its pages
   ASSERT_NE(going_on, nullptr);
+  const std::shared_ptr<const bool> running = covered.state->running;
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kOfUse));
   going_on->reserve(20);  // in a page of its own: one of two
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kOfUse));
   EXPECT_NE(covered.state->cache, nullptr);
   EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kAny));
   EXPECT_EQ(covered.state->cache, nullptr);
+}
+
+// Though it shares all of its pages with another one that is only waited for.
+TEST_F(PrefixCacheTest, WhatNobodyRunsWithIsOfUseToThoseWhoRun) {
+  const auto full = policy("full");
+  PrefixCache prefixes(int64_t{1} << 30);
+  auto cache = full->new_sequence(200);
+  compute(cache.get(), 128, 128, 0);
+  prefixes.insert("key", tokens_of(128, 128, 0), cache->fork(), 10);
+  compute(cache.get(), 140, 140, 0);
+  cache->commit(140);  // it cannot be cut back to the other's tokens
+  prefixes.insert("key", tokens_of(140, 140, 0), std::move(cache), 10);
+  const PrefixCache::Covered shorter = prefixes.covers("key", tokens_of(200, 128, 1));
+  const PrefixCache::Covered longer = prefixes.covers("key", tokens_of(200, 140, 1));
+  EXPECT_EQ(shorter.tokens, 128);
+  EXPECT_EQ(longer.tokens, 140);
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
+  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  EXPECT_EQ(context_.pool->bytes_in_use(), 0);
 }
 
 TEST_F(PrefixCacheTest, WhatIsHeldGoesIfItFreesMemory) {
@@ -205,6 +226,7 @@ TEST_F(PrefixCacheTest, WhatIsHeldGoesIfItFreesMemory) {
   compute(cache.get(), 100, 100, 0);
   prefixes.insert("key", tokens_of(100, 0, 0), std::move(cache), 10);
   const PrefixCache::Covered covered = prefixes.covers("key", tokens_of(120, 0, 0));
+  const std::shared_ptr<const bool> running = covered.state->running;
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
   EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kOfUse));
   EXPECT_EQ(covered.state->cache, nullptr);
