@@ -55,10 +55,18 @@ class CacheDriver {
 
  private:
   void append_row(int64_t layer, int64_t position, uint32_t salt, std::vector<float>* rows) const {
-    std::minstd_rand random(static_cast<uint32_t>(1 + layer * 100003 + position * 7) + salt * 7919);
-    std::normal_distribution<float> normal;
+    // Near enough to normal, and a fifth of its cost: the sum of four uniform numbers, 16 bits of one draw each.
+    uint64_t state = static_cast<uint64_t>(1 + layer * 100003 + position * 7) + salt * uint64_t{7919};
     const int64_t width = (attention_.n_heads + 2 * shape_.n_kv_heads) * shape_.head_dim;
-    for (int64_t d = 0; d < width; ++d) rows->push_back(normal(random));
+    for (int64_t d = 0; d < width; ++d) {
+      uint64_t bits = state += 0x9e3779b97f4a7c15;  // SplitMix64 (Steele et al. 2014)
+      bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
+      bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
+      bits ^= bits >> 31;
+      const uint64_t sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
+      constexpr float kMean = 2 * 65535.0f, kDeviation = 65536.0f * 0.57735027f;  // sqrt(4 / 12)
+      rows->push_back((static_cast<float>(sum) - kMean) / kDeviation);
+    }
   }
 
   float value(const AlignedBuffer& out, int64_t i) const {
