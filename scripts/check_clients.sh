@@ -11,7 +11,7 @@ source scripts/setup.sh
 source scripts/clients_env.sh
 
 declare -A packages=([openai]="openai==3.54.0" [responses]="openai==3.54.0" [pydantic_ai]="pydantic-ai-slim[openai]==2.68.0"
-                     [instructor]="instructor==1.17.0" [langchain]="langchain-openai==1.7.3" [litellm]="litellm==1.106.2"
+                     [instructor]="instructor==1.17.0" [langchain]="langchain-openai==1.7.3" [litellm]="litellm[mcp]==1.106.2"
                      [lm_eval]="lm-eval[api]==0.4.13" [guidellm]="guidellm==0.8.1 torch==$TORCH_VERSION"
                      [schemathesis]="schemathesis==4.32.5")
 take_server "$@"
