@@ -1,23 +1,27 @@
 #!/usr/bin/env bash
-# Runs other people's clients against the server as they are: openai, pydantic-ai, instructor, langchain-openai, litellm;
-# schemathesis, which tries what /openapi.json says.
-#   scripts/check_clients.sh [NAME...]    all, or only these: openai responses pydantic_ai instructor langchain litellm schemathesis
-# Each is installed into a private environment; one that cannot be had is skipped with a message.
+# Runs other people's clients against the server as they are: openai, pydantic-ai, instructor, langchain-openai, litellm,
+# lm-eval, guidellm, and schemathesis, which tries what /openapi.json says.
+#   scripts/check_clients.sh [--smartkv PROGRAM] [NAME...]    all, or only these: openai responses pydantic_ai instructor
+#                                                             langchain litellm lm_eval guidellm schemathesis
+# Each is installed into an environment of its own; one that cannot be had is skipped with a message. With --smartkv nothing
+# is built or fetched. Exit code: 1 if one failed, 77 if all were skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
 source scripts/clients_env.sh
 
-install_packages
-build release smartkv
-fetch_model
-declare -A packages=([openai]="openai==1.109.1" [responses]="openai==1.109.1" [pydantic_ai]="pydantic-ai-slim[openai]" [instructor]="instructor"
-                     [langchain]="langchain-openai" [litellm]="litellm"
+declare -A packages=([openai]="openai==3.54.0" [responses]="openai==3.54.0" [pydantic_ai]="pydantic-ai-slim[openai]==2.68.0"
+                     [instructor]="instructor==1.17.0" [langchain]="langchain-openai==1.7.3" [litellm]="litellm[mcp]==1.106.2"
+                     [lm_eval]="lm-eval[api]==0.4.13" [guidellm]="guidellm==0.8.1 torch==$TORCH_VERSION"
                      [schemathesis]="schemathesis==4.32.5")
-[ $# -gt 0 ] || set -- openai responses pydantic_ai instructor langchain litellm schemathesis
-present=()
+take_server "$@"
+set -- "${REST[@]}"
+[ $# -gt 0 ] || set -- openai responses pydantic_ai instructor langchain litellm lm_eval guidellm schemathesis
+status=$SKIPPED
 for name in "$@"; do
-  client_env ${packages[$name]} && present+=("$name")
+  [ -n "${packages[$name]:-}" ] || fail "client '$name': expected one of ${!packages[*]}"
+  client_env "${name/responses/openai}" ${packages[$name]} || continue
+  [ $status -eq 1 ] || status=0
+  "$CLIENT_PYTHON" scripts/check_clients.py --smartkv "$SMARTKV" --model "$MODEL" "$name" || status=1
 done
-[ ${#present[@]} -gt 0 ] || exit 0
-exec "$CLIENT_PYTHON" scripts/check_clients.py --smartkv build/release/smartkv --model "$MODEL" "${present[@]}"
+exit $status

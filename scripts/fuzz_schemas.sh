@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
 # Generates JSON schemas, has the default model answer under each, and checks every answer with the jsonschema package.
-#   scripts/fuzz_schemas.sh [--schemas 500] [--seed 1] [--temperature 1.2] [--speculative METHOD]
+#   scripts/fuzz_schemas.sh [--smartkv PROGRAM] [--schemas 500] [--seed 1] [--temperature 1.2] [--speculative METHOD]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
 source scripts/clients_env.sh
 
-install_packages
-build release smartkv
-fetch_model
-client_env jsonschema==4.25.1 || exit 0
-exec "$CLIENT_PYTHON" scripts/fuzz_schemas.py --smartkv build/release/smartkv --model "$MODEL" "$@"
+take_server "$@"
+client_env jsonschema jsonschema==4.25.1 || exit $SKIPPED
+exec "$CLIENT_PYTHON" scripts/fuzz_schemas.py --smartkv "$SMARTKV" --model "$MODEL" "${REST[@]}"

@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"  # as the server names it
+
 
 def free_port():
     with socket.socket() as listener:

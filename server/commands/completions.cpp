@@ -135,7 +135,8 @@ std::string zsh_script(const CLI::App& app) {
          "_smartkv() {\n  local -a commands=(\n" + names + "  )\n"
          "  if ((CURRENT == 2)); then\n    _describe command commands\n    return\n  fi\n"
          "  shift words\n  ((CURRENT--))\n  case $words[1] in\n" + cases + "  esac\n}\n"
-         "compdef _smartkv smartkv\n";
+         // Loaded by compinit, the file runs as the first completion; sourced, it declares itself.
+         "if [[ $funcstack[1] == _smartkv ]]; then _smartkv \"$@\"; else compdef _smartkv smartkv; fi\n";
 }
 
 }  // namespace

@@ -146,6 +146,9 @@ std::vector<Route> make_routes(Service& service) {
            [s](const Request& request, Response& response) {
              send_json(response, openai::detokenize(request.body, s->model));
            }},
+      {.method = "GET",
+       .path = "/tokenizer_info",
+       .handler = [s](const Request&, Response& response) { send_json(response, openai::tokenizer_info(s->engine.tokenizer())); }},
   };
   for (Route& route : playground_routes()) routes.push_back(std::move(route));
   return routes;

@@ -59,7 +59,7 @@ ApiRequest parse_chat(std::string_view body, const ServedModel& model) {
   generation.id = request.id;
   read_generation(fields, model, &generation);
   read_logprobs(fields, &generation);
-  read_table_fields(fields, true);
+  read_table_fields(fields, Body::kChat);
   const ChatPrompt prompt = read_chat_prompt(fields, model.engine);
   check_text_fits(prompt.text, "messages", model.engine);
   generation.prompt = encode_chat(model.engine.tokenizer(), prompt.text);

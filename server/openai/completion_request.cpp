@@ -67,7 +67,7 @@ ApiRequest parse_completion(std::string_view body, const ServedModel& model) {
   GenerationRequest generation;
   generation.id = request.id;
   read_generation(fields, model, &generation);
-  read_table_fields(fields, false);
+  read_table_fields(fields, Body::kCompletions);
   OutputFormat format = read_output_format(fields);
   generation.grammar = format.grammar();
   request.format_field = std::move(format.field);

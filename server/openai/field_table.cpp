@@ -1,5 +1,6 @@
 #include "server/openai/field_table.h"
 
+#include <algorithm>
 #include <sstream>
 
 namespace smartkv::openai {
@@ -19,44 +20,63 @@ void read_idle(FieldReader& fields, const std::string& name, Type type) {
 
 }  // namespace
 
+bool FieldRow::is_of(Body body) const { return std::find(bodies.begin(), bodies.end(), body) != bodies.end(); }
+
 const std::vector<FieldRow>& field_table() {
   using enum FieldUse;
+  const std::vector<Body> chat = {Body::kChat}, completions = {Body::kCompletions}, responses = {Body::kResponses},
+                          texts = {Body::kChat, Body::kCompletions}, turns = {Body::kChat, Body::kResponses},
+                          all = {Body::kChat, Body::kCompletions, Body::kResponses};
   static const std::vector<FieldRow> table = {
-      {"model, stream, n, stop, seed, temperature, top_p, presence_penalty, frequency_penalty, logit_bias", kHonoured},
-      {"messages", kHonoured, true, false, "text only; tool calls and results; `reasoning_content` reaches the template"},
-      {"prompt", kHonoured, false, true, "a text, token ids, or a list of both"},
-      {"max_tokens", kHonoured, true, true, "-1: what the context has room for"},
-      {"max_completion_tokens, top_logprobs", kHonoured, true, false},
-      {"logprobs", kHonoured},
-      {"echo", kHonoured, false, true},
-      {"stream_options", kHonoured, true, true, "`include_usage`, `continuous_usage_stats`"},
-      {"response_format", kHonoured, true, true, "`text`, `json_object`, `json_schema`"},
+      {"model, stream, stop, seed, temperature, top_p, presence_penalty, frequency_penalty", kHonoured, all},
+      {"n, logit_bias", kHonoured, texts},
+      {"messages", kHonoured, chat, "text only; tool calls and results; `reasoning_content` reaches the template"},
+      {"prompt", kHonoured, completions, "a text, token ids, or a list of both"},
+      {"input", kHonoured, responses, "a text, or items: messages, function calls and their outputs; text only"},
+      {"instructions", kHonoured, responses},
+      {"max_tokens", kHonoured, texts, "-1: what the context has room for"},
+      {"max_completion_tokens, top_logprobs", kHonoured, chat},
+      {"max_output_tokens", kHonoured, responses, "-1: what the context has room for"},
+      {"logprobs", kHonoured, texts},
+      {"echo", kHonoured, completions},
+      {"stream_options", kHonoured, texts, "`include_usage`, `continuous_usage_stats`"},
+      {"stream_options", kHonoured, responses, "`include_obfuscation`, without effect: nothing is padded"},
+      {"response_format", kHonoured, texts, "`text`, `json_object`, `json_schema`"},
+      {"text", kHonoured, responses, "`format`: as `response_format`; `verbosity`: only `medium`"},
       {"json_schema, grammar, regex, choice, structured_outputs, guided_json, guided_regex, guided_choice, guided_grammar",
-       kHonoured, true, true, "one of them, or `response_format`"},
-      {"tools, tool_choice, parallel_tool_calls", kHonoured, true, false, "functions"},
-      {"add_generation_prompt, continue_final_message, chat_template_kwargs", kHonoured, true, false},
-      {"add_special_tokens", kHonoured, false, true},
-      {"top_k, min_p, repetition_penalty, min_tokens, ignore_eos, stop_token_ids, skip_special_tokens", kHonoured},
-      {"kv_cache, speculative, cache_salt", kHonoured},
-      {"store", kIdle, true, false, "nothing is stored", {}, Type::boolean},
-      {"metadata", kIdle, true, true, "", {}, Type::object},
-      {"user, safety_identifier, prompt_cache_key, service_tier, request_id", kIdle, true, true, "", {}, Type::string},
-      {"prompt_cache_retention", kIdle, true, false, "", {}, Type::string},
-      {"cache_prompt", kIdle, true, true, "computed prompts are shared in any case", {}, Type::boolean},
-      {"best_of", kNeutral, false, true, "`n` at most: more would be generated and thrown away"},
-      {"suffix", kNeutral, false, true, "", {""}},
-      {"audio, prediction, web_search_options", kNeutral, true, false},
-      {"modalities", kNeutral, true, false, "", {Json::array({"text"})}},
-      {"reasoning_effort", kNeutral, true, false, "", {"none"}},
-      {"verbosity", kNeutral, true, false, "", {"medium"}},
-      {"functions", kNeutral, true, false, "use `tools`", {Json::array()}},
-      {"function_call", kNeutral, true, false, "use `tool_choice`", {"none"}},
-      {"guided_decoding_backend", kNeutral, true, true, "", {"auto", "xgrammar"}},
-      {"use_beam_search, include_stop_str_in_output, return_tokens_as_token_ids", kNeutral, true, true, "", {false}},
-      {"detokenize, spaces_between_special_tokens", kNeutral, true, true, "", {true}},
-      {"length_penalty, typical_p, repeat_last_n", kNeutral, true, true, "", {1, -1}},
-      {"priority", kNeutral, true, true, "", {0}},
-      {"bad_words, logits_processors, allowed_token_ids, truncate_prompt_tokens, prompt_logprobs", kNeutral, true, true, "",
+       kHonoured, texts, "one of them, or `response_format`"},
+      {"tools, tool_choice, parallel_tool_calls", kHonoured, turns, "functions"},
+      {"add_generation_prompt, continue_final_message, chat_template_kwargs", kHonoured, chat},
+      {"add_special_tokens", kHonoured, completions},
+      {"top_k, min_p, repetition_penalty, min_tokens, ignore_eos", kHonoured, all},
+      {"stop_token_ids, skip_special_tokens", kHonoured, texts},
+      {"kv_cache, speculative, cache_salt", kHonoured, all},
+      {"store", kIdle, turns, "nothing is stored", {}, Type::boolean},
+      {"metadata", kIdle, all, "", {}, Type::object},
+      {"user, safety_identifier, prompt_cache_key, service_tier", kIdle, all, "", {}, Type::string},
+      {"request_id", kIdle, texts, "", {}, Type::string},
+      {"prompt_cache_retention", kIdle, chat, "", {}, Type::string},
+      {"cache_prompt", kIdle, texts, "computed prompts are shared in any case", {}, Type::boolean},
+      {"previous_response_id, conversation", kNeutral, responses, "nothing is stored: send previous turns in `input`"},
+      {"background", kNeutral, responses, "", {false}},
+      {"truncation", kNeutral, responses, "", {"disabled"}},
+      {"include", kNeutral, responses, "", {Json::array()}},
+      {"top_logprobs", kNeutral, responses, "", {0}},
+      {"reasoning, prompt, max_tool_calls, context_management", kNeutral, responses},
+      {"best_of", kNeutral, completions, "`n` at most: more would be generated and thrown away"},
+      {"suffix", kNeutral, completions, "", {""}},
+      {"audio, prediction, web_search_options", kNeutral, chat},
+      {"modalities", kNeutral, chat, "", {Json::array({"text"})}},
+      {"reasoning_effort", kNeutral, chat, "", {"none"}},
+      {"verbosity", kNeutral, chat, "", {"medium"}},
+      {"functions", kNeutral, chat, "use `tools`", {Json::array()}},
+      {"function_call", kNeutral, chat, "use `tool_choice`", {"none"}},
+      {"guided_decoding_backend", kNeutral, texts, "", {"auto", "xgrammar"}},
+      {"use_beam_search, include_stop_str_in_output, return_tokens_as_token_ids", kNeutral, texts, "", {false}},
+      {"detokenize, spaces_between_special_tokens", kNeutral, texts, "", {true}},
+      {"length_penalty, typical_p, repeat_last_n", kNeutral, texts, "", {1, -1}},
+      {"priority", kNeutral, texts, "", {0}},
+      {"bad_words, logits_processors, allowed_token_ids, truncate_prompt_tokens, prompt_logprobs", kNeutral, texts, "",
        {Json::array()}},
   };
   return table;
@@ -72,9 +92,9 @@ std::vector<std::string> field_names(const FieldRow& row) {
   return result;
 }
 
-void read_table_fields(FieldReader& fields, bool chat) {
+void read_table_fields(FieldReader& fields, Body body) {
   for (const FieldRow& row : field_table()) {
-    if (row.use == FieldUse::kHonoured || !(chat ? row.chat : row.completions)) continue;
+    if (row.use == FieldUse::kHonoured || !row.is_of(body)) continue;
     for (const std::string& name : field_names(row)) {
       if (name == "best_of") continue;  // its neutral value is n, which its endpoint reads
       if (row.use == FieldUse::kIdle) {
@@ -87,7 +107,7 @@ void read_table_fields(FieldReader& fields, bool chat) {
 }
 
 std::string field_table_markdown() {
-  std::string text = "| field | chat | completions | |\n|---|---|---|---|\n";
+  std::string text = "| field | chat | completions | responses | |\n|---|---|---|---|---|\n";
   for (const FieldRow& row : field_table()) {
     std::string names;
     for (const std::string& name : field_names(row)) names.append(names.empty() ? "`" : ", `").append(name).append("`");
@@ -98,7 +118,9 @@ std::string field_table_markdown() {
       for (const Json& value : row.neutral) values.append(values.empty() ? "" : ", ").append("`").append(dump(value)).append("`");
       note = "not supported: 400, but for " + (values.empty() ? std::string("null") : values) + (note.empty() ? "" : "; ") + note;
     }
-    text.append("| ").append(names).append(row.chat ? " | yes" : " | ").append(row.completions ? " | yes | " : " | | ").append(note).append(" |\n");
+    text += "| " + names;
+    for (const Body body : {Body::kChat, Body::kCompletions, Body::kResponses}) text += row.is_of(body) ? " | yes" : " |";
+    text += " | " + note + " |\n";
   }
   return text;
 }

@@ -50,6 +50,8 @@ constexpr const char* kSchemas = R"({
     "count": {"type": "integer"}, "max_model_len": {"type": "integer"}, "token_strs": {"type": "array", "items": {"type": "string"}},
     "tokens": {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "object", "required": ["id", "piece"], "properties": {
       "id": {"type": "integer"}, "piece": {"type": "string"}}}]}}}},
+  "TokenizerInfo": {"type": "object", "required": ["bos_token", "eos_token"], "properties": {
+    "bos_token": {"type": ["string", "null"]}, "eos_token": {"type": ["string", "null"]}}},
   "Text": {"type": "object", "required": ["prompt", "content"], "properties": {"prompt": {"type": "string"}, "content": {"type": "string"}}},
   "LiveSequences": {"type": "object", "required": ["object", "bytes", "prefix_cache_bytes", "budget_bytes", "layer", "data"], "properties": {
     "object": {"const": "list"}, "bytes": {"type": "integer"}, "prefix_cache_bytes": {"type": "integer"}, "budget_bytes": {"type": "integer"},
@@ -123,6 +125,7 @@ const std::vector<Operation>& operations() {
       {.method = "post", .path = "/v1/plan", .summary = "What a request would take under each policy; it is not run", .answer = "Plan", .body = "PlanRequest"},
       {.method = "post", .path = "/tokenize", .summary = "Tokens of a text or of messages", .answer = "Tokens", .body = "TokenizeRequest"},
       {.method = "post", .path = "/detokenize", .summary = "The text of tokens", .answer = "Text", .body = "DetokenizeRequest"},
+      {.method = "get", .path = "/tokenizer_info", .summary = "The tokens that begin and end a text", .answer = "TokenizerInfo"},
       {.method = "get", .path = "/", .summary = "The playground", .answer = "text/html", .open = true},
       {.method = "get",
        .path = "/playground/{file}",

@@ -2,8 +2,8 @@
 #include <array>
 #include <utility>
 
+#include "server/openai/field_table.h"
 #include "server/openai/responses.h"
-#include "server/openai/schemas.h"
 
 namespace smartkv::openai {
 
@@ -45,6 +45,7 @@ Json read_parts(const Json& content, const std::string& path) {
 
 Json read_call(FieldReader& fields) {
   for (const char* key : {"id", "status", "namespace"}) fields.string(key);
+  fields.only_default("async", {false});
   return {{"id", fields.required_string("call_id")},
           {"type", "function"},
           {"function", {{"name", fields.required_string("name")}, {"arguments", fields.required_string("arguments")}}}};
@@ -121,11 +122,7 @@ void refuse_unsupported(FieldReader& fields) {
     throw invalid_request("previous_response_id", "'previous_response_id' and 'conversation' are not supported: this server stores nothing, "
                                                   "send previous turns in 'input'");
   }
-  fields.only_default("background", {false});
-  fields.only_default("truncation", {"disabled"});
-  fields.only_default("include", {Json::array()});
-  fields.only_default("top_logprobs", {0});
-  for (const char* key : {"reasoning", "prompt", "max_tool_calls", "context_management"}) fields.only_default(key);
+  read_table_fields(fields, Body::kResponses);
   if (const Json* options = fields.object("stream_options")) {
     FieldReader inner(*options, "stream_options");
     inner.boolean("include_obfuscation", false);
@@ -136,8 +133,11 @@ void refuse_unsupported(FieldReader& fields) {
 Json chat_body(FieldReader& fields) {
   refuse_unsupported(fields);
   Json chat = {{"messages", read_input(fields)}, {"add_generation_prompt", true}};
-  for (const char* key : kSharedWithResponses) {
-    if (const Json* value = fields.find(key)) chat[key] = *value;
+  for (const FieldRow& row : field_table()) {
+    if (!row.is_of(Body::kChat) || !row.is_of(Body::kResponses)) continue;
+    for (const std::string& name : field_names(row)) {
+      if (const Json* value = fields.find(name)) chat[name] = *value;
+    }
   }
   if (const Json* limit = fields.find("max_output_tokens")) chat["max_tokens"] = *limit;
   if (const Json* tools = fields.array("tools")) chat["tools"] = read_tools(*tools);

@@ -103,7 +103,7 @@ constexpr const char* kCompletions = R"({
   "best_of": {"type": "integer", "minimum": 1, "maximum": 128}
 })";
 
-// But for the fields that it shares with chat.
+// Of the fields that the parser reads itself; the others mean what they mean to chat.
 constexpr const char* kResponses = R"({
   "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": {
     "type": "object", "properties": {"type": {"enum": ["message", "function_call", "function_call_output"]}}}}]},
@@ -118,11 +118,7 @@ constexpr const char* kResponses = R"({
     "properties": {"type": {"const": "function"}, "name": {"type": "string"}}}]},
   "text": {"type": "object", "additionalProperties": false,
            "properties": {"format": {"type": "object"}, "verbosity": {"const": "medium"}}},
-  "stream_options": {"type": "object", "additionalProperties": false, "properties": {"include_obfuscation": {"type": "boolean"}}},
-  "previous_response_id": {"type": "null"}, "conversation": {"type": "null"},
-  "background": {"const": false}, "truncation": {"const": "disabled"},
-  "include": {"type": "array", "maxItems": 0}, "top_logprobs": {"const": 0},
-  "reasoning": {"type": "null"}, "prompt": {"type": "null"}, "max_tool_calls": {"type": "null"}, "context_management": {"type": "null"}
+  "stream_options": {"type": "object", "additionalProperties": false, "properties": {"include_obfuscation": {"type": "boolean"}}}
 })";
 
 constexpr const char* kTokenize = R"({
@@ -134,14 +130,16 @@ Json object_schema(Json properties, Json required) {
   return {{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}, {"additionalProperties", false}};
 }
 
-const Json& honoured(bool chat) {
-  static const auto merge = [](const char* own) {
-    Json all = Json::parse(kHonoured);
+// Schemas of honoured fields.
+const Json& honoured(Body body) {
+  static const auto merge = [](const Json& shared, const char* own) {
+    Json all = shared;
     all.update(Json::parse(own));
     return all;
   };
-  static const Json of_chat = merge(kChat), of_completions = merge(kCompletions);
-  return chat ? of_chat : of_completions;
+  static const Json of_texts = Json::parse(kHonoured);
+  static const Json of_chat = merge(of_texts, kChat), of_completions = merge(of_texts, kCompletions), of_responses = merge(of_chat, kResponses);
+  return body == Body::kChat ? of_chat : body == Body::kCompletions ? of_completions : of_responses;
 }
 
 Json idle_schema(const FieldRow& row) {
@@ -154,24 +152,18 @@ Json neutral_schema(const FieldRow& row) {
   return {{"enum", row.neutral}};
 }
 
-// All fields of field_table() in its order.
-Json table_properties(bool chat) {
-  Json properties = Json::object();
-  for (const FieldRow& row : field_table()) {
-    if (!(chat ? row.chat : row.completions)) continue;
-    for (const std::string& name : field_names(row)) {
-      const bool read = honoured(chat).contains(name);
-      properties[name] = read ? honoured(chat)[name] : row.use == FieldUse::kIdle ? idle_schema(row) : neutral_schema(row);
-    }
-  }
-  return properties;
+Json field_schema(const FieldRow& row, const std::string& name, Body body) {
+  if (row.use == FieldUse::kIdle) return idle_schema(row);
+  return row.use == FieldUse::kNeutral && name != "best_of" ? neutral_schema(row) : honoured(body).at(name);
 }
 
-Json responses_properties() {
+// All fields of field_table() in its order.
+Json table_properties(Body body) {
   Json properties = Json::object();
-  const Json chat = table_properties(true);
-  for (const char* name : kSharedWithResponses) properties[name] = chat.at(name);
-  properties.update(Json::parse(kResponses));
+  for (const FieldRow& row : field_table()) {
+    if (!row.is_of(body)) continue;
+    for (const std::string& name : field_names(row)) properties[name] = field_schema(row, name, body);
+  }
   return properties;
 }
 
@@ -179,7 +171,7 @@ Json tokenize_properties() {
   Json properties = Json::parse(kTokenize);
   for (const char* name : {"model", "messages", "tools", "tool_choice", "parallel_tool_calls", "add_generation_prompt",
                            "continue_final_message", "chat_template_kwargs"}) {
-    properties[name] = honoured(true).at(name);
+    properties[name] = honoured(Body::kChat).at(name);
   }
   return properties;
 }
@@ -188,8 +180,8 @@ Json tokenize_properties() {
 
 const Json& body_schema(Body body) {
   static const std::array<Json, 5> schemas = {
-      object_schema(table_properties(true), {"messages"}), object_schema(table_properties(false), {"prompt"}),
-      object_schema(responses_properties(), {"input"}), object_schema(tokenize_properties(), Json::array()),
+      object_schema(table_properties(Body::kChat), {"messages"}), object_schema(table_properties(Body::kCompletions), {"prompt"}),
+      object_schema(table_properties(Body::kResponses), {"input"}), object_schema(tokenize_properties(), Json::array()),
       object_schema({{"model", {{"type", "string"}}}, {"tokens", {{"type", "array"}, {"items", {{"type", "integer"}, {"minimum", 0}}}}}},
                     {"tokens"})};
   return schemas[static_cast<size_t>(body)];

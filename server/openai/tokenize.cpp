@@ -65,4 +65,9 @@ Json detokenize(std::string_view body, const ServedModel& model) {
   return {{"prompt", text}, {"content", text}};
 }
 
+Json tokenizer_info(const Tokenizer& tokenizer) {
+  const auto content = [&](std::optional<TokenId> token) { return token ? Json(tokenizer.token_content(*token)) : Json(nullptr); };
+  return {{"bos_token", content(tokenizer.bos())}, {"eos_token", content(tokenizer.eos())}};
+}
+
 }  // namespace smartkv::openai

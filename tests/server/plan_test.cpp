@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
@@ -20,6 +21,17 @@ using testing::Ran;
 using testing::run;
 using Json = nlohmann::ordered_json;
 
+bool has_program(const std::string& name) { return std::system(("command -v " + name + " >/dev/null").c_str()) == 0; }
+
+// What a command of the shell prints, errors included.
+std::string output_of(const std::string& command) {
+  FILE* shell = ::popen((command + " 2>&1").c_str(), "r");
+  std::string text;
+  for (int c = std::fgetc(shell); c != EOF; c = std::fgetc(shell)) text += static_cast<char>(c);
+  ::pclose(shell);
+  return text;
+}
+
 // What bash offers after these words, the last of which is being written.
 std::string offered(const std::vector<std::string>& words) {
   const std::string script = ::testing::TempDir() + "smartkv_completions.bash";
@@ -27,11 +39,19 @@ std::string offered(const std::vector<std::string>& words) {
   for (const std::string& word : words) line += " '" + word + "'";
   std::ofstream(script) << run({"completions", "bash"}).out << "COMP_WORDS=(" << line << ")\nCOMP_CWORD=" << words.size() - 1
                         << "\n_smartkv\nprintf '%s ' \"${COMPREPLY[@]}\"\n";
-  FILE* shell = ::popen(("bash " + script + " 2>&1").c_str(), "r");
-  std::string text;
-  for (int c = std::fgetc(shell); c != EOF; c = std::fgetc(shell)) text += static_cast<char>(c);
-  ::pclose(shell);
+  const std::string text = output_of("bash " + script);
   std::filesystem::remove(script);
+  return text;
+}
+
+// What zsh offers for a line, one in each of its own, where compinit finds the script in a folder. The first completion of
+// a shell is what loads it.
+std::string offered_by_zsh(const std::string& line) {
+  const std::filesystem::path folder = ::testing::TempDir() + "smartkv_zsh";
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder / "_smartkv") << run({"completions", "zsh"}).out;
+  const std::string text = output_of("timeout 60 zsh -f '" SMARTKV_SOURCE "/tests/server/offers.zsh' '" + folder.string() + "' '" + line + "'");
+  std::filesystem::remove_all(folder);
   return text;
 }
 
@@ -85,6 +105,7 @@ TEST(PlanCommand, RefusesWhatItCannotRead) {
 }
 
 TEST(Completions, BashOffersCommandsOptionsAndValues) {
+  if (!has_program("bash")) GTEST_SKIP() << "bash is not installed";
   EXPECT_EQ(offered({"smartkv", "se"}), "serve ");
   EXPECT_EQ(offered({"smartkv", "serve", "--max-q"}), "--max-queue ");
   EXPECT_EQ(offered({"smartkv", "serve", "--dtype", ""}), "auto bf16 f32 ");
@@ -93,6 +114,16 @@ TEST(Completions, BashOffersCommandsOptionsAndValues) {
   EXPECT_EQ(offered({"smartkv", "serve", "--preset", "low"}), "low_memory ");
   EXPECT_EQ(offered({"smartkv", "config", "ch"}), "check ");
   EXPECT_EQ(offered({"smartkv", "serve", "--model", ""}), " ");  // files are the shell's own business
+}
+
+TEST(Completions, ZshOffersCommandsOptionsAndValues) {
+  if (!has_program("zsh")) GTEST_SKIP() << "zsh is not installed";
+  EXPECT_EQ(offered_by_zsh("smartkv se"), "serve\n");
+  EXPECT_EQ(offered_by_zsh("smartkv serve --max-q"), "--max-queue\n");
+  EXPECT_EQ(offered_by_zsh("smartkv serve --dtype "), "auto\nbf16\nf32\n");
+  EXPECT_EQ(offered_by_zsh("smartkv generate --kv-cache bal"), "balanced\n");
+  EXPECT_EQ(offered_by_zsh("smartkv serve --preset low"), "low_memory\n");
+  EXPECT_EQ(offered_by_zsh("smartkv config ch"), "check\n");
 }
 
 TEST(Completions, ZshNamesEveryOptionOfTheTable) {

@@ -167,6 +167,7 @@ TEST(ResponseTest, TokenizeAndDetokenize) {
   EXPECT_EQ(parsed(server.post("/detokenize", R"({"tokens": [97, 98]})")), Json::parse(R"({"prompt": "ab", "content": "ab"})"));
   EXPECT_EQ(server.post("/detokenize", R"({"tokens": [999]})")->status, 400);
   EXPECT_EQ(server.post("/tokenize", "{}")->status, 400);
+  EXPECT_EQ(parsed(server.client().Get("/tokenizer_info")), Json::parse(R"({"bos_token": "<s>", "eos_token": "</s>"})"));
 }
 
 TEST(ResponseTest, ModelsHealthAndMetrics) {

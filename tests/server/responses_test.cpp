@@ -46,14 +46,20 @@ TEST_F(ResponsesTest, TakesTurnsOfEveryKind) {
   EXPECT_EQ(prompt(R"({"input": "a", "instructions": "be"})"), "system:be\nuser:a\nassistant:");
   EXPECT_EQ(prompt(R"({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]},
                       {"type": "message", "role": "assistant", "id": "m", "status": "completed", "content": [{"type": "output_text", "text": "b", "annotations": []}]},
-                      {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+                      {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}", "async": false, "caller": null},
                       {"type": "function_call_output", "call_id": "1", "output": "r"}]})"),
             "user:a\nassistant:b\n{\"name\":\"f\",\"arguments\":{}}\nuser:Result of f: r\nassistant:");
+}
+
+TEST_F(ResponsesTest, TakesWhatBenchmarksSend) {
+  EXPECT_TRUE(parse(R"(, "ignore_eos": true, "stop": null)").chat.generations.front().ignore_eos);
+  EXPECT_FALSE(parse("").chat.generations.front().ignore_eos);
 }
 
 TEST_F(ResponsesTest, RefusesByItsOwnFields) {
   EXPECT_EQ(refused_field("{}"), "input");
   EXPECT_EQ(refused_field(R"({"input": [{"type": "image"}]})"), "input[0].type");
+  EXPECT_EQ(refused_field(R"({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}", "async": true}]})"), "input[0].async");
   EXPECT_EQ(refused_field(R"({"input": "a", "previous_response_id": "r"})"), "previous_response_id");
   EXPECT_EQ(refused_field(R"({"input": "a", "max_output_tokens": 0})"), "max_output_tokens");
   EXPECT_EQ(refused_field(R"({"input": "a", "background": true})"), "background");

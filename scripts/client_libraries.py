@@ -1,0 +1,151 @@
+"""Other people's libraries against the server, as their documentation uses them. Run by check_clients.py.
+
+Each check takes the server's URL, ending in /v1. The default model is too small to be right; the checks are about form:
+that each client gets what it asks for, parsed and validated by its own means.
+"""
+
+import json
+import sys
+
+from pydantic import BaseModel, Field
+
+from servers import DEFAULT_MODEL
+
+QUESTION = [{"role": "user", "content": "How is the weather in Paris today?"}]
+WEATHER = {"type": "function", "function": {
+    "name": "get_weather", "description": "The weather of a city", "strict": True,
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+                   "required": ["city", "days"], "additionalProperties": False}}}
+
+
+class Person(BaseModel):
+    """Somebody."""
+    name: str = Field(max_length=20)
+    age: int = Field(ge=0, le=120)
+
+
+def check_openai(url):
+    from openai import BadRequestError, OpenAI
+    client = OpenAI(base_url=url, api_key="none")
+    options = {"model": DEFAULT_MODEL, "messages": QUESTION, "seed": 1, "max_tokens": 60}
+    whole = client.chat.completions.create(**options).choices[0].message.content
+    stream = client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == whole
+    assert chunks[-1].usage.completion_tokens > 0
+
+    person = client.chat.completions.parse(model=DEFAULT_MODEL, messages=[{"role": "user", "content": "Make somebody up."}], seed=1,
+                                           response_format=Person, max_tokens=100).choices[0].message.parsed
+    assert isinstance(person, Person)
+
+    forced = client.chat.completions.create(**options, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False)
+    call = forced.choices[0].message.tool_calls[0]
+    assert forced.choices[0].finish_reason == "tool_calls" and json.loads(call.function.arguments)["days"] >= 1
+    deltas = [chunk.choices[0].delta for chunk in client.chat.completions.create(
+        **options, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, stream=True) if chunk.choices]
+    pieces = [delta.tool_calls[0] for delta in deltas if delta.tool_calls]
+    assert pieces[0].id and pieces[0].function.name == "get_weather"
+    assert "".join(piece.function.arguments or "" for piece in pieces) == call.function.arguments
+    history = QUESTION + [forced.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "Sunny."}]
+    assert client.chat.completions.create(**{**options, "messages": history}, tools=[WEATHER]).choices[0].finish_reason
+    try:
+        client.chat.completions.create(**options, response_format={"type": "json_schema", "json_schema": {
+            "name": "bad", "schema": {"type": "object", "properties": {"a": {"not": {}}}}}})
+        raise AssertionError("an unsupported keyword was taken")
+    except BadRequestError as error:
+        assert error.param.endswith("properties.a.not"), error.param
+
+
+def check_responses(url):
+    from openai import OpenAI
+    client = OpenAI(base_url=url, api_key="none")
+    options = {"model": DEFAULT_MODEL, "input": "How is the weather in Paris today?", "max_output_tokens": 40, "store": False, "temperature": 0}
+    whole = client.responses.create(**options)
+    assert whole.output_text and whole.usage.output_tokens > 0
+    events = list(client.responses.create(**options, stream=True))
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
+    assert events[0].type == "response.created" and events[-1].type in ("response.completed", "response.incomplete")
+    assert isinstance(client.responses.parse(model=DEFAULT_MODEL, input="Make somebody up.", text_format=Person, store=False,
+                                             max_output_tokens=100).output_parsed, Person)
+    tool = {"type": "function", **WEATHER["function"]}
+    called = client.responses.create(**options, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    call = next(item for item in called.output if item.type == "function_call")
+    assert json.loads(call.arguments)["days"] >= 1
+    turns = [{"role": "user", "content": options["input"]}, *called.output,
+             {"type": "function_call_output", "call_id": call.call_id, "output": "Sunny."}]
+    assert client.responses.create(**{**options, "input": turns}, tools=[tool], instructions="Be brief.").output
+
+
+def check_pydantic_ai(url):
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.output import NativeOutput
+    from pydantic_ai.providers.openai import OpenAIProvider
+    model = OpenAIChatModel(DEFAULT_MODEL, provider=OpenAIProvider(base_url=url, api_key="none"))
+    settings = {"max_tokens": 200, "seed": 1}
+    for output in (Person, NativeOutput(Person)):  # by a tool, by response_format
+        agent = Agent(model, output_type=output, model_settings=settings, retries=5)
+        assert isinstance(agent.run_sync("Make somebody up.").output, Person)
+    agent = Agent(model, output_type=Person, model_settings=settings, retries=5)
+    called = []
+
+    @agent.tool_plain
+    def today() -> str:
+        """The date of today."""
+        called.append(True)
+        return "2024-05-01"
+
+    assert isinstance(agent.run_sync("Make up somebody who is born today.").output, Person)
+
+
+def check_instructor(url):
+    import instructor
+    from instructor.core import IncompleteOutputException, InstructorRetryException
+    from openai import OpenAI
+    for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON, instructor.Mode.JSON_SCHEMA):
+        client = instructor.from_openai(OpenAI(base_url=url, api_key="none"), mode=mode)
+        retries = 3 if mode == instructor.Mode.JSON else 1  # that mode leaves the schema to the model
+        try:
+            person = client.chat.completions.create(model=DEFAULT_MODEL, response_model=Person, max_retries=retries, max_tokens=100, temperature=1,
+                                                    seed=1, messages=[{"role": "user", "content": "Make somebody up: a name and an age."}])
+            assert isinstance(person, Person)
+        except (InstructorRetryException, IncompleteOutputException):
+            if mode != instructor.Mode.JSON:
+                raise
+            print("  instructor JSON mode: taken, but the small model found no valid person", file=sys.stderr)
+
+
+def check_langchain(url):
+    from langchain_core.tools import tool
+    from langchain_openai import ChatOpenAI
+    from openai import LengthFinishReasonError
+    model = ChatOpenAI(model=DEFAULT_MODEL, base_url=url, api_key="none", max_tokens=120, seed=1)
+    for method in ("function_calling", "json_schema"):
+        assert isinstance(model.with_structured_output(Person, method=method).invoke("Make somebody up."), Person)
+    try:  # that mode leaves the schema to the model, and so the end
+        raw = model.with_structured_output(Person, method="json_mode", include_raw=True).invoke("Make up a person as JSON.")
+        assert json.loads(raw["raw"].content) is not None
+    except LengthFinishReasonError:
+        print("  langchain json_mode: taken, but the small model did not come to an end", file=sys.stderr)
+
+    @tool
+    def get_weather(city: str) -> str:
+        """The weather of a city."""
+        return city
+
+    answer = model.bind_tools([get_weather], tool_choice="any").invoke("How is the weather in Paris?")
+    assert answer.tool_calls[0]["name"] == "get_weather" and "city" in answer.tool_calls[0]["args"]
+    assert list(model.stream("Hello"))
+
+
+def check_litellm(url):
+    import litellm
+    options = {"model": "openai/" + DEFAULT_MODEL, "api_base": url, "api_key": "none", "max_tokens": 60}
+    assert litellm.completion(messages=QUESTION, **options).choices[0].message.content
+    forced = litellm.completion(messages=QUESTION, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, **options)
+    call = forced.choices[0].message.tool_calls[0]
+    assert json.loads(call.function.arguments)["city"] is not None
+    history = QUESTION + [forced.choices[0].message.model_dump(), {"role": "tool", "tool_call_id": call.id, "content": "Sunny."}]
+    assert litellm.completion(messages=history, tools=[WEATHER], **options).choices
+    schema = litellm.completion(messages=QUESTION, response_format=Person, **options).choices[0].message.content
+    Person.model_validate_json(schema)
