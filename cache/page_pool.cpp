@@ -49,6 +49,12 @@ PageRef PagePool::allocate() {
   return PageRef(page.release(), [pool = shared_from_this()](DensePage* released) { pool->release(released); });
 }
 
+void PagePool::free_unused() {
+  std::vector<std::unique_ptr<DensePage>> unused;
+  const std::lock_guard lock(mutex_);
+  unused.swap(free_);
+}
+
 void PagePool::add(int64_t bytes) {
   const int64_t now = in_use_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   int64_t peak = peak_.load(std::memory_order_relaxed);

@@ -41,7 +41,8 @@ class PagePool : public std::enable_shared_from_this<PagePool> {
   // Keeps up to max_free_bytes of freed pages.
   static std::shared_ptr<PagePool> create(const CacheShape& shape, int64_t max_free_bytes = int64_t{256} << 20);
 
-  PageRef allocate();
+  PageRef allocate();  // throws std::bad_alloc
+  void free_unused();  // what is kept for reuse
   const CacheShape& shape() const { return shape_; }
   int64_t page_bytes() const { return page_bytes_; }
   // Every byte that caches hold: dense pages and packed ones, each once however many sequences share it, and the state of

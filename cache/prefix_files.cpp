@@ -1,6 +1,7 @@
 #include "cache/prefix_files.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -149,6 +150,14 @@ int open_file(const fs::path& path, int64_t* size) {
   return fd;
 }
 
+// Of the calling thread: a file that outgrows RLIMIT_FSIZE is an error of write(), not the end of the process.
+void block_file_size_signal() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGXFSZ);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
 }  // namespace
 
 PrefixFiles::PrefixFiles(PrefixFilesOptions options) : options_(std::move(options)) {
@@ -289,6 +298,7 @@ int64_t PrefixFiles::bytes() const {
 }
 
 void PrefixFiles::work() {
+  block_file_size_signal();
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
@@ -298,10 +308,14 @@ void PrefixFiles::work() {
     writing_ = job.name;
     lock.unlock();
     int64_t bytes = 0;
-    const bool written = write_file(job, &bytes);
-    const std::string problem = written ? "" : std::strerror(errno);
+    std::string problem;
+    try {
+      if (!write_file(job, &bytes)) problem = std::strerror(errno);
+    } catch (const std::exception& error) {  // a state is as large in a file as in memory
+      problem = error.what();
+    }
     lock.lock();
-    if (written) {
+    if (problem.empty()) {
       File& file = files_[job.name];
       bytes_ += bytes - file.bytes;
       file = {bytes, ++clock_};

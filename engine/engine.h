@@ -65,7 +65,14 @@ struct TokenLogprob {
   std::vector<std::pair<TokenId, float>> top;  // most likely first
 };
 
-enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
+enum class FinishReason : uint8_t {
+  kNone,
+  kStop,
+  kLength,
+  kCancelled,
+  kError,
+  kOutOfMemory,  // the machine had no memory for it; later it may
+};
 
 // A draft of one or more tokens, as it was verified in one pass.
 struct DraftRound {
@@ -82,7 +89,7 @@ struct GenerationEvent {
   std::vector<TokenLogprob> logprobs;      // one per token, if asked for
   std::vector<DraftRound> drafts;          // of speculative decoding, in order
   FinishReason finish = FinishReason::kNone;
-  std::string error;                       // with kError: what went wrong
+  std::string error;                       // with kError and kOutOfMemory: what went wrong
   std::optional<std::string> stop_string;  // with kStop: the stop string that matched
 };
 

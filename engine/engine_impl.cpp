@@ -41,16 +41,6 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-std::string message_of(const std::exception_ptr& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "unknown exception";
-  }
-}
-
 std::set<TokenId> end_tokens(const Tokenizer& tokenizer, const ModelConfig& config, int64_t vocabulary) {
   std::set<TokenId> tokens(config.eos_token_ids.begin(), config.eos_token_ids.end());
   if (tokenizer.eos()) tokens.insert(*tokenizer.eos());
@@ -215,7 +205,7 @@ void EngineImpl::plan_batch() {
   const std::shared_ptr<Request> stuck = plan_.stuck == nullptr ? nullptr : request_of(plan_.stuck);
   std::vector<std::shared_ptr<Request>> failed;
   for (const auto& [sequence, error] : plan_.failed) failed.push_back(request_of(sequence));
-  for (size_t i = 0; i < failed.size(); ++i) end_request(failed[i].get(), FinishReason::kError, plan_.failed[i].second);
+  for (size_t i = 0; i < failed.size(); ++i) fail_request(failed[i].get(), failure_of(plan_.failed[i].second));
   std::erase_if(batch_, [](const BatchRow& row) { return row.request->ended; });
   if (stuck != nullptr && !stuck->ended) end_stuck(choice_of(plan_.stuck));
   const std::lock_guard lock(mutex_);
@@ -269,9 +259,11 @@ void EngineImpl::draft() {
   const Clock::time_point start = Clock::now();
   try {
     speculator_.draft(sequences, draft_jobs_);
-  } catch (const std::exception& error) {
-    log_error("drafting for " + std::to_string(draft_jobs_.size()) + " sequences failed: " + error.what());
-    for (const DraftJob& job : draft_jobs_) job.request->failure = std::string("draft: ") + error.what();
+  } catch (...) {
+    Failure failure = failure_of(std::current_exception());
+    log_error("drafting for " + std::to_string(draft_jobs_.size()) + " sequences failed: " + failure.error);
+    failure.error.insert(0, "draft: ");
+    for (const DraftJob& job : draft_jobs_) job.request->failure = failure;
   }
   const double milliseconds = milliseconds_since(start);
   const Request* previous = nullptr;
@@ -283,7 +275,7 @@ void EngineImpl::draft() {
   }
   for (BatchRow& row : batch_) {
     if (!row.choice->computes_prompt()) row.n_tokens = static_cast<int64_t>(row.choice->input.size());
-    if (!row.request->failure.empty()) end_request(row.request.get(), FinishReason::kError, row.request->failure);
+    if (row.request->failure) fail_request(row.request.get(), *row.request->failure);
   }
   std::erase_if(batch_, [](const BatchRow& row) { return row.request->ended; });
 }
@@ -317,13 +309,13 @@ bool EngineImpl::run_model() {
     inputs_.push_back({tokens, choice.pass_cache(), row.n_logits, &row.failure});
     n_rows += row.n_logits;
   }
-  std::string error;
+  std::optional<Failure> failure;
   try {
     const auto size = static_cast<size_t>(n_rows * config().vocab_size);
     if (logits_.size() < size) logits_.resize(size);
     parts_.model->forward(inputs_, logits_.data());
-  } catch (const std::exception& exception) {
-    error = exception.what();
+  } catch (...) {
+    failure = failure_of(std::current_exception());
   }
   const double milliseconds = milliseconds_since(start);
   const Request* previous = nullptr;  // the rows of a request are neighbours
@@ -340,14 +332,14 @@ bool EngineImpl::run_model() {
     const std::lock_guard lock(mutex_);
     ++recorder_.stats.steps;
   }
-  if (!error.empty()) pass_failed(error);
-  return error.empty();
+  if (failure) pass_failed(*failure);
+  return !failure;
 }
 
 // Nobody knows which sequence is at fault: each is computed anew, alone, and the one that fails then ends.
-void EngineImpl::pass_failed(const std::string& error) {
-  log_error("model pass of " + std::to_string(batch_.size()) + " sequences failed: " + error);
-  if (batch_.size() == 1) return end_request(batch_[0].request.get(), FinishReason::kError, error);
+void EngineImpl::pass_failed(const Failure& failure) {
+  log_error("model pass of " + std::to_string(batch_.size()) + " sequences failed: " + failure.error);
+  if (batch_.size() == 1) return fail_request(batch_[0].request.get(), failure);
   for (const BatchRow& row : batch_) {
     scheduler_.drop(row.choice);
     scheduler_.isolate(row.choice, true);
@@ -365,11 +357,11 @@ void EngineImpl::follow_prompts() {
   const Clock::time_point start = Clock::now();
   try {
     speculator_.follow_prompts(prompts_);
-  } catch (const std::exception& error) {
-    log_error("drafting for " + std::to_string(prompts_.size()) + " prompts failed: " + error.what());
-    for (const Sequence* choice : prompts_) {
-      end_request(choice->request, FinishReason::kError, std::string("draft: ") + error.what());
-    }
+  } catch (...) {
+    Failure failure = failure_of(std::current_exception());
+    log_error("drafting for " + std::to_string(prompts_.size()) + " prompts failed: " + failure.error);
+    failure.error.insert(0, "draft: ");
+    for (const Sequence* choice : prompts_) fail_request(choice->request, failure);
   }
   const double milliseconds = milliseconds_since(start);
   for (Sequence* choice : prompts_) choice->request->draft_ms += milliseconds;
@@ -378,8 +370,9 @@ void EngineImpl::follow_prompts() {
 void EngineImpl::take_results() {
   for (const BatchRow& row : batch_) {
     if (!row.failure) continue;
-    log_warning(row.request->generation.id + ": its KV cache failed: " + message_of(row.failure));
-    end_request(row.request.get(), FinishReason::kError, message_of(row.failure));
+    const Failure failure = failure_of(row.failure);
+    log_warning(row.request->generation.id + ": its KV cache failed: " + failure.error);
+    fail_request(row.request.get(), failure);
   }
   follow_prompts();
   take_prompt_chunks();
@@ -393,9 +386,10 @@ void EngineImpl::take_results() {
       if (!row.samples) continue;
       settle(row.choice, row.event);
       deliver(request, row.choice, std::move(row.event));
-    } catch (const std::exception& error) {
-      log_warning(request->generation.id + " failed: " + error.what());
-      end_request(request, FinishReason::kError, error.what());
+    } catch (...) {
+      const Failure failure = failure_of(std::current_exception());
+      log_warning(request->generation.id + " failed: " + failure.error);
+      fail_request(request, failure);
     }
   }
 }
@@ -569,6 +563,16 @@ void EngineImpl::end_request(Request* request, FinishReason reason, const std::s
     request->events->push(std::move(event), usage);
   }
   forget(request->id);
+}
+
+// What nobody runs with goes, too, where memory is short: other threads need some to answer at all.
+void EngineImpl::fail_request(Request* request, const Failure& failure) {
+  end_request(request, failure.reason, failure.error);
+  if (failure.reason != FinishReason::kOutOfMemory) return;
+  while (prefixes_.evict(PrefixCache::Evict::kAny)) {
+  }
+  policy_context_.pool->free_unused();
+  if (draft_context_.pool != nullptr) draft_context_.pool->free_unused();
 }
 
 void EngineImpl::publish() {

@@ -109,7 +109,7 @@ class EngineImpl final : public Engine {
   void draft();                                // drafts for the batch; drops requests that cannot go on
   void run_pass();
   bool run_model();                            // false: the pass failed
-  void pass_failed(const std::string& error);
+  void pass_failed(const Failure& failure);
   void take_results();
   void take_prompt_chunks();
   void take_prompt_chunk(BatchRow* row);
@@ -120,6 +120,7 @@ class EngineImpl final : public Engine {
   void deliver(Request* request, Sequence* choice, GenerationEvent event);
   void finish_choice(Request* request, Sequence* choice, GenerationEvent event);
   void end_request(Request* request, FinishReason reason, const std::string& error = "");
+  void fail_request(Request* request, const Failure& failure);
   void publish();                              // mutex_ held: the gauges that other threads see
   PolicyStats& policy_stats(const Request& request);  // mutex_ held
   void publish_policies();

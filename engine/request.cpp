@@ -1,6 +1,7 @@
 #include "engine/request.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace smartkv {
@@ -15,6 +16,18 @@ std::vector<TokenId> stop_tokens_of(const GenerationRequest& generation, const s
 }
 
 }  // namespace
+
+Failure failure_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::bad_alloc&) {
+    return {FinishReason::kOutOfMemory, "the machine has no memory left for it"};
+  } catch (const std::exception& error) {
+    return {FinishReason::kError, error.what()};
+  } catch (...) {
+    return {FinishReason::kError, "unknown exception"};
+  }
+}
 
 Request::Request(GenerationRequest generation_request, uint64_t request_id, const std::set<TokenId>& eos,
                  const Tokenizer& tokenizer, int64_t context_length, std::shared_ptr<const KvCachePolicy> kv_policy,

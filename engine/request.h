@@ -1,6 +1,7 @@
 // A request inside the engine: what was asked for, its sequences and its clock. Owned by the engine thread once queued.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <set>
@@ -14,6 +15,15 @@
 #include "engine/sequence.h"
 
 namespace smartkv {
+
+// Why a request cannot go on.
+struct Failure {
+  FinishReason reason = FinishReason::kError;  // or kOutOfMemory
+  std::string error;
+};
+
+// kOutOfMemory for std::bad_alloc.
+Failure failure_of(const std::exception_ptr& exception);
 
 struct Request {
   // `seed`: used when the request brings none. `eos`: the model's end-of-sequence tokens.
@@ -45,7 +55,7 @@ struct Request {
   std::shared_ptr<EventQueue> events;
   std::vector<Sequence> choices;      // one until the prompt is computed; they stay where they are
   std::vector<TokenLogprob> prompt_logprobs;
-  std::string failure;                // not empty: the request cannot go on
+  std::optional<Failure> failure;     // the request cannot go on
   bool ended = false;
 
   Clock::time_point submitted;

@@ -138,8 +138,8 @@ void Scheduler::begin(size_t i, Plan* plan) {
   waiting_.erase(waiting_.begin() + static_cast<int64_t>(i));
   try {
     entry.sequence->begin();
-  } catch (const std::exception& error) {
-    plan->failed.emplace_back(entry.sequence, error.what());
+  } catch (...) {
+    plan->failed.emplace_back(entry.sequence, std::current_exception());
     return;
   }
   for (size_t passed = 0; passed < i; ++passed) waiting_[passed].passes += passes;

@@ -19,8 +19,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -82,7 +82,7 @@ class Scheduler {
     std::vector<Item> items;                     // by age
     std::vector<ScheduledSequence*> dropped;     // lost their memory
     std::vector<ScheduledSequence*> admitted;
-    std::vector<std::pair<ScheduledSequence*, std::string>> failed;  // begin() threw: what it said; not scheduled any more
+    std::vector<std::pair<ScheduledSequence*, std::exception_ptr>> failed;  // begin() threw it; not scheduled any more
     ScheduledSequence* stuck = nullptr;          // alone, and yet there is no memory for its next token
   };
 

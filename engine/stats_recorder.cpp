@@ -28,6 +28,7 @@ const char* finished_label(FinishReason reason) {
     case FinishReason::kLength: return "length";
     case FinishReason::kCancelled: return "abort";
     case FinishReason::kError:
+    case FinishReason::kOutOfMemory:
     case FinishReason::kNone: break;
   }
   return "error";

@@ -144,7 +144,7 @@ class SpeculationBench {
       const auto status = stream.next(&event, std::chrono::minutes(1));
       if (status == GenerationStream::Status::kEnd) return tokens;
       if (status == GenerationStream::Status::kTimeout) continue;
-      if (event.finish == FinishReason::kError) throw std::runtime_error("a sequence failed: " + event.error);
+      if (!event.error.empty()) throw std::runtime_error("a sequence failed: " + event.error);
       tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
       run->cache_bytes = std::max(run->cache_bytes, engine_.stats().kv_bytes_used);
     }

@@ -235,7 +235,7 @@ void Speculator::take_draft(Active* active, const float* logits) {
     }
     if (needs_history(request.generation.sampling)) active->history.add_output(token);
   } catch (const SamplingError& error) {
-    request.failure = std::string("draft: ") + error.what();
+    request.failure = {FinishReason::kError, std::string("draft: ") + error.what()};
   }
 }
 
@@ -246,7 +246,7 @@ void Speculator::drop_finished() {
     DraftSequence& sequence = *active.job.choice->draft;
     const Constraint* constraint = active.job.choice->constraint.get();
     if (constraint != nullptr && constraint->ended()) return true;
-    return !active.job.request->failure.empty() || static_cast<int64_t>(sequence.draft.size()) >= active.n ||
+    return active.job.request->failure.has_value() || static_cast<int64_t>(sequence.draft.size()) >= active.n ||
            sequence.cache()->tokens() >= sequence.cache()->next_boundary() ||
            (sequence.mirror() == nullptr && !sequence.cache()->probes(1).empty());
   });

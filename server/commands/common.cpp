@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <ctime>
@@ -23,9 +24,10 @@ LogLevel to_log_level(const std::string& name) {
   return name == "error" ? LogLevel::kError : LogLevel::kInfo;
 }
 
-bool take_signal(const sigset_t& set, std::chrono::milliseconds timeout) {
+// 0: none came.
+int take_signal(const sigset_t& set, std::chrono::milliseconds timeout) {
   const timespec time{.tv_sec = timeout.count() / 1000, .tv_nsec = timeout.count() % 1000 * 1'000'000};
-  return ::sigtimedwait(&set, nullptr, &time) > 0;
+  return std::max(0, ::sigtimedwait(&set, nullptr, &time));
 }
 
 // One line on a terminal, redrawn at most ten times a second.
@@ -131,14 +133,14 @@ int Signals::wait() {
   return signal;
 }
 
-bool Signals::poll(std::chrono::milliseconds timeout) {
+int Signals::poll(std::chrono::milliseconds timeout) {
   sigset_t ending = set_;
   ::sigdelset(&ending, SIGHUP);
   return take_signal(ending, timeout);
 }
 
 void Signals::clear() {
-  while (take_signal(set_, std::chrono::milliseconds(0))) {
+  while (take_signal(set_, std::chrono::milliseconds(0)) != 0) {
   }
 }
 
@@ -148,13 +150,13 @@ std::unique_ptr<Engine> load_engine(const ServerOptions& options, Signals& signa
     return Engine::create(options.engine,
                           [&](double fraction, const std::string& what) { progress.show(fraction, what); });
   });
-  while (loading.wait_for(std::chrono::milliseconds(0)) != std::future_status::ready) {
-    if (signals.poll(std::chrono::milliseconds(20))) {
+  do {
+    if (const int signal = signals.poll(std::chrono::milliseconds(20)); signal != 0) {
       progress.clear();
       std::cerr << "smartkv: interrupted while loading\n";
-      std::_Exit(128 + SIGINT);  // the loader cannot be interrupted, and nothing is to be saved
+      std::_Exit(128 + signal);  // the loader cannot be interrupted, and nothing is to be saved
     }
-  }
+  } while (loading.wait_for(std::chrono::milliseconds(0)) != std::future_status::ready);
   progress.clear();
   return loading.get();
 }

@@ -43,8 +43,8 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   int wait();  // which one arrived
-  // True: one arrived that ends what runs; SIGHUP, which does not, stays for wait().
-  bool poll(std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
+  // Which one arrived that ends what runs; 0: none. SIGHUP, which does not, stays for wait().
+  int poll(std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
   void clear();                                                                  // forgets those that wait
   const sigset_t& set() const { return set_; }
 

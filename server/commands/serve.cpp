@@ -24,12 +24,13 @@ std::string url(const std::string& host, int port, bool tls) {
 void shut_down(Engine& engine, http::HttpServer& server, Signals& signals) {
   log_info("draining: running requests finish, new ones are refused; a second signal stops at once");
   server.begin_drain();
-  auto drained = std::async(std::launch::async, [&] {
+  // Where no thread can be had for it, this one drains, deaf to a second signal.
+  auto drained = std::async(std::launch::async | std::launch::deferred, [&] {
     engine.drain();
     server.wait_until_idle();
   });
   bool stopping = false;
-  while (drained.wait_for(std::chrono::milliseconds(0)) != std::future_status::ready) {
+  while (drained.wait_for(std::chrono::milliseconds(0)) == std::future_status::timeout) {
     if (!signals.poll(std::chrono::milliseconds(20)) || std::exchange(stopping, true)) continue;
     log_info("stopping");
     engine.stop();

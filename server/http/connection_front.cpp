@@ -193,18 +193,20 @@ void ConnectionFront::accept_clients() {
 void ConnectionFront::add_client(int socket) {
   const int yes = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-  std::unique_ptr<Client> client;
+  const uint64_t id = next_id_++;
   try {
-    client = std::make_unique<Client>(socket, options_);
+    auto client = std::make_unique<Client>(socket, options_);
+    client->id = id;
+    clients_.emplace(id, std::move(client));
   } catch (const std::exception& error) {
     log_error(std::string("connection closed: ") + error.what());
     ::close(socket);
     return;
   }
-  client->id = next_id_++;
-  Client& added = *clients_.emplace(client->id, std::move(client)).first->second;
-  if (!watch(added, true)) return close(added);
-  expect_request(added);
+  guard(id, [this](Client& client) {
+    if (!watch(client, true)) return close(client);
+    expect_request(client);
+  });
 }
 
 void ConnectionFront::pause_accepting(Clock::duration time) {

@@ -70,8 +70,7 @@ bool send_events(const std::string& id, Stream stream, GenerationRun& run, const
     return send_data(sink, openai::dump(error.body()));
   } catch (const std::exception& error) {
     log_error(id + ": " + error.what());
-    const ApiError internal = openai::server_error(std::string("Internal error: ") + error.what());
-    return send_data(sink, openai::dump(internal.body()));
+    return send_data(sink, openai::dump(openai::internal_error(error).body()));
   }
 }
 

@@ -258,7 +258,7 @@ void HttpServer::dispatch(const httplib::Request& request, httplib::Response& re
     send_error(response, error);
   } catch (const std::exception& error) {
     log_error(request.method + ' ' + request.path + ": " + error.what());
-    send_error(response, openai::server_error(std::string("Internal error: ") + error.what()));
+    send_error(response, openai::internal_error(error));
   } catch (...) {
     log_error(request.method + ' ' + request.path + ": unknown exception");
     send_error(response, openai::server_error("Internal error"));

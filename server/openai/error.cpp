@@ -1,6 +1,7 @@
 #include "server/openai/error.h"
 
 #include <algorithm>
+#include <new>
 
 namespace smartkv::openai {
 
@@ -37,6 +38,10 @@ ApiError model_not_found(const std::string& model) {
 
 ApiError server_error(const std::string& message) { return ApiError(500, kServerError, message); }
 
+ApiError out_of_memory(const std::string& message) {
+  return ApiError(503, kServerError, message, "", "out_of_memory", 1);
+}
+
 ApiError draining() {
   return ApiError(503, kServerError, "The server is shutting down and takes no more requests", "", "draining", 1);
 }
@@ -56,6 +61,13 @@ ApiError to_api_error(const RequestError& error) {
       return draining();
   }
   return server_error(error.what());
+}
+
+ApiError internal_error(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return out_of_memory("The server has no memory left for the request");
+  }
+  return server_error(std::string("Internal error: ") + error.what());
 }
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }

@@ -31,8 +31,10 @@ class ApiError : public std::runtime_error {
 ApiError invalid_request(const std::string& param, const std::string& message);  // 400
 ApiError model_not_found(const std::string& model);                              // 404
 ApiError server_error(const std::string& message);                               // 500
+ApiError out_of_memory(const std::string& message);                              // 503
 ApiError draining();                                                             // 503
 ApiError to_api_error(const RequestError& error);
+ApiError internal_error(const std::exception& error);                            // 500; out_of_memory() for std::bad_alloc
 
 // Serialises; bytes that are not UTF-8 become U+FFFD.
 std::string dump(const Json& json);

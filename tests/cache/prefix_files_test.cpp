@@ -1,16 +1,19 @@
 #include "cache/prefix_files.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <numeric>
 #include <random>
 
 #include <gtest/gtest.h>
 
+#include "cache/forwarding_cache.h"
 #include "cache/policies/gated_eviction/gate.h"
 #include "cache/policy.h"
 #include "cache/prefix_cache.h"
@@ -238,6 +241,51 @@ TEST_F(PrefixFilesTest, TheLeastRecentlyUsedFilesGoFirst) {
   for (const auto& entry : fs::directory_iterator(directory_)) n += entry.is_regular_file() ? 1 : 0;
   EXPECT_EQ(n, 2);
   EXPECT_EQ(prefixes.find("key 0", *full, tokens(150)), nullptr);
+}
+
+TEST_F(PrefixFilesTest, WithoutRoomOnTheDiskOnlyTheFileIsMissing) {
+  const auto full = make_policy(context_, "full");
+  PrefixFiles files(options());
+  PrefixCache prefixes(int64_t{1} << 30, &files);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit little = before;
+  little.rlim_cur = 4096;  // which would end the process, were its signal not blocked
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+  for (const char* key : {"key", "another"}) {
+    prefixes.insert(key, tokens(200), state(*full, 200, 200), 1);
+    files.wait();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_EQ(log_.size(), 1u);  // once
+  EXPECT_NE(log_[0].find("could not write"), std::string::npos) << log_[0];
+  EXPECT_TRUE(fs::is_empty(directory_));
+  EXPECT_EQ(files.bytes(), 0);
+  const auto cache = prefixes.find("key", *full, tokens(250));
+  ASSERT_NE(cache, nullptr);
+  EXPECT_EQ(cache->tokens(), 200);
+}
+
+// A state for whose bytes, as they go into a file, there is no memory.
+class HeavyCache final : public ForwardingCache {
+ public:
+  explicit HeavyCache(std::unique_ptr<SequenceCache> cache) : ForwardingCache({cache.get()}), cache_(std::move(cache)) {}
+  std::unique_ptr<SequenceCache> fork() const override { return cache_->fork(); }
+  std::unique_ptr<SequenceCache> resume(int64_t prompt) const override { return cache_->resume(prompt); }
+  bool save(StateWriter*) const override { throw std::bad_alloc(); }
+
+ private:
+  std::unique_ptr<SequenceCache> cache_;
+};
+
+TEST_F(PrefixFilesTest, WithoutMemoryToWriteOnlyTheFileIsMissing) {
+  const auto full = make_policy(context_, "full");
+  PrefixFiles files(options());
+  const auto name = files.write({"key", tokens(100), 64, 1}, std::make_shared<HeavyCache>(state(*full, 100, 100)));
+  files.wait();
+  EXPECT_EQ(files.collect(), std::vector<PrefixFiles::Name>{*name});
+  EXPECT_EQ(log_.size(), 1u);
+  EXPECT_TRUE(fs::is_empty(directory_));
 }
 
 TEST_F(PrefixFilesTest, NamesADirectoryThatCannotBeUsed) {

@@ -472,6 +472,30 @@ TEST_F(EngineTest, AFailedPassEndsTheRequestAtFaultOnly) {
   EXPECT_EQ(engine->stats().finished.at("error"), 1);
 }
 
+// What nobody runs with goes, too: states of prompts, pages kept for reuse.
+TEST_F(EngineTest, WithoutMemoryTheRequestAtFaultEndsAndTheRestIsGivenBack) {
+  options.prefix_cache_bytes = -1;
+  model->on_forward = [](std::span<const SequenceInput> batch) {
+    for (const SequenceInput& input : batch) {
+      if (std::count(input.tokens.begin(), input.tokens.end(), kFakeThrow) > 0) throw std::bad_alloc();
+    }
+  };
+  start();
+  const std::vector<TokenId> expected = generate(make_request(200, 10, 2)).tokens;
+  EXPECT_GT(engine->stats().prefix_cache_states, 0);
+  GenerationRequest request = make_request(20, 10, 1);
+  request.prompt[10] = kFakeThrow;
+  const auto streams = engine->submit_all({request, make_request(20, 10, 3)});
+  const ChoiceResult failed = read_all(*streams[0])[0];
+  EXPECT_EQ(failed.finish, FinishReason::kOutOfMemory);
+  EXPECT_THAT(failed.error, HasSubstr("memory"));
+  EXPECT_EQ(read_all(*streams[1])[0].finish, FinishReason::kLength);
+  EXPECT_EQ(engine->stats().finished.at("error"), 1);
+  const auto again = engine->submit(make_request(200, 10, 2));
+  EXPECT_EQ(read_all(*again)[0].tokens, expected);
+  EXPECT_EQ(again->usage().cached_tokens, 0);
+}
+
 TEST_F(EngineTest, ASlowReaderGetsEverythingInFewEvents) {
   start();
   const std::vector<TokenId> expected = generate(make_request(5, 200, 7)).tokens;

@@ -61,6 +61,7 @@ class FakeEngine::Stream final : public GenerationStream {
       GenerationEvent& last = events_[events_.size() - static_cast<size_t>(n_ - choice)];
       last.finish = finish;
       if (finish == FinishReason::kError) last.error = "the model broke";
+      if (finish == FinishReason::kOutOfMemory) last.error = "no memory";
     }
     usage_.prompt_tokens = static_cast<int64_t>(request.prompt.size());
     usage_.kv_cache.policy = "full";

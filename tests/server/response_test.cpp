@@ -149,6 +149,26 @@ TEST(ResponseTest, ErrorInTheMiddleOfAStream) {
   EXPECT_EQ(chunks.back()["error"]["type"], "server_error");
 }
 
+TEST(ResponseTest, WithoutMemoryARequestIsToComeAgain) {
+  TestServer server;
+  server.engine.set_answer({"a"}, FinishReason::kOutOfMemory);
+  const auto whole = server.post("/v1/completions", R"({"prompt": "a"})");
+  EXPECT_EQ(whole->status, 503);
+  EXPECT_EQ(whole->get_header_value("Retry-After"), "1");
+  EXPECT_EQ(parsed(whole)["error"]["code"], "out_of_memory");
+  const std::vector<Json> chunks = chunks_of(server.post("/v1/chat/completions", "{" + kChat + R"(, "stream": true})"));
+  EXPECT_EQ(chunks.back()["error"]["code"], "out_of_memory");
+}
+
+// While it is parsed, tokenized or answered, besides.
+TEST(ResponseTest, AnAllocationThatFailsIsAnErrorOfMemory) {
+  const openai::ApiError error = openai::internal_error(std::bad_alloc());
+  EXPECT_EQ(error.status, 503);
+  EXPECT_EQ(error.code, "out_of_memory");
+  EXPECT_GT(error.retry_after_s, 0);
+  EXPECT_EQ(openai::internal_error(std::runtime_error("x")).status, 500);
+}
+
 TEST(ResponseTest, ErrorOfAWholeAnswer) {
   TestServer server;
   server.engine.set_answer({"a"}, FinishReason::kError);

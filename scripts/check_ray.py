@@ -1,0 +1,318 @@
+#!/usr/bin/env python3
+"""Checks deploy/ray on a local Ray cluster of two nodes, which it starts and ends. Needs deploy/ray/requirements.txt and openai.
+
+    scripts/check_ray.py --smartkv build/release/smartkv --model MODEL [--tokens 64] [--repetitions 5]
+
+  - serve.yaml is a configuration that Ray takes, with arguments that the application takes
+  - load on one replica makes a second one, on the other node
+  - another prompt of a session finds the beginning that both share computed (cached_tokens > 0), on the same replica;
+    sessions are spread over both
+  - streams come as they are generated, with the text of whole answers; errors and Retry-After come through
+  - a replica that is killed (SIGKILL) in the middle of the load: every request is answered, with the answer that it got
+    alone, by the retries that OpenAI's client makes of itself, and a stream that was cut by asking again; the replica is
+    replaced, and its server is gone
+
+Prints what a token costs through Ray beside the server alone, and tokens per second of one replica and of two, each with one
+thread. Exit code 1 when something does not hold.
+"""
+import argparse
+import concurrent.futures
+import contextlib
+import os
+import pathlib
+import signal
+import statistics
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+APPLICATION = ROOT / "deploy/ray"
+os.environ["PYTHONPATH"] = str(APPLICATION)  # of the cluster's processes
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "120"  # a busy machine takes longer than Ray's 5 s to start a process
+sys.path.insert(0, str(APPLICATION))
+
+import openai
+import ray
+import yaml
+from ray import serve
+from ray.cluster_utils import Cluster
+from ray.serve.schema import ServeDeploySchema
+
+import smartkv_app
+from servers import free_port, smartkv_server
+
+NAME = "smartkv"
+CLIENTS = 8
+PATIENCE_S = 300
+TEXT = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")
+
+
+def check(held, what):
+    print(f"{'held' if held else 'MISSED'}: {what}", flush=True)
+    if not held:
+        check.missed += 1
+
+
+check.missed = 0
+
+
+def wait_for(condition, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit(f"waited {PATIENCE_S} s for {what}")
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def cluster():
+    """Two nodes of one core each; one proxy, whose URL this is."""
+    # Loopback addresses; 127.0.0.1 itself Ray replaces by what other machines would see.
+    head, second = "127.0.0.2", "127.0.0.3"
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "node_ip_address": head, "include_dashboard": False})
+    try:
+        nodes.add_node(num_cpus=1, node_ip_address=second)
+        ray.init(address=nodes.address, _node_ip_address=head, log_to_driver=False)
+        port = free_port()
+        serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+        yield f"http://127.0.0.1:{port}"
+        serve.shutdown()
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
+
+
+def deploy(args, **changes):
+    arguments = {"program": str(pathlib.Path(args.smartkv).resolve()), "model": str(pathlib.Path(args.model).resolve()), "cpus": 1,
+                 "max_sequences": CLIENTS, "options": ["--log-level", "warning"], **changes}
+    serve.run(smartkv_app.build(smartkv_app.Arguments(**arguments)), name=NAME)
+
+
+def replicas():
+    return serve.status().applications[NAME].deployments["SmartKV"].replica_states.get("RUNNING", 0)
+
+
+def status_of(pid):
+    """The fields of /proc/PID/stat that follow the command's name: the second is the parent, 12 and 13 ticks of a core."""
+    return [int(field) if field.lstrip("-").isdigit() else field
+            for field in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()]
+
+
+def processes(mark):
+    """(pid, parent) of processes whose command line holds the mark."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (folder / "cmdline").read_bytes().decode(errors="replace")
+            if mark in command and "check_ray" not in command:
+                found.append((int(folder.name), status_of(folder.name)[1]))
+    return found
+
+
+def servers(args):
+    """The servers of the replicas, and these: children of their nodes' raylets."""
+    return processes(str(pathlib.Path(args.smartkv).resolve()) + "\0serve")
+
+
+def cpu_seconds(pids):
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            ticks += sum(status_of(pid)[11:13])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Client:
+    def __init__(self, url):
+        self.openai = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=8, timeout=PATIENCE_S)
+        self.retries = self.cut = 0
+        self.lock = threading.Lock()
+
+    def create(self, prompt, tokens, session, **more):
+        return self.openai.completions.with_raw_response.create(
+            model="SmolLM2-135M-Instruct", prompt=prompt, max_tokens=tokens, temperature=0,
+            extra_headers={"x-session-id": session} if session else {}, extra_body={"ignore_eos": True}, **more)
+
+    def whole(self, prompt, tokens, session=None):
+        """The answer, and the replica that gave it."""
+        response = self.create(prompt, tokens, session)
+        with self.lock:
+            self.retries += response.retries_taken
+        return response.parse(), response.headers.get("x-smartkv-replica")
+
+    def stream(self, prompt, tokens, session=None):
+        """The text, and when its pieces came."""
+        text, times = "", []
+        for chunk in self.create(prompt, tokens, session, stream=True).parse():
+            text += chunk.choices[0].text
+            times.append(time.perf_counter())
+        return text, times
+
+    def streamed_text(self, prompt, tokens, session):
+        """Of a stream that is asked for again where it is cut: the answer begins as before."""
+        while True:
+            try:
+                return self.stream(prompt, tokens, session)[0]
+            except (openai.APIError, OSError) as error:
+                if isinstance(error, openai.APIStatusError):
+                    raise
+            except Exception as error:  # of httpx, which openai does not wrap in the middle of a stream
+                if "httpx" not in type(error).__module__ and "httpcore" not in type(error).__module__:
+                    raise
+            with self.lock:
+                self.cut += 1
+
+
+def in_parallel(work, items):
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        return list(pool.map(work, items))
+
+
+def prompt_of(i, characters=600):
+    return f"Text {i}. " + TEXT[i * characters:(i + 1) * characters]
+
+
+def check_config():
+    config = ServeDeploySchema.model_validate(yaml.safe_load((APPLICATION / "serve.yaml").read_text(encoding="utf-8")))
+    for application in config.applications:
+        smartkv_app.build(smartkv_app.Arguments(**application.args))
+    check(True, "serve.yaml is a configuration that Ray and the application take")
+
+
+def throughput(client, tokens):
+    """Tokens per second of CLIENTS clients, each a session with two requests."""
+    def work(i):
+        return client.whole(prompt_of(i), tokens, f"load {i}")[0].usage.completion_tokens
+    in_parallel(work, range(CLIENTS))  # warm, and prompts computed
+    begin = time.perf_counter()
+    done = sum(in_parallel(work, [i % CLIENTS for i in range(2 * CLIENTS)]))
+    return done / (time.perf_counter() - begin)
+
+
+def seconds_per_token(client, tokens, repetitions):
+    """Of one stream, after its first token; the median."""
+    found = []
+    for _ in range(repetitions + 1):
+        _, times = client.stream(prompt_of(0), tokens, "one")
+        found.append((times[-1] - times[0]) / (tokens - 1))
+    return statistics.median(found[1:])
+
+
+def check_scaling(args, client):
+    stopping = threading.Event()
+
+    def work(i):
+        while not stopping.is_set():
+            client.whole(prompt_of(i), 16, f"scale {i}")
+
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        loads = [pool.submit(work, i) for i in range(CLIENTS)]
+        wait_for(lambda: replicas() == 2, "a second replica")
+        stopping.set()
+        for load in loads:
+            load.result()
+    nodes = {status_of(replica)[1] for _, replica in servers(args)}
+    check(len(nodes) == 2, "load on one replica made a second one, on the other node")
+
+
+def check_sessions(client):
+    seen, same, cached = set(), True, True
+    for i in range(20):
+        if len(seen) == 2 and i >= 6:
+            break
+        shared = prompt_of(i, 1200)
+        _, first = client.whole(shared, 4, f"session {i}")
+        answer, second = client.whole(shared + " And then?", 4, f"session {i}")
+        same = same and first == second
+        cached = cached and answer.usage.prompt_tokens_details.cached_tokens > 0
+        seen.add(first)
+    check(same and cached, "another prompt of a session finds its beginning computed, on the same replica")
+    check(len(seen) == 2, "sessions are spread over both replicas")
+
+
+def check_streams(client, tokens):
+    text, times = client.stream(prompt_of(1), tokens, "stream")
+    answer, _ = client.whole(prompt_of(1), tokens, "stream")
+    check(text == answer.choices[0].text and len(times) > tokens // 4 and times[-1] > times[0],
+          f"a stream comes in pieces ({len(times)} of {tokens} tokens), with the whole answer's text")
+    try:
+        client.openai.completions.create(model="none", prompt="x")
+        check(False, "errors come through")
+    except openai.NotFoundError as error:
+        check(error.code == "model_not_found", "errors come through")
+
+
+def check_kill(args, client, references, tokens):
+    """A replica dies while every client has requests running."""
+    victim, worker = servers(args)[0]
+    n = len(references)
+    begun = threading.Semaphore(0)
+
+    def work(i):
+        begun.release()
+        session = f"kill {i}"
+        if i % 2 == 0:
+            return client.whole(prompt_of(i % n), tokens, session)[0].choices[0].text
+        return client.streamed_text(prompt_of(i % n), tokens, session)
+
+    retries = client.retries
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        answers = [pool.submit(work, i) for i in range(3 * CLIENTS)]
+        for _ in range(CLIENTS + 1):  # the first have answers, all others run
+            begun.acquire()
+        os.kill(worker, signal.SIGKILL)
+        wrong = failed = 0
+        for i, answer in enumerate(answers):
+            try:
+                wrong += answer.result() != references[i % n]
+            except Exception as error:
+                print(f"  request {i}: {error!r}")
+                failed += 1
+    check(wrong == failed == 0 and client.retries - retries + client.cut > 0,
+          f"of {3 * CLIENTS} requests {failed} failed and {wrong} had another answer; OpenAI's client retried "
+          f"{client.retries - retries} times, {client.cut} streams were cut and asked for again")
+    wait_for(lambda: len({pid for pid, _ in servers(args)} - {victim}) == 2 and replicas() == 2, "a new replica")
+    check(victim not in [pid for pid, _ in servers(args)], "the replica was replaced, and its server is gone")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smartkv", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--tokens", type=int, default=64, help="of each answer")
+    parser.add_argument("--repetitions", type=int, default=5)
+    args = parser.parse_args()
+    check_config()
+
+    one_thread = ["--threads", "1", "--max-sequences", str(CLIENTS)]
+    with smartkv_server(args.smartkv, args.model, *one_thread) as url:
+        client = Client(url)
+        references = [client.whole(prompt_of(i), args.tokens)[0].choices[0].text for i in range(CLIENTS)]
+        alone_s = seconds_per_token(client, args.tokens, args.repetitions)
+        alone_rate = throughput(client, args.tokens)
+    with cluster() as url:
+        client = Client(url)
+        deploy(args)
+        ray_pids = [pid for pid, _ in processes("ray::ProxyActor") + processes("ray::ServeReplica")]
+        before = cpu_seconds(ray_pids)
+        ray_s = seconds_per_token(client, args.tokens, args.repetitions)
+        cpu_s = (cpu_seconds(ray_pids) - before) / (args.tokens * (args.repetitions + 1))
+        one = throughput(client, args.tokens)
+        deploy(args, max_replicas=2, max_sequences=CLIENTS // 2, upscale_delay_s=1)
+        check_scaling(args, client)
+        check_sessions(client)
+        check_streams(client, args.tokens)
+        two = throughput(client, args.tokens)
+        check_kill(args, client, references, args.tokens)
+
+    print(f"\none stream, milliseconds per token: {1000 * alone_s:.2f} alone, {1000 * ray_s:.2f} through Ray; Ray's proxy and "
+          f"replica take {1000 * cpu_s:.2f} ms of a core for each token")
+    print(f"{CLIENTS} clients, tokens per second, each replica with one thread: {alone_rate:.0f} alone, {one:.0f} with one replica, "
+          f"{two:.0f} with two; {len(os.sched_getaffinity(0))} cores, load average {os.getloadavg()[0]:.1f}")
+    sys.exit(1 if check.missed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Runs deploy/ray on a local Ray cluster of two nodes: sessions, streaming, autoscaling, a replica that is killed; prints
+# what the proxy costs and what a second replica gives. What it checks: scripts/check_ray.py --help
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup.sh
+source scripts/clients_env.sh
+
+install_packages
+build release smartkv
+fetch_model
+client_env -r deploy/ray/requirements.txt "openai==1.109.1" || exit 0
+exec "$CLIENT_PYTHON" scripts/check_ray.py --smartkv build/release/smartkv --model "$MODEL" "$@"

@@ -1,0 +1,82 @@
+// What keeps a server from starting: models that cannot be read, and signals while one is loaded.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/server/command_runner.h"
+
+namespace smartkv {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::Ran;
+using testing::run;
+
+constexpr const char* kModel = SMARTKV_SOURCE "/tests/fixtures/architectures/llama.gguf";
+
+class Start : public ::testing::Test {
+ protected:
+  Start() : folder_(fs::path(::testing::TempDir()) / "start_test") {
+    fs::remove_all(folder_);
+    fs::create_directory(folder_);
+  }
+  ~Start() override { fs::remove_all(folder_); }
+
+  void expect_refused(const fs::path& model, const std::string& why) {
+    const Ran ran = run({"serve", "--port", "0", "--model", model.c_str()});
+    EXPECT_EQ(ran.code, kRuntimeError) << model;
+    EXPECT_THAT(ran.error, AllOf(HasSubstr(model.filename().string()), HasSubstr(why)));
+    EXPECT_EQ(ran.out, "");
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(Start, AModelThatCannotBeReadIsNamedWithTheReason) {
+  std::ifstream file(kModel, std::ios::binary);
+  const std::string whole(std::istreambuf_iterator<char>(file), {});
+  ASSERT_FALSE(whole.empty());
+  const auto written = [&](const char* name, const std::string& contents) {
+    const fs::path path = folder_ / name;
+    std::ofstream(path, std::ios::binary) << contents;
+    return path;
+  };
+  expect_refused(folder_ / "missing.gguf", "no such file");
+  expect_refused(folder_, "config.json");
+  expect_refused(written("empty.gguf", ""), "truncated");
+  expect_refused(written("text.gguf", "hello, this is no model"), "not a GGUF file");
+  expect_refused(written("metadata.gguf", whole.substr(0, 100)), "");
+  expect_refused(written("tensors.gguf", whole.substr(0, whole.size() - 1000)), "truncated: tensor");
+  ASSERT_EQ(::mkfifo((folder_ / "fifo.gguf").c_str(), 0600), 0);
+  expect_refused(folder_ / "fifo.gguf", "expected a regular file");
+}
+
+// A server to which the signal was sent before it began to load its model.
+void serve_with_pending(int signal) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, signal);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  ::raise(signal);
+  const std::array arguments = {"smartkv", "serve", "--port", "0", "--model", kModel};
+  run_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+// Exit codes are a shell's.
+TEST_F(Start, ASignalWhileTheModelIsLoadedEndsTheServerWithoutAnAnswer) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const int signal : {SIGTERM, SIGINT}) {
+    EXPECT_EXIT(serve_with_pending(signal), ::testing::ExitedWithCode(128 + signal), "interrupted while loading");
+  }
+}
+
+}  // namespace
+}  // namespace smartkv
