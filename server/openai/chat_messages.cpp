@@ -89,6 +89,7 @@ Json read_message(const Json& message, const std::string& path) {
   if (role == "assistant") {
     for (const std::string_view key : {"refusal", "audio", "function_call"}) fields.only_default(key);
     fields.only_default("annotations", {Json::array()});
+    fields.object("provider_specific_fields");  // litellm's notes on an answer that comes back
     for (const char* key : {"reasoning_content", "reasoning"}) {
       if (auto reasoning = fields.string(key)) result["reasoning_content"] = *reasoning;
     }

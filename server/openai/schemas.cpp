@@ -71,7 +71,7 @@ constexpr const char* kChat = R"({
           "function": {"type": "object", "required": ["name", "arguments"], "additionalProperties": false,
                        "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}}},
       "refusal": {"type": "null"}, "audio": {"type": "null"}, "function_call": {"type": "null"},
-      "annotations": {"type": "array", "maxItems": 0},
+      "annotations": {"type": "array", "maxItems": 0}, "provider_specific_fields": {"type": "object"},
       "reasoning_content": {"type": "string"}, "reasoning": {"type": "string"}}}},
   "max_tokens": {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]},
   "max_completion_tokens": {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]},

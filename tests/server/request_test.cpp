@@ -214,7 +214,8 @@ TEST_F(RequestTest, TakesWhatFrameworksSend) {
   const GenerationRequest all = chat(R"("max_tokens": -1)").generations.front();
   EXPECT_EQ(all.max_tokens, 1000 - static_cast<int64_t>(all.prompt.size()));
   EXPECT_NO_THROW(parse_chat(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b",
-                                 "reasoning_content": "c"}, {"role": "user", "content": "d"}]})", model_));
+                                 "reasoning_content": "c", "provider_specific_fields": {"refusal": null}},
+                                {"role": "user", "content": "d"}]})", model_));
 }
 
 TEST_F(RequestTest, DefaultsOfSamplingAreTheServedModels) {
