@@ -142,7 +142,7 @@ Json answer_content(const Operation& operation) {
   if (answer == "application/json") return content("application/json", {{"type", "object"}});
   if (answer.find('/') != answer.npos) return content(operation.answer, Json::object());
   Json result = content("application/json", ref(answer));
-  if (operation.streams) result.update(content("text/event-stream", {{"type", "string"}}));
+  if (operation.streams) result.update(content("text/event-stream", Json::object()));
   return result;
 }
 
