@@ -6,8 +6,6 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 source scripts/clients_env.sh
 
-install_packages
-build release smartkv
-fetch_model
-client_env -r deploy/ray/requirements.txt "openai==1.109.1" || exit 0
-exec "$CLIENT_PYTHON" scripts/check_ray.py --smartkv build/release/smartkv --model "$MODEL" "$@"
+take_server "$@"
+client_env ray -r deploy/ray/requirements.txt openai==1.109.1 || exit $SKIPPED
+exec "$CLIENT_PYTHON" scripts/check_ray.py --smartkv "$SMARTKV" --model "$MODEL" "${REST[@]}"
