@@ -41,6 +41,14 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
+// Of the exception that is being handled, logged. `what`: "3 sequences".
+Failure drafting_failure(const std::string& what) {
+  Failure failure = failure_of(std::current_exception());
+  log_error("drafting for " + what + " failed: " + failure.error);
+  failure.error.insert(0, "draft: ");
+  return failure;
+}
+
 std::set<TokenId> end_tokens(const Tokenizer& tokenizer, const ModelConfig& config, int64_t vocabulary) {
   std::set<TokenId> tokens(config.eos_token_ids.begin(), config.eos_token_ids.end());
   if (tokenizer.eos()) tokens.insert(*tokenizer.eos());
@@ -176,11 +184,7 @@ void EngineImpl::plan_batch() {
   }
   Scheduler::Memory memory;
   memory.free = [this] { return free_bytes(); };
-  memory.reclaim = [this](Scheduler::Reclaim what) {
-    using Evict = PrefixCache::Evict;
-    const bool all = what == Scheduler::Reclaim::kAll, unused = what == Scheduler::Reclaim::kUnused;
-    return prefixes_.evict(all ? Evict::kAny : unused ? Evict::kUnheld : Evict::kOfUse);
-  };
+  memory.reclaim = [this](PrefixCache::Evict which) { return prefixes_.evict(which); };
   memory.logit_rows = logit_rows();
   memory.waits = [this](ScheduledSequence* waiting) { return waits_for_prefix(*static_cast<Sequence*>(waiting)); };
   scheduler_.plan(memory, &plan_);
@@ -260,9 +264,7 @@ void EngineImpl::draft() {
   try {
     speculator_.draft(sequences, draft_jobs_);
   } catch (...) {
-    Failure failure = failure_of(std::current_exception());
-    log_error("drafting for " + std::to_string(draft_jobs_.size()) + " sequences failed: " + failure.error);
-    failure.error.insert(0, "draft: ");
+    const Failure failure = drafting_failure(std::to_string(draft_jobs_.size()) + " sequences");
     for (const DraftJob& job : draft_jobs_) job.request->failure = failure;
   }
   const double milliseconds = milliseconds_since(start);
@@ -358,9 +360,7 @@ void EngineImpl::follow_prompts() {
   try {
     speculator_.follow_prompts(prompts_);
   } catch (...) {
-    Failure failure = failure_of(std::current_exception());
-    log_error("drafting for " + std::to_string(prompts_.size()) + " prompts failed: " + failure.error);
-    failure.error.insert(0, "draft: ");
+    const Failure failure = drafting_failure(std::to_string(prompts_.size()) + " prompts");
     for (const Sequence* choice : prompts_) fail_request(choice->request, failure);
   }
   const double milliseconds = milliseconds_since(start);

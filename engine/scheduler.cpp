@@ -114,9 +114,8 @@ void Scheduler::admit(const Memory& memory, Plan* plan) {
 }
 
 void Scheduler::admit(bool known, const Memory& memory, Plan* plan) {
+  if (isolated()) return;  // nobody else starts meanwhile
   for (size_t i = 0; i < waiting_.size();) {
-    // Some go on alone: nobody else starts meanwhile.
-    if (std::any_of(running_.begin(), running_.end(), [](const Entry& entry) { return entry.alone; })) return;
     const Entry& entry = waiting_[i];
     if ((entry.sequence->known().tokens > 0) == known) {
       if (!wants_more(*entry.sequence)) return;
@@ -124,6 +123,7 @@ void Scheduler::admit(bool known, const Memory& memory, Plan* plan) {
                           !(memory.waits && memory.waits(entry.sequence)) && fits(entry, memory);
       if (starts) {
         begin(i, plan);
+        if (isolated()) return;
         continue;
       }
     }
@@ -145,6 +145,10 @@ void Scheduler::begin(size_t i, Plan* plan) {
   for (size_t passed = 0; passed < i; ++passed) waiting_[passed].passes += passes;
   run(entry);
   plan->admitted.push_back(entry.sequence);
+}
+
+bool Scheduler::isolated() const {
+  return std::any_of(running_.begin(), running_.end(), [](const Entry& entry) { return entry.alone; });
 }
 
 bool Scheduler::wants_more(const ScheduledSequence& next) const {
@@ -173,15 +177,15 @@ bool Scheduler::fits(const Entry& entry, const Memory& memory) const {
   bytes += std::max<int64_t>(0, rows - memory.logit_rows) * options_.row_bytes;
   while (bytes > memory.free()) {
     if (!memory.reclaim) return false;
-    if (memory.reclaim(Reclaim::kUnused)) continue;
-    if (may_be_passed(entry) || !memory.reclaim(Reclaim::kOfUse)) return false;
+    if (memory.reclaim(PrefixCache::Evict::kUnheld)) continue;
+    if (may_be_passed(entry) || !memory.reclaim(PrefixCache::Evict::kOfUse)) return false;
   }
   return true;
 }
 
 void Scheduler::share_work() {
   std::vector<Entry*> prompts;
-  const bool isolated = std::any_of(running_.begin(), running_.end(), [](const Entry& e) { return e.alone; });
+  const bool isolated = this->isolated();
   bool taken = false;  // the one that goes on alone is found
   for (Entry& entry : running_) {
     entry.share = 0;
@@ -236,8 +240,9 @@ template <typename Bytes>
 bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Plan* plan) {
   while (bytes() > memory.free() - planned_) {
     const bool alone = running_.size() == i + 1;
-    if (memory.reclaim && (memory.reclaim(Reclaim::kUnused) || memory.reclaim(Reclaim::kOfUse))) continue;
-    if (alone && memory.reclaim && memory.reclaim(Reclaim::kAll)) continue;
+    using Evict = PrefixCache::Evict;
+    if (memory.reclaim && (memory.reclaim(Evict::kUnheld) || memory.reclaim(Evict::kOfUse))) continue;
+    if (alone && memory.reclaim && memory.reclaim(Evict::kAny)) continue;
     if (alone) return false;
     plan->dropped.push_back(running_.back().sequence);
     drop(running_.back().sequence);

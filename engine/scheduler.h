@@ -24,6 +24,8 @@
 #include <utility>
 #include <vector>
 
+#include "cache/prefix_cache.h"
+
 namespace smartkv {
 
 // What the scheduler asks of a sequence. Byte figures are upper bounds.
@@ -59,15 +61,11 @@ class Scheduler {
  public:
   static constexpr int32_t kMostPasses = 16;
 
-  // Of what is kept for prompts to come: what nobody waits for or runs with; that, too, but for what is mostly shared by those
-  // who run, which frees little; or all.
-  enum class Reclaim : uint8_t { kUnused, kOfUse, kAll };
-
   // Memory as it is.
   struct Memory {
     std::function<int64_t()> free;            // bytes within the budget that nobody holds
     // Frees a little of what is kept for prompts to come. False: there is nothing of that kind.
-    std::function<bool(Reclaim)> reclaim;
+    std::function<bool(PrefixCache::Evict)> reclaim;
     int64_t logit_rows = 0;                   // that memory is held for already
     // Whether a waiting sequence had better wait for one that runs, which is computing what both need. Null: never.
     std::function<bool(ScheduledSequence*)> waits = {};
@@ -123,6 +121,7 @@ class Scheduler {
   // Of those that wait, the ones of whom something is known, or the others.
   void admit(bool known, const Memory& memory, Plan* plan);
   void begin(size_t i, Plan* plan);                      // one that waits
+  bool isolated() const;                                 // whether some that run go on alone
   static bool may_be_passed(const Entry& entry) { return entry.drops == 0 && entry.passes < 4 * kMostPasses; }
   bool wants_more(const ScheduledSequence& next) const;  // whether the pass has work left for another prompt
   bool fits(const Entry& entry, const Memory& memory) const;

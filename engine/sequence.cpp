@@ -87,9 +87,10 @@ void Sequence::look_up() {
   prefix_known = {std::min(covered.tokens, drafts.tokens), 0};
   if (prefix == nullptr || prefix_known.tokens == 0) return;
   const CacheStats stats = prefix->cache->stats();
-  const int64_t cut = stats.full_bytes / stats.tokens * (stats.tokens - prefix_known.tokens);  // of the dense tail, as a rule
+  const int64_t token_bytes = stats.full_bytes / stats.tokens;
+  const int64_t cut = token_bytes * (stats.tokens - prefix_known.tokens);  // of the dense tail, as a rule
   prefix_known.bytes = std::max<int64_t>(0, prefix->cache->lasting_bytes() - cut);
-  prompt_bytes = stats.full_bytes / stats.tokens * (request->prompt_tokens() - prefix_known.tokens);
+  prompt_bytes = token_bytes * (request->prompt_tokens() - prefix_known.tokens);
 }
 
 std::unique_ptr<SequenceCache> Sequence::find_prefix() {

@@ -243,13 +243,13 @@ TEST_F(SchedulerTest, ToBePassedByThoseThatGoOnFromWhatIsKnownCountsAQuarter) {
 
 TEST_F(SchedulerTest, WhatOthersWaitForGoesOnlyForThoseThatRunAndThoseThatWaitedLongEnough) {
   budget = 20;
-  using Reclaim = Scheduler::Reclaim;
-  std::vector<Reclaim> asked;
+  using Evict = PrefixCache::Evict;
+  std::vector<Evict> asked;
   const auto admitted = [&] {
     Scheduler::Memory memory;
     memory.free = [this] { return budget - used_; };
-    memory.reclaim = [&](Reclaim what) {
-      asked.push_back(what);
+    memory.reclaim = [&](Evict which) {
+      asked.push_back(which);
       return false;
     };
     scheduler().plan(memory, &plan_);
@@ -261,11 +261,11 @@ TEST_F(SchedulerTest, WhatOthersWaitForGoesOnlyForThoseThatRunAndThoseThatWaited
   EXPECT_THAT(asked, IsEmpty());
   add(1, 15, 2);
   EXPECT_EQ(admitted(), 0u);
-  EXPECT_THAT(asked, ElementsAre(Reclaim::kUnused));
+  EXPECT_THAT(asked, ElementsAre(Evict::kUnheld));
   asked.clear();
   used_ = budget;
   admitted();
-  EXPECT_THAT(asked, ElementsAre(Reclaim::kUnused, Reclaim::kUnused, Reclaim::kOfUse, Reclaim::kAll));
+  EXPECT_THAT(asked, ElementsAre(Evict::kUnheld, Evict::kUnheld, Evict::kOfUse, Evict::kAny));
 }
 
 TEST_F(SchedulerTest, NobodyPassesASequenceThatLostItsMemory) {

@@ -307,13 +307,11 @@ int64_t MixedStore::bytes_at(int32_t price, const Narrowing& narrowing, std::vec
   changes->clear();
   for (const std::vector<Change>& of : of_layers) changes->insert(changes->end(), of.begin(), of.end());
   if (static_cast<int64_t>(changes->size()) > narrowing.most_pages) {
-    const auto in_order = [](const Change& a, const Change& b) { return std::tie(a.layer, a.page) < std::tie(b.layer, b.page); };
     const auto end = changes->begin() + narrowing.most_pages;
-    std::nth_element(changes->begin(), end, changes->end(), [&](const Change& a, const Change& b) {
-      return a.saved != b.saved ? a.saved > b.saved : in_order(a, b);
+    std::nth_element(changes->begin(), end, changes->end(), [](const Change& a, const Change& b) {
+      return a.saved != b.saved ? a.saved > b.saved : std::tie(a.layer, a.page) < std::tie(b.layer, b.page);
     });
     changes->erase(end, changes->end());
-    std::sort(changes->begin(), changes->end(), in_order);
   }
   int64_t sum = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
   for (const Change& change : *changes) sum -= change.saved;

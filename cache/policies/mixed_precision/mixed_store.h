@@ -114,7 +114,7 @@ class MixedStore final : public PageStore {
   };
   // Only ever narrower than a page is.
   kernels::QuantizedLayout target(int64_t layer, int64_t i, int32_t price, int64_t least_saving) const;
-  // Of all pages, and which of those that there are change, in order.
+  // Of all pages, and which of those that there are change.
   int64_t bytes_at(int32_t price, const Narrowing& narrowing, std::vector<Change>* changes) const;
   int64_t most_narrowed(int64_t made) const;   // pages, when so many are new in each layer
   void fit(int64_t budget);                    // narrows pages, and decides on new ones

@@ -19,31 +19,33 @@ class MixedStoreTest : public testing::TestWithParam<double> {
     return StagedSequence(context_, {whole_pages(options.window), options.prompt_stride, 0}, std::move(stores));
   }
 
+  // With the parameter's bits at `horizon` tokens.
+  StagedSequence make_at(int64_t horizon) {
+    MixedOptions options;
+    options.bits = GetParam();
+    options.horizon = horizon;
+    return make(options);
+  }
+
   ThreadPool threads_{2};
   CacheShape shape_{4, 3, 64, kernels::KvType::kBf16};
   PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
 };
 
 TEST_P(MixedStoreTest, KeepsTheBudgetWithEverythingCounted) {
-  MixedOptions options;
-  options.bits = GetParam();
-  options.horizon = 1600;
-  StagedSequence cache = make(options);
+  StagedSequence cache = make_at(1600);
   CacheDriver driver(shape_, 9, &threads_);
   const double values = static_cast<double>(shape_.bytes_per_token()) / 2;
   driver.run(&cache, 1600, 64);
-  EXPECT_LE(8.0 * static_cast<double>(cache.stats().bytes) / (1600 * values), options.bits);
-  EXPECT_GT(8.0 * static_cast<double>(cache.stats().bytes) / (1600 * values), 0.93 * options.bits);
+  EXPECT_LE(8.0 * static_cast<double>(cache.stats().bytes) / (1600 * values), GetParam());
+  EXPECT_GT(8.0 * static_cast<double>(cache.stats().bytes) / (1600 * values), 0.93 * GetParam());
   driver.run(&cache, 2560, 64);
-  EXPECT_LE(8.0 * static_cast<double>(cache.stats().bytes) / (2560 * values), options.bits);
+  EXPECT_LE(8.0 * static_cast<double>(cache.stats().bytes) / (2560 * values), GetParam());
 }
 
 // So that prompts that go on from one state share most of it.
 TEST_P(MixedStoreTest, FewPagesAreNarrowedForANewOne) {
-  MixedOptions options;
-  options.bits = GetParam();
-  options.horizon = 2048;
-  StagedSequence cache = make(options);
+  StagedSequence cache = make_at(2048);
   CacheDriver driver(shape_, 9, &threads_);
   driver.run(&cache, 1984, 64);
   const auto fork = cache.fork();
