@@ -14,7 +14,7 @@ import urllib.request
 from servers import free_port
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--llama-server", required=True)
+parser.add_argument("--llama-server")
 parser.add_argument("--smartkv", required=True)
 parser.add_argument("--bf16", required=True)
 parser.add_argument("--model", required=True)
@@ -25,6 +25,8 @@ parser.add_argument("--plot")
 parser.add_argument("--json")
 parser.add_argument("--no-peers", action="store_true")
 args, rest = parser.parse_known_args()
+if not args.no_peers and args.llama_server is None:
+    parser.error("--llama-server: expected a path, or --no-peers")
 rest = [option for option in rest if option != "--"]
 
 threads = len(os.sched_getaffinity(0))
