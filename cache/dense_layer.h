@@ -26,6 +26,8 @@ class DenseLayer {
   // One token of one KV head. k, v: f32 [head_dim].
   void load(int64_t position, int64_t head, float* k, float* v) const;
   void store(int64_t position, int64_t head, const float* k, const float* v);
+  // Of the tokens from first() + kPageTokens * page on.
+  kernels::KvSegment segment(int64_t page, int64_t tokens) const { return pages_[static_cast<size_t>(page)]->segment(tokens); }
   // Segments of tokens [first(), n).
   void append_view(int64_t n, std::vector<kernels::KvSegment>* segments) const;
   void truncate(int64_t n);     // frees the pages past token n

@@ -105,8 +105,9 @@ class SequenceCache {
   // until this cache is changed or forked.
   virtual int64_t growth(int64_t n) const = 0;
 
-  // The positions of the tokens that the entries of view(layer, 0) stand for in a KV head, in the view's order. Within a
-  // quantised page, whose tokens may be in an order of their own, in rising order.
+  static constexpr int64_t kOtherHead = -1;
+  // The positions of the tokens that the entries of view(layer, 0) stand for in a KV head, in the view's order; kOtherHead
+  // for entries of another one. Within a quantised page, whose tokens may be in an order of their own, in rising order.
   virtual std::vector<int64_t> represented(int64_t layer, int64_t head) const = 0;
 
   virtual std::unique_ptr<SequenceCache> fork() const = 0;

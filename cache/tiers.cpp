@@ -37,6 +37,10 @@ class SpanCounter {
     bool summarises = false;
     auto position = positions.begin();
     for (const KvSegment& segment : segments) {
+      if (!segment.is_of(head)) {
+        position += segment.tokens;
+        continue;
+      }
       for_each_entry(segment, head, [&](size_t tier) {
         const auto stretch = static_cast<size_t>(*position++ / width_);
         if (tier == kSummarisedTier) {
@@ -94,6 +98,7 @@ TierShares tier_tokens(const SequenceCache& cache, const CacheShape& shape) {
     for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
       TierShares entries = {};
       for (const KvSegment& segment : segments) {
+        if (!segment.is_of(head)) continue;
         if (segment.bias == nullptr) {
           entries[tier_of(segment)] += segment.tokens;
         } else {

@@ -59,7 +59,13 @@ const SegmentFormat& format_of(const KvSegment& segment) {
 }
 
 void check(const AttentionShape& shape, std::span<const KvSegment> segments) {
-  for (const KvSegment& segment : segments) format_of(segment).check(shape, segment);
+  for (const KvSegment& segment : segments) {
+    format_of(segment).check(shape, segment);
+    if (segment.kv_head >= shape.n_kv_heads) {
+      throw std::invalid_argument("attention: expected a segment of one of " + std::to_string(shape.n_kv_heads) +
+                                  " KV heads, found " + std::to_string(segment.kv_head));
+    }
+  }
 }
 
 int64_t stretches_of(const AttentionTask& task) {
@@ -68,7 +74,8 @@ int64_t stretches_of(const AttentionTask& task) {
 
 // A page has one place.
 bool same_page(const KvSegment& a, const KvSegment& b) {
-  return a.k == b.k && a.v == b.v && a.tokens == b.tokens && a.bias == b.bias && a.channel_order == b.channel_order;
+  return a.k == b.k && a.v == b.v && a.tokens == b.tokens && a.bias == b.bias && a.channel_order == b.channel_order &&
+         a.kv_head == b.kv_head;
 }
 
 // Stretches at the beginning of both that have the same pages, of which every query sees all tokens.
@@ -224,8 +231,17 @@ constexpr SegmentFormat kSegmentFormatRows[kSegmentFormats] = {
     {check_quantized, quantized_bytes},  // kQuantized
 };
 
+KvSegment KvSegment::of_head(int64_t place, int64_t head) const {
+  KvSegment segment = *this;
+  segment.k = static_cast<const std::byte*>(k) + place * head_stride;
+  segment.v = static_cast<const std::byte*>(v) + place * head_stride;
+  segment.head_stride = 0;
+  segment.kv_head = static_cast<int32_t>(head);
+  return segment;
+}
+
 int64_t segment_bytes(const AttentionShape& shape, const KvSegment& segment) {
-  return shape.n_kv_heads * format_of(segment).head_bytes(shape, segment);
+  return (segment.kv_head < 0 ? shape.n_kv_heads : 1) * format_of(segment).head_bytes(shape, segment);
 }
 
 int64_t tokens_of(std::span<const KvSegment> segments) {

@@ -18,7 +18,7 @@ namespace smartkv::kernels {
 // Element type of dense pages, and of the model's activations.
 enum class KvType : uint8_t { kBf16, kF32 };
 
-// One run of tokens of one layer, all its KV heads.
+// One run of tokens of one layer, of all its KV heads or of one.
 //
 // A dense page holds kPageTokens tokens per KV head, laid out so that both products are small matrix products
 // with the queries' values broadcast (T = kPageTokens, D = head_dim):
@@ -38,6 +38,12 @@ struct KvSegment {
   // f32 [n_kv_heads, kPageTokens], finite for the first `tokens`, or null: what is added to the scaled scores before the
   // softmax, in natural log units. An entry that stands for n tokens has log n.
   const float* bias = nullptr;
+  // Of the one KV head that attends to these tokens; -1: all do. The others' queries pass over them.
+  int32_t kv_head = -1;
+
+  bool is_of(int64_t head) const { return kv_head < 0 || kv_head == head; }
+  // What KV head `place` holds of a dense page of all, for KV head `head` alone.
+  KvSegment of_head(int64_t place, int64_t head) const;
 };
 
 struct AttentionShape {
@@ -48,10 +54,11 @@ struct AttentionShape {
   KvType type = KvType::kBf16;
 };
 
-// Bytes of a segment's K and V, all KV heads, without channel_order and bias.
+// Bytes of a segment's K and V, all its KV heads, without channel_order and bias.
 int64_t segment_bytes(const AttentionShape& shape, const KvSegment& segment);
 
-// The queries of one sequence: they are the last n tokens of `segments`; query i sees all tokens but the last n - 1 - i.
+// The queries of one sequence: they are the last n tokens of `segments`; query i sees all tokens but the last n - 1 - i, and
+// each KV head's those that are not another's.
 struct AttentionTask {
   const float* q = nullptr;  // [n, n_heads, head_dim] after RoPE, rows q_stride floats apart
   int64_t q_stride = 0;
@@ -96,7 +103,8 @@ struct AttentionMassTask {
   int64_t n = 0;
   std::span<const KvSegment> segments;
   // Query i sees t_i = total - (n - 1 - i) tokens and writes f32 [n_kv_heads, t_i]: for each KV head the maximum over its
-  // query heads of softmax(scale q K^T + bias). The queries' results follow each other without gaps.
+  // query heads of softmax(scale q K^T + bias), 0 for tokens of another KV head. The queries' results follow each other
+  // without gaps.
   float* mass = nullptr;
 };
 

@@ -130,6 +130,7 @@ void LayerDrift::add(const kernels::AttentionShape& shape, int64_t layer, int64_
     std::vector<int64_t> most = most_attended(of_head(compressed.mass, seen));
     if (seen == all) restore_order(shape, view, full_view, head, most);
     for (int64_t& index : most) index = positions[static_cast<size_t>(index)];
+    std::erase(most, SequenceCache::kOtherHead);
     jaccard += smartkv::jaccard(most_attended(of_head(full.mass, all)), std::move(most));
     ++sets;
   }

@@ -140,16 +140,10 @@ void SlotStore::truncate(const StageView& view, int64_t n) {
 }
 
 void SlotStore::score_contents(const StageView& view, int64_t end) {
-  constexpr int64_t kRun = 512;  // tokens whose keys are copied at once
-  for (; scored_ < end; scored_ = std::min(end, scored_ + kRun)) {
-    const int64_t n = std::min(end - scored_, kRun);
-    score_layers(*context_, *scorer_, view.tail, scored_, n, [&](int64_t layer, std::span<const float> scores) {
-      for (Head& head : layers_[static_cast<size_t>(layer)].heads) {
-        head.tail_scores.insert(head.tail_scores.end(), scores.begin(), scores.begin() + n);
-        scores = scores.subspan(static_cast<size_t>(n));
-      }
-    });
-  }
+  score_tail(*context_, *scorer_, view.tail, &scored_, end, [&](int64_t layer, int64_t h, const TokenScores& run) {
+    std::vector<float>& known = layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(h)].tail_scores;
+    known.insert(known.end(), run.scores.begin(), run.scores.end());
+  });
 }
 
 int64_t SlotStore::packs_at(const StageView& view) const {
@@ -368,7 +362,7 @@ void SlotStore::load(const StageView& view, StateReader* in) {
   in->expect(packed_ >= 0 && packed_ <= slots_ && packed_ % kPageTokens == 0 && (packed_ == 0 || options_.packed),
              "a count of packed tokens");
   in->expect(kept_ >= 0 && kept_ <= slots_ - packed_, "a count of slots");
-  in->expect(scored_ == 0 || (scores_contents() && scored_ >= view.tail_first && scored_ <= view.tokens), "a count of scores");
+  in->expect(scores_contents() ? scored_ >= view.tail_first && scored_ <= view.tokens : scored_ == 0, "a count of scores");
   for (Layer& layer : layers_) {
     for (int64_t i = 0; i < packed_ / kPageTokens; ++i) {
       layer.packed.push_back(std::make_shared<QuantizedPage>(context_->pool, nullptr, in));
@@ -396,7 +390,7 @@ void SlotStore::load_head(const StageView& view, StateReader* in, Head* head) co
   in->expect(head->heap.size() <= kept &&
                  std::all_of(head->heap.begin(), head->heap.end(), [&](uint32_t place) { return place < kept; }),
              "a heap of slots");
-  const int64_t scored = scores_contents() ? std::max<int64_t>(0, scored_ - view.tail_first) : 0;
+  const int64_t scored = scores_contents() ? scored_ - view.tail_first : 0;
   in->expect(!scores_contents() || static_cast<int64_t>(head->tail_scores.size()) == scored, "scores of the tail");
   in->expect(head->tail_scores.size() <= tail && (head->mass.empty() || (head->mass.size() >= kept && head->mass.size() <= kept + tail)),
              "scores and mass of the tail");

@@ -10,19 +10,19 @@ int64_t StagedPolicy::max_bytes(int64_t prompt_tokens, int64_t n_tokens) const {
   const CacheShape& shape = context_.shape;
   const Boundaries boundaries = boundaries_of(prompt_tokens);
   const int64_t n_left = stores_.empty() ? 0 : boundaries.leaving(n_tokens);
-  StoreFactory::Bytes held;
+  StoreFactory::Bytes held{0, 0, 0};
   for (const auto& store : stores_) {
     const StoreFactory::Bytes bytes = store->max_bytes(context_, prompt_tokens, n_tokens, n_left);
     held.pages += bytes.pages;
     held.state += bytes.state;
+    held.layer_pages += bytes.layer_pages >= 0 ? bytes.layer_pages : (bytes.pages + shape.n_layers - 1) / shape.n_layers;
   }
   const int64_t tail = dense_bytes(shape, boundaries.most_in_tail(n_tokens));
   if (boundaries.stride != Boundaries::kNever) return tail + held.pages + held.state;
   // The whole prompt is dense until its end. Then a layer's tokens leave the tail once they are taken; as many layers as there
   // are threads are at it.
   const int64_t pruned = dense_bytes(shape, Boundaries{boundaries.window}.most_in_tail(n_tokens));
-  const int64_t workers = context_.workers();
-  const int64_t at_it = std::min(shape.n_layers, workers) * ((held.pages + shape.n_layers - 1) / shape.n_layers);
+  const int64_t at_it = std::min(shape.n_layers, context_.workers()) * held.layer_pages;
   return std::max(tail, pruned + held.pages) + at_it + held.state;
 }
 

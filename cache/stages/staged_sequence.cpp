@@ -128,9 +128,11 @@ int64_t StagedSequence::growth(int64_t n) const {
   if (stores_.empty()) return bytes;
   const StageView view = stage_view();
   std::vector<int64_t> take;
+  int64_t take_most = 0;
   for (const auto& store : stores_) {
     const StoreGrowth growth = store->growth(view, end);
     bytes += growth.later + growth.state;
+    take_most += std::min(growth.take_most, std::accumulate(growth.take.begin(), growth.take.end(), int64_t{0}));
     take.resize(std::max(take.size(), growth.take.size()), 0);
     for (size_t layer = 0; layer < growth.take.size(); ++layer) take[layer] += growth.take[layer];
   }
@@ -138,13 +140,12 @@ int64_t StagedSequence::growth(int64_t n) const {
   // A layer's tokens leave the tail once they are taken; as many layers as there are threads are at it.
   const int64_t gone = std::min(view.leaving(), tokens_ / kPageTokens * kPageTokens);
   const int64_t workers = context_->workers();
-  int64_t all = 0, lasting = 0, most = 0;
+  int64_t lasting = 0, most = 0;
   for (size_t layer = 0; layer < take.size(); ++layer) {
-    all += take[layer];
     lasting += std::max<int64_t>(0, take[layer] - tail_[layer].own_bytes_before(gone));
     most = std::max(most, take[layer]);
   }
-  return bytes + std::min(all, lasting + workers * most);
+  return bytes + std::min(take_most, lasting + workers * most);
 }
 
 std::vector<int64_t> StagedSequence::represented(int64_t layer, int64_t head) const {

@@ -100,19 +100,26 @@ class LearnedScorer final : public TokenScorer {
   std::string name() const override { return "learned"; }
   bool needs_angles() const override { return true; }
   void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
-    const int64_t dim = context.shape.head_dim, n = tokens.n;
-    std::vector<float> keys(static_cast<size_t>(context.shape.n_kv_heads * n * dim));
+    score_both(context, tokens, scores, nullptr);
+  }
+  bool knows_importance() const override { return gate_->has_importance(); }
+  void score_both(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const override {
+    const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads, n = tokens.n;
+    std::vector<float> keys(static_cast<size_t>(heads * n * dim)), values(keys.size());
     for_blocks(context, n, [&](int64_t head, int64_t from, int64_t end) {
-      std::vector<float> v(static_cast<size_t>(dim));
       for (int64_t i = from; i < end; ++i) {
         float* k = keys.data() + (head * n + i) * dim;
-        tokens.tokens.load(tokens.first + i, head, k, v.data());
+        tokens.tokens.load(tokens.first + i, head, k, values.data() + (head * n + i) * dim);
         unrotate(tokens.angles + i * dim, dim, k);
       }
     });
-    gate_->score(context.threads, tokens.layer, keys.data(), context.shape.n_kv_heads * n, scores);
+    gate_->score(context.threads, tokens.layer, keys.data(), heads * n, scores);
     // The gate says for how long; what counts is until when. A token that has lived its life makes room.
-    for (int64_t i = 0; i < context.shape.n_kv_heads * n; ++i) scores[i] = expiry(tokens.first + i % n, scores[i]);
+    for (int64_t i = 0; i < heads * n; ++i) scores[i] = expiry(tokens.first + i % n, scores[i]);
+    if (importance == nullptr) return;
+    for_blocks(context, n, [&](int64_t head, int64_t from, int64_t end) {
+      gate_->importance(tokens.layer, head, keys.data(), values.data(), n, from, end, importance + head * n);
+    });
   }
 
  private:
@@ -129,17 +136,36 @@ void TokenScorer::score_mass(std::span<const float>, std::span<float>) const {
   throw CacheError("scorer \"" + name() + "\" looks at contents, not at attention");
 }
 
-void score_layers(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t first,
-                  int64_t n, const std::function<void(int64_t layer, std::span<const float> scores)>& take) {
-  const int64_t dim = context.shape.head_dim;
-  std::vector<float> angles, scores(static_cast<size_t>(context.shape.n_kv_heads * n));
-  if (scorer.needs_angles()) {
-    angles.resize(static_cast<size_t>(n * dim));
-    for (int64_t i = 0; i < n; ++i) context.rope(first + i, angles.data() + i * dim, angles.data() + i * dim + dim / 2);
-  }
-  for (int64_t layer = 0; layer < context.shape.n_layers; ++layer) {
-    scorer.score(context, {layer, tail[static_cast<size_t>(layer)], first, n, angles.data()}, scores.data());
-    take(layer, scores);
+void TokenScorer::score_both(const PolicyContext&, const ScoredTokens&, float*, float*) const {
+  throw CacheError("scorer \"" + name() + "\" does not know what tokens matter to questions");
+}
+
+void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
+                int64_t end, const std::function<void(int64_t layer, int64_t head, const TokenScores& scores)>& take) {
+  constexpr int64_t kRun = 512;  // tokens whose keys are copied at once
+  const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads;
+  std::vector<float> angles, scores, importance;
+  for (int64_t n = 0; *scored < end; *scored += n) {
+    n = std::min(end - *scored, kRun);
+    if (scorer.needs_angles()) {
+      angles.resize(static_cast<size_t>(n * dim));
+      for (int64_t i = 0; i < n; ++i) context.rope(*scored + i, angles.data() + i * dim, angles.data() + i * dim + dim / 2);
+    }
+    scores.resize(static_cast<size_t>(heads * n));
+    if (scorer.knows_importance()) importance.resize(scores.size());
+    for (int64_t layer = 0; layer < context.shape.n_layers; ++layer) {
+      const ScoredTokens tokens{layer, tail[static_cast<size_t>(layer)], *scored, n, angles.data()};
+      if (scorer.knows_importance()) {
+        scorer.score_both(context, tokens, scores.data(), importance.data());
+      } else {
+        scorer.score(context, tokens, scores.data());
+      }
+      for (int64_t head = 0; head < heads; ++head) {
+        const auto first = static_cast<size_t>(head * n), size = static_cast<size_t>(n);
+        take(layer, head, {std::span<const float>(scores).subspan(first, size),
+                           importance.empty() ? std::span<const float>() : std::span<const float>(importance).subspan(first, size)});
+      }
+    }
   }
 }
 

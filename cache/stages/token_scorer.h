@@ -31,15 +31,24 @@ class TokenScorer {
   // A scorer of contents: scores f32 [n_kv_heads, n], final once given, and the same in whatever runs tokens come. It may
   // use the context's threads.
   virtual void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const;
+  // Whether a scorer of contents also knows how much a token matters to somebody who asks about it later. Then this gives both,
+  // importance on a scale of its own: f32 [n_kv_heads, n] each, under score()'s rules.
+  virtual bool knows_importance() const { return false; }
+  virtual void score_both(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const;
   // A scorer of attention: scores f32 [n], in place of the mass [n] that one KV head's tokens, in order of position,
   // received from the probes since the last boundary; `previous` f32 [n]: scores so far, 0 for new tokens.
   virtual void score_mass(std::span<const float> previous, std::span<float> mass) const;
 };
 
-// Scores tokens [first, first + n) of all layers, whose tails are `tail`, by their contents, layer by layer. scores: f32
-// [n_kv_heads, n].
-void score_layers(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t first,
-                  int64_t n, const std::function<void(int64_t layer, std::span<const float> scores)>& take);
+// What a run of a KV head's tokens is worth: f32 [n] each; importance is empty where the scorer does not know it.
+struct TokenScores {
+  std::span<const float> scores, importance;
+};
+
+// Scores the tokens of all layers, whose tails are `tail`, by their contents, from *scored on up to `end`, and moves *scored
+// there: take(layer, head, scores) gets them in runs, in order of position.
+void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
+                int64_t end, const std::function<void(int64_t layer, int64_t head, const TokenScores& scores)>& take);
 
 // "none" (nobody gets a slot), "random", "key_norm", "attention", "snapkv" or "learned". `gate`: name of the learned
 // scorer's gates, as PolicyContext::load_gate knows it. Throws CacheError.

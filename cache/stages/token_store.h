@@ -44,6 +44,7 @@ struct StoreProbe {
 // What a store may add to the pool's bytes_in_use() at the boundaries to come.
 struct StoreGrowth {
   std::vector<int64_t> take = {};  // by layer: while and after it takes the tokens of the next boundary; empty: nothing
+  int64_t take_most = INT64_MAX;   // all layers' together, which may be less than their sum
   int64_t later = 0;               // pages, at the boundaries after the next, over all layers
   int64_t state = 0;               // all else, over all layers: what it keeps, and what it needs for a moment
 };
@@ -55,10 +56,11 @@ class TokenStore {
   virtual ~TokenStore() = default;
   virtual std::unique_ptr<TokenStore> fork() const = 0;  // shares pages
 
-  // Entries of each KV head of a layer in view().
+  // Entries of a layer in view(), those of single KV heads included.
   virtual int64_t entries(int64_t layer) const = 0;
   virtual void view(int64_t layer, std::vector<kernels::KvSegment>* segments) const = 0;
   // Positions of the tokens that the entries stand for, in the view's order; an entry that stands for several names one.
+  // SequenceCache::kOtherHead for another KV head's.
   virtual void represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const = 0;
 
   // Queries before each boundary whose attention observe() wants to see.
@@ -101,6 +103,7 @@ class StoreFactory {
   // tail: pages, and all else.
   struct Bytes {
     int64_t pages = 0, state = 0;
+    int64_t layer_pages = -1;  // of `pages`, one layer's at most; -1: all layers hold as much
   };
   virtual Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const = 0;
 };

@@ -62,16 +62,43 @@ std::vector<float> read(const SafetensorsFile& file, const std::string& tensor, 
   return values;
 }
 
-std::shared_ptr<const Gate> build(const SafetensorsFile& file, const ModelConfig& model) {
+std::string importance_name(int64_t layer) { return "layers." + std::to_string(layer) + ".importance"; }
+
+std::vector<int64_t> importance_shape(const ModelConfig& model) {
+  return {model.n_kv_heads, GateLayer::importance_features(model.n_kv_heads, model.head_dim) + 1};
+}
+
+std::vector<GateLayer> read_layers(const SafetensorsFile& file, const ModelConfig& model) {
   std::vector<GateLayer> layers(static_cast<size_t>(model.n_layers));
-  for (int64_t layer = 0; layer < model.n_layers; ++layer) {
+  for (int64_t index = 0; index < model.n_layers; ++index) {
+    GateLayer& layer = layers[static_cast<size_t>(index)];
     for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
       const auto [out, in] = GateLayer::shape(i, model.head_dim);
-      layers[static_cast<size_t>(layer)].weight[i] = read(file, tensor_name(layer, i, "weight"), {out, in});
-      layers[static_cast<size_t>(layer)].bias[i] = read(file, tensor_name(layer, i, "bias"), {out});
+      layer.weight[i] = read(file, tensor_name(index, i, "weight"), {out, in});
+      layer.bias[i] = read(file, tensor_name(index, i, "bias"), {out});
     }
+    const bool second = file.tensors().contains(importance_name(0));
+    if (second) layer.importance = read(file, importance_name(index), importance_shape(model));
   }
-  return std::make_shared<const Gate>(model.head_dim, layers);
+  return layers;
+}
+
+std::shared_ptr<const Gate> build(const SafetensorsFile& file, const ModelConfig& model) {
+  return std::make_shared<const Gate>(model.n_kv_heads, model.head_dim, read_layers(file, model));
+}
+
+// What `use` makes of the file of gates.
+template <typename Use>
+auto with_file(const std::filesystem::path& file, const ModelConfig& model, const Use& use) {
+  try {
+    const SafetensorsFile opened = SafetensorsFile::open(file);
+    if (const auto difference = mismatch(opened.metadata(), model)) throw CacheError(*difference + kHowToTrain);
+    return use(opened, model);
+  } catch (const ModelError& error) {
+    throw CacheError("gate file " + file.string() + ": " + error.what());
+  } catch (const CacheError& error) {
+    throw CacheError("gate file " + file.string() + ": " + error.what());
+  }
 }
 
 }  // namespace
@@ -99,15 +126,20 @@ std::vector<std::string> shipped_gate_names(const ModelConfig& model) {
 }
 
 std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const ModelConfig& model) {
-  try {
-    const SafetensorsFile opened = SafetensorsFile::open(file);
-    if (const auto difference = mismatch(opened.metadata(), model)) throw CacheError(*difference + kHowToTrain);
-    return build(opened, model);
-  } catch (const ModelError& error) {
-    throw CacheError("gate file " + file.string() + ": " + error.what());
-  } catch (const CacheError& error) {
-    throw CacheError("gate file " + file.string() + ": " + error.what());
+  return with_file(file, model, build);
+}
+
+std::vector<GateLayer> read_gate_layers(const std::filesystem::path& file, const ModelConfig& model) {
+  return with_file(file, model, read_layers);
+}
+
+std::map<std::string, std::string> gate_notes(const std::filesystem::path& file, const std::string& prefix) {
+  const SafetensorsFile opened = SafetensorsFile::open(file);
+  std::map<std::string, std::string> notes;
+  for (const auto& [name, value] : opened.metadata()) {
+    if (name != "model" && name != "n_layers" && name != "n_kv_heads" && name != "head_dim") notes[prefix + name] = value;
   }
+  return notes;
 }
 
 void write_gate(const std::filesystem::path& file, const ModelConfig& model, const std::vector<GateLayer>& layers,
@@ -119,6 +151,9 @@ void write_gate(const std::filesystem::path& file, const ModelConfig& model, con
       const auto index = static_cast<int64_t>(layer);
       tensors.push_back({tensor_name(index, i, "weight"), {out, in}, layers[layer].weight[i]});
       tensors.push_back({tensor_name(index, i, "bias"), {out}, layers[layer].bias[i]});
+    }
+    if (!layers[layer].importance.empty()) {
+      tensors.push_back({importance_name(static_cast<int64_t>(layer)), importance_shape(model), layers[layer].importance});
     }
   }
   std::map<std::string, std::string> metadata = notes;

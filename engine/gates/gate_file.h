@@ -1,4 +1,5 @@
-// Files of learned gates: safetensors with the tensors "layers.<i>.<map>.weight" and ".bias", and metadata that says
+// Files of learned gates: safetensors with the tensors "layers.<i>.<map>.weight" and ".bias", for gates with a second head
+// "layers.<i>.importance" as well, and metadata that says
 // for which model they are and how they came about.
 #pragma once
 
@@ -21,6 +22,12 @@ std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const M
 std::shared_ptr<const Gate> load_shipped_gate(const ModelConfig& model);
 // Their names: the files' without extension ("smollm2-135m-instruct"). Empty: none ship for the model.
 std::vector<std::string> shipped_gate_names(const ModelConfig& model);
+
+// The layers of a file that write_gate() wrote. Throws as load_gate().
+std::vector<GateLayer> read_gate_layers(const std::filesystem::path& file, const ModelConfig& model);
+
+// What its metadata say beside the model: the training text, the command, the figures; `prefix` comes before each name.
+std::map<std::string, std::string> gate_notes(const std::filesystem::path& file, const std::string& prefix);
 
 // Writes bf16. `notes` joins the metadata: the training text, the command, the figures. Throws ModelError.
 void write_gate(const std::filesystem::path& file, const ModelConfig& model, const std::vector<GateLayer>& layers,

@@ -35,6 +35,7 @@ class TorchLlama {
   torch::Tensor head(const torch::Tensor& x) const;
 
   const ModelConfig& config() const { return config_; }
+  const torch::Tensor& tensor(const std::string& name) const { return tensors_.at(name); }  // by its Hugging Face name
 
  private:
   AttentionInputs attention_inputs(const torch::Tensor& x, int64_t layer, const torch::Tensor& angles) const;

@@ -8,6 +8,7 @@
 #include "engine/gates/gate_file.h"
 #include "engine/system_resources.h"
 #include "engine/torch/hidden_facts.h"
+#include "engine/torch/importance.h"
 #include "engine/torch/training_inputs.h"
 
 namespace smartkv {
@@ -17,7 +18,10 @@ constexpr int64_t kSampledEvery = 64;  // held-out queries whose attention is co
 
 struct Options {
   std::filesystem::path model, text, valid, out;
+  std::filesystem::path lifespans_of;  // empty: they are learned
   int64_t windows = 24, valid_windows = 2, context = 4096, facts = 12, threads = 0;
+  int64_t repeat_windows = 10, repeat_context = 1024;
+  double ridge = 1e-3;
   GateTrainingOptions training;
 };
 
@@ -32,6 +36,10 @@ Options parse(const nlohmann::json& json) {
   options.context = whole(json, "context", options.context, 1024);
   options.facts = whole(json, "facts", options.facts, 0);
   options.threads = whole(json, "threads", options.threads, 0);
+  options.lifespans_of = json.value("lifespans_of", "");
+  options.repeat_windows = whole(json, "repeat_windows", options.repeat_windows, 0);
+  options.repeat_context = whole(json, "repeat_context", options.repeat_context, 128);
+  options.ridge = positive(json, "ridge", options.ridge);
   options.training.lifespans.rest = positive(json, "rest", options.training.lifespans.rest);
   options.training.lifespans.window = options.training.keep.window;
   options.training.fit.epochs = whole(json, "epochs", options.training.fit.epochs, 1);
@@ -56,6 +64,10 @@ std::string command(const Options& options) {
                 static_cast<long long>(options.training.fit.epochs),
                 static_cast<long long>(options.training.fit.batch), options.training.fit.learning_rate,
                 options.training.lifespans.rest, static_cast<unsigned long long>(options.training.fit.seed));
+  line += numbers;
+  if (!options.lifespans_of.empty()) line += " --lifespans-of " + options.lifespans_of.filename().string();
+  std::snprintf(numbers, sizeof numbers, " --repeat-windows %lld --repeat-context %lld --ridge %g",
+                static_cast<long long>(options.repeat_windows), static_cast<long long>(options.repeat_context), options.ridge);
   return line + numbers + " --out " + options.out.filename().string();
 }
 
@@ -118,43 +130,82 @@ TrainedGate train_gate(const TorchLlama& model, const TokenWindows& training, co
   return gate;
 }
 
+namespace {
+
+TrainedGate train_lifespans(const Options& options, const TorchLlama& model, const Tokenizer& tokenizer,
+                            const TrainingEvent& event) {
+  TokenWindows training, held_out;
+  if (options.valid.empty()) {
+    training = read_windows(options.text, tokenizer, options.context, options.windows + options.valid_windows);
+    held_out.assign(training.end() - options.valid_windows, training.end());
+    training.resize(static_cast<size_t>(options.windows));
+  } else {
+    training = read_windows(options.text, tokenizer, options.context, options.windows);
+    held_out = read_windows(options.valid, tokenizer, options.context, options.valid_windows);
+  }
+  for (size_t i = 0; options.facts > 0 && i < training.size(); ++i) {
+    training[i] = hide_facts(tokenizer, training[i], options.facts, options.training.fit.seed << 32 | i);
+  }
+  return train_gate(model, training, held_out, options.training, event);
+}
+
+// Gives the layers their second heads. Returns the share of the held-out labels' variance that they explain.
+double train_importance(const Options& options, const TorchLlama& model, const Tokenizer& tokenizer,
+                        std::vector<GateLayer>* layers, const TrainingEvent& event) {
+  const bool same_text = options.valid.empty();
+  TokenWindows windows = read_windows(options.text, tokenizer, options.repeat_context, options.repeat_windows + (same_text ? 1 : 0));
+  const std::vector<int64_t> held_out =
+      same_text ? windows.back() : read_windows(options.valid, tokenizer, options.repeat_context, 1)[0];
+  if (same_text) windows.pop_back();
+  std::vector<int64_t> request;
+  for (const TokenId token : tokenizer.encode("\n\nRepeat the text above:\n\n", {false, false})) request.push_back(token);
+  ImportanceFit fit(model.config());
+  size_t done = 0;
+  for (const std::vector<int64_t>& window : windows) {
+    fit.observe(model, window, request);
+    event({{"event", "observe"}, {"done", ++done}, {"of", windows.size()}});
+  }
+  const std::vector<std::vector<float>> maps = fit.fit(options.ridge);
+  for (size_t layer = 0; layer < layers->size(); ++layer) (*layers)[layer].importance = maps[layer];
+  return fit.explained(model, held_out, request, maps);
+}
+
+}  // namespace
+
 nlohmann::ordered_json train_gate(const nlohmann::json& json, const TrainingEvent& event) {
   const Options options = parse(json);
   const auto started = std::chrono::steady_clock::now();
   torch::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : available_cores()));
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, options.model);
-  TokenWindows training, held_out;
-  if (options.valid.empty()) {
-    training = read_windows(options.text, *tokenizer, options.context, options.windows + options.valid_windows);
-    held_out.assign(training.end() - options.valid_windows, training.end());
-    training.resize(static_cast<size_t>(options.windows));
-  } else {
-    training = read_windows(options.text, *tokenizer, options.context, options.windows);
-    held_out = read_windows(options.valid, *tokenizer, options.context, options.valid_windows);
-  }
-  for (size_t i = 0; options.facts > 0 && i < training.size(); ++i) {
-    training[i] = hide_facts(*tokenizer, training[i], options.facts, options.training.fit.seed << 32 | i);
-  }
   const TorchLlama model(*weights, torch::kBFloat16);
-  const TrainedGate gate = train_gate(model, training, held_out, options.training, event);
-
-  nlohmann::ordered_json report = {{"model", model.config().name},
-                                   {"command", command(options)},
-                                   {"samples_per_layer", gate.samples_per_layer},
-                                   {"layers", nlohmann::ordered_json::array()}};
-  GateQuality mean;
-  for (const GateQuality& quality : gate.quality) {
-    mean += quality / static_cast<double>(gate.quality.size());
-    report["layers"].push_back(to_json(quality));
-  }
-  report["mean"] = to_json(mean);
+  nlohmann::ordered_json report = {{"model", model.config().name}, {"command", command(options)}};
   const std::filesystem::path& held_out_text = options.valid.empty() ? options.text : options.valid;
-  write_gate(options.out, model.config(), gate.layers,
-             {{"text", options.text.filename().string()},
-              {"held_out", held_out_text.filename().string()},
-              {"command", command(options)},
-              {"quality", to_json(mean).dump()}});
+  std::map<std::string, std::string> notes = {{"text", options.text.filename().string()},
+                                              {"held_out", held_out_text.filename().string()},
+                                              {"command", command(options)}};
+  std::vector<GateLayer> layers;
+  if (options.lifespans_of.empty()) {
+    const TrainedGate gate = train_lifespans(options, model, *tokenizer, event);
+    layers = gate.layers;
+    report["samples_per_layer"] = gate.samples_per_layer;
+    report["layers"] = nlohmann::ordered_json::array();
+    GateQuality mean;
+    for (const GateQuality& quality : gate.quality) {
+      mean += quality / static_cast<double>(gate.quality.size());
+      report["layers"].push_back(to_json(quality));
+    }
+    report["mean"] = to_json(mean);
+    notes["quality"] = to_json(mean).dump();
+  } else {
+    layers = read_gate_layers(options.lifespans_of, model.config());
+    notes.merge(gate_notes(options.lifespans_of, "lifespans_"));
+  }
+  if (options.repeat_windows > 0) {
+    report["importance_explained"] = train_importance(options, model, *tokenizer, &layers, event);
+    notes["importance_explained"] = std::to_string(report["importance_explained"].get<double>());
+  }
+  write_gate(options.out, model.config(), layers, notes);
   report["file"] = options.out.string();
   report["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return report;

@@ -67,7 +67,13 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
   const int64_t last_segment = segments_until(item.stretch_end);
   const int64_t seen = tokens_of(task.segments) - task.n + item.query + 1;  // by the block's first query
   int64_t start = tokens_of(task.segments.first(static_cast<size_t>(segments_until(item.stretch))));
-  Page page, next = page_of(shape, task.segments[item.stretch * kStretchSegments], item.kv_head);
+  const auto own_from = [&](int64_t i) {  // past segments of other KV heads
+    while (i < last_segment && !task.segments[static_cast<size_t>(i)].is_of(item.kv_head)) ++i;
+    return i;
+  };
+  int64_t own = own_from(item.stretch * kStretchSegments);
+  Page page, next;
+  if (own < last_segment) next = page_of(shape, task.segments[static_cast<size_t>(own)], item.kv_head);
   for (int64_t stretch = item.stretch; stretch < item.stretch_end; ++stretch) {
     for (int64_t r = 0; r < rows; ++r) block.m[r] = kNoMaximum;
     std::memset(block.l, 0, static_cast<size_t>(rows) * 16 * sizeof(float));
@@ -76,9 +82,11 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
       int32_t visible[kMaxBlockRows];
       const int32_t most = visible_tokens(item, seen - start, task.segments[i].tokens, visible);
       start += task.segments[i].tokens;
+      if (i != own) continue;  // another head's
       page = next;
-      const bool is_last = i + 1 == last_segment;
-      if (!is_last) next = page_of(shape, task.segments[i + 1], item.kv_head);
+      own = own_from(i + 1);
+      const bool is_last = own == last_segment;
+      if (!is_last) next = page_of(shape, task.segments[static_cast<size_t>(own)], item.kv_head);
       if (most == 0) continue;  // in the future of every row
       const int64_t groups = (most + 15) / 16;
       page_scores(block, page, is_last ? nullptr : &next, visible, groups);
@@ -116,28 +124,36 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
   for (int64_t r = 0; r < rows; ++r) block.m[r] = kNoMaximum;
   std::memset(block.l, 0, static_cast<size_t>(rows) * 16 * sizeof(float));
 
-  const auto for_each_page = [&](const auto& function) {
+  // pass_over(start, visible) for the segments of other KV heads.
+  const auto for_each_page = [&](const auto& function, const auto& pass_over) {
     int64_t start = 0;
     for (const KvSegment& segment : task.segments) {
       int32_t visible[kMaxBlockRows];
       const int32_t most = visible_tokens(item, seen - start, segment.tokens, visible);
       if (most == 0) break;
-      const int64_t groups = (most + 15) / 16;
-      page_scores(block, page_of(shape, segment, item.kv_head), nullptr, visible, groups);
-      function(start, groups, visible);
+      if (segment.is_of(item.kv_head)) {
+        const int64_t groups = (most + 15) / 16;
+        page_scores(block, page_of(shape, segment, item.kv_head), nullptr, visible, groups);
+        function(start, groups, visible);
+      } else {
+        pass_over(start, visible);
+      }
       start += segment.tokens;
     }
   };
-  for_each_page([&](int64_t, int64_t groups, const int32_t*) { softmax(block, groups, 0); });
+  for_each_page([&](int64_t, int64_t groups, const int32_t*) { softmax(block, groups, 0); }, [](int64_t, const int32_t*) {});
   float share[kMaxBlockRows];  // one over the sum
   for (int64_t r = 0; r < rows; ++r) share[r] = 1.0f / Vec16::load(block.l + 16 * r).reduce_add();
 
   const Vec16 scale = Vec16::set1(shape.scale * kLog2e);
   float* const results = task.mass + mass_offset(shape, task, item.query);
-  for_each_page([&](int64_t start, int64_t groups, const int32_t* visible) {
+  const auto result_of = [&](int64_t i, int64_t start) {
+    return results + shape.n_kv_heads * (i * seen + i * (i - 1) / 2) + item.kv_head * (seen + i) + start;
+  };
+  const auto write_probabilities = [&](int64_t start, int64_t groups, const int32_t* visible) {
     for (int64_t i = 0; i < item.n_queries; ++i) {
       const int64_t tokens = visible[i * item.n_heads];
-      float* out = results + shape.n_kv_heads * (i * seen + i * (i - 1) / 2) + item.kv_head * (seen + i) + start;
+      float* out = result_of(i, start);
       alignas(64) float most[kPageTokens] = {};
       if (item.head > 0) std::memcpy(most, out, static_cast<size_t>(tokens) * sizeof(float));
       for (int64_t r = i * item.n_heads; r < (i + 1) * item.n_heads; ++r) {
@@ -149,6 +165,9 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
       }
       std::memcpy(out, most, static_cast<size_t>(tokens) * sizeof(float));
     }
+  };
+  for_each_page(write_probabilities, [&](int64_t start, const int32_t* visible) {
+    for (int64_t i = 0; i < item.n_queries; ++i) std::fill_n(result_of(i, start), visible[i * item.n_heads], 0.0f);
   });
 }
 

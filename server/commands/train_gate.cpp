@@ -10,9 +10,10 @@ namespace smartkv {
 namespace {
 
 struct Arguments {
-  std::string model, text, valid, out;
+  std::string model, text, valid, out, lifespans_of;
   int64_t windows = 24, valid_windows = 2, context = 4096, facts = 12, epochs = 6, batch = 1024, seed = 1, threads = 0;
-  double learning_rate = 2e-3, rest = 0.3;
+  int64_t repeat_windows = 10, repeat_context = 1024;
+  double learning_rate = 2e-3, rest = 0.3, ridge = 1e-3;
   bool json = false;
 };
 
@@ -32,15 +33,22 @@ void print_row(const std::string& name, const nlohmann::ordered_json& quality) {
               value("lost_attention_streaming"));
 }
 
-void print_table(const nlohmann::ordered_json& report) {
+void print_lifespans(const nlohmann::ordered_json& report) {
   std::printf("%-6s %8s %8s %12s %32s\n%-6s %8s %8s %12s %10s %10s %10s\n", "", "", "", "",
               "attention lost at a quarter", "layer", "loss", "recall", "specificity", "gates", "key norm",
               "streaming");
   int layer = 0;
   for (const nlohmann::ordered_json& quality : report.at("layers")) print_row(std::to_string(layer++), quality);
   print_row("mean", report.at("mean"));
-  std::printf("%ld samples a layer, %.0f s; wrote %s\n", report.at("samples_per_layer").get<long>(),
-              report.at("seconds").get<double>(), report.at("file").get<std::string>().c_str());
+  std::printf("%ld samples a layer\n", report.at("samples_per_layer").get<long>());
+}
+
+void print_table(const nlohmann::ordered_json& report) {
+  if (report.contains("layers")) print_lifespans(report);
+  if (report.contains("importance_explained")) {
+    std::printf("importance: %.3f of the held-out variance explained\n", report.at("importance_explained").get<double>());
+  }
+  std::printf("%.0f s; wrote %s\n", report.at("seconds").get<double>(), report.at("file").get<std::string>().c_str());
 }
 
 int train_gate(const Arguments& arguments) {
@@ -50,15 +58,18 @@ int train_gate(const Arguments& arguments) {
                                   {"context", arguments.context}, {"epochs", arguments.epochs},
                                   {"batch", arguments.batch},     {"learning_rate", arguments.learning_rate},
                                   {"rest", arguments.rest},       {"seed", arguments.seed},
-                                  {"facts", arguments.facts},     {"threads", arguments.threads}};
+                                  {"facts", arguments.facts},     {"threads", arguments.threads},
+                                  {"lifespans_of", arguments.lifespans_of}, {"repeat_windows", arguments.repeat_windows},
+                                  {"repeat_context", arguments.repeat_context}, {"ridge", arguments.ridge}};
   return run_training_command("train-gate", options, arguments.json, show_progress, print_table);
 }
 
 constexpr const char* kExplanation =
-    R"(The gates learn from a key before RoPE how long its token stays useful: log4 of the distance at which the attention
+    R"(The gates' first head learns from a key before RoPE how long its token stays useful: log4 of the distance at which the attention
 that it still gets adds up to no more than --rest, on average. Loss is relative to a constant score's; recall and
 specificity tell, at a quarter of the tokens kept, how many tokens that live longer than a quarter of the window are kept,
-and how many others are evicted.
+and how many others are evicted. The second head learns from keys and values how strongly a token is looked at when the
+model repeats a text.
 Example:
   smartkv train-gate --model model.gguf --text books.txt --valid other.txt --out gate.safetensors)";
 
@@ -88,6 +99,15 @@ std::function<int()> setup_train_gate(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--rest", a.rest,
                  "A token has outlived its use when it still gets no more attention than this, summed over queries")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--lifespans-of", a.lifespans_of, "Gates whose first head is taken over; only the second is learned")
+      ->check(CLI::ExistingFile);
+  app.add_option("--repeat-windows", a.repeat_windows, "Windows that the model repeats, for the second head; 0: none")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--repeat-context", a.repeat_context, "Tokens of such a window")->check(CLI::Range(128, 1 << 16))->capture_default_str();
+  app.add_option("--ridge", a.ridge, "Of the second head's regression, in each feature's mean square")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--seed", a.seed, "Of initial weights and order")

@@ -107,6 +107,64 @@ TEST_P(AttentionLevels, SharedPagesChangeNoBit) {
   }
 }
 
+// Each KV head has pages of its own beside those of all: as if it were alone with them.
+TEST_P(AttentionLevels, AHeadPassesOverThePagesOfOthers) {
+  const KvType type = std::get<1>(GetParam());
+  const Shape shape{6, 3, 64};
+  constexpr int64_t kHeads = 3, kQueries = 5, kPages = 11;
+  const Sequence sequence(shape, type, kPages * kPageTokens + 30, 5);
+  std::vector<KvSegment> mixed(sequence.segments.begin(), sequence.segments.begin() + 2);
+  std::vector<std::vector<KvSegment>> of_head(kHeads, mixed);
+  for (int64_t page = 2; page < kPages; ++page) {  // head 0 has two of them, head 1 seven, head 2 none
+    const int64_t head = page < 4 ? 0 : 1;
+    const KvSegment& whole = sequence.segments[static_cast<size_t>(page)];
+    mixed.push_back(whole.of_head(head, head));
+    of_head[static_cast<size_t>(head)].push_back(whole);
+  }
+  mixed.push_back(sequence.segments.back());
+  const size_t size = type == KvType::kBf16 ? 2 : 4, row = 6 * 64 * size;
+  AttentionScratch scratch;
+  for (const int threads : {1, 2}) {
+    ThreadPool pool(threads);
+    std::vector<uint8_t> out(kQueries * row);
+    AttentionTask task = sequence.task(kQueries, out.data());
+    task.segments = mixed;
+    attention(pool, sequence.shape, {&task, 1}, scratch);
+    AttentionMassTask mass_task{task.q, task.q_stride, kQueries, mixed, nullptr};
+    std::vector<float> mass(static_cast<size_t>(attention_mass_floats(sequence.shape, mass_task)), -1.0f);
+    mass_task.mass = mass.data();
+    attention_mass(pool, sequence.shape, {&mass_task, 1}, scratch);
+    for (int64_t head = 0; head < kHeads; ++head) {
+      std::vector<KvSegment>& own = of_head[static_cast<size_t>(head)];
+      if (threads == 1) own.push_back(sequence.segments.back());
+      std::vector<uint8_t> expected(kQueries * row);
+      AttentionTask alone = sequence.task(kQueries, expected.data());
+      alone.segments = own;
+      attention(pool, sequence.shape, {&alone, 1}, scratch);
+      for (size_t i = 0; i < kQueries * 6 * 64; ++i) {
+        if (static_cast<int64_t>(i / 64 % 6 / 2) != head) continue;
+        EXPECT_NEAR(element(out, type, i), element(expected, type, i), type == KvType::kBf16 ? 8e-3 : 1e-5) << head << ", " << i;
+      }
+    }
+    // Probabilities of each query and head add up to no less than 1 (the most of two heads), and are 0 where it sees nothing.
+    const float* p = mass.data();
+    for (int64_t query = 0; query < kQueries; ++query) {
+      const int64_t seen = kPages * kPageTokens + 30 - (kQueries - 1 - query);
+      for (int64_t head = 0; head < kHeads; ++head, p += seen) {
+        double sum = 0;
+        for (int64_t t = 0; t < seen; ++t) {
+          ASSERT_GE(p[t], 0.0f);
+          sum += p[t];
+          const bool other = t >= 2 * kPageTokens && t < kPages * kPageTokens && head != (t < 4 * kPageTokens ? 0 : 1);
+          if (other) ASSERT_EQ(p[t], 0.0f) << query << ", " << head << ", " << t;
+        }
+        EXPECT_GT(sum, 0.99);
+        EXPECT_LT(sum, 2.01);
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Levels, AttentionLevels,
     testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx),

@@ -106,10 +106,13 @@ void SummaryStore::prepare(const StageView& view) {
     }
   }
   if (scorer_ == nullptr) return;
-  score_layers(*context_, *scorer_, view.tail, view.tail_first, view.leaving() - view.tail_first,
-               [&](int64_t layer, std::span<const float> scores) {
-                 layers_[static_cast<size_t>(layer)].scores.assign(scores.begin(), scores.end());
-               });
+  const int64_t n = view.leaving() - view.tail_first;
+  for (Layer& layer : layers_) layer.scores.resize(static_cast<size_t>(shape().n_kv_heads * n));
+  int64_t scored = view.tail_first;
+  score_tail(*context_, *scorer_, view.tail, &scored, view.leaving(), [&](int64_t layer, int64_t head, const TokenScores& run) {
+    std::copy(run.scores.begin(), run.scores.end(),
+              layers_[static_cast<size_t>(layer)].scores.begin() + head * n + scored - view.tail_first);
+  });
   state_.set(state_bytes());
 }
 

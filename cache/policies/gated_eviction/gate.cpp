@@ -1,6 +1,7 @@
 #include "cache/policies/gated_eviction/gate.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "cache/sequence_cache.h"
@@ -42,7 +43,9 @@ void activate(ThreadPool& threads, const float* x, int64_t n, uint16_t* out) {
 
 }  // namespace
 
-Gate::Gate(int64_t head_dim, const std::vector<GateLayer>& layers) : head_dim_(head_dim) {
+Gate::Gate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& layers)
+    : head_dim_(head_dim), importance_features_(GateLayer::importance_features(n_kv_heads, head_dim)) {
+  const bool second = !layers.empty() && !layers[0].importance.empty();
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     auto& maps = layers_.emplace_back();
     for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
@@ -52,6 +55,9 @@ Gate::Gate(int64_t head_dim, const std::vector<GateLayer>& layers) : head_dim_(h
       check(layers[layer].bias[i], out, name + ", bias");
       maps[i] = {pack(layers[layer].weight[i], out, in), layers[layer].bias[i]};
     }
+    const std::string name = "layer " + std::to_string(layer) + ", importance";
+    check(layers[layer].importance, second ? n_kv_heads * (importance_features_ + 1) : 0, name);
+    if (second) importance_.push_back(layers[layer].importance);
   }
 }
 
@@ -80,8 +86,28 @@ void Gate::score(ThreadPool* threads, int64_t layer, const float* keys, int64_t 
   }
 }
 
+void Gate::importance(int64_t layer, int64_t head, const float* keys, const float* values, int64_t n, int64_t from, int64_t end,
+                      float* scores) const {
+  const float* map = importance_[static_cast<size_t>(layer)].data() + head * (importance_features_ + 1);
+  const int64_t heads = importance_features_ / (2 * head_dim_);
+  for (int64_t i = from; i < end; ++i) {
+    std::array<float, 16> sums{};  // head_dim is a multiple of 16
+    const float* weight = map;
+    for (const float* rows : {keys, values}) {
+      for (int64_t h = 0; h < heads; ++h, weight += head_dim_) {
+        const float* row = rows + (h * n + i) * head_dim_;
+        for (int64_t d = 0; d < head_dim_; d += 16) {
+          for (int64_t j = 0; j < 16; ++j) sums[static_cast<size_t>(j)] += weight[d + j] * row[d + j];
+        }
+      }
+    }
+    scores[i] = std::accumulate(sums.begin(), sums.end(), map[importance_features_]);
+  }
+}
+
 int64_t Gate::bytes() const {
   int64_t bytes = 0;
+  for (const std::vector<float>& map : importance_) bytes += static_cast<int64_t>(map.size() * sizeof(float));
   for (const auto& maps : layers_) {
     for (const Map& map : maps) bytes += map.weight.bytes() + static_cast<int64_t>(map.bias.size() * sizeof(float));
   }

@@ -1,7 +1,9 @@
-// The learned gates: per layer an MLP from a key before RoPE to how long the token stays useful: log4 of its
-// expected lifespan.
+// The learned gates. Their first head: per layer an MLP from a key before RoPE to how long the token stays useful, log4 of
+// its expected lifespan. Their second, which a file may lack: per layer a linear map from the keys before RoPE and the values
+// of all KV heads to how much the token matters to somebody who asks about it later, the logarithm of the strongest look that
+// a repetition of the text takes at it (engine/torch/importance.h).
 //
-// head_dim -> 256 -> 256 -> 256 -> 1 with ReLU between. A layer's KV heads share its MLP. Trained by
+// The MLP: head_dim -> 256 -> 256 -> 256 -> 1 with ReLU between. A layer's KV heads share its MLP. Trained by
 // `smartkv train-gate`; engine/gates reads and writes the files.
 #pragma once
 
@@ -16,7 +18,7 @@ namespace smartkv {
 
 class ThreadPool;
 
-// One layer's MLP in f32, in the order of application.
+// One layer's heads in f32; the MLP in the order of application.
 struct GateLayer {
   static constexpr int64_t kDepth = 4;
   static constexpr int64_t kHidden = 256;
@@ -27,6 +29,10 @@ struct GateLayer {
 
   std::array<std::vector<float>, kDepth> weight;
   std::array<std::vector<float>, kDepth> bias;  // [out_features]
+
+  // What the second head sees of a token: K before RoPE, then V, f32 [2, n_kv_heads, head_dim].
+  static constexpr int64_t importance_features(int64_t n_kv_heads, int64_t head_dim) { return 2 * n_kv_heads * head_dim; }
+  std::vector<float> importance;  // [n_kv_heads, importance_features + 1], a constant last; empty: there is none
 };
 
 // The position at which a token has outlived its use: a cache evicts the earliest first. If lifespans of mean m are
@@ -41,12 +47,18 @@ inline float expiry(int64_t position, float log4_lifespan) {
 // Immutable, so that the sequences of a policy share one. Weights are held in bf16.
 class Gate {
  public:
-  // Throws CacheError naming the layer and map whose size is not GateLayer::shape's.
-  Gate(int64_t head_dim, const std::vector<GateLayer>& layers);
+  // n_kv_heads: of the second heads. Throws CacheError naming the layer and map whose size is not GateLayer's.
+  Gate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& layers);
 
   // keys: f32 [n, head_dim] before RoPE, of any KV heads of `layer`; scores: f32 [n], log4(lifespan).
   // A key's score is the same bits whatever n, its neighbours and the threads (null: the calling one alone).
   void score(ThreadPool* threads, int64_t layer, const float* keys, int64_t n, float* scores) const;
+
+  bool has_importance() const { return !importance_.empty(); }
+  // By the second head, of tokens [from, end) of n in one KV head. keys, values: f32 [n_kv_heads, n, head_dim], keys before
+  // RoPE; scores: f32 [n]. By the calling thread; a token's score is the same bits whatever its neighbours.
+  void importance(int64_t layer, int64_t head, const float* keys, const float* values, int64_t n, int64_t from, int64_t end,
+                  float* scores) const;
 
   int64_t n_layers() const { return static_cast<int64_t>(layers_.size()); }
   int64_t head_dim() const { return head_dim_; }
@@ -60,6 +72,8 @@ class Gate {
 
   int64_t head_dim_;
   std::vector<std::array<Map, GateLayer::kDepth>> layers_;
+  std::vector<std::vector<float>> importance_;  // by layer; empty: none
+  int64_t importance_features_ = 0;
 };
 
 }  // namespace smartkv

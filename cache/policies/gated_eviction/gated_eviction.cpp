@@ -1,6 +1,7 @@
 #include "cache/policies/gated_eviction/gated_eviction.h"
 
 #include "cache/policies/block_summary/lost_summaries.h"
+#include "cache/stages/shared_slot_store.h"
 #include "cache/stages/slot_store.h"
 #include "cache/stages/staged_policy.h"
 #include "cache/stages/token_scorer.h"
@@ -13,9 +14,24 @@ std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& c
   std::unique_ptr<StoreFactory> lost = read_lost_store(&read, &options);
   const std::string scorer = read.choice("scorer", "learned", {"learned", "attention", "key_norm"});
   const std::string gate = read.text("gate", "");
+  // Tokens of all layers and heads are compared where their scores can be, and where they stay dense.
+  const bool comparable = scorer == "learned" && !options.packed && lost == nullptr;
+  const bool shared = read.choice("sizes", comparable ? "shared" : "equal", {"equal", "shared"}) == "shared";
+  const double margin = read.number("importance_margin", SharedSlotOptions().margin, 0, 1);
+  if (read.has("importance_margin") && !shared) {
+    throw CacheError("kv_cache.importance_margin: expected \"sizes\": \"shared\", found \"equal\"");
+  }
   read.done();
+  if (shared && !comparable) {
+    throw CacheError("kv_cache.sizes: \"shared\" compares tokens of all layers and heads, which needs \"scorer\": \"learned\", "
+                     "\"kept\": \"dense\" and \"lost\": \"nothing\"");
+  }
   std::vector<std::unique_ptr<StoreFactory>> stores;
-  stores.push_back(std::make_unique<SlotStoreFactory>(options, make_scorer(context, scorer, gate)));
+  if (shared) {
+    stores.push_back(std::make_unique<SharedSlotStoreFactory>(SharedSlotOptions{options, margin}, make_scorer(context, scorer, gate)));
+  } else {
+    stores.push_back(std::make_unique<SlotStoreFactory>(options, make_scorer(context, scorer, gate)));
+  }
   if (lost != nullptr) stores.push_back(std::move(lost));
   return std::make_unique<StagedPolicy>("gated_eviction", context, options.boundaries(), std::move(stores));
 }

@@ -54,8 +54,9 @@ TEST_F(GateFile, RoundTrips) {
   write_gate(path_, model_, layers_, {{"text", "books.txt"}});
   EXPECT_EQ(SafetensorsFile::open(path_).metadata().at("text"), "books.txt");
   const auto gate = load_gate(path_, model_);
-  const Gate direct(model_.head_dim, layers_);
+  const Gate direct(model_.n_kv_heads, model_.head_dim, layers_);
   EXPECT_EQ(gate->n_layers(), model_.n_layers);
+  EXPECT_FALSE(gate->has_importance());
   const std::vector<float> key(static_cast<size_t>(model_.head_dim), 0.5f);
   for (int64_t layer = 0; layer < model_.n_layers; ++layer) {
     float found = 0, expected = 0;
@@ -63,6 +64,19 @@ TEST_F(GateFile, RoundTrips) {
     direct.score(nullptr, layer, key.data(), 1, &expected);
     EXPECT_EQ(found, expected);
   }
+}
+
+TEST_F(GateFile, ItsSecondHeadIsThereOrNot) {
+  for (GateLayer& layer : layers_) {
+    layer.importance.assign(
+        static_cast<size_t>(model_.n_kv_heads * (GateLayer::importance_features(model_.n_kv_heads, model_.head_dim) + 1)), 0.25f);
+  }
+  write_gate(path_, model_, layers_, {});
+  EXPECT_TRUE(load_gate(path_, model_)->has_importance());
+  EXPECT_EQ(read_gate_layers(path_, model_).back().importance, layers_.back().importance);
+  layers_.back().importance.clear();  // of one layer alone it is missing
+  write_gate(path_, model_, layers_, {});
+  EXPECT_THROW(load_gate(path_, model_), CacheError);
 }
 
 TEST_F(GateFile, SaysHowTheModelDiffersAndWhatToDo) {
@@ -153,7 +167,7 @@ TEST(ShippedGates, FitTheirModels) {
     const auto gate = load_shipped_gate(model);
     EXPECT_EQ(gate->n_layers(), model.n_layers);
     EXPECT_TRUE(metadata.contains("command")) << shipped.file;
-    EXPECT_TRUE(metadata.contains("quality")) << shipped.file;
+    EXPECT_TRUE(metadata.contains("quality") || metadata.contains("lifespans_quality")) << shipped.file;
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "engine/torch/importance.h"
 #include "engine/torch/train_gate.h"
 #include "engine/training/training_module.h"
 #include "tests/engine/model/tiny_llama.h"
@@ -84,7 +85,7 @@ TEST(GateFit, LearnsTheMeanLifespanOfAKey) {
   EXPECT_LT(error.mean().item<double>(), 0.25);  // a factor of 1.4
 
   // The kernels' gate answers what LibTorch's does, but for bf16.
-  const Gate gate(32, {layer});
+  const Gate gate(1, 32, {layer});
   std::vector<float> scores(16384);
   gate.score(nullptr, 0, keys.const_data_ptr<float>(), 16384, scores.data());
   const torch::Tensor difference = torch::tensor(scores) - apply_gate(layer, keys);
@@ -140,6 +141,20 @@ TEST(TrainGate, BeatsTheMeanOnHeldOutWindows) {
   double loss = 0;
   for (const GateQuality& quality : gate.quality) loss += quality.loss / 3;
   EXPECT_LT(loss, 1.0);
+}
+
+TEST(ImportanceFit, ExplainsWhatARepetitionLooksAt) {
+  const ModelConfig config = tiny_config();
+  const TorchLlama model(TinyWeights(config), torch::kFloat32);
+  const std::vector<int64_t> window = random_tokens(384, 5), request = random_tokens(6, 6);
+  ImportanceFit fit(config);
+  fit.observe(model, window, request);
+  const auto maps = fit.fit(1e-6), constant = fit.fit(1e12);
+  ASSERT_EQ(maps.size(), 3);
+  EXPECT_EQ(static_cast<int64_t>(maps[0].size()),
+            config.n_kv_heads * (GateLayer::importance_features(config.n_kv_heads, config.head_dim) + 1));
+  EXPECT_GT(fit.explained(model, window, request, maps), 0.15);
+  EXPECT_NEAR(fit.explained(model, window, request, constant), 0, 1e-3);
 }
 
 class TrainingModule : public testing::Test {

@@ -1,0 +1,22 @@
+#include "cache/stages/budget.h"
+
+#include <gtest/gtest.h>
+
+namespace smartkv {
+namespace {
+
+TEST(Budget, RanksFromTheLeastOn) {
+  EXPECT_EQ(ranks_of(std::vector<float>{3, -1, 3, 8}), (std::vector<float>{0.25f, 0.0f, 0.5f, 0.75f}));
+  EXPECT_TRUE(ranks_of({}).empty());
+}
+
+TEST(Budget, RoundsUpThoseThatLackTheMost) {
+  const std::vector<int64_t> none(3, 0), many(3, 100);
+  EXPECT_EQ(apportion(std::vector<double>{1.5, 2.2, 0.3}, none, many, 4), (std::vector<int64_t>{2, 2, 0}));
+  EXPECT_EQ(apportion(std::vector<double>{1.5, 1.5, 1.0}, none, many, 4), (std::vector<int64_t>{2, 1, 1}));
+  EXPECT_EQ(apportion(std::vector<double>{0.1, 9.9, 0.0}, std::vector<int64_t>{2, 1, 2}, many, 10), (std::vector<int64_t>{2, 6, 2}));
+  EXPECT_EQ(apportion(std::vector<double>{5.0, 5.0, 0.0}, none, std::vector<int64_t>{3, 4, 9}, 10), (std::vector<int64_t>{3, 4, 3}));
+}
+
+}  // namespace
+}  // namespace smartkv

@@ -1,0 +1,181 @@
+#include "cache/stages/shared_slot_store.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "cache/stages/staged_sequence.h"
+#include "cache/stages/token_scorer.h"
+#include "kernels/elementwise.h"
+#include "tests/cache/cache_driver.h"
+
+namespace smartkv {
+namespace {
+
+// Random scores; those of some heads are worth more. One token in ten matters to questions.
+class UnequalScorer final : public TokenScorer {
+ public:
+  explicit UnequalScorer(bool knows_importance) : knows_importance_(knows_importance) {}
+  std::string name() const override { return "unequal"; }
+  bool knows_importance() const override { return knows_importance_; }
+  void score_both(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const override {
+    score(context, tokens, scores);
+    for (int64_t i = 0; i < context.shape.n_kv_heads * tokens.n; ++i) {
+      const int64_t position = tokens.first + i % tokens.n;
+      importance[i] = static_cast<float>(position % 10 == 5 ? 1000 + position : position % 7);
+    }
+  }
+  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
+    make_scorer(context, "random", "")->score(context, tokens, scores);
+    for (int64_t i = 0; i < context.shape.n_kv_heads * tokens.n; ++i) {
+      scores[i] *= static_cast<float>(1 + tokens.layer) / static_cast<float>(1 + i / tokens.n);
+    }
+  }
+
+ private:
+  bool knows_importance_;
+};
+
+class SharedSlotStoreTest : public testing::Test {
+ protected:
+  StagedSequence make(int64_t prompt) {
+    std::vector<std::unique_ptr<TokenStore>> stores;
+    stores.push_back(SharedSlotStoreFactory({options_, 0.1}, std::make_unique<UnequalScorer>(knows_importance_)).create(context_));
+    Boundaries boundaries = options_.boundaries();
+    boundaries.prompt_tokens = prompt;
+    return StagedSequence(context_, boundaries, std::move(stores));
+  }
+  static std::set<int32_t> slots(const StagedSequence& cache, int64_t layer, int64_t head) {
+    const std::vector<int32_t>& found = dynamic_cast<const SharedSlotStore&>(cache.store(0)).slot_positions(layer, head);
+    const std::set<int32_t> result(found.begin(), found.end());
+    EXPECT_EQ(result.size(), found.size());
+    return result;
+  }
+  // Of tokens [0, end).
+  std::vector<float> scores(int64_t layer, int64_t end) {
+    std::vector<float> scores(static_cast<size_t>(shape_.n_kv_heads * end));
+    UnequalScorer(false).score(context_, {layer, DenseLayer(context_.pool), 0, end}, scores.data());
+    return scores;
+  }
+
+  ThreadPool threads_{2};
+  CacheShape shape_{2, 3, 64, kernels::KvType::kBf16};
+  PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
+  CacheDriver driver_{shape_, 9, &threads_};
+  EvictionOptions options_{.tokens = 448, .sinks = 4, .window = 128};
+  bool knows_importance_ = false;
+};
+
+TEST_F(SharedSlotStoreTest, OneThresholdForAllAndTheBestOfEachHead) {
+  StagedSequence cache = make(1500);
+  driver_.run(&cache, 1500, 512);
+  const int64_t end = (1500 - 128) / kernels::kPageTokens * kernels::kPageTokens;
+  std::vector<float> all;
+  for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
+    const std::vector<float> of_layer = scores(layer, end);
+    all.insert(all.end(), of_layer.begin(), of_layer.end());
+  }
+  std::sort(all.begin(), all.end(), std::greater<>());
+  const int64_t heads = shape_.n_layers * shape_.n_kv_heads, budget = heads * eviction_slots(options_);
+  const float threshold = all[static_cast<size_t>(budget - 1)];
+  int64_t kept = 0;
+  for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
+    const std::vector<float> of_layer = scores(layer, end);
+    for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
+      const float* score = of_layer.data() + head * end;
+      const std::set<int32_t> found = slots(cache, layer, head);
+      const auto n = static_cast<int64_t>(found.size());
+      EXPECT_EQ(n % kernels::kPageTokens, 0);
+      const auto worth = std::count_if(score, score + end, [&](float s) { return s >= threshold; });
+      EXPECT_LT(std::abs(n - worth), 2 * kernels::kPageTokens) << layer << ", " << head;
+      kept += n;
+      std::vector<int32_t> order;
+      for (int32_t p = static_cast<int32_t>(options_.sinks); p < end; ++p) order.push_back(p);
+      std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return score[a] != score[b] ? score[a] > score[b] : a > b; });
+      std::set<int32_t> best(order.begin(), order.begin() + n - options_.sinks);
+      for (int32_t p = 0; p < options_.sinks; ++p) best.insert(p);
+      EXPECT_EQ(found, best) << layer << ", " << head;
+    }
+  }
+  EXPECT_EQ(kept, budget);
+  EXPECT_GT(slots(cache, 1, 0).size(), 2 * slots(cache, 0, 2).size());
+}
+
+TEST_F(SharedSlotStoreTest, WhatMattersToQuestionsStaysWhateverItsScore) {
+  knows_importance_ = true;
+  StagedSequence cache = make(1000);
+  driver_.run(&cache, 1000, 512);
+  const int64_t end = (1000 - 128) / kernels::kPageTokens * kernels::kPageTokens;
+  for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
+    int64_t important = 0;
+    for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
+      for (const int32_t position : slots(cache, layer, head)) important += position % 10 == 5 ? 1 : 0;
+    }
+    EXPECT_GT(important, shape_.n_kv_heads * end / 10 * 3 / 4) << layer;
+  }
+}
+
+// What is kept moves with them when heads gain and lose units.
+TEST_F(SharedSlotStoreTest, TokensKeepTheirContents) {
+  StagedSequence cache = make(700);
+  std::unique_ptr<KvCachePolicy> full = make_policy(context_, nullptr);
+  const auto expected = full->new_sequence(700);
+  CacheDriver other(shape_, 9, &threads_);
+  other.run(expected.get(), 1500, 512);
+  std::vector<kernels::KvSegment> all;
+  std::vector<float> k(64), v(64), k2(64), v2(64);
+  for (const int64_t n : {700, 900, 1200, 1500}) {
+    driver_.run(&cache, n, 512);
+    for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
+      all.clear();
+      expected->view(layer, 0, &all);
+      std::vector<kernels::KvSegment> segments;
+      cache.view(layer, 0, &segments);
+      for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
+        const std::vector<int64_t> positions = cache.represented(layer, head);
+        size_t entry = 0;
+        for (const kernels::KvSegment& segment : segments) {
+          for (int64_t slot = 0; slot < segment.tokens; ++slot, ++entry) {
+            const int64_t position = positions[entry];
+            ASSERT_EQ(position != SequenceCache::kOtherHead, segment.is_of(head));
+            if (position == SequenceCache::kOtherHead) continue;
+            kernels::load_kv(shape_.type, 64, segment, head, slot, k.data(), v.data());
+            kernels::load_kv(shape_.type, 64, all[static_cast<size_t>(position / 64)], head, position % 64, k2.data(), v2.data());
+            ASSERT_EQ(k, k2) << n << ": layer " << layer << ", head " << head << ", token " << position;
+            ASSERT_EQ(v, v2);
+          }
+        }
+        ASSERT_EQ(entry, positions.size());
+      }
+    }
+  }
+}
+
+TEST_F(SharedSlotStoreTest, WithinTheBudgetEverybodyKeepsEverything) {
+  StagedSequence cache = make(300);
+  driver_.run(&cache, 384, 512);
+  EXPECT_EQ(cache.stats().tokens_kept, 384);
+  std::vector<kernels::KvSegment> segments;
+  cache.view(0, 0, &segments);
+  for (const kernels::KvSegment& segment : segments) EXPECT_EQ(segment.kv_head, -1);
+}
+
+TEST_F(SharedSlotStoreTest, HoldsNoMoreThanHeadsOfEqualSizeWould) {
+  for (const bool exact : {true, false}) {
+    options_.exact_prefill = exact;
+    StagedSequence cache = make(500);
+    for (int64_t n = 500; n <= 2000; n += 100) {
+      driver_.run(&cache, n, 512);
+      EXPECT_LE(cache.stats().tokens_kept, options_.tokens) << n;
+      for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
+        const std::set<int32_t> kept = slots(cache, 0, head);
+        for (int32_t sink = 0; sink < options_.sinks; ++sink) EXPECT_TRUE(kept.contains(sink)) << n << ", " << head;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace smartkv
