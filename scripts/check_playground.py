@@ -1,28 +1,29 @@
 #!/usr/bin/env python3
-"""Drives the playground in headless Chromium. Needs a server that runs with its prefix cache on, Debian's chromium, and
-playwright:
+"""Drives the playground in headless Chromium: scripts/check_playground.sh runs it with what it needs, which is a server with
+its prefix cache on, Debian's chromium, and from PyPI playwright and axe-playwright-python.
 
-    scripts/serve.sh &
-    apt-get install chromium && python3 -m venv .venv && .venv/bin/pip install playwright
-    .venv/bin/python scripts/check_playground.py --url http://127.0.0.1:8080 [--screenshots docs]
+    scripts/check_playground.py --smartkv build/release/smartkv --model MODEL [--screenshots docs]
 
 Uses the page as a person would, by keyboard, and fails on what a person would miss: errors in the console, anything
-blocked by the Content-Security-Policy, requests to other hosts, controls without a name, text of too little contrast, a
-page wider than a phone. With --screenshots it leaves playground.png, playground_dark.png and playground_narrow.png.
+blocked by the Content-Security-Policy, requests to other hosts, what axe finds against WCAG 2.1 AA in light and dark,
+colours of too little contrast, a page wider than a phone. With --screenshots it leaves playground.png,
+playground_dark.png and playground_narrow.png.
 """
 
 import argparse
 import pathlib
+import re
 import sys
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
+
+from servers import smartkv_server
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ANSWER_MS = 180_000  # a slow machine may be busy with other work
 
-NAMELESS = """() => [...document.querySelectorAll('input, select, textarea, button')]
-    .filter((e) => !(e.labels?.length || e.textContent.trim() || e.getAttribute('aria-label')))
-    .map((e) => e.outerHTML)"""
+AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
 
 # WCAG 2.1, relative luminance and contrast ratio of the page's text colours on its grounds.
 CONTRAST = """() => {
@@ -84,6 +85,15 @@ def check(condition, text):
         raise AssertionError(text)
 
 
+def check_accessible(watched):
+    for scheme in "dark", "light":
+        watched.page.emulate_media(color_scheme=scheme)
+        found = Axe().run(watched.page, options=AXE).response["violations"]
+        check(found == [], f"axe, {scheme}: " + "; ".join(
+            f"{one['id']} at {node['html'][:120]}" for one in found for node in one["nodes"]))
+        check(watched.page.evaluate(CONTRAST) == [], f"contrast, {scheme}: {watched.page.evaluate(CONTRAST)}")
+
+
 def check_chat(watched):
     page = watched.page
     page.locator("#max-tokens").evaluate("e => e.value = 48")
@@ -92,20 +102,33 @@ def check_chat(watched):
     check(len(page.locator(".message.assistant span").inner_text()) > 10, "no answer")
     expect(watched.part("bytes")).to_contain_text("of the full cache")
     expect(watched.part("speed")).to_contain_text("tokens/s")
+    expect(watched.part("tiers")).to_contain_text("exact")  # however short the answer
     check(page.evaluate("document.activeElement.id") == "prompt", "the focus did not come back to the prompt")
 
 
 def check_tiers(watched):
-    watched.choose(0, "streaming")
-    watched.page.locator("#clear").press("Enter")
-    watched.page.locator("#max-tokens").evaluate("e => e.value = 200")
-    watched.ask("Tell a story of a fox.")
-    expect(watched.part("tiers")).to_contain_text("exact")
-    check("exact" in watched.part("tiers-map").get_attribute("aria-label"), "the picture of the tokens has no words")
-    check(watched.part("tiers-map").locator("rect").count() > 0, "no token is drawn")
+    """Each kind of tier: in words, in the picture, and at the prompt's tokens."""
+    page = watched.page
+    page.locator("#max-tokens").evaluate("e => e.value = 96")
+    text = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")
+    for policy, parameters, tier in (("balanced", "", "4-bit"), ("compact", "", "3-bit"),
+                                     ("streaming", '{"tokens": 128}', "evicted"),
+                                     ("block_summary", '{"tokens": 128}', "summarised")):
+        watched.choose(0, policy)
+        watched.part("parameters").fill(parameters)
+        page.locator("#clear").press("Enter")
+        page.locator("#prompt").fill(text[:2000] + "\n\nGo on.")
+        page.locator("#prompt").focus()
+        watched.ask("")
+        expect(watched.part("tiers")).to_contain_text(tier)
+        check(tier in watched.part("tiers-map").get_attribute("aria-label"), f"the picture of {policy} does not say {tier}")
+        kind = ".tier-" + tier.replace("-", "_")
+        check(watched.part("tiers-map").locator(kind).count() > 0, f"{policy}: no {tier} token is drawn")
+        check(watched.part("seen-text").locator(kind).count() > 0, f"{policy}: no token of the prompt is {tier}")
+    watched.part("parameters").fill("")
     watched.choose(0, "")
-    watched.page.locator("#clear").press("Enter")
-    watched.page.locator("#max-tokens").evaluate("e => e.value = 48")
+    page.locator("#clear").press("Enter")
+    page.locator("#max-tokens").evaluate("e => e.value = 48")
 
 
 def check_cached_prompt(watched):
@@ -113,8 +136,7 @@ def check_cached_prompt(watched):
     cached = int(watched.part("prompt").inner_text().split()[0].replace(",", ""))
     check(cached > 0, "the second turn found nothing cached")
     watched.part("seen").locator("summary").press("Enter")
-    mark = watched.page.locator(".seen mark")
-    expect(mark).to_contain_text("capital of France")
+    expect(watched.part("seen-text").locator("mark").filter(has_text="capital of France")).to_be_visible()
 
 
 def check_drafts(watched):
@@ -122,7 +144,16 @@ def check_drafts(watched):
     watched.page.locator("#clear").press("Enter")
     line = "one two three four five six seven eight nine ten "
     watched.ask(f"Repeat this text exactly, again and again: {line * 3}")
-    expect(watched.part("drafts")).to_contain_text("accepted")
+    accepted, rejected = (int(n) for n in re.search(r"(\d+) accepted, (\d+) rejected",
+                                                    watched.part("drafts").inner_text()).groups())
+    message = watched.page.locator(".message.assistant")
+    check(accepted > 0 and message.locator(".accepted").count() > 0, "no accepted draft is shown")
+    check((rejected > 0) == (message.locator(".rejected").count() > 0), f"{rejected} rejected drafts are not what is shown")
+    watched.page.locator("#settings summary").press("Enter")
+    watched.page.locator("#rejected").press("Space")
+    check(not any(one.is_visible() for one in message.locator(".rejected").all()), "rejected drafts cannot be hidden")
+    watched.page.locator("#rejected").press("Space")
+    watched.page.locator("#settings summary").press("Enter")
 
 
 def check_stop_and_errors(watched):
@@ -149,8 +180,9 @@ def check_comparison(watched):
     page = watched.page
     page.locator("#clear").press("Enter")
     page.locator("#compare").press("Enter")
-    watched.choose(0, "full", "ngram")
-    watched.choose(1, "balanced", "off")
+    watched.choose(0, "balanced", "ngram")
+    watched.choose(1, "gated_eviction", "off")
+    watched.part("parameters", 1).fill('{"tokens": 256}')
     watched.part("seen").locator("summary").press("Enter")  # closed again
     page.locator("#max-tokens").evaluate("e => e.value = 96")
     text = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")
@@ -163,7 +195,8 @@ def check_comparison(watched):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", default="http://127.0.0.1:8080")
+    parser.add_argument("--smartkv", required=True)
+    parser.add_argument("--model", required=True)
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     parser.add_argument("--screenshots", type=pathlib.Path)
     arguments = parser.parse_args()
@@ -172,20 +205,20 @@ def main():
         if arguments.screenshots is not None:
             watched.page.screenshot(path=arguments.screenshots / name, full_page=True)
 
-    with sync_playwright() as playwright:
+    # A cache of a size that the picture can tell.
+    with smartkv_server(arguments.smartkv, arguments.model, "--kv-cache-bytes", "512MiB") as url, \
+            sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=arguments.chromium, args=["--no-sandbox"])
-        wide = Watched(browser, arguments.url, viewport={"width": 1180, "height": 900})
-        check(wide.page.evaluate(NAMELESS) == [], f"controls without a name: {wide.page.evaluate(NAMELESS)}")
-        check(wide.page.evaluate(CONTRAST) == [], f"contrast: {wide.page.evaluate(CONTRAST)}")
-        for step in (check_chat, check_cached_prompt, check_drafts, check_tiers, check_stop_and_errors, check_comparison):
+        wide = Watched(browser, url, viewport={"width": 1180, "height": 900})
+        for step in (check_chat, check_cached_prompt, check_drafts, check_tiers, check_accessible, check_stop_and_errors,
+                     check_comparison, check_accessible):
             step(wide)
             print(f"{step.__name__}: passed", flush=True)
         shoot(wide, "playground.png")
         wide.page.emulate_media(color_scheme="dark")
-        check(wide.page.evaluate(CONTRAST) == [], f"contrast in the dark: {wide.page.evaluate(CONTRAST)}")
         shoot(wide, "playground_dark.png")
 
-        phone = Watched(browser, arguments.url, viewport={"width": 360, "height": 740})
+        phone = Watched(browser, url, viewport={"width": 360, "height": 740})
         check_chat(phone)
         check(phone.page.evaluate("document.scrollingElement.scrollWidth") <= 360, "the page is wider than a phone")
         shoot(phone, "playground_narrow.png")

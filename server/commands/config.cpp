@@ -3,8 +3,7 @@
 #include <iostream>
 #include <memory>
 
-#include "cache/policy.h"
-#include "cache/presets.h"
+#include "engine/memory_plan.h"
 #include "engine/request_checks.h"
 #include "engine/speculation/spec.h"
 #include "server/commands/command.h"
@@ -30,20 +29,14 @@ void check_files(const EngineOptions& engine) {
 }
 
 void check_policy(const nlohmann::json& spec) {
-  const nlohmann::json name = spec.is_object() ? spec.value("policy", nlohmann::json()) : spec;
   if (spec.is_null()) return;
+  const nlohmann::json name = spec.is_object() ? spec.value("policy", nlohmann::json()) : spec;
   std::string known;
-  const auto is = [&](std::string_view one) {
-    known += (known.empty() ? "" : " ") + std::string(one);
-    return name == one;
-  };
-  for (const PolicyRow& row : policy_registry()) {
-    if (is(row.name)) return;
+  for (const std::string& one : plannable_names({})) {
+    if (name == one) return;
+    known += " " + one;
   }
-  for (const PolicyPreset& preset : policy_presets()) {
-    if (is(preset.name)) return;
-  }
-  throw ConfigError("kv_cache: expected one of " + known + ", found " + name.dump());
+  throw ConfigError("kv_cache: expected one of" + known + ", found " + name.dump());
 }
 
 int check(const std::string& file) {

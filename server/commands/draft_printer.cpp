@@ -1,34 +1,13 @@
 #include "server/commands/draft_printer.h"
 
-#include <string_view>
-
 namespace smartkv {
-namespace {
-
-constexpr std::string_view kAccepted = "\033[32m", kRejected = "\033[31;9m", kPlain = "\033[0m";
-
-std::string coloured(std::string_view colour, const std::string& text) {
-  return text.empty() ? text : std::string(colour) + text + std::string(kPlain);
-}
-
-}  // namespace
 
 std::string DraftPrinter::format(const GenerationEvent& event) {
+  using enum openai::DraftPiece::Origin;
   std::string result;
-  size_t next = 0;
-  const auto take = [&](size_t end, std::string_view colour) {
-    std::string text;
-    for (; next < end && next < event.tokens.size(); ++next) text += decoder_.push(event.tokens[next]);
-    result += colour.empty() ? text : coloured(colour, text);
-  };
-  for (const DraftRound& round : event.drafts) {
-    take(static_cast<size_t>(round.first), "");
-    take(static_cast<size_t>(round.first + round.accepted), kAccepted);
-    const std::span<const TokenId> draft(round.tokens);
-    result += coloured(kRejected, tokenizer_.decode(draft.subspan(static_cast<size_t>(round.accepted)), true));
+  for (const auto& [origin, text] : drafts_.take(event)) {
+    result += origin == kModel ? text : (origin == kAccepted ? "\033[32m" : "\033[31;9m") + text + "\033[0m";
   }
-  take(event.tokens.size(), "");
-  if (event.finish != FinishReason::kNone) result += decoder_.flush();
   return result;
 }
 

@@ -4,20 +4,19 @@
 
 #include <string>
 
-#include "engine/engine.h"
+#include "server/openai/draft_text.h"
 
 namespace smartkv {
 
 class DraftPrinter {
  public:
-  explicit DraftPrinter(const Tokenizer& tokenizer) : tokenizer_(tokenizer), decoder_(tokenizer) {}
+  explicit DraftPrinter(const Tokenizer& tokenizer) : drafts_(tokenizer) {}
 
   // The event's text with colours. Unlike the answer's own text it also shows what a stop string cut off.
   std::string format(const GenerationEvent& event);
 
  private:
-  const Tokenizer& tokenizer_;
-  StreamDecoder decoder_;
+  openai::DraftText drafts_;
 };
 
 // "drafted 120 tokens in 40 passes, accepted 90 (75%)"; "no drafts" without any.

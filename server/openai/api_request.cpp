@@ -120,6 +120,7 @@ void read_streaming(FieldReader& fields, ApiRequest* request) {
   FieldReader inner(*options, "stream_options");
   request->include_usage = inner.boolean("include_usage", false);
   request->continuous_usage = inner.boolean("continuous_usage_stats", false) && request->include_usage;
+  request->include_drafts = inner.boolean("include_drafts", false);
   inner.boolean("include_obfuscation", false);  // OpenAI's padding against readers of lengths; a local server sends none
   inner.finish();
 }

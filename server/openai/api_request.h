@@ -26,6 +26,7 @@ struct ApiRequest {
   bool stream = false;
   bool include_usage = false;  // stream_options
   bool continuous_usage = false;  // usage so far in every chunk
+  bool include_drafts = false;    // what was drafted of each chunk
   std::string format_field;    // the field that gave the generations their grammar
   std::optional<ToolUse> tools;  // chat: whose calls are taken out of the text
 };

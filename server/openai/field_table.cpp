@@ -39,7 +39,7 @@ const std::vector<FieldRow>& field_table() {
       {"max_output_tokens", kHonoured, responses, "-1: what the context has room for"},
       {"logprobs", kHonoured, texts},
       {"echo", kHonoured, completions},
-      {"stream_options", kHonoured, texts, "`include_usage`, `continuous_usage_stats`"},
+      {"stream_options", kHonoured, texts, "`include_usage`, `continuous_usage_stats`, `include_drafts` ([drafts](#drafts-in-a-stream))"},
       {"stream_options", kHonoured, responses, "`include_obfuscation`, without effect: nothing is padded"},
       {"response_format", kHonoured, texts, "`text`, `json_object`, `json_schema`"},
       {"text", kHonoured, responses, "`format`: as `response_format`; `verbosity`: only `medium`"},

@@ -147,6 +147,7 @@ StreamResponse::StreamResponse(const ApiRequest& request, const Tokenizer& token
       created_(unix_time()),
       logprobs_(n_choices(request), legacy_logprobs(request, tokenizer)),
       parsers_(request.tools ? n_choices(request) : 0, ToolCallParser(request.tools ? request.tools->form : ToolForm::kGeneric)),
+      drafts_(request.include_drafts ? n_choices(request) : 0, DraftText(tokenizer, generation(request).skip_special_tokens)),
       started_(n_choices(request), false) {}
 
 Json StreamResponse::chunk(Json choice) const {
@@ -174,6 +175,15 @@ std::vector<Json> StreamResponse::add(const GenerationEvent& event, const Genera
   return request_.chat ? add_chat(event) : add_completion(event, run);
 }
 
+Json StreamResponse::take_drafts(const GenerationEvent& event) {
+  if (drafts_.empty()) return nullptr;
+  Json pieces;
+  for (const auto& [origin, text] : drafts_[static_cast<size_t>(event.choice)].take(event)) {
+    pieces.push_back({{"origin", origin_name(origin)}, {"text", text}});
+  }
+  return pieces;
+}
+
 std::vector<Json> StreamResponse::deltas(const GenerationEvent& event) {
   std::vector<Json> result;
   if (parsers_.empty()) {
@@ -198,13 +208,15 @@ std::vector<Json> StreamResponse::add_chat(const GenerationEvent& event) {
   if (!event.logprobs.empty()) {
     logprobs = {{"content", chat_logprobs(tokenizer_, event.logprobs, generation(request_).logprobs)}, {"refusal", nullptr}};
   }
+  Json drafts = take_drafts(event);
   std::vector<Json> parts = deltas(event);
-  if (parts.empty() && !event.logprobs.empty()) parts.push_back({{"content", ""}});
+  if (parts.empty() && !(event.logprobs.empty() && drafts.is_null())) parts.push_back({{"content", ""}});
   for (Json& delta : parts) {
     chunks.push_back(chunk({{"index", event.choice},
                             {"delta", std::move(delta)},
                             {"logprobs", std::exchange(logprobs, nullptr)},
                             {"finish_reason", nullptr}}));
+    if (!drafts.is_null()) chunks.back()["choices"][0]["drafts"] = std::exchange(drafts, nullptr);
   }
   if (event.finish != FinishReason::kNone) {
     chunks.push_back(chunk({{"index", event.choice},
@@ -225,12 +237,14 @@ std::vector<Json> StreamResponse::add_completion(const GenerationEvent& event, c
     add_prompt_logprobs(request_, event.choice, run, &logprobs);
   }
   for (const TokenLogprob& logprob : event.logprobs) logprobs.add(logprob);
-  Json taken = logprobs.take();
-  if (text.empty() && taken.is_null() && event.finish == FinishReason::kNone) return {};
-  return {chunk({{"text", text},
+  Json taken = logprobs.take(), drafts = take_drafts(event);
+  if (text.empty() && taken.is_null() && drafts.is_null() && event.finish == FinishReason::kNone) return {};
+  Json choice = {{"text", text},
                  {"index", event.choice},
                  {"logprobs", std::move(taken)},
-                 {"finish_reason", finish_json(event.finish)}})};
+                 {"finish_reason", finish_json(event.finish)}};
+  if (!drafts.is_null()) choice["drafts"] = std::move(drafts);
+  return {chunk(std::move(choice))};
 }
 
 std::vector<Json> StreamResponse::finish(const RequestUsage& usage) {

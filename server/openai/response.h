@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/openai/api_request.h"
+#include "server/openai/draft_text.h"
 #include "server/openai/generation_run.h"
 #include "server/openai/logprobs.h"
 #include "server/openai/tool_call_parser.h"
@@ -53,6 +54,7 @@ class StreamResponse {
 
  private:
   Json chunk(Json choice) const;  // null: no choice
+  Json take_drafts(const GenerationEvent& event);  // with include_drafts; null: nothing new
   std::vector<Json> add_chat(const GenerationEvent& event);
   std::vector<Json> deltas(const GenerationEvent& event);
   std::vector<Json> add_completion(const GenerationEvent& event, const GenerationRun& run);
@@ -62,6 +64,7 @@ class StreamResponse {
   int64_t created_;
   std::vector<LegacyLogprobs> logprobs_;  // per choice
   std::vector<ToolCallParser> parsers_;   // per choice; empty: no tools
+  std::vector<DraftText> drafts_;         // per choice; empty: not asked for
   std::vector<bool> started_;
   Json usage_;  // so far, with continuous_usage_stats; else null
 };

@@ -26,7 +26,8 @@ constexpr const char* kHonoured = R"({
   "logit_bias": {"type": "object", "maxProperties": 1000, "propertyNames": {"pattern": "^[0-9]+$"},
                  "additionalProperties": {"type": ["number", "null"], "minimum": -100, "maximum": 100}},
   "stream_options": {"type": "object", "additionalProperties": false, "properties": {
-    "include_usage": {"type": "boolean"}, "continuous_usage_stats": {"type": "boolean"}, "include_obfuscation": {"type": "boolean"}}},
+    "include_usage": {"type": "boolean"}, "continuous_usage_stats": {"type": "boolean"}, "include_drafts": {"type": "boolean"},
+    "include_obfuscation": {"type": "boolean"}}},
   "response_format": {"type": "object", "required": ["type"], "additionalProperties": false, "properties": {
     "type": {"enum": ["text", "json_object", "json_schema"]},
     "schema": {"description": "A JSON schema; with json_object"},

@@ -8,8 +8,6 @@ export class ApiError extends Error {
   }
 }
 
-let liveUsage = true;  // until a server says that it knows no usage in every chunk
-
 async function fail(response) {
   const text = await response.text();
   let error = {message: `HTTP ${response.status}: ${text.slice(0, 200)}`};
@@ -57,19 +55,11 @@ async function* events(response) {
   }
 }
 
-// The chunks of a streamed chat completion. Throws ApiError, also for one in the middle of the stream.
+// The chunks of a streamed chat completion, each with the usage so far and who wrote what. Throws ApiError, also for one in
+// the middle of the stream.
 export async function* chat(request, key, signal) {
-  const body = {...request, stream: true, stream_options: {include_usage: true}};
-  if (liveUsage) body.stream_options.continuous_usage_stats = true;
-  let response;
-  try {
-    response = await post('/v1/chat/completions', body, key, signal);
-  } catch (error) {
-    if (!liveUsage || !String(error.param).includes('continuous_usage_stats')) throw error;
-    liveUsage = false;
-    yield* chat(request, key, signal);
-    return;
-  }
+  const options = {include_usage: true, continuous_usage_stats: true, include_drafts: true};
+  const response = await post('/v1/chat/completions', {...request, stream: true, stream_options: options}, key, signal);
   for await (const chunk of events(response)) {
     if (chunk.error) throw new ApiError(response.status, chunk.error);
     yield chunk;

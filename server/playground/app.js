@@ -8,7 +8,7 @@ const at = (id) => document.getElementById(id);
 const kSampleMs = 500;
 const kSamples = 120;  // a minute
 
-const panels = [new Panel('Policy A')];
+const panels = [new Panel('Policy A', sampleTiers)];
 let details = null;
 let running = null;  // AbortController of what is being answered
 const memory = [];
@@ -31,7 +31,7 @@ async function describe() {
 
 function compare() {
   if (panels.length === 1) {
-    panels.push(new Panel('Policy B'));
+    panels.push(new Panel('Policy B', sampleTiers));
     if (details !== null) panels[1].offer(details, details.presets[0]?.name ?? '');
   } else {
     panels.pop();
@@ -58,14 +58,10 @@ function sharedFields() {
 // Marks what is no longer the same in the second answer; returns it in words.
 function markDifference([a, b]) {
   if (a === null || b === null) return '';
-  const [first, second] = [a.textContent, b.textContent];
-  if (first === second) return 'Both policies gave the same answer.';
+  if (a.text === b.text) return 'Both policies gave the same answer.';
   let same = 0;
-  while (same < first.length && first[same] === second[same]) ++same;
-  const differs = document.createElement('span');
-  differs.className = 'differs';
-  differs.textContent = second.slice(same);
-  b.replaceChildren(second.slice(0, same), differs);
+  while (same < a.text.length && a.text[same] === b.text[same]) ++same;
+  b.markFrom(same);
   return `The answers are the same for ${draw.count(same)} characters; what differs is marked in B.`;
 }
 

@@ -49,11 +49,18 @@ export function tiers(svg, spans, label) {
   }
 }
 
-// A patch of a tier's colour, before its name.
-export function swatch(tier) {
+// A patch of colour, before the name of what has it.
+export function swatch(kind) {
   const patch = document.createElement('span');
-  patch.className = `swatch tier-${tier}`;
+  patch.className = `swatch ${kind}`;
   return patch;
+}
+
+// The tier that most of a token's KV heads have.
+export function tierAt(spans, position) {
+  const span = spans.find(({first, end}) => first <= position && position < end);
+  if (span === undefined) return '';
+  return Object.entries(span.tiers).reduce((best, one) => (one[1] > best[1] ? one : best))[0];
 }
 
 // values: one per step of time, oldest first, all in [0, top].

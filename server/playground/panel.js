@@ -1,7 +1,11 @@
 // One conversation under one policy: its pickers, its messages, its figures.
 
+import {Answer} from './answer.js';
 import * as api from './api.js';
 import * as draw from './draw.js';
+
+const kRateMs = 250;  // over which a rate is measured
+const kRates = 120;
 
 function option(value, text, title) {
   const element = new Option(text, value);
@@ -17,7 +21,9 @@ function group(label, options) {
 }
 
 export class Panel {
-  constructor(title) {
+  // onFirst: called when an answer's first text is there.
+  constructor(title, onFirst) {
+    this.onFirst = onFirst;
     const content = document.getElementById('panel').content.cloneNode(true);
     this.element = content.firstElementChild;
     this.parts = {};
@@ -43,12 +49,15 @@ export class Panel {
 
   clear() {
     this.messages = [];
-    this.last = null;
-    this.id = null;  // of what is being answered
+    this.last = null;   // prompt and usage of the last answer, or the one that comes
+    this.tokens = [];   // its prompt's, as text, where somebody looks
+    this.spans = [];    // what its cache kept of each token, as /v1/kv tells
+    this.id = null;     // of what is being answered
     this.parts.log.replaceChildren();
     for (const name of ['bytes', 'tiers', 'prompt', 'drafts', 'speed']) this.parts[name].textContent = '–';
     for (const name of ['bytes', 'prompt', 'drafts']) draw.bar(this.parts[`${name}-bar`], [], 0, 'nothing yet');
     draw.tiers(this.parts['tiers-map'], [], 'nothing yet');
+    draw.curve(this.parts['speed-chart'], [], 1, kRates);
     this.parts['raw-text'].textContent = '';
     this.parts['seen-text'].textContent = '';
   }
@@ -86,38 +95,39 @@ export class Panel {
     return body;
   }
 
-  // Sends what was said so far and `text`; `shared`: the fields that all panels have in common. Returns the answer's
-  // element, or null where there was none.
+  // Sends what was said so far and `text`; `shared`: the fields that all panels have in common. Returns the Answer, or
+  // null where there was none.
   async ask(text, system, shared, key, signal) {
     const {log} = this.parts;
     this.say('user', text);
-    let body = null;
-    let answer = '';
+    let answer = null;
     log.setAttribute('aria-busy', 'true');  // read out as a whole, once it is there
     try {
       const messages = [...this.messages, {role: 'user', content: text}];
       const prompt = system ? [{role: 'system', content: system}, ...messages] : messages;
       const chosen = this.choices();
-      this.clock = {sent: performance.now(), first: null, pieces: 0};
-      body = this.say('assistant', '');
+      this.clock = {sent: performance.now(), first: null, rates: [], since: null, tokens: 0};
+      this.spans = [];
+      answer = new Answer(this.say('assistant', ''));
       for await (const chunk of api.chat({...shared, ...chosen, messages: prompt}, key, signal)) {
         this.id = chunk.id;
-        const piece = chunk.choices[0]?.delta.content ?? '';
-        if (piece) {
-          this.clock.first ??= performance.now();
-          this.clock.pieces += 1;
-          answer += piece;
+        const pieces = chunk.choices[0]?.drafts;
+        if (pieces) {
           const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-          body.textContent = answer;
+          answer.add(pieces);
           if (atEnd) log.scrollTop = log.scrollHeight;
+          if (this.clock.first === null) {
+            this.clock.first = performance.now();
+            this.onFirst();
+          }
         }
         this.showFigures(chunk, prompt);
       }
-      this.messages = [...messages, {role: 'assistant', content: answer}];
-      return body;
+      this.messages = [...messages, {role: 'assistant', content: answer.text}];
+      return answer;
     } catch (error) {
       // A turn without its whole answer is no part of what is asked next.
-      if (body !== null && answer === '') body.parentElement.remove();
+      if (answer?.text === '') answer.body.parentElement.remove();
       this.say('error', error.name === 'AbortError' ? 'stopped' : error.message);
       return null;
     } finally {
@@ -130,11 +140,10 @@ export class Panel {
     const {usage, timings} = chunk;
     if (usage) {
       this.showUsage(usage);
-      if (!chunk.choices.length) {
-        this.last = {prompt, usage};
-        this.parts['raw-text'].textContent = JSON.stringify({usage, timings}, null, 2);
-        this.showPrompt();
-      }
+      if (!chunk.choices.length) this.parts['raw-text'].textContent = JSON.stringify({usage, timings}, null, 2);
+      const begins = this.last?.prompt !== prompt;
+      this.last = {prompt, usage};
+      if (begins) this.showPrompt();
     }
     this.showSpeed(usage, timings);
   }
@@ -154,8 +163,13 @@ export class Panel {
       return;
     }
     const {method, drafted, accepted, passes} = speculative;
-    parts.drafts.textContent = drafted === 0 ? `${method}: nothing was worth drafting` :
-        `${method}: ${accepted} accepted, ${drafted - accepted} rejected, in ${passes} passes`;
+    if (drafted === 0) {
+      parts.drafts.textContent = `${method}: nothing was worth drafting`;
+    } else {
+      parts.drafts.replaceChildren(
+          `${method}: `, draw.swatch('good'), `${accepted} accepted, `, draw.swatch('bad'),
+          `${drafted - accepted} rejected, in ${passes} passes`);
+    }
     draw.bar(parts['drafts-bar'], [['good', accepted], ['bad', drafted - accepted]], drafted,
              `${draw.percent(accepted, drafted)} of ${drafted} drafted tokens accepted`);
   }
@@ -164,8 +178,10 @@ export class Panel {
   showTiers(live) {
     const kept = Object.entries(live.tokens);
     const words = ([tier, n]) => `${draw.count(Math.round(n))} ${tier.replace('_', '-')}`;
-    this.parts.tiers.replaceChildren(...kept.flatMap((one) => [draw.swatch(one[0]), `${words(one)} `]));
+    this.parts.tiers.replaceChildren(...kept.flatMap((one) => [draw.swatch(`tier-${one[0]}`), `${words(one)} `]));
     draw.tiers(this.parts['tiers-map'], live.spans, `tokens by what is kept of them: ${kept.map(words).join(', ')}`);
+    this.spans = live.spans;
+    this.paintPrompt();
   }
 
   // The server's own times once they are there; until then what the browser sees.
@@ -176,18 +192,25 @@ export class Panel {
           `${Math.round(timings.queued_ms + timings.prefill_ms)} ms; ${draw.count(usage.completion_tokens)} tokens`;
       return;
     }
-    const {sent, first, pieces} = this.clock;
-    if (first === null) return;
-    const seconds = (performance.now() - first) / 1000;
-    const [n, unit] = usage ? [usage.completion_tokens, 'tokens'] : [pieces, 'pieces'];
-    const rate = n > 1 && seconds > 0 ? `${((n - 1) / seconds).toFixed(1)} ${unit}/s; ` : '';
-    speed.textContent = `${rate}first after ${Math.round(first - sent)} ms; ${n} ${unit}`;
+    const {clock} = this;
+    if (clock.first === null) return;
+    const now = performance.now();
+    const n = usage.completion_tokens;
+    const seconds = (now - clock.first) / 1000;
+    const rate = n > 1 && seconds > 0 ? `${((n - 1) / seconds).toFixed(1)} tokens/s; ` : '';
+    speed.textContent = `${rate}first after ${Math.round(clock.first - clock.sent)} ms; ${n} tokens`;
+    if (clock.since === null) [clock.since, clock.tokens] = [now, n];
+    if (now - clock.since < kRateMs) return;
+    clock.rates.push((1000 * (n - clock.tokens)) / (now - clock.since));
+    if (clock.rates.length > kRates) clock.rates.shift();
+    [clock.since, clock.tokens] = [now, n];
+    draw.curve(this.parts['speed-chart'], clock.rates, Math.max(...clock.rates), kRates);
   }
 
   // Asks for the prompt's tokens only where somebody looks.
   async showPrompt() {
-    const {seen, 'seen-text': text} = this.parts;
-    if (!seen.open || this.last === null) return;
+    this.tokens = [];
+    if (!this.parts.seen.open || this.last === null) return;
     const {prompt, usage} = this.last;
     try {
       const response = await api.post('/tokenize', {messages: prompt, return_token_strs: true}, this.key);
@@ -195,12 +218,33 @@ export class Panel {
       if (tokens.length !== usage.prompt_tokens) {
         throw new Error(`the prompt had ${usage.prompt_tokens} tokens, /tokenize gives ${tokens.length}`);
       }
-      const cached = usage.prompt_tokens_details.cached_tokens;
-      const mark = document.createElement('mark');
-      mark.textContent = tokens.slice(0, cached).join('');
-      text.replaceChildren(...(cached > 0 ? [mark] : []), tokens.slice(cached).join(''));
+      if (this.last?.prompt !== prompt) return;  // the next turn has begun
+      this.tokens = tokens;
+      this.paintPrompt();
     } catch (error) {
-      text.textContent = error.message;
+      this.parts['seen-text'].textContent = error.message;
     }
+  }
+
+  // The prompt's tokens: the cached ones marked, each by what is kept of it.
+  paintPrompt() {
+    if (this.tokens.length === 0) return;
+    const end = this.last.usage.prompt_tokens_details.cached_tokens;
+    const stretches = [];  // of neighbours that look alike
+    for (const [i, token] of this.tokens.entries()) {
+      const [tier, cached] = [draw.tierAt(this.spans, i), i < end];
+      const last = stretches.at(-1);
+      if (last?.tier === tier && last.cached === cached) {
+        last.text += token;
+      } else {
+        stretches.push({tier, cached, text: token});
+      }
+    }
+    this.parts['seen-text'].replaceChildren(...stretches.map(({tier, cached, text}) => {
+      const element = document.createElement(cached ? 'mark' : 'span');
+      if (tier) element.className = `tier-${tier}`;
+      element.textContent = text;
+      return element;
+    }));
   }
 }

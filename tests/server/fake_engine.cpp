@@ -52,12 +52,13 @@ std::optional<TokenId> ByteTokenizer::token_id(std::string_view content) const {
 class FakeEngine::Stream final : public GenerationStream {
  public:
   Stream(std::shared_ptr<State> state, const GenerationRequest& request, const std::vector<std::string>& pieces,
-         FinishReason finish)
+         FinishReason finish, const std::vector<DraftRound>& drafts)
       : state_(std::move(state)), n_(request.n) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       for (int32_t choice = 0; choice < n_; ++choice) events_.push_back(make_event(request, choice, pieces[i]));
     }
     for (int32_t choice = 0; choice < n_; ++choice) {
+      events_[static_cast<size_t>(choice)].drafts = drafts;
       GenerationEvent& last = events_[events_.size() - static_cast<size_t>(n_ - choice)];
       last.finish = finish;
       if (finish == FinishReason::kError) last.error = "the model broke";
@@ -129,6 +130,11 @@ void FakeEngine::set_answer(std::vector<std::string> pieces, FinishReason finish
   finish_ = finish;
 }
 
+void FakeEngine::set_drafts(std::vector<DraftRound> drafts) {
+  const std::lock_guard lock(state_->mutex);
+  drafts_ = std::move(drafts);
+}
+
 void FakeEngine::set_submit_error(std::optional<RequestError> error) {
   const std::lock_guard lock(state_->mutex);
   submit_error_ = std::move(error);
@@ -169,6 +175,7 @@ std::vector<std::unique_ptr<GenerationStream>> FakeEngine::submit_all(std::vecto
   for (const GenerationRequest& request : requests) validate(request);
   std::vector<std::string> pieces;
   FinishReason finish;
+  std::vector<DraftRound> drafts;
   {
     const std::lock_guard lock(state_->mutex);
     if (submit_error_) {
@@ -178,10 +185,11 @@ std::vector<std::unique_ptr<GenerationStream>> FakeEngine::submit_all(std::vecto
     submitted_.insert(submitted_.end(), requests.begin(), requests.end());
     pieces = pieces_;
     finish = finish_;
+    drafts = drafts_;
   }
   std::vector<std::unique_ptr<GenerationStream>> streams;
   for (const GenerationRequest& request : requests) {
-    streams.push_back(std::make_unique<Stream>(state_, request, pieces, finish));
+    streams.push_back(std::make_unique<Stream>(state_, request, pieces, finish, drafts));
   }
   return streams;
 }

@@ -46,6 +46,7 @@ class FakeEngine final : public Engine {
   // What the next requests answer: one event per piece and choice, the last one with `finish`. A piece's tokens are
   // its bytes; with logprobs each token scores -0.5.
   void set_answer(std::vector<std::string> pieces, FinishReason finish = FinishReason::kStop);
+  void set_drafts(std::vector<DraftRound> drafts);  // of the first event of every choice
   void set_submit_error(std::optional<RequestError> error);
   int64_t refusals() const;  // submissions that met the error
   // Streams stop after this many events each until release(); negative: never.
@@ -90,6 +91,7 @@ class FakeEngine final : public Engine {
   std::shared_ptr<State> state_ = std::make_shared<State>();
   std::vector<std::string> pieces_ = {"Pa", "ris", "."};
   FinishReason finish_ = FinishReason::kStop;
+  std::vector<DraftRound> drafts_;
   std::optional<RequestError> submit_error_;
   int64_t refusals_ = 0;
   std::vector<GenerationRequest> submitted_;

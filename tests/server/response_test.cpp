@@ -120,6 +120,26 @@ TEST(ResponseTest, StreamWithUsage) {
   EXPECT_EQ(finished, 2);
 }
 
+TEST(ResponseTest, StreamsTellWhatWasDraftedWhereAsked) {
+  TestServer server;
+  server.engine.set_drafts({{1, 1, {'a', 'x'}}});  // of "Pa": an "x" was drafted in vain
+  const auto drafts_of = [&](const std::string& path, const std::string& body) {
+    std::vector<Json> drafts;
+    for (const Json& chunk : chunks_of(server.post(path, body))) {
+      if (chunk["choices"][0].contains("drafts")) drafts.push_back(chunk["choices"][0]["drafts"]);
+    }
+    return drafts;
+  };
+  const std::vector<Json> all = {Json::parse(R"([{"origin": "model", "text": "P"}, {"origin": "accepted", "text": "a"},
+                                                 {"origin": "rejected", "text": "x"}])"),
+                                 Json::parse(R"([{"origin": "model", "text": "ris"}])"),
+                                 Json::parse(R"([{"origin": "model", "text": "."}])")};
+  const std::string asked = R"("stream": true, "stream_options": {"include_drafts": true})";
+  EXPECT_EQ(drafts_of("/v1/chat/completions", "{" + kChat + ", " + asked + "}"), all);
+  EXPECT_EQ(drafts_of("/v1/completions", R"({"prompt": "a", )" + asked + "}"), all);
+  EXPECT_TRUE(drafts_of("/v1/chat/completions", "{" + kChat + R"(, "stream": true})").empty());
+}
+
 TEST(ResponseTest, StreamIsNotCompressed) {
   TestServer server;
   auto client = server.client();
