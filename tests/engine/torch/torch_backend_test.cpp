@@ -1,0 +1,266 @@
+// The torch backend under everything that serves: fixtures, policies, the engine, the module.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/model/torch_backend.h"
+#include "tests/cache/random_gate.h"
+#include "tests/engine/engine_fixture.h"
+#include "tests/engine/model/architecture_cases.h"
+#include "tests/engine/torch/torch_served.h"
+
+namespace smartkv {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Served torch_served(const Weights& weights, const std::string& dtype) { return {weights, dtype, "auto", torch_loader(weights)}; }
+
+double relative_error(const std::vector<float>& found, const std::vector<float>& expected) {
+  double error = 0, size = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(static_cast<double>(found[i]) - expected[i], 2);
+    size += std::pow(expected[i], 2);
+  }
+  return std::sqrt(error / size);
+}
+
+// Whole and in chunks: other products, the same values but for rounding.
+void expect_reference(const Weights& weights, const nlohmann::json& item) {
+  const std::vector<TokenId> tokens = item["tokens"];
+  Served served = torch_served(weights, "f32");
+  for (const int64_t chunk : {64, 7}) expect_transformers(item, served.run(tokens, chunk), weights.config().vocab_size);
+}
+
+class TorchArchitectureCase : public testing::TestWithParam<std::string> {};
+
+TEST_P(TorchArchitectureCase, FolderEqualsTransformers) {
+  const nlohmann::json& item = architecture_cases()[GetParam()];
+  const Folder folder;
+  write_case(folder, item);
+  expect_reference(*Weights::open(folder.path()), item);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, TorchArchitectureCase, testing::ValuesIn(names_of(architecture_cases())),
+                         [](const auto& item) { return item.param; });
+
+class TorchArchitectureFile : public testing::TestWithParam<const char*> {};
+
+TEST_P(TorchArchitectureFile, GgufEqualsTransformers) {
+  expect_reference(*Weights::open(kArchitectures / (std::string(GetParam()) + ".gguf")), architecture_cases()[GetParam()]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, TorchArchitectureFile, testing::ValuesIn(kGgufCases),
+                         [](const auto& item) { return std::string(item.param); });
+
+// Small settings, so that a few hundred tokens compress.
+nlohmann::json spec_of(std::string_view name) {
+  if (name == "full") return name;
+  if (name == "streaming" || name == "random" || name == "snapkv" || name == "gated_eviction") {
+    return {{"policy", name}, {"tokens", 256}};
+  }
+  if (name == "block_summary") return {{"policy", name}, {"tokens", 320}, {"window", 64}, {"salient", 4}};
+  if (name == "channel_packed") return {{"policy", name}, {"key_channels", 24}, {"update_every", 64}, {"check_every", 128}};
+  return {{"policy", name}};
+}
+
+class TorchPolicies : public testing::TestWithParam<std::string> {
+ protected:
+  struct Run {
+    std::vector<float> logits;  // of every token
+    CacheStats stats;
+  };
+  // A prompt in passes that end at boundaries, then token by token.
+  static Run run(Served* served, const std::vector<TokenId>& tokens, int64_t prompt) {
+    served->context.threads = &served->pool;
+    served->context.rope = [served](int64_t position, float* cos, float* sin) { served->model->rope_angles(position, cos, sin); };
+    served->context.load_gate = [served](const std::string&) { return random_gate(served->context.shape); };
+    const auto policy = make_policy(served->context, spec_of(GetParam()));
+    const auto cache = policy->new_sequence(prompt);
+    const int64_t vocab = served->model->config().vocab_size, end = static_cast<int64_t>(tokens.size());
+    Run result;
+    result.logits.resize(static_cast<size_t>(end * vocab));
+    while (cache->tokens() < end) {
+      const int64_t at = cache->tokens();
+      const int64_t n = at < prompt ? std::min({int64_t{100}, prompt - at, cache->next_boundary() - at}) : 1;
+      const SequenceInput input{std::span(tokens).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), cache.get(), n};
+      served->model->forward({&input, 1}, result.logits.data() + at * vocab);
+      cache->commit(cache->tokens());
+      EXPECT_LE(cache->stats().bytes, policy->max_bytes(prompt, cache->tokens())) << cache->tokens();
+    }
+    result.stats = cache->stats();
+    return result;
+  }
+};
+
+TEST_P(TorchPolicies, DecodesAsTheNativeBackend) {
+  const TinyWeights weights(tiny_config());
+  const std::vector<TokenId> tokens = some_tokens(440, weights.config().vocab_size, 3);
+  Served native(weights, "f32"), torch_backend(weights, "f32", "auto", torch_loader(weights));
+  const Run expected = run(&native, tokens, 340), found = run(&torch_backend, tokens, 340);
+  EXPECT_LT(relative_error(found.logits, expected.logits), 1e-4);
+  EXPECT_EQ(found.stats.tokens_kept, expected.stats.tokens_kept);
+  EXPECT_EQ(found.stats.bytes, expected.stats.bytes);
+  if (GetParam() != "full") {
+    EXPECT_LT(found.stats.bytes, found.stats.full_bytes);
+  }
+}
+
+std::vector<std::string> policies() {
+  std::vector<std::string> names;
+  for (const PolicyRow& row : policy_registry()) names.emplace_back(row.name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, TorchPolicies, testing::ValuesIn(policies()), [](const auto& item) { return item.param; });
+
+TEST(TorchBackend, DoesNotPromiseBatchInvariance) {
+  const TinyWeights weights(tiny_config());
+  EXPECT_TRUE(Served(weights, "f32").model->batch_invariant());
+  Served served = torch_served(weights, "f32");
+  EXPECT_FALSE(served.model->batch_invariant());
+  const std::vector<TokenId> tokens = some_tokens(200, weights.config().vocab_size, 1);
+  const std::vector<float> whole = served.run(tokens, 512);
+  for (const int64_t chunk : {1, 7, 64}) EXPECT_LT(relative_error(served.run(tokens, chunk), whole), 1e-5) << chunk;
+}
+
+// Of the last layer only rows whose logits are wanted go on, here none of the second sequence's.
+TEST(TorchBackend, ABatchGivesEachSequenceItsOwn) {
+  const TinyWeights weights(tiny_config());
+  Served served = torch_served(weights, "f32");
+  const int64_t vocab = weights.config().vocab_size;
+  const std::vector<TokenId> a = some_tokens(100, vocab, 1), b = some_tokens(33, vocab, 2), c = some_tokens(1, vocab, 3);
+  const std::vector<float> alone_a = served.run(a, 512), alone_c = served.run(c, 512);
+  const auto cache_a = served.policy->new_sequence(0), cache_b = served.policy->new_sequence(0), cache_c = served.policy->new_sequence(0);
+  const SequenceInput batch[] = {{a, cache_a.get(), 3}, {b, cache_b.get(), 0}, {c, cache_c.get(), 1}};
+  std::vector<float> logits(static_cast<size_t>(4 * vocab));
+  served.model->forward(batch, logits.data());
+  std::vector<float> expected(alone_a.end() - 3 * vocab, alone_a.end());
+  expected.insert(expected.end(), alone_c.begin(), alone_c.end());
+  EXPECT_LT(relative_error(logits, expected), 1e-5);
+  EXPECT_EQ(cache_b->tokens(), 33);
+  const SequenceInput silent{b, cache_b.get(), 0};
+  served.model->forward({&silent, 1}, nullptr);
+  EXPECT_EQ(cache_b->tokens(), 66);
+}
+
+TEST(TorchBackend, ErrorsOfLibTorchComeWithoutTheirStack) {
+  const TinyWeights weights(tiny_config());
+  Served served = torch_served(weights, "f32");
+  try {
+    served.run({1000}, 1);
+    ADD_FAILURE() << "expected an error";
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("LibTorch: index out of range"));
+    EXPECT_THAT(error.what(), Not(HasSubstr("frame")));
+  }
+  EXPECT_EQ(served.run({7}, 1), served.run({7}, 1));
+}
+
+std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, const BackendLoader& load) {
+  const LlamaOptions f32{"f32", "auto", 0}, int4{"bf16", "int4", 0};
+  EngineParts parts;
+  parts.threads = std::make_unique<ThreadPool>(2);
+  parts.model = load ? make_llama(weights, f32, *parts.threads, load) : load_llama(weights, f32, *parts.threads);
+  parts.draft_model = load_llama(weights, f32, *parts.threads);  // drafts are native
+  parts.cache_shape = parts.draft_shape = llama_cache_shape(weights.config(), f32);
+  parts.tokenizer = std::make_unique<FakeTokenizer>();
+  parts.options.context_length = weights.config().context_length;
+  parts.options.kv_cache_bytes = int64_t{64} << 20;
+  return std::make_unique<EngineImpl>(std::move(parts));
+}
+
+// Greedy, so that rounding would have to move the greatest logit to change an answer.
+TEST(TorchBackend, TheEngineAnswersAsOverTheNativeBackend) {
+  ModelConfig config = tiny_config();
+  config.vocab_size = kFakeVocab;
+  const TinyWeights weights(config);
+  const auto native = tiny_engine(weights, nullptr), torch_engine = tiny_engine(weights, torch_loader(weights));
+  std::vector<GenerationRequest> requests;
+  for (const nlohmann::json& policy : {nlohmann::json(), nlohmann::json{{"policy", "streaming"}, {"tokens", 192}},
+                                       nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}}, nlohmann::json("k4v4")}) {
+    for (const nlohmann::json& draft : {nlohmann::json(), nlohmann::json{{"method", "ngram"}, {"ngram_min", 1}},
+                                        nlohmann::json("draft_model"), nlohmann::json("self")}) {
+      GenerationRequest request = make_request(150, 100);
+      request.sampling.temperature = 0;
+      request.ignore_eos = true;
+      request.kv_cache = policy;
+      request.speculative = draft;
+      requests.push_back(request);
+    }
+  }
+  requests.push_back(make_request(150, 20));
+  requests.back().sampling.temperature = 0;
+  requests.back().grammar = R"(root ::= [a-c]+)";
+  requests.push_back(make_request(150, 20));
+  requests.back().sampling.temperature = 0;
+  requests.back().n = 2;
+  const auto answers = [&](EngineImpl* engine) {
+    std::vector<std::vector<TokenId>> tokens;
+    const auto streams = engine->submit_all(requests);
+    for (size_t i = 0; i < streams.size(); ++i) {
+      for (const ChoiceResult& choice : read_all(*streams[i], requests[i].n)) {
+        EXPECT_EQ(choice.error, "");
+        tokens.push_back(choice.tokens);
+      }
+    }
+    EXPECT_GT(engine->stats().prefix_cache_hits, 0u);  // the prompts are the same
+    return tokens;
+  };
+  EXPECT_EQ(answers(torch_engine.get()), answers(native.get()));
+}
+
+class TorchModule : public testing::Test {
+ protected:
+  static std::string error_of(const std::filesystem::path& module) {
+    try {
+      load_torch_backend(module, TinyWeights(tiny_config()), kernels::KvType::kF32, 2);
+    } catch (const ModelError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  const std::filesystem::path folder_ = std::filesystem::path(SMARTKV_BINARY).parent_path();
+  const std::filesystem::path module_ = folder_ / torch_backend_path().filename();
+};
+
+TEST_F(TorchModule, HoldsTheSameBackend) {
+  const TinyWeights weights(tiny_config());
+  const std::vector<TokenId> tokens = some_tokens(50, weights.config().vocab_size, 1);
+  Served direct = torch_served(weights, "bf16"), loaded(weights, "bf16", "auto", [&](kernels::KvType type) {
+           return load_torch_backend(module_, weights, type, 2);
+         });
+  EXPECT_EQ(loaded.run(tokens, 512), direct.run(tokens, 512));
+  EXPECT_EQ(loaded.model->weight_bytes(), direct.model->weight_bytes());
+}
+
+TEST_F(TorchModule, ErrorsComeThroughAsTheModels) {
+  EXPECT_THAT(error_of(folder_ / "libsmartkv_training.so"), HasSubstr("exports no smartkv_torch_backend_interface"));
+  ModelConfig config = tiny_config();
+  const TinyWeights weights(config);
+  struct Lacking final : Weights {
+    explicit Lacking(const Weights& all) : weights(all) {}
+    const ModelConfig& config() const override { return weights.config(); }
+    std::string format() const override { return weights.format(); }
+    std::vector<std::string> names() const override { return weights.names(); }
+    std::optional<TensorView> find(std::string_view name) const override {
+      return name.ends_with("up_proj.weight") ? std::nullopt : weights.find(name);
+    }
+    int64_t file_row(std::string_view, int64_t row) const override { return row; }
+    const Weights& weights;
+  };
+  try {
+    load_torch_backend(module_, Lacking(weights), kernels::KvType::kF32, 2);
+    ADD_FAILURE() << "expected a ModelError";
+  } catch (const ModelError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("tensor \"model.layers.0.mlp.up_proj.weight\""));
+  }
+}
+
+}  // namespace
+}  // namespace smartkv
