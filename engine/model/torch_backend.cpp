@@ -10,8 +10,8 @@ constexpr const char* kTarget = "smartkv_torch_backend";
 TorchBackendEntry* open_module(const std::filesystem::path& file) {
   try {
     const ProgramModule module(file, kTarget, "backend: torch");
-    const char* const interface = *static_cast<const char* const*>(module.find(kTorchBackendInterface));
-    if (std::string(interface) != SMARTKV_BACKEND_INTERFACE) {
+    const std::string interface = reinterpret_cast<TorchBackendInterface*>(module.find(kTorchBackendInterface))();
+    if (interface != SMARTKV_BACKEND_INTERFACE) {
       throw ModelError("backend: torch: " + file.string() + " was not built with this program: expected interface " +
                        SMARTKV_BACKEND_INTERFACE + ", found " + interface + "; build the target " + kTarget);
     }

@@ -16,7 +16,8 @@ namespace smartkv {
 using TorchBackendEntry = LlamaBackend*(const Weights& weights, kernels::KvType type, int threads,
                                         const std::function<void(double)>& progress);
 inline constexpr const char* kTorchBackendEntry = "smartkv_torch_backend";
-// const char*: the hash of the headers that module and program were compiled with; they must agree.
+// The hash of the headers that module and program were compiled with; they must agree.
+using TorchBackendInterface = const char*();
 inline constexpr const char* kTorchBackendInterface = "smartkv_torch_backend_interface";
 
 // libsmartkv_torch_backend.so in the program's folder.

@@ -3,8 +3,9 @@
 
 #include "engine/torch/torch_llama_backend.h"
 
-extern "C" __attribute__((visibility("default"))) const char* const smartkv_torch_backend_interface =
-    SMARTKV_BACKEND_INTERFACE;
+extern "C" __attribute__((visibility("default"))) const char* smartkv_torch_backend_interface() {
+  return SMARTKV_BACKEND_INTERFACE;
+}
 
 extern "C" __attribute__((visibility("default"))) smartkv::LlamaBackend* smartkv_torch_backend(
     const smartkv::Weights& weights, smartkv::kernels::KvType type, int threads,

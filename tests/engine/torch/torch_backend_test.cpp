@@ -1,15 +1,13 @@
-// The torch backend under everything that serves: fixtures, policies, the engine, the module.
+// The torch backend against transformers, in batches, under the engine, as a module.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <string>
 #include <vector>
 
 #include "engine/model/torch_backend.h"
-#include "tests/cache/random_gate.h"
 #include "tests/engine/engine_fixture.h"
 #include "tests/engine/model/architecture_cases.h"
 #include "tests/engine/torch/torch_served.h"
@@ -21,15 +19,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 Served torch_served(const Weights& weights, const std::string& dtype) { return {weights, dtype, "auto", torch_loader(weights)}; }
-
-double relative_error(const std::vector<float>& found, const std::vector<float>& expected) {
-  double error = 0, size = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(static_cast<double>(found[i]) - expected[i], 2);
-    size += std::pow(expected[i], 2);
-  }
-  return std::sqrt(error / size);
-}
 
 // Whole and in chunks: other products, the same values but for rounding.
 void expect_reference(const Weights& weights, const nlohmann::json& item) {
@@ -58,67 +47,6 @@ TEST_P(TorchArchitectureFile, GgufEqualsTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Files, TorchArchitectureFile, testing::ValuesIn(kGgufCases),
                          [](const auto& item) { return std::string(item.param); });
-
-// Small settings, so that a few hundred tokens compress.
-nlohmann::json spec_of(std::string_view name) {
-  if (name == "full") return name;
-  if (name == "streaming" || name == "random" || name == "snapkv" || name == "gated_eviction") {
-    return {{"policy", name}, {"tokens", 256}};
-  }
-  if (name == "block_summary") return {{"policy", name}, {"tokens", 320}, {"window", 64}, {"salient", 4}};
-  if (name == "channel_packed") return {{"policy", name}, {"key_channels", 24}, {"update_every", 64}, {"check_every", 128}};
-  return {{"policy", name}};
-}
-
-class TorchPolicies : public testing::TestWithParam<std::string> {
- protected:
-  struct Run {
-    std::vector<float> logits;  // of every token
-    CacheStats stats;
-  };
-  // A prompt in passes that end at boundaries, then token by token.
-  static Run run(Served* served, const std::vector<TokenId>& tokens, int64_t prompt) {
-    served->context.threads = &served->pool;
-    served->context.rope = [served](int64_t position, float* cos, float* sin) { served->model->rope_angles(position, cos, sin); };
-    served->context.load_gate = [served](const std::string&) { return random_gate(served->context.shape); };
-    const auto policy = make_policy(served->context, spec_of(GetParam()));
-    const auto cache = policy->new_sequence(prompt);
-    const int64_t vocab = served->model->config().vocab_size, end = static_cast<int64_t>(tokens.size());
-    Run result;
-    result.logits.resize(static_cast<size_t>(end * vocab));
-    while (cache->tokens() < end) {
-      const int64_t at = cache->tokens();
-      const int64_t n = at < prompt ? std::min({int64_t{100}, prompt - at, cache->next_boundary() - at}) : 1;
-      const SequenceInput input{std::span(tokens).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), cache.get(), n};
-      served->model->forward({&input, 1}, result.logits.data() + at * vocab);
-      cache->commit(cache->tokens());
-      EXPECT_LE(cache->stats().bytes, policy->max_bytes(prompt, cache->tokens())) << cache->tokens();
-    }
-    result.stats = cache->stats();
-    return result;
-  }
-};
-
-TEST_P(TorchPolicies, DecodesAsTheNativeBackend) {
-  const TinyWeights weights(tiny_config());
-  const std::vector<TokenId> tokens = some_tokens(440, weights.config().vocab_size, 3);
-  Served native(weights, "f32"), torch_backend(weights, "f32", "auto", torch_loader(weights));
-  const Run expected = run(&native, tokens, 340), found = run(&torch_backend, tokens, 340);
-  EXPECT_LT(relative_error(found.logits, expected.logits), 1e-4);
-  EXPECT_EQ(found.stats.tokens_kept, expected.stats.tokens_kept);
-  EXPECT_EQ(found.stats.bytes, expected.stats.bytes);
-  if (GetParam() != "full") {
-    EXPECT_LT(found.stats.bytes, found.stats.full_bytes);
-  }
-}
-
-std::vector<std::string> policies() {
-  std::vector<std::string> names;
-  for (const PolicyRow& row : policy_registry()) names.emplace_back(row.name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Registry, TorchPolicies, testing::ValuesIn(policies()), [](const auto& item) { return item.param; });
 
 class TorchRows : public testing::TestWithParam<const char*> {};
 
@@ -198,6 +126,7 @@ std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, const BackendLoa
 TEST(TorchBackend, TheEngineAnswersAsOverTheNativeBackend) {
   ModelConfig config = tiny_config();
   config.vocab_size = kFakeVocab;
+  config.head_dim = 64;  // k4v4's
   const TinyWeights weights(config);
   const auto native = tiny_engine(weights, nullptr), torch_engine = tiny_engine(weights, torch_loader(weights));
   std::vector<GenerationRequest> requests;
