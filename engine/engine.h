@@ -200,6 +200,8 @@ struct EngineOptions {
   std::filesystem::path model;       // GGUF file or Hugging Face folder
   std::string dtype = "auto";        // auto | bf16 | f32: activations' and weights' type; auto: bf16
   std::string weights = "auto";      // auto | bf16 | f32 | int8 | int4: storage of the weights
+  std::string backend = "native";    // native | torch: what computes the products; drafts are always native
+  std::string device = "cpu";        // cpu
   int threads = 0;                   // 0: every core of the machine that this process may use
   int64_t context_length = 0;        // 0: the model's own
   int64_t kv_cache_bytes = 0;        // 0: half of the memory that is free once the model is loaded
@@ -238,7 +240,7 @@ class Engine {
   virtual const ChatTemplate* chat_template() const = 0;  // nullptr: the model has none
   virtual const ModelConfig& config() const = 0;
   virtual int64_t context_length() const = 0;
-  virtual nlohmann::ordered_json describe() const = 0;  // model, dtype, memory, threads, CPU level, policies
+  virtual nlohmann::ordered_json describe() const = 0;  // model, dtype, backend, memory, threads, CPU level, policies
   virtual EngineStats stats() const = 0;                // thread-safe, cheap
   // All that has not finished, by age, as it stood between two passes: thread-safe, waits for the pass that runs. Questions
   // during one pass get one answer. `layer`: whose spans to tell; absent: none. Throws RequestError for a layer that is not.

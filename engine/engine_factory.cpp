@@ -65,6 +65,7 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
                           path);
   }
   LlamaOptions options = llama;
+  options.backend = "native";
   options.context_length = parts->options.context_length;
   if (options.dtype != "f32" && (options.weights == "auto" || options.weights == "bf16")) options.weights = "int4";
   parts->draft_model = load_llama(*weights, options, *parts->threads);
@@ -96,6 +97,12 @@ void check_options(const EngineOptions& options) {
 std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                                        const std::function<void(double, const std::string&)>& progress) {
   check_options(options);
+  const LlamaOptions llama{.dtype = options.dtype,
+                           .weights = options.weights,
+                           .context_length = options.context_length,
+                           .backend = options.backend,
+                           .device = options.device};
+  check_backend(llama);
   check_allowed_lists(options);
   const auto report = [&](double done, const std::string& what) {
     if (progress) progress(done, what);
@@ -109,7 +116,6 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
 
   const int threads = options.threads > 0 ? options.threads : std::min(available_cores(), kMaxThreads);
   parts.threads = std::make_unique<ThreadPool>(threads);
-  const LlamaOptions llama{options.dtype, options.weights, options.context_length};
   parts.model = load_llama(*weights, llama, *parts.threads,
                            [&](double done) { report(done, "loading " + weights->config().name); });
   const ModelConfig& config = parts.model->config();
@@ -128,7 +134,9 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                        {"format", weights->format()},
                        {"dtype", parts.cache_shape.type == kernels::KvType::kBf16 ? "bf16" : "f32"},
                        {"weights", options.weights},
-                       {"device", "cpu"},
+                       {"backend", options.backend},
+                       {"device", options.device},
+                       {"batch_invariant", parts.model->batch_invariant()},
                        {"cpu_level", kernels::name(kernels::cpu_level())},
                        {"threads", threads},
                        {"draft_model", parts.draft_model != nullptr ? parts.draft_model->config().name : ""},
@@ -138,7 +146,8 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
            mebibytes(parts.options.kv_cache_bytes) + " for the KV cache, " +
            std::to_string(parts.options.kv_cache_bytes / parts.cache_shape.bytes_per_token()) +
            " tokens uncompressed; " +
-           std::to_string(threads) + " threads, " + std::string(kernels::name(kernels::cpu_level())));
+           std::to_string(threads) + " threads, " + std::string(kernels::name(kernels::cpu_level())) +
+           (options.backend == "native" ? "" : ", backend " + options.backend));
   return std::make_unique<EngineImpl>(std::move(parts));
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <xxhash.h>
 
+#include "engine/model/torch_backend.h"
 #include "kernels/cpu_level.h"
 
 namespace smartkv {
@@ -51,6 +52,7 @@ uint64_t hash_of(const Weights& weights) {
 std::string prefix_identity(const Weights& weights, const EngineOptions& options, const CacheShape& shape) {
   Hash program, gates;
   program.add_file("/proc/self/exe");
+  if (options.backend == "torch") program.add_file(torch_backend_path());
   for (const auto& [name, path] : options.gates) {
     gates.add(name);
     gates.add_file(path);
@@ -61,6 +63,7 @@ std::string prefix_identity(const Weights& weights, const EngineOptions& options
                                            {"gates", gates.digest()},
                                            {"dtype", options.dtype},
                                            {"stored_as", options.weights},
+                                           {"backend", options.backend},
                                            {"context_length", options.context_length},
                                            {"cpu_level", kernels::name(kernels::cpu_level())},
                                            {"shape", {shape.n_layers, shape.n_kv_heads, shape.head_dim}}};

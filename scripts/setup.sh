@@ -39,7 +39,7 @@ if version == sys.argv[1] and os.path.exists(os.path.join(folder, "Torch", "Torc
 PYTHON
 }
 
-# Training and its tests want LibTorch. Sets CMAKE_PREFIX_PATH so that CMake finds it: where it points already, an installed one, else a private one.
+# Training, the torch backend and their tests want LibTorch. Sets CMAKE_PREFIX_PATH so that CMake finds it: where it points already, an installed one, else a private one.
 find_torch() {
   local folder
   for folder in ${CMAKE_PREFIX_PATH:+${CMAKE_PREFIX_PATH//[:;]/ }}; do

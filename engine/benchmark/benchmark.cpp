@@ -126,11 +126,12 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
 
   const auto start = std::chrono::steady_clock::now();
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
-  const LlamaOptions llama{options.dtype, options.weights, 0};
+  const LlamaOptions llama{.dtype = options.dtype, .weights = options.weights, .backend = options.backend};
   const std::unique_ptr<Model> model = load_llama(*weights, llama, pool);
   report.load_s = seconds_since(start);
   report.model = model->config().name;
   report.cpu_level = std::string(kernels::name(kernels::cpu_level()));
+  report.backend = options.backend;
   report.dtype = options.weights == "auto" ? options.dtype : options.weights;
   report.weight_bytes = model->weight_bytes();
 
@@ -164,7 +165,8 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
 }
 
 nlohmann::ordered_json BenchmarkReport::to_json() const {
-  nlohmann::ordered_json json = {{"model", model},           {"cpu_level", cpu_level},       {"dtype", dtype},
+  nlohmann::ordered_json json = {{"model", model},           {"cpu_level", cpu_level},       {"backend", backend},
+                                 {"dtype", dtype},
                                  {"threads", threads},       {"load_s", load_s},             {"weight_bytes", weight_bytes},
                                  {"resident_bytes", resident_bytes}};
   if (limits.read_gb_per_s > 0) {
@@ -187,8 +189,8 @@ std::string BenchmarkReport::to_table() const {
     std::snprintf(line, sizeof line, format, values...);
     table += line;
   };
-  print("%s  %s  %d threads  %s  weights %.1f MB  load %.2f s  resident %.0f MB\n", model.c_str(), dtype.c_str(), threads,
-        cpu_level.c_str(), static_cast<double>(weight_bytes) / 1e6, load_s, static_cast<double>(resident_bytes) / 1e6);
+  print("%s  %s  %s  %d threads  %s  weights %.1f MB  load %.2f s  resident %.0f MB\n", model.c_str(), backend.c_str(),
+        dtype.c_str(), threads, cpu_level.c_str(), static_cast<double>(weight_bytes) / 1e6, load_s, static_cast<double>(resident_bytes) / 1e6);
   if (limits.read_gb_per_s > 0) {
     print("limits: read %.1f GB/s, bf16 products %.0f GFLOP/s\n", limits.read_gb_per_s, limits.bf16_gflops);
   }

@@ -14,7 +14,7 @@ namespace smartkv {
 
 struct BenchmarkOptions {
   std::filesystem::path model;
-  std::string dtype = "auto", weights = "auto";
+  std::string dtype = "auto", weights = "auto", backend = "native";
   int threads = 0;                            // 0: every core that this process may use
   nlohmann::json kv_cache;                    // null: "full"
   std::map<std::string, std::filesystem::path> gates = {};  // that kv_cache may name
@@ -41,7 +41,7 @@ struct MachineLimits {
 };
 
 struct BenchmarkReport {
-  std::string model, cpu_level, dtype;
+  std::string model, cpu_level, backend, dtype;
   int threads = 0;
   double load_s = 0;
   int64_t weight_bytes = 0, resident_bytes = 0;  // resident: of the process after the last row

@@ -1,5 +1,6 @@
-// LLaMA (Touvron et al. 2023) on the kernels of this project: RMSNorm, grouped-query attention with RoPE over a
-// sequence cache, SwiGLU; and its relatives (engine/weights/architecture.h), as their ModelConfig says.
+// LLaMA (Touvron et al. 2023): RMSNorm, grouped-query attention with RoPE over a sequence cache, SwiGLU; and its relatives
+// (engine/weights/architecture.h), as their ModelConfig says. Caches and attention are this project's kernels, products
+// and norms a backend's.
 #pragma once
 
 #include <functional>
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "cache/sequence_cache.h"
+#include "engine/model/llama_backend.h"
 #include "engine/model/model.h"
 #include "engine/weights/weights.h"
 #include "kernels/thread_pool.h"
@@ -19,12 +21,23 @@ struct LlamaOptions {
   int64_t context_length = 0;    // 0: the model's own
   // none | linear | dynamic | yarn: of a context longer than the model's own, instead of the scaling that the model has.
   std::string rope_scaling = "none";
+  std::string backend = "native";  // native: this project's kernels | torch: LibTorch, 16- and 32-bit weights only
+  std::string device = "cpu";      // cpu
 };
+
+// Throws ModelError, naming the option, for a backend or device that is not, or weights that the backend does not have.
+void check_backend(const LlamaOptions& options);
 
 // Packs the weights; `weights` is not needed afterwards. Throws ModelError, also when the context is longer than the
 // model's sliding window: up to there, attention over the window is attention over everything. `progress` gets 0..1.
 std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const std::function<void(double)>& progress = nullptr);
+
+// Over a backend of the caller's. `load`: makes it of the same weights, with activations of this type, once the options are
+// known to be good.
+using BackendLoader = std::function<std::unique_ptr<LlamaBackend>(kernels::KvType type)>;
+std::unique_ptr<Model> make_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
+                                  const BackendLoader& load);
 
 // The caches that load_llama's model reads and writes under these options.
 CacheShape llama_cache_shape(const ModelConfig& config, const LlamaOptions& options);

@@ -98,9 +98,8 @@ int64_t LlamaWeights::bytes() const {
   int64_t bytes = head.bytes() + embedding.bytes() + static_cast<int64_t>(final_norm.size() * sizeof(float));
   for (const LlamaLayerWeights& layer : layers) {
     bytes += layer.qkv.bytes() + layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes();
-    bytes += static_cast<int64_t>((layer.attention_norm.size() + layer.mlp_norm.size() + layer.q_norm.size() +
-                                   layer.k_norm.size() + layer.qkv_bias.size() + layer.output_bias.size() +
-                                   layer.gate_up_bias.size() + layer.down_bias.size()) *
+    bytes += static_cast<int64_t>((layer.attention_norm.size() + layer.mlp_norm.size() + layer.qkv_bias.size() +
+                                   layer.output_bias.size() + layer.gate_up_bias.size() + layer.down_bias.size()) *
                                   sizeof(float));
   }
   return bytes;
@@ -130,11 +129,6 @@ LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, Thread
     const char* const mlp_norm = on_input ? "post_attention_layernorm.weight" : "post_feedforward_layernorm.weight";
     w.attention_norm = read_vector(weights, layer + attention_norm, hidden);
     w.mlp_norm = read_vector(weights, layer + mlp_norm, hidden);
-    if (c.qk_norm != QkNorm::kNone) {
-      const bool head = c.qk_norm == QkNorm::kHead;
-      w.q_norm = read_vector(weights, layer + "self_attn.q_norm.weight", head ? c.head_dim : q_rows);
-      w.k_norm = read_vector(weights, layer + "self_attn.k_norm.weight", head ? c.head_dim : kv_rows);
-    }
     w.qkv = packer.pack(type, q_rows + 2 * kv_rows, hidden,
                         {{layer + "self_attn.q_proj.weight", q_rows, 0},
                          {layer + "self_attn.k_proj.weight", kv_rows, q_rows / kLanes},

@@ -1,4 +1,4 @@
-// The packed weights of a LLaMA or of a relative.
+// The packed weights of the native backend.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,6 @@ namespace smartkv {
 
 struct LlamaLayerWeights {
   std::vector<float> attention_norm, mlp_norm;               // [hidden_size], of the input or the output
-  std::vector<float> q_norm, k_norm;                         // [head_dim] or [heads head_dim]; empty: none
   kernels::PackedMatrix qkv;                                 // [(n_heads + 2 n_kv_heads) head_dim, hidden_size]
   kernels::PackedMatrix output;                              // [hidden_size, n_heads head_dim]
   kernels::PackedMatrix gate_up;                             // [2 intermediate_size, hidden_size], 16 rows in turn

@@ -27,9 +27,10 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   // Appends each input's tokens to its cache and writes logits, f32 [sum of n_logits, vocab_size], in batch order.
-  // A row's logits depend on nothing but its own sequence: not on the batch, nor on how the prompt was cut into chunks.
-  // A sequence that fails leaves the others' results as they are.
+  // A row's logits depend on nothing but its own sequence: not on the batch, nor on how the prompt was cut into chunks; bit
+  // for bit where batch_invariant(), else up to rounding. A sequence that fails leaves the others' results as they are.
   virtual void forward(std::span<const SequenceInput> batch, float* logits) = 0;
+  virtual bool batch_invariant() const { return true; }
   // RoPE's angles of a position, cos and sin: f32 [head_dim / 2].
   virtual void rope_angles(int64_t position, float* cos, float* sin) const = 0;
   virtual int64_t weight_bytes() const = 0;  // held in memory

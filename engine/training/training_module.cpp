@@ -1,11 +1,11 @@
 #include "engine/training/training_module.h"
 
-#include <dlfcn.h>
-
-#include <cstdlib>
+#include "engine/program_module.h"
 
 namespace smartkv {
 namespace {
+
+constexpr const char* kTarget = "smartkv_training";
 
 struct Run {
   const std::function<void(const nlohmann::json& event)>& progress;
@@ -28,29 +28,18 @@ void receive(void* user, const char* text) {
 
 }  // namespace
 
-std::filesystem::path training_module_path() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libsmartkv_training.so";
-}
+std::filesystem::path training_module_path() { return module_path(kTarget); }
 
 nlohmann::ordered_json run_training(const std::filesystem::path& module, const std::string& command,
                                     const nlohmann::json& options,
                                     const std::function<void(const nlohmann::json& event)>& progress) {
-  if (!std::filesystem::exists(module)) {
-    throw TrainingError(command + " needs " + module.string() +
-                        ", which is not there: build it with LibTorch (the target smartkv_training; "
-                        "scripts/build_training.sh installs LibTorch and builds it) and keep it beside the program");
-  }
-  // On a busy machine threads that spin at OpenMP's barriers, as they do by default, cost several times the work
-  // itself.
-  setenv("OMP_WAIT_POLICY", "passive", 0);
-  // Never closed: LibTorch's threads and registries outlive the call.
-  void* library = dlopen(module.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw TrainingError(command + ": " + dlerror());
-  auto* entry = reinterpret_cast<TrainingEntry*>(dlsym(library, kTrainingEntry));
-  if (entry == nullptr) throw TrainingError(module.string() + " exports no " + kTrainingEntry);
   Run run{progress, {}, {}};
-  if (entry(command.c_str(), options.dump().c_str(), receive, &run) != 0)
-    throw TrainingError(command + ": " + run.error);
+  try {
+    auto* entry = reinterpret_cast<TrainingEntry*>(ProgramModule(module, kTarget, command).find(kTrainingEntry));
+    if (entry(command.c_str(), options.dump().c_str(), receive, &run) != 0) throw TrainingError(command + ": " + run.error);
+  } catch (const ModuleError& error) {
+    throw TrainingError(error.what());
+  }
   return run.report;
 }
 

@@ -1,5 +1,4 @@
-// The training commands live in a shared module beside the program: it alone links LibTorch, which takes 0.2 s and 100
-// MB to start.
+// The training commands live in a shared module beside the program (engine/program_module.h).
 #pragma once
 
 #include <filesystem>

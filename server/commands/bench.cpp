@@ -150,6 +150,7 @@ std::function<int()> setup_bench(CLI::App& app) {
   app.add_option("--repetitions", speed.repetitions, "Measured runs of each row, after one that warms up")->check(CLI::Range(1, 1000))->capture_default_str();
   app.add_option("--dtype", speed.dtype, "Activations and KV cache: auto, bf16 or f32")->capture_default_str();
   app.add_option("--weights", speed.weights, "Storage of the weights: auto, bf16, f32, int8 or int4")->capture_default_str();
+  auto* backend = app.add_option("--backend", speed.backend, "What computes the matrix products: native or torch")->capture_default_str();
   app.add_option("--threads", speed.threads, "0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
   app.add_option("--kv-cache", arguments->kv_cache, "Cache policy: a name, or a JSON object");
   app.add_option("--gate", arguments->gates, "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
@@ -166,6 +167,7 @@ std::function<int()> setup_bench(CLI::App& app) {
   arguments->serving.asked->excludes(measure)->excludes(speculative);
   arguments->longer = setup_long_bench(app);
   arguments->longer.asked->excludes(measure)->excludes(speculative)->excludes(arguments->serving.asked);
+  backend->excludes(measure)->excludes(speculative)->excludes(arguments->serving.asked)->excludes(arguments->longer.asked);
   app.add_flag("--json", arguments->json, "Print JSON");
   app.footer(kExamples);
   return [arguments] { return bench(*arguments); };

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "engine/memory_plan.h"
+#include "engine/model/llama.h"
 #include "engine/request_checks.h"
 #include "engine/speculation/spec.h"
 #include "server/commands/command.h"
@@ -47,10 +48,11 @@ int check(const std::string& file) {
     check_policy(options.engine.kv_cache);
     parse_speculation(options.engine.speculative);
     check_allowed_lists(options.engine);
+    check_backend({.weights = options.engine.weights, .backend = options.engine.backend, .device = options.engine.device});
     if (!options.sampling.is_null()) sampling_defaults(options);
     check_files(options.engine);
     http::check_files(options.http);
-  } catch (const std::runtime_error& error) {  // ConfigError, RequestError, KeyFileError or TlsError
+  } catch (const std::runtime_error& error) {  // ConfigError, ModelError, RequestError, KeyFileError or TlsError
     throw ConfigError(file + ": " + error.what());
   }
   std::cout << file << ": valid\n";

@@ -59,6 +59,21 @@ TEST_F(Start, AModelThatCannotBeReadIsNamedWithTheReason) {
   expect_refused(folder_ / "fifo.gguf", "expected a regular file");
 }
 
+// Beside this program there is no module; torch_server_test.cpp runs the one that has it.
+TEST_F(Start, ABackendOrDeviceThatCannotBeHadIsNamed) {
+  const auto error_of = [](const char* option, const char* value) {
+    const Ran ran = run({"serve", "--port", "0", "--model", SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf", option, value});
+    EXPECT_EQ(ran.code, kRuntimeError) << option;
+    EXPECT_EQ(ran.out, "");
+    return ran.error;
+  };
+  EXPECT_THAT(error_of("--backend", "torch"),
+              AllOf(HasSubstr("backend: torch needs "), HasSubstr("/libsmartkv_torch_backend.so, which is not there"),
+                    HasSubstr("scripts/build_torch.sh")));
+  EXPECT_THAT(error_of("--device", "cuda:0"),
+              AllOf(HasSubstr("device: expected cpu, found \"cuda:0\""), HasSubstr("not part of this version")));
+}
+
 // A server to which the signal was sent before it began to load its model.
 void serve_with_pending(int signal) {
   sigset_t set;

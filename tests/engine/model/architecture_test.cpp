@@ -1,52 +1,22 @@
 // Every architecture and every scaling of RoPE in f32 against Hugging Face transformers, from folders and from GGUF
 // files: fixtures made by tests/fixtures/architectures/make.py.
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "tests/engine/model/architecture_cases.h"
 #include "tests/engine/model/served_llama.h"
 #include "tests/weights/gguf_keys.h"
-#include "tests/weights/weight_files.h"
 
 namespace smartkv {
 namespace {
-
-const std::filesystem::path kArchitectures = SMARTKV_FIXTURES "/architectures";
-
-const nlohmann::json& cases() {
-  static const nlohmann::json json = nlohmann::json::parse(std::ifstream(kArchitectures / "cases.json"));
-  return json;
-}
-
-std::vector<std::string> names_of(const nlohmann::json& json) {
-  std::vector<std::string> names;
-  for (const auto& [name, item] : json.items()) names.push_back(name);
-  return names;
-}
-
-// Writes a case's weights and configuration as a Hugging Face folder.
-void write_case(const Folder& folder, const nlohmann::json& item) {
-  folder.write("config.json", item["config"].dump());
-  folder.write("model.safetensors", read_file(kArchitectures / (item["weights"].get<std::string>() + ".safetensors")));
-}
 
 void expect_reference(const Weights& weights, const nlohmann::json& item) {
   const std::vector<TokenId> tokens = item["tokens"];
   Served f32(weights, "f32"), bf16(weights, "bf16");
   const std::vector<float> logits = f32.run(tokens, 64);
-  const int64_t vocab = weights.config().vocab_size;
-  size_t row = 0;
-  for (const int64_t position : item["positions"].get<std::vector<int64_t>>()) {
-    const std::vector<float> expected = item["logits"][row++];
-    for (int64_t i = 0; i < vocab; ++i) {
-      ASSERT_NEAR(logits[static_cast<size_t>(position * vocab + i)], expected[static_cast<size_t>(i)], 1e-3)
-          << "position " << position << ", token " << i;
-    }
-  }
+  expect_transformers(item, logits, weights.config().vocab_size);
   // What a row gives depends on nothing but its own sequence.
   EXPECT_EQ(logits, f32.run(tokens, 7));
   EXPECT_EQ(bf16.run(tokens, 64), bf16.run(tokens, 7));
@@ -55,22 +25,21 @@ void expect_reference(const Weights& weights, const nlohmann::json& item) {
 class ArchitectureCase : public testing::TestWithParam<std::string> {};
 
 TEST_P(ArchitectureCase, FolderEqualsTransformers) {
-  const nlohmann::json& item = cases()[GetParam()];
+  const nlohmann::json& item = architecture_cases()[GetParam()];
   const Folder folder;
   write_case(folder, item);
   expect_reference(*Weights::open(folder.path()), item);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, ArchitectureCase, testing::ValuesIn(names_of(cases())), [](const auto& item) { return item.param; });
+INSTANTIATE_TEST_SUITE_P(Cases, ArchitectureCase, testing::ValuesIn(names_of(architecture_cases())), [](const auto& item) { return item.param; });
 
 class ArchitectureFile : public testing::TestWithParam<const char*> {};
 
 TEST_P(ArchitectureFile, GgufEqualsTransformers) {
-  expect_reference(*Weights::open(kArchitectures / (std::string(GetParam()) + ".gguf")), cases()[GetParam()]);
+  expect_reference(*Weights::open(kArchitectures / (std::string(GetParam()) + ".gguf")), architecture_cases()[GetParam()]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, ArchitectureFile,
-                         testing::Values("llama", "mistral", "qwen2", "qwen3", "smollm3", "granite", "olmo2", "phi3"),
+INSTANTIATE_TEST_SUITE_P(Files, ArchitectureFile, testing::ValuesIn(kGgufCases),
                          [](const auto& item) { return std::string(item.param); });
 
 TEST(GgufRope, KeysEqualTransformers) {
@@ -90,12 +59,12 @@ TEST(GgufRope, KeysEqualTransformers) {
   for (const auto& [name, keys] : files) {
     SCOPED_TRACE(name);
     folder.write("m.gguf", keys.in(plain));
-    expect_reference(*Weights::open(folder.path() / "m.gguf"), cases()[name]);
+    expect_reference(*Weights::open(folder.path() / "m.gguf"), architecture_cases()[name]);
   }
 }
 
 TEST(SlidingWindow, IsServedUpToItsLengthAndRefusedBeyond) {
-  nlohmann::json item = cases()["mistral"];
+  nlohmann::json item = architecture_cases()["mistral"];
   item["config"]["sliding_window"] = 48;
   const Folder folder;
   write_case(folder, item);

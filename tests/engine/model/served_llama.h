@@ -27,11 +27,12 @@ struct Served {
   PolicyContext context;
   std::unique_ptr<KvCachePolicy> policy;
 
-  Served(const Weights& weights, const std::string& dtype, const std::string& storage = "auto") {
+  // load: null for the native backend
+  Served(const Weights& weights, const std::string& dtype, const std::string& storage = "auto", const BackendLoader& load = nullptr) {
     LlamaOptions options;
     options.dtype = dtype;
     options.weights = storage;
-    model = load_llama(weights, options, pool);
+    model = load ? make_llama(weights, options, pool, load) : load_llama(weights, options, pool);
     context.shape = llama_cache_shape(weights.config(), options);
     context.pool = PagePool::create(context.shape);
     policy = make_policy(context, nullptr);

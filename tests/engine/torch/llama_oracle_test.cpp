@@ -1,10 +1,10 @@
-// The served model against the plain LibTorch one.
+// The served model, on both backends, against the plain LibTorch one.
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "engine/torch/torch_llama.h"
-#include "tests/engine/model/served_llama.h"
+#include "tests/engine/torch/torch_served.h"
 
 namespace smartkv {
 namespace {
@@ -48,8 +48,9 @@ TEST_P(LlamaVariants, F32EqualsTheOracle) {
   const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 5);
   const torch::Tensor input = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).unsqueeze(0);
   const torch::Tensor expected = TorchLlama(weights, torch::kFloat64).forward(input)[0];
-  Served served(weights, "f32");
-  EXPECT_LT(relative_error(served.run(tokens, 512), expected), 1e-5);
+  Served native(weights, "f32"), torch_backend(weights, "f32", "auto", torch_loader(weights));
+  EXPECT_LT(relative_error(native.run(tokens, 512), expected), 1e-5);
+  EXPECT_LT(relative_error(torch_backend.run(tokens, 512), expected), 1e-5);
 }
 
 // Random weights amplify rounding; LibTorch's own bf16 says by how much.
@@ -58,10 +59,11 @@ TEST_P(LlamaVariants, Bf16IsNearerThanLibTorchInBf16) {
   const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 6);
   const torch::Tensor input = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).unsqueeze(0);
   const torch::Tensor expected = TorchLlama(weights, torch::kFloat64).forward(input)[0];
-  Served served(weights, "bf16");
+  Served native(weights, "bf16"), torch_backend(weights, "bf16", "auto", torch_loader(weights));
   const torch::Tensor rounded = TorchLlama(weights, torch::kBFloat16).forward(input)[0].to(torch::kFloat64);
   const double theirs = ((rounded - expected).norm() / expected.norm()).item<double>();
-  EXPECT_LT(relative_error(served.run(tokens, 512), expected), theirs);
+  EXPECT_LT(relative_error(native.run(tokens, 512), expected), theirs);
+  EXPECT_LT(relative_error(torch_backend.run(tokens, 512), expected), theirs);
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, LlamaVariants,

@@ -15,7 +15,7 @@ TEST(TrainingModule, SaysWhatIsMissingAndHowToGetIt) {
     FAIL() << "nothing was thrown";
   } catch (const TrainingError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("train-gate needs no_such_folder/libsmartkv_training.so"),
-                                    HasSubstr("LibTorch"), HasSubstr("scripts/build_training.sh")));
+                                    HasSubstr("LibTorch"), HasSubstr("scripts/build_torch.sh")));
   }
 }
 

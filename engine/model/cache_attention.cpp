@@ -1,0 +1,210 @@
+#include "engine/model/cache_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "kernels/elementwise.h"
+
+namespace smartkv {
+
+CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config, kernels::KvType type, ThreadPool& pool)
+    : config_(config),
+      shape_{config.n_heads, config.n_kv_heads, config.head_dim, 1.0f / std::sqrt(static_cast<float>(config.head_dim)), type},
+      norms_(static_cast<size_t>(config.n_layers)),
+      rope_(config.rope, config.head_dim, config.context_length),
+      query_scale_(config.attention_multiplier > 0
+                       ? static_cast<float>(config.attention_multiplier * std::sqrt(static_cast<double>(config.head_dim)))
+                       : 1.0f),
+      pool_(pool) {
+  if (config.head_dim % 16 != 0) {
+    throw ModelError("head_dim: expected a multiple of 16, found " + std::to_string(config.head_dim));
+  }
+  if (config.qk_norm == QkNorm::kNone) return;
+  const bool head = config.qk_norm == QkNorm::kHead;
+  const int64_t q[] = {head ? config.head_dim : q_width()};
+  const int64_t k[] = {head ? config.head_dim : config.n_kv_heads * config.head_dim};
+  for (int64_t i = 0; i < config.n_layers; ++i) {
+    const std::string layer = "model.layers." + std::to_string(i) + ".self_attn.";
+    norms_[static_cast<size_t>(i)] = {weights.read(layer + "q_norm.weight", q), weights.read(layer + "k_norm.weight", k)};
+  }
+}
+
+int64_t CacheAttention::weight_bytes() const {
+  size_t floats = 0;
+  for (const HeadNorms& norms : norms_) floats += norms.q.size() + norms.k.size();
+  return static_cast<int64_t>(floats * sizeof(float));
+}
+
+template <typename F>
+void CacheAttention::guard(size_t input, const F& f) {
+  if (failed(input)) return;
+  try {
+    f(*batch_[input].cache);
+  } catch (...) {
+    failures_[input] = std::current_exception();
+  }
+}
+
+void CacheAttention::begin(std::span<const SequenceInput> batch) {
+  constexpr int64_t kPieceRows = 16;
+  batch_ = batch;
+  pieces_.clear();
+  wanted_.clear();
+  rows_ = wanted_rows_ = 0;
+  failures_.assign(batch.size(), nullptr);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const int64_t n = tokens(i);
+    for (int64_t first = 0; first < n; first += kPieceRows) {
+      pieces_.push_back({static_cast<int64_t>(i), first, std::min(kPieceRows, n - first), rows_ + first});
+    }
+    rows_ += n;
+    if (batch[i].n_logits > 0) wanted_.push_back({rows_ - batch[i].n_logits, batch[i].n_logits});
+    wanted_rows_ += batch[i].n_logits;
+    guard(i, [n](SequenceCache& cache) { cache.reserve(n); });
+  }
+  angles_.grow(static_cast<size_t>(rows_ * config_.head_dim) * sizeof(float));
+  pool_.parallel_for(static_cast<int64_t>(pieces_.size()), [&](int64_t p) {
+    const Piece& piece = pieces_[static_cast<size_t>(p)];
+    const int64_t position = batch_[static_cast<size_t>(piece.input)].cache->tokens() + piece.first;
+    for (int64_t i = 0; i < piece.n; ++i) {
+      float* cos = angles_.as<float>() + (piece.row + i) * config_.head_dim;
+      rope_.angles(position + i, cos, cos + config_.head_dim / 2);
+    }
+  });
+}
+
+// What happens to a row's queries and keys, [heads, head_dim] each, between their projection and attention.
+void CacheAttention::finish_heads(int64_t layer, const float* angles, float* q) const {
+  const int64_t dim = config_.head_dim;
+  const HeadNorms& norms = norms_[static_cast<size_t>(layer)];
+  norm_heads(q, config_.n_heads, norms.q);
+  norm_heads(q + q_width(), config_.n_kv_heads, norms.k);
+  if (query_scale_ != 1.0f) {
+    for (int64_t i = 0; i < q_width(); ++i) q[i] *= query_scale_;
+  }
+  if (config_.has_rope(layer)) kernels::rope(q, config_.n_heads + config_.n_kv_heads, dim, angles, angles + dim / 2);
+}
+
+void CacheAttention::norm_heads(float* x, int64_t n_heads, const std::vector<float>& weight) const {
+  const auto n = static_cast<int64_t>(weight.size());
+  for (int64_t i = 0; n > 0 && i < n_heads * config_.head_dim; i += n) {
+    kernels::rms_norm(x + i, n, weight.data(), static_cast<float>(config_.rms_norm_eps), x + i);
+  }
+}
+
+void CacheAttention::write(int64_t layer, float* qkv) {
+  const int64_t width = qkv_width(), kv_width = config_.n_kv_heads * config_.head_dim;
+  write_failures_.assign(batch_.size(), nullptr);
+  pool_.parallel_for(static_cast<int64_t>(pieces_.size()), [&](int64_t p) {
+    const Piece& piece = pieces_[static_cast<size_t>(p)];
+    const auto input = static_cast<size_t>(piece.input);
+    if (failed(input)) return;
+    for (int64_t row = piece.row; row < piece.row + piece.n; ++row) {
+      finish_heads(layer, angles_.as<float>() + row * config_.head_dim, qkv + row * width);
+    }
+    const float* k = qkv + piece.row * width + q_width();
+    try {
+      batch_[input].cache->write(layer, {k, k + kv_width, width, piece.first, piece.n});
+    } catch (...) {
+      const std::lock_guard lock(write_failures_mutex_);
+      write_failures_[input] = std::current_exception();
+    }
+  });
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    if (write_failures_[i] != nullptr) failures_[i] = std::move(write_failures_[i]);
+  }
+}
+
+void CacheAttention::attend(int64_t layer, float* qkv, void* attended) {
+  write(layer, qkv);
+  const bool last = layer + 1 == config_.n_layers;
+  const int64_t row_bytes = q_width() * (shape_.type == kernels::KvType::kBf16 ? 2 : 4);
+  tasks_.clear();
+  views_.resize(batch_.size());
+  auto* out = static_cast<std::byte*>(attended);
+  int64_t row = 0;
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    const int64_t n = tokens(i), active = last ? batch_[i].n_logits : n;
+    row += n;
+    if (active == 0) continue;
+    views_[i].clear();
+    guard(i, [&](SequenceCache& cache) { cache.view(layer, n, &views_[i]); });
+    if (!failed(i)) tasks_.push_back({qkv + (row - active) * qkv_width(), qkv_width(), active, views_[i], out});
+    out += active * row_bytes;
+  }
+  kernels::attention(pool_, shape_, tasks_, scratch_);
+  observe(layer, qkv);
+}
+
+// Shows the caches that want it where their probe queries attend.
+void CacheAttention::observe(int64_t layer, const float* qkv) {
+  take_probes(layer, qkv);
+  if (mass_tasks_.empty()) return;
+  int64_t floats = 0;
+  for (const kernels::AttentionMassTask& task : mass_tasks_) floats += kernels::attention_mass_floats(shape_, task);
+  mass_.grow(static_cast<size_t>(floats) * sizeof(float));
+  float* mass = mass_.as<float>();
+  for (kernels::AttentionMassTask& task : mass_tasks_) {
+    task.mass = mass;
+    mass += kernels::attention_mass_floats(shape_, task);
+  }
+  kernels::attention_mass(pool_, shape_, mass_tasks_, scratch_);
+  show_probes(layer);
+}
+
+void CacheAttention::take_probes(int64_t layer, const float* qkv) {
+  mass_tasks_.clear();
+  int64_t first_row = 0;
+  for (size_t i = 0; i < batch_.size(); first_row += tokens(i), ++i) {
+    if (failed(i)) continue;
+    const int64_t begin = batch_[i].cache->tokens();
+    const TokenRange probes = batch_[i].cache->probes(tokens(i));
+    if (probes.empty()) continue;
+    std::vector<kernels::KvSegment>& view = views_[i];
+    view.clear();
+    guard(i, [&](SequenceCache& cache) { cache.view(layer, probes.end - begin, &view); });
+    if (failed(i)) continue;
+    mass_tasks_.push_back({qkv + (first_row + probes.first - begin) * qkv_width(), qkv_width(), probes.end - probes.first,
+                           view, nullptr});
+  }
+}
+
+void CacheAttention::show_probes(int64_t layer) {
+  size_t t = 0;
+  for (size_t input = 0; input < batch_.size(); ++input) {
+    if (failed(input)) continue;
+    const TokenRange probes = batch_[input].cache->probes(tokens(input));
+    if (probes.empty()) continue;
+    const kernels::AttentionMassTask& task = mass_tasks_[t++];
+    int64_t seen = 1 - task.n;  // by the first probe
+    for (const kernels::KvSegment& segment : task.segments) seen += segment.tokens;
+    const float* from = task.mass;
+    for (int64_t i = 0; i < task.n; ++i, ++seen) {
+      const auto size = static_cast<size_t>(config_.n_kv_heads * seen);
+      const Probe probe{probes.first + i, {task.q + i * task.q_stride, static_cast<size_t>(q_width())}, {from, size}};
+      guard(input, [&](SequenceCache& cache) { cache.observe(layer, probe); });
+      from += size;
+    }
+  }
+}
+
+void CacheAttention::end() {
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    guard(i, [n = tokens(i)](SequenceCache& cache) { cache.advance(n); });
+  }
+  std::exception_ptr untold;
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    if (!failed(i)) continue;
+    if (batch_[i].failure != nullptr) {
+      *batch_[i].failure = failures_[i];
+    } else if (untold == nullptr) {
+      untold = failures_[i];
+    }
+    failures_[i] = nullptr;
+  }
+  if (untold != nullptr) std::rethrow_exception(untold);
+}
+
+}  // namespace smartkv

@@ -1,0 +1,88 @@
+// Attention of a pass over its sequences' caches: norms of heads, RoPE, the caches' new rows, attention itself, probes.
+// What a cache throws is its sequence's failure; the others go on.
+#pragma once
+
+#include <exception>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+#include "engine/model/llama_backend.h"
+#include "engine/model/model.h"
+#include "engine/model/rope.h"
+#include "engine/weights/weights.h"
+#include "kernels/aligned_buffer.h"
+#include "kernels/attention.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+
+class CacheAttention {
+ public:
+  // config: that of `weights`, as it is served. type: of the caches and of what attend() writes. Throws ModelError.
+  CacheAttention(const Weights& weights, const ModelConfig& config, kernels::KvType type, ThreadPool& pool);
+
+  // Begins a pass over the batch, which outlives it: makes room in its caches.
+  void begin(std::span<const SequenceInput> batch);
+  int64_t rows() const { return rows_; }
+  std::span<const RowRange> wanted() const { return wanted_; }  // rows whose logits are wanted
+  int64_t wanted_rows() const { return wanted_rows_; }
+  // Writes the layer's K and V and attends. qkv: f32 [rows, qkv_width], as LlamaBackend::project() gives it; its queries and
+  // keys are normed and rotated in place. attended: [rows, n_heads head_dim], in the last layer of the wanted rows only.
+  void attend(int64_t layer, float* qkv, void* attended);
+  // Ends the pass: advances the caches and hands out failures, throwing the first that has no place to go.
+  void end();
+
+  int64_t qkv_width() const { return (config_.n_heads + 2 * config_.n_kv_heads) * config_.head_dim; }
+  int64_t q_width() const { return config_.n_heads * config_.head_dim; }
+  const Rope& rope() const { return rope_; }
+  int64_t weight_bytes() const;
+
+ private:
+  // Consecutive rows of one sequence: the unit of work.
+  struct Piece {
+    int64_t input, first, n, row;
+  };
+  // RMSNorm of queries and keys: [head_dim] or [heads head_dim]; empty: none.
+  struct HeadNorms {
+    std::vector<float> q, k;
+  };
+
+  // f(cache) of an input that has not failed; what it throws is the input's failure. The calling thread only.
+  template <typename F>
+  void guard(size_t input, const F& f);
+  bool failed(size_t input) const { return failures_[input] != nullptr; }
+  int64_t tokens(size_t input) const { return static_cast<int64_t>(batch_[input].tokens.size()); }
+
+  void finish_heads(int64_t layer, const float* angles, float* q) const;
+  void norm_heads(float* x, int64_t n_heads, const std::vector<float>& weight) const;
+  void write(int64_t layer, float* qkv);
+  void observe(int64_t layer, const float* qkv);
+  void take_probes(int64_t layer, const float* qkv);
+  void show_probes(int64_t layer);
+
+  const ModelConfig& config_;
+  kernels::AttentionShape shape_;
+  std::vector<HeadNorms> norms_;  // of the layers
+  Rope rope_;
+  float query_scale_;  // attention itself divides by sqrt(head_dim)
+  ThreadPool& pool_;
+
+  // State of the pass; the buffers grow to the largest pass and stay.
+  std::span<const SequenceInput> batch_;
+  int64_t rows_ = 0, wanted_rows_ = 0;
+  std::vector<RowRange> wanted_;
+  std::vector<Piece> pieces_;
+  std::vector<std::exception_ptr> failures_;        // of the inputs; null: none so far
+  std::vector<std::exception_ptr> write_failures_;  // of the layer's writes, which are made in parallel
+  std::mutex write_failures_mutex_;
+  AlignedBuffer angles_;  // cos then sin, f32 [rows, 2, head_dim / 2]
+  std::vector<std::vector<kernels::KvSegment>> views_;
+  std::vector<kernels::AttentionTask> tasks_;
+  std::vector<kernels::AttentionMassTask> mass_tasks_;
+  AlignedBuffer mass_;  // f32, of all probes
+  kernels::AttentionScratch scratch_;
+};
+
+}  // namespace smartkv

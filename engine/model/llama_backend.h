@@ -1,0 +1,38 @@
+// What a backend computes of a LLaMA or of a relative: all but the caches and attention over them, which are every
+// backend's alike (engine/model/cache_attention.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/text/tokenizer.h"
+
+namespace smartkv {
+
+// Rows [first, first + n) of a pass.
+struct RowRange {
+  int64_t first = 0, n = 0;
+};
+
+// A pass: embed(); for every layer project(), attention by the caller, finish_layer(); head(). The residual stream, one row
+// of hidden_size for each token, is the backend's own. Pointers are to the CPU's memory. One pass at a time.
+class LlamaBackend {
+ public:
+  virtual ~LlamaBackend() = default;
+  // Begins a pass: the residual stream is the tokens' embeddings.
+  virtual void embed(std::span<const TokenId> tokens) = 0;
+  // The layer's queries, keys and values before norms of heads and RoPE: f32 [rows, (n_heads + 2 n_kv_heads) head_dim].
+  virtual void project(int64_t layer, float* qkv) = 0;
+  // Only these rows, ascending, go on; there may be none.
+  virtual void keep_rows(std::span<const RowRange> rows) = 0;
+  // Adds to the residual stream what the layer makes of attention's result, of the activations' type [rows, n_heads head_dim].
+  virtual void finish_layer(int64_t layer, const void* attended) = 0;
+  // f32 [rows, vocab_size]; -inf where the head has no row.
+  virtual void head(float* logits) = 0;
+
+  virtual int64_t weight_bytes() const = 0;
+  // Whether a row's results are the same bits whatever the other rows of the pass.
+  virtual bool batch_invariant() const = 0;
+};
+
+}  // namespace smartkv

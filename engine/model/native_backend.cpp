@@ -1,0 +1,173 @@
+#include "engine/model/native_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "engine/model/llama_weights.h"
+#include "kernels/aligned_buffer.h"
+#include "kernels/bf16.h"
+#include "kernels/elementwise.h"
+
+namespace smartkv {
+namespace {
+
+using kernels::Epilogue;
+using kernels::KvType;
+
+const float* data_of(const std::vector<float>& bias) { return bias.empty() ? nullptr : bias.data(); }
+
+void scale(float* x, int64_t n, double factor) {
+  if (factor == 1.0) return;
+  for (int64_t i = 0; i < n; ++i) x[i] *= static_cast<float>(factor);
+}
+
+class NativeBackend final : public LlamaBackend {
+ public:
+  NativeBackend(const Weights& weights, kernels::WeightType storage, KvType type, ThreadPool& pool,
+                const std::function<void(double)>& progress)
+      : config_(weights.config()), type_(type), weights_(pack_llama(weights, storage, pool, progress)), pool_(pool) {}
+
+  void embed(std::span<const TokenId> tokens) override {
+    constexpr int64_t kRows = 16;  // of a task
+    rows_ = static_cast<int64_t>(tokens.size());
+    const int64_t hidden = config_.hidden_size;
+    x_.grow(bytes(hidden, sizeof(float)));
+    normed_.grow(bytes(hidden, element_bytes()));
+    gated_.grow(bytes(config_.intermediate_size, element_bytes()));
+    pool_.parallel_for((rows_ + kRows - 1) / kRows, [&](int64_t task) {
+      for (int64_t row = task * kRows; row < std::min(rows_, (task + 1) * kRows); ++row) {
+        float* x = x_.as<float>() + row * hidden;
+        kernels::unpack_row(weights_.token_embedding(), tokens[static_cast<size_t>(row)], x);
+        scale(x, hidden, config_.embedding_multiplier);
+      }
+    });
+  }
+
+  void project(int64_t layer, float* qkv) override {
+    const LlamaLayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+    norm_input(w.attention_norm);
+    run_linear(w.qkv, normed_.data(), {qkv, w.qkv.out_features, Epilogue::kStore, data_of(w.qkv_bias)});
+  }
+
+  void keep_rows(std::span<const RowRange> rows) override {
+    const int64_t hidden = config_.hidden_size;
+    rows_ = 0;
+    for (const RowRange& range : rows) {
+      if (range.first != rows_) {
+        std::memmove(x_.as<float>() + rows_ * hidden, x_.as<float>() + range.first * hidden,
+                     static_cast<size_t>(range.n * hidden) * sizeof(float));
+      }
+      rows_ += range.n;
+    }
+  }
+
+  void finish_layer(int64_t layer, const void* attended) override {
+    const LlamaLayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+    project_residual(w.output, attended, w.output_bias, w.attention_norm);
+    norm_input(w.mlp_norm);
+    run_linear(w.gate_up, normed_.data(),
+               {gated_.data(), config_.intermediate_size, Epilogue::kSwiGlu, data_of(w.gate_up_bias)});
+    project_residual(w.down, gated_.data(), w.down_bias, w.mlp_norm);
+  }
+
+  void head(float* logits) override {
+    norm(weights_.final_norm);
+    const std::vector<int32_t>& tokens = weights_.output_tokens;
+    if (tokens.empty()) {
+      run_linear(weights_.head, normed_.data(), {logits, config_.vocab_size, Epilogue::kStore, nullptr});
+    } else {
+      run_partial_head(tokens, logits);
+    }
+    if (config_.logits_divisor == 1.0) return;
+    pool_.parallel_for(rows_, [&](int64_t row) {
+      scale(logits + row * config_.vocab_size, config_.vocab_size, 1.0 / config_.logits_divisor);
+    });
+  }
+
+  int64_t weight_bytes() const override { return weights_.bytes(); }
+  bool batch_invariant() const override { return true; }
+
+ private:
+  size_t element_bytes() const { return type_ == KvType::kBf16 ? 2 : 4; }
+  size_t bytes(int64_t columns, size_t element) const { return static_cast<size_t>(rows_ * columns) * element; }
+
+  // normed_ = RMSNorm(x)
+  void norm(const std::vector<float>& weight) {
+    kernels::rms_norm(pool_, x_.as<float>(), rows_, config_.hidden_size, weight.data(),
+                      static_cast<float>(config_.rms_norm_eps), type_, normed_.data());
+  }
+
+  // normed_ = what attention or MLP takes in
+  void norm_input(const std::vector<float>& weight) {
+    if (config_.norm_placement == NormPlacement::kInput) return norm(weight);
+    const auto n = static_cast<size_t>(config_.hidden_size);
+    pool_.parallel_for(rows_, [&](int64_t row) {
+      const float* x = x_.as<float>() + row * config_.hidden_size;
+      if (type_ == KvType::kF32) {
+        std::copy_n(x, n, normed_.as<float>() + row * config_.hidden_size);
+      } else {
+        std::transform(x, x + n, normed_.as<uint16_t>() + row * config_.hidden_size, to_bf16);
+      }
+    });
+  }
+
+  void run_linear(const kernels::PackedMatrix& matrix, const void* input, const kernels::LinearOutput& output) {
+    kernels::linear(pool_, matrix, {input, rows_, matrix.in_features}, output, linear_scratch_);
+  }
+
+  void run_partial_head(const std::vector<int32_t>& tokens, float* logits) {
+    const auto n = static_cast<int64_t>(tokens.size());
+    outputs_.grow(bytes(n, sizeof(float)));
+    run_linear(weights_.head, normed_.data(), {outputs_.as<float>(), n, Epilogue::kStore, nullptr});
+    pool_.parallel_for(rows_, [&](int64_t row) {
+      float* to = logits + row * config_.vocab_size;
+      std::fill_n(to, config_.vocab_size, -std::numeric_limits<float>::infinity());
+      for (int64_t i = 0; i < n; ++i) to[tokens[static_cast<size_t>(i)]] = outputs_.as<float>()[row * n + i];
+    });
+  }
+
+  // x += input W^T, or what norm and multiplier make of it
+  void project_residual(const kernels::PackedMatrix& matrix, const void* input, const std::vector<float>& bias,
+                        const std::vector<float>& norm_weight) {
+    const bool normed = config_.norm_placement == NormPlacement::kOutput;
+    if (!normed && config_.residual_multiplier == 1.0) {
+      run_linear(matrix, input, {x_.data(), config_.hidden_size, Epilogue::kAdd, data_of(bias)});
+      return;
+    }
+    const int64_t n = config_.hidden_size;
+    const auto factor = static_cast<float>(config_.residual_multiplier);
+    branch_.grow(bytes(n, sizeof(float)));
+    run_linear(matrix, input, {branch_.data(), n, Epilogue::kStore, data_of(bias)});
+    pool_.parallel_for(rows_, [&](int64_t row) {
+      float* y = branch_.as<float>() + row * n;
+      float* x = x_.as<float>() + row * n;
+      if (normed) kernels::rms_norm(y, n, norm_weight.data(), static_cast<float>(config_.rms_norm_eps), y);
+      for (int64_t i = 0; i < n; ++i) x[i] += factor * y[i];
+    });
+  }
+
+  ModelConfig config_;
+  KvType type_;
+  LlamaWeights weights_;
+  ThreadPool& pool_;
+
+  // State of the pass; the buffers grow to the largest pass and stay.
+  int64_t rows_ = 0;
+  AlignedBuffer x_;        // residual stream, f32 [rows, hidden_size]
+  AlignedBuffer normed_;   // [rows, hidden_size]
+  AlignedBuffer gated_;    // [rows, intermediate_size]
+  AlignedBuffer branch_;   // f32 [rows, hidden_size]: what attention or MLP adds, before norm and multiplier
+  AlignedBuffer outputs_;  // f32 [rows, n_outputs], of a head with rows for some tokens
+  kernels::LinearScratch linear_scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<LlamaBackend> load_native_backend(const Weights& weights, kernels::WeightType storage, KvType type,
+                                                  ThreadPool& pool, const std::function<void(double)>& progress) {
+  return std::make_unique<NativeBackend>(weights, storage, type, pool, progress);
+}
+
+}  // namespace smartkv

@@ -1,0 +1,19 @@
+// A LLaMA's products and norms on the kernels of this project, batch-invariant.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "engine/model/llama_backend.h"
+#include "engine/weights/weights.h"
+#include "kernels/attention.h"
+#include "kernels/linear.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+
+// storage: of the matrices; type: of activations, f32 for f32 storage, else bf16. Throws ModelError.
+std::unique_ptr<LlamaBackend> load_native_backend(const Weights& weights, kernels::WeightType storage, kernels::KvType type,
+                                                  ThreadPool& pool, const std::function<void(double)>& progress);
+
+}  // namespace smartkv

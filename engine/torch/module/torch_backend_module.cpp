@@ -1,0 +1,14 @@
+// libsmartkv_torch_backend.so: the torch backend. engine/model/torch_backend.h loads it.
+#include "engine/model/torch_backend.h"
+
+#include "engine/torch/torch_llama_backend.h"
+
+extern "C" __attribute__((visibility("default"))) const char* smartkv_torch_backend_interface() {
+  return SMARTKV_BACKEND_INTERFACE;
+}
+
+extern "C" __attribute__((visibility("default"))) smartkv::LlamaBackend* smartkv_torch_backend(
+    const smartkv::Weights& weights, smartkv::kernels::KvType type, int threads,
+    const std::function<void(double)>& progress) {
+  return smartkv::make_torch_backend(weights, type, threads, progress).release();
+}

@@ -1,0 +1,225 @@
+#include "engine/torch/torch_llama_backend.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace smartkv {
+namespace {
+
+using torch::Tensor;
+
+struct Linear {
+  Tensor weight;  // [out, in]
+  Tensor bias;    // f32 [out]; undefined: none
+};
+
+struct Layer {
+  Tensor attention_norm, mlp_norm;  // f32 [hidden_size], of the input or the output
+  Linear qkv, output, gate_up, down;
+};
+
+class Reader {
+ public:
+  Reader(const Weights& weights, torch::Dtype dtype) : weights_(weights), dtype_(dtype) {}
+
+  Tensor vector(const std::string& name, int64_t size) const {
+    const int64_t shape[] = {size};
+    const std::vector<float> values = weights_.read(name, shape);
+    return torch::tensor(values);
+  }
+  // The tensors' rows, one below the other; of biases, those that are there.
+  Linear linear(std::initializer_list<std::pair<std::string, int64_t>> sources, int64_t in, bool bias) const {
+    std::vector<Tensor> matrices, biases;
+    for (const auto& [name, rows] : sources) {
+      matrices.push_back(matrix(name + ".weight", rows, in));
+      if (bias) biases.push_back(vector(name + ".bias", rows));
+    }
+    return {matrices.size() == 1 ? matrices[0] : torch::cat(matrices), bias ? torch::cat(biases) : Tensor()};
+  }
+  Tensor matrix(const std::string& name, int64_t rows, int64_t columns) const {
+    constexpr int64_t kRows = 64;  // expanded to f32 at once
+    Tensor result = torch::empty({rows, columns}, dtype_);
+    at::parallel_for(0, (rows + kRows - 1) / kRows, 1, [&](int64_t begin, int64_t end) {
+      const c10::InferenceMode inference;  // of this thread
+      Tensor block = torch::empty({kRows, columns});
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t n = std::min(kRows, rows - i * kRows);
+        weights_.read_rows(name, i * kRows, n, block.data_ptr<float>());
+        result.narrow(0, i * kRows, n).copy_(block.narrow(0, 0, n));
+      }
+    });
+    return result;
+  }
+
+ private:
+  const Weights& weights_;
+  torch::Dtype dtype_;
+};
+
+// LibTorch's errors without the stack that they print.
+template <typename F>
+auto plain_errors(const F& f) {
+  try {
+    return f();
+  } catch (const c10::Error& error) {
+    throw std::runtime_error(std::string("LibTorch: ") + error.what_without_backtrace());
+  }
+}
+
+class TorchBackend final : public LlamaBackend {
+ public:
+  TorchBackend(const Weights& weights, torch::Dtype dtype, const std::function<void(double)>& progress)
+      : config_(weights.config()), dtype_(dtype) {
+    const c10::InferenceMode inference;
+    const Reader reader(weights, dtype);
+    const ModelConfig& c = config_;
+    const int64_t hidden = c.hidden_size, q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+    const bool on_input = c.norm_placement == NormPlacement::kInput;
+    for (int64_t i = 0; i < c.n_layers; ++i) {
+      const std::string layer = "model.layers." + std::to_string(i) + ".", attention = layer + "self_attn.", mlp = layer + "mlp.";
+      const bool output_bias = c.attention_bias && weights.find(attention + "o_proj.bias");
+      layers_.push_back(
+          {reader.vector(layer + (on_input ? "input_layernorm.weight" : "post_attention_layernorm.weight"), hidden),
+           reader.vector(layer + (on_input ? "post_attention_layernorm.weight" : "post_feedforward_layernorm.weight"), hidden),
+           reader.linear({{attention + "q_proj", q}, {attention + "k_proj", kv}, {attention + "v_proj", kv}}, hidden,
+                         c.attention_bias),
+           reader.linear({{attention + "o_proj", hidden}}, q, output_bias),
+           reader.linear({{mlp + "gate_proj", c.intermediate_size}, {mlp + "up_proj", c.intermediate_size}}, hidden, c.mlp_bias),
+           reader.linear({{mlp + "down_proj", hidden}}, c.intermediate_size, c.mlp_bias)});
+      if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(c.n_layers + 1));
+    }
+    final_norm_ = reader.vector("model.norm.weight", hidden);
+    embedding_ = reader.matrix("model.embed_tokens.weight", c.vocab_size, hidden);
+    head_ = embedding_;
+    if (!c.tie_word_embeddings) {
+      const std::span<const int32_t> tokens = weights.output_tokens();
+      if (!tokens.empty()) output_tokens_ = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end()));
+      head_ = reader.matrix("lm_head.weight", tokens.empty() ? c.vocab_size : static_cast<int64_t>(tokens.size()), hidden);
+    }
+    if (progress) progress(1);
+  }
+
+  void embed(std::span<const TokenId> tokens) override {
+    thread_local const bool threads_set = (at::init_num_threads(), true);  // OpenMP's number is each thread's own
+    static_cast<void>(threads_set);
+    plain_errors([&] {
+      const c10::InferenceMode inference;
+      const Tensor ids = torch::from_blob(const_cast<TokenId*>(tokens.data()), {static_cast<int64_t>(tokens.size())}, torch::kInt32);
+      x_ = embedding_.index_select(0, ids).to(torch::kFloat32);
+      if (config_.embedding_multiplier != 1.0) x_.mul_(config_.embedding_multiplier);
+    });
+  }
+
+  void project(int64_t layer, float* qkv) override {
+    plain_errors([&] {
+      const c10::InferenceMode inference;
+      const Layer& w = layers_[static_cast<size_t>(layer)];
+      write_product(norm_input(w.attention_norm), w.qkv, qkv);
+    });
+  }
+
+  void keep_rows(std::span<const RowRange> rows) override {
+    plain_errors([&] {
+      const c10::InferenceMode inference;
+      std::vector<Tensor> kept;
+      for (const RowRange& range : rows) kept.push_back(x_.narrow(0, range.first, range.n));
+      x_ = kept.empty() ? x_.narrow(0, 0, 0) : torch::cat(kept);
+    });
+  }
+
+  void finish_layer(int64_t layer, const void* attended) override {
+    plain_errors([&] {
+      const c10::InferenceMode inference;
+      const Layer& w = layers_[static_cast<size_t>(layer)];
+      const int64_t q_width = config_.n_heads * config_.head_dim;
+      add_branch(torch::from_blob(const_cast<void*>(attended), {x_.size(0), q_width}, dtype_), w.output, w.attention_norm);
+      Tensor gate_up = torch::linear(norm_input(w.mlp_norm), w.gate_up.weight);
+      if (w.gate_up.bias.defined()) gate_up.add_(w.gate_up.bias);
+      Tensor gate = gate_up.narrow(1, 0, config_.intermediate_size);
+      add_branch(torch::silu(gate).mul_(gate_up.narrow(1, config_.intermediate_size, config_.intermediate_size)), w.down,
+                 w.mlp_norm);
+    });
+  }
+
+  void head(float* logits) override {
+    plain_errors([&] {
+      const c10::InferenceMode inference;
+      const Tensor x = norm(x_, final_norm_).to(dtype_);
+      Tensor out = torch::from_blob(logits, {x.size(0), config_.vocab_size}, torch::kFloat32);
+      if (output_tokens_.defined()) {
+        out.fill_(-std::numeric_limits<float>::infinity());
+        out.index_copy_(1, output_tokens_, torch::linear(x, head_).to(torch::kFloat32));
+      } else {
+        write_product(x, {head_, {}}, logits);
+      }
+      if (config_.logits_divisor != 1.0) out.div_(config_.logits_divisor);
+    });
+  }
+
+  int64_t weight_bytes() const override {
+    size_t bytes = final_norm_.nbytes() + embedding_.nbytes();
+    if (!config_.tie_word_embeddings) bytes += head_.nbytes();
+    for (const Layer& layer : layers_) {
+      bytes += layer.attention_norm.nbytes() + layer.mlp_norm.nbytes();
+      for (const Linear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+        bytes += linear->weight.nbytes() + (linear->bias.defined() ? linear->bias.nbytes() : 0);
+      }
+    }
+    return static_cast<int64_t>(bytes);
+  }
+  bool batch_invariant() const override { return false; }
+
+ private:
+  Tensor norm(const Tensor& x, const Tensor& weight) const {
+    return torch::rms_norm(x, {x.size(1)}, weight, config_.rms_norm_eps);
+  }
+
+  // What attention or MLP takes in.
+  Tensor norm_input(const Tensor& weight) const {
+    return (config_.norm_placement == NormPlacement::kInput ? norm(x_, weight) : x_).to(dtype_);
+  }
+
+  // out = x W^T + bias, f32 [rows, out]
+  void write_product(const Tensor& x, const Linear& linear, float* to) const {
+    Tensor out = torch::from_blob(to, {x.size(0), linear.weight.size(0)}, torch::kFloat32);
+    if (dtype_ == torch::kFloat32) {
+      torch::mm_out(out, x, linear.weight.t());
+    } else {
+      out.copy_(torch::linear(x, linear.weight));
+    }
+    if (linear.bias.defined()) out.add_(linear.bias);
+  }
+
+  // Adds x W^T + bias to the residual stream, or what norm and multiplier make of it.
+  void add_branch(const Tensor& x, const Linear& linear, const Tensor& norm_weight) {
+    Tensor branch = torch::linear(x, linear.weight);
+    const bool normed = config_.norm_placement == NormPlacement::kOutput;
+    if (linear.bias.defined() || normed) branch = branch.to(torch::kFloat32);
+    if (linear.bias.defined()) branch.add_(linear.bias);
+    x_.add_(normed ? norm(branch, norm_weight) : branch, config_.residual_multiplier);
+  }
+
+  ModelConfig config_;
+  torch::Dtype dtype_;
+  std::vector<Layer> layers_;
+  Tensor final_norm_, embedding_, head_;
+  Tensor output_tokens_;  // of a head with rows for some tokens; undefined: all of vocab_size in order
+  Tensor x_;              // residual stream of the pass, f32 [rows, hidden_size]
+};
+
+}  // namespace
+
+std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, kernels::KvType type, int threads,
+                                                 const std::function<void(double)>& progress) {
+  at::set_num_threads(threads);
+  const torch::Dtype dtype = type == kernels::KvType::kBf16 ? torch::kBFloat16 : torch::kFloat32;
+  return plain_errors([&] { return std::make_unique<TorchBackend>(weights, dtype, progress); });
+}
+
+}  // namespace smartkv

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "cache/policies/gated_eviction/gate.h"
+#include "cache/sequence_cache.h"
+
+namespace smartkv {
+
+// A gate of random weights, as any model might ship.
+inline std::shared_ptr<const Gate> random_gate(const CacheShape& shape) {
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal(0.0f, 0.1f);
+  std::vector<GateLayer> layers(static_cast<size_t>(shape.n_layers));
+  for (GateLayer& layer : layers) {
+    for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
+      const auto [out, in] = GateLayer::shape(i, shape.head_dim);
+      auto& weight = layer.weight[static_cast<size_t>(i)];
+      weight.resize(static_cast<size_t>(out * in));
+      for (float& w : weight) w = normal(random);
+      layer.bias[static_cast<size_t>(i)].assign(static_cast<size_t>(out), 0.01f);
+    }
+  }
+  return std::make_shared<Gate>(shape.head_dim, layers);
+}
+
+}  // namespace smartkv

@@ -1,0 +1,50 @@
+// What loading the torch backend says where it cannot be had, and the options that lead there.
+#include "engine/model/torch_backend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/model/llama.h"
+#include "tests/engine/model/tiny_llama.h"
+
+namespace smartkv {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+template <typename F>
+std::string error_of(const F& f) {
+  try {
+    f();
+  } catch (const ModelError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(TorchBackend, SaysWhatIsMissingAndHowToGetIt) {
+  const TinyWeights weights(tiny_config());
+  const std::string error = error_of(
+      [&] { load_torch_backend("no_such_folder/libsmartkv_torch_backend.so", weights, kernels::KvType::kF32, 1); });
+  EXPECT_THAT(error, AllOf(HasSubstr("backend: torch needs no_such_folder/libsmartkv_torch_backend.so"), HasSubstr("LibTorch"),
+                           HasSubstr("scripts/build_torch.sh")));
+}
+
+TEST(Backend, OptionsThatAreNotServedAreNamed) {
+  const TinyWeights weights(tiny_config());
+  ThreadPool pool(1);
+  const auto refusal = [&](const LlamaOptions& options) { return error_of([&] { load_llama(weights, options, pool); }); };
+  EXPECT_THAT(refusal({.backend = "tensorrt"}), HasSubstr("backend: expected native or torch, found \"tensorrt\""));
+  for (const char* backend : {"native", "torch"}) {
+    EXPECT_THAT(refusal({.backend = backend, .device = "cuda:0"}),
+                AllOf(HasSubstr("device: expected cpu, found \"cuda:0\""),
+                      HasSubstr("the CUDA kernels for the KV cache are not part of this version")));
+    EXPECT_THAT(refusal({.backend = backend, .device = "tpu"}), HasSubstr("device: expected cpu, found \"tpu\""));
+  }
+  EXPECT_THAT(refusal({.weights = "int4", .backend = "torch"}),
+              HasSubstr("weights: expected auto, bf16 or f32, which backend torch has, found \"int4\""));
+}
+
+}  // namespace
+}  // namespace smartkv

@@ -1,0 +1,214 @@
+// The torch backend against transformers, in batches, under the engine, as a module.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "engine/model/torch_backend.h"
+#include "tests/engine/engine_fixture.h"
+#include "tests/engine/model/architecture_cases.h"
+#include "tests/engine/torch/torch_served.h"
+
+namespace smartkv {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Served torch_served(const Weights& weights, const std::string& dtype) { return {weights, dtype, "auto", torch_loader(weights)}; }
+
+// Whole and in chunks: other products, the same values but for rounding.
+void expect_reference(const Weights& weights, const nlohmann::json& item) {
+  const std::vector<TokenId> tokens = item["tokens"];
+  Served served = torch_served(weights, "f32");
+  for (const int64_t chunk : {64, 7}) expect_transformers(item, served.run(tokens, chunk), weights.config().vocab_size);
+}
+
+class TorchArchitectureCase : public testing::TestWithParam<std::string> {};
+
+TEST_P(TorchArchitectureCase, FolderEqualsTransformers) {
+  const nlohmann::json& item = architecture_cases()[GetParam()];
+  const Folder folder;
+  write_case(folder, item);
+  expect_reference(*Weights::open(folder.path()), item);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, TorchArchitectureCase, testing::ValuesIn(names_of(architecture_cases())),
+                         [](const auto& item) { return item.param; });
+
+class TorchArchitectureFile : public testing::TestWithParam<const char*> {};
+
+TEST_P(TorchArchitectureFile, GgufEqualsTransformers) {
+  expect_reference(*Weights::open(kArchitectures / (std::string(GetParam()) + ".gguf")), architecture_cases()[GetParam()]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, TorchArchitectureFile, testing::ValuesIn(kGgufCases),
+                         [](const auto& item) { return std::string(item.param); });
+
+class TorchRows : public testing::TestWithParam<const char*> {};
+
+// At SmolLM2's shapes. Prints in which chunks rows came out the same bits as alone: what batch_invariant() is false for.
+TEST_P(TorchRows, DifferByRoundingAloneAndInChunks) {
+  ModelConfig config = tiny_config();
+  config.hidden_size = 576;
+  config.intermediate_size = 1536;
+  config.n_layers = 1;
+  config.n_heads = 9;
+  config.n_kv_heads = 3;
+  config.head_dim = 64;
+  const TinyWeights weights(config);
+  EXPECT_TRUE(Served(weights, GetParam()).model->batch_invariant());
+  Served served = torch_served(weights, GetParam());
+  EXPECT_FALSE(served.model->batch_invariant());
+  const std::vector<TokenId> tokens = some_tokens(64, config.vocab_size, 1);
+  const std::vector<float> alone = served.run(tokens, 1);
+  for (const int64_t chunk : {2, 3, 4, 8, 16, 31, 32, 33, 64}) {
+    const std::vector<float> found = served.run(tokens, chunk);
+    const double error = relative_error(found, alone);
+    EXPECT_LT(error, GetParam() == std::string("f32") ? 1e-5 : 0.02) << chunk;
+    std::cout << GetParam() << ", chunks of " << chunk << ": " << (found == alone ? "the same bits" : "other bits, relative error ")
+              << (found == alone ? "" : std::to_string(error)) << '\n';
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, TorchRows, testing::Values("f32", "bf16"));
+
+// Of the last layer only rows whose logits are wanted go on, here none of the second sequence's.
+TEST(TorchBackend, ABatchGivesEachSequenceItsOwn) {
+  const TinyWeights weights(tiny_config());
+  Served served = torch_served(weights, "f32");
+  const int64_t vocab = weights.config().vocab_size;
+  const std::vector<TokenId> a = some_tokens(100, vocab, 1), b = some_tokens(33, vocab, 2), c = some_tokens(1, vocab, 3);
+  const std::vector<float> alone_a = served.run(a, 512), alone_c = served.run(c, 512);
+  const auto cache_a = served.policy->new_sequence(0), cache_b = served.policy->new_sequence(0), cache_c = served.policy->new_sequence(0);
+  const SequenceInput batch[] = {{a, cache_a.get(), 3}, {b, cache_b.get(), 0}, {c, cache_c.get(), 1}};
+  std::vector<float> logits(static_cast<size_t>(4 * vocab));
+  served.model->forward(batch, logits.data());
+  std::vector<float> expected(alone_a.end() - 3 * vocab, alone_a.end());
+  expected.insert(expected.end(), alone_c.begin(), alone_c.end());
+  EXPECT_LT(relative_error(logits, expected), 1e-5);
+  EXPECT_EQ(cache_b->tokens(), 33);
+  const SequenceInput silent{b, cache_b.get(), 0};
+  served.model->forward({&silent, 1}, nullptr);
+  EXPECT_EQ(cache_b->tokens(), 66);
+}
+
+TEST(TorchBackend, ErrorsOfLibTorchComeWithoutTheirStack) {
+  const TinyWeights weights(tiny_config());
+  Served served = torch_served(weights, "f32");
+  try {
+    served.run({1000}, 1);
+    ADD_FAILURE() << "expected an error";
+  } catch (const std::runtime_error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("LibTorch: index out of range"));
+    EXPECT_THAT(error.what(), Not(HasSubstr("frame")));
+  }
+  EXPECT_EQ(served.run({7}, 1), served.run({7}, 1));
+}
+
+std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, const BackendLoader& load) {
+  const LlamaOptions f32{"f32", "auto", 0}, int4{"bf16", "int4", 0};
+  EngineParts parts;
+  parts.threads = std::make_unique<ThreadPool>(2);
+  parts.model = load ? make_llama(weights, f32, *parts.threads, load) : load_llama(weights, f32, *parts.threads);
+  parts.draft_model = load_llama(weights, f32, *parts.threads);  // drafts are native
+  parts.cache_shape = parts.draft_shape = llama_cache_shape(weights.config(), f32);
+  parts.tokenizer = std::make_unique<FakeTokenizer>();
+  parts.options.context_length = weights.config().context_length;
+  parts.options.kv_cache_bytes = int64_t{64} << 20;
+  return std::make_unique<EngineImpl>(std::move(parts));
+}
+
+// Greedy, so that rounding would have to move the greatest logit to change an answer.
+TEST(TorchBackend, TheEngineAnswersAsOverTheNativeBackend) {
+  ModelConfig config = tiny_config();
+  config.vocab_size = kFakeVocab;
+  config.head_dim = 64;  // k4v4's
+  const TinyWeights weights(config);
+  const auto native = tiny_engine(weights, nullptr), torch_engine = tiny_engine(weights, torch_loader(weights));
+  std::vector<GenerationRequest> requests;
+  for (const nlohmann::json& policy : {nlohmann::json(), nlohmann::json{{"policy", "streaming"}, {"tokens", 192}},
+                                       nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}}, nlohmann::json("k4v4")}) {
+    for (const nlohmann::json& draft : {nlohmann::json(), nlohmann::json{{"method", "ngram"}, {"ngram_min", 1}},
+                                        nlohmann::json("draft_model"), nlohmann::json("self")}) {
+      GenerationRequest request = make_request(150, 100);
+      request.sampling.temperature = 0;
+      request.ignore_eos = true;
+      request.kv_cache = policy;
+      request.speculative = draft;
+      requests.push_back(request);
+    }
+  }
+  requests.push_back(make_request(150, 20));
+  requests.back().sampling.temperature = 0;
+  requests.back().grammar = R"(root ::= [a-c]+)";
+  requests.push_back(make_request(150, 20));
+  requests.back().sampling.temperature = 0;
+  requests.back().n = 2;
+  const auto answers = [&](EngineImpl* engine) {
+    std::vector<std::vector<TokenId>> tokens;
+    const auto streams = engine->submit_all(requests);
+    for (size_t i = 0; i < streams.size(); ++i) {
+      for (const ChoiceResult& choice : read_all(*streams[i], requests[i].n)) {
+        EXPECT_EQ(choice.error, "");
+        tokens.push_back(choice.tokens);
+      }
+    }
+    EXPECT_GT(engine->stats().prefix_cache_hits, 0u);  // the prompts are the same
+    return tokens;
+  };
+  EXPECT_EQ(answers(torch_engine.get()), answers(native.get()));
+}
+
+class TorchModule : public testing::Test {
+ protected:
+  static std::string error_of(const std::filesystem::path& module) {
+    try {
+      load_torch_backend(module, TinyWeights(tiny_config()), kernels::KvType::kF32, 2);
+    } catch (const ModelError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  const std::filesystem::path folder_ = std::filesystem::path(SMARTKV_BINARY).parent_path();
+  const std::filesystem::path module_ = folder_ / torch_backend_path().filename();
+};
+
+TEST_F(TorchModule, HoldsTheSameBackend) {
+  const TinyWeights weights(tiny_config());
+  const std::vector<TokenId> tokens = some_tokens(50, weights.config().vocab_size, 1);
+  Served direct = torch_served(weights, "bf16"), loaded(weights, "bf16", "auto", [&](kernels::KvType type) {
+           return load_torch_backend(module_, weights, type, 2);
+         });
+  EXPECT_EQ(loaded.run(tokens, 512), direct.run(tokens, 512));
+  EXPECT_EQ(loaded.model->weight_bytes(), direct.model->weight_bytes());
+}
+
+TEST_F(TorchModule, ErrorsComeThroughAsTheModels) {
+  EXPECT_THAT(error_of(folder_ / "libsmartkv_training.so"), HasSubstr("exports no smartkv_torch_backend_interface"));
+  ModelConfig config = tiny_config();
+  const TinyWeights weights(config);
+  struct Lacking final : Weights {
+    explicit Lacking(const Weights& all) : weights(all) {}
+    const ModelConfig& config() const override { return weights.config(); }
+    std::string format() const override { return weights.format(); }
+    std::vector<std::string> names() const override { return weights.names(); }
+    std::optional<TensorView> find(std::string_view name) const override {
+      return name.ends_with("up_proj.weight") ? std::nullopt : weights.find(name);
+    }
+    int64_t file_row(std::string_view, int64_t row) const override { return row; }
+    const Weights& weights;
+  };
+  try {
+    load_torch_backend(module_, Lacking(weights), kernels::KvType::kF32, 2);
+    ADD_FAILURE() << "expected a ModelError";
+  } catch (const ModelError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("tensor \"model.layers.0.mlp.up_proj.weight\""));
+  }
+}
+
+}  // namespace
+}  // namespace smartkv
