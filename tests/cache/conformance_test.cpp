@@ -9,11 +9,11 @@
 
 #include <gtest/gtest.h>
 
-#include "cache/policies/gated_eviction/gate.h"
 #include "cache/policy.h"
 #include "cache/state_io.h"
 #include "kernels/elementwise.h"
 #include "tests/cache/cache_driver.h"
+#include "tests/cache/random_gate.h"
 
 namespace smartkv {
 namespace {
@@ -21,26 +21,6 @@ namespace {
 struct Shape {
   int64_t n_heads, n_kv_heads, head_dim;
 };
-
-// A gate of random weights, as any model might ship.
-std::shared_ptr<const Gate> random_gate(const CacheShape& shape) {
-  std::mt19937 random(11);
-  std::normal_distribution<float> normal(0.0f, 0.1f);
-  std::vector<GateLayer> layers(static_cast<size_t>(shape.n_layers));
-  for (GateLayer& layer : layers) {
-    for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
-      const auto [out, in] = GateLayer::shape(i, shape.head_dim);
-      auto& weight = layer.weight[static_cast<size_t>(i)];
-      weight.resize(static_cast<size_t>(out * in));
-      for (float& w : weight) w = normal(random);
-      layer.bias[static_cast<size_t>(i)].assign(static_cast<size_t>(out), 0.01f);
-    }
-    layer.importance.resize(
-        static_cast<size_t>(shape.n_kv_heads * (GateLayer::importance_features(shape.n_kv_heads, shape.head_dim) + 1)));
-    for (float& w : layer.importance) w = normal(random);
-  }
-  return std::make_shared<Gate>(shape.n_kv_heads, shape.head_dim, layers);
-}
 
 using Outputs = std::vector<std::vector<float>>;
 

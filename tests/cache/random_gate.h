@@ -22,8 +22,11 @@ inline std::shared_ptr<const Gate> random_gate(const CacheShape& shape) {
       for (float& w : weight) w = normal(random);
       layer.bias[static_cast<size_t>(i)].assign(static_cast<size_t>(out), 0.01f);
     }
+    layer.importance.resize(
+        static_cast<size_t>(shape.n_kv_heads * (GateLayer::importance_features(shape.n_kv_heads, shape.head_dim) + 1)));
+    for (float& w : layer.importance) w = normal(random);
   }
-  return std::make_shared<Gate>(shape.head_dim, layers);
+  return std::make_shared<Gate>(shape.n_kv_heads, shape.head_dim, layers);
 }
 
 }  // namespace smartkv
