@@ -99,7 +99,7 @@ def check_chat(watched):
     page.locator("#max-tokens").evaluate("e => e.value = 48")
     page.locator("#prompt").focus()
     watched.ask("What is the capital of France? Answer in one sentence.")
-    check(len(page.locator(".message.assistant span").inner_text()) > 10, "no answer")
+    check(len(page.locator(".message.assistant > span").inner_text()) > 10, "no answer")
     expect(watched.part("bytes")).to_contain_text("of the full cache")
     expect(watched.part("speed")).to_contain_text("tokens/s")
     expect(watched.part("tiers")).to_contain_text("exact")  # however short the answer
@@ -162,7 +162,7 @@ def check_stop_and_errors(watched):
     page.locator("#max-tokens").evaluate("e => e.value = 2000")
     page.locator("#prompt").press_sequentially("Tell a very long story.")
     page.keyboard.press("Enter")
-    expect(page.locator(".message.assistant span").first).not_to_be_empty(timeout=ANSWER_MS)
+    expect(page.locator(".message.assistant > span").first).not_to_be_empty(timeout=ANSWER_MS)
     page.keyboard.press("Escape")
     expect(page.locator(".message.error")).to_contain_text("stopped")
     expect(page.locator("#stop")).to_be_disabled()
