@@ -18,7 +18,7 @@ nlohmann::json spec_of(std::string_view name) {
     return {{"policy", name}, {"tokens", 256}};
   }
   if (name == "block_summary") return {{"policy", name}, {"tokens", 320}, {"window", 64}, {"salient", 4}};
-  if (name == "mixed_precision") return {{"policy", name}, {"bits", 4.5}, {"horizon", 1024}};
+  if (name == "mixed_precision") return {{"policy", name}, {"bits", 6}, {"horizon", 1024}};
   if (name == "channel_packed") return {{"policy", name}, {"key_channels", 48}, {"update_every", 64}, {"check_every", 128}};
   return {{"policy", name}};
 }
