@@ -96,11 +96,14 @@ class TorchBackend final : public LlamaBackend {
     }
     final_norm_ = reader.vector("model.norm.weight", hidden);
     embedding_ = reader.matrix("model.embed_tokens.weight", c.vocab_size, hidden);
-    head_ = embedding_;
-    if (!c.tie_word_embeddings) {
+    // LibTorch rounds a 16-bit product's result to 16 bits: logits around 20 would come in steps of 1/8, the best ones tied.
+    const Reader f32(weights, torch::kFloat32);
+    if (c.tie_word_embeddings) {
+      head_ = embedding_.to(torch::kFloat32);
+    } else {
       const std::span<const int32_t> tokens = weights.output_tokens();
       if (!tokens.empty()) output_tokens_ = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end()));
-      head_ = reader.matrix("lm_head.weight", tokens.empty() ? c.vocab_size : static_cast<int64_t>(tokens.size()), hidden);
+      head_ = f32.matrix("lm_head.weight", tokens.empty() ? c.vocab_size : static_cast<int64_t>(tokens.size()), hidden);
     }
     if (progress) progress(1);
   }
@@ -150,13 +153,13 @@ class TorchBackend final : public LlamaBackend {
   void head(float* logits) override {
     plain_errors([&] {
       const c10::InferenceMode inference;
-      const Tensor x = norm(x_, final_norm_).to(dtype_);
+      const Tensor x = norm(x_, final_norm_);
       Tensor out = torch::from_blob(logits, {x.size(0), config_.vocab_size}, torch::kFloat32);
       if (output_tokens_.defined()) {
         out.fill_(-std::numeric_limits<float>::infinity());
-        out.index_copy_(1, output_tokens_, torch::linear(x, head_).to(torch::kFloat32));
+        out.index_copy_(1, output_tokens_, torch::linear(x, head_));
       } else {
-        write_product(x, {head_, {}}, logits);
+        torch::mm_out(out, x, head_.t());
       }
       if (config_.logits_divisor != 1.0) out.div_(config_.logits_divisor);
     });
@@ -164,7 +167,7 @@ class TorchBackend final : public LlamaBackend {
 
   int64_t weight_bytes() const override {
     size_t bytes = final_norm_.nbytes() + embedding_.nbytes();
-    if (!config_.tie_word_embeddings) bytes += head_.nbytes();
+    if (!head_.is_same(embedding_)) bytes += head_.nbytes();
     for (const Layer& layer : layers_) {
       bytes += layer.attention_norm.nbytes() + layer.mlp_norm.nbytes();
       for (const Linear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
@@ -208,7 +211,8 @@ class TorchBackend final : public LlamaBackend {
   ModelConfig config_;
   torch::Dtype dtype_;
   std::vector<Layer> layers_;
-  Tensor final_norm_, embedding_, head_;
+  Tensor final_norm_, embedding_;
+  Tensor head_;           // f32 [n_outputs, hidden_size]
   Tensor output_tokens_;  // of a head with rows for some tokens; undefined: all of vocab_size in order
   Tensor x_;              // residual stream of the pass, f32 [rows, hidden_size]
 };

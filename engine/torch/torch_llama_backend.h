@@ -11,7 +11,7 @@
 
 namespace smartkv {
 
-// type: of matrices and activations; the residual stream and norms are f32. threads: of LibTorch, in this process. Throws
+// type: of matrices and activations; the residual stream, norms and the head are f32. threads: of LibTorch, in this process. Throws
 // ModelError.
 std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, kernels::KvType type, int threads,
                                                  const std::function<void(double)>& progress = nullptr);

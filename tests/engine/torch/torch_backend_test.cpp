@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -161,6 +162,15 @@ TEST(TorchBackend, TheEngineAnswersAsOverTheNativeBackend) {
     return tokens;
   };
   EXPECT_EQ(answers(torch_engine.get()), answers(native.get()));
+}
+
+// Rounded to 16 bits, most logits would have their last 16 bits clear.
+TEST(TorchBackend, LogitsOf16BitWeightsAreNotRoundedTo16Bits) {
+  const TinyWeights weights(tiny_config());
+  int64_t rounded = 0;
+  const std::vector<float> logits = torch_served(weights, "bf16").run(some_tokens(3, weights.config().vocab_size, 1), 3);
+  for (const float logit : logits) rounded += (std::bit_cast<uint32_t>(logit) & 0xffff) == 0 ? 1 : 0;
+  EXPECT_LT(rounded, static_cast<int64_t>(logits.size()) / 100);
 }
 
 class TorchModule : public testing::Test {
