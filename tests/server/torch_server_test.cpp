@@ -55,9 +55,9 @@ TEST_F(TorchServer, KnowsTheCapitalOfFranceUnderPoliciesAndDrafts) {
     ASSERT_TRUE(whole.contains("choices")) << whole;
     EXPECT_EQ(whole["choices"][0]["message"]["content"], "The capital of France is Paris.") << fields;
   }
-  const Json chosen = answer({{"regex", "(London|Paris|Rome)"}});
+  const Json chosen = answer({{"regex", "It is (London|Paris|Rome)"}});
   ASSERT_TRUE(chosen.contains("choices")) << chosen;
-  EXPECT_EQ(chosen["choices"][0]["message"]["content"], "Paris");
+  EXPECT_EQ(chosen["choices"][0]["message"]["content"], "It is Paris");
 }
 
 }  // namespace
