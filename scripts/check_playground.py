@@ -112,8 +112,8 @@ def check_tiers(watched):
     page.locator("#max-tokens").evaluate("e => e.value = 96")
     text = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")
     for policy, parameters, tier in (("balanced", "", "4-bit"), ("compact", "", "3-bit"),
-                                     ("streaming", '{"tokens": 128}', "evicted"),
-                                     ("block_summary", '{"tokens": 128}', "summarised")):
+                                     ("streaming", '{"tokens": 256}', "evicted"),
+                                     ("block_summary", '{"tokens": 256, "window": 64}', "summarised")):
         watched.choose(0, policy)
         watched.part("parameters").fill(parameters)
         page.locator("#clear").press("Enter")
