@@ -57,7 +57,7 @@ inline GenerationRequest make_request(int64_t prompt_tokens, int64_t max_tokens,
 }
 
 // Lets the model's passes through only when told to.
-class Gate {
+class Latch {
  public:
   void wait_in_pass() {
     std::unique_lock lock(mutex_);
@@ -108,7 +108,7 @@ class EngineTest : public ::testing::Test {
     parts.int4_model = std::move(int4_model);
     engine = std::make_unique<EngineImpl>(std::move(parts));
   }
-  void hold_passes(Gate* gate) {
+  void hold_passes(Latch* gate) {
     model->on_forward = [gate](std::span<const SequenceInput>) { gate->wait_in_pass(); };
   }
   ChoiceResult generate(GenerationRequest request) {

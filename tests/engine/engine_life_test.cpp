@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST_F(EngineTest, CancellingFreesTheMemoryBeforeTheNextStep) {
-  Gate gate;
+  Latch gate;
   hold_passes(&gate);
   start();
   const auto cancelled = engine->submit(make_request(100, 50, 1));
@@ -43,7 +43,7 @@ TEST_F(EngineTest, CancellingFreesTheMemoryBeforeTheNextStep) {
 }
 
 TEST_F(EngineTest, SequencesBytesAndTokensAreCountedByPolicy) {
-  Gate gate;
+  Latch gate;
   hold_passes(&gate);
   start();
   auto streaming = make_request(100, 5, 1);
@@ -74,7 +74,7 @@ TEST_F(EngineTest, SequencesBytesAndTokensAreCountedByPolicy) {
 
 TEST_F(EngineTest, CancellingAWaitingRequestTakesItOutOfTheQueue) {
   options.max_sequences = 1;
-  Gate gate;
+  Latch gate;
   hold_passes(&gate);
   start();
   const auto running = engine->submit(make_request(3, 2, 1));
@@ -103,7 +103,7 @@ TEST_F(EngineTest, RequestsThatBelongTogetherStartInOnePass) {
 TEST_F(EngineTest, OfRequestsThatBelongTogetherAllAreTakenOrNone) {
   options.max_sequences = 1;
   options.max_queue = 1;
-  Gate gate;
+  Latch gate;
   hold_passes(&gate);
   start();
   EXPECT_THROW(engine->submit_all({make_request(3, 2, 1), make_request(3, 2, 2), make_request(3, 2, 3)}), RequestError);
@@ -120,7 +120,7 @@ TEST_F(EngineTest, OfRequestsThatBelongTogetherAllAreTakenOrNone) {
 TEST_F(EngineTest, AFullQueueRefuses) {
   options.max_sequences = 1;
   options.max_queue = 2;
-  Gate gate;
+  Latch gate;
   hold_passes(&gate);
   start();
   std::vector<std::unique_ptr<GenerationStream>> streams;
@@ -291,7 +291,7 @@ TEST_F(EngineTest, APromptWaitsForOneThatComputesWhatBothNeed) {
   const ChoiceResult expected = generate(request), expected_other = generate(other);
   engine.reset();
   model = std::make_unique<FakeModel>();
-  Gate gate;
+  Latch gate;
   hold_passes(&gate);
   start();
   const auto first = engine->submit(request);
@@ -539,7 +539,7 @@ TEST_F(EngineTest, TimingsAndCountersAddUp) {
 }
 
 TEST_F(EngineTest, DrainFinishesWhatRunsAndTakesNoMore) {
-  Gate gate;
+  Latch gate;
   hold_passes(&gate);
   start();
   const auto stream = engine->submit(make_request(5, 20));

@@ -20,7 +20,7 @@ class LiveTest : public EngineTest {
     while (answer.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) gate.let_one_pass();
     return answer.get();
   }
-  Gate gate;
+  Latch gate;
 };
 
 TEST_F(LiveTest, NothingLivesInAnIdleEngine) {

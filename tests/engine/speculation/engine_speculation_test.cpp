@@ -351,7 +351,7 @@ TEST_F(Speculation, MaxTokensAndTheContextAreNotPassed) {
 
 TEST_F(Speculation, TheDraftsCacheCountsAndIsFreedOnCancelling) {
   draft_model = make_draft(2);
-  Gate gate;
+  Latch gate;
   hold_passes(&gate);
   start();
   GenerationRequest request = make_request(100, 900);
@@ -377,7 +377,7 @@ TEST_F(Speculation, WithoutADraftModelAutoDraftsOnTheFourBitCopyOverTheLastToken
   model = std::make_unique<FakeModel>();
   model->memory = 12;  // leaves little to look up
   int4_model = make_draft(12);
-  Gate gate;
+  Latch gate;
   hold_passes(&gate);
   start();
   GenerationRequest request = make_request(3000, 60);
