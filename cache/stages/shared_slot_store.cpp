@@ -1,6 +1,7 @@
 #include "cache/stages/shared_slot_store.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -149,8 +150,11 @@ bool SharedSlotStore::ranks() const { return counts_importance(options_, *scorer
 void SharedSlotStore::score_contents(const StageView& view, int64_t end) {
   score_tail(*context_, *scorer_, view.tail, &scored_, end, [&](int64_t layer, int64_t h, const TokenScores& run) {
     Scored& tail = layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(h)].tail;
-    tail.score.insert(tail.score.end(), run.scores.begin(), run.scores.end());
-    if (ranks()) tail.importance.insert(tail.importance.end(), run.importance.begin(), run.importance.end());
+    const auto add = [](std::span<const float> values, std::vector<float>* to) {  // what does not compare is worth nothing
+      for (const float x : values) to->push_back(std::isnan(x) ? std::numeric_limits<float>::lowest() : x);
+    };
+    add(run.scores, &tail.score);
+    if (ranks()) add(run.importance, &tail.importance);
   });
 }
 
@@ -427,6 +431,9 @@ void SharedSlotStore::load(const StageView& view, StateReader* in) {
         of->score = in->values<float>();
         of->importance = in->values<float>();
         in->expect(of->importance.size() == (ranks() ? of->score.size() : 0), "an importance for each score");
+        for (const std::vector<float>* values : {&of->score, &of->importance}) {
+          in->expect(std::none_of(values->begin(), values->end(), [](float x) { return std::isnan(x); }), "scores that compare");
+        }
       }
       for (const int32_t unit : head.units) {
         in->expect(unit >= 0 && unit < static_cast<int64_t>(used.size()) && !used[static_cast<size_t>(unit)], "a unit of its own");

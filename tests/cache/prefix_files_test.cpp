@@ -19,6 +19,7 @@
 #include "cache/prefix_cache.h"
 #include "cache/state_io.h"
 #include "tests/cache/cache_driver.h"
+#include "tests/cache/random_gate.h"
 
 namespace smartkv {
 namespace {
@@ -187,7 +188,15 @@ TEST_F(PrefixFilesTest, AStateThatWasTamperedWithIsSafeToLoad) {
                                   "k4v4",
                                   {{"policy", "mixed_precision"}, {"horizon", 16384}, {"forecast", true}},
                                   {{"policy", "snapkv"}, {"tokens", 320}},
-                                  {{"policy", "snapkv"}, {"tokens", 448}, {"kept", "k4v4"}}};
+                                  {{"policy", "snapkv"}, {"tokens", 448}, {"kept", "k4v4"}},
+                                  {{"policy", "gated_eviction"}, {"tokens", 320}}};
+  context_.load_gate = [this](const std::string&) { return random_gate(shape_); };
+  context_.rope = [this](int64_t position, float* cos, float* sin) {
+    for (int64_t j = 0; j < shape_.head_dim / 2; ++j) {
+      cos[j] = std::cos(static_cast<float>(position) / static_cast<float>(j + 1));
+      sin[j] = std::sin(static_cast<float>(position) / static_cast<float>(j + 1));
+    }
+  };
   std::minstd_rand random(11);
   for (const nlohmann::json& spec : specs) {
     const auto policy = make_policy(context_, spec);
