@@ -148,13 +148,13 @@ void SharedSlotStore::truncate(const StageView& view, int64_t n) {
 bool SharedSlotStore::ranks() const { return counts_importance(options_, *scorer_); }
 
 void SharedSlotStore::score_contents(const StageView& view, int64_t end) {
-  score_tail(*context_, *scorer_, view.tail, &scored_, end, [&](int64_t layer, int64_t h, const TokenScores& run) {
+  score_tail(*context_, *scorer_, view.tail, &scored_, end, ranks(), [&](int64_t layer, int64_t h, const TokenScores& run) {
     Scored& tail = layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(h)].tail;
     const auto add = [](std::span<const float> values, std::vector<float>* to) {  // what does not compare is worth nothing
       for (const float x : values) to->push_back(std::isnan(x) ? std::numeric_limits<float>::lowest() : x);
     };
     add(run.scores, &tail.score);
-    if (ranks()) add(run.importance, &tail.importance);
+    add(run.importance, &tail.importance);
   });
 }
 

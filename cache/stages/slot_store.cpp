@@ -140,7 +140,7 @@ void SlotStore::truncate(const StageView& view, int64_t n) {
 }
 
 void SlotStore::score_contents(const StageView& view, int64_t end) {
-  score_tail(*context_, *scorer_, view.tail, &scored_, end, [&](int64_t layer, int64_t h, const TokenScores& run) {
+  score_tail(*context_, *scorer_, view.tail, &scored_, end, false, [&](int64_t layer, int64_t h, const TokenScores& run) {
     std::vector<float>& known = layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(h)].tail_scores;
     known.insert(known.end(), run.scores.begin(), run.scores.end());
   });

@@ -141,10 +141,11 @@ void TokenScorer::score_both(const PolicyContext&, const ScoredTokens&, float*, 
 }
 
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
-                int64_t end, const std::function<void(int64_t layer, int64_t head, const TokenScores& scores)>& take) {
+                int64_t end, bool importance,
+                const std::function<void(int64_t layer, int64_t head, const TokenScores& scores)>& take) {
   constexpr int64_t kRun = 512;  // tokens whose keys are copied at once
   const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads;
-  std::vector<float> angles, scores, importance;
+  std::vector<float> angles, scores, important;
   for (int64_t n = 0; *scored < end; *scored += n) {
     n = std::min(end - *scored, kRun);
     if (scorer.needs_angles()) {
@@ -152,18 +153,18 @@ void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::sp
       for (int64_t i = 0; i < n; ++i) context.rope(*scored + i, angles.data() + i * dim, angles.data() + i * dim + dim / 2);
     }
     scores.resize(static_cast<size_t>(heads * n));
-    if (scorer.knows_importance()) importance.resize(scores.size());
+    if (importance) important.resize(scores.size());
     for (int64_t layer = 0; layer < context.shape.n_layers; ++layer) {
       const ScoredTokens tokens{layer, tail[static_cast<size_t>(layer)], *scored, n, angles.data()};
-      if (scorer.knows_importance()) {
-        scorer.score_both(context, tokens, scores.data(), importance.data());
+      if (importance) {
+        scorer.score_both(context, tokens, scores.data(), important.data());
       } else {
         scorer.score(context, tokens, scores.data());
       }
       for (int64_t head = 0; head < heads; ++head) {
         const auto first = static_cast<size_t>(head * n), size = static_cast<size_t>(n);
         take(layer, head, {std::span<const float>(scores).subspan(first, size),
-                           importance.empty() ? std::span<const float>() : std::span<const float>(importance).subspan(first, size)});
+                           importance ? std::span<const float>(important).subspan(first, size) : std::span<const float>()});
       }
     }
   }

@@ -40,15 +40,17 @@ class TokenScorer {
   virtual void score_mass(std::span<const float> previous, std::span<float> mass) const;
 };
 
-// What a run of a KV head's tokens is worth: f32 [n] each; importance is empty where the scorer does not know it.
+// What a run of a KV head's tokens is worth: f32 [n] each; importance is empty where nobody asked for it.
 struct TokenScores {
   std::span<const float> scores, importance;
 };
 
 // Scores the tokens of all layers, whose tails are `tail`, by their contents, from *scored on up to `end`, and moves *scored
-// there: take(layer, head, scores) gets them in runs, in order of position.
+// there: take(layer, head, scores) gets them in runs, in order of position. importance: it is wanted, too, of a scorer that
+// knows it.
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
-                int64_t end, const std::function<void(int64_t layer, int64_t head, const TokenScores& scores)>& take);
+                int64_t end, bool importance,
+                const std::function<void(int64_t layer, int64_t head, const TokenScores& scores)>& take);
 
 // "none" (nobody gets a slot), "random", "key_norm", "attention", "snapkv" or "learned". `gate`: name of the learned
 // scorer's gates, as PolicyContext::load_gate knows it. Throws CacheError.

@@ -109,10 +109,11 @@ void SummaryStore::prepare(const StageView& view) {
   const int64_t n = view.leaving() - view.tail_first;
   for (Layer& layer : layers_) layer.scores.resize(static_cast<size_t>(shape().n_kv_heads * n));
   int64_t scored = view.tail_first;
-  score_tail(*context_, *scorer_, view.tail, &scored, view.leaving(), [&](int64_t layer, int64_t head, const TokenScores& run) {
+  const auto take = [&](int64_t layer, int64_t head, const TokenScores& run) {
     std::copy(run.scores.begin(), run.scores.end(),
               layers_[static_cast<size_t>(layer)].scores.begin() + head * n + scored - view.tail_first);
-  });
+  };
+  score_tail(*context_, *scorer_, view.tail, &scored, view.leaving(), false, take);
   state_.set(state_bytes());
 }
 
