@@ -160,7 +160,6 @@ void SharedSlotStore::score_contents(const StageView& view, int64_t end) {
 
 void SharedSlotStore::prepare(const StageView& view) {
   score_contents(view, view.leaving());
-  weigh(view.leaving() - view.tail_first);
   share_budget(view.leaving() - view.tail_first);
 }
 
@@ -203,6 +202,7 @@ void SharedSlotStore::share_budget(int64_t n_leaving) {
     }
   }
   if (all <= budget * heads) return;  // everybody keeps everything
+  weigh(n_leaving);
   std::vector<float> worth;
   worth.reserve(static_cast<size_t>(all * kPageTokens));
   for (const Layer& layer : layers_) {

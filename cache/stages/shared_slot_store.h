@@ -70,9 +70,10 @@ class SharedSlotStore final : public TokenStore {
     std::vector<int32_t> positions;  // by slot
     Scored kept;                     // by slot
     Scored tail;                     // of the tail's first tokens, as far as they are known
-    // While a boundary is committed: what the kept tokens and then those that leave the tail are worth; units after it.
-    std::vector<float> worth;
+    // While a boundary is committed: units after it; where not everybody keeps everything, what the kept tokens and then those
+    // that leave the tail are worth.
     int64_t units_next = 0;
+    std::vector<float> worth;
   };
   struct Layer {
     explicit Layer(const PolicyContext& context)
