@@ -133,11 +133,13 @@ std::vector<GateLayer> read_gate_layers(const std::filesystem::path& file, const
   return with_file(file, model, read_layers);
 }
 
-std::map<std::string, std::string> gate_notes(const std::filesystem::path& file, const std::string& prefix) {
+std::map<std::string, std::string> gate_notes(const std::filesystem::path& file, const ModelConfig& model,
+                                              const std::string& prefix) {
   const SafetensorsFile opened = SafetensorsFile::open(file);
+  const std::map<std::string, std::string> of_model = identity(model);
   std::map<std::string, std::string> notes;
   for (const auto& [name, value] : opened.metadata()) {
-    if (name != "model" && name != "n_layers" && name != "n_kv_heads" && name != "head_dim") notes[prefix + name] = value;
+    if (!of_model.contains(name)) notes[prefix + name] = value;
   }
   return notes;
 }

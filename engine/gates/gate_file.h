@@ -27,7 +27,8 @@ std::vector<std::string> shipped_gate_names(const ModelConfig& model);
 std::vector<GateLayer> read_gate_layers(const std::filesystem::path& file, const ModelConfig& model);
 
 // What its metadata say beside the model: the training text, the command, the figures; `prefix` comes before each name.
-std::map<std::string, std::string> gate_notes(const std::filesystem::path& file, const std::string& prefix);
+std::map<std::string, std::string> gate_notes(const std::filesystem::path& file, const ModelConfig& model,
+                                              const std::string& prefix);
 
 // Writes bf16. `notes` joins the metadata: the training text, the command, the figures. Throws ModelError.
 void write_gate(const std::filesystem::path& file, const ModelConfig& model, const std::vector<GateLayer>& layers,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 
 namespace smartkv {
@@ -22,10 +21,7 @@ torch::Tensor watch(const AttentionInputs& inputs, int64_t n, int64_t from, torc
     const torch::Tensor queries = q[head].to(torch::kFloat32) * scale, keys = k[head / group].to(torch::kFloat32);
     for (int64_t first = 0; first < length; first += kQueries) {
       const int64_t end = std::min(length, first + kQueries);
-      const torch::Tensor future = torch::ones({end - first, end}, torch::kBool).triu(first + 1);
-      const torch::Tensor p = torch::matmul(queries.slice(0, first, end), keys.slice(0, 0, end).t())
-                                  .masked_fill_(future, -std::numeric_limits<float>::infinity())
-                                  .softmax(-1);
+      const torch::Tensor p = causal_probabilities(queries, keys, first, end);
       mixed[head].slice(0, first, end) = torch::matmul(p.to(v.dtype()), v[head / group].slice(0, 0, end));
       if (end <= from) continue;
       const torch::Tensor late = p.slice(0, std::max<int64_t>(0, from - first)).slice(1, 0, n);

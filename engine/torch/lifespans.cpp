@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace smartkv {
 namespace {
@@ -54,10 +53,7 @@ torch::Tensor observe_attention(const AttentionInputs& inputs, const LifespanOpt
     Watched watched{std::vector<float>(static_cast<size_t>(length)), layer.lifespans[head].data_ptr<int32_t>()};
     for (int64_t first = (length - 1) / kQueries * kQueries; first >= 0; first -= kQueries) {
       const int64_t end = std::min(length, first + kQueries);
-      const torch::Tensor future = torch::ones({end - first, end}, torch::kBool).triu(first + 1);
-      const torch::Tensor p = torch::matmul(heads.slice(1, first, end), keys.slice(0, 0, end).t())
-                                  .masked_fill_(future, -std::numeric_limits<float>::infinity())
-                                  .softmax(-1);
+      const torch::Tensor p = causal_probabilities(heads, keys, first, end);
       mixed.slice(0, head * group, (head + 1) * group).slice(1, first, end) =
           torch::matmul(p.to(values.dtype()), values.slice(0, 0, end));
       watch(p, first, options, watched);

@@ -69,6 +69,13 @@ AttentionInputs TorchLlama::attention_inputs(const torch::Tensor& x, int64_t ind
   return inputs;
 }
 
+torch::Tensor causal_probabilities(const torch::Tensor& q, const torch::Tensor& k, int64_t first, int64_t end) {
+  const torch::Tensor future = torch::ones({end - first, end}, torch::kBool).triu(first + 1);
+  return torch::matmul(q.slice(-2, first, end), k.slice(0, 0, end).t())
+      .masked_fill_(future, -std::numeric_limits<float>::infinity())
+      .softmax(-1);
+}
+
 torch::Tensor causal_attention(const AttentionInputs& inputs) {
   const int64_t length = inputs.q.size(2), group = inputs.q.size(1) / inputs.k.size(1);
   const torch::Tensor k = inputs.k.repeat_interleave(group, 1), v = inputs.v.repeat_interleave(group, 1);

@@ -47,6 +47,10 @@ class TorchLlama {
   std::map<std::string, torch::Tensor> tensors_;  // Hugging Face names
 };
 
+// Probabilities of queries [first, end) over the tokens before `end`, under the causal mask: f32 [..., end - first, end].
+// q: f32 [..., length, head_dim], scaled; k: f32 [length, head_dim].
+torch::Tensor causal_probabilities(const torch::Tensor& q, const torch::Tensor& k, int64_t first, int64_t end);
+
 // softmax(q k^T / sqrt(head_dim)) v under the causal mask, all at once: memory grows with the square of the length.
 torch::Tensor causal_attention(const AttentionInputs& inputs);
 

@@ -199,7 +199,7 @@ nlohmann::ordered_json train_gate(const nlohmann::json& json, const TrainingEven
     notes["quality"] = to_json(mean).dump();
   } else {
     layers = read_gate_layers(options.lifespans_of, model.config());
-    notes.merge(gate_notes(options.lifespans_of, "lifespans_"));
+    notes.merge(gate_notes(options.lifespans_of, model.config(), "lifespans_"));
   }
   if (options.repeat_windows > 0) {
     report["importance_explained"] = train_importance(options, model, *tokenizer, &layers, event);
