@@ -263,6 +263,8 @@ void HttpServer::dispatch(const httplib::Request& request, httplib::Response& re
     log_error(request.method + ' ' + request.path + ": unknown exception");
     send_error(response, openai::server_error("Internal error"));
   }
+  // An answer that is whole gives its key's place back before its client, which may ask again at once, can have it.
+  if (!response.content_provider_) Connection::of(request).lease = nullptr;
 }
 
 // Errors that httplib itself found come without a body.
