@@ -11,15 +11,17 @@ using kernels::kPageTokens;
 using kernels::QuantizedLayout;
 
 QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const QuantizedLayout& layout,
-                             std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v)
-    : layout_(layout),
+                             std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v,
+                             int64_t n_heads)
+    : n_heads_(n_heads == kAllHeads ? pool->shape().n_kv_heads : n_heads),
+      layout_(layout),
       channel_order_(std::move(channel_order)),
       head_stride_(kernels::quantized_offsets(layout, pool->shape().head_dim).total),
-      data_(static_cast<size_t>(pool->shape().n_kv_heads * head_stride_)),
+      data_(static_cast<size_t>(n_heads_ * head_stride_)),
       charge_(pool, static_cast<int64_t>(data_.size())) {
   const CacheShape& shape = pool->shape();
   const int64_t values = kPageTokens * shape.head_dim;
-  for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
+  for (int64_t head = 0; head < n_heads_; ++head) {
     const uint8_t* order = channel_order_ == nullptr ? nullptr : channel_order_->data() + head * shape.head_dim;
     kernels::quantize_page(layout, shape.head_dim, order, k + head * values, v + head * values,
                            data_.data() + head * head_stride_);
@@ -44,11 +46,12 @@ QuantizedLayout load_layout(StateReader* in, const CacheShape& shape) {
 }  // namespace
 
 QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const std::vector<uint8_t>> channel_order,
-                             StateReader* in)
-    : layout_(load_layout(in, pool->shape())),
+                             StateReader* in, int64_t n_heads)
+    : n_heads_(n_heads == kAllHeads ? pool->shape().n_kv_heads : n_heads),
+      layout_(load_layout(in, pool->shape())),
       channel_order_(std::move(channel_order)),
       head_stride_(kernels::quantized_offsets(layout_, pool->shape().head_dim).total),
-      data_(static_cast<size_t>(pool->shape().n_kv_heads * head_stride_)),
+      data_(static_cast<size_t>(n_heads_ * head_stride_)),
       charge_(pool, static_cast<int64_t>(data_.size())) {
   in->bytes(data_.data(), data_.size());
 }
@@ -63,7 +66,7 @@ void QuantizedPage::save(StateWriter* out) const {
 
 void QuantizedPage::read(const CacheShape& shape, float* k, float* v) const {
   const int64_t values = kPageTokens * shape.head_dim;
-  for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
+  for (int64_t head = 0; head < n_heads_; ++head) {
     const uint8_t* order = channel_order_ == nullptr ? nullptr : channel_order_->data() + head * shape.head_dim;
     kernels::dequantize_page(layout_, shape.head_dim, order, data_.data() + head * head_stride_, k + head * values,
                              v + head * values);

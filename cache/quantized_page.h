@@ -13,17 +13,20 @@
 
 namespace smartkv {
 
-// One page of one layer, all its KV heads. Immutable, shared by forks.
+// One page of one layer, of all its KV heads or of fewer. Immutable, shared by forks.
 class QuantizedPage {
  public:
-  // f32 rows of each KV head: k, v [n_kv_heads, kPageTokens, head_dim]. `channel_order`: [n_kv_heads, head_dim] or null;
+  static constexpr int64_t kAllHeads = -1;
+
+  // f32 rows of n_heads KV heads: k, v [n_heads, kPageTokens, head_dim]. `channel_order`: [n_heads, head_dim] or null;
   // the page keeps it alive. Counted in the pool.
   QuantizedPage(const std::shared_ptr<PagePool>& pool, const kernels::QuantizedLayout& layout,
-                std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v);
+                std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v,
+                int64_t n_heads = kAllHeads);
 
   // What save() wrote. Throws CacheError.
   QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const std::vector<uint8_t>> channel_order,
-                StateReader* in);
+                StateReader* in, int64_t n_heads = kAllHeads);
   void save(StateWriter* out) const;  // without the channel order
 
   void read(const CacheShape& shape, float* k, float* v) const;  // as given to the constructor, but for the error
@@ -33,6 +36,7 @@ class QuantizedPage {
   int64_t bytes() const { return static_cast<int64_t>(data_.size()); }
 
  private:
+  int64_t n_heads_;
   kernels::QuantizedLayout layout_;
   std::shared_ptr<const std::vector<uint8_t>> channel_order_;
   int64_t head_stride_;

@@ -42,7 +42,7 @@ struct KvSegment {
   int32_t kv_head = -1;
 
   bool is_of(int64_t head) const { return kv_head < 0 || kv_head == head; }
-  // What KV head `place` holds of a dense page of all, for KV head `head` alone.
+  // What KV head `place` holds of a page without channel_order, for KV head `head` alone.
   KvSegment of_head(int64_t place, int64_t head) const;
 };
 

@@ -44,12 +44,13 @@ def place(taken, x, y, width):
 
 
 def draw(rows):
+    least_bits = math.floor(min(bits for _, bits, _ in rows))
     most_bits = math.ceil(max(bits for _, bits, _ in rows))
     logarithms = [math.log10(kl) for *_, kl in rows]
     exponents = range(math.floor(min(logarithms)), 1 + math.ceil(max(logarithms)))
 
     def x(bits):
-        return LEFT + (WIDTH - LEFT - RIGHT) * (bits - 2) / (most_bits - 2)
+        return LEFT + (WIDTH - LEFT - RIGHT) * (bits - least_bits) / (most_bits - least_bits)
 
     def y(kl):
         span = exponents[-1] - exponents[0]
@@ -57,7 +58,7 @@ def draw(rows):
 
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
            "<title>Divergence from the full cache against bits per value, by policy</title>", f"<style>{STYLE}</style>"]
-    for bits in range(2, most_bits + 1):
+    for bits in range(least_bits, most_bits + 1):
         out.append(f'<line class="grid" x1="{x(bits):.1f}" x2="{x(bits):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
                    f'<text x="{x(bits):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{bits}</text>')
     for exponent in exponents:

@@ -1,17 +1,42 @@
 #include "cache/stages/budget.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace smartkv {
+namespace {
 
+struct Ranked {
+  uint32_t key, index;
+};
+
+// Compares as the number does, which is no NaN.
+uint32_t key_of(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value + 0.0f);  // -0 is 0
+  constexpr uint32_t kSign = uint32_t{1} << 31;
+  return (bits & kSign) != 0 ? ~bits : bits | kSign;
+}
+
+}  // namespace
+
+// A radix sort: every boundary of a sequence ranks all that it keeps.
 std::vector<float> ranks_of(std::span<const float> values) {
-  std::vector<uint32_t> order(values.size());
-  std::iota(order.begin(), order.end(), uint32_t{0});
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return values[a] != values[b] ? values[a] < values[b] : a < b; });
+  constexpr uint32_t kBits = 11, kDigits = uint32_t{1} << kBits;
+  std::vector<Ranked> order(values.size()), sorted(values.size());
+  for (size_t i = 0; i < values.size(); ++i) order[i] = {key_of(values[i]), static_cast<uint32_t>(i)};
+  for (uint32_t shift = 0; shift < 32; shift += kBits) {
+    std::array<uint32_t, kDigits> place{};
+    for (const Ranked& of : order) ++place[(of.key >> shift) % kDigits];
+    std::exclusive_scan(place.begin(), place.end(), place.begin(), uint32_t{0});
+    for (const Ranked& of : order) sorted[place[(of.key >> shift) % kDigits]++] = of;
+    order.swap(sorted);
+  }
   std::vector<float> ranks(values.size());
-  for (size_t i = 0; i < order.size(); ++i) ranks[order[i]] = static_cast<float>(i) / static_cast<float>(values.size());
+  for (size_t i = 0; i < order.size(); ++i) ranks[order[i].index] = static_cast<float>(i) / static_cast<float>(values.size());
   return ranks;
 }
 

@@ -7,7 +7,7 @@
 
 namespace smartkv {
 
-// Places of `values`, the least first, of equals the first, in [0, 1).
+// Places of `values`, none of them NaN, the least first, of equals the first, in [0, 1).
 std::vector<float> ranks_of(std::span<const float> values);
 
 // Whole numbers between least[i] and most[i] that add up to `total`, each near ideal[i]: those that lack the most are rounded

@@ -5,9 +5,12 @@
 // Scores must be comparable over layers and heads, so they are those of contents. Where the scorer also knows how much a token
 // matters to questions (KVzap, Jegou and Jeblick 2026), on a scale that is each layer's own, a token is worth the greater of two
 // ranks: of its score among all candidates, and of its importance among its layer's. At a boundary the tokens
-// that leave the window and those that have slots compete: one threshold says how many each KV head should keep, which is rounded to units of
-// kPageTokens tokens, and within that each head keeps its best. A layer's dense pages are cut into a unit for each KV head,
-// and any head may have any of its layer's units.
+// that leave the window and those that have slots compete: one threshold says how many each KV head should keep, which is
+// rounded to units of kPageTokens tokens, and within that each head keeps its best (head_units.h).
+//
+// With EvictionOptions::packed most tokens are kept in quantised pages of a single KV head. Before dense tokens are lost, the
+// heads' best become such units. A unit is packed once, and goes as a whole: where there is no room, if its tokens are worth
+// less than those that would be lost for want of the slots that another one frees.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +18,23 @@
 #include <span>
 #include <vector>
 
+#include "cache/quantized_page.h"
+#include "cache/stages/head_units.h"
 #include "cache/stages/slot_store.h"
 #include "cache/stages/token_store.h"
 
 namespace smartkv {
 
+// Units of dense pages that a KV head has at least: for the sinks, and so that none is left without a slot.
+int64_t least_units(const EvictionOptions& options);
+
 struct SharedSlotOptions {
   EvictionOptions eviction;
   double margin = 0;  // that ranks of importance count less, 0 to 1; 1: they do not count
+
+  // Of a KV head on average: slots of dense pages, and tokens in packed units.
+  int64_t dense_slots() const;
+  int64_t packed_tokens() const { return eviction_slots(eviction) - dense_slots(); }
 };
 
 class SharedSlotStoreFactory final : public StoreFactory {
@@ -56,29 +68,39 @@ class SharedSlotStore final : public TokenStore {
   void add_stats(const StageView& view, CacheStats* stats) const override;
   void add_details(std::map<std::string, double>* details) const override;
 
-  // Positions of the tokens that a KV head keeps, by slot. For inspection and tests.
-  const std::vector<int32_t>& slot_positions(int64_t layer, int64_t head) const;
+  int64_t lasting_bytes() const override;
+
+  // Positions of the tokens that a KV head keeps: by slot, then by packed unit. For inspection and tests.
+  std::vector<int32_t> kept_positions(int64_t layer, int64_t head) const;
+  static int64_t packed_state_bytes(bool ranks);  // of a packed unit, beside its page
 
  private:
   struct Scored {
-    std::vector<float> score, importance;  // importance: empty where the scorer does not know it
+    std::vector<float> score, importance;  // finite; importance: empty where the scorer does not know it
     int64_t bytes() const { return static_cast<int64_t>((score.size() + importance.size()) * sizeof(float)); }
   };
-  // Slot s of a KV head is token s % kPageTokens of its unit s / kPageTokens.
+  struct PackedUnit {
+    QuantizedPageRef page;
+    std::vector<int32_t> positions;  // rising
+    Scored tokens;
+    double worth = 0;                // while a boundary is committed: what is lost with it
+  };
   struct Head {
-    std::vector<int32_t> units;      // of its layer: unit u is KV head u % n_kv_heads of page u / n_kv_heads
     std::vector<int32_t> positions;  // by slot
     Scored kept;                     // by slot
     Scored tail;                     // of the tail's first tokens, as far as they are known
-    // While a boundary is committed: units after it; where not everybody keeps everything, what the kept tokens and then those
-    // that leave the tail are worth.
+    std::vector<PackedUnit> packed;
+    // While a boundary is committed: units of dense pages after it; where not everybody keeps everything, what the dense
+    // candidates are worth, which are the tokens with slots and then those that leave the tail; and which of them are packed,
+    // in order of position.
     int64_t units_next = 0;
     std::vector<float> worth;
+    std::vector<uint32_t> promoted;
   };
   struct Layer {
     explicit Layer(const PolicyContext& context)
-        : kept(context.pool), heads(static_cast<size_t>(context.shape.n_kv_heads)) {}
-    DenseLayer kept;
+        : kept(context), heads(static_cast<size_t>(context.shape.n_kv_heads)) {}
+    HeadUnits kept;
     std::vector<Head> heads;
   };
   // What a KV head keeps changes place: (from, to) in slots, and what it takes from the tail: (position, slot).
@@ -88,25 +110,39 @@ class SharedSlotStore final : public TokenStore {
 
   const CacheShape& shape() const { return context_->shape; }
   int64_t n_heads() const { return shape().n_kv_heads; }
-  int64_t budget_pages() const;                    // of all layers
-  int64_t pages() const;                           // that all layers hold
-  static int64_t whole_pages_of(const Layer& layer, int64_t n_heads);
+  int64_t all_heads() const { return shape().n_layers * n_heads(); }
+  bool packs() const { return packed_most_ > 0; }
+  int64_t packed_page_bytes() const;
+  int64_t budget_pages() const;                    // dense, of all layers
+  int64_t pages() const;                           // dense, that all layers hold
+  int64_t packed_units() const;                    // that all layers hold
+  int64_t shared_packed_units() const;             // that somebody else holds, too
   int64_t leaving_pages(const StageView& view) const;  // of a layer, at the next boundary
   void score_contents(const StageView& view, int64_t end);
   bool ranks() const;                              // importance counts
-  void weigh(int64_t n_leaving);                   // sets `worth` of all heads
-  void share_budget(int64_t n_leaving);            // sets units_next of all heads
+  // shared_slot_choice.cpp: what is kept at a boundary.
+  void weigh(int64_t n_leaving);                   // sets `worth` of all heads, their packed tokens first
+  float price_units();
+  std::vector<uint32_t> promotable(const Head& head, int64_t tail_first) const;
+  void promote(int64_t tail_first, int64_t wanted);  // sets `promoted` of all heads, `wanted` units at most
+  void share_budget(int64_t tail_first, int64_t n_leaving);  // sets units_next of all heads
+  static int64_t position_of(const Head& head, uint32_t candidate, int64_t tail_first) {
+    const size_t held = head.positions.size();
+    return candidate < held ? head.positions[candidate] : tail_first + static_cast<int64_t>(candidate - held);
+  }
   Changes choose(Head* head, std::span<const LeavingTokens::Token> tokens) const;
-  void copy_slot(Layer* layer, const Head& head, int64_t from, int64_t to) const;
-  void write_slot(Layer* layer, const Head& head, int64_t slot, const float* k, const float* v) const;
-  void resize(Layer* layer) const;                 // gives every head the units that it is to have
+
+  void pack(Layer* layer, int64_t head, const LeavingTokens& leaving) const;
+  void save_scored(const Scored& scored, StateWriter* out) const;
+  void load_scored(size_t n, StateReader* in, Scored* scored) const;
+  void load_packed(const StageView& view, StateReader* in, Head* head) const;
   int64_t state_bytes() const;
 
   const PolicyContext* context_;
   SharedSlotOptions options_;
   std::shared_ptr<const TokenScorer> scorer_;
-  int64_t slots_;       // of a KV head on average
-  int64_t scored_ = 0;  // tokens before it have a score
+  int64_t packed_most_;  // units of all layers and heads
+  int64_t scored_ = 0;   // tokens before it have a score
   std::vector<Layer> layers_;
   PoolCharge state_;
 };

@@ -34,10 +34,6 @@ EvictionOptions read_eviction_options(Parameters* parameters, const CacheShape& 
   const std::string kept = parameters->choice("kept", "dense", {"dense", "k8v8", "k8v4", "k4v4", "k3v3", "k2v2"});
   if (kept != "dense") {
     check_quantizable(shape, "kept: " + kept);
-    if (!options.exact_prefill) {
-      throw CacheError("kv_cache.kept: expected \"dense\" with prefill \"streaming\", which has no prune at the prompt's "
-                       "end that could pack, found \"" + kept + "\"");
-    }
     options.packed = uniform_layout(shape, kept[1] - '0', kept[3] - '0');
   }
   check_eviction(options);
@@ -65,7 +61,11 @@ int64_t eviction_packed(const EvictionOptions& options, int64_t prompt_tokens) {
 }
 
 SlotStoreFactory::SlotStoreFactory(const EvictionOptions& options, std::unique_ptr<TokenScorer> scorer)
-    : options_(options), scorer_(std::move(scorer)) {}
+    : options_(options), scorer_(std::move(scorer)) {
+  if (!options.packed || options.exact_prefill) return;
+  throw CacheError("kv_cache.kept: expected \"dense\" with heads of equal size and prefill \"streaming\", which has no prune at "
+                   "the prompt's end that could pack");
+}
 
 SlotStoreFactory::~SlotStoreFactory() = default;
 

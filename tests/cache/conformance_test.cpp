@@ -40,6 +40,8 @@ testing::AssertionResult same(const Outputs& found, const Outputs& expected) {
 }
 
 constexpr const char* kPackedEviction = "gated_eviction_k4v4";
+constexpr const char* kEqualPackedEviction = "gated_eviction_equal_k4v4";
+constexpr const char* kBoundedPackedEviction = "gated_eviction_streaming_k8v4";
 constexpr const char* kEqualEviction = "gated_eviction_equal";
 constexpr const char* kSummarizedEviction = "gated_eviction_summaries";
 constexpr const char* kLevels = "block_summary_levels";
@@ -51,7 +53,13 @@ nlohmann::json spec_of(const std::string& name) {
   if (name == "streaming" || name == "random" || name == "snapkv" || name == "gated_eviction") {
     return {{"policy", name}, {"tokens", 448}};
   }
-  if (name == kPackedEviction) return {{"policy", "gated_eviction"}, {"tokens", 448}, {"kept", "k4v4"}};
+  if (name == kPackedEviction) return {{"policy", "gated_eviction"}, {"tokens", 512}, {"kept", "k4v4"}};
+  if (name == kEqualPackedEviction) {
+    return {{"policy", "gated_eviction"}, {"tokens", 448}, {"sizes", "equal"}, {"kept", "k4v4"}};
+  }
+  if (name == kBoundedPackedEviction) {
+    return {{"policy", "gated_eviction"}, {"tokens", 512}, {"kept", "k8v4"}, {"prefill", "streaming"}};
+  }
   if (name == kEqualEviction) return {{"policy", "gated_eviction"}, {"tokens", 448}, {"sizes", "equal"}};
   if (name == kSummarizedEviction) {
     return {{"policy", "gated_eviction"}, {"tokens", 448}, {"lost", {{"tokens", 128}, {"block", 48}, {"salient", 2}, {"outliers", 16}}}};
@@ -375,7 +383,10 @@ TEST_P(Conformance, RepresentsWhatItShows) {
 std::vector<std::string> names() {
   std::vector<std::string> result;
   for (const PolicyRow& row : policy_registry()) result.emplace_back(row.name);
-  for (const char* name : {kPackedEviction, kEqualEviction, kSummarizedEviction, kLevels, kOneLayer}) result.emplace_back(name);
+  for (const char* name : {kPackedEviction, kEqualPackedEviction, kBoundedPackedEviction, kEqualEviction, kSummarizedEviction, kLevels,
+                           kOneLayer}) {
+    result.emplace_back(name);
+  }
   return result;
 }
 

@@ -32,6 +32,8 @@ TEST_F(Presets, EveryErrorNamesItsKey) {
   EXPECT_NE(message({{"policy", "mixed_precision"}, {"bits", "four"}}).find("kv_cache.bits: expected a number in [2.6, 16], found \"four\""), std::string::npos);
   EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"sizes", "shared"}}).find("kv_cache.sizes: \"shared\""), std::string::npos);
   EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"importance_margin", 0.5}}).find("kv_cache.importance_margin: expected \"sizes\""), std::string::npos);
+  EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"kept", "k4v4"}, {"prefill", "streaming"}})
+                .find("kv_cache.kept: expected \"dense\" with heads of equal size"), std::string::npos);
   EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "luck"}}).find("kv_cache.scorer: expected one of \"learned\""), std::string::npos);
   EXPECT_NE(message({{"policy", "streaming"}, {"tokens", 10}}).find("kv_cache.tokens: expected an integer in [192, "), std::string::npos);
   EXPECT_NE(message({{"policy", "random"}, {"tokens", 100}}).find("kv_cache.tokens: expected at least 192"), std::string::npos);

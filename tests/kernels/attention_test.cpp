@@ -108,11 +108,10 @@ TEST_P(AttentionLevels, SharedPagesChangeNoBit) {
 }
 
 // Each KV head has pages of its own beside those of all: as if it were alone with them.
-TEST_P(AttentionLevels, AHeadPassesOverThePagesOfOthers) {
-  const KvType type = std::get<1>(GetParam());
+void expect_heads_to_pass_over_others(KvType type, const PageFormats& formats) {
   const Shape shape{6, 3, 64};
   constexpr int64_t kHeads = 3, kQueries = 5, kPages = 11;
-  const Sequence sequence(shape, type, kPages * kPageTokens + 30, 5);
+  const Sequence sequence(shape, type, kPages * kPageTokens + 30, 5, formats);
   std::vector<KvSegment> mixed(sequence.segments.begin(), sequence.segments.begin() + 2);
   std::vector<std::vector<KvSegment>> of_head(kHeads, mixed);
   for (int64_t page = 2; page < kPages; ++page) {  // head 0 has two of them, head 1 seven, head 2 none
@@ -156,13 +155,21 @@ TEST_P(AttentionLevels, AHeadPassesOverThePagesOfOthers) {
           ASSERT_GE(p[t], 0.0f);
           sum += p[t];
           const bool other = t >= 2 * kPageTokens && t < kPages * kPageTokens && head != (t < 4 * kPageTokens ? 0 : 1);
-          if (other) ASSERT_EQ(p[t], 0.0f) << query << ", " << head << ", " << t;
+          if (other) {
+            ASSERT_EQ(p[t], 0.0f) << query << ", " << head << ", " << t;
+          }
         }
         EXPECT_GT(sum, 0.99);
         EXPECT_LT(sum, 2.01);
       }
     }
   }
+}
+
+TEST_P(AttentionLevels, AHeadPassesOverThePagesOfOthers) {
+  const KvType type = std::get<1>(GetParam());
+  expect_heads_to_pass_over_others(type, {std::nullopt});
+  expect_heads_to_pass_over_others(type, {QuantizedLayout{uniform_runs(64, 4), uniform_runs(kPageTokens, 4)}});
 }
 
 INSTANTIATE_TEST_SUITE_P(

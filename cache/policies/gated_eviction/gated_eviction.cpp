@@ -14,8 +14,8 @@ std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& c
   std::unique_ptr<StoreFactory> lost = read_lost_store(&read, &options);
   const std::string scorer = read.choice("scorer", "learned", {"learned", "attention", "key_norm"});
   const std::string gate = read.text("gate", "");
-  // Tokens of all layers and heads are compared where their scores can be, and where they stay dense.
-  const bool comparable = scorer == "learned" && !options.packed && lost == nullptr;
+  // Tokens of all layers and heads are compared where their scores can be.
+  const bool comparable = scorer == "learned" && lost == nullptr;
   const bool shared = read.choice("sizes", comparable ? "shared" : "equal", {"equal", "shared"}) == "shared";
   const double margin = read.number("importance_margin", SharedSlotOptions().margin, 0, 1);
   if (read.has("importance_margin") && !shared) {
@@ -23,8 +23,8 @@ std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& c
   }
   read.done();
   if (shared && !comparable) {
-    throw CacheError("kv_cache.sizes: \"shared\" compares tokens of all layers and heads, which needs \"scorer\": \"learned\", "
-                     "\"kept\": \"dense\" and \"lost\": \"nothing\"");
+    throw CacheError("kv_cache.sizes: \"shared\" compares tokens of all layers and heads, which needs \"scorer\": \"learned\" "
+                     "and \"lost\": \"nothing\"");
   }
   std::vector<std::unique_ptr<StoreFactory>> stores;
   if (shared) {

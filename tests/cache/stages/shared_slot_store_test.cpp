@@ -48,7 +48,7 @@ class SharedSlotStoreTest : public testing::Test {
     return StagedSequence(context_, boundaries, std::move(stores));
   }
   static std::set<int32_t> slots(const StagedSequence& cache, int64_t layer, int64_t head) {
-    const std::vector<int32_t>& found = dynamic_cast<const SharedSlotStore&>(cache.store(0)).slot_positions(layer, head);
+    const std::vector<int32_t> found = dynamic_cast<const SharedSlotStore&>(cache.store(0)).kept_positions(layer, head);
     const std::set<int32_t> result(found.begin(), found.end());
     EXPECT_EQ(result.size(), found.size());
     return result;
@@ -175,6 +175,92 @@ TEST_F(SharedSlotStoreTest, HoldsNoMoreThanHeadsOfEqualSizeWould) {
       }
     }
   }
+}
+
+// With packed units: a page of the window, one that is being filled, two of slots, the rest in 8 bits.
+class PackedSlotStoreTest : public SharedSlotStoreTest {
+ protected:
+  PackedSlotStoreTest() {
+    options_.tokens = 832;
+    options_.packed = uniform_layout(shape_, 8, 8);
+  }
+  double packed_tokens(const StagedSequence& cache) { return cache.details().at("packed_tokens"); }
+};
+
+TEST_F(PackedSlotStoreTest, WhatDenseSlotsCannotHoldIsPackedBeforeAnythingIsLost) {
+  StagedSequence cache = make(200);
+  driver_.run(&cache, 256, 512);
+  EXPECT_EQ(packed_tokens(cache), 0);
+  for (int64_t n = 320; n <= 704; n += 64) {
+    driver_.run(&cache, n, 512);
+    EXPECT_EQ(cache.stats().tokens_kept, n);
+    for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
+      EXPECT_EQ(static_cast<int64_t>(slots(cache, 1, head).size()), (n - 128) / kernels::kPageTokens * kernels::kPageTokens);
+    }
+  }
+  EXPECT_GT(packed_tokens(cache), 400);
+}
+
+// The sum of what is kept, over the most that as many tokens could have. What is worth nothing any more must not keep
+// others out for the sake of its unit.
+TEST_F(PackedSlotStoreTest, KeepsNearlyTheBest) {
+  StagedSequence cache = make(1500);
+  for (const int64_t n : {1500, 2048, 3008}) {
+    driver_.run(&cache, n, 512);
+    const int64_t end = (n - 128) / kernels::kPageTokens * kernels::kPageTokens;
+    std::vector<float> all;
+    double kept = 0, best = 0;
+    int64_t n_kept = 0;
+    for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
+      const std::vector<float> of_layer = scores(layer, end);
+      all.insert(all.end(), of_layer.begin(), of_layer.end());
+      for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
+        const std::set<int32_t> found = slots(cache, layer, head);
+        n_kept += static_cast<int64_t>(found.size());
+        for (const int32_t p : found) kept += of_layer[static_cast<size_t>(head * end + p)];
+        for (int32_t sink = 0; sink < options_.sinks; ++sink) EXPECT_TRUE(found.contains(sink)) << n << ", " << head;
+      }
+    }
+    std::sort(all.begin(), all.end(), std::greater<>());
+    for (int64_t i = 0; i < n_kept; ++i) best += all[static_cast<size_t>(i)];
+    EXPECT_LE(cache.stats().tokens_kept, options_.tokens);
+    EXPECT_GT(cache.stats().tokens_kept, options_.tokens - 128);
+    EXPECT_GT(kept, 0.8 * best) << n;
+  }
+}
+
+TEST_F(PackedSlotStoreTest, PackedTokensAreTheirOwnButForTheirCodes) {
+  StagedSequence cache = make(1500);
+  std::unique_ptr<KvCachePolicy> full = make_policy(context_, nullptr);
+  const auto expected = full->new_sequence(1500);
+  CacheDriver other(shape_, 9, &threads_);
+  other.run(expected.get(), 2000, 512);
+  driver_.run(&cache, 2000, 512);
+  std::vector<kernels::KvSegment> all, segments;
+  std::vector<float> k(64 * 64), v(k.size()), k2(64), v2(64);
+  expected->view(1, 0, &all);
+  cache.view(1, 0, &segments);
+  int64_t packed = 0, first = 0;
+  for (const kernels::KvSegment& segment : segments) {
+    if (segment.format == kernels::KvSegment::Format::kQuantized) {
+      ++packed;
+      const int64_t head = segment.kv_head;
+      const std::vector<int64_t> positions = cache.represented(1, head);
+      ASSERT_TRUE(std::is_sorted(positions.begin() + first, positions.begin() + first + 64));
+      kernels::dequantize_page(segment.quantized, 64, nullptr, segment.k, k.data(), v.data());
+      for (int64_t i = 0; i < 64; ++i) {
+        const int64_t position = positions[static_cast<size_t>(first + i)];
+        ASSERT_NE(position, SequenceCache::kOtherHead);
+        kernels::load_kv(shape_.type, 64, all[static_cast<size_t>(position / 64)], head, position % 64, k2.data(), v2.data());
+        for (size_t d = 0; d < 64; ++d) {
+          ASSERT_NEAR(k[static_cast<size_t>(i) * 64 + d], k2[d], 0.05);
+          ASSERT_NEAR(v[static_cast<size_t>(i) * 64 + d], v2[d], 0.05);
+        }
+      }
+    }
+    first += segment.tokens;
+  }
+  EXPECT_GT(packed, 10);
 }
 
 }  // namespace

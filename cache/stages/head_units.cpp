@@ -1,0 +1,123 @@
+#include "cache/stages/head_units.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace smartkv {
+
+using kernels::kPageTokens;
+
+HeadUnits::HeadUnits(const PolicyContext& context)
+    : head_dim_(context.shape.head_dim), pages_(context.pool), units_(static_cast<size_t>(context.shape.n_kv_heads)) {}
+
+int64_t HeadUnits::n_units() const {
+  int64_t n = 0;
+  for (const std::vector<int32_t>& units : units_) n += static_cast<int64_t>(units.size());
+  return n;
+}
+
+int64_t HeadUnits::whole_pages() const {
+  for (int64_t page = 0;; ++page) {
+    for (int64_t h = 0; h < heads(); ++h) {
+      if (units(h) <= page || units_[static_cast<size_t>(h)][static_cast<size_t>(page)] != page * heads() + h) return page;
+    }
+  }
+}
+
+void HeadUnits::view(std::vector<kernels::KvSegment>* segments) const {
+  const int64_t whole = whole_pages();
+  for (int64_t page = 0; page < whole; ++page) segments->push_back(pages_.segment(page, kPageTokens));
+  for (int64_t h = 0; h < heads(); ++h) {
+    const std::vector<int32_t>& units = units_[static_cast<size_t>(h)];
+    for (size_t i = static_cast<size_t>(whole); i < units.size(); ++i) {
+      segments->push_back(pages_.segment(units[i] / heads(), kPageTokens).of_head(units[i] % heads(), h));
+    }
+  }
+}
+
+int64_t HeadUnits::unit_of(int64_t head, int64_t slot) const {
+  return units_[static_cast<size_t>(head)][static_cast<size_t>(slot / kPageTokens)];
+}
+
+void HeadUnits::load(int64_t head, int64_t slot, float* k, float* v) const {
+  const int64_t unit = unit_of(head, slot);
+  pages_.load(unit / heads() * kPageTokens + slot % kPageTokens, unit % heads(), k, v);
+}
+
+void HeadUnits::store(int64_t head, int64_t slot, const float* k, const float* v) {
+  const int64_t unit = unit_of(head, slot), position = unit / heads() * kPageTokens + slot % kPageTokens;
+  pages_.own(position);
+  pages_.store(position, unit % heads(), k, v);
+}
+
+void HeadUnits::move(int32_t from, int32_t to) {
+  std::vector<float> k(static_cast<size_t>(head_dim_)), v(k.size());
+  pages_.own(to / heads() * kPageTokens);
+  for (int64_t i = 0; i < kPageTokens; ++i) {
+    pages_.load(from / heads() * kPageTokens + i, from % heads(), k.data(), v.data());
+    pages_.store(to / heads() * kPageTokens + i, to % heads(), k.data(), v.data());
+  }
+}
+
+void HeadUnits::resize(std::span<const int64_t> wanted) {
+  const int64_t before = n_pages();
+  int64_t after = 0;
+  for (const int64_t n : wanted) after += n;
+  after = (after + heads() - 1) / heads();
+  std::vector<bool> used(static_cast<size_t>(std::max(before, after) * heads()));
+  for (size_t h = 0; h < units_.size(); ++h) {
+    units_[h].resize(std::min(units_[h].size(), static_cast<size_t>(wanted[h])));
+    for (const int32_t unit : units_[h]) used[static_cast<size_t>(unit)] = true;
+  }
+  const auto take_free = [&](size_t preferred) {
+    const size_t unit = preferred < used.size() && !used[preferred]
+                            ? preferred
+                            : static_cast<size_t>(std::find(used.begin(), used.end(), false) - used.begin());
+    used[unit] = true;
+    return static_cast<int32_t>(unit);
+  };
+  pages_.reserve(before * kPageTokens, after * kPageTokens);
+  for (std::vector<int32_t>& units : units_) {  // out of the pages that go
+    for (int32_t& unit : units) {
+      if (unit < after * heads()) continue;
+      const int32_t from = std::exchange(unit, take_free(used.size()));
+      move(from, unit);
+    }
+  }
+  pages_.truncate(after * kPageTokens);
+  used.resize(static_cast<size_t>(after * heads()));
+  bool more = true;
+  for (int64_t i = 0; more; ++i) {
+    more = false;
+    for (int64_t h = 0; h < heads(); ++h) {
+      const int64_t n = wanted[static_cast<size_t>(h)];
+      more = more || i < n;
+      if (units(h) == i && i < n) units_[static_cast<size_t>(h)].push_back(take_free(static_cast<size_t>(i * heads() + h)));
+    }
+  }
+}
+
+int64_t HeadUnits::growth(int64_t more_pages) const { return pages_.growth(0, (n_pages() + more_pages) * kPageTokens); }
+
+void HeadUnits::save(StateWriter* out) const {
+  out->value(n_pages());
+  pages_.save(n_pages() * kPageTokens, out);
+  for (const std::vector<int32_t>& units : units_) out->values(units);
+}
+
+void HeadUnits::load(int64_t most_pages, StateReader* in) {
+  const auto n_pages = in->value<int64_t>();
+  in->expect(n_pages >= 0 && n_pages <= most_pages, "a layer's pages");
+  pages_.load(0, n_pages * kPageTokens, in);
+  std::vector<bool> used(static_cast<size_t>(n_pages * heads()));
+  for (std::vector<int32_t>& units : units_) {
+    units = in->values<int32_t>();
+    for (const int32_t unit : units) {
+      in->expect(unit >= 0 && unit < static_cast<int64_t>(used.size()) && !used[static_cast<size_t>(unit)], "a unit of its own");
+      used[static_cast<size_t>(unit)] = true;
+    }
+  }
+  in->expect(n_pages * heads() - n_units() < heads(), "no page that nobody needs");
+}
+
+}  // namespace smartkv
