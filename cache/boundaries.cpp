@@ -19,7 +19,7 @@ int64_t Boundaries::after(int64_t tokens) const {
 int64_t Boundaries::most_in_tail(int64_t n_tokens) const {
   if (window == kNever) return n_tokens;
   const int64_t prompt = stride == kNever ? prompt_tokens : std::min(prompt_tokens, window + stride);
-  return std::min(n_tokens, std::max(prompt, window + 2 * kPageTokens));
+  return std::min(n_tokens, std::max(prompt, window + kPageTokens));
 }
 
 int64_t Boundaries::next(int64_t tokens) const {

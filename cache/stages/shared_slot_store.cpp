@@ -43,7 +43,7 @@ std::unique_ptr<TokenStore> SharedSlotStoreFactory::create(const PolicyContext& 
   return std::make_unique<SharedSlotStore>(context, options_, scorer_);
 }
 
-StoreFactory::Bytes SharedSlotStoreFactory::max_bytes(const PolicyContext& context, int64_t /*prompt_tokens*/,
+StoreFactory::Bytes SharedSlotStoreFactory::max_bytes(const PolicyContext& context, int64_t prompt_tokens,
                                                       int64_t n_tokens, int64_t n_left) const {
   const CacheShape& shape = context.shape;
   const int64_t page = dense_bytes(shape, kPageTokens) / shape.n_layers;
@@ -56,7 +56,9 @@ StoreFactory::Bytes SharedSlotStoreFactory::max_bytes(const PolicyContext& conte
   bytes.layer_pages = std::min(dense_bytes(shape, slots), dense_bytes(shape, n_left) / shape.n_layers) +
                       std::min(shape.n_layers * packed_bytes(packed), packed == 0 ? 0 : packed_bytes(n_left));
   const bool ranks = counts_importance(options_, *scorer_);
-  const int64_t most_scored = std::max(n_left, std::min(n_tokens, kPageTokens));
+  bytes.layer_rise = page;  // units that go make room for those that come before they do
+  const int64_t prompt = options_.eviction.exact_prefill ? options_.eviction.boundaries().leaving(std::min(prompt_tokens, n_tokens)) : 0;
+  const int64_t most_scored = std::min(n_tokens, std::max(prompt, kPageTokens));
   bytes.state = shape.n_layers * shape.n_kv_heads *
                 (slots * slot_bytes(ranks) + slots / kPageTokens * kUnitBytes +
                  packed / kPageTokens * SharedSlotStore::packed_state_bytes(ranks) + most_scored * score_bytes(ranks));

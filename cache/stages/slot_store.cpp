@@ -82,8 +82,10 @@ StoreFactory::Bytes SlotStoreFactory::max_bytes(const PolicyContext& context, in
   boundaries.prompt_tokens = prompt_tokens;
   const int64_t most = slots + whole_pages(boundaries.most_in_tail(n_tokens) + 1);
   const int64_t pages = packed == 0 ? 0 : shape.n_layers * packed / kPageTokens * quantized_bytes(shape, *options_.packed);
-  return {dense_bytes(shape, slots) + pages,
-          shape.n_layers * shape.n_kv_heads * (slots * kSlotBytes + packed * kPackedBytes + most * kAttentionBytes)};
+  Bytes bytes{dense_bytes(shape, slots) + pages,
+              shape.n_layers * shape.n_kv_heads * (slots * kSlotBytes + packed * kPackedBytes + most * kAttentionBytes)};
+  bytes.layer_rise = dense_bytes(shape, kPageTokens) / shape.n_layers;
+  return bytes;
 }
 
 SlotStore::SlotStore(const PolicyContext& context, const EvictionOptions& options, std::shared_ptr<const TokenScorer> scorer)

@@ -10,19 +10,22 @@ int64_t StagedPolicy::max_bytes(int64_t prompt_tokens, int64_t n_tokens) const {
   const CacheShape& shape = context_.shape;
   const Boundaries boundaries = boundaries_of(prompt_tokens);
   const int64_t n_left = stores_.empty() ? 0 : boundaries.leaving(n_tokens);
-  StoreFactory::Bytes held{0, 0, 0};
+  StoreFactory::Bytes held{0, 0, 0, 0};
   for (const auto& store : stores_) {
     const StoreFactory::Bytes bytes = store->max_bytes(context_, prompt_tokens, n_tokens, n_left);
     held.pages += bytes.pages;
     held.state += bytes.state;
-    held.layer_pages += bytes.layer_pages >= 0 ? bytes.layer_pages : (bytes.pages + shape.n_layers - 1) / shape.n_layers;
+    const int64_t of_layer = bytes.layer_pages >= 0 ? bytes.layer_pages : (bytes.pages + shape.n_layers - 1) / shape.n_layers;
+    held.layer_pages += of_layer;
+    held.layer_rise += bytes.layer_rise >= 0 ? bytes.layer_rise : of_layer;
   }
   const int64_t tail = dense_bytes(shape, boundaries.most_in_tail(n_tokens));
   if (boundaries.stride != Boundaries::kNever) return tail + held.pages + held.state;
   // The whole prompt is dense until its end. Then a layer's tokens leave the tail once they are taken; as many layers as there
   // are threads are at it.
   const int64_t pruned = dense_bytes(shape, Boundaries{boundaries.window}.most_in_tail(n_tokens));
-  const int64_t at_it = std::min(shape.n_layers, context_.workers()) * held.layer_pages;
+  const bool prunes_prompt = boundaries.after(0) <= prompt_tokens;
+  const int64_t at_it = std::min(shape.n_layers, context_.workers()) * (prunes_prompt ? held.layer_pages : held.layer_rise);
   return std::max(tail, pruned + held.pages) + at_it + held.state;
 }
 

@@ -104,6 +104,7 @@ class StoreFactory {
   struct Bytes {
     int64_t pages = 0, state = 0;
     int64_t layer_pages = -1;  // of `pages`, one layer's at most; -1: all layers hold as much
+    int64_t layer_rise = -1;   // by which a layer's pages rise at a boundary after the prompt's end; -1: by all
   };
   virtual Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const = 0;
 };

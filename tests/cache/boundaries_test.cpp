@@ -1,5 +1,6 @@
 #include "cache/boundaries.h"
 
+#include <algorithm>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -30,6 +31,26 @@ TEST(Boundaries, WithoutAStrideThePromptEndsBeforeAnythingLeaves) {
   EXPECT_EQ((Boundaries{128, Boundaries::kNever, 1000}.most_in_tail(2000)), 1000);
   EXPECT_EQ((Boundaries{64, 512, 1000}.most_in_tail(2000)), 576);
   EXPECT_EQ((Boundaries{64, 512, 1000}.most_in_tail(50)), 50);
+}
+
+// Admission counts it for every sequence: no token more than there can be.
+TEST(Boundaries, TheTailIsAsLongAsTheySay) {
+  for (const int64_t window : {64, 192}) {
+    for (const int64_t stride : {int64_t{64}, int64_t{512}, Boundaries::kNever}) {
+      for (int64_t prompt = 0; prompt < 1100; prompt += 7) {
+        const Boundaries boundaries{window, stride, prompt};
+        int64_t longest = 0, left = 0;
+        for (const int64_t at : up_to(boundaries, 2000)) {
+          longest = std::max(longest, at - left);
+          left = boundaries.leaving(at);
+        }
+        EXPECT_GE(boundaries.most_in_tail(2000), longest) << window << ", " << stride << ", " << prompt;
+        if (prompt < window) {
+          EXPECT_EQ(boundaries.most_in_tail(2000), longest) << window << ", " << stride << ", " << prompt;
+        }
+      }
+    }
+  }
 }
 
 TEST(Boundaries, AgreeAsLongAsPromptsDo) {
