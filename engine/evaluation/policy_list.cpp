@@ -67,14 +67,17 @@ nlohmann::json PolicySpec::for_context(int64_t context) const {
           {"tokens", static_cast<int64_t>(std::ceil(amount * static_cast<double>(context) - kRounding))}};
 }
 
-std::vector<PolicySpec> parse_policy_list(std::string_view text) {
+std::vector<PolicySpec> parse_policy_list(std::string_view text, FullReference full) {
   std::vector<PolicySpec> specs = {{"full", "full"}};
+  bool with_full = full == FullReference::kAlways;
   for (const std::string& item : split(text)) {
     const auto same = [&](const PolicySpec& spec) { return spec.label == item; };
     if (item != "full" && std::any_of(specs.begin(), specs.end(), same))
       throw CacheError("kv_cache: \"" + item + "\" is listed twice");
     if (item != "full") specs.push_back(parse_item(item));
+    with_full = with_full || item == "full";
   }
+  if (!with_full) specs.erase(specs.begin());
   return specs;
 }
 

@@ -18,8 +18,9 @@ struct PolicySpec {
   nlohmann::json for_context(int64_t context) const;
 };
 
-// A comma-separated list of names, NAME@X and JSON objects. "full", the reference, comes first whether listed or not.
-// Throws CacheError quoting the item at fault.
-std::vector<PolicySpec> parse_policy_list(std::string_view text);
+// A comma-separated list of names, NAME@X and JSON objects. "full", the reference, comes first: whether listed or not, or
+// only where it is. Throws CacheError quoting the item at fault.
+enum class FullReference { kAlways, kWhereListed };
+std::vector<PolicySpec> parse_policy_list(std::string_view text, FullReference full = FullReference::kAlways);
 
 }  // namespace smartkv

@@ -37,6 +37,16 @@ TEST(PolicyList, RoundsAShareUpToWholeTokens) {
   EXPECT_EQ(parse_policy_list("s@0.1")[1].for_context(1000)["tokens"], 100);  // 0.1 * 1000 is a little above 100
 }
 
+TEST(PolicyList, LeavesTheReferenceOutWhereItIsNotListed) {
+  const auto labels = [](std::string_view text) {
+    std::vector<std::string> found;
+    for (const PolicySpec& spec : parse_policy_list(text, FullReference::kWhereListed)) found.push_back(spec.label);
+    return found;
+  };
+  EXPECT_EQ(labels(R"(k4v4,{"policy":"full"})"), (std::vector<std::string>{"k4v4", R"({"policy":"full"})"}));
+  EXPECT_EQ(labels("k4v4,full"), (std::vector<std::string>{"full", "k4v4"}));
+}
+
 TEST(PolicyList, PutsTheReferenceFirstOnce) {
   const auto specs = parse_policy_list("k4v4,full");
   ASSERT_EQ(specs.size(), 2u);
