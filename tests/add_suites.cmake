@@ -1,4 +1,4 @@
-# One test of ctest per suite of `program`: its tests share a process and what SetUpTestSuite loads.
+# One test of ctest per suite of `program`, of large ones several: its tests share a process and what SetUpTestSuite loads.
 if(NOT EXISTS "${program}")
   add_test("${area}.NOT_BUILT" "${program}")
   return()
@@ -8,9 +8,22 @@ if(NOT status EQUAL 0)
   add_test("${area}.NOT_LISTED" "${program}" --gtest_list_tests)
   return()
 endif()
-string(REGEX MATCHALL "(^|\n)[^ \n][^ \n]*\\.[ \n]" suites "${list}")
+string(REGEX REPLACE "[][;]" "," list "${list}")  # which would make it another list
+string(REGEX MATCHALL "(^|\n)[^ .\n]+\\.( +#[^\n]*)?(\n +[^\n]*)+" suites "${list}")
 foreach(suite IN LISTS suites)
-  string(REGEX REPLACE "[. \n]+$|^\n" "" suite "${suite}")
-  add_test("${area}.${suite}" "${program}" "--gtest_filter=${suite}.*")
-  set_tests_properties("${area}.${suite}" PROPERTIES TIMEOUT 600 ENVIRONMENT "${environment}")
+  string(REGEX MATCHALL "\n +" tests "${suite}")
+  list(LENGTH tests n_tests)
+  string(REGEX REPLACE "^\n|\\.[ \n].*$|\\.$" "" suite "${suite}")
+  # Large suites in parts, side by side.
+  math(EXPR shards "(${n_tests} + 63) / 64")
+  foreach(shard RANGE 1 ${shards})
+    set(name "${area}.${suite}")
+    if(shards GREATER 1)
+      string(APPEND name ".${shard}")
+    endif()
+    math(EXPR index "${shard} - 1")
+    add_test("${name}" "${program}" "--gtest_filter=${suite}.*")
+    set_tests_properties("${name}" PROPERTIES TIMEOUT ${timeout} ENVIRONMENT
+                         "${environment};GTEST_TOTAL_SHARDS=${shards};GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endforeach()
