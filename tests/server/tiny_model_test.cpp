@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "cache/presets.h"
 #include "engine/engine_impl.h"
 #include "engine/model/llama.h"
 #include "tests/engine/model/tiny_llama.h"
@@ -47,7 +48,8 @@ TEST_F(TinyModel, SaysWhatRequestsMayName) {
   };
   const Json open = details(served_);
   EXPECT_EQ(open["policies"][0], "full");
-  EXPECT_EQ(open["presets"][0]["name"], "balanced");
+  EXPECT_EQ(open["presets"][0]["name"], "quality");
+  EXPECT_EQ(open["presets"].size(), policy_presets().size());
   EXPECT_EQ(open["speculative_methods"], Json::array({"off", "ngram", "self", "auto"}));  // no draft model is loaded
 
   EngineOptions some;

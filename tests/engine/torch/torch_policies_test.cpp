@@ -59,7 +59,8 @@ TEST_P(TorchPolicies, DecodesAsTheNativeBackend) {
   const std::vector<TokenId> tokens = some_tokens(440, weights.config().vocab_size, 3);
   Served native(weights, "f32"), torch_backend(weights, "f32", "auto", torch_loader(weights));
   const Run expected = run(&native, tokens, 340), found = run(&torch_backend, tokens, 340);
-  EXPECT_LT(relative_error(found.logits, expected.logits), 1e-3);  // rounding moves codes of quantised pages
+  // Rounding moves some codes of quantised pages to the next one.
+  EXPECT_LT(relative_error(found.logits, expected.logits), GetParam() == "full" ? 1e-3 : 5e-3);
   EXPECT_EQ(found.stats.tokens_kept, expected.stats.tokens_kept);
   EXPECT_EQ(found.stats.bytes, expected.stats.bytes);
   if (GetParam() != "full") {
