@@ -46,26 +46,30 @@ std::vector<int64_t> rising_marks(const LongContextOptions& options) {
 // One policy's sequence, a prompt that grows from mark to mark.
 class Run {
  public:
-  Run(const EvaluationModel& model, const KvCachePolicy& policy, std::span<const TokenId> tokens, const LongContextOptions& options)
+  Run(const EvaluationModel& model, const KvCachePolicy& policy, std::span<const TokenId> tokens,
+      const LongContextOptions& options)
       : model_(model), options_(options), tokens_(tokens), cache_(policy.new_sequence(options.tokens)) {}
 
   LongContextRow row_at(int64_t mark) {
     LongContextRow row;
     row.tokens = mark;
-    const int64_t prompt = mark - options_.decode_tokens, scored = mark - std::max(options_.scored_tokens, options_.decode_tokens);
-    const int64_t first = cache_->tokens();
+    const int64_t first = cache_->tokens(), prompt = mark - options_.decode_tokens;
+    const int64_t scored = mark - std::max(options_.scored_tokens, options_.decode_tokens);
     // No policy looks further back than a page from where a prompt ends.
     const int64_t parting = std::max(first, std::min(scored, prompt - kPageTokens));
     const auto start = Clock::now();
     feed(model_.model, *cache_, slice(first, parting), 0, nullptr);
     if (parting > first) row.prefill = static_cast<double>(parting - first) / seconds_since(start);
     const std::unique_ptr<SequenceCache> answer = cache_->resume(prompt);
-    if (answer == nullptr) throw EvaluationError("the cache cannot go on as that of a prompt of " + std::to_string(prompt) + " tokens");
+    if (answer == nullptr) {
+      throw EvaluationError("the cache cannot go on as that of a prompt of " + std::to_string(prompt) + " tokens");
+    }
     if (mark == options_.tokens) cache_.reset();
     feed(model_.model, *answer, slice(parting, std::max(parting, scored)), 0, nullptr);
     while (answer->tokens() < prompt) score(*answer, std::min(kScoredTogether, prompt - answer->tokens()), &row);
     decode(*answer, mark, &row);
-    row.perplexity = std::exp(std::accumulate(row.losses.begin(), row.losses.end(), 0.0) / static_cast<double>(row.losses.size()));
+    const double loss = std::accumulate(row.losses.begin(), row.losses.end(), 0.0);
+    row.perplexity = std::exp(loss / static_cast<double>(row.losses.size()));
     const CacheStats stats = answer->stats();
     row.kv_bytes = stats.bytes;
     row.tiers = tier_bytes(*answer, model_.shape);
@@ -205,7 +209,8 @@ nlohmann::ordered_json LongContextReport::to_json() const {
                                  {"factor", factor}, {"resident_bytes", resident_bytes}};
   json["rows"] = nlohmann::ordered_json::array();
   for (const LongContextRow& row : rows) {
-    const nlohmann::ordered_json tiers = {{"exact", row.tiers.exact}, {"packed", row.tiers.packed}, {"summaries", row.tiers.summaries}};
+    const TierBytes& held = row.tiers;
+    const nlohmann::ordered_json tiers = {{"exact", held.exact}, {"packed", held.packed}, {"summaries", held.summaries}};
     json["rows"].push_back({{"policy", row.policy}, {"tokens", row.tokens}, {"kv_bytes", row.kv_bytes},
                             {"kv_bytes_by_tier", tiers}, {"full_bytes", row.full_bytes}, {"resident_bytes", row.resident_bytes},
                             {"tokens_kept", row.tokens_kept}, {"prefill_tokens_per_s", row.prefill},
@@ -230,8 +235,8 @@ std::string table_line(const LongContextRow& row) {
   if (std::isfinite(row.change)) std::snprintf(change, sizeof change, "%+.2f %% (%.2f)", row.change, row.change_error);
   std::snprintf(line, sizeof line, "%8ld %8.1f %8.1f %8.1f %8.1f %8.1f %7.0f %8.0f %9s %8.1f %9.2f %8.2f %6.1f %8.2f %16s\n",
                 static_cast<long>(row.tokens), megabytes(row.kv_bytes), megabytes(row.tiers.exact), megabytes(row.tiers.packed),
-                megabytes(row.tiers.summaries), megabytes(row.full_bytes), row.tokens_kept, megabytes(row.resident_bytes), prefill, row.decode, row.median_ms,
-                row.worst_ms, row.worst_ms / row.median_ms, row.perplexity, change);
+                megabytes(row.tiers.summaries), megabytes(row.full_bytes), row.tokens_kept, megabytes(row.resident_bytes),
+                prefill, row.decode, row.median_ms, row.worst_ms, row.worst_ms / row.median_ms, row.perplexity, change);
   return line;
 }
 

@@ -20,7 +20,9 @@ struct Arguments {
   int64_t max_tokens = 512;
 };
 
-Json answer(Engine& engine, const openai::ServedModel& model, const SuitePrompt& prompt, const Json& kv_cache, int64_t max_tokens) {
+// Null if a signal arrived.
+Json answer(Engine& engine, const openai::ServedModel& model, const SuitePrompt& prompt, const Json& kv_cache, int64_t max_tokens,
+            Signals& signals) {
   const Json body = {{"messages", {{{"role", "user"}, {"content", prompt.text}}}},
                      {"temperature", 0},
                      {"max_tokens", max_tokens},
@@ -30,6 +32,7 @@ Json answer(Engine& engine, const openai::ServedModel& model, const SuitePrompt&
   openai::WholeResponse response(request, engine.tokenizer());
   GenerationEvent event;
   for (auto status = run.next(&event); status != openai::GenerationRun::Status::kEnd; status = run.next(&event)) {
+    if (signals.poll()) return nullptr;
     if (status == openai::GenerationRun::Status::kEvent) response.add(event, run);
   }
   return response.json(run.usage());
@@ -45,18 +48,17 @@ int run_suite(const Arguments& arguments) {
   for (const SuitePrompt& prompt : kPromptSuite) {
     std::string full;
     for (const bool is_dynamic : {false, true}) {
-      const Json found = answer(*engine, model, prompt, is_dynamic ? dynamic : Json("full"), arguments.max_tokens);
+      const Json found = answer(*engine, model, prompt, is_dynamic ? dynamic : Json("full"), arguments.max_tokens, signals);
+      if (found.is_null()) return 128 + SIGINT;
       const auto text = found.at("choices").at(0).at("message").at("content").get<std::string>();
       Json line = {{"prompt", prompt.name}, {"mode", is_dynamic ? "dynamic" : "full"}, {"kv_cache", found.at("usage").at("kv_cache")},
                    {"completion_tokens", found.at("usage").at("completion_tokens")}, {"timings", found.at("timings")}, {"text", text}};
       if (is_dynamic) {  // how long the two answers are one
-        const auto same = std::mismatch(text.begin(), text.end(), full.begin(), full.end()).first - text.begin();
-        line["same_characters"] = same;
+        line["same_bytes"] = std::mismatch(text.begin(), text.end(), full.begin(), full.end()).first - text.begin();
         line["same_text"] = text == full;
       }
       full = text;
       std::cout << openai::dump(line) << std::endl;
-      if (signals.poll()) return 128 + SIGINT;
     }
   }
   return kOk;

@@ -22,28 +22,37 @@ struct Arguments {
   int64_t tokens = 4096;
 };
 
-int train_probe(const Arguments& arguments) {
-  ThreadPool threads(arguments.threads > 0 ? arguments.threads : available_cores());
-  const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model);
-  const std::unique_ptr<Model> model = load_llama(*weights, arguments.llama, threads);
-  const CacheShape shape = llama_cache_shape(model->config(), arguments.llama);
-  const PolicyContext context = policy_context(*model, shape, &threads, {});
+std::vector<TokenId> tokens_of(const Arguments& arguments, const Tokenizer& tokenizer) {
   std::vector<TokenId> tokens;
-  if (arguments.text.empty()) {  // the suite's prompts, over and over
-    while (static_cast<int64_t>(tokens.size()) < arguments.tokens) {
-      for (const SuitePrompt& prompt : kPromptSuite) {
-        const std::vector<TokenId> more = tokenizer->encode(prompt.text);
-        tokens.insert(tokens.end(), more.begin(), more.end());
-      }
+  if (!arguments.text.empty()) tokens = read_tokens(arguments.text, tokenizer);
+  // The suite's prompts, over and over.
+  while (arguments.text.empty() && static_cast<int64_t>(tokens.size()) < arguments.tokens) {
+    for (const SuitePrompt& prompt : kPromptSuite) {
+      const std::vector<TokenId> more = tokenizer.encode(prompt.text);
+      tokens.insert(tokens.end(), more.begin(), more.end());
     }
-  } else {
-    tokens = read_tokens(arguments.text, *tokenizer);
   }
   if (static_cast<int64_t>(tokens.size()) < arguments.tokens) {
     throw ConfigError("--text: expected at least " + std::to_string(arguments.tokens) + " tokens, found " + std::to_string(tokens.size()));
   }
   tokens.resize(static_cast<size_t>(arguments.tokens));
+  return tokens;
+}
+
+int train_probe(const Arguments& arguments) {
+  ThreadPool threads(arguments.threads > 0 ? arguments.threads : available_cores());
+  const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
+  if (const int64_t context = weights->config().context_length; arguments.tokens > context) {
+    throw ConfigError("--tokens: expected at most the model's context of " + std::to_string(context) + ", found " +
+                      std::to_string(arguments.tokens));
+  }
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model);
+  const std::vector<TokenId> tokens = tokens_of(arguments, *tokenizer);
+  std::ofstream out(arguments.out, std::ios::binary);
+  if (!out) throw ConfigError("--out: " + arguments.out + ": cannot be opened for writing");
+  const std::unique_ptr<Model> model = load_llama(*weights, arguments.llama, threads);
+  const CacheShape shape = llama_cache_shape(model->config(), arguments.llama);
+  const PolicyContext context = policy_context(*model, shape, &threads, {});
   // A guard of channels that never settles only collects.
   const auto policy = make_policy(context, {{"policy", "channel_packed"}, {"importance", arguments.importance}, {"stable_updates", 1000},
                                             {"retention", 1.0}, {"prompt_stride", 64}});
@@ -57,8 +66,7 @@ int train_probe(const Arguments& arguments) {
     for (int64_t head = 0; head < shape.n_kv_heads; ++head) heads.push_back(store.worth(layer, head));
     json["layers"].push_back(heads);
   }
-  std::ofstream out(arguments.out, std::ios::binary);
-  if (!out || !(out << json.dump() << '\n').flush()) throw std::runtime_error(arguments.out + ": cannot be written");
+  if (!(out << json.dump() << '\n').flush()) throw std::runtime_error(arguments.out + ": cannot be written");
   std::cout << arguments.out << ": the worth of " << shape.head_dim / 2 << " RoPE pairs of " << shape.n_kv_heads << " KV heads in "
             << shape.n_layers << " layers, over " << arguments.tokens << " tokens\n";
   return kOk;

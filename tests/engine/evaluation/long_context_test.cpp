@@ -11,6 +11,8 @@
 namespace smartkv {
 namespace {
 
+const nlohmann::json kStreaming = {{"policy", "streaming"}, {"tokens", 192}};
+
 LongContextOptions options_of(std::vector<nlohmann::json> policies) {
   LongContextOptions options;
   options.tokens = 500;
@@ -21,14 +23,16 @@ LongContextOptions options_of(std::vector<nlohmann::json> policies) {
   return options;
 }
 
-LongContextReport measure(const TinyEvaluation& tiny, const LongContextOptions& options, const OnLongContextRow& on_row = nullptr) {
+LongContextReport measure(const TinyEvaluation& tiny, const LongContextOptions& options,
+                          const OnLongContextRow& on_row = nullptr) {
   LongContextReport report;
   measure_long_context(tiny.model, tiny.text(options.tokens + 1), options, &report, on_row);
   return report;
 }
 
 // The losses of tokens [scored, end) in a sequence whose prompt has so many tokens.
-std::vector<double> losses_of_a_request(const TinyEvaluation& tiny, const nlohmann::json& spec, int64_t prompt, int64_t scored, int64_t end) {
+std::vector<double> losses_of_a_request(const TinyEvaluation& tiny, const nlohmann::json& spec, int64_t prompt, int64_t scored,
+                                        int64_t end) {
   const std::vector<TokenId> text = tiny.text(501);
   const auto policy = make_policy(tiny.context, spec);
   const auto cache = policy->new_sequence(prompt);
@@ -46,9 +50,8 @@ std::vector<double> losses_of_a_request(const TinyEvaluation& tiny, const nlohma
 TEST(LongContext, MeasuresAtRisingMarksAndTheEndAndTellsAtOnce) {
   const TinyEvaluation tiny;
   std::vector<std::string> parts;
-  const LongContextReport report = measure(tiny, options_of({"full", {{"policy", "streaming"}, {"tokens", 192}}}), [&](const LongContextReport& so_far) {
-    parts.push_back(so_far.to_table(so_far.rows.size() - 1));
-  });
+  const auto tell = [&](const LongContextReport& so_far) { parts.push_back(so_far.to_table(so_far.rows.size() - 1)); };
+  const LongContextReport report = measure(tiny, options_of({"full", kStreaming}), tell);
   ASSERT_EQ(report.rows.size(), 6u);
   std::string together;
   for (const std::string& part : parts) together += part;
@@ -69,8 +72,7 @@ TEST(LongContext, MeasuresAtRisingMarksAndTheEndAndTellsAtOnce) {
 
 TEST(LongContext, ARowIsWhatARequestOfThatLengthSees) {
   const TinyEvaluation tiny;
-  for (const nlohmann::json& spec : {nlohmann::json{{"policy", "streaming"}, {"tokens", 192}},
-                                     nlohmann::json{{"policy", "snapkv"}, {"tokens", 192}},
+  for (const nlohmann::json& spec : {kStreaming, nlohmann::json{{"policy", "snapkv"}, {"tokens", 192}},
                                      nlohmann::json{{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}}}) {
     const LongContextReport report = measure(tiny, options_of({spec}));
     for (const LongContextRow& row : report.rows) {
@@ -81,7 +83,8 @@ TEST(LongContext, ARowIsWhatARequestOfThatLengthSees) {
 
 TEST(LongContext, ComparesWithTheFullCacheTokenByToken) {
   const TinyEvaluation tiny;
-  const LongContextReport report = measure(tiny, options_of({"full", {{"policy", "streaming"}, {"tokens", 4096}}, {{"policy", "streaming"}, {"tokens", 192}}}));
+  const nlohmann::json everything = {{"policy", "streaming"}, {"tokens", 4096}};
+  const LongContextReport report = measure(tiny, options_of({"full", everything, kStreaming}));
   EXPECT_EQ(report.rows[5].change, 0);  // keeps everything
   EXPECT_EQ(report.rows[5].change_error, 0);
   const LongContextRow &full = report.rows[2], &short_one = report.rows[8];
@@ -91,7 +94,8 @@ TEST(LongContext, ComparesWithTheFullCacheTokenByToken) {
 
 TEST(LongContext, TellsWhatItsBytesAreSpentOn) {
   const TinyEvaluation tiny;
-  const LongContextReport report = measure(tiny, options_of({{{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}}}));
+  const nlohmann::json spec = {{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}};
+  const LongContextReport report = measure(tiny, options_of({spec}));
   const LongContextRow& row = report.rows[2];
   EXPECT_GT(row.tiers.summaries, 0);
   EXPECT_EQ(row.tiers.packed, 0);
