@@ -7,28 +7,9 @@
 namespace smartkv {
 namespace {
 
-using kernels::CodeRuns;
 using kernels::kPageTokens;
 
 constexpr int64_t kCheckedPages = 8;  // of a check, from the newest on, spread over all: it costs as much at any length
-
-size_t width_index(int bits) {
-  const auto at = std::find(kernels::kCodeBits.begin(), kernels::kCodeBits.end(), bits);
-  return static_cast<size_t>(at - kernels::kCodeBits.begin());
-}
-
-// `channels` of `bits`, the others of `rest` bits, or of none.
-CodeRuns channel_runs(int64_t head_dim, int64_t channels, int bits, int rest) {
-  CodeRuns runs;
-  runs.quads[width_index(bits)] = static_cast<uint8_t>(channels / 4);
-  const auto others = static_cast<uint8_t>((head_dim - channels) / 4);
-  if (rest == 0) {
-    runs.dropped = others;
-  } else {
-    runs.quads[width_index(rest)] = static_cast<uint8_t>(runs.quads[width_index(rest)] + others);
-  }
-  return runs;
-}
 
 int64_t layer_state_bytes(const CacheShape& shape, int64_t probes) {
   const int64_t channels = shape.n_kv_heads * shape.head_dim;
@@ -44,19 +25,6 @@ void average(bool known, double decay, const std::vector<double>& what, std::vec
 }
 
 }  // namespace
-
-ChannelLayouts channel_layouts(const CacheShape& shape, const ChannelOptions& options) {
-  const int64_t dim = shape.head_dim, kept = options.key_channels;
-  const CodeRuns values = kernels::uniform_runs(kPageTokens, options.value_bits);
-  CodeRuns residual_keys, no_values;
-  residual_keys.quads[width_index(2)] = static_cast<uint8_t>((dim - kept) / 4);
-  residual_keys.dropped = static_cast<uint8_t>(kept / 4);
-  no_values.dropped = static_cast<uint8_t>(kPageTokens / 4);
-  return {{kernels::uniform_runs(dim, options.key_bits), values},
-          {channel_runs(dim, kept, options.key_bits, 0), values},
-          {residual_keys, no_values},
-          {channel_runs(dim, kept, options.key_bits, 2), values}};
-}
 
 std::unique_ptr<TokenStore> ChannelStoreFactory::create(const PolicyContext& context) const {
   return std::make_unique<ChannelStore>(context, options_);
@@ -304,129 +272,6 @@ StoreGrowth ChannelStore::growth(const StageView& view, int64_t end) const {
   growth.state += workers * (full + residual) + shape().n_layers * n_pages() * more;
   if (view.may_share) growth.state += shared_bytes() + residual_bytes();
   return growth;
-}
-
-void ChannelStore::save(StateWriter* out) const {
-  for (const int64_t n : {last_update_, last_check_, backoffs_, checks_}) out->value(n);
-  for (int64_t l = 0; l < shape().n_layers; ++l) {
-    const Layer& layer = layers_[static_cast<size_t>(l)];
-    out->values(layer.q2);
-    out->values(layer.k2);
-    out->value(static_cast<int64_t>(layer.known));
-    layer.queries.save(out);
-    out->values(layer.selected);
-    out->value(layer.streak);
-    out->value(static_cast<int64_t>(layer.packed));
-    out->value(layer.fidelity.queries);
-    for (const double value : {layer.fidelity.overlap, layer.fidelity.margin_drift, layer.fidelity.kl}) out->value(value);
-    // Each page's order, where it is not the one before's; then what it says beyond the page itself.
-    ChannelOrder last;
-    for (int64_t i = 0; i < n_pages(); ++i) {
-      const ChannelOrder& order = page(l, i)->channel_order();
-      const bool changes = order == nullptr || last == nullptr ? order != last : *order != *last;
-      out->value(static_cast<int64_t>(changes));
-      if (changes) out->values(order == nullptr ? std::vector<uint8_t>() : *order);
-      last = order;
-      const QuantizedPageRef& residual = layer.residual[static_cast<size_t>(i)];
-      out->value(static_cast<int64_t>(residual != nullptr));
-      if (residual != nullptr) residual->save(out);
-    }
-    if (layer.packed) out->values(*layer.order);
-  }
-  PageStore::save(out);
-}
-
-void ChannelStore::load(const StageView& view, StateReader* in) {
-  for (int64_t* n : {&last_update_, &last_check_, &backoffs_, &checks_}) *n = in->value<int64_t>();
-  for (Layer& layer : layers_) load_layer(view, in, &layer);
-  PageStore::load(view, in);
-  for (int64_t l = 0; l < shape().n_layers; ++l) {
-    Layer& layer = layers_[static_cast<size_t>(l)];
-    layer.loading.clear();
-    for (int64_t i = 0; i < n_pages(); ++i) {
-      const QuantizedPageRef& residual = layer.residual[static_cast<size_t>(i)];
-      in->expect(residual == nullptr || (page(l, i)->layout() == layouts_.packed && residual->layout() == layouts_.residual),
-                 "a packed page with its residual");
-    }
-  }
-  state_.set(state_bytes());
-}
-
-void ChannelStore::load_layer(const StageView& view, StateReader* in, Layer* layer) const {
-  const auto channels = static_cast<size_t>(shape().n_kv_heads * shape().head_dim);
-  const auto order_of = [&](const std::vector<uint8_t>& order) {
-    expect_channel_order(*in, shape(), order);
-    return std::make_shared<const std::vector<uint8_t>>(order);
-  };
-  layer->q2 = in->values<float>();
-  layer->k2 = in->values<float>();
-  layer->known = in->value<int64_t>() != 0;
-  in->expect(layer->q2.size() == layer->k2.size() && (layer->q2.empty() ? !layer->known : layer->q2.size() == channels),
-             "means of each channel");
-  layer->queries.load(shape(), in);
-  layer->selected = in->values<uint8_t>();
-  if (!layer->selected.empty()) order_of(layer->selected);
-  layer->streak = in->value<int64_t>();
-  layer->packed = in->value<int64_t>() != 0;
-  layer->fidelity.queries = in->value<int64_t>();
-  for (double* value : {&layer->fidelity.overlap, &layer->fidelity.margin_drift, &layer->fidelity.kl}) *value = in->value<double>();
-  ChannelOrder order, turned;
-  for (int64_t i = 0; i < view.tail_first / kPageTokens; ++i) {
-    if (in->value<int64_t>() != 0) {
-      const auto found = in->values<uint8_t>();
-      order = found.empty() ? nullptr : order_of(found);
-      turned = found.empty() ? nullptr : residual_order(found);
-    }
-    layer->loading.push_back(order);
-    const bool packed = in->value<int64_t>() != 0;
-    in->expect(!packed || turned != nullptr, "a channel order of a packed page");
-    layer->residual.push_back(packed ? std::make_shared<QuantizedPage>(context().pool, turned, in) : nullptr);
-  }
-  if (!layer->packed) return;
-  layer->order = order_of(in->values<uint8_t>());
-  layer->residual_order = residual_order(*layer->order);
-}
-
-int64_t ChannelStore::residual_bytes() const {
-  int64_t bytes = 0;
-  for (const Layer& layer : layers_) bytes += bytes_of(layer.residual);
-  return bytes;
-}
-
-int64_t ChannelStore::state_bytes() const {
-  int64_t bytes = 0;
-  for (const Layer& layer : layers_) {
-    bytes += static_cast<int64_t>((layer.q2.size() + layer.k2.size()) * sizeof(float) + layer.selected.size()) + layer.queries.bytes();
-    if (layer.order != nullptr) bytes += static_cast<int64_t>(layer.order->size() + layer.residual_order->size());
-  }
-  return bytes;
-}
-
-void ChannelStore::add_stats(const StageView& view, CacheStats* stats) const {
-  PageStore::add_stats(view, stats);
-  stats->bytes += state_.bytes() + residual_bytes();
-  if (!view.may_share) return;
-  for (const Layer& layer : layers_) stats->shared_bytes += shared_bytes_of(layer.residual);
-}
-
-void ChannelStore::add_details(std::map<std::string, double>* details) const {
-  PageStore::add_details(details);
-  double packed = 0, overlap = 0, margin = 0, kl = 0, checked = 0;
-  for (const Layer& layer : layers_) {
-    packed += layer.packed ? 1 : 0;
-    if (layer.fidelity.queries == 0) continue;
-    overlap += layer.fidelity.overlap;
-    margin += layer.fidelity.margin_drift;
-    kl += layer.fidelity.kl;
-    ++checked;
-  }
-  (*details)["packed_layers"] = packed / static_cast<double>(shape().n_layers);
-  (*details)["channel_backoffs"] = static_cast<double>(backoffs_);
-  (*details)["channel_checks"] = static_cast<double>(checks_);
-  if (checked == 0) return;
-  (*details)["channel_overlap"] = overlap / checked;
-  (*details)["channel_margin_drift"] = margin / checked;
-  (*details)["channel_kl"] = kl / checked;
 }
 
 }  // namespace smartkv
