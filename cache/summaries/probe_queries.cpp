@@ -7,14 +7,18 @@
 #include "cache/rope.h"
 
 namespace smartkv {
+
 void ProbeQueries::add(const CacheShape& shape, const StoreProbe& probe) {
   const int64_t seen = std::min(kSeen, probe.n_tail);
   positions_.push_back(probe.position);
   seen_.push_back(seen);
   const auto group = static_cast<int64_t>(probe.q.size()) / (shape.n_kv_heads * shape.head_dim);
+  const int64_t kept = std::min(group, kMostGroup);
   for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
-    const float* from = probe.q.data() + head * group * shape.head_dim;
-    q_.insert(q_.end(), from, from + std::min(group, kMostGroup) * shape.head_dim);
+    for (int64_t i = 0; i < kept; ++i) {
+      const float* from = probe.q.data() + (head * group + i * group / kept) * shape.head_dim;
+      q_.insert(q_.end(), from, from + shape.head_dim);
+    }
   }
   for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
     const float* end = probe.mass + head * probe.stride + probe.tail + probe.n_tail;

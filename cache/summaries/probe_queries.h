@@ -35,7 +35,9 @@ class ProbeQueries {
 
  private:
   static constexpr int64_t kSeen = 16;      // of the tail's last tokens: where their mass is kept
-  static constexpr int64_t kMostGroup = 8;  // query heads of a KV head whose queries are kept
+  // Of a KV head's query heads, those whose queries are kept: all of them, or so many spread evenly over a larger group.
+  // Probes are samples, and a cache knows how much they hold before it knows how many query heads a model has.
+  static constexpr int64_t kMostGroup = 8;
 
   std::vector<int64_t> positions_;
   std::vector<int64_t> seen_;  // by probe: tokens whose mass is kept
