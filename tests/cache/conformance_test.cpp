@@ -45,6 +45,8 @@ constexpr const char* kBoundedPackedEviction = "gated_eviction_streaming_k8v4";
 constexpr const char* kEqualEviction = "gated_eviction_equal";
 constexpr const char* kSummarizedEviction = "gated_eviction_summaries";
 constexpr const char* kLevels = "block_summary_levels";
+constexpr const char* kCodedSummaries = "block_summary_codes";
+constexpr const char* kCodedLost = "gated_eviction_summary_codes";
 constexpr const char* kOneLayer = "block_summary_one_layer";
 
 // Small settings, so that a thousand tokens compress often.
@@ -66,6 +68,13 @@ nlohmann::json spec_of(const std::string& name) {
   }
   if (name == "block_summary") return {{"policy", name}, {"tokens", 448}, {"window", 64}, {"salient", 4}};
   if (name == kOneLayer) return {{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"layers", "1-1"}};
+  if (name == kCodedSummaries) {
+    return {{"policy", "block_summary"}, {"window", 64}, {"block", 32}, {"level", 96}, {"salient", 4}, {"outliers", 24},
+            {"salience", "novelty"}, {"eps", 0.01}, {"summary_bits", "8"}};
+  }
+  if (name == kCodedLost) {
+    return {{"policy", "gated_eviction"}, {"tokens", 512}, {"lost", {{"tokens", 192}, {"block", 32}, {"summary_bits", "4"}}}};
+  }
   if (name == kLevels) {
     return {{"policy", "block_summary"}, {"window", 64}, {"block", 80}, {"level", 24}, {"salient", 8}, {"outliers", 20},
             {"salience", "novelty"}, {"eps", 0.01}};
@@ -384,7 +393,7 @@ std::vector<std::string> names() {
   std::vector<std::string> result;
   for (const PolicyRow& row : policy_registry()) result.emplace_back(row.name);
   for (const char* name : {kPackedEviction, kEqualPackedEviction, kBoundedPackedEviction, kEqualEviction, kSummarizedEviction, kLevels,
-                           kOneLayer}) {
+                           kCodedSummaries, kCodedLost, kOneLayer}) {
     result.emplace_back(name);
   }
   return result;

@@ -6,6 +6,14 @@
 
 namespace smartkv {
 
+using kernels::kPageTokens;
+
+int64_t n_pages(const LevelPages& pages) {
+  size_t n = 0;
+  for (const auto& level : pages) n += level.size();
+  return static_cast<int64_t>(n);
+}
+
 int64_t SummaryHead::entries() const {
   size_t n = sinks.size() + outliers.size() + pending.size();
   for (const auto& level : levels) n += level.size();
@@ -40,7 +48,7 @@ void save_entries(const std::vector<SummaryEntry>& entries, StateWriter* out) {
   out->value(static_cast<int64_t>(entries.size()));
   for (const SummaryEntry& entry : entries) {
     for (const int32_t value : {entry.position, entry.tokens, entry.retained_until, entry.place}) out->value(value);
-    for (const float value : {entry.bias, entry.score}) out->value(value);
+    for (const float value : {entry.bias, entry.score, entry.retention}) out->value(value);
   }
 }
 
@@ -50,7 +58,7 @@ void load_entries(StateReader* in, std::vector<SummaryEntry>* entries) {
   entries->resize(static_cast<size_t>(n));
   for (SummaryEntry& entry : *entries) {
     for (int32_t* value : {&entry.position, &entry.tokens, &entry.retained_until, &entry.place}) *value = in->value<int32_t>();
-    for (float* value : {&entry.bias, &entry.score}) *value = in->value<float>();
+    for (float* value : {&entry.bias, &entry.score, &entry.retention}) *value = in->value<float>();
   }
 }
 
@@ -62,19 +70,29 @@ void SummaryHead::save(StateWriter* out) const {
   for (const auto& level : levels) save_entries(level, out);
 }
 
-void SummaryHead::load(int64_t end, StateReader* in) {
+void SummaryHead::load(int64_t end, const LevelPages& codes, StateReader* in) {
   for (auto* list : {&sinks, &outliers, &pending}) load_entries(in, list);
   const auto n = in->value<int64_t>();
-  in->expect(n >= 0 && n <= in->left(), "a count of levels");
+  in->expect(n >= static_cast<int64_t>(codes.size()) && n <= in->left(), "a count of levels");
   levels.resize(static_cast<size_t>(n));
   for (auto& level : levels) load_entries(in, &level);
-  std::vector<bool> taken(static_cast<size_t>(entries()), false);
+  for (size_t level = 0; level < codes.size(); ++level) {
+    const size_t coded = codes[level].size() * kPageTokens;
+    in->expect(coded <= levels[level].size(), "entries for a level's pages of codes");
+    for (size_t i = 0; i < coded; ++i) in->expect(levels[level][i].place == SummaryEntry::kInCodes, "an entry in codes");
+  }
+  const int64_t dense = entries() - n_pages(codes) * kPageTokens;
+  std::vector<bool> taken(static_cast<size_t>(dense), false);
+  int64_t found = 0;
   for_each([&](const SummaryEntry& entry) {
-    in->expect(entry.place >= 0 && entry.place < entries() && !taken[static_cast<size_t>(entry.place)], "a place of its own");
-    taken[static_cast<size_t>(entry.place)] = true;
     in->expect(entry.position >= 0 && entry.position < end && entry.tokens > 0, "a position and a count of tokens");
     in->expect(std::isfinite(entry.bias), "a finite bias");
+    if (entry.place == SummaryEntry::kInCodes) return;
+    in->expect(entry.place >= 0 && entry.place < dense && !taken[static_cast<size_t>(entry.place)], "a place of its own");
+    taken[static_cast<size_t>(entry.place)] = true;
+    ++found;
   });
+  in->expect(found == dense, "a place of each entry");
 }
 
 struct HeadCompaction::Block {
@@ -83,16 +101,35 @@ struct HeadCompaction::Block {
   EntryBlock view;
 };
 
-HeadCompaction::HeadCompaction(const SummaryOptions& options, int64_t head_dim, const DenseLayer& kept, int64_t head,
-                               const SampledQueries& queries, SummaryHead* entries)
-    : options_(options), dim_(head_dim), kept_(kept), head_(head), queries_(queries), entries_(entries) {}
+HeadCompaction::HeadCompaction(const SummaryOptions& options, const Pages& pages, int64_t head, const SampledQueries& queries,
+                               SummaryHead* entries)
+    : options_(options),
+      pages_(pages),
+      dim_(pages.shape.head_dim),
+      head_(head),
+      queries_(queries),
+      entries_(entries),
+      used_pages_(pages.codes.size(), 0) {}
 
 void HeadCompaction::add(int32_t position, const float* k, const float* v, float score) {
   const auto row = static_cast<int32_t>(static_cast<int64_t>(rows_.size()) / (2 * dim_));
   rows_.insert(rows_.end(), k, k + dim_);
   rows_.insert(rows_.end(), v, v + dim_);
-  const SummaryEntry entry{position, 1, 0, score, 0, -1 - row};
+  const SummaryEntry entry{position, 1, 0, score, 0, 0, -1 - row};
   (position < options_.sinks ? entries_->sinks : entries_->pending).push_back(entry);
+}
+
+void HeadCompaction::read(const SummaryEntry& entry, float* k, float* v) const {
+  if (entry.place >= 0) return pages_.kept.load(entry.place, head_, k, v);
+  const float* row = rows_.data() + (-1 - entry.place) * 2 * dim_;
+  std::copy_n(row, dim_, k);
+  std::copy_n(row + dim_, dim_, v);
+}
+
+void HeadCompaction::complete(Block* block) const {
+  for (const SummaryEntry& entry : block->entries) block->bias.push_back(entry.bias);
+  block->view = {static_cast<int64_t>(block->entries.size()), dim_, block->k.data(), block->v.data(), block->bias.data()};
+  if (options_.needs_queries()) block->attention = attention_matrix(block->view, queries_);
 }
 
 HeadCompaction::Block HeadCompaction::load(std::span<const SummaryEntry> entries) const {
@@ -101,19 +138,33 @@ HeadCompaction::Block HeadCompaction::load(std::span<const SummaryEntry> entries
   block.k.resize(entries.size() * static_cast<size_t>(dim_));
   block.v.resize(block.k.size());
   for (size_t i = 0; i < entries.size(); ++i) {
-    float* k = block.k.data() + static_cast<int64_t>(i) * dim_;
-    float* v = block.v.data() + static_cast<int64_t>(i) * dim_;
-    if (entries[i].place >= 0) {
-      kept_.load(entries[i].place, head_, k, v);
-    } else {
-      const float* row = rows_.data() + (-1 - entries[i].place) * 2 * dim_;
-      std::copy_n(row, dim_, k);
-      std::copy_n(row + dim_, dim_, v);
-    }
-    block.bias.push_back(entries[i].bias);
+    read(entries[i], block.k.data() + static_cast<int64_t>(i) * dim_, block.v.data() + static_cast<int64_t>(i) * dim_);
   }
-  block.view = {static_cast<int64_t>(entries.size()), dim_, block.k.data(), block.v.data(), block.bias.data()};
-  if (options_.needs_queries()) block.attention = attention_matrix(block.view, queries_);
+  complete(&block);
+  return block;
+}
+
+// Whole pages of codes first, as groups are whole pages or all that a level has.
+HeadCompaction::Block HeadCompaction::load_oldest(size_t level, int64_t n) {
+  const std::span<const SummaryEntry> entries = std::span(entries_->levels[level]).first(static_cast<size_t>(n));
+  if (entries[0].place != SummaryEntry::kInCodes) return load(entries);
+  const int64_t values = kPageTokens * dim_;
+  Block block;
+  std::vector<float> k(static_cast<size_t>(pages_.shape.n_kv_heads * values)), v(k.size());
+  block.entries.assign(entries.begin(), entries.end());
+  block.k.resize(entries.size() * static_cast<size_t>(dim_));
+  block.v.resize(block.k.size());
+  for (int64_t i = 0; i < n; ++i) {
+    float *const to_k = block.k.data() + i * dim_, *const to_v = block.v.data() + i * dim_;
+    if (entries[static_cast<size_t>(i)].place != SummaryEntry::kInCodes) {
+      read(entries[static_cast<size_t>(i)], to_k, to_v);
+    } else if (i % kPageTokens == 0) {
+      pages_.codes[level][used_pages_[level]++]->read(pages_.shape, k.data(), v.data());
+      std::copy_n(k.begin() + head_ * values, values, to_k);
+      std::copy_n(v.begin() + head_ * values, values, to_v);
+    }
+  }
+  complete(&block);
   return block;
 }
 
@@ -154,7 +205,7 @@ void HeadCompaction::add_summaries(const Block& block, int64_t most, size_t leve
   std::vector<SummaryEntry> made(count);
   for (size_t i = 0; i < count; ++i) {
     const auto pivot = static_cast<size_t>(summary.pivots[i]);
-    made[i] = {block.entries[pivot].position, 0, summary.bias[i], 0, 0,
+    made[i] = {block.entries[pivot].position, 0, summary.bias[i], 0, 0, 0,
                -1 - static_cast<int32_t>(static_cast<int64_t>(rows_.size()) / (2 * dim_))};
     const float* k = block.k.data() + static_cast<int64_t>(pivot) * dim_;
     const float* v = summary.v.data() + static_cast<int64_t>(i) * dim_;
@@ -164,6 +215,7 @@ void HeadCompaction::add_summaries(const Block& block, int64_t most, size_t leve
   for (size_t i = 0; i < block.entries.size(); ++i) {
     SummaryEntry& of = made[static_cast<size_t>(summary.group[i])];
     of.tokens += block.entries[i].tokens;
+    of.retention = std::max(of.retention, block.entries[i].retention);
     of.retained_until = std::max(of.retained_until, block.entries[i].retained_until);
   }
   std::vector<SummaryEntry>& to = entries_->levels[level];
@@ -203,7 +255,7 @@ void HeadCompaction::demote(int64_t n) {
 }
 
 void HeadCompaction::consolidate(size_t level, int64_t n) {
-  const Block block = load(std::span(entries_->levels[level]).first(static_cast<size_t>(n)));
+  const Block block = load_oldest(level, n);
   add_summaries(block, (n + options_.ratio - 1) / options_.ratio, level + 1);  // may move levels
   std::vector<SummaryEntry>& from = entries_->levels[level];
   from.erase(from.begin(), from.begin() + n);
@@ -227,7 +279,8 @@ size_t HeadCompaction::largest_level() {
 SummaryWork HeadCompaction::compact(int64_t now, int64_t shed) {
   SummaryWork work;
   for (SummaryEntry& entry : entries_->outliers) {
-    if (entry.retained_until <= now) entry.score *= static_cast<float>(1 - options_.decay);
+    if (entry.retained_until <= now) entry.retention = 0;
+    entry.score *= static_cast<float>(1 - options_.decay * (1 - static_cast<double>(entry.retention)));
   }
   demote(shed);
   while (static_cast<int64_t>(entries_->pending.size()) >= options_.block) {
@@ -250,22 +303,34 @@ SummaryWork HeadCompaction::compact(int64_t now, int64_t shed) {
   return work;
 }
 
+void HeadCompaction::take_page(size_t level, size_t first, float* k, float* v) {
+  for (size_t i = first; i < first + kPageTokens; ++i, k += dim_, v += dim_) {
+    SummaryEntry& entry = entries_->levels[level][i];
+    read(entry, k, v);
+    entry.place = SummaryEntry::kInCodes;
+  }
+}
+
 std::vector<HeadCompaction::Write> HeadCompaction::settle() {
-  const int64_t total = entries_->entries();
+  int64_t total = 0;
+  entries_->for_each([&](const SummaryEntry& entry) { total += entry.place == SummaryEntry::kInCodes ? 0 : 1; });
   std::vector<bool> taken(static_cast<size_t>(total), false);
+  const auto stays = [&](const SummaryEntry& entry) {
+    return entry.place == SummaryEntry::kInCodes || (entry.place >= 0 && entry.place < total);
+  };
   entries_->for_each([&](const SummaryEntry& entry) {
     if (entry.place >= 0 && entry.place < total) taken[static_cast<size_t>(entry.place)] = true;
   });
   std::vector<std::pair<int64_t, size_t>> moves;  // place, row
   size_t free = 0;
   entries_->for_each([&](SummaryEntry& entry) {
-    if (entry.place >= 0 && entry.place < total) return;
+    if (stays(entry)) return;
     auto row = static_cast<size_t>(-1 - entry.place);
     if (entry.place >= 0) {  // its slot goes away
       row = rows_.size() / static_cast<size_t>(2 * dim_);
       rows_.resize(rows_.size() + static_cast<size_t>(2 * dim_));
       float* k = rows_.data() + static_cast<int64_t>(row) * 2 * dim_;
-      kept_.load(entry.place, head_, k, k + dim_);
+      pages_.kept.load(entry.place, head_, k, k + dim_);
     }
     while (taken[free]) ++free;
     entry.place = static_cast<int32_t>(free);

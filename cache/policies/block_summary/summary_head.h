@@ -8,19 +8,28 @@
 
 #include "cache/dense_layer.h"
 #include "cache/policies/block_summary/summary_options.h"
+#include "cache/quantized_page.h"
 #include "cache/state_io.h"
 
 namespace smartkv {
 
-// It stands for `tokens` tokens, has the key of the one at `position`, and lives in slot `place`.
+// It stands for `tokens` tokens, has the key of the one at `position`, and lives in slot `place` of the layer's dense pages,
+// or in its level's pages of codes.
 struct SummaryEntry {
+  static constexpr int32_t kInCodes = INT32_MIN;
+
   int32_t position = 0;
   int32_t tokens = 1;
   float bias = 0;
   float score = 0;             // of a pending token or an outlier
-  int32_t retained_until = 0;  // a position: until then an outlier's score does not decay
-  int32_t place = 0;           // -1 - row while it is being made
+  float retention = 0;         // 0 to 1, until `retained_until`, a position: the share of an outlier's decay that it is spared
+  int32_t retained_until = 0;
+  int32_t place = 0;           // or kInCodes; -1 - row while it is being made
 };
+
+// Of each level, the pages of codes of its oldest entries, kPageTokens each, all KV heads; all else is dense.
+using LevelPages = std::vector<std::vector<QuantizedPageRef>>;
+int64_t n_pages(const LevelPages& pages);
 
 // Each list in order of age.
 struct SummaryHead {
@@ -33,8 +42,8 @@ struct SummaryHead {
   void for_each(const std::function<void(SummaryEntry&)>& visit);
   void for_each(const std::function<void(const SummaryEntry&)>& visit) const;
   void save(StateWriter* out) const;
-  // Throws CacheError unless places are those of entries() slots and positions before `end`.
-  void load(int64_t end, StateReader* in);
+  // Throws CacheError unless places are those that entries beside `codes` need, and positions before `end`.
+  void load(int64_t end, const LevelPages& codes, StateReader* in);
 };
 
 // How many of each a KV head has: they follow from how many tokens came, and when, so that all heads have as many.
@@ -46,9 +55,15 @@ struct SummaryWork {
 // One KV head at one boundary.
 class HeadCompaction {
  public:
-  // `kept`: the layer's slots; `queries`: to fit to. They and `entries` outlive this.
-  HeadCompaction(const SummaryOptions& options, int64_t head_dim, const DenseLayer& kept, int64_t head,
-                 const SampledQueries& queries, SummaryHead* entries);
+  // What a layer holds: slots, and pages of codes.
+  struct Pages {
+    const CacheShape& shape;
+    const DenseLayer& kept;
+    const LevelPages& codes;
+  };
+  // `queries`: to fit to. All references outlive this.
+  HeadCompaction(const SummaryOptions& options, const Pages& pages, int64_t head, const SampledQueries& queries,
+                 SummaryHead* entries);
 
   // A token that comes in, the next in order of position. k, v: f32 [head_dim].
   void add(int32_t position, const float* k, const float* v, float score);
@@ -56,18 +71,26 @@ class HeadCompaction {
   // the `shed` outliers of least score go in any case.
   SummaryWork compact(int64_t now, int64_t shed);
 
+  // Of each level, the pages of codes that compact() used up.
+  const std::vector<size_t>& used_pages() const { return used_pages_; }
+  // After compact(): entries [first, first + kPageTokens) of a level go to a page of codes. k, v: f32 [kPageTokens, head_dim].
+  void take_page(size_t level, size_t first, float* k, float* v);
+
   // Slot `place` gets K and V: f32 [2, head_dim].
   struct Write {
     int64_t place;
     const float* kv;
   };
-  // After compact(): gives every entry a slot below entries(). What is to be written there, valid as long as this.
+  // At last: gives every entry that is not in codes a slot, from 0 on. What is to be written there, valid as long as this.
   std::vector<Write> settle();
 
  private:
   struct Block;  // entries with their K and V
 
   Block load(std::span<const SummaryEntry> entries) const;
+  Block load_oldest(size_t level, int64_t n);  // of a level, which are about to go
+  void read(const SummaryEntry& entry, float* k, float* v) const;  // one that is not in codes
+  void complete(Block* block) const;
   void summarize_block();
   void choose_outliers(Block* block, std::vector<SummaryEntry>* rest);
   void demote(int64_t n);
@@ -76,11 +99,11 @@ class HeadCompaction {
   void add_summaries(const Block& block, int64_t most, size_t level);
 
   const SummaryOptions& options_;
-  int64_t dim_;
-  const DenseLayer& kept_;
-  int64_t head_;
+  Pages pages_;
+  int64_t dim_, head_;
   const SampledQueries& queries_;
   SummaryHead* entries_;
+  std::vector<size_t> used_pages_;
   std::vector<float> rows_;  // f32 [rows, 2, head_dim] of entries that are being made
 };
 

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "cache/boundaries.h"
-#include "cache/sequence_cache.h"
+#include "cache/quantized_page.h"
 
 namespace smartkv {
 namespace {
@@ -19,15 +18,20 @@ Enum choice(Parameters* parameters, const std::string& key, Enum fallback, const
 
 int64_t most_summary_entries(const SummaryOptions& options, int64_t tokens) {
   // Entries that ever enter the finest level, and from there on each level: a level is made when the one before is full.
+  const int64_t made = options.group() / options.ratio;
   int64_t entering = tokens / options.block * (options.summaries + options.salient), levels = 0;
   for (; entering > 0; ++levels) {
     const bool full = entering > options.level;
-    entering = full ? (entering / options.group() + 1) * options.summaries : 0;
-    if (full && entering <= options.summaries) entering = 0, ++levels;
+    entering = full ? (entering / options.group() + 1) * made : 0;
+    if (full && entering <= made) entering = 0, ++levels;
   }
   int64_t most = options.sinks + options.outliers + options.block + levels * options.level;
   if (options.capacity > 0) most = std::min(most, options.capacity);
   return std::min(most, tokens);
+}
+
+kernels::QuantizedLayout summary_layout(const CacheShape& shape, const SummaryOptions& options) {
+  return uniform_layout(shape, options.bits, options.bits);
 }
 
 SummaryOptions keep_everything() {
@@ -38,11 +42,13 @@ SummaryOptions keep_everything() {
   return options;
 }
 
-SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions options) {
+SummaryOptions read_summary_options(Parameters* parameters, const CacheShape& shape, SummaryOptions options) {
   constexpr int64_t kMost = int64_t{1} << 20;
   options.block = parameters->integer("block", options.block, 2, kMost);
   options.summaries = parameters->integer("r", options.summaries, 1, options.block);
   options.ratio = parameters->integer("ratio", options.ratio, 2, 64);
+  options.bits = std::stoi(parameters->choice("summary_bits", std::to_string(options.bits), {"16", "8", "4"}));
+  if (options.coded()) check_quantizable(shape, "summary_bits");
   options.level = parameters->integer("level", options.level, options.group(), kMost);
   options.rule.pivots = choice(parameters, "pivots", options.rule.pivots, kPivotRules);
   options.rule.values = choice(parameters, "values", options.rule.values, kValueRules);

@@ -6,8 +6,11 @@
 #include <string_view>
 #include <vector>
 
+#include "cache/boundaries.h"
 #include "cache/parameters.h"
+#include "cache/sequence_cache.h"
 #include "cache/summaries/block_summarizer.h"
+#include "kernels/quantized_page.h"
 
 namespace smartkv {
 
@@ -26,14 +29,16 @@ struct SummaryOptions {
   int64_t summaries = 8;   // of a block, and of each group of `ratio` times as many summaries
   int64_t ratio = 2;       // entries of a level that become one of the next
   int64_t level = 256;     // entries of a level at most
+  int bits = 16;           // of a level's entries: 16: dense; 8 or 4: in pages of codes, each as soon as it is full
   int64_t capacity = 0;    // entries of a layer and KV head in all, in whole pages; 0: what the levels make
   int64_t sinks = 4;       // of the sequence's first tokens, exact for ever; only the first store of a chain sees them
   int64_t salient = 0;     // exact tokens of a block
   int64_t outliers = 0;    // exact tokens in all, besides sinks
   Salience salience = Salience::kGate;
   double least_score = 0;  // outliers below it go
-  double decay = 0;        // of an outlier's score at each boundary, unless it is retained
-  int64_t retention = 256; // tokens for which an outlier that was attended to more than evenly is retained
+  double decay = 0;        // of an outlier's score at each boundary, less what its retention spares
+  // Tokens for which an outlier that drew n > 1 times an even share of a probe's attention has a retention of 1 - 1 / n.
+  int64_t retention = 256;
   int64_t probes = 8;      // queries before each boundary
   int64_t shifts = 2;      // how many times each of them is asked again from further on
   int64_t first_layer = 0, last_layer = INT64_MAX;  // those outside keep every token as it is
@@ -42,18 +47,23 @@ struct SummaryOptions {
   bool needs_queries() const { return rule.needs_queries() || (salient > 0 && salience == Salience::kAttention); }
   int64_t n_probes() const { return needs_queries() || salient > 0 ? probes : 0; }
   bool compresses(int64_t layer) const { return layer >= first_layer && layer <= last_layer; }
-  int64_t group() const { return summaries * ratio; }  // entries that are consolidated together
+  bool coded() const { return bits < 16; }
+  // Entries that are consolidated together: where levels are in pages of codes, whole pages.
+  int64_t group() const { return coded() ? whole_pages(summaries * ratio) : summaries * ratio; }
 };
 
 // The most entries of a layer and KV head after `tokens` tokens were taken.
 int64_t most_summary_entries(const SummaryOptions& options, int64_t tokens);
 
+// Of the pages of codes that levels are in.
+kernels::QuantizedLayout summary_layout(const CacheShape& shape, const SummaryOptions& options);
+
 // Of a layer that is not compressed: tokens stay pending for ever.
 SummaryOptions keep_everything();
 
-// Reads block, r, ratio, level, pivots, values, bias, salient, outliers, salience, eps, decay, retention, probes, shifts and
-// gate. Throws CacheError.
-SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions defaults);
+// Reads block, r, ratio, summary_bits, level, pivots, values, bias, salient, outliers, salience, eps, decay, retention, probes,
+// shifts and gate. Throws CacheError.
+SummaryOptions read_summary_options(Parameters* parameters, const CacheShape& shape, SummaryOptions defaults);
 
 // Throws CacheError naming `key`, the parameter that bounds capacity + `beside` and is `found`, when there is no room for a
 // block, the outliers and a group.

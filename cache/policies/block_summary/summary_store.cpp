@@ -8,21 +8,6 @@ namespace {
 
 using kernels::kPageTokens;
 
-constexpr auto kEntryBytes = static_cast<int64_t>(sizeof(SummaryEntry));
-
-// Everything but pages that `entries` of each KV head of a layer take.
-int64_t entry_state_bytes(const CacheShape& shape, int64_t entries) {
-  const auto bias = whole_pages(entries) * static_cast<int64_t>(sizeof(float));
-  return shape.n_kv_heads * (entries * kEntryBytes + bias);
-}
-
-// Pages of `entries` of a layer.
-int64_t layer_pages_bytes(const CacheShape& shape, int64_t entries) { return dense_bytes(shape, entries) / shape.n_layers; }
-
-int64_t probe_state_bytes(const CacheShape& shape, int64_t probes) {
-  return shape.n_layers * probes * ProbeQueries::most_probe_bytes(shape);
-}
-
 // How far ahead a probe is asked again: from 64 tokens on, each time 8 times as far.
 std::vector<int64_t> query_shifts(int64_t n) {
   std::vector<int64_t> shifts;
@@ -36,19 +21,6 @@ std::unique_ptr<TokenStore> SummaryStoreFactory::create(const PolicyContext& con
   return std::make_unique<SummaryStore>(context, options_, scorer_);
 }
 
-StoreFactory::Bytes SummaryStoreFactory::max_bytes(const PolicyContext& context, int64_t /*prompt_tokens*/,
-                                                   int64_t /*n_tokens*/, int64_t n_left) const {
-  const CacheShape& shape = context.shape;
-  const int64_t scores = scorer_ == nullptr ? 0 : shape.n_layers * shape.n_kv_heads * n_left * static_cast<int64_t>(sizeof(float));
-  Bytes bytes{0, probe_state_bytes(shape, options_.n_probes()) + scores};
-  for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
-    const int64_t entries = options_.compresses(layer) ? most_summary_entries(options_, n_left) : n_left;
-    bytes.pages += layer_pages_bytes(shape, entries);
-    bytes.state += entry_state_bytes(shape, entries);
-  }
-  return bytes;
-}
-
 SummaryStore::SummaryStore(const PolicyContext& context, const SummaryOptions& options,
                            std::shared_ptr<const TokenScorer> scorer)
     : context_(&context),
@@ -60,7 +32,10 @@ SummaryStore::SummaryStore(const PolicyContext& context, const SummaryOptions& o
 void SummaryStore::view(int64_t layer, std::vector<kernels::KvSegment>* segments) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const size_t first = segments->size();
-  state.kept.append_view(state.entries, segments);
+  for (const auto& level : state.codes) {
+    for (const QuantizedPageRef& page : level) segments->push_back(page->segment());
+  }
+  state.kept.append_view(state.dense_entries(), segments);
   if (!options_.compresses(layer)) return;
   for (size_t page = 0; first + page < segments->size(); ++page) {
     (*segments)[first + page].bias = state.bias.data() + page * static_cast<size_t>(shape().n_kv_heads * kPageTokens);
@@ -69,10 +44,15 @@ void SummaryStore::view(int64_t layer, std::vector<kernels::KvSegment>* segments
 
 void SummaryStore::represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
+  const SummaryHead& of = state.heads[static_cast<size_t>(head)];
+  for (size_t level = 0; level < state.codes.size(); ++level) {
+    const size_t coded = state.codes[level].size() * kPageTokens;
+    for (size_t i = 0; i < coded; ++i) positions->push_back(of.levels[level][i].position);
+  }
   const size_t first = positions->size();
-  positions->resize(first + static_cast<size_t>(state.entries));
-  state.heads[static_cast<size_t>(head)].for_each([&](const SummaryEntry& entry) {
-    (*positions)[first + static_cast<size_t>(entry.place)] = entry.position;
+  positions->resize(first + static_cast<size_t>(state.dense_entries()));
+  of.for_each([&](const SummaryEntry& entry) {
+    if (entry.place != SummaryEntry::kInCodes) (*positions)[first + static_cast<size_t>(entry.place)] = entry.position;
   });
 }
 
@@ -86,9 +66,11 @@ void SummaryStore::observe(const StageView& view, int64_t layer, const StoreProb
   if (options_.salient == 0) return;
   const float even = 1.0f / static_cast<float>(probe.tail + probe.n_tail);
   for (size_t h = 0; h < state.heads.size(); ++h) {
-    const float* mass = probe.mass + static_cast<int64_t>(h) * probe.stride + probe.entry;
+    const float* mass = probe.mass + static_cast<int64_t>(h) * probe.stride + probe.entry + n_pages(state.codes) * kPageTokens;
     for (SummaryEntry& entry : state.heads[h].outliers) {
-      if (mass[entry.place] > even) entry.retained_until = static_cast<int32_t>(view.next_boundary + options_.retention);
+      if (!(mass[entry.place] > even)) continue;
+      entry.retention = std::max(entry.retention, 1 - even / mass[entry.place]);
+      entry.retained_until = static_cast<int32_t>(view.next_boundary + options_.retention);
     }
   }
 }
@@ -126,6 +108,7 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
   std::vector<float> k(static_cast<size_t>(dim)), v(k.size());
   std::vector<SampledQueries> queries(static_cast<size_t>(heads));
   std::vector<HeadCompaction> compactions;
+  const HeadCompaction::Pages pages{shape(), state.kept, state.codes};
   SummaryWork work;
   for (int64_t h = 0; h < heads; ++h) {
     const std::span<const LeavingTokens::Token> leaving = tokens->of(h);
@@ -136,7 +119,7 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
     SampledQueries& sampled = queries[static_cast<size_t>(h)];
     if (options.needs_queries()) sampled = state.queries.sampled(*context_, tail, h, shifts);
     HeadCompaction& compaction =
-        compactions.emplace_back(options, dim, state.kept, h, sampled, &state.heads[static_cast<size_t>(h)]);
+        compactions.emplace_back(options, pages, h, sampled, &state.heads[static_cast<size_t>(h)]);
     for (const LeavingTokens::Token& token : leaving) {
       tokens->load(h, token, k.data(), v.data());
       const float score = state.scores.empty() ? 0 : state.scores[static_cast<size_t>(h * n + token.position - first)];
@@ -151,7 +134,11 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
     throw CacheError("summaries: expected " + std::to_string(entries) + " entries of each KV head, found " +
                      std::to_string(head.entries()));
   }
-  state.kept.reserve(std::min(state.entries, entries), entries);
+  const int64_t before = state.dense_entries();
+  make_codes(compactions[0].used_pages(), &compactions, &state);
+  state.entries = entries;
+  const int64_t dense_entries = state.dense_entries();
+  state.kept.reserve(std::min(before, dense_entries), dense_entries);
   for (int64_t h = 0; h < heads; ++h) {
     for (const HeadCompaction::Write& write : compactions[static_cast<size_t>(h)].settle()) {
       state.kept.own(write.place);
@@ -159,20 +146,43 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
     }
     tokens->leave(h, {});
   }
-  state.kept.truncate(entries);
-  state.entries = entries;
+  state.kept.truncate(dense_entries);
   state.work.consolidations += work.consolidations;
   state.work.watermark_hits += work.watermark_hits;
   fill_bias(&state);
 }
 
+// Lets go of the pages that were used up, and makes new ones of what levels have by now.
+void SummaryStore::make_codes(const std::vector<size_t>& used, std::vector<HeadCompaction>* compactions, Layer* layer) const {
+  for (size_t level = 0; level < used.size(); ++level) {
+    auto& pages = layer->codes[level];
+    pages.erase(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(used[level]));
+  }
+  const auto& levels = layer->heads[0].levels;  // all KV heads' are as long
+  if (!options_.coded() || levels.empty()) return;
+  const int64_t heads = shape().n_kv_heads, values = kPageTokens * shape().head_dim;
+  std::vector<float> k(static_cast<size_t>(heads * values)), v(k.size());
+  const kernels::QuantizedLayout layout = summary_layout(shape(), options_);
+  layer->codes.resize(levels.size());
+  for (size_t level = 0; level < levels.size(); ++level) {
+    for (auto& pages = layer->codes[level]; (pages.size() + 1) * kPageTokens <= levels[level].size();) {
+      for (int64_t h = 0; h < heads; ++h) {
+        HeadCompaction& compaction = (*compactions)[static_cast<size_t>(h)];
+        compaction.take_page(level, pages.size() * kPageTokens, k.data() + h * values, v.data() + h * values);
+      }
+      pages.push_back(std::make_shared<QuantizedPage>(context_->pool, layout, nullptr, k.data(), v.data()));
+    }
+  }
+}
+
 void SummaryStore::fill_bias(Layer* layer) const {
-  const int64_t heads = shape().n_kv_heads;
+  const int64_t heads = shape().n_kv_heads, coded = n_pages(layer->codes) * kPageTokens;
   layer->bias.assign(static_cast<size_t>(whole_pages(layer->entries) * heads), 0.0f);
   for (int64_t h = 0; h < heads; ++h) {
+    int64_t next = 0;  // levels come in the order of their pages
     layer->heads[static_cast<size_t>(h)].for_each([&](const SummaryEntry& entry) {
-      const int64_t page = entry.place / kPageTokens, slot = entry.place % kPageTokens;
-      layer->bias[static_cast<size_t>((page * heads + h) * kPageTokens + slot)] = entry.bias;
+      const int64_t place = entry.place == SummaryEntry::kInCodes ? next++ : coded + entry.place;
+      layer->bias[static_cast<size_t>((place / kPageTokens * heads + h) * kPageTokens + place % kPageTokens)] = entry.bias;
     });
   }
 }
@@ -185,36 +195,10 @@ void SummaryStore::finish(const StageView& /*view*/) {
   state_.set(state_bytes());
 }
 
-StoreGrowth SummaryStore::growth(const StageView& view, int64_t end) const {
-  const CacheShape& of = shape();
-  StoreGrowth growth;
-  const TokenRange probes{std::max(view.tokens, view.next_boundary - n_probes()), std::min(end, view.next_boundary)};
-  if (n_probes() > 0 && !probes.empty()) growth.state += probe_state_bytes(of, n_probes());
-  if (view.next_boundary > end) return growth;
-  const int64_t leaving = view.leaving() - view.tail_first, gone = view.boundaries.leaving(end) - view.tail_first;
-  const bool more = view.boundaries.after(view.next_boundary) <= end;
-  for (int64_t i = 0; i < of.n_layers; ++i) {
-    const Layer& layer = layers_[static_cast<size_t>(i)];
-    const int64_t now = layer.entries, next = std::min(now + leaving, most_entries(i, layer.taken + leaving));
-    growth.take.push_back(layer.kept.growth(view.may_share ? 0 : now, next));
-    const int64_t last = more ? std::max(next, most_entries(i, layer.taken + gone)) : next;
-    growth.later += layer_pages_bytes(of, last) - layer_pages_bytes(of, next);
-    growth.state += entry_state_bytes(of, last) - entry_state_bytes(of, now);
-  }
-  if (more && n_probes() > 0) growth.state += probe_state_bytes(of, n_probes());
-  if (scorer_ != nullptr) growth.state += of.n_layers * of.n_kv_heads * gone * static_cast<int64_t>(sizeof(float));
-  return growth;
-}
-
-int64_t SummaryStore::most_entries(int64_t layer, int64_t tokens) const {
-  const int64_t most = options_.compresses(layer) ? most_summary_entries(options_, tokens) : tokens;
-  return std::max(most, layers_[static_cast<size_t>(layer)].entries);
-}
-
 int64_t SummaryStore::state_bytes() const {
   int64_t bytes = 0;
   for (const Layer& layer : layers_) {
-    for (const SummaryHead& head : layer.heads) bytes += head.entries() * kEntryBytes;
+    for (const SummaryHead& head : layer.heads) bytes += head.entries() * static_cast<int64_t>(sizeof(SummaryEntry));
     bytes += static_cast<int64_t>((layer.bias.size() + layer.scores.size()) * sizeof(float)) + layer.queries.bytes();
   }
   return bytes;
@@ -223,7 +207,12 @@ int64_t SummaryStore::state_bytes() const {
 void SummaryStore::save(StateWriter* out) const {
   for (const Layer& layer : layers_) {
     for (const int64_t n : {layer.entries, layer.taken, layer.work.consolidations, layer.work.watermark_hits}) out->value(n);
-    layer.kept.save(layer.entries, out);
+    out->value(static_cast<int64_t>(layer.codes.size()));
+    for (const auto& level : layer.codes) {
+      out->value(static_cast<int64_t>(level.size()));
+      for (const QuantizedPageRef& page : level) page->save(out);
+    }
+    layer.kept.save(layer.dense_entries(), out);
     layer.queries.save(out);
     for (const SummaryHead& head : layer.heads) head.save(out);
   }
@@ -234,6 +223,21 @@ void SummaryStore::load(const StageView& view, StateReader* in) {
   state_.set(state_bytes());
 }
 
+void SummaryStore::load_codes(StateReader* in, Layer* layer) const {
+  const auto levels = in->value<int64_t>();
+  in->expect(levels >= 0 && levels <= (options_.coded() ? in->left() : 0), "a count of levels");
+  layer->codes.resize(static_cast<size_t>(levels));
+  for (auto& pages : layer->codes) {
+    const auto n = in->value<int64_t>();
+    in->expect(n >= 0 && n <= in->left() / kPageTokens, "a count of pages");
+    while (static_cast<int64_t>(pages.size()) < n) {
+      pages.push_back(std::make_shared<QuantizedPage>(context_->pool, nullptr, in));
+      in->expect(pages.back()->layout() == summary_layout(shape(), options_), "a page of summaries");
+    }
+  }
+  in->expect(layer->dense_entries() >= 0, "entries for the pages of codes");
+}
+
 void SummaryStore::load_layer(const StageView& view, StateReader* in, Layer* layer) const {
   layer->entries = in->value<int64_t>();
   layer->taken = in->value<int64_t>();
@@ -241,10 +245,11 @@ void SummaryStore::load_layer(const StageView& view, StateReader* in, Layer* lay
   layer->work.watermark_hits = in->value<int64_t>();
   in->expect(layer->taken >= 0 && layer->taken <= view.tail_first, "a count of tokens taken");
   in->expect(layer->entries >= 0 && layer->entries <= layer->taken, "a count of entries");
-  layer->kept.load(0, layer->entries, in);
+  load_codes(in, layer);
+  layer->kept.load(0, layer->dense_entries(), in);
   layer->queries.load(shape(), in);
   for (SummaryHead& head : layer->heads) {
-    head.load(view.tail_first, in);
+    head.load(view.tail_first, layer->codes, in);
     in->expect(head.entries() == layer->entries && head.tokens() == layer->taken, "entries that stand for all tokens taken");
   }
   fill_bias(layer);
@@ -258,6 +263,10 @@ void SummaryStore::add_stats(const StageView& view, CacheStats* stats) const {
   for (const Layer& layer : layers_) {
     stats->bytes += layer.kept.bytes();
     if (view.may_share) stats->shared_bytes += layer.kept.shared_bytes();
+    for (const auto& pages : layer.codes) {
+      stats->bytes += bytes_of(pages);
+      if (view.may_share) stats->shared_bytes += shared_bytes_of(pages);
+    }
   }
 }
 
@@ -274,6 +283,7 @@ void SummaryStore::add_details(std::map<std::string, double>* details) const {
     summaries += static_cast<double>(first.levels[i].size());
   }
   (*details)["summary_entries"] = summaries;
+  (*details)["coded_entries"] = static_cast<double>(n_pages(layers_[shown].codes) * kPageTokens);
   (*details)["summary_levels"] = static_cast<double>(first.levels.size());
   (*details)["outlier_entries"] = static_cast<double>(first.outliers.size());
   (*details)["pending_entries"] = static_cast<double>(first.pending.size());

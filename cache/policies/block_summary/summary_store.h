@@ -1,7 +1,8 @@
 // A store of summaries (seed c): blocks of tokens become a few entries each, groups of entries fewer ones of the next level,
 // like a log-structured merge tree; what stands out stays exact.
 //
-// Every KV head of every layer has as many entries, each its own, in dense pages with a bias. What is done at a boundary is
+// Every KV head of every layer has as many entries, each its own, in dense pages with a bias; entries of levels may go to pages
+// of codes, each level's in order of age, so that a page is used up as a whole. What is done at a boundary is
 // bounded by what was taken, so that none stalls: a block becomes `summaries` entries, and where a level or the whole has too
 // many, the oldest group of a level becomes `summaries` entries of the next.
 #pragma once
@@ -50,8 +51,8 @@ class SummaryStore final : public TokenStore {
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
-  // summary_entries, outlier_entries, pending_entries, summary_levels, level_I_entries; summarized_tokens, which is the mass
-  // of all entries of a KV head, and mass_error, the most by which that is wrong in any: 0; consolidations, watermark_hits.
+  // summary_entries, coded_entries, outlier_entries, pending_entries, summary_levels, level_I_entries; summarized_tokens, the
+  // mass of all entries of a KV head, and mass_error, the most by which that is wrong in any: 0; consolidations, watermark_hits.
   void add_details(std::map<std::string, double>* details) const override;
 
   // For inspection and tests.
@@ -64,11 +65,14 @@ class SummaryStore final : public TokenStore {
   struct Layer {
     explicit Layer(const PolicyContext& context)
         : kept(context.pool), heads(static_cast<size_t>(context.shape.n_kv_heads)) {}
+    int64_t dense_entries() const { return entries - n_pages(codes) * kernels::kPageTokens; }
+
     int64_t entries = 0;
     int64_t taken = 0;
     SummaryWork work;         // since the beginning
     DenseLayer kept;
-    std::vector<float> bias;  // [pages, n_kv_heads, kPageTokens]
+    LevelPages codes;
+    std::vector<float> bias;  // [pages, n_kv_heads, kPageTokens], of the codes' pages and then of the dense ones
     std::vector<SummaryHead> heads;
     ProbeQueries queries;
     std::vector<float> scores;  // at a boundary: of the tokens that leave the tail, [n_kv_heads, n]
@@ -77,7 +81,11 @@ class SummaryStore final : public TokenStore {
   const CacheShape& shape() const { return context_->shape; }
   int64_t state_bytes() const;
   int64_t most_entries(int64_t layer, int64_t tokens) const;  // once it has taken so many tokens
+  void make_codes(const std::vector<size_t>& used, std::vector<HeadCompaction>* compactions, Layer* layer) const;
   void fill_bias(Layer* layer) const;
+  void grow_dense(const StageView& view, int64_t end, StoreGrowth* growth) const;
+  void grow_coded(const StageView& view, int64_t end, StoreGrowth* growth) const;
+  void load_codes(StateReader* in, Layer* layer) const;
   void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
 
   const PolicyContext* context_;

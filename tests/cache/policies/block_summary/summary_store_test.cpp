@@ -121,6 +121,67 @@ TEST_F(SummaryStoreTest, PlacesAreUsedOnce) {
   }
 }
 
+TEST_F(SummaryStoreTest, ALevelsOldEntriesGoToPagesOfCodes) {
+  for (const char* bits : {"8", "4"}) {
+    nlohmann::json spec = {{"policy", "block_summary"}, {"tokens", 576}, {"window", 64}, {"salient", 4}, {"outliers", 32},
+                           {"salience", "value_norm"}};
+    const auto plain = run(spec, 1, 3000);
+    spec["summary_bits"] = bits;
+    const auto cache = run(spec, 1, 3000);
+    const SummaryStore& summaries = store(*cache);
+    const auto details = cache->details();
+    EXPECT_EQ(details.at("mass_error"), 0);
+    EXPECT_EQ(details.at("summarized_tokens"), 3000 / 64 * 64 - 64);
+    EXPECT_GE(details.at("coded_entries"), 128);
+    EXPECT_LE(summaries.entries(0), 576 - 128);
+    EXPECT_LT(cache->stats().bytes, plain->stats().bytes * 9 / 10);
+    const SummaryHead& head = summaries.head(1, 0);
+    int64_t coded = 0;
+    for (const auto& level : head.levels) {
+      const auto in_codes = [](const SummaryEntry& entry) { return entry.place == SummaryEntry::kInCodes; };
+      const auto end = std::find_if_not(level.begin(), level.end(), in_codes);
+      EXPECT_EQ((end - level.begin()) % kernels::kPageTokens, 0);
+      EXPECT_LT(level.end() - end, kernels::kPageTokens);
+      EXPECT_EQ(std::find_if(end, level.end(), in_codes), level.end());
+      coded += end - level.begin();
+    }
+    EXPECT_EQ(static_cast<double>(coded), details.at("coded_entries"));
+  }
+}
+
+TEST_F(SummaryStoreTest, CodedEntriesKeepTheirPlaceInTheView) {
+  const auto cache = run({{"policy", "block_summary"}, {"tokens", 576}, {"window", 64}, {"summary_bits", "8"}}, 1, 2500);
+  std::vector<kernels::KvSegment> segments;
+  cache->view(0, 0, &segments);
+  ASSERT_EQ(segments[0].format, kernels::KvSegment::Format::kQuantized);
+  const std::vector<int64_t> positions = cache->represented(0, 1);
+  const SummaryHead& head = store(*cache).head(0, 1);
+  size_t level = 0;
+  while (head.levels[level].size() < kernels::kPageTokens) ++level;  // the first that has a page
+  for (size_t i = 0; i < kernels::kPageTokens; ++i) {
+    EXPECT_EQ(positions[i], head.levels[level][i].position);
+    EXPECT_EQ(segments[0].bias[kernels::kPageTokens + static_cast<int64_t>(i)], head.levels[level][i].bias);  // of head 1
+  }
+}
+
+TEST_F(SummaryStoreTest, RetentionSparesAShareOfTheDecayUntilItExpires) {
+  SummaryOptions options;
+  options.salient = 1;
+  options.outliers = 8;
+  options.decay = 0.5;
+  const DenseLayer kept(context_.pool);
+  const SampledQueries queries;
+  SummaryHead head;
+  head.outliers = {{1, 1, 0, 8, 0, 0, 0}, {2, 1, 0, 8, 0.75f, 100, 1}, {3, 1, 0, 8, 1, 100, 2}, {4, 1, 0, 8, 1, 64, 3}};
+  const LevelPages none;
+  HeadCompaction compaction(options, {shape_, kept, none}, 0, queries, &head);
+  compaction.compact(64, 0);
+  EXPECT_EQ(head.outliers[0].score, 4);
+  EXPECT_EQ(head.outliers[1].score, 7);
+  EXPECT_EQ(head.outliers[2].score, 8);
+  EXPECT_EQ(head.outliers[3].score, 4);
+}
+
 TEST_F(SummaryStoreTest, TakesWhatEvictionLoses) {
   const auto cache = run({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"tokens", 448}, {"lost", {{"tokens", 128}}}}, 1, 1500);
   const SummaryStore& lost = store(*cache, 1);
@@ -155,6 +216,8 @@ TEST_F(SummaryStoreTest, ErrorsNameTheParameter) {
   EXPECT_EQ(error({{"policy", "block_summary"}, {"pivots", "mean"}}),
             "kv_cache.pivots: expected one of \"position\", \"cosine\", \"attention\", \"matching\", found \"mean\"");
   EXPECT_EQ(error({{"policy", "block_summary"}, {"r", 65}}), "kv_cache.r: expected an integer in [1, 64], found 65");
+  EXPECT_EQ(error({{"policy", "block_summary"}, {"summary_bits", "3"}}),
+            "kv_cache.summary_bits: expected one of \"16\", \"8\", \"4\", found \"3\"");
   EXPECT_EQ(error({{"policy", "block_summary"}, {"layers", "1-2"}}),
             "kv_cache.layers: expected LO-HI with layers from 0 to 1, found \"1-2\"");
   EXPECT_EQ(error({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"lost", "everything"}}),
