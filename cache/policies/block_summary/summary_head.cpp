@@ -126,13 +126,13 @@ void HeadCompaction::read(const SummaryEntry& entry, float* k, float* v) const {
   std::copy_n(row + dim_, dim_, v);
 }
 
-void HeadCompaction::complete(Block* block) const {
+void HeadCompaction::complete(bool with_attention, Block* block) const {
   for (const SummaryEntry& entry : block->entries) block->bias.push_back(entry.bias);
   block->view = {static_cast<int64_t>(block->entries.size()), dim_, block->k.data(), block->v.data(), block->bias.data()};
-  if (options_.needs_queries()) block->attention = attention_matrix(block->view, queries_);
+  if (with_attention && options_.needs_queries()) block->attention = attention_matrix(block->view, queries_);
 }
 
-HeadCompaction::Block HeadCompaction::load(std::span<const SummaryEntry> entries) const {
+HeadCompaction::Block HeadCompaction::load(std::span<const SummaryEntry> entries, bool with_attention) const {
   Block block;
   block.entries.assign(entries.begin(), entries.end());
   block.k.resize(entries.size() * static_cast<size_t>(dim_));
@@ -140,14 +140,14 @@ HeadCompaction::Block HeadCompaction::load(std::span<const SummaryEntry> entries
   for (size_t i = 0; i < entries.size(); ++i) {
     read(entries[i], block.k.data() + static_cast<int64_t>(i) * dim_, block.v.data() + static_cast<int64_t>(i) * dim_);
   }
-  complete(&block);
+  complete(with_attention, &block);
   return block;
 }
 
 // Whole pages of codes first, as groups are whole pages or all that a level has.
 HeadCompaction::Block HeadCompaction::load_oldest(size_t level, int64_t n) {
   const std::span<const SummaryEntry> entries = std::span(entries_->levels[level]).first(static_cast<size_t>(n));
-  if (entries[0].place != SummaryEntry::kInCodes) return load(entries);
+  if (entries[0].place != SummaryEntry::kInCodes) return load(entries, true);
   const int64_t values = kPageTokens * dim_;
   Block block;
   std::vector<float> k(static_cast<size_t>(pages_.shape.n_kv_heads * values)), v(k.size());
@@ -164,7 +164,7 @@ HeadCompaction::Block HeadCompaction::load_oldest(size_t level, int64_t n) {
       std::copy_n(v.begin() + head_ * values, values, to_v);
     }
   }
-  complete(&block);
+  complete(true, &block);
   return block;
 }
 
@@ -224,12 +224,14 @@ void HeadCompaction::add_summaries(const Block& block, int64_t most, size_t leve
 
 void HeadCompaction::summarize_block() {
   std::vector<SummaryEntry>& pending = entries_->pending;
-  Block block = load(std::span(pending).first(static_cast<size_t>(options_.block)));
+  const bool chooses = options_.salient > 0;
+  Block block = load(std::span(pending).first(static_cast<size_t>(options_.block)),
+                     !chooses || options_.salience == Salience::kAttention);
   pending.erase(pending.begin(), pending.begin() + options_.block);
-  if (options_.salient == 0) return add_summaries(block, options_.summaries, 0);
+  if (!chooses) return add_summaries(block, options_.summaries, 0);
   std::vector<SummaryEntry> rest;
   choose_outliers(&block, &rest);
-  add_summaries(load(rest), options_.summaries, 0);
+  add_summaries(load(rest, true), options_.summaries, 0);
 }
 
 // The outliers of least score become entries of the finest level.

@@ -87,10 +87,10 @@ class HeadCompaction {
  private:
   struct Block;  // entries with their K and V
 
-  Block load(std::span<const SummaryEntry> entries) const;
+  Block load(std::span<const SummaryEntry> entries, bool with_attention) const;
   Block load_oldest(size_t level, int64_t n);  // of a level, which are about to go
   void read(const SummaryEntry& entry, float* k, float* v) const;  // one that is not in codes
-  void complete(Block* block) const;
+  void complete(bool with_attention, Block* block) const;
   void summarize_block();
   void choose_outliers(Block* block, std::vector<SummaryEntry>* rest);
   void demote(int64_t n);

