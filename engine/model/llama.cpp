@@ -98,7 +98,7 @@ class Llama final : public Model {
 std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const std::function<void(double)>& progress) {
   check_backend(options);
-  const WeightType storage = llama_weight_type(options);
+  const WeightType storage = llama_weight_type(options, weights.stored_as());
   return make_llama(weights, options, pool, [&](KvType type) {
     if (options.backend == "torch") return load_torch_backend(torch_backend_path(), weights, type, pool.size(), progress);
     return load_native_backend(weights, storage, type, pool, progress);
@@ -124,9 +124,9 @@ void check_backend(const LlamaOptions& options) {
   }
 }
 
-WeightType llama_weight_type(const LlamaOptions& options) {
+WeightType llama_weight_type(const LlamaOptions& options, const std::string& stored_as) {
   const bool f32 = activation_type(options) == KvType::kF32;
-  const std::string& name = options.weights;
+  const std::string& name = options.weights == "auto" && !f32 && !stored_as.empty() ? stored_as : options.weights;
   if (name == "auto") return f32 ? WeightType::kF32 : WeightType::kBf16;
   if (name != "bf16" && name != "f32" && name != "int8" && name != "int4") {
     throw ModelError("weights: expected auto, bf16, f32, int8 or int4, found \"" + name + "\"");

@@ -28,7 +28,7 @@ int64_t layer_bytes(const Weights& weights, const ModelConfig& c, kernels::Weigh
 
 int64_t llama_weight_bytes(const Weights& weights, const LlamaOptions& options) {
   const ModelConfig& c = weights.config();
-  const kernels::WeightType type = llama_weight_type(options), head = llama_head_type(type);
+  const kernels::WeightType type = llama_weight_type(options, weights.stored_as()), head = llama_head_type(type);
   int64_t bytes = c.hidden_size * kFloat;
   for (int64_t layer = 0; layer < c.n_layers; ++layer) bytes += layer_bytes(weights, c, type, layer);
   const auto outputs = static_cast<int64_t>(weights.output_tokens().size());
