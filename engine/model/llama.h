@@ -34,9 +34,9 @@ void check_backend(const LlamaOptions& options);
 std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const std::function<void(double)>& progress = nullptr);
 
-// Over a backend of the caller's. `load`: makes it of the same weights, with activations of this type, once the options are
-// known to be good.
-using BackendLoader = std::function<std::unique_ptr<LlamaBackend>(kernels::KvType type)>;
+// Over a backend of the caller's. `load`: makes it of the weights as they are served (engine/weights/padded_weights.h), with
+// activations of this type, once the options are known to be good.
+using BackendLoader = std::function<std::unique_ptr<LlamaBackend>(const Weights& weights, kernels::KvType type)>;
 std::unique_ptr<Model> make_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const BackendLoader& load);
 

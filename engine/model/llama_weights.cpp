@@ -123,10 +123,6 @@ LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, Thread
   const ModelConfig& c = weights.config();
   const int64_t hidden = c.hidden_size, inter = c.intermediate_size;
   const int64_t q_rows = c.n_heads * c.head_dim, kv_rows = c.n_kv_heads * c.head_dim;
-  if (c.head_dim % kLanes != 0 || inter % kLanes != 0) {
-    throw ModelError("head_dim and intermediate_size: expected multiples of 16, found " + std::to_string(c.head_dim) +
-                     " and " + std::to_string(inter));
-  }
   Packer packer(weights, pool, progress);
   LlamaWeights packed;
   for (int64_t i = 0; i < c.n_layers; ++i) {

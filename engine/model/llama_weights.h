@@ -35,6 +35,7 @@ struct LlamaWeights {
 kernels::WeightType llama_weight_type(const LlamaOptions& options, const std::string& stored_as);
 kernels::WeightType llama_head_type(kernels::WeightType type);
 
+// weights: as pad_weights gives them.
 LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, ThreadPool& pool,
                         const std::function<void(double)>& progress);
 
