@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include "engine/model/torch_backend.h"
+#include "engine/weights/packed_integers.h"
 #include "kernels/cpu_level.h"
 
 namespace smartkv {
@@ -22,6 +23,10 @@ class Hash {
   }
   void add(const void* data, size_t n) { XXH3_64bits_update(state_.get(), data, n); }
   void add(const std::string& text) { add(text.c_str(), text.size() + 1); }
+  template <typename T>
+  void add(const std::vector<T>& values) {
+    add(values.data(), values.size() * sizeof(T));
+  }
   void add_file(const std::filesystem::path& path) {
     std::ifstream file(path, std::ios::binary);
     std::vector<char> block(1 << 16);
@@ -43,6 +48,12 @@ uint64_t hash_of(const Weights& weights) {
     if (!tensor) continue;
     hash.add(name);
     hash.add(tensor->data.data(), tensor->data.size());
+    if (tensor->scales != nullptr) hash.add(tensor->scales->values);
+    if (const PackedIntegers* integers = tensor->integers.get()) {
+      hash.add(integers->zeros.data(), integers->zeros.size());
+      hash.add(integers->scales);
+      hash.add(integers->group_of);
+    }
   }
   return hash.digest();
 }

@@ -46,6 +46,9 @@ void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows);
 // the range of f16. Thread-safe for distinct (group, k_group, lane).
 void pack_group(PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t lane, const uint8_t* q, float scale,
                 float minimum);
+// The same back out: q [32].
+void unpack_group(const PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t lane, uint8_t* q, float* scale,
+                  float* minimum);
 // Row n of the matrix as f32: out [K]. Serves tied embeddings from the packed weights.
 void unpack_row(const PackedMatrix& matrix, int64_t row, float* out);
 

@@ -18,8 +18,8 @@ constexpr int64_t kInt4GroupBytes = kInt4Bytes + 2 * kScaleBytes;
 // A group of x whose largest magnitude is below this counts as zeros: 127 / max would overflow.
 constexpr float kSmallestMax = 1e-30f;
 
-// Where weight (lane, k in [0, 32)) lies in a group. An int4 byte holds k in its low and k + 16 in its high nibble.
-constexpr int64_t int8_offset(int64_t lane, int64_t k) { return (k / 4) * 4 * kLanes + lane * 4 + k % 4; }
-constexpr int64_t int4_offset(int64_t lane, int64_t k) { return int8_offset(lane, k % 16); }
+// Where byte k of a lane's integers lies in a group. Of int8 it is weight k; of int4 it holds k in its low and k + 16 in
+// its high nibble.
+constexpr int64_t byte_offset(int64_t lane, int64_t k) { return (k / 4) * 4 * kLanes + lane * 4 + k % 4; }
 
 }  // namespace smartkv::kernels

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -40,6 +41,24 @@ struct IntegerGroup {
   float minimum = 0;
 };
 
+// Where a group of an integer matrix begins, and what of it are a lane's integers.
+struct GroupPlace {
+  bool int4;
+  int64_t offset, bytes_per_lane;
+};
+
+GroupPlace group_place(const PackedMatrix& matrix, int64_t lanes, int64_t k_group) {
+  const bool int4 = matrix.type == WeightType::kInt4;
+  return {int4,
+          lanes * lane_group_bytes(matrix.type, matrix.in_features) + k_group * (int4 ? kInt4GroupBytes : kInt8GroupBytes),
+          int4 ? kGroupSize / 2 : kGroupSize};
+}
+
+void check_integers(const PackedMatrix& matrix) {
+  if (matrix.type == WeightType::kInt8 || matrix.type == WeightType::kInt4) return;
+  throw std::invalid_argument("packed matrix: expected int8 or int4 to hold integers, found " + std::string(name(matrix.type)));
+}
+
 void check_half(float value) {
   if (!(std::fabs(value) <= 65504.0f)) {
     throw std::invalid_argument("packed matrix: expected scale and minimum within the range of f16, found " +
@@ -50,17 +69,16 @@ void check_half(float value) {
 void store_group(PackedMatrix& matrix, int64_t lanes, int64_t k_group, int64_t lane, const IntegerGroup& group) {
   check_half(group.scale);
   check_half(group.minimum);
-  const bool int4 = matrix.type == WeightType::kInt4;
-  std::byte* base = lane_group(matrix, lanes) + k_group * (int4 ? kInt4GroupBytes : kInt8GroupBytes);
-  auto* bytes = reinterpret_cast<uint8_t*>(base);
-  auto* halves = reinterpret_cast<uint16_t*>(base + (int4 ? kInt4Bytes : kInt8Bytes));
-  for (int64_t k = 0; k < kGroupSize; ++k) {
-    if (!int4) {
-      bytes[int8_offset(lane, k)] = group.q[k];
-    } else if (k < 16) {
-      bytes[int4_offset(lane, k)] = static_cast<uint8_t>(group.q[k] | group.q[k + 16] << 4);
-    }
+  const GroupPlace place = group_place(matrix, lanes, k_group);
+  std::byte* base = matrix.data.data() + place.offset;
+  uint8_t bytes[kGroupSize];
+  if (place.int4) {
+    for (int64_t k = 0; k < kGroupSize / 2; ++k) bytes[k] = static_cast<uint8_t>(group.q[k] | group.q[k + kGroupSize / 2] << 4);
+  } else {
+    std::copy_n(group.q, kGroupSize, bytes);
   }
+  for (int64_t k = 0; k < place.bytes_per_lane; k += 4) std::memcpy(base + byte_offset(lane, k), bytes + k, 4);
+  auto* halves = reinterpret_cast<uint16_t*>(base + kLanes * place.bytes_per_lane);
   halves[lane] = float_to_half(group.scale);
   halves[kLanes + lane] = float_to_half(group.minimum);
 }
@@ -237,13 +255,12 @@ void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows) {
 
 void pack_group(PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t lane, const uint8_t* q, float scale,
                 float minimum) {
-  if (matrix.type != WeightType::kInt8 && matrix.type != WeightType::kInt4) {
-    throw std::invalid_argument("packed matrix: expected int8 or int4 to hold integers, found " +
-                                std::string(name(matrix.type)));
-  }
-  const int highest = *std::max_element(q, q + kGroupSize);
-  if (matrix.type == WeightType::kInt4 && highest > 15) {
-    throw std::invalid_argument("packed matrix of int4: expected levels up to 15, found " + std::to_string(highest));
+  check_integers(matrix);
+  uint8_t bits = 0;
+  for (int64_t k = 0; k < kGroupSize; ++k) bits |= q[k];
+  if (matrix.type == WeightType::kInt4 && bits > 15) {
+    throw std::invalid_argument("packed matrix of int4: expected levels up to 15, found " +
+                                std::to_string(*std::max_element(q, q + kGroupSize)));
   }
   IntegerGroup values;
   std::copy_n(q, kGroupSize, values.q);
@@ -252,22 +269,38 @@ void pack_group(PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t la
   store_group(matrix, group, k_group, lane, values);
 }
 
+void unpack_group(const PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t lane, uint8_t* q, float* scale,
+                  float* minimum) {
+  check_integers(matrix);
+  const GroupPlace place = group_place(matrix, group, k_group);
+  const std::byte* base = matrix.data.data() + place.offset;
+  for (int64_t k = 0; k < place.bytes_per_lane; k += 4) std::memcpy(q + k, base + byte_offset(lane, k), 4);
+  if (place.int4) {
+    for (int64_t k = 0; k < kGroupSize / 2; ++k) {
+      q[k + kGroupSize / 2] = q[k] >> 4;
+      q[k] &= 15;
+    }
+  }
+  const auto* halves = reinterpret_cast<const uint16_t*>(base + kLanes * place.bytes_per_lane);
+  *scale = half_to_float(halves[lane]);
+  *minimum = half_to_float(halves[kLanes + lane]);
+}
+
 void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
-  const int64_t lane = row % kLanes;
-  const std::byte* base = matrix.data.data() + row / kLanes * lane_group_bytes(matrix.type, matrix.in_features);
-  const bool int4 = matrix.type == WeightType::kInt4;
-  for (int64_t k = 0; k < matrix.in_features; ++k) {
-    if (matrix.type == WeightType::kF32) {
-      out[k] = reinterpret_cast<const float*>(base)[k * kLanes + lane];
-    } else if (matrix.type == WeightType::kBf16) {
+  const int64_t lane = row % kLanes, lanes = row / kLanes;
+  const std::byte* base = matrix.data.data() + lanes * lane_group_bytes(matrix.type, matrix.in_features);
+  if (matrix.type == WeightType::kF32) {
+    for (int64_t k = 0; k < matrix.in_features; ++k) out[k] = reinterpret_cast<const float*>(base)[k * kLanes + lane];
+  } else if (matrix.type == WeightType::kBf16) {
+    for (int64_t k = 0; k < matrix.in_features; ++k) {
       out[k] = from_bf16(reinterpret_cast<const uint16_t*>(base)[(k / 2 * kLanes + lane) * 2 + k % 2]);
-    } else {
-      const std::byte* block = base + k / kGroupSize * (int4 ? kInt4GroupBytes : kInt8GroupBytes);
-      const auto* bytes = reinterpret_cast<const uint8_t*>(block);
-      const auto* halves = reinterpret_cast<const uint16_t*>(block + (int4 ? kInt4Bytes : kInt8Bytes));
-      const int64_t i = k % kGroupSize;
-      const int q = !int4 ? bytes[int8_offset(lane, i)] : bytes[int4_offset(lane, i)] >> (i < 16 ? 0 : 4) & 15;
-      out[k] = half_to_float(halves[lane]) * static_cast<float>(q) + half_to_float(halves[kLanes + lane]);
+    }
+  } else {
+    for (int64_t k = 0; k < matrix.in_features; k += kGroupSize) {
+      uint8_t q[kGroupSize];
+      float scale, minimum;
+      unpack_group(matrix, lanes, k / kGroupSize, lane, q, &scale, &minimum);
+      for (int64_t i = 0; i < kGroupSize; ++i) out[k + i] = scale * static_cast<float>(q[i]) + minimum;
     }
   }
 }

@@ -18,9 +18,6 @@ CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config
                        ? static_cast<float>(config.attention_multiplier * std::sqrt(static_cast<double>(config.head_dim)))
                        : 1.0f),
       pool_(pool) {
-  if (config.head_dim % 16 != 0) {
-    throw ModelError("head_dim: expected a multiple of 16, found " + std::to_string(config.head_dim));
-  }
   if (config.qk_norm == QkNorm::kNone) return;
   const bool head = config.qk_norm == QkNorm::kHead;
   const int64_t q[] = {head ? config.head_dim : q_width()};
@@ -89,8 +86,9 @@ void CacheAttention::finish_heads(int64_t layer, const float* angles, float* q) 
 
 void CacheAttention::norm_heads(float* x, int64_t n_heads, const std::vector<float>& weight) const {
   const auto n = static_cast<int64_t>(weight.size());
+  const double eps = config_.qk_norm_eps > 0 ? config_.qk_norm_eps : config_.rms_norm_eps;
   for (int64_t i = 0; n > 0 && i < n_heads * config_.head_dim; i += n) {
-    kernels::rms_norm(x + i, n, weight.data(), static_cast<float>(config_.rms_norm_eps), x + i);
+    kernels::rms_norm(x + i, n, weight.data(), static_cast<float>(eps), x + i);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "engine/model/llama_weights.h"
 #include "engine/model/native_backend.h"
 #include "engine/model/torch_backend.h"
+#include "engine/weights/padded_weights.h"
 
 namespace smartkv {
 namespace {
@@ -56,7 +57,7 @@ class Llama final : public Model {
       : config_(served_config(weights.config(), options)),
         element_bytes_(activation_type(options) == KvType::kBf16 ? 2 : 4),
         attention_(weights, config_, activation_type(options), pool),
-        backend_(load(activation_type(options))) {}
+        backend_(load(weights, activation_type(options))) {}
 
   const ModelConfig& config() const override { return config_; }
   void rope_angles(int64_t position, float* cos, float* sin) const override { attention_.rope().angles(position, cos, sin); }
@@ -98,16 +99,17 @@ class Llama final : public Model {
 std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const std::function<void(double)>& progress) {
   check_backend(options);
-  const WeightType storage = llama_weight_type(options);
-  return make_llama(weights, options, pool, [&](KvType type) {
-    if (options.backend == "torch") return load_torch_backend(torch_backend_path(), weights, type, pool.size(), progress);
-    return load_native_backend(weights, storage, type, pool, progress);
+  const WeightType storage = llama_weight_type(options, weights.stored_as());
+  return make_llama(weights, options, pool, [&](const Weights& served, KvType type) {
+    if (options.backend == "torch") return load_torch_backend(torch_backend_path(), served, type, pool.size(), progress);
+    return load_native_backend(served, storage, type, pool, progress);
   });
 }
 
 std::unique_ptr<Model> make_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const BackendLoader& load) {
-  return std::make_unique<Llama>(weights, options, pool, load);
+  const std::unique_ptr<Weights> padded = pad_weights(weights);
+  return std::make_unique<Llama>(padded != nullptr ? *padded : weights, options, pool, load);
 }
 
 void check_backend(const LlamaOptions& options) {
@@ -124,9 +126,9 @@ void check_backend(const LlamaOptions& options) {
   }
 }
 
-WeightType llama_weight_type(const LlamaOptions& options) {
+WeightType llama_weight_type(const LlamaOptions& options, const std::string& stored_as) {
   const bool f32 = activation_type(options) == KvType::kF32;
-  const std::string& name = options.weights;
+  const std::string& name = options.weights == "auto" && !f32 && !stored_as.empty() ? stored_as : options.weights;
   if (name == "auto") return f32 ? WeightType::kF32 : WeightType::kBf16;
   if (name != "bf16" && name != "f32" && name != "int8" && name != "int4") {
     throw ModelError("weights: expected auto, bf16, f32, int8 or int4, found \"" + name + "\"");
@@ -136,7 +138,7 @@ WeightType llama_weight_type(const LlamaOptions& options) {
 }
 
 CacheShape llama_cache_shape(const ModelConfig& config, const LlamaOptions& options) {
-  return {config.n_layers, config.n_kv_heads, config.head_dim, activation_type(options)};
+  return {config.n_layers, config.n_kv_heads, padded_config(config).head_dim, activation_type(options)};
 }
 
 }  // namespace smartkv

@@ -17,7 +17,8 @@ namespace smartkv {
 
 struct LlamaOptions {
   std::string dtype = "auto";    // auto | bf16 | f32: activations and KV cache; auto: bf16
-  std::string weights = "auto";  // auto | bf16 | f32 | int8 | int4: storage of the matrices; auto: as dtype
+  std::string weights = "auto";  // auto | bf16 | f32 | int8 | int4: storage of the matrices; auto:
+                                 // what `smartkv quantize` made the file for, else as dtype
   int64_t context_length = 0;    // 0: the model's own
   // none | linear | dynamic | yarn: of a context longer than the model's own, instead of the scaling that the model has.
   std::string rope_scaling = "none";
@@ -33,9 +34,9 @@ void check_backend(const LlamaOptions& options);
 std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const std::function<void(double)>& progress = nullptr);
 
-// Over a backend of the caller's. `load`: makes it of the same weights, with activations of this type, once the options are
-// known to be good.
-using BackendLoader = std::function<std::unique_ptr<LlamaBackend>(kernels::KvType type)>;
+// Over a backend of the caller's. `load`: makes it of the weights as they are served (engine/weights/padded_weights.h), with
+// activations of this type, once the options are known to be good.
+using BackendLoader = std::function<std::unique_ptr<LlamaBackend>(const Weights& weights, kernels::KvType type)>;
 std::unique_ptr<Model> make_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const BackendLoader& load);
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "engine/model/llama_weights.h"
+#include "engine/weights/padded_weights.h"
 #include "kernels/packed_size.h"
 
 namespace smartkv {
@@ -27,8 +28,8 @@ int64_t layer_bytes(const Weights& weights, const ModelConfig& c, kernels::Weigh
 }  // namespace
 
 int64_t llama_weight_bytes(const Weights& weights, const LlamaOptions& options) {
-  const ModelConfig& c = weights.config();
-  const kernels::WeightType type = llama_weight_type(options), head = llama_head_type(type);
+  const ModelConfig c = padded_config(weights.config());
+  const kernels::WeightType type = llama_weight_type(options, weights.stored_as()), head = llama_head_type(type);
   int64_t bytes = c.hidden_size * kFloat;
   for (int64_t layer = 0; layer < c.n_layers; ++layer) bytes += layer_bytes(weights, c, type, layer);
   const auto outputs = static_cast<int64_t>(weights.output_tokens().size());
@@ -37,7 +38,8 @@ int64_t llama_weight_bytes(const Weights& weights, const LlamaOptions& options) 
   return bytes;
 }
 
-int64_t llama_pass_bytes(const ModelConfig& c, const LlamaOptions& options, int64_t tokens) {
+int64_t llama_pass_bytes(const ModelConfig& config, const LlamaOptions& options, int64_t tokens) {
+  const ModelConfig c = padded_config(config);
   const int64_t element = llama_cache_shape(c, options).type == kernels::KvType::kBf16 ? 2 : kFloat;
   const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   const int64_t floats = 2 * c.hidden_size + q + 2 * kv + c.head_dim;  // residual, branch, projections, angles

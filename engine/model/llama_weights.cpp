@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "engine/model/task_errors.h"
 #include "engine/weights/quantized_rows.h"
 
 namespace smartkv {
@@ -39,15 +40,19 @@ class Packer {
     for (const Source& source : sources) {
       const std::optional<TensorView> view = weights_.find(source.name);
       // Integers of the same width or less are kept as they are, without loss.
-      const bool keep = view && group_bits(view->type) > 0 && group_bits(view->type) <= bits;
+      const bool keep = view && group_bits(*view) > 0 && group_bits(*view) <= bits;
+      TaskErrors errors;
       pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {
         const int64_t group = source.first_group + i * source.step, count = std::min(kLanes, source.rows - i * kLanes);
-        if (keep) {
-          keep_lanes(matrix, group, *view, source.name, i * kLanes, count);
-        } else {
-          expand_lanes(matrix, group, source.name, i * kLanes, count);
-        }
+        errors.run([&] {
+          if (keep) {
+            keep_lanes(matrix, group, *view, source.name, i * kLanes, count);
+          } else {
+            expand_lanes(matrix, group, source.name, i * kLanes, count);
+          }
+        });
       });
+      rethrow(errors, source.name);
     }
     done_ += out_features * in_features;
     if (progress_) progress_(static_cast<double>(done_) / static_cast<double>(total_));
@@ -55,6 +60,14 @@ class Packer {
   }
 
  private:
+  static void rethrow(const TaskErrors& errors, const std::string& name) {
+    try {
+      errors.rethrow();
+    } catch (const std::invalid_argument& error) {  // of the kernels, which know no names
+      throw ModelError("tensor \"" + name + "\": " + error.what());
+    }
+  }
+
   void expand_lanes(kernels::PackedMatrix& matrix, int64_t group, const std::string& name, int64_t first, int64_t count) {
     thread_local std::vector<float> rows;
     rows.assign(static_cast<size_t>(kLanes * matrix.in_features), 0.0f);
@@ -65,16 +78,11 @@ class Packer {
   void keep_lanes(kernels::PackedMatrix& matrix, int64_t group, const TensorView& view, const std::string& name, int64_t first,
                   int64_t count) {
     constexpr int64_t kGroup = 32;
-    thread_local std::vector<uint8_t> q;
-    thread_local std::vector<float> scale, minimum;
-    const int64_t groups = matrix.in_features / kGroup;
-    q.resize(static_cast<size_t>(matrix.in_features));
-    scale.resize(static_cast<size_t>(groups));
-    minimum.resize(static_cast<size_t>(groups));
+    thread_local QuantizedRow row;
     for (int64_t lane = 0; lane < count; ++lane) {
-      read_quantized_row(view, weights_.file_row(name, first + lane), q.data(), scale.data(), minimum.data());
-      for (int64_t k = 0; k < groups; ++k) {
-        kernels::pack_group(matrix, group, k, lane, q.data() + k * kGroup, scale[k], minimum[k]);
+      read_quantized_row(view, weights_.file_row(name, first + lane), row);
+      for (int64_t k = 0; k < matrix.in_features / kGroup; ++k) {
+        kernels::pack_group(matrix, group, k, lane, row.q.data() + k * kGroup, row.scale[k], row.minimum[k]);
       }
     }
   }
@@ -115,10 +123,6 @@ LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, Thread
   const ModelConfig& c = weights.config();
   const int64_t hidden = c.hidden_size, inter = c.intermediate_size;
   const int64_t q_rows = c.n_heads * c.head_dim, kv_rows = c.n_kv_heads * c.head_dim;
-  if (c.head_dim % kLanes != 0 || inter % kLanes != 0) {
-    throw ModelError("head_dim and intermediate_size: expected multiples of 16, found " + std::to_string(c.head_dim) +
-                     " and " + std::to_string(inter));
-  }
   Packer packer(weights, pool, progress);
   LlamaWeights packed;
   for (int64_t i = 0; i < c.n_layers; ++i) {

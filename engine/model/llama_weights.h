@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "engine/model/llama.h"
@@ -29,10 +30,12 @@ struct LlamaWeights {
   int64_t bytes() const;
 };
 
-// How the matrices are stored under these options, and then the head and the embedding. Throws ModelError.
-kernels::WeightType llama_weight_type(const LlamaOptions& options);
+// How the matrices are stored under these options, and then the head and the embedding. stored_as: of Weights. Throws
+// ModelError.
+kernels::WeightType llama_weight_type(const LlamaOptions& options, const std::string& stored_as);
 kernels::WeightType llama_head_type(kernels::WeightType type);
 
+// weights: as pad_weights gives them.
 LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, ThreadPool& pool,
                         const std::function<void(double)>& progress);
 

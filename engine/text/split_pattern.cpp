@@ -58,8 +58,9 @@ SplitPattern::SplitPattern(const std::string& pattern) {
   const std::string adapted = with_unicode_spaces(pattern);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(adapted.data()), adapted.size(), PCRE2_UTF | PCRE2_UCP,
-                                   &error, &offset, nullptr);
+  // Line by line, as ^ and $ are in the syntax that Hugging Face's patterns are written in (Oniguruma's).
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(adapted.data()), adapted.size(),
+                                   PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset, nullptr);
   if (code == nullptr) {
     PCRE2_UCHAR message[200];
     pcre2_get_error_message(error, message, sizeof message);

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "engine/text/bpe_tokenizer.h"
+#include "engine/text/gguf_pre_tokenizer.h"
 #include "engine/weights/gguf.h"
 
 namespace smartkv {
@@ -23,33 +24,6 @@ std::optional<TokenId> token_of(const GgufFile& file, std::string_view key, size
     fail(file, key, "expected a token from 0 to " + std::to_string(vocab - 1) + ", found " + std::to_string(*id));
   }
   return static_cast<TokenId>(*id);
-}
-
-PreTokenizerStep pattern_step(SplitPattern pattern) { return {PreTokenizerStep::Kind::kPattern, std::move(pattern)}; }
-
-// The names in "pre" of Llama 3's tokenizer, with its ignore_merges and BOS.
-bool is_llama3(const std::string& pre) {
-  return pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3" || pre == "falcon3" || pre == "pixtral";
-}
-
-// The pattern of Llama 3 and Qwen 2, with so many digits in a number.
-SplitPattern cl100k_pattern(const std::string& digits) {
-  return SplitPattern(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)" + digits +
-                      R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
-}
-
-// The cut into words that a "pre" name of llama.cpp stands for.
-std::vector<PreTokenizerStep> pre_tokenizer_of(const GgufFile& file, const std::string& pre) {
-  if (pre == "smollm" || pre == "starcoder" || pre == "refact" || pre == "command-r") {
-    return {pattern_step(SplitPattern(R"(\p{N})")), pattern_step(gpt2_pattern())};
-  }
-  if (pre == "gpt-2" || pre == "default" || pre == "mpt" || pre == "olmo" || pre == "jais" || pre == "phi-2") {
-    return {pattern_step(gpt2_pattern())};
-  }
-  if (is_llama3(pre) || pre == "dbrx" || pre == "smaug-bpe") return {pattern_step(cl100k_pattern(R"(\p{N}{1,3})"))};
-  if (pre == "qwen2" || pre == "deepseek-r1-qwen") return {pattern_step(cl100k_pattern(R"(\p{N})"))};
-  fail(file, "tokenizer.ggml.pre",
-       "expected smollm, refact, gpt-2, default, olmo, llama-bpe, dbrx, qwen2 or deepseek-r1-qwen, found \"" + pre + "\"");
 }
 
 void read_merges(const GgufFile& file, BpeTokenizerSpec& spec) {
@@ -125,10 +99,13 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
 
   bool add_bos = false;
   if (model != nullptr && *model == "gpt2") {
-    const std::string* pre = file.get_string("tokenizer.ggml.pre");
-    spec.pre_tokenizer = pre_tokenizer_of(file, pre == nullptr ? "default" : *pre);
+    const std::string* given = file.get_string("tokenizer.ggml.pre");
+    const std::string pre = given == nullptr ? "default" : *given;
+    const auto steps = gguf_pre_tokenizer(pre);
+    if (!steps) fail(file, "tokenizer.ggml.pre", "expected " + gguf_pre_tokenizer_names() + ", found \"" + pre + "\"");
+    spec.pre_tokenizer = *steps;
     read_merges(file, spec);
-    spec.bpe.ignore_merges = pre != nullptr && is_llama3(*pre);
+    spec.bpe.ignore_merges = is_llama3_pre_tokenizer(pre);
     add_bos = spec.bpe.ignore_merges;
   } else if (model != nullptr && *model == "llama") {
     make_merges_of_scores(file, types, spec);

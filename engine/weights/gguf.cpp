@@ -258,7 +258,9 @@ GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string name) {
   const uint64_t n_keys = reader.number<uint64_t>("the number of keys");
   for (uint64_t i = 0; i < n_keys; ++i) {
     std::string key = reader.string("a key");
+    const size_t begin = reader.position();
     GgufValue value = read_value(reader, "key \"" + key + "\"");
+    file.raw_.emplace(key, bytes.subspan(begin, reader.position() - begin));
     if (!file.metadata_.emplace(key, std::move(value)).second) reader.fail("key \"" + key + "\" stands twice");
   }
   const int64_t alignment = file.get_int("general.alignment").value_or(32);
@@ -291,6 +293,24 @@ GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string name) {
     if (!file.tensors_.emplace(std::move(key), std::move(tensor.view)).second) reader.fail("tensor \"" + previous + "\" stands twice");
   }
   return file;
+}
+
+std::span<const std::byte> GgufFile::raw(std::string_view key) const {
+  const auto found = raw_.find(key);
+  return found == raw_.end() ? std::span<const std::byte>() : found->second;
+}
+
+std::string stored_as(const GgufFile& file) {
+  const std::string* type = file.get_string(kStoredAsKey);
+  if (type == nullptr || *type == "int4" || *type == "int8") return type == nullptr ? "" : *type;
+  throw ModelError(file.name() + ": key \"" + kStoredAsKey + "\": expected int4 or int8, found \"" + *type + "\"");
+}
+
+uint32_t ggml_type_number(TensorType type) {
+  for (const GgmlType& known : kGgmlTypes) {
+    if (known.type == type) return known.number;
+  }
+  throw ModelError("type " + std::string(tensor_type_info(type).name) + ": expected one that GGUF has: " + supported_types());
 }
 
 std::optional<int64_t> GgufFile::get_int(std::string_view key) const {

@@ -18,6 +18,9 @@
 
 namespace smartkv {
 
+// The key of Weights::stored_as().
+inline constexpr const char* kStoredAsKey = "smartkv.weights";
+
 using GgufArray = std::variant<std::vector<bool>, std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
 // Integers of every width are held as int64_t (uint64 above INT64_MAX is an error), floats as double.
 using GgufValue = std::variant<bool, int64_t, double, std::string, GgufArray>;
@@ -44,6 +47,8 @@ class GgufFile {
   const std::vector<std::string>* get_strings(std::string_view key) const;
   const std::vector<int64_t>* get_ints(std::string_view key) const;
   const std::vector<double>* get_floats(std::string_view key) const;
+  // The value as the file has it: its type and its bytes, as GgufWriter::add_raw takes them. Empty when absent.
+  std::span<const std::byte> raw(std::string_view key) const;
 
  private:
   GgufFile() = default;
@@ -53,6 +58,13 @@ class GgufFile {
   std::vector<MappedFile> files_;  // a part each
   std::map<std::string, GgufValue, std::less<>> metadata_;
   std::map<std::string, TensorView, std::less<>> tensors_;
+  std::map<std::string, std::span<const std::byte>, std::less<>> raw_;
 };
+
+// Weights::stored_as() of a file.
+std::string stored_as(const GgufFile& file);
+
+// The number by which GGUF names a type; throws ModelError for those that it does not have.
+uint32_t ggml_type_number(TensorType type);
 
 }  // namespace smartkv

@@ -247,6 +247,7 @@ class GgufWeights final : public Weights {
 
   const ModelConfig& config() const override { return config_; }
   const GgufFile* gguf() const override { return &file_; }
+  std::string stored_as() const override { return smartkv::stored_as(file_); }
   std::string format() const override {
     return "GGUF v" + std::to_string(file_.version()) + (file_.parts() > 1 ? " (" + std::to_string(file_.parts()) + " files)" : "");
   }

@@ -3,8 +3,8 @@
 #include "engine/weights/architecture.h"
 #include "engine/weights/check_config.h"
 #include "engine/weights/config_fields.h"
-#include "engine/weights/fp8.h"
 #include "engine/weights/hf_weights.h"
+#include "engine/weights/quantization_config.h"
 
 namespace smartkv {
 namespace {
@@ -210,7 +210,7 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
   if (fields.has("eos_token_id")) {
     for (const int64_t id : fields.integers("eos_token_id")) c.eos_token_ids.push_back(static_cast<int32_t>(id));
   }
-  if (fields.has("quantization_config")) parse_fp8_config(fields["quantization_config"], file);  // HfWeights applies it
+  if (fields.has("quantization_config")) check_quantization(fields["quantization_config"], file);  // HfWeights applies it
   fields.refuse_unread(kHarmless);
   check_config(c, file);
   return c;

@@ -5,8 +5,9 @@
 #include <set>
 
 #include "engine/weights/architecture.h"
-#include "engine/weights/fp8.h"
+#include "engine/weights/gguf.h"
 #include "engine/weights/projections.h"
+#include "engine/weights/quantization_config.h"
 #include "engine/weights/safetensors.h"
 
 namespace smartkv {
@@ -47,29 +48,23 @@ class HfWeights final : public Weights {
     config_.name = std::filesystem::absolute(folder).lexically_normal().filename().string();
     if (config_.name.empty()) config_.name = std::filesystem::absolute(folder).lexically_normal().parent_path().filename().string();
     add_generation_eos(folder);
-    std::set<std::string> files = {"model.safetensors"};
-    if (!std::filesystem::exists(folder / "model.safetensors")) {
-      if (!std::filesystem::exists(folder / "model.safetensors.index.json")) {
-        throw ModelError(folder.string() + ": expected model.safetensors or model.safetensors.index.json, found neither");
-      }
-      files = shard_names(folder / "model.safetensors.index.json");
-    }
-    for (const std::string& file : files) files_.push_back(SafetensorsFile::open(folder / file));
-    for (const SafetensorsFile& file : files_) {
-      for (const auto& [name, tensor] : file.tensors()) {
-        if (!tensors_.emplace(name, tensor).second) {
-          throw ModelError(folder.string() + ": tensor \"" + name + "\" stands in two files");
-        }
-      }
-    }
+    read_tensors(folder);
     if (config.contains("quantization_config") && !config["quantization_config"].is_null()) {
-      attach_fp8_scales(parse_fp8_config(config["quantization_config"], "config.json"), folder.filename().string(), tensors_);
+      apply_quantization(config["quantization_config"], config_, folder.filename().string(), tensors_);
+    }
+    for (const auto& [name, tensor] : tensors_) {
+      if (tensor.type == TensorType::kI32) {
+        throw ModelError(folder.filename().string() + ": tensor \"" + name + "\": expected floats, found I32" +
+                         (config.contains("quantization_config") ? "" : ", and no quantization_config in config.json"));
+      }
     }
     if (find_architecture(config_.architecture)->fused_projections) split_fused_projections(config_, tensors_);
   }
 
   const ModelConfig& config() const override { return config_; }
+  std::string stored_as() const override { return gguf_ ? smartkv::stored_as(*gguf_) : ""; }
   std::string format() const override {
+    if (gguf_) return "GGUF v" + std::to_string(gguf_->version()) + " in a folder";
     return "safetensors (" + std::to_string(files_.size()) + (files_.size() == 1 ? " file)" : " files)");
   }
   std::vector<std::string> names() const override {
@@ -86,6 +81,29 @@ class HfWeights final : public Weights {
   }
 
  private:
+  void read_tensors(const std::filesystem::path& folder) {
+    std::set<std::string> files = {"model.safetensors"};
+    if (!std::filesystem::exists(folder / "model.safetensors")) {
+      if (std::filesystem::exists(folder / "model.safetensors.index.json")) {
+        files = shard_names(folder / "model.safetensors.index.json");
+      } else if (std::filesystem::exists(folder / "model.gguf")) {
+        gguf_ = GgufFile::open(folder / "model.gguf");
+        tensors_.insert(gguf_->tensors().begin(), gguf_->tensors().end());
+        return;
+      } else {
+        throw ModelError(folder.string() + ": expected model.safetensors, model.safetensors.index.json or model.gguf, found none");
+      }
+    }
+    for (const std::string& file : files) files_.push_back(SafetensorsFile::open(folder / file));
+    for (const SafetensorsFile& file : files_) {
+      for (const auto& [name, tensor] : file.tensors()) {
+        if (!tensors_.emplace(name, tensor).second) {
+          throw ModelError(folder.string() + ": tensor \"" + name + "\" stands in two files");
+        }
+      }
+    }
+  }
+
   void add_generation_eos(const std::filesystem::path& folder) {
     const std::filesystem::path path = folder / "generation_config.json";
     if (!std::filesystem::exists(path)) return;
@@ -104,6 +122,7 @@ class HfWeights final : public Weights {
 
   ModelConfig config_;
   std::vector<SafetensorsFile> files_;
+  std::optional<GgufFile> gguf_;  // instead of these: of `smartkv quantize`
   TensorMap tensors_;
 };
 

@@ -45,6 +45,7 @@ struct ModelConfig {
   RopeConfig rope;
   std::vector<bool> rope_layers;  // false: the layer has no RoPE; empty: all have
   QkNorm qk_norm = QkNorm::kNone;
+  double qk_norm_eps = 0.0;  // 0: rms_norm_eps
   NormPlacement norm_placement = NormPlacement::kInput;
   double embedding_multiplier = 1.0;
   double attention_multiplier = 0.0;  // of the products of queries and keys; 0: 1 / sqrt(head_dim)

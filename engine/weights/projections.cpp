@@ -15,7 +15,8 @@ void split(TensorMap& tensors, const std::string& fused, const std::vector<Part>
   int64_t rows = 0;
   for (const Part& part : parts) rows += part.rows;
   if (found == tensors.end() || found->second.shape.size() != 2 || found->second.rows() != rows) return;
-  if (found->second.scales != nullptr) return;  // whose blocks may span two parts
+  // Whose blocks may span two parts, or whose rows are no bytes of their own.
+  if (found->second.scales != nullptr || found->second.integers != nullptr) return;
   const TensorView whole = found->second;
   tensors.erase(found);
   const size_t row_bytes = whole.data.size() / static_cast<size_t>(rows);

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "engine/weights/packed_integers.h"
+#include "engine/weights/weights.h"
 #include "kernels/half.h"
 
 namespace smartkv {
@@ -16,6 +18,12 @@ float read_f16(const uint8_t* p) {
   return kernels::half_to_float(bits);
 }
 
+uint8_t* write_f16(float value, uint8_t* p) {
+  const uint16_t bits = kernels::float_to_half(value);
+  std::memcpy(p, &bits, sizeof bits);
+  return p + sizeof bits;
+}
+
 void read_nibbles(const uint8_t* p, uint8_t* q) {
   for (int i = 0; i < 16; ++i) {
     q[i] = p[i] & 15;
@@ -25,30 +33,62 @@ void read_nibbles(const uint8_t* p, uint8_t* q) {
 
 }  // namespace
 
-int group_bits(TensorType type) {
-  if (type == TensorType::kQ4_0 || type == TensorType::kQ4_1) return 4;
-  return type == TensorType::kQ8_0 ? 8 : 0;
+void QuantizedRow::resize(int64_t elements) {
+  q.resize(static_cast<size_t>(elements));
+  scale.resize(static_cast<size_t>(elements / kGroup));
+  minimum.resize(static_cast<size_t>(elements / kGroup));
 }
 
-void read_quantized_row(const TensorView& tensor, int64_t row, uint8_t* q, float* scale, float* minimum) {
-  if (group_bits(tensor.type) == 0 || row < 0 || row >= tensor.rows()) {
+int group_bits(const TensorView& tensor) {
+  if (tensor.integers != nullptr) return tensor.integers->in_order ? static_cast<int>(tensor.integers->bits) : 0;
+  if (tensor.type == TensorType::kQ4_0 || tensor.type == TensorType::kQ4_1) return 4;
+  return tensor.type == TensorType::kQ8_0 ? 8 : 0;
+}
+
+void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out) {
+  if (group_bits(tensor) == 0 || row < 0 || row >= tensor.rows()) {
     throw std::invalid_argument("read_quantized_row: tensor \"" + tensor.name + "\", row " + std::to_string(row));
   }
+  if (tensor.integers != nullptr) return tensor.integers->read(row, out);
   const int64_t groups = tensor.row_elements() / kGroup, bytes = tensor_type_info(tensor.type).block_bytes;
   const auto* p = reinterpret_cast<const uint8_t*>(tensor.data.data()) + row * groups * bytes;
+  out.resize(tensor.row_elements());
+  uint8_t* q = out.q.data();
   for (int64_t g = 0; g < groups; ++g, p += bytes, q += kGroup) {
-    scale[g] = read_f16(p);
+    out.scale[g] = read_f16(p);
     if (tensor.type == TensorType::kQ4_0) {
-      minimum[g] = -8.0f * scale[g];
+      out.minimum[g] = -8.0f * out.scale[g];
       read_nibbles(p + 2, q);
     } else if (tensor.type == TensorType::kQ4_1) {
-      minimum[g] = read_f16(p + 2);
+      out.minimum[g] = read_f16(p + 2);
       read_nibbles(p + 4, q);
     } else {
-      minimum[g] = -128.0f * scale[g];
+      out.minimum[g] = -128.0f * out.scale[g];
       for (int i = 0; i < kGroup; ++i) q[i] = static_cast<uint8_t>(p[2 + i] ^ 0x80);  // two's complement + 128
     }
   }
+}
+
+std::byte* write_quantized_row(const std::string& tensor, TensorType type, const QuantizedRow& row, std::byte* out) {
+  if (type != TensorType::kQ4_1 && type != TensorType::kQ8_0) {
+    throw std::invalid_argument("write_quantized_row: expected Q4_1 or Q8_0, found " + std::string(tensor_type_info(type).name));
+  }
+  auto* p = reinterpret_cast<uint8_t*>(out);
+  const uint8_t* q = row.q.data();
+  for (size_t g = 0; g < row.scale.size(); ++g, q += kGroup) {
+    p = write_f16(row.scale[g], p);
+    if (type == TensorType::kQ4_1) {
+      p = write_f16(row.minimum[g], p);
+      for (int i = 0; i < kGroup / 2; ++i) *p++ = static_cast<uint8_t>(q[i] | q[i + kGroup / 2] << 4);
+      continue;
+    }
+    if (row.minimum[g] != -128.0f * row.scale[g]) {
+      throw ModelError("tensor \"" + tensor + "\": 8-bit integers: expected all zeros to be 128, which Q8_0 has, found " +
+                       std::to_string(-row.minimum[g] / row.scale[g]));
+    }
+    for (int i = 0; i < kGroup; ++i) *p++ = static_cast<uint8_t>(q[i] ^ 0x80);
+  }
+  return reinterpret_cast<std::byte*>(p);
 }
 
 }  // namespace smartkv

@@ -1,16 +1,31 @@
-// Rows of quantised tensors as the integers that they are, so that packing them loses nothing.
+// Weights that files hold as integers in groups of 32 along a row: Q4_0, Q4_1, Q8_0, and GPTQ's and AWQ's, whose groups are
+// 32 or a multiple of it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "engine/weights/tensor_view.h"
 
 namespace smartkv {
 
-// Bits of the integers of a type that is groups of 32 with one scale and minimum: 4 (Q4_0, Q4_1), 8 (Q8_0), else 0.
-int group_bits(TensorType type);
+// weight = scale q + minimum, for each group of 32.
+struct QuantizedRow {
+  std::vector<uint8_t> q;             // [row_elements]
+  std::vector<float> scale, minimum;  // [row_elements / 32]
+  void resize(int64_t elements);
+};
 
-// Row `row` as weight = scale q + minimum per group of 32. q: [row_elements]; scale, minimum: [row_elements / 32].
-void read_quantized_row(const TensorView& tensor, int64_t row, uint8_t* q, float* scale, float* minimum);
+// Bits of the integers of a tensor whose groups of 32 have a scale and a minimum each, 4 or 8; 0: it has none.
+int group_bits(const TensorView& tensor);
+
+// Throws std::invalid_argument for a row that is not, or a tensor without such groups.
+void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out);
+
+// The blocks of Q4_1 or Q8_0 that stand for a row, from `out` on; returns their end. Throws ModelError naming the tensor where
+// a minimum of 8-bit integers is not -128 times the scale, which Q8_0 has no room for.
+std::byte* write_quantized_row(const std::string& tensor, TensorType type, const QuantizedRow& row, std::byte* out);
 
 }  // namespace smartkv

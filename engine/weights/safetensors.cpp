@@ -22,6 +22,7 @@ std::optional<TensorType> tensor_type(const std::string& dtype) {
   if (dtype == "BF16") return TensorType::kBf16;
   if (dtype == "F8_E4M3") return TensorType::kF8E4m3;
   if (dtype == "F8_E5M2") return TensorType::kF8E5m2;
+  if (dtype == "I32") return TensorType::kI32;
   return std::nullopt;
 }
 
@@ -66,7 +67,7 @@ Pending read_entry(const std::string& tensor_name, const nlohmann::json& entry, 
   Pending pending;
   pending.view.name = tensor_name;
   const std::optional<TensorType> type = entry["dtype"].is_string() ? tensor_type(entry["dtype"]) : std::nullopt;
-  if (!type) fail("dtype: expected F32, F16, BF16, F8_E4M3 or F8_E5M2, found " + entry["dtype"].dump());
+  if (!type) fail("dtype: expected F32, F16, BF16, F8_E4M3, F8_E5M2 or I32, found " + entry["dtype"].dump());
   pending.view.type = *type;
   if (!entry["shape"].is_array()) fail("shape: expected an array, found " + entry["shape"].dump());
   uint64_t elements = 1;

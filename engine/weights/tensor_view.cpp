@@ -7,6 +7,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "engine/weights/packed_integers.h"
 #include "kernels/half.h"
 
 namespace smartkv {
@@ -197,6 +198,9 @@ BlockFunction block_function(TensorType type) {
     case TensorType::kF8E4m3: return [](const uint8_t* p, float* y) { *y = f8_e4m3_values()[*p]; };
     case TensorType::kF8E5m2:  // the upper half of a half
       return [](const uint8_t* p, float* y) { *y = kernels::half_to_float(static_cast<uint16_t>(*p << 8)); };
+    case TensorType::kI32: return [](const uint8_t* p, float* y) { *y = static_cast<float>(read<int32_t>(p)); };
+    case TensorType::kInt4:
+    case TensorType::kInt8: break;
   }
   throw std::logic_error("expand_rows: unknown tensor type");
 }
@@ -208,7 +212,7 @@ const TensorTypeInfo& tensor_type_info(TensorType type) {
       {"F32", 1, 4},    {"F16", 1, 2},   {"BF16", 1, 2},    {"Q4_0", 32, 18},   {"Q4_1", 32, 20},  {"Q5_0", 32, 22},
       {"Q5_1", 32, 24}, {"Q8_0", 32, 34}, {"Q2_K", 256, 84},  {"Q3_K", 256, 110}, {"Q4_K", 256, 144}, {"Q5_K", 256, 176},
       {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136}, {"MXFP4", 32, 17},
-      {"F8_E4M3", 1, 1},  {"F8_E5M2", 1, 1}};
+      {"F8_E4M3", 1, 1},  {"F8_E5M2", 1, 1}, {"I32", 1, 4},     {"INT4", 1, 0},     {"INT8", 1, 0}};
   return kInfo[static_cast<size_t>(type)];
 }
 
@@ -224,6 +228,10 @@ void expand_rows(const TensorView& tensor, int64_t first, int64_t count, float* 
   if (first < 0 || count < 0 || first > tensor.rows() - count) {
     throw std::out_of_range("tensor \"" + tensor.name + "\": rows [" + std::to_string(first) + ", " +
                             std::to_string(first + count) + ") of " + std::to_string(tensor.rows()));
+  }
+  if (tensor.integers != nullptr) {
+    for (int64_t row = 0; row < count; ++row) tensor.integers->expand(first + row, out + row * tensor.row_elements());
+    return;
   }
   const TensorTypeInfo& info = tensor_type_info(tensor.type);
   const int64_t blocks = tensor.row_elements() / info.block_elements;

@@ -25,8 +25,8 @@ class ModelError : public std::runtime_error {
 // Immutable after open(); reading is safe from several threads.
 class Weights {
  public:
-  // `path`: a GGUF file, or a Hugging Face folder (config.json with model.safetensors, or shards with
-  // model.safetensors.index.json). Every tensor that the configuration implies is checked for presence and shape here.
+  // `path`: a GGUF file, or a Hugging Face folder (config.json with model.safetensors, shards with
+  // model.safetensors.index.json, or model.gguf of `smartkv quantize`). Every tensor that the configuration implies is checked for presence and shape here.
   static std::unique_ptr<Weights> open(const std::filesystem::path& path);
   virtual ~Weights() = default;
 
@@ -39,11 +39,13 @@ class Weights {
   virtual std::optional<TensorView> find(std::string_view name) const = 0;
   // Row of the file that holds row `row` of the Hugging Face tensor: identity but for GGUF q/k projections.
   virtual int64_t file_row(std::string_view name, int64_t row) const = 0;
+  // The storage that `smartkv quantize` made the file for, "int4" or "int8"; empty: another program's file.
+  virtual std::string stored_as() const { return {}; }
   // The tokens that the head's rows stand for, ascending, where it has rows for some only; empty: all of vocab_size.
   virtual std::span<const int32_t> output_tokens() const { return {}; }
 
   // Expands rows [first, first + count) in Hugging Face order to f32. out: [count, row_elements].
-  void read_rows(std::string_view name, int64_t first, int64_t count, float* out) const;
+  virtual void read_rows(std::string_view name, int64_t first, int64_t count, float* out) const;
   // A whole tensor; throws ModelError when it is absent or its shape is not `shape`.
   std::vector<float> read(std::string_view name, std::span<const int64_t> shape) const;
 };

@@ -30,6 +30,7 @@ std::function<int()> setup_bench(CLI::App& app);
 std::function<int()> setup_eval(CLI::App& app);
 std::function<int()> setup_config(CLI::App& app);
 std::function<int()> setup_plan(CLI::App& app);
+std::function<int()> setup_quantize(CLI::App& app);
 std::function<int()> setup_completions(CLI::App& app);
 std::function<int()> setup_run_suite(CLI::App& app);
 std::function<int()> setup_train_probe(CLI::App& app);

@@ -26,6 +26,7 @@ constexpr const char* kExamples = R"(Examples:
   smartkv train-draft --model model.gguf --prompts prompts.txt --out draft.safetensors
   smartkv config check my.json
   smartkv plan --model model.gguf --context 8192 --concurrency 16 --memory 4GiB
+  smartkv quantize model.gguf model-int4.gguf --weights int4
   smartkv inspect model.gguf
 
 Each command explains its options: smartkv serve --help.
@@ -91,6 +92,7 @@ const std::vector<Command>& commands() {
       {"train-draft", "Train a small model that drafts for another one", setup_train_draft},
       {"config", "Check a config file; show the presets and the schema of config files", setup_config},
       {"plan", "Tell which KV-cache policies hold so many sequences in so much memory", setup_plan},
+      {"quantize", "Write a model with integer weights, which loads fast", setup_quantize},
       {"inspect", "Show what a model file holds", setup_inspect},
       {"completions", "Print a completion script for bash or zsh", setup_completions},
   };

@@ -14,7 +14,7 @@ const std::vector<Option>& option_table() {
        .field = [](O& o) -> F { return &o.engine.dtype; },
        .choices = {"auto", "bf16", "f32"}},
       {.name = "weights",
-       .help = "Storage of the weights; auto follows dtype",
+       .help = "Storage of the weights; auto: what `smartkv quantize` made the file for, else as dtype",
        .field = [](O& o) -> F { return &o.engine.weights; },
        .choices = {"auto", "bf16", "f32", "int8", "int4"}},
       {.name = "backend",

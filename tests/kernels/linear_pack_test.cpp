@@ -91,6 +91,14 @@ TEST(LinearPackTest, KeepsIntegerBlocksOfGgufWithoutLoss) {
       for (int64_t k_group = 0; k_group < 3; ++k_group) {
         pack_group(matrix, row / 16, k_group, row % 16, q.data() + 32 * k_group, scale, minimum);
       }
+      std::vector<uint8_t> again(96);
+      for (int64_t k_group = 0; k_group < 3; ++k_group) {
+        float found_scale = 0, found_minimum = 0;
+        unpack_group(matrix, row / 16, k_group, row % 16, again.data() + 32 * k_group, &found_scale, &found_minimum);
+        EXPECT_EQ(found_scale, scale);
+        EXPECT_EQ(found_minimum, minimum);
+      }
+      EXPECT_EQ(again, q);
       std::vector<float> unpacked(96);
       unpack_row(matrix, row, unpacked.data());
       for (size_t i = 0; i < q.size(); ++i) {

@@ -121,8 +121,14 @@ TEST(TokenizerGguf, EqualScoresMergeFromTheLeft) {
   EXPECT_TRUE(tokenizer->is_special(0));
 }
 
-TEST(TokenizerGguf, Llama3EqualsItsTokenizerJson) {
-  nlohmann::json json = nlohmann::json::parse(read_file(kTokenizerFixtures + "llama3.json"));
+struct ByteLevelCase {
+  const char *name, *pre;
+};
+
+class ByteLevelGguf : public testing::TestWithParam<ByteLevelCase> {};
+
+TEST_P(ByteLevelGguf, EqualsItsTokenizerJson) {
+  nlohmann::json json = nlohmann::json::parse(read_file(kTokenizerFixtures + std::string(GetParam().name) + ".json"));
   std::vector<std::string> tokens(json["model"]["vocab"].size()), merges;
   for (const auto& [content, id] : json["model"]["vocab"].items()) tokens[id.get<size_t>()] = content;
   for (const auto& pair : json["model"]["merges"]) {
@@ -141,7 +147,7 @@ TEST(TokenizerGguf, Llama3EqualsItsTokenizerJson) {
   const auto reference = tokenizer_of_json(json.dump());
   const auto tokenizer = GgufMetadata()
                              .add("model", std::string("gpt2"))
-                             .add("pre", std::string("llama-bpe"))
+                             .add("pre", std::string(GetParam().pre))
                              .add("tokens", tokens)
                              .add("token_type", types)
                              .add("merges", merges)
@@ -156,6 +162,11 @@ TEST(TokenizerGguf, Llama3EqualsItsTokenizerJson) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(PreTokenizers, ByteLevelGguf,
+                         testing::Values(ByteLevelCase{"llama3", "llama-bpe"}, ByteLevelCase{"deepseek_llm", "deepseek-llm"},
+                                         ByteLevelCase{"deepseek_coder", "deepseek-coder"}),
+                         [](const auto& it) { return std::string(it.param.name); });
+
 TEST(TokenizerGguf, PreTokenizersCutNumbersAsTheirModelsDo) {
   const auto ids = [](const std::string& pre) {
     return GgufMetadata()
@@ -168,7 +179,7 @@ TEST(TokenizerGguf, PreTokenizersCutNumbersAsTheirModelsDo) {
   };
   EXPECT_EQ(ids("default"), (std::vector<TokenId>{5}));
   for (const char* pre : {"llama-bpe", "dbrx", "smaug-bpe"}) EXPECT_EQ(ids(pre), (std::vector<TokenId>{4, 0})) << pre;
-  for (const char* pre : {"qwen2", "deepseek-r1-qwen", "refact"}) EXPECT_EQ(ids(pre), (std::vector<TokenId>{0, 1, 2, 0})) << pre;
+  for (const char* pre : {"qwen2", "deepseek-r1-qwen", "refact", "deepseek-llm", "deepseek-coder"}) EXPECT_EQ(ids(pre), (std::vector<TokenId>{0, 1, 2, 0})) << pre;
 }
 
 TEST(TokenizerGguf, NamesWhatIsWrong) {

@@ -22,12 +22,12 @@ class Tokenizers : public testing::TestWithParam<const char*> {
   std::unique_ptr<Tokenizer> tokenizer_ = open_tokenizer(GetParam());
 };
 
-TEST_P(Tokenizers, EqualsTheReferenceOn20000Strings) {
+TEST_P(Tokenizers, EqualsTheReferenceOnGeneratedStrings) {
   const std::string hashes = read_file(kTokenizerFixtures + GetParam() + ".hashes");
-  ASSERT_EQ(hashes.size(), 160000u);
+  ASSERT_GE(hashes.size(), 40000u);
   GeneratedStrings strings;
   int wrong = 0;
-  for (size_t i = 0; i < 20000; ++i) {
+  for (size_t i = 0; i < hashes.size() / 8; ++i) {
     const std::string text = strings.next();
     uint32_t expected[2];  // of the ids, of what they decode to
     std::memcpy(expected, hashes.data() + 8 * i, 8);
@@ -72,7 +72,7 @@ TEST_P(Tokenizers, TheStreamIsTheTokensBytes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Tokenizers, testing::Values("smollm2", "llama3", "llama2", "sentencepiece"));
+INSTANTIATE_TEST_SUITE_P(All, Tokenizers, testing::Values("smollm2", "llama3", "deepseek_llm", "deepseek_coder", "llama2", "sentencepiece"));
 
 TEST(Tokenizer, TextComesBack) {
   const auto tokenizer = open_tokenizer("smollm2");

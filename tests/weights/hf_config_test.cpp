@@ -55,7 +55,7 @@ TEST(HfConfig, NoKeyIsIgnoredSilently) {
   EXPECT_THAT(with({{"embedding_multiplier", 12.0}}), HasSubstr("key \"embedding_multiplier\""));
   EXPECT_THAT(with({{"sliding_window", 4096}}), HasSubstr("key \"sliding_window\""));
   EXPECT_THAT(with({{"quantization_config", {{"bits", 4}}}}), HasSubstr("key \"quantization_config.quant_method\""));
-  EXPECT_THAT(with({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}}), HasSubstr("quant_method\": expected \"fp8\", found \"gptq\""));
+  EXPECT_THAT(with({{"quantization_config", {{"quant_method", "bitsandbytes"}, {"bits", 4}}}}), HasSubstr("quant_method\": expected \"fp8\", \"gptq\" or \"awq\", found \"bitsandbytes\""));
   EXPECT_THAT(with({{"quantization_config", {{"quant_method", "fp8"}, {"activation_scheme", "static"}}}}), HasSubstr("activation_scheme"));
   const auto scaled = [&](const nlohmann::json& scaling) { return with({{"rope_scaling", scaling}}); };
   EXPECT_EQ(scaled({{"type", "linear"}, {"factor", 2.0}, {"finetuned", true}}), "no error");

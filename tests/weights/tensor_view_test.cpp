@@ -38,11 +38,21 @@ TEST(ExpandRows, EqualsTheReferenceForEveryType) {
     EXPECT_TRUE(std::equal(second.begin(), second.end(), found.begin() + second.size()));
     EXPECT_THROW(expand_rows(tensor, 1, 2, found.data()), std::out_of_range);
 
-    if (group_bits(tensor.type) == 0) continue;
-    std::vector<uint8_t> q(second.size());
-    std::vector<float> scale(q.size() / 32), minimum(scale.size());
-    read_quantized_row(tensor, 1, q.data(), scale.data(), minimum.data());
-    for (size_t i = 0; i < q.size(); ++i) EXPECT_NEAR(scale[i / 32] * q[i] + minimum[i / 32], second[i], 1e-5 * (1 + std::abs(second[i])));
+    if (group_bits(tensor) == 0) continue;
+    QuantizedRow row;
+    read_quantized_row(tensor, 1, row);
+    for (size_t i = 0; i < row.q.size(); ++i) {
+      EXPECT_NEAR(row.scale[i / 32] * row.q[i] + row.minimum[i / 32], second[i], 1e-5 * (1 + std::abs(second[i])));
+    }
+    // What is written back is what was read; Q4_0 becomes Q4_1.
+    const TensorType written = name == "Q8_0" ? TensorType::kQ8_0 : TensorType::kQ4_1;
+    std::vector<std::byte> blocks(row.scale.size() * static_cast<size_t>(tensor_type_info(written).block_bytes));
+    EXPECT_EQ(write_quantized_row(name, written, row, blocks.data()), blocks.data() + blocks.size());
+    QuantizedRow again;
+    read_quantized_row({name, written, {1, tensor.row_elements()}, blocks}, 0, again);
+    EXPECT_EQ(again.q, row.q);
+    EXPECT_EQ(again.scale, row.scale);
+    for (size_t g = 0; g < row.minimum.size(); ++g) EXPECT_NEAR(again.minimum[g], row.minimum[g], 1e-3 * std::abs(row.minimum[g]) + 1e-7);
   }
 }
 

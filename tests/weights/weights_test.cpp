@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/weights/quantized_rows.h"
 #include "engine/weights/safetensors.h"
 #include "tests/weights/gguf_keys.h"
 #include "tests/weights/weight_files.h"
@@ -69,13 +70,67 @@ TEST(HfWeights, Fp8ScalesThatDoNotFitAreNamed) {
   EXPECT_THAT(error_of([&] { Weights::open(folder.path()); }), HasSubstr("_proj.weight_scale_inv\": expected shape ["));
 }
 
+struct IntegerCase {
+  const char *folder, *expanded;
+  int bits, down_bits;  // of its groups, 0: none; down_proj alone has several
+};
+
+class IntegerWeights : public testing::TestWithParam<IntegerCase> {};
+
+TEST_P(IntegerWeights, AreWhatTheyStandFor) {
+  const auto [folder, expanded, bits, down_bits] = GetParam();
+  const auto expected = Weights::open(kFixtures / "integers" / expanded), found = Weights::open(kFixtures / "integers" / folder);
+  EXPECT_EQ(expected->names(), found->names());
+  for (const std::string& name : expected->names()) {
+    const TensorView tensor = *found->find(name);
+    const std::vector<float> x = expected->read(name, tensor.shape);
+    EXPECT_EQ(x, found->read(name, tensor.shape)) << name;
+    if (name.find("_proj.") == std::string::npos) continue;
+    ASSERT_EQ(group_bits(tensor), name.find("down_proj") == std::string::npos ? bits : down_bits) << name;
+    for (int64_t row = 0; group_bits(tensor) > 0 && row < tensor.rows(); ++row) {
+      QuantizedRow integers;
+      read_quantized_row(tensor, row, integers);
+      for (size_t i = 0; i < integers.q.size(); ++i) {
+        ASSERT_NEAR(integers.scale[i / 32] * integers.q[i] + integers.minimum[i / 32], x[row * tensor.row_elements() + i], 1e-6) << name;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, IntegerWeights,
+                         testing::Values(IntegerCase{"gptq", "plain", 4, 4}, IntegerCase{"gptq_v2", "plain", 4, 4},
+                                         IntegerCase{"awq", "plain", 4, 4}, IntegerCase{"gptq_act", "plain_act", 4, 0},
+                                         IntegerCase{"gptq_8", "plain_8", 8, 8}),
+                         [](const auto& name) { return std::string(name.param.folder); });
+
+TEST(HfWeights, IntegersThatDoNotFitAreNamed) {
+  const Folder folder;
+  const auto with = [&](const char* of, const std::string& from, const std::string& to) {
+    folder.write("model.safetensors", read_file(kFixtures / "integers" / of / "model.safetensors"));
+    std::string config = read_file(kFixtures / "integers" / of / "config.json");
+    EXPECT_NE(config.find(from), std::string::npos) << from;
+    folder.write("config.json", config.replace(config.find(from), from.size(), to));
+    return error_of([&] { Weights::open(folder.path()); });
+  };
+  EXPECT_THAT(with("gptq", "\"bits\": 4", "\"bits\": 3"), HasSubstr("key \"quantization_config.bits\": expected 4 or 8, found 3"));
+  EXPECT_THAT(with("gptq", "\"bits\": 4", "\"bits\": 8"), HasSubstr("_proj.qzeros\": expected shape ["));
+  EXPECT_THAT(with("gptq", "\"group_size\": 32", "\"group_size\": 16"), HasSubstr("_proj.qzeros\": expected shape [4, 4], found [2, 4]"));
+  EXPECT_THAT(with("gptq", "\"group_size\": 32", "\"group_size\": 0"), HasSubstr("quantization_config.group_size"));
+  EXPECT_THAT(with("gptq", "\"desc_act\"", "\"desc_akt\""), HasSubstr("quantization_config.desc_akt"));
+  EXPECT_THAT(with("gptq_v2", "gptq_v2", "marlin"), HasSubstr("key \"quantization_config.checkpoint_format\": expected \"gptq\" or \"gptq_v2\""));
+  EXPECT_THAT(with("awq", "\"gemm\"", "\"gemv\""), HasSubstr("key \"quantization_config.version\": expected \"gemm\", found \"gemv\""));
+  EXPECT_THAT(with("awq", "true", "false"), testing::AnyOf(HasSubstr("zero_point"), HasSubstr("lm_head")));
+  EXPECT_THAT(with("awq", "\"awq\"", "\"aqlm\""), HasSubstr("quant_method\": expected \"fp8\", \"gptq\" or \"awq\", found \"aqlm\""));
+  EXPECT_THAT(with("gptq", "quantization_config", "_quantization_config"), HasSubstr("expected floats, found I32, and no quantization_config"));
+}
+
 TEST(Weights, NamesWhatIsMissing) {
   EXPECT_THAT(error_of([] { Weights::open("/no/such/model.gguf"); }), HasSubstr("no such file"));
   EXPECT_THAT(error_of([] { Weights::open(kFixtures / "make.py"); }), HasSubstr("expected a .gguf file or a folder"));
   const Folder folder;
   EXPECT_THAT(error_of([&] { Weights::open(folder.path()); }), HasSubstr("config.json: cannot be opened"));
   folder.write("config.json", read_file(kFixtures / "tiny/config.json"));
-  EXPECT_THAT(error_of([&] { Weights::open(folder.path()); }), HasSubstr("expected model.safetensors or model.safetensors.index.json, found neither"));
+  EXPECT_THAT(error_of([&] { Weights::open(folder.path()); }), HasSubstr("expected model.safetensors, model.safetensors.index.json or model.gguf, found none"));
   write_safetensors(folder.path() / "model.safetensors", {{"model.embed_tokens.weight", {40, 32}, std::vector<float>(1280)}}, TensorType::kF32);
   EXPECT_THAT(error_of([&] { Weights::open(folder.path()); }), HasSubstr("tensor \"model.layers.0.input_layernorm.weight\": expected shape [32], found no such tensor"));
   write_safetensors(folder.path() / "model.safetensors", {{"model.embed_tokens.weight", {40, 33}, std::vector<float>(1320)}}, TensorType::kF32);

@@ -57,6 +57,10 @@ bool apply_test(const std::string& name, const Value& value, const Arguments& ar
 Value call_method(const Value& object, const std::string& name, const Arguments& arguments, Environment& environment);
 Value call_function(const std::string& name, const Arguments& arguments, Environment& environment);
 
+// What a string or markup is in markup: itself, or escaped.
+std::string escaped(const Value& text);
+// `text`, as markup where `original` is.
+Value like(const Value& original, std::string text);
 // Python's operators; RuntimeError where Python raises.
 Value negate(const Value& value);
 Value binary(const std::string& op, const Value& left, const Value& right, Environment& environment);

@@ -256,11 +256,8 @@ class Evaluator {
       case Expr::Kind::kDict: {
         Dict dict;
         for (size_t i = 0; i < expr.children.size(); i += 2) {
-          const Value key = child(i);
-          const std::string* text = key.as<std::string>();
-          if (text == nullptr)
-            fail_at(expr.line, "keys of dictionaries are strings, found \"" + key.type_name() + "\"");
-          dict.set(*text, child(i + 1));
+          const Value key = child(i), value = child(i + 1);
+          at_line(expr.line, [&] { dict.set(key, value); });
         }
         return Value::dict(std::move(dict.items));
       }

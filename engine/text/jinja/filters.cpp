@@ -312,7 +312,7 @@ Value indent_filter(const Call& call) {
     out += lines[i];
     call.environment.check_bytes(out.size());
   }
-  return out;
+  return like(call.value, std::move(out));
 }
 
 Value items_filter(const Call& call) {
@@ -380,21 +380,23 @@ Value choose_filter(const Call& call) {
 
 Value text_filter(const Call& call) {
   const std::string text = call.environment.text_of(call.value);
-  if (call.name == "upper") return upper(text);
-  if (call.name == "lower") return lower(text);
+  if (call.name == "safe") return Value::markup(text);
+  if (call.name == "e" || call.name == "escape") return call.value.is_markup() ? call.value : Value::markup(escape_html(text));
+  if (call.name == "upper") return like(call.value, upper(text));
+  if (call.name == "lower") return like(call.value, lower(text));
   if (call.name == "title") return title_words(text);
-  if (call.name == "capitalize") return capitalize(text);
+  if (call.name == "capitalize") return like(call.value, capitalize(text));
   if (call.name == "trim") {
     const Value* set = call.argument(0, "chars");
     const bool given = set != nullptr && !set->is_none();
     const std::string chars = given ? call.environment.text_of(*set) : "";
-    return strip(text, given ? &chars : nullptr, true, true);
+    return like(call.value, strip(text, given ? &chars : nullptr, true, true));
   }
   if (call.name == "replace") {
     return replace(text, call.text_argument(0, "s", ""), call.text_argument(1, "new", ""),
                    call.integer_argument(2, "count", -1), call.environment);
   }
-  return text;  // string, safe
+  return like(call.value, text);  // string
 }
 
 Value format_filter(const Call& call) {
@@ -403,8 +405,8 @@ Value format_filter(const Call& call) {
     fail("format: positional and keyword arguments at the same time");
   }
   const Value values =
-      given.keywords.empty() ? Value::list(given.positional, List::Kind::kTuple) : Value::dict(given.keywords);
-  return format_percent(call.environment.text_of(call.value), values, call.environment);
+      given.keywords.empty() ? Value::list(given.positional, List::Kind::kTuple) : Value::dict({given.keywords.begin(), given.keywords.end()});
+  return like(call.value, format_percent(call.environment.text_of(call.value), values, call.environment, call.value.is_markup()));
 }
 
 Value first_filter(const Call& call) {
@@ -427,7 +429,7 @@ Value last_filter(const Call& call) {
 }
 
 Value reverse_filter(const Call& call) {
-  if (const std::string* text = call.value.as<std::string>()) return substring(*text, length(*text) - 1, -1, -1);
+  if (const std::string* text = call.value.as<std::string>()) return like(call.value, substring(*text, length(*text) - 1, -1, -1));
   std::vector<Value> items = call.items();
   std::reverse(items.begin(), items.end());
   return iterator(std::move(items));
@@ -452,6 +454,8 @@ const std::map<std::string, Row, std::less<>>& filters() {
       {"d", {default_filter, {"default_value", "boolean"}}},
       {"default", {default_filter, {"default_value", "boolean"}}},
       {"dictsort", {dictsort_filter, {"case_sensitive", "by", "reverse"}}},
+      {"e", {text_filter, {}}},
+      {"escape", {text_filter, {}}},
       {"first", {first_filter, {}}},
       {"float", {float_filter, {"default"}}},
       {"format", {format_filter, {}, 0, Row::Open::kAny}},

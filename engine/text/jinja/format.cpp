@@ -41,11 +41,12 @@ std::string number(const Conversion& c, const char* type, T value) {
   return text;
 }
 
-std::string convert(const Conversion& c, const Value& value, Environment& environment) {
+std::string convert(const Conversion& c, const Value& value, bool markup, Environment& environment) {
   switch (c.type) {
     case 's':
     case 'r': {
       std::string text = c.type == 's' ? environment.text_of(value) : to_repr(value, environment.max_bytes);
+      if (markup && !(c.type == 's' && value.is_markup())) text = escape_html(text);
       if (c.precision >= 0 && c.precision < length(text)) text = substring(text, 0, c.precision, 1);
       return padded(text, c, environment);
     }
@@ -76,8 +77,8 @@ std::string convert(const Conversion& c, const Value& value, Environment& enviro
 
 class Formatter {
  public:
-  Formatter(const std::string& format, const Value& values, Environment& environment)
-      : format_(format), mapping_(values.as_mapping()), environment_(environment) {
+  Formatter(const std::string& format, const Value& values, Environment& environment, bool markup)
+      : format_(format), mapping_(values.as_mapping()), environment_(environment), markup_(markup) {
     const List* list = values.as_sequence();
     const bool tuple = list != nullptr && list->kind == List::Kind::kTuple;
     values_ = tuple ? list->items : std::vector<Value>{values};
@@ -134,7 +135,7 @@ class Formatter {
       if (used_ >= values_.size()) fail("format: not enough arguments");
       value = &values_[used_++];
     }
-    return convert(c, *value, environment_);
+    return convert(c, *value, markup_, environment_);
   }
 
   int64_t digit(int64_t number, char c) const {
@@ -146,14 +147,15 @@ class Formatter {
   std::vector<Value> values_;
   const Dict* mapping_;
   Environment& environment_;
+  bool markup_;
   bool all_are_used_;
   size_t at_ = 0, used_ = 0;
 };
 
 }  // namespace
 
-std::string format_percent(const std::string& format, const Value& values, Environment& environment) {
-  return Formatter(format, values, environment).run();
+std::string format_percent(const std::string& format, const Value& values, Environment& environment, bool markup) {
+  return Formatter(format, values, environment, markup).run();
 }
 
 }  // namespace smartkv::jinja

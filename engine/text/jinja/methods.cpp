@@ -28,9 +28,10 @@ int64_t integer_argument(const Arguments& arguments, size_t index, const char* n
   return value->integer();
 }
 
-Value string_list(std::vector<std::string> texts) {
+// `texts`, parts of `object`.
+Value string_list(const Value& object, std::vector<std::string> texts) {
   std::vector<Value> items;
-  for (std::string& text : texts) items.push_back(std::move(text));
+  for (std::string& text : texts) items.push_back(like(object, std::move(text)));
   return Value::list(std::move(items));
 }
 
@@ -48,41 +49,43 @@ bool affix(const std::string& text, const std::string& name, const Arguments& ar
   return matches(value);
 }
 
-Value string_method(const std::string& text, const std::string& name, const Arguments& arguments,
-                    Environment& environment) {
+Value string_method(const Value& object, const std::string& name, const Arguments& arguments, Environment& environment) {
+  const std::string& text = *object.as<std::string>();
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
     const Value* chars = arguments.find(0, "chars");
     const bool given = chars != nullptr && !chars->is_none();
     const std::string set = given ? string_argument(arguments, 0, "chars", name) : "";
-    return strip(text, given ? &set : nullptr, name != "rstrip", name != "lstrip");
+    return like(object, strip(text, given ? &set : nullptr, name != "rstrip", name != "lstrip"));
   }
   if (name == "split" || name == "rsplit") {
     const Value* separator = arguments.find(0, "sep");
     const int64_t most = integer_argument(arguments, 1, "maxsplit", -1);
     if (separator == nullptr || separator->is_none()) {
       if (name == "rsplit" && most >= 0) fail("rsplit: with a maximum it takes a separator");
-      return string_list(split_spaces(text, most));
+      return string_list(object, split_spaces(text, most));
     }
     const std::string at = string_argument(arguments, 0, "sep", name);
     if (at.empty()) fail(name + ": an empty separator");
-    return string_list(name == "split" ? split_at(text, at, most) : split_at_from_end(text, at, most));
+    return string_list(object, name == "split" ? split_at(text, at, most) : split_at_from_end(text, at, most));
   }
-  if (name == "splitlines") return string_list(split_lines(text));
+  if (name == "splitlines") return string_list(object, split_lines(text));
   if (name == "startswith" || name == "endswith") return affix(text, name, arguments);
   if (name == "removeprefix" || name == "removesuffix") {
     const bool prefix = name == "removeprefix";
     const std::string part = string_argument(arguments, 0, "affix", name);
-    if (!(prefix ? text.starts_with(part) : text.ends_with(part))) return text;
-    return prefix ? text.substr(part.size()) : text.substr(0, text.size() - part.size());
+    if (!(prefix ? text.starts_with(part) : text.ends_with(part))) return object;
+    return like(object, prefix ? text.substr(part.size()) : text.substr(0, text.size() - part.size()));
   }
   if (name == "replace") {
-    return replace(text, string_argument(arguments, 0, "old", name), string_argument(arguments, 1, "new", name),
-                   integer_argument(arguments, 2, "count", -1), environment);
+    const std::string with = string_argument(arguments, 1, "new", name);
+    return like(object, replace(text, string_argument(arguments, 0, "old", name),
+                                object.is_markup() ? escaped(*arguments.find(1, "new")) : with,
+                                integer_argument(arguments, 2, "count", -1), environment));
   }
-  if (name == "upper") return upper(text);
-  if (name == "lower") return lower(text);
-  if (name == "title") return title(text);
-  if (name == "capitalize") return capitalize(text);
+  if (name == "upper") return like(object, upper(text));
+  if (name == "lower") return like(object, lower(text));
+  if (name == "title") return like(object, title(text));
+  if (name == "capitalize") return like(object, capitalize(text));
   if (name == "find") return find_character(text, string_argument(arguments, 0, "sub", name));
   if (name == "rfind") return find_last_character(text, string_argument(arguments, 0, "sub", name));
   if (name == "count") return count(text, string_argument(arguments, 0, "sub", name));
@@ -97,11 +100,11 @@ Value string_method(const std::string& text, const std::string& name, const Argu
       const std::string* part = item.as<std::string>();
       if (part == nullptr) fail("join: expected strings, found \"" + item.type_name() + "\"");
       if (!first) out += text;
-      out += *part;
+      out += object.is_markup() ? escaped(item) : *part;
       first = false;
       environment.check_bytes(out.size());
     }
-    return out;
+    return like(object, std::move(out));
   }
   fail("a string has no method \"" + name + "\"");
 }
@@ -110,8 +113,7 @@ Value dict_method(const Dict& dict, const std::string& name, const Arguments& ar
   if (name == "get") {
     const Value* key = arguments.find(0, "key");
     const Value* otherwise = arguments.find(1, "default");
-    const std::string* text = key == nullptr ? nullptr : key->as<std::string>();
-    const Value* found = text == nullptr ? nullptr : dict.find(*text);
+    const Value* found = key == nullptr ? nullptr : dict.find_key(*key);
     return found != nullptr ? *found : otherwise != nullptr ? *otherwise : Value();
   }
   const auto kind = name == "keys" ? List::Kind::kKeys : name == "values" ? List::Kind::kValues : List::Kind::kItems;
@@ -282,7 +284,7 @@ Value call_method(const Value& object, const std::string& name, const Arguments&
   if (const Undefined* undefined = object.as<Undefined>()) fail_undefined(*undefined);
   environment.spend(object.steps());
   const std::string* text = object.as<std::string>();
-  if (text != nullptr && string_methods().contains(name)) return string_method(*text, name, arguments, environment);
+  if (text != nullptr && string_methods().contains(name)) return string_method(object, name, arguments, environment);
   if (object.as_mapping() != nullptr && dict_methods().contains(name))
     return dict_method(*object.as_mapping(), name, arguments);
   if (const List* list = object.as_sequence(); list != nullptr && list_methods().contains(name)) {

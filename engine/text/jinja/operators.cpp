@@ -96,6 +96,15 @@ std::vector<std::string> characters(const std::string& text) {
 
 }  // namespace
 
+std::string escaped(const Value& text) {
+  const std::string& plain = *text.as<std::string>();
+  return text.is_markup() ? plain : escape_html(plain);
+}
+
+Value like(const Value& original, std::string text) {
+  return original.is_markup() ? Value::markup(std::move(text)) : Value(std::move(text));
+}
+
 [[noreturn]] void fail_undefined(const Undefined& undefined) { fail("\"" + undefined.name + "\" is undefined"); }
 
 Value negate(const Value& value) {
@@ -118,9 +127,11 @@ Value binary(const std::string& op, const Value& left, const Value& right, Envir
   environment.spend(left.steps() + right.steps());
   const std::string *text_left = left.as<std::string>(), *text_right = right.as<std::string>();
   const List *list_left = left.as_sequence(), *list_right = right.as_sequence();
+  const bool markup = left.is_markup() || right.is_markup();
   if (op == "+" && text_left != nullptr && text_right != nullptr) {
-    environment.check_bytes(text_left->size() + text_right->size());
-    return *text_left + *text_right;
+    std::string joined = markup ? escaped(left) + escaped(right) : *text_left + *text_right;
+    environment.check_bytes(joined.size());
+    return markup ? Value::markup(std::move(joined)) : Value(std::move(joined));
   }
   if (op == "+" && list_left != nullptr && list_right != nullptr && list_left->kind == list_right->kind) {
     std::vector<Value> items = list_left->items;
@@ -128,16 +139,16 @@ Value binary(const std::string& op, const Value& left, const Value& right, Envir
     return Value::list(std::move(items), list_left->kind);
   }
   if (op == "%" && text_left != nullptr) {
-    std::string out = format_percent(*text_left, right, environment);
+    std::string out = format_percent(*text_left, right, environment, left.is_markup());
     environment.spend(static_cast<int64_t>(out.size() / 256));
-    return out;
+    return left.is_markup() ? Value::markup(std::move(out)) : Value(std::move(out));
   }
   if (op == "*" && (text_left != nullptr || text_right != nullptr)) {
     const Value& times = text_left != nullptr ? right : left;
     if (times.is_integer()) {
       std::string out = repeat(text_left != nullptr ? *text_left : *text_right, times.integer(), environment);
       environment.spend(static_cast<int64_t>(out.size() / 256));
-      return out;
+      return markup ? Value::markup(std::move(out)) : Value(std::move(out));
     }
   }
   if (op == "*" && (list_left != nullptr || list_right != nullptr)) {
@@ -163,11 +174,10 @@ bool contains(const Value& container, const Value& item, Environment& environmen
     return text->find(*part) != std::string::npos;
   }
   if (const Dict* dict = container.as_mapping()) {
-    const std::string* key = item.as<std::string>();
     if (item.as_dict() != nullptr || (item.as_sequence() != nullptr && item.as_sequence()->kind == List::Kind::kList)) {
       fail("unhashable type: \"" + item.type_name() + "\"");
     }
-    return key != nullptr && dict->find(*key) != nullptr;
+    return dict->find_key(item) != nullptr;
   }
   if (container.as_list() != nullptr) {
     environment.spend(std::min(container.extent().weight, item.extent().weight) / 8);
@@ -200,7 +210,7 @@ Value get_item(const Value& object, const Value& key) {
   if (const Undefined* undefined = object.as<Undefined>()) fail_undefined(*undefined);
   const std::string* name = key.as<std::string>();
   if (const Dict* dict = object.as_dict()) {
-    const Value* found = name == nullptr ? nullptr : dict->find(*name);
+    const Value* found = dict->find_key(key);
     if (found != nullptr) return *found;
   } else if (key.is_integer()) {
     if (const List* list = object.as_sequence()) {
@@ -208,7 +218,7 @@ Value get_item(const Value& object, const Value& key) {
       if (i >= 0) return list->items[static_cast<size_t>(i)];
     } else if (const std::string* text = object.as<std::string>()) {
       const int64_t i = normal_index(key.integer(), length(*text));
-      if (i >= 0) return substring(*text, i, i + 1, 1);
+      if (i >= 0) return like(object, substring(*text, i, i + 1, 1));
     }
   }
   if (name != nullptr && object.as_mapping() != nullptr && is_dict_method(*name)) return Builtin{*name};
@@ -247,7 +257,7 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
     return std::clamp<int64_t>(i, by > 0 ? 0 : -1, by > 0 ? n : n - 1);
   };
   const int64_t from = bound(start, by > 0 ? 0 : n - 1), to = bound(stop, by > 0 ? n : -1);
-  if (text != nullptr) return substring(*text, from, to, by);
+  if (text != nullptr) return like(object, substring(*text, from, to, by));
   std::vector<Value> picked;
   for (int64_t i = from; by > 0 ? i < to : i > to; i += by) picked.push_back(list->items[static_cast<size_t>(i)]);
   return Value::list(std::move(picked), list->kind);

@@ -92,7 +92,7 @@ void write_repr(const Value& value, Out& out) {
   } else if (const double* number = value.as<double>()) {
     out.add(float_text(*number));
   } else if (const std::string* text = value.as<std::string>()) {
-    out.add(string_repr(*text));
+    out.add(value.is_markup() ? "Markup(" + string_repr(*text) + ")" : string_repr(*text));
   } else if (const List* list = value.as_list()) {
     const bool tuple = list->kind == List::Kind::kTuple;
     if (list->kind == List::Kind::kIterator) throw RuntimeError{"a generator has no text; make it a list first"};
@@ -109,7 +109,8 @@ void write_repr(const Value& value, Out& out) {
     out.add("{");
     for (size_t i = 0; i < dict->items.size(); ++i) {
       if (i > 0) out.add(", ");
-      out.add(string_repr(dict->items[i].first) + ": ");
+      write_repr(dict->items[i].first, out);
+      out.add(": ");
       write_repr(dict->items[i].second, out);
     }
     out.add("}");
@@ -175,15 +176,13 @@ class JsonWriter {
       if (!list->items.empty()) new_line(depth);
       out_.add("]");
     } else if (const Dict* dict = value.as_mapping()) {
-      std::vector<const std::pair<std::string, Value>*> items;
+      std::vector<const std::pair<Value, Value>*> items;
       for (const auto& item : dict->items) items.push_back(&item);
-      if (style_.sort_keys) {
-        std::stable_sort(items.begin(), items.end(), [](auto* a, auto* b) { return a->first < b->first; });
-      }
+      if (style_.sort_keys) sort(items);
       out_.add("{");
       for (size_t i = 0; i < items.size(); ++i) {
         separate(i == 0, depth + 1);
-        out_.add(json_string(items[i]->first, style_.ensure_ascii));
+        write_key(items[i]->first);
         out_.add(style_.key_separator);
         write(items[i]->second, depth + 1);
       }
@@ -205,6 +204,19 @@ class JsonWriter {
   }
 
  private:
+  static void sort(std::vector<const std::pair<Value, Value>*>& items) {
+    try {
+      std::stable_sort(items.begin(), items.end(), [](auto* a, auto* b) { return compare(a->first, b->first) < 0; });
+    } catch (const TypeMismatch&) {
+      throw RuntimeError{"tojson: the keys have no order"};
+    }
+  }
+  // Keys that are no strings become ones, written as values are.
+  void write_key(const Value& key) {
+    if (key.as<std::string>() == nullptr) out_.add("\"");
+    write(key, 0);
+    if (key.as<std::string>() == nullptr) out_.add("\"");
+  }
   void separate(bool first, int depth) {
     if (!first) out_.add(style_.item_separator);
     new_line(depth);

@@ -215,4 +215,19 @@ std::string substring(const std::string& text, int64_t from, int64_t to, int64_t
   return out;
 }
 
+std::string escape_html(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '\'': out += "&#39;"; break;
+      case '"': out += "&#34;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
 }  // namespace smartkv::jinja

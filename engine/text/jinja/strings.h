@@ -17,6 +17,7 @@ std::vector<std::string> split_at_from_end(const std::string& text, const std::s
 std::vector<std::string> split_lines(const std::string& text);
 std::string replace(const std::string& text, const std::string& from, const std::string& to, int64_t most,
                     const Environment& environment);
+std::string escape_html(const std::string& text);  // & < > ' ", as markupsafe writes them
 // Simple case mappings, and the sharp s; RuntimeError where the machine has no C.UTF-8 locale.
 std::string upper(const std::string& text);
 std::string lower(const std::string& text);

@@ -1,6 +1,7 @@
 #include "engine/text/jinja/value.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace smartkv::jinja {
@@ -24,14 +25,14 @@ bool equal_dicts(const Dict& a, const Dict& b) {
   if (&a == &b) return true;
   if (a.kind != Dict::Kind::kDict || b.kind != Dict::Kind::kDict || a.items.size() != b.items.size()) return false;
   const auto sorted = [](const Dict& dict) {
-    std::vector<const std::pair<std::string, Value>*> items;
+    std::vector<const std::pair<Value, Value>*> items;
     for (const auto& item : dict.items) items.push_back(&item);
-    std::sort(items.begin(), items.end(), [](auto* x, auto* y) { return x->first < y->first; });
+    std::sort(items.begin(), items.end(), [](auto* x, auto* y) { return key_precedes(x->first, y->first); });
     return items;
   };
   const auto left = sorted(a), right = sorted(b);
   return std::equal(left.begin(), left.end(), right.begin(),
-                    [](auto* x, auto* y) { return x->first == y->first && equal(x->second, y->second); });
+                    [](auto* x, auto* y) { return equal(x->first, y->first) && equal(x->second, y->second); });
 }
 
 bool equal_lists(const List& a, const List& b) {
@@ -44,14 +45,25 @@ bool equal_lists(const List& a, const List& b) {
 
 const Value* Dict::find(std::string_view key) const {
   for (const auto& [name, value] : items) {
-    if (name == key) return &value;
+    const std::string* text = name.as<std::string>();
+    if (text != nullptr && *text == key) return &value;
   }
   return nullptr;
 }
 
-void Dict::set(const std::string& key, Value value) {
+const Value* Dict::find_key(const Value& key) const {
+  for (const auto& [name, value] : items) {
+    if (equal(name, key)) return &value;
+  }
+  return nullptr;
+}
+
+void Dict::set(const Value& key, Value value) {
+  if (key.as<std::string>() == nullptr && !key.is_number() && !key.is_none()) {
+    throw RuntimeError{"keys of dictionaries are strings, numbers and none, found \"" + key.type_name() + "\""};
+  }
   for (auto& [name, held] : items) {
-    if (name == key) {
+    if (equal(name, key)) {
       held = std::move(value);
       return;
     }
@@ -65,7 +77,7 @@ Value Value::list(std::vector<Value> items, List::Kind kind) {
   return std::make_shared<List>(List{std::move(items), kind, extent});
 }
 
-Value Value::dict(std::vector<std::pair<std::string, Value>> items, Dict::Kind kind) {
+Value Value::dict(std::vector<std::pair<Value, Value>> items, Dict::Kind kind) {
   Extent extent;
   for (const auto& [key, value] : items) add(extent, value);
   extent.is_shared |= kind != Dict::Kind::kDict;
@@ -94,7 +106,7 @@ Value Value::from_json(const nlohmann::ordered_json& json, int depth) {
       return list(std::move(items));
     }
     case nlohmann::json::value_t::object: {
-      std::vector<std::pair<std::string, Value>> items;
+      std::vector<std::pair<Value, Value>> items;
       for (const auto& [key, item] : json.items()) items.emplace_back(key, from_json(item, depth + 1));
       return dict(std::move(items));
     }
@@ -143,7 +155,7 @@ std::string Value::type_name() const {
   if (as<bool>()) return "bool";
   if (as<int64_t>()) return "int";
   if (as<double>()) return "float";
-  if (as<std::string>()) return "str";
+  if (as<std::string>()) return is_markup() ? "Markup" : "str";
   if (const List* list = as_list()) {
     static constexpr const char* kNames[] = {"list", "tuple", "generator", "dict_keys", "dict_values", "dict_items"};
     return kNames[static_cast<size_t>(list->kind)];
@@ -197,6 +209,12 @@ int compare(const Value& a, const Value& b) {
     if (!equal(list_a->items[i], list_b->items[i])) return compare(list_a->items[i], list_b->items[i]);
   }
   return list_a->items.size() < list_b->items.size() ? -1 : list_a->items.size() > list_b->items.size();
+}
+
+bool key_precedes(const Value& a, const Value& b) {
+  const auto rank = [](const Value& key) { return !key.is_number() ? (key.is_none() ? 0 : 3) : std::isnan(key.number()) ? 1 : 2; };
+  if (rank(a) != rank(b)) return rank(a) < rank(b);
+  return rank(a) >= 2 && compare(a, b) < 0;
 }
 
 }  // namespace smartkv::jinja

@@ -24,6 +24,10 @@ struct RuntimeError {
 struct Undefined {
   std::string name;  // what was looked up, for errors
 };
+// Text that is HTML already ("safe"): Python's markupsafe.Markup, which escapes what is joined to it.
+struct Markup {
+  std::shared_ptr<const std::string> text;
+};
 struct Builtin {
   std::string name;  // of a function, or of a method that was not called
 };
@@ -50,19 +54,20 @@ struct List {
 };
 struct Dict {
   enum class Kind : uint8_t { kDict, kNamespace, kLoop };
-  std::vector<std::pair<std::string, Value>> items;  // in order of insertion
+  std::vector<std::pair<Value, Value>> items;  // in order of insertion; keys are strings, numbers and none
   Kind kind = Kind::kDict;
   Extent extent = {};
 
   const Value* find(std::string_view key) const;
-  void set(const std::string& key, Value value);
+  const Value* find_key(const Value& key) const;  // a number finds its equals: 1, 1.0 and true are one key
+  void set(const Value& key, Value value);        // RuntimeError for another kind of key
 };
 
 class Value {
  public:
   using Text = std::shared_ptr<const std::string>;
   using Storage = std::variant<Undefined, std::nullptr_t, bool, int64_t, double, Text, std::shared_ptr<List>,
-                               std::shared_ptr<Dict>, const Macro*, Builtin>;
+                               std::shared_ptr<Dict>, const Macro*, Builtin, Markup>;
 
   Value() : storage_(nullptr) {}
   template <typename T>
@@ -73,14 +78,16 @@ class Value {
   Value(size_t value) : storage_(static_cast<int64_t>(value)) {}
   // RuntimeError if the value would be nested too deep or too large.
   static Value list(std::vector<Value> items, List::Kind kind = List::Kind::kList);
-  static Value dict(std::vector<std::pair<std::string, Value>> items, Dict::Kind kind = Dict::Kind::kDict);
+  static Value dict(std::vector<std::pair<Value, Value>> items, Dict::Kind kind = Dict::Kind::kDict);
+  static Value markup(std::string text) { return Markup{std::make_shared<const std::string>(std::move(text))}; }
   static Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 
   template <typename T>
   const T* as() const {
     if constexpr (std::is_same_v<T, std::string>) {
-      const Text* text = std::get_if<Text>(&storage_);
-      return text == nullptr ? nullptr : text->get();
+      if (const Text* text = std::get_if<Text>(&storage_)) return text->get();
+      const Markup* markup = std::get_if<Markup>(&storage_);
+      return markup == nullptr ? nullptr : markup->text.get();
     } else {
       return std::get_if<T>(&storage_);
     }
@@ -91,6 +98,7 @@ class Value {
   const Dict* as_mapping() const;   // a dictionary proper
   bool is_undefined() const { return as<Undefined>() != nullptr; }
   bool is_none() const { return as<std::nullptr_t>() != nullptr; }
+  bool is_markup() const { return as<Markup>() != nullptr; }
   bool is_number() const { return as<int64_t>() || as<double>() || as<bool>(); }
   bool is_integer() const { return as<int64_t>() || as<bool>(); }
   int64_t integer() const;  // of an integer or bool
@@ -108,5 +116,7 @@ bool equal(const Value& a, const Value& b);
 // -1, 0 or 1; TypeMismatch where Python would not order them.
 struct TypeMismatch {};
 int compare(const Value& a, const Value& b);
+// Keys of a dictionary in some order.
+bool key_precedes(const Value& a, const Value& b);
 
 }  // namespace smartkv::jinja

@@ -48,7 +48,7 @@ TEST_P(LlamaVariants, F32EqualsTheOracle) {
   const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 5);
   const torch::Tensor input = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).unsqueeze(0);
   const torch::Tensor expected = TorchLlama(weights, torch::kFloat64).forward(input)[0];
-  Served native(weights, "f32"), torch_backend(weights, "f32", "auto", torch_loader(weights));
+  Served native(weights, "f32"), torch_backend(weights, "f32", "auto", torch_loader());
   EXPECT_LT(relative_error(native.run(tokens, 512), expected), 1e-5);
   EXPECT_LT(relative_error(torch_backend.run(tokens, 512), expected), 1e-5);
 }
@@ -59,7 +59,7 @@ TEST_P(LlamaVariants, Bf16IsNearerThanLibTorchInBf16) {
   const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 6);
   const torch::Tensor input = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).unsqueeze(0);
   const torch::Tensor expected = TorchLlama(weights, torch::kFloat64).forward(input)[0];
-  Served native(weights, "bf16"), torch_backend(weights, "bf16", "auto", torch_loader(weights));
+  Served native(weights, "bf16"), torch_backend(weights, "bf16", "auto", torch_loader());
   const torch::Tensor rounded = TorchLlama(weights, torch::kBFloat16).forward(input)[0].to(torch::kFloat64);
   const double theirs = ((rounded - expected).norm() / expected.norm()).item<double>();
   EXPECT_LT(relative_error(native.run(tokens, 512), expected), theirs);

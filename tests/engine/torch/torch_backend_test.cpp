@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Served torch_served(const Weights& weights, const std::string& dtype) { return {weights, dtype, "auto", torch_loader(weights)}; }
+Served torch_served(const Weights& weights, const std::string& dtype) { return {weights, dtype, "auto", torch_loader()}; }
 
 // Whole and in chunks: other products, the same values but for rounding.
 void expect_reference(const Weights& weights, const nlohmann::json& item) {
@@ -129,7 +129,7 @@ TEST(TorchBackend, TheEngineAnswersAsOverTheNativeBackend) {
   config.vocab_size = kFakeVocab;
   config.head_dim = 64;  // k4v4's
   const TinyWeights weights(config);
-  const auto native = tiny_engine(weights, nullptr), torch_engine = tiny_engine(weights, torch_loader(weights));
+  const auto native = tiny_engine(weights, nullptr), torch_engine = tiny_engine(weights, torch_loader());
   std::vector<GenerationRequest> requests;
   for (const nlohmann::json& policy : {nlohmann::json(), nlohmann::json{{"policy", "streaming"}, {"tokens", 192}},
                                        nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}}, nlohmann::json("k4v4")}) {

@@ -57,7 +57,7 @@ TEST_P(TorchPolicies, DecodesAsTheNativeBackend) {
   config.head_dim = 64;  // the quantised pages'
   const TinyWeights weights(config);
   const std::vector<TokenId> tokens = some_tokens(440, weights.config().vocab_size, 3);
-  Served native(weights, "f32"), torch_backend(weights, "f32", "auto", torch_loader(weights));
+  Served native(weights, "f32"), torch_backend(weights, "f32", "auto", torch_loader());
   const Run expected = run(&native, tokens, 340), found = run(&torch_backend, tokens, 340);
   // Rounding moves some codes of quantised pages to the next one.
   EXPECT_LT(relative_error(found.logits, expected.logits), GetParam() == "full" ? 1e-3 : 5e-3);

@@ -10,9 +10,8 @@
 
 namespace smartkv {
 
-// `weights` outlives the loader.
-inline BackendLoader torch_loader(const Weights& weights) {
-  return [&weights](kernels::KvType type) { return make_torch_backend(weights, type, 2); };
+inline BackendLoader torch_loader() {
+  return [](const Weights& weights, kernels::KvType type) { return make_torch_backend(weights, type, 2); };
 }
 
 inline double relative_error(const std::vector<float>& found, const std::vector<float>& expected) {

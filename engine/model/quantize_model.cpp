@@ -1,0 +1,193 @@
+#include "engine/model/quantize_model.h"
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/model/llama_weights.h"
+#include "engine/model/task_errors.h"
+#include "engine/weights/gguf.h"
+#include "engine/weights/gguf_writer.h"
+#include "engine/weights/quantized_rows.h"
+
+namespace smartkv {
+namespace {
+
+using kernels::WeightType;
+
+constexpr int64_t kLanes = 16;   // rows that are packed together
+constexpr int64_t kGroup = 32;
+constexpr int64_t kChunk = 1024;  // rows in memory at a time
+
+// How a tensor comes into the file.
+struct Task {
+  TensorView view;
+  TensorType stored;  // as the view's type: its bytes are copied
+};
+
+bool is_head(const std::string& name) {
+  return name == "token_embd.weight" || name == "output.weight" || name == "model.embed_tokens.weight" || name == "lm_head.weight";
+}
+
+int bits_of(WeightType type) { return type == WeightType::kInt4 ? 4 : 8; }
+
+Task plan(const TensorView& view, WeightType type) {
+  if (view.shape.size() != 2) return {view, view.type};
+  const WeightType wanted = is_head(view.name) ? llama_head_type(type) : type;
+  const int bits = group_bits(view);
+  if (bits > 0 && bits <= bits_of(wanted) && view.integers == nullptr) return {view, view.type};
+  if (bits > 0 && bits <= bits_of(wanted)) return {view, bits == 4 ? TensorType::kQ4_1 : TensorType::kQ8_0};
+  return {view, wanted == WeightType::kInt4 ? TensorType::kQ4_1 : TensorType::kQ8_0};
+}
+
+class TensorWriter {
+ public:
+  TensorWriter(GgufWriter& file, ThreadPool& pool) : file_(file), pool_(pool) {}
+
+  void write(const Task& task) {
+    const TensorView& view = task.view;
+    if (task.stored == view.type) return file_.write(view.data);
+    const int64_t rows = view.rows(), k = view.row_elements();
+    const TensorTypeInfo& info = tensor_type_info(task.stored);
+    const auto row_bytes = static_cast<size_t>(k / info.block_elements * info.block_bytes);
+    kernels::PackedMatrix matrix =
+        kernels::make_packed(task.stored == TensorType::kQ8_0 ? WeightType::kInt8 : WeightType::kInt4, std::min(rows, kChunk), k);
+    std::vector<std::byte> bytes(static_cast<size_t>(matrix.out_features) * row_bytes);
+    for (int64_t first = 0; first < rows; first += kChunk) {
+      const int64_t count = std::min(kChunk, rows - first);
+      TaskErrors errors;
+      pool_.parallel_for((count + kLanes - 1) / kLanes, [&](int64_t group) {
+        errors.run([&] {
+          const int64_t row = group * kLanes;
+          quantize(task, first + row, std::min(kLanes, count - row), matrix, group, bytes.data() + static_cast<size_t>(row) * row_bytes);
+        });
+      });
+      errors.rethrow();
+      file_.write({bytes.data(), static_cast<size_t>(count) * row_bytes});
+    }
+  }
+
+ private:
+  // Rows [first, first + count) by way of a lane group of `matrix`. out: their blocks.
+  static void quantize(const Task& task, int64_t first, int64_t count, kernels::PackedMatrix& matrix, int64_t group, std::byte* out) {
+    const int64_t k = matrix.in_features;
+    const bool fit = group_bits(task.view) == 0 || group_bits(task.view) > bits_of(matrix.type);
+    thread_local std::vector<float> values;
+    if (fit) {
+      values.assign(static_cast<size_t>(kLanes * k), 0.0f);
+      expand_rows(task.view, first, count, values.data());
+      kernels::pack_lanes(matrix, group, values.data());
+    }
+    thread_local QuantizedRow row;
+    for (int64_t lane = 0; lane < count; ++lane) {
+      row.resize(k);
+      if (fit) {
+        for (int64_t g = 0; g < k / kGroup; ++g) {
+          kernels::unpack_group(matrix, group, g, lane, row.q.data() + g * kGroup, &row.scale[g], &row.minimum[g]);
+        }
+      } else {
+        read_quantized_row(task.view, first + lane, row);
+      }
+      out = write_quantized_row(task.view.name, task.stored, row, out);
+    }
+  }
+
+  GgufWriter& file_;
+  ThreadPool& pool_;
+};
+
+void write_tensors(const std::vector<TensorView>& tensors, WeightType type, ThreadPool& pool,
+                   const std::function<void(double)>& progress, GgufWriter& file) {
+  std::vector<Task> tasks;
+  int64_t total = 0, done = 0;
+  for (const TensorView& view : tensors) {
+    const Task& task = tasks.emplace_back(plan(view, type));
+    if (task.stored != view.type && view.row_elements() % kGroup != 0) {
+      throw ModelError("tensor \"" + view.name + "\": expected rows of a multiple of " + std::to_string(kGroup) + " weights, found " +
+                       std::to_string(view.row_elements()));
+    }
+    file.add_tensor(view.name, task.stored, view.shape);
+    total += view.elements();
+  }
+  file.begin();
+  TensorWriter writer(file, pool);
+  for (const Task& task : tasks) {
+    try {
+      writer.write(task);
+    } catch (const std::invalid_argument& error) {  // of the kernels, which know no names
+      throw ModelError("tensor \"" + task.view.name + "\": " + error.what());
+    }
+    done += task.view.elements();
+    if (progress) progress(static_cast<double>(done) / static_cast<double>(total));
+  }
+  file.end();
+}
+
+// What this program knows a file's weights by, and what llama.cpp does.
+void add_type(WeightType type, GgufWriter& file) {
+  file.add_string(kStoredAsKey, kernels::name(type));
+  file.add_uint32("general.file_type", type == WeightType::kInt4 ? 3 : 7);  // mostly Q4_1, mostly Q8_0
+  file.add_uint32("general.quantization_version", 2);
+}
+
+void quantize_gguf(const GgufFile& in, const std::filesystem::path& out, WeightType type, ThreadPool& pool,
+                   const std::function<void(double)>& progress) {
+  // What is written anew, or does not hold for a file in one part.
+  const std::set<std::string_view> kDropped = {kStoredAsKey,      "general.file_type", "general.quantization_version",
+                                               "general.alignment", "split.no", "split.count", "split.tensors.count"};
+  GgufWriter file(out);
+  for (const auto& [key, value] : in.metadata()) {
+    if (!kDropped.contains(key)) file.add_raw(key, in.raw(key));
+  }
+  add_type(type, file);
+  std::vector<TensorView> tensors;
+  for (const auto& [name, view] : in.tensors()) tensors.push_back(view);
+  write_tensors(tensors, type, pool, progress, file);
+}
+
+void quantize_folder(const Weights& in, const std::filesystem::path& from, const std::filesystem::path& to, WeightType type,
+                     ThreadPool& pool, const std::function<void(double)>& progress) {
+  std::filesystem::create_directories(to);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "chat_template.jinja", "generation_config.json"}) {
+    if (std::filesystem::exists(from / name)) std::filesystem::copy_file(from / name, to / name);
+  }
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(std::ifstream(from / "config.json"));
+  config.erase("quantization_config");
+  std::ofstream text(to / "config.json");
+  if (!(text << config.dump(2) << '\n').flush()) throw ModelError((to / "config.json").string() + ": cannot be written");
+  GgufWriter file(to / "model.gguf");
+  add_type(type, file);
+  std::vector<TensorView> tensors;
+  for (const std::string& name : in.names()) tensors.push_back(*in.find(name));
+  write_tensors(tensors, type, pool, progress, file);
+}
+
+}  // namespace
+
+void quantize_model(const std::filesystem::path& in, const std::filesystem::path& out, WeightType type, ThreadPool& pool,
+                    const std::function<void(double)>& progress) {
+  if (type != WeightType::kInt4 && type != WeightType::kInt8) {
+    throw std::invalid_argument("quantize_model: expected int4 or int8, found " + std::string(kernels::name(type)));
+  }
+  if (std::filesystem::exists(out)) throw ModelError(out.string() + ": exists already");
+  const std::unique_ptr<Weights> weights = Weights::open(in);
+  if (weights->gguf() != nullptr && out.extension() != ".gguf") {
+    throw ModelError(out.string() + ": expected a name that ends in .gguf, as the model is a GGUF file");
+  }
+  try {
+    if (weights->gguf() != nullptr) {
+      quantize_gguf(*weights->gguf(), out, type, pool, progress);
+    } else {
+      quantize_folder(*weights, in, out, type, pool, progress);
+    }
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove_all(out, ignored);
+    throw;
+  }
+}
+
+}  // namespace smartkv

@@ -1,0 +1,72 @@
+#include "engine/weights/packed_integers.h"
+
+#include <cstring>
+
+#include "engine/weights/quantized_rows.h"
+
+namespace smartkv {
+namespace {
+
+constexpr int64_t kGroup = 32;  // of QuantizedRow
+
+uint32_t word(std::span<const std::byte> bytes, int64_t i) {
+  uint32_t value;
+  std::memcpy(&value, bytes.data() + i * 4, sizeof value);
+  return value;
+}
+
+// Where an output lies in AWQ's word of 8.
+int64_t awq_place(int64_t output) { return output % 2 * 4 + output % 8 / 2; }
+
+}  // namespace
+
+void PackedIntegers::read_integers(int64_t row, uint8_t* out) const {
+  const int64_t per_word = 32 / bits;
+  const uint32_t mask = (1u << bits) - 1;
+  if (layout == Layout::kAwq) {
+    const int64_t shift = awq_place(row) * bits;
+    for (int64_t k = 0; k < inputs; ++k) {
+      out[k] = static_cast<uint8_t>(word(q, k * (outputs / per_word) + row / per_word) >> shift & mask);
+    }
+    return;
+  }
+  for (int64_t k = 0; k < inputs; k += per_word) {
+    uint32_t packed = word(q, k / per_word * outputs + row);
+    for (int64_t i = 0; i < per_word; ++i, packed >>= bits) out[k + i] = static_cast<uint8_t>(packed & mask);
+  }
+}
+
+PackedIntegers::Line PackedIntegers::line(int64_t group, int64_t row) const {
+  const int64_t per_word = 32 / bits;
+  const uint32_t mask = (1u << bits) - 1;
+  const int64_t place = layout == Layout::kAwq ? awq_place(row) : row % per_word;
+  uint32_t zero = word(zeros, group * (outputs / per_word) + row / per_word) >> (place * bits) & mask;
+  if (layout == Layout::kGptq) zero = (zero + 1) & mask;
+  return {scales[static_cast<size_t>(group * outputs + row)], zero};
+}
+
+void PackedIntegers::expand(int64_t row, float* out) const {
+  std::vector<uint8_t> integers(static_cast<size_t>(inputs));
+  read_integers(row, integers.data());
+  int64_t group = -1;
+  Line current{};
+  for (int64_t k = 0; k < inputs; ++k) {
+    if (group_of[k] != group) {
+      group = group_of[k];
+      current = line(group, row);
+    }
+    out[k] = current.scale * (static_cast<float>(integers[k]) - static_cast<float>(current.zero));
+  }
+}
+
+void PackedIntegers::read(int64_t row, QuantizedRow& out) const {
+  out.resize(inputs);
+  read_integers(row, out.q.data());
+  for (int64_t g = 0; g < inputs / kGroup; ++g) {
+    const Line current = line(group_of[g * kGroup], row);
+    out.scale[g] = current.scale;
+    out.minimum[g] = -static_cast<float>(current.zero) * current.scale;
+  }
+}
+
+}  // namespace smartkv

@@ -1,0 +1,142 @@
+#include "engine/weights/padded_weights.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/weights/projections.h"
+
+namespace smartkv {
+namespace {
+
+constexpr int64_t kLanes = 16;  // rows that are packed together, and elements of a head that are computed together
+
+int64_t rounded_up(int64_t n, int64_t unit) { return n % kLanes == 0 ? n : (n + unit - 1) / unit * unit; }
+
+// Where the elements of one axis of a tensor lie in the padded one.
+struct Axis {
+  enum class Kind : uint8_t { kRotated, kHeads, kIntermediate } kind;
+  int64_t from, to;  // elements of a head, or of all, before and after
+
+  int64_t padded(int64_t size) const { return size / from * to; }
+  // The element that stands at `i`; -1: a zero.
+  int64_t source(int64_t i) const {
+    const int64_t head = i / to, at = i % to;
+    if (kind != Kind::kRotated) return at < from ? head * from + at : -1;
+    const int64_t half = at / (to / 2), pair = at % (to / 2);  // RoPE's pairs are half a head apart
+    return pair < from / 2 ? head * from + half * (from / 2) + pair : -1;
+  }
+};
+
+struct Padding {
+  std::optional<Axis> rows, columns;
+};
+
+class PaddedWeights final : public Weights {
+ public:
+  explicit PaddedWeights(const Weights& weights) : weights_(weights), config_(padded_config(weights.config())) {}
+
+  const ModelConfig& config() const override { return config_; }
+  const GgufFile* gguf() const override { return weights_.gguf(); }
+  std::string stored_as() const override { return weights_.stored_as(); }
+  std::string format() const override { return weights_.format(); }
+  std::vector<std::string> names() const override { return weights_.names(); }
+  std::span<const int32_t> output_tokens() const override { return weights_.output_tokens(); }
+
+  std::optional<TensorView> find(std::string_view name) const override {
+    std::optional<TensorView> view = weights_.find(name);
+    const Padding padding = padding_of(name);
+    if (!view || (!padding.rows && !padding.columns)) return view;
+    TensorView padded = {view->name, TensorType::kF32, view->shape, {}};
+    if (padding.rows) padded.shape.front() = padding.rows->padded(view->shape.front());
+    if (padding.columns) padded.shape.back() = padding.columns->padded(view->shape.back());
+    return padded;
+  }
+  int64_t file_row(std::string_view name, int64_t row) const override {
+    return padding_of(name).rows ? row : weights_.file_row(name, row);
+  }
+
+  void read_rows(std::string_view name, int64_t first, int64_t count, float* out) const override {
+    const Padding padding = padding_of(name);
+    const std::optional<TensorView> view = weights_.find(name);
+    if (!view || (!padding.rows && !padding.columns)) return weights_.read_rows(name, first, count, out);
+    if (view->shape.size() == 1) return read_vector(name, *view, *padding.rows, out);
+    const int64_t width = view->row_elements();
+    std::vector<float> row(static_cast<size_t>(width));
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t source = padding.rows ? padding.rows->source(first + i) : first + i;
+      if (source < 0) {
+        std::fill_n(row.begin(), width, 0.0f);
+      } else {
+        weights_.read_rows(name, source, 1, row.data());
+      }
+      out = padding.columns ? spread(row, *padding.columns, out) : std::copy(row.begin(), row.end(), out);
+    }
+  }
+
+ private:
+  static float* spread(const std::vector<float>& values, const Axis& axis, float* out) {
+    const int64_t n = axis.padded(static_cast<int64_t>(values.size()));
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t source = axis.source(i);
+      *out++ = source < 0 ? 0.0f : values[static_cast<size_t>(source)];
+    }
+    return out;
+  }
+  void read_vector(std::string_view name, const TensorView& view, const Axis& axis, float* out) const {
+    std::vector<float> values = weights_.read(name, view.shape);
+    if (is_norm(name)) {
+      const double ratio = static_cast<double>(axis.from) / static_cast<double>(axis.to);
+      for (float& value : values) value = static_cast<float>(value * std::sqrt(ratio));
+    }
+    spread(values, axis, out);
+  }
+
+  static bool is_norm(std::string_view name) {
+    return name.find(".q_norm.") != std::string_view::npos || name.find(".k_norm.") != std::string_view::npos;
+  }
+
+  Padding padding_of(std::string_view name) const {
+    const ModelConfig& c = weights_.config();
+    const Axis heads = {Axis::Kind::kHeads, c.head_dim, config_.head_dim};
+    const Axis rotated = {Axis::Kind::kRotated, c.head_dim, config_.head_dim};
+    const Axis inter = {Axis::Kind::kIntermediate, c.intermediate_size, config_.intermediate_size};
+    const auto is = [&](std::string_view projection) { return name.find(projection) != std::string_view::npos; };
+    const bool bias = name.ends_with(".bias");
+    Padding padding;
+    if (is_rotated(name) || is_norm(name)) padding.rows = rotated;
+    if (is(".v_proj.")) padding.rows = heads;
+    if (is(".o_proj.") && !bias) padding.columns = heads;
+    if (is(".gate_proj.") || is(".up_proj.")) padding.rows = inter;
+    if (is(".down_proj.") && !bias) padding.columns = inter;
+    if (padding.rows && padding.rows->from == padding.rows->to) padding.rows.reset();
+    if (padding.columns && padding.columns->from == padding.columns->to) padding.columns.reset();
+    return padding;
+  }
+
+  const Weights& weights_;
+  ModelConfig config_;
+};
+
+}  // namespace
+
+ModelConfig padded_config(ModelConfig config) {
+  const int64_t head_dim = rounded_up(config.head_dim, 64);
+  if (head_dim > 256) throw ModelError("head_dim: expected at most 256, found " + std::to_string(config.head_dim));
+  config.intermediate_size = rounded_up(config.intermediate_size, 32);
+  if (head_dim == config.head_dim) return config;
+  // With zeros the mean of squares is the smaller by this ratio.
+  config.qk_norm_eps = config.rms_norm_eps * static_cast<double>(config.head_dim) / static_cast<double>(head_dim);
+  if (config.rope.rotary_dim == 0) config.rope.rotary_dim = config.head_dim;
+  if (config.attention_multiplier == 0.0) config.attention_multiplier = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
+  config.head_dim = head_dim;
+  return config;
+}
+
+std::unique_ptr<Weights> pad_weights(const Weights& weights) {
+  const ModelConfig& c = weights.config();
+  const ModelConfig padded = padded_config(c);
+  if (padded.head_dim == c.head_dim && padded.intermediate_size == c.intermediate_size) return nullptr;
+  return std::make_unique<PaddedWeights>(weights);
+}
+
+}  // namespace smartkv

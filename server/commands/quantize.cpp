@@ -1,0 +1,61 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+
+#include "engine/model/quantize_model.h"
+#include "engine/system_resources.h"
+#include "engine/weights/weights.h"
+#include "server/commands/command.h"
+
+namespace smartkv {
+namespace {
+
+struct Arguments {
+  std::string in, out, weights;
+  int threads = 0;
+};
+
+double gibibytes(const Weights& weights) {
+  double bytes = 0;
+  for (const std::string& name : weights.names()) bytes += static_cast<double>(weights.find(name)->data.size());
+  return bytes / (1 << 30);
+}
+
+int quantize(const Arguments& arguments) {
+  ThreadPool pool(arguments.threads > 0 ? arguments.threads : available_cores());
+  const bool terminal = ::isatty(STDERR_FILENO) != 0;
+  const auto start = std::chrono::steady_clock::now();
+  quantize_model(arguments.in, arguments.out,
+                 arguments.weights == "int4" ? kernels::WeightType::kInt4 : kernels::WeightType::kInt8, pool, [&](double done) {
+                   if (terminal) std::cerr << "\r\033[K" << static_cast<int>(100 * done) << "%" << std::flush;
+                 });
+  if (terminal) std::cerr << "\r\033[K";
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  std::cout << arguments.out << ": " << std::fixed << std::setprecision(2) << gibibytes(*Weights::open(arguments.out))
+            << " GiB of weights instead of " << gibibytes(*Weights::open(arguments.in)) << ", in " << std::setprecision(1)
+            << seconds.count() << " s\n";
+  return kOk;
+}
+
+constexpr const char* kExamples = R"(Of a GGUF file the result is a GGUF file, of a folder a folder: a path for --model. It is served with these weights unless
+--weights says otherwise, and answers as the original with --weights int4 or int8.
+Examples:
+  smartkv quantize model.gguf model-int4.gguf --weights int4
+  smartkv quantize folder/ folder-int8/ --weights int8)";
+
+}  // namespace
+
+std::function<int()> setup_quantize(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  app.add_option("in", arguments->in, "GGUF file or Hugging Face folder")->required();
+  app.add_option("out", arguments->out, "File or folder to make")->required();
+  app.add_option("--weights", arguments->weights, "Storage of the weights")->required()->check(CLI::IsMember({"int8", "int4"}));
+  app.add_option("--threads", arguments->threads, "0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
+  app.footer(kExamples);
+  return [arguments] { return quantize(*arguments); };
+}
+
+}  // namespace smartkv
