@@ -190,8 +190,8 @@ class TorchModule : public testing::Test {
 TEST_F(TorchModule, HoldsTheSameBackend) {
   const TinyWeights weights(tiny_config());
   const std::vector<TokenId> tokens = some_tokens(50, weights.config().vocab_size, 1);
-  Served direct = torch_served(weights, "bf16"), loaded(weights, "bf16", "auto", [&](kernels::KvType type) {
-           return load_torch_backend(module_, weights, type, 2);
+  Served direct = torch_served(weights, "bf16"), loaded(weights, "bf16", "auto", [&](const Weights& served, kernels::KvType type) {
+           return load_torch_backend(module_, served, type, 2);
          });
   EXPECT_EQ(loaded.run(tokens, 512), direct.run(tokens, 512));
   EXPECT_EQ(loaded.model->weight_bytes(), direct.model->weight_bytes());
