@@ -352,7 +352,7 @@ void EngineImpl::pass_failed(const Failure& failure) {
 void EngineImpl::follow_prompts() {
   prompts_.clear();
   for (const BatchRow& row : batch_) {
-    const bool follows = !row.request->ended && row.choice->computes_prompt() && row.choice->draft != nullptr;
+    const bool follows = !row.request->ended && row.is_prompt() && row.choice->draft != nullptr;
     if (follows) prompts_.push_back(row.choice);
   }
   if (prompts_.empty()) return;
@@ -397,7 +397,7 @@ void EngineImpl::take_results() {
 void EngineImpl::take_prompt_chunks() {
   const size_t n_rows = batch_.size();  // the other choices of a request whose prompt is complete join
   for (size_t i = 0; i < n_rows; ++i) {
-    if (batch_[i].request->ended || !batch_[i].choice->computes_prompt()) continue;
+    if (batch_[i].request->ended || !batch_[i].is_prompt()) continue;
     try {
       take_prompt_chunk(&batch_[i]);
       const bool complete = batch_[i].samples && batch_[i].choice->n_output == 0;

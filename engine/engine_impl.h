@@ -80,6 +80,9 @@ class EngineImpl final : public Engine {
     const float* logits = nullptr;
     std::exception_ptr failure;   // of this sequence alone
     GenerationEvent event;        // what was sampled
+
+    // Its tokens were known, as a prompt's are, and those of an answer that is computed anew.
+    bool is_prompt() const { return choice->n_output == 0 || !samples; }
   };
 
   // Asked by any number of threads during one pass, answered after it.
