@@ -238,8 +238,10 @@ void PrefixCache::make_room() {
 bool PrefixCache::may_go(const Node& node, Evict which) {
   if (node.state == nullptr) return false;
   if (which == Evict::kAny || node.state.use_count() == 1) return true;
-  if (which == Evict::kUnheld) return false;
-  if (node.state->running.use_count() == 1) return true;
+  // Who runs with a state holds `running`, too: the others are to go on from it.
+  const bool wanted = node.state.use_count() > node.state->running.use_count();
+  if (which == Evict::kUnheld && wanted) return false;
+  if (which == Evict::kOfUse && node.state->running.use_count() == 1) return true;
   const CacheStats stats = node.state->cache->stats();
   return stats.bytes > 2 * stats.shared_bytes;
 }

@@ -226,10 +226,25 @@ TEST_F(PrefixCacheTest, WhatIsHeldGoesIfItFreesMemory) {
   compute(cache.get(), 100, 100, 0);
   prefixes.insert("key", tokens_of(100, 0, 0), std::move(cache), 10);
   const PrefixCache::Covered covered = prefixes.covers("key", tokens_of(120, 0, 0));
+  const PrefixCache::Held waiting = covered.state;
   const std::shared_ptr<const bool> running = covered.state->running;
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
   EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kOfUse));
   EXPECT_EQ(covered.state->cache, nullptr);
+  EXPECT_EQ(context_.pool->bytes_in_use(), 0);
+}
+
+// What a sequence left and no longer shares must not keep others from running beside it.
+TEST_F(PrefixCacheTest, WhatOnlyRunnersHoldGoesOnceItsPagesAreNobodyElses) {
+  const auto full = policy("full");
+  PrefixCache prefixes(int64_t{1} << 30);
+  auto cache = full->new_sequence(100);
+  compute(cache.get(), 100, 100, 0);
+  const PrefixCache::Held left = prefixes.insert("key", tokens_of(100, 0, 0), cache->fork(), 10);
+  const std::shared_ptr<const bool> running = left->running;
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
+  cache.reset();
+  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kUnheld));
   EXPECT_EQ(context_.pool->bytes_in_use(), 0);
 }
 
