@@ -285,7 +285,7 @@ void EngineImpl::draft() {
 void EngineImpl::run_pass() {
   const Clock::time_point start = Clock::now();
   if (!run_model()) return;
-  const bool prompts = std::any_of(batch_.begin(), batch_.end(), [](const BatchRow& row) { return row.choice->computes_prompt(); });
+  const bool prompts = std::any_of(batch_.begin(), batch_.end(), [](const BatchRow& row) { return row.is_prompt(); });
   const auto sequences = static_cast<int64_t>(batch_.size());
   int64_t n_rows = 0;
   for (const BatchRow& row : batch_) n_rows += row.n_logits;
@@ -328,7 +328,7 @@ bool EngineImpl::run_model() {
     if (row.request.get() == previous) continue;
     previous = row.request.get();
     row.request->model_ms += milliseconds;
-    ++(row.choice->computes_prompt() ? row.request->prefill_chunks : row.request->decode_passes);
+    ++(row.is_prompt() ? row.request->prefill_chunks : row.request->decode_passes);
   }
   {
     const std::lock_guard lock(mutex_);

@@ -473,6 +473,31 @@ TEST_F(EngineTest, AFailedPassEndsTheRequestAtFaultOnly) {
 }
 
 // What nobody runs with goes, too: states of prompts, pages kept for reuse.
+// Computed anew in passes that end at boundaries, the last of them one known token before the end.
+TEST_F(EngineTest, AnAnswerThatIsComputedAnewGoesOnFromABoundary) {
+  const auto request_of = [](uint64_t seed) {
+    GenerationRequest request = make_request(100, 150, seed);
+    request.kv_cache = {{"policy", "random"}, {"tokens", 256}};
+    return request;
+  };
+  bool failed = false;
+  model->on_forward = [&](std::span<const SequenceInput> batch) {
+    if (failed || batch.size() < 2 || batch[0].cache->tokens() != 192) return;  // a boundary
+    failed = true;
+    throw std::runtime_error("nobody's fault");
+  };
+  start();
+  const auto streams = engine->submit_all({request_of(1), request_of(2)});
+  std::vector<ChoiceResult> results;
+  for (const auto& stream : streams) results.push_back(read_all(*stream)[0]);
+  EXPECT_TRUE(failed);
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    const ChoiceResult& result = results[seed - 1];
+    EXPECT_EQ(result.finish, FinishReason::kLength) << result.error;
+    EXPECT_EQ(result.tokens, generate(request_of(seed)).tokens) << seed;
+  }
+}
+
 TEST_F(EngineTest, WithoutMemoryTheRequestAtFaultEndsAndTheRestIsGivenBack) {
   options.prefix_cache_bytes = -1;
   model->on_forward = [](std::span<const SequenceInput> batch) {
