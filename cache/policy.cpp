@@ -1,8 +1,6 @@
 #include "cache/policy.h"
 
-#include <exception>
-#include <mutex>
-
+#include "kernels/task_errors.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
@@ -10,22 +8,14 @@ namespace smartkv {
 int64_t PolicyContext::workers() const { return threads == nullptr ? 1 : threads->size(); }
 
 void PolicyContext::for_each(int64_t n, const std::function<void(int64_t)>& task) const {
-  std::exception_ptr failure;
-  std::mutex mutex;
-  const auto guarded = [&](int64_t i) {  // a worker must not throw
-    try {
-      task(i);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!failure) failure = std::current_exception();
-    }
-  };
+  TaskErrors errors;
+  const auto guarded = [&](int64_t i) { errors.run([&] { task(i); }); };
   if (threads != nullptr) {
     threads->parallel_for(n, guarded);
   } else {
     for (int64_t i = 0; i < n; ++i) guarded(i);
   }
-  if (failure) std::rethrow_exception(failure);
+  errors.rethrow();
 }
 
 std::unique_ptr<SequenceCache> KvCachePolicy::load(StateReader* /*in*/) const {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "engine/model/task_errors.h"
 #include "engine/weights/quantized_rows.h"
+#include "kernels/task_errors.h"
 
 namespace smartkv {
 namespace {

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/model/llama_weights.h"
-#include "engine/model/task_errors.h"
 #include "engine/weights/gguf.h"
 #include "engine/weights/gguf_writer.h"
 #include "engine/weights/quantized_rows.h"
+#include "kernels/task_errors.h"
 
 namespace smartkv {
 namespace {
