@@ -67,12 +67,17 @@ void SharedSlotStore::weigh(int64_t n_leaving) {
   });
 }
 
-// What everybody must be worth to be kept, were there no units. Prices the packed units, whose tokens leave `worth`.
-float SharedSlotStore::price_units() {
+std::vector<float> SharedSlotStore::all_worth() const {
   std::vector<float> all;
   for (const Layer& layer : layers_) {
     for (const Head& head : layer.heads) all.insert(all.end(), head.worth.begin(), head.worth.end());
   }
+  return all;
+}
+
+// What everybody must be worth to be kept, were there no units. Prices the packed units, whose tokens leave `worth`.
+float SharedSlotStore::price_units() {
+  std::vector<float> all = all_worth();
   const int64_t most = (packed_most_ + budget_pages() * n_heads()) * kPageTokens;
   float threshold = kNothing;
   if (most < static_cast<int64_t>(all.size())) {
@@ -119,7 +124,6 @@ void SharedSlotStore::promote(int64_t tail_first, int64_t wanted) {
     orders[static_cast<size_t>(h)] = promotable(*heads[static_cast<size_t>(h)], tail_first);
   });
   std::vector<std::pair<double, size_t>> blocks;  // and their heads
-  std::vector<float> dense;
   for (size_t h = 0; h < heads.size(); ++h) {
     const int64_t most = heads[h]->units_next - least_units(options_.eviction);
     std::vector<float> worth;
@@ -128,11 +132,11 @@ void SharedSlotStore::promote(int64_t tail_first, int64_t wanted) {
       if (static_cast<int64_t>((worth.size() - left.size()) / kPageTokens) == most) break;
       blocks.emplace_back(excess(left.first(kPageTokens), threshold), h);
     }
-    dense.insert(dense.end(), heads[h]->worth.begin(), heads[h]->worth.end());
   }
   // A head's own blocks are in order: stable sorts keep equals so.
   std::stable_sort(blocks.begin(), blocks.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::stable_sort(units.begin(), units.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<float> dense = all_worth();
   const auto kept = dense.begin() + budget_pages() * n_heads() * kPageTokens;
   std::nth_element(dense.begin(), kept, dense.end(), std::greater<>());
   std::sort(kept, dense.end(), std::greater<>());
@@ -181,11 +185,7 @@ void SharedSlotStore::share_budget(int64_t tail_first, int64_t n_leaving) {
   weigh(n_leaving);
   // Where heads do not fill a layer's last page, the others must do with less.
   if (packs()) promote(tail_first, all - budget * heads + shape().n_layers * (heads - 1));
-  std::vector<float> worth;
-  worth.reserve(static_cast<size_t>(all * kPageTokens));
-  for (const Layer& layer : layers_) {
-    for (const Head& head : layer.heads) worth.insert(worth.end(), head.worth.begin(), head.worth.end());
-  }
+  std::vector<float> worth = all_worth();
   const auto last = worth.begin() + budget * heads * kPageTokens - 1;
   std::nth_element(worth.begin(), last, worth.end(), std::greater<>());
   const float threshold = *last;

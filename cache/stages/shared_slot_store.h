@@ -122,6 +122,7 @@ class SharedSlotStore final : public TokenStore {
   bool ranks() const;                              // importance counts
   // shared_slot_choice.cpp: what is kept at a boundary.
   void weigh(int64_t n_leaving);                   // sets `worth` of all heads, their packed tokens first
+  std::vector<float> all_worth() const;            // of all heads, one after the other
   float price_units();
   std::vector<uint32_t> promotable(const Head& head, int64_t tail_first) const;
   void promote(int64_t tail_first, int64_t wanted);  // sets `promoted` of all heads, `wanted` units at most

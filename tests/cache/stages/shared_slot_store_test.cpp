@@ -47,6 +47,12 @@ class SharedSlotStoreTest : public testing::Test {
     boundaries.prompt_tokens = prompt;
     return StagedSequence(context_, boundaries, std::move(stores));
   }
+  // The same tokens, all of them as they came.
+  std::unique_ptr<SequenceCache> everything(int64_t n) {
+    auto cache = full_->new_sequence(n);
+    CacheDriver(shape_, 9, &threads_).run(cache.get(), n, 512);
+    return cache;
+  }
   static std::set<int32_t> slots(const StagedSequence& cache, int64_t layer, int64_t head) {
     const std::vector<int32_t> found = dynamic_cast<const SharedSlotStore&>(cache.store(0)).kept_positions(layer, head);
     const std::set<int32_t> result(found.begin(), found.end());
@@ -63,6 +69,7 @@ class SharedSlotStoreTest : public testing::Test {
   ThreadPool threads_{2};
   CacheShape shape_{2, 3, 64, kernels::KvType::kBf16};
   PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
+  std::unique_ptr<KvCachePolicy> full_ = make_policy(context_, nullptr);
   CacheDriver driver_{shape_, 9, &threads_};
   EvictionOptions options_{.tokens = 448, .sinks = 4, .window = 128};
   bool knows_importance_ = false;
@@ -120,10 +127,7 @@ TEST_F(SharedSlotStoreTest, WhatMattersToQuestionsStaysWhateverItsScore) {
 // What is kept moves with them when heads gain and lose units.
 TEST_F(SharedSlotStoreTest, TokensKeepTheirContents) {
   StagedSequence cache = make(700);
-  std::unique_ptr<KvCachePolicy> full = make_policy(context_, nullptr);
-  const auto expected = full->new_sequence(700);
-  CacheDriver other(shape_, 9, &threads_);
-  other.run(expected.get(), 1500, 512);
+  const auto expected = everything(1500);
   std::vector<kernels::KvSegment> all;
   std::vector<float> k(64), v(64), k2(64), v2(64);
   for (const int64_t n : {700, 900, 1200, 1500}) {
@@ -231,10 +235,7 @@ TEST_F(PackedSlotStoreTest, KeepsNearlyTheBest) {
 
 TEST_F(PackedSlotStoreTest, PackedTokensAreTheirOwnButForTheirCodes) {
   StagedSequence cache = make(1500);
-  std::unique_ptr<KvCachePolicy> full = make_policy(context_, nullptr);
-  const auto expected = full->new_sequence(1500);
-  CacheDriver other(shape_, 9, &threads_);
-  other.run(expected.get(), 2000, 512);
+  const auto expected = everything(2000);
   driver_.run(&cache, 2000, 512);
   std::vector<kernels::KvSegment> all, segments;
   std::vector<float> k(64 * 64), v(k.size()), k2(64), v2(64);
