@@ -24,6 +24,7 @@ double best_seconds(int repetitions, const Function& function) {
 double read_bandwidth(ThreadPool& pool) {
   constexpr size_t kBytes = size_t{512} << 20;
   constexpr int64_t kTasks = 512;
+  constexpr size_t kAhead = 512;  // words: prefetching hardware alone leaves a fifth to a third of the rate unused
   AlignedBuffer buffer(kBytes);
   std::memset(buffer.data(), 1, kBytes);  // fresh pages would all be one page of zeros
   std::atomic<uint64_t> sink{0};
@@ -32,6 +33,7 @@ double read_bandwidth(ThreadPool& pool) {
       const uint64_t* words = buffer.as<uint64_t>() + task * static_cast<int64_t>(kBytes / 8 / kTasks);
       uint64_t sums[8] = {};
       for (size_t i = 0; i < kBytes / 8 / kTasks; i += 8) {
+        __builtin_prefetch(words + i + kAhead);
         for (size_t j = 0; j < 8; ++j) sums[j] += words[i + j];
       }
       uint64_t sum = 0;

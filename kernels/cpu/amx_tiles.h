@@ -28,6 +28,8 @@ class TileScope {
       config.bytes[tile] = kTileBytes;
       config.rows[tile] = rows.of[tile];
     }
+    // GCC 12 takes _tile_loadconfig() to read eight bytes, and may leave the others unwritten.
+    asm volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
   }
   ~TileScope() { _tile_release(); }

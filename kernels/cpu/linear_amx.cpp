@@ -31,7 +31,7 @@ void many_rows(const TileOperands& in, Rows::Prefetch prefetch, float* sums) {
   }
   const uint16_t* w = in.b;
   for (int64_t k = 0; k < in.tiles; ++k, w += kTileWeights) {
-    prefetch.chunk();
+    prefetch.template chunk<kGroups>();
     _tile_loadd(4, in.a + k * kTileInputs, in.lda * 2);
     _tile_loadd(6, w, kTileBytes);
     _tile_dpbf16ps(0, 4, 6);
@@ -75,7 +75,7 @@ void block(const LinearCall& call, int64_t row, int64_t rows, int64_t done, int6
   const TileOperands in{static_cast<const uint16_t*>(call.input.x) + row * stride, stride, w, 2 * kLanes, call.k * kLanes,
                         call.k / kTileInputs};
   const auto ask = [&prefetch](int64_t step) {
-    if (step % kTileSteps == 0) prefetch.chunk();
+    if (step % kTileSteps == 0) prefetch.template chunk<kGroups>();
   };
   constexpr int64_t kWidth = kGroups * kLanes;
   if (rows <= kVectorRows) {
@@ -112,7 +112,7 @@ void product(const LinearCall& call, const LinearTile& tile) {
   while (group < tile.group_end) {
     int64_t groups = widest;
     while (groups > tile.group_end - group) groups /= 2;
-    const Rows::PanelPrefetch panel(call, tile, group + groups, groups, blocks, std::max<int64_t>(1, call.k / kTileInputs));
+    const Rows::PanelPrefetch panel(call, tile, group, groups, blocks, std::max<int64_t>(1, call.k / kTileInputs));
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t wanted = tile.row_begin + b * block_rows;
       const int64_t begin = std::min(wanted, tile.row_end - block_rows);

@@ -20,38 +20,66 @@ template <class Ops>
 struct Products {
   using F = typename Ops::F;
 
-  // Memory to request while a block computes, so that the next panel of weights is near when its turn comes.
+  // Memory to request while a block computes, chunk by chunk of its inputs: so many bytes of each of the lane groups that a
+  // panel has, `stride` apart.
   struct Prefetch {
     const std::byte* next = nullptr;
-    int64_t bytes_per_chunk = 0;  // a multiple of 64; 0: none
+    int64_t bytes_per_chunk = 0;  // of each lane group, a multiple of 64; 0: none
+    int64_t stride = 0;
+    int64_t chunks = 0;                 // until it goes on at `beyond`
+    const std::byte* beyond = nullptr;  // null: nowhere
 
+    template <int kGroups>
     void chunk() {
-      for (int64_t i = 0; i < bytes_per_chunk; i += 64) F::prefetch(next + i);
+      for (int64_t i = 0; i < bytes_per_chunk; i += 64) {
+#pragma GCC unroll 4
+        for (int g = 0; g < kGroups; ++g) F::prefetch(next + g * stride + i);
+      }
       next += bytes_per_chunk;
+      if (--chunks == 0) {
+        next = beyond;
+        if (next == nullptr) bytes_per_chunk = 0;
+      }
     }
   };
 
-  // What the blocks of rows of one panel ask for between them: the panel that begins at lane group `next`, as wide as
-  // this one of `groups` or what the tile has left.
+  // What the blocks of rows of one panel, `groups` lane groups from `group`, ask for. A panel that one block passes over is
+  // waited for: the block asks for what it will read kChunksAhead chunks later, then for the beginning of the next panel,
+  // so that as many lines are on their way as the core can have. Many blocks spread the next panel between them.
   class PanelPrefetch {
    public:
     // chunks: of a block.
-    PanelPrefetch(const LinearCall& call, const LinearTile& tile, int64_t next, int64_t groups, int64_t blocks,
+    PanelPrefetch(const LinearCall& call, const LinearTile& tile, int64_t group, int64_t groups, int64_t blocks,
                   int64_t chunks)
-        : next_(call.weights + next * call.lane_group_bytes), chunks_(chunks) {
-      const int64_t left = tile.group_end - next;
-      bytes_ = (left < groups ? left : groups) * call.lane_group_bytes;
-      if (bytes_ <= kMaxPrefetch) bytes_per_chunk_ = (bytes_ / (blocks * chunks) + 63) / 64 * 64;
+        : chunks_(chunks) {
+      if (groups * call.lane_group_bytes > kMaxPrefetch && blocks > 1) return;
+      const std::byte* const panel = call.weights + group * call.lane_group_bytes;
+      const std::byte* const next = group + groups < tile.group_end ? panel + groups * call.lane_group_bytes : nullptr;
+      first_.stride = call.lane_group_bytes;
+      if (blocks == 1) {
+        first_.bytes_per_chunk = call.lane_group_bytes / chunks / 64 * 64;
+        first_.next = panel + kChunksAhead * first_.bytes_per_chunk;
+        first_.chunks = chunks - kChunksAhead;
+        first_.beyond = next;
+      } else if (next != nullptr) {
+        first_.bytes_per_chunk = (call.lane_group_bytes / (blocks * chunks) + 63) / 64 * 64;
+        first_.next = next;
+        first_.chunks = call.lane_group_bytes / first_.bytes_per_chunk;
+      }
     }
     Prefetch of_block(int64_t block) const {
-      const int64_t covered = block * chunks_ * bytes_per_chunk_;
-      return {next_ + covered, covered < bytes_ ? bytes_per_chunk_ : 0};
+      Prefetch prefetch = first_;
+      prefetch.next += block * chunks_ * prefetch.bytes_per_chunk;
+      prefetch.chunks -= block * chunks_;
+      if (prefetch.chunks <= 0) prefetch.bytes_per_chunk = 0;
+      return prefetch;
     }
 
    private:
+    static constexpr int64_t kChunksAhead = 2;
     static constexpr int64_t kMaxPrefetch = 256 << 10;  // a larger panel would push itself out of the second cache
-    const std::byte* next_;
-    int64_t chunks_, bytes_ = 0, bytes_per_chunk_ = 0;
+    Prefetch first_;
+    int64_t chunks_;
   };
 
   // The types of weights. Each accumulates a block of kRows rows by kGroups lane groups over all of K, in the order of
@@ -70,7 +98,7 @@ struct Products {
       F acc[kRows][kGroups];
       clear<kRows, kGroups>(acc);
       for (int64_t begin = 0; begin < call.k; begin += kChunk) {
-        prefetch.chunk();
+        prefetch.template chunk<kGroups>();
         const int64_t end = begin + kChunk < call.k ? begin + kChunk : call.k;
         for (int64_t k = begin; k < end; ++k) {
           F weights[kGroups];
@@ -103,7 +131,7 @@ struct Products {
       F acc[kRows][kGroups];
       clear<kRows, kGroups>(acc);
       for (int64_t begin = 0; begin < pairs; begin += kChunk) {
-        prefetch.chunk();
+        prefetch.template chunk<kGroups>();
         const int64_t end = begin + kChunk < pairs ? begin + kChunk : pairs;
         for (int64_t k = begin; k < end; ++k) {
           typename Ops::BfWeights weights[kGroups];
@@ -139,7 +167,7 @@ struct Products {
       F acc[kRows][kGroups];
       clear<kRows, kGroups>(acc);
       for (int64_t k = 0; k < n_groups; ++k) {
-        prefetch.chunk();
+        prefetch.template chunk<kGroups>();
 #pragma GCC unroll 4
         for (int g = 0; g < kGroups; ++g) {
           const uint8_t* base = w + g * call.lane_group_bytes + k * kBytes;
@@ -221,7 +249,7 @@ struct Products {
     while (group < tile.group_end) {
       int64_t groups = widest;
       while (groups > tile.group_end - group) groups /= 2;
-      const PanelPrefetch panel(call, tile, group + groups, groups, blocks, Type::chunks(call));
+      const PanelPrefetch panel(call, tile, group, groups, blocks, Type::chunks(call));
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t begin = tile.row_begin + rows * b / blocks;
         const int64_t end = tile.row_begin + rows * (b + 1) / blocks;
