@@ -7,6 +7,8 @@
 #include <numeric>
 #include <tuple>
 
+#include "kernels/attention_kernels.h"
+
 namespace smartkv {
 
 using kernels::kPageTokens;
@@ -19,9 +21,34 @@ constexpr int64_t kSamples = 128;         // of a boundary, spread over layers a
 constexpr int64_t kMostPending = 2 * kSamples;
 constexpr double kKeyShare = 0.3;  // of the keys' error that the softmax does not cancel: measured, see NOTES.md
 constexpr int64_t kLeastSaving = 16;
+constexpr int64_t kSinks = 4;   // whose keys are unlike all others
+constexpr int64_t kLanes = 16;  // floats of a vector, which divide head_dim
 constexpr double kFloor = 0.03;  // of the layer's mean: what nobody looks at may yet be looked for
 
 float log_of(float importance) { return std::log(importance + 1e-6f); }
+
+// Of many columns at once, row by row as they lie: loops that compilers turn into vectors.
+class Ranges {
+ public:
+  // x: f32 [rows, columns]; up to kMaxHeadDim columns.
+  Ranges(const float* x, int64_t rows, int64_t columns) : columns_(columns) {
+    std::copy_n(x, columns, low_);
+    std::copy_n(x, columns, high_);
+    for (int64_t row = 1; row < rows; ++row) {
+      const float* values = x + row * columns;
+      for (int64_t c = 0; c < columns; ++c) {
+        low_[c] = values[c] < low_[c] ? values[c] : low_[c];
+        high_[c] = values[c] > high_[c] ? values[c] : high_[c];
+      }
+    }
+  }
+  float of(int64_t column) const { return high_[column] - low_[column]; }
+  float of_all() const { return *std::max_element(high_, high_ + columns_) - *std::min_element(low_, low_ + columns_); }
+
+ private:
+  int64_t columns_;
+  float low_[kernels::kMaxHeadDim], high_[kernels::kMaxHeadDim];
+};
 
 // What an error in a token's value matters: its share of the page's attention, times the square of its range. f32 v:
 // [kPageTokens, head_dim]; `mass`: of the page's tokens, or null.
@@ -31,8 +58,8 @@ std::array<double, kPageTokens> value_worth(const float* v, int64_t dim, const f
   for (int64_t t = 0; t < kPageTokens; ++t) {
     // The page's mean stands in for what the probes did not see.
     const double share = total > 0 ? 0.5 * mass[t] / total + 0.5 / kPageTokens : 1.0 / kPageTokens;
-    const auto [low, high] = std::minmax_element(v + t * dim, v + (t + 1) * dim);
-    worth[static_cast<size_t>(t)] = share * std::pow(static_cast<double>(*high - *low), 2);
+    const double range = Ranges(v + t * dim, dim / kLanes, kLanes).of_all();
+    worth[static_cast<size_t>(t)] = share * (range * range);
   }
   return worth;
 }
@@ -41,14 +68,10 @@ std::array<double, kPageTokens> value_worth(const float* v, int64_t dim, const f
 // q2: E[q^2] by channel; value_norm: mean |v|^2.
 void add_key_sensitivity(const float* k, int64_t dim, const uint8_t* channels, const float* q2, double probes,
                          double value_norm, std::vector<double>* quads) {
+  const Ranges ranges(k, kPageTokens, dim);
   for (int64_t i = 0; i < dim; ++i) {
     const int64_t d = channels[i];
-    float low = INFINITY, high = -INFINITY;
-    for (int64_t t = 0; t < kPageTokens; ++t) {
-      low = std::min(low, k[t * dim + d]);
-      high = std::max(high, k[t * dim + d]);
-    }
-    const double range2 = static_cast<double>(high - low) * (high - low);
+    const double range2 = static_cast<double>(ranges.of(d)) * ranges.of(d);
     (*quads)[static_cast<size_t>(i / 4)] += kKeyShare * q2[d] / probes / static_cast<double>(dim) * range2 / 12 * value_norm;
   }
 }
@@ -201,14 +224,9 @@ void MixedStore::order_channels(int64_t layer, const DenseLayer& tail) {
   state.channel_order = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(heads * dim));
   for (int64_t head = 0; head < heads; ++head) {
     std::vector<float> s(static_cast<size_t>(dim));
+    const Ranges ranges(k.data() + (head * kPageTokens + kSinks) * dim, kPageTokens - kSinks, dim);
     for (int64_t d = 0; d < dim; ++d) {
-      float low = INFINITY, high = -INFINITY;
-      for (int64_t t = 4; t < kPageTokens; ++t) {  // without the sinks, whose keys are unlike all others
-        const float value = k[static_cast<size_t>((head * kPageTokens + t) * dim + d)];
-        low = std::min(low, value);
-        high = std::max(high, value);
-      }
-      s[static_cast<size_t>(d)] = state.q2[static_cast<size_t>(head * dim + d)] * (high - low) * (high - low);
+      s[static_cast<size_t>(d)] = state.q2[static_cast<size_t>(head * dim + d)] * ranges.of(d) * ranges.of(d);
     }
     const auto order = state.channel_order->begin() + head * dim;
     std::iota(order, order + dim, uint8_t{0});
