@@ -29,8 +29,8 @@ class SummaryStoreTest : public testing::Test {
   }
 
   std::unique_ptr<SequenceCache> run(const nlohmann::json& spec, int64_t prompt, int64_t tokens) {
-    policy_ = make_policy(context_, spec);
-    auto cache = policy_->new_sequence(prompt);
+    policies_.push_back(make_policy(context_, spec));
+    auto cache = policies_.back()->new_sequence(prompt);
     CacheDriver(shape_, 6, &threads_).run(cache.get(), tokens, 64);
     return cache;
   }
@@ -41,7 +41,7 @@ class SummaryStoreTest : public testing::Test {
   ThreadPool threads_{2};
   CacheShape shape_{2, 2, 64, kernels::KvType::kBf16};
   PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
-  std::unique_ptr<KvCachePolicy> policy_;
+  std::vector<std::unique_ptr<KvCachePolicy>> policies_;  // which must outlive their sequences
 };
 
 TEST_F(SummaryStoreTest, ConservesMassExactly) {
