@@ -52,7 +52,6 @@ struct Products {
     PanelPrefetch(const LinearCall& call, const LinearTile& tile, int64_t group, int64_t groups, int64_t blocks,
                   int64_t chunks)
         : chunks_(chunks) {
-      if (groups * call.lane_group_bytes > kMaxPrefetch && blocks > 1) return;
       const std::byte* const panel = call.weights + group * call.lane_group_bytes;
       const std::byte* const next = group + groups < tile.group_end ? panel + groups * call.lane_group_bytes : nullptr;
       first_.stride = call.lane_group_bytes;
@@ -61,7 +60,7 @@ struct Products {
         first_.next = panel + kChunksAhead * first_.bytes_per_chunk;
         first_.chunks = chunks - kChunksAhead;
         first_.beyond = next;
-      } else if (next != nullptr) {
+      } else if (next != nullptr && groups * call.lane_group_bytes <= kMaxPrefetch) {
         first_.bytes_per_chunk = (call.lane_group_bytes / (blocks * chunks) + 63) / 64 * 64;
         first_.next = next;
         first_.chunks = call.lane_group_bytes / first_.bytes_per_chunk;

@@ -472,7 +472,6 @@ TEST_F(EngineTest, AFailedPassEndsTheRequestAtFaultOnly) {
   EXPECT_EQ(engine->stats().finished.at("error"), 1);
 }
 
-// What nobody runs with goes, too: states of prompts, pages kept for reuse.
 // Computed anew in passes that end at boundaries, the last of them one known token before the end.
 TEST_F(EngineTest, AnAnswerThatIsComputedAnewGoesOnFromABoundary) {
   const auto request_of = [](uint64_t seed) {
@@ -498,6 +497,7 @@ TEST_F(EngineTest, AnAnswerThatIsComputedAnewGoesOnFromABoundary) {
   }
 }
 
+// What nobody runs with goes, too: states of prompts, pages kept for reuse.
 TEST_F(EngineTest, WithoutMemoryTheRequestAtFaultEndsAndTheRestIsGivenBack) {
   options.prefix_cache_bytes = -1;
   model->on_forward = [](std::span<const SequenceInput> batch) {
