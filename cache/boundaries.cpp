@@ -13,12 +13,12 @@ int64_t Boundaries::after(int64_t tokens) const {
     if (stride == kNever) return prompt_tokens;
     return std::min(prompt_tokens, (std::max(tokens + 1, least) + stride - 1) / stride * stride);
   }
-  return std::max(least, (tokens / kPageTokens + 1) * kPageTokens);
+  return least;
 }
 
 int64_t Boundaries::most_in_tail(int64_t n_tokens) const {
   if (window == kNever) return n_tokens;
-  const int64_t prompt = stride == kNever ? prompt_tokens : std::min(prompt_tokens, window + stride);
+  const int64_t prompt = stride == kNever ? prompt_tokens : std::min(prompt_tokens, whole_pages(window) + stride);
   return std::min(n_tokens, std::max(prompt, window + kPageTokens));
 }
 

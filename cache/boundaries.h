@@ -16,7 +16,7 @@ constexpr int64_t whole_pages(int64_t tokens) {
 struct Boundaries {
   static constexpr int64_t kNever = INT64_MAX;
 
-  int64_t window = kNever;  // in whole pages; kNever: nothing leaves
+  int64_t window = kNever;  // tokens; kNever: nothing leaves
   int64_t stride = kernels::kPageTokens;  // between boundaries of the prompt, in whole pages; kNever: at its end only
   int64_t prompt_tokens = 0;
 

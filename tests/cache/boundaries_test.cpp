@@ -26,6 +26,12 @@ TEST(Boundaries, OfAShortPromptAreThoseOfNone) {
   EXPECT_EQ(up_to({64, 512, 0}, 300), (std::vector<int64_t>{128, 192, 256}));
 }
 
+TEST(Boundaries, APageLeavesAsSoonAsTheWindowIsFullWithoutIt) {
+  EXPECT_EQ(up_to({20, 512, 0}, 300), (std::vector<int64_t>{84, 148, 212, 276}));
+  EXPECT_EQ(up_to({20, 512, 140}, 300), (std::vector<int64_t>{140, 148, 212, 276}));
+  EXPECT_EQ(up_to({0, 512, 100}, 300), (std::vector<int64_t>{100, 128, 192, 256}));
+}
+
 TEST(Boundaries, WithoutAStrideThePromptEndsBeforeAnythingLeaves) {
   EXPECT_EQ(up_to({128, Boundaries::kNever, 1000}, 1100), (std::vector<int64_t>{1000, 1024, 1088}));
   EXPECT_EQ((Boundaries{128, Boundaries::kNever, 1000}.most_in_tail(2000)), 1000);
@@ -35,7 +41,7 @@ TEST(Boundaries, WithoutAStrideThePromptEndsBeforeAnythingLeaves) {
 
 // Admission counts it for every sequence: no token more than there can be.
 TEST(Boundaries, TheTailIsAsLongAsTheySay) {
-  for (const int64_t window : {64, 192}) {
+  for (const int64_t window : {0, 20, 64, 192}) {
     for (const int64_t stride : {int64_t{64}, int64_t{512}, Boundaries::kNever}) {
       for (int64_t prompt = 0; prompt < 1100; prompt += 7) {
         const Boundaries boundaries{window, stride, prompt};

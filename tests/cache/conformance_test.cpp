@@ -47,6 +47,8 @@ constexpr const char* kSummarizedEviction = "gated_eviction_summaries";
 constexpr const char* kLevels = "block_summary_levels";
 constexpr const char* kCodedSummaries = "block_summary_codes";
 constexpr const char* kCodedLost = "gated_eviction_summary_codes";
+constexpr const char* kShortWindow = "k8v4_short_window";
+constexpr const char* kNoWindow = "mixed_precision_no_window";
 constexpr const char* kOneLayer = "block_summary_one_layer";
 
 // Small settings, so that a thousand tokens compress often.
@@ -83,6 +85,8 @@ nlohmann::json spec_of(const std::string& name) {
     return {{"policy", name}, {"key_channels", 48}, {"update_every", 64}, {"stable_updates", 1}, {"retention", 0.5},
             {"check_every", 256}, {"most_kl", 0.02}};
   }
+  if (name == kShortWindow) return {{"policy", "k8v4"}, {"window", 20}};
+  if (name == kNoWindow) return {{"policy", "mixed_precision"}, {"bits", 4.5}, {"horizon", 1024}, {"window", 0}};
   if (name == "mixed_precision") return {{"policy", name}, {"bits", 4.5}, {"horizon", 1024}};
   return {{"policy", name}};
 }
@@ -393,7 +397,7 @@ std::vector<std::string> names() {
   std::vector<std::string> result;
   for (const PolicyRow& row : policy_registry()) result.emplace_back(row.name);
   for (const char* name : {kPackedEviction, kEqualPackedEviction, kBoundedPackedEviction, kEqualEviction, kSummarizedEviction, kLevels,
-                           kCodedSummaries, kCodedLost, kOneLayer}) {
+                           kCodedSummaries, kCodedLost, kOneLayer, kShortWindow, kNoWindow}) {
     result.emplace_back(name);
   }
   return result;

@@ -57,9 +57,9 @@ class PrefixCacheTest : public testing::Test {
 
 TEST_F(PrefixCacheTest, AHitGivesEveryBitOfComputingAnew) {
   const nlohmann::json specs[] = {"full",
-                                  "k8v8",
-                                  "k4v4",
-                                  {{"policy", "mixed_precision"}, {"horizon", 1024}},
+                                  {{"policy", "k8v8"}, {"prompt_stride", 512}},  // no boundary between 700 and 800
+                                  {{"policy", "k4v4"}, {"prompt_stride", 512}},
+                                  {{"policy", "mixed_precision"}, {"horizon", 1024}, {"prompt_stride", 512}},
                                   {{"policy", "streaming"}, {"tokens", 256}},
                                   {{"policy", "snapkv"}, {"tokens", 320}}};
   for (const nlohmann::json& spec : specs) {

@@ -45,7 +45,7 @@ std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& co
   options = read_summary_options(&read, context.shape, options);
   options.sinks = read.integer("sinks", options.sinks, 0, kPageTokens);
   read_layers(&read, context.shape.n_layers, &options);
-  const int64_t stride = read_prompt_stride(&read, kPromptStride);
+  const int64_t stride = read_prompt_stride(&read, kPrefillChunk);
   read.done();
   if (tokens > 0) check_summary_capacity(options, "tokens", beside, tokens);
   std::shared_ptr<const TokenScorer> scorer;

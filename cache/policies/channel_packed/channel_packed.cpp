@@ -53,7 +53,7 @@ std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& c
   Parameters read("channel_packed", parameters);
   ChannelOptions options;
   const int64_t window = whole_pages(read.integer("window", kPageTokens, 1, kMost));
-  const int64_t stride = read_prompt_stride(&read, kPromptStride);
+  const int64_t stride = read_prompt_stride(&read, kPrefillChunk);
   if (read.has("bits")) {
     for (const char* key : {"key_channels", "key_bits", "value_bits"}) {
       if (read.has(key)) throw CacheError("kv_cache.bits: expected either bits, or " + std::string(key) + ", found both");

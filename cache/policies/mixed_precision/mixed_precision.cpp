@@ -43,7 +43,7 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
     throw CacheError("kv_cache.bytes: expected either bytes, or bits and horizon, found both");
   }
   options.horizon = read.integer("horizon", options.horizon, 1024, kMost);
-  options.window = read.integer("window", options.window, 1, kMost);
+  options.window = read.integer("window", options.window, 0, kMost);
   // Within `bytes` there is no room for a chunk of the prompt.
   options.prompt_stride = read_prompt_stride(&read, options.bytes > 0 ? kPageTokens : kPromptStride);
   options.probes = read.integer("probes", options.probes, 1, kPageTokens);
@@ -57,7 +57,7 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   read.done();
   check_quantizable(context.shape, "mixed_precision");
   check_budget(context.shape, options);
-  const Boundaries boundaries{whole_pages(options.window), options.prompt_stride, 0};
+  const Boundaries boundaries{options.window, options.prompt_stride, 0};
   return std::make_unique<StagedPolicy>("mixed_precision", context, boundaries, std::make_unique<MixedStoreFactory>(options));
 }
 

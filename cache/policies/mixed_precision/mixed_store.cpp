@@ -115,7 +115,7 @@ StoreFactory::Bytes MixedStoreFactory::max_bytes(const PolicyContext& context, i
                                                  int64_t n_left) const {
   const CacheShape& shape = context.shape;
   const int64_t pages = n_left / kPageTokens;
-  const int64_t tail = Boundaries{whole_pages(options_.window), options_.prompt_stride, prompt_tokens}.most_in_tail(n_tokens);
+  const int64_t tail = Boundaries{options_.window, options_.prompt_stride, prompt_tokens}.most_in_tail(n_tokens);
   // Pages cannot be narrower than 2 bits, nor need they be wider than 8. Each worker holds one more while it narrows it.
   const int64_t widest = quantized_bytes(shape, widest_layout(shape)), all = pages * shape.n_layers * widest;
   const int64_t budget = pages == 0 ? 0 : std::max(least_bytes(shape, pages), mixed_budget(shape, options_, n_tokens, pages));

@@ -12,8 +12,8 @@ using kernels::kPageTokens;
 std::unique_ptr<KvCachePolicy> make(std::string_view name, int k_bits, int v_bits, const PolicyContext& context,
                                     const nlohmann::json& parameters) {
   Parameters read{std::string(name), parameters};
-  const int64_t window = read.integer("window", kPageTokens, 1, int64_t{1} << 24);
-  const Boundaries boundaries{whole_pages(window), read_prompt_stride(&read, kPromptStride), 0};
+  const int64_t window = read.integer("window", kPageTokens, 0, int64_t{1} << 24);
+  const Boundaries boundaries{window, read_prompt_stride(&read, kPromptStride), 0};
   read.done();
   check_quantizable(context.shape, name);
   return std::make_unique<StagedPolicy>(
