@@ -87,7 +87,7 @@ class FakeEngine final : public Engine {
 
   ModelConfig config_;
   std::unique_ptr<ChatTemplate> template_;
-  int64_t context_length_ = 1000;
+  std::atomic<int64_t> context_length_ = 1000;
   std::shared_ptr<State> state_ = std::make_shared<State>();
   std::vector<std::string> pieces_ = {"Pa", "ris", "."};
   FinishReason finish_ = FinishReason::kStop;
