@@ -8,10 +8,10 @@ using kernels::kPageTokens;
 
 int64_t Boundaries::after(int64_t tokens) const {
   if (window == kNever) return kNever;
-  const int64_t least = leaving(tokens) + window + kPageTokens;  // where a page can leave
+  const int64_t least = leaving(tokens) + window + kPageTokens;  // where a page can leave; always past `tokens`
   if (tokens < prompt_tokens && least <= prompt_tokens) {
     if (stride == kNever) return prompt_tokens;
-    return std::min(prompt_tokens, (std::max(tokens + 1, least) + stride - 1) / stride * stride);
+    return std::min(prompt_tokens, (least + stride - 1) / stride * stride);
   }
   return least;
 }

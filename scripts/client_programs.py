@@ -75,6 +75,7 @@ def check_guidellm(url):
 def check_schemathesis(url):
     """Requests made from /openapi.json, valid and not, for five minutes. What a schema cannot say (a prompt beyond the context,
     fields that exclude each other) makes a 400 of some valid ones; embeddings are a 501 by design."""
-    run("schemathesis", "run", url.removesuffix("/v1") + "/openapi.json", "--phases", "examples,coverage,fuzzing", "--max-examples", "40",
-        "--max-time", "300", "--exclude-checks", "positive_data_acceptance", "--exclude-path", "/v1/embeddings", "--generation-deterministic",
-        "--request-timeout", "120", "--suppress-health-check", "all", "--continue-on-failure", "--no-color")
+    with tempfile.TemporaryDirectory() as name:  # it keeps a cache where it runs
+        run("schemathesis", "run", url.removesuffix("/v1") + "/openapi.json", "--phases", "examples,coverage,fuzzing", "--max-examples", "40",
+            "--max-time", "300", "--exclude-checks", "positive_data_acceptance", "--exclude-path", "/v1/embeddings", "--generation-deterministic",
+            "--request-timeout", "120", "--suppress-health-check", "all", "--continue-on-failure", "--no-color", folder=name)

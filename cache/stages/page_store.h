@@ -13,11 +13,11 @@
 
 namespace smartkv {
 
-// The parameter "prompt_stride": tokens between the boundaries of a prompt. A long one leaves whole chunks of a prefill
-// dense until they are packed together, in parallel; a short one lets prompts that begin alike share more of what they have
-// in common, to the last boundary in it. Throws CacheError.
+// Tokens between the boundaries of a prompt. A long stride leaves whole chunks of a prefill dense until they are packed
+// together, in parallel; a short one lets prompts that begin alike share more of what they have in common.
 constexpr int64_t kPrefillChunk = 512;
-constexpr int64_t kPromptStride = 128;
+constexpr int64_t kPromptStride = 128;  // measured: docs/performance.md, case c
+// The parameter "prompt_stride", a multiple of 64. Throws CacheError.
 int64_t read_prompt_stride(Parameters* parameters, int64_t fallback);
 
 // The pages of a sequence whose page i holds tokens [64 i, 64 i + 64); what stores of all tokens share.

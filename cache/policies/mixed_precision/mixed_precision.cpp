@@ -44,7 +44,7 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   }
   options.horizon = read.integer("horizon", options.horizon, 1024, kMost);
   options.window = read.integer("window", options.window, 0, kMost);
-  // Within `bytes` there is no room for a chunk of the prompt.
+  // Within `bytes` there is room for little of the prompt.
   options.prompt_stride = read_prompt_stride(&read, options.bytes > 0 ? kPageTokens : kPromptStride);
   options.probes = read.integer("probes", options.probes, 1, kPageTokens);
   options.decay = read.number("decay", options.decay, 0, 1);
