@@ -2,8 +2,6 @@
 
 #include <sstream>
 
-#include "cache/sequence_cache.h"
-
 namespace smartkv {
 namespace {
 
@@ -23,7 +21,8 @@ const nlohmann::json* Parameters::find(const std::string& key) {
 }
 
 void Parameters::fail(const std::string& key, const std::string& expected) const {
-  throw CacheError(path_ + "." + key + ": expected " + expected + ", found " + json_.at(key).dump());
+  const std::string found = json_.at(key).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  throw ParameterError(path_ + "." + key, "expected " + expected + ", found " + found);
 }
 
 int64_t Parameters::integer(const std::string& key, int64_t fallback, int64_t least, int64_t most) {
@@ -78,13 +77,18 @@ const nlohmann::json* Parameters::object(const std::string& key) {
   return value == nullptr || !value->is_object() ? nullptr : value;
 }
 
+nlohmann::json Parameters::value(const std::string& key) {
+  const nlohmann::json* value = find(key);
+  return value == nullptr ? nlohmann::json() : *value;
+}
+
 void Parameters::done() const {
   for (const auto& [key, value] : json_.items()) {
-    if (known_.contains(key)) continue;
+    if (known_.contains(key) || value.is_null()) continue;
     std::string known;
     for (const std::string& name : known_) known += (known.empty() ? "" : ", ") + name;
-    throw CacheError(path_ + "." + key + ": the policy \"" + policy_ + "\" " +
-                     (known.empty() ? "takes no parameters" : "has no such parameter; it takes " + known));
+    throw ParameterError(path_ + "." + key, "the " + owner_ + " " +
+                             (known.empty() ? "takes no parameters" : "has no such parameter; it takes " + known));
   }
 }
 

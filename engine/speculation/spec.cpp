@@ -1,8 +1,10 @@
 #include "engine/speculation/spec.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 
+#include "cache/parameters.h"
 #include "engine/engine.h"
 
 namespace smartkv {
@@ -30,45 +32,23 @@ DraftMethod read_method(const std::string& field, const json& value) {
   invalid(field, "one of " + names, value);
 }
 
-int64_t read_integer(const std::string& field, const json& value, int64_t min, int64_t max) {
-  // Unsigned numbers beyond int64 would wrap around.
-  const bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
-  if (fits && value >= min && value <= max) return value.get<int64_t>();
-  invalid(field, "an integer in [" + std::to_string(min) + ", " + std::to_string(max) + "]", value);
-}
-
 bool looks_up(DraftMethod method) { return method == DraftMethod::kNgram || method == DraftMethod::kAuto; }
 bool has_cache(DraftMethod method) { return method != DraftMethod::kOff && method != DraftMethod::kNgram; }
 
-void read_parameters(const json& field, SpeculationSpec* spec) {
-  for (const auto& [key, value] : field.items()) {
-    if (key == "method" || value.is_null()) continue;
-    const std::string path = "speculative." + key;
-    if (key == "tokens" && spec->method != DraftMethod::kOff) {
-      spec->tokens = read_integer(path, value, 1, kMaxTokens);
-    } else if (key == "adaptive" && spec->method != DraftMethod::kOff) {
-      if (!value.is_boolean()) invalid(path, "true or false", value);
-      spec->adaptive = value.get<bool>();
-    } else if (key == "ngram_min" && looks_up(spec->method)) {
-      spec->ngram_min = read_integer(path, value, 1, kMaxMatch);
-    } else if (key == "ngram_max" && looks_up(spec->method)) {
-      spec->ngram_max = read_integer(path, value, 1, kMaxMatch);
-    } else if (key == "kv_cache" && has_cache(spec->method)) {
-      spec->kv_cache = value;
-    } else if (key == "weights" && spec->method == DraftMethod::kSelf) {
-      if (value != "auto" && value != "int4") invalid(path, "\"auto\" (the model's own) or \"int4\"", value);
-      spec->int4 = value == "int4";
-    } else {
-      throw RequestError(RequestError::Kind::kInvalid, path,
-                         path + ": method \"" + std::string(name(spec->method)) + "\" has no parameter \"" + key + "\"");
-    }
+void read_parameters(json field, SpeculationSpec* spec) {
+  field.erase("method");
+  Parameters read("method \"" + std::string(name(spec->method)) + '"', field, "speculative");
+  if (spec->method != DraftMethod::kOff) {
+    spec->tokens = read.integer("tokens", spec->tokens, 1, kMaxTokens);
+    spec->adaptive = read.boolean("adaptive", spec->adaptive);
   }
-  if (spec->ngram_max < spec->ngram_min) {
-    if (field.contains("ngram_max") && !field["ngram_max"].is_null()) {
-      invalid("speculative.ngram_max", "an integer >= ngram_min = " + std::to_string(spec->ngram_min), spec->ngram_max);
-    }
-    spec->ngram_max = spec->ngram_min;
+  if (looks_up(spec->method)) {
+    spec->ngram_min = read.integer("ngram_min", spec->ngram_min, 1, kMaxMatch);
+    spec->ngram_max = read.integer("ngram_max", std::max(spec->ngram_min, spec->ngram_max), spec->ngram_min, kMaxMatch);
   }
+  if (has_cache(spec->method)) spec->kv_cache = read.value("kv_cache");
+  if (spec->method == DraftMethod::kSelf) spec->int4 = read.choice("weights", "auto", {"auto", "int4"}) == "int4";
+  read.done();
 }
 
 }  // namespace
@@ -97,7 +77,12 @@ SpeculationSpec parse_speculation(const json& field) {
     spec.method = read_method("speculative.method", field["method"]);
   }
   if (looks_up(spec.method)) spec.tokens = kLookupTokens;
-  if (field.is_object()) read_parameters(field, &spec);
+  if (!field.is_object()) return spec;
+  try {
+    read_parameters(field, &spec);
+  } catch (const ParameterError& error) {
+    throw RequestError(RequestError::Kind::kInvalid, error.field(), error.what());
+  }
   return spec;
 }
 

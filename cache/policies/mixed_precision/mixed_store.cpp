@@ -20,10 +20,17 @@ constexpr double kForecastState = 16384;  // bytes: the network and what is pend
 constexpr int64_t kSamples = 128;         // of a boundary, spread over layers and pages
 constexpr int64_t kMostPending = 2 * kSamples;
 constexpr double kKeyShare = 0.3;  // of the keys' error that the softmax does not cancel: measured, see NOTES.md
+// Measured, see NOTES.md: pages at the end that stay in 8 bits, and those before new ones that may still be narrowed.
+constexpr int64_t kRecentPages = 1;
+constexpr int64_t kYoungPages = 8;
+constexpr int64_t kNarrowedPerNewPage = 2;
 constexpr int64_t kLeastSaving = 16;
+constexpr int64_t kAll = std::numeric_limits<int64_t>::max() >> 32;
 constexpr int64_t kSinks = 4;   // whose keys are unlike all others
 constexpr int64_t kLanes = 16;  // floats of a vector, which divide head_dim
 constexpr double kFloor = 0.03;  // of the layer's mean: what nobody looks at may yet be looked for
+
+int64_t pages_in_8_bits(int64_t pages) { return std::min(pages, 1 + kRecentPages); }
 
 float log_of(float importance) { return std::log(importance + 1e-6f); }
 
@@ -87,8 +94,8 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
   const auto horizon = static_cast<double>(std::max(tokens, options.horizon));
   const double values = static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim);
   const double window = static_cast<double>(options.window);
-  const double coded = std::max(horizon - window, 2.0 * kPageTokens);
-  const double first = static_cast<double>(shape.n_layers * quantized_bytes(shape, widest_layout(shape)));
+  const double coded = std::max(horizon - window, (2.0 + kRecentPages) * kPageTokens);
+  const double widest = static_cast<double>(shape.n_layers * quantized_bytes(shape, widest_layout(shape)));
   // The statistics, which count like all else.
   double state = static_cast<double>(shape.n_layers * shape.n_kv_heads * shape.head_dim) * (sizeof(float) + sizeof(uint8_t));
   if (options.forecast.enabled) state += static_cast<double>(options.forecast.history) * sizeof(ImportanceForecast::Sample) + kForecastState;
@@ -96,15 +103,19 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
     const int64_t dense = dense_bytes(shape, options.window + options.prompt_stride);
     return options.bytes - dense - static_cast<int64_t>(state) - pages * shape.n_layers * page_state_bytes(shape);
   }
-  double bytes = options.bits / 8 * values * horizon - static_cast<double>(dense_bytes(shape, options.window)) - first - state;
-  bytes -= coded / kPageTokens * static_cast<double>(shape.n_layers * page_state_bytes(shape));
-  return static_cast<int64_t>(first + bytes / (coded - kPageTokens) * static_cast<double>(kPageTokens * (pages - 1)));
+  // Pages in 8 bits: the first and the newest. The others have equal shares of what the horizon's leave.
+  const auto in_8_bits = static_cast<double>(pages_in_8_bits(pages));
+  double bytes = options.bits / 8 * values * horizon - static_cast<double>(dense_bytes(shape, options.window)) - state;
+  bytes -= (1 + kRecentPages) * widest + coded / kPageTokens * static_cast<double>(shape.n_layers * page_state_bytes(shape));
+  const double of_a_page = bytes / (coded / kPageTokens - 1 - kRecentPages);
+  return static_cast<int64_t>(in_8_bits * widest + of_a_page * (static_cast<double>(pages) - in_8_bits));
 }
 
-// Of code pages: the first in 8 bits, the others in 2.
 int64_t least_bytes(const CacheShape& shape, int64_t pages) {
   const QuantizedLayout narrowest{kernels::uniform_runs(shape.head_dim, 2), kernels::uniform_runs(kPageTokens, 2)};
-  return shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * quantized_bytes(shape, narrowest));
+  const int64_t in_8_bits = pages_in_8_bits(pages);
+  return shape.n_layers * (in_8_bits * quantized_bytes(shape, widest_layout(shape)) +
+                           (pages - in_8_bits) * quantized_bytes(shape, narrowest));
 }
 
 std::unique_ptr<TokenStore> MixedStoreFactory::create(const PolicyContext& context) const {
@@ -298,7 +309,7 @@ int32_t MixedStore::shift(int64_t layer, const MixedPageState& page) const {
 QuantizedLayout MixedStore::target(int64_t layer, int64_t i, int32_t price, int64_t least_saving) const {
   const MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
   const QuantizedLayout& now = state.layout;
-  if (i == 0) return now;  // the sinks' page
+  if (i == 0 || i >= n_pages_planned() - kRecentPages) return now;
   const std::span quads(state.quads);
   const auto split = static_cast<size_t>(shape().head_dim / 4);
   const int32_t by = shift(layer, state);
@@ -313,8 +324,7 @@ int64_t MixedStore::bytes_at(int32_t price, const Narrowing& narrowing, std::vec
   std::vector<std::vector<Change>> of_layers(layers_.size());
   std::vector<int64_t> bytes(layers_.size(), 0);
   context().for_each(shape().n_layers, [&](int64_t layer) {
-    const auto pages = static_cast<int64_t>(layers_[static_cast<size_t>(layer)].pages.size());
-    for (int64_t i = 0; i < pages; ++i) {
+    for (int64_t i = narrowing.first; i < n_pages_planned(); ++i) {
       const int64_t wanted = quantized_bytes(shape(), target(layer, i, price, narrowing.least_saving));
       const MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
       const int64_t now = i < first_new_ ? quantized_bytes(shape(), state.layout) : wanted;
@@ -336,26 +346,22 @@ int64_t MixedStore::bytes_at(int32_t price, const Narrowing& narrowing, std::vec
   return sum;
 }
 
-// A sequence whose budget grows with every page by more than a page needs can leave the others as they are. Then few are
-// packed anew at a time: it costs time, each time some of their precision, and what sequences share is shared no more.
+// In a budget that grows with the sequence few pages are packed anew at a time: it costs time, and each time some of their
+// precision.
 int64_t MixedStore::most_narrowed(int64_t made) const {
-  constexpr int64_t kPerNewPage = 2;
-  const auto needs = [this](int64_t pages) { return least_bytes(shape(), pages + 1) - least_bytes(shape(), pages); };
-  const auto gets = [this](int64_t pages) {
-    return mixed_budget(shape(), options_, tokens_, pages + 1) - mixed_budget(shape(), options_, tokens_, pages);
-  };
-  const bool grows = options_.bytes == 0 && 10 * gets(2) > 11 * needs(2);
-  return grows ? kPerNewPage * made * shape().n_layers : std::numeric_limits<int64_t>::max();
+  return options_.bytes > 0 ? kAll : std::min(kNarrowedPerNewPage * made, kYoungPages) * shape().n_layers;
 }
 
+// There, the pages before the youngest stay as they are, so that sequences which begin alike share them for good.
 void MixedStore::fit(int64_t budget) {
   constexpr int32_t kHighest = 64 * 256;
-  const auto made = static_cast<int64_t>(layers_[0].pages.size()) - first_new_;
-  Narrowing narrowing{kLeastSaving, most_narrowed(made)};
-  std::vector<Change> changes;
-  if (bytes_at(kHighest, narrowing, &changes) > budget) {
-    narrowing = {std::numeric_limits<int64_t>::max() >> 32, std::numeric_limits<int64_t>::max()};
+  const int64_t made = n_pages_planned() - first_new_;
+  Narrowing narrowing{options_.bytes > 0 ? 0 : std::max<int64_t>(0, first_new_ - kYoungPages), kLeastSaving, most_narrowed(made)};
+  for (const Layer& layer : layers_) {
+    for (int64_t i = 0; i < narrowing.first; ++i) budget -= quantized_bytes(shape(), layer.pages[static_cast<size_t>(i)].layout);
   }
+  std::vector<Change> changes;
+  if (bytes_at(kHighest, narrowing, &changes) > budget) narrowing.least_saving = narrowing.most_pages = kAll;
   int32_t low = -kHighest, high = kHighest;  // bytes fall as the price rises
   while (low < high) {
     const int32_t middle = low + (high - low) / 2;
@@ -372,7 +378,7 @@ void MixedStore::fit(int64_t budget) {
   }
   for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
     std::vector<MixedPageState>& pages = layers_[static_cast<size_t>(layer)].pages;
-    for (int64_t i = std::max<int64_t>(1, first_new_); i < static_cast<int64_t>(pages.size()); ++i) {
+    for (int64_t i = first_new_; i < n_pages_planned(); ++i) {
       pages[static_cast<size_t>(i)].layout = target(layer, i, low, narrowing.least_saving);
     }
   }
@@ -549,6 +555,16 @@ void MixedStore::add_details(std::map<std::string, double>* details) const {
   if (forecasts_ == 0) return;
   (*details)["forecast_rms_error"] = std::sqrt(forecast_error_ / static_cast<double>(forecasts_));
   (*details)["average_rms_error"] = std::sqrt(average_error_ / static_cast<double>(forecasts_));
+}
+
+// Of the pages that will not be narrowed; within `bytes`, where all may be, few are once a prompt is computed.
+int64_t MixedStore::lasting_bytes() const {
+  if (options_.bytes > 0) return bytes();
+  int64_t sum = 0;
+  for (const Layer& layer : layers_) {
+    for (int64_t i = 0; i < n_pages() - kYoungPages; ++i) sum += quantized_bytes(shape(), layer.pages[static_cast<size_t>(i)].layout);
+  }
+  return sum;
 }
 
 int64_t MixedStore::state_bytes() const {

@@ -16,7 +16,7 @@ struct MixedOptions {
   double bits = 4.5;         // per value, every byte counted, at `horizon` tokens and beyond
   int64_t horizon = 4096;
   int64_t bytes = 0;         // instead of bits: of the whole sequence, however long, as far as 2 bits allow; 0: bits
-  int64_t window = 64;       // most recent tokens, exact
+  int64_t window = 0;        // most recent tokens, exact
   int64_t prompt_stride = 64;  // tokens between the boundaries of a prompt
   int64_t probes = 8;        // queries before each boundary whose attention counts
   double decay = 0.6;        // of the importance, per boundary
@@ -47,7 +47,7 @@ int64_t page_state_bytes(const CacheShape& shape);
 // Bytes of code pages that `pages` pages over all layers may hold.
 int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64_t tokens, int64_t pages);
 
-// The least bytes of code pages: the first in 8 bits, the others in 2.
+// The least bytes of code pages: the first and the newest in 8 bits, the others in 2.
 int64_t least_bytes(const CacheShape& shape, int64_t pages);
 
 class MixedStoreFactory final : public StoreFactory {
@@ -71,7 +71,7 @@ class MixedStore final : public PageStore {
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
-  int64_t lasting_bytes() const override { return bytes(); }  // few pages are narrowed once a prompt is computed
+  int64_t lasting_bytes() const override;
   void add_details(std::map<std::string, double>* details) const override;
 
  private:
@@ -100,21 +100,22 @@ class MixedStore final : public PageStore {
   void end_boundary() override;
   void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
   void load_forecast(const StageView& view, StateReader* in);
+  int64_t n_pages_planned() const { return static_cast<int64_t>(layers_[0].pages.size()); }
   void average_importance();
   void order_channels(int64_t layer, const DenseLayer& tail);
   void study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage* page);  // fills its state, too
   int32_t shift(int64_t layer, const MixedPageState& page) const;
-  // How pages that there are may be narrowed: only if it saves 1 / least_saving of a page's bytes or more, and only so many
-  // of them, those that save most.
+  // Which pages that there are may be narrowed: from `first` on, only if it saves 1 / least_saving of a page's bytes or more,
+  // and only so many of them, those that save most.
   struct Narrowing {
-    int64_t least_saving, most_pages;
+    int64_t first, least_saving, most_pages;
   };
   struct Change {
     int64_t layer, page, saved;
   };
   // Only ever narrower than a page is.
   kernels::QuantizedLayout target(int64_t layer, int64_t i, int32_t price, int64_t least_saving) const;
-  // Of all pages, and which of those that there are change.
+  // Of the pages from narrowing.first on, and which of those that there are change.
   int64_t bytes_at(int32_t price, const Narrowing& narrowing, std::vector<Change>* changes) const;
   int64_t most_narrowed(int64_t made) const;   // pages, when so many are new in each layer
   void fit(int64_t budget);                    // narrows pages, and decides on new ones

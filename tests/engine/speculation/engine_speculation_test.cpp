@@ -444,14 +444,14 @@ TEST_F(Speculation, BadValuesNameTheKey) {
   expect(7, "speculative", "found 7");
   expect({{"tokens", 4}}, "speculative.method", "expected");
   expect({{"method", "eagle"}}, "speculative.method", "found \"eagle\"");
-  expect({{"method", "ngram"}, {"token", 4}}, "speculative.token", "no parameter");
+  expect({{"method", "ngram"}, {"token", 4}}, "speculative.token", "no such parameter; it takes adaptive");
   expect({{"method", "ngram"}, {"tokens", 0}}, "speculative.tokens", "[1, 32]");
   expect({{"method", "ngram"}, {"tokens", 33}}, "speculative.tokens", "found 33");
   expect({{"method", "ngram"}, {"tokens", 2.5}}, "speculative.tokens", "found 2.5");
   expect({{"method", "ngram"}, {"adaptive", 1}}, "speculative.adaptive", "true or false");
-  expect({{"method", "ngram"}, {"ngram_min", 4}, {"ngram_max", 3}}, "speculative.ngram_max", ">= ngram_min");
-  expect({{"method", "ngram"}, {"kv_cache", "full"}}, "speculative.kv_cache", "no parameter");
-  expect({{"method", "off"}, {"tokens", 4}}, "speculative.tokens", "no parameter");
+  expect({{"method", "ngram"}, {"ngram_min", 4}, {"ngram_max", 3}}, "speculative.ngram_max", "[4, 8], found 3");
+  expect({{"method", "ngram"}, {"kv_cache", "full"}}, "speculative.kv_cache", "the method \"ngram\" has no such parameter");
+  expect({{"method", "off"}, {"tokens", 4}}, "speculative.tokens", "takes no parameters");
   expect({{"method", "draft_model"}}, "speculative.method", "draft_model");
   expect({{"method", "auto"}, {"kv_cache", "full"}}, "speculative.kv_cache", "loaded nothing");
   expect({{"method", "self"}, {"weights", "int4"}}, "speculative.weights", "draft_weights");
