@@ -241,6 +241,7 @@ bool PrefixCache::may_go(const Node& node, Evict which) {
   // Who runs with a state holds `running`, too: the others are to go on from it.
   const bool wanted = node.state.use_count() > node.state->running.use_count();
   if (which == Evict::kUnheld && wanted) return false;
+  if (which == Evict::kOfUse && node.state->owed.use_count() > 1) return false;
   if (which == Evict::kOfUse && node.state->running.use_count() == 1) return true;
   const CacheStats stats = node.state->cache->stats();
   return stats.bytes > 2 * stats.shared_bytes;

@@ -29,6 +29,7 @@ class PrefixCache {
     std::shared_ptr<const SequenceCache> cache;
     int64_t own_bytes = 0;
     std::shared_ptr<const bool> running = std::make_shared<bool>(true);
+    std::shared_ptr<const bool> owed = std::make_shared<bool>(true);  // to one that lost its memory, and comes next
   };
   using Held = std::shared_ptr<const State>;
 
@@ -64,8 +65,8 @@ class PrefixCache {
   Held insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state, int64_t own_bytes);
 
   // Which states may be dropped: those that nobody is to go on from and whose pages are mostly nobody else's, though somebody who
-  // left them or went on from them may still run; those, too, that nobody runs with, or most of whose bytes are nobody else's;
-  // or any.
+  // left them or went on from them may still run; those, too, that nobody runs with, or most of whose bytes are nobody else's,
+  // unless they are owed to somebody; or any.
   enum class Evict : uint8_t { kUnheld, kOfUse, kAny };
   bool evict(Evict which);  // the one that was used least recently; false: there is none
   int64_t bytes() const { return bytes_; }

@@ -155,10 +155,10 @@ int64_t EngineImpl::free_bytes() const {
 }
 
 // Whether a prompt that is being computed begins like this one, and is not yet where they part. It then stops there, and
-// leaves a state.
-bool EngineImpl::waits_for_prefix(const Sequence& waiting) {
+// leaves a state. Returns what they will share.
+std::optional<int64_t> EngineImpl::waits_for_prefix(const Sequence& waiting) {
   const Request& request = *waiting.request;
-  if (request.prefixes == nullptr) return false;
+  if (request.prefixes == nullptr) return std::nullopt;
   const std::span<const TokenId> prompt(request.generation.prompt);
   const int64_t covered = waiting.known().tokens;
   for (const auto& [id, other] : requests_) {
@@ -171,9 +171,9 @@ bool EngineImpl::waits_for_prefix(const Sequence& waiting) {
     const int64_t same = std::mismatch(mine.begin(), mine.end(), its.begin()).first - mine.begin();
     if (same < covered + kWorthAState || same <= running.computed()) continue;
     if (running.parts_at <= running.computed() || running.parts_at > same) running.parts_at = same;
-    return true;
+    return request.max_bytes(0, same);
   }
-  return false;
+  return std::nullopt;
 }
 
 void EngineImpl::plan_batch() {

@@ -107,7 +107,7 @@ class EngineImpl final : public Engine {
   int64_t free_bytes() const;
   int64_t logit_rows() const { return static_cast<int64_t>(logits_.size()) / config().vocab_size; }
   void plan_batch();
-  bool waits_for_prefix(const Sequence& waiting);
+  std::optional<int64_t> waits_for_prefix(const Sequence& waiting);
   void end_stuck(Sequence* choice);
   void draft();                                // drafts for the batch; drops requests that cannot go on
   void run_pass();

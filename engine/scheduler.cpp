@@ -110,26 +110,36 @@ int64_t Scheduler::work() const {
 }
 
 void Scheduler::admit(const Memory& memory, Plan* plan) {
-  for (const bool known : {true, false}) admit(known, memory, plan);
+  for (const bool known : {true, false}) {
+    while (!isolated() && admit_one(known, memory, plan)) {  // nobody else starts beside those that go on alone
+    }
+  }
 }
 
-void Scheduler::admit(bool known, const Memory& memory, Plan* plan) {
-  if (isolated()) return;  // nobody else starts meanwhile
-  for (size_t i = 0; i < waiting_.size();) {
-    const Entry& entry = waiting_[i];
-    if ((entry.sequence->known().tokens > 0) == known) {
-      if (!wants_more(*entry.sequence)) return;
-      const bool starts = slots_ + entry.slots <= options_.max_sequences &&
-                          !(memory.waits && memory.waits(entry.sequence)) && fits(entry, memory);
-      if (starts) {
-        begin(i, plan);
-        if (isolated()) return;
-        continue;
+bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
+  std::vector<std::pair<int64_t, size_t>> order;  // most sharers first, then by age
+  int64_t claimed = 0;                            // by those that wait for one that runs
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    ScheduledSequence* const sequence = waiting_[i].sequence;
+    const ScheduledSequence::Known of = sequence->known();
+    if ((of.tokens > 0) == known) {
+      if (const auto shared = memory.waits ? memory.waits(sequence) : std::nullopt) {
+        claimed += std::max<int64_t>(0, sequence->bytes_ahead(options_.horizon) - *shared);
+      } else {
+        order.emplace_back(-of.sharers, i);
       }
     }
-    if (!may_be_passed(entry)) return;
-    ++i;
+    if (!may_be_passed(waiting_[i])) break;
   }
+  std::sort(order.begin(), order.end());
+  for (const auto& [sharers, i] : order) {
+    const Entry& entry = waiting_[i];
+    if (!wants_more(*entry.sequence)) return false;
+    if (slots_ + entry.slots > options_.max_sequences || !fits(entry, may_be_passed(entry) ? claimed : 0, memory)) continue;
+    begin(i, plan);
+    return true;
+  }
+  return false;
 }
 
 void Scheduler::begin(size_t i, Plan* plan) {
@@ -166,10 +176,11 @@ bool Scheduler::wants_more(const ScheduledSequence& next) const {
 }
 
 // All that run, and this one, may grow by its horizon.
-bool Scheduler::fits(const Entry& entry, const Memory& memory) const {
+bool Scheduler::fits(const Entry& entry, int64_t claimed, const Memory& memory) const {
   if (running_.empty()) return true;  // what cannot run alone was never taken
-  const int64_t horizon = options_.horizon << std::min(entry.drops, kMostDoublings);
-  int64_t bytes = std::max<int64_t>(0, entry.sequence->bytes_ahead(horizon) - entry.sequence->known().bytes);
+  const ScheduledSequence::Known known = entry.sequence->known();
+  const int64_t horizon = (known.tokens > 0 ? options_.known_horizon : options_.horizon) << std::min(entry.drops, kMostDoublings);
+  int64_t bytes = claimed + std::max<int64_t>(0, entry.sequence->bytes_ahead(horizon) - known.bytes);
   for (const Entry& other : running_) {
     bytes += std::max<int64_t>(0, other.sequence->bytes_ahead(horizon) - other.sequence->held());
   }
@@ -178,7 +189,8 @@ bool Scheduler::fits(const Entry& entry, const Memory& memory) const {
   while (bytes > memory.free()) {
     if (!memory.reclaim) return false;
     if (memory.reclaim(PrefixCache::Evict::kUnheld)) continue;
-    if (may_be_passed(entry) || !memory.reclaim(PrefixCache::Evict::kOfUse)) return false;
+    const bool waits = known.sharers == 0 && may_be_passed(entry);
+    if (waits || !memory.reclaim(PrefixCache::Evict::kOfUse)) return false;
   }
   return true;
 }

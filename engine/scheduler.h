@@ -7,12 +7,15 @@
 // - Memory goes by age. A sequence takes what its next pass needs; when memory runs out, the youngest one is dropped, to
 //   be computed anew later. The oldest therefore always goes on.
 // - A waiting sequence starts when it and all that run could grow by a horizon of further tokens. The horizon doubles each
-//   time the sequence is dropped, so that it does not come back only to be dropped again.
+//   time the sequence is dropped, so that it does not come back only to be dropped again. It is longer for those that go on
+//   from what is known: they hold little of their own, so room for most of an answer costs few of them.
 // - One that fits may pass one that does not, but none is passed more than kMostPasses times, and one that lost its memory
 //   never.
-// - A prompt that begins like one that is being computed waits until it can go on from there; others pass it. Those that
+// - A prompt that begins like one that is being computed waits until it can go on from there; others pass it if there is
+//   memory for both, since otherwise one text would drive the other out before it has served those that wait for it. Those that
 //   can go on from what is known go first (as in SGLang, Zheng et al. 2024), so that questions about one text run side by
-//   side and share it: what they save others wait less for, so to be passed by them counts a quarter.
+//   side and share it: what they save others wait less for, so to be passed by them counts a quarter. Of these, those go
+//   first that share with most of the running ones; what is kept of other texts, with which nobody runs, makes room for them.
 // - Prompts share a pass's work. The oldest goes first; those that are shorter than what it has left go before it, with at
 //   most half of the work, and then the oldest does no more than they do together: a short prompt waits for no long one.
 #pragma once
@@ -21,6 +24,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,6 +44,7 @@ class ScheduledSequence {
   // While it waits: what is known of it already, which it will share.
   struct Known {
     int64_t tokens = 0, bytes = 0;
+    int64_t sharers = 0;  // sequences that run with it
   };
   virtual Known known() const = 0;
   // Bytes that it holds at any moment until it has computed what it knows and `beyond` tokens more.
@@ -55,6 +60,7 @@ struct SchedulerOptions {
   int64_t attention_tokens = INT64_MAX;
   int64_t row_bytes = 0;       // of the logits of one row
   int64_t horizon = 64;        // tokens
+  int64_t known_horizon = 256;  // of those that go on from what is known; measured: docs/performance.md, case c
 };
 
 class Scheduler {
@@ -67,8 +73,9 @@ class Scheduler {
     // Frees a little of what is kept for prompts to come. False: there is nothing of that kind.
     std::function<bool(PrefixCache::Evict)> reclaim;
     int64_t logit_rows = 0;                   // that memory is held for already
-    // Whether a waiting sequence had better wait for one that runs, which is computing what both need. Null: never.
-    std::function<bool(ScheduledSequence*)> waits = {};
+    // Bytes that a waiting sequence will share with one that runs, which is computing what both need: it had better wait for
+    // that. Null, or none: it need not wait.
+    std::function<std::optional<int64_t>(ScheduledSequence*)> waits = {};
   };
 
   struct Item {
@@ -118,13 +125,14 @@ class Scheduler {
   int64_t affordable(const ScheduledSequence& sequence, int64_t work) const;  // tokens that so much work pays for
   int64_t work() const;                                                       // that decoding leaves to prompts
   void admit(const Memory& memory, Plan* plan);
-  // Of those that wait, the ones of whom something is known, or the others.
-  void admit(bool known, const Memory& memory, Plan* plan);
+  // One of those that wait, of whom something is known, or of the others. False: none can.
+  bool admit_one(bool known, const Memory& memory, Plan* plan);
   void begin(size_t i, Plan* plan);                      // one that waits
   bool isolated() const;                                 // whether some that run go on alone
   static bool may_be_passed(const Entry& entry) { return entry.drops == 0 && entry.passes < 4 * kMostPasses; }
   bool wants_more(const ScheduledSequence& next) const;  // whether the pass has work left for another prompt
-  bool fits(const Entry& entry, const Memory& memory) const;
+  // claimed: bytes for those that wait for one that runs.
+  bool fits(const Entry& entry, int64_t claimed, const Memory& memory) const;
   void share_work();
   void take_memory(const Memory& memory, Plan* plan);
   // bytes(): what is needed, which falls as states that share pages go.

@@ -76,6 +76,14 @@ int64_t Sequence::bytes_ahead(int64_t beyond) const {
   return known().tokens == 0 ? whole : std::min(whole, request->max_bytes(0, n) + prompt_bytes);
 }
 
+ScheduledSequence::Known Sequence::known() const {
+  if (prefix == nullptr) return prefix_known;
+  if (prefix->cache == nullptr) return {};
+  Known known = prefix_known;
+  known.sharers = prefix->running.use_count() - 1;  // the state's own
+  return known;
+}
+
 void Sequence::look_up() {
   if (request->prefixes == nullptr || prefix_version == request->prefixes->version()) return;
   prefix_version = request->prefixes->version();
@@ -84,6 +92,7 @@ void Sequence::look_up() {
   if (!request->draft_prefix_key.empty()) drafts = covers(request->draft_prefix_key);
   prefix = std::move(covered.state);
   draft_prefix = std::move(drafts.state);
+  prefix_owed = dropped && prefix != nullptr ? prefix->owed : nullptr;
   prefix_known = {std::min(covered.tokens, drafts.tokens), 0};
   if (prefix == nullptr || prefix_known.tokens == 0) return;
   const CacheStats stats = prefix->cache->stats();
@@ -110,6 +119,7 @@ std::unique_ptr<SequenceCache> Sequence::find_prefix() {
 
 void Sequence::begin() {
   free_caches();
+  dropped = false;
   parts_at = 0;
   prefix_known = {};
   std::unique_ptr<SequenceCache> draft_cache = find_prefix();
@@ -152,6 +162,7 @@ void Sequence::keep_prefix() {
 
 void Sequence::drop() {
   free_caches();
+  dropped = true;
   cache_stats = {};
   draft_bytes = 0;
 }
@@ -162,6 +173,7 @@ void Sequence::free_caches() {
   prefix.reset();
   draft_prefix.reset();
   hold_running();
+  prefix_owed.reset();
   prefix_version = 0;
 }
 

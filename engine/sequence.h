@@ -40,7 +40,7 @@ struct Sequence final : ScheduledSequence {
   int64_t pass_limit() const override;
   int64_t growth(int64_t n) const override;
   int64_t held() const override { return cache_stats.bytes + draft_bytes; }
-  Known known() const override { return prefix != nullptr && prefix->cache == nullptr ? Known{} : prefix_known; }
+  Known known() const override;
   int64_t bytes_ahead(int64_t beyond) const override;
   void look_up();         // while it waits: what the prefix cache has for it
   std::unique_ptr<SequenceCache> find_prefix();  // fills in `cache`; returns the draft's, which holds as many tokens, or null
@@ -71,6 +71,8 @@ struct Sequence final : ScheduledSequence {
   // Of the prefix cache: the states that cache and draft go on from, or left first; null: none.
   PrefixCache::Held prefix, draft_prefix;
   std::shared_ptr<const bool> prefix_running, draft_prefix_running;  // theirs, once it does
+  std::shared_ptr<const bool> prefix_owed;  // `prefix`, once it was dropped and until it begins again
+  bool dropped = false;
   Known prefix_known;                    // while it waits: what the prefix cache has for it
   int64_t prompt_bytes = 0;              // while it waits: of the rest of its prompt, dense
   uint64_t prefix_version = 0;           // of the prefix cache, when that was looked up

@@ -229,6 +229,9 @@ TEST_F(PrefixCacheTest, WhatIsHeldGoesIfItFreesMemory) {
   const PrefixCache::Held waiting = covered.state;
   const std::shared_ptr<const bool> running = covered.state->running;
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
+  std::shared_ptr<const bool> owed = covered.state->owed;
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  owed.reset();
   EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kOfUse));
   EXPECT_EQ(covered.state->cache, nullptr);
   EXPECT_EQ(context_.pool->bytes_in_use(), 0);

@@ -103,7 +103,7 @@ class SchedulerTest : public ::testing::Test {
     return tickets;
   }
 
-  SchedulerOptions options{.max_sequences = 8, .token_budget = 16, .horizon = 4};
+  SchedulerOptions options{.max_sequences = 8, .token_budget = 16, .horizon = 4, .known_horizon = 4};
   int64_t budget = 1'000'000;
   int64_t used_ = 0;
   std::map<uint64_t, std::unique_ptr<FakeSequence>> sequences_;
@@ -266,6 +266,75 @@ TEST_F(SchedulerTest, WhatOthersWaitForGoesOnlyForThoseThatRunAndThoseThatWaited
   used_ = budget;
   admitted();
   EXPECT_THAT(asked, ElementsAre(Evict::kUnheld, Evict::kUnheld, Evict::kOfUse, Evict::kAny));
+}
+
+TEST_F(SchedulerTest, ThoseThatShareWithMostOfTheRunningGoFirst) {
+  options.max_sequences = 3;
+  add(1, 4)->prefix = {2, 2, 0};
+  add(2, 4)->prefix = {2, 2, 1};
+  add(3, 4)->prefix = {2, 2, 2};
+  add(4, 4)->prefix = {2, 2, 2};
+  add(5, 4);
+  step();
+  std::vector<uint64_t> admitted;
+  for (const ScheduledSequence* sequence : plan_.admitted) admitted.push_back(ticket_of(sequence));
+  EXPECT_THAT(admitted, ElementsAre(3, 4, 2));
+}
+
+TEST_F(SchedulerTest, WhatNobodyRunsWithMakesRoomForThoseThatShare) {
+  budget = 30;
+  add(1, 4, 4);
+  step();
+  FakeSequence* const shares = add(2, 24, 4);
+  shares->prefix = {20, 20, 1};
+  int64_t kept = 25;  // of a text that others wait to go on from
+  Scheduler::Memory memory;
+  memory.free = [&] { return budget - used_ - kept; };
+  memory.reclaim = [&](PrefixCache::Evict which) {
+    if (which == PrefixCache::Evict::kUnheld || kept == 0) return false;
+    kept = 0;
+    return true;
+  };
+  scheduler().plan(memory, &plan_);
+  EXPECT_THAT(plan_.admitted, ElementsAre(shares));
+  EXPECT_EQ(kept, 0);
+}
+
+TEST_F(SchedulerTest, AnotherTextWaitsForMemoryThatThoseOfThisOneWillTake) {
+  options.token_budget = 100;
+  budget = 60;
+  add(1, 20, 2);  // computes what 2 and 4 wait for
+  add(2, 22, 2);
+  add(3, 22, 2);  // fits, but not beside the others
+  add(4, 22, 2);
+  Scheduler::Memory memory;
+  memory.free = [&] { return budget - used_; };
+  memory.waits = [&](ScheduledSequence* sequence) -> std::optional<int64_t> {
+    const bool computing = sequences_[1]->computed() < 20;
+    if (!computing || (ticket_of(sequence) != 2 && ticket_of(sequence) != 4)) return std::nullopt;
+    return 10;  // of their 24
+  };
+  scheduler().plan(memory, &plan_);
+  EXPECT_THAT(plan_.admitted, ElementsAre(sequences_[1].get()));
+  budget = 80;
+  scheduler().plan(memory, &plan_);
+  EXPECT_THAT(plan_.admitted, ElementsAre(sequences_[3].get()));
+}
+
+TEST_F(SchedulerTest, ThoseThatGoOnFromWhatIsKnownStartWithMoreRoom) {
+  options.known_horizon = 12;
+  add(1, 4, 30);
+  step();
+  FakeSequence* const goes_on = add(2, 10, 30);
+  goes_on->prefix = {8, 8, 0};
+  used_ += 8;                           // what is known
+  budget = used_ + 13 + (10 + 12 - 8);  // the first one's next token and horizon, and the other's
+  --budget;
+  plan();
+  EXPECT_THAT(plan_.admitted, IsEmpty());
+  ++budget;
+  plan();
+  EXPECT_THAT(plan_.admitted, ElementsAre(goes_on));
 }
 
 TEST_F(SchedulerTest, NobodyPassesASequenceThatLostItsMemory) {
