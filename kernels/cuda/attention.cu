@@ -136,20 +136,6 @@ auto with_room_for(int64_t head_dim, const Function& function) {
 
 }  // namespace
 
-DeviceBuffer::~DeviceBuffer() { cudaFree(data_); }
-
-std::byte* DeviceBuffer::reserve(size_t bytes) {
-  if (bytes <= bytes_) return data_;
-  check(cudaFree(data_), "cudaFree");
-  data_ = nullptr;
-  bytes_ = 0;
-  void* memory = nullptr;
-  check(cudaMalloc(&memory, bytes), "cudaMalloc");
-  data_ = static_cast<std::byte*>(memory);
-  bytes_ = bytes;
-  return data_;
-}
-
 void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionWorkspace& workspace,
                CUstream_st* stream) {
   plan_attention(shape, tasks, workspace.plan);

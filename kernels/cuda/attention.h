@@ -18,26 +18,11 @@
 
 #include "kernels/attention.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/device_buffer.h"
 
 struct CUstream_st;  // cudaStream_t points to it
 
 namespace smartkv::kernels::cuda {
-
-// Memory of the device that grows when more is asked for.
-class DeviceBuffer {
- public:
-  DeviceBuffer() = default;
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  ~DeviceBuffer();
-
-  // At least `bytes`; what it held is lost if it grows, which waits for the device. std::runtime_error if there is no room.
-  std::byte* reserve(size_t bytes);
-
- private:
-  std::byte* data_ = nullptr;
-  size_t bytes_ = 0;
-};
 
 // Tables and partial results of a call: grow to the largest one and are then reused. For calls on one stream.
 struct AttentionWorkspace {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_tables.h"
+#include "kernels/cuda/page_codes.h"
 #include "kernels/cuda/platform.h"
 
 namespace smartkv::kernels::cuda {
@@ -17,81 +18,6 @@ namespace smartkv::kernels::cuda {
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kNoMaximum = -1e30f;  // of no token; finite, so that differences are
 constexpr float kUnseen = -1e37f;     // score of a token that a row does not see: nothing beside kNoMaximum
-
-// A small number of n + 128 as the bits of bf16, for n in [0, 128).
-constexpr uint32_t kMagic = 0x43004300u;
-constexpr float kMagicOffset = 128.0f;
-
-// Where the codes of a quad lie and how they are read. A block of 64 rows is 16 words per 8 bits of a code's width, in
-// which code `part` (of 4, 16 rows each) lies `part * step` bits up; three bits are two and a plane of their own.
-struct QuadEntry {
-  uint32_t place;  // words from the first code; step << 16; 1 << 24 for three bits
-  uint32_t mask;   // 0: no codes
-
-  __device__ int words() const { return static_cast<int>(place & 0xffffu); }
-  __device__ int step() const { return static_cast<int>(place >> 16 & 0xffu); }
-  __device__ bool three() const { return place >> 24 != 0; }
-  __device__ bool eight() const { return mask == 0xffffffffu; }
-  __device__ int block_words() const { return 8 * step() + (three() ? 8 : 0); }
-};
-
-// Four codes of row `row` (of 16) of a part, one a byte. `codes`: the block of 64 rows.
-__device__ __forceinline__ uint32_t codes_of(const QuadEntry& quad, const uint32_t* codes, uint32_t word, int part, int row) {
-  const uint32_t low = word >> (part * quad.step() & 7) & quad.mask;
-  if (!quad.three()) return low;
-  const int from = 16 * part + row;
-  const uint32_t third = codes[16 + from / 8] >> (4 * (from % 8)) & 15u;
-  return low | (third * 0x00204081u & 0x01010101u) << 2;  // bit i to bit 8 i
-}
-// Words before the part's rows.
-__device__ __forceinline__ int part_words(const QuadEntry& quad, int part) { return (part * quad.step() >> 3) * 16; }
-
-// Codes 0 and 2, and 1 and 3, as bf16: plus 128, but for eight bits.
-__device__ __forceinline__ void code_fragment(const QuadEntry& quad, uint32_t codes, uint32_t& even, uint32_t& odd) {
-  if (!quad.eight()) {
-    even = (codes & 0x00ff00ffu) | kMagic;
-    odd = (codes >> 8 & 0x00ff00ffu) | kMagic;
-    return;
-  }
-  constexpr uint32_t kFloat = 0x4b000000u;  // 2^23, to which a byte adds itself
-  const auto value = [&](unsigned selector) { return __uint_as_float(__byte_perm(codes, kFloat, selector)) - 8388608.0f; };
-  even = pack_bf16(value(0x7540), value(0x7542));
-  odd = pack_bf16(value(0x7541), value(0x7543));
-}
-
-// A column of codes as a line: value = zero + scale (code - middle), which code_fragment() gives as code + lift - middle.
-struct Line {
-  float scale, zero, lift;
-};
-__device__ __forceinline__ Line line_of(const uint8_t (&quads)[4], int column, const uint16_t* scales, const uint16_t* zeros) {
-  const int widths[4] = {8, 4, 3, 2};
-  const float zero = half_to_float(zeros[column]);
-  int end = 0;
-  for (int run = 0; run < 4; ++run) {
-    end += 4 * quads[run];
-    if (column >= end) continue;
-    const int bits = widths[run];
-    const float scale = half_to_float(scales[column]) * static_cast<float>(1 << (8 - bits));
-    const auto middle = static_cast<float>(1 << (bits - 1));
-    return {scale, fmaf(scale, middle, zero), bits == 8 ? middle : middle + kMagicOffset};
-  }
-  return {0.0f, zero, 0.0f};
-}
-__device__ __forceinline__ QuadEntry entry_of(const uint8_t (&quads)[4], int quad, int extent) {
-  const int widths[4] = {8, 4, 3, 2};
-  int before = 0, words = 0;
-  for (int run = 0; run < 4; ++run) {
-    const int bits = widths[run], stride = quad_stride(extent * bits / 2) / 4;
-    if (quad < before + quads[run]) {
-      const int step = bits == 3 ? 2 : bits;
-      const auto place = static_cast<uint32_t>(words + (quad - before) * stride);
-      return {place | static_cast<uint32_t>(step) << 16 | (bits == 3 ? 1u << 24 : 0u), ((1u << step) - 1) * 0x01010101u};
-    }
-    before += quads[run];
-    words += quads[run] * stride;
-  }
-  return {0, 0};
-}
 
 // Shared memory of a block, in this order; then the stages, which `merged` takes over at the end.
 template <int kDim, int kRowWarps>
@@ -297,9 +223,8 @@ class Block {
     for (int i = thread_; i < rows * chunks; i += kThreads) copy_async_16(to + i / chunks * stride + i % chunks * 16, from + 16 * i);
   }
   __device__ unsigned char* copy_codes(unsigned char* to, const unsigned char* from, const uint8_t (&quads)[4], int extent) const {
-    const int widths[4] = {8, 4, 3, 2};
     for (int run = 0; run < 4; ++run) {
-      const int bytes = extent * widths[run] / 2, stride = quad_stride(bytes);
+      const int bytes = extent * bits_of_run(run) / 2, stride = quad_stride(bytes);
       copy_rows(to, from, quads[run], bytes, stride);
       from += quads[run] * bytes;
       to += quads[run] * stride;
@@ -353,9 +278,8 @@ class Block {
   }
 
   __device__ static int k_code_bytes(const Segment& segment) {
-    const int widths[4] = {8, 4, 3, 2};
     int bytes = 0;
-    for (int run = 0; run < 4; ++run) bytes += segment.k_quads[run] * quad_stride(kPage * widths[run] / 2);
+    for (int run = 0; run < 4; ++run) bytes += segment.k_quads[run] * quad_stride(kPage * bits_of_run(run) / 2);
     return bytes;
   }
 

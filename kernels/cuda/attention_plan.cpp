@@ -13,21 +13,6 @@ namespace {
 // pages. Fixed, so that results do not depend on what else is in the call.
 constexpr int64_t kFewRowsSplit = 8, kManyRowsSplit = 64;
 
-void check(const AttentionShape& shape) {
-  if (shape.type != KvType::kBf16) throw std::invalid_argument("CUDA attention: expected pages of bf16, found f32");
-  if (shape.head_dim <= 0 || shape.head_dim % 16 != 0 || shape.head_dim > kMaxHeadDim) {
-    throw std::invalid_argument("CUDA attention: head_dim must be a multiple of 16 up to " + std::to_string(kMaxHeadDim) +
-                                ", found " + std::to_string(shape.head_dim));
-  }
-  if (shape.n_kv_heads <= 0 || shape.n_heads % shape.n_kv_heads != 0) {
-    throw std::invalid_argument("CUDA attention: n_heads " + std::to_string(shape.n_heads) +
-                                " is no multiple of n_kv_heads " + std::to_string(shape.n_kv_heads));
-  }
-  if (!(shape.scale > 0)) {
-    throw std::invalid_argument("CUDA attention: scale must be above 0, found " + std::to_string(shape.scale));
-  }
-}
-
 int coded_bytes(const CodeRuns& runs, int64_t extent) {
   int64_t bytes = 0;
   for (size_t i = 0; i < kCodeBits.size(); ++i) bytes += runs.quads[i] * quad_stride(static_cast<int>(extent * kCodeBits[i] / 2));
@@ -46,32 +31,10 @@ int stage_bytes(const AttentionShape& shape, const KvSegment& segment) {
          coded_bytes(layout.k, kPageTokens) + coded_bytes(layout.v, shape.head_dim);
 }
 
-Segment table_row(const AttentionShape& shape, const KvSegment& from) {
-  Segment to = {};
-  to.k = static_cast<const unsigned char*>(from.k);
-  to.v = static_cast<const unsigned char*>(from.v);
-  to.bias = from.bias;
-  to.channel_order = from.channel_order;
-  to.head_stride = from.head_stride;
-  to.tokens = from.tokens;
-  to.kv_head = from.kv_head;
-  if (from.format == KvSegment::Format::kQuantized) {
-    const QuantizedOffsets at = quantized_offsets(from.quantized, shape.head_dim);
-    to.k_zeros = static_cast<int32_t>(at.k_zeros);
-    to.v_scales = static_cast<int32_t>(at.v_scales);
-    to.v_zeros = static_cast<int32_t>(at.v_zeros);
-    to.k_codes = static_cast<int32_t>(at.k_codes);
-    to.v_codes = static_cast<int32_t>(at.v_codes);
-    std::copy_n(from.quantized.k.quads.data(), 4, to.k_quads);
-    std::copy_n(from.quantized.v.quads.data(), 4, to.v_quads);
-  }
-  return to;
-}
-
 class Planner {
  public:
   Planner(const AttentionShape& shape, AttentionPlan& plan) : shape_(shape), plan_(plan) {
-    check(shape);
+    check_shape(shape);
     plan.segments.clear();
     plan.tasks.clear();
     plan.merges.clear();
@@ -90,13 +53,7 @@ class Planner {
 
   // Every split's result is partial if `always_partial`, otherwise those of rows with several splits.
   void add(std::span<const KvSegment> segments, const float* q, int64_t q_stride, int64_t n, void* out, bool always_partial) {
-    for (const KvSegment& segment : segments) {
-      kSegmentFormatRows[static_cast<size_t>(segment.format)].check(shape_, segment);
-      if (segment.kv_head >= shape_.n_kv_heads) {
-        throw std::invalid_argument("CUDA attention: expected a segment of one of " + std::to_string(shape_.n_kv_heads) +
-                                    " KV heads, found " + std::to_string(segment.kv_head));
-      }
-    }
+    for (const KvSegment& segment : segments) check_segment(shape_, segment);
     if (n == 0) return;
     segments_ = segments;
     always_partial_ = always_partial;
@@ -160,6 +117,51 @@ class Planner {
 };
 
 }  // namespace
+
+void check_shape(const AttentionShape& shape) {
+  if (shape.type != KvType::kBf16) throw std::invalid_argument("CUDA kernels: expected pages of bf16, found f32");
+  if (shape.head_dim <= 0 || shape.head_dim % 16 != 0 || shape.head_dim > kMaxHeadDim) {
+    throw std::invalid_argument("CUDA kernels: head_dim must be a multiple of 16 up to " + std::to_string(kMaxHeadDim) +
+                                ", found " + std::to_string(shape.head_dim));
+  }
+  if (shape.n_kv_heads <= 0 || shape.n_heads % shape.n_kv_heads != 0) {
+    throw std::invalid_argument("CUDA kernels: n_heads " + std::to_string(shape.n_heads) +
+                                " is no multiple of n_kv_heads " + std::to_string(shape.n_kv_heads));
+  }
+  if (!(shape.scale > 0)) {
+    throw std::invalid_argument("CUDA kernels: scale must be above 0, found " + std::to_string(shape.scale));
+  }
+}
+
+void check_segment(const AttentionShape& shape, const KvSegment& segment) {
+  kSegmentFormatRows[static_cast<size_t>(segment.format)].check(shape, segment);
+  if (segment.kv_head >= shape.n_kv_heads) {
+    throw std::invalid_argument("CUDA kernels: expected a segment of one of " + std::to_string(shape.n_kv_heads) +
+                                " KV heads, found " + std::to_string(segment.kv_head));
+  }
+}
+
+Segment table_row(const AttentionShape& shape, const KvSegment& from) {
+  Segment to = {};
+  to.k = static_cast<const unsigned char*>(from.k);
+  to.v = static_cast<const unsigned char*>(from.v);
+  to.bias = from.bias;
+  to.channel_order = from.channel_order;
+  to.head_stride = from.head_stride;
+  to.tokens = from.tokens;
+  to.kv_head = from.kv_head;
+  if (from.format == KvSegment::Format::kQuantized) {
+    const QuantizedOffsets at = quantized_offsets(from.quantized, shape.head_dim);
+    to.k_zeros = static_cast<int32_t>(at.k_zeros);
+    to.v_scales = static_cast<int32_t>(at.v_scales);
+    to.v_zeros = static_cast<int32_t>(at.v_zeros);
+    to.k_codes = static_cast<int32_t>(at.k_codes);
+    to.v_codes = static_cast<int32_t>(at.v_codes);
+    std::copy_n(from.quantized.k.quads.data(), 4, to.k_quads);
+    std::copy_n(from.quantized.v.quads.data(), 4, to.v_quads);
+  }
+  return to;
+}
 
 void plan_attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionPlan& plan) {
   Planner planner(shape, plan);

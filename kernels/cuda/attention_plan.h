@@ -28,7 +28,12 @@ struct AttentionPlan {
   int64_t partial_rows = 0;
 };
 
-// std::invalid_argument for a shape or segment that the kernels do not run.
+// std::invalid_argument for a shape, or a segment, that the kernels do not run.
+void check_shape(const AttentionShape& shape);
+void check_segment(const AttentionShape& shape, const KvSegment& segment);
+Segment table_row(const AttentionShape& shape, const KvSegment& segment);
+
+// std::invalid_argument as from the checks above.
 void plan_attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionPlan& plan);
 // Blocks of kFewRows, all with partial results; `merges` are all rows.
 void plan_attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionPlan& plan);

@@ -11,6 +11,9 @@
 #include <cuda_runtime.h>
 #else
 #include <cuda_emulator.h>
+
+#include "kernels/bf16.h"
+#include "kernels/half.h"
 #endif
 
 namespace smartkv::kernels::cuda {
@@ -120,26 +123,29 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 #else
-  const auto rounded = [](float x) {
-    const uint32_t bits = __float_as_uint(x);
-    return (bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-  };
-  return rounded(low) | rounded(high) << 16;
+  return to_bf16(low) | static_cast<uint32_t>(to_bf16(high)) << 16;
 #endif
 }
 __device__ __forceinline__ float low_bf16(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_bf16(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// f16 to f32; finite numbers only, as pages hold.
 __device__ __forceinline__ float half_to_float(uint16_t half) {
 #ifdef __CUDACC__
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
   return value;
 #else
-  const uint32_t magnitude = half & 0x7fffu;
-  const float value = __uint_as_float(magnitude << 13) * __uint_as_float(0x77800000u);
-  return (half & 0x8000u) != 0 ? -value : value;
+  return kernels::half_to_float(half);
+#endif
+}
+// To the nearest even; of magnitudes up to 65504.
+__device__ __forceinline__ uint16_t float_to_half(float value) {
+#ifdef __CUDACC__
+  uint16_t half;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+  return half;
+#else
+  return kernels::float_to_half(value);
 #endif
 }
 
