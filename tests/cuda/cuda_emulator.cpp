@@ -13,6 +13,7 @@
 #include "kernels/bf16.h"
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -44,7 +45,7 @@ smartkv_switch_stack:
 namespace smartkv::cuda_emulator {
 namespace {
 
-constexpr size_t kStackBytes = 256 * 1024;
+constexpr size_t kStackBytes = 128 * 1024;
 constexpr int kWarp = 32;
 
 struct Copy {
@@ -145,6 +146,9 @@ void start(Fiber& fiber) {
   fiber.waits_for = nullptr;
   fiber.open.clear();
   fiber.groups.clear();
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(fiber.stack.get(), kStackBytes);  // frames of the block before were left, not returned from
+#endif
   auto* const top = reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(fiber.stack.get() + kStackBytes) & ~uintptr_t{15});
   // Six registers, where to return to, and the stack as a called function finds it.
   auto** const frame = reinterpret_cast<void**>(top - 64);
