@@ -181,7 +181,7 @@ struct Encoding {
 };
 
 // A warp per quad, which it takes two columns at a time. Shared memory: codes of a quad a warp, [256][4].
-__global__ void __launch_bounds__(kThreads) encode_kernel(const Encoding* jobs, int n_kv_heads, int head_dim, int32_t* not_finite) {
+__global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* jobs, int n_kv_heads, int head_dim, int32_t* not_finite) {
   const Encoding& job = jobs[blockIdx.x / n_kv_heads];
   const auto head = static_cast<int>(blockIdx.x % n_kv_heads);
   if (job.page.kv_head >= 0 && job.page.kv_head != head) return;
