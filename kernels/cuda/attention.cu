@@ -46,8 +46,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const Tables tables, co
       l += from[1] * exp2_fast(from[0] - m);
     }
     const float share = 1.0f / l;
-    auto* const out = static_cast<uint16_t*>(tables.tasks[rows.task].out) +
-                      Block<64, 1, Goal::kOutput>::output_row(tables.shape, rows, r) * dim;
+    auto* const out = static_cast<uint16_t*>(tables.tasks[rows.task].out) + output_row(tables.shape, rows, r) * dim;
     for (int d = 2 * lane; d < dim; d += 64) {
       float2 o = make_float2(0.0f, 0.0f);
       for (int split = 0; split < rows.splits; ++split) {
@@ -84,9 +83,9 @@ Uploaded upload(const AttentionShape& shape, AttentionWorkspace& workspace, cuda
   const size_t segments = append(plan.segments, host), tasks = append(plan.tasks, host), merges = append(plan.merges, host);
   size_t items[4];
   for (int i = 0; i < 4; ++i) items[i] = append(plan.classes[i].items, host);
-  const std::byte* const device = workspace.tables.reserve(host.size());
+  std::byte* const device = workspace.tables.reserve(host.size());
   // From memory that is not pinned: the call returns when `host` may be written again.
-  check(cudaMemcpyAsync(workspace.tables.reserve(host.size()), host.data(), host.size(), cudaMemcpyHostToDevice, stream),
+  check(cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, stream),
         "attention: copying tables");
   Uploaded out = {};
   out.tables.shape = {static_cast<int32_t>(shape.n_heads), static_cast<int32_t>(shape.n_kv_heads),
@@ -100,7 +99,7 @@ Uploaded upload(const AttentionShape& shape, AttentionWorkspace& workspace, cuda
   return out;
 }
 
-// One kernel over the items of each class of the plan; kernel(class): which.
+// One kernel over the items of each class of the plan; kernel_of(class): which, and with how much shared memory.
 template <typename KernelOf>
 void launch_classes(const AttentionPlan& plan, Uploaded& uploaded, const char* name, cudaStream_t stream,
                     const KernelOf& kernel_of) {

@@ -41,6 +41,12 @@ struct BlockLayout {
   }
 };
 
+// Row of `out` [n, n_heads] of a block's row.
+__device__ __forceinline__ int64_t output_row(const Shape& shape, const Rows& rows, int r) {
+  const int group = shape.n_heads / shape.n_kv_heads;
+  return int64_t{rows.query + r / rows.n_heads} * shape.n_heads + rows.kv_head * group + rows.head + r % rows.n_heads;
+}
+
 enum class Goal { kOutput, kSums, kProbabilities };
 
 template <int kDim, int kRowWarps, Goal kGoal>
@@ -140,12 +146,6 @@ class Block {
         m_[half] = m;
       }
     }
-  }
-
-  // Row of `out` [n, n_heads] of a block's row.
-  __device__ static int64_t output_row(const Shape& shape, const Rows& rows, int r) {
-    const int group = shape.n_heads / shape.n_kv_heads;
-    return int64_t{rows.query + r / rows.n_heads} * shape.n_heads + rows.kv_head * group + rows.head + r % rows.n_heads;
   }
 
  private:

@@ -19,28 +19,30 @@ int coded_bytes(const CodeRuns& runs, int64_t extent) {
   return static_cast<int>(bytes);
 }
 
-int dense_stage_bytes(int head_dim) {
-  return kBiasBytes + head_dim / 2 * kDenseKRow + kPage / 2 * dense_v_row(head_dim);
+int dense_stage_bytes(const AttentionShape& shape, bool values) {
+  const auto head_dim = static_cast<int>(shape.head_dim);
+  return kBiasBytes + head_dim / 2 * kDenseKRow + (values ? kPage / 2 * dense_v_row(head_dim) : 0);
 }
 
-// Shared memory that a page takes.
-int stage_bytes(const AttentionShape& shape, const KvSegment& segment) {
-  if (segment.format == KvSegment::Format::kDense) return dense_stage_bytes(static_cast<int>(shape.head_dim));
+// Shared memory that a page takes, with or without its values.
+int stage_bytes(const AttentionShape& shape, const KvSegment& segment, bool values) {
+  if (segment.format == KvSegment::Format::kDense) return dense_stage_bytes(shape, values);
   const QuantizedLayout& layout = segment.quantized;
   return kBiasBytes + static_cast<int>(quantized_offsets(layout, shape.head_dim).k_codes) +
-         coded_bytes(layout.k, kPageTokens) + coded_bytes(layout.v, shape.head_dim);
+         coded_bytes(layout.k, kPageTokens) + (values ? coded_bytes(layout.v, shape.head_dim) : 0);
 }
 
 class Planner {
  public:
-  Planner(const AttentionShape& shape, AttentionPlan& plan) : shape_(shape), plan_(plan) {
+  // values: attention() rather than attention_mass(), which reads keys only and has partial results of every split.
+  Planner(const AttentionShape& shape, bool values, AttentionPlan& plan) : shape_(shape), values_(values), plan_(plan) {
     check_shape(shape);
     plan.segments.clear();
     plan.tasks.clear();
     plan.merges.clear();
     plan.partial_rows = 0;
     // Pages of codes are small: more of them at once, and more blocks beside each other, keep as many bytes on their way.
-    const int dense = dense_stage_bytes(static_cast<int>(shape.head_dim));
+    const int dense = dense_stage_bytes(shape, values);
     for (int i = 0; i < 4; ++i) {
       const bool small = i % 2 == 1;
       plan.classes[i].rows = i < 2 ? kFewRows : kManyRows;
@@ -51,18 +53,15 @@ class Planner {
     small_page_ = dense * 5 / 8;
   }
 
-  // Every split's result is partial if `always_partial`, otherwise those of rows with several splits.
-  void add(std::span<const KvSegment> segments, const float* q, int64_t q_stride, int64_t n, void* out, bool always_partial) {
+  void add(std::span<const KvSegment> segments, const float* q, int64_t q_stride, int64_t n, void* out) {
     for (const KvSegment& segment : segments) check_segment(shape_, segment);
     if (n == 0) return;
     segments_ = segments;
-    always_partial_ = always_partial;
     const int64_t tokens = tokens_of(segments);
     plan_.tasks.push_back({q, q_stride, out, tokens, static_cast<int32_t>(n), static_cast<int32_t>(plan_.segments.size())});
     for (const KvSegment& segment : segments) plan_.segments.push_back(table_row(shape_, segment));
     const int64_t group = shape_.n_heads / shape_.n_kv_heads;
-    // Probabilities have no rows to spare for many: probes are few.
-    const int64_t most = always_partial || n * group <= kFewRows ? kFewRows : kManyRows;
+    const int64_t most = !values_ || n * group <= kFewRows ? kFewRows : kManyRows;  // probes are few
     const int64_t heads = std::min(group, most), queries = std::min(n, most / heads);
     for (int64_t kv_head = 0; kv_head < shape_.n_kv_heads; ++kv_head) {
       for (int64_t head = 0; head < group; head += heads) {
@@ -87,7 +86,7 @@ class Planner {
       start += segments_[static_cast<size_t>(end)].tokens;
     }
     rows.splits = static_cast<int32_t>(std::max<int64_t>(1, (end + per_split - 1) / per_split));
-    if (rows.splits > 1 || always_partial_) {
+    if (rows.splits > 1 || !values_) {
       rows.partial = static_cast<int32_t>(plan_.partial_rows);
       plan_.partial_rows += int64_t{rows.splits} * rows.n_queries * rows.n_heads;
       plan_.merges.push_back(rows);
@@ -100,7 +99,7 @@ class Planner {
       for (int64_t i = first; i < last; ++i) {
         const KvSegment& segment = segments_[static_cast<size_t>(i)];
         tokens += segment.tokens;
-        if (segment.is_of(rows.kv_head)) bytes = std::max(bytes, stage_bytes(shape_, segment));
+        if (segment.is_of(rows.kv_head)) bytes = std::max(bytes, stage_bytes(shape_, segment, values_));
       }
       ItemClass& to = plan_.classes[(most == kFewRows ? 0 : 2) + (bytes <= small_page_ ? 1 : 0)];
       to.stage_bytes = std::max(to.stage_bytes, bytes);
@@ -110,9 +109,9 @@ class Planner {
   }
 
   const AttentionShape& shape_;
+  const bool values_;
   AttentionPlan& plan_;
   std::span<const KvSegment> segments_;
-  bool always_partial_ = false;
   int small_page_ = 0;  // bytes
 };
 
@@ -164,13 +163,13 @@ Segment table_row(const AttentionShape& shape, const KvSegment& from) {
 }
 
 void plan_attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionPlan& plan) {
-  Planner planner(shape, plan);
-  for (const AttentionTask& task : tasks) planner.add(task.segments, task.q, task.q_stride, task.n, task.out, false);
+  Planner planner(shape, true, plan);
+  for (const AttentionTask& task : tasks) planner.add(task.segments, task.q, task.q_stride, task.n, task.out);
 }
 
 void plan_attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionPlan& plan) {
-  Planner planner(shape, plan);
-  for (const AttentionMassTask& task : tasks) planner.add(task.segments, task.q, task.q_stride, task.n, task.mass, true);
+  Planner planner(shape, false, plan);
+  for (const AttentionMassTask& task : tasks) planner.add(task.segments, task.q, task.q_stride, task.n, task.mass);
 }
 
 }  // namespace smartkv::kernels::cuda

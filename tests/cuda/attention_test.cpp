@@ -117,6 +117,18 @@ TEST_P(CudaAttention, PartsOfTheContextMerge) {
   expect_definition(prompt, 40, "a block of many rows");
 }
 
+TEST_P(CudaAttention, EqualsTheCpu) {
+  ThreadPool pool(1);
+  const PageFormats formats = {uniform(128, 4, 4), std::nullopt, mixed(128)};
+  const Sequence sequence({8, 2, 128}, KvType::kBf16, 600, 4, formats, Bias::kSome);
+  for (const int64_t n : {1, 20}) {
+    const std::vector<uint8_t> cpu = run_attention(pool, sequence, n), out = run_cuda(sequence, n);
+    std::vector<double> expected(cpu.size() / 2);
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<double>(element(cpu, KvType::kBf16, i));
+    EXPECT_LT(relative_error(expected, [&](size_t i) { return element(out, KvType::kBf16, i); }), kCodedTolerance) << n;
+  }
+}
+
 // Each KV head has pages of its own beside those of all: as if it were alone with them.
 TEST_P(CudaAttention, AHeadPassesOverThePagesOfOthers) {
   const Shape shape{6, 3, 64};
