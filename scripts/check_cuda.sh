@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Compiles kernels/cuda with nvcc, without a GPU, and prints what each kernel takes: scripts/check_cuda.sh [--no-install]
 # Exits 1 where registers spill. nvcc is $NVCC, one that is installed, or one from PyPI in .cache/nvcc (270 MB);
-# --no-install: exits 77 where there is none.
+# --no-install: exits 77 where there is none. --which: prints its path and does no more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
 ARCHITECTURES=(sm_80 sm_90a sm_100)
-PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
+PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88
+          nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
 
 private_nvcc() { compgen -G '.cache/nvcc/lib/python3*/site-packages/nvidia/cu13/bin/nvcc' || true; }
 
@@ -33,6 +34,11 @@ if [ -z "$nvcc" ]; then
     fail "'pip install ${PACKAGES[*]}' failed: check the network, or set NVCC to one that is installed"
   nvcc=$(private_nvcc)
   [ -n "$nvcc" ] || fail ".cache/nvcc holds no nvcc: remove it and run this script again"
+fi
+
+if [ "${1:-}" = --which ]; then
+  echo "$nvcc"
+  exit 0
 fi
 
 folder=$(mktemp -d)

@@ -93,7 +93,8 @@ Uploaded upload(const AttentionShape& shape, AttentionWorkspace& workspace, cuda
   out.tables.segments = reinterpret_cast<const Segment*>(device + segments);
   out.tables.tasks = reinterpret_cast<const Task*>(device + tasks);
   const int64_t row_floats = shape.head_dim + kPartialPadding;
-  out.tables.partial = reinterpret_cast<float*>(workspace.partial.reserve(static_cast<size_t>(4 * plan.partial_rows * row_floats)));
+  const auto partial_bytes = static_cast<size_t>(plan.partial_rows * row_floats) * sizeof(float);
+  out.tables.partial = reinterpret_cast<float*>(workspace.partial.reserve(partial_bytes));
   for (int i = 0; i < 4; ++i) out.items[i] = reinterpret_cast<const Item*>(device + items[i]);
   out.merges = reinterpret_cast<const Rows*>(device + merges);
   return out;

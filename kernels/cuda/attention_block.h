@@ -220,9 +220,12 @@ class Block {
   // `rows` rows of row_bytes each, which come to lie `stride` apart.
   __device__ void copy_rows(unsigned char* to, const unsigned char* from, int rows, int row_bytes, int stride) const {
     const int chunks = row_bytes / 16;
-    for (int i = thread_; i < rows * chunks; i += kThreads) copy_async_16(to + i / chunks * stride + i % chunks * 16, from + 16 * i);
+    for (int i = thread_; i < rows * chunks; i += kThreads) {
+      copy_async_16(to + i / chunks * stride + i % chunks * 16, from + 16 * i);
+    }
   }
-  __device__ unsigned char* copy_codes(unsigned char* to, const unsigned char* from, const uint8_t (&quads)[4], int extent) const {
+  __device__ unsigned char* copy_codes(unsigned char* to, const unsigned char* from, const uint8_t (&quads)[4],
+                                       int extent) const {
     for (int run = 0; run < 4; ++run) {
       const int bytes = extent * bits_of_run(run) / 2, stride = quad_stride(bytes);
       copy_rows(to, from, quads[run], bytes, stride);

@@ -15,7 +15,9 @@ constexpr int64_t kFewRowsSplit = 8, kManyRowsSplit = 64;
 
 int coded_bytes(const CodeRuns& runs, int64_t extent) {
   int64_t bytes = 0;
-  for (size_t i = 0; i < kCodeBits.size(); ++i) bytes += runs.quads[i] * quad_stride(static_cast<int>(extent * kCodeBits[i] / 2));
+  for (size_t i = 0; i < kCodeBits.size(); ++i) {
+    bytes += runs.quads[i] * quad_stride(static_cast<int>(extent * kCodeBits[i] / 2));
+  }
   return static_cast<int>(bytes);
 }
 

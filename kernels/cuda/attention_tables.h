@@ -67,8 +67,8 @@ struct Tables {
 
 constexpr int kPartialPadding = 4;
 
-// Shared memory. A row of tokens of dense K (one pair of channels), a row of dense V (one pair of tokens) and a quad of codes are
-// padded so that the lanes that read a fragment meet no bank twice: the rows of four lanes 8 or 24 banks apart.
+// Shared memory. A row of tokens of dense K (one pair of channels), a row of dense V (one pair of tokens) and a quad of codes
+// are padded so that the lanes that read a fragment meet no bank twice: the rows of four lanes are 8 or 24 banks apart.
 constexpr int kDenseKRow = 4 * (kPage + 8);  // bytes
 SMARTKV_HOST_DEVICE constexpr int dense_v_row(int head_dim) { return 4 * (head_dim + 8); }
 SMARTKV_HOST_DEVICE constexpr int quad_stride(int bytes) { return bytes % 64 == 0 ? bytes + 32 : bytes; }

@@ -44,6 +44,22 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const KvWrite* writes, 
   }
 }
 
+// A warp per move.
+__global__ void __launch_bounds__(kThreads) move_kernel(const SlotMove* moves, int n, int head_dim) {
+  const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
+  if (i >= n) return;
+  const SlotMove& move = moves[i];
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  for (int d = 2 * lane; d < head_dim; d += 64) {
+    static_cast<uint32_t*>(move.to_k)[k_place(d, move.to_slot) / 2] =
+        static_cast<const uint32_t*>(move.from_k)[k_place(d, move.from_slot) / 2];
+  }
+  for (int d = lane; d < head_dim; d += 32) {
+    static_cast<uint16_t*>(move.to_v)[v_place(head_dim, d, move.to_slot)] =
+        static_cast<const uint16_t*>(move.from_v)[v_place(head_dim, d, move.from_slot)];
+  }
+}
+
 constexpr int kColumnLanes = 16;  // of a column: the sums of a vector of the CPU's
 constexpr int kLaneValues = 256 / kColumnLanes;
 
@@ -181,7 +197,8 @@ struct Encoding {
 };
 
 // A warp per quad, which it takes two columns at a time. Shared memory: codes of a quad a warp, [256][4].
-__global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* jobs, int n_kv_heads, int head_dim, int32_t* not_finite) {
+__global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* jobs, int n_kv_heads, int head_dim,
+                                                             int32_t* not_finite) {
   const Encoding& job = jobs[blockIdx.x / n_kv_heads];
   const auto head = static_cast<int>(blockIdx.x % n_kv_heads);
   if (job.page.kv_head >= 0 && job.page.kv_head != head) return;
@@ -317,6 +334,19 @@ void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, Page
   const KvWrite* const jobs = upload(writes, workspace, stream);
   launch(write_kernel, "write_kv", blocks_of(shape, writes.size()), kThreads, 0, stream, jobs,
          static_cast<int>(shape.n_kv_heads), static_cast<int>(shape.head_dim));
+}
+
+void move_tokens(const AttentionShape& shape, std::span<const SlotMove> moves, PageWorkspace& workspace, CUstream_st* stream) {
+  check_shape(shape);
+  for (const SlotMove& move : moves) {
+    if (move.from_slot < 0 || move.to_slot < 0 || move.from_slot >= kPageTokens || move.to_slot >= kPageTokens) {
+      throw std::invalid_argument("CUDA kernels: expected slots of a page, found a move from " +
+                                  std::to_string(move.from_slot) + " to " + std::to_string(move.to_slot));
+    }
+  }
+  const SlotMove* const jobs = upload(moves, workspace, stream);
+  const auto n = static_cast<int>(moves.size());
+  launch(move_kernel, "move_tokens", (n + kWarps - 1) / kWarps, kThreads, 0, stream, jobs, n, static_cast<int>(shape.head_dim));
 }
 
 void encode_pages(const AttentionShape& shape, std::span<const EncodeJob> jobs, int32_t* not_finite, PageWorkspace& workspace,

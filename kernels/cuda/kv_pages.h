@@ -1,4 +1,5 @@
-// Pages on a CUDA device: new rows of K and V into dense ones, dense ones into codes, and both back into f32.
+// Pages on a CUDA device: new rows of K and V into dense ones, tokens from one to another, dense ones into codes, and both back
+// into f32.
 // Jobs are in the host's memory, what they point to on the device. Launched on `stream`, not waited for.
 // std::invalid_argument for a job that does not fit the shape; std::runtime_error for an error of CUDA.
 #pragma once
@@ -25,14 +26,24 @@ struct KvWrite {
   const float* k = nullptr;  // [n, n_kv_heads, head_dim], rows row_stride floats apart
   const float* v = nullptr;
   int64_t row_stride = 0;
-  const float* angles = nullptr;  // [n, head_dim]: each row's cos, then sin, by which K is rotated (kernels/elementwise.h: rope);
-                                  // null: it is already
+  // [n, head_dim]: each row's cos, then sin, by which K is rotated (rope() in kernels/elementwise.h); null: it is already.
+  const float* angles = nullptr;
   int32_t slot = 0, n = 0;
   void* page_k = nullptr;  // [n_kv_heads], each head_stride bytes apart
   void* page_v = nullptr;
   int64_t head_stride = 0;
 };
 void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, PageWorkspace& workspace, CUstream_st* stream);
+
+// One token of one KV head from a slot of a dense page to one of this or another. No slot of a call is both read and written.
+struct SlotMove {
+  const void* from_k = nullptr;  // of the KV head
+  const void* from_v = nullptr;
+  void* to_k = nullptr;
+  void* to_v = nullptr;
+  int32_t from_slot = 0, to_slot = 0;
+};
+void move_tokens(const AttentionShape& shape, std::span<const SlotMove> moves, PageWorkspace& workspace, CUstream_st* stream);
 
 // A dense page of kPageTokens tokens, or one KV head of it, as codes.
 struct EncodeJob {

@@ -102,7 +102,7 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], 
 #endif
 }
 
-// Fragment `a` of mma_bf16() from a [16][16] part of a bf16 matrix in shared memory, rows row_bytes apart, each at a multiple of 16.
+// Fragment `a` of mma_bf16() from a [16][16] part of a bf16 matrix in shared memory: rows row_bytes apart, at multiples of 16.
 __device__ __forceinline__ void load_a(uint32_t (&a)[4], const void* matrix, int row_bytes) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const void* const row = static_cast<const unsigned char*>(matrix) + lane % 16 * row_bytes + lane / 16 * 16;

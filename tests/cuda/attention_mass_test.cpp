@@ -3,14 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include "cuda_emulator.h"
 #include "kernels/cuda/attention.h"
+#include "tests/cuda/device_test.h"
 #include "tests/kernels/attention_sequence.h"
 
 namespace smartkv::kernels {
 namespace {
-
-using cuda_emulator::Order;
 
 std::vector<float> run_mass(const Sequence& sequence, int64_t n) {
   AttentionMassTask task = sequence.mass_task(n, nullptr);
@@ -18,6 +16,7 @@ std::vector<float> run_mass(const Sequence& sequence, int64_t n) {
   task.mass = mass.data();
   cuda::AttentionWorkspace workspace;
   cuda::attention_mass(sequence.shape, {&task, 1}, workspace, nullptr);
+  finish();
   EXPECT_EQ(mass.back(), -1.0f) << "written past the end";
   mass.pop_back();
   return mass;
@@ -33,8 +32,8 @@ PageFormats formats(int64_t dim) {
 
 class CudaAttentionMass : public testing::TestWithParam<Order> {
  protected:
-  void SetUp() override { cuda_emulator::set_order(GetParam()); }
-  void TearDown() override { cuda_emulator::set_order(Order::kForward); }
+  void SetUp() override { set_order(GetParam()); }
+  void TearDown() override { set_order(Order::kForward); }
 };
 
 TEST_P(CudaAttentionMass, EqualsTheDefinition) {
@@ -66,6 +65,7 @@ TEST_P(CudaAttentionMass, TokensOfOtherHeadsHaveNone) {
   task.mass = mass.data();
   cuda::AttentionWorkspace workspace;
   cuda::attention_mass(sequence.shape, {&task, 1}, workspace, nullptr);
+  finish();
   const float* p = mass.data();
   for (int64_t query = 0; query < kQueries; ++query) {
     const int64_t seen = 5 * kPageTokens - (kQueries - 1 - query);

@@ -8,14 +8,12 @@
 
 #include <gtest/gtest.h>
 
-#include "cuda_emulator.h"
 #include "kernels/thread_pool.h"
+#include "tests/cuda/device_test.h"
 #include "tests/kernels/attention_sequence.h"
 
 namespace smartkv::kernels {
 namespace {
-
-using cuda_emulator::Order;
 
 QuantizedLayout uniform(int64_t dim, int k_bits, int v_bits) {
   return {uniform_runs(dim, k_bits), uniform_runs(kPageTokens, v_bits)};
@@ -39,6 +37,7 @@ std::vector<uint8_t> run_cuda(std::span<const KvSegment> segments, const Sequenc
   task.segments = segments;
   cuda::AttentionWorkspace workspace;
   cuda::attention(sequence.shape, {&task, 1}, workspace, nullptr);
+  finish();
   return out;
 }
 std::vector<uint8_t> run_cuda(const Sequence& sequence, int64_t n) { return run_cuda(sequence.segments, sequence, n); }
@@ -58,12 +57,13 @@ void expect_definition(const Sequence& sequence, int64_t n, const std::string& w
 
 class CudaAttention : public testing::TestWithParam<Order> {
  protected:
-  void SetUp() override { cuda_emulator::set_order(GetParam()); }
-  void TearDown() override { cuda_emulator::set_order(Order::kForward); }
+  void SetUp() override { set_order(GetParam()); }
+  void TearDown() override { set_order(Order::kForward); }
 };
 
 TEST_P(CudaAttention, DensePagesEqualTheDefinition) {
-  for (const Shape shape : {Shape{9, 3, 64}, Shape{4, 4, 128}, Shape{8, 1, 32}, Shape{2, 1, 80}, Shape{3, 1, 16}, Shape{2, 1, 256}}) {
+  for (const Shape shape : {Shape{9, 3, 64}, Shape{4, 4, 128}, Shape{8, 1, 32}, Shape{2, 1, 80},
+                            Shape{3, 1, 16}, Shape{2, 1, 256}}) {
     for (const int64_t tokens : {1, 2, 63, 64, 65, 300}) {
       const Bias bias = tokens % 2 == 0 ? Bias::kNone : Bias::kSome;
       const Sequence sequence(shape, KvType::kBf16, tokens, static_cast<uint64_t>(tokens), {std::nullopt}, bias);
@@ -166,6 +166,7 @@ TEST_P(CudaAttention, ATasksBitsDependOnItsOwnSegmentsOnly) {
   cuda::AttentionWorkspace workspace;
   for (int times = 0; times < 2; ++times) {  // the second time in memory that is there
     cuda::attention(sequence.shape, tasks, workspace, nullptr);
+    finish();
     EXPECT_EQ(a, run_cuda(sequence, 1));
     EXPECT_EQ(b, run_cuda(other, 9));
     EXPECT_EQ(c, run_cuda(other, 1));
@@ -180,11 +181,11 @@ TEST(CudaAttentionOrder, DecidesNoBit) {
   const PageFormats formats = {mixed(64), std::nullopt, uniform(64, 4, 4)};
   const Sequence sequence({6, 2, 64}, KvType::kBf16, 900, 7, formats, Bias::kSome);
   for (const int64_t n : {1, 30}) {
-    cuda_emulator::set_order(Order::kForward);
+    set_order(Order::kForward);
     const std::vector<uint8_t> forward = run_cuda(sequence, n);
-    cuda_emulator::set_order(Order::kBackward);
+    set_order(Order::kBackward);
     EXPECT_EQ(forward, run_cuda(sequence, n)) << n;
-    cuda_emulator::set_order(Order::kForward);
+    set_order(Order::kForward);
   }
 }
 
@@ -192,6 +193,7 @@ TEST(CudaAttentionChecks, RefusesWhatItCannotRun) {
   cuda::AttentionWorkspace workspace;
   const auto run = [&](const AttentionShape& shape, std::span<const AttentionTask> tasks) {
     cuda::attention(shape, tasks, workspace, nullptr);
+    finish();
   };
   EXPECT_NO_THROW(run({9, 3, 64, 1.0f, KvType::kBf16}, {}));
   EXPECT_THROW(run({9, 3, 64, 1.0f, KvType::kF32}, {}), std::invalid_argument);

@@ -322,7 +322,9 @@ void load_matrix_x4(uint32_t* out, const void* row) {
     for (int i = 0; i < kWarp; ++i) {
       for (int matrix = 0; matrix < 4; ++matrix) {
         const auto& source = *static_cast<const Lane*>(lanes[8 * matrix + i / 4]);
-        if (reinterpret_cast<uintptr_t>(source.row) % 16 != 0) throw std::logic_error("ldmatrix: expected rows at multiples of 16");
+        if (reinterpret_cast<uintptr_t>(source.row) % 16 != 0) {
+          throw std::logic_error("ldmatrix: expected rows at multiples of 16");
+        }
         std::memcpy(static_cast<Lane*>(lanes[i])->out + matrix, static_cast<const uint32_t*>(source.row) + i % 4, 4);
       }
     }

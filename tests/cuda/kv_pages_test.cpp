@@ -6,14 +6,16 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <tuple>
+#include <vector>
 
 #include <gtest/gtest.h>
 
-#include "cuda_emulator.h"
 #include "kernels/aligned_buffer.h"
 #include "kernels/bf16.h"
 #include "kernels/cpu_level.h"
 #include "kernels/elementwise.h"
+#include "tests/cuda/device_test.h"
 
 namespace smartkv::kernels {
 namespace {
@@ -26,7 +28,9 @@ std::vector<float> random_rows(int64_t n, uint32_t seed) {
   return x;
 }
 
-AttentionShape shape_of(int64_t n_kv_heads, int64_t head_dim) { return {n_kv_heads, n_kv_heads, head_dim, 0.125f, KvType::kBf16}; }
+AttentionShape shape_of(int64_t n_kv_heads, int64_t head_dim) {
+  return {n_kv_heads, n_kv_heads, head_dim, 0.125f, KvType::kBf16};
+}
 
 // A dense page of bf16 on "the device".
 struct Page {
@@ -35,7 +39,9 @@ struct Page {
   int64_t half;
 
   explicit Page(const AttentionShape& of)
-      : shape(of), bytes(static_cast<size_t>(of.n_kv_heads * of.head_dim * kPageTokens * 4)), half(of.head_dim * kPageTokens * 2) {
+      : shape(of),
+        bytes(static_cast<size_t>(of.n_kv_heads * of.head_dim * kPageTokens * 4)),
+        half(of.head_dim * kPageTokens * 2) {
     std::fill_n(bytes.data(), bytes.size(), std::byte{0});
   }
   std::byte* k() { return bytes.data(); }
@@ -61,16 +67,16 @@ struct Page {
     to_k->resize(static_cast<size_t>(kPageTokens * shape.head_dim));
     to_v->resize(to_k->size());
     for (int64_t t = 0; t < kPageTokens; ++t) {
-      load_kv(KvType::kBf16, shape.head_dim, segment(), head, slots == nullptr ? t : slots[t], to_k->data() + t * shape.head_dim,
-              to_v->data() + t * shape.head_dim);
+      const int64_t slot = slots == nullptr ? t : slots[t], at = t * shape.head_dim;
+      load_kv(KvType::kBf16, shape.head_dim, segment(), head, slot, to_k->data() + at, to_v->data() + at);
     }
   }
 };
 
-class CudaPages : public testing::TestWithParam<cuda_emulator::Order> {
+class CudaPages : public testing::TestWithParam<Order> {
  protected:
-  void SetUp() override { cuda_emulator::set_order(GetParam()); }
-  void TearDown() override { cuda_emulator::set_order(cuda_emulator::Order::kForward); }
+  void SetUp() override { set_order(GetParam()); }
+  void TearDown() override { set_order(Order::kForward); }
   cuda::PageWorkspace workspace;
 };
 
@@ -101,6 +107,7 @@ TEST_P(CudaPages, RowsAreWrittenAsOnTheCpu) {
         const cuda::KvWrite write{k.data(), v.data(), stride, rotate ? angles.data() : nullptr, slot, n, page.k(), page.v(),
                                   2 * page.half};
         cuda::write_kv(shape, {&write, 1}, workspace, nullptr);
+        finish();
         const auto* const got = reinterpret_cast<const uint16_t*>(page.bytes.data());
         const auto* const wanted = reinterpret_cast<const uint16_t*>(expected.bytes.data());
         for (size_t i = 0; i < page.bytes.size() / 2; ++i) {
@@ -110,6 +117,28 @@ TEST_P(CudaPages, RowsAreWrittenAsOnTheCpu) {
         }
       }
     }
+  }
+}
+
+TEST_P(CudaPages, TokensMoveToOtherSlotsAndPages) {
+  for (const int64_t dim : {48, 128}) {
+    const AttentionShape shape = shape_of(2, dim);
+    Page from(shape), to(shape), expected(shape);
+    from.fill(1);
+    to.fill(2);
+    expected.fill(2);
+    std::vector<cuda::SlotMove> moves;
+    std::vector<float> k(static_cast<size_t>(dim)), v(k.size());
+    using Move = std::tuple<int64_t, int32_t, int32_t>;
+    for (const auto& [head, from_slot, to_slot] : {Move{0, 3, 8}, {1, 3, 9}, {0, 63, 0}, {1, 6, 63}, {1, 0, 1}}) {
+      const int64_t offset = head * 2 * from.half;
+      moves.push_back({from.k() + offset, from.v() + offset, to.k() + offset, to.v() + offset, from_slot, to_slot});
+      load_kv(KvType::kBf16, dim, from.segment(), head, from_slot, k.data(), v.data());
+      store_kv(KvType::kBf16, 1, dim, k.data(), v.data(), to_slot, expected.k() + offset, expected.v() + offset, 0);
+    }
+    cuda::move_tokens(shape, moves, workspace, nullptr);
+    finish();
+    EXPECT_TRUE(std::equal(to.bytes.data(), to.bytes.data() + to.bytes.size(), expected.bytes.data())) << dim;
   }
 }
 
@@ -141,11 +170,12 @@ TEST_P(CudaPages, CodesAreTheCpusAndReadBackAlike) {
         std::fill_n(expected.data(), expected.size(), std::byte{0});
         Page page(shape);
         page.fill(9);
-        int32_t not_finite = 0;
+        std::vector<int32_t> not_finite(1);
         const cuda::EncodeJob job{page.segment(), ordered ? slots.data() : nullptr, ordered ? channels.data() : nullptr, layout,
                                   blocks.data(), bytes};
-        cuda::encode_pages(shape, {&job, 1}, &not_finite, workspace, nullptr);
-        EXPECT_EQ(not_finite, 0);
+        cuda::encode_pages(shape, {&job, 1}, not_finite.data(), workspace, nullptr);
+        finish();
+        EXPECT_EQ(not_finite[0], 0);
 
         KvSegment coded;
         coded.format = KvSegment::Format::kQuantized;
@@ -157,6 +187,7 @@ TEST_P(CudaPages, CodesAreTheCpusAndReadBackAlike) {
         std::vector<float> all_k(static_cast<size_t>(2 * kPageTokens * dim)), all_v(all_k.size());
         const cuda::ReadJob read{coded, all_k.data(), all_v.data()};
         cuda::read_pages(shape, {&read, 1}, workspace, nullptr);
+        finish();
         for (int64_t head = 0; head < 2; ++head) {
           const uint8_t* const order = ordered ? channels.data() + head * dim : nullptr;
           std::vector<float> k, v, k2(static_cast<size_t>(kPageTokens * dim)), v2(k2.size());
@@ -180,16 +211,19 @@ TEST_P(CudaPages, OneHeadIsEncodedAndReadAlone) {
   Page page(shape);
   page.fill(11);
   AlignedBuffer all(3 * bytes), one(bytes);
-  int32_t not_finite = 0;
+  std::vector<int32_t> not_finite(1);
   const cuda::EncodeJob jobs[] = {{page.segment(), nullptr, nullptr, layout, all.data(), static_cast<int64_t>(bytes)},
                                   {page.segment().of_head(1, 1), nullptr, nullptr, layout, one.data(), 0}};
   std::fill_n(all.data(), all.size(), std::byte{0});
   std::fill_n(one.data(), one.size(), std::byte{0});
-  cuda::encode_pages(shape, jobs, &not_finite, workspace, nullptr);
+  cuda::encode_pages(shape, jobs, not_finite.data(), workspace, nullptr);
+  finish();
   EXPECT_TRUE(std::equal(one.data(), one.data() + bytes, all.data() + bytes));
   std::vector<float> k(64 * 64), v(64 * 64), expected_k, expected_v;
-  const cuda::ReadJob reads[] = {{page.segment().of_head(2, 2), k.data(), nullptr}, {page.segment().of_head(2, 2), nullptr, v.data()}};
+  const KvSegment second = page.segment().of_head(2, 2);
+  const cuda::ReadJob reads[] = {{second, k.data(), nullptr}, {second, nullptr, v.data()}};
   cuda::read_pages(shape, reads, workspace, nullptr);
+  finish();
   page.load(2, nullptr, &expected_k, &expected_v);
   EXPECT_EQ(k, expected_k);
   EXPECT_EQ(v, expected_v);
@@ -203,15 +237,16 @@ TEST_P(CudaPages, CountsColumnsThatAreNotFinite) {
     Page page(shape);
     page.fill(1);
     reinterpret_cast<uint16_t*>(page.k())[77] = to_bf16(bad);
-    int32_t not_finite = 0;
+    std::vector<int32_t> not_finite(1);
     const cuda::EncodeJob job{page.segment(), nullptr, nullptr, layout, block.data(), 0};
-    cuda::encode_pages(shape, {&job, 1}, &not_finite, workspace, nullptr);
-    EXPECT_EQ(not_finite, 1);
+    cuda::encode_pages(shape, {&job, 1}, not_finite.data(), workspace, nullptr);
+    finish();
+    EXPECT_EQ(not_finite[0], 1);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, CudaPages, testing::Values(cuda_emulator::Order::kForward, cuda_emulator::Order::kBackward),
-                         [](const auto& row) { return row.param == cuda_emulator::Order::kForward ? "forward" : "backward"; });
+INSTANTIATE_TEST_SUITE_P(Orders, CudaPages, testing::Values(Order::kForward, Order::kBackward),
+                         [](const auto& row) { return row.param == Order::kForward ? "forward" : "backward"; });
 
 TEST(CudaPagesChecks, RefuseWhatDoesNotFit) {
   cuda::PageWorkspace workspace;
@@ -219,6 +254,8 @@ TEST(CudaPagesChecks, RefuseWhatDoesNotFit) {
   Page page(shape);
   const cuda::KvWrite write{nullptr, nullptr, 64, nullptr, 60, 5, page.k(), page.v(), 0};
   EXPECT_THROW(cuda::write_kv(shape, {&write, 1}, workspace, nullptr), std::invalid_argument);
+  const cuda::SlotMove move{nullptr, nullptr, nullptr, nullptr, 0, 64};
+  EXPECT_THROW(cuda::move_tokens(shape, {&move, 1}, workspace, nullptr), std::invalid_argument);
   cuda::EncodeJob job{page.segment(), nullptr, nullptr, {uniform_runs(128, 4), uniform_runs(64, 4)}, nullptr, 0};
   EXPECT_THROW(cuda::encode_pages(shape, {&job, 1}, nullptr, workspace, nullptr), std::invalid_argument);
   job.layout = {uniform_runs(64, 4), uniform_runs(64, 4)};
