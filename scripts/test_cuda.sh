@@ -17,7 +17,7 @@ step "Compiling the tests"
 targets=()
 for architecture in "${ARCHITECTURES[@]}"; do targets+=(-gencode "arch=compute_$architecture,code=sm_$architecture"); done
 objects=()
-for source in kernels/cuda/*.cu kernels/cuda/*.cpp tests/cuda/native/*.cu \
+for source in kernels/cuda/*.cu kernels/cuda/*.cpp tests/cuda/native/*.cpp \
   tests/cuda/{attention,attention_mass,kv_pages}_test.cpp; do
   object=$folder/$(basename "$source").o
   objects+=("$object")

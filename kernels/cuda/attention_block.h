@@ -25,12 +25,12 @@ struct BlockLayout {
   static constexpr int kRows = 16 * kRowWarps, kTokenWarps = kWarps / kRowWarps;
   static constexpr int kQueryRow = 2 * (kDim + 8);      // bytes: 4 banks more than a multiple of 32
   static constexpr int kQuery = 0;                      // bf16 [kRows][kDim + 8]
-  static constexpr int kFolded = kRows * kQueryRow;     // the same times the scales of a page, in its order of channels
-  static constexpr int kOffsets = 2 * kFolded;          // f32 [kRows]: what the zeros of K add to a row's scores
-  static constexpr int kSums = kOffsets + 4 * kRows;    // float2 [kTokenWarps][kRows]: maximum and sum
+  static constexpr int kFolded = kRows * kQueryRow;     // f16: times the scales of a page, in its order of channels
+  static constexpr int kLines = 2 * kFolded;            // float2 [kRows]: factor of a row's sums, and what the zeros of K add
+  static constexpr int kSums = kLines + 8 * kRows;      // float2 [kTokenWarps][kRows]: maximum and sum
   static constexpr int kKTable = kSums + 8 * kTokenWarps * kRows;  // QuadEntry [kDim / 4]
   static constexpr int kVTable = kKTable + 2 * kDim;               // QuadEntry [kPage / 4]
-  static constexpr int kVLines = kVTable + 2 * kPage;              // float4 [kPage]: Line
+  static constexpr int kVLines = kVTable + 2 * kPage;              // float4 [kPage]: scale, zero and lift of a token
   static constexpr int kStages = kVLines + 16 * kPage;
   static constexpr int kMergedRow = kDim + 8;                      // floats: 8 banks more than a multiple of 32
   static constexpr int kMergedBytes = 4 * kRows * kMergedRow;
@@ -195,7 +195,7 @@ class Block {
     auto* const words = at<uint32_t>(Layout::kQuery);
     constexpr int kRowWords = Layout::kQueryRow / 4;
     for (int i = thread_; i < 2 * kRows * kRowWords; i += kThreads) words[i] = 0;
-    for (int i = thread_; i < kRows; i += kThreads) at<float>(Layout::kOffsets)[i] = 0.0f;
+    for (int i = thread_; i < kRows; i += kThreads) at<float2>(Layout::kLines)[i] = make_float2(0.0f, 0.0f);
     __syncthreads();
     for (int i = thread_; i < rows_ * dim_ / 2; i += kThreads) {
       const int r = i / (dim_ / 2), pair = i % (dim_ / 2);
@@ -286,7 +286,7 @@ class Block {
     return bytes;
   }
 
-  // The page's scales into the queries, its zeros into what they add to a row's scores, and where its codes lie.
+  // The page's scales into the queries, its zeros into what they add to a row's scores; what its values need; where codes lie.
   __device__ void fold(const Segment& segment, const unsigned char* header) {
     const auto halves = [&](int offset) { return reinterpret_cast<const uint16_t*>(header + offset); };
     for (int quad = thread_; quad < dim_ / 4; quad += kThreads) {
@@ -295,36 +295,56 @@ class Block {
     if constexpr (kValues) {
       if (thread_ < kPage) {
         const Line line = line_of(segment.v_quads, thread_, halves(segment.v_scales), halves(segment.v_zeros));
-        at<float4>(Layout::kVLines)[thread_] = {line.scale, line.zero, line.lift, 0.0f};
+        at<float4>(Layout::kVLines)[thread_] = {line.scale, line.zero, line.middle + (line.eight ? 0.0f : kBf16Offset), 0.0f};
         if (thread_ % 4 == 0) at<QuadEntry>(Layout::kVTable)[thread_ / 4] = entry_of(segment.v_quads, thread_ / 4, dim_);
       }
     }
     const uint8_t* const order = segment.channel_order == nullptr ? nullptr : segment.channel_order + item_.rows.kv_head * dim_;
+    for (int r = thread_ / 32; r < rows_; r += kWarps) fold_row(segment, halves(0), halves(segment.k_zeros), order, r);
+  }
+
+  // Of one row by a warp. f16 has 11 bits but a narrow range: a row's greatest value becomes 2^14 to 2^15.
+  __device__ void fold_row(const Segment& segment, const uint16_t* scales, const uint16_t* zeros, const uint8_t* order, int r) {
+    constexpr int kQuads = (kDim + 127) / 128;  // of a lane
+    const float* const q = query(r);
     const int lane = thread_ % 32;
-    for (int r = thread_ / 32; r < rows_; r += kWarps) {
-      const float* const q = query(r);
-      auto* const folded = at<uint32_t>(Layout::kFolded + r * Layout::kQueryRow);
-      float offset = 0.0f;
-      for (int quad = lane; quad < dim_ / 4; quad += 32) {
-        float value[4], scaled[4], lift = 0.0f;
-        for (int i = 0; i < 4; ++i) {
-          const int column = 4 * quad + i;
-          const Line line = line_of(segment.k_quads, column, halves(0), halves(segment.k_zeros));
-          value[i] = q[order == nullptr ? column : order[column]];
-          offset = fmaf(value[i], line.zero, offset);
-          scaled[i] = value[i] * line.scale;
-          lift = line.lift;  // of the quad
-        }
-        // In the order of code_fragment().
-        const uint32_t even = pack_bf16(scaled[0], scaled[2]), odd = pack_bf16(scaled[1], scaled[3]);
-        const int word = quad / 4 * 8 + quad % 4;
-        folded[word] = even;
-        folded[word + 4] = odd;
-        offset -= lift * (low_bf16(even) + high_bf16(even) + low_bf16(odd) + high_bf16(odd));
+    float scaled[kQuads][4] = {}, middle[kQuads] = {}, offset = 0.0f, most = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const int quad = lane + 32 * i;
+      if (quad >= dim_ / 4) continue;
+      for (int c = 0; c < 4; ++c) {
+        const int column = 4 * quad + c;
+        const Line line = line_of(segment.k_quads, column, scales, zeros);
+        const float value = q[order == nullptr ? column : order[column]];
+        offset = fmaf(value, line.zero, offset);
+        scaled[i][c] = value * line.scale;
+        middle[i] = line.middle;  // of the quad
+        most = fmaxf(most, fabsf(scaled[i][c]));
       }
-      offset = sum_of_warp(offset);
-      if (lane == 0) at<float>(Layout::kOffsets)[r] = offset;
     }
+    most = max_of_warp(most);
+    constexpr int kBias = 127, kTop = 14, kLeast = -100;  // of f32's exponents; what is smaller counts as 2^kLeast
+    int exponent = static_cast<int>(__float_as_uint(most) >> 23) - kBias;
+    if (exponent < kLeast) exponent = kLeast;
+    const float unit = __uint_as_float(static_cast<uint32_t>(kBias + kTop - exponent) << 23);
+    const float factor = __uint_as_float(static_cast<uint32_t>(kBias - kTop + exponent) << 23);
+    auto* const folded = at<uint32_t>(Layout::kFolded + r * Layout::kQueryRow);
+    float lifted = 0.0f;  // what the codes' offsets add to the row's sums
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const int quad = lane + 32 * i;
+      if (quad >= dim_ / 4) continue;
+      // In the order of half_fragment().
+      const uint32_t even = pack_half(scaled[i][0] * unit, scaled[i][2] * unit);
+      const uint32_t odd = pack_half(scaled[i][1] * unit, scaled[i][3] * unit);
+      const int word = quad / 4 * 8 + quad % 4;
+      folded[word] = even;
+      folded[word + 4] = odd;
+      lifted = fmaf(middle[i] + kHalfOffset, low_half(even) + high_half(even) + low_half(odd) + high_half(odd), lifted);
+    }
+    const float sum = sum_of_warp(fmaf(-lifted, factor, offset));
+    if (lane == 0) at<float2>(Layout::kLines)[r] = make_float2(factor, sum);
   }
 
   __device__ const unsigned char* query_tile(int matrix, int step) const {
@@ -366,15 +386,22 @@ class Block {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           uint32_t even, odd;
-          code_fragment(quad, codes_of(quad, codes, half == 0 ? both.x : both.y, tile(i), 2 * group_ + half), even, odd);
-          mma_bf16(s[i][half], a, even, odd);
+          half_fragment(codes_of(quad, codes, half == 0 ? both.x : both.y, tile(i), 2 * group_ + half), even, odd);
+          mma_f16(s[i][half], a, even, odd);
         }
       }
     }
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
+    for (int h = 0; h < 2; ++h) {
+      const float2 line = at<float2>(Layout::kLines)[row(h)];
 #pragma unroll
-      for (int x = 0; x < 8; ++x) s[i][x / 4][x % 4] += at<float>(Layout::kOffsets)[row(x % 4 / 2)];
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          float& score = s[i][x / 2][2 * h + x % 2];
+          score = fmaf(score, line.x, line.y);
+        }
+      }
     }
   }
 
@@ -472,7 +499,7 @@ class Block {
         const uint32_t* const block = codes + d / 8 * quad.block_words();
         const int part = d / 2 % 4, r = 8 * (d % 2) + group_;
         uint32_t even, odd;
-        code_fragment(quad, codes_of(quad, block, block[part_words(quad, part) + r], part, r), even, odd);
+        bf16_fragment(quad, codes_of(quad, block, block[part_words(quad, part) + r], part, r), even, odd);
         mma_bf16(o_[d], a, even, odd);
       }
     }

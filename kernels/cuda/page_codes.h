@@ -66,15 +66,21 @@ __device__ __forceinline__ uint32_t codes_of(const QuadEntry& quad, const uint32
   return low | (third * 0x00204081u & 0x01010101u) << 2;  // bit i to bit 8 i
 }
 
-// n + 128 as the bits of bf16, for n in [0, 128).
-constexpr uint32_t kMagic = 0x43004300u;
-constexpr float kMagicOffset = 128.0f;
+// 1024 + n as the bits of f16, for n in [0, 1024); 128 + n as those of bf16, for n in [0, 128).
+constexpr uint32_t kHalfMagic = 0x64006400u, kBf16Magic = 0x43004300u;
+constexpr float kHalfOffset = 1024.0f, kBf16Offset = 128.0f;
 
-// Codes 0 and 2, and 1 and 3, as bf16: plus kMagicOffset, but for eight bits.
-__device__ __forceinline__ void code_fragment(const QuadEntry& quad, uint32_t codes, uint32_t& even, uint32_t& odd) {
+// Codes 0 and 2, and 1 and 3, as f16: plus kHalfOffset.
+__device__ __forceinline__ void half_fragment(uint32_t codes, uint32_t& even, uint32_t& odd) {
+  even = (codes & 0x00ff00ffu) | kHalfMagic;
+  odd = (codes >> 8 & 0x00ff00ffu) | kHalfMagic;
+}
+
+// The same as bf16: plus kBf16Offset, but for eight bits.
+__device__ __forceinline__ void bf16_fragment(const QuadEntry& quad, uint32_t codes, uint32_t& even, uint32_t& odd) {
   if (!quad.eight()) {
-    even = (codes & 0x00ff00ffu) | kMagic;
-    odd = (codes >> 8 & 0x00ff00ffu) | kMagic;
+    even = (codes & 0x00ff00ffu) | kBf16Magic;
+    odd = (codes >> 8 & 0x00ff00ffu) | kBf16Magic;
     return;
   }
   constexpr uint32_t kFloat = 0x4b000000u;  // 2^23, to which a byte adds itself
@@ -83,9 +89,10 @@ __device__ __forceinline__ void code_fragment(const QuadEntry& quad, uint32_t co
   odd = pack_bf16(value(0x7541), value(0x7543));
 }
 
-// A column as a line: value = zero + scale (code - middle), where code_fragment() gives code - middle + lift.
+// A column as a line: value = zero + scale (code - middle).
 struct Line {
-  float scale, zero, lift;
+  float scale, zero, middle;
+  bool eight;  // bits
 };
 __device__ __forceinline__ Line line_of(const uint8_t (&quads)[4], int column, const uint16_t* scales, const uint16_t* zeros) {
   const float zero = half_to_float(zeros[column]);
@@ -96,9 +103,9 @@ __device__ __forceinline__ Line line_of(const uint8_t (&quads)[4], int column, c
     const int bits = bits_of_run(run);
     const float scale = half_to_float(scales[column]) * static_cast<float>(1 << (8 - bits));
     const auto middle = static_cast<float>(1 << (bits - 1));
-    return {scale, fmaf(scale, middle, zero), bits == 8 ? middle : middle + kMagicOffset};
+    return {scale, fmaf(scale, middle, zero), middle, bits == 8};
   }
-  return {0.0f, zero, 0.0f};
+  return {0.0f, zero, 0.0f, false};
 }
 
 }  // namespace smartkv::kernels::cuda

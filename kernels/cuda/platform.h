@@ -102,7 +102,20 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], 
 #endif
 }
 
-// Fragment `a` of mma_bf16() from a [16][16] part of a bf16 matrix in shared memory: rows row_bytes apart, at multiples of 16.
+// The same of f16.
+__device__ __forceinline__ void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#ifdef __CUDACC__
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  cuda_emulator::mma_m16n8k16_f16(c, a, b0, b1);
+#endif
+}
+
+// Fragment `a` of both from a [16][16] part of a matrix of 16-bit elements in shared memory:
+// rows row_bytes apart, at multiples of 16.
 __device__ __forceinline__ void load_a(uint32_t (&a)[4], const void* matrix, int row_bytes) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const void* const row = static_cast<const unsigned char*>(matrix) + lane % 16 * row_bytes + lane / 16 * 16;
@@ -149,6 +162,13 @@ __device__ __forceinline__ uint16_t float_to_half(float value) {
 #endif
 }
 
+// As pack_bf16(), to f16.
+__device__ __forceinline__ uint32_t pack_half(float low, float high) {
+  return float_to_half(low) | static_cast<uint32_t>(float_to_half(high)) << 16;
+}
+__device__ __forceinline__ float low_half(uint32_t pair) { return half_to_float(static_cast<uint16_t>(pair)); }
+__device__ __forceinline__ float high_half(uint32_t pair) { return half_to_float(static_cast<uint16_t>(pair >> 16)); }
+
 // 2^x; 0 below -126.
 __device__ __forceinline__ float exp2_fast(float x) {
 #ifdef __CUDACC__
@@ -168,6 +188,10 @@ __device__ __forceinline__ float max_of_four(float x) {
 __device__ __forceinline__ float sum_of_four(float x) {
   x += __shfl_xor_sync(kAllLanes, x, 1);
   return x + __shfl_xor_sync(kAllLanes, x, 2);
+}
+__device__ __forceinline__ float max_of_warp(float x) {
+  for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, mask));
+  return x;
 }
 __device__ __forceinline__ float sum_of_warp(float x) {
   for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(kAllLanes, x, mask);

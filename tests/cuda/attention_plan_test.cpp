@@ -60,15 +60,15 @@ TEST(CudaAttentionPlan, SharedMemoryIsAsDocumented) {
     return dim == 64 ? BlockLayout<64, 1>::bytes(items.stages, items.stage_bytes)
                      : BlockLayout<128, 1>::bytes(items.stages, items.stage_bytes);
   };
-  EXPECT_EQ(few(64, {std::nullopt}, 0), 43840);
-  EXPECT_EQ(few(128, {std::nullopt}, 0), 82880);
-  const size_t expected[] = {67520, 42944, 33728, 30656};
+  EXPECT_EQ(few(64, {std::nullopt}, 0), 43904);
+  EXPECT_EQ(few(128, {std::nullopt}, 0), 82944);
+  const size_t expected[] = {67584, 43008, 33792, 30720};
   for (size_t i = 0; i < kCodeBits.size(); ++i) {
     EXPECT_EQ(few(128, {uniform(128, kCodeBits[i])}, 1), expected[i]) << kCodeBits[i];
   }
   const Sequence prompt({4, 1, 128}, KvType::kBf16, 9 * kPageTokens, 1);
   const ItemClass many = planned(prompt, 64, 2);
-  EXPECT_EQ((BlockLayout<128, 4>::bytes(many.stages, many.stage_bytes)), 109184);
+  EXPECT_EQ((BlockLayout<128, 4>::bytes(many.stages, many.stage_bytes)), 109440);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/bf16.h"
+#include "kernels/half.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -185,8 +186,42 @@ void run_block(std::byte* shared) {
   }
 }
 
-float low_half(uint32_t pair) { return from_bf16(static_cast<uint16_t>(pair)); }
-float high_half(uint32_t pair) { return from_bf16(static_cast<uint16_t>(pair >> 16)); }
+// to_float: of an element.
+template <float (*to_float)(uint16_t)>
+void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
+  struct Lane {
+    float* c;
+    const uint32_t* a;
+    uint32_t b[2];
+  } lane{c, a, {b0, b1}};
+  const auto operation = [](void* const* lanes) {
+    float rows[16][16], columns[8][16];
+    for (int i = 0; i < kWarp; ++i) {
+      const auto& from = *static_cast<const Lane*>(lanes[i]);
+      const int group = i / 4, pair = 2 * (i % 4);
+      for (int part = 0; part < 4; ++part) {  // rows, and rows + 8; then the same of k + 8
+        float* const to = &rows[group + 8 * (part % 2)][pair + 8 * (part / 2)];
+        to[0] = to_float(static_cast<uint16_t>(from.a[part]));
+        to[1] = to_float(static_cast<uint16_t>(from.a[part] >> 16));
+      }
+      for (int part = 0; part < 2; ++part) {
+        columns[group][pair + 8 * part] = to_float(static_cast<uint16_t>(from.b[part]));
+        columns[group][pair + 8 * part + 1] = to_float(static_cast<uint16_t>(from.b[part] >> 16));
+      }
+    }
+    for (int i = 0; i < kWarp; ++i) {
+      float* const out = static_cast<Lane*>(lanes[i])->c;
+      for (int part = 0; part < 4; ++part) {
+        const float* const row = rows[i / 4 + 8 * (part / 2)];
+        const float* const column = columns[2 * (i % 4) + part % 2];
+        float sum = 0;
+        for (int k = 0; k < 16; ++k) sum += row[k] * column[k];
+        out[part] += sum;
+      }
+    }
+  };
+  warp_collective(operation, &lane, std::source_location::current());
+}
 
 }  // namespace
 
@@ -278,39 +313,9 @@ void copy_async_wait(int groups_in_flight) {
   }
 }
 
-void mma_m16n8k16_bf16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
-  struct Lane {
-    float* c;
-    const uint32_t* a;
-    uint32_t b[2];
-  } lane{c, a, {b0, b1}};
-  const auto operation = [](void* const* lanes) {
-    float rows[16][16], columns[8][16];
-    for (int i = 0; i < kWarp; ++i) {
-      const auto& from = *static_cast<const Lane*>(lanes[i]);
-      const int group = i / 4, pair = 2 * (i % 4);
-      for (int part = 0; part < 4; ++part) {  // rows, and rows + 8; then the same of k + 8
-        float* const to = &rows[group + 8 * (part % 2)][pair + 8 * (part / 2)];
-        to[0] = low_half(from.a[part]);
-        to[1] = high_half(from.a[part]);
-      }
-      for (int part = 0; part < 2; ++part) {
-        columns[group][pair + 8 * part] = low_half(from.b[part]);
-        columns[group][pair + 8 * part + 1] = high_half(from.b[part]);
-      }
-    }
-    for (int i = 0; i < kWarp; ++i) {
-      float* const out = static_cast<Lane*>(lanes[i])->c;
-      for (int part = 0; part < 4; ++part) {
-        const float* const row = rows[i / 4 + 8 * (part / 2)];
-        const float* const column = columns[2 * (i % 4) + part % 2];
-        float sum = 0;
-        for (int k = 0; k < 16; ++k) sum += row[k] * column[k];
-        out[part] += sum;
-      }
-    }
-  };
-  warp_collective(operation, &lane, std::source_location::current());
+void mma_m16n8k16_bf16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) { multiply<from_bf16>(c, a, b0, b1); }
+void mma_m16n8k16_f16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
+  multiply<kernels::half_to_float>(c, a, b0, b1);
 }
 
 void load_matrix_x4(uint32_t* out, const void* row) {

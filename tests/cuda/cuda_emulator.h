@@ -72,6 +72,7 @@ void copy_async_wait(int groups_in_flight);
 
 // c += a b: mma.sync m16n8k16, row.col, bf16 with f32 sums; fragments as in the PTX manual.
 void mma_m16n8k16_bf16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1);
+void mma_m16n8k16_f16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1);  // of f16
 // ldmatrix .x4 .b16: lane i brings the address of row i % 8 of matrix i / 8.
 void load_matrix_x4(uint32_t* out, const void* row);
 

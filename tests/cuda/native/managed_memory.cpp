@@ -1,5 +1,5 @@
 // Makes every allocation of the tests managed memory, which the host and a GPU both read and write.
-#include <cuda_runtime.h>
+#include <cuda_runtime_api.h>
 
 #include <cstring>
 #include <new>
