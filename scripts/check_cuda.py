@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-REGISTERS = 65536  # of a multiprocessor
+REGISTERS, MOST_THREADS = 65536, 2048  # of a multiprocessor
 THREADS = 128  # of a block, in all kernels (kernels/cuda/attention_tables.h)
 
 
@@ -42,7 +42,7 @@ def main():
         cells = []
         for name in architectures:
             registers, shared, spilled = row[name]
-            blocks = REGISTERS // (-(-registers // 8) * 8 * THREADS)
+            blocks = min(REGISTERS // (-(-registers // 8) * 8), MOST_THREADS) // THREADS  # registers go out in eights
             cell = f"{registers} / {blocks}"
             if shared:
                 cell += f", {shared} shared"

@@ -1,8 +1,8 @@
 // attention() and attention_mass() of kernels/attention.h on a CUDA device: the same tasks over the same bytes of pages.
 // Tasks and their lists of segments are in the host's memory; q, out, mass, pages, bias and channel_order are on the device.
 //
-// Of a KV head all query heads and queries that fit are the rows of one block of threads, so that a page is read, and its
-// codes are decoded, once for them. The context is split at fixed segments and the parts are merged by log-sum-exp
+// Of a KV head all query heads and queries that fit are the rows of one block of threads, so that a page is read once for
+// them, and the codes of a few rows are decoded once. The context is split at fixed segments and the parts are merged by log-sum-exp
 // (Flash-Decoding, Dao et al. 2023). Products run on tensor cores in bf16, or f16, with f32 sums; the scales of a quantised
 // page are folded into the query and the probabilities, codes are exact.
 //
