@@ -2,9 +2,9 @@
 // Tasks and their lists of segments are in the host's memory; q, out, mass, pages, bias and channel_order are on the device.
 //
 // Of a KV head all query heads and queries that fit are the rows of one block of threads, so that a page is read once for
-// them, and the codes of a few rows are decoded once. The context is split at fixed segments and the parts are merged by log-sum-exp
-// (Flash-Decoding, Dao et al. 2023). Products run on tensor cores in bf16, or f16, with f32 sums; the scales of a quantised
-// page are folded into the query and the probabilities, codes are exact.
+// them, and the codes for up to 16 rows are decoded once. The context is split at fixed segments and the parts are merged by
+// log-sum-exp (Flash-Decoding, Dao et al. 2023). Products run on tensor cores in bf16, or f16, with f32 sums; the scales of a
+// quantised page are folded into the query and the probabilities, codes are exact.
 //
 // Next to the CPU's contract:
 //   - shape.type is kBf16: dense pages and `out`. head_dim is a multiple of 16 up to 256, of 64 for quantised pages.
