@@ -1,0 +1,171 @@
+#include "kernels/cuda/attention.h"
+
+#include <cstring>
+
+#include "kernels/attention_kernels.h"
+#include "kernels/cuda/attention_block.h"
+
+namespace smartkv::kernels::cuda {
+namespace {
+
+// Blocks on a multiprocessor that registers are to allow: those of few rows wait for memory, and three with two pages each on
+// their way are enough of them (docs/cuda.md); sums for 256 channels take all that a thread can have.
+template <int kDim, int kRowWarps>
+__global__ void __launch_bounds__(kThreads, kDim <= 128 && kRowWarps == 1 ? 3 : 2) attention_kernel(const Tables tables) {
+  Block<kDim, kRowWarps, Goal::kOutput> block(tables, tables.items[blockIdx.x]);
+  block.run();
+  block.write_output();
+}
+
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 4) mass_sums_kernel(const Tables tables) {
+  Block<kDim, 1, Goal::kSums> block(tables, tables.items[blockIdx.x]);
+  block.run();
+  block.write_sums();
+}
+
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 4) mass_kernel(const Tables tables) {
+  Block<kDim, 1, Goal::kProbabilities> block(tables, tables.items[blockIdx.x]);
+  block.load_sums();
+  block.run();
+}
+
+// A warp per row: merges its splits in order and writes `out`.
+__global__ void __launch_bounds__(kThreads) merge_kernel(const Tables tables, const Rows* merges) {
+  const Rows rows = merges[blockIdx.x];
+  const int lane = static_cast<int>(threadIdx.x % 32), dim = tables.shape.head_dim, n_rows = rows.n_queries * rows.n_heads;
+  const auto row_of = [&](int split, int r) {
+    return tables.partial + (int64_t{rows.partial} + split * n_rows + r) * (dim + kPartialPadding);
+  };
+  for (int r = static_cast<int>(threadIdx.x / 32); r < n_rows; r += kWarps) {
+    float m = kNoMaximum, l = 0.0f;
+    for (int split = 0; split < rows.splits; ++split) m = fmaxf(m, row_of(split, r)[dim]);
+    for (int split = 0; split < rows.splits; ++split) {
+      const float* const from = row_of(split, r) + dim;
+      l += from[1] * exp2_fast(from[0] - m);
+    }
+    const float share = 1.0f / l;
+    auto* const out = static_cast<uint16_t*>(tables.tasks[rows.task].out) + output_row(tables.shape, rows, r) * dim;
+    for (int d = 2 * lane; d < dim; d += 64) {
+      float2 o = make_float2(0.0f, 0.0f);
+      for (int split = 0; split < rows.splits; ++split) {
+        const float* const from = row_of(split, r);
+        const float factor = exp2_fast(from[dim] - m);
+        const float2 x = *reinterpret_cast<const float2*>(from + d);
+        o = make_float2(fmaf(x.x, factor, o.x), fmaf(x.y, factor, o.y));
+      }
+      *reinterpret_cast<uint32_t*>(out + d) = pack_bf16(o.x * share, o.y * share);
+    }
+  }
+}
+
+// Appends arrays to the workspace's table in the host's memory.
+template <typename T>
+size_t append(const std::vector<T>& rows, std::vector<std::byte>& host) {
+  const size_t at = (host.size() + 15) / 16 * 16;
+  host.resize(at + rows.size() * sizeof(T));
+  if (!rows.empty()) std::memcpy(host.data() + at, rows.data(), rows.size() * sizeof(T));
+  return at;
+}
+
+// The plan's tables on the device.
+struct Uploaded {
+  Tables tables;
+  const Item* items[4];  // of each class
+  const Rows* merges;
+};
+
+Uploaded upload(const AttentionShape& shape, AttentionWorkspace& workspace, cudaStream_t stream) {
+  const AttentionPlan& plan = workspace.plan;
+  std::vector<std::byte>& host = workspace.host;
+  host.clear();
+  const size_t segments = append(plan.segments, host), tasks = append(plan.tasks, host), merges = append(plan.merges, host);
+  size_t items[4];
+  for (int i = 0; i < 4; ++i) items[i] = append(plan.classes[i].items, host);
+  std::byte* const device = workspace.tables.reserve(host.size());
+  // From memory that is not pinned: the call returns when `host` may be written again.
+  check(cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, stream),
+        "attention: copying tables");
+  Uploaded out = {};
+  out.tables.shape = {static_cast<int32_t>(shape.n_heads), static_cast<int32_t>(shape.n_kv_heads),
+                      static_cast<int32_t>(shape.head_dim), shape.scale * kLog2e};
+  out.tables.segments = reinterpret_cast<const Segment*>(device + segments);
+  out.tables.tasks = reinterpret_cast<const Task*>(device + tasks);
+  const int64_t row_floats = shape.head_dim + kPartialPadding;
+  const auto partial_bytes = static_cast<size_t>(plan.partial_rows * row_floats) * sizeof(float);
+  out.tables.partial = reinterpret_cast<float*>(workspace.partial.reserve(partial_bytes));
+  for (int i = 0; i < 4; ++i) out.items[i] = reinterpret_cast<const Item*>(device + items[i]);
+  out.merges = reinterpret_cast<const Rows*>(device + merges);
+  return out;
+}
+
+// One kernel over the items of each class of the plan; kernel_of(class): which, and with how much shared memory.
+template <typename KernelOf>
+void launch_classes(const AttentionPlan& plan, Uploaded& uploaded, const char* name, cudaStream_t stream,
+                    const KernelOf& kernel_of) {
+  for (int i = 0; i < 4; ++i) {
+    const ItemClass& items = plan.classes[i];
+    uploaded.tables.items = uploaded.items[i];
+    uploaded.tables.stages = items.stages;
+    uploaded.tables.stage_bytes = items.stage_bytes;
+    const auto [kernel, shared_bytes] = kernel_of(items);
+    launch(kernel, name, static_cast<int64_t>(items.items.size()), kThreads, shared_bytes, stream, uploaded.tables);
+  }
+}
+
+// What launch_classes() asks for.
+struct Chosen {
+  void (*kernel)(Tables);
+  size_t shared_bytes;
+};
+
+template <int kDim>
+Chosen attention_of(const ItemClass& items) {
+  if (items.rows == kFewRows) {
+    return {attention_kernel<kDim, 1>, BlockLayout<kDim, 1>::bytes(items.stages, items.stage_bytes)};
+  }
+  return {attention_kernel<kDim, 4>, BlockLayout<kDim, 4>::bytes(items.stages, items.stage_bytes)};
+}
+
+// function(room) with the least room for head_dim that there is a kernel for, as a type.
+template <typename Function>
+auto with_room_for(int64_t head_dim, const Function& function) {
+  if (head_dim <= 64) return function(std::integral_constant<int, 64>{});
+  if (head_dim <= 128) return function(std::integral_constant<int, 128>{});
+  return function(std::integral_constant<int, 256>{});
+}
+
+}  // namespace
+
+void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionWorkspace& workspace,
+               CUstream_st* stream) {
+  plan_attention(shape, tasks, workspace.plan);
+  Uploaded uploaded = upload(shape, workspace, stream);
+  launch_classes(workspace.plan, uploaded, "attention", stream, [&](const ItemClass& items) {
+    return with_room_for(shape.head_dim, [&](auto room) { return attention_of<room>(items); });
+  });
+  launch(merge_kernel, "attention: merge", static_cast<int64_t>(workspace.plan.merges.size()), kThreads, 0, stream,
+         uploaded.tables, uploaded.merges);
+}
+
+void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionWorkspace& workspace,
+                    CUstream_st* stream) {
+  plan_attention_mass(shape, tasks, workspace.plan);
+  Uploaded uploaded = upload(shape, workspace, stream);
+  for (const AttentionMassTask& task : tasks) {
+    check(cudaMemsetAsync(task.mass, 0, static_cast<size_t>(attention_mass_floats(shape, task)) * sizeof(float), stream),
+          "attention_mass: zeros");
+  }
+  const auto launch_all = [&](const char* name, const auto& kernel_of) {
+    launch_classes(workspace.plan, uploaded, name, stream, [&](const ItemClass& items) {
+      return with_room_for(shape.head_dim, [&](auto room) {
+        return Chosen{kernel_of(room), BlockLayout<room, 1>::bytes(items.stages, items.stage_bytes)};
+      });
+    });
+  };
+  launch_all("attention_mass: sums", [](auto room) { return mass_sums_kernel<room>; });
+  launch_all("attention_mass", [](auto room) { return mass_kernel<room>; });
+}
+
+}  // namespace smartkv::kernels::cuda

@@ -1,0 +1,177 @@
+#include "kernels/cuda/attention_plan.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/attention_kernels.h"
+
+namespace smartkv::kernels::cuda {
+namespace {
+
+// Segments of a split: enough blocks for a GPU at 32k tokens of one sequence, and partial results that weigh little beside the
+// pages. Fixed, so that results do not depend on what else is in the call.
+constexpr int64_t kFewRowsSplit = 8, kManyRowsSplit = 64;
+
+int coded_bytes(const CodeRuns& runs, int64_t extent) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < kCodeBits.size(); ++i) {
+    bytes += runs.quads[i] * quad_stride(static_cast<int>(extent * kCodeBits[i] / 2));
+  }
+  return static_cast<int>(bytes);
+}
+
+int dense_stage_bytes(const AttentionShape& shape, bool values) {
+  const auto head_dim = static_cast<int>(shape.head_dim);
+  return kBiasBytes + head_dim / 2 * kDenseKRow + (values ? kPage / 2 * dense_v_row(head_dim) : 0);
+}
+
+// Shared memory that a page takes, with or without its values.
+int stage_bytes(const AttentionShape& shape, const KvSegment& segment, bool values) {
+  if (segment.format == KvSegment::Format::kDense) return dense_stage_bytes(shape, values);
+  const QuantizedLayout& layout = segment.quantized;
+  return kBiasBytes + static_cast<int>(quantized_offsets(layout, shape.head_dim).k_codes) +
+         coded_bytes(layout.k, kPageTokens) + (values ? coded_bytes(layout.v, shape.head_dim) : 0);
+}
+
+class Planner {
+ public:
+  // values: attention() rather than attention_mass(), which reads keys only and has partial results of every split.
+  Planner(const AttentionShape& shape, bool values, AttentionPlan& plan) : shape_(shape), values_(values), plan_(plan) {
+    check_shape(shape);
+    plan.segments.clear();
+    plan.tasks.clear();
+    plan.merges.clear();
+    plan.partial_rows = 0;
+    // Pages of codes are small: more of them at once, and more blocks beside each other, keep as many bytes on their way.
+    const int dense = dense_stage_bytes(shape, values);
+    for (int i = 0; i < 4; ++i) {
+      const bool small = i % 2 == 1;
+      plan.classes[i].rows = i < 2 ? kFewRows : kManyRows;
+      plan.classes[i].stages = small ? 3 : 2;
+      plan.classes[i].stage_bytes = small ? 0 : dense;
+      plan.classes[i].items.clear();
+    }
+    small_page_ = dense * 5 / 8;
+  }
+
+  void add(std::span<const KvSegment> segments, const float* q, int64_t q_stride, int64_t n, void* out) {
+    for (const KvSegment& segment : segments) check_segment(shape_, segment);
+    if (n == 0) return;
+    segments_ = segments;
+    const int64_t tokens = tokens_of(segments);
+    plan_.tasks.push_back({q, q_stride, out, tokens, static_cast<int32_t>(n), static_cast<int32_t>(plan_.segments.size())});
+    for (const KvSegment& segment : segments) plan_.segments.push_back(table_row(shape_, segment));
+    const int64_t group = shape_.n_heads / shape_.n_kv_heads;
+    const int64_t most = !values_ || n * group <= kFewRows ? kFewRows : kManyRows;  // probes are few
+    const int64_t heads = std::min(group, most), queries = std::min(n, most / heads);
+    for (int64_t kv_head = 0; kv_head < shape_.n_kv_heads; ++kv_head) {
+      for (int64_t head = 0; head < group; head += heads) {
+        // Late queries see the most tokens: first, so that the last blocks are short.
+        for (int64_t block = (n + queries - 1) / queries - 1; block >= 0; --block) {
+          const int64_t query = block * queries, n_queries = std::min(queries, n - query);
+          add_rows({static_cast<int32_t>(plan_.tasks.size()) - 1, static_cast<int32_t>(kv_head), static_cast<int32_t>(head),
+                    static_cast<int32_t>(std::min(heads, group - head)), static_cast<int32_t>(query),
+                    static_cast<int32_t>(n_queries), -1, 1},
+                   most, tokens - n + query + n_queries);
+        }
+      }
+    }
+  }
+
+ private:
+  // seen: tokens that the last query sees.
+  void add_rows(Rows rows, int64_t most, int64_t seen) {
+    const int64_t per_split = most == kFewRows ? kFewRowsSplit : kManyRowsSplit;
+    int64_t end = 0;
+    for (int64_t start = 0; end < static_cast<int64_t>(segments_.size()) && start < seen; ++end) {
+      start += segments_[static_cast<size_t>(end)].tokens;
+    }
+    rows.splits = static_cast<int32_t>(std::max<int64_t>(1, (end + per_split - 1) / per_split));
+    if (rows.splits > 1 || !values_) {
+      rows.partial = static_cast<int32_t>(plan_.partial_rows);
+      plan_.partial_rows += int64_t{rows.splits} * rows.n_queries * rows.n_heads;
+      plan_.merges.push_back(rows);
+    }
+    int64_t start = 0;
+    for (int32_t split = 0; split < rows.splits; ++split) {
+      const int64_t first = split * per_split, last = std::min(end, first + per_split);
+      int64_t tokens = 0;
+      int bytes = 0;
+      for (int64_t i = first; i < last; ++i) {
+        const KvSegment& segment = segments_[static_cast<size_t>(i)];
+        tokens += segment.tokens;
+        if (segment.is_of(rows.kv_head)) bytes = std::max(bytes, stage_bytes(shape_, segment, values_));
+      }
+      ItemClass& to = plan_.classes[(most == kFewRows ? 0 : 2) + (bytes <= small_page_ ? 1 : 0)];
+      to.stage_bytes = std::max(to.stage_bytes, bytes);
+      to.items.push_back({rows, split, static_cast<int32_t>(first), static_cast<int32_t>(last), static_cast<int32_t>(start)});
+      start += tokens;
+    }
+  }
+
+  const AttentionShape& shape_;
+  const bool values_;
+  AttentionPlan& plan_;
+  std::span<const KvSegment> segments_;
+  int small_page_ = 0;  // bytes
+};
+
+}  // namespace
+
+void check_shape(const AttentionShape& shape) {
+  if (shape.type != KvType::kBf16) throw std::invalid_argument("CUDA kernels: expected pages of bf16, found f32");
+  if (shape.head_dim <= 0 || shape.head_dim % 16 != 0 || shape.head_dim > kMaxHeadDim) {
+    throw std::invalid_argument("CUDA kernels: head_dim must be a multiple of 16 up to " + std::to_string(kMaxHeadDim) +
+                                ", found " + std::to_string(shape.head_dim));
+  }
+  if (shape.n_kv_heads <= 0 || shape.n_heads % shape.n_kv_heads != 0) {
+    throw std::invalid_argument("CUDA kernels: n_heads " + std::to_string(shape.n_heads) +
+                                " is no multiple of n_kv_heads " + std::to_string(shape.n_kv_heads));
+  }
+  if (!(shape.scale > 0)) {
+    throw std::invalid_argument("CUDA kernels: scale must be above 0, found " + std::to_string(shape.scale));
+  }
+}
+
+void check_segment(const AttentionShape& shape, const KvSegment& segment) {
+  kSegmentFormatRows[static_cast<size_t>(segment.format)].check(shape, segment);
+  if (segment.kv_head >= shape.n_kv_heads) {
+    throw std::invalid_argument("CUDA kernels: expected a segment of one of " + std::to_string(shape.n_kv_heads) +
+                                " KV heads, found " + std::to_string(segment.kv_head));
+  }
+}
+
+Segment table_row(const AttentionShape& shape, const KvSegment& from) {
+  Segment to = {};
+  to.k = static_cast<const unsigned char*>(from.k);
+  to.v = static_cast<const unsigned char*>(from.v);
+  to.bias = from.bias;
+  to.channel_order = from.channel_order;
+  to.head_stride = from.head_stride;
+  to.tokens = from.tokens;
+  to.kv_head = from.kv_head;
+  if (from.format == KvSegment::Format::kQuantized) {
+    const QuantizedOffsets at = quantized_offsets(from.quantized, shape.head_dim);
+    to.k_zeros = static_cast<int32_t>(at.k_zeros);
+    to.v_scales = static_cast<int32_t>(at.v_scales);
+    to.v_zeros = static_cast<int32_t>(at.v_zeros);
+    to.k_codes = static_cast<int32_t>(at.k_codes);
+    to.v_codes = static_cast<int32_t>(at.v_codes);
+    std::copy_n(from.quantized.k.quads.data(), 4, to.k_quads);
+    std::copy_n(from.quantized.v.quads.data(), 4, to.v_quads);
+  }
+  return to;
+}
+
+void plan_attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionPlan& plan) {
+  Planner planner(shape, true, plan);
+  for (const AttentionTask& task : tasks) planner.add(task.segments, task.q, task.q_stride, task.n, task.out);
+}
+
+void plan_attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionPlan& plan) {
+  Planner planner(shape, false, plan);
+  for (const AttentionMassTask& task : tasks) planner.add(task.segments, task.q, task.q_stride, task.n, task.mass);
+}
+
+}  // namespace smartkv::kernels::cuda

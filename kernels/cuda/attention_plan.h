@@ -1,0 +1,41 @@
+// Plans a call of attention() or attention_mass(): which blocks run over which rows and segments. On the host.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/cuda/attention_tables.h"
+
+namespace smartkv::kernels::cuda {
+
+constexpr int kFewRows = 16, kManyRows = 64;  // of a block: decoding; prompts
+
+// Items that one launch runs: of a kind of block, and with the shared memory that their pages want.
+struct ItemClass {
+  int rows = 0;                     // of a block: kFewRows or kManyRows
+  int stages = 0, stage_bytes = 0;  // pages in shared memory at once
+  std::vector<Item> items;
+};
+
+// Keeps its memory from call to call.
+struct AttentionPlan {
+  std::vector<Segment> segments;
+  std::vector<Task> tasks;
+  ItemClass classes[4];
+  std::vector<Rows> merges;  // those in several splits
+  int64_t partial_rows = 0;
+};
+
+// std::invalid_argument for a shape, or a segment, that the kernels do not run.
+void check_shape(const AttentionShape& shape);
+void check_segment(const AttentionShape& shape, const KvSegment& segment);
+Segment table_row(const AttentionShape& shape, const KvSegment& segment);
+
+// std::invalid_argument as from the checks above.
+void plan_attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionPlan& plan);
+// Blocks of kFewRows, all with partial results; `merges` are all rows.
+void plan_attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionPlan& plan);
+
+}  // namespace smartkv::kernels::cuda

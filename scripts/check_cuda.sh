@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Compiles kernels/cuda with nvcc, without a GPU, and prints what each kernel takes: scripts/check_cuda.sh [--no-install]
+# Exits 1 where registers spill. nvcc is $NVCC, one that is installed, or one from PyPI in .cache/nvcc (270 MB);
+# --no-install: exits 77 where there is none. --which: prints its path and does no more.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup.sh
+
+ARCHITECTURES=(sm_80 sm_90a sm_100)
+PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88
+          nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
+
+private_nvcc() { compgen -G '.cache/nvcc/lib/python3*/site-packages/nvidia/cu13/bin/nvcc' || true; }
+
+find_nvcc() {
+  local found
+  for found in "${NVCC:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc "$(private_nvcc)"; do
+    if [ -n "$found" ] && [ -x "$found" ]; then
+      echo "$found"
+      return
+    fi
+  done
+}
+
+nvcc=$(find_nvcc)
+if [ -z "$nvcc" ]; then
+  if [ "${1:-}" = --no-install ]; then
+    echo "skipped: no nvcc; scripts/check_cuda.sh installs one" >&2
+    exit 77
+  fi
+  step "Installing nvcc into .cache/nvcc"
+  python3 -m venv .cache/nvcc || fail "'python3 -m venv' failed: is python3-venv installed?"
+  .cache/nvcc/bin/python -m pip install -q --disable-pip-version-check --no-deps "${PACKAGES[@]}" >&2 ||
+    fail "'pip install ${PACKAGES[*]}' failed: check the network, or set NVCC to one that is installed"
+  nvcc=$(private_nvcc)
+  [ -n "$nvcc" ] || fail ".cache/nvcc holds no nvcc: remove it and run this script again"
+fi
+
+if [ "${1:-}" = --which ]; then
+  echo "$nvcc"
+  exit 0
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+for architecture in "${ARCHITECTURES[@]}"; do
+  step "Compiling kernels/cuda for $architecture"
+  echo "architecture $architecture" >>"$folder/report"
+  for source in kernels/cuda/*.cu; do
+    "$nvcc" -std=c++20 -O3 -I. -arch="$architecture" -Xptxas -v -c "$source" -o "$folder/object.o" 2>"$folder/one" ||
+      { cat "$folder/one" >&2; fail "$source does not compile for $architecture"; }
+    grep -E 'warning|error' "$folder/one" >&2 || true
+    cat "$folder/one" >>"$folder/report"
+  done
+done
+python3 scripts/check_cuda.py <"$folder/report"

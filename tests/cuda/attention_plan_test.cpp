@@ -1,0 +1,75 @@
+// Which blocks a call becomes, and what docs/cuda.md says of their shared memory.
+#include "kernels/cuda/attention_plan.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "cuda_emulator.h"
+#include "kernels/cuda/attention_block.h"
+#include "tests/kernels/attention_sequence.h"
+
+namespace smartkv::kernels::cuda {
+namespace {
+
+QuantizedLayout uniform(int64_t dim, int bits) { return {uniform_runs(dim, bits), uniform_runs(kPageTokens, bits)}; }
+
+// Class `c` of the plan of one task.
+ItemClass planned(const Sequence& sequence, int64_t n, size_t c) {
+  AttentionPlan plan;
+  const AttentionTask task = sequence.task(n, nullptr);
+  plan_attention(sequence.shape, {&task, 1}, plan);
+  return plan.classes[c];
+}
+
+TEST(CudaAttentionPlan, CutsTheContextAtFixedSegments) {
+  const Sequence sequence({8, 2, 64}, KvType::kBf16, 17 * kPageTokens, 1);
+  AttentionPlan plan;
+  const AttentionTask task = sequence.task(1, nullptr);
+  plan_attention(sequence.shape, {&task, 1}, plan);
+  const std::vector<Item>& items = plan.classes[0].items;
+  ASSERT_EQ(items.size(), 2 * 3);
+  for (size_t i = 0; i < items.size(); ++i) {
+    const auto split = static_cast<int32_t>(i % 3);
+    EXPECT_EQ(items[i].rows.kv_head, static_cast<int32_t>(i / 3));
+    EXPECT_EQ(items[i].rows.n_heads, 4);
+    EXPECT_EQ(items[i].split, split);
+    EXPECT_EQ(items[i].segment, 8 * split);
+    EXPECT_EQ(items[i].segment_end, std::min(17, 8 * split + 8));
+    EXPECT_EQ(items[i].start, 512 * split);
+  }
+  EXPECT_EQ(plan.merges.size(), 2);
+  EXPECT_EQ(plan.partial_rows, 2 * 3 * 4);
+}
+
+TEST(CudaAttentionPlan, EarlyQueriesDoNotReadWhatTheyDoNotSee) {
+  const Sequence sequence({4, 1, 64}, KvType::kBf16, 5 * kPageTokens, 1);
+  const ItemClass items = planned(sequence, 5 * kPageTokens, 2);
+  ASSERT_EQ(items.items.size(), 20);  // 16 queries of 4 heads each; the last ones first
+  for (size_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(items.items[i].rows.query, static_cast<int32_t>(16 * (19 - i)));
+    EXPECT_EQ(items.items[i].segment_end, static_cast<int32_t>((19 - i) / 4 + 1));
+    EXPECT_EQ(items.items[i].rows.partial, -1);
+  }
+}
+
+TEST(CudaAttentionPlan, SharedMemoryIsAsDocumented) {
+  const auto few = [](int64_t dim, const PageFormats& formats, size_t c) {
+    const Sequence sequence({4, 1, dim}, KvType::kBf16, 9 * kPageTokens, 1, formats);
+    const ItemClass items = planned(sequence, 1, c);
+    return dim == 64 ? BlockLayout<64, 1>::bytes(items.stages, items.stage_bytes)
+                     : BlockLayout<128, 1>::bytes(items.stages, items.stage_bytes);
+  };
+  EXPECT_EQ(few(64, {std::nullopt}, 0), 43904);
+  EXPECT_EQ(few(128, {std::nullopt}, 0), 82944);
+  const size_t expected[] = {67584, 43008, 33792, 30720};
+  for (size_t i = 0; i < kCodeBits.size(); ++i) {
+    EXPECT_EQ(few(128, {uniform(128, kCodeBits[i])}, 1), expected[i]) << kCodeBits[i];
+  }
+  const Sequence prompt({4, 1, 128}, KvType::kBf16, 9 * kPageTokens, 1);
+  const ItemClass many = planned(prompt, 64, 2);
+  EXPECT_EQ((BlockLayout<128, 4>::bytes(many.stages, many.stage_bytes)), 109440);
+}
+
+}  // namespace
+}  // namespace smartkv::kernels::cuda

@@ -1,0 +1,340 @@
+#include "cuda_emulator.h"
+
+#include <array>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/bf16.h"
+#include "kernels/half.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+// Saves the registers that a function keeps and the stack pointer, and goes on with those of another fiber. System V x86-64.
+// (swapcontext asks the kernel for the signal mask each time: 0.2 us, and a warp's matrix product takes 32 switches.)
+extern "C" void smartkv_switch_stack(void** save, void* to);
+asm(R"(
+.text
+.type smartkv_switch_stack, @function
+smartkv_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size smartkv_switch_stack, . - smartkv_switch_stack
+)");
+
+namespace smartkv::cuda_emulator {
+namespace {
+
+constexpr size_t kStackBytes = 128 * 1024;
+constexpr int kWarp = 32;
+
+struct Copy {
+  void* to;
+  const void* from;
+};
+
+struct Fiber : Thread {
+  std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
+  void* stack_pointer = nullptr;
+  int place = 0;  // in the block
+  bool done = false;
+  const char* waits_for = nullptr;
+  std::vector<Copy> open;                 // not yet committed
+  std::deque<std::vector<Copy>> groups;   // committed
+};
+
+// Lanes of a warp that wait for the others.
+struct Gathering {
+  WarpOperation operation = nullptr;
+  std::source_location at;
+  std::array<void*, kWarp> lanes{};
+  int arrived = 0;
+};
+
+struct Block {
+  std::vector<std::unique_ptr<Fiber>> fibers;  // as many as any block had
+  size_t n = 0;                                // of this block
+  std::deque<Fiber*> ready;
+  std::vector<Gathering> warps;
+  size_t at_barrier = 0;
+  const std::function<void()>* kernel = nullptr;
+  void* host_stack_pointer = nullptr;
+  std::exception_ptr error;
+  size_t shared_bytes = 0;
+} block;
+
+Order order = Order::kForward;
+
+Fiber& self() { return *static_cast<Fiber*>(running); }
+
+#if defined(__SANITIZE_ADDRESS__)
+const void* host_stack_bottom = nullptr;
+size_t host_stack_size = 0;
+#endif
+
+// to == nullptr: the host.
+void switch_to(void** save, Fiber* to, [[maybe_unused]] bool leaves_for_good) {
+  running = to;
+#if defined(__SANITIZE_ADDRESS__)
+  void* fake_stack = nullptr;
+  __sanitizer_start_switch_fiber(leaves_for_good ? nullptr : &fake_stack, to == nullptr ? host_stack_bottom : to->stack.get(),
+                                 to == nullptr ? host_stack_size : kStackBytes);
+#endif
+  smartkv_switch_stack(save, to == nullptr ? block.host_stack_pointer : to->stack_pointer);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+}
+
+// Goes on with whoever can; with the host if nobody can.
+void leave(bool for_good = false) {
+  Fiber& me = self();
+  Fiber* next = nullptr;
+  if (!block.ready.empty() && block.error == nullptr) {
+    next = block.ready.front();
+    block.ready.pop_front();
+  }
+  if (next != &me) switch_to(&me.stack_pointer, next, for_good);
+}
+
+void fiber_main() {
+#if defined(__SANITIZE_ADDRESS__)
+  const void* bottom = nullptr;
+  size_t size = 0;
+  __sanitizer_finish_switch_fiber(nullptr, &bottom, &size);
+  if (host_stack_bottom == nullptr) {  // the first fiber comes from the host
+    host_stack_bottom = bottom;
+    host_stack_size = size;
+  }
+#endif
+  try {
+    (*block.kernel)();
+    for (const std::vector<Copy>& group : self().groups) {
+      if (!group.empty()) throw std::logic_error("a thread returned without waiting for its asynchronous copies");
+    }
+    if (!self().open.empty()) throw std::logic_error("a thread returned without committing its asynchronous copies");
+  } catch (...) {
+    block.error = std::current_exception();
+  }
+  self().done = true;
+  leave(true);
+  std::abort();  // nobody resumes a fiber that is done
+}
+
+void start(Fiber& fiber) {
+  fiber.done = false;
+  fiber.waits_for = nullptr;
+  fiber.open.clear();
+  fiber.groups.clear();
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(fiber.stack.get(), kStackBytes);  // frames of the block before were left, not returned from
+#endif
+  auto* const top = reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(fiber.stack.get() + kStackBytes) & ~uintptr_t{15});
+  // Six registers, where to return to, and the stack as a called function finds it.
+  auto** const frame = reinterpret_cast<void**>(top - 64);
+  std::fill_n(frame, 8, nullptr);
+  frame[6] = reinterpret_cast<void*>(&fiber_main);
+  fiber.stack_pointer = frame;
+}
+
+// Lets n fibers from `first` on go on.
+void release(size_t first, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    Fiber& fiber = *block.fibers[first + (order == Order::kForward ? i : n - 1 - i)];
+    fiber.waits_for = nullptr;
+    block.ready.push_back(&fiber);
+  }
+}
+
+void run_block(std::byte* shared) {
+  std::memset(shared, 0xff, block.shared_bytes);
+  block.warps.assign(block.n / kWarp, {});
+  block.at_barrier = 0;
+  block.ready.clear();
+  for (size_t i = 0; i < block.n; ++i) start(*block.fibers[i]);
+  release(0, block.n);
+  Fiber* const first = block.ready.front();
+  block.ready.pop_front();
+  switch_to(&block.host_stack_pointer, first, false);
+  if (block.error != nullptr) std::rethrow_exception(std::exchange(block.error, nullptr));
+  for (size_t i = 0; i < block.n; ++i) {
+    const Fiber& fiber = *block.fibers[i];
+    if (fiber.done) continue;
+    throw std::logic_error("divergent: thread " + std::to_string(i) + " of block " + std::to_string(block_index.x) +
+                           " waits forever for " + fiber.waits_for);
+  }
+}
+
+// to_float: of an element.
+template <float (*to_float)(uint16_t)>
+void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
+  struct Lane {
+    float* c;
+    const uint32_t* a;
+    uint32_t b[2];
+  } lane{c, a, {b0, b1}};
+  const auto operation = [](void* const* lanes) {
+    float rows[16][16], columns[8][16];
+    for (int i = 0; i < kWarp; ++i) {
+      const auto& from = *static_cast<const Lane*>(lanes[i]);
+      const int group = i / 4, pair = 2 * (i % 4);
+      for (int part = 0; part < 4; ++part) {  // rows, and rows + 8; then the same of k + 8
+        float* const to = &rows[group + 8 * (part % 2)][pair + 8 * (part / 2)];
+        to[0] = to_float(static_cast<uint16_t>(from.a[part]));
+        to[1] = to_float(static_cast<uint16_t>(from.a[part] >> 16));
+      }
+      for (int part = 0; part < 2; ++part) {
+        columns[group][pair + 8 * part] = to_float(static_cast<uint16_t>(from.b[part]));
+        columns[group][pair + 8 * part + 1] = to_float(static_cast<uint16_t>(from.b[part] >> 16));
+      }
+    }
+    for (int i = 0; i < kWarp; ++i) {
+      float* const out = static_cast<Lane*>(lanes[i])->c;
+      for (int part = 0; part < 4; ++part) {
+        const float* const row = rows[i / 4 + 8 * (part / 2)];
+        const float* const column = columns[2 * (i % 4) + part % 2];
+        float sum = 0;
+        for (int k = 0; k < 16; ++k) sum += row[k] * column[k];
+        out[part] += sum;
+      }
+    }
+  };
+  warp_collective(operation, &lane, std::source_location::current());
+}
+
+}  // namespace
+
+Thread* running = nullptr;
+dim3 block_index, block_size, grid_size;
+std::byte* shared_memory = nullptr;
+
+void set_order(Order wanted) { order = wanted; }
+
+void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& kernel) {
+  block.n = size_t{size.x} * size.y * size.z;
+  if (block.n == 0 || block.n % kWarp != 0 || block.n > 1024) {
+    throw std::logic_error("launch: expected whole warps, at most 1024 threads, found " + std::to_string(block.n));
+  }
+  while (block.fibers.size() < block.n) {
+    block.fibers.push_back(std::make_unique<Fiber>());
+    block.fibers.back()->place = static_cast<int>(block.fibers.size()) - 1;
+  }
+  for (size_t i = 0; i < block.n; ++i) {
+    const auto place = static_cast<unsigned>(i);
+    block.fibers[i]->index = {place % size.x, place / size.x % size.y, place / size.x / size.y};
+  }
+  constexpr std::align_val_t kAlignment{128};
+  const auto free = [&](std::byte* memory) { ::operator delete[](memory, kAlignment); };
+  const std::unique_ptr<std::byte[], decltype(free)> shared(new (kAlignment) std::byte[shared_bytes], free);
+  block.shared_bytes = shared_bytes;
+  block.kernel = &kernel;
+  shared_memory = shared.get();
+  block_size = size;
+  grid_size = grid;
+  for (block_index.z = 0; block_index.z < grid.z; ++block_index.z) {
+    for (block_index.y = 0; block_index.y < grid.y; ++block_index.y) {
+      for (block_index.x = 0; block_index.x < grid.x; ++block_index.x) run_block(shared.get());
+    }
+  }
+  shared_memory = nullptr;
+}
+
+void block_barrier() {
+  self().waits_for = "the block's barrier";
+  if (++block.at_barrier == block.n) {
+    block.at_barrier = 0;
+    release(0, block.n);
+  }
+  leave();
+}
+
+void warp_collective(WarpOperation operation, void* mine, const std::source_location& at) {
+  Fiber& me = self();
+  const auto warp = static_cast<size_t>(me.place / kWarp);
+  Gathering& gathering = block.warps[warp];
+  if (gathering.arrived == 0) {
+    gathering.operation = operation;
+    gathering.at = at;
+  } else if (gathering.operation != operation || gathering.at.line() != at.line()) {
+    throw std::logic_error("divergent warp: lanes at " + std::string(gathering.at.file_name()) + ":" +
+                           std::to_string(gathering.at.line()) + " and at " + at.file_name() + ":" + std::to_string(at.line()));
+  }
+  gathering.lanes[static_cast<size_t>(me.place % kWarp)] = mine;
+  me.waits_for = "the other lanes of its warp";
+  if (++gathering.arrived == kWarp) {
+    operation(gathering.lanes.data());
+    gathering.arrived = 0;
+    release(warp * kWarp, kWarp);
+  }
+  leave();
+}
+
+void copy_async_16(void* to, const void* from) {
+  const auto* const bytes = static_cast<std::byte*>(to);
+  if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+    throw std::logic_error("cp.async: expected addresses that are multiples of 16");
+  }
+  if (bytes < shared_memory || bytes + 16 > shared_memory + block.shared_bytes) {
+    throw std::logic_error("cp.async: expected an address in shared memory");
+  }
+  self().open.push_back({to, from});
+}
+
+void copy_async_commit() {
+  self().groups.push_back(std::exchange(self().open, {}));
+}
+
+void copy_async_wait(int groups_in_flight) {
+  std::deque<std::vector<Copy>>& groups = self().groups;
+  while (static_cast<int>(groups.size()) > groups_in_flight) {
+    for (const Copy& copy : groups.front()) std::memcpy(copy.to, copy.from, 16);
+    groups.pop_front();
+  }
+}
+
+void mma_m16n8k16_bf16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) { multiply<from_bf16>(c, a, b0, b1); }
+void mma_m16n8k16_f16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
+  multiply<kernels::half_to_float>(c, a, b0, b1);
+}
+
+void load_matrix_x4(uint32_t* out, const void* row) {
+  struct Lane {
+    uint32_t* out;
+    const void* row;
+  } lane{out, row};
+  const auto operation = [](void* const* lanes) {
+    for (int i = 0; i < kWarp; ++i) {
+      for (int matrix = 0; matrix < 4; ++matrix) {
+        const auto& source = *static_cast<const Lane*>(lanes[8 * matrix + i / 4]);
+        if (reinterpret_cast<uintptr_t>(source.row) % 16 != 0) {
+          throw std::logic_error("ldmatrix: expected rows at multiples of 16");
+        }
+        std::memcpy(static_cast<Lane*>(lanes[i])->out + matrix, static_cast<const uint32_t*>(source.row) + i % 4, 4);
+      }
+    }
+  };
+  warp_collective(operation, &lane, std::source_location::current());
+}
+
+}  // namespace smartkv::cuda_emulator

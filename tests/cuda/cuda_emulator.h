@@ -1,0 +1,167 @@
+// CUDA on the CPU, for tests: what kernels/cuda uses of the language and the runtime, so that g++ compiles the same sources.
+//
+// A kernel runs block by block; each of its threads is a fiber. A fiber runs until it waits: at a barrier of the block or for
+// the other lanes of its warp. What hardware leaves undefined is an error or shows in the result:
+//   - shared memory holds NaN (bytes 0xff) when a block starts; one byte past its end is AddressSanitizer's or an error;
+//   - an asynchronous copy happens when it is waited for, and not before: who reads earlier reads what was there;
+//   - threads that wait for each other at different places, or for one that has returned, are std::logic_error;
+//   - which thread runs first between two barriers is up to `Order`: results must not depend on it.
+// One thread of the host at a time.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <source_location>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__ __restrict
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+
+namespace smartkv::cuda_emulator {
+
+// In which order threads that could all go on do: threads of a block, lanes of a warp.
+enum class Order : uint8_t { kForward, kBackward };
+void set_order(Order order);
+
+struct Thread {
+  dim3 index;
+};
+extern Thread* running;           // the thread that runs
+extern dim3 block_index, block_size, grid_size;
+extern std::byte* shared_memory;  // of the block
+
+void launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel);
+
+// Blocks until all threads of the block are here.
+void block_barrier();
+
+// Blocks until all 32 lanes of the warp are here with the same operation; the last one runs it on what they brought.
+using WarpOperation = void (*)(void* const* lanes);
+void warp_collective(WarpOperation operation, void* mine, const std::source_location& at);
+
+// cp.async of 16 bytes into shared memory; groups of them as of cp.async.commit_group and cp.async.wait_group.
+void copy_async_16(void* to, const void* from);
+void copy_async_commit();
+void copy_async_wait(int groups_in_flight);
+
+// c += a b: mma.sync m16n8k16, row.col, bf16 with f32 sums; fragments as in the PTX manual.
+void mma_m16n8k16_bf16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1);
+void mma_m16n8k16_f16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1);  // of f16
+// ldmatrix .x4 .b16: lane i brings the address of row i % 8 of matrix i / 8.
+void load_matrix_x4(uint32_t* out, const void* row);
+
+}  // namespace smartkv::cuda_emulator
+
+#define threadIdx (smartkv::cuda_emulator::running->index)
+#define blockIdx (smartkv::cuda_emulator::block_index)
+#define blockDim (smartkv::cuda_emulator::block_size)
+#define gridDim (smartkv::cuda_emulator::grid_size)
+
+inline void __syncthreads() { smartkv::cuda_emulator::block_barrier(); }
+inline void __syncwarp(const std::source_location& at = std::source_location::current()) {
+  smartkv::cuda_emulator::warp_collective([](void* const*) {}, nullptr, at);
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int lane_mask, const std::source_location& at = std::source_location::current()) {
+  struct Lane {
+    T in, out;
+    int mask;
+  } lane{value, value, lane_mask};
+  const auto operation = [](void* const* lanes) {
+    for (int i = 0; i < 32; ++i) {
+      auto* const me = static_cast<Lane*>(lanes[i]);
+      me->out = static_cast<Lane*>(lanes[i ^ me->mask])->in;
+    }
+  };
+  smartkv::cuda_emulator::warp_collective(operation, &lane, at);
+  return lane.out;
+}
+
+inline int __any_sync(unsigned, int predicate, const std::source_location& at = std::source_location::current()) {
+  const auto operation = [](void* const* lanes) {
+    int any = 0;
+    for (int i = 0; i < 32; ++i) any |= *static_cast<int*>(lanes[i]);
+    for (int i = 0; i < 32; ++i) *static_cast<int*>(lanes[i]) = any;
+  };
+  predicate = predicate != 0;
+  smartkv::cuda_emulator::warp_collective(operation, &predicate, at);
+  return predicate;
+}
+
+inline int atomicMax(int* address, int value) {
+  const int old = *address;
+  *address = std::max(old, value);
+  return old;
+}
+inline int atomicAdd(int* address, int value) {
+  const int old = *address;
+  *address += value;
+  return old;
+}
+
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+// Byte i of the result: byte (selector >> 4 i & 7) of the eight of x, then y.
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const uint64_t both = static_cast<uint64_t>(y) << 32 | x;
+  unsigned out = 0;
+  for (int i = 0; i < 4; ++i) out |= static_cast<unsigned>(both >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return out;
+}
+
+// The runtime. Memory of the device is memory; streams run at once.
+using cudaStream_t = struct CUstream_st*;
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+inline const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "out of memory"; }
+inline cudaError_t cudaMalloc(void** out, size_t bytes) {
+  *out = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  if (*out == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(*out, 0xff, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
+  if (bytes > 0) std::memset(to, byte, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }

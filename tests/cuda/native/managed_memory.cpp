@@ -1,0 +1,33 @@
+// Makes every allocation of the tests managed memory, which the host and a GPU both read and write.
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <new>
+
+#include "kernels/aligned_buffer.h"
+
+namespace {
+
+void* allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  if (cudaMallocManaged(&memory, bytes == 0 ? 1 : bytes) != cudaSuccess) throw std::bad_alloc();
+  return memory;  // at a multiple of 256
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return allocate(bytes); }
+void* operator new(std::size_t bytes, std::align_val_t) { return allocate(bytes); }
+void operator delete(void* memory) noexcept { cudaFree(memory); }
+void operator delete(void* memory, std::size_t) noexcept { cudaFree(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { cudaFree(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { cudaFree(memory); }
+
+namespace smartkv {
+
+AlignedBuffer::AlignedBuffer(size_t size) : data_(static_cast<std::byte*>(allocate(size))), size_(size) {
+  std::memset(data_, 0, size);
+}
+AlignedBuffer::~AlignedBuffer() { cudaFree(data_); }
+
+}  // namespace smartkv
