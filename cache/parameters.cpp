@@ -87,7 +87,7 @@ void Parameters::done() const {
     if (known_.contains(key) || value.is_null()) continue;
     std::string known;
     for (const std::string& name : known_) known += (known.empty() ? "" : ", ") + name;
-    throw ParameterError(path_ + "." + key, "the " + owner_ + " " +
+    throw ParameterError(path_ + "." + key, "the " + kind_ + " \"" + name_ + "\" " +
                              (known.empty() ? "takes no parameters" : "has no such parameter; it takes " + known));
   }
 }

@@ -26,9 +26,9 @@ class ParameterError : public CacheError {
 // Each getter throws ParameterError "kv_cache.KEY: expected ..., found ...". What is null is missing.
 class Parameters {
  public:
-  // `owner`: whose parameters they are, 'policy "snapkv"'; `path`: what goes before the keys in messages.
-  Parameters(std::string owner, const nlohmann::json& json, std::string path = "kv_cache")
-      : owner_(std::move(owner)), json_(json), path_(std::move(path)) {}
+  // `name`, `kind`: whose parameters they are; `path`: what goes before the keys in messages.
+  Parameters(std::string name, const nlohmann::json& json, std::string path = "kv_cache", std::string kind = "policy")
+      : name_(std::move(name)), kind_(std::move(kind)), json_(json), path_(std::move(path)) {}
 
   bool has(const std::string& key) const { return json_.contains(key) && !json_.at(key).is_null(); }
   int64_t integer(const std::string& key, int64_t fallback, int64_t least, int64_t most);
@@ -45,7 +45,7 @@ class Parameters {
   const nlohmann::json* find(const std::string& key);
   [[noreturn]] void fail(const std::string& key, const std::string& expected) const;
 
-  std::string owner_;
+  std::string name_, kind_;
   const nlohmann::json& json_;
   std::string path_;
   std::set<std::string> known_;

@@ -13,20 +13,6 @@
 namespace smartkv::kernels {
 namespace {
 
-void check(const AttentionShape& shape) {
-  if (shape.head_dim <= 0 || shape.head_dim % 16 != 0 || shape.head_dim > kMaxHeadDim) {
-    throw std::invalid_argument("attention: head_dim must be a multiple of 16 up to " + std::to_string(kMaxHeadDim) +
-                                ", found " + std::to_string(shape.head_dim));
-  }
-  if (shape.n_kv_heads <= 0 || shape.n_heads % shape.n_kv_heads != 0) {
-    throw std::invalid_argument("attention: n_heads " + std::to_string(shape.n_heads) +
-                                " is no multiple of n_kv_heads " + std::to_string(shape.n_kv_heads));
-  }
-  if (!(shape.scale > 0)) {
-    throw std::invalid_argument("attention: scale must be above 0, found " + std::to_string(shape.scale));
-  }
-}
-
 void check_dense(const AttentionShape&, const KvSegment& segment) {
   if (segment.tokens < 0 || segment.tokens > kPageTokens) {
     throw std::invalid_argument("attention: expected a dense page of at most " + std::to_string(kPageTokens) +
@@ -59,13 +45,7 @@ const SegmentFormat& format_of(const KvSegment& segment) {
 }
 
 void check(const AttentionShape& shape, std::span<const KvSegment> segments) {
-  for (const KvSegment& segment : segments) {
-    format_of(segment).check(shape, segment);
-    if (segment.kv_head >= shape.n_kv_heads) {
-      throw std::invalid_argument("attention: expected a segment of one of " + std::to_string(shape.n_kv_heads) +
-                                  " KV heads, found " + std::to_string(segment.kv_head));
-    }
-  }
+  for (const KvSegment& segment : segments) check(shape, segment);
 }
 
 int64_t stretches_of(const AttentionTask& task) {
@@ -225,6 +205,28 @@ class Planner {
 };
 
 }  // namespace
+
+void check(const AttentionShape& shape) {
+  if (shape.head_dim <= 0 || shape.head_dim % 16 != 0 || shape.head_dim > kMaxHeadDim) {
+    throw std::invalid_argument("attention: head_dim must be a multiple of 16 up to " + std::to_string(kMaxHeadDim) +
+                                ", found " + std::to_string(shape.head_dim));
+  }
+  if (shape.n_kv_heads <= 0 || shape.n_heads % shape.n_kv_heads != 0) {
+    throw std::invalid_argument("attention: n_heads " + std::to_string(shape.n_heads) +
+                                " is no multiple of n_kv_heads " + std::to_string(shape.n_kv_heads));
+  }
+  if (!(shape.scale > 0)) {
+    throw std::invalid_argument("attention: scale must be above 0, found " + std::to_string(shape.scale));
+  }
+}
+
+void check(const AttentionShape& shape, const KvSegment& segment) {
+  format_of(segment).check(shape, segment);
+  if (segment.kv_head >= shape.n_kv_heads) {
+    throw std::invalid_argument("attention: expected a segment of one of " + std::to_string(shape.n_kv_heads) +
+                                " KV heads, found " + std::to_string(segment.kv_head));
+  }
+}
 
 constexpr SegmentFormat kSegmentFormatRows[kSegmentFormats] = {
     {check_dense, dense_bytes},          // KvSegment::Format::kDense

@@ -22,6 +22,10 @@ struct SegmentFormat {
 constexpr std::size_t kSegmentFormats = 2;
 extern const SegmentFormat kSegmentFormatRows[kSegmentFormats];
 
+// std::invalid_argument for what no kernel runs.
+void check(const AttentionShape& shape);
+void check(const AttentionShape& shape, const KvSegment& segment);
+
 int64_t tokens_of(std::span<const KvSegment> segments);
 // Floats before the results of a query.
 int64_t mass_offset(const AttentionShape& shape, const AttentionMassTask& task, int64_t query);

@@ -37,7 +37,7 @@ bool has_cache(DraftMethod method) { return method != DraftMethod::kOff && metho
 
 void read_parameters(json field, SpeculationSpec* spec) {
   field.erase("method");
-  Parameters read("method \"" + std::string(name(spec->method)) + '"', field, "speculative");
+  Parameters read(std::string(name(spec->method)), field, "speculative", "method");
   if (spec->method != DraftMethod::kOff) {
     spec->tokens = read.integer("tokens", spec->tokens, 1, kMaxTokens);
     spec->adaptive = read.boolean("adaptive", spec->adaptive);

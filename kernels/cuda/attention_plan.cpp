@@ -56,7 +56,7 @@ class Planner {
   }
 
   void add(std::span<const KvSegment> segments, const float* q, int64_t q_stride, int64_t n, void* out) {
-    for (const KvSegment& segment : segments) check_segment(shape_, segment);
+    for (const KvSegment& segment : segments) check(shape_, segment);
     if (n == 0) return;
     segments_ = segments;
     const int64_t tokens = tokens_of(segments);
@@ -121,25 +121,7 @@ class Planner {
 
 void check_shape(const AttentionShape& shape) {
   if (shape.type != KvType::kBf16) throw std::invalid_argument("CUDA kernels: expected pages of bf16, found f32");
-  if (shape.head_dim <= 0 || shape.head_dim % 16 != 0 || shape.head_dim > kMaxHeadDim) {
-    throw std::invalid_argument("CUDA kernels: head_dim must be a multiple of 16 up to " + std::to_string(kMaxHeadDim) +
-                                ", found " + std::to_string(shape.head_dim));
-  }
-  if (shape.n_kv_heads <= 0 || shape.n_heads % shape.n_kv_heads != 0) {
-    throw std::invalid_argument("CUDA kernels: n_heads " + std::to_string(shape.n_heads) +
-                                " is no multiple of n_kv_heads " + std::to_string(shape.n_kv_heads));
-  }
-  if (!(shape.scale > 0)) {
-    throw std::invalid_argument("CUDA kernels: scale must be above 0, found " + std::to_string(shape.scale));
-  }
-}
-
-void check_segment(const AttentionShape& shape, const KvSegment& segment) {
-  kSegmentFormatRows[static_cast<size_t>(segment.format)].check(shape, segment);
-  if (segment.kv_head >= shape.n_kv_heads) {
-    throw std::invalid_argument("CUDA kernels: expected a segment of one of " + std::to_string(shape.n_kv_heads) +
-                                " KV heads, found " + std::to_string(segment.kv_head));
-  }
+  kernels::check(shape);
 }
 
 Segment table_row(const AttentionShape& shape, const KvSegment& from) {

@@ -28,9 +28,7 @@ struct AttentionPlan {
   int64_t partial_rows = 0;
 };
 
-// std::invalid_argument for a shape, or a segment, that the kernels do not run.
-void check_shape(const AttentionShape& shape);
-void check_segment(const AttentionShape& shape, const KvSegment& segment);
+void check_shape(const AttentionShape& shape);  // std::invalid_argument for one that the kernels do not run
 Segment table_row(const AttentionShape& shape, const KvSegment& segment);
 
 // std::invalid_argument as from the checks above.

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/attention_kernels.h"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/page_codes.h"
 #include "kernels/cuda/platform.h"
@@ -354,12 +355,12 @@ void encode_pages(const AttentionShape& shape, std::span<const EncodeJob> jobs, 
   check_shape(shape);
   const auto* const rows = upload_rows<Encoding>(jobs.size(), workspace, stream, [&](size_t i) {
     const EncodeJob& job = jobs[i];
-    check_segment(shape, job.page);
+    kernels::check(shape, job.page);
     KvSegment coded;
     coded.format = KvSegment::Format::kQuantized;
     coded.tokens = kPageTokens;
     coded.quantized = job.layout;
-    check_segment(shape, coded);
+    kernels::check(shape, coded);
     if (job.page.format != KvSegment::Format::kDense || job.page.tokens != kPageTokens) {
       throw std::invalid_argument("CUDA kernels: expected a full dense page to encode, found " +
                                   std::to_string(job.page.tokens) + " tokens");
@@ -382,7 +383,7 @@ void encode_pages(const AttentionShape& shape, std::span<const EncodeJob> jobs, 
 void read_pages(const AttentionShape& shape, std::span<const ReadJob> jobs, PageWorkspace& workspace, CUstream_st* stream) {
   check_shape(shape);
   const auto* const rows = upload_rows<Reading>(jobs.size(), workspace, stream, [&](size_t i) {
-    check_segment(shape, jobs[i].page);
+    kernels::check(shape, jobs[i].page);
     return Reading{table_row(shape, jobs[i].page), jobs[i].k, jobs[i].v};
   });
   launch(read_kernel, "read_pages", blocks_of(shape, jobs.size()), kThreads, 0, stream, rows,

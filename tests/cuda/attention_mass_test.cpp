@@ -11,23 +11,11 @@ namespace smartkv::kernels {
 namespace {
 
 std::vector<float> run_mass(const Sequence& sequence, int64_t n) {
-  AttentionMassTask task = sequence.mass_task(n, nullptr);
-  std::vector<float> mass(static_cast<size_t>(attention_mass_floats(sequence.shape, task)) + 1, -1.0f);
-  task.mass = mass.data();
-  cuda::AttentionWorkspace workspace;
-  cuda::attention_mass(sequence.shape, {&task, 1}, workspace, nullptr);
-  finish();
-  EXPECT_EQ(mass.back(), -1.0f) << "written past the end";
-  mass.pop_back();
-  return mass;
-}
-
-PageFormats formats(int64_t dim) {
-  const QuantizedLayout four{uniform_runs(64, 4), uniform_runs(kPageTokens, 4)};
-  const QuantizedLayout mixed{{{2, 9, 16, 5}}, {{4, 4, 4, 4}}};  // of 128 channels
-  if (dim == 64) return {std::nullopt, four, four, std::nullopt};
-  if (dim == 128) return {mixed, std::nullopt};
-  return {std::nullopt};
+  return run_mass(sequence, n, [&](const AttentionMassTask& task) {
+    cuda::AttentionWorkspace workspace;
+    cuda::attention_mass(sequence.shape, {&task, 1}, workspace, nullptr);
+    finish();
+  });
 }
 
 class CudaAttentionMass : public testing::TestWithParam<Order> {
@@ -40,7 +28,7 @@ TEST_P(CudaAttentionMass, EqualsTheDefinition) {
   for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 2, 128}, Shape{50, 1, 32}}) {
     for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{1, 1}, {64, 3}, {65, 2}, {300, 1}, {401, 19}, {1100, 2}}) {
       const Bias bias = tokens % 2 == 0 ? Bias::kNone : Bias::kSome;
-      const Sequence sequence(shape, KvType::kBf16, tokens, static_cast<uint64_t>(tokens), formats(shape.head_dim), bias);
+      const Sequence sequence(shape, KvType::kBf16, tokens, static_cast<uint64_t>(tokens), mass_formats(shape.head_dim), bias);
       const std::vector<double> expected = sequence.mass_reference(n);
       const std::vector<float> mass = run_mass(sequence, n);
       ASSERT_EQ(mass.size(), expected.size());
@@ -54,7 +42,7 @@ TEST_P(CudaAttentionMass, EqualsTheDefinition) {
 
 // A KV head sees nothing of what is another's, and what it sees of its own adds up.
 TEST_P(CudaAttentionMass, TokensOfOtherHeadsHaveNone) {
-  const Sequence sequence({2, 2, 64}, KvType::kBf16, 5 * kPageTokens, 3, formats(64));
+  const Sequence sequence({2, 2, 64}, KvType::kBf16, 5 * kPageTokens, 3, mass_formats(64));
   std::vector<KvSegment> segments = sequence.segments;
   segments[1] = segments[1].of_head(0, 0);
   segments[2] = segments[2].of_head(1, 1);

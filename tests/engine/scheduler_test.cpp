@@ -97,11 +97,12 @@ class SchedulerTest : public ::testing::Test {
     scheduler().remove(sequence);
     sequence->drop();
   }
-  std::vector<uint64_t> dropped() const {
+  std::vector<uint64_t> tickets_of(const std::vector<ScheduledSequence*>& sequences) const {
     std::vector<uint64_t> tickets;
-    for (const ScheduledSequence* sequence : plan_.dropped) tickets.push_back(ticket_of(sequence));
+    for (const ScheduledSequence* sequence : sequences) tickets.push_back(ticket_of(sequence));
     return tickets;
   }
+  std::vector<uint64_t> dropped() const { return tickets_of(plan_.dropped); }
 
   SchedulerOptions options{.max_sequences = 8, .token_budget = 16, .horizon = 4, .known_horizon = 4};
   int64_t budget = 1'000'000;
@@ -276,9 +277,7 @@ TEST_F(SchedulerTest, ThoseThatShareWithMostOfTheRunningGoFirst) {
   add(4, 4)->prefix = {2, 2, 2};
   add(5, 4);
   step();
-  std::vector<uint64_t> admitted;
-  for (const ScheduledSequence* sequence : plan_.admitted) admitted.push_back(ticket_of(sequence));
-  EXPECT_THAT(admitted, ElementsAre(3, 4, 2));
+  EXPECT_THAT(tickets_of(plan_.admitted), ElementsAre(3, 4, 2));
 }
 
 TEST_F(SchedulerTest, WhatNobodyRunsWithMakesRoomForThoseThatShare) {

@@ -11,22 +11,10 @@ namespace smartkv::kernels {
 namespace {
 
 std::vector<float> run_mass(ThreadPool& pool, const Sequence& sequence, int64_t n) {
-  AttentionMassTask task = sequence.mass_task(n, nullptr);
-  std::vector<float> mass(static_cast<size_t>(attention_mass_floats(sequence.shape, task)) + 1, -1.0f);
-  task.mass = mass.data();
-  AttentionScratch scratch;
-  attention_mass(pool, sequence.shape, {&task, 1}, scratch);
-  EXPECT_EQ(mass.back(), -1.0f) << "written past the end";
-  mass.pop_back();
-  return mass;
-}
-
-PageFormats formats(int64_t dim) {
-  const QuantizedLayout four{uniform_runs(64, 4), uniform_runs(kPageTokens, 4)};
-  const QuantizedLayout mixed{{{2, 9, 16, 5}}, {{4, 4, 4, 4}}};  // of 128 channels
-  if (dim == 64) return {std::nullopt, four, four, std::nullopt};
-  if (dim == 128) return {mixed, std::nullopt};
-  return {std::nullopt};
+  return run_mass(sequence, n, [&](const AttentionMassTask& task) {
+    AttentionScratch scratch;
+    attention_mass(pool, sequence.shape, {&task, 1}, scratch);
+  });
 }
 
 class AttentionMass : public testing::TestWithParam<std::tuple<CpuLevel, KvType>> {
@@ -46,7 +34,7 @@ TEST_P(AttentionMass, EqualsTheDefinition) {
   for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 2, 128}, Shape{50, 1, 32}}) {
     for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{1, 1}, {64, 3}, {65, 2}, {300, 1}, {401, 19}}) {
       const Bias bias = tokens % 2 == 0 ? Bias::kNone : Bias::kSome;
-      const Sequence sequence(shape, type(), tokens, static_cast<uint64_t>(tokens), formats(shape.head_dim), bias);
+      const Sequence sequence(shape, type(), tokens, static_cast<uint64_t>(tokens), mass_formats(shape.head_dim), bias);
       const std::vector<double> expected = sequence.mass_reference(n);
       const std::vector<float> mass = run_mass(pool, sequence, n);
       ASSERT_EQ(mass.size(), expected.size());
@@ -57,7 +45,7 @@ TEST_P(AttentionMass, EqualsTheDefinition) {
 }
 
 TEST_P(AttentionMass, AQuerysBitsDependOnItsOwnSequenceOnly) {
-  const Sequence sequence({9, 3, 64}, type(), 500, 3, formats(64)), other({9, 3, 64}, type(), 333, 4, formats(64));
+  const Sequence sequence({9, 3, 64}, type(), 500, 3, mass_formats(64)), other({9, 3, 64}, type(), 333, 4, mass_formats(64));
   ThreadPool one(1);
   const std::vector<float> all = run_mass(pool, sequence, 37);
   EXPECT_EQ(all, run_mass(one, sequence, 37));

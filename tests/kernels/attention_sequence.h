@@ -9,6 +9,8 @@
 #include <random>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "kernels/aligned_buffer.h"
 #include "kernels/attention.h"
 #include "kernels/bf16.h"
@@ -203,6 +205,27 @@ inline std::vector<uint8_t> run_attention(ThreadPool& pool, const Sequence& sequ
   AttentionScratch scratch;
   attention(pool, sequence.shape, {&task, 1}, scratch);
   return out;
+}
+
+// attention_mass() of a sequence's last n queries; call(task): runs it.
+template <typename Call>
+std::vector<float> run_mass(const Sequence& sequence, int64_t n, const Call& call) {
+  AttentionMassTask task = sequence.mass_task(n, nullptr);
+  std::vector<float> mass(static_cast<size_t>(attention_mass_floats(sequence.shape, task)) + 1, -1.0f);
+  task.mass = mass.data();
+  call(task);
+  EXPECT_EQ(mass.back(), -1.0f) << "written past the end";
+  mass.pop_back();
+  return mass;
+}
+
+// Of tests of attention mass, for head_dim 64, 128 and others.
+inline PageFormats mass_formats(int64_t dim) {
+  const QuantizedLayout four{uniform_runs(64, 4), uniform_runs(kPageTokens, 4)};
+  const QuantizedLayout mixed{{{2, 9, 16, 5}}, {{4, 4, 4, 4}}};  // of 128 channels
+  if (dim == 64) return {std::nullopt, four, four, std::nullopt};
+  if (dim == 128) return {mixed, std::nullopt};
+  return {std::nullopt};
 }
 
 inline float element(const std::vector<uint8_t>& out, KvType type, size_t i) {

@@ -34,7 +34,7 @@ void read_layers(Parameters* read, int64_t n_layers, SummaryOptions* options) {
 
 std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   constexpr int64_t kMost = int64_t{1} << 24;
-  Parameters read("policy \"block_summary\"", parameters);
+  Parameters read("block_summary", parameters);
   const int64_t tokens = read.integer("tokens", 0, 0, kMost);
   // Of a budget, a quarter is the window.
   const int64_t window = read.integer("window", tokens == 0 ? 1024 : std::max(kPageTokens, tokens / 4), 1, kMost);

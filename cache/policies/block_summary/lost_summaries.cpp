@@ -13,7 +13,7 @@ std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, const Cach
   const nlohmann::json* given = parameters->object("lost");
   if (given == nullptr && parameters->choice("lost", "nothing", {"nothing", "summaries"}) == "nothing") return nullptr;
   const nlohmann::json none = nlohmann::json::object();
-  Parameters read("store \"summaries\"", given == nullptr ? none : *given, "kv_cache.lost");
+  Parameters read("summaries", given == nullptr ? none : *given, "kv_cache.lost", "store");
   read.choice("store", "summaries", {"summaries"});
   const int64_t slots = eviction_slots(*options), least = std::max(options->sinks, kPageTokens);
   const int64_t quarter = std::max(kPageTokens, slots / 4 / kPageTokens * kPageTokens);

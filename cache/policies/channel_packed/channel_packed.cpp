@@ -50,7 +50,7 @@ std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& c
   constexpr int64_t kMost = int64_t{1} << 24;
   const CacheShape& shape = context.shape;
   check_quantizable(shape, "channel_packed");
-  Parameters read("policy \"channel_packed\"", parameters);
+  Parameters read("channel_packed", parameters);
   ChannelOptions options;
   const int64_t window = whole_pages(read.integer("window", kPageTokens, 1, kMost));
   const int64_t stride = read_prompt_stride(&read, kPrefillChunk);

@@ -35,7 +35,7 @@ std::vector<CacheMetric> mixed_precision_metrics() {
 
 std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   constexpr int64_t kMost = int64_t{1} << 24;
-  Parameters read("policy \"mixed_precision\"", parameters);
+  Parameters read("mixed_precision", parameters);
   MixedOptions options;
   options.bits = read.number("bits", options.bits, 2.6, 16);
   options.bytes = read.integer("bytes", 0, 1, INT64_MAX);

@@ -357,9 +357,7 @@ void MixedStore::fit(int64_t budget) {
   constexpr int32_t kHighest = 64 * 256;
   const int64_t made = n_pages_planned() - first_new_;
   Narrowing narrowing{options_.bytes > 0 ? 0 : std::max<int64_t>(0, first_new_ - kYoungPages), kLeastSaving, most_narrowed(made)};
-  for (const Layer& layer : layers_) {
-    for (int64_t i = 0; i < narrowing.first; ++i) budget -= quantized_bytes(shape(), layer.pages[static_cast<size_t>(i)].layout);
-  }
+  budget -= bytes_before(narrowing.first);
   std::vector<Change> changes;
   if (bytes_at(kHighest, narrowing, &changes) > budget) narrowing.least_saving = narrowing.most_pages = kAll;
   int32_t low = -kHighest, high = kHighest;  // bytes fall as the price rises
@@ -557,15 +555,16 @@ void MixedStore::add_details(std::map<std::string, double>* details) const {
   (*details)["average_rms_error"] = std::sqrt(average_error_ / static_cast<double>(forecasts_));
 }
 
-// Of the pages that will not be narrowed; within `bytes`, where all may be, few are once a prompt is computed.
-int64_t MixedStore::lasting_bytes() const {
-  if (options_.bytes > 0) return bytes();
+int64_t MixedStore::bytes_before(int64_t end) const {
   int64_t sum = 0;
   for (const Layer& layer : layers_) {
-    for (int64_t i = 0; i < n_pages() - kYoungPages; ++i) sum += quantized_bytes(shape(), layer.pages[static_cast<size_t>(i)].layout);
+    for (int64_t i = 0; i < end; ++i) sum += quantized_bytes(shape(), layer.pages[static_cast<size_t>(i)].layout);
   }
   return sum;
 }
+
+// Of the pages that will not be narrowed; within `bytes`, where all may be, few are once a prompt is computed.
+int64_t MixedStore::lasting_bytes() const { return options_.bytes > 0 ? bytes() : bytes_before(n_pages() - kYoungPages); }
 
 int64_t MixedStore::state_bytes() const {
   int64_t bytes = forecast_ ? forecast_->bytes() + kMostPending * static_cast<int64_t>(sizeof(PendingForecast)) : 0;

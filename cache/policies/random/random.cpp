@@ -7,7 +7,7 @@
 namespace smartkv {
 
 std::unique_ptr<KvCachePolicy> make_random_policy(const PolicyContext& context, const nlohmann::json& parameters) {
-  Parameters read("policy \"random\"", parameters);
+  Parameters read("random", parameters);
   const EvictionOptions options = read_eviction_options(&read, context.shape);
   read.done();
   return std::make_unique<StagedPolicy>("random", context, options.boundaries(),

@@ -7,7 +7,7 @@
 namespace smartkv {
 
 std::unique_ptr<KvCachePolicy> make_snapkv_policy(const PolicyContext& context, const nlohmann::json& parameters) {
-  Parameters read("policy \"snapkv\"", parameters);
+  Parameters read("snapkv", parameters);
   const EvictionOptions options = read_eviction_options(&read, context.shape);
   read.done();
   return std::make_unique<StagedPolicy>("snapkv", context, options.boundaries(),

@@ -8,7 +8,7 @@ namespace smartkv {
 
 std::unique_ptr<KvCachePolicy> make_streaming_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   constexpr int64_t kPage = kernels::kPageTokens, kMost = int64_t{1} << 24;
-  Parameters read("policy \"streaming\"", parameters);
+  Parameters read("streaming", parameters);
   EvictionOptions options;
   options.tokens = read.integer("tokens", 1024, 3 * kPage, kMost);
   options.sinks = read.integer("sinks", kPage, 1, kMost);  // less than a page would not make the cache smaller
