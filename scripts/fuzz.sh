@@ -13,6 +13,7 @@ TARGETS=("$@")
 [ ${#TARGETS[@]} -gt 0 ] || TARGETS=(config chat_template gguf json_requests prefix_files requests safetensors tokenizer_json)
 
 install_packages clang-16 libclang-rt-16-dev  # 14 lacks structured bindings in lambdas
+build release xgrammar smartkv_kernels  # by g++ and not instrumented: clang 16 does not compile them (SMARTKV_GCC_LIBRARIES)
 build fuzz "${TARGETS[@]/#/fuzz_}"
 
 # Fixtures that a target can begin from, besides its corpus.

@@ -17,12 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kTokens = 150, kPrompt = 200, kFurther = 4;
+constexpr int64_t kTokens = 280, kPrompt = 330, kFurther = 4;
 
 class Files {
  public:
   Files() : directory_(scratch_directory() / "prefixes") {
-    for (const char* spec : {R"("full")", R"("k4v4")", R"("mixed_precision")", R"({"policy": "snapkv", "tokens": 128})"}) {
+    for (const char* spec : {R"("full")", R"("k4v4")", R"("mixed_precision")", R"({"policy": "snapkv", "tokens": 192})",
+                             R"({"policy": "block_summary", "tokens": 256, "window": 64})", R"("channel_packed")"}) {
       policies_.push_back(make_policy(context_, nlohmann::json::parse(spec)));
       good_.push_back(good_file(*policies_.back()));
     }
