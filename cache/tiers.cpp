@@ -89,8 +89,9 @@ std::string_view tier_name(size_t tier) {
   return kNames.at(tier);
 }
 
-TierShares tier_tokens(const SequenceCache& cache, const CacheShape& shape) {
-  TierShares tokens = {};
+TierUse tier_use(const SequenceCache& cache, const CacheShape& shape) {
+  TierUse use;
+  const kernels::AttentionShape one_head{.n_heads = 1, .n_kv_heads = 1, .head_dim = shape.head_dim, .scale = 1, .type = shape.type};
   std::vector<KvSegment> segments;
   for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
     segments.clear();
@@ -99,20 +100,25 @@ TierShares tier_tokens(const SequenceCache& cache, const CacheShape& shape) {
       TierShares entries = {};
       for (const KvSegment& segment : segments) {
         if (!segment.is_of(head)) continue;
+        const auto bytes = static_cast<double>(kernels::segment_bytes(one_head, segment));
         if (segment.bias == nullptr) {
           entries[tier_of(segment)] += segment.tokens;
+          use.bytes[tier_of(segment)] += bytes;
         } else {
-          for_each_entry(segment, head, [&](size_t tier) { entries[tier] += 1; });
+          for_each_entry(segment, head, [&](size_t tier) {
+            entries[tier] += 1;
+            use.bytes[tier] += bytes / segment.tokens;
+          });
         }
       }
       const bool summarises = std::exchange(entries[kSummarisedTier], 0) > 0;
       const double held = std::accumulate(entries.begin(), entries.end(), 0.0);
       entries[summarises ? kSummarisedTier : kEvictedTier] = static_cast<double>(cache.tokens()) - held;
-      for (size_t tier = 0; tier < kTiers; ++tier) tokens[tier] += entries[tier];
+      for (size_t tier = 0; tier < kTiers; ++tier) use.tokens[tier] += entries[tier];
     }
   }
-  for (double& n : tokens) n /= static_cast<double>(shape.n_layers * shape.n_kv_heads);
-  return tokens;
+  for (double& n : use.tokens) n /= static_cast<double>(shape.n_layers * shape.n_kv_heads);
+  return use;
 }
 
 std::vector<TierSpan> tier_spans(const SequenceCache& cache, const CacheShape& shape, int64_t layer, int64_t most) {

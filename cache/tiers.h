@@ -17,9 +17,13 @@ std::string_view tier_name(size_t tier);  // "exact", "4_bit", "summarised", "ev
 
 using TierShares = std::array<double, kTiers>;
 
-// Tokens by tier, the mean over layers and KV heads; together tokens(). Goes through the view of every layer once, and
-// through entries only where they have a bias.
-TierShares tier_tokens(const SequenceCache& cache, const CacheShape& shape);
+struct TierUse {
+  TierShares tokens = {};  // mean over layers and KV heads; together tokens()
+  TierShares bytes = {};   // of the pages that attention reads them from, over all layers; an index or a policy's state is not in it
+};
+
+// Goes through the view of every layer once, and through entries only where they have a bias.
+TierUse tier_use(const SequenceCache& cache, const CacheShape& shape);
 
 // Positions [first, end) with the same shares, of the layer's KV heads and of these positions; together 1. Summaries take all
 // that reaches them, so a head that has any has summarised what it does not hold itself.

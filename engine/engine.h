@@ -177,7 +177,9 @@ struct PolicyStats {
   int64_t sequences = 0;                // that hold a cache now
   int64_t bytes = 0, full_bytes = 0;    // held by them; what the full cache would hold for the same tokens
   uint64_t prompt_tokens = 0, generation_tokens = 0;  // computed and generated since the start
+  TierUse tiers;                        // of all their tokens, at most kTierSeconds ago
 };
+constexpr double kTierSeconds = 1;  // each sequence's view is gone through for it: about 20 us
 
 struct EngineStats {
   int64_t requests_running = 0, requests_waiting = 0;  // sequences decoding or prefilling; requests queued

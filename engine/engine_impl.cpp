@@ -110,6 +110,7 @@ void EngineImpl::run() {
   while (take_submitted()) {
     end_cancelled();
     answer_live_questions();
+    count_tiers();
     plan_batch();
     draft();
     if (!batch_.empty()) run_pass();
@@ -599,6 +600,9 @@ void EngineImpl::publish_policies() {
       policy.bytes += choice.cache_stats.bytes;
       policy.full_bytes += choice.cache_stats.full_bytes;
     }
+  }
+  for (auto& [name, policy] : recorder_.stats.policies) {
+    if (policy.sequences == 0) policy.tiers = {};
   }
 }
 

@@ -104,6 +104,7 @@ class EngineImpl final : public Engine {
   bool take_submitted();                       // false: the engine is to end
   void end_cancelled();
   void answer_live_questions();
+  void count_tiers();                          // not more often than once in kTierSeconds
   int64_t free_bytes() const;
   int64_t logit_rows() const { return static_cast<int64_t>(logits_.size()) / config().vocab_size; }
   void plan_batch();
@@ -166,6 +167,7 @@ class EngineImpl final : public Engine {
   std::vector<SequenceInput> inputs_;
   std::vector<float> logits_;
   std::vector<SamplingScratch> sampling_;  // one for each thread
+  Clock::time_point tiers_counted_;
 
   std::thread thread_;
 };

@@ -21,7 +21,7 @@ LiveSequence live_sequence(const Request& request, const Sequence& sequence, con
   live.computed_tokens = sequence.computed();
   live.cache = sequence.cache->stats();
   live.draft_bytes = sequence.draft_bytes;
-  live.tiers = tier_tokens(*sequence.cache, shape);
+  live.tiers = tier_use(*sequence.cache, shape).tokens;
   if (layer) live.spans = tier_spans(*sequence.cache, shape, *layer, kMostLiveSpans);
   return live;
 }
@@ -64,6 +64,27 @@ void EngineImpl::answer_live_questions() {
     }
     question.promise.set_value(std::move(live));
   }
+}
+
+void EngineImpl::count_tiers() {
+  const auto now = Clock::now();
+  if (now - tiers_counted_ < std::chrono::duration<double>(kTierSeconds)) return;
+  std::map<std::string, TierUse> by_policy;
+  for (const auto& [id, request] : requests_) {
+    for (const Sequence& sequence : request->choices) {
+      if (sequence.cache == nullptr) continue;
+      const TierUse use = tier_use(*sequence.cache, parts_.cache_shape);
+      TierUse& sum = by_policy[std::string(request->policy->name())];
+      for (size_t tier = 0; tier < kTiers; ++tier) {
+        sum.tokens[tier] += use.tokens[tier];
+        sum.bytes[tier] += use.bytes[tier];
+      }
+    }
+  }
+  if (by_policy.empty()) return;
+  tiers_counted_ = now;
+  const std::lock_guard lock(mutex_);
+  for (auto& [name, policy] : recorder_.stats.policies) policy.tiers = by_policy[name];
 }
 
 }  // namespace smartkv

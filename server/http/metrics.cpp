@@ -109,6 +109,18 @@ void add_policies(TextBuilder& text, const std::map<std::string, PolicyStats>& p
       [](const PolicyStats& stats) { return stats.prompt_tokens; });
   add("smartkv:policy_generation_tokens_total", "counter", "Tokens generated, by KV-cache policy.",
       [](const PolicyStats& stats) { return stats.generation_tokens; });
+  const auto add_tiers = [&](const char* name, const char* help, TierShares TierUse::*use) {
+    text.family(name, "gauge", help);
+    for (const auto& [policy, stats] : policies) {
+      for (size_t tier = 0; tier < kTiers; ++tier) {
+        text.sample(name, text.model_label() + ",policy=\"" + escaped(policy) + "\",tier=\"" + std::string(tier_name(tier)) + '"',
+                    (stats.tiers.*use)[tier]);
+      }
+    }
+  };
+  add_tiers("smartkv:policy_tier_tokens", "Their tokens by what is kept of them, mean over layers and KV heads.", &TierUse::tokens);
+  add_tiers("smartkv:policy_tier_kv_bytes", "Bytes of the pages that attention reads, by what they keep; shared ones count for each.",
+            &TierUse::bytes);
 }
 
 void add_process(TextBuilder& text) {

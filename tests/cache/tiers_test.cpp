@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
 
 #include "cache/policy.h"
+#include "cache/quantized_page.h"
 #include "tests/cache/cache_driver.h"
 
 namespace smartkv {
@@ -29,7 +31,7 @@ class Tiers : public testing::Test {
     CacheDriver(shape_, 4, &pool_).run(cache.get(), tokens, 256);
     return cache;
   }
-  TierShares tokens_of(const SequenceCache& cache) const { return tier_tokens(cache, shape_); }
+  TierShares tokens_of(const SequenceCache& cache) const { return tier_use(cache, shape_).tokens; }
 
   ThreadPool pool_{1};
   CacheShape shape_{2, 2, 64, kernels::KvType::kF32};
@@ -104,9 +106,33 @@ TEST_F(Tiers, SpansCoverTheSequenceAndAreFew) {
     }
     EXPECT_EQ(at, kTokens) << spec;
     const CacheShape one_layer{1, shape_.n_kv_heads, shape_.head_dim, shape_.type};
-    const TierShares counted = tier_tokens(*cache, one_layer);
+    const TierShares counted = tier_use(*cache, one_layer).tokens;
     for (size_t tier = 0; tier < kTiers; ++tier) EXPECT_NEAR(total[tier], counted[tier], 1e-6 * kTokens) << spec << ' ' << tier_name(tier);
   }
+}
+
+TEST_F(Tiers, BytesAreThoseOfThePages) {
+  const auto dense = [&](double tokens) {
+    return std::ceil(tokens / kernels::kPageTokens) * static_cast<double>(kernels::kPageTokens * shape_.bytes_per_token());
+  };
+  const TierUse full = tier_use(*filled("full"), shape_);
+  EXPECT_EQ(full.bytes[kExactTier], dense(kTokens));
+  EXPECT_EQ(sum(full.bytes), full.bytes[kExactTier]);
+
+  const TierUse codes = tier_use(*filled("k4v4"), shape_);
+  const auto page = [&](int bits) { return static_cast<double>(shape_.n_layers * quantized_bytes(shape_, uniform_layout(shape_, bits, bits))); };
+  EXPECT_EQ(codes.bytes[8], page(8));
+  EXPECT_EQ(codes.bytes[4], codes.tokens[4] / kernels::kPageTokens * page(4));
+  EXPECT_EQ(codes.bytes[kExactTier], dense(codes.tokens[kExactTier]));
+
+  const TierUse evicted = tier_use(*filled({{"policy", "streaming"}, {"tokens", 256}}), shape_);
+  EXPECT_EQ(evicted.bytes[kEvictedTier], 0);
+  EXPECT_EQ(evicted.bytes[kExactTier], dense(evicted.tokens[kExactTier]));
+
+  const auto summaries = filled({{"policy", "block_summary"}, {"tokens", 448}, {"window", 64}});
+  const TierUse summarised = tier_use(*summaries, shape_);
+  EXPECT_GT(summarised.bytes[kSummarisedTier], 0);
+  EXPECT_LE(sum(summarised.bytes), static_cast<double>(summaries->stats().bytes));
 }
 
 TEST_F(Tiers, AnEmptyCacheHasNone) {

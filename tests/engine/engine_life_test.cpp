@@ -60,12 +60,16 @@ TEST_F(EngineTest, SequencesBytesAndTokensAreCountedByPolicy) {
   EXPECT_GT(running.policies.at("full").bytes, 0);
   EXPECT_EQ(running.policies.at("streaming").sequences, 1);
   EXPECT_EQ(running.policies.at("streaming").full_bytes, running.policies.at("full").full_bytes / 2);
+  const TierUse& tiers = running.policies.at("full").tiers;
+  EXPECT_GT(tiers.tokens[kExactTier], 0);
+  EXPECT_EQ(tiers.bytes[kExactTier], static_cast<double>(2 * 2 * kernels::kPageTokens * fake_cache_shape().bytes_per_token()));
   gate.open();
   for (const auto& stream : streams) EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
   const EngineStats ended = engine->stats();
   for (const auto& [name, policy] : ended.policies) {
     EXPECT_EQ(policy.sequences, 0) << name;
     EXPECT_EQ(policy.bytes, 0) << name;
+    EXPECT_EQ(policy.tiers.tokens[kExactTier], 0) << name;
   }
   EXPECT_EQ(ended.policies.at("full").prompt_tokens, 200u);
   EXPECT_EQ(ended.policies.at("full").generation_tokens, 10u);

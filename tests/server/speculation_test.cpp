@@ -50,8 +50,13 @@ TEST(PolicyMetrics, EachPolicyHasALabel) {
   EXPECT_THAT(http::metrics_text(stats, "m", requests), ::testing::Not(HasSubstr("policy=")));
   stats.policies["full"] = {.sequences = 2, .bytes = 300, .full_bytes = 300, .prompt_tokens = 40, .generation_tokens = 5};
   stats.policies["mixed_precision"] = {.sequences = 1, .bytes = 50, .full_bytes = 200, .prompt_tokens = 30, .generation_tokens = 6};
+  stats.policies["mixed_precision"].tiers.tokens[4] = 96;
+  stats.policies["mixed_precision"].tiers.bytes[kExactTier] = 1024;
   const std::string text = http::metrics_text(stats, "m", requests);
   for (const char* line : {
+           "smartkv:policy_tier_tokens{model_name=\"m\",policy=\"mixed_precision\",tier=\"4_bit\"} 96\n",
+           "smartkv:policy_tier_kv_bytes{model_name=\"m\",policy=\"mixed_precision\",tier=\"exact\"} 1024\n",
+           "smartkv:policy_tier_kv_bytes{model_name=\"m\",policy=\"full\",tier=\"evicted\"} 0\n",
            "# TYPE smartkv:policy_kv_bytes gauge\n",
            "smartkv:policy_sequences{model_name=\"m\",policy=\"full\"} 2\n",
            "smartkv:policy_kv_bytes{model_name=\"m\",policy=\"mixed_precision\"} 50\n",
