@@ -70,8 +70,11 @@ std::vector<PrefixCache::Candidate> PrefixCache::candidates(Node* node, std::spa
     collect(next, n, &candidates);
     break;
   }
+  // Of equals the shortest: what prompts part at serves them all, while one that is to be cut back is one question's.
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return a.n != b.n ? a.n > b.n : a.node->used > b.node->used;
+    if (a.n != b.n) return a.n > b.n;
+    const int64_t depth_a = depth(a.node), depth_b = depth(b.node);
+    return depth_a != depth_b ? depth_a < depth_b : a.node->used > b.node->used;
   });
   return candidates;
 }

@@ -97,7 +97,7 @@ class PrefixCache {
   void prune(Node* node);                                                // it and those above it that lead nowhere
   static void sweep(Node* node);                                         // what is below it and leads nowhere
   static int64_t depth(const Node* node);                                // its tokens
-  // Of the states that share tokens with the prompt: the most tokens first, of equals the last used.
+  // Of the states that share tokens with the prompt: the most tokens first, of equals the shortest, then the last used.
   std::vector<Candidate> candidates(Node* root, std::span<const int32_t> prompt, int64_t* parts_at) const;
   static int64_t committed(const Node& node) { return node.state != nullptr ? node.state->cache->committed() : node.committed; }
   static void collect(Node* node, int64_t n, std::vector<Candidate>* candidates);  // of the states at the node and below

@@ -156,7 +156,7 @@ int64_t EngineImpl::free_bytes() const {
 }
 
 // Whether a prompt that is being computed begins like this one, and is not yet where they part. It then stops there, and
-// leaves a state. Returns what they will share.
+// leaves a state. Returns what they will most likely go on sharing.
 std::optional<int64_t> EngineImpl::waits_for_prefix(const Sequence& waiting) {
   const Request& request = *waiting.request;
   if (request.prefixes == nullptr) return std::nullopt;
@@ -172,7 +172,8 @@ std::optional<int64_t> EngineImpl::waits_for_prefix(const Sequence& waiting) {
     const int64_t same = std::mismatch(mine.begin(), mine.end(), its.begin()).first - mine.begin();
     if (same < covered + kWorthAState || same <= running.computed()) continue;
     if (running.parts_at <= running.computed() || running.parts_at > same) running.parts_at = same;
-    return request.max_bytes(0, same);
+    const double lasting = static_cast<double>(running.cache->lasting_bytes()) / static_cast<double>(std::max<int64_t>(1, running.held()));
+    return static_cast<int64_t>(std::min(1.0, lasting) * static_cast<double>(request.max_bytes(0, same)));
   }
   return std::nullopt;
 }

@@ -124,7 +124,7 @@ bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
     const ScheduledSequence::Known of = sequence->known();
     if ((of.tokens > 0) == known) {
       if (const auto shared = memory.waits ? memory.waits(sequence) : std::nullopt) {
-        claimed += std::max<int64_t>(0, sequence->bytes_ahead(options_.horizon) - *shared);
+        claimed += std::max<int64_t>(0, sequence->bytes_ahead(options_.known_horizon) - *shared);
       } else {
         order.emplace_back(-of.sharers, i);
       }
@@ -180,10 +180,8 @@ bool Scheduler::fits(const Entry& entry, int64_t claimed, const Memory& memory) 
   if (running_.empty()) return true;  // what cannot run alone was never taken
   const ScheduledSequence::Known known = entry.sequence->known();
   const int64_t horizon = (known.tokens > 0 ? options_.known_horizon : options_.horizon) << std::min(entry.drops, kMostDoublings);
-  int64_t bytes = claimed + std::max<int64_t>(0, entry.sequence->bytes_ahead(horizon) - known.bytes);
-  for (const Entry& other : running_) {
-    bytes += std::max<int64_t>(0, other.sequence->bytes_ahead(horizon) - other.sequence->held());
-  }
+  int64_t bytes = claimed + entry.sequence->growth_ahead(horizon);
+  for (const Entry& other : running_) bytes += other.sequence->growth_ahead(horizon);
   const auto rows = static_cast<int64_t>(running_.size()) + entry.slots;
   bytes += std::max<int64_t>(0, rows - memory.logit_rows) * options_.row_bytes;
   while (bytes > memory.free()) {
@@ -241,6 +239,7 @@ void Scheduler::take_memory(const Memory& memory, Plan* plan) {
     const int64_t row = rows + running_[i].slots > memory.logit_rows ? running_[i].slots * options_.row_bytes : 0;
     const auto needs = [&](int64_t tokens) { return sequence->growth(tokens) + (tokens == sequence->left() ? row : 0); };
     while (!make_room(i, [&] { return needs(n); }, memory, plan) && n > 0) n /= 2;
+    running_[i].deferred = n == 0 ? running_[i].deferred + 1 : 0;
     if (n == 0) continue;
     planned_ += needs(n);
     if (n == sequence->left()) rows += running_[i].slots;
@@ -253,7 +252,9 @@ bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Pl
   while (bytes() > memory.free() - planned_) {
     const bool alone = running_.size() == i + 1;
     using Evict = PrefixCache::Evict;
-    if (memory.reclaim && (memory.reclaim(Evict::kUnheld) || memory.reclaim(Evict::kOfUse))) continue;
+    if (memory.reclaim && memory.reclaim(Evict::kUnheld)) continue;
+    if (!plan->items.empty() && running_[i].deferred < options_.most_deferred) return false;
+    if (memory.reclaim && memory.reclaim(Evict::kOfUse)) continue;
     if (alone && memory.reclaim && memory.reclaim(Evict::kAny)) continue;
     if (alone) return false;
     plan->dropped.push_back(running_.back().sequence);

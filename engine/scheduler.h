@@ -4,8 +4,9 @@
 // A sequence has known tokens (its prompt and what was sampled of it); a pass computes some of those that are not
 // computed yet. One token left: it decodes. More: its prompt is being computed, or what it knew when it lost its memory.
 //
-// - Memory goes by age. A sequence takes what its next pass needs; when memory runs out, the youngest one is dropped, to
-//   be computed anew later. The oldest therefore always goes on.
+// - Memory goes by age. A sequence takes what its next pass needs. Where that is not there it lets a few passes go by: what
+//   older ones take at a boundary they give back in part. Then the youngest one is dropped, to be computed anew later. The
+//   oldest therefore always goes on.
 // - A waiting sequence starts when it and all that run could grow by a horizon of further tokens. The horizon doubles each
 //   time the sequence is dropped, so that it does not come back only to be dropped again. It is longer for those that go on
 //   from what is known: they hold little of their own, so room for most of an answer costs few of them.
@@ -49,6 +50,8 @@ class ScheduledSequence {
   virtual Known known() const = 0;
   // Bytes that it holds at any moment until it has computed what it knows and `beyond` tokens more.
   virtual int64_t bytes_ahead(int64_t beyond) const = 0;
+  // By which memory will most likely have risen then: of what it shares, what it will write anew counts, the rest does not.
+  virtual int64_t growth_ahead(int64_t beyond) const = 0;
   virtual void begin() = 0;                      // makes its caches; may throw
   virtual void drop() = 0;                       // frees them: nothing is computed any more
 };
@@ -60,6 +63,7 @@ struct SchedulerOptions {
   int64_t attention_tokens = INT64_MAX;
   int64_t row_bytes = 0;       // of the logits of one row
   int64_t horizon = 64;        // tokens
+  int32_t most_deferred = 4;   // passes in a row
   int64_t known_horizon = 256;  // of those that go on from what is known; measured: docs/performance.md, case c
 };
 
@@ -118,6 +122,7 @@ class Scheduler {
     int32_t drops = 0;   // times it lost its memory
     int32_t passes = 0;  // quarters of times it was passed
     bool alone = false;
+    int32_t deferred = 0;  // passes in a row that had no memory for it
     int64_t share = 0;   // tokens of the pass that is being planned
   };
 

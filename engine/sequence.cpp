@@ -76,6 +76,11 @@ int64_t Sequence::bytes_ahead(int64_t beyond) const {
   return known().tokens == 0 ? whole : std::min(whole, request->max_bytes(0, n) + prompt_bytes);
 }
 
+int64_t Sequence::growth_ahead(int64_t beyond) const {
+  const int64_t has = cache == nullptr ? known().bytes : held();
+  return std::max<int64_t>(0, bytes_ahead(beyond) - has) + (cache == nullptr ? 0 : shared_once);
+}
+
 ScheduledSequence::Known Sequence::known() const {
   if (prefix == nullptr) return prefix_known;
   if (prefix->cache == nullptr) return {};
@@ -128,7 +133,7 @@ void Sequence::begin() {
   if (!request->looked_up) request->cached_tokens = computed();
   request->looked_up = true;
   if (cache == nullptr) cache = request->policy->new_sequence(request->prompt_tokens());
-  cache_stats = cache->stats();
+  read_stats();
   prefix_bytes = cache_stats.bytes;
   if (request->speculation == nullptr || request->max_tokens <= 1) return;
   draft = std::make_unique<DraftSequence>(request->speculation, tokens, cache.get(), std::move(draft_cache));
@@ -184,6 +189,8 @@ void Sequence::finish() {
 
 void Sequence::read_stats() {
   cache_stats = cache->stats();
+  const int64_t shared = cache_stats.shared_bytes;
+  shared_once = shared == 0 ? 0 : std::max<int64_t>(0, shared - cache->lasting_bytes());
   if (draft == nullptr) return;
   speculation = draft->usage;
   draft_bytes = draft->cache() == nullptr ? 0 : draft->cache()->stats().bytes;

@@ -42,6 +42,7 @@ struct Sequence final : ScheduledSequence {
   int64_t held() const override { return cache_stats.bytes + draft_bytes; }
   Known known() const override;
   int64_t bytes_ahead(int64_t beyond) const override;
+  int64_t growth_ahead(int64_t beyond) const override;
   void look_up();         // while it waits: what the prefix cache has for it
   std::unique_ptr<SequenceCache> find_prefix();  // fills in `cache`; returns the draft's, which holds as many tokens, or null
   void begin() override;  // from a state of the prefix cache, if there is one
@@ -68,6 +69,7 @@ struct Sequence final : ScheduledSequence {
   CacheStats cache_stats;                // after the last pass
   std::map<std::string, double> cache_details;  // once finished
   int64_t draft_bytes = 0;               // of the draft's cache, after the last pass
+  int64_t shared_once = 0;               // of cache_stats.shared_bytes, what it will most likely replace by its own
   // Of the prefix cache: the states that cache and draft go on from, or left first; null: none.
   PrefixCache::Held prefix, draft_prefix;
   std::shared_ptr<const bool> prefix_running, draft_prefix_running;  // theirs, once it does

@@ -104,6 +104,23 @@ TEST_F(PrefixCacheTest, SaysWhereAStateWouldHaveHelped) {
   EXPECT_EQ(driver_.pass(found.get(), 1, 3), driver_.pass(anew.get(), 1, 3));
 }
 
+// Questions about one text go on from one state, however many that could be cut back others left since.
+TEST_F(PrefixCacheTest, OfEquallyLongOnesItFindsTheOneWherePromptsPart) {
+  const auto full = policy("full");
+  PrefixCache prefixes(int64_t{1} << 30);
+  const auto insert = [&](int64_t n, int32_t salt) {
+    auto cache = full->new_sequence(n);
+    compute(cache.get(), n, 200, static_cast<uint32_t>(salt));
+    return prefixes.insert("key", tokens_of(n, 200, salt), std::move(cache), 1);
+  };
+  insert(260, 1);
+  const PrefixCache::Held text = insert(200, 0);
+  insert(240, 2);
+  const PrefixCache::Covered covered = prefixes.covers("key", tokens_of(250, 200, 3));
+  EXPECT_EQ(covered.tokens, 200);
+  EXPECT_EQ(covered.state, text);
+}
+
 TEST_F(PrefixCacheTest, FindsTheLongestUsableState) {
   const auto full = policy("full");
   PrefixCache prefixes(int64_t{1} << 30);
@@ -256,6 +273,7 @@ TEST_F(PrefixCacheTest, LastingBytesStayShared) {
   const std::pair<nlohmann::json, bool> specs[] = {{"full", true},
                                                    {"k4v4", true},
                                                    {"k8v8", true},
+                                                   {{{"policy", "mixed_precision"}, {"bits", 4.5}, {"horizon", 1024}}, true},
                                                    {{{"policy", "streaming"}, {"tokens", 256}}, false},
                                                    {{{"policy", "snapkv"}, {"tokens", 320}}, false}};
   for (const auto& [spec, lasts] : specs) {

@@ -23,9 +23,12 @@ class FakeSequence final : public ScheduledSequence {
   int64_t computed() const override { return computed_; }
   int64_t left() const override { return tokens - computed_; }
   int64_t pass_limit() const override { return boundary - computed_; }
-  int64_t growth(int64_t n) const override { return n * bytes_per_token_; }
+  int64_t growth(int64_t n) const override { return n * bytes_per_token_ + for_a_pass; }
   int64_t held() const override { return computed_ * bytes_per_token_; }
   int64_t bytes_ahead(int64_t beyond) const override { return std::min(tokens + beyond, end) * bytes_per_token_; }
+  int64_t growth_ahead(int64_t beyond) const override {
+    return std::max<int64_t>(0, bytes_ahead(beyond) - (computed_ == 0 ? prefix.bytes : held())) + shared_once;
+  }
   Known known() const override { return computed_ == 0 ? prefix : Known{}; }
   void begin() override {
     if (fails) throw std::runtime_error("no cache");
@@ -46,6 +49,7 @@ class FakeSequence final : public ScheduledSequence {
 
   int64_t tokens, end;
   Known prefix;
+  int64_t shared_once = 0, for_a_pass = 0;  // bytes
   int64_t boundary = INT64_MAX;
   bool fails = false;
 
@@ -334,6 +338,43 @@ TEST_F(SchedulerTest, ThoseThatGoOnFromWhatIsKnownStartWithMoreRoom) {
   ++budget;
   plan();
   EXPECT_THAT(plan_.admitted, ElementsAre(goes_on));
+}
+
+TEST_F(SchedulerTest, WhatRunningOnesWillNoLongerShareCountsAtAdmission) {
+  FakeSequence* const shares = add(1, 4, 30);
+  step();
+  shares->shared_once = 10;
+  add(2, 4, 30);
+  budget = used_ + 5 + 10 + 8;  // what the first one writes next and anew, and the other's prompt and horizon
+  --budget;
+  plan();
+  EXPECT_THAT(plan_.admitted, IsEmpty());
+  ++budget;
+  plan();
+  EXPECT_THAT(tickets_of(plan_.admitted), ElementsAre(2));
+}
+
+TEST_F(SchedulerTest, WhereMemoryLacksForAPassAYoungerOneLetsItGoByBeforeSomebodyIsDropped) {
+  options.most_deferred = 2;
+  for (uint64_t ticket = 1; ticket <= 3; ++ticket) add(ticket, 4, 30);
+  step();
+  for (uint64_t ticket = 1; ticket <= 3; ++ticket) sequences_[ticket]->for_a_pass = 5;
+  budget = used_ + 2 * 6;
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 1)));
+  sequences_[1]->for_a_pass = sequences_[2]->for_a_pass = 0;
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 1), Pair(3, 1)));
+  EXPECT_THAT(dropped(), IsEmpty());
+
+  // Memory that does not come.
+  std::swap(sequences_[2]->for_a_pass, sequences_[3]->for_a_pass);
+  for (int32_t pass = 0; pass < options.most_deferred; ++pass) {
+    budget = used_ + 3;
+    EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(3, 1)));
+    EXPECT_THAT(dropped(), IsEmpty());
+  }
+  budget = used_ + 3;
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 1)));
+  EXPECT_THAT(dropped(), ElementsAre(3));
 }
 
 TEST_F(SchedulerTest, NobodyPassesASequenceThatLostItsMemory) {
