@@ -250,13 +250,14 @@ void Scheduler::take_memory(const Memory& memory, Plan* plan) {
 template <typename Bytes>
 bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Plan* plan) {
   while (bytes() > memory.free() - planned_) {
-    const bool alone = running_.size() == i + 1;
+    const bool youngest = running_.size() == i + 1;
     using Evict = PrefixCache::Evict;
     if (memory.reclaim && memory.reclaim(Evict::kUnheld)) continue;
     if (!plan->items.empty() && running_[i].deferred < options_.most_deferred) return false;
     if (memory.reclaim && memory.reclaim(Evict::kOfUse)) continue;
-    if (alone && memory.reclaim && memory.reclaim(Evict::kAny)) continue;
-    if (alone) return false;
+    // What others wait for goes for one that could not go on otherwise; the youngest of several can, once older ones end.
+    if (running_.size() == 1 && memory.reclaim && memory.reclaim(Evict::kAny)) continue;
+    if (youngest) return false;
     plan->dropped.push_back(running_.back().sequence);
     drop(running_.back().sequence);
   }

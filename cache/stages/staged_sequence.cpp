@@ -217,8 +217,7 @@ int64_t StagedSequence::lasting_bytes() const {
   int64_t bytes = 0;
   for (const auto& store : stores_) bytes += store->lasting_bytes();
   if (!stores_.empty()) return bytes;  // the tail's tokens leave it
-  for (const DenseLayer& layer : tail_) bytes += layer.bytes();
-  return bytes;
+  return dense_bytes(shape(), tokens_ - tokens_ % kPageTokens);  // the last page is written on, by each fork in a copy
 }
 
 std::map<std::string, double> StagedSequence::details() const {

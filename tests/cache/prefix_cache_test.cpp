@@ -279,13 +279,13 @@ TEST_F(PrefixCacheTest, LastingBytesStayShared) {
   for (const auto& [spec, lasts] : specs) {
     SCOPED_TRACE(spec.dump());
     const auto policy = this->policy(spec);
-    const auto cache = policy->new_sequence(640);
-    compute(cache.get(), 640, 640, 0);
-    cache->commit(640);
+    const auto cache = policy->new_sequence(650);
+    compute(cache.get(), 650, 650, 0);
+    cache->commit(650);
     const int64_t lasting = cache->lasting_bytes();
     EXPECT_EQ(lasting > 0, lasts);
     const auto fork = cache->fork();
-    compute(fork.get(), 1600, 640, 1);
+    compute(fork.get(), 1600, 650, 1);
     EXPECT_GE(fork->stats().shared_bytes, lasting);
   }
 }

@@ -23,7 +23,7 @@ class FakeSequence final : public ScheduledSequence {
   int64_t computed() const override { return computed_; }
   int64_t left() const override { return tokens - computed_; }
   int64_t pass_limit() const override { return boundary - computed_; }
-  int64_t growth(int64_t n) const override { return n * bytes_per_token_ + for_a_pass; }
+  int64_t growth(int64_t n) const override { return n == 0 ? 0 : n * bytes_per_token_ + for_a_pass; }
   int64_t held() const override { return computed_ * bytes_per_token_; }
   int64_t bytes_ahead(int64_t beyond) const override { return std::min(tokens + beyond, end) * bytes_per_token_; }
   int64_t growth_ahead(int64_t beyond) const override {
@@ -271,6 +271,27 @@ TEST_F(SchedulerTest, WhatOthersWaitForGoesOnlyForThoseThatRunAndThoseThatWaited
   used_ = budget;
   admitted();
   EXPECT_THAT(asked, ElementsAre(Evict::kUnheld, Evict::kUnheld, Evict::kOfUse, Evict::kAny));
+}
+
+TEST_F(SchedulerTest, WhatOthersWaitForStaysWhileOlderOnesGoOn) {
+  options.most_deferred = 0;
+  add(1, 4, 30);
+  add(2, 4, 30);
+  step();
+  sequences_[2]->for_a_pass = 10;
+  budget = used_ + 2;
+  using Evict = PrefixCache::Evict;
+  std::vector<Evict> asked;
+  Scheduler::Memory memory;
+  memory.free = [&] { return budget - used_; };
+  memory.reclaim = [&](Evict which) {
+    asked.push_back(which);
+    return false;
+  };
+  scheduler().plan(memory, &plan_);
+  EXPECT_THAT(tickets_of({plan_.items[0].sequence}), ElementsAre(1));
+  EXPECT_EQ(plan_.items.size(), 1u);
+  EXPECT_THAT(asked, ElementsAre(Evict::kUnheld, Evict::kOfUse));
 }
 
 TEST_F(SchedulerTest, ThoseThatShareWithMostOfTheRunningGoFirst) {
