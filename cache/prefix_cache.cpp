@@ -228,13 +228,13 @@ PrefixCache::Held PrefixCache::insert(const std::string& key, std::span<const in
       by_file_[*name] = node;
     }
   }
-  const Held held = node->state;
+  const std::weak_ptr<const State> kept = node->state;  // held by nobody: it may go first
   make_room();
-  return held;
+  return kept.lock();
 }
 
 void PrefixCache::make_room() {
-  while (bytes_ > max_bytes_ && (evict(Evict::kUnheld) || evict(Evict::kAny))) {
+  while (bytes_ > max_bytes_ && (evict(Evict::kUnheld) || evict(Evict::kOfUse) || evict(Evict::kAny))) {
   }
 }
 

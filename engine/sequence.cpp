@@ -149,17 +149,20 @@ void Sequence::hold_running() {
 
 void Sequence::keep_prefix() {
   const auto known = std::span<const TokenId>(tokens).first(static_cast<size_t>(computed()));
-  const auto keep = [&](const std::string& key, const SequenceCache& of, int64_t bytes_before) {
+  // Pages that a state it left before has, too, count there.
+  const auto keep = [&](const std::string& key, const SequenceCache& of, int64_t* bytes_before) {
     std::unique_ptr<SequenceCache> state = of.fork();
-    const int64_t bytes = state->stats().bytes - bytes_before;
-    return request->prefixes->insert(key, known, std::move(state), bytes);
+    const int64_t bytes = state->stats().bytes;
+    PrefixCache::Held kept = request->prefixes->insert(key, known, std::move(state), bytes - *bytes_before);
+    if (kept != nullptr) *bytes_before = bytes;
+    return kept;
   };
   // What it went on from it still runs with; a state of its prompt's end, as a rule, only others may want.
-  const PrefixCache::Held left = keep(request->prefix_key, *cache, prefix_bytes);
+  const PrefixCache::Held left = keep(request->prefix_key, *cache, &prefix_bytes);
   if (prefix == nullptr) prefix = left;
   const bool drafts = !request->draft_prefix_key.empty() && draft->cache()->tokens() == computed();
   if (drafts) {
-    const PrefixCache::Held of_draft = keep(request->draft_prefix_key, *draft->cache(), prefix_draft_bytes);
+    const PrefixCache::Held of_draft = keep(request->draft_prefix_key, *draft->cache(), &prefix_draft_bytes);
     if (draft_prefix == nullptr) draft_prefix = of_draft;
   }
   hold_running();

@@ -78,7 +78,7 @@ struct Sequence final : ScheduledSequence {
   Known prefix_known;                    // while it waits: what the prefix cache has for it
   int64_t prompt_bytes = 0;              // while it waits: of the rest of its prompt, dense
   uint64_t prefix_version = 0;           // of the prefix cache, when that was looked up
-  int64_t prefix_bytes = 0, prefix_draft_bytes = 0;  // of the states that cache and draft went on from
+  int64_t prefix_bytes = 0, prefix_draft_bytes = 0;  // of the states that cache and draft went on from, or left last
   int64_t parts_at = 0;                  // tokens after which its prompt parts from those that are known: 0: nowhere
   SpeculationUsage speculation;          // after the last pass
   std::vector<TokenId> input;            // what the next pass carries when it decodes: its last token, then its draft

@@ -290,6 +290,21 @@ TEST_F(PrefixCacheTest, LastingBytesStayShared) {
   }
 }
 
+// A state that somebody is to go on from is worth more than one that nobody asked for yet.
+TEST_F(PrefixCacheTest, BeyondTheCapANewStateGoesBeforeOneThatIsHeld) {
+  const auto full = policy("full");
+  PrefixCache prefixes(100);
+  const auto insert = [&](int32_t salt) {
+    auto cache = full->new_sequence(100);
+    compute(cache.get(), 100, 0, static_cast<uint32_t>(salt));
+    return prefixes.insert("key", tokens_of(100, 0, salt), std::move(cache), 60);
+  };
+  const PrefixCache::Held held = insert(1);
+  EXPECT_EQ(insert(2), nullptr);
+  EXPECT_NE(held->cache, nullptr);
+  EXPECT_EQ(prefixes.bytes(), 60);
+}
+
 TEST_F(PrefixCacheTest, WhatIsLargerThanTheCapIsNotKept) {
   const auto full = policy("full");
   PrefixCache prefixes(9);

@@ -312,6 +312,8 @@ TEST_F(EngineTest, APromptWaitsForOneThatComputesWhatBothNeed) {
   }
   EXPECT_EQ(read_all(*parts)[0].tokens, expected_other.tokens);
   EXPECT_EQ(parts->usage().cached_tokens, 700);
+  // What both have of the text, what each has behind it, and a copied page for each of their states; none of it twice.
+  EXPECT_LT(engine->stats().prefix_cache_bytes, (1100 + 4 * kernels::kPageTokens) * fake_cache_shape().bytes_per_token());
 }
 
 // What it drafts is what it would have drafted. Its own cache cannot be cut back, so that the second prompt leaves a state
