@@ -309,4 +309,15 @@ std::vector<float> novelty(const EntryBlock& block, std::span<const int32_t> piv
   return distance;
 }
 
+double entropy_share(std::span<const float> mass) {
+  double sum = 0, weighted = 0;
+  for (const float m : mass) {
+    if (!(m > 0)) continue;
+    sum += m;
+    weighted += m * std::log(static_cast<double>(m));
+  }
+  if (mass.size() < 2 || !(sum > 0)) return 0;
+  return (std::log(sum) - weighted / sum) / std::log(static_cast<double>(mass.size()));
+}
+
 }  // namespace smartkv

@@ -81,4 +81,7 @@ BlockSummary summarize(const SummaryRule& rule, const EntryBlock& block, std::sp
 // 1 - cosine between each entry's key and the nearest of the pivots': f32 [n].
 std::vector<float> novelty(const EntryBlock& block, std::span<const int32_t> pivots);
 
+// Entropy of a distribution in proportion to `mass` [n], none below 0, over that of an even one: 0 to 1. 0 where nothing has mass.
+double entropy_share(std::span<const float> mass);
+
 }  // namespace smartkv

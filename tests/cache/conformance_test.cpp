@@ -68,11 +68,13 @@ nlohmann::json spec_of(const std::string& name) {
   if (name == kSummarizedEviction) {
     return {{"policy", "gated_eviction"}, {"tokens", 448}, {"lost", {{"tokens", 128}, {"block", 48}, {"salient", 2}, {"outliers", 16}}}};
   }
-  if (name == "block_summary") return {{"policy", name}, {"tokens", 448}, {"window", 64}, {"salient", 4}};
+  if (name == "block_summary") {
+    return {{"policy", name}, {"tokens", 448}, {"window", 64}, {"salient", 4}, {"salient_most", 12}};
+  }
   if (name == kOneLayer) return {{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"layers", "1-1"}};
   if (name == kCodedSummaries) {
-    return {{"policy", "block_summary"}, {"window", 64}, {"block", 32}, {"level", 96}, {"salient", 4}, {"outliers", 24},
-            {"salience", "novelty"}, {"eps", 0.01}, {"summary_bits", "8"}};
+    return {{"policy", "block_summary"}, {"window", 64}, {"block", 32}, {"level", 96}, {"salient", 4}, {"salient_most", 9},
+            {"outliers", 24}, {"salience", "novelty"}, {"eps", 0.01}, {"summary_bits", "8"}};
   }
   if (name == kCodedLost) {
     return {{"policy", "gated_eviction"}, {"tokens", 512}, {"lost", {{"tokens", 192}, {"block", 32}, {"summary_bits", "4"}}}};

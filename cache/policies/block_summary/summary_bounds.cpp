@@ -56,7 +56,7 @@ StoreFactory::Bytes SummaryStoreFactory::max_bytes(const PolicyContext& context,
     bytes.state += entry_state_bytes(shape, entries);
     bytes.pages += layer_pages_bytes(shape, entries);
     if (!options_.coded() || !options_.compresses(layer)) continue;
-    const int64_t entering = n_left / options_.block * (options_.summaries + options_.salient);
+    const int64_t entering = n_left / options_.block * (options_.summaries + options_.salient_most);
     const CodedBounds bounds = coded_bounds(options_, more_levels(entering), 0, n_left, entries);
     const int64_t codes = entries / kPageTokens * page;
     bytes.pages += std::min<int64_t>(0, layer_pages_bytes(shape, bounds.dense) + codes - layer_pages_bytes(shape, entries));

@@ -168,8 +168,8 @@ HeadCompaction::Block HeadCompaction::load_oldest(size_t level, int64_t n) {
   return block;
 }
 
-// Moves the block's tokens of highest salience to the outliers; `rest`: the others.
-void HeadCompaction::choose_outliers(Block* block, std::vector<SummaryEntry>* rest) {
+// Moves the block's `salient` tokens of highest salience to the outliers; `rest`: the others.
+void HeadCompaction::choose_outliers(Block* block, int64_t salient, std::vector<SummaryEntry>* rest) {
   const auto n = block->entries.size();
   if (options_.salience == Salience::kNovelty) {
     const SummaryRule rule{PivotRule::kCosine, ValueRule::kMean, BiasRule::kNone};
@@ -187,7 +187,6 @@ void HeadCompaction::choose_outliers(Block* block, std::vector<SummaryEntry>* re
   }
   std::vector<size_t> order(n);
   std::iota(order.begin(), order.end(), size_t{0});
-  const auto salient = static_cast<std::ptrdiff_t>(options_.salient);
   std::partial_sort(order.begin(), order.begin() + salient, order.end(), [&](size_t a, size_t b) {
     const float score_a = block->entries[a].score, score_b = block->entries[b].score;
     return score_a != score_b ? score_a > score_b : a < b;
@@ -222,15 +221,15 @@ void HeadCompaction::add_summaries(const Block& block, int64_t most, size_t leve
   to.insert(to.end(), made.begin(), made.end());
 }
 
-void HeadCompaction::summarize_block() {
+void HeadCompaction::summarize_block(int64_t salient) {
   std::vector<SummaryEntry>& pending = entries_->pending;
-  const bool chooses = options_.salient > 0;
+  const bool chooses = salient > 0;
   Block block = load(std::span(pending).first(static_cast<size_t>(options_.block)),
                      !chooses || options_.salience == Salience::kAttention);
   pending.erase(pending.begin(), pending.begin() + options_.block);
   if (!chooses) return add_summaries(block, options_.summaries, 0);
   std::vector<SummaryEntry> rest;
-  choose_outliers(&block, &rest);
+  choose_outliers(&block, salient, &rest);
   add_summaries(load(rest, true), options_.summaries, 0);
 }
 
@@ -278,7 +277,7 @@ size_t HeadCompaction::largest_level() {
   return largest;
 }
 
-SummaryWork HeadCompaction::compact(int64_t now, int64_t shed) {
+SummaryWork HeadCompaction::compact(int64_t now, int64_t shed, int64_t salient) {
   SummaryWork work;
   for (SummaryEntry& entry : entries_->outliers) {
     if (entry.retained_until <= now) entry.retention = 0;
@@ -286,7 +285,7 @@ SummaryWork HeadCompaction::compact(int64_t now, int64_t shed) {
   }
   demote(shed);
   while (static_cast<int64_t>(entries_->pending.size()) >= options_.block) {
-    summarize_block();
+    summarize_block(salient);
     demote(static_cast<int64_t>(entries_->outliers.size()) - options_.outliers);
   }
   for (size_t level = 0; level < entries_->levels.size(); ++level) {

@@ -67,9 +67,9 @@ class HeadCompaction {
 
   // A token that comes in, the next in order of position. k, v: f32 [head_dim].
   void add(int32_t position, const float* k, const float* v, float score);
-  // Makes blocks into summaries, and where there are too many outliers or summaries, fewer ones. `now`: the boundary;
-  // the `shed` outliers of least score go in any case.
-  SummaryWork compact(int64_t now, int64_t shed);
+  // Makes blocks into summaries, `salient` tokens of each into outliers, and where there are too many outliers or summaries,
+  // fewer ones. `now`: the boundary; the `shed` outliers of least score go in any case.
+  SummaryWork compact(int64_t now, int64_t shed, int64_t salient);
 
   // Of each level, the pages of codes that compact() used up.
   const std::vector<size_t>& used_pages() const { return used_pages_; }
@@ -91,8 +91,8 @@ class HeadCompaction {
   Block load_oldest(size_t level, int64_t n);  // of a level, which are about to go
   void read(const SummaryEntry& entry, float* k, float* v) const;  // one that is not in codes
   void complete(bool with_attention, Block* block) const;
-  void summarize_block();
-  void choose_outliers(Block* block, std::vector<SummaryEntry>* rest);
+  void summarize_block(int64_t salient);
+  void choose_outliers(Block* block, int64_t salient, std::vector<SummaryEntry>* rest);
   void demote(int64_t n);
   void consolidate(size_t level, int64_t n);
   size_t largest_level();

@@ -1,6 +1,7 @@
 #include "cache/policies/block_summary/summary_options.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "cache/quantized_page.h"
 
@@ -16,10 +17,14 @@ Enum choice(Parameters* parameters, const std::string& key, Enum fallback, const
 
 }  // namespace
 
+int64_t SummaryOptions::salient_at(double entropy) const {
+  return salient + std::llround(static_cast<double>(salient_most - salient) * std::clamp(entropy, 0.0, 1.0));
+}
+
 int64_t most_summary_entries(const SummaryOptions& options, int64_t tokens) {
   // Entries that ever enter the finest level, and from there on each level: a level is made when the one before is full.
   const int64_t made = options.group() / options.ratio;
-  int64_t entering = tokens / options.block * (options.summaries + options.salient), levels = 0;
+  int64_t entering = tokens / options.block * (options.summaries + options.salient_most), levels = 0;
   for (; entering > 0; ++levels) {
     const bool full = entering > options.level;
     entering = full ? (entering / options.group() + 1) * made : 0;
@@ -38,7 +43,7 @@ SummaryOptions keep_everything() {
   SummaryOptions options;
   options.rule = {PivotRule::kPosition, ValueRule::kMean, BiasRule::kCount};  // needs no queries
   options.block = INT64_MAX;
-  options.sinks = options.salient = 0;
+  options.sinks = options.salient = options.salient_most = 0;
   return options;
 }
 
@@ -54,8 +59,12 @@ SummaryOptions read_summary_options(Parameters* parameters, const CacheShape& sh
   options.rule.values = choice(parameters, "values", options.rule.values, kValueRules);
   options.rule.bias = choice(parameters, "bias", options.rule.bias, kBiasRules);
   options.salient = parameters->integer("salient", options.salient, 0, options.block - 1);
-  options.outliers = options.salient == 0 ? 0 : std::max(options.outliers, options.salient);
-  if (options.salient > 0) options.outliers = parameters->integer("outliers", options.outliers, options.salient, kMost);
+  options.salient_most = options.salient;
+  if (options.salient > 0) {
+    options.salient_most = parameters->integer("salient_most", options.salient, options.salient, options.block - 1);
+  }
+  options.outliers = options.salient == 0 ? 0 : std::max(options.outliers, options.salient_most);
+  if (options.salient > 0) options.outliers = parameters->integer("outliers", options.outliers, options.salient_most, kMost);
   options.salience = choice(parameters, "salience", options.salience, kSaliences);
   options.least_score = parameters->number("eps", options.least_score, 0, 1e30);
   options.decay = parameters->number("decay", options.decay, 0, 1);

@@ -33,6 +33,7 @@ struct SummaryOptions {
   int64_t capacity = 0;    // entries of a layer and KV head in all, in whole pages; 0: what the levels make
   int64_t sinks = 4;       // of the sequence's first tokens, exact for ever; only the first store of a chain sees them
   int64_t salient = 0;     // exact tokens of a block
+  int64_t salient_most = 0;  // the same where attention is spread evenly; at least `salient`
   int64_t outliers = 0;    // exact tokens in all, besides sinks
   Salience salience = Salience::kGate;
   double least_score = 0;  // outliers below it go
@@ -48,6 +49,9 @@ struct SummaryOptions {
   int64_t n_probes() const { return needs_queries() || salient > 0 ? probes : 0; }
   bool compresses(int64_t layer) const { return layer >= first_layer && layer <= last_layer; }
   bool coded() const { return bits < 16; }
+  // Exact tokens of a block where the probes' attention has this entropy, a share of the greatest.
+  int64_t salient_at(double entropy) const;
+  bool adapts() const { return salient_most > salient; }
   // Entries that are consolidated together: where levels are in pages of codes, whole pages.
   int64_t group() const { return coded() ? whole_pages(summaries * ratio) : summaries * ratio; }
 };
@@ -61,8 +65,8 @@ kernels::QuantizedLayout summary_layout(const CacheShape& shape, const SummaryOp
 // Of a layer that is not compressed: tokens stay pending for ever.
 SummaryOptions keep_everything();
 
-// Reads block, r, ratio, summary_bits, level, pivots, values, bias, salient, outliers, salience, eps, decay, retention, probes,
-// shifts and gate. Throws CacheError.
+// Reads block, r, ratio, summary_bits, level, pivots, values, bias, salient, salient_most, outliers, salience, eps, decay,
+// retention, probes, shifts and gate. Throws CacheError.
 SummaryOptions read_summary_options(Parameters* parameters, const CacheShape& shape, SummaryOptions defaults);
 
 // Throws CacheError naming `key`, the parameter that bounds capacity + `beside` and is `found`, when there is no room for a

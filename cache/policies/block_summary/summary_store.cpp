@@ -64,6 +64,13 @@ void SummaryStore::observe(const StageView& view, int64_t layer, const StoreProb
     state_.set(state_.bytes() + state.queries.bytes() - before);
   }
   if (options_.salient == 0) return;
+  if (options_.adapts() && options_.compresses(layer)) {
+    for (int64_t h = 0; h < shape().n_kv_heads; ++h) {
+      const std::span<const float> mass(probe.mass + h * probe.stride, static_cast<size_t>(probe.tail + probe.n_tail));
+      state.entropies += entropy_share(mass);
+      ++state.n_entropies;
+    }
+  }
   const float even = 1.0f / static_cast<float>(probe.tail + probe.n_tail);
   for (size_t h = 0; h < state.heads.size(); ++h) {
     const float* mass = probe.mass + static_cast<int64_t>(h) * probe.stride + probe.entry + n_pages(state.codes) * kPageTokens;
@@ -110,6 +117,8 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
   std::vector<HeadCompaction> compactions;
   const HeadCompaction::Pages pages{shape(), state.kept, state.codes};
   SummaryWork work;
+  const int64_t salient =
+      options.salient_at(state.n_entropies == 0 ? 0 : state.entropies / static_cast<double>(state.n_entropies));
   for (int64_t h = 0; h < heads; ++h) {
     const std::span<const LeavingTokens::Token> leaving = tokens->of(h);
     if (h > 0 && leaving.size() != tokens->of(0).size()) {
@@ -125,7 +134,7 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
       const float score = state.scores.empty() ? 0 : state.scores[static_cast<size_t>(h * n + token.position - first)];
       compaction.add(token.position, k.data(), v.data(), score);
     }
-    work = compaction.compact(view.next_boundary, shed_);
+    work = compaction.compact(view.next_boundary, shed_, salient);
   }
   state.taken += static_cast<int64_t>(tokens->of(0).size());
   const int64_t entries = state.heads[0].entries();
@@ -190,6 +199,8 @@ void SummaryStore::fill_bias(Layer* layer) const {
 void SummaryStore::finish(const StageView& /*view*/) {
   for (Layer& layer : layers_) {
     layer.queries.clear();
+    layer.n_entropies = 0;
+    layer.entropies = 0;
     std::vector<float>().swap(layer.scores);
   }
   state_.set(state_bytes());
@@ -214,6 +225,8 @@ void SummaryStore::save(StateWriter* out) const {
     }
     layer.kept.save(layer.dense_entries(), out);
     layer.queries.save(out);
+    out->value(layer.n_entropies);
+    out->value(layer.entropies);
     for (const SummaryHead& head : layer.heads) head.save(out);
   }
 }
@@ -248,6 +261,10 @@ void SummaryStore::load_layer(const StageView& view, StateReader* in, Layer* lay
   load_codes(in, layer);
   layer->kept.load(0, layer->dense_entries(), in);
   layer->queries.load(shape(), in);
+  layer->n_entropies = in->value<int64_t>();
+  layer->entropies = in->value<double>();
+  in->expect(layer->n_entropies >= 0 && layer->entropies >= 0 && layer->entropies <= 1.001 * static_cast<double>(layer->n_entropies),
+             "entropies of probes");
   for (SummaryHead& head : layer->heads) {
     head.load(view.tail_first, layer->codes, in);
     in->expect(head.entries() == layer->entries && head.tokens() == layer->taken, "entries that stand for all tokens taken");

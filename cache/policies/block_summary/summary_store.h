@@ -75,6 +75,10 @@ class SummaryStore final : public TokenStore {
     std::vector<float> bias;  // [pages, n_kv_heads, kPageTokens], of the codes' pages and then of the dense ones
     std::vector<SummaryHead> heads;
     ProbeQueries queries;
+    // Of the probes seen since the last boundary: how many (times KV heads), and the entropies of their attention, each a share
+    // of the greatest, added up.
+    int64_t n_entropies = 0;
+    double entropies = 0;
     std::vector<float> scores;  // at a boundary: of the tokens that leave the tail, [n_kv_heads, n]
   };
 

@@ -48,7 +48,9 @@ class ChannelStore final : public PageStore {
 
   // Of each RoPE pair of a KV head by what was seen so far: f32 [head_dim / 2]; empty: nothing yet.
   std::vector<float> worth(int64_t layer, int64_t head) const;
-  bool packed(int64_t layer) const { return layers_[static_cast<size_t>(layer)].packed; }  // for inspection and tests
+  // For inspection and tests; fidelity: of the layer's last check.
+  bool packed(int64_t layer) const { return layers_[static_cast<size_t>(layer)].packed; }
+  const Fidelity& fidelity(int64_t layer) const { return layers_[static_cast<size_t>(layer)].fidelity; }
 
  private:
   using ChannelOrder = std::shared_ptr<const std::vector<uint8_t>>;

@@ -165,5 +165,13 @@ TEST(BlockSummarizerTest, WithoutQueriesFitsAreTheirPriors) {
   EXPECT_EQ(fitted.bias, plain.bias);
 }
 
+TEST(EntropyShare, IsThatOfAnEvenSpreadAtMost) {
+  EXPECT_NEAR(entropy_share(std::vector<float>{0.2f, 0.2f, 0.2f, 0.2f}), 1, 1e-9);  // of masses that do not add up to 1
+  EXPECT_NEAR(entropy_share(std::vector<float>{0, 3, 0, 0}), 0, 1e-9);
+  EXPECT_NEAR(entropy_share(std::vector<float>{1, 0, 1, 0}), 0.5, 1e-9);
+  EXPECT_EQ(entropy_share(std::vector<float>{0, 0}), 0);
+  EXPECT_EQ(entropy_share(std::vector<float>{1}), 0);
+}
+
 }  // namespace
 }  // namespace smartkv

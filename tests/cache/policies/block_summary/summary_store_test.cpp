@@ -109,6 +109,30 @@ TEST_F(SummaryStoreTest, OutliersAndSinksAreExact) {
   for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(head.sinks[static_cast<size_t>(i)].position, i);
 }
 
+TEST_F(SummaryStoreTest, MoreTokensStayExactWhereAttentionIsSpreadEvenly) {
+  SummaryOptions options;
+  options.salient = 2;
+  options.salient_most = 10;
+  EXPECT_EQ(options.salient_at(0), 2);
+  EXPECT_EQ(options.salient_at(0.5), 6);
+  EXPECT_EQ(options.salient_at(1), 10);
+  nlohmann::json spec = {{"policy", "block_summary"}, {"window", 64}, {"salient", 2}, {"salience", "value_norm"}};
+  const auto outliers = [&](const SequenceCache& cache, int64_t layer, int64_t head) {
+    return store(cache).head(layer, head).outliers.size();
+  };
+  const size_t blocks = (1200 / 64 * 64 - 64 - 4) / 64;  // of what left the window, less the sinks
+  const auto fixed = run(spec, 1, 1200);
+  EXPECT_EQ(outliers(*fixed, 0, 0), 2 * blocks);
+  spec["salient_most"] = 10;
+  const auto adaptive = run(spec, 1, 1200);
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    EXPECT_GT(outliers(*adaptive, layer, 0), 6 * blocks);  // random keys: attention is spread, but not evenly
+    EXPECT_LT(outliers(*adaptive, layer, 0), 10 * blocks);
+    EXPECT_EQ(outliers(*adaptive, layer, 0), outliers(*adaptive, layer, 1));
+  }
+  EXPECT_EQ(adaptive->details().at("mass_error"), 0);
+}
+
 TEST_F(SummaryStoreTest, PlacesAreUsedOnce) {
   const auto cache = run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 4}, {"salience", "attention"}},
                          700, 1700);
@@ -175,7 +199,7 @@ TEST_F(SummaryStoreTest, RetentionSparesAShareOfTheDecayUntilItExpires) {
   head.outliers = {{1, 1, 0, 8, 0, 0, 0}, {2, 1, 0, 8, 0.75f, 100, 1}, {3, 1, 0, 8, 1, 100, 2}, {4, 1, 0, 8, 1, 64, 3}};
   const LevelPages none;
   HeadCompaction compaction(options, {shape_, kept, none}, 0, queries, &head);
-  compaction.compact(64, 0);
+  compaction.compact(64, 0, options.salient);
   EXPECT_EQ(head.outliers[0].score, 4);
   EXPECT_EQ(head.outliers[1].score, 7);
   EXPECT_EQ(head.outliers[2].score, 8);
@@ -218,6 +242,8 @@ TEST_F(SummaryStoreTest, ErrorsNameTheParameter) {
   EXPECT_EQ(error({{"policy", "block_summary"}, {"r", 65}}), "kv_cache.r: expected an integer in [1, 64], found 65");
   EXPECT_EQ(error({{"policy", "block_summary"}, {"summary_bits", "3"}}),
             "kv_cache.summary_bits: expected one of \"16\", \"8\", \"4\", found \"3\"");
+  EXPECT_EQ(error({{"policy", "block_summary"}, {"salient", 4}, {"salience", "novelty"}, {"salient_most", 3}}),
+            "kv_cache.salient_most: expected an integer in [4, 63], found 3");
   EXPECT_EQ(error({{"policy", "block_summary"}, {"layers", "1-2"}}),
             "kv_cache.layers: expected LO-HI with layers from 0 to 1, found \"1-2\"");
   EXPECT_EQ(error({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"lost", "everything"}}),
