@@ -3,7 +3,8 @@
 
     scripts/check_ray.py --smartkv build/release/smartkv --model MODEL [--tokens 64] [--repetitions 5]
 
-  - serve.yaml is a configuration that Ray takes, with arguments that the application takes
+  - serve.yaml is a configuration that Ray takes, with arguments that the application takes; `serve deploy` brings it up on a
+    cluster that runs, with this machine's program, model and sizes in it, and it answers
   - load on one replica makes a second one, on the other node
   - another prompt of a session finds the beginning that both share computed (cached_tokens > 0), on the same replica;
     sessions are spread over both
@@ -22,7 +23,9 @@ import os
 import pathlib
 import signal
 import statistics
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -181,6 +184,35 @@ def check_config():
     check(True, "serve.yaml is a configuration that Ray and the application take")
 
 
+def check_deploy(args):
+    """`serve deploy` of serve.yaml on a cluster of its own, made and ended by Ray's own commands."""
+    config = yaml.safe_load((APPLICATION / "serve.yaml").read_text(encoding="utf-8"))
+    config["http_options"] = {"host": "127.0.0.1", "port": free_port()}
+    config["applications"][0]["args"] |= {
+        "program": str(pathlib.Path(args.smartkv).resolve()), "model": str(pathlib.Path(args.model).resolve()), "cpus": 1,
+        "options": ["--preset", "server", "--kv-cache-bytes", "256MB"], "min_replicas": 1, "max_replicas": 1}
+    commands, dashboard = pathlib.Path(sys.executable).parent, free_port()
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(config, file)
+        file.flush()
+        try:
+            subprocess.run([commands / "ray", "start", "--head", "--num-cpus", "2", "--port", str(free_port()),
+                            "--dashboard-port", str(dashboard)], check=True, capture_output=True, timeout=PATIENCE_S)
+            subprocess.run([commands / "serve", "deploy", "-a", f"http://127.0.0.1:{dashboard}", file.name],
+                           check=True, capture_output=True, timeout=PATIENCE_S)
+            client = Client(f"http://127.0.0.1:{config['http_options']['port']}")
+
+            def answers():
+                try:
+                    return client.whole(prompt_of(0), 4)[0].usage.completion_tokens == 4
+                except openai.OpenAIError:
+                    return False
+            wait_for(answers, "an answer of what `serve deploy` brought up")
+        finally:
+            subprocess.run([commands / "ray", "stop", "--force"], capture_output=True, timeout=PATIENCE_S)
+    check(True, "`serve deploy` brings serve.yaml up, and it answers")
+
+
 def throughput(client, tokens):
     """Tokens per second of CLIENTS clients, each a session with two requests."""
     def work(i):
@@ -285,6 +317,7 @@ def main():
     parser.add_argument("--repetitions", type=int, default=5)
     args = parser.parse_args()
     check_config()
+    check_deploy(args)
 
     one_thread = ["--threads", "1", "--max-sequences", str(CLIENTS)]
     with smartkv_server(args.smartkv, args.model, *one_thread) as url:
