@@ -77,8 +77,9 @@ int64_t Sequence::bytes_ahead(int64_t beyond) const {
 }
 
 int64_t Sequence::growth_ahead(int64_t beyond) const {
-  const int64_t has = cache == nullptr ? known().bytes : held();
-  return std::max<int64_t>(0, bytes_ahead(beyond) - has) + (cache == nullptr ? 0 : shared_once);
+  const int64_t ahead = bytes_ahead(beyond);
+  if (cache == nullptr) return std::max<int64_t>(0, ahead - known().bytes);
+  return std::max<int64_t>(0, ahead - held()) + shared_once;
 }
 
 ScheduledSequence::Known Sequence::known() const {

@@ -357,7 +357,7 @@ void MixedStore::fit(int64_t budget) {
   constexpr int32_t kHighest = 64 * 256;
   const int64_t made = n_pages_planned() - first_new_;
   Narrowing narrowing{options_.bytes > 0 ? 0 : std::max<int64_t>(0, first_new_ - kYoungPages), kLeastSaving, most_narrowed(made)};
-  budget -= bytes_before(narrowing.first);
+  budget -= bytes_between(0, narrowing.first);
   std::vector<Change> changes;
   if (bytes_at(kHighest, narrowing, &changes) > budget) narrowing.least_saving = narrowing.most_pages = kAll;
   int32_t low = -kHighest, high = kHighest;  // bytes fall as the price rises
@@ -555,10 +555,10 @@ void MixedStore::add_details(std::map<std::string, double>* details) const {
   (*details)["average_rms_error"] = std::sqrt(average_error_ / static_cast<double>(forecasts_));
 }
 
-int64_t MixedStore::bytes_before(int64_t end) const {
+int64_t MixedStore::bytes_between(int64_t first, int64_t end) const {
   int64_t sum = 0;
   for (const Layer& layer : layers_) {
-    for (int64_t i = 0; i < end; ++i) sum += quantized_bytes(shape(), layer.pages[static_cast<size_t>(i)].layout);
+    for (int64_t i = std::max<int64_t>(0, first); i < end; ++i) sum += quantized_bytes(shape(), layer.pages[static_cast<size_t>(i)].layout);
   }
   return sum;
 }
@@ -567,13 +567,7 @@ int64_t MixedStore::bytes_before(int64_t end) const {
 // bytes. Within `bytes`, where all may be, few are once a prompt is computed.
 int64_t MixedStore::lasting_bytes() const {
   if (options_.bytes > 0) return bytes();
-  int64_t young = 0;
-  for (const Layer& layer : layers_) {
-    for (int64_t i = std::max<int64_t>(0, n_pages() - kYoungPages); i < n_pages(); ++i) {
-      young += quantized_bytes(shape(), layer.pages[static_cast<size_t>(i)].layout);
-    }
-  }
-  return bytes() - young / 2;
+  return bytes() - bytes_between(n_pages() - kYoungPages, n_pages()) / 2;
 }
 
 int64_t MixedStore::state_bytes() const {

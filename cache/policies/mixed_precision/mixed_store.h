@@ -100,7 +100,7 @@ class MixedStore final : public PageStore {
   void end_boundary() override;
   void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
   void load_forecast(const StageView& view, StateReader* in);
-  int64_t bytes_before(int64_t end) const;     // of each layer's first `end` pages, in the layouts that they have
+  int64_t bytes_between(int64_t first, int64_t end) const;  // of pages [first, end) of all layers, in the layouts that they have
   int64_t n_pages_planned() const { return static_cast<int64_t>(layers_[0].pages.size()); }
   void average_importance();
   void order_channels(int64_t layer, const DenseLayer& tail);
