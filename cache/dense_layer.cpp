@@ -51,10 +51,13 @@ void DenseLayer::reserve(int64_t from, int64_t n) {
 
 void DenseLayer::write(int64_t position, const KvRows& rows) {
   const CacheShape& shape = pool_->shape();
-  for (int64_t i = 0; i < rows.n; ++i) {
+  for (int64_t i = 0; i < rows.n;) {
     DensePage& to = page(position + i);
-    kernels::store_kv(shape.type, shape.n_kv_heads, shape.head_dim, rows.k + i * rows.stride, rows.v + i * rows.stride,
-                      (position + i) % kPageTokens, to.k(), to.v(), to.head_stride());
+    const int64_t slot = (position + i) % kPageTokens, n = std::min(rows.n - i, kPageTokens - slot);
+    pool_->backend()->write(shape.type, shape.n_kv_heads, shape.head_dim,
+                            {rows.k + i * rows.stride, rows.v + i * rows.stride, rows.stride, slot, n, to.k(), to.v(),
+                             to.head_stride()});
+    i += n;
   }
 }
 

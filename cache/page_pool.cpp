@@ -1,6 +1,7 @@
 #include "cache/page_pool.h"
 
 #include <cstring>
+#include <utility>
 
 namespace smartkv {
 namespace {
@@ -11,8 +12,9 @@ int64_t element_bytes(const CacheShape& shape) { return shape.type == kernels::K
 
 int64_t CacheShape::bytes_per_token() const { return n_layers * 2 * n_kv_heads * head_dim * element_bytes(*this); }
 
-DensePage::DensePage(const CacheShape& shape)
-    : data_(static_cast<size_t>(2 * shape.n_kv_heads * shape.head_dim * kernels::kPageTokens * element_bytes(shape))),
+DensePage::DensePage(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend)
+    : data_(std::move(backend),
+            static_cast<size_t>(2 * shape.n_kv_heads * shape.head_dim * kernels::kPageTokens * element_bytes(shape))),
       head_bytes_(shape.head_dim * kernels::kPageTokens * element_bytes(shape)) {}
 
 void DensePage::copy_from(const DensePage& other) { std::memcpy(data_.data(), other.data_.data(), data_.size()); }
@@ -26,12 +28,15 @@ kernels::KvSegment DensePage::segment(int64_t tokens) const {
   return segment;
 }
 
-std::shared_ptr<PagePool> PagePool::create(const CacheShape& shape, int64_t max_free_bytes) {
-  return std::shared_ptr<PagePool>(new PagePool(shape, max_free_bytes));
+std::shared_ptr<PagePool> PagePool::create(const CacheShape& shape, int64_t max_free_bytes,
+                                           std::shared_ptr<kernels::KvBackend> backend) {
+  if (backend == nullptr) backend = kernels::make_cpu_kv_backend(nullptr);
+  return std::shared_ptr<PagePool>(new PagePool(shape, max_free_bytes, std::move(backend)));
 }
 
-PagePool::PagePool(const CacheShape& shape, int64_t max_free_bytes)
+PagePool::PagePool(const CacheShape& shape, int64_t max_free_bytes, std::shared_ptr<kernels::KvBackend> backend)
     : shape_(shape),
+      backend_(std::move(backend)),
       page_bytes_(shape.bytes_per_token() / shape.n_layers * kernels::kPageTokens),
       max_free_(static_cast<size_t>(max_free_bytes / page_bytes_)) {}
 
@@ -44,7 +49,7 @@ PageRef PagePool::allocate() {
       free_.pop_back();
     }
   }
-  if (page == nullptr) page = std::make_unique<DensePage>(shape_);
+  if (page == nullptr) page = std::make_unique<DensePage>(shape_, backend_);
   add(page_bytes_);
   return PageRef(page.release(), [pool = shared_from_this()](DensePage* released) { pool->release(released); });
 }

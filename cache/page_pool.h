@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "cache/sequence_cache.h"
-#include "kernels/aligned_buffer.h"
+#include "kernels/kv_backend.h"
 
 namespace smartkv {
 
 // One page. Per head K, then V, in the layout of kernels/attention.h. Contents start finite.
 class DensePage {
  public:
-  explicit DensePage(const CacheShape& shape);
+  DensePage(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend);
 
   void* k() { return data_.data(); }
   void* v() { return data_.data() + head_bytes_; }
@@ -29,7 +29,7 @@ class DensePage {
   kernels::KvSegment segment(int64_t tokens) const;
 
  private:
-  AlignedBuffer data_;
+  kernels::PageMemory data_;
   int64_t head_bytes_;
 };
 
@@ -38,12 +38,15 @@ using PageRef = std::shared_ptr<DensePage>;
 // Thread-safe. Outlived by its pages and charges.
 class PagePool : public std::enable_shared_from_this<PagePool> {
  public:
-  // Keeps up to max_free_bytes of freed pages.
-  static std::shared_ptr<PagePool> create(const CacheShape& shape, int64_t max_free_bytes = int64_t{256} << 20);
+  static constexpr int64_t kMaxFreeBytes = int64_t{256} << 20;
+  // Keeps up to max_free_bytes of freed pages. backend: where pages live; null: the CPU.
+  static std::shared_ptr<PagePool> create(const CacheShape& shape, int64_t max_free_bytes = kMaxFreeBytes,
+                                          std::shared_ptr<kernels::KvBackend> backend = nullptr);
 
   PageRef allocate();  // throws std::bad_alloc
   void free_unused();  // what is kept for reuse
   const CacheShape& shape() const { return shape_; }
+  const std::shared_ptr<kernels::KvBackend>& backend() const { return backend_; }
   int64_t page_bytes() const { return page_bytes_; }
   // Every byte that caches hold: dense pages and packed ones, each once however many sequences share it, and the state of
   // the policies. Not what is kept for reuse.
@@ -54,11 +57,12 @@ class PagePool : public std::enable_shared_from_this<PagePool> {
 
  private:
   friend class PoolCharge;
-  PagePool(const CacheShape& shape, int64_t max_free_bytes);
+  PagePool(const CacheShape& shape, int64_t max_free_bytes, std::shared_ptr<kernels::KvBackend> backend);
   void release(DensePage* page);
   void add(int64_t bytes);  // to bytes_in_use(); may be negative
 
   CacheShape shape_;
+  std::shared_ptr<kernels::KvBackend> backend_;
   int64_t page_bytes_;
   size_t max_free_;
   std::atomic<int64_t> in_use_{0}, peak_{0};

@@ -17,7 +17,7 @@ QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const Quanti
       layout_(layout),
       channel_order_(std::move(channel_order)),
       head_stride_(kernels::quantized_offsets(layout, pool->shape().head_dim).total),
-      data_(static_cast<size_t>(n_heads_ * head_stride_)),
+      data_(pool->backend(), static_cast<size_t>(n_heads_ * head_stride_)),
       charge_(pool, static_cast<int64_t>(data_.size())) {
   const CacheShape& shape = pool->shape();
   const int64_t values = kPageTokens * shape.head_dim;
@@ -51,7 +51,7 @@ QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_
       layout_(load_layout(in, pool->shape())),
       channel_order_(std::move(channel_order)),
       head_stride_(kernels::quantized_offsets(layout_, pool->shape().head_dim).total),
-      data_(static_cast<size_t>(n_heads_ * head_stride_)),
+      data_(pool->backend(), static_cast<size_t>(n_heads_ * head_stride_)),
       charge_(pool, static_cast<int64_t>(data_.size())) {
   in->bytes(data_.data(), data_.size());
 }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "cache/page_pool.h"
-#include "kernels/aligned_buffer.h"
 #include "kernels/quantized_page.h"
 
 namespace smartkv {
@@ -40,7 +39,7 @@ class QuantizedPage {
   kernels::QuantizedLayout layout_;
   std::shared_ptr<const std::vector<uint8_t>> channel_order_;
   int64_t head_stride_;
-  AlignedBuffer data_;
+  kernels::PageMemory data_;
   PoolCharge charge_;
 };
 

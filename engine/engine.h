@@ -203,7 +203,7 @@ struct EngineOptions {
   std::string dtype = "auto";        // auto | bf16 | f32: activations' and weights' type; auto: bf16
   std::string weights = "auto";      // auto | bf16 | f32 | int8 | int4: storage of the weights
   std::string backend = "native";    // native | torch: what computes the products; drafts are always native
-  std::string device = "cpu";        // cpu
+  std::string device = "cpu";        // cpu | cuda:N, of backend torch
   int threads = 0;                   // 0: every core of the machine that this process may use
   int64_t context_length = 0;        // 0: the model's own
   int64_t kv_cache_bytes = 0;        // 0: half of the memory that is free once the model is loaded

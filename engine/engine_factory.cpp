@@ -123,7 +123,8 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   parts.options.context_length = options.context_length > 0 ? options.context_length : config.context_length;
   if (!options.draft_model.empty()) load_draft_model(*weights, llama, &parts);
   if (options.draft_weights == "int4") {
-    parts.int4_model = load_llama(*weights, {options.dtype, "int4", options.context_length}, *parts.threads);
+    parts.int4_model = load_llama(*weights, {options.dtype, "int4", options.context_length}, *parts.threads, nullptr,
+                                  parts.model->kv_backend());  // it drafts from the model's own caches
   }
   if (options.kv_cache_bytes == 0) parts.options.kv_cache_bytes = available_bytes() / 2;
   if (!options.prefix_cache_dir.empty()) parts.prefix_identity = prefix_identity(*weights, options, parts.cache_shape);

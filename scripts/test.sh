@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # From a fresh Debian 12 machine to passed tests: scripts/test.sh [preset...]
 # Presets: release (the default) and asan run every test; tsan those in which threads meet. Those with the label clients, which
-# install other people's clients, run by scripts/check_clients.sh, or by ctest --test-dir build/release -L clients
+# install other people's clients, run by scripts/check_clients.sh, or by ctest --test-dir build/release -L clients; those with the label
+# emulated, every policy on the emulated CUDA device, take minutes: ctest -L emulated
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -23,5 +24,5 @@ for preset in "$@"; do
   esac
   build "$preset" "${targets[@]}"
   step "Testing build/$preset"
-  ctest --test-dir "build/$preset" --output-on-failure --parallel "$(nproc)" --label-exclude '^clients$' "${only[@]}"
+  ctest --test-dir "build/$preset" --output-on-failure --parallel "$(nproc)" --label-exclude '^(clients|emulated)$' "${only[@]}"
 done

@@ -154,28 +154,26 @@ LayerDrift& LayerDrift::operator+=(const LayerDrift& other) {
   return *this;
 }
 
-std::vector<float> query_output(ThreadPool& threads, const kernels::AttentionShape& shape, const SequenceCache& cache,
-                                int64_t layer, const Probe& query) {
+std::vector<float> query_output(kernels::KvBackend& backend, const kernels::AttentionShape& shape,
+                                const SequenceCache& cache, int64_t layer, const Probe& query) {
   const std::vector<KvSegment> segments = view_of(cache, layer, query.position);
   const bool bf16 = shape.type == kernels::KvType::kBf16;
   std::vector<float> output(query.q.size());
   std::vector<uint16_t> bits(bf16 ? query.q.size() : 0);
   void* out = bf16 ? static_cast<void*>(bits.data()) : static_cast<void*>(output.data());
   const kernels::AttentionTask task{query.q.data(), static_cast<int64_t>(query.q.size()), 1, segments, out};
-  kernels::AttentionScratch scratch;
-  kernels::attention(threads, shape, {&task, 1}, scratch);
+  backend.attention(shape, {&task, 1});
   for (size_t i = 0; i < bits.size(); ++i) output[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
   return output;
 }
 
-std::vector<float> query_mass(ThreadPool& threads, const kernels::AttentionShape& shape, const SequenceCache& cache,
-                              int64_t layer, const Probe& query) {
+std::vector<float> query_mass(kernels::KvBackend& backend, const kernels::AttentionShape& shape,
+                              const SequenceCache& cache, int64_t layer, const Probe& query) {
   const std::vector<KvSegment> segments = view_of(cache, layer, query.position);
   kernels::AttentionMassTask task{query.q.data(), static_cast<int64_t>(query.q.size()), 1, segments, nullptr};
   std::vector<float> mass(static_cast<size_t>(kernels::attention_mass_floats(shape, task)));
   task.mass = mass.data();
-  kernels::AttentionScratch scratch;
-  kernels::attention_mass(threads, shape, {&task, 1}, scratch);
+  backend.attention_mass(shape, {&task, 1});
   return mass;
 }
 

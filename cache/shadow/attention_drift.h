@@ -6,11 +6,9 @@
 #include <vector>
 
 #include "cache/sequence_cache.h"
-#include "kernels/attention.h"
+#include "kernels/kv_backend.h"
 
 namespace smartkv {
-
-class ThreadPool;
 
 constexpr int64_t kMostAttended = 32;
 
@@ -46,10 +44,11 @@ struct LayerDrift {
   LayerDrift& operator+=(const LayerDrift& other);
 };
 
-// Of a query whose token `cache` holds, before advance(); of `query` only the position and q are read.
-std::vector<float> query_output(ThreadPool& threads, const kernels::AttentionShape& shape, const SequenceCache& cache,
-                                int64_t layer, const Probe& query);
-std::vector<float> query_mass(ThreadPool& threads, const kernels::AttentionShape& shape, const SequenceCache& cache,
-                              int64_t layer, const Probe& query);
+// Of a query whose token `cache` holds, before advance(); of `query` only the position and q are read. backend: of the
+// cache's pages.
+std::vector<float> query_output(kernels::KvBackend& backend, const kernels::AttentionShape& shape,
+                                const SequenceCache& cache, int64_t layer, const Probe& query);
+std::vector<float> query_mass(kernels::KvBackend& backend, const kernels::AttentionShape& shape,
+                              const SequenceCache& cache, int64_t layer, const Probe& query);
 
 }  // namespace smartkv

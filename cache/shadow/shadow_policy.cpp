@@ -5,7 +5,6 @@
 
 #include "cache/policies/full/full.h"
 #include "cache/shadow/shadow_sequence.h"
-#include "kernels/thread_pool.h"
 
 namespace smartkv {
 namespace {
@@ -14,8 +13,6 @@ class ShadowPolicy final : public KvCachePolicy {
  public:
   ShadowPolicy(const PolicyContext& context, std::unique_ptr<KvCachePolicy> policy, double share)
       : context_(context),
-        own_threads_(context.threads == nullptr ? std::make_unique<ThreadPool>(1) : nullptr),
-        threads_(context.threads == nullptr ? own_threads_.get() : context.threads),
         policy_(std::move(policy)),
         full_(make_full_policy(context, nlohmann::json::object())),
         stride_(std::llround(1 / share)) {}
@@ -26,14 +23,12 @@ class ShadowPolicy final : public KvCachePolicy {
            ShadowSequence::state_bytes(context_.shape);
   }
   std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override {
-    return std::make_unique<ShadowSequence>(context_, *threads_, ShadowSequence::sampling(stride_, prompt_tokens), policy_->new_sequence(prompt_tokens),
-                                            full_->new_sequence(prompt_tokens));
+    return std::make_unique<ShadowSequence>(context_, ShadowSequence::sampling(stride_, prompt_tokens),
+                                            policy_->new_sequence(prompt_tokens), full_->new_sequence(prompt_tokens));
   }
 
  private:
   PolicyContext context_;
-  std::unique_ptr<ThreadPool> own_threads_;
-  ThreadPool* threads_;
   std::unique_ptr<KvCachePolicy> policy_, full_;
   int64_t stride_;
 };

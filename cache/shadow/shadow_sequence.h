@@ -22,8 +22,8 @@ namespace smartkv {
 // compressed cache sees none but its own.
 class ShadowSequence final : public ForwardingCache {
  public:
-  // `context` and `threads` outlive the sequence and its forks.
-  ShadowSequence(const PolicyContext& context, ThreadPool& threads, const ShadowSampling& sampling,
+  // `context` outlives the sequence and its forks.
+  ShadowSequence(const PolicyContext& context, const ShadowSampling& sampling,
                  std::unique_ptr<SequenceCache> compressed, std::unique_ptr<SequenceCache> full);
   // The samples of a sequence with this prompt: none before its last page.
   static ShadowSampling sampling(int64_t stride, int64_t prompt_tokens);
@@ -43,7 +43,6 @@ class ShadowSequence final : public ForwardingCache {
   const PolicyContext* context_;
   CacheShape shape_;
   PoolCharge state_;
-  ThreadPool* threads_;
   ShadowSampling sampling_;
   std::unique_ptr<SequenceCache> compressed_, full_;
   std::vector<LayerDrift> drift_;  // by layer

@@ -14,12 +14,12 @@ std::vector<SequenceCache*> pointers(SequenceCache* full, const std::vector<std:
 
 }  // namespace
 
-ShadowCache::ShadowCache(const ShadowOptions& options, ThreadPool& threads, std::unique_ptr<SequenceCache> full,
+ShadowCache::ShadowCache(const ShadowOptions& options, kernels::KvBackend& backend, std::unique_ptr<SequenceCache> full,
                          std::vector<std::unique_ptr<SequenceCache>> compressed,
                          std::vector<std::vector<LayerDrift>>* drift)
     : ForwardingCache(pointers(full.get(), compressed)),
       options_(options),
-      threads_(threads),
+      backend_(backend),
       full_(std::move(full)),
       compressed_(std::move(compressed)),
       drift_(drift) {}
@@ -39,15 +39,15 @@ TokenRange ShadowCache::probes(int64_t n) const {
 void ShadowCache::observe(int64_t layer, const Probe& probe) {
   const bool sample = options_.sampling.contains(probe.position);
   std::vector<float> full_output;
-  if (sample) full_output = query_output(threads_, options_.shape, *full_, layer, probe);
+  if (sample) full_output = query_output(backend_, options_.shape, *full_, layer, probe);
   for (size_t i = 0; i < compressed_.size(); ++i) {
     SequenceCache& cache = *compressed_[i];
     const TokenRange wanted = cache.probes(pass_tokens_);
     const bool shown = probe.position >= wanted.first && probe.position < wanted.end;
     if (!sample && !shown) continue;
-    const std::vector<float> mass = query_mass(threads_, options_.shape, cache, layer, probe);
+    const std::vector<float> mass = query_mass(backend_, options_.shape, cache, layer, probe);
     if (sample) {
-      const std::vector<float> output = query_output(threads_, options_.shape, cache, layer, probe);
+      const std::vector<float> output = query_output(backend_, options_.shape, cache, layer, probe);
       (*drift_)[i][static_cast<size_t>(layer)].add(options_.shape, layer, probe.position, {cache, output, mass},
                                                    {*full_, full_output, probe.mass});
     }
@@ -61,13 +61,13 @@ std::unique_ptr<SequenceCache> ShadowCache::resume(int64_t prompt_tokens) const 
   std::vector<std::unique_ptr<SequenceCache>> compressed;
   for (const auto& cache : compressed_) all = compressed.emplace_back(cache->resume(prompt_tokens)) != nullptr && all;
   if (!all) return nullptr;
-  return std::make_unique<ShadowCache>(options_, threads_, std::move(full), std::move(compressed), drift_);
+  return std::make_unique<ShadowCache>(options_, backend_, std::move(full), std::move(compressed), drift_);
 }
 
 std::unique_ptr<SequenceCache> ShadowCache::fork() const {
   std::vector<std::unique_ptr<SequenceCache>> compressed;
   for (const auto& cache : compressed_) compressed.push_back(cache->fork());
-  return std::make_unique<ShadowCache>(options_, threads_, full_->fork(), std::move(compressed), drift_);
+  return std::make_unique<ShadowCache>(options_, backend_, full_->fork(), std::move(compressed), drift_);
 }
 
 }  // namespace smartkv

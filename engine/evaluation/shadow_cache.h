@@ -7,7 +7,6 @@
 
 #include "cache/forwarding_cache.h"
 #include "cache/shadow/attention_drift.h"
-#include "kernels/thread_pool.h"
 
 namespace smartkv {
 
@@ -18,8 +17,8 @@ struct ShadowOptions {
 
 class ShadowCache final : public ForwardingCache {
  public:
-  // drift: [compressed.size()][n_layers], outlives the cache and its forks; so does `threads`.
-  ShadowCache(const ShadowOptions& options, ThreadPool& threads, std::unique_ptr<SequenceCache> full,
+  // drift: [compressed.size()][n_layers], outlives the cache and its forks; so does `backend`, of the caches' pages.
+  ShadowCache(const ShadowOptions& options, kernels::KvBackend& backend, std::unique_ptr<SequenceCache> full,
               std::vector<std::unique_ptr<SequenceCache>> compressed, std::vector<std::vector<LayerDrift>>* drift);
 
   void reserve(int64_t n) override;
@@ -30,7 +29,7 @@ class ShadowCache final : public ForwardingCache {
 
  private:
   ShadowOptions options_;
-  ThreadPool& threads_;
+  kernels::KvBackend& backend_;
   std::unique_ptr<SequenceCache> full_;
   std::vector<std::unique_ptr<SequenceCache>> compressed_;
   std::vector<std::vector<LayerDrift>>* drift_;

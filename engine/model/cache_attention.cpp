@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -9,7 +10,8 @@
 
 namespace smartkv {
 
-CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config, kernels::KvType type, ThreadPool& pool)
+CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config, kernels::KvType type, ThreadPool& pool,
+                               std::shared_ptr<kernels::KvBackend> backend)
     : config_(config),
       shape_{config.n_heads, config.n_kv_heads, config.head_dim, 1.0f / std::sqrt(static_cast<float>(config.head_dim)), type},
       norms_(static_cast<size_t>(config.n_layers)),
@@ -17,7 +19,13 @@ CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config
       query_scale_(config.attention_multiplier > 0
                        ? static_cast<float>(config.attention_multiplier * std::sqrt(static_cast<double>(config.head_dim)))
                        : 1.0f),
-      pool_(pool) {
+      pool_(pool),
+      backend_(backend != nullptr ? std::move(backend) : kernels::make_cpu_kv_backend(&pool)) {
+  try {
+    backend_->check(shape_);
+  } catch (const std::invalid_argument& error) {
+    throw ModelError(config.name + ": KV cache on " + std::string(backend_->name()) + ": " + error.what());
+  }
   if (config.qk_norm == QkNorm::kNone) return;
   const bool head = config.qk_norm == QkNorm::kHead;
   const int64_t q[] = {head ? config.head_dim : q_width()};
@@ -47,6 +55,7 @@ void CacheAttention::guard(size_t input, const F& f) {
 void CacheAttention::begin(std::span<const SequenceInput> batch) {
   constexpr int64_t kPieceRows = 16;
   batch_ = batch;
+  backend_->forget_writes();  // of a pass that failed
   pieces_.clear();
   wanted_.clear();
   rows_ = wanted_rows_ = 0;
@@ -132,7 +141,7 @@ void CacheAttention::attend(int64_t layer, float* qkv, void* attended) {
     if (!failed(i)) tasks_.push_back({qkv + (row - active) * qkv_width(), qkv_width(), active, views_[i], out});
     out += active * row_bytes;
   }
-  kernels::attention(pool_, shape_, tasks_, scratch_);
+  backend_->attention(shape_, tasks_);
   observe(layer, qkv);
 }
 
@@ -148,7 +157,7 @@ void CacheAttention::observe(int64_t layer, const float* qkv) {
     task.mass = mass;
     mass += kernels::attention_mass_floats(shape_, task);
   }
-  kernels::attention_mass(pool_, shape_, mass_tasks_, scratch_);
+  backend_->attention_mass(shape_, mass_tasks_);
   show_probes(layer);
 }
 

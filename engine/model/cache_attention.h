@@ -3,6 +3,7 @@
 #pragma once
 
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -13,15 +14,17 @@
 #include "engine/model/rope.h"
 #include "engine/weights/weights.h"
 #include "kernels/aligned_buffer.h"
-#include "kernels/attention.h"
+#include "kernels/kv_backend.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
 
 class CacheAttention {
  public:
-  // config: that of `weights`, as it is served. type: of the caches and of what attend() writes. Throws ModelError.
-  CacheAttention(const Weights& weights, const ModelConfig& config, kernels::KvType type, ThreadPool& pool);
+  // config: that of `weights`, as it is served. type: of the caches and of what attend() writes. backend: of the caches' pages;
+  // null: the CPU, on `pool`. Throws ModelError.
+  CacheAttention(const Weights& weights, const ModelConfig& config, kernels::KvType type, ThreadPool& pool,
+                 std::shared_ptr<kernels::KvBackend> backend);
 
   // Begins a pass over the batch, which outlives it: makes room in its caches.
   void begin(std::span<const SequenceInput> batch);
@@ -37,6 +40,7 @@ class CacheAttention {
   int64_t qkv_width() const { return (config_.n_heads + 2 * config_.n_kv_heads) * config_.head_dim; }
   int64_t q_width() const { return config_.n_heads * config_.head_dim; }
   const Rope& rope() const { return rope_; }
+  const std::shared_ptr<kernels::KvBackend>& backend() const { return backend_; }
   int64_t weight_bytes() const;
 
  private:
@@ -68,6 +72,7 @@ class CacheAttention {
   Rope rope_;
   float query_scale_;  // attention itself divides by sqrt(head_dim)
   ThreadPool& pool_;
+  std::shared_ptr<kernels::KvBackend> backend_;
 
   // State of the pass; the buffers grow to the largest pass and stay.
   std::span<const SequenceInput> batch_;
@@ -82,7 +87,6 @@ class CacheAttention {
   std::vector<kernels::AttentionTask> tasks_;
   std::vector<kernels::AttentionMassTask> mass_tasks_;
   AlignedBuffer mass_;  // f32, of all probes
-  kernels::AttentionScratch scratch_;
 };
 
 }  // namespace smartkv

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/model/cache_attention.h"
+#include "engine/model/device.h"
 #include "engine/model/llama_weights.h"
 #include "engine/model/native_backend.h"
 #include "engine/model/torch_backend.h"
@@ -53,16 +54,20 @@ ModelConfig served_config(ModelConfig config, const LlamaOptions& options) {
 
 class Llama final : public Model {
  public:
-  Llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool, const BackendLoader& load)
+  Llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool, const BackendLoader& load,
+        std::shared_ptr<kernels::KvBackend> kv_backend)
       : config_(served_config(weights.config(), options)),
         element_bytes_(activation_type(options) == KvType::kBf16 ? 2 : 4),
-        attention_(weights, config_, activation_type(options), pool),
+        attention_(weights, config_, activation_type(options), pool, std::move(kv_backend)),
         backend_(load(weights, activation_type(options))) {}
 
   const ModelConfig& config() const override { return config_; }
   void rope_angles(int64_t position, float* cos, float* sin) const override { attention_.rope().angles(position, cos, sin); }
   int64_t weight_bytes() const override { return backend_->weight_bytes() + attention_.weight_bytes(); }
-  bool batch_invariant() const override { return backend_->batch_invariant(); }
+  bool batch_invariant() const override {
+    return backend_->batch_invariant() && attention_.backend()->batch_invariant();
+  }
+  const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return attention_.backend(); }
 
   void forward(std::span<const SequenceInput> batch, float* logits) override {
     attention_.begin(batch);
@@ -97,30 +102,34 @@ class Llama final : public Model {
 }  // namespace
 
 std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
-                                  const std::function<void(double)>& progress) {
+                                  const std::function<void(double)>& progress, std::shared_ptr<kernels::KvBackend> kv_backend) {
   check_backend(options);
+  if (kv_backend == nullptr) kv_backend = device_kv_backend(options.device, pool);
   const WeightType storage = llama_weight_type(options, weights.stored_as());
-  return make_llama(weights, options, pool, [&](const Weights& served, KvType type) {
-    if (options.backend == "torch") return load_torch_backend(torch_backend_path(), served, type, pool.size(), progress);
+  const auto load = [&](const Weights& served, KvType type) {
+    if (options.backend == "torch") {
+      return load_torch_backend(torch_backend_path(), served, type, options.device, pool.size(), progress);
+    }
     return load_native_backend(served, storage, type, pool, progress);
-  });
+  };
+  return make_llama(weights, options, pool, load, std::move(kv_backend));
 }
 
 std::unique_ptr<Model> make_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
-                                  const BackendLoader& load) {
+                                  const BackendLoader& load, std::shared_ptr<kernels::KvBackend> kv_backend) {
   const std::unique_ptr<Weights> padded = pad_weights(weights);
-  return std::make_unique<Llama>(padded != nullptr ? *padded : weights, options, pool, load);
+  return std::make_unique<Llama>(padded != nullptr ? *padded : weights, options, pool, load, std::move(kv_backend));
 }
 
 void check_backend(const LlamaOptions& options) {
   if (options.backend != "native" && options.backend != "torch") {
     throw ModelError("backend: expected native or torch, found \"" + options.backend + "\"");
   }
-  if (options.device.starts_with("cuda")) {
-    throw ModelError("device: expected cpu, found \"" + options.device +
-                     "\": the CUDA kernels for the KV cache are not part of this version");
+  check_device(options.device);
+  if (options.backend == "native" && options.device != "cpu") {
+    throw ModelError("device: expected cpu, which backend native computes on, found \"" + options.device +
+                     "\"; --backend torch runs on a GPU");
   }
-  if (options.device != "cpu") throw ModelError("device: expected cpu, found \"" + options.device + "\"");
   if (options.backend == "torch" && (options.weights == "int8" || options.weights == "int4")) {
     throw ModelError("weights: expected auto, bf16 or f32, which backend torch has, found \"" + options.weights + "\"");
   }

@@ -23,7 +23,7 @@ struct LlamaOptions {
   // none | linear | dynamic | yarn: of a context longer than the model's own, instead of the scaling that the model has.
   std::string rope_scaling = "none";
   std::string backend = "native";  // native: this project's kernels | torch: LibTorch, 16- and 32-bit weights only
-  std::string device = "cpu";      // cpu
+  std::string device = "cpu";      // cpu | cuda:N, of the torch backend: products, caches and attention
 };
 
 // Throws ModelError, naming the option, for a backend or device that is not, or weights that the backend does not have.
@@ -31,14 +31,16 @@ void check_backend(const LlamaOptions& options);
 
 // Packs the weights; `weights` is not needed afterwards. Throws ModelError, also when the context is longer than the
 // model's sliding window: up to there, attention over the window is attention over everything. `progress` gets 0..1.
+// kv_backend: where its caches live; null: where the options' device says.
 std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
-                                  const std::function<void(double)>& progress = nullptr);
+                                  const std::function<void(double)>& progress = nullptr,
+                                  std::shared_ptr<kernels::KvBackend> kv_backend = nullptr);
 
-// Over a backend of the caller's. `load`: makes it of the weights as they are served (engine/weights/padded_weights.h), with
+// Over backends of the caller's; kv_backend: null: the CPU's. `load`: makes it of the weights as they are served (engine/weights/padded_weights.h), with
 // activations of this type, once the options are known to be good.
 using BackendLoader = std::function<std::unique_ptr<LlamaBackend>(const Weights& weights, kernels::KvType type)>;
 std::unique_ptr<Model> make_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
-                                  const BackendLoader& load);
+                                  const BackendLoader& load, std::shared_ptr<kernels::KvBackend> kv_backend = nullptr);
 
 // The caches that load_llama's model reads and writes under these options.
 CacheShape llama_cache_shape(const ModelConfig& config, const LlamaOptions& options);

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <span>
 
 #include "engine/weights/model_config.h"
 #include "engine/text/tokenizer.h"
+#include "kernels/kv_backend.h"
 
 namespace smartkv {
 
@@ -34,6 +36,8 @@ class Model {
   // RoPE's angles of a position, cos and sin: f32 [head_dim / 2].
   virtual void rope_angles(int64_t position, float* cos, float* sin) const = 0;
   virtual int64_t weight_bytes() const = 0;  // held in memory
+  // Where the pages of the caches that forward() gets must live.
+  virtual const std::shared_ptr<kernels::KvBackend>& kv_backend() const = 0;
 };
 
 }  // namespace smartkv

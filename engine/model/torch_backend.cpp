@@ -26,9 +26,9 @@ TorchBackendEntry* open_module(const std::filesystem::path& file) {
 std::filesystem::path torch_backend_path() { return module_path(kTarget); }
 
 std::unique_ptr<LlamaBackend> load_torch_backend(const std::filesystem::path& module, const Weights& weights,
-                                                 kernels::KvType type, int threads,
+                                                 kernels::KvType type, const std::string& device, int threads,
                                                  const std::function<void(double)>& progress) {
-  return std::unique_ptr<LlamaBackend>(open_module(module)(weights, type, threads, progress));
+  return std::unique_ptr<LlamaBackend>(open_module(module)(weights, type, device, threads, progress));
 }
 
 }  // namespace smartkv

@@ -26,12 +26,13 @@ struct Layer {
 
 class Reader {
  public:
-  Reader(const Weights& weights, torch::Dtype dtype) : weights_(weights), dtype_(dtype) {}
+  Reader(const Weights& weights, torch::Dtype dtype, torch::Device device)
+      : weights_(weights), dtype_(dtype), device_(device) {}
 
   Tensor vector(const std::string& name, int64_t size) const {
     const int64_t shape[] = {size};
     const std::vector<float> values = weights_.read(name, shape);
-    return torch::tensor(values);
+    return torch::tensor(values).to(device_);
   }
   // The tensors' rows, one below the other; of biases, those that are there.
   Linear linear(std::initializer_list<std::pair<std::string, int64_t>> sources, int64_t in, bool bias) const {
@@ -54,12 +55,13 @@ class Reader {
         result.narrow(0, i * kRows, n).copy_(block.narrow(0, 0, n));
       }
     });
-    return result;
+    return result.to(device_);
   }
 
  private:
   const Weights& weights_;
   torch::Dtype dtype_;
+  torch::Device device_;
 };
 
 // LibTorch's errors without the stack that they print.
@@ -72,12 +74,30 @@ auto plain_errors(const F& f) {
   }
 }
 
+// A result in the host's memory, f32 [rows, columns]: computed there, or on the device and copied there by finish().
+class HostResult {
+ public:
+  HostResult(float* to, int64_t rows, int64_t columns, torch::Device device)
+      : host_(torch::from_blob(to, {rows, columns}, torch::kFloat32)),
+        tensor_(device.is_cpu() ? host_ : torch::empty({rows, columns}, torch::TensorOptions(device).dtype(torch::kFloat32))) {}
+  HostResult(const HostResult&) = delete;
+  HostResult& operator=(const HostResult&) = delete;
+
+  const Tensor& tensor() const { return tensor_; }
+  void finish() const {
+    if (!tensor_.is_same(host_)) host_.copy_(tensor_);
+  }
+
+ private:
+  Tensor host_, tensor_;
+};
+
 class TorchBackend final : public LlamaBackend {
  public:
-  TorchBackend(const Weights& weights, torch::Dtype dtype, const std::function<void(double)>& progress)
-      : config_(weights.config()), dtype_(dtype) {
+  TorchBackend(const Weights& weights, torch::Dtype dtype, torch::Device device, const std::function<void(double)>& progress)
+      : config_(weights.config()), dtype_(dtype), device_(device) {
     const c10::InferenceMode inference;
-    const Reader reader(weights, dtype);
+    const Reader reader(weights, dtype, device);
     const ModelConfig& c = config_;
     const int64_t hidden = c.hidden_size, q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
     const bool on_input = c.norm_placement == NormPlacement::kInput;
@@ -97,12 +117,12 @@ class TorchBackend final : public LlamaBackend {
     final_norm_ = reader.vector("model.norm.weight", hidden);
     embedding_ = reader.matrix("model.embed_tokens.weight", c.vocab_size, hidden);
     // LibTorch rounds a 16-bit product's result to 16 bits: logits around 20 would come in steps of 1/8, the best ones tied.
-    const Reader f32(weights, torch::kFloat32);
+    const Reader f32(weights, torch::kFloat32, device);
     if (c.tie_word_embeddings) {
       head_ = embedding_.to(torch::kFloat32);
     } else {
       const std::span<const int32_t> tokens = weights.output_tokens();
-      if (!tokens.empty()) output_tokens_ = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end()));
+      if (!tokens.empty()) output_tokens_ = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).to(device);
       head_ = f32.matrix("lm_head.weight", tokens.empty() ? c.vocab_size : static_cast<int64_t>(tokens.size()), hidden);
     }
     if (progress) progress(1);
@@ -113,7 +133,8 @@ class TorchBackend final : public LlamaBackend {
     static_cast<void>(threads_set);
     plain_errors([&] {
       const c10::InferenceMode inference;
-      const Tensor ids = torch::from_blob(const_cast<TokenId*>(tokens.data()), {static_cast<int64_t>(tokens.size())}, torch::kInt32);
+      const Tensor ids = torch::from_blob(const_cast<TokenId*>(tokens.data()), {static_cast<int64_t>(tokens.size())}, torch::kInt32)
+                             .to(device_);
       x_ = embedding_.index_select(0, ids).to(torch::kFloat32);
       if (config_.embedding_multiplier != 1.0) x_.mul_(config_.embedding_multiplier);
     });
@@ -141,7 +162,8 @@ class TorchBackend final : public LlamaBackend {
       const c10::InferenceMode inference;
       const Layer& w = layers_[static_cast<size_t>(layer)];
       const int64_t q_width = config_.n_heads * config_.head_dim;
-      add_branch(torch::from_blob(const_cast<void*>(attended), {x_.size(0), q_width}, dtype_), w.output, w.attention_norm);
+      add_branch(torch::from_blob(const_cast<void*>(attended), {x_.size(0), q_width}, dtype_).to(device_), w.output,
+                 w.attention_norm);
       Tensor gate_up = torch::linear(norm_input(w.mlp_norm), w.gate_up.weight);
       if (w.gate_up.bias.defined()) gate_up.add_(w.gate_up.bias);
       Tensor gate = gate_up.narrow(1, 0, config_.intermediate_size);
@@ -154,7 +176,8 @@ class TorchBackend final : public LlamaBackend {
     plain_errors([&] {
       const c10::InferenceMode inference;
       const Tensor x = norm(x_, final_norm_);
-      Tensor out = torch::from_blob(logits, {x.size(0), config_.vocab_size}, torch::kFloat32);
+      const HostResult result(logits, x.size(0), config_.vocab_size, device_);
+      Tensor out = result.tensor();
       if (output_tokens_.defined()) {
         out.fill_(-std::numeric_limits<float>::infinity());
         out.index_copy_(1, output_tokens_, torch::linear(x, head_));
@@ -162,6 +185,7 @@ class TorchBackend final : public LlamaBackend {
         torch::mm_out(out, x, head_.t());
       }
       if (config_.logits_divisor != 1.0) out.div_(config_.logits_divisor);
+      result.finish();
     });
   }
 
@@ -190,13 +214,15 @@ class TorchBackend final : public LlamaBackend {
 
   // out = x W^T + bias, f32 [rows, out]
   void write_product(const Tensor& x, const Linear& linear, float* to) const {
-    Tensor out = torch::from_blob(to, {x.size(0), linear.weight.size(0)}, torch::kFloat32);
+    const HostResult result(to, x.size(0), linear.weight.size(0), device_);
+    Tensor out = result.tensor();
     if (dtype_ == torch::kFloat32) {
       torch::mm_out(out, x, linear.weight.t());
     } else {
       out.copy_(torch::linear(x, linear.weight));
     }
     if (linear.bias.defined()) out.add_(linear.bias);
+    result.finish();
   }
 
   // Adds x W^T + bias to the residual stream, or what norm and multiplier make of it.
@@ -210,6 +236,7 @@ class TorchBackend final : public LlamaBackend {
 
   ModelConfig config_;
   torch::Dtype dtype_;
+  torch::Device device_;
   std::vector<Layer> layers_;
   Tensor final_norm_, embedding_;
   Tensor head_;           // f32 [n_outputs, hidden_size]
@@ -219,11 +246,11 @@ class TorchBackend final : public LlamaBackend {
 
 }  // namespace
 
-std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, kernels::KvType type, int threads,
+std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, kernels::KvType type, const std::string& device, int threads,
                                                  const std::function<void(double)>& progress) {
   at::set_num_threads(threads);
   const torch::Dtype dtype = type == kernels::KvType::kBf16 ? torch::kBFloat16 : torch::kFloat32;
-  return plain_errors([&] { return std::make_unique<TorchBackend>(weights, dtype, progress); });
+  return plain_errors([&] { return std::make_unique<TorchBackend>(weights, dtype, torch::Device(device), progress); });
 }
 
 }  // namespace smartkv

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "engine/model/llama_backend.h"
 #include "engine/weights/weights.h"
@@ -11,9 +12,9 @@
 
 namespace smartkv {
 
-// type: of matrices and activations; the residual stream, norms and the head are f32. threads: of LibTorch, in this process. Throws
-// ModelError.
-std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, kernels::KvType type, int threads,
+// type: of matrices and activations; the residual stream, norms and the head are f32. device: as LibTorch names it. threads: of
+// LibTorch, in this process. Throws ModelError, also for a device that is not there.
+std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, kernels::KvType type, const std::string& device, int threads,
                                                  const std::function<void(double)>& progress = nullptr);
 
 }  // namespace smartkv

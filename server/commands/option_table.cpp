@@ -22,7 +22,7 @@ const std::vector<Option>& option_table() {
        .field = [](O& o) -> F { return &o.engine.backend; },
        .choices = {"native", "torch"}},
       {.name = "device",
-       .help = "Where the model runs: cpu",
+       .help = "Where backend torch runs: cpu, or cuda:0 in a program built with CUDA (docs/cuda.md)",
        .field = [](O& o) -> F { return &o.engine.device; }},
       {.name = "threads",
        .help = "CPU threads of the model; 0: every core that the process may use",

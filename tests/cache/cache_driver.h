@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <vector>
 
 #include "cache/sequence_cache.h"
-#include "kernels/attention.h"
+#include "kernels/aligned_buffer.h"
+#include "kernels/kv_backend.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
@@ -14,7 +16,11 @@ namespace smartkv {
 class CacheDriver {
  public:
   CacheDriver(const CacheShape& shape, int64_t n_heads, ThreadPool* pool)
-      : shape_(shape), attention_{n_heads, shape.n_kv_heads, shape.head_dim, 0.125f, shape.type}, pool_(pool) {}
+      : CacheDriver(shape, n_heads, kernels::make_cpu_kv_backend(pool)) {}
+  CacheDriver(const CacheShape& shape, int64_t n_heads, std::shared_ptr<kernels::KvBackend> backend)
+      : shape_(shape),
+        attention_{n_heads, shape.n_kv_heads, shape.head_dim, 0.125f, shape.type},
+        backend_(std::move(backend)) {}
 
   // One pass over the next n tokens. Returns what each token's queries saw, f32 bits of all layers and heads, by token.
   std::vector<std::vector<float>> pass(SequenceCache* cache, int64_t n, uint32_t salt = 0) {
@@ -30,7 +36,7 @@ class CacheDriver {
       cache->view(layer, n, &segments);
       AlignedBuffer out(static_cast<size_t>(n * heads * dim) * sizeof(float));
       const kernels::AttentionTask task{rows.data(), width, n, segments, out.data()};
-      kernels::attention(*pool_, attention_, {&task, 1}, scratch_);
+      backend_->attention(attention_, {&task, 1});
       for (int64_t i = 0; i < n; ++i) {
         for (int64_t d = 0; d < heads * dim; ++d) {
           outputs[static_cast<size_t>(i)].push_back(value(out, i * heads * dim + d));
@@ -83,7 +89,7 @@ class CacheDriver {
                                     probes.end - probes.first, segments, nullptr};
     std::vector<float> mass(static_cast<size_t>(kernels::attention_mass_floats(attention_, task)));
     task.mass = mass.data();
-    kernels::attention_mass(*pool_, attention_, {&task, 1}, scratch_);
+    backend_->attention_mass(attention_, {&task, 1});
     int64_t seen = 1 - task.n;
     for (const kernels::KvSegment& segment : segments) seen += segment.tokens;
     const float* from = mass.data();
@@ -98,8 +104,7 @@ class CacheDriver {
 
   CacheShape shape_;
   kernels::AttentionShape attention_;
-  ThreadPool* pool_;
-  kernels::AttentionScratch scratch_;
+  std::shared_ptr<kernels::KvBackend> backend_;
 };
 
 }  // namespace smartkv

@@ -195,7 +195,7 @@ void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
     uint32_t b[2];
   } lane{c, a, {b0, b1}};
   const auto operation = [](void* const* lanes) {
-    float rows[16][16], columns[8][16];
+    float rows[16][16], columns[16][8];
     for (int i = 0; i < kWarp; ++i) {
       const auto& from = *static_cast<const Lane*>(lanes[i]);
       const int group = i / 4, pair = 2 * (i % 4);
@@ -205,19 +205,19 @@ void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
         to[1] = to_float(static_cast<uint16_t>(from.a[part] >> 16));
       }
       for (int part = 0; part < 2; ++part) {
-        columns[group][pair + 8 * part] = to_float(static_cast<uint16_t>(from.b[part]));
-        columns[group][pair + 8 * part + 1] = to_float(static_cast<uint16_t>(from.b[part] >> 16));
+        columns[pair + 8 * part][group] = to_float(static_cast<uint16_t>(from.b[part]));
+        columns[pair + 8 * part + 1][group] = to_float(static_cast<uint16_t>(from.b[part] >> 16));
+      }
+    }
+    float sums[16][8] = {};
+    for (int row = 0; row < 16; ++row) {
+      for (int k = 0; k < 16; ++k) {
+        for (int column = 0; column < 8; ++column) sums[row][column] += rows[row][k] * columns[k][column];
       }
     }
     for (int i = 0; i < kWarp; ++i) {
       float* const out = static_cast<Lane*>(lanes[i])->c;
-      for (int part = 0; part < 4; ++part) {
-        const float* const row = rows[i / 4 + 8 * (part / 2)];
-        const float* const column = columns[2 * (i % 4) + part % 2];
-        float sum = 0;
-        for (int k = 0; k < 16; ++k) sum += row[k] * column[k];
-        out[part] += sum;
-      }
+      for (int part = 0; part < 4; ++part) out[part] += sums[i / 4 + 8 * (part / 2)][2 * (i % 4) + part % 2];
     }
   };
   warp_collective(operation, &lane, std::source_location::current());

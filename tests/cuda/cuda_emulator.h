@@ -152,6 +152,8 @@ inline cudaError_t cudaMalloc(void** out, size_t bytes) {
   std::memset(*out, 0xff, bytes);
   return cudaSuccess;
 }
+// Managed memory is the host's, too.
+inline cudaError_t cudaMallocManaged(void** out, size_t bytes) { return cudaMalloc(out, bytes); }
 inline cudaError_t cudaFree(void* memory) {
   std::free(memory);
   return cudaSuccess;
@@ -164,4 +166,10 @@ inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_
   if (bytes > 0) std::memset(to, byte, bytes);
   return cudaSuccess;
 }
+inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+inline cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  *stream = nullptr;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }

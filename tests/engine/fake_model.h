@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <algorithm>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -33,6 +33,7 @@ class FakeModel final : public Model {
 
   const ModelConfig& config() const override { return config_; }
   int64_t weight_bytes() const override { return 0; }
+  const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return kv_backend_; }
   void rope_angles(int64_t, float* cos, float* sin) const override {
     std::fill_n(cos, kDim / 2, 1.0f);
     std::fill_n(sin, kDim / 2, 0.0f);
@@ -95,6 +96,7 @@ class FakeModel final : public Model {
   }
 
   ModelConfig config_;
+  std::shared_ptr<kernels::KvBackend> kv_backend_ = kernels::make_cpu_kv_backend(nullptr);
   std::vector<TokenId> seen_;
 };
 

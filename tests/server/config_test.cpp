@@ -71,7 +71,7 @@ TEST(ConfigCommand, ChecksWhatNeedsNoModel) {
   EXPECT_THAT(error_of(R"({"kv_cache": {"bits": 4}})"), HasSubstr("kv_cache"));
   EXPECT_THAT(error_of(R"({"speculative": {"method": "ngram", "tokens": 99}})"), HasSubstr("speculative.tokens"));
   EXPECT_THAT(error_of(R"({"allowed_policies": ["fool"]})"), HasSubstr("allowed_policies"));
-  EXPECT_THAT(error_of(R"({"device": "cuda:0"})"), HasSubstr("CUDA kernels for the KV cache are not part of this version"));
+  EXPECT_THAT(error_of(R"({"device": "cuda:0"})"), HasSubstr("device: expected cpu, "));
   EXPECT_THAT(error_of(R"({"backend": "torch", "weights": "int8"})"), HasSubstr("weights: expected auto, bf16 or f32"));
   EXPECT_THAT(error_of(R"({"max_buffered_bytes": 1000})"), HasSubstr("max_buffered_bytes"));
   EXPECT_THAT(error_of(R"({"api_keys_file": "nowhere.keys"})"), HasSubstr("nowhere.keys"));

@@ -71,7 +71,7 @@ TEST_F(Start, ABackendOrDeviceThatCannotBeHadIsNamed) {
               AllOf(HasSubstr("backend: torch needs "), HasSubstr("/libsmartkv_torch_backend.so, which is not there"),
                     HasSubstr("scripts/build_torch.sh")));
   EXPECT_THAT(error_of("--device", "cuda:0"),
-              AllOf(HasSubstr("device: expected cpu, found \"cuda:0\""), HasSubstr("not part of this version")));
+              AllOf(HasSubstr("device: expected cpu, "), HasSubstr("built without CUDA")));
 }
 
 // A server to which the signal was sent before it began to load its model.

@@ -8,7 +8,7 @@ extern "C" __attribute__((visibility("default"))) const char* smartkv_torch_back
 }
 
 extern "C" __attribute__((visibility("default"))) smartkv::LlamaBackend* smartkv_torch_backend(
-    const smartkv::Weights& weights, smartkv::kernels::KvType type, int threads,
+    const smartkv::Weights& weights, smartkv::kernels::KvType type, const std::string& device, int threads,
     const std::function<void(double)>& progress) {
-  return smartkv::make_torch_backend(weights, type, threads, progress).release();
+  return smartkv::make_torch_backend(weights, type, device, threads, progress).release();
 }

@@ -66,7 +66,7 @@ TEST(ShadowCache, ShowsFollowersTheirOwnProbes) {
   std::vector<std::unique_ptr<SequenceCache>> followers;
   const SequenceCache* follower = followers.emplace_back(snapkv->new_sequence(1)).get();
   const kernels::AttentionShape shape{4, 2, 32, 0.1767767f, kernels::KvType::kF32};
-  ShadowCache shadow({shape, {20}}, tiny.threads, full->new_sequence(1), std::move(followers), &drift);
+  ShadowCache shadow({shape, {20}}, *tiny.llama->kv_backend(), full->new_sequence(1), std::move(followers), &drift);
   feed(*tiny.llama, shadow, text, 0, nullptr);
   std::vector<kernels::KvSegment> expected, found;
   alone->view(0, 0, &expected);

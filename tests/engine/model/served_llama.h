@@ -27,14 +27,15 @@ struct Served {
   PolicyContext context;
   std::unique_ptr<KvCachePolicy> policy;
 
-  // load: null for the native backend
-  Served(const Weights& weights, const std::string& dtype, const std::string& storage = "auto", const BackendLoader& load = nullptr) {
+  // load: null for the native backend; kv_backend: null for the CPU's
+  Served(const Weights& weights, const std::string& dtype, const std::string& storage = "auto", const BackendLoader& load = nullptr,
+         std::shared_ptr<kernels::KvBackend> kv_backend = nullptr) {
     LlamaOptions options;
     options.dtype = dtype;
     options.weights = storage;
-    model = load ? make_llama(weights, options, pool, load) : load_llama(weights, options, pool);
+    model = load ? make_llama(weights, options, pool, load, std::move(kv_backend)) : load_llama(weights, options, pool);
     context.shape = llama_cache_shape(weights.config(), options);
-    context.pool = PagePool::create(context.shape);
+    context.pool = PagePool::create(context.shape, PagePool::kMaxFreeBytes, model->kv_backend());
     policy = make_policy(context, nullptr);
   }
 

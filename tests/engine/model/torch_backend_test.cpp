@@ -26,7 +26,7 @@ std::string error_of(const F& f) {
 TEST(TorchBackend, SaysWhatIsMissingAndHowToGetIt) {
   const TinyWeights weights(tiny_config());
   const std::string error = error_of(
-      [&] { load_torch_backend("no_such_folder/libsmartkv_torch_backend.so", weights, kernels::KvType::kF32, 1); });
+      [&] { load_torch_backend("no_such_folder/libsmartkv_torch_backend.so", weights, kernels::KvType::kF32, "cpu", 1); });
   EXPECT_THAT(error, AllOf(HasSubstr("backend: torch needs no_such_folder/libsmartkv_torch_backend.so"), HasSubstr("LibTorch"),
                            HasSubstr("scripts/build_torch.sh")));
 }
@@ -38,9 +38,11 @@ TEST(Backend, OptionsThatAreNotServedAreNamed) {
   EXPECT_THAT(refusal({.backend = "tensorrt"}), HasSubstr("backend: expected native or torch, found \"tensorrt\""));
   for (const char* backend : {"native", "torch"}) {
     EXPECT_THAT(refusal({.backend = backend, .device = "cuda:0"}),
-                AllOf(HasSubstr("device: expected cpu, found \"cuda:0\""),
-                      HasSubstr("the CUDA kernels for the KV cache are not part of this version")));
-    EXPECT_THAT(refusal({.backend = backend, .device = "tpu"}), HasSubstr("device: expected cpu, found \"tpu\""));
+                AllOf(HasSubstr("device: expected cpu, found \"cuda:0\""), HasSubstr("built without CUDA")));
+    for (const char* device : {"tpu", "cuda:", "cuda:-1", "cuda:0x"}) {
+      EXPECT_THAT(refusal({.backend = backend, .device = device}),
+                  HasSubstr(std::string("device: expected cpu or cuda:N, found \"") + device + '"'));
+    }
   }
   EXPECT_THAT(refusal({.weights = "int4", .backend = "torch"}),
               HasSubstr("weights: expected auto, bf16 or f32, which backend torch has, found \"int4\""));

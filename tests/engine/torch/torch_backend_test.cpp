@@ -177,7 +177,7 @@ class TorchModule : public testing::Test {
  protected:
   static std::string error_of(const std::filesystem::path& module) {
     try {
-      load_torch_backend(module, TinyWeights(tiny_config()), kernels::KvType::kF32, 2);
+      load_torch_backend(module, TinyWeights(tiny_config()), kernels::KvType::kF32, "cpu", 2);
     } catch (const ModelError& error) {
       return error.what();
     }
@@ -191,7 +191,7 @@ TEST_F(TorchModule, HoldsTheSameBackend) {
   const TinyWeights weights(tiny_config());
   const std::vector<TokenId> tokens = some_tokens(50, weights.config().vocab_size, 1);
   Served direct = torch_served(weights, "bf16"), loaded(weights, "bf16", "auto", [&](const Weights& served, kernels::KvType type) {
-           return load_torch_backend(module_, served, type, 2);
+           return load_torch_backend(module_, served, type, "cpu", 2);
          });
   EXPECT_EQ(loaded.run(tokens, 512), direct.run(tokens, 512));
   EXPECT_EQ(loaded.model->weight_bytes(), direct.model->weight_bytes());
@@ -213,7 +213,7 @@ TEST_F(TorchModule, ErrorsComeThroughAsTheModels) {
     const Weights& weights;
   };
   try {
-    load_torch_backend(module_, Lacking(weights), kernels::KvType::kF32, 2);
+    load_torch_backend(module_, Lacking(weights), kernels::KvType::kF32, "cpu", 2);
     ADD_FAILURE() << "expected a ModelError";
   } catch (const ModelError& error) {
     EXPECT_THAT(error.what(), HasSubstr("tensor \"model.layers.0.mlp.up_proj.weight\""));

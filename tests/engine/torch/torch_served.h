@@ -11,7 +11,7 @@
 namespace smartkv {
 
 inline BackendLoader torch_loader() {
-  return [](const Weights& weights, kernels::KvType type) { return make_torch_backend(weights, type, 2); };
+  return [](const Weights& weights, kernels::KvType type) { return make_torch_backend(weights, type, "cpu", 2); };
 }
 
 inline double relative_error(const std::vector<float>& found, const std::vector<float>& expected) {

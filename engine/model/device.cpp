@@ -1,0 +1,56 @@
+#include "engine/model/device.h"
+
+#include <charconv>
+#include <stdexcept>
+
+#include "engine/weights/weights.h"
+#ifdef SMARTKV_CUDA
+#include "kernels/cuda/kv_backend.h"
+#endif
+
+namespace smartkv {
+namespace {
+
+constexpr int kCpu = -1;
+
+// Of a GPU its number; kCpu.
+int device_of(const std::string& name) {
+  if (name == "cpu") return kCpu;
+  if (name == "cuda") return 0;
+  int index = 0;
+  const char* const end = name.data() + name.size();
+  if (name.starts_with("cuda:")) {
+    const auto [stop, error] = std::from_chars(name.data() + 5, end, index);
+    if (error == std::errc() && stop == end && index >= 0) return index;
+  }
+  throw ModelError("device: expected cpu or cuda:N, found \"" + name + "\"");
+}
+
+}  // namespace
+
+void check_device(const std::string& name) {
+  [[maybe_unused]] const int device = device_of(name);
+#ifndef SMARTKV_CUDA
+  if (device != kCpu) {
+    throw ModelError("device: expected cpu, found \"" + name +
+                     "\": this program was built without CUDA; configure it with -DSMARTKV_CUDA=ON (docs/cuda.md)");
+  }
+#endif
+}
+
+std::shared_ptr<kernels::KvBackend> device_kv_backend(const std::string& name, ThreadPool& pool) {
+  check_device(name);
+#ifdef SMARTKV_CUDA
+  const int device = device_of(name);
+  if (device != kCpu) {
+    try {
+      return kernels::cuda::make_cuda_kv_backend(device);
+    } catch (const std::runtime_error& error) {
+      throw ModelError("device: " + name + ": " + error.what());
+    }
+  }
+#endif
+  return kernels::make_cpu_kv_backend(&pool);
+}
+
+}  // namespace smartkv

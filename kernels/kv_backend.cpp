@@ -1,0 +1,59 @@
+#include "kernels/kv_backend.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+
+#include "kernels/elementwise.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv::kernels {
+namespace {
+
+constexpr size_t kLine = 64;
+
+class CpuKvBackend final : public KvBackend {
+ public:
+  explicit CpuKvBackend(ThreadPool* threads)
+      : own_threads_(threads == nullptr ? std::make_unique<ThreadPool>(1) : nullptr),
+        threads_(threads == nullptr ? *own_threads_ : *threads) {}
+
+  std::string_view name() const override { return "cpu"; }
+  bool batch_invariant() const override { return true; }
+  void check(const AttentionShape& /*shape*/) const override {}  // the kernels themselves do
+
+  std::byte* allocate(size_t bytes) override {
+    const size_t rounded = (bytes + kLine - 1) / kLine * kLine;
+    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kLine, rounded));
+    if (memory == nullptr && rounded > 0) throw std::bad_alloc();
+    std::memset(memory, 0, rounded);
+    return memory;
+  }
+  void release(std::byte* memory, size_t /*bytes*/) noexcept override { std::free(memory); }
+
+  void write(KvType type, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) override {
+    for (int64_t i = 0; i < rows.n; ++i) {
+      store_kv(type, n_kv_heads, head_dim, rows.k + i * rows.row_stride, rows.v + i * rows.row_stride, rows.slot + i,
+               rows.page_k, rows.page_v, rows.head_stride);
+    }
+  }
+  void forget_writes() noexcept override {}
+  void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) override {
+    kernels::attention(threads_, shape, tasks, scratch_);
+  }
+  void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) override {
+    kernels::attention_mass(threads_, shape, tasks, scratch_);
+  }
+
+ private:
+  std::unique_ptr<ThreadPool> own_threads_;
+  ThreadPool& threads_;
+  AttentionScratch scratch_;
+};
+
+}  // namespace
+
+std::shared_ptr<KvBackend> make_cpu_kv_backend(ThreadPool* threads) { return std::make_shared<CpuKvBackend>(threads); }
+
+}  // namespace smartkv::kernels

@@ -1,0 +1,20 @@
+// What the conformance suite runs on: the CPU in cache_test, the emulated device in cuda_test.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/kv_backend.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+
+struct ConformanceShape {
+  int64_t n_heads, n_kv_heads, head_dim;
+};
+
+std::vector<ConformanceShape> conformance_shapes();
+std::shared_ptr<kernels::KvBackend> conformance_backend(ThreadPool* threads);
+
+}  // namespace smartkv

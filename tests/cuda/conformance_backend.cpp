@@ -1,0 +1,11 @@
+#include "tests/cache/conformance_backend.h"
+
+#include "kernels/cuda/kv_backend.h"
+
+namespace smartkv {
+
+// One: a token that is emulated takes a millisecond.
+std::vector<ConformanceShape> conformance_shapes() { return {{2, 1, 64}}; }
+std::shared_ptr<kernels::KvBackend> conformance_backend(ThreadPool* /*threads*/) { return kernels::cuda::make_cuda_kv_backend(0); }
+
+}  // namespace smartkv
