@@ -26,7 +26,7 @@ std::string written(const std::string& text) {
 }
 
 TEST(Presets, AreTheFilesInConfigsButTheDefault) {
-  EXPECT_EQ(preset_names(), "laptop, long_context, low_memory, server");
+  EXPECT_EQ(preset_names(), "gpu, laptop, long_context, low_memory, server");
   for (const ConfigPreset& preset : config_presets()) {
     std::ifstream file(std::filesystem::path(SMARTKV_SOURCE) / "configs" / preset.file);
     std::ostringstream text;
@@ -53,7 +53,7 @@ TEST(Presets, StandBetweenTheConfigFileAndTheCommandLine) {
 TEST(Presets, AnUnknownOneIsRefusedWithTheNames) {
   const Ran ran = run({"serve", "--preset", "desktop", "--model", "m.gguf"});
   EXPECT_EQ(ran.code, kUsageError);
-  EXPECT_THAT(ran.error, AllOf(HasSubstr("\"desktop\""), HasSubstr("laptop, long_context, low_memory, server")));
+  EXPECT_THAT(ran.error, AllOf(HasSubstr("\"desktop\""), HasSubstr("gpu, laptop, long_context, low_memory, server")));
 }
 
 TEST(ConfigCommand, ChecksWhatNeedsNoModel) {
@@ -81,7 +81,7 @@ TEST(ConfigCommand, ChecksWhatNeedsNoModel) {
 }
 
 TEST(ConfigCommand, PrintsPresets) {
-  EXPECT_EQ(run({"config", "preset"}).out, "laptop\nlong_context\nlow_memory\nserver\n");
+  EXPECT_EQ(run({"config", "preset"}).out, "gpu\nlaptop\nlong_context\nlow_memory\nserver\n");
   EXPECT_EQ(run({"config", "preset", "laptop"}).out, find_preset("laptop").text());
 }
 
