@@ -89,6 +89,14 @@ std::string_view tier_name(size_t tier) {
   return kNames.at(tier);
 }
 
+TierUse& TierUse::operator+=(const TierUse& other) {
+  for (size_t tier = 0; tier < kTiers; ++tier) {
+    tokens[tier] += other.tokens[tier];
+    bytes[tier] += other.bytes[tier];
+  }
+  return *this;
+}
+
 TierUse tier_use(const SequenceCache& cache, const CacheShape& shape) {
   TierUse use;
   const kernels::AttentionShape one_head{.n_heads = 1, .n_kv_heads = 1, .head_dim = shape.head_dim, .scale = 1, .type = shape.type};

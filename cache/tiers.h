@@ -20,6 +20,8 @@ using TierShares = std::array<double, kTiers>;
 struct TierUse {
   TierShares tokens = {};  // mean over layers and KV heads; together tokens()
   TierShares bytes = {};   // of the pages that attention reads them from, over all layers; an index or a policy's state is not in it
+
+  TierUse& operator+=(const TierUse& other);
 };
 
 // Goes through the view of every layer once, and through entries only where they have a bias.

@@ -73,12 +73,7 @@ void EngineImpl::count_tiers() {
   for (const auto& [id, request] : requests_) {
     for (const Sequence& sequence : request->choices) {
       if (sequence.cache == nullptr) continue;
-      const TierUse use = tier_use(*sequence.cache, parts_.cache_shape);
-      TierUse& sum = by_policy[std::string(request->policy->name())];
-      for (size_t tier = 0; tier < kTiers; ++tier) {
-        sum.tokens[tier] += use.tokens[tier];
-        sum.bytes[tier] += use.bytes[tier];
-      }
+      by_policy[std::string(request->policy->name())] += tier_use(*sequence.cache, parts_.cache_shape);
     }
   }
   if (by_policy.empty()) return;

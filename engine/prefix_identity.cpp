@@ -75,6 +75,7 @@ std::string prefix_identity(const Weights& weights, const EngineOptions& options
                                            {"dtype", options.dtype},
                                            {"stored_as", options.weights},
                                            {"backend", options.backend},
+                                           {"device", options.device},
                                            {"context_length", options.context_length},
                                            {"cpu_level", kernels::name(kernels::cpu_level())},
                                            {"shape", {shape.n_layers, shape.n_kv_heads, shape.head_dim}}};

@@ -117,6 +117,7 @@ void Scheduler::admit(const Memory& memory, Plan* plan) {
 }
 
 bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
+  if (slots_ >= options_.max_sequences) return false;  // before each that waits is asked what it needs
   std::vector<std::pair<int64_t, size_t>> order;  // most sharers first, then by age
   int64_t claimed = 0;                            // by those that wait for one that runs
   for (size_t i = 0; i < waiting_.size(); ++i) {
