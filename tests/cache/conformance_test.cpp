@@ -199,7 +199,7 @@ TEST_P(Conformance, StaysWithinItsBoundAndCountsWhatTheHeapGave) {
     }
     if (before == 0) continue;  // a sanitizer's heap, which does not say
     const auto bytes = static_cast<double>(cache->stats().bytes);
-    EXPECT_NEAR(in_use() - before, bytes, 0.12 * bytes) << prompt;
+    EXPECT_NEAR(in_use() - before, bytes, 0.12 * bytes + (8 << 10)) << prompt;  // small caches: what each object costs beside
   }
 }
 
