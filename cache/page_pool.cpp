@@ -28,13 +28,13 @@ kernels::KvSegment DensePage::segment(int64_t tokens) const {
   return segment;
 }
 
-std::shared_ptr<PagePool> PagePool::create(const CacheShape& shape, int64_t max_free_bytes,
-                                           std::shared_ptr<kernels::KvBackend> backend) {
+std::shared_ptr<PagePool> PagePool::create(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend,
+                                           int64_t max_free_bytes) {
   if (backend == nullptr) backend = kernels::make_cpu_kv_backend(nullptr);
-  return std::shared_ptr<PagePool>(new PagePool(shape, max_free_bytes, std::move(backend)));
+  return std::shared_ptr<PagePool>(new PagePool(shape, std::move(backend), max_free_bytes));
 }
 
-PagePool::PagePool(const CacheShape& shape, int64_t max_free_bytes, std::shared_ptr<kernels::KvBackend> backend)
+PagePool::PagePool(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend, int64_t max_free_bytes)
     : shape_(shape),
       backend_(std::move(backend)),
       page_bytes_(shape.bytes_per_token() / shape.n_layers * kernels::kPageTokens),

@@ -38,10 +38,9 @@ using PageRef = std::shared_ptr<DensePage>;
 // Thread-safe. Outlived by its pages and charges.
 class PagePool : public std::enable_shared_from_this<PagePool> {
  public:
-  static constexpr int64_t kMaxFreeBytes = int64_t{256} << 20;
-  // Keeps up to max_free_bytes of freed pages. backend: where pages live; null: the CPU.
-  static std::shared_ptr<PagePool> create(const CacheShape& shape, int64_t max_free_bytes = kMaxFreeBytes,
-                                          std::shared_ptr<kernels::KvBackend> backend = nullptr);
+  // backend: where pages live; null: the CPU. Keeps up to max_free_bytes of freed pages.
+  static std::shared_ptr<PagePool> create(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend = nullptr,
+                                          int64_t max_free_bytes = int64_t{256} << 20);
 
   PageRef allocate();  // throws std::bad_alloc
   void free_unused();  // what is kept for reuse
@@ -57,7 +56,7 @@ class PagePool : public std::enable_shared_from_this<PagePool> {
 
  private:
   friend class PoolCharge;
-  PagePool(const CacheShape& shape, int64_t max_free_bytes, std::shared_ptr<kernels::KvBackend> backend);
+  PagePool(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend, int64_t max_free_bytes);
   void release(DensePage* page);
   void add(int64_t bytes);  // to bytes_in_use(); may be negative
 

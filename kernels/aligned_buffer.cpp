@@ -29,23 +29,21 @@ std::byte* map_huge(size_t rounded) {
 
 }  // namespace
 
-AlignedBuffer::AlignedBuffer(size_t size) : size_(size) {
-  if (size == 0) return;
-  if (size >= kHuge) {
-    data_ = map_huge(round_up(size, kHuge));
-    return;
-  }
+std::byte* allocate_aligned(size_t size) {
+  if (size == 0) return nullptr;
+  if (size >= kHuge) return map_huge(round_up(size, kHuge));
   const size_t rounded = round_up(size, kLine);
-  data_ = static_cast<std::byte*>(std::aligned_alloc(kLine, rounded));
-  if (data_ == nullptr) throw std::bad_alloc();
-  std::memset(data_, 0, rounded);
+  auto* const data = static_cast<std::byte*>(std::aligned_alloc(kLine, rounded));
+  if (data == nullptr) throw std::bad_alloc();
+  std::memset(data, 0, rounded);
+  return data;
 }
 
-AlignedBuffer::~AlignedBuffer() {
-  if (size_ >= kHuge) {
-    munmap(data_, round_up(size_, kHuge));
+void free_aligned(std::byte* data, size_t size) noexcept {
+  if (size >= kHuge) {
+    munmap(data, round_up(size, kHuge));
   } else {
-    std::free(data_);
+    std::free(data);
   }
 }
 

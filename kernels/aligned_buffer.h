@@ -6,11 +6,16 @@
 
 namespace smartkv {
 
+// Zeroed memory at a multiple of 64 bytes; of 0 bytes null. From 2 MiB on it asks for huge pages. Throws std::bad_alloc.
+std::byte* allocate_aligned(size_t size);
+// size: as it was allocated with.
+void free_aligned(std::byte* data, size_t size) noexcept;
+
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  explicit AlignedBuffer(size_t size);  // throws std::bad_alloc; from 2 MiB on it asks for huge pages
-  ~AlignedBuffer();
+  explicit AlignedBuffer(size_t size) : data_(allocate_aligned(size)), size_(size) {}  // throws std::bad_alloc
+  ~AlignedBuffer() { free_aligned(data_, size_); }
   AlignedBuffer(AlignedBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {

@@ -1,17 +1,11 @@
 #include "kernels/kv_backend.h"
 
-#include <cstdlib>
-#include <cstring>
-#include <mutex>
-#include <new>
-
+#include "kernels/aligned_buffer.h"
 #include "kernels/elementwise.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv::kernels {
 namespace {
-
-constexpr size_t kLine = 64;
 
 class CpuKvBackend final : public KvBackend {
  public:
@@ -23,14 +17,8 @@ class CpuKvBackend final : public KvBackend {
   bool batch_invariant() const override { return true; }
   void check(const AttentionShape& /*shape*/) const override {}  // the kernels themselves do
 
-  std::byte* allocate(size_t bytes) override {
-    const size_t rounded = (bytes + kLine - 1) / kLine * kLine;
-    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kLine, rounded));
-    if (memory == nullptr && rounded > 0) throw std::bad_alloc();
-    std::memset(memory, 0, rounded);
-    return memory;
-  }
-  void release(std::byte* memory, size_t /*bytes*/) noexcept override { std::free(memory); }
+  std::byte* allocate(size_t bytes) override { return allocate_aligned(bytes); }
+  void release(std::byte* memory, size_t bytes) noexcept override { free_aligned(memory, bytes); }
 
   void write(KvType type, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) override {
     for (int64_t i = 0; i < rows.n; ++i) {

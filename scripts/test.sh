@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # From a fresh Debian 12 machine to passed tests: scripts/test.sh [preset...]
 # Presets: release (the default) and asan run every test; tsan those in which threads meet. Those with the label clients, which
-# install other people's clients, run by scripts/check_clients.sh, or by ctest --test-dir build/release -L clients; those with the label
-# emulated, every policy on the emulated CUDA device, take minutes: ctest -L emulated
+# install other people's clients, run by scripts/check_clients.sh, or by ctest --test-dir build/release -L clients; those with
+# the label emulated, every policy on the emulated CUDA device, take minutes: ctest --test-dir build/release -L emulated
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

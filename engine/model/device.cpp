@@ -13,8 +13,7 @@ namespace {
 
 constexpr int kCpu = -1;
 
-// Of a GPU its number; kCpu.
-int device_of(const std::string& name) {
+int parse(const std::string& name) {
   if (name == "cpu") return kCpu;
   if (name == "cuda") return 0;
   int index = 0;
@@ -26,22 +25,25 @@ int device_of(const std::string& name) {
   throw ModelError("device: expected cpu or cuda:N, found \"" + name + "\"");
 }
 
-}  // namespace
-
-void check_device(const std::string& name) {
-  [[maybe_unused]] const int device = device_of(name);
+// Of a GPU its number; kCpu. Throws ModelError as check_device() does.
+int device_of(const std::string& name) {
+  const int device = parse(name);
 #ifndef SMARTKV_CUDA
   if (device != kCpu) {
     throw ModelError("device: expected cpu, found \"" + name +
                      "\": this program was built without CUDA; configure it with -DSMARTKV_CUDA=ON (docs/cuda.md)");
   }
 #endif
+  return device;
 }
 
+}  // namespace
+
+void check_device(const std::string& name) { device_of(name); }
+
 std::shared_ptr<kernels::KvBackend> device_kv_backend(const std::string& name, ThreadPool& pool) {
-  check_device(name);
+  [[maybe_unused]] const int device = device_of(name);
 #ifdef SMARTKV_CUDA
-  const int device = device_of(name);
   if (device != kCpu) {
     try {
       return kernels::cuda::make_cuda_kv_backend(device);

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/attention.h"
@@ -71,9 +72,9 @@ class CudaKvBackend final : public KvBackend {
   }
   void release(std::byte* memory, size_t /*bytes*/) noexcept override { cudaFree(memory); }
 
-  void write(KvType /*type*/, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) override {
+  void write(KvType /*type*/, int64_t /*n_kv_heads*/, int64_t /*head_dim*/, const PageWrite& rows) override {
     const std::lock_guard lock(writes_mutex_);
-    writes_.push_back({rows, n_kv_heads, head_dim});
+    writes_.push_back(rows);
   }
   void forget_writes() noexcept override {
     const std::lock_guard lock(writes_mutex_);
@@ -81,17 +82,11 @@ class CudaKvBackend final : public KvBackend {
   }
 
   void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) override {
-    use_device();
-    flush_writes(shape);
-    staging_.clear();
-    begin(shape, tasks);
+    const std::byte* const device = begin(shape, tasks);
     const int64_t row = shape.n_heads * shape.head_dim;
     int64_t rows = 0;
     for (const AttentionTask& task : tasks) rows += task.n;
-    if (rows == 0) return;
-    const std::byte* const device = staging_.upload(stream_);
     std::byte* const out = results_.reserve(static_cast<size_t>(rows * row) * sizeof(uint16_t));
-    place_segments(device);
     std::vector<AttentionTask> on_device(tasks.begin(), tasks.end());
     std::byte* next = out;
     for (size_t i = 0; i < tasks.size(); ++i) {
@@ -113,16 +108,10 @@ class CudaKvBackend final : public KvBackend {
   }
 
   void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) override {
-    use_device();
-    flush_writes(shape);
-    staging_.clear();
-    begin(shape, tasks);
+    const std::byte* const device = begin(shape, tasks);
     size_t floats = 0;
     for (const AttentionMassTask& task : tasks) floats += static_cast<size_t>(attention_mass_floats(shape, task));
-    if (floats == 0) return;
-    const std::byte* const device = staging_.upload(stream_);
     auto* const mass = reinterpret_cast<float*>(results_.reserve(floats * sizeof(float)));
-    place_segments(device);
     std::vector<AttentionMassTask> on_device(tasks.begin(), tasks.end());
     float* next = mass;
     for (size_t i = 0; i < tasks.size(); ++i) {
@@ -144,10 +133,6 @@ class CudaKvBackend final : public KvBackend {
   }
 
  private:
-  struct QueuedWrite {
-    PageWrite rows;
-    int64_t n_kv_heads, head_dim;
-  };
   // Where a segment's orders and biases lie in the staging; kNone: it has none.
   static constexpr size_t kNone = static_cast<size_t>(-1);
   struct Placed {
@@ -161,34 +146,44 @@ class CudaKvBackend final : public KvBackend {
     cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "copying from the device");
   }
 
-  // All rows that wait, into their pages: one launch.
-  void flush_writes(const AttentionShape& shape) {
-    if (writes_.empty()) return;
-    const int64_t width = shape.n_kv_heads * shape.head_dim;
+  // One copy to the device brings what a call reads of the host's memory: rows that wait, which one launch then writes into
+  // their pages, and what the tasks point to. Returns where it lies.
+  template <typename Task>
+  const std::byte* begin(const AttentionShape& shape, std::span<const Task> tasks) {
+    use_device();
     staging_.clear();
-    std::vector<std::pair<size_t, size_t>> at;
-    for (const QueuedWrite& write : writes_) {
-      const size_t k = staging_.add_rows(write.rows.k, write.rows.n, width, write.rows.row_stride);
-      at.emplace_back(k, staging_.add_rows(write.rows.v, write.rows.n, width, write.rows.row_stride));
-    }
+    stage_writes(shape);
+    stage_tasks(shape, tasks);
     const std::byte* const device = staging_.upload(stream_);
-    std::vector<KvWrite> on_device;
+    place_writes(device, shape);
+    place_segments(device);
+    return device;
+  }
+  void stage_writes(const AttentionShape& shape) {
+    const int64_t width = shape.n_kv_heads * shape.head_dim;
+    staged_writes_.clear();
+    for (const PageWrite& rows : writes_) {
+      const size_t k = staging_.add_rows(rows.k, rows.n, width, rows.row_stride);
+      staged_writes_.emplace_back(k, staging_.add_rows(rows.v, rows.n, width, rows.row_stride));
+    }
+  }
+  void place_writes(const std::byte* device, const AttentionShape& shape) {
+    kv_writes_.clear();
     for (size_t i = 0; i < writes_.size(); ++i) {
-      const PageWrite& rows = writes_[i].rows;
-      on_device.push_back({reinterpret_cast<const float*>(device + at[i].first),
-                           reinterpret_cast<const float*>(device + at[i].second), width, nullptr,
-                           static_cast<int32_t>(rows.slot), static_cast<int32_t>(rows.n), rows.page_k, rows.page_v,
-                           rows.head_stride});
+      const PageWrite& rows = writes_[i];
+      const auto [k, v] = staged_writes_[i];
+      kv_writes_.push_back({reinterpret_cast<const float*>(device + k), reinterpret_cast<const float*>(device + v),
+                            shape.n_kv_heads * shape.head_dim, nullptr, static_cast<int32_t>(rows.slot),
+                            static_cast<int32_t>(rows.n), rows.page_k, rows.page_v, rows.head_stride});
     }
     writes_.clear();
-    write_kv(shape, on_device, pages_workspace_, stream_);
-    wait();  // what was uploaded is written over
+    if (!kv_writes_.empty()) write_kv(shape, kv_writes_, pages_workspace_, stream_);
   }
 
   // Stages the tasks' queries, and what their segments bring from the host's memory: orders of channels, which pages share,
   // once, and biases.
   template <typename Task>
-  void begin(const AttentionShape& shape, std::span<const Task> tasks) {
+  void stage_tasks(const AttentionShape& shape, std::span<const Task> tasks) {
     queries_.clear();
     placed_.clear();
     segments_.clear();
@@ -228,13 +223,15 @@ class CudaKvBackend final : public KvBackend {
   int device_;
   cudaStream_t stream_ = nullptr;
   std::mutex writes_mutex_;
-  std::vector<QueuedWrite> writes_;
+  std::vector<PageWrite> writes_;
 
   // Of a call; they grow to the largest one and stay.
   Staging staging_;
   DeviceBuffer results_;
   AttentionWorkspace workspace_;
   PageWorkspace pages_workspace_;
+  std::vector<std::pair<size_t, size_t>> staged_writes_;  // K and V
+  std::vector<KvWrite> kv_writes_;
   std::vector<KvSegment> segments_;
   std::vector<Placed> placed_;
   std::vector<size_t> queries_, first_segment_;  // by task

@@ -120,7 +120,7 @@ class Conformance : public testing::TestWithParam<Parameter> {
   ThreadPool threads_{2};
   CacheShape shape_{2, std::get<1>(GetParam()).n_kv_heads, std::get<1>(GetParam()).head_dim, kernels::KvType::kBf16};
   std::shared_ptr<kernels::KvBackend> backend_ = conformance_backend(&threads_);
-  std::shared_ptr<PagePool> pool_ = PagePool::create(shape_, 0, backend_);
+  std::shared_ptr<PagePool> pool_ = PagePool::create(shape_, backend_, 0);
   std::unique_ptr<KvCachePolicy> policy_;
 };
 
@@ -199,7 +199,9 @@ TEST_P(Conformance, StaysWithinItsBoundAndCountsWhatTheHeapGave) {
     }
     if (before == 0) continue;  // a sanitizer's heap, which does not say
     const auto bytes = static_cast<double>(cache->stats().bytes);
-    EXPECT_NEAR(in_use() - before, bytes, 0.12 * bytes + (8 << 10)) << prompt;  // small caches: what each object costs beside
+    // The emulated device's are small: what each object costs beside its bytes is more of them.
+    const double beside = backend_->name() == "cpu" ? 0 : 8 << 10;
+    EXPECT_NEAR(in_use() - before, bytes, 0.12 * bytes + beside) << prompt;
   }
 }
 

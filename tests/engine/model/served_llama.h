@@ -35,7 +35,7 @@ struct Served {
     options.weights = storage;
     model = load ? make_llama(weights, options, pool, load, std::move(kv_backend)) : load_llama(weights, options, pool);
     context.shape = llama_cache_shape(weights.config(), options);
-    context.pool = PagePool::create(context.shape, PagePool::kMaxFreeBytes, model->kv_backend());
+    context.pool = PagePool::create(context.shape, model->kv_backend());
     policy = make_policy(context, nullptr);
   }
 
