@@ -56,9 +56,10 @@ struct Products {
       const std::byte* const next = group + groups < tile.group_end ? panel + groups * call.lane_group_bytes : nullptr;
       first_.stride = call.lane_group_bytes;
       if (blocks == 1) {
+        const int64_t ahead = chunks > kChunksAhead ? kChunksAhead : chunks - 1;
         first_.bytes_per_chunk = call.lane_group_bytes / chunks / 64 * 64;
-        first_.next = panel + kChunksAhead * first_.bytes_per_chunk;
-        first_.chunks = chunks - kChunksAhead;
+        first_.next = panel + ahead * first_.bytes_per_chunk;
+        first_.chunks = chunks - ahead;
         first_.beyond = next;
       } else if (next != nullptr && groups * call.lane_group_bytes <= kMaxPrefetch) {
         first_.bytes_per_chunk = (call.lane_group_bytes / (blocks * chunks) + 63) / 64 * 64;
@@ -75,7 +76,7 @@ struct Products {
     }
 
    private:
-    static constexpr int64_t kChunksAhead = 2;
+    static constexpr int64_t kChunksAhead = 6;
     static constexpr int64_t kMaxPrefetch = 256 << 10;  // a larger panel would push itself out of the second cache
     Prefetch first_;
     int64_t chunks_;
@@ -242,7 +243,9 @@ struct Products {
   template <class Type>
   static void product(const LinearCall& call, const LinearTile& tile) {
     const int64_t rows = tile.row_end - tile.row_begin;
-    const int64_t blocks = (rows + kMaxRows<Type> - 1) / kMaxRows<Type>;
+    int64_t blocks = (rows + kMaxRows<Type> - 1) / kMaxRows<Type>;
+    // Two blocks of wide panels, of which one asks for the next panel while the other computes, beat one that waits.
+    if (blocks == 1 && panel_groups<Type>(rows) < 4) blocks = 2;
     const int64_t widest = panel_groups<Type>((rows + blocks - 1) / blocks);
     int64_t group = tile.group_begin;
     while (group < tile.group_end) {
