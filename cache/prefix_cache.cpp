@@ -242,9 +242,12 @@ bool PrefixCache::may_go(const Node& node, Evict which) {
   if (node.state == nullptr) return false;
   if (which == Evict::kAny || node.state.use_count() == 1) return true;
   // Who runs with a state holds `running`, too: the others are to go on from it.
-  const bool wanted = node.state.use_count() > node.state->running.use_count();
+  const long waiting = node.state.use_count() - node.state->running.use_count();
+  const bool owed = node.state->owed.use_count() > 1;
+  // One that lost its memory loses what only it wants, too: as long as it waits others run with those bytes.
+  const bool wanted = waiting > (owed ? 1 : 0);
   if (which == Evict::kUnheld && wanted) return false;
-  if (which == Evict::kOfUse && node.state->owed.use_count() > 1) return false;
+  if (which == Evict::kOfUse && wanted && owed) return false;
   if (which == Evict::kOfUse && node.state->running.use_count() == 1) return true;
   const CacheStats stats = node.state->cache->stats();
   return stats.bytes > 2 * stats.shared_bytes;

@@ -64,9 +64,9 @@ class PrefixCache {
   // it went on from. The least recently used go first to make room. Returns what is kept of these tokens; null: nothing.
   Held insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state, int64_t own_bytes);
 
-  // Which states may be dropped: those that nobody is to go on from and whose pages are mostly nobody else's, though somebody who
-  // left them or went on from them may still run; those, too, that nobody runs with, or most of whose bytes are nobody else's,
-  // unless they are owed to somebody; or any.
+  // Which states may be dropped: those that nobody is to go on from, or only one that lost its memory, and whose pages are
+  // mostly nobody else's, though somebody who left them or went on from them may still run; those, too, that nobody runs
+  // with, or most of whose bytes are nobody else's, unless they are owed to one of several; or any.
   enum class Evict : uint8_t { kUnheld, kOfUse, kAny };
   bool evict(Evict which);  // the one that was used least recently; false: there is none
   int64_t bytes() const { return bytes_; }

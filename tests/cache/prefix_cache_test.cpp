@@ -243,7 +243,7 @@ TEST_F(PrefixCacheTest, WhatIsHeldGoesIfItFreesMemory) {
   compute(cache.get(), 100, 100, 0);
   prefixes.insert("key", tokens_of(100, 0, 0), std::move(cache), 10);
   const PrefixCache::Covered covered = prefixes.covers("key", tokens_of(120, 0, 0));
-  const PrefixCache::Held waiting = covered.state;
+  const PrefixCache::Held waiting = covered.state, another = covered.state;
   const std::shared_ptr<const bool> running = covered.state->running;
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
   std::shared_ptr<const bool> owed = covered.state->owed;
@@ -251,6 +251,24 @@ TEST_F(PrefixCacheTest, WhatIsHeldGoesIfItFreesMemory) {
   owed.reset();
   EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kOfUse));
   EXPECT_EQ(covered.state->cache, nullptr);
+  EXPECT_EQ(context_.pool->bytes_in_use(), 0);
+}
+
+// A sequence that lost its memory would give little back if its prompt's stayed while it waits.
+TEST_F(PrefixCacheTest, WhatOnlyOneThatLostItsMemoryWantsGoesFirst) {
+  const auto full = policy("full");
+  PrefixCache prefixes(int64_t{1} << 30);
+  auto cache = full->new_sequence(100);
+  compute(cache.get(), 100, 100, 0);
+  prefixes.insert("key", tokens_of(100, 0, 0), std::move(cache), 10);
+  const PrefixCache::Held lost = prefixes.covers("key", tokens_of(120, 0, 0)).state;
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
+  const std::shared_ptr<const bool> owed = lost->owed;
+  PrefixCache::Held other = lost;
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  other.reset();
+  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kUnheld));
   EXPECT_EQ(context_.pool->bytes_in_use(), 0);
 }
 
