@@ -16,17 +16,22 @@ from servers import free_port
 parser = argparse.ArgumentParser()
 parser.add_argument("--llama", required=True)
 parser.add_argument("--smartkv", required=True)
-parser.add_argument("--bf16", required=True)
-parser.add_argument("--q4", required=True)
+parser.add_argument("--model", required=True, help="ours: a GGUF file or a folder")
+parser.add_argument("--pair", action="append", nargs=3, required=True, metavar=("LABEL", "WEIGHTS", "GGUF"),
+                    help="of a row's name, our --weights and llama.cpp's file; the first is also served")
 parser.add_argument("--rounds", type=int, default=3)
+parser.add_argument("--prompts", type=lambda text: [int(n) for n in text.split(",")], default=[512, 4096])
+parser.add_argument("--depths", type=lambda text: [int(n) for n in text.split(",")], default=[0, 4096, 8000])
+parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 8, 16],
+                    help="sequences that decode side by side, 512 tokens deep")
 parser.add_argument("--quick", action="store_true", help="depth 0 and 4,096 only, one sequence and 16")
+parser.add_argument("--no-serving", action="store_true", help="leave out the start, the first token and the memory")
 parser.add_argument("--json")
 args = parser.parse_args()
+if args.quick:
+    args.prompts, args.depths, args.batches = [512], [0, 4096], [1, 16]
 
 threads = len(os.sched_getaffinity(0))
-depths = [0, 4096] if args.quick else [0, 4096, 8000]
-batches = [1, 16] if args.quick else [1, 4, 8, 16]
-prompts = [512] if args.quick else [512, 4096]
 rates = {"llama.cpp": collections.defaultdict(list), "SmartKV": collections.defaultdict(list)}
 
 
@@ -35,8 +40,8 @@ def run(command):
 
 
 def fitting(prompts, depth):
-    """4,096 tokens are prefilled into an empty cache and a half full one only: deeper would leave the model's context."""
-    return [p for p in prompts if depth + p <= 8704]
+    """4,096 tokens are prefilled into an empty cache and a half full one only: deeper would leave a small model's context."""
+    return [p for p in prompts if p <= 512 or depth + p <= 8704]
 
 
 def llama_bench(model, label, prompts, depths):
@@ -53,9 +58,9 @@ def llama_bench(model, label, prompts, depths):
 
 
 def llama_batches(model, label):
-    wanted = ",".join(map(str, batches))
-    out = run([f"{args.llama}/llama-batched-bench", "-m", model, "-t", str(threads), "-c", "10240", "-npp", "512", "-ntg", "32",
-               "-npl", wanted, "--output-format", "jsonl"])
+    wanted = ",".join(map(str, args.batches))
+    out = run([f"{args.llama}/llama-batched-bench", "-m", model, "-t", str(threads), "-c", str(640 * max(args.batches)), "-npp", "512",
+               "-ntg", "32", "-npl", wanted, "--output-format", "jsonl"])
     for line in out.splitlines():
         if line.startswith("{"):
             row = json.loads(line)
@@ -109,16 +114,19 @@ def serving(name, command, port):
 
 
 for i in range(args.rounds):
-    print(f"round {i + 1} of {args.rounds}", file=sys.stderr, flush=True)
-    smartkv_bench(args.q4, "bf16", "bf16", prompts, depths, [1])
-    llama_bench(args.bf16, "bf16", prompts, depths)
-    smartkv_bench(args.q4, "bf16", "bf16", [], [512], batches)
-    llama_batches(args.bf16, "bf16")
-    smartkv_bench(args.q4, "4-bit", "int4", [512], [0, 4096], [1])
-    llama_bench(args.q4, "4-bit", [512], [0, 4096])
+    for label, weights, theirs in args.pair:
+        print(f"round {i + 1} of {args.rounds}: {label}", file=sys.stderr, flush=True)
+        smartkv_bench(args.model, label, weights, args.prompts, args.depths, [1])
+        llama_bench(theirs, label, args.prompts, args.depths)
+        smartkv_bench(args.model, label, weights, [], [512], args.batches)
+        llama_batches(theirs, label)
+    if args.no_serving:
+        continue
     port = free_port()
-    serving("SmartKV", [args.smartkv, "serve", "--model", args.q4, "--port", str(port), "--log-level", "error"], port)
-    serving("llama.cpp", [f"{args.llama}/llama-server", "-m", args.bf16, "--port", str(port), "-t", str(threads)], port)
+    _, weights, theirs = args.pair[0]
+    serving("SmartKV", [args.smartkv, "serve", "--model", args.model, "--weights", weights, "--port", str(port),
+                        "--log-level", "error"], port)
+    serving("llama.cpp", [f"{args.llama}/llama-server", "-m", theirs, "--port", str(port), "-t", str(threads)], port)
 
 rows = []
 for key in rates["llama.cpp"]:

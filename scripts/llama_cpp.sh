@@ -31,3 +31,30 @@ find_bf16_model() {
     fail "llama-quantize could not write $BF16"
   mv "$BF16.part" "$BF16"
 }
+
+# Sets SIZED to the folder of a LLaMA of shape $1 with random weights and SIZED_GGUF to the same weights as GGUF in BF16.
+find_sized_model() {
+  local folder=${SMARTKV_SIZES:-${XDG_CACHE_HOME:-$HOME/.cache}/smartkv}
+  SIZED=$folder/random-$1 SIZED_GGUF=$folder/random-$1.BF16.gguf
+  mkdir -p "$folder"
+  [ -x .venv/bin/python ] || python3 -m venv .venv || fail "'python3 -m venv .venv' failed"
+  .venv/bin/python -c 'import gguf, numpy' 2>/dev/null || .venv/bin/python -m pip install -q gguf numpy >&2 ||
+    fail "'pip install gguf numpy' failed"
+  if [ ! -f "$SIZED/model.safetensors" ]; then
+    step "Making a LLaMA of shape $1"
+    rm -rf "$SIZED.part" && .venv/bin/python scripts/make_model.py "$1" "$SIZED.part" && mv "$SIZED.part" "$SIZED"
+  fi
+  [ -f "$SIZED_GGUF" ] && return
+  step "Writing its weights as GGUF for llama.cpp"
+  .venv/bin/python scripts/make_gguf.py "$SIZED" "$SIZED_GGUF.part" && mv "$SIZED_GGUF.part" "$SIZED_GGUF"
+}
+
+# Prints the name of the sized model's file in llama.cpp's format $1.
+quantized_gguf() {
+  local out=${SIZED_GGUF%.BF16.gguf}.$1.gguf
+  if [ ! -f "$out" ]; then
+    "$LLAMA/bin/llama-quantize" "$SIZED_GGUF" "$out.part" "$1" >/dev/null 2>&1 || fail "llama-quantize could not write $out"
+    mv "$out.part" "$out"
+  fi
+  echo "$out"
+}
