@@ -244,8 +244,9 @@ struct Products {
   static void product(const LinearCall& call, const LinearTile& tile) {
     const int64_t rows = tile.row_end - tile.row_begin;
     int64_t blocks = (rows + kMaxRows<Type> - 1) / kMaxRows<Type>;
-    // Two blocks of wide panels, of which one asks for the next panel while the other computes, beat one that waits.
-    if (blocks == 1 && panel_groups<Type>(rows) < 4) blocks = 2;
+    // Two blocks of wide panels, of which one asks for the next panel while the other computes, beat one that waits, from as
+    // many rows on as make up for reading the panel twice.
+    if (blocks == 1 && rows * 3 > Type::kAccumulators) blocks = 2;
     const int64_t widest = panel_groups<Type>((rows + blocks - 1) / blocks);
     int64_t group = tile.group_begin;
     while (group < tile.group_end) {
