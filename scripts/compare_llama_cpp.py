@@ -13,6 +13,11 @@ import urllib.request
 
 from servers import free_port
 
+
+def numbers(text):
+    return [int(n) for n in text.split(",")]
+
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--llama", required=True)
 parser.add_argument("--smartkv", required=True)
@@ -20,16 +25,16 @@ parser.add_argument("--model", required=True, help="ours: a GGUF file or a folde
 parser.add_argument("--pair", action="append", nargs=3, required=True, metavar=("LABEL", "WEIGHTS", "GGUF"),
                     help="of a row's name, our --weights and llama.cpp's file; the first is also served")
 parser.add_argument("--rounds", type=int, default=3)
-parser.add_argument("--prompts", type=lambda text: [int(n) for n in text.split(",")], default=[512, 4096])
-parser.add_argument("--depths", type=lambda text: [int(n) for n in text.split(",")], default=[0, 4096, 8000])
-parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[1, 4, 8, 16],
-                    help="sequences that decode side by side, 512 tokens deep")
-parser.add_argument("--quick", action="store_true", help="depth 0 and 4,096 only, one sequence and 16")
+parser.add_argument("--prompts", type=numbers, help="lengths of the prefills")
+parser.add_argument("--depths", type=numbers)
+parser.add_argument("--batches", type=numbers, help="sequences that decode side by side, 512 tokens deep")
+parser.add_argument("--quick", action="store_true", help="where they are not given, depth 0 and 4,096 only, one sequence and 16")
 parser.add_argument("--no-serving", action="store_true", help="leave out the start, the first token and the memory")
 parser.add_argument("--json")
 args = parser.parse_args()
-if args.quick:
-    args.prompts, args.depths, args.batches = [512], [0, 4096], [1, 16]
+args.prompts = args.prompts or ([512] if args.quick else [512, 4096])
+args.depths = args.depths or ([0, 4096] if args.quick else [0, 4096, 8000])
+args.batches = args.batches or ([1, 16] if args.quick else [1, 4, 8, 16])
 
 threads = len(os.sched_getaffinity(0))
 rates = {"llama.cpp": collections.defaultdict(list), "SmartKV": collections.defaultdict(list)}

@@ -3,7 +3,7 @@
 #   scripts/compare_llama_cpp.sh [--shape 1b|3b|8b] [--weights LABEL,...] [--rounds N] [--quick] [--prompts N,...] [--depths N,...]
 #                                [--batches N,...] [--no-serving] [--json FILE]
 # --shape: a LLaMA of that size with random weights (make_model.py) instead of the default model; made once, with
-# llama.cpp's BF16, Q8_0, Q4_0 and Q4_K_M files, in $SMARTKV_SIZES (default: the user's cache; 8b: 16 GB and 26 GB).
+# llama.cpp's BF16, Q8_0, Q4_0 and Q4_K_M files, in $SMARTKV_SIZES (default: the user's cache; 8b: about 50 GB).
 # --weights: of bf16, Q8_0, Q4_0, Q4_K_M (with --shape; default: all) or bf16, Q4_1 (the default model's).
 # llama.cpp is found at $LLAMA_CPP_DIR (its bin/ holds llama-bench), or built from its PyPI source package outside the
 # repository (about 10 minutes on 2 cores, once).
@@ -12,40 +12,38 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 source scripts/llama_cpp.sh
 
-SHAPE= LABELS=
+SHAPE= LABELS= REST=()
 while [ $# -gt 0 ]; do
   case $1 in
-    --shape) SHAPE=$2 ;;
-    --weights) LABELS=$2 ;;
-    *) break ;;
+    --shape) SHAPE=${2:?--shape: expected 1b, 3b or 8b} && shift ;;
+    --weights) LABELS=${2:?--weights: expected formats} && shift ;;
+    *) REST+=("$1") ;;
   esac
-  shift 2
+  shift
 done
 
 install_packages
 build release smartkv
 find_llama_cpp
-PAIRS=()
 if [ -n "$SHAPE" ]; then
   find_sized_model "$SHAPE"
-  for label in $(tr , ' ' <<<"${LABELS:-bf16,Q8_0,Q4_0,Q4_K_M}"); do
-    case $label in
-      bf16) PAIRS+=(--pair bf16 bf16 "$SIZED_GGUF") ;;
-      Q8_0) PAIRS+=(--pair Q8_0 int8 "$(quantized_gguf Q8_0)") ;;
-      Q4_0 | Q4_K_M) PAIRS+=(--pair "$label" int4 "$(quantized_gguf "$label")") ;;
-      *) fail "--weights: expected bf16, Q8_0, Q4_0 or Q4_K_M, found $label" ;;
-    esac
-  done
-  MODEL=$SIZED
+  KNOWN=bf16,Q8_0,Q4_0,Q4_K_M
 else
   fetch_model
   find_bf16_model
-  for label in $(tr , ' ' <<<"${LABELS:-bf16,Q4_1}"); do
-    case $label in
-      bf16) PAIRS+=(--pair bf16 bf16 "$BF16") ;;
-      Q4_1) PAIRS+=(--pair Q4_1 int4 "$MODEL") ;;
-      *) fail "--weights: expected bf16 or Q4_1, found $label" ;;
-    esac
-  done
+  KNOWN=bf16,Q4_1
 fi
-exec python3 scripts/compare_llama_cpp.py --llama "$LLAMA/bin" --smartkv build/release/smartkv --model "$MODEL" "${PAIRS[@]}" "$@"
+PAIRS=()
+for label in $(tr , ' ' <<<"${LABELS:-$KNOWN}"); do
+  [[ ,$KNOWN, == *",$label,"* ]] || fail "--weights: expected some of $KNOWN, found $label"
+  case $label in
+    bf16) OURS=bf16 THEIRS=$BF16 ;;
+    Q4_1) OURS=int4 THEIRS=$MODEL ;;
+    Q8_0) OURS=int8 THEIRS=${BF16%.BF16.gguf}.Q8_0.gguf ;;
+    *) OURS=int4 THEIRS=${BF16%.BF16.gguf}.$label.gguf ;;
+  esac
+  quantize_gguf "$BF16" "$THEIRS" "$label"
+  PAIRS+=(--pair "$label" "$OURS" "$THEIRS")
+done
+exec python3 scripts/compare_llama_cpp.py --llama "$LLAMA/bin" --smartkv build/release/smartkv --model "$MODEL" "${PAIRS[@]}" \
+  ${REST[@]+"${REST[@]}"}

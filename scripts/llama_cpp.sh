@@ -12,7 +12,7 @@ find_llama_cpp() {
   [ -n "$missing" ] || return 0
   step "Building llama.cpp in $LLAMA"
   mkdir -p "$LLAMA"
-  [ -x .venv/bin/python ] || python3 -m venv .venv || fail "'python3 -m venv .venv' failed"
+  make_venv
   .venv/bin/python -m pip download -q --no-deps --no-binary :all: -d "$LLAMA" llama-cpp-python==0.3.36 >&2 ||
     fail "'pip download llama-cpp-python' failed: set LLAMA_CPP_DIR to a build of llama.cpp"
   tar xzf "$LLAMA"/llama_cpp_python-0.3.36.tar.gz -C "$LLAMA"
@@ -24,37 +24,32 @@ find_llama_cpp() {
 # Sets BF16 to the default model's weights as a BF16 file, which is what SmartKV computes with.
 find_bf16_model() {
   BF16=$LLAMA_CACHE/SmolLM2-135M-Instruct.BF16.gguf
-  [ -f "$BF16" ] && return
-  step "Writing the same weights as BF16 for llama.cpp"
-  mkdir -p "$LLAMA_CACHE"
-  "$LLAMA/bin/llama-quantize" --allow-requantize "$MODEL" "$BF16.part" BF16 >/dev/null 2>&1 ||
-    fail "llama-quantize could not write $BF16"
-  mv "$BF16.part" "$BF16"
+  quantize_gguf "$MODEL" "$BF16" BF16
 }
 
-# Sets SIZED to the folder of a LLaMA of shape $1 with random weights and SIZED_GGUF to the same weights as GGUF in BF16.
+# Sets MODEL to the folder of a LLaMA of shape $1 with random weights and BF16 to the same weights as GGUF.
 find_sized_model() {
-  local folder=${SMARTKV_SIZES:-${XDG_CACHE_HOME:-$HOME/.cache}/smartkv}
-  SIZED=$folder/random-$1 SIZED_GGUF=$folder/random-$1.BF16.gguf
+  local folder=${SMARTKV_SIZES:-$LLAMA_CACHE}
+  MODEL=$folder/random-$1 BF16=$folder/random-$1.BF16.gguf
   mkdir -p "$folder"
-  [ -x .venv/bin/python ] || python3 -m venv .venv || fail "'python3 -m venv .venv' failed"
+  make_venv
   .venv/bin/python -c 'import gguf, numpy' 2>/dev/null || .venv/bin/python -m pip install -q gguf numpy >&2 ||
     fail "'pip install gguf numpy' failed"
-  if [ ! -f "$SIZED/model.safetensors" ]; then
+  if [ ! -f "$MODEL/model.safetensors" ]; then
     step "Making a LLaMA of shape $1"
-    rm -rf "$SIZED.part" && .venv/bin/python scripts/make_model.py "$1" "$SIZED.part" && mv "$SIZED.part" "$SIZED"
+    rm -rf "$MODEL.part" && .venv/bin/python scripts/make_model.py "$1" "$MODEL.part" && mv "$MODEL.part" "$MODEL"
   fi
-  [ -f "$SIZED_GGUF" ] && return
+  [ -f "$BF16" ] && return
   step "Writing its weights as GGUF for llama.cpp"
-  .venv/bin/python scripts/make_gguf.py "$SIZED" "$SIZED_GGUF.part" && mv "$SIZED_GGUF.part" "$SIZED_GGUF"
+  .venv/bin/python scripts/make_gguf.py "$MODEL" "$BF16.part" && mv "$BF16.part" "$BF16"
 }
 
-# Prints the name of the sized model's file in llama.cpp's format $1.
-quantized_gguf() {
-  local out=${SIZED_GGUF%.BF16.gguf}.$1.gguf
-  if [ ! -f "$out" ]; then
-    "$LLAMA/bin/llama-quantize" "$SIZED_GGUF" "$out.part" "$1" >/dev/null 2>&1 || fail "llama-quantize could not write $out"
-    mv "$out.part" "$out"
-  fi
-  echo "$out"
+# Writes the GGUF file $1 as $2 in llama.cpp's format $3, where that is not there yet.
+quantize_gguf() {
+  [ -f "$2" ] && return
+  step "Writing $2 for llama.cpp"
+  mkdir -p "$(dirname "$2")"
+  "$LLAMA/bin/llama-quantize" --allow-requantize "$1" "$2.part" "$3" >/dev/null 2>&1 ||
+    fail "llama-quantize could not write $2"
+  mv "$2.part" "$2"
 }

@@ -31,14 +31,12 @@ def rotated_in_pairs(weights, heads):
 
 
 def tensors(path):
-    """Names, shapes and a view of the bf16 words of a safetensors file."""
+    """The bf16 words of a safetensors file by name, read when they are used."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
     data = np.memmap(path, np.uint8, "r", 8 + length)
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        yield name, data[begin:end].view(np.uint16).reshape(entry["shape"])
+    return {name: data[slice(*entry["data_offsets"])].view(np.uint16).reshape(entry["shape"]) for name, entry in header.items()}
 
 
 def write_tokenizer(writer, folder, config):
@@ -60,7 +58,7 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     arguments = parser.parse_args()
     config = json.loads((arguments.folder / "config.json").read_text())
-    writer = gguf.GGUFWriter(arguments.out, "llama", use_temp_file=False)
+    writer = gguf.GGUFWriter(arguments.out, "llama")
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -73,27 +71,17 @@ def main():
     writer.add_vocab_size(config["vocab_size"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     write_tokenizer(writer, arguments.folder, config)
-    weights = dict(tensors(arguments.folder / "model.safetensors"))
-    of = {gguf_name(name): name for name in weights}
-    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    for name, source in of.items():
-        words = weights[source]
+    heads = {"self_attn.q_proj": config["num_attention_heads"], "self_attn.k_proj": config["num_key_value_heads"]}
+    for name, words in tensors(arguments.folder / "model.safetensors").items():
         if words.ndim == 1:
-            writer.add_tensor_info(name, words.shape, np.dtype(np.float32), 4 * words.size)
-        else:
-            writer.add_tensor_info(name, (words.shape[0], 2 * words.shape[1]), np.dtype(np.uint8), 2 * words.size,
-                                   raw_dtype=gguf.GGMLQuantizationType.BF16)
+            writer.add_tensor(gguf_name(name), (words.astype(np.uint32) << 16).view(np.float32))
+            continue
+        rotated = [n for part, n in heads.items() if part in name]
+        words = rotated_in_pairs(words, rotated[0]) if rotated else words
+        writer.add_tensor(gguf_name(name), words.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for name, source in of.items():
-        words = weights[source]
-        part = name.split(".")[-2]
-        if words.ndim == 1:
-            writer.write_tensor_data((words.astype(np.uint32) << 16).view(np.float32))
-        else:
-            words = rotated_in_pairs(words, heads[part]) if part in heads else np.ascontiguousarray(words)
-            writer.write_tensor_data(words.view(np.uint8))
+    writer.write_tensors_to_file()
     writer.close()
 
 

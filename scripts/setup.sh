@@ -28,6 +28,11 @@ install_packages() {
     fail "'apt-get install ${missing[*]}' failed: see its message above"
 }
 
+# .venv, where there is none.
+make_venv() {
+  [ -x .venv/bin/python ] || python3 -m venv .venv || fail "'python3 -m venv .venv' failed: is python3-venv installed?"
+}
+
 # The folder of TorchConfig.cmake's prefix of a Python that has the right LibTorch; nothing if it has not.
 torch_prefix_of() {
   "$1" - "$TORCH_VERSION" 2>/dev/null <<'PYTHON' || true
@@ -49,7 +54,7 @@ find_torch() {
   [ -n "$folder" ] || folder=$(torch_prefix_of .venv/bin/python)
   if [ -z "$folder" ]; then
     step "Installing LibTorch $TORCH_VERSION into .venv (about 200 MB)"
-    [ -x .venv/bin/python ] || python3 -m venv .venv || fail "'python3 -m venv .venv' failed: is python3-venv installed?"
+    make_venv
     .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps "torch==$TORCH_VERSION" >&2 ||
       fail "'pip install torch==$TORCH_VERSION' failed: check the network, or set CMAKE_PREFIX_PATH to a LibTorch $TORCH_VERSION"
     folder=$(torch_prefix_of .venv/bin/python)

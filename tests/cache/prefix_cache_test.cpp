@@ -48,6 +48,12 @@ class PrefixCacheTest : public testing::Test {
       if (cache->tokens() == cache->next_boundary()) cache->commit(cache->tokens());
     }
   }
+  // Leaves the state of a prompt of 100 tokens, tokens_of(100, 0, 0), under "key".
+  void keep_prompt(const KvCachePolicy& policy, PrefixCache* prefixes) {
+    auto cache = policy.new_sequence(100);
+    compute(cache.get(), 100, 100, 0);
+    prefixes->insert("key", tokens_of(100, 0, 0), std::move(cache), 10);
+  }
 
   CacheShape shape_{2, 1, 64, kernels::KvType::kBf16};
   ThreadPool threads_{2};
@@ -239,9 +245,7 @@ TEST_F(PrefixCacheTest, WhatNobodyRunsWithIsOfUseToThoseWhoRun) {
 TEST_F(PrefixCacheTest, WhatIsHeldGoesIfItFreesMemory) {
   const auto full = policy("full");
   PrefixCache prefixes(int64_t{1} << 30);
-  auto cache = full->new_sequence(100);
-  compute(cache.get(), 100, 100, 0);
-  prefixes.insert("key", tokens_of(100, 0, 0), std::move(cache), 10);
+  keep_prompt(*full, &prefixes);
   const PrefixCache::Covered covered = prefixes.covers("key", tokens_of(120, 0, 0));
   const PrefixCache::Held waiting = covered.state, another = covered.state;
   const std::shared_ptr<const bool> running = covered.state->running;
@@ -258,9 +262,7 @@ TEST_F(PrefixCacheTest, WhatIsHeldGoesIfItFreesMemory) {
 TEST_F(PrefixCacheTest, WhatOnlyOneThatLostItsMemoryWantsGoesFirst) {
   const auto full = policy("full");
   PrefixCache prefixes(int64_t{1} << 30);
-  auto cache = full->new_sequence(100);
-  compute(cache.get(), 100, 100, 0);
-  prefixes.insert("key", tokens_of(100, 0, 0), std::move(cache), 10);
+  keep_prompt(*full, &prefixes);
   const PrefixCache::Held lost = prefixes.covers("key", tokens_of(120, 0, 0)).state;
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
   const std::shared_ptr<const bool> owed = lost->owed;
