@@ -124,10 +124,4 @@ int64_t quantized_bytes(const CacheShape& shape, const QuantizedLayout& layout) 
   return shape.n_kv_heads * kernels::quantized_offsets(layout, shape.head_dim).total;
 }
 
-void check_quantizable(const CacheShape& shape, std::string_view policy) {
-  if (shape.head_dim % 64 == 0 && shape.head_dim <= 256) return;
-  throw CacheError("kv_cache.policy: \"" + std::string(policy) +
-                   "\" needs a model whose head_dim is 64, 128, 192 or 256; this one's is " + std::to_string(shape.head_dim));
-}
-
 }  // namespace smartkv

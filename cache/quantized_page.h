@@ -63,7 +63,4 @@ double mean_bits(const kernels::CodeRuns& runs);
 // Bytes of a page of this layout, one layer, all KV heads.
 int64_t quantized_bytes(const CacheShape& shape, const kernels::QuantizedLayout& layout);
 
-// Throws CacheError when pages of this shape cannot be quantised.
-void check_quantizable(const CacheShape& shape, std::string_view policy);
-
 }  // namespace smartkv

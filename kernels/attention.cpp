@@ -26,11 +26,11 @@ int64_t dense_bytes(const AttentionShape& shape, const KvSegment&) {
 
 void check_quantized(const AttentionShape& shape, const KvSegment& segment) {
   const QuantizedLayout& layout = segment.quantized;
-  if (shape.head_dim % 64 != 0 || 4 * layout.k.n_quads() != shape.head_dim || 4 * layout.v.n_quads() != kPageTokens ||
+  if (4 * layout.k.n_quads() != shape.head_dim || 4 * layout.v.n_quads() != kPageTokens ||
       segment.tokens != kPageTokens) {
     throw std::invalid_argument("attention: expected a quantised page of " + std::to_string(kPageTokens) +
                                 " tokens and head_dim " + std::to_string(shape.head_dim) +
-                                " (a multiple of 64), found " + std::to_string(segment.tokens) +
+                                ", found " + std::to_string(segment.tokens) +
                                 " tokens with codes of " + std::to_string(4 * layout.k.n_quads()) + " channels and " +
                                 std::to_string(4 * layout.v.n_quads()) + " tokens");
   }

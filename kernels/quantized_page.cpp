@@ -13,7 +13,6 @@
 namespace smartkv::kernels {
 namespace {
 
-constexpr int64_t kBlockRows = 64;
 constexpr int64_t kBlockCodes = 4 * kBlockRows;
 
 struct Column {
@@ -165,6 +164,7 @@ void quantize_side(const CodeRuns& runs, int64_t extent, Fit fit, const float* x
       for (int64_t j = 0; j < 4; ++j) {
         read(column + j);
         const Column of = quantize_column(values, extent, bits, fit, codes[j]);
+        std::fill(codes[j] + extent, codes[j] + block_rows(extent), uint8_t{0});
         scales[column + j] = of.scale;
         zeros[column + j] = of.zero;
       }
@@ -196,7 +196,7 @@ void dequantize_side(const CodeRuns& runs, int64_t extent, const uint16_t* scale
       }
       for (int64_t row = 0; row < extent; row += kBlockRows, in += kBlockCodes * bits / 8) {
         unpack_block(in, bits, block);
-        for (int64_t c = 0; c < kBlockCodes; ++c) {
+        for (int64_t c = 0; c < 4 * std::min(kBlockRows, extent - row); ++c) {
           const CodeLine& line = lines[c % 4];
           to[c % 4][(row + c / 4) * row_stride] = line.zero + line.scale * static_cast<float>(block[c]);
         }
@@ -211,8 +211,9 @@ void dequantize_side(const CodeRuns& runs, int64_t extent, const uint16_t* scale
 }
 
 void check(const QuantizedLayout& layout, int64_t head_dim) {
-  if (head_dim <= 0 || head_dim % 64 != 0 || head_dim > 256) {
-    throw std::invalid_argument("quantised page: head_dim must be 64, 128, 192 or 256, found " + std::to_string(head_dim));
+  if (head_dim <= 0 || head_dim % 16 != 0 || head_dim > 256) {
+    throw std::invalid_argument("quantised page: head_dim must be a multiple of 16 up to 256, found " +
+                                std::to_string(head_dim));
   }
   if (4 * layout.k.n_quads() != head_dim || 4 * layout.v.n_quads() != kPageTokens) {
     throw std::invalid_argument("quantised page: expected quads of " + std::to_string(head_dim) + " channels and " +

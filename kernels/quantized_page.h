@@ -11,7 +11,8 @@
 // Bytes of one KV head's block, each part contiguous (T = kPageTokens, D = head_dim; D', T': columns that have codes):
 //   K scales f16 [D'], K zeros f16 [D], V scales f16 [T'], V zeros f16 [T]   (K's in the order of channel_order)
 //   up to the next multiple of 64, K codes: quads of K, each of extent T;  V codes: quads of V, each of extent D
-// A quad of extent E (a multiple of 64) is cut into blocks of 64 rows x 4 columns = 256 codes; code c = 4 row + column:
+// A quad of extent E is cut into blocks of 64 rows x 4 columns = 256 codes, rows past E having codes of 0;
+// code c = 4 row + column:
 //   8 bits: 256 bytes, byte c = code c
 //   4 bits: 128 bytes, two halves of 64: byte i of half h = code [128 h + i] | code [128 h + 64 + i] << 4
 //   2 bits: 64 bytes, byte i = code [i] | code [64 + i] << 2 | code [128 + i] << 4 | code [192 + i] << 6
@@ -25,7 +26,11 @@
 namespace smartkv::kernels {
 
 constexpr int64_t kPageTokens = 64;
+constexpr int64_t kBlockRows = 64;
 constexpr std::array<int, 4> kCodeBits = {8, 4, 3, 2};
+
+// Rows of whole blocks.
+constexpr int64_t block_rows(int64_t extent) { return (extent + kBlockRows - 1) / kBlockRows * kBlockRows; }
 
 // Quads of each width, in the order of kCodeBits, and those without codes, which come last.
 struct CodeRuns {
@@ -38,7 +43,7 @@ struct CodeRuns {
   int64_t bytes(int64_t extent) const {
     int64_t bits = 0;
     for (std::size_t i = 0; i < quads.size(); ++i) bits += quads[i] * kCodeBits[i];
-    return bits * 4 * extent / 8;
+    return bits * 4 * block_rows(extent) / 8;
   }
   bool operator==(const CodeRuns&) const = default;
 };
@@ -58,8 +63,8 @@ struct QuantizedOffsets {
 };
 QuantizedOffsets quantized_offsets(const QuantizedLayout& layout, int64_t head_dim);
 
-// Quantises one KV head. k, v: f32 [kPageTokens, head_dim]; head_dim a multiple of 64; channel_order: head_dim channel
-// numbers, or nullptr. `block`: quantized_offsets().total bytes. A channel of K is fitted to least squared error, extremes
+// Quantises one KV head. k, v: f32 [kPageTokens, head_dim]; head_dim a multiple of 16 up to 256; channel_order: head_dim
+// channel numbers, or nullptr. `block`: quantized_offsets().total bytes. A channel of K is fitted to least squared error, extremes
 // clipped at few bits; its scale is f16 with a unit of 2^(b - 8). A token of V keeps its whole range: the same channels stand out in many tokens, and clipped they
 // would add up in the output.
 void quantize_page(const QuantizedLayout& layout, int64_t head_dim, const uint8_t* channel_order, const float* k,

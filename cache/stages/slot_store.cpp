@@ -32,10 +32,7 @@ EvictionOptions read_eviction_options(Parameters* parameters, const CacheShape& 
   options.exact_prefill =
       parameters->choice("prefill", defaults.exact_prefill ? "exact" : "streaming", {"exact", "streaming"}) == "exact";
   const std::string kept = parameters->choice("kept", "dense", {"dense", "k8v8", "k8v4", "k4v4", "k3v3", "k2v2"});
-  if (kept != "dense") {
-    check_quantizable(shape, "kept: " + kept);
-    options.packed = uniform_layout(shape, kept[1] - '0', kept[3] - '0');
-  }
+  if (kept != "dense") options.packed = uniform_layout(shape, kept[1] - '0', kept[3] - '0');
   check_eviction(options);
   return options;
 }

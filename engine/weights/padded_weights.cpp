@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kLanes = 16;  // rows that are packed together, and elements of a head that are computed together
 
+// To `unit`, where it is no multiple of the lanes.
 int64_t rounded_up(int64_t n, int64_t unit) { return n % kLanes == 0 ? n : (n + unit - 1) / unit * unit; }
 
 // Where the elements of one axis of a tensor lie in the padded one.
@@ -120,7 +121,8 @@ class PaddedWeights final : public Weights {
 }  // namespace
 
 ModelConfig padded_config(ModelConfig config) {
-  const int64_t head_dim = rounded_up(config.head_dim, 64);
+  // All heads together, and the intermediate size, are then multiples of 32, which groups of integers have.
+  const int64_t head_dim = rounded_up(config.head_dim, config.n_heads % 2 == 0 ? 16 : 32);
   if (head_dim > 256) throw ModelError("head_dim: expected at most 256, found " + std::to_string(config.head_dim));
   config.intermediate_size = rounded_up(config.intermediate_size, 32);
   if (head_dim == config.head_dim) return config;

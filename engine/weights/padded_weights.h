@@ -7,9 +7,9 @@
 
 namespace smartkv {
 
-// Multiples of 16 stay as they are. Another head_dim becomes a multiple of 64, which pages of every format have, another
-// intermediate_size one of 32, which groups of integers have. What is rotated, and what attention's products are scaled by, stay the model's own. Norms of queries and keys, which
-// count the zeros, make up for it by their weights and their epsilon. Throws ModelError for a head_dim above 256.
+// Multiples of 16 stay as they are. Another head_dim becomes the next one, or one of 32 where the heads are odd in number; another
+// intermediate_size the next multiple of 32. What is rotated, and what attention's products are scaled by, stay the model's own.
+// Norms of queries and keys, which count the zeros, make up for it by their weights and their epsilon. Throws ModelError for a head_dim above 256.
 ModelConfig padded_config(ModelConfig config);
 
 // `weights` under padded_config(weights.config()); nullptr where that is its own. `weights` outlives the result. Of a tensor

@@ -65,13 +65,13 @@ void decode_run(int64_t blocks, const uint8_t*& codes, const uint8_t*& next, uin
   }
 }
 
-// The bytes of all quads, [quads][extent][4]: where `codes` are, or in `bytes`. `next`: what will be read next; its lines
-// are asked for on the way; or nullptr.
-inline const uint8_t* decode(const CodeRuns& runs, const uint8_t* codes, const uint8_t* next, int64_t extent,
+// The bytes of all quads, [quads][block_rows(extent)][4]: in `bytes`, or where `codes` are if they are as many quads as will
+// be read. `next`: what will be read next; its lines are asked for on the way; or nullptr.
+inline const uint8_t* decode(const CodeRuns& runs, const uint8_t* codes, const uint8_t* next, int64_t extent, int64_t quads,
                              uint8_t* bytes) {
-  const int64_t blocks = extent / 64;
+  const int64_t blocks = (extent + kBlockRows - 1) / kBlockRows;
   if (next == nullptr) next = codes;
-  if (runs.quads[0] == runs.n_quads()) {
+  if (runs.quads[0] == quads) {
     for (int64_t line = 0; line < 4 * blocks * runs.quads[0]; ++line) Vec16::prefetch(next + 64 * line);
     return codes;
   }

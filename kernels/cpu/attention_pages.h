@@ -45,16 +45,19 @@ inline Page page_of(const AttentionShape& shape, const KvSegment& segment, int64
 
 template <typename T>
 struct Block {
-  Block(const AttentionShape& of, int64_t n) : shape(of), rows(n), dim(of.head_dim) {}  // the rest is scratch
+  Block(const AttentionShape& of, int64_t n)
+      : shape(of), rows(n), dim(of.head_dim), wide((dim + kBlockRows - 1) / kBlockRows * kBlockRows) {}
 
   const AttentionShape& shape;
   const int64_t rows, dim;
+  const int64_t wide;  // of a row of what products with codes read or write: whole blocks
   const float* query[kMaxBlockRows];
 
+  // Scratch.
   alignas(64) T q[kMaxBlockRows * kMaxHeadDim];
   alignas(64) float s[kMaxBlockRows * kPageTokens];  // scores, then probabilities
   alignas(64) T p[kMaxBlockRows * kPageTokens];
-  alignas(64) float o[kMaxBlockRows * kMaxHeadDim];
+  alignas(64) float o[kMaxBlockRows * kMaxHeadDim];  // [rows][wide]
   alignas(64) float l[kMaxBlockRows * 16];
   float m[kMaxBlockRows];
 
@@ -131,16 +134,16 @@ void dense_values(Block<T>& block, const Page& page, const Page* next, int64_t g
   }
   const T* next_v = dense_k<T>(next) == nullptr ? nullptr : reinterpret_cast<const T*>(next->v);
   dense_product<T>(block.rows, block.dim / 16, p, kPageTokens, reinterpret_cast<const T*>(page.v), block.dim * kStep,
-                   steps, block.o, block.dim, true, next_v);
+                   steps, block.o, block.wide, true, next_v);
 }
 
 template <typename T>
 void order_queries(Block<T>& block, const uint8_t* order) {
   if (block.ordered && block.order == order) return;
   for (int64_t r = 0; r < block.rows; ++r) {
-    for (int64_t d = 0; d < block.dim; ++d) {
-      block.ordered_q[r * block.dim + d] = block.query[r][order == nullptr ? d : order[d]];
-    }
+    float* const q = block.ordered_q + r * block.wide;
+    for (int64_t d = 0; d < block.dim; ++d) q[d] = block.query[r][order == nullptr ? d : order[d]];
+    for (int64_t d = block.dim; d < block.wide; ++d) q[d] = 0.0f;
   }
   block.ordered = true;
   block.order = order;
@@ -148,15 +151,16 @@ void order_queries(Block<T>& block, const uint8_t* order) {
 
 template <typename T>
 void quantized_scores(Block<T>& block, const Page& page, const Page* next, int64_t) {
-  const int64_t n = block.dim;
+  const int64_t n = block.wide;
   const CodeRuns& runs = page.segment->quantized.k;
   order_queries(block, page.order);
-  load_columns(runs, n, page.halves(0), page.halves(page.at.k_zeros), block.scales, block.zeros);
+  load_columns(runs, block.dim, page.halves(0), page.halves(page.at.k_zeros), block.scales, block.zeros);
+  for (int64_t c = block.dim; c < n; ++c) block.scales[c] = block.zeros[c] = 0.0f;
   if (next != nullptr) {
     for (int64_t byte = 0; byte < next->at.k_codes; byte += 64) Vec16::prefetch(next->k + byte);
   }
   const uint8_t* bytes = decode(runs, page.codes(page.at.k_codes),
-                                next == nullptr ? nullptr : next->codes(next->at.k_codes), kPageTokens, block.bytes);
+                                next == nullptr ? nullptr : next->codes(next->at.k_codes), kPageTokens, n / 4, block.bytes);
   for (int64_t r = 0; r < block.rows; ++r) {
     make_weights(n, block.ordered_q + r * n, block.scales, block.zeros, block.weights + 2 * r * n, &block.steps[r],
                  &block.offsets[r]);
@@ -171,13 +175,13 @@ void quantized_values(Block<T>& block, const Page& page, const Page* next, int64
   const CodeRuns& runs = page.segment->quantized.v;
   load_columns(runs, kN, page.halves(page.at.v_scales), page.halves(page.at.v_zeros), block.scales, block.zeros);
   const uint8_t* bytes = decode(runs, page.codes(page.at.v_codes),
-                                next == nullptr ? nullptr : next->codes(next->at.v_codes), block.dim, block.bytes);
+                                next == nullptr ? nullptr : next->codes(next->at.v_codes), block.dim, kN / 4, block.bytes);
   for (int64_t r = 0; r < block.rows; ++r) {
     make_weights(kN, block.s + r * kN, block.scales, block.zeros, block.weights + 2 * r * kN, &block.steps[r],
                  &block.offsets[r]);
   }
-  code_product({block.rows, kN, block.weights, block.steps, block.offsets}, {bytes, runs.coded_quads(), kN}, block.dim,
-               block.o, block.dim, true);
+  code_product({block.rows, kN, block.weights, block.steps, block.offsets}, {bytes, runs.coded_quads(), kN}, block.wide,
+               block.o, block.wide, true);
 }
 
 // What a format does with a page; one row per KvSegment::Format.
@@ -185,7 +189,7 @@ template <typename T>
 struct FormatKernels {
   using Kernel = void (*)(Block<T>& block, const Page& page, const Page* next, int64_t groups);
   Kernel scores;  // s [rows][kPageTokens] = q k
-  Kernel values;  // o [rows][head_dim] += p v
+  Kernel values;  // o [rows][wide] += p v: the first head_dim of a row
 };
 
 template <typename T>
@@ -247,7 +251,8 @@ void softmax_row(Block<T>& block, int64_t r, int64_t width) {
     const Vec16 keep = exp2(Vec16::set1(block.m[r] - maximum));
     block.m[r] = maximum;
     (Vec16::load(block.l + 16 * r) * keep).store(block.l + 16 * r);
-    for (int64_t d = r * width; d < (r + 1) * width; d += 16) (Vec16::load(block.o + d) * keep).store(block.o + d);
+    float* const o = block.o + r * block.wide;
+    for (int64_t d = 0; d < width; d += 16) (Vec16::load(o + d) * keep).store(o + d);
   }
   const Vec16 minus_m = Vec16::set1(-block.m[r]), factor = Vec16::set1(scale);
   Vec16 sum = Vec16::load(block.l + 16 * r);

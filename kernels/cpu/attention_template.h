@@ -77,7 +77,7 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
   for (int64_t stretch = item.stretch; stretch < item.stretch_end; ++stretch) {
     for (int64_t r = 0; r < rows; ++r) block.m[r] = kNoMaximum;
     std::memset(block.l, 0, static_cast<size_t>(rows) * 16 * sizeof(float));
-    std::memset(block.o, 0, static_cast<size_t>(rows * dim) * sizeof(float));
+    std::memset(block.o, 0, static_cast<size_t>(rows * block.wide) * sizeof(float));
     for (int64_t i = stretch * kStretchSegments; i < segments_until(stretch + 1); ++i) {
       int32_t visible[kMaxBlockRows];
       const int32_t most = visible_tokens(item, seen - start, task.segments[i].tokens, visible);
@@ -95,7 +95,7 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
     }
     for (int64_t r = 0; r < rows; ++r) {
       const float l = Vec16::load(block.l + 16 * r).reduce_add();
-      const float* o = block.o + r * dim;
+      const float* o = block.o + r * block.wide;
       if (covers_all) {
         merge_row(merged_m[r], merged_l[r], merged_o + r * dim, block.m[r], l, o, dim);
         continue;

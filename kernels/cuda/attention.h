@@ -7,7 +7,7 @@
 // quantised page are folded into the query and the probabilities, codes are exact.
 //
 // Next to the CPU's contract:
-//   - shape.type is kBf16: dense pages and `out`. head_dim is a multiple of 16 up to 256, of 64 for quantised pages.
+//   - shape.type is kBf16: dense pages and `out`. head_dim is a multiple of 16 up to 256.
 //   - Pages, bias and `out` are aligned to 16 bytes.
 //   - A query's bits depend on its own segments and on the number of queries in its task, not on the other tasks.
 #pragma once

@@ -227,7 +227,7 @@ class Block {
   __device__ unsigned char* copy_codes(unsigned char* to, const unsigned char* from, const uint8_t (&quads)[4],
                                        int extent) const {
     for (int run = 0; run < 4; ++run) {
-      const int bytes = extent * bits_of_run(run) / 2, stride = quad_stride(bytes);
+      const int bytes = block_rows(extent) * bits_of_run(run) / 2, stride = quad_stride(bytes);
       copy_rows(to, from, quads[run], bytes, stride);
       from += quads[run] * bytes;
       to += quads[run] * stride;

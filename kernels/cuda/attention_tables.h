@@ -72,6 +72,7 @@ constexpr int kPartialPadding = 4;
 constexpr int kDenseKRow = 4 * (kPage + 8);  // bytes
 SMARTKV_HOST_DEVICE constexpr int dense_v_row(int head_dim) { return 4 * (head_dim + 8); }
 SMARTKV_HOST_DEVICE constexpr int quad_stride(int bytes) { return bytes % 64 == 0 ? bytes + 32 : bytes; }
+SMARTKV_HOST_DEVICE constexpr int block_rows(int extent) { return (extent + 63) / 64 * 64; }  // quantized_page.h's
 constexpr int kBiasBytes = 4 * kPage;  // at the start of a stage
 
 }  // namespace smartkv::kernels::cuda

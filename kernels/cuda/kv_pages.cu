@@ -242,10 +242,11 @@ __global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* job
         codes[4 * (lane % kColumnLanes + kColumnLanes * j) + in_quad] = static_cast<unsigned char>(code_of(x, line));
       });
     }
+    auto* const rows = reinterpret_cast<uint32_t*>(codes);
+    for (int row = extent + lane; row < block_rows(extent); row += 32) rows[row] = 0;
     __syncwarp();
     if (of.bits > 0) {
       auto* out = reinterpret_cast<uint32_t*>(block + (is_k ? job.at.k_codes : job.at.v_codes) + of.bytes);
-      const auto* const rows = reinterpret_cast<const uint32_t*>(codes);
       for (int row = 0; row < extent; row += 64, out += 8 * of.bits) pack_block(rows + row, of.bits, out, lane);
     }
     __syncwarp();

@@ -16,7 +16,7 @@ struct QuadPlace {
 __device__ __forceinline__ QuadPlace quad_place(const uint8_t (&quads)[4], int quad, int extent) {
   int before = 0, bytes = 0;
   for (int run = 0; run < 4; ++run) {
-    const int bits = bits_of_run(run), stride = extent * bits / 2;
+    const int bits = bits_of_run(run), stride = block_rows(extent) * bits / 2;
     if (quad < before + quads[run]) return {bits, bytes + (quad - before) * stride};
     before += quads[run];
     bytes += quads[run] * stride;
@@ -46,7 +46,7 @@ __device__ __forceinline__ QuadEntry quad_entry(int bits, int words) {
 __device__ __forceinline__ QuadEntry entry_of(const uint8_t (&quads)[4], int quad, int extent) {
   int before = 0, words = 0;
   for (int run = 0; run < 4; ++run) {
-    const int bits = bits_of_run(run), stride = quad_stride(extent * bits / 2) / 4;
+    const int bits = bits_of_run(run), stride = quad_stride(block_rows(extent) * bits / 2) / 4;
     if (quad < before + quads[run]) return quad_entry(bits, words + (quad - before) * stride);
     before += quads[run];
     words += quads[run] * stride;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/text/tokenizer.h"
+#include "engine/weights/padded_weights.h"
 #include "engine/weights/weights.h"
 
 namespace smartkv {
@@ -55,7 +56,7 @@ nlohmann::ordered_json describe(const std::filesystem::path& path) {
                                  {"rope_theta", c.rope.theta},
                                  {"rope_scaling", name(c.rope.scaling)},
                                  {"tie_word_embeddings", c.tie_word_embeddings},
-                                 {"kv_bytes_per_token_bf16", 4 * c.n_layers * c.n_kv_heads * c.head_dim}};
+                                 {"kv_bytes_per_token_bf16", 4 * c.n_layers * c.n_kv_heads * padded_config(c).head_dim}};
   for (const auto& [type, kind] : kinds) {
     json["tensors"][type] = {{"tensors", kind.tensors}, {"parameters", kind.parameters}, {"bytes", kind.bytes}};
   }

@@ -74,7 +74,7 @@ TEST_P(CudaAttention, DensePagesEqualTheDefinition) {
 }
 
 TEST_P(CudaAttention, EveryWidthEqualsTheDefinition) {
-  for (const int64_t dim : {64, 128}) {
+  for (const int64_t dim : {32, 64, 80, 128}) {
     std::vector<QuantizedLayout> layouts = {mixed(dim), uniform(dim, 8, 2), uniform(dim, 2, 8), with_dropped_columns(dim)};
     for (const int bits : kCodeBits) layouts.push_back(uniform(dim, bits, bits));
     for (size_t i = 0; i < layouts.size(); ++i) {
@@ -87,7 +87,7 @@ TEST_P(CudaAttention, EveryWidthEqualsTheDefinition) {
 }
 
 TEST_P(CudaAttention, EveryGroupOfHeadsAndMixOfFormatsEqualsTheDefinition) {
-  for (const Shape shape : {Shape{2, 2, 128}, Shape{4, 1, 64}, Shape{3, 1, 192}, Shape{5, 1, 64}, Shape{6, 1, 64},
+  for (const Shape shape : {Shape{2, 2, 128}, Shape{4, 1, 64}, Shape{3, 1, 192}, Shape{2, 1, 96}, Shape{5, 1, 64}, Shape{6, 1, 64},
                             Shape{7, 1, 64}, Shape{16, 2, 64}, Shape{20, 1, 64}, Shape{70, 1, 64}}) {
     const int64_t dim = shape.head_dim;
     const PageFormats formats = {std::nullopt, mixed(dim), uniform(dim, 4, 4), std::nullopt, uniform(dim, 8, 3)};

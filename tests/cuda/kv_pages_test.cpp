@@ -153,7 +153,7 @@ std::vector<QuantizedLayout> layouts(int64_t dim) {
 
 TEST_P(CudaPages, CodesAreTheCpusAndReadBackAlike) {
   if (detected_cpu_level() < CpuLevel::kAvx2) GTEST_SKIP() << "this CPU does not round sums of products once";
-  for (const int64_t dim : {64, 128, 192, 256}) {
+  for (const int64_t dim : {64, 80, 128, 192, 256}) {
     const AttentionShape shape = shape_of(2, dim);
     std::vector<uint8_t> channels(static_cast<size_t>(2 * dim)), slots(2 * kPageTokens);
     for (int64_t head = 0; head < 2; ++head) {

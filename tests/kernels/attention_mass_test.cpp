@@ -31,7 +31,7 @@ class AttentionMass : public testing::TestWithParam<std::tuple<CpuLevel, KvType>
 };
 
 TEST_P(AttentionMass, EqualsTheDefinition) {
-  for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 2, 128}, Shape{50, 1, 32}}) {
+  for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 2, 128}, Shape{50, 1, 32}, Shape{2, 1, 80}}) {
     for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{1, 1}, {64, 3}, {65, 2}, {300, 1}, {401, 19}}) {
       const Bias bias = tokens % 2 == 0 ? Bias::kNone : Bias::kSome;
       const Sequence sequence(shape, type(), tokens, static_cast<uint64_t>(tokens), mass_formats(shape.head_dim), bias);

@@ -44,7 +44,7 @@ class QuantizedAttention : public testing::TestWithParam<std::tuple<CpuLevel, Kv
 };
 
 TEST_P(QuantizedAttention, EveryWidthEqualsTheDefinition) {
-  for (const int64_t dim : {64, 128}) {
+  for (const int64_t dim : {32, 64, 80, 128}) {
     std::vector<QuantizedLayout> layouts = {mixed(dim, false), mixed(dim, true), uniform(dim, 8, 2),
                                             uniform(dim, 2, 8), with_dropped_columns(dim)};
     for (const int bits : kCodeBits) layouts.push_back(uniform(dim, bits, bits));
@@ -60,7 +60,7 @@ TEST_P(QuantizedAttention, EveryWidthEqualsTheDefinition) {
 }
 
 TEST_P(QuantizedAttention, EveryGroupOfHeadsAndMixOfFormatsEqualsTheDefinition) {
-  for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 2, 128}, Shape{4, 1, 64}, Shape{3, 1, 192}}) {
+  for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 2, 128}, Shape{4, 1, 64}, Shape{3, 1, 192}, Shape{8, 2, 96}}) {
     const int64_t dim = shape.head_dim;
     const PageFormats formats = {std::nullopt, mixed(dim, true), uniform(dim, 4, 4), std::nullopt, uniform(dim, 8, 3)};
     for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{64, 1}, {300, 2}, {400, 40}}) {
@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(QuantizedAttentionLevels, AmxGivesTheBitsOfVnni) {
   if (detected_cpu_level() < CpuLevel::kAmx) GTEST_SKIP() << "this CPU lacks the level";
   ThreadPool pool(2);
-  for (const int64_t dim : {64, 192}) {
+  for (const int64_t dim : {48, 64, 192}) {
     const PageFormats formats = {mixed(dim, true), uniform(dim, 8, 8), with_dropped_columns(dim), std::nullopt};
     const Sequence sequence({6, 2, dim}, KvType::kF32, 700, 3, formats, Bias::kSome);
     for (const int64_t n : {1, 3, 40}) {

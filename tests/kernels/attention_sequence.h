@@ -224,6 +224,7 @@ inline PageFormats mass_formats(int64_t dim) {
   const QuantizedLayout four{uniform_runs(64, 4), uniform_runs(kPageTokens, 4)};
   const QuantizedLayout mixed{{{2, 9, 16, 5}}, {{4, 4, 4, 4}}};  // of 128 channels
   if (dim == 64) return {std::nullopt, four, four, std::nullopt};
+  if (dim == 80) return {QuantizedLayout{{{20, 0, 0, 0}}, {{0, 16, 0, 0}}}, std::nullopt};
   if (dim == 128) return {mixed, std::nullopt};
   return {std::nullopt};
 }

@@ -30,7 +30,7 @@ TEST_P(QuantizedPage, RefusesWhatIsNotFiniteAndNothingElse) {
     quantize_page(layout, dim, nullptr, k.data(), v.data(), block.data());
   };
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    for (const size_t at : {size_t{0}, size_t{17}, block.size() / 2}) {
+    for (const size_t at : {size_t{0}, size_t{17}, static_cast<size_t>(kPageTokens * dim - 1)}) {
       std::vector<float> x = random(1);
       const std::vector<float> good = x;
       x[at] = bad;
@@ -50,7 +50,7 @@ TEST_P(QuantizedPage, ErrorStaysBelowAStepAndFallsWithBits) {
     const QuantizedLayout layout{uniform_runs(dim, bits), uniform_runs(kPageTokens, bits)};
     const QuantizedOffsets at = quantized_offsets(layout, dim);
     EXPECT_EQ(at.total % 64, 0);
-    EXPECT_EQ(at.total, 4 * dim + 4 * kPageTokens + 2 * kPageTokens * dim * bits / 8);
+    EXPECT_EQ(at.total, (4 * dim + 4 * kPageTokens + 63) / 64 * 64 + kPageTokens * (dim + block_rows(dim)) * bits / 8);
     std::vector<uint8_t> block(static_cast<size_t>(at.total));
     std::vector<float> k2(k.size()), v2(v.size());
     quantize_page(layout, dim, nullptr, k.data(), v.data(), block.data());
@@ -119,7 +119,7 @@ TEST_P(QuantizedPage, ColumnsWithoutCodesAreTheirMeans) {
   EXPECT_EQ(at.k_zeros - at.k_scales, 2 * (dim - 4));
   EXPECT_EQ(at.v_zeros - at.v_scales, 2 * (kPageTokens - 8));
   EXPECT_EQ(at.k_codes % 64, 0);
-  EXPECT_EQ(at.total - at.k_codes, kPageTokens * (dim - 4) + dim * (kPageTokens - 8) / 2);
+  EXPECT_EQ(at.total - at.k_codes, kPageTokens * (dim - 4) + block_rows(dim) * (kPageTokens - 8) / 2);
   std::vector<uint8_t> block(static_cast<size_t>(at.total));
   std::vector<float> k2(k.size()), v2(v.size());
   quantize_page(layout, dim, nullptr, k.data(), v.data(), block.data());
@@ -137,7 +137,7 @@ TEST_P(QuantizedPage, ColumnsWithoutCodesAreTheirMeans) {
   EXPECT_NEAR(k2[0], k[0], 0.05);
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadDim, QuantizedPage, testing::Values(64, 128));
+INSTANTIATE_TEST_SUITE_P(HeadDim, QuantizedPage, testing::Values(16, 64, 80, 128));
 
 TEST(QuantizedPageChecks, NamesWhatIsWrong) {
   EXPECT_THROW(uniform_runs(64, 5), std::invalid_argument);

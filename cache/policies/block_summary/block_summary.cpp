@@ -42,7 +42,7 @@ std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& co
   const int64_t beside = whole_pages(window) + kPageTokens;
   if (tokens > 0) options.capacity = (tokens - beside) / kPageTokens * kPageTokens;
   options.outliers = tokens > 0 ? options.capacity / 3 : 256;
-  options = read_summary_options(&read, context.shape, options);
+  options = read_summary_options(&read, options);
   options.sinks = read.integer("sinks", options.sinks, 0, kPageTokens);
   read_layers(&read, context.shape.n_layers, &options);
   const int64_t stride = read_prompt_stride(&read, kPrefillChunk);

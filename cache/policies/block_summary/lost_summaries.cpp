@@ -9,7 +9,7 @@ namespace smartkv {
 
 using kernels::kPageTokens;
 
-std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, const CacheShape& shape, EvictionOptions* options) {
+std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, EvictionOptions* options) {
   const nlohmann::json* given = parameters->object("lost");
   if (given == nullptr && parameters->choice("lost", "nothing", {"nothing", "summaries"}) == "nothing") return nullptr;
   const nlohmann::json none = nlohmann::json::object();
@@ -22,7 +22,7 @@ std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, const Cach
   summaries.capacity = tokens / kPageTokens * kPageTokens;
   summaries.sinks = 0;  // they have slots
   summaries.salience = Salience::kNovelty;
-  summaries = read_summary_options(&read, shape, summaries);
+  summaries = read_summary_options(&read, summaries);
   read.done();
   if (summaries.salient > 0 && summaries.salience == Salience::kGate) {
     throw CacheError("kv_cache.lost.salience: expected \"novelty\", \"value_norm\" or \"attention\": what is lost has been "

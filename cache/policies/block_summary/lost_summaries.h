@@ -11,6 +11,6 @@ namespace smartkv {
 // The parameter "lost": "nothing" (they are gone: null), "summaries", or {"store": "summaries", "tokens": entries of a layer
 // and KV head, ...} with the parameters of block_summary. Their room comes out of options->tokens, a quarter of the slots if
 // not told. Throws CacheError.
-std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, const CacheShape& shape, EvictionOptions* options);
+std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, EvictionOptions* options);
 
 }  // namespace smartkv

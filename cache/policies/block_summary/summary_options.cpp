@@ -47,13 +47,12 @@ SummaryOptions keep_everything() {
   return options;
 }
 
-SummaryOptions read_summary_options(Parameters* parameters, const CacheShape& shape, SummaryOptions options) {
+SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions options) {
   constexpr int64_t kMost = int64_t{1} << 20;
   options.block = parameters->integer("block", options.block, 2, kMost);
   options.summaries = parameters->integer("r", options.summaries, 1, options.block);
   options.ratio = parameters->integer("ratio", options.ratio, 2, 64);
   options.bits = std::stoi(parameters->choice("summary_bits", std::to_string(options.bits), {"16", "8", "4"}));
-  if (options.coded()) check_quantizable(shape, "summary_bits");
   options.level = parameters->integer("level", options.level, options.group(), kMost);
   options.rule.pivots = choice(parameters, "pivots", options.rule.pivots, kPivotRules);
   options.rule.values = choice(parameters, "values", options.rule.values, kValueRules);

@@ -67,7 +67,7 @@ SummaryOptions keep_everything();
 
 // Reads block, r, ratio, summary_bits, level, pivots, values, bias, salient, salient_most, outliers, salience, eps, decay,
 // retention, probes, shifts and gate. Throws CacheError.
-SummaryOptions read_summary_options(Parameters* parameters, const CacheShape& shape, SummaryOptions defaults);
+SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions defaults);
 
 // Throws CacheError naming `key`, the parameter that bounds capacity + `beside` and is `found`, when there is no room for a
 // block, the outliers and a group.

@@ -49,7 +49,6 @@ std::vector<CacheMetric> channel_packed_metrics() {
 std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   constexpr int64_t kMost = int64_t{1} << 24;
   const CacheShape& shape = context.shape;
-  check_quantizable(shape, "channel_packed");
   Parameters read("channel_packed", parameters);
   ChannelOptions options;
   const int64_t window = whole_pages(read.integer("window", kPageTokens, 1, kMost));

@@ -11,7 +11,7 @@ namespace smartkv {
 std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   Parameters read("gated_eviction", parameters);
   EvictionOptions options = read_eviction_options(&read, context.shape);
-  std::unique_ptr<StoreFactory> lost = read_lost_store(&read, context.shape, &options);
+  std::unique_ptr<StoreFactory> lost = read_lost_store(&read, &options);
   const std::string scorer = read.choice("scorer", "learned", {"learned", "attention", "key_norm"});
   const std::string gate = read.text("gate", "");
   // Tokens of all layers and heads are compared where their scores can be.

@@ -15,7 +15,6 @@ std::unique_ptr<KvCachePolicy> make(std::string_view name, int k_bits, int v_bit
   const int64_t window = read.integer("window", kPageTokens, 0, int64_t{1} << 24);
   const Boundaries boundaries{window, read_prompt_stride(&read, kPromptStride), 0};
   read.done();
-  check_quantizable(context.shape, name);
   return std::make_unique<StagedPolicy>(
       name, context, boundaries, std::make_unique<UniformStoreFactory>(uniform_layout(context.shape, k_bits, v_bits)));
 }
