@@ -85,8 +85,8 @@ TEST_F(MemoryPlanTest, ListsTheRequestsOwnThenAllThatItMayName) {
   EXPECT_EQ(plans[1].kv_cache, "compact");
   EXPECT_EQ(plans[2].kv_cache, "full");
   EXPECT_EQ(plans[3].kv_cache, "streaming");
-  EXPECT_EQ(plans[1].policy, "");  // heads of 16 channels
-  EXPECT_NE(plans[1].problem.find("mixed_precision"), std::string::npos) << plans[1].problem;
+  EXPECT_EQ(plans[1].policy, "");  // heads of 16 channels, whose values take the bytes of 64
+  EXPECT_NE(plans[1].problem.find("kv_cache.bits"), std::string::npos) << plans[1].problem;
   GenerationRequest forbidden = make_request(10, 5);
   forbidden.kv_cache = "random";
   EXPECT_THROW(engine->plan(forbidden), RequestError);
