@@ -69,7 +69,7 @@ void decode_run(int64_t blocks, const uint8_t*& codes, const uint8_t*& next, uin
 // be read. `next`: what will be read next; its lines are asked for on the way; or nullptr.
 inline const uint8_t* decode(const CodeRuns& runs, const uint8_t* codes, const uint8_t* next, int64_t extent, int64_t quads,
                              uint8_t* bytes) {
-  const int64_t blocks = (extent + kBlockRows - 1) / kBlockRows;
+  const int64_t blocks = block_rows(extent) / kBlockRows;
   if (next == nullptr) next = codes;
   if (runs.quads[0] == quads) {
     for (int64_t line = 0; line < 4 * blocks * runs.quads[0]; ++line) Vec16::prefetch(next + 64 * line);

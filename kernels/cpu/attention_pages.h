@@ -45,8 +45,7 @@ inline Page page_of(const AttentionShape& shape, const KvSegment& segment, int64
 
 template <typename T>
 struct Block {
-  Block(const AttentionShape& of, int64_t n)
-      : shape(of), rows(n), dim(of.head_dim), wide((dim + kBlockRows - 1) / kBlockRows * kBlockRows) {}
+  Block(const AttentionShape& of, int64_t n) : shape(of), rows(n), dim(of.head_dim), wide(block_rows(dim)) {}
 
   const AttentionShape& shape;
   const int64_t rows, dim;
