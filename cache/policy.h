@@ -31,6 +31,12 @@ class KvCachePolicy {
   virtual std::unique_ptr<SequenceCache> load(StateReader* in) const;
 };
 
+// Layers that see only the last tokens of a sequence (sliding window attention).
+struct SlidingWindow {
+  int64_t tokens = 0;         // a query's own included; 0: no layer has a window
+  bool in_all_layers = true;  // so that what has left it is never read again
+};
+
 // What policies work with. Outlives them.
 struct PolicyContext {
   CacheShape shape;
@@ -40,6 +46,7 @@ struct PolicyContext {
   std::function<void(int64_t position, float* cos, float* sin)> rope = {};
   // The learned gates of a name, never of a path; "": those for this model. Throws CacheError.
   std::function<std::shared_ptr<const Gate>(const std::string& name)> load_gate = {};
+  SlidingWindow window = {};
 
   int64_t workers() const;  // the caller included
   // task(i) for i in [0, n), on the threads if there are any. The first exception is thrown here when all have ended.
@@ -51,6 +58,8 @@ struct PolicyRow {
   std::string_view summary;  // one line for --help
   // Throws CacheError naming the key of `parameters` at fault; unknown keys are errors.
   std::unique_ptr<KvCachePolicy> (*create)(const PolicyContext& context, const nlohmann::json& parameters);
+  // Its views end with the last tokens in order, as many as a sliding window has: it runs in models that have one.
+  bool in_order = false;
 };
 
 const std::vector<PolicyRow>& policy_registry();

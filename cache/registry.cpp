@@ -18,7 +18,7 @@ namespace smartkv {
 
 const std::vector<PolicyRow>& policy_registry() {
   static const std::vector<PolicyRow> rows = {
-      {"full", "every token, exact", make_full_policy},
+      {"full", "every token, exact", make_full_policy, true},
       {"gated_eviction", "the tokens that a learned gate expects to live longest", make_gated_eviction_policy},
       {"block_summary", "a window, and summaries of what came before it", make_block_summary_policy},
       {"mixed_precision", "8 to 2 bits by importance, within a budget", make_mixed_precision_policy},
@@ -26,11 +26,11 @@ const std::vector<PolicyRow>& policy_registry() {
       {"streaming", "sinks and a window", make_streaming_policy},
       {"random", "sinks, a window, and tokens drawn at random", make_random_policy},
       {"snapkv", "sinks, a window, and the tokens that the last queries attend to", make_snapkv_policy},
-      {"k8v8", "K and V in 8 bits", make_k8v8_policy},
-      {"k8v4", "K in 8 bits, V in 4", make_k8v4_policy},
-      {"k4v4", "K and V in 4 bits", make_k4v4_policy},
-      {"k3v3", "K and V in 3 bits", make_k3v3_policy},
-      {"k2v2", "K and V in 2 bits", make_k2v2_policy},
+      {"k8v8", "K and V in 8 bits", make_k8v8_policy, true},
+      {"k8v4", "K in 8 bits, V in 4", make_k8v4_policy, true},
+      {"k4v4", "K and V in 4 bits", make_k4v4_policy, true},
+      {"k3v3", "K and V in 3 bits", make_k3v3_policy, true},
+      {"k2v2", "K and V in 2 bits", make_k2v2_policy, true},
   };
   return rows;
 }
@@ -45,6 +45,23 @@ const std::vector<CacheMetric>& cache_metrics() {
   }();
   return metrics;
 }
+
+namespace {
+
+// Throws CacheError for a policy that a model with a sliding window cannot run.
+void check_window(const SlidingWindow& window, const PolicyRow& row, double shadow) {
+  if (window.tokens == 0 || (row.in_order && shadow == 0)) return;
+  std::string expected;
+  for (const PolicyRow& other : policy_registry()) {
+    if (other.in_order) expected += std::string(other.name) + ", ";
+  }
+  throw CacheError("kv_cache: layers of this model see the last " + std::to_string(window.tokens) +
+                   " tokens only (sliding_window): expected " + expected + "without shadow, or a context_length of at most " +
+                   std::to_string(window.tokens) + "; found \"" + std::string(row.name) + "\"" +
+                   (shadow > 0 ? " with shadow" : ", which does not keep tokens in their order"));
+}
+
+}  // namespace
 
 std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) {
   std::string name = "full";
@@ -77,6 +94,7 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
   std::string known;
   for (const PolicyRow& row : policy_registry()) {
     if (row.name == name) {
+      check_window(context.window, row, shadow);
       std::unique_ptr<KvCachePolicy> policy = row.create(context, parameters);
       if (shadow > 0) policy = make_shadow_policy(context, std::move(policy), shadow);
       return policy;

@@ -59,7 +59,8 @@ bool same_page(const KvSegment& a, const KvSegment& b) {
 }
 
 // Stretches at the beginning of both that have the same pages, of which every query sees all tokens.
-int64_t common_stretches(const AttentionTask& a, const AttentionTask& b) {
+int64_t common_stretches(const AttentionShape& shape, const AttentionTask& a, const AttentionTask& b) {
+  if (shape.window > 0 && std::max(tokens_of(a.segments), tokens_of(b.segments)) > shape.window) return 0;
   const auto end = std::mismatch(a.segments.begin(), a.segments.end(), b.segments.begin(), b.segments.end(), same_page).first;
   auto stretches = static_cast<size_t>(end - a.segments.begin()) / kStretchSegments;
   const int64_t seen = std::min(tokens_of(a.segments) - a.n, tokens_of(b.segments) - b.n) + 1;  // by the first queries
@@ -68,7 +69,7 @@ int64_t common_stretches(const AttentionTask& a, const AttentionTask& b) {
 }
 
 // Fills in order and groups. Tasks of more than `most` queries share nothing.
-void group(std::span<const AttentionTask> tasks, int64_t most, AttentionScratch& scratch) {
+void group(const AttentionShape& shape, std::span<const AttentionTask> tasks, int64_t most, AttentionScratch& scratch) {
   std::vector<int32_t>& order = scratch.order;
   order.resize(tasks.size());
   std::iota(order.begin(), order.end(), 0);
@@ -86,7 +87,7 @@ void group(std::span<const AttentionTask> tasks, int64_t most, AttentionScratch&
     size_t end = first + 1;
     int64_t stretches = stretches_of(task(first));
     for (; end < order.size() && first_page(order[first]) != nullptr && task(end).n == task(first).n; ++end) {
-      const int64_t common = common_stretches(task(first), task(end));
+      const int64_t common = common_stretches(shape, task(first), task(end));
       if (common == 0) break;
       stretches = std::min(stretches, common);
     }
@@ -113,7 +114,7 @@ class Planner {
   }
 
   void plan() {
-    group(tasks_, queries_ / 2, scratch_);
+    group(shape_, tasks_, queries_ / 2, scratch_);
     scratch_.members.clear();
     scratch_.items.clear();
     scratch_.merges.clear();
@@ -214,6 +215,9 @@ void check(const AttentionShape& shape) {
   if (shape.n_kv_heads <= 0 || shape.n_heads % shape.n_kv_heads != 0) {
     throw std::invalid_argument("attention: n_heads " + std::to_string(shape.n_heads) +
                                 " is no multiple of n_kv_heads " + std::to_string(shape.n_kv_heads));
+  }
+  if (shape.window < 0) {
+    throw std::invalid_argument("attention: window must be at least 0, found " + std::to_string(shape.window));
   }
   if (!(shape.scale > 0)) {
     throw std::invalid_argument("attention: scale must be above 0, found " + std::to_string(shape.scale));

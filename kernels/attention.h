@@ -24,8 +24,8 @@ enum class KvType : uint8_t { kBf16, kF32 };
 // with the queries' values broadcast (T = kPageTokens, D = head_dim):
 //   bf16: K [D/2][T][2], V [T/2][D][2]   (pairs, as the bf16 dot product instructions read them)
 //   f32:  K [D][T],      V [T][D]
-// Slots past `tokens` hold finite values. A quantised page (quantized_page.h) always holds kPageTokens tokens, and all of
-// its tokens are visible to every query. Neither format cares which tokens of the sequence a KV head holds.
+// Slots past `tokens` hold finite values. A quantised page (quantized_page.h) always holds kPageTokens tokens, none of them
+// later than a query. Neither format cares which tokens of the sequence a KV head holds.
 struct KvSegment {
   enum class Format : uint8_t { kDense, kQuantized };
   Format format = Format::kDense;
@@ -52,6 +52,9 @@ struct AttentionShape {
   int64_t head_dim = 0;  // a multiple of 16
   float scale = 0;       // 1 / sqrt(head_dim); above 0
   KvType type = KvType::kBf16;
+  // Of the tokens that a query would see, it sees the last `window`, its own included (sliding window attention, Beltagy et al.
+  // 2020); 0: all. At least as many tokens at the segments' end lie in the order of their positions.
+  int64_t window = 0;
 };
 
 // Bytes of a segment's K and V, all its KV heads, without channel_order and bias.

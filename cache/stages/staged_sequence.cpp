@@ -216,7 +216,7 @@ CacheStats StagedSequence::stats() const {
 int64_t StagedSequence::lasting_bytes() const {
   int64_t bytes = 0;
   for (const auto& store : stores_) bytes += store->lasting_bytes();
-  if (!stores_.empty()) return bytes;  // the tail's tokens leave it
+  if (!stores_.empty() || boundary_ != Boundaries::kNever) return bytes;  // the tail's tokens leave it
   return dense_bytes(shape(), tokens_ - tokens_ % kPageTokens);  // the last page is written on, by each fork in a copy
 }
 

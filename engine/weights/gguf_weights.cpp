@@ -114,7 +114,8 @@ class ConfigReader {
     c.qk_norm = a.qk_norm;
     c.norm_placement = a.norm_placement;
     c.sliding_window = integer("attention.sliding_window", 0);
-    if (a.window == WindowRule::kNone && c.sliding_window != 0) fail("attention.sliding_window", "0 for " + c.architecture);
+    // Which layers have it stands in no key.
+    if (a.window != WindowRule::kAlways && c.sliding_window != 0) fail("attention.sliding_window", "0 for " + c.architecture);
     if (a.multipliers) {
       c.embedding_multiplier = number("embedding_scale", 1.0);
       c.attention_multiplier = number("attention.scale", 0.0);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "engine/weights/architecture.h"
@@ -122,7 +123,30 @@ void read_rope(const ConfigFields& fields, const nlohmann::json& config, const s
   }
 }
 
-// A window that some layer has; none when it lies beyond what any layer uses.
+// Which layers have a window. Of Qwen's the first max_window_layers have none; SmolLM3's windows are in layers without RoPE.
+std::vector<bool> read_window_layers(const ConfigFields& fields, ModelConfig& c) {
+  std::vector<bool> layers;
+  const bool used = fields.boolean("use_sliding_window", false);
+  constexpr int64_t kDefaultWithout = 28;  // of Qwen's configurations in transformers
+  const int64_t without = fields.integer("max_window_layers", kDefaultWithout);
+  if (fields.has("layer_types")) {
+    for (const nlohmann::json& type : fields["layer_types"]) {
+      if (type != "full_attention" && type != "sliding_attention") {
+        fields.fail("layer_types", "full_attention or sliding_attention for each layer");
+      }
+      layers.push_back(type == "sliding_attention");
+    }
+    if (static_cast<int64_t>(layers.size()) != c.n_layers) {
+      fields.fail("layer_types", std::to_string(c.n_layers) + " of full_attention and sliding_attention");
+    }
+    return layers;
+  }
+  for (int64_t i = 0; i < c.n_layers; ++i) {
+    layers.push_back(used && (c.rope_layers.empty() ? i >= without : !c.has_rope(i)));
+  }
+  return layers;
+}
+
 void read_window(const ConfigFields& fields, const Architecture& architecture, ModelConfig& c) {
   if (architecture.window == WindowRule::kNone) return;
   int64_t window = architecture.default_window;
@@ -136,20 +160,11 @@ void read_window(const ConfigFields& fields, const Architecture& architecture, M
     c.sliding_window = window;
     return;
   }
-  const bool used = fields.boolean("use_sliding_window", false);
-  // Of Qwen's layers the first max_window_layers see everything; SmolLM3's windows are in layers without RoPE.
-  bool some = used;
-  if (fields.has("max_window_layers")) some = used && fields.integer("max_window_layers") < c.n_layers;
-  if (fields.has("layer_types")) {
-    some = false;
-    for (const nlohmann::json& type : fields["layer_types"]) {
-      if (type != "full_attention" && type != "sliding_attention") {
-        fields.fail("layer_types", "full_attention or sliding_attention for each layer");
-      }
-      some = some || type == "sliding_attention";
-    }
-  }
-  c.sliding_window = some ? window : 0;
+  c.window_layers = read_window_layers(fields, c);
+  const auto with = std::count(c.window_layers.begin(), c.window_layers.end(), true);
+  if (with == 0) window = 0;
+  if (with == 0 || with == c.n_layers) c.window_layers.clear();
+  c.sliding_window = window;
 }
 
 void read_rope_layers(const ConfigFields& fields, const Architecture& architecture, ModelConfig& c) {

@@ -40,7 +40,8 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t vocab_size = 0;
   int64_t context_length = 0;
-  int64_t sliding_window = 0;  // tokens that a query sees, itself included; 0: all
+  int64_t sliding_window = 0;  // tokens that a query sees, itself included, in layers with a window; 0: there are none
+  std::vector<bool> window_layers;  // true: the layer has the window; empty: all have, if there is one
   double rms_norm_eps = 1e-5;
   RopeConfig rope;
   std::vector<bool> rope_layers;  // false: the layer has no RoPE; empty: all have
@@ -56,6 +57,9 @@ struct ModelConfig {
   bool mlp_bias = false;
   std::vector<int32_t> eos_token_ids;  // of config.json / generation_config.json; may be empty
 
+  int64_t window(int64_t layer) const {  // 0: none
+    return window_layers.empty() || window_layers[static_cast<size_t>(layer)] ? sliding_window : 0;
+  }
   bool has_rope(int64_t layer) const { return rope_layers.empty() || rope_layers[static_cast<size_t>(layer)]; }
 };
 

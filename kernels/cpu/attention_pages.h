@@ -202,34 +202,54 @@ const FormatKernels<T>& kernels_of(const Page& page) {
   return kFormatKernels<T>[static_cast<size_t>(page.segment->format)];
 }
 
-// Tokens of a segment that each row sees, if the block's first query sees `seen` from the segment's start on: all of them
-// where an item has several members. Returns the most that any row sees.
-inline int32_t visible_tokens(const AttentionScratch::Item& item, int64_t seen, int32_t tokens, int32_t* visible) {
-  if (seen >= tokens) {
-    for (int64_t r = 0; r < rows_of(item); ++r) visible[r] = tokens;
-    return tokens;
+// What each row sees of a segment: its tokens [first[r], end[r]).
+struct Visible {
+  int32_t first[kMaxBlockRows], end[kMaxBlockRows];
+  int32_t latest = 0;       // of all ends
+  bool none = true;         // no row sees any
+};
+
+// If the block's first query sees `seen` tokens from the segment's start on, or the last `window` of all that it sees: all of
+// them where an item has several members.
+inline Visible visible_tokens(const AttentionScratch::Item& item, int64_t seen, int64_t window, int32_t tokens) {
+  Visible visible;
+  if (seen >= tokens && (window == 0 || item.n_members > 1 || seen + item.n_queries - 1 <= window)) {
+    for (int64_t r = 0; r < rows_of(item); ++r) {
+      visible.first[r] = 0;
+      visible.end[r] = tokens;
+    }
+    visible.latest = tokens;
+    visible.none = tokens == 0;
+    return visible;
   }
-  int32_t most = 0;
+  const auto within = [&](int64_t n) { return static_cast<int32_t>(n < 0 ? 0 : n < tokens ? n : tokens); };
   for (int64_t r = 0; r < rows_of(item); ++r) {
     const int64_t n = seen + r / item.n_heads;
-    visible[r] = static_cast<int32_t>(n < 0 ? 0 : n < tokens ? n : tokens);
-    if (visible[r] > most) most = visible[r];
+    visible.first[r] = window > 0 ? within(n - window) : 0;
+    visible.end[r] = within(n);
+    if (visible.end[r] > visible.latest) visible.latest = visible.end[r];
+    visible.none = visible.none && visible.first[r] >= visible.end[r];
   }
-  return most;
+  return visible;
 }
 
-// block.s = q k + bias / scale of a page, kUnseen where a row does not see the token. visible[r]: tokens that row r sees.
+// block.s = q k + bias / scale of a page, kUnseen where a row does not see the token.
 template <typename T>
-void page_scores(Block<T>& block, const Page& page, const Page* next, const int32_t* visible, int64_t groups) {
+void page_scores(Block<T>& block, const Page& page, const Page* next, const Visible& visible, int64_t groups) {
   kernels_of<T>(page).scores(block, page, next, groups);
   const Vec16 inverse = Vec16::set1(1.0f / block.shape.scale);
   for (int64_t r = 0; r < block.rows; ++r) {
-    if (page.bias == nullptr && visible[r] >= 16 * groups) continue;
+    if (page.bias == nullptr && visible.end[r] >= 16 * groups && visible.first[r] == 0) continue;
     for (int64_t t = 0; t < 16 * groups; t += 16) {
       float* s = block.s + r * kPageTokens + t;
       Vec16 x = Vec16::load(s);
       if (page.bias != nullptr) x = Vec16::fma(Vec16::load(page.bias + t), inverse, x);
-      x.first(visible[r] - static_cast<int32_t>(t), kUnseen).store(s);
+      x = x.first(visible.end[r] - static_cast<int32_t>(t), kUnseen);
+      if (visible.first[r] > t) {
+        const Vec16 seen = Vec16::zero().first(visible.first[r] - static_cast<int32_t>(t), 1.0f);  // 1, or 0 before the window
+        x = Vec16::fma(x, seen, (seen - Vec16::set1(1.0f)) * Vec16::set1(-kUnseen));
+      }
+      x.store(s);
     }
   }
 }

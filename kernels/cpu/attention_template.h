@@ -79,16 +79,15 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
     std::memset(block.l, 0, static_cast<size_t>(rows) * 16 * sizeof(float));
     std::memset(block.o, 0, static_cast<size_t>(rows * block.wide) * sizeof(float));
     for (int64_t i = stretch * kStretchSegments; i < segments_until(stretch + 1); ++i) {
-      int32_t visible[kMaxBlockRows];
-      const int32_t most = visible_tokens(item, seen - start, task.segments[i].tokens, visible);
+      const Visible visible = visible_tokens(item, seen - start, shape.window, task.segments[i].tokens);
       start += task.segments[i].tokens;
       if (i != own) continue;  // another head's
       page = next;
       own = own_from(i + 1);
       const bool is_last = own == last_segment;
       if (!is_last) next = page_of(shape, task.segments[static_cast<size_t>(own)], item.kv_head);
-      if (most == 0) continue;  // in the future of every row
-      const int64_t groups = (most + 15) / 16;
+      if (visible.none) continue;  // in the future of every row, or before its window
+      const int64_t groups = (visible.latest + 15) / 16;
       page_scores(block, page, is_last ? nullptr : &next, visible, groups);
       softmax(block, groups, dim);
       kernels_of<T>(page).values(block, page, is_last ? nullptr : &next, groups);
@@ -124,15 +123,14 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
   for (int64_t r = 0; r < rows; ++r) block.m[r] = kNoMaximum;
   std::memset(block.l, 0, static_cast<size_t>(rows) * 16 * sizeof(float));
 
-  // pass_over(start, visible) for the segments of other KV heads.
+  // pass_over(start, visible) for the segments of other KV heads, and for those before all windows.
   const auto for_each_page = [&](const auto& function, const auto& pass_over) {
     int64_t start = 0;
     for (const KvSegment& segment : task.segments) {
-      int32_t visible[kMaxBlockRows];
-      const int32_t most = visible_tokens(item, seen - start, segment.tokens, visible);
-      if (most == 0) break;
-      if (segment.is_of(item.kv_head)) {
-        const int64_t groups = (most + 15) / 16;
+      const Visible visible = visible_tokens(item, seen - start, shape.window, segment.tokens);
+      if (visible.latest == 0) break;
+      if (segment.is_of(item.kv_head) && !visible.none) {
+        const int64_t groups = (visible.latest + 15) / 16;
         page_scores(block, page_of(shape, segment, item.kv_head), nullptr, visible, groups);
         function(start, groups, visible);
       } else {
@@ -141,7 +139,7 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
       start += segment.tokens;
     }
   };
-  for_each_page([&](int64_t, int64_t groups, const int32_t*) { softmax(block, groups, 0); }, [](int64_t, const int32_t*) {});
+  for_each_page([&](int64_t, int64_t groups, const Visible&) { softmax(block, groups, 0); }, [](int64_t, const Visible&) {});
   float share[kMaxBlockRows];  // one over the sum
   for (int64_t r = 0; r < rows; ++r) share[r] = 1.0f / Vec16::load(block.l + 16 * r).reduce_add();
 
@@ -150,9 +148,9 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
   const auto result_of = [&](int64_t i, int64_t start) {
     return results + shape.n_kv_heads * (i * seen + i * (i - 1) / 2) + item.kv_head * (seen + i) + start;
   };
-  const auto write_probabilities = [&](int64_t start, int64_t groups, const int32_t* visible) {
+  const auto write_probabilities = [&](int64_t start, int64_t groups, const Visible& visible) {
     for (int64_t i = 0; i < item.n_queries; ++i) {
-      const int64_t tokens = visible[i * item.n_heads];
+      const int64_t tokens = visible.end[i * item.n_heads];
       float* out = result_of(i, start);
       alignas(64) float most[kPageTokens] = {};
       if (item.head > 0) std::memcpy(most, out, static_cast<size_t>(tokens) * sizeof(float));
@@ -166,8 +164,8 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
       std::memcpy(out, most, static_cast<size_t>(tokens) * sizeof(float));
     }
   };
-  for_each_page(write_probabilities, [&](int64_t start, const int32_t* visible) {
-    for (int64_t i = 0; i < item.n_queries; ++i) std::fill_n(result_of(i, start), visible[i * item.n_heads], 0.0f);
+  for_each_page(write_probabilities, [&](int64_t start, const Visible& visible) {
+    for (int64_t i = 0; i < item.n_queries; ++i) std::fill_n(result_of(i, start), visible.end[i * item.n_heads], 0.0f);
   });
 }
 

@@ -8,6 +8,7 @@
 #include "engine/gates/gate_set.h"
 #include "engine/memory_plan.h"
 #include "engine/model/llama_footprint.h"
+#include "engine/model/policy_context.h"
 #include "server/commands/command.h"
 #include "server/commands/options.h"
 #include "server/openai/memory.h"
@@ -46,6 +47,7 @@ Budget budget_of(const Weights& weights, const LlamaOptions& llama, const Argume
 std::vector<MemoryPlan> make_plans(const ModelConfig& config, const LlamaOptions& llama, const Budget& budget, const Arguments& arguments) {
   const CacheShape shape = llama_cache_shape(config, llama);
   PolicyContext context{shape, PagePool::create(shape)};
+  if (arguments.context > config.sliding_window) context.window = sliding_window(config);
   const GateSet gates({}, config);
   context.load_gate = [&gates](const std::string& name) { return gates.find(name); };
   const PlanQuestion question{.prompt_tokens = arguments.context, .sequences = arguments.concurrency};

@@ -219,6 +219,7 @@ TEST(CudaAttentionChecks, RefusesWhatItCannotRun) {
   EXPECT_NO_THROW(run({9, 3, 64, 1.0f, KvType::kBf16}, {}));
   EXPECT_THROW(run({9, 3, 64, 1.0f, KvType::kF32}, {}), std::invalid_argument);
   EXPECT_THROW(run({9, 3, 72, 1.0f, KvType::kBf16}, {}), std::invalid_argument);
+  EXPECT_THROW(run({9, 3, 64, 1.0f, KvType::kBf16, 100}, {}), std::invalid_argument);  // a sliding window
   EXPECT_THROW(run({9, 3, 272, 1.0f, KvType::kBf16}, {}), std::invalid_argument);
   EXPECT_THROW(run({9, 2, 64, 1.0f, KvType::kBf16}, {}), std::invalid_argument);
   EXPECT_THROW(run({9, 3, 64, 0.0f, KvType::kBf16}, {}), std::invalid_argument);

@@ -44,6 +44,18 @@ TEST_P(AttentionMass, EqualsTheDefinition) {
   }
 }
 
+TEST_P(AttentionMass, IsZeroBeforeAWindow) {
+  for (const int64_t window : {1, 64, 90, 250, 400}) {
+    Sequence sequence({9, 3, 64}, type(), 401, static_cast<uint64_t>(window), mass_formats(64), Bias::kSome);
+    sequence.shape.window = window;
+    const std::vector<double> expected = sequence.mass_reference(19);
+    const std::vector<float> mass = run_mass(pool, sequence, 19);
+    ASSERT_EQ(mass.size(), expected.size());
+    EXPECT_LT(relative_error(expected, [&](size_t i) { return mass[i]; }), 3e-4) << "window " << window;
+    for (size_t i = 0; i < mass.size(); ++i) ASSERT_FALSE(expected[i] == 0.0 && mass[i] != 0.0f) << "window " << window << ", " << i;
+  }
+}
+
 TEST_P(AttentionMass, AQuerysBitsDependOnItsOwnSequenceOnly) {
   const Sequence sequence({9, 3, 64}, type(), 500, 3, mass_formats(64)), other({9, 3, 64}, type(), 333, 4, mass_formats(64));
   ThreadPool one(1);

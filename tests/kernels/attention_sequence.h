@@ -132,12 +132,14 @@ struct Sequence {
   }
   const float* first_query(int64_t n) const { return q.data() + (tokens - n) * shape.n_heads * shape.head_dim; }
 
-  // softmax(scale q K^T + bias) of one query and head, in double precision, without any of the kernels' tricks. [query + 1]
+  // softmax(scale q K^T + bias) of one query and head, 0 before its window, in double precision, without any of the kernels'
+  // tricks. [query + 1]
   std::vector<double> probabilities(int64_t query, int64_t head) const {
     const int64_t kv = head / (shape.n_heads / shape.n_kv_heads);
     std::vector<double> weights(static_cast<size_t>(query + 1));
     double maximum = -1e300, sum = 0;
-    for (int64_t t = 0; t <= query; ++t) {
+    const int64_t first = shape.window > 0 ? std::max<int64_t>(0, query + 1 - shape.window) : 0;
+    for (int64_t t = first; t <= query; ++t) {
       double dot = 0;
       for (int64_t d = 0; d < shape.head_dim; ++d) {
         dot += static_cast<double>(q[(query * shape.n_heads + head) * shape.head_dim + d]) *
@@ -146,7 +148,7 @@ struct Sequence {
       weights[t] = dot * shape.scale + static_cast<double>(bias[t * shape.n_kv_heads + kv]);
       maximum = std::max(maximum, weights[t]);
     }
-    for (double& w : weights) sum += w = std::exp(w - maximum);
+    for (int64_t t = first; t <= query; ++t) sum += weights[t] = std::exp(weights[t] - maximum);
     for (double& w : weights) w /= sum;
     return weights;
   }

@@ -107,6 +107,50 @@ TEST_P(AttentionLevels, SharedPagesChangeNoBit) {
   }
 }
 
+TEST_P(AttentionLevels, SlidingWindowsEqualTheDefinition) {
+  const KvType type = std::get<1>(GetParam());
+  const PageFormats formats[] = {{std::nullopt}, {QuantizedLayout{uniform_runs(64, 8), uniform_runs(kPageTokens, 8)}, std::nullopt}};
+  ThreadPool pool(2);
+  for (const PageFormats& format : formats) {
+    for (const int64_t window : {1, 17, 63, 64, 65, 100, 300, 359, 360, 400}) {
+      Sequence sequence({9, 3, 64}, type, 360, static_cast<uint64_t>(window), format, Bias::kSome);
+      sequence.shape.window = window;
+      const std::vector<double> expected = sequence.reference(37);
+      const std::vector<uint8_t> out = run_attention(pool, sequence, 37);
+      EXPECT_LT(relative_error(expected, [&](size_t i) { return element(out, type, i); }), type == KvType::kBf16 ? 4e-3 : 5e-4)
+          << "window " << window;
+    }
+  }
+}
+
+// Whatever stands beside it in a block, and though tasks share their first pages.
+TEST_P(AttentionLevels, SlidingWindowsKeepARowsBitsItsOwn) {
+  const KvType type = std::get<1>(GetParam());
+  ThreadPool one(1), two(2);
+  for (const int64_t window : {5, 70, 400, 1100}) {
+    Sequence sequence({9, 3, 64}, type, 1100, 7), longer({9, 3, 64}, type, 90, 8);
+    sequence.shape.window = window;
+    const std::vector<uint8_t> all = run_attention(two, sequence, 37);
+    const size_t row = all.size() / 37;
+    EXPECT_EQ(all, run_attention(one, sequence, 37));
+    for (const int64_t n : {1, 2, 16, 33}) {
+      const std::vector<uint8_t> some = run_attention(two, sequence, n);
+      EXPECT_EQ(0, std::memcmp(some.data(), all.data() + all.size() - some.size(), some.size())) << n << " queries";
+    }
+    std::vector<KvSegment> more(sequence.segments.begin(), sequence.segments.begin() + 16);
+    more.insert(more.end(), longer.segments.begin(), longer.segments.end());
+    std::vector<uint8_t> a(row), b(row), alone(row);
+    AttentionTask tasks[] = {sequence.task(1, a.data()), longer.task(1, b.data())};
+    tasks[1].segments = more;
+    AttentionScratch scratch;
+    attention(two, sequence.shape, tasks, scratch);
+    EXPECT_EQ(0, std::memcmp(a.data(), all.data() + 36 * row, row)) << "window " << window;
+    tasks[1].out = alone.data();
+    attention(two, sequence.shape, {&tasks[1], 1}, scratch);
+    EXPECT_EQ(b, alone) << "window " << window;
+  }
+}
+
 // Each KV head has pages of its own beside those of all: as if it were alone with them.
 void expect_heads_to_pass_over_others(KvType type, const PageFormats& formats) {
   const Shape shape{6, 3, 64};
@@ -185,6 +229,7 @@ TEST(Attention, RefusesShapesItCannotRun) {
   AttentionScratch scratch;
   EXPECT_THROW(attention(pool, {9, 3, 72, 1.0f, KvType::kBf16}, {}, scratch), std::invalid_argument);
   EXPECT_THROW(attention(pool, {9, 2, 64, 1.0f, KvType::kBf16}, {}, scratch), std::invalid_argument);
+  EXPECT_THROW(attention(pool, {9, 3, 64, 1.0f, KvType::kBf16, -1}, {}, scratch), std::invalid_argument);
 }
 
 }  // namespace

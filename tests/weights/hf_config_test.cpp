@@ -81,8 +81,24 @@ TEST(HfConfig, SlidingWindowsAreReadAsTransformersReadsThem) {
   EXPECT_EQ(window({{"model_type", "qwen2"}, {"sliding_window", 64}, {"use_sliding_window", true}, {"max_window_layers", 2}}), 0);
   EXPECT_EQ(window({{"model_type", "qwen3"}, {"sliding_window", 64}, {"use_sliding_window", true},
                     {"layer_types", {"full_attention", "sliding_attention"}}}), 64);
+  EXPECT_EQ(window({{"model_type", "qwen2"}, {"sliding_window", 64}, {"use_sliding_window", true}}), 0);  // from layer 28 on
   EXPECT_EQ(window({{"model_type", "phi3"}}), 0);
   EXPECT_EQ(window({{"model_type", "phi3"}, {"sliding_window", 64}}), 64);
+
+  const auto windows = [&](const nlohmann::json& changes) {
+    nlohmann::json changed = good;
+    changed.update({{"sliding_window", 64}, {"use_sliding_window", true}});
+    changed.update(changes);
+    const ModelConfig config = parse_hf_config(changed, "config.json");
+    return std::pair(config.window(0), config.window(1));
+  };
+  const std::pair<int64_t, int64_t> second{0, 64}, both{64, 64};
+  EXPECT_EQ(windows({{"model_type", "qwen2"}, {"max_window_layers", 1}}), second);
+  EXPECT_EQ(windows({{"model_type", "qwen2"}, {"max_window_layers", 0}}), both);
+  EXPECT_EQ(windows({{"model_type", "qwen3"}, {"layer_types", {"full_attention", "sliding_attention"}}}), second);
+  EXPECT_EQ(windows({{"model_type", "smollm3"}, {"no_rope_layers", {1, 0}}}), second);
+  EXPECT_THAT(error_of([&] { windows({{"model_type", "qwen3"}, {"layer_types", {"full_attention"}}}); }),
+              HasSubstr("key \"layer_types\": expected 2 of full_attention and sliding_attention"));
 }
 
 TEST(HfConfig, ReadsEveryRopeScaling) {

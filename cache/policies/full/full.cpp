@@ -1,13 +1,16 @@
 #include "cache/policies/full/full.h"
 
 #include "cache/parameters.h"
+#include "cache/stages/page_store.h"
 #include "cache/stages/staged_policy.h"
 
 namespace smartkv {
 
 std::unique_ptr<KvCachePolicy> make_full_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   Parameters("full", parameters).done();
-  return std::make_unique<StagedPolicy>("full", context, Boundaries(), std::vector<std::unique_ptr<StoreFactory>>());
+  Boundaries boundaries;  // nothing leaves, but what no layer sees any more
+  if (context.window.tokens > 0 && context.window.in_all_layers) boundaries = {context.window.tokens, kPromptStride, 0};
+  return std::make_unique<StagedPolicy>("full", context, boundaries, std::vector<std::unique_ptr<StoreFactory>>());
 }
 
 }  // namespace smartkv

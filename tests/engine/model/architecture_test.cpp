@@ -63,20 +63,41 @@ TEST(GgufRope, KeysEqualTransformers) {
   }
 }
 
-TEST(SlidingWindow, IsServedUpToItsLengthAndRefusedBeyond) {
-  nlohmann::json item = architecture_cases()["mistral"];
-  item["config"]["sliding_window"] = 48;
+nlohmann::json long_mistral() {
+  nlohmann::json item = architecture_cases()["mistral_window"];
+  item["config"]["max_position_embeddings"] = 512;
+  return item;
+}
+
+TEST(SlidingWindow, IsNoneUpToItsLength) {
+  const Folder folder;
+  write_case(folder, long_mistral());
+  const auto weights = Weights::open(folder.path());
+  ThreadPool pool(1);
+  EXPECT_EQ(load_llama(*weights, {"f32", "auto", 12}, pool)->config().sliding_window, 0);
+  EXPECT_EQ(load_llama(*weights, {"f32", "auto", 13}, pool)->config().sliding_window, 12);
+}
+
+// What no layer sees any more is given back, and missed by none; in 8 bits nothing is given back.
+TEST(SlidingWindow, TheFullCacheKeepsWhatIsSeen) {
+  const nlohmann::json item = long_mistral();
   const Folder folder;
   write_case(folder, item);
   const auto weights = Weights::open(folder.path());
-  ThreadPool pool(1);
-  try {
-    load_llama(*weights, {"f32", "auto", 0}, pool);
-    ADD_FAILURE() << "expected a ModelError";
-  } catch (const ModelError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("expected a context_length of at most 48, found 64"));
+  Served forgetting(*weights, "f32"), keeping(*weights, "f32"), coded(*weights, "f32");
+  keeping.context.window.in_all_layers = false;
+  keeping.policy = make_policy(keeping.context, nullptr);
+  coded.policy = make_policy(coded.context, {{"policy", "k8v8"}, {"window", 0}});
+  const std::vector<TokenId> tokens = some_tokens(400, 40, 5);
+  const std::vector<float> logits = forgetting.run(tokens, 50), expected = keeping.run(tokens, 50), in_codes = coded.run(tokens, 50);
+  EXPECT_EQ(logits, forgetting.run(tokens, 33));
+  EXPECT_EQ(in_codes, coded.run(tokens, 33));
+  for (size_t i = 0; i < logits.size(); ++i) {
+    ASSERT_NEAR(logits[i], expected[i], 1e-4) << i;
+    ASSERT_NEAR(in_codes[i], expected[i], 0.2) << i;
   }
-  EXPECT_EQ(load_llama(*weights, {"f32", "auto", 48}, pool)->config().context_length, 48);
+  EXPECT_LE(forgetting.policy->max_bytes(0, 400), 2 * forgetting.context.shape.bytes_per_token() * 64);
+  EXPECT_EQ(keeping.policy->max_bytes(0, 400), 7 * keeping.context.shape.bytes_per_token() * 64);
 }
 
 }  // namespace

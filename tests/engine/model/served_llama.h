@@ -10,6 +10,7 @@
 
 #include "cache/policy.h"
 #include "engine/model/llama.h"
+#include "engine/model/policy_context.h"
 #include "tests/engine/model/tiny_llama.h"
 
 namespace smartkv {
@@ -36,18 +37,20 @@ struct Served {
     model = load ? make_llama(weights, options, pool, load, std::move(kv_backend)) : load_llama(weights, options, pool);
     context.shape = llama_cache_shape(weights.config(), options);
     context.pool = PagePool::create(context.shape, model->kv_backend());
+    context.window = sliding_window(model->config());
     policy = make_policy(context, nullptr);
   }
 
-  // Logits of all tokens, fed in chunks. [tokens, vocab]
+  // Logits of all tokens, fed in chunks, committed. [tokens, vocab]
   std::vector<float> run(const std::vector<TokenId>& tokens, int64_t chunk) {
     const auto cache = policy->new_sequence(0);
     const int64_t vocab = model->config().vocab_size, n = static_cast<int64_t>(tokens.size());
     std::vector<float> logits(static_cast<size_t>(n * vocab));
-    for (int64_t start = 0; start < n; start += chunk) {
-      const int64_t size = std::min(chunk, n - start);
+    for (int64_t start = 0, size = 0; start < n; start += size) {
+      size = std::min({chunk, n - start, cache->next_boundary() - start});
       const SequenceInput input{std::span(tokens).subspan(static_cast<size_t>(start), static_cast<size_t>(size)), cache.get(), size};
       model->forward({&input, 1}, logits.data() + start * vocab);
+      cache->commit(cache->tokens());
     }
     return logits;
   }
