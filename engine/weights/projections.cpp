@@ -15,8 +15,6 @@ void split(TensorMap& tensors, const std::string& fused, const std::vector<Part>
   int64_t rows = 0;
   for (const Part& part : parts) rows += part.rows;
   if (found == tensors.end() || found->second.shape.size() != 2 || found->second.rows() != rows) return;
-  // Whose blocks may span two parts, or whose rows are no bytes of their own.
-  if (found->second.scales != nullptr || found->second.integers != nullptr) return;
   const TensorView whole = found->second;
   tensors.erase(found);
   const size_t row_bytes = whole.data.size() / static_cast<size_t>(rows);
@@ -25,7 +23,8 @@ void split(TensorMap& tensors, const std::string& fused, const std::vector<Part>
     TensorView view = whole;
     view.name = part.name;
     view.shape[0] = part.rows;
-    view.data = whole.data.subspan(first * row_bytes, static_cast<size_t>(part.rows) * row_bytes);
+    view.first_row = whole.first_row + static_cast<int64_t>(first);
+    if (whole.integers == nullptr) view.data = whole.data.subspan(first * row_bytes, static_cast<size_t>(part.rows) * row_bytes);
     first += static_cast<size_t>(part.rows);
     tensors[part.name] = std::move(view);
   }

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "engine/weights/k_quants.h"
 #include "engine/weights/packed_integers.h"
 #include "engine/weights/weights.h"
 #include "kernels/half.h"
@@ -24,10 +25,24 @@ uint8_t* write_f16(float value, uint8_t* p) {
   return p + sizeof bits;
 }
 
+float rounded_to_half(float value) { return kernels::half_to_float(kernels::float_to_half(value)); }
+
 void read_nibbles(const uint8_t* p, uint8_t* q) {
   for (int i = 0; i < 16; ++i) {
     q[i] = p[i] & 15;
     q[i + 16] = p[i] >> 4;
+  }
+}
+
+// A block of Q4_K: its groups g to g + 7.
+void read_q4_k(const uint8_t* p, size_t g, QuantizedRow& out) {
+  const float d = read_f16(p), dmin = read_f16(p + 2);
+  for (int j = 0; j < 8; ++j, ++g) {
+    const GroupLine line = k_quant_group(p + 4, j);
+    out.scale[g] = rounded_to_half(d * static_cast<float>(line.scale));
+    out.minimum[g] = rounded_to_half(-dmin * static_cast<float>(line.minimum));
+    const uint8_t* q = p + 16 + 32 * (j / 2);
+    for (size_t i = 0; i < kGroup; ++i) out.q[g * kGroup + i] = static_cast<uint8_t>(j % 2 == 0 ? q[i] & 15 : q[i] >> 4);
   }
 }
 
@@ -41,7 +56,7 @@ void QuantizedRow::resize(int64_t elements) {
 
 int group_bits(const TensorView& tensor) {
   if (tensor.integers != nullptr) return tensor.integers->in_order ? static_cast<int>(tensor.integers->bits) : 0;
-  if (tensor.type == TensorType::kQ4_0 || tensor.type == TensorType::kQ4_1) return 4;
+  if (tensor.type == TensorType::kQ4_0 || tensor.type == TensorType::kQ4_1 || tensor.type == TensorType::kQ4_K) return 4;
   return tensor.type == TensorType::kQ8_0 ? 8 : 0;
 }
 
@@ -49,10 +64,16 @@ void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out
   if (group_bits(tensor) == 0 || row < 0 || row >= tensor.rows()) {
     throw std::invalid_argument("read_quantized_row: tensor \"" + tensor.name + "\", row " + std::to_string(row));
   }
-  if (tensor.integers != nullptr) return tensor.integers->read(row, out);
-  const int64_t groups = tensor.row_elements() / kGroup, bytes = tensor_type_info(tensor.type).block_bytes;
-  const auto* p = reinterpret_cast<const uint8_t*>(tensor.data.data()) + row * groups * bytes;
+  if (tensor.integers != nullptr) return tensor.integers->read(tensor.first_row + row, out);
+  const TensorTypeInfo& info = tensor_type_info(tensor.type);
+  const int64_t blocks = tensor.row_elements() / info.block_elements, groups = tensor.row_elements() / kGroup;
+  const int64_t bytes = info.block_bytes;
+  const auto* p = reinterpret_cast<const uint8_t*>(tensor.data.data()) + row * blocks * bytes;
   out.resize(tensor.row_elements());
+  if (tensor.type == TensorType::kQ4_K) {
+    for (int64_t block = 0; block < blocks; ++block) read_q4_k(p + block * bytes, static_cast<size_t>(8 * block), out);
+    return;
+  }
   uint8_t* q = out.q.data();
   for (int64_t g = 0; g < groups; ++g, p += bytes, q += kGroup) {
     out.scale[g] = read_f16(p);

@@ -1,5 +1,5 @@
-// Weights that files hold as integers in groups of 32 along a row: Q4_0, Q4_1, Q8_0, and GPTQ's and AWQ's, whose groups are
-// 32 or a multiple of it.
+// Weights that files hold as integers in groups of 32 along a row: Q4_0, Q4_1, Q8_0, Q4_K with scales and minimums rounded to
+// f16, and GPTQ's and AWQ's, whose groups are 32 or a multiple of it.
 #pragma once
 
 #include <cstddef>

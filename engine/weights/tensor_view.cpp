@@ -7,6 +7,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "engine/weights/k_quants.h"
 #include "engine/weights/packed_integers.h"
 #include "kernels/half.h"
 
@@ -105,25 +106,15 @@ void iq4_xs(const uint8_t* p, float* y) {
 constexpr int8_t kFp4Levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 void mxfp4(const uint8_t* p, float* y) { look_up(kFp4Levels, std::ldexp(1.0f, p[0] - 128), p + 1, y); }
 
-// The 6-bit scale and minimum of sub-block j of a Q4_K or Q5_K block.
-void k_scale(const uint8_t* s, int j, float& scale, float& minimum) {
-  if (j < 4) {
-    scale = static_cast<float>(s[j] & 63);
-    minimum = static_cast<float>(s[j + 4] & 63);
-  } else {
-    scale = static_cast<float>((s[j + 4] & 15) | ((s[j - 4] >> 6) << 4));
-    minimum = static_cast<float>((s[j + 4] >> 4) | ((s[j] >> 6) << 4));
-  }
-}
 void q4_k(const uint8_t* p, float* y) {
   const float d = read_f16(p), dmin = read_f16(p + 2);
   for (int j = 0; j < 8; ++j) {
-    float scale, minimum;
-    k_scale(p + 4, j, scale, minimum);
+    const GroupLine line = k_quant_group(p + 4, j);
+    const float scale = d * static_cast<float>(line.scale), minimum = dmin * static_cast<float>(line.minimum);
     const uint8_t* q = p + 16 + 32 * (j / 2);
     for (int i = 0; i < 32; ++i) {
       const int value = j % 2 == 0 ? q[i] & 15 : q[i] >> 4;
-      y[32 * j + i] = d * scale * static_cast<float>(value) - dmin * minimum;
+      y[32 * j + i] = scale * static_cast<float>(value) - minimum;
     }
   }
 }
@@ -131,12 +122,12 @@ void q5_k(const uint8_t* p, float* y) {
   const float d = read_f16(p), dmin = read_f16(p + 2);
   const uint8_t* high = p + 16;
   for (int j = 0; j < 8; ++j) {
-    float scale, minimum;
-    k_scale(p + 4, j, scale, minimum);
+    const GroupLine line = k_quant_group(p + 4, j);
+    const float scale = d * static_cast<float>(line.scale), minimum = dmin * static_cast<float>(line.minimum);
     const uint8_t* q = p + 48 + 32 * (j / 2);
     for (int i = 0; i < 32; ++i) {
       const int low = j % 2 == 0 ? q[i] & 15 : q[i] >> 4;
-      y[32 * j + i] = d * scale * static_cast<float>(low | (((high[i] >> j) & 1) << 4)) - dmin * minimum;
+      y[32 * j + i] = scale * static_cast<float>(low | (((high[i] >> j) & 1) << 4)) - minimum;
     }
   }
 }
@@ -224,13 +215,18 @@ int64_t TensorView::elements() const {
 
 int64_t TensorView::rows() const { return row_elements() == 0 ? 0 : elements() / row_elements(); }
 
+int64_t TensorView::bytes() const {
+  const auto n = static_cast<int64_t>(data.size());
+  return integers == nullptr || integers->outputs == 0 ? n : n / integers->outputs * rows();
+}
+
 void expand_rows(const TensorView& tensor, int64_t first, int64_t count, float* out) {
   if (first < 0 || count < 0 || first > tensor.rows() - count) {
     throw std::out_of_range("tensor \"" + tensor.name + "\": rows [" + std::to_string(first) + ", " +
                             std::to_string(first + count) + ") of " + std::to_string(tensor.rows()));
   }
   if (tensor.integers != nullptr) {
-    for (int64_t row = 0; row < count; ++row) tensor.integers->expand(first + row, out + row * tensor.row_elements());
+    for (int64_t row = 0; row < count; ++row) tensor.integers->expand(tensor.first_row + first + row, out + row * tensor.row_elements());
     return;
   }
   const TensorTypeInfo& info = tensor_type_info(tensor.type);
@@ -243,7 +239,7 @@ void expand_rows(const TensorView& tensor, int64_t first, int64_t count, float* 
   if (tensor.scales == nullptr) return;
   const WeightScales& scales = *tensor.scales;
   for (int64_t row = 0; row < count; ++row) {
-    const float* factors = scales.values.data() + (first + row) / scales.block_rows * scales.columns;
+    const float* factors = scales.values.data() + (tensor.first_row + first + row) / scales.block_rows * scales.columns;
     float* y = out + row * tensor.row_elements();
     for (int64_t i = 0; i < tensor.row_elements(); ++i) y[i] *= factors[i / scales.block_columns];
   }

@@ -41,10 +41,12 @@ struct TensorView {
   std::span<const std::byte> data;  // rows are contiguous; a row holds whole blocks
   std::shared_ptr<const WeightScales> scales = nullptr;     // null: none
   std::shared_ptr<const PackedIntegers> integers = nullptr;  // of kInt4 and kInt8, whose `data` is theirs as the file has it
+  int64_t first_row = 0;  // of a part of a tensor: its first row, as `scales` and `integers` count them
 
   int64_t elements() const;
   int64_t row_elements() const { return shape.empty() ? 1 : shape.back(); }
   int64_t rows() const;
+  int64_t bytes() const;  // of the file
 };
 
 // Expands rows [first, first + count) to f32, scales applied. out: [count, row_elements]. Throws std::out_of_range.

@@ -38,7 +38,7 @@ nlohmann::ordered_json describe(const std::filesystem::path& path) {
     Kind& kind = kinds[std::string(tensor_type_info(tensor.type).name)];
     ++kind.tensors;
     kind.parameters += tensor.elements();
-    kind.bytes += static_cast<int64_t>(tensor.data.size());
+    kind.bytes += tensor.bytes();
     parameters += tensor.elements();
   }
   nlohmann::ordered_json json = {{"name", c.name},

@@ -20,7 +20,7 @@ struct Arguments {
 
 double gibibytes(const Weights& weights) {
   double bytes = 0;
-  for (const std::string& name : weights.names()) bytes += static_cast<double>(weights.find(name)->data.size());
+  for (const std::string& name : weights.names()) bytes += static_cast<double>(weights.find(name)->bytes());
   return bytes / (1 << 30);
 }
 

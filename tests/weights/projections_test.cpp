@@ -1,0 +1,128 @@
+// Fused projections in every form that files have them.
+#include "engine/weights/projections.h"
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "engine/weights/packed_integers.h"
+#include "engine/weights/quantized_rows.h"
+
+namespace smartkv {
+namespace {
+
+constexpr int64_t kInputs = 64;
+constexpr const char* kLayer = "model.layers.0.";
+
+ModelConfig one_layer() {
+  ModelConfig config;
+  config.n_layers = 1;
+  config.n_heads = 4;
+  config.n_kv_heads = 2;
+  config.head_dim = 16;
+  config.hidden_size = kInputs;
+  config.intermediate_size = 48;
+  return config;
+}
+
+// Rows of the parts are those of the whole, in order.
+void expect_parts(const TensorView& fused, const std::vector<std::pair<std::string, int64_t>>& parts) {
+  TensorMap tensors{{fused.name, fused}};
+  split_fused_projections(one_layer(), tensors);
+  EXPECT_EQ(tensors.size(), parts.size());
+  int64_t first = 0, bytes = 0;
+  for (const auto& [name, rows] : parts) {
+    const auto found = tensors.find(kLayer + name);
+    ASSERT_NE(found, tensors.end()) << name;
+    const TensorView& part = found->second;
+    ASSERT_EQ(part.shape, (std::vector<int64_t>{rows, kInputs}));
+    for (int64_t row = 0; row < rows; ++row) {
+      std::vector<float> values(kInputs), expected(kInputs);
+      expand_rows(part, row, 1, values.data());
+      expand_rows(fused, first + row, 1, expected.data());
+      ASSERT_EQ(values, expected) << name << ", row " << row;
+      if (group_bits(part) == 0) continue;
+      QuantizedRow integers, whole;
+      read_quantized_row(part, row, integers);
+      read_quantized_row(fused, first + row, whole);
+      ASSERT_EQ(integers.q, whole.q) << name << ", row " << row;
+      ASSERT_EQ(integers.scale, whole.scale);
+      ASSERT_EQ(integers.minimum, whole.minimum);
+    }
+    first += rows;
+    bytes += part.bytes();
+  }
+  EXPECT_EQ(bytes, fused.bytes());
+}
+
+void expect_qkv_and_gate_up(const std::function<TensorView(const std::string& name, int64_t rows)>& make) {
+  expect_parts(make(std::string(kLayer) + "self_attn.qkv_proj.weight", 128),
+               {{"self_attn.q_proj.weight", 64}, {"self_attn.k_proj.weight", 32}, {"self_attn.v_proj.weight", 32}});
+  expect_parts(make(std::string(kLayer) + "mlp.gate_up_proj.weight", 96),
+               {{"mlp.gate_proj.weight", 48}, {"mlp.up_proj.weight", 48}});
+}
+
+std::vector<std::byte> random_bytes(int64_t n) {
+  std::mt19937 random(static_cast<uint32_t>(n));
+  std::vector<std::byte> bytes(static_cast<size_t>(n));
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() % 0x70);  // no NaN in 8 bits
+  return bytes;
+}
+
+TEST(FusedProjections, OfFloatsAreSplit) {
+  std::vector<std::byte> data;
+  expect_qkv_and_gate_up([&](const std::string& name, int64_t rows) {
+    data = random_bytes(rows * kInputs * 4);
+    return TensorView{name, TensorType::kF32, {rows, kInputs}, data};
+  });
+}
+
+// A block of scales spans the end of one part and the beginning of the next.
+TEST(FusedProjections, OfFp8AreSplitWithTheirScales) {
+  std::vector<std::byte> data;
+  expect_qkv_and_gate_up([&](const std::string& name, int64_t rows) {
+    data = random_bytes(rows * kInputs);
+    auto scales = std::make_shared<WeightScales>();
+    scales->block_rows = 40;
+    scales->block_columns = 32;
+    scales->columns = 2;
+    for (int64_t i = 0; i < (rows + 39) / 40 * 2; ++i) scales->values.push_back(0.5f + static_cast<float>(i));
+    return TensorView{name, TensorType::kF8E4m3, {rows, kInputs}, data, std::move(scales)};
+  });
+}
+
+TEST(FusedProjections, OfGptqAndAwqAreSplitAsTheIntegersThatTheyAre) {
+  using Layout = PackedIntegers::Layout;
+  for (const auto& [layout, bits] : {std::pair<Layout, int64_t>{Layout::kGptq, 4}, {Layout::kGptqV2, 4}, {Layout::kGptq, 8}, {Layout::kAwq, 4}}) {
+    SCOPED_TRACE(static_cast<int>(layout) * 10 + static_cast<int>(bits));
+    std::vector<std::byte> data, zeros;
+    expect_qkv_and_gate_up([&](const std::string& name, int64_t rows) {
+      auto integers = std::make_shared<PackedIntegers>();
+      data = random_bytes(rows * kInputs * bits / 8);
+      zeros = random_bytes(rows * 2 * bits / 8);
+      integers->layout = layout;
+      integers->bits = bits;
+      integers->inputs = kInputs;
+      integers->outputs = rows;
+      integers->q = data;
+      integers->zeros = zeros;
+      for (int64_t i = 0; i < 2 * rows; ++i) integers->scales.push_back(0.01f * static_cast<float>(1 + i % 50));
+      for (int64_t k = 0; k < kInputs; ++k) integers->group_of.push_back(static_cast<int32_t>(k / 32));
+      integers->in_order = true;
+      return TensorView{name, bits == 4 ? TensorType::kInt4 : TensorType::kInt8, {rows, kInputs}, data, nullptr, std::move(integers)};
+    });
+  }
+}
+
+TEST(FusedProjections, OfAnotherNumberOfRowsStay) {
+  const std::vector<std::byte> data = random_bytes(127 * kInputs * 4);
+  const std::string name = std::string(kLayer) + "self_attn.qkv_proj.weight";
+  TensorMap tensors{{name, {name, TensorType::kF32, {127, kInputs}, data}}};
+  split_fused_projections(one_layer(), tensors);
+  EXPECT_TRUE(tensors.contains(name));
+}
+
+}  // namespace
+}  // namespace smartkv
