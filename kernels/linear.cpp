@@ -29,17 +29,19 @@ void check(const PackedMatrix& matrix, const LinearInput& input, const LinearOut
 
 bool is_integer(WeightType type) { return type == WeightType::kInt8 || type == WeightType::kInt4; }
 
-LinearKernels::Product product_of(const LinearKernels& kernels, WeightType type) {
-  switch (type) {
+LinearKernels::Product product_of(const LinearKernels& kernels, const PackedMatrix& matrix) {
+  const auto minimums = static_cast<size_t>(matrix.minimums);
+  switch (matrix.type) {
     case WeightType::kF32: return kernels.f32;
     case WeightType::kBf16: return kernels.bf16;
-    case WeightType::kInt8: return kernels.int8;
-    case WeightType::kInt4: return kernels.int4;
+    case WeightType::kInt8: return kernels.int8[minimums];
+    case WeightType::kInt4: return kernels.int4[minimums];
   }
   throw std::invalid_argument("linear: unknown weight type");
 }
 
-void quantize_input(ThreadPool& pool, const LinearKernels& kernels, LinearCall& call, LinearScratch& scratch) {
+// sum_factor: of x_sum.
+void quantize_input(ThreadPool& pool, const LinearKernels& kernels, float sum_factor, LinearCall& call, LinearScratch& scratch) {
   const int64_t rows = call.input.rows;
   const int64_t groups = call.k / kGroupSize;
   scratch.x.grow(static_cast<size_t>(rows * (call.k + 2 * groups * static_cast<int64_t>(sizeof(float)))));
@@ -54,6 +56,7 @@ void quantize_input(ThreadPool& pool, const LinearKernels& kernels, LinearCall& 
     for (int64_t row = task * rows_per_task; row < end; ++row) {
       kernels.quantize(x + row * call.input.x_stride, call.k, q + row * call.k, scale + row * groups,
                        sum + row * groups);
+      for (int64_t g = row * groups; sum_factor != 1.0f && g < (row + 1) * groups; ++g) sum[g] *= sum_factor;
     }
   });
   call.x_int8 = q;
@@ -95,7 +98,7 @@ void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& inp
   if (input.rows == 0) return;
   check(matrix, input, output);
   const LinearKernels& kernels = *cpu_kernels().linear;
-  const auto product = product_of(kernels, matrix.type);
+  const auto product = product_of(kernels, matrix);
   const int64_t groups = ceil_div(matrix.out_features, kLanes);
   LinearCall call;
   call.weights = matrix.data.data();
@@ -105,7 +108,10 @@ void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& inp
   call.input = input;
   call.output = output;
   call.swiglu_bf16 = matrix.type != WeightType::kF32;
-  if (is_integer(matrix.type)) quantize_input(pool, kernels, call, scratch);
+  if (is_integer(matrix.type)) {
+    const auto zero = static_cast<float>(centre(matrix.type == WeightType::kInt4));
+    quantize_input(pool, kernels, matrix.minimums == Minimums::kCentred ? -zero : 1.0f, call, scratch);
+  }
 
   const int64_t pairs = ceil_div(groups, 2);
   const Split cut = split(call, pairs, pool.size());

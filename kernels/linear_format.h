@@ -8,12 +8,32 @@ namespace smartkv::kernels {
 constexpr int64_t kLanes = 16;      // output features side by side
 constexpr int64_t kGroupSize = 32;  // input features that share a scale and a minimum
 
-// Bytes of one group of 32 inputs by 16 lanes: the integers, then f16 [16] scale and f16 [16] minimum.
-constexpr int64_t kInt8Bytes = kGroupSize * kLanes;
-constexpr int64_t kInt4Bytes = kGroupSize * kLanes / 2;
+// A group of 32 inputs by 16 lanes: integers, f16 [16] scale and, where they are stored, f16 [16] minimum.
+constexpr int64_t integer_bytes(bool int4) { return kGroupSize * kLanes / (int4 ? 2 : 1); }
 constexpr int64_t kScaleBytes = 2 * kLanes;
-constexpr int64_t kInt8GroupBytes = kInt8Bytes + 2 * kScaleBytes;
-constexpr int64_t kInt4GroupBytes = kInt4Bytes + 2 * kScaleBytes;
+constexpr int64_t kLineBytes = 2 * kScaleBytes;  // of a cache line: scales and minimums of a group, or scales of two
+
+// Of centred groups two lie together: the integers of both, then the scales of both. The last one may be alone, and has a line
+// all the same. So integers begin at multiples of 64 bytes.
+constexpr int64_t kPairGroups = 2;
+constexpr int64_t pair_bytes(bool int4) { return kPairGroups * integer_bytes(int4) + kLineBytes; }
+
+// Where a group of a lane group lies, in bytes from its beginning.
+struct GroupOffsets {
+  int64_t integers, scales;
+};
+constexpr GroupOffsets group_offsets(bool int4, bool centred, int64_t group, int64_t n_groups) {
+  if (!centred) {
+    const int64_t begin = group * (integer_bytes(int4) + kLineBytes);
+    return {begin, begin + integer_bytes(int4)};
+  }
+  const int64_t first = group / kPairGroups * kPairGroups, begin = first / kPairGroups * pair_bytes(int4);
+  const int64_t in_pair = first + 1 < n_groups ? kPairGroups : 1;
+  return {begin + (group - first) * integer_bytes(int4), begin + in_pair * integer_bytes(int4) + (group - first) * kScaleBytes};
+}
+
+// Of centred integers the level that stands for 0.
+constexpr int64_t centre(bool int4) { return int4 ? 8 : 128; }
 
 // A group of x whose largest magnitude is below this counts as zeros: 127 / max would overflow.
 constexpr float kSmallestMax = 1e-30f;

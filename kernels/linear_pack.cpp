@@ -16,12 +16,16 @@
 namespace smartkv::kernels {
 namespace {
 
-int64_t lane_group_bytes(WeightType type, int64_t k) {
+int64_t lane_group_bytes(WeightType type, Minimums minimums, int64_t k) {
+  const int64_t groups = k / kGroupSize;
   switch (type) {
     case WeightType::kF32: return k * kLanes * 4;
     case WeightType::kBf16: return k * kLanes * 2;
-    case WeightType::kInt8: return k / kGroupSize * kInt8GroupBytes;
-    case WeightType::kInt4: return k / kGroupSize * kInt4GroupBytes;
+    case WeightType::kInt8:
+    case WeightType::kInt4: {
+      const int64_t lines = minimums == Minimums::kStored ? groups : (groups + 1) / kPairGroups;
+      return groups * integer_bytes(type == WeightType::kInt4) + lines * kLineBytes;
+    }
   }
   throw std::invalid_argument("packed matrix: unknown weight type");
 }
@@ -31,7 +35,7 @@ int64_t k_multiple(WeightType type) {
 }
 
 std::byte* lane_group(PackedMatrix& matrix, int64_t group) {
-  return matrix.data.data() + group * lane_group_bytes(matrix.type, matrix.in_features);
+  return matrix.data.data() + group * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features);
 }
 
 // A group of 32 weights of one row: weight = scale * q + minimum.
@@ -41,17 +45,35 @@ struct IntegerGroup {
   float minimum = 0;
 };
 
-// Where a group of an integer matrix begins, and what of it are a lane's integers.
+// Where a group of an integer matrix lies, and how many bytes of its integers are a lane's.
 struct GroupPlace {
   bool int4;
-  int64_t offset, bytes_per_lane;
+  GroupOffsets at;
+  int64_t bytes_per_lane;
 };
 
 GroupPlace group_place(const PackedMatrix& matrix, int64_t lanes, int64_t k_group) {
   const bool int4 = matrix.type == WeightType::kInt4;
-  return {int4,
-          lanes * lane_group_bytes(matrix.type, matrix.in_features) + k_group * (int4 ? kInt4GroupBytes : kInt8GroupBytes),
-          int4 ? kGroupSize / 2 : kGroupSize};
+  const int64_t begin = lanes * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features);
+  const GroupOffsets at = group_offsets(int4, matrix.minimums == Minimums::kCentred, k_group, matrix.in_features / kGroupSize);
+  return {int4, {begin + at.integers, begin + at.scales}, int4 ? kGroupSize / 2 : kGroupSize};
+}
+
+// The same weights with the level that centred integers have for 0.
+void centre_levels(bool int4, IntegerGroup& group) {
+  const auto middle = static_cast<float>(centre(int4));
+  const float shift = group.scale == 0 ? 0 : group.minimum / group.scale + middle;
+  const bool fits = group.scale != 0 || group.minimum == 0;
+  if (fits && shift == 0) return;
+  for (uint8_t& q : group.q) {
+    const float level = static_cast<float>(q) + shift;
+    if (!fits || level != std::nearbyint(level) || level < 0 || level >= 2 * middle) {
+      throw std::invalid_argument("packed matrix of centred integers: expected a minimum of -" + std::to_string(centre(int4)) +
+                                  " times the scale, found scale " + std::to_string(group.scale) + " and minimum " +
+                                  std::to_string(group.minimum));
+    }
+    q = static_cast<uint8_t>(level);
+  }
 }
 
 void check_integers(const PackedMatrix& matrix) {
@@ -66,11 +88,13 @@ void check_half(float value) {
   }
 }
 
-void store_group(PackedMatrix& matrix, int64_t lanes, int64_t k_group, int64_t lane, const IntegerGroup& group) {
+void store_group(PackedMatrix& matrix, int64_t lanes, int64_t k_group, int64_t lane, IntegerGroup group) {
   check_half(group.scale);
   check_half(group.minimum);
   const GroupPlace place = group_place(matrix, lanes, k_group);
-  std::byte* base = matrix.data.data() + place.offset;
+  const bool centred = matrix.minimums == Minimums::kCentred;
+  if (centred) centre_levels(place.int4, group);
+  std::byte* base = matrix.data.data() + place.at.integers;
   uint8_t bytes[kGroupSize];
   if (place.int4) {
     for (int64_t k = 0; k < kGroupSize / 2; ++k) bytes[k] = static_cast<uint8_t>(group.q[k] | group.q[k + kGroupSize / 2] << 4);
@@ -78,9 +102,9 @@ void store_group(PackedMatrix& matrix, int64_t lanes, int64_t k_group, int64_t l
     std::copy_n(group.q, kGroupSize, bytes);
   }
   for (int64_t k = 0; k < place.bytes_per_lane; k += 4) std::memcpy(base + byte_offset(lane, k), bytes + k, 4);
-  auto* halves = reinterpret_cast<uint16_t*>(base + kLanes * place.bytes_per_lane);
+  auto* halves = reinterpret_cast<uint16_t*>(matrix.data.data() + place.at.scales);
   halves[lane] = float_to_half(group.scale);
-  halves[kLanes + lane] = float_to_half(group.minimum);
+  if (!centred) halves[kLanes + lane] = float_to_half(group.minimum);
 }
 
 float rounded_to_half(float value) { return half_to_float(float_to_half(value)); }
@@ -205,11 +229,11 @@ std::string_view name(WeightType type) {
   return "unknown";
 }
 
-int64_t packed_bytes(WeightType type, int64_t out_features, int64_t in_features) {
-  return (out_features + kLanes - 1) / kLanes * lane_group_bytes(type, in_features);
+int64_t packed_bytes(WeightType type, int64_t out_features, int64_t in_features, Minimums minimums) {
+  return (out_features + kLanes - 1) / kLanes * lane_group_bytes(type, minimums, in_features);
 }
 
-PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_features) {
+PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_features, Minimums minimums) {
   if (out_features < 1 || in_features < 1 || in_features % k_multiple(type) != 0) {
     throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": expected [N, a multiple of " +
                                 std::to_string(k_multiple(type)) + "], found [" + std::to_string(out_features) +
@@ -217,9 +241,10 @@ PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_featu
   }
   PackedMatrix matrix;
   matrix.type = type;
+  matrix.minimums = minimums;
   matrix.out_features = out_features;
   matrix.in_features = in_features;
-  matrix.data = AlignedBuffer(static_cast<size_t>(packed_bytes(type, out_features, in_features)));
+  matrix.data = AlignedBuffer(static_cast<size_t>(packed_bytes(type, out_features, in_features, minimums)));
   return matrix;
 }
 
@@ -248,6 +273,9 @@ void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows) {
       }
       return;
     case WeightType::kInt4:
+      if (matrix.minimums == Minimums::kCentred) {
+        throw std::invalid_argument("packed matrix of int4: expected stored minimums, which floats are fitted with");
+      }
       pack_int4(matrix, group, rows);
       return;
   }
@@ -273,7 +301,7 @@ void unpack_group(const PackedMatrix& matrix, int64_t group, int64_t k_group, in
                   float* minimum) {
   check_integers(matrix);
   const GroupPlace place = group_place(matrix, group, k_group);
-  const std::byte* base = matrix.data.data() + place.offset;
+  const std::byte* base = matrix.data.data() + place.at.integers;
   for (int64_t k = 0; k < place.bytes_per_lane; k += 4) std::memcpy(q + k, base + byte_offset(lane, k), 4);
   if (place.int4) {
     for (int64_t k = 0; k < kGroupSize / 2; ++k) {
@@ -281,14 +309,15 @@ void unpack_group(const PackedMatrix& matrix, int64_t group, int64_t k_group, in
       q[k] &= 15;
     }
   }
-  const auto* halves = reinterpret_cast<const uint16_t*>(base + kLanes * place.bytes_per_lane);
+  const auto* halves = reinterpret_cast<const uint16_t*>(matrix.data.data() + place.at.scales);
   *scale = half_to_float(halves[lane]);
-  *minimum = half_to_float(halves[kLanes + lane]);
+  *minimum = matrix.minimums == Minimums::kCentred ? -static_cast<float>(centre(place.int4)) * *scale
+                                                   : half_to_float(halves[kLanes + lane]);
 }
 
 void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
   const int64_t lane = row % kLanes, lanes = row / kLanes;
-  const std::byte* base = matrix.data.data() + lanes * lane_group_bytes(matrix.type, matrix.in_features);
+  const std::byte* base = matrix.data.data() + lanes * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features);
   if (matrix.type == WeightType::kF32) {
     for (int64_t k = 0; k < matrix.in_features; ++k) out[k] = reinterpret_cast<const float*>(base)[k * kLanes + lane];
   } else if (matrix.type == WeightType::kBf16) {

@@ -38,6 +38,11 @@ nlohmann::ordered_json make_row(const PolicySpec& spec, const LayerDrift& drift,
 EvaluationReport measure_drift(const EvaluationModel& model, std::span<const PolicySpec> policies,
                                std::span<const TokenId> tokens, const DriftOptions& options, const Progress& progress) {
   constexpr int64_t kChunk = 64;  // a pass computes where its queries attend between its first and last sample
+  const int64_t window_tokens = model.model.config().sliding_window;
+  if (window_tokens > 0) {
+    throw EvaluationError("drift: expected a model whose layers see all tokens, found a sliding_window of " + std::to_string(window_tokens) +
+                          ": a context_length of at most that has none");
+  }
   const std::vector<int64_t> starts = window_starts(model, tokens, options.context, options.windows);
   const CacheShape& shape = model.shape;
   const ShadowOptions shadow{{model.model.config().n_heads, shape.n_kv_heads, shape.head_dim,

@@ -11,30 +11,43 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
+int64_t matrix_bytes(const Weights& weights, kernels::WeightType type, int64_t out_features, int64_t in_features,
+                     const std::vector<std::string>& tensors) {
+  return kernels::packed_bytes(type, out_features, in_features, llama_minimums(weights, type, tensors));
+}
+
 int64_t layer_bytes(const Weights& weights, const ModelConfig& c, kernels::WeightType type, int64_t layer) {
   const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   const int64_t hidden = c.hidden_size, inter = c.intermediate_size;
-  const int64_t matrices = kernels::packed_bytes(type, q + 2 * kv, hidden) + kernels::packed_bytes(type, hidden, q) +
-                           kernels::packed_bytes(type, 2 * inter, hidden) + kernels::packed_bytes(type, hidden, inter);
+  const std::string name = "model.layers." + std::to_string(layer) + ".", attention = name + "self_attn.", mlp = name + "mlp.";
+  const int64_t matrices =
+      matrix_bytes(weights, type, q + 2 * kv, hidden, {attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight"}) +
+      matrix_bytes(weights, type, hidden, q, {attention + "o_proj.weight"}) +
+      matrix_bytes(weights, type, 2 * inter, hidden, {mlp + "gate_proj.weight", mlp + "up_proj.weight"}) +
+      matrix_bytes(weights, type, hidden, inter, {mlp + "down_proj.weight"});
   int64_t floats = 2 * hidden;
   if (c.qk_norm == QkNorm::kHead) floats += 2 * c.head_dim;
   if (c.qk_norm == QkNorm::kProjection) floats += q + kv;
   if (c.attention_bias) floats += q + 2 * kv;
-  if (c.attention_bias && weights.find("model.layers." + std::to_string(layer) + ".self_attn.o_proj.bias")) floats += hidden;
+  if (c.attention_bias && weights.find(attention + "o_proj.bias")) floats += hidden;
   if (c.mlp_bias) floats += 2 * inter + hidden;
   return matrices + floats * kFloat;
 }
 
 }  // namespace
 
-int64_t llama_weight_bytes(const Weights& weights, const LlamaOptions& options) {
-  const ModelConfig c = padded_config(weights.config());
+int64_t llama_weight_bytes(const Weights& of_file, const LlamaOptions& options) {
+  const std::unique_ptr<Weights> padded = pad_weights(of_file);
+  const Weights& weights = padded == nullptr ? of_file : *padded;
+  const ModelConfig& c = weights.config();
   const kernels::WeightType type = llama_weight_type(options, weights.stored_as()), head = llama_head_type(type);
   int64_t bytes = c.hidden_size * kFloat;
   for (int64_t layer = 0; layer < c.n_layers; ++layer) bytes += layer_bytes(weights, c, type, layer);
   const auto outputs = static_cast<int64_t>(weights.output_tokens().size());
-  bytes += kernels::packed_bytes(head, c.vocab_size, c.hidden_size);
-  if (!c.tie_word_embeddings) bytes += kernels::packed_bytes(head, outputs == 0 ? c.vocab_size : outputs, c.hidden_size);
+  bytes += matrix_bytes(weights, head, c.vocab_size, c.hidden_size, {"model.embed_tokens.weight"});
+  if (!c.tie_word_embeddings) {
+    bytes += matrix_bytes(weights, head, outputs == 0 ? c.vocab_size : outputs, c.hidden_size, {"lm_head.weight"});
+  }
   return bytes;
 }
 

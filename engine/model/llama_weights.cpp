@@ -19,6 +19,15 @@ struct Source {
   int64_t step = 1;
 };
 
+int bits_of(kernels::WeightType type) {
+  return type == kernels::WeightType::kInt4 ? 4 : type == kernels::WeightType::kInt8 ? 8 : 0;
+}
+
+// Integers of the same width or less are kept as they are, without loss.
+bool keeps_integers(const std::optional<TensorView>& view, kernels::WeightType type) {
+  return view && group_bits(*view) > 0 && group_bits(*view) <= bits_of(type);
+}
+
 class Packer {
  public:
   Packer(const Weights& weights, ThreadPool& pool, const std::function<void(double)>& progress)
@@ -31,16 +40,16 @@ class Packer {
   kernels::PackedMatrix pack(kernels::WeightType type, int64_t out_features, int64_t in_features,
                              const std::vector<Source>& sources) {
     kernels::PackedMatrix matrix;
+    std::vector<std::string> names;
+    for (const Source& source : sources) names.push_back(source.name);
     try {
-      matrix = kernels::make_packed(type, out_features, in_features);
+      matrix = kernels::make_packed(type, out_features, in_features, llama_minimums(weights_, type, names));
     } catch (const std::invalid_argument& error) {
       throw ModelError("tensor \"" + sources.front().name + "\": " + error.what());
     }
-    const int bits = type == kernels::WeightType::kInt4 ? 4 : type == kernels::WeightType::kInt8 ? 8 : 0;
     for (const Source& source : sources) {
       const std::optional<TensorView> view = weights_.find(source.name);
-      // Integers of the same width or less are kept as they are, without loss.
-      const bool keep = view && group_bits(*view) > 0 && group_bits(*view) <= bits;
+      const bool keep = keeps_integers(view, type);
       TaskErrors errors;
       pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {
         const int64_t group = source.first_group + i * source.step, count = std::min(kLanes, source.rows - i * kLanes);
@@ -116,6 +125,15 @@ int64_t LlamaWeights::bytes() const {
 // It decides the most likely token: 4 bits cost more there than they save.
 kernels::WeightType llama_head_type(kernels::WeightType type) {
   return type == kernels::WeightType::kInt4 ? kernels::WeightType::kInt8 : type;
+}
+
+kernels::Minimums llama_minimums(const Weights& weights, kernels::WeightType type, std::span<const std::string> tensors) {
+  const int bits = bits_of(type);
+  const bool centred = bits > 0 && std::all_of(tensors.begin(), tensors.end(), [&](const std::string& name) {
+    const std::optional<TensorView> view = weights.find(name);
+    return keeps_integers(view, type) ? has_centred_groups(*view, bits) : bits == 8;  // floats are fitted so in 8 bits
+  });
+  return centred ? kernels::Minimums::kCentred : kernels::Minimums::kStored;
 }
 
 LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, ThreadPool& pool,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ struct LlamaWeights {
 // ModelError.
 kernels::WeightType llama_weight_type(const LlamaOptions& options, const std::string& stored_as);
 kernels::WeightType llama_head_type(kernels::WeightType type);
+// Whether a matrix of these tensors is stored with minimums. `weights` as pack_llama() takes them.
+kernels::Minimums llama_minimums(const Weights& weights, kernels::WeightType type, std::span<const std::string> tensors);
 
 // weights: as pad_weights gives them.
 LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, ThreadPool& pool,

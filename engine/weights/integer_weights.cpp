@@ -58,6 +58,7 @@ class Projection {
     p.scales.resize(static_cast<size_t>(groups * p.outputs));
     expand_rows(scales, 0, groups, p.scales.data());
     p.group_of = groups_of(p.inputs, group, groups);
+    p.symmetric = p.zeros_are_middle();
     p.in_order = p.inputs % kGroup == 0;
     for (int64_t k = 0; k < p.inputs; ++k) p.in_order = p.in_order && p.group_of[k] == p.group_of[k - k % kGroup];
     return {name_ + ".weight", p.bits == 4 ? TensorType::kInt4 : TensorType::kInt8, {p.outputs, p.inputs}, words.data, nullptr,

@@ -45,6 +45,16 @@ PackedIntegers::Line PackedIntegers::line(int64_t group, int64_t row) const {
   return {scales[static_cast<size_t>(group * outputs + row)], zero};
 }
 
+bool PackedIntegers::zeros_are_middle() const {
+  const uint32_t middle = (1u << (bits - 1)) - (layout == Layout::kGptq ? 1 : 0);
+  uint32_t expected = 0;
+  for (int64_t shift = 0; shift < 32; shift += bits) expected |= middle << shift;
+  for (int64_t i = 0; i < static_cast<int64_t>(zeros.size() / 4); ++i) {
+    if (word(zeros, i) != expected) return false;
+  }
+  return true;
+}
+
 void PackedIntegers::expand(int64_t row, float* out) const {
   std::vector<uint8_t> integers(static_cast<size_t>(inputs));
   read_integers(row, integers.data());

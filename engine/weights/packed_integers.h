@@ -25,9 +25,11 @@ struct PackedIntegers {
   std::vector<float> scales;      // [groups, N]
   std::vector<int32_t> group_of;  // [K]
   bool in_order = false;          // each 32 neighbouring inputs, from the first on, are of one group
+  bool symmetric = false;         // every zero is the middle, 8 or 128
 
   // Row n, all K inputs, as f32.
   void expand(int64_t row, float* out) const;
+  bool zeros_are_middle() const;  // reads them all
   // The same as integers; needs in_order.
   void read(int64_t row, QuantizedRow& out) const;
 

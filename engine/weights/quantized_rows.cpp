@@ -60,6 +60,11 @@ int group_bits(const TensorView& tensor) {
   return tensor.type == TensorType::kQ8_0 ? 8 : 0;
 }
 
+bool has_centred_groups(const TensorView& tensor, int bits) {
+  if (tensor.integers != nullptr) return tensor.integers->symmetric || tensor.integers->bits < bits;
+  return tensor.type == TensorType::kQ4_0 || tensor.type == TensorType::kQ8_0;
+}
+
 void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out) {
   if (group_bits(tensor) == 0 || row < 0 || row >= tensor.rows()) {
     throw std::invalid_argument("read_quantized_row: tensor \"" + tensor.name + "\", row " + std::to_string(row));

@@ -21,6 +21,9 @@ struct QuantizedRow {
 // Bits of the integers of a tensor whose groups of 32 have a scale and a minimum each, 4 or 8; 0: it has none.
 int group_bits(const TensorView& tensor);
 
+// Whether each minimum of such a tensor is that of centred integers of `bits` (4 or 8) bits, or can be by a shift of the integers.
+bool has_centred_groups(const TensorView& tensor, int bits);
+
 // Throws std::invalid_argument for a row that is not, or a tensor without such groups.
 void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out);
 

@@ -149,13 +149,14 @@ struct Products {
     }
   };
 
-  // y = sum over groups of x_scale * scale * (q_w . q_x) + minimum * x_sum. The integer dot product is exact.
-  template <bool kInt4>
+  // y = sum over groups of x_scale * scale * (q_w . q_x) + minimum * x_sum, of centred ones scale * x_sum. The integer dot product
+  // is exact.
+  template <bool kInt4, bool kCentred>
   struct Integer {
     static constexpr int kAccumulators = Ops::kIntAccumulators;
-    static constexpr int64_t kBytes = kInt4 ? kInt4GroupBytes : kInt8GroupBytes;
-    static constexpr int64_t kScaleOffset = kInt4 ? kInt4Bytes : kInt8Bytes;
-    static int64_t chunks(const LinearCall& call) { return call.k / kGroupSize; }
+    static constexpr int64_t kAtOnce = kCentred ? kPairGroups : 1;  // groups that lie together, as group_offsets() says
+    static constexpr int64_t kBytes = integer_bytes(kInt4);
+    static int64_t chunks(const LinearCall& call) { return (call.k / kGroupSize + kAtOnce - 1) / kAtOnce; }
 
     template <int kRows, int kGroups>
     static void block(const LinearCall& call, int64_t row, int64_t group, Prefetch prefetch, float* tile) {
@@ -167,10 +168,13 @@ struct Products {
       F acc[kRows][kGroups];
       clear<kRows, kGroups>(acc);
       for (int64_t k = 0; k < n_groups; ++k) {
-        prefetch.template chunk<kGroups>();
+        if (k % kAtOnce == 0) prefetch.template chunk<kGroups>();
+        const int64_t first = k / kAtOnce * kAtOnce, begin = first / kAtOnce * (kAtOnce * kBytes + kLineBytes);
+        const int64_t together = first + kAtOnce <= n_groups ? kAtOnce : 1;
+        const int64_t integers = begin + (k - first) * kBytes, scales = begin + together * kBytes + (k - first) * kScaleBytes;
 #pragma GCC unroll 4
         for (int g = 0; g < kGroups; ++g) {
-          const uint8_t* base = w + g * call.lane_group_bytes + k * kBytes;
+          const uint8_t* base = w + g * call.lane_group_bytes + integers;
           // Without this, GCC keeps the broadcasts of x for the next lane group, and spills them to the stack; as
           // operands in memory they cost nothing.
           asm volatile("" ::: "memory");
@@ -193,8 +197,9 @@ struct Products {
               add_products<kRows>(sums, Ops::load_bytes(base + i * 64), values + i * 4, call.k);
             }
           }
-          const F scale = Ops::load_half(base + kScaleOffset);
-          const F minimum = Ops::load_half(base + kScaleOffset + kScaleBytes);
+          const uint8_t* line = w + g * call.lane_group_bytes + scales;
+          const F scale = Ops::load_half(line);
+          const F minimum = kCentred ? scale : Ops::load_half(line + kScaleBytes);
 #pragma GCC unroll 16
           for (int r = 0; r < kRows; ++r) {
             const F dot = Ops::to_float(sums[r]) * F::set1(x_scale[r * n_groups + k]);
@@ -368,9 +373,12 @@ void measure_int4(const float* w, const float* scale, const float* minimum, cons
 template <class Ops>
 constexpr LinearKernels make_linear_kernels() {
   using P = Products<Ops>;
-  return {&P::template product<typename P::F32>, &P::template product<typename P::Bf16>,
-          &P::template product<typename P::template Integer<false>>,
-          &P::template product<typename P::template Integer<true>>, &Ops::quantize, &measure_int4<typename Ops::F>};
+  return {&P::template product<typename P::F32>,
+          &P::template product<typename P::Bf16>,
+          {&P::template product<typename P::template Integer<false, false>>, &P::template product<typename P::template Integer<false, true>>},
+          {&P::template product<typename P::template Integer<true, false>>, &P::template product<typename P::template Integer<true, true>>},
+          &Ops::quantize,
+          &measure_int4<typename Ops::F>};
 }
 
 }  // namespace smartkv::kernels

@@ -53,6 +53,7 @@ nlohmann::ordered_json describe(const std::filesystem::path& path) {
                                  {"head_dim", c.head_dim},
                                  {"vocab_size", c.vocab_size},
                                  {"context_length", c.context_length},
+                                 {"sliding_window", c.sliding_window},
                                  {"rope_theta", c.rope.theta},
                                  {"rope_scaling", name(c.rope.scaling)},
                                  {"tie_word_embeddings", c.tie_word_embeddings},

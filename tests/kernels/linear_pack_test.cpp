@@ -82,31 +82,53 @@ TEST(LinearPackTest, KeepsIntegerBlocksOfGgufWithoutLoss) {
   std::mt19937 generator(5);
   for (const WeightType type : {WeightType::kInt4, WeightType::kInt8}) {
     const uint32_t levels = type == WeightType::kInt4 ? 16 : 256;
-    PackedMatrix matrix = make_packed(type, 33, 96);
-    const float scale = half_to_float(0x2a67);  // about 0.05, any half
-    const float minimum = -static_cast<float>(levels / 2) * scale;
-    for (int64_t row = 0; row < 33; ++row) {
-      std::vector<uint8_t> q(96);
-      for (uint8_t& level : q) level = static_cast<uint8_t>(generator() % levels);
-      for (int64_t k_group = 0; k_group < 3; ++k_group) {
-        pack_group(matrix, row / 16, k_group, row % 16, q.data() + 32 * k_group, scale, minimum);
-      }
-      std::vector<uint8_t> again(96);
-      for (int64_t k_group = 0; k_group < 3; ++k_group) {
-        float found_scale = 0, found_minimum = 0;
-        unpack_group(matrix, row / 16, k_group, row % 16, again.data() + 32 * k_group, &found_scale, &found_minimum);
-        EXPECT_EQ(found_scale, scale);
-        EXPECT_EQ(found_minimum, minimum);
-      }
-      EXPECT_EQ(again, q);
-      std::vector<float> unpacked(96);
-      unpack_row(matrix, row, unpacked.data());
-      for (size_t i = 0; i < q.size(); ++i) {
-        ASSERT_NEAR(unpacked[i], scale * (static_cast<float>(q[i]) - static_cast<float>(levels / 2)), 1e-6)
-            << name(type) << " row " << row << " input " << i;
+    for (const Minimums minimums : {Minimums::kStored, Minimums::kCentred}) {
+      PackedMatrix matrix = make_packed(type, 33, 96, minimums);
+      const float scale = half_to_float(0x2a67);  // about 0.05, any half
+      const float minimum = -static_cast<float>(levels / 2) * scale;
+      for (int64_t row = 0; row < 33; ++row) {
+        std::vector<uint8_t> q(96);
+        for (uint8_t& level : q) level = static_cast<uint8_t>(generator() % levels);
+        for (int64_t k_group = 0; k_group < 3; ++k_group) {
+          pack_group(matrix, row / 16, k_group, row % 16, q.data() + 32 * k_group, scale, minimum);
+        }
+        std::vector<uint8_t> again(96);
+        for (int64_t k_group = 0; k_group < 3; ++k_group) {
+          float found_scale = 0, found_minimum = 0;
+          unpack_group(matrix, row / 16, k_group, row % 16, again.data() + 32 * k_group, &found_scale, &found_minimum);
+          EXPECT_EQ(found_scale, scale);
+          EXPECT_EQ(found_minimum, minimum);
+        }
+        EXPECT_EQ(again, q);
+        std::vector<float> unpacked(96);
+        unpack_row(matrix, row, unpacked.data());
+        for (size_t i = 0; i < q.size(); ++i) {
+          ASSERT_NEAR(unpacked[i], scale * (static_cast<float>(q[i]) - static_cast<float>(levels / 2)), 1e-6)
+              << name(type) << " row " << row << " input " << i;
+        }
       }
     }
   }
+}
+
+// Of 4 bits with any zero in 8 bits, of which none is lost.
+TEST(LinearPackTest, ShiftsIntegersToTheirCentre) {
+  std::vector<uint8_t> q(32);
+  for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<uint8_t>(i % 16);
+  PackedMatrix matrix = make_packed(WeightType::kInt8, 16, 32, Minimums::kCentred);
+  for (int64_t zero = 0; zero < 16; ++zero) {
+    pack_group(matrix, 0, 0, zero, q.data(), 0.25f, -0.25f * static_cast<float>(zero));
+    std::vector<float> row(32);
+    unpack_row(matrix, zero, row.data());
+    for (size_t i = 0; i < q.size(); ++i) EXPECT_EQ(row[i], 0.25f * (static_cast<float>(q[i]) - static_cast<float>(zero)));
+  }
+  PackedMatrix int4 = make_packed(WeightType::kInt4, 16, 32, Minimums::kCentred);
+  EXPECT_NO_THROW(pack_group(int4, 0, 0, 0, q.data(), 0.25f, -2.0f));
+  EXPECT_NO_THROW(pack_group(int4, 0, 0, 0, q.data(), 0.0f, 0.0f));
+  EXPECT_THROW(pack_group(int4, 0, 0, 0, q.data(), 0.25f, -1.75f), std::invalid_argument);
+  EXPECT_THROW(pack_group(int4, 0, 0, 0, q.data(), 0.25f, -1.9f), std::invalid_argument);
+  EXPECT_THROW(pack_group(int4, 0, 0, 0, q.data(), 0.0f, 1.0f), std::invalid_argument);
+  EXPECT_THROW(pack_lanes(int4, 0, std::vector<float>(512).data()), std::invalid_argument);
 }
 
 TEST(LinearPackTest, RefusesWhatDoesNotFit) {

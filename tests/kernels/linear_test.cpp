@@ -33,8 +33,25 @@ std::vector<float> random_floats(int64_t count, uint32_t seed, float deviation =
   return values;
 }
 
-PackedMatrix random_matrix(WeightType type, int64_t n, int64_t k, uint32_t seed) {
-  PackedMatrix matrix = make_packed(type, n, k);
+// Of integers around the level that centred ones have for 0.
+PackedMatrix random_integers(WeightType type, Minimums minimums, int64_t n, int64_t k, uint32_t seed) {
+  PackedMatrix matrix = make_packed(type, n, k, minimums);
+  std::mt19937 generator(seed);
+  const uint32_t levels = type == WeightType::kInt4 ? 16 : 256;
+  for (int64_t row = 0; row < n; ++row) {
+    for (int64_t group = 0; group < k / 32; ++group) {
+      uint8_t q[32];
+      for (uint8_t& level : q) level = static_cast<uint8_t>(generator() % levels);
+      const float scale = std::ldexp(static_cast<float>(1024 + generator() % 1024), -15);  // that f16 holds
+      pack_group(matrix, row / 16, group, row % 16, q, scale, -static_cast<float>(levels / 2) * scale);
+    }
+  }
+  return matrix;
+}
+
+PackedMatrix random_matrix(WeightType type, Minimums minimums, int64_t n, int64_t k, uint32_t seed) {
+  if (type == WeightType::kInt4 && minimums == Minimums::kCentred) return random_integers(type, minimums, n, k, seed);
+  PackedMatrix matrix = make_packed(type, n, k, minimums);
   for (int64_t group = 0; group * 16 < n; ++group) {
     std::vector<float> rows = random_floats(16 * k, seed + static_cast<uint32_t>(group), 0.1f);
     const int64_t used = std::min<int64_t>(16, n - group * 16);
@@ -115,6 +132,7 @@ Reference reference(const PackedMatrix& matrix, const Input& input) {
 struct Case {
   CpuLevel level;
   WeightType type;
+  Minimums minimums;
 };
 
 class LinearTest : public ::testing::TestWithParam<Case> {
@@ -149,7 +167,7 @@ TEST_P(LinearTest, MatchesReferenceOverOddShapes) {
   const int64_t unit = type == WeightType::kF32 ? 1 : type == WeightType::kBf16 ? 2 : 32;
   for (const int64_t n : {1, 15, 16, 17, 48, 80, 131}) {
     for (const int64_t k : {unit, 3 * unit, int64_t{96}, int64_t{160}}) {
-      const PackedMatrix matrix = random_matrix(type, n, k, 7);
+      const PackedMatrix matrix = random_matrix(type, GetParam().minimums, n, k, 7);
       for (const int64_t rows : {1, 2, 3, 5, 7, 9, 14, 15, 29, 33, 47}) {
         const Input input(type, rows, k, 11);
         const std::vector<float> out = run(pool, matrix, input.view);
@@ -174,7 +192,7 @@ TEST_P(LinearTest, RowIsTheSameBitsInAnyBatchAndAnyNumberOfThreads) {
   const bool reference_level = GetParam().level == CpuLevel::kScalar;
   ThreadPool one(1), three(3);
   const int64_t n = 208, k = 320;
-  const PackedMatrix matrix = random_matrix(type, n, k, 3);
+  const PackedMatrix matrix = random_matrix(type, GetParam().minimums, n, k, 3);
   const int64_t most = reference_level ? 130 : 512;
   const Input input(type, most, k, 5);
   const int64_t stride = n + 3;
@@ -192,6 +210,21 @@ TEST_P(LinearTest, RowIsTheSameBitsInAnyBatchAndAnyNumberOfThreads) {
       const std::vector<float> out = run(*pool, matrix, view);
       ASSERT_EQ(std::memcmp(out.data(), alone.data(), static_cast<size_t>(rows * stride) * sizeof(float)), 0)
           << rows << " rows on " << pool->size() << " threads";
+    }
+  }
+}
+
+// What centred integers leave out, they can.
+TEST_P(LinearTest, CentredIntegersGiveTheSameBitsAsTheirMinimums) {
+  if (!available_ || GetParam().minimums != Minimums::kCentred) return;
+  ThreadPool pool(2);
+  for (const int64_t k : {32, 64, 224}) {
+    const PackedMatrix centred = random_integers(GetParam().type, Minimums::kCentred, 80, k, 4);
+    const PackedMatrix stored = random_integers(GetParam().type, Minimums::kStored, 80, k, 4);
+    EXPECT_LT(centred.bytes(), stored.bytes() + (k == 32 ? 1 : 0));
+    for (const int64_t rows : {1, 3, 12, 40}) {
+      const Input input(GetParam().type, rows, k, 17);
+      EXPECT_EQ(run(pool, centred, input.view), run(pool, stored, input.view)) << "k " << k << " rows " << rows;
     }
   }
 }
@@ -219,7 +252,7 @@ TEST_P(LinearTest, AddsBiasAndResidual) {
   if (!available_) return;
   ThreadPool pool(2);
   const int64_t n = 45, k = 64, rows = 6;
-  const PackedMatrix matrix = random_matrix(GetParam().type, n, k, 21);
+  const PackedMatrix matrix = random_matrix(GetParam().type, GetParam().minimums, n, k, 21);
   const Input input(GetParam().type, rows, k, 22);
   const std::vector<float> bias = random_floats(n, 23);
   const std::vector<float> plain = run(pool, matrix, input.view);
@@ -244,7 +277,7 @@ TEST_P(LinearTest, SwiGluOfInterleavedGateAndUp) {
   ThreadPool pool(2);
   const int64_t n = 160, k = 64;
   // Inputs large enough for gates far out on both sides.
-  const PackedMatrix matrix = random_matrix(type, n, k, 31);
+  const PackedMatrix matrix = random_matrix(type, GetParam().minimums, n, k, 31);
   for (const int64_t rows : {1, 4, 8, 13, 16, 31}) {
     Input input(type, rows, k, 32);
     for (size_t i = 0; i < input.values.size(); ++i) {
@@ -275,7 +308,8 @@ TEST_P(LinearTest, SwiGluOfInterleavedGateAndUp) {
 }
 
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
-  return std::string(name(info.param.level)) + "_" + std::string(name(info.param.type));
+  return std::string(name(info.param.level)) + "_" + std::string(name(info.param.type)) +
+         (info.param.minimums == Minimums::kCentred ? "_centred" : "");
 }
 
 std::vector<Case> all_cases() {
@@ -283,8 +317,9 @@ std::vector<Case> all_cases() {
   for (CpuLevel level : {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni,
                          CpuLevel::kAmx}) {
     for (WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
-      cases.push_back({level, type});
+      cases.push_back({level, type, Minimums::kStored});
     }
+    for (WeightType type : {WeightType::kInt8, WeightType::kInt4}) cases.push_back({level, type, Minimums::kCentred});
   }
   return cases;
 }
