@@ -25,6 +25,7 @@ struct EvaluationModel {
   ThreadPool& threads;
   CacheShape shape;
   std::function<std::unique_ptr<KvCachePolicy>(const nlohmann::json& spec)> make_policy;
+  const PolicyContext* context = nullptr;  // of these policies, for oracles, which are not of the registry
 };
 
 using Progress = std::function<void(double done)>;  // 0..1

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <string>
+
+#include "engine/evaluation/kvzip.h"
 
 namespace smartkv {
 namespace {
@@ -19,9 +22,33 @@ struct Cell {
   double percent() const { return 100 * static_cast<double>(correct) / static_cast<double>(asked); }
 };
 
+// Of right answers per prompt, as a share; and of a policy's to the reference's, r = sum c / sum f, with the errors
+// c_i - r f_i of the prompts (Cochran 1977, Sampling Techniques, section 2.11).
+double standard_error(const std::vector<double>& values) {
+  const auto n = static_cast<double>(values.size());
+  if (values.size() < 2) return std::numeric_limits<double>::quiet_NaN();
+  double sum = 0, squares = 0;
+  for (const double x : values) sum += x;
+  for (const double x : values) squares += (x - sum / n) * (x - sum / n);
+  return std::sqrt(squares / (n - 1) / n);
+}
+
+double ratio_error(const std::vector<double>& values, const std::vector<double>& reference) {
+  double sum = 0, of = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    sum += values[i];
+    of += reference[i];
+  }
+  std::vector<double> errors;
+  for (size_t i = 0; i < values.size(); ++i) errors.push_back(values[i] - sum / of * reference[i]);
+  return standard_error(errors) * static_cast<double>(values.size()) / of;
+}
+
 // What one policy did with the prompts of one length.
 struct LengthResult {
   std::vector<Cell> depths;
+  std::vector<double> right = {};  // of each prompt: the share of its questions
+  Cell again = {};
   double bytes = 0, full_bytes = 0, tokens = 0, kept = 0;  // after compression, summed over the prompts
 
   Cell all() const {
@@ -31,6 +58,8 @@ struct LengthResult {
   }
   void add(const LengthResult& other) {
     for (size_t i = 0; i < depths.size(); ++i) depths[i].add(other.depths[i]);
+    right.insert(right.end(), other.right.begin(), other.right.end());
+    again.add(other.again);
     bytes += other.bytes;
     full_bytes += other.full_bytes;
     tokens += other.tokens;
@@ -53,21 +82,32 @@ class Recall {
     result->full_bytes += static_cast<double>(stats.full_bytes);
     result->tokens += static_cast<double>(stats.tokens);
     result->kept += static_cast<double>(stats.tokens_kept);
-    const std::vector<std::string> answers = ask(prompt, *cache, label);
+    std::vector<std::unique_ptr<SequenceCache>> forks;  // a question each
+    for (size_t i = 0; i < prompt.needles.size(); ++i) forks.push_back(cache->fork());
+    const auto is_right = [&](size_t i, const std::string& answer) {
+      return answer.find(prompt.needles[i].number) != std::string::npos ? 1 : 0;
+    };
+    const std::vector<std::string> answers = ask(prompt, forks, label);
+    int64_t right = 0;
     for (size_t i = 0; i < answers.size(); ++i) {
       Cell& cell = result->depths[static_cast<size_t>(prompt.needles[i].depth)];
       ++cell.asked;
-      cell.correct += answers[i].find(prompt.needles[i].number) != std::string::npos ? 1 : 0;
+      cell.correct += is_right(i, answers[i]);
+      right += is_right(i, answers[i]);
     }
+    result->right.push_back(static_cast<double>(right) / static_cast<double>(answers.size()));
+    if (prompt.after.empty()) return;
+    for (const auto& fork : forks) feed(model_.model, *fork, prompt.after, 0, nullptr);
+    const std::vector<std::string> later = ask(prompt, forks, label);
+    for (size_t i = 0; i < later.size(); ++i) result->again.add({1, is_right(i, later[i])});
   }
 
  private:
-  // Every question on a copy of the cache, answered greedily side by side.
-  std::vector<std::string> ask(const RecallPrompt& prompt, const SequenceCache& cache, const std::string& label) {
-    std::vector<std::unique_ptr<SequenceCache>> forks;
+  // Every question to its cache, answered greedily side by side.
+  std::vector<std::string> ask(const RecallPrompt& prompt, std::span<const std::unique_ptr<SequenceCache>> forks,
+                               const std::string& label) {
     std::vector<std::vector<TokenId>> answers(prompt.needles.size());
     for (size_t i = 0; i < prompt.needles.size(); ++i) {
-      forks.push_back(cache.fork());
       const auto question = tokenizer_.encode(prompt.needles[i].question, {false, false});
       feed(model_.model, *forks[i], question, 1, logits_.data() + static_cast<int64_t>(i) * vocab_);
     }
@@ -124,12 +164,15 @@ nlohmann::ordered_json make_row(const EvaluationModel& model, const RecallOption
         cell.asked == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(cell.percent());
   }
   row["correct_percent"] = all.percent();
+  row["correct_error"] = 100 * standard_error(result.right);
   row["relative_percent"] =
       full.correct == 0
           ? nlohmann::ordered_json()
           : nlohmann::ordered_json(100.0 * static_cast<double>(all.correct) / static_cast<double>(full.correct));
+  row["relative_error"] = full.correct == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(100 * ratio_error(result.right, reference.right));
   row["correct"] = all.correct;
   row["questions"] = all.asked;
+  if (options.again > 0) row["again_percent"] = result.again.percent();
   return row;
 }
 
@@ -140,7 +183,8 @@ EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& t
                                 const RecallOptions& options, const Progress& progress) {
   constexpr int64_t kQuestionTokens = 64;  // room after the context for a question and its answer
   const auto n_lengths = static_cast<int64_t>(options.lengths.size());
-  for (const int64_t length : options.lengths) check_context(model, length + kQuestionTokens);
+  const int64_t twice = options.again > 0 ? options.again + kQuestionTokens : 0;
+  for (const int64_t length : options.lengths) check_context(model, length + kQuestionTokens + twice);
   const int64_t prompts = (options.questions + n_lengths * kNeedles - 1) / (n_lengths * kNeedles);
   const LengthResult none{std::vector<Cell>(options.depths.size())};
   std::vector<std::vector<LengthResult>> results(policies.size(),
@@ -150,10 +194,20 @@ EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& t
   for (const int64_t length : options.lengths) total += static_cast<double>(length * prompts);
   for (size_t l = 0; l < options.lengths.size(); ++l) {
     std::vector<std::unique_ptr<KvCachePolicy>> made;
-    for (const PolicySpec& spec : policies) made.push_back(model.make_policy(spec.for_context(options.lengths[l])));
+    for (const PolicySpec& spec : policies) {
+      const nlohmann::json of_length = spec.for_context(options.lengths[l]);
+      made.push_back(is_kvzip(of_length) ? nullptr : model.make_policy(of_length));
+    }
     for (int64_t i = 0; i < prompts; ++i) {
       const RecallPrompt prompt = make_recall_prompt(tokenizer, text, options, options.lengths[l], i, prompts);
-      for (size_t p = 0; p < policies.size(); ++p) recall.run(prompt, *made[p], policies[p].label, &results[p][l]);
+      for (size_t p = 0; p < policies.size(); ++p) {
+        if (made[p] != nullptr) {
+          recall.run(prompt, *made[p], policies[p].label, &results[p][l]);
+          continue;
+        }
+        const auto oracle = make_kvzip_policy(model, tokenizer, policies[p].for_context(options.lengths[l]), prompt.context);
+        recall.run(prompt, *oracle, policies[p].label, &results[p][l]);
+      }
       done += static_cast<double>(options.lengths[l]);
       if (progress) progress(done / total);
     }
@@ -162,7 +216,8 @@ EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& t
   EvaluationReport report;
   report.title = "Recall of numbers hidden in a text";
   report.conditions = {
-      {"metric", "recall"}, {"lengths", options.lengths}, {"depths", options.depths}, {"needles", kNeedles}};
+      {"metric", "recall"}, {"lengths", options.lengths}, {"depths", options.depths}, {"needles", kNeedles}, {"wording", options.wording}};
+  if (options.again > 0) report.conditions["again"] = options.again;
   report.columns = {{"policy", "policy"},
                     {"length", "length"},
                     {"bits_per_value", "bits/value", "%.2f"},
@@ -171,11 +226,14 @@ EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& t
   for (const double depth : options.depths)
     report.columns.push_back({"depth_" + depth_key(depth), "at " + depth_key(depth), "%.0f"});
   for (const ReportColumn& column : std::vector<ReportColumn>{{"correct_percent", "correct %", "%.1f"},
+                                                              {"correct_error", "+-", "%.1f"},
                                                               {"relative_percent", "to full %", "%.1f"},
+                                                              {"relative_error", "+-", "%.1f"},
                                                               {"correct", "correct", "%.0f"},
                                                               {"questions", "questions", "%.0f"}}) {
     report.columns.push_back(column);
   }
+  if (options.again > 0) report.columns.push_back({"again_percent", "again %", "%.1f"});
   for (size_t p = 0; p < policies.size(); ++p) {
     LengthResult all = none, reference = none;
     for (size_t l = 0; l < options.lengths.size(); ++l) {

@@ -1,6 +1,7 @@
 // Recall of facts hidden in a long text ("needle in a haystack", Kamradt 2023, with four needles): numbers in real
 // text, one of them asked for. The question comes after the policy has compressed the context, which it takes for the
-// prompt.
+// prompt; and once more, with more text between, if so wanted. The questions of a prompt share its text, so errors count
+// prompts. Beside the policies of the registry there is "kvzip" (kvzip.h).
 #pragma once
 
 #include <span>
@@ -16,7 +17,12 @@ struct RecallOptions {
   std::vector<int64_t> lengths = {512, 1024, 2048, 4096};  // tokens of the context, needles included
   std::vector<double> depths = {0.1, 0.3, 0.5, 0.7, 0.9};  // of the asked needle, as a share of the context
   int64_t questions = 200;                                 // at least, over all lengths
+  std::string wording = "number";                          // of recall_wordings()
+  int64_t again = 0;  // tokens of text after the answer, after which the same is asked again; 0: it is not
 };
+
+// How facts are told and asked for. None is among those that gates are trained with (engine/torch/hidden_facts.cpp).
+std::vector<std::string> recall_wordings();
 
 // One context and its questions.
 struct RecallPrompt {
@@ -26,6 +32,7 @@ struct RecallPrompt {
     std::string question;  // asks for it
   };
   std::vector<TokenId> context;
+  std::vector<TokenId> after;  // the text goes on: RecallOptions::again tokens
   std::vector<Needle> needles;  // kNeedles
 };
 constexpr int64_t kNeedles = 4;

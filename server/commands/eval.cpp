@@ -9,6 +9,7 @@
 
 #include "engine/evaluation/divergence.h"
 #include "engine/evaluation/drift.h"
+#include "engine/evaluation/kvzip.h"
 #include "engine/evaluation/recall.h"
 #include "engine/model/llama.h"
 #include "engine/model/policy_context.h"
@@ -60,7 +61,16 @@ std::vector<PolicySpec> policies_of(const Arguments& arguments, const Evaluation
     const std::vector<int64_t> contexts =
         arguments.metric == "recall" ? arguments.recall.lengths : std::vector<int64_t>{arguments.pass.context};
     for (const PolicySpec& spec : specs) {
-      for (const int64_t context : contexts) model.make_policy(spec.for_context(context));
+      for (const int64_t context : contexts) {
+        const nlohmann::json policy = spec.for_context(context);
+        if (!is_kvzip(policy)) {
+          model.make_policy(policy);
+        } else if (arguments.metric == "recall") {
+          check_kvzip(model.shape, policy);
+        } else {
+          throw CacheError("kvzip: repeats a whole prompt before it keeps some of it, which only eval recall can wait for");
+        }
+      }
     }
     return specs;
   } catch (const CacheError& error) {
@@ -103,7 +113,7 @@ int eval(const Arguments& arguments) {
   const CacheShape shape = llama_cache_shape(model->config(), arguments.llama);
   const PolicyContext context = policy_context(*model, shape, &threads, gates);
   const EvaluationModel evaluated{*model, threads, shape,
-                                  [&](const nlohmann::json& spec) { return make_policy(context, spec); }};
+                                  [&](const nlohmann::json& spec) { return make_policy(context, spec); }, &context};
 
   const std::vector<PolicySpec> policies = policies_of(arguments, evaluated);
   std::ofstream json = open_output(arguments.json), html = open_output(arguments.html);
@@ -127,7 +137,8 @@ constexpr const char* kExamples = R"(Metrics:
   recall      of numbers hidden in the text; the question comes after the context was compressed
 
 A policy is a name, a JSON object, or NAME@X: streaming@0.25 holds a quarter of the context's tokens,
-mixed_precision@4.5 spends 4.5 bits per value. "full" is the reference and always measured.
+mixed_precision@4.5 spends 4.5 bits per value. "full" is the reference and always measured. recall also knows kvzip, an oracle
+that repeats the context before it chooses (Kim et al. 2025): kvzip@0.25.
 Examples:
   smartkv eval divergence --model model.gguf --text book.txt --context 4096 --kv-cache streaming@0.25,k4v4 --html report.html
   smartkv eval recall --model model.gguf --text book.txt --kv-cache 'snapkv@0.25,{"policy":"streaming","tokens":512}')";
@@ -179,6 +190,14 @@ std::function<int()> setup_eval(CLI::App& app) {
        {"recall"});
   only(app.add_option("--questions", recall.questions, "Questions at least, over all lengths")
            ->check(count)
+           ->capture_default_str(),
+       {"recall"});
+  only(app.add_option("--wording", recall.wording, "How numbers are told and asked for; gates are trained with none of these")
+           ->check(CLI::IsMember(recall_wordings()))
+           ->capture_default_str(),
+       {"recall"});
+  only(app.add_option("--again", recall.again, "Tokens of text after an answer, after which the same is asked again; 0: it is not")
+           ->check(CLI::Range(0, 1 << 20))
            ->capture_default_str(),
        {"recall"});
   only(app.add_option("--share", arguments->share, "Of the positions that are sampled")

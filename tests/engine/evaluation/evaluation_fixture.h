@@ -66,7 +66,7 @@ struct TinyEvaluation {
   EvaluationModel model{*llama, threads, shape, [this](const nlohmann::json& spec) -> std::unique_ptr<KvCachePolicy> {
                           if (spec == "broken") return std::make_unique<BrokenPolicy>(make_policy(context, "full"));
                           return make_policy(context, spec);
-                        }};
+                        }, &context};
 
   std::vector<TokenId> text(int64_t n) const {
     std::mt19937 random(3);

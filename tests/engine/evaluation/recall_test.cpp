@@ -42,10 +42,52 @@ TEST(RecallPrompt, IsTheSameEveryTimeAndAnotherForEachIndex) {
   EXPECT_NE(prompt(1), prompt(2));
 }
 
+TEST(RecallPrompt, EveryWordingTellsAndAsks) {
+  for (const std::string& wording : recall_wordings()) {
+    RecallOptions options;
+    options.wording = wording;
+    options.again = 100;
+    const RecallPrompt prompt = make_recall_prompt(ByteTokenizer(), sentences(9000), options, 2000, 3, 10);
+    EXPECT_EQ(prompt.context.size(), 2000u);
+    EXPECT_EQ(prompt.after.size(), 100u);
+    const std::string text = ByteTokenizer().decode(prompt.context, true);
+    for (const RecallPrompt::Needle& needle : prompt.needles) {
+      EXPECT_NE(text.find(needle.number), std::string::npos) << wording;
+      EXPECT_EQ(needle.question.find(needle.number), std::string::npos) << wording;
+      EXPECT_EQ(needle.question.find('@'), std::string::npos) << wording;
+    }
+  }
+  RecallOptions options;
+  options.wording = "riddle";
+  try {
+    make_recall_prompt(ByteTokenizer(), sentences(9000), options, 2000, 0, 1);
+    ADD_FAILURE() << "expected an EvaluationError";
+  } catch (const EvaluationError& error) {
+    EXPECT_STREQ(error.what(), "recall: expected a wording of number, locker, dialogue, found \"riddle\"");
+  }
+}
+
 TEST(RecallPrompt, RefusesLengthsThatDoNotFit) {
   EXPECT_THROW(make_recall_prompt(ByteTokenizer(), sentences(9000), {}, 100, 0, 1),
                EvaluationError);  // the hidden lines alone are longer
   EXPECT_THROW(make_recall_prompt(ByteTokenizer(), sentences(900), {}, 1000, 0, 1), EvaluationError);
+}
+
+TEST(Recall, AsksAgainAfterMoreText) {
+  const TinyEvaluation tiny;
+  RecallOptions options;
+  options.lengths = {300};
+  options.questions = 8;
+  options.again = 70;
+  const auto report = measure_recall(tiny.model, ByteTokenizer(), parse_policy_list(R"({"policy":"streaming","tokens":192})"),
+                                     sentences(2000), options);
+  for (const auto& row : report.rows) {
+    EXPECT_EQ(row["again_percent"], 0.0);  // of a random model
+    EXPECT_EQ(row["correct_error"], 0.0);
+    EXPECT_TRUE(row["relative_error"].is_null());
+  }
+  options.again = 9000;
+  EXPECT_THROW(measure_recall(tiny.model, ByteTokenizer(), parse_policy_list("full"), sentences(2000), options), EvaluationError);
 }
 
 TEST(Recall, AsksAtLeastAsOftenAsToldAndSumsUp) {
