@@ -21,9 +21,8 @@ def numbers(text):
 parser = argparse.ArgumentParser()
 parser.add_argument("--llama", required=True)
 parser.add_argument("--smartkv", required=True)
-parser.add_argument("--model", required=True, help="ours: a GGUF file or a folder")
 parser.add_argument("--pair", action="append", nargs=3, required=True, metavar=("LABEL", "WEIGHTS", "GGUF"),
-                    help="of a row's name, our --weights and llama.cpp's file; the first is also served")
+                    help="of a row's name, our --weights and the file that both load; the first is also served")
 parser.add_argument("--rounds", type=int, default=3)
 parser.add_argument("--prompts", type=numbers, help="lengths of the prefills")
 parser.add_argument("--depths", type=numbers)
@@ -119,19 +118,19 @@ def serving(name, command, port):
 
 
 for i in range(args.rounds):
-    for label, weights, theirs in args.pair:
+    for label, weights, gguf in args.pair:
         print(f"round {i + 1} of {args.rounds}: {label}", file=sys.stderr, flush=True)
-        smartkv_bench(args.model, label, weights, args.prompts, args.depths, [1])
-        llama_bench(theirs, label, args.prompts, args.depths)
-        smartkv_bench(args.model, label, weights, [], [512], args.batches)
-        llama_batches(theirs, label)
+        smartkv_bench(gguf, label, weights, args.prompts, args.depths, [1])
+        llama_bench(gguf, label, args.prompts, args.depths)
+        smartkv_bench(gguf, label, weights, [], [512], args.batches)
+        llama_batches(gguf, label)
     if args.no_serving:
         continue
     port = free_port()
-    _, weights, theirs = args.pair[0]
-    serving("SmartKV", [args.smartkv, "serve", "--model", args.model, "--weights", weights, "--port", str(port),
+    _, weights, gguf = args.pair[0]
+    serving("SmartKV", [args.smartkv, "serve", "--model", gguf, "--weights", weights, "--port", str(port),
                         "--log-level", "error"], port)
-    serving("llama.cpp", [f"{args.llama}/llama-server", "-m", theirs, "--port", str(port), "-t", str(threads)], port)
+    serving("llama.cpp", [f"{args.llama}/llama-server", "-m", gguf, "--port", str(port), "-t", str(threads)], port)
 
 rows = []
 for key in rates["llama.cpp"]:

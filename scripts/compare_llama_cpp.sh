@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures SmartKV and llama.cpp on the same weights in one sitting, in alternation, and prints one table of ratios.
+# Measures SmartKV and llama.cpp on the same files in one sitting, in alternation, and prints one table of ratios.
 #   scripts/compare_llama_cpp.sh [--shape 1b|3b|8b] [--weights LABEL,...] [--rounds N] [--quick] [--prompts N,...] [--depths N,...]
 #                                [--batches N,...] [--no-serving] [--json FILE]
 # --shape: a LLaMA of that size with random weights (make_model.py) instead of the default model; made once, with
@@ -37,13 +37,13 @@ PAIRS=()
 for label in $(tr , ' ' <<<"${LABELS:-$KNOWN}"); do
   [[ ,$KNOWN, == *",$label,"* ]] || fail "--weights: expected some of $KNOWN, found $label"
   case $label in
-    bf16) OURS=bf16 THEIRS=$BF16 ;;
-    Q4_1) OURS=int4 THEIRS=$MODEL ;;
-    Q8_0) OURS=int8 THEIRS=${BF16%.BF16.gguf}.Q8_0.gguf ;;
-    *) OURS=int4 THEIRS=${BF16%.BF16.gguf}.$label.gguf ;;
+    bf16) OURS=bf16 FILE=$BF16 ;;
+    Q4_1) OURS=int4 FILE=$MODEL ;;
+    Q8_0) OURS=int8 FILE=${BF16%.BF16.gguf}.Q8_0.gguf ;;
+    *) OURS=int4 FILE=${BF16%.BF16.gguf}.$label.gguf ;;
   esac
-  quantize_gguf "$BF16" "$THEIRS" "$label"
-  PAIRS+=(--pair "$label" "$OURS" "$THEIRS")
+  quantize_gguf "$BF16" "$FILE" "$label"
+  PAIRS+=(--pair "$label" "$OURS" "$FILE")
 done
-exec python3 scripts/compare_llama_cpp.py --llama "$LLAMA/bin" --smartkv build/release/smartkv --model "$MODEL" "${PAIRS[@]}" \
+exec python3 scripts/compare_llama_cpp.py --llama "$LLAMA/bin" --smartkv build/release/smartkv "${PAIRS[@]}" \
   ${REST[@]+"${REST[@]}"}
