@@ -17,8 +17,11 @@ constexpr double kHope = 0.9;
 constexpr double kHopedShare = 0.25;
 
 // What a model that drafts for itself keeps unless it is told. The target's passes fill it, so nothing is lost by
-// dropping tokens of a prompt at once.
-nlohmann::json self_cache() { return {{"policy", "streaming"}, {"tokens", 1024}, {"prefill", "streaming"}}; }
+// dropping tokens of a prompt at once. Layers with a sliding window take no such policy.
+nlohmann::json self_cache(const SlidingWindow& window) {
+  if (window.tokens > 0) return "k4v4";
+  return {{"policy", "streaming"}, {"tokens", 1024}, {"prefill", "streaming"}};
+}
 
 [[noreturn]] void refuse(const std::string& field, const std::string& message) {
   throw RequestError(RequestError::Kind::kInvalid, field, field + ": " + message);
@@ -46,7 +49,7 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
   if (speculation->drafter == nullptr) return speculation;
   try {
     const bool recent = spec.kv_cache.is_null() && speculation->drafts_for_itself();
-    speculation->policy = make_policy(*speculation->drafter->context, recent ? self_cache() : spec.kv_cache);
+    speculation->policy = make_policy(*speculation->drafter->context, recent ? self_cache(speculation->drafter->context->window) : spec.kv_cache);
     // A policy that watches where queries attend needs passes over its own cache.
     speculation->mirrored =
         speculation->drafts_for_itself() && speculation->policy->new_sequence(0)->probes(context_length_).empty();
