@@ -11,15 +11,14 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kAnswerTokens = 8;  // room for a space and five digits, one token each
-
 struct Cell {
-  int64_t asked = 0, correct = 0;
+  int64_t asked = 0;
+  double correct = 0;  // answers, or shares of them
   void add(const Cell& other) {
     asked += other.asked;
     correct += other.correct;
   }
-  double percent() const { return 100 * static_cast<double>(correct) / static_cast<double>(asked); }
+  double percent() const { return 100 * correct / static_cast<double>(asked); }
 };
 
 // Of right answers per prompt, as a share; and of a policy's to the reference's, r = sum c / sum f, with the errors
@@ -46,7 +45,7 @@ double ratio_error(const std::vector<double>& values, const std::vector<double>&
 
 // What one policy did with the prompts of one length.
 struct LengthResult {
-  std::vector<Cell> depths;
+  std::vector<Cell> depths;  // and, last, of no depth
   std::vector<double> right = {};  // of each prompt: the share of its questions
   Cell again = {};
   double bytes = 0, full_bytes = 0, tokens = 0, kept = 0;  // after compression, summed over the prompts
@@ -71,7 +70,6 @@ class Recall {
  public:
   Recall(const EvaluationModel& model, const Tokenizer& tokenizer)
       : model_(model), tokenizer_(tokenizer), vocab_(model.model.config().vocab_size) {
-    logits_.resize(static_cast<size_t>(kNeedles * vocab_));
   }
 
   void run(const RecallPrompt& prompt, const KvCachePolicy& policy, const std::string& label, LengthResult* result) {
@@ -83,41 +81,47 @@ class Recall {
     result->tokens += static_cast<double>(stats.tokens);
     result->kept += static_cast<double>(stats.tokens_kept);
     std::vector<std::unique_ptr<SequenceCache>> forks;  // a question each
-    for (size_t i = 0; i < prompt.needles.size(); ++i) forks.push_back(cache->fork());
-    const auto is_right = [&](size_t i, const std::string& answer) {
-      return answer.find(prompt.needles[i].number) != std::string::npos ? 1 : 0;
-    };
+    for (size_t i = 0; i < prompt.questions.size(); ++i) forks.push_back(cache->fork());
     const std::vector<std::string> answers = ask(prompt, forks, label);
-    int64_t right = 0;
+    double right = 0;
     for (size_t i = 0; i < answers.size(); ++i) {
-      Cell& cell = result->depths[static_cast<size_t>(prompt.needles[i].depth)];
-      ++cell.asked;
-      cell.correct += is_right(i, answers[i]);
-      right += is_right(i, answers[i]);
+      const RecallPrompt::Question& question = prompt.questions[i];
+      const double share = right_share(question, answers[i]);
+      Cell& cell = question.depth < 0 ? result->depths.back() : result->depths[static_cast<size_t>(question.depth)];
+      cell.add({1, share});
+      right += share;
     }
-    result->right.push_back(static_cast<double>(right) / static_cast<double>(answers.size()));
+    result->right.push_back(right / static_cast<double>(answers.size()));
     if (prompt.after.empty()) return;
     for (const auto& fork : forks) feed(model_.model, *fork, prompt.after, 0, nullptr);
     const std::vector<std::string> later = ask(prompt, forks, label);
-    for (size_t i = 0; i < later.size(); ++i) result->again.add({1, is_right(i, later[i])});
+    for (size_t i = 0; i < later.size(); ++i) result->again.add({1, right_share(prompt.questions[i], later[i])});
   }
 
  private:
+  static double right_share(const RecallPrompt::Question& question, const std::string& answer) {
+    double found = 0;
+    for (const std::string& wanted : question.answers) found += answer.find(wanted) != std::string::npos ? 1 : 0;
+    return found / static_cast<double>(question.answers.size());
+  }
+
   // Every question to its cache, answered greedily side by side.
   std::vector<std::string> ask(const RecallPrompt& prompt, std::span<const std::unique_ptr<SequenceCache>> forks,
                                const std::string& label) {
-    std::vector<std::vector<TokenId>> answers(prompt.needles.size());
-    for (size_t i = 0; i < prompt.needles.size(); ++i) {
-      const auto question = tokenizer_.encode(prompt.needles[i].question, {false, false});
+    std::vector<std::vector<TokenId>> answers(prompt.questions.size());
+    logits_.resize(prompt.questions.size() * static_cast<size_t>(vocab_));
+    const int64_t answer_tokens = prompt.questions[0].answer_tokens;  // the same for all
+    for (size_t i = 0; i < prompt.questions.size(); ++i) {
+      const auto question = tokenizer_.encode(prompt.questions[i].text, {false, false});
       feed(model_.model, *forks[i], question, 1, logits_.data() + static_cast<int64_t>(i) * vocab_);
     }
-    for (int64_t step = 0; step < kAnswerTokens; ++step) {
+    for (int64_t step = 0; step < answer_tokens; ++step) {
       std::vector<SequenceInput> batch;
       for (size_t i = 0; i < forks.size(); ++i) {
         answers[i].push_back(best_token(static_cast<int64_t>(i), label));
         batch.push_back({{&answers[i].back(), 1}, forks[i].get(), 1});
       }
-      if (step + 1 == kAnswerTokens) break;
+      if (step + 1 == answer_tokens) break;
       model_.model.forward(batch, logits_.data());
       for (const auto& fork : forks) fork->commit(fork->tokens());
     }
@@ -140,7 +144,7 @@ class Recall {
   const EvaluationModel& model_;
   const Tokenizer& tokenizer_;
   int64_t vocab_;
-  std::vector<float> logits_;  // [kNeedles, vocab]
+  std::vector<float> logits_;  // [questions, vocab]
 };
 
 std::string depth_key(double depth) {
@@ -168,7 +172,7 @@ nlohmann::ordered_json make_row(const EvaluationModel& model, const RecallOption
   row["relative_percent"] =
       full.correct == 0
           ? nlohmann::ordered_json()
-          : nlohmann::ordered_json(100.0 * static_cast<double>(all.correct) / static_cast<double>(full.correct));
+          : nlohmann::ordered_json(100.0 * all.correct / full.correct);
   row["relative_error"] = full.correct == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(100 * ratio_error(result.right, reference.right));
   row["correct"] = all.correct;
   row["questions"] = all.asked;
@@ -181,12 +185,13 @@ nlohmann::ordered_json make_row(const EvaluationModel& model, const RecallOption
 EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& tokenizer,
                                 std::span<const PolicySpec> policies, std::span<const TokenId> text,
                                 const RecallOptions& options, const Progress& progress) {
-  constexpr int64_t kQuestionTokens = 64;  // room after the context for a question and its answer
+  constexpr int64_t kQuestionTokens = 96;  // room after the context for a question and its answer
+  const int64_t of_prompt = questions_of(options.task);
   const auto n_lengths = static_cast<int64_t>(options.lengths.size());
   const int64_t twice = options.again > 0 ? options.again + kQuestionTokens : 0;
   for (const int64_t length : options.lengths) check_context(model, length + kQuestionTokens + twice);
-  const int64_t prompts = (options.questions + n_lengths * kNeedles - 1) / (n_lengths * kNeedles);
-  const LengthResult none{std::vector<Cell>(options.depths.size())};
+  const int64_t prompts = (options.questions + n_lengths * of_prompt - 1) / (n_lengths * of_prompt);
+  const LengthResult none{std::vector<Cell>(options.depths.size() + 1)};
   std::vector<std::vector<LengthResult>> results(policies.size(),
                                                  std::vector<LengthResult>(options.lengths.size(), none));
   Recall recall(model, tokenizer);
@@ -214,22 +219,24 @@ EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& t
   }
 
   EvaluationReport report;
-  report.title = "Recall of numbers hidden in a text";
+  const bool facts = options.task == "facts";
+  report.title = facts ? "Recall of numbers hidden in a text" : "Recall of " + options.task + " hidden in a text";
   report.conditions = {
-      {"metric", "recall"}, {"lengths", options.lengths}, {"depths", options.depths}, {"needles", kNeedles}, {"wording", options.wording}};
+      {"metric", "recall"}, {"task", options.task}, {"lengths", options.lengths}};
+  if (facts) report.conditions.update({{"depths", options.depths}, {"needles", kNeedles}, {"wording", options.wording}});
   if (options.again > 0) report.conditions["again"] = options.again;
   report.columns = {{"policy", "policy"},
                     {"length", "length"},
                     {"bits_per_value", "bits/value", "%.2f"},
                     {"ratio", "of full", "%.3f"},
                     {"kept_percent", "kept %", "%.1f"}};
-  for (const double depth : options.depths)
+  for (const double depth : facts ? options.depths : std::vector<double>())
     report.columns.push_back({"depth_" + depth_key(depth), "at " + depth_key(depth), "%.0f"});
   for (const ReportColumn& column : std::vector<ReportColumn>{{"correct_percent", "correct %", "%.1f"},
                                                               {"correct_error", "+-", "%.1f"},
                                                               {"relative_percent", "to full %", "%.1f"},
                                                               {"relative_error", "+-", "%.1f"},
-                                                              {"correct", "correct", "%.0f"},
+                                                              {"correct", "correct", facts ? "%.0f" : "%.1f"},
                                                               {"questions", "questions", "%.0f"}}) {
     report.columns.push_back(column);
   }

@@ -46,7 +46,154 @@ std::string filled(const char* wording, const std::string& person, const std::st
   return text;
 }
 
+constexpr std::array<const char*, 48> kListed = {
+    "apple",  "river",  "stone",  "cloud",  "tiger",  "candle", "window", "garden", "silver", "hammer", "pocket", "bridge",
+    "forest", "mirror", "button", "castle", "dragon", "ladder", "needle", "orange", "pencil", "rabbit", "saddle", "ticket",
+    "velvet", "wagon",  "yellow", "anchor", "basket", "copper", "desert", "engine", "feather", "ginger", "harbor", "island",
+    "jacket", "kitten", "lemon",  "marble", "napkin", "otter",  "pepper", "quartz", "ribbon", "salmon", "turtle", "violin"};
+constexpr int64_t kCommon = 3;
+
+using Random = std::mt19937_64;
+
+// What is put into the text behind the sentence that ends past `depth`, a share of it.
+struct Insertion {
+  double depth;
+  std::string text;
+};
+
+// `lead`, then text with the insertions in order of depth: `length` tokens, a part of `text` of their own for each index.
+void hide(const Tokenizer& tokenizer, std::span<const TokenId> text, const RecallOptions& options, int64_t length, int64_t index,
+          int64_t count, const std::string& lead, const std::vector<Insertion>& insertions, RecallPrompt* prompt) {
+  struct Placed {
+    int64_t position;
+    std::vector<TokenId> tokens;
+  };
+  std::vector<Placed> placed;
+  prompt->context = tokenizer.encode(lead, {false, false});
+  int64_t haystack = length - static_cast<int64_t>(prompt->context.size());
+  for (const Insertion& insertion : insertions) {
+    placed.push_back({0, tokenizer.encode(insertion.text, {false, false})});
+    haystack -= static_cast<int64_t>(placed.back().tokens.size());
+  }
+  const auto most = static_cast<int64_t>(text.size()) - options.again;
+  if (haystack <= 0 || length > most) {
+    throw EvaluationError("recall: expected a length that holds the hidden lines and at most " + std::to_string(most) +
+                          " tokens, those of the text, found " + std::to_string(length));
+  }
+  const int64_t start = index * (most - length) / count;  // spread over the text
+  const auto after = text.begin() + start + haystack;
+  prompt->after.assign(after, after + options.again);
+  text = text.subspan(static_cast<size_t>(start), static_cast<size_t>(haystack));
+  for (size_t i = 0; i < placed.size(); ++i) {
+    placed[i].position = sentence_end(tokenizer, text, static_cast<int64_t>(insertions[i].depth * static_cast<double>(haystack)));
+  }
+  std::stable_sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) { return a.position < b.position; });
+  int64_t done = 0;
+  for (const Placed& insertion : placed) {
+    prompt->context.insert(prompt->context.end(), text.begin() + done, text.begin() + insertion.position);
+    prompt->context.insert(prompt->context.end(), insertion.tokens.begin(), insertion.tokens.end());
+    done = insertion.position;
+  }
+  prompt->context.insert(prompt->context.end(), text.begin() + done, text.end());
+}
+
+std::string five_digits(Random& random) { return std::to_string(10000 + random() % 90000); }
+
+std::vector<Insertion> facts(const RecallOptions& options, int64_t index, Random& random, RecallPrompt* prompt) {
+  const Wording& wording = wording_of(options.wording);
+  std::vector<Insertion> insertions;
+  for (int64_t i = 0; i < kNeedles; ++i) {
+    constexpr int64_t kAnswerTokens = 8;  // a space and five digits, one token each
+    const int64_t serial = index * kNeedles + i;
+    const std::string person = kNames[static_cast<size_t>(serial) % kNames.size()];
+    const std::string number = five_digits(random);
+    const int64_t depth = serial % static_cast<int64_t>(options.depths.size());
+    prompt->questions.push_back({depth, {number}, filled(wording.asked, person, ""), kAnswerTokens});
+    insertions.push_back({options.depths[static_cast<size_t>(depth)], filled(wording.told, person, number)});
+  }
+  return insertions;
+}
+
+struct Chain {
+  std::string value;
+  std::vector<std::string> names;  // of two variables: the first is given the value, the second the first
+
+  explicit Chain(Random& random) : value(five_digits(random)), names(2) {
+    for (std::string& name : names) {
+      for (int i = 0; i < 5; ++i) name += static_cast<char>('A' + random() % 26);
+    }
+  }
+  std::string told(size_t i) const { return "\n\nVAR " + names[i] + " = " + (i == 0 ? value : "VAR " + names[0]) + "\n\n"; }
+  std::string asked() const {
+    return "\n\nQuestion: Which variables have the value " + value + " in the text above? Answer: " +
+           "By the assignments in the text above, two variables have the value " + value + ". They are:";
+  }
+};
+
+std::vector<Insertion> variables(Random& random, std::string* lead, RecallPrompt* prompt) {
+  constexpr int64_t kAnswerTokens = 24;
+  const Chain example(random), other(random);
+  *lead = "Keep track of the variables that are assigned in the text.\n\nIt rained all day." + example.told(0) + "Nobody came." +
+          other.told(0) + "The lamp was lit." + example.told(1) + "Then it was night." + other.told(1) + example.asked() + " " +
+          example.names[0] + ", " + example.names[1] + "\n\nKeep track of the variables that are assigned in the text.\n\n";
+  std::vector<Insertion> insertions;
+  std::uniform_real_distribution<double> anywhere(0.0, 0.95);
+  for (int64_t i = 0; i < questions_of("variables"); ++i) {
+    const Chain chain(random);
+    double first = anywhere(random), second = anywhere(random);
+    if (second < first) std::swap(first, second);
+    insertions.push_back({first, chain.told(0)});
+    insertions.push_back({second, chain.told(1)});
+    prompt->questions.push_back({-1, chain.names, chain.asked(), kAnswerTokens});
+  }
+  return insertions;
+}
+
+// Lists in which half of the words are the first kCommon of `words`, in turn, the other half any others.
+std::vector<std::string> word_lists(int64_t n, const std::vector<std::string>& words, Random& random) {
+  constexpr int64_t kWordsOfList = 6;
+  std::vector<std::string> lists, drawn;
+  for (int64_t i = 0; i < n * kWordsOfList; ++i) {
+    const size_t others = kCommon + random() % (words.size() - kCommon);
+    drawn.push_back(words[i % 2 == 0 ? static_cast<size_t>(i / 2 % kCommon) : others]);
+  }
+  for (size_t left = drawn.size(); left > 1; --left) std::swap(drawn[random() % left], drawn[left - 1]);
+  for (int64_t i = 0; i < n; ++i) {
+    std::string list = "\n\nWords:";
+    for (int64_t j = 0; j < kWordsOfList; ++j) list += (j == 0 ? " " : ", ") + drawn[static_cast<size_t>(i * kWordsOfList + j)];
+    lists.push_back(list + ".\n\n");
+  }
+  return lists;
+}
+
+std::vector<Insertion> words(int64_t length, Random& random, std::string* lead, RecallPrompt* prompt) {
+  constexpr int64_t kAnswerTokens = 24, kTokensPerList = 128;
+  const std::string asked = "\n\nQuestion: Which three words stand most often in the lists of words above? Answer: The three words are:";
+  const auto shuffled = [&] {
+    std::vector<std::string> all(kListed.begin(), kListed.end());
+    for (size_t left = all.size(); left > 1; --left) std::swap(all[random() % left], all[left - 1]);
+    return all;
+  };
+  const std::string task = "Some words stand more often than others in the lists of words in the text.\n\n";
+  const std::vector<std::string> example = shuffled(), own = shuffled();
+  *lead = task;
+  for (const std::string& list : word_lists(4, example, random)) *lead += "It rained all day." + list;
+  *lead += asked + " " + example[0] + ", " + example[1] + ", " + example[2] + "\n\n" + task;
+  std::vector<Insertion> insertions;
+  const int64_t n = std::max<int64_t>(4, length / kTokensPerList);
+  const std::vector<std::string> lists = word_lists(n, own, random);
+  for (int64_t i = 0; i < n; ++i) {
+    insertions.push_back({0.95 * static_cast<double>(i) / static_cast<double>(n), lists[static_cast<size_t>(i)]});
+  }
+  prompt->questions.push_back({-1, {own.begin(), own.begin() + kCommon}, asked, kAnswerTokens});
+  return insertions;
+}
+
 }  // namespace
+
+std::vector<std::string> recall_tasks() { return {"facts", "variables", "words"}; }
+
+int64_t questions_of(const std::string& task) { return task == "facts" ? kNeedles : task == "variables" ? 2 : 1; }
 
 std::vector<std::string> recall_wordings() {
   std::vector<std::string> names;
@@ -56,47 +203,20 @@ std::vector<std::string> recall_wordings() {
 
 RecallPrompt make_recall_prompt(const Tokenizer& tokenizer, std::span<const TokenId> text, const RecallOptions& options,
                                 int64_t length, int64_t index, int64_t count) {
-  struct Insertion {
-    int64_t position;
-    std::vector<TokenId> tokens;
-  };
+  Random random(static_cast<uint64_t>(length) << 20 | static_cast<uint64_t>(index));
   RecallPrompt prompt;
+  std::string lead;
   std::vector<Insertion> insertions;
-  std::mt19937_64 random(static_cast<uint64_t>(length) << 20 | static_cast<uint64_t>(index));
-  const Wording& wording = wording_of(options.wording);
-  int64_t haystack = length;
-  for (int64_t i = 0; i < kNeedles; ++i) {
-    const int64_t serial = index * kNeedles + i;
-    const std::string name = kNames[static_cast<size_t>(serial) % kNames.size()];
-    RecallPrompt::Needle& needle = prompt.needles.emplace_back();
-    needle.depth = serial % static_cast<int64_t>(options.depths.size());
-    needle.number = std::to_string(10000 + random() % 90000);
-    needle.question = filled(wording.asked, name, "");
-    insertions.push_back({0, tokenizer.encode(filled(wording.told, name, needle.number), {false, false})});
-    haystack -= static_cast<int64_t>(insertions.back().tokens.size());
+  if (options.task == "facts") {
+    insertions = facts(options, index, random, &prompt);
+  } else if (options.task == "variables") {
+    insertions = variables(random, &lead, &prompt);
+  } else if (options.task == "words") {
+    insertions = words(length, random, &lead, &prompt);
+  } else {
+    throw EvaluationError("recall: expected a task of facts, variables, words, found \"" + options.task + "\"");
   }
-  const auto most = static_cast<int64_t>(text.size()) - options.again;
-  if (haystack <= 0 || length > most) {
-    throw EvaluationError("recall: expected a length that holds the hidden lines and at most " + std::to_string(most) +
-                          " tokens, those of the text, found " + std::to_string(length));
-  }
-  const int64_t start = index * (most - length) / count;  // spread over the text
-  const auto after = text.begin() + start + haystack;
-  prompt.after.assign(after, after + options.again);
-  text = text.subspan(static_cast<size_t>(start), static_cast<size_t>(haystack));
-  for (size_t i = 0; i < insertions.size(); ++i) {
-    const double depth = options.depths[static_cast<size_t>(prompt.needles[i].depth)];
-    insertions[i].position = sentence_end(tokenizer, text, static_cast<int64_t>(depth * static_cast<double>(haystack)));
-  }
-  std::stable_sort(insertions.begin(), insertions.end(),
-                   [](const Insertion& a, const Insertion& b) { return a.position < b.position; });
-  int64_t done = 0;
-  for (const Insertion& insertion : insertions) {
-    prompt.context.insert(prompt.context.end(), text.begin() + done, text.begin() + insertion.position);
-    prompt.context.insert(prompt.context.end(), insertion.tokens.begin(), insertion.tokens.end());
-    done = insertion.position;
-  }
-  prompt.context.insert(prompt.context.end(), text.begin() + done, text.end());
+  hide(tokenizer, text, options, length, index, count, lead, insertions, &prompt);
   return prompt;
 }
 

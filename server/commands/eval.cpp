@@ -192,6 +192,10 @@ std::function<int()> setup_eval(CLI::App& app) {
            ->check(count)
            ->capture_default_str(),
        {"recall"});
+  only(app.add_option("--task", recall.task, "facts: numbers in the text; variables: chains of assignments; words: the most common of lists")
+           ->check(CLI::IsMember(recall_tasks()))
+           ->capture_default_str(),
+       {"recall"});
   only(app.add_option("--wording", recall.wording, "How numbers are told and asked for; gates are trained with none of these")
            ->check(CLI::IsMember(recall_wordings()))
            ->capture_default_str(),

@@ -1,5 +1,8 @@
 #include "engine/evaluation/recall.h"
 
+#include <map>
+#include <sstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,13 +24,13 @@ TEST(RecallPrompt, HidesFourNumbersAtTheirDepths) {
   for (int64_t index = 0; index < 10; ++index) {
     const RecallPrompt prompt = make_recall_prompt(tokenizer, sentences(9000), options, 2000, index, 10);
     ASSERT_EQ(prompt.context.size(), 2000u);
-    ASSERT_EQ(prompt.needles.size(), 4u);
+    ASSERT_EQ(prompt.questions.size(), 4u);
     const std::string text = tokenizer.decode(prompt.context, true);
-    for (const RecallPrompt::Needle& needle : prompt.needles) {
-      ASSERT_EQ(needle.number.size(), 5u);
-      const size_t at = text.find(needle.number);
+    for (const RecallPrompt::Question& needle : prompt.questions) {
+      ASSERT_EQ(needle.answers[0].size(), 5u);
+      const size_t at = text.find(needle.answers[0]);
       ASSERT_NE(at, std::string::npos);
-      EXPECT_EQ(needle.question.find(needle.number), std::string::npos);
+      EXPECT_EQ(needle.text.find(needle.answers[0]), std::string::npos);
       const double depth = options.depths[static_cast<size_t>(needle.depth)];
       EXPECT_NEAR(static_cast<double>(at) / 2000, depth, 0.12);
     }
@@ -51,10 +54,10 @@ TEST(RecallPrompt, EveryWordingTellsAndAsks) {
     EXPECT_EQ(prompt.context.size(), 2000u);
     EXPECT_EQ(prompt.after.size(), 100u);
     const std::string text = ByteTokenizer().decode(prompt.context, true);
-    for (const RecallPrompt::Needle& needle : prompt.needles) {
-      EXPECT_NE(text.find(needle.number), std::string::npos) << wording;
-      EXPECT_EQ(needle.question.find(needle.number), std::string::npos) << wording;
-      EXPECT_EQ(needle.question.find('@'), std::string::npos) << wording;
+    for (const RecallPrompt::Question& needle : prompt.questions) {
+      EXPECT_NE(text.find(needle.answers[0]), std::string::npos) << wording;
+      EXPECT_EQ(needle.text.find(needle.answers[0]), std::string::npos) << wording;
+      EXPECT_EQ(needle.text.find('@'), std::string::npos) << wording;
     }
   }
   RecallOptions options;
@@ -67,6 +70,64 @@ TEST(RecallPrompt, EveryWordingTellsAndAsks) {
   }
 }
 
+TEST(RecallPrompt, VariablesStandInChains) {
+  RecallOptions options;
+  options.task = "variables";
+  for (int64_t index = 0; index < 10; ++index) {
+    const RecallPrompt prompt = make_recall_prompt(ByteTokenizer(), sentences(9000), options, 4000, index, 10);
+    ASSERT_EQ(prompt.context.size(), 4000u);
+    ASSERT_EQ(prompt.questions.size(), 2u);
+    const std::string text = ByteTokenizer().decode(prompt.context, true);
+    for (const RecallPrompt::Question& question : prompt.questions) {
+      EXPECT_EQ(question.depth, -1);
+      ASSERT_EQ(question.answers.size(), 2u);
+      const size_t first = text.find("VAR " + question.answers[0] + " = "), second = text.find("VAR " + question.answers[1] + " = VAR " + question.answers[0]);
+      ASSERT_NE(first, std::string::npos);
+      ASSERT_NE(second, std::string::npos);
+      EXPECT_LT(first, second);
+      EXPECT_NE(question.text.find(text.substr(first + 12, 5)), std::string::npos);  // asks for the value
+      for (const std::string& name : question.answers) EXPECT_EQ(question.text.find(name), std::string::npos);
+    }
+  }
+}
+
+TEST(RecallPrompt, TheWordsAskedForAreTheMostCommon) {
+  RecallOptions options;
+  options.task = "words";
+  const RecallPrompt prompt = make_recall_prompt(ByteTokenizer(), sentences(20000), options, 8000, 0, 1);
+  ASSERT_EQ(prompt.questions.size(), 1u);
+  const std::string all = ByteTokenizer().decode(prompt.context, true);
+  const std::string text = all.substr(all.rfind("Some words stand more often"));  // past the example
+  std::map<std::string, int> counts;
+  for (size_t at = text.find("\n\nWords:"); at != std::string::npos; at = text.find("\n\nWords:", at + 1)) {
+    std::stringstream list(text.substr(at + 8, text.find('.', at) - at - 8));
+    for (std::string word; std::getline(list, word, ',');) ++counts[word.substr(1)];
+  }
+  int least = 1000, others = 0;
+  for (const auto& [word, count] : counts) {
+    const bool asked = testing::Value(prompt.questions[0].answers, testing::Contains(word));
+    if (asked) least = std::min(least, count);
+    if (!asked) others = std::max(others, count);
+  }
+  EXPECT_EQ(prompt.questions[0].answers.size(), 3u);
+  EXPECT_GT(least, 2 * others);
+}
+
+TEST(Recall, CountsSharesOfAnswers) {
+  const TinyEvaluation tiny;
+  for (const std::string& task : recall_tasks()) {
+    RecallOptions options;
+    options.task = task;
+    options.lengths = {1200};
+    options.questions = 3;
+    if (task != "facts") {
+      EXPECT_THROW(measure_recall(tiny.model, ByteTokenizer(), parse_policy_list("full"), sentences(2000), options), EvaluationError);  // a context of 512
+    }
+    options.task = "riddles";
+    EXPECT_THROW(make_recall_prompt(ByteTokenizer(), sentences(2000), options, 1200, 0, 1), EvaluationError);
+  }
+}
+
 TEST(RecallPrompt, RefusesLengthsThatDoNotFit) {
   EXPECT_THROW(make_recall_prompt(ByteTokenizer(), sentences(9000), {}, 100, 0, 1),
                EvaluationError);  // the hidden lines alone are longer
@@ -76,7 +137,7 @@ TEST(RecallPrompt, RefusesLengthsThatDoNotFit) {
 TEST(Recall, AsksAgainAfterMoreText) {
   const TinyEvaluation tiny;
   RecallOptions options;
-  options.lengths = {300};
+  options.lengths = {240};
   options.questions = 8;
   options.again = 70;
   const auto report = measure_recall(tiny.model, ByteTokenizer(), parse_policy_list(R"({"policy":"streaming","tokens":192})"),
