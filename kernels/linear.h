@@ -6,8 +6,8 @@
 //   kInt8: [N/16][K/32] groups of { [8][16][4] u8, [16] f16 scale, [16] f16 minimum }   (VNNI: vpdpbusd)
 //   kInt4: [N/16][K/32] groups of { [4][16][4] u8 of two nibbles, [16] f16 scale, [16] f16 minimum }
 // An integer weight is scale * q + minimum. Where every minimum is that of centred integers, -128 scale or -8 scale, none is
-// stored, and groups lie in pairs (linear_format.h): 8.5 bits a weight instead of 9, 4.5 instead of 5. The integer products quantise x to int8 per row and group of 32
-// (scale = max|x| / 127), as ggml's Q8_1 does.
+// stored, and groups lie in pairs (linear_format.h): 8.5 bits a weight instead of 9, 4.5 instead of 5. The integer products
+// quantise x to int8 per row and group of 32 (scale = max|x| / 127), as ggml's Q8_1 does.
 //
 // Results are batch-invariant: row i of y is the same bits whatever the other rows and the number of threads.
 #pragma once
@@ -47,8 +47,9 @@ PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_featu
 void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows);
 // Packs 32 weights that are integers already (int8: q in [0, 255]; int4: q in [0, 15]), as scale * q + minimum:
 // inputs [32 k_group, 32 k_group + 32) of row 16 group + lane. So GGUF's blocks are kept without loss: Q4_0 is
-// (q, d, -8 d), Q4_1 (q, d, m), Q8_0 (q + 128, d, -128 d). Where minimums are centred, q is shifted so that this one is; throws
-// std::invalid_argument where it then leaves its range, or when scale or minimum leaves that of f16. Thread-safe for distinct (group, k_group, lane).
+// (q, d, -8 d), Q4_1 (q, d, m), Q8_0 (q + 128, d, -128 d). Where minimums are centred, q is shifted so that this one is.
+// Throws std::invalid_argument where it then leaves its range, or when scale or minimum leaves that of f16. Thread-safe for
+// distinct (group, k_group, lane).
 void pack_group(PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t lane, const uint8_t* q, float scale,
                 float minimum);
 // The same back out, shifted as it may be: q [32].

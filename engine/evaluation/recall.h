@@ -1,7 +1,8 @@
-// Recall of what is hidden in a long text: numbers, one of which is asked for ("needle in a haystack", Kamradt 2023, with four
-// needles); chains of variables and words that are listed most often (after RULER, Hsieh et al. 2024, in real text). The question comes after the policy has compressed the context, which it takes for the
-// prompt; and once more, with more text between, if so wanted. The questions of a prompt share its text, so errors count
-// prompts. Beside the policies of the registry there is "kvzip" (kvzip.h).
+// Recall of what is hidden in a long text: numbers, one of which is asked for ("needle in a haystack", Kamradt 2023, with
+// four needles); chains of variables and words that are listed most often (after RULER, Hsieh et al. 2024, in real text).
+// The question comes after the policy has compressed the context, which it takes for the prompt; and once more, with more
+// text between, if so wanted. The questions of a prompt share its text, so errors count prompts. Beside the policies of the
+// registry there is "kvzip" (kvzip.h).
 #pragma once
 
 #include <span>
