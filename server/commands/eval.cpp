@@ -31,6 +31,7 @@ struct Arguments {
   double share = DriftOptions().share;
   // Options that only some metrics have.
   std::vector<std::pair<const CLI::Option*, std::vector<std::string>>> special;
+  std::vector<const CLI::Option*> of_facts;  // that the other tasks of recall lack
 };
 
 // Refuses what the chosen metric would ignore.
@@ -38,6 +39,10 @@ void check_options(const Arguments& arguments) {
   for (const auto& [option, metrics] : arguments.special) {
     if (option->count() == 0 || std::find(metrics.begin(), metrics.end(), arguments.metric) != metrics.end()) continue;
     throw ConfigError(option->get_name() + ": not an option of eval " + arguments.metric);
+  }
+  for (const CLI::Option* option : arguments.of_facts) {
+    if (option->count() == 0 || arguments.recall.task == "facts") continue;
+    throw ConfigError(option->get_name() + ": not an option of eval recall --task " + arguments.recall.task);
   }
 }
 
@@ -183,11 +188,11 @@ std::function<int()> setup_eval(CLI::App& app) {
            ->check(count)
            ->capture_default_str(),
        {"recall"});
-  only(app.add_option("--depths", recall.depths, "Where the asked number is, as shares of the context")
-           ->delimiter(',')
-           ->check(CLI::Range(0.0, 1.0))
-           ->capture_default_str(),
-       {"recall"});
+  arguments->of_facts.push_back(app.add_option("--depths", recall.depths, "Where the asked number is, as shares of the context")
+                                    ->delimiter(',')
+                                    ->check(CLI::Range(0.0, 1.0))
+                                    ->capture_default_str());
+  only(arguments->of_facts.back(), {"recall"});
   only(app.add_option("--questions", recall.questions, "Questions at least, over all lengths")
            ->check(count)
            ->capture_default_str(),
@@ -196,10 +201,10 @@ std::function<int()> setup_eval(CLI::App& app) {
            ->check(CLI::IsMember(recall_tasks()))
            ->capture_default_str(),
        {"recall"});
-  only(app.add_option("--wording", recall.wording, "How numbers are told and asked for; gates are trained with none of these")
-           ->check(CLI::IsMember(recall_wordings()))
-           ->capture_default_str(),
-       {"recall"});
+  arguments->of_facts.push_back(app.add_option("--wording", recall.wording, "How numbers are told and asked for; gates are trained with none of these")
+                                    ->check(CLI::IsMember(recall_wordings()))
+                                    ->capture_default_str());
+  only(arguments->of_facts.back(), {"recall"});
   only(app.add_option("--again", recall.again, "Tokens of text after an answer, after which the same is asked again; 0: it is not")
            ->check(CLI::Range(0, 1 << 20))
            ->capture_default_str(),
