@@ -27,7 +27,7 @@ void check(const PackedMatrix& matrix, const LinearInput& input, const LinearOut
   }
 }
 
-bool is_integer(WeightType type) { return type == WeightType::kInt8 || type == WeightType::kInt4; }
+bool is_integer(WeightType type) { return type != WeightType::kF32 && type != WeightType::kBf16; }
 
 LinearKernels::Product product_of(const LinearKernels& kernels, const PackedMatrix& matrix) {
   const auto minimums = static_cast<size_t>(matrix.minimums);
@@ -36,27 +36,53 @@ LinearKernels::Product product_of(const LinearKernels& kernels, const PackedMatr
     case WeightType::kBf16: return kernels.bf16;
     case WeightType::kInt8: return kernels.int8[minimums];
     case WeightType::kInt4: return kernels.int4[minimums];
+    case WeightType::kInt6: return kernels.int6;
   }
   throw std::invalid_argument("linear: unknown weight type");
 }
 
-// sum_factor: of x_sum.
-void quantize_input(ThreadPool& pool, const LinearKernels& kernels, float sum_factor, LinearCall& call, LinearScratch& scratch) {
+// What x_sum is for a matrix.
+struct Sums {
+  int64_t per_group;  // 1 or 2
+  float factor;
+};
+
+Sums sums_of(const PackedMatrix& matrix) {
+  if (matrix.type == WeightType::kInt6) return {2, -static_cast<float>(centre(6))};
+  if (matrix.minimums == Minimums::kCentred) return {1, -static_cast<float>(centre(matrix.type == WeightType::kInt4 ? 4 : 8))};
+  return {1, 1.0f};
+}
+
+// sums [2 k/32]: of the halves of each group of q [k].
+void sum_halves(const int8_t* q, const float* scale, int64_t k, float factor, float* sums) {
+  constexpr int64_t kHalf = kGroupSize / 2;
+  for (int64_t half = 0; half < k / kHalf; ++half) {
+    int32_t sum = 0;
+    for (int64_t i = 0; i < kHalf; ++i) sum += q[half * kHalf + i];
+    sums[half] = factor * scale[half / 2] * static_cast<float>(sum);
+  }
+}
+
+void quantize_input(ThreadPool& pool, const LinearKernels& kernels, Sums sums, LinearCall& call, LinearScratch& scratch) {
   const int64_t rows = call.input.rows;
-  const int64_t groups = call.k / kGroupSize;
-  scratch.x.grow(static_cast<size_t>(rows * (call.k + 2 * groups * static_cast<int64_t>(sizeof(float)))));
+  const int64_t groups = call.k / kGroupSize, row_sums = sums.per_group * groups;
+  scratch.x.grow(static_cast<size_t>(rows * (call.k + (groups + row_sums) * static_cast<int64_t>(sizeof(float)))));
   auto* scale = scratch.x.as<float>();
   float* sum = scale + rows * groups;
-  auto* q = reinterpret_cast<int8_t*>(sum + rows * groups);
+  auto* q = reinterpret_cast<int8_t*>(sum + rows * row_sums);
   constexpr int64_t kValuesPerTask = 16384;
   const int64_t rows_per_task = std::max<int64_t>(1, kValuesPerTask / call.k);
   const auto* x = static_cast<const uint16_t*>(call.input.x);
   pool.parallel_for(ceil_div(rows, rows_per_task), [&](int64_t task) {
     const int64_t end = std::min(rows, (task + 1) * rows_per_task);
     for (int64_t row = task * rows_per_task; row < end; ++row) {
-      kernels.quantize(x + row * call.input.x_stride, call.k, q + row * call.k, scale + row * groups,
-                       sum + row * groups);
-      for (int64_t g = row * groups; sum_factor != 1.0f && g < (row + 1) * groups; ++g) sum[g] *= sum_factor;
+      float* const s = sum + row * row_sums;
+      kernels.quantize(x + row * call.input.x_stride, call.k, q + row * call.k, scale + row * groups, s);
+      if (sums.per_group == 2) {
+        sum_halves(q + row * call.k, scale + row * groups, call.k, sums.factor, s);
+      } else if (sums.factor != 1.0f) {
+        for (int64_t g = 0; g < groups; ++g) s[g] *= sums.factor;
+      }
     }
   });
   call.x_int8 = q;
@@ -108,10 +134,7 @@ void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& inp
   call.input = input;
   call.output = output;
   call.swiglu_bf16 = matrix.type != WeightType::kF32;
-  if (is_integer(matrix.type)) {
-    const auto zero = static_cast<float>(centre(matrix.type == WeightType::kInt4));
-    quantize_input(pool, kernels, matrix.minimums == Minimums::kCentred ? -zero : 1.0f, call, scratch);
-  }
+  if (is_integer(matrix.type)) quantize_input(pool, kernels, sums_of(matrix), call, scratch);
 
   const int64_t pairs = ceil_div(groups, 2);
   const Split cut = split(call, pairs, pool.size());

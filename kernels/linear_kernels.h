@@ -18,7 +18,7 @@ struct LinearCall {
   LinearOutput output;
   bool swiglu_bf16 = false;  // type of kSwiGlu's output
   // Integer types: the quantised x. A value is x_scale * q; x_sum is x_scale times the sum of the group's q, and times minus the
-  // centre of centred weights.
+  // centre of centred weights. Of int6 the two halves of each group have sums of their own, times -32: [rows, K/16].
   const int8_t* x_int8 = nullptr;  // [rows, K]
   const float* x_scale = nullptr;  // [rows, K/32]
   const float* x_sum = nullptr;    // [rows, K/32]
@@ -41,7 +41,8 @@ struct LinearKernels {
   Product f32;
   Product bf16;
   Product int8[2];  // by Minimums
-  Product int4[2];
+  Product int4[3];
+  Product int6;
   // One row of bf16 x [k] to int8 by groups of 32: scale = max|x| / 127, q = x / scale rounded to nearest even.
   void (*quantize)(const uint16_t* x, int64_t k, int8_t* q, float* scale, float* sum);
   // w [32][16]; scale, minimum and inverse = 1 / scale [16].

@@ -16,22 +16,35 @@
 namespace smartkv::kernels {
 namespace {
 
-int64_t lane_group_bytes(WeightType type, Minimums minimums, int64_t k) {
-  const int64_t groups = k / kGroupSize;
+// Of a weight: 0 for floats.
+int integer_bits(WeightType type) {
   switch (type) {
-    case WeightType::kF32: return k * kLanes * 4;
-    case WeightType::kBf16: return k * kLanes * 2;
-    case WeightType::kInt8:
-    case WeightType::kInt4: {
-      const int64_t lines = minimums == Minimums::kStored ? groups : (groups + 1) / kPairGroups;
-      return groups * integer_bytes(type == WeightType::kInt4) + lines * kLineBytes;
-    }
+    case WeightType::kInt8: return 8;
+    case WeightType::kInt6: return 6;
+    case WeightType::kInt4: return 4;
+    default: return 0;
   }
-  throw std::invalid_argument("packed matrix: unknown weight type");
 }
 
-int64_t k_multiple(WeightType type) {
-  return type == WeightType::kF32 ? 1 : type == WeightType::kBf16 ? 2 : kGroupSize;
+int64_t lane_group_bytes(WeightType type, Minimums minimums, int64_t k) {
+  if (type == WeightType::kF32) return k * kLanes * 4;
+  if (type == WeightType::kBf16) return k * kLanes * 2;
+  const int bits = integer_bits(type);
+  if (minimums == Minimums::kCoded) return k / kBlockInputs * block_bytes(bits);
+  const int64_t groups = k / kGroupSize;
+  const int64_t lines = minimums == Minimums::kStored ? groups : (groups + 1) / kPairGroups;
+  return groups * integer_bytes(bits) + lines * kLineBytes;
+}
+
+int64_t k_multiple(WeightType type, Minimums minimums) {
+  if (integer_bits(type) > 0) return minimums == Minimums::kCoded ? kBlockInputs : kGroupSize;
+  return type == WeightType::kF32 ? 1 : 2;
+}
+
+bool has(WeightType type, Minimums minimums) {
+  if (type == WeightType::kInt6) return minimums == Minimums::kCoded;
+  if (type == WeightType::kInt4) return true;
+  return minimums == Minimums::kStored || (type == WeightType::kInt8 && minimums == Minimums::kCentred);
 }
 
 std::byte* lane_group(PackedMatrix& matrix, int64_t group) {
@@ -47,28 +60,28 @@ struct IntegerGroup {
 
 // Where a group of an integer matrix lies, and how many bytes of its integers are a lane's.
 struct GroupPlace {
-  bool int4;
+  int bits;
   GroupOffsets at;
   int64_t bytes_per_lane;
 };
 
 GroupPlace group_place(const PackedMatrix& matrix, int64_t lanes, int64_t k_group) {
-  const bool int4 = matrix.type == WeightType::kInt4;
+  const int bits = integer_bits(matrix.type);
   const int64_t begin = lanes * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features);
-  const GroupOffsets at = group_offsets(int4, matrix.minimums == Minimums::kCentred, k_group, matrix.in_features / kGroupSize);
-  return {int4, {begin + at.integers, begin + at.scales}, int4 ? kGroupSize / 2 : kGroupSize};
+  const GroupOffsets at = group_offsets(bits, matrix.minimums == Minimums::kCentred, k_group, matrix.in_features / kGroupSize);
+  return {bits, {begin + at.integers, begin + at.scales}, kGroupSize * bits / 8};
 }
 
 // The same weights with the level that centred integers have for 0.
-void centre_levels(bool int4, IntegerGroup& group) {
-  const auto middle = static_cast<float>(centre(int4));
+void centre_levels(int bits, IntegerGroup& group) {
+  const auto middle = static_cast<float>(centre(bits));
   const float shift = group.scale == 0 ? 0 : group.minimum / group.scale + middle;
   const bool fits = group.scale != 0 || group.minimum == 0;
   if (fits && shift == 0) return;
   for (uint8_t& q : group.q) {
     const float level = static_cast<float>(q) + shift;
     if (!fits || level != std::nearbyint(level) || level < 0 || level >= 2 * middle) {
-      throw std::invalid_argument("packed matrix of centred integers: expected a minimum of -" + std::to_string(centre(int4)) +
+      throw std::invalid_argument("packed matrix of centred integers: expected a minimum of -" + std::to_string(centre(bits)) +
                                   " times the scale, found scale " + std::to_string(group.scale) + " and minimum " +
                                   std::to_string(group.minimum));
     }
@@ -76,9 +89,11 @@ void centre_levels(bool int4, IntegerGroup& group) {
   }
 }
 
-void check_integers(const PackedMatrix& matrix) {
-  if (matrix.type == WeightType::kInt8 || matrix.type == WeightType::kInt4) return;
-  throw std::invalid_argument("packed matrix: expected int8 or int4 to hold integers, found " + std::string(name(matrix.type)));
+void check_integers(const PackedMatrix& matrix, bool coded) {
+  if (integer_bits(matrix.type) > 0 && coded == (matrix.minimums == Minimums::kCoded)) return;
+  throw std::invalid_argument(std::string("packed matrix: expected ") + (coded ? "coded groups" : "groups of integers that are not coded") +
+                              ", found " + std::string(name(matrix.type)) +
+                              (matrix.minimums == Minimums::kCoded ? " with coded groups" : ""));
 }
 
 void check_half(float value) {
@@ -93,10 +108,10 @@ void store_group(PackedMatrix& matrix, int64_t lanes, int64_t k_group, int64_t l
   check_half(group.minimum);
   const GroupPlace place = group_place(matrix, lanes, k_group);
   const bool centred = matrix.minimums == Minimums::kCentred;
-  if (centred) centre_levels(place.int4, group);
+  if (centred) centre_levels(place.bits, group);
   std::byte* base = matrix.data.data() + place.at.integers;
   uint8_t bytes[kGroupSize];
-  if (place.int4) {
+  if (place.bits == 4) {
     for (int64_t k = 0; k < kGroupSize / 2; ++k) bytes[k] = static_cast<uint8_t>(group.q[k] | group.q[k + kGroupSize / 2] << 4);
   } else {
     std::copy_n(group.q, kGroupSize, bytes);
@@ -225,6 +240,7 @@ std::string_view name(WeightType type) {
     case WeightType::kBf16: return "bf16";
     case WeightType::kInt8: return "int8";
     case WeightType::kInt4: return "int4";
+    case WeightType::kInt6: return "int6";
   }
   return "unknown";
 }
@@ -234,9 +250,13 @@ int64_t packed_bytes(WeightType type, int64_t out_features, int64_t in_features,
 }
 
 PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_features, Minimums minimums) {
-  if (out_features < 1 || in_features < 1 || in_features % k_multiple(type) != 0) {
+  if (!has(type, minimums)) {
+    throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": it has no minimums of kind " +
+                                std::to_string(static_cast<int>(minimums)));
+  }
+  if (out_features < 1 || in_features < 1 || in_features % k_multiple(type, minimums) != 0) {
     throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": expected [N, a multiple of " +
-                                std::to_string(k_multiple(type)) + "], found [" + std::to_string(out_features) +
+                                std::to_string(k_multiple(type, minimums)) + "], found [" + std::to_string(out_features) +
                                 ", " + std::to_string(in_features) + "]");
   }
   PackedMatrix matrix;
@@ -273,17 +293,18 @@ void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows) {
       }
       return;
     case WeightType::kInt4:
-      if (matrix.minimums == Minimums::kCentred) {
+      if (matrix.minimums != Minimums::kStored) {
         throw std::invalid_argument("packed matrix of int4: expected stored minimums, which floats are fitted with");
       }
       pack_int4(matrix, group, rows);
       return;
+    case WeightType::kInt6: throw std::invalid_argument("packed matrix of int6: floats are not fitted");
   }
 }
 
 void pack_group(PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t lane, const uint8_t* q, float scale,
                 float minimum) {
-  check_integers(matrix);
+  check_integers(matrix, false);
   uint8_t bits = 0;
   for (int64_t k = 0; k < kGroupSize; ++k) bits |= q[k];
   if (matrix.type == WeightType::kInt4 && bits > 15) {
@@ -299,11 +320,11 @@ void pack_group(PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t la
 
 void unpack_group(const PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t lane, uint8_t* q, float* scale,
                   float* minimum) {
-  check_integers(matrix);
+  check_integers(matrix, false);
   const GroupPlace place = group_place(matrix, group, k_group);
   const std::byte* base = matrix.data.data() + place.at.integers;
   for (int64_t k = 0; k < place.bytes_per_lane; k += 4) std::memcpy(q + k, base + byte_offset(lane, k), 4);
-  if (place.int4) {
+  if (place.bits == 4) {
     for (int64_t k = 0; k < kGroupSize / 2; ++k) {
       q[k + kGroupSize / 2] = q[k] >> 4;
       q[k] &= 15;
@@ -311,8 +332,86 @@ void unpack_group(const PackedMatrix& matrix, int64_t group, int64_t k_group, in
   }
   const auto* halves = reinterpret_cast<const uint16_t*>(matrix.data.data() + place.at.scales);
   *scale = half_to_float(halves[lane]);
-  *minimum = matrix.minimums == Minimums::kCentred ? -static_cast<float>(centre(place.int4)) * *scale
+  *minimum = matrix.minimums == Minimums::kCentred ? -static_cast<float>(centre(place.bits)) * *scale
                                                    : half_to_float(halves[kLanes + lane]);
+}
+
+namespace {
+
+// Where a block of coded groups begins, in bytes.
+int64_t block_place(const PackedMatrix& matrix, int64_t group, int64_t block) {
+  return group * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features) + block * block_bytes(integer_bits(matrix.type));
+}
+
+void unpack_coded_row(const PackedMatrix& matrix, int64_t group, int64_t lane, float* out) {
+  for (int64_t block = 0; block < matrix.in_features / kBlockInputs; ++block, out += kBlockInputs) {
+    CodedBlock values;
+    unpack_block(matrix, group, block, lane, &values);
+    for (int64_t i = 0; i < kBlockInputs; ++i) {
+      const int64_t g = i / kGroupSize, half = i % kGroupSize / (kGroupSize / 2);
+      const auto line = [&](int64_t which) { return values.factors[which] * static_cast<float>(values.codes[which][g]); };
+      const auto q = static_cast<float>(values.q[i]);
+      out[i] = matrix.type == WeightType::kInt4 ? line(0) * q + line(1) : line(half) * (q - static_cast<float>(centre(6)));
+    }
+  }
+}
+
+}  // namespace
+
+void pack_block(PackedMatrix& matrix, int64_t group, int64_t block, int64_t lane, const CodedBlock& values) {
+  check_integers(matrix, true);
+  const int bits = integer_bits(matrix.type);
+  const uint8_t highest = *std::max_element(values.q, values.q + kBlockInputs);
+  if (highest >> bits != 0) {
+    throw std::invalid_argument("packed matrix of " + std::string(name(matrix.type)) + ": expected levels up to " +
+                                std::to_string((1 << bits) - 1) + ", found " + std::to_string(highest));
+  }
+  std::byte* const base = matrix.data.data() + block_place(matrix, group, block);
+  for (int64_t which = 0; which < 2; ++which) {
+    const float factor = values.factors[which];
+    check_half(factor);
+    if (rounded_to_half(factor) != factor) {
+      throw std::invalid_argument("packed matrix: expected a factor that f16 holds, found " + std::to_string(factor));
+    }
+    reinterpret_cast<uint16_t*>(base)[which * kLanes + lane] = float_to_half(factor);
+  }
+  for (int64_t g = 0; g < kBlockGroups; ++g) {
+    for (int64_t which = 0; which < 2; ++which) {
+      base[kLineBytes + g * kCodeBytes + which * kLanes + lane] = static_cast<std::byte>(values.codes[which][g]);
+    }
+    const uint8_t* const q = values.q + g * kGroupSize;
+    uint8_t bytes[24] = {};
+    for (int64_t k = 0; k < 16; ++k) {
+      bytes[k] = static_cast<uint8_t>((q[k] & 15) | (q[k + 16] & 15) << 4);
+      const int64_t shift = k / 4 % 2 * 4;
+      bytes[16 + k / 8 * 4 + k % 4] |= static_cast<uint8_t>((q[k] >> 4 | q[k + 16] >> 4 << 2) << shift);
+    }
+    std::byte* const integers = base + kBlockHeadBytes + g * integer_bytes(bits);
+    for (int64_t k = 0; k < kGroupSize * bits / 8; k += 4) std::memcpy(integers + byte_offset(lane, k), bytes + k, 4);
+  }
+}
+
+void unpack_block(const PackedMatrix& matrix, int64_t group, int64_t block, int64_t lane, CodedBlock* values) {
+  check_integers(matrix, true);
+  const int bits = integer_bits(matrix.type);
+  const std::byte* const base = matrix.data.data() + block_place(matrix, group, block);
+  for (int64_t which = 0; which < 2; ++which) {
+    values->factors[which] = half_to_float(reinterpret_cast<const uint16_t*>(base)[which * kLanes + lane]);
+  }
+  for (int64_t g = 0; g < kBlockGroups; ++g) {
+    for (int64_t which = 0; which < 2; ++which) {
+      values->codes[which][g] = static_cast<int8_t>(base[kLineBytes + g * kCodeBytes + which * kLanes + lane]);
+    }
+    uint8_t bytes[24] = {};
+    const std::byte* const integers = base + kBlockHeadBytes + g * integer_bytes(bits);
+    for (int64_t k = 0; k < kGroupSize * bits / 8; k += 4) std::memcpy(bytes + k, integers + byte_offset(lane, k), 4);
+    uint8_t* const q = values->q + g * kGroupSize;
+    for (int64_t k = 0; k < 16; ++k) {
+      const int high = bytes[16 + k / 8 * 4 + k % 4] >> (k / 4 % 2 * 4);
+      q[k] = static_cast<uint8_t>((bytes[k] & 15) | (high & 3) << 4);
+      q[k + 16] = static_cast<uint8_t>(bytes[k] >> 4 | (high >> 2 & 3) << 4);
+    }
+  }
 }
 
 void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
@@ -324,6 +423,8 @@ void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
     for (int64_t k = 0; k < matrix.in_features; ++k) {
       out[k] = from_bf16(reinterpret_cast<const uint16_t*>(base)[(k / 2 * kLanes + lane) * 2 + k % 2]);
     }
+  } else if (matrix.minimums == Minimums::kCoded) {
+    unpack_coded_row(matrix, lanes, lane, out);
   } else {
     for (int64_t k = 0; k < matrix.in_features; k += kGroupSize) {
       uint8_t q[kGroupSize];

@@ -39,8 +39,7 @@ for label in $(tr , ' ' <<<"${LABELS:-$KNOWN}"); do
   case $label in
     bf16) OURS=bf16 FILE=$BF16 ;;
     Q4_1) OURS=int4 FILE=$MODEL ;;
-    Q8_0) OURS=int8 FILE=${BF16%.BF16.gguf}.Q8_0.gguf ;;
-    *) OURS=int4 FILE=${BF16%.BF16.gguf}.$label.gguf ;;
+    *) OURS=file FILE=${BF16%.BF16.gguf}.$label.gguf ;;
   esac
   quantize_gguf "$BF16" "$FILE" "$label"
   PAIRS+=(--pair "$label" "$OURS" "$FILE")

@@ -101,7 +101,7 @@ std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& op
                                   const std::function<void(double)>& progress, std::shared_ptr<kernels::KvBackend> kv_backend) {
   check_backend(options);
   if (kv_backend == nullptr) kv_backend = device_kv_backend(options.device, pool);
-  const WeightType storage = llama_weight_type(options, weights.stored_as());
+  const LlamaStorage storage = llama_storage(options, weights.stored_as());
   const auto load = [&](const Weights& served, KvType type) {
     if (options.backend == "torch") {
       return load_torch_backend(torch_backend_path(), served, type, options.device, pool.size(), progress);
@@ -126,20 +126,22 @@ void check_backend(const LlamaOptions& options) {
     throw ModelError("device: expected cpu, which backend native computes on, found \"" + options.device +
                      "\"; --backend torch runs on a GPU");
   }
-  if (options.backend == "torch" && (options.weights == "int8" || options.weights == "int4")) {
+  if (options.backend == "torch" && (options.weights == "int8" || options.weights == "int4" || options.weights == "file")) {
     throw ModelError("weights: expected auto, bf16 or f32, which backend torch has, found \"" + options.weights + "\"");
   }
 }
 
-WeightType llama_weight_type(const LlamaOptions& options, const std::string& stored_as) {
+LlamaStorage llama_storage(const LlamaOptions& options, const std::string& stored_as) {
   const bool f32 = activation_type(options) == KvType::kF32;
   const std::string& name = options.weights == "auto" && !f32 && !stored_as.empty() ? stored_as : options.weights;
-  if (name == "auto") return f32 ? WeightType::kF32 : WeightType::kBf16;
-  if (name != "bf16" && name != "f32" && name != "int8" && name != "int4") {
-    throw ModelError("weights: expected auto, bf16, f32, int8 or int4, found \"" + name + "\"");
+  if (name == "auto") return {f32 ? WeightType::kF32 : WeightType::kBf16};
+  if (name != "bf16" && name != "f32" && name != "int8" && name != "int4" && name != "file") {
+    throw ModelError("weights: expected auto, file, bf16, f32, int8 or int4, found \"" + name + "\"");
   }
   if (f32 != (name == "f32")) throw ModelError("weights: " + name + " does not go with dtype " + options.dtype);
-  return name == "f32" ? WeightType::kF32 : name == "bf16" ? WeightType::kBf16 : name == "int8" ? WeightType::kInt8 : WeightType::kInt4;
+  if (name == "int8") return {WeightType::kInt8};
+  if (name == "int4") return {WeightType::kInt4};
+  return {f32 ? WeightType::kF32 : WeightType::kBf16, name == "file"};
 }
 
 CacheShape llama_cache_shape(const ModelConfig& config, const LlamaOptions& options) {

@@ -17,7 +17,7 @@ namespace smartkv {
 
 struct LlamaOptions {
   std::string dtype = "auto";    // auto | bf16 | f32: activations and KV cache; auto: bf16
-  std::string weights = "auto";  // auto | bf16 | f32 | int8 | int4: storage of the matrices; auto:
+  std::string weights = "auto";  // auto | file | bf16 | f32 | int8 | int4: storage of the matrices; auto:
                                  // what `smartkv quantize` made the file for, else as dtype
   int64_t context_length = 0;    // 0: the model's own
   // none | linear | dynamic | yarn: of a context longer than the model's own, instead of the scaling that the model has.

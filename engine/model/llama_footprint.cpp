@@ -11,20 +11,22 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-int64_t matrix_bytes(const Weights& weights, kernels::WeightType type, int64_t out_features, int64_t in_features,
+int64_t matrix_bytes(const Weights& weights, LlamaStorage storage, int64_t out_features, int64_t in_features,
                      const std::vector<std::string>& tensors) {
-  return kernels::packed_bytes(type, out_features, in_features, llama_minimums(weights, type, tensors));
+  const MatrixFormat format = llama_format(weights, storage, tensors);
+  return kernels::packed_bytes(format.type, out_features, in_features, format.minimums);
 }
 
-int64_t layer_bytes(const Weights& weights, const ModelConfig& c, kernels::WeightType type, int64_t layer) {
+int64_t layer_bytes(const Weights& weights, const ModelConfig& c, LlamaStorage storage, int64_t layer) {
   const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   const int64_t hidden = c.hidden_size, inter = c.intermediate_size;
   const std::string name = "model.layers." + std::to_string(layer) + ".", attention = name + "self_attn.", mlp = name + "mlp.";
-  const int64_t matrices =
-      matrix_bytes(weights, type, q + 2 * kv, hidden, {attention + "q_proj.weight", attention + "k_proj.weight", attention + "v_proj.weight"}) +
-      matrix_bytes(weights, type, hidden, q, {attention + "o_proj.weight"}) +
-      matrix_bytes(weights, type, 2 * inter, hidden, {mlp + "gate_proj.weight", mlp + "up_proj.weight"}) +
-      matrix_bytes(weights, type, hidden, inter, {mlp + "down_proj.weight"});
+  int64_t matrices = matrix_bytes(weights, storage, hidden, q, {attention + "o_proj.weight"}) +
+                     matrix_bytes(weights, storage, 2 * inter, hidden, {mlp + "gate_proj.weight", mlp + "up_proj.weight"}) +
+                     matrix_bytes(weights, storage, hidden, inter, {mlp + "down_proj.weight"});
+  for (const Stacked& part : stack_qkv(weights, storage, attention)) {
+    matrices += matrix_bytes(weights, storage, part.all_rows, hidden, part.tensors);
+  }
   int64_t floats = 2 * hidden;
   if (c.qk_norm == QkNorm::kHead) floats += 2 * c.head_dim;
   if (c.qk_norm == QkNorm::kProjection) floats += q + kv;
@@ -40,9 +42,9 @@ int64_t llama_weight_bytes(const Weights& of_file, const LlamaOptions& options) 
   const std::unique_ptr<Weights> padded = pad_weights(of_file);
   const Weights& weights = padded == nullptr ? of_file : *padded;
   const ModelConfig& c = weights.config();
-  const kernels::WeightType type = llama_weight_type(options, weights.stored_as()), head = llama_head_type(type);
+  const LlamaStorage storage = llama_storage(options, weights.stored_as()), head = llama_head_storage(storage);
   int64_t bytes = c.hidden_size * kFloat;
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) bytes += layer_bytes(weights, c, type, layer);
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) bytes += layer_bytes(weights, c, storage, layer);
   const auto outputs = static_cast<int64_t>(weights.output_tokens().size());
   bytes += matrix_bytes(weights, head, c.vocab_size, c.hidden_size, {"model.embed_tokens.weight"});
   if (!c.tie_word_embeddings) {

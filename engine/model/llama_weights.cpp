@@ -23,9 +23,13 @@ int bits_of(kernels::WeightType type) {
   return type == kernels::WeightType::kInt4 ? 4 : type == kernels::WeightType::kInt8 ? 8 : 0;
 }
 
-// Integers of the same width or less are kept as they are, without loss.
-bool keeps_integers(const std::optional<TensorView>& view, kernels::WeightType type) {
+// Integers of the same width or less are kept as they are, without loss but for Q4_K's among others.
+bool keeps_groups(const std::optional<TensorView>& view, kernels::WeightType type) {
   return view && group_bits(*view) > 0 && group_bits(*view) <= bits_of(type);
+}
+
+bool is_float(const std::optional<TensorView>& view) {
+  return !view || view->type == TensorType::kF32 || view->type == TensorType::kF16 || view->type == TensorType::kBf16;
 }
 
 class Packer {
@@ -37,24 +41,26 @@ class Packer {
              c.vocab_size * c.hidden_size * (c.tie_word_embeddings ? 1 : 2);
   }
 
-  kernels::PackedMatrix pack(kernels::WeightType type, int64_t out_features, int64_t in_features,
-                             const std::vector<Source>& sources) {
+  kernels::PackedMatrix pack(LlamaStorage storage, int64_t out_features, int64_t in_features, const std::vector<Source>& sources) {
     kernels::PackedMatrix matrix;
     std::vector<std::string> names;
     for (const Source& source : sources) names.push_back(source.name);
+    const MatrixFormat format = llama_format(weights_, storage, names);
     try {
-      matrix = kernels::make_packed(type, out_features, in_features, llama_minimums(weights_, type, names));
+      matrix = kernels::make_packed(format.type, out_features, in_features, format.minimums);
     } catch (const std::invalid_argument& error) {
       throw ModelError("tensor \"" + sources.front().name + "\": " + error.what());
     }
     for (const Source& source : sources) {
       const std::optional<TensorView> view = weights_.find(source.name);
-      const bool keep = keeps_integers(view, type);
+      const bool coded = format.minimums == kernels::Minimums::kCoded, keep = keeps_groups(view, format.type);
       TaskErrors errors;
       pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {
         const int64_t group = source.first_group + i * source.step, count = std::min(kLanes, source.rows - i * kLanes);
         errors.run([&] {
-          if (keep) {
+          if (coded) {
+            keep_blocks(matrix, group, *view, source.name, i * kLanes, count);
+          } else if (keep) {
             keep_lanes(matrix, group, *view, source.name, i * kLanes, count);
           } else {
             expand_lanes(matrix, group, source.name, i * kLanes, count);
@@ -96,6 +102,17 @@ class Packer {
     }
   }
 
+  void keep_blocks(kernels::PackedMatrix& matrix, int64_t group, const TensorView& view, const std::string& name, int64_t first,
+                   int64_t count) {
+    thread_local std::vector<kernels::CodedBlock> row;
+    for (int64_t lane = 0; lane < count; ++lane) {
+      read_coded_row(view, weights_.file_row(name, first + lane), row);
+      for (size_t block = 0; block < row.size(); ++block) {
+        kernels::pack_block(matrix, group, static_cast<int64_t>(block), lane, row[block]);
+      }
+    }
+  }
+
   const Weights& weights_;
   ThreadPool& pool_;
   const std::function<void(double)>& progress_;
@@ -114,7 +131,8 @@ void append(std::vector<float>& to, const std::vector<float>& from) { to.insert(
 int64_t LlamaWeights::bytes() const {
   int64_t bytes = head.bytes() + embedding.bytes() + static_cast<int64_t>(final_norm.size() * sizeof(float));
   for (const LlamaLayerWeights& layer : layers) {
-    bytes += layer.qkv.bytes() + layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes();
+    for (const kernels::PackedMatrix& part : layer.qkv) bytes += part.bytes();
+    bytes += layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes();
     bytes += static_cast<int64_t>((layer.attention_norm.size() + layer.mlp_norm.size() + layer.qkv_bias.size() +
                                    layer.output_bias.size() + layer.gate_up_bias.size() + layer.down_bias.size()) *
                                   sizeof(float));
@@ -123,24 +141,52 @@ int64_t LlamaWeights::bytes() const {
 }
 
 // It decides the most likely token: 4 bits cost more there than they save.
-kernels::WeightType llama_head_type(kernels::WeightType type) {
-  return type == kernels::WeightType::kInt4 ? kernels::WeightType::kInt8 : type;
+LlamaStorage llama_head_storage(LlamaStorage storage) {
+  if (storage.type == kernels::WeightType::kInt4) storage.type = kernels::WeightType::kInt8;
+  return storage;
 }
 
-kernels::Minimums llama_minimums(const Weights& weights, kernels::WeightType type, std::span<const std::string> tensors) {
+MatrixFormat llama_format(const Weights& weights, LlamaStorage storage, std::span<const std::string> tensors) {
+  const auto all = [&](const auto& is) {
+    return std::all_of(tensors.begin(), tensors.end(), [&](const std::string& name) { return is(weights.find(name)); });
+  };
+  kernels::WeightType type = storage.type;
+  if (storage.as_file && !all(is_float)) {
+    type = all([](const auto& view) { return keeps_groups(view, kernels::WeightType::kInt4); }) ? kernels::WeightType::kInt4
+                                                                                                 : kernels::WeightType::kInt8;
+  }
   const int bits = bits_of(type);
-  const bool centred = bits > 0 && std::all_of(tensors.begin(), tensors.end(), [&](const std::string& name) {
-    const std::optional<TensorView> view = weights.find(name);
-    return keeps_integers(view, type) ? has_centred_groups(*view, bits) : bits == 8;  // floats are fitted so in 8 bits
+  for (const int coded : {4, 6}) {
+    if (coded > bits || !all([&](const auto& view) { return view && coded_bits(*view) == coded; })) continue;
+    return {coded == 4 ? kernels::WeightType::kInt4 : kernels::WeightType::kInt6, kernels::Minimums::kCoded};
+  }
+  const bool centred = bits > 0 && all([&](const auto& view) {
+    return keeps_groups(view, type) ? has_centred_groups(*view, bits) : bits == 8;  // floats are fitted so in 8 bits
   });
-  return centred ? kernels::Minimums::kCentred : kernels::Minimums::kStored;
+  return {type, centred ? kernels::Minimums::kCentred : kernels::Minimums::kStored};
 }
 
-LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, ThreadPool& pool,
-                        const std::function<void(double)>& progress) {
+std::vector<Stacked> stack_qkv(const Weights& weights, LlamaStorage storage, const std::string& attention) {
+  const ModelConfig& c = weights.config();
+  std::vector<Stacked> parts;
+  MatrixFormat last;
+  for (const char projection : {'q', 'k', 'v'}) {
+    const std::string name = attention + projection + "_proj.weight";
+    const int64_t rows = (projection == 'q' ? c.n_heads : c.n_kv_heads) * c.head_dim;
+    const MatrixFormat format = llama_format(weights, storage, std::span(&name, 1));
+    if (parts.empty() || format != last) parts.emplace_back();
+    last = format;
+    parts.back().tensors.push_back(name);
+    parts.back().rows.push_back(rows);
+    parts.back().all_rows += rows;
+  }
+  return parts;
+}
+
+LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool& pool, const std::function<void(double)>& progress) {
   const ModelConfig& c = weights.config();
   const int64_t hidden = c.hidden_size, inter = c.intermediate_size;
-  const int64_t q_rows = c.n_heads * c.head_dim, kv_rows = c.n_kv_heads * c.head_dim;
+  const int64_t q_rows = c.n_heads * c.head_dim;
   Packer packer(weights, pool, progress);
   LlamaWeights packed;
   for (int64_t i = 0; i < c.n_layers; ++i) {
@@ -151,18 +197,22 @@ LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, Thread
     const char* const mlp_norm = on_input ? "post_attention_layernorm.weight" : "post_feedforward_layernorm.weight";
     w.attention_norm = read_vector(weights, layer + attention_norm, hidden);
     w.mlp_norm = read_vector(weights, layer + mlp_norm, hidden);
-    w.qkv = packer.pack(type, q_rows + 2 * kv_rows, hidden,
-                        {{layer + "self_attn.q_proj.weight", q_rows, 0},
-                         {layer + "self_attn.k_proj.weight", kv_rows, q_rows / kLanes},
-                         {layer + "self_attn.v_proj.weight", kv_rows, (q_rows + kv_rows) / kLanes}});
-    w.output = packer.pack(type, hidden, q_rows, {{layer + "self_attn.o_proj.weight", hidden, 0}});
-    w.gate_up = packer.pack(type, 2 * inter, hidden,
+    for (const Stacked& part : stack_qkv(weights, storage, layer + "self_attn.")) {
+      std::vector<Source> sources;
+      int64_t row = 0;
+      for (size_t t = 0; t < part.tensors.size(); row += part.rows[t++]) {
+        sources.push_back({part.tensors[t], part.rows[t], row / kLanes});
+      }
+      w.qkv.push_back(packer.pack(storage, part.all_rows, hidden, sources));
+    }
+    w.output = packer.pack(storage, hidden, q_rows, {{layer + "self_attn.o_proj.weight", hidden, 0}});
+    w.gate_up = packer.pack(storage, 2 * inter, hidden,
                             {{layer + "mlp.gate_proj.weight", inter, 0, 2}, {layer + "mlp.up_proj.weight", inter, 1, 2}});
-    w.down = packer.pack(type, hidden, inter, {{layer + "mlp.down_proj.weight", hidden, 0}});
+    w.down = packer.pack(storage, hidden, inter, {{layer + "mlp.down_proj.weight", hidden, 0}});
     if (c.attention_bias) {
       append(w.qkv_bias, read_vector(weights, layer + "self_attn.q_proj.bias", q_rows));
-      append(w.qkv_bias, read_vector(weights, layer + "self_attn.k_proj.bias", kv_rows));
-      append(w.qkv_bias, read_vector(weights, layer + "self_attn.v_proj.bias", kv_rows));
+      append(w.qkv_bias, read_vector(weights, layer + "self_attn.k_proj.bias", c.n_kv_heads * c.head_dim));
+      append(w.qkv_bias, read_vector(weights, layer + "self_attn.v_proj.bias", c.n_kv_heads * c.head_dim));
       if (weights.find(layer + "self_attn.o_proj.bias")) {
         w.output_bias = read_vector(weights, layer + "self_attn.o_proj.bias", hidden);
       }
@@ -178,7 +228,7 @@ LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, Thread
     }
   }
   packed.final_norm = read_vector(weights, "model.norm.weight", hidden);
-  const kernels::WeightType head = llama_head_type(type);
+  const LlamaStorage head = llama_head_storage(storage);
   const std::string embedding = "model.embed_tokens.weight";
   if (c.tie_word_embeddings) {
     packed.head = packer.pack(head, c.vocab_size, hidden, {{embedding, c.vocab_size, 0}});

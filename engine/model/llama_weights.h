@@ -13,7 +13,8 @@ namespace smartkv {
 
 struct LlamaLayerWeights {
   std::vector<float> attention_norm, mlp_norm;               // [hidden_size], of the input or the output
-  kernels::PackedMatrix qkv;                                 // [(n_heads + 2 n_kv_heads) head_dim, hidden_size]
+  // [(n_heads + 2 n_kv_heads) head_dim, hidden_size], cut between q, k and v where their formats differ
+  std::vector<kernels::PackedMatrix> qkv;
   kernels::PackedMatrix output;                              // [hidden_size, n_heads head_dim]
   kernels::PackedMatrix gate_up;                             // [2 intermediate_size, hidden_size], 16 rows in turn
   kernels::PackedMatrix down;                                // [hidden_size, intermediate_size]
@@ -31,15 +32,35 @@ struct LlamaWeights {
   int64_t bytes() const;
 };
 
-// How the matrices are stored under these options, and then the head and the embedding. stored_as: of Weights. Throws
-// ModelError.
-kernels::WeightType llama_weight_type(const LlamaOptions& options, const std::string& stored_as);
-kernels::WeightType llama_head_type(kernels::WeightType type);
-// Whether a matrix of these tensors is stored with minimums. `weights` as pack_llama() takes them.
-kernels::Minimums llama_minimums(const Weights& weights, kernels::WeightType type, std::span<const std::string> tensors);
+// How matrices are stored.
+struct LlamaStorage {
+  kernels::WeightType type = kernels::WeightType::kBf16;  // what they are converted to. Integers keep those of a file that are no wider
+  // The file's integers are kept whatever their width; what else it has quantised is fitted to 8 bits, and floats become `type`.
+  bool as_file = false;
+};
+
+// Of the matrices under these options, and then of the head and the embedding. stored_as: of Weights. Throws ModelError.
+LlamaStorage llama_storage(const LlamaOptions& options, const std::string& stored_as);
+LlamaStorage llama_head_storage(LlamaStorage storage);
+
+struct MatrixFormat {
+  kernels::WeightType type = kernels::WeightType::kBf16;
+  kernels::Minimums minimums = kernels::Minimums::kStored;
+  bool operator==(const MatrixFormat&) const = default;
+};
+// Of a matrix of these tensors. `weights` as pack_llama() takes them.
+MatrixFormat llama_format(const Weights& weights, LlamaStorage storage, std::span<const std::string> tensors);
+
+// Projections that lie in one matrix, one below the other.
+struct Stacked {
+  std::vector<std::string> tensors;
+  std::vector<int64_t> rows;  // of each
+  int64_t all_rows = 0;
+};
+// A layer's q, k and v. attention: "model.layers.0.self_attn.".
+std::vector<Stacked> stack_qkv(const Weights& weights, LlamaStorage storage, const std::string& attention);
 
 // weights: as pad_weights gives them.
-LlamaWeights pack_llama(const Weights& weights, kernels::WeightType type, ThreadPool& pool,
-                        const std::function<void(double)>& progress);
+LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool& pool, const std::function<void(double)>& progress);
 
 }  // namespace smartkv

@@ -25,7 +25,7 @@ void scale(float* x, int64_t n, double factor) {
 
 class NativeBackend final : public LlamaBackend {
  public:
-  NativeBackend(const Weights& weights, kernels::WeightType storage, KvType type, ThreadPool& pool,
+  NativeBackend(const Weights& weights, LlamaStorage storage, KvType type, ThreadPool& pool,
                 const std::function<void(double)>& progress)
       : config_(weights.config()), type_(type), weights_(pack_llama(weights, storage, pool, progress)), pool_(pool) {}
 
@@ -48,7 +48,12 @@ class NativeBackend final : public LlamaBackend {
   void project(int64_t layer, float* qkv) override {
     const LlamaLayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
     norm_input(w.attention_norm);
-    run_linear(w.qkv, normed_.data(), {qkv, w.qkv.out_features, Epilogue::kStore, data_of(w.qkv_bias)});
+    const int64_t width = (config_.n_heads + 2 * config_.n_kv_heads) * config_.head_dim;
+    int64_t first = 0;
+    for (const kernels::PackedMatrix& part : w.qkv) {
+      run_linear(part, normed_.data(), {qkv + first, width, Epilogue::kStore, w.qkv_bias.empty() ? nullptr : w.qkv_bias.data() + first});
+      first += part.out_features;
+    }
   }
 
   void keep_rows(std::span<const RowRange> rows) override {
@@ -165,7 +170,7 @@ class NativeBackend final : public LlamaBackend {
 
 }  // namespace
 
-std::unique_ptr<LlamaBackend> load_native_backend(const Weights& weights, kernels::WeightType storage, KvType type,
+std::unique_ptr<LlamaBackend> load_native_backend(const Weights& weights, LlamaStorage storage, KvType type,
                                                   ThreadPool& pool, const std::function<void(double)>& progress) {
   return std::make_unique<NativeBackend>(weights, storage, type, pool, progress);
 }

@@ -5,15 +5,15 @@
 #include <memory>
 
 #include "engine/model/llama_backend.h"
+#include "engine/model/llama_weights.h"
 #include "engine/weights/weights.h"
 #include "kernels/attention.h"
-#include "kernels/linear.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
 
-// storage: of the matrices; type: of activations, f32 for f32 storage, else bf16. Throws ModelError.
-std::unique_ptr<LlamaBackend> load_native_backend(const Weights& weights, kernels::WeightType storage, kernels::KvType type,
+// type: of activations, f32 where storage is of f32, else bf16. Throws ModelError.
+std::unique_ptr<LlamaBackend> load_native_backend(const Weights& weights, LlamaStorage storage, kernels::KvType type,
                                                   ThreadPool& pool, const std::function<void(double)>& progress);
 
 }  // namespace smartkv

@@ -36,8 +36,9 @@ int bits_of(WeightType type) { return type == WeightType::kInt4 ? 4 : 8; }
 
 Task plan(const TensorView& view, WeightType type) {
   if (view.shape.size() != 2) return {view, view.type};
-  const WeightType wanted = is_head(view.name) ? llama_head_type(type) : type;
+  const WeightType wanted = is_head(view.name) ? llama_head_storage({type}).type : type;
   const int bits = group_bits(view);
+  if (coded_bits(view) > 0 && coded_bits(view) <= bits_of(wanted)) return {view, view.type};
   if (bits > 0 && bits <= bits_of(wanted) && view.integers == nullptr) return {view, view.type};
   if (bits > 0 && bits <= bits_of(wanted)) return {view, bits == 4 ? TensorType::kQ4_1 : TensorType::kQ8_0};
   return {view, wanted == WeightType::kInt4 ? TensorType::kQ4_1 : TensorType::kQ8_0};

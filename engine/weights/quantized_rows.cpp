@@ -46,6 +46,41 @@ void read_q4_k(const uint8_t* p, size_t g, QuantizedRow& out) {
   }
 }
 
+kernels::CodedBlock coded_q4_k(const uint8_t* p) {
+  kernels::CodedBlock block;
+  block.factors[0] = read_f16(p);
+  block.factors[1] = -read_f16(p + 2);
+  for (int g = 0; g < 8; ++g) {
+    const GroupLine line = k_quant_group(p + 4, g);
+    block.codes[0][g] = static_cast<int8_t>(line.scale);
+    block.codes[1][g] = static_cast<int8_t>(line.minimum);
+    const uint8_t* q = p + 16 + 32 * (g / 2);
+    for (int i = 0; i < 32; ++i) block.q[32 * g + i] = static_cast<uint8_t>(g % 2 == 0 ? q[i] & 15 : q[i] >> 4);
+  }
+  return block;
+}
+
+// 128 bytes of lower four bits, 64 of upper two, 16 scales of half groups, f16 factor.
+kernels::CodedBlock coded_q6_k(const uint8_t* p) {
+  kernels::CodedBlock block;
+  block.factors[0] = block.factors[1] = read_f16(p + 208);
+  for (int g = 0; g < 8; ++g) {
+    const uint8_t* low = p + 64 * (g / 4) + 32 * (g % 2);
+    const uint8_t* high = p + 128 + 32 * (g / 4);
+    for (int half = 0; half < 2; ++half) block.codes[half][g] = static_cast<int8_t>(p[192 + 2 * g + half]);
+    for (int i = 0; i < 32; ++i) {
+      const int four = (low[i] >> (g % 4 < 2 ? 0 : 4)) & 15, two = (high[i] >> (2 * (g % 4))) & 3;
+      block.q[32 * g + i] = static_cast<uint8_t>(four | two << 4);
+    }
+  }
+  return block;
+}
+
+const uint8_t* row_bytes(const TensorView& tensor, int64_t row) {
+  const TensorTypeInfo& info = tensor_type_info(tensor.type);
+  return reinterpret_cast<const uint8_t*>(tensor.data.data()) + row * (tensor.row_elements() / info.block_elements) * info.block_bytes;
+}
+
 }  // namespace
 
 void QuantizedRow::resize(int64_t elements) {
@@ -65,6 +100,24 @@ bool has_centred_groups(const TensorView& tensor, int bits) {
   return tensor.type == TensorType::kQ4_0 || tensor.type == TensorType::kQ8_0;
 }
 
+int coded_bits(const TensorView& tensor) {
+  if (tensor.integers != nullptr) return 0;
+  return tensor.type == TensorType::kQ4_K ? 4 : tensor.type == TensorType::kQ6_K ? 6 : 0;
+}
+
+void read_coded_row(const TensorView& tensor, int64_t row, std::vector<kernels::CodedBlock>& out) {
+  if (coded_bits(tensor) == 0 || row < 0 || row >= tensor.rows()) {
+    throw std::invalid_argument("read_coded_row: tensor \"" + tensor.name + "\", row " + std::to_string(row));
+  }
+  const TensorTypeInfo& info = tensor_type_info(tensor.type);
+  const uint8_t* p = row_bytes(tensor, row);
+  out.resize(static_cast<size_t>(tensor.row_elements() / info.block_elements));
+  for (kernels::CodedBlock& block : out) {
+    block = tensor.type == TensorType::kQ4_K ? coded_q4_k(p) : coded_q6_k(p);
+    p += info.block_bytes;
+  }
+}
+
 void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out) {
   if (group_bits(tensor) == 0 || row < 0 || row >= tensor.rows()) {
     throw std::invalid_argument("read_quantized_row: tensor \"" + tensor.name + "\", row " + std::to_string(row));
@@ -73,7 +126,7 @@ void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out
   const TensorTypeInfo& info = tensor_type_info(tensor.type);
   const int64_t blocks = tensor.row_elements() / info.block_elements, groups = tensor.row_elements() / kGroup;
   const int64_t bytes = info.block_bytes;
-  const auto* p = reinterpret_cast<const uint8_t*>(tensor.data.data()) + row * blocks * bytes;
+  const uint8_t* p = row_bytes(tensor, row);
   out.resize(tensor.row_elements());
   if (tensor.type == TensorType::kQ4_K) {
     for (int64_t block = 0; block < blocks; ++block) read_q4_k(p + block * bytes, static_cast<size_t>(8 * block), out);

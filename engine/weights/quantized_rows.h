@@ -1,5 +1,6 @@
 // Weights that files hold as integers in groups of 32 along a row: Q4_0, Q4_1, Q8_0, Q4_K with scales and minimums rounded to
-// f16, and GPTQ's and AWQ's, whose groups are 32 or a multiple of it.
+// f16, and GPTQ's and AWQ's, whose groups are 32 or a multiple of it. And in blocks of coded groups, which Q4_K and Q6_K are
+// without rounding.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "engine/weights/tensor_view.h"
+#include "kernels/linear.h"
 
 namespace smartkv {
 
@@ -26,6 +28,12 @@ bool has_centred_groups(const TensorView& tensor, int bits);
 
 // Throws std::invalid_argument for a row that is not, or a tensor without such groups.
 void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out);
+
+// Bits of the integers of a tensor of coded groups, 4 or 6; 0: it has none.
+int coded_bits(const TensorView& tensor);
+
+// A row of such a tensor. Throws std::invalid_argument as read_quantized_row().
+void read_coded_row(const TensorView& tensor, int64_t row, std::vector<kernels::CodedBlock>& out);
 
 // The blocks of Q4_1 or Q8_0 that stand for a row, from `out` on; returns their end. Throws ModelError naming the tensor where
 // a minimum of 8-bit integers is not -128 times the scale, which Q8_0 has no room for.

@@ -52,21 +52,36 @@ struct Ops {
     low = {_mm256_and_si256(both.a, mask), _mm256_and_si256(both.b, mask)};
     high = {_mm256_and_si256(_mm256_srli_epi16(both.a, 4), mask), _mm256_and_si256(_mm256_srli_epi16(both.b, 4), mask)};
   }
+  template <int kIndex, int kHalf>
+  static Bytes load_six(const uint8_t* p) {
+    constexpr int kShift = 4 * (kIndex % 2) + 2 * kHalf;  // of the two upper bits, which go to bits 4 and 5
+    const auto six = [](__m256i nibbles, __m256i line) {
+      const __m256i low = kHalf == 0 ? nibbles : _mm256_srli_epi16(nibbles, 4);
+      const __m256i high = kShift <= 4 ? _mm256_slli_epi16(line, 4 - kShift) : _mm256_srli_epi16(line, kShift - 4);
+      return _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(15)), _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
+    };
+    const Bytes nibbles = load_bytes(p + 64 * kIndex), line = load_bytes(p + 256 + 64 * (kIndex / 2));
+    return {six(nibbles.a, line.a), six(nibbles.b, line.b)};
+  }
+  static F load_codes(const uint8_t* p) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
+  }
   static __m256i quadruples(__m256i w, __m256i x) {
     return _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1));
   }
-  template <bool kInt4>
+  template <bool kNarrow>
   static __m256i dot_half(__m256i sum, __m256i w, __m256i x) {
-    if constexpr (kInt4) return _mm256_add_epi32(sum, quadruples(w, x));
+    if constexpr (kNarrow) return _mm256_add_epi32(sum, quadruples(w, x));
     // maddubs saturates at 16 bits: the weights' upper bit apart from the rest, each product pair fits.
     const __m256i upper = _mm256_set1_epi8(static_cast<char>(0x80));
     const __m256i low = quadruples(_mm256_andnot_si256(upper, w), x);
     return _mm256_add_epi32(sum, _mm256_add_epi32(low, quadruples(_mm256_and_si256(upper, w), x)));
   }
-  template <bool kInt4>
+  template <bool kNarrow>
   static Int dot_int8(Int sum, Bytes w, const int8_t* x) {
     const __m256i value = _mm256_set1_epi32(load_word(x));
-    return {dot_half<kInt4>(sum.a, w.a, value), dot_half<kInt4>(sum.b, w.b, value)};
+    return {dot_half<kNarrow>(sum.a, w.a, value), dot_half<kNarrow>(sum.b, w.b, value)};
   }
 
   static __m256 widen(const uint16_t* p) {

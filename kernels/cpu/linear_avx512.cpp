@@ -21,11 +21,11 @@ struct Ops : Avx512Ops {
   static BfWeights broadcast_bf16(const uint16_t* p) { return split(_mm512_set1_epi32(load_word(p))); }
   static F dot_bf16(F acc, BfWeights w, BfWeights x) { return F::fma(w.even, x.even, F::fma(w.odd, x.odd, acc)); }
 
-  template <bool kInt4>
+  template <bool kNarrow>
   static __m512i dot_int8(__m512i sum, Bytes w, const int8_t* x) {
     const __m512i value = _mm512_set1_epi32(load_word(x));
     const __m512i ones = _mm512_set1_epi16(1);
-    if constexpr (kInt4) {
+    if constexpr (kNarrow) {
       return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(w, value), ones));
     } else {
       // maddubs saturates at 16 bits: the weights' upper bit apart from the rest, each product pair fits.

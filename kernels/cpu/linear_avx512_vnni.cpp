@@ -14,7 +14,7 @@ struct Ops : Avx512Ops {
   static __m512bh broadcast_bf16(const uint16_t* p) { return (__m512bh)_mm512_set1_epi32(load_word(p)); }
   static F dot_bf16(F acc, BfWeights w, __m512bh x) { return {_mm512_dpbf16_ps(acc.v, w, x)}; }
 
-  template <bool kInt4>
+  template <bool kNarrow>
   static __m512i dot_int8(__m512i sum, Bytes w, const int8_t* x) {
     return _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(load_word(x)));
   }

@@ -34,6 +34,18 @@ struct Avx512Ops {
     low = _mm512_and_si512(both, mask);
     high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
   }
+  // The lower nibbles (kHalf 0) or the upper ones of line kIndex, and their two bits above: linear_format.h, byte_offset().
+  template <int kIndex, int kHalf>
+  static Bytes load_six(const uint8_t* p) {
+    const __m512i nibbles = _mm512_load_si512(p + 64 * kIndex), line = _mm512_load_si512(p + 256 + 64 * (kIndex / 2));
+    constexpr int kShift = 4 * (kIndex % 2) + 2 * kHalf;  // of the two bits, which go to bits 4 and 5
+    const __m512i low = kHalf == 0 ? nibbles : _mm512_srli_epi16(nibbles, 4);
+    const __m512i high = kShift <= 4 ? _mm512_slli_epi16(line, 4 - kShift) : _mm512_srli_epi16(line, kShift - 4);
+    return _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), _mm512_and_si512(high, _mm512_set1_epi8(0x30)));
+  }
+  static F load_codes(const uint8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p))))};
+  }
 
   static void quantize(const uint16_t* x, int64_t k, int8_t* q, float* scale, float* sum) {
     for (int64_t i = 0; i < k; i += 32) {

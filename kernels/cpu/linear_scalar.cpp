@@ -64,7 +64,20 @@ struct Ops {
       high.v[i] = static_cast<uint8_t>(p[i] >> 4);
     }
   }
-  template <bool kInt4>
+  template <int kIndex, int kHalf>
+  static Bytes load_six(const uint8_t* p) {
+    constexpr int kShift = 4 * (kIndex % 2) + 2 * kHalf;
+    Bytes result;
+    for (int i = 0; i < kLanes * 4; ++i) {
+      const int low = p[64 * kIndex + i] >> (4 * kHalf) & 15, high = p[256 + 64 * (kIndex / 2) + i] >> kShift & 3;
+      result.v[i] = static_cast<uint8_t>(low | high << 4);
+    }
+    return result;
+  }
+  static F load_codes(const uint8_t* p) {
+    return each([&](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); });
+  }
+  template <bool kNarrow>
   static Int dot_int8(const Int& sum, const Bytes& w, const int8_t* x) {
     Int result = sum;
     for (int i = 0; i < kLanes; ++i) {

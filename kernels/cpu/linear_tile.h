@@ -24,7 +24,7 @@ struct Products {
   // panel has, `stride` apart.
   struct Prefetch {
     const std::byte* next = nullptr;
-    int64_t bytes_per_chunk = 0;  // of each lane group, a multiple of 64; 0: none
+    int64_t bytes_per_chunk = 0;  // of each lane group; 0: none
     int64_t stride = 0;
     int64_t chunks = 0;                 // until it goes on at `beyond`
     const std::byte* beyond = nullptr;  // null: nowhere
@@ -57,7 +57,7 @@ struct Products {
       first_.stride = call.lane_group_bytes;
       if (blocks == 1) {
         const int64_t ahead = chunks > kChunksAhead ? kChunksAhead : chunks - 1;
-        first_.bytes_per_chunk = call.lane_group_bytes / chunks / 64 * 64;
+        first_.bytes_per_chunk = call.lane_group_bytes / chunks;
         first_.next = panel + ahead * first_.bytes_per_chunk;
         first_.chunks = chunks - ahead;
         first_.beyond = next;
@@ -151,11 +151,11 @@ struct Products {
 
   // y = sum over groups of x_scale * scale * (q_w . q_x) + minimum * x_sum, of centred ones scale * x_sum. The integer dot product
   // is exact.
-  template <bool kInt4, bool kCentred>
+  template <int kBits, bool kCentred>
   struct Integer {
     static constexpr int kAccumulators = Ops::kIntAccumulators;
     static constexpr int64_t kAtOnce = kCentred ? kPairGroups : 1;  // groups that lie together, as group_offsets() says
-    static constexpr int64_t kBytes = integer_bytes(kInt4);
+    static constexpr int64_t kBytes = integer_bytes(kBits);
     static int64_t chunks(const LinearCall& call) { return (call.k / kGroupSize + kAtOnce - 1) / kAtOnce; }
 
     template <int kRows, int kGroups>
@@ -180,21 +180,14 @@ struct Products {
           asm volatile("" ::: "memory");
           // Rows inside: their sums are independent chains, which hide the latency of the dot product.
           typename Ops::Int sums[kRows];
-#pragma GCC unroll 16
-          for (int r = 0; r < kRows; ++r) sums[r] = Ops::zero_int();
+          clear_integers<kRows>(sums);
           const int8_t* values = x + k * kGroupSize;
-          if constexpr (kInt4) {
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; ++i) {
-              typename Ops::Bytes low, high;
-              Ops::load_nibbles(base + i * 64, low, high);
-              add_products<kRows>(sums, low, values + i * 4, call.k);
-              add_products<kRows>(sums, high, values + i * 4 + 16, call.k);
-            }
+          if constexpr (kBits == 4) {
+            add_nibbles<kRows>(sums, base, values, call.k);
           } else {
 #pragma GCC unroll 8
             for (int i = 0; i < 8; ++i) {
-              add_products<kRows>(sums, Ops::load_bytes(base + i * 64), values + i * 4, call.k);
+              add_products<false, kRows>(sums, Ops::load_bytes(base + i * 64), values + i * 4, call.k);
             }
           }
           const uint8_t* line = w + g * call.lane_group_bytes + scales;
@@ -210,12 +203,72 @@ struct Products {
       }
       store<kRows, kGroups>(acc, tile);
     }
+  };
 
-    template <int kRows>
-    static void add_products(typename Ops::Int (&sums)[kRows], typename Ops::Bytes weights, const int8_t* x,
-                             int64_t x_stride) {
+  // Coded groups. int4: as Integer, with scale = code * factor and minimum = code * factor; int6: each half of a group with a
+  // scale of its own, scale * (q_w . q_x) * x_scale + scale * x_sum.
+  template <int kBits>
+  struct Coded {
+    static constexpr int kAccumulators = Ops::kIntAccumulators;
+    static int64_t chunks(const LinearCall& call) { return call.k / kGroupSize; }
+
+    template <int kRows, int kGroups>
+    static void block(const LinearCall& call, int64_t row, int64_t group, Prefetch prefetch, float* tile) {
+      const auto* w = reinterpret_cast<const uint8_t*>(call.weights + group * call.lane_group_bytes);
+      const int64_t n_groups = call.k / kGroupSize, sums_stride = n_groups * (kBits == 6 ? 2 : 1);
+      const int8_t* x = call.x_int8 + row * call.k;
+      const float* x_scale = call.x_scale + row * n_groups;
+      const float* x_sum = call.x_sum + row * sums_stride;
+      F acc[kRows][kGroups];
+      clear<kRows, kGroups>(acc);
+      for (int64_t k = 0; k < n_groups; ++k) {
+        prefetch.template chunk<kGroups>();
+        const int64_t begin = k / kBlockGroups * block_bytes(kBits), place = k % kBlockGroups;
+#pragma GCC unroll 4
+        for (int g = 0; g < kGroups; ++g) {
+          const uint8_t* const block = w + g * call.lane_group_bytes + begin;
+          const uint8_t* const codes = block + kLineBytes + place * kCodeBytes;
+          const uint8_t* const base = block + kBlockHeadBytes + place * integer_bytes(kBits);
+          asm volatile("" ::: "memory");  // as in Integer
+          const int8_t* values = x + k * kGroupSize;
+          const F first = Ops::load_codes(codes) * Ops::load_half(block);
+          const F second = Ops::load_codes(codes + kLanes) * Ops::load_half(block + kScaleBytes);
+          typename Ops::Int sums[kRows];
+          clear_integers<kRows>(sums);
+          if constexpr (kBits == 4) {
+            add_nibbles<kRows>(sums, base, values, call.k);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) sums[r] = Ops::template dot_int8<kInt4>(sums[r], weights, x + r * x_stride);
+            for (int r = 0; r < kRows; ++r) {
+              const F dot = Ops::to_float(sums[r]) * F::set1(x_scale[r * n_groups + k]);
+              acc[r][g] = F::fma(dot, first, acc[r][g]);
+              acc[r][g] = F::fma(second, F::set1(x_sum[r * sums_stride + k]), acc[r][g]);
+            }
+          } else {
+            const auto add_half = [&](const F& scale, int64_t half) {
+#pragma GCC unroll 16
+              for (int r = 0; r < kRows; ++r) {
+                const F dot = Ops::to_float(sums[r]) * F::set1(x_scale[r * n_groups + k]);
+                acc[r][g] = F::fma(dot + F::set1(x_sum[r * sums_stride + 2 * k + half]), scale, acc[r][g]);
+              }
+            };
+            add_six<0, kRows>(sums, base, values, call.k);
+            add_half(first, 0);
+            clear_integers<kRows>(sums);
+            add_six<1, kRows>(sums, base, values + 16, call.k);
+            add_half(second, 1);
+          }
+        }
+      }
+      store<kRows, kGroups>(acc, tile);
+    }
+
+    // Of one half of a group's inputs.
+    template <int kHalf, int kRows>
+    static void add_six(typename Ops::Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
+      add_products<true, kRows>(sums, Ops::template load_six<0, kHalf>(base), x, x_stride);
+      add_products<true, kRows>(sums, Ops::template load_six<1, kHalf>(base), x + 4, x_stride);
+      add_products<true, kRows>(sums, Ops::template load_six<2, kHalf>(base), x + 8, x_stride);
+      add_products<true, kRows>(sums, Ops::template load_six<3, kHalf>(base), x + 12, x_stride);
     }
   };
 
@@ -284,6 +337,30 @@ struct Products {
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
       for (int g = 0; g < kGroups; ++g) acc[r][g] = F::zero();
+    }
+  }
+
+  template <int kRows>
+  static void clear_integers(typename Ops::Int (&sums)[kRows]) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) sums[r] = Ops::zero_int();
+  }
+
+  // kNarrow: weights below 128.
+  template <bool kNarrow, int kRows>
+  static void add_products(typename Ops::Int (&sums)[kRows], typename Ops::Bytes weights, const int8_t* x, int64_t x_stride) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) sums[r] = Ops::template dot_int8<kNarrow>(sums[r], weights, x + r * x_stride);
+  }
+
+  template <int kRows>
+  static void add_nibbles(typename Ops::Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      typename Ops::Bytes low, high;
+      Ops::load_nibbles(base + i * 64, low, high);
+      add_products<true, kRows>(sums, low, x + i * 4, x_stride);
+      add_products<true, kRows>(sums, high, x + i * 4 + 16, x_stride);
     }
   }
 
@@ -375,8 +452,10 @@ constexpr LinearKernels make_linear_kernels() {
   using P = Products<Ops>;
   return {&P::template product<typename P::F32>,
           &P::template product<typename P::Bf16>,
-          {&P::template product<typename P::template Integer<false, false>>, &P::template product<typename P::template Integer<false, true>>},
-          {&P::template product<typename P::template Integer<true, false>>, &P::template product<typename P::template Integer<true, true>>},
+          {&P::template product<typename P::template Integer<8, false>>, &P::template product<typename P::template Integer<8, true>>},
+          {&P::template product<typename P::template Integer<4, false>>, &P::template product<typename P::template Integer<4, true>>,
+           &P::template product<typename P::template Coded<4>>},
+          &P::template product<typename P::template Coded<6>>,
           &Ops::quantize,
           &measure_int4<typename Ops::F>};
 }

@@ -149,7 +149,7 @@ std::function<int()> setup_bench(CLI::App& app) {
   app.add_option("--prefill-chunk", speed.prefill_chunk, "Prompt tokens of one pass")->check(CLI::Range(1, 100000))->capture_default_str();
   app.add_option("--repetitions", speed.repetitions, "Measured runs of each row, after one that warms up")->check(CLI::Range(1, 1000))->capture_default_str();
   app.add_option("--dtype", speed.dtype, "Activations and KV cache: auto, bf16 or f32")->capture_default_str();
-  app.add_option("--weights", speed.weights, "Storage of the weights: auto, bf16, f32, int8 or int4")->capture_default_str();
+  app.add_option("--weights", speed.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")->capture_default_str();
   auto* backend = app.add_option("--backend", speed.backend, "What computes the matrix products: native or torch")->capture_default_str();
   app.add_option("--threads", speed.threads, "0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
   app.add_option("--kv-cache", arguments->kv_cache, "Cache policy: a name, or a JSON object");

@@ -215,7 +215,7 @@ std::function<int()> setup_eval(CLI::App& app) {
        {"drift"});
   app.add_option("--dtype", arguments->llama.dtype, "Activations and KV cache: auto, bf16 or f32")
       ->capture_default_str();
-  app.add_option("--weights", arguments->llama.weights, "Storage of the weights: auto, bf16, f32, int8 or int4")
+  app.add_option("--weights", arguments->llama.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")
       ->capture_default_str();
   app.add_option("--threads", arguments->threads, "0: every core that this process may use")
       ->check(CLI::Range(0, 64))

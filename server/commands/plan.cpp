@@ -128,7 +128,7 @@ std::function<int()> setup_plan(CLI::App& app) {
   app.add_option("--concurrency", a.concurrency, "Sequences side by side [1]")->check(CLI::Range(int64_t{1}, int64_t{4096}));
   app.add_option("--memory", a.memory, "Memory for weights, passes and KV caches: 2GiB")->required()->type_name("SIZE");
   app.add_option("--dtype", a.engine.dtype, "Type of activations [auto]")->check(CLI::IsMember({"auto", "bf16", "f32"}));
-  app.add_option("--weights", a.engine.weights, "Storage of the weights [auto]")->check(CLI::IsMember({"auto", "bf16", "f32", "int8", "int4"}));
+  app.add_option("--weights", a.engine.weights, "Storage of the weights [auto]")->check(CLI::IsMember({"auto", "file", "bf16", "f32", "int8", "int4"}));
   app.add_option("--prefill-chunk", a.engine.prefill_chunk, "Tokens of one step [512]")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_flag("--json", a.json, "Print one JSON object");
   app.footer(R"(Examples:

@@ -88,7 +88,7 @@ std::function<int()> setup_train_probe(CLI::App& app) {
   app.add_option("--importance", arguments->importance, "query_key: E[q^2] E[k^2]; magnitude: of the keys alone")
       ->check(CLI::IsMember({"query_key", "magnitude"}))->capture_default_str();
   app.add_option("--dtype", arguments->llama.dtype, "Activations and KV cache: auto, bf16 or f32")->capture_default_str();
-  app.add_option("--weights", arguments->llama.weights, "Storage of the weights: auto, bf16, f32, int8 or int4")->capture_default_str();
+  app.add_option("--weights", arguments->llama.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")->capture_default_str();
   app.add_option("--threads", arguments->threads, "0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
   app.footer(kExamples);
   return [arguments] { return train_probe(*arguments); };

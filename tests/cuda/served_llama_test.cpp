@@ -13,8 +13,8 @@ namespace {
 
 BackendLoader native_loader(ThreadPool& pool) {
   return [&pool](const Weights& weights, kernels::KvType type) {
-    return load_native_backend(weights, type == kernels::KvType::kF32 ? kernels::WeightType::kF32 : kernels::WeightType::kBf16,
-                               type, pool, nullptr);
+    const auto storage = type == kernels::KvType::kF32 ? kernels::WeightType::kF32 : kernels::WeightType::kBf16;
+    return load_native_backend(weights, {storage}, type, pool, nullptr);
   };
 }
 

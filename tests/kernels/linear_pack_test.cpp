@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -111,6 +112,39 @@ TEST(LinearPackTest, KeepsIntegerBlocksOfGgufWithoutLoss) {
   }
 }
 
+TEST(LinearPackTest, KeepsCodedBlocksWithoutLoss) {
+  std::mt19937 generator(6);
+  for (const WeightType type : {WeightType::kInt4, WeightType::kInt6}) {
+    PackedMatrix matrix = make_packed(type, 33, 512, Minimums::kCoded);
+    EXPECT_EQ(matrix.bytes() * 8, (type == WeightType::kInt4 ? 4625 : 6625) * 48 * 512 / 1000);
+    std::vector<CodedBlock> blocks(66);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      CodedBlock& block = blocks[i];
+      for (uint8_t& level : block.q) level = static_cast<uint8_t>(generator() % (type == WeightType::kInt4 ? 16 : 64));
+      for (auto& codes : block.codes) {
+        for (int8_t& code : codes) code = static_cast<int8_t>(static_cast<int>(generator() % 256) - 128);
+      }
+      block.factors[0] = half_to_float(0x0a67);
+      block.factors[1] = -half_to_float(0x0b31);
+      pack_block(matrix, static_cast<int64_t>(i / 2) / 16, static_cast<int64_t>(i % 2), static_cast<int64_t>(i / 2) % 16, block);
+    }
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const CodedBlock& block = blocks[i];
+      CodedBlock again;
+      unpack_block(matrix, static_cast<int64_t>(i / 2) / 16, static_cast<int64_t>(i % 2), static_cast<int64_t>(i / 2) % 16, &again);
+      EXPECT_EQ(std::memcmp(&again, &block, sizeof block), 0) << name(type) << " block " << i;
+      std::vector<float> row(512);
+      unpack_row(matrix, static_cast<int64_t>(i / 2), row.data());
+      for (size_t k = 0; k < 256; ++k) {
+        const size_t g = k / 32, half = k % 32 / 16;
+        const float q = block.q[k], first = block.factors[0] * static_cast<float>(block.codes[0][g]),
+                    second = block.factors[1] * static_cast<float>(block.codes[1][g]);
+        EXPECT_EQ(row[256 * (i % 2) + k], type == WeightType::kInt4 ? first * q + second : (half == 0 ? first : second) * (q - 32));
+      }
+    }
+  }
+}
+
 // Of 4 bits with any zero in 8 bits, of which none is lost.
 TEST(LinearPackTest, ShiftsIntegersToTheirCentre) {
   std::vector<uint8_t> q(32);
@@ -140,6 +174,21 @@ TEST(LinearPackTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(pack_group(int4, 0, 0, 0, q.data(), 1.0f, 0.0f), std::invalid_argument);  // a level beyond 15
   PackedMatrix int8 = make_packed(WeightType::kInt8, 16, 32);
   EXPECT_THROW(pack_group(int8, 0, 0, 0, q.data(), 1.0f, -70000.0f), std::invalid_argument);
+  EXPECT_THROW(make_packed(WeightType::kInt8, 16, 256, Minimums::kCoded), std::invalid_argument);
+  EXPECT_THROW(make_packed(WeightType::kInt6, 16, 256), std::invalid_argument);
+  EXPECT_THROW(make_packed(WeightType::kInt6, 16, 128, Minimums::kCoded), std::invalid_argument);
+  EXPECT_THROW(make_packed(WeightType::kBf16, 16, 256, Minimums::kCentred), std::invalid_argument);
+  PackedMatrix int6 = make_packed(WeightType::kInt6, 16, 256, Minimums::kCoded);
+  EXPECT_THROW(pack_group(int6, 0, 0, 0, q.data(), 1.0f, 0.0f), std::invalid_argument);
+  EXPECT_THROW(pack_lanes(int6, 0, std::vector<float>(4096).data()), std::invalid_argument);
+  CodedBlock block{};
+  block.q[7] = 64;
+  EXPECT_THROW(pack_block(int6, 0, 0, 0, block), std::invalid_argument);
+  block.q[7] = 63;
+  EXPECT_THROW(pack_block(int8, 0, 0, 0, block), std::invalid_argument);
+  EXPECT_NO_THROW(pack_block(int6, 0, 0, 0, block));
+  block.factors[0] = 1e-9f;  // which f16 does not hold
+  EXPECT_THROW(pack_block(int6, 0, 0, 0, block), std::invalid_argument);
   PackedMatrix bf16 = make_packed(WeightType::kBf16, 16, 32);
   EXPECT_THROW(pack_group(bf16, 0, 0, 0, q.data(), 1.0f, 0.0f), std::invalid_argument);
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,7 +50,25 @@ PackedMatrix random_integers(WeightType type, Minimums minimums, int64_t n, int6
   return matrix;
 }
 
+PackedMatrix random_blocks(WeightType type, int64_t n, int64_t k, uint32_t seed) {
+  PackedMatrix matrix = make_packed(type, n, k, Minimums::kCoded);
+  std::mt19937 generator(seed);
+  for (int64_t row = 0; row < n; ++row) {
+    for (int64_t block = 0; block < k / 256; ++block) {
+      CodedBlock values;
+      for (uint8_t& level : values.q) level = static_cast<uint8_t>(generator() % (type == WeightType::kInt4 ? 16 : 64));
+      for (auto& codes : values.codes) {
+        for (int8_t& code : codes) code = static_cast<int8_t>(static_cast<int>(generator() % 256) - 128);
+      }
+      for (float& factor : values.factors) factor = std::ldexp(static_cast<float>(1024 + generator() % 1024), -20);
+      pack_block(matrix, row / 16, block, row % 16, values);
+    }
+  }
+  return matrix;
+}
+
 PackedMatrix random_matrix(WeightType type, Minimums minimums, int64_t n, int64_t k, uint32_t seed) {
+  if (minimums == Minimums::kCoded) return random_blocks(type, n, k, seed);
   if (type == WeightType::kInt4 && minimums == Minimums::kCentred) return random_integers(type, minimums, n, k, seed);
   PackedMatrix matrix = make_packed(type, n, k, minimums);
   for (int64_t group = 0; group * 16 < n; ++group) {
@@ -156,6 +175,13 @@ class LinearTest : public ::testing::TestWithParam<Case> {
     return out;
   }
 
+  // What inputs come in multiples of, and so many of them or a few more.
+  int64_t unit() const {
+    if (GetParam().minimums == Minimums::kCoded) return 256;
+    return GetParam().type == WeightType::kF32 ? 1 : GetParam().type == WeightType::kBf16 ? 2 : 32;
+  }
+  int64_t inputs(int64_t k) const { return (k + unit() - 1) / unit() * unit(); }
+
   bool available_ = true;
   LinearScratch scratch_;
 };
@@ -164,9 +190,8 @@ TEST_P(LinearTest, MatchesReferenceOverOddShapes) {
   if (!available_) return;
   const WeightType type = GetParam().type;
   ThreadPool pool(2);
-  const int64_t unit = type == WeightType::kF32 ? 1 : type == WeightType::kBf16 ? 2 : 32;
   for (const int64_t n : {1, 15, 16, 17, 48, 80, 131}) {
-    for (const int64_t k : {unit, 3 * unit, int64_t{96}, int64_t{160}}) {
+    for (const int64_t k : std::set<int64_t>{unit(), 3 * unit(), inputs(96), inputs(160)}) {
       const PackedMatrix matrix = random_matrix(type, GetParam().minimums, n, k, 7);
       for (const int64_t rows : {1, 2, 3, 5, 7, 9, 14, 15, 29, 33, 47}) {
         const Input input(type, rows, k, 11);
@@ -191,7 +216,7 @@ TEST_P(LinearTest, RowIsTheSameBitsInAnyBatchAndAnyNumberOfThreads) {
   const WeightType type = GetParam().type;
   const bool reference_level = GetParam().level == CpuLevel::kScalar;
   ThreadPool one(1), three(3);
-  const int64_t n = 208, k = 320;
+  const int64_t n = 208, k = inputs(320);
   const PackedMatrix matrix = random_matrix(type, GetParam().minimums, n, k, 3);
   const int64_t most = reference_level ? 130 : 512;
   const Input input(type, most, k, 5);
@@ -251,7 +276,7 @@ TEST_P(LinearTest, TinyValuesAreTheSameBitsInAnyBatch) {
 TEST_P(LinearTest, AddsBiasAndResidual) {
   if (!available_) return;
   ThreadPool pool(2);
-  const int64_t n = 45, k = 64, rows = 6;
+  const int64_t n = 45, k = inputs(64), rows = 6;
   const PackedMatrix matrix = random_matrix(GetParam().type, GetParam().minimums, n, k, 21);
   const Input input(GetParam().type, rows, k, 22);
   const std::vector<float> bias = random_floats(n, 23);
@@ -275,7 +300,7 @@ TEST_P(LinearTest, SwiGluOfInterleavedGateAndUp) {
   if (!available_) return;
   const WeightType type = GetParam().type;
   ThreadPool pool(2);
-  const int64_t n = 160, k = 64;
+  const int64_t n = 160, k = inputs(64);
   // Inputs large enough for gates far out on both sides.
   const PackedMatrix matrix = random_matrix(type, GetParam().minimums, n, k, 31);
   for (const int64_t rows : {1, 4, 8, 13, 16, 31}) {
@@ -309,7 +334,7 @@ TEST_P(LinearTest, SwiGluOfInterleavedGateAndUp) {
 
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   return std::string(name(info.param.level)) + "_" + std::string(name(info.param.type)) +
-         (info.param.minimums == Minimums::kCentred ? "_centred" : "");
+         (info.param.minimums == Minimums::kCentred ? "_centred" : info.param.minimums == Minimums::kCoded ? "_coded" : "");
 }
 
 std::vector<Case> all_cases() {
@@ -320,6 +345,7 @@ std::vector<Case> all_cases() {
       cases.push_back({level, type, Minimums::kStored});
     }
     for (WeightType type : {WeightType::kInt8, WeightType::kInt4}) cases.push_back({level, type, Minimums::kCentred});
+    for (WeightType type : {WeightType::kInt4, WeightType::kInt6}) cases.push_back({level, type, Minimums::kCoded});
   }
   return cases;
 }

@@ -38,6 +38,19 @@ TEST(ExpandRows, EqualsTheReferenceForEveryType) {
     EXPECT_TRUE(std::equal(second.begin(), second.end(), found.begin() + second.size()));
     EXPECT_THROW(expand_rows(tensor, 1, 2, found.data()), std::out_of_range);
 
+    if (coded_bits(tensor) > 0) {
+      std::vector<kernels::CodedBlock> blocks;
+      read_coded_row(tensor, 1, blocks);
+      ASSERT_EQ(blocks.size() * 256, second.size());
+      for (size_t i = 0; i < second.size(); ++i) {
+        const kernels::CodedBlock& block = blocks[i / 256];
+        const size_t g = i % 256 / 32, half = i % 32 / 16;
+        const float q = block.q[i % 256], first = block.factors[0] * block.codes[0][g], other = block.factors[1] * block.codes[1][g];
+        const float value = name == "Q4_K" ? first * q + other : (half == 0 ? first : other) * (q - 32);
+        EXPECT_NEAR(value, second[i], 1e-6 * (std::abs(first * q) + std::abs(other))) << name << " " << i;
+      }
+      EXPECT_THROW(read_coded_row(tensor, 2, blocks), std::invalid_argument);
+    }
     if (group_bits(tensor) == 0) continue;
     QuantizedRow row;
     read_quantized_row(tensor, 1, row);

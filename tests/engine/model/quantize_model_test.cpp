@@ -2,17 +2,21 @@
 #include "engine/model/quantize_model.h"
 
 #include <cmath>
+#include <functional>
+#include <random>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "engine/model/llama_footprint.h"
 #include "engine/weights/gguf.h"
 #include "engine/weights/gguf_writer.h"
 #include "engine/weights/quantized_rows.h"
 #include "engine/weights/safetensors.h"
 #include "kernels/half.h"
 #include "tests/engine/model/served_llama.h"
+#include "tests/engine/model/served_policy.h"
 #include "tests/weights/weight_files.h"
 
 namespace smartkv {
@@ -49,9 +53,28 @@ std::filesystem::path write_folder(const Folder& folder, bool tied, const std::v
 
 std::span<const std::byte> bytes_of(const std::vector<float>& values) { return std::as_bytes(std::span(values)); }
 
-// The same in llama.cpp's names, whose attn_v tensors are Q4_0.
-std::filesystem::path write_gguf(const Folder& folder) {
-  const ModelConfig c = tiny_config();
+using TypeOf = std::function<TensorType(const std::string& name)>;
+
+TensorType q4_0_values(const std::string& name) { return name.find("attn_v") == std::string::npos ? TensorType::kF32 : TensorType::kQ4_0; }
+
+// Of random integers, with factors around 1 % of the range.
+std::vector<std::byte> random_blocks(TensorType type, int64_t elements, std::mt19937& generator) {
+  const TensorTypeInfo& info = tensor_type_info(type);
+  std::vector<std::byte> bytes(static_cast<size_t>(elements / info.block_elements * info.block_bytes));
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(generator());
+  const std::vector<size_t> factors = type == TensorType::kQ4_K ? std::vector<size_t>{0, 2} : std::vector<size_t>{type == TensorType::kQ6_K ? 208u : 0u};
+  const float unit = type == TensorType::kQ4_0 ? 0.01f : type == TensorType::kQ4_K ? 2e-4f : 3e-5f;
+  for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(info.block_bytes)) {
+    for (const size_t factor : factors) {
+      const uint16_t half = kernels::float_to_half(unit * static_cast<float>(1 + generator() % 7));
+      std::memcpy(bytes.data() + at + factor, &half, sizeof half);
+    }
+  }
+  return bytes;
+}
+
+// The same in llama.cpp's names; what is not F32 has blocks of its own.
+std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = tiny_config(), const TypeOf& type_of = q4_0_values) {
   GgufWriter file(folder.path() / "model.gguf");
   file.add_string("general.architecture", "llama");
   file.add_string("general.name", "tiny");
@@ -73,20 +96,16 @@ std::filesystem::path write_gguf(const Folder& folder) {
              {"mlp.gate_proj", "ffn_gate"}, {"mlp.up_proj", "ffn_up"}, {"mlp.down_proj", "ffn_down"}}) {
       if (const size_t at = tensor.name.find(from); at != std::string::npos) tensor.name.replace(at, from.size(), to);
     }
-    file.add_tensor(tensor.name, tensor.name.find("attn_v") == std::string::npos ? TensorType::kF32 : TensorType::kQ4_0, tensor.shape);
+    file.add_tensor(tensor.name, type_of(tensor.name), tensor.shape);
   }
   file.begin();
+  std::mt19937 generator(1);
   for (const NamedTensor& tensor : tensors) {
-    if (tensor.name.find("attn_v") == std::string::npos) {
+    if (type_of(tensor.name) == TensorType::kF32) {
       file.write(bytes_of(tensor.values));
-      continue;
+    } else {
+      file.write(random_blocks(type_of(tensor.name), static_cast<int64_t>(tensor.values.size()), generator));
     }
-    std::vector<std::byte> blocks(tensor.values.size() / 32 * 18, std::byte{0x5a});
-    for (size_t at = 0; at < blocks.size(); at += 18) {
-      const uint16_t scale = kernels::float_to_half(0.01f * static_cast<float>(1 + at % 7));
-      std::memcpy(blocks.data() + at, &scale, sizeof scale);
-    }
-    file.write(blocks);
   }
   file.end();
   return folder.path() / "model.gguf";
@@ -131,6 +150,45 @@ TEST_P(QuantizeModel, AGgufFileAnswersAsTheOriginalWithTheseWeights) {
   EXPECT_EQ(file.tensors().at("token_embd.weight").type, TensorType::kQ8_0);
   EXPECT_EQ(file.tensors().at("blk.0.ffn_up.weight").type, std::string(GetParam()) == "int4" ? TensorType::kQ4_1 : TensorType::kQ8_0);
   EXPECT_EQ(file.tensors().at("blk.0.attn_norm.weight").type, TensorType::kF32);
+}
+
+// As llama.cpp's Q4_K_M: some of v, down and the embedding in 6 bits, the rest in 4.
+TEST(QuantizeModelIntegers, CodedBlocksAreServedAsTheFileHasThem) {
+  const Folder folder;
+  ModelConfig c = tiny_config();
+  c.hidden_size = c.intermediate_size = 256;
+  c.head_dim = 64;
+  const TypeOf type_of = [](const std::string& name) {
+    if (name.find("norm") != std::string::npos) return TensorType::kF32;
+    const bool more = name.find("blk.0") != std::string::npos && (name.find("attn_v") != std::string::npos || name.find("ffn_down") != std::string::npos);
+    return more || name == "token_embd.weight" ? TensorType::kQ6_K : TensorType::kQ4_K;
+  };
+  const auto in = write_gguf(folder, c, type_of);
+  const auto weights = Weights::open(in);
+  const std::vector<TokenId> tokens = some_tokens(40, c.vocab_size, 1);
+  Served expanded(*weights, "f32", "f32"), served(*weights, "bf16", "file"), int4(*weights, "bf16", "int4");
+  const std::vector<float> found = served.run(tokens, 512);
+  EXPECT_LT(relative_error(found, expanded.run(tokens, 512)), 0.03);  // of 8-bit inputs
+  // q and k apart from v in the first layer, together in the others
+  const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
+  const auto bits = [&](double four, double six) { return static_cast<int64_t>((four * 4.625 + six * 6.625) * 256 / 8); };
+  const int64_t rest = bits(static_cast<double>(2 * q + kv + 2 * 256), 0);  // q, k, o, gate, up
+  const int64_t norms = (2 * c.n_layers + 1) * 256 * 4;
+  EXPECT_EQ(served.model->weight_bytes(), c.n_layers * rest + bits(0, static_cast<double>(kv + 256 + (c.vocab_size + 15) / 16 * 16)) +
+                                              (c.n_layers - 1) * bits(static_cast<double>(kv + 256), 0) + norms);
+  EXPECT_LT(int4.model->weight_bytes(), served.model->weight_bytes());  // fits 4 bits to what has 6, but for the embedding
+  for (const char* storage : {"file", "int4", "int8"}) {
+    LlamaOptions options{"bf16", storage, 0};
+    ThreadPool pool(1);
+    EXPECT_EQ(llama_weight_bytes(*weights, options), load_llama(*weights, options, pool)->weight_bytes()) << storage;
+  }
+  ThreadPool pool(2);
+  quantize_model(in, folder.path() / "int8.gguf", WeightType::kInt8, pool);
+  expect_same_answers(in, folder.path() / "int8.gguf", "int8");
+  const GgufFile file = GgufFile::open(folder.path() / "int8.gguf");
+  for (const auto& [name, view] : file.tensors()) EXPECT_EQ(view.type, type_of(name)) << name;
+  quantize_model(in, folder.path() / "int4.gguf", WeightType::kInt4, pool);
+  expect_same_answers(in, folder.path() / "int4.gguf", "int4");
 }
 
 TEST(QuantizeModelIntegers, GptqAndAwqAreKept) {
