@@ -29,7 +29,7 @@ TEST_F(Presets, TakeOverrides) {
 TEST_F(Presets, AreNamedWhereANameIsUnknown) { EXPECT_NE(message("balancd").find("\"balanced\""), std::string::npos); }
 
 TEST_F(Presets, EveryErrorNamesItsKey) {
-  EXPECT_NE(message({{"policy", "mixed_precision"}, {"bits", "four"}}).find("kv_cache.bits: expected a number in [2.6, 16], found \"four\""), std::string::npos);
+  EXPECT_NE(message({{"policy", "mixed_precision"}, {"bits", "four"}}).find("kv_cache.bits: expected a number in [1, 16], found \"four\""), std::string::npos);
   EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"sizes", "shared"}}).find("kv_cache.sizes: \"shared\""), std::string::npos);
   EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"importance_margin", 0.5}}).find("kv_cache.importance_margin: expected \"sizes\""), std::string::npos);
   EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"kept", "k4v4"}, {"prefill", "streaming"}})

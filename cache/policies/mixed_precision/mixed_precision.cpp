@@ -9,21 +9,24 @@ namespace {
 
 using kernels::kPageTokens;
 
+constexpr double kDroppingBits = 3.25;  // below which dropping what matters least pays: measured, see NOTES.md
+
 // At the horizon even 2 bits a page must fit.
 void check_budget(const CacheShape& shape, const MixedOptions& options) {
   if (options.bytes > 0) {
-    if (mixed_budget(shape, options, 0, 1) >= least_bytes(shape, 1)) return;
+    if (mixed_budget(shape, options, 0, 1) >= least_bytes(shape, options, 1)) return;
     throw CacheError("kv_cache.bytes: expected at least " +
-                     std::to_string(options.bytes + least_bytes(shape, 1) - mixed_budget(shape, options, 0, 1)) +
+                     std::to_string(options.bytes + least_bytes(shape, options, 1) - mixed_budget(shape, options, 0, 1)) +
                      " (the exact window and the first page), found " + std::to_string(options.bytes));
   }
   const int64_t pages = (options.horizon - options.window) / kPageTokens;
-  const int64_t budget = pages < 2 ? 0 : mixed_budget(shape, options, options.horizon, pages), least = least_bytes(shape, pages);
+  const int64_t budget = pages < 2 ? 0 : mixed_budget(shape, options, options.horizon, pages), least = least_bytes(shape, options, pages);
   if (budget >= least) return;
   const double values = static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * options.horizon);
   throw CacheError("kv_cache.bits: expected at least " +
                    std::to_string(options.bits + 8 * static_cast<double>(least - budget) / values) + " (window " +
-                   std::to_string(options.window) + ", pages of 2 bits and their scales over " +
+                   std::to_string(options.window) + ", pages of " + std::to_string(options.least_bits) +
+                   " bits and their scales over " +
                    std::to_string(options.horizon) + " tokens, kv_cache.horizon), found " + std::to_string(options.bits));
 }
 
@@ -37,7 +40,9 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   constexpr int64_t kMost = int64_t{1} << 24;
   Parameters read("mixed_precision", parameters);
   MixedOptions options;
-  options.bits = read.number("bits", options.bits, 2.6, 16);
+  options.bits = read.number("bits", options.bits, 1, 16);
+  options.least_bits = read.integer("least_bits", options.bits < kDroppingBits ? 0 : 2, 0, 2);
+  if (options.least_bits == 1) throw CacheError("kv_cache.least_bits: expected 0 or 2, found 1");
   options.bytes = read.integer("bytes", 0, 1, INT64_MAX);
   if (read.has("bytes") && (read.has("bits") || read.has("horizon"))) {
     throw CacheError("kv_cache.bytes: expected either bytes, or bits and horizon, found both");

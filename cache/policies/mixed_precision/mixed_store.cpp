@@ -111,8 +111,14 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
   return static_cast<int64_t>(in_8_bits * widest + of_a_page * (static_cast<double>(pages) - in_8_bits));
 }
 
-int64_t least_bytes(const CacheShape& shape, int64_t pages) {
-  const QuantizedLayout narrowest{kernels::uniform_runs(shape.head_dim, 2), kernels::uniform_runs(kPageTokens, 2)};
+int64_t least_bytes(const CacheShape& shape, const MixedOptions& options, int64_t pages) {
+  const auto narrow = [&](int64_t columns) {
+    if (options.least_bits > 0) return kernels::uniform_runs(columns, static_cast<int>(options.least_bits));
+    kernels::CodeRuns none;
+    none.dropped = static_cast<uint8_t>(columns / 4);
+    return none;
+  };
+  const QuantizedLayout narrowest{narrow(shape.head_dim), narrow(kPageTokens)};
   const int64_t in_8_bits = pages_in_8_bits(pages);
   return shape.n_layers * (in_8_bits * quantized_bytes(shape, widest_layout(shape)) +
                            (pages - in_8_bits) * quantized_bytes(shape, narrowest));
@@ -127,9 +133,9 @@ StoreFactory::Bytes MixedStoreFactory::max_bytes(const PolicyContext& context, i
   const CacheShape& shape = context.shape;
   const int64_t pages = n_left / kPageTokens;
   const int64_t tail = Boundaries{options_.window, options_.prompt_stride, prompt_tokens}.most_in_tail(n_tokens);
-  // Pages cannot be narrower than 2 bits, nor need they be wider than 8. Each worker holds one more while it narrows it.
+  // Pages cannot be narrower than least_bits, nor need they be wider than 8. Each worker holds one more while it narrows it.
   const int64_t widest = quantized_bytes(shape, widest_layout(shape)), all = pages * shape.n_layers * widest;
-  const int64_t budget = pages == 0 ? 0 : std::max(least_bytes(shape, pages), mixed_budget(shape, options_, n_tokens, pages));
+  const int64_t budget = pages == 0 ? 0 : std::max(least_bytes(shape, options_, pages), mixed_budget(shape, options_, n_tokens, pages));
   const int64_t workers = context.workers();
   const int64_t channels = shape.n_kv_heads * shape.head_dim * static_cast<int64_t>(sizeof(float) + sizeof(uint8_t));
   const int64_t tail_mass = shape.n_kv_heads * whole_pages(tail + 1) * static_cast<int64_t>(sizeof(float));
@@ -313,8 +319,8 @@ QuantizedLayout MixedStore::target(int64_t layer, int64_t i, int32_t price, int6
   const std::span quads(state.quads);
   const auto split = static_cast<size_t>(shape().head_dim / 4);
   const int32_t by = shift(layer, state);
-  const QuantizedLayout wanted{narrower(now.k, runs_at(quads.first(split), by, price)),
-                               narrower(now.v, runs_at(quads.subspan(split), by, price))};
+  const QuantizedLayout wanted{narrower(now.k, runs_at(quads.first(split), by, price, options_.least_bits)),
+                               narrower(now.v, runs_at(quads.subspan(split), by, price, options_.least_bits))};
   if (i >= first_new_) return wanted;
   const int64_t bytes = quantized_bytes(shape(), now);
   return (bytes - quantized_bytes(shape(), wanted)) * least_saving < bytes ? now : wanted;

@@ -18,6 +18,7 @@ struct MixedOptions {
   int64_t bytes = 0;         // instead of bits: of the whole sequence, however long, as far as 2 bits allow; 0: bits
   int64_t window = 0;        // most recent tokens, exact
   int64_t prompt_stride = 64;  // tokens between the boundaries of a prompt
+  int64_t least_bits = 2;    // of a quad: 2, or 0: what matters least keeps its mean only
   int64_t probes = 8;        // queries before each boundary whose attention counts
   double decay = 0.6;        // of the importance, per boundary
   ForecastOptions forecast;
@@ -47,8 +48,8 @@ int64_t page_state_bytes(const CacheShape& shape);
 // Bytes of code pages that `pages` pages over all layers may hold.
 int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64_t tokens, int64_t pages);
 
-// The least bytes of code pages: the first and the newest in 8 bits, the others in 2.
-int64_t least_bytes(const CacheShape& shape, int64_t pages);
+// The least bytes of code pages: the first and the newest in 8 bits, the others in least_bits.
+int64_t least_bytes(const CacheShape& shape, const MixedOptions& options, int64_t pages);
 
 class MixedStoreFactory final : public StoreFactory {
  public:

@@ -24,6 +24,7 @@ class MixedStoreTest : public testing::TestWithParam<double> {
     MixedOptions options;
     options.bits = GetParam();
     options.horizon = horizon;
+    options.least_bits = GetParam() < 3.25 ? 0 : 2;
     return make(options);
   }
 
@@ -63,7 +64,7 @@ TEST_P(MixedStoreTest, FewPagesAreNarrowedForANewOne) {
   EXPECT_LE(all, shape_.n_layers * (32 + 1 + 2));
 }
 
-INSTANTIATE_TEST_SUITE_P(Bits, MixedStoreTest, testing::Values(3.5, 4.5, 6.0, 8.0));
+INSTANTIATE_TEST_SUITE_P(Bits, MixedStoreTest, testing::Values(2.6, 3.5, 4.5, 6.0, 8.0));
 
 using MixedForecastTest = MixedStoreTest;
 
@@ -95,15 +96,44 @@ TEST_P(MixedForecastTest, BytesBoundTheSequenceAsItGrows) {
   EXPECT_GT(cache.stats().bytes, options.bytes * 8 / 10);
 }
 
-TEST(MixedPrecision, RefusesABudgetThatTwoBitsDoNotMeet) {
+TEST(MixedPrecision, RefusesABudgetThatTheNarrowestPagesDoNotMeet) {
   const CacheShape shape{4, 3, 64, kernels::KvType::kBf16};
   const PolicyContext context{shape, PagePool::create(shape)};
-  try {
-    make_policy(context, {{"policy", "mixed_precision"}, {"bits", 2.7}, {"horizon", 1024}});
-    FAIL();
-  } catch (const CacheError& error) {
-    EXPECT_NE(std::string(error.what()).find("kv_cache.bits: expected at least "), std::string::npos) << error.what();
-  }
+  const auto message = [&](double bits, const nlohmann::json& least_bits) {
+    nlohmann::json spec = {{"policy", "mixed_precision"}, {"bits", bits}, {"horizon", 1024}};
+    if (!least_bits.is_null()) spec["least_bits"] = least_bits;
+    return policy_error(context, spec);
+  };
+  EXPECT_NE(message(2.7, 2).find("kv_cache.bits: expected at least 3"), std::string::npos) << message(2.7, 2);
+  EXPECT_EQ(message(2.7, 0), "no error");
+  EXPECT_EQ(message(2.7, nullptr), "no error");  // few bits drop
+  EXPECT_NE(message(1.2, nullptr).find("pages of 0 bits"), std::string::npos) << message(1.2, nullptr);
+  EXPECT_NE(message(4.5, 1).find("kv_cache.least_bits: expected 0 or 2, found 1"), std::string::npos);
+}
+
+// Columns without codes are what a budget below 2 bits has to come to.
+TEST(MixedPrecision, DropsWhatMattersLeast) {
+  const CacheShape shape{4, 3, 64, kernels::KvType::kBf16};
+  const PolicyContext context{shape, PagePool::create(shape)};
+  const auto columns = [&](const nlohmann::json& spec) {  // in all, and without codes
+    const auto policy = make_policy(context, spec);
+    const auto cache = policy->new_sequence(0);
+    CacheDriver(shape, 9, nullptr).run(cache.get(), 1600, 64);
+    std::vector<kernels::KvSegment> segments;
+    cache->view(1, 0, &segments);
+    std::pair<int64_t, int64_t> count;
+    for (const kernels::KvSegment& segment : segments) {
+      if (segment.format != kernels::KvSegment::Format::kQuantized) continue;
+      count.first += segment.quantized.k.n_quads() + segment.quantized.v.n_quads();
+      count.second += segment.quantized.k.dropped + segment.quantized.v.dropped;
+    }
+    return count;
+  };
+  const auto some = columns({{"policy", "mixed_precision"}, {"bits", 2.2}, {"horizon", 1600}});
+  EXPECT_GT(some.second, some.first / 10);
+  EXPECT_LT(some.second, some.first);
+  EXPECT_EQ(columns({{"policy", "mixed_precision"}, {"bits", 3.5}, {"horizon", 1600}}).second, 0);
+  EXPECT_EQ(columns({{"policy", "mixed_precision"}, {"bits", 3.1}, {"least_bits", 2}, {"horizon", 1600}}).second, 0);
 }
 
 TEST(MixedPrecision, TakesEitherBitsOrBytes) {
