@@ -1,6 +1,8 @@
 #include "engine/weights/quantized_rows.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 
 #include "engine/weights/k_quants.h"
@@ -34,18 +36,6 @@ void read_nibbles(const uint8_t* p, uint8_t* q) {
   }
 }
 
-// A block of Q4_K: its groups g to g + 7.
-void read_q4_k(const uint8_t* p, size_t g, QuantizedRow& out) {
-  const float d = read_f16(p), dmin = read_f16(p + 2);
-  for (int j = 0; j < 8; ++j, ++g) {
-    const GroupLine line = k_quant_group(p + 4, j);
-    out.scale[g] = rounded_to_half(d * static_cast<float>(line.scale));
-    out.minimum[g] = rounded_to_half(-dmin * static_cast<float>(line.minimum));
-    const uint8_t* q = p + 16 + 32 * (j / 2);
-    for (size_t i = 0; i < kGroup; ++i) out.q[g * kGroup + i] = static_cast<uint8_t>(j % 2 == 0 ? q[i] & 15 : q[i] >> 4);
-  }
-}
-
 kernels::CodedBlock coded_q4_k(const uint8_t* p) {
   kernels::CodedBlock block;
   block.factors[0] = read_f16(p);
@@ -58,6 +48,16 @@ kernels::CodedBlock coded_q4_k(const uint8_t* p) {
     for (int i = 0; i < 32; ++i) block.q[32 * g + i] = static_cast<uint8_t>(g % 2 == 0 ? q[i] & 15 : q[i] >> 4);
   }
   return block;
+}
+
+// A block of Q4_K: its groups g to g + 7.
+void read_q4_k(const uint8_t* p, size_t g, QuantizedRow& out) {
+  const kernels::CodedBlock block = coded_q4_k(p);
+  std::copy(std::begin(block.q), std::end(block.q), out.q.data() + g * kGroup);
+  for (size_t j = 0; j < 8; ++j) {
+    out.scale[g + j] = rounded_to_half(block.factors[0] * static_cast<float>(block.codes[0][j]));
+    out.minimum[g + j] = rounded_to_half(block.factors[1] * static_cast<float>(block.codes[1][j]));
+  }
 }
 
 // 128 bytes of lower four bits, 64 of upper two, 16 scales of half groups, f16 factor.

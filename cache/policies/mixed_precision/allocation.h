@@ -1,8 +1,8 @@
 // Widths by sensitivity: one price per bit for all quads of all pages and layers (reverse water-filling).
 //
 // A quad of sensitivity S has error S / (2^b - 1)^2 at b bits, and 3/2 S (measured, see NOTES.md) without codes, when each
-// column is its mean. It gets a wider code as long as the error that this saves per bit is above the price. The price is the one at which the bytes meet
-// the budget.
+// column is its mean. It gets a wider code as long as the error that this saves per bit is above the price. The price is
+// the one at which the bytes meet the budget.
 #pragma once
 
 #include <array>

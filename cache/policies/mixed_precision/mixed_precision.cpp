@@ -11,7 +11,7 @@ using kernels::kPageTokens;
 
 constexpr double kDroppingBits = 3.25;  // below which dropping what matters least pays: measured, see NOTES.md
 
-// At the horizon even 2 bits a page must fit.
+// At the horizon even the narrowest pages must fit.
 void check_budget(const CacheShape& shape, const MixedOptions& options) {
   if (options.bytes > 0) {
     if (mixed_budget(shape, options, 0, 1) >= least_bytes(shape, options, 1)) return;
