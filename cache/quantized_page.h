@@ -1,4 +1,5 @@
-// Pages of codes, as caches hold them: immutable, reference-counted, counted in the pool.
+// Pages of codes, as caches hold them, with the exact rows beside them or without: immutable, reference-counted, counted in the
+// pool.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +19,14 @@ class QuantizedPage {
   static constexpr int64_t kAllHeads = -1;
 
   // f32 rows of n_heads KV heads: k, v [n_heads, kPageTokens, head_dim]. `channel_order`: [n_heads, head_dim] or null;
-  // the page keeps it alive. Counted in the pool.
+  // the page keeps it alive. Counted in the pool. read > 0: an indexed page (kernels/attention.h), of all heads.
   QuantizedPage(const std::shared_ptr<PagePool>& pool, const kernels::QuantizedLayout& layout,
                 std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v,
-                int64_t n_heads = kAllHeads);
+                int64_t n_heads = kAllHeads, int32_t read = 0);
 
   // What save() wrote. Throws CacheError.
   QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const std::vector<uint8_t>> channel_order,
-                StateReader* in, int64_t n_heads = kAllHeads);
+                StateReader* in, int64_t n_heads = kAllHeads, int32_t read = 0);
   void save(StateWriter* out) const;  // without the channel order
 
   void read(const CacheShape& shape, float* k, float* v) const;  // as given to the constructor, but for the error
@@ -35,7 +36,13 @@ class QuantizedPage {
   int64_t bytes() const { return static_cast<int64_t>(data_.size()); }
 
  private:
+  QuantizedPage(const std::shared_ptr<PagePool>& pool, const kernels::QuantizedLayout& layout,
+                std::shared_ptr<const std::vector<uint8_t>> channel_order, int64_t n_heads, int32_t read);
+  std::byte* rows() { return data_.data() + n_heads_ * head_stride_; }
+  const std::byte* rows() const { return data_.data() + n_heads_ * head_stride_; }
+
   int64_t n_heads_;
+  int32_t read_;
   kernels::QuantizedLayout layout_;
   std::shared_ptr<const std::vector<uint8_t>> channel_order_;
   int64_t head_stride_;
@@ -62,5 +69,7 @@ double mean_bits(const kernels::CodeRuns& runs);
 
 // Bytes of a page of this layout, one layer, all KV heads.
 int64_t quantized_bytes(const CacheShape& shape, const kernels::QuantizedLayout& layout);
+// And of its rows, where it is indexed.
+int64_t row_bytes(const CacheShape& shape);
 
 }  // namespace smartkv

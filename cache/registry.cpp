@@ -8,6 +8,7 @@
 #include "cache/policies/mixed_precision/mixed_precision.h"
 #include "cache/policies/random/random.h"
 #include "cache/policies/snapkv/snapkv.h"
+#include "cache/policies/sparse/sparse.h"
 #include "cache/policies/streaming/streaming.h"
 #include "cache/policies/uniform/uniform.h"
 #include "cache/policy.h"
@@ -26,6 +27,7 @@ const std::vector<PolicyRow>& policy_registry() {
       {"streaming", "sinks and a window", make_streaming_policy},
       {"random", "sinks, a window, and tokens drawn at random", make_random_policy},
       {"snapkv", "sinks, a window, and the tokens that the last queries attend to", make_snapkv_policy},
+      {"sparse", "every token, exact; each query reads those that promise most", make_sparse_policy},
       {"k8v8", "K and V in 8 bits", make_k8v8_policy, true},
       {"k8v4", "K in 8 bits, V in 4", make_k8v4_policy, true},
       {"k4v4", "K and V in 4 bits", make_k4v4_policy, true},

@@ -13,7 +13,7 @@ namespace {
 using kernels::KvSegment;
 
 size_t tier_of(const KvSegment& segment) {
-  if (segment.format == KvSegment::Format::kDense) return kExactTier;
+  if (segment.format != KvSegment::Format::kQuantized) return kExactTier;
   const double bits = (mean_bits(segment.quantized.k) + mean_bits(segment.quantized.v)) / 2;
   return static_cast<size_t>(std::clamp(std::ceil(bits), 1.0, 8.0));
 }

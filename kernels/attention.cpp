@@ -8,6 +8,7 @@
 
 #include "kernels/attention_kernels.h"
 #include "kernels/cpu_kernels.h"
+#include "kernels/sparse_attention.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv::kernels {
@@ -38,6 +39,18 @@ void check_quantized(const AttentionShape& shape, const KvSegment& segment) {
 
 int64_t quantized_bytes(const AttentionShape& shape, const KvSegment& segment) {
   return quantized_offsets(segment.quantized, shape.head_dim).total;
+}
+
+void check_indexed(const AttentionShape& shape, const KvSegment& segment) {
+  check_quantized(shape, segment);
+  if (segment.read < 1 || segment.read > kPageTokens || segment.kv_head >= 0 || segment.bias != nullptr || shape.window > 0) {
+    throw std::invalid_argument("attention: expected an indexed page of all KV heads without bias or sliding window, of which 1 to " +
+                                std::to_string(kPageTokens) + " tokens are read, found " + std::to_string(segment.read));
+  }
+}
+
+int64_t indexed_bytes(const AttentionShape& shape, const KvSegment& segment) {
+  return quantized_bytes(shape, segment) + dense_bytes(shape, segment) / kPageTokens * (kPageTokens + 1);
 }
 
 const SegmentFormat& format_of(const KvSegment& segment) {
@@ -235,6 +248,7 @@ void check(const AttentionShape& shape, const KvSegment& segment) {
 constexpr SegmentFormat kSegmentFormatRows[kSegmentFormats] = {
     {check_dense, dense_bytes},          // KvSegment::Format::kDense
     {check_quantized, quantized_bytes},  // kQuantized
+    {check_indexed, indexed_bytes},      // kIndexed
 };
 
 KvSegment KvSegment::of_head(int64_t place, int64_t head) const {
@@ -270,6 +284,7 @@ void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const At
   check(shape);
   for (const AttentionTask& task : tasks) check(shape, task.segments);
   const AttentionKernels& kernels = *cpu_kernels().attention;
+  tasks = sparse_attention(pool, shape, tasks, scratch);
   Planner(shape, tasks, pool.size(), scratch).plan();
   pool.parallel_for(static_cast<int64_t>(scratch.items.size()),
                     [&](int64_t i) { kernels.block(shape, tasks, scratch.items[static_cast<size_t>(i)], scratch); });
@@ -282,6 +297,7 @@ void attention_mass(ThreadPool& pool, const AttentionShape& shape, std::span<con
   check(shape);
   for (const AttentionMassTask& task : tasks) check(shape, task.segments);
   const AttentionKernels& kernels = *cpu_kernels().attention;
+  tasks = sparse_attention_mass(pool, shape, tasks, scratch);
   const int64_t group = shape.n_heads / shape.n_kv_heads;
   const int64_t heads_per_block = std::min(group, kMaxBlockRows);
   const int64_t queries_per_block = std::max<int64_t>(1, kMaxBlockRows / heads_per_block);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -26,21 +27,27 @@ enum class KvType : uint8_t { kBf16, kF32 };
 //   f32:  K [D][T],      V [T][D]
 // Slots past `tokens` hold finite values. A quantised page (quantized_page.h) always holds kPageTokens tokens, none of them
 // later than a query. Neither format cares which tokens of the sequence a KV head holds.
+//
+// An indexed page holds kPageTokens tokens of all KV heads, none later than a query, as rows [n_kv_heads][T + 1][2][D], K and V of
+// a token side by side, the last row their means; and beside them a quantised page whose keys resemble theirs: the index. Which
+// tokens a query reads: see attention().
 struct KvSegment {
-  enum class Format : uint8_t { kDense, kQuantized };
+  enum class Format : uint8_t { kDense, kQuantized, kIndexed };
   Format format = Format::kDense;
   int32_t tokens = 0;
-  const void* k = nullptr;      // [n_kv_heads], each head_stride bytes apart; kQuantized: blocks of K and V together
-  const void* v = nullptr;      // kDense only
-  int64_t head_stride = 0;      // bytes
-  QuantizedLayout quantized = {};          // kQuantized only
-  const uint8_t* channel_order = nullptr;  // kQuantized: [n_kv_heads, head_dim], see quantized_page.h; null: identity
+  const void* k = nullptr;      // [n_kv_heads], each head_stride bytes apart; not kDense: blocks of K and V together
+  const void* v = nullptr;      // kDense; kIndexed: the rows
+  int64_t head_stride = 0;      // bytes; of `k` and of a dense page's `v`
+  int32_t read = 0;             // kIndexed: what the page adds to the tokens that a KV head of a query reads; kPageTokens: all its
+  QuantizedLayout quantized = {};          // kQuantized; kIndexed: of the index
+  const uint8_t* channel_order = nullptr;  // not kDense: [n_kv_heads, head_dim], see quantized_page.h; null: identity
   // f32 [n_kv_heads, kPageTokens], finite for the first `tokens`, or null: what is added to the scaled scores before the
   // softmax, in natural log units. An entry that stands for n tokens has log n.
   const float* bias = nullptr;
   // Of the one KV head that attends to these tokens; -1: all do. The others' queries pass over them.
   int32_t kv_head = -1;
 
+  bool is_indexed() const { return format == Format::kIndexed; }
   bool is_of(int64_t head) const { return kv_head < 0 || kv_head == head; }
   // What KV head `place` holds of a page without channel_order, for KV head `head` alone.
   KvSegment of_head(int64_t place, int64_t head) const;
@@ -70,6 +77,20 @@ struct AttentionTask {
   void* out = nullptr;  // [n, n_heads, head_dim] of shape.type, contiguous
 };
 
+// Probe queries: as AttentionTask, but the result is where they attend.
+struct AttentionMassTask {
+  const float* q = nullptr;  // [n, n_heads, head_dim] after RoPE, rows q_stride floats apart
+  int64_t q_stride = 0;
+  int64_t n = 0;
+  std::span<const KvSegment> segments;
+  // Query i sees t_i = total - (n - 1 - i) tokens and writes f32 [n_kv_heads, t_i]: for each KV head the maximum over its
+  // query heads of softmax(scale q K^T + bias), 0 for tokens of another KV head. The queries' results follow each other
+  // without gaps.
+  float* mass = nullptr;
+};
+
+struct SparseWorkspace;  // kernels/sparse_attention.h
+
 // Scratch that grows to the largest call and is then reused.
 struct AttentionScratch {
   // Tasks order[first] to order[end - 1], which have the same pages in their first `stretches`.
@@ -91,25 +112,20 @@ struct AttentionScratch {
   std::vector<Member> members;
   std::vector<Item> items, merges;
   std::vector<float> partial;
+  std::vector<AttentionTask> plain;  // without indexed pages
+  std::vector<AttentionMassTask> plain_mass;
+  std::vector<std::shared_ptr<SparseWorkspace>> sparse;  // by thread
 };
 
 // A query's result depends on its own segments only, bit for bit: not on the other tasks, the number of queries in
 // the call, or the number of threads. Stretches of the context are cut at fixed token positions. Pages that tasks have in
 // common at their beginning are read once for all of them (Hydragen, Juravsky et al. 2024).
+//
+// Of indexed pages each KV head of each query reads those tokens that promise most: as many as the pages' `read` add up to, by
+// the probability that the index gives them, summed over its query heads. The n tokens of a page that are not read are one entry
+// with the page's mean of K and of V, which counts n times. After Quest (Tang et al. 2024) and Double Sparsity (Yang et al. 2024), token by token.
 void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionTask> tasks,
                AttentionScratch& scratch);
-
-// Probe queries: as AttentionTask, but the result is where they attend.
-struct AttentionMassTask {
-  const float* q = nullptr;  // [n, n_heads, head_dim] after RoPE, rows q_stride floats apart
-  int64_t q_stride = 0;
-  int64_t n = 0;
-  std::span<const KvSegment> segments;
-  // Query i sees t_i = total - (n - 1 - i) tokens and writes f32 [n_kv_heads, t_i]: for each KV head the maximum over its
-  // query heads of softmax(scale q K^T + bias), 0 for tokens of another KV head. The queries' results follow each other
-  // without gaps.
-  float* mass = nullptr;
-};
 
 // Floats that a task writes.
 int64_t attention_mass_floats(const AttentionShape& shape, const AttentionMassTask& task);

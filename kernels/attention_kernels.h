@@ -19,7 +19,7 @@ struct SegmentFormat {
   void (*check)(const AttentionShape& shape, const KvSegment& segment);  // std::invalid_argument
   int64_t (*head_bytes)(const AttentionShape& shape, const KvSegment& segment);
 };
-constexpr std::size_t kSegmentFormats = 2;
+constexpr std::size_t kSegmentFormats = 3;
 extern const SegmentFormat kSegmentFormatRows[kSegmentFormats];
 
 // std::invalid_argument for what no kernel runs.
@@ -41,6 +41,15 @@ struct AttentionKernels {
   // Queries and heads of an item of attention_mass(). The items of one KV head run in the order of their heads: those
   // of later heads take the maximum with what is there.
   void (*mass)(const AttentionShape& shape, const AttentionMassTask& task, const AttentionScratch::Item& item);
+  // What the entries of `segments` promise to one query, which sees them all: the probability that the index gives them (or the
+  // keys themselves, where there is none), summed over a KV head's query heads; 0 for another KV head's.
+  // q: the query, [n_heads, head_dim]; scores: scratch, f32 [heads of a KV head][entries]; promise: f32 [entries], kPageTokens of
+  // each segment.
+  void (*promise)(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments, float* scores,
+                  float* promise);
+  // n <= kPageTokens rows [2][head_dim] of shape.type, K and V of one KV head, as a dense page of it. Its other slots are finite
+  // where the rows are.
+  void (*gather)(const AttentionShape& shape, const char* const* rows, int64_t n, void* page);
 };
 
 extern const AttentionKernels kAttentionScalar, kAttentionAvx2, kAttentionAvx512, kAttentionAvx512Vnni, kAttentionAmx;

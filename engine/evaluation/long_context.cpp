@@ -146,7 +146,7 @@ TierBytes tier_bytes(const SequenceCache& cache, const CacheShape& shape) {
     segments.clear();
     cache.view(layer, 0, &segments);
     for (const KvSegment& segment : segments) {
-      const bool is_dense = segment.format == KvSegment::Format::kDense;
+      const bool is_dense = segment.format != KvSegment::Format::kQuantized;  // or exact rows, but for their index
       const int64_t entry = is_dense ? dense : segment.head_stride / kPageTokens;
       for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
         if (!segment.is_of(head)) continue;

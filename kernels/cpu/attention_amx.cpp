@@ -4,6 +4,6 @@
 
 namespace smartkv::kernels {
 
-const AttentionKernels kAttentionAmx{block, merge, mass};
+const AttentionKernels kAttentionAmx{block, merge, mass, promise, gather};
 
 }  // namespace smartkv::kernels

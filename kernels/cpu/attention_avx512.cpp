@@ -4,6 +4,6 @@
 
 namespace smartkv::kernels {
 
-const AttentionKernels kAttentionAvx512{block, merge, mass};
+const AttentionKernels kAttentionAvx512{block, merge, mass, promise, gather};
 
 }  // namespace smartkv::kernels

@@ -22,11 +22,11 @@ constexpr float kUnseen = -1e37f;     // score of a token that a row does not se
 // Where one KV head of a segment lies.
 struct Page {
   const KvSegment* segment = nullptr;
-  const char* k = nullptr;  // kQuantized: the head's block
+  const char* k = nullptr;  // not kDense: the head's block
   const char* v = nullptr;
   const float* bias = nullptr;     // [kPageTokens]
-  QuantizedOffsets at = {};        // kQuantized
-  const uint8_t* order = nullptr;  // kQuantized
+  QuantizedOffsets at = {};        // not kDense
+  const uint8_t* order = nullptr;  // not kDense
 
   const uint16_t* halves(int64_t offset) const { return reinterpret_cast<const uint16_t*>(k + offset); }
   const uint8_t* codes(int64_t offset) const { return reinterpret_cast<const uint8_t*>(k + offset); }
@@ -38,7 +38,7 @@ inline Page page_of(const AttentionShape& shape, const KvSegment& segment, int64
   page.k = static_cast<const char*>(segment.k) + kv_head * segment.head_stride;
   page.v = static_cast<const char*>(segment.v) + kv_head * segment.head_stride;
   if (segment.bias != nullptr) page.bias = segment.bias + kv_head * kPageTokens;
-  if (segment.format == KvSegment::Format::kQuantized) page.at = quantized_offsets(segment.quantized, shape.head_dim);
+  if (segment.format != KvSegment::Format::kDense) page.at = quantized_offsets(segment.quantized, shape.head_dim);
   if (segment.channel_order != nullptr) page.order = segment.channel_order + kv_head * shape.head_dim;
   return page;
 }
@@ -195,6 +195,7 @@ template <typename T>
 constexpr FormatKernels<T> kFormatKernels[kSegmentFormats] = {
     {dense_scores<T>, dense_values<T>},
     {quantized_scores<T>, quantized_values<T>},
+    {quantized_scores<T>, nullptr},  // of the index; what is read of indexed pages comes in dense ones: sparse_attention.cpp
 };
 
 template <typename T>

@@ -4,6 +4,6 @@
 
 namespace smartkv::kernels {
 
-const AttentionKernels kAttentionScalar{block, merge, mass};
+const AttentionKernels kAttentionScalar{block, merge, mass, promise, gather};
 
 }  // namespace smartkv::kernels

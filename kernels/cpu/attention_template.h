@@ -169,6 +169,106 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
   });
 }
 
+template <typename T>
+void promise_of(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments, float* scores,
+                float* promise) {
+  const int64_t heads = shape.n_heads / shape.n_kv_heads, entries = static_cast<int64_t>(segments.size()) * kPageTokens;
+  const AttentionTask task{q, 0, 1, {}, nullptr};
+  const Vec16 scale = Vec16::set1(shape.scale * kLog2e);
+  for (int64_t t = 0; t < entries; t += 16) Vec16::zero().store(promise + t);
+  for (int64_t head = 0; head < heads; head += kMaxBlockRows) {
+    const int64_t rows = heads - head < kMaxBlockRows ? heads - head : kMaxBlockRows;
+    AttentionScratch::Item item{};
+    item.n_members = item.n_queries = 1;
+    item.kv_head = static_cast<int32_t>(kv_head);
+    item.head = static_cast<int32_t>(head);
+    item.n_heads = static_cast<int32_t>(rows);
+    Block<T> block(shape, rows);
+    load_queries([&](int64_t) -> const AttentionTask& { return task; }, item, block);
+    const BlockScope scope(rows);
+    alignas(64) float most[kMaxBlockRows * 16];
+    for (int64_t r = 0; r < rows; ++r) Vec16::set1(kNoMaximum).store(most + 16 * r);
+    Page next = page_of(shape, segments[0], kv_head);
+    for (size_t i = 0; i < segments.size(); ++i) {
+      const Page page = next;
+      const bool is_last = i + 1 == segments.size();
+      if (!is_last) next = page_of(shape, segments[i + 1], kv_head);
+      const Visible visible = visible_tokens(item, kPageTokens, 0, page.segment->is_of(kv_head) ? page.segment->tokens : 0);
+      const int64_t groups = (visible.latest + 15) / 16;
+      if (groups > 0) page_scores(block, page, is_last ? nullptr : &next, visible, groups);
+      for (int64_t r = 0; r < rows; ++r) {
+        const float* from = block.s + r * kPageTokens;
+        float* to = scores + r * entries + static_cast<int64_t>(i) * kPageTokens;
+        Vec16 top = Vec16::load(most + 16 * r);
+        for (int64_t g = 0; g < kPageTokens / 16; ++g) {
+          const Vec16 s = g < groups ? Vec16::load(from + 16 * g) : Vec16::set1(kUnseen);
+          top = Vec16::max(top, s);
+          s.store(to + 16 * g);
+        }
+        top.store(most + 16 * r);
+      }
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      float* const of = scores + r * entries;
+      const Vec16 minus_m = Vec16::set1(Vec16::load(most + 16 * r).reduce_max()) * scale * Vec16::set1(-1.0f);
+      Vec16 sum = Vec16::zero();
+      for (int64_t t = 0; t < entries; t += 16) {
+        const Vec16 p = exp2(Vec16::fma(Vec16::load(of + t), scale, minus_m));
+        sum = sum + p;
+        p.store(of + t);
+      }
+      const Vec16 share = Vec16::set1(1.0f / sum.reduce_add());
+      for (int64_t t = 0; t < entries; t += 16) Vec16::fma(Vec16::load(of + t), share, Vec16::load(promise + t)).store(promise + t);
+    }
+  }
+}
+
+void promise(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments, float* scores,
+             float* promise) {
+  if (shape.type == KvType::kBf16) {
+    promise_of<uint16_t>(shape, q, kv_head, segments, scores, promise);
+  } else {
+    promise_of<float>(shape, q, kv_head, segments, scores, promise);
+  }
+}
+
+// to [columns][16], rows `stride` apart: 32-bit numbers of 16 rows.
+template <typename Vector>
+void transpose_rows(const char* const* rows, int64_t columns, uint32_t* to, int64_t stride) {
+  int64_t c = 0;
+  if constexpr (requires { Vector::transpose(rows, 0, to, stride); }) {
+    for (; c + 16 <= columns; c += 16) Vector::transpose(rows, 4 * c, to + c * stride, stride);
+  }
+  for (; c < columns; ++c) {
+    for (int j = 0; j < 16; ++j) std::memcpy(to + c * stride + j, rows[j] + 4 * c, sizeof *to);
+  }
+}
+
+void gather(const AttentionShape& shape, const char* const* rows, int64_t n, void* page) {
+  const int64_t dim = shape.head_dim, k_bytes = dim * (shape.type == KvType::kBf16 ? 2 : 4);
+  char* const v = static_cast<char*>(page) + kPageTokens * k_bytes;
+  for (int64_t t = 0; t < n; t += 16) {
+    const char* of[16];
+    for (int64_t j = 0; j < 16; ++j) of[j] = rows[t + j < n ? t + j : n - 1];
+    for (int64_t j = t + 16; j < t + 32 && j < n; ++j) {
+      for (int64_t byte = 0; byte < 2 * k_bytes; byte += 64) Vec16::prefetch(rows[j] + byte);
+    }
+    transpose_rows<Vec16>(of, k_bytes / 4, static_cast<uint32_t*>(page) + t, kPageTokens);
+    for (int64_t j = 0; j < 16; j += 2) {
+      char* const to = v + (t + j) * k_bytes;
+      if (shape.type == KvType::kF32) {
+        std::memcpy(to, of[j] + k_bytes, static_cast<size_t>(k_bytes));
+        std::memcpy(to + k_bytes, of[j + 1] + k_bytes, static_cast<size_t>(k_bytes));
+        continue;
+      }
+      const auto* a = reinterpret_cast<const uint16_t*>(of[j] + k_bytes);
+      const auto* b = reinterpret_cast<const uint16_t*>(of[j + 1] + k_bytes);
+      auto* pairs = reinterpret_cast<uint32_t*>(to);
+      for (int64_t d = 0; d < dim; ++d) pairs[d] = a[d] | static_cast<uint32_t>(b[d]) << 16;
+    }
+  }
+}
+
 void mass(const AttentionShape& shape, const AttentionMassTask& task, const AttentionScratch::Item& item) {
   if (shape.type == KvType::kBf16) {
     mass_of<uint16_t>(shape, task, item);

@@ -51,6 +51,30 @@ struct Vec16 {
     return {_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(n.v, _mm512_set1_ps(-126.0f), _CMP_GE_OQ), x.v, n.v)};
   }
 
+  // Row p of `to`, stride numbers apart: number p of each of 16 rows. [16][16]
+  static void transpose(const char* const* rows, int64_t byte, uint32_t* to, int64_t stride) {
+    __m512i a[16], b[16];
+    for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(rows[i] + byte);
+    for (int i = 0; i < 16; i += 2) {
+      b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+      b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {  // lane l of a[i + c]: number 4 l + c of rows i to i + 3
+      a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+      a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+      a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+      a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+    }
+    for (int c = 0; c < 4; ++c) {
+      const __m512i low = _mm512_shuffle_i32x4(a[c], a[4 + c], 0x44), low2 = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0x44);
+      const __m512i high = _mm512_shuffle_i32x4(a[c], a[4 + c], 0xee), high2 = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0xee);
+      _mm512_storeu_si512(to + c * stride, _mm512_shuffle_i32x4(low, low2, 0x88));
+      _mm512_storeu_si512(to + (4 + c) * stride, _mm512_shuffle_i32x4(low, low2, 0xdd));
+      _mm512_storeu_si512(to + (8 + c) * stride, _mm512_shuffle_i32x4(high, high2, 0x88));
+      _mm512_storeu_si512(to + (12 + c) * stride, _mm512_shuffle_i32x4(high, high2, 0xdd));
+    }
+  }
+
   float reduce_add() const {
     const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));

@@ -129,6 +129,7 @@ void check_shape(const AttentionShape& shape) {
 }
 
 Segment table_row(const AttentionShape& shape, const KvSegment& from) {
+  if (from.is_indexed()) throw std::invalid_argument("CUDA kernels: expected dense or quantised pages, found indexed ones");
   Segment to = {};
   to.k = static_cast<const unsigned char*>(from.k);
   to.v = static_cast<const unsigned char*>(from.v);

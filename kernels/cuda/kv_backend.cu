@@ -61,6 +61,7 @@ class CudaKvBackend final : public KvBackend {
   std::string_view name() const override { return "cuda"; }
   bool batch_invariant() const override { return false; }
   void check(const AttentionShape& shape) const override { check_shape(shape); }
+  bool attends_to(KvSegment::Format format) const override { return format != KvSegment::Format::kIndexed; }
 
   std::byte* allocate(size_t bytes) override {
     if (bytes == 0) return nullptr;

@@ -1,0 +1,84 @@
+#include "cache/policies/sparse/sparse.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cache/parameters.h"
+#include "cache/stages/page_store.h"
+#include "cache/stages/staged_policy.h"
+
+namespace smartkv {
+namespace {
+
+using kernels::kPageTokens;
+using kernels::QuantizedLayout;
+
+struct SparseOptions {
+  QuantizedLayout index;
+  int32_t read = 0;  // tokens of each 64
+
+  // The first page holds the sinks, which every query reads.
+  int32_t read_of(int64_t page) const { return page == 0 ? static_cast<int32_t>(kPageTokens) : read; }
+};
+
+int64_t page_bytes(const CacheShape& shape, const SparseOptions& options) {
+  return quantized_bytes(shape, options.index) + row_bytes(shape);
+}
+
+class SparseStore final : public PageStore {
+ public:
+  SparseStore(const PolicyContext& context, const SparseOptions& options) : PageStore(context), options_(options) {}
+  std::unique_ptr<TokenStore> fork() const override { return std::make_unique<SparseStore>(*this); }
+  StoreGrowth growth(const StageView& view, int64_t end) const override { return page_growth(view, end); }
+  int64_t lasting_bytes() const override { return bytes(); }
+  void add_details(std::map<std::string, double>* details) const override {
+    int64_t read = 0;
+    for (int64_t i = 0; i < n_pages(); ++i) read += options_.read_of(i);
+    (*details)["tokens_read"] = static_cast<double>(read);
+  }
+
+ private:
+  QuantizedPageRef pack(int64_t, int64_t i, const float* k, const float* v) const override {
+    return std::make_shared<QuantizedPage>(context().pool, options_.index, nullptr, k, v, QuantizedPage::kAllHeads, read(i));
+  }
+  int32_t read(int64_t i) const override { return options_.read_of(i); }
+  int64_t page_bytes(int64_t) const override { return smartkv::page_bytes(shape(), options_); }
+
+  SparseOptions options_;
+};
+
+class SparseStoreFactory final : public StoreFactory {
+ public:
+  explicit SparseStoreFactory(const SparseOptions& options) : options_(options) {}
+  std::unique_ptr<TokenStore> create(const PolicyContext& context) const override {
+    return std::make_unique<SparseStore>(context, options_);
+  }
+  Bytes max_bytes(const PolicyContext& context, int64_t /*prompt_tokens*/, int64_t /*n_tokens*/, int64_t n_left) const override {
+    return {context.shape.n_layers * (n_left / kPageTokens) * page_bytes(context.shape, options_), 0};
+  }
+
+ private:
+  SparseOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<KvCachePolicy> make_sparse_policy(const PolicyContext& context, const nlohmann::json& parameters) {
+  if (!context.pool->backend()->attends_to(kernels::KvSegment::Format::kIndexed)) {
+    throw CacheError("kv_cache: policy \"sparse\" needs a KV cache on the CPU, found one on " +
+                     std::string(context.pool->backend()->name()));
+  }
+  Parameters parse("sparse", parameters);
+  const double share = parse.number("read", 0.25, 1.0 / kPageTokens, 1);
+  const std::string bits = parse.choice("index_bits", "2", {"2", "3", "4", "8"});
+  const int64_t window = parse.integer("window", kPageTokens, 0, int64_t{1} << 24);
+  parse.done();
+  SparseOptions options;
+  options.index.k = kernels::uniform_runs(context.shape.head_dim, std::stoi(bits));
+  options.index.v.dropped = kPageTokens / 4;
+  options.read = static_cast<int32_t>(std::ceil(share * kPageTokens));
+  return std::make_unique<StagedPolicy>("sparse", context, Boundaries{window, Boundaries::kNever, 0},
+                                        std::make_unique<SparseStoreFactory>(options));
+}
+
+}  // namespace smartkv

@@ -1,0 +1,293 @@
+#include "kernels/sparse_attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/aligned_buffer.h"
+#include "kernels/attention_kernels.h"
+#include "kernels/cpu_kernels.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv::kernels {
+
+// One thread's, for one KV head of one query at a time.
+struct SparseWorkspace {
+  std::vector<KvSegment> visible;      // the task's segments, as far as the query sees them
+  std::vector<float> scores, promise;  // see AttentionKernels::promise
+  std::vector<int32_t> chosen;         // tokens that are read, numbered over all indexed pages, in rising order
+  std::vector<const char*> rows;       // theirs
+  std::vector<float> counts;           // [n_kv_heads + pages][kPageTokens]: logarithms of how many tokens an entry stands for
+  AlignedBuffer pages;                 // dense ones of one KV head: what was gathered
+  std::vector<KvSegment> segments;     // what attention runs over
+  std::vector<float> mass;
+  AttentionScratch scratch;
+};
+
+namespace {
+
+// Promises are compared in steps of 1/16 octave, from kMaxBlockRows and more down to 2^-26: below that nothing shows in the sum.
+constexpr int kSteps = 512;
+
+uint32_t step_of(float promise) {
+  constexpr uint32_t kMost = 0x42800000;  // 64.0f
+  const uint32_t step = (kMost - std::bit_cast<uint32_t>(promise)) >> 19;
+  return step < kSteps ? step : kSteps - 1;  // 0, NaN and what is larger: the last
+}
+
+template <typename Task>
+bool has_indexed(const Task& task) {
+  return std::any_of(task.segments.begin(), task.segments.end(), [](const KvSegment& s) { return s.is_indexed(); });
+}
+
+int64_t element_bytes(const AttentionShape& shape) { return shape.type == KvType::kBf16 ? 2 : 4; }
+int64_t page_bytes(const AttentionShape& shape) { return 2 * kPageTokens * shape.head_dim * element_bytes(shape); }
+
+// One KV head of one query of a task.
+class SparseQuery {
+ public:
+  SparseQuery(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments,
+              SparseWorkspace& work)
+      : shape_(shape), q_(q), kv_head_(kv_head), segments_(segments), work_(work) {}
+
+  // What attention runs over; `seen`: tokens of all segments that the query sees.
+  std::span<const KvSegment> gathered(int64_t seen) {
+    work_.visible.clear();
+    for (size_t i = 0; i < segments_.size() && seen > 0; ++i) {
+      KvSegment& segment = work_.visible.emplace_back(segments_[i]);
+      segment.tokens = static_cast<int32_t>(std::min<int64_t>(seen, segment.tokens));
+      seen -= segment.tokens;
+    }
+    choose();
+    gather();
+    work_.segments.clear();
+    bool placed = false;
+    for (const KvSegment& segment : work_.visible) {
+      if (!segment.is_indexed()) {
+        work_.segments.push_back(segment);
+      } else if (!placed) {
+        place();
+        placed = true;
+      }
+    }
+    return work_.segments;
+  }
+
+ private:
+  void choose() {
+    const std::span<const KvSegment> segments = work_.visible;
+    const auto scored = [](const KvSegment& segment) { return segment.is_indexed() && segment.read < kPageTokens; };
+    const float* const promise = work_.promise.data();
+    int64_t budget = 0;
+    int counts[kSteps] = {};
+    if (std::any_of(segments.begin(), segments.end(), scored)) {
+      cpu_kernels().attention->promise(shape_, q_, kv_head_, segments, work_.scores.data(), work_.promise.data());
+      for (size_t i = 0; i < segments.size(); ++i) {
+        if (!scored(segments[i])) continue;
+        budget += segments[i].read;
+        for (size_t t = i * kPageTokens; t < (i + 1) * kPageTokens; ++t) ++counts[step_of(promise[t])];
+      }
+    }
+    uint32_t last = 0;  // the step of which the first `budget` tokens are read; of those before it all are
+    while (last < kSteps && counts[last] <= budget) budget -= counts[last++];
+    work_.chosen.resize(work_.chosen.capacity());
+    int32_t* chosen = work_.chosen.data();
+    int32_t first = 0;
+    for (size_t i = 0; i < segments.size(); ++i) {
+      if (!segments[i].is_indexed()) continue;
+      const float* const of = promise + i * kPageTokens;
+      const bool all = !scored(segments[i]);
+      for (int32_t t = 0; t < kPageTokens; ++t) {  // without branches, which nobody could predict
+        const uint32_t step = all ? 0 : step_of(of[t]);
+        const bool at_last = !all && step == last && budget > 0;
+        budget -= at_last;
+        *chosen = first + t;
+        chosen += all || step < last || at_last;
+      }
+      first += kPageTokens;
+    }
+    work_.chosen.resize(static_cast<size_t>(chosen - work_.chosen.data()));
+  }
+
+  // The row of a token of an indexed page, or that of the means.
+  const char* row_of(const KvSegment& page, int64_t token) const {
+    return static_cast<const char*>(page.v) + (kv_head_ * (kPageTokens + 1) + token) * page_bytes(shape_) / kPageTokens;
+  }
+
+  // Dense pages of what is read, and then of the means of the rest.
+  void gather() {
+    std::vector<const char*>& rows = work_.rows;
+    float* const counts = work_.counts.data() + kv_head_ * kPageTokens;
+    rows.clear();
+    auto token = work_.chosen.begin();
+    int32_t first = 0;
+    auto mean = static_cast<size_t>(work_.chosen.size());
+    rows.resize(mean);
+    const char** row = rows.data();
+    for (const KvSegment& page : work_.visible) {
+      if (!page.is_indexed()) continue;
+      const auto start = token;
+      for (; token != work_.chosen.end() && *token < first + kPageTokens; ++token) *row++ = row_of(page, *token - first);
+      if (const int64_t unread = kPageTokens - (token - start); unread > 0) {
+        rows.push_back(row_of(page, kPageTokens));
+        row = rows.data() + (token - work_.chosen.begin());
+        counts[mean++] = std::log(static_cast<float>(unread));
+      }
+      first += kPageTokens;
+    }
+    std::fill_n(counts + work_.chosen.size() / kPageTokens * kPageTokens, work_.chosen.size() % kPageTokens, 0.0f);
+    for (size_t i = 0; i < rows.size(); i += kPageTokens) {
+      cpu_kernels().attention->gather(shape_, rows.data() + i, std::min<int64_t>(kPageTokens, static_cast<int64_t>(rows.size() - i)),
+                                      work_.pages.data() + static_cast<int64_t>(i) / kPageTokens * page_bytes(shape_));
+    }
+  }
+
+  // Appends the gathered pages to the segments.
+  void place() {
+    const auto n = static_cast<int64_t>(work_.rows.size());
+    for (int64_t first = 0; first < n; first += kPageTokens) {
+      KvSegment& segment = work_.segments.emplace_back();
+      std::byte* const at = work_.pages.data() + first / kPageTokens * page_bytes(shape_);
+      segment.tokens = static_cast<int32_t>(std::min(kPageTokens, n - first));
+      segment.k = at;  // of one head: without a stride
+      segment.v = at + page_bytes(shape_) / 2;
+      segment.kv_head = static_cast<int32_t>(kv_head_);
+      const bool has_means = first + segment.tokens > static_cast<int64_t>(work_.chosen.size());
+      if (has_means) segment.bias = work_.counts.data() + first;  // of KV head 0; this one's lie kv_head_ pages behind it
+    }
+  }
+
+  const AttentionShape& shape_;
+  const float* q_;
+  const int64_t kv_head_;
+  std::span<const KvSegment> segments_;
+  SparseWorkspace& work_;
+};
+
+AttentionScratch::Item item_of(const AttentionShape& shape, int64_t kv_head, int64_t head, int64_t segments) {
+  AttentionScratch::Item item{};
+  item.n_members = item.n_queries = 1;
+  item.kv_head = static_cast<int32_t>(kv_head);
+  item.head = static_cast<int32_t>(head);
+  item.n_heads = static_cast<int32_t>(std::min(kMaxBlockRows, shape.n_heads / shape.n_kv_heads - head));
+  item.stretch_end = static_cast<int32_t>((segments + kStretchSegments - 1) / kStretchSegments);
+  return item;
+}
+
+void attend(const AttentionShape& shape, const AttentionTask& task, int64_t query, int64_t kv_head, SparseWorkspace& work) {
+  const float* q = task.q + query * task.q_stride;
+  const int64_t seen = tokens_of(task.segments) - (task.n - 1 - query);
+  const std::span<const KvSegment> segments = SparseQuery(shape, q, kv_head, task.segments, work).gathered(seen);
+  void* out = static_cast<char*>(task.out) + query * shape.n_heads * shape.head_dim * element_bytes(shape);
+  const AttentionTask single{q, task.q_stride, 1, segments, out};
+  for (int64_t head = 0; head < shape.n_heads / shape.n_kv_heads; head += kMaxBlockRows) {
+    cpu_kernels().attention->block(shape, {&single, 1}, item_of(shape, kv_head, head, static_cast<int64_t>(segments.size())),
+                                   work.scratch);
+  }
+}
+
+void attend(const AttentionShape& shape, const AttentionMassTask& task, int64_t query, int64_t kv_head, SparseWorkspace& work) {
+  const float* q = task.q + query * task.q_stride;
+  const int64_t seen = tokens_of(task.segments) - (task.n - 1 - query);
+  const std::span<const KvSegment> segments = SparseQuery(shape, q, kv_head, task.segments, work).gathered(seen);
+  const AttentionMassTask single{q, task.q_stride, 1, segments, work.mass.data()};
+  for (int64_t head = 0; head < shape.n_heads / shape.n_kv_heads; head += kMaxBlockRows) {
+    cpu_kernels().attention->mass(shape, single, item_of(shape, kv_head, head, static_cast<int64_t>(segments.size())));
+  }
+  const float* from = work.mass.data() + kv_head * tokens_of(segments);
+  const float* gathered = nullptr;
+  float* to = task.mass + mass_offset(shape, task, query) + kv_head * seen;
+  float* const end = to + seen;
+  auto chosen = work.chosen.begin();
+  int32_t first = 0;  // token of the next indexed page
+  for (const KvSegment& segment : task.segments) {
+    const auto tokens = std::min<int64_t>(segment.tokens, end - to);
+    if (!segment.is_indexed()) {
+      std::copy_n(from, tokens, to);
+      from += tokens;
+    } else {
+      if (gathered == nullptr) {
+        gathered = from;
+        from += work.rows.size();
+      }
+      std::fill_n(to, tokens, 0.0f);
+      for (; chosen != work.chosen.end() && *chosen < first + kPageTokens; ++chosen) to[*chosen - first] = *gathered++;
+      first += kPageTokens;
+    }
+    to += tokens;
+  }
+}
+
+// Room in a thread's workspace for each query of a task.
+template <typename Task>
+void make_room(const AttentionShape& shape, const Task& task, SparseWorkspace& work) {
+  size_t read = 0;
+  for (const KvSegment& segment : task.segments) read += static_cast<size_t>(segment.read);
+  const size_t entries = task.segments.size() * kPageTokens;
+  const auto grow = [](auto& vector, size_t size) {
+    if (vector.size() < size) vector.resize(size);
+  };
+  const auto most = read + task.segments.size();  // entries of the gathered pages
+  const size_t pages = (most + kPageTokens - 1) / kPageTokens;
+  work.visible.reserve(task.segments.size());
+  grow(work.scores, entries * static_cast<size_t>(shape.n_heads / shape.n_kv_heads));
+  grow(work.promise, entries);
+  work.chosen.reserve(read + 1);  // one more is written before it is known not to be read
+  work.rows.reserve(most);
+  grow(work.counts, (static_cast<size_t>(shape.n_kv_heads) + pages) * kPageTokens);
+  work.pages.grow(pages * static_cast<size_t>(page_bytes(shape)));
+  work.segments.reserve(task.segments.size() + pages);
+  if constexpr (std::is_same_v<Task, AttentionMassTask>) {
+    grow(work.mass, static_cast<size_t>(shape.n_kv_heads) * (task.segments.size() + 1) * kPageTokens);
+  }
+  work.scratch.members.assign(1, {0, -1});
+}
+
+template <typename Task>
+std::span<const Task> compute(ThreadPool& pool, const AttentionShape& shape, std::span<const Task> tasks,
+                              AttentionScratch& scratch, std::vector<Task>& plain) {
+  if (std::none_of(tasks.begin(), tasks.end(), has_indexed<Task>)) return tasks;
+  while (scratch.sparse.size() < static_cast<size_t>(pool.size())) scratch.sparse.push_back(std::make_shared<SparseWorkspace>());
+  plain.clear();
+  scratch.items.clear();
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    if (!has_indexed(tasks[t])) {
+      plain.push_back(tasks[t]);
+      continue;
+    }
+    for (const auto& work : scratch.sparse) make_room(shape, tasks[t], *work);
+    for (int64_t query = 0; query < tasks[t].n; ++query) {
+      for (int64_t kv_head = 0; kv_head < shape.n_kv_heads; ++kv_head) {
+        AttentionScratch::Item& item = scratch.items.emplace_back();
+        item.member = static_cast<int32_t>(t);
+        item.query = static_cast<int32_t>(query);
+        item.kv_head = static_cast<int32_t>(kv_head);
+      }
+    }
+  }
+  std::atomic<size_t> next{0};
+  pool.parallel_for(pool.size(), [&](int64_t worker) {
+    for (size_t i = next++; i < scratch.items.size(); i = next++) {
+      const AttentionScratch::Item& item = scratch.items[i];
+      attend(shape, tasks[static_cast<size_t>(item.member)], item.query, item.kv_head, *scratch.sparse[static_cast<size_t>(worker)]);
+    }
+  });
+  return plain;
+}
+
+}  // namespace
+
+std::span<const AttentionTask> sparse_attention(ThreadPool& pool, const AttentionShape& shape,
+                                                std::span<const AttentionTask> tasks, AttentionScratch& scratch) {
+  return compute(pool, shape, tasks, scratch, scratch.plain);
+}
+
+std::span<const AttentionMassTask> sparse_attention_mass(ThreadPool& pool, const AttentionShape& shape,
+                                                         std::span<const AttentionMassTask> tasks, AttentionScratch& scratch) {
+  return compute(pool, shape, tasks, scratch, scratch.plain_mass);
+}
+
+}  // namespace smartkv::kernels
