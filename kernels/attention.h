@@ -121,9 +121,10 @@ struct AttentionScratch {
 // the call, or the number of threads. Stretches of the context are cut at fixed token positions. Pages that tasks have in
 // common at their beginning are read once for all of them (Hydragen, Juravsky et al. 2024).
 //
-// Of indexed pages each KV head of each query reads those tokens that promise most: as many as the pages' `read` add up to, by
-// the probability that the index gives them, summed over its query heads. The n tokens of a page that are not read are one entry
-// with the page's mean of K and of V, which counts n times. After Quest (Tang et al. 2024) and Double Sparsity (Yang et al. 2024), token by token.
+// Of indexed pages each KV head of each query reads those tokens that promise most: as many as the pages' `read` add
+// up to, by the probability that the index gives them, summed over its query heads. The n tokens of a page that are not
+// read are one entry with the page's mean of K and of V, which counts n times. After Quest (Tang et al. 2024) and Double
+// Sparsity (Yang et al. 2024), token by token.
 void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionTask> tasks,
                AttentionScratch& scratch);
 

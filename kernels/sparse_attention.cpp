@@ -140,7 +140,8 @@ class SparseQuery {
     }
     std::fill_n(counts + work_.chosen.size() / kPageTokens * kPageTokens, work_.chosen.size() % kPageTokens, 0.0f);
     for (size_t i = 0; i < rows.size(); i += kPageTokens) {
-      cpu_kernels().attention->gather(shape_, rows.data() + i, std::min<int64_t>(kPageTokens, static_cast<int64_t>(rows.size() - i)),
+      const int64_t n = std::min<int64_t>(kPageTokens, static_cast<int64_t>(rows.size() - i));
+      cpu_kernels().attention->gather(shape_, rows.data() + i, n,
                                       work_.pages.data() + static_cast<int64_t>(i) / kPageTokens * page_bytes(shape_));
     }
   }
@@ -272,7 +273,8 @@ std::span<const Task> compute(ThreadPool& pool, const AttentionShape& shape, std
   pool.parallel_for(pool.size(), [&](int64_t worker) {
     for (size_t i = next++; i < scratch.items.size(); i = next++) {
       const AttentionScratch::Item& item = scratch.items[i];
-      attend(shape, tasks[static_cast<size_t>(item.member)], item.query, item.kv_head, *scratch.sparse[static_cast<size_t>(worker)]);
+      attend(shape, tasks[static_cast<size_t>(item.member)], item.query, item.kv_head,
+             *scratch.sparse[static_cast<size_t>(worker)]);
     }
   });
   return plain;

@@ -96,7 +96,9 @@ struct IndexedSequence {
           const auto at = [&](int64_t t) { return (t * shape.n_kv_heads + kv_head) * shape.head_dim + d; };
           double mean = 0;
           for (int64_t t = start; t < start + kPageTokens; ++t) mean += static_cast<double>(from[at(t)]) / kPageTokens;
-          for (int64_t t = start; t < start + kPageTokens; ++t) (*values)[at(t)] = mass[t] > 0 ? from[at(t)] : static_cast<float>(mean);
+          for (int64_t t = start; t < start + kPageTokens; ++t) {
+            (*values)[at(t)] = mass[t] > 0 ? from[at(t)] : static_cast<float>(mean);
+          }
         }
       }
     };
@@ -228,7 +230,9 @@ TEST(SparseAttentionErrors, PagesThatNoKernelReads) {
     }
   };
   EXPECT_EQ(error([](Sequence&) {}), "no error");
-  const std::string expected = "attention: expected an indexed page of all KV heads without bias or sliding window, of which 1 to 64 tokens are read, found ";
+  const std::string expected =
+      "attention: expected an indexed page of all KV heads without bias or sliding window, of which 1 to 64 tokens are "
+      "read, found ";
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].read = 0; }), expected + "0");
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].read = 65; }), expected + "65");
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].kv_head = 1; }), expected + "16");
