@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cache/state_io.h"
-#include "kernels/bf16.h"
+#include "kernels/indexed_rows.h"
 
 namespace smartkv {
 
@@ -12,38 +12,19 @@ using kernels::kPageTokens;
 using kernels::QuantizedLayout;
 
 QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const QuantizedLayout& layout,
-                             std::shared_ptr<const std::vector<uint8_t>> channel_order, int64_t n_heads, int32_t read)
+                             std::shared_ptr<const std::vector<uint8_t>> channel_order, int64_t n_heads, IndexedRows rows)
     : n_heads_(n_heads == kAllHeads ? pool->shape().n_kv_heads : n_heads),
-      read_(read),
+      indexed_(rows),
       layout_(layout),
       channel_order_(std::move(channel_order)),
       head_stride_(kernels::quantized_offsets(layout, pool->shape().head_dim).total),
-      data_(pool->backend(), static_cast<size_t>(n_heads_ * head_stride_ + (read > 0 ? row_bytes(pool->shape()) : 0))),
+      data_(pool->backend(), static_cast<size_t>(n_heads_ * head_stride_ + indexed_bytes(pool->shape(), rows))),
       charge_(pool, static_cast<int64_t>(data_.size())) {}
-
-namespace {
-
-// K and V of each token of one KV head side by side, then their means, in the type of dense pages. Returns past the last.
-template <typename T, typename Convert>
-T* interleave(int64_t dim, const float* k, const float* v, T* to, const Convert& convert) {
-  std::vector<float> means(static_cast<size_t>(2 * dim));
-  for (int64_t row = 0; row < kPageTokens; ++row, k += dim, v += dim) {
-    to = std::transform(k, k + dim, to, convert);
-    to = std::transform(v, v + dim, to, convert);
-    for (int64_t d = 0; d < dim; ++d) {
-      means[static_cast<size_t>(d)] += k[d] / kPageTokens;
-      means[static_cast<size_t>(dim + d)] += v[d] / kPageTokens;
-    }
-  }
-  return std::transform(means.begin(), means.end(), to, convert);
-}
-
-}  // namespace
 
 QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const QuantizedLayout& layout,
                              std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v,
-                             int64_t n_heads, int32_t read)
-    : QuantizedPage(pool, layout, std::move(channel_order), n_heads, read) {
+                             int64_t n_heads, IndexedRows rows)
+    : QuantizedPage(pool, layout, std::move(channel_order), n_heads, rows) {
   const CacheShape& shape = pool->shape();
   const int64_t values = kPageTokens * shape.head_dim;
   for (int64_t head = 0; head < n_heads_; ++head) {
@@ -51,15 +32,10 @@ QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const Quanti
     kernels::quantize_page(layout, shape.head_dim, order, k + head * values, v + head * values,
                            data_.data() + head * head_stride_);
   }
-  if (read_ == 0) return;
-  auto* halves = reinterpret_cast<uint16_t*>(rows());
-  auto* floats = reinterpret_cast<float*>(rows());
-  for (int64_t head = 0; head < n_heads_; ++head, k += values, v += values) {
-    if (shape.type == kernels::KvType::kBf16) {
-      halves = interleave(shape.head_dim, k, v, halves, to_bf16);
-    } else {
-      floats = interleave(shape.head_dim, k, v, floats, [](float x) { return x; });
-    }
+  if (indexed_.read == 0) return;
+  const int64_t bytes = kernels::indexed_rows_bytes(shape.type, shape.head_dim, indexed_.bits);
+  for (int64_t head = 0; head < n_heads_; ++head) {
+    kernels::encode_rows(shape.type, shape.head_dim, indexed_.bits, k + head * values, v + head * values, row_data() + head * bytes);
   }
 }
 
@@ -81,8 +57,8 @@ QuantizedLayout load_layout(StateReader* in, const CacheShape& shape) {
 }  // namespace
 
 QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const std::vector<uint8_t>> channel_order,
-                             StateReader* in, int64_t n_heads, int32_t read)
-    : QuantizedPage(pool, load_layout(in, pool->shape()), std::move(channel_order), n_heads, read) {
+                             StateReader* in, int64_t n_heads, IndexedRows rows)
+    : QuantizedPage(pool, load_layout(in, pool->shape()), std::move(channel_order), n_heads, rows) {
   in->bytes(data_.data(), data_.size());
 }
 
@@ -105,14 +81,15 @@ void QuantizedPage::read(const CacheShape& shape, float* k, float* v) const {
 
 kernels::KvSegment QuantizedPage::segment() const {
   kernels::KvSegment segment;
-  segment.format = read_ > 0 ? kernels::KvSegment::Format::kIndexed : kernels::KvSegment::Format::kQuantized;
+  segment.format = indexed_.read > 0 ? kernels::KvSegment::Format::kIndexed : kernels::KvSegment::Format::kQuantized;
   segment.tokens = kPageTokens;
   segment.k = data_.data();
   segment.head_stride = head_stride_;
   segment.quantized = layout_;
   segment.channel_order = channel_order_ == nullptr ? nullptr : channel_order_->data();
-  segment.read = read_;
-  if (read_ > 0) segment.v = rows();
+  segment.read = indexed_.read;
+  segment.row_bits = indexed_.bits;
+  if (indexed_.read > 0) segment.v = row_data();
   return segment;
 }
 
@@ -156,6 +133,8 @@ int64_t quantized_bytes(const CacheShape& shape, const QuantizedLayout& layout) 
   return shape.n_kv_heads * kernels::quantized_offsets(layout, shape.head_dim).total;
 }
 
-int64_t row_bytes(const CacheShape& shape) { return (kPageTokens + 1) * shape.bytes_per_token() / shape.n_layers; }
+int64_t indexed_bytes(const CacheShape& shape, IndexedRows rows) {
+  return rows.read == 0 ? 0 : shape.n_kv_heads * kernels::indexed_rows_bytes(shape.type, shape.head_dim, rows.bits);
+}
 
 }  // namespace smartkv

@@ -13,20 +13,26 @@
 
 namespace smartkv {
 
+// What an indexed page has beside its codes (kernels/attention.h).
+struct IndexedRows {
+  int32_t read = 0;  // of its tokens, by each query; 0: there are no rows
+  int32_t bits = 0;  // of the rows' codes; 0: dense rows
+};
+
 // One page of one layer, of all its KV heads or of fewer. Immutable, shared by forks.
 class QuantizedPage {
  public:
   static constexpr int64_t kAllHeads = -1;
 
   // f32 rows of n_heads KV heads: k, v [n_heads, kPageTokens, head_dim]. `channel_order`: [n_heads, head_dim] or null;
-  // the page keeps it alive. Counted in the pool. read > 0: an indexed page (kernels/attention.h), of all heads.
+  // the page keeps it alive. Counted in the pool. rows.read > 0: an indexed page, of all heads.
   QuantizedPage(const std::shared_ptr<PagePool>& pool, const kernels::QuantizedLayout& layout,
                 std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v,
-                int64_t n_heads = kAllHeads, int32_t read = 0);
+                int64_t n_heads = kAllHeads, IndexedRows rows = {});
 
   // What save() wrote. Throws CacheError.
   QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const std::vector<uint8_t>> channel_order,
-                StateReader* in, int64_t n_heads = kAllHeads, int32_t read = 0);
+                StateReader* in, int64_t n_heads = kAllHeads, IndexedRows rows = {});
   void save(StateWriter* out) const;  // without the channel order
 
   void read(const CacheShape& shape, float* k, float* v) const;  // as given to the constructor, but for the error
@@ -37,12 +43,12 @@ class QuantizedPage {
 
  private:
   QuantizedPage(const std::shared_ptr<PagePool>& pool, const kernels::QuantizedLayout& layout,
-                std::shared_ptr<const std::vector<uint8_t>> channel_order, int64_t n_heads, int32_t read);
-  std::byte* rows() { return data_.data() + n_heads_ * head_stride_; }
-  const std::byte* rows() const { return data_.data() + n_heads_ * head_stride_; }
+                std::shared_ptr<const std::vector<uint8_t>> channel_order, int64_t n_heads, IndexedRows rows);
+  std::byte* row_data() { return data_.data() + n_heads_ * head_stride_; }
+  const std::byte* row_data() const { return data_.data() + n_heads_ * head_stride_; }
 
   int64_t n_heads_;
-  int32_t read_;
+  IndexedRows indexed_;
   kernels::QuantizedLayout layout_;
   std::shared_ptr<const std::vector<uint8_t>> channel_order_;
   int64_t head_stride_;
@@ -70,6 +76,6 @@ double mean_bits(const kernels::CodeRuns& runs);
 // Bytes of a page of this layout, one layer, all KV heads.
 int64_t quantized_bytes(const CacheShape& shape, const kernels::QuantizedLayout& layout);
 // And of its rows, where it is indexed.
-int64_t row_bytes(const CacheShape& shape);
+int64_t indexed_bytes(const CacheShape& shape, IndexedRows rows);
 
 }  // namespace smartkv

@@ -43,6 +43,10 @@ int64_t quantized_bytes(const AttentionShape& shape, const KvSegment& segment) {
 
 void check_indexed(const AttentionShape& shape, const KvSegment& segment) {
   check_quantized(shape, segment);
+  if (!is_row_bits(segment.row_bits)) {
+    throw std::invalid_argument("attention: expected an indexed page with rows of 4 or 8 bits, or dense ones (0), found " +
+                                std::to_string(segment.row_bits));
+  }
   if (segment.read < 1 || segment.read > kPageTokens || segment.kv_head >= 0 || segment.bias != nullptr || shape.window > 0) {
     throw std::invalid_argument("attention: expected an indexed page of all KV heads without bias or sliding window, of which 1 to " +
                                 std::to_string(kPageTokens) + " tokens are read, found " + std::to_string(segment.read));
@@ -50,7 +54,7 @@ void check_indexed(const AttentionShape& shape, const KvSegment& segment) {
 }
 
 int64_t indexed_bytes(const AttentionShape& shape, const KvSegment& segment) {
-  return quantized_bytes(shape, segment) + dense_bytes(shape, segment) / kPageTokens * (kPageTokens + 1);
+  return quantized_bytes(shape, segment) + indexed_rows_bytes(shape.type, shape.head_dim, segment.row_bits);
 }
 
 const SegmentFormat& format_of(const KvSegment& segment) {

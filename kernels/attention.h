@@ -28,9 +28,9 @@ enum class KvType : uint8_t { kBf16, kF32 };
 // Slots past `tokens` hold finite values. A quantised page (quantized_page.h) always holds kPageTokens tokens, none of them
 // later than a query. Neither format cares which tokens of the sequence a KV head holds.
 //
-// An indexed page holds kPageTokens tokens of all KV heads, none later than a query, as rows [n_kv_heads][T + 1][2][D], K and V of
-// a token side by side, the last row their means; and beside them a quantised page whose keys resemble theirs: the index. Which
-// tokens a query reads: see attention().
+// An indexed page holds kPageTokens tokens of all KV heads, none later than a query, as rows, K and V of a token side by side
+// (indexed_rows.h); and beside them a quantised page whose keys resemble theirs: the index. Which tokens a query reads: see
+// attention().
 struct KvSegment {
   enum class Format : uint8_t { kDense, kQuantized, kIndexed };
   Format format = Format::kDense;
@@ -39,6 +39,7 @@ struct KvSegment {
   const void* v = nullptr;      // kDense; kIndexed: the rows
   int64_t head_stride = 0;      // bytes; of `k` and of a dense page's `v`
   int32_t read = 0;             // kIndexed: what the page adds to the tokens that a KV head of a query reads; kPageTokens: all its
+  int32_t row_bits = 0;         // kIndexed: of the rows' codes, 4 or 8; 0: dense rows
   QuantizedLayout quantized = {};          // kQuantized; kIndexed: of the index
   const uint8_t* channel_order = nullptr;  // not kDense: [n_kv_heads, head_dim], see quantized_page.h; null: identity
   // f32 [n_kv_heads, kPageTokens], finite for the first `tokens`, or null: what is added to the scaled scores before the

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "kernels/attention.h"
+#include "kernels/indexed_rows.h"
 
 namespace smartkv::kernels {
 
@@ -47,9 +48,8 @@ struct AttentionKernels {
   // each segment.
   void (*promise)(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments, float* scores,
                   float* promise);
-  // n <= kPageTokens rows [2][head_dim] of shape.type, K and V of one KV head, as a dense page of it. Its other slots are finite
-  // where the rows are.
-  void (*gather)(const AttentionShape& shape, const char* const* rows, int64_t n, void* page);
+  // n <= kPageTokens rows of one KV head, as a dense page of it. Its other slots are finite where the rows are.
+  void (*gather)(const AttentionShape& shape, const IndexedRow* rows, int64_t n, void* page);
 };
 
 extern const AttentionKernels kAttentionScalar, kAttentionAvx2, kAttentionAvx512, kAttentionAvx512Vnni, kAttentionAmx;

@@ -19,7 +19,7 @@ struct SparseWorkspace {
   std::vector<KvSegment> visible;      // the task's segments, as far as the query sees them
   std::vector<float> scores, promise;  // see AttentionKernels::promise
   std::vector<int32_t> chosen;         // tokens that are read, numbered over all indexed pages, in rising order
-  std::vector<const char*> rows;       // theirs
+  std::vector<IndexedRow> rows;        // theirs, and then the means of the pages' others
   std::vector<float> counts;           // [n_kv_heads + pages][kPageTokens]: logarithms of how many tokens an entry stands for
   AlignedBuffer pages;                 // dense ones of one KV head: what was gathered
   std::vector<KvSegment> segments;     // what attention runs over
@@ -43,8 +43,7 @@ bool has_indexed(const Task& task) {
   return std::any_of(task.segments.begin(), task.segments.end(), [](const KvSegment& s) { return s.is_indexed(); });
 }
 
-int64_t element_bytes(const AttentionShape& shape) { return shape.type == KvType::kBf16 ? 2 : 4; }
-int64_t page_bytes(const AttentionShape& shape) { return 2 * kPageTokens * shape.head_dim * element_bytes(shape); }
+int64_t page_bytes(const AttentionShape& shape) { return kPageTokens * row_bytes(shape.type, shape.head_dim, 0); }
 
 // One KV head of one query of a task.
 class SparseQuery {
@@ -112,27 +111,29 @@ class SparseQuery {
     work_.chosen.resize(static_cast<size_t>(chosen - work_.chosen.data()));
   }
 
-  // The row of a token of an indexed page, or that of the means.
-  const char* row_of(const KvSegment& page, int64_t token) const {
-    return static_cast<const char*>(page.v) + (kv_head_ * (kPageTokens + 1) + token) * page_bytes(shape_) / kPageTokens;
-  }
-
   // Dense pages of what is read, and then of the means of the rest.
   void gather() {
-    std::vector<const char*>& rows = work_.rows;
+    std::vector<IndexedRow>& rows = work_.rows;
     float* const counts = work_.counts.data() + kv_head_ * kPageTokens;
     rows.clear();
     auto token = work_.chosen.begin();
     int32_t first = 0;
     auto mean = static_cast<size_t>(work_.chosen.size());
     rows.resize(mean);
-    const char** row = rows.data();
+    IndexedRow* row = rows.data();
     for (const KvSegment& page : work_.visible) {
       if (!page.is_indexed()) continue;
+      const int bits = page.row_bits;
+      const int64_t stride = row_bytes(shape_.type, shape_.head_dim, bits);
+      const char* const of = static_cast<const char*>(page.v) + kv_head_ * indexed_rows_bytes(shape_.type, shape_.head_dim, bits);
+      const char* const means = of + means_offset(shape_.type, shape_.head_dim, bits);
       const auto start = token;
-      for (; token != work_.chosen.end() && *token < first + kPageTokens; ++token) *row++ = row_of(page, *token - first);
+      for (; token != work_.chosen.end() && *token < first + kPageTokens; ++token) {
+        const char* const at = of + (*token - first) * stride;
+        *row++ = bits == 0 ? IndexedRow{at, nullptr, 0} : IndexedRow{means, at, bits};
+      }
       if (const int64_t unread = kPageTokens - (token - start); unread > 0) {
-        rows.push_back(row_of(page, kPageTokens));
+        rows.push_back({means, nullptr, 0});
         row = rows.data() + (token - work_.chosen.begin());
         counts[mean++] = std::log(static_cast<float>(unread));
       }
@@ -182,7 +183,7 @@ void attend(const AttentionShape& shape, const AttentionTask& task, int64_t quer
   const float* q = task.q + query * task.q_stride;
   const int64_t seen = tokens_of(task.segments) - (task.n - 1 - query);
   const std::span<const KvSegment> segments = SparseQuery(shape, q, kv_head, task.segments, work).gathered(seen);
-  void* out = static_cast<char*>(task.out) + query * shape.n_heads * shape.head_dim * element_bytes(shape);
+  void* out = static_cast<char*>(task.out) + query * shape.n_heads * shape.head_dim * element_bytes(shape.type);
   const AttentionTask single{q, task.q_stride, 1, segments, out};
   for (int64_t head = 0; head < shape.n_heads / shape.n_kv_heads; head += kMaxBlockRows) {
     cpu_kernels().attention->block(shape, {&single, 1}, item_of(shape, kv_head, head, static_cast<int64_t>(segments.size())),

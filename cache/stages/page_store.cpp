@@ -66,7 +66,7 @@ void PageStore::load(const StageView& view, StateReader* in) {
     while (static_cast<int64_t>(pages.size()) < n_pages_) {
       const auto order = channel_order(layer, static_cast<int64_t>(pages.size()));
       pages.push_back(std::make_shared<QuantizedPage>(context_->pool, order, in, QuantizedPage::kAllHeads,
-                                                      read(static_cast<int64_t>(pages.size()))));
+                                                      rows(static_cast<int64_t>(pages.size()))));
     }
   }
   count_bytes();

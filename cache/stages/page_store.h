@@ -62,8 +62,8 @@ class PageStore : public TokenStore {
     (void)layer, (void)i;
     return nullptr;
   }
-  // Of page i: see QuantizedPage.
-  virtual int32_t read(int64_t i) const { (void)i; return 0; }
+  // Of page i.
+  virtual IndexedRows rows(int64_t i) const { (void)i; return {}; }
   virtual int64_t page_bytes(int64_t i) const = 0;  // of a layer's new page i, at most
 
  private:

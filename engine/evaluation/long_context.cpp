@@ -14,6 +14,7 @@
 #include "engine/model/policy_context.h"
 #include "engine/system_resources.h"
 #include "engine/text/tokenizer.h"
+#include "kernels/indexed_rows.h"
 
 namespace smartkv {
 namespace {
@@ -146,8 +147,9 @@ TierBytes tier_bytes(const SequenceCache& cache, const CacheShape& shape) {
     segments.clear();
     cache.view(layer, 0, &segments);
     for (const KvSegment& segment : segments) {
-      const bool is_dense = segment.format != KvSegment::Format::kQuantized;  // or exact rows, but for their index
-      const int64_t entry = is_dense ? dense : segment.head_stride / kPageTokens;
+      const bool is_dense = segment.format != KvSegment::Format::kQuantized && segment.row_bits == 0;
+      int64_t entry = is_dense ? dense : segment.head_stride / kPageTokens;
+      if (segment.is_indexed()) entry = kernels::row_bytes(shape.type, shape.head_dim, segment.row_bits);  // and no index
       for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
         if (!segment.is_of(head)) continue;
         const float* bias = segment.bias == nullptr ? nullptr : segment.bias + head * kPageTokens;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/cpu/attention_pages.h"
 
@@ -244,14 +245,55 @@ void transpose_rows(const char* const* rows, int64_t columns, uint32_t* to, int6
   }
 }
 
-void gather(const AttentionShape& shape, const char* const* rows, int64_t n, void* page) {
-  const int64_t dim = shape.head_dim, k_bytes = dim * (shape.type == KvType::kBf16 ? 2 : 4);
+// K and V of a row of codes, [2][head_dim] of shape.type.
+template <typename T, int Bits>
+void expand_row(const IndexedRow& row, int64_t dim, T* to) {
+  const auto* codes = reinterpret_cast<const uint8_t*>(row.codes);
+  const auto* means = reinterpret_cast<const T*>(row.dense);
+  float steps[2];
+  std::memcpy(steps, codes + 2 * dim * Bits / 8, sizeof steps);
+  for (const float step : steps) {
+    const Vec16 scale = Vec16::set1(step), least = Vec16::set1(step * -0.5f * ((1 << Bits) - 1));
+    for (int64_t d = 0; d < dim; d += 16, codes += 2 * Bits, means += 16, to += 16) {
+      const Vec16 code = Bits == 8 ? Vec16::load_u8(codes) : Vec16::load_u4(codes);
+      if constexpr (std::is_same_v<T, float>) {
+        Vec16::fma(code, scale, Vec16::load(means) + least).store(to);
+      } else {
+        Vec16::fma(code, scale, Vec16::load_bf16(means) + least).store_bf16(to);
+      }
+    }
+  }
+}
+
+void expand_row(const AttentionShape& shape, const IndexedRow& row, char* to) {
+  if (shape.type == KvType::kF32) {
+    auto* floats = reinterpret_cast<float*>(to);
+    row.bits == 8 ? expand_row<float, 8>(row, shape.head_dim, floats) : expand_row<float, 4>(row, shape.head_dim, floats);
+  } else {
+    auto* halves = reinterpret_cast<uint16_t*>(to);
+    row.bits == 8 ? expand_row<uint16_t, 8>(row, shape.head_dim, halves) : expand_row<uint16_t, 4>(row, shape.head_dim, halves);
+  }
+}
+
+void gather(const AttentionShape& shape, const IndexedRow* rows, int64_t n, void* page) {
+  const int64_t dim = shape.head_dim, k_bytes = dim * element_bytes(shape.type);
   char* const v = static_cast<char*>(page) + kPageTokens * k_bytes;
+  alignas(64) char expanded[16 * 2 * kMaxHeadDim * sizeof(float)];
   for (int64_t t = 0; t < n; t += 16) {
     const char* of[16];
-    for (int64_t j = 0; j < 16; ++j) of[j] = rows[t + j < n ? t + j : n - 1];
     for (int64_t j = t + 16; j < t + 32 && j < n; ++j) {
-      for (int64_t byte = 0; byte < 2 * k_bytes; byte += 64) Vec16::prefetch(rows[j] + byte);
+      const IndexedRow& row = rows[j];
+      const char* const at = row.codes != nullptr ? row.codes : row.dense;
+      const char* const end = at + row_bytes(shape.type, dim, row.codes != nullptr ? row.bits : 0);
+      for (const char* line = at; line < end; line += 64) Vec16::prefetch(line);
+    }
+    for (int64_t j = 0; j < 16; ++j) {
+      const IndexedRow& row = rows[t + j < n ? t + j : n - 1];
+      of[j] = row.dense;
+      if (row.codes == nullptr) continue;
+      char* const to = expanded + j * 2 * k_bytes;
+      expand_row(shape, row, to);
+      of[j] = to;
     }
     transpose_rows<Vec16>(of, k_bytes / 4, static_cast<uint32_t*>(page) + t, kPageTokens);
     for (int64_t j = 0; j < 16; j += 2) {

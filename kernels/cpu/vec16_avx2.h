@@ -20,6 +20,21 @@ struct Vec16 {
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
   }
+  static Vec16 load_bf16(const uint16_t* p) {
+    const auto half = [](const uint16_t* from) {
+      const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+      return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+    };
+    return {half(p), half(p + 8)};
+  }
+  static Vec16 of_bytes(__m128i bytes) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)))};
+  }
+  static Vec16 load_u8(const uint8_t* p) { return of_bytes(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static Vec16 load_u4(const uint8_t* p) {
+    const __m128i pairs = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), low = _mm_set1_epi8(15);
+    return of_bytes(_mm_unpacklo_epi8(_mm_and_si128(pairs, low), _mm_and_si128(_mm_srli_epi16(pairs, 4), low)));
+  }
   void store(float* p) const {
     _mm256_storeu_ps(p, a);
     _mm256_storeu_ps(p + 8, b);

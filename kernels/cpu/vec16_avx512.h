@@ -19,6 +19,16 @@ struct Vec16 {
   static Vec16 load_half(const uint16_t* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
+  static Vec16 load_bf16(const uint16_t* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+  }
+  static Vec16 of_bytes(__m128i bytes) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))}; }
+  static Vec16 load_u8(const uint8_t* p) { return of_bytes(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static Vec16 load_u4(const uint8_t* p) {
+    const __m128i pairs = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), low = _mm_set1_epi8(15);
+    return of_bytes(_mm_unpacklo_epi8(_mm_and_si128(pairs, low), _mm_and_si128(_mm_srli_epi16(pairs, 4), low)));
+  }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
   void store_bf16(uint16_t* p) const {
 #ifdef __AVX512BF16__

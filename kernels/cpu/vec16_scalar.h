@@ -32,6 +32,21 @@ struct Vec16 {
     for (int i = 0; i < 16; ++i) r.lane[i] = half_to_float(p[i]);
     return r;
   }
+  static Vec16 load_bf16(const uint16_t* p) {
+    Vec16 r;
+    for (int i = 0; i < 16; ++i) r.lane[i] = std::bit_cast<float>(static_cast<uint32_t>(p[i]) << 16);
+    return r;
+  }
+  static Vec16 load_u8(const uint8_t* p) {
+    Vec16 r;
+    for (int i = 0; i < 16; ++i) r.lane[i] = p[i];
+    return r;
+  }
+  static Vec16 load_u4(const uint8_t* p) {  // of two in a byte the first is the lower
+    Vec16 r;
+    for (int i = 0; i < 16; ++i) r.lane[i] = static_cast<float>(p[i / 2] >> 4 * (i % 2) & 15);
+    return r;
+  }
   void store(float* p) const { std::memcpy(p, lane, sizeof lane); }
   void store_bf16(uint16_t* p) const {
     for (int i = 0; i < 16; ++i) {

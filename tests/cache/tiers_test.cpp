@@ -90,6 +90,17 @@ TEST_F(Tiers, SummariesStandForAllThatTheyTook) {
   EXPECT_NEAR(sum(tokens), kTokens, 1e-6 * kTokens);
 }
 
+TEST_F(Tiers, OfIndexedPagesTheRowsCount) {
+  const double first = kernels::kPageTokens;  // the sinks' page is exact, as is the tail
+  const TierShares exact = tokens_of(*filled("sparse"));
+  EXPECT_EQ(exact[kExactTier], kTokens);
+  for (const auto& [kept, bits] : {std::pair{"k8v8", 8}, {"k4v4", 4}}) {
+    const TierShares tokens = tokens_of(*filled({{"policy", "sparse"}, {"kept", kept}}));
+    EXPECT_EQ(tokens[static_cast<size_t>(bits)] + tokens[kExactTier], kTokens) << kept;
+    EXPECT_LE(tokens[kExactTier], first + 2 * kernels::kPageTokens) << kept;
+  }
+}
+
 TEST_F(Tiers, SpansCoverTheSequenceAndAreFew) {
   for (const nlohmann::json& spec : {nlohmann::json("full"), nlohmann::json("compact"), nlohmann::json{{"policy", "random"}, {"tokens", 256}},
                                      nlohmann::json{{"policy", "block_summary"}, {"tokens", 448}, {"window", 64}}}) {

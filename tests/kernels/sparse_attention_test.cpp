@@ -1,11 +1,17 @@
 #include "kernels/sparse_attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <random>
 #include <tuple>
+#include <utility>
 
 #include <gtest/gtest.h>
 
+#include "kernels/attention_kernels.h"
+#include "kernels/bf16.h"
+#include "kernels/cpu_kernels.h"
 #include "kernels/cpu_level.h"
 #include "kernels/thread_pool.h"
 #include "tests/kernels/attention_sequence.h"
@@ -15,50 +21,33 @@ namespace {
 
 constexpr int64_t kIndexedPages = 9;
 
-// A random sequence, of whose pages 1 to 8 a query reads `read` tokens each, and the whole first one.
+// A random sequence, of whose pages 1 to 8 a query reads `read` tokens each, and the whole first one. Its rows have so many
+// bits; 0: they are dense. What K and V are when they are read back is what `sequence` holds.
 struct IndexedSequence {
   Shape shape;
   uint64_t seed;
   Sequence sequence, index;  // index: its keys are those of the index
   std::vector<AlignedBuffer> rows, indices;
+  std::vector<float> means;  // [pages, n_kv_heads, 2, head_dim]
 
-  IndexedSequence(Shape of, KvType type, int32_t read, int64_t n = 700, uint64_t random = 5)
+  IndexedSequence(Shape of, KvType type, int32_t read, int bits = 0, int64_t n = 700, uint64_t random = 5)
       : shape(of), seed(random), sequence(of, type, n, random), index(of, type, n, random) {
-    const int64_t dim = shape.head_dim, heads = shape.n_kv_heads, element = type == KvType::kBf16 ? 2 : 4;
+    const int64_t dim = shape.head_dim, heads = shape.n_kv_heads;
     QuantizedLayout layout{uniform_runs(dim, 2), {}};
     layout.v.dropped = kPageTokens / 4;
     for (int64_t page = 0; page < kIndexedPages; ++page) {
-      const int64_t block = quantized_offsets(layout, dim).total;
+      const int64_t block = quantized_offsets(layout, dim).total, row_block = indexed_rows_bytes(type, dim, bits);
       AlignedBuffer& codes = indices.emplace_back(static_cast<size_t>(heads * block));
-      AlignedBuffer& to = rows.emplace_back(static_cast<size_t>(heads * (kPageTokens + 1) * 2 * dim * element));
-      const auto put = [&](int64_t h, int64_t t, int64_t i, float value) {
-        const int64_t at = (h * (kPageTokens + 1) + t) * 2 * dim + i;
-        if (type == KvType::kBf16) {
-          to.as<uint16_t>()[at] = to_bf16(value);
-        } else {
-          to.as<float>()[at] = value;
-        }
-      };
+      AlignedBuffer& to = rows.emplace_back(static_cast<size_t>(heads * row_block));
       for (int64_t h = 0; h < heads; ++h) {
         std::vector<float> k, v;
         for (int64_t t = 0; t < kPageTokens; ++t) {
           const int64_t row = ((page * kPageTokens + t) * heads + h) * dim;
           k.insert(k.end(), &sequence.k[row], &sequence.k[row] + dim);
           v.insert(v.end(), &sequence.v[row], &sequence.v[row] + dim);
-          for (int64_t i = 0; i < dim; ++i) {
-            put(h, t, i, sequence.k[row + i]);
-            put(h, t, dim + i, sequence.v[row + i]);
-          }
         }
-        for (int64_t i = 0; i < dim; ++i) {
-          double mean_k = 0, mean_v = 0;
-          for (int64_t t = 0; t < kPageTokens; ++t) {
-            mean_k += static_cast<double>(k[t * dim + i]) / kPageTokens;
-            mean_v += static_cast<double>(v[t * dim + i]) / kPageTokens;
-          }
-          put(h, kPageTokens, i, static_cast<float>(mean_k));
-          put(h, kPageTokens, dim + i, static_cast<float>(mean_v));
-        }
+        encode_rows(type, dim, bits, k.data(), v.data(), to.data() + h * row_block);
+        read_back(page, h, bits, to.data() + h * row_block);
         quantize_page(layout, dim, nullptr, k.data(), v.data(), codes.data() + h * block);
         dequantize_page(layout, dim, nullptr, codes.data() + h * block, k.data(), v.data());
         for (int64_t t = 0; t < kPageTokens; ++t) {
@@ -74,6 +63,37 @@ struct IndexedSequence {
       segment.v = to.data();
       segment.quantized = layout;
       segment.read = page == 0 ? static_cast<int32_t>(kPageTokens) : read;
+      segment.row_bits = bits;
+    }
+  }
+
+  // As kernels/indexed_rows.h says: mean + step * (code - (2^bits - 1) / 2).
+  void read_back(int64_t page, int64_t head, int bits, const std::byte* from) {
+    const KvType type = sequence.shape.type;
+    const int64_t dim = shape.head_dim;
+    const auto dense = [&](int64_t bytes, int64_t i) {
+      const auto* at = from + bytes;
+      return type == KvType::kBf16 ? from_bf16(reinterpret_cast<const uint16_t*>(at)[i]) : reinterpret_cast<const float*>(at)[i];
+    };
+    const float* mean = nullptr;
+    for (int64_t i = 0; i < 2 * dim; ++i) means.push_back(dense(means_offset(type, dim, bits), i));
+    mean = &means[means.size() - static_cast<size_t>(2 * dim)];
+    for (int64_t t = 0; t < kPageTokens; ++t) {
+      const int64_t row = t * row_bytes(type, dim, bits);
+      const auto* codes = reinterpret_cast<const uint8_t*>(from + row);
+      for (int64_t i = 0; i < 2 * dim; ++i) {
+        float value = 0;
+        if (bits == 0) {
+          value = dense(row, i);
+        } else {
+          float steps[2];
+          std::memcpy(steps, codes + 2 * dim * bits / 8, sizeof steps);
+          const int code = bits == 8 ? codes[i] : codes[i / 2] >> 4 * (i % 2) & 15;
+          value = mean[i] + steps[i / dim] * (static_cast<float>(code) - static_cast<float>((1 << bits) - 1) / 2);
+        }
+        const int64_t at = ((page * kPageTokens + t) * shape.n_kv_heads + head) * dim + i % dim;
+        (i < dim ? sequence.k : sequence.v)[at] = value;
+      }
     }
   }
 
@@ -90,20 +110,14 @@ struct IndexedSequence {
 
   // K and V of a KV head's tokens, those that were not read (mass 0) being their page's mean.
   void replace_unread(int64_t kv_head, const float* mass, Sequence* to) const {
-    const auto replace = [&](const std::vector<float>& from, std::vector<float>* values) {
-      for (int64_t start = 0; start < kIndexedPages * kPageTokens; start += kPageTokens) {
-        for (int64_t d = 0; d < shape.head_dim; ++d) {
-          const auto at = [&](int64_t t) { return (t * shape.n_kv_heads + kv_head) * shape.head_dim + d; };
-          double mean = 0;
-          for (int64_t t = start; t < start + kPageTokens; ++t) mean += static_cast<double>(from[at(t)]) / kPageTokens;
-          for (int64_t t = start; t < start + kPageTokens; ++t) {
-            (*values)[at(t)] = mass[t] > 0 ? from[at(t)] : static_cast<float>(mean);
-          }
-        }
+    for (int64_t t = 0; t < kIndexedPages * kPageTokens; ++t) {
+      const float* mean = &means[(t / kPageTokens * shape.n_kv_heads + kv_head) * 2 * shape.head_dim];
+      for (int64_t d = 0; d < shape.head_dim; ++d) {
+        const int64_t at = (t * shape.n_kv_heads + kv_head) * shape.head_dim + d;
+        to->k[at] = mass[t] > 0 ? sequence.k[at] : mean[d];
+        to->v[at] = mass[t] > 0 ? sequence.v[at] : mean[shape.head_dim + d];
       }
-    };
-    replace(sequence.k, &to->k);
-    replace(sequence.v, &to->v);
+    }
   }
 };
 
@@ -138,8 +152,8 @@ TEST_P(SparseAttention, ReadingAllEqualsTheDensePagesBitForBit) {
 TEST_P(SparseAttention, ReadsWhatPromisesMost) {
   ThreadPool pool(2);
   for (const Shape shape : {Shape{9, 3, 64}, Shape{4, 2, 128}, Shape{2, 1, 80}}) {
-    for (const int32_t read : {1, 16, 63}) {
-      const IndexedSequence indexed(shape, type(), read);
+    for (const auto& [read, bits] : {std::pair{1, 0}, {16, 0}, {63, 0}, {16, 8}, {16, 4}}) {
+      const IndexedSequence indexed(shape, type(), read, bits);
       const Sequence& sequence = indexed.sequence;
       constexpr int64_t kQueries = 3;
       const std::vector<float> mass = mass_of(sequence, kQueries);
@@ -178,13 +192,13 @@ TEST_P(SparseAttention, ReadsWhatPromisesMost) {
         }
       }
       EXPECT_LT(relative_error(expected, [&](size_t i) { return element(out, type(), i); }), type() == KvType::kBf16 ? 6e-3 : 2e-6)
-          << shape.head_dim << " " << read;
+          << shape.head_dim << " " << read << " " << bits;
     }
   }
 }
 
 TEST_P(SparseAttention, ARowsBitsDependOnItsOwnSequenceOnly) {
-  const IndexedSequence indexed({9, 3, 64}, type(), 16), other({9, 3, 64}, type(), 5, 650, 8);
+  const IndexedSequence indexed({9, 3, 64}, type(), 16), other({9, 3, 64}, type(), 5, 4, 650, 8);
   const Sequence dense({9, 3, 64}, type(), 333, 9);
   ThreadPool one(1), two(2), five(5);
   const std::vector<uint8_t> all = run_attention(two, indexed.sequence, 37);
@@ -204,6 +218,47 @@ TEST_P(SparseAttention, ARowsBitsDependOnItsOwnSequenceOnly) {
     EXPECT_EQ(0, std::memcmp(a.data(), all.data() + 36 * row, row));
     EXPECT_EQ(b, run_attention(one, dense, 3));
     EXPECT_EQ(c, run_attention(one, other.sequence, 2));
+  }
+}
+
+TEST_P(SparseAttention, RowsOfCodesAreAsNearAsTheirStep) {
+  const int64_t dim = 80;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> k(static_cast<size_t>(kPageTokens * dim)), v(k.size());
+  for (size_t i = 0; i < k.size(); ++i) {
+    k[i] = normal(random) + (i % static_cast<size_t>(dim) == 7 ? 40.0f : 0.0f);  // a channel far from 0
+    v[i] = normal(random);
+  }
+  std::fill_n(k.begin() + 3 * dim, dim, 0.0f);
+  for (const int bits : {4, 8}) {
+    AlignedBuffer rows(static_cast<size_t>(indexed_rows_bytes(type(), dim, bits)));
+    encode_rows(type(), dim, bits, k.data(), v.data(), rows.data());
+    std::vector<IndexedRow> gathered(kPageTokens);
+    const auto* at = reinterpret_cast<const char*>(rows.data());
+    for (int64_t t = 0; t < kPageTokens; ++t) {
+      gathered[static_cast<size_t>(t)] = {at + means_offset(type(), dim, bits), at + t * row_bytes(type(), dim, bits), bits};
+    }
+    AlignedBuffer page(static_cast<size_t>(kPageTokens * row_bytes(type(), dim, 0)));
+    cpu_kernels().attention->gather({1, 1, dim, 1, type()}, gathered.data(), kPageTokens, page.data());
+    const auto value = [&](size_t i) {
+      return type() == KvType::kF32 ? page.as<float>()[i] : from_bf16(page.as<uint16_t>()[i]);
+    };
+    for (int64_t t = 0; t < kPageTokens; ++t) {
+      float steps[2];
+      std::memcpy(steps, gathered[static_cast<size_t>(t)].codes + 2 * dim * bits / 8, sizeof steps);
+      for (int64_t d = 0; d < dim; ++d) {
+        const bool pairs = type() == KvType::kBf16;
+        const auto k_at = static_cast<size_t>(pairs ? (d / 2 * kPageTokens + t) * 2 + d % 2 : d * kPageTokens + t);
+        const auto v_at = static_cast<size_t>(kPageTokens * dim + (pairs ? (t / 2 * dim + d) * 2 + t % 2 : t * dim + d));
+        const float exact_k = k[static_cast<size_t>(t * dim + d)], exact_v = v[static_cast<size_t>(t * dim + d)];
+        const float rounding = pairs ? 0x1p-8f : 1e-6f;
+        EXPECT_NEAR(value(k_at), exact_k, steps[0] * 0.5001f + std::abs(exact_k) * rounding) << t << " " << d << " " << bits;
+        EXPECT_NEAR(value(v_at), exact_v, steps[1] * 0.5001f + std::abs(exact_v) * rounding) << t << " " << d << " " << bits;
+      }
+      if (t == 3) continue;
+      EXPECT_LT(steps[0], 10.0f / static_cast<float>((1 << bits) - 1));  // the channel far from 0 costs nothing
+    }
   }
 }
 
@@ -236,6 +291,8 @@ TEST(SparseAttentionErrors, PagesThatNoKernelReads) {
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].read = 0; }), expected + "0");
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].read = 65; }), expected + "65");
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].kv_head = 1; }), expected + "16");
+  EXPECT_EQ(error([](Sequence& s) { s.segments[2].row_bits = 5; }),
+            "attention: expected an indexed page with rows of 4 or 8 bits, or dense ones (0), found 5");
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].bias = s.k.data(); }), expected + "16");
   EXPECT_EQ(error([](Sequence& s) { s.shape.window = 300; }), expected + "64");
 }

@@ -15,14 +15,14 @@ using kernels::QuantizedLayout;
 
 struct SparseOptions {
   QuantizedLayout index;
-  int32_t read = 0;  // tokens of each 64
+  IndexedRows rows;  // of each page but the first
 
-  // The first page holds the sinks, which every query reads.
-  int32_t read_of(int64_t page) const { return page == 0 ? static_cast<int32_t>(kPageTokens) : read; }
+  // The first page holds the sinks, which are unlike all others and which every query reads: dense.
+  IndexedRows rows_of(int64_t page) const { return page == 0 ? IndexedRows{static_cast<int32_t>(kPageTokens), 0} : rows; }
 };
 
-int64_t page_bytes(const CacheShape& shape, const SparseOptions& options) {
-  return quantized_bytes(shape, options.index) + row_bytes(shape);
+int64_t page_bytes(const CacheShape& shape, const SparseOptions& options, int64_t page) {
+  return quantized_bytes(shape, options.index) + indexed_bytes(shape, options.rows_of(page));
 }
 
 class SparseStore final : public PageStore {
@@ -33,16 +33,18 @@ class SparseStore final : public PageStore {
   int64_t lasting_bytes() const override { return bytes(); }
   void add_details(std::map<std::string, double>* details) const override {
     int64_t read = 0;
-    for (int64_t i = 0; i < n_pages(); ++i) read += options_.read_of(i);
+    for (int64_t i = 0; i < n_pages(); ++i) read += options_.rows_of(i).read;
     (*details)["tokens_read"] = static_cast<double>(read);
+    const double bits = options_.rows.bits > 0 ? options_.rows.bits : shape().type == kernels::KvType::kBf16 ? 16 : 32;
+    (*details)["bits_k"] = (*details)["bits_v"] = bits;  // of what is read, but for the first page
   }
 
  private:
   QuantizedPageRef pack(int64_t, int64_t i, const float* k, const float* v) const override {
-    return std::make_shared<QuantizedPage>(context().pool, options_.index, nullptr, k, v, QuantizedPage::kAllHeads, read(i));
+    return std::make_shared<QuantizedPage>(context().pool, options_.index, nullptr, k, v, QuantizedPage::kAllHeads, rows(i));
   }
-  int32_t read(int64_t i) const override { return options_.read_of(i); }
-  int64_t page_bytes(int64_t) const override { return smartkv::page_bytes(shape(), options_); }
+  IndexedRows rows(int64_t i) const override { return options_.rows_of(i); }
+  int64_t page_bytes(int64_t i) const override { return smartkv::page_bytes(shape(), options_, i); }
 
   SparseOptions options_;
 };
@@ -54,7 +56,9 @@ class SparseStoreFactory final : public StoreFactory {
     return std::make_unique<SparseStore>(context, options_);
   }
   Bytes max_bytes(const PolicyContext& context, int64_t /*prompt_tokens*/, int64_t /*n_tokens*/, int64_t n_left) const override {
-    return {context.shape.n_layers * (n_left / kPageTokens) * page_bytes(context.shape, options_), 0};
+    const int64_t pages = n_left / kPageTokens;
+    if (pages == 0) return {};
+    return {context.shape.n_layers * (page_bytes(context.shape, options_, 0) + (pages - 1) * page_bytes(context.shape, options_, 1)), 0};
   }
 
  private:
@@ -71,12 +75,13 @@ std::unique_ptr<KvCachePolicy> make_sparse_policy(const PolicyContext& context, 
   Parameters parse("sparse", parameters);
   const double share = parse.number("read", 0.25, 1.0 / kPageTokens, 1);
   const std::string bits = parse.choice("index_bits", "2", {"2", "3", "4", "8"});
+  const std::string kept = parse.choice("kept", "dense", {"dense", "k8v8", "k4v4"});
   const int64_t window = parse.integer("window", kPageTokens, 0, int64_t{1} << 24);
   parse.done();
   SparseOptions options;
   options.index.k = kernels::uniform_runs(context.shape.head_dim, std::stoi(bits));
   options.index.v.dropped = kPageTokens / 4;
-  options.read = static_cast<int32_t>(std::ceil(share * kPageTokens));
+  options.rows = {static_cast<int32_t>(std::ceil(share * kPageTokens)), kept == "dense" ? 0 : kept == "k8v8" ? 8 : 4};
   return std::make_unique<StagedPolicy>("sparse", context, Boundaries{window, Boundaries::kNever, 0},
                                         std::make_unique<SparseStoreFactory>(options));
 }
