@@ -21,7 +21,7 @@ void tile(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float
   }
   for (int64_t s = 0; s < steps; ++s) {
     if (next != nullptr) {
-      for (int j = 0; j < NP; ++j) Vec16::prefetch(next + s * ldb + 16 * kStep * j);
+      for (int j = 0; j < NP; ++j) Vec16::prefetch_l2(next + s * ldb + 16 * kStep * j);
     }
     for (int i = 0; i < MR; ++i) {
       const T* x = a + i * lda + kStep * s;

@@ -33,7 +33,7 @@ struct Products {
     void chunk() {
       for (int64_t i = 0; i < bytes_per_chunk; i += 64) {
 #pragma GCC unroll 4
-        for (int g = 0; g < kGroups; ++g) F::prefetch(next + g * stride + i);
+        for (int g = 0; g < kGroups; ++g) F::prefetch_l2(next + g * stride + i);
       }
       next += bytes_per_chunk;
       if (--chunks == 0) {

@@ -112,6 +112,7 @@ struct Vec16 {
     return {half_dot(acc.a, pairs, lo, hi), half_dot(acc.b, pairs + 16, lo, hi)};
   }
   static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  static void prefetch_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 };
 
 }  // namespace

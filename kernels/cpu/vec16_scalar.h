@@ -105,7 +105,8 @@ struct Vec16 {
     }
     return acc;
   }
-  static void prefetch(const void*) {}
+  static void prefetch(const void*) {}     // into the first cache
+  static void prefetch_l2(const void*) {}  // into the second: more lines can be on their way than the first can wait for
 };
 
 }  // namespace
