@@ -5,7 +5,6 @@
 
 #include "cache/boundaries.h"
 #include "cache/state_io.h"
-#include "kernels/elementwise.h"
 
 namespace smartkv {
 
@@ -61,17 +60,16 @@ void DenseLayer::write(int64_t position, const KvRows& rows) {
   }
 }
 
-void DenseLayer::load(int64_t position, int64_t head, float* k, float* v) const {
-  kernels::load_kv(pool_->shape().type, pool_->shape().head_dim, page(position).segment(kPageTokens), head,
-                   position % kPageTokens, k, v);
-}
-
-void DenseLayer::store(int64_t position, int64_t head, const float* k, const float* v) {
+void DenseLayer::read(int64_t position, int64_t n, int64_t head, int64_t n_heads, float* k, float* v,
+                      int64_t head_stride) const {
   const CacheShape& shape = pool_->shape();
-  DensePage& to = page(position);
-  const int64_t offset = head * to.head_stride();
-  kernels::store_kv(shape.type, 1, shape.head_dim, k, v, position % kPageTokens, static_cast<std::byte*>(to.k()) + offset,
-                    static_cast<std::byte*>(to.v()) + offset, to.head_stride());
+  const auto row = [&](float* rows, int64_t i) { return rows == nullptr ? nullptr : rows + i * shape.head_dim; };
+  for (int64_t i = 0; i < n;) {
+    const int64_t slot = (position + i) % kPageTokens, some = std::min(n - i, kPageTokens - slot);
+    const kernels::PageRead job{page(position + i).segment(kPageTokens), head, n_heads, slot, some, row(k, i), row(v, i), head_stride};
+    pool_->backend()->read(shape.type, shape.head_dim, {&job, 1});
+    i += some;
+  }
 }
 
 void DenseLayer::append_view(int64_t n, std::vector<kernels::KvSegment>* segments) const {
@@ -82,8 +80,8 @@ void DenseLayer::append_view(int64_t n, std::vector<kernels::KvSegment>* segment
 
 void DenseLayer::save(int64_t n, StateWriter* out) const {
   for (int64_t start = first_; start < n; start += kPageTokens) {
-    const auto contents = std::as_const(page(start)).contents();
-    out->bytes(contents.data(), contents.size());
+    const auto bytes = static_cast<size_t>(pool_->page_bytes());
+    pool_->backend()->download(page(start).data(), bytes, out->room(bytes));
   }
 }
 
@@ -93,7 +91,8 @@ void DenseLayer::load(int64_t first, int64_t n, StateReader* in) {
   for (int64_t start = first; start < n; start += kPageTokens) {
     in->expect(in->left() >= pool_->page_bytes(), "a page");
     PageRef page = pool_->allocate();
-    in->bytes(page->contents().data(), page->contents().size());
+    const std::span<const char> bytes = in->bytes(static_cast<size_t>(pool_->page_bytes()));
+    pool_->backend()->upload(bytes.data(), bytes.size(), page->data());
     pages_.push_back(std::move(page));
   }
 }

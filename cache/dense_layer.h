@@ -23,9 +23,13 @@ class DenseLayer {
   int64_t growth(int64_t from, int64_t n) const;  // bytes that reserve() would allocate
   // Rows of KvRows go to tokens [position, position + rows.n). Thread-safe for disjoint tokens.
   void write(int64_t position, const KvRows& rows);
-  // One token of one KV head. k, v: f32 [head_dim].
-  void load(int64_t position, int64_t head, float* k, float* v) const;
-  void store(int64_t position, int64_t head, const float* k, const float* v);
+  // Of one token and KV head, for jobs of the backend.
+  kernels::TokenPlace place(int64_t position, int64_t head) const {
+    return page(position).place(head, position % kernels::kPageTokens);
+  }
+  // K and V of tokens [position, position + n), which KV heads [head, head + n_heads) have, into rows of n tokens a KV head: f32
+  // [n_heads, n, head_dim], heads head_stride floats apart. Either may be null. There after KvBackend::finish().
+  void read(int64_t position, int64_t n, int64_t head, int64_t n_heads, float* k, float* v, int64_t head_stride) const;
   // Of the tokens from first() + kPageTokens * page on.
   kernels::KvSegment segment(int64_t page, int64_t tokens) const { return pages_[static_cast<size_t>(page)]->segment(tokens); }
   // Segments of tokens [first(), n).

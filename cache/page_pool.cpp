@@ -1,6 +1,5 @@
 #include "cache/page_pool.h"
 
-#include <cstring>
 #include <utility>
 
 namespace smartkv {
@@ -17,7 +16,15 @@ DensePage::DensePage(const CacheShape& shape, std::shared_ptr<kernels::KvBackend
             static_cast<size_t>(2 * shape.n_kv_heads * shape.head_dim * kernels::kPageTokens * element_bytes(shape))),
       head_bytes_(shape.head_dim * kernels::kPageTokens * element_bytes(shape)) {}
 
-void DensePage::copy_from(const DensePage& other) { std::memcpy(data_.data(), other.data_.data(), data_.size()); }
+void DensePage::copy_from(const DensePage& other) {
+  const kernels::PageCopy copy{other.data_.data(), data_.data(), data_.size()};
+  data_.backend().copy({&copy, 1});
+}
+
+kernels::TokenPlace DensePage::place(int64_t head, int64_t slot) {
+  std::byte* const k = data_.data() + head * head_stride();
+  return {k, k + head_bytes_, static_cast<int32_t>(slot)};
+}
 
 kernels::KvSegment DensePage::segment(int64_t tokens) const {
   kernels::KvSegment segment;

@@ -14,7 +14,8 @@
 
 namespace smartkv {
 
-// One page. Per head K, then V, in the layout of kernels/attention.h. Contents start finite.
+// One page. Per head K, then V, in the layout of kernels/attention.h. Contents start finite. What it points to is the
+// backend's to reach.
 class DensePage {
  public:
   DensePage(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend);
@@ -23,10 +24,11 @@ class DensePage {
   void* v() { return data_.data() + head_bytes_; }
   int64_t head_stride() const { return 2 * head_bytes_; }
   int64_t bytes() const { return static_cast<int64_t>(data_.size()); }
-  std::span<const std::byte> contents() const { return {data_.data(), data_.size()}; }
-  std::span<std::byte> contents() { return {data_.data(), data_.size()}; }
+  const std::byte* data() const { return data_.data(); }
+  std::byte* data() { return data_.data(); }
   void copy_from(const DensePage& other);
   kernels::KvSegment segment(int64_t tokens) const;
+  kernels::TokenPlace place(int64_t head, int64_t slot);
 
  private:
   kernels::PageMemory data_;

@@ -22,21 +22,12 @@ QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const Quanti
       charge_(pool, static_cast<int64_t>(data_.size())) {}
 
 QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const QuantizedLayout& layout,
-                             std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v,
+                             std::shared_ptr<const std::vector<uint8_t>> channel_order, const kernels::PageSource& source,
                              int64_t n_heads, IndexedRows rows)
     : QuantizedPage(pool, layout, std::move(channel_order), n_heads, rows) {
-  const CacheShape& shape = pool->shape();
-  const int64_t values = kPageTokens * shape.head_dim;
-  for (int64_t head = 0; head < n_heads_; ++head) {
-    const uint8_t* order = channel_order_ == nullptr ? nullptr : channel_order_->data() + head * shape.head_dim;
-    kernels::quantize_page(layout, shape.head_dim, order, k + head * values, v + head * values,
-                           data_.data() + head * head_stride_);
-  }
-  if (indexed_.read == 0) return;
-  const int64_t bytes = kernels::indexed_rows_bytes(shape.type, shape.head_dim, indexed_.bits);
-  for (int64_t head = 0; head < n_heads_; ++head) {
-    kernels::encode_rows(shape.type, shape.head_dim, indexed_.bits, k + head * values, v + head * values, row_data() + head * bytes);
-  }
+  const kernels::PageEncode job{source, n_heads_, layout, channel_order_ == nullptr ? nullptr : channel_order_->data(),
+                                data_.data(), head_stride_, indexed_.read > 0 ? row_data() : nullptr, indexed_.bits};
+  pool->backend()->encode(pool->shape().type, pool->shape().head_dim, {&job, 1});
 }
 
 namespace {
@@ -59,7 +50,7 @@ QuantizedLayout load_layout(StateReader* in, const CacheShape& shape) {
 QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const std::vector<uint8_t>> channel_order,
                              StateReader* in, int64_t n_heads, IndexedRows rows)
     : QuantizedPage(pool, load_layout(in, pool->shape()), std::move(channel_order), n_heads, rows) {
-  in->bytes(data_.data(), data_.size());
+  pool->backend()->upload(in->bytes(data_.size()).data(), data_.size(), data_.data());
 }
 
 void QuantizedPage::save(StateWriter* out) const {
@@ -67,16 +58,12 @@ void QuantizedPage::save(StateWriter* out) const {
     for (const uint8_t quads : runs->quads) out->value(quads);
     out->value(runs->dropped);
   }
-  out->bytes(data_.data(), data_.size());
+  data_.backend().download(data_.data(), data_.size(), out->room(data_.size()));
 }
 
-void QuantizedPage::read(const CacheShape& shape, float* k, float* v) const {
-  const int64_t values = kPageTokens * shape.head_dim;
-  for (int64_t head = 0; head < n_heads_; ++head) {
-    const uint8_t* order = channel_order_ == nullptr ? nullptr : channel_order_->data() + head * shape.head_dim;
-    kernels::dequantize_page(layout_, shape.head_dim, order, data_.data() + head * head_stride_, k + head * values,
-                             v + head * values);
-  }
+void QuantizedPage::read(const CacheShape& shape, int64_t head, int64_t n_heads, float* k, float* v) const {
+  const kernels::PageRead job{segment(), head, n_heads, 0, kPageTokens, k, v, kPageTokens * shape.head_dim};
+  data_.backend().read(shape.type, shape.head_dim, {&job, 1});
 }
 
 kernels::KvSegment QuantizedPage::segment() const {

@@ -24,10 +24,10 @@ class QuantizedPage {
  public:
   static constexpr int64_t kAllHeads = -1;
 
-  // f32 rows of n_heads KV heads: k, v [n_heads, kPageTokens, head_dim]. `channel_order`: [n_heads, head_dim] or null;
-  // the page keeps it alive. Counted in the pool. rows.read > 0: an indexed page, of all heads.
+  // `source`: of n_heads KV heads. `channel_order`: [n_heads, head_dim] or null; the page keeps it alive. Counted in the pool.
+  // rows.read > 0: an indexed page, of all heads.
   QuantizedPage(const std::shared_ptr<PagePool>& pool, const kernels::QuantizedLayout& layout,
-                std::shared_ptr<const std::vector<uint8_t>> channel_order, const float* k, const float* v,
+                std::shared_ptr<const std::vector<uint8_t>> channel_order, const kernels::PageSource& source,
                 int64_t n_heads = kAllHeads, IndexedRows rows = {});
 
   // What save() wrote. Throws CacheError.
@@ -35,7 +35,9 @@ class QuantizedPage {
                 StateReader* in, int64_t n_heads = kAllHeads, IndexedRows rows = {});
   void save(StateWriter* out) const;  // without the channel order
 
-  void read(const CacheShape& shape, float* k, float* v) const;  // as given to the constructor, but for the error
+  // K and V of KV heads [head, head + n_heads), as given to the constructor but for the error: f32 [n_heads, kPageTokens,
+  // head_dim]. There after KvBackend::finish().
+  void read(const CacheShape& shape, int64_t head, int64_t n_heads, float* k, float* v) const;
   kernels::KvSegment segment() const;
   const kernels::QuantizedLayout& layout() const { return layout_; }
   const std::shared_ptr<const std::vector<uint8_t>>& channel_order() const { return channel_order_; }

@@ -26,6 +26,11 @@ class StateWriter {
     bytes(values.data(), values.size() * sizeof(T));
   }
   void bytes(const void* from, size_t n) { data_.append(static_cast<const char*>(from), n); }
+  // Room for n bytes that the caller fills before the next call.
+  char* room(size_t n) {
+    data_.resize(data_.size() + n);
+    return data_.data() + data_.size() - n;
+  }
 
   const std::string& data() const { return data_; }
 
@@ -54,9 +59,14 @@ class StateReader {
     return values;
   }
   void bytes(void* to, size_t n) {
+    const std::span<const char> from = bytes(n);
+    if (n > 0) std::memcpy(to, from.data(), n);
+  }
+  // The next n bytes, as long as the data are there.
+  std::span<const char> bytes(size_t n) {
     if (static_cast<int64_t>(n) > left()) fail(static_cast<int64_t>(n));
-    if (n > 0) std::memcpy(to, data_.data() + at_, n);
     at_ += n;
+    return data_.subspan(at_ - n, n);
   }
 
   int64_t left() const { return static_cast<int64_t>(data_.size() - at_); }

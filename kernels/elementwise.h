@@ -26,4 +26,8 @@ void store_kv(KvType type, int64_t n_kv_heads, int64_t head_dim, const float* k,
 // Reads a slot back. k, v: f32 [head_dim] of KV head `head`; either may be nullptr.
 void load_kv(KvType type, int64_t head_dim, const KvSegment& page, int64_t head, int64_t slot, float* k, float* v);
 
+// Copies one token of one KV head from a slot of its dense page to one of another.
+void move_kv(KvType type, int64_t head_dim, const void* from_k, const void* from_v, int64_t from_slot, void* to_k, void* to_v,
+             int64_t to_slot);
+
 }  // namespace smartkv::kernels

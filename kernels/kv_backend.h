@@ -1,8 +1,13 @@
 // Where the pages of a model's KV caches live, and who computes on them: the CPU, or a device (kernels/cuda/kv_backend.h).
 //
-// Only what pages hold is the backend's memory: what KvSegment::k and v point to. Everything else that it is given (queries,
-// rows, results, biases, orders of channels, lists of segments) is the host's. The host may read and write pages, too, but
-// for those with rows in the queue: between write() and the attention() that follows it.
+// Only what pages hold is the backend's memory: what KvSegment::k and v, and TokenPlace, point to. The host may not reach it:
+// what is done with pages is done here, in jobs. Everything else that it is given (queries, rows, results, biases, orders of
+// channels, lists of segments, jobs) is the host's.
+//
+// Jobs of one call do not depend on each other: none reads or writes what another one writes. Calls take effect in their
+// order. They may wait in a queue, until attention(), attention_mass(), finish(), download() or upload() is called for
+// whatever: a page may be released meanwhile, and what a job points to in the host's memory may go once its call returned, but
+// for that of write() and read().
 #pragma once
 
 #include <cstddef>
@@ -26,6 +31,73 @@ struct PageWrite {
   int64_t head_stride = 0;
 };
 
+// A token of one KV head: a slot of its dense page.
+struct TokenPlace {
+  void* k = nullptr;  // of the KV head; so is v
+  void* v = nullptr;
+  int32_t slot = 0;
+};
+
+struct TokenMove {
+  TokenPlace from, to;
+};
+
+// One token's K and V into its place.
+struct TokenWrite {
+  const float* k = nullptr;  // [head_dim]
+  const float* v = nullptr;
+  TokenPlace to;
+};
+
+// Bytes of pages: a page, or what a KV head has of it. Multiples of 16, as are the addresses.
+struct PageCopy {
+  const void* from = nullptr;
+  void* to = nullptr;
+  size_t bytes = 0;
+};
+
+// What becomes a page of codes, of n_heads KV heads: one of
+struct PageSource {
+  std::span<const TokenPlace> tokens = {};  // [n_heads, kPageTokens], in the order that the page will have
+  const KvSegment* codes = nullptr;         // a page of codes
+  const float* k = nullptr;                 // rows: [n_heads, kPageTokens, head_dim]; so is v
+  const float* v = nullptr;
+};
+
+struct PageEncode {
+  PageSource source;
+  int64_t n_heads = 0;
+  QuantizedLayout layout;
+  const uint8_t* channel_order = nullptr;  // [n_heads, head_dim], see quantized_page.h
+  void* blocks = nullptr;                  // [n_heads], each block_stride bytes apart
+  int64_t block_stride = 0;
+  void* rows = nullptr;                    // of an indexed page, [n_heads] of indexed_rows_bytes(); null: there are none
+  int row_bits = 0;
+};
+
+// Tokens [first, first + n) of KV heads [head, head + n_heads) of a page, dense or of codes, as f32. Not an indexed page's rows.
+struct PageRead {
+  KvSegment page;
+  int64_t head = 0, n_heads = 1;
+  int64_t first = 0, n = 0;
+  float* k = nullptr;       // [n_heads, n, head_dim], heads head_stride floats apart; so is v. Either may be null
+  float* v = nullptr;
+  int64_t head_stride = 0;
+};
+
+// Of one token: f32 [head_dim] each; either may be null.
+inline PageRead read_of(const TokenPlace& place, float* k, float* v) {
+  PageRead job;
+  job.page.tokens = kPageTokens;
+  job.page.k = place.k;
+  job.page.v = place.v;
+  job.first = place.slot;
+  job.n = 1;
+  job.k = k;
+  job.v = v;
+  return job;
+}
+
 class KvBackend {
  public:
   virtual ~KvBackend() = default;
@@ -37,12 +109,25 @@ class KvBackend {
   // Whether it attends to pages of this format.
   virtual bool attends_to(KvSegment::Format format) const = 0;
 
-  // Zeroed memory of pages, at a multiple of 64 bytes; thread-safe. Throws std::bad_alloc.
+  // Zeroed memory of pages, at a multiple of 64 bytes. Thread-safe, as are all calls up to upload(). Throws std::bad_alloc.
   virtual std::byte* allocate(size_t bytes) = 0;
   virtual void release(std::byte* memory, size_t bytes) noexcept = 0;
 
-  // Thread-safe for disjoint slots. May wait in a queue, and what it points to with it, until attention() or
-  // attention_mass() is called for whatever tasks; or forget_writes().
+  virtual void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) = 0;
+  virtual void write_tokens(KvType type, int64_t head_dim, std::span<const TokenWrite> tokens) = 0;
+  virtual void copy(std::span<const PageCopy> copies) = 0;
+  // The bytes of quantize_page() and encode_rows(). Values that are not finite are std::invalid_argument, or, where the call
+  // does not wait for them, NaN in what attends to the page.
+  virtual void encode(KvType type, int64_t head_dim, std::span<const PageEncode> pages) = 0;
+  // What it reads is there after finish().
+  virtual void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) = 0;
+  virtual void finish() = 0;
+  // A page's bytes, to and from the host's memory, done on return.
+  virtual void download(const std::byte* page, size_t bytes, void* to) = 0;
+  virtual void upload(const void* from, size_t bytes, std::byte* page) = 0;
+
+  // Thread-safe for disjoint slots. What it points to has to stay until attention() or attention_mass() is called for whatever
+  // tasks; or forget_writes().
   virtual void write(KvType type, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) = 0;
   virtual void forget_writes() noexcept = 0;
   // As kernels/attention.h says, bit for bit where batch_invariant(). All is done when they return.
@@ -63,9 +148,10 @@ class PageMemory {
   PageMemory& operator=(const PageMemory&) = delete;
   ~PageMemory() { backend_->release(data_, size_); }
 
-  std::byte* data() { return data_; }
+  std::byte* data() { return data_; }  // not the host's to reach
   const std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+  KvBackend& backend() const { return *backend_; }
 
  private:
   std::shared_ptr<KvBackend> backend_;

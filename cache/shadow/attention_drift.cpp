@@ -9,7 +9,6 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/elementwise.h"
 #include "kernels/quantized_page.h"
 
 namespace smartkv {
@@ -46,17 +45,15 @@ std::vector<int64_t> most_attended(std::span<const float> mass) {
 }
 
 // For each of `slots` of a quantised page, the slot of the dense page of the same tokens that is nearest to it.
-std::vector<int64_t> nearest_slots(const kernels::AttentionShape& shape, const KvSegment& page, const KvSegment& dense,
-                                   int64_t head, std::span<const int64_t> slots) {
+std::vector<int64_t> nearest_slots(kernels::KvBackend& backend, const kernels::AttentionShape& shape, const KvSegment& page,
+                                   const KvSegment& dense, int64_t head, std::span<const int64_t> slots) {
   const int64_t dim = shape.head_dim;
   const auto size = static_cast<size_t>(kPageTokens * dim);
   std::vector<float> k(size), v(size), dense_k(size), dense_v(size);
-  const uint8_t* order = page.channel_order == nullptr ? nullptr : page.channel_order + head * dim;
-  kernels::dequantize_page(page.quantized, dim, order, static_cast<const std::byte*>(page.k) + head * page.head_stride,
-                           k.data(), v.data());
-  for (int64_t slot = 0; slot < kPageTokens; ++slot) {
-    kernels::load_kv(shape.type, dim, dense, head, slot, dense_k.data() + slot * dim, dense_v.data() + slot * dim);
-  }
+  const kernels::PageRead jobs[] = {{page, head, 1, 0, kPageTokens, k.data(), v.data()},
+                                    {dense, head, 1, 0, kPageTokens, dense_k.data(), dense_v.data()}};
+  backend.read(shape.type, dim, jobs);
+  backend.finish();
   const auto distance = [dim](const float* a, const float* b) {
     std::array<float, 16> sums{};  // head_dim is a multiple of 16
     for (int64_t d = 0; d < dim; d += 16) {
@@ -82,7 +79,7 @@ std::vector<int64_t> nearest_slots(const kernels::AttentionShape& shape, const K
 }
 
 // Makes positions of `indices` (sorted) into a view of all tokens whose quantised pages have an order of their own.
-void restore_order(const kernels::AttentionShape& shape, std::span<const KvSegment> view,
+void restore_order(kernels::KvBackend& backend, const kernels::AttentionShape& shape, std::span<const KvSegment> view,
                    std::span<const KvSegment> full, int64_t head, std::span<int64_t> indices) {
   int64_t first = 0;
   auto at = indices.begin();
@@ -91,7 +88,7 @@ void restore_order(const kernels::AttentionShape& shape, std::span<const KvSegme
     if (segment.format == KvSegment::Format::kQuantized && at != end) {
       std::vector<int64_t> slots(at, end);
       for (int64_t& slot : slots) slot -= first;
-      slots = nearest_slots(shape, segment, full[static_cast<size_t>(first / kPageTokens)], head, slots);
+      slots = nearest_slots(backend, shape, segment, full[static_cast<size_t>(first / kPageTokens)], head, slots);
       std::transform(slots.begin(), slots.end(), at, [first](int64_t slot) { return first + slot; });
     }
     at = end;
@@ -117,7 +114,7 @@ TokenRange ShadowSampling::within(int64_t begin, int64_t end) const {
   return {(from + stride) / stride * stride - 1, end / stride * stride};
 }
 
-void LayerDrift::add(const kernels::AttentionShape& shape, int64_t layer, int64_t position,
+void LayerDrift::add(kernels::KvBackend& backend, const kernels::AttentionShape& shape, int64_t layer, int64_t position,
                      const QueryAttention& compressed, const QueryAttention& full) {
   const int64_t all = position + 1, seen = static_cast<int64_t>(compressed.mass.size()) / shape.n_kv_heads;
   const std::vector<KvSegment> view = view_of(compressed.cache, layer, position),
@@ -128,7 +125,7 @@ void LayerDrift::add(const kernels::AttentionShape& shape, int64_t layer, int64_
       return values.subspan(static_cast<size_t>(head * n), static_cast<size_t>(n));
     };
     std::vector<int64_t> most = most_attended(of_head(compressed.mass, seen));
-    if (seen == all) restore_order(shape, view, full_view, head, most);
+    if (seen == all) restore_order(backend, shape, view, full_view, head, most);
     for (int64_t& index : most) index = positions[static_cast<size_t>(index)];
     std::erase(most, SequenceCache::kOtherHead);
     jaccard += smartkv::jaccard(most_attended(of_head(full.mass, all)), std::move(most));

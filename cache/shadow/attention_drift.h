@@ -39,8 +39,9 @@ struct LayerDrift {
   // One sample: what the query at `position` got from the compressed cache, and from the full one. Quantised pages may
   // hold their tokens in any order: each is taken for the token of its page whose key and value are nearest (at 2 bits
   // some are mistaken, and the Jaccard is a little too low).
-  void add(const kernels::AttentionShape& shape, int64_t layer, int64_t position, const QueryAttention& compressed,
-           const QueryAttention& full);
+  // backend: of both caches' pages.
+  void add(kernels::KvBackend& backend, const kernels::AttentionShape& shape, int64_t layer, int64_t position,
+           const QueryAttention& compressed, const QueryAttention& full);
   LayerDrift& operator+=(const LayerDrift& other);
 };
 

@@ -37,7 +37,7 @@ void ShadowSequence::observe(int64_t layer, const Probe& probe) {
     const std::vector<float> output = query_output(backend, shape, *compressed_, layer, probe),
                              full_output = query_output(backend, shape, *full_, layer, probe),
                              full_mass = query_mass(backend, shape, *full_, layer, probe);
-    drift_[static_cast<size_t>(layer)].add(shape, layer, probe.position, {*compressed_, output, probe.mass},
+    drift_[static_cast<size_t>(layer)].add(backend, shape, layer, probe.position, {*compressed_, output, probe.mass},
                                            {*full_, full_output, full_mass});
   }
   // Its probes depend on positions only, so they are the same in a pass that ends here.

@@ -8,7 +8,7 @@ namespace smartkv {
 using kernels::kPageTokens;
 
 HeadUnits::HeadUnits(const PolicyContext& context)
-    : head_dim_(context.shape.head_dim), pages_(context.pool), units_(static_cast<size_t>(context.shape.n_kv_heads)) {}
+    : pool_(context.pool), pages_(context.pool), units_(static_cast<size_t>(context.shape.n_kv_heads)) {}
 
 int64_t HeadUnits::n_units() const {
   int64_t n = 0;
@@ -39,24 +39,20 @@ int64_t HeadUnits::unit_of(int64_t head, int64_t slot) const {
   return units_[static_cast<size_t>(head)][static_cast<size_t>(slot / kPageTokens)];
 }
 
-void HeadUnits::load(int64_t head, int64_t slot, float* k, float* v) const {
+kernels::TokenPlace HeadUnits::place(int64_t head, int64_t slot) const {
   const int64_t unit = unit_of(head, slot);
-  pages_.load(unit / heads() * kPageTokens + slot % kPageTokens, unit % heads(), k, v);
+  return pages_.place(unit / heads() * kPageTokens + slot % kPageTokens, unit % heads());
 }
 
-void HeadUnits::store(int64_t head, int64_t slot, const float* k, const float* v) {
-  const int64_t unit = unit_of(head, slot), position = unit / heads() * kPageTokens + slot % kPageTokens;
-  pages_.own(position);
-  pages_.store(position, unit % heads(), k, v);
+kernels::TokenPlace HeadUnits::own_place(int64_t head, int64_t slot) {
+  pages_.own(unit_of(head, slot) / heads() * kPageTokens);
+  return place(head, slot);
 }
 
-void HeadUnits::move(int32_t from, int32_t to) {
-  std::vector<float> k(static_cast<size_t>(head_dim_)), v(k.size());
+kernels::PageCopy HeadUnits::move(int32_t from, int32_t to) {
   pages_.own(to / heads() * kPageTokens);
-  for (int64_t i = 0; i < kPageTokens; ++i) {
-    pages_.load(from / heads() * kPageTokens + i, from % heads(), k.data(), v.data());
-    pages_.store(to / heads() * kPageTokens + i, to % heads(), k.data(), v.data());
-  }
+  return {pages_.place(from / heads() * kPageTokens, from % heads()).k, pages_.place(to / heads() * kPageTokens, to % heads()).k,
+          static_cast<size_t>(pool_->page_bytes() / heads())};
 }
 
 void HeadUnits::resize(std::span<const int64_t> wanted) {
@@ -77,13 +73,15 @@ void HeadUnits::resize(std::span<const int64_t> wanted) {
     return static_cast<int32_t>(unit);
   };
   pages_.reserve(before * kPageTokens, after * kPageTokens);
+  std::vector<kernels::PageCopy> copies;
   for (std::vector<int32_t>& units : units_) {  // out of the pages that go
     for (int32_t& unit : units) {
       if (unit < after * heads()) continue;
       const int32_t from = std::exchange(unit, take_free(used.size()));
-      move(from, unit);
+      copies.push_back(move(from, unit));
     }
   }
+  pool_->backend()->copy(copies);
   pages_.truncate(after * kPageTokens);
   used.resize(static_cast<size_t>(after * heads()));
   bool more = true;

@@ -25,13 +25,14 @@ class HeadUnits {
   // The whole pages, then the KV heads' other units, one head after the other.
   void view(std::vector<kernels::KvSegment>* segments) const;
 
-  // One token. k, v: f32 [head_dim].
-  void load(int64_t head, int64_t slot, float* k, float* v) const;
-  void store(int64_t head, int64_t slot, const float* k, const float* v);
+  // Of a slot, for jobs of the backend that read it.
+  kernels::TokenPlace place(int64_t head, int64_t slot) const;
+  // The same for those that write it: the page becomes this one's own.
+  kernels::TokenPlace own_place(int64_t head, int64_t slot);
 
   // Gives every KV head so many units, in as few pages as hold them. Its first ones keep what they hold.
   void resize(std::span<const int64_t> units);
-  int64_t growth(int64_t more_pages) const;  // bytes that resize() and store() allocate at most while so many pages are added
+  int64_t growth(int64_t more_pages) const;  // bytes that resize() and own_place() allocate at most while so many pages are added
 
   void save(StateWriter* out) const;
   void load(int64_t most_pages, StateReader* in);  // throws CacheError, also if there are more pages
@@ -43,9 +44,9 @@ class HeadUnits {
  private:
   int64_t heads() const { return static_cast<int64_t>(units_.size()); }
   int64_t unit_of(int64_t head, int64_t slot) const;
-  void move(int32_t from, int32_t to);  // a unit's contents
+  kernels::PageCopy move(int32_t from, int32_t to);  // of a unit's contents
 
-  int64_t head_dim_;
+  std::shared_ptr<PagePool> pool_;
   DenseLayer pages_;
   std::vector<std::vector<int32_t>> units_;  // by KV head: unit u is place u % heads of page u / heads
 };

@@ -29,15 +29,15 @@ void PageStore::prepare(const StageView& view) {
 }
 
 void PageStore::take(const StageView& /*view*/, int64_t layer, LeavingTokens* tokens) {
-  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
+  const int64_t heads = shape().n_kv_heads;
   const auto end = static_cast<int64_t>(pages_[static_cast<size_t>(layer)].size());
-  std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
+  std::vector<kernels::TokenPlace> places(static_cast<size_t>(heads * kPageTokens));
   for (int64_t i = n_pages_; i < end; ++i) {
     for (int64_t row = 0; row < heads * kPageTokens; ++row) {
       const int64_t head = row / kPageTokens, token = (i - n_pages_) * kPageTokens + row % kPageTokens;
-      tokens->load(head, tokens->of(head)[static_cast<size_t>(token)], k.data() + row * dim, v.data() + row * dim);
+      places[static_cast<size_t>(row)] = tokens->place(head, tokens->of(head)[static_cast<size_t>(token)]);
     }
-    set_page(layer, i, pack(layer, i, k.data(), v.data()));
+    set_page(layer, i, pack(layer, i, places));
   }
   for (int64_t head = 0; head < heads; ++head) tokens->leave(head, {});
 }
@@ -110,12 +110,17 @@ void PageStore::add_details(std::map<std::string, double>* details) const {
   (*details)["bits_v"] = v / pages;
 }
 
-void load_tail_page(const CacheShape& shape, const DenseLayer& tail, int64_t i, float* k, float* v) {
+void load_tail_page(const PolicyContext& context, const DenseLayer& tail, int64_t i, float* k, float* v) {
+  tail.read(i * kPageTokens, kPageTokens, 0, context.shape.n_kv_heads, k, v, kPageTokens * context.shape.head_dim);
+  context.pool->backend()->finish();
+}
+
+std::vector<kernels::TokenPlace> tail_places(const CacheShape& shape, const DenseLayer& tail, int64_t i) {
+  std::vector<kernels::TokenPlace> places;
   for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
-    for (int64_t t = 0; t < kPageTokens; ++t, k += shape.head_dim, v += shape.head_dim) {
-      tail.load(i * kPageTokens + t, head, k, v);
-    }
+    for (int64_t t = 0; t < kPageTokens; ++t) places.push_back(tail.place(i * kPageTokens + t, head));
   }
+  return places;
 }
 
 namespace {
@@ -128,8 +133,8 @@ class UniformStore final : public PageStore {
   int64_t lasting_bytes() const override { return bytes(); }
 
  private:
-  QuantizedPageRef pack(int64_t, int64_t i, const float* k, const float* v) const override {
-    return std::make_shared<QuantizedPage>(context().pool, layout(i), nullptr, k, v);
+  QuantizedPageRef pack(int64_t, int64_t i, std::span<const kernels::TokenPlace> tokens) const override {
+    return std::make_shared<QuantizedPage>(context().pool, layout(i), nullptr, kernels::PageSource{tokens});
   }
   int64_t page_bytes(int64_t i) const override { return quantized_bytes(shape(), layout(i)); }
   QuantizedLayout layout(int64_t page) const { return page == 0 ? widest_layout(shape()) : layout_; }

@@ -54,8 +54,8 @@ class PageStore : public TokenStore {
 
   // At a boundary, before `made` pages of each layer are packed. Decides what they will be; may narrow those that are.
   virtual void plan(const StageView& view, int64_t made) { (void)view, (void)made; }
-  // Packs page i of a layer. k, v: f32 [n_kv_heads, kPageTokens, head_dim]. Called for different layers in parallel.
-  virtual QuantizedPageRef pack(int64_t layer, int64_t i, const float* k, const float* v) const = 0;
+  // Packs page i of a layer: of tokens [n_kv_heads, kPageTokens], in order of position. Called for different layers in parallel.
+  virtual QuantizedPageRef pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const = 0;
   virtual void end_boundary() {}  // after the pages of a boundary were packed
   // Of a layer's page i, which is about to be loaded; null: none.
   virtual std::shared_ptr<const std::vector<uint8_t>> channel_order(int64_t layer, int64_t i) const {
@@ -75,8 +75,10 @@ class PageStore : public TokenStore {
   std::vector<std::vector<QuantizedPageRef>> pages_;  // by layer
 };
 
-// K and V of tail tokens [64 i, 64 i + 64): f32 [n_kv_heads, kPageTokens, head_dim].
-void load_tail_page(const CacheShape& shape, const DenseLayer& tail, int64_t i, float* k, float* v);
+// K and V of tail tokens [64 i, 64 i + 64): f32 [n_kv_heads, kPageTokens, head_dim]. Waits for the backend.
+void load_tail_page(const PolicyContext& context, const DenseLayer& tail, int64_t i, float* k, float* v);
+// Where they are: [n_kv_heads, kPageTokens].
+std::vector<kernels::TokenPlace> tail_places(const CacheShape& shape, const DenseLayer& tail, int64_t i);
 
 // Every page in one layout but the first, which holds the sinks, whose keys are unlike all others: 8 bits.
 class UniformStoreFactory final : public StoreFactory {

@@ -198,8 +198,7 @@ void SharedSlotStore::pack(Layer* layer, int64_t head, const LeavingTokens& leav
   Head& of = layer->heads[static_cast<size_t>(head)];
   const std::span<const Token> tokens = leaving.of(head);
   const auto held = static_cast<uint32_t>(of.positions.size());
-  const auto dim = static_cast<size_t>(shape().head_dim);
-  std::vector<float> k(kPageTokens * dim), v(k.size());
+  std::vector<kernels::TokenPlace> places(kPageTokens);
   of.packed.reserve(of.packed.size() + of.promoted.size() / kPageTokens);
   for (size_t first = 0; first < of.promoted.size(); first += kPageTokens) {
     PackedUnit unit;
@@ -207,21 +206,21 @@ void SharedSlotStore::pack(Layer* layer, int64_t head, const LeavingTokens& leav
       const uint32_t candidate = of.promoted[first + i];
       const bool has_slot = candidate < held;
       const size_t at = has_slot ? candidate : candidate - held;
-      if (has_slot) layer->kept.load(head, candidate, k.data() + i * dim, v.data() + i * dim);
-      if (!has_slot) leaving.load(head, tokens[at], k.data() + i * dim, v.data() + i * dim);
+      places[i] = has_slot ? layer->kept.place(head, candidate) : leaving.place(head, tokens[at]);
       unit.positions.push_back(has_slot ? of.positions[at] : tokens[at].position);
       const Scored& scored = has_slot ? of.kept : of.tail;
       unit.tokens.score.push_back(scored.score[at]);
       if (ranks()) unit.tokens.importance.push_back(scored.importance[at]);
     }
-    unit.page = std::make_shared<QuantizedPage>(context_->pool, *options_.eviction.packed, nullptr, k.data(), v.data(), 1);
+    unit.page = std::make_shared<QuantizedPage>(context_->pool, *options_.eviction.packed, nullptr, kernels::PageSource{places}, 1);
     of.packed.push_back(std::move(unit));
   }
 }
 
 void SharedSlotStore::take(const StageView& view, int64_t layer, LeavingTokens* leaving) {
   Layer& state = layers_[static_cast<size_t>(layer)];
-  std::vector<float> k(static_cast<size_t>(shape().head_dim)), v(k.size());
+  kernels::KvBackend& backend = *context_->pool->backend();
+  std::vector<kernels::TokenMove> moves;
   std::vector<Changes> changes;
   std::vector<int64_t> units;
   for (int64_t h = 0; h < n_heads(); ++h) {
@@ -236,19 +235,20 @@ void SharedSlotStore::take(const StageView& view, int64_t layer, LeavingTokens* 
     std::vector<float>().swap(head.worth);
     std::vector<uint32_t>().swap(head.promoted);
     for (const auto& [from, to] : changes.back().moved) {
-      state.kept.load(h, from, k.data(), v.data());
-      state.kept.store(h, to, k.data(), v.data());
+      moves.push_back({state.kept.place(h, from), state.kept.own_place(h, to)});
     }
     units.push_back(head.units_next);
   }
+  backend.move(shape().type, shape().head_dim, moves);
+  moves.clear();
   state.kept.resize(units);
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   for (int64_t h = 0; h < n_heads(); ++h) {
     for (const auto& [position, slot] : changes[static_cast<size_t>(h)].taken) {
-      tail.load(position, h, k.data(), v.data());
-      state.kept.store(h, slot, k.data(), v.data());
+      moves.push_back({tail.place(position, h), state.kept.own_place(h, slot)});
     }
   }
+  backend.move(shape().type, shape().head_dim, moves);
 }
 
 void SharedSlotStore::finish(const StageView& /*view*/) { state_.set(state_bytes()); }

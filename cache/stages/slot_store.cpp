@@ -176,14 +176,14 @@ void SlotStore::take(const StageView& view, int64_t layer, LeavingTokens* leavin
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   if (packed > 0) pack(&state, tail);
   state.kept.reserve(kept_, kept_ + filled);
-  std::vector<float> k(static_cast<size_t>(shape().head_dim)), v(k.size());
+  std::vector<kernels::TokenMove> moves;
   for (int64_t h = 0; h < shape().n_kv_heads; ++h) {
     for (const uint32_t place : changed[static_cast<size_t>(h)]) {
       state.kept.own(place);
-      tail.load(state.heads[static_cast<size_t>(h)].positions[place], h, k.data(), v.data());
-      state.kept.store(place, h, k.data(), v.data());
+      moves.push_back({tail.place(state.heads[static_cast<size_t>(h)].positions[place], h), state.kept.place(place, h)});
     }
   }
+  context_->pool->backend()->move(shape().type, shape().head_dim, moves);
 }
 
 void SlotStore::finish(const StageView& view) {
@@ -271,16 +271,17 @@ std::vector<Token> SlotStore::choose(Head* head, std::span<const Token> tokens, 
 }
 
 void SlotStore::pack(Layer* layer, const DenseLayer& tail) const {
-  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
-  std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
+  const int64_t heads = shape().n_kv_heads;
+  std::vector<kernels::TokenPlace> places(static_cast<size_t>(heads * kPageTokens));
   const auto n = static_cast<int64_t>(layer->heads[0].packed.size());
   for (int64_t first = 0; first < n; first += kPageTokens) {
     for (int64_t row = 0; row < heads * kPageTokens; ++row) {
       const int64_t h = row / kPageTokens, entry = first + row % kPageTokens;
       const int32_t position = layer->heads[static_cast<size_t>(h)].packed[static_cast<size_t>(entry)];
-      tail.load(position, h, k.data() + row * dim, v.data() + row * dim);
+      places[static_cast<size_t>(row)] = tail.place(position, h);
     }
-    layer->packed.push_back(std::make_shared<QuantizedPage>(context_->pool, *options_.packed, nullptr, k.data(), v.data()));
+    layer->packed.push_back(
+        std::make_shared<QuantizedPage>(context_->pool, *options_.packed, nullptr, kernels::PageSource{places}));
   }
 }
 
@@ -323,11 +324,9 @@ std::vector<Token> SlotStore::lost(const Layer& layer, int64_t h, std::span<cons
                                    const std::vector<int32_t>& before, LeavingTokens* leaving) const {
   const std::vector<int32_t>& now = layer.heads[static_cast<size_t>(h)].positions;
   std::vector<Token> lost;
-  std::vector<float> k(static_cast<size_t>(shape().head_dim)), v(k.size());
   for (size_t place = 0; place < before.size(); ++place) {
     if (now[place] == before[place]) continue;
-    layer.kept.load(static_cast<int64_t>(place), h, k.data(), v.data());
-    lost.push_back(leaving->give_up(h, before[place], k.data(), v.data()));
+    lost.push_back(leaving->give_up(h, before[place], layer.kept.place(static_cast<int64_t>(place), h)));
   }
   std::vector<int32_t> held(now);
   std::sort(held.begin(), held.end());

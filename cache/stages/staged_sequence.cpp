@@ -86,7 +86,7 @@ void StagedSequence::compact() {
   const int64_t first = view.tail_first, end = view.leaving();
   for (const auto& store : stores_) store->prepare(view);
   context_->for_each(shape().n_layers, [&](int64_t layer) {
-    LeavingTokens tokens(tail(layer), shape().n_kv_heads, shape().head_dim, first, end);
+    LeavingTokens tokens(*context_->pool, tail(layer), first, end);
     for (const auto& store : stores_) store->take(view, layer, &tokens);
     tail(layer).drop_before(end);  // a layer's lost tokens make room for the next one's kept ones
   });

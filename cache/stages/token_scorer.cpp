@@ -6,22 +6,29 @@
 
 #include "cache/policies/gated_eviction/gate.h"
 #include "cache/rope.h"
-#include "kernels/thread_pool.h"
 
 namespace smartkv {
 namespace {
 
-// task(head, from, end) for all KV heads and the tokens [0, n) in blocks, in parallel. It must not throw.
+// task(head, from, end) for all KV heads and the tokens [0, n) in blocks, in parallel.
 template <typename Task>
 void for_blocks(const PolicyContext& context, int64_t n, const Task& task) {
   constexpr int64_t kBlock = kernels::kPageTokens;
   const int64_t blocks = (n + kBlock - 1) / kBlock, all = context.shape.n_kv_heads * blocks;
-  const auto run = [&](int64_t i) {
+  context.for_each(all, [&](int64_t i) {
     const int64_t from = i % blocks * kBlock;
     task(i / blocks, from, std::min(n, from + kBlock));
-  };
-  if (context.threads != nullptr) return context.threads->parallel_for(all, run);
-  for (int64_t i = 0; i < all; ++i) run(i);
+  });
+}
+
+// K and V: f32 [n_kv_heads, n, head_dim]; v may be null.
+void load(const PolicyContext& context, const ScoredTokens& tokens, float* k, float* v) {
+  const int64_t dim = context.shape.head_dim;
+  for_blocks(context, tokens.n, [&](int64_t head, int64_t from, int64_t end) {
+    const int64_t at = (head * tokens.n + from) * dim;
+    tokens.tokens.read(tokens.first + from, end - from, head, 1, k + at, v == nullptr ? nullptr : v + at, 0);
+  });
+  context.pool->backend()->finish();
 }
 
 // The baseline "sinks + window" (StreamingLLM, Xiao et al. 2024): no token is worth a slot.
@@ -54,13 +61,14 @@ class KeyNormScorer final : public TokenScorer {
  public:
   std::string name() const override { return "key_norm"; }
   void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
+    const int64_t dim = context.shape.head_dim;
+    std::vector<float> keys(static_cast<size_t>(context.shape.n_kv_heads * tokens.n * dim));
+    load(context, tokens, keys.data(), nullptr);
     for_blocks(context, tokens.n, [&](int64_t head, int64_t from, int64_t end) {
-      std::vector<float> k(static_cast<size_t>(context.shape.head_dim)), v(k.size());
-      for (int64_t i = from; i < end; ++i) {
-        tokens.tokens.load(tokens.first + i, head, k.data(), v.data());
+      for (int64_t i = head * tokens.n + from; i < head * tokens.n + end; ++i) {
         float sum = 0;
-        for (const float value : k) sum += value * value;
-        scores[head * tokens.n + i] = -std::sqrt(sum);
+        for (const float value : std::span(keys).subspan(static_cast<size_t>(i * dim), static_cast<size_t>(dim))) sum += value * value;
+        scores[i] = -std::sqrt(sum);
       }
     });
   }
@@ -105,13 +113,10 @@ class LearnedScorer final : public TokenScorer {
   bool knows_importance() const override { return gate_->has_importance(); }
   void score_both(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const override {
     const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads, n = tokens.n;
-    std::vector<float> keys(static_cast<size_t>(heads * n * dim)), values(keys.size());
+    std::vector<float> keys(static_cast<size_t>(heads * n * dim)), values(importance == nullptr ? 0 : keys.size());
+    load(context, tokens, keys.data(), importance == nullptr ? nullptr : values.data());
     for_blocks(context, n, [&](int64_t head, int64_t from, int64_t end) {
-      for (int64_t i = from; i < end; ++i) {
-        float* k = keys.data() + (head * n + i) * dim;
-        tokens.tokens.load(tokens.first + i, head, k, values.data() + (head * n + i) * dim);
-        unrotate(tokens.angles + i * dim, dim, k);
-      }
+      for (int64_t i = from; i < end; ++i) unrotate(tokens.angles + i * dim, dim, keys.data() + (head * n + i) * dim);
     });
     gate_->score(context.threads, tokens.layer, keys.data(), heads * n, scores);
     // The gate says for how long; what counts is until when. A token that has lived its life makes room.

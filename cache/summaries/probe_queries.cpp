@@ -60,15 +60,31 @@ int64_t ProbeQueries::most_probe_bytes(const CacheShape& shape) {
          2 * static_cast<int64_t>(sizeof(int64_t));
 }
 
-SampledQueries ProbeQueries::sampled(const PolicyContext& context, const DenseLayer& tail, int64_t head,
+std::vector<SampledQueries> ProbeQueries::sampled(const PolicyContext& context, const DenseLayer& tail,
+                                                  const std::vector<int64_t>& shifts) const {
+  const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads;
+  std::vector<SampledQueries> queries(static_cast<size_t>(heads));
+  if (positions_.empty()) return queries;
+  const int64_t end = *std::max_element(positions_.begin(), positions_.end()) + 1;
+  int64_t first = end;
+  for (size_t p = 0; p < positions_.size(); ++p) first = std::min(first, positions_[p] + 1 - seen_[p]);
+  std::vector<float> keys(static_cast<size_t>(heads * (end - first) * dim));
+  tail.read(first, end - first, 0, heads, keys.data(), nullptr, (end - first) * dim);
+  context.pool->backend()->finish();
+  for (int64_t head = 0; head < heads; ++head) {
+    queries[static_cast<size_t>(head)] = sampled(context, first, keys.data() + head * (end - first) * dim, head, shifts);
+  }
+  return queries;
+}
+
+SampledQueries ProbeQueries::sampled(const PolicyContext& context, int64_t first, const float* keys, int64_t head,
                                      const std::vector<int64_t>& shifts) const {
   const CacheShape& shape = context.shape;
   const int64_t dim = shape.head_dim, heads = shape.n_kv_heads, probes = static_cast<int64_t>(positions_.size());
-  if (probes == 0) return {};
   const int64_t width = static_cast<int64_t>(q_.size()) / probes, group = width / (heads * dim);
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   SampledQueries queries;
-  std::vector<float> k(static_cast<size_t>(dim)), here(k.size()), there(k.size());
+  std::vector<float> here(static_cast<size_t>(dim)), there(here.size());
   for (int64_t p = 0; p < probes; ++p) {
     const int64_t position = positions_[static_cast<size_t>(p)], seen = seen_[static_cast<size_t>(p)];
     const float* mass = mass_.data() + (p * heads + head) * kSeen;
@@ -79,9 +95,9 @@ SampledQueries ProbeQueries::sampled(const PolicyContext& context, const DenseLa
     for (int64_t i = 0; i < seen; ++i) {
       const float share = mass[kSeen - seen + i];
       if (!(share > 0)) continue;
-      tail.load(position + 1 - seen + i, head, k.data(), nullptr);
+      const float* k = keys + (position + 1 - seen + i - first) * dim;
       for (int64_t g = 0; g < group; ++g) {
-        const float score = scale * std::inner_product(k.begin(), k.end(), q + g * dim, 0.0f);
+        const float score = scale * std::inner_product(k, k + dim, q + g * dim, 0.0f);
         log_norm[static_cast<size_t>(g)] = std::max(log_norm[static_cast<size_t>(g)], score - std::log(share));
       }
     }

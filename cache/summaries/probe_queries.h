@@ -28,12 +28,16 @@ class ProbeQueries {
   int64_t bytes() const;
   static int64_t most_probe_bytes(const CacheShape& shape);  // that a probe adds to bytes()
 
-  // The queries of a KV head's group, each at its own position and at `shifts` further on. `tail`: the layer's, with the
-  // probes' tokens.
-  SampledQueries sampled(const PolicyContext& context, const DenseLayer& tail, int64_t head,
-                         const std::vector<int64_t>& shifts) const;
+  // By KV head, the queries of its group, each at its own position and at `shifts` further on. `tail`: the layer's, with the
+  // probes' tokens. Waits for the backend.
+  std::vector<SampledQueries> sampled(const PolicyContext& context, const DenseLayer& tail,
+                                      const std::vector<int64_t>& shifts) const;
 
  private:
+  // Of a KV head; keys: the tail's from `first` on, f32 [tokens, head_dim].
+  SampledQueries sampled(const PolicyContext& context, int64_t first, const float* keys, int64_t head,
+                         const std::vector<int64_t>& shifts) const;
+
   static constexpr int64_t kSeen = 16;      // of the tail's last tokens: where their mass is kept
   // Of a KV head's query heads, those whose queries are kept: all of them, or so many spread evenly over a larger group.
   // Probes are samples, and a cache knows how much they hold before it knows how many query heads a model has.

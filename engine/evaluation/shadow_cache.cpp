@@ -48,7 +48,7 @@ void ShadowCache::observe(int64_t layer, const Probe& probe) {
     const std::vector<float> mass = query_mass(backend_, options_.shape, cache, layer, probe);
     if (sample) {
       const std::vector<float> output = query_output(backend_, options_.shape, cache, layer, probe);
-      (*drift_)[i][static_cast<size_t>(layer)].add(options_.shape, layer, probe.position, {cache, output, mass},
+      (*drift_)[i][static_cast<size_t>(layer)].add(backend_, options_.shape, layer, probe.position, {cache, output, mass},
                                                    {*full_, full_output, probe.mass});
     }
     if (shown) cache.observe(layer, {probe.position, probe.q, mass});

@@ -60,15 +60,6 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const Tables tables, co
   }
 }
 
-// Appends arrays to the workspace's table in the host's memory.
-template <typename T>
-size_t append(const std::vector<T>& rows, std::vector<std::byte>& host) {
-  const size_t at = (host.size() + 15) / 16 * 16;
-  host.resize(at + rows.size() * sizeof(T));
-  if (!rows.empty()) std::memcpy(host.data() + at, rows.data(), rows.size() * sizeof(T));
-  return at;
-}
-
 // The plan's tables on the device.
 struct Uploaded {
   Tables tables;
@@ -78,15 +69,24 @@ struct Uploaded {
 
 Uploaded upload(const AttentionShape& shape, AttentionWorkspace& workspace, cudaStream_t stream) {
   const AttentionPlan& plan = workspace.plan;
-  std::vector<std::byte>& host = workspace.host;
-  host.clear();
-  const size_t segments = append(plan.segments, host), tasks = append(plan.tasks, host), merges = append(plan.merges, host);
+  size_t bytes = 0;
+  const auto room_for = [&](const auto& rows) {  // at a multiple of 16
+    const size_t at = (bytes + 15) / 16 * 16;
+    bytes = at + rows.size() * sizeof(rows[0]);
+    return at;
+  };
+  const size_t segments = room_for(plan.segments), tasks = room_for(plan.tasks), merges = room_for(plan.merges);
   size_t items[4];
-  for (int i = 0; i < 4; ++i) items[i] = append(plan.classes[i].items, host);
-  std::byte* const device = workspace.tables.reserve(host.size());
-  // From memory that is not pinned: the call returns when `host` may be written again.
-  check(cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, stream),
-        "attention: copying tables");
+  for (int i = 0; i < 4; ++i) items[i] = room_for(plan.classes[i].items);
+  std::byte* const host = workspace.tables.room(bytes, stream);
+  const auto fill = [&](const auto& rows, size_t at) {
+    if (!rows.empty()) std::memcpy(host + at, rows.data(), rows.size() * sizeof(rows[0]));
+  };
+  fill(plan.segments, segments);
+  fill(plan.tasks, tasks);
+  fill(plan.merges, merges);
+  for (int i = 0; i < 4; ++i) fill(plan.classes[i].items, items[i]);
+  const std::byte* const device = workspace.tables.send(stream);
   Uploaded out = {};
   out.tables.shape = {static_cast<int32_t>(shape.n_heads), static_cast<int32_t>(shape.n_kv_heads),
                       static_cast<int32_t>(shape.head_dim), shape.scale * kLog2e};

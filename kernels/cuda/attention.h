@@ -12,13 +12,12 @@
 //   - A query's bits depend on its own segments and on the number of queries in its task, not on the other tasks.
 #pragma once
 
-#include <cstddef>
 #include <span>
-#include <vector>
 
 #include "kernels/attention.h"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/uploads.h"
 
 struct CUstream_st;  // cudaStream_t points to it
 
@@ -27,8 +26,8 @@ namespace smartkv::kernels::cuda {
 // Tables and partial results of a call: grow to the largest one and are then reused. For calls on one stream.
 struct AttentionWorkspace {
   AttentionPlan plan;
-  std::vector<std::byte> host;  // the plan's tables, one after the other
-  DeviceBuffer tables, partial;
+  UploadRing tables;
+  DeviceBuffer partial;
 };
 
 // Launched on `stream`, not waited for. std::invalid_argument as on the CPU; std::runtime_error for an error of CUDA.

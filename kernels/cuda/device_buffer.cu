@@ -1,5 +1,8 @@
 #include "kernels/cuda/device_buffer.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "kernels/cuda/platform.h"
 
 namespace smartkv::kernels::cuda {
@@ -8,13 +11,28 @@ DeviceBuffer::~DeviceBuffer() { cudaFree(data_); }
 
 std::byte* DeviceBuffer::reserve(size_t bytes) {
   if (bytes <= bytes_) return data_;
+  const size_t wanted = std::max(bytes, bytes_ + bytes_ / 2);
   check(cudaFree(data_), "cudaFree");
   data_ = nullptr;
   bytes_ = 0;
   void* memory = nullptr;
-  check(cudaMalloc(&memory, bytes), "cudaMalloc");
+  check(cudaMalloc(&memory, wanted), "cudaMalloc");
   data_ = static_cast<std::byte*>(memory);
-  bytes_ = bytes;
+  bytes_ = wanted;
+  return data_;
+}
+
+HostBuffer::~HostBuffer() { cudaFreeHost(data_); }
+
+std::byte* HostBuffer::reserve(size_t bytes, size_t keep) {
+  if (bytes <= bytes_) return data_;
+  const size_t wanted = std::max({bytes, 2 * bytes_, size_t{4096}});
+  void* memory = nullptr;
+  check(cudaMallocHost(&memory, wanted), "cudaMallocHost");
+  if (keep > 0) std::memcpy(memory, data_, keep);
+  cudaFreeHost(data_);
+  data_ = static_cast<std::byte*>(memory);
+  bytes_ = wanted;
   return data_;
 }
 

@@ -1,11 +1,11 @@
-// Memory of a CUDA device.
+// Memory of a CUDA device, and memory of the host that it copies from and to without a detour. Both grow to what is asked for
+// and stay; std::runtime_error where there is no room.
 #pragma once
 
 #include <cstddef>
 
 namespace smartkv::kernels::cuda {
 
-// Grows when more is asked for.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -13,8 +13,26 @@ class DeviceBuffer {
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
   ~DeviceBuffer();
 
-  // At least `bytes`; what it held is lost if it grows, which waits for the device. std::runtime_error if there is no room.
+  // At least `bytes`; what it held is lost if it grows, which waits for the device.
   std::byte* reserve(size_t bytes);
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// Pinned.
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+  ~HostBuffer();
+
+  // At least `bytes`, of which the first `keep` are as before. No copy from or to it is under way.
+  std::byte* reserve(size_t bytes, size_t keep = 0);
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
 
  private:
   std::byte* data_ = nullptr;

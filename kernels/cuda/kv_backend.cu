@@ -2,61 +2,35 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
+#include <exception>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/device_pool.h"
 #include "kernels/cuda/kv_pages.h"
+#include "kernels/cuda/page_queue.h"
 #include "kernels/cuda/platform.h"
+#include "kernels/cuda/uploads.h"
 
 namespace smartkv::kernels::cuda {
 namespace {
 
-constexpr size_t kAlignment = 256;  // of what kernels read in words of 16 bytes
-
-// What a call brings from the host's memory, packed into one copy, and where it then lies on the device.
-class Staging {
- public:
-  void clear() { host_.clear(); }
-  // Of `bytes` bytes at `from`; null: room only.
-  size_t add(const void* from, size_t bytes) {
-    const size_t at = (host_.size() + kAlignment - 1) / kAlignment * kAlignment;
-    host_.resize(at + bytes);
-    if (from != nullptr && bytes > 0) std::memcpy(host_.data() + at, from, bytes);
-    return at;
-  }
-  // Rows of `width` floats, `stride` floats apart, one after the other.
-  size_t add_rows(const float* from, int64_t n, int64_t width, int64_t stride) {
-    const size_t at = add(nullptr, static_cast<size_t>(n * width) * sizeof(float));
-    for (int64_t i = 0; i < n; ++i) {
-      std::memcpy(host_.data() + at + static_cast<size_t>(i * width) * sizeof(float), from + i * stride,
-                  static_cast<size_t>(width) * sizeof(float));
-    }
-    return at;
-  }
-  // What was added, to the device. From memory that is not pinned: when this returns it may be written again.
-  std::byte* upload(cudaStream_t stream) {
-    std::byte* const device = device_.reserve(std::max<size_t>(1, host_.size()));
-    check(cudaMemcpyAsync(device, host_.data(), host_.size(), cudaMemcpyHostToDevice, stream), "copying to the device");
-    return device;
-  }
-
- private:
-  std::vector<std::byte> host_;
-  DeviceBuffer device_;
-};
-
-class CudaKvBackend final : public KvBackend {
+class CudaKvBackend final : public DeviceKvBackend {
  public:
   explicit CudaKvBackend(int device) : device_(device) {
     use_device();
     cuda::check(cudaStreamCreate(&stream_), "cudaStreamCreate");
+    queue_->begin(&pool_, ++batch_);
   }
-  ~CudaKvBackend() override { cudaStreamDestroy(stream_); }
+  ~CudaKvBackend() override {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
 
   std::string_view name() const override { return "cuda"; }
   bool batch_invariant() const override { return false; }
@@ -66,12 +40,60 @@ class CudaKvBackend final : public KvBackend {
   std::byte* allocate(size_t bytes) override {
     if (bytes == 0) return nullptr;
     use_device();
-    void* memory = nullptr;
-    if (cudaMallocManaged(&memory, bytes) != cudaSuccess) throw std::bad_alloc();
-    std::memset(memory, 0, bytes);
-    return static_cast<std::byte*>(memory);
+    std::byte* memory = try_allocate(bytes);
+    if (memory == nullptr) {  // what was released waits in the queue
+      flush();
+      memory = try_allocate(bytes);
+    }
+    if (memory == nullptr) throw std::bad_alloc();
+    return memory;
   }
-  void release(std::byte* memory, size_t /*bytes*/) noexcept override { cudaFree(memory); }
+  void release(std::byte* memory, size_t bytes) noexcept override {
+    if (bytes == 0) return;
+    const std::lock_guard lock(queue_mutex_);
+    queue_->release(memory);
+  }
+  size_t bytes_in_use() const override {
+    const std::lock_guard lock(queue_mutex_);
+    return pool_.bytes_in_use();
+  }
+  size_t bytes_held() const override {
+    const std::lock_guard lock(queue_mutex_);
+    return pool_.bytes_held();
+  }
+
+  void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) override {
+    if (!moves.empty()) enqueue(type, head_dim, [&] { queue_->move(head_dim, moves); });
+  }
+  void write_tokens(KvType type, int64_t head_dim, std::span<const TokenWrite> tokens) override {
+    if (!tokens.empty()) enqueue(type, head_dim, [&] { queue_->write_tokens(head_dim, tokens); });
+  }
+  void copy(std::span<const PageCopy> copies) override {
+    if (copies.empty()) return;
+    const std::lock_guard lock(queue_mutex_);
+    queue_->copy(copies);
+  }
+  void encode(KvType type, int64_t head_dim, std::span<const PageEncode> pages) override {
+    if (!pages.empty()) enqueue(type, head_dim, [&] { queue_->encode(head_dim, pages); });
+  }
+  void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) override {
+    if (!pages.empty()) enqueue(type, head_dim, [&] { queue_->read(head_dim, pages); });
+  }
+  void finish() override { flush(); }
+  void download(const std::byte* page, size_t bytes, void* to) override {
+    const std::lock_guard lock(run_mutex_);
+    run_queue();
+    if (bytes == 0) return;
+    cuda::check(cudaMemcpyAsync(to, page, bytes, cudaMemcpyDeviceToHost, stream_), "copying a page from the device");
+    wait();
+  }
+  void upload(const void* from, size_t bytes, std::byte* page) override {
+    const std::lock_guard lock(run_mutex_);
+    run_queue();
+    if (bytes == 0) return;
+    cuda::check(cudaMemcpyAsync(page, from, bytes, cudaMemcpyHostToDevice, stream_), "copying a page to the device");
+    wait();
+  }
 
   void write(KvType /*type*/, int64_t /*n_kv_heads*/, int64_t /*head_dim*/, const PageWrite& rows) override {
     const std::lock_guard lock(writes_mutex_);
@@ -83,54 +105,47 @@ class CudaKvBackend final : public KvBackend {
   }
 
   void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) override {
+    const std::lock_guard lock(run_mutex_);
     const std::byte* const device = begin(shape, tasks);
-    const int64_t row = shape.n_heads * shape.head_dim;
-    int64_t rows = 0;
-    for (const AttentionTask& task : tasks) rows += task.n;
-    std::byte* const out = results_.reserve(static_cast<size_t>(rows * row) * sizeof(uint16_t));
-    std::vector<AttentionTask> on_device(tasks.begin(), tasks.end());
-    std::byte* next = out;
+    const auto row = static_cast<size_t>(shape.n_heads * shape.head_dim) * sizeof(uint16_t);
+    size_t bytes = 0;
+    for (const AttentionTask& task : tasks) bytes += static_cast<size_t>(task.n) * row;
+    std::byte* next = results_.reserve(bytes);
+    tasks_.assign(tasks.begin(), tasks.end());
     for (size_t i = 0; i < tasks.size(); ++i) {
-      AttentionTask& task = on_device[i];
-      task.q = reinterpret_cast<const float*>(device + queries_[i]);
-      task.q_stride = row;
-      task.segments = segments_of(i);
+      AttentionTask& task = tasks_[i];
+      place(device, shape, i, &task);
       task.out = next;
-      next += task.n * row * static_cast<int64_t>(sizeof(uint16_t));
+      next += static_cast<size_t>(task.n) * row;
     }
-    cuda::attention(shape, on_device, workspace_, stream_);
-    const std::byte* from = out;
+    cuda::attention(shape, tasks_, workspace_, stream_);
+    const std::byte* from = fetch_results(bytes);
     for (const AttentionTask& task : tasks) {
-      const auto bytes = static_cast<size_t>(task.n * row) * sizeof(uint16_t);
-      download(task.out, from, bytes);
-      from += bytes;
+      std::memcpy(task.out, from, static_cast<size_t>(task.n) * row);
+      from += static_cast<size_t>(task.n) * row;
     }
-    wait();
   }
 
   void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) override {
+    const std::lock_guard lock(run_mutex_);
     const std::byte* const device = begin(shape, tasks);
     size_t floats = 0;
     for (const AttentionMassTask& task : tasks) floats += static_cast<size_t>(attention_mass_floats(shape, task));
-    auto* const mass = reinterpret_cast<float*>(results_.reserve(floats * sizeof(float)));
-    std::vector<AttentionMassTask> on_device(tasks.begin(), tasks.end());
-    float* next = mass;
+    auto* next = reinterpret_cast<float*>(results_.reserve(floats * sizeof(float)));
+    mass_tasks_.assign(tasks.begin(), tasks.end());
     for (size_t i = 0; i < tasks.size(); ++i) {
-      AttentionMassTask& task = on_device[i];
-      task.q = reinterpret_cast<const float*>(device + queries_[i]);
-      task.q_stride = shape.n_heads * shape.head_dim;
-      task.segments = segments_of(i);
+      AttentionMassTask& task = mass_tasks_[i];
+      place(device, shape, i, &task);
       task.mass = next;
       next += attention_mass_floats(shape, task);
     }
-    cuda::attention_mass(shape, on_device, workspace_, stream_);
-    const float* from = mass;
+    cuda::attention_mass(shape, mass_tasks_, workspace_, stream_);
+    const auto* from = reinterpret_cast<const float*>(fetch_results(floats * sizeof(float)));
     for (const AttentionMassTask& task : tasks) {
-      const auto n = static_cast<size_t>(attention_mass_floats(shape, task));
-      download(task.mass, from, n * sizeof(float));
+      const int64_t n = attention_mass_floats(shape, task);
+      std::copy_n(from, n, task.mass);
       from += n;
     }
-    wait();
   }
 
  private:
@@ -142,16 +157,72 @@ class CudaKvBackend final : public KvBackend {
 
   // Of the calling thread: each has its own.
   void use_device() const { cuda::check(cudaSetDevice(device_), "cudaSetDevice"); }
-  void wait() { cuda::check(cudaStreamSynchronize(stream_), "waiting for the device"); }
-  void download(void* to, const void* from, size_t bytes) {
-    cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "copying from the device");
+  void wait() {
+    cuda::check(cudaStreamSynchronize(stream_), "waiting for the device");
+    waited_ = true;
+  }
+
+  std::byte* try_allocate(size_t bytes) {
+    const std::lock_guard lock(queue_mutex_);
+    std::byte* const memory = pool_.allocate(bytes);
+    if (memory != nullptr) queue_->zero(memory, (bytes + 15) / 16 * 16);
+    return memory;
+  }
+
+  template <typename Function>
+  void enqueue(KvType type, int64_t head_dim, const Function& function) {
+    if (type != KvType::kBf16) throw std::invalid_argument("CUDA kernels: expected pages of bf16, found f32");
+    use_device();
+    for (;; flush()) {
+      const std::lock_guard lock(queue_mutex_);
+      if (queue_->head_dim() != 0 && queue_->head_dim() != head_dim) continue;  // of another model
+      return function();
+    }
+  }
+
+  void flush() {
+    const std::lock_guard lock(run_mutex_);
+    run_queue();
+  }
+  // Launches what waits. run_mutex_ is held.
+  void run_queue() {
+    use_device();
+    if (!waited_) wait();  // it may still be copying from the queue that is about to be filled
+    {
+      const std::lock_guard lock(queue_mutex_);
+      if (queue_->empty()) return;
+      std::swap(queue_, running_);
+      queue_->begin(&pool_, ++batch_);
+    }
+    waited_ = false;
+    std::exception_ptr error;
+    try {
+      running_->run(pages_workspace_, stream_);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    {
+      const std::lock_guard lock(queue_mutex_);
+      for (std::byte* const page : running_->released()) pool_.free(page);
+    }
+    if (error != nullptr) std::rethrow_exception(error);
+  }
+
+  // The first bytes of the results, once all is done, until the next call.
+  const std::byte* fetch_results(size_t bytes) {
+    std::byte* const to = host_results_.reserve(bytes);
+    if (bytes > 0) {
+      cuda::check(cudaMemcpyAsync(to, results_.reserve(bytes), bytes, cudaMemcpyDeviceToHost, stream_), "copying results");
+    }
+    wait();
+    return to;
   }
 
   // One copy to the device brings what a call reads of the host's memory: rows that wait, which one launch then writes into
   // their pages, and what the tasks point to. Returns where it lies.
   template <typename Task>
   const std::byte* begin(const AttentionShape& shape, std::span<const Task> tasks) {
-    use_device();
+    run_queue();
     staging_.clear();
     stage_writes(shape);
     stage_tasks(shape, tasks);
@@ -196,11 +267,7 @@ class CudaKvBackend final : public KvBackend {
       first_segment_.push_back(segments_.size());
       for (const KvSegment& segment : task.segments) {
         Placed placed{kNone, kNone};
-        if (segment.channel_order != nullptr) {
-          const auto [entry, fresh] = orders_.try_emplace(segment.channel_order, 0);
-          if (fresh) entry->second = staging_.add(segment.channel_order, static_cast<size_t>(shape.n_kv_heads * shape.head_dim));
-          placed.order = entry->second;
-        }
+        if (segment.channel_order != nullptr) placed.order = stage_order(shape, segment.channel_order);
         if (segment.bias != nullptr) {
           placed.bias = staging_.add(segment.bias, static_cast<size_t>(shape.n_kv_heads * kPageTokens) * sizeof(float));
         }
@@ -210,6 +277,12 @@ class CudaKvBackend final : public KvBackend {
     }
     first_segment_.push_back(segments_.size());
   }
+  size_t stage_order(const AttentionShape& shape, const uint8_t* order) {
+    const auto known = std::find_if(orders_.rbegin(), orders_.rend(), [&](const auto& entry) { return entry.first == order; });
+    if (known != orders_.rend()) return known->second;
+    orders_.emplace_back(order, staging_.add(order, static_cast<size_t>(shape.n_kv_heads * shape.head_dim)));
+    return orders_.back().second;
+  }
   void place_segments(const std::byte* device) {
     for (size_t i = 0; i < segments_.size(); ++i) {
       const Placed& placed = placed_[i];
@@ -217,18 +290,33 @@ class CudaKvBackend final : public KvBackend {
       if (placed.bias != kNone) segments_[i].bias = reinterpret_cast<const float*>(device + placed.bias);
     }
   }
-  std::span<const KvSegment> segments_of(size_t task) const {
-    return std::span(segments_).subspan(first_segment_[task], first_segment_[task + 1] - first_segment_[task]);
+  // What task i points to, but for its results.
+  template <typename Task>
+  void place(const std::byte* device, const AttentionShape& shape, size_t i, Task* task) const {
+    task->q = reinterpret_cast<const float*>(device + queries_[i]);
+    task->q_stride = shape.n_heads * shape.head_dim;
+    task->segments = std::span(segments_).subspan(first_segment_[i], first_segment_[i + 1] - first_segment_[i]);
   }
 
   int device_;
   cudaStream_t stream_ = nullptr;
+
+  mutable std::mutex queue_mutex_;  // taken after run_mutex_
+  DevicePool pool_;
+  PageQueue queues_[2];
+  PageQueue* queue_ = &queues_[0];
+  uint64_t batch_ = 0;
+
   std::mutex writes_mutex_;
   std::vector<PageWrite> writes_;
 
-  // Of a call; they grow to the largest one and stay.
+  // Of whoever uses the stream. Buffers grow to the largest call and stay.
+  std::mutex run_mutex_;
+  bool waited_ = true;  // for all that was launched
+  PageQueue* running_ = &queues_[1];
   Staging staging_;
   DeviceBuffer results_;
+  HostBuffer host_results_;
   AttentionWorkspace workspace_;
   PageWorkspace pages_workspace_;
   std::vector<std::pair<size_t, size_t>> staged_writes_;  // K and V
@@ -236,11 +324,13 @@ class CudaKvBackend final : public KvBackend {
   std::vector<KvSegment> segments_;
   std::vector<Placed> placed_;
   std::vector<size_t> queries_, first_segment_;  // by task
-  std::map<const uint8_t*, size_t> orders_;
+  std::vector<std::pair<const uint8_t*, size_t>> orders_;
+  std::vector<AttentionTask> tasks_;
+  std::vector<AttentionMassTask> mass_tasks_;
 };
 
 }  // namespace
 
-std::shared_ptr<KvBackend> make_cuda_kv_backend(int device) { return std::make_shared<CudaKvBackend>(device); }
+std::shared_ptr<DeviceKvBackend> make_cuda_kv_backend(int device) { return std::make_shared<CudaKvBackend>(device); }
 
 }  // namespace smartkv::kernels::cuda

@@ -46,18 +46,44 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const KvWrite* writes, 
 }
 
 // A warp per move.
-__global__ void __launch_bounds__(kThreads) move_kernel(const SlotMove* moves, int n, int head_dim) {
+__global__ void __launch_bounds__(kThreads) move_kernel(const TokenMove* moves, int n, int head_dim) {
   const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
   if (i >= n) return;
-  const SlotMove& move = moves[i];
+  const TokenPlace from = moves[i].from, to = moves[i].to;
   const int lane = static_cast<int>(threadIdx.x % 32);
   for (int d = 2 * lane; d < head_dim; d += 64) {
-    static_cast<uint32_t*>(move.to_k)[k_place(d, move.to_slot) / 2] =
-        static_cast<const uint32_t*>(move.from_k)[k_place(d, move.from_slot) / 2];
+    static_cast<uint32_t*>(to.k)[k_place(d, to.slot) / 2] = static_cast<const uint32_t*>(from.k)[k_place(d, from.slot) / 2];
   }
   for (int d = lane; d < head_dim; d += 32) {
-    static_cast<uint16_t*>(move.to_v)[v_place(head_dim, d, move.to_slot)] =
-        static_cast<const uint16_t*>(move.from_v)[v_place(head_dim, d, move.from_slot)];
+    static_cast<uint16_t*>(to.v)[v_place(head_dim, d, to.slot)] =
+        static_cast<const uint16_t*>(from.v)[v_place(head_dim, d, from.slot)];
+  }
+}
+
+// A warp per token.
+__global__ void __launch_bounds__(kThreads) write_tokens_kernel(const TokenWrite* tokens, int n, int head_dim) {
+  const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
+  if (i >= n) return;
+  const TokenWrite token = tokens[i];
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  for (int d = 2 * lane; d < head_dim; d += 64) {
+    static_cast<uint32_t*>(token.to.k)[k_place(d, token.to.slot) / 2] = pack_bf16(token.k[d], token.k[d + 1]);
+  }
+  for (int d = lane; d < head_dim; d += 32) {
+    static_cast<uint16_t*>(token.to.v)[v_place(head_dim, d, token.to.slot)] =
+        static_cast<uint16_t>(pack_bf16(token.v[d], 0.0f));
+  }
+}
+
+constexpr int kCopyBlocks = 8;  // of a copy
+
+__global__ void __launch_bounds__(kThreads) copy_kernel(const PageCopy* copies) {
+  const PageCopy copy = copies[blockIdx.x / kCopyBlocks];
+  const auto* const from = static_cast<const uint4*>(copy.from);
+  auto* const to = static_cast<uint4*>(copy.to);
+  const auto first = static_cast<int64_t>(blockIdx.x % kCopyBlocks * kThreads + threadIdx.x);
+  for (int64_t i = first; i < static_cast<int64_t>(copy.bytes / 16); i += kCopyBlocks * kThreads) {
+    to[i] = from == nullptr ? uint4{0, 0, 0, 0} : from[i];
   }
 }
 
@@ -132,8 +158,8 @@ __device__ Scale refit(const Fit& codes, float sum_x, float count, int bits, Sca
   return scale_of(__fdiv_rn(__fsub_rn(sum_x, __fmul_rn(step, codes.sum_c)), count), step, bits);
 }
 
-// Scale and zero of a column; bits 0: its mean. All lanes of a warp have columns of the same width.
-__device__ Scale fit_column(const Column& column, int bits, bool least_squares, int32_t* not_finite) {
+// Scale and zero of a column; bits 0: its mean. NaN where it is not finite. All lanes of a warp have columns of the same width.
+__device__ Scale fit_column(const Column& column, int bits, bool least_squares) {
   float low = column.x[0], high = low, sum = 0.0f;
   bool finite = true;
   for_each(column, [&](float x, int i) {
@@ -145,12 +171,13 @@ __device__ Scale fit_column(const Column& column, int bits, bool least_squares, 
   low = -max_of_column(-low);
   high = max_of_column(high);
   sum = sum_of_column(sum);
-  if (!finite) atomicAdd(not_finite, 1);
+  constexpr Scale kNotANumber = {0x7e00, 0x7e00};
+  const bool sound = max_of_column(finite ? 0.0f : 1.0f) == 0.0f;
   const auto count = static_cast<float>(column.n * kColumnLanes);
-  if (bits == 0) return scale_of(__fdiv_rn(sum, count), 0.0f, 8);
+  if (bits == 0) return sound ? scale_of(__fdiv_rn(sum, count), 0.0f, 8) : kNotANumber;
   const float levels = static_cast<float>((1 << bits) - 1), half = (high - low) / 2, middle = (low + high) / 2;
   Scale best = scale_of(low, 2 * half / levels, bits);
-  if (!least_squares || bits > 4) return best;
+  if (!least_squares || bits > 4) return sound ? best : kNotANumber;
   Fit least = measure(column, code_line(best, bits));
   const auto take_if_better = [&](Scale scale) {
     const Fit trial = measure(column, code_line(scale, bits));
@@ -165,7 +192,7 @@ __device__ Scale fit_column(const Column& column, int bits, bool least_squares, 
   // Where one is no better, those after it are the same: lanes whose column is done go on with the others.
   constexpr int kRefits = 4;
   for (int i = 0; i < kRefits; ++i) take_if_better(refit(least, sum, count, bits, best));
-  return best;
+  return sound ? best : kNotANumber;
 }
 
 // Codes of 64 rows, a word for each, to words of the page: one of `lanes`, all of which call it.
@@ -187,30 +214,28 @@ __device__ void pack_block(const uint32_t* rows, int bits, uint32_t* out, int la
   }
 }
 
+// Of one KV head.
 struct Encoding {
-  Segment page;
+  const TokenPlace* tokens;  // [kPage]; null: k and v, f32 [kPage, head_dim]
+  const float* k;
+  const float* v;
   QuantizedOffsets at;
-  const uint8_t* token_order;
   const uint8_t* channel_order;
-  unsigned char* blocks;
-  int64_t block_stride;
+  unsigned char* block;
   uint8_t k_quads[4], v_quads[4];
 };
 
 // A warp per quad, which it takes two columns at a time. Shared memory: codes of a quad a warp, [256][4].
-__global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* jobs, int n_kv_heads, int head_dim,
-                                                             int32_t* not_finite) {
-  const Encoding& job = jobs[blockIdx.x / n_kv_heads];
-  const auto head = static_cast<int>(blockIdx.x % n_kv_heads);
-  if (job.page.kv_head >= 0 && job.page.kv_head != head) return;
+__global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* jobs, int head_dim) {
+  const Encoding& job = jobs[blockIdx.x];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int place = job.page.kv_head >= 0 ? 0 : head;
-  unsigned char* const block = job.blocks + place * job.block_stride;
-  const uint8_t* const tokens = job.token_order == nullptr ? nullptr : job.token_order + head * kPage;
-  const uint8_t* const channels = job.channel_order == nullptr ? nullptr : job.channel_order + head * head_dim;
-  const auto slot_of = [&](int t) { return tokens == nullptr ? t : tokens[t]; };
-  const auto* const k = reinterpret_cast<const uint16_t*>(job.page.k + place * job.page.head_stride);
-  const auto* const v = reinterpret_cast<const uint16_t*>(job.page.v + place * job.page.head_stride);
+  unsigned char* const block = job.block;
+  const auto value_at = [&](bool is_k, int token, int d) {
+    if (job.tokens == nullptr) return (is_k ? job.k : job.v)[token * head_dim + d];
+    const TokenPlace& place = job.tokens[token];
+    const void* const head = is_k ? place.k : place.v;
+    return low_bf16(static_cast<const uint16_t*>(head)[is_k ? k_place(d, place.slot) : v_place(head_dim, d, place.slot)]);
+  };
   unsigned char* const codes = shared_memory() + warp * 4 * 256;
   const int k_quads = head_dim / 4, v_quads = kPage / 4;
   for (int i = warp; i < k_quads + v_quads; i += kWarps) {
@@ -223,15 +248,14 @@ __global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* job
       const int in_quad = two + lane / kColumnLanes, column_index = 4 * quad + in_quad;
       Column column = {};
       column.n = extent / kColumnLanes;
-      const int channel = is_k && channels != nullptr ? channels[column_index] : column_index;
+      const int channel = is_k && job.channel_order != nullptr ? job.channel_order[column_index] : column_index;
 #pragma unroll
       for (int j = 0; j < kLaneValues; ++j) {
         if (j >= column.n) continue;
         const int row = lane % kColumnLanes + kColumnLanes * j;
-        const int at = is_k ? k_place(channel, slot_of(row)) : v_place(head_dim, row, slot_of(column_index));
-        column.x[j] = low_bf16((is_k ? k : v)[at]);
+        column.x[j] = is_k ? value_at(true, row, channel) : value_at(false, column_index, row);
       }
-      const Scale scale = fit_column(column, of.bits, is_k, not_finite);
+      const Scale scale = fit_column(column, of.bits, is_k);
       if (lane % kColumnLanes == 0) {
         if (of.bits > 0) scales[column_index] = scale.scale;
         zeros[column_index] = scale.zero;
@@ -253,8 +277,10 @@ __global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* job
   }
 }
 
+// Of one KV head, to whom all pointers are.
 struct Reading {
   Segment page;
+  int32_t first, n;
   float* k;
   float* v;
 };
@@ -276,52 +302,62 @@ __device__ float decoded(const Segment& page, const unsigned char* block, bool i
   return fmaf(half_to_float(scales[column]) * unit_of(of.bits), code, zero);  // the product is exact
 }
 
-// Rows and columns of one KV head, columns (of codes) last among neighbours' words.
-__global__ void __launch_bounds__(kThreads) read_kernel(const Reading* jobs, int n_kv_heads, int head_dim) {
-  const Reading& job = jobs[blockIdx.x / n_kv_heads];
+// Columns (of codes) last among neighbours' words.
+__global__ void __launch_bounds__(kThreads) read_kernel(const Reading* jobs, int head_dim) {
+  const Reading& job = jobs[blockIdx.x];
   const Segment& page = job.page;
-  const auto head = static_cast<int>(blockIdx.x % n_kv_heads);
-  if (page.kv_head >= 0 && page.kv_head != head) return;
-  const int place = page.kv_head >= 0 ? 0 : head;
-  const unsigned char* const k = page.k + place * page.head_stride;
-  const auto* const dense_k = reinterpret_cast<const uint16_t*>(k);
-  const auto* const dense_v = reinterpret_cast<const uint16_t*>(page.v + place * page.head_stride);
-  const uint8_t* const order = page.channel_order == nullptr ? nullptr : page.channel_order + head * head_dim;
-  const int64_t out = int64_t{place} * page.tokens * head_dim;
-  for (int i = static_cast<int>(threadIdx.x); i < page.tokens * head_dim; i += kThreads) {
-    const int t = i / head_dim, d = i % head_dim;
+  const auto* const dense_k = reinterpret_cast<const uint16_t*>(page.k);
+  const auto* const dense_v = reinterpret_cast<const uint16_t*>(page.v);
+  const uint8_t* const order = page.channel_order;
+  for (int i = static_cast<int>(threadIdx.x); i < job.n * head_dim; i += kThreads) {
+    const int row = i / head_dim, d = i % head_dim, t = job.first + row;
     if (job.k != nullptr) {
       const int channel = order == nullptr ? d : order[d];
-      const float x = page.k_codes == 0 ? low_bf16(dense_k[k_place(channel, t)]) : decoded(page, k, true, d, t, kPage);
-      job.k[out + t * head_dim + channel] = x;
+      const float x = page.k_codes == 0 ? low_bf16(dense_k[k_place(channel, t)]) : decoded(page, page.k, true, d, t, kPage);
+      job.k[row * head_dim + channel] = x;
     }
     if (job.v != nullptr) {
-      const float x = page.k_codes == 0 ? low_bf16(dense_v[v_place(head_dim, d, t)]) : decoded(page, k, false, t, d, head_dim);
-      job.v[out + t * head_dim + d] = x;
+      const float x = page.k_codes == 0 ? low_bf16(dense_v[v_place(head_dim, d, t)]) : decoded(page, page.k, false, t, d, head_dim);
+      job.v[row * head_dim + d] = x;
     }
   }
 }
 
-// The jobs on the device.
-template <typename T>
-const T* upload(std::span<const T> jobs, PageWorkspace& workspace, cudaStream_t stream) {
-  std::byte* const to = workspace.jobs.reserve(jobs.size_bytes());
-  check(cudaMemcpyAsync(to, jobs.data(), jobs.size_bytes(), cudaMemcpyHostToDevice, stream), "copying jobs");
-  return reinterpret_cast<const T*>(to);
-}
+AttentionShape shape_of(int64_t n_heads, int64_t head_dim) { return {n_heads, n_heads, head_dim, 1.0f, KvType::kBf16}; }
 
-// The same of rows that are put together here, in the workspace's memory of the host; row(i): the i-th.
-template <typename T, typename Row>
-const T* upload_rows(size_t n, PageWorkspace& workspace, cudaStream_t stream, const Row& row) {
-  workspace.host.resize(n * sizeof(T));
-  for (size_t i = 0; i < n; ++i) {
-    const T one = row(i);
-    std::memcpy(workspace.host.data() + i * sizeof(T), &one, sizeof(T));
+void check_slot(const TokenPlace& place) {
+  if (place.slot < 0 || place.slot >= kPageTokens) {
+    throw std::invalid_argument("CUDA kernels: expected a slot of a page, found " + std::to_string(place.slot));
   }
-  return upload(std::span(reinterpret_cast<const T*>(workspace.host.data()), n), workspace, stream);
 }
 
-int64_t blocks_of(const AttentionShape& shape, size_t jobs) { return static_cast<int64_t>(jobs) * shape.n_kv_heads; }
+// Of one KV head of a page; k, v: its rows.
+Reading reading_of(const AttentionShape& shape, const KvSegment& page, int64_t head, int64_t first, int64_t n, float* k, float* v) {
+  Reading row = {table_row(shape, page), static_cast<int32_t>(first), static_cast<int32_t>(n), k, v};
+  row.page.k += head * page.head_stride;
+  if (row.page.v != nullptr) row.page.v += head * page.head_stride;
+  if (row.page.channel_order != nullptr) row.page.channel_order += head * shape.head_dim;
+  return row;
+}
+
+// Rows of a table in the workspace's memory.
+template <typename T>
+void append_row(const T& row, std::vector<std::byte>* table) {
+  const size_t at = table->size();
+  table->resize(at + sizeof(T));
+  std::memcpy(table->data() + at, &row, sizeof(T));
+}
+template <typename T>
+std::span<const T> rows_of(const std::vector<std::byte>& table) {
+  return {reinterpret_cast<const T*>(table.data()), table.size() / sizeof(T)};
+}
+
+int64_t blocks_of_warps(size_t n) { return (static_cast<int64_t>(n) + kWarps - 1) / kWarps; }
+
+void launch_reads(std::span<const Reading> rows, int64_t head_dim, PageWorkspace& workspace, cudaStream_t stream) {
+  launch(read_kernel, "read_pages", static_cast<int64_t>(rows.size()), kThreads, 0, stream, workspace.jobs.send(rows, stream),
+         static_cast<int>(head_dim));
+}
 
 }  // namespace
 
@@ -333,62 +369,96 @@ void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, Page
                                   " from slot " + std::to_string(write.slot) + " on");
     }
   }
-  const KvWrite* const jobs = upload(writes, workspace, stream);
-  launch(write_kernel, "write_kv", blocks_of(shape, writes.size()), kThreads, 0, stream, jobs,
-         static_cast<int>(shape.n_kv_heads), static_cast<int>(shape.head_dim));
+  launch(write_kernel, "write_kv", static_cast<int64_t>(writes.size()) * shape.n_kv_heads, kThreads, 0, stream,
+         workspace.jobs.send(writes, stream), static_cast<int>(shape.n_kv_heads), static_cast<int>(shape.head_dim));
 }
 
-void move_tokens(const AttentionShape& shape, std::span<const SlotMove> moves, PageWorkspace& workspace, CUstream_st* stream) {
-  check_shape(shape);
-  for (const SlotMove& move : moves) {
-    if (move.from_slot < 0 || move.to_slot < 0 || move.from_slot >= kPageTokens || move.to_slot >= kPageTokens) {
-      throw std::invalid_argument("CUDA kernels: expected slots of a page, found a move from " +
-                                  std::to_string(move.from_slot) + " to " + std::to_string(move.to_slot));
-    }
+void move_tokens(int64_t head_dim, std::span<const TokenMove> moves, PageWorkspace& workspace, CUstream_st* stream) {
+  check_shape(shape_of(1, head_dim));
+  for (const TokenMove& move : moves) check_slot(move.from), check_slot(move.to);
+  launch(move_kernel, "move_tokens", blocks_of_warps(moves.size()), kThreads, 0, stream, workspace.jobs.send(moves, stream),
+         static_cast<int>(moves.size()), static_cast<int>(head_dim));
+}
+
+void write_tokens(int64_t head_dim, std::span<const TokenWrite> tokens, PageWorkspace& workspace, CUstream_st* stream) {
+  check_shape(shape_of(1, head_dim));
+  for (const TokenWrite& token : tokens) check_slot(token.to);
+  launch(write_tokens_kernel, "write_tokens", blocks_of_warps(tokens.size()), kThreads, 0, stream,
+         workspace.jobs.send(tokens, stream), static_cast<int>(tokens.size()), static_cast<int>(head_dim));
+}
+
+void copy_pages(std::span<const PageCopy> copies, PageWorkspace& workspace, CUstream_st* stream) {
+  for (const PageCopy& copy : copies) {
+    if (copy.bytes % 16 == 0) continue;
+    throw std::invalid_argument("CUDA kernels: expected to copy a multiple of 16 bytes, found " + std::to_string(copy.bytes));
   }
-  const SlotMove* const jobs = upload(moves, workspace, stream);
-  const auto n = static_cast<int>(moves.size());
-  launch(move_kernel, "move_tokens", (n + kWarps - 1) / kWarps, kThreads, 0, stream, jobs, n, static_cast<int>(shape.head_dim));
+  launch(copy_kernel, "copy_pages", static_cast<int64_t>(copies.size()) * kCopyBlocks, kThreads, 0, stream,
+         workspace.jobs.send(copies, stream));
 }
 
-void encode_pages(const AttentionShape& shape, std::span<const EncodeJob> jobs, int32_t* not_finite, PageWorkspace& workspace,
-                  CUstream_st* stream) {
-  check_shape(shape);
-  const auto* const rows = upload_rows<Encoding>(jobs.size(), workspace, stream, [&](size_t i) {
-    const EncodeJob& job = jobs[i];
-    kernels::check(shape, job.page);
+void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorkspace& workspace, CUstream_st* stream) {
+  const int64_t values = kPageTokens * head_dim;
+  int64_t decoded_heads = 0;
+  for (const PageEncode& page : pages) {
     KvSegment coded;
     coded.format = KvSegment::Format::kQuantized;
     coded.tokens = kPageTokens;
-    coded.quantized = job.layout;
-    kernels::check(shape, coded);
-    if (job.page.format != KvSegment::Format::kDense || job.page.tokens != kPageTokens) {
-      throw std::invalid_argument("CUDA kernels: expected a full dense page to encode, found " +
-                                  std::to_string(job.page.tokens) + " tokens");
+    coded.quantized = page.layout;
+    check_shape(shape_of(page.n_heads, head_dim));
+    kernels::check(shape_of(page.n_heads, head_dim), coded);
+    if (page.rows != nullptr) throw std::invalid_argument("CUDA kernels: expected pages of codes, found indexed ones");
+    if (page.source.codes == nullptr) continue;
+    kernels::check(shape_of(page.n_heads, head_dim), *page.source.codes);
+    decoded_heads += page.n_heads;
+  }
+  auto* decoded = reinterpret_cast<float*>(workspace.decoded.reserve(static_cast<size_t>(2 * decoded_heads * values) * sizeof(float)));
+  workspace.readings.clear();
+  workspace.encodings.clear();
+  for (const PageEncode& page : pages) {
+    const AttentionShape shape = shape_of(page.n_heads, head_dim);
+    for (int64_t head = 0; head < page.n_heads; ++head) {
+      Encoding row = {};
+      if (page.source.codes != nullptr) {
+        append_row(reading_of(shape, *page.source.codes, head, 0, kPageTokens, decoded, decoded + values), &workspace.readings);
+        row.k = decoded;
+        row.v = decoded + values;
+        decoded += 2 * values;
+      } else if (page.source.k != nullptr) {
+        row.k = page.source.k + head * values;
+        row.v = page.source.v + head * values;
+      } else {
+        row.tokens = page.source.tokens.data() + head * kPageTokens;
+      }
+      row.at = quantized_offsets(page.layout, head_dim);
+      row.channel_order = page.channel_order == nullptr ? nullptr : page.channel_order + head * head_dim;
+      row.block = static_cast<unsigned char*>(page.blocks) + head * page.block_stride;
+      std::copy_n(page.layout.k.quads.data(), 4, row.k_quads);
+      std::copy_n(page.layout.v.quads.data(), 4, row.v_quads);
+      append_row(row, &workspace.encodings);
     }
-    Encoding row = {};
-    row.page = table_row(shape, job.page);
-    row.at = quantized_offsets(job.layout, shape.head_dim);
-    row.token_order = job.token_order;
-    row.channel_order = job.channel_order;
-    row.blocks = static_cast<unsigned char*>(job.blocks);
-    row.block_stride = job.block_stride;
-    std::copy_n(job.layout.k.quads.data(), 4, row.k_quads);
-    std::copy_n(job.layout.v.quads.data(), 4, row.v_quads);
-    return row;
-  });
-  launch(encode_kernel, "encode_pages", blocks_of(shape, jobs.size()), kThreads, kWarps * 4 * 256, stream, rows,
-         static_cast<int>(shape.n_kv_heads), static_cast<int>(shape.head_dim), not_finite);
+  }
+  launch_reads(rows_of<Reading>(workspace.readings), head_dim, workspace, stream);
+  const auto encodings = rows_of<Encoding>(workspace.encodings);
+  launch(encode_kernel, "encode_pages", static_cast<int64_t>(encodings.size()), kThreads, kWarps * 4 * 256, stream,
+         workspace.jobs.send(encodings, stream), static_cast<int>(head_dim));
 }
 
-void read_pages(const AttentionShape& shape, std::span<const ReadJob> jobs, PageWorkspace& workspace, CUstream_st* stream) {
-  check_shape(shape);
-  const auto* const rows = upload_rows<Reading>(jobs.size(), workspace, stream, [&](size_t i) {
-    kernels::check(shape, jobs[i].page);
-    return Reading{table_row(shape, jobs[i].page), jobs[i].k, jobs[i].v};
-  });
-  launch(read_kernel, "read_pages", blocks_of(shape, jobs.size()), kThreads, 0, stream, rows,
-         static_cast<int>(shape.n_kv_heads), static_cast<int>(shape.head_dim));
+void read_pages(int64_t head_dim, std::span<const PageRead> pages, PageWorkspace& workspace, CUstream_st* stream) {
+  workspace.readings.clear();
+  for (const PageRead& page : pages) {
+    const AttentionShape shape = shape_of(page.n_heads, head_dim);
+    check_shape(shape);
+    kernels::check(shape, page.page);
+    if (page.first < 0 || page.n < 0 || page.first + page.n > kPageTokens) {
+      throw std::invalid_argument("CUDA kernels: expected tokens of one page, found " + std::to_string(page.n) + " from " +
+                                  std::to_string(page.first) + " on");
+    }
+    for (int64_t head = 0; head < page.n_heads; ++head) {
+      const auto row = [&](float* rows) { return rows == nullptr ? nullptr : rows + head * page.head_stride; };
+      append_row(reading_of(shape, page.page, page.head + head, page.first, page.n, row(page.k), row(page.v)), &workspace.readings);
+    }
+  }
+  launch_reads(rows_of<Reading>(workspace.readings), head_dim, workspace, stream);
 }
 
 }  // namespace smartkv::kernels::cuda

@@ -1,24 +1,27 @@
-// Pages on a CUDA device: new rows of K and V into dense ones, tokens from one to another, dense ones into codes, and both back
-// into f32.
-// Jobs are in the host's memory, what they point to on the device. Launched on `stream`, not waited for.
-// std::invalid_argument for a job that does not fit the shape; std::runtime_error for an error of CUDA.
+// What is done with pages on a CUDA device: new rows of K and V into dense ones, tokens from one to another, dense ones into
+// codes, copies, and both formats back into f32.
+// Jobs are in the host's memory, what they point to on the device, and so are the tokens, rows and orders of a PageEncode.
+// Launched on `stream`, not waited for. std::invalid_argument for a job that does not fit; std::runtime_error for an error of
+// CUDA.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "kernels/attention.h"
 #include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/uploads.h"
+#include "kernels/kv_backend.h"
 
 struct CUstream_st;  // cudaStream_t points to it
 
 namespace smartkv::kernels::cuda {
 
-// The jobs of a call on the device: grows to the largest one and is then reused. For calls on one stream.
+// Tables of calls, and what they need for a moment: grow to the largest and are then reused. For calls on one stream.
 struct PageWorkspace {
-  std::vector<std::byte> host;
-  DeviceBuffer jobs;
+  UploadRing jobs;
+  DeviceBuffer decoded;
+  std::vector<std::byte> readings, encodings;  // of the host
 };
 
 // Tokens that go to slots [slot, slot + n) of one dense page of bf16.
@@ -35,37 +38,17 @@ struct KvWrite {
 };
 void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, PageWorkspace& workspace, CUstream_st* stream);
 
-// One token of one KV head from a slot of a dense page to one of this or another. No slot of a call is both read and written.
-struct SlotMove {
-  const void* from_k = nullptr;  // of the KV head
-  const void* from_v = nullptr;
-  void* to_k = nullptr;
-  void* to_v = nullptr;
-  int32_t from_slot = 0, to_slot = 0;
-};
-void move_tokens(const AttentionShape& shape, std::span<const SlotMove> moves, PageWorkspace& workspace, CUstream_st* stream);
+// No slot of a call is both read and written.
+void move_tokens(int64_t head_dim, std::span<const TokenMove> moves, PageWorkspace& workspace, CUstream_st* stream);
+void write_tokens(int64_t head_dim, std::span<const TokenWrite> tokens, PageWorkspace& workspace, CUstream_st* stream);
 
-// A dense page of kPageTokens tokens, or one KV head of it, as codes.
-struct EncodeJob {
-  KvSegment page;                          // kDense; kv_head as there
-  const uint8_t* token_order = nullptr;    // [n_kv_heads, kPageTokens]: the slots of the codes' tokens; null: as they are
-  const uint8_t* channel_order = nullptr;  // [n_kv_heads, head_dim], see quantized_page.h
-  QuantizedLayout layout;
-  void* blocks = nullptr;  // [n_kv_heads] of quantized_offsets().total bytes, each block_stride apart; at a multiple of 16
-  int64_t block_stride = 0;
-};
-// The bytes of kernels::quantize_page() (at a CPU level with fused multiply-add). A column that is not finite leaves its block
-// without meaning and adds to *not_finite, which is on the device.
-void encode_pages(const AttentionShape& shape, std::span<const EncodeJob> jobs, int32_t* not_finite, PageWorkspace& workspace,
-                  CUstream_st* stream);
+// from: null: zeros.
+void copy_pages(std::span<const PageCopy> copies, PageWorkspace& workspace, CUstream_st* stream);
 
-// A page of either format: k, v: f32 [n_kv_heads, tokens, head_dim], channels in their own order; of one KV head if it is
-// one's. Either may be null.
-struct ReadJob {
-  KvSegment page;
-  float* k = nullptr;
-  float* v = nullptr;
-};
-void read_pages(const AttentionShape& shape, std::span<const ReadJob> jobs, PageWorkspace& workspace, CUstream_st* stream);
+// The bytes of kernels::quantize_page() (at a CPU level with fused multiply-add). A column that is not finite is NaN when it is
+// read. Blocks are at multiples of 16. No rows of indexed pages.
+void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorkspace& workspace, CUstream_st* stream);
+
+void read_pages(int64_t head_dim, std::span<const PageRead> pages, PageWorkspace& workspace, CUstream_st* stream);
 
 }  // namespace smartkv::kernels::cuda

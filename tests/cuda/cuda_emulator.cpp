@@ -1,9 +1,14 @@
 #include "cuda_emulator.h"
 
+#include <sys/mman.h>
+
 #include <array>
+#include <cstdio>
 #include <deque>
 #include <exception>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -231,7 +236,90 @@ std::byte* shared_memory = nullptr;
 
 void set_order(Order wanted) { order = wanted; }
 
+namespace {
+
+constexpr size_t kPageBytes = 4096, kDeviceAlignment = 256;
+
+size_t up_to(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// A mapping ends with a page that nobody ever reaches.
+struct Mapping {
+  std::byte* begin;
+  size_t bytes;  // without that page
+};
+
+struct DeviceMemory {
+  std::mutex mutex;
+  std::map<void*, Mapping> mappings;  // by what cudaMalloc() gave
+};
+// For as long as the process runs: tests hold backends in static memory.
+DeviceMemory& device_memory() {
+  static auto* const memory = new DeviceMemory;
+  return *memory;
+}
+
+void protect(const Mapping& mapping, int access) {
+  if (mprotect(mapping.begin, mapping.bytes, access) == 0) return;
+  std::perror("mprotect of the emulated device's memory");
+  std::abort();
+}
+
+// While it lives, the device's memory can be reached.
+class DeviceRuns {
+ public:
+  DeviceRuns() : lock_(device_memory().mutex) {
+    for (const auto& [memory, mapping] : device_memory().mappings) protect(mapping, PROT_READ | PROT_WRITE);
+  }
+  DeviceRuns(const DeviceRuns&) = delete;
+  DeviceRuns& operator=(const DeviceRuns&) = delete;
+  ~DeviceRuns() {
+    for (const auto& [memory, mapping] : device_memory().mappings) protect(mapping, PROT_NONE);
+  }
+
+ private:
+  std::lock_guard<std::mutex> lock_;
+};
+
+}  // namespace
+
+void* allocate(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  const size_t size = up_to(bytes, kDeviceAlignment), mapped = up_to(size, kPageBytes);
+  void* const begin = mmap(nullptr, mapped + kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (begin == MAP_FAILED) return nullptr;
+  const Mapping mapping{static_cast<std::byte*>(begin), mapped};
+  void* const memory = mapping.begin + mapped - size;
+  protect(mapping, PROT_READ | PROT_WRITE);
+  std::memset(begin, 0xff, mapped);
+  protect(mapping, PROT_NONE);
+  const std::lock_guard lock(device_memory().mutex);
+  device_memory().mappings.emplace(memory, mapping);
+  return memory;
+}
+
+void free(void* memory) {
+  if (memory == nullptr) return;
+  const std::lock_guard lock(device_memory().mutex);
+  const auto found = device_memory().mappings.find(memory);
+  if (found == device_memory().mappings.end()) throw std::logic_error("cudaFree: expected what cudaMalloc gave");
+  munmap(found->second.begin, found->second.bytes + kPageBytes);
+  device_memory().mappings.erase(found);
+}
+
+void copy(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;
+  const DeviceRuns runs;
+  std::memcpy(to, from, bytes);
+}
+
+void fill(void* to, int byte, size_t bytes) {
+  if (bytes == 0) return;
+  const DeviceRuns runs;
+  std::memset(to, byte, bytes);
+}
+
 void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& kernel) {
+  const DeviceRuns runs;
   block.n = size_t{size.x} * size.y * size.z;
   if (block.n == 0 || block.n % kWarp != 0 || block.n > 1024) {
     throw std::logic_error("launch: expected whole warps, at most 1024 threads, found " + std::to_string(block.n));

@@ -5,8 +5,10 @@
 //   - shared memory holds NaN (bytes 0xff) when a block starts; one byte past its end is AddressSanitizer's or an error;
 //   - an asynchronous copy happens when it is waited for, and not before: who reads earlier reads what was there;
 //   - threads that wait for each other at different places, or for one that has returned, are std::logic_error;
-//   - which thread runs first between two barriers is up to `Order`: results must not depend on it.
-// One thread of the host at a time.
+//   - which thread runs first between two barriers is up to `Order`: results must not depend on it;
+//   - memory of the device can be reached while a kernel runs or the runtime copies, and else not: who does dies of SIGSEGV, as
+//     does who goes past its end.
+// Calls come from one thread of the host at a time, but for those of the runtime.
 #pragma once
 
 #include <algorithm>
@@ -141,29 +143,42 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   return out;
 }
 
-// The runtime. Memory of the device is memory; streams run at once.
+// The runtime. Streams run at once.
+namespace smartkv::cuda_emulator {
+// Memory of the device, filled with 0xff; null if there is none.
+void* allocate(size_t bytes);
+void free(void* memory);
+void copy(void* to, const void* from, size_t bytes);
+void fill(void* to, int byte, size_t bytes);
+}  // namespace smartkv::cuda_emulator
+
 using cudaStream_t = struct CUstream_st*;
 enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 inline const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "out of memory"; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaMalloc(void** out, size_t bytes) {
-  *out = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  if (*out == nullptr) return cudaErrorMemoryAllocation;
-  std::memset(*out, 0xff, bytes);
+  *out = smartkv::cuda_emulator::allocate(bytes);
+  return *out == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+inline cudaError_t cudaFree(void* memory) {
+  smartkv::cuda_emulator::free(memory);
   return cudaSuccess;
 }
-// Managed memory is the host's, too.
-inline cudaError_t cudaMallocManaged(void** out, size_t bytes) { return cudaMalloc(out, bytes); }
-inline cudaError_t cudaFree(void* memory) {
+inline cudaError_t cudaMallocHost(void** out, size_t bytes) {
+  *out = std::malloc(bytes);
+  return *out == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+inline cudaError_t cudaFreeHost(void* memory) {
   std::free(memory);
   return cudaSuccess;
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
+  smartkv::cuda_emulator::copy(to, from, bytes);
   return cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
-  if (bytes > 0) std::memset(to, byte, bytes);
+  smartkv::cuda_emulator::fill(to, byte, bytes);
   return cudaSuccess;
 }
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }

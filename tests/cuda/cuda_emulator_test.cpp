@@ -1,6 +1,7 @@
 // What the emulator promises: it runs kernels as a GPU may, and says what a GPU would not.
 #include "cuda_emulator.h"
 
+#include <cstdio>
 #include <stdexcept>
 #include <vector>
 
@@ -41,6 +42,24 @@ TEST(CudaEmulator, AMissingBarrierShowsInOneOfTheOrders) {
   cuda_emulator::set_order(Order::kForward);
   EXPECT_EQ(forward[0], -1);  // what shared memory holds that nobody wrote
   EXPECT_NE(forward, backward);
+}
+
+void count_up(int* memory) { memory[threadIdx.x] += static_cast<int>(threadIdx.x); }
+
+TEST(CudaEmulatorDeathTest, TheHostDoesNotReachMemoryOfTheDevice) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, 64 * sizeof(int)), cudaSuccess);
+  auto* const ints = static_cast<int*>(memory);
+  std::vector<int> host(64, 5);
+  EXPECT_EQ(cudaMemcpyAsync(ints, host.data(), 64 * sizeof(int), cudaMemcpyHostToDevice, nullptr), cudaSuccess);
+  launch(count_up, "count_up", 1, 64, 0, nullptr, ints);
+  EXPECT_EQ(cudaMemcpyAsync(host.data(), ints, 64 * sizeof(int), cudaMemcpyDeviceToHost, nullptr), cudaSuccess);
+  EXPECT_EQ(host[63], 68);
+  EXPECT_DEATH(std::printf("%d", *static_cast<volatile int*>(ints)), "");
+  EXPECT_DEATH(*static_cast<volatile int*>(ints) = 1, "");
+  EXPECT_DEATH(launch(count_up, "count_up", 1, 96, 0, nullptr, ints), "");  // past its end
+  EXPECT_EQ(cudaFree(memory), cudaSuccess);
 }
 
 void some_leave(int* out) {

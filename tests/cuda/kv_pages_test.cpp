@@ -54,6 +54,15 @@ struct Page {
     segment.head_stride = 2 * half;
     return segment;
   }
+  // Of all KV heads, in an order of slots.
+  std::vector<TokenPlace> places(const uint8_t* slots) {
+    std::vector<TokenPlace> places;
+    for (int64_t i = 0; i < shape.n_kv_heads * kPageTokens; ++i) {
+      const int64_t offset = i / kPageTokens * 2 * half;
+      places.push_back({k() + offset, v() + offset, slots == nullptr ? static_cast<int32_t>(i % kPageTokens) : slots[i]});
+    }
+    return places;
+  }
   void fill(uint32_t seed) {
     const int64_t row = shape.n_kv_heads * shape.head_dim;
     const std::vector<float> rows_k = random_rows(kPageTokens * row, seed), rows_v = random_rows(kPageTokens * row, seed + 1);
@@ -127,16 +136,16 @@ TEST_P(CudaPages, TokensMoveToOtherSlotsAndPages) {
     from.fill(1);
     to.fill(2);
     expected.fill(2);
-    std::vector<cuda::SlotMove> moves;
+    std::vector<TokenMove> moves;
     std::vector<float> k(static_cast<size_t>(dim)), v(k.size());
     using Move = std::tuple<int64_t, int32_t, int32_t>;
     for (const auto& [head, from_slot, to_slot] : {Move{0, 3, 8}, {1, 3, 9}, {0, 63, 0}, {1, 6, 63}, {1, 0, 1}}) {
       const int64_t offset = head * 2 * from.half;
-      moves.push_back({from.k() + offset, from.v() + offset, to.k() + offset, to.v() + offset, from_slot, to_slot});
+      moves.push_back({{from.k() + offset, from.v() + offset, from_slot}, {to.k() + offset, to.v() + offset, to_slot}});
       load_kv(KvType::kBf16, dim, from.segment(), head, from_slot, k.data(), v.data());
       store_kv(KvType::kBf16, 1, dim, k.data(), v.data(), to_slot, expected.k() + offset, expected.v() + offset, 0);
     }
-    cuda::move_tokens(shape, moves, workspace, nullptr);
+    cuda::move_tokens(dim, moves, workspace, nullptr);
     finish();
     EXPECT_TRUE(std::equal(to.bytes.data(), to.bytes.data() + to.bytes.size(), expected.bytes.data())) << dim;
   }
@@ -170,12 +179,10 @@ TEST_P(CudaPages, CodesAreTheCpusAndReadBackAlike) {
         std::fill_n(expected.data(), expected.size(), std::byte{0});
         Page page(shape);
         page.fill(9);
-        std::vector<int32_t> not_finite(1);
-        const cuda::EncodeJob job{page.segment(), ordered ? slots.data() : nullptr, ordered ? channels.data() : nullptr, layout,
-                                  blocks.data(), bytes};
-        cuda::encode_pages(shape, {&job, 1}, not_finite.data(), workspace, nullptr);
+        const std::vector<TokenPlace> places = page.places(ordered ? slots.data() : nullptr);
+        const PageEncode job{{places}, 2, layout, ordered ? channels.data() : nullptr, blocks.data(), bytes};
+        cuda::encode_pages(dim, {&job, 1}, workspace, nullptr);
         finish();
-        EXPECT_EQ(not_finite[0], 0);
 
         KvSegment coded;
         coded.format = KvSegment::Format::kQuantized;
@@ -185,8 +192,8 @@ TEST_P(CudaPages, CodesAreTheCpusAndReadBackAlike) {
         coded.quantized = layout;
         coded.channel_order = job.channel_order;
         std::vector<float> all_k(static_cast<size_t>(2 * kPageTokens * dim)), all_v(all_k.size());
-        const cuda::ReadJob read{coded, all_k.data(), all_v.data()};
-        cuda::read_pages(shape, {&read, 1}, workspace, nullptr);
+        const PageRead read{coded, 0, 2, 0, kPageTokens, all_k.data(), all_v.data(), kPageTokens * dim};
+        cuda::read_pages(dim, {&read, 1}, workspace, nullptr);
         finish();
         for (int64_t head = 0; head < 2; ++head) {
           const uint8_t* const order = ordered ? channels.data() + head * dim : nullptr;
@@ -204,44 +211,101 @@ TEST_P(CudaPages, CodesAreTheCpusAndReadBackAlike) {
   }
 }
 
-TEST_P(CudaPages, OneHeadIsEncodedAndReadAlone) {
-  const AttentionShape shape = shape_of(3, 64);
-  const QuantizedLayout layout{uniform_runs(64, 4), uniform_runs(kPageTokens, 3)};
-  const auto bytes = static_cast<size_t>(quantized_offsets(layout, 64).total);
-  Page page(shape);
-  page.fill(11);
-  AlignedBuffer all(3 * bytes), one(bytes);
-  std::vector<int32_t> not_finite(1);
-  const cuda::EncodeJob jobs[] = {{page.segment(), nullptr, nullptr, layout, all.data(), static_cast<int64_t>(bytes)},
-                                  {page.segment().of_head(1, 1), nullptr, nullptr, layout, one.data(), 0}};
-  std::fill_n(all.data(), all.size(), std::byte{0});
-  std::fill_n(one.data(), one.size(), std::byte{0});
-  cuda::encode_pages(shape, jobs, not_finite.data(), workspace, nullptr);
+// Rows of f32 become the same codes as a dense page of them, and codes of codes those of what they stand for.
+TEST_P(CudaPages, RowsAndCodesAreEncodedToo) {
+  if (detected_cpu_level() < CpuLevel::kAvx2) GTEST_SKIP() << "this CPU does not round sums of products once";
+  constexpr int64_t kDim = 64, kValues = kPageTokens * kDim;
+  const QuantizedLayout wide{uniform_runs(kDim, 8), uniform_runs(kPageTokens, 4)}, narrow{uniform_runs(kDim, 3), uniform_runs(kPageTokens, 2)};
+  const int64_t wide_bytes = quantized_offsets(wide, kDim).total, narrow_bytes = quantized_offsets(narrow, kDim).total;
+  const std::vector<float> k = random_rows(2 * kValues, 5), v = random_rows(2 * kValues, 6);
+  std::vector<uint8_t> order(2 * kDim);
+  for (int64_t i = 0; i < 2 * kDim; ++i) order[static_cast<size_t>(i)] = static_cast<uint8_t>(kDim - 1 - i % kDim);
+  AlignedBuffer first(static_cast<size_t>(2 * wide_bytes)), second(static_cast<size_t>(2 * narrow_bytes));
+  AlignedBuffer expected(first.size()), expected_second(second.size());
+  for (AlignedBuffer* page : {&first, &second, &expected, &expected_second}) std::fill_n(page->data(), page->size(), std::byte{0});
+  KvSegment codes;
+  codes.format = KvSegment::Format::kQuantized;
+  codes.tokens = kPageTokens;
+  codes.k = first.data();
+  codes.head_stride = wide_bytes;
+  codes.quantized = wide;
+  codes.channel_order = order.data();
+  const PageEncode rows{{{}, nullptr, k.data(), v.data()}, 2, wide, order.data(), first.data(), wide_bytes};
+  const PageEncode again{{{}, &codes}, 2, narrow, order.data(), second.data(), narrow_bytes};
+  cuda::encode_pages(kDim, {&rows, 1}, workspace, nullptr);
+  cuda::encode_pages(kDim, {&again, 1}, workspace, nullptr);
   finish();
-  EXPECT_TRUE(std::equal(one.data(), one.data() + bytes, all.data() + bytes));
-  std::vector<float> k(64 * 64), v(64 * 64), expected_k, expected_v;
-  const KvSegment second = page.segment().of_head(2, 2);
-  const cuda::ReadJob reads[] = {{second, k.data(), nullptr}, {second, nullptr, v.data()}};
-  cuda::read_pages(shape, reads, workspace, nullptr);
-  finish();
-  page.load(2, nullptr, &expected_k, &expected_v);
-  EXPECT_EQ(k, expected_k);
-  EXPECT_EQ(v, expected_v);
+  std::vector<float> k2(kValues), v2(kValues);
+  for (int64_t head = 0; head < 2; ++head) {
+    quantize_page(wide, kDim, order.data(), &k[static_cast<size_t>(head * kValues)], &v[static_cast<size_t>(head * kValues)],
+                  expected.data() + head * wide_bytes);
+    dequantize_page(wide, kDim, order.data(), expected.data() + head * wide_bytes, k2.data(), v2.data());
+    quantize_page(narrow, kDim, order.data(), k2.data(), v2.data(), expected_second.data() + head * narrow_bytes);
+  }
+  EXPECT_TRUE(std::equal(first.data(), first.data() + first.size(), expected.data()));
+  EXPECT_TRUE(std::equal(second.data(), second.data() + second.size(), expected_second.data()));
 }
 
-TEST_P(CudaPages, CountsColumnsThatAreNotFinite) {
+TEST_P(CudaPages, APartIsReadAlone) {
+  const AttentionShape shape = shape_of(3, 64);
+  Page page(shape);
+  page.fill(11);
+  std::vector<float> k(2 * 5 * 64 + 64, -1.0f), v(5 * 64), expected_k, expected_v;
+  const PageRead reads[] = {{page.segment(), 1, 2, 7, 5, k.data(), nullptr, 5 * 64 + 64}, {page.segment(), 2, 1, 7, 5, nullptr, v.data(), 0}};
+  cuda::read_pages(64, reads, workspace, nullptr);
+  finish();
+  for (const int64_t head : {1, 2}) {
+    page.load(head, nullptr, &expected_k, &expected_v);
+    const auto* const from = k.data() + (head - 1) * (5 * 64 + 64);
+    EXPECT_TRUE(std::equal(from, from + 5 * 64, expected_k.data() + 7 * 64));
+  }
+  EXPECT_TRUE(std::equal(v.begin(), v.end(), expected_v.begin() + 7 * 64));
+  EXPECT_EQ(k[5 * 64], -1.0f);
+}
+
+TEST_P(CudaPages, TokensAreWrittenAndPagesCopiedAndZeroed) {
+  const AttentionShape shape = shape_of(2, 80);
+  Page page(shape), expected(shape), copy(shape);
+  page.fill(1);
+  expected.fill(1);
+  copy.fill(2);
+  const std::vector<float> k = random_rows(80, 3), v = random_rows(80, 4);
+  const int64_t offset = 2 * page.half;  // of KV head 1
+  const TokenWrite write{k.data(), v.data(), {page.k() + offset, page.v() + offset, 63}};
+  store_kv(KvType::kBf16, 1, 80, k.data(), v.data(), 63, expected.k() + offset, expected.v() + offset, 0);
+  cuda::write_tokens(80, {&write, 1}, workspace, nullptr);
+  const auto bytes = static_cast<size_t>(offset);
+  const PageCopy copies[] = {{page.bytes.data() + bytes, copy.bytes.data(), bytes}, {nullptr, copy.bytes.data() + bytes, bytes}};
+  cuda::copy_pages(copies, workspace, nullptr);
+  finish();
+  EXPECT_TRUE(std::equal(page.bytes.data(), page.bytes.data() + page.bytes.size(), expected.bytes.data()));
+  EXPECT_TRUE(std::equal(copy.bytes.data(), copy.bytes.data() + bytes, expected.bytes.data() + bytes));
+  EXPECT_TRUE(std::all_of(copy.bytes.data() + bytes, copy.bytes.data() + 2 * bytes, [](std::byte b) { return b == std::byte{0}; }));
+}
+
+// What attends to them then sees it, as it does at a dense page.
+TEST_P(CudaPages, ColumnsThatAreNotFiniteAreNotANumber) {
   const AttentionShape shape = shape_of(1, 64);
-  const QuantizedLayout layout{uniform_runs(64, 2), uniform_runs(kPageTokens, 8)};
-  AlignedBuffer block(static_cast<size_t>(quantized_offsets(layout, 64).total));
-  for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
-    Page page(shape);
-    page.fill(1);
-    reinterpret_cast<uint16_t*>(page.k())[77] = to_bf16(bad);
-    std::vector<int32_t> not_finite(1);
-    const cuda::EncodeJob job{page.segment(), nullptr, nullptr, layout, block.data(), 0};
-    cuda::encode_pages(shape, {&job, 1}, not_finite.data(), workspace, nullptr);
-    finish();
-    EXPECT_EQ(not_finite[0], 1);
+  for (const int bits : kCodeBits) {
+    const QuantizedLayout layout{uniform_runs(64, bits), uniform_runs(kPageTokens, 8)};
+    const int64_t bytes = quantized_offsets(layout, 64).total;
+    AlignedBuffer block(static_cast<size_t>(bytes));
+    for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+      Page page(shape);
+      page.fill(1);
+      constexpr int64_t kChannel = 5, kSlot = 12;
+      reinterpret_cast<uint16_t*>(page.k())[(kChannel / 2 * 64 + kSlot) * 2 + kChannel % 2] = to_bf16(bad);
+      const std::vector<TokenPlace> places = page.places(nullptr);
+      const PageEncode job{{places}, 1, layout, nullptr, block.data(), bytes};
+      cuda::encode_pages(64, {&job, 1}, workspace, nullptr);
+      finish();
+      std::vector<float> k(64 * 64), v(64 * 64);
+      dequantize_page(layout, 64, nullptr, block.data(), k.data(), v.data());
+      for (size_t i = 0; i < k.size(); ++i) {
+        EXPECT_EQ(std::isnan(k[i]), i % 64 == kChannel) << i;
+        EXPECT_TRUE(std::isfinite(v[i]));
+      }
+    }
   }
 }
 
@@ -254,13 +318,18 @@ TEST(CudaPagesChecks, RefuseWhatDoesNotFit) {
   Page page(shape);
   const cuda::KvWrite write{nullptr, nullptr, 64, nullptr, 60, 5, page.k(), page.v(), 0};
   EXPECT_THROW(cuda::write_kv(shape, {&write, 1}, workspace, nullptr), std::invalid_argument);
-  const cuda::SlotMove move{nullptr, nullptr, nullptr, nullptr, 0, 64};
-  EXPECT_THROW(cuda::move_tokens(shape, {&move, 1}, workspace, nullptr), std::invalid_argument);
-  cuda::EncodeJob job{page.segment(), nullptr, nullptr, {uniform_runs(128, 4), uniform_runs(64, 4)}, nullptr, 0};
-  EXPECT_THROW(cuda::encode_pages(shape, {&job, 1}, nullptr, workspace, nullptr), std::invalid_argument);
+  const TokenMove move{{nullptr, nullptr, 0}, {nullptr, nullptr, 64}};
+  EXPECT_THROW(cuda::move_tokens(64, {&move, 1}, workspace, nullptr), std::invalid_argument);
+  const std::vector<TokenPlace> places = page.places(nullptr);
+  PageEncode job{{places}, 1, {uniform_runs(128, 4), uniform_runs(64, 4)}};
+  EXPECT_THROW(cuda::encode_pages(64, {&job, 1}, workspace, nullptr), std::invalid_argument);
   job.layout = {uniform_runs(64, 4), uniform_runs(64, 4)};
-  job.page.tokens = 63;
-  EXPECT_THROW(cuda::encode_pages(shape, {&job, 1}, nullptr, workspace, nullptr), std::invalid_argument);
+  job.rows = page.k();
+  EXPECT_THROW(cuda::encode_pages(64, {&job, 1}, workspace, nullptr), std::invalid_argument);
+  const PageRead read{page.segment(), 0, 1, 60, 5};
+  EXPECT_THROW(cuda::read_pages(64, {&read, 1}, workspace, nullptr), std::invalid_argument);
+  const PageCopy copy{nullptr, page.k(), 24};
+  EXPECT_THROW(cuda::copy_pages({&copy, 1}, workspace, nullptr), std::invalid_argument);
 }
 
 }  // namespace

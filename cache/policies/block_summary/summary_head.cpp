@@ -119,11 +119,19 @@ void HeadCompaction::add(int32_t position, const float* k, const float* v, float
   (position < options_.sinks ? entries_->sinks : entries_->pending).push_back(entry);
 }
 
-void HeadCompaction::read(const SummaryEntry& entry, float* k, float* v) const {
-  if (entry.place >= 0) return pages_.kept.load(entry.place, head_, k, v);
-  const float* row = rows_.data() + (-1 - entry.place) * 2 * dim_;
-  std::copy_n(row, dim_, k);
-  std::copy_n(row + dim_, dim_, v);
+void HeadCompaction::read(std::span<const SummaryEntry> entries, float* k, float* v) const {
+  std::vector<kernels::PageRead> jobs;
+  for (const SummaryEntry& entry : entries) {
+    if (entry.place >= 0) {
+      jobs.push_back(read_of(pages_.kept.place(entry.place, head_), k, v));
+    } else if (entry.place != SummaryEntry::kInCodes) {
+      std::copy_n(row_of(entry), dim_, k);
+      std::copy_n(row_of(entry) + dim_, dim_, v);
+    }
+    k += dim_;
+    v += dim_;
+  }
+  pages_.backend.read(pages_.shape.type, dim_, jobs);
 }
 
 void HeadCompaction::complete(bool with_attention, Block* block) const {
@@ -137,9 +145,8 @@ HeadCompaction::Block HeadCompaction::load(std::span<const SummaryEntry> entries
   block.entries.assign(entries.begin(), entries.end());
   block.k.resize(entries.size() * static_cast<size_t>(dim_));
   block.v.resize(block.k.size());
-  for (size_t i = 0; i < entries.size(); ++i) {
-    read(entries[i], block.k.data() + static_cast<int64_t>(i) * dim_, block.v.data() + static_cast<int64_t>(i) * dim_);
-  }
+  read(entries, block.k.data(), block.v.data());
+  pages_.backend.finish();
   complete(with_attention, &block);
   return block;
 }
@@ -148,22 +155,15 @@ HeadCompaction::Block HeadCompaction::load(std::span<const SummaryEntry> entries
 HeadCompaction::Block HeadCompaction::load_oldest(size_t level, int64_t n) {
   const std::span<const SummaryEntry> entries = std::span(entries_->levels[level]).first(static_cast<size_t>(n));
   if (entries[0].place != SummaryEntry::kInCodes) return load(entries, true);
-  const int64_t values = kPageTokens * dim_;
   Block block;
-  std::vector<float> k(static_cast<size_t>(pages_.shape.n_kv_heads * values)), v(k.size());
   block.entries.assign(entries.begin(), entries.end());
   block.k.resize(entries.size() * static_cast<size_t>(dim_));
   block.v.resize(block.k.size());
-  for (int64_t i = 0; i < n; ++i) {
-    float *const to_k = block.k.data() + i * dim_, *const to_v = block.v.data() + i * dim_;
-    if (entries[static_cast<size_t>(i)].place != SummaryEntry::kInCodes) {
-      read(entries[static_cast<size_t>(i)], to_k, to_v);
-    } else if (i % kPageTokens == 0) {
-      pages_.codes[level][used_pages_[level]++]->read(pages_.shape, k.data(), v.data());
-      std::copy_n(k.begin() + head_ * values, values, to_k);
-      std::copy_n(v.begin() + head_ * values, values, to_v);
-    }
+  for (int64_t i = 0; i < n && entries[static_cast<size_t>(i)].place == SummaryEntry::kInCodes; i += kPageTokens) {
+    pages_.codes[level][used_pages_[level]++]->read(pages_.shape, head_, 1, block.k.data() + i * dim_, block.v.data() + i * dim_);
   }
+  read(entries, block.k.data(), block.v.data());
+  pages_.backend.finish();
   complete(true, &block);
   return block;
 }
@@ -305,11 +305,9 @@ SummaryWork HeadCompaction::compact(int64_t now, int64_t shed, int64_t salient) 
 }
 
 void HeadCompaction::take_page(size_t level, size_t first, float* k, float* v) {
-  for (size_t i = first; i < first + kPageTokens; ++i, k += dim_, v += dim_) {
-    SummaryEntry& entry = entries_->levels[level][i];
-    read(entry, k, v);
-    entry.place = SummaryEntry::kInCodes;
-  }
+  const std::span<SummaryEntry> entries = std::span(entries_->levels[level]).subspan(first, kPageTokens);
+  read(entries, k, v);
+  for (SummaryEntry& entry : entries) entry.place = SummaryEntry::kInCodes;
 }
 
 std::vector<HeadCompaction::Write> HeadCompaction::settle() {
@@ -322,23 +320,15 @@ std::vector<HeadCompaction::Write> HeadCompaction::settle() {
   entries_->for_each([&](const SummaryEntry& entry) {
     if (entry.place >= 0 && entry.place < total) taken[static_cast<size_t>(entry.place)] = true;
   });
-  std::vector<std::pair<int64_t, size_t>> moves;  // place, row
+  std::vector<Write> writes;
   size_t free = 0;
   entries_->for_each([&](SummaryEntry& entry) {
     if (stays(entry)) return;
-    auto row = static_cast<size_t>(-1 - entry.place);
-    if (entry.place >= 0) {  // its slot goes away
-      row = rows_.size() / static_cast<size_t>(2 * dim_);
-      rows_.resize(rows_.size() + static_cast<size_t>(2 * dim_));
-      float* k = rows_.data() + static_cast<int64_t>(row) * 2 * dim_;
-      pages_.kept.load(entry.place, head_, k, k + dim_);
-    }
     while (taken[free]) ++free;
-    entry.place = static_cast<int32_t>(free);
-    moves.emplace_back(static_cast<int64_t>(free++), row);
+    const bool has_slot = entry.place >= 0;  // which goes away
+    writes.push_back({static_cast<int64_t>(free), has_slot ? nullptr : row_of(entry), has_slot ? entry.place : -1});
+    entry.place = static_cast<int32_t>(free++);
   });
-  std::vector<Write> writes;
-  for (const auto& [place, row] : moves) writes.push_back({place, rows_.data() + static_cast<int64_t>(row) * 2 * dim_});
   return writes;
 }
 

@@ -60,6 +60,7 @@ class HeadCompaction {
     const CacheShape& shape;
     const DenseLayer& kept;
     const LevelPages& codes;
+    kernels::KvBackend& backend;  // of both
   };
   // `queries`: to fit to. All references outlive this.
   HeadCompaction(const SummaryOptions& options, const Pages& pages, int64_t head, const SampledQueries& queries,
@@ -73,15 +74,17 @@ class HeadCompaction {
 
   // Of each level, the pages of codes that compact() used up.
   const std::vector<size_t>& used_pages() const { return used_pages_; }
-  // After compact(): entries [first, first + kPageTokens) of a level go to a page of codes. k, v: f32 [kPageTokens, head_dim].
+  // After compact(): entries [first, first + kPageTokens) of a level go to a page of codes. k, v: f32 [kPageTokens, head_dim],
+  // there after KvBackend::finish().
   void take_page(size_t level, size_t first, float* k, float* v);
 
-  // Slot `place` gets K and V: f32 [2, head_dim].
+  // Slot `place` gets K and V: f32 [2, head_dim], valid as long as this; or those of slot `from`, past all that get any.
   struct Write {
     int64_t place;
     const float* kv;
+    int64_t from;
   };
-  // At last: gives every entry that is not in codes a slot, from 0 on. What is to be written there, valid as long as this.
+  // At last: gives every entry that is not in codes a slot, from 0 on. What is to be written there.
   std::vector<Write> settle();
 
  private:
@@ -89,7 +92,9 @@ class HeadCompaction {
 
   Block load(std::span<const SummaryEntry> entries, bool with_attention) const;
   Block load_oldest(size_t level, int64_t n);  // of a level, which are about to go
-  void read(const SummaryEntry& entry, float* k, float* v) const;  // one that is not in codes
+  const float* row_of(const SummaryEntry& entry) const { return rows_.data() + (-1 - entry.place) * 2 * dim_; }
+  // Of entries, those that are not in codes: f32 [entries, head_dim] each, there after KvBackend::finish().
+  void read(std::span<const SummaryEntry> entries, float* k, float* v) const;
   void complete(bool with_attention, Block* block) const;
   void summarize_block(int64_t salient);
   void choose_outliers(Block* block, int64_t salient, std::vector<SummaryEntry>* rest);

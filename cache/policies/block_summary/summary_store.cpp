@@ -111,11 +111,12 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, first = view.tail_first, n = view.leaving() - first;
   const SummaryOptions& options = options_.compresses(layer) ? options_ : plain_;
-  const std::vector<int64_t> shifts = query_shifts(options.shifts);
-  std::vector<float> k(static_cast<size_t>(dim)), v(k.size());
+  kernels::KvBackend& backend = *context_->pool->backend();
   std::vector<SampledQueries> queries(static_cast<size_t>(heads));
+  if (options.needs_queries()) queries = state.queries.sampled(*context_, tail, query_shifts(options.shifts));
   std::vector<HeadCompaction> compactions;
-  const HeadCompaction::Pages pages{shape(), state.kept, state.codes};
+  const HeadCompaction::Pages pages{shape(), state.kept, state.codes, backend};
+  const std::vector<LeavingTokens::Rows> rows = tokens->load();
   SummaryWork work;
   const int64_t salient =
       options.salient_at(state.n_entropies == 0 ? 0 : state.entropies / static_cast<double>(state.n_entropies));
@@ -125,14 +126,13 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
       throw CacheError("summaries: expected as many tokens of each KV head, found " + std::to_string(tokens->of(0).size()) +
                        " and " + std::to_string(leaving.size()));
     }
-    SampledQueries& sampled = queries[static_cast<size_t>(h)];
-    if (options.needs_queries()) sampled = state.queries.sampled(*context_, tail, h, shifts);
     HeadCompaction& compaction =
-        compactions.emplace_back(options, pages, h, sampled, &state.heads[static_cast<size_t>(h)]);
-    for (const LeavingTokens::Token& token : leaving) {
-      tokens->load(h, token, k.data(), v.data());
-      const float score = state.scores.empty() ? 0 : state.scores[static_cast<size_t>(h * n + token.position - first)];
-      compaction.add(token.position, k.data(), v.data(), score);
+        compactions.emplace_back(options, pages, h, queries[static_cast<size_t>(h)], &state.heads[static_cast<size_t>(h)]);
+    for (size_t i = 0; i < leaving.size(); ++i) {
+      const int32_t position = leaving[i].position;
+      const float score = state.scores.empty() ? 0 : state.scores[static_cast<size_t>(h * n + position - first)];
+      const size_t at = i * static_cast<size_t>(dim);
+      compaction.add(position, &rows[static_cast<size_t>(h)].k[at], &rows[static_cast<size_t>(h)].v[at], score);
     }
     work = compaction.compact(view.next_boundary, shed_, salient);
   }
@@ -148,13 +148,19 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
   state.entries = entries;
   const int64_t dense_entries = state.dense_entries();
   state.kept.reserve(std::min(before, dense_entries), dense_entries);
+  std::vector<kernels::TokenMove> moves;
+  std::vector<kernels::TokenWrite> writes;
   for (int64_t h = 0; h < heads; ++h) {
     for (const HeadCompaction::Write& write : compactions[static_cast<size_t>(h)].settle()) {
       state.kept.own(write.place);
-      state.kept.store(write.place, h, write.kv, write.kv + dim);
+      const kernels::TokenPlace to = state.kept.place(write.place, h);
+      if (write.kv == nullptr) moves.push_back({state.kept.place(write.from, h), to});
+      if (write.kv != nullptr) writes.push_back({write.kv, write.kv + dim, to});
     }
     tokens->leave(h, {});
   }
+  backend.move(shape().type, dim, moves);
+  backend.write_tokens(shape().type, dim, writes);
   state.kept.truncate(dense_entries);
   state.work.consolidations += work.consolidations;
   state.work.watermark_hits += work.watermark_hits;
@@ -179,7 +185,9 @@ void SummaryStore::make_codes(const std::vector<size_t>& used, std::vector<HeadC
         HeadCompaction& compaction = (*compactions)[static_cast<size_t>(h)];
         compaction.take_page(level, pages.size() * kPageTokens, k.data() + h * values, v.data() + h * values);
       }
-      pages.push_back(std::make_shared<QuantizedPage>(context_->pool, layout, nullptr, k.data(), v.data()));
+      context_->pool->backend()->finish();
+      const kernels::PageSource rows{{}, nullptr, k.data(), v.data()};
+      pages.push_back(std::make_shared<QuantizedPage>(context_->pool, layout, nullptr, rows));
     }
   }
 }

@@ -61,15 +61,16 @@ void ChannelStore::learn(const StageView& view, int64_t layer, int64_t made) {
   std::vector<double> q2(static_cast<size_t>(heads * dim), 0.0), k2(q2.size(), 0.0);
   std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
   for (int64_t i = 0; i < made; ++i) {
-    load_tail_page(shape(), tail, n_pages() + i, k.data(), v.data());
+    load_tail_page(context(), tail, n_pages() + i, k.data(), v.data());
     for (int64_t at = 0; at < heads * kPageTokens * dim; ++at) {
       const auto value = static_cast<double>(k[static_cast<size_t>(at)]);
       k2[static_cast<size_t>(at / (kPageTokens * dim) * dim + at % dim)] += value * value / static_cast<double>(made * kPageTokens);
     }
   }
   bool asked = false;
+  const std::vector<SampledQueries> sampled = state.queries.sampled(context(), tail, {});
   for (int64_t head = 0; head < heads; ++head) {
-    const SampledQueries queries = state.queries.sampled(context(), tail, head, {});
+    const SampledQueries& queries = sampled[static_cast<size_t>(head)];
     asked = asked || queries.n > 0;
     for (int64_t at = 0; at < queries.n * dim; ++at) {
       const auto value = static_cast<double>(queries.q[static_cast<size_t>(at)]);
@@ -112,13 +113,14 @@ void ChannelStore::load_page(int64_t layer, int64_t i, std::vector<float>* packe
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   const auto size = static_cast<size_t>(heads * kPageTokens * dim);
   for (auto* values : {packed, full, v}) values->resize(size);
-  page(layer, i)->read(shape(), packed->data(), v->data());
-  *full = *packed;
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const QuantizedPageRef& residual = state.residual[static_cast<size_t>(i)];
+  std::vector<float> rest(residual == nullptr ? 0 : size), none(rest.size());
+  page(layer, i)->read(shape(), 0, heads, packed->data(), v->data());
+  if (residual != nullptr) residual->read(shape(), 0, heads, rest.data(), none.data());
+  context().pool->backend()->finish();
+  *full = *packed;
   if (residual == nullptr) return;
-  std::vector<float> rest(size), none(size);
-  residual->read(shape(), rest.data(), none.data());
   for (int64_t head = 0; head < heads; ++head) {
     const uint8_t* order = page(layer, i)->channel_order()->data() + head * dim;
     for (int64_t t = 0; t < kPageTokens; ++t) {
@@ -146,17 +148,17 @@ void ChannelStore::check(const StageView& view, int64_t layer) {
       std::copy_n(page_full.begin() + from, kPageTokens * dim, full.begin() + to);
     }
   }
+  tail.read(view.tokens - last, last, 0, heads, packed.data() + (n - last) * dim, nullptr, n * dim);
+  context().pool->backend()->finish();
   for (int64_t head = 0; head < heads; ++head) {
-    for (int64_t t = 0; t < last; ++t) {
-      float* to = packed.data() + (head * n + n - last + t) * dim;
-      tail.load(view.tokens - last + t, head, to, nullptr);
-      std::copy_n(to, dim, full.data() + (to - packed.data()));
-    }
+    const int64_t at = (head * n + n - last) * dim;
+    std::copy_n(packed.begin() + at, last * dim, full.begin() + at);
   }
   state.fidelity = {};
+  const std::vector<SampledQueries> sampled = state.queries.sampled(context(), tail, {});
   std::vector<float> packed_scores(static_cast<size_t>(n)), full_scores(packed_scores.size());
   for (int64_t head = 0; head < heads; ++head) {
-    const SampledQueries queries = state.queries.sampled(context(), tail, head, {});
+    const SampledQueries& queries = sampled[static_cast<size_t>(head)];
     for (int64_t i = 0; i < queries.n; ++i) {
       const float* q = queries.q.data() + i * dim;
       for (int64_t t = 0; t < n; ++t) {
@@ -186,9 +188,10 @@ void ChannelStore::pack_layer(int64_t layer) {
   std::vector<float> k, full, v;
   for (int64_t i = 1; i < n_pages(); ++i) {
     load_page(layer, i, &k, &full, &v);
+    const kernels::PageSource rows{{}, nullptr, k.data(), v.data()};
     state.residual[static_cast<size_t>(i)] =
-        std::make_shared<QuantizedPage>(context().pool, layouts_.residual, state.residual_order, k.data(), v.data());
-    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layouts_.packed, state.order, k.data(), v.data()));
+        std::make_shared<QuantizedPage>(context().pool, layouts_.residual, state.residual_order, rows);
+    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layouts_.packed, state.order, rows));
   }
 }
 
@@ -198,7 +201,8 @@ void ChannelStore::restore_layer(int64_t layer) {
   for (int64_t i = 1; i < n_pages(); ++i) {
     load_page(layer, i, &packed, &full, &v);
     const std::shared_ptr<const std::vector<uint8_t>> order = page(layer, i)->channel_order();
-    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layouts_.restored, order, full.data(), v.data()));
+    const kernels::PageSource rows{{}, nullptr, full.data(), v.data()};
+    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layouts_.restored, order, rows));
     state.residual[static_cast<size_t>(i)] = nullptr;
   }
   state.packed = false;
@@ -228,11 +232,10 @@ void ChannelStore::plan(const StageView& view, int64_t made) {
     }
     state.residual.resize(static_cast<size_t>(n_pages() + made));
     if (!state.packed) return;
-    std::vector<float> k(static_cast<size_t>(shape().n_kv_heads * kPageTokens * shape().head_dim)), v(k.size());
     for (int64_t i = std::max<int64_t>(1, n_pages()); i < n_pages() + made; ++i) {
-      load_tail_page(shape(), view.tail[static_cast<size_t>(layer)], i, k.data(), v.data());
-      state.residual[static_cast<size_t>(i)] =
-          std::make_shared<QuantizedPage>(context().pool, layouts_.residual, state.residual_order, k.data(), v.data());
+      const std::vector<kernels::TokenPlace> places = tail_places(shape(), view.tail[static_cast<size_t>(layer)], i);
+      state.residual[static_cast<size_t>(i)] = std::make_shared<QuantizedPage>(
+          context().pool, layouts_.residual, state.residual_order, kernels::PageSource{places});
     }
   });
   if (selects) last_update_ = view.next_boundary;
@@ -241,11 +244,11 @@ void ChannelStore::plan(const StageView& view, int64_t made) {
   checks_ += std::accumulate(checked.begin(), checked.end(), int64_t{0});
 }
 
-QuantizedPageRef ChannelStore::pack(int64_t layer, int64_t i, const float* k, const float* v) const {
+QuantizedPageRef ChannelStore::pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const bool packed = state.packed && i > 0;
   const kernels::QuantizedLayout& layout = i == 0 ? widest_layout(shape()) : packed ? layouts_.packed : layouts_.full;
-  return std::make_shared<QuantizedPage>(context().pool, layout, packed ? state.order : nullptr, k, v);
+  return std::make_shared<QuantizedPage>(context().pool, layout, packed ? state.order : nullptr, kernels::PageSource{tokens});
 }
 
 int64_t ChannelStore::page_bytes(int64_t i) const {

@@ -68,7 +68,7 @@ class ChannelStore final : public PageStore {
   };
 
   void plan(const StageView& view, int64_t made) override;
-  QuantizedPageRef pack(int64_t layer, int64_t i, const float* k, const float* v) const override;
+  QuantizedPageRef pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const override;
   void end_boundary() override;
   ChannelOrder channel_order(int64_t layer, int64_t i) const override {
     return layers_[static_cast<size_t>(layer)].loading[static_cast<size_t>(i)];

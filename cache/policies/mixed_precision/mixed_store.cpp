@@ -237,7 +237,7 @@ void MixedStore::order_channels(int64_t layer, const DenseLayer& tail) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
-  load_tail_page(shape(), tail, 0, k.data(), v.data());
+  load_tail_page(context(), tail, 0, k.data(), v.data());
   state.channel_order = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(heads * dim));
   for (int64_t head = 0; head < heads; ++head) {
     std::vector<float> s(static_cast<size_t>(dim));
@@ -255,7 +255,7 @@ void MixedStore::study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage
   Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, values = kPageTokens * dim;
   std::vector<float> k(static_cast<size_t>(heads * values)), v(k.size());
-  load_tail_page(shape(), tail, i, k.data(), v.data());
+  load_tail_page(context(), tail, i, k.data(), v.data());
   const int64_t tail_size = static_cast<int64_t>(state.tail_mass.size()) / heads;
   const auto probes = static_cast<double>(std::max<int64_t>(1, state.probes));
   const auto q2_probes = static_cast<double>(std::max<int64_t>(1, state.q2_probes));
@@ -290,19 +290,14 @@ void MixedStore::study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage
   for (const double s : v_quads) page.quads.push_back(log_sensitivity(s));
 }
 
-QuantizedPageRef MixedStore::pack(int64_t layer, int64_t i, const float* k, const float* v) const {
+QuantizedPageRef MixedStore::pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
-  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   const int64_t made = static_cast<int64_t>(state.pages.size()) - first_new_;
   const std::vector<uint8_t>& order = new_pages_[static_cast<size_t>(layer * made + i - first_new_)].order;
-  std::vector<float> sorted_k(static_cast<size_t>(heads * kPageTokens * dim)), sorted_v(sorted_k.size());
-  for (int64_t row = 0; row < heads * kPageTokens; ++row) {
-    const int64_t from = (row / kPageTokens * kPageTokens + order[static_cast<size_t>(row)]) * dim;
-    std::copy_n(k + from, dim, sorted_k.data() + row * dim);
-    std::copy_n(v + from, dim, sorted_v.data() + row * dim);
-  }
+  std::vector<kernels::TokenPlace> sorted;
+  for (size_t row = 0; row < tokens.size(); ++row) sorted.push_back(tokens[row / kPageTokens * kPageTokens + order[row]]);
   return std::make_shared<QuantizedPage>(context().pool, state.pages[static_cast<size_t>(i)].layout, state.channel_order,
-                                         sorted_k.data(), sorted_v.data());
+                                         kernels::PageSource{sorted});
 }
 
 int32_t MixedStore::shift(int64_t layer, const MixedPageState& page) const {
@@ -388,11 +383,10 @@ void MixedStore::fit(int64_t budget) {
   }
   context().for_each(static_cast<int64_t>(changes.size()), [&](int64_t c) {
     const auto& [layer, i, saved] = changes[static_cast<size_t>(c)];
-    std::vector<float> k(static_cast<size_t>(shape().n_kv_heads * kPageTokens * shape().head_dim)), v(k.size());
     const QuantizedPageRef& old = page(layer, i);
-    old->read(shape(), k.data(), v.data());
+    const kernels::KvSegment codes = old->segment();
     const QuantizedLayout& layout = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)].layout;
-    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layout, old->channel_order(), k.data(), v.data()));
+    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layout, old->channel_order(), kernels::PageSource{{}, &codes}));
   });
 }
 

@@ -40,8 +40,9 @@ class SparseStore final : public PageStore {
   }
 
  private:
-  QuantizedPageRef pack(int64_t, int64_t i, const float* k, const float* v) const override {
-    return std::make_shared<QuantizedPage>(context().pool, options_.index, nullptr, k, v, QuantizedPage::kAllHeads, rows(i));
+  QuantizedPageRef pack(int64_t, int64_t i, std::span<const kernels::TokenPlace> tokens) const override {
+    return std::make_shared<QuantizedPage>(context().pool, options_.index, nullptr, kernels::PageSource{tokens},
+                                           QuantizedPage::kAllHeads, rows(i));
   }
   IndexedRows rows(int64_t i) const override { return options_.rows_of(i); }
   int64_t page_bytes(int64_t i) const override { return smartkv::page_bytes(shape(), options_, i); }

@@ -28,16 +28,19 @@ class Collector final : public TokenStore {
   void view(int64_t, std::vector<kernels::KvSegment>*) const override {}
   void represented(int64_t, int64_t, std::vector<int64_t>*) const override {}
   void take(const StageView&, int64_t layer, LeavingTokens* tokens) override {
+    const std::vector<LeavingTokens::Rows> rows = tokens->load();
     for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
+      const auto& [k, v] = rows[static_cast<size_t>(head)];
       int32_t last = -1;
+      std::ptrdiff_t at = 0;
       for (const LeavingTokens::Token& token : tokens->of(head)) {
         EXPECT_GT(token.position, last);
         last = token.position;
-        Taken taken{std::vector<float>(static_cast<size_t>(shape_.head_dim)), {}};
-        taken.v.resize(taken.k.size());
-        tokens->load(head, token, taken.k.data(), taken.v.data());
+        const std::ptrdiff_t end = at + shape_.head_dim;
+        const Taken taken{{k.begin() + at, k.begin() + end}, {v.begin() + at, v.begin() + end}};
+        at = end;
         auto& of_head = (*taken_)[static_cast<size_t>(layer * shape_.n_kv_heads + head)];
-        EXPECT_TRUE(of_head.emplace(token.position, std::move(taken)).second) << "twice: " << token.position;
+        EXPECT_TRUE(of_head.emplace(token.position, taken).second) << "twice: " << token.position;
       }
       tokens->leave(head, {});
     }

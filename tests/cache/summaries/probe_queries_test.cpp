@@ -37,7 +37,7 @@ class ProbeQueriesTest : public testing::Test {
     StoreProbe probe{kTokens - 1, q, mass.data(), kTokens};
     probe.n_tail = kTokens;
     queries->add(shape_, probe);
-    return queries->sampled(context_, tail_, 0, {});
+    return queries->sampled(context_, tail_, {})[0];
   }
   float log_norm(int64_t g) const {
     double sum = 0;

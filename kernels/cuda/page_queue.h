@@ -1,0 +1,85 @@
+// Jobs on pages of a CUDA device that wait to be launched together. A call's jobs wait for those before it that they touch a
+// page with, so they fall into waves; a wave is a launch for each kind of job, of all sequences and layers. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/device_pool.h"
+#include "kernels/cuda/kv_pages.h"
+
+namespace smartkv::kernels::cuda {
+
+class PageQueue {
+ public:
+  // Starts over with nothing. batch: not 0, and no other queue's of this pool.
+  void begin(DevicePool* pool, uint64_t batch);
+  bool empty() const { return waves_ == 0 && zeros_.empty() && released_.empty(); }
+  int64_t head_dim() const { return head_dim_; }  // of all jobs; 0: there are none yet
+
+  void zero(std::byte* page, size_t bytes);  // a page that no job has yet
+  void move(int64_t head_dim, std::span<const TokenMove> moves);
+  void write_tokens(int64_t head_dim, std::span<const TokenWrite> tokens);
+  void copy(std::span<const PageCopy> copies);
+  void encode(int64_t head_dim, std::span<const PageEncode> pages);
+  void read(int64_t head_dim, std::span<const PageRead> pages);
+  void release(std::byte* page) { released_.push_back(page); }  // once all before is launched
+
+  // Launches everything and, if anything is read, waits until it is there.
+  void run(PageWorkspace& workspace, CUstream_st* stream);
+  // What may go now that run() has been called.
+  std::span<std::byte* const> released() const { return released_; }
+
+ private:
+  struct Encode {
+    PageEncode page;
+    KvSegment codes;
+    size_t tokens, order, codes_order, k, v;  // in the staging; kNone: there is none
+  };
+  struct Wave {
+    std::vector<TokenMove> moves;
+    std::vector<TokenWrite> writes;  // k, v: offsets in the staging
+    std::vector<PageCopy> copies;
+    std::vector<Encode> encodes;
+    std::vector<PageRead> reads;
+    std::vector<size_t> read_orders;  // in the staging; kNone: there is none
+  };
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+
+  struct Touched {
+    DevicePool::Page page;
+    bool writes;
+  };
+
+  // A call names the pages that it touches, then wave() says where it goes.
+  void reads(const void* address) { touch(address, false); }
+  void writes(const void* address) { touch(address, true); }
+  void touch(const void* address, bool writes);
+  Wave& wave();
+  size_t stage(const void* from, size_t bytes) { return from == nullptr ? kNone : staging_.add(from, bytes); }
+  void run_encodes(const Wave& wave, const std::byte* staged, PageWorkspace& workspace, CUstream_st* stream);
+  float* run_reads(const Wave& wave, const std::byte* staged, float* results, PageWorkspace& workspace, CUstream_st* stream);
+  void hand_out_results() const;
+
+  DevicePool* pool_ = nullptr;
+  uint64_t batch_ = 0;
+  int64_t head_dim_ = 0;
+  std::vector<Touched> touched_;
+  std::vector<PageCopy> zeros_;
+  std::vector<Wave> all_waves_;  // of which `waves_` are in use
+  size_t waves_ = 0;
+  std::vector<std::byte*> released_;
+  Staging staging_;
+  size_t result_floats_ = 0;
+  HostBuffer results_;  // what was read
+  DeviceBuffer device_results_;
+  // Of a wave.
+  std::vector<TokenWrite> token_writes_;
+  std::vector<PageEncode> encodes_;
+  std::vector<KvSegment> codes_;
+  std::vector<PageRead> reads_;
+};
+
+}  // namespace smartkv::kernels::cuda

@@ -1,0 +1,231 @@
+// The KvBackend of a device: jobs on pages against the CPU's, in whatever waves they run.
+#include "kernels/cuda/kv_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cpu_level.h"
+#include "tests/cuda/device_test.h"
+
+namespace smartkv::kernels {
+namespace {
+
+constexpr int64_t kHeads = 2, kDim = 64, kHalf = kDim * kPageTokens * 2, kBytes = 2 * kHeads * kHalf;
+constexpr KvType kType = KvType::kBf16;
+const QuantizedLayout kWide{uniform_runs(kDim, 8), uniform_runs(kPageTokens, 8)};
+const QuantizedLayout kNarrow{uniform_runs(kDim, 4), uniform_runs(kPageTokens, 3)};
+
+std::vector<float> random_values(int64_t n, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.3f, 1.5f);
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& value : x) value = normal(generator);
+  return x;
+}
+
+// The same pages on one backend.
+class Pages {
+ public:
+  explicit Pages(std::shared_ptr<KvBackend> of) : backend(std::move(of)) {}
+
+  std::byte* add(size_t bytes) { return pages_.emplace_back(std::make_unique<PageMemory>(backend, bytes))->data(); }
+  std::byte* page(size_t i) { return pages_[i]->data(); }
+  void drop(size_t i) { pages_[i] = nullptr; }
+  TokenPlace place(size_t i, int64_t head, int64_t slot) {
+    std::byte* const k = page(i) + head * 2 * kHalf;
+    return {k, k + kHalf, static_cast<int32_t>(slot)};
+  }
+  KvSegment segment(size_t i) {
+    KvSegment segment;
+    segment.tokens = kPageTokens;
+    segment.k = page(i);
+    segment.v = page(i) + kHalf;
+    segment.head_stride = 2 * kHalf;
+    return segment;
+  }
+  void fill(size_t i, uint32_t seed) {
+    const std::vector<float> rows = random_values(2 * kHeads * kPageTokens * kDim, seed);
+    std::vector<TokenWrite> writes;
+    for (int64_t row = 0; row < kHeads * kPageTokens; ++row) {
+      const float* k = rows.data() + 2 * row * kDim;
+      writes.push_back({k, k + kDim, place(i, row / kPageTokens, row % kPageTokens)});
+    }
+    backend->write_tokens(kType, kDim, writes);
+  }
+  // Of `from`, in the order of slots.
+  void encode(size_t from, size_t to, const QuantizedLayout& layout) {
+    std::vector<TokenPlace> places;
+    for (int64_t row = 0; row < kHeads * kPageTokens; ++row) places.push_back(place(from, row / kPageTokens, row % kPageTokens));
+    encode({places}, to, layout);
+  }
+  void encode(const PageSource& source, size_t to, const QuantizedLayout& layout) {
+    const PageEncode job{source, kHeads, layout, nullptr, page(to), quantized_offsets(layout, kDim).total};
+    backend->encode(kType, kDim, {&job, 1});
+  }
+  std::string bytes(size_t i) {
+    std::string all(pages_[i]->size(), '\0');
+    backend->download(page(i), all.size(), all.data());
+    return all;
+  }
+
+  std::shared_ptr<KvBackend> backend;
+
+ private:
+  std::vector<std::unique_ptr<PageMemory>> pages_;
+};
+
+size_t coded_bytes(const QuantizedLayout& layout) { return static_cast<size_t>(kHeads * quantized_offsets(layout, kDim).total); }
+
+class DeviceJobs : public testing::TestWithParam<Order> {
+ protected:
+  void SetUp() override {
+    if (detected_cpu_level() < CpuLevel::kAvx2) GTEST_SKIP() << "this CPU does not round sums of products once";
+    set_order(GetParam());
+  }
+  void TearDown() override { set_order(Order::kForward); }
+
+  // The same on the CPU and on the device: all pages are equal then.
+  template <typename Function>
+  void compare(size_t n_pages, const Function& function) {
+    Pages cpu(make_cpu_kv_backend(nullptr)), device(cuda::make_cuda_kv_backend(0));
+    for (Pages* pages : {&cpu, &device}) function(*pages);
+    for (size_t i = 0; i < n_pages; ++i) EXPECT_TRUE(cpu.bytes(i) == device.bytes(i)) << "page " << i;
+  }
+};
+
+TEST_P(DeviceJobs, MemoryIsZeroAtFirstAndWhenItIsGivenAgain) {
+  Pages pages(cuda::make_cuda_kv_backend(0));
+  pages.add(kBytes);
+  EXPECT_EQ(pages.bytes(0), std::string(kBytes, '\0'));
+  pages.fill(0, 1);
+  EXPECT_NE(pages.bytes(0), std::string(kBytes, '\0'));
+  const std::byte* const at = pages.page(0);
+  pages.drop(0);
+  pages.backend->finish();
+  EXPECT_EQ(pages.add(kBytes), at);
+  EXPECT_EQ(pages.bytes(1), std::string(kBytes, '\0'));
+}
+
+// One call after the other on the same pages: copies of what was written, moves out of copies, codes of what was moved, codes of
+// codes, and what was read before it is overwritten.
+TEST_P(DeviceJobs, TakeEffectInTheirOrder) {
+  std::vector<std::vector<float>> read;
+  compare(5, [&](Pages& pages) {
+    for (int i = 0; i < 3; ++i) pages.add(kBytes);
+    pages.add(coded_bytes(kWide));
+    pages.add(coded_bytes(kNarrow));
+    pages.fill(0, 1);
+    const PageCopy copy{pages.page(0), pages.page(1), kBytes};
+    pages.backend->copy({&copy, 1});
+    std::vector<float>& values = read.emplace_back(static_cast<size_t>(3 * kPageTokens * kDim));
+    const PageRead reads[] = {{pages.segment(0), 1, 1, 3, 1, values.data(), nullptr, 0},
+                              {pages.segment(1), 0, 2, 0, kPageTokens, nullptr, values.data() + kPageTokens * kDim, kPageTokens * kDim}};
+    pages.backend->read(kType, kDim, reads);
+    pages.fill(0, 2);
+    const TokenMove moves[] = {{pages.place(1, 0, 5), pages.place(0, 1, 63)}, {pages.place(1, 1, 6), pages.place(0, 0, 2)}};
+    pages.backend->move(kType, kDim, moves);
+    pages.encode(0, 3, kWide);
+    pages.fill(0, 3);
+    KvSegment codes;
+    codes.format = KvSegment::Format::kQuantized;
+    codes.tokens = kPageTokens;
+    codes.k = pages.page(3);
+    codes.head_stride = quantized_offsets(kWide, kDim).total;
+    codes.quantized = kWide;
+    pages.encode({{}, &codes}, 4, kNarrow);
+    pages.backend->finish();
+  });
+  EXPECT_EQ(read[0], read[1]);
+}
+
+TEST_P(DeviceJobs, APageMayBeReleasedBeforeItsJobsRun) {
+  compare(0, [&](Pages& pages) {
+    pages.add(kBytes);
+    pages.fill(0, 1);
+    const std::string expected = pages.bytes(0);
+    pages.add(kBytes);
+    const PageCopy copy{pages.page(0), pages.page(1), kBytes};
+    pages.backend->copy({&copy, 1});
+    pages.drop(0);
+    pages.add(kBytes);  // which may not be where the first one was
+    pages.fill(2, 2);
+    EXPECT_TRUE(pages.bytes(1) == expected);
+  });
+}
+
+TEST_P(DeviceJobs, BytesGoUpAndDown) {
+  Pages pages(cuda::make_cuda_kv_backend(0));
+  pages.add(kBytes);
+  pages.fill(0, 1);  // waits still
+  std::string some(kBytes, '\0');
+  for (size_t i = 0; i < some.size(); ++i) some[i] = static_cast<char>(i % 251);
+  pages.backend->upload(some.data(), some.size(), pages.page(0));
+  EXPECT_TRUE(pages.bytes(0) == some);
+}
+
+TEST_P(DeviceJobs, CallsOfManyThreadsAreAllDone) {
+  compare(8, [&](Pages& pages) {
+    for (int i = 0; i < 8; ++i) pages.add(kBytes);
+    const auto work = [&](size_t first) {
+      for (size_t i = first; i < 8; i += 2) {
+        pages.fill(i, static_cast<uint32_t>(i));
+        float k[kDim];
+        const PageRead read = read_of(pages.place(i, 1, 7), k, nullptr);
+        pages.backend->read(kType, kDim, {&read, 1});
+        pages.backend->finish();
+        const TokenWrite again{k, k, pages.place(i, 0, 8)};
+        pages.backend->write_tokens(kType, kDim, {&again, 1});
+      }
+    };
+    std::thread other(work, 1);
+    work(0);
+    other.join();
+  });
+}
+
+// No more memory than at the beginning, of the device or for tables, when the same goes on.
+TEST_P(DeviceJobs, NothingIsAllocatedInSteadyState) {
+  const auto device = cuda::make_cuda_kv_backend(0);
+  Pages pages(device);
+  pages.add(kBytes);
+  size_t held = 0;
+  for (size_t i = 1; i < 100; ++i) {
+    if (i == 10) held = device->bytes_held();
+    pages.add(coded_bytes(i % 2 == 0 ? kWide : kNarrow));
+    pages.fill(0, static_cast<uint32_t>(i));
+    pages.encode(0, i, i % 2 == 0 ? kWide : kNarrow);
+    device->finish();
+    if (i > 3) pages.drop(i - 3);
+  }
+  EXPECT_EQ(device->bytes_held(), held);
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, DeviceJobs, testing::Values(Order::kForward, Order::kBackward),
+                         [](const auto& row) { return row.param == Order::kForward ? "forward" : "backward"; });
+
+TEST(DeviceJobsChecks, RefuseWhatIsNoPageOfTheDevice) {
+  const auto device = cuda::make_cuda_kv_backend(0);
+  Pages pages(device);
+  pages.add(kBytes);
+  std::vector<std::byte> host(kBytes);
+  const PageCopy copy{host.data(), pages.page(0), kBytes};
+  EXPECT_THROW(device->copy({&copy, 1}), std::invalid_argument);
+  const TokenMove move{pages.place(0, 0, 1), {host.data(), host.data(), 2}};
+  EXPECT_THROW(device->move(kType, kDim, {&move, 1}), std::invalid_argument);
+  EXPECT_THROW(device->move(KvType::kF32, kDim, {&move, 1}), std::invalid_argument);
+  device->finish();  // nothing of these waits
+  const TokenMove other_dim{pages.place(0, 0, 1), pages.place(0, 0, 2)};
+  device->move(kType, 32, {&other_dim, 1});
+  device->move(kType, kDim, {&other_dim, 1});
+  device->finish();
+}
+
+}  // namespace
+}  // namespace smartkv::kernels
