@@ -118,10 +118,7 @@ void LeadingModel::forward(std::span<const SequenceInput> batch, float* logits) 
   try {
     untold = pass(batch, logits);
   } catch (const std::exception& error) {
-    // A connection breaks when a process ends: whose, its watcher knows best.
-    constexpr auto kWatched = std::chrono::seconds(1);
-    if (processes_ != nullptr) link_->await_loss(kWatched);
-    link_->lose(std::string("a pass failed: ") + error.what());
+    link_->lose_by(error);
     if (processes_ != nullptr) processes_->kill();
     throw RankError(link_->lost());
   }

@@ -1,5 +1,6 @@
 #include "engine/parallel/rank_link.h"
 
+#include <chrono>
 #include <utility>
 
 #include "engine/log.h"
@@ -18,7 +19,13 @@ void RankLink::flush() {
     if (!lost_.empty()) throw RankError(lost_);
     operations.swap(pending_);
   }
-  if (!operations.empty()) group_->send(nlohmann::json::to_cbor(operations));
+  if (operations.empty()) return;
+  try {
+    group_->send(nlohmann::json::to_cbor(operations));
+  } catch (const RankError& error) {
+    lose_by(error);
+    throw RankError(lost());
+  }
 }
 
 void RankLink::lose(const std::string& why) {
@@ -39,10 +46,12 @@ std::string RankLink::lost() const {
   return lost_;
 }
 
-std::string RankLink::await_loss(std::chrono::milliseconds timeout) const {
-  std::unique_lock lock(mutex_);
-  loss_.wait_for(lock, timeout, [this] { return !lost_.empty(); });
-  return lost_;
+void RankLink::lose_by(const std::exception& failure) {
+  if (watched_) {
+    std::unique_lock lock(mutex_);
+    loss_.wait_for(lock, std::chrono::seconds(1), [this] { return !lost_.empty(); });
+  }
+  lose(failure.what());
 }
 
 void RankLink::on_lost(std::function<void()> call) {

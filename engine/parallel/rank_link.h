@@ -2,9 +2,9 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -40,12 +40,15 @@ class RankLink {
 
   // Goes with the next flush(). Any thread. Once a rank is lost nobody is told anything.
   void tell(nlohmann::json operation);
-  void flush();  // the model's thread; throws RankError
+  void flush();  // the model's thread; throws RankError, and then a rank is lost
 
   // The first reason counts; it is logged, and on_lost() called. Any thread.
   void lose(const std::string& why);
   std::string lost() const;  // empty: all are there
-  std::string await_loss(std::chrono::milliseconds timeout) const;  // for what a broken connection may be a sign of
+  // After a failure of the group: a connection breaks when a process ends, and whose, its watcher knows best, if there is one. The
+  // reason is that which it tells soon, else this one.
+  void lose_by(const std::exception& failure);
+  void watch() { watched_ = true; }  // somebody calls lose() when a process ends
   void on_lost(std::function<void()> call);
 
  private:
@@ -55,6 +58,7 @@ class RankLink {
   mutable std::condition_variable loss_;
   nlohmann::json pending_ = nlohmann::json::array();
   std::string lost_;
+  bool watched_ = false;
   std::mutex call_mutex_;  // while on_lost_ is called
   std::function<void()> on_lost_;
 };

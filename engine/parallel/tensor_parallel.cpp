@@ -28,25 +28,6 @@ namespace {
 
 using nlohmann::json;
 
-// A socket that listens on a port of the loopback interface.
-RankPlace listen_on_loopback(int ranks) {
-  RankPlace place{.rank = 0, .size = ranks};
-  place.listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (place.listener < 0 || ::bind(place.listener, generic, size) != 0 || ::listen(place.listener, SOMAXCONN) != 0 ||
-      ::getsockname(place.listener, generic, &size) != 0) {
-    const std::string why = std::strerror(errno);
-    if (place.listener >= 0) ::close(place.listener);
-    throw RankError("tensor_parallel: no port of the loopback interface: " + why);
-  }
-  place.port = ntohs(address.sin_port);
-  return place;
-}
-
 json setup_json(const RankedModelOptions& options) {
   json gates = json::object();
   for (const auto& [name, file] : options.gates) gates[name] = file.string();
@@ -125,6 +106,24 @@ CacheShape ranked_cache_shape(const ModelConfig& config, const RankedModelOption
   return llama_cache_shape(shard_config(config, {0, options.ranks}), options.llama);
 }
 
+RankPlace listen_on_loopback(int ranks) {
+  RankPlace place{.rank = 0, .size = ranks};
+  place.listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (place.listener < 0 || ::bind(place.listener, generic, size) != 0 || ::listen(place.listener, SOMAXCONN) != 0 ||
+      ::getsockname(place.listener, generic, &size) != 0) {
+    const std::string why = std::strerror(errno);
+    if (place.listener >= 0) ::close(place.listener);
+    throw RankError("tensor_parallel: no port of the loopback interface: " + why);
+  }
+  place.port = ntohs(address.sin_port);
+  return place;
+}
+
 std::unique_ptr<Model> load_ranked(const Weights& weights, const RankedModelOptions& options, ThreadPool& pool,
                                    const std::function<void(double)>& progress) {
   check_ranks(options);
@@ -138,15 +137,15 @@ std::unique_ptr<Model> load_ranked(const Weights& weights, const RankedModelOpti
   }
   const auto link = std::make_shared<RankLink>();
   auto processes = std::make_unique<RankProcesses>(program, arguments, [link](const std::string& why) { link->lose(why); });
+  link->watch();
   try {
     link->join(join_torch_ranks(torch_backend_path(), place, device_of_rank(options.llama.device, 0)));
     link->group().send(json::to_cbor(setup_json(options)));
     std::unique_ptr<PartModel> part = load_part(weights, options, pool, link->group(), progress);
     return std::make_unique<LeadingModel>(std::move(part), link, std::move(processes));
   } catch (const RankError& error) {
-    constexpr auto kWatched = std::chrono::seconds(1);  // a connection breaks when a process ends: whose, its watcher knows best
-    const std::string lost = link->await_loss(kWatched);
-    throw RankError(lost.empty() ? std::string("tensor_parallel: ") + error.what() : lost);
+    link->lose_by(error);
+    throw RankError(link->lost());
   }
 }
 

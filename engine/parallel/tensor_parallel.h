@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "engine/gates/gate_set.h"
 #include "engine/model/llama.h"
+#include "engine/parallel/rank_group.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
@@ -27,6 +29,9 @@ void check_ranks(const RankedModelOptions& options);
 int threads_of_rank(int threads, int rank, int ranks);
 // Of rank `rank`, when rank 0's is `device`: a GPU of its own for each.
 std::string device_of_rank(const std::string& device, int rank);
+
+// A socket that listens on a port of the loopback interface, and the place of rank 0. Throws RankError.
+RankPlace listen_on_loopback(int ranks);
 
 // Starts the other ranks, loads all parts, and returns the whole model. weights: of options.model. pool: rank 0's. Throws ModelError,
 // RankError.
