@@ -27,6 +27,9 @@ class KvCachePolicy {
   virtual int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const = 0;
   // prompt_tokens: how many of the first tokens are the prompt, whose end may be a compaction boundary.
   virtual std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const = 0;
+  // What it decides by looking at all KV heads: ends the sentence "the policy ...". Empty: what a KV head holds follows from that
+  // head's tokens alone, so that ranks may hold some of the heads each.
+  virtual std::string across_heads() const { return "looks at all KV heads"; }
   // What save() wrote of one of its sequences. Throws CacheError where that cannot be.
   virtual std::unique_ptr<SequenceCache> load(StateReader* in) const;
 };
@@ -47,6 +50,7 @@ struct PolicyContext {
   // The learned gates of a name, never of a path; "": those for this model. Throws CacheError.
   std::function<std::shared_ptr<const Gate>(const std::string& name)> load_gate = {};
   SlidingWindow window = {};
+  int64_t first_kv_head = 0;  // of a rank's part of a model: which of the model's KV heads its first one is
 
   int64_t workers() const;  // the caller included
   // task(i) for i in [0, n), on the threads if there are any. The first exception is thrown here when all have ended.

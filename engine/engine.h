@@ -72,6 +72,7 @@ enum class FinishReason : uint8_t {
   kCancelled,
   kError,
   kOutOfMemory,  // the machine had no memory for it; later it may
+  kLost,         // a part of the model is gone: Engine::lost()
 };
 
 // A draft of one or more tokens, as it was verified in one pass.
@@ -89,7 +90,7 @@ struct GenerationEvent {
   std::vector<TokenLogprob> logprobs;      // one per token, if asked for
   std::vector<DraftRound> drafts;          // of speculative decoding, in order
   FinishReason finish = FinishReason::kNone;
-  std::string error;                       // with kError and kOutOfMemory: what went wrong
+  std::string error;                       // with kError, kOutOfMemory and kLost: what went wrong
   std::optional<std::string> stop_string;  // with kStop: the stop string that matched
 };
 
@@ -156,7 +157,7 @@ class GenerationStream {
 // Why a request was not taken. `param` is the request field at fault, empty where none is.
 class RequestError : public std::runtime_error {
  public:
-  enum class Kind : uint8_t { kInvalid, kContextLength, kTooLarge, kOverloaded, kDraining };
+  enum class Kind : uint8_t { kInvalid, kContextLength, kTooLarge, kOverloaded, kDraining, kLost };
   RequestError(Kind error_kind, std::string field, const std::string& message, int retry_after = 0)
       : std::runtime_error(message), kind(error_kind), param(std::move(field)), retry_after_s(retry_after) {}
   Kind kind;
@@ -204,7 +205,8 @@ struct EngineOptions {
   std::string weights = "auto";      // auto | file | bf16 | f32 | int8 | int4: storage of the weights
   std::string backend = "native";    // native | torch: what computes the products; drafts are always native
   std::string device = "cpu";        // cpu | cuda:N, of backend torch
-  int threads = 0;                   // 0: every core of the machine that this process may use
+  int tensor_parallel = 1;           // processes that compute the model together, of backend torch (engine/parallel/)
+  int threads = 0;                   // of all of them together; 0: every core of the machine that this process may use
   int64_t context_length = 0;        // 0: the model's own
   int64_t kv_cache_bytes = 0;        // 0: half of the memory that is free once the model is loaded
   int64_t prefix_cache_bytes = -1;   // of kv_cache_bytes, for prompts that come again; -1: all that nobody needs; 0: off
@@ -254,6 +256,11 @@ class Engine {
   virtual void drain() = 0;  // takes no more requests; returns when the running ones have finished
   virtual void stop() = 0;   // cancels everything; returns when the engine thread is idle
   virtual bool draining() const = 0;
+
+  // Why nothing is answered any more: with tensor_parallel, a rank ended. Empty: all is well. Thread-safe.
+  virtual std::string lost() const { return {}; }
+  // Called once when that happens, by any thread; null: nothing is.
+  virtual void on_lost(std::function<void()> call) { (void)call; }
 };
 
 }  // namespace smartkv

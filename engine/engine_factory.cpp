@@ -5,6 +5,7 @@
 #include "engine/engine_impl.h"
 #include "engine/log.h"
 #include "engine/model/llama.h"
+#include "engine/parallel/tensor_parallel.h"
 #include "engine/prefix_identity.h"
 #include "engine/request_checks.h"
 #include "engine/system_resources.h"
@@ -82,11 +83,20 @@ void check_options(const EngineOptions& options) {
                      std::to_string(found));
   };
   at_least("threads", 0, options.threads);
+  at_least("tensor_parallel", 1, options.tensor_parallel);
   at_least("context_length", 0, options.context_length);
   at_least("kv_cache_bytes", 0, options.kv_cache_bytes);
   at_least("max_sequences", 1, options.max_sequences);
   at_least("max_queue", 1, options.max_queue);
   at_least("prefill_chunk", 1, options.prefill_chunk);
+  if (options.tensor_parallel > 1 && options.draft_weights != "none") {
+    throw ModelError("draft_weights: expected none with tensor_parallel " + std::to_string(options.tensor_parallel) +
+                     ", whose ranks draft for nobody, found \"" + options.draft_weights + "\"");
+  }
+  if (options.tensor_parallel > 1 && !options.prefix_cache_dir.empty()) {
+    throw ModelError("prefix_cache_dir: expected none with tensor_parallel " + std::to_string(options.tensor_parallel) +
+                     ", whose ranks hold a part of each state, found " + options.prefix_cache_dir.string());
+  }
   if (options.draft_weights != "none" && options.draft_weights != "int4") {
     throw ModelError("draft_weights: expected none or int4, found \"" + options.draft_weights + "\"");
   }
@@ -103,6 +113,8 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                            .backend = options.backend,
                            .device = options.device};
   check_backend(llama);
+  RankedModelOptions ranked{options.model, llama, options.gates, options.tensor_parallel};
+  check_ranks(ranked);
   check_allowed_lists(options);
   const auto report = [&](double done, const std::string& what) {
     if (progress) progress(done, what);
@@ -115,11 +127,13 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   parts.chat_template = open_chat_template(options.chat_template_file, *parts.tokenizer);
 
   const int threads = options.threads > 0 ? options.threads : std::min(available_cores(), kMaxThreads);
-  parts.threads = std::make_unique<ThreadPool>(threads);
-  parts.model = load_llama(*weights, llama, *parts.threads,
-                           [&](double done) { report(done, "loading " + weights->config().name); });
+  ranked.threads = threads;
+  parts.threads = std::make_unique<ThreadPool>(threads_of_rank(threads, 0, ranked.ranks));
+  const auto loading = [&](double done) { report(done, "loading " + weights->config().name); };
+  parts.model = ranked.ranks > 1 ? load_ranked(*weights, ranked, *parts.threads, loading)
+                                 : load_llama(*weights, llama, *parts.threads, loading);
   const ModelConfig& config = parts.model->config();
-  parts.cache_shape = llama_cache_shape(config, llama);
+  parts.cache_shape = ranked_cache_shape(config, ranked);
   parts.options.context_length = options.context_length > 0 ? options.context_length : config.context_length;
   if (!options.draft_model.empty()) load_draft_model(*weights, llama, &parts);
   if (options.draft_weights == "int4") {
@@ -137,6 +151,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                        {"weights", options.weights},
                        {"backend", options.backend},
                        {"device", options.device},
+                       {"tensor_parallel", options.tensor_parallel},
                        {"batch_invariant", parts.model->batch_invariant()},
                        {"cpu_level", kernels::name(kernels::cpu_level())},
                        {"threads", threads},
@@ -145,10 +160,11 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                        {"chat_template", parts.chat_template != nullptr}};
   log_info(config.name + " (" + weights->format() + "): " + mebibytes(parts.model->weight_bytes()) + " of weights; " +
            mebibytes(parts.options.kv_cache_bytes) + " for the KV cache, " +
-           std::to_string(parts.options.kv_cache_bytes / parts.cache_shape.bytes_per_token()) +
+           std::to_string(parts.options.kv_cache_bytes / (parts.model->ranks() * parts.cache_shape.bytes_per_token())) +
            " tokens uncompressed; " +
            std::to_string(threads) + " threads, " + std::string(kernels::name(kernels::cpu_level())) +
-           (options.backend == "native" ? "" : ", backend " + options.backend));
+           (options.backend == "native" ? "" : ", backend " + options.backend) +
+           (options.tensor_parallel == 1 ? "" : ", " + std::to_string(options.tensor_parallel) + " ranks"));
   return std::make_unique<EngineImpl>(std::move(parts));
 }
 

@@ -94,9 +94,14 @@ EngineImpl::EngineImpl(EngineParts parts)
   policy_for(nullptr);  // the defaults must work before the first request asks for them
   speculation_for(nullptr);
   thread_ = std::thread([this] { run(); });
+  parts_.model->on_lost([this] {
+    const std::lock_guard lock(on_lost_mutex_);
+    if (on_lost_) on_lost_();
+  });
 }
 
 EngineImpl::~EngineImpl() {
+  parts_.model->on_lost(nullptr);
   stop();
   {
     const std::lock_guard lock(mutex_);
@@ -109,6 +114,7 @@ EngineImpl::~EngineImpl() {
 void EngineImpl::run() {
   while (take_submitted()) {
     end_cancelled();
+    end_lost();
     answer_live_questions();
     count_tiers();
     plan_batch();
@@ -149,10 +155,26 @@ void EngineImpl::end_cancelled() {
   for (const auto& request : cancelled) end_request(request.get(), FinishReason::kCancelled);
 }
 
+void EngineImpl::end_lost() {
+  const std::string why = lost();
+  if (why.empty()) return;
+  std::vector<std::shared_ptr<Request>> running;
+  for (const auto& [id, request] : requests_) running.push_back(request);
+  for (const auto& request : running) end_request(request.get(), FinishReason::kLost, why);
+}
+
+void EngineImpl::on_lost(std::function<void()> call) {
+  const std::lock_guard lock(on_lost_mutex_);
+  on_lost_ = std::move(call);
+}
+
+int64_t EngineImpl::cache_bytes() const {
+  const int64_t drafts = draft_context_.pool == nullptr ? 0 : draft_context_.pool->bytes_in_use();
+  return parts_.model->ranks() * policy_context_.pool->bytes_in_use() + drafts;
+}
+
 int64_t EngineImpl::free_bytes() const {
-  int64_t held = policy_context_.pool->bytes_in_use() + static_cast<int64_t>(logits_.size() * sizeof(float));
-  if (draft_context_.pool != nullptr) held += draft_context_.pool->bytes_in_use();
-  return parts_.options.kv_cache_bytes - held;
+  return parts_.options.kv_cache_bytes - cache_bytes() - static_cast<int64_t>(logits_.size() * sizeof(float));
 }
 
 // Whether a prompt that is being computed begins like this one, and is not yet where they part. It then stops there, and
@@ -342,6 +364,7 @@ bool EngineImpl::run_model() {
 
 // Nobody knows which sequence is at fault: each is computed anew, alone, and the one that fails then ends.
 void EngineImpl::pass_failed(const Failure& failure) {
+  if (!lost().empty()) return end_lost();
   log_error("model pass of " + std::to_string(batch_.size()) + " sequences failed: " + failure.error);
   if (batch_.size() == 1) return fail_request(batch_[0].request.get(), failure);
   for (const BatchRow& row : batch_) {

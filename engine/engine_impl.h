@@ -64,6 +64,8 @@ class EngineImpl final : public Engine {
   void drain() override;
   void stop() override;
   bool draining() const override;
+  std::string lost() const override { return parts_.model->lost(); }
+  void on_lost(std::function<void()> call) override;
 
  private:
   struct Checked {
@@ -103,8 +105,10 @@ class EngineImpl final : public Engine {
   void run();
   bool take_submitted();                       // false: the engine is to end
   void end_cancelled();
+  void end_lost();                             // all requests, once a part of the model is gone
   void answer_live_questions();
   void count_tiers();                          // not more often than once in kTierSeconds
+  int64_t cache_bytes() const;                 // that all caches hold, on all ranks
   int64_t free_bytes() const;
   int64_t logit_rows() const { return static_cast<int64_t>(logits_.size()) / config().vocab_size; }
   void plan_batch();
@@ -153,6 +157,9 @@ class EngineImpl final : public Engine {
   bool draining_ = false, cancel_all_ = false, exit_ = false;
 
   mutable std::atomic<uint64_t> rejected_{0};
+
+  std::mutex on_lost_mutex_;
+  std::function<void()> on_lost_;
 
   // The engine thread's own.
   std::unique_ptr<PrefixFiles> prefix_files_;  // null: none

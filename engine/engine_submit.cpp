@@ -31,6 +31,7 @@ void list_choices(const EngineOptions& options, bool has_draft_model, nlohmann::
   }
   for (const auto method : {DraftMethod::kNgram, DraftMethod::kSelf, DraftMethod::kDraftModel, DraftMethod::kAuto}) {
     if (method == DraftMethod::kDraftModel && !has_draft_model) continue;
+    if (method == DraftMethod::kSelf && options.tensor_parallel > 1) continue;
     if (allows(options.allowed_speculation, name(method))) methods.push_back(name(method));
   }
   (*out)["policies"] = std::move(policies);
@@ -46,7 +47,7 @@ std::shared_ptr<const KvCachePolicy> EngineImpl::policy_for(const nlohmann::json
   const std::lock_guard lock(policies_mutex_);
   if (const auto known = policies_.find(key); known != policies_.end()) return known->second;
   try {
-    std::shared_ptr<const KvCachePolicy> policy = make_policy(policy_context_, chosen);
+    std::shared_ptr<const KvCachePolicy> policy = parts_.model->make_policy(policy_context_, chosen);
     if (policies_.size() >= kMaxCachedPolicies) policies_.clear();  // requests keep their own
     return policies_[key] = std::move(policy);
   } catch (const CacheError& error) {
@@ -100,6 +101,7 @@ EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
 }
 
 void EngineImpl::check_load(int64_t more) const {
+  if (const std::string why = lost(); !why.empty()) throw RequestError(RequestError::Kind::kLost, "", why);
   if (draining_) {
     throw RequestError(RequestError::Kind::kDraining, "", "the server is shutting down and takes no more requests");
   }
@@ -181,7 +183,7 @@ nlohmann::ordered_json EngineImpl::describe() const {
   result["weight_bytes"] = parts_.model->weight_bytes();
   if (parts_.int4_model != nullptr) result["int4_weight_bytes"] = parts_.int4_model->weight_bytes();
   result["kv_cache_bytes"] = parts_.options.kv_cache_bytes;
-  result["kv_cache_bytes_per_token"] = parts_.cache_shape.bytes_per_token();
+  result["kv_cache_bytes_per_token"] = parts_.model->ranks() * parts_.cache_shape.bytes_per_token();
   result["kv_cache"] = policy_for(nullptr)->name();
   result["speculative"] = speculation_for(nullptr) == nullptr ? "off" : name(speculation_for(nullptr)->spec.method);
   result["max_sequences"] = parts_.options.max_sequences;
@@ -196,8 +198,7 @@ EngineStats EngineImpl::stats() const {
   EngineStats stats = recorder_.stats;
   stats.requests_running = running_;
   stats.requests_waiting = waiting_ + static_cast<int64_t>(submitted_.size());
-  stats.kv_bytes_used = policy_context_.pool->bytes_in_use();
-  if (draft_context_.pool != nullptr) stats.kv_bytes_used += draft_context_.pool->bytes_in_use();
+  stats.kv_bytes_used = cache_bytes();
   if (stats.prefix_cache_states > 0) stats.kv_bytes_used = std::min(stats.kv_bytes_used, held_);
   stats.kv_bytes_budget = parts_.options.kv_cache_bytes;
   stats.rejected = rejected_;

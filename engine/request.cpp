@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "engine/parallel/rank_group.h"
+
 namespace smartkv {
 namespace {
 
@@ -22,6 +24,8 @@ Failure failure_of(const std::exception_ptr& exception) {
     std::rethrow_exception(exception);
   } catch (const std::bad_alloc&) {
     return {FinishReason::kOutOfMemory, "the machine has no memory left for it"};
+  } catch (const RankError& error) {
+    return {FinishReason::kLost, error.what()};
   } catch (const std::exception& error) {
     return {FinishReason::kError, error.what()};
   } catch (...) {

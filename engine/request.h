@@ -18,11 +18,11 @@ namespace smartkv {
 
 // Why a request cannot go on.
 struct Failure {
-  FinishReason reason = FinishReason::kError;  // or kOutOfMemory
+  FinishReason reason = FinishReason::kError;  // or kOutOfMemory, kLost
   std::string error;
 };
 
-// kOutOfMemory for std::bad_alloc.
+// kOutOfMemory for std::bad_alloc, kLost for RankError.
 Failure failure_of(const std::exception_ptr& exception);
 
 struct Request {

@@ -29,6 +29,7 @@ const char* finished_label(FinishReason reason) {
     case FinishReason::kCancelled: return "abort";
     case FinishReason::kError:
     case FinishReason::kOutOfMemory:
+    case FinishReason::kLost:
     case FinishReason::kNone: break;
   }
   return "error";

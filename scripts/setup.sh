@@ -47,6 +47,7 @@ PYTHON
 # Training, the torch backend and their tests want LibTorch. Sets CMAKE_PREFIX_PATH so that CMake finds it: where it points already, an installed one, else a private one.
 find_torch() {
   local folder
+  install_packages libgloo-dev  # headers that c10d's, LibTorch's ranks, include
   for folder in ${CMAKE_PREFIX_PATH:+${CMAKE_PREFIX_PATH//[:;]/ }}; do
     if [ -e "$folder/Torch/TorchConfig.cmake" ] || [ -e "$folder/share/cmake/Torch/TorchConfig.cmake" ]; then return; fi
   done

@@ -43,6 +43,7 @@ class SharedSlotStoreFactory final : public StoreFactory {
   ~SharedSlotStoreFactory() override;
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
+  std::string across_heads() const override { return "shares one budget among all KV heads, which \"sizes\": \"equal\" does not"; }
 
  private:
   SharedSlotOptions options_;

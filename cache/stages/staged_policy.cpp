@@ -31,6 +31,13 @@ int64_t StagedPolicy::max_bytes(int64_t prompt_tokens, int64_t n_tokens) const {
 
 std::unique_ptr<SequenceCache> StagedPolicy::new_sequence(int64_t prompt_tokens) const { return make_sequence(prompt_tokens); }
 
+std::string StagedPolicy::across_heads() const {
+  for (const auto& store : stores_) {
+    if (std::string what = store->across_heads(); !what.empty()) return what;
+  }
+  return {};
+}
+
 std::unique_ptr<SequenceCache> StagedPolicy::load(StateReader* in) const {
   std::unique_ptr<StagedSequence> sequence = make_sequence(0);
   sequence->load(in);

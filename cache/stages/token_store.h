@@ -107,6 +107,7 @@ class StoreFactory {
     int64_t layer_rise = -1;   // by which a layer's pages rise at a boundary after the prompt's end; -1: by all
   };
   virtual Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const = 0;
+  virtual std::string across_heads() const = 0;  // as KvCachePolicy::across_heads()
 };
 
 }  // namespace smartkv

@@ -17,23 +17,46 @@ int64_t matrix_bytes(const Weights& weights, LlamaStorage storage, int64_t out_f
   return kernels::packed_bytes(format.type, out_features, in_features, format.minimums);
 }
 
-int64_t layer_bytes(const Weights& weights, const ModelConfig& c, LlamaStorage storage, int64_t layer) {
+std::string layer_name(int64_t layer) { return "model.layers." + std::to_string(layer) + "."; }
+
+// Norms and biases of a layer.
+int64_t layer_float_bytes(const Weights& weights, const ModelConfig& c, int64_t layer) {
   const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-  const int64_t hidden = c.hidden_size, inter = c.intermediate_size;
-  const std::string name = "model.layers." + std::to_string(layer) + ".", attention = name + "self_attn.", mlp = name + "mlp.";
+  int64_t floats = 2 * c.hidden_size;
+  if (c.qk_norm == QkNorm::kHead) floats += 2 * c.head_dim;
+  if (c.qk_norm == QkNorm::kProjection) floats += q + kv;
+  if (c.attention_bias) floats += q + 2 * kv;
+  if (c.attention_bias && weights.find(layer_name(layer) + "self_attn.o_proj.bias")) floats += c.hidden_size;
+  if (c.mlp_bias) floats += 2 * c.intermediate_size + c.hidden_size;
+  return floats * kFloat;
+}
+
+int64_t layer_bytes(const Weights& weights, const ModelConfig& c, LlamaStorage storage, int64_t layer) {
+  const int64_t q = c.n_heads * c.head_dim, hidden = c.hidden_size, inter = c.intermediate_size;
+  const std::string attention = layer_name(layer) + "self_attn.", mlp = layer_name(layer) + "mlp.";
   int64_t matrices = matrix_bytes(weights, storage, hidden, q, {attention + "o_proj.weight"}) +
                      matrix_bytes(weights, storage, 2 * inter, hidden, {mlp + "gate_proj.weight", mlp + "up_proj.weight"}) +
                      matrix_bytes(weights, storage, hidden, inter, {mlp + "down_proj.weight"});
   for (const Stacked& part : stack_qkv(weights, storage, attention)) {
     matrices += matrix_bytes(weights, storage, part.all_rows, hidden, part.tensors);
   }
-  int64_t floats = 2 * hidden;
-  if (c.qk_norm == QkNorm::kHead) floats += 2 * c.head_dim;
-  if (c.qk_norm == QkNorm::kProjection) floats += q + kv;
-  if (c.attention_bias) floats += q + 2 * kv;
-  if (c.attention_bias && weights.find(attention + "o_proj.bias")) floats += hidden;
-  if (c.mlp_bias) floats += 2 * inter + hidden;
-  return matrices + floats * kFloat;
+  return matrices + layer_float_bytes(weights, c, layer);
+}
+
+int64_t element_bytes(const ModelConfig& c, const LlamaOptions& options) {
+  return llama_cache_shape(c, options).type == kernels::KvType::kBf16 ? 2 : kFloat;
+}
+
+// Tensors as they are, but for the head, which is of f32.
+int64_t torch_weight_bytes(const Weights& weights, const ModelConfig& c, const LlamaOptions& options) {
+  const int64_t element = element_bytes(c, options), hidden = c.hidden_size, embedding = c.vocab_size * hidden;
+  const int64_t of_layer = hidden * (2 * (c.n_heads + c.n_kv_heads) * c.head_dim + 3 * c.intermediate_size);
+  const auto outputs = static_cast<int64_t>(weights.output_tokens().size());
+  int64_t head = c.tie_word_embeddings || outputs == 0 ? embedding : outputs * hidden;
+  if (c.tie_word_embeddings && element == kFloat) head = 0;  // the embedding itself
+  int64_t bytes = (c.n_layers * of_layer + embedding) * element + (head + hidden) * kFloat;
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) bytes += layer_float_bytes(weights, c, layer);
+  return bytes;
 }
 
 }  // namespace
@@ -42,6 +65,7 @@ int64_t llama_weight_bytes(const Weights& of_file, const LlamaOptions& options) 
   const std::unique_ptr<Weights> padded = pad_weights(of_file);
   const Weights& weights = padded == nullptr ? of_file : *padded;
   const ModelConfig& c = weights.config();
+  if (options.backend == "torch") return torch_weight_bytes(weights, c, options);
   const LlamaStorage storage = llama_storage(options, weights.stored_as()), head = llama_head_storage(storage);
   int64_t bytes = c.hidden_size * kFloat;
   for (int64_t layer = 0; layer < c.n_layers; ++layer) bytes += layer_bytes(weights, c, storage, layer);
@@ -55,7 +79,7 @@ int64_t llama_weight_bytes(const Weights& of_file, const LlamaOptions& options) 
 
 int64_t llama_pass_bytes(const ModelConfig& config, const LlamaOptions& options, int64_t tokens) {
   const ModelConfig c = padded_config(config);
-  const int64_t element = llama_cache_shape(c, options).type == kernels::KvType::kBf16 ? 2 : kFloat;
+  const int64_t element = element_bytes(c, options);
   const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   const int64_t floats = 2 * c.hidden_size + q + 2 * kv + c.head_dim;  // residual, branch, projections, angles
   return tokens * (floats * kFloat + (c.hidden_size + q + c.intermediate_size) * element);

@@ -3,8 +3,12 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "engine/weights/model_config.h"
 #include "engine/text/tokenizer.h"
@@ -12,7 +16,9 @@
 
 namespace smartkv {
 
+class KvCachePolicy;
 class SequenceCache;
+struct PolicyContext;
 
 // The part of a batch that one sequence contributes: its next tokens, at positions cache->tokens() and on.
 struct SequenceInput {
@@ -38,6 +44,16 @@ class Model {
   virtual int64_t weight_bytes() const = 0;  // held in memory
   // Where the pages of the caches that forward() gets must live.
   virtual const std::shared_ptr<kernels::KvBackend>& kv_backend() const = 0;
+
+  // A policy whose caches forward() takes: cache/policy.h's. `context`: of this model (engine/model/policy_context.h).
+  virtual std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) const;
+  // How many processes hold a part of each cache (engine/parallel/). What caches and policies tell of bytes is all of them
+  // together, each counted as this one, whose part is the largest; the page pool counts this one's.
+  virtual int64_t ranks() const { return 1; }
+  // Why forward() can only throw from now on: a part of the model is gone. Empty: it is not. Thread-safe.
+  virtual std::string lost() const { return {}; }
+  // Called once when that happens, by any thread; null: nothing is. Returns when a call that was under way has ended.
+  virtual void on_lost(std::function<void()> call) { (void)call; }
 };
 
 }  // namespace smartkv

@@ -7,7 +7,9 @@ namespace {
 
 constexpr const char* kTarget = "smartkv_torch_backend";
 
-TorchBackendEntry* open_module(const std::filesystem::path& file) {
+// What the module exports as `entry`.
+template <typename Entry>
+Entry* open_module(const std::filesystem::path& file, const char* entry) {
   try {
     const ProgramModule module(file, kTarget, "backend: torch");
     const std::string interface = reinterpret_cast<TorchBackendInterface*>(module.find(kTorchBackendInterface))();
@@ -15,7 +17,7 @@ TorchBackendEntry* open_module(const std::filesystem::path& file) {
       throw ModelError("backend: torch: " + file.string() + " was not built with this program: expected interface " +
                        SMARTKV_BACKEND_INTERFACE + ", found " + interface + "; build the target " + kTarget);
     }
-    return reinterpret_cast<TorchBackendEntry*>(module.find(kTorchBackendEntry));
+    return reinterpret_cast<Entry*>(module.find(entry));
   } catch (const ModuleError& error) {
     throw ModelError(error.what());
   }
@@ -27,8 +29,13 @@ std::filesystem::path torch_backend_path() { return module_path(kTarget); }
 
 std::unique_ptr<LlamaBackend> load_torch_backend(const std::filesystem::path& module, const Weights& weights,
                                                  kernels::KvType type, const std::string& device, int threads,
-                                                 const std::function<void(double)>& progress) {
-  return std::unique_ptr<LlamaBackend>(open_module(module)(weights, type, device, threads, progress));
+                                                 const std::function<void(double)>& progress, RankGroup* ranks) {
+  const auto entry = open_module<TorchBackendEntry>(module, kTorchBackendEntry);
+  return std::unique_ptr<LlamaBackend>(entry(weights, type, device, threads, progress, ranks));
+}
+
+std::unique_ptr<RankGroup> join_torch_ranks(const std::filesystem::path& module, const RankPlace& place, const std::string& device) {
+  return std::unique_ptr<RankGroup>(open_module<TorchRanksEntry>(module, kTorchRanksEntry)(place, device));
 }
 
 }  // namespace smartkv

@@ -71,6 +71,7 @@ DraftModel* Speculator::drafter_of(const SpeculationSpec& spec) const {
       if (DraftModel* model = loaded(kDraft)) return model;
       refuse("speculative.method", "the server has loaded no draft model (option draft_model)");
     case DraftMethod::kSelf:
+      if (drafters_[kSelf].model->ranks() > 1) refuse("speculative.method", "self needs one process, and tensor_parallel started more");
       if (DraftModel* model = loaded(spec.int4 ? kInt4 : kSelf)) return model;
       refuse("speculative.weights", "the server has loaded no 4-bit copy of its weights (option draft_weights)");
     case DraftMethod::kAuto:

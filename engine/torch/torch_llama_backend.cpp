@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/torch/torch_rank_group.h"
+
 namespace smartkv {
 namespace {
 
@@ -94,8 +96,9 @@ class HostResult {
 
 class TorchBackend final : public LlamaBackend {
  public:
-  TorchBackend(const Weights& weights, torch::Dtype dtype, torch::Device device, const std::function<void(double)>& progress)
-      : config_(weights.config()), dtype_(dtype), device_(device) {
+  TorchBackend(const Weights& weights, torch::Dtype dtype, torch::Device device, const std::function<void(double)>& progress,
+               TorchRankGroup* ranks)
+      : config_(weights.config()), dtype_(dtype), device_(device), ranks_(ranks) {
     const c10::InferenceMode inference;
     const Reader reader(weights, dtype, device);
     const ModelConfig& c = config_;
@@ -116,6 +119,8 @@ class TorchBackend final : public LlamaBackend {
     }
     final_norm_ = reader.vector("model.norm.weight", hidden);
     embedding_ = reader.matrix("model.embed_tokens.weight", c.vocab_size, hidden);
+    if (progress) progress(1);
+    if (!has_head()) return;
     // LibTorch rounds a 16-bit product's result to 16 bits: logits around 20 would come in steps of 1/8, the best ones tied.
     const Reader f32(weights, torch::kFloat32, device);
     if (c.tie_word_embeddings) {
@@ -125,7 +130,6 @@ class TorchBackend final : public LlamaBackend {
       if (!tokens.empty()) output_tokens_ = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).to(device);
       head_ = f32.matrix("lm_head.weight", tokens.empty() ? c.vocab_size : static_cast<int64_t>(tokens.size()), hidden);
     }
-    if (progress) progress(1);
   }
 
   void embed(std::span<const TokenId> tokens) override {
@@ -173,6 +177,7 @@ class TorchBackend final : public LlamaBackend {
   }
 
   void head(float* logits) override {
+    if (!has_head()) return;
     plain_errors([&] {
       const c10::InferenceMode inference;
       const Tensor x = norm(x_, final_norm_);
@@ -191,7 +196,7 @@ class TorchBackend final : public LlamaBackend {
 
   int64_t weight_bytes() const override {
     size_t bytes = final_norm_.nbytes() + embedding_.nbytes();
-    if (!head_.is_same(embedding_)) bytes += head_.nbytes();
+    if (has_head() && !head_.is_same(embedding_)) bytes += head_.nbytes();
     for (const Layer& layer : layers_) {
       bytes += layer.attention_norm.nbytes() + layer.mlp_norm.nbytes();
       for (const Linear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
@@ -203,6 +208,8 @@ class TorchBackend final : public LlamaBackend {
   bool batch_invariant() const override { return false; }
 
  private:
+  bool has_head() const { return ranks_ == nullptr || ranks_->rank() == 0; }
+
   Tensor norm(const Tensor& x, const Tensor& weight) const {
     return torch::rms_norm(x, {x.size(1)}, weight, config_.rms_norm_eps);
   }
@@ -229,7 +236,8 @@ class TorchBackend final : public LlamaBackend {
   void add_branch(const Tensor& x, const Linear& linear, const Tensor& norm_weight) {
     Tensor branch = torch::linear(x, linear.weight);
     const bool normed = config_.norm_placement == NormPlacement::kOutput;
-    if (linear.bias.defined() || normed) branch = branch.to(torch::kFloat32);
+    if (linear.bias.defined() || normed || ranks_ != nullptr) branch = branch.to(torch::kFloat32);
+    if (ranks_ != nullptr) ranks_->sum(branch);
     if (linear.bias.defined()) branch.add_(linear.bias);
     x_.add_(normed ? norm(branch, norm_weight) : branch, config_.residual_multiplier);
   }
@@ -237,6 +245,7 @@ class TorchBackend final : public LlamaBackend {
   ModelConfig config_;
   torch::Dtype dtype_;
   torch::Device device_;
+  TorchRankGroup* ranks_;  // null: none
   std::vector<Layer> layers_;
   Tensor final_norm_, embedding_;
   Tensor head_;           // f32 [n_outputs, hidden_size]
@@ -247,10 +256,10 @@ class TorchBackend final : public LlamaBackend {
 }  // namespace
 
 std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, kernels::KvType type, const std::string& device, int threads,
-                                                 const std::function<void(double)>& progress) {
+                                                 const std::function<void(double)>& progress, TorchRankGroup* ranks) {
   at::set_num_threads(threads);
   const torch::Dtype dtype = type == kernels::KvType::kBf16 ? torch::kBFloat16 : torch::kFloat32;
-  return plain_errors([&] { return std::make_unique<TorchBackend>(weights, dtype, torch::Device(device), progress); });
+  return plain_errors([&] { return std::make_unique<TorchBackend>(weights, dtype, torch::Device(device), progress, ranks); });
 }
 
 }  // namespace smartkv

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "engine/parallel/rank_processes.h"
+#include "engine/parallel/tensor_parallel.h"
 #include "server/commands/command.h"
 #include "server/commands/inspect.h"
 #include "server/commands/nearest.h"
@@ -100,6 +102,7 @@ const std::vector<Command>& commands() {
 }
 
 int run_command_line(int argc, const char* const* argv) {
+  if (argc > 1 && argv[1] == std::string_view(kRankCommand)) return run_rank({argv + 2, argv + argc});  // of --tensor-parallel; not for people
   CLI::App app("SmartKV: serves LLaMA-family models with a KV cache that you choose.", "smartkv");
   app.set_version_flag("--version", std::string(kVersion));
   app.require_subcommand(1);

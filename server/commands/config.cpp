@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "engine/memory_plan.h"
-#include "engine/model/llama.h"
+#include "engine/parallel/tensor_parallel.h"
 #include "engine/request_checks.h"
 #include "engine/speculation/spec.h"
 #include "server/commands/command.h"
@@ -48,7 +48,9 @@ int check(const std::string& file) {
     check_policy(options.engine.kv_cache);
     parse_speculation(options.engine.speculative);
     check_allowed_lists(options.engine);
-    check_backend({.weights = options.engine.weights, .backend = options.engine.backend, .device = options.engine.device});
+    const LlamaOptions llama{.weights = options.engine.weights, .backend = options.engine.backend, .device = options.engine.device};
+    check_backend(llama);
+    check_ranks({.model = {}, .llama = llama, .gates = {}, .ranks = options.engine.tensor_parallel});
     if (!options.sampling.is_null()) sampling_defaults(options);
     check_files(options.engine);
     http::check_files(options.http);

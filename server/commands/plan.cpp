@@ -1,4 +1,5 @@
 // smartkv plan: which presets and policies hold so many sequences of some length in so much memory, without loading the model.
+#include <algorithm>
 #include <iomanip>
 #include <iostream>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "engine/memory_plan.h"
 #include "engine/model/llama_footprint.h"
 #include "engine/model/policy_context.h"
+#include "engine/weights/sharded_weights.h"
 #include "server/commands/command.h"
 #include "server/commands/options.h"
 #include "server/openai/memory.h"
@@ -31,39 +33,73 @@ struct Budget {
   int64_t kv_cache() const { return memory - weights - working; }
 };
 
-Budget budget_of(const Weights& weights, const LlamaOptions& llama, const Arguments& arguments) {
-  Budget budget;
+int64_t parse_memory(const std::string& text) {
   try {
-    budget.memory = parse_bytes(arguments.memory);
+    return parse_bytes(text);
   } catch (const std::invalid_argument&) {
-    throw ConfigError("--memory: expected a size such as 2GiB, found \"" + arguments.memory + '"');
+    throw ConfigError("--memory: expected a size such as 2GiB, found \"" + text + '"');
   }
-  const int64_t rows = std::max(arguments.engine.prefill_chunk, arguments.concurrency) + kMostDraftRows;
-  budget.weights = llama_weight_bytes(weights, llama);
-  budget.working = llama_pass_bytes(weights.config(), llama, rows);
-  return budget;
 }
 
-std::vector<MemoryPlan> make_plans(const ModelConfig& config, const LlamaOptions& llama, const Budget& budget, const Arguments& arguments) {
-  const CacheShape shape = llama_cache_shape(config, llama);
+// What fits on so many devices: on the one of rank 0, which holds the most.
+struct Fit {
+  Budget budget;
+  std::vector<MemoryPlan> plans;
+};
+
+MemoryPlan plan_of(const std::string& name, const PolicyContext& context, const PlanQuestion& question, const PlanMemory& memory, int64_t devices) {
+  MemoryPlan plan;
+  try {
+    const std::unique_ptr<KvCachePolicy> policy = make_policy(context, name);
+    const std::string across = devices == 1 ? "" : policy->across_heads();
+    if (across.empty()) {
+      plan = plan_memory(*policy, nullptr, question, memory);
+    } else {
+      plan.problem = across;
+    }
+  } catch (const CacheError& error) {
+    plan.problem = error.what();
+  }
+  plan.kv_cache = name;
+  return plan;
+}
+
+Fit fit(const Weights& all, int64_t devices, const Arguments& arguments) {
+  const LlamaOptions llama{.dtype = arguments.engine.dtype, .weights = arguments.engine.weights, .backend = devices > 1 ? "torch" : "native"};
+  check_backend(llama);
+  check_shards(all.config(), devices);
+  const std::unique_ptr<Weights> part = devices > 1 ? shard_weights(all, {0, devices}) : nullptr;
+  const Weights& weights = part == nullptr ? all : *part;
+  const int64_t rows = std::max(arguments.engine.prefill_chunk, arguments.concurrency) + kMostDraftRows;
+  Fit fit;
+  fit.budget = {parse_memory(arguments.memory), llama_weight_bytes(weights, llama), llama_pass_bytes(weights.config(), llama, rows)};
+  const ModelConfig& config = all.config();
+  const CacheShape shape = llama_cache_shape(weights.config(), llama);
   PolicyContext context{shape, PagePool::create(shape)};
   if (arguments.context > config.sliding_window) context.window = sliding_window(config);
   const GateSet gates({}, config);
   context.load_gate = [&gates](const std::string& name) { return gates.find(name); };
   const PlanQuestion question{.prompt_tokens = arguments.context, .sequences = arguments.concurrency};
-  const PlanMemory memory{budget.kv_cache(), config.vocab_size * static_cast<int64_t>(sizeof(float))};
-  std::vector<MemoryPlan> plans;
-  for (const std::string& name : plannable_names({})) {
-    MemoryPlan plan;
+  const PlanMemory memory{fit.budget.kv_cache(), config.vocab_size * static_cast<int64_t>(sizeof(float))};
+  for (const std::string& name : plannable_names({})) fit.plans.push_back(plan_of(name, context, question, memory, devices));
+  return fit;
+}
+
+// For each plan the least number of devices on which it fits; 0: there is none.
+std::vector<int64_t> least_devices(const Weights& weights, const Fit& on_one, const Arguments& arguments) {
+  std::vector<int64_t> least;
+  for (const MemoryPlan& plan : on_one.plans) least.push_back(plan.problem.empty() ? 1 : 0);
+  for (int64_t devices = 2; std::find(least.begin(), least.end(), 0) != least.end(); ++devices) {
     try {
-      plan = plan_memory(*make_policy(context, name), nullptr, question, memory);
-    } catch (const CacheError& error) {
-      plan.problem = error.what();
+      const Fit on_several = fit(weights, devices, arguments);
+      for (size_t i = 0; i < least.size(); ++i) {
+        if (least[i] == 0 && on_several.plans[i].problem.empty()) least[i] = devices;
+      }
+    } catch (const ModelError&) {  // the model cannot be cut further, or not with these weights
+      break;
     }
-    plan.kv_cache = name;
-    plans.push_back(std::move(plan));
   }
-  return plans;
+  return least;
 }
 
 std::string mebibytes(int64_t bytes) {
@@ -72,15 +108,18 @@ std::string mebibytes(int64_t bytes) {
   return text.str();
 }
 
-void print_table(const ModelConfig& config, const Budget& budget, const std::vector<MemoryPlan>& plans, const Arguments& arguments) {
+void print_table(const ModelConfig& config, const Fit& fit, const std::vector<int64_t>& devices, const Arguments& arguments) {
+  const Budget& budget = fit.budget;
   std::cout << config.name << ": " << mebibytes(budget.weights) << " of weights, " << mebibytes(budget.working)
             << " of working memory; " << mebibytes(budget.kv_cache()) << " of " << mebibytes(budget.memory)
             << " are left for KV caches\n"
             << arguments.concurrency << " sequences of " << arguments.context << " tokens, one of them computing its prompt:\n\n"
-            << std::left << std::setw(20) << "kv_cache" << std::setw(6) << "fits" << std::right << std::setw(14) << "side by side"
+            << std::left << std::setw(20) << "kv_cache" << std::setw(6) << "fits" << std::setw(9) << "devices" << std::right << std::setw(14) << "side by side"
             << std::setw(15) << "each" << std::setw(15) << "its prompt" << '\n';
-  for (const MemoryPlan& plan : plans) {
-    std::cout << std::left << std::setw(20) << plan.kv_cache.get<std::string>() << std::setw(6) << (plan.problem.empty() ? "yes" : "no");
+  for (size_t i = 0; i < fit.plans.size(); ++i) {
+    const MemoryPlan& plan = fit.plans[i];
+    std::cout << std::left << std::setw(20) << plan.kv_cache.get<std::string>() << std::setw(6) << (plan.problem.empty() ? "yes" : "no")
+              << std::setw(9) << (devices[i] == 0 ? "-" : std::to_string(devices[i]));
     if (plan.policy.empty()) {
       std::cout << plan.problem << '\n';
       continue;
@@ -96,15 +135,18 @@ void print_table(const ModelConfig& config, const Budget& budget, const std::vec
 int plan(const Arguments& arguments) {
   const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
   const ModelConfig& config = weights->config();
-  const LlamaOptions llama{.dtype = arguments.engine.dtype, .weights = arguments.engine.weights};
-  const Budget budget = budget_of(*weights, llama, arguments);
-  const std::vector<MemoryPlan> plans = make_plans(config, llama, budget, arguments);
+  const Fit on_one = fit(*weights, 1, arguments);
+  const std::vector<int64_t> devices = least_devices(*weights, on_one, arguments);
   if (!arguments.json) {
-    print_table(config, budget, plans, arguments);
+    print_table(config, on_one, devices, arguments);
     return kOk;
   }
   Json rows = Json::array();
-  for (const MemoryPlan& one : plans) rows.push_back(openai::plan_json(one));
+  for (size_t i = 0; i < devices.size(); ++i) {
+    rows.push_back(openai::plan_json(on_one.plans[i]));
+    rows.back()["devices"] = devices[i] == 0 ? Json(nullptr) : Json(devices[i]);
+  }
+  const Budget& budget = on_one.budget;
   const Json result = {{"model", config.name},
                        {"context", arguments.context},
                        {"concurrency", arguments.concurrency},
@@ -126,7 +168,7 @@ std::function<int()> setup_plan(CLI::App& app) {
   app.add_option("--model", a.model, "GGUF file or Hugging Face folder; it is not loaded")->required()->type_name("FILE");
   app.add_option("--context", a.context, "Tokens of each sequence, prompt and output")->required()->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_option("--concurrency", a.concurrency, "Sequences side by side [1]")->check(CLI::Range(int64_t{1}, int64_t{4096}));
-  app.add_option("--memory", a.memory, "Memory for weights, passes and KV caches: 2GiB")->required()->type_name("SIZE");
+  app.add_option("--memory", a.memory, "Memory for weights, passes and KV caches, of a device where there are several: 2GiB")->required()->type_name("SIZE");
   app.add_option("--dtype", a.engine.dtype, "Type of activations [auto]")->check(CLI::IsMember({"auto", "bf16", "f32"}));
   app.add_option("--weights", a.engine.weights, "Storage of the weights [auto]")->check(CLI::IsMember({"auto", "file", "bf16", "f32", "int8", "int4"}));
   app.add_option("--prefill-chunk", a.engine.prefill_chunk, "Tokens of one step [512]")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
@@ -135,6 +177,8 @@ std::function<int()> setup_plan(CLI::App& app) {
   smartkv plan --model model.gguf --context 8192 --concurrency 16 --memory 4GiB
   smartkv plan --model model.gguf --weights int4 --context 32768 --memory 1GiB --json
 
+"devices" is the least number of them, of so much memory each, that holds it with --backend torch --tensor-parallel N, whose
+weights have 16 or 32 bits; -: none does.
 Bytes are upper bounds. A server with less goes on all the same: it drops the youngest sequence and computes it anew.)");
   return [arguments] { return plan(*arguments); };
 }

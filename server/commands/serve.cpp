@@ -1,3 +1,6 @@
+#include <unistd.h>
+
+#include <csignal>
 #include <future>
 #include <iostream>
 #include <memory>
@@ -61,9 +64,10 @@ int serve(const ServerOptions& options) {
     log_warning("no API key is set and the server listens on " + options.http.host +
                 ": anyone who reaches it may use it");
   }
-  while (signals.wait() == SIGHUP) server.reload();
+  engine->on_lost([] { ::kill(::getpid(), SIGTERM); });  // for us to end, and a supervisor to start anew
+  while (engine->lost().empty() && signals.wait() == SIGHUP) server.reload();
   shut_down(*engine, server, signals);
-  return kOk;
+  return engine->lost().empty() ? kOk : kRuntimeError;
 }
 
 constexpr const char* kExamples = R"(Examples:

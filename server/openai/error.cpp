@@ -42,6 +42,8 @@ ApiError out_of_memory(const std::string& message) {
   return ApiError(503, kServerError, message, "", "out_of_memory", 1);
 }
 
+ApiError lost(const std::string& message) { return ApiError(503, kServerError, message, "", "unavailable", 1); }
+
 ApiError draining() {
   return ApiError(503, kServerError, "The server is shutting down and takes no more requests", "", "draining", 1);
 }
@@ -59,6 +61,8 @@ ApiError to_api_error(const RequestError& error) {
                       std::max(1, error.retry_after_s));
     case RequestError::Kind::kDraining:
       return draining();
+    case RequestError::Kind::kLost:
+      return lost(error.what());
   }
   return server_error(error.what());
 }

@@ -32,6 +32,7 @@ ApiError invalid_request(const std::string& param, const std::string& message); 
 ApiError model_not_found(const std::string& model);                              // 404
 ApiError server_error(const std::string& message);                               // 500
 ApiError out_of_memory(const std::string& message);                              // 503
+ApiError lost(const std::string& message);                                       // 503
 ApiError draining();                                                             // 503
 ApiError to_api_error(const RequestError& error);
 ApiError internal_error(const std::exception& error);                            // 500; out_of_memory() for std::bad_alloc

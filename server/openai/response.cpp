@@ -64,6 +64,7 @@ std::string_view finish_reason(FinishReason reason) { return reason == FinishRea
 void throw_if_failed(const GenerationEvent& event) {
   if (event.finish == FinishReason::kError) throw server_error(event.error);
   if (event.finish == FinishReason::kOutOfMemory) throw out_of_memory(event.error);
+  if (event.finish == FinishReason::kLost) throw lost(event.error);
   if (event.finish == FinishReason::kCancelled) throw draining();
 }
 

@@ -88,6 +88,21 @@ TEST(PlanCommand, TellsWhatFitsInTheMemory) {
   EXPECT_GT(of(longer, "streaming")["sequences"], of(longer, "full")["sequences"]);
 }
 
+// The fixture has two KV heads. What takes more than a device has, may fit on two; what looks at all heads, on one only.
+TEST(PlanCommand, TellsOnHowManyDevicesItFits) {
+  const Json much = plan("2048", {"--memory", "1GiB"});
+  EXPECT_EQ(of(much, "full")["devices"], 1);
+  const int64_t needed = of(much, "full")["max_bytes"].get<int64_t>() + much["weight_bytes"].get<int64_t>() + much["working_bytes"].get<int64_t>();
+  const std::string less = std::to_string(needed * 9 / 10);
+  const Json scarce = plan("2048", {"--memory", less.c_str()});
+  EXPECT_EQ(of(scarce, "full")["fits"], false);
+  EXPECT_EQ(of(scarce, "full")["devices"], 2);
+  EXPECT_EQ(of(plan("2048", {"--memory", "1KiB"}), "full")["devices"], nullptr);
+  EXPECT_EQ(of(plan("2048", {"--memory", less.c_str(), "--weights", "int8"}), "full")["devices"], nullptr) << "backend torch has none";
+  const Json balanced = of(plan("100000", {"--memory", less.c_str()}), "balanced");
+  EXPECT_EQ(balanced["devices"], nullptr);
+}
+
 TEST(PlanCommand, PrintsATable) {
   const Ran table = run({"plan", "--model", kModel.c_str(), "--context", "100000", "--memory", "1GiB"});
   EXPECT_EQ(table.code, kOk) << table.error;

@@ -21,6 +21,11 @@ std::unique_ptr<TokenStore> SummaryStoreFactory::create(const PolicyContext& con
   return std::make_unique<SummaryStore>(context, options_, scorer_);
 }
 
+std::string SummaryStoreFactory::across_heads() const {
+  if (options_.adapts()) return "sets how many tokens stay exact by the entropy of all KV heads (salient_most)";
+  return options_.least_score > 0 ? "drops as many outliers in each KV head (eps)" : "";
+}
+
 SummaryStore::SummaryStore(const PolicyContext& context, const SummaryOptions& options,
                            std::shared_ptr<const TokenScorer> scorer)
     : context_(&context),

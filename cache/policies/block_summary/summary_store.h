@@ -28,6 +28,7 @@ class SummaryStoreFactory final : public StoreFactory {
       : options_(options), scorer_(std::move(scorer)) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
+  std::string across_heads() const override;
 
  private:
   SummaryOptions options_;

@@ -26,6 +26,7 @@ class ChannelStoreFactory final : public StoreFactory {
   explicit ChannelStoreFactory(const ChannelOptions& options) : options_(options) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
+  std::string across_heads() const override { return "packs and checks a layer by all of its KV heads"; }
 
  private:
   ChannelOptions options_;

@@ -56,6 +56,7 @@ class MixedStoreFactory final : public StoreFactory {
   explicit MixedStoreFactory(const MixedOptions& options) : options_(options) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
+  std::string across_heads() const override { return "has one price per bit for the pages of all KV heads"; }
 
  private:
   MixedOptions options_;

@@ -2,6 +2,7 @@
 #include "engine/model/torch_backend.h"
 
 #include "engine/torch/torch_llama_backend.h"
+#include "engine/torch/torch_rank_group.h"
 
 extern "C" __attribute__((visibility("default"))) const char* smartkv_torch_backend_interface() {
   return SMARTKV_BACKEND_INTERFACE;
@@ -9,6 +10,11 @@ extern "C" __attribute__((visibility("default"))) const char* smartkv_torch_back
 
 extern "C" __attribute__((visibility("default"))) smartkv::LlamaBackend* smartkv_torch_backend(
     const smartkv::Weights& weights, smartkv::kernels::KvType type, const std::string& device, int threads,
-    const std::function<void(double)>& progress) {
-  return smartkv::make_torch_backend(weights, type, device, threads, progress).release();
+    const std::function<void(double)>& progress, smartkv::RankGroup* ranks) {
+  return smartkv::make_torch_backend(weights, type, device, threads, progress, static_cast<smartkv::TorchRankGroup*>(ranks)).release();
+}
+
+extern "C" __attribute__((visibility("default"))) smartkv::RankGroup* smartkv_torch_ranks(const smartkv::RankPlace& place,
+                                                                                         const std::string& device) {
+  return smartkv::make_torch_rank_group(place, device).release();
 }

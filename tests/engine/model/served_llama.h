@@ -35,11 +35,10 @@ struct Served {
     options.dtype = dtype;
     options.weights = storage;
     model = load ? make_llama(weights, options, pool, load, std::move(kv_backend)) : load_llama(weights, options, pool);
-    context.shape = llama_cache_shape(weights.config(), options);
-    context.pool = PagePool::create(context.shape, model->kv_backend());
-    context.window = sliding_window(model->config());
-    policy = make_policy(context, nullptr);
+    serve(llama_cache_shape(weights.config(), options));
   }
+  // A model that is there; shape: of its caches.
+  Served(std::unique_ptr<Model> served, const CacheShape& shape) : model(std::move(served)) { serve(shape); }
 
   // Logits of all tokens, fed in chunks, committed. [tokens, vocab]
   std::vector<float> run(const std::vector<TokenId>& tokens, int64_t chunk) {
@@ -53,6 +52,14 @@ struct Served {
       cache->commit(cache->tokens());
     }
     return logits;
+  }
+
+ private:
+  void serve(const CacheShape& shape) {
+    context.shape = shape;
+    context.pool = PagePool::create(shape, model->kv_backend());
+    context.window = sliding_window(model->config());
+    policy = model->make_policy(context, nullptr);
   }
 };
 

@@ -23,8 +23,10 @@ struct PolicyRun {
 inline PolicyRun run_policy(Served* served, const nlohmann::json& spec, const std::vector<TokenId>& tokens, int64_t prompt) {
   served->context.threads = &served->pool;
   served->context.rope = [served](int64_t position, float* cos, float* sin) { served->model->rope_angles(position, cos, sin); };
-  served->context.load_gate = [served](const std::string&) { return random_gate(served->context.shape); };
-  const auto policy = make_policy(served->context, spec);
+  if (!served->context.load_gate) {
+    served->context.load_gate = [served](const std::string&) { return random_gate(served->context.shape); };
+  }
+  const auto policy = served->model->make_policy(served->context, spec);
   const auto cache = policy->new_sequence(prompt);
   const int64_t vocab = served->model->config().vocab_size, end = static_cast<int64_t>(tokens.size());
   PolicyRun result;

@@ -4,22 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/engine/model/policy_specs.h"
 #include "tests/engine/torch/torch_served.h"
 
 namespace smartkv {
 namespace {
-
-// Small settings, so that a few hundred tokens compress.
-nlohmann::json spec_of(std::string_view name) {
-  if (name == "full") return name;
-  if (name == "streaming" || name == "random" || name == "snapkv" || name == "gated_eviction") {
-    return {{"policy", name}, {"tokens", 256}};
-  }
-  if (name == "block_summary") return {{"policy", name}, {"tokens", 320}, {"window", 64}, {"salient", 4}};
-  if (name == "mixed_precision") return {{"policy", name}, {"bits", 6}, {"horizon", 1024}};
-  if (name == "channel_packed") return {{"policy", name}, {"key_channels", 48}, {"update_every", 64}, {"check_every", 128}};
-  return {{"policy", name}};
-}
 
 class TorchPolicies : public testing::TestWithParam<std::string> {};
 
@@ -27,7 +16,7 @@ TEST_P(TorchPolicies, DecodesAsTheNativeBackend) {
   const TinyWeights weights(quantizable_config());
   const std::vector<TokenId> tokens = some_tokens(440, weights.config().vocab_size, 3);
   Served native(weights, "f32"), torch_backend(weights, "f32", "auto", torch_loader());
-  const nlohmann::json spec = spec_of(GetParam());
+  const nlohmann::json spec = compressing_spec(GetParam());
   const PolicyRun expected = run_policy(&native, spec, tokens, 340), found = run_policy(&torch_backend, spec, tokens, 340);
   // Rounding moves some codes of quantised pages to the next one.
   EXPECT_LT(relative_error(found.logits, expected.logits), GetParam() == "full" ? 1e-3 : 5e-3);
@@ -41,13 +30,7 @@ TEST_P(TorchPolicies, DecodesAsTheNativeBackend) {
   }
 }
 
-std::vector<std::string> policies() {
-  std::vector<std::string> names;
-  for (const PolicyRow& row : policy_registry()) names.emplace_back(row.name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Registry, TorchPolicies, testing::ValuesIn(policies()), [](const auto& item) { return item.param; });
+INSTANTIATE_TEST_SUITE_P(Registry, TorchPolicies, testing::ValuesIn(policy_names()), [](const auto& item) { return item.param; });
 
 }  // namespace
 }  // namespace smartkv

@@ -1,0 +1,149 @@
+#include "engine/parallel/follower.h"
+
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/log.h"
+#include "engine/parallel/leading_model.h"
+
+namespace smartkv {
+namespace {
+
+using nlohmann::json;
+
+class Follower {
+ public:
+  Follower(RankGroup& ranks, PartModel& part, const PolicyContext& context) : ranks_(ranks), part_(part), context_(context), full_(make_policy(context, "full")) {}
+
+  // False: it is over.
+  bool run(const json& operation) {
+    namespace op = rank_operation;
+    const auto& name = operation[0].get_ref<const std::string&>();
+    const auto number = [&](size_t i) { return operation[i].get<int64_t>(); };
+    if (name == op::kForward) {
+      forward(operation);
+    } else if (name == op::kCommit) {
+      change(number(1), [n = number(2)](SequenceCache& cache) { cache.commit(n); });
+    } else if (name == op::kTruncate) {
+      change(number(1), [n = number(2)](SequenceCache& cache) { cache.truncate(n); });
+    } else if (name == op::kRelease) {
+      sequences_.erase(number(1));
+    } else if (name == op::kCreate) {
+      make(number(1), {}, [&] { return policies_.at(number(2))->new_sequence(number(3)); });
+    } else if (name == op::kFork) {
+      make(number(1), number(2), [&] { return sequences_.at(number(2)).cache->fork(); });
+    } else if (name == op::kResume) {
+      make(number(1), number(2), [&] { return sequences_.at(number(2)).cache->resume(number(3)); });
+    } else if (name == op::kPolicy) {
+      policies_[number(1)] = make_policy(context_, operation[2]);
+    } else if (name == op::kForget) {
+      policies_.erase(number(1));
+    } else if (name == op::kEnd) {
+      return false;
+    } else {
+      throw RankError("expected an operation that is known, found \"" + name + "\"");
+    }
+    return true;
+  }
+
+ private:
+  struct Held {
+    std::unique_ptr<SequenceCache> cache;  // null: it could not be made
+    int64_t failure = 0;                   // kCacheFailed or kCacheHadNoMemory: it is of no more use
+  };
+
+  // Of the exception that is being handled.
+  int64_t failed(int64_t id) const {
+    try {
+      throw;
+    } catch (const std::bad_alloc&) {
+      log_warning("rank " + std::to_string(ranks_.rank()) + ": the machine has no memory left for the KV cache of sequence " + std::to_string(id));
+      return kCacheHadNoMemory;
+    } catch (const std::exception& error) {
+      log_warning("rank " + std::to_string(ranks_.rank()) + ": the KV cache of sequence " + std::to_string(id) + " failed: " + error.what());
+      return kCacheFailed;
+    }
+  }
+
+  template <typename Change>
+  void change(int64_t id, const Change& change) {
+    Held& held = sequences_.at(id);
+    if (held.failure != 0) return;
+    try {
+      change(*held.cache);
+    } catch (...) {
+      held.failure = failed(id);
+    }
+  }
+
+  // of: the sequence that it comes from, whose failure it inherits.
+  template <typename Make>
+  void make(int64_t id, std::optional<int64_t> of, const Make& make) {
+    Held& held = sequences_[id];
+    if (of) held.failure = sequences_.at(*of).failure;
+    if (held.failure != 0) return;
+    try {
+      held.cache = make();
+      if (held.cache == nullptr) throw CacheError("expected a state that goes on as rank 0's does, found none");
+    } catch (...) {
+      held.failure = failed(id);
+    }
+  }
+
+  void forward(const json& operation) {
+    std::vector<std::vector<TokenId>> tokens;
+    std::vector<SequenceInput> inputs;
+    std::vector<Held*> held;
+    std::vector<std::exception_ptr> failures(operation.size() - 1);
+    for (size_t i = 1; i < operation.size(); ++i) {
+      held.push_back(&sequences_.at(operation[i][0].get<int64_t>()));
+      tokens.push_back(operation[i][2].get<std::vector<TokenId>>());
+      inputs.push_back({tokens.back(), held.back()->cache.get(), operation[i][1].get<int64_t>(), &failures[i - 1]});
+    }
+    std::vector<std::unique_ptr<SequenceCache>> stand_ins;  // for those that failed: rank 0 hears of it once the pass is done
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (held[i]->failure == 0) continue;
+      stand_ins.push_back(full_->new_sequence(0));
+      inputs[i].cache = stand_ins.back().get();
+    }
+    part_.forward(inputs, nullptr);
+    std::vector<int64_t> told;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (held[i]->failure == 0 && failures[i] != nullptr) {
+        try {
+          std::rethrow_exception(failures[i]);
+        } catch (...) {
+          held[i]->failure = failed(operation[i + 1][0].get<int64_t>());
+        }
+      }
+      told.push_back(held[i]->failure);
+    }
+    ranks_.max(told);
+  }
+
+  RankGroup& ranks_;
+  PartModel& part_;
+  const PolicyContext& context_;
+  std::unique_ptr<KvCachePolicy> full_;
+  std::map<int64_t, std::unique_ptr<KvCachePolicy>> policies_;
+  std::map<int64_t, Held> sequences_;
+};
+
+}  // namespace
+
+void follow(RankGroup& ranks, PartModel& part, const PolicyContext& context) {
+  Follower follower(ranks, part, context);
+  for (;;) {
+    for (const json& operation : json::from_cbor(ranks.receive())) {
+      if (!follower.run(operation)) return;
+    }
+  }
+}
+
+}  // namespace smartkv

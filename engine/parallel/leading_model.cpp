@@ -1,0 +1,174 @@
+#include "engine/parallel/leading_model.h"
+
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "cache/forwarding_cache.h"
+#include "cache/policy.h"
+
+namespace smartkv {
+namespace {
+
+using nlohmann::json;
+
+// A cache's part on this rank, whose fate those of the other ranks share.
+class LeadingCache final : public ForwardingCache {
+ public:
+  LeadingCache(std::shared_ptr<RankLink> link, int64_t id, std::unique_ptr<SequenceCache> part)
+      : ForwardingCache({part.get()}), link_(std::move(link)), id_(id), part_(std::move(part)) {}
+  ~LeadingCache() override { link_->tell({rank_operation::kRelease, id_}); }
+
+  int64_t id() const { return id_; }
+  SequenceCache* part() { return part_.get(); }
+
+  void truncate(int64_t n_tokens) override {
+    ForwardingCache::truncate(n_tokens);
+    link_->tell({rank_operation::kTruncate, id_, n_tokens});
+  }
+  void commit(int64_t n_tokens) override {
+    link_->tell({rank_operation::kCommit, id_, n_tokens});
+    // All ranks pack at the same time.
+    if (n_tokens == next_boundary() && n_tokens == tokens() && link_->lost().empty()) link_->flush();
+    ForwardingCache::commit(n_tokens);
+  }
+  std::unique_ptr<SequenceCache> fork() const override {
+    std::unique_ptr<SequenceCache> part = part_->fork();
+    const int64_t id = link_->new_id();
+    link_->tell({rank_operation::kFork, id, id_});
+    return std::make_unique<LeadingCache>(link_, id, std::move(part));
+  }
+  std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override {
+    std::unique_ptr<SequenceCache> part = part_->resume(prompt_tokens);
+    if (part == nullptr) return nullptr;
+    const int64_t id = link_->new_id();
+    link_->tell({rank_operation::kResume, id, id_, prompt_tokens});
+    return std::make_unique<LeadingCache>(link_, id, std::move(part));
+  }
+  int64_t growth(int64_t n) const override { return ranks() * ForwardingCache::growth(n); }
+  int64_t lasting_bytes() const override { return ranks() * ForwardingCache::lasting_bytes(); }
+  CacheStats stats() const override {
+    CacheStats stats = ForwardingCache::stats();
+    stats.bytes *= ranks();
+    stats.shared_bytes *= ranks();
+    stats.full_bytes *= ranks();
+    return stats;
+  }
+
+ private:
+  int64_t ranks() const { return link_->group().size(); }
+
+  std::shared_ptr<RankLink> link_;
+  int64_t id_;
+  std::unique_ptr<SequenceCache> part_;
+};
+
+class LeadingPolicy final : public KvCachePolicy {
+ public:
+  LeadingPolicy(std::shared_ptr<RankLink> link, std::unique_ptr<KvCachePolicy> part, const json& spec)
+      : link_(std::move(link)), id_(link_->new_id()), part_(std::move(part)) {
+    link_->tell({rank_operation::kPolicy, id_, spec});
+  }
+  ~LeadingPolicy() override { link_->tell({rank_operation::kForget, id_}); }
+
+  std::string_view name() const override { return part_->name(); }
+  int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const override {
+    return link_->group().size() * part_->max_bytes(prompt_tokens, n_tokens);
+  }
+  std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override {
+    std::unique_ptr<SequenceCache> part = part_->new_sequence(prompt_tokens);
+    const int64_t id = link_->new_id();
+    link_->tell({rank_operation::kCreate, id, id_, prompt_tokens});
+    return std::make_unique<LeadingCache>(link_, id, std::move(part));
+  }
+
+ private:
+  std::shared_ptr<RankLink> link_;
+  int64_t id_;
+  std::unique_ptr<KvCachePolicy> part_;
+};
+
+}  // namespace
+
+LeadingModel::LeadingModel(std::unique_ptr<PartModel> part, std::shared_ptr<RankLink> link, std::unique_ptr<RankProcesses> processes)
+    : part_(std::move(part)), link_(std::move(link)), processes_(std::move(processes)) {
+  weight_bytes_ = meet_loaded(link_->group(), part_->weight_bytes());
+}
+
+LeadingModel::~LeadingModel() {
+  try {
+    link_->tell(json::array({rank_operation::kEnd}));
+    link_->flush();
+  } catch (const RankError&) {  // a rank is lost, and the others end with us
+  }
+}
+
+std::unique_ptr<KvCachePolicy> LeadingModel::make_policy(const PolicyContext& context, const json& spec) const {
+  std::unique_ptr<KvCachePolicy> part = smartkv::make_policy(context, spec);
+  if (const std::string what = part->across_heads(); !what.empty()) {
+    throw CacheError("kv_cache: tensor_parallel " + std::to_string(ranks()) +
+                     " has KV heads on different ranks: expected a policy that decides for each alone, found \"" + std::string(part->name()) +
+                     "\", which " + what);
+  }
+  return std::make_unique<LeadingPolicy>(link_, std::move(part), spec);
+}
+
+void LeadingModel::forward(std::span<const SequenceInput> batch, float* logits) {
+  std::exception_ptr untold;
+  try {
+    untold = pass(batch, logits);
+  } catch (const std::exception& error) {
+    link_->lose_by(error);
+    if (processes_ != nullptr) processes_->kill();
+    throw RankError(link_->lost());
+  }
+  if (untold != nullptr) std::rethrow_exception(untold);
+}
+
+std::exception_ptr LeadingModel::pass(std::span<const SequenceInput> batch, float* logits) {
+  std::vector<SequenceInput> inputs(batch.begin(), batch.end());
+  std::vector<std::exception_ptr> failures(batch.size());
+  json told = json::array({rank_operation::kForward});
+  for (size_t i = 0; i < batch.size(); ++i) {
+    auto& cache = dynamic_cast<LeadingCache&>(*batch[i].cache);
+    inputs[i].cache = cache.part();
+    inputs[i].failure = &failures[i];
+    told.push_back({cache.id(), batch[i].n_logits, std::vector<TokenId>(batch[i].tokens.begin(), batch[i].tokens.end())});
+  }
+  link_->tell(std::move(told));
+  link_->flush();
+  part_->forward(inputs, logits);
+  std::vector<int64_t> others(batch.size());
+  link_->group().max(others);
+  std::exception_ptr untold;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (failures[i] == nullptr && others[i] == kCacheHadNoMemory) failures[i] = std::make_exception_ptr(std::bad_alloc());
+    if (failures[i] == nullptr && others[i] == kCacheFailed) {
+      failures[i] = std::make_exception_ptr(CacheError("the KV cache of another rank failed: see its message in the log"));
+    }
+    if (failures[i] == nullptr) continue;
+    if (batch[i].failure != nullptr) {
+      *batch[i].failure = failures[i];
+    } else {
+      untold = failures[i];
+    }
+  }
+  return untold;
+}
+
+int64_t meet_loaded(RankGroup& ranks, int64_t weight_bytes) {
+  constexpr int64_t kNotLoaded = INT64_MAX;
+  std::vector<int64_t> bytes(static_cast<size_t>(ranks.size()));
+  bytes[static_cast<size_t>(ranks.rank())] = weight_bytes < 0 ? kNotLoaded : weight_bytes;
+  ranks.max(bytes, true);
+  int64_t all = 0;
+  for (size_t rank = 0; rank < bytes.size(); ++rank) {
+    if (bytes[rank] == kNotLoaded) {
+      throw ModelError("tensor_parallel: rank " + std::to_string(rank) + " could not load its part of the model: see its message in the log");
+    }
+    all += bytes[rank];
+  }
+  return all;
+}
+
+}  // namespace smartkv

@@ -1,0 +1,42 @@
+// A rank's part of a model (engine/weights/sharded_weights.h) under the whole model's configuration.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "engine/model/llama.h"
+#include "engine/parallel/rank_group.h"
+#include "engine/weights/sharded_weights.h"
+
+namespace smartkv {
+
+// Its caches, and what policies are made for, have the part's KV heads.
+class PartModel : public Model {
+ public:
+  // part: of shard_weights(); whole: of the weights that were cut.
+  PartModel(std::unique_ptr<Model> part, const ModelConfig& whole) : part_(std::move(part)), config_(part_->config()) {
+    config_.n_heads = whole.n_heads;
+    config_.n_kv_heads = whole.n_kv_heads;
+    config_.intermediate_size = whole.intermediate_size;
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  // Of a pass that all ranks make. Logits are written on rank 0 only.
+  void forward(std::span<const SequenceInput> batch, float* logits) override { part_->forward(batch, logits); }
+  bool batch_invariant() const override { return part_->batch_invariant(); }
+  void rope_angles(int64_t position, float* cos, float* sin) const override { part_->rope_angles(position, cos, sin); }
+  int64_t weight_bytes() const override { return part_->weight_bytes(); }
+  const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return part_->kv_backend(); }
+
+ private:
+  std::unique_ptr<Model> part_;
+  ModelConfig config_;
+};
+
+inline Shard shard_of(const RankGroup& ranks) { return {ranks.rank(), ranks.size()}; }
+
+// load: of a backend that computes with `ranks`. Throws ModelError, also for a model that cannot be cut so.
+std::unique_ptr<PartModel> make_part(const Weights& weights, const LlamaOptions& options, ThreadPool& pool, const RankGroup& ranks,
+                                     const BackendLoader& load, std::shared_ptr<kernels::KvBackend> kv_backend = nullptr);
+
+}  // namespace smartkv

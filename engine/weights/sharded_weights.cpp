@@ -1,0 +1,123 @@
+#include "engine/weights/sharded_weights.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+namespace smartkv {
+namespace {
+
+// In blocks that the padding of shapes leaves as they are.
+ShardRange intermediate_range(int64_t size, const Shard& shard) {
+  constexpr int64_t kBlock = 32;
+  const int64_t block = size >= kBlock * shard.size ? kBlock : 1;
+  const ShardRange blocks = shard_range((size + block - 1) / block, shard);
+  const int64_t first = blocks.first * block;
+  return {first, std::min(size, first + blocks.n * block) - first};
+}
+
+class ShardedWeights final : public Weights {
+ public:
+  ShardedWeights(const Weights& weights, const Shard& shard) : weights_(weights), config_(shard_config(weights.config(), shard)) {
+    const ModelConfig& c = weights.config();
+    const ShardRange kv = shard_range(c.n_kv_heads, shard);
+    const int64_t group = c.n_heads / c.n_kv_heads;
+    kv_ = {kv.first * c.head_dim, kv.n * c.head_dim};
+    q_ = {kv_.first * group, kv_.n * group};
+    intermediate_ = intermediate_range(c.intermediate_size, shard);
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  const GgufFile* gguf() const override { return weights_.gguf(); }
+  std::string stored_as() const override { return weights_.stored_as(); }
+  std::string format() const override { return weights_.format(); }
+  std::vector<std::string> names() const override { return weights_.names(); }
+  std::span<const int32_t> output_tokens() const override { return weights_.output_tokens(); }
+
+  std::optional<TensorView> find(std::string_view name) const override {
+    const std::optional<TensorView> view = weights_.find(name);
+    const Cut cut = cut_of(name);
+    if (!view || (!cut.rows && !cut.columns)) return view;
+    TensorView part = {view->name, TensorType::kF32, view->shape, {}};
+    if (cut.rows) part.shape.front() = cut.rows->n;
+    if (cut.columns) part.shape.back() = cut.columns->n;
+    return part;
+  }
+  int64_t file_row(std::string_view name, int64_t row) const override {
+    return cut_of(name).rows ? row : weights_.file_row(name, row);
+  }
+
+  void read_rows(std::string_view name, int64_t first, int64_t count, float* out) const override {
+    const Cut cut = cut_of(name);
+    const std::optional<TensorView> view = weights_.find(name);
+    if (!view || (!cut.rows && !cut.columns)) return weights_.read_rows(name, first, count, out);
+    if (view->shape.size() == 1) {
+      const std::vector<float> values = weights_.read(name, view->shape);
+      std::copy_n(values.begin() + cut.rows->first, cut.rows->n, out);
+      return;
+    }
+    const int64_t from = first + (cut.rows ? cut.rows->first : 0);
+    if (!cut.columns) return weights_.read_rows(name, from, count, out);
+    const int64_t width = view->row_elements();
+    std::vector<float> rows(static_cast<size_t>(count * width));
+    weights_.read_rows(name, from, count, rows.data());
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(rows.begin() + i * width + cut.columns->first, cut.columns->n, out + i * cut.columns->n);
+    }
+  }
+
+ private:
+  struct Cut {
+    std::optional<ShardRange> rows, columns;
+  };
+
+  // What a rank adds to the residual stream it computes from its own columns; the biases behind the sum are every rank's.
+  Cut cut_of(std::string_view name) const {
+    const auto is = [&](std::string_view projection) { return name.find(projection) != std::string_view::npos; };
+    const bool bias = name.ends_with(".bias");
+    Cut cut;
+    if (is(".q_proj.")) cut.rows = q_;
+    if (is(".k_proj.") || is(".v_proj.")) cut.rows = kv_;
+    if (is(".o_proj.") && !bias) cut.columns = q_;
+    if (is(".gate_proj.") || is(".up_proj.")) cut.rows = intermediate_;
+    if (is(".down_proj.") && !bias) cut.columns = intermediate_;
+    return cut;
+  }
+
+  const Weights& weights_;
+  ModelConfig config_;
+  ShardRange q_, kv_, intermediate_;  // rows of the projections
+};
+
+}  // namespace
+
+ShardRange shard_range(int64_t n, const Shard& shard) {
+  const int64_t each = n / shard.size, more = n % shard.size;
+  return {shard.rank * each + std::min(shard.rank, more), each + (shard.rank < more ? 1 : 0)};
+}
+
+void check_shards(const ModelConfig& config, int64_t size) {
+  const int64_t most = std::min(config.n_kv_heads, config.intermediate_size);
+  if (size > most) {
+    throw ModelError("tensor_parallel: expected at most " + std::to_string(most) + " ranks, the KV heads of " + config.name +
+                     ", found " + std::to_string(size));
+  }
+  if (size > 1 && config.qk_norm == QkNorm::kProjection) {
+    throw ModelError("tensor_parallel: expected 1 for " + config.name + ", whose norms of queries and keys are over all heads (" +
+                     config.architecture + "), found " + std::to_string(size));
+  }
+}
+
+ModelConfig shard_config(ModelConfig config, const Shard& shard) {
+  const int64_t group = config.n_heads / config.n_kv_heads;
+  config.n_kv_heads = shard_range(config.n_kv_heads, shard).n;
+  config.n_heads = config.n_kv_heads * group;
+  config.intermediate_size = intermediate_range(config.intermediate_size, shard).n;
+  return config;
+}
+
+std::unique_ptr<Weights> shard_weights(const Weights& weights, const Shard& shard) {
+  return std::make_unique<ShardedWeights>(weights, shard);
+}
+
+}  // namespace smartkv

@@ -1,0 +1,109 @@
+// Ranks as threads of the tests' process, over Gloo as between processes.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/parallel/follower.h"
+#include "engine/parallel/leading_model.h"
+#include "engine/parallel/tensor_parallel.h"
+#include "engine/torch/torch_rank_group.h"
+#include "tests/engine/torch/torch_served.h"
+
+namespace smartkv {
+
+class RankThreads {
+ public:
+  // weights outlive it, and it the model. kv_backends: of the ranks; null: the CPU's.
+  RankThreads(const Weights& weights, const std::string& dtype, int size, std::vector<std::shared_ptr<kernels::KvBackend>> kv_backends = {})
+      : weights_(weights), size_(size), kv_backends_(std::move(kv_backends)) {
+    kv_backends_.resize(static_cast<size_t>(size));
+    options_.dtype = dtype;
+    place_ = listen_on_loopback(size);
+    for (int rank = 1; rank < size; ++rank) threads_.emplace_back([this, rank] { run(rank); });
+  }
+  ~RankThreads() { join(); }
+
+  // To be called once, of rank 0. Its destructor ends the others.
+  std::unique_ptr<Model> lead() {
+    const auto link = std::make_shared<RankLink>();
+    auto group = make_torch_rank_group(place_, "cpu", kTimeout);
+    auto part = part_of(*group, pool_);
+    link->join(std::move(group));
+    return std::make_unique<LeadingModel>(std::move(part), link);
+  }
+  CacheShape shape(int rank = 0) const { return llama_cache_shape(shard_config(weights_.config(), {rank, size_}), options_); }
+
+  // The ranks end as if they were killed, once rank 0 has told them something more.
+  void break_off() { broken_ = true; }
+  void join() {
+    for (std::thread& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
+  }
+  std::vector<std::string> errors() {
+    const std::lock_guard lock(mutex_);
+    return errors_;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kTimeout = std::chrono::seconds(20);
+
+  // What rank 0 tells, until the test breaks it off.
+  struct Breakable final : RankGroup {
+    Breakable(RankGroup& all, const std::atomic<bool>& is_broken) : ranks(all), broken(is_broken) {}
+    int rank() const override { return ranks.rank(); }
+    int size() const override { return ranks.size(); }
+    void send(std::span<const uint8_t> message) override { ranks.send(message); }
+    std::vector<uint8_t> receive() override {
+      std::vector<uint8_t> message = ranks.receive();
+      if (broken) throw RankError("broken off");
+      return message;
+    }
+    void max(std::span<int64_t> values, bool patient) override { ranks.max(values, patient); }
+    RankGroup& ranks;
+    const std::atomic<bool>& broken;
+  };
+
+  std::unique_ptr<PartModel> part_of(TorchRankGroup& ranks, ThreadPool& pool) {
+    const auto load = [&ranks](const Weights& weights, kernels::KvType type) {
+      return make_torch_backend(weights, type, "cpu", 1, nullptr, &ranks);
+    };
+    return make_part(weights_, options_, pool, ranks, load, kv_backends_[static_cast<size_t>(ranks.rank())]);
+  }
+
+  void run(int rank) {
+    try {
+      const auto group = make_torch_rank_group({rank, size_, place_.port}, "cpu", kTimeout);
+      ThreadPool pool(1);
+      const auto part = part_of(*group, pool);
+      meet_loaded(*group, part->weight_bytes());
+      PolicyContext context = policy_context(*part, shape(rank), &pool);
+      context.first_kv_head = shard_range(weights_.config().n_kv_heads, {rank, size_}).first;
+      const CacheShape whole = llama_cache_shape(weights_.config(), options_);
+      context.load_gate = [whole](const std::string&) { return random_gate(whole); };
+      Breakable ranks(*group, broken_);
+      follow(ranks, *part, context);
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex_);
+      errors_.emplace_back(error.what());
+    }
+  }
+
+  const Weights& weights_;
+  int size_;
+  LlamaOptions options_;
+  std::vector<std::shared_ptr<kernels::KvBackend>> kv_backends_;
+  ThreadPool pool_{1};
+  RankPlace place_;
+  std::atomic<bool> broken_ = false;
+  std::mutex mutex_;
+  std::vector<std::string> errors_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace smartkv

@@ -1,0 +1,324 @@
+// A model on several ranks against the same model on one: logits, policies, forks, answers, and what fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/engine/engine_fixture.h"
+#include "tests/engine/model/policy_specs.h"
+#include "tests/engine/torch/rank_threads.h"
+
+namespace smartkv {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr double kRounding = 1e-4;
+
+// Three KV heads: two ranks have two and one.
+ModelConfig three_heads() {
+  ModelConfig config = quantizable_config();
+  config.n_heads = 6;
+  config.n_kv_heads = 3;
+  config.vocab_size = kFakeVocab;
+  return config;
+}
+
+ModelConfig with_biases() {
+  ModelConfig config = three_heads();
+  config.attention_bias = config.mlp_bias = true;
+  config.residual_multiplier = 0.5;
+  return config;
+}
+
+ModelConfig normed_output() {
+  ModelConfig config = three_heads();
+  config.qk_norm = QkNorm::kHead;
+  config.norm_placement = NormPlacement::kOutput;
+  config.tie_word_embeddings = false;
+  return config;
+}
+
+// Shapes that are padded: heads of 24 elements, 90 rows of the MLP.
+ModelConfig odd_shapes() {
+  ModelConfig config = three_heads();
+  config.head_dim = 24;
+  config.intermediate_size = 90;
+  return config;
+}
+
+struct ModelCase {
+  const char* name;
+  ModelConfig (*config)();
+};
+
+class TensorParallelLogits : public testing::TestWithParam<std::tuple<ModelCase, int>> {};
+
+TEST_P(TensorParallelLogits, EqualOneRanks) {
+  const auto& [model, ranks] = GetParam();
+  const TinyWeights weights(model.config());
+  const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 1);
+  Served one(weights, "f32", "auto", torch_loader());
+  RankThreads threads(weights, "f32", ranks);
+  Served several(threads.lead(), threads.shape());
+  for (const int64_t chunk : {64, 1}) EXPECT_LT(relative_error(several.run(tokens, chunk), one.run(tokens, chunk)), kRounding) << chunk;
+  EXPECT_EQ(several.model->ranks(), ranks);
+  EXPECT_EQ(several.model->config().n_kv_heads, 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, TensorParallelLogits,
+                         testing::Combine(testing::Values(ModelCase{"plain", three_heads}, ModelCase{"biases", with_biases},
+                                                          ModelCase{"normed_output", normed_output}, ModelCase{"odd_shapes", odd_shapes}),
+                                          testing::Values(2, 3)),
+                         [](const auto& item) { return std::get<0>(item.param).name + std::to_string(std::get<1>(item.param)); });
+
+TEST(TensorParallel, LogitsOf16BitsEqualOneRanksUpToTheirRounding) {
+  const TinyWeights weights(three_heads());
+  const std::vector<TokenId> tokens = some_tokens(100, weights.config().vocab_size, 1);
+  Served one(weights, "bf16", "auto", torch_loader());
+  RankThreads threads(weights, "bf16", 2);
+  Served several(threads.lead(), threads.shape());
+  EXPECT_LT(relative_error(several.run(tokens, 32), one.run(tokens, 32)), 0.02);
+}
+
+TEST(TensorParallel, RefusesModelsThatCannotBeCut) {
+  ModelConfig config = three_heads();
+  const auto error_of = [&](int64_t ranks) {
+    try {
+      check_shards(config, ranks);
+    } catch (const ModelError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error_of(3), "");
+  EXPECT_THAT(error_of(4), HasSubstr("tensor_parallel: expected at most 3 ranks, the KV heads of tiny, found 4"));
+  config.qk_norm = QkNorm::kProjection;
+  EXPECT_EQ(error_of(1), "");
+  EXPECT_THAT(error_of(2), HasSubstr("norms of queries and keys are over all heads"));
+}
+
+class TensorParallelPolicies : public testing::TestWithParam<std::string> {};
+
+TEST_P(TensorParallelPolicies, AreOneRanksOrRefused) {
+  const TinyWeights weights(three_heads());
+  const std::vector<TokenId> tokens = some_tokens(440, weights.config().vocab_size, 3);
+  nlohmann::json spec = compressing_spec(GetParam());
+  if (GetParam() == "gated_eviction") spec["sizes"] = "equal";
+  RankThreads threads(weights, "f32", 2);
+  Served several(threads.lead(), threads.shape()), one(weights, "f32", "auto", torch_loader());
+  several.context.load_gate = [shape = one.context.shape](const std::string&) { return random_gate(shape); };
+  const bool joint = GetParam() == "mixed_precision" || GetParam() == "channel_packed";
+  if (joint) {
+    EXPECT_THAT([&] { several.model->make_policy(several.context, spec); },
+                testing::ThrowsMessage<CacheError>(HasSubstr("found \"" + GetParam() + "\", which ")));
+    return;
+  }
+  const PolicyRun expected = run_policy(&one, spec, tokens, 340), found = run_policy(&several, spec, tokens, 340);
+  EXPECT_LT(relative_error(found.logits, expected.logits), 5e-3);
+  EXPECT_EQ(found.stats.tokens_kept, expected.stats.tokens_kept);
+  EXPECT_NEAR(static_cast<double>(found.stats.bytes), static_cast<double>(expected.stats.bytes) * 4 / 3, 2e-3 * static_cast<double>(found.stats.bytes))
+      << "two ranks count two heads each";
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, TensorParallelPolicies, testing::ValuesIn(policy_names()), [](const auto& item) { return item.param; });
+
+TEST(TensorParallel, RefusesWhatAPolicyDecidesForAllHeads) {
+  const TinyWeights weights(three_heads());
+  RankThreads threads(weights, "f32", 2);
+  Served several(threads.lead(), threads.shape());
+  several.context.load_gate = [&](const std::string&) { return random_gate(several.context.shape); };
+  const auto error_of = [&](const char* spec) {
+    try {
+      several.model->make_policy(several.context, nlohmann::json::parse(spec));
+    } catch (const CacheError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(error_of(R"({"policy": "gated_eviction", "tokens": 256})"), HasSubstr("\"sizes\": \"equal\" does not"));
+  EXPECT_THAT(error_of(R"({"policy": "block_summary", "tokens": 320, "window": 64, "salient": 2, "salient_most": 6})"), HasSubstr("salient_most"));
+  EXPECT_THAT(error_of(R"({"policy": "block_summary", "tokens": 320, "window": 64, "salient": 2, "eps": 0.5})"), HasSubstr("(eps)"));
+  EXPECT_THAT(error_of(R"({"policy": "full", "shadow": 0.5})"), HasSubstr("looks at all KV heads"));
+  EXPECT_EQ(error_of(R"({"policy": "gated_eviction", "tokens": 256, "sizes": "equal"})"), "");
+}
+
+// A pass of some tokens over a cache, uncommitted: logits of each.
+std::vector<float> pass(Model& model, SequenceCache& cache, std::span<const TokenId> tokens) {
+  std::vector<float> logits(tokens.size() * static_cast<size_t>(model.config().vocab_size));
+  const SequenceInput input{tokens, &cache, static_cast<int64_t>(tokens.size())};
+  model.forward({&input, 1}, logits.data());
+  return logits;
+}
+
+TEST(TensorParallel, ForksRollbackAndResumeHappenOnEveryRank) {
+  const TinyWeights weights(three_heads());
+  const std::vector<TokenId> a = some_tokens(130, weights.config().vocab_size, 1), b = some_tokens(30, weights.config().vocab_size, 2);
+  RankThreads threads(weights, "f32", 2);
+  Served several(threads.lead(), threads.shape()), one(weights, "f32", "auto", torch_loader());
+  const auto story = [&](Served& served) {
+    std::vector<float> all;
+    const auto add = [&](SequenceCache& cache, std::span<const TokenId> tokens) {
+      const std::vector<float> logits = pass(*served.model, cache, tokens);
+      all.insert(all.end(), logits.begin(), logits.end());
+    };
+    auto first = served.policy->new_sequence(0);
+    add(*first, a);
+    first->commit(first->tokens());
+    auto second = first->fork();
+    add(*second, b);
+    second->truncate(second->tokens() - 20);
+    second->commit(second->tokens());
+    add(*second, std::span(a).first(5));
+    auto third = first->resume(200);
+    EXPECT_NE(third, nullptr);
+    first.reset();
+    add(*third, b);
+    EXPECT_EQ(second->tokens(), 145);
+    return all;
+  };
+  EXPECT_LT(relative_error(story(several), story(one)), kRounding);
+}
+
+// The CPU's, until the machine has no memory left.
+class FailingBackend final : public kernels::KvBackend {
+ public:
+  std::string_view name() const override { return cpu_->name(); }
+  bool batch_invariant() const override { return cpu_->batch_invariant(); }
+  void check(const kernels::AttentionShape& shape) const override { cpu_->check(shape); }
+  bool attends_to(kernels::KvSegment::Format format) const override { return cpu_->attends_to(format); }
+  std::byte* allocate(size_t bytes) override { return fails ? throw std::bad_alloc() : cpu_->allocate(bytes); }
+  void release(std::byte* memory, size_t bytes) noexcept override { cpu_->release(memory, bytes); }
+  void write(kernels::KvType type, int64_t n_kv_heads, int64_t head_dim, const kernels::PageWrite& rows) override {
+    cpu_->write(type, n_kv_heads, head_dim, rows);
+  }
+  void forget_writes() noexcept override { cpu_->forget_writes(); }
+  void attention(const kernels::AttentionShape& shape, std::span<const kernels::AttentionTask> tasks) override { cpu_->attention(shape, tasks); }
+  void attention_mass(const kernels::AttentionShape& shape, std::span<const kernels::AttentionMassTask> tasks) override {
+    cpu_->attention_mass(shape, tasks);
+  }
+
+  std::atomic<bool> fails = false;
+
+ private:
+  std::shared_ptr<kernels::KvBackend> cpu_ = kernels::make_cpu_kv_backend(nullptr);
+};
+
+TEST(TensorParallel, ACacheThatFailsOnOneRankEndsItsSequenceAlone) {
+  const TinyWeights weights(three_heads());
+  const auto failing = std::make_shared<FailingBackend>();
+  RankThreads threads(weights, "f32", 2, {nullptr, failing});
+  Served several(threads.lead(), threads.shape()), one(weights, "f32", "auto", torch_loader());
+  const std::vector<TokenId> tokens = some_tokens(40, weights.config().vocab_size, 1);
+  const auto good = several.policy->new_sequence(0), bad = several.policy->new_sequence(0), alone = one.policy->new_sequence(0);
+  pass(*several.model, *good, tokens);
+  pass(*several.model, *bad, tokens);
+  pass(*one.model, *alone, tokens);
+  failing->fails = true;  // `good` has room in its page
+  const std::vector<TokenId> next = some_tokens(30, weights.config().vocab_size, 2);
+  std::exception_ptr failure, none;
+  const auto vocab = static_cast<size_t>(weights.config().vocab_size);
+  std::vector<float> logits(vocab + next.size() * vocab);
+  for (int i = 0; i < 2; ++i) {  // the second time it is known
+    const SequenceInput batch[] = {{std::span(next).first(1), good.get(), 1, &none}, {next, bad.get(), 30, &failure}};
+    failure = nullptr;
+    several.model->forward(batch, logits.data());
+    ASSERT_NE(failure, nullptr);
+    EXPECT_THROW(std::rethrow_exception(failure), std::bad_alloc);
+    EXPECT_EQ(none, nullptr);
+    logits.resize(vocab);
+    EXPECT_LT(relative_error(logits, pass(*one.model, *alone, std::span(next).first(1))), kRounding);
+    logits.resize(vocab + next.size() * vocab);
+  }
+  failing->fails = false;
+  EXPECT_EQ(several.model->lost(), "");
+}
+
+std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, std::unique_ptr<Model> model, const CacheShape& shape) {
+  EngineParts parts;
+  parts.threads = std::make_unique<ThreadPool>(1);
+  parts.model = std::move(model);
+  parts.draft_model = load_llama(weights, {.dtype = "f32"}, *parts.threads);
+  parts.cache_shape = shape;
+  parts.draft_shape = llama_cache_shape(weights.config(), {.dtype = "f32"});
+  parts.tokenizer = std::make_unique<FakeTokenizer>();
+  parts.options.context_length = weights.config().context_length;
+  parts.options.kv_cache_bytes = int64_t{64} << 20;
+  return std::make_unique<EngineImpl>(std::move(parts));
+}
+
+// Greedy, so that rounding would have to move the greatest logit to change an answer.
+TEST(TensorParallel, TheEngineAnswersAsOverOneRank) {
+  const TinyWeights weights(three_heads());
+  ThreadPool pool(1);
+  RankThreads threads(weights, "f32", 3);
+  const auto several = tiny_engine(weights, threads.lead(), threads.shape());
+  const auto one = tiny_engine(weights, make_llama(weights, {.dtype = "f32"}, pool, torch_loader()),
+                               llama_cache_shape(weights.config(), {.dtype = "f32"}));
+  std::vector<GenerationRequest> requests;
+  for (const nlohmann::json& policy : {nlohmann::json(), nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}}, nlohmann::json("k4v4")}) {
+    for (const nlohmann::json& draft : {nlohmann::json(), nlohmann::json{{"method", "ngram"}, {"ngram_min", 1}}, nlohmann::json("draft_model")}) {
+      GenerationRequest request = make_request(150, 60);
+      request.sampling.temperature = 0;
+      request.ignore_eos = true;
+      request.kv_cache = policy;
+      request.speculative = draft;
+      requests.push_back(request);
+    }
+  }
+  requests.push_back(make_request(150, 20));
+  requests.back().sampling.temperature = 0;
+  requests.back().n = 2;
+  const auto answers = [&](EngineImpl* engine) {
+    std::vector<std::vector<TokenId>> tokens;
+    for (int time = 0; time < 2; ++time) {  // the second time prompts are known
+      const auto streams = engine->submit_all(requests);
+      for (size_t i = 0; i < streams.size(); ++i) {
+        for (const ChoiceResult& choice : read_all(*streams[i], requests[i].n)) {
+          EXPECT_EQ(choice.error, "");
+          tokens.push_back(choice.tokens);
+        }
+      }
+    }
+    EXPECT_GT(engine->stats().prefix_cache_hits, 0u);
+    return tokens;
+  };
+  EXPECT_EQ(answers(several.get()), answers(one.get()));
+  EXPECT_EQ(several->stats().kv_bytes_used, one->stats().kv_bytes_used);  // a head on each of three ranks
+  EXPECT_THAT(several->describe()["speculative_methods"].dump(), HasSubstr("ngram"));
+  GenerationRequest drafts_itself = make_request(10, 10);
+  drafts_itself.speculative = "self";
+  EXPECT_THAT([&] { several->submit(drafts_itself); }, testing::ThrowsMessage<RequestError>(HasSubstr("self needs one process")));
+}
+
+TEST(TensorParallel, ARankThatIsGoneEndsAllRequests) {
+  const TinyWeights weights(three_heads());
+  RankThreads threads(weights, "f32", 2);
+  const auto engine = tiny_engine(weights, threads.lead(), threads.shape());
+  std::atomic<int> told = 0;
+  engine->on_lost([&] { ++told; });
+  EXPECT_EQ(read_all(*engine->submit(make_request(20, 5)))[0].error, "");
+  threads.break_off();
+  const auto first = engine->submit(make_request(20, 200)), second = engine->submit(make_request(30, 200));
+  for (const auto* stream : {&first, &second}) {
+    const ChoiceResult result = read_all(**stream)[0];
+    EXPECT_EQ(result.finish, FinishReason::kLost);
+    EXPECT_THAT(result.error, HasSubstr("tensor_parallel: "));
+  }
+  EXPECT_EQ(told, 1);
+  try {
+    engine->submit(make_request(20, 5));
+    ADD_FAILURE() << "the request was taken";
+  } catch (const RequestError& error) {
+    EXPECT_EQ(error.kind, RequestError::Kind::kLost);
+  }
+  threads.join();
+  EXPECT_THAT(threads.errors(), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace smartkv
