@@ -112,6 +112,7 @@ class CpuKvBackend final : public KvBackend {
     if (bytes > 0) std::memcpy(page, from, bytes);
   }
 
+  void finish_heads(const AttentionShape& shape, const HeadRows& rows) override { kernels::finish_heads(shape, rows); }
   void write(KvType type, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) override {
     for (int64_t i = 0; i < rows.n; ++i) {
       store_kv(type, n_kv_heads, head_dim, rows.k + i * rows.row_stride, rows.v + i * rows.row_stride, rows.slot + i,

@@ -2,7 +2,8 @@
 //
 // Only what pages hold is the backend's memory: what KvSegment::k and v, and TokenPlace, point to. The host may not reach it:
 // what is done with pages is done here, in jobs. Everything else that it is given (queries, rows, results, biases, orders of
-// channels, lists of segments, jobs) is the host's.
+// channels, lists of segments, jobs) is the host's; but rows of write(), queries and results of attention() and queries of
+// attention_mass() may be in memory of allocate(), too, in the order of a device's legacy default stream.
 //
 // Jobs of one call do not depend on each other: none reads or writes what another one writes. Calls take effect in their
 // order. They may wait in a queue, until attention(), attention_mass(), finish(), download() or upload() is called for
@@ -17,6 +18,7 @@
 #include <string_view>
 
 #include "kernels/attention.h"
+#include "kernels/head_rows.h"
 
 namespace smartkv::kernels {
 
@@ -126,11 +128,13 @@ class KvBackend {
   virtual void download(const std::byte* page, size_t bytes, void* to) = 0;
   virtual void upload(const void* from, size_t bytes, std::byte* page) = 0;
 
+  // All that it points to is in memory of allocate().
+  virtual void finish_heads(const AttentionShape& shape, const HeadRows& rows) = 0;
   // Thread-safe for disjoint slots. What it points to has to stay until attention() or attention_mass() is called for whatever
   // tasks; or forget_writes().
   virtual void write(KvType type, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) = 0;
   virtual void forget_writes() noexcept = 0;
-  // As kernels/attention.h says, bit for bit where batch_invariant(). All is done when they return.
+  // As kernels/attention.h says, bit for bit where batch_invariant(). What the host's memory gets is there when they return.
   virtual void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) = 0;
   virtual void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) = 0;
 };

@@ -34,14 +34,21 @@ CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config
   const int64_t k[] = {head ? config.head_dim : config.n_kv_heads * config.head_dim};
   for (int64_t i = 0; i < config.n_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".self_attn.";
-    norms_[static_cast<size_t>(i)] = {weights.read(layer + "q_norm.weight", q), weights.read(layer + "k_norm.weight", k)};
+    HeadNorms& norms = norms_[static_cast<size_t>(i)];
+    const std::vector<float> of_q = weights.read(layer + "q_norm.weight", q), of_k = weights.read(layer + "k_norm.weight", k);
+    norms.q.set(of_q.data(), of_q.size() * sizeof(float));
+    norms.k.set(of_k.data(), of_k.size() * sizeof(float));
+    norm_bytes_ += static_cast<int64_t>((of_q.size() + of_k.size()) * sizeof(float));
   }
 }
 
-int64_t CacheAttention::weight_bytes() const {
-  size_t floats = 0;
-  for (const HeadNorms& norms : norms_) floats += norms.q.size() + norms.k.size();
-  return static_cast<int64_t>(floats * sizeof(float));
+void CacheAttention::use_device_rows() {
+  device_rows_ = true;
+  row_angles_.move_to(backend_);
+  for (HeadNorms& norms : norms_) {
+    norms.q.move_to(backend_);
+    norms.k.move_to(backend_);
+  }
 }
 
 template <typename F>
@@ -81,38 +88,33 @@ void CacheAttention::begin(std::span<const SequenceInput> batch) {
       rope_.angles(position + i, cos, cos + config_.head_dim / 2);
     }
   });
+  if (device_rows_) row_angles_.set(angles_.data(), static_cast<size_t>(rows_ * config_.head_dim) * sizeof(float));
 }
 
-// What happens to a row's queries and keys, [heads, head_dim] each, between their projection and attention.
-void CacheAttention::finish_heads(int64_t layer, const float* angles, float* q) const {
-  const int64_t dim = config_.head_dim;
+kernels::HeadRows CacheAttention::head_rows(int64_t layer, float* qkv, int64_t first, int64_t n) const {
   const HeadNorms& norms = norms_[static_cast<size_t>(layer)];
-  norm_heads(q, config_.n_heads, norms.q);
-  norm_heads(q + q_width(), config_.n_kv_heads, norms.k);
-  if (query_scale_ != 1.0f) {
-    for (int64_t i = 0; i < q_width(); ++i) q[i] *= query_scale_;
-  }
-  if (config_.has_rope(layer)) kernels::rope(q, config_.n_heads + config_.n_kv_heads, dim, angles, angles + dim / 2);
-}
-
-void CacheAttention::norm_heads(float* x, int64_t n_heads, const std::vector<float>& weight) const {
-  const auto n = static_cast<int64_t>(weight.size());
-  const double eps = config_.qk_norm_eps > 0 ? config_.qk_norm_eps : config_.rms_norm_eps;
-  for (int64_t i = 0; n > 0 && i < n_heads * config_.head_dim; i += n) {
-    kernels::rms_norm(x + i, n, weight.data(), static_cast<float>(eps), x + i);
-  }
+  const float* const angles = device_rows_ ? row_angles_.as<float>() : angles_.as<float>();
+  kernels::HeadRows rows;
+  rows.qkv = qkv + first * qkv_width();
+  rows.rows = n;
+  if (!norms.q.empty()) rows.q_norm = norms.q.as<float>();
+  if (!norms.k.empty()) rows.k_norm = norms.k.as<float>();
+  rows.norm_heads_together = config_.qk_norm == QkNorm::kProjection;
+  rows.norm_eps = static_cast<float>(config_.qk_norm_eps > 0 ? config_.qk_norm_eps : config_.rms_norm_eps);
+  rows.query_factor = query_scale_;
+  rows.angles = config_.has_rope(layer) ? angles + first * config_.head_dim : nullptr;
+  return rows;
 }
 
 void CacheAttention::write(int64_t layer, float* qkv) {
   const int64_t width = qkv_width(), kv_width = config_.n_kv_heads * config_.head_dim;
   write_failures_.assign(batch_.size(), nullptr);
+  if (device_rows_) backend_->finish_heads(shape_, head_rows(layer, qkv, 0, rows_));
   pool_.parallel_for(static_cast<int64_t>(pieces_.size()), [&](int64_t p) {
     const Piece& piece = pieces_[static_cast<size_t>(p)];
     const auto input = static_cast<size_t>(piece.input);
     if (failed(input)) return;
-    for (int64_t row = piece.row; row < piece.row + piece.n; ++row) {
-      finish_heads(layer, angles_.as<float>() + row * config_.head_dim, qkv + row * width);
-    }
+    if (!device_rows_) kernels::finish_heads(shape_, head_rows(layer, qkv, piece.row, piece.n));
     const float* k = qkv + piece.row * width + q_width();
     try {
       batch_[input].cache->write(layer, {k, k + kv_width, width, piece.first, piece.n});
@@ -161,7 +163,24 @@ void CacheAttention::observe(int64_t layer, const float* qkv) {
     mass += kernels::attention_mass_floats(shape_, task);
   }
   backend_->attention_mass(shape_, mass_tasks_);
+  if (device_rows_) fetch_queries();
   show_probes(layer);
+}
+
+// The probes' queries, from the device to where the host can show them.
+void CacheAttention::fetch_queries() {
+  int64_t n = 0;
+  for (const kernels::AttentionMassTask& task : mass_tasks_) n += task.n;
+  queries_.grow(static_cast<size_t>(n * q_width()) * sizeof(float));
+  float* to = queries_.as<float>();
+  for (kernels::AttentionMassTask& task : mass_tasks_) {
+    const float* const from = std::exchange(task.q, to);
+    for (int64_t i = 0; i < task.n; ++i, to += q_width()) {
+      backend_->download(reinterpret_cast<const std::byte*>(from + i * task.q_stride), static_cast<size_t>(q_width()) * sizeof(float),
+                         to);
+    }
+    task.q_stride = q_width();
+  }
 }
 
 void CacheAttention::take_probes(int64_t layer, const float* qkv) {

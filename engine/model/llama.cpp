@@ -55,7 +55,12 @@ class Llama final : public Model {
       : config_(served_config(weights.config(), options)),
         element_bytes_(activation_type(options) == KvType::kBf16 ? 2 : 4),
         attention_(weights, config_, activation_type(options), pool, std::move(kv_backend)),
-        backend_(load(weights, activation_type(options))) {}
+        backend_(load(weights, activation_type(options))) {
+    if (!backend_->device_rows()) return;
+    attention_.use_device_rows();
+    qkv_.move_to(attention_.backend());
+    attended_.move_to(attention_.backend());
+  }
 
   const ModelConfig& config() const override { return config_; }
   void rope_angles(int64_t position, float* cos, float* sin) const override { attention_.rope().angles(position, cos, sin); }
@@ -91,8 +96,8 @@ class Llama final : public Model {
 
   // State of the pass; the buffers grow to the largest pass and stay.
   std::vector<TokenId> tokens_;
-  AlignedBuffer qkv_;       // f32 [rows, qkv_width]
-  AlignedBuffer attended_;  // [rows, n_heads head_dim]
+  kernels::RowMemory qkv_;       // f32 [rows, qkv_width]
+  kernels::RowMemory attended_;  // [rows, n_heads head_dim]
 };
 
 }  // namespace

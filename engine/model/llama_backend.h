@@ -15,12 +15,15 @@ struct RowRange {
 };
 
 // A pass: embed(); for every layer project(), attention by the caller, finish_layer(); head(). The residual stream, one row
-// of hidden_size for each token, is the backend's own. Pointers are to the CPU's memory. One pass at a time.
+// of hidden_size for each token, is the backend's own. One pass at a time.
 class LlamaBackend {
  public:
   virtual ~LlamaBackend() = default;
   // Begins a pass: the residual stream is the tokens' embeddings.
   virtual void embed(std::span<const TokenId> tokens) = 0;
+  // Where `qkv` and `attended` are: the host's memory, or that of the device on which the caches are (KvBackend::allocate()), in
+  // the order of its legacy default stream. Logits are in the host's.
+  virtual bool device_rows() const { return false; }
   // The layer's queries, keys and values before norms of heads and RoPE: f32 [rows, (n_heads + 2 n_kv_heads) head_dim].
   virtual void project(int64_t layer, float* qkv) = 0;
   // Only these rows, ascending, go on; there may be none.

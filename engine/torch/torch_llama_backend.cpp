@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/torch/torch_rank_group.h"
+#include "kernels/cpu_level.h"
 
 namespace smartkv {
 namespace {
@@ -76,31 +77,20 @@ auto plain_errors(const F& f) {
   }
 }
 
-// A result in the host's memory, f32 [rows, columns]: computed there, or on the device and copied there by finish().
-class HostResult {
- public:
-  HostResult(float* to, int64_t rows, int64_t columns, torch::Device device)
-      : host_(torch::from_blob(to, {rows, columns}, torch::kFloat32)),
-        tensor_(device.is_cpu() ? host_ : torch::empty({rows, columns}, torch::TensorOptions(device).dtype(torch::kFloat32))) {}
-  HostResult(const HostResult&) = delete;
-  HostResult& operator=(const HostResult&) = delete;
-
-  const Tensor& tensor() const { return tensor_; }
-  void finish() const {
-    if (!tensor_.is_same(host_)) host_.copy_(tensor_);
-  }
-
- private:
-  Tensor host_, tensor_;
-};
+// The type of weights and products. LibTorch multiplies in bf16 on CPUs with AVX-512 only; on others an emulation is many times
+// slower than f32.
+torch::Dtype product_dtype(torch::Dtype dtype, torch::Device device) {
+  const bool emulated = dtype == torch::kBFloat16 && device.is_cpu() && kernels::detected_cpu_level() < kernels::CpuLevel::kAvx512;
+  return emulated ? torch::kFloat32 : dtype;
+}
 
 class TorchBackend final : public LlamaBackend {
  public:
   TorchBackend(const Weights& weights, torch::Dtype dtype, torch::Device device, const std::function<void(double)>& progress,
                TorchRankGroup* ranks)
-      : config_(weights.config()), dtype_(dtype), device_(device), ranks_(ranks) {
+      : config_(weights.config()), dtype_(dtype), product_dtype_(product_dtype(dtype, device)), device_(device), ranks_(ranks) {
     const c10::InferenceMode inference;
-    const Reader reader(weights, dtype, device);
+    const Reader reader(weights, product_dtype_, device);
     const ModelConfig& c = config_;
     const int64_t hidden = c.hidden_size, q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
     const bool on_input = c.norm_placement == NormPlacement::kInput;
@@ -148,7 +138,7 @@ class TorchBackend final : public LlamaBackend {
     plain_errors([&] {
       const c10::InferenceMode inference;
       const Layer& w = layers_[static_cast<size_t>(layer)];
-      write_product(norm_input(w.attention_norm), w.qkv, qkv);
+      write_product(norm_input(w.attention_norm), w.qkv, rows_at(qkv, x_.size(0), w.qkv.weight.size(0), torch::kFloat32));
     });
   }
 
@@ -166,8 +156,7 @@ class TorchBackend final : public LlamaBackend {
       const c10::InferenceMode inference;
       const Layer& w = layers_[static_cast<size_t>(layer)];
       const int64_t q_width = config_.n_heads * config_.head_dim;
-      add_branch(torch::from_blob(const_cast<void*>(attended), {x_.size(0), q_width}, dtype_).to(device_), w.output,
-                 w.attention_norm);
+      add_branch(rows_at(const_cast<void*>(attended), x_.size(0), q_width, dtype_).to(product_dtype_), w.output, w.attention_norm);
       Tensor gate_up = torch::linear(norm_input(w.mlp_norm), w.gate_up.weight);
       if (w.gate_up.bias.defined()) gate_up.add_(w.gate_up.bias);
       Tensor gate = gate_up.narrow(1, 0, config_.intermediate_size);
@@ -181,8 +170,8 @@ class TorchBackend final : public LlamaBackend {
     plain_errors([&] {
       const c10::InferenceMode inference;
       const Tensor x = norm(x_, final_norm_);
-      const HostResult result(logits, x.size(0), config_.vocab_size, device_);
-      Tensor out = result.tensor();
+      const Tensor to = torch::from_blob(logits, {x.size(0), config_.vocab_size}, torch::kFloat32);
+      Tensor out = device_.is_cpu() ? to : torch::empty_like(to, torch::TensorOptions(device_));
       if (output_tokens_.defined()) {
         out.fill_(-std::numeric_limits<float>::infinity());
         out.index_copy_(1, output_tokens_, torch::linear(x, head_));
@@ -190,7 +179,7 @@ class TorchBackend final : public LlamaBackend {
         torch::mm_out(out, x, head_.t());
       }
       if (config_.logits_divisor != 1.0) out.div_(config_.logits_divisor);
-      result.finish();
+      if (!out.is_same(to)) to.copy_(out);
     });
   }
 
@@ -206,6 +195,7 @@ class TorchBackend final : public LlamaBackend {
     return static_cast<int64_t>(bytes);
   }
   bool batch_invariant() const override { return false; }
+  bool device_rows() const override { return !device_.is_cpu(); }
 
  private:
   bool has_head() const { return ranks_ == nullptr || ranks_->rank() == 0; }
@@ -216,26 +206,32 @@ class TorchBackend final : public LlamaBackend {
 
   // What attention or MLP takes in.
   Tensor norm_input(const Tensor& weight) const {
-    return (config_.norm_placement == NormPlacement::kInput ? norm(x_, weight) : x_).to(dtype_);
+    return (config_.norm_placement == NormPlacement::kInput ? norm(x_, weight) : x_).to(product_dtype_);
+  }
+
+  // Rows that the caller has, on this backend's device.
+  Tensor rows_at(void* rows, int64_t n, int64_t columns, torch::Dtype dtype) const {
+    return torch::from_blob(rows, {n, columns}, torch::TensorOptions(device_).dtype(dtype));
   }
 
   // out = x W^T + bias, f32 [rows, out]
-  void write_product(const Tensor& x, const Linear& linear, float* to) const {
-    const HostResult result(to, x.size(0), linear.weight.size(0), device_);
-    Tensor out = result.tensor();
-    if (dtype_ == torch::kFloat32) {
+  void write_product(const Tensor& x, const Linear& linear, Tensor out) const {
+    if (product_dtype_ == torch::kFloat32) {
       torch::mm_out(out, x, linear.weight.t());
     } else {
       out.copy_(torch::linear(x, linear.weight));
     }
     if (linear.bias.defined()) out.add_(linear.bias);
-    result.finish();
   }
 
   // Adds x W^T + bias to the residual stream, or what norm and multiplier make of it.
   void add_branch(const Tensor& x, const Linear& linear, const Tensor& norm_weight) {
-    Tensor branch = torch::linear(x, linear.weight);
     const bool normed = config_.norm_placement == NormPlacement::kOutput;
+    if (product_dtype_ == torch::kFloat32 && !normed && !linear.bias.defined() && ranks_ == nullptr) {
+      x_.addmm_(x, linear.weight.t(), 1, config_.residual_multiplier);
+      return;
+    }
+    Tensor branch = torch::linear(x, linear.weight);
     if (linear.bias.defined() || normed || ranks_ != nullptr) branch = branch.to(torch::kFloat32);
     if (ranks_ != nullptr) ranks_->sum(branch);
     if (linear.bias.defined()) branch.add_(linear.bias);
@@ -243,7 +239,8 @@ class TorchBackend final : public LlamaBackend {
   }
 
   ModelConfig config_;
-  torch::Dtype dtype_;
+  torch::Dtype dtype_;          // of attention's results
+  torch::Dtype product_dtype_;  // of weights and of what they multiply
   torch::Device device_;
   TorchRankGroup* ranks_;  // null: none
   std::vector<Layer> layers_;

@@ -102,14 +102,19 @@ void DevicePool::free(std::byte* at) {
   add_free(block->first, block->second.bytes);
 }
 
+DevicePool::Blocks::const_iterator DevicePool::find(const void* address) const {
+  const auto next = blocks_.upper_bound(const_cast<std::byte*>(static_cast<const std::byte*>(address)));
+  if (next == blocks_.begin()) return blocks_.end();
+  const auto block = std::prev(next);
+  return block->second.used && address < block->first + block->second.bytes ? block : blocks_.end();
+}
+
 DevicePool::Page DevicePool::page_at(const void* address) {
-  auto block = blocks_.upper_bound(const_cast<std::byte*>(static_cast<const std::byte*>(address)));
-  if (block != blocks_.begin()) {
-    block = std::prev(block);
-    Page page{block->first, block->first + block->second.bytes, &block->second.access};
-    if (block->second.used && page.holds(address)) return page;
+  const auto block = find(address);
+  if (block == blocks_.end()) {
+    throw std::invalid_argument("KV cache on a CUDA device: a job on memory that is none of its pages");
   }
-  throw std::invalid_argument("KV cache on a CUDA device: a job on memory that is none of its pages");
+  return {block->first, block->first + block->second.bytes, &blocks_.find(block->first)->second.access};
 }
 
 }  // namespace smartkv::kernels::cuda

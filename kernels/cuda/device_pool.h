@@ -39,6 +39,7 @@ class DevicePool {
     bool holds(const void* address) const { return address >= begin && address < end; }
   };
   Page page_at(const void* address);  // std::invalid_argument if there is none
+  bool holds(const void* address) const { return find(address) != blocks_.end(); }  // in a block that is in use
 
   size_t bytes_in_use() const { return in_use_; }
   size_t bytes_held() const { return held_; }  // of the device
@@ -52,6 +53,7 @@ class DevicePool {
   using Blocks = std::map<std::byte*, Block>;
   using Free = std::set<std::pair<size_t, std::byte*>>;
 
+  Blocks::const_iterator find(const void* address) const;  // the block in use that holds it; end: none
   bool grow(size_t bytes);
   Blocks::iterator add_block(std::byte* at, const Block& block);
   void remove_block(Blocks::iterator block);

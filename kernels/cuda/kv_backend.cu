@@ -12,6 +12,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/device_pool.h"
+#include "kernels/cuda/head_rows.h"
 #include "kernels/cuda/kv_pages.h"
 #include "kernels/cuda/page_queue.h"
 #include "kernels/cuda/platform.h"
@@ -95,6 +96,11 @@ class CudaKvBackend final : public DeviceKvBackend {
     wait();
   }
 
+  void finish_heads(const AttentionShape& shape, const HeadRows& rows) override {
+    const std::lock_guard lock(run_mutex_);
+    use_device();
+    cuda::finish_heads(shape, rows, stream_);
+  }
   void write(KvType /*type*/, int64_t /*n_kv_heads*/, int64_t /*head_dim*/, const PageWrite& rows) override {
     const std::lock_guard lock(writes_mutex_);
     writes_.push_back(rows);
@@ -108,21 +114,30 @@ class CudaKvBackend final : public DeviceKvBackend {
     const std::lock_guard lock(run_mutex_);
     const std::byte* const device = begin(shape, tasks);
     const auto row = static_cast<size_t>(shape.n_heads * shape.head_dim) * sizeof(uint16_t);
-    size_t bytes = 0;
-    for (const AttentionTask& task : tasks) bytes += static_cast<size_t>(task.n) * row;
+    size_t bytes = 0;  // of results for the host
+    on_device_.clear();
+    for (const AttentionTask& task : tasks) {
+      on_device_.push_back(holds(task.out));
+      if (!on_device_.back()) bytes += static_cast<size_t>(task.n) * row;
+    }
     std::byte* next = results_.reserve(bytes);
     tasks_.assign(tasks.begin(), tasks.end());
     for (size_t i = 0; i < tasks.size(); ++i) {
       AttentionTask& task = tasks_[i];
       place(device, shape, i, &task);
+      if (on_device_[i]) continue;
       task.out = next;
       next += static_cast<size_t>(task.n) * row;
     }
     cuda::attention(shape, tasks_, workspace_, stream_);
+    waited_ = false;
+    if (bytes == 0) return;
     const std::byte* from = fetch_results(bytes);
-    for (const AttentionTask& task : tasks) {
-      std::memcpy(task.out, from, static_cast<size_t>(task.n) * row);
-      from += static_cast<size_t>(task.n) * row;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (on_device_[i]) continue;
+      const size_t size = static_cast<size_t>(tasks[i].n) * row;
+      std::memcpy(tasks[i].out, from, size);
+      from += size;
     }
   }
 
@@ -149,7 +164,7 @@ class CudaKvBackend final : public DeviceKvBackend {
   }
 
  private:
-  // Where a segment's orders and biases lie in the staging; kNone: it has none.
+  // Where a segment's orders and biases lie in the staging, or rows; kNone: there are none, or they are on the device already.
   static constexpr size_t kNone = static_cast<size_t>(-1);
   struct Placed {
     size_t order, bias;
@@ -167,6 +182,12 @@ class CudaKvBackend final : public DeviceKvBackend {
     std::byte* const memory = pool_.allocate(bytes);
     if (memory != nullptr) queue_->zero(memory, (bytes + 15) / 16 * 16);
     return memory;
+  }
+
+  // Whether it is memory of the device.
+  bool holds(const void* address) const {
+    const std::lock_guard lock(queue_mutex_);
+    return pool_.holds(address);
   }
 
   template <typename Function>
@@ -235,6 +256,10 @@ class CudaKvBackend final : public DeviceKvBackend {
     const int64_t width = shape.n_kv_heads * shape.head_dim;
     staged_writes_.clear();
     for (const PageWrite& rows : writes_) {
+      if (holds(rows.k)) {
+        staged_writes_.emplace_back(kNone, kNone);
+        continue;
+      }
       const size_t k = staging_.add_rows(rows.k, rows.n, width, rows.row_stride);
       staged_writes_.emplace_back(k, staging_.add_rows(rows.v, rows.n, width, rows.row_stride));
     }
@@ -244,9 +269,14 @@ class CudaKvBackend final : public DeviceKvBackend {
     for (size_t i = 0; i < writes_.size(); ++i) {
       const PageWrite& rows = writes_[i];
       const auto [k, v] = staged_writes_[i];
-      kv_writes_.push_back({reinterpret_cast<const float*>(device + k), reinterpret_cast<const float*>(device + v),
-                            shape.n_kv_heads * shape.head_dim, nullptr, static_cast<int32_t>(rows.slot),
-                            static_cast<int32_t>(rows.n), rows.page_k, rows.page_v, rows.head_stride});
+      KvWrite write{rows.k, rows.v, rows.row_stride, nullptr, static_cast<int32_t>(rows.slot), static_cast<int32_t>(rows.n),
+                    rows.page_k, rows.page_v, rows.head_stride};
+      if (k != kNone) {
+        write.k = reinterpret_cast<const float*>(device + k);
+        write.v = reinterpret_cast<const float*>(device + v);
+        write.row_stride = shape.n_kv_heads * shape.head_dim;
+      }
+      kv_writes_.push_back(write);
     }
     writes_.clear();
     if (!kv_writes_.empty()) write_kv(shape, kv_writes_, pages_workspace_, stream_);
@@ -263,7 +293,7 @@ class CudaKvBackend final : public DeviceKvBackend {
     orders_.clear();
     const int64_t row = shape.n_heads * shape.head_dim;
     for (const Task& task : tasks) {
-      queries_.push_back(staging_.add_rows(task.q, task.n, row, task.q_stride));
+      queries_.push_back(holds(task.q) ? kNone : staging_.add_rows(task.q, task.n, row, task.q_stride));
       first_segment_.push_back(segments_.size());
       for (const KvSegment& segment : task.segments) {
         Placed placed{kNone, kNone};
@@ -290,11 +320,13 @@ class CudaKvBackend final : public DeviceKvBackend {
       if (placed.bias != kNone) segments_[i].bias = reinterpret_cast<const float*>(device + placed.bias);
     }
   }
-  // What task i points to, but for its results.
+  // What task i points to on the device, but for its results.
   template <typename Task>
   void place(const std::byte* device, const AttentionShape& shape, size_t i, Task* task) const {
-    task->q = reinterpret_cast<const float*>(device + queries_[i]);
-    task->q_stride = shape.n_heads * shape.head_dim;
+    if (queries_[i] != kNone) {
+      task->q = reinterpret_cast<const float*>(device + queries_[i]);
+      task->q_stride = shape.n_heads * shape.head_dim;
+    }
     task->segments = std::span(segments_).subspan(first_segment_[i], first_segment_[i + 1] - first_segment_[i]);
   }
 
@@ -324,6 +356,7 @@ class CudaKvBackend final : public DeviceKvBackend {
   std::vector<KvSegment> segments_;
   std::vector<Placed> placed_;
   std::vector<size_t> queries_, first_segment_;  // by task
+  std::vector<char> on_device_;                  // of tasks: whether results stay there
   std::vector<std::pair<const uint8_t*, size_t>> orders_;
   std::vector<AttentionTask> tasks_;
   std::vector<AttentionMassTask> mass_tasks_;

@@ -1,0 +1,71 @@
+// Norms of heads and RoPE on the device, against the CPU's functions.
+#include "kernels/cuda/head_rows.h"
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/cuda/device_test.h"
+
+namespace smartkv::kernels {
+namespace {
+
+std::vector<float> random_floats(int64_t n, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.2f, 1.5f);
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& value : x) value = normal(generator);
+  return x;
+}
+
+enum class Norm : uint8_t { kNone, kHead, kTogether };
+
+class CudaHeadRows : public testing::TestWithParam<Order> {
+ protected:
+  void SetUp() override { set_order(GetParam()); }
+  void TearDown() override { set_order(Order::kForward); }
+};
+
+TEST_P(CudaHeadRows, AreNormedScaledAndRotatedAsOnTheCpu) {
+  constexpr int64_t kRows = 3;
+  for (const int64_t dim : {16, 80, 128}) {
+    const AttentionShape shape{6, 2, dim, 1.0f, KvType::kBf16};
+    const int64_t q = shape.n_heads * dim, k = shape.n_kv_heads * dim, width = q + 2 * k;
+    for (const Norm norm : {Norm::kNone, Norm::kHead, Norm::kTogether}) {
+      for (const bool rotate : {false, true}) {
+        for (const float factor : {1.0f, 0.75f}) {
+          const int64_t step_q = norm == Norm::kTogether ? q : dim, step_k = norm == Norm::kTogether ? k : dim;
+          const std::vector<float> q_norm = random_floats(step_q, 5), k_norm = random_floats(step_k, 6);
+          std::vector<float> angles = random_floats(kRows * dim, 7), found = random_floats(kRows * width, 8), expected = found;
+          for (float& angle : angles) angle = std::cos(angle);
+          HeadRows job;
+          job.qkv = expected.data();
+          job.rows = kRows;
+          if (norm != Norm::kNone) {
+            job.q_norm = q_norm.data();
+            job.k_norm = k_norm.data();
+          }
+          job.norm_heads_together = norm == Norm::kTogether;
+          job.norm_eps = 1e-5f;
+          job.query_factor = factor;
+          job.angles = rotate ? angles.data() : nullptr;
+          finish_heads(shape, job);
+          job.qkv = found.data();
+          cuda::finish_heads(shape, job, nullptr);
+          finish();
+          for (size_t i = 0; i < found.size(); ++i) {
+            ASSERT_NEAR(found[i], expected[i], 1e-5f * (1 + std::abs(expected[i]))) << "head_dim " << dim << " element " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, CudaHeadRows, testing::Values(Order::kForward, Order::kBackward),
+                         [](const auto& row) { return row.param == Order::kForward ? "forward" : "backward"; });
+
+}  // namespace
+}  // namespace smartkv::kernels
