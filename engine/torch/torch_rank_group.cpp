@@ -2,12 +2,12 @@
 
 #include "engine/weights/weights.h"
 
-#ifdef USE_C10D_GLOO
+#ifdef SMARTKV_GLOO
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/torch.h>
-#ifdef USE_C10D_NCCL
+#ifdef SMARTKV_NCCL
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
 
@@ -59,7 +59,7 @@ class C10dRankGroup final : public TorchRankGroup {
                                                         options);
     sums_ = host_;
     if (device.is_cpu()) return;
-#ifdef USE_C10D_NCCL
+#ifdef SMARTKV_NCCL
     sums_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("device", store), place.rank, place.size);
 #else
     throw ModelError("tensor_parallel: expected device cpu, found \"" + device.str() +

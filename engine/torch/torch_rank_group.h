@@ -5,9 +5,11 @@
 #include <memory>
 #include <string>
 
-#include <ATen/core/Tensor.h>
-
 #include "engine/parallel/rank_group.h"
+
+namespace at {
+class Tensor;
+}
 
 namespace smartkv {
 

@@ -180,6 +180,17 @@ TEST(ResponseTest, WithoutMemoryARequestIsToComeAgain) {
   EXPECT_EQ(chunks.back()["error"]["code"], "out_of_memory");
 }
 
+TEST(ResponseTest, WithoutAllOfItsModelTheServerIsUnavailable) {
+  TestServer server;
+  server.engine.set_answer({"a"}, FinishReason::kLost);
+  const auto whole = server.post("/v1/completions", R"({"prompt": "a"})");
+  EXPECT_EQ(whole->status, 503);
+  EXPECT_EQ(parsed(whole)["error"]["code"], "unavailable");
+  const std::vector<Json> chunks = chunks_of(server.post("/v1/chat/completions", "{" + kChat + R"(, "stream": true})"));
+  EXPECT_EQ(chunks.back()["error"]["code"], "unavailable");
+  EXPECT_EQ(openai::to_api_error(RequestError(RequestError::Kind::kLost, "", "gone")).status, 503);
+}
+
 // While it is parsed, tokenized or answered, besides.
 TEST(ResponseTest, AnAllocationThatFailsIsAnErrorOfMemory) {
   const openai::ApiError error = openai::internal_error(std::bad_alloc());
