@@ -53,6 +53,7 @@ class RandomScorer final : public TokenScorer {
 class KeyNormScorer final : public TokenScorer {
  public:
   std::string name() const override { return "key_norm"; }
+  bool comparable() const override { return false; }  // each head's keys have a length of their own
   void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
     for_blocks(context, tokens.n, [&](int64_t head, int64_t from, int64_t end) {
       std::vector<float> k(static_cast<size_t>(context.shape.head_dim)), v(k.size());
