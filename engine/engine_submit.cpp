@@ -81,6 +81,11 @@ EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
   Checked checked;
   checked.policy = policy_for(request.kv_cache);
   checked.speculation = speculation_for(request.speculative);
+  if (checked.speculation != nullptr && checked.speculation->pillar && checked.policy->name() != "full") {
+    throw RequestError(RequestError::Kind::kInvalid, "speculative.kv_cache",
+                       "speculative.kv_cache: \"pillar_attn\" reads the rows of the request's own cache: expected the policy "
+                       "\"full\" there, found \"" + std::string(checked.policy->name()) + '"');
+  }
   checked.grammar = grammar_for(request.grammar);
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t room = context_length() - prompt_tokens;
@@ -133,14 +138,14 @@ std::unique_ptr<GenerationStream> Engine::submit(GenerationRequest request) {
 }
 
 // The prompt's log probabilities are computed with it. A mirrored draft's cache is filled by the passes that a found state
-// spares: it has states of its own.
+// spares: it has states of its own, unless it takes what it needs out of the target's.
 void EngineImpl::share_prefixes(Request* request) {
   if (parts_.options.prefix_cache_bytes == 0 || request->generation.prompt_logprobs >= 0) return;
   const nlohmann::json& policy = request->generation.kv_cache.is_null() ? parts_.options.kv_cache : request->generation.kv_cache;
   request->prefixes = &prefixes_;
   request->prefix_key = policy.dump() + '\n' + request->generation.cache_salt;
   const Speculation* speculation = request->speculation.get();
-  if (speculation == nullptr || !speculation->mirrored || request->max_tokens <= 1) return;
+  if (speculation == nullptr || !speculation->mirrored || speculation->pillar || request->max_tokens <= 1) return;
   request->draft_prefix_key = "draft " + speculation->spec.kv_cache.dump() + ' ' + request->prefix_key;
 }
 

@@ -8,6 +8,7 @@
 
 #include "cache/policy.h"
 #include "cache/presets.h"
+#include "engine/speculation/pillar_cache.h"
 #include "engine/speculation/spec.h"
 
 namespace smartkv {
@@ -69,9 +70,10 @@ void check_listed(const std::string& field, const std::string& name, const std::
   invalid(field, "one of " + listed(allowed) + ", which this server allows (" + option + ")", '"' + name + '"');
 }
 
+// Of requests or, pillar_attn, of drafts.
 bool known_policy(std::string_view name) {
   const auto has_name = [name](const auto& row) { return row.name == name; };
-  return std::any_of(policy_registry().begin(), policy_registry().end(), has_name) ||
+  return name == kPillarAttn || std::any_of(policy_registry().begin(), policy_registry().end(), has_name) ||
          std::any_of(policy_presets().begin(), policy_presets().end(), has_name);
 }
 

@@ -39,6 +39,15 @@ SharedSlotStoreFactory::SharedSlotStoreFactory(const SharedSlotOptions& options,
 
 SharedSlotStoreFactory::~SharedSlotStoreFactory() = default;
 
+std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedSlotOptions& options, std::unique_ptr<TokenScorer> scorer) {
+  if (!shared) return std::make_unique<SlotStoreFactory>(options.eviction, std::move(scorer));
+  if (!scorer->comparable()) {
+    throw CacheError("kv_cache.sizes: \"shared\" compares tokens of all layers and heads, which scores of \"" + scorer->name() +
+                     "\" do not allow");
+  }
+  return std::make_unique<SharedSlotStoreFactory>(options, std::move(scorer));
+}
+
 std::unique_ptr<TokenStore> SharedSlotStoreFactory::create(const PolicyContext& context) const {
   return std::make_unique<SharedSlotStore>(context, options_, scorer_);
 }
@@ -62,6 +71,12 @@ StoreFactory::Bytes SharedSlotStoreFactory::max_bytes(const PolicyContext& conte
   bytes.state = shape.n_layers * shape.n_kv_heads *
                 (slots * slot_bytes(ranks) + slots / kPageTokens * kUnitBytes +
                  packed / kPageTokens * SharedSlotStore::packed_state_bytes(ranks) + most_scored * score_bytes(ranks));
+  if (scorer_->n_probes() > 0) {
+    Boundaries boundaries = options_.eviction.boundaries();
+    boundaries.prompt_tokens = prompt_tokens;
+    const int64_t tail = whole_pages(boundaries.most_in_tail(n_tokens) + 1);
+    bytes.state += attention_bytes(shape.n_layers * shape.n_kv_heads, slots + packed, tail);
+  }
   return bytes;
 }
 
@@ -158,12 +173,13 @@ std::vector<int32_t> SharedSlotStore::kept_positions(int64_t layer, int64_t head
 
 // A prompt's tokens are scored as they come, so that its end stalls nobody.
 void SharedSlotStore::see(const StageView& view) {
+  if (!scores_contents()) return;
   score_contents(view, std::min(view.tokens, view.leaving()));
   state_.set(state_bytes());
 }
 
 void SharedSlotStore::truncate(const StageView& view, int64_t n) {
-  if (scored_ <= n) return;
+  if (!scores_contents() || scored_ <= n) return;
   scored_ = n;
   for (Layer& layer : layers_) {
     for (Head& head : layer.heads) {
@@ -189,7 +205,11 @@ void SharedSlotStore::score_contents(const StageView& view, int64_t end) {
 }
 
 void SharedSlotStore::prepare(const StageView& view) {
-  score_contents(view, view.leaving());
+  if (scores_contents()) {
+    score_contents(view, view.leaving());
+  } else {
+    score_attention(view);
+  }
   share_budget(view.tail_first, view.leaving() - view.tail_first);
 }
 
@@ -279,8 +299,9 @@ StoreGrowth SharedSlotStore::growth(const StageView& view, int64_t end) const {
   const int64_t prompt = view.boundaries.prompt_tokens;
   const int64_t scored_end = view.next_boundary <= end ? std::max(view.leaving(), std::min(end, prompt)) : std::min(end, prompt);
   growth.state = (next - held) * n_heads() * (kPageTokens * slot_bytes(ranks()) + kUnitBytes) +
-                 more_packed * packed_state_bytes(ranks()) +
-                 all_heads() * std::max<int64_t>(0, scored_end - scored_) * score_bytes(ranks());
+                 more_packed * packed_state_bytes(ranks());
+  growth.state += scores_contents() ? all_heads() * std::max<int64_t>(0, scored_end - scored_) * score_bytes(ranks())
+                                    : attention_growth(view, end, (next * n_heads() + packed_units() + more_packed) * kPageTokens);
   return growth;
 }
 
@@ -291,7 +312,8 @@ int64_t SharedSlotStore::state_bytes() const {
   for (const Layer& layer : layers_) {
     bytes += layer.kept.n_units() * kUnitBytes;
     for (const Head& head : layer.heads) {
-      bytes += static_cast<int64_t>(head.positions.size() * sizeof(int32_t)) + head.kept.bytes() + head.tail.bytes();
+      bytes += static_cast<int64_t>(head.positions.size() * sizeof(int32_t)) + head.kept.bytes() + head.tail.bytes() +
+               static_cast<int64_t>(head.mass.size() * sizeof(float));
     }
   }
   return bytes;
@@ -319,6 +341,7 @@ void SharedSlotStore::save(StateWriter* out) const {
       out->values(head.positions);
       save_scored(head.kept, out);
       save_scored(head.tail, out);
+      out->values(head.mass);
       out->value(static_cast<int64_t>(head.packed.size()));
       for (const PackedUnit& unit : head.packed) {
         unit.page->save(out);
@@ -331,7 +354,7 @@ void SharedSlotStore::save(StateWriter* out) const {
 
 void SharedSlotStore::load(const StageView& view, StateReader* in) {
   scored_ = in->value<int64_t>();
-  in->expect(scored_ >= view.tail_first && scored_ <= view.tokens, "a count of scores");
+  in->expect(scores_contents() ? scored_ >= view.tail_first && scored_ <= view.tokens : scored_ == 0, "a count of scores");
   const auto scored = static_cast<size_t>(scored_ - view.tail_first);
   const auto left = [&](int32_t position) { return position >= 0 && position < view.tail_first; };
   for (Layer& layer : layers_) {
@@ -343,8 +366,15 @@ void SharedSlotStore::load(const StageView& view, StateReader* in) {
                      std::all_of(head.positions.begin(), head.positions.end(), left),
                  "the positions of kept tokens");
       load_scored(head.positions.size(), in, &head.kept);
-      load_scored(scored, in, &head.tail);
+      if (scores_contents()) {
+        load_scored(scored, in, &head.tail);
+        in->expect(in->values<float>().empty(), "no mass where contents are scored");
+      } else {
+        load_attention(view, in, &head);
+      }
       load_packed(view, in, &head);
+      const size_t kept = head.packed.size() * kPageTokens + head.positions.size();
+      in->expect(head.mass.size() <= kept + static_cast<size_t>(view.tokens - view.tail_first), "mass of the tokens that there are");
     }
   }
   state_.set(state_bytes());

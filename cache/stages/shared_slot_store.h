@@ -2,8 +2,9 @@
 // more of them (Ada-KV, Feng et al. 2024, over heads; PyramidKV, Cai et al. 2024, over layers). What all of them hold together
 // is what a SlotStore of the same options holds.
 //
-// Scores must be comparable over layers and heads, so they are those of contents. Where the scorer also knows how much a token
-// matters to questions (KVzap, Jegou and Jeblick 2026), on a scale that is each layer's own, a token is worth the greater of two
+// Scores must be comparable over layers and heads: those of a gate, or probabilities that probes gave the tokens. Where the
+// scorer also knows how much a token matters to questions (KVzap, Jegou and Jeblick 2026), on a scale that is each layer's own,
+// a token is worth the greater of two
 // ranks: of its score among all candidates, and of its importance among its layer's. At a boundary the tokens
 // that leave the window and those that have slots compete: one threshold says how many each KV head should keep, which is
 // rounded to units of kPageTokens tokens, and within that each head keeps its best (head_units.h).
@@ -28,6 +29,9 @@ namespace smartkv {
 // Units of dense pages that a KV head has at least: for the sinks, and so that none is left without a slot.
 int64_t least_units(const EvictionOptions& options);
 
+// What a scorer of attention holds at most: a mass for each candidate, and a score for those of the tail. Tokens of a KV head.
+int64_t attention_bytes(int64_t heads, int64_t kept, int64_t tail);
+
 struct SharedSlotOptions {
   EvictionOptions eviction;
   double margin = 0;  // that ranks of importance count less, 0 to 1; 1: they do not count
@@ -50,6 +54,10 @@ class SharedSlotStoreFactory final : public StoreFactory {
   std::shared_ptr<const TokenScorer> scorer_;
 };
 
+// A store of slots for policies that let a request choose: shared sizes, or a SlotStore. Throws CacheError where the scorer's
+// scores cannot be shared by.
+std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedSlotOptions& options, std::unique_ptr<TokenScorer> scorer);
+
 class SharedSlotStore final : public TokenStore {
  public:
   SharedSlotStore(const PolicyContext& context, const SharedSlotOptions& options, std::shared_ptr<const TokenScorer> scorer);
@@ -58,6 +66,8 @@ class SharedSlotStore final : public TokenStore {
   int64_t entries(int64_t layer) const override;
   void view(int64_t layer, std::vector<kernels::KvSegment>* segments) const override;
   void represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
+  int64_t n_probes() const override;
+  void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
   void see(const StageView& view) override;
   void truncate(const StageView& view, int64_t n) override;
   void prepare(const StageView& view) override;
@@ -90,6 +100,7 @@ class SharedSlotStore final : public TokenStore {
     std::vector<int32_t> positions;  // by slot
     Scored kept;                     // by slot
     Scored tail;                     // of the tail's first tokens, as far as they are known
+    std::vector<float> mass;         // that probes gave since the last boundary: tokens in units, in slots, in the tail
     std::vector<PackedUnit> packed;
     // While a boundary is committed: units of dense pages after it; where not everybody keeps everything, what the dense
     // candidates are worth, which are the tokens with slots and then those that leave the tail; and which of them are packed,
@@ -119,7 +130,12 @@ class SharedSlotStore final : public TokenStore {
   int64_t packed_units() const;                    // that all layers hold
   int64_t shared_packed_units() const;             // that somebody else holds, too
   int64_t leaving_pages(const StageView& view) const;  // of a layer, at the next boundary
+  bool scores_contents() const { return n_probes() == 0; }
   void score_contents(const StageView& view, int64_t end);
+  // shared_slot_attention.cpp: of a scorer of attention.
+  void score_attention(const StageView& view);     // turns the masses into scores
+  int64_t attention_growth(const StageView& view, int64_t end, int64_t candidates) const;  // candidates: in slots and units, then
+  void load_attention(const StageView& view, StateReader* in, Head* head) const;
   bool ranks() const;                              // importance counts
   // shared_slot_choice.cpp: what is kept at a boundary.
   void weigh(int64_t n_leaving);                   // sets `worth` of all heads, their packed tokens first

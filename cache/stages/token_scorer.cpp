@@ -60,6 +60,7 @@ class RandomScorer final : public TokenScorer {
 class KeyNormScorer final : public TokenScorer {
  public:
   std::string name() const override { return "key_norm"; }
+  bool comparable() const override { return false; }  // each head's keys have a length of their own
   void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
     const int64_t dim = context.shape.head_dim;
     std::vector<float> keys(static_cast<size_t>(context.shape.n_kv_heads * tokens.n * dim));

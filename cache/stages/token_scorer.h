@@ -27,6 +27,9 @@ class TokenScorer {
   // Probe queries before each boundary whose attention the scorer wants; 0: it does not look at attention.
   virtual int64_t n_probes() const { return 0; }
 
+  // Whether scores of different layers and KV heads are on one scale.
+  virtual bool comparable() const { return true; }
+
   virtual bool needs_angles() const { return false; }
   // A scorer of contents: scores f32 [n_kv_heads, n], final once given, and the same in whatever runs tokens come. It may
   // use the context's threads.

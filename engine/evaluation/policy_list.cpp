@@ -40,19 +40,23 @@ std::vector<std::string> split(std::string_view text) {
 
 PolicySpec parse_item(const std::string& item) {
   if (item.empty()) throw CacheError("kv_cache: expected a policy between the commas, found nothing");
-  if (item.starts_with('{')) {
-    nlohmann::json policy = nlohmann::json::parse(item, nullptr, false);
-    if (policy.is_discarded()) throw CacheError("kv_cache: not a JSON object: " + item);
-    return {item, std::move(policy)};
-  }
-  const size_t at = item.find('@');
-  if (at == std::string::npos) return {item, item};
+  const bool object = item.starts_with('{');
+  const size_t at = item.find('@', object ? item.rfind('}') : 0);
   PolicySpec spec{item, item.substr(0, at)};
+  if (object) {
+    spec.policy = nlohmann::json::parse(item.substr(0, at), nullptr, false);
+    if (spec.policy.is_discarded()) throw CacheError("kv_cache: not a JSON object: " + item.substr(0, at));
+  }
+  if (at == std::string::npos) return spec;
   const char* end = item.data() + item.size();
   const auto [rest, error] = std::from_chars(item.data() + at + 1, end, spec.amount);
   if (at == 0 || error != std::errc() || rest != end || !(spec.amount > 0) || !std::isfinite(spec.amount)) {
     throw CacheError("kv_cache: expected NAME@X with a share of the context below 1 or bits per value, found \"" +
                      item + "\"");
+  }
+  const char* const key = spec.amount < 1 ? "tokens" : "bits";
+  if (object && spec.policy.contains(key)) {
+    throw CacheError("kv_cache: expected no \"" + std::string(key) + "\" beside @X, which says it, found " + item);
   }
   return spec;
 }
@@ -61,10 +65,14 @@ PolicySpec parse_item(const std::string& item) {
 
 nlohmann::json PolicySpec::for_context(int64_t context) const {
   if (amount == 0) return policy;
-  if (amount >= 1) return {{"policy", policy}, {"bits", amount}};
   constexpr double kRounding = 1e-6;  // 0.1 of 1000 tokens are 100, not 101
-  return {{"policy", policy},
-          {"tokens", static_cast<int64_t>(std::ceil(amount * static_cast<double>(context) - kRounding))}};
+  nlohmann::json spec = policy.is_object() ? policy : nlohmann::json{{"policy", policy}};
+  if (amount >= 1) {
+    spec["bits"] = amount;
+  } else {
+    spec["tokens"] = static_cast<int64_t>(std::ceil(amount * static_cast<double>(context) - kRounding));
+  }
+  return spec;
 }
 
 std::vector<PolicySpec> parse_policy_list(std::string_view text, FullReference full) {

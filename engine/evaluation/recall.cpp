@@ -219,24 +219,25 @@ EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& t
   }
 
   EvaluationReport report;
-  const bool facts = options.task == "facts";
+  const bool facts = options.task == "facts", by_depth = facts && options.facts_asked == 1;
   report.title = facts ? "Recall of numbers hidden in a text" : "Recall of " + options.task + " hidden in a text";
   report.conditions = {
       {"metric", "recall"}, {"task", options.task}, {"lengths", options.lengths}};
   if (facts) report.conditions.update({{"depths", options.depths}, {"needles", kNeedles}, {"wording", options.wording}});
+  if (facts && !by_depth) report.conditions["facts_asked"] = options.facts_asked;
   if (options.again > 0) report.conditions["again"] = options.again;
   report.columns = {{"policy", "policy"},
                     {"length", "length"},
                     {"bits_per_value", "bits/value", "%.2f"},
                     {"ratio", "of full", "%.3f"},
                     {"kept_percent", "kept %", "%.1f"}};
-  for (const double depth : facts ? options.depths : std::vector<double>())
+  for (const double depth : by_depth ? options.depths : std::vector<double>())
     report.columns.push_back({"depth_" + depth_key(depth), "at " + depth_key(depth), "%.0f"});
   for (const ReportColumn& column : std::vector<ReportColumn>{{"correct_percent", "correct %", "%.1f"},
                                                               {"correct_error", "+-", "%.1f"},
                                                               {"relative_percent", "to full %", "%.1f"},
                                                               {"relative_error", "+-", "%.1f"},
-                                                              {"correct", "correct", facts ? "%.0f" : "%.1f"},
+                                                              {"correct", "correct", by_depth ? "%.0f" : "%.1f"},
                                                               {"questions", "questions", "%.0f"}}) {
     report.columns.push_back(column);
   }

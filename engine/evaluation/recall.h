@@ -20,6 +20,7 @@ struct RecallOptions {
   int64_t questions = 200;                                 // at least, over all lengths
   std::string task = "facts";                              // of recall_tasks()
   std::string wording = "number";                          // of recall_wordings(): facts only
+  int64_t facts_asked = 1;  // by one question, up to kNeedles, scored by the share of them that is right: facts only
   int64_t again = 0;  // tokens of text after the answer, after which the same is asked again; 0: it is not
 };
 

@@ -14,13 +14,15 @@ constexpr std::array<const char*, 24> kNames = {
     "Maria", "Nathan", "Olga",  "Peter",  "Quinn", "Robert", "Sarah", "Thomas", "Ursula", "Victor", "Wendy", "Xavier"};
 
 struct Wording {
-  const char *name, *told, *asked;  // "@" is the person, "#" the number
+  const char *name, *told, *asked, *asked_several;  // "@" is the person or the persons, "#" the number
 };
 constexpr Wording kWordings[] = {
-    {"number", "\n\nSecret number of @: #\n\n", "\n\nSecret number of @:"},
-    {"locker", "\n\n@ opens the locker with # and no other number.\n\n", "\n\n@ opens the locker with"},
+    {"number", "\n\nSecret number of @: #\n\n", "\n\nSecret number of @:", "\n\nSecret numbers of @:"},
+    {"locker", "\n\n@ opens the locker with # and no other number.\n\n", "\n\n@ opens the locker with",
+     "\n\n@ open the locker, in this order, with"},
     {"dialogue", "\n\n\"And your membership, @?\" asked the clerk. \"It is #,\" said @.\n\n",
-     "\n\n\"And your membership, @?\" asked the clerk once more. \"It is"},
+     "\n\n\"And your membership, @?\" asked the clerk once more. \"It is",
+     "\n\n\"And your memberships, @?\" asked the clerk once more. \"They are"},
 };
 
 const Wording& wording_of(const std::string& name) {
@@ -99,17 +101,40 @@ void hide(const Tokenizer& tokenizer, std::span<const TokenId> text, const Recal
 
 std::string five_digits(Random& random) { return std::to_string(10000 + random() % 90000); }
 
+// "A, B and C".
+std::string enumerated(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i) text += (i == 0 ? "" : i + 1 < names.size() ? ", " : " and ") + names[i];
+  return text;
+}
+
+// Question i asks for fact i or, where several are asked for, for it and those behind it, in a circle.
 std::vector<Insertion> facts(const RecallOptions& options, int64_t index, Random& random, RecallPrompt* prompt) {
+  constexpr int64_t kAnswerTokens = 8;  // of a number: a space, five digits, one token each, and what stands between two
+  if (options.facts_asked < 1 || options.facts_asked > kNeedles) {
+    throw EvaluationError("recall: expected 1 to " + std::to_string(kNeedles) + " facts asked for at once, found " +
+                          std::to_string(options.facts_asked));
+  }
   const Wording& wording = wording_of(options.wording);
   std::vector<Insertion> insertions;
+  std::vector<std::string> persons, numbers;
+  std::vector<int64_t> depths;
   for (int64_t i = 0; i < kNeedles; ++i) {
-    constexpr int64_t kAnswerTokens = 8;  // a space and five digits, one token each
     const int64_t serial = index * kNeedles + i;
-    const std::string person = kNames[static_cast<size_t>(serial) % kNames.size()];
-    const std::string number = five_digits(random);
-    const int64_t depth = serial % static_cast<int64_t>(options.depths.size());
-    prompt->questions.push_back({depth, {number}, filled(wording.asked, person, ""), kAnswerTokens});
-    insertions.push_back({options.depths[static_cast<size_t>(depth)], filled(wording.told, person, number)});
+    persons.emplace_back(kNames[static_cast<size_t>(serial) % kNames.size()]);
+    numbers.push_back(five_digits(random));
+    depths.push_back(serial % static_cast<int64_t>(options.depths.size()));
+    insertions.push_back({options.depths[static_cast<size_t>(depths.back())], filled(wording.told, persons.back(), numbers.back())});
+  }
+  const bool one = options.facts_asked == 1;
+  for (size_t i = 0; i < persons.size(); ++i) {
+    std::vector<std::string> asked, answers;
+    for (size_t j = i; j < i + static_cast<size_t>(options.facts_asked); ++j) {
+      asked.push_back(persons[j % persons.size()]);
+      answers.push_back(numbers[j % numbers.size()]);
+    }
+    prompt->questions.push_back({one ? depths[i] : -1, answers, filled(one ? wording.asked : wording.asked_several, enumerated(asked), ""),
+                                 kAnswerTokens * options.facts_asked});
   }
   return insertions;
 }

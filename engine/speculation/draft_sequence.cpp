@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/speculation/pillar_cache.h"
+
 namespace smartkv {
 namespace {
 
@@ -58,7 +60,9 @@ DraftSequence::DraftSequence(const DraftSequence& other, SequenceCache* target)
 }
 
 void DraftSequence::mirror_to(SequenceCache* target) {
-  if (speculation_->mirrored) {
+  if (speculation_->pillar) {
+    mirror_ = std::make_unique<PillarMirror>(target, static_cast<PillarCache*>(cache_.get()));
+  } else if (speculation_->mirrored) {
     mirror_ = std::make_unique<MirroredCache>(speculation_->drafter->context->shape, target, cache_.get());
   }
 }

@@ -30,6 +30,7 @@ struct Speculation {
   DraftModel* drafter = nullptr;                // null: lookup only
   std::shared_ptr<const KvCachePolicy> policy;  // of the drafter's caches
   bool mirrored = false;                        // the target's passes fill them
+  bool pillar = false;                          // out of the target's cache: pillar_cache.h
 
   bool drafts_for_itself() const { return drafter != nullptr && drafter->target_cache; }
 };
@@ -76,7 +77,7 @@ class DraftSequence {
   std::shared_ptr<const Speculation> speculation_;
   NgramIndex index_;
   std::unique_ptr<SequenceCache> cache_;
-  std::unique_ptr<MirroredCache> mirror_;
+  std::unique_ptr<SequenceCache> mirror_;
   std::array<AcceptanceEstimate, 4> lookup_acceptance_;  // by length of the match
   AcceptanceEstimate model_acceptance_;
   ConfidenceEstimate confidence_;

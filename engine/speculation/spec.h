@@ -20,7 +20,7 @@ struct SpeculationSpec {
   int64_t ngram_min = 2;   // ngram, auto: shortest match that is looked up, [1, 8]
   int64_t ngram_max = 5;   // the longest, [ngram_min, 8]; of equals, the match that goes further back wins
   // self, draft_model, auto: policy of the draft's cache; null: "full", for a model that drafts for itself the last 1,024
-  // tokens.
+  // tokens. For such a model also "pillar_attn" (pillar_cache.h).
   nlohmann::json kv_cache;
   bool int4 = false;       // self: "weights": "int4" drafts on a 4-bit copy of the weights
 };

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/sample.h"
+#include "engine/speculation/pillar_cache.h"
 
 namespace smartkv {
 namespace {
@@ -21,6 +22,16 @@ constexpr double kHopedShare = 0.25;
 nlohmann::json self_cache(const SlidingWindow& window) {
   if (window.tokens > 0) return "k4v4";
   return {{"policy", "streaming"}, {"tokens", 1024}, {"prefill", "streaming"}};
+}
+
+// The policy of a draft's cache. Throws CacheError.
+std::unique_ptr<KvCachePolicy> draft_policy(const SpeculationSpec& spec, const DraftModel& drafter, const nlohmann::json& kv_cache) {
+  if (!is_pillar(kv_cache)) return make_policy(*drafter.context, kv_cache);
+  if (!drafter.target_cache) {
+    throw CacheError("kv_cache: policy \"pillar_attn\" reads what the model's own passes attend to: expected a model that drafts for "
+                     "itself (\"method\": \"self\"), found \"" + std::string(name(spec.method)) + "\"");
+  }
+  return make_pillar_policy(*drafter.context, kv_cache, spec.tokens);
 }
 
 [[noreturn]] void refuse(const std::string& field, const std::string& message) {
@@ -49,7 +60,9 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
   if (speculation->drafter == nullptr) return speculation;
   try {
     const bool recent = spec.kv_cache.is_null() && speculation->drafts_for_itself();
-    speculation->policy = make_policy(*speculation->drafter->context, recent ? self_cache(speculation->drafter->context->window) : spec.kv_cache);
+    speculation->policy = draft_policy(spec, *speculation->drafter,
+                                       recent ? self_cache(speculation->drafter->context->window) : spec.kv_cache);
+    speculation->pillar = is_pillar(spec.kv_cache);
     // A policy that watches where queries attend needs passes over its own cache.
     speculation->mirrored =
         speculation->drafts_for_itself() && speculation->policy->new_sequence(0)->probes(context_length_).empty();

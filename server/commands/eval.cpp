@@ -141,7 +141,7 @@ constexpr const char* kExamples = R"(Metrics:
   drift       per layer: the model reads the full cache, and the same queries attend to the compressed one beside it
   recall      of numbers hidden in the text; the question comes after the context was compressed
 
-A policy is a name, a JSON object, or NAME@X: streaming@0.25 holds a quarter of the context's tokens,
+A policy is a name or a JSON object, alone or with @X: streaming@0.25 holds a quarter of the context's tokens,
 mixed_precision@4.5 spends 4.5 bits per value. "full" is the reference and always measured. recall also knows kvzip, an oracle
 that repeats the context before it chooses (Kim et al. 2025): kvzip@0.25.
 Examples:
@@ -203,6 +203,10 @@ std::function<int()> setup_eval(CLI::App& app) {
        {"recall"});
   arguments->of_facts.push_back(app.add_option("--wording", recall.wording, "How numbers are told and asked for; gates are trained with none of these")
                                     ->check(CLI::IsMember(recall_wordings()))
+                                    ->capture_default_str());
+  only(arguments->of_facts.back(), {"recall"});
+  arguments->of_facts.push_back(app.add_option("--facts-asked", recall.facts_asked, "Numbers that one question asks for; scored by the share that is right")
+                                    ->check(CLI::Range(int64_t{1}, kNeedles))
                                     ->capture_default_str());
   only(arguments->of_facts.back(), {"recall"});
   only(app.add_option("--again", recall.again, "Tokens of text after an answer, after which the same is asked again; 0: it is not")

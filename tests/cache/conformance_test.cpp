@@ -52,6 +52,7 @@ constexpr const char* kCodedLost = "gated_eviction_summary_codes";
 constexpr const char* kShortWindow = "k8v4_short_window";
 constexpr const char* kDropping = "mixed_precision_dropping";
 constexpr const char* kSparseCodes = "sparse_codes";
+constexpr const char* kSharedSnapKv = "snapkv_shared_k4v4";
 constexpr const char* kOneLayer = "block_summary_one_layer";
 
 // Small settings, so that a thousand tokens compress often.
@@ -60,6 +61,7 @@ nlohmann::json spec_of(const std::string& name) {
   if (name == "streaming" || name == "random" || name == "snapkv" || name == "gated_eviction") {
     return {{"policy", name}, {"tokens", 448}};
   }
+  if (name == kSharedSnapKv) return {{"policy", "snapkv"}, {"tokens", 512}, {"sizes", "shared"}, {"kept", "k4v4"}};
   if (name == kPackedEviction) return {{"policy", "gated_eviction"}, {"tokens", 512}, {"kept", "k4v4"}};
   if (name == kEqualPackedEviction) {
     return {{"policy", "gated_eviction"}, {"tokens", 448}, {"sizes", "equal"}, {"kept", "k4v4"}};
@@ -426,8 +428,8 @@ std::vector<std::string> names() {
     if (row.name != "sparse" || reads_sparsely) result.emplace_back(row.name);
   }
   if (reads_sparsely) result.emplace_back(kSparseCodes);
-  for (const char* name : {kPackedEviction, kEqualPackedEviction, kBoundedPackedEviction, kEqualEviction, kSummarizedEviction, kLevels,
-                           kCodedSummaries, kCodedLost, kOneLayer, kShortWindow, kDropping}) {
+  for (const char* name : {kSharedSnapKv, kPackedEviction, kEqualPackedEviction, kBoundedPackedEviction, kEqualEviction,
+                           kSummarizedEviction, kLevels, kCodedSummaries, kCodedLost, kOneLayer, kShortWindow, kDropping}) {
     result.emplace_back(name);
   }
   return result;

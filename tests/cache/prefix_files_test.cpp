@@ -189,6 +189,7 @@ TEST_F(PrefixFilesTest, AStateThatWasTamperedWithIsSafeToLoad) {
                                   {{"policy", "mixed_precision"}, {"horizon", 16384}, {"forecast", true}},
                                   {{"policy", "snapkv"}, {"tokens", 320}},
                                   {{"policy", "snapkv"}, {"tokens", 448}, {"kept", "k4v4"}},
+                                  {{"policy", "snapkv"}, {"tokens", 448}, {"sizes", "shared"}, {"kept", "k4v4"}},
                                   {{"policy", "gated_eviction"}, {"tokens", 320}}};
   context_.load_gate = [this](const std::string&) { return random_gate(shape_); };
   context_.rope = [this](int64_t position, float* cos, float* sin) {

@@ -31,6 +31,7 @@ TEST_F(Presets, AreNamedWhereANameIsUnknown) { EXPECT_NE(message("balancd").find
 TEST_F(Presets, EveryErrorNamesItsKey) {
   EXPECT_NE(message({{"policy", "mixed_precision"}, {"bits", "four"}}).find("kv_cache.bits: expected a number in [1, 16], found \"four\""), std::string::npos);
   EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"sizes", "shared"}}).find("kv_cache.sizes: \"shared\""), std::string::npos);
+  EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "attention"}, {"sizes", "shared"}, {"lost", "summaries"}}).find("kv_cache.sizes: \"shared\" needs \"lost\""), std::string::npos);
   EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"importance_margin", 0.5}}).find("kv_cache.importance_margin: expected \"sizes\""), std::string::npos);
   EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"kept", "k4v4"}, {"prefill", "streaming"}})
                 .find("kv_cache.kept: expected \"dense\" with heads of equal size"), std::string::npos);

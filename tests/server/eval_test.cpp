@@ -29,6 +29,9 @@ TEST(Eval, RefusesOptionsThatTheMetricWouldIgnore) {
   const testing::Ran drift = run_eval({"drift", "--model", "m", "--text", "t", "--kv-cache", "full", "--from", "5"});
   EXPECT_EQ(drift.code, kUsageError);
   EXPECT_THAT(drift.error, HasSubstr("--from"));
+  const testing::Ran several = run_eval({"recall", "--model", "m", "--text", "t", "--kv-cache", "full", "--facts-asked", "5"});
+  EXPECT_EQ(several.code, kUsageError);
+  EXPECT_THAT(several.error, HasSubstr("--facts-asked"));
   const testing::Ran words = run_eval({"recall", "--model", "m", "--text", "t", "--kv-cache", "full", "--task", "words", "--wording", "locker"});
   EXPECT_EQ(words.code, kUsageError);
   EXPECT_THAT(words.error, HasSubstr("--wording: not an option of eval recall --task words"));

@@ -14,24 +14,16 @@ std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& c
   std::unique_ptr<StoreFactory> lost = read_lost_store(&read, &options);
   const std::string scorer = read.choice("scorer", "learned", {"learned", "attention", "key_norm"});
   const std::string gate = read.text("gate", "");
-  // Tokens of all layers and heads are compared where their scores can be.
-  const bool comparable = scorer == "learned" && lost == nullptr;
-  const bool shared = read.choice("sizes", comparable ? "shared" : "equal", {"equal", "shared"}) == "shared";
+  const bool learned = scorer == "learned" && lost == nullptr;
+  const bool shared = read.choice("sizes", learned ? "shared" : "equal", {"equal", "shared"}) == "shared";
   const double margin = read.number("importance_margin", SharedSlotOptions().margin, 0, 1);
   if (read.has("importance_margin") && !shared) {
     throw CacheError("kv_cache.importance_margin: expected \"sizes\": \"shared\", found \"equal\"");
   }
   read.done();
-  if (shared && !comparable) {
-    throw CacheError("kv_cache.sizes: \"shared\" compares tokens of all layers and heads, which needs \"scorer\": \"learned\" "
-                     "and \"lost\": \"nothing\"");
-  }
+  if (shared && lost != nullptr) throw CacheError("kv_cache.sizes: \"shared\" needs \"lost\": \"nothing\"");
   std::vector<std::unique_ptr<StoreFactory>> stores;
-  if (shared) {
-    stores.push_back(std::make_unique<SharedSlotStoreFactory>(SharedSlotOptions{options, margin}, make_scorer(context, scorer, gate)));
-  } else {
-    stores.push_back(std::make_unique<SlotStoreFactory>(options, make_scorer(context, scorer, gate)));
-  }
+  stores.push_back(make_slot_store(shared, {options, margin}, make_scorer(context, scorer, gate)));
   if (lost != nullptr) stores.push_back(std::move(lost));
   return std::make_unique<StagedPolicy>("gated_eviction", context, options.boundaries(), std::move(stores));
 }

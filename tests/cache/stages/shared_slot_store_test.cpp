@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 
 #include <gtest/gtest.h>
 
+#include "cache/forwarding_cache.h"
 #include "cache/stages/staged_sequence.h"
 #include "cache/stages/token_scorer.h"
 #include "kernels/elementwise.h"
@@ -182,6 +184,76 @@ TEST_F(SharedSlotStoreTest, HoldsNoMoreThanHeadsOfEqualSizeWould) {
 }
 
 // With packed units: a page of the window, one that is being filled, two of slots, the rest in 8 bits.
+// A token is worth the mass that it got since the last boundary.
+class MassScorer final : public TokenScorer {
+ public:
+  std::string name() const override { return "mass"; }
+  int64_t n_probes() const override { return 16; }
+  void score_mass(std::span<const float>, std::span<float>) const override {}
+};
+
+// Adds up the mass of each position.
+class MassWatcher final : public ForwardingCache {
+ public:
+  MassWatcher(SequenceCache* cache, int64_t n_heads) : ForwardingCache({cache}), n_heads_(n_heads) {}
+  void observe(int64_t layer, const Probe& probe) override {
+    const auto stride = static_cast<int64_t>(probe.mass.size()) / n_heads_;
+    for (int64_t head = 0; head < n_heads_; ++head) {
+      std::vector<int64_t> positions = represented(layer, head);
+      for (int64_t next = tokens(); static_cast<int64_t>(positions.size()) < stride; ++next) positions.push_back(next);
+      for (int64_t i = 0; i < stride; ++i) {
+        const int64_t position = positions[static_cast<size_t>(i)];
+        if (position != kOtherHead) mass[{layer, head}][position] += probe.mass[static_cast<size_t>(head * stride + i)];
+      }
+    }
+    ForwardingCache::observe(layer, probe);
+  }
+  std::unique_ptr<SequenceCache> fork() const override { return nullptr; }
+  std::unique_ptr<SequenceCache> resume(int64_t) const override { return nullptr; }
+
+  std::map<std::pair<int64_t, int64_t>, std::map<int64_t, float>> mass;
+
+ private:
+  int64_t n_heads_;
+};
+
+TEST_F(SharedSlotStoreTest, AttentionSaysWhatEachHeadKeeps) {
+  std::vector<std::unique_ptr<TokenStore>> stores;
+  stores.push_back(make_slot_store(true, {options_}, std::make_unique<MassScorer>())->create(context_));
+  Boundaries boundaries = options_.boundaries();
+  boundaries.prompt_tokens = 900;
+  StagedSequence cache(context_, boundaries, std::move(stores));
+  MassWatcher watcher(&cache, shape_.n_kv_heads);
+  int64_t compared = 0;
+  for (int64_t boundary = cache.next_boundary(); boundary < 1400; boundary = cache.next_boundary()) {
+    watcher.mass.clear();
+    driver_.run(&watcher, boundary, 512);
+    const int64_t leaving = boundary / kernels::kPageTokens * kernels::kPageTokens - 128;
+    for (const auto& [where, masses] : watcher.mass) {
+      const std::set<int32_t> kept = slots(cache, where.first, where.second);
+      std::vector<std::pair<float, int32_t>> order;
+      for (const auto& [position, mass] : masses) {
+        if (position >= options_.sinks && position < leaving) order.emplace_back(mass, static_cast<int32_t>(position));
+      }
+      std::sort(order.begin(), order.end(), std::greater<>());
+      ASSERT_GE(order.size() + static_cast<size_t>(options_.sinks), kept.size());
+      std::set<int32_t> best;
+      for (int32_t p = 0; p < options_.sinks; ++p) best.insert(p);
+      for (const auto& candidate : order) {
+        if (best.size() < kept.size()) best.insert(candidate.second);
+      }
+      EXPECT_EQ(kept, best) << where.first << ", " << where.second << " at " << boundary;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 30);
+}
+
+TEST_F(SharedSlotStoreTest, RefusesScoresThatDoNotCompare) {
+  EXPECT_THROW(make_slot_store(true, {options_}, make_scorer(context_, "key_norm", "")), CacheError);
+  EXPECT_NE(make_slot_store(false, {options_}, make_scorer(context_, "key_norm", "")), nullptr);
+}
+
 class PackedSlotStoreTest : public SharedSlotStoreTest {
  protected:
   PackedSlotStoreTest() {

@@ -32,6 +32,16 @@ TEST(PolicyList, TakesNamesSharesBitsAndObjects) {
   EXPECT_EQ(specs[4].label, R"({"policy": "x", "list": [1, 2], "text": "},{"})");
 }
 
+TEST(PolicyList, AnObjectTakesAShareToo) {
+  const auto specs = parse_policy_list(R"({"policy": "a", "x": "@}"}@0.25,{"policy": "b"}@3.5)");
+  ASSERT_EQ(specs.size(), 3u);
+  EXPECT_EQ(specs[1].for_context(4096), (nlohmann::json{{"policy", "a"}, {"x", "@}"}, {"tokens", 1024}}));
+  EXPECT_EQ(specs[1].label, R"({"policy": "a", "x": "@}"}@0.25)");
+  EXPECT_EQ(specs[2].for_context(4096), (nlohmann::json{{"policy", "b"}, {"bits", 3.5}}));
+  EXPECT_THAT(error_of(R"({"policy": "a", "tokens": 64}@0.25)"), HasSubstr("expected no \"tokens\" beside @X"));
+  EXPECT_THAT(error_of(R"({"policy": "a"}@)"), HasSubstr("NAME@X"));
+}
+
 TEST(PolicyList, RoundsAShareUpToWholeTokens) {
   EXPECT_EQ(parse_policy_list("s@0.25")[1].for_context(1001)["tokens"], 251);
   EXPECT_EQ(parse_policy_list("s@0.1")[1].for_context(1000)["tokens"], 100);  // 0.1 * 1000 is a little above 100

@@ -70,6 +70,35 @@ TEST(RecallPrompt, EveryWordingTellsAndAsks) {
   }
 }
 
+TEST(RecallPrompt, OneQuestionAsksForSeveralFacts) {
+  for (const std::string& wording : recall_wordings()) {
+    RecallOptions options;
+    options.wording = wording;
+    const RecallPrompt one = make_recall_prompt(ByteTokenizer(), sentences(9000), options, 2000, 3, 10);
+    options.facts_asked = 3;
+    const RecallPrompt several = make_recall_prompt(ByteTokenizer(), sentences(9000), options, 2000, 3, 10);
+    EXPECT_EQ(several.context, one.context);  // the same texts, so that tables compare
+    ASSERT_EQ(several.questions.size(), 4u);
+    for (size_t i = 0; i < 4; ++i) {
+      const RecallPrompt::Question& question = several.questions[i];
+      EXPECT_EQ(question.depth, -1);
+      EXPECT_EQ(question.answer_tokens, 3 * one.questions[i].answer_tokens);
+      ASSERT_EQ(question.answers.size(), 3u);
+      for (size_t j = 0; j < 3; ++j) {
+        EXPECT_EQ(question.answers[j], one.questions[(i + j) % 4].answers[0]);
+        EXPECT_EQ(question.text.find(question.answers[j]), std::string::npos);
+      }
+      EXPECT_EQ(question.text.find('@'), std::string::npos);
+    }
+  }
+  EXPECT_NE(make_recall_prompt(ByteTokenizer(), sentences(9000), {.facts_asked = 3}, 2000, 0, 1).questions[0].text.find(
+                "Secret numbers of Alice, Brian and Carol:"),
+            std::string::npos);
+  for (const int64_t asked : {0, 5}) {
+    EXPECT_THROW(make_recall_prompt(ByteTokenizer(), sentences(9000), {.facts_asked = asked}, 2000, 0, 1), EvaluationError);
+  }
+}
+
 TEST(RecallPrompt, VariablesStandInChains) {
   RecallOptions options;
   options.task = "variables";
@@ -166,6 +195,20 @@ TEST(Recall, AsksAtLeastAsOftenAsToldAndSumsUp) {
   EXPECT_FALSE(report.rows[1].contains("overall_percent"));
   EXPECT_TRUE(report.rows[2].contains("overall_percent"));
   EXPECT_LT(report.rows[5]["kept_percent"].get<double>(), 80.0);
+}
+
+TEST(Recall, SeveralFactsAreOneQuestionOfNoDepth) {
+  const TinyEvaluation tiny;
+  RecallOptions options;
+  options.lengths = {300};
+  options.questions = 8;
+  options.facts_asked = 2;
+  const auto report = measure_recall(tiny.model, ByteTokenizer(), parse_policy_list("full"), sentences(2000), options);
+  EXPECT_EQ(report.conditions["facts_asked"], 2);
+  ASSERT_EQ(report.rows.size(), 2u);
+  EXPECT_EQ(report.rows[0]["questions"], 8);
+  EXPECT_TRUE(report.rows[0]["depth_0.5"].is_null());
+  for (const ReportColumn& column : report.columns) EXPECT_NE(column.key, "depth_0.5");
 }
 
 TEST(Recall, FailsOnANan) {

@@ -429,6 +429,24 @@ TEST_F(Speculation, TheServersDefaultAppliesUnlessTheRequestSaysOtherwise) {
   EXPECT_EQ(engine->describe()["speculative"], "draft_model");
 }
 
+TEST_F(Speculation, PillarAttnReadsAFullCacheForAModelThatDraftsForItself) {
+  start_all();
+  GenerationRequest request = make_request(3, 4);
+  request.speculative = {{"method", "self"}, {"kv_cache", "pillar_attn"}};
+  EXPECT_THAT(run(request).tokens, SizeIs(4));
+  request.kv_cache = "k8v8";
+  RequestError error = refusal(request);
+  EXPECT_EQ(error.param, "speculative.kv_cache");
+  EXPECT_THAT(error.what(), HasSubstr("expected the policy \"full\" there, found \"k8v8\""));
+  request.kv_cache = nullptr;
+  request.speculative = {{"method", "draft_model"}, {"kv_cache", "pillar_attn"}};
+  error = refusal(request);
+  EXPECT_EQ(error.param, "speculative.kv_cache");
+  EXPECT_THAT(error.what(), HasSubstr("found \"draft_model\""));
+  request.speculative = {{"method", "self"}, {"kv_cache", {{"policy", "pillar_attn"}, {"tokens", 1}}}};
+  EXPECT_THAT(refusal(request).what(), HasSubstr("speculative.kv_cache.tokens"));
+}
+
 TEST_F(Speculation, BadValuesNameTheKey) {
   start();  // without any draft model
   const auto expect = [this](const json& field, const char* param, const char* text) {

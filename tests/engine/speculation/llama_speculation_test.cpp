@@ -13,16 +13,23 @@ namespace {
 using nlohmann::json;
 using ::testing::SizeIs;
 
-std::vector<json> drafts() {
+// pillar_attn reads the rows of a full cache.
+std::vector<json> drafts(bool full) {
   const json small = {{"policy", "streaming"}, {"tokens", 192}, {"sinks", 4}};
   const json watching = {{"policy", "snapkv"}, {"tokens", 256}, {"window", 32}};
-  return {{{"method", "ngram"}, {"ngram_min", 1}, {"adaptive", false}},
-          {{"method", "draft_model"}, {"adaptive", false}},
-          {{"method", "draft_model"}, {"kv_cache", small}, {"tokens", 8}, {"adaptive", false}},
-          {{"method", "self"}, {"kv_cache", small}, {"tokens", 5}, {"adaptive", false}},
-          {{"method", "self"}, {"kv_cache", watching}, {"tokens", 5}, {"adaptive", false}},
-          {{"method", "self"}, {"weights", "int4"}, {"tokens", 6}, {"adaptive", false}},
-          {{"method", "auto"}}};
+  std::vector<json> all = {{{"method", "ngram"}, {"ngram_min", 1}, {"adaptive", false}},
+                           {{"method", "draft_model"}, {"adaptive", false}},
+                           {{"method", "draft_model"}, {"kv_cache", small}, {"tokens", 8}, {"adaptive", false}},
+                           {{"method", "self"}, {"kv_cache", small}, {"tokens", 5}, {"adaptive", false}},
+                           {{"method", "self"}, {"kv_cache", watching}, {"tokens", 5}, {"adaptive", false}},
+                           {{"method", "self"}, {"weights", "int4"}, {"tokens", 6}, {"adaptive", false}},
+                           {{"method", "auto"}}};
+  if (full) {
+    all.push_back({{"method", "self"}, {"kv_cache", {{"policy", "pillar_attn"}, {"tokens", 128}}}, {"tokens", 5}, {"adaptive", false}});
+    all.push_back({{"method", "self"}, {"kv_cache", "pillar_attn"}, {"weights", "int4"}});
+    all.push_back({{"method", "self"}, {"kv_cache", {{"policy", "sparse"}, {"read", 0.25}}}, {"adaptive", false}});
+  }
+  return all;
 }
 
 std::vector<TokenId> run(Engine* engine, GenerationRequest request, const json& speculative, RequestUsage* usage) {
@@ -62,7 +69,7 @@ TEST(LlamaSpeculation, OutputIsPlainDecodingsUnderEveryPolicy) {
       request.kv_cache = policy;
       RequestUsage usage;
       const std::vector<TokenId> plain = run(&engine, request, "off", &usage);
-      for (const json& draft : drafts()) {
+      for (const json& draft : drafts(policy.is_null())) {
         EXPECT_EQ(run(&engine, request, draft, &usage), plain) << policy << ' ' << draft << ' ' << seed;
         accepted += usage.speculation.accepted;
         rejected += usage.speculation.drafted - usage.speculation.accepted;
@@ -103,7 +110,7 @@ TEST_F(RealModelSpeculation, CopyingTakesFewPassesAndEveryMethodAgreesWithPlainD
                                               {"Count from one to twenty in words.", 0.5f}}) {
     std::vector<std::unique_ptr<GenerationStream>> streams;  // all methods in one batch, plain decoding first
     streams.push_back(start(question, "off", temperature));
-    for (const json& draft : drafts()) streams.push_back(start(question, draft, temperature));
+    for (const json& draft : drafts(true)) streams.push_back(start(question, draft, temperature));
     const std::vector<TokenId> plain = read_all(*streams[0])[0].tokens;
     for (size_t i = 1; i < streams.size(); ++i) {
       EXPECT_EQ(read_all(*streams[i])[0].tokens, plain) << question << ' ' << drafts()[i - 1];
