@@ -26,6 +26,7 @@ class RowMemory {
     } else if (memory_ == nullptr || bytes > memory_->size()) {
       memory_.reset();
       memory_ = std::make_unique<PageMemory>(device_, bytes);
+      device_->finish();  // its zeros are not to come after what others write there
     }
   }
   // Copies bytes of the host's to its beginning.

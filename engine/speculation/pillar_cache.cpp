@@ -7,7 +7,6 @@
 
 #include "cache/boundaries.h"
 #include "cache/parameters.h"
-#include "kernels/elementwise.h"
 
 namespace smartkv {
 namespace {
@@ -40,6 +39,14 @@ void best(std::span<const float> mass, int64_t n, int32_t* positions) {
     const bool takes = i >= older || (left > 0 && (m > threshold || (m == threshold && skipped-- <= 0)));
     if (takes) *positions++ = static_cast<int32_t>(i);
   }
+}
+
+// Of a dense page's token, to be read.
+kernels::TokenPlace place(const KvSegment& page, int64_t head, int64_t slot) {
+  const auto of_head = [&](const void* pages) {
+    return const_cast<std::byte*>(static_cast<const std::byte*>(pages)) + head * page.head_stride;
+  };
+  return {of_head(page.k), of_head(page.v), static_cast<int32_t>(slot)};
 }
 
 class PillarPolicy final : public KvCachePolicy {
@@ -166,14 +173,12 @@ void PillarCache::choose(int64_t layer, const Probe& probe, int64_t n, std::span
   const int64_t blocks = (this->rows(end) + kPageTokens - 1) / kPageTokens;
   context_->for_each(heads * blocks, [&](int64_t i) {
     const int64_t head = i / blocks, from = i % blocks * kPageTokens;
-    const auto dim = static_cast<size_t>(shape().head_dim);
-    std::vector<float> k(dim), v(dim);
+    std::vector<kernels::TokenMove> moves;
     for (int64_t row = from; row < std::min(from + kPageTokens, this->rows(end)); ++row) {
       const int64_t at = row < n_chosen_ ? chosen[static_cast<size_t>(head * n_chosen_ + row)] : first_ + row - n_chosen_;
-      kernels::load_kv(shape().type, shape().head_dim, target[static_cast<size_t>(at / kPageTokens)], head, at % kPageTokens,
-                       k.data(), v.data());
-      rows.store(row, head, k.data(), v.data());
+      moves.push_back({place(target[static_cast<size_t>(at / kPageTokens)], head, at % kPageTokens), rows.place(row, head)});
     }
+    context_->pool->backend()->move(shape().type, shape().head_dim, moves);
   });
   if (layer + 1 < shape().n_layers) return;
   committed_ = first_ + 1;  // its token stands
