@@ -66,7 +66,8 @@ void DenseLayer::read(int64_t position, int64_t n, int64_t head, int64_t n_heads
   const auto row = [&](float* rows, int64_t i) { return rows == nullptr ? nullptr : rows + i * shape.head_dim; };
   for (int64_t i = 0; i < n;) {
     const int64_t slot = (position + i) % kPageTokens, some = std::min(n - i, kPageTokens - slot);
-    const kernels::PageRead job{page(position + i).segment(kPageTokens), head, n_heads, slot, some, row(k, i), row(v, i), head_stride};
+    const kernels::PageRead job{page(position + i).segment(kPageTokens), head, n_heads, slot, some, row(k, i), row(v, i),
+                                head_stride};
     pool_->backend()->read(shape.type, shape.head_dim, {&job, 1});
     i += some;
   }

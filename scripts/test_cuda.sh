@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Runs the tests of kernels/cuda natively, on a machine with an NVIDIA GPU: scripts/test_cuda.sh [--build-only] [FILTER]
-# Builds build/cuda/cuda_test, which needs nothing but a driver, so it can be built on one machine and run on another.
-# Exits 77 where there is no GPU. With compute-sanitizer beside nvcc the tests run once more under it.
+# Runs the tests of kernels/cuda natively, on a machine with an NVIDIA GPU, and measures:
+#   scripts/test_cuda.sh [--build-only] [FILTER]
+# Builds build/cuda/cuda_test and cuda_roofline, which need nothing but a driver, so they can be built on one machine and run on
+# another. Exits 77 where there is no GPU. With compute-sanitizer beside nvcc the tests run once more under it. Then a table of
+# how near attention comes to the memory's bandwidth, and, with SMARTKV=PROGRAM (built with -DSMARTKV_CUDA=ON beside a LibTorch
+# with CUDA) and MODEL=FILE (a model in 16 bits), what a model decodes with each format. Minutes, once it is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -16,28 +19,48 @@ build release smartkv_kernels
 step "Compiling the tests"
 targets=()
 for architecture in "${ARCHITECTURES[@]}"; do targets+=(-gencode "arch=compute_$architecture,code=sm_$architecture"); done
-objects=()
-for source in kernels/cuda/*.cu kernels/cuda/*.cpp tests/cuda/native/*.cpp \
-  tests/cuda/{attention,attention_mass,kv_pages}_test.cpp; do
-  object=$folder/$(basename "$source").o
-  objects+=("$object")
-  "$nvcc" -std=c++20 -O2 -I. -DSMARTKV_NATIVE_CUDA "${targets[@]}" -c "$source" -o "$object" || fail "$source does not compile"
-done
-"$nvcc" "${objects[@]}" build/release/libsmartkv_kernels.a -lgtest_main -lgtest -lpthread -o "$folder/cuda_test" ||
-  fail "$folder/cuda_test does not link"
+compile() {  # SOURCE...: sets objects
+  local source object
+  objects=()
+  for source in "$@"; do
+    object=$folder/$(basename "$source").o
+    objects+=("$object")
+    "$nvcc" -std=c++20 -O2 -I. -DSMARTKV_NATIVE_CUDA "${targets[@]}" -c "$source" -o "$object" || fail "$source does not compile"
+  done
+}
+link() {  # NAME LIBRARY...
+  "$nvcc" "${objects[@]}" "${kernels[@]}" build/release/libsmartkv_kernels.a "${@:2}" -lpthread -o "$folder/$1" ||
+    fail "$folder/$1 does not link"
+}
+compile kernels/cuda/*.cu kernels/cuda/*.cpp
+kernels=("${objects[@]}")
+compile tests/cuda/native/managed_memory.cpp tests/cuda/{attention,attention_mass,kv_pages,kv_backend,device_pool}_test.cpp
+link cuda_test -lgtest_main -lgtest
+compile tests/cuda/native/roofline.cpp
+link cuda_roofline
 
 if [ "${1:-}" = --build-only ]; then exit 0; fi
 if ! nvidia-smi >/dev/null 2>&1; then
   echo "built $folder/cuda_test; no GPU here: not run" >&2
   exit 77
 fi
-filter=${1:-*}
+filter=${1:--*/backward}  # a GPU's order is its own
 step "Running the tests on $(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)"
 "$folder/cuda_test" --gtest_filter="$filter"
 sanitizer=$(dirname "$nvcc")/compute-sanitizer
 if [ -x "$sanitizer" ]; then
   for tool in memcheck racecheck synccheck; do
     step "Running them under compute-sanitizer's $tool"
-    "$sanitizer" --tool "$tool" --error-exitcode 1 "$folder/cuda_test" --gtest_filter="$filter"
+    timeout 120 "$sanitizer" --tool "$tool" --error-exitcode 1 "$folder/cuda_test" --gtest_filter="$filter" ||
+      fail "compute-sanitizer's $tool found something, or took more than two minutes"
+  done
+fi
+step "Measuring how near attention comes to the memory's bandwidth"
+"$folder/cuda_roofline"
+if [ -n "${SMARTKV:-}" ]; then
+  for policy in full k8v8 k4v4; do
+    step "Decoding with $policy"
+    "$SMARTKV" bench --backend torch --device cuda:0 --model "${MODEL:?a model in 16 bits}" --prompts 2048 --depths 8192 \
+      --batches 1,32 --repetitions 2 --kv-cache "$policy"
   done
 fi

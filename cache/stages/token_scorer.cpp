@@ -21,16 +21,6 @@ void for_blocks(const PolicyContext& context, int64_t n, const Task& task) {
   });
 }
 
-// K and V: f32 [n_kv_heads, n, head_dim]; v may be null.
-void load(const PolicyContext& context, const ScoredTokens& tokens, float* k, float* v) {
-  const int64_t dim = context.shape.head_dim;
-  for_blocks(context, tokens.n, [&](int64_t head, int64_t from, int64_t end) {
-    const int64_t at = (head * tokens.n + from) * dim;
-    tokens.tokens.read(tokens.first + from, end - from, head, 1, k + at, v == nullptr ? nullptr : v + at, 0);
-  });
-  context.pool->backend()->finish();
-}
-
 // The baseline "sinks + window" (StreamingLLM, Xiao et al. 2024): no token is worth a slot.
 class NoScorer final : public TokenScorer {
  public:
@@ -61,14 +51,13 @@ class KeyNormScorer final : public TokenScorer {
  public:
   std::string name() const override { return "key_norm"; }
   bool comparable() const override { return false; }  // each head's keys have a length of their own
+  bool needs_keys() const override { return true; }
   void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
-    const int64_t dim = context.shape.head_dim;
-    std::vector<float> keys(static_cast<size_t>(context.shape.n_kv_heads * tokens.n * dim));
-    load(context, tokens, keys.data(), nullptr);
+    const auto dim = static_cast<size_t>(context.shape.head_dim);
     for_blocks(context, tokens.n, [&](int64_t head, int64_t from, int64_t end) {
       for (int64_t i = head * tokens.n + from; i < head * tokens.n + end; ++i) {
         float sum = 0;
-        for (const float value : std::span(keys).subspan(static_cast<size_t>(i * dim), static_cast<size_t>(dim))) sum += value * value;
+        for (const float value : std::span(tokens.k + i * context.shape.head_dim, dim)) sum += value * value;
         scores[i] = -std::sqrt(sum);
       }
     });
@@ -107,6 +96,8 @@ class LearnedScorer final : public TokenScorer {
  public:
   explicit LearnedScorer(std::shared_ptr<const Gate> gate) : gate_(std::move(gate)) {}
   std::string name() const override { return "learned"; }
+  bool needs_keys() const override { return true; }
+  bool needs_values() const override { return true; }
   bool needs_angles() const override { return true; }
   void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
     score_both(context, tokens, scores, nullptr);
@@ -114,17 +105,15 @@ class LearnedScorer final : public TokenScorer {
   bool knows_importance() const override { return gate_->has_importance(); }
   void score_both(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const override {
     const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads, n = tokens.n;
-    std::vector<float> keys(static_cast<size_t>(heads * n * dim)), values(importance == nullptr ? 0 : keys.size());
-    load(context, tokens, keys.data(), importance == nullptr ? nullptr : values.data());
     for_blocks(context, n, [&](int64_t head, int64_t from, int64_t end) {
-      for (int64_t i = from; i < end; ++i) unrotate(tokens.angles + i * dim, dim, keys.data() + (head * n + i) * dim);
+      for (int64_t i = from; i < end; ++i) unrotate(tokens.angles + i * dim, dim, tokens.k + (head * n + i) * dim);
     });
-    gate_->score(context.threads, tokens.layer, keys.data(), heads * n, scores);
+    gate_->score(context.threads, tokens.layer, tokens.k, heads * n, scores);
     // The gate says for how long; what counts is until when. A token that has lived its life makes room.
     for (int64_t i = 0; i < heads * n; ++i) scores[i] = expiry(tokens.first + i % n, scores[i]);
     if (importance == nullptr) return;
     for_blocks(context, n, [&](int64_t head, int64_t from, int64_t end) {
-      gate_->importance(tokens.layer, head, keys.data(), values.data(), n, from, end, importance + head * n);
+      gate_->importance(tokens.layer, head, tokens.k, tokens.v, n, from, end, importance + head * n);
     });
   }
 
@@ -149,9 +138,9 @@ void TokenScorer::score_both(const PolicyContext&, const ScoredTokens&, float*, 
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
                 int64_t end, bool importance,
                 const std::function<void(int64_t layer, int64_t head, const TokenScores& scores)>& take) {
-  constexpr int64_t kRun = 512;  // tokens whose keys are copied at once
-  const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads;
-  std::vector<float> angles, scores, important;
+  constexpr int64_t kRun = 512;  // tokens whose keys are copied at once, of one layer or of several
+  const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads, n_layers = context.shape.n_layers;
+  std::vector<float> angles, scores, important, keys, values;
   for (int64_t n = 0; *scored < end; *scored += n) {
     n = std::min(end - *scored, kRun);
     if (scorer.needs_angles()) {
@@ -160,17 +149,33 @@ void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::sp
     }
     scores.resize(static_cast<size_t>(heads * n));
     if (importance) important.resize(scores.size());
-    for (int64_t layer = 0; layer < context.shape.n_layers; ++layer) {
-      const ScoredTokens tokens{layer, tail[static_cast<size_t>(layer)], *scored, n, angles.data()};
-      if (importance) {
-        scorer.score_both(context, tokens, scores.data(), important.data());
-      } else {
-        scorer.score(context, tokens, scores.data());
+    const int64_t together = std::min(n_layers, std::max<int64_t>(1, kRun / n)), layer_floats = heads * n * dim;
+    if (scorer.needs_keys()) keys.resize(static_cast<size_t>(together * layer_floats));
+    if (importance && scorer.needs_values()) values.resize(keys.size());
+    for (int64_t first = 0; first < n_layers; first += together) {
+      const int64_t some = std::min(together, n_layers - first);
+      if (scorer.needs_keys()) {
+        context.for_each(some * heads, [&](int64_t i) {
+          const int64_t layer = first + i / heads, head = i % heads;
+          tail[static_cast<size_t>(layer)].read(*scored, n, head, 1, keys.data() + i * n * dim,
+                                                values.empty() ? nullptr : values.data() + i * n * dim, 0);
+        });
+        context.pool->backend()->finish();
       }
-      for (int64_t head = 0; head < heads; ++head) {
-        const auto first = static_cast<size_t>(head * n), size = static_cast<size_t>(n);
-        take(layer, head, {std::span<const float>(scores).subspan(first, size),
-                           importance ? std::span<const float>(important).subspan(first, size) : std::span<const float>()});
+      for (int64_t layer = first; layer < first + some; ++layer) {
+        const int64_t at = (layer - first) * layer_floats;
+        const ScoredTokens tokens{layer, *scored, n, keys.empty() ? nullptr : keys.data() + at,
+                                  values.empty() ? nullptr : values.data() + at, angles.data()};
+        if (importance) {
+          scorer.score_both(context, tokens, scores.data(), important.data());
+        } else {
+          scorer.score(context, tokens, scores.data());
+        }
+        for (int64_t head = 0; head < heads; ++head) {
+          const auto from = static_cast<size_t>(head * n), size = static_cast<size_t>(n);
+          take(layer, head, {std::span<const float>(scores).subspan(from, size),
+                             importance ? std::span<const float>(important).subspan(from, size) : std::span<const float>()});
+        }
       }
     }
   }

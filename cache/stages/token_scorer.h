@@ -15,8 +15,10 @@ namespace smartkv {
 // Tokens of a layer whose contents are scored.
 struct ScoredTokens {
   int64_t layer = 0;
-  const DenseLayer& tokens;
   int64_t first = 0, n = 0;       // positions [first, first + n)
+  // K after RoPE, which the scorer may change, and V: f32 [n_kv_heads, n, head_dim]; given to those that need them.
+  float* k = nullptr;
+  const float* v = nullptr;
   const float* angles = nullptr;  // RoPE's, cos then sin: f32 [n, 2, head_dim / 2]; given to those that need them
 };
 
@@ -30,6 +32,8 @@ class TokenScorer {
   // Whether scores of different layers and KV heads are on one scale.
   virtual bool comparable() const { return true; }
 
+  virtual bool needs_keys() const { return false; }
+  virtual bool needs_values() const { return false; }  // for the importance
   virtual bool needs_angles() const { return false; }
   // A scorer of contents: scores f32 [n_kv_heads, n], final once given, and the same in whatever runs tokens come. It may
   // use the context's threads.

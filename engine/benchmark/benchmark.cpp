@@ -126,7 +126,8 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
 
   const auto start = std::chrono::steady_clock::now();
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
-  const LlamaOptions llama{.dtype = options.dtype, .weights = options.weights, .backend = options.backend};
+  const LlamaOptions llama{
+      .dtype = options.dtype, .weights = options.weights, .backend = options.backend, .device = options.device};
   const std::unique_ptr<Model> model = load_llama(*weights, llama, pool);
   report.load_s = seconds_since(start);
   report.model = model->config().name;

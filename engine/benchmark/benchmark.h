@@ -14,7 +14,7 @@ namespace smartkv {
 
 struct BenchmarkOptions {
   std::filesystem::path model;
-  std::string dtype = "auto", weights = "auto", backend = "native";
+  std::string dtype = "auto", weights = "auto", backend = "native", device = "cpu";
   int threads = 0;                            // 0: every core that this process may use
   nlohmann::json kv_cache;                    // null: "full"
   std::map<std::string, std::filesystem::path> gates = {};  // that kv_cache may name

@@ -411,7 +411,8 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
     kernels::check(shape_of(page.n_heads, head_dim), *page.source.codes);
     decoded_heads += page.n_heads;
   }
-  auto* decoded = reinterpret_cast<float*>(workspace.decoded.reserve(static_cast<size_t>(2 * decoded_heads * values) * sizeof(float)));
+  const size_t decoded_bytes = static_cast<size_t>(2 * decoded_heads * values) * sizeof(float);
+  auto* decoded = reinterpret_cast<float*>(workspace.decoded.reserve(decoded_bytes));
   workspace.readings.clear();
   workspace.encodings.clear();
   for (const PageEncode& page : pages) {

@@ -151,11 +151,12 @@ std::function<int()> setup_bench(CLI::App& app) {
   app.add_option("--dtype", speed.dtype, "Activations and KV cache: auto, bf16 or f32")->capture_default_str();
   app.add_option("--weights", speed.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")->capture_default_str();
   auto* backend = app.add_option("--backend", speed.backend, "What computes the matrix products: native or torch")->capture_default_str();
+  auto* device = app.add_option("--device", speed.device, "With --backend torch: cpu or cuda:N, where it computes and keeps caches")->capture_default_str()->needs(backend);
   app.add_option("--threads", speed.threads, "0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
   app.add_option("--kv-cache", arguments->kv_cache, "Cache policy: a name, or a JSON object");
   app.add_option("--gate", arguments->gates, "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
       ->type_name("NAME=FILE")->allow_extra_args(false);
-  app.add_flag("--limits", speed.limits, "Measure the machine's bandwidth and FLOP/s, and how near each row comes to them");
+  app.add_flag("--limits", speed.limits, "Measure the machine's bandwidth and FLOP/s, and how near each row comes to them")->excludes(device);
   auto* measure = app.add_flag("--quality", arguments->measure_quality, "Measure what each weight format does to the answer, against bf16");
   auto* speculative = app.add_flag("--speculative", arguments->measure_speculation, "Measure what speculative decoding wins, by workload and method")->excludes(measure);
   auto* text = app.add_option("--text", arguments->text, "With --quality: the text to measure on; with --speculative: the text of workload depth; with --serving: what prompts are cut from; with --long: the long text");

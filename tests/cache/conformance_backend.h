@@ -16,7 +16,7 @@ struct ConformanceShape {
 
 std::vector<ConformanceShape> conformance_shapes();
 std::shared_ptr<kernels::KvBackend> conformance_backend(ThreadPool* threads);
-// Of what conformance_backend() gave: bytes of pages that are not on the heap.
+// Of what conformance_backend() gave: bytes of pages on the device.
 size_t conformance_device_bytes(kernels::KvBackend& backend);
 
 }  // namespace smartkv

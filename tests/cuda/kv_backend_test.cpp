@@ -125,8 +125,9 @@ TEST_P(DeviceJobs, TakeEffectInTheirOrder) {
     const PageCopy copy{pages.page(0), pages.page(1), kBytes};
     pages.backend->copy({&copy, 1});
     std::vector<float>& values = read.emplace_back(static_cast<size_t>(3 * kPageTokens * kDim));
+    constexpr int64_t kHead = kPageTokens * kDim;
     const PageRead reads[] = {{pages.segment(0), 1, 1, 3, 1, values.data(), nullptr, 0},
-                              {pages.segment(1), 0, 2, 0, kPageTokens, nullptr, values.data() + kPageTokens * kDim, kPageTokens * kDim}};
+                              {pages.segment(1), 0, 2, 0, kPageTokens, nullptr, values.data() + kHead, kHead}};
     pages.backend->read(kType, kDim, reads);
     pages.fill(0, 2);
     const TokenMove moves[] = {{pages.place(1, 0, 5), pages.place(0, 1, 63)}, {pages.place(1, 1, 6), pages.place(0, 0, 2)}};

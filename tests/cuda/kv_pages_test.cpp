@@ -215,7 +215,8 @@ TEST_P(CudaPages, CodesAreTheCpusAndReadBackAlike) {
 TEST_P(CudaPages, RowsAndCodesAreEncodedToo) {
   if (detected_cpu_level() < CpuLevel::kAvx2) GTEST_SKIP() << "this CPU does not round sums of products once";
   constexpr int64_t kDim = 64, kValues = kPageTokens * kDim;
-  const QuantizedLayout wide{uniform_runs(kDim, 8), uniform_runs(kPageTokens, 4)}, narrow{uniform_runs(kDim, 3), uniform_runs(kPageTokens, 2)};
+  const QuantizedLayout wide{uniform_runs(kDim, 8), uniform_runs(kPageTokens, 4)};
+  const QuantizedLayout narrow{uniform_runs(kDim, 3), uniform_runs(kPageTokens, 2)};
   const int64_t wide_bytes = quantized_offsets(wide, kDim).total, narrow_bytes = quantized_offsets(narrow, kDim).total;
   const std::vector<float> k = random_rows(2 * kValues, 5), v = random_rows(2 * kValues, 6);
   std::vector<uint8_t> order(2 * kDim);
@@ -251,7 +252,8 @@ TEST_P(CudaPages, APartIsReadAlone) {
   Page page(shape);
   page.fill(11);
   std::vector<float> k(2 * 5 * 64 + 64, -1.0f), v(5 * 64), expected_k, expected_v;
-  const PageRead reads[] = {{page.segment(), 1, 2, 7, 5, k.data(), nullptr, 5 * 64 + 64}, {page.segment(), 2, 1, 7, 5, nullptr, v.data(), 0}};
+  const PageRead reads[] = {{page.segment(), 1, 2, 7, 5, k.data(), nullptr, 5 * 64 + 64},
+                            {page.segment(), 2, 1, 7, 5, nullptr, v.data(), 0}};
   cuda::read_pages(64, reads, workspace, nullptr);
   finish();
   for (const int64_t head : {1, 2}) {

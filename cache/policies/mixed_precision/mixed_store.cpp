@@ -386,7 +386,8 @@ void MixedStore::fit(int64_t budget) {
     const QuantizedPageRef& old = page(layer, i);
     const kernels::KvSegment codes = old->segment();
     const QuantizedLayout& layout = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)].layout;
-    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layout, old->channel_order(), kernels::PageSource{{}, &codes}));
+    set_page(layer, i,
+             std::make_shared<QuantizedPage>(context().pool, layout, old->channel_order(), kernels::PageSource{{}, &codes}));
   });
 }
 

@@ -64,7 +64,7 @@ class SharedSlotStoreTest : public testing::Test {
   // Of tokens [0, end).
   std::vector<float> scores(int64_t layer, int64_t end) {
     std::vector<float> scores(static_cast<size_t>(shape_.n_kv_heads * end));
-    UnequalScorer(false).score(context_, {layer, DenseLayer(context_.pool), 0, end}, scores.data());
+    UnequalScorer(false).score(context_, {layer, 0, end}, scores.data());
     return scores;
   }
 

@@ -25,9 +25,11 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { cud
 
 namespace smartkv {
 
-AlignedBuffer::AlignedBuffer(size_t size) : data_(static_cast<std::byte*>(allocate(size))), size_(size) {
-  std::memset(data_, 0, size);
+std::byte* allocate_aligned(size_t size) {
+  auto* const memory = static_cast<std::byte*>(allocate(size));
+  std::memset(memory, 0, size);
+  return memory;
 }
-AlignedBuffer::~AlignedBuffer() { cudaFree(data_); }
+void free_aligned(std::byte* data, size_t /*size*/) noexcept { cudaFree(data); }
 
 }  // namespace smartkv
