@@ -113,7 +113,7 @@ TEST_F(RealModelSpeculation, CopyingTakesFewPassesAndEveryMethodAgreesWithPlainD
     for (const json& draft : drafts(true)) streams.push_back(start(question, draft, temperature));
     const std::vector<TokenId> plain = read_all(*streams[0])[0].tokens;
     for (size_t i = 1; i < streams.size(); ++i) {
-      EXPECT_EQ(read_all(*streams[i])[0].tokens, plain) << question << ' ' << drafts()[i - 1];
+      EXPECT_EQ(read_all(*streams[i])[0].tokens, plain) << question << ' ' << drafts(true)[i - 1];
     }
   }
   const auto copying = start("Repeat this text exactly: In 1923, the explorer Amelia Thornton set out from Lisbon with "
