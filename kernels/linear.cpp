@@ -90,6 +90,26 @@ void quantize_input(ThreadPool& pool, const LinearKernels& kernels, Sums sums, L
   call.x_sum = sum;
 }
 
+void widen_input(ThreadPool& pool, const LinearKernels& kernels, LinearCall& call, LinearScratch& scratch) {
+  const int64_t rows = call.input.rows;
+  // Rows that were a multiple of a page apart would share few lines of the first cache.
+  constexpr int64_t kGap = 16;
+  const int64_t stride = (call.k + kGap - 1) / kGap * kGap + kGap;
+  scratch.x.grow(static_cast<size_t>(rows * stride) * sizeof(float));
+  auto* const wide = scratch.x.as<float>();
+  const auto* x = static_cast<const uint16_t*>(call.input.x);
+  constexpr int64_t kValuesPerTask = 65536;
+  const int64_t rows_per_task = std::max<int64_t>(1, kValuesPerTask / call.k);
+  pool.parallel_for(ceil_div(rows, rows_per_task), [&](int64_t task) {
+    const int64_t end = std::min(rows, (task + 1) * rows_per_task);
+    for (int64_t row = task * rows_per_task; row < end; ++row) {
+      kernels.widen(x + row * call.input.x_stride, call.k, wide + row * stride);
+    }
+  });
+  call.x_f32 = wide;
+  call.x_f32_stride = stride;
+}
+
 // How the product is cut into tasks: pairs of lane groups (gate and up stay together) by blocks of rows.
 struct Split {
   int64_t columns = 1;
@@ -135,6 +155,12 @@ void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& inp
   call.output = output;
   call.swiglu_bf16 = matrix.type != WeightType::kF32;
   if (is_integer(matrix.type)) quantize_input(pool, kernels, sums_of(matrix), call, scratch);
+
+  if (kernels.widen != nullptr && matrix.type == WeightType::kBf16) widen_input(pool, kernels, call, scratch);
+  if (matrix.type == WeightType::kF32) {
+    call.x_f32 = static_cast<const float*>(input.x);
+    call.x_f32_stride = input.x_stride;
+  }
 
   const int64_t pairs = ceil_div(groups, 2);
   const Split cut = split(call, pairs, pool.size());

@@ -22,6 +22,9 @@ struct LinearCall {
   const int8_t* x_int8 = nullptr;  // [rows, K]
   const float* x_scale = nullptr;  // [rows, K/32]
   const float* x_sum = nullptr;    // [rows, K/32]
+  // kF32 and kBf16 at a level with LinearKernels::widen: x as f32.
+  const float* x_f32 = nullptr;
+  int64_t x_f32_stride = 0;
 };
 
 // Rows [row_begin, row_end) by lane groups [group_begin, group_end).
@@ -45,6 +48,8 @@ struct LinearKernels {
   Product int6;
   // One row of bf16 x [k] to int8 by groups of 32: scale = max|x| / 127, q = x / scale rounded to nearest even.
   void (*quantize)(const uint16_t* x, int64_t k, int8_t* q, float* scale, float* sum);
+  // Null, or how one row of bf16 x [k] becomes the f32 that the products read.
+  void (*widen)(const uint16_t* x, int64_t k, float* out) = nullptr;
   // w [32][16]; scale, minimum and inverse = 1 / scale [16].
   void (*measure_int4)(const float* w, const float* scale, const float* minimum, const float* inverse, Int4Fit& fit);
 };

@@ -17,7 +17,7 @@ struct Ops {
   };
   using Bytes = Int;
   static constexpr int kAccumulators = 8;
-  static constexpr int kIntAccumulators = 8;
+  static constexpr int kIntAccumulators = 12;
 
   static F load_half(const void* p) {
     const auto* halves = static_cast<const __m128i*>(p);
@@ -67,21 +67,105 @@ struct Ops {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
   }
-  static __m256i quadruples(__m256i w, __m256i x) {
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1));
+  static __m256i broadcast(const int8_t* x) { return _mm256_set1_epi32(load_word(x)); }
+  // Rows of x by pointers of their own, which GCC shall not compute anew for each of their values.
+  template <int kRows>
+  struct RowPointers {
+    const int8_t* of[kRows];
+    RowPointers(const int8_t* x, int64_t stride) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        of[r] = x + r * stride;
+        asm("" : "+r"(of[r]));
+      }
+    }
+  };
+  static __m256i dwords(__m256i words, short factor) { return _mm256_madd_epi16(words, _mm256_set1_epi16(factor)); }
+
+  // sum + words, in this order: GCC would rather add in pairs, and spill what waits for it.
+  static void add_words(__m256i& sum, __m256i words) {
+    sum = _mm256_add_epi16(sum, words);
+    asm("" : "+x"(sum));
   }
-  template <bool kNarrow>
-  static __m256i dot_half(__m256i sum, __m256i w, __m256i x) {
-    if constexpr (kNarrow) return _mm256_add_epi32(sum, quadruples(w, x));
-    // maddubs saturates at 16 bits: the weights' upper bit apart from the rest, each product pair fits.
-    const __m256i upper = _mm256_set1_epi8(static_cast<char>(0x80));
-    const __m256i low = quadruples(_mm256_andnot_si256(upper, w), x);
-    return _mm256_add_epi32(sum, _mm256_add_epi32(low, quadruples(_mm256_and_si256(upper, w), x)));
+
+  // sums[r] = the products of a group's integers with row r of x. maddubs adds pairs in 16 bits: with weights below 16 all eight
+  // of a group fit, 8 * 2 * 15 * 127 < 2^15.
+  template <int kBits, int kRows>
+  static void multiply_group(Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    const RowPointers<kRows> rows(x, x_stride);
+    if constexpr (kBits == 4) {
+      Int words[kRows];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const Bytes both = load_bytes(base + i * 64);
+        const __m256i low_a = _mm256_and_si256(both.a, mask), low_b = _mm256_and_si256(both.b, mask);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          const __m256i value = broadcast(rows.of[r] + 4 * i);
+          const __m256i a = _mm256_maddubs_epi16(low_a, value), b = _mm256_maddubs_epi16(low_b, value);
+          if (i == 0) {
+            words[r] = {a, b};
+          } else {
+            add_words(words[r].a, a);
+            add_words(words[r].b, b);
+          }
+        }
+        const __m256i high_a = _mm256_and_si256(_mm256_srli_epi16(both.a, 4), mask);
+        const __m256i high_b = _mm256_and_si256(_mm256_srli_epi16(both.b, 4), mask);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          const __m256i value = broadcast(rows.of[r] + 4 * i + 16);
+          add_words(words[r].a, _mm256_maddubs_epi16(high_a, value));
+          add_words(words[r].b, _mm256_maddubs_epi16(high_b, value));
+        }
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) sums[r] = {dwords(words[r].a, 1), dwords(words[r].b, 1)};
+    } else {
+      // Weights of 8 bits as two of 4.
+      const auto half = [&](const uint8_t* w, __m256i Int::* to) {
+        __m256i low[kRows], high[kRows];
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; ++i) {
+          const __m256i both = load_256(w + i * 64);
+          const __m256i l = _mm256_and_si256(both, mask), h = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+            const __m256i value = broadcast(rows.of[r] + 4 * i);
+            const __m256i a = _mm256_maddubs_epi16(l, value), b = _mm256_maddubs_epi16(h, value);
+            if (i == 0) {
+              low[r] = a;
+              high[r] = b;
+            } else {
+              add_words(low[r], a);
+              add_words(high[r], b);
+            }
+          }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) sums[r].*to = _mm256_add_epi32(dwords(low[r], 1), dwords(high[r], 16));
+      };
+      half(base, &Int::a);
+      asm volatile("" ::: "memory");
+      half(base + 32, &Int::b);
+    }
   }
-  template <bool kNarrow>
-  static Int dot_int8(Int sum, Bytes w, const int8_t* x) {
-    const __m256i value = _mm256_set1_epi32(load_word(x));
-    return {dot_half<kNarrow>(sum.a, w.a, value), dot_half<kNarrow>(sum.b, w.b, value)};
+  // The same of half a group of int6: with weights below 64 two pairs fit, 2 * 2 * 63 * 127 < 2^15.
+  template <int kHalf, int kRows>
+  static void multiply_half(Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
+    const RowPointers<kRows> rows(x, x_stride);
+    const auto two = [&](const Bytes& first, const Bytes& second, int64_t at, bool add) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const __m256i v0 = broadcast(rows.of[r] + at), v1 = broadcast(rows.of[r] + at + 4);
+        const __m256i a = dwords(_mm256_add_epi16(_mm256_maddubs_epi16(first.a, v0), _mm256_maddubs_epi16(second.a, v1)), 1);
+        const __m256i b = dwords(_mm256_add_epi16(_mm256_maddubs_epi16(first.b, v0), _mm256_maddubs_epi16(second.b, v1)), 1);
+        sums[r] = add ? Int{_mm256_add_epi32(sums[r].a, a), _mm256_add_epi32(sums[r].b, b)} : Int{a, b};
+      }
+    };
+    two(load_six<0, kHalf>(base), load_six<1, kHalf>(base), 0, false);
+    two(load_six<2, kHalf>(base), load_six<3, kHalf>(base), 8, true);
   }
 
   static __m256 widen(const uint16_t* p) {
@@ -115,8 +199,165 @@ struct Ops {
   }
 };
 
+using Blocks = Products<Ops>;
+
+// f32 products of f32 or bf16 weights; x is f32 for both, so that a broadcast is a load. Sixteen registers hold the sums of six
+// rows by one lane group beside its weights: a block of rows goes through the lane groups of a panel one after another, and all
+// blocks through kPart inputs of the panel, 64 KB that stay in the second cache meanwhile, before the next.
+template <class Weight>
+struct Floats {
+  static constexpr int64_t kStep = sizeof(float) / sizeof(Weight);  // inputs of a lane that lie together
+  static constexpr int64_t kChunk = 32;                             // inputs
+  static constexpr int64_t kPart = 2048 / sizeof(Weight);
+  static constexpr int64_t kAheadBytes = 6 * kChunk * kLanes * sizeof(Weight);
+  static constexpr int kMaxRows = 6;
+  static constexpr int64_t kMaxSums = 512;  // rows that have sums in a panel
+
+  // Inputs [begin, end) of a panel, and what is asked for meanwhile: `bytes` of `next` with every chunk.
+  struct Part {
+    int64_t begin, end;
+    const std::byte* next;
+    int64_t bytes;
+  };
+
+  // sums [kRows][sums_stride], 16 kGroups of each, (+)= the products of kRows rows with kGroups lane groups side by side.
+  template <int kRows, int kGroups>
+  [[gnu::noinline]] static void add(const LinearCall& call, int64_t row, int64_t group, const Part& part, float* sums,
+                                    int64_t sums_stride) {
+    constexpr int kHalves = 2 * kGroups;  // of eight lanes
+    const auto* w = reinterpret_cast<const Weight*>(call.weights + group * call.lane_group_bytes);
+    const int64_t w_stride = call.lane_group_bytes / static_cast<int64_t>(sizeof(Weight));
+    __m256 acc[kRows][kHalves];
+    const float* x[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      x[r] = call.x_f32 + (row + r) * call.x_f32_stride;
+      asm("" : "+r"(x[r]));  // GCC shall not compute it anew for each value
+#pragma GCC unroll 8
+      for (int h = 0; h < kHalves; ++h) {
+        acc[r][h] = part.begin == 0 ? _mm256_setzero_ps() : _mm256_loadu_ps(sums + r * sums_stride + h * 8);
+      }
+    }
+    const auto multiply = [&](const __m256 (&weights)[kHalves], int64_t at) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const __m256 value = _mm256_broadcast_ss(x[r] + at);
+#pragma GCC unroll 8
+        for (int h = 0; h < kHalves; ++h) acc[r][h] = _mm256_fmadd_ps(weights[h], value, acc[r][h]);
+      }
+    };
+    const std::byte* next = part.next;
+    for (int64_t begin = part.begin; begin < part.end; begin += kChunk) {
+      for (int64_t i = 0; i < part.bytes; i += 64) {
+#pragma GCC unroll 4
+        for (int g = 0; g < kGroups; ++g) Vec16::prefetch_l2(next + g * call.lane_group_bytes + i);
+      }
+      next += part.bytes;
+      const int64_t end = begin + kChunk < part.end ? begin + kChunk : part.end;
+      for (int64_t k = begin; k < end; k += kStep) {
+        const Weight* const at = w + k * kLanes;
+        __m256 weights[kHalves];
+        if constexpr (kStep == 1) {
+#pragma GCC unroll 8
+          for (int h = 0; h < kHalves; ++h) weights[h] = _mm256_loadu_ps(at + h / 2 * w_stride + h % 2 * 8);
+          multiply(weights, k);
+        } else {
+#pragma GCC unroll 8
+          for (int h = 0; h < kHalves; ++h) weights[h] = Ops::odd(Ops::load_256(at + h / 2 * w_stride + h % 2 * 16));
+          multiply(weights, k + 1);
+#pragma GCC unroll 8
+          for (int h = 0; h < kHalves; ++h) weights[h] = Ops::even(Ops::load_256(at + h / 2 * w_stride + h % 2 * 16));
+          multiply(weights, k);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int h = 0; h < kHalves; ++h) _mm256_storeu_ps(sums + r * sums_stride + h * 8, acc[r][h]);
+    }
+  }
+
+  template <int kRows, int kGroups>
+  static void rows_block(int rows, const LinearCall& call, int64_t row, int64_t group, const Part& part, float* sums,
+                         int64_t sums_stride) {
+    if (rows == kRows) return add<kRows, kGroups>(call, row, group, part, sums, sums_stride);
+    if constexpr (kRows > 1) rows_block<kRows - 1, kGroups>(rows, call, row, group, part, sums, sums_stride);
+  }
+
+  // kGroups lane groups, kSideBySide at a time: one but for a row or two, whose sums alone are too few chains of additions to
+  // keep the core at work. A block that is alone waits for its panel, and asks for what it will read kAheadBytes later; many share
+  // asking for the part that comes next.
+  template <int kGroups, int kSideBySide>
+  static void panel(const LinearCall& call, const LinearTile& tile, int64_t group) {
+    constexpr int kBlockRows = kSideBySide == 1 ? kMaxRows : 4 / kSideBySide;
+    constexpr int64_t kStride = kGroups * kLanes, kInputBytes = kLanes * sizeof(Weight);
+    const int64_t rows = tile.row_end - tile.row_begin, blocks = (rows + kMaxRows - 1) / kMaxRows;
+    const int64_t part_inputs = blocks == 1 ? call.k : kPart;
+    alignas(64) float sums[kMaxSums * kStride];
+    for (int64_t begin = 0; begin < call.k; begin += part_inputs) {
+      const int64_t end = begin + part_inputs < call.k ? begin + part_inputs : call.k;
+      const int64_t chunks = (end - begin + kChunk - 1) / kChunk;
+      for (int64_t b = 0; b < blocks; ++b) {
+        const int64_t first = rows * b / blocks, n = rows * (b + 1) / blocks - first;
+        for (int g = 0; g < kGroups; g += kSideBySide) {
+          const std::byte* const weights = call.weights + (group + g) * call.lane_group_bytes;
+          Part part{begin, end, nullptr, 0};
+          if (blocks == 1) {
+            part.bytes = kChunk * kInputBytes;
+            part.next = weights + kAheadBytes;
+          } else if (const bool last = end == call.k; !last || group + g + kGroups < tile.group_end) {
+            const int64_t share = (part_inputs * kInputBytes / (blocks * chunks) + 63) / 64 * 64, done = b * chunks * share;
+            part.bytes = done < part_inputs * kInputBytes ? share : 0;
+            part.next = weights + (last ? kGroups * call.lane_group_bytes : end * kInputBytes) + done;
+          }
+          rows_block<kBlockRows, kSideBySide>(static_cast<int>(n), call, tile.row_begin + first, group + g, part,
+                                              sums + first * kStride + g * kLanes, kStride);
+        }
+      }
+    }
+    for (int64_t r = 0; r < rows; ++r) Blocks::finish_row<kGroups>(call, tile.row_begin + r, group, sums + r * kStride);
+  }
+
+  static void product(const LinearCall& call, const LinearTile& tile) {
+    for (int64_t begin = tile.row_begin; begin < tile.row_end; begin += kMaxSums) {
+      const int64_t end = begin + kMaxSums < tile.row_end ? begin + kMaxSums : tile.row_end;
+      const LinearTile of{begin, end, tile.group_begin, tile.group_end};
+      for (int64_t group = tile.group_begin; group < tile.group_end;) {
+        const int64_t left = tile.group_end - group;
+        if (end - begin == 1 && left >= 4) {
+          panel<4, 4>(call, of, group);
+          group += 4;
+        } else if (left >= 2) {
+          end - begin <= 2 ? panel<2, 2>(call, of, group) : panel<2, 1>(call, of, group);
+          group += 2;
+        } else {
+          panel<1, 1>(call, of, group);
+          group += 1;
+        }
+      }
+    }
+  }
+};
+
+void widen(const uint16_t* x, int64_t k, float* out) {
+  int64_t i = 0;
+  for (; i + 8 <= k; i += 8) _mm256_storeu_ps(out + i, Ops::widen(x + i));
+  for (; i < k; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(x[i]) << 16;
+    __builtin_memcpy(out + i, &bits, sizeof bits);
+  }
+}
+
+constexpr LinearKernels with_floats(LinearKernels kernels) {
+  kernels.f32 = &Floats<float>::product;
+  kernels.bf16 = &Floats<uint16_t>::product;
+  kernels.widen = &widen;
+  return kernels;
+}
+
 }  // namespace
 
-constinit const LinearKernels kLinearAvx2 = make_linear_kernels<Ops>();
+constinit const LinearKernels kLinearAvx2 = with_floats(make_linear_kernels<Ops>());
 
 }  // namespace smartkv::kernels

@@ -180,16 +180,7 @@ struct Products {
           asm volatile("" ::: "memory");
           // Rows inside: their sums are independent chains, which hide the latency of the dot product.
           typename Ops::Int sums[kRows];
-          clear_integers<kRows>(sums);
-          const int8_t* values = x + k * kGroupSize;
-          if constexpr (kBits == 4) {
-            add_nibbles<kRows>(sums, base, values, call.k);
-          } else {
-#pragma GCC unroll 8
-            for (int i = 0; i < 8; ++i) {
-              add_products<false, kRows>(sums, Ops::load_bytes(base + i * 64), values + i * 4, call.k);
-            }
-          }
+          multiply_group<kBits, kRows>(sums, base, x + k * kGroupSize, call.k);
           const uint8_t* line = w + g * call.lane_group_bytes + scales;
           const F scale = Ops::load_half(line);
           const F minimum = kCentred ? scale : Ops::load_half(line + kScaleBytes);
@@ -234,9 +225,8 @@ struct Products {
           const F first = Ops::load_codes(codes) * Ops::load_half(block);
           const F second = Ops::load_codes(codes + kLanes) * Ops::load_half(block + kScaleBytes);
           typename Ops::Int sums[kRows];
-          clear_integers<kRows>(sums);
           if constexpr (kBits == 4) {
-            add_nibbles<kRows>(sums, base, values, call.k);
+            multiply_group<4, kRows>(sums, base, values, call.k);
 #pragma GCC unroll 16
             for (int r = 0; r < kRows; ++r) {
               const F dot = Ops::to_float(sums[r]) * F::set1(x_scale[r * n_groups + k]);
@@ -251,24 +241,14 @@ struct Products {
                 acc[r][g] = F::fma(dot + F::set1(x_sum[r * sums_stride + 2 * k + half]), scale, acc[r][g]);
               }
             };
-            add_six<0, kRows>(sums, base, values, call.k);
+            multiply_half<0, kRows>(sums, base, values, call.k);
             add_half(first, 0);
-            clear_integers<kRows>(sums);
-            add_six<1, kRows>(sums, base, values + 16, call.k);
+            multiply_half<1, kRows>(sums, base, values + 16, call.k);
             add_half(second, 1);
           }
         }
       }
       store<kRows, kGroups>(acc, tile);
-    }
-
-    // Of one half of a group's inputs.
-    template <int kHalf, int kRows>
-    static void add_six(typename Ops::Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
-      add_products<true, kRows>(sums, Ops::template load_six<0, kHalf>(base), x, x_stride);
-      add_products<true, kRows>(sums, Ops::template load_six<1, kHalf>(base), x + 4, x_stride);
-      add_products<true, kRows>(sums, Ops::template load_six<2, kHalf>(base), x + 8, x_stride);
-      add_products<true, kRows>(sums, Ops::template load_six<3, kHalf>(base), x + 12, x_stride);
     }
   };
 
@@ -361,6 +341,36 @@ struct Products {
       Ops::load_nibbles(base + i * 64, low, high);
       add_products<true, kRows>(sums, low, x + i * 4, x_stride);
       add_products<true, kRows>(sums, high, x + i * 4 + 16, x_stride);
+    }
+  }
+
+  // sums = the products of a group's integers with kRows rows of x: the level's own way where it has one.
+  template <int kBits, int kRows>
+  static void multiply_group(typename Ops::Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
+    if constexpr (requires { Ops::template multiply_group<kBits>(sums, base, x, x_stride); }) {
+      Ops::template multiply_group<kBits>(sums, base, x, x_stride);
+    } else {
+      clear_integers<kRows>(sums);
+      if constexpr (kBits == 4) {
+        add_nibbles<kRows>(sums, base, x, x_stride);
+      } else {
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; ++i) add_products<false, kRows>(sums, Ops::load_bytes(base + i * 64), x + i * 4, x_stride);
+      }
+    }
+  }
+
+  // The same of one half of a group of int6.
+  template <int kHalf, int kRows>
+  static void multiply_half(typename Ops::Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
+    if constexpr (requires { Ops::template multiply_half<kHalf>(sums, base, x, x_stride); }) {
+      Ops::template multiply_half<kHalf>(sums, base, x, x_stride);
+    } else {
+      clear_integers<kRows>(sums);
+      add_products<true, kRows>(sums, Ops::template load_six<0, kHalf>(base), x, x_stride);
+      add_products<true, kRows>(sums, Ops::template load_six<1, kHalf>(base), x + 4, x_stride);
+      add_products<true, kRows>(sums, Ops::template load_six<2, kHalf>(base), x + 8, x_stride);
+      add_products<true, kRows>(sums, Ops::template load_six<3, kHalf>(base), x + 12, x_stride);
     }
   }
 
@@ -457,6 +467,7 @@ constexpr LinearKernels make_linear_kernels() {
            &P::template product<typename P::template Coded<4>>},
           &P::template product<typename P::template Coded<6>>,
           &Ops::quantize,
+          nullptr,
           &measure_int4<typename Ops::F>};
 }
 

@@ -8,13 +8,15 @@
 namespace smartkv::kernels {
 namespace {
 
-constexpr int kCodeRows = 1, kCodeGroups = 2;
+constexpr int kCodeRows = 4, kCodeGroups = 1;
 constexpr float kMaxWeight = 32512.0f;
 
+// Of four weights the second and the third change places: pairs of even and of odd columns.
 inline void store_weights(Vec16 x, Vec16 factor, uint8_t* row, int64_t, int64_t c) {
   x = x * factor;
   const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + 2 * c), _mm256_permute4x64_epi64(packed, 0xd8));
+  const __m256i pairs = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(_mm256_permute4x64_epi64(packed, 0xd8), 0xd8), 0xd8);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + 2 * c), pairs);
 }
 
 inline __m256i load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
@@ -47,40 +49,41 @@ void decode_block(const uint8_t* in, uint8_t* out) {
   }
 }
 
+// The even and the odd bytes of 16 rows as 16-bit numbers: pairs of columns for madd, without the cost of widening bytes across the
+// register's halves.
 struct Codes {
-  __m256i a, b;
-  static Codes load(const uint8_t* p) { return {load_bytes(p), load_bytes(p + 32)}; }
+  __m256i even[2], odd[2];
+  static Codes load(const uint8_t* p) {
+    Codes codes;
+    for (int h = 0; h < 2; ++h) {
+      const __m256i bytes = load_bytes(p + 32 * h);
+      codes.even[h] = _mm256_and_si256(bytes, _mm256_set1_epi16(0xff));
+      codes.odd[h] = _mm256_srli_epi16(bytes, 8);
+    }
+    return codes;
+  }
 };
 
 struct Weights {
-  __m256i v;  // int16 [4], repeated
+  __m256i even, odd;  // int16 [2], repeated
   static Weights load(const uint8_t* row, int64_t, int64_t c) {
-    int64_t quad;
-    std::memcpy(&quad, row + 2 * c, sizeof quad);
-    return {_mm256_set1_epi64x(quad)};
+    int32_t pairs[2];
+    std::memcpy(pairs, row + 2 * c, sizeof pairs);
+    return {_mm256_set1_epi32(pairs[0]), _mm256_set1_epi32(pairs[1])};
   }
 };
 
 struct Sums {
-  __m256i part[4];  // of 4 rows each, two sums a row
+  __m256i half[2];  // of 8 rows each
 
-  static Sums zero() {
-    const __m256i z = _mm256_setzero_si256();
-    return {{z, z, z, z}};
-  }
-  static __m256i dot(__m256i acc, __m128i codes, __m256i weights) {
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_cvtepu8_epi16(codes), weights));
-  }
+  static Sums zero() { return {{_mm256_setzero_si256(), _mm256_setzero_si256()}}; }
   void add(const Codes& codes, const Weights& weights) {
-    part[0] = dot(part[0], _mm256_castsi256_si128(codes.a), weights.v);
-    part[1] = dot(part[1], _mm256_extracti128_si256(codes.a, 1), weights.v);
-    part[2] = dot(part[2], _mm256_castsi256_si128(codes.b), weights.v);
-    part[3] = dot(part[3], _mm256_extracti128_si256(codes.b, 1), weights.v);
+    for (int h = 0; h < 2; ++h) {
+      half[h] = _mm256_add_epi32(half[h], _mm256_madd_epi16(codes.even[h], weights.even));
+      half[h] = _mm256_add_epi32(half[h], _mm256_madd_epi16(codes.odd[h], weights.odd));
+    }
   }
-  static __m256 rows(__m256i first, __m256i second) {
-    return _mm256_cvtepi32_ps(_mm256_permute4x64_epi64(_mm256_hadd_epi32(first, second), 0xd8));
-  }
-  Vec16 value() const { return {rows(part[0], part[1]), rows(part[2], part[3])}; }
+  Vec16 value() const { return {_mm256_cvtepi32_ps(half[0]), _mm256_cvtepi32_ps(half[1])}; }
 };
 
 }  // namespace
