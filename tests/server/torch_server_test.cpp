@@ -98,14 +98,15 @@ TEST(TensorParallelServer, AnswersAsOneProcessAndEndsWithARank) {
     ASSERT_TRUE(response);
     EXPECT_EQ(Json::parse(response->body)["choices"][0]["message"]["content"], "The capital of France is Paris.") << fields;
   }
-  const auto refused = ask(*server, {{"kv_cache", "balanced"}});
+  const auto refused = ask(*server, Json{{"kv_cache", "balanced"}});
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->status, 400);
+  EXPECT_THAT(refused->body, ::testing::HasSubstr("tensor_parallel 3 has KV heads on different ranks"));
 
   const std::vector<pid_t> ranks = children_of(server->pid());
   ASSERT_EQ(ranks.size(), 2u);
   httplib::Result cut = httplib::Result(nullptr, httplib::Error::Unknown);
-  std::thread asking([&] { cut = ask(*server, {{"max_tokens", 4000}, {"ignore_eos", true}}); });
+  std::thread asking([&] { cut = ask(*server, Json{{"max_tokens", 4000}, {"ignore_eos", true}}); });
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   ::kill(ranks[0], SIGKILL);
   asking.join();
