@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/weights/projections.h"
+#include "engine/weights/reshaped_weights.h"
 
 namespace smartkv {
 namespace {
@@ -32,16 +33,9 @@ struct Padding {
   std::optional<Axis> rows, columns;
 };
 
-class PaddedWeights final : public Weights {
+class PaddedWeights final : public ReshapedWeights {
  public:
-  explicit PaddedWeights(const Weights& weights) : weights_(weights), config_(padded_config(weights.config())) {}
-
-  const ModelConfig& config() const override { return config_; }
-  const GgufFile* gguf() const override { return weights_.gguf(); }
-  std::string stored_as() const override { return weights_.stored_as(); }
-  std::string format() const override { return weights_.format(); }
-  std::vector<std::string> names() const override { return weights_.names(); }
-  std::span<const int32_t> output_tokens() const override { return weights_.output_tokens(); }
+  explicit PaddedWeights(const Weights& weights) : ReshapedWeights(weights, padded_config(weights.config())) {}
 
   std::optional<TensorView> find(std::string_view name) const override {
     std::optional<TensorView> view = weights_.find(name);
@@ -114,8 +108,6 @@ class PaddedWeights final : public Weights {
     return padding;
   }
 
-  const Weights& weights_;
-  ModelConfig config_;
 };
 
 }  // namespace

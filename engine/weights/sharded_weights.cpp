@@ -4,6 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include "engine/weights/reshaped_weights.h"
+
 namespace smartkv {
 namespace {
 
@@ -16,9 +18,9 @@ ShardRange intermediate_range(int64_t size, const Shard& shard) {
   return {first, std::min(size, first + blocks.n * block) - first};
 }
 
-class ShardedWeights final : public Weights {
+class ShardedWeights final : public ReshapedWeights {
  public:
-  ShardedWeights(const Weights& weights, const Shard& shard) : weights_(weights), config_(shard_config(weights.config(), shard)) {
+  ShardedWeights(const Weights& weights, const Shard& shard) : ReshapedWeights(weights, shard_config(weights.config(), shard)) {
     const ModelConfig& c = weights.config();
     const ShardRange kv = shard_range(c.n_kv_heads, shard);
     const int64_t group = c.n_heads / c.n_kv_heads;
@@ -26,13 +28,6 @@ class ShardedWeights final : public Weights {
     q_ = {kv_.first * group, kv_.n * group};
     intermediate_ = intermediate_range(c.intermediate_size, shard);
   }
-
-  const ModelConfig& config() const override { return config_; }
-  const GgufFile* gguf() const override { return weights_.gguf(); }
-  std::string stored_as() const override { return weights_.stored_as(); }
-  std::string format() const override { return weights_.format(); }
-  std::vector<std::string> names() const override { return weights_.names(); }
-  std::span<const int32_t> output_tokens() const override { return weights_.output_tokens(); }
 
   std::optional<TensorView> find(std::string_view name) const override {
     const std::optional<TensorView> view = weights_.find(name);
@@ -84,8 +79,6 @@ class ShardedWeights final : public Weights {
     return cut;
   }
 
-  const Weights& weights_;
-  ModelConfig config_;
   ShardRange q_, kv_, intermediate_;  // rows of the projections
 };
 
