@@ -5,11 +5,14 @@
 #ifdef SMARTKV_NATIVE_CUDA
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
 #include <stdexcept>
 #else
 #include "cuda_emulator.h"
 #endif
+
+#include <cstdint>
+#include <random>
+#include <vector>
 
 namespace smartkv {
 
@@ -20,6 +23,14 @@ inline void set_order(Order) {}  // a GPU's is its own
 using cuda_emulator::Order;
 using cuda_emulator::set_order;
 #endif
+
+inline std::vector<float> random_values(int64_t n, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.3f, 1.5f);
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& value : x) value = normal(generator);
+  return x;
+}
 
 // Waits for all that was launched.
 inline void finish() {

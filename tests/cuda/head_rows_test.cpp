@@ -2,7 +2,6 @@
 #include "kernels/cuda/head_rows.h"
 
 #include <cmath>
-#include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,14 +10,6 @@
 
 namespace smartkv::kernels {
 namespace {
-
-std::vector<float> random_floats(int64_t n, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0.2f, 1.5f);
-  std::vector<float> x(static_cast<size_t>(n));
-  for (float& value : x) value = normal(generator);
-  return x;
-}
 
 enum class Norm : uint8_t { kNone, kHead, kTogether };
 
@@ -37,8 +28,8 @@ TEST_P(CudaHeadRows, AreNormedScaledAndRotatedAsOnTheCpu) {
       for (const bool rotate : {false, true}) {
         for (const float factor : {1.0f, 0.75f}) {
           const int64_t step_q = norm == Norm::kTogether ? q : dim, step_k = norm == Norm::kTogether ? k : dim;
-          const std::vector<float> q_norm = random_floats(step_q, 5), k_norm = random_floats(step_k, 6);
-          std::vector<float> angles = random_floats(kRows * dim, 7), found = random_floats(kRows * width, 8), expected = found;
+          const std::vector<float> q_norm = random_values(step_q, 5), k_norm = random_values(step_k, 6);
+          std::vector<float> angles = random_values(kRows * dim, 7), found = random_values(kRows * width, 8), expected = found;
           for (float& angle : angles) angle = std::cos(angle);
           HeadRows job;
           job.qkv = expected.data();

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <random>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -21,14 +20,6 @@ constexpr int64_t kHeads = 2, kDim = 64, kHalf = kDim * kPageTokens * 2, kBytes 
 constexpr KvType kType = KvType::kBf16;
 const QuantizedLayout kWide{uniform_runs(kDim, 8), uniform_runs(kPageTokens, 8)};
 const QuantizedLayout kNarrow{uniform_runs(kDim, 4), uniform_runs(kPageTokens, 3)};
-
-std::vector<float> random_values(int64_t n, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0.3f, 1.5f);
-  std::vector<float> x(static_cast<size_t>(n));
-  for (float& value : x) value = normal(generator);
-  return x;
-}
 
 // The same pages on one backend.
 class Pages {

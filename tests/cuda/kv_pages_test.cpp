@@ -20,14 +20,6 @@
 namespace smartkv::kernels {
 namespace {
 
-std::vector<float> random_rows(int64_t n, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0.3f, 1.5f);
-  std::vector<float> x(static_cast<size_t>(n));
-  for (float& value : x) value = normal(generator);
-  return x;
-}
-
 AttentionShape shape_of(int64_t n_kv_heads, int64_t head_dim) {
   return {n_kv_heads, n_kv_heads, head_dim, 0.125f, KvType::kBf16};
 }
@@ -65,7 +57,7 @@ struct Page {
   }
   void fill(uint32_t seed) {
     const int64_t row = shape.n_kv_heads * shape.head_dim;
-    const std::vector<float> rows_k = random_rows(kPageTokens * row, seed), rows_v = random_rows(kPageTokens * row, seed + 1);
+    const std::vector<float> rows_k = random_values(kPageTokens * row, seed), rows_v = random_values(kPageTokens * row, seed + 1);
     for (int64_t t = 0; t < kPageTokens; ++t) {
       store_kv(KvType::kBf16, shape.n_kv_heads, shape.head_dim, &rows_k[static_cast<size_t>(t * row)],
                &rows_v[static_cast<size_t>(t * row)], t, k(), v(), 2 * half);
@@ -95,7 +87,7 @@ TEST_P(CudaPages, RowsAreWrittenAsOnTheCpu) {
     const int64_t stride = 3 * dim + 16;  // rows of a larger matrix
     for (const auto& [slot, n] : {std::pair<int32_t, int32_t>{0, 1}, {7, 1}, {0, 64}, {63, 1}, {5, 22}, {8, 0}}) {
       for (const bool rotate : {false, true}) {
-        const std::vector<float> k = random_rows(n * stride + 1, 1), v = random_rows(n * stride + 1, 2);
+        const std::vector<float> k = random_values(n * stride + 1, 1), v = random_values(n * stride + 1, 2);
         std::vector<float> angles(static_cast<size_t>(n * dim + 1));
         for (int64_t i = 0; i < n; ++i) {
           for (int64_t j = 0; j < dim / 2; ++j) {
@@ -218,7 +210,7 @@ TEST_P(CudaPages, RowsAndCodesAreEncodedToo) {
   const QuantizedLayout wide{uniform_runs(kDim, 8), uniform_runs(kPageTokens, 4)};
   const QuantizedLayout narrow{uniform_runs(kDim, 3), uniform_runs(kPageTokens, 2)};
   const int64_t wide_bytes = quantized_offsets(wide, kDim).total, narrow_bytes = quantized_offsets(narrow, kDim).total;
-  const std::vector<float> k = random_rows(2 * kValues, 5), v = random_rows(2 * kValues, 6);
+  const std::vector<float> k = random_values(2 * kValues, 5), v = random_values(2 * kValues, 6);
   std::vector<uint8_t> order(2 * kDim);
   for (int64_t i = 0; i < 2 * kDim; ++i) order[static_cast<size_t>(i)] = static_cast<uint8_t>(kDim - 1 - i % kDim);
   AlignedBuffer first(static_cast<size_t>(2 * wide_bytes)), second(static_cast<size_t>(2 * narrow_bytes));
@@ -271,7 +263,7 @@ TEST_P(CudaPages, TokensAreWrittenAndPagesCopiedAndZeroed) {
   page.fill(1);
   expected.fill(1);
   copy.fill(2);
-  const std::vector<float> k = random_rows(80, 3), v = random_rows(80, 4);
+  const std::vector<float> k = random_values(80, 3), v = random_values(80, 4);
   const int64_t offset = 2 * page.half;  // of KV head 1
   const TokenWrite write{k.data(), v.data(), {page.k() + offset, page.v() + offset, 63}};
   store_kv(KvType::kBf16, 1, 80, k.data(), v.data(), 63, expected.k() + offset, expected.v() + offset, 0);
