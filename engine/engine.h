@@ -209,6 +209,7 @@ struct EngineOptions {
   int threads = 0;                   // of all of them together; 0: every core of the machine that this process may use
   int64_t context_length = 0;        // 0: the model's own
   int64_t kv_cache_bytes = 0;        // 0: half of the memory that is free once the model is loaded
+  int64_t kv_offload_bytes = 0;      // of the host's memory, for caches of requests that ask for it; not of backend native; 0: none
   int64_t prefix_cache_bytes = -1;   // of kv_cache_bytes, for prompts that come again; -1: all that nobody needs; 0: off
   std::filesystem::path prefix_cache_dir;  // where they survive a restart; empty: nowhere
   int64_t prefix_cache_dir_bytes = int64_t{4} << 30;  // of all files there; those used longest ago go first

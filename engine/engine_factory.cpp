@@ -86,6 +86,7 @@ void check_options(const EngineOptions& options) {
   at_least("tensor_parallel", 1, options.tensor_parallel);
   at_least("context_length", 0, options.context_length);
   at_least("kv_cache_bytes", 0, options.kv_cache_bytes);
+  at_least("kv_offload_bytes", 0, options.kv_offload_bytes);
   at_least("max_sequences", 1, options.max_sequences);
   at_least("max_queue", 1, options.max_queue);
   at_least("prefill_chunk", 1, options.prefill_chunk);
@@ -139,6 +140,10 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   if (options.draft_weights == "int4") {
     parts.int4_model = load_llama(*weights, {options.dtype, "int4", options.context_length}, *parts.threads, nullptr,
                                   parts.model->kv_backend());  // it drafts from the model's own caches
+  }
+  if (options.kv_offload_bytes > 0 && parts.model->kv_backend()->with_host_pages() == nullptr) {
+    throw ModelError("kv_offload_bytes: expected 0 on device " + options.device +
+                     ", whose caches are in the host's memory already, found " + std::to_string(options.kv_offload_bytes));
   }
   if (options.kv_cache_bytes == 0) parts.options.kv_cache_bytes = available_bytes() / 2;
   if (!options.prefix_cache_dir.empty()) parts.prefix_identity = prefix_identity(*weights, options, parts.cache_shape);

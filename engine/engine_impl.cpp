@@ -76,12 +76,20 @@ PolicyContext draft_context(const EngineParts& parts) {
   return policy_context(*parts.draft_model, parts.draft_shape, parts.threads.get());
 }
 
+// The model's, with pages in the host's memory.
+PolicyContext offload_context(const EngineParts& parts, PolicyContext context) {
+  if (parts.options.kv_offload_bytes == 0) return {};
+  context.pool = PagePool::create(context.shape, context.pool->backend()->with_host_pages());
+  return context;
+}
+
 }  // namespace
 
 EngineImpl::EngineImpl(EngineParts parts)
     : parts_(std::move(parts)),
       policy_context_(policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get(), parts_.options.gates)),
       draft_context_(draft_context(parts_)),
+      offload_context_(offload_context(parts_, policy_context_)),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
       eos_(end_tokens(*parts_.tokenizer, parts_.model->config(), vocabulary_)),
       grammars_(*parts_.tokenizer, vocabulary_, {eos_.begin(), eos_.end()}),
@@ -208,6 +216,7 @@ void EngineImpl::plan_batch() {
   }
   Scheduler::Memory memory;
   memory.free = [this] { return free_bytes(); };
+  memory.offload = parts_.options.kv_offload_bytes;
   memory.reclaim = [this](PrefixCache::Evict which) { return prefixes_.evict(which); };
   memory.logit_rows = logit_rows();
   memory.waits = [this](ScheduledSequence* waiting) { return waits_for_prefix(*static_cast<Sequence*>(waiting)); };

@@ -97,7 +97,8 @@ class EngineImpl final : public Engine {
   Checked check(const GenerationRequest& request) const;
   void check_load(int64_t more) const;  // mutex_ held; `more`: requests that are about to be queued before this one
   void share_prefixes(Request* request);
-  std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec) const;
+  std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec, bool offload = false) const;
+  void check_memory(const GenerationRequest& request, const Checked& checked) const;
   std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
   std::shared_ptr<const CompiledGrammar> grammar_for(const std::string& grammar) const;  // empty: null
 
@@ -135,7 +136,7 @@ class EngineImpl final : public Engine {
   void forget(uint64_t id);
 
   EngineParts parts_;
-  PolicyContext policy_context_, draft_context_;
+  PolicyContext policy_context_, draft_context_, offload_context_;
   int64_t vocabulary_;  // tokens that both the model and the tokenizer know
   std::set<TokenId> eos_;
   mutable GrammarCompiler grammars_;

@@ -41,13 +41,13 @@ void list_choices(const EngineOptions& options, bool has_draft_model, nlohmann::
 
 }  // namespace
 
-std::shared_ptr<const KvCachePolicy> EngineImpl::policy_for(const nlohmann::json& spec) const {
+std::shared_ptr<const KvCachePolicy> EngineImpl::policy_for(const nlohmann::json& spec, bool offload) const {
   const nlohmann::json& chosen = spec.is_null() ? parts_.options.kv_cache : spec;
-  const std::string key = chosen.dump();
+  const std::string key = (offload ? "offload " : "") + chosen.dump();
   const std::lock_guard lock(policies_mutex_);
   if (const auto known = policies_.find(key); known != policies_.end()) return known->second;
   try {
-    std::shared_ptr<const KvCachePolicy> policy = parts_.model->make_policy(policy_context_, chosen);
+    std::shared_ptr<const KvCachePolicy> policy = parts_.model->make_policy(offload ? offload_context_ : policy_context_, chosen);
     if (policies_.size() >= kMaxCachedPolicies) policies_.clear();  // requests keep their own
     return policies_[key] = std::move(policy);
   } catch (const CacheError& error) {
@@ -79,30 +79,48 @@ EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
   check_request(request, {vocabulary_, context_length(), parts_.options.max_sequences});
   check_allowed(request, parts_.options);
   Checked checked;
-  checked.policy = policy_for(request.kv_cache);
   checked.speculation = speculation_for(request.speculative);
+  const bool offload = checked.speculation != nullptr && checked.speculation->spec.offload;
+  if (offload && parts_.options.kv_offload_bytes == 0) {
+    throw RequestError(RequestError::Kind::kInvalid, "speculative.offload",
+                       "speculative.offload: expected false, because the server keeps no memory of the host for caches "
+                       "(option kv_offload_bytes), found true");
+  }
+  checked.policy = policy_for(request.kv_cache, offload);
   if (checked.speculation != nullptr && checked.speculation->pillar && checked.policy->name() != "full") {
     throw RequestError(RequestError::Kind::kInvalid, "speculative.kv_cache",
                        "speculative.kv_cache: \"pillar_attn\" reads the rows of the request's own cache: expected the policy "
                        "\"full\" there, found \"" + std::string(checked.policy->name()) + '"');
   }
   checked.grammar = grammar_for(request.grammar);
+  check_memory(request, checked);
+  return checked;
+}
+
+// What could not even run alone.
+void EngineImpl::check_memory(const GenerationRequest& request, const Checked& checked) const {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t room = context_length() - prompt_tokens;
   // A request for all that the context has room for ends where memory does; any other must fit when it runs alone.
   const int64_t output = request.max_tokens < room ? request.max_tokens : std::min<int64_t>(room, 1);
-  const KvCachePolicy* draft = checked.speculation == nullptr ? nullptr : checked.speculation->policy.get();
-  const int64_t bytes = most_cache_bytes(*checked.policy, draft, prompt_tokens, prompt_tokens + output) +
-                        config().vocab_size * static_cast<int64_t>(sizeof(float));
-  if (bytes > parts_.options.kv_cache_bytes) {
+  const auto check = [&](int64_t bytes, int64_t tokens, int64_t available, const char* option) {
+    if (bytes <= available) return;
     throw RequestError(RequestError::Kind::kTooLarge, "max_tokens",
                        "the request may need " + std::to_string(bytes) + " bytes of KV cache (" +
-                           std::to_string(prompt_tokens) + " prompt and " + std::to_string(output) +
+                           std::to_string(prompt_tokens) + " prompt and " + std::to_string(tokens) +
                            " output tokens, policy \"" + std::string(checked.policy->name()) +
-                           "\"), but the server has " + std::to_string(parts_.options.kv_cache_bytes) +
-                           " bytes (kv_cache_bytes)");
-  }
-  return checked;
+                           "\"), but the server has " + std::to_string(available) + " bytes (" + option + ")");
+  };
+  const Speculation* const speculation = checked.speculation.get();
+  const bool offloads = speculation != nullptr && speculation->spec.offload;
+  const KvCachePolicy* const draft = speculation == nullptr ? nullptr : speculation->policy.get();
+  const int64_t bytes = most_cache_bytes(*checked.policy, draft, offloads, prompt_tokens, prompt_tokens + output) +
+                        config().vocab_size * static_cast<int64_t>(sizeof(float));
+  check(bytes, output, parts_.options.kv_cache_bytes, "kv_cache_bytes");
+  if (!offloads) return;
+  const int64_t most = std::min(request.max_tokens, room);  // held for it from its beginning on
+  check(request.n * checked.policy->max_bytes(prompt_tokens, prompt_tokens + most), most, parts_.options.kv_offload_bytes,
+        "kv_offload_bytes");
 }
 
 void EngineImpl::check_load(int64_t more) const {
@@ -138,9 +156,10 @@ std::unique_ptr<GenerationStream> Engine::submit(GenerationRequest request) {
 }
 
 // The prompt's log probabilities are computed with it. A mirrored draft's cache is filled by the passes that a found state
-// spares: it has states of its own, unless it takes what it needs out of the target's.
+// spares: it has states of its own, unless it takes what it needs out of the target's. What is offloaded leaves none: they would
+// count among the device's bytes.
 void EngineImpl::share_prefixes(Request* request) {
-  if (parts_.options.prefix_cache_bytes == 0 || request->generation.prompt_logprobs >= 0) return;
+  if (parts_.options.prefix_cache_bytes == 0 || request->generation.prompt_logprobs >= 0 || request->offloads()) return;
   const nlohmann::json& policy = request->generation.kv_cache.is_null() ? parts_.options.kv_cache : request->generation.kv_cache;
   request->prefixes = &prefixes_;
   request->prefix_key = policy.dump() + '\n' + request->generation.cache_salt;
@@ -188,6 +207,7 @@ nlohmann::ordered_json EngineImpl::describe() const {
   result["weight_bytes"] = parts_.model->weight_bytes();
   if (parts_.int4_model != nullptr) result["int4_weight_bytes"] = parts_.int4_model->weight_bytes();
   result["kv_cache_bytes"] = parts_.options.kv_cache_bytes;
+  if (parts_.options.kv_offload_bytes > 0) result["kv_offload_bytes"] = parts_.options.kv_offload_bytes;
   result["kv_cache_bytes_per_token"] = parts_.model->ranks() * parts_.cache_shape.bytes_per_token();
   result["kv_cache"] = policy_for(nullptr)->name();
   result["speculative"] = speculation_for(nullptr) == nullptr ? "off" : name(speculation_for(nullptr)->spec.method);
@@ -206,6 +226,10 @@ EngineStats EngineImpl::stats() const {
   stats.kv_bytes_used = cache_bytes();
   if (stats.prefix_cache_states > 0) stats.kv_bytes_used = std::min(stats.kv_bytes_used, held_);
   stats.kv_bytes_budget = parts_.options.kv_cache_bytes;
+  if (offload_context_.pool != nullptr) {
+    stats.extra["kv_offload_bytes_used"] = static_cast<double>(offload_context_.pool->bytes_in_use());
+    stats.extra["kv_offload_bytes_budget"] = static_cast<double>(parts_.options.kv_offload_bytes);
+  }
   stats.rejected = rejected_;
   return stats;
 }

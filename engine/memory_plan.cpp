@@ -19,13 +19,14 @@ std::string shortage(const MemoryPlan& plan, const PlanQuestion& question, const
 
 }  // namespace
 
-int64_t most_cache_bytes(const KvCachePolicy& policy, const KvCachePolicy* draft, int64_t prompt_tokens, int64_t n_tokens) {
-  return policy.max_bytes(prompt_tokens, n_tokens) + (draft == nullptr ? 0 : draft->max_bytes(prompt_tokens, n_tokens));
+int64_t most_cache_bytes(const KvCachePolicy& policy, const KvCachePolicy* draft, bool offloads, int64_t prompt_tokens,
+                         int64_t n_tokens) {
+  return (offloads ? 0 : policy.max_bytes(prompt_tokens, n_tokens)) + (draft == nullptr ? 0 : draft->max_bytes(prompt_tokens, n_tokens));
 }
 
 MemoryPlan plan_memory(const KvCachePolicy& policy, const KvCachePolicy* draft, const PlanQuestion& question, const PlanMemory& memory) {
   const auto bytes = [&](int64_t prompt, int64_t tokens) {
-    return most_cache_bytes(policy, draft, prompt, tokens) + memory.row_bytes;
+    return most_cache_bytes(policy, draft, question.offloads, prompt, tokens) + memory.row_bytes;
   };
   const int64_t prompt = question.prompt_tokens, wanted = question.output_tokens;
   const auto fits = [&](int64_t output) { return bytes(prompt, prompt + output) <= memory.kv_cache_bytes; };
@@ -46,6 +47,16 @@ MemoryPlan plan_memory(const KvCachePolicy& policy, const KvCachePolicy* draft, 
   plan.output_tokens = low;
   const int64_t others = memory.kv_cache_bytes - plan.max_bytes;
   if (others >= 0) plan.sequences = 1 + others / std::max<int64_t>(1, plan.final_bytes);
+  if (question.offloads) {
+    const int64_t apart = policy.max_bytes(prompt, prompt + wanted), room = memory.kv_offload_bytes / std::max<int64_t>(1, apart);
+    plan.sequences = std::min(plan.sequences, room);
+    if (room < question.sequences) {
+      const std::string who = question.sequences == 1 ? "one sequence" : std::to_string(question.sequences) + " sequences";
+      plan.problem = who + " may need " + std::to_string(question.sequences * apart) +
+                     " bytes of the host's memory, but there are " + std::to_string(memory.kv_offload_bytes) + " (kv_offload_bytes)";
+      return plan;
+    }
+  }
   const bool ends_early = question.to_the_end && question.sequences == 1 && fits(std::min<int64_t>(wanted, 1));
   if (plan.sequences < question.sequences && !ends_early) plan.problem = shortage(plan, question, memory);
   return plan;

@@ -15,22 +15,24 @@ class KvCachePolicy;
 constexpr int64_t kMostDraftRows = 64;
 
 // Bytes of KV cache that a sequence may come to hold when it grows to n_tokens, drafts included. `draft`: of the cache that
-// they are computed with; null: none.
-int64_t most_cache_bytes(const KvCachePolicy& policy, const KvCachePolicy* draft, int64_t prompt_tokens, int64_t n_tokens);
+// they are computed with; null: none. offloads: the draft's only, the other is in memory of its own.
+int64_t most_cache_bytes(const KvCachePolicy& policy, const KvCachePolicy* draft, bool offloads, int64_t prompt_tokens, int64_t n_tokens);
 
 struct PlanQuestion {
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;  // at most
   bool to_the_end = false;    // the output may end where memory does
   int64_t sequences = 1;      // side by side
+  bool offloads = false;      // as for most_cache_bytes()
 };
 
 struct PlanMemory {
   int64_t kv_cache_bytes = 0;
   int64_t row_bytes = 0;  // of a sequence's logits, which come out of it, too
+  int64_t kv_offload_bytes = 0;
 };
 
-// Bytes are upper bounds, of one sequence with its logits.
+// Bytes are upper bounds, of one sequence with its logits, without what it offloads.
 struct MemoryPlan {
   nlohmann::json kv_cache;    // as a request names the policy
   std::string policy;         // empty: it cannot be made for this model

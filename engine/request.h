@@ -34,7 +34,10 @@ struct Request {
   // Logits of the last prompt token are there: makes the other choices.
   void fork_choices(const Tokenizer& tokenizer);
   int64_t prompt_tokens() const { return static_cast<int64_t>(generation.prompt.size()); }
-  // Bytes of KV cache that one choice may come to hold, drafts included, when it grows to n_tokens.
+  bool offloads() const { return speculation != nullptr && speculation->spec.offload; }  // its caches, not the draft's
+  // Bytes of the host's memory that each choice may come to hold there.
+  int64_t offload_bytes() const;
+  // Bytes of KV cache that one choice may come to hold, drafts included, when it grows to n_tokens. Not what is offloaded.
   int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const;
   bool all_finished() const;
   RequestUsage usage(Clock::time_point now) const;

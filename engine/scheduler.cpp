@@ -136,7 +136,7 @@ bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
   for (const auto& [sharers, i] : order) {
     const Entry& entry = waiting_[i];
     if (!wants_more(*entry.sequence)) return false;
-    if (slots_ + entry.slots > options_.max_sequences || !fits(entry, may_be_passed(entry) ? claimed : 0, memory)) continue;
+    if (slots_ + entry.slots > options_.max_sequences || !fits_apart(entry, memory) || !fits(entry, may_be_passed(entry) ? claimed : 0, memory)) continue;
     begin(i, plan);
     return true;
   }
@@ -174,6 +174,13 @@ bool Scheduler::wants_more(const ScheduledSequence& next) const {
     if (sequence.left() < oldest->left()) shorter += all;
   }
   return backlog < work() || (next.left() - next.known().tokens < oldest->left() && shorter < work() / 2);
+}
+
+bool Scheduler::fits_apart(const Entry& entry, const Memory& memory) const {
+  int64_t bytes = entry.slots * entry.sequence->offloaded();
+  if (bytes == 0) return true;
+  for (const Entry& other : running_) bytes += other.slots * other.sequence->offloaded();
+  return bytes <= memory.offload;
 }
 
 // All that run, and this one, may grow by its horizon.

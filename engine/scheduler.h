@@ -42,6 +42,8 @@ class ScheduledSequence {
   virtual int64_t pass_limit() const = 0;        // tokens of the next pass at most; at least 1
   virtual int64_t growth(int64_t n) const = 0;   // by which memory rises, at any moment, in a pass of its next n tokens
   virtual int64_t held() const = 0;              // bytes that it holds now
+  // Of memory apart from all others', which it has to itself while it runs; each of its slots takes as much.
+  virtual int64_t offloaded() const { return 0; }
   // While it waits: what is known of it already, which it will share.
   struct Known {
     int64_t tokens = 0, bytes = 0;
@@ -77,6 +79,7 @@ class Scheduler {
     // Frees a little of what is kept for prompts to come. False: there is nothing of that kind.
     std::function<bool(PrefixCache::Evict)> reclaim;
     int64_t logit_rows = 0;                   // that memory is held for already
+    int64_t offload = 0;                      // bytes of that apart
     // Bytes that a waiting sequence will share with one that runs, which is computing what both need: it had better wait for
     // that. Null, or none: it need not wait.
     std::function<std::optional<int64_t>(ScheduledSequence*)> waits = {};
@@ -136,6 +139,7 @@ class Scheduler {
   bool isolated() const;                                 // whether some that run go on alone
   static bool may_be_passed(const Entry& entry) { return entry.drops == 0 && entry.passes < 4 * kMostPasses; }
   bool wants_more(const ScheduledSequence& next) const;  // whether the pass has work left for another prompt
+  bool fits_apart(const Entry& entry, const Memory& memory) const;  // what it offloads
   // claimed: bytes for those that wait for one that runs.
   bool fits(const Entry& entry, int64_t claimed, const Memory& memory) const;
   void share_work();

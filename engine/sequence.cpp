@@ -65,8 +65,13 @@ bool Sequence::leaves_prefix() const {
 }
 
 int64_t Sequence::growth(int64_t n) const {
-  return cache->growth(n) + (draft == nullptr || draft->cache() == nullptr ? 0 : draft->cache()->growth(n));
+  const int64_t drafts = draft == nullptr || draft->cache() == nullptr ? 0 : draft->cache()->growth(n);
+  return drafts + (request->offloads() ? 0 : cache->growth(n));
 }
+
+int64_t Sequence::held() const { return draft_bytes + (request->offloads() ? 0 : cache_stats.bytes); }
+
+int64_t Sequence::offloaded() const { return request->offload_bytes(); }
 
 int64_t Sequence::bytes_ahead(int64_t beyond) const {
   const int64_t n = std::min(static_cast<int64_t>(tokens.size()) + beyond, request->prompt_tokens() + request->max_tokens);

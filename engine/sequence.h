@@ -39,7 +39,8 @@ struct Sequence final : ScheduledSequence {
   int64_t left() const override { return static_cast<int64_t>(tokens.size()) - computed(); }
   int64_t pass_limit() const override;
   int64_t growth(int64_t n) const override;
-  int64_t held() const override { return cache_stats.bytes + draft_bytes; }
+  int64_t held() const override;
+  int64_t offloaded() const override;
   Known known() const override;
   int64_t bytes_ahead(int64_t beyond) const override;
   int64_t growth_ahead(int64_t beyond) const override;

@@ -88,6 +88,7 @@ class CpuKvBackend final : public KvBackend {
 
   std::byte* allocate(size_t bytes) override { return allocate_aligned(bytes); }
   void release(std::byte* memory, size_t bytes) noexcept override { free_aligned(memory, bytes); }
+  bool holds(const void* /*address*/) const override { return true; }
 
   void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) override {
     for (const auto& [from, to] : moves) move_kv(type, head_dim, from.k, from.v, from.slot, to.k, to.v, to.slot);
@@ -120,6 +121,7 @@ class CpuKvBackend final : public KvBackend {
     }
   }
   void forget_writes() noexcept override {}
+  void apply_writes() override {}
   void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) override {
     kernels::attention(threads_, shape, tasks, scratch_);
   }

@@ -114,6 +114,7 @@ class KvBackend {
   // Zeroed memory of pages, at a multiple of 64 bytes. Thread-safe, as are all calls up to upload(). Throws std::bad_alloc.
   virtual std::byte* allocate(size_t bytes) = 0;
   virtual void release(std::byte* memory, size_t bytes) noexcept = 0;
+  virtual bool holds(const void* address) const = 0;  // whether jobs may read there
 
   virtual void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) = 0;
   virtual void write_tokens(KvType type, int64_t head_dim, std::span<const TokenWrite> tokens) = 0;
@@ -134,6 +135,12 @@ class KvBackend {
   // tasks; or forget_writes().
   virtual void write(KvType type, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) = 0;
   virtual void forget_writes() noexcept = 0;
+  virtual void apply_writes() = 0;  // before attention() does, where jobs are to see them
+  // The same with pages in the host's memory, over which this one attends, too; null: it has none other than its own.
+  virtual std::shared_ptr<KvBackend> with_host_pages() { return nullptr; }
+  // Whether it has such pages, and is to hear of segments before attention() reads them, as early as a layer before.
+  virtual bool prefetches() const { return false; }
+  virtual void prefetch(std::span<const KvSegment> segments) { (void)segments; }
   // As kernels/attention.h says, bit for bit where batch_invariant(). What the host's memory gets is there when they return.
   virtual void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) = 0;
   virtual void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) = 0;

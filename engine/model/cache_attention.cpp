@@ -89,6 +89,17 @@ void CacheAttention::begin(std::span<const SequenceInput> batch) {
     }
   });
   if (device_rows_) row_angles_.set(angles_.data(), static_cast<size_t>(rows_ * config_.head_dim) * sizeof(float));
+  prefetch(0);
+}
+
+// Of inputs whose rows the last layer does not need, too.
+void CacheAttention::prefetch(int64_t layer) {
+  if (layer == config_.n_layers || !backend_->prefetches()) return;
+  ahead_.clear();
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    guard(i, [&](SequenceCache& cache) { cache.view(layer, tokens(i), &ahead_); });
+  }
+  backend_->prefetch(ahead_);
 }
 
 kernels::HeadRows CacheAttention::head_rows(int64_t layer, float* qkv, int64_t first, int64_t n) const {
@@ -130,6 +141,7 @@ void CacheAttention::write(int64_t layer, float* qkv) {
 
 void CacheAttention::attend(int64_t layer, float* qkv, void* attended) {
   write(layer, qkv);
+  prefetch(layer + 1);
   shape_.window = config_.window(layer);
   const bool last = layer + 1 == config_.n_layers;
   const int64_t row_bytes = q_width() * (shape_.type == kernels::KvType::kBf16 ? 2 : 4);

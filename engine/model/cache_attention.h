@@ -66,6 +66,7 @@ class CacheAttention {
 
   // Rows [first, first + n) of the pass before attention.
   kernels::HeadRows head_rows(int64_t layer, float* qkv, int64_t first, int64_t n) const;
+  void prefetch(int64_t layer);  // what it will attend to, where the backend wants to know
   void write(int64_t layer, float* qkv);
   void observe(int64_t layer, const float* qkv);
   void take_probes(int64_t layer, const float* qkv);
@@ -93,6 +94,7 @@ class CacheAttention {
   AlignedBuffer angles_;  // cos then sin, f32 [rows, 2, head_dim / 2]
   kernels::RowMemory row_angles_;  // the same where rows are on a device
   std::vector<std::vector<kernels::KvSegment>> views_;
+  std::vector<kernels::KvSegment> ahead_;  // of all inputs, of the layer that comes
   std::vector<kernels::AttentionTask> tasks_;
   std::vector<kernels::AttentionMassTask> mass_tasks_;
   AlignedBuffer mass_;     // f32, of all probes

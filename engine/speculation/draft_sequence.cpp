@@ -63,7 +63,8 @@ void DraftSequence::mirror_to(SequenceCache* target) {
   if (speculation_->pillar) {
     mirror_ = std::make_unique<PillarMirror>(target, static_cast<PillarCache*>(cache_.get()));
   } else if (speculation_->mirrored) {
-    mirror_ = std::make_unique<MirroredCache>(speculation_->drafter->context->shape, target, cache_.get());
+    const PolicyContext& context = *speculation_->drafter->context;
+    mirror_ = std::make_unique<MirroredCache>(context.shape, context.pool->backend(), target, cache_.get());
   }
 }
 

@@ -14,17 +14,23 @@ void MirroredCache::reserve(int64_t n) {
   target_->reserve(n);
   keeps_ = draft_->tokens() + n > draft_->next_boundary();
   if (!keeps_) return draft_->reserve(n);
-  for (std::vector<float>& layer : kept_) layer.resize(static_cast<size_t>(n * 2 * width_));
+  for (auto& layer : kept_) layer = std::make_unique<kernels::PageMemory>(backend_, static_cast<size_t>(n * 2 * width_) * sizeof(float));
 }
 
 void MirroredCache::write(int64_t layer, const KvRows& rows) {
   target_->write(layer, rows);
   if (!keeps_) return draft_->write(layer, rows);
-  float* kept = kept_[static_cast<size_t>(layer)].data() + rows.first * 2 * width_;
-  for (int64_t i = 0; i < rows.n; ++i, kept += 2 * width_) {
-    std::copy_n(rows.k + i * rows.stride, width_, kept);
-    std::copy_n(rows.v + i * rows.stride, width_, kept + width_);
+  const size_t bytes = static_cast<size_t>(width_) * sizeof(float);
+  std::byte* kept = kept_[static_cast<size_t>(layer)]->data() + static_cast<size_t>(rows.first) * 2 * bytes;
+  std::vector<kernels::PageCopy> copies;
+  for (int64_t i = 0; i < rows.n; ++i) {
+    for (const float* const row : {rows.k + i * rows.stride, rows.v + i * rows.stride}) {
+      copies.push_back({row, kept, bytes});
+      kept += bytes;
+    }
   }
+  if (backend_->holds(rows.k)) return backend_->copy(copies);
+  for (const auto& [from, to, size] : copies) backend_->upload(from, size, static_cast<std::byte*>(to));
 }
 
 void MirroredCache::advance(int64_t n) {
@@ -53,14 +59,15 @@ void MirroredCache::write_kept() {
     const int64_t n = std::min(n_tokens - at, room_to_boundary(*draft_));
     draft_->reserve(n);
     for (size_t layer = 0; layer < kept_.size(); ++layer) {
-      const float* k = kept_[layer].data() + (at - first) * 2 * width_;
+      const float* const k = reinterpret_cast<const float*>(kept_[layer]->data()) + (at - first) * 2 * width_;
       draft_->write(static_cast<int64_t>(layer), {k, k + width_, 2 * width_, 0, n});
     }
+    backend_->apply_writes();
     draft_->advance(n);
     draft_->commit(at + n);
   }
   keeps_ = false;
-  for (std::vector<float>& layer : kept_) std::vector<float>().swap(layer);
+  for (auto& layer : kept_) layer.reset();
 }
 
 }  // namespace smartkv

@@ -3,21 +3,25 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "cache/forwarding_cache.h"
+#include "kernels/kv_backend.h"
 
 namespace smartkv {
 
 // Tokens that the draft's cache takes before its next boundary. Throws CacheError if there are none.
 int64_t room_to_boundary(const SequenceCache& draft);
 
-// Both outlive it. A pass may go beyond the draft's boundary: then its rows are kept, and the draft's cache gets them
+// backend: of the draft's pages. Both caches outlive it. A pass may go beyond the draft's boundary: then its rows are kept, and the draft's cache gets them
 // piece by piece when they are committed, all of them at once. stats(), fork() and resume() are the parts' own business.
 class MirroredCache final : public ForwardingCache {
  public:
-  MirroredCache(const CacheShape& shape, SequenceCache* target, SequenceCache* draft)
+  MirroredCache(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend, SequenceCache* target, SequenceCache* draft)
       : ForwardingCache({target}),
+        backend_(std::move(backend)),
         width_(shape.n_kv_heads * shape.head_dim),
         kept_(static_cast<size_t>(shape.n_layers)),
         target_(target),
@@ -37,9 +41,11 @@ class MirroredCache final : public ForwardingCache {
  private:
   void write_kept();
 
+  std::shared_ptr<kernels::KvBackend> backend_;
   int64_t width_;                         // values of K, and of V, of a token in a layer
   bool keeps_ = false;                    // this pass's rows, instead of passing them on
-  std::vector<std::vector<float>> kept_;  // [n_layers][n, 2, width]: K and V of the tokens from draft_->tokens() on
+  // [n_layers] of f32 [n, 2, width]: K and V of the tokens from draft_->tokens() on. The backend's memory, as rows may be.
+  std::vector<std::unique_ptr<kernels::PageMemory>> kept_;
   SequenceCache* target_;
   SequenceCache* draft_;
 };

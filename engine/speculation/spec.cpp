@@ -47,7 +47,10 @@ void read_parameters(json field, SpeculationSpec* spec) {
     spec->ngram_max = read.integer("ngram_max", std::max(spec->ngram_min, spec->ngram_max), spec->ngram_min, kMaxMatch);
   }
   if (has_cache(spec->method)) spec->kv_cache = read.value("kv_cache");
-  if (spec->method == DraftMethod::kSelf) spec->int4 = read.choice("weights", "auto", {"auto", "int4"}) == "int4";
+  if (spec->method == DraftMethod::kSelf) {
+    spec->int4 = read.choice("weights", "auto", {"auto", "int4"}) == "int4";
+    spec->offload = read.boolean("offload", false);
+  }
   read.done();
 }
 

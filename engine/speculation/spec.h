@@ -23,6 +23,7 @@ struct SpeculationSpec {
   // tokens. For such a model also "pillar_attn" (pillar_cache.h).
   nlohmann::json kv_cache;
   bool int4 = false;       // self: "weights": "int4" drafts on a 4-bit copy of the weights
+  bool offload = false;    // self: the request's own cache is in the host's memory, a device has the draft's only
 };
 
 // `field`: null (off), a method's name, or {"method": name, parameters...}. Throws RequestError (kInvalid) whose param

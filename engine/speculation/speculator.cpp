@@ -63,6 +63,10 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
     speculation->policy = draft_policy(spec, *speculation->drafter,
                                        recent ? self_cache(speculation->drafter->context->window) : spec.kv_cache);
     speculation->pillar = is_pillar(spec.kv_cache);
+    if (speculation->pillar && spec.offload) {
+      throw CacheError("kv_cache: policy \"pillar_attn\" copies what it reads out of the request's own cache: expected it beside that, "
+                       "found \"offload\": true");
+    }
     // A policy that watches where queries attend needs passes over its own cache.
     speculation->mirrored =
         speculation->drafts_for_itself() && speculation->policy->new_sequence(0)->probes(context_length_).empty();

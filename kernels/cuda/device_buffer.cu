@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "kernels/cuda/platform.h"
 
@@ -9,17 +11,26 @@ namespace smartkv::kernels::cuda {
 
 DeviceBuffer::~DeviceBuffer() { cudaFree(data_); }
 
-std::byte* DeviceBuffer::reserve(size_t bytes) {
+std::byte* DeviceBuffer::try_reserve(size_t bytes) {
   if (bytes <= bytes_) return data_;
   const size_t wanted = std::max(bytes, bytes_ + bytes_ / 2);
   check(cudaFree(data_), "cudaFree");
   data_ = nullptr;
   bytes_ = 0;
   void* memory = nullptr;
-  check(cudaMalloc(&memory, wanted), "cudaMalloc");
+  if (cudaMalloc(&memory, wanted) != cudaSuccess) {
+    cudaGetLastError();  // it is dealt with
+    return nullptr;
+  }
   data_ = static_cast<std::byte*>(memory);
   bytes_ = wanted;
   return data_;
+}
+
+std::byte* DeviceBuffer::reserve(size_t bytes) {
+  std::byte* const data = try_reserve(bytes);
+  if (data == nullptr && bytes > 0) throw std::runtime_error("CUDA: the device has no room for " + std::to_string(bytes) + " bytes more");
+  return data;
 }
 
 HostBuffer::~HostBuffer() { cudaFreeHost(data_); }

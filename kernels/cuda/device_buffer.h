@@ -15,6 +15,7 @@ class DeviceBuffer {
 
   // At least `bytes`; what it held is lost if it grows, which waits for the device.
   std::byte* reserve(size_t bytes);
+  std::byte* try_reserve(size_t bytes);  // null where there is no room
 
  private:
   std::byte* data_ = nullptr;

@@ -12,10 +12,20 @@ namespace {
 // A stretch is as large as all before it together, within these.
 constexpr size_t kLeastStretch = size_t{1} << 20, kMostStretch = size_t{256} << 20;
 
+// Null where there is no room.
+std::byte* new_stretch(size_t bytes, Place place) {
+  void* memory = nullptr;
+  const cudaError_t error = place == Place::kDevice ? cudaMalloc(&memory, bytes) : cudaMallocHost(&memory, bytes);
+  if (error == cudaSuccess) return static_cast<std::byte*>(memory);
+  cudaGetLastError();  // it is dealt with
+  return nullptr;
+}
+
 }  // namespace
 
 DevicePool::~DevicePool() {
-  for (std::byte* const stretch : stretches_) cudaFree(stretch);
+  for (std::byte* const stretch : of(Place::kDevice).stretches) cudaFree(stretch);
+  for (std::byte* const stretch : of(Place::kHost).stretches) cudaFreeHost(stretch);
 }
 
 DevicePool::Blocks::iterator DevicePool::add_block(std::byte* at, const Block& block) {
@@ -29,77 +39,74 @@ DevicePool::Blocks::iterator DevicePool::add_block(std::byte* at, const Block& b
 
 void DevicePool::remove_block(Blocks::iterator block) { spare_blocks_.push_back(blocks_.extract(block)); }
 
-void DevicePool::add_free(std::byte* at, size_t bytes) {
+void DevicePool::add_free(Free& free, std::byte* at, size_t bytes) {
   if (spare_free_.empty()) {
-    free_.emplace(bytes, at);
+    free.emplace(bytes, at);
     return;
   }
   Free::node_type node = std::move(spare_free_.back());
   spare_free_.pop_back();
   node.value() = {bytes, at};
-  free_.insert(std::move(node));
+  free.insert(std::move(node));
 }
 
-void DevicePool::remove_free(std::byte* at, size_t bytes) { spare_free_.push_back(free_.extract({bytes, at})); }
+void DevicePool::remove_free(Free& free, std::byte* at, size_t bytes) { spare_free_.push_back(free.extract({bytes, at})); }
 
-bool DevicePool::grow(size_t bytes) {
-  size_t wanted = std::max(bytes, std::clamp(held_, kLeastStretch, kMostStretch));
-  void* memory = nullptr;
-  if (cudaMalloc(&memory, wanted) != cudaSuccess) {
-    cudaGetLastError();  // it is dealt with
-    wanted = bytes;
-    if (cudaMalloc(&memory, wanted) != cudaSuccess) {
-      cudaGetLastError();
-      return false;
-    }
-  }
-  stretches_.push_back(static_cast<std::byte*>(memory));
-  held_ += wanted;
-  add_block(stretches_.back(), {wanted, false, true, {}});
-  add_free(stretches_.back(), wanted);
+bool DevicePool::grow(size_t bytes, Place place) {
+  Memory& memory = of(place);
+  size_t taken = std::max(bytes, std::clamp(memory.held, kLeastStretch, kMostStretch));
+  std::byte* stretch = new_stretch(taken, place);
+  if (stretch == nullptr) stretch = new_stretch(taken = bytes, place);
+  if (stretch == nullptr) return false;
+  memory.stretches.push_back(stretch);
+  memory.held += taken;
+  add_block(stretch, {taken, false, true, place, {}});
+  add_free(memory.free, stretch, taken);
   return true;
 }
 
-std::byte* DevicePool::allocate(size_t bytes) {
+std::byte* DevicePool::allocate(size_t bytes, Place place) {
+  Memory& memory = of(place);
   bytes = (std::max<size_t>(1, bytes) + kAlignment - 1) / kAlignment * kAlignment;
-  auto found = free_.lower_bound({bytes, nullptr});
-  if (found == free_.end()) {
-    if (!grow(bytes)) return nullptr;
-    found = free_.lower_bound({bytes, nullptr});
+  auto found = memory.free.lower_bound({bytes, nullptr});
+  if (found == memory.free.end()) {
+    if (!grow(bytes, place)) return nullptr;
+    found = memory.free.lower_bound({bytes, nullptr});
   }
   const auto [all, at] = *found;
-  remove_free(at, all);
+  remove_free(memory.free, at, all);
   Block& block = blocks_.find(at)->second;
   block.used = true;
   block.access = {};
   if (all > bytes) {
     block.bytes = bytes;
-    add_block(at + bytes, {all - bytes, false, false, {}});
-    add_free(at + bytes, all - bytes);
+    add_block(at + bytes, {all - bytes, false, false, place, {}});
+    add_free(memory.free, at + bytes, all - bytes);
   }
-  in_use_ += bytes;
+  memory.in_use += bytes;
   return at;
 }
 
 void DevicePool::free(std::byte* at) {
   auto block = blocks_.find(at);
+  Memory& memory = of(block->second.place);
   block->second.used = false;
-  in_use_ -= block->second.bytes;
+  memory.in_use -= block->second.bytes;
   const auto join = [&](Blocks::iterator first, Blocks::iterator second) {
     first->second.bytes += second->second.bytes;
     remove_block(second);
   };
   if (const auto next = std::next(block); next != blocks_.end() && !next->second.used && !next->second.first) {
-    remove_free(next->first, next->second.bytes);
+    remove_free(memory.free, next->first, next->second.bytes);
     join(block, next);
   }
   if (!block->second.first && !std::prev(block)->second.used) {
     const auto previous = std::prev(block);
-    remove_free(previous->first, previous->second.bytes);
+    remove_free(memory.free, previous->first, previous->second.bytes);
     join(previous, block);
     block = previous;
   }
-  add_free(block->first, block->second.bytes);
+  add_free(memory.free, block->first, block->second.bytes);
 }
 
 DevicePool::Blocks::const_iterator DevicePool::find(const void* address) const {
@@ -112,9 +119,9 @@ DevicePool::Blocks::const_iterator DevicePool::find(const void* address) const {
 DevicePool::Page DevicePool::page_at(const void* address) {
   const auto block = find(address);
   if (block == blocks_.end()) {
-    throw std::invalid_argument("KV cache on a CUDA device: a job on memory that is none of its pages");
+    throw std::invalid_argument("KV cache on a CUDA device: memory that is none of its pages");
   }
-  return {block->first, block->first + block->second.bytes, &blocks_.find(block->first)->second.access};
+  return {block->first, block->first + block->second.bytes, &blocks_.find(block->first)->second.access, block->second.place};
 }
 
 }  // namespace smartkv::kernels::cuda

@@ -12,16 +12,18 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/device_pool.h"
+#include "kernels/cuda/fetched_pages.h"
 #include "kernels/cuda/head_rows.h"
 #include "kernels/cuda/kv_pages.h"
 #include "kernels/cuda/page_queue.h"
 #include "kernels/cuda/platform.h"
 #include "kernels/cuda/uploads.h"
+#include "kernels/forwarding_kv_backend.h"
 
 namespace smartkv::kernels::cuda {
 namespace {
 
-class CudaKvBackend final : public DeviceKvBackend {
+class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_from_this<CudaKvBackend> {
  public:
   explicit CudaKvBackend(int device) : device_(device) {
     use_device();
@@ -33,18 +35,21 @@ class CudaKvBackend final : public DeviceKvBackend {
     cudaStreamDestroy(stream_);
   }
 
+  std::shared_ptr<KvBackend> with_host_pages() override;
+
   std::string_view name() const override { return "cuda"; }
   bool batch_invariant() const override { return false; }
   void check(const AttentionShape& shape) const override { check_shape(shape); }
   bool attends_to(KvSegment::Format format) const override { return format != KvSegment::Format::kIndexed; }
 
-  std::byte* allocate(size_t bytes) override {
+  std::byte* allocate(size_t bytes) override { return allocate(bytes, Place::kDevice); }
+  std::byte* allocate(size_t bytes, Place place) {
     if (bytes == 0) return nullptr;
     use_device();
-    std::byte* memory = try_allocate(bytes);
+    std::byte* memory = try_allocate(bytes, place);
     if (memory == nullptr) {  // what was released waits in the queue
       flush();
-      memory = try_allocate(bytes);
+      memory = try_allocate(bytes, place);
     }
     if (memory == nullptr) throw std::bad_alloc();
     return memory;
@@ -54,13 +59,19 @@ class CudaKvBackend final : public DeviceKvBackend {
     const std::lock_guard lock(queue_mutex_);
     queue_->release(memory);
   }
-  size_t bytes_in_use() const override {
+  bool holds(const void* address) const override {
     const std::lock_guard lock(queue_mutex_);
-    return pool_.bytes_in_use();
+    return pool_.holds(address);
   }
-  size_t bytes_held() const override {
+  size_t bytes_in_use() const override { return bytes_in_use(Place::kDevice); }
+  size_t bytes_in_use(Place place) const {
     const std::lock_guard lock(queue_mutex_);
-    return pool_.bytes_held();
+    return pool_.bytes_in_use(place);
+  }
+  size_t bytes_held() const override { return bytes_held(Place::kDevice); }
+  size_t bytes_held(Place place) const {
+    const std::lock_guard lock(queue_mutex_);
+    return pool_.bytes_held(place);
   }
 
   void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) override {
@@ -85,14 +96,15 @@ class CudaKvBackend final : public DeviceKvBackend {
     const std::lock_guard lock(run_mutex_);
     run_queue();
     if (bytes == 0) return;
-    cuda::check(cudaMemcpyAsync(to, page, bytes, cudaMemcpyDeviceToHost, stream_), "copying a page from the device");
+    cuda::check(cudaMemcpyAsync(to, page, bytes, cudaMemcpyDefault, stream_), "copying a page from the device");
     wait();
   }
   void upload(const void* from, size_t bytes, std::byte* page) override {
     const std::lock_guard lock(run_mutex_);
     run_queue();
     if (bytes == 0) return;
-    cuda::check(cudaMemcpyAsync(page, from, bytes, cudaMemcpyHostToDevice, stream_), "copying a page to the device");
+    fetched_.forget();
+    cuda::check(cudaMemcpyAsync(page, from, bytes, cudaMemcpyDefault, stream_), "copying a page to the device");
     wait();
   }
 
@@ -101,13 +113,37 @@ class CudaKvBackend final : public DeviceKvBackend {
     use_device();
     cuda::finish_heads(shape, rows, stream_);
   }
-  void write(KvType /*type*/, int64_t /*n_kv_heads*/, int64_t /*head_dim*/, const PageWrite& rows) override {
+  void write(KvType /*type*/, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) override {
     const std::lock_guard lock(writes_mutex_);
+    write_shape_ = {n_kv_heads, n_kv_heads, head_dim, 1.0f};
     writes_.push_back(rows);
+  }
+  void apply_writes() override {
+    const std::lock_guard lock(run_mutex_);
+    run_queue();
+    staging_.clear();
+    stage_writes(write_shape_);
+    place_writes(staging_.upload(stream_), write_shape_);
+    waited_ = false;
   }
   void forget_writes() noexcept override {
     const std::lock_guard lock(writes_mutex_);
     writes_.clear();
+  }
+
+  bool prefetches() const override { return bytes_in_use(Place::kHost) > 0; }
+  void prefetch(std::span<const KvSegment> segments) override {
+    const std::lock_guard lock(run_mutex_);
+    run_queue();
+    host_pages_.clear();
+    {
+      const std::lock_guard queue_lock(queue_mutex_);
+      for (const KvSegment& segment : segments) {
+        const DevicePool::Page page = pool_.page_at(segment.k);
+        if (page.place == Place::kHost) host_pages_.push_back({page.begin, page.end});
+      }
+    }
+    fetched_.fetch(host_pages_, stream_);
   }
 
   void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) override {
@@ -177,17 +213,11 @@ class CudaKvBackend final : public DeviceKvBackend {
     waited_ = true;
   }
 
-  std::byte* try_allocate(size_t bytes) {
+  std::byte* try_allocate(size_t bytes, Place place) {
     const std::lock_guard lock(queue_mutex_);
-    std::byte* const memory = pool_.allocate(bytes);
+    std::byte* const memory = pool_.allocate(bytes, place);
     if (memory != nullptr) queue_->zero(memory, (bytes + 15) / 16 * 16);
     return memory;
-  }
-
-  // Whether it is memory of the device.
-  bool holds(const void* address) const {
-    const std::lock_guard lock(queue_mutex_);
-    return pool_.holds(address);
   }
 
   template <typename Function>
@@ -216,6 +246,7 @@ class CudaKvBackend final : public DeviceKvBackend {
       queue_->begin(&pool_, ++batch_);
     }
     waited_ = false;
+    fetched_.forget();
     std::exception_ptr error;
     try {
       running_->run(pages_workspace_, stream_);
@@ -276,6 +307,7 @@ class CudaKvBackend final : public DeviceKvBackend {
         write.v = reinterpret_cast<const float*>(device + v);
         write.row_stride = shape.n_kv_heads * shape.head_dim;
       }
+      fetched_.forget(rows.page_k);
       kv_writes_.push_back(write);
     }
     writes_.clear();
@@ -319,6 +351,7 @@ class CudaKvBackend final : public DeviceKvBackend {
       if (placed.order != kNone) segments_[i].channel_order = reinterpret_cast<const uint8_t*>(device + placed.order);
       if (placed.bias != kNone) segments_[i].bias = reinterpret_cast<const float*>(device + placed.bias);
     }
+    fetched_.place(segments_, stream_);
   }
   // What task i points to on the device, but for its results.
   template <typename Task>
@@ -341,6 +374,7 @@ class CudaKvBackend final : public DeviceKvBackend {
 
   std::mutex writes_mutex_;
   std::vector<PageWrite> writes_;
+  AttentionShape write_shape_;  // theirs: one query head for each KV head
 
   // Of whoever uses the stream. Buffers grow to the largest call and stay.
   std::mutex run_mutex_;
@@ -349,6 +383,8 @@ class CudaKvBackend final : public DeviceKvBackend {
   Staging staging_;
   DeviceBuffer results_;
   HostBuffer host_results_;
+  FetchedPages fetched_;
+  std::vector<HostPage> host_pages_;
   AttentionWorkspace workspace_;
   PageWorkspace pages_workspace_;
   std::vector<std::pair<size_t, size_t>> staged_writes_;  // K and V
@@ -361,6 +397,18 @@ class CudaKvBackend final : public DeviceKvBackend {
   std::vector<AttentionTask> tasks_;
   std::vector<AttentionMassTask> mass_tasks_;
 };
+
+// The same device, pages in the host's memory.
+class HostPages final : public ForwardingKvBackend {
+ public:
+  explicit HostPages(std::shared_ptr<CudaKvBackend> device) : ForwardingKvBackend(device), device_(*device) {}
+  std::byte* allocate(size_t bytes) override { return device_.allocate(bytes, Place::kHost); }
+
+ private:
+  CudaKvBackend& device_;
+};
+
+std::shared_ptr<KvBackend> CudaKvBackend::with_host_pages() { return std::make_shared<HostPages>(shared_from_this()); }
 
 }  // namespace
 

@@ -43,6 +43,11 @@ const std::vector<Option>& option_table() {
        .help = "Memory for all KV caches; 0: half of what is free once the model is loaded",
        .field = [](O& o) -> F { return &o.engine.kv_cache_bytes; },
        .bytes = true},
+      {.name = "kv_offload_bytes",
+       .help = "Of the host's memory, pinned, for caches of requests with speculative {\"method\": \"self\", \"offload\": true}, where the "
+               "device is a GPU; 0: none",
+       .field = [](O& o) -> F { return &o.engine.kv_offload_bytes; },
+       .bytes = true},
       {.name = "prefix_cache_bytes",
        .help = "Of kv_cache_bytes, for computed prompts that others may begin with; -1: all that running requests leave; 0: off",
        .field = [](O& o) -> F { return &o.engine.prefix_cache_bytes; },

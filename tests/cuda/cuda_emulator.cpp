@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -258,6 +259,15 @@ DeviceMemory& device_memory() {
   return *memory;
 }
 
+struct Streams {
+  std::mutex mutex;
+  std::set<CUstream_st*> all;
+};
+Streams& streams() {
+  static auto* const all = new Streams;
+  return *all;
+}
+
 void protect(const Mapping& mapping, int access) {
   if (mprotect(mapping.begin, mapping.bytes, access) == 0) return;
   std::perror("mprotect of the emulated device's memory");
@@ -316,6 +326,22 @@ void fill(void* to, int byte, size_t bytes) {
   if (bytes == 0) return;
   const DeviceRuns runs;
   std::memset(to, byte, bytes);
+}
+
+CUstream_st* new_stream() {
+  const std::lock_guard lock(streams().mutex);
+  return *streams().all.insert(new CUstream_st).first;
+}
+
+void delete_stream(CUstream_st* stream) {
+  const std::lock_guard lock(streams().mutex);
+  streams().all.erase(stream);
+  delete stream;
+}
+
+void synchronize() {
+  const std::lock_guard lock(streams().mutex);
+  for (CUstream_st* const stream : streams().all) stream->run();
 }
 
 void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& kernel) {
@@ -426,3 +452,8 @@ void load_matrix_x4(uint32_t* out, const void* row) {
 }
 
 }  // namespace smartkv::cuda_emulator
+
+void CUstream_st::run() {
+  for (const auto& call : waiting) call();
+  waiting.clear();
+}

@@ -5,6 +5,7 @@
 //   - shared memory holds NaN (bytes 0xff) when a block starts; one byte past its end is AddressSanitizer's or an error;
 //   - an asynchronous copy happens when it is waited for, and not before: who reads earlier reads what was there;
 //   - threads that wait for each other at different places, or for one that has returned, are std::logic_error;
+//   - a copy on a stream that does not wait for the default stream happens when an event behind it is waited for;
 //   - which thread runs first between two barriers is up to `Order`: results must not depend on it;
 //   - memory of the device can be reached while a kernel runs or the runtime copies, and else not: who does dies of SIGSEGV, as
 //     does who goes past its end.
@@ -20,6 +21,7 @@
 #include <cstring>
 #include <functional>
 #include <source_location>
+#include <vector>
 
 #define __global__
 #define __device__
@@ -143,18 +145,32 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   return out;
 }
 
-// The runtime. Streams run at once.
+struct CUstream_st;
+
+// The runtime. The default stream, and what waits for it, runs at once.
 namespace smartkv::cuda_emulator {
 // Memory of the device, filled with 0xff; null if there is none.
 void* allocate(size_t bytes);
 void free(void* memory);
 void copy(void* to, const void* from, size_t bytes);
 void fill(void* to, int byte, size_t bytes);
+// Streams that do not wait for the default stream.
+CUstream_st* new_stream();
+void delete_stream(CUstream_st* stream);
+void synchronize();  // all of them
 }  // namespace smartkv::cuda_emulator
 
-using cudaStream_t = struct CUstream_st*;
+struct CUstream_st {
+  std::vector<std::function<void()>> waiting;  // in order
+  void run();
+};
+struct CUevent_st {
+  CUstream_st* stream = nullptr;  // that it was recorded on
+};
+using cudaStream_t = CUstream_st*;
+using cudaEvent_t = CUevent_st*;
 enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
 inline const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "out of memory"; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaMalloc(void** out, size_t bytes) {
@@ -162,19 +178,25 @@ inline cudaError_t cudaMalloc(void** out, size_t bytes) {
   return *out == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 inline cudaError_t cudaFree(void* memory) {
+  smartkv::cuda_emulator::synchronize();
   smartkv::cuda_emulator::free(memory);
   return cudaSuccess;
 }
 inline cudaError_t cudaMallocHost(void** out, size_t bytes) {
-  *out = std::malloc(bytes);
+  *out = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return *out == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 inline cudaError_t cudaFreeHost(void* memory) {
   std::free(memory);
   return cudaSuccess;
 }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  smartkv::cuda_emulator::copy(to, from, bytes);
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  const auto copy = [=] { smartkv::cuda_emulator::copy(to, from, bytes); };
+  if (stream == nullptr) {
+    copy();
+  } else {
+    stream->waiting.emplace_back(copy);
+  }
   return cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
@@ -186,5 +208,31 @@ inline cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   *stream = nullptr;
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = smartkv::cuda_emulator::new_stream();
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (stream != nullptr) smartkv::cuda_emulator::delete_stream(stream);
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream != nullptr) stream->run();
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->stream = stream;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t event, unsigned) {
+  return cudaStreamSynchronize(event->stream);
+}

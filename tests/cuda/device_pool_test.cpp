@@ -31,6 +31,23 @@ TEST(DevicePool, WhatIsFreedIsGivenAgainAndJoinsItsNeighbours) {
   EXPECT_EQ(pool.bytes_held(), held);
 }
 
+TEST(DevicePool, MemoryOfTheHostIsApart) {
+  DevicePool pool;
+  std::byte* const device = pool.allocate(kUnit);
+  std::byte* const host = pool.allocate(3 * kUnit, Place::kHost);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(host) % kUnit, 0u);
+  host[0] = host[3 * kUnit - 1] = std::byte{1};  // the device's would be out of reach
+  EXPECT_EQ(pool.page_at(device).place, Place::kDevice);
+  EXPECT_EQ(pool.page_at(host + kUnit).place, Place::kHost);
+  EXPECT_EQ(pool.bytes_in_use(), kUnit);
+  EXPECT_EQ(pool.bytes_in_use(Place::kHost), 3 * kUnit);
+  pool.free(host);
+  EXPECT_EQ(pool.bytes_in_use(Place::kHost), 0u);
+  EXPECT_GT(pool.bytes_held(Place::kHost), 0u);
+  EXPECT_NE(pool.allocate(2 * kUnit), host);
+  EXPECT_EQ(pool.allocate(2 * kUnit, Place::kHost), host);
+}
+
 TEST(DevicePool, BlocksOfAllSizesDoNotOverlapAndNothingMoreIsHeldInSteadyState) {
   DevicePool pool;
   std::mt19937 random(1);

@@ -104,6 +104,83 @@ TEST_P(DeviceJobs, MemoryIsZeroAtFirstAndWhenItIsGivenAgain) {
   EXPECT_EQ(pages.bytes(1), std::string(kBytes, '\0'));
 }
 
+// Pages of the host's memory among the device's own, brought before or read where they are.
+TEST_P(DeviceJobs, AttentionIsTheSameOverPagesOfTheHost) {
+  const auto device = cuda::make_cuda_kv_backend(0);
+  const auto host = device->with_host_pages();
+  EXPECT_FALSE(device->prefetches());
+  Pages own(device), away(host);
+  for (Pages* const pages : {&own, &away}) {
+    for (size_t i = 0; i < 3; ++i) {
+      pages->add(kBytes);
+      pages->fill(i, static_cast<uint32_t>(i));
+    }
+    pages->add(coded_bytes(kWide));
+    pages->encode(1, 3, kWide);
+  }
+  EXPECT_TRUE(device->prefetches());
+  EXPECT_EQ(own.bytes(3), away.bytes(3));
+  const auto segments_of = [](Pages& pages) {
+    KvSegment codes;
+    codes.format = KvSegment::Format::kQuantized;
+    codes.tokens = kPageTokens;
+    codes.k = pages.page(3);
+    codes.head_stride = quantized_offsets(kWide, kDim).total;
+    codes.quantized = kWide;
+    return std::vector<KvSegment>{pages.segment(0), codes, pages.segment(2)};
+  };
+  const AttentionShape shape{2 * kHeads, kHeads, kDim, 0.125f, kType};
+  const std::vector<float> q = random_values(2 * kHeads * kDim, 9);
+  const auto attend = [&](std::span<const KvSegment> segments) {
+    std::vector<uint16_t> out(q.size());
+    const AttentionTask task{q.data(), 2 * kHeads * kDim, 1, segments, out.data()};
+    device->attention(shape, {&task, 1});
+    return out;
+  };
+  const std::vector<KvSegment> near = segments_of(own), far = segments_of(away), mixed = {far[0], near[1], far[2]};
+  const std::vector<uint16_t> expected = attend(near);
+  EXPECT_EQ(attend(far), expected);
+  device->prefetch(far);
+  EXPECT_EQ(attend(far), expected);
+  EXPECT_EQ(attend(far), expected);
+  device->prefetch(mixed);
+  device->prefetch(near);
+  EXPECT_EQ(attend(mixed), expected);
+  // What changes after it was brought: by a job, by rows that attention writes first.
+  device->prefetch(far);
+  for (Pages* const pages : {&own, &away}) pages->fill(2, 77);
+  const std::vector<uint16_t> filled = attend(near);
+  EXPECT_NE(filled, expected);
+  EXPECT_EQ(attend(far), filled);
+  device->prefetch(far);
+  const std::vector<float> rows = random_values(2 * kHeads * kDim, 10);
+  for (Pages* const pages : {&own, &away}) {
+    std::byte* const page = pages->page(0);
+    pages->backend->write(kType, kHeads, kDim, {rows.data(), rows.data() + kHeads * kDim, 2 * kHeads * kDim, 5, 1, page, page + kHalf, 2 * kHalf});
+  }
+  const std::vector<uint16_t> written = attend(far);
+  EXPECT_NE(written, filled);
+  EXPECT_EQ(attend(near), written);
+  away.drop(0);
+  device->finish();
+  for (size_t i = 1; i < 4; ++i) away.drop(i);
+  device->finish();
+  EXPECT_FALSE(device->prefetches());
+}
+
+TEST_P(DeviceJobs, SeeRowsThatWereAppliedBefore) {
+  const std::vector<float> rows = random_values(2 * kHeads * kDim, 4);
+  compare(2, [&](Pages& pages) {
+    pages.add(kBytes);
+    pages.add(kBytes);
+    std::byte* const page = pages.page(0);
+    pages.backend->write(kType, kHeads, kDim, {rows.data(), rows.data() + kHeads * kDim, 2 * kHeads * kDim, 7, 1, page, page + kHalf, 2 * kHalf});
+    pages.backend->apply_writes();
+    const PageCopy copy{pages.page(0), pages.page(1), kBytes};
+    pages.backend->copy({&copy, 1});
+  });
+}
+
 // One call after the other on the same pages: copies of what was written, moves out of copies, codes of what was moved, codes of
 // codes, and what was read before it is overwritten.
 TEST_P(DeviceJobs, TakeEffectInTheirOrder) {

@@ -1,4 +1,5 @@
 // A LLaMA whose caches live on the emulated device, against the same one on the CPU.
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -8,8 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "engine/model/native_backend.h"
+#include "engine/speculation/mirrored_cache.h"
 #include "kernels/cuda/kv_backend.h"
 #include "tests/cuda/device_test.h"
+#include "tests/engine/engine_fixture.h"
 #include "tests/engine/model/served_policy.h"
 
 namespace smartkv {
@@ -85,6 +88,87 @@ TEST_P(ServedOnDevice, ComputesAsOnTheCpu) {
     EXPECT_LT(relative_error(found.logits, expected.logits), 0.03);  // of bf16 activations
     EXPECT_EQ(found.stats.tokens_kept, expected.stats.tokens_kept);
     EXPECT_EQ(found.stats.bytes, expected.stats.bytes);
+  }
+}
+
+// Rows that a mirrored draft keeps until they are committed lie where the pass has them.
+TEST(MirroredOnDevice, DraftsHoldWhatTheyWouldAlone) {
+  const TinyWeights weights(quantizable_config());
+  const std::vector<TokenId> tokens = some_tokens(330, weights.config().vocab_size, 3);
+  ThreadPool pool(2);
+  for (const BackendLoader& loader : {native_loader(pool), device_rows_loader(pool)}) {
+    Served served(weights, "bf16", "auto", loader, kernels::cuda::make_cuda_kv_backend(0));
+    const auto policy = served.model->make_policy(served.context, "k8v8");
+    const auto alone = policy->new_sequence(0), draft = policy->new_sequence(0), target = served.policy->new_sequence(0);
+    MirroredCache mirror(served.context.shape, served.model->kv_backend(), target.get(), draft.get());
+    std::vector<float> logits(static_cast<size_t>(weights.config().vocab_size)), expected = logits;
+    const auto pass = [&](SequenceCache* cache, int64_t n, float* to) {
+      const auto at = static_cast<size_t>(cache->tokens());
+      const SequenceInput input{std::span(tokens).subspan(at, static_cast<size_t>(n)), cache, 1};
+      served.model->forward({&input, 1}, to);
+      cache->commit(cache->tokens());
+    };
+    for (const int64_t n : {100, 229}) pass(&mirror, n, logits.data());
+    for (int64_t left = 329; left > 0;) {
+      const int64_t n = std::min(left, alone->next_boundary() - alone->tokens());
+      pass(alone.get(), n, expected.data());
+      left -= n;
+    }
+    ASSERT_EQ(draft->tokens(), 329);
+    EXPECT_EQ(draft->stats().bytes, alone->stats().bytes);
+    pass(draft.get(), 1, logits.data());
+    pass(alone.get(), 1, expected.data());
+    EXPECT_LT(relative_error(logits, expected), 0.1);  // the target's passes see more than codes
+  }
+}
+
+// The request's own cache in the host's memory, the draft's on the device: the answers are those of both on the device.
+TEST(OffloadedCaches, AnswerAsOthers) {
+  ModelConfig config = quantizable_config();
+  config.vocab_size = kFakeVocab;
+  const TinyWeights weights(config);
+  EngineParts parts;
+  parts.options.context_length = 512;
+  parts.options.kv_cache_bytes = int64_t{64} << 20;
+  parts.options.kv_offload_bytes = int64_t{8} << 20;
+  parts.threads = std::make_unique<ThreadPool>(2);
+  LlamaOptions llama;
+  llama.dtype = "bf16";
+  const auto device = kernels::cuda::make_cuda_kv_backend(0);
+  parts.model = make_llama(weights, llama, *parts.threads, device_rows_loader(*parts.threads), device);
+  parts.tokenizer = std::make_unique<FakeTokenizer>();
+  parts.cache_shape = llama_cache_shape(config, llama);
+  EngineImpl engine(std::move(parts));
+  for (const nlohmann::json& policy : {nlohmann::json("full"), nlohmann::json{{"policy", "k8v8"}}}) {
+    std::vector<std::vector<TokenId>> answers;
+    for (const bool offload : {false, true}) {
+      GenerationRequest request = make_request(250, 20);
+      request.sampling.temperature = 0;
+      request.ignore_eos = true;
+      request.n = 2;
+      request.kv_cache = policy;
+      request.speculative = {{"method", "self"}, {"offload", offload}, {"adaptive", false},
+                             {"kv_cache", {{"policy", "streaming"}, {"tokens", 192}}}};
+      const auto stream = engine.submit(request);
+      for (const ChoiceResult& choice : read_all(*stream, 2)) {
+        EXPECT_EQ(choice.error, "");
+        answers.push_back(choice.tokens);
+      }
+      EXPECT_GT(stream->usage().speculation.accepted, 0);
+    }
+    EXPECT_EQ(answers[2], answers[0]);
+    EXPECT_EQ(answers[3], answers[1]);
+  }
+  EXPECT_GT(engine.stats().extra.at("kv_offload_bytes_budget"), 0);
+  GenerationRequest large = make_request(150, 300);
+  large.n = 30;
+  large.speculative = {{"method", "self"}, {"offload", true}};
+  try {
+    engine.submit(large);
+    FAIL() << "it was taken";
+  } catch (const RequestError& error) {
+    EXPECT_EQ(error.kind, RequestError::Kind::kTooLarge);
+    EXPECT_NE(std::string(error.what()).find("kv_offload_bytes"), std::string::npos) << error.what();
   }
 }
 

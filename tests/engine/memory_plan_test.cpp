@@ -35,6 +35,19 @@ TEST_F(MemoryPlanTest, CountsTheCacheOfDrafts) {
   EXPECT_EQ(plan.max_bytes, 2 * (bytes(150) - row_) + row_);
 }
 
+TEST_F(MemoryPlanTest, WhatIsOffloadedCountsInTheHostsMemory) {
+  const PlanQuestion question{.prompt_tokens = 100, .output_tokens = 50, .offloads = true};
+  const int64_t apart = full_->max_bytes(100, 150);
+  const MemoryPlan plan = plan_memory(*full_, full_.get(), question, {int64_t{1} << 30, row_, 3 * apart});
+  EXPECT_EQ(plan.problem, "");
+  EXPECT_EQ(plan.max_bytes, bytes(150));
+  EXPECT_EQ(plan.sequences, 3);
+  const MemoryPlan none = plan_memory(*full_, full_.get(), question, {int64_t{1} << 30, row_, apart - 1});
+  EXPECT_EQ(none.sequences, 0);
+  EXPECT_EQ(none.problem, "one sequence may need " + std::to_string(apart) + " bytes of the host's memory, but there are " +
+                              std::to_string(apart - 1) + " (kv_offload_bytes)");
+}
+
 TEST_F(MemoryPlanTest, SaysWhyItDoesNotFit) {
   const PlanMemory memory{bytes(200), row_};
   const MemoryPlan longer = plan_memory(*full_, nullptr, {.prompt_tokens = 100, .output_tokens = 500}, memory);

@@ -25,6 +25,7 @@ class FakeSequence final : public ScheduledSequence {
   int64_t pass_limit() const override { return boundary - computed_; }
   int64_t growth(int64_t n) const override { return n == 0 ? 0 : n * bytes_per_token_ + for_a_pass; }
   int64_t held() const override { return computed_ * bytes_per_token_; }
+  int64_t offloaded() const override { return apart; }
   int64_t bytes_ahead(int64_t beyond) const override { return std::min(tokens + beyond, end) * bytes_per_token_; }
   int64_t growth_ahead(int64_t beyond) const override {
     return std::max<int64_t>(0, bytes_ahead(beyond) - (computed_ == 0 ? prefix.bytes : held())) + shared_once;
@@ -49,7 +50,7 @@ class FakeSequence final : public ScheduledSequence {
 
   int64_t tokens, end;
   Known prefix;
-  int64_t shared_once = 0, for_a_pass = 0;  // bytes
+  int64_t shared_once = 0, for_a_pass = 0, apart = 0;  // bytes
   int64_t boundary = INT64_MAX;
   bool fails = false;
 
@@ -81,6 +82,7 @@ class SchedulerTest : public ::testing::Test {
   Items plan() {
     Scheduler::Memory memory;
     memory.free = [this] { return budget - used_; };
+    memory.offload = 100;
     scheduler().plan(memory, &plan_);
     Items items;
     for (const Scheduler::Item& item : plan_.items) items.emplace_back(ticket_of(item.sequence), item.n_tokens);
@@ -200,6 +202,17 @@ TEST_F(SchedulerTest, WhenMemoryRunsOutTheYoungestIsComputedAnewLater) {
   EXPECT_EQ(used_, 0);
 }
 
+TEST_F(SchedulerTest, WhatIsOffloadedIsHeldFromTheBeginningToTheEnd) {
+  add(1, 4, 2, 2)->apart = 30;  // of 100, for each of two slots
+  add(2, 4)->apart = 41;
+  add(3, 4)->apart = 40;
+  add(4, 4);
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 4), Pair(3, 4), Pair(4, 4)));
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(3, 1), Pair(4, 1)));
+  while (!sequences_[1]->finished()) step();
+  EXPECT_THAT(step(), ElementsAre(Pair(2, 4), Pair(3, 1), Pair(4, 1)));
+}
+
 TEST_F(SchedulerTest, OneThatFitsPassesOneThatDoesNotButNobodyStarves) {
   budget = 100;
   add(0, 1, 60);
@@ -253,6 +266,7 @@ TEST_F(SchedulerTest, WhatOthersWaitForGoesOnlyForThoseThatRunAndThoseThatWaited
   const auto admitted = [&] {
     Scheduler::Memory memory;
     memory.free = [this] { return budget - used_; };
+    memory.offload = 100;
     memory.reclaim = [&](Evict which) {
       asked.push_back(which);
       return false;

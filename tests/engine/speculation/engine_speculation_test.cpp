@@ -474,6 +474,9 @@ TEST_F(Speculation, BadValuesNameTheKey) {
   expect({{"method", "auto"}, {"kv_cache", "full"}}, "speculative.kv_cache", "loaded nothing");
   expect({{"method", "self"}, {"weights", "int4"}}, "speculative.weights", "draft_weights");
   expect({{"method", "self"}, {"weights", "int2"}}, "speculative.weights", "int4");
+  expect({{"method", "self"}, {"offload", true}}, "speculative.offload", "kv_offload_bytes");
+  expect({{"method", "self"}, {"offload", 1}}, "speculative.offload", "true or false");
+  expect({{"method", "self"}, {"offload", true}, {"kv_cache", "pillar_attn"}}, "speculative.kv_cache", "offload");
   expect({{"method", "self"}, {"kv_cache", "no-such"}}, "speculative.kv_cache", "no-such");
   options.speculative = "draft_model";
   model = std::make_unique<FakeModel>();

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/forwarding_kv_backend.h"
 #include "tests/engine/engine_fixture.h"
 #include "tests/engine/model/policy_specs.h"
 #include "tests/engine/torch/rank_threads.h"
@@ -185,44 +186,12 @@ TEST(TensorParallel, ForksRollbackAndResumeHappenOnEveryRank) {
 }
 
 // The CPU's, until the machine has no memory left.
-class FailingBackend final : public kernels::KvBackend {
+class FailingBackend final : public kernels::ForwardingKvBackend {
  public:
-  std::string_view name() const override { return cpu_->name(); }
-  bool batch_invariant() const override { return cpu_->batch_invariant(); }
-  void check(const kernels::AttentionShape& shape) const override { cpu_->check(shape); }
-  bool attends_to(kernels::KvSegment::Format format) const override { return cpu_->attends_to(format); }
-  std::byte* allocate(size_t bytes) override { return fails ? throw std::bad_alloc() : cpu_->allocate(bytes); }
-  void release(std::byte* memory, size_t bytes) noexcept override { cpu_->release(memory, bytes); }
-  void move(kernels::KvType type, int64_t head_dim, std::span<const kernels::TokenMove> moves) override {
-    cpu_->move(type, head_dim, moves);
-  }
-  void write_tokens(kernels::KvType type, int64_t head_dim, std::span<const kernels::TokenWrite> tokens) override {
-    cpu_->write_tokens(type, head_dim, tokens);
-  }
-  void copy(std::span<const kernels::PageCopy> copies) override { cpu_->copy(copies); }
-  void encode(kernels::KvType type, int64_t head_dim, std::span<const kernels::PageEncode> pages) override {
-    cpu_->encode(type, head_dim, pages);
-  }
-  void read(kernels::KvType type, int64_t head_dim, std::span<const kernels::PageRead> pages) override {
-    cpu_->read(type, head_dim, pages);
-  }
-  void finish() override { cpu_->finish(); }
-  void download(const std::byte* page, size_t bytes, void* to) override { cpu_->download(page, bytes, to); }
-  void upload(const void* from, size_t bytes, std::byte* page) override { cpu_->upload(from, bytes, page); }
-  void finish_heads(const kernels::AttentionShape& shape, const kernels::HeadRows& rows) override { cpu_->finish_heads(shape, rows); }
-  void write(kernels::KvType type, int64_t n_kv_heads, int64_t head_dim, const kernels::PageWrite& rows) override {
-    cpu_->write(type, n_kv_heads, head_dim, rows);
-  }
-  void forget_writes() noexcept override { cpu_->forget_writes(); }
-  void attention(const kernels::AttentionShape& shape, std::span<const kernels::AttentionTask> tasks) override { cpu_->attention(shape, tasks); }
-  void attention_mass(const kernels::AttentionShape& shape, std::span<const kernels::AttentionMassTask> tasks) override {
-    cpu_->attention_mass(shape, tasks);
-  }
+  FailingBackend() : ForwardingKvBackend(kernels::make_cpu_kv_backend(nullptr)) {}
+  std::byte* allocate(size_t bytes) override { return fails ? throw std::bad_alloc() : ForwardingKvBackend::allocate(bytes); }
 
   std::atomic<bool> fails = false;
-
- private:
-  std::shared_ptr<kernels::KvBackend> cpu_ = kernels::make_cpu_kv_backend(nullptr);
 };
 
 TEST(TensorParallel, ACacheThatFailsOnOneRankEndsItsSequenceAlone) {

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Measures SmartKV and OpenVINO GenAI on the same weights in one sitting, in alternation, and prints one table of ratios.
+#   scripts/compare_openvino.sh [--shape 1b|3b] [--weights fp16,int8,int4] [--kv u8,f16] [--prompts N,...] [--rounds N] [--json FILE]
+# --shape: a LLaMA of that size with random weights (make_model.py) instead of the default model. --kv: the precision of OpenVINO's
+# cache. OpenVINO GenAI and what converts models for it are installed from PyPI into an environment of their own in the user's
+# cache (2 GB), where the converted models stay, too. Without --weights: all three; SmartKV runs bf16, int8 and int4 beside them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup.sh
+source scripts/llama_cpp.sh
+
+SHAPE= LABELS=fp16,int8,int4 REST=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --shape) SHAPE=${2:?--shape: expected 1b or 3b} && shift ;;
+    --weights) LABELS=${2:?--weights: expected formats} && shift ;;
+    *) REST+=("$1") ;;
+  esac
+  shift
+done
+
+install_packages
+build release smartkv
+LLAMA_CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/smartkv
+OPENVINO=${OPENVINO_DIR:-$LLAMA_CACHE/openvino}
+mkdir -p "$OPENVINO"
+if ! "$OPENVINO/venv/bin/python" -c 'import openvino_genai, optimum.intel, accelerate' 2>/dev/null; then
+  step "Installing OpenVINO GenAI in $OPENVINO"
+  python3 -m venv "$OPENVINO/venv"
+  "$OPENVINO/venv/bin/python" -m pip install -q openvino-genai==2026.4.1.0 openvino-tokenizers==2026.4.1.0 nncf \
+    'optimum-intel[openvino]' gguf accelerate >&2 || fail "'pip install openvino-genai optimum-intel' failed"
+fi
+if [ -n "$SHAPE" ]; then
+  find_sized_model "$SHAPE"
+  NAME=random-$SHAPE FOLDER=$MODEL FILE=$BF16
+else
+  fetch_model
+  NAME=SmolLM2-135M-Instruct FOLDER=$OPENVINO/$NAME FILE=$MODEL
+  if [ ! -d "$FOLDER" ]; then
+    step "Writing $NAME as a Hugging Face folder"
+    "$OPENVINO/venv/bin/python" scripts/compare_openvino.py unpack "$MODEL" "$FOLDER.part" >&2 && mv "$FOLDER.part" "$FOLDER"
+  fi
+fi
+PAIRS=()
+for label in $(tr , ' ' <<<"$LABELS"); do
+  case $label in
+    fp16) OURS=bf16 ;;
+    int8 | int4) OURS=$label ;;
+    *) fail "--weights: expected some of fp16, int8, int4, found $label" ;;
+  esac
+  if [ ! -d "$OPENVINO/$NAME.$label" ]; then
+    step "Converting $NAME to OpenVINO $label"
+    "$OPENVINO/venv/bin/optimum-cli" export openvino --model "$FOLDER" --task text-generation-with-past --weight-format "$label" \
+      "$OPENVINO/$NAME.$label.part" >&2 || fail "optimum-cli could not convert $NAME"
+    mv "$OPENVINO/$NAME.$label.part" "$OPENVINO/$NAME.$label"
+  fi
+  PAIRS+=(--pair "$label" "$OURS" "$OPENVINO/$NAME.$label")
+done
+exec "$OPENVINO/venv/bin/python" scripts/compare_openvino.py measure --smartkv build/release/smartkv --model "$FILE" "${PAIRS[@]}" \
+  ${REST[@]+"${REST[@]}"}
