@@ -16,12 +16,13 @@
 #include "kernels/cuda/kv_pages.h"
 #include "kernels/cuda/page_queue.h"
 #include "kernels/cuda/platform.h"
+#include "kernels/cuda/token_draw.h"
 #include "kernels/cuda/uploads.h"
 
 namespace smartkv::kernels::cuda {
 namespace {
 
-class CudaKvBackend final : public DeviceKvBackend {
+class CudaKvBackend final : public DeviceKvBackend, private TokenDrawer {
  public:
   explicit CudaKvBackend(int device) : device_(device) {
     use_device();
@@ -163,7 +164,17 @@ class CudaKvBackend final : public DeviceKvBackend {
     }
   }
 
+  TokenDrawer* drawer() override { return this; }
+
  private:
+  void draw(std::span<TokenDraw* const> draws) override {
+    const std::lock_guard lock(run_mutex_);
+    use_device();
+    draws_.start(draws, stream_);
+    wait();
+    draws_.take(draws);
+  }
+
   // Where a segment's orders and biases lie in the staging, or rows; kNone: there are none, or they are on the device already.
   static constexpr size_t kNone = static_cast<size_t>(-1);
   struct Placed {
@@ -360,6 +371,7 @@ class CudaKvBackend final : public DeviceKvBackend {
   std::vector<std::pair<const uint8_t*, size_t>> orders_;
   std::vector<AttentionTask> tasks_;
   std::vector<AttentionMassTask> mass_tasks_;
+  TokenDraws draws_;
 };
 
 }  // namespace
