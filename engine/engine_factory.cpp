@@ -56,6 +56,9 @@ void check_draft_tokenizer(const Tokenizer& target, const Tokenizer& draft, cons
   }
 }
 
+// The type of a model that drafts, which is native: as the caches are.
+std::string draft_dtype(const std::string& dtype) { return dtype == "f16" ? "bf16" : dtype; }
+
 // The model of --draft-model, in the types of the model that it drafts for, but with weights of 4 bits rather than 16:
 // what they cost in acceptance is less than the bytes they save.
 void load_draft_model(const Weights& target, const LlamaOptions& llama, EngineParts* parts) {
@@ -67,6 +70,7 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
   }
   LlamaOptions options = llama;
   options.backend = "native";
+  options.dtype = draft_dtype(llama.dtype);
   options.context_length = parts->options.context_length;
   if (options.dtype != "f32" && (options.weights == "auto" || options.weights == "bf16")) options.weights = "int4";
   parts->draft_model = load_llama(*weights, options, *parts->threads);
@@ -138,7 +142,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   parts.options.context_length = options.context_length > 0 ? options.context_length : config.context_length;
   if (!options.draft_model.empty()) load_draft_model(*weights, llama, &parts);
   if (options.draft_weights == "int4") {
-    parts.int4_model = load_llama(*weights, {options.dtype, "int4", options.context_length}, *parts.threads, nullptr,
+    parts.int4_model = load_llama(*weights, {draft_dtype(options.dtype), "int4", options.context_length}, *parts.threads, nullptr,
                                   parts.model->kv_backend());  // it drafts from the model's own caches
   }
   if (options.kv_offload_bytes > 0 && parts.model->kv_backend()->with_host_pages() == nullptr) {
@@ -152,7 +156,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   parts.description = {{"model", config.name},
                        {"architecture", config.architecture},
                        {"format", weights->format()},
-                       {"dtype", parts.cache_shape.type == kernels::KvType::kBf16 ? "bf16" : "f32"},
+                       {"dtype", name(product_type(llama))},
                        {"weights", options.weights},
                        {"backend", options.backend},
                        {"device", options.device},

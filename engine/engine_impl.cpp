@@ -182,7 +182,7 @@ int64_t EngineImpl::cache_bytes() const {
 }
 
 int64_t EngineImpl::free_bytes() const {
-  return parts_.options.kv_cache_bytes - cache_bytes() - static_cast<int64_t>(logits_.size() * sizeof(float));
+  return parts_.options.kv_cache_bytes - cache_bytes() - logit_rows_ * scheduler_.options().row_bytes;
 }
 
 // Whether a prompt that is being computed begins like this one, and is not yet where they part. It then stops there, and
@@ -218,7 +218,7 @@ void EngineImpl::plan_batch() {
   memory.free = [this] { return free_bytes(); };
   memory.offload = parts_.options.kv_offload_bytes;
   memory.reclaim = [this](PrefixCache::Evict which) { return prefixes_.evict(which); };
-  memory.logit_rows = logit_rows();
+  memory.logit_rows = logit_rows_;
   memory.waits = [this](ScheduledSequence* waiting) { return waits_for_prefix(*static_cast<Sequence*>(waiting)); };
   scheduler_.plan(memory, &plan_);
   const auto choice_of = [](ScheduledSequence* sequence) { return static_cast<Sequence*>(sequence); };
@@ -284,7 +284,7 @@ void EngineImpl::draft() {
     cap = std::max<int64_t>(0, std::min(cap, draft_room(*choice->pass_cache(), cap)));
     const auto needs = [&](int64_t n) {
       return choice->growth(1 + n) - choice->growth(1) +
-             std::max<int64_t>(0, rows + n - logit_rows()) * scheduler_.options().row_bytes;
+             std::max<int64_t>(0, rows + n - logit_rows_) * scheduler_.options().row_bytes;
     };
     while (cap > 0 && needs(cap) > bytes) --cap;
     bytes -= choice->growth(1 + cap) - choice->growth(1);
@@ -344,9 +344,17 @@ bool EngineImpl::run_model() {
     inputs_.push_back({tokens, choice.pass_cache(), row.n_logits, &row.failure});
     n_rows += row.n_logits;
   }
+  prepare_draws();
+  int64_t n_host_rows = n_rows;
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    if (!batch_[i].draw) continue;
+    inputs_[i].draw = &*batch_[i].draw;
+    n_host_rows -= batch_[i].n_logits;
+  }
   std::optional<Failure> failure;
   try {
-    const auto size = static_cast<size_t>(n_rows * config().vocab_size);
+    logit_rows_ = std::max(logit_rows_, n_rows);
+    const auto size = static_cast<size_t>(n_host_rows * config().vocab_size);
     if (logits_.size() < size) logits_.resize(size);
     parts_.model->forward(inputs_, logits_.data());
   } catch (...) {
@@ -357,7 +365,7 @@ bool EngineImpl::run_model() {
   const float* logits = logits_.data();
   for (BatchRow& row : batch_) {
     row.logits = logits;
-    logits += row.n_logits * config().vocab_size;
+    if (!row.draw) logits += row.n_logits * config().vocab_size;
     if (row.request.get() == previous) continue;
     previous = row.request.get();
     row.request->model_ms += milliseconds;
@@ -490,22 +498,12 @@ void EngineImpl::end_prompt(const BatchRow& row) {
   }
 }
 
-void EngineImpl::sample() {
-  samples_.clear();
-  for (BatchRow& row : batch_) {
-    if (row.samples && !row.failure && !row.request->ended) samples_.push_back(&row);
-  }
+void EngineImpl::for_rows(const std::function<void(BatchRow*, SamplingScratch*)>& work) {
   std::atomic<size_t> next{0};
   const auto take = [&](int64_t thread) {
     for (size_t i = next++; i < samples_.size(); i = next++) {
-      BatchRow& row = *samples_[i];
-      const SampleTimer timer(row.choice);
-      try {
-        row.event = sample_round(*row.request, row.choice, row.logits, config().vocab_size, vocabulary_,
-                                 &sampling_[static_cast<size_t>(thread)]);
-      } catch (...) {
-        row.failure = std::current_exception();
-      }
+      const SampleTimer timer(samples_[i]->choice);
+      work(samples_[i], &sampling_[static_cast<size_t>(thread)]);
     }
   };
   if (parts_.threads != nullptr) {
@@ -513,6 +511,36 @@ void EngineImpl::sample() {
   } else {
     take(0);
   }
+}
+
+void EngineImpl::prepare_draws() {
+  if (!parts_.model->draws_tokens()) return;
+  samples_.clear();
+  for (BatchRow& row : batch_) {
+    if (row.samples && row.n_logits > 0) samples_.push_back(&row);
+  }
+  for_rows([this](BatchRow* row, SamplingScratch*) {
+    try {
+      row->draw = draw_on_device(*row->request, row->choice, row->n_logits, vocabulary_);
+    } catch (...) {  // sample() meets it again, where it can end the request
+      row->draw.reset();
+    }
+  });
+}
+
+void EngineImpl::sample() {
+  samples_.clear();
+  for (BatchRow& row : batch_) {
+    if (row.samples && !row.failure && !row.request->ended) samples_.push_back(&row);
+  }
+  for_rows([this](BatchRow* row, SamplingScratch* scratch) {
+    try {
+      row->event = sample_round(*row->request, row->choice, row->logits, config().vocab_size, vocabulary_,
+                                row->draw ? &*row->draw : nullptr, scratch);
+    } catch (...) {
+      row->failure = std::current_exception();
+    }
+  });
 }
 
 // Drops what was drafted in vain. The last token of the event was in no pass yet.

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -80,6 +81,7 @@ class EngineImpl final : public Engine {
     int64_t n_tokens = 0, n_logits = 0;
     bool samples = false;         // the pass reaches its last token
     const float* logits = nullptr;
+    std::optional<kernels::TokenDraw> draw;  // by the model, in place of logits
     std::exception_ptr failure;   // of this sequence alone
     GenerationEvent event;        // what was sampled
 
@@ -111,13 +113,14 @@ class EngineImpl final : public Engine {
   void count_tiers();                          // not more often than once in kTierSeconds
   int64_t cache_bytes() const;                 // that all caches hold, on all ranks
   int64_t free_bytes() const;
-  int64_t logit_rows() const { return static_cast<int64_t>(logits_.size()) / config().vocab_size; }
   void plan_batch();
   std::optional<int64_t> waits_for_prefix(const Sequence& waiting);
   void end_stuck(Sequence* choice);
   void draft();                                // drafts for the batch; drops requests that cannot go on
   void run_pass();
   bool run_model();                            // false: the pass failed
+  void prepare_draws();                        // where the model draws tokens
+  void for_rows(const std::function<void(BatchRow*, SamplingScratch*)>& work);  // those of samples_, on all threads
   void pass_failed(const Failure& failure);
   void take_results();
   void take_prompt_chunks();
@@ -174,6 +177,7 @@ class EngineImpl final : public Engine {
   std::vector<BatchRow*> samples_;
   std::vector<SequenceInput> inputs_;
   std::vector<float> logits_;
+  int64_t logit_rows_ = 0;  // of the largest pass, here or where the model draws from them
   std::vector<SamplingScratch> sampling_;  // one for each thread
   Clock::time_point tiers_counted_;
 

@@ -47,6 +47,8 @@ Request::Request(GenerationRequest generation_request, uint64_t request_id, cons
       grammar(std::move(output_grammar)),
       events(std::make_shared<EventQueue>(generation.n)),
       submitted(Clock::now()) {
+  std::stable_sort(generation.sampling.logit_bias.begin(), generation.sampling.logit_bias.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   choices.reserve(static_cast<size_t>(generation.n));
   choices.emplace_back(this, 0, tokenizer);
 }

@@ -42,7 +42,7 @@ struct Request {
   bool all_finished() const;
   RequestUsage usage(Clock::time_point now) const;
 
-  GenerationRequest generation;
+  GenerationRequest generation;       // sampling.logit_bias ascending by token
   uint64_t id;
   uint64_t seed;
   int64_t max_tokens;                 // what the context has room for at most

@@ -4,7 +4,7 @@
 #include <bit>
 #include <string>
 
-#include "engine/sampling/token_noise.h"
+#include "kernels/token_noise.h"
 
 namespace smartkv {
 
@@ -18,18 +18,36 @@ bool allows_more(std::span<const uint32_t> allowed, std::span<const TokenId> tok
   return others > 0;
 }
 
-}  // namespace
-
-TokenId sample_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history,
-                  std::span<const float> logits, Sampler* sampler) {
+// What the token at output index `position` is drawn with.
+SamplingInput input_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history) {
   const GenerationRequest& generation = request.generation;
   SamplingInput input{generation.sampling, history};
   if (choice->constraint != nullptr) input.allowed = choice->constraint->allowed();
   const bool may_end = position >= generation.min_tokens ||
                        (!input.allowed.empty() && !allows_more(input.allowed, request.stop_tokens));
   if (!may_end) input.forbidden = request.stop_tokens;
-  const TokenNoise noise(request.seed, static_cast<uint32_t>(choice->index), static_cast<uint64_t>(position));
-  return sampler->sample(logits, input, noise);
+  return input;
+}
+
+TokenNoise noise_at(const Request& request, const Sequence& choice, int64_t position) {
+  return {request.seed, static_cast<uint32_t>(choice.index), static_cast<uint64_t>(position)};
+}
+
+}  // namespace
+
+TokenId sample_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history,
+                  std::span<const float> logits, Sampler* sampler) {
+  return sampler->sample(logits, input_at(request, choice, position, history), noise_at(request, *choice, position));
+}
+
+std::optional<kernels::TokenDraw> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits, int64_t vocabulary) {
+  const GenerationRequest& generation = request.generation;
+  const bool several = n_logits > 1;                                     // a draft to verify, or a prompt's log probabilities
+  const bool forks = choice->n_output == 0 && generation.n > 1;          // the other choices draw from the same row
+  const bool prompt_logprobs = choice->n_output == 0 && generation.prompt_logprobs >= 0;
+  if (several || forks || prompt_logprobs || generation.logprobs >= 0) return std::nullopt;
+  const int64_t position = choice->n_output;
+  return token_draw(input_at(request, choice, position, choice->history), noise_at(request, *choice, position), vocabulary);
 }
 
 namespace {
@@ -65,7 +83,7 @@ void accept(Sequence* choice, TokenId token) {
 }  // namespace
 
 GenerationEvent sample_round(const Request& request, Sequence* choice, const float* logits, int64_t row_stride,
-                             int64_t vocabulary, SamplingScratch* scratch) {
+                             int64_t vocabulary, const kernels::TokenDraw* drawn, SamplingScratch* scratch) {
   const GenerationRequest& generation = request.generation;
   GenerationEvent event;
   event.choice = choice->index;
@@ -73,8 +91,9 @@ GenerationEvent sample_round(const Request& request, Sequence* choice, const flo
   bool goes_on = true;
   for (size_t row = 0; goes_on; ++row, logits += row_stride) {
     const std::span<const float> row_logits(logits, static_cast<size_t>(vocabulary));
-    const TokenId token =
-        sample_at(request, choice, choice->n_output, choice->history, row_logits, &scratch->sampler);
+    const TokenId token = drawn != nullptr
+                              ? drawn_token(*drawn)
+                              : sample_at(request, choice, choice->n_output, choice->history, row_logits, &scratch->sampler);
     const bool accepted = !event.drafts.empty() && row < event.drafts[0].tokens.size() &&
                           event.drafts[0].tokens[row] == token;
     event.tokens.push_back(token);

@@ -47,6 +47,7 @@ class ForwardingKvBackend : public KvBackend {
   void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) override {
     to_->attention_mass(shape, tasks);
   }
+  TokenDrawer* drawer() override { return to_->drawer(); }
 
  private:
   std::shared_ptr<KvBackend> to_;

@@ -19,6 +19,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/head_rows.h"
+#include "kernels/token_draw.h"
 
 namespace smartkv::kernels {
 
@@ -144,6 +145,9 @@ class KvBackend {
   // As kernels/attention.h says, bit for bit where batch_invariant(). What the host's memory gets is there when they return.
   virtual void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) = 0;
   virtual void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) = 0;
+
+  // Who draws tokens from logits in memory of allocate(), after what is in the legacy default stream; null: nobody.
+  virtual TokenDrawer* drawer() { return nullptr; }
 };
 
 // The CPU's. threads: outlives it; null: the calling thread only.

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 REGISTERS, MOST_THREADS = 65536, 2048  # of a multiprocessor
-THREADS = 128  # of a block, in all kernels (kernels/cuda/attention_tables.h)
+THREADS = 128  # of a block (kernels/cuda/attention_tables.h), but for
+MORE_THREADS = {"draw_token": 512}  # (kernels/cuda/token_draw.cu)
 
 
 def short_name(mangled):
@@ -33,8 +34,8 @@ def main():
     if not rows:
         sys.exit("error: ptxas reported no kernel")
     architectures = sorted({name for row in rows.values() for name in row}, key=lambda name: int(re.sub(r"\D", "", name)))
-    print("Registers of a thread / blocks of 128 threads that they allow on a multiprocessor; static shared memory and spills,")
-    print("where there are any, in bytes.\n")
+    print("Registers of a thread / blocks of 128 threads (`draw_token`: 512) that they allow on a multiprocessor; static shared")
+    print("memory and spills, where there are any, in bytes.\n")
     print("| kernel | " + " | ".join(architectures) + " |")
     print("|---" * (len(architectures) + 1) + "|")
     spills = []
@@ -42,7 +43,7 @@ def main():
         cells = []
         for name in architectures:
             registers, shared, spilled = row[name]
-            blocks = min(REGISTERS // (-(-registers // 8) * 8), MOST_THREADS) // THREADS  # registers go out in eights
+            blocks = min(REGISTERS // (-(-registers // 8) * 8), MOST_THREADS) // MORE_THREADS.get(kernel, THREADS)  # registers go out in eights
             cell = f"{registers} / {blocks}"
             if shared:
                 cell += f", {shared} shared"

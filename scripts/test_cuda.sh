@@ -14,7 +14,7 @@ ARCHITECTURES=(80 90 100)
 nvcc=$(NVCC=${NVCC:-} scripts/check_cuda.sh --which)
 folder=build/cuda
 mkdir -p "$folder"
-# The tests compare with the CPU's functions.
+# The tests compare with the CPU's functions, and the host's Sampler.
 build release smartkv_kernels
 step "Compiling the tests"
 targets=()
@@ -34,7 +34,7 @@ link() {  # NAME LIBRARY...
 }
 compile kernels/cuda/*.cu kernels/cuda/*.cpp
 kernels=("${objects[@]}")
-compile tests/cuda/native/managed_memory.cpp tests/cuda/{attention,attention_mass,head_rows,kv_pages,kv_backend,device_pool}_test.cpp
+compile tests/cuda/native/managed_memory.cpp tests/cuda/{attention,attention_mass,head_rows,kv_pages,kv_backend,device_pool,token_draw}_test.cpp engine/sampling/{sampler,row_scan}.cpp
 link cuda_test -lgtest_main -lgtest
 compile tests/cuda/native/roofline.cpp
 link cuda_roofline

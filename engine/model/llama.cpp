@@ -16,11 +16,12 @@ namespace {
 using kernels::KvType;
 using kernels::WeightType;
 
+// Of caches and of attention's results.
 KvType activation_type(const LlamaOptions& options) {
   if (options.dtype == "auto") return options.weights == "f32" ? KvType::kF32 : KvType::kBf16;
-  if (options.dtype == "bf16") return KvType::kBf16;
+  if (options.dtype == "bf16" || options.dtype == "f16") return KvType::kBf16;
   if (options.dtype == "f32") return KvType::kF32;
-  throw ModelError("dtype: expected auto, bf16 or f32, found \"" + options.dtype + "\"");
+  throw ModelError("dtype: expected auto, bf16, f16 or f32, found \"" + options.dtype + "\"");
 }
 
 void scale_rope(const std::string& scaling, double context, double own_context, RopeConfig* rope) {
@@ -60,6 +61,7 @@ class Llama final : public Model {
     attention_.use_device_rows();
     qkv_.move_to(attention_.backend());
     attended_.move_to(attention_.backend());
+    logits_.move_to(attention_.backend());
   }
 
   const ModelConfig& config() const override { return config_; }
@@ -84,11 +86,43 @@ class Llama final : public Model {
       attention_.attend(layer, qkv_.as<float>(), attended_.data());
       if (!last || attention_.wanted_rows() > 0) backend_->finish_layer(layer, attended_.data());
     }
-    if (attention_.wanted_rows() > 0) backend_->head(logits);
+    if (attention_.wanted_rows() > 0) head(batch, logits);
     attention_.end();
+  }
+  bool draws_tokens() const override {
+    return backend_->device_rows() && attention_.backend()->drawer() != nullptr &&
+           config_.vocab_size <= kernels::TokenDrawer::kMostTokens;
   }
 
  private:
+  // Logits of the wanted rows to the host, but where a token is drawn from them on the device.
+  void head(std::span<const SequenceInput> batch, float* logits) {
+    if (!backend_->device_rows()) return backend_->head(logits);
+    kernels::KvBackend& device = *attention_.backend();
+    logits_.grow(static_cast<size_t>(attention_.wanted_rows() * config_.vocab_size) * sizeof(float));
+    auto* row = logits_.as<float>();
+    backend_->head(row);
+    draws_.clear();
+    const float* wanted = row;  // by the host, up to `row`
+    const auto fetch = [&] {
+      if (logits != nullptr && wanted != row) {
+        device.download(reinterpret_cast<const std::byte*>(wanted), static_cast<size_t>(row - wanted) * sizeof(float), logits);
+        logits += row - wanted;
+      }
+    };
+    for (const SequenceInput& input : batch) {
+      if (input.draw != nullptr) {
+        fetch();
+        input.draw->logits = row;
+        draws_.push_back(input.draw);
+      }
+      row += input.n_logits * config_.vocab_size;
+      if (input.draw != nullptr) wanted = row;
+    }
+    fetch();
+    if (!draws_.empty()) device.drawer()->draw(draws_);
+  }
+
   ModelConfig config_;
   int64_t element_bytes_;  // of activations
   CacheAttention attention_;
@@ -98,6 +132,8 @@ class Llama final : public Model {
   std::vector<TokenId> tokens_;
   kernels::RowMemory qkv_;       // f32 [rows, qkv_width]
   kernels::RowMemory attended_;  // [rows, n_heads head_dim]
+  kernels::RowMemory logits_;    // f32 [wanted rows, vocab_size], of a backend whose rows are on a device
+  std::vector<kernels::TokenDraw*> draws_;
 };
 
 }  // namespace
@@ -109,7 +145,7 @@ std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& op
   const LlamaStorage storage = llama_storage(options, weights.stored_as());
   const auto load = [&](const Weights& served, KvType type) {
     if (options.backend == "torch") {
-      return load_torch_backend(torch_backend_path(), served, type, options.device, pool.size(), progress);
+      return load_torch_backend(torch_backend_path(), served, product_type(options), options.device, pool.size(), progress);
     }
     return load_native_backend(served, storage, type, pool, progress);
   };
@@ -131,9 +167,20 @@ void check_backend(const LlamaOptions& options) {
     throw ModelError("device: expected cpu, which backend native computes on, found \"" + options.device +
                      "\"; --backend torch runs on a GPU");
   }
+  if (options.backend == "native" && options.dtype == "f16") {
+    throw ModelError("dtype: expected auto, bf16 or f32, which backend native has, found \"f16\"; --backend torch has it");
+  }
+  if (options.dtype == "f16" && options.weights != "auto") {
+    throw ModelError("weights: expected auto, which is f16 with dtype f16, found \"" + options.weights + "\"");
+  }
   if (options.backend == "torch" && (options.weights == "int8" || options.weights == "int4" || options.weights == "file")) {
     throw ModelError("weights: expected auto, bf16 or f32, which backend torch has, found \"" + options.weights + "\"");
   }
+}
+
+ProductType product_type(const LlamaOptions& options) {
+  if (activation_type(options) == KvType::kF32) return ProductType::kF32;
+  return options.dtype == "f16" ? ProductType::kF16 : ProductType::kBf16;
 }
 
 LlamaStorage llama_storage(const LlamaOptions& options, const std::string& stored_as) {

@@ -16,7 +16,7 @@
 namespace smartkv {
 
 struct LlamaOptions {
-  std::string dtype = "auto";    // auto | bf16 | f32: activations and KV cache; auto: bf16
+  std::string dtype = "auto";    // auto | bf16 | f16 | f32: activations; auto: bf16; f16: of backend torch. KV cache: f32, else bf16
   std::string weights = "auto";  // auto | file | bf16 | f32 | int8 | int4: storage of the matrices; auto:
                                  // what `smartkv quantize` made the file for, else as dtype
   int64_t context_length = 0;    // 0: the model's own
@@ -28,6 +28,8 @@ struct LlamaOptions {
 
 // Throws ModelError, naming the option, for a backend or device that is not, or weights that the backend does not have.
 void check_backend(const LlamaOptions& options);
+
+ProductType product_type(const LlamaOptions& options);  // of backend torch
 
 // Packs the weights; `weights` is not needed afterwards. Throws ModelError, also when the context is longer than the
 // model's sliding window: up to there, attention over the window is attention over everything. `progress` gets 0..1.

@@ -9,6 +9,11 @@
 
 namespace smartkv {
 
+// What matrices and the rows that they multiply are of, where a backend leaves the choice. Attention's results are f32 with f32, else
+// bf16, as caches are.
+enum class ProductType : uint8_t { kBf16, kF16, kF32 };
+constexpr const char* name(ProductType type) { return type == ProductType::kF32 ? "f32" : type == ProductType::kF16 ? "f16" : "bf16"; }
+
 // Rows [first, first + n) of a pass.
 struct RowRange {
   int64_t first = 0, n = 0;
@@ -21,8 +26,8 @@ class LlamaBackend {
   virtual ~LlamaBackend() = default;
   // Begins a pass: the residual stream is the tokens' embeddings.
   virtual void embed(std::span<const TokenId> tokens) = 0;
-  // Where `qkv` and `attended` are: the host's memory, or that of the device on which the caches are (KvBackend::allocate()), in
-  // the order of its legacy default stream. Logits are in the host's.
+  // Where `qkv`, `attended` and `logits` are: the host's memory, or that of the device on which the caches are
+  // (KvBackend::allocate()), in the order of its legacy default stream.
   virtual bool device_rows() const { return false; }
   // The layer's queries, keys and values before norms of heads and RoPE: f32 [rows, (n_heads + 2 n_kv_heads) head_dim].
   virtual void project(int64_t layer, float* qkv) = 0;

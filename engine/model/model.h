@@ -28,17 +28,23 @@ struct SequenceInput {
   // Where what this cache throws goes: the pass goes on without the sequence, its logits keep their place but not their
   // meaning, and its cache is of no more use. Null: forward() throws it, and all caches of the batch are of no more use.
   std::exception_ptr* failure = nullptr;
+  // How the next token is drawn, by a model that draws_tokens(): it fills in `drawn`, and no row of `logits` is this input's,
+  // whose n_logits is 1. Null: it is not.
+  kernels::TokenDraw* draw = nullptr;
 };
 
 class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
-  // Appends each input's tokens to its cache and writes logits, f32 [sum of n_logits, vocab_size], in batch order.
+  // Appends each input's tokens to its cache and writes logits, f32 [sum of n_logits but for drawn tokens', vocab_size], in batch
+  // order. logits: null where there are none, or where another rank has them.
   // A row's logits depend on nothing but its own sequence: not on the batch, nor on how the prompt was cut into chunks; bit
   // for bit where batch_invariant(), else up to rounding. A sequence that fails leaves the others' results as they are.
   virtual void forward(std::span<const SequenceInput> batch, float* logits) = 0;
   virtual bool batch_invariant() const { return true; }
+  // Whether forward() draws tokens where it has their logits, so that these need not come to the host.
+  virtual bool draws_tokens() const { return false; }
   // RoPE's angles of a position, cos and sin: f32 [head_dim / 2].
   virtual void rope_angles(int64_t position, float* cos, float* sin) const = 0;
   virtual int64_t weight_bytes() const = 0;  // held in memory

@@ -28,7 +28,7 @@ Entry* open_module(const std::filesystem::path& file, const char* entry) {
 std::filesystem::path torch_backend_path() { return module_path(kTarget); }
 
 std::unique_ptr<LlamaBackend> load_torch_backend(const std::filesystem::path& module, const Weights& weights,
-                                                 kernels::KvType type, const std::string& device, int threads,
+                                                 ProductType type, const std::string& device, int threads,
                                                  const std::function<void(double)>& progress, RankGroup* ranks) {
   const auto entry = open_module<TorchBackendEntry>(module, kTorchBackendEntry);
   return std::unique_ptr<LlamaBackend>(entry(weights, type, device, threads, progress, ranks));

@@ -9,14 +9,12 @@
 #include "engine/model/llama_backend.h"
 #include "engine/parallel/rank_group.h"
 #include "engine/weights/weights.h"
-#include "kernels/attention.h"
 
 namespace smartkv {
 
-// What the module exports as kTorchBackendEntry: makes a backend of the weights, which it needs no more afterwards. type: of
-// activations and matrices. device: where LibTorch computes. ranks: those that compute the model together, made by the module, of
+// What the module exports as kTorchBackendEntry: makes a backend of the weights, which it needs no more afterwards. device: where LibTorch computes. ranks: those that compute the model together, made by the module, of
 // which `weights` are this one's part (engine/weights/sharded_weights.h); null: it computes alone. Throws ModelError.
-using TorchBackendEntry = LlamaBackend*(const Weights& weights, kernels::KvType type, const std::string& device, int threads,
+using TorchBackendEntry = LlamaBackend*(const Weights& weights, ProductType type, const std::string& device, int threads,
                                         const std::function<void(double)>& progress, RankGroup* ranks);
 inline constexpr const char* kTorchBackendEntry = "smartkv_torch_backend";
 // What it exports as kTorchRanksEntry: joins the ranks, whose sums are on `device`. Throws RankError, or ModelError where the module
@@ -32,7 +30,7 @@ std::filesystem::path torch_backend_path();
 
 // Both throw ModelError, also where the module is missing or was not built with this program. ranks: outlives the result.
 std::unique_ptr<LlamaBackend> load_torch_backend(const std::filesystem::path& module, const Weights& weights,
-                                                 kernels::KvType type, const std::string& device, int threads,
+                                                 ProductType type, const std::string& device, int threads,
                                                  const std::function<void(double)>& progress = nullptr, RankGroup* ranks = nullptr);
 std::unique_ptr<RankGroup> join_torch_ranks(const std::filesystem::path& module, const RankPlace& place, const std::string& device);
 

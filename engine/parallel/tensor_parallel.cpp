@@ -55,8 +55,8 @@ RankedModelOptions read_setup(const json& setup, int ranks) {
 std::unique_ptr<PartModel> load_part(const Weights& weights, const RankedModelOptions& options, ThreadPool& pool, RankGroup& ranks,
                                      const std::function<void(double)>& progress) {
   const std::string device = device_of_rank(options.llama.device, ranks.rank());
-  const auto load = [&](const Weights& served, kernels::KvType type) {
-    return load_torch_backend(torch_backend_path(), served, type, device, pool.size(), progress, &ranks);
+  const auto load = [&](const Weights& served, kernels::KvType /*type*/) {
+    return load_torch_backend(torch_backend_path(), served, product_type(options.llama), device, pool.size(), progress, &ranks);
   };
   return make_part(weights, options.llama, pool, ranks, load, device_kv_backend(device, pool));
 }

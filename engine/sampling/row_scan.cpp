@@ -1,11 +1,12 @@
 #include "engine/sampling/row_scan.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
+
+#include "kernels/token_weight.h"
 
 namespace smartkv {
 namespace {
@@ -13,34 +14,19 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kLanes = 16;
 
-// The least argument: its power of two has exponent bits 0, so that its exponential comes out as 0.
-constexpr float kLowest = -88.0f;
-
-// Branch-free, so that the loop over it vectorises. kLowest <= x <= 0.
-inline float exp_nonpositive(float x) {
-  constexpr float kLog2e = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, held in the low bits
-  const float shifted = x * kLog2e + kRound;
-  const float k = shifted - kRound;
-  const float f = (x - k * kLn2High) - k * kLn2Low;
-  float p = 1.0f / 720;
-  p = p * f + 1.0f / 120;
-  p = p * f + 1.0f / 24;
-  p = p * f + 1.0f / 6;
-  p = p * f + 0.5f;
-  p = p * f + 1.0f;
-  p = p * f + 1.0f;
-  const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
-  return p * std::bit_cast<float>((exponent + 127) << 23);
-}
-
-[[noreturn]] void throw_bad_logit(std::span<const float> logits) {
+[[noreturn]] void throw_first_bad_logit(std::span<const float> logits) {
   const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !(x < kInfinity); });
-  throw SamplingError("logits: expected finite values, found " + std::string(std::isnan(*bad) ? "NaN" : "+inf") +
-                      " for token " + std::to_string(bad - logits.begin()));
+  throw_bad_logit(bad - logits.begin(), std::isnan(*bad));
 }
 
 }  // namespace
+
+void throw_bad_logit(int64_t token, bool nan) {
+  throw SamplingError("logits: expected finite values, found " + std::string(nan ? "NaN" : "+inf") + " for token " +
+                      std::to_string(token));
+}
+
+void throw_all_masked() { throw SamplingError("logits: every token is masked (-inf)"); }
 
 float scan_row(std::span<const float> logits, std::vector<float>* block_max) {
   const auto n = static_cast<int64_t>(logits.size());
@@ -64,11 +50,11 @@ float scan_row(std::span<const float> logits, std::vector<float>* block_max) {
       lanes[0] = x > lanes[0] ? x : lanes[0];
       bad[0] |= x < kInfinity ? 0 : 1;
     }
-    if (std::any_of(bad, bad + kLanes, [](int32_t b) { return b != 0; })) throw_bad_logit(logits);
+    if (std::any_of(bad, bad + kLanes, [](int32_t b) { return b != 0; })) throw_first_bad_logit(logits);
     block_max->push_back(*std::max_element(lanes, lanes + kLanes));
     row_max = std::max(row_max, block_max->back());
   }
-  if (row_max == -kInfinity) throw SamplingError("logits: every token is masked (-inf)");
+  if (row_max == -kInfinity) throw_all_masked();
   return row_max;
 }
 
@@ -85,7 +71,7 @@ void exp_row(std::span<const float> x, float max, float scale, float* out) {
   for (size_t start = 0; start < n; start += kScanBlock) {
     const size_t end = std::min(start + kScanBlock, n);
     // Two loops: in one, the compiler turns the clamp into a branch around the polynomial.
-    for (size_t i = start; i < end; ++i) out[i] = std::max((in[i] - max) * scale, kLowest);
+    for (size_t i = start; i < end; ++i) out[i] = weight_exponent(in[i], max, scale);
     for (size_t i = start; i < end; ++i) out[i] = exp_nonpositive(out[i]);
   }
 }

@@ -13,6 +13,9 @@ class SamplingError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+[[noreturn]] void throw_bad_logit(int64_t token, bool nan);  // NaN, or +inf
+[[noreturn]] void throw_all_masked();
+
 constexpr int64_t kScanBlock = 64;
 
 // The maximum of each block of kScanBlock logits; returns the row's. -inf is a masked token; NaN, +inf and a row of
@@ -23,7 +26,7 @@ float scan_row(std::span<const float> logits, std::vector<float>* block_max);
 // of k blocks holds). -inf with fewer than k blocks. `scratch` is overwritten.
 float top_k_floor(std::span<const float> block_max, int64_t k, std::vector<float>* scratch);
 
-// out[i] = exp((x[i] - max) * scale), within 2 ulp; exactly 0 where that is below 2^-126. x[i] <= max, scale > 0.
+// out[i] = token_weight(x[i], max, scale) (kernels/token_weight.h).
 void exp_row(std::span<const float> x, float max, float scale, float* out);
 
 // Sum of kScanBlock values or fewer, in a fixed order.

@@ -4,6 +4,9 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
+
+#include "kernels/token_weight.h"
 
 namespace smartkv {
 namespace {
@@ -15,6 +18,10 @@ size_t weight_class(float weight) { return std::bit_cast<uint32_t>(weight) >> kC
 
 static_assert(TokenNoise::kBlockTokens == kScanBlock);
 
+// Tokens may have the same weight whose logits differ by less than so many temperatures: by rounding of the exponent, up to 88,
+// and of the exponential.
+constexpr float kTieMargin = 3e-5f;
+
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Who leads the race (token_noise.h); of equals, the lower id.
@@ -23,7 +30,7 @@ struct Winner {
   TokenId token = std::numeric_limits<TokenId>::max();
 
   void meet(TokenId other, float weight, const TokenNoise::Block& block, const TokenNoise& noise) {
-    if (weight <= 0 || block.least > time * weight) return;
+    if (weight <= 0 || !may_be_first(block.least, weight, time)) return;
     const double arrival = noise.of(other, block) / weight;
     if (arrival > time || (arrival == time && other > token)) return;
     time = arrival;
@@ -31,11 +38,13 @@ struct Winner {
   }
 };
 
-// The least logit that min_p leaves.
-float min_p_floor(const SamplingParams& params, float max) {
+// Of the least logit that min_p leaves, from the largest.
+float min_p_offset(const SamplingParams& params) {
   if (params.min_p <= 0) return -std::numeric_limits<float>::infinity();
-  return max + params.temperature * std::log(params.min_p);
+  return params.temperature * std::log(params.min_p);
 }
+
+bool is_greedy(const SamplingParams& params) { return params.temperature < kGreedyTemperature; }
 
 // Bits are those of Constraint::allowed(): most words are all 0 or all 1.
 void keep_allowed(std::span<const uint32_t> bits, std::span<float> logits) {
@@ -87,8 +96,7 @@ std::span<const float> Sampler::edited(std::span<const float> logits, const Samp
   if (needs_history(params)) {
     for (const auto& [token, count] : input.history.seen()) {
       float& logit = edited_[static_cast<size_t>(token)];
-      logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
-      if (count > 0) logit -= params.frequency_penalty * static_cast<float>(count) + params.presence_penalty;
+      logit = penalised(logit, count, params.repetition_penalty, params.frequency_penalty, params.presence_penalty);
     }
   }
   for (const TokenId token : input.forbidden) {
@@ -98,16 +106,47 @@ std::span<const float> Sampler::edited(std::span<const float> logits, const Samp
   return edited_;
 }
 
+kernels::TokenDraw token_draw(const SamplingInput& input, const TokenNoise& noise, int64_t vocabulary) {
+  const SamplingParams& params = input.params;
+  kernels::TokenDraw draw;
+  draw.vocabulary = vocabulary;
+  draw.logit_bias = params.logit_bias;
+  if (needs_history(params)) draw.seen = input.history.seen();
+  draw.repetition_penalty = params.repetition_penalty;
+  draw.frequency_penalty = params.frequency_penalty;
+  draw.presence_penalty = params.presence_penalty;
+  draw.forbidden = input.forbidden;
+  draw.allowed = input.allowed;
+  draw.greedy = is_greedy(params);
+  if (!draw.greedy) draw.scale = 1.0f / params.temperature;
+  draw.min_p_offset = min_p_offset(params);
+  draw.top_k = params.top_k;
+  draw.top_p = params.top_p;
+  draw.noise = noise;
+  return draw;
+}
+
+TokenId drawn_token(const kernels::TokenDraw& draw) {
+  switch (draw.drawn.error) {
+    case kernels::DrawError::kNone: break;
+    case kernels::DrawError::kAllMasked: throw_all_masked();
+    case kernels::DrawError::kNan:
+    case kernels::DrawError::kInfinity: throw_bad_logit(draw.drawn.token, draw.drawn.error == kernels::DrawError::kNan);
+  }
+  return draw.drawn.token;
+}
+
 const Distribution& Sampler::distribution(std::span<const float> raw_logits, const SamplingInput& input) {
   const SamplingParams& params = input.params;
   const std::span<const float> logits = edited(raw_logits, input);
   const float max = scan_row(logits, &block_max_);
-  if (params.temperature < kGreedyTemperature) {
+  if (is_greedy(params)) {
     greedy(logits, max);
     return result_;
   }
   // min_p and top_k keep the tokens of the largest logits, so both are first cut by a bound on the logit.
-  const float floor = std::max(top_k_floor(block_max_, params.top_k, &scratch_), min_p_floor(params, max));
+  const float of_top_k = top_k_floor(block_max_, params.top_k, &scratch_) - kTieMargin * params.temperature;
+  const float floor = std::max(of_top_k, max + min_p_offset(params));
   result_.tokens_.clear();
   std::span<const float> kept = logits;
   if (floor > -std::numeric_limits<float>::infinity()) {
@@ -117,14 +156,14 @@ const Distribution& Sampler::distribution(std::span<const float> raw_logits, con
   result_.weights_.resize(kept.size());
   exp_row(kept, max, 1.0f / params.temperature, result_.weights_.data());
   if (params.top_k > 0) keep_top_k(params.top_k);
-  result_.total_ = row_sum(result_.weights_);
   if (params.top_p < 1.0f) keep_top_p(params.top_p);
+  result_.total_ = row_sum(result_.weights_);
   return result_;
 }
 
 TokenId Sampler::sample(std::span<const float> raw_logits, const SamplingInput& input, const TokenNoise& noise) {
   const SamplingParams& params = input.params;
-  if (params.temperature < kGreedyTemperature || params.top_k > 0 || params.top_p < 1.0f) {
+  if (is_greedy(params) || params.top_k > 0 || params.top_p < 1.0f) {
     return distribution(raw_logits, input).draw(noise);
   }
   const std::span<const float> logits = edited(raw_logits, input);
@@ -132,17 +171,17 @@ TokenId Sampler::sample(std::span<const float> raw_logits, const SamplingInput& 
   return race(logits, max, params, noise);
 }
 
-// In each block the token of the largest logit arrives no earlier than the block's least noise over that token's weight,
-// and no other token does: only blocks in which this is earlier than the winner so far are looked into.
+// In each block no token arrives earlier than the block's least noise over the weight of its largest logit: only blocks in which
+// this is earlier than the winner so far are looked into.
 TokenId Sampler::race(std::span<const float> logits, float max, const SamplingParams& params, const TokenNoise& noise) {
-  const float floor = min_p_floor(params, max), scale = 1.0f / params.temperature;
+  const float floor = max + min_p_offset(params), scale = 1.0f / params.temperature;
   const size_t n_blocks = block_max_.size();
   scratch_.resize(n_blocks);
   earliest_.resize(n_blocks);
   exp_row(block_max_, max, scale, scratch_.data());
   for (size_t i = 0; i < n_blocks; ++i) {
     const bool runs = scratch_[i] > 0 && block_max_[i] >= floor;
-    earliest_[i] = runs ? noise.block(static_cast<int64_t>(i)).least / scratch_[i] : kNever;
+    earliest_[i] = runs ? noise.block(static_cast<int64_t>(i)).least / (scratch_[i] * kWeightBound) : kNever;
   }
   Winner winner;
   const auto run = [&](size_t index) {
@@ -192,26 +231,25 @@ void Sampler::keep_top_k(int64_t k) {
   keep_from(entries_[static_cast<size_t>(k - 1)]);
 }
 
-void Sampler::keep_top_p(double top_p) {
+void Sampler::keep_top_p(float top_p) {
   // Mass by class of weight, from the largest down: only the class in which it reaches top_p needs an order.
-  class_mass_.assign(kWeightClasses, 0.0);
-  for (const float weight : result_.weights_) class_mass_[weight_class(weight)] += weight;
-  double needed = top_p * result_.total_;
+  class_mass_.assign(kWeightClasses, 0);
+  for (const float weight : result_.weights_) class_mass_[weight_class(weight)] += weight_mass(weight);
+  int64_t needed = top_p_mass(std::accumulate(class_mass_.begin(), class_mass_.end(), int64_t{0}), top_p);
   size_t edge = kWeightClasses - 1;
-  while (edge > 0 && class_mass_[edge] < needed) needed -= class_mass_[edge--];
+  while (class_mass_[edge] < needed) needed -= class_mass_[edge--];
   entries_.clear();
   for (size_t i = 0; i < result_.weights_.size(); ++i) {
     if (weight_class(result_.weights_[i]) == edge) entries_.push_back({result_.weights_[i], token_at(i)});
   }
-  if (entries_.empty()) return;  // by rounding, all tokens together stay just below top_p
   // Halves [first, last) around the entry at which the mass reaches top_p; what is before `first` belongs to it.
   auto first = entries_.begin();
   auto last = entries_.end();
   while (last - first > 1) {
     const auto middle = first + (last - first) / 2;
     std::nth_element(first, middle, last, before);
-    double mass = 0;
-    for (auto entry = first; entry != middle; ++entry) mass += entry->weight;
+    int64_t mass = 0;
+    for (auto entry = first; entry != middle; ++entry) mass += weight_mass(entry->weight);
     if (mass >= needed) {
       last = middle;
     } else {
@@ -220,7 +258,6 @@ void Sampler::keep_top_p(double top_p) {
     }
   }
   keep_from(*first);
-  result_.total_ = row_sum(result_.weights_);
 }
 
 void Sampler::keep_from(const Entry& last) {

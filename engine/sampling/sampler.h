@@ -13,7 +13,8 @@
 #include "engine/engine.h"
 #include "engine/sampling/row_scan.h"
 #include "engine/sampling/token_history.h"
-#include "engine/sampling/token_noise.h"
+#include "kernels/token_draw.h"
+#include "kernels/token_noise.h"
 
 namespace smartkv {
 
@@ -45,6 +46,12 @@ struct SamplingInput {
 
 bool needs_history(const SamplingParams& params);
 
+// What makes a device draw the token that Sampler::sample() draws from [vocabulary] logits, over the same input, which has to
+// stay: its logits are for the caller to fill in. params.logit_bias: ascending by token.
+kernels::TokenDraw token_draw(const SamplingInput& input, const TokenNoise& noise, int64_t vocabulary);
+// What it drew. Throws SamplingError as Sampler::sample() does.
+TokenId drawn_token(const kernels::TokenDraw& draw);
+
 // Holds scratch that grows to the vocabulary's size and is then reused. One thread at a time.
 class Sampler {
  public:
@@ -70,14 +77,14 @@ class Sampler {
   TokenId race(std::span<const float> logits, float max, const SamplingParams& params, const TokenNoise& noise);
   void gather(std::span<const float> logits, float floor);  // tokens_ and weights_ (logits) of those >= floor
   void keep_top_k(int64_t k);
-  void keep_top_p(double top_p);
+  void keep_top_p(float top_p);
   void keep_from(const Entry& last);  // drops everything that comes after `last`
 
   Distribution result_;
   std::vector<float> edited_, block_max_, scratch_;
   std::vector<double> earliest_;  // by block: no token of it arrives before
   std::vector<Entry> entries_;
-  std::vector<double> class_mass_;
+  std::vector<int64_t> class_mass_;
 };
 
 }  // namespace smartkv

@@ -7,15 +7,13 @@
 #include <vector>
 
 #include "engine/text/tokenizer.h"
+#include "kernels/token_draw.h"
 
 namespace smartkv {
 
 class TokenHistory {
  public:
-  struct Seen {
-    TokenId token;
-    int32_t output_count;  // occurrences in the output; 0: in the prompt only
-  };
+  using Seen = kernels::SeenToken;
 
   TokenHistory() = default;
   explicit TokenHistory(std::span<const TokenId> prompt) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "engine/sampling/random.h"
+#include "kernels/random.h"
 
 namespace smartkv {
 

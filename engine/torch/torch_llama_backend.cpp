@@ -79,16 +79,21 @@ auto plain_errors(const F& f) {
 
 // The type of weights and products. LibTorch multiplies in bf16 on CPUs with AVX-512 only; on others an emulation is many times
 // slower than f32.
-torch::Dtype product_dtype(torch::Dtype dtype, torch::Device device) {
-  const bool emulated = dtype == torch::kBFloat16 && device.is_cpu() && kernels::detected_cpu_level() < kernels::CpuLevel::kAvx512;
-  return emulated ? torch::kFloat32 : dtype;
+torch::Dtype product_dtype(ProductType type, torch::Device device) {
+  if (type == ProductType::kF16) return torch::kFloat16;
+  const bool emulated = device.is_cpu() && kernels::detected_cpu_level() < kernels::CpuLevel::kAvx512;
+  return type == ProductType::kF32 || emulated ? torch::kFloat32 : torch::kBFloat16;
 }
 
 class TorchBackend final : public LlamaBackend {
  public:
-  TorchBackend(const Weights& weights, torch::Dtype dtype, torch::Device device, const std::function<void(double)>& progress,
+  TorchBackend(const Weights& weights, ProductType type, torch::Device device, const std::function<void(double)>& progress,
                TorchRankGroup* ranks)
-      : config_(weights.config()), dtype_(dtype), product_dtype_(product_dtype(dtype, device)), device_(device), ranks_(ranks) {
+      : config_(weights.config()),
+        dtype_(type == ProductType::kF32 ? torch::kFloat32 : torch::kBFloat16),
+        product_dtype_(product_dtype(type, device)),
+        device_(device),
+        ranks_(ranks) {
     const c10::InferenceMode inference;
     const Reader reader(weights, product_dtype_, device);
     const ModelConfig& c = config_;
@@ -170,8 +175,7 @@ class TorchBackend final : public LlamaBackend {
     plain_errors([&] {
       const c10::InferenceMode inference;
       const Tensor x = norm(x_, final_norm_);
-      const Tensor to = torch::from_blob(logits, {x.size(0), config_.vocab_size}, torch::kFloat32);
-      Tensor out = device_.is_cpu() ? to : torch::empty_like(to, torch::TensorOptions(device_));
+      Tensor out = rows_at(logits, x.size(0), config_.vocab_size, torch::kFloat32);
       if (output_tokens_.defined()) {
         out.fill_(-std::numeric_limits<float>::infinity());
         out.index_copy_(1, output_tokens_, torch::linear(x, head_));
@@ -179,7 +183,6 @@ class TorchBackend final : public LlamaBackend {
         torch::mm_out(out, x, head_.t());
       }
       if (config_.logits_divisor != 1.0) out.div_(config_.logits_divisor);
-      if (!out.is_same(to)) to.copy_(out);
     });
   }
 
@@ -252,11 +255,10 @@ class TorchBackend final : public LlamaBackend {
 
 }  // namespace
 
-std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, kernels::KvType type, const std::string& device, int threads,
+std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, ProductType type, const std::string& device, int threads,
                                                  const std::function<void(double)>& progress, TorchRankGroup* ranks) {
   at::set_num_threads(threads);
-  const torch::Dtype dtype = type == kernels::KvType::kBf16 ? torch::kBFloat16 : torch::kFloat32;
-  return plain_errors([&] { return std::make_unique<TorchBackend>(weights, dtype, torch::Device(device), progress, ranks); });
+  return plain_errors([&] { return std::make_unique<TorchBackend>(weights, type, torch::Device(device), progress, ranks); });
 }
 
 }  // namespace smartkv

@@ -8,7 +8,7 @@
 #include "engine/model/llama.h"
 #include "engine/model/policy_context.h"
 #include "engine/sampling/logprobs.h"
-#include "engine/sampling/random.h"
+#include "kernels/random.h"
 
 namespace smartkv {
 namespace {

@@ -17,13 +17,14 @@
 #include "kernels/cuda/kv_pages.h"
 #include "kernels/cuda/page_queue.h"
 #include "kernels/cuda/platform.h"
+#include "kernels/cuda/token_draw.h"
 #include "kernels/cuda/uploads.h"
 #include "kernels/forwarding_kv_backend.h"
 
 namespace smartkv::kernels::cuda {
 namespace {
 
-class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_from_this<CudaKvBackend> {
+class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_from_this<CudaKvBackend>, private TokenDrawer {
  public:
   explicit CudaKvBackend(int device) : device_(device) {
     use_device();
@@ -199,7 +200,17 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     }
   }
 
+  TokenDrawer* drawer() override { return this; }
+
  private:
+  void draw(std::span<TokenDraw* const> draws) override {
+    const std::lock_guard lock(run_mutex_);
+    use_device();
+    draws_.start(draws, stream_);
+    wait();
+    draws_.take(draws);
+  }
+
   // Where a segment's orders and biases lie in the staging, or rows; kNone: there are none, or they are on the device already.
   static constexpr size_t kNone = static_cast<size_t>(-1);
   struct Placed {
@@ -396,6 +407,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   std::vector<std::pair<const uint8_t*, size_t>> orders_;
   std::vector<AttentionTask> tasks_;
   std::vector<AttentionMassTask> mass_tasks_;
+  TokenDraws draws_;
 };
 
 // The same device, pages in the host's memory.

@@ -148,7 +148,7 @@ std::function<int()> setup_bench(CLI::App& app) {
   app.add_option("--decode-tokens", speed.decode_tokens, "Tokens that each sequence decodes")->check(CLI::Range(1, 100000))->capture_default_str();
   app.add_option("--prefill-chunk", speed.prefill_chunk, "Prompt tokens of one pass")->check(CLI::Range(1, 100000))->capture_default_str();
   app.add_option("--repetitions", speed.repetitions, "Measured runs of each row, after one that warms up")->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--dtype", speed.dtype, "Activations and KV cache: auto, bf16 or f32")->capture_default_str();
+  app.add_option("--dtype", speed.dtype, "Activations and KV cache: auto, bf16, f32, or f16, of backend torch")->capture_default_str();
   app.add_option("--weights", speed.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")->capture_default_str();
   auto* backend = app.add_option("--backend", speed.backend, "What computes the matrix products: native or torch")->capture_default_str();
   auto* device = app.add_option("--device", speed.device, "With --backend torch: cpu or cuda:N, where it computes and keeps caches")->capture_default_str()->needs(backend);

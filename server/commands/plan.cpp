@@ -65,7 +65,8 @@ MemoryPlan plan_of(const std::string& name, const PolicyContext& context, const 
 }
 
 Fit fit(const Weights& all, int64_t devices, const Arguments& arguments) {
-  const LlamaOptions llama{.dtype = arguments.engine.dtype, .weights = arguments.engine.weights, .backend = devices > 1 ? "torch" : "native"};
+  const bool torch = devices > 1 || arguments.engine.dtype == "f16";
+  const LlamaOptions llama{.dtype = arguments.engine.dtype, .weights = arguments.engine.weights, .backend = torch ? "torch" : "native"};
   check_backend(llama);
   check_shards(all.config(), devices);
   const std::unique_ptr<Weights> part = devices > 1 ? shard_weights(all, {0, devices}) : nullptr;
@@ -169,7 +170,7 @@ std::function<int()> setup_plan(CLI::App& app) {
   app.add_option("--context", a.context, "Tokens of each sequence, prompt and output")->required()->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_option("--concurrency", a.concurrency, "Sequences side by side [1]")->check(CLI::Range(int64_t{1}, int64_t{4096}));
   app.add_option("--memory", a.memory, "Memory for weights, passes and KV caches, of a device where there are several: 2GiB")->required()->type_name("SIZE");
-  app.add_option("--dtype", a.engine.dtype, "Type of activations [auto]")->check(CLI::IsMember({"auto", "bf16", "f32"}));
+  app.add_option("--dtype", a.engine.dtype, "Type of activations [auto]")->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}));
   app.add_option("--weights", a.engine.weights, "Storage of the weights [auto]")->check(CLI::IsMember({"auto", "file", "bf16", "f32", "int8", "int4"}));
   app.add_option("--prefill-chunk", a.engine.prefill_chunk, "Tokens of one step [512]")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_flag("--json", a.json, "Print one JSON object");
@@ -178,7 +179,7 @@ std::function<int()> setup_plan(CLI::App& app) {
   smartkv plan --model model.gguf --weights int4 --context 32768 --memory 1GiB --json
 
 "devices" is the least number of them, of so much memory each, that holds it with --backend torch --tensor-parallel N, whose
-weights have 16 or 32 bits; -: none does.
+weights have 16 or 32 bits; -: none does. --dtype f16 is that backend's on one, too.
 Bytes are upper bounds. A server with less goes on all the same: it drops the youngest sequence and computes it anew.)");
   return [arguments] { return plan(*arguments); };
 }

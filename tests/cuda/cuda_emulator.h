@@ -108,6 +108,23 @@ T __shfl_xor_sync(unsigned, T value, int lane_mask, const std::source_location& 
   return lane.out;
 }
 
+// Lanes below `step` keep what they have.
+template <typename T>
+T __shfl_up_sync(unsigned, T value, unsigned step, const std::source_location& at = std::source_location::current()) {
+  struct Lane {
+    T in, out;
+    unsigned step;
+  } lane{value, value, step};
+  const auto operation = [](void* const* lanes) {
+    for (unsigned i = 0; i < 32; ++i) {
+      auto* const me = static_cast<Lane*>(lanes[i]);
+      if (i >= me->step) me->out = static_cast<Lane*>(lanes[i - me->step])->in;
+    }
+  };
+  smartkv::cuda_emulator::warp_collective(operation, &lane, at);
+  return lane.out;
+}
+
 inline int __any_sync(unsigned, int predicate, const std::source_location& at = std::source_location::current()) {
   const auto operation = [](void* const* lanes) {
     int any = 0;
@@ -122,6 +139,16 @@ inline int __any_sync(unsigned, int predicate, const std::source_location& at = 
 inline int atomicMax(int* address, int value) {
   const int old = *address;
   *address = std::max(old, value);
+  return old;
+}
+inline int atomicMin(int* address, int value) {
+  const int old = *address;
+  *address = std::min(old, value);
+  return old;
+}
+inline unsigned long long atomicAdd(unsigned long long* address, unsigned long long value) {
+  const unsigned long long old = *address;
+  *address += value;
   return old;
 }
 inline int atomicAdd(int* address, int value) {

@@ -11,7 +11,7 @@
 
 #include "cache/sequence_cache.h"
 #include "engine/model/model.h"
-#include "engine/sampling/random.h"
+#include "kernels/random.h"
 #include "engine/text/tokenizer.h"
 
 namespace smartkv {

@@ -98,7 +98,7 @@ TEST(ConfigSchema, KnowsEveryOptionAndItsValues) {
   const auto properties = config_schema()["properties"];
   EXPECT_EQ(properties.size(), option_table().size() + 1);
   EXPECT_EQ(properties["port"]["maximum"], 65535);
-  EXPECT_EQ(properties["dtype"]["enum"], nlohmann::ordered_json({"auto", "bf16", "f32"}));
+  EXPECT_EQ(properties["dtype"]["enum"], nlohmann::ordered_json({"auto", "bf16", "f16", "f32"}));
   EXPECT_EQ(properties["kv_cache_bytes"]["anyOf"][1]["type"], "string");
   EXPECT_FALSE(properties["kv_cache_bytes"]["anyOf"][0].contains("maximum"));
   EXPECT_EQ(config_schema()["additionalProperties"], false);

@@ -47,7 +47,7 @@ TEST(OptionsTest, NamesTheFileTheOptionAndWhatWasFound) {
   EXPECT_THAT(error_of(R"({"port": 65536})"), HasSubstr("65536"));
   EXPECT_THAT(error_of(R"({"port": 18446744073709551615})"), HasSubstr("port"));
   EXPECT_THAT(error_of(R"({"port": 1.5})"), HasSubstr("port"));
-  EXPECT_THAT(error_of(R"({"dtype": "fp8"})"), AllOf(HasSubstr("auto bf16 f32"), HasSubstr("fp8")));
+  EXPECT_THAT(error_of(R"({"dtype": "fp8"})"), AllOf(HasSubstr("auto bf16 f16 f32"), HasSubstr("fp8")));
   EXPECT_THAT(error_of(R"({"model": 3})"), HasSubstr("a string"));
   EXPECT_THAT(error_of(R"({"kv_cache": 3})"), HasSubstr("kv_cache"));
   EXPECT_THAT(error_of(R"({"kv_cache_bytes": "2 bananas"})"), HasSubstr("2GiB"));

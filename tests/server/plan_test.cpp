@@ -123,7 +123,7 @@ TEST(Completions, BashOffersCommandsOptionsAndValues) {
   if (!has_program("bash")) GTEST_SKIP() << "bash is not installed";
   EXPECT_EQ(offered({"smartkv", "se"}), "serve ");
   EXPECT_EQ(offered({"smartkv", "serve", "--max-q"}), "--max-queue ");
-  EXPECT_EQ(offered({"smartkv", "serve", "--dtype", ""}), "auto bf16 f32 ");
+  EXPECT_EQ(offered({"smartkv", "serve", "--dtype", ""}), "auto bf16 f16 f32 ");
   EXPECT_EQ(offered({"smartkv", "serve", "--dtype", "b"}), "bf16 ");
   EXPECT_EQ(offered({"smartkv", "generate", "--kv-cache", "bal"}), "balanced ");
   EXPECT_EQ(offered({"smartkv", "serve", "--preset", "low"}), "low_memory ");
@@ -135,7 +135,7 @@ TEST(Completions, ZshOffersCommandsOptionsAndValues) {
   if (!has_program("zsh")) GTEST_SKIP() << "zsh is not installed";
   EXPECT_EQ(offered_by_zsh("smartkv se"), "serve\n");
   EXPECT_EQ(offered_by_zsh("smartkv serve --max-q"), "--max-queue\n");
-  EXPECT_EQ(offered_by_zsh("smartkv serve --dtype "), "auto\nbf16\nf32\n");
+  EXPECT_EQ(offered_by_zsh("smartkv serve --dtype "), "auto\nbf16\nf16\nf32\n");
   EXPECT_EQ(offered_by_zsh("smartkv generate --kv-cache bal"), "balanced\n");
   EXPECT_EQ(offered_by_zsh("smartkv serve --preset low"), "low_memory\n");
   EXPECT_EQ(offered_by_zsh("smartkv config ch"), "check\n");

@@ -9,7 +9,7 @@ extern "C" __attribute__((visibility("default"))) const char* smartkv_torch_back
 }
 
 extern "C" __attribute__((visibility("default"))) smartkv::LlamaBackend* smartkv_torch_backend(
-    const smartkv::Weights& weights, smartkv::kernels::KvType type, const std::string& device, int threads,
+    const smartkv::Weights& weights, smartkv::ProductType type, const std::string& device, int threads,
     const std::function<void(double)>& progress, smartkv::RankGroup* ranks) {
   return smartkv::make_torch_backend(weights, type, device, threads, progress, static_cast<smartkv::TorchRankGroup*>(ranks)).release();
 }

@@ -26,7 +26,7 @@ std::string error_of(const F& f) {
 TEST(TorchBackend, SaysWhatIsMissingAndHowToGetIt) {
   const TinyWeights weights(tiny_config());
   const std::string error = error_of(
-      [&] { load_torch_backend("no_such_folder/libsmartkv_torch_backend.so", weights, kernels::KvType::kF32, "cpu", 1); });
+      [&] { load_torch_backend("no_such_folder/libsmartkv_torch_backend.so", weights, ProductType::kF32, "cpu", 1); });
   EXPECT_THAT(error, AllOf(HasSubstr("backend: torch needs no_such_folder/libsmartkv_torch_backend.so"), HasSubstr("LibTorch"),
                            HasSubstr("scripts/build_torch.sh")));
 }
@@ -46,6 +46,10 @@ TEST(Backend, OptionsThatAreNotServedAreNamed) {
   }
   EXPECT_THAT(refusal({.weights = "int4", .backend = "torch"}),
               HasSubstr("weights: expected auto, bf16 or f32, which backend torch has, found \"int4\""));
+  EXPECT_THAT(refusal({.dtype = "f16"}), HasSubstr("dtype: expected auto, bf16 or f32, which backend native has, found \"f16\""));
+  EXPECT_THAT(refusal({.dtype = "f16", .weights = "bf16", .backend = "torch"}),
+              HasSubstr("weights: expected auto, which is f16 with dtype f16, found \"bf16\""));
+  EXPECT_THAT(refusal({.dtype = "f8", .backend = "torch"}), HasSubstr("dtype: expected auto, bf16, f16 or f32, found \"f8\""));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "engine/sampling/logprobs.h"
-#include "engine/sampling/random.h"
+#include "kernels/random.h"
 
 namespace smartkv {
 namespace {

@@ -1,6 +1,6 @@
 // Drawing with noise has the distribution that it should (chi-square over 20,000 draws), and drawing from two
 // distributions with the same noise gives the same token as often as the coupling promises.
-#include "engine/sampling/token_noise.h"
+#include "kernels/token_noise.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Lookup drafts, the acceptance estimate and the choice of how much to draft.
 #include <gmock/gmock.h>
 
-#include "engine/sampling/random.h"
+#include "kernels/random.h"
 #include "engine/speculation/adaptive.h"
 #include "engine/speculation/ngram_index.h"
 

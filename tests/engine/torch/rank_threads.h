@@ -71,7 +71,7 @@ class RankThreads {
 
   std::unique_ptr<PartModel> part_of(TorchRankGroup& ranks, ThreadPool& pool) {
     const auto load = [&ranks](const Weights& weights, kernels::KvType type) {
-      return make_torch_backend(weights, type, "cpu", 1, nullptr, &ranks);
+      return make_torch_backend(weights, product_of(type), "cpu", 1, nullptr, &ranks);
     };
     return make_part(weights_, options_, pool, ranks, load, kv_backends_[static_cast<size_t>(ranks.rank())]);
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/llama_footprint.h"
 #include "engine/model/torch_backend.h"
 #include "tests/engine/engine_fixture.h"
 #include "tests/engine/model/architecture_cases.h"
@@ -110,6 +111,45 @@ TEST(TorchBackend, ErrorsOfLibTorchComeWithoutTheirStack) {
   EXPECT_EQ(served.run({7}, 1), served.run({7}, 1));
 }
 
+// A pass of one layer without attention: queries, keys and values, and logits.
+struct OneLayer {
+  std::vector<float> qkv, logits;
+};
+
+OneLayer one_layer(const Weights& weights, ProductType type, std::span<const TokenId> tokens) {
+  const ModelConfig& config = weights.config();
+  const auto backend = make_torch_backend(weights, type, "cpu", 2);
+  OneLayer found;
+  found.qkv.resize(tokens.size() * static_cast<size_t>((config.n_heads + 2 * config.n_kv_heads) * config.head_dim));
+  found.logits.resize(tokens.size() * static_cast<size_t>(config.vocab_size));
+  backend->embed(tokens);
+  backend->project(0, found.qkv.data());
+  const std::vector<float> attended(tokens.size() * static_cast<size_t>(config.n_heads * config.head_dim));  // 0 in every type
+  backend->finish_layer(0, attended.data());
+  backend->head(found.logits.data());
+  return found;
+}
+
+TEST(TorchBackend, ProductsOfF16AreThoseOfF32ButForRounding) {
+  const TinyWeights weights(tiny_config());
+  const std::vector<TokenId> tokens = some_tokens(7, weights.config().vocab_size, 1);
+  const OneLayer f32 = one_layer(weights, ProductType::kF32, tokens), f16 = one_layer(weights, ProductType::kF16, tokens);
+  for (const auto& [found, expected] : {std::pair{&f16.qkv, &f32.qkv}, {&f16.logits, &f32.logits}}) {
+    const double error = relative_error(*found, *expected);
+    EXPECT_GT(error, 1e-5);
+    EXPECT_LT(error, 1e-3);  // of f16 2^-11 = 4.9e-4; of bf16 2^-8 = 3.9e-3
+  }
+}
+
+TEST(TorchBackend, ServesInF16OverCachesOfBf16) {
+  const TinyWeights weights(tiny_config());
+  const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 1);
+  Served f16(weights, "f16", "auto", torch_loader(ProductType::kF16)), f32 = torch_served(weights, "f32");
+  EXPECT_EQ(f16.context.shape.type, kernels::KvType::kBf16);
+  EXPECT_EQ(f16.model->weight_bytes(), llama_weight_bytes(weights, {.dtype = "f16", .backend = "torch"}));
+  for (const int64_t chunk : {64, 7}) EXPECT_LT(relative_error(f16.run(tokens, chunk), f32.run(tokens, chunk)), 0.02) << chunk;
+}
+
 std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, const BackendLoader& load) {
   const LlamaOptions f32{"f32", "auto", 0}, int4{"bf16", "int4", 0};
   EngineParts parts;
@@ -177,7 +217,7 @@ class TorchModule : public testing::Test {
  protected:
   static std::string error_of(const std::filesystem::path& module) {
     try {
-      load_torch_backend(module, TinyWeights(tiny_config()), kernels::KvType::kF32, "cpu", 2);
+      load_torch_backend(module, TinyWeights(tiny_config()), ProductType::kF32, "cpu", 2);
     } catch (const ModelError& error) {
       return error.what();
     }
@@ -191,7 +231,7 @@ TEST_F(TorchModule, HoldsTheSameBackend) {
   const TinyWeights weights(tiny_config());
   const std::vector<TokenId> tokens = some_tokens(50, weights.config().vocab_size, 1);
   Served direct = torch_served(weights, "bf16"), loaded(weights, "bf16", "auto", [&](const Weights& served, kernels::KvType type) {
-           return load_torch_backend(module_, served, type, "cpu", 2);
+           return load_torch_backend(module_, served, product_of(type), "cpu", 2);
          });
   EXPECT_EQ(loaded.run(tokens, 512), direct.run(tokens, 512));
   EXPECT_EQ(loaded.model->weight_bytes(), direct.model->weight_bytes());
@@ -213,7 +253,7 @@ TEST_F(TorchModule, ErrorsComeThroughAsTheModels) {
     const Weights& weights;
   };
   try {
-    load_torch_backend(module_, Lacking(weights), kernels::KvType::kF32, "cpu", 2);
+    load_torch_backend(module_, Lacking(weights), ProductType::kF32, "cpu", 2);
     ADD_FAILURE() << "expected a ModelError";
   } catch (const ModelError& error) {
     EXPECT_THAT(error.what(), HasSubstr("tensor \"model.layers.0.mlp.up_proj.weight\""));

@@ -6,8 +6,9 @@
 // gives P(same token) = sum over i of 1 / sum over j of max(p_j / p_i, q_j / q_i) for distributions p and q.
 #pragma once
 
-#include "engine/sampling/random.h"
-#include "engine/text/tokenizer.h"
+#include <cstdint>
+
+#include "kernels/random.h"
 
 namespace smartkv {
 
@@ -23,19 +24,20 @@ class TokenNoise {
 
   struct Block {
     double least;
-    TokenId token;  // whose it is; in the last block perhaps one beyond the vocabulary
+    int32_t token;  // whose it is; in the last block perhaps one beyond the vocabulary
   };
 
+  TokenNoise() = default;
   TokenNoise(uint64_t seed, uint32_t choice, uint64_t position) : key_(detail::position_key(seed, choice, position)) {}
 
   // Of the tokens [index * kBlockTokens, (index + 1) * kBlockTokens).
-  Block block(int64_t index) const {
+  SMARTKV_HOST_DEVICE Block block(int64_t index) const {
     const uint64_t bits = detail::mix64(key_ ^ (kBlockStream | static_cast<uint64_t>(index)));
     const auto slot = static_cast<int64_t>(bits % kBlockTokens);  // bits that exponential() leaves unused
-    return {exponential(bits) / kBlockTokens, static_cast<TokenId>(index * kBlockTokens + slot)};
+    return {exponential(bits) / kBlockTokens, static_cast<int32_t>(index * kBlockTokens + slot)};
   }
   // `block`: the token's.
-  double of(TokenId token, const Block& block) const {
+  SMARTKV_HOST_DEVICE double of(int32_t token, const Block& block) const {
     if (token == block.token) return block.least;
     return block.least + exponential(detail::mix64(key_ ^ static_cast<uint64_t>(token)));
   }
@@ -43,7 +45,7 @@ class TokenNoise {
  private:
   static constexpr uint64_t kBlockStream = uint64_t{1} << 32;  // beyond every token
 
-  uint64_t key_;
+  uint64_t key_ = 0;
 };
 
 }  // namespace smartkv

@@ -1,15 +1,16 @@
 // Counter-based random numbers: a number depends on its counters only, so a seeded choice draws the same numbers
-// whatever else is in the batch and however often it was rescheduled.
+// whatever else is in the batch and however often it was rescheduled, on the host and on a device.
 // Source: the finalizer of SplitMix64 (Steele, Lea, Flood 2014), chained over the counters.
 #pragma once
 
-#include <bit>
 #include <cstdint>
+
+#include "kernels/rounded.h"
 
 namespace smartkv {
 
 namespace detail {
-constexpr uint64_t mix64(uint64_t x) {
+SMARTKV_HOST_DEVICE constexpr uint64_t mix64(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -29,18 +30,19 @@ constexpr double uniform(uint64_t seed, uint32_t choice, uint64_t position) {
 
 // Exponentially distributed with mean 1, from 64 random bits of which it uses the upper 53; within [0, 36.8], and to 4
 // ulp the same on every machine: -log u of a uniform u in (0, 1], by the series 2 artanh s of log((1 + s) / (1 - s)).
-constexpr double exponential(uint64_t random_bits) {
+SMARTKV_HOST_DEVICE inline double exponential(uint64_t random_bits) {
+  using namespace rounded;
   constexpr double kLn2High = 0x1.62e42fefa0000p-1, kLn2Low = 0x1.cf79abc9e3b39p-40;  // high: times k it is exact
   constexpr uint64_t kRootHalf = 0x3fe6a09e667f3bcdu;                                   // bits of sqrt(1/2)
   const double u = static_cast<double>((random_bits >> 11) + 1) * 0x1.0p-53;
-  const uint64_t bits = std::bit_cast<uint64_t>(u);
+  const auto bits = __builtin_bit_cast(uint64_t, u);
   const int64_t k = static_cast<int64_t>(bits - kRootHalf) >> 52;  // u = 2^k m, m in [sqrt(1/2), sqrt(2))
-  const auto m = std::bit_cast<double>(bits - (static_cast<uint64_t>(k) << 52));
-  const double s = (m - 1) / (m + 1), z = s * s;  // z < 0.0295: the first term left out is below 2^-56 of the sum
+  const auto m = __builtin_bit_cast(double, bits - (static_cast<uint64_t>(k) << 52));
+  const double s = divide(m - 1, m + 1), z = multiply(s, s);  // z < 0.0295: the first term left out is below 2^-56 of the sum
   double series = 1.0 / 19;
-  for (int n = 17; n >= 1; n -= 2) series = series * z + 1.0 / n;
+  for (int n = 17; n >= 1; n -= 2) series = add(multiply(series, z), 1.0 / n);
   const auto whole = static_cast<double>(-k);
-  return whole * kLn2High + (whole * kLn2Low - 2 * s * series);
+  return add(multiply(whole, kLn2High), subtract(multiply(whole, kLn2Low), multiply(2 * s, series)));
 }
 
 }  // namespace smartkv

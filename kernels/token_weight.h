@@ -1,0 +1,72 @@
+// From logits to what tokens are drawn by: arithmetic that the host's Sampler (engine/sampling/sampler.h) and a device's
+// (kernels/token_draw.h) share, so that both draw the same token. No result depends on an order of tokens.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/rounded.h"
+
+namespace smartkv {
+
+// A logit under repetition, frequency and presence penalty, of a token that was seen, output_count times in the output.
+SMARTKV_HOST_DEVICE inline float penalised(float logit, int32_t output_count, float repetition, float frequency, float presence) {
+  using namespace rounded;
+  logit = logit > 0 ? divide(logit, repetition) : multiply(logit, repetition);
+  if (output_count == 0) return logit;
+  return subtract(logit, add(multiply(frequency, static_cast<float>(output_count)), presence));
+}
+
+// The least argument: its power of two has exponent bits 0, so that its exponential comes out as 0.
+constexpr float kLeastExponent = -88.0f;
+
+// What exp_nonpositive() takes for exp((logit - max) * scale). logit <= max, scale > 0.
+SMARTKV_HOST_DEVICE inline float weight_exponent(float logit, float max, float scale) {
+  const float exponent = rounded::multiply(rounded::subtract(logit, max), scale);
+  return exponent < kLeastExponent ? kLeastExponent : exponent;
+}
+
+// exp(x) within 2 ulp; exactly 0 where that is below 2^-126. kLeastExponent <= x <= 0. Branch-free, so that a loop over it
+// vectorises.
+SMARTKV_HOST_DEVICE inline float exp_nonpositive(float x) {
+  using namespace rounded;
+  constexpr float kLog2e = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, held in the low bits
+  const float shifted = add(multiply(x, kLog2e), kRound);
+  const float k = shifted - kRound;
+  const float f = subtract(subtract(x, multiply(k, kLn2High)), multiply(k, kLn2Low));
+  float p = 1.0f / 720;
+  p = add(multiply(p, f), 1.0f / 120);
+  p = add(multiply(p, f), 1.0f / 24);
+  p = add(multiply(p, f), 1.0f / 6);
+  p = add(multiply(p, f), 0.5f);
+  p = add(multiply(p, f), 1.0f);
+  p = add(multiply(p, f), 1.0f);
+  const int32_t exponent = __builtin_bit_cast(int32_t, shifted) - __builtin_bit_cast(int32_t, kRound);
+  return multiply(p, __builtin_bit_cast(float, (exponent + 127) << 23));
+}
+
+// In (0, 1], for the largest logit 1; 0 where it underflows.
+SMARTKV_HOST_DEVICE inline float token_weight(float logit, float max, float scale) {
+  return exp_nonpositive(weight_exponent(logit, max, scale));
+}
+
+// Rounding may give a token up to so many times the weight of one with a larger logit: with it, weights of maxima are bounds.
+constexpr float kWeightBound = 1 + 0x1p-20f;
+
+// A weight as top_p counts it, in whole parts of 2^-43 of the largest: sums of fewer than 2^20 are exact in any order.
+SMARTKV_HOST_DEVICE inline int64_t weight_mass(float weight) { return static_cast<int64_t>(weight * 0x1p43f); }
+
+// The least mass that is top_p of the whole; top_p < 1.
+SMARTKV_HOST_DEVICE inline int64_t top_p_mass(int64_t total, float top_p) {
+  const double share = rounded::multiply(static_cast<double>(top_p), static_cast<double>(total));
+  const auto whole = static_cast<int64_t>(share);
+  return static_cast<double>(whole) < share ? whole + 1 : whole;
+}
+
+// Whether a token that arrives no earlier than noise / weight may still be first, when the first so far arrives at `time`.
+SMARTKV_HOST_DEVICE inline bool may_be_first(double noise, float weight, double time) {
+  constexpr double kRounding = 1 + 0x1p-50;  // of the quotient and the product
+  return noise <= rounded::multiply(time, static_cast<double>(weight)) * kRounding;
+}
+
+}  // namespace smartkv
