@@ -130,6 +130,7 @@ class Follower {
       }
       told.push_back(held[i]->failure);
     }
+    told.push_back(context_.pool->bytes_in_use());
     ranks_.max(told);
   }
 

@@ -124,6 +124,10 @@ std::unique_ptr<KvCachePolicy> LeadingModel::make_policy(const PolicyContext& co
                      " has KV heads on different ranks: expected a policy that can, found \"" + std::string(part->name()) +
                      "\", which " + what);
   }
+  {
+    const std::lock_guard lock(pool_mutex_);
+    if (pool_ == nullptr) excess_ = std::make_unique<PoolCharge>(pool_ = context.pool);
+  }
   return std::make_unique<LeadingPolicy>(link_, part_->rank_heads(), std::move(part), spec);
 }
 
@@ -140,11 +144,17 @@ void LeadingModel::forward(std::span<const SequenceInput> batch, float* logits) 
 }
 
 void LeadingModel::idle() {
+  if (const auto [pool, own] = held_here(); pool != nullptr && own == 0) excess_->set(0);
   if (!link_->lost().empty()) return;
   try {
     link_->flush();
   } catch (const RankError&) {  // it is lost now, which the engine asks for
   }
+}
+
+std::pair<PagePool*, int64_t> LeadingModel::held_here() const {
+  const std::lock_guard lock(pool_mutex_);
+  return {pool_.get(), pool_ == nullptr ? 0 : pool_->bytes_in_use() - excess_->bytes()};
 }
 
 std::exception_ptr LeadingModel::pass(std::span<const SequenceInput> batch, float* logits) {
@@ -160,8 +170,11 @@ std::exception_ptr LeadingModel::pass(std::span<const SequenceInput> batch, floa
   link_->tell(std::move(told));
   link_->flush();
   part_->forward(inputs, logits);
-  std::vector<int64_t> others(batch.size());
+  std::vector<int64_t> others(batch.size() + 1);  // and the bytes of the pool
+  const auto [pool, own] = held_here();
+  others.back() = own;
   link_->group().max(others);
+  if (pool != nullptr) excess_->set(others.back() - own);
   std::exception_ptr untold;
   for (size_t i = 0; i < batch.size(); ++i) {
     if (failures[i] == nullptr) failures[i] = failure_elsewhere(others[i]);

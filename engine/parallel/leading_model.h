@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "engine/model/model.h"
 #include "engine/parallel/part_model.h"
@@ -33,11 +35,16 @@ class LeadingModel final : public Model {
   void on_lost(std::function<void()> call) override { link_->on_lost(std::move(call)); }
 
  private:
+  std::pair<PagePool*, int64_t> held_here() const;  // the pool, if there is one, and its bytes less the excess
   // Returns a failure that has no place to go; throws what fails the pass as a whole.
   std::exception_ptr pass(std::span<const SequenceInput> batch, float* logits);
 
   std::unique_ptr<PartModel> part_;
   std::shared_ptr<RankLink> link_;
+  // In the pool, on behalf of the rank that holds most: what it held more than this one at the end of the last pass.
+  mutable std::mutex pool_mutex_;  // until there is one
+  mutable std::shared_ptr<PagePool> pool_;
+  mutable std::unique_ptr<PoolCharge> excess_;
   std::unique_ptr<RankProcesses> processes_;
   int64_t weight_bytes_ = 0;
 };
