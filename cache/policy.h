@@ -1,14 +1,18 @@
 // A KV-cache policy: a named factory of sequence caches. A new one is a folder, a row in registry.cpp and a NOTES.md.
 #pragma once
 
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "cache/model_heads.h"
 #include "cache/page_pool.h"
 #include "cache/sequence_cache.h"
 
@@ -27,9 +31,11 @@ class KvCachePolicy {
   virtual int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const = 0;
   // prompt_tokens: how many of the first tokens are the prompt, whose end may be a compaction boundary.
   virtual std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const = 0;
-  // What it decides by looking at all KV heads: ends the sentence "the policy ...". Empty: what a KV head holds follows from that
-  // head's tokens alone, so that ranks may hold some of the heads each.
+  // Why ranks cannot hold some of the KV heads each: ends the sentence "the policy ...". Empty: they can, because what a KV head
+  // holds follows from that head's tokens alone, or the ranks tell each other what it follows from.
   virtual std::string across_heads() const { return "looks at all KV heads"; }
+  // Whether its caches ask the other ranks at boundaries (PolicyContext::gather).
+  virtual bool exchanges() const { return false; }
   // What save() wrote of one of its sequences. Throws CacheError where that cannot be.
   virtual std::unique_ptr<SequenceCache> load(StateReader* in) const;
 };
@@ -50,9 +56,27 @@ struct PolicyContext {
   // The learned gates of a name, never of a path; "": those for this model. Throws CacheError.
   std::function<std::shared_ptr<const Gate>(const std::string& name)> load_gate = {};
   SlidingWindow window = {};
-  int64_t first_kv_head = 0;  // of a rank's part of a model: which of the model's KV heads its first one is
+  std::shared_ptr<ModelHeads> heads = {};  // where ranks hold some of the model's KV heads each, shape's are here; null: all are
 
   int64_t workers() const;  // the caller included
+  int64_t ranks() const { return heads == nullptr ? 1 : heads->ranks(); }
+  int64_t all_kv_heads() const { return heads == nullptr ? shape.n_kv_heads : heads->all(); }
+  int64_t first_kv_head() const { return heads == nullptr ? 0 : heads->first(heads->rank()); }
+  CacheShape whole_shape() const;  // with all KV heads of the model
+  // What each rank gives, in order of ranks: the same everywhere, so that all decide alike. See ModelHeads::exchange().
+  template <typename T>
+  std::vector<std::vector<T>> gather(std::vector<T> own) const {
+    std::vector<std::vector<T>> all;
+    if (ranks() == 1) {
+      all.push_back(std::move(own));
+      return all;
+    }
+    for (const std::vector<std::byte>& bytes : heads->exchange(std::as_bytes(std::span<const T>(own)))) {
+      std::memcpy(all.emplace_back(bytes.size() / sizeof(T)).data(), bytes.data(), bytes.size());
+    }
+    return all;
+  }
+  void sum(std::span<double> values) const;  // each becomes the sum over all ranks, added up in their order: gather()
   // task(i) for i in [0, n), on the threads if there are any. The first exception is thrown here when all have ended.
   void for_each(int64_t n, const std::function<void(int64_t)>& task) const;
 };

@@ -120,7 +120,9 @@ EngineImpl::~EngineImpl() {
 }
 
 void EngineImpl::run() {
-  while (take_submitted()) {
+  for (;;) {
+    if (requests_.empty()) parts_.model->idle();
+    if (!take_submitted()) return;
     end_cancelled();
     end_lost();
     answer_live_questions();

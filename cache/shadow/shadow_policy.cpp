@@ -22,6 +22,7 @@ class ShadowPolicy final : public KvCachePolicy {
     return policy_->max_bytes(prompt_tokens, n_tokens) + full_->max_bytes(prompt_tokens, n_tokens) +
            ShadowSequence::state_bytes(context_.shape);
   }
+  std::string across_heads() const override { return "compares attention over all KV heads, query by query (shadow)"; }
   std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override {
     return std::make_unique<ShadowSequence>(context_, ShadowSequence::sampling(stride_, prompt_tokens),
                                             policy_->new_sequence(prompt_tokens), full_->new_sequence(prompt_tokens));

@@ -43,9 +43,9 @@ void SharedSlotStore::observe(const StageView& /*view*/, int64_t layer, const St
 
 void SharedSlotStore::score_attention(const StageView& view) {
   const auto n_tail = static_cast<size_t>(view.tokens - view.tail_first);
-  context_->for_each(all_heads(), [&](int64_t i) {
+  context_->for_each(held_heads(), [&](int64_t i) {
     Head& head = layers_[static_cast<size_t>(i / n_heads())].heads[static_cast<size_t>(i % n_heads())];
-    head.tail.score.resize(n_tail);
+    head.tail.resize(n_tail);
     // In order of position: evictions leave the slots in any order, and units lie between each other.
     struct Candidate {
       int32_t position;
@@ -59,7 +59,7 @@ void SharedSlotStore::score_attention(const StageView& view) {
     }
     for (size_t t = 0; t < head.positions.size(); ++t) add(head.positions[t], &head.kept.score[t]);
     const auto kept = static_cast<std::ptrdiff_t>(candidates.size());
-    for (size_t t = 0; t < n_tail; ++t) add(static_cast<int32_t>(view.tail_first + static_cast<int64_t>(t)), &head.tail.score[t]);
+    for (size_t t = 0; t < n_tail; ++t) add(static_cast<int32_t>(view.tail_first + static_cast<int64_t>(t)), &head.tail[t]);
     head.mass.resize(candidates.size());
     for (size_t t = 0; t < candidates.size(); ++t) candidates[t].mass = head.mass[t];
     std::sort(candidates.begin(), candidates.begin() + kept,
@@ -75,22 +75,20 @@ void SharedSlotStore::score_attention(const StageView& view) {
   });
 }
 
-int64_t SharedSlotStore::attention_growth(const StageView& view, int64_t end, int64_t candidates) const {
-  if (end <= view.next_boundary - n_probes()) return 0;
+int64_t SharedSlotStore::attention_held() const {
   int64_t held = 0;
   for (const Layer& layer : layers_) {
-    for (const Head& head : layer.heads) held += static_cast<int64_t>((head.mass.size() + head.tail.score.size()) * sizeof(float));
+    for (const Head& head : layer.heads) held += static_cast<int64_t>((head.mass.size() + head.tail.size()) * sizeof(float));
   }
-  const int64_t most = candidates * static_cast<int64_t>(sizeof(float)) + attention_bytes(all_heads(), 0, end - view.tail_first);
-  return std::max<int64_t>(0, most - held);
+  return held;
 }
 
 void SharedSlotStore::load_attention(const StageView& view, StateReader* in, Head* head) const {
   const auto tail = static_cast<size_t>(view.tokens - view.tail_first);
-  head->tail.score = in->values<float>();
-  in->expect(head->tail.score.size() <= tail && in->values<float>().empty(), "scores of the tail");
+  head->tail = in->values<float>();
+  in->expect(head->tail.size() <= tail && in->values<float>().empty(), "scores of the tail");
   head->mass = in->values<float>();
-  for (const std::vector<float>* values : {&head->tail.score, &head->mass}) {
+  for (const std::vector<float>* values : {&head->tail, &head->mass}) {
     in->expect(std::all_of(values->begin(), values->end(), [](float x) { return std::isfinite(x); }), "scores that compare");
   }
 }

@@ -23,111 +23,94 @@ double excess(std::span<const float> worth, float threshold) {
   return sum;
 }
 
-}  // namespace
-
-void SharedSlotStore::weigh(int64_t n_leaving) {
-  // Of a head, its packed units first.
-  const auto join = [&](const Head& head, std::vector<float> Scored::* of, std::vector<float>* all) {
-    const auto append = [&](const std::vector<float>& values, std::ptrdiff_t n) {
-      all->insert(all->end(), values.begin(), values.begin() + n);
-    };
-    for (const PackedUnit& unit : head.packed) append(unit.tokens.*of, kPageTokens);
-    append(head.kept.*of, static_cast<std::ptrdiff_t>(head.positions.size()));
-    append(head.tail.*of, n_leaving);
-  };
-  const auto candidates_of = [](const Head& head, int64_t leaving) {
-    return head.packed.size() * kPageTokens + head.positions.size() + static_cast<size_t>(leaving);
-  };
-  std::vector<float> scores;
-  for (Layer& layer : layers_) {
-    for (Head& head : layer.heads) {
-      head.worth.clear();
-      join(head, &Scored::score, ranks() ? &scores : &head.worth);
-    }
-  }
-  if (!ranks()) return;
-  const std::vector<float> of_score = ranks_of(scores);
-  std::vector<size_t> first;  // by layer
-  for (size_t n = 0; const Layer& layer : layers_) {
-    first.push_back(n);
-    for (const Head& head : layer.heads) n += candidates_of(head, n_leaving);
-  }
-  const auto margin = static_cast<float>(options_.margin);
-  context_->for_each(shape().n_layers, [&](int64_t l) {
-    Layer& layer = layers_[static_cast<size_t>(l)];
-    std::vector<float> importance;
-    for (const Head& head : layer.heads) join(head, &Scored::importance, &importance);
-    const std::vector<float> of_importance = ranks_of(importance);
-    auto score = of_score.begin() + static_cast<std::ptrdiff_t>(first[static_cast<size_t>(l)]);
-    auto important = of_importance.begin();
-    for (Head& head : layer.heads) {
-      const size_t n = candidates_of(head, n_leaving);
-      while (head.worth.size() < n) head.worth.push_back(std::max(*score++, *important++ - margin));
-    }
-  });
+// Of all heads, one after the other.
+template <typename Heads>
+std::vector<float> all_worth(const Heads& heads) {
+  std::vector<float> all;
+  for (const auto& head : heads) all.insert(all.end(), head.worth.begin(), head.worth.end());
+  return all;
 }
 
-std::vector<float> SharedSlotStore::all_worth() const {
-  std::vector<float> all;
-  for (const Layer& layer : layers_) {
-    for (const Head& head : layer.heads) all.insert(all.end(), head.worth.begin(), head.worth.end());
+}  // namespace
+
+std::vector<SharedSlotStore::Candidates> SharedSlotStore::weigh(int64_t tail_first, int64_t n_leaving) const {
+  std::vector<std::vector<float>> importance;
+  std::vector<Candidates> all = gather_candidates(tail_first, n_leaving, &importance);
+  if (!ranks()) return all;
+  std::vector<float> scores;
+  std::vector<size_t> first;  // by KV head
+  for (const Candidates& head : all) {
+    first.push_back(scores.size());
+    scores.insert(scores.end(), head.worth.begin(), head.worth.end());
   }
+  const std::vector<float> of_score = ranks_of(scores);
+  const auto margin = static_cast<float>(options_.margin);
+  const auto heads = static_cast<size_t>(context_->all_kv_heads());
+  context_->for_each(shape().n_layers, [&](int64_t layer) {
+    const size_t from = static_cast<size_t>(layer) * heads;
+    std::vector<float> of_layer;
+    for (size_t h = from; h < from + heads; ++h) of_layer.insert(of_layer.end(), importance[h].begin(), importance[h].end());
+    const std::vector<float> of_importance = ranks_of(of_layer);
+    auto score = of_score.begin() + static_cast<std::ptrdiff_t>(first[from]);
+    auto important = of_importance.begin();
+    for (size_t h = from; h < from + heads; ++h) {
+      for (float& worth : all[h].worth) worth = std::max(*score++, *important++ - margin);
+    }
+  });
   return all;
 }
 
 // What everybody must be worth to be kept, were there no units. Prices the packed units, whose tokens leave `worth`.
-float SharedSlotStore::price_units() {
-  std::vector<float> all = all_worth();
-  const int64_t most = (packed_most_ + budget_pages() * n_heads()) * kPageTokens;
+float SharedSlotStore::price_units(std::vector<Candidates>* all) const {
+  std::vector<float> worth = all_worth(*all);
+  const int64_t most = (packed_most_ + budget_pages() * context_->all_kv_heads()) * kPageTokens;
   float threshold = kNothing;
-  if (most < static_cast<int64_t>(all.size())) {
-    std::nth_element(all.begin(), all.begin() + most, all.end(), std::greater<>());
-    threshold = all[static_cast<size_t>(most)];
+  if (most < static_cast<int64_t>(worth.size())) {
+    std::nth_element(worth.begin(), worth.begin() + most, worth.end(), std::greater<>());
+    threshold = worth[static_cast<size_t>(most)];
   }
-  for (Layer& layer : layers_) {
-    for (Head& head : layer.heads) {
-      const auto n_packed = static_cast<std::ptrdiff_t>(head.packed.size()) * kPageTokens;
-      std::span<const float> worth(head.worth);
-      for (PackedUnit& unit : head.packed) {
-        unit.worth = excess(worth.first(kPageTokens), threshold);
-        worth = worth.subspan(kPageTokens);
-      }
-      head.worth.erase(head.worth.begin(), head.worth.begin() + n_packed);
+  for (Candidates& head : *all) {
+    std::span<const float> left(head.worth);
+    for (double& unit : head.packed) {
+      unit = excess(left.first(kPageTokens), threshold);
+      left = left.subspan(kPageTokens);
     }
+    head.worth.erase(head.worth.begin(), head.worth.begin() + static_cast<std::ptrdiff_t>(head.packed.size()) * kPageTokens);
   }
   return threshold;
 }
 
 // A head's dense candidates but for the sinks, which stay dense, the most valuable first.
-std::vector<uint32_t> SharedSlotStore::promotable(const Head& head, int64_t tail_first) const {
+std::vector<uint32_t> SharedSlotStore::promotable(const Candidates& head) const {
   std::vector<uint32_t> order(head.worth.size());
   std::iota(order.begin(), order.end(), uint32_t{0});
-  std::erase_if(order, [&](uint32_t i) { return position_of(head, i, tail_first) < options_.eviction.sinks; });
+  std::erase_if(order, [&](uint32_t i) { return std::find(head.sinks.begin(), head.sinks.end(), static_cast<int32_t>(i)) != head.sinks.end(); });
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
     return head.worth[a] != head.worth[b] ? head.worth[a] > head.worth[b] : a < b;
   });
   return order;
 }
 
-void SharedSlotStore::promote(int64_t tail_first, int64_t wanted) {
-  const float threshold = price_units();
-  std::vector<Head*> heads;
-  std::vector<std::pair<double, PackedUnit*>> units;
-  for (Layer& layer : layers_) {
-    for (Head& head : layer.heads) {
-      heads.push_back(&head);
-      for (PackedUnit& unit : head.packed) units.emplace_back(unit.worth, &unit);
-    }
+void SharedSlotStore::promote(std::vector<Candidates>* all, int64_t wanted) const {
+  const float threshold = price_units(all);
+  std::vector<Candidates>& heads = *all;
+  struct Unit {
+    double worth;
+    size_t head, i;
+  };
+  std::vector<Unit> units;
+  for (size_t h = 0; h < heads.size(); ++h) {
+    for (size_t i = 0; i < heads[h].packed.size(); ++i) units.push_back({heads[h].packed[i], h, i});
   }
-  std::vector<std::vector<uint32_t>> orders(heads.size());
   context_->for_each(static_cast<int64_t>(heads.size()), [&](int64_t h) {
-    orders[static_cast<size_t>(h)] = promotable(*heads[static_cast<size_t>(h)], tail_first);
+    Candidates& head = heads[static_cast<size_t>(h)];
+    head.promoted = promotable(head);
   });
   std::vector<std::pair<double, size_t>> blocks;  // and their heads
   for (size_t h = 0; h < heads.size(); ++h) {
-    const int64_t most = heads[h]->units_next - least_units(options_.eviction);
+    const int64_t most = heads[h].units - least_units(options_.eviction);
     std::vector<float> worth;
-    for (const uint32_t i : orders[h]) worth.push_back(heads[h]->worth[i]);
+    for (const uint32_t i : heads[h].promoted) worth.push_back(heads[h].worth[i]);
     for (std::span<const float> left(worth); left.size() >= kPageTokens; left = left.subspan(kPageTokens)) {
       if (static_cast<int64_t>((worth.size() - left.size()) / kPageTokens) == most) break;
       blocks.emplace_back(excess(left.first(kPageTokens), threshold), h);
@@ -135,9 +118,9 @@ void SharedSlotStore::promote(int64_t tail_first, int64_t wanted) {
   }
   // A head's own blocks are in order: stable sorts keep equals so.
   std::stable_sort(blocks.begin(), blocks.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::stable_sort(units.begin(), units.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<float> dense = all_worth();
-  const auto kept = dense.begin() + budget_pages() * n_heads() * kPageTokens;
+  std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) { return a.worth < b.worth; });
+  std::vector<float> dense = all_worth(heads);
+  const auto kept = dense.begin() + budget_pages() * context_->all_kv_heads() * kPageTokens;
   std::nth_element(dense.begin(), kept, dense.end(), std::greater<>());
   std::sort(kept, dense.end(), std::greater<>());
   // A block that is packed keeps as many other tokens from being lost, the best of those that would be: their worth is what
@@ -150,8 +133,9 @@ void SharedSlotStore::promote(int64_t tail_first, int64_t wanted) {
     const size_t n = std::min<size_t>(kPageTokens, saved.size());
     if (room > 0) {
       --room;
-    } else if (least != units.end() && least->first < excess(saved.first(n), threshold)) {
-      (least++)->second->page = nullptr;
+    } else if (least != units.end() && least->worth < excess(saved.first(n), threshold)) {
+      heads[least->head].goes[least->i] = true;
+      ++least;
     } else {
       break;
     }
@@ -159,33 +143,27 @@ void SharedSlotStore::promote(int64_t tail_first, int64_t wanted) {
     ++promoted[blocks[b].second];
   }
   for (size_t h = 0; h < heads.size(); ++h) {
-    Head& head = *heads[h];
-    std::erase_if(head.packed, [](const PackedUnit& unit) { return unit.page == nullptr; });
-    head.units_next -= static_cast<int64_t>(promoted[h]);
-    orders[h].resize(promoted[h] * kPageTokens);
-    std::sort(orders[h].begin(), orders[h].end(), [&](uint32_t a, uint32_t b) {
-      return position_of(head, a, tail_first) < position_of(head, b, tail_first);
-    });
-    for (const uint32_t i : orders[h]) head.worth[i] = kNothing;
-    head.promoted = std::move(orders[h]);
+    heads[h].units -= static_cast<int64_t>(promoted[h]);
+    heads[h].promoted.resize(promoted[h] * kPageTokens);
+    for (const uint32_t i : heads[h].promoted) heads[h].worth[i] = kNothing;
   }
 }
 
 void SharedSlotStore::share_budget(int64_t tail_first, int64_t n_leaving) {
-  const int64_t heads = n_heads(), added = n_leaving / kPageTokens, budget = budget_pages();
+  const int64_t heads = context_->all_kv_heads(), added = n_leaving / kPageTokens, budget = budget_pages();
   int64_t all = 0;
-  for (Layer& layer : layers_) {
-    for (int64_t h = 0; h < heads; ++h) {
-      int64_t& units = layer.heads[static_cast<size_t>(h)].units_next;
-      units = layer.kept.units(h) + added;
-      all += units;
+  for (const HeadSize& size : sizes_) all += size.dense + added;
+  if (all <= budget * heads) {  // everybody keeps everything
+    for (HeadSize& size : sizes_) size.dense += static_cast<int32_t>(added);
+    for (Layer& layer : layers_) {
+      for (int64_t h = 0; h < n_heads(); ++h) layer.heads[static_cast<size_t>(h)].units_next = layer.kept.units(h) + added;
     }
+    return;
   }
-  if (all <= budget * heads) return;  // everybody keeps everything
-  weigh(n_leaving);
+  std::vector<Candidates> candidates = weigh(tail_first, n_leaving);
   // Where heads do not fill a layer's last page, the others must do with less.
-  if (packs()) promote(tail_first, all - budget * heads + shape().n_layers * (heads - 1));
-  std::vector<float> worth = all_worth();
+  if (packs()) promote(&candidates, all - budget * heads + shape().n_layers * (heads - 1));
+  std::vector<float> worth = all_worth(candidates);
   const auto last = worth.begin() + budget * heads * kPageTokens - 1;
   std::nth_element(worth.begin(), last, worth.end(), std::greater<>());
   const float threshold = *last;
@@ -193,14 +171,16 @@ void SharedSlotStore::share_budget(int64_t tail_first, int64_t n_leaving) {
   std::vector<double> wanted;  // units, by layer and head
   std::vector<double> layer_wanted;
   std::vector<int64_t> layer_least, layer_most;
-  for (const Layer& layer : layers_) {
+  const std::span<Candidates> by_layer(candidates);
+  const auto of_layer = [&](int64_t layer) { return by_layer.subspan(static_cast<size_t>(layer * heads), static_cast<size_t>(heads)); };
+  for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
     double sum = 0;
     int64_t most = 0;
-    for (const Head& head : layer.heads) {
+    for (const Candidates& head : of_layer(layer)) {
       const auto n = std::count_if(head.worth.begin(), head.worth.end(), [&](float w) { return w >= threshold && w > kNothing; });
       wanted.push_back(static_cast<double>(n) / kPageTokens);
       sum += wanted.back();
-      most += head.units_next;
+      most += head.units;
     }
     layer_wanted.push_back(sum / static_cast<double>(heads));
     layer_least.push_back(least_units(options_.eviction));
@@ -208,27 +188,56 @@ void SharedSlotStore::share_budget(int64_t tail_first, int64_t n_leaving) {
   }
   const int64_t shared = std::min(budget, std::accumulate(layer_most.begin(), layer_most.end(), int64_t{0}));
   const std::vector<int64_t> pages = apportion(layer_wanted, layer_least, layer_most, shared);
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    std::vector<Head>& of_layer = layers_[l].heads;
-    const std::vector<int64_t> least(of_layer.size(), least_units(options_.eviction));
+  for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
+    const std::span<Candidates> of = of_layer(layer);
+    const std::vector<int64_t> least(of.size(), least_units(options_.eviction));
     std::vector<int64_t> most;
-    for (const Head& head : of_layer) most.push_back(head.units_next);
-    const int64_t total = std::min(pages[l] * heads, std::accumulate(most.begin(), most.end(), int64_t{0}));
-    const std::vector<int64_t> units = apportion(std::span(wanted).subspan(l * of_layer.size(), of_layer.size()), least, most, total);
-    for (size_t h = 0; h < of_layer.size(); ++h) of_layer[h].units_next = units[h];
+    for (const Candidates& head : of) most.push_back(head.units);
+    const int64_t total = std::min(pages[static_cast<size_t>(layer)] * heads, std::accumulate(most.begin(), most.end(), int64_t{0}));
+    const std::vector<int64_t> units =
+        apportion(std::span(wanted).subspan(static_cast<size_t>(layer * heads), of.size()), least, most, total);
+    for (size_t h = 0; h < of.size(); ++h) of[h].units = units[h];
+  }
+  settle(&candidates, tail_first);
+}
+
+void SharedSlotStore::settle(std::vector<Candidates>* all, int64_t tail_first) {
+  for (size_t g = 0; g < all->size(); ++g) {
+    const Candidates& of = (*all)[g];
+    const auto gone = std::count(of.goes.begin(), of.goes.end(), true);
+    sizes_[g].dense = static_cast<int32_t>(of.units);
+    sizes_[g].packed += static_cast<int32_t>(static_cast<int64_t>(of.promoted.size()) / kPageTokens - gone);
+  }
+  for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
+    for (int64_t h = 0; h < n_heads(); ++h) {
+      Candidates& of = (*all)[static_cast<size_t>(layer * context_->all_kv_heads() + context_->first_kv_head() + h)];
+      Head& head = layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(h)];
+      std::vector<PackedUnit> stay;
+      for (size_t i = 0; i < head.packed.size(); ++i) {
+        if (!of.goes[i]) stay.push_back(std::move(head.packed[i]));
+      }
+      head.packed = std::move(stay);
+      head.units_next = of.units;
+      head.worth = std::move(of.worth);
+      head.promoted = std::move(of.promoted);
+      std::sort(head.promoted.begin(), head.promoted.end(), [&](uint32_t a, uint32_t b) {
+        return position_of(head, a, tail_first) < position_of(head, b, tail_first);
+      });
+    }
   }
 }
 
 // The head's best of those that are not packed, as many as its next units hold: sinks first, then by what they are worth, of
 // equals the later.
-SharedSlotStore::Changes SharedSlotStore::choose(Head* head, std::span<const Token> tokens) const {
+SharedSlotStore::Changes SharedSlotStore::choose(Head* head, std::span<const Token> tokens,
+                                                  const std::vector<float>& importance) const {
   const size_t held = head->positions.size(), room = static_cast<size_t>(head->units_next * kPageTokens);
   for (const Token& token : tokens) head->positions.push_back(token.position);
   const auto join = [&](std::vector<float>* kept, const std::vector<float>& tail) {
     if (!tail.empty()) kept->insert(kept->end(), tail.begin(), tail.begin() + static_cast<std::ptrdiff_t>(tokens.size()));
   };
-  join(&head->kept.score, head->tail.score);
-  join(&head->kept.importance, head->tail.importance);
+  join(&head->kept.score, head->tail);
+  join(&head->kept.importance, importance);
   std::vector<bool> stays(head->positions.size(), true);
   for (const uint32_t i : head->promoted) stays[i] = false;
   std::vector<size_t> order;

@@ -14,12 +14,6 @@ namespace {
 using kernels::kPageTokens;
 using Token = LeavingTokens::Token;
 
-constexpr int64_t kUnitBytes = sizeof(int32_t);
-
-// Of a token that has a slot: its position and what it is worth.
-int64_t slot_bytes(bool ranks) { return static_cast<int64_t>(sizeof(int32_t) + (ranks ? 2 : 1) * sizeof(float)); }
-int64_t score_bytes(bool ranks) { return static_cast<int64_t>((ranks ? 2 : 1) * sizeof(float)); }
-
 bool counts_importance(const SharedSlotOptions& options, const TokenScorer& scorer) {
   return options.margin < 1 && scorer.knows_importance();
 }
@@ -55,27 +49,29 @@ std::unique_ptr<TokenStore> SharedSlotStoreFactory::create(const PolicyContext& 
 StoreFactory::Bytes SharedSlotStoreFactory::max_bytes(const PolicyContext& context, int64_t prompt_tokens,
                                                       int64_t n_tokens, int64_t n_left) const {
   const CacheShape& shape = context.shape;
-  const int64_t page = dense_bytes(shape, kPageTokens) / shape.n_layers;
-  const int64_t slots = std::min(options_.dense_slots(), n_left), packed = std::min(options_.packed_tokens(), n_left);
-  const auto packed_bytes = [&](int64_t tokens) {  // of a layer, all its KV heads
-    return tokens == 0 ? 0 : tokens / kPageTokens * quantized_bytes(shape, *options_.eviction.packed);
-  };
+  const int64_t heads = shape.n_kv_heads, n_layers = shape.n_layers, left = n_left / kPageTokens;
+  const int64_t page = dense_bytes(shape, kPageTokens) / n_layers;
+  // The budgets are of all KV heads, of which any may have the most.
+  const int64_t dense = std::min(SharedSlotStore::rank_pages(context, heads, n_layers * options_.dense_slots() / kPageTokens), n_layers * left);
+  const int64_t dense_units = std::min(n_layers * context.all_kv_heads() * options_.dense_slots() / kPageTokens, n_layers * heads * left);
+  const int64_t packed_units =
+      std::min(n_layers * context.all_kv_heads() * options_.packed_tokens() / kPageTokens, n_layers * heads * left);
+  const int64_t packed_unit = packed_units == 0 ? 0 : quantized_bytes(shape, *options_.eviction.packed) / heads;
   // A layer that gets another page has it before its tail's page goes.
-  Bytes bytes{dense_bytes(shape, slots) + shape.n_layers * packed_bytes(packed) + std::min(shape.n_layers, context.workers()) * page, 0};
-  bytes.layer_pages = std::min(dense_bytes(shape, slots), dense_bytes(shape, n_left) / shape.n_layers) +
-                      std::min(shape.n_layers * packed_bytes(packed), packed == 0 ? 0 : packed_bytes(n_left));
+  Bytes bytes{dense * page + packed_units * packed_unit + std::min(n_layers, context.workers()) * page, 0};
+  bytes.layer_pages = std::min(dense, left) * page + std::min(packed_units, heads * left) * packed_unit;
   const bool ranks = counts_importance(options_, *scorer_);
   bytes.layer_rise = page;  // units that go make room for those that come before they do
   const int64_t prompt = options_.eviction.exact_prefill ? options_.eviction.boundaries().leaving(std::min(prompt_tokens, n_tokens)) : 0;
   const int64_t most_scored = std::min(n_tokens, std::max(prompt, kPageTokens));
-  bytes.state = shape.n_layers * shape.n_kv_heads *
-                (slots * slot_bytes(ranks) + slots / kPageTokens * kUnitBytes +
-                 packed / kPageTokens * SharedSlotStore::packed_state_bytes(ranks) + most_scored * score_bytes(ranks));
+  bytes.state = dense_units * SharedSlotStore::dense_state_bytes(ranks) +
+                packed_units * SharedSlotStore::packed_state_bytes(ranks) + most_scored * SharedSlotStore::scored_bytes(context, heads, ranks) +
+                SharedSlotStore::sizes_bytes(context);
   if (scorer_->n_probes() > 0) {
     Boundaries boundaries = options_.eviction.boundaries();
     boundaries.prompt_tokens = prompt_tokens;
     const int64_t tail = whole_pages(boundaries.most_in_tail(n_tokens) + 1);
-    bytes.state += attention_bytes(shape.n_layers * shape.n_kv_heads, slots + packed, tail);
+    bytes.state += attention_bytes(1, (dense_units + packed_units) * kPageTokens, n_layers * heads * tail);
   }
   return bytes;
 }
@@ -85,9 +81,34 @@ SharedSlotStore::SharedSlotStore(const PolicyContext& context, const SharedSlotO
     : context_(&context),
       options_(options),
       scorer_(std::move(scorer)),
-      packed_most_(context.shape.n_layers * context.shape.n_kv_heads * options.packed_tokens() / kPageTokens),
+      packed_most_(context.shape.n_layers * context.all_kv_heads() * options.packed_tokens() / kPageTokens),
       layers_(static_cast<size_t>(context.shape.n_layers), Layer(context)),
-      state_(context.pool) {}
+      sizes_(static_cast<size_t>(context.shape.n_layers * context.all_kv_heads())),
+      state_(context.pool) {
+  state_.set(state_bytes());
+}
+
+std::unique_ptr<TokenStore> SharedSlotStore::fork() const {
+  shares_ = shares_ || pages() + packed_units() > 0;
+  return std::make_unique<SharedSlotStore>(*this);
+}
+
+int64_t SharedSlotStore::slot_bytes(bool ranks) {
+  return static_cast<int64_t>(sizeof(int32_t) + (ranks ? 2 : 1) * sizeof(float));
+}
+
+int64_t SharedSlotStore::scored_bytes(const PolicyContext& context, int64_t heads, bool ranks) {
+  return context.shape.n_layers * (heads + (ranks ? context.all_kv_heads() : 0)) * static_cast<int64_t>(sizeof(float));
+}
+
+int64_t SharedSlotStore::rank_pages(const PolicyContext& context, int64_t heads, int64_t pages) {
+  if (context.ranks() == 1) return pages;
+  return (pages * context.all_kv_heads() + context.shape.n_layers * (heads - 1)) / heads;
+}
+
+int64_t SharedSlotStore::sizes_bytes(const PolicyContext& context) {
+  return context.shape.n_layers * context.all_kv_heads() * static_cast<int64_t>(sizeof(HeadSize));
+}
 
 int64_t SharedSlotStore::budget_pages() const { return shape().n_layers * options_.dense_slots() / kPageTokens; }
 
@@ -181,11 +202,11 @@ void SharedSlotStore::see(const StageView& view) {
 void SharedSlotStore::truncate(const StageView& view, int64_t n) {
   if (!scores_contents() || scored_ <= n) return;
   scored_ = n;
+  const auto left = static_cast<size_t>(n - view.tail_first);
   for (Layer& layer : layers_) {
-    for (Head& head : layer.heads) {
-      head.tail.score.resize(static_cast<size_t>(n - view.tail_first));
-      if (ranks()) head.tail.importance.resize(head.tail.score.size());
-    }
+    for (Head& head : layer.heads) head.tail.resize(left);
+    if (!ranks()) continue;
+    for (std::vector<float>& importance : layer.tail_importance) importance.resize(left);
   }
   state_.set(state_bytes());
 }
@@ -193,14 +214,15 @@ void SharedSlotStore::truncate(const StageView& view, int64_t n) {
 bool SharedSlotStore::ranks() const { return counts_importance(options_, *scorer_); }
 
 void SharedSlotStore::score_contents(const StageView& view, int64_t end) {
-  score_tail(*context_, *scorer_, view.tail, &scored_, end, ranks(), [&](int64_t layer, int64_t h, const TokenScores& run) {
-    Scored& tail = layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(h)].tail;
-    const auto add = [](std::span<const float> values, std::vector<float>* to) {  // what does not compare is worth nothing
-      constexpr float kLeast = std::numeric_limits<float>::lowest(), kMost = std::numeric_limits<float>::max();
-      for (const float x : values) to->push_back(std::isnan(x) ? kLeast : std::clamp(x, kLeast, kMost));
-    };
-    add(run.scores, &tail.score);
-    add(run.importance, &tail.importance);
+  score_tail(*context_, *scorer_, view.tail, &scored_, end, ranks(), [&](int64_t layer, const TokenScores& run) {
+    Layer& of = layers_[static_cast<size_t>(layer)];
+    for (int64_t h = 0; h < n_heads(); ++h) {
+      for (const float x : run.of_head(h)) of.heads[static_cast<size_t>(h)].tail.push_back(comparable(x));
+    }
+    if (!ranks()) return;
+    for (size_t h = 0; h < of.tail_importance.size(); ++h) {
+      for (const float x : run.importance_of(static_cast<int64_t>(h))) of.tail_importance[h].push_back(comparable(x));
+    }
   });
 }
 
@@ -210,6 +232,7 @@ void SharedSlotStore::prepare(const StageView& view) {
   } else {
     score_attention(view);
   }
+  if (ranks()) share_importance(view.leaving() - view.tail_first);
   share_budget(view.tail_first, view.leaving() - view.tail_first);
 }
 
@@ -228,9 +251,8 @@ void SharedSlotStore::pack(Layer* layer, int64_t head, const LeavingTokens& leav
       const size_t at = has_slot ? candidate : candidate - held;
       places[i] = has_slot ? layer->kept.place(head, candidate) : leaving.place(head, tokens[at]);
       unit.positions.push_back(has_slot ? of.positions[at] : tokens[at].position);
-      const Scored& scored = has_slot ? of.kept : of.tail;
-      unit.tokens.score.push_back(scored.score[at]);
-      if (ranks()) unit.tokens.importance.push_back(scored.importance[at]);
+      unit.tokens.score.push_back(has_slot ? of.kept.score[at] : of.tail[at]);
+      if (ranks()) unit.tokens.importance.push_back(has_slot ? of.kept.importance[at] : importance_of(*layer, head)[at]);
     }
     unit.page = std::make_shared<QuantizedPage>(context_->pool, *options_.eviction.packed, nullptr, kernels::PageSource{places}, 1);
     of.packed.push_back(std::move(unit));
@@ -243,15 +265,16 @@ void SharedSlotStore::take(const StageView& view, int64_t layer, LeavingTokens* 
   std::vector<kernels::TokenMove> moves;
   std::vector<Changes> changes;
   std::vector<int64_t> units;
+  const auto leave = [&](std::vector<float>* tail) {
+    if (!tail->empty()) tail->erase(tail->begin(), tail->begin() + (view.leaving() - view.tail_first));
+    tail->shrink_to_fit();
+  };
   for (int64_t h = 0; h < n_heads(); ++h) {
     Head& head = state.heads[static_cast<size_t>(h)];
     pack(&state, h, *leaving);
-    changes.push_back(choose(&head, leaving->of(h)));
+    changes.push_back(choose(&head, leaving->of(h), importance_of(state, h)));
     leaving->leave(h, {});
-    for (std::vector<float>* tail : {&head.tail.score, &head.tail.importance}) {
-      if (!tail->empty()) tail->erase(tail->begin(), tail->begin() + (view.leaving() - view.tail_first));
-      tail->shrink_to_fit();
-    }
+    leave(&head.tail);
     std::vector<float>().swap(head.worth);
     std::vector<uint32_t>().swap(head.promoted);
     for (const auto& [from, to] : changes.back().moved) {
@@ -259,6 +282,7 @@ void SharedSlotStore::take(const StageView& view, int64_t layer, LeavingTokens* 
     }
     units.push_back(head.units_next);
   }
+  for (std::vector<float>& importance : state.tail_importance) leave(&importance);
   backend.move(shape().type, shape().head_dim, moves);
   moves.clear();
   state.kept.resize(units);
@@ -271,50 +295,22 @@ void SharedSlotStore::take(const StageView& view, int64_t layer, LeavingTokens* 
   backend.move(shape().type, shape().head_dim, moves);
 }
 
-void SharedSlotStore::finish(const StageView& /*view*/) { state_.set(state_bytes()); }
-
-StoreGrowth SharedSlotStore::growth(const StageView& view, int64_t end) const {
-  StoreGrowth growth;
-  const int64_t page = context_->pool->page_bytes(), packed_page = packed_page_bytes();
-  int64_t held = pages(), next = held, more_packed = 0;
-  if (view.next_boundary <= end) {
-    const int64_t added = leaving_pages(view);
-    next = std::min(budget_pages(), held + shape().n_layers * added);
-    // Units that go make room for those that come, unless somebody else holds them, too.
-    more_packed = !packs() ? 0 : packed_most_ - packed_units() + (view.may_share ? shared_packed_units() : 0);
-    int64_t dense_next = 0, packed_next = 0;
-    for (const Layer& layer : layers_) {
-      const int64_t dense = layer.kept.growth(added), packed = std::min(more_packed, layer.kept.n_units() + added * n_heads());
-      growth.take.push_back(dense + packed * packed_page);
-      dense_next += dense;
-      packed_next = std::min(more_packed, packed_next + packed);
-    }
-    growth.take_most = (held == 0 ? next * page : dense_next) + packed_next * packed_page;
-    if (view.boundaries.after(view.next_boundary) <= end) {
-      const int64_t most = std::min(budget_pages(), shape().n_layers * whole_pages(end) / kPageTokens);
-      growth.later = std::max<int64_t>(0, most - next) * page + more_packed * packed_page;
-      next = std::max(next, most);
-    }
-  }
-  const int64_t prompt = view.boundaries.prompt_tokens;
-  const int64_t scored_end = view.next_boundary <= end ? std::max(view.leaving(), std::min(end, prompt)) : std::min(end, prompt);
-  growth.state = (next - held) * n_heads() * (kPageTokens * slot_bytes(ranks()) + kUnitBytes) +
-                 more_packed * packed_state_bytes(ranks());
-  growth.state += scores_contents() ? all_heads() * std::max<int64_t>(0, scored_end - scored_) * score_bytes(ranks())
-                                    : attention_growth(view, end, (next * n_heads() + packed_units() + more_packed) * kPageTokens);
-  return growth;
+void SharedSlotStore::finish(const StageView& /*view*/) {
+  excess_ = rank() == 0 ? excess_bytes() : 0;
+  state_.set(state_bytes());
 }
 
 int64_t SharedSlotStore::lasting_bytes() const { return packed_units() * packed_page_bytes(); }
 
 int64_t SharedSlotStore::state_bytes() const {
-  int64_t bytes = packed_units() * packed_state_bytes(ranks());
+  int64_t bytes = sizes_bytes(*context_) + excess_ + packed_units() * packed_state_bytes(ranks());
   for (const Layer& layer : layers_) {
     bytes += layer.kept.n_units() * kUnitBytes;
     for (const Head& head : layer.heads) {
-      bytes += static_cast<int64_t>(head.positions.size() * sizeof(int32_t)) + head.kept.bytes() + head.tail.bytes() +
-               static_cast<int64_t>(head.mass.size() * sizeof(float));
+      bytes += static_cast<int64_t>(head.positions.size() * sizeof(int32_t)) + head.kept.bytes() +
+               static_cast<int64_t>((head.tail.size() + head.mass.size()) * sizeof(float));
     }
+    for (const std::vector<float>& importance : layer.tail_importance) bytes += static_cast<int64_t>(importance.size() * sizeof(float));
   }
   return bytes;
 }
@@ -337,10 +333,11 @@ void SharedSlotStore::save(StateWriter* out) const {
   out->value(scored_);
   for (const Layer& layer : layers_) {
     layer.kept.save(out);
-    for (const Head& head : layer.heads) {
+    for (size_t h = 0; h < layer.heads.size(); ++h) {
+      const Head& head = layer.heads[h];
       out->values(head.positions);
       save_scored(head.kept, out);
-      save_scored(head.tail, out);
+      save_scored({head.tail, layer.tail_importance[h]}, out);
       out->values(head.mass);
       out->value(static_cast<int64_t>(head.packed.size()));
       for (const PackedUnit& unit : head.packed) {
@@ -353,11 +350,13 @@ void SharedSlotStore::save(StateWriter* out) const {
 }
 
 void SharedSlotStore::load(const StageView& view, StateReader* in) {
+  in->expect(context_->ranks() == 1, "a state of all KV heads");
   scored_ = in->value<int64_t>();
   in->expect(scores_contents() ? scored_ >= view.tail_first && scored_ <= view.tokens : scored_ == 0, "a count of scores");
   const auto scored = static_cast<size_t>(scored_ - view.tail_first);
   const auto left = [&](int32_t position) { return position >= 0 && position < view.tail_first; };
-  for (Layer& layer : layers_) {
+  for (int64_t l = 0; l < shape().n_layers; ++l) {
+    Layer& layer = layers_[static_cast<size_t>(l)];
     layer.kept.load(budget_pages() - pages(), in);
     for (int64_t h = 0; h < n_heads(); ++h) {
       Head& head = layer.heads[static_cast<size_t>(h)];
@@ -367,7 +366,10 @@ void SharedSlotStore::load(const StageView& view, StateReader* in) {
                  "the positions of kept tokens");
       load_scored(head.positions.size(), in, &head.kept);
       if (scores_contents()) {
-        load_scored(scored, in, &head.tail);
+        Scored tail;
+        load_scored(scored, in, &tail);
+        head.tail = std::move(tail.score);
+        layer.tail_importance[static_cast<size_t>(h)] = std::move(tail.importance);
         in->expect(in->values<float>().empty(), "no mass where contents are scored");
       } else {
         load_attention(view, in, &head);
@@ -375,6 +377,7 @@ void SharedSlotStore::load(const StageView& view, StateReader* in) {
       load_packed(view, in, &head);
       const size_t kept = head.packed.size() * kPageTokens + head.positions.size();
       in->expect(head.mass.size() <= kept + static_cast<size_t>(view.tokens - view.tail_first), "mass of the tokens that there are");
+      size_of(l, h) = {static_cast<int32_t>(layer.kept.units(h)), static_cast<int32_t>(head.packed.size())};
     }
   }
   state_.set(state_bytes());
@@ -398,29 +401,28 @@ void SharedSlotStore::load_packed(const StageView& view, StateReader* in, Head* 
 }
 
 void SharedSlotStore::add_stats(const StageView& view, CacheStats* stats) const {
-  int64_t units = packed_units();
-  stats->bytes += state_.bytes() + units * packed_page_bytes();
+  stats->bytes += state_.bytes() + packed_units() * packed_page_bytes();
   if (view.may_share && packs()) stats->shared_bytes += shared_packed_units() * packed_page_bytes();
   for (const Layer& layer : layers_) {
-    units += layer.kept.n_units();
     stats->bytes += layer.kept.bytes();
     if (view.may_share) stats->shared_bytes += layer.kept.shared_bytes();
   }
+  int64_t units = 0;
+  for (const HeadSize& size : sizes_) units += size.dense + size.packed;
   stats->tokens_kept += units * kPageTokens / all_heads();
 }
 
 void SharedSlotStore::add_details(std::map<std::string, double>* details) const {
-  size_t least = std::numeric_limits<size_t>::max(), most = 0;
-  for (const Layer& layer : layers_) {
-    for (const Head& head : layer.heads) {
-      const size_t n = head.positions.size() + head.packed.size() * kPageTokens;
-      least = std::min(least, n);
-      most = std::max(most, n);
-    }
+  int64_t least = std::numeric_limits<int64_t>::max(), most = 0, packed = 0;
+  for (const HeadSize& size : sizes_) {
+    const int64_t n = (size.dense + size.packed) * kPageTokens;
+    least = std::min(least, n);
+    most = std::max(most, n);
+    packed += size.packed;
   }
   (*details)["head_tokens_least"] = static_cast<double>(least);
   (*details)["head_tokens_most"] = static_cast<double>(most);
-  if (packs()) (*details)["packed_tokens"] = static_cast<double>(packed_units() * kPageTokens / all_heads());
+  if (packs()) (*details)["packed_tokens"] = static_cast<double>(packed * kPageTokens / all_heads());
 }
 
 }  // namespace smartkv

@@ -139,9 +139,12 @@ void SlotStore::truncate(const StageView& view, int64_t n) {
 }
 
 void SlotStore::score_contents(const StageView& view, int64_t end) {
-  score_tail(*context_, *scorer_, view.tail, &scored_, end, false, [&](int64_t layer, int64_t h, const TokenScores& run) {
-    std::vector<float>& known = layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(h)].tail_scores;
-    known.insert(known.end(), run.scores.begin(), run.scores.end());
+  score_tail(*context_, *scorer_, view.tail, &scored_, end, false, [&](int64_t layer, const TokenScores& run) {
+    std::vector<Head>& heads = layers_[static_cast<size_t>(layer)].heads;
+    for (size_t h = 0; h < heads.size(); ++h) {
+      const std::span<const float> scores = run.of_head(static_cast<int64_t>(h));
+      heads[h].tail_scores.insert(heads[h].tail_scores.end(), scores.begin(), scores.end());
+    }
   });
 }
 

@@ -52,7 +52,7 @@ class SlotStoreFactory final : public StoreFactory {
   ~SlotStoreFactory() override;
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
-  std::string across_heads() const override { return {}; }
+  bool exchanges() const override { return false; }
 
  private:
   EvictionOptions options_;

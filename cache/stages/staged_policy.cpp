@@ -31,11 +31,8 @@ int64_t StagedPolicy::max_bytes(int64_t prompt_tokens, int64_t n_tokens) const {
 
 std::unique_ptr<SequenceCache> StagedPolicy::new_sequence(int64_t prompt_tokens) const { return make_sequence(prompt_tokens); }
 
-std::string StagedPolicy::across_heads() const {
-  for (const auto& store : stores_) {
-    if (std::string what = store->across_heads(); !what.empty()) return what;
-  }
-  return {};
+bool StagedPolicy::exchanges() const {
+  return std::any_of(stores_.begin(), stores_.end(), [](const auto& store) { return store->exchanges(); });
 }
 
 std::unique_ptr<SequenceCache> StagedPolicy::load(StateReader* in) const {

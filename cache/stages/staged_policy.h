@@ -28,7 +28,8 @@ class StagedPolicy final : public KvCachePolicy {
   std::string_view name() const override { return name_; }
   int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const override;
   std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override;
-  std::string across_heads() const override;
+  std::string across_heads() const override { return {}; }
+  bool exchanges() const override;
   std::unique_ptr<SequenceCache> load(StateReader* in) const override;
 
  private:

@@ -10,11 +10,11 @@
 namespace smartkv {
 namespace {
 
-// task(head, from, end) for all KV heads and the tokens [0, n) in blocks, in parallel.
+// task(head, from, end) for `heads` KV heads and the tokens [0, n) in blocks, in parallel.
 template <typename Task>
-void for_blocks(const PolicyContext& context, int64_t n, const Task& task) {
+void for_blocks(const PolicyContext& context, int64_t heads, int64_t n, const Task& task) {
   constexpr int64_t kBlock = kernels::kPageTokens;
-  const int64_t blocks = (n + kBlock - 1) / kBlock, all = context.shape.n_kv_heads * blocks;
+  const int64_t blocks = (n + kBlock - 1) / kBlock, all = heads * blocks;
   context.for_each(all, [&](int64_t i) {
     const int64_t from = i % blocks * kBlock;
     task(i / blocks, from, std::min(n, from + kBlock));
@@ -37,7 +37,7 @@ class RandomScorer final : public TokenScorer {
     for (int64_t head = 0; head < context.shape.n_kv_heads; ++head) {
       for (int64_t i = 0; i < tokens.n; ++i) {
         // SplitMix64 (Steele et al. 2014) of layer, head and position.
-        uint64_t x = static_cast<uint64_t>((tokens.layer * 4096 + context.first_kv_head + head) << 40 | (tokens.first + i)) + 0x9e3779b97f4a7c15u;
+        uint64_t x = static_cast<uint64_t>((tokens.layer * 4096 + context.first_kv_head() + head) << 40 | (tokens.first + i)) + 0x9e3779b97f4a7c15u;
         x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
         x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
         scores[head * tokens.n + i] = static_cast<float>((x ^ (x >> 31)) >> 40);
@@ -54,7 +54,7 @@ class KeyNormScorer final : public TokenScorer {
   bool needs_keys() const override { return true; }
   void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
     const auto dim = static_cast<size_t>(context.shape.head_dim);
-    for_blocks(context, tokens.n, [&](int64_t head, int64_t from, int64_t end) {
+    for_blocks(context, context.shape.n_kv_heads, tokens.n, [&](int64_t head, int64_t from, int64_t end) {
       for (int64_t i = head * tokens.n + from; i < head * tokens.n + end; ++i) {
         float sum = 0;
         for (const float value : std::span(tokens.k + i * context.shape.head_dim, dim)) sum += value * value;
@@ -105,15 +105,16 @@ class LearnedScorer final : public TokenScorer {
   bool knows_importance() const override { return gate_->has_importance(); }
   void score_both(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const override {
     const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads, n = tokens.n;
-    for_blocks(context, n, [&](int64_t head, int64_t from, int64_t end) {
+    for_blocks(context, heads, n, [&](int64_t head, int64_t from, int64_t end) {
       for (int64_t i = from; i < end; ++i) unrotate(tokens.angles + i * dim, dim, tokens.k + (head * n + i) * dim);
     });
     gate_->score(context.threads, tokens.layer, tokens.k, heads * n, scores);
     // The gate says for how long; what counts is until when. A token that has lived its life makes room.
     for (int64_t i = 0; i < heads * n; ++i) scores[i] = expiry(tokens.first + i % n, scores[i]);
     if (importance == nullptr) return;
-    for_blocks(context, n, [&](int64_t head, int64_t from, int64_t end) {
-      gate_->importance(tokens.layer, head, tokens.k, tokens.v, n, from, end, importance + head * n);
+    const Gate::TokenRows rows{context.first_kv_head(), heads, tokens.k, tokens.v, n};
+    for_blocks(context, context.all_kv_heads(), n, [&](int64_t head, int64_t from, int64_t end) {
+      gate_->importance(tokens.layer, head, rows, from, end, importance + head * n);
     });
   }
 
@@ -137,7 +138,7 @@ void TokenScorer::score_both(const PolicyContext&, const ScoredTokens&, float*, 
 
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
                 int64_t end, bool importance,
-                const std::function<void(int64_t layer, int64_t head, const TokenScores& scores)>& take) {
+                const std::function<void(int64_t layer, const TokenScores& scores)>& take) {
   constexpr int64_t kRun = 512;  // tokens whose keys are copied at once, of one layer or of several
   const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads, n_layers = context.shape.n_layers;
   std::vector<float> angles, scores, important, keys, values;
@@ -148,7 +149,7 @@ void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::sp
       for (int64_t i = 0; i < n; ++i) context.rope(*scored + i, angles.data() + i * dim, angles.data() + i * dim + dim / 2);
     }
     scores.resize(static_cast<size_t>(heads * n));
-    if (importance) important.resize(scores.size());
+    if (importance) important.resize(static_cast<size_t>(context.all_kv_heads() * n));
     const int64_t together = std::min(n_layers, std::max<int64_t>(1, kRun / n)), layer_floats = heads * n * dim;
     if (scorer.needs_keys()) keys.resize(static_cast<size_t>(together * layer_floats));
     if (importance && scorer.needs_values()) values.resize(keys.size());
@@ -171,11 +172,7 @@ void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::sp
         } else {
           scorer.score(context, tokens, scores.data());
         }
-        for (int64_t head = 0; head < heads; ++head) {
-          const auto from = static_cast<size_t>(head * n), size = static_cast<size_t>(n);
-          take(layer, head, {std::span<const float>(scores).subspan(from, size),
-                             importance ? std::span<const float>(important).subspan(from, size) : std::span<const float>()});
-        }
+        take(layer, {n, scores, important});
       }
     }
   }

@@ -39,7 +39,8 @@ class TokenScorer {
   // use the context's threads.
   virtual void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const;
   // Whether a scorer of contents also knows how much a token matters to somebody who asks about it later. Then this gives both,
-  // importance on a scale of its own: f32 [n_kv_heads, n] each, under score()'s rules.
+  // importance on a scale of its own, under score()'s rules: f32 [n_kv_heads, n], and [context.all_kv_heads(), n], of which this
+  // is what the KV heads that are here add. What all ranks add is the importance.
   virtual bool knows_importance() const { return false; }
   virtual void score_both(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const;
   // A scorer of attention: scores f32 [n], in place of the mass [n] that one KV head's tokens, in order of position,
@@ -47,17 +48,23 @@ class TokenScorer {
   virtual void score_mass(std::span<const float> previous, std::span<float> mass) const;
 };
 
-// What a run of a KV head's tokens is worth: f32 [n] each; importance is empty where nobody asked for it.
+// What a run of n tokens of a layer is worth, as score_both() gives it; importance is empty where nobody asked for it.
 struct TokenScores {
+  int64_t n = 0;
   std::span<const float> scores, importance;
+
+  std::span<const float> of_head(int64_t head) const { return scores.subspan(static_cast<size_t>(head * n), static_cast<size_t>(n)); }
+  std::span<const float> importance_of(int64_t head) const {  // of the model's
+    return importance.subspan(static_cast<size_t>(head * n), static_cast<size_t>(n));
+  }
 };
 
 // Scores the tokens of all layers, whose tails are `tail`, by their contents, from *scored on up to `end`, and moves *scored
-// there: take(layer, head, scores) gets them in runs, in order of position. importance: it is wanted, too, of a scorer that
+// there: take(layer, scores) gets them in runs, in order of position. importance: it is wanted, too, of a scorer that
 // knows it.
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
                 int64_t end, bool importance,
-                const std::function<void(int64_t layer, int64_t head, const TokenScores& scores)>& take);
+                const std::function<void(int64_t layer, const TokenScores& scores)>& take);
 
 // "none" (nobody gets a slot), "random", "key_norm", "attention", "snapkv" or "learned". `gate`: name of the learned
 // scorer's gates, as PolicyContext::load_gate knows it. Throws CacheError.

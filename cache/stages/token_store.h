@@ -107,7 +107,9 @@ class StoreFactory {
     int64_t layer_rise = -1;   // by which a layer's pages rise at a boundary after the prompt's end; -1: by all
   };
   virtual Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const = 0;
-  virtual std::string across_heads() const = 0;  // as KvCachePolicy::across_heads()
+  // Whether its stores ask the other ranks in prepare(): what they decide depends on more than each KV head alone, or its bytes
+  // do. max_bytes() and growth() then bound those of the rank that comes to hold most.
+  virtual bool exchanges() const = 0;
 };
 
 }  // namespace smartkv

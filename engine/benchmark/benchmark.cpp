@@ -11,6 +11,7 @@
 #include "engine/benchmark/limits.h"
 #include "engine/model/llama.h"
 #include "engine/model/policy_context.h"
+#include "engine/parallel/tensor_parallel.h"
 #include "engine/system_resources.h"
 #include "kernels/cpu_level.h"
 
@@ -76,8 +77,9 @@ class Bench {
     return row;
   }
 
-  // A cache of its own with `depth` random tokens, committed in pages.
+  // A cache of its own with `depth` random tokens, committed in pages. Rows of all ranks only a pass writes.
   std::unique_ptr<SequenceCache> filled(int64_t depth, int64_t prompt, uint64_t seed) {
+    if (model_.ranks() > 1) return computed(depth, prompt);
     const ModelConfig& c = model_.config();
     const int64_t width = c.n_kv_heads * c.head_dim;
     auto cache = policy_.new_sequence(prompt);
@@ -95,6 +97,17 @@ class Bench {
       cache->commit(cache->tokens());
     }
     return cache;
+  }
+
+  std::unique_ptr<SequenceCache> computed(int64_t depth, int64_t prompt) {
+    std::vector<std::unique_ptr<SequenceCache>> caches;
+    caches.push_back(policy_.new_sequence(prompt));
+    SequenceCache& cache = *caches[0];
+    while (cache.tokens() < depth) {
+      pass(caches, std::min({options_.prefill_chunk, depth - cache.tokens(), cache.next_boundary() - cache.tokens()}), 0);
+      cache.commit(cache.tokens());
+    }
+    return std::move(caches[0]);
   }
 
   void pass(std::vector<std::unique_ptr<SequenceCache>>& caches, int64_t n, int64_t n_logits) {
@@ -121,14 +134,17 @@ class Bench {
 BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::function<void(const BenchmarkRow&)>& on_row) {
   BenchmarkReport report;
   report.threads = options.threads > 0 ? options.threads : available_cores();
-  ThreadPool pool(report.threads);
+  report.tensor_parallel = options.tensor_parallel;
+  ThreadPool pool(threads_of_rank(report.threads, 0, options.tensor_parallel));
   if (options.limits) report.limits = measure_limits(pool);
 
   const auto start = std::chrono::steady_clock::now();
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
   const LlamaOptions llama{
       .dtype = options.dtype, .weights = options.weights, .backend = options.backend, .device = options.device};
-  const std::unique_ptr<Model> model = load_llama(*weights, llama, pool);
+  const RankedModelOptions ranked{options.model, llama, options.gates, options.tensor_parallel, report.threads};
+  check_ranks(ranked);
+  const std::unique_ptr<Model> model = ranked.ranks > 1 ? load_ranked(*weights, ranked, pool) : load_llama(*weights, llama, pool);
   report.load_s = seconds_since(start);
   report.model = model->config().name;
   report.cpu_level = std::string(kernels::name(kernels::cpu_level()));
@@ -136,8 +152,8 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
   report.dtype = options.weights == "auto" ? options.dtype : options.weights;
   report.weight_bytes = model->weight_bytes();
 
-  const CacheShape shape = llama_cache_shape(model->config(), llama);
-  const auto policy = make_policy(policy_context(*model, shape, &pool, options.gates), options.kv_cache);
+  const CacheShape shape = ranked_cache_shape(model->config(), ranked);
+  const auto policy = model->make_policy(policy_context(*model, shape, &pool, options.gates), options.kv_cache);
   Bench bench(options, *model, *policy);
   const auto add = [&](BenchmarkRow row) {
     if (options.limits) {
@@ -167,7 +183,7 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
 
 nlohmann::ordered_json BenchmarkReport::to_json() const {
   nlohmann::ordered_json json = {{"model", model},           {"cpu_level", cpu_level},       {"backend", backend},
-                                 {"dtype", dtype},
+                                 {"dtype", dtype},           {"tensor_parallel", tensor_parallel},
                                  {"threads", threads},       {"load_s", load_s},             {"weight_bytes", weight_bytes},
                                  {"resident_bytes", resident_bytes}};
   if (limits.read_gb_per_s > 0) {
@@ -190,8 +206,9 @@ std::string BenchmarkReport::to_table() const {
     std::snprintf(line, sizeof line, format, values...);
     table += line;
   };
-  print("%s  %s  %s  %d threads  %s  weights %.1f MB  load %.2f s  resident %.0f MB\n", model.c_str(), backend.c_str(),
-        dtype.c_str(), threads, cpu_level.c_str(), static_cast<double>(weight_bytes) / 1e6, load_s, static_cast<double>(resident_bytes) / 1e6);
+  const std::string ranks = tensor_parallel == 1 ? "" : "  " + std::to_string(tensor_parallel) + " ranks";
+  print("%s  %s%s  %s  %d threads  %s  weights %.1f MB  load %.2f s  resident %.0f MB\n", model.c_str(), backend.c_str(),
+        ranks.c_str(), dtype.c_str(), threads, cpu_level.c_str(), static_cast<double>(weight_bytes) / 1e6, load_s, static_cast<double>(resident_bytes) / 1e6);
   if (limits.read_gb_per_s > 0) {
     print("limits: read %.1f GB/s, bf16 products %.0f GFLOP/s\n", limits.read_gb_per_s, limits.bf16_gflops);
   }

@@ -15,7 +15,8 @@ namespace smartkv {
 struct BenchmarkOptions {
   std::filesystem::path model;
   std::string dtype = "auto", weights = "auto", backend = "native", device = "cpu";
-  int threads = 0;                            // 0: every core that this process may use
+  int tensor_parallel = 1;                    // processes that compute the model together, of backend torch
+  int threads = 0;                            // of all of them; 0: every core that this process may use
   nlohmann::json kv_cache;                    // null: "full"
   std::map<std::string, std::filesystem::path> gates = {};  // that kv_cache may name
   std::vector<int64_t> prompts = {512};       // tokens of a prefill
@@ -31,7 +32,7 @@ struct BenchmarkRow {
   std::string kind;     // "prefill" or "decode"
   int64_t depth = 0, batch = 1, tokens = 0;  // tokens of one repetition, over all sequences
   double best = 0, median = 0;               // tokens per second
-  int64_t kv_bytes = 0;                      // held by all sequences at the end
+  int64_t kv_bytes = 0;                      // held by all sequences at the end, on all ranks
   double limit = 0;                          // tokens per second that the machine's limits allow; 0: not measured
 };
 
@@ -42,9 +43,9 @@ struct MachineLimits {
 
 struct BenchmarkReport {
   std::string model, cpu_level, backend, dtype;
-  int threads = 0;
+  int threads = 0, tensor_parallel = 1;
   double load_s = 0;
-  int64_t weight_bytes = 0, resident_bytes = 0;  // resident: of the process after the last row
+  int64_t weight_bytes = 0, resident_bytes = 0;  // of all ranks; resident: of this process after the last row
   std::vector<BenchmarkRow> rows;
   MachineLimits limits;  // zeros unless asked for
 
@@ -52,7 +53,7 @@ struct BenchmarkReport {
   std::string to_table() const;
 };
 
-// Throws what loading a model throws. `on_row` sees each row as it is done.
+// Throws what loading a model throws, and RankError. `on_row` sees each row as it is done.
 BenchmarkReport run_benchmark(const BenchmarkOptions& options,
                               const std::function<void(const BenchmarkRow&)>& on_row = nullptr);
 

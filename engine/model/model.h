@@ -53,8 +53,12 @@ class Model {
 
   // A policy whose caches forward() takes: cache/policy.h's. `context`: of this model (engine/model/policy_context.h).
   virtual std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) const;
+  // Which of the model's KV heads the caches here have; null: all.
+  virtual std::shared_ptr<ModelHeads> heads() const { return nullptr; }
+  // There is nothing to compute for now: processes that hold parts of caches hear what became of those.
+  virtual void idle() {}
   // How many processes hold a part of each cache (engine/parallel/). What caches and policies tell of bytes is all of them
-  // together, each counted as this one, whose part is the largest; the page pool counts this one's.
+  // together, each counted as the one that holds most; the page pool counts what that one does, on behalf of all.
   virtual int64_t ranks() const { return 1; }
   // Why forward() can only throw from now on: a part of the model is gone. Empty: it is not. Thread-safe.
   virtual std::string lost() const { return {}; }

@@ -13,6 +13,7 @@ PolicyContext policy_context(const Model& model, const CacheShape& shape, Thread
   context.load_gate = [set = std::make_shared<const GateSet>(gates, model.config())](const std::string& name) {
     return set->find(name);
   };
+  context.heads = model.heads();
   context.window = sliding_window(model.config());
   return context;
 }

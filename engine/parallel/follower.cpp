@@ -29,9 +29,9 @@ class Follower {
     if (name == op::kForward) {
       forward(operation);
     } else if (name == op::kCommit) {
-      change(number(1), [n = number(2)](SequenceCache& cache) { cache.commit(n); });
+      change(number(1), operation[3].get<bool>(), [n = number(2)](SequenceCache& cache) { cache.commit(n); });
     } else if (name == op::kTruncate) {
-      change(number(1), [n = number(2)](SequenceCache& cache) { cache.truncate(n); });
+      change(number(1), false, [n = number(2)](SequenceCache& cache) { cache.truncate(n); });
     } else if (name == op::kRelease) {
       sequences_.erase(number(1));
     } else if (name == op::kCreate) {
@@ -55,28 +55,34 @@ class Follower {
  private:
   struct Held {
     std::unique_ptr<SequenceCache> cache;  // null: it could not be made
-    int64_t failure = 0;                   // kCacheFailed or kCacheHadNoMemory: it is of no more use
+    int64_t failure = kCacheIsFine;        // else it is of no more use
   };
 
   // Of the exception that is being handled.
   int64_t failed(int64_t id) const {
     try {
       throw;
+    } catch (const RankError&) {
+      throw;
     } catch (const std::bad_alloc&) {
       log_warning("rank " + std::to_string(ranks_.rank()) + ": the machine has no memory left for the KV cache of sequence " + std::to_string(id));
-      return kCacheHadNoMemory;
     } catch (const std::exception& error) {
       log_warning("rank " + std::to_string(ranks_.rank()) + ": the KV cache of sequence " + std::to_string(id) + " failed: " + error.what());
-      return kCacheFailed;
     }
+    return cache_failure(std::current_exception());
   }
 
+  // together: all ranks do, so those that do not fail hear of it.
   template <typename Change>
-  void change(int64_t id, const Change& change) {
+  void change(int64_t id, bool together, const Change& change) {
     Held& held = sequences_.at(id);
-    if (held.failure != 0) return;
-    try {
+    if (held.failure != 0 && !together) return;
+    const auto run = [&] {
+      if (held.failure != 0) std::rethrow_exception(failure_elsewhere(held.failure));
       change(*held.cache);
+    };
+    try {
+      together ? part_.rank_heads()->together(run) : run();
     } catch (...) {
       held.failure = failed(id);
     }
@@ -124,6 +130,7 @@ class Follower {
       }
       told.push_back(held[i]->failure);
     }
+    told.push_back(context_.pool->bytes_in_use());
     ranks_.max(told);
   }
 

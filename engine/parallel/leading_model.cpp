@@ -15,8 +15,9 @@ using nlohmann::json;
 // A cache's part on this rank, whose fate those of the other ranks share.
 class LeadingCache final : public ForwardingCache {
  public:
-  LeadingCache(std::shared_ptr<RankLink> link, int64_t id, std::unique_ptr<SequenceCache> part)
-      : ForwardingCache({part.get()}), link_(std::move(link)), id_(id), part_(std::move(part)) {}
+  // heads: of a policy that exchanges(); null: of another one.
+  LeadingCache(std::shared_ptr<RankLink> link, std::shared_ptr<RankHeads> heads, int64_t id, std::unique_ptr<SequenceCache> part)
+      : ForwardingCache({part.get()}), link_(std::move(link)), heads_(std::move(heads)), id_(id), part_(std::move(part)) {}
   ~LeadingCache() override { link_->tell({rank_operation::kRelease, id_}); }
 
   int64_t id() const { return id_; }
@@ -27,23 +28,25 @@ class LeadingCache final : public ForwardingCache {
     link_->tell({rank_operation::kTruncate, id_, n_tokens});
   }
   void commit(int64_t n_tokens) override {
-    link_->tell({rank_operation::kCommit, id_, n_tokens});
+    const bool packs = n_tokens == next_boundary() && n_tokens == tokens(), together = packs && heads_ != nullptr;
+    link_->tell({rank_operation::kCommit, id_, n_tokens, together});
+    if (together) return commit_together(n_tokens);
     // All ranks pack at the same time.
-    if (n_tokens == next_boundary() && n_tokens == tokens() && link_->lost().empty()) link_->flush();
+    if (packs && link_->lost().empty()) link_->flush();
     ForwardingCache::commit(n_tokens);
   }
   std::unique_ptr<SequenceCache> fork() const override {
     std::unique_ptr<SequenceCache> part = part_->fork();
     const int64_t id = link_->new_id();
     link_->tell({rank_operation::kFork, id, id_});
-    return std::make_unique<LeadingCache>(link_, id, std::move(part));
+    return std::make_unique<LeadingCache>(link_, heads_, id, std::move(part));
   }
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override {
     std::unique_ptr<SequenceCache> part = part_->resume(prompt_tokens);
     if (part == nullptr) return nullptr;
     const int64_t id = link_->new_id();
     link_->tell({rank_operation::kResume, id, id_, prompt_tokens});
-    return std::make_unique<LeadingCache>(link_, id, std::move(part));
+    return std::make_unique<LeadingCache>(link_, heads_, id, std::move(part));
   }
   int64_t growth(int64_t n) const override { return ranks() * ForwardingCache::growth(n); }
   int64_t lasting_bytes() const override { return ranks() * ForwardingCache::lasting_bytes(); }
@@ -57,16 +60,26 @@ class LeadingCache final : public ForwardingCache {
 
  private:
   int64_t ranks() const { return link_->group().size(); }
+  void commit_together(int64_t n_tokens) {
+    link_->flush();
+    try {
+      heads_->together([&] { ForwardingCache::commit(n_tokens); });
+    } catch (const RankError& error) {
+      link_->lose_by(error);
+      throw RankError(link_->lost());
+    }
+  }
 
   std::shared_ptr<RankLink> link_;
+  std::shared_ptr<RankHeads> heads_;
   int64_t id_;
   std::unique_ptr<SequenceCache> part_;
 };
 
 class LeadingPolicy final : public KvCachePolicy {
  public:
-  LeadingPolicy(std::shared_ptr<RankLink> link, std::unique_ptr<KvCachePolicy> part, const json& spec)
-      : link_(std::move(link)), id_(link_->new_id()), part_(std::move(part)) {
+  LeadingPolicy(std::shared_ptr<RankLink> link, const std::shared_ptr<RankHeads>& heads, std::unique_ptr<KvCachePolicy> part, const json& spec)
+      : link_(std::move(link)), heads_(part->exchanges() ? heads : nullptr), id_(link_->new_id()), part_(std::move(part)) {
     link_->tell({rank_operation::kPolicy, id_, spec});
   }
   ~LeadingPolicy() override { link_->tell({rank_operation::kForget, id_}); }
@@ -79,11 +92,12 @@ class LeadingPolicy final : public KvCachePolicy {
     std::unique_ptr<SequenceCache> part = part_->new_sequence(prompt_tokens);
     const int64_t id = link_->new_id();
     link_->tell({rank_operation::kCreate, id, id_, prompt_tokens});
-    return std::make_unique<LeadingCache>(link_, id, std::move(part));
+    return std::make_unique<LeadingCache>(link_, heads_, id, std::move(part));
   }
 
  private:
   std::shared_ptr<RankLink> link_;
+  std::shared_ptr<RankHeads> heads_;  // null: it does not ask them
   int64_t id_;
   std::unique_ptr<KvCachePolicy> part_;
 };
@@ -107,10 +121,14 @@ std::unique_ptr<KvCachePolicy> LeadingModel::make_policy(const PolicyContext& co
   std::unique_ptr<KvCachePolicy> part = smartkv::make_policy(context, spec);
   if (const std::string what = part->across_heads(); !what.empty()) {
     throw CacheError("kv_cache: tensor_parallel " + std::to_string(ranks()) +
-                     " has KV heads on different ranks: expected a policy that decides for each alone, found \"" + std::string(part->name()) +
+                     " has KV heads on different ranks: expected a policy that can, found \"" + std::string(part->name()) +
                      "\", which " + what);
   }
-  return std::make_unique<LeadingPolicy>(link_, std::move(part), spec);
+  {
+    const std::lock_guard lock(pool_mutex_);
+    if (pool_ == nullptr) excess_ = std::make_unique<PoolCharge>(pool_ = context.pool);
+  }
+  return std::make_unique<LeadingPolicy>(link_, part_->rank_heads(), std::move(part), spec);
 }
 
 void LeadingModel::forward(std::span<const SequenceInput> batch, float* logits) {
@@ -123,6 +141,20 @@ void LeadingModel::forward(std::span<const SequenceInput> batch, float* logits) 
     throw RankError(link_->lost());
   }
   if (untold != nullptr) std::rethrow_exception(untold);
+}
+
+void LeadingModel::idle() {
+  if (const auto [pool, own] = held_here(); pool != nullptr && own == 0) excess_->set(0);
+  if (!link_->lost().empty()) return;
+  try {
+    link_->flush();
+  } catch (const RankError&) {  // it is lost now, which the engine asks for
+  }
+}
+
+std::pair<PagePool*, int64_t> LeadingModel::held_here() const {
+  const std::lock_guard lock(pool_mutex_);
+  return {pool_.get(), pool_ == nullptr ? 0 : pool_->bytes_in_use() - excess_->bytes()};
 }
 
 std::exception_ptr LeadingModel::pass(std::span<const SequenceInput> batch, float* logits) {
@@ -138,14 +170,14 @@ std::exception_ptr LeadingModel::pass(std::span<const SequenceInput> batch, floa
   link_->tell(std::move(told));
   link_->flush();
   part_->forward(inputs, logits);
-  std::vector<int64_t> others(batch.size());
+  std::vector<int64_t> others(batch.size() + 1);  // and the bytes of the pool
+  const auto [pool, own] = held_here();
+  others.back() = own;
   link_->group().max(others);
+  if (pool != nullptr) excess_->set(others.back() - own);
   std::exception_ptr untold;
   for (size_t i = 0; i < batch.size(); ++i) {
-    if (failures[i] == nullptr && others[i] == kCacheHadNoMemory) failures[i] = std::make_exception_ptr(std::bad_alloc());
-    if (failures[i] == nullptr && others[i] == kCacheFailed) {
-      failures[i] = std::make_exception_ptr(CacheError("the KV cache of another rank failed: see its message in the log"));
-    }
+    if (failures[i] == nullptr) failures[i] = failure_elsewhere(others[i]);
     if (failures[i] == nullptr) continue;
     if (batch[i].failure != nullptr) {
       *batch[i].failure = failures[i];

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "engine/model/model.h"
 #include "engine/parallel/part_model.h"
@@ -25,24 +27,28 @@ class LeadingModel final : public Model {
   void rope_angles(int64_t position, float* cos, float* sin) const override { part_->rope_angles(position, cos, sin); }
   int64_t weight_bytes() const override { return weight_bytes_; }  // of all ranks
   const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return part_->kv_backend(); }
-  // Refuses policies that look at all KV heads.
+  // Refuses policies that cannot have KV heads on different ranks.
   std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) const override;
+  std::shared_ptr<ModelHeads> heads() const override { return part_->heads(); }
+  void idle() override;
   int64_t ranks() const override { return link_->group().size(); }
   std::string lost() const override { return link_->lost(); }
   void on_lost(std::function<void()> call) override { link_->on_lost(std::move(call)); }
 
  private:
+  std::pair<PagePool*, int64_t> held_here() const;  // the pool, if there is one, and its bytes less the excess
   // Returns a failure that has no place to go; throws what fails the pass as a whole.
   std::exception_ptr pass(std::span<const SequenceInput> batch, float* logits);
 
   std::unique_ptr<PartModel> part_;
   std::shared_ptr<RankLink> link_;
+  // In the pool, on behalf of the rank that holds most: what it held more than this one at the end of the last pass.
+  mutable std::mutex pool_mutex_;  // until there is one
+  mutable std::shared_ptr<PagePool> pool_;
+  mutable std::unique_ptr<PoolCharge> excess_;
   std::unique_ptr<RankProcesses> processes_;
   int64_t weight_bytes_ = 0;
 };
-
-// What ranks tell each other of the inputs of a pass, in order, once it is done.
-inline constexpr int64_t kCacheFailed = 1, kCacheHadNoMemory = 2;
 
 // Tells all ranks how many bytes of weights each has, and whether it has loaded at all; returns the sum. Throws ModelError naming the
 // ranks that have not. weight_bytes: this rank's; negative: it has not.

@@ -6,6 +6,7 @@
 
 #include "engine/model/llama.h"
 #include "engine/parallel/rank_group.h"
+#include "engine/parallel/rank_heads.h"
 #include "engine/weights/sharded_weights.h"
 
 namespace smartkv {
@@ -13,8 +14,9 @@ namespace smartkv {
 // Its caches, and what policies are made for, have the part's KV heads.
 class PartModel : public Model {
  public:
-  // part: of shard_weights(); whole: of the weights that were cut.
-  PartModel(std::unique_ptr<Model> part, const ModelConfig& whole) : part_(std::move(part)), config_(part_->config()) {
+  // part: of shard_weights(); whole: of the weights that were cut. ranks outlive it and its policies.
+  PartModel(std::unique_ptr<Model> part, const ModelConfig& whole, RankGroup& ranks)
+      : part_(std::move(part)), config_(part_->config()), heads_(std::make_shared<RankHeads>(ranks, whole.n_kv_heads)) {
     config_.n_heads = whole.n_heads;
     config_.n_kv_heads = whole.n_kv_heads;
     config_.intermediate_size = whole.intermediate_size;
@@ -28,16 +30,19 @@ class PartModel : public Model {
   void rope_angles(int64_t position, float* cos, float* sin) const override { part_->rope_angles(position, cos, sin); }
   int64_t weight_bytes() const override { return part_->weight_bytes(); }
   const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return part_->kv_backend(); }
+  std::shared_ptr<ModelHeads> heads() const override { return heads_; }
+  const std::shared_ptr<RankHeads>& rank_heads() const { return heads_; }
 
  private:
   std::unique_ptr<Model> part_;
   ModelConfig config_;
+  std::shared_ptr<RankHeads> heads_;
 };
 
 inline Shard shard_of(const RankGroup& ranks) { return {ranks.rank(), ranks.size()}; }
 
 // load: of a backend that computes with `ranks`. Throws ModelError, also for a model that cannot be cut so.
-std::unique_ptr<PartModel> make_part(const Weights& weights, const LlamaOptions& options, ThreadPool& pool, const RankGroup& ranks,
+std::unique_ptr<PartModel> make_part(const Weights& weights, const LlamaOptions& options, ThreadPool& pool, RankGroup& ranks,
                                      const BackendLoader& load, std::shared_ptr<kernels::KvBackend> kv_backend = nullptr);
 
 }  // namespace smartkv

@@ -31,6 +31,8 @@ class RankGroup {
   virtual void send(std::span<const uint8_t> message) = 0;
   // All others: the next message, however long it takes.
   virtual std::vector<uint8_t> receive() = 0;
+  // What each rank gives, in order of ranks.
+  virtual std::vector<std::vector<uint8_t>> gather(std::span<const uint8_t> own) = 0;
   // Each place becomes the greatest value that a rank has there. patient: a rank may take as long as a model takes to load.
   virtual void max(std::span<int64_t> values, bool patient = false) = 0;
 };

@@ -74,9 +74,7 @@ void run(RankGroup& ranks) {
     log_error("rank " + std::to_string(ranks.rank()) + ": " + error.what());
   }
   meet_loaded(ranks, part == nullptr ? -1 : part->weight_bytes());
-  PolicyContext context = policy_context(*part, shape, &pool, options.gates);
-  context.first_kv_head = shard_range(part->config().n_kv_heads, shard_of(ranks)).first;
-  follow(ranks, *part, context);
+  follow(ranks, *part, policy_context(*part, shape, &pool, options.gates));
 }
 
 int integer(const char* text) {

@@ -73,15 +73,11 @@ class C10dRankGroup final : public TorchRankGroup {
   void send(std::span<const uint8_t> message) override {
     rank_errors([&] {
       settle();
-      at::Tensor frame = torch::zeros({kFrame}, torch::kUInt8);
-      const auto size = static_cast<int64_t>(message.size());
-      const auto first = static_cast<size_t>(std::min(size, kFrame - kSize));
-      std::memcpy(frame.data_ptr<uint8_t>(), &size, kSize);
-      std::copy_n(message.begin(), first, frame.data_ptr<uint8_t>() + kSize);
-      broadcast(frame, timeout_);
-      if (first == message.size()) return;
-      at::Tensor rest = torch::empty({size - static_cast<int64_t>(first)}, torch::kUInt8);
-      std::copy(message.begin() + static_cast<std::ptrdiff_t>(first), message.end(), rest.data_ptr<uint8_t>());
+      broadcast(framed(message), timeout_);
+      const auto size = static_cast<int64_t>(message.size()), first = first_of(size);
+      if (first == size) return;
+      at::Tensor rest = torch::empty({size - first}, torch::kUInt8);
+      std::copy(message.begin() + first, message.end(), rest.data_ptr<uint8_t>());
       broadcast(rest, timeout_);
     });
   }
@@ -94,13 +90,40 @@ class C10dRankGroup final : public TorchRankGroup {
       int64_t size = 0;
       std::memcpy(&size, frame.data_ptr<uint8_t>(), kSize);
       std::vector<uint8_t> message(static_cast<size_t>(size));
-      const int64_t first = std::min(size, kFrame - kSize);
+      const int64_t first = first_of(size);
       std::copy_n(frame.data_ptr<uint8_t>() + kSize, first, message.begin());
       if (first == size) return message;
       at::Tensor rest = torch::from_blob(message.data() + first, {size - first}, torch::kUInt8);
       broadcast(rest, timeout_);
       settle();
       return message;
+    });
+  }
+
+  // A frame of each, and then what is left of the longest.
+  std::vector<std::vector<uint8_t>> gather(std::span<const uint8_t> own) override {
+    return rank_errors([&] {
+      const at::Tensor frame = framed(own);
+      const std::vector<at::Tensor> frames = gather(frame);
+      std::vector<std::vector<uint8_t>> all;
+      int64_t rest = 0;
+      for (const at::Tensor& of : frames) {
+        int64_t size = 0;
+        std::memcpy(&size, of.data_ptr<uint8_t>(), kSize);
+        all.emplace_back(static_cast<size_t>(size));
+        std::copy_n(of.data_ptr<uint8_t>() + kSize, first_of(size), all.back().begin());
+        rest = std::max(rest, size - first_of(size));
+      }
+      if (rest == 0) return all;
+      at::Tensor left = torch::zeros({rest}, torch::kUInt8);
+      const int64_t first = first_of(static_cast<int64_t>(own.size()));
+      std::copy(own.begin() + first, own.end(), left.data_ptr<uint8_t>());
+      const std::vector<at::Tensor> others = gather(left);
+      for (size_t rank = 0; rank < all.size(); ++rank) {
+        const int64_t had = first_of(static_cast<int64_t>(all[rank].size()));
+        std::copy_n(others[rank].data_ptr<uint8_t>(), static_cast<int64_t>(all[rank].size()) - had, all[rank].begin() + had);
+      }
+      return all;
     });
   }
 
@@ -121,6 +144,23 @@ class C10dRankGroup final : public TorchRankGroup {
  private:
   static constexpr int64_t kFrame = 4096, kSize = sizeof(int64_t);  // a message begins with its size, in a frame
 
+  static int64_t first_of(int64_t size) { return std::min(size, kFrame - kSize); }  // bytes that the frame holds
+  static at::Tensor framed(std::span<const uint8_t> message) {
+    at::Tensor frame = torch::zeros({kFrame}, torch::kUInt8);
+    const auto size = static_cast<int64_t>(message.size());
+    std::memcpy(frame.data_ptr<uint8_t>(), &size, kSize);
+    std::copy_n(message.begin(), first_of(size), frame.data_ptr<uint8_t>() + kSize);
+    return frame;
+  }
+  std::vector<at::Tensor> gather(const at::Tensor& own) {
+    std::vector<at::Tensor> inputs = {own};
+    std::vector<std::vector<at::Tensor>> outputs(1);
+    for (int rank = 0; rank < place_.size; ++rank) outputs[0].push_back(torch::empty_like(own));
+    c10d::AllgatherOptions options;
+    options.timeout = timeout_;
+    host_->allgather(outputs, inputs, options)->wait();
+    return outputs[0];
+  }
   static void reduce(c10d::Backend& backend, std::vector<at::Tensor>& tensors, c10d::ReduceOp op, milliseconds timeout) {
     c10d::AllreduceOptions options;
     options.reduceOp = std::move(op);

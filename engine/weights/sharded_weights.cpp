@@ -89,6 +89,12 @@ ShardRange shard_range(int64_t n, const Shard& shard) {
   return {shard.rank * each + std::min(shard.rank, more), each + (shard.rank < more ? 1 : 0)};
 }
 
+std::vector<int64_t> shard_sizes(int64_t n, int64_t size) {
+  std::vector<int64_t> sizes;
+  for (int64_t rank = 0; rank < size; ++rank) sizes.push_back(shard_range(n, {rank, size}).n);
+  return sizes;
+}
+
 void check_shards(const ModelConfig& config, int64_t size) {
   const int64_t most = std::min(config.n_kv_heads, config.intermediate_size);
   if (size > most) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "engine/weights/weights.h"
 
@@ -19,6 +20,8 @@ struct ShardRange {
 };
 // Of n things, the part of a shard: as many each as can be, the first ones one more.
 ShardRange shard_range(int64_t n, const Shard& shard);
+
+std::vector<int64_t> shard_sizes(int64_t n, int64_t size);  // of all shards
 
 // Throws ModelError naming tensor_parallel, where the model cannot be cut so: fewer KV heads than ranks, or norms over all heads.
 void check_shards(const ModelConfig& config, int64_t size);

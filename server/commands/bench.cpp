@@ -115,6 +115,7 @@ median of the repetitions and the lowest. The exit code is 1 if a method changes
 Examples:
   smartkv bench --model model.gguf
   smartkv bench --model model.gguf --weights int4 --depths 0,4096,8000 --batches 1,16 --limits
+  smartkv bench --model model.gguf --backend torch --tensor-parallel 2 --kv-cache balanced
   smartkv bench --model model.gguf --quality --text book.txt
   smartkv bench --model model.gguf --speculative --text book.txt --depths 4096,8000
   smartkv bench --model model.gguf --speculative --workloads copy,chat --methods ngram '{"method": "auto", "tokens": 6}'
@@ -152,7 +153,9 @@ std::function<int()> setup_bench(CLI::App& app) {
   app.add_option("--weights", speed.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")->capture_default_str();
   auto* backend = app.add_option("--backend", speed.backend, "What computes the matrix products: native or torch")->capture_default_str();
   auto* device = app.add_option("--device", speed.device, "With --backend torch: cpu or cuda:N, where it computes and keeps caches")->capture_default_str()->needs(backend);
-  app.add_option("--threads", speed.threads, "0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
+  app.add_option("--tensor-parallel", speed.tensor_parallel, "With --backend torch: processes, on GPUs one each, that compute the model together; depths are then computed, not filled in")
+      ->check(CLI::Range(1, 256))->capture_default_str()->needs(backend);
+  app.add_option("--threads", speed.threads, "Of all processes together; 0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
   app.add_option("--kv-cache", arguments->kv_cache, "Cache policy: a name, or a JSON object");
   app.add_option("--gate", arguments->gates, "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
       ->type_name("NAME=FILE")->allow_extra_args(false);

@@ -77,6 +77,7 @@ Fit fit(const Weights& all, int64_t devices, const Arguments& arguments) {
   const ModelConfig& config = all.config();
   const CacheShape shape = llama_cache_shape(weights.config(), llama);
   PolicyContext context{shape, PagePool::create(shape)};
+  if (devices > 1) context.heads = std::make_shared<ModelHeads>(shard_sizes(config.n_kv_heads, devices), 0);
   if (arguments.context > config.sliding_window) context.window = sliding_window(config);
   const GateSet gates({}, config);
   context.load_gate = [&gates](const std::string& name) { return gates.find(name); };

@@ -17,10 +17,13 @@ class CacheDriver {
  public:
   CacheDriver(const CacheShape& shape, int64_t n_heads, ThreadPool* pool)
       : CacheDriver(shape, n_heads, kernels::make_cpu_kv_backend(pool)) {}
-  CacheDriver(const CacheShape& shape, int64_t n_heads, std::shared_ptr<kernels::KvBackend> backend)
+  // first, all: of a cache of some of a model's KV heads, which its first one is, and how many there are; 0: these are all.
+  CacheDriver(const CacheShape& shape, int64_t n_heads, std::shared_ptr<kernels::KvBackend> backend, int64_t first = 0, int64_t all = 0)
       : shape_(shape),
         attention_{n_heads, shape.n_kv_heads, shape.head_dim, 0.125f, shape.type},
-        backend_(std::move(backend)) {}
+        backend_(std::move(backend)),
+        first_(first),
+        all_(all == 0 ? shape.n_kv_heads : all) {}
 
   // One pass over the next n tokens. Returns what each token's queries saw, f32 bits of all layers and heads, by token.
   std::vector<std::vector<float>> pass(SequenceCache* cache, int64_t n, uint32_t salt = 0) {
@@ -63,15 +66,20 @@ class CacheDriver {
   void append_row(int64_t layer, int64_t position, uint32_t salt, std::vector<float>* rows) const {
     // Near enough to normal, and a fifth of its cost: the sum of four uniform numbers, 16 bits of one draw each.
     uint64_t state = static_cast<uint64_t>(1 + layer * 100003 + position * 7) + salt * uint64_t{7919};
-    const int64_t width = (attention_.n_heads + 2 * shape_.n_kv_heads) * shape_.head_dim;
-    for (int64_t d = 0; d < width; ++d) {
+    const int64_t dim = shape_.head_dim, group = attention_.n_heads / shape_.n_kv_heads, heads = shape_.n_kv_heads;
+    const auto is_here = [&](int64_t head) {  // of a row: queries, keys, values
+      if (head < all_ * group) return head >= first_ * group && head < (first_ + heads) * group;
+      const int64_t kv = (head - all_ * group) % all_;
+      return kv >= first_ && kv < first_ + heads;
+    };
+    for (int64_t d = 0; d < (group + 2) * all_ * dim; ++d) {
       uint64_t bits = state += 0x9e3779b97f4a7c15;  // SplitMix64 (Steele et al. 2014)
       bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
       bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
       bits ^= bits >> 31;
       const uint64_t sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
       constexpr float kMean = 2 * 65535.0f, kDeviation = 65536.0f * 0.57735027f;  // sqrt(4 / 12)
-      rows->push_back((static_cast<float>(sum) - kMean) / kDeviation);
+      if (is_here(d / dim)) rows->push_back((static_cast<float>(sum) - kMean) / kDeviation);
     }
   }
 
@@ -105,6 +113,7 @@ class CacheDriver {
   CacheShape shape_;
   kernels::AttentionShape attention_;
   std::shared_ptr<kernels::KvBackend> backend_;
+  int64_t first_, all_;
 };
 
 }  // namespace smartkv

@@ -93,12 +93,13 @@ TEST(TensorParallelServer, AnswersAsOneProcessAndEndsWithARank) {
   const auto models = httplib::Client(server->url()).Get("/v1/models");
   ASSERT_TRUE(models);
   EXPECT_EQ(Json::parse(models->body)["data"][0]["details"]["tensor_parallel"], 3);
-  for (const Json& fields : {Json::object(), Json{{"kv_cache", "k8v8"}, {"speculative", "ngram"}}}) {
+  for (const Json& fields : {Json::object(), Json{{"kv_cache", "k8v8"}, {"speculative", "ngram"}}, Json{{"kv_cache", "balanced"}},
+                             Json{{"kv_cache", "bounded"}}}) {
     const auto response = ask(*server, fields);
     ASSERT_TRUE(response);
     EXPECT_EQ(Json::parse(response->body)["choices"][0]["message"]["content"], "The capital of France is Paris.") << fields;
   }
-  const auto refused = ask(*server, Json{{"kv_cache", "balanced"}});
+  const auto refused = ask(*server, Json{{"kv_cache", {{"policy", "balanced"}, {"shadow", 0.1}}}});
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->status, 400);
   EXPECT_THAT(refused->body, ::testing::HasSubstr("tensor_parallel 3 has KV heads on different ranks"));

@@ -52,6 +52,7 @@ struct SummaryOptions {
   // Exact tokens of a block where the probes' attention has this entropy, a share of the greatest.
   int64_t salient_at(double entropy) const;
   bool adapts() const { return salient_most > salient; }
+  bool sheds() const { return salient > 0 && least_score > 0; }
   // Entries that are consolidated together: where levels are in pages of codes, whole pages.
   int64_t group() const { return coded() ? whole_pages(summaries * ratio) : summaries * ratio; }
 };

@@ -21,11 +21,6 @@ std::unique_ptr<TokenStore> SummaryStoreFactory::create(const PolicyContext& con
   return std::make_unique<SummaryStore>(context, options_, scorer_);
 }
 
-std::string SummaryStoreFactory::across_heads() const {
-  if (options_.adapts()) return "sets how many tokens stay exact by the entropy of all KV heads (salient_most)";
-  return options_.least_score > 0 ? "drops as many outliers in each KV head (eps)" : "";
-}
-
 SummaryStore::SummaryStore(const PolicyContext& context, const SummaryOptions& options,
                            std::shared_ptr<const TokenScorer> scorer)
     : context_(&context),
@@ -88,8 +83,10 @@ void SummaryStore::observe(const StageView& view, int64_t layer, const StoreProb
 }
 
 void SummaryStore::prepare(const StageView& view) {
+  // What sets how many entries each KV head has: over all KV heads, those of other ranks, too.
+  if (options_.adapts()) share_entropies();
   shed_ = 0;
-  if (options_.salient > 0 && options_.least_score > 0) {
+  if (options_.sheds()) {
     shed_ = INT64_MAX;
     for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
       if (!options_.compresses(layer)) continue;
@@ -98,17 +95,30 @@ void SummaryStore::prepare(const StageView& view) {
         shed_ = std::min(shed_, static_cast<int64_t>(std::count_if(head.outliers.begin(), head.outliers.end(), below)));
       }
     }
+    for (const std::vector<int64_t>& of_rank : context_->gather(std::vector<int64_t>{shed_})) shed_ = std::min(shed_, of_rank.at(0));
   }
   if (scorer_ == nullptr) return;
   const int64_t n = view.leaving() - view.tail_first;
   for (Layer& layer : layers_) layer.scores.resize(static_cast<size_t>(shape().n_kv_heads * n));
   int64_t scored = view.tail_first;
-  const auto take = [&](int64_t layer, int64_t head, const TokenScores& run) {
-    std::copy(run.scores.begin(), run.scores.end(),
-              layers_[static_cast<size_t>(layer)].scores.begin() + head * n + scored - view.tail_first);
+  const auto take = [&](int64_t layer, const TokenScores& run) {
+    for (int64_t head = 0; head < shape().n_kv_heads; ++head) {
+      const std::span<const float> scores = run.of_head(head);
+      std::copy(scores.begin(), scores.end(), layers_[static_cast<size_t>(layer)].scores.begin() + head * n + scored - view.tail_first);
+    }
   };
   score_tail(*context_, *scorer_, view.tail, &scored, view.leaving(), false, take);
   state_.set(state_bytes());
+}
+
+void SummaryStore::share_entropies() {
+  std::vector<double> sums;
+  for (const Layer& layer : layers_) sums.insert(sums.end(), {layer.entropies, static_cast<double>(layer.n_entropies)});
+  context_->sum(sums);
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    layers_[layer].entropies = sums[2 * layer];
+    layers_[layer].n_entropies = static_cast<int64_t>(sums[2 * layer + 1]);
+  }
 }
 
 void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tokens) {

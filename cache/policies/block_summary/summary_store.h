@@ -28,7 +28,7 @@ class SummaryStoreFactory final : public StoreFactory {
       : options_(options), scorer_(std::move(scorer)) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
-  std::string across_heads() const override;
+  bool exchanges() const override { return options_.adapts() || options_.sheds(); }
 
  private:
   SummaryOptions options_;
@@ -88,6 +88,7 @@ class SummaryStore final : public TokenStore {
   int64_t most_entries(int64_t layer, int64_t tokens) const;  // once it has taken so many tokens
   void make_codes(const std::vector<size_t>& used, std::vector<HeadCompaction>* compactions, Layer* layer) const;
   void fill_bias(Layer* layer) const;
+  void share_entropies();  // by all ranks
   void grow_dense(const StageView& view, int64_t end, StoreGrowth* growth) const;
   void grow_coded(const StageView& view, int64_t end, StoreGrowth* growth) const;
   void load_codes(StateReader* in, Layer* layer) const;

@@ -54,33 +54,36 @@ void ChannelStore::observe(const StageView& /*view*/, int64_t layer, const Store
   if (layer + 1 == shape().n_layers) state_.set(state_bytes());
 }
 
-void ChannelStore::learn(const StageView& view, int64_t layer, int64_t made) {
-  Layer& state = layers_[static_cast<size_t>(layer)];
+ChannelStore::Seen ChannelStore::see(const StageView& view, int64_t layer, int64_t made) const {
+  const Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
-  std::vector<double> q2(static_cast<size_t>(heads * dim), 0.0), k2(q2.size(), 0.0);
+  Seen seen{std::vector<double>(static_cast<size_t>(heads * dim), 0.0), std::vector<double>(static_cast<size_t>(heads * dim), 0.0)};
   std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
   for (int64_t i = 0; i < made; ++i) {
     load_tail_page(context(), tail, n_pages() + i, k.data(), v.data());
     for (int64_t at = 0; at < heads * kPageTokens * dim; ++at) {
       const auto value = static_cast<double>(k[static_cast<size_t>(at)]);
-      k2[static_cast<size_t>(at / (kPageTokens * dim) * dim + at % dim)] += value * value / static_cast<double>(made * kPageTokens);
+      seen.k2[static_cast<size_t>(at / (kPageTokens * dim) * dim + at % dim)] += value * value / static_cast<double>(made * kPageTokens);
     }
   }
-  bool asked = false;
   const std::vector<SampledQueries> sampled = state.queries.sampled(context(), tail, {});
   for (int64_t head = 0; head < heads; ++head) {
     const SampledQueries& queries = sampled[static_cast<size_t>(head)];
-    asked = asked || queries.n > 0;
+    seen.asked = seen.asked || queries.n > 0;
     for (int64_t at = 0; at < queries.n * dim; ++at) {
       const auto value = static_cast<double>(queries.q[static_cast<size_t>(at)]);
-      q2[static_cast<size_t>(head * dim + at % dim)] += value * value / static_cast<double>(queries.n);
+      seen.q2[static_cast<size_t>(head * dim + at % dim)] += value * value / static_cast<double>(queries.n);
     }
   }
-  if (!asked) return;
-  average(state.known, options_.decay, q2, &state.q2);
-  average(state.known, options_.decay, k2, &state.k2);
-  state.known = true;
+  return seen;
+}
+
+void ChannelStore::learn(const Seen& seen, Layer* layer) const {
+  if (!seen.asked) return;
+  average(layer->known, options_.decay, seen.q2, &layer->q2);
+  average(layer->known, options_.decay, seen.k2, &layer->k2);
+  layer->known = true;
 }
 
 std::vector<float> ChannelStore::worth(int64_t layer, int64_t head) const {
@@ -91,12 +94,11 @@ std::vector<float> ChannelStore::worth(int64_t layer, int64_t head) const {
   return options_.query_aware ? query_key_worth(std::span(state.q2).subspan(first, dim), k2) : magnitude_worth(k2);
 }
 
-void ChannelStore::select(int64_t layer) {
+double ChannelStore::select(int64_t layer) {
   Layer& state = layers_[static_cast<size_t>(layer)];
-  if (!state.known) return;
   const auto dim = static_cast<size_t>(shape().head_dim);
   std::vector<uint8_t> selected;
-  double least = 1;
+  double least = state.selected.empty() ? -1 : 1;
   for (size_t head = 0; head < static_cast<size_t>(shape().n_kv_heads); ++head) {
     const std::vector<uint8_t> order = smartkv::channel_order(worth(layer, static_cast<int64_t>(head)), options_.key_channels);
     if (!state.selected.empty()) {
@@ -104,8 +106,8 @@ void ChannelStore::select(int64_t layer) {
     }
     selected.insert(selected.end(), order.begin(), order.end());
   }
-  state.streak = !state.selected.empty() && least >= options_.retention ? state.streak + 1 : 0;
   state.selected = std::move(selected);
+  return least;
 }
 
 void ChannelStore::load_page(int64_t layer, int64_t i, std::vector<float>* packed, std::vector<float>* full,
@@ -132,8 +134,8 @@ void ChannelStore::load_page(int64_t layer, int64_t i, std::vector<float>* packe
   }
 }
 
-void ChannelStore::check(const StageView& view, int64_t layer) {
-  Layer& state = layers_[static_cast<size_t>(layer)];
+Fidelity ChannelStore::check(const StageView& view, int64_t layer) const {
+  const Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, pages = n_pages() - 1;
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   // Keys of the sinks' page, of some packed pages and of the last tokens, by KV head.
@@ -154,7 +156,7 @@ void ChannelStore::check(const StageView& view, int64_t layer) {
     const int64_t at = (head * n + n - last) * dim;
     std::copy_n(packed.begin() + at, last * dim, full.begin() + at);
   }
-  state.fidelity = {};
+  Fidelity fidelity;
   const std::vector<SampledQueries> sampled = state.queries.sampled(context(), tail, {});
   std::vector<float> packed_scores(static_cast<size_t>(n)), full_scores(packed_scores.size());
   for (int64_t head = 0; head < heads; ++head) {
@@ -167,9 +169,10 @@ void ChannelStore::check(const StageView& view, int64_t layer) {
         k = full.data() + (head * n + t) * dim;
         full_scores[static_cast<size_t>(t)] = std::inner_product(q, q + dim, k, 0.0f);
       }
-      add_fidelity(full_scores, packed_scores, options_.limits.top, &state.fidelity);
+      add_fidelity(full_scores, packed_scores, options_.limits.top, &fidelity);
     }
   }
+  return fidelity;
 }
 
 ChannelStore::ChannelOrder ChannelStore::residual_order(const std::vector<uint8_t>& order) const {
@@ -215,14 +218,27 @@ void ChannelStore::restore_layer(int64_t layer) {
 void ChannelStore::plan(const StageView& view, int64_t made) {
   const bool selects = view.next_boundary - last_update_ >= options_.update_every;
   const bool checks = view.next_boundary - last_check_ >= options_.check_every && n_pages() > 1;
-  std::vector<int64_t> failed(layers_.size(), 0), checked(layers_.size(), 0);
+  std::vector<Seen> seen(layers_.size());
+  context().for_each(shape().n_layers, [&](int64_t layer) { seen[static_cast<size_t>(layer)] = see(view, layer, made); });
+  share(&seen);
+  std::vector<Finding> findings(layers_.size());
   context().for_each(shape().n_layers, [&](int64_t layer) {
     Layer& state = layers_[static_cast<size_t>(layer)];
-    learn(view, layer, made);
-    if (selects && !state.packed) select(layer);
-    if (state.packed && checks) {
-      check(view, layer);
-      checked[static_cast<size_t>(layer)] = 1;
+    Finding& finding = findings[static_cast<size_t>(layer)];
+    learn(seen[static_cast<size_t>(layer)], &state);
+    finding.selected = selects && !state.packed && state.known;
+    finding.checked = checks && state.packed;
+    if (finding.selected) finding.retained = select(layer);
+    if (finding.checked) finding.fidelity = check(view, layer);
+  });
+  share(&findings);
+  std::vector<int64_t> failed(layers_.size(), 0);
+  context().for_each(shape().n_layers, [&](int64_t layer) {
+    Layer& state = layers_[static_cast<size_t>(layer)];
+    const Finding& finding = findings[static_cast<size_t>(layer)];
+    if (finding.selected) state.streak = finding.retained >= options_.retention ? state.streak + 1 : 0;
+    if (finding.checked) {
+      state.fidelity = finding.fidelity;
       if (!state.fidelity.passes(options_.limits)) {
         restore_layer(layer);
         failed[static_cast<size_t>(layer)] = 1;
@@ -241,7 +257,33 @@ void ChannelStore::plan(const StageView& view, int64_t made) {
   if (selects) last_update_ = view.next_boundary;
   if (checks) last_check_ = view.next_boundary;
   backoffs_ += std::accumulate(failed.begin(), failed.end(), int64_t{0});
-  checks_ += std::accumulate(checked.begin(), checked.end(), int64_t{0});
+  checks_ += std::count_if(findings.begin(), findings.end(), [](const Finding& finding) { return finding.checked; });
+}
+
+void ChannelStore::share(std::vector<Seen>* seen) const {
+  std::vector<double> asked;
+  for (const Seen& of : *seen) asked.push_back(of.asked ? 1 : 0);
+  context().sum(asked);
+  for (size_t layer = 0; layer < asked.size(); ++layer) (*seen)[layer].asked = asked[layer] > 0;
+}
+
+void ChannelStore::share(std::vector<Finding>* findings) const {
+  if (context().ranks() == 1) return;
+  std::vector<double> own;
+  for (const Finding& of : *findings) {
+    const Fidelity& f = of.fidelity;
+    own.insert(own.end(), {of.retained, static_cast<double>(f.queries), f.overlap, f.margin_drift, f.kl});
+  }
+  const std::vector<std::vector<double>> told = context().gather(std::move(own));
+  for (size_t layer = 0; layer < findings->size(); ++layer) {
+    Finding& of = (*findings)[layer];
+    of.fidelity = {};
+    for (const std::vector<double>& of_rank : told) {
+      const double* values = &of_rank.at(5 * layer + 4) - 4;
+      of.retained = std::min(of.retained, values[0]);
+      of.fidelity += {static_cast<int64_t>(values[1]), values[2], values[3], values[4]};
+    }
+  }
 }
 
 QuantizedPageRef ChannelStore::pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const {

@@ -5,6 +5,9 @@
 // residual of 2 bits that nobody reads but the guard. From time to time the guard compares, for the last queries, the scores
 // over packed keys with those over keys completed by the residual. If they are too far apart, the layer is full again at
 // once, out of the residual, and probing starts over.
+//
+// A layer is packed or not with all of its KV heads. Where ranks hold some of them each, they tell each other how stable their
+// heads' channels are and how far apart the scores, and decide alike.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +29,7 @@ class ChannelStoreFactory final : public StoreFactory {
   explicit ChannelStoreFactory(const ChannelOptions& options) : options_(options) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
-  std::string across_heads() const override { return "packs and checks a layer by all of its KV heads"; }
+  bool exchanges() const override { return true; }
 
  private:
   ChannelOptions options_;
@@ -76,9 +79,24 @@ class ChannelStore final : public PageStore {
   }
   int64_t page_bytes(int64_t i) const override;
 
-  void learn(const StageView& view, int64_t layer, int64_t made);  // means of queries and of the keys that leave
-  void select(int64_t layer);
-  void check(const StageView& view, int64_t layer);
+  // Means of squares of queries and of the keys that leave, f64 [n_kv_heads, head_dim].
+  struct Seen {
+    std::vector<double> q2, k2;
+    bool asked = false;  // there were queries
+  };
+  // What is decided on at a boundary.
+  struct Finding {
+    bool selected = false, checked = false;
+    double retained = 1;  // of the last selection's channels, in the KV head that retained the least
+    Fidelity fidelity;
+  };
+  Seen see(const StageView& view, int64_t layer, int64_t made) const;
+  void learn(const Seen& seen, Layer* layer) const;
+  // Selects anew. Returns the share of the last selection that the KV head which retained the least did; -1: there was none.
+  double select(int64_t layer);
+  void share(std::vector<Seen>* seen) const;           // over all ranks: whether there were queries
+  void share(std::vector<Finding>* findings) const;
+  Fidelity check(const StageView& view, int64_t layer) const;
   void pack_layer(int64_t layer);     // its full pages
   void restore_layer(int64_t layer);  // its packed pages
   // K of page i of a layer, as attention sees it, and completed by the residual: f32 [n_kv_heads, kPageTokens, head_dim].

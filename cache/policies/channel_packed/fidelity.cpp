@@ -39,6 +39,16 @@ bool Fidelity::passes(const FidelityLimits& limits) const {
   return queries > 0 && overlap >= limits.least_overlap && margin_drift <= limits.most_margin_drift && kl <= limits.most_kl;
 }
 
+Fidelity& Fidelity::operator+=(const Fidelity& other) {
+  if (other.queries == 0) return *this;
+  queries += other.queries;
+  const double share = static_cast<double>(other.queries) / static_cast<double>(queries);
+  overlap += share * (other.overlap - overlap);
+  margin_drift += share * (other.margin_drift - margin_drift);
+  kl += share * (other.kl - kl);
+  return *this;
+}
+
 void add_fidelity(std::span<const float> full, std::span<const float> packed, int64_t top, Fidelity* fidelity) {
   double overlap = NAN, margin_drift = NAN, kl = NAN;
   if (finite(full) && finite(packed)) {

@@ -22,6 +22,7 @@ struct Fidelity {
 
   // A value that is not a number does not pass, nor does nothing at all.
   bool passes(const FidelityLimits& limits) const;
+  Fidelity& operator+=(const Fidelity& other);  // other queries
 };
 
 // Adds one query. Scores in nats of the same entries, f32 [n]; at least two.

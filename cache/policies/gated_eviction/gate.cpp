@@ -86,22 +86,21 @@ void Gate::score(ThreadPool* threads, int64_t layer, const float* keys, int64_t 
   }
 }
 
-void Gate::importance(int64_t layer, int64_t head, const float* keys, const float* values, int64_t n, int64_t from, int64_t end,
-                      float* scores) const {
+void Gate::importance(int64_t layer, int64_t head, const TokenRows& rows, int64_t from, int64_t end, float* scores) const {
   const float* map = importance_[static_cast<size_t>(layer)].data() + head * (importance_features_ + 1);
-  const int64_t heads = importance_features_ / (2 * head_dim_);
+  const int64_t of_keys = importance_features_ / 2;
   for (int64_t i = from; i < end; ++i) {
     std::array<float, 16> sums{};  // head_dim is a multiple of 16
-    const float* weight = map;
-    for (const float* rows : {keys, values}) {
-      for (int64_t h = 0; h < heads; ++h, weight += head_dim_) {
-        const float* row = rows + (h * n + i) * head_dim_;
+    for (const bool is_value : {false, true}) {
+      const float* weight = map + (is_value ? of_keys : 0) + rows.first * head_dim_;
+      for (int64_t h = 0; h < rows.heads; ++h, weight += head_dim_) {
+        const float* row = (is_value ? rows.values : rows.keys) + (h * rows.n + i) * head_dim_;
         for (int64_t d = 0; d < head_dim_; d += 16) {
           for (int64_t j = 0; j < 16; ++j) sums[static_cast<size_t>(j)] += weight[d + j] * row[d + j];
         }
       }
     }
-    scores[i] = std::accumulate(sums.begin(), sums.end(), map[importance_features_]);
+    scores[i] = std::accumulate(sums.begin(), sums.end(), rows.first == 0 ? map[importance_features_] : 0.0f);
   }
 }
 

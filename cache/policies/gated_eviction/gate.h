@@ -55,10 +55,16 @@ class Gate {
   void score(ThreadPool* threads, int64_t layer, const float* keys, int64_t n, float* scores) const;
 
   bool has_importance() const { return !importance_.empty(); }
-  // By the second head, of tokens [from, end) of n in one KV head. keys, values: f32 [n_kv_heads, n, head_dim], keys before
-  // RoPE; scores: f32 [n]. By the calling thread; a token's score is the same bits whatever its neighbours.
-  void importance(int64_t layer, int64_t head, const float* keys, const float* values, int64_t n, int64_t from, int64_t end,
-                  float* scores) const;
+  // K before RoPE and V of the KV heads from `first` on: f32 [heads, n, head_dim].
+  struct TokenRows {
+    int64_t first = 0, heads = 0;
+    const float* keys = nullptr;
+    const float* values = nullptr;
+    int64_t n = 0;
+  };
+  // By the second head, of tokens [from, end) of n in one KV head, what these rows add to it, the first head's with the constant:
+  // those of all KV heads are the score. scores: f32 [n]. By the calling thread; the same bits whatever a token's neighbours.
+  void importance(int64_t layer, int64_t head, const TokenRows& rows, int64_t from, int64_t end, float* scores) const;
 
   int64_t n_layers() const { return static_cast<int64_t>(layers_.size()); }
   int64_t head_dim() const { return head_dim_; }

@@ -60,7 +60,7 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   forecast.blend = read.number("forecast_blend", forecast.blend, 0, 1);
   forecast.lr = read.number("forecast_lr", forecast.lr, 1e-6, 1);
   read.done();
-  check_budget(context.shape, options);
+  check_budget(context.whole_shape(), options);
   const Boundaries boundaries{options.window, options.prompt_stride, 0};
   return std::make_unique<StagedPolicy>("mixed_precision", context, boundaries, std::make_unique<MixedStoreFactory>(options));
 }

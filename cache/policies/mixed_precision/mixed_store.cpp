@@ -130,12 +130,15 @@ std::unique_ptr<TokenStore> MixedStoreFactory::create(const PolicyContext& conte
 
 StoreFactory::Bytes MixedStoreFactory::max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens,
                                                  int64_t n_left) const {
-  const CacheShape& shape = context.shape;
+  const CacheShape shape = context.shape, whole = context.whole_shape();
   const int64_t pages = n_left / kPageTokens;
   const int64_t tail = Boundaries{options_.window, options_.prompt_stride, prompt_tokens}.most_in_tail(n_tokens);
   // Pages cannot be narrower than least_bits, nor need they be wider than 8. Each worker holds one more while it narrows it.
   const int64_t widest = quantized_bytes(shape, widest_layout(shape)), all = pages * shape.n_layers * widest;
-  const int64_t budget = pages == 0 ? 0 : std::max(least_bytes(shape, options_, pages), mixed_budget(shape, options_, n_tokens, pages));
+  // Of each page these KV heads have their share.
+  const int64_t budget = pages == 0 ? 0
+                                    : std::max(least_bytes(whole, options_, pages), mixed_budget(whole, options_, n_tokens, pages)) *
+                                          shape.n_kv_heads / whole.n_kv_heads;
   const int64_t workers = context.workers();
   const int64_t channels = shape.n_kv_heads * shape.head_dim * static_cast<int64_t>(sizeof(float) + sizeof(uint8_t));
   const int64_t tail_mass = shape.n_kv_heads * whole_pages(tail + 1) * static_cast<int64_t>(sizeof(float));
@@ -149,6 +152,7 @@ StoreFactory::Bytes MixedStoreFactory::max_bytes(const PolicyContext& context, i
 MixedStore::MixedStore(const PolicyContext& context, const MixedOptions& options)
     : PageStore(context),
       options_(options),
+      whole_(context.whole_shape()),
       layers_(static_cast<size_t>(context.shape.n_layers)),
       layer_importance_(layers_.size(), 0.0),
       state_(context.pool) {
@@ -191,23 +195,32 @@ void MixedStore::observe(const StageView& view, int64_t layer, const StoreProbe&
 
 void MixedStore::plan(const StageView& view, int64_t made) {
   tokens_ = view.tokens;
-  if (forecast_) learn_forecast();
-  average_importance();
   first_new_ = n_pages();
   new_pages_.assign(static_cast<size_t>(shape().n_layers * made), {});
   context().for_each(shape().n_layers, [&](int64_t layer) {
     Layer& state = layers_[static_cast<size_t>(layer)];
     if (state.channel_order == nullptr) order_channels(layer, view.tail[static_cast<size_t>(layer)]);
-    state.pages.resize(static_cast<size_t>(first_new_ + made));
   });
   context().for_each(shape().n_layers * made, [&](int64_t task) {
     const int64_t layer = task / made;
     study(layer, first_new_ + task % made, view.tail[static_cast<size_t>(layer)], &new_pages_[static_cast<size_t>(task)]);
   });
+  share();
+  if (forecast_) learn_forecast();
+  average_importance();
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     Layer& state = layers_[layer];
     double norms = state.value_norm * static_cast<double>(first_new_), importance = 0;
-    for (size_t i = 0; i < static_cast<size_t>(made); ++i) norms += new_pages_[layer * static_cast<size_t>(made) + i].norm;
+    const auto probes = static_cast<double>(std::max<int64_t>(1, state.probes));
+    for (size_t i = 0; i < static_cast<size_t>(made); ++i) {
+      const NewPage& found = new_pages_[layer * static_cast<size_t>(made) + i];
+      norms += found.norm;
+      MixedPageState& page = state.pages.emplace_back();
+      page.layout = widest_layout(shape());
+      page.importance = static_cast<float>(found.mass / probes);
+      page.quads.reserve(found.quads.size());
+      for (const double s : found.quads) page.quads.push_back(log_sensitivity(s));
+    }
     state.value_norm = norms / static_cast<double>(state.pages.size());
     for (const MixedPageState& page : state.pages) importance += page.importance;
     layer_importance_[layer] = importance / static_cast<double>(state.pages.size());
@@ -215,7 +228,26 @@ void MixedStore::plan(const StageView& view, int64_t made) {
     state.probes = 0;
   }
   if (forecast_) forecast();
-  if (first_new_ + made > 1) fit(mixed_budget(shape(), options_, tokens_, first_new_ + made));
+  if (first_new_ + made > 1) fit(mixed_budget(whole_, options_, tokens_, first_new_ + made));
+}
+
+void MixedStore::share() {
+  if (context().ranks() == 1) return;
+  std::vector<double> sums;
+  const auto for_each_sum = [&](const auto& visit) {
+    for (Layer& layer : layers_) {
+      for (MixedPageState& page : layer.pages) visit(&page.mass);
+    }
+    for (NewPage& page : new_pages_) {
+      visit(&page.norm);
+      visit(&page.mass);
+      for (double& s : page.quads) visit(&s);
+    }
+  };
+  for_each_sum([&](const auto* value) { sums.push_back(*value); });
+  context().sum(sums);
+  auto at = sums.begin();
+  for_each_sum([&]<typename T>(T* value) { *value = static_cast<T>(*at++); });
 }
 
 void MixedStore::average_importance() {
@@ -251,19 +283,17 @@ void MixedStore::order_channels(int64_t layer, const DenseLayer& tail) {
   }
 }
 
-void MixedStore::study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage* found) {
-  Layer& state = layers_[static_cast<size_t>(layer)];
+void MixedStore::study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage* found) const {
+  const Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, values = kPageTokens * dim;
   std::vector<float> k(static_cast<size_t>(heads * values)), v(k.size());
   load_tail_page(context(), tail, i, k.data(), v.data());
   const int64_t tail_size = static_cast<int64_t>(state.tail_mass.size()) / heads;
-  const auto probes = static_cast<double>(std::max<int64_t>(1, state.probes));
   const auto q2_probes = static_cast<double>(std::max<int64_t>(1, state.q2_probes));
 
   // Tokens in order of worth, each KV head its own: attention does not mind, and quads are of one kind.
   found->order.resize(static_cast<size_t>(heads * kPageTokens));
   std::vector<double> k_quads(static_cast<size_t>(dim / 4)), v_quads(static_cast<size_t>(kPageTokens / 4));
-  double mass = 0;
   for (int64_t head = 0; head < heads; ++head) {
     const float* kh = k.data() + head * values;
     const float* vh = v.data() + head * values;
@@ -279,15 +309,11 @@ void MixedStore::study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage
     const double head_norm = std::inner_product(vh, vh + values, vh, 0.0) / kPageTokens;
     add_key_sensitivity(kh, dim, state.channel_order->data() + head * dim, state.q2.data() + head * dim, q2_probes, head_norm,
                         &k_quads);
-    if (head_mass != nullptr) mass += std::accumulate(head_mass, head_mass + kPageTokens, 0.0);
+    if (head_mass != nullptr) found->mass += std::accumulate(head_mass, head_mass + kPageTokens, 0.0);
     found->norm += head_norm;
   }
-  MixedPageState& page = state.pages[static_cast<size_t>(i)];
-  page.layout = widest_layout(shape());
-  page.importance = static_cast<float>(mass / probes);
-  page.quads.reserve(k_quads.size() + v_quads.size());
-  for (const double s : k_quads) page.quads.push_back(log_sensitivity(s));
-  for (const double s : v_quads) page.quads.push_back(log_sensitivity(s));
+  found->quads = std::move(k_quads);
+  found->quads.insert(found->quads.end(), v_quads.begin(), v_quads.end());
 }
 
 QuantizedPageRef MixedStore::pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const {
@@ -317,8 +343,8 @@ QuantizedLayout MixedStore::target(int64_t layer, int64_t i, int32_t price, int6
   const QuantizedLayout wanted{narrower(now.k, runs_at(quads.first(split), by, price, options_.least_bits)),
                                narrower(now.v, runs_at(quads.subspan(split), by, price, options_.least_bits))};
   if (i >= first_new_) return wanted;
-  const int64_t bytes = quantized_bytes(shape(), now);
-  return (bytes - quantized_bytes(shape(), wanted)) * least_saving < bytes ? now : wanted;
+  const int64_t bytes = quantized_bytes(whole_, now);
+  return (bytes - quantized_bytes(whole_, wanted)) * least_saving < bytes ? now : wanted;
 }
 
 int64_t MixedStore::bytes_at(int32_t price, const Narrowing& narrowing, std::vector<Change>* changes) const {
@@ -326,9 +352,9 @@ int64_t MixedStore::bytes_at(int32_t price, const Narrowing& narrowing, std::vec
   std::vector<int64_t> bytes(layers_.size(), 0);
   context().for_each(shape().n_layers, [&](int64_t layer) {
     for (int64_t i = narrowing.first; i < n_pages_planned(); ++i) {
-      const int64_t wanted = quantized_bytes(shape(), target(layer, i, price, narrowing.least_saving));
+      const int64_t wanted = quantized_bytes(whole_, target(layer, i, price, narrowing.least_saving));
       const MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
-      const int64_t now = i < first_new_ ? quantized_bytes(shape(), state.layout) : wanted;
+      const int64_t now = i < first_new_ ? quantized_bytes(whole_, state.layout) : wanted;
       bytes[static_cast<size_t>(layer)] += now;
       if (wanted < now) of_layers[static_cast<size_t>(layer)].push_back({layer, i, now - wanted});
     }
@@ -358,7 +384,7 @@ void MixedStore::fit(int64_t budget) {
   constexpr int32_t kHighest = 64 * 256;
   const int64_t made = n_pages_planned() - first_new_;
   Narrowing narrowing{options_.bytes > 0 ? 0 : std::max<int64_t>(0, first_new_ - kYoungPages), kLeastSaving, most_narrowed(made)};
-  budget -= bytes_between(0, narrowing.first);
+  budget -= bytes_between(whole_, 0, narrowing.first);
   std::vector<Change> changes;
   if (bytes_at(kHighest, narrowing, &changes) > budget) narrowing.least_saving = narrowing.most_pages = kAll;
   int32_t low = -kHighest, high = kHighest;  // bytes fall as the price rises
@@ -556,10 +582,10 @@ void MixedStore::add_details(std::map<std::string, double>* details) const {
   (*details)["average_rms_error"] = std::sqrt(average_error_ / static_cast<double>(forecasts_));
 }
 
-int64_t MixedStore::bytes_between(int64_t first, int64_t end) const {
+int64_t MixedStore::bytes_between(const CacheShape& shape, int64_t first, int64_t end) const {
   int64_t sum = 0;
   for (const Layer& layer : layers_) {
-    for (int64_t i = std::max<int64_t>(0, first); i < end; ++i) sum += quantized_bytes(shape(), layer.pages[static_cast<size_t>(i)].layout);
+    for (int64_t i = std::max<int64_t>(0, first); i < end; ++i) sum += quantized_bytes(shape, layer.pages[static_cast<size_t>(i)].layout);
   }
   return sum;
 }
@@ -568,7 +594,7 @@ int64_t MixedStore::bytes_between(int64_t first, int64_t end) const {
 // bytes. Within `bytes`, where all may be, few are once a prompt is computed.
 int64_t MixedStore::lasting_bytes() const {
   if (options_.bytes > 0) return bytes();
-  return bytes() - bytes_between(n_pages() - kYoungPages, n_pages()) / 2;
+  return bytes() - bytes_between(shape(), n_pages() - kYoungPages, n_pages()) / 2;
 }
 
 int64_t MixedStore::state_bytes() const {

@@ -1,4 +1,7 @@
 // The store of mixed_precision: statistics from probe queries, sensitivities of each page, widths by one price.
+//
+// A page has one layout for all KV heads. Where ranks hold some of them each, they add up what their heads find out about pages,
+// and decide for the model's pages as one rank would.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +59,7 @@ class MixedStoreFactory final : public StoreFactory {
   explicit MixedStoreFactory(const MixedOptions& options) : options_(options) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
-  std::string across_heads() const override { return "has one price per bit for the pages of all KV heads"; }
+  bool exchanges() const override { return true; }
 
  private:
   MixedOptions options_;
@@ -91,6 +94,8 @@ class MixedStore final : public PageStore {
   struct NewPage {
     std::vector<uint8_t> order;                // [n_kv_heads, kPageTokens], tokens in the order of the page
     double norm = 0;                           // mean of |v|^2, summed over KV heads
+    double mass = 0;                           // that probes gave its tokens
+    std::vector<double> quads;                 // sensitivities, of K, then of V, at importance 1
   };
 
   void plan(const StageView& view, int64_t made) override;
@@ -102,11 +107,13 @@ class MixedStore final : public PageStore {
   void end_boundary() override;
   void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
   void load_forecast(const StageView& view, StateReader* in);
-  int64_t bytes_between(int64_t first, int64_t end) const;  // of pages [first, end) of all layers, in the layouts that they have
+  // Of pages [first, end) of all layers, in the layouts that they have, with the KV heads of `shape`.
+  int64_t bytes_between(const CacheShape& shape, int64_t first, int64_t end) const;
   int64_t n_pages_planned() const { return static_cast<int64_t>(layers_[0].pages.size()); }
   void average_importance();
   void order_channels(int64_t layer, const DenseLayer& tail);
-  void study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage* page);  // fills its state, too
+  void study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage* page) const;
+  void share();                                // what is known of pages, over all ranks
   int32_t shift(int64_t layer, const MixedPageState& page) const;
   // Which pages that there are may be narrowed: from `first` on, only if it saves 1 / least_saving of a page's bytes or more,
   // and only so many of them, those that save most.
@@ -128,6 +135,7 @@ class MixedStore final : public PageStore {
   ImportanceForecast::Features features(int64_t layer, int64_t page) const;
 
   MixedOptions options_;
+  CacheShape whole_;                           // with all KV heads of the model: what budgets are for
   std::vector<Layer> layers_;
   std::vector<double> layer_importance_;       // mean of the pages, by layer
   std::vector<NewPage> new_pages_;             // [n_layers, made], at a boundary only

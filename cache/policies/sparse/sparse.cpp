@@ -61,7 +61,7 @@ class SparseStoreFactory final : public StoreFactory {
     if (pages == 0) return {};
     return {context.shape.n_layers * (page_bytes(context.shape, options_, 0) + (pages - 1) * page_bytes(context.shape, options_, 1)), 0};
   }
-  std::string across_heads() const override { return {}; }
+  bool exchanges() const override { return false; }
 
  private:
   SparseOptions options_;

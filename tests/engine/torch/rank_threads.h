@@ -1,6 +1,8 @@
 // Ranks as threads of the tests' process, over Gloo as between processes.
 #pragma once
 
+#include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -32,7 +34,7 @@ class RankThreads {
   std::unique_ptr<Model> lead() {
     const auto link = std::make_shared<RankLink>();
     auto group = make_torch_rank_group(place_, "cpu", kTimeout);
-    auto part = part_of(*group, pool_);
+    auto part = part_of(*group, *group, pool_);
     link->join(std::move(group));
     return std::make_unique<LeadingModel>(std::move(part), link);
   }
@@ -40,6 +42,12 @@ class RankThreads {
 
   // The ranks end as if they were killed, once rank 0 has told them something more.
   void break_off() { broken_ = true; }
+  void break_off_at_boundary() { broken_at_boundary_ = true; }  // where they would tell the others what they hold
+  // Of rank 1 and on, once rank 0 is made.
+  std::shared_ptr<PagePool> pool(int rank) {
+    const std::lock_guard lock(mutex_);
+    return pools_.at(rank);
+  }
   void join() {
     for (std::thread& thread : threads_) {
       if (thread.joinable()) thread.join();
@@ -55,7 +63,8 @@ class RankThreads {
 
   // What rank 0 tells, until the test breaks it off.
   struct Breakable final : RankGroup {
-    Breakable(RankGroup& all, const std::atomic<bool>& is_broken) : ranks(all), broken(is_broken) {}
+    Breakable(RankGroup& all, const std::atomic<bool>& is_broken, const std::atomic<bool>& is_broken_at_boundary)
+        : ranks(all), broken(is_broken), broken_at_boundary(is_broken_at_boundary) {}
     int rank() const override { return ranks.rank(); }
     int size() const override { return ranks.size(); }
     void send(std::span<const uint8_t> message) override { ranks.send(message); }
@@ -64,29 +73,37 @@ class RankThreads {
       if (broken) throw RankError("broken off");
       return message;
     }
+    std::vector<std::vector<uint8_t>> gather(std::span<const uint8_t> own) override {
+      if (broken_at_boundary) throw RankError("broken off");
+      return ranks.gather(own);
+    }
     void max(std::span<int64_t> values, bool patient) override { ranks.max(values, patient); }
     RankGroup& ranks;
-    const std::atomic<bool>& broken;
+    const std::atomic<bool>&broken, &broken_at_boundary;
   };
 
-  std::unique_ptr<PartModel> part_of(TorchRankGroup& ranks, ThreadPool& pool) {
+  // `told`: what policies exchange with, over `ranks`.
+  std::unique_ptr<PartModel> part_of(TorchRankGroup& ranks, RankGroup& told, ThreadPool& pool) {
     const auto load = [&ranks](const Weights& weights, kernels::KvType type) {
       return make_torch_backend(weights, product_of(type), "cpu", 1, nullptr, &ranks);
     };
-    return make_part(weights_, options_, pool, ranks, load, kv_backends_[static_cast<size_t>(ranks.rank())]);
+    return make_part(weights_, options_, pool, told, load, kv_backends_[static_cast<size_t>(ranks.rank())]);
   }
 
   void run(int rank) {
     try {
       const auto group = make_torch_rank_group({rank, size_, place_.port}, "cpu", kTimeout);
       ThreadPool pool(1);
-      const auto part = part_of(*group, pool);
-      meet_loaded(*group, part->weight_bytes());
+      Breakable ranks(*group, broken_, broken_at_boundary_);
+      const auto part = part_of(*group, ranks, pool);
       PolicyContext context = policy_context(*part, shape(rank), &pool);
-      context.first_kv_head = shard_range(weights_.config().n_kv_heads, {rank, size_}).first;
       const CacheShape whole = llama_cache_shape(weights_.config(), options_);
       context.load_gate = [whole](const std::string&) { return random_gate(whole); };
-      Breakable ranks(*group, broken_);
+      {
+        const std::lock_guard lock(mutex_);
+        pools_[rank] = context.pool;
+      }
+      meet_loaded(*group, part->weight_bytes());
       follow(ranks, *part, context);
     } catch (const std::exception& error) {
       const std::lock_guard lock(mutex_);
@@ -100,8 +117,9 @@ class RankThreads {
   std::vector<std::shared_ptr<kernels::KvBackend>> kv_backends_;
   ThreadPool pool_{1};
   RankPlace place_;
-  std::atomic<bool> broken_ = false;
+  std::atomic<bool> broken_ = false, broken_at_boundary_ = false;
   std::mutex mutex_;
+  std::map<int, std::shared_ptr<PagePool>> pools_;
   std::vector<std::string> errors_;
   std::vector<std::thread> threads_;
 };

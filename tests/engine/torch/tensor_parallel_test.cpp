@@ -2,15 +2,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <new>
-#include <optional>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <vector>
 
 #include "kernels/forwarding_kv_backend.h"
-#include "tests/engine/engine_fixture.h"
 #include "tests/engine/model/policy_specs.h"
 #include "tests/engine/torch/rank_threads.h"
+#include "tests/engine/torch/tiny_engine.h"
 
 namespace smartkv {
 namespace {
@@ -103,49 +105,51 @@ TEST(TensorParallel, RefusesModelsThatCannotBeCut) {
   EXPECT_THAT(error_of(2), HasSubstr("norms of queries and keys are over all heads"));
 }
 
-class TensorParallelPolicies : public testing::TestWithParam<std::string> {};
+class TensorParallelPolicies : public testing::TestWithParam<std::tuple<std::string, int>> {};
 
-TEST_P(TensorParallelPolicies, AreOneRanksOrRefused) {
+nlohmann::json parallel_spec(const std::string& name) {
+  if (name == "snapkv_shared") return {{"policy", "snapkv"}, {"tokens", 256}, {"sizes", "shared"}};
+  if (name == "gated_eviction_packed") return {{"policy", "gated_eviction"}, {"tokens", 320}, {"kept", "k4v4"}};
+  return compressing_spec(name);
+}
+
+TEST_P(TensorParallelPolicies, AreOneRanks) {
+  const auto& [name, ranks] = GetParam();
   const TinyWeights weights(three_heads());
   const std::vector<TokenId> tokens = some_tokens(440, weights.config().vocab_size, 3);
-  nlohmann::json spec = compressing_spec(GetParam());
-  if (GetParam() == "gated_eviction") spec["sizes"] = "equal";
-  RankThreads threads(weights, "f32", 2);
+  const nlohmann::json spec = parallel_spec(name);
+  RankThreads threads(weights, "f32", ranks);
   Served several(threads.lead(), threads.shape()), one(weights, "f32", "auto", torch_loader());
   several.context.load_gate = [shape = one.context.shape](const std::string&) { return random_gate(shape); };
-  const bool joint = GetParam() == "mixed_precision" || GetParam() == "channel_packed";
-  if (joint) {
-    EXPECT_THAT([&] { several.model->make_policy(several.context, spec); },
-                testing::ThrowsMessage<CacheError>(HasSubstr("found \"" + GetParam() + "\", which ")));
-    return;
-  }
   const PolicyRun expected = run_policy(&one, spec, tokens, 340), found = run_policy(&several, spec, tokens, 340);
   EXPECT_LT(relative_error(found.logits, expected.logits), 5e-3);
   EXPECT_EQ(found.stats.tokens_kept, expected.stats.tokens_kept);
-  EXPECT_NEAR(static_cast<double>(found.stats.bytes), static_cast<double>(expected.stats.bytes) * 4 / 3, 2e-3 * static_cast<double>(found.stats.bytes))
-      << "two ranks count two heads each";
+  // Each rank counts as much as the one that holds most: two count two heads each, three one, where heads are alike.
+  const double bytes = static_cast<double>(expected.stats.bytes) * (ranks == 2 ? 4.0 / 3 : 1), held = static_cast<double>(found.stats.bytes);
+  const bool shares = spec.is_object() && (name == "gated_eviction" || name.starts_with("gated_eviction_") || name == "snapkv_shared");
+  if (shares) {
+    EXPECT_GT(held, 0.95 * static_cast<double>(expected.stats.bytes));
+    EXPECT_LT(held, 1.5 * bytes);
+  } else {
+    EXPECT_NEAR(held, bytes, (name == "mixed_precision" ? 3e-2 : 3e-3) * held);  // statistics of pages are every rank's
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, TensorParallelPolicies, testing::ValuesIn(policy_names()), [](const auto& item) { return item.param; });
+INSTANTIATE_TEST_SUITE_P(Registry, TensorParallelPolicies,
+                         testing::Combine(testing::ValuesIn([] {
+                                            std::vector<std::string> names = policy_names();
+                                            names.insert(names.end(), {"snapkv_shared", "gated_eviction_packed"});
+                                            return names;
+                                          }()),
+                                          testing::Values(2, 3)),
+                         [](const auto& item) { return std::get<0>(item.param) + "_" + std::to_string(std::get<1>(item.param)); });
 
-TEST(TensorParallel, RefusesWhatAPolicyDecidesForAllHeads) {
+TEST(TensorParallel, RefusesWhatComparesAllHeadsQueryByQuery) {
   const TinyWeights weights(three_heads());
   RankThreads threads(weights, "f32", 2);
   Served several(threads.lead(), threads.shape());
-  several.context.load_gate = [&](const std::string&) { return random_gate(several.context.shape); };
-  const auto error_of = [&](const char* spec) {
-    try {
-      several.model->make_policy(several.context, nlohmann::json::parse(spec));
-    } catch (const CacheError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
-  EXPECT_THAT(error_of(R"({"policy": "gated_eviction", "tokens": 256})"), HasSubstr("\"sizes\": \"equal\" does not"));
-  EXPECT_THAT(error_of(R"({"policy": "block_summary", "tokens": 320, "window": 64, "salient": 2, "salient_most": 6})"), HasSubstr("salient_most"));
-  EXPECT_THAT(error_of(R"({"policy": "block_summary", "tokens": 320, "window": 64, "salient": 2, "eps": 0.5})"), HasSubstr("(eps)"));
-  EXPECT_THAT(error_of(R"({"policy": "full", "shadow": 0.5})"), HasSubstr("looks at all KV heads"));
-  EXPECT_EQ(error_of(R"({"policy": "gated_eviction", "tokens": 256, "sizes": "equal"})"), "");
+  EXPECT_THAT([&] { several.model->make_policy(several.context, {{"policy", "full"}, {"shadow", 0.5}}); },
+              testing::ThrowsMessage<CacheError>(AllOf(HasSubstr("tensor_parallel 2"), HasSubstr("\"full\", which compares attention over all KV heads"))));
 }
 
 // A pass of some tokens over a cache, uncommitted: logits of each.
@@ -224,61 +228,79 @@ TEST(TensorParallel, ACacheThatFailsOnOneRankEndsItsSequenceAlone) {
   EXPECT_EQ(several.model->lost(), "");
 }
 
-std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, std::unique_ptr<Model> model, const CacheShape& shape) {
-  EngineParts parts;
-  parts.threads = std::make_unique<ThreadPool>(1);
-  parts.model = std::move(model);
-  parts.draft_model = load_llama(weights, {.dtype = "f32"}, *parts.threads);
-  parts.cache_shape = shape;
-  parts.draft_shape = llama_cache_shape(weights.config(), {.dtype = "f32"});
-  parts.tokenizer = std::make_unique<FakeTokenizer>();
-  parts.options.context_length = weights.config().context_length;
-  parts.options.kv_cache_bytes = int64_t{64} << 20;
-  return std::make_unique<EngineImpl>(std::move(parts));
-}
-
-// Greedy, so that rounding would have to move the greatest logit to change an answer.
 TEST(TensorParallel, TheEngineAnswersAsOverOneRank) {
   const TinyWeights weights(three_heads());
-  ThreadPool pool(1);
   RankThreads threads(weights, "f32", 3);
-  const auto several = tiny_engine(weights, threads.lead(), threads.shape());
-  const auto one = tiny_engine(weights, make_llama(weights, {.dtype = "f32"}, pool, torch_loader()),
-                               llama_cache_shape(weights.config(), {.dtype = "f32"}));
-  std::vector<GenerationRequest> requests;
-  for (const nlohmann::json& policy : {nlohmann::json(), nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}}, nlohmann::json("k4v4")}) {
-    for (const nlohmann::json& draft : {nlohmann::json(), nlohmann::json{{"method", "ngram"}, {"ngram_min", 1}}, nlohmann::json("draft_model")}) {
-      GenerationRequest request = make_request(150, 60);
-      request.sampling.temperature = 0;
-      request.ignore_eos = true;
-      request.kv_cache = policy;
-      request.speculative = draft;
-      requests.push_back(request);
-    }
+  const auto several = tiny_engine(weights, threads.lead(), threads.shape()), one = tiny_engine(weights, torch_loader());
+  const std::vector<GenerationRequest> requests =
+      greedy_requests({{}, {{"policy", "snapkv"}, {"tokens", 256}}, "k4v4", "balanced", {{"policy", "snapkv"}, {"tokens", 192}, {"sizes", "shared"}}},
+                      {{}, {{"method", "ngram"}, {"ngram_min", 1}}, "draft_model"}, 60);
+  for (int time = 0; time < 2; ++time) {  // the second time prompts are known
+    EXPECT_EQ(answers(several.get(), requests), answers(one.get(), requests));
   }
-  requests.push_back(make_request(150, 20));
-  requests.back().sampling.temperature = 0;
-  requests.back().n = 2;
-  const auto answers = [&](EngineImpl* engine) {
-    std::vector<std::vector<TokenId>> tokens;
-    for (int time = 0; time < 2; ++time) {  // the second time prompts are known
-      const auto streams = engine->submit_all(requests);
-      for (size_t i = 0; i < streams.size(); ++i) {
-        for (const ChoiceResult& choice : read_all(*streams[i], requests[i].n)) {
-          EXPECT_EQ(choice.error, "");
-          tokens.push_back(choice.tokens);
-        }
-      }
-    }
-    EXPECT_GT(engine->stats().prefix_cache_hits, 0u);
-    return tokens;
-  };
-  EXPECT_EQ(answers(several.get()), answers(one.get()));
-  EXPECT_EQ(several->stats().kv_bytes_used, one->stats().kv_bytes_used);  // a head on each of three ranks
   EXPECT_THAT(several->describe()["speculative_methods"].dump(), HasSubstr("ngram"));
   GenerationRequest drafts_itself = make_request(10, 10);
   drafts_itself.speculative = "self";
   EXPECT_THAT([&] { several->submit(drafts_itself); }, testing::ThrowsMessage<RequestError>(HasSubstr("self needs one process")));
+}
+
+// Of each rank once nobody asks for anything: what is released on rank 0 is released everywhere, with no pass to come.
+TEST(TensorParallel, WhatIsReleasedIsFreedOnEveryRankAtOnce) {
+  const TinyWeights weights(three_heads());
+  RankThreads threads(weights, "f32", 3);
+  const auto bytes_of = [&](int rank, const auto& holds) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!holds(threads.pool(rank)->bytes_in_use()) && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return threads.pool(rank)->bytes_in_use();
+  };
+  {
+    const auto engine = tiny_engine(weights, threads.lead(), threads.shape());
+    GenerationRequest request = make_request(100, 400);
+    request.ignore_eos = true;
+    request.kv_cache = "balanced";
+    request.cache_salt = "alone";
+    const auto stream = engine->submit(request);
+    for (const int rank : {1, 2}) EXPECT_GT(bytes_of(rank, [](int64_t bytes) { return bytes > 0; }), 0);
+    stream->cancel();
+    read_all(*stream);
+    engine->drain();
+    const int64_t kept = engine->stats().kv_bytes_held / 3;  // by states of prompts
+    for (const int rank : {1, 2}) EXPECT_EQ(bytes_of(rank, [&](int64_t bytes) { return bytes == kept; }), kept) << rank;
+  }
+}
+
+// Where ranks decide together, one that has no memory for its part ends the sequence on all, and nobody waits for it.
+TEST(TensorParallel, ACacheThatFailsAtABoundaryEndsItsSequenceAlone) {
+  const TinyWeights weights(three_heads());
+  const auto failing = std::make_shared<FailingBackend>();
+  RankThreads threads(weights, "f32", 2, {nullptr, failing});
+  Served several(threads.lead(), threads.shape());
+  const auto policy = several.model->make_policy(several.context, compressing_spec("mixed_precision"));
+  const auto good = policy->new_sequence(0), bad = policy->new_sequence(0);
+  const std::vector<TokenId> tokens = some_tokens(64, weights.config().vocab_size, 1);
+  ASSERT_EQ(bad->next_boundary(), 64);
+  for (const auto* cache : {&good, &bad}) pass(*several.model, **cache, tokens);
+  failing->fails = true;
+  EXPECT_THROW(bad->commit(64), std::bad_alloc);
+  failing->fails = false;
+  good->commit(64);
+  EXPECT_EQ(pass(*several.model, *good, std::span(tokens).first(3)).size(), 3 * static_cast<size_t>(weights.config().vocab_size));
+  EXPECT_EQ(several.model->lost(), "");
+}
+
+TEST(TensorParallel, ARankThatIsGoneAtABoundaryEndsAllRequests) {
+  const TinyWeights weights(three_heads());
+  RankThreads threads(weights, "f32", 3);
+  const auto engine = tiny_engine(weights, threads.lead(), threads.shape());
+  threads.break_off_at_boundary();
+  GenerationRequest request = make_request(150, 200);
+  request.kv_cache = "balanced";
+  const ChoiceResult result = read_all(*engine->submit(request))[0];
+  EXPECT_EQ(result.finish, FinishReason::kLost);
+  EXPECT_THAT(result.error, HasSubstr("tensor_parallel: "));
+  EXPECT_THAT(engine->lost(), HasSubstr("tensor_parallel: "));
+  threads.join();
+  EXPECT_THAT(threads.errors(), SizeIs(2));
 }
 
 TEST(TensorParallel, ARankThatIsGoneEndsAllRequests) {

@@ -10,9 +10,8 @@
 
 #include "engine/model/llama_footprint.h"
 #include "engine/model/torch_backend.h"
-#include "tests/engine/engine_fixture.h"
 #include "tests/engine/model/architecture_cases.h"
-#include "tests/engine/torch/torch_served.h"
+#include "tests/engine/torch/tiny_engine.h"
 
 namespace smartkv {
 namespace {
@@ -150,58 +149,19 @@ TEST(TorchBackend, ServesInF16OverCachesOfBf16) {
   for (const int64_t chunk : {64, 7}) EXPECT_LT(relative_error(f16.run(tokens, chunk), f32.run(tokens, chunk)), 0.02) << chunk;
 }
 
-std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, const BackendLoader& load) {
-  const LlamaOptions f32{"f32", "auto", 0}, int4{"bf16", "int4", 0};
-  EngineParts parts;
-  parts.threads = std::make_unique<ThreadPool>(2);
-  parts.model = load ? make_llama(weights, f32, *parts.threads, load) : load_llama(weights, f32, *parts.threads);
-  parts.draft_model = load_llama(weights, f32, *parts.threads);  // drafts are native
-  parts.cache_shape = parts.draft_shape = llama_cache_shape(weights.config(), f32);
-  parts.tokenizer = std::make_unique<FakeTokenizer>();
-  parts.options.context_length = weights.config().context_length;
-  parts.options.kv_cache_bytes = int64_t{64} << 20;
-  return std::make_unique<EngineImpl>(std::move(parts));
-}
-
-// Greedy, so that rounding would have to move the greatest logit to change an answer.
 TEST(TorchBackend, TheEngineAnswersAsOverTheNativeBackend) {
   ModelConfig config = tiny_config();
   config.vocab_size = kFakeVocab;
   config.head_dim = 64;  // k4v4's
   const TinyWeights weights(config);
   const auto native = tiny_engine(weights, nullptr), torch_engine = tiny_engine(weights, torch_loader());
-  std::vector<GenerationRequest> requests;
-  for (const nlohmann::json& policy : {nlohmann::json(), nlohmann::json{{"policy", "streaming"}, {"tokens", 192}},
-                                       nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}}, nlohmann::json("k4v4")}) {
-    for (const nlohmann::json& draft : {nlohmann::json(), nlohmann::json{{"method", "ngram"}, {"ngram_min", 1}},
-                                        nlohmann::json("draft_model"), nlohmann::json("self")}) {
-      GenerationRequest request = make_request(150, 100);
-      request.sampling.temperature = 0;
-      request.ignore_eos = true;
-      request.kv_cache = policy;
-      request.speculative = draft;
-      requests.push_back(request);
-    }
-  }
-  requests.push_back(make_request(150, 20));
-  requests.back().sampling.temperature = 0;
+  std::vector<GenerationRequest> requests =
+      greedy_requests({{}, {{"policy", "streaming"}, {"tokens", 192}}, {{"policy", "snapkv"}, {"tokens", 256}}, "k4v4"},
+                      {{}, {{"method", "ngram"}, {"ngram_min", 1}}, "draft_model", "self"}, 100);
+  requests.push_back(requests.back());
+  requests.back().n = 1;
   requests.back().grammar = R"(root ::= [a-c]+)";
-  requests.push_back(make_request(150, 20));
-  requests.back().sampling.temperature = 0;
-  requests.back().n = 2;
-  const auto answers = [&](EngineImpl* engine) {
-    std::vector<std::vector<TokenId>> tokens;
-    const auto streams = engine->submit_all(requests);
-    for (size_t i = 0; i < streams.size(); ++i) {
-      for (const ChoiceResult& choice : read_all(*streams[i], requests[i].n)) {
-        EXPECT_EQ(choice.error, "");
-        tokens.push_back(choice.tokens);
-      }
-    }
-    EXPECT_GT(engine->stats().prefix_cache_hits, 0u);  // the prompts are the same
-    return tokens;
-  };
-  EXPECT_EQ(answers(torch_engine.get()), answers(native.get()));
+  EXPECT_EQ(answers(torch_engine.get(), requests), answers(native.get(), requests));
 }
 
 // Rounded to 16 bits, most logits would have their last 16 bits clear.

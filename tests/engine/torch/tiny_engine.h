@@ -1,0 +1,74 @@
+// An engine over a tiny model on some backend, and what it is asked where it must answer as over another.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/engine/engine_fixture.h"
+#include "tests/engine/torch/torch_served.h"
+
+namespace smartkv {
+
+// In f32, with the same model on the native backend to draft. shape: of the model's caches.
+inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, std::unique_ptr<Model> model, const CacheShape& shape,
+                                               std::unique_ptr<ThreadPool> threads = std::make_unique<ThreadPool>(1)) {
+  EngineParts parts;
+  parts.threads = std::move(threads);
+  parts.model = std::move(model);
+  parts.draft_model = load_llama(weights, {.dtype = "f32"}, *parts.threads);
+  parts.cache_shape = shape;
+  parts.draft_shape = llama_cache_shape(weights.config(), {.dtype = "f32"});
+  parts.tokenizer = std::make_unique<FakeTokenizer>();
+  parts.options.context_length = weights.config().context_length;
+  parts.options.kv_cache_bytes = int64_t{64} << 20;
+  return std::make_unique<EngineImpl>(std::move(parts));
+}
+
+// load: null: the native backend.
+inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, const BackendLoader& load) {
+  auto threads = std::make_unique<ThreadPool>(2);
+  const LlamaOptions f32{.dtype = "f32"};
+  auto model = load ? make_llama(weights, f32, *threads, load) : load_llama(weights, f32, *threads);
+  return tiny_engine(weights, std::move(model), llama_cache_shape(weights.config(), f32), std::move(threads));
+}
+
+// Of one prompt, under each policy with each kind of draft; then two choices of an answer. Greedy, so that rounding would have to
+// move the greatest logit to change an answer.
+inline std::vector<GenerationRequest> greedy_requests(const std::vector<nlohmann::json>& policies, const std::vector<nlohmann::json>& drafts,
+                                                      int64_t max_tokens) {
+  std::vector<GenerationRequest> requests;
+  const auto add = [&](int64_t tokens) -> GenerationRequest& {
+    requests.push_back(make_request(150, tokens));
+    requests.back().sampling.temperature = 0;
+    return requests.back();
+  };
+  for (const nlohmann::json& policy : policies) {
+    for (const nlohmann::json& draft : drafts) {
+      GenerationRequest& request = add(max_tokens);
+      request.ignore_eos = true;
+      request.kv_cache = policy;
+      request.speculative = draft;
+    }
+  }
+  add(20).n = 2;
+  return requests;
+}
+
+// Of requests that are there all at once.
+inline std::vector<std::vector<TokenId>> answers(EngineImpl* engine, const std::vector<GenerationRequest>& requests) {
+  std::vector<std::vector<TokenId>> tokens;
+  const auto streams = engine->submit_all(requests);
+  for (size_t i = 0; i < streams.size(); ++i) {
+    for (const ChoiceResult& choice : read_all(*streams[i], requests[i].n)) {
+      EXPECT_EQ(choice.error, "");
+      tokens.push_back(choice.tokens);
+    }
+  }
+  EXPECT_GT(engine->stats().prefix_cache_hits, 0u);  // the prompts are the same
+  return tokens;
+}
+
+}  // namespace smartkv
