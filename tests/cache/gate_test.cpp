@@ -113,9 +113,9 @@ TEST(Gate, ItsSecondHeadIsALinearMapOfKeysAndValues) {
   std::vector<float> keys(kHeads * kTokens * kHeadDim, 7.0f), values(keys), scores(kTokens, -1.0f);
   keys[(0 * kTokens + 1) * kHeadDim + 3] = 4.0f;                   // of token 1
   values[(1 * kTokens + 1) * kHeadDim + kHeadDim - 1] = 3.0f;
-  gate.importance(1, 1, keys.data(), values.data(), kTokens, 1, 3, scores.data());
+  kernels::gate_importance(*gate.maps(), 1, 1, keys.data(), values.data(), kTokens, 1, 3, scores.data());
   EXPECT_EQ(scores, (std::vector<float>{-1.0f, 2 * 4.0f - 3.0f + 1.5f, 2 * 7.0f - 7.0f + 1.5f}));
-  gate.importance(1, 0, keys.data(), values.data(), kTokens, 0, 1, scores.data());
+  kernels::gate_importance(*gate.maps(), 1, 0, keys.data(), values.data(), kTokens, 0, 1, scores.data());
   EXPECT_EQ(scores[0], 0.0f);
   layers[1].importance.pop_back();
   try {

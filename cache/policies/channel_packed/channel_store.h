@@ -76,13 +76,12 @@ class ChannelStore final : public PageStore {
   }
   int64_t page_bytes(int64_t i) const override;
 
-  void learn(const StageView& view, int64_t layer, int64_t made);  // means of queries and of the keys that leave
+  // Means of queries and of the keys that leave. Gives the queries, by KV head.
+  std::vector<SampledQueries> learn(const StageView& view, int64_t layer, int64_t made);
   void select(int64_t layer);
-  void check(const StageView& view, int64_t layer);
+  void check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled);
   void pack_layer(int64_t layer);     // its full pages
   void restore_layer(int64_t layer);  // its packed pages
-  // K of page i of a layer, as attention sees it, and completed by the residual: f32 [n_kv_heads, kPageTokens, head_dim].
-  void load_page(int64_t layer, int64_t i, std::vector<float>* packed, std::vector<float>* full, std::vector<float>* v) const;
   ChannelOrder residual_order(const std::vector<uint8_t>& order) const;  // what has codes in a residual comes first
   void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
   int64_t residual_bytes() const;

@@ -10,9 +10,10 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "kernels/linear.h"
+#include "kernels/gate_maps.h"
 
 namespace smartkv {
 
@@ -20,8 +21,8 @@ class ThreadPool;
 
 // One layer's heads in f32; the MLP in the order of application.
 struct GateLayer {
-  static constexpr int64_t kDepth = 4;
-  static constexpr int64_t kHidden = 256;
+  static constexpr int64_t kDepth = kernels::GateMaps::kDepth;
+  static constexpr int64_t kHidden = kernels::GateMaps::kHidden;
   // Of linear map `i`: [out_features, in_features].
   static std::array<int64_t, 2> shape(int64_t i, int64_t head_dim) {
     return {i == kDepth - 1 ? 1 : kHidden, i == 0 ? head_dim : kHidden};
@@ -50,30 +51,17 @@ class Gate {
   // n_kv_heads: of the second heads. Throws CacheError naming the layer and map whose size is not GateLayer's.
   Gate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& layers);
 
-  // keys: f32 [n, head_dim] before RoPE, of any KV heads of `layer`; scores: f32 [n], log4(lifespan).
-  // A key's score is the same bits whatever n, its neighbours and the threads (null: the calling one alone).
+  // kernels::gate_scores(), by these threads; null: the calling one alone.
   void score(ThreadPool* threads, int64_t layer, const float* keys, int64_t n, float* scores) const;
 
-  bool has_importance() const { return !importance_.empty(); }
-  // By the second head, of tokens [from, end) of n in one KV head. keys, values: f32 [n_kv_heads, n, head_dim], keys before
-  // RoPE; scores: f32 [n]. By the calling thread; a token's score is the same bits whatever its neighbours.
-  void importance(int64_t layer, int64_t head, const float* keys, const float* values, int64_t n, int64_t from, int64_t end,
-                  float* scores) const;
-
-  int64_t n_layers() const { return static_cast<int64_t>(layers_.size()); }
-  int64_t head_dim() const { return head_dim_; }
+  bool has_importance() const { return !maps_->importance.empty(); }
+  const std::shared_ptr<const kernels::GateMaps>& maps() const { return maps_; }
+  int64_t n_layers() const { return static_cast<int64_t>(maps_->layers.size()); }
+  int64_t head_dim() const { return maps_->head_dim; }
   int64_t bytes() const;  // held in memory
 
  private:
-  struct Map {
-    kernels::PackedMatrix weight;
-    std::vector<float> bias;
-  };
-
-  int64_t head_dim_;
-  std::vector<std::array<Map, GateLayer::kDepth>> layers_;
-  std::vector<std::vector<float>> importance_;  // by layer; empty: none
-  int64_t importance_features_ = 0;
+  std::shared_ptr<const kernels::GateMaps> maps_;
 };
 
 }  // namespace smartkv

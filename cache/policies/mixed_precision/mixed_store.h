@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cache/policies/mixed_precision/allocation.h"
@@ -93,6 +94,12 @@ class MixedStore final : public PageStore {
     double norm = 0;                           // mean of |v|^2, summed over KV heads
   };
 
+  // What the backend finds in a page.
+  struct PageFigures {
+    std::vector<float> k_range, v_range;       // [n_kv_heads, head_dim], [n_kv_heads, kPageTokens]
+    std::vector<double> v_squares;             // [n_kv_heads]
+  };
+
   void plan(const StageView& view, int64_t made) override;
   QuantizedPageRef pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const override;
   int64_t page_bytes(int64_t) const override { return quantized_bytes(shape(), widest_layout(shape())); }
@@ -105,8 +112,11 @@ class MixedStore final : public PageStore {
   int64_t bytes_between(int64_t first, int64_t end) const;  // of pages [first, end) of all layers, in the layouts that they have
   int64_t n_pages_planned() const { return static_cast<int64_t>(layers_[0].pages.size()); }
   void average_importance();
-  void order_channels(int64_t layer, const DenseLayer& tail);
-  void study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage* page);  // fills its state, too
+  // Of a page of the tail: f32 [n_kv_heads, head_dim], and PageFigures. There after KvBackend::finish().
+  void ask_ranges(const DenseLayer& tail, std::vector<float>* k_range) const;  // of the first one, without the sinks
+  void ask_figures(const DenseLayer& tail, int64_t i, PageFigures* figures) const;
+  void order_channels(int64_t layer, std::span<const float> k_range);
+  void study(int64_t layer, int64_t i, const PageFigures& figures, NewPage* page);  // fills its state, too
   int32_t shift(int64_t layer, const MixedPageState& page) const;
   // Which pages that there are may be narrowed: from `first` on, only if it saves 1 / least_saving of a page's bytes or more,
   // and only so many of them, those that save most.

@@ -207,6 +207,25 @@ class FailingBackend final : public kernels::KvBackend {
     cpu_->read(type, head_dim, pages);
   }
   void finish() override { cpu_->finish(); }
+  std::shared_ptr<const kernels::BackendGate> hold(std::shared_ptr<const kernels::GateMaps> gate) override {
+    return cpu_->hold(std::move(gate));
+  }
+  void score(kernels::KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const kernels::BackendGate> gate,
+             std::span<const kernels::TokenScoring> layers) override {
+    cpu_->score(type, n_kv_heads, head_dim, std::move(gate), layers);
+  }
+  void study(kernels::KvType type, int64_t head_dim, std::span<const kernels::PageStudy> pages) override {
+    cpu_->study(type, head_dim, pages);
+  }
+  void multiply_keys(kernels::KvType type, int64_t head_dim, std::span<const kernels::KeyProducts> products) override {
+    cpu_->multiply_keys(type, head_dim, products);
+  }
+  void summarize(kernels::KvType type, int64_t head_dim, std::span<const kernels::EntrySummary> summaries) override {
+    cpu_->summarize(type, head_dim, summaries);
+  }
+  void find_figures(kernels::KvType type, int64_t head_dim, std::span<const kernels::EntryFigures> entries) override {
+    cpu_->find_figures(type, head_dim, entries);
+  }
   void download(const std::byte* page, size_t bytes, void* to) override { cpu_->download(page, bytes, to); }
   void upload(const void* from, size_t bytes, std::byte* page) override { cpu_->upload(from, bytes, page); }
   void finish_heads(const kernels::AttentionShape& shape, const kernels::HeadRows& rows) override { cpu_->finish_heads(shape, rows); }
