@@ -30,6 +30,21 @@ class ForwardingKvBackend : public KvBackend {
   void copy(std::span<const PageCopy> copies) override { to_->copy(copies); }
   void encode(KvType type, int64_t head_dim, std::span<const PageEncode> pages) override { to_->encode(type, head_dim, pages); }
   void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) override { to_->read(type, head_dim, pages); }
+  std::shared_ptr<const BackendGate> hold(std::shared_ptr<const GateMaps> gate) override { return to_->hold(std::move(gate)); }
+  void score(KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const BackendGate> gate,
+             std::span<const TokenScoring> layers) override {
+    to_->score(type, n_kv_heads, head_dim, std::move(gate), layers);
+  }
+  void study(KvType type, int64_t head_dim, std::span<const PageStudy> pages) override { to_->study(type, head_dim, pages); }
+  void multiply_keys(KvType type, int64_t head_dim, std::span<const KeyProducts> products) override {
+    to_->multiply_keys(type, head_dim, products);
+  }
+  void summarize(KvType type, int64_t head_dim, std::span<const EntrySummary> summaries) override {
+    to_->summarize(type, head_dim, summaries);
+  }
+  void find_figures(KvType type, int64_t head_dim, std::span<const EntryFigures> entries) override {
+    to_->find_figures(type, head_dim, entries);
+  }
   void finish() override { to_->finish(); }
   void download(const std::byte* page, size_t bytes, void* to) override { to_->download(page, bytes, to); }
   void upload(const void* from, size_t bytes, std::byte* page) override { to_->upload(from, bytes, page); }

@@ -1,12 +1,15 @@
 #include "kernels/kv_backend.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "kernels/aligned_buffer.h"
 #include "kernels/elementwise.h"
 #include "kernels/indexed_rows.h"
+#include "kernels/rope.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv::kernels {
@@ -21,11 +24,43 @@ void decode(int64_t head_dim, const KvSegment& page, int64_t head, float* k, flo
                   static_cast<const std::byte*>(page.k) + head * page.head_stride, k, v);
 }
 
-KvSegment page_of(const TokenPlace& place) {
+void load_place(KvType type, int64_t head_dim, const TokenPlace& place, float* k, float* v) {
+  if (place.slot == TokenPlace::kRow) {
+    std::copy_n(static_cast<const float*>(place.k), head_dim, k);
+    std::copy_n(static_cast<const float*>(place.v), head_dim, v);
+    return;
+  }
   KvSegment page;
   page.k = place.k;
   page.v = place.v;
-  return page;
+  load_kv(type, head_dim, page, 0, place.slot, k, v);
+}
+
+void move_token(KvType type, int64_t head_dim, const TokenMove& move) {
+  const auto& [from, to] = move;
+  if (to.slot == TokenPlace::kRow) {
+    load_place(type, head_dim, from, static_cast<float*>(to.k), static_cast<float*>(to.v));
+  } else if (from.slot == TokenPlace::kRow) {
+    store_kv(type, 1, head_dim, static_cast<const float*>(from.k), static_cast<const float*>(from.v), to.slot, to.k, to.v, 0);
+  } else {
+    move_kv(type, head_dim, from.k, from.v, from.slot, to.k, to.v, to.slot);
+  }
+}
+
+// decode(), with the residual's channels of K.
+void decode_with_residual(int64_t head_dim, const KvSegment& page, const KvSegment* residual, int64_t columns, int64_t head,
+                          float* k, float* v) {
+  decode(head_dim, page, head, k, v);
+  if (residual == nullptr) return;
+  std::vector<float> rest(static_cast<size_t>(2 * kPageTokens * head_dim));
+  decode(head_dim, *residual, head, rest.data(), rest.data() + kPageTokens * head_dim);
+  const uint8_t* const order = order_of(residual->channel_order, head, head_dim);
+  for (int64_t row = 0; row < kPageTokens * head_dim; row += head_dim) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t at = row + (order == nullptr ? c : order[c]);
+      k[at] = rest[static_cast<size_t>(at)];
+    }
+  }
 }
 
 void encode_page(KvType type, int64_t head_dim, const PageEncode& page) {
@@ -34,14 +69,15 @@ void encode_page(KvType type, int64_t head_dim, const PageEncode& page) {
   for (int64_t head = 0; head < page.n_heads; ++head) {
     const float *k = rows.data(), *v = rows.data() + values;
     if (page.source.codes != nullptr) {
-      decode(head_dim, *page.source.codes, head, rows.data(), rows.data() + values);
+      decode_with_residual(head_dim, *page.source.codes, page.source.residual, page.source.residual_columns, head, rows.data(),
+                           rows.data() + values);
     } else if (page.source.k != nullptr) {
       k = page.source.k + head * values;
       v = page.source.v + head * values;
     } else {
       float* to = rows.data();
       for (const TokenPlace& place : page.source.tokens.subspan(static_cast<size_t>(head * kPageTokens), kPageTokens)) {
-        load_kv(type, head_dim, page_of(place), 0, place.slot, to, to + values);
+        load_place(type, head_dim, place, to, to + values);
         to += head_dim;
       }
     }
@@ -75,6 +111,119 @@ void read_page(KvType type, int64_t head_dim, const PageRead& job) {
   }
 }
 
+void study_page(KvType type, int64_t head_dim, const PageStudy& job) {
+  const int64_t values = job.n * head_dim;
+  std::vector<float> k(static_cast<size_t>(values)), v(k.size()), high(static_cast<size_t>(head_dim));
+  for (int64_t head = 0; head < job.n_heads; ++head) {
+    read_page(type, head_dim, {job.page, head, 1, job.first, job.n, k.data(), v.data(), 0});
+    if (job.k_range != nullptr) {  // row by row as they lie: loops that compilers turn into vectors
+      float* const low = job.k_range + head * head_dim;
+      std::copy_n(k.begin(), head_dim, low);
+      std::copy_n(k.begin(), head_dim, high.begin());
+      for (int64_t t = 1; t < job.n; ++t) {
+        const float* const row = k.data() + t * head_dim;
+        for (int64_t d = 0; d < head_dim; ++d) {
+          low[d] = row[d] < low[d] ? row[d] : low[d];
+          high[static_cast<size_t>(d)] = row[d] > high[static_cast<size_t>(d)] ? row[d] : high[static_cast<size_t>(d)];
+        }
+      }
+      for (int64_t d = 0; d < head_dim; ++d) low[d] = high[static_cast<size_t>(d)] - low[d];
+    }
+    for (int64_t t = 0; job.v_range != nullptr && t < job.n; ++t) {
+      const auto [low, most] = std::minmax_element(v.begin() + t * head_dim, v.begin() + (t + 1) * head_dim);
+      job.v_range[head * job.n + t] = *most - *low;
+    }
+    if (job.k_squares != nullptr) {
+      double* const sums = job.k_squares + head * head_dim;
+      std::fill_n(sums, head_dim, 0.0);
+      for (int64_t at = 0; at < values; ++at) {
+        const auto value = static_cast<double>(k[static_cast<size_t>(at)]);
+        sums[at % head_dim] += value * value;
+      }
+    }
+    if (job.v_squares != nullptr) job.v_squares[head] = std::inner_product(v.begin(), v.end(), v.begin(), 0.0);
+  }
+}
+
+void multiply(KvType type, int64_t head_dim, const KeyProducts& job) {
+  std::vector<float> k(static_cast<size_t>((job.page.format == KvSegment::Format::kDense ? job.n : kPageTokens) * head_dim)), v;
+  const float* keys = k.data();
+  if (job.page.format == KvSegment::Format::kDense) {
+    read_page(type, head_dim, {job.page, job.head, 1, job.first, job.n, k.data(), nullptr, 0});
+  } else {
+    v.resize(k.size());
+    decode_with_residual(head_dim, job.page, job.residual, job.residual_columns, job.head, k.data(), v.data());
+    keys += job.first * head_dim;
+  }
+  for (int64_t i = 0; i < job.n_queries; ++i) {
+    const float* const q = job.q + i * head_dim;
+    for (int64_t t = 0; t < job.n; ++t) {
+      job.out[i * job.out_stride + t] = std::inner_product(q, q + head_dim, keys + t * head_dim, 0.0f);
+    }
+  }
+}
+
+// Entries as block_summarizer.h wants them.
+struct LoadedEntries {
+  std::vector<float> k, v, attention;
+  EntryBlock block;
+
+  LoadedEntries(KvType type, int64_t head_dim, const HeadEntries& entries) {
+    const auto n = static_cast<int64_t>(entries.bias.size());
+    k.resize(static_cast<size_t>(n * head_dim));
+    v.resize(k.size());
+    float *to_k = k.data(), *to_v = v.data();
+    for (const KvSegment& page : entries.codes) {
+      decode(head_dim, page, entries.head, to_k, to_v);
+      to_k += kPageTokens * head_dim;
+      to_v += kPageTokens * head_dim;
+    }
+    for (const TokenPlace& place : entries.tokens) {
+      load_place(type, head_dim, place, to_k, to_v);
+      to_k += head_dim;
+      to_v += head_dim;
+    }
+    block = {n, head_dim, k.data(), v.data(), entries.bias.data()};
+    if (entries.queries != nullptr) attention = attention_matrix(block, *entries.queries);
+  }
+};
+
+void summarize_entries(KvType type, int64_t head_dim, const EntrySummary& job) {
+  const LoadedEntries entries(type, head_dim, job.entries);
+  const BlockSummary summary =
+      kernels::summarize(job.rule, entries.block, entries.attention, static_cast<int64_t>(job.to.size()));
+  for (size_t i = 0; i < summary.pivots.size(); ++i) {
+    std::copy_n(entries.k.data() + summary.pivots[i] * head_dim, head_dim, static_cast<float*>(job.to[i].k));
+    std::copy_n(summary.v.data() + static_cast<int64_t>(i) * head_dim, head_dim, static_cast<float*>(job.to[i].v));
+  }
+  std::copy(summary.pivots.begin(), summary.pivots.end(), job.pivots);
+  std::copy(summary.group.begin(), summary.group.end(), job.group);
+  std::copy(summary.bias.begin(), summary.bias.end(), job.bias);
+}
+
+void figures_of(KvType type, int64_t head_dim, const EntryFigures& job) {
+  const LoadedEntries entries(type, head_dim, job.entries);
+  const size_t n = job.entries.bias.size();
+  std::fill_n(job.out, n, 0.0f);
+  if (job.figure == EntryFigure::kNovelty) {
+    const SummaryRule rule{PivotRule::kCosine, ValueRule::kMean, BiasRule::kNone};
+    const std::vector<float> distance = novelty(entries.block, kernels::summarize(rule, entries.block, {}, job.pivots).pivots);
+    std::copy(distance.begin(), distance.end(), job.out);
+  } else if (job.figure == EntryFigure::kValueNorm) {
+    for (size_t i = 0; i < n; ++i) {
+      const float* const v = entries.v.data() + static_cast<int64_t>(i) * head_dim;
+      job.out[i] = std::sqrt(std::inner_product(v, v + head_dim, v, 0.0f));
+    }
+  } else {
+    for (size_t i = 0; i < entries.attention.size(); ++i) job.out[i % n] += entries.attention[i];
+  }
+}
+
+struct CpuGate final : BackendGate {
+  explicit CpuGate(std::shared_ptr<const GateMaps> of) : maps(std::move(of)) {}
+  std::shared_ptr<const GateMaps> maps;
+};
+
 class CpuKvBackend final : public KvBackend {
  public:
   explicit CpuKvBackend(ThreadPool* threads)
@@ -91,7 +240,7 @@ class CpuKvBackend final : public KvBackend {
   bool holds(const void* /*address*/) const override { return true; }
 
   void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) override {
-    for (const auto& [from, to] : moves) move_kv(type, head_dim, from.k, from.v, from.slot, to.k, to.v, to.slot);
+    for (const TokenMove& move : moves) move_token(type, head_dim, move);
   }
   void write_tokens(KvType type, int64_t head_dim, std::span<const TokenWrite> tokens) override {
     for (const auto& [k, v, to] : tokens) store_kv(type, 1, head_dim, k, v, to.slot, to.k, to.v, 0);
@@ -106,6 +255,28 @@ class CpuKvBackend final : public KvBackend {
     for (const PageRead& page : pages) read_page(type, head_dim, page);
   }
   void finish() override {}
+
+  std::shared_ptr<const BackendGate> hold(std::shared_ptr<const GateMaps> gate) override {
+    return std::make_shared<CpuGate>(std::move(gate));
+  }
+  void score(KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const BackendGate> gate,
+             std::span<const TokenScoring> layers) override {
+    const GateMaps* const maps = gate == nullptr ? nullptr : dynamic_cast<const CpuGate&>(*gate).maps.get();
+    for (const TokenScoring& layer : layers) score_layer(type, n_kv_heads, head_dim, maps, layer);
+  }
+  void study(KvType type, int64_t head_dim, std::span<const PageStudy> pages) override {
+    for (const PageStudy& page : pages) study_page(type, head_dim, page);
+  }
+  void multiply_keys(KvType type, int64_t head_dim, std::span<const KeyProducts> products) override {
+    for (const KeyProducts& product : products) multiply(type, head_dim, product);
+  }
+  void summarize(KvType type, int64_t head_dim, std::span<const EntrySummary> summaries) override {
+    for (const EntrySummary& summary : summaries) summarize_entries(type, head_dim, summary);
+  }
+  void find_figures(KvType type, int64_t head_dim, std::span<const EntryFigures> entries) override {
+    for (const EntryFigures& of : entries) figures_of(type, head_dim, of);
+  }
+
   void download(const std::byte* page, size_t bytes, void* to) override {
     if (bytes > 0) std::memcpy(to, page, bytes);
   }
@@ -130,6 +301,38 @@ class CpuKvBackend final : public KvBackend {
   }
 
  private:
+  void score_layer(KvType type, int64_t heads, int64_t dim, const GateMaps* gate, const TokenScoring& job) {
+    const bool wants_values = job.importance != nullptr;
+    std::vector<float> k(static_cast<size_t>(heads * job.n * dim)), v(wants_values ? k.size() : 0);
+    // task(head, from, end) for the tokens of all KV heads by the page that they are in.
+    const int64_t skipped = job.first / kPageTokens, pages = (job.first + job.n + kPageTokens - 1) / kPageTokens - skipped;
+    const auto for_pages = [&](int64_t n_heads, const auto& task) {
+      threads_.parallel_for(n_heads * pages, [&](int64_t i) {
+        const int64_t start = (skipped + i % pages) * kPageTokens - job.first;
+        task(i / pages, std::max<int64_t>(0, start), std::min(job.n, start + kPageTokens));
+      });
+    };
+    for_pages(heads, [&](int64_t head, int64_t from, int64_t end) {
+      const int64_t token = job.first + from, at = (head * job.n + from) * dim;
+      read_page(type, dim, {job.pages[static_cast<size_t>(token / kPageTokens)], head, 1, token % kPageTokens, end - from,
+                            k.data() + at, wants_values ? v.data() + at : nullptr, 0});
+      for (int64_t i = from; i < end; ++i) {
+        float* const key = k.data() + (head * job.n + i) * dim;
+        if (gate != nullptr) {
+          unrotate(job.angles + i * dim, dim, key);
+        } else {
+          job.scores[head * job.n + i] = std::sqrt(std::inner_product(key, key + dim, key, 0.0f));
+        }
+      }
+    });
+    if (gate == nullptr) return;
+    gate_scores(threads_, *gate, job.layer, k.data(), heads * job.n, job.scores);
+    if (!wants_values) return;
+    for_pages(gate->importance_heads, [&](int64_t head, int64_t from, int64_t end) {
+      gate_importance(*gate, job.layer, head, k.data(), v.data(), job.n, from, end, job.importance + head * job.n);
+    });
+  }
+
   std::unique_ptr<ThreadPool> own_threads_;
   ThreadPool& threads_;
   AttentionScratch scratch_;

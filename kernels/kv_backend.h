@@ -18,6 +18,8 @@
 #include <string_view>
 
 #include "kernels/attention.h"
+#include "kernels/block_summarizer.h"
+#include "kernels/gate_maps.h"
 #include "kernels/head_rows.h"
 #include "kernels/token_draw.h"
 
@@ -34,18 +36,21 @@ struct PageWrite {
   int64_t head_stride = 0;
 };
 
-// A token of one KV head: a slot of its dense page.
+// A token of one KV head: a slot of its dense page, or rows of its own.
 struct TokenPlace {
+  static constexpr int32_t kRow = -1;  // as a slot: k and v are f32 [head_dim] each, in memory of allocate()
+
   void* k = nullptr;  // of the KV head; so is v
   void* v = nullptr;
   int32_t slot = 0;
 };
 
+// Not from rows to rows.
 struct TokenMove {
   TokenPlace from, to;
 };
 
-// One token's K and V into its place.
+// One token's K and V into its slot.
 struct TokenWrite {
   const float* k = nullptr;  // [head_dim]
   const float* v = nullptr;
@@ -65,6 +70,9 @@ struct PageSource {
   const KvSegment* codes = nullptr;         // a page of codes
   const float* k = nullptr;                 // rows: [n_heads, kPageTokens, head_dim]; so is v
   const float* v = nullptr;
+  // Beside `codes`: the page that has the channels of K which are the first residual_columns of its order; null: there is none.
+  const KvSegment* residual = nullptr;
+  int64_t residual_columns = 0;
 };
 
 struct PageEncode {
@@ -101,6 +109,81 @@ inline PageRead read_of(const TokenPlace& place, float* k, float* v) {
   return job;
 }
 
+// What policies compute of pages. All results are in the host's memory, there after KvBackend::finish(), and within rounding of
+// the CPU's.
+
+// A gate's maps where a backend computes with them.
+class BackendGate {
+ public:
+  virtual ~BackendGate() = default;
+};
+
+// Tokens [first, first + n) of one layer, counted from the first of its pages on, which are dense.
+struct TokenScoring {
+  int64_t layer = 0;
+  std::span<const KvSegment> pages;
+  int64_t first = 0, n = 0;
+  const float* angles = nullptr;  // RoPE's of each token, cos, then sin: f32 [n, head_dim]
+  float* scores = nullptr;        // f32 [n_kv_heads, n]: log4 of the expected lifespan; without a gate: |k|
+  float* importance = nullptr;    // f32 [the gate's importance_heads, n], by its second heads; null: not asked for
+};
+
+// Tokens [first, first + n) of KV heads [0, n_heads) of a dense page. Each result may be null.
+struct PageStudy {
+  KvSegment page;
+  int64_t n_heads = 1;
+  int64_t first = 0, n = 0;
+  float* k_range = nullptr;     // [n_heads, head_dim]: of each channel, over the tokens
+  float* v_range = nullptr;     // [n_heads, n]: of each token, over the channels
+  double* k_squares = nullptr;  // [n_heads, head_dim]: sum over the tokens
+  double* v_squares = nullptr;  // [n_heads]: sum over tokens and channels
+};
+
+// Queries with keys [first, first + n) of a KV head of a page, dense or of codes; of codes with a residual as PageSource has one.
+struct KeyProducts {
+  KvSegment page;
+  const KvSegment* residual = nullptr;
+  int64_t residual_columns = 0;
+  int64_t head = 0;
+  int64_t first = 0, n = 0;
+  const float* q = nullptr;  // f32 [n_queries, head_dim]
+  int64_t n_queries = 0;
+  float* out = nullptr;      // f32 [n_queries, n], rows out_stride floats apart
+  int64_t out_stride = 0;
+};
+
+// Entries of a KV head, in order of position: those of whole pages of codes, then others.
+struct HeadEntries {
+  std::span<const KvSegment> codes;  // of all KV heads
+  int64_t head = 0;                  // in `codes`
+  std::span<const TokenPlace> tokens;
+  std::span<const float> bias;       // of all entries
+  const SampledQueries* queries = nullptr;  // null: not needed
+};
+
+// summarize() of kernels/block_summarizer.h.
+struct EntrySummary {
+  HeadEntries entries;
+  SummaryRule rule;
+  std::span<const TokenPlace> to;  // rows, as many as are wanted of summaries: K and V
+  int32_t* pivots = nullptr;       // BlockSummary's
+  int32_t* group = nullptr;
+  float* bias = nullptr;
+};
+
+// What makes an entry stand out.
+enum class EntryFigure : uint8_t {
+  kNovelty,    // 1 - cosine between its key and the nearest of `pivots` ones, farthest points on cosine
+  kValueNorm,  // |v|
+  kAttention,  // what the queries give it
+};
+struct EntryFigures {
+  HeadEntries entries;
+  EntryFigure figure = EntryFigure::kValueNorm;
+  int64_t pivots = 0;
+  float* out = nullptr;  // f32 [entries]
+};
+
 class KvBackend {
  public:
   virtual ~KvBackend() = default;
@@ -126,6 +209,16 @@ class KvBackend {
   // What it reads is there after finish().
   virtual void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) = 0;
   virtual void finish() = 0;
+
+  virtual std::shared_ptr<const BackendGate> hold(std::shared_ptr<const GateMaps> gate) = 0;
+  // gate: hold()'s, null: key norms. Not thread-safe on the CPU, whose threads it uses.
+  virtual void score(KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const BackendGate> gate,
+                     std::span<const TokenScoring> layers) = 0;
+  virtual void study(KvType type, int64_t head_dim, std::span<const PageStudy> pages) = 0;
+  virtual void multiply_keys(KvType type, int64_t head_dim, std::span<const KeyProducts> products) = 0;
+  virtual void summarize(KvType type, int64_t head_dim, std::span<const EntrySummary> summaries) = 0;
+  virtual void find_figures(KvType type, int64_t head_dim, std::span<const EntryFigures> entries) = 0;
+
   // A page's bytes, to and from the host's memory, done on return.
   virtual void download(const std::byte* page, size_t bytes, void* to) = 0;
   virtual void upload(const void* from, size_t bytes, std::byte* page) = 0;

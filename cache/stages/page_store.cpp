@@ -110,11 +110,6 @@ void PageStore::add_details(std::map<std::string, double>* details) const {
   (*details)["bits_v"] = v / pages;
 }
 
-void load_tail_page(const PolicyContext& context, const DenseLayer& tail, int64_t i, float* k, float* v) {
-  tail.read(i * kPageTokens, kPageTokens, 0, context.shape.n_kv_heads, k, v, kPageTokens * context.shape.head_dim);
-  context.pool->backend()->finish();
-}
-
 std::vector<kernels::TokenPlace> tail_places(const CacheShape& shape, const DenseLayer& tail, int64_t i) {
   std::vector<kernels::TokenPlace> places;
   for (int64_t head = 0; head < shape.n_kv_heads; ++head) {

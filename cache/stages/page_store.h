@@ -75,8 +75,10 @@ class PageStore : public TokenStore {
   std::vector<std::vector<QuantizedPageRef>> pages_;  // by layer
 };
 
-// K and V of tail tokens [64 i, 64 i + 64): f32 [n_kv_heads, kPageTokens, head_dim]. Waits for the backend.
-void load_tail_page(const PolicyContext& context, const DenseLayer& tail, int64_t i, float* k, float* v);
+// Tail tokens [64 i, 64 i + 64).
+inline kernels::KvSegment tail_page(const DenseLayer& tail, int64_t i) {
+  return tail.segment(i - tail.first() / kernels::kPageTokens, kernels::kPageTokens);
+}
 // Where they are: [n_kv_heads, kPageTokens].
 std::vector<kernels::TokenPlace> tail_places(const CacheShape& shape, const DenseLayer& tail, int64_t i);
 

@@ -1,25 +1,15 @@
 #include "cache/stages/token_scorer.h"
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "cache/policies/gated_eviction/gate.h"
-#include "cache/rope.h"
+#include "kernels/pending_results.h"
 
 namespace smartkv {
 namespace {
-
-// task(head, from, end) for `heads` KV heads and the tokens [0, n) in blocks, in parallel.
-template <typename Task>
-void for_blocks(const PolicyContext& context, int64_t heads, int64_t n, const Task& task) {
-  constexpr int64_t kBlock = kernels::kPageTokens;
-  const int64_t blocks = (n + kBlock - 1) / kBlock, all = heads * blocks;
-  context.for_each(all, [&](int64_t i) {
-    const int64_t from = i % blocks * kBlock;
-    task(i / blocks, from, std::min(n, from + kBlock));
-  });
-}
 
 // The baseline "sinks + window" (StreamingLLM, Xiao et al. 2024): no token is worth a slot.
 class NoScorer final : public TokenScorer {
@@ -51,16 +41,12 @@ class KeyNormScorer final : public TokenScorer {
  public:
   std::string name() const override { return "key_norm"; }
   bool comparable() const override { return false; }  // each head's keys have a length of their own
-  bool needs_keys() const override { return true; }
-  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
-    const auto dim = static_cast<size_t>(context.shape.head_dim);
-    for_blocks(context, context.shape.n_kv_heads, tokens.n, [&](int64_t head, int64_t from, int64_t end) {
-      for (int64_t i = head * tokens.n + from; i < head * tokens.n + end; ++i) {
-        float sum = 0;
-        for (const float value : std::span(tokens.k + i * context.shape.head_dim, dim)) sum += value * value;
-        scores[i] = -std::sqrt(sum);
-      }
-    });
+  bool looks_at_pages() const override { return true; }
+  void score_pages(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const override {
+    context.pool->backend()->score(context.shape.type, context.shape.n_kv_heads, context.shape.head_dim, nullptr, layers);
+  }
+  void finish_scores(int64_t /*first*/, int64_t /*n*/, std::span<float> scores) const override {
+    for (float& score : scores) score = -score;
   }
 };
 
@@ -94,38 +80,75 @@ class SnapKvScorer final : public TokenScorer {
 // When the token expires by the lifespan that the layer's gate expects of its key before RoPE.
 class LearnedScorer final : public TokenScorer {
  public:
-  explicit LearnedScorer(std::shared_ptr<const Gate> gate) : gate_(std::move(gate)) {}
+  LearnedScorer(const PolicyContext& context, const Gate& gate)
+      : knows_importance_(gate.has_importance()), gate_(context.pool->backend()->hold(gate.maps(context.first_kv_head(), context.shape.n_kv_heads))) {}
   std::string name() const override { return "learned"; }
-  bool needs_keys() const override { return true; }
-  bool needs_values() const override { return true; }
+  bool knows_importance() const override { return knows_importance_; }
+  bool looks_at_pages() const override { return true; }
   bool needs_angles() const override { return true; }
-  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
-    score_both(context, tokens, scores, nullptr);
+  void score_pages(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const override {
+    context.pool->backend()->score(context.shape.type, context.shape.n_kv_heads, context.shape.head_dim, gate_, layers);
   }
-  bool knows_importance() const override { return gate_->has_importance(); }
-  void score_both(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const override {
-    const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads, n = tokens.n;
-    for_blocks(context, heads, n, [&](int64_t head, int64_t from, int64_t end) {
-      for (int64_t i = from; i < end; ++i) unrotate(tokens.angles + i * dim, dim, tokens.k + (head * n + i) * dim);
-    });
-    gate_->score(context.threads, tokens.layer, tokens.k, heads * n, scores);
-    // The gate says for how long; what counts is until when. A token that has lived its life makes room.
-    for (int64_t i = 0; i < heads * n; ++i) scores[i] = expiry(tokens.first + i % n, scores[i]);
-    if (importance == nullptr) return;
-    const Gate::TokenRows rows{context.first_kv_head(), heads, tokens.k, tokens.v, n};
-    for_blocks(context, context.all_kv_heads(), n, [&](int64_t head, int64_t from, int64_t end) {
-      gate_->importance(tokens.layer, head, rows, from, end, importance + head * n);
-    });
+  // The gate says for how long; what counts is until when. A token that has lived its life makes room.
+  void finish_scores(int64_t first, int64_t n, std::span<float> scores) const override {
+    for (size_t i = 0; i < scores.size(); ++i) scores[i] = expiry(first + static_cast<int64_t>(i) % n, scores[i]);
   }
 
  private:
-  std::shared_ptr<const Gate> gate_;
+  bool knows_importance_;
+  std::shared_ptr<const kernels::BackendGate> gate_;
 };
+
+// Tokens that are scored together: f32 [n_layers, n_kv_heads, n], and the importance, what is known here of it, f32 [n_layers,
+// context.all_kv_heads(), n].
+struct Run {
+  int64_t first, n;
+  std::vector<float> scores, importance;
+};
+
+void score_run(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, Run* run) {
+  const int64_t dim = context.shape.head_dim, n_layers = context.shape.n_layers;
+  const auto [first, n] = std::pair(run->first, run->n);
+  const auto at = [&](std::vector<float>& of, int64_t layer) {
+    return of.empty() ? nullptr : of.data() + layer * (static_cast<int64_t>(of.size()) / n_layers);
+  };
+  if (!scorer.looks_at_pages()) {
+    for (int64_t layer = 0; layer < n_layers; ++layer) {
+      if (run->importance.empty()) {
+        scorer.score(context, {layer, first, n}, at(run->scores, layer));
+      } else {
+        scorer.score_both(context, {layer, first, n}, at(run->scores, layer), at(run->importance, layer));
+      }
+    }
+    return;
+  }
+  std::vector<float> angles(scorer.needs_angles() ? static_cast<size_t>(n * dim) : 0);
+  for (int64_t i = 0; !angles.empty() && i < n; ++i) {
+    context.rope(first + i, angles.data() + i * dim, angles.data() + i * dim + dim / 2);
+  }
+  const int64_t skipped = (first - tail[0].first()) / kernels::kPageTokens;  // pages
+  const int64_t from = first - tail[0].first() - skipped * kernels::kPageTokens;
+  const int64_t pages = (from + n + kernels::kPageTokens - 1) / kernels::kPageTokens;
+  std::vector<kernels::KvSegment> segments;
+  for (const DenseLayer& layer : tail) {
+    for (int64_t i = 0; i < pages; ++i) segments.push_back(layer.segment(skipped + i, kernels::kPageTokens));
+  }
+  std::vector<kernels::TokenScoring> layers;
+  for (int64_t layer = 0; layer < n_layers; ++layer) {
+    const auto of_layer = std::span(segments).subspan(static_cast<size_t>(layer * pages), static_cast<size_t>(pages));
+    layers.push_back({layer, of_layer, from, n, angles.data(), at(run->scores, layer), at(run->importance, layer)});
+  }
+  scorer.score_pages(context, layers);
+}
 
 }  // namespace
 
 void TokenScorer::score(const PolicyContext&, const ScoredTokens&, float*) const {
   throw CacheError("scorer \"" + name() + "\" looks at attention, not at contents");
+}
+
+void TokenScorer::score_pages(const PolicyContext&, std::span<const kernels::TokenScoring>) const {
+  throw CacheError("scorer \"" + name() + "\" does not look at pages");
 }
 
 void TokenScorer::score_mass(std::span<const float>, std::span<float>) const {
@@ -139,42 +162,26 @@ void TokenScorer::score_both(const PolicyContext&, const ScoredTokens&, float*, 
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
                 int64_t end, bool importance,
                 const std::function<void(int64_t layer, const TokenScores& scores)>& take) {
-  constexpr int64_t kRun = 512;  // tokens whose keys are copied at once, of one layer or of several
-  const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads, n_layers = context.shape.n_layers;
-  std::vector<float> angles, scores, important, keys, values;
-  for (int64_t n = 0; *scored < end; *scored += n) {
-    n = std::min(end - *scored, kRun);
-    if (scorer.needs_angles()) {
-      angles.resize(static_cast<size_t>(n * dim));
-      for (int64_t i = 0; i < n; ++i) context.rope(*scored + i, angles.data() + i * dim, angles.data() + i * dim + dim / 2);
-    }
-    scores.resize(static_cast<size_t>(heads * n));
-    if (importance) important.resize(static_cast<size_t>(context.all_kv_heads() * n));
-    const int64_t together = std::min(n_layers, std::max<int64_t>(1, kRun / n)), layer_floats = heads * n * dim;
-    if (scorer.needs_keys()) keys.resize(static_cast<size_t>(together * layer_floats));
-    if (importance && scorer.needs_values()) values.resize(keys.size());
-    for (int64_t first = 0; first < n_layers; first += together) {
-      const int64_t some = std::min(together, n_layers - first);
-      if (scorer.needs_keys()) {
-        context.for_each(some * heads, [&](int64_t i) {
-          const int64_t layer = first + i / heads, head = i % heads;
-          tail[static_cast<size_t>(layer)].read(*scored, n, head, 1, keys.data() + i * n * dim,
-                                                values.empty() ? nullptr : values.data() + i * n * dim, 0);
-        });
-        context.pool->backend()->finish();
-      }
-      for (int64_t layer = first; layer < first + some; ++layer) {
-        const int64_t at = (layer - first) * layer_floats;
-        const ScoredTokens tokens{layer, *scored, n, keys.empty() ? nullptr : keys.data() + at,
-                                  values.empty() ? nullptr : values.data() + at, angles.data()};
-        if (importance) {
-          scorer.score_both(context, tokens, scores.data(), important.data());
-        } else {
-          scorer.score(context, tokens, scores.data());
-        }
-        take(layer, {n, scores, important});
-      }
-    }
+  constexpr int64_t kRun = 512;  // tokens: bounds what the CPU copies at once, a layer's keys
+  const int64_t n_layers = context.shape.n_layers;
+  std::vector<Run> runs;
+  std::optional<kernels::PendingResults> results;
+  if (scorer.looks_at_pages() && *scored < end) results.emplace(*context.pool->backend());
+  for (int64_t first = *scored; first < end; first += runs.back().n) {
+    Run& run = runs.emplace_back(Run{first, std::min(end - first, kRun), {}, {}});
+    run.scores.resize(static_cast<size_t>(n_layers * context.shape.n_kv_heads * run.n));
+    if (importance) run.importance.resize(static_cast<size_t>(n_layers * context.all_kv_heads() * run.n));
+    score_run(context, scorer, tail, &run);
+  }
+  if (results) results->wait();
+  const auto of_layer = [n_layers](const std::vector<float>& of, int64_t layer) {
+    const size_t size = of.size() / static_cast<size_t>(n_layers);
+    return std::span<const float>(of).subspan(static_cast<size_t>(layer) * size, size);
+  };
+  for (Run& run : runs) {
+    if (scorer.looks_at_pages()) scorer.finish_scores(run.first, run.n, run.scores);
+    for (int64_t layer = 0; layer < n_layers; ++layer) take(layer, {run.n, of_layer(run.scores, layer), of_layer(run.importance, layer)});
+    *scored += run.n;
   }
 }
 
@@ -186,7 +193,7 @@ std::unique_ptr<TokenScorer> make_scorer(const PolicyContext& context, const std
   if (name == "snapkv") return std::make_unique<SnapKvScorer>();
   if (name != "learned") throw CacheError("kv_cache.scorer: unknown scorer \"" + name + "\"");
   if (!context.load_gate) throw CacheError("kv_cache.scorer: \"learned\" needs a model that can load gates");
-  return std::make_unique<LearnedScorer>(context.load_gate(gate));
+  return std::make_unique<LearnedScorer>(context, *context.load_gate(gate));
 }
 
 }  // namespace smartkv

@@ -12,14 +12,10 @@
 
 namespace smartkv {
 
-// Tokens of a layer whose contents are scored.
+// Tokens of a layer that are scored: positions [first, first + n).
 struct ScoredTokens {
   int64_t layer = 0;
-  int64_t first = 0, n = 0;       // positions [first, first + n)
-  // K after RoPE, which the scorer may change, and V: f32 [n_kv_heads, n, head_dim]; given to those that need them.
-  float* k = nullptr;
-  const float* v = nullptr;
-  const float* angles = nullptr;  // RoPE's, cos then sin: f32 [n, 2, head_dim / 2]; given to those that need them
+  int64_t first = 0, n = 0;
 };
 
 class TokenScorer {
@@ -32,17 +28,19 @@ class TokenScorer {
   // Whether scores of different layers and KV heads are on one scale.
   virtual bool comparable() const { return true; }
 
-  virtual bool needs_keys() const { return false; }
-  virtual bool needs_values() const { return false; }  // for the importance
-  virtual bool needs_angles() const { return false; }
-  // A scorer of contents: scores f32 [n_kv_heads, n], final once given, and the same in whatever runs tokens come. It may
-  // use the context's threads.
+  // A scorer of contents: scores f32 [n_kv_heads, n], final once given, and the same in whatever runs tokens come.
   virtual void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const;
   // Whether a scorer of contents also knows how much a token matters to somebody who asks about it later. Then this gives both,
   // importance on a scale of its own, under score()'s rules: f32 [n_kv_heads, n], and [context.all_kv_heads(), n], of which this
   // is what the KV heads that are here add. What all ranks add is the importance.
   virtual bool knows_importance() const { return false; }
   virtual void score_both(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const;
+  // One that looks at what pages hold has the backend score them, in place of these two, and turns what comes back, there after
+  // KvBackend::finish(), into scores of tokens from position `first` on: f32 [n_kv_heads, n].
+  virtual bool looks_at_pages() const { return false; }
+  virtual bool needs_angles() const { return false; }
+  virtual void score_pages(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const;
+  virtual void finish_scores(int64_t first, int64_t n, std::span<float> scores) const { (void)first, (void)n, (void)scores; }
   // A scorer of attention: scores f32 [n], in place of the mass [n] that one KV head's tokens, in order of position,
   // received from the probes since the last boundary; `previous` f32 [n]: scores so far, 0 for new tokens.
   virtual void score_mass(std::span<const float> previous, std::span<float> mass) const;

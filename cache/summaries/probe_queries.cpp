@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
-#include "cache/rope.h"
+#include "kernels/rope.h"
 
 namespace smartkv {
 
@@ -62,22 +61,41 @@ int64_t ProbeQueries::most_probe_bytes(const CacheShape& shape) {
 
 std::vector<SampledQueries> ProbeQueries::sampled(const PolicyContext& context, const DenseLayer& tail,
                                                   const std::vector<int64_t>& shifts) const {
-  const int64_t dim = context.shape.head_dim, heads = context.shape.n_kv_heads;
+  const CacheShape& shape = context.shape;
+  const int64_t dim = shape.head_dim, heads = shape.n_kv_heads, probes = static_cast<int64_t>(positions_.size());
   std::vector<SampledQueries> queries(static_cast<size_t>(heads));
-  if (positions_.empty()) return queries;
-  const int64_t end = *std::max_element(positions_.begin(), positions_.end()) + 1;
-  int64_t first = end;
-  for (size_t p = 0; p < positions_.size(); ++p) first = std::min(first, positions_[p] + 1 - seen_[p]);
-  std::vector<float> keys(static_cast<size_t>(heads * (end - first) * dim));
-  tail.read(first, end - first, 0, heads, keys.data(), nullptr, (end - first) * dim);
+  if (probes == 0) return queries;
+  // By KV head and probe: of its queries with the tokens that it saw.
+  const int64_t width = static_cast<int64_t>(q_.size()) / probes, group = width / (heads * dim);
+  std::vector<float> products(static_cast<size_t>(heads * probes * group * kSeen));
+  std::vector<kernels::KeyProducts> jobs;
+  for (int64_t i = 0; i < heads * probes; ++i) {
+    const int64_t head = i / probes, p = i % probes, seen = seen_[static_cast<size_t>(p)];
+    const int64_t end = positions_[static_cast<size_t>(p)] + 1 - tail.first();
+    for (int64_t at = end - seen, n = 0; at < end; at += n) {  // one page or two
+      const int64_t page = at / kernels::kPageTokens, slot = at % kernels::kPageTokens;
+      n = std::min(end - at, kernels::kPageTokens - slot);
+      kernels::KeyProducts job;
+      job.page = tail.segment(page, kernels::kPageTokens);
+      job.head = head;
+      job.first = slot;
+      job.n = n;
+      job.q = q_.data() + p * width + head * group * dim;
+      job.n_queries = group;
+      job.out = products.data() + i * group * kSeen + at - (end - seen);
+      job.out_stride = kSeen;
+      jobs.push_back(job);
+    }
+  }
+  context.pool->backend()->multiply_keys(shape.type, dim, jobs);
   context.pool->backend()->finish();
   for (int64_t head = 0; head < heads; ++head) {
-    queries[static_cast<size_t>(head)] = sampled(context, first, keys.data() + head * (end - first) * dim, head, shifts);
+    queries[static_cast<size_t>(head)] = sampled(context, products.data() + head * probes * group * kSeen, head, shifts);
   }
   return queries;
 }
 
-SampledQueries ProbeQueries::sampled(const PolicyContext& context, int64_t first, const float* keys, int64_t head,
+SampledQueries ProbeQueries::sampled(const PolicyContext& context, const float* products, int64_t head,
                                      const std::vector<int64_t>& shifts) const {
   const CacheShape& shape = context.shape;
   const int64_t dim = shape.head_dim, heads = shape.n_kv_heads, probes = static_cast<int64_t>(positions_.size());
@@ -95,9 +113,8 @@ SampledQueries ProbeQueries::sampled(const PolicyContext& context, int64_t first
     for (int64_t i = 0; i < seen; ++i) {
       const float share = mass[kSeen - seen + i];
       if (!(share > 0)) continue;
-      const float* k = keys + (position + 1 - seen + i - first) * dim;
       for (int64_t g = 0; g < group; ++g) {
-        const float score = scale * std::inner_product(k, k + dim, q + g * dim, 0.0f);
+        const float score = scale * products[(p * group + g) * kSeen + i];
         log_norm[static_cast<size_t>(g)] = std::max(log_norm[static_cast<size_t>(g)], score - std::log(share));
       }
     }
@@ -111,8 +128,8 @@ SampledQueries ProbeQueries::sampled(const PolicyContext& context, int64_t first
         queries.q.insert(queries.q.end(), q + g * dim, q + (g + 1) * dim);
         float* row = queries.q.data() + at;
         if (s > 0) {
-          unrotate(here.data(), dim, row);
-          rotate(there.data(), dim, row);
+          kernels::unrotate(here.data(), dim, row);
+          kernels::rotate(there.data(), dim, row);
         }
         for (int64_t d = 0; d < dim; ++d) row[d] *= scale;
         queries.log_norm.push_back(log_norm[static_cast<size_t>(g)]);

@@ -12,9 +12,11 @@
 #include "cache/policy.h"
 #include "cache/state_io.h"
 #include "cache/stages/token_store.h"
-#include "cache/summaries/block_summarizer.h"
+#include "kernels/block_summarizer.h"
 
 namespace smartkv {
+
+using kernels::SampledQueries;
 
 // Of one layer. Bytes: what the vectors hold.
 class ProbeQueries {
@@ -34,8 +36,8 @@ class ProbeQueries {
                                       const std::vector<int64_t>& shifts) const;
 
  private:
-  // Of a KV head; keys: the tail's from `first` on, f32 [tokens, head_dim].
-  SampledQueries sampled(const PolicyContext& context, int64_t first, const float* keys, int64_t head,
+  // Of a KV head; products: of its queries with the keys that their probe saw, f32 [probes, group, kSeen].
+  SampledQueries sampled(const PolicyContext& context, const float* products, int64_t head,
                          const std::vector<int64_t>& shifts) const;
 
   static constexpr int64_t kSeen = 16;      // of the tail's last tokens: where their mass is kept

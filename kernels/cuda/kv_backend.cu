@@ -15,8 +15,10 @@
 #include "kernels/cuda/fetched_pages.h"
 #include "kernels/cuda/head_rows.h"
 #include "kernels/cuda/kv_pages.h"
+#include "kernels/cuda/page_figures.h"
 #include "kernels/cuda/page_queue.h"
 #include "kernels/cuda/platform.h"
+#include "kernels/cuda/summaries.h"
 #include "kernels/cuda/token_draw.h"
 #include "kernels/cuda/uploads.h"
 #include "kernels/forwarding_kv_backend.h"
@@ -91,6 +93,30 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   }
   void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) override {
     if (!pages.empty()) enqueue(type, head_dim, [&] { queue_->read(head_dim, pages); });
+  }
+  std::shared_ptr<const BackendGate> hold(std::shared_ptr<const GateMaps> gate) override {
+    const std::lock_guard lock(run_mutex_);
+    use_device();
+    return std::make_shared<DeviceGate>(*gate, stream_);
+  }
+  void score(KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const BackendGate> gate,
+             std::span<const TokenScoring> layers) override {
+    if (layers.empty()) return;
+    const auto held = gate == nullptr ? nullptr : std::dynamic_pointer_cast<const DeviceGate>(gate);
+    if (gate != nullptr && held == nullptr) throw std::invalid_argument("CUDA kernels: expected a gate that this backend holds");
+    enqueue(type, head_dim, [&] { queue_->score(n_kv_heads, head_dim, held, layers); });
+  }
+  void study(KvType type, int64_t head_dim, std::span<const PageStudy> pages) override {
+    if (!pages.empty()) enqueue(type, head_dim, [&] { queue_->study(head_dim, pages); });
+  }
+  void multiply_keys(KvType type, int64_t head_dim, std::span<const KeyProducts> products) override {
+    if (!products.empty()) enqueue(type, head_dim, [&] { queue_->multiply_keys(head_dim, products); });
+  }
+  void summarize(KvType type, int64_t head_dim, std::span<const EntrySummary> summaries) override {
+    if (!summaries.empty()) enqueue(type, head_dim, [&] { queue_->summarize(head_dim, summaries); });
+  }
+  void find_figures(KvType type, int64_t head_dim, std::span<const EntryFigures> entries) override {
+    if (!entries.empty()) enqueue(type, head_dim, [&] { queue_->find_figures(head_dim, entries); });
   }
   void finish() override { flush(); }
   void download(const std::byte* page, size_t bytes, void* to) override {
@@ -260,7 +286,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     fetched_.forget();
     std::exception_ptr error;
     try {
-      running_->run(pages_workspace_, stream_);
+      running_->run(pages_workspace_, summary_workspace_, stream_);
     } catch (...) {
       error = std::current_exception();
     }
@@ -398,6 +424,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   std::vector<HostPage> host_pages_;
   AttentionWorkspace workspace_;
   PageWorkspace pages_workspace_;
+  SummaryWorkspace summary_workspace_;
   std::vector<std::pair<size_t, size_t>> staged_writes_;  // K and V
   std::vector<KvWrite> kv_writes_;
   std::vector<KvSegment> segments_;

@@ -2,21 +2,17 @@
 
 #include <algorithm>
 #include <cfloat>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
 #include "kernels/attention_kernels.h"
 #include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/page_codes.h"
+#include "kernels/cuda/page_values.h"
 #include "kernels/cuda/platform.h"
+#include "kernels/cuda/row_table.h"
 
 namespace smartkv::kernels::cuda {
 namespace {
-
-// Of a dense page of bf16: where element (d, slot) of K, and of V, is.
-__device__ __forceinline__ int k_place(int d, int slot) { return (d / 2 * kPage + slot) * 2 + d % 2; }
-__device__ __forceinline__ int v_place(int head_dim, int d, int slot) { return (slot / 2 * head_dim + d) * 2 + slot % 2; }
 
 __device__ __forceinline__ float rotated(const float* x, const float* angles, int d, int half) {
   if (angles == nullptr) return x[d];
@@ -45,12 +41,34 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const KvWrite* writes, 
   }
 }
 
+// By a warp.
+__device__ __forceinline__ void write_token(const TokenWrite& token, int head_dim, int lane) {
+  for (int d = 2 * lane; d < head_dim; d += 64) {
+    static_cast<uint32_t*>(token.to.k)[k_place(d, token.to.slot) / 2] = pack_bf16(token.k[d], token.k[d + 1]);
+  }
+  for (int d = lane; d < head_dim; d += 32) {
+    static_cast<uint16_t*>(token.to.v)[v_place(head_dim, d, token.to.slot)] =
+        static_cast<uint16_t>(pack_bf16(token.v[d], 0.0f));
+  }
+}
+
 // A warp per move.
 __global__ void __launch_bounds__(kThreads) move_kernel(const TokenMove* moves, int n, int head_dim) {
   const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
   if (i >= n) return;
   const TokenPlace from = moves[i].from, to = moves[i].to;
   const int lane = static_cast<int>(threadIdx.x % 32);
+  if (to.slot == TokenPlace::kRow) {
+    for (int d = lane; d < head_dim; d += 32) {
+      static_cast<float*>(to.k)[d] = k_of(from, d);
+      static_cast<float*>(to.v)[d] = v_of(from, head_dim, d);
+    }
+    return;
+  }
+  if (from.slot == TokenPlace::kRow) {
+    const TokenWrite token{static_cast<const float*>(from.k), static_cast<const float*>(from.v), to};
+    return write_token(token, head_dim, lane);
+  }
   for (int d = 2 * lane; d < head_dim; d += 64) {
     static_cast<uint32_t*>(to.k)[k_place(d, to.slot) / 2] = static_cast<const uint32_t*>(from.k)[k_place(d, from.slot) / 2];
   }
@@ -64,15 +82,7 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const TokenMove* moves, 
 __global__ void __launch_bounds__(kThreads) write_tokens_kernel(const TokenWrite* tokens, int n, int head_dim) {
   const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
   if (i >= n) return;
-  const TokenWrite token = tokens[i];
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  for (int d = 2 * lane; d < head_dim; d += 64) {
-    static_cast<uint32_t*>(token.to.k)[k_place(d, token.to.slot) / 2] = pack_bf16(token.k[d], token.k[d + 1]);
-  }
-  for (int d = lane; d < head_dim; d += 32) {
-    static_cast<uint16_t*>(token.to.v)[v_place(head_dim, d, token.to.slot)] =
-        static_cast<uint16_t>(pack_bf16(token.v[d], 0.0f));
-  }
+  write_token(tokens[i], head_dim, static_cast<int>(threadIdx.x % 32));
 }
 
 constexpr int kCopyBlocks = 8;  // of a copy
@@ -118,7 +128,6 @@ __device__ __forceinline__ void for_each(const Column& column, const Function& f
 struct Scale {
   uint16_t scale, zero;  // f16; the scale is of bytes
 };
-__device__ __forceinline__ float unit_of(int bits) { return static_cast<float>(1 << (8 - bits)); }
 __device__ __forceinline__ Scale scale_of(float low, float scale, int bits) {
   constexpr float kMost = 65504.0f;  // of f16
   return {float_to_half(fminf(fmaxf(scale / unit_of(bits), 0.0f), kMost)), float_to_half(fminf(fmaxf(low, -kMost), kMost))};
@@ -232,9 +241,7 @@ __global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* job
   unsigned char* const block = job.block;
   const auto value_at = [&](bool is_k, int token, int d) {
     if (job.tokens == nullptr) return (is_k ? job.k : job.v)[token * head_dim + d];
-    const TokenPlace& place = job.tokens[token];
-    const void* const head = is_k ? place.k : place.v;
-    return low_bf16(static_cast<const uint16_t*>(head)[is_k ? k_place(d, place.slot) : v_place(head_dim, d, place.slot)]);
+    return is_k ? k_of(job.tokens[token], d) : v_of(job.tokens[token], head_dim, d);
   };
   unsigned char* const codes = shared_memory() + warp * 4 * 256;
   const int k_quads = head_dim / 4, v_quads = kPage / 4;
@@ -280,27 +287,10 @@ __global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* job
 // Of one KV head, to whom all pointers are.
 struct Reading {
   Segment page;
-  int32_t first, n;
+  int32_t first, n, k_columns;  // the first ones of K's
   float* k;
   float* v;
 };
-
-// A value of a page of codes.
-__device__ float decoded(const Segment& page, const unsigned char* block, bool is_k, int column, int row, int extent) {
-  const auto* const halves = reinterpret_cast<const uint16_t*>(block);
-  const uint16_t* const scales = halves + (is_k ? 0 : page.v_scales / 2);
-  const uint16_t* const zeros = halves + (is_k ? page.k_zeros : page.v_zeros) / 2;
-  const QuadPlace of = quad_place(is_k ? page.k_quads : page.v_quads, column / 4, extent);
-  const float zero = half_to_float(zeros[column]);
-  if (of.bits == 0) return zero;
-  const auto* const words = reinterpret_cast<const uint32_t*>(block + (is_k ? page.k_codes : page.v_codes) + of.bytes);
-  const QuadEntry quad = quad_entry(of.bits, 0);
-  const uint32_t* const codes = words + row / 64 * quad.block_words();
-  const int part = row / 16 % 4;
-  const uint32_t four = codes_of(quad, codes, codes[part_words(quad, part) + row % 16], part, row % 16);
-  const auto code = static_cast<float>(four >> (8 * (column % 4)) & 255u);
-  return fmaf(half_to_float(scales[column]) * unit_of(of.bits), code, zero);  // the product is exact
-}
 
 // Columns (of codes) last among neighbours' words.
 __global__ void __launch_bounds__(kThreads) read_kernel(const Reading* jobs, int head_dim) {
@@ -311,7 +301,7 @@ __global__ void __launch_bounds__(kThreads) read_kernel(const Reading* jobs, int
   const uint8_t* const order = page.channel_order;
   for (int i = static_cast<int>(threadIdx.x); i < job.n * head_dim; i += kThreads) {
     const int row = i / head_dim, d = i % head_dim, t = job.first + row;
-    if (job.k != nullptr) {
+    if (job.k != nullptr && d < job.k_columns) {
       const int channel = order == nullptr ? d : order[d];
       const float x = page.k_codes == 0 ? low_bf16(dense_k[k_place(channel, t)]) : decoded(page, page.k, true, d, t, kPage);
       job.k[row * head_dim + channel] = x;
@@ -325,7 +315,8 @@ __global__ void __launch_bounds__(kThreads) read_kernel(const Reading* jobs, int
 
 AttentionShape shape_of(int64_t n_heads, int64_t head_dim) { return {n_heads, n_heads, head_dim, 1.0f, KvType::kBf16}; }
 
-void check_slot(const TokenPlace& place) {
+void check_slot(const TokenPlace& place, bool may_be_row = false) {
+  if (may_be_row && place.slot == TokenPlace::kRow) return;
   if (place.slot < 0 || place.slot >= kPageTokens) {
     throw std::invalid_argument("CUDA kernels: expected a slot of a page, found " + std::to_string(place.slot));
   }
@@ -333,23 +324,11 @@ void check_slot(const TokenPlace& place) {
 
 // Of one KV head of a page; k, v: its rows.
 Reading reading_of(const AttentionShape& shape, const KvSegment& page, int64_t head, int64_t first, int64_t n, float* k, float* v) {
-  Reading row = {table_row(shape, page), static_cast<int32_t>(first), static_cast<int32_t>(n), k, v};
+  Reading row = {table_row(shape, page), static_cast<int32_t>(first), static_cast<int32_t>(n), static_cast<int32_t>(shape.head_dim), k, v};
   row.page.k += head * page.head_stride;
   if (row.page.v != nullptr) row.page.v += head * page.head_stride;
   if (row.page.channel_order != nullptr) row.page.channel_order += head * shape.head_dim;
   return row;
-}
-
-// Rows of a table in the workspace's memory.
-template <typename T>
-void append_row(const T& row, std::vector<std::byte>* table) {
-  const size_t at = table->size();
-  table->resize(at + sizeof(T));
-  std::memcpy(table->data() + at, &row, sizeof(T));
-}
-template <typename T>
-std::span<const T> rows_of(const std::vector<std::byte>& table) {
-  return {reinterpret_cast<const T*>(table.data()), table.size() / sizeof(T)};
 }
 
 int64_t blocks_of_warps(size_t n) { return (static_cast<int64_t>(n) + kWarps - 1) / kWarps; }
@@ -375,7 +354,7 @@ void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, Page
 
 void move_tokens(int64_t head_dim, std::span<const TokenMove> moves, PageWorkspace& workspace, CUstream_st* stream) {
   check_shape(shape_of(1, head_dim));
-  for (const TokenMove& move : moves) check_slot(move.from), check_slot(move.to);
+  for (const TokenMove& move : moves) check_slot(move.from, true), check_slot(move.to, move.from.slot != TokenPlace::kRow);
   launch(move_kernel, "move_tokens", blocks_of_warps(moves.size()), kThreads, 0, stream, workspace.jobs.send(moves, stream),
          static_cast<int>(moves.size()), static_cast<int>(head_dim));
 }
@@ -409,11 +388,13 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
     if (page.rows != nullptr) throw std::invalid_argument("CUDA kernels: expected pages of codes, found indexed ones");
     if (page.source.codes == nullptr) continue;
     kernels::check(shape_of(page.n_heads, head_dim), *page.source.codes);
+    if (page.source.residual != nullptr) kernels::check(shape_of(page.n_heads, head_dim), *page.source.residual);
     decoded_heads += page.n_heads;
   }
   const size_t decoded_bytes = static_cast<size_t>(2 * decoded_heads * values) * sizeof(float);
   auto* decoded = reinterpret_cast<float*>(workspace.decoded.reserve(decoded_bytes));
   workspace.readings.clear();
+  workspace.residuals.clear();
   workspace.encodings.clear();
   for (const PageEncode& page : pages) {
     const AttentionShape shape = shape_of(page.n_heads, head_dim);
@@ -421,6 +402,11 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
       Encoding row = {};
       if (page.source.codes != nullptr) {
         append_row(reading_of(shape, *page.source.codes, head, 0, kPageTokens, decoded, decoded + values), &workspace.readings);
+        if (page.source.residual != nullptr) {
+          Reading residual = reading_of(shape, *page.source.residual, head, 0, kPageTokens, decoded, nullptr);
+          residual.k_columns = static_cast<int32_t>(page.source.residual_columns);
+          append_row(residual, &workspace.residuals);
+        }
         row.k = decoded;
         row.v = decoded + values;
         decoded += 2 * values;
@@ -439,6 +425,7 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
     }
   }
   launch_reads(rows_of<Reading>(workspace.readings), head_dim, workspace, stream);
+  launch_reads(rows_of<Reading>(workspace.residuals), head_dim, workspace, stream);
   const auto encodings = rows_of<Encoding>(workspace.encodings);
   launch(encode_kernel, "encode_pages", static_cast<int64_t>(encodings.size()), kThreads, kWarps * 4 * 256, stream,
          workspace.jobs.send(encodings, stream), static_cast<int>(head_dim));

@@ -21,7 +21,7 @@ namespace smartkv::kernels::cuda {
 struct PageWorkspace {
   UploadRing jobs;
   DeviceBuffer decoded;
-  std::vector<std::byte> readings, encodings;  // of the host
+  std::vector<std::byte> readings, residuals, encodings, rows;  // of the host: see row_table.h
 };
 
 // Tokens that go to slots [slot, slot + n) of one dense page of bf16.

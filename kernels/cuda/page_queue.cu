@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "kernels/cuda/platform.h"
 
@@ -33,11 +34,13 @@ void PageQueue::begin(DevicePool* pool, uint64_t batch) {
     wave.encodes.clear();
     wave.reads.clear();
     wave.read_orders.clear();
+    wave.figures.clear();
   }
   waves_ = 0;
   released_.clear();
   staging_.clear();
   result_floats_ = 0;
+  figures_.clear();
 }
 
 void PageQueue::touch(const void* address, bool writes) {
@@ -106,16 +109,21 @@ void PageQueue::encode(int64_t head_dim, std::span<const PageEncode> pages) {
   for (const PageEncode& page : pages) {
     for (const TokenPlace& place : page.source.tokens) reads(place.k);
     if (page.source.codes != nullptr) reads(page.source.codes->k);
+    if (page.source.residual != nullptr) reads(page.source.residual->k);
     writes(page.blocks);
   }
   Wave& to = wave();
   for (const PageEncode& page : pages) {
     const auto heads = static_cast<size_t>(page.n_heads);
     const size_t order_bytes = heads * static_cast<size_t>(head_dim), row_bytes = order_bytes * kPageTokens * sizeof(float);
-    Encode job{page, {}, kNone, kNone, kNone, kNone, kNone};
+    Encode job{page, {}, {}, kNone, kNone, kNone, kNone, kNone, kNone};
     if (page.source.codes != nullptr) {
       job.codes = *page.source.codes;
       job.codes_order = stage(job.codes.channel_order, order_bytes);
+      if (page.source.residual != nullptr) {
+        job.residual = *page.source.residual;
+        job.residual_order = stage(job.residual.channel_order, order_bytes);
+      }
     } else if (page.source.k != nullptr) {
       job.k = stage(page.source.k, row_bytes);
       job.v = stage(page.source.v, row_bytes);
@@ -139,14 +147,65 @@ void PageQueue::read(int64_t head_dim, std::span<const PageRead> pages) {
   }
 }
 
-void PageQueue::run(PageWorkspace& workspace, cudaStream_t stream) {
+void PageQueue::score(int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const DeviceGate> gate,
+                      std::span<const TokenScoring> layers) {
+  touched_.clear();  // of a call that threw
+  head_dim_ = head_dim;
+  for (const TokenScoring& layer : layers) {
+    for (const KvSegment& page : layer.pages) reads(page.k);
+  }
+  wave().figures.score(n_kv_heads, head_dim, std::move(gate), layers, staging_, figures_);
+}
+
+void PageQueue::study(int64_t head_dim, std::span<const PageStudy> pages) {
+  touched_.clear();  // of a call that threw
+  head_dim_ = head_dim;
+  for (const PageStudy& page : pages) reads(page.page.k);
+  wave().figures.study(head_dim, pages, figures_);
+}
+
+void PageQueue::multiply_keys(int64_t head_dim, std::span<const KeyProducts> products) {
+  touched_.clear();  // of a call that threw
+  head_dim_ = head_dim;
+  for (const KeyProducts& product : products) {
+    reads(product.page.k);
+    if (product.residual != nullptr) reads(product.residual->k);
+  }
+  wave().figures.multiply_keys(head_dim, products, staging_, figures_);
+}
+
+void PageQueue::touch_entries(const HeadEntries& entries) {
+  for (const KvSegment& page : entries.codes) reads(page.k);
+  for (const TokenPlace& place : entries.tokens) reads(place.k);
+}
+
+void PageQueue::summarize(int64_t head_dim, std::span<const EntrySummary> summaries) {
+  touched_.clear();  // of a call that threw
+  head_dim_ = head_dim;
+  for (const EntrySummary& summary : summaries) {
+    touch_entries(summary.entries);
+    for (const TokenPlace& place : summary.to) writes(place.k);
+  }
+  wave().figures.summarize(head_dim, summaries, staging_, figures_);
+}
+
+void PageQueue::find_figures(int64_t head_dim, std::span<const EntryFigures> entries) {
+  touched_.clear();  // of a call that threw
+  head_dim_ = head_dim;
+  for (const EntryFigures& of : entries) touch_entries(of.entries);
+  wave().figures.find_figures(head_dim, entries, staging_, figures_);
+}
+
+void PageQueue::run(PageWorkspace& workspace, SummaryWorkspace& summaries, cudaStream_t stream) {
   if (!zeros_.empty()) copy_pages(zeros_, workspace, stream);
   if (waves_ == 0) return;
   std::byte* const staged = staging_.upload(stream);
-  auto* const results = reinterpret_cast<float*>(device_results_.reserve(result_floats_ * sizeof(float)));
+  const size_t read_bytes = (result_floats_ * sizeof(float) + 255) / 256 * 256, bytes = read_bytes + figures_.bytes();
+  std::byte* const all_results = device_results_.reserve(bytes);
+  auto* const results = reinterpret_cast<float*>(all_results);
   float* next = results;
   for (size_t i = 0; i < waves_; ++i) {
-    const Wave& wave = all_waves_[i];
+    Wave& wave = all_waves_[i];
     if (!wave.copies.empty()) copy_pages(wave.copies, workspace, stream);
     if (!wave.moves.empty()) move_tokens(head_dim_, wave.moves, workspace, stream);
     if (!wave.writes.empty()) {
@@ -159,18 +218,21 @@ void PageQueue::run(PageWorkspace& workspace, cudaStream_t stream) {
     }
     if (!wave.encodes.empty()) run_encodes(wave, staged, workspace, stream);
     if (!wave.reads.empty()) next = run_reads(wave, staged, next, workspace, stream);
+    if (!wave.figures.empty()) wave.figures.launch(head_dim_, staged, all_results + read_bytes, workspace, summaries, stream);
   }
-  if (result_floats_ == 0) return;
-  const size_t bytes = result_floats_ * sizeof(float);
+  if (bytes == 0) return;
   check(cudaMemcpyAsync(results_.reserve(bytes), results, bytes, cudaMemcpyDeviceToHost, stream), "copying from the device");
   check(cudaStreamSynchronize(stream), "waiting for the device");
   hand_out_results();
+  figures_.hand_out(results_.data() + read_bytes);
 }
 
 void PageQueue::run_encodes(const Wave& wave, const std::byte* staged, PageWorkspace& workspace, cudaStream_t stream) {
   encodes_.clear();
   codes_.clear();
   codes_.reserve(wave.encodes.size());
+  residuals_.clear();
+  residuals_.reserve(wave.encodes.size());
   const auto order = [&](size_t offset) { return offset == kNone ? nullptr : staged_at<uint8_t>(staged, offset); };
   for (const Encode& from : wave.encodes) {
     PageEncode& page = encodes_.emplace_back(from.page);
@@ -179,6 +241,11 @@ void PageQueue::run_encodes(const Wave& wave, const std::byte* staged, PageWorks
       KvSegment& codes = codes_.emplace_back(from.codes);
       codes.channel_order = order(from.codes_order);
       page.source.codes = &codes;
+      if (page.source.residual != nullptr) {
+        KvSegment& residual = residuals_.emplace_back(from.residual);
+        residual.channel_order = order(from.residual_order);
+        page.source.residual = &residual;
+      }
     } else if (page.source.k != nullptr) {
       page.source.k = staged_at<float>(staged, from.k);
       page.source.v = staged_at<float>(staged, from.v);

@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "kernels/cuda/device_pool.h"
+#include "kernels/cuda/figure_jobs.h"
 #include "kernels/cuda/kv_pages.h"
 
 namespace smartkv::kernels::cuda {
@@ -25,10 +27,15 @@ class PageQueue {
   void copy(std::span<const PageCopy> copies);
   void encode(int64_t head_dim, std::span<const PageEncode> pages);
   void read(int64_t head_dim, std::span<const PageRead> pages);
+  void score(int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const DeviceGate> gate, std::span<const TokenScoring> layers);
+  void study(int64_t head_dim, std::span<const PageStudy> pages);
+  void multiply_keys(int64_t head_dim, std::span<const KeyProducts> products);
+  void summarize(int64_t head_dim, std::span<const EntrySummary> summaries);
+  void find_figures(int64_t head_dim, std::span<const EntryFigures> entries);
   void release(std::byte* page) { released_.push_back(page); }  // once all before is launched
 
   // Launches everything and, if anything is read, waits until it is there.
-  void run(PageWorkspace& workspace, CUstream_st* stream);
+  void run(PageWorkspace& workspace, SummaryWorkspace& summaries, CUstream_st* stream);
   // What may go now that run() has been called.
   std::span<std::byte* const> released() const { return released_; }
 
@@ -36,7 +43,8 @@ class PageQueue {
   struct Encode {
     PageEncode page;
     KvSegment codes;
-    size_t tokens, order, codes_order, k, v;  // in the staging; kNone: there is none
+    KvSegment residual;
+    size_t tokens, order, codes_order, residual_order, k, v;  // in the staging; kNone: there is none
   };
   struct Wave {
     std::vector<TokenMove> moves;
@@ -45,6 +53,7 @@ class PageQueue {
     std::vector<Encode> encodes;
     std::vector<PageRead> reads;
     std::vector<size_t> read_orders;  // in the staging; kNone: there is none
+    FigureJobs figures;
   };
   static constexpr size_t kNone = static_cast<size_t>(-1);
 
@@ -57,6 +66,7 @@ class PageQueue {
   void reads(const void* address) { touch(address, false); }
   void writes(const void* address) { touch(address, true); }
   void touch(const void* address, bool writes);
+  void touch_entries(const HeadEntries& entries);
   Wave& wave();
   size_t stage(const void* from, size_t bytes) { return from == nullptr ? kNone : staging_.add(from, bytes); }
   void run_encodes(const Wave& wave, const std::byte* staged, PageWorkspace& workspace, CUstream_st* stream);
@@ -72,13 +82,14 @@ class PageQueue {
   size_t waves_ = 0;
   std::vector<std::byte*> released_;
   Staging staging_;
-  size_t result_floats_ = 0;
-  HostBuffer results_;  // what was read
+  size_t result_floats_ = 0;  // of reads
+  ResultSpace figures_;       // behind them
+  HostBuffer results_;
   DeviceBuffer device_results_;
   // Of a wave.
   std::vector<TokenWrite> token_writes_;
   std::vector<PageEncode> encodes_;
-  std::vector<KvSegment> codes_;
+  std::vector<KvSegment> codes_, residuals_;
   std::vector<PageRead> reads_;
 };
 

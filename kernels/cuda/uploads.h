@@ -19,6 +19,7 @@ class Staging {
   size_t add(const void* from, size_t bytes);
   // Rows of `width` floats, `stride` floats apart, one after the other.
   size_t add_rows(const float* from, int64_t n, int64_t width, int64_t stride);
+  size_t bytes() const { return bytes_; }
   std::byte* at(size_t offset) { return host_.data() + offset; }  // until the next add()
   // Where offset 0 is on the device, after what is on `stream`.
   std::byte* upload(CUstream_st* stream);

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/pending_results.h"
+
 namespace smartkv {
 
 using kernels::kPageTokens;
@@ -95,12 +97,6 @@ void SummaryHead::load(int64_t end, const LevelPages& codes, StateReader* in) {
   in->expect(found == dense, "a place of each entry");
 }
 
-struct HeadCompaction::Block {
-  std::vector<SummaryEntry> entries;
-  std::vector<float> k, v, bias, attention;
-  EntryBlock view;
-};
-
 HeadCompaction::HeadCompaction(const SummaryOptions& options, const Pages& pages, int64_t head, const SampledQueries& queries,
                                SummaryHead* entries)
     : options_(options),
@@ -109,128 +105,94 @@ HeadCompaction::HeadCompaction(const SummaryOptions& options, const Pages& pages
       head_(head),
       queries_(queries),
       entries_(entries),
-      used_pages_(pages.codes.size(), 0) {}
+      used_pages_(pages.codes.size(), 0),
+      memory_(pages.backend, dim_) {}
 
-void HeadCompaction::add(int32_t position, const float* k, const float* v, float score) {
-  const auto row = static_cast<int32_t>(static_cast<int64_t>(rows_.size()) / (2 * dim_));
-  rows_.insert(rows_.end(), k, k + dim_);
-  rows_.insert(rows_.end(), v, v + dim_);
-  const SummaryEntry entry{position, 1, 0, score, 0, 0, -1 - row};
+void HeadCompaction::add(int32_t position, const kernels::TokenPlace& from, float score) {
+  elsewhere_.push_back(from);
+  const SummaryEntry entry{position, 1, 0, score, 0, 0, -static_cast<int32_t>(elsewhere_.size())};
   (position < options_.sinks ? entries_->sinks : entries_->pending).push_back(entry);
 }
 
-void HeadCompaction::read(std::span<const SummaryEntry> entries, float* k, float* v) const {
-  std::vector<kernels::PageRead> jobs;
-  for (const SummaryEntry& entry : entries) {
-    if (entry.place >= 0) {
-      jobs.push_back(read_of(pages_.kept.place(entry.place, head_), k, v));
-    } else if (entry.place != SummaryEntry::kInCodes) {
-      std::copy_n(row_of(entry), dim_, k);
-      std::copy_n(row_of(entry) + dim_, dim_, v);
-    }
-    k += dim_;
-    v += dim_;
-  }
-  pages_.backend.read(pages_.shape.type, dim_, jobs);
+kernels::TokenPlace HeadCompaction::place_of(const SummaryEntry& entry) const {
+  return entry.place >= 0 ? pages_.kept.place(entry.place, head_) : elsewhere_[static_cast<size_t>(-1 - entry.place)];
 }
 
-void HeadCompaction::complete(bool with_attention, Block* block) const {
-  for (const SummaryEntry& entry : block->entries) block->bias.push_back(entry.bias);
-  block->view = {static_cast<int64_t>(block->entries.size()), dim_, block->k.data(), block->v.data(), block->bias.data()};
-  if (with_attention && options_.needs_queries()) block->attention = attention_matrix(block->view, queries_);
-}
-
-HeadCompaction::Block HeadCompaction::load(std::span<const SummaryEntry> entries, bool with_attention) const {
-  Block block;
-  block.entries.assign(entries.begin(), entries.end());
-  block.k.resize(entries.size() * static_cast<size_t>(dim_));
-  block.v.resize(block.k.size());
-  read(entries, block.k.data(), block.v.data());
-  pages_.backend.finish();
-  complete(with_attention, &block);
-  return block;
+kernels::HeadEntries HeadCompaction::entries_of(const Block& block, bool with_queries) const {
+  return {block.codes, head_, block.tokens, block.bias, with_queries ? &queries_ : nullptr};
 }
 
 // Whole pages of codes first, as groups are whole pages or all that a level has.
-HeadCompaction::Block HeadCompaction::load_oldest(size_t level, int64_t n) {
-  const std::span<const SummaryEntry> entries = std::span(entries_->levels[level]).first(static_cast<size_t>(n));
-  if (entries[0].place != SummaryEntry::kInCodes) return load(entries, true);
-  Block block;
-  block.entries.assign(entries.begin(), entries.end());
-  block.k.resize(entries.size() * static_cast<size_t>(dim_));
-  block.v.resize(block.k.size());
-  for (int64_t i = 0; i < n && entries[static_cast<size_t>(i)].place == SummaryEntry::kInCodes; i += kPageTokens) {
-    pages_.codes[level][used_pages_[level]++]->read(pages_.shape, head_, 1, block.k.data() + i * dim_, block.v.data() + i * dim_);
+void HeadCompaction::load(std::vector<SummaryEntry> entries, size_t pages_level) {
+  block_ = {};
+  size_t i = 0;
+  for (; i < entries.size() && entries[i].place == SummaryEntry::kInCodes; i += kPageTokens) {
+    block_.codes.push_back(pages_.codes[pages_level][used_pages_[pages_level]++]->segment());
   }
-  read(entries, block.k.data(), block.v.data());
-  pages_.backend.finish();
-  complete(true, &block);
-  return block;
+  for (; i < entries.size(); ++i) block_.tokens.push_back(place_of(entries[i]));
+  for (const SummaryEntry& entry : entries) block_.bias.push_back(entry.bias);
+  block_.entries = std::move(entries);
 }
 
-// Moves the block's `salient` tokens of highest salience to the outliers; `rest`: the others.
-void HeadCompaction::choose_outliers(Block* block, int64_t salient, std::vector<SummaryEntry>* rest) {
-  const auto n = block->entries.size();
-  if (options_.salience == Salience::kNovelty) {
-    const SummaryRule rule{PivotRule::kCosine, ValueRule::kMean, BiasRule::kNone};
-    const BlockSummary summary = summarize(rule, block->view, {}, options_.summaries);
-    const std::vector<float> distance = novelty(block->view, summary.pivots);
-    for (size_t i = 0; i < n; ++i) block->entries[i].score = distance[i];
-  } else if (options_.salience == Salience::kValueNorm) {
-    for (size_t i = 0; i < n; ++i) {
-      const float* v = block->v.data() + static_cast<int64_t>(i) * dim_;
-      block->entries[i].score = std::sqrt(std::inner_product(v, v + dim_, v, 0.0f));
-    }
-  } else if (options_.salience == Salience::kAttention) {
-    for (size_t i = 0; i < n; ++i) block->entries[i].score = 0;
-    for (size_t i = 0; i < block->attention.size(); ++i) block->entries[i % n].score += block->attention[i];
-  }
+// Asks what makes the block's tokens stand out.
+void HeadCompaction::choose(Jobs* jobs) {
+  using kernels::EntryFigure;
+  block_.chooses = true;
+  block_.scores.resize(block_.entries.size());
+  const bool by_attention = options_.salience == Salience::kAttention;
+  const EntryFigure figure = by_attention                               ? EntryFigure::kAttention
+                             : options_.salience == Salience::kNovelty ? EntryFigure::kNovelty
+                                                                       : EntryFigure::kValueNorm;
+  jobs->figures.push_back({entries_of(block_, by_attention), figure, options_.summaries, block_.scores.data()});
+}
+
+// Moves the block's `salient_` tokens of highest salience to the outliers; the others stay.
+void HeadCompaction::take_outliers() {
+  std::vector<SummaryEntry>& entries = block_.entries;
+  const size_t n = entries.size();
+  for (size_t i = 0; i < block_.scores.size(); ++i) entries[i].score = block_.scores[i];
   std::vector<size_t> order(n);
   std::iota(order.begin(), order.end(), size_t{0});
-  std::partial_sort(order.begin(), order.begin() + salient, order.end(), [&](size_t a, size_t b) {
-    const float score_a = block->entries[a].score, score_b = block->entries[b].score;
+  std::partial_sort(order.begin(), order.begin() + salient_, order.end(), [&](size_t a, size_t b) {
+    const float score_a = entries[a].score, score_b = entries[b].score;
     return score_a != score_b ? score_a > score_b : a < b;
   });
-  std::sort(order.begin(), order.begin() + salient);
-  std::sort(order.begin() + salient, order.end());
-  for (std::ptrdiff_t i = 0; i < salient; ++i) entries_->outliers.push_back(block->entries[order[static_cast<size_t>(i)]]);
-  for (size_t i = static_cast<size_t>(salient); i < n; ++i) rest->push_back(block->entries[order[i]]);
+  std::sort(order.begin(), order.begin() + salient_);
+  std::sort(order.begin() + salient_, order.end());
+  for (std::ptrdiff_t i = 0; i < salient_; ++i) entries_->outliers.push_back(entries[order[static_cast<size_t>(i)]]);
+  std::vector<SummaryEntry> rest;
+  for (size_t i = static_cast<size_t>(salient_); i < n; ++i) rest.push_back(entries[order[i]]);
+  load(std::move(rest), 0);
 }
 
-void HeadCompaction::add_summaries(const Block& block, int64_t most, size_t level) {
-  const BlockSummary summary = summarize(options_.rule, block.view, block.attention, most);
-  if (entries_->levels.size() <= level) entries_->levels.resize(level + 1);
-  const size_t count = summary.pivots.size();
+void HeadCompaction::summarize(int64_t most, size_t level, Jobs* jobs) {
+  const size_t n = block_.entries.size(), count = std::min(static_cast<size_t>(most), n);
+  block_.level = level;
+  block_.pivots.resize(count);
+  block_.summary_bias.resize(count);
+  block_.group.resize(n);
+  for (size_t i = 0; i < count; ++i) block_.rows.push_back(memory_.add());
+  jobs->summaries.push_back({entries_of(block_, options_.needs_queries()), options_.rule, block_.rows, block_.pivots.data(),
+                             block_.group.data(), block_.summary_bias.data()});
+}
+
+void HeadCompaction::add_summaries() {
+  const size_t count = block_.pivots.size();
+  if (entries_->levels.size() <= block_.level) entries_->levels.resize(block_.level + 1);
   std::vector<SummaryEntry> made(count);
   for (size_t i = 0; i < count; ++i) {
-    const auto pivot = static_cast<size_t>(summary.pivots[i]);
-    made[i] = {block.entries[pivot].position, 0, summary.bias[i], 0, 0, 0,
-               -1 - static_cast<int32_t>(static_cast<int64_t>(rows_.size()) / (2 * dim_))};
-    const float* k = block.k.data() + static_cast<int64_t>(pivot) * dim_;
-    const float* v = summary.v.data() + static_cast<int64_t>(i) * dim_;
-    rows_.insert(rows_.end(), k, k + dim_);
-    rows_.insert(rows_.end(), v, v + dim_);
+    elsewhere_.push_back(block_.rows[i]);
+    made[i] = {block_.entries[static_cast<size_t>(block_.pivots[i])].position, 0, block_.summary_bias[i], 0, 0, 0,
+               -static_cast<int32_t>(elsewhere_.size())};
   }
-  for (size_t i = 0; i < block.entries.size(); ++i) {
-    SummaryEntry& of = made[static_cast<size_t>(summary.group[i])];
-    of.tokens += block.entries[i].tokens;
-    of.retention = std::max(of.retention, block.entries[i].retention);
-    of.retained_until = std::max(of.retained_until, block.entries[i].retained_until);
+  for (size_t i = 0; i < block_.entries.size(); ++i) {
+    SummaryEntry& of = made[static_cast<size_t>(block_.group[i])];
+    of.tokens += block_.entries[i].tokens;
+    of.retention = std::max(of.retention, block_.entries[i].retention);
+    of.retained_until = std::max(of.retained_until, block_.entries[i].retained_until);
   }
-  std::vector<SummaryEntry>& to = entries_->levels[level];
+  std::vector<SummaryEntry>& to = entries_->levels[block_.level];
   to.insert(to.end(), made.begin(), made.end());
-}
-
-void HeadCompaction::summarize_block(int64_t salient) {
-  std::vector<SummaryEntry>& pending = entries_->pending;
-  const bool chooses = salient > 0;
-  Block block = load(std::span(pending).first(static_cast<size_t>(options_.block)),
-                     !chooses || options_.salience == Salience::kAttention);
-  pending.erase(pending.begin(), pending.begin() + options_.block);
-  if (!chooses) return add_summaries(block, options_.summaries, 0);
-  std::vector<SummaryEntry> rest;
-  choose_outliers(&block, salient, &rest);
-  add_summaries(load(rest, true), options_.summaries, 0);
 }
 
 // The outliers of least score become entries of the finest level.
@@ -255,11 +217,12 @@ void HeadCompaction::demote(int64_t n) {
   outliers = std::move(stay);
 }
 
-void HeadCompaction::consolidate(size_t level, int64_t n) {
-  const Block block = load_oldest(level, n);
-  add_summaries(block, (n + options_.ratio - 1) / options_.ratio, level + 1);  // may move levels
+void HeadCompaction::consolidate(size_t level, int64_t n, Jobs* jobs) {
   std::vector<SummaryEntry>& from = entries_->levels[level];
+  load({from.begin(), from.begin() + n}, level);
   from.erase(from.begin(), from.begin() + n);
+  summarize((n + options_.ratio - 1) / options_.ratio, level + 1, jobs);
+  ++work_.consolidations;
 }
 
 // The level to consolidate when there are too many entries in all: the largest, of equals the finest. It has two entries at
@@ -277,37 +240,63 @@ size_t HeadCompaction::largest_level() {
   return largest;
 }
 
-SummaryWork HeadCompaction::compact(int64_t now, int64_t shed, int64_t salient) {
-  SummaryWork work;
+void HeadCompaction::begin(int64_t now, int64_t shed, int64_t salient) {
+  salient_ = salient;
   for (SummaryEntry& entry : entries_->outliers) {
     if (entry.retained_until <= now) entry.retention = 0;
     entry.score *= static_cast<float>(1 - options_.decay * (1 - static_cast<double>(entry.retention)));
   }
   demote(shed);
-  while (static_cast<int64_t>(entries_->pending.size()) >= options_.block) {
-    summarize_block(salient);
-    demote(static_cast<int64_t>(entries_->outliers.size()) - options_.outliers);
-  }
-  for (size_t level = 0; level < entries_->levels.size(); ++level) {
-    for (; static_cast<int64_t>(entries_->levels[level].size()) > options_.level; ++work.consolidations) {
-      consolidate(level, options_.group());
-    }
-  }
-  while (options_.capacity > 0 && entries_->entries() > options_.capacity) {
-    const size_t level = largest_level();
-    consolidate(level, std::min(options_.group(), static_cast<int64_t>(entries_->levels[level].size())));
-    ++work.consolidations;
-    ++work.watermark_hits;
-  }
-  for (auto* list : {&entries_->outliers, &entries_->pending}) list->shrink_to_fit();  // what a prompt's end needed
-  for (auto& list : entries_->levels) list.shrink_to_fit();
-  return work;
 }
 
-void HeadCompaction::take_page(size_t level, size_t first, float* k, float* v) {
-  const std::span<SummaryEntry> entries = std::span(entries_->levels[level]).subspan(first, kPageTokens);
-  read(entries, k, v);
-  for (SummaryEntry& entry : entries) entry.place = SummaryEntry::kInCodes;
+bool HeadCompaction::step(Jobs* jobs) {
+  if (block_.chooses) {
+    take_outliers();
+    summarize(options_.summaries, 0, jobs);
+    return true;
+  }
+  std::vector<SummaryEntry>& pending = entries_->pending;
+  is_block_ = static_cast<int64_t>(pending.size()) >= options_.block;
+  if (is_block_) {
+    load({pending.begin(), pending.begin() + options_.block}, 0);
+    pending.erase(pending.begin(), pending.begin() + options_.block);
+    if (salient_ > 0 && options_.salience != Salience::kGate) {
+      choose(jobs);
+      return true;
+    }
+    if (salient_ > 0) take_outliers();  // scores came with them
+    summarize(options_.summaries, 0, jobs);
+    return true;
+  }
+  for (size_t level = 0; level < entries_->levels.size(); ++level) {
+    if (static_cast<int64_t>(entries_->levels[level].size()) <= options_.level) continue;
+    consolidate(level, options_.group(), jobs);
+    return true;
+  }
+  if (options_.capacity == 0 || entries_->entries() <= options_.capacity) return false;
+  const size_t level = largest_level();
+  consolidate(level, std::min(options_.group(), static_cast<int64_t>(entries_->levels[level].size())), jobs);
+  ++work_.watermark_hits;
+  return true;
+}
+
+void HeadCompaction::absorb() {
+  if (block_.chooses) return;  // what came is for the next step
+  add_summaries();
+  if (is_block_) demote(static_cast<int64_t>(entries_->outliers.size()) - options_.outliers);
+}
+
+SummaryWork HeadCompaction::end() {
+  for (auto* list : {&entries_->outliers, &entries_->pending}) list->shrink_to_fit();  // what a prompt's end needed
+  for (auto& list : entries_->levels) list.shrink_to_fit();
+  return work_;
+}
+
+void HeadCompaction::take_page(size_t level, size_t first, std::vector<kernels::TokenPlace>* places) {
+  for (SummaryEntry& entry : std::span(entries_->levels[level]).subspan(first, kPageTokens)) {
+    places->push_back(place_of(entry));
+    entry.place = SummaryEntry::kInCodes;
+  }
 }
 
 std::vector<HeadCompaction::Write> HeadCompaction::settle() {
@@ -325,11 +314,26 @@ std::vector<HeadCompaction::Write> HeadCompaction::settle() {
   entries_->for_each([&](SummaryEntry& entry) {
     if (stays(entry)) return;
     while (taken[free]) ++free;
-    const bool has_slot = entry.place >= 0;  // which goes away
-    writes.push_back({static_cast<int64_t>(free), has_slot ? nullptr : row_of(entry), has_slot ? entry.place : -1});
+    writes.push_back({static_cast<int64_t>(free), place_of(entry)});
     entry.place = static_cast<int32_t>(free++);
   });
   return writes;
+}
+
+void compact(kernels::KvBackend& backend, const CacheShape& shape, std::span<HeadCompaction> heads) {
+  for (;;) {
+    HeadCompaction::Jobs jobs;
+    std::vector<HeadCompaction*> busy;
+    for (HeadCompaction& head : heads) {
+      if (head.step(&jobs)) busy.push_back(&head);
+    }
+    if (busy.empty()) return;
+    kernels::PendingResults results(backend);
+    backend.find_figures(shape.type, shape.head_dim, jobs.figures);
+    backend.summarize(shape.type, shape.head_dim, jobs.summaries);
+    results.wait();
+    for (HeadCompaction* const head : busy) head->absorb();
+  }
 }
 
 }  // namespace smartkv

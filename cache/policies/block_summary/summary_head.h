@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "cache/dense_layer.h"
 #include "cache/policies/block_summary/summary_options.h"
 #include "cache/quantized_page.h"
+#include "cache/stages/scratch_rows.h"
 #include "cache/state_io.h"
 
 namespace smartkv {
@@ -24,7 +26,7 @@ struct SummaryEntry {
   float score = 0;             // of a pending token or an outlier
   float retention = 0;         // 0 to 1, until `retained_until`, a position: the share of an outlier's decay that it is spared
   int32_t retained_until = 0;
-  int32_t place = 0;           // or kInCodes; -1 - row while it is being made
+  int32_t place = 0;           // or kInCodes; while a boundary lasts, -1 - i: somewhere else
 };
 
 // Of each level, the pages of codes of its oldest entries, kPageTokens each, all KV heads; all else is dense.
@@ -52,7 +54,7 @@ struct SummaryWork {
   int64_t watermark_hits = 0;  // consolidations because of the capacity
 };
 
-// One KV head at one boundary.
+// One KV head at one boundary. It says step by step what the backend is to do, so that all KV heads' jobs go together.
 class HeadCompaction {
  public:
   // What a layer holds: slots, and pages of codes.
@@ -60,56 +62,79 @@ class HeadCompaction {
     const CacheShape& shape;
     const DenseLayer& kept;
     const LevelPages& codes;
-    kernels::KvBackend& backend;  // of both
+    std::shared_ptr<kernels::KvBackend> backend;  // of both
   };
   // `queries`: to fit to. All references outlive this.
   HeadCompaction(const SummaryOptions& options, const Pages& pages, int64_t head, const SampledQueries& queries,
                  SummaryHead* entries);
 
-  // A token that comes in, the next in order of position. k, v: f32 [head_dim].
-  void add(int32_t position, const float* k, const float* v, float score);
+  // A token that comes in, the next in order of position. from: stays until the jobs of settle() are done.
+  void add(int32_t position, const kernels::TokenPlace& from, float score);
+
+  // Jobs of one step of all KV heads. Results go where the jobs point to, until absorb().
+  struct Jobs {
+    std::vector<kernels::EntrySummary> summaries;
+    std::vector<kernels::EntryFigures> figures;
+  };
   // Makes blocks into summaries, `salient` tokens of each into outliers, and where there are too many outliers or summaries,
   // fewer ones. `now`: the boundary; the `shed` outliers of least score go in any case.
-  SummaryWork compact(int64_t now, int64_t shed, int64_t salient);
+  void begin(int64_t now, int64_t shed, int64_t salient);
+  bool step(Jobs* jobs);  // the next one; false: there is none
+  void absorb();          // what it gave
+  SummaryWork end();
 
-  // Of each level, the pages of codes that compact() used up.
+  // Of each level, the pages of codes that were used up.
   const std::vector<size_t>& used_pages() const { return used_pages_; }
-  // After compact(): entries [first, first + kPageTokens) of a level go to a page of codes. k, v: f32 [kPageTokens, head_dim],
-  // there after KvBackend::finish().
-  void take_page(size_t level, size_t first, float* k, float* v);
+  // After end(): entries [first, first + kPageTokens) of a level go to a page of codes. Adds where they are.
+  void take_page(size_t level, size_t first, std::vector<kernels::TokenPlace>* places);
 
-  // Slot `place` gets K and V: f32 [2, head_dim], valid as long as this; or those of slot `from`, past all that get any.
+  // At last: gives every entry that is not in codes a slot, from 0 on. What goes to slot `place`, `from` a row, a slot of the
+  // tail or one past all that get any.
   struct Write {
     int64_t place;
-    const float* kv;
-    int64_t from;
+    kernels::TokenPlace from;
   };
-  // At last: gives every entry that is not in codes a slot, from 0 on. What is to be written there.
   std::vector<Write> settle();
 
  private:
-  struct Block;  // entries with their K and V
+  // What a step works on, and its results.
+  struct Block {
+    std::vector<SummaryEntry> entries;
+    std::vector<kernels::KvSegment> codes;
+    std::vector<kernels::TokenPlace> tokens;  // of those that are not in codes
+    std::vector<float> bias, scores, summary_bias;
+    std::vector<kernels::TokenPlace> rows;
+    std::vector<int32_t> pivots, group;
+    size_t level = 0;      // that its summaries go to
+    bool chooses = false;  // scores are on their way
+  };
 
-  Block load(std::span<const SummaryEntry> entries, bool with_attention) const;
-  Block load_oldest(size_t level, int64_t n);  // of a level, which are about to go
-  const float* row_of(const SummaryEntry& entry) const { return rows_.data() + (-1 - entry.place) * 2 * dim_; }
-  // Of entries, those that are not in codes: f32 [entries, head_dim] each, there after KvBackend::finish().
-  void read(std::span<const SummaryEntry> entries, float* k, float* v) const;
-  void complete(bool with_attention, Block* block) const;
-  void summarize_block(int64_t salient);
-  void choose_outliers(Block* block, int64_t salient, std::vector<SummaryEntry>* rest);
+  kernels::TokenPlace place_of(const SummaryEntry& entry) const;
+  kernels::HeadEntries entries_of(const Block& block, bool with_queries) const;
+  void load(std::vector<SummaryEntry> entries, size_t pages_level);  // as block_
+  void choose(Jobs* jobs);
+  void take_outliers();
+  void summarize(int64_t most, size_t level, Jobs* jobs);
   void demote(int64_t n);
-  void consolidate(size_t level, int64_t n);
+  void consolidate(size_t level, int64_t n, Jobs* jobs);
   size_t largest_level();
-  void add_summaries(const Block& block, int64_t most, size_t level);
+  void add_summaries();
 
   const SummaryOptions& options_;
   Pages pages_;
   int64_t dim_, head_;
   const SampledQueries& queries_;
   SummaryHead* entries_;
+  int64_t salient_ = 0;
+  SummaryWork work_;
+  Block block_;
+  bool is_block_ = false;  // of tokens, not a group of summaries
   std::vector<size_t> used_pages_;
-  std::vector<float> rows_;  // f32 [rows, 2, head_dim] of entries that are being made
+  ScratchRows memory_;
+  std::vector<kernels::TokenPlace> elsewhere_;
 };
+
+// All their steps, from begin() to before end(), with the jobs of each step together. Waits for the backend at each.
+void compact(kernels::KvBackend& backend, const CacheShape& shape, std::span<HeadCompaction> heads);
 
 }  // namespace smartkv

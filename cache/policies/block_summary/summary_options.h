@@ -9,10 +9,16 @@
 #include "cache/boundaries.h"
 #include "cache/parameters.h"
 #include "cache/sequence_cache.h"
-#include "cache/summaries/block_summarizer.h"
+#include "kernels/block_summarizer.h"
 #include "kernels/quantized_page.h"
 
 namespace smartkv {
+
+using kernels::BiasRule;
+using kernels::PivotRule;
+using kernels::SampledQueries;
+using kernels::SummaryRule;
+using kernels::ValueRule;
 
 // What makes a token of a block worth its exact K and V.
 enum class Salience {

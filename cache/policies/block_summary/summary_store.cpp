@@ -67,7 +67,7 @@ void SummaryStore::observe(const StageView& view, int64_t layer, const StoreProb
   if (options_.adapts() && options_.compresses(layer)) {
     for (int64_t h = 0; h < shape().n_kv_heads; ++h) {
       const std::span<const float> mass(probe.mass + h * probe.stride, static_cast<size_t>(probe.tail + probe.n_tail));
-      state.entropies += entropy_share(mass);
+      state.entropies += kernels::entropy_share(mass);
       ++state.n_entropies;
     }
   }
@@ -124,15 +124,14 @@ void SummaryStore::share_entropies() {
 void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tokens) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
-  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, first = view.tail_first, n = view.leaving() - first;
+  const int64_t heads = shape().n_kv_heads, first = view.tail_first, n = view.leaving() - first;
   const SummaryOptions& options = options_.compresses(layer) ? options_ : plain_;
-  kernels::KvBackend& backend = *context_->pool->backend();
+  const std::shared_ptr<kernels::KvBackend>& backend = context_->pool->backend();
   std::vector<SampledQueries> queries(static_cast<size_t>(heads));
   if (options.needs_queries()) queries = state.queries.sampled(*context_, tail, query_shifts(options.shifts));
   std::vector<HeadCompaction> compactions;
+  compactions.reserve(static_cast<size_t>(heads));
   const HeadCompaction::Pages pages{shape(), state.kept, state.codes, backend};
-  const std::vector<LeavingTokens::Rows> rows = tokens->load();
-  SummaryWork work;
   const int64_t salient =
       options.salient_at(state.n_entropies == 0 ? 0 : state.entropies / static_cast<double>(state.n_entropies));
   for (int64_t h = 0; h < heads; ++h) {
@@ -143,14 +142,15 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
     }
     HeadCompaction& compaction =
         compactions.emplace_back(options, pages, h, queries[static_cast<size_t>(h)], &state.heads[static_cast<size_t>(h)]);
-    for (size_t i = 0; i < leaving.size(); ++i) {
-      const int32_t position = leaving[i].position;
-      const float score = state.scores.empty() ? 0 : state.scores[static_cast<size_t>(h * n + position - first)];
-      const size_t at = i * static_cast<size_t>(dim);
-      compaction.add(position, &rows[static_cast<size_t>(h)].k[at], &rows[static_cast<size_t>(h)].v[at], score);
+    for (const LeavingTokens::Token& token : leaving) {
+      const float score = state.scores.empty() ? 0 : state.scores[static_cast<size_t>(h * n + token.position - first)];
+      compaction.add(token.position, tokens->place(h, token), score);
     }
-    work = compaction.compact(view.next_boundary, shed_, salient);
+    compaction.begin(view.next_boundary, shed_, salient);
   }
+  compact(*backend, shape(), compactions);
+  SummaryWork work;
+  for (HeadCompaction& compaction : compactions) work = compaction.end();
   state.taken += static_cast<int64_t>(tokens->of(0).size());
   const int64_t entries = state.heads[0].entries();
   for (const SummaryHead& head : state.heads) {
@@ -164,18 +164,14 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
   const int64_t dense_entries = state.dense_entries();
   state.kept.reserve(std::min(before, dense_entries), dense_entries);
   std::vector<kernels::TokenMove> moves;
-  std::vector<kernels::TokenWrite> writes;
   for (int64_t h = 0; h < heads; ++h) {
     for (const HeadCompaction::Write& write : compactions[static_cast<size_t>(h)].settle()) {
       state.kept.own(write.place);
-      const kernels::TokenPlace to = state.kept.place(write.place, h);
-      if (write.kv == nullptr) moves.push_back({state.kept.place(write.from, h), to});
-      if (write.kv != nullptr) writes.push_back({write.kv, write.kv + dim, to});
+      moves.push_back({write.from, state.kept.place(write.place, h)});
     }
-    tokens->leave(h, {});
   }
-  backend.move(shape().type, dim, moves);
-  backend.write_tokens(shape().type, dim, writes);
+  backend->move(shape().type, shape().head_dim, moves);
+  for (int64_t h = 0; h < heads; ++h) tokens->leave(h, {});
   state.kept.truncate(dense_entries);
   state.work.consolidations += work.consolidations;
   state.work.watermark_hits += work.watermark_hits;
@@ -190,19 +186,13 @@ void SummaryStore::make_codes(const std::vector<size_t>& used, std::vector<HeadC
   }
   const auto& levels = layer->heads[0].levels;  // all KV heads' are as long
   if (!options_.coded() || levels.empty()) return;
-  const int64_t heads = shape().n_kv_heads, values = kPageTokens * shape().head_dim;
-  std::vector<float> k(static_cast<size_t>(heads * values)), v(k.size());
   const kernels::QuantizedLayout layout = summary_layout(shape(), options_);
   layer->codes.resize(levels.size());
   for (size_t level = 0; level < levels.size(); ++level) {
     for (auto& pages = layer->codes[level]; (pages.size() + 1) * kPageTokens <= levels[level].size();) {
-      for (int64_t h = 0; h < heads; ++h) {
-        HeadCompaction& compaction = (*compactions)[static_cast<size_t>(h)];
-        compaction.take_page(level, pages.size() * kPageTokens, k.data() + h * values, v.data() + h * values);
-      }
-      context_->pool->backend()->finish();
-      const kernels::PageSource rows{{}, nullptr, k.data(), v.data()};
-      pages.push_back(std::make_shared<QuantizedPage>(context_->pool, layout, nullptr, rows));
+      std::vector<kernels::TokenPlace> places;
+      for (HeadCompaction& compaction : *compactions) compaction.take_page(level, pages.size() * kPageTokens, &places);
+      pages.push_back(std::make_shared<QuantizedPage>(context_->pool, layout, nullptr, kernels::PageSource{places}));
     }
   }
 }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/pending_results.h"
+
 namespace smartkv {
 namespace {
 
@@ -55,21 +57,22 @@ void ChannelStore::observe(const StageView& /*view*/, int64_t layer, const Store
 }
 
 ChannelStore::Seen ChannelStore::see(const StageView& view, int64_t layer, int64_t made) const {
-  const Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
-  Seen seen{std::vector<double>(static_cast<size_t>(heads * dim), 0.0), std::vector<double>(static_cast<size_t>(heads * dim), 0.0)};
-  std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
+  const auto channels = static_cast<size_t>(heads * dim);
+  Seen seen{std::vector<double>(channels, 0.0), std::vector<double>(channels, 0.0), {}};
+  std::vector<double> squares(static_cast<size_t>(made) * channels);
+  kernels::PendingResults results(*context().pool->backend());
   for (int64_t i = 0; i < made; ++i) {
-    load_tail_page(context(), tail, n_pages() + i, k.data(), v.data());
-    for (int64_t at = 0; at < heads * kPageTokens * dim; ++at) {
-      const auto value = static_cast<double>(k[static_cast<size_t>(at)]);
-      seen.k2[static_cast<size_t>(at / (kPageTokens * dim) * dim + at % dim)] += value * value / static_cast<double>(made * kPageTokens);
-    }
+    kernels::PageStudy job{tail_page(tail, n_pages() + i), heads, 0, kPageTokens};
+    job.k_squares = squares.data() + static_cast<size_t>(i) * channels;
+    context().pool->backend()->study(shape().type, dim, {&job, 1});
   }
-  const std::vector<SampledQueries> sampled = state.queries.sampled(context(), tail, {});
+  seen.queries = layers_[static_cast<size_t>(layer)].queries.sampled(context(), tail, {});
+  results.wait();
+  for (size_t at = 0; at < squares.size(); ++at) seen.k2[at % channels] += squares[at] / static_cast<double>(made * kPageTokens);
   for (int64_t head = 0; head < heads; ++head) {
-    const SampledQueries& queries = sampled[static_cast<size_t>(head)];
+    const SampledQueries& queries = seen.queries[static_cast<size_t>(head)];
     seen.asked = seen.asked || queries.n > 0;
     for (int64_t at = 0; at < queries.n * dim; ++at) {
       const auto value = static_cast<double>(queries.q[static_cast<size_t>(at)]);
@@ -110,66 +113,55 @@ double ChannelStore::select(int64_t layer) {
   return least;
 }
 
-void ChannelStore::load_page(int64_t layer, int64_t i, std::vector<float>* packed, std::vector<float>* full,
-                             std::vector<float>* v) const {
-  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
-  const auto size = static_cast<size_t>(heads * kPageTokens * dim);
-  for (auto* values : {packed, full, v}) values->resize(size);
-  const Layer& state = layers_[static_cast<size_t>(layer)];
-  const QuantizedPageRef& residual = state.residual[static_cast<size_t>(i)];
-  std::vector<float> rest(residual == nullptr ? 0 : size), none(rest.size());
-  page(layer, i)->read(shape(), 0, heads, packed->data(), v->data());
-  if (residual != nullptr) residual->read(shape(), 0, heads, rest.data(), none.data());
-  context().pool->backend()->finish();
-  *full = *packed;
-  if (residual == nullptr) return;
-  for (int64_t head = 0; head < heads; ++head) {
-    const uint8_t* order = page(layer, i)->channel_order()->data() + head * dim;
-    for (int64_t t = 0; t < kPageTokens; ++t) {
-      const int64_t row = (head * kPageTokens + t) * dim;
-      for (int64_t c = options_.key_channels; c < dim; ++c) {
-        (*full)[static_cast<size_t>(row + order[c])] = rest[static_cast<size_t>(row + order[c])];
-      }
-    }
-  }
-}
-
-Fidelity ChannelStore::check(const StageView& view, int64_t layer) const {
+Fidelity ChannelStore::check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, pages = n_pages() - 1;
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   // Keys of the sinks' page, of some packed pages and of the last tokens, by KV head.
   const int64_t checked = std::min(pages, kCheckedPages), last = std::min(kPageTokens, view.tokens - view.tail_first);
   const int64_t n = (1 + checked) * kPageTokens + last;
-  std::vector<float> packed(static_cast<size_t>(heads * n * dim)), full(packed.size()), page_packed, page_full, v;
-  for (int64_t c = 0; c <= checked; ++c) {
-    load_page(layer, c == 0 ? 0 : pages - (c - 1) * pages / checked, &page_packed, &page_full, &v);
-    for (int64_t head = 0; head < heads; ++head) {
-      const int64_t from = head * kPageTokens * dim, to = (head * n + c * kPageTokens) * dim;
-      std::copy_n(page_packed.begin() + from, kPageTokens * dim, packed.begin() + to);
-      std::copy_n(page_full.begin() + from, kPageTokens * dim, full.begin() + to);
+  std::vector<std::vector<float>> packed(sampled.size()), full(sampled.size());  // [queries, n]
+  std::vector<kernels::KvSegment> residuals;
+  residuals.reserve(static_cast<size_t>(1 + checked));
+  std::vector<kernels::KeyProducts> jobs;
+  for (size_t head = 0; head < sampled.size(); ++head) {
+    packed[head].resize(static_cast<size_t>(sampled[head].n * n));
+    full[head].resize(packed[head].size());
+  }
+  // Of tokens [first, first + count) of a page, which are the `at`-th ones of all.
+  const auto ask = [&](const kernels::KvSegment& page, const kernels::KvSegment* residual, int64_t first, int64_t count, int64_t at) {
+    for (size_t head = 0; head < sampled.size(); ++head) {
+      const SampledQueries& queries = sampled[head];
+      kernels::KeyProducts job{page, nullptr, 0, static_cast<int64_t>(head), first, count, queries.q.data(), queries.n};
+      job.out = packed[head].data() + at;
+      job.out_stride = n;
+      jobs.push_back(job);
+      job.residual = residual;
+      job.residual_columns = residual == nullptr ? 0 : dim - options_.key_channels;
+      job.out = full[head].data() + at;
+      jobs.push_back(job);
     }
+  };
+  for (int64_t c = 0; c <= checked; ++c) {
+    const int64_t i = c == 0 ? 0 : pages - (c - 1) * pages / checked;
+    const QuantizedPageRef& residual = state.residual[static_cast<size_t>(i)];
+    if (residual != nullptr) residuals.push_back(residual->segment());
+    ask(page(layer, i)->segment(), residual == nullptr ? nullptr : &residuals.back(), 0, kPageTokens, c * kPageTokens);
   }
-  tail.read(view.tokens - last, last, 0, heads, packed.data() + (n - last) * dim, nullptr, n * dim);
+  for (int64_t at = view.tokens - last - tail.first(), some = 0, end = view.tokens - tail.first(); at < end; at += some) {
+    some = std::min(end - at, kPageTokens - at % kPageTokens);
+    ask(tail.segment(at / kPageTokens, kPageTokens), nullptr, at % kPageTokens, some, n - (end - at));
+  }
+  context().pool->backend()->multiply_keys(shape().type, dim, jobs);
   context().pool->backend()->finish();
-  for (int64_t head = 0; head < heads; ++head) {
-    const int64_t at = (head * n + n - last) * dim;
-    std::copy_n(packed.begin() + at, last * dim, full.begin() + at);
-  }
   Fidelity fidelity;
-  const std::vector<SampledQueries> sampled = state.queries.sampled(context(), tail, {});
-  std::vector<float> packed_scores(static_cast<size_t>(n)), full_scores(packed_scores.size());
   for (int64_t head = 0; head < heads; ++head) {
-    const SampledQueries& queries = sampled[static_cast<size_t>(head)];
-    for (int64_t i = 0; i < queries.n; ++i) {
-      const float* q = queries.q.data() + i * dim;
-      for (int64_t t = 0; t < n; ++t) {
-        const float* k = packed.data() + (head * n + t) * dim;
-        packed_scores[static_cast<size_t>(t)] = std::inner_product(q, q + dim, k, 0.0f);
-        k = full.data() + (head * n + t) * dim;
-        full_scores[static_cast<size_t>(t)] = std::inner_product(q, q + dim, k, 0.0f);
-      }
-      add_fidelity(full_scores, packed_scores, options_.limits.top, &fidelity);
+    const auto of_head = static_cast<size_t>(head);
+    for (int64_t i = 0; i < sampled[of_head].n; ++i) {
+      const auto row = [&](const std::vector<float>& of) {
+        return std::span<const float>(of).subspan(static_cast<size_t>(i * n), static_cast<size_t>(n));
+      };
+      add_fidelity(row(full[of_head]), row(packed[of_head]), options_.limits.top, &fidelity);
     }
   }
   return fidelity;
@@ -188,24 +180,23 @@ void ChannelStore::pack_layer(int64_t layer) {
   state.order = std::make_shared<const std::vector<uint8_t>>(state.selected);
   state.residual_order = residual_order(state.selected);
   state.packed = true;
-  std::vector<float> k, full, v;
   for (int64_t i = 1; i < n_pages(); ++i) {
-    load_page(layer, i, &k, &full, &v);
-    const kernels::PageSource rows{{}, nullptr, k.data(), v.data()};
+    const kernels::KvSegment codes = page(layer, i)->segment();
+    const kernels::PageSource source{{}, &codes};
     state.residual[static_cast<size_t>(i)] =
-        std::make_shared<QuantizedPage>(context().pool, layouts_.residual, state.residual_order, rows);
-    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layouts_.packed, state.order, rows));
+        std::make_shared<QuantizedPage>(context().pool, layouts_.residual, state.residual_order, source);
+    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layouts_.packed, state.order, source));
   }
 }
 
 void ChannelStore::restore_layer(int64_t layer) {
   Layer& state = layers_[static_cast<size_t>(layer)];
-  std::vector<float> packed, full, v;
   for (int64_t i = 1; i < n_pages(); ++i) {
-    load_page(layer, i, &packed, &full, &v);
-    const std::shared_ptr<const std::vector<uint8_t>> order = page(layer, i)->channel_order();
-    const kernels::PageSource rows{{}, nullptr, full.data(), v.data()};
-    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layouts_.restored, order, rows));
+    const kernels::KvSegment codes = page(layer, i)->segment(), residual = state.residual[static_cast<size_t>(i)]->segment();
+    kernels::PageSource source{{}, &codes};
+    source.residual = &residual;
+    source.residual_columns = shape().head_dim - options_.key_channels;
+    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layouts_.restored, page(layer, i)->channel_order(), source));
     state.residual[static_cast<size_t>(i)] = nullptr;
   }
   state.packed = false;
@@ -229,7 +220,7 @@ void ChannelStore::plan(const StageView& view, int64_t made) {
     finding.selected = selects && !state.packed && state.known;
     finding.checked = checks && state.packed;
     if (finding.selected) finding.retained = select(layer);
-    if (finding.checked) finding.fidelity = check(view, layer);
+    if (finding.checked) finding.fidelity = check(view, layer, seen[static_cast<size_t>(layer)].queries);
   });
   share(&findings);
   std::vector<int64_t> failed(layers_.size(), 0);

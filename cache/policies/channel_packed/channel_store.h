@@ -79,9 +79,10 @@ class ChannelStore final : public PageStore {
   }
   int64_t page_bytes(int64_t i) const override;
 
-  // Means of squares of queries and of the keys that leave, f64 [n_kv_heads, head_dim].
+  // Means of squares of queries and of the keys that leave, f64 [n_kv_heads, head_dim], and the queries, by KV head.
   struct Seen {
     std::vector<double> q2, k2;
+    std::vector<SampledQueries> queries;
     bool asked = false;  // there were queries
   };
   // What is decided on at a boundary.
@@ -96,11 +97,9 @@ class ChannelStore final : public PageStore {
   double select(int64_t layer);
   void share(std::vector<Seen>* seen) const;           // over all ranks: whether there were queries
   void share(std::vector<Finding>* findings) const;
-  Fidelity check(const StageView& view, int64_t layer) const;
+  Fidelity check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled) const;
   void pack_layer(int64_t layer);     // its full pages
   void restore_layer(int64_t layer);  // its packed pages
-  // K of page i of a layer, as attention sees it, and completed by the residual: f32 [n_kv_heads, kPageTokens, head_dim].
-  void load_page(int64_t layer, int64_t i, std::vector<float>* packed, std::vector<float>* full, std::vector<float>* v) const;
   ChannelOrder residual_order(const std::vector<uint8_t>& order) const;  // what has codes in a residual comes first
   void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
   int64_t residual_bytes() const;

@@ -1,19 +1,16 @@
 #include "cache/policies/gated_eviction/gate.h"
 
 #include <algorithm>
-#include <numeric>
+#include <memory>
 #include <string>
 
 #include "cache/sequence_cache.h"
-#include "kernels/bf16.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
 namespace {
 
-constexpr int64_t kChunk = 512;  // keys of one pass: bounds the scratch, 0.8 MB
 constexpr int64_t kLanes = 16;   // output features that pack_lanes takes at once
-constexpr int64_t kValuesPerTask = 16384;
 
 void check(const std::vector<float>& values, int64_t expected, const std::string& what) {
   if (static_cast<int64_t>(values.size()) == expected) return;
@@ -32,83 +29,63 @@ kernels::PackedMatrix pack(const std::vector<float>& weight, int64_t out_feature
   return packed;
 }
 
-// bf16 of n values, after ReLU or as they are.
-template <bool kRelu>
-void activate(ThreadPool& threads, const float* x, int64_t n, uint16_t* out) {
-  threads.parallel_for((n + kValuesPerTask - 1) / kValuesPerTask, [=](int64_t task) {
-    const int64_t end = std::min(n, (task + 1) * kValuesPerTask);
-    for (int64_t i = task * kValuesPerTask; i < end; ++i) out[i] = to_bf16(kRelu ? std::max(x[i], 0.0f) : x[i]);
-  });
-}
-
 }  // namespace
 
-Gate::Gate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& layers)
-    : head_dim_(head_dim), importance_features_(GateLayer::importance_features(n_kv_heads, head_dim)) {
+Gate::Gate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& layers) {
+  auto maps = std::make_shared<kernels::GateMaps>();
+  maps->n_kv_heads = n_kv_heads;
+  maps->head_dim = head_dim;
+  const int64_t features = maps->importance_features();
   const bool second = !layers.empty() && !layers[0].importance.empty();
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    auto& maps = layers_.emplace_back();
+    auto of_layer = std::make_shared<kernels::GateMaps::Layer>();
     for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
       const auto [out, in] = GateLayer::shape(i, head_dim);
       const std::string name = "layer " + std::to_string(layer) + ", map " + std::to_string(i);
       check(layers[layer].weight[i], out * in, name + ", weight");
       check(layers[layer].bias[i], out, name + ", bias");
-      maps[i] = {pack(layers[layer].weight[i], out, in), layers[layer].bias[i]};
+      (*of_layer)[i] = {pack(layers[layer].weight[i], out, in), layers[layer].bias[i]};
     }
+    maps->layers.push_back(std::move(of_layer));
     const std::string name = "layer " + std::to_string(layer) + ", importance";
-    check(layers[layer].importance, second ? n_kv_heads * (importance_features_ + 1) : 0, name);
-    if (second) importance_.push_back(layers[layer].importance);
+    check(layers[layer].importance, second ? n_kv_heads * (features + 1) : 0, name);
+    if (second) maps->importance.push_back(layers[layer].importance);
   }
+  if (second) maps->importance_heads = n_kv_heads;
+  maps_ = std::move(maps);
+}
+
+std::shared_ptr<const kernels::GateMaps> Gate::maps(int64_t first, int64_t heads) const {
+  if (heads == maps_->n_kv_heads) return maps_;
+  auto part = std::make_shared<kernels::GateMaps>();
+  part->n_kv_heads = heads;
+  part->head_dim = maps_->head_dim;
+  part->layers = maps_->layers;
+  part->importance_heads = maps_->importance_heads;
+  const int64_t features = maps_->importance_features(), of_keys = features / 2, n = heads * maps_->head_dim;
+  for (const std::vector<float>& all : maps_->importance) {
+    std::vector<float>& own = part->importance.emplace_back();
+    for (int64_t head = 0; head < maps_->importance_heads; ++head) {
+      const float* const map = all.data() + head * (features + 1);
+      for (const float* const from : {map + first * maps_->head_dim, map + of_keys + first * maps_->head_dim}) {
+        own.insert(own.end(), from, from + n);
+      }
+      own.push_back(first == 0 ? map[features] : 0.0f);
+    }
+  }
+  return part;
 }
 
 void Gate::score(ThreadPool* threads, int64_t layer, const float* keys, int64_t n, float* scores) const {
   ThreadPool alone(1);
-  ThreadPool& pool = threads != nullptr ? *threads : alone;
-  const int64_t width = std::max(head_dim_, GateLayer::kHidden);
-  const int64_t chunk = std::min(n, kChunk);
-  std::vector<uint16_t> x(static_cast<size_t>(chunk * width));
-  std::vector<float> y(static_cast<size_t>(chunk * GateLayer::kHidden));
-  kernels::LinearScratch scratch;
-  for (int64_t first = 0; first < n; first += chunk) {
-    const int64_t rows = std::min(chunk, n - first);
-    activate<false>(pool, keys + first * head_dim_, rows * head_dim_, x.data());
-    for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
-      const auto [out, in] = GateLayer::shape(i, head_dim_);
-      const bool last = i == GateLayer::kDepth - 1;
-      const Map& map = layers_[static_cast<size_t>(layer)][i];
-      kernels::LinearOutput output;
-      output.out = last ? scores + first : y.data();
-      output.stride = out;
-      output.bias = map.bias.data();
-      kernels::linear(pool, map.weight, {x.data(), rows, in}, output, scratch);
-      if (!last) activate<true>(pool, y.data(), rows * out, x.data());
-    }
-  }
-}
-
-void Gate::importance(int64_t layer, int64_t head, const TokenRows& rows, int64_t from, int64_t end, float* scores) const {
-  const float* map = importance_[static_cast<size_t>(layer)].data() + head * (importance_features_ + 1);
-  const int64_t of_keys = importance_features_ / 2;
-  for (int64_t i = from; i < end; ++i) {
-    std::array<float, 16> sums{};  // head_dim is a multiple of 16
-    for (const bool is_value : {false, true}) {
-      const float* weight = map + (is_value ? of_keys : 0) + rows.first * head_dim_;
-      for (int64_t h = 0; h < rows.heads; ++h, weight += head_dim_) {
-        const float* row = (is_value ? rows.values : rows.keys) + (h * rows.n + i) * head_dim_;
-        for (int64_t d = 0; d < head_dim_; d += 16) {
-          for (int64_t j = 0; j < 16; ++j) sums[static_cast<size_t>(j)] += weight[d + j] * row[d + j];
-        }
-      }
-    }
-    scores[i] = std::accumulate(sums.begin(), sums.end(), rows.first == 0 ? map[importance_features_] : 0.0f);
-  }
+  kernels::gate_scores(threads != nullptr ? *threads : alone, *maps_, layer, keys, n, scores);
 }
 
 int64_t Gate::bytes() const {
   int64_t bytes = 0;
-  for (const std::vector<float>& map : importance_) bytes += static_cast<int64_t>(map.size() * sizeof(float));
-  for (const auto& maps : layers_) {
-    for (const Map& map : maps) bytes += map.weight.bytes() + static_cast<int64_t>(map.bias.size() * sizeof(float));
+  for (const std::vector<float>& map : maps_->importance) bytes += static_cast<int64_t>(map.size() * sizeof(float));
+  for (const auto& maps : maps_->layers) {
+    for (const auto& map : *maps) bytes += map.weight.bytes() + static_cast<int64_t>(map.bias.size() * sizeof(float));
   }
   return bytes;
 }

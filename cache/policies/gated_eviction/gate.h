@@ -10,9 +10,10 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "kernels/linear.h"
+#include "kernels/gate_maps.h"
 
 namespace smartkv {
 
@@ -20,8 +21,8 @@ class ThreadPool;
 
 // One layer's heads in f32; the MLP in the order of application.
 struct GateLayer {
-  static constexpr int64_t kDepth = 4;
-  static constexpr int64_t kHidden = 256;
+  static constexpr int64_t kDepth = kernels::GateMaps::kDepth;
+  static constexpr int64_t kHidden = kernels::GateMaps::kHidden;
   // Of linear map `i`: [out_features, in_features].
   static std::array<int64_t, 2> shape(int64_t i, int64_t head_dim) {
     return {i == kDepth - 1 ? 1 : kHidden, i == 0 ? head_dim : kHidden};
@@ -50,36 +51,19 @@ class Gate {
   // n_kv_heads: of the second heads. Throws CacheError naming the layer and map whose size is not GateLayer's.
   Gate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& layers);
 
-  // keys: f32 [n, head_dim] before RoPE, of any KV heads of `layer`; scores: f32 [n], log4(lifespan).
-  // A key's score is the same bits whatever n, its neighbours and the threads (null: the calling one alone).
+  // kernels::gate_scores(), by these threads; null: the calling one alone.
   void score(ThreadPool* threads, int64_t layer, const float* keys, int64_t n, float* scores) const;
 
-  bool has_importance() const { return !importance_.empty(); }
-  // K before RoPE and V of the KV heads from `first` on: f32 [heads, n, head_dim].
-  struct TokenRows {
-    int64_t first = 0, heads = 0;
-    const float* keys = nullptr;
-    const float* values = nullptr;
-    int64_t n = 0;
-  };
-  // By the second head, of tokens [from, end) of n in one KV head, what these rows add to it, the first head's with the constant:
-  // those of all KV heads are the score. scores: f32 [n]. By the calling thread; the same bits whatever a token's neighbours.
-  void importance(int64_t layer, int64_t head, const TokenRows& rows, int64_t from, int64_t end, float* scores) const;
-
-  int64_t n_layers() const { return static_cast<int64_t>(layers_.size()); }
-  int64_t head_dim() const { return head_dim_; }
+  bool has_importance() const { return !maps_->importance.empty(); }
+  // As they read the keys and values of KV heads [first, first + heads): the second heads' sums over all parts,
+  // of which the first has the constant, are the importance.
+  std::shared_ptr<const kernels::GateMaps> maps(int64_t first, int64_t heads) const;
+  int64_t n_layers() const { return static_cast<int64_t>(maps_->layers.size()); }
+  int64_t head_dim() const { return maps_->head_dim; }
   int64_t bytes() const;  // held in memory
 
  private:
-  struct Map {
-    kernels::PackedMatrix weight;
-    std::vector<float> bias;
-  };
-
-  int64_t head_dim_;
-  std::vector<std::array<Map, GateLayer::kDepth>> layers_;
-  std::vector<std::vector<float>> importance_;  // by layer; empty: none
-  int64_t importance_features_ = 0;
+  std::shared_ptr<const kernels::GateMaps> maps_;
 };
 
 }  // namespace smartkv

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "kernels/attention_kernels.h"
+#include "kernels/pending_results.h"
 
 namespace smartkv {
 
@@ -27,58 +27,33 @@ constexpr int64_t kNarrowedPerNewPage = 2;
 constexpr int64_t kLeastSaving = 16;
 constexpr int64_t kAll = std::numeric_limits<int64_t>::max() >> 32;
 constexpr int64_t kSinks = 4;   // whose keys are unlike all others
-constexpr int64_t kLanes = 16;  // floats of a vector, which divide head_dim
 constexpr double kFloor = 0.03;  // of the layer's mean: what nobody looks at may yet be looked for
 
 int64_t pages_in_8_bits(int64_t pages) { return std::min(pages, 1 + kRecentPages); }
 
 float log_of(float importance) { return std::log(importance + 1e-6f); }
 
-// Of many columns at once, row by row as they lie: loops that compilers turn into vectors.
-class Ranges {
- public:
-  // x: f32 [rows, columns]; up to kMaxHeadDim columns.
-  Ranges(const float* x, int64_t rows, int64_t columns) : columns_(columns) {
-    std::copy_n(x, columns, low_);
-    std::copy_n(x, columns, high_);
-    for (int64_t row = 1; row < rows; ++row) {
-      const float* values = x + row * columns;
-      for (int64_t c = 0; c < columns; ++c) {
-        low_[c] = values[c] < low_[c] ? values[c] : low_[c];
-        high_[c] = values[c] > high_[c] ? values[c] : high_[c];
-      }
-    }
-  }
-  float of(int64_t column) const { return high_[column] - low_[column]; }
-  float of_all() const { return *std::max_element(high_, high_ + columns_) - *std::min_element(low_, low_ + columns_); }
-
- private:
-  int64_t columns_;
-  float low_[kernels::kMaxHeadDim], high_[kernels::kMaxHeadDim];
-};
-
-// What an error in a token's value matters: its share of the page's attention, times the square of its range. f32 v:
-// [kPageTokens, head_dim]; `mass`: of the page's tokens, or null.
-std::array<double, kPageTokens> value_worth(const float* v, int64_t dim, const float* mass) {
+// What an error in a token's value matters: its share of the page's attention, times the square of its range. v_range: f32
+// [kPageTokens]; `mass`: of the page's tokens, or null.
+std::array<double, kPageTokens> value_worth(const float* v_range, const float* mass) {
   const double total = mass == nullptr ? 0.0 : std::accumulate(mass, mass + kPageTokens, 0.0);
   std::array<double, kPageTokens> worth{};
   for (int64_t t = 0; t < kPageTokens; ++t) {
     // The page's mean stands in for what the probes did not see.
     const double share = total > 0 ? 0.5 * mass[t] / total + 0.5 / kPageTokens : 1.0 / kPageTokens;
-    const double range = Ranges(v + t * dim, dim / kLanes, kLanes).of_all();
+    const double range = v_range[t];
     worth[static_cast<size_t>(t)] = share * (range * range);
   }
   return worth;
 }
 
-// Adds the sensitivities of one KV head's channels, in the order of `channels`, to their quads. k: f32 [kPageTokens, dim];
-// q2: E[q^2] by channel; value_norm: mean |v|^2.
-void add_key_sensitivity(const float* k, int64_t dim, const uint8_t* channels, const float* q2, double probes,
+// Adds the sensitivities of one KV head's channels, in the order of `channels`, to their quads. k_range: f32 [dim]; q2: E[q^2] by
+// channel; value_norm: mean |v|^2.
+void add_key_sensitivity(const float* k_range, int64_t dim, const uint8_t* channels, const float* q2, double probes,
                          double value_norm, std::vector<double>* quads) {
-  const Ranges ranges(k, kPageTokens, dim);
   for (int64_t i = 0; i < dim; ++i) {
     const int64_t d = channels[i];
-    const double range2 = static_cast<double>(ranges.of(d)) * ranges.of(d);
+    const double range2 = static_cast<double>(k_range[d]) * k_range[d];
     (*quads)[static_cast<size_t>(i / 4)] += kKeyShare * q2[d] / probes / static_cast<double>(dim) * range2 / 12 * value_norm;
   }
 }
@@ -197,13 +172,22 @@ void MixedStore::plan(const StageView& view, int64_t made) {
   tokens_ = view.tokens;
   first_new_ = n_pages();
   new_pages_.assign(static_cast<size_t>(shape().n_layers * made), {});
+  std::vector<std::vector<float>> first_ranges(layers_.size());
+  std::vector<PageFigures> figures(new_pages_.size());
+  kernels::PendingResults results(*context().pool->backend());
+  context().for_each(shape().n_layers * made, [&](int64_t task) {
+    const int64_t layer = task / made, i = first_new_ + task % made;
+    const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
+    if (i == 0) ask_ranges(tail, &first_ranges[static_cast<size_t>(layer)]);
+    ask_figures(tail, i, &figures[static_cast<size_t>(task)]);
+  });
+  results.wait();
   context().for_each(shape().n_layers, [&](int64_t layer) {
     Layer& state = layers_[static_cast<size_t>(layer)];
-    if (state.channel_order == nullptr) order_channels(layer, view.tail[static_cast<size_t>(layer)]);
+    if (state.channel_order == nullptr) order_channels(layer, first_ranges[static_cast<size_t>(layer)]);
   });
   context().for_each(shape().n_layers * made, [&](int64_t task) {
-    const int64_t layer = task / made;
-    study(layer, first_new_ + task % made, view.tail[static_cast<size_t>(layer)], &new_pages_[static_cast<size_t>(task)]);
+    study(task / made, first_new_ + task % made, figures[static_cast<size_t>(task)], &new_pages_[static_cast<size_t>(task)]);
   });
   share();
   if (forecast_) learn_forecast();
@@ -264,18 +248,35 @@ void MixedStore::average_importance() {
   }
 }
 
+void MixedStore::ask_ranges(const DenseLayer& tail, std::vector<float>* k_range) const {
+  k_range->resize(static_cast<size_t>(shape().n_kv_heads * shape().head_dim));
+  kernels::PageStudy job{tail_page(tail, 0), shape().n_kv_heads, kSinks, kPageTokens - kSinks};
+  job.k_range = k_range->data();
+  context().pool->backend()->study(shape().type, shape().head_dim, {&job, 1});
+}
+
+void MixedStore::ask_figures(const DenseLayer& tail, int64_t i, PageFigures* figures) const {
+  const auto heads = static_cast<size_t>(shape().n_kv_heads);
+  figures->k_range.resize(heads * static_cast<size_t>(shape().head_dim));
+  figures->v_range.resize(heads * kPageTokens);
+  figures->v_squares.resize(heads);
+  kernels::PageStudy job{tail_page(tail, i), shape().n_kv_heads, 0, kPageTokens};
+  job.k_range = figures->k_range.data();
+  job.v_range = figures->v_range.data();
+  job.v_squares = figures->v_squares.data();
+  context().pool->backend()->study(shape().type, shape().head_dim, {&job, 1});
+}
+
 // Quads of alike sensitivity: channels in order of E[q^2] range(k)^2, from the statistics up to the first page.
-void MixedStore::order_channels(int64_t layer, const DenseLayer& tail) {
+void MixedStore::order_channels(int64_t layer, std::span<const float> k_range) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
-  std::vector<float> k(static_cast<size_t>(heads * kPageTokens * dim)), v(k.size());
-  load_tail_page(context(), tail, 0, k.data(), v.data());
   state.channel_order = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(heads * dim));
   for (int64_t head = 0; head < heads; ++head) {
     std::vector<float> s(static_cast<size_t>(dim));
-    const Ranges ranges(k.data() + (head * kPageTokens + kSinks) * dim, kPageTokens - kSinks, dim);
-    for (int64_t d = 0; d < dim; ++d) {
-      s[static_cast<size_t>(d)] = state.q2[static_cast<size_t>(head * dim + d)] * ranges.of(d) * ranges.of(d);
+    for (size_t d = 0; d < s.size(); ++d) {
+      const size_t at = static_cast<size_t>(head * dim) + d;
+      s[d] = state.q2[at] * k_range[at] * k_range[at];
     }
     const auto order = state.channel_order->begin() + head * dim;
     std::iota(order, order + dim, uint8_t{0});
@@ -283,11 +284,9 @@ void MixedStore::order_channels(int64_t layer, const DenseLayer& tail) {
   }
 }
 
-void MixedStore::study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage* found) const {
+void MixedStore::study(int64_t layer, int64_t i, const PageFigures& figures, NewPage* found) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
-  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, values = kPageTokens * dim;
-  std::vector<float> k(static_cast<size_t>(heads * values)), v(k.size());
-  load_tail_page(context(), tail, i, k.data(), v.data());
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   const int64_t tail_size = static_cast<int64_t>(state.tail_mass.size()) / heads;
   const auto q2_probes = static_cast<double>(std::max<int64_t>(1, state.q2_probes));
 
@@ -295,20 +294,18 @@ void MixedStore::study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage
   found->order.resize(static_cast<size_t>(heads * kPageTokens));
   std::vector<double> k_quads(static_cast<size_t>(dim / 4)), v_quads(static_cast<size_t>(kPageTokens / 4));
   for (int64_t head = 0; head < heads; ++head) {
-    const float* kh = k.data() + head * values;
-    const float* vh = v.data() + head * values;
     const float* head_mass =
         tail_size > 0 ? state.tail_mass.data() + head * tail_size + (i - first_new_) * kPageTokens : nullptr;
-    const std::array<double, kPageTokens> worth = value_worth(vh, dim, head_mass);
+    const std::array<double, kPageTokens> worth = value_worth(figures.v_range.data() + head * kPageTokens, head_mass);
     uint8_t* order = found->order.data() + head * kPageTokens;
     std::iota(order, order + kPageTokens, uint8_t{0});
     std::stable_sort(order, order + kPageTokens, [&](uint8_t a, uint8_t b) { return worth[a] > worth[b]; });
     for (int64_t t = 0; t < kPageTokens; ++t) {
       v_quads[static_cast<size_t>(t / 4)] += worth[order[t]] * static_cast<double>(dim) / 12;
     }
-    const double head_norm = std::inner_product(vh, vh + values, vh, 0.0) / kPageTokens;
-    add_key_sensitivity(kh, dim, state.channel_order->data() + head * dim, state.q2.data() + head * dim, q2_probes, head_norm,
-                        &k_quads);
+    const double head_norm = figures.v_squares[static_cast<size_t>(head)] / kPageTokens;
+    add_key_sensitivity(figures.k_range.data() + head * dim, dim, state.channel_order->data() + head * dim,
+                        state.q2.data() + head * dim, q2_probes, head_norm, &k_quads);
     if (head_mass != nullptr) found->mass += std::accumulate(head_mass, head_mass + kPageTokens, 0.0);
     found->norm += head_norm;
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cache/policies/mixed_precision/allocation.h"
@@ -98,6 +99,12 @@ class MixedStore final : public PageStore {
     std::vector<double> quads;                 // sensitivities, of K, then of V, at importance 1
   };
 
+  // What the backend finds in a page.
+  struct PageFigures {
+    std::vector<float> k_range, v_range;       // [n_kv_heads, head_dim], [n_kv_heads, kPageTokens]
+    std::vector<double> v_squares;             // [n_kv_heads]
+  };
+
   void plan(const StageView& view, int64_t made) override;
   QuantizedPageRef pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const override;
   int64_t page_bytes(int64_t) const override { return quantized_bytes(shape(), widest_layout(shape())); }
@@ -111,8 +118,11 @@ class MixedStore final : public PageStore {
   int64_t bytes_between(const CacheShape& shape, int64_t first, int64_t end) const;
   int64_t n_pages_planned() const { return static_cast<int64_t>(layers_[0].pages.size()); }
   void average_importance();
-  void order_channels(int64_t layer, const DenseLayer& tail);
-  void study(int64_t layer, int64_t i, const DenseLayer& tail, NewPage* page) const;
+  // Of a page of the tail: f32 [n_kv_heads, head_dim], and PageFigures. There after KvBackend::finish().
+  void ask_ranges(const DenseLayer& tail, std::vector<float>* k_range) const;  // of the first one, without the sinks
+  void ask_figures(const DenseLayer& tail, int64_t i, PageFigures* figures) const;
+  void order_channels(int64_t layer, std::span<const float> k_range);
+  void study(int64_t layer, int64_t i, const PageFigures& figures, NewPage* page) const;
   void share();                                // what is known of pages, over all ranks
   int32_t shift(int64_t layer, const MixedPageState& page) const;
   // Which pages that there are may be narrowed: from `first` on, only if it saves 1 / least_saving of a page's bytes or more,

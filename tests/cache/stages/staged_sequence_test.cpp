@@ -28,17 +28,12 @@ class Collector final : public TokenStore {
   void view(int64_t, std::vector<kernels::KvSegment>*) const override {}
   void represented(int64_t, int64_t, std::vector<int64_t>*) const override {}
   void take(const StageView&, int64_t layer, LeavingTokens* tokens) override {
-    const std::vector<LeavingTokens::Rows> rows = tokens->load();
     for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
-      const auto& [k, v] = rows[static_cast<size_t>(head)];
       int32_t last = -1;
-      std::ptrdiff_t at = 0;
       for (const LeavingTokens::Token& token : tokens->of(head)) {
         EXPECT_GT(token.position, last);
         last = token.position;
-        const std::ptrdiff_t end = at + shape_.head_dim;
-        const Taken taken{{k.begin() + at, k.begin() + end}, {v.begin() + at, v.begin() + end}};
-        at = end;
+        const Taken taken = read(tokens->place(head, token));
         auto& of_head = (*taken_)[static_cast<size_t>(layer * shape_.n_kv_heads + head)];
         EXPECT_TRUE(of_head.emplace(token.position, taken).second) << "twice: " << token.position;
       }
@@ -51,6 +46,20 @@ class Collector final : public TokenStore {
   void add_stats(const StageView&, CacheStats*) const override {}
 
  private:
+  // What is where the CPU's backend may be reached.
+  Taken read(const kernels::TokenPlace& place) const {
+    const auto dim = static_cast<size_t>(shape_.head_dim);
+    Taken taken{std::vector<float>(dim), std::vector<float>(dim)};
+    if (place.slot == kernels::TokenPlace::kRow) {
+      std::copy_n(static_cast<const float*>(place.k), dim, taken.k.begin());
+      std::copy_n(static_cast<const float*>(place.v), dim, taken.v.begin());
+    } else {
+      const kernels::PageRead job = read_of(place, taken.k.data(), taken.v.data());
+      kernels::make_cpu_kv_backend(nullptr)->read(shape_.type, shape_.head_dim, {&job, 1});
+    }
+    return taken;
+  }
+
   CacheShape shape_;
   Tokens* taken_;
 };

@@ -198,8 +198,8 @@ TEST_F(SummaryStoreTest, RetentionSparesAShareOfTheDecayUntilItExpires) {
   SummaryHead head;
   head.outliers = {{1, 1, 0, 8, 0, 0, 0}, {2, 1, 0, 8, 0.75f, 100, 1}, {3, 1, 0, 8, 1, 100, 2}, {4, 1, 0, 8, 1, 64, 3}};
   const LevelPages none;
-  HeadCompaction compaction(options, {shape_, kept, none, *context_.pool->backend()}, 0, queries, &head);
-  compaction.compact(64, 0, options.salient);
+  HeadCompaction compaction(options, {shape_, kept, none, context_.pool->backend()}, 0, queries, &head);
+  compaction.begin(64, 0, options.salient);
   EXPECT_EQ(head.outliers[0].score, 4);
   EXPECT_EQ(head.outliers[1].score, 7);
   EXPECT_EQ(head.outliers[2].score, 8);

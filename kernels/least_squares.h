@@ -5,7 +5,9 @@
 #include <span>
 #include <vector>
 
-namespace smartkv {
+namespace smartkv::kernels {
+
+constexpr int kLeastSquaresSweeps = 30;  // of the coordinate descent
 
 // min |A x - t|^2 with low_i <= x_i <= high_i, by coordinate descent from `x`. gram: A^T A [n, n]; rhs: A^T t [n]. A column
 // of zeros keeps its x.
@@ -15,4 +17,4 @@ void bounded_least_squares(std::span<const double> gram, std::span<const double>
 // Solves gram X = rhs in place of rhs. gram: symmetric positive definite [n, n]; rhs: [n, columns]. Cholesky.
 void solve_positive(std::span<const double> gram, int64_t columns, std::span<double> rhs);
 
-}  // namespace smartkv
+}  // namespace smartkv::kernels

@@ -1,10 +1,10 @@
-#include "cache/summaries/least_squares.h"
+#include "kernels/least_squares.h"
 
 #include <vector>
 
 #include <gtest/gtest.h>
 
-namespace smartkv {
+namespace smartkv::kernels {
 namespace {
 
 TEST(LeastSquaresTest, FindsTheSolutionInsideItsBounds) {
@@ -46,4 +46,4 @@ TEST(LeastSquaresTest, SolvesForSeveralColumns) {
 }
 
 }  // namespace
-}  // namespace smartkv
+}  // namespace smartkv::kernels

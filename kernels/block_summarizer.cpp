@@ -1,18 +1,13 @@
-#include "cache/summaries/block_summarizer.h"
+#include "kernels/block_summarizer.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "cache/summaries/least_squares.h"
+#include "kernels/least_squares.h"
 
-namespace smartkv {
+namespace smartkv::kernels {
 namespace {
-
-// How strongly a fit is held to what it starts from, as a share of the mean square of its columns. NOTES.md of block_summary
-// has what other values did.
-constexpr double kBiasRidge = 0.1;
-constexpr double kValueRidge = 0.1;
 
 // f32 dot product in 16 partial sums: the order of the sum is fixed, and compilers make vectors of it.
 float dot(const float* a, const float* b, int64_t n) {  // n a multiple of 16
@@ -320,4 +315,4 @@ double entropy_share(std::span<const float> mass) {
   return (std::log(sum) - weighted / sum) / std::log(static_cast<double>(mass.size()));
 }
 
-}  // namespace smartkv
+}  // namespace smartkv::kernels

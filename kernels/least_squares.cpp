@@ -1,15 +1,14 @@
-#include "cache/summaries/least_squares.h"
+#include "kernels/least_squares.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace smartkv {
+namespace smartkv::kernels {
 
 void bounded_least_squares(std::span<const double> gram, std::span<const double> rhs, std::span<const double> low,
                            std::span<const double> high, std::span<double> x) {
-  constexpr int kSweeps = 30;
   const size_t n = rhs.size();
-  for (int sweep = 0; sweep < kSweeps; ++sweep) {
+  for (int sweep = 0; sweep < kLeastSquaresSweeps; ++sweep) {
     for (size_t i = 0; i < n; ++i) {
       const double* row = gram.data() + i * n;
       if (!(row[i] > 0)) continue;
@@ -46,4 +45,4 @@ void solve_positive(std::span<const double> gram, int64_t columns, std::span<dou
   }
 }
 
-}  // namespace smartkv
+}  // namespace smartkv::kernels

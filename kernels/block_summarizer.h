@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace smartkv {
+namespace smartkv::kernels {
 
 // Which entries' keys stay.
 enum class PivotRule {
@@ -36,6 +36,10 @@ inline constexpr std::string_view kValueRules[] = {"mean", "mass", "least_square
 inline constexpr std::string_view kBiasRules[] = {"none", "count", "fitted"};
 
 inline constexpr float kMostBias = 3;  // nats: how far a fitted bias may be from the count's
+
+// How strongly a fit is held to what it starts from, as a share of the mean square of its columns. NOTES.md of block_summary
+// has what other values did.
+inline constexpr double kBiasRidge = 0.1, kValueRidge = 0.1;
 
 struct SummaryRule {
   PivotRule pivots = PivotRule::kAttention;
@@ -84,4 +88,4 @@ std::vector<float> novelty(const EntryBlock& block, std::span<const int32_t> piv
 // Entropy of a distribution in proportion to `mass` [n], none below 0, over that of an even one: 0 to 1. 0 where nothing has mass.
 double entropy_share(std::span<const float> mass);
 
-}  // namespace smartkv
+}  // namespace smartkv::kernels

@@ -1,4 +1,4 @@
-#include "cache/summaries/block_summarizer.h"
+#include "kernels/block_summarizer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace smartkv {
+namespace smartkv::kernels {
 namespace {
 
 constexpr int64_t kDim = 16;
@@ -174,4 +174,4 @@ TEST(EntropyShare, IsThatOfAnEvenSpreadAtMost) {
 }
 
 }  // namespace
-}  // namespace smartkv
+}  // namespace smartkv::kernels

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace smartkv {
+namespace smartkv::kernels {
 
 inline void rotate(const float* angles, int64_t head_dim, float* x) {
   const int64_t half = head_dim / 2;
@@ -25,4 +25,4 @@ inline void unrotate(const float* angles, int64_t head_dim, float* x) {
   }
 }
 
-}  // namespace smartkv
+}  // namespace smartkv::kernels
