@@ -17,6 +17,7 @@
 namespace smartkv {
 
 class KvCachePolicy;
+class ModelHeads;
 class SequenceCache;
 struct PolicyContext;
 
