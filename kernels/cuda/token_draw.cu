@@ -255,7 +255,7 @@ class RowDraw {
         break;
       }
     }
-    kept_ = prefix;
+    kept_ = prefix > kept_ ? prefix : kept_;
   }
 
   // Bins as thread_ has them: the largest digits first.

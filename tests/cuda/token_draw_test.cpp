@@ -172,7 +172,7 @@ TEST_P(TokenDrawTest, TiesGoToTheLowerToken) {
       one.logits.assign(300, 1.0f);
       for (size_t i = 0; i < 70; ++i) one.logits[i] = -1;
       one.params.top_k = by_top_k ? 3 : 0;
-      one.params.top_p = by_top_k ? 1.0f : 3 / (230.0f + 70 * std::exp(-2.0f));
+      one.params.top_p = by_top_k ? 1.0f : 2.5f / (230 + 70 * std::exp(-2.0f));
       one.noise = TokenNoise(1, 0, position);
       cases.push_back(one);
     }
