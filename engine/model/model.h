@@ -17,6 +17,7 @@
 namespace smartkv {
 
 class KvCachePolicy;
+class ModelHeads;  // cache/model_heads.h
 class SequenceCache;
 struct PolicyContext;
 
