@@ -14,8 +14,10 @@ namespace smartkv {
 
 // In f32, with the same model on the native backend to draft. shape: of the model's caches.
 inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, std::unique_ptr<Model> model, const CacheShape& shape,
-                                               std::unique_ptr<ThreadPool> threads = std::make_unique<ThreadPool>(1)) {
+                                               std::unique_ptr<ThreadPool> threads = std::make_unique<ThreadPool>(1),
+                                               const EngineOptions& options = {}) {
   EngineParts parts;
+  parts.options = options;
   parts.threads = std::move(threads);
   parts.model = std::move(model);
   parts.draft_model = load_llama(weights, {.dtype = "f32"}, *parts.threads);
