@@ -14,13 +14,14 @@
 namespace smartkv {
 namespace {
 
+constexpr uint64_t kRepeatSeeds = 1 << 16;  // of facts in windows that are repeated: others than in those of lifespans
 constexpr int64_t kSampledEvery = 64;  // held-out queries whose attention is compared
 
 struct Options {
   std::filesystem::path model, text, valid, out;
   std::filesystem::path lifespans_of;  // empty: they are learned
   int64_t windows = 24, valid_windows = 2, context = 4096, facts = 12, threads = 0;
-  int64_t repeat_windows = 10, repeat_context = 1024;
+  int64_t repeat_windows = 10, repeat_context = 1024, repeat_facts = 0;
   double ridge = 1e-3;
   GateTrainingOptions training;
 };
@@ -39,6 +40,7 @@ Options parse(const nlohmann::json& json) {
   options.lifespans_of = json.value("lifespans_of", "");
   options.repeat_windows = whole(json, "repeat_windows", options.repeat_windows, 0);
   options.repeat_context = whole(json, "repeat_context", options.repeat_context, 128);
+  options.repeat_facts = whole(json, "repeat_facts", options.repeat_facts, 0);
   options.ridge = positive(json, "ridge", options.ridge);
   options.training.lifespans.rest = positive(json, "rest", options.training.lifespans.rest);
   options.training.lifespans.window = options.training.keep.window;
@@ -66,8 +68,9 @@ std::string command(const Options& options) {
                 options.training.lifespans.rest, static_cast<unsigned long long>(options.training.fit.seed));
   line += numbers;
   if (!options.lifespans_of.empty()) line += " --lifespans-of " + options.lifespans_of.filename().string();
-  std::snprintf(numbers, sizeof numbers, " --repeat-windows %lld --repeat-context %lld --ridge %g",
-                static_cast<long long>(options.repeat_windows), static_cast<long long>(options.repeat_context), options.ridge);
+  std::snprintf(numbers, sizeof numbers, " --repeat-windows %lld --repeat-context %lld --repeat-facts %lld --ridge %g",
+                static_cast<long long>(options.repeat_windows), static_cast<long long>(options.repeat_context),
+                static_cast<long long>(options.repeat_facts), options.ridge);
   return line + numbers + " --out " + options.out.filename().string();
 }
 
@@ -132,6 +135,13 @@ TrainedGate train_gate(const TorchLlama& model, const TokenWindows& training, co
 
 namespace {
 
+// first_seed: facts of the same seed are the same.
+void hide_in_all(const Tokenizer& tokenizer, const Options& options, int64_t facts, uint64_t first_seed, TokenWindows* windows) {
+  for (size_t i = 0; facts > 0 && i < windows->size(); ++i) {
+    (*windows)[i] = hide_facts(tokenizer, (*windows)[i], facts, options.training.fit.seed << 32 | (first_seed + i));
+  }
+}
+
 TrainedGate train_lifespans(const Options& options, const TorchLlama& model, const Tokenizer& tokenizer,
                             const TrainingEvent& event) {
   TokenWindows training, held_out;
@@ -143,9 +153,7 @@ TrainedGate train_lifespans(const Options& options, const TorchLlama& model, con
     training = read_windows(options.text, tokenizer, options.context, options.windows);
     held_out = read_windows(options.valid, tokenizer, options.context, options.valid_windows);
   }
-  for (size_t i = 0; options.facts > 0 && i < training.size(); ++i) {
-    training[i] = hide_facts(tokenizer, training[i], options.facts, options.training.fit.seed << 32 | i);
-  }
+  hide_in_all(tokenizer, options, options.facts, 0, &training);
   return train_gate(model, training, held_out, options.training, event);
 }
 
@@ -157,6 +165,7 @@ double train_importance(const Options& options, const TorchLlama& model, const T
   const std::vector<int64_t> held_out =
       same_text ? windows.back() : read_windows(options.valid, tokenizer, options.repeat_context, 1)[0];
   if (same_text) windows.pop_back();
+  hide_in_all(tokenizer, options, options.repeat_facts, kRepeatSeeds, &windows);
   std::vector<int64_t> request;
   for (const TokenId token : tokenizer.encode("\n\nRepeat the text above:\n\n", {false, false})) request.push_back(token);
   ImportanceFit fit(model.config());

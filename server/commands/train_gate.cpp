@@ -12,7 +12,7 @@ namespace {
 struct Arguments {
   std::string model, text, valid, out, lifespans_of;
   int64_t windows = 24, valid_windows = 2, context = 4096, facts = 12, epochs = 6, batch = 1024, seed = 1, threads = 0;
-  int64_t repeat_windows = 10, repeat_context = 1024;
+  int64_t repeat_windows = 10, repeat_context = 1024, repeat_facts = 0;
   double learning_rate = 2e-3, rest = 0.3, ridge = 1e-3;
   bool json = false;
 };
@@ -60,7 +60,8 @@ int train_gate(const Arguments& arguments) {
                                   {"rest", arguments.rest},       {"seed", arguments.seed},
                                   {"facts", arguments.facts},     {"threads", arguments.threads},
                                   {"lifespans_of", arguments.lifespans_of}, {"repeat_windows", arguments.repeat_windows},
-                                  {"repeat_context", arguments.repeat_context}, {"ridge", arguments.ridge}};
+                                  {"repeat_context", arguments.repeat_context}, {"repeat_facts", arguments.repeat_facts},
+                                  {"ridge", arguments.ridge}};
   return run_training_command("train-gate", options, arguments.json, show_progress, print_table);
 }
 
@@ -107,6 +108,9 @@ std::function<int()> setup_train_gate(CLI::App& app) {
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   app.add_option("--repeat-context", a.repeat_context, "Tokens of such a window")->check(CLI::Range(128, 1 << 16))->capture_default_str();
+  app.add_option("--repeat-facts", a.repeat_facts, "Facts to hide in each such window, as --facts are")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   app.add_option("--ridge", a.ridge, "Of the second head's regression, in each feature's mean square")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
