@@ -50,8 +50,10 @@ for label in $(tr , ' ' <<<"$LABELS"); do
   esac
   if [ ! -d "$OPENVINO/$NAME.$label" ]; then
     step "Converting $NAME to OpenVINO $label"
+    GROUPING=()
+    [ "$label" = int4 ] && GROUPING=(--group-size 64)  # 128, the default, does not divide the default model's rows
     "$OPENVINO/venv/bin/optimum-cli" export openvino --model "$FOLDER" --task text-generation-with-past --weight-format "$label" \
-      "$OPENVINO/$NAME.$label.part" >&2 || fail "optimum-cli could not convert $NAME"
+      ${GROUPING[@]+"${GROUPING[@]}"} "$OPENVINO/$NAME.$label.part" >&2 || fail "optimum-cli could not convert $NAME"
     mv "$OPENVINO/$NAME.$label.part" "$OPENVINO/$NAME.$label"
   fi
   PAIRS+=(--pair "$label" "$OURS" "$OPENVINO/$NAME.$label")
