@@ -4,12 +4,7 @@
 #include <cstdint>
 
 #include "kernels/quantized_page.h"
-
-#ifdef __CUDACC__
-#define SMARTKV_HOST_DEVICE __host__ __device__
-#else
-#define SMARTKV_HOST_DEVICE
-#endif
+#include "kernels/rounded.h"
 
 namespace smartkv::kernels::cuda {
 
