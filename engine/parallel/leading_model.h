@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "cache/page_pool.h"
 #include "engine/model/model.h"
 #include "engine/parallel/part_model.h"
 #include "engine/parallel/rank_link.h"
