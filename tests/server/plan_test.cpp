@@ -145,7 +145,7 @@ TEST(Completions, ZshNamesEveryOptionOfTheTable) {
   const Ran zsh = run({"completions", "zsh"});
   EXPECT_EQ(zsh.code, kOk);
   for (const Option& option : option_table()) EXPECT_THAT(zsh.out, HasSubstr("'" + flag(option) + "["));
-  EXPECT_THAT(zsh.out, HasSubstr(":value:(auto bf16 f32)"));
+  EXPECT_THAT(zsh.out, HasSubstr(":value:(auto bf16 f16 f32)"));
 }
 
 TEST(Completions, AnotherShellIsAnError) {

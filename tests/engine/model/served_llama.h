@@ -59,6 +59,7 @@ struct Served {
     context.shape = shape;
     context.pool = PagePool::create(shape, model->kv_backend());
     context.window = sliding_window(model->config());
+    context.heads = model->heads();
     policy = model->make_policy(context, nullptr);
   }
 };
