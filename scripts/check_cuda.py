@@ -43,7 +43,8 @@ def main():
         cells = []
         for name in architectures:
             registers, shared, spilled = row[name]
-            blocks = min(REGISTERS // (-(-registers // 8) * 8), MOST_THREADS) // MORE_THREADS.get(kernel, THREADS)  # registers go out in eights
+            threads = min(REGISTERS // (-(-registers // 8) * 8), MOST_THREADS)  # registers go out in eights
+            blocks = threads // MORE_THREADS.get(kernel, THREADS)
             cell = f"{registers} / {blocks}"
             if shared:
                 cell += f", {shared} shared"

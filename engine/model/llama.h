@@ -16,7 +16,7 @@
 namespace smartkv {
 
 struct LlamaOptions {
-  std::string dtype = "auto";    // auto | bf16 | f16 | f32: activations; auto: bf16; f16: of backend torch. KV cache: f32, else bf16
+  std::string dtype = "auto";    // auto | bf16 | f16 | f32: activations; auto: bf16; f16: of backend torch. KV cache: f32 or bf16
   std::string weights = "auto";  // auto | file | bf16 | f32 | int8 | int4: storage of the matrices; auto:
                                  // what `smartkv quantize` made the file for, else as dtype
   int64_t context_length = 0;    // 0: the model's own

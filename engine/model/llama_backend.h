@@ -9,10 +9,12 @@
 
 namespace smartkv {
 
-// What matrices and the rows that they multiply are of, where a backend leaves the choice. Attention's results are f32 with f32, else
-// bf16, as caches are.
+// What matrices and the rows that they multiply are of, where a backend leaves the choice. Attention's results are f32 with f32,
+// else bf16, as caches are.
 enum class ProductType : uint8_t { kBf16, kF16, kF32 };
-constexpr const char* name(ProductType type) { return type == ProductType::kF32 ? "f32" : type == ProductType::kF16 ? "f16" : "bf16"; }
+constexpr const char* name(ProductType type) {
+  return type == ProductType::kF32 ? "f32" : type == ProductType::kF16 ? "f16" : "bf16";
+}
 
 // Rows [first, first + n) of a pass.
 struct RowRange {

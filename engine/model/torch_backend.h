@@ -12,8 +12,9 @@
 
 namespace smartkv {
 
-// What the module exports as kTorchBackendEntry: makes a backend of the weights, which it needs no more afterwards. device: where LibTorch computes. ranks: those that compute the model together, made by the module, of
-// which `weights` are this one's part (engine/weights/sharded_weights.h); null: it computes alone. Throws ModelError.
+// What the module exports as kTorchBackendEntry: makes a backend of the weights, which it needs no more afterwards. device: where
+// LibTorch computes. ranks: those that compute the model together, made by the module, of which `weights` are this one's part
+// (engine/weights/sharded_weights.h); null: it computes alone. Throws ModelError.
 using TorchBackendEntry = LlamaBackend*(const Weights& weights, ProductType type, const std::string& device, int threads,
                                         const std::function<void(double)>& progress, RankGroup* ranks);
 inline constexpr const char* kTorchBackendEntry = "smartkv_torch_backend";

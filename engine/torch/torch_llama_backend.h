@@ -13,7 +13,8 @@ namespace smartkv {
 
 class TorchRankGroup;
 
-// type: of matrices and activations; the residual stream, norms and the head are f32. Of f16, what passes 65,504 is infinite. device: as LibTorch names it. threads: of
+// type: of matrices and activations; the residual stream, norms and the head are f32. Of f16, what passes 65,504 is infinite.
+// device: as LibTorch names it. threads: of
 // LibTorch, in this process. ranks: those whose parts of the weights add up to the model, and outlive the result; all but rank 0 have
 // no head. null: it computes alone. Throws ModelError, also for a device that is not there.
 std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, ProductType type, const std::string& device, int threads,
