@@ -75,22 +75,27 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const ScoreTile* tiles, 
 constexpr int kGateRow = 2 * (kHidden + 8);  // bytes; head_dim is at most kHidden
 static_assert(kMaxHeadDim <= kHidden);
 
-// x [kPage, kHidden] = relu(x W^T + b), x [kPage, in] in shared memory. A warp has 64 columns of the result.
-__device__ void hidden_map(unsigned char* x, const uint32_t* weight, const float* bias, int in) {
+// x [rows, kHidden] = relu(x W^T + b), x [rows, in] in shared memory; rows: `sixteens` times 16. A warp has 64 columns of the
+// result.
+__device__ void hidden_map(unsigned char* x, int sixteens, const uint32_t* weight, const float* bias, int in) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int group = lane / 4, in_group = lane % 4;
   float sums[4][8][4] = {};
   for (int k = 0; k < in; k += 16) {
     uint32_t a[4][4];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) load_a(a[r], x + 16 * r * kGateRow + 2 * k, kGateRow);
+    for (int r = 0; r < 4; ++r) {
+      if (r < sixteens) load_a(a[r], x + 16 * r * kGateRow + 2 * k, kGateRow);
+    }
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       const int column = 64 * warp + 8 * c + group;
       const uint32_t* const pairs = weight + (column / 16 * (in / 2) + k / 2 + in_group) * 16 + column % 16;
       const uint32_t b0 = pairs[0], b1 = pairs[4 * 16];
 #pragma unroll
-      for (int r = 0; r < 4; ++r) mma_bf16(sums[r][c], a[r], b0, b1);
+      for (int r = 0; r < 4; ++r) {
+        if (r < sixteens) mma_bf16(sums[r][c], a[r], b0, b1);
+      }
     }
   }
   __syncthreads();  // all have read x
@@ -100,6 +105,7 @@ __device__ void hidden_map(unsigned char* x, const uint32_t* weight, const float
     const float bias0 = bias[column], bias1 = bias[column + 1];
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
+      if (r >= sixteens) continue;
       unsigned char* const row = x + (16 * r + group) * kGateRow + 2 * column;
       const float(&of)[4] = sums[r][c];
       *reinterpret_cast<uint32_t*>(row) = pack_bf16(fmaxf(of[0] + bias0, 0.0f), fmaxf(of[1] + bias1, 0.0f));
@@ -115,8 +121,9 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const ScoreTile* tiles, 
   unsigned char* const x = shared_memory();
   const auto thread = static_cast<int>(threadIdx.x), half = head_dim / 2;
   const uint32_t* const k = words(tile.k + tile.head * tile.head_stride);
-  for (int i = thread; i < kPage * half / 2; i += kThreads) {
-    const int token = i % kPage, pair = i / kPage;
+  const int sixteens = (tile.n + 15) / 16, rows = 16 * sixteens;
+  for (int i = thread; i < rows * half / 2; i += kThreads) {
+    const int token = i % rows, pair = i / rows;
     FourChannels of = {};
     if (token < tile.n) of = unrotated(k, tile.angles + token * head_dim, pair, tile.first + token, head_dim);
     auto* const row = reinterpret_cast<uint32_t*>(x + token * kGateRow);
@@ -125,13 +132,13 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const ScoreTile* tiles, 
   }
   __syncthreads();
   for (int map = 0; map < GateMaps::kDepth - 1; ++map) {
-    hidden_map(x, tile.gate.weight[map], tile.gate.bias[map], map == 0 ? head_dim : kHidden);
+    hidden_map(x, sixteens, tile.gate.weight[map], tile.gate.bias[map], map == 0 ? head_dim : kHidden);
   }
   // The last map has one row, the first of sixteen. Two threads per token.
   const int token = thread / 2;
   const auto* const row = reinterpret_cast<const uint32_t*>(x + token * kGateRow);
   float sum = 0.0f;
-  for (int i = thread % 2; i < kHidden / 2; i += 2) {
+  for (int i = thread % 2; token < tile.n && i < kHidden / 2; i += 2) {
     const uint32_t weight = tile.gate.weight[GateMaps::kDepth - 1][16 * i];
     sum = fmaf(low_bf16(row[i]), low_bf16(weight), fmaf(high_bf16(row[i]), high_bf16(weight), sum));
   }
