@@ -58,6 +58,7 @@ struct Served {
   void serve(const CacheShape& shape) {
     context.shape = shape;
     context.pool = PagePool::create(shape, model->kv_backend());
+    context.heads = model->heads();
     context.window = sliding_window(model->config());
     context.heads = model->heads();
     policy = model->make_policy(context, nullptr);
