@@ -60,7 +60,6 @@ struct Served {
     context.pool = PagePool::create(shape, model->kv_backend());
     context.heads = model->heads();
     context.window = sliding_window(model->config());
-    context.heads = model->heads();
     policy = model->make_policy(context, nullptr);
   }
 };
