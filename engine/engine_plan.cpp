@@ -17,17 +17,17 @@ std::vector<MemoryPlan> EngineImpl::plan(const GenerationRequest& request) const
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t room = std::max<int64_t>(0, context_length() - prompt_tokens);
   const auto speculation = speculation_for(request.speculative);
-  const bool offloads = speculation != nullptr && speculation->spec.offload;
+  const bool offload = offloads(speculation.get());
   const PlanQuestion question{.prompt_tokens = prompt_tokens,
                               .output_tokens = std::min(request.max_tokens, room),
                               .to_the_end = request.max_tokens >= room,
-                              .offloads = offloads};
+                              .offloads = offload};
   const PlanMemory memory{.kv_cache_bytes = parts_.options.kv_cache_bytes,
                           .row_bytes = config().vocab_size * static_cast<int64_t>(sizeof(float)),
                           .kv_offload_bytes = parts_.options.kv_offload_bytes};
   const KvCachePolicy* draft = speculation == nullptr ? nullptr : speculation->policy.get();
   const auto plan_for = [&](const nlohmann::json& spec) {
-    MemoryPlan plan = plan_memory(*policy_for(spec, offloads), draft, question, memory);
+    MemoryPlan plan = plan_memory(*policy_for(spec, offload), draft, question, memory);
     plan.kv_cache = spec.is_null() ? parts_.options.kv_cache : spec;
     if (plan.kv_cache.is_null()) plan.kv_cache = plan.policy;
     if (!too_long.empty()) plan.problem = too_long;

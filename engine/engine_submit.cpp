@@ -80,7 +80,7 @@ EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
   check_allowed(request, parts_.options);
   Checked checked;
   checked.speculation = speculation_for(request.speculative);
-  const bool offload = checked.speculation != nullptr && checked.speculation->spec.offload;
+  const bool offload = offloads(checked.speculation.get());
   if (offload && parts_.options.kv_offload_bytes == 0) {
     throw RequestError(RequestError::Kind::kInvalid, "speculative.offload",
                        "speculative.offload: expected false, because the server keeps no memory of the host for caches "
@@ -112,12 +112,12 @@ void EngineImpl::check_memory(const GenerationRequest& request, const Checked& c
                            "\"), but the server has " + std::to_string(available) + " bytes (" + option + ")");
   };
   const Speculation* const speculation = checked.speculation.get();
-  const bool offloads = speculation != nullptr && speculation->spec.offload;
+  const bool offload = offloads(speculation);
   const KvCachePolicy* const draft = speculation == nullptr ? nullptr : speculation->policy.get();
-  const int64_t bytes = most_cache_bytes(*checked.policy, draft, offloads, prompt_tokens, prompt_tokens + output) +
+  const int64_t bytes = most_cache_bytes(*checked.policy, draft, offload, prompt_tokens, prompt_tokens + output) +
                         config().vocab_size * static_cast<int64_t>(sizeof(float));
   check(bytes, output, parts_.options.kv_cache_bytes, "kv_cache_bytes");
-  if (!offloads) return;
+  if (!offload) return;
   const int64_t most = std::min(request.max_tokens, room);  // held for it from its beginning on
   check(request.n * checked.policy->max_bytes(prompt_tokens, prompt_tokens + most), most, parts_.options.kv_offload_bytes,
         "kv_offload_bytes");

@@ -9,12 +9,11 @@
 namespace smartkv {
 namespace {
 
-std::string shortage(const MemoryPlan& plan, const PlanQuestion& question, const PlanMemory& memory) {
-  const bool alone = plan.sequences == 0;
-  const int64_t bytes = plan.max_bytes + (alone ? 0 : (question.sequences - 1) * plan.final_bytes);
-  const std::string who = alone ? "one sequence" : std::to_string(question.sequences) + " sequences";
-  return who + " may need " + std::to_string(bytes) + " bytes of KV cache, but there are " +
-         std::to_string(std::max<int64_t>(0, memory.kv_cache_bytes)) + " (kv_cache_bytes)";
+// So many sequences may need `bytes` bytes of something of which there are `available`, by an option.
+std::string shortage(int64_t sequences, int64_t bytes, const std::string& what, int64_t available, const std::string& option) {
+  const std::string who = sequences == 1 ? "one sequence" : std::to_string(sequences) + " sequences";
+  return who + " may need " + std::to_string(bytes) + " bytes of " + what + ", but there are " +
+         std::to_string(std::max<int64_t>(0, available)) + " (" + option + ")";
 }
 
 }  // namespace
@@ -51,14 +50,15 @@ MemoryPlan plan_memory(const KvCachePolicy& policy, const KvCachePolicy* draft, 
     const int64_t apart = policy.max_bytes(prompt, prompt + wanted), room = memory.kv_offload_bytes / std::max<int64_t>(1, apart);
     plan.sequences = std::min(plan.sequences, room);
     if (room < question.sequences) {
-      const std::string who = question.sequences == 1 ? "one sequence" : std::to_string(question.sequences) + " sequences";
-      plan.problem = who + " may need " + std::to_string(question.sequences * apart) +
-                     " bytes of the host's memory, but there are " + std::to_string(memory.kv_offload_bytes) + " (kv_offload_bytes)";
+      plan.problem = shortage(question.sequences, question.sequences * apart, "the host's memory", memory.kv_offload_bytes, "kv_offload_bytes");
       return plan;
     }
   }
   const bool ends_early = question.to_the_end && question.sequences == 1 && fits(std::min<int64_t>(wanted, 1));
-  if (plan.sequences < question.sequences && !ends_early) plan.problem = shortage(plan, question, memory);
+  if (plan.sequences < question.sequences && !ends_early) {
+    const int64_t who = plan.sequences == 0 ? 1 : question.sequences;  // not even one
+    plan.problem = shortage(who, plan.max_bytes + (who - 1) * plan.final_bytes, "KV cache", memory.kv_cache_bytes, "kv_cache_bytes");
+  }
   return plan;
 }
 

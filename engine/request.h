@@ -34,7 +34,7 @@ struct Request {
   // Logits of the last prompt token are there: makes the other choices.
   void fork_choices(const Tokenizer& tokenizer);
   int64_t prompt_tokens() const { return static_cast<int64_t>(generation.prompt.size()); }
-  bool offloads() const { return speculation != nullptr && speculation->spec.offload; }  // its caches, not the draft's
+  bool offloads() const { return smartkv::offloads(speculation.get()); }  // its caches, not the draft's
   // Bytes of the host's memory that each choice may come to hold there.
   int64_t offload_bytes() const;
   // Bytes of KV cache that one choice may come to hold, drafts included, when it grows to n_tokens. Not what is offloaded.

@@ -12,15 +12,8 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 source scripts/llama_cpp.sh
 
-SHAPE= LABELS= REST=()
-while [ $# -gt 0 ]; do
-  case $1 in
-    --shape) SHAPE=${2:?--shape: expected 1b, 3b or 8b} && shift ;;
-    --weights) LABELS=${2:?--weights: expected formats} && shift ;;
-    *) REST+=("$1") ;;
-  esac
-  shift
-done
+LABELS=
+read_comparison "$@"
 
 install_packages
 build release smartkv

@@ -9,15 +9,8 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 source scripts/llama_cpp.sh
 
-SHAPE= LABELS=fp16,int8,int4 REST=()
-while [ $# -gt 0 ]; do
-  case $1 in
-    --shape) SHAPE=${2:?--shape: expected 1b or 3b} && shift ;;
-    --weights) LABELS=${2:?--weights: expected formats} && shift ;;
-    *) REST+=("$1") ;;
-  esac
-  shift
-done
+LABELS=fp16,int8,int4
+read_comparison "$@"
 
 install_packages
 build release smartkv

@@ -1,4 +1,17 @@
-# Sourced after setup.sh by the scripts that measure llama.cpp beside SmartKV. Run from the repository's root.
+# Sourced after setup.sh by the scripts that measure llama.cpp or OpenVINO beside SmartKV. Run from the repository's root.
+
+# Sets SHAPE, LABELS (where --weights says them) and REST to what the arguments of a comparison say.
+read_comparison() {
+  SHAPE= LABELS=${LABELS:-} REST=()
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --shape) SHAPE=${2:?--shape: expected 1b, 3b or 8b} && shift ;;
+      --weights) LABELS=${2:?--weights: expected formats} && shift ;;
+      *) REST+=("$1") ;;
+    esac
+    shift
+  done
+}
 
 # Sets LLAMA to a folder whose bin/ holds the programs of llama.cpp: $LLAMA_CPP_DIR, else one outside the repository,
 # where it is built from its PyPI source package (about 10 minutes on 2 cores, once).

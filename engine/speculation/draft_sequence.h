@@ -35,6 +35,9 @@ struct Speculation {
   bool drafts_for_itself() const { return drafter != nullptr && drafter->target_cache; }
 };
 
+// Whether a request with this speculation, or none, keeps its own cache in the host's memory.
+inline bool offloads(const Speculation* speculation) { return speculation != nullptr && speculation->spec.offload; }
+
 // The cache invariant: before a round the draft's cache holds a prefix of tokens() without the last one; mirrored, all
 // but the last one, as the target's own.
 class DraftSequence {

@@ -96,8 +96,15 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   }
   std::shared_ptr<const BackendGate> hold(std::shared_ptr<const GateMaps> gate) override {
     const std::lock_guard lock(run_mutex_);
+    std::erase_if(gates_, [](const auto& known) { return known.first.expired() || known.second.expired(); });
+    for (const auto& [maps, known] : gates_) {
+      auto held = maps.lock() == gate ? known.lock() : nullptr;
+      if (held != nullptr) return held;
+    }
     use_device();
-    return std::make_shared<DeviceGate>(*gate, stream_);
+    auto held = std::make_shared<const DeviceGate>(*gate, stream_);
+    gates_.emplace_back(gate, held);
+    return held;
   }
   void score(KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const BackendGate> gate,
              std::span<const TokenScoring> layers) override {
@@ -420,6 +427,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   Staging staging_;
   DeviceBuffer results_;
   HostBuffer host_results_;
+  std::vector<std::pair<std::weak_ptr<const GateMaps>, std::weak_ptr<const DeviceGate>>> gates_;  // that are on the device
   FetchedPages fetched_;
   std::vector<HostPage> host_pages_;
   AttentionWorkspace workspace_;

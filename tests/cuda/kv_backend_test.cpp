@@ -41,6 +41,20 @@ class Pages {
     segment.head_stride = 2 * kHalf;
     return segment;
   }
+  KvSegment coded_segment(size_t i, const QuantizedLayout& layout) {
+    KvSegment codes;
+    codes.format = KvSegment::Format::kQuantized;
+    codes.tokens = kPageTokens;
+    codes.k = page(i);
+    codes.head_stride = quantized_offsets(layout, kDim).total;
+    codes.quantized = layout;
+    return codes;
+  }
+  // rows: K, then V of one token's KV heads. They stay until they are written.
+  void write(size_t i, int64_t slot, const std::vector<float>& rows) {
+    constexpr int64_t kWidth = kHeads * kDim;
+    backend->write(kType, kHeads, kDim, {rows.data(), rows.data() + kWidth, 2 * kWidth, slot, 1, page(i), page(i) + kHalf, 2 * kHalf});
+  }
   void fill(size_t i, uint32_t seed) {
     const std::vector<float> rows = random_values(2 * kHeads * kPageTokens * kDim, seed);
     std::vector<TokenWrite> writes;
@@ -121,12 +135,7 @@ TEST_P(DeviceJobs, AttentionIsTheSameOverPagesOfTheHost) {
   EXPECT_TRUE(device->prefetches());
   EXPECT_EQ(own.bytes(3), away.bytes(3));
   const auto segments_of = [](Pages& pages) {
-    KvSegment codes;
-    codes.format = KvSegment::Format::kQuantized;
-    codes.tokens = kPageTokens;
-    codes.k = pages.page(3);
-    codes.head_stride = quantized_offsets(kWide, kDim).total;
-    codes.quantized = kWide;
+    const KvSegment codes = pages.coded_segment(3, kWide);
     return std::vector<KvSegment>{pages.segment(0), codes, pages.segment(2)};
   };
   const AttentionShape shape{2 * kHeads, kHeads, kDim, 0.125f, kType};
@@ -154,10 +163,7 @@ TEST_P(DeviceJobs, AttentionIsTheSameOverPagesOfTheHost) {
   EXPECT_EQ(attend(far), filled);
   device->prefetch(far);
   const std::vector<float> rows = random_values(2 * kHeads * kDim, 10);
-  for (Pages* const pages : {&own, &away}) {
-    std::byte* const page = pages->page(0);
-    pages->backend->write(kType, kHeads, kDim, {rows.data(), rows.data() + kHeads * kDim, 2 * kHeads * kDim, 5, 1, page, page + kHalf, 2 * kHalf});
-  }
+  for (Pages* const pages : {&own, &away}) pages->write(0, 5, rows);
   const std::vector<uint16_t> written = attend(far);
   EXPECT_NE(written, filled);
   EXPECT_EQ(attend(near), written);
@@ -173,8 +179,7 @@ TEST_P(DeviceJobs, SeeRowsThatWereAppliedBefore) {
   compare(2, [&](Pages& pages) {
     pages.add(kBytes);
     pages.add(kBytes);
-    std::byte* const page = pages.page(0);
-    pages.backend->write(kType, kHeads, kDim, {rows.data(), rows.data() + kHeads * kDim, 2 * kHeads * kDim, 7, 1, page, page + kHalf, 2 * kHalf});
+    pages.write(0, 7, rows);
     pages.backend->apply_writes();
     const PageCopy copy{pages.page(0), pages.page(1), kBytes};
     pages.backend->copy({&copy, 1});
@@ -202,12 +207,7 @@ TEST_P(DeviceJobs, TakeEffectInTheirOrder) {
     pages.backend->move(kType, kDim, moves);
     pages.encode(0, 3, kWide);
     pages.fill(0, 3);
-    KvSegment codes;
-    codes.format = KvSegment::Format::kQuantized;
-    codes.tokens = kPageTokens;
-    codes.k = pages.page(3);
-    codes.head_stride = quantized_offsets(kWide, kDim).total;
-    codes.quantized = kWide;
+    const KvSegment codes = pages.coded_segment(3, kWide);
     pages.encode({{}, &codes}, 4, kNarrow);
     pages.backend->finish();
   });

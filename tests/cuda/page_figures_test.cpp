@@ -178,6 +178,14 @@ TEST_P(CudaFigures, GatesScoreTokensAsOnTheCpu) {
   }
 }
 
+TEST(DeviceGates, AreOnTheDeviceOnce) {
+  const auto backend = cuda::make_cuda_kv_backend(0);
+  const auto gate = gate_of(1, 64, 1), other = gate_of(1, 64, 1);
+  const auto held = backend->hold(gate);
+  EXPECT_EQ(backend->hold(gate), held);
+  EXPECT_NE(backend->hold(other), held);
+}
+
 TEST_P(CudaFigures, PagesAreStudiedAsOnTheCpu) {
   for (const int64_t dim : {64, 80, 256}) {
     for (const auto& [first, n] : {std::pair<int64_t, int64_t>{0, 64}, {4, 60}, {17, 1}}) {
