@@ -66,8 +66,9 @@ struct Fiber : Thread {
   int place = 0;  // in the block
   bool done = false;
   const char* waits_for = nullptr;
-  std::vector<Copy> open;                 // not yet committed
-  std::deque<std::vector<Copy>> groups;   // committed
+  std::vector<Copy> copies;         // that did not happen yet: of the groups, then those not yet committed
+  std::deque<size_t> groups;        // how many copies each has
+  size_t in_groups = 0;
 };
 
 // Lanes of a warp that wait for the others.
@@ -136,10 +137,8 @@ void fiber_main() {
 #endif
   try {
     (*block.kernel)();
-    for (const std::vector<Copy>& group : self().groups) {
-      if (!group.empty()) throw std::logic_error("a thread returned without waiting for its asynchronous copies");
-    }
-    if (!self().open.empty()) throw std::logic_error("a thread returned without committing its asynchronous copies");
+    if (self().in_groups > 0) throw std::logic_error("a thread returned without waiting for its asynchronous copies");
+    if (!self().copies.empty()) throw std::logic_error("a thread returned without committing its asynchronous copies");
   } catch (...) {
     block.error = std::current_exception();
   }
@@ -151,8 +150,9 @@ void fiber_main() {
 void start(Fiber& fiber) {
   fiber.done = false;
   fiber.waits_for = nullptr;
-  fiber.open.clear();
+  fiber.copies.clear();
   fiber.groups.clear();
+  fiber.in_groups = 0;
 #if defined(__SANITIZE_ADDRESS__)
   ASAN_UNPOISON_MEMORY_REGION(fiber.stack.get(), kStackBytes);  // frames of the block before were left, not returned from
 #endif
@@ -268,22 +268,34 @@ Streams& streams() {
   return *all;
 }
 
+// Memory protection key of the device's memory, which makes it a thread's to reach with one instruction; -1: this CPU has none, and
+// pages are protected one by one, which takes a third of the suites' time.
+int protection_key() {
+  static const int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+  return key;
+}
+
 void protect(const Mapping& mapping, int access) {
-  if (mprotect(mapping.begin, mapping.bytes, access) == 0) return;
-  std::perror("mprotect of the emulated device's memory");
+  // Without a key, pkey_mprotect() is mprotect().
+  if (pkey_mprotect(mapping.begin, mapping.bytes, access, protection_key()) == 0) return;
+  std::perror("protecting the emulated device's memory");
   std::abort();
 }
 
-// While it lives, the device's memory can be reached.
+// While it lives, this thread can reach the device's memory.
 class DeviceRuns {
  public:
-  DeviceRuns() : lock_(device_memory().mutex) {
-    for (const auto& [memory, mapping] : device_memory().mappings) protect(mapping, PROT_READ | PROT_WRITE);
-  }
+  DeviceRuns() : lock_(device_memory().mutex) { let(true); }
   DeviceRuns(const DeviceRuns&) = delete;
   DeviceRuns& operator=(const DeviceRuns&) = delete;
-  ~DeviceRuns() {
-    for (const auto& [memory, mapping] : device_memory().mappings) protect(mapping, PROT_NONE);
+  ~DeviceRuns() { let(false); }
+
+  static void let(bool reach) {
+    if (protection_key() >= 0) {
+      pkey_set(protection_key(), reach ? 0 : PKEY_DISABLE_ACCESS);
+      return;
+    }
+    for (const auto& [memory, mapping] : device_memory().mappings) protect(mapping, reach ? PROT_READ | PROT_WRITE : PROT_NONE);
   }
 
  private:
@@ -300,10 +312,9 @@ void* allocate(size_t bytes) {
   const Mapping mapping{static_cast<std::byte*>(begin), mapped};
   void* const memory = mapping.begin + mapped - size;
   protect(mapping, PROT_READ | PROT_WRITE);
-  std::memset(begin, 0xff, mapped);
-  protect(mapping, PROT_NONE);
-  const std::lock_guard lock(device_memory().mutex);
+  const DeviceRuns runs;
   device_memory().mappings.emplace(memory, mapping);
+  std::memset(begin, 0xff, mapped);
   return memory;
 }
 
@@ -412,19 +423,22 @@ void copy_async_16(void* to, const void* from) {
   if (bytes < shared_memory || bytes + 16 > shared_memory + block.shared_bytes) {
     throw std::logic_error("cp.async: expected an address in shared memory");
   }
-  self().open.push_back({to, from});
+  self().copies.push_back({to, from});
 }
 
 void copy_async_commit() {
-  self().groups.push_back(std::exchange(self().open, {}));
+  Fiber& me = self();
+  me.groups.push_back(me.copies.size() - me.in_groups);
+  me.in_groups = me.copies.size();
 }
 
 void copy_async_wait(int groups_in_flight) {
-  std::deque<std::vector<Copy>>& groups = self().groups;
-  while (static_cast<int>(groups.size()) > groups_in_flight) {
-    for (const Copy& copy : groups.front()) std::memcpy(copy.to, copy.from, 16);
-    groups.pop_front();
-  }
+  Fiber& me = self();
+  size_t n = 0;
+  for (; static_cast<int>(me.groups.size()) > groups_in_flight; me.groups.pop_front()) n += me.groups.front();
+  for (size_t i = 0; i < n; ++i) std::memcpy(me.copies[i].to, me.copies[i].from, 16);
+  me.copies.erase(me.copies.begin(), me.copies.begin() + static_cast<ptrdiff_t>(n));
+  me.in_groups -= n;
 }
 
 void mma_m16n8k16_bf16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) { multiply<from_bf16>(c, a, b0, b1); }
