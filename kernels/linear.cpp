@@ -63,6 +63,17 @@ void sum_halves(const int8_t* q, const float* scale, int64_t k, float factor, fl
   }
 }
 
+// f(row, its bf16 inputs) for all rows, in tasks of about so many values.
+template <typename F>
+void for_rows(ThreadPool& pool, const LinearCall& call, int64_t values_per_task, const F& f) {
+  const int64_t rows = call.input.rows, rows_per_task = std::max<int64_t>(1, values_per_task / call.k);
+  const auto* x = static_cast<const uint16_t*>(call.input.x);
+  pool.parallel_for(ceil_div(rows, rows_per_task), [&](int64_t task) {
+    const int64_t end = std::min(rows, (task + 1) * rows_per_task);
+    for (int64_t row = task * rows_per_task; row < end; ++row) f(row, x + row * call.input.x_stride);
+  });
+}
+
 void quantize_input(ThreadPool& pool, const LinearKernels& kernels, Sums sums, LinearCall& call, LinearScratch& scratch) {
   const int64_t rows = call.input.rows;
   const int64_t groups = call.k / kGroupSize, row_sums = sums.per_group * groups;
@@ -70,19 +81,13 @@ void quantize_input(ThreadPool& pool, const LinearKernels& kernels, Sums sums, L
   auto* scale = scratch.x.as<float>();
   float* sum = scale + rows * groups;
   auto* q = reinterpret_cast<int8_t*>(sum + rows * row_sums);
-  constexpr int64_t kValuesPerTask = 16384;
-  const int64_t rows_per_task = std::max<int64_t>(1, kValuesPerTask / call.k);
-  const auto* x = static_cast<const uint16_t*>(call.input.x);
-  pool.parallel_for(ceil_div(rows, rows_per_task), [&](int64_t task) {
-    const int64_t end = std::min(rows, (task + 1) * rows_per_task);
-    for (int64_t row = task * rows_per_task; row < end; ++row) {
-      float* const s = sum + row * row_sums;
-      kernels.quantize(x + row * call.input.x_stride, call.k, q + row * call.k, scale + row * groups, s);
-      if (sums.per_group == 2) {
-        sum_halves(q + row * call.k, scale + row * groups, call.k, sums.factor, s);
-      } else if (sums.factor != 1.0f) {
-        for (int64_t g = 0; g < groups; ++g) s[g] *= sums.factor;
-      }
+  for_rows(pool, call, 16384, [&](int64_t row, const uint16_t* x) {
+    float* const s = sum + row * row_sums;
+    kernels.quantize(x, call.k, q + row * call.k, scale + row * groups, s);
+    if (sums.per_group == 2) {
+      sum_halves(q + row * call.k, scale + row * groups, call.k, sums.factor, s);
+    } else if (sums.factor != 1.0f) {
+      for (int64_t g = 0; g < groups; ++g) s[g] *= sums.factor;
     }
   });
   call.x_int8 = q;
@@ -97,15 +102,7 @@ void widen_input(ThreadPool& pool, const LinearKernels& kernels, LinearCall& cal
   const int64_t stride = (call.k + kGap - 1) / kGap * kGap + kGap;
   scratch.x.grow(static_cast<size_t>(rows * stride) * sizeof(float));
   auto* const wide = scratch.x.as<float>();
-  const auto* x = static_cast<const uint16_t*>(call.input.x);
-  constexpr int64_t kValuesPerTask = 65536;
-  const int64_t rows_per_task = std::max<int64_t>(1, kValuesPerTask / call.k);
-  pool.parallel_for(ceil_div(rows, rows_per_task), [&](int64_t task) {
-    const int64_t end = std::min(rows, (task + 1) * rows_per_task);
-    for (int64_t row = task * rows_per_task; row < end; ++row) {
-      kernels.widen(x + row * call.input.x_stride, call.k, wide + row * stride);
-    }
-  });
+  for_rows(pool, call, 65536, [&](int64_t row, const uint16_t* x) { kernels.widen(x, call.k, wide + row * stride); });
   call.x_f32 = wide;
   call.x_f32_stride = stride;
 }

@@ -15,7 +15,7 @@ namespace {
 class NoScorer final : public TokenScorer {
  public:
   std::string name() const override { return "none"; }
-  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
+  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* /*importance*/) const override {
     std::fill_n(scores, context.shape.n_kv_heads * tokens.n, 0.0f);
   }
 };
@@ -23,7 +23,7 @@ class NoScorer final : public TokenScorer {
 class RandomScorer final : public TokenScorer {
  public:
   std::string name() const override { return "random"; }
-  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
+  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* /*importance*/) const override {
     for (int64_t head = 0; head < context.shape.n_kv_heads; ++head) {
       for (int64_t i = 0; i < tokens.n; ++i) {
         // SplitMix64 (Steele et al. 2014) of layer, head and position.
@@ -114,11 +114,7 @@ void score_run(const PolicyContext& context, const TokenScorer& scorer, std::spa
   };
   if (!scorer.looks_at_pages()) {
     for (int64_t layer = 0; layer < n_layers; ++layer) {
-      if (run->importance.empty()) {
-        scorer.score(context, {layer, first, n}, at(run->scores, layer));
-      } else {
-        scorer.score_both(context, {layer, first, n}, at(run->scores, layer), at(run->importance, layer));
-      }
+      scorer.score(context, {layer, first, n}, at(run->scores, layer), at(run->importance, layer));
     }
     return;
   }
@@ -143,7 +139,7 @@ void score_run(const PolicyContext& context, const TokenScorer& scorer, std::spa
 
 }  // namespace
 
-void TokenScorer::score(const PolicyContext&, const ScoredTokens&, float*) const {
+void TokenScorer::score(const PolicyContext&, const ScoredTokens&, float*, float*) const {
   throw CacheError("scorer \"" + name() + "\" looks at attention, not at contents");
 }
 
@@ -153,10 +149,6 @@ void TokenScorer::score_pages(const PolicyContext&, std::span<const kernels::Tok
 
 void TokenScorer::score_mass(std::span<const float>, std::span<float>) const {
   throw CacheError("scorer \"" + name() + "\" looks at contents, not at attention");
-}
-
-void TokenScorer::score_both(const PolicyContext&, const ScoredTokens&, float*, float*) const {
-  throw CacheError("scorer \"" + name() + "\" does not know what tokens matter to questions");
 }
 
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,

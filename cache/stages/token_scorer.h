@@ -28,14 +28,13 @@ class TokenScorer {
   // Whether scores of different layers and KV heads are on one scale.
   virtual bool comparable() const { return true; }
 
-  // A scorer of contents: scores f32 [n_kv_heads, n], final once given, and the same in whatever runs tokens come.
-  virtual void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const;
-  // Whether a scorer of contents also knows how much a token matters to somebody who asks about it later. Then this gives both,
-  // importance on a scale of its own, under score()'s rules: f32 [n_kv_heads, n], and [context.all_kv_heads(), n], of which this
-  // is what the KV heads that are here add. What all ranks add is the importance.
+  // Whether a scorer of contents also knows how much a token matters to somebody who asks about it later.
   virtual bool knows_importance() const { return false; }
-  virtual void score_both(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const;
-  // One that looks at what pages hold has the backend score them, in place of these two, and turns what comes back, there after
+  // A scorer of contents, final once given, and the same in whatever runs tokens come: scores f32 [n_kv_heads, n], and of one that
+  // knows it, unless null, importance on a scale of its own, f32 [context.all_kv_heads(), n]: what the KV heads that are here add
+  // to it. What all ranks add is the importance.
+  virtual void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const;
+  // One that looks at what pages hold has the backend score them, in place of that, and turns what comes back, there after
   // KvBackend::finish(), into scores of tokens from position `first` on: f32 [n_kv_heads, n].
   virtual bool looks_at_pages() const { return false; }
   virtual bool needs_angles() const { return false; }
@@ -46,7 +45,7 @@ class TokenScorer {
   virtual void score_mass(std::span<const float> previous, std::span<float> mass) const;
 };
 
-// What a run of n tokens of a layer is worth, as score_both() gives it; importance is empty where nobody asked for it.
+// What a run of n tokens of a layer is worth, as TokenScorer::score() gives it; importance is empty where nobody asked for it.
 struct TokenScores {
   int64_t n = 0;
   std::span<const float> scores, importance;

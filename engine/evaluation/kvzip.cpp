@@ -43,7 +43,7 @@ class RecordedScorer final : public TokenScorer {
       : n_kv_heads_(n_kv_heads), context_(context), scores_(std::move(scores)) {}
 
   std::string name() const override { return "kvzip"; }
-  void score(const PolicyContext&, const ScoredTokens& tokens, float* scores) const override {
+  void score(const PolicyContext&, const ScoredTokens& tokens, float* scores, float* /*importance*/) const override {
     constexpr float kMore = 2.0f;  // than a probability
     for (int64_t head = 0; head < n_kv_heads_; ++head) {
       const float* const of_head = scores_.data() + (tokens.layer * n_kv_heads_ + head) * context_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/model/rope.h"
+#include "kernels/cpu_level.h"
 
 namespace smartkv {
 namespace {
@@ -12,6 +13,10 @@ namespace {
 std::string layer_name(int64_t index) { return "model.layers." + std::to_string(index) + "."; }
 
 }  // namespace
+
+torch::Dtype cpu_product_dtype() {
+  return kernels::detected_cpu_level() < kernels::CpuLevel::kAvx512 ? torch::kFloat32 : torch::kBFloat16;
+}
 
 TorchLlama::TorchLlama(const Weights& weights, torch::Dtype dtype) : config_(weights.config()), dtype_(dtype) {
   for (const std::string& name : weights.names()) {

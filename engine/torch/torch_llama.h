@@ -18,6 +18,10 @@ struct AttentionInputs {
   torch::Tensor k_before_rope;
 };
 
+// The fastest type of products on this CPU that keeps bf16's precision: bf16 where there is AVX-512, else f32, for LibTorch's
+// emulation is many times slower.
+torch::Dtype cpu_product_dtype();
+
 class TorchLlama {
  public:
   // Computes a layer's attention: [batch, n_heads, length, head_dim].

@@ -187,12 +187,15 @@ nlohmann::ordered_json train_gate(const nlohmann::json& json, const TrainingEven
   torch::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : available_cores()));
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, options.model);
-  const TorchLlama model(*weights, torch::kBFloat16);
-  nlohmann::ordered_json report = {{"model", model.config().name}, {"command", command(options)}};
+  const torch::Dtype dtype = cpu_product_dtype();
+  const std::string dtype_name = dtype == torch::kFloat32 ? "f32" : "bf16";
+  const TorchLlama model(*weights, dtype);
+  nlohmann::ordered_json report = {{"model", model.config().name}, {"command", command(options)}, {"dtype", dtype_name}};
   const std::filesystem::path& held_out_text = options.valid.empty() ? options.text : options.valid;
   std::map<std::string, std::string> notes = {{"text", options.text.filename().string()},
                                               {"held_out", held_out_text.filename().string()},
-                                              {"command", command(options)}};
+                                              {"command", command(options)},
+                                              {"dtype", dtype_name}};
   std::vector<GateLayer> layers;
   if (options.lifespans_of.empty()) {
     const TrainedGate gate = train_lifespans(options, model, *tokenizer, event);

@@ -22,17 +22,12 @@ class UnequalScorer final : public TokenScorer {
   explicit UnequalScorer(bool knows_importance) : knows_importance_(knows_importance) {}
   std::string name() const override { return "unequal"; }
   bool knows_importance() const override { return knows_importance_; }
-  void score_both(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const override {
-    score(context, tokens, scores);
-    for (int64_t i = 0; i < context.shape.n_kv_heads * tokens.n; ++i) {
-      const int64_t position = tokens.first + i % tokens.n;
-      importance[i] = static_cast<float>(position % 10 == 5 ? 1000 + position : position % 7);
-    }
-  }
-  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores) const override {
-    make_scorer(context, "random", "")->score(context, tokens, scores);
+  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const override {
+    make_scorer(context, "random", "")->score(context, tokens, scores, nullptr);
     for (int64_t i = 0; i < context.shape.n_kv_heads * tokens.n; ++i) {
       scores[i] *= static_cast<float>(1 + tokens.layer) / static_cast<float>(1 + i / tokens.n);
+      const int64_t position = tokens.first + i % tokens.n;
+      if (importance != nullptr) importance[i] = static_cast<float>(position % 10 == 5 ? 1000 + position : position % 7);
     }
   }
 
@@ -64,7 +59,7 @@ class SharedSlotStoreTest : public testing::Test {
   // Of tokens [0, end).
   std::vector<float> scores(int64_t layer, int64_t end) {
     std::vector<float> scores(static_cast<size_t>(shape_.n_kv_heads * end));
-    UnequalScorer(false).score(context_, {layer, 0, end}, scores.data());
+    UnequalScorer(false).score(context_, {layer, 0, end}, scores.data(), nullptr);
     return scores;
   }
 

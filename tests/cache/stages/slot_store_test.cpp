@@ -28,7 +28,7 @@ class SlotStoreTest : public testing::Test {
   // The positions with the highest scores among [0, end), sinks first, by sorting.
   std::set<int32_t> best(const std::string& scorer, int64_t layer, int64_t head, int64_t end, const EvictionOptions& options) {
     std::vector<float> scores(static_cast<size_t>(shape_.n_kv_heads * end));
-    make_scorer(context_, scorer, "")->score(context_, {layer, 0, end}, scores.data());
+    make_scorer(context_, scorer, "")->score(context_, {layer, 0, end}, scores.data(), nullptr);
     std::vector<int32_t> order;
     for (int32_t p = static_cast<int32_t>(options.sinks); p < end; ++p) order.push_back(p);
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
