@@ -70,6 +70,7 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
   }
   LlamaOptions options = llama;
   options.backend = "native";
+  options.device = "cpu";
   options.dtype = draft_dtype(llama.dtype);
   options.context_length = parts->options.context_length;
   if (options.dtype != "f32" && (options.weights == "auto" || options.weights == "bf16")) options.weights = "int4";
