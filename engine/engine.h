@@ -205,6 +205,7 @@ struct EngineOptions {
   std::string weights = "auto";      // auto | file | bf16 | f32 | int8 | int4: storage of the weights
   std::string backend = "native";    // native | torch: what computes the products; drafts are always native
   std::string device = "cpu";        // cpu | cuda:N, of backend torch
+  std::string cuda_graphs = "auto";  // auto | on | off: of small passes; auto: on a GPU, with tensor_parallel 1
   int tensor_parallel = 1;           // processes that compute the model together, of backend torch (engine/parallel/)
   int threads = 0;                   // of all of them together; 0: every core of the machine that this process may use
   int64_t context_length = 0;        // 0: the model's own

@@ -70,6 +70,8 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
   }
   LlamaOptions options = llama;
   options.backend = "native";
+  options.device = "cpu";
+  options.cuda_graphs = "auto";
   options.dtype = draft_dtype(llama.dtype);
   options.context_length = parts->options.context_length;
   if (options.dtype != "f32" && (options.weights == "auto" || options.weights == "bf16")) options.weights = "int4";
@@ -116,7 +118,8 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                            .weights = options.weights,
                            .context_length = options.context_length,
                            .backend = options.backend,
-                           .device = options.device};
+                           .device = options.device,
+                           .cuda_graphs = options.cuda_graphs};
   check_backend(llama);
   RankedModelOptions ranked{options.model, llama, options.gates, options.tensor_parallel};
   check_ranks(ranked);

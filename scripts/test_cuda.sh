@@ -4,7 +4,7 @@
 # Builds build/cuda/cuda_test and cuda_roofline, which need nothing but a driver, so they can be built on one machine and run on
 # another. Exits 77 where there is no GPU. With compute-sanitizer beside nvcc the tests run once more under it. Then a table of
 # how near attention comes to the memory's bandwidth, and, with SMARTKV=PROGRAM (built with -DSMARTKV_CUDA=ON beside a LibTorch
-# with CUDA) and MODEL=FILE (a model in 16 bits), what a model decodes with each format. Minutes, once it is built.
+# with CUDA) and MODEL=FILE (a model in 16 bits), what a model decodes with each format, with and without CUDA graphs. Minutes, once it is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -61,8 +61,10 @@ step "Measuring how near attention comes to the memory's bandwidth"
 "$folder/cuda_roofline"
 if [ -n "${SMARTKV:-}" ]; then
   for policy in full k8v8 k4v4; do
-    step "Decoding with $policy"
-    "$SMARTKV" bench --backend torch --device cuda:0 --model "${MODEL:?a model in 16 bits}" --prompts 2048 --depths 8192 \
-      --batches 1,32 --repetitions 2 --kv-cache "$policy"
+    for graphs in on off; do
+      step "Decoding with $policy, CUDA graphs $graphs"
+      "$SMARTKV" bench --backend torch --device cuda:0 --cuda-graphs "$graphs" --model "${MODEL:?a model in 16 bits}" \
+        --prompts 2048 --depths 8192 --batches 1,32 --repetitions 2 --kv-cache "$policy"
+    done
   done
 fi

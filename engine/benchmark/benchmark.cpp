@@ -140,8 +140,11 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
 
   const auto start = std::chrono::steady_clock::now();
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
-  const LlamaOptions llama{
-      .dtype = options.dtype, .weights = options.weights, .backend = options.backend, .device = options.device};
+  const LlamaOptions llama{.dtype = options.dtype,
+                           .weights = options.weights,
+                           .backend = options.backend,
+                           .device = options.device,
+                           .cuda_graphs = options.cuda_graphs};
   const RankedModelOptions ranked{options.model, llama, options.gates, options.tensor_parallel, report.threads};
   check_ranks(ranked);
   const std::unique_ptr<Model> model = ranked.ranks > 1 ? load_ranked(*weights, ranked, pool) : load_llama(*weights, llama, pool);

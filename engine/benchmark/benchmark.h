@@ -14,7 +14,7 @@ namespace smartkv {
 
 struct BenchmarkOptions {
   std::filesystem::path model;
-  std::string dtype = "auto", weights = "auto", backend = "native", device = "cpu";
+  std::string dtype = "auto", weights = "auto", backend = "native", device = "cpu", cuda_graphs = "auto";
   int tensor_parallel = 1;                    // processes that compute the model together, of backend torch
   int threads = 0;                            // of all of them; 0: every core that this process may use
   nlohmann::json kv_cache;                    // null: "full"

@@ -1,8 +1,10 @@
 #include "engine/model/llama.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "engine/log.h"
 #include "engine/model/cache_attention.h"
 #include "engine/model/device.h"
 #include "engine/model/llama_weights.h"
@@ -76,17 +78,18 @@ class Llama final : public Model {
     attention_.begin(batch);
     tokens_.clear();
     for (const SequenceInput& input : batch) tokens_.insert(tokens_.end(), input.tokens.begin(), input.tokens.end());
-    qkv_.grow(static_cast<size_t>(attention_.rows() * attention_.qkv_width()) * sizeof(float));
-    attended_.grow(static_cast<size_t>(attention_.rows() * attention_.q_width() * element_bytes_));
-    backend_->embed(tokens_);
-    for (int64_t layer = 0; layer < config_.n_layers; ++layer) {
-      const bool last = layer + 1 == config_.n_layers;
-      backend_->project(layer, qkv_.as<float>());
-      if (last) backend_->keep_rows(attention_.wanted());
-      attention_.attend(layer, qkv_.as<float>(), attended_.data());
-      if (!last || attention_.wanted_rows() > 0) backend_->finish_layer(layer, attended_.data());
+    const int64_t rows = std::max(attention_.rows(), backend_->least_rows()), last = config_.n_layers - 1;
+    qkv_.grow(static_cast<size_t>(rows * attention_.qkv_width()) * sizeof(float));
+    attended_.grow(static_cast<size_t>(rows * attention_.q_width() * element_bytes_));
+    auto* const qkv = qkv_.as<float>();
+    backend_->start(tokens_, qkv);
+    for (int64_t layer = 0; layer < last; ++layer) {
+      attention_.attend(layer, qkv, attended_.data());
+      backend_->advance(layer, attended_.data(), qkv);
     }
-    if (attention_.wanted_rows() > 0) head(batch, logits);
+    backend_->keep_rows(attention_.wanted());
+    attention_.attend(last, qkv, attended_.data());
+    if (attention_.wanted_rows() > 0) finish(batch, logits);
     attention_.end();
   }
   bool draws_tokens() const override {
@@ -96,12 +99,14 @@ class Llama final : public Model {
 
  private:
   // Logits of the wanted rows to the host, but where a token is drawn from them on the device.
-  void head(std::span<const SequenceInput> batch, float* logits) {
-    if (!backend_->device_rows()) return backend_->head(logits);
+  void finish(std::span<const SequenceInput> batch, float* logits) {
+    const int64_t last = config_.n_layers - 1;
+    if (!backend_->device_rows()) return backend_->finish(last, attended_.data(), logits);
     kernels::KvBackend& device = *attention_.backend();
-    logits_.grow(static_cast<size_t>(attention_.wanted_rows() * config_.vocab_size) * sizeof(float));
+    const int64_t rows = std::max(attention_.wanted_rows(), backend_->least_rows());
+    logits_.grow(static_cast<size_t>(rows * config_.vocab_size) * sizeof(float));
     auto* row = logits_.as<float>();
-    backend_->head(row);
+    backend_->finish(last, attended_.data(), row);
     draws_.clear();
     const float* wanted = row;  // by the host, up to `row`
     const auto fetch = [&] {
@@ -145,7 +150,8 @@ std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& op
   const LlamaStorage storage = llama_storage(options, weights.stored_as());
   const auto load = [&](const Weights& served, KvType type) {
     if (options.backend == "torch") {
-      return load_torch_backend(torch_backend_path(), served, product_type(options), options.device, pool.size(), progress);
+      return load_torch_backend(torch_backend_path(), served, product_type(options), options.device, pool.size(), progress, nullptr,
+                                options.device == "cpu" || options.cuda_graphs == "off" ? GraphLog() : log);
     }
     return load_native_backend(served, storage, type, pool, progress);
   };
@@ -166,6 +172,12 @@ void check_backend(const LlamaOptions& options) {
   if (options.backend == "native" && options.device != "cpu") {
     throw ModelError("device: expected cpu, which backend native computes on, found \"" + options.device +
                      "\"; --backend torch runs on a GPU");
+  }
+  if (options.cuda_graphs != "auto" && options.cuda_graphs != "on" && options.cuda_graphs != "off") {
+    throw ModelError("cuda_graphs: expected auto, on or off, found \"" + options.cuda_graphs + "\"");
+  }
+  if (options.cuda_graphs == "on" && options.device == "cpu") {
+    throw ModelError("cuda_graphs: expected auto or off on device cpu, found \"on\"; a GPU has them (--device cuda:0)");
   }
   if (options.backend == "native" && options.dtype == "f16") {
     throw ModelError("dtype: expected auto, bf16 or f32, which backend native has, found \"f16\"; --backend torch has it");

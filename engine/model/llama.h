@@ -24,6 +24,9 @@ struct LlamaOptions {
   std::string rope_scaling = "none";
   std::string backend = "native";  // native: this project's kernels | torch: LibTorch, 16- and 32-bit weights only
   std::string device = "cpu";      // cpu | cuda:N, of the torch backend: products, caches and attention
+  // auto | on | off: whether what small passes compute between attentions is captured once and replayed; auto: on a GPU, but for
+  // ranks, which have none.
+  std::string cuda_graphs = "auto";
 };
 
 // Throws ModelError, naming the option, for a backend or device that is not, or weights that the backend does not have.

@@ -22,7 +22,8 @@ struct RowRange {
 };
 
 // A pass: embed(); for every layer project(), attention by the caller, finish_layer(); head(). The residual stream, one row
-// of hidden_size for each token, is the backend's own. One pass at a time.
+// of hidden_size for each token, is the backend's own. One pass at a time. What is computed between two attentions may be asked for
+// as one: start(), advance(), finish().
 class LlamaBackend {
  public:
   virtual ~LlamaBackend() = default;
@@ -39,6 +40,25 @@ class LlamaBackend {
   virtual void finish_layer(int64_t layer, const void* attended) = 0;
   // f32 [rows, vocab_size]; -inf where the head has no row.
   virtual void head(float* logits) = 0;
+
+  // embed() and project() of the first layer.
+  virtual void start(std::span<const TokenId> tokens, float* qkv) {
+    embed(tokens);
+    project(0, qkv);
+  }
+  // finish_layer() and project() of the next one.
+  virtual void advance(int64_t layer, const void* attended, float* qkv) {
+    finish_layer(layer, attended);
+    project(layer + 1, qkv);
+  }
+  // finish_layer() of the last one and head().
+  virtual void finish(int64_t layer, const void* attended, float* logits) {
+    finish_layer(layer, attended);
+    head(logits);
+  }
+  // Rows that `qkv`, `attended` and `logits` have room for at least, where device_rows(): a smaller pass may compute some beside its
+  // own, whose results mean nothing.
+  virtual int64_t least_rows() const { return 0; }
 
   virtual int64_t weight_bytes() const = 0;
   // Whether a row's results are the same bits whatever the other rows of the pass.

@@ -29,9 +29,10 @@ std::filesystem::path torch_backend_path() { return module_path(kTarget); }
 
 std::unique_ptr<LlamaBackend> load_torch_backend(const std::filesystem::path& module, const Weights& weights,
                                                  ProductType type, const std::string& device, int threads,
-                                                 const std::function<void(double)>& progress, RankGroup* ranks) {
+                                                 const std::function<void(double)>& progress, RankGroup* ranks,
+                                                 const GraphLog& graphs) {
   const auto entry = open_module<TorchBackendEntry>(module, kTorchBackendEntry);
-  return std::unique_ptr<LlamaBackend>(entry(weights, type, device, threads, progress, ranks));
+  return std::unique_ptr<LlamaBackend>(entry(weights, type, device, threads, progress, ranks, graphs));
 }
 
 std::unique_ptr<RankGroup> join_torch_ranks(const std::filesystem::path& module, const RankPlace& place, const std::string& device) {

@@ -90,6 +90,10 @@ void check_ranks(const RankedModelOptions& options) {
     throw ModelError("tensor_parallel: expected 1 with backend " + options.llama.backend + ", found " + std::to_string(options.ranks) +
                      "; --backend torch computes on several ranks");
   }
+  if (options.ranks > 1 && options.llama.cuda_graphs == "on") {
+    throw ModelError("cuda_graphs: expected auto or off with tensor_parallel " + std::to_string(options.ranks) +
+                     ", whose ranks add up within a pass and have none, found \"on\"");
+  }
 }
 
 int threads_of_rank(int threads, int rank, int ranks) { return std::max(1, threads / ranks + (rank < threads % ranks ? 1 : 0)); }

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
-#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/torch/plain_errors.h"
 #include "engine/torch/torch_rank_group.h"
 #include "kernels/cpu_level.h"
 
@@ -67,16 +68,6 @@ class Reader {
   torch::Device device_;
 };
 
-// LibTorch's errors without the stack that they print.
-template <typename F>
-auto plain_errors(const F& f) {
-  try {
-    return f();
-  } catch (const c10::Error& error) {
-    throw std::runtime_error(std::string("LibTorch: ") + error.what_without_backtrace());
-  }
-}
-
 // The type of weights and products. LibTorch multiplies in bf16 on CPUs with AVX-512 only; on others an emulation is many times
 // slower than f32.
 torch::Dtype product_dtype(ProductType type, torch::Device device) {
@@ -88,13 +79,19 @@ torch::Dtype product_dtype(ProductType type, torch::Device device) {
 class TorchBackend final : public LlamaBackend {
  public:
   TorchBackend(const Weights& weights, ProductType type, torch::Device device, const std::function<void(double)>& progress,
-               TorchRankGroup* ranks)
+               TorchRankGroup* ranks, std::unique_ptr<PassGraphs> graphs)
       : config_(weights.config()),
         dtype_(type == ProductType::kF32 ? torch::kFloat32 : torch::kBFloat16),
         product_dtype_(product_dtype(type, device)),
         device_(device),
-        ranks_(ranks) {
+        ranks_(ranks),
+        graphs_(std::move(graphs)) {
     const c10::InferenceMode inference;
+    if (graphs_ != nullptr) {
+      const auto on = torch::TensorOptions(device);
+      graph_ids_ = torch::zeros({PassGraphs::kMostRows}, on.dtype(torch::kInt32));
+      graph_x_ = torch::zeros({PassGraphs::kMostRows, config_.hidden_size}, on);
+    }
     const Reader reader(weights, product_dtype_, device);
     const ModelConfig& c = config_;
     const int64_t hidden = c.hidden_size, q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
@@ -128,16 +125,44 @@ class TorchBackend final : public LlamaBackend {
   }
 
   void embed(std::span<const TokenId> tokens) override {
-    thread_local const bool threads_set = (at::init_num_threads(), true);  // OpenMP's number is each thread's own
-    static_cast<void>(threads_set);
+    rows_ = static_cast<int64_t>(tokens.size());
+    graph_rows_ = 0;
+    set_threads();
     plain_errors([&] {
       const c10::InferenceMode inference;
-      const Tensor ids = torch::from_blob(const_cast<TokenId*>(tokens.data()), {static_cast<int64_t>(tokens.size())}, torch::kInt32)
-                             .to(device_);
-      x_ = embedding_.index_select(0, ids).to(torch::kFloat32);
-      if (config_.embedding_multiplier != 1.0) x_.mul_(config_.embedding_multiplier);
+      x_ = embedding_.index_select(0, host_ids(tokens).to(device_)).to(torch::kFloat32);
+      scale_embeddings();
     });
   }
+
+  // Rows beside the pass's are embeddings of tokens of earlier ones.
+  void start(std::span<const TokenId> tokens, float* qkv) override {
+    const int64_t graph_rows = graphs_ == nullptr ? 0 : graphs_->padded(static_cast<int64_t>(tokens.size()));
+    if (graph_rows == 0) return LlamaBackend::start(tokens, qkv);
+    rows_ = static_cast<int64_t>(tokens.size());
+    graph_rows_ = graph_rows;
+    set_threads();
+    plain_errors([&] {
+      const c10::InferenceMode inference;
+      graph_ids_.narrow(0, 0, rows_).copy_(host_ids(tokens));
+      x_ = graph_x_.narrow(0, 0, graph_rows_);
+      graphs_->run(graph_rows_, 0, {nullptr, qkv}, [this, qkv] {
+        x_.copy_(embedding_.index_select(0, graph_ids_.narrow(0, 0, graph_rows_)));
+        scale_embeddings();
+        project(0, qkv);
+      });
+    });
+  }
+
+  void advance(int64_t layer, const void* attended, float* qkv) override {
+    run(layer + 1, {attended, qkv}, [this, layer, attended, qkv] { LlamaBackend::advance(layer, attended, qkv); });
+  }
+
+  void finish(int64_t layer, const void* attended, float* logits) override {
+    run(layer + 1, {attended, logits}, [this, layer, attended, logits] { LlamaBackend::finish(layer, attended, logits); });
+  }
+
+  int64_t least_rows() const override { return graphs_ == nullptr ? 0 : PassGraphs::kMostRows; }
 
   void project(int64_t layer, float* qkv) override {
     plain_errors([&] {
@@ -151,8 +176,15 @@ class TorchBackend final : public LlamaBackend {
     plain_errors([&] {
       const c10::InferenceMode inference;
       std::vector<Tensor> kept;
-      for (const RowRange& range : rows) kept.push_back(x_.narrow(0, range.first, range.n));
+      int64_t n = 0;
+      for (const RowRange& range : rows) {
+        kept.push_back(x_.narrow(0, range.first, range.n));
+        n += range.n;
+      }
+      if (n == rows_) return;  // all of them
       x_ = kept.empty() ? x_.narrow(0, 0, 0) : torch::cat(kept);
+      rows_ = n;
+      graph_rows_ = 0;
     });
   }
 
@@ -198,9 +230,30 @@ class TorchBackend final : public LlamaBackend {
     return static_cast<int64_t>(bytes);
   }
   bool batch_invariant() const override { return false; }
-  bool device_rows() const override { return !device_.is_cpu(); }
+  bool device_rows() const override { return !device_.is_cpu() || graphs_ != nullptr; }
 
  private:
+  static void set_threads() {
+    thread_local const bool threads_set = (at::init_num_threads(), true);  // OpenMP's number is each thread's own
+    static_cast<void>(threads_set);
+  }
+  static Tensor host_ids(std::span<const TokenId> tokens) {
+    return torch::from_blob(const_cast<TokenId*>(tokens.data()), {static_cast<int64_t>(tokens.size())}, torch::kInt32);
+  }
+  void scale_embeddings() {
+    if (config_.embedding_multiplier != 1.0) x_.mul_(config_.embedding_multiplier);
+  }
+
+  // A piece of the pass, by its graph where the pass has some.
+  template <typename Work>
+  void run(int64_t piece, const PassGraphs::Places& places, const Work& work) {
+    if (graph_rows_ == 0) return work();
+    plain_errors([&] {
+      const c10::InferenceMode inference;
+      graphs_->run(graph_rows_, piece, places, work);
+    });
+  }
+
   bool has_head() const { return ranks_ == nullptr || ranks_->rank() == 0; }
 
   Tensor norm(const Tensor& x, const Tensor& weight) const {
@@ -212,9 +265,9 @@ class TorchBackend final : public LlamaBackend {
     return (config_.norm_placement == NormPlacement::kInput ? norm(x_, weight) : x_).to(product_dtype_);
   }
 
-  // Rows that the caller has, on this backend's device.
+  // Rows that the caller has, on this backend's device; the driver is not asked for it.
   Tensor rows_at(void* rows, int64_t n, int64_t columns, torch::Dtype dtype) const {
-    return torch::from_blob(rows, {n, columns}, torch::TensorOptions(device_).dtype(dtype));
+    return at::for_blob(rows, {n, columns}).options(torch::TensorOptions(device_).dtype(dtype)).target_device(device_).make_tensor();
   }
 
   // out = x W^T + bias, f32 [rows, out]
@@ -246,19 +299,32 @@ class TorchBackend final : public LlamaBackend {
   torch::Dtype product_dtype_;  // of weights and of what they multiply
   torch::Device device_;
   TorchRankGroup* ranks_;  // null: none
+  std::unique_ptr<PassGraphs> graphs_;  // null: none
   std::vector<Layer> layers_;
   Tensor final_norm_, embedding_;
   Tensor head_;           // f32 [n_outputs, hidden_size]
   Tensor output_tokens_;  // of a head with rows for some tokens; undefined: all of vocab_size in order
-  Tensor x_;              // residual stream of the pass, f32 [rows, hidden_size]
+  // Where passes that graphs compute begin, at addresses that stay: kMostRows rows.
+  Tensor graph_ids_;  // int32
+  Tensor graph_x_;    // f32 [rows, hidden_size]
+
+  // State of the pass.
+  Tensor x_;                // residual stream, f32 [rows, hidden_size]; of a pass that graphs compute a part of graph_x_
+  int64_t rows_ = 0;        // less those that pad
+  int64_t graph_rows_ = 0;  // those that pad included; 0: no graphs compute it
 };
 
 }  // namespace
 
 std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, ProductType type, const std::string& device, int threads,
-                                                 const std::function<void(double)>& progress, TorchRankGroup* ranks) {
+                                                 const std::function<void(double)>& progress, TorchRankGroup* ranks,
+                                                 std::unique_ptr<PassGraphs> graphs) {
   at::set_num_threads(threads);
-  return plain_errors([&] { return std::make_unique<TorchBackend>(weights, type, torch::Device(device), progress, ranks); });
+  return plain_errors([&] {
+    torch::Device on(device);
+    if (on.is_cuda() && !on.has_index()) on.set_index(0);  // as of its caches (engine/model/device.h)
+    return std::make_unique<TorchBackend>(weights, type, on, progress, ranks, std::move(graphs));
+  });
 }
 
 }  // namespace smartkv

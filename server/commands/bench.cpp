@@ -153,6 +153,8 @@ std::function<int()> setup_bench(CLI::App& app) {
   app.add_option("--weights", speed.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")->capture_default_str();
   auto* backend = app.add_option("--backend", speed.backend, "What computes the matrix products: native or torch")->capture_default_str();
   auto* device = app.add_option("--device", speed.device, "With --backend torch: cpu or cuda:N, where it computes and keeps caches")->capture_default_str()->needs(backend);
+  app.add_option("--cuda-graphs", speed.cuda_graphs, "With --device cuda:N: auto, on or off, whether what small passes compute between attentions is captured once and replayed")
+      ->capture_default_str()->needs(device);
   app.add_option("--tensor-parallel", speed.tensor_parallel, "With --backend torch: processes, on GPUs one each, that compute the model together; depths are then computed, not filled in")
       ->check(CLI::Range(1, 256))->capture_default_str()->needs(backend);
   app.add_option("--threads", speed.threads, "Of all processes together; 0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();

@@ -48,7 +48,10 @@ int check(const std::string& file) {
     check_policy(options.engine.kv_cache);
     parse_speculation(options.engine.speculative);
     check_allowed_lists(options.engine);
-    const LlamaOptions llama{.weights = options.engine.weights, .backend = options.engine.backend, .device = options.engine.device};
+    const LlamaOptions llama{.weights = options.engine.weights,
+                             .backend = options.engine.backend,
+                             .device = options.engine.device,
+                             .cuda_graphs = options.engine.cuda_graphs};
     check_backend(llama);
     check_ranks({.model = {}, .llama = llama, .gates = {}, .ranks = options.engine.tensor_parallel});
     if (!options.sampling.is_null()) sampling_defaults(options);

@@ -24,6 +24,11 @@ const std::vector<Option>& option_table() {
       {.name = "device",
        .help = "Where backend torch runs: cpu, or cuda:0 in a program built with CUDA (docs/cuda.md)",
        .field = [](O& o) -> F { return &o.engine.device; }},
+      {.name = "cuda_graphs",
+       .help = "Whether what small passes compute between attentions is captured once and replayed (docs/cuda.md); auto: on a GPU, with "
+               "tensor_parallel 1",
+       .field = [](O& o) -> F { return &o.engine.cuda_graphs; },
+       .choices = {"auto", "on", "off"}},
       {.name = "tensor_parallel",
        .help = "Processes, on GPUs one each, that compute the model together: with backend torch (docs/operating.md)",
        .field = [](O& o) -> F { return &o.engine.tensor_parallel; },

@@ -74,6 +74,7 @@ TEST(ConfigCommand, ChecksWhatNeedsNoModel) {
   EXPECT_THAT(error_of(R"({"device": "cuda:0"})"), HasSubstr("device: expected cpu, "));
   EXPECT_THAT(error_of(R"({"backend": "torch", "weights": "int8"})"), HasSubstr("weights: expected auto, bf16 or f32"));
   EXPECT_THAT(error_of(R"({"tensor_parallel": 2})"), HasSubstr("tensor_parallel: expected 1 with backend native, found 2"));
+  EXPECT_THAT(error_of(R"({"cuda_graphs": "on"})"), HasSubstr("cuda_graphs: expected auto or off on device cpu, found \"on\""));
   EXPECT_THAT(error_of(R"({"max_buffered_bytes": 1000})"), HasSubstr("max_buffered_bytes"));
   EXPECT_THAT(error_of(R"({"api_keys_file": "nowhere.keys"})"), HasSubstr("nowhere.keys"));
   EXPECT_THAT(error_of(R"({"tls_cert": "nowhere.pem", "tls_key": "k.pem"})"), HasSubstr("nowhere.pem"));

@@ -49,6 +49,8 @@ TEST(Backend, OptionsThatAreNotServedAreNamed) {
   EXPECT_THAT(refusal({.dtype = "f16"}), HasSubstr("dtype: expected auto, bf16 or f32, which backend native has, found \"f16\""));
   EXPECT_THAT(refusal({.dtype = "f16", .weights = "bf16", .backend = "torch"}),
               HasSubstr("weights: expected auto, which is f16 with dtype f16, found \"bf16\""));
+  EXPECT_THAT(refusal({.backend = "torch", .cuda_graphs = "yes"}), HasSubstr("cuda_graphs: expected auto, on or off, found \"yes\""));
+  EXPECT_THAT(refusal({.backend = "torch", .cuda_graphs = "on"}), HasSubstr("cuda_graphs: expected auto or off on device cpu, found \"on\""));
   EXPECT_THAT(refusal({.dtype = "f8", .backend = "torch"}), HasSubstr("dtype: expected auto, bf16, f16 or f32, found \"f8\""));
 }
 
