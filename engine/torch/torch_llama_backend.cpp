@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/torch/plain_errors.h"
+#include "engine/torch/torch_llama.h"
 #include "engine/torch/torch_rank_group.h"
-#include "kernels/cpu_level.h"
 
 namespace smartkv {
 namespace {
@@ -68,12 +68,11 @@ class Reader {
   torch::Device device_;
 };
 
-// The type of weights and products. LibTorch multiplies in bf16 on CPUs with AVX-512 only; on others an emulation is many times
-// slower than f32.
+// Of weights and products.
 torch::Dtype product_dtype(ProductType type, torch::Device device) {
   if (type == ProductType::kF16) return torch::kFloat16;
-  const bool emulated = device.is_cpu() && kernels::detected_cpu_level() < kernels::CpuLevel::kAvx512;
-  return type == ProductType::kF32 || emulated ? torch::kFloat32 : torch::kBFloat16;
+  if (type == ProductType::kF32) return torch::kFloat32;
+  return device.is_cpu() ? cpu_product_dtype() : torch::kBFloat16;
 }
 
 class TorchBackend final : public LlamaBackend {
