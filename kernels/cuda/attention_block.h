@@ -47,7 +47,10 @@ __device__ __forceinline__ int64_t output_row(const Shape& shape, const Rows& ro
   return int64_t{rows.query + r / rows.n_heads} * shape.n_heads + rows.kv_head * group + rows.head + r % rows.n_heads;
 }
 
-enum class Goal { kOutput, kSums, kProbabilities };
+enum class Goal { kOutput, kSums, kProbabilities, kPromises };
+
+// Parts of what indexed pages promise to a KV head: a block's rows, heads of one query, add up to one.
+SMARTKV_HOST_DEVICE constexpr int promise_parts(int group) { return (group + 15) / 16; }
 
 template <int kDim, int kRowWarps, Goal kGoal>
 class Block {
@@ -170,11 +173,12 @@ class Block {
     return task_.q + (rows.query + r / rows.n_heads) * task_.q_stride + int64_t{head} * dim_;
   }
 
-  // Past segments of other KV heads.
+  // Past segments of other KV heads, and those whose promises nobody asks for.
   __device__ void skip_others(Cursor& cursor) const {
     while (cursor.segment < item_.segment_end) {
       const Segment& segment = segments_[cursor.segment];
-      if (segment.kv_head < 0 || segment.kv_head == item_.rows.kv_head) return;
+      const bool own = segment.kv_head < 0 || segment.kv_head == item_.rows.kv_head;
+      if (own && (kGoal != Goal::kPromises || segment.scored >= 0)) return;
       cursor.start += segment.tokens;
       ++cursor.segment;
     }
@@ -268,6 +272,8 @@ class Block {
     finish_scores(bias, coded, start, segment.tokens, s);
     if constexpr (kGoal == Goal::kProbabilities) {
       write_probabilities(coded, start, segment.tokens, s);
+    } else if constexpr (kGoal == Goal::kPromises) {
+      write_promises(segment.scored, s);
     } else {
       softmax(s);
     }
@@ -520,6 +526,23 @@ class Block {
           const float p = exp2_fast(s[tile][x / 2][2 * h + x % 2] - m_[h]) / l_[h];
           atomicMax(reinterpret_cast<int*>(to + t), __float_as_int(p));  // of floats above 0, the order of their bits
         }
+      }
+    }
+  }
+
+  // The rows' probabilities of the tokens of an index, added up: f32 [scored pages][n_kv_heads][promise_parts()][kPage].
+  __device__ void write_promises(int scored, const float (&s)[kTiles][2][4]) const {
+    const int kv_heads = tables_.shape.n_kv_heads, parts = promise_parts(tables_.shape.n_heads / kv_heads);
+    const int64_t page = (int64_t{scored} * kv_heads + item_.rows.kv_head) * parts + item_.rows.head / 16;
+    float* const to = static_cast<float*>(task_.out) + page * kPage;
+    for (int tile = 0; tile < kTiles; ++tile) {
+      for (int x = 0; x < 4; ++x) {
+        float p = 0.0f;
+        for (int h = 0; h < 2; ++h) {
+          if (row(h) < rows_) p += exp2_fast(s[tile][x / 2][2 * h + x % 2] - m_[h]) / l_[h];
+        }
+        for (int mask = 4; mask < 32; mask *= 2) p += __shfl_xor_sync(kAllLanes, p, mask);  // over the lanes' rows
+        if (group_ == 0) to[token(true, tile, x / 2, x % 2)] = p;
       }
     }
   }

@@ -29,7 +29,7 @@ struct AttentionPlan {
 };
 
 void check_shape(const AttentionShape& shape);  // std::invalid_argument for one that the kernels do not run
-Segment table_row(const AttentionShape& shape, const KvSegment& segment);
+Segment table_row(const AttentionShape& shape, const KvSegment& segment);  // of an indexed page: its index
 
 // std::invalid_argument as from the checks above.
 void plan_attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionPlan& plan);

@@ -21,6 +21,7 @@ struct Segment {
   int64_t head_stride;
   int32_t tokens, kv_head;
   int32_t k_zeros, v_scales, v_zeros, k_codes, v_codes;  // bytes from k on; k_codes is 0 in a dense page
+  int32_t scored;  // of an indexed page that is not read whole: which of the task's; of others -1
   uint8_t k_quads[4], v_quads[4];                        // CodeRuns::quads
 };
 
