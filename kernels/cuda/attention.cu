@@ -153,30 +153,30 @@ void attend(const AttentionShape& shape, std::span<const AttentionTask> tasks, A
          uploaded.tables, uploaded.merges);
 }
 
-// Two passes over K: sums of the rows, then what kernel_of(room for head_dim) makes of their probabilities.
+// Two passes over K of what is planned: sums of the rows, then what kernel_of(room for head_dim) makes of their probabilities.
 template <typename KernelOf>
-void find_probabilities(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionWorkspace& workspace,
-                        const char* name, cudaStream_t stream, const KernelOf& kernel_of) {
-  plan_attention_mass(shape, tasks, workspace.plan);
+void find_probabilities(const AttentionShape& shape, AttentionWorkspace& workspace, const char* name, size_t more_bytes,
+                        cudaStream_t stream, const KernelOf& kernel_of) {
   Uploaded uploaded = upload(shape, workspace, stream);
-  const auto launch_all = [&](const char* pass, const auto& kernel) {
+  const auto launch_all = [&](const char* pass, size_t more, const auto& kernel) {
     launch_classes(workspace.plan, uploaded, pass, stream, [&](const ItemClass& items) {
       return with_room_for(shape.head_dim, [&](auto room) {
-        return Chosen{kernel(room), BlockLayout<room, 1>::bytes(items.stages, items.stage_bytes)};
+        return Chosen{kernel(room), BlockLayout<room, 1>::bytes(items.stages, items.stage_bytes) + more};
       });
     });
   };
-  launch_all("sums of probabilities", [](auto room) { return mass_sums_kernel<room>; });
-  launch_all(name, kernel_of);
+  launch_all("sums of probabilities", 0, [](auto room) { return mass_sums_kernel<room>; });
+  launch_all(name, more_bytes, kernel_of);
 }
 
-// To what is gathered of indexed pages in turn; function(): what is to be done with a batch's tasks then.
+// For each batch of queries with indexed pages: gathers what they read, then function(its tasks).
 template <typename Task, typename Function>
 void read_sparsely(const AttentionShape& shape, SparseBatches<Task>& batches, AttentionWorkspace& workspace, cudaStream_t stream,
                    const Function& function) {
   while (batches.next()) {
     if (!batches.promises().empty()) {
-      find_probabilities(shape, batches.promises(), workspace, "promises", stream, [](auto room) { return promise_kernel<room>; });
+      plan_promises(shape, batches.promises(), workspace.plan);
+      find_probabilities(shape, workspace, "promises", kPromiseBytes, stream, [](auto room) { return promise_kernel<room>; });
     }
     batches.gather(stream);
     function(batches.tasks());
@@ -202,7 +202,8 @@ void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTa
       check(cudaMemsetAsync(task.mass, 0, static_cast<size_t>(attention_mass_floats(shape, task)) * sizeof(float), stream),
             "attention_mass: zeros");
     }
-    find_probabilities(shape, batch, workspace, "attention_mass", stream, [](auto room) { return mass_kernel<room>; });
+    plan_attention_mass(shape, batch, workspace.plan);
+    find_probabilities(shape, workspace, "attention_mass", 0, stream, [](auto room) { return mass_kernel<room>; });
     batches.hand_out(stream);
   });
 }

@@ -49,8 +49,9 @@ __device__ __forceinline__ int64_t output_row(const Shape& shape, const Rows& ro
 
 enum class Goal { kOutput, kSums, kProbabilities, kPromises };
 
-// Parts of what indexed pages promise to a KV head: a block's rows, heads of one query, add up to one.
+// Parts of what indexed pages promise to a query's KV head: those of its heads that are rows of one block add up to one.
 SMARTKV_HOST_DEVICE constexpr int promise_parts(int group) { return (group + 15) / 16; }
+constexpr size_t kPromiseBytes = 16 * kPage * sizeof(float);  // behind the stages, for Goal::kPromises
 
 template <int kDim, int kRowWarps, Goal kGoal>
 class Block {
@@ -530,20 +531,26 @@ class Block {
     }
   }
 
-  // The rows' probabilities of the tokens of an index, added up: f32 [scored pages][n_kv_heads][promise_parts()][kPage].
+  // What a page's tokens promise: for each query the probabilities of its rows, added up. By each warp of its own tokens; the
+  // next page's barrier comes before it writes again.
   __device__ void write_promises(int scored, const float (&s)[kTiles][2][4]) const {
+    static_assert(kTiles == 1 && kRows == 16);
+    auto* const own = at<float>(Layout::kStages + tables_.stages * tables_.stage_bytes) + token_warp_ * 16 * kRows;
+    for (int x = 0; x < 8; ++x) {
+      const int h = x % 4 / 2;
+      if (row(h) < rows_) own[row(h) * 16 + token(true, 0, x / 4, x % 2) % 16] = exp2_fast(s[0][x / 4][x % 4] - m_[h]) / l_[h];
+    }
+    __syncwarp();
+    const Rows& rows = item_.rows;
     const int kv_heads = tables_.shape.n_kv_heads, parts = promise_parts(tables_.shape.n_heads / kv_heads);
-    const int64_t page = (int64_t{scored} * kv_heads + item_.rows.kv_head) * parts + item_.rows.head / 16;
-    float* const to = static_cast<float*>(task_.out) + page * kPage;
-    for (int tile = 0; tile < kTiles; ++tile) {
-      for (int x = 0; x < 4; ++x) {
-        float p = 0.0f;
-        for (int h = 0; h < 2; ++h) {
-          if (row(h) < rows_) p += exp2_fast(s[tile][x / 2][2 * h + x % 2] - m_[h]) / l_[h];
-        }
-        for (int mask = 4; mask < 32; mask *= 2) p += __shfl_xor_sync(kAllLanes, p, mask);  // over the lanes' rows
-        if (group_ == 0) to[token(true, tile, x / 2, x % 2)] = p;
-      }
+    const int64_t page = (int64_t{scored} * kv_heads + rows.kv_head) * parts + rows.head / kRows;
+    float* const to = static_cast<float*>(task_.out) + page * kPage + 16 * token_warp_;
+    for (int i = thread_ % 32; i < rows.n_queries * 16; i += 32) {
+      const int query = i / 16;
+      const float* const of = own + query * rows.n_heads * 16 + i % 16;
+      float sum = of[0];
+      for (int head = 1; head < rows.n_heads; ++head) sum += of[head * 16];
+      to[(rows.query + query) * task_.out_stride + i % 16] = sum;
     }
   }
 

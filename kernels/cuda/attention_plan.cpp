@@ -55,12 +55,12 @@ class Planner {
     small_page_ = dense * 5 / 8;
   }
 
-  void add(std::span<const KvSegment> segments, const float* q, int64_t q_stride, int64_t n, void* out) {
+  void add(std::span<const KvSegment> segments, const float* q, int64_t q_stride, int64_t n, void* out, int64_t out_stride = 0) {
     for (const KvSegment& segment : segments) check(shape_, segment);
     if (n == 0) return;
     segments_ = segments;
     const int64_t tokens = tokens_of(segments);
-    plan_.tasks.push_back({q, q_stride, out, tokens, static_cast<int32_t>(n), static_cast<int32_t>(plan_.segments.size())});
+    plan_.tasks.push_back({q, q_stride, out, out_stride, tokens, static_cast<int32_t>(n), static_cast<int32_t>(plan_.segments.size())});
     int32_t scored = 0;
     for (const KvSegment& segment : segments) {
       plan_.segments.push_back(table_row(shape_, segment));
@@ -163,6 +163,11 @@ void plan_attention(const AttentionShape& shape, std::span<const AttentionTask> 
 void plan_attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionPlan& plan) {
   Planner planner(shape, false, plan);
   for (const AttentionMassTask& task : tasks) planner.add(task.segments, task.q, task.q_stride, task.n, task.mass);
+}
+
+void plan_promises(const AttentionShape& shape, std::span<const PromiseTask> tasks, AttentionPlan& plan) {
+  Planner planner(shape, false, plan);
+  for (const PromiseTask& task : tasks) planner.add(task.segments, task.q, task.q_stride, task.n, task.promises, task.stride);
 }
 
 }  // namespace smartkv::kernels::cuda

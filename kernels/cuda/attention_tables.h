@@ -28,7 +28,8 @@ struct Segment {
 struct Task {
   const float* q;
   int64_t q_stride;
-  void* out;        // of attention(): bf16; of attention_mass(): f32
+  void* out;        // of attention(): bf16; of attention_mass() and promises: f32
+  int64_t out_stride;  // of promises: floats from a query to the next
   int64_t tokens;   // of all segments
   int32_t n;        // queries
   int32_t segment;  // the first, in the table of all segments

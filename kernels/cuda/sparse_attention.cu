@@ -27,7 +27,7 @@ struct SparsePage {
 
 // A query, and where what belongs to it lies.
 struct SparseQuery {
-  const float* promises;    // Goal::kPromises
+  const float* promises;    // PromiseTask's
   int32_t* entries;         // [n_kv_heads, n_entries]: kPage page + slot of a token; of means, which come last, -1 - page
   unsigned char* gathered;  // dense pages of all KV heads
   float* bias;              // [gathered pages from first_bias on][n_kv_heads][kPage]
@@ -378,7 +378,8 @@ SparsePlan SparseBatches<Task>::plan() const {
   of.promises = room(of.scored * parts * kPageTokens, sizeof(float));
   of.list = room(of.entries, sizeof(int32_t));
   of.bias = room((of.pages - of.first_bias) * kPageTokens, sizeof(float));
-  of.mass = room(std::is_same_v<Task, AttentionMassTask> ? of.entries + of.others : 0, sizeof(float));
+  const int64_t mass = of.entries + of.others + task.n - 1 - query_;  // of the last query: promises lie equally far apart
+  of.mass = room(std::is_same_v<Task, AttentionMassTask> ? mass : 0, sizeof(float));
   of.gathered = room(of.pages, kPageTokens * row_bytes(shape_.type, shape_.head_dim, 0));
   return of;
 }
@@ -424,7 +425,8 @@ void SparseBatches<Task>::add(const SparsePlan& of, std::byte* memory) {
   row.entries = reinterpret_cast<int32_t*>(memory + of.list);
   row.bias = reinterpret_cast<float*>(memory + of.bias);
   row.gathered = reinterpret_cast<unsigned char*>(memory + of.gathered);
-  if (&of != work.plans.data() && (&of - 1)->task == of.task) {  // pages are the task's
+  const bool follows = &of != work.plans.data() && (&of - 1)->task == of.task;  // pages are the task's
+  if (follows) {
     const SparseQuery& before = rows_of<SparseQuery>(work.queries).back();
     row.page = before.page;
     row.n_pages = before.n_pages;
@@ -449,7 +451,12 @@ void SparseBatches<Task>::add(const SparsePlan& of, std::byte* memory) {
     left -= segment.tokens;
   }
   if (of.scored > 0) {
-    work.promises.push_back({single.q, single.q_stride, 1, segments_from(seen), reinterpret_cast<float*>(memory + of.promises)});
+    if (!follows) {
+      work.promises.push_back({single.q, single.q_stride, 0, {}, reinterpret_cast<float*>(memory + of.promises),
+                               static_cast<int64_t>(of.end / sizeof(float))});
+    }
+    ++work.promises.back().n;
+    work.promises.back().segments = segments_from(seen);
   }
   const size_t attended = work.segments.size();
   row.run = static_cast<int32_t>(rows_of<MassRun>(work.runs).size());

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/uploads.h"
 
@@ -45,7 +46,7 @@ struct SparseWorkspace {
   std::vector<SparsePlan> plans;
   std::vector<std::byte> pages, queries, items, runs;  // of the host: see row_table.h
   std::vector<KvSegment> segments;
-  std::vector<AttentionMassTask> promises;
+  std::vector<PromiseTask> promises;
   std::tuple<std::vector<AttentionTask>, std::vector<AttentionMassTask>> tasks;
 };
 
@@ -59,8 +60,8 @@ class SparseBatches {
 
   // Goes on to the next batch; the first has the tasks without indexed pages. False: there is none.
   bool next();
-  // To whom the indices are to say what their pages promise: Block::write_promises(), to `mass`.
-  std::span<const AttentionMassTask> promises() const { return workspace_.promises; }
+  // What the indices are to say first.
+  std::span<const PromiseTask> promises() const { return workspace_.promises; }
   // After that: chooses and gathers what the batch's queries read.
   void gather(CUstream_st* stream);
   // What attention runs over then.
