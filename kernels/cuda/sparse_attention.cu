@@ -233,10 +233,6 @@ struct Source {
   static constexpr int32_t kNone = -1;
 };
 
-constexpr size_t gather_bytes(int64_t head_dim) {
-  return kPageTokens * (sizeof(Source) + static_cast<size_t>(head_dim + 1) * sizeof(uint32_t));
-}
-
 // Values 8 unit, ..., 8 unit + 7 of a row [2][head_dim], as bf16.
 __device__ __forceinline__ uint4 values_of(const Source& source, int unit, int head_dim) {
   if (source.bits == Source::kNone) return {0, 0, 0, 0};
@@ -332,6 +328,11 @@ bool has_indexed(std::span<const KvSegment> segments) {
 }
 
 }  // namespace
+
+size_t choice_bytes() { return sizeof(Choosing); }
+size_t gather_bytes(int64_t head_dim) {
+  return kPageTokens * (sizeof(Source) + static_cast<size_t>(head_dim + 1) * sizeof(uint32_t));
+}
 
 template <typename Task>
 SparseBatches<Task>::SparseBatches(const AttentionShape& shape, std::span<const Task> tasks, SparseWorkspace& workspace)
@@ -542,7 +543,7 @@ void SparseBatches<Task>::gather(CUstream_st* stream) {
   runs_ = reinterpret_cast<const MassRun*>(device + at[3]);
   const auto kv_heads = static_cast<int>(shape_.n_kv_heads);
   launch(choose_kernel, "sparse attention: choice", static_cast<int64_t>(work.plans.size()) * kv_heads, kChooseThreads,
-         sizeof(Choosing), stream, queries_, pages_, kv_heads, promise_parts(static_cast<int>(shape_.n_heads) / kv_heads));
+         choice_bytes(), stream, queries_, pages_, kv_heads, promise_parts(static_cast<int>(shape_.n_heads) / kv_heads));
   launch(gather_kernel, "sparse attention: gather", static_cast<int64_t>(rows_of<GatherItem>(work.items).size()) * kv_heads, kThreads,
          gather_bytes(shape_.head_dim), stream, queries_, pages_, reinterpret_cast<const GatherItem*>(device + at[2]), kv_heads,
          static_cast<int>(shape_.head_dim));

@@ -88,4 +88,8 @@ class SparseBatches {
   const MassRun* runs_ = nullptr;
 };
 
+// Shared memory of a block that chooses; that gathers.
+size_t choice_bytes();
+size_t gather_bytes(int64_t head_dim);
+
 }  // namespace smartkv::kernels::cuda
