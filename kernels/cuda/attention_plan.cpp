@@ -60,7 +60,8 @@ class Planner {
     if (n == 0) return;
     segments_ = segments;
     const int64_t tokens = tokens_of(segments);
-    plan_.tasks.push_back({q, q_stride, out, out_stride, tokens, static_cast<int32_t>(n), static_cast<int32_t>(plan_.segments.size())});
+    plan_.tasks.push_back({q, q_stride, out, out_stride, tokens, static_cast<int32_t>(n),
+                           static_cast<int32_t>(plan_.segments.size())});
     int32_t scored = 0;
     for (const KvSegment& segment : segments) {
       plan_.segments.push_back(table_row(shape_, segment));

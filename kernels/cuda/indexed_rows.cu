@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) encode_rows_kernel(const RowEncoding
     unsigned char* const row = job.rows + token * job.row_bytes;
     if (job.bits == 0) {
       auto* const to = reinterpret_cast<uint32_t*>(row + side * 2 * head_dim);
-      for (int pair = thread % 32; pair < head_dim / 2; pair += 32) to[pair] = pack_bf16(value_at(2 * pair), value_at(2 * pair + 1));
+      for (int d = 2 * (thread % 32); d < head_dim; d += 64) to[d / 2] = pack_bf16(value_at(d), value_at(d + 1));
       continue;
     }
     const int bytes = head_dim * job.bits / 8;
@@ -81,8 +81,9 @@ RowEncoding row_encoding(const HeadValues& from, int64_t head_dim, int bits, voi
 }
 
 void encode_rows(int64_t head_dim, std::span<const RowEncoding> jobs, UploadRing& tables, cudaStream_t stream) {
-  launch(encode_rows_kernel, "encode_rows", static_cast<int64_t>(jobs.size()), kThreads, static_cast<size_t>(2 * head_dim) * sizeof(float),
-         stream, tables.send(jobs, stream), static_cast<int>(head_dim));
+  const size_t shared_bytes = static_cast<size_t>(2 * head_dim) * sizeof(float);
+  launch(encode_rows_kernel, "encode_rows", static_cast<int64_t>(jobs.size()), kThreads, shared_bytes, stream,
+         tables.send(jobs, stream), static_cast<int>(head_dim));
 }
 
 }  // namespace smartkv::kernels::cuda

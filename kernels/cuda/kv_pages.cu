@@ -382,7 +382,8 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
     check_shape(shape_of(page.n_heads, head_dim));
     kernels::check(shape_of(page.n_heads, head_dim), coded);
     if (page.rows != nullptr && !is_row_bits(page.row_bits)) {
-      throw std::invalid_argument("CUDA kernels: expected rows of 4 or 8 bits, or dense ones (0), found " + std::to_string(page.row_bits));
+      throw std::invalid_argument("CUDA kernels: expected rows of 4 or 8 bits, or dense ones (0), found " +
+                                  std::to_string(page.row_bits));
     }
     if (page.source.codes == nullptr) continue;
     kernels::check(shape_of(page.n_heads, head_dim), *page.source.codes);
@@ -422,8 +423,9 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
       std::copy_n(page.layout.v.quads.data(), 4, row.v_quads);
       append_row(row, &workspace.encodings);
       if (page.rows == nullptr) continue;
-      std::byte* const rows = static_cast<std::byte*>(page.rows) + head * indexed_rows_bytes(KvType::kBf16, head_dim, page.row_bits);
-      append_row(row_encoding(row.from, head_dim, page.row_bits, rows), &workspace.row_encodings);
+      const int64_t bytes = indexed_rows_bytes(KvType::kBf16, head_dim, page.row_bits);
+      append_row(row_encoding(row.from, head_dim, page.row_bits, static_cast<std::byte*>(page.rows) + head * bytes),
+                 &workspace.row_encodings);
     }
   }
   launch_reads(rows_of<Reading>(workspace.readings), head_dim, workspace, stream);

@@ -27,7 +27,9 @@ struct HeadValues {
   const float* k;
   const float* v;
 
-  __device__ float k_at(int head_dim, int token, int d) const { return tokens == nullptr ? k[token * head_dim + d] : k_of(tokens[token], d); }
+  __device__ float k_at(int head_dim, int token, int d) const {
+    return tokens == nullptr ? k[token * head_dim + d] : k_of(tokens[token], d);
+  }
   __device__ float v_at(int head_dim, int token, int d) const {
     return tokens == nullptr ? v[token * head_dim + d] : v_of(tokens[token], head_dim, d);
   }

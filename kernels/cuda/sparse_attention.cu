@@ -185,7 +185,8 @@ class Choice {
         at += kPage;
         return;
       }
-      const unsigned even_ties = __ballot_sync(kAllLanes, steps.even == last), odd_ties = __ballot_sync(kAllLanes, steps.odd == last);
+      const unsigned even_ties = __ballot_sync(kAllLanes, steps.even == last);
+      const unsigned odd_ties = __ballot_sync(kAllLanes, steps.odd == last);
       const int tie = rank + __popc(even_ties & before) + __popc(odd_ties & before);
       const bool even = steps.even < last || (steps.even == last && tie < left);
       const bool odd = steps.odd < last || (steps.odd == last && tie + (steps.even == last ? 1 : 0) < left);
@@ -215,8 +216,8 @@ class Choice {
   int first_, end_;
 };
 
-__global__ void __launch_bounds__(kChooseThreads, 2) choose_kernel(const SparseQuery* queries, const SparsePage* pages, int n_kv_heads,
-                                                               int parts) {
+__global__ void __launch_bounds__(kChooseThreads, 2) choose_kernel(const SparseQuery* queries, const SparsePage* pages,
+                                                                  int n_kv_heads, int parts) {
   const auto block = static_cast<int>(blockIdx.x);
   Choice(queries[block / n_kv_heads], pages, block % n_kv_heads, n_kv_heads, parts).run();
 }
@@ -390,7 +391,8 @@ bool SparseBatches<Task>::next() {
   SparseWorkspace& work = workspace_;
   batch_.clear();
   if (!started_) {
-    std::copy_if(all_.begin(), all_.end(), std::back_inserter(batch_), [](const Task& task) { return !has_indexed(task.segments); });
+    const auto is_plain = [](const Task& task) { return !has_indexed(task.segments); };
+    std::copy_if(all_.begin(), all_.end(), std::back_inserter(batch_), is_plain);
   }
   work.plans.clear();
   size_t bytes = 0, segments = 0;
@@ -544,9 +546,9 @@ void SparseBatches<Task>::gather(CUstream_st* stream) {
   const auto kv_heads = static_cast<int>(shape_.n_kv_heads);
   launch(choose_kernel, "sparse attention: choice", static_cast<int64_t>(work.plans.size()) * kv_heads, kChooseThreads,
          choice_bytes(), stream, queries_, pages_, kv_heads, promise_parts(static_cast<int>(shape_.n_heads) / kv_heads));
-  launch(gather_kernel, "sparse attention: gather", static_cast<int64_t>(rows_of<GatherItem>(work.items).size()) * kv_heads, kThreads,
-         gather_bytes(shape_.head_dim), stream, queries_, pages_, reinterpret_cast<const GatherItem*>(device + at[2]), kv_heads,
-         static_cast<int>(shape_.head_dim));
+  const auto items = static_cast<int64_t>(rows_of<GatherItem>(work.items).size());
+  launch(gather_kernel, "sparse attention: gather", items * kv_heads, kThreads, gather_bytes(shape_.head_dim), stream,
+         queries_, pages_, reinterpret_cast<const GatherItem*>(device + at[2]), kv_heads, static_cast<int>(shape_.head_dim));
 }
 
 template <typename Task>

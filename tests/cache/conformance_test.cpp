@@ -424,8 +424,9 @@ TEST_P(Conformance, RepresentsWhatItShows) {
 std::vector<std::string> names() {
   std::vector<std::string> result;
   for (const PolicyRow& row : policy_registry()) result.emplace_back(row.name);
-  for (const char* name : {kSparseCodes, kSharedSnapKv, kPackedEviction, kEqualPackedEviction, kBoundedPackedEviction, kEqualEviction,
-                           kSummarizedEviction, kLevels, kCodedSummaries, kCodedLost, kOneLayer, kShortWindow, kDropping}) {
+  for (const char* name : {kSparseCodes, kSharedSnapKv, kPackedEviction, kEqualPackedEviction, kBoundedPackedEviction,
+                           kEqualEviction, kSummarizedEviction, kLevels, kCodedSummaries, kCodedLost, kOneLayer, kShortWindow,
+                           kDropping}) {
     result.emplace_back(name);
   }
   return result;

@@ -87,7 +87,8 @@ TEST_P(CudaSparseAttention, IsTheCpus) {
 // queries see nothing.
 TEST_P(CudaSparseAttention, OtherPagesLieBetween) {
   IndexedSequence indexed({6, 2, 64}, KvType::kBf16, 7, 8, 641);
-  const Sequence others({6, 2, 64}, KvType::kBf16, 641, 5, {std::nullopt, QuantizedLayout{uniform_runs(64, 4), uniform_runs(64, 4)}});
+  const QuantizedLayout four{uniform_runs(64, 4), uniform_runs(64, 4)};
+  const Sequence others({6, 2, 64}, KvType::kBf16, 641, 5, {std::nullopt, four});
   for (const size_t i : {0, 3, 4}) indexed.sequence.segments[i] = others.segments[i];
   indexed.sequence.segments[6].read = kPageTokens;
   expect_as_on_the_cpu(indexed.sequence, 3, "between");
