@@ -29,14 +29,7 @@ struct SparseWorkspace {
 
 namespace {
 
-// Promises are compared in steps of 1/16 octave, from kMaxBlockRows and more down to 2^-26: below that nothing shows in the sum.
-constexpr int kSteps = 512;
-
-uint32_t step_of(float promise) {
-  constexpr uint32_t kMost = 0x42800000;  // 64.0f
-  const uint32_t step = (kMost - std::bit_cast<uint32_t>(promise)) >> 19;
-  return step < kSteps ? step : kSteps - 1;  // 0, NaN and what is larger: the last
-}
+int step_of(float promise) { return promise_step(std::bit_cast<uint32_t>(promise)); }
 
 template <typename Task>
 bool has_indexed(const Task& task) {
@@ -81,7 +74,7 @@ class SparseQuery {
     const auto scored = [](const KvSegment& segment) { return segment.is_indexed() && segment.read < kPageTokens; };
     const float* const promise = work_.promise.data();
     int64_t budget = 0;
-    int counts[kSteps] = {};
+    int counts[kPromiseSteps] = {};
     if (std::any_of(segments.begin(), segments.end(), scored)) {
       cpu_kernels().attention->promise(shape_, q_, kv_head_, segments, work_.scores.data(), work_.promise.data());
       for (size_t i = 0; i < segments.size(); ++i) {
@@ -90,8 +83,8 @@ class SparseQuery {
         for (size_t t = i * kPageTokens; t < (i + 1) * kPageTokens; ++t) ++counts[step_of(promise[t])];
       }
     }
-    uint32_t last = 0;  // the step of which the first `budget` tokens are read; of those before it all are
-    while (last < kSteps && counts[last] <= budget) budget -= counts[last++];
+    int last = 0;  // the step of which the first `budget` tokens are read; of those before it all are
+    while (last < kPromiseSteps && counts[last] <= budget) budget -= counts[last++];
     work_.chosen.resize(work_.chosen.capacity());
     int32_t* chosen = work_.chosen.data();
     int32_t first = 0;
@@ -100,7 +93,7 @@ class SparseQuery {
       const float* const of = promise + i * kPageTokens;
       const bool all = !scored(segments[i]);
       for (int32_t t = 0; t < kPageTokens; ++t) {  // without branches, which nobody could predict
-        const uint32_t step = all ? 0 : step_of(of[t]);
+        const int step = all ? 0 : step_of(of[t]);
         const bool at_last = !all && step == last && budget > 0;
         budget -= at_last;
         *chosen = first + t;

@@ -8,7 +8,7 @@ import sys
 
 REGISTERS, MOST_THREADS = 65536, 2048  # of a multiprocessor
 THREADS = 128  # of a block (kernels/cuda/attention_tables.h), but for
-MORE_THREADS = {"draw_token": 512}  # (kernels/cuda/token_draw.cu)
+MORE_THREADS = {"draw_token": 512, "choose": 512}  # (kernels/cuda/token_draw.cu, sparse_attention.cu)
 
 
 def short_name(mangled):
@@ -34,7 +34,7 @@ def main():
     if not rows:
         sys.exit("error: ptxas reported no kernel")
     architectures = sorted({name for row in rows.values() for name in row}, key=lambda name: int(re.sub(r"\D", "", name)))
-    print("Registers of a thread / blocks of 128 threads (`draw_token`: 512) that they allow on a multiprocessor; static shared")
+    print("Registers of a thread / blocks of 128 threads (`choose`, `draw_token`: 512) that they allow on a multiprocessor; static shared")
     print("memory and spills, where there are any, in bytes.\n")
     print("| kernel | " + " | ".join(architectures) + " |")
     print("|---" * (len(architectures) + 1) + "|")

@@ -224,10 +224,6 @@ bool is_pillar(const nlohmann::json& kv_cache) {
 }
 
 std::unique_ptr<KvCachePolicy> make_pillar_policy(const PolicyContext& context, const nlohmann::json& kv_cache, int64_t drafted) {
-  if (context.pool->backend()->name() != "cpu") {
-    throw CacheError("kv_cache: policy \"pillar_attn\" needs a KV cache on the CPU, found one on " +
-                     std::string(context.pool->backend()->name()));
-  }
   if (context.window.tokens > 0) {
     throw CacheError("kv_cache: policy \"pillar_attn\" does not keep tokens in order, which layers with a sliding_window need");
   }

@@ -31,6 +31,13 @@ __global__ void __launch_bounds__(kThreads, 4) mass_kernel(const Tables tables) 
   block.run();
 }
 
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 4) promise_kernel(const Tables tables) {
+  Block<kDim, 1, Goal::kPromises> block(tables, tables.items[blockIdx.x]);
+  block.load_sums();
+  block.run();
+}
+
 // A warp per row: merges its splits in order and writes `out`.
 __global__ void __launch_bounds__(kThreads) merge_kernel(const Tables tables, const Rows* merges) {
   const Rows rows = merges[blockIdx.x];
@@ -136,10 +143,7 @@ auto with_room_for(int64_t head_dim, const Function& function) {
   return function(std::integral_constant<int, 256>{});
 }
 
-}  // namespace
-
-void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionWorkspace& workspace,
-               CUstream_st* stream) {
+void attend(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionWorkspace& workspace, cudaStream_t stream) {
   plan_attention(shape, tasks, workspace.plan);
   Uploaded uploaded = upload(shape, workspace, stream);
   launch_classes(workspace.plan, uploaded, "attention", stream, [&](const ItemClass& items) {
@@ -149,23 +153,59 @@ void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks
          uploaded.tables, uploaded.merges);
 }
 
-void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionWorkspace& workspace,
-                    CUstream_st* stream) {
-  plan_attention_mass(shape, tasks, workspace.plan);
+// Two passes over K of what is planned: sums of the rows, then what kernel_of(room for head_dim) makes of their probabilities.
+template <typename KernelOf>
+void find_probabilities(const AttentionShape& shape, AttentionWorkspace& workspace, const char* name, size_t more_bytes,
+                        cudaStream_t stream, const KernelOf& kernel_of) {
   Uploaded uploaded = upload(shape, workspace, stream);
-  for (const AttentionMassTask& task : tasks) {
-    check(cudaMemsetAsync(task.mass, 0, static_cast<size_t>(attention_mass_floats(shape, task)) * sizeof(float), stream),
-          "attention_mass: zeros");
-  }
-  const auto launch_all = [&](const char* name, const auto& kernel_of) {
-    launch_classes(workspace.plan, uploaded, name, stream, [&](const ItemClass& items) {
+  const auto launch_all = [&](const char* pass, size_t more, const auto& kernel) {
+    launch_classes(workspace.plan, uploaded, pass, stream, [&](const ItemClass& items) {
       return with_room_for(shape.head_dim, [&](auto room) {
-        return Chosen{kernel_of(room), BlockLayout<room, 1>::bytes(items.stages, items.stage_bytes)};
+        return Chosen{kernel(room), BlockLayout<room, 1>::bytes(items.stages, items.stage_bytes) + more};
       });
     });
   };
-  launch_all("attention_mass: sums", [](auto room) { return mass_sums_kernel<room>; });
-  launch_all("attention_mass", [](auto room) { return mass_kernel<room>; });
+  launch_all("sums of probabilities", 0, [](auto room) { return mass_sums_kernel<room>; });
+  launch_all(name, more_bytes, kernel_of);
+}
+
+// For each batch of queries with indexed pages: gathers what they read, then function(its tasks).
+template <typename Task, typename Function>
+void read_sparsely(const AttentionShape& shape, SparseBatches<Task>& batches, AttentionWorkspace& workspace, cudaStream_t stream,
+                   const Function& function) {
+  while (batches.next()) {
+    if (!batches.promises().empty()) {
+      plan_promises(shape, batches.promises(), workspace.plan);
+      find_probabilities(shape, workspace, "promises", kPromiseBytes, stream, [](auto room) { return promise_kernel<room>; });
+    }
+    batches.gather(stream);
+    function(batches.tasks());
+  }
+}
+
+}  // namespace
+
+void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionWorkspace& workspace,
+               CUstream_st* stream) {
+  check_shape(shape);
+  SparseBatches<AttentionTask> batches(shape, tasks, workspace.sparse);
+  read_sparsely(shape, batches, workspace, stream,
+                [&](std::span<const AttentionTask> batch) { attend(shape, batch, workspace, stream); });
+}
+
+void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionWorkspace& workspace,
+                    CUstream_st* stream) {
+  check_shape(shape);
+  SparseBatches<AttentionMassTask> batches(shape, tasks, workspace.sparse);
+  read_sparsely(shape, batches, workspace, stream, [&](std::span<const AttentionMassTask> batch) {
+    for (const AttentionMassTask& task : batch) {
+      check(cudaMemsetAsync(task.mass, 0, static_cast<size_t>(attention_mass_floats(shape, task)) * sizeof(float), stream),
+            "attention_mass: zeros");
+    }
+    plan_attention_mass(shape, batch, workspace.plan);
+    find_probabilities(shape, workspace, "attention_mass", 0, stream, [](auto room) { return mass_kernel<room>; });
+    batches.hand_out(stream);
+  });
 }
 
 }  // namespace smartkv::kernels::cuda

@@ -9,7 +9,8 @@
 // Next to the CPU's contract:
 //   - shape.type is kBf16: dense pages and `out`. head_dim is a multiple of 16 up to 256.
 //   - Pages, bias and `out` are aligned to 16 bytes.
-//   - A query's bits depend on its own segments and on the number of queries in its task, not on the other tasks.
+//   - A query's bits depend on its own segments and, without indexed pages, on the number of queries in its task, not on the
+//     other tasks.
 #pragma once
 
 #include <span>
@@ -17,6 +18,7 @@
 #include "kernels/attention.h"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/device_buffer.h"
+#include "kernels/cuda/sparse_attention.h"
 #include "kernels/cuda/uploads.h"
 
 struct CUstream_st;  // cudaStream_t points to it
@@ -28,6 +30,7 @@ struct AttentionWorkspace {
   AttentionPlan plan;
   UploadRing tables;
   DeviceBuffer partial;
+  SparseWorkspace sparse;
 };
 
 // Launched on `stream`, not waited for. std::invalid_argument as on the CPU; std::runtime_error for an error of CUDA.

@@ -47,7 +47,11 @@ __device__ __forceinline__ int64_t output_row(const Shape& shape, const Rows& ro
   return int64_t{rows.query + r / rows.n_heads} * shape.n_heads + rows.kv_head * group + rows.head + r % rows.n_heads;
 }
 
-enum class Goal { kOutput, kSums, kProbabilities };
+enum class Goal { kOutput, kSums, kProbabilities, kPromises };
+
+// Parts of what indexed pages promise to a query's KV head: those of its heads that are rows of one block add up to one.
+SMARTKV_HOST_DEVICE constexpr int promise_parts(int group) { return (group + 15) / 16; }
+constexpr size_t kPromiseBytes = 16 * kPage * sizeof(float);  // behind the stages, for Goal::kPromises
 
 template <int kDim, int kRowWarps, Goal kGoal>
 class Block {
@@ -170,11 +174,12 @@ class Block {
     return task_.q + (rows.query + r / rows.n_heads) * task_.q_stride + int64_t{head} * dim_;
   }
 
-  // Past segments of other KV heads.
+  // Past segments of other KV heads, and those whose promises nobody asks for.
   __device__ void skip_others(Cursor& cursor) const {
     while (cursor.segment < item_.segment_end) {
       const Segment& segment = segments_[cursor.segment];
-      if (segment.kv_head < 0 || segment.kv_head == item_.rows.kv_head) return;
+      const bool own = segment.kv_head < 0 || segment.kv_head == item_.rows.kv_head;
+      if (own && (kGoal != Goal::kPromises || segment.scored >= 0)) return;
       cursor.start += segment.tokens;
       ++cursor.segment;
     }
@@ -268,6 +273,8 @@ class Block {
     finish_scores(bias, coded, start, segment.tokens, s);
     if constexpr (kGoal == Goal::kProbabilities) {
       write_probabilities(coded, start, segment.tokens, s);
+    } else if constexpr (kGoal == Goal::kPromises) {
+      write_promises(segment.scored, s);
     } else {
       softmax(s);
     }
@@ -521,6 +528,29 @@ class Block {
           atomicMax(reinterpret_cast<int*>(to + t), __float_as_int(p));  // of floats above 0, the order of their bits
         }
       }
+    }
+  }
+
+  // What a page's tokens promise: for each query the probabilities of its rows, added up. By each warp of its own tokens; the
+  // next page's barrier comes before it writes again.
+  __device__ void write_promises(int scored, const float (&s)[kTiles][2][4]) const {
+    static_assert(kTiles == 1 && kRows == 16);
+    auto* const own = at<float>(Layout::kStages + tables_.stages * tables_.stage_bytes) + token_warp_ * 16 * kRows;
+    for (int x = 0; x < 8; ++x) {
+      const int h = x % 4 / 2;
+      if (row(h) < rows_) own[row(h) * 16 + token(true, 0, x / 4, x % 2) % 16] = exp2_fast(s[0][x / 4][x % 4] - m_[h]) / l_[h];
+    }
+    __syncwarp();
+    const Rows& rows = item_.rows;
+    const int kv_heads = tables_.shape.n_kv_heads, parts = promise_parts(tables_.shape.n_heads / kv_heads);
+    const int64_t page = (int64_t{scored} * kv_heads + rows.kv_head) * parts + rows.head / kRows;
+    float* const to = static_cast<float*>(task_.out) + page * kPage + 16 * token_warp_;
+    for (int i = thread_ % 32; i < rows.n_queries * 16; i += 32) {
+      const int query = i / 16;
+      const float* const of = own + query * rows.n_heads * 16 + i % 16;
+      float sum = of[0];
+      for (int head = 1; head < rows.n_heads; ++head) sum += of[head * 16];
+      to[(rows.query + query) * task_.out_stride + i % 16] = sum;
     }
   }
 

@@ -55,13 +55,18 @@ class Planner {
     small_page_ = dense * 5 / 8;
   }
 
-  void add(std::span<const KvSegment> segments, const float* q, int64_t q_stride, int64_t n, void* out) {
+  void add(std::span<const KvSegment> segments, const float* q, int64_t q_stride, int64_t n, void* out, int64_t out_stride = 0) {
     for (const KvSegment& segment : segments) check(shape_, segment);
     if (n == 0) return;
     segments_ = segments;
     const int64_t tokens = tokens_of(segments);
-    plan_.tasks.push_back({q, q_stride, out, tokens, static_cast<int32_t>(n), static_cast<int32_t>(plan_.segments.size())});
-    for (const KvSegment& segment : segments) plan_.segments.push_back(table_row(shape_, segment));
+    plan_.tasks.push_back({q, q_stride, out, out_stride, tokens, static_cast<int32_t>(n),
+                           static_cast<int32_t>(plan_.segments.size())});
+    int32_t scored = 0;
+    for (const KvSegment& segment : segments) {
+      plan_.segments.push_back(table_row(shape_, segment));
+      if (segment.is_indexed() && segment.read < kPageTokens) plan_.segments.back().scored = scored++;
+    }
     const int64_t group = shape_.n_heads / shape_.n_kv_heads;
     const int64_t most = !values_ || n * group <= kFewRows ? kFewRows : kManyRows;  // probes are few
     const int64_t heads = std::min(group, most), queries = std::min(n, most / heads);
@@ -129,7 +134,6 @@ void check_shape(const AttentionShape& shape) {
 }
 
 Segment table_row(const AttentionShape& shape, const KvSegment& from) {
-  if (from.is_indexed()) throw std::invalid_argument("CUDA kernels: expected dense or quantised pages, found indexed ones");
   Segment to = {};
   to.k = static_cast<const unsigned char*>(from.k);
   to.v = static_cast<const unsigned char*>(from.v);
@@ -138,7 +142,8 @@ Segment table_row(const AttentionShape& shape, const KvSegment& from) {
   to.head_stride = from.head_stride;
   to.tokens = from.tokens;
   to.kv_head = from.kv_head;
-  if (from.format == KvSegment::Format::kQuantized) {
+  to.scored = -1;
+  if (from.format != KvSegment::Format::kDense) {
     const QuantizedOffsets at = quantized_offsets(from.quantized, shape.head_dim);
     to.k_zeros = static_cast<int32_t>(at.k_zeros);
     to.v_scales = static_cast<int32_t>(at.v_scales);
@@ -159,6 +164,11 @@ void plan_attention(const AttentionShape& shape, std::span<const AttentionTask> 
 void plan_attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionPlan& plan) {
   Planner planner(shape, false, plan);
   for (const AttentionMassTask& task : tasks) planner.add(task.segments, task.q, task.q_stride, task.n, task.mass);
+}
+
+void plan_promises(const AttentionShape& shape, std::span<const PromiseTask> tasks, AttentionPlan& plan) {
+  Planner planner(shape, false, plan);
+  for (const PromiseTask& task : tasks) planner.add(task.segments, task.q, task.q_stride, task.n, task.promises, task.stride);
 }
 
 }  // namespace smartkv::kernels::cuda

@@ -19,6 +19,15 @@ struct ItemClass {
   std::vector<Item> items;
 };
 
+// Queries as of AttentionTask: what the indices of their pages promise to them.
+struct PromiseTask {
+  const float* q = nullptr;
+  int64_t q_stride = 0, n = 0;
+  std::span<const KvSegment> segments;
+  float* promises = nullptr;  // of each query [pages that are not read whole][n_kv_heads][promise_parts()][kPage]
+  int64_t stride = 0;         // from one query to the next, floats
+};
+
 // Keeps its memory from call to call.
 struct AttentionPlan {
   std::vector<Segment> segments;
@@ -29,11 +38,12 @@ struct AttentionPlan {
 };
 
 void check_shape(const AttentionShape& shape);  // std::invalid_argument for one that the kernels do not run
-Segment table_row(const AttentionShape& shape, const KvSegment& segment);
+Segment table_row(const AttentionShape& shape, const KvSegment& segment);  // of an indexed page: its index
 
 // std::invalid_argument as from the checks above.
 void plan_attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionPlan& plan);
 // Blocks of kFewRows, all with partial results; `merges` are all rows.
 void plan_attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionPlan& plan);
+void plan_promises(const AttentionShape& shape, std::span<const PromiseTask> tasks, AttentionPlan& plan);
 
 }  // namespace smartkv::kernels::cuda

@@ -21,13 +21,15 @@ struct Segment {
   int64_t head_stride;
   int32_t tokens, kv_head;
   int32_t k_zeros, v_scales, v_zeros, k_codes, v_codes;  // bytes from k on; k_codes is 0 in a dense page
+  int32_t scored;  // of an indexed page that is not read whole: which of the task's; of others -1
   uint8_t k_quads[4], v_quads[4];                        // CodeRuns::quads
 };
 
 struct Task {
   const float* q;
   int64_t q_stride;
-  void* out;        // of attention(): bf16; of attention_mass(): f32
+  void* out;        // of attention(): bf16; of attention_mass() and promises: f32
+  int64_t out_stride;  // of promises: floats from a query to the next
   int64_t tokens;   // of all segments
   int32_t n;        // queries
   int32_t segment;  // the first, in the table of all segments

@@ -7,9 +7,11 @@
 
 #include "kernels/attention_kernels.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/indexed_rows.h"
 #include "kernels/cuda/page_values.h"
 #include "kernels/cuda/platform.h"
 #include "kernels/cuda/row_table.h"
+#include "kernels/indexed_rows.h"
 
 namespace smartkv::kernels::cuda {
 namespace {
@@ -225,9 +227,7 @@ __device__ void pack_block(const uint32_t* rows, int bits, uint32_t* out, int la
 
 // Of one KV head.
 struct Encoding {
-  const TokenPlace* tokens;  // [kPage]; null: k and v, f32 [kPage, head_dim]
-  const float* k;
-  const float* v;
+  HeadValues from;
   QuantizedOffsets at;
   const uint8_t* channel_order;
   unsigned char* block;
@@ -239,10 +239,6 @@ __global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* job
   const Encoding& job = jobs[blockIdx.x];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   unsigned char* const block = job.block;
-  const auto value_at = [&](bool is_k, int token, int d) {
-    if (job.tokens == nullptr) return (is_k ? job.k : job.v)[token * head_dim + d];
-    return is_k ? k_of(job.tokens[token], d) : v_of(job.tokens[token], head_dim, d);
-  };
   unsigned char* const codes = shared_memory() + warp * 4 * 256;
   const int k_quads = head_dim / 4, v_quads = kPage / 4;
   for (int i = warp; i < k_quads + v_quads; i += kWarps) {
@@ -260,7 +256,7 @@ __global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* job
       for (int j = 0; j < kLaneValues; ++j) {
         if (j >= column.n) continue;
         const int row = lane % kColumnLanes + kColumnLanes * j;
-        column.x[j] = is_k ? value_at(true, row, channel) : value_at(false, column_index, row);
+        column.x[j] = is_k ? job.from.k_at(head_dim, row, channel) : job.from.v_at(head_dim, column_index, row);
       }
       const Scale scale = fit_column(column, of.bits, is_k);
       if (lane % kColumnLanes == 0) {
@@ -385,7 +381,10 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
     coded.quantized = page.layout;
     check_shape(shape_of(page.n_heads, head_dim));
     kernels::check(shape_of(page.n_heads, head_dim), coded);
-    if (page.rows != nullptr) throw std::invalid_argument("CUDA kernels: expected pages of codes, found indexed ones");
+    if (page.rows != nullptr && !is_row_bits(page.row_bits)) {
+      throw std::invalid_argument("CUDA kernels: expected rows of 4 or 8 bits, or dense ones (0), found " +
+                                  std::to_string(page.row_bits));
+    }
     if (page.source.codes == nullptr) continue;
     kernels::check(shape_of(page.n_heads, head_dim), *page.source.codes);
     if (page.source.residual != nullptr) kernels::check(shape_of(page.n_heads, head_dim), *page.source.residual);
@@ -396,6 +395,7 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
   workspace.readings.clear();
   workspace.residuals.clear();
   workspace.encodings.clear();
+  workspace.row_encodings.clear();
   for (const PageEncode& page : pages) {
     const AttentionShape shape = shape_of(page.n_heads, head_dim);
     for (int64_t head = 0; head < page.n_heads; ++head) {
@@ -407,14 +407,14 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
           residual.k_columns = static_cast<int32_t>(page.source.residual_columns);
           append_row(residual, &workspace.residuals);
         }
-        row.k = decoded;
-        row.v = decoded + values;
+        row.from.k = decoded;
+        row.from.v = decoded + values;
         decoded += 2 * values;
       } else if (page.source.k != nullptr) {
-        row.k = page.source.k + head * values;
-        row.v = page.source.v + head * values;
+        row.from.k = page.source.k + head * values;
+        row.from.v = page.source.v + head * values;
       } else {
-        row.tokens = page.source.tokens.data() + head * kPageTokens;
+        row.from.tokens = page.source.tokens.data() + head * kPageTokens;
       }
       row.at = quantized_offsets(page.layout, head_dim);
       row.channel_order = page.channel_order == nullptr ? nullptr : page.channel_order + head * head_dim;
@@ -422,6 +422,10 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
       std::copy_n(page.layout.k.quads.data(), 4, row.k_quads);
       std::copy_n(page.layout.v.quads.data(), 4, row.v_quads);
       append_row(row, &workspace.encodings);
+      if (page.rows == nullptr) continue;
+      const int64_t bytes = indexed_rows_bytes(KvType::kBf16, head_dim, page.row_bits);
+      append_row(row_encoding(row.from, head_dim, page.row_bits, static_cast<std::byte*>(page.rows) + head * bytes),
+                 &workspace.row_encodings);
     }
   }
   launch_reads(rows_of<Reading>(workspace.readings), head_dim, workspace, stream);
@@ -429,6 +433,7 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
   const auto encodings = rows_of<Encoding>(workspace.encodings);
   launch(encode_kernel, "encode_pages", static_cast<int64_t>(encodings.size()), kThreads, kWarps * 4 * 256, stream,
          workspace.jobs.send(encodings, stream), static_cast<int>(head_dim));
+  encode_rows(head_dim, rows_of<RowEncoding>(workspace.row_encodings), workspace.jobs, stream);
 }
 
 void read_pages(int64_t head_dim, std::span<const PageRead> pages, PageWorkspace& workspace, CUstream_st* stream) {

@@ -21,7 +21,7 @@ namespace smartkv::kernels::cuda {
 struct PageWorkspace {
   UploadRing jobs;
   DeviceBuffer decoded;
-  std::vector<std::byte> readings, residuals, encodings, rows;  // of the host: see row_table.h
+  std::vector<std::byte> readings, residuals, encodings, row_encodings, rows;  // of the host: see row_table.h
 };
 
 // Tokens that go to slots [slot, slot + n) of one dense page of bf16.
@@ -46,7 +46,7 @@ void write_tokens(int64_t head_dim, std::span<const TokenWrite> tokens, PageWork
 void copy_pages(std::span<const PageCopy> copies, PageWorkspace& workspace, CUstream_st* stream);
 
 // The bytes of kernels::quantize_page() (at a CPU level with fused multiply-add). A column that is not finite is NaN when it is
-// read. Blocks are at multiples of 16. No rows of indexed pages.
+// read. Blocks are at multiples of 16. Rows of indexed pages are the bytes of kernels::encode_rows().
 void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorkspace& workspace, CUstream_st* stream);
 
 void read_pages(int64_t head_dim, std::span<const PageRead> pages, PageWorkspace& workspace, CUstream_st* stream);

@@ -111,6 +111,7 @@ void PageQueue::encode(int64_t head_dim, std::span<const PageEncode> pages) {
     if (page.source.codes != nullptr) reads(page.source.codes->k);
     if (page.source.residual != nullptr) reads(page.source.residual->k);
     writes(page.blocks);
+    if (page.rows != nullptr) writes(page.rows);
   }
   Wave& to = wave();
   for (const PageEncode& page : pages) {

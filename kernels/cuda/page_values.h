@@ -21,6 +21,20 @@ __device__ __forceinline__ float v_of(const TokenPlace& place, int head_dim, int
   return low_bf16(static_cast<const uint16_t*>(place.v)[v_place(head_dim, d, place.slot)]);
 }
 
+// K and V of the tokens of one KV head: tokens of dense pages, [kPage]; or f32 rows, [kPage, head_dim] each.
+struct HeadValues {
+  const TokenPlace* tokens;  // null: k and v
+  const float* k;
+  const float* v;
+
+  __device__ float k_at(int head_dim, int token, int d) const {
+    return tokens == nullptr ? k[token * head_dim + d] : k_of(tokens[token], d);
+  }
+  __device__ float v_at(int head_dim, int token, int d) const {
+    return tokens == nullptr ? v[token * head_dim + d] : v_of(tokens[token], head_dim, d);
+  }
+};
+
 // By how much a code of so many bits is less than a byte's.
 __device__ __forceinline__ float unit_of(int bits) { return static_cast<float>(1 << (8 - bits)); }
 

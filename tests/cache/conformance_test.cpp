@@ -423,13 +423,10 @@ TEST_P(Conformance, RepresentsWhatItShows) {
 
 std::vector<std::string> names() {
   std::vector<std::string> result;
-  const bool reads_sparsely = conformance_backend(nullptr)->attends_to(kernels::KvSegment::Format::kIndexed);
-  for (const PolicyRow& row : policy_registry()) {
-    if (row.name != "sparse" || reads_sparsely) result.emplace_back(row.name);
-  }
-  if (reads_sparsely) result.emplace_back(kSparseCodes);
-  for (const char* name : {kSharedSnapKv, kPackedEviction, kEqualPackedEviction, kBoundedPackedEviction, kEqualEviction,
-                           kSummarizedEviction, kLevels, kCodedSummaries, kCodedLost, kOneLayer, kShortWindow, kDropping}) {
+  for (const PolicyRow& row : policy_registry()) result.emplace_back(row.name);
+  for (const char* name : {kSparseCodes, kSharedSnapKv, kPackedEviction, kEqualPackedEviction, kBoundedPackedEviction,
+                           kEqualEviction, kSummarizedEviction, kLevels, kCodedSummaries, kCodedLost, kOneLayer, kShortWindow,
+                           kDropping}) {
     result.emplace_back(name);
   }
   return result;

@@ -7,7 +7,8 @@
 
 #include "cuda_emulator.h"
 #include "kernels/cuda/attention_block.h"
-#include "tests/kernels/attention_sequence.h"
+#include "kernels/cuda/sparse_attention.h"
+#include "tests/kernels/indexed_sequence.h"
 
 namespace smartkv::kernels::cuda {
 namespace {
@@ -69,6 +70,32 @@ TEST(CudaAttentionPlan, SharedMemoryIsAsDocumented) {
   const Sequence prompt({4, 1, 128}, KvType::kBf16, 9 * kPageTokens, 1);
   const ItemClass many = planned(prompt, 64, 2);
   EXPECT_EQ((BlockLayout<128, 4>::bytes(many.stages, many.stage_bytes)), 109440);
+}
+
+TEST(CudaAttentionPlan, SharedMemoryOfIndexedPagesIsAsDocumented) {
+  const IndexedSequence indexed({4, 1, 128}, KvType::kBf16, 16);
+  AttentionPlan plan;
+  const PromiseTask task{indexed.sequence.first_query(1), 512, 1, std::span(indexed.sequence.segments).first(kIndexedPages)};
+  plan_promises(indexed.sequence.shape, {&task, 1}, plan);
+  ASSERT_EQ(plan.classes[1].items.size(), 2);  // all pages are small
+  EXPECT_EQ((BlockLayout<128, 1>::bytes(plan.classes[1].stages, plan.classes[1].stage_bytes)), 22656);
+  EXPECT_EQ(kPromiseBytes, 4096);
+  EXPECT_EQ(choice_bytes(), 32904);
+  EXPECT_EQ(gather_bytes(128), 34560);
+}
+
+// Queries are rows of a block beside their heads, so that an index is read once for several.
+TEST(CudaAttentionPlan, QueriesShareAnIndex) {
+  const IndexedSequence indexed({4, 1, 64}, KvType::kBf16, 16);
+  AttentionPlan plan;
+  const PromiseTask task{indexed.sequence.first_query(9), 256, 9, indexed.sequence.segments};
+  plan_promises(indexed.sequence.shape, {&task, 1}, plan);
+  size_t items = 0;
+  for (const ItemClass& of : plan.classes) items += of.items.size();
+  EXPECT_EQ(items, 3 * 2);  // 4 + 4 + 1 queries; 11 pages
+  EXPECT_EQ(plan.segments[0].scored, -1);
+  EXPECT_EQ(plan.segments[8].scored, 7);
+  EXPECT_EQ(plan.segments[9].scored, -1);
 }
 
 }  // namespace

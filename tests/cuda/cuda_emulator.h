@@ -136,6 +136,18 @@ inline int __any_sync(unsigned, int predicate, const std::source_location& at = 
   return predicate;
 }
 
+// Bit i: lane i's predicate.
+inline unsigned __ballot_sync(unsigned, int predicate, const std::source_location& at = std::source_location::current()) {
+  unsigned ballot = predicate != 0 ? 1 : 0;
+  const auto operation = [](void* const* lanes) {
+    unsigned all = 0;
+    for (int i = 0; i < 32; ++i) all |= *static_cast<unsigned*>(lanes[i]) << i;
+    for (int i = 0; i < 32; ++i) *static_cast<unsigned*>(lanes[i]) = all;
+  };
+  smartkv::cuda_emulator::warp_collective(operation, &ballot, at);
+  return ballot;
+}
+
 inline int atomicMax(int* address, int value) {
   const int old = *address;
   *address = std::max(old, value);
@@ -161,6 +173,7 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
+inline int __popc(unsigned x) { return std::popcount(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }

@@ -15,6 +15,7 @@
 #include "kernels/bf16.h"
 #include "kernels/cpu_level.h"
 #include "kernels/elementwise.h"
+#include "kernels/indexed_rows.h"
 #include "tests/cuda/device_test.h"
 
 namespace smartkv::kernels {
@@ -239,6 +240,37 @@ TEST_P(CudaPages, RowsAndCodesAreEncodedToo) {
   EXPECT_TRUE(std::equal(second.data(), second.data() + second.size(), expected_second.data()));
 }
 
+// Rows of indexed pages, from every kind of source, beside their index.
+TEST_P(CudaPages, RowsOfIndexedPagesAreTheCpus) {
+  for (const int64_t dim : {16, 80, 128}) {
+    const AttentionShape shape = shape_of(2, dim);
+    Page page(shape);
+    page.fill(13);
+    const std::vector<TokenPlace> places = page.places(nullptr);
+    const std::vector<float> all_k = random_values(2 * kPageTokens * dim, 5), all_v = random_values(2 * kPageTokens * dim, 6);
+    QuantizedLayout index{uniform_runs(dim, 2), {}};
+    index.v.dropped = kPageTokens / 4;
+    const int64_t block = quantized_offsets(index, dim).total;
+    for (const int bits : {0, 4, 8}) {
+      for (const bool dense : {true, false}) {
+        const int64_t bytes = indexed_rows_bytes(KvType::kBf16, dim, bits);
+        AlignedBuffer blocks(static_cast<size_t>(2 * block)), rows(static_cast<size_t>(2 * bytes)), expected(rows.size());
+        const PageSource source = dense ? PageSource{places} : PageSource{{}, nullptr, all_k.data(), all_v.data()};
+        const PageEncode job{source, 2, index, nullptr, blocks.data(), block, rows.data(), bits};
+        cuda::encode_pages(dim, {&job, 1}, workspace, nullptr);
+        finish();
+        for (int64_t head = 0; head < 2; ++head) {
+          std::vector<float> k(all_k.begin() + head * kPageTokens * dim, all_k.begin() + (head + 1) * kPageTokens * dim);
+          std::vector<float> v(all_v.begin() + head * kPageTokens * dim, all_v.begin() + (head + 1) * kPageTokens * dim);
+          if (dense) page.load(head, nullptr, &k, &v);
+          encode_rows(KvType::kBf16, dim, bits, k.data(), v.data(), expected.data() + head * bytes);
+        }
+        EXPECT_TRUE(std::equal(rows.data(), rows.data() + rows.size(), expected.data())) << dim << " " << bits << " " << dense;
+      }
+    }
+  }
+}
+
 TEST_P(CudaPages, APartIsReadAlone) {
   const AttentionShape shape = shape_of(3, 64);
   Page page(shape);
@@ -319,6 +351,7 @@ TEST(CudaPagesChecks, RefuseWhatDoesNotFit) {
   EXPECT_THROW(cuda::encode_pages(64, {&job, 1}, workspace, nullptr), std::invalid_argument);
   job.layout = {uniform_runs(64, 4), uniform_runs(64, 4)};
   job.rows = page.k();
+  job.row_bits = 3;
   EXPECT_THROW(cuda::encode_pages(64, {&job, 1}, workspace, nullptr), std::invalid_argument);
   const PageRead read{page.segment(), 0, 1, 60, 5};
   EXPECT_THROW(cuda::read_pages(64, {&read, 1}, workspace, nullptr), std::invalid_argument);

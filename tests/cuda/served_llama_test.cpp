@@ -67,54 +67,68 @@ TEST(MirroredOnDevice, DraftsHoldWhatTheyWouldAlone) {
   }
 }
 
-// The request's own cache in the host's memory, the draft's on the device: the answers are those of both on the device.
-TEST(OffloadedCaches, AnswerAsOthers) {
-  ModelConfig config = quantizable_config();
-  config.vocab_size = kFakeVocab;
-  const TinyWeights weights(config);
-  EngineParts parts;
-  parts.options.context_length = 512;
-  parts.options.kv_cache_bytes = int64_t{64} << 20;
-  parts.options.kv_offload_bytes = int64_t{8} << 20;
-  parts.threads = std::make_unique<ThreadPool>(2);
-  LlamaOptions llama;
-  llama.dtype = "bf16";
-  const auto device = kernels::cuda::make_cuda_kv_backend(0);
-  parts.model = make_llama(weights, llama, *parts.threads, device_rows_loader(*parts.threads), device);
-  parts.tokenizer = std::make_unique<FakeTokenizer>();
-  parts.cache_shape = llama_cache_shape(config, llama);
-  EngineImpl engine(std::move(parts));
-  for (const nlohmann::json& policy : {nlohmann::json("full"), nlohmann::json{{"policy", "k8v8"}}}) {
-    std::vector<std::vector<TokenId>> answers;
-    for (const bool offload : {false, true}) {
-      GenerationRequest request = make_request(250, 20);
-      request.sampling.temperature = 0;
-      request.ignore_eos = true;
-      request.n = 2;
-      request.kv_cache = policy;
-      request.speculative = {{"method", "self"}, {"offload", offload}, {"adaptive", false},
-                             {"kv_cache", {{"policy", "streaming"}, {"tokens", 192}}}};
-      const auto stream = engine.submit(request);
-      for (const ChoiceResult& choice : read_all(*stream, 2)) {
-        EXPECT_EQ(choice.error, "");
-        answers.push_back(choice.tokens);
-      }
-      EXPECT_GT(stream->usage().speculation.accepted, 0);
-    }
-    EXPECT_EQ(answers[2], answers[0]);
-    EXPECT_EQ(answers[3], answers[1]);
+// An engine over the emulated device, and a model that drafts for itself.
+class DraftsOnDevice : public testing::Test {
+ protected:
+  DraftsOnDevice() {
+    ModelConfig config = quantizable_config();
+    config.vocab_size = kFakeVocab;
+    weights_ = std::make_unique<TinyWeights>(config);
+    EngineParts parts;
+    parts.options.context_length = 512;
+    parts.options.kv_cache_bytes = int64_t{64} << 20;
+    parts.options.kv_offload_bytes = int64_t{8} << 20;
+    parts.threads = std::make_unique<ThreadPool>(2);
+    LlamaOptions llama;
+    llama.dtype = "bf16";
+    const auto device = kernels::cuda::make_cuda_kv_backend(0);
+    parts.model = make_llama(*weights_, llama, *parts.threads, device_rows_loader(*parts.threads), device);
+    parts.tokenizer = std::make_unique<FakeTokenizer>();
+    parts.cache_shape = llama_cache_shape(config, llama);
+    engine_ = std::make_unique<EngineImpl>(std::move(parts));
   }
-  EXPECT_GT(engine.stats().extra.at("kv_offload_bytes_budget"), 0);
+  std::vector<std::vector<TokenId>> answers(const nlohmann::json& policy, const nlohmann::json& draft, bool offload) {
+    GenerationRequest request = make_request(250, 20);
+    request.sampling.temperature = 0;
+    request.ignore_eos = true;
+    request.n = 2;
+    request.kv_cache = policy;
+    request.speculative = {{"method", "self"}, {"offload", offload}, {"adaptive", false}, {"kv_cache", draft}};
+    const auto stream = engine_->submit(request);
+    std::vector<std::vector<TokenId>> answers;
+    for (const ChoiceResult& choice : read_all(*stream, 2)) {
+      EXPECT_EQ(choice.error, "");
+      answers.push_back(choice.tokens);
+    }
+    EXPECT_GT(stream->usage().speculation.accepted, 0);
+    return answers;
+  }
+
+  std::unique_ptr<TinyWeights> weights_;
+  std::unique_ptr<EngineImpl> engine_;
+};
+
+// The request's own cache in the host's memory, the draft's on the device: the answers are those of both on the device.
+TEST_F(DraftsOnDevice, AnswersAreTheSameWhereTheCacheIsTheHosts) {
+  for (const char* const policy : {"full", "k8v8"}) {
+    const nlohmann::json draft = {{"policy", "streaming"}, {"tokens", 192}};
+    EXPECT_EQ(answers(policy, draft, true), answers(policy, draft, false));
+  }
+  EXPECT_GT(engine_->stats().extra.at("kv_offload_bytes_budget"), 0);
   GenerationRequest large = make_request(150, 300);
   large.n = 30;
   large.speculative = {{"method", "self"}, {"offload", true}};
   try {
-    engine.submit(large);
+    engine_->submit(large);
     FAIL() << "it was taken";
   } catch (const RequestError& error) {
     EXPECT_EQ(error.kind, RequestError::Kind::kTooLarge);
     EXPECT_NE(std::string(error.what()).find("kv_offload_bytes"), std::string::npos) << error.what();
   }
+}
+
+TEST_F(DraftsOnDevice, MayReadWhatAVerificationAttendedTo) {
+  for (const auto& choice : answers("full", {{"policy", "pillar_attn"}, {"tokens", 128}}, false)) EXPECT_EQ(choice.size(), 20u);
 }
 
 class NormsOnDevice : public testing::TestWithParam<QkNorm> {};
@@ -136,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, ServedOnDevice,
                          testing::Values(R"("full")", R"({"policy": "k8v4"})",
                                          R"({"policy": "mixed_precision", "bits": 6, "horizon": 1024})",
                                          R"({"policy": "gated_eviction", "tokens": 256})",
-                                         R"({"policy": "snapkv", "tokens": 256})",
+                                         R"({"policy": "snapkv", "tokens": 256})", R"({"policy": "sparse"})",
                                          R"({"policy": "block_summary", "tokens": 256, "window": 64, "salient": 4})"));
 
 TEST(DeviceKvBackend, RefusesWhatTheKernelsDoNotRun) {

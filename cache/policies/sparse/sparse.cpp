@@ -70,10 +70,6 @@ class SparseStoreFactory final : public StoreFactory {
 }  // namespace
 
 std::unique_ptr<KvCachePolicy> make_sparse_policy(const PolicyContext& context, const nlohmann::json& parameters) {
-  if (!context.pool->backend()->attends_to(kernels::KvSegment::Format::kIndexed)) {
-    throw CacheError("kv_cache: policy \"sparse\" needs a KV cache on the CPU, found one on " +
-                     std::string(context.pool->backend()->name()));
-  }
   Parameters parse("sparse", parameters);
   const double share = parse.number("read", 0.25, 1.0 / kPageTokens, 1);
   const std::string bits = parse.choice("index_bits", "2", {"2", "3", "4", "8"});
