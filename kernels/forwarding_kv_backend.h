@@ -17,7 +17,6 @@ class ForwardingKvBackend : public KvBackend {
   std::string_view name() const override { return to_->name(); }
   bool batch_invariant() const override { return to_->batch_invariant(); }
   void check(const AttentionShape& shape) const override { to_->check(shape); }
-  bool attends_to(KvSegment::Format format) const override { return to_->attends_to(format); }
 
   std::byte* allocate(size_t bytes) override { return to_->allocate(bytes); }
   void release(std::byte* memory, size_t bytes) noexcept override { to_->release(memory, bytes); }

@@ -233,7 +233,6 @@ class CpuKvBackend final : public KvBackend {
   std::string_view name() const override { return "cpu"; }
   bool batch_invariant() const override { return true; }
   void check(const AttentionShape& /*shape*/) const override {}  // the kernels themselves do
-  bool attends_to(KvSegment::Format /*format*/) const override { return true; }
 
   std::byte* allocate(size_t bytes) override { return allocate_aligned(bytes); }
   void release(std::byte* memory, size_t bytes) noexcept override { free_aligned(memory, bytes); }

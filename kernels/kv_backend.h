@@ -192,8 +192,6 @@ class KvBackend {
   virtual bool batch_invariant() const = 0;
   // std::invalid_argument, naming what is wrong, for a shape that it does not run.
   virtual void check(const AttentionShape& shape) const = 0;
-  // Whether it attends to pages of this format.
-  virtual bool attends_to(KvSegment::Format format) const = 0;
 
   // Zeroed memory of pages, at a multiple of 64 bytes. Thread-safe, as are all calls up to upload(). Throws std::bad_alloc.
   virtual std::byte* allocate(size_t bytes) = 0;

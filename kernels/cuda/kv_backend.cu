@@ -43,7 +43,6 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   std::string_view name() const override { return "cuda"; }
   bool batch_invariant() const override { return false; }
   void check(const AttentionShape& shape) const override { check_shape(shape); }
-  bool attends_to(KvSegment::Format /*format*/) const override { return true; }
 
   std::byte* allocate(size_t bytes) override { return allocate(bytes, Place::kDevice); }
   std::byte* allocate(size_t bytes, Place place) {
