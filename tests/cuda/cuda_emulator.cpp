@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <deque>
+#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
@@ -54,6 +55,7 @@ namespace {
 
 constexpr size_t kStackBytes = 128 * 1024;
 constexpr int kWarp = 32;
+constexpr size_t kMostThreads = 1024;  // of a block
 
 struct Copy {
   void* to;
@@ -79,10 +81,23 @@ struct Gathering {
   int arrived = 0;
 };
 
+// First in, first out; each fiber of a block is in it once at most.
+class Ready {
+ public:
+  bool empty() const { return first_ == end_; }
+  void push(Fiber* fiber) { fibers_[end_++ % kMostThreads] = fiber; }
+  Fiber* pop() { return fibers_[first_++ % kMostThreads]; }
+  void clear() { first_ = end_; }
+
+ private:
+  std::array<Fiber*, kMostThreads> fibers_;
+  uint32_t first_ = 0, end_ = 0;
+};
+
 struct Block {
   std::vector<std::unique_ptr<Fiber>> fibers;  // as many as any block had
   size_t n = 0;                                // of this block
-  std::deque<Fiber*> ready;
+  Ready ready;
   std::vector<Gathering> warps;
   size_t at_barrier = 0;
   const std::function<void()>* kernel = nullptr;
@@ -118,10 +133,7 @@ void switch_to(void** save, Fiber* to, [[maybe_unused]] bool leaves_for_good) {
 void leave(bool for_good = false) {
   Fiber& me = self();
   Fiber* next = nullptr;
-  if (!block.ready.empty() && block.error == nullptr) {
-    next = block.ready.front();
-    block.ready.pop_front();
-  }
+  if (!block.ready.empty() && block.error == nullptr) next = block.ready.pop();
   if (next != &me) switch_to(&me.stack_pointer, next, for_good);
 }
 
@@ -169,7 +181,7 @@ void release(size_t first, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     Fiber& fiber = *block.fibers[first + (order == Order::kForward ? i : n - 1 - i)];
     fiber.waits_for = nullptr;
-    block.ready.push_back(&fiber);
+    block.ready.push(&fiber);
   }
 }
 
@@ -180,9 +192,7 @@ void run_block(std::byte* shared) {
   block.ready.clear();
   for (size_t i = 0; i < block.n; ++i) start(*block.fibers[i]);
   release(0, block.n);
-  Fiber* const first = block.ready.front();
-  block.ready.pop_front();
-  switch_to(&block.host_stack_pointer, first, false);
+  switch_to(&block.host_stack_pointer, block.ready.pop(), false);
   if (block.error != nullptr) std::rethrow_exception(std::exchange(block.error, nullptr));
   for (size_t i = 0; i < block.n; ++i) {
     const Fiber& fiber = *block.fibers[i];
@@ -201,7 +211,9 @@ void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
     uint32_t b[2];
   } lane{c, a, {b0, b1}};
   const auto operation = [](void* const* lanes) {
-    float rows[16][16], columns[16][8];
+    using Row = float __attribute__((vector_size(32)));
+    float rows[16][16];
+    Row columns[16], sums[16];
     for (int i = 0; i < kWarp; ++i) {
       const auto& from = *static_cast<const Lane*>(lanes[i]);
       const int group = i / 4, pair = 2 * (i % 4);
@@ -215,11 +227,10 @@ void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
         columns[pair + 8 * part + 1][group] = to_float(static_cast<uint16_t>(from.b[part] >> 16));
       }
     }
-    float sums[16][8] = {};
     for (int row = 0; row < 16; ++row) {
-      for (int k = 0; k < 16; ++k) {
-        for (int column = 0; column < 8; ++column) sums[row][column] += rows[row][k] * columns[k][column];
-      }
+      Row sum = {};
+      for (int k = 0; k < 16; ++k) sum += rows[row][k] * columns[k];
+      sums[row] = sum;
     }
     for (int i = 0; i < kWarp; ++i) {
       float* const out = static_cast<Lane*>(lanes[i])->c;
@@ -358,8 +369,9 @@ void synchronize() {
 void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& kernel) {
   const DeviceRuns runs;
   block.n = size_t{size.x} * size.y * size.z;
-  if (block.n == 0 || block.n % kWarp != 0 || block.n > 1024) {
-    throw std::logic_error("launch: expected whole warps, at most 1024 threads, found " + std::to_string(block.n));
+  if (block.n == 0 || block.n % kWarp != 0 || block.n > kMostThreads) {
+    throw std::logic_error("launch: expected whole warps, at most " + std::to_string(kMostThreads) + " threads, found " +
+                           std::to_string(block.n));
   }
   while (block.fibers.size() < block.n) {
     block.fibers.push_back(std::make_unique<Fiber>());
