@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/attention.h"
 #include "kernels/indexed_rows.h"
@@ -48,8 +49,12 @@ struct AttentionKernels {
   // each segment.
   void (*promise)(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments, float* scores,
                   float* promise);
-  // n <= kPageTokens rows of one KV head, as a dense page of it. Its other slots are finite where the rows are.
-  void (*gather)(const AttentionShape& shape, const IndexedRow* rows, int64_t n, void* page);
+  // bits[i]: for each of the kPageTokens promises from promise + kPageTokens * pages[i] on, whether it is greater than `least`, the
+  // first in the lowest bit. How many are. NaN never is.
+  int64_t (*greater)(const float* promise, std::span<const int32_t> pages, float least, uint64_t* bits);
+  // The first kPageTokens rows, or all, of one KV head as a dense page of it, whose other slots are finite where the rows are. The
+  // rows that follow are asked for.
+  void (*gather)(const AttentionShape& shape, std::span<const IndexedRow> rows, void* page);
 };
 
 extern const AttentionKernels kAttentionScalar, kAttentionAvx2, kAttentionAvx512, kAttentionAvx512Vnni, kAttentionAmx;

@@ -18,7 +18,10 @@ namespace smartkv::kernels {
 struct SparseWorkspace {
   std::vector<KvSegment> visible;      // the task's segments, as far as the query sees them
   std::vector<float> scores, promise;  // see AttentionKernels::promise
-  std::vector<int32_t> chosen;         // tokens that are read, numbered over all indexed pages, in rising order
+  std::vector<int32_t> scored;         // segments of which not all is read
+  std::vector<uint64_t> found;         // of these: see AttentionKernels::greater
+  std::vector<uint64_t> read;          // of each segment, where it is indexed: the tokens that are read, a bit each
+  int64_t n_read = 0;                  // tokens
   std::vector<IndexedRow> rows;        // theirs, and then the means of the pages' others
   std::vector<float> counts;           // [n_kv_heads + pages][kPageTokens]: logarithms of how many tokens an entry stands for
   AlignedBuffer pages;                 // dense ones of one KV head: what was gathered
@@ -29,7 +32,13 @@ struct SparseWorkspace {
 
 namespace {
 
-int step_of(float promise) { return promise_step(std::bit_cast<uint32_t>(promise)); }
+constexpr uint64_t kWholePage = ~uint64_t{0};  // kPageTokens bits
+
+// Calls function(i) for each bit i, in rising order.
+template <typename Function>
+void for_each_bit(uint64_t bits, const Function& function) {
+  for (; bits != 0; bits &= bits - 1) function(std::countr_zero(bits));
+}
 
 template <typename Task>
 bool has_indexed(const Task& task) {
@@ -69,73 +78,75 @@ class SparseQuery {
   }
 
  private:
+  // The tokens of the greatest steps, as far as `budget` goes; of the last of these steps the first ones.
   void choose() {
-    const std::span<const KvSegment> segments = work_.visible;
-    const auto scored = [](const KvSegment& segment) { return segment.is_indexed() && segment.read < kPageTokens; };
-    const float* const promise = work_.promise.data();
+    work_.scored.clear();
+    work_.read.assign(work_.visible.size(), kWholePage);
     int64_t budget = 0;
-    int counts[kPromiseSteps] = {};
-    if (std::any_of(segments.begin(), segments.end(), scored)) {
-      cpu_kernels().attention->promise(shape_, q_, kv_head_, segments, work_.scores.data(), work_.promise.data());
-      for (size_t i = 0; i < segments.size(); ++i) {
-        if (!scored(segments[i])) continue;
-        budget += segments[i].read;
-        for (size_t t = i * kPageTokens; t < (i + 1) * kPageTokens; ++t) ++counts[step_of(promise[t])];
-      }
+    for (size_t i = 0; i < work_.visible.size(); ++i) {
+      const KvSegment& segment = work_.visible[i];
+      if (!segment.is_indexed() || segment.read == kPageTokens) continue;
+      work_.scored.push_back(static_cast<int32_t>(i));
+      budget += segment.read;
     }
-    int last = 0;  // the step of which the first `budget` tokens are read; of those before it all are
-    while (last < kPromiseSteps && counts[last] <= budget) budget -= counts[last++];
-    work_.chosen.resize(work_.chosen.capacity());
-    int32_t* chosen = work_.chosen.data();
-    int32_t first = 0;
-    for (size_t i = 0; i < segments.size(); ++i) {
-      if (!segments[i].is_indexed()) continue;
-      const float* const of = promise + i * kPageTokens;
-      const bool all = !scored(segments[i]);
-      for (int32_t t = 0; t < kPageTokens; ++t) {  // without branches, which nobody could predict
-        const int step = all ? 0 : step_of(of[t]);
-        const bool at_last = !all && step == last && budget > 0;
-        budget -= at_last;
-        *chosen = first + t;
-        chosen += all || step < last || at_last;
-      }
-      first += kPageTokens;
+    if (work_.scored.empty()) return;
+    const AttentionKernels& kernels = *cpu_kernels().attention;
+    kernels.promise(shape_, q_, kv_head_, work_.visible, work_.scores.data(), work_.promise.data());
+    work_.found.resize(work_.scored.size());
+    const auto find = [&](int steps) {
+      return kernels.greater(work_.promise.data(), work_.scored, promise_below(steps), work_.found.data());
+    };
+    int whole = 0;  // steps of which all is read; not all steps, since less is read than there is
+    for (int end = kPromiseSteps; end - whole > 1;) {
+      const int middle = (whole + end) / 2;
+      (find(middle) <= budget ? whole : end) = middle;
     }
-    work_.chosen.resize(static_cast<size_t>(chosen - work_.chosen.data()));
+    budget -= find(whole);
+    for (size_t i = 0; i < work_.scored.size(); ++i) work_.read[static_cast<size_t>(work_.scored[i])] = work_.found[i];
+    if (whole + 1 < kPromiseSteps) {
+      find(whole + 1);
+    } else {
+      std::fill(work_.found.begin(), work_.found.end(), kWholePage);
+    }
+    for (size_t i = 0; i < work_.scored.size() && budget > 0; ++i) {
+      uint64_t& read = work_.read[static_cast<size_t>(work_.scored[i])];
+      for (uint64_t left = work_.found[i] & ~read; left != 0 && budget > 0; left &= left - 1, --budget) read |= left & (~left + 1);
+    }
   }
 
   // Dense pages of what is read, and then of the means of the rest.
   void gather() {
     std::vector<IndexedRow>& rows = work_.rows;
     float* const counts = work_.counts.data() + kv_head_ * kPageTokens;
-    rows.clear();
-    auto token = work_.chosen.begin();
-    int32_t first = 0;
-    auto mean = static_cast<size_t>(work_.chosen.size());
-    rows.resize(mean);
+    work_.n_read = 0;
+    int64_t pages = 0;
+    for (size_t i = 0; i < work_.visible.size(); ++i) {
+      if (!work_.visible[i].is_indexed()) continue;
+      work_.n_read += std::popcount(work_.read[i]);
+      ++pages;
+    }
+    rows.resize(static_cast<size_t>(work_.n_read + pages));
     IndexedRow* row = rows.data();
-    for (const KvSegment& page : work_.visible) {
+    auto mean = static_cast<size_t>(work_.n_read);
+    for (size_t i = 0; i < work_.visible.size(); ++i) {
+      const KvSegment& page = work_.visible[i];
       if (!page.is_indexed()) continue;
       const int bits = page.row_bits;
       const int64_t stride = row_bytes(shape_.type, shape_.head_dim, bits);
       const char* const of = static_cast<const char*>(page.v) + kv_head_ * indexed_rows_bytes(shape_.type, shape_.head_dim, bits);
       const char* const means = of + means_offset(shape_.type, shape_.head_dim, bits);
-      const auto start = token;
-      for (; token != work_.chosen.end() && *token < first + kPageTokens; ++token) {
-        const char* const at = of + (*token - first) * stride;
+      for_each_bit(work_.read[i], [&](int t) {
+        const char* const at = of + t * stride;
         *row++ = bits == 0 ? IndexedRow{at, nullptr, 0} : IndexedRow{means, at, bits};
-      }
-      if (const int64_t unread = kPageTokens - (token - start); unread > 0) {
-        rows.push_back({means, nullptr, 0});
-        row = rows.data() + (token - work_.chosen.begin());
-        counts[mean++] = std::log(static_cast<float>(unread));
-      }
-      first += kPageTokens;
+      });
+      if (work_.read[i] == kWholePage) continue;
+      rows[mean] = {means, nullptr, 0};
+      counts[mean++] = std::log(static_cast<float>(std::popcount(~work_.read[i])));
     }
-    std::fill_n(counts + work_.chosen.size() / kPageTokens * kPageTokens, work_.chosen.size() % kPageTokens, 0.0f);
+    rows.resize(mean);
+    std::fill_n(counts + work_.n_read / kPageTokens * kPageTokens, work_.n_read % kPageTokens, 0.0f);
     for (size_t i = 0; i < rows.size(); i += kPageTokens) {
-      const int64_t n = std::min<int64_t>(kPageTokens, static_cast<int64_t>(rows.size() - i));
-      cpu_kernels().attention->gather(shape_, rows.data() + i, n,
+      cpu_kernels().attention->gather(shape_, std::span(rows).subspan(i),
                                       work_.pages.data() + static_cast<int64_t>(i) / kPageTokens * page_bytes(shape_));
     }
   }
@@ -150,7 +161,7 @@ class SparseQuery {
       segment.k = at;  // of one head: without a stride
       segment.v = at + page_bytes(shape_) / 2;
       segment.kv_head = static_cast<int32_t>(kv_head_);
-      const bool has_means = first + segment.tokens > static_cast<int64_t>(work_.chosen.size());
+      const bool has_means = first + segment.tokens > work_.n_read;
       if (has_means) segment.bias = work_.counts.data() + first;  // of KV head 0; this one's lie kv_head_ pages behind it
     }
   }
@@ -195,24 +206,20 @@ void attend(const AttentionShape& shape, const AttentionMassTask& task, int64_t 
   const float* from = work.mass.data() + kv_head * tokens_of(segments);
   const float* gathered = nullptr;
   float* to = task.mass + mass_offset(shape, task, query) + kv_head * seen;
-  float* const end = to + seen;
-  auto chosen = work.chosen.begin();
-  int32_t first = 0;  // token of the next indexed page
-  for (const KvSegment& segment : task.segments) {
-    const auto tokens = std::min<int64_t>(segment.tokens, end - to);
+  for (size_t i = 0; i < work.visible.size(); ++i) {
+    const KvSegment& segment = work.visible[i];
     if (!segment.is_indexed()) {
-      std::copy_n(from, tokens, to);
-      from += tokens;
+      std::copy_n(from, segment.tokens, to);
+      from += segment.tokens;
     } else {
       if (gathered == nullptr) {
         gathered = from;
         from += work.rows.size();
       }
-      std::fill_n(to, tokens, 0.0f);
-      for (; chosen != work.chosen.end() && *chosen < first + kPageTokens; ++chosen) to[*chosen - first] = *gathered++;
-      first += kPageTokens;
+      std::fill_n(to, segment.tokens, 0.0f);
+      for_each_bit(work.read[i], [&](int t) { to[t] = *gathered++; });
     }
-    to += tokens;
+    to += segment.tokens;
   }
 }
 
@@ -230,7 +237,9 @@ void make_room(const AttentionShape& shape, const Task& task, SparseWorkspace& w
   work.visible.reserve(task.segments.size());
   grow(work.scores, entries * static_cast<size_t>(shape.n_heads / shape.n_kv_heads));
   grow(work.promise, entries);
-  work.chosen.reserve(read + 1);  // one more is written before it is known not to be read
+  work.scored.reserve(task.segments.size());
+  work.found.reserve(task.segments.size());
+  work.read.reserve(task.segments.size());
   work.rows.reserve(most);
   grow(work.counts, (static_cast<size_t>(shape.n_kv_heads) + pages) * kPageTokens);
   work.pages.grow(pages * static_cast<size_t>(page_bytes(shape)));

@@ -4,6 +4,6 @@
 
 namespace smartkv::kernels {
 
-const AttentionKernels kAttentionAvx2{block, merge, mass, promise, gather};
+const AttentionKernels kAttentionAvx2{block, merge, mass, promise, greater, gather};
 
 }  // namespace smartkv::kernels

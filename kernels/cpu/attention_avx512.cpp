@@ -4,6 +4,6 @@
 
 namespace smartkv::kernels {
 
-const AttentionKernels kAttentionAvx512{block, merge, mass, promise, gather};
+const AttentionKernels kAttentionAvx512{block, merge, mass, promise, greater, gather};
 
 }  // namespace smartkv::kernels

@@ -4,6 +4,6 @@
 
 namespace smartkv::kernels {
 
-const AttentionKernels kAttentionScalar{block, merge, mass, promise, gather};
+const AttentionKernels kAttentionScalar{block, merge, mass, promise, greater, gather};
 
 }  // namespace smartkv::kernels

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <type_traits>
 
@@ -233,6 +234,19 @@ void promise(const AttentionShape& shape, const float* q, int64_t kv_head, std::
   }
 }
 
+int64_t greater(const float* promise, std::span<const int32_t> pages, float least, uint64_t* bits) {
+  const Vec16 bound = Vec16::set1(least);
+  int64_t n = 0;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const float* const of = promise + kPageTokens * pages[i];
+    uint64_t found = 0;
+    for (int t = 0; t < kPageTokens; t += 16) found |= uint64_t{Vec16::greater(Vec16::load(of + t), bound)} << t;
+    bits[i] = found;
+    n += std::popcount(found);
+  }
+  return n;
+}
+
 // to [columns][16], rows `stride` apart: 32-bit numbers of 16 rows.
 template <typename Vector>
 void transpose_rows(const char* const* rows, int64_t columns, uint32_t* to, int64_t stride) {
@@ -275,20 +289,21 @@ void expand_row(const AttentionShape& shape, const IndexedRow& row, char* to) {
   }
 }
 
-void gather(const AttentionShape& shape, const IndexedRow* rows, int64_t n, void* page) {
+void gather(const AttentionShape& shape, std::span<const IndexedRow> rows, void* page) {
+  const int64_t n = std::min(kPageTokens, std::ssize(rows));
   const int64_t dim = shape.head_dim, k_bytes = dim * element_bytes(shape.type);
   char* const v = static_cast<char*>(page) + kPageTokens * k_bytes;
   alignas(64) char expanded[16 * 2 * kMaxHeadDim * sizeof(float)];
   for (int64_t t = 0; t < n; t += 16) {
     const char* of[16];
-    for (int64_t j = t + 16; j < t + 32 && j < n; ++j) {
-      const IndexedRow& row = rows[j];
+    for (int64_t j = t + 16; j < t + 32 && j < std::ssize(rows); ++j) {
+      const IndexedRow& row = rows[static_cast<size_t>(j)];
       const char* const at = row.codes != nullptr ? row.codes : row.dense;
       const char* const end = at + row_bytes(shape.type, dim, row.codes != nullptr ? row.bits : 0);
       for (const char* line = at; line < end; line += 64) Vec16::prefetch(line);
     }
     for (int64_t j = 0; j < 16; ++j) {
-      const IndexedRow& row = rows[t + j < n ? t + j : n - 1];
+      const IndexedRow& row = rows[static_cast<size_t>(std::min(t + j, n - 1))];
       of[j] = row.dense;
       if (row.codes == nullptr) continue;
       char* const to = expanded + j * 2 * k_bytes;

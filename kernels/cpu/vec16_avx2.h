@@ -70,6 +70,12 @@ struct Vec16 {
   friend Vec16 operator/(Vec16 x, Vec16 y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
   static Vec16 max(Vec16 x, Vec16 y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
   static Vec16 min(Vec16 x, Vec16 y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+  static uint32_t greater(Vec16 x, Vec16 y) {
+    const auto half = [](__m256 of, __m256 than) {
+      return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(of, than, _CMP_GT_OQ)));
+    };
+    return half(x.a, y.a) | half(x.b, y.b) << 8;
+  }
   static Vec16 max_abs(Vec16 x, Vec16 y) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     return {_mm256_max_ps(_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, y.a)),

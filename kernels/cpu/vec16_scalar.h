@@ -76,6 +76,12 @@ struct Vec16 {
   friend Vec16 operator/(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] / b.lane[i]); }
   static Vec16 max(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]); }
   static Vec16 min(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]); }
+  // A bit for each lane, the first in the lowest: whether a > b.
+  static uint32_t greater(Vec16 a, Vec16 b) {
+    uint32_t bits = 0;
+    for (int i = 0; i < 16; ++i) bits |= static_cast<uint32_t>(a.lane[i] > b.lane[i]) << i;
+    return bits;
+  }
   // The greater of two absolute values.
   static Vec16 max_abs(Vec16 a, Vec16 b) { SMARTKV_LANES(std::fmax(std::fabs(a.lane[i]), std::fabs(b.lane[i]))); }
   static Vec16 fma(Vec16 a, Vec16 b, Vec16 c) { SMARTKV_LANES(a.lane[i] * b.lane[i] + c.lane[i]); }  // a b + c

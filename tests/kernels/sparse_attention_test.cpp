@@ -1,6 +1,7 @@
 #include "kernels/sparse_attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -101,7 +102,7 @@ TEST_P(SparseAttention, RowsOfCodesAreAsNearAsTheirStep) {
       gathered[static_cast<size_t>(t)] = {at + means_offset(type(), dim, bits), at + t * row_bytes(type(), dim, bits), bits};
     }
     AlignedBuffer page(static_cast<size_t>(kPageTokens * row_bytes(type(), dim, 0)));
-    cpu_kernels().attention->gather({1, 1, dim, 1, type()}, gathered.data(), kPageTokens, page.data());
+    cpu_kernels().attention->gather({1, 1, dim, 1, type()}, gathered, page.data());
     const auto value = [&](size_t i) {
       return type() == KvType::kF32 ? page.as<float>()[i] : from_bf16(page.as<uint16_t>()[i]);
     };
@@ -131,6 +132,21 @@ TEST_P(SparseAttention, KeysThatAreNotFiniteHarmNobodyElse) {
   ThreadPool pool(2);
   const std::vector<uint8_t> out = run_attention(pool, indexed.sequence, 2);
   for (size_t i = 0; i < 9 * 64; ++i) EXPECT_TRUE(std::isfinite(element(out, type(), i)));
+}
+
+TEST(PromiseSteps, AreWhatIsGreaterThanTheirBounds) {
+  std::vector<float> promises{0.0f, 1e-30f, 0x1p-27f, 0x1p-26f, 0.1f, 1.0f, 63.9f, 64.0f, 71.0f, INFINITY, NAN};
+  for (int step = 0; step < kPromiseSteps; ++step) {
+    const float bound = promise_below(step);
+    promises.insert(promises.end(), {std::nextafter(bound, 0.0f), bound, std::nextafter(bound, 100.0f)});
+  }
+  for (const float promise : promises) {
+    const int of = promise_step(std::bit_cast<uint32_t>(promise));
+    for (int steps = 0; steps < kPromiseSteps; ++steps) {
+      // What is larger than the most is of the first step, and yet greater than its bound: then as if there were none before it.
+      EXPECT_EQ(promise > promise_below(steps), of < steps || promise > 64.0f) << promise << " " << steps;
+    }
+  }
 }
 
 TEST(SparseAttentionErrors, PagesThatNoKernelReads) {
