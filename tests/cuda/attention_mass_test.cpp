@@ -18,11 +18,7 @@ std::vector<float> run_mass(const Sequence& sequence, int64_t n) {
   });
 }
 
-class CudaAttentionMass : public testing::TestWithParam<Order> {
- protected:
-  void SetUp() override { set_order(GetParam()); }
-  void TearDown() override { set_order(Order::kForward); }
-};
+class CudaAttentionMass : public OrderTest {};
 
 TEST_P(CudaAttentionMass, EqualsTheDefinition) {
   for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 2, 128}, Shape{50, 1, 32}, Shape{2, 1, 80}}) {
@@ -70,8 +66,7 @@ TEST_P(CudaAttentionMass, TokensOfOtherHeadsHaveNone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, CudaAttentionMass, testing::Values(Order::kForward, Order::kBackward),
-                         [](const auto& row) { return row.param == Order::kForward ? "forward" : "backward"; });
+INSTANTIATE_TEST_SUITE_P(Orders, CudaAttentionMass, kOrders, name_of_order);
 
 }  // namespace
 }  // namespace smartkv::kernels

@@ -52,11 +52,7 @@ void expect_definition(const Sequence& sequence, int64_t n, const std::string& w
   EXPECT_LT(error, kTolerance) << what;
 }
 
-class CudaAttention : public testing::TestWithParam<Order> {
- protected:
-  void SetUp() override { set_order(GetParam()); }
-  void TearDown() override { set_order(Order::kForward); }
-};
+class CudaAttention : public OrderTest {};
 
 TEST_P(CudaAttention, DensePagesEqualTheDefinition) {
   for (const Shape shape : {Shape{9, 3, 64}, Shape{4, 4, 128}, Shape{8, 1, 32}, Shape{2, 1, 80},
@@ -170,8 +166,7 @@ TEST_P(CudaAttention, ATasksBitsDependOnItsOwnSegmentsOnly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, CudaAttention, testing::Values(Order::kForward, Order::kBackward),
-                         [](const auto& row) { return row.param == Order::kForward ? "forward" : "backward"; });
+INSTANTIATE_TEST_SUITE_P(Orders, CudaAttention, kOrders, name_of_order);
 
 // Which thread runs first between two barriers decides nothing.
 TEST(CudaAttentionOrder, DecidesNoBit) {

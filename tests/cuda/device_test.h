@@ -12,7 +12,12 @@
 
 #include <cstdint>
 #include <random>
+#include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cpu_level.h"
 
 namespace smartkv {
 
@@ -23,6 +28,21 @@ inline void set_order(Order) {}  // a GPU's is its own
 using cuda_emulator::Order;
 using cuda_emulator::set_order;
 #endif
+
+// Which of a block's threads runs first decides no result: INSTANTIATE_TEST_SUITE_P(Orders, NAME, kOrders, name_of_order)
+class OrderTest : public testing::TestWithParam<Order> {
+ protected:
+  void SetUp() override { set_order(GetParam()); }
+  void TearDown() override { set_order(Order::kForward); }
+};
+inline const auto kOrders = testing::Values(Order::kForward, Order::kBackward);
+inline std::string name_of_order(const testing::TestParamInfo<Order>& row) {
+  return row.param == Order::kForward ? "forward" : "backward";
+}
+
+// In a test, or its SetUp(), that compares sums of products with the CPU's bit for bit.
+#define SMARTKV_NEEDS_FUSED_PRODUCTS() \
+  if (kernels::detected_cpu_level() < kernels::CpuLevel::kAvx2) GTEST_SKIP() << "this CPU does not round sums of products once"
 
 inline std::vector<float> random_values(int64_t n, uint32_t seed) {
   std::mt19937 generator(seed);

@@ -13,11 +13,7 @@ namespace {
 
 enum class Norm : uint8_t { kNone, kHead, kTogether };
 
-class CudaHeadRows : public testing::TestWithParam<Order> {
- protected:
-  void SetUp() override { set_order(GetParam()); }
-  void TearDown() override { set_order(Order::kForward); }
-};
+class CudaHeadRows : public OrderTest {};
 
 TEST_P(CudaHeadRows, AreNormedScaledAndRotatedAsOnTheCpu) {
   constexpr int64_t kRows = 3;
@@ -55,8 +51,7 @@ TEST_P(CudaHeadRows, AreNormedScaledAndRotatedAsOnTheCpu) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, CudaHeadRows, testing::Values(Order::kForward, Order::kBackward),
-                         [](const auto& row) { return row.param == Order::kForward ? "forward" : "backward"; });
+INSTANTIATE_TEST_SUITE_P(Orders, CudaHeadRows, kOrders, name_of_order);
 
 }  // namespace
 }  // namespace smartkv::kernels

@@ -10,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cpu_level.h"
 #include "tests/cuda/device_test.h"
 
 namespace smartkv::kernels {
@@ -88,13 +87,12 @@ class Pages {
 
 size_t coded_bytes(const QuantizedLayout& layout) { return static_cast<size_t>(kHeads * quantized_offsets(layout, kDim).total); }
 
-class DeviceJobs : public testing::TestWithParam<Order> {
+class DeviceJobs : public OrderTest {
  protected:
   void SetUp() override {
-    if (detected_cpu_level() < CpuLevel::kAvx2) GTEST_SKIP() << "this CPU does not round sums of products once";
-    set_order(GetParam());
+    SMARTKV_NEEDS_FUSED_PRODUCTS();
+    OrderTest::SetUp();
   }
-  void TearDown() override { set_order(Order::kForward); }
 
   // The same on the CPU and on the device: all pages are equal then.
   template <typename Function>
@@ -276,8 +274,7 @@ TEST_P(DeviceJobs, NothingIsAllocatedInSteadyState) {
   EXPECT_EQ(device->bytes_held(), held);
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, DeviceJobs, testing::Values(Order::kForward, Order::kBackward),
-                         [](const auto& row) { return row.param == Order::kForward ? "forward" : "backward"; });
+INSTANTIATE_TEST_SUITE_P(Orders, DeviceJobs, kOrders, name_of_order);
 
 TEST(DeviceJobsChecks, RefuseWhatIsNoPageOfTheDevice) {
   const auto device = cuda::make_cuda_kv_backend(0);

@@ -13,7 +13,6 @@
 
 #include "kernels/aligned_buffer.h"
 #include "kernels/bf16.h"
-#include "kernels/cpu_level.h"
 #include "kernels/elementwise.h"
 #include "kernels/indexed_rows.h"
 #include "tests/cuda/device_test.h"
@@ -75,10 +74,8 @@ struct Page {
   }
 };
 
-class CudaPages : public testing::TestWithParam<Order> {
+class CudaPages : public OrderTest {
  protected:
-  void SetUp() override { set_order(GetParam()); }
-  void TearDown() override { set_order(Order::kForward); }
   cuda::PageWorkspace workspace;
 };
 
@@ -154,7 +151,7 @@ std::vector<QuantizedLayout> layouts(int64_t dim) {
 }
 
 TEST_P(CudaPages, CodesAreTheCpusAndReadBackAlike) {
-  if (detected_cpu_level() < CpuLevel::kAvx2) GTEST_SKIP() << "this CPU does not round sums of products once";
+  SMARTKV_NEEDS_FUSED_PRODUCTS();
   for (const int64_t dim : {64, 80, 128, 192, 256}) {
     const AttentionShape shape = shape_of(2, dim);
     std::vector<uint8_t> channels(static_cast<size_t>(2 * dim)), slots(2 * kPageTokens);
@@ -206,7 +203,7 @@ TEST_P(CudaPages, CodesAreTheCpusAndReadBackAlike) {
 
 // Rows of f32 become the same codes as a dense page of them, and codes of codes those of what they stand for.
 TEST_P(CudaPages, RowsAndCodesAreEncodedToo) {
-  if (detected_cpu_level() < CpuLevel::kAvx2) GTEST_SKIP() << "this CPU does not round sums of products once";
+  SMARTKV_NEEDS_FUSED_PRODUCTS();
   constexpr int64_t kDim = 64, kValues = kPageTokens * kDim;
   const QuantizedLayout wide{uniform_runs(kDim, 8), uniform_runs(kPageTokens, 4)};
   const QuantizedLayout narrow{uniform_runs(kDim, 3), uniform_runs(kPageTokens, 2)};
@@ -335,8 +332,7 @@ TEST_P(CudaPages, ColumnsThatAreNotFiniteAreNotANumber) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, CudaPages, testing::Values(Order::kForward, Order::kBackward),
-                         [](const auto& row) { return row.param == Order::kForward ? "forward" : "backward"; });
+INSTANTIATE_TEST_SUITE_P(Orders, CudaPages, kOrders, name_of_order);
 
 TEST(CudaPagesChecks, RefuseWhatDoesNotFit) {
   cuda::PageWorkspace workspace;

@@ -7,7 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cpu_level.h"
 #include "kernels/cuda/kv_backend.h"
 #include "kernels/kv_backend.h"
 #include "kernels/pending_results.h"
@@ -104,13 +103,12 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& expect
   for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], relative * std::abs(expected[i]) + absolute) << i;
 }
 
-class CudaFigures : public testing::TestWithParam<Order> {
+class CudaFigures : public OrderTest {
  protected:
   void SetUp() override {
-    if (detected_cpu_level() < CpuLevel::kAvx2) GTEST_SKIP() << "this CPU does not round sums of products once";
-    set_order(GetParam());
+    SMARTKV_NEEDS_FUSED_PRODUCTS();
+    OrderTest::SetUp();
   }
-  void TearDown() override { set_order(Order::kForward); }
 
   static Layer cpu(int64_t heads, int64_t dim) { return {make_cpu_kv_backend(nullptr), heads, dim}; }
   static Layer device(int64_t heads, int64_t dim) { return {cuda::make_cuda_kv_backend(0), heads, dim}; }
@@ -350,9 +348,8 @@ TEST_P(CudaSummaries, AreTheCpusWithinRounding) {
   }
 }
 
-const auto name_of = [](const auto& row) { return row.param == Order::kForward ? "forward" : "backward"; };
-INSTANTIATE_TEST_SUITE_P(Orders, CudaFigures, testing::Values(Order::kForward, Order::kBackward), name_of);
-INSTANTIATE_TEST_SUITE_P(Orders, CudaSummaries, testing::Values(Order::kForward, Order::kBackward), name_of);
+INSTANTIATE_TEST_SUITE_P(Orders, CudaFigures, kOrders, name_of_order);
+INSTANTIATE_TEST_SUITE_P(Orders, CudaSummaries, kOrders, name_of_order);
 
 }  // namespace
 }  // namespace smartkv::kernels

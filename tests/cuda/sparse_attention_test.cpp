@@ -57,11 +57,7 @@ void expect_as_on_the_cpu(const Sequence& sequence, int64_t n, const std::string
   EXPECT_LT(relative_error(wanted, [&](size_t i) { return element(out, KvType::kBf16, i); }), 2e-2) << what;
 }
 
-class CudaSparseAttention : public testing::TestWithParam<Order> {
- protected:
-  void SetUp() override { set_order(GetParam()); }
-  void TearDown() override { set_order(Order::kForward); }
-};
+class CudaSparseAttention : public OrderTest {};
 
 TEST_P(CudaSparseAttention, ReadsWhatPromisesMost) {
   using Case = std::tuple<Shape, int32_t, int>;  // how much is read, bits of rows
@@ -146,8 +142,7 @@ TEST_P(CudaSparseAttention, QueriesThatAreNotFiniteHarmNobodyElse) {
   for (size_t i = 0; i < 9 * 64; ++i) EXPECT_TRUE(std::isfinite(element(out, KvType::kBf16, i)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, CudaSparseAttention, testing::Values(Order::kForward, Order::kBackward),
-                         [](const auto& row) { return row.param == Order::kForward ? "forward" : "backward"; });
+INSTANTIATE_TEST_SUITE_P(Orders, CudaSparseAttention, kOrders, name_of_order);
 
 TEST(CudaSparseAttentionChecks, RefuseWhatTheyCannotRead) {
   IndexedSequence indexed({9, 3, 64}, KvType::kBf16, 16);

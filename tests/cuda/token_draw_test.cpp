@@ -41,11 +41,8 @@ std::string result_of(const Draw& draw) {
 }
 
 // Draws of several rows in a call, of each the host's.
-class TokenDrawTest : public testing::TestWithParam<Order> {
+class TokenDrawTest : public OrderTest {
  protected:
-  void SetUp() override { set_order(GetParam()); }
-  void TearDown() override { set_order(Order::kForward); }
-
   std::vector<std::string> draw(const std::deque<Case>& cases) {
     std::deque<std::vector<float>> rows;
     std::deque<kernels::TokenDraw> draws;
@@ -220,8 +217,7 @@ TEST(TokenDraw, AVocabularyThatIsTooLargeIsRefused) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, TokenDrawTest, testing::Values(Order::kForward, Order::kBackward),
-                         [](const auto& row) { return row.param == Order::kForward ? "forward" : "backward"; });
+INSTANTIATE_TEST_SUITE_P(Orders, TokenDrawTest, kOrders, name_of_order);
 
 }  // namespace
 }  // namespace smartkv
