@@ -24,7 +24,8 @@ parser.add_argument("--smartkv", required=True)
 parser.add_argument("--pair", action="append", nargs=3, required=True, metavar=("LABEL", "WEIGHTS", "GGUF"),
                     help="of a row's name, our --weights and the file that both load; the first is also served")
 parser.add_argument("--rounds", type=int, default=3)
-parser.add_argument("--prompts", type=numbers, help="lengths of the prefills")
+parser.add_argument("--repetitions", type=int, default=3, help="in a round, of which the best counts")
+parser.add_argument("--prompts", type=numbers, help="lengths of the prefills; 0: none")
 parser.add_argument("--depths", type=numbers)
 parser.add_argument("--batches", type=numbers, help="sequences that decode side by side, 512 tokens deep")
 parser.add_argument("--quick", action="store_true", help="where they are not given, depth 0 and 4,096 only, one sequence and 16")
@@ -51,7 +52,7 @@ def fitting(prompts, depth):
 def llama_bench(model, label, prompts, depths):
     to = rates["llama.cpp"]
     for depth in depths:
-        command = [f"{args.llama}/llama-bench", "-m", model, "-t", str(threads), "-n", "32", "-r", "3", "-o", "json",
+        command = [f"{args.llama}/llama-bench", "-m", model, "-t", str(threads), "-n", "32", "-r", str(args.repetitions), "-o", "json",
                    "-p", ",".join(map(str, fitting(prompts, depth))) or "0", "-d", str(depth)]
         for row in json.loads(run(command)):
             best = max(row["samples_ts"])
@@ -75,7 +76,8 @@ def smartkv_bench(model, label, weights, prompts, depths, batches):
     for depth in depths:
         report = json.loads(run([args.smartkv, "bench", "--json", "--model", model, "--weights", weights,
                                  "--prompts", ",".join(map(str, fitting(prompts, depth))), "--depths", str(depth),
-                                 "--batches", ",".join(map(str, batches)), "--decode-tokens", "32", "--repetitions", "3"]))
+                                 "--batches", ",".join(map(str, batches)), "--decode-tokens", "32",
+                                 "--repetitions", str(args.repetitions)]))
         for row in report["rows"]:
             kind = "decode" if row["kind"] == "decode" else "prefill %d" % row["tokens"]
             rates["SmartKV"][label, kind, row["depth"], row["batch"]].append(row["tokens_per_s_best"])

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures SmartKV and llama.cpp on the same files in one sitting, in alternation, and prints one table of ratios.
 #   scripts/compare_llama_cpp.sh [--shape 1b|3b|8b] [--weights LABEL,...] [--rounds N] [--quick] [--prompts N,...] [--depths N,...]
-#                                [--batches N,...] [--no-serving] [--json FILE]
+#                                [--batches N,...] [--repetitions N] [--no-serving] [--json FILE]
 # --shape: a LLaMA of that size with random weights (make_model.py) instead of the default model; made once, with
 # llama.cpp's BF16, Q8_0, Q4_0 and Q4_K_M files, in $SMARTKV_SIZES (default: the user's cache; 8b: about 50 GB).
 # --weights: of bf16, Q8_0, Q4_0, Q4_K_M (with --shape; default: all) or bf16, Q4_1 (the default model's).

@@ -1,0 +1,239 @@
+// What the engine's thread makes of a pass: prompts that got further, tokens that were drawn, requests that end.
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "engine/engine_impl.h"
+#include "engine/log.h"
+
+namespace smartkv {
+
+void EngineImpl::take_results() {
+  for (const BatchRow& row : batch_) {
+    if (!row.failure) continue;
+    const Failure failure = failure_of(row.failure);
+    log_warning(row.request->generation.id + ": its KV cache failed: " + failure.error);
+    fail_request(row.request.get(), failure);
+  }
+  follow_prompts();
+  take_prompt_chunks();
+  sample();
+  for (BatchRow& row : batch_) {
+    Request* request = row.request.get();
+    if (request->ended) continue;
+    try {
+      if (row.failure) std::rethrow_exception(row.failure);
+      scheduler_.isolate(row.choice, false);
+      if (!row.samples) continue;
+      settle(row.choice, row.event);
+      deliver(request, row.choice, std::move(row.event));
+    } catch (...) {
+      const Failure failure = failure_of(std::current_exception());
+      log_warning(request->generation.id + " failed: " + failure.error);
+      fail_request(request, failure);
+    }
+  }
+}
+
+void EngineImpl::take_prompt_chunks() {
+  const size_t n_rows = batch_.size();  // the other choices of a request whose prompt is complete join
+  for (size_t i = 0; i < n_rows; ++i) {
+    if (batch_[i].request->ended || !batch_[i].is_prompt()) continue;
+    try {
+      take_prompt_chunk(&batch_[i]);
+      const bool complete = batch_[i].samples && batch_[i].choice->n_output == 0;
+      if (complete) end_prompt(batch_[i]);
+    } catch (...) {
+      batch_[i].failure = std::current_exception();
+    }
+  }
+}
+
+void EngineImpl::take_prompt_chunk(BatchRow* row) {
+  Request* const request = row->request.get();
+  Sequence* const choice = row->choice;
+  const int64_t first = choice->computed() - row->n_tokens;
+  if (first < request->prompt_tokens() && request->generation.prompt_logprobs >= 0) {
+    const SampleTimer timer(choice);
+    add_prompt_logprobs(request, first, row->logits, row->n_tokens, config().vocab_size, vocabulary_, &sampling_[0]);
+  }
+  if (row->n_logits > 1) row->logits += (row->n_logits - 1) * config().vocab_size;
+  SequenceCache* cache = choice->pass_cache();
+  if (choice->leaves_prefix()) {
+    // A mirrored draft's cache may get what lies beyond its boundary only now.
+    const bool follows = !request->draft_prefix_key.empty() && choice->draft->cache()->tokens() < cache->tokens();
+    if (follows) cache->commit(cache->tokens());
+    choice->keep_prefix();
+  }
+  // What is not committed can be cut back: a prompt is committed where it must be.
+  const bool prompt_goes_on = choice->computed() < request->prompt_tokens() && cache->tokens() < cache->next_boundary();
+  if (!prompt_goes_on || choice->draft != nullptr) cache->commit(cache->tokens());
+  if (cache->next_boundary() <= cache->tokens()) {
+    throw CacheError("KV-cache policy \"" + std::string(request->policy->name()) + "\": the boundary at token " +
+                     std::to_string(cache->next_boundary()) + " did not move when it was committed");
+  }
+  choice->read_stats();
+  const std::lock_guard lock(mutex_);
+  (request->preemptions > 0 ? recorder_.stats.recomputed_tokens : recorder_.stats.prompt_tokens) +=
+      static_cast<uint64_t>(row->n_tokens);
+  if (request->preemptions == 0) policy_stats(*request).prompt_tokens += static_cast<uint64_t>(row->n_tokens);
+}
+
+// The last token's logits are there. The other choices get rows of their own: references into the batch end here.
+void EngineImpl::end_prompt(const BatchRow& row) {
+  const std::shared_ptr<Request> request = row.request;
+  const Sequence* parent = row.choice;
+  const float* logits = row.logits;
+  request->events->set_prompt_logprobs(std::move(request->prompt_logprobs));
+  if (request->max_tokens == 0) return end_request(request.get(), FinishReason::kLength);
+  request->fork_choices(*parts_.tokenizer);
+  for (size_t c = 1; c < request->choices.size(); ++c) {
+    scheduler_.fork(parent, &request->choices[c]);
+    BatchRow& fork = batch_.emplace_back();
+    fork.request = request;
+    fork.choice = &request->choices[c];
+    fork.samples = true;
+    fork.logits = logits;
+  }
+}
+
+void EngineImpl::for_rows(const std::function<void(BatchRow*, SamplingScratch*)>& work) {
+  std::atomic<size_t> next{0};
+  const auto take = [&](int64_t thread) {
+    for (size_t i = next++; i < samples_.size(); i = next++) {
+      const SampleTimer timer(samples_[i]->choice);
+      work(samples_[i], &sampling_[static_cast<size_t>(thread)]);
+    }
+  };
+  if (parts_.threads != nullptr) {
+    parts_.threads->parallel_for(static_cast<int64_t>(sampling_.size()), take);
+  } else {
+    take(0);
+  }
+}
+
+void EngineImpl::prepare_draws() {
+  if (!parts_.model->draws_tokens()) return;
+  samples_.clear();
+  for (BatchRow& row : batch_) {
+    if (row.samples && row.n_logits > 0) samples_.push_back(&row);
+  }
+  for_rows([this](BatchRow* row, SamplingScratch*) {
+    try {
+      row->draw = draw_on_device(*row->request, row->choice, row->n_logits, vocabulary_);
+    } catch (...) {  // sample() meets it again, where it can end the request
+      row->draw.reset();
+    }
+  });
+}
+
+void EngineImpl::sample() {
+  samples_.clear();
+  for (BatchRow& row : batch_) {
+    if (row.samples && !row.failure && !row.request->ended) samples_.push_back(&row);
+  }
+  for_rows([this](BatchRow* row, SamplingScratch* scratch) {
+    try {
+      row->event = sample_round(*row->request, row->choice, row->logits, config().vocab_size, vocabulary_,
+                                row->draw ? &*row->draw : nullptr, scratch);
+    } catch (...) {
+      row->failure = std::current_exception();
+    }
+  });
+}
+
+// Drops what was drafted in vain. The last token of the event was in no pass yet.
+void EngineImpl::settle(Sequence* choice, const GenerationEvent& event) {
+  SequenceCache* cache = choice->pass_cache();
+  if (!event.drafts.empty()) {
+    const auto drafted = static_cast<int64_t>(event.drafts[0].tokens.size());
+    const auto kept = static_cast<int64_t>(event.tokens.size()) - 1;
+    if (kept < drafted) cache->truncate(cache->tokens() - drafted + kept);
+  }
+  cache->commit(cache->tokens());
+  if (choice->draft != nullptr) {
+    choice->draft->end_round(event.tokens, event.drafts.empty() ? 0 : event.drafts[0].accepted);
+  }
+  choice->read_stats();
+}
+
+void EngineImpl::deliver(Request* request, Sequence* choice, GenerationEvent event) {
+  const auto n_tokens = static_cast<int64_t>(event.tokens.size());
+  const Clock::time_point now = Clock::now();
+  {
+    const auto seconds = [now](Clock::time_point since) { return std::chrono::duration<double>(now - since).count(); };
+    const std::lock_guard lock(mutex_);
+    if (!request->first_token) recorder_.first_token(seconds(request->submitted));
+    if (choice->n_output > n_tokens) recorder_.next_tokens(n_tokens, seconds(choice->last_token));
+    recorder_.stats.generation_tokens += static_cast<uint64_t>(n_tokens);
+    policy_stats(*request).generation_tokens += static_cast<uint64_t>(n_tokens);
+    for (const DraftRound& round : event.drafts) recorder_.drafted(round);
+  }
+  if (!request->first_token) request->first_token = now;
+  choice->last_token = now;
+  if (event.finish != FinishReason::kNone) {
+    finish_choice(request, choice, std::move(event));
+  } else {
+    request->events->push(std::move(event), request->usage(now));
+  }
+}
+
+void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEvent event) {
+  // Another turn of the conversation goes on from here, if the policy's state does not depend on where the prompt ended.
+  if (request->prefixes != nullptr && choice->cache->resume(choice->computed() + 1) != nullptr) choice->keep_prefix();
+  choice->cache_details = choice->cache->details();
+  const RequestUsage usage = request->usage(Clock::now());
+  scheduler_.remove(choice);
+  choice->finish();
+  // Freed and counted before the reader hears of it.
+  const bool last = request->all_finished();
+  {
+    const std::lock_guard lock(mutex_);
+    if (last) recorder_.request_finished(event.finish, usage.timings);
+    for (const CacheMetric& metric : cache_metrics()) {
+      if (const auto detail = choice->cache_details.find(std::string(metric.key)); detail != choice->cache_details.end()) {
+        recorder_.stats.extra[std::string(metric.gauge)] = detail->second;
+      }
+    }
+    publish();
+  }
+  request->ended = last;
+  request->events->push(std::move(event), usage);
+  if (last) forget(request->id);
+}
+
+void EngineImpl::end_request(Request* request, FinishReason reason, const std::string& error) {
+  if (request->ended) return;
+  request->ended = true;
+  const RequestUsage usage = request->usage(Clock::now());
+  for (Sequence& choice : request->choices) {
+    scheduler_.remove(&choice);
+    choice.free_caches();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    recorder_.request_finished(reason, usage.timings);
+    publish();
+  }
+  for (int32_t i = 0; i < request->generation.n; ++i) {
+    if (static_cast<size_t>(i) < request->choices.size() && request->choices[static_cast<size_t>(i)].finished) continue;
+    GenerationEvent event;
+    event.choice = i;
+    event.finish = reason;
+    event.error = error;
+    request->events->push(std::move(event), usage);
+  }
+  forget(request->id);
+}
+
+// What nobody runs with goes, too, where memory is short: other threads need some to answer at all.
+void EngineImpl::fail_request(Request* request, const Failure& failure) {
+  end_request(request, failure.reason, failure.error);
+  if (failure.reason != FinishReason::kOutOfMemory) return;
+  while (prefixes_.evict(PrefixCache::Evict::kAny)) {
+  }
+  policy_context_.pool->free_unused();
+  if (draft_context_.pool != nullptr) draft_context_.pool->free_unused();
+}
+
+}  // namespace smartkv
