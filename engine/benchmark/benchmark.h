@@ -37,8 +37,9 @@ struct BenchmarkRow {
 };
 
 struct MachineLimits {
-  double read_gb_per_s = 0;  // all threads reading 512 MiB
-  double bf16_gflops = 0;    // all threads, 512 rows by [3072, 576] in bf16
+  double read_gb_per_s = 0;       // all threads reading 512 MiB
+  double read_rows_gb_per_s = 0;  // a random quarter of its rows of 256 bytes
+  double bf16_gflops = 0;         // all threads, 512 rows by [3072, 576] in bf16
 };
 
 struct BenchmarkReport {

@@ -118,7 +118,7 @@ struct Products {
 
   struct Bf16 {
     static constexpr int kAccumulators = Ops::kAccumulators;
-    static constexpr int64_t kChunk = 16;  // pairs
+    static constexpr int64_t kChunk = 8;  // pairs
     static int64_t chunks(const LinearCall& call) { return (call.k / 2 + kChunk - 1) / kChunk; }
 
     template <int kRows, int kGroups>
@@ -156,7 +156,7 @@ struct Products {
     static constexpr int kAccumulators = Ops::kIntAccumulators;
     static constexpr int64_t kAtOnce = kCentred ? kPairGroups : 1;  // groups that lie together, as group_offsets() says
     static constexpr int64_t kBytes = integer_bytes(kBits);
-    static int64_t chunks(const LinearCall& call) { return (call.k / kGroupSize + kAtOnce - 1) / kAtOnce; }
+    static int64_t chunks(const LinearCall& call) { return call.k / kGroupSize; }
 
     template <int kRows, int kGroups>
     static void block(const LinearCall& call, int64_t row, int64_t group, Prefetch prefetch, float* tile) {
@@ -168,7 +168,7 @@ struct Products {
       F acc[kRows][kGroups];
       clear<kRows, kGroups>(acc);
       for (int64_t k = 0; k < n_groups; ++k) {
-        if (k % kAtOnce == 0) prefetch.template chunk<kGroups>();
+        prefetch.template chunk<kGroups>();
         const int64_t first = k / kAtOnce * kAtOnce, begin = first / kAtOnce * (kAtOnce * kBytes + kLineBytes);
         const int64_t together = first + kAtOnce <= n_groups ? kAtOnce : 1;
         const int64_t integers = begin + (k - first) * kBytes, scales = begin + together * kBytes + (k - first) * kScaleBytes;
