@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <type_traits>
 
@@ -242,7 +241,7 @@ int64_t greater(const float* promise, std::span<const int32_t> pages, float leas
     uint64_t found = 0;
     for (int t = 0; t < kPageTokens; t += 16) found |= uint64_t{Vec16::greater(Vec16::load(of + t), bound)} << t;
     bits[i] = found;
-    n += std::popcount(found);
+    n += __builtin_popcountll(found);
   }
   return n;
 }
