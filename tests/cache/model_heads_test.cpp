@@ -148,7 +148,9 @@ TEST_P(HeadsOfRanks, DecideAsOneRank) {
   }
   for (const Rank& rank : ranks) {
     EXPECT_EQ(rank.stats.tokens_kept, one.stats.tokens_kept);
-    for (const auto& [name, value] : one.details) EXPECT_NEAR(rank.details.at(name), value, 1e-6 * std::abs(value)) << name;
+    // f32 sums in another order; a loss, of squares of what two of them differ by, shows some of their roundings.
+    constexpr double kRounding = 5e-6;
+    for (const auto& [name, value] : one.details) EXPECT_NEAR(rank.details.at(name), value, kRounding * std::abs(value)) << name;
   }
 }
 
