@@ -1,5 +1,4 @@
 // What the engine's thread makes of a pass: prompts that got further, tokens that were drawn, requests that end.
-#include <algorithm>
 #include <atomic>
 #include <utility>
 

@@ -25,7 +25,7 @@ SMARTKV_HOST_DEVICE constexpr int promise_step(uint32_t bits) {
   return step < static_cast<uint32_t>(kPromiseSteps) ? static_cast<int>(step) : kPromiseSteps - 1;
 }
 
-// What promises of the first `steps` steps, 0 to kPromiseSteps - 1, are greater than, and no others.
+// What promises of the first `steps` steps, 0 to kPromiseSteps - 1, are greater than, and those beyond the most, and no others.
 constexpr float promise_below(int steps) {
   return std::bit_cast<float>(kMostPromise - (static_cast<uint32_t>(steps) << kPromiseStepBits));
 }
