@@ -21,7 +21,7 @@ namespace smartkv {
 class ThreadPool;
 class Gate;  // cache/policies/gated_eviction/gate.h
 
-// Outlives its sequences.
+// Its caches own what they need of it and may outlive it.
 class KvCachePolicy {
  public:
   virtual ~KvCachePolicy() = default;
@@ -46,7 +46,7 @@ struct SlidingWindow {
   bool in_all_layers = true;  // so that what has left it is never read again
 };
 
-// What policies work with. Outlives them.
+// What policies and their caches work with. Each holds a copy: a state in the prefix cache may outlive the policy that made it.
 struct PolicyContext {
   CacheShape shape;
   std::shared_ptr<PagePool> pool;

@@ -42,6 +42,7 @@ PrefixCache::PrefixCache(int64_t max_bytes, PrefixFiles* files) : max_bytes_(max
 PrefixCache::~PrefixCache() = default;
 
 void PrefixCache::collect(Node* node, int64_t n, std::vector<Candidate>* candidates) {
+  if (n < kLeastTokens) return;  // most states are of other prompts, which part early
   const bool cuts = node->state != nullptr || (!node->file.empty() && n >= node->committed);
   if (cuts) candidates->push_back({node, n});
   for (const auto& [token, child] : node->children) collect(child.get(), n, candidates);
@@ -98,7 +99,7 @@ std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const K
   int64_t parts = 0;
   if (parts_at == nullptr) parts_at = &parts;
   *parts_at = 0;
-  forget_files();
+  collect_files();
   const auto root = roots_.find(key);
   if (root == roots_.end()) return nullptr;
   std::unique_ptr<SequenceCache> cache;
@@ -165,7 +166,7 @@ void PrefixCache::hold(Node* node, std::shared_ptr<const SequenceCache> cache, i
   ++version_;
 }
 
-void PrefixCache::forget_files() {
+void PrefixCache::collect_files() {
   if (files_ == nullptr) return;
   for (const PrefixFiles::Name& name : files_->collect()) {
     const auto found = by_file_.find(name);
@@ -209,7 +210,7 @@ PrefixCache::Node* PrefixCache::node_of(const std::string& key, std::span<const 
 
 PrefixCache::Held PrefixCache::insert(const std::string& key, std::span<const int32_t> tokens,
                                       std::unique_ptr<SequenceCache> state, int64_t own_bytes) {
-  forget_files();
+  collect_files();
   own_bytes = std::max<int64_t>(0, own_bytes);
   if (own_bytes > max_bytes_ || static_cast<int64_t>(tokens.size()) < kLeastTokens) return nullptr;
   Node* node = node_of(key, tokens);

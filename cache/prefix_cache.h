@@ -55,6 +55,9 @@ class PrefixCache {
   std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy, std::span<const int32_t> prompt,
                                       int64_t* parts_at = nullptr, Held* held = nullptr, int64_t most = INT64_MAX);
 
+  // Lets go of states whose files were written since the last call, and forgets files that are gone.
+  void collect_files();
+
   // The state counts as used.
   Covered covers(const std::string& key, std::span<const int32_t> prompt);
   uint64_t version() const { return version_; }  // another one: covers() may say something else
@@ -91,7 +94,6 @@ class PrefixCache {
   Node* node_of(const std::string& key, std::span<const int32_t> tokens);  // made where there is none
   bool load(Node* node, int64_t n_tokens, const KvCachePolicy& policy);  // its state from its file
   void hold(Node* node, std::shared_ptr<const SequenceCache> cache, int64_t own_bytes);
-  void forget_files();                                                   // that are gone
   void make_room();
   static bool leads_nowhere(const Node& node);
   void prune(Node* node);                                                // it and those above it that lead nowhere

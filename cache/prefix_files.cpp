@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,7 +10,9 @@
 #include <cerrno>
 #include <cstring>
 #include <span>
+#include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include <xxhash.h>
@@ -25,7 +28,8 @@ constexpr char kMagic[] = {'S', 'm', 'a', 'r', 't', 'K', 'V', '\n'};
 constexpr uint32_t kVersion = 1;
 constexpr uint32_t kMostHeader = uint32_t{1} << 28;
 constexpr size_t kMostQueued = 4;  // each holds its state's memory until it is written
-constexpr const char* kSuffix = ".kv";
+constexpr std::string_view kSuffix = ".kv", kPartSuffix = ".part";
+constexpr size_t kHashDigits = 32;
 
 uint64_t checksum(const void* data, size_t n) { return XXH3_64bits(data, n); }
 
@@ -42,6 +46,32 @@ class Descriptor {
  private:
   int fd_;
 };
+
+bool is_state_name(std::string_view name) {
+  return name.size() == kHashDigits + kSuffix.size() && name.ends_with(kSuffix) &&
+         name.substr(0, kHashDigits).find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+// That of a state which some process is writing: NAME.PID.part
+bool is_part_name(std::string_view name) {
+  const size_t end = kHashDigits + kSuffix.size();
+  return name.size() > end + 1 + kPartSuffix.size() && is_state_name(name.substr(0, end)) && name[end] == '.' && name.ends_with(kPartSuffix) &&
+         name.substr(end + 1, name.size() - end - 1 - kPartSuffix.size()).find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// Whether the process that wrote a part has ended: a writer holds a lock on it.
+bool is_abandoned(const fs::path& part) {
+  const Descriptor fd(::open(part.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  return fd.get() >= 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
+// Sets the time of last use, from which the order in which files are deleted follows. Where that is not allowed, only the order suffers.
+void mark_used(int fd) {
+  timespec times[2];
+  ::clock_gettime(CLOCK_REALTIME, &times[0]);  // finer than the kernel's own stamp
+  times[1] = times[0];
+  ::futimens(fd, times);
+}
 
 bool write_all(int fd, const std::string& data) {
   for (size_t at = 0; at < data.size();) {
@@ -135,7 +165,7 @@ std::string name_of(const std::string& identity, const PrefixRecord& record) {
   for (const uint64_t half : {hash.high64, hash.low64}) {
     for (int shift = 60; shift >= 0; shift -= 4) name += "0123456789abcdef"[half >> shift & 15];
   }
-  return name + kSuffix;
+  return name.append(kSuffix);
 }
 
 // A regular file, for reading; size: its bytes.
@@ -190,36 +220,32 @@ void PrefixFiles::find_files() {
     fs::file_time_type time;
     Name name;
     PrefixRecord record;
-    int64_t bytes;
   };
   std::vector<Found> found;
   std::error_code error;
   for (fs::directory_iterator it(options_.directory, error), end; !error && it != end; it.increment(error)) {
     const fs::path path = it->path();
     const std::string name = path.filename().string();
-    if (name.ends_with(".part")) {  // of a process that ended while it wrote
-      ::unlink(path.c_str());
+    if (is_part_name(name)) {
+      if (is_abandoned(path)) ::unlink(path.c_str());
       continue;
     }
     try {
+      if (!is_state_name(name)) throw CacheError("its name is none of ours");
       int64_t bytes = 0;
       const Descriptor fd(open_file(path, &bytes));
       if (fd.get() < 0) throw CacheError("it is no regular file that can be read");
       Header header = read_header(fd.get(), bytes);
       if (header.identity != options_.identity) throw CacheError("it is of another model, program or kind of machine");
       if (name_of(header.identity, header.record) != name) throw CacheError("its name is another state's");
-      found.push_back({fs::last_write_time(path, error), name, std::move(header.record), bytes});
+      found.push_back({fs::last_write_time(path, error), name, std::move(header.record)});
     } catch (const CacheError& problem) {
       log("prefix_cache_dir: skipped " + name + ": " + problem.what());
     }
   }
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.time < b.time; });
-  for (Found& file : found) {
-    files_[file.name] = {file.bytes, ++clock_};
-    bytes_ += file.bytes;
-    found_.emplace_back(file.name, std::move(file.record));
-  }
-  make_room();
+  for (Found& file : found) found_.emplace_back(file.name, std::move(file.record));
+  make_room(0);
 }
 
 std::optional<PrefixFiles::Name> PrefixFiles::write(const PrefixRecord& record, std::shared_ptr<const SequenceCache> state) {
@@ -249,9 +275,7 @@ std::optional<std::string> PrefixFiles::read(const Name& name) {
       throw CacheError("it is cut short");
     }
     if (found != checksum(state.data(), state.size())) throw CacheError("its checksum is wrong");
-    ::futimens(fd.get(), nullptr);  // used now; where that is not allowed, only the order in which files go suffers
-    const std::lock_guard lock(mutex_);
-    if (const auto file = files_.find(name); file != files_.end()) file->second.used = ++clock_;
+    mark_used(fd.get());
     return state;
   } catch (const CacheError& problem) {
     skip(name, problem.what());
@@ -268,11 +292,9 @@ void PrefixFiles::remove(const Name& name) {
   std::unique_lock lock(mutex_);
   std::erase_if(queue_, [&](const Job& job) { return job.name == name; });
   done_.wait(lock, [&] { return writing_ != name; });
-  if (const auto file = files_.find(name); file != files_.end()) {
-    bytes_ -= file->second.bytes;
-    files_.erase(file);
-  }
-  ::unlink((options_.directory / name).c_str());
+  const fs::path path = options_.directory / name;
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) == 0 && ::unlink(path.c_str()) == 0) bytes_ -= info.st_size;
 }
 
 bool PrefixFiles::cancel(const Name& name) {
@@ -297,6 +319,16 @@ int64_t PrefixFiles::bytes() const {
   return bytes_;
 }
 
+bool PrefixFiles::holds_memory() const {
+  const std::lock_guard lock(mutex_);
+  return saving_ || !written_.empty();
+}
+
+void PrefixFiles::wait_for_memory(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  done_.wait_for(lock, timeout, [this] { return !saving_ || !written_.empty(); });
+}
+
 void PrefixFiles::work() {
   block_file_size_signal();
   std::unique_lock lock(mutex_);
@@ -306,59 +338,89 @@ void PrefixFiles::work() {
     Job job = std::move(queue_.front());
     queue_.pop_front();
     writing_ = job.name;
+    saving_ = true;
     lock.unlock();
-    int64_t bytes = 0;
     std::string problem;
     try {
-      if (!write_file(job, &bytes)) problem = std::strerror(errno);
+      write_file(&job);
     } catch (const std::exception& error) {  // a state is as large in a file as in memory
       problem = error.what();
     }
     lock.lock();
-    if (problem.empty()) {
-      File& file = files_[job.name];
-      bytes_ += bytes - file.bytes;
-      file = {bytes, ++clock_};
-      make_room();
-    } else {
-      gone_.push_back(job.name);
-      if (!failed_) log("prefix_cache_dir: could not write " + job.name + ": " + problem + "; this is not said again");
+    if (!problem.empty()) {
+      gone_.push_back(writing_);
+      if (!failed_) log("prefix_cache_dir: could not write " + writing_ + ": " + problem + "; this is not said again");
       failed_ = true;
     }
-    written_.push_back(std::move(job.state));
+    if (job.state != nullptr) written_.push_back(std::move(job.state));
+    saving_ = false;
     writing_.clear();
     done_.notify_all();
   }
 }
 
-bool PrefixFiles::write_file(const Job& job, int64_t* bytes) {
+void PrefixFiles::write_file(Job* job) {
   StateWriter state;
-  job.state->save(&state);
-  const std::string header = encode({options_.identity, job.record, static_cast<int64_t>(state.data().size())});
+  job->state->save(&state);
+  {  // a slow disk does not hold the state's memory
+    const std::lock_guard lock(mutex_);
+    written_.push_back(std::move(job->state));
+    saving_ = false;
+  }
+  done_.notify_all();
+  const std::string header = encode({options_.identity, job->record, static_cast<int64_t>(state.data().size())});
   StateWriter sum;
   sum.value(checksum(state.data().data(), state.data().size()));
-  const fs::path path = options_.directory / job.name, part = path.string() + "." + std::to_string(::getpid()) + ".part";
+  const auto bytes = static_cast<int64_t>(header.size() + state.data().size() + sum.data().size());
+  make_room(bytes);
+  const fs::path path = options_.directory / job->name;
+  const fs::path part = path.string() + "." + std::to_string(::getpid()) + std::string(kPartSuffix);
   const Descriptor fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  const bool written = fd.get() >= 0 && write_all(fd.get(), header) && write_all(fd.get(), state.data()) &&
-                       write_all(fd.get(), sum.data()) && ::rename(part.c_str(), path.c_str()) == 0;
-  if (!written) {
+  const bool written = fd.get() >= 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && write_all(fd.get(), header) &&
+                       write_all(fd.get(), state.data()) && write_all(fd.get(), sum.data());
+  if (written) mark_used(fd.get());
+  if (!written || ::rename(part.c_str(), path.c_str()) != 0) {
     const int problem = errno;
     ::unlink(part.c_str());
-    errno = problem;
+    throw CacheError(std::strerror(problem));
   }
-  *bytes = static_cast<int64_t>(header.size() + state.data().size() + sum.data().size());
-  return written;
+  const std::lock_guard lock(mutex_);
+  bytes_ += bytes;
 }
 
-void PrefixFiles::make_room() {
-  while (bytes_ > options_.max_bytes && !files_.empty()) {
-    const auto oldest = std::min_element(files_.begin(), files_.end(),
-                                         [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
-    ::unlink((options_.directory / oldest->first).c_str());
-    bytes_ -= oldest->second.bytes;
-    gone_.push_back(oldest->first);
-    files_.erase(oldest);
+void PrefixFiles::make_room(int64_t incoming) {
+  struct File {
+    timespec used;
+    Name name;
+    int64_t bytes;
+  };
+  std::vector<File> files;
+  int64_t bytes = 0;
+  std::error_code error;
+  for (fs::directory_iterator it(options_.directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    struct stat info {};
+    if (!(is_state_name(name) || is_part_name(name)) || ::lstat(it->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    bytes += info.st_size;
+    if (is_state_name(name)) files.push_back({info.st_mtim, name, info.st_size});
   }
+  std::sort(files.begin(), files.end(), [](const File& a, const File& b) {
+    return std::tie(a.used.tv_sec, a.used.tv_nsec, a.name) < std::tie(b.used.tv_sec, b.used.tv_nsec, b.name);
+  });
+  std::vector<Name> gone;
+  const bool fits = incoming <= options_.max_bytes;
+  for (const File& file : files) {
+    if (!fits || bytes + incoming <= options_.max_bytes) break;
+    if (::unlink((options_.directory / file.name).c_str()) != 0) continue;
+    bytes -= file.bytes;
+    gone.push_back(file.name);
+  }
+  const std::lock_guard lock(mutex_);
+  bytes_ = bytes;
+  gone_.insert(gone_.end(), gone.begin(), gone.end());
+  if (bytes + incoming <= options_.max_bytes || incoming == 0) return;
+  throw CacheError("expected at most " + std::to_string(options_.max_bytes) + " bytes (prefix_cache_dir_bytes), found " +
+                   std::to_string(bytes + incoming));
 }
 
 }  // namespace smartkv

@@ -6,12 +6,12 @@
 // bits). A file that is cut short, damaged, foreign or stale is skipped with one line in the log.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,7 +33,7 @@ struct PrefixRecord {
 
 struct PrefixFilesOptions {
   std::filesystem::path directory;
-  int64_t max_bytes = 0;  // of all files; those used longest ago go first
+  int64_t max_bytes = 0;  // of all states in the directory, whoever wrote them; the least recently used are deleted first
   std::string identity;   // of all that a state depends on besides its key: model, program, machine
   std::function<void(const std::string&)> log = {};  // one line; from any thread
 };
@@ -62,8 +62,11 @@ class PrefixFiles {
   // went to make room, or could not be written.
   std::vector<Name> collect();
   void wait();  // until nothing is queued
+  // Whether collect() will free a state that is being written and that cancel() cannot free.
+  bool holds_memory() const;
+  void wait_for_memory(std::chrono::milliseconds timeout);  // until collect() frees one, or none is held
 
-  int64_t bytes() const;  // of all files
+  int64_t bytes() const;  // of all states in the directory, as last counted
 
  private:
   void remove(const Name& name);  // written or still queued
@@ -72,15 +75,12 @@ class PrefixFiles {
     PrefixRecord record;
     std::shared_ptr<const SequenceCache> state;
   };
-  struct File {
-    int64_t bytes = 0;
-    uint64_t used = 0;
-  };
 
   void find_files();
   void work();
-  bool write_file(const Job& job, int64_t* bytes);
-  void make_room();  // mutex_ held
+  void write_file(Job* job);  // and hands its state to written_ once it is copied. Throws CacheError
+  // Deletes the least recently used states until `incoming` bytes more are within the limit. Throws CacheError if they cannot be.
+  void make_room(int64_t incoming);
   void log(const std::string& line) const {
     if (options_.log) options_.log(line);
   }
@@ -94,9 +94,8 @@ class PrefixFiles {
   std::vector<std::shared_ptr<const SequenceCache>> written_;
   std::vector<Name> gone_;
   Name writing_;  // empty: none
-  std::map<Name, File> files_;
+  bool saving_ = false;  // the state of writing_ is not in written_ yet
   int64_t bytes_ = 0;
-  uint64_t clock_ = 0;
   bool failed_ = false;  // said once
   bool stop_ = false;
   std::thread thread_;

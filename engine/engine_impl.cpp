@@ -10,6 +10,14 @@
 namespace smartkv {
 namespace {
 
+// Rows of logits in a pass for log probabilities of prompts: they take at most an eighth of the cache.
+constexpr int64_t kMostLogprobRows = 64;
+
+// How long the engine thread waits at a time for a state that is being written to a file.
+constexpr std::chrono::milliseconds kFileWait{10};
+
+constexpr const char* kNoMemory = "the machine has no memory left for it";
+
 // Multiplications of a token's products over those of its attention to one token.
 int64_t attention_tokens(const ModelConfig& config) {
   const int64_t q = config.n_heads * config.head_dim, kv = config.n_kv_heads * config.head_dim;
@@ -23,6 +31,7 @@ SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConf
   scheduler.token_budget = options.prefill_chunk;
   scheduler.attention_tokens = attention_tokens(config);
   scheduler.row_bytes = config.vocab_size * static_cast<int64_t>(sizeof(float));
+  scheduler.most_rows = std::min(kMostLogprobRows, options.kv_cache_bytes / 8 / std::max<int64_t>(1, scheduler.row_bytes));
   return scheduler;
 }
 
@@ -120,18 +129,56 @@ EngineImpl::~EngineImpl() {
 }
 
 void EngineImpl::run() {
-  for (;;) {
-    if (requests_.empty()) parts_.model->idle();
-    if (!take_submitted()) return;
-    end_cancelled();
-    end_lost();
-    answer_live_questions();
-    count_tiers();
-    plan_batch();
-    draft();
-    if (!batch_.empty()) run_pass();
-    batch_.clear();
+  for (bool goes_on = true; goes_on;) {
+    try {
+      goes_on = step();
+      failed_steps_ = 0;
+    } catch (...) {
+      step_failed(std::current_exception());
+    }
   }
+}
+
+bool EngineImpl::step() {
+  if (requests_.empty()) parts_.model->idle();
+  if (!take_submitted()) return false;
+  end_cancelled();
+  end_lost();
+  answer_live_questions();
+  count_tiers();
+  plan_batch();
+  draft();
+  if (!batch_.empty()) run_pass();
+  batch_.clear();
+  return true;
+}
+
+// An exception that no sequence is known to have caused, as a rule for want of memory. The sequences of the pass are computed
+// anew, one at a time. Each further failure in a row ends the oldest request, so that the loop makes progress.
+void EngineImpl::step_failed(const std::exception_ptr& exception) noexcept {
+  FinishReason reason = FinishReason::kOutOfMemory;
+  try {
+    const Failure failure = failure_of(exception);
+    reason = failure.reason;
+    log_error("a step of the engine failed: " + failure.error);
+  } catch (...) {  // no memory to say so
+  }
+  any_cancelled_->store(true);
+  for (const BatchRow& row : batch_) {
+    if (row.request->ended || row.choice->cache == nullptr) continue;
+    try {
+      scheduler_.drop(row.choice);
+      scheduler_.isolate(row.choice, true);
+    } catch (...) {
+      abort_request(row.request.get(), reason, kNoMemory);
+    }
+  }
+  batch_.clear();
+  logits_ = {};
+  if (++failed_steps_ == 1 || requests_.empty()) return;
+  const auto oldest = std::min_element(requests_.begin(), requests_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  const std::shared_ptr<Request> request = oldest->second;
+  abort_request(request.get(), reason, reason == FinishReason::kOutOfMemory ? kNoMemory : "a step of the engine failed");
 }
 
 bool EngineImpl::take_submitted() {
@@ -144,10 +191,14 @@ bool EngineImpl::take_submitted() {
     submitted.swap(submitted_);
     waiting_ += static_cast<int64_t>(submitted.size());
   }
-  for (std::shared_ptr<Request>& request : submitted) {
-    scheduler_.enqueue(&request->choices[0], request->id, request->generation.n);
-    const uint64_t id = request->id;
-    requests_.emplace(id, std::move(request));
+  for (const std::shared_ptr<Request>& request : submitted) {
+    try {
+      requests_.emplace(request->id, request);
+      scheduler_.enqueue(&request->choices[0], request->id, request->generation.n);
+    } catch (...) {
+      abort_request(request.get(), FinishReason::kOutOfMemory, kNoMemory);
+    }
+    if (request->events->cancelled()) any_cancelled_->store(true);  // perhaps before it was among requests_
   }
   return true;
 }
@@ -158,6 +209,7 @@ void EngineImpl::end_cancelled() {
     const std::lock_guard lock(mutex_);
     all = cancel_all_;
   }
+  if (!any_cancelled_->exchange(false) && !all) return;
   std::vector<std::shared_ptr<Request>> cancelled;
   for (const auto& [id, request] : requests_) {
     if (all || request->events->cancelled()) cancelled.push_back(request);
@@ -184,7 +236,7 @@ int64_t EngineImpl::cache_bytes() const {
 }
 
 int64_t EngineImpl::free_bytes() const {
-  return parts_.options.kv_cache_bytes - cache_bytes() - logit_rows_ * scheduler_.options().row_bytes;
+  return parts_.options.kv_cache_bytes - cache_bytes();
 }
 
 // Whether a prompt that is being computed begins like this one, and is not yet where they part. It then stops there, and
@@ -194,9 +246,10 @@ std::optional<int64_t> EngineImpl::waits_for_prefix(const Sequence& waiting) {
   if (request.prefixes == nullptr) return std::nullopt;
   const std::span<const TokenId> prompt(request.generation.prompt);
   const int64_t covered = waiting.known().tokens;
-  for (const auto& [id, other] : requests_) {
-    Sequence& running = other->choices[0];
-    const bool computing = running.cache != nullptr && running.computed() < other->prompt_tokens();
+  for (ScheduledSequence* sequence : scheduler_.running()) {
+    Sequence& running = *static_cast<Sequence*>(sequence);
+    const Request* const other = running.request;
+    const bool computing = running.index == 0 && running.computed() < other->prompt_tokens();
     if (!computing || other->prefixes == nullptr || other->prefix_key != request.prefix_key) continue;
     const std::span<const TokenId> its = other->generation.prompt;
     const int64_t most = std::min(request.prompt_tokens() - 1, other->prompt_tokens());
@@ -210,17 +263,24 @@ std::optional<int64_t> EngineImpl::waits_for_prefix(const Sequence& waiting) {
   return std::nullopt;
 }
 
-void EngineImpl::plan_batch() {
-  for (const auto& [id, request] : requests_) {
-    for (Sequence& choice : request->choices) {
-      if (choice.cache == nullptr && !choice.finished) choice.look_up();
+void EngineImpl::look_up_prefixes() {
+  prefixes_.collect_files();
+  for (ScheduledSequence* sequence : scheduler_.candidates()) {
+    auto* const choice = static_cast<Sequence*>(sequence);
+    try {
+      choice->look_up();
+    } catch (...) {
+      fail_request(choice->request, std::current_exception());
     }
   }
+}
+
+void EngineImpl::plan_batch() {
+  look_up_prefixes();
   Scheduler::Memory memory;
   memory.free = [this] { return free_bytes(); };
   memory.offload = parts_.options.kv_offload_bytes;
   memory.reclaim = [this](PrefixCache::Evict which) { return prefixes_.evict(which); };
-  memory.logit_rows = logit_rows_;
   memory.waits = [this](ScheduledSequence* waiting) { return waits_for_prefix(*static_cast<Sequence*>(waiting)); };
   scheduler_.plan(memory, &plan_);
   const auto choice_of = [](ScheduledSequence* sequence) { return static_cast<Sequence*>(sequence); };
@@ -244,14 +304,27 @@ void EngineImpl::plan_batch() {
   const std::shared_ptr<Request> stuck = plan_.stuck == nullptr ? nullptr : request_of(plan_.stuck);
   std::vector<std::shared_ptr<Request>> failed;
   for (const auto& [sequence, error] : plan_.failed) failed.push_back(request_of(sequence));
-  for (size_t i = 0; i < failed.size(); ++i) fail_request(failed[i].get(), failure_of(plan_.failed[i].second));
+  for (size_t i = 0; i < failed.size(); ++i) fail_request(failed[i].get(), plan_.failed[i].second);
   std::erase_if(batch_, [](const BatchRow& row) { return row.request->ended; });
-  if (stuck != nullptr && !stuck->ended) end_stuck(choice_of(plan_.stuck));
+  if (stuck != nullptr && !stuck->ended && !waits_for_files()) {
+    try {
+      end_stuck(choice_of(plan_.stuck));
+    } catch (...) {
+      fail_request(stuck.get(), std::current_exception());
+    }
+  }
   const std::lock_guard lock(mutex_);
   recorder_.stats.preemptions += plan_.dropped.size();
   recorder_.stats.prefix_cache_queries += queries;
   recorder_.stats.prefix_cache_hits += hits;
   publish();
+}
+
+// Whether memory will come back once a state is written to its file. Waits a little for that.
+bool EngineImpl::waits_for_files() {
+  if (prefix_files_ == nullptr || !prefix_files_->holds_memory()) return false;
+  prefix_files_->wait_for_memory(kFileWait);
+  return true;
 }
 
 // Alone, and yet without memory for its next token: what it has is the answer, as if its context were full.
@@ -269,14 +342,26 @@ void EngineImpl::end_stuck(Sequence* choice) {
   finish_choice(request.get(), choice, std::move(event));
 }
 
+int64_t EngineImpl::room_for_logits() const {
+  int64_t bytes = free_bytes();
+  for (const BatchRow& row : batch_) bytes -= row.choice->growth(row.n_tokens);
+  return bytes;
+}
+
+void EngineImpl::trim_logits(int64_t n_rows) {
+  const auto held = static_cast<int64_t>(logits_.size() * sizeof(float));
+  if (held > std::max(room_for_logits(), n_rows * scheduler_.options().row_bytes)) logits_ = {};
+}
+
 void EngineImpl::draft() {
   draft_jobs_.clear();
-  int64_t sequences = 0, rows = 0, bytes = free_bytes();
+  const int64_t row_bytes = scheduler_.options().row_bytes;
+  int64_t sequences = 0, rows = 0;
   for (const BatchRow& row : batch_) {
-    if (row.samples) ++rows;
+    rows += row.choice->logit_rows(row.n_tokens);
     sequences += row.choice->computes_prompt() ? 0 : 1;
-    bytes -= row.choice->growth(row.n_tokens);
   }
+  int64_t bytes = room_for_logits() - rows * row_bytes;
   int64_t left = kMostDraftRows;
   for (const BatchRow& row : batch_) {
     Request* request = row.request.get();
@@ -284,20 +369,17 @@ void EngineImpl::draft() {
     if (choice->computes_prompt() || choice->draft == nullptr) continue;
     int64_t cap = std::min({choice->draft->speculation().spec.tokens, request->max_tokens - choice->n_output - 1, left});
     cap = std::max<int64_t>(0, std::min(cap, draft_room(*choice->pass_cache(), cap)));
-    const auto needs = [&](int64_t n) {
-      return choice->growth(1 + n) - choice->growth(1) +
-             std::max<int64_t>(0, rows + n - logit_rows_) * scheduler_.options().row_bytes;
-    };
+    const auto needs = [&](int64_t n) { return choice->growth(1 + n) - choice->growth(1) + n * row_bytes; };
     while (cap > 0 && needs(cap) > bytes) --cap;
-    bytes -= choice->growth(1 + cap) - choice->growth(1);
-    rows += cap;
+    bytes -= needs(cap);
     left -= cap;
     draft_jobs_.push_back({request, choice, cap});
   }
   if (draft_jobs_.empty()) return;
+  trim_logits(rows);
   const Clock::time_point start = Clock::now();
   try {
-    speculator_.draft(sequences, draft_jobs_);
+    speculator_.draft(sequences, draft_jobs_, &logits_);
   } catch (...) {
     const Failure failure = drafting_failure(std::to_string(draft_jobs_.size()) + " sequences");
     for (const DraftJob& job : draft_jobs_) job.request->failure = failure;
@@ -337,11 +419,10 @@ bool EngineImpl::run_model() {
     Sequence& choice = *row.choice;
     if (!request.scheduled) request.scheduled = start;
     std::span<const TokenId> tokens = choice.input;
-    row.n_logits = row.n_tokens;
-    if (choice.computes_prompt()) {
+    row.n_logits = choice.logit_rows(row.n_tokens);
+    row.decodes = !choice.computes_prompt();
+    if (!row.decodes) {
       tokens = std::span(choice.tokens).subspan(static_cast<size_t>(choice.computed()), static_cast<size_t>(row.n_tokens));
-      const bool logprobs = request.generation.prompt_logprobs >= 0 && choice.computed() < request.prompt_tokens();
-      if (!logprobs) row.n_logits = row.samples && request.max_tokens > 0 ? 1 : 0;
     }
     inputs_.push_back({tokens, choice.pass_cache(), row.n_logits, &row.failure});
     n_rows += row.n_logits;
@@ -355,7 +436,7 @@ bool EngineImpl::run_model() {
   }
   std::optional<Failure> failure;
   try {
-    logit_rows_ = std::max(logit_rows_, n_rows);
+    trim_logits(n_rows);
     const auto size = static_cast<size_t>(n_host_rows * config().vocab_size);
     if (logits_.size() < size) logits_.resize(size);
     parts_.model->forward(inputs_, logits_.data());
@@ -427,14 +508,13 @@ PolicyStats& EngineImpl::policy_stats(const Request& request) {
 
 void EngineImpl::publish_policies() {
   for (auto& [name, policy] : recorder_.stats.policies) policy.sequences = policy.bytes = policy.full_bytes = 0;
-  for (const auto& [id, request] : requests_) {
-    for (const Sequence& choice : request->choices) {
-      if (choice.cache == nullptr) continue;
-      PolicyStats& policy = policy_stats(*request);
-      ++policy.sequences;
-      policy.bytes += choice.cache_stats.bytes;
-      policy.full_bytes += choice.cache_stats.full_bytes;
-    }
+  for (const ScheduledSequence* sequence : scheduler_.running()) {
+    const Sequence& choice = *static_cast<const Sequence*>(sequence);
+    if (choice.cache == nullptr) continue;
+    PolicyStats& policy = policy_stats(*choice.request);
+    ++policy.sequences;
+    policy.bytes += choice.cache_stats.bytes;
+    policy.full_bytes += choice.cache_stats.full_bytes;
   }
   for (auto& [name, policy] : recorder_.stats.policies) {
     if (policy.sequences == 0) policy.tiers = {};

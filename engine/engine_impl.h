@@ -80,6 +80,7 @@ class EngineImpl final : public Engine {
     Sequence* choice = nullptr;
     int64_t n_tokens = 0, n_logits = 0;
     bool samples = false;         // the pass reaches its last token
+    bool decodes = false;         // the pass carries its last token and what was drafted, and nothing else
     const float* logits = nullptr;
     std::optional<kernels::TokenDraw> draw;  // by the model, in place of logits
     std::exception_ptr failure;   // of this sequence alone
@@ -106,6 +107,8 @@ class EngineImpl final : public Engine {
 
   // The engine thread.
   void run();
+  bool step();                                 // false: the engine is to end
+  void step_failed(const std::exception_ptr& exception) noexcept;
   bool take_submitted();                       // false: the engine is to end
   void end_cancelled();
   void end_lost();                             // all requests, once a part of the model is gone
@@ -114,15 +117,20 @@ class EngineImpl final : public Engine {
   int64_t cache_bytes() const;                 // that all caches hold, on all ranks
   int64_t free_bytes() const;
   void plan_batch();
+  void look_up_prefixes();
+  bool waits_for_files();
   std::optional<int64_t> waits_for_prefix(const Sequence& waiting);
   void end_stuck(Sequence* choice);
   void draft();                                // drafts for the batch; drops requests that cannot go on
+  int64_t room_for_logits() const;             // bytes that the batch leaves free
+  void trim_logits(int64_t n_rows);            // frees the buffer if it is larger than a pass of n_rows and memory is short
   void run_pass();
   bool run_model();                            // false: the pass failed
   void prepare_draws();                        // where the model draws tokens
   void for_rows(const std::function<void(BatchRow*, SamplingScratch*)>& work);  // those of samples_, on all threads
   void pass_failed(const Failure& failure);
   void take_results();
+  void count_tokens(const BatchRow& row);
   void take_prompt_chunks();
   void take_prompt_chunk(BatchRow* row);
   void end_prompt(const BatchRow& row);
@@ -133,6 +141,8 @@ class EngineImpl final : public Engine {
   void finish_choice(Request* request, Sequence* choice, GenerationEvent event);
   void end_request(Request* request, FinishReason reason, const std::string& error = "");
   void fail_request(Request* request, const Failure& failure);
+  void fail_request(Request* request, const std::exception_ptr& exception);
+  void abort_request(Request* request, FinishReason reason, const char* error) noexcept;  // allocates nothing
   void publish();                              // mutex_ held: the gauges that other threads see
   PolicyStats& policy_stats(const Request& request);  // mutex_ held
   void publish_policies();
@@ -161,6 +171,7 @@ class EngineImpl final : public Engine {
   bool draining_ = false, cancel_all_ = false, exit_ = false;
 
   mutable std::atomic<uint64_t> rejected_{0};
+  std::shared_ptr<std::atomic<bool>> any_cancelled_ = std::make_shared<std::atomic<bool>>(false);  // since it was looked at
 
   std::mutex on_lost_mutex_;
   std::function<void()> on_lost_;
@@ -176,10 +187,10 @@ class EngineImpl final : public Engine {
   std::vector<Sequence*> prompts_;  // whose chunk was in the pass
   std::vector<BatchRow*> samples_;
   std::vector<SequenceInput> inputs_;
-  std::vector<float> logits_;
-  int64_t logit_rows_ = 0;  // of the largest pass, here or where the model draws from them
+  std::vector<float> logits_;  // scratch of a draft's passes and then of the pass, counted while the pass is planned
   std::vector<SamplingScratch> sampling_;  // one for each thread
   Clock::time_point tiers_counted_;
+  int64_t failed_steps_ = 0;  // in a row
 
   std::thread thread_;
 };

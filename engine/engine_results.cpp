@@ -10,11 +10,12 @@ namespace smartkv {
 void EngineImpl::take_results() {
   for (const BatchRow& row : batch_) {
     if (!row.failure) continue;
-    const Failure failure = failure_of(row.failure);
-    log_warning(row.request->generation.id + ": its KV cache failed: " + failure.error);
-    fail_request(row.request.get(), failure);
+    fail_request(row.request.get(), row.failure);
   }
   follow_prompts();
+  for (const BatchRow& row : batch_) {
+    if (!row.failure && !row.request->ended) count_tokens(row);
+  }
   take_prompt_chunks();
   sample();
   for (BatchRow& row : batch_) {
@@ -27,9 +28,7 @@ void EngineImpl::take_results() {
       settle(row.choice, row.event);
       deliver(request, row.choice, std::move(row.event));
     } catch (...) {
-      const Failure failure = failure_of(std::current_exception());
-      log_warning(request->generation.id + " failed: " + failure.error);
-      fail_request(request, failure);
+      fail_request(request, std::current_exception());
     }
   }
 }
@@ -51,10 +50,10 @@ void EngineImpl::take_prompt_chunks() {
 void EngineImpl::take_prompt_chunk(BatchRow* row) {
   Request* const request = row->request.get();
   Sequence* const choice = row->choice;
-  const int64_t first = choice->computed() - row->n_tokens;
-  if (first < request->prompt_tokens() && request->generation.prompt_logprobs >= 0) {
+  if (choice->n_output == 0 && request->generation.prompt_logprobs >= 0) {
     const SampleTimer timer(choice);
-    add_prompt_logprobs(request, first, row->logits, row->n_tokens, config().vocab_size, vocabulary_, &sampling_[0]);
+    const int64_t first = choice->computed() - row->n_logits;
+    add_prompt_logprobs(request, first, row->logits, row->n_logits, config().vocab_size, vocabulary_, &sampling_[0]);
   }
   if (row->n_logits > 1) row->logits += (row->n_logits - 1) * config().vocab_size;
   SequenceCache* cache = choice->pass_cache();
@@ -72,10 +71,20 @@ void EngineImpl::take_prompt_chunk(BatchRow* row) {
                      std::to_string(cache->next_boundary()) + " did not move when it was committed");
   }
   choice->read_stats();
+}
+
+// Tokens of a prompt count as such the first time that they are computed; all others that a pass has known before are recomputed.
+void EngineImpl::count_tokens(const BatchRow& row) {
+  if (row.decodes) return;
+  Request* const request = row.request.get();
+  const int64_t end = std::min(row.choice->computed(), request->prompt_tokens());
+  const int64_t fresh = std::max<int64_t>(0, end - std::max(request->prompt_computed, row.choice->computed() - row.n_tokens));
+  request->prompt_computed = std::max(request->prompt_computed, end);
+  const int64_t sampled = row.samples && row.choice->n_output > 0 ? 1 : 0;  // its last token was in no pass yet
   const std::lock_guard lock(mutex_);
-  (request->preemptions > 0 ? recorder_.stats.recomputed_tokens : recorder_.stats.prompt_tokens) +=
-      static_cast<uint64_t>(row->n_tokens);
-  if (request->preemptions == 0) policy_stats(*request).prompt_tokens += static_cast<uint64_t>(row->n_tokens);
+  recorder_.stats.prompt_tokens += static_cast<uint64_t>(fresh);
+  policy_stats(*request).prompt_tokens += static_cast<uint64_t>(fresh);
+  recorder_.stats.recomputed_tokens += static_cast<uint64_t>(row.n_tokens - fresh - sampled);
 }
 
 // The last token's logits are there. The other choices get rows of their own: references into the batch end here.
@@ -178,8 +187,11 @@ void EngineImpl::deliver(Request* request, Sequence* choice, GenerationEvent eve
 }
 
 void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEvent event) {
-  // Another turn of the conversation goes on from here, if the policy's state does not depend on where the prompt ended.
-  if (request->prefixes != nullptr && choice->cache->resume(choice->computed() + 1) != nullptr) choice->keep_prefix();
+  // Another turn of the conversation goes on from here, if the policy's state does not depend on where the prompt ended. A
+  // sequence that ends while it is recomputed holds tokens that are not committed yet.
+  const bool settled = choice->cache->committed() == choice->cache->tokens();
+  const bool leaves_turn = request->prefixes != nullptr && settled && choice->cache->resume(choice->computed() + 1) != nullptr;
+  if (leaves_turn) choice->keep_prefix();
   choice->cache_details = choice->cache->details();
   const RequestUsage usage = request->usage(Clock::now());
   scheduler_.remove(choice);
@@ -203,26 +215,48 @@ void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEve
 
 void EngineImpl::end_request(Request* request, FinishReason reason, const std::string& error) {
   if (request->ended) return;
+  try {
+    const RequestUsage usage = request->usage(Clock::now());
+    for (Sequence& choice : request->choices) {
+      scheduler_.remove(&choice);
+      choice.free_caches();
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      recorder_.request_finished(reason, usage.timings);
+      publish();
+    }
+    for (int32_t i = 0; i < request->generation.n; ++i) {
+      if (static_cast<size_t>(i) < request->choices.size() && request->choices[static_cast<size_t>(i)].finished) continue;
+      GenerationEvent event;
+      event.choice = i;
+      event.finish = reason;
+      event.error = error;
+      request->events->push(std::move(event), usage);
+    }
+  } catch (...) {
+    return abort_request(request, reason, "the request ended for want of memory");
+  }
   request->ended = true;
-  const RequestUsage usage = request->usage(Clock::now());
+  forget(request->id);
+}
+
+void EngineImpl::abort_request(Request* request, FinishReason reason, const char* error) noexcept {
+  if (request->ended) return;
+  request->ended = true;
   for (Sequence& choice : request->choices) {
     scheduler_.remove(&choice);
     choice.free_caches();
   }
-  {
-    const std::lock_guard lock(mutex_);
-    recorder_.request_finished(reason, usage.timings);
-    publish();
-  }
-  for (int32_t i = 0; i < request->generation.n; ++i) {
-    if (static_cast<size_t>(i) < request->choices.size() && request->choices[static_cast<size_t>(i)].finished) continue;
-    GenerationEvent event;
-    event.choice = i;
-    event.finish = reason;
-    event.error = error;
-    request->events->push(std::move(event), usage);
-  }
+  request->events->abort(reason, error);
   forget(request->id);
+}
+
+void EngineImpl::fail_request(Request* request, const std::exception_ptr& exception) {
+  if (request->ended) return;
+  const Failure failure = failure_of(exception);
+  log_warning(request->generation.id + " failed: " + failure.error);
+  fail_request(request, failure);
 }
 
 // What nobody runs with goes, too, where memory is short: other threads need some to answer at all.

@@ -176,7 +176,7 @@ std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vecto
       Checked checked = check(generation);
       requests.push_back(std::make_shared<Request>(std::move(generation), 0, eos_, *parts_.tokenizer, context_length(),
                                                    std::move(checked.policy), std::move(checked.speculation),
-                                                   std::move(checked.grammar), random_seed()));
+                                                   std::move(checked.grammar), random_seed(), any_cancelled_));
       share_prefixes(requests.back().get());
       streams.push_back(std::make_unique<QueueStream>(requests.back()->events));
     }

@@ -14,10 +14,26 @@ void append(std::vector<T>* to, std::vector<T>* from) {
 
 }  // namespace
 
-EventQueue::EventQueue(int32_t n_choices)
+EventQueue::EventQueue(int32_t n_choices, std::shared_ptr<std::atomic<bool>> any_cancelled)
     : pending_(static_cast<size_t>(n_choices)),
       has_pending_(static_cast<size_t>(n_choices), false),
-      unfinished_(n_choices) {}
+      read_to_end_(static_cast<size_t>(n_choices), false),
+      unfinished_(n_choices),
+      any_cancelled_(std::move(any_cancelled)) {}
+
+void EventQueue::cancel() {
+  cancelled_.store(true);
+  if (any_cancelled_ != nullptr) any_cancelled_->store(true);
+}
+
+void EventQueue::abort(FinishReason reason, const char* error) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    aborted_ = reason;
+    abort_error_ = error;
+  }
+  wake_.notify_one();
+}
 
 void EventQueue::set_prompt_logprobs(std::vector<TokenLogprob> logprobs) {
   const std::lock_guard lock(mutex_);
@@ -52,14 +68,27 @@ GenerationStream::Status EventQueue::next(GenerationEvent* event, std::chrono::m
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);  // beyond, the clock would overflow
   std::unique_lock lock(mutex_);
   if (unfinished_ == 0) return GenerationStream::Status::kEnd;
-  if (!wake_.wait_for(lock, std::min(timeout, kLongest), [this] { return !ready_.empty(); })) {
-    return GenerationStream::Status::kTimeout;
+  const bool woken = wake_.wait_for(lock, std::min(timeout, kLongest),
+                                    [this] { return !ready_.empty() || aborted_ != FinishReason::kNone; });
+  if (!woken) return GenerationStream::Status::kTimeout;
+  if (ready_.empty()) {
+    const auto choice = std::find(read_to_end_.begin(), read_to_end_.end(), false);
+    *event = {};
+    event->choice = static_cast<int32_t>(choice - read_to_end_.begin());
+    event->finish = aborted_;
+    event->error = abort_error_;
+    *choice = true;
+    --unfinished_;
+    return GenerationStream::Status::kEvent;
   }
   const auto choice = static_cast<size_t>(ready_.front());
   ready_.pop_front();
   has_pending_[choice] = false;
   *event = std::exchange(pending_[choice], {});
-  if (event->finish != FinishReason::kNone) --unfinished_;
+  if (event->finish != FinishReason::kNone) {
+    read_to_end_[choice] = true;
+    --unfinished_;
+  }
   return GenerationStream::Status::kEvent;
 }
 

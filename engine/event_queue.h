@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -15,16 +16,19 @@ namespace smartkv {
 // One writer (the engine thread) and one reader.
 class EventQueue {
  public:
-  explicit EventQueue(int32_t n_choices);
+  // any_cancelled: set by cancel(), after the queue's own flag; null: none.
+  explicit EventQueue(int32_t n_choices, std::shared_ptr<std::atomic<bool>> any_cancelled = nullptr);
 
   // The engine's side.
   void set_prompt_logprobs(std::vector<TokenLogprob> logprobs);  // before the first push()
   void push(GenerationEvent event, const RequestUsage& usage);
+  // Ends every choice that has not ended, without allocating memory. `error` is a literal.
+  void abort(FinishReason reason, const char* error) noexcept;
   bool cancelled() const { return cancelled_.load(); }
 
   // The reader's side: see GenerationStream.
   GenerationStream::Status next(GenerationEvent* event, std::chrono::milliseconds timeout);
-  void cancel() { cancelled_.store(true); }
+  void cancel();
   const std::vector<TokenLogprob>& prompt_logprobs() const { return prompt_logprobs_; }
   RequestUsage usage() const;
 
@@ -33,11 +37,15 @@ class EventQueue {
   std::condition_variable wake_;
   std::vector<GenerationEvent> pending_;  // [n_choices]
   std::vector<bool> has_pending_;         // [n_choices]
+  std::vector<bool> read_to_end_;         // [n_choices]: the last event was read
   std::deque<int32_t> ready_;             // choices with a pending event, longest waiting first
   int32_t unfinished_;                    // choices whose last event was not read
+  FinishReason aborted_ = FinishReason::kNone;
+  const char* abort_error_ = "";
   RequestUsage usage_;
   std::vector<TokenLogprob> prompt_logprobs_;
   std::atomic<bool> cancelled_{false};
+  std::shared_ptr<std::atomic<bool>> any_cancelled_;
 };
 
 // The handle that submit() returns.

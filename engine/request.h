@@ -1,6 +1,7 @@
 // A request inside the engine: what was asked for, its sequences and its clock. Owned by the engine thread once queued.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -29,7 +30,8 @@ struct Request {
   // `seed`: used when the request brings none. `eos`: the model's end-of-sequence tokens.
   Request(GenerationRequest generation, uint64_t id, const std::set<TokenId>& eos, const Tokenizer& tokenizer,
           int64_t context_length, std::shared_ptr<const KvCachePolicy> policy,
-          std::shared_ptr<const Speculation> speculation, std::shared_ptr<const CompiledGrammar> grammar, uint64_t seed);
+          std::shared_ptr<const Speculation> speculation, std::shared_ptr<const CompiledGrammar> grammar, uint64_t seed,
+          std::shared_ptr<std::atomic<bool>> any_cancelled = nullptr);  // EventQueue's
 
   // Logits of the last prompt token are there: makes the other choices.
   void fork_choices(const Tokenizer& tokenizer);
@@ -54,6 +56,7 @@ struct Request {
   std::string prefix_key;
   std::string draft_prefix_key;       // of the states of a mirrored draft's cache; empty: none
   int64_t cached_tokens = 0;          // of the prompt, found there
+  int64_t prompt_computed = 0;        // tokens of the prompt that some pass has computed, or that were found there
   bool looked_up = false;
   std::shared_ptr<EventQueue> events;
   std::vector<Sequence> choices;      // one until the prompt is computed; they stay where they are

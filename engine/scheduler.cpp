@@ -41,6 +41,7 @@ void Scheduler::isolate(const ScheduledSequence* sequence, bool alone) {
 
 void Scheduler::drop(ScheduledSequence* sequence) {
   const auto at = std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.sequence == sequence; });
+  if (at == running_.end()) return;
   Entry entry = *at;
   slots_ -= entry.slots;
   running_.erase(at);
@@ -74,6 +75,18 @@ int64_t Scheduler::bytes_promised() const {
   return bytes;
 }
 
+std::vector<ScheduledSequence*> Scheduler::running() const {
+  std::vector<ScheduledSequence*> sequences;
+  for (const Entry& entry : running_) sequences.push_back(entry.sequence);
+  return sequences;
+}
+
+std::vector<ScheduledSequence*> Scheduler::candidates() const {
+  std::vector<ScheduledSequence*> sequences;
+  for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) sequences.push_back(waiting_[i].sequence);
+  return sequences;
+}
+
 void Scheduler::plan(const Memory& memory, Plan* plan) {
   plan->items.clear();
   plan->dropped.clear();
@@ -81,6 +94,7 @@ void Scheduler::plan(const Memory& memory, Plan* plan) {
   plan->failed.clear();
   plan->stuck = nullptr;
   planned_ = 0;
+  exhausted_.clear();
   admit(memory, plan);
   share_work();
   take_memory(memory, plan);
@@ -110,6 +124,7 @@ int64_t Scheduler::work() const {
 }
 
 void Scheduler::admit(const Memory& memory, Plan* plan) {
+  running_growth_.clear();
   for (const bool known : {true, false}) {
     while (!isolated() && admit_one(known, memory, plan)) {  // nobody else starts beside those that go on alone
     }
@@ -120,7 +135,7 @@ bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
   if (slots_ >= options_.max_sequences) return false;  // before each that waits is asked what it needs
   std::vector<std::pair<int64_t, size_t>> order;  // most sharers first, then by age
   int64_t claimed = 0;                            // by those that wait for one that runs
-  for (size_t i = 0; i < waiting_.size(); ++i) {
+  for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) {
     ScheduledSequence* const sequence = waiting_[i].sequence;
     const ScheduledSequence::Known of = sequence->known();
     if ((of.tokens > 0) == known) {
@@ -147,6 +162,8 @@ void Scheduler::begin(size_t i, Plan* plan) {
   const Entry entry = waiting_[i];
   const int32_t passes = entry.sequence->known().tokens > 0 ? 1 : 4;
   waiting_.erase(waiting_.begin() + static_cast<int64_t>(i));
+  running_growth_.clear();
+  exhausted_.clear();
   try {
     entry.sequence->begin();
   } catch (...) {
@@ -184,21 +201,33 @@ bool Scheduler::fits_apart(const Entry& entry, const Memory& memory) const {
 }
 
 // All that run, and this one, may grow by its horizon.
-bool Scheduler::fits(const Entry& entry, int64_t claimed, const Memory& memory) const {
+bool Scheduler::fits(const Entry& entry, int64_t claimed, const Memory& memory) {
   if (running_.empty()) return true;  // what cannot run alone was never taken
   const ScheduledSequence::Known known = entry.sequence->known();
   const int64_t horizon = (known.tokens > 0 ? options_.known_horizon : options_.horizon) << std::min(entry.drops, kMostDoublings);
-  int64_t bytes = claimed + entry.sequence->growth_ahead(horizon);
-  for (const Entry& other : running_) bytes += other.sequence->growth_ahead(horizon);
   const auto rows = static_cast<int64_t>(running_.size()) + entry.slots;
-  bytes += std::max<int64_t>(0, rows - memory.logit_rows) * options_.row_bytes;
+  const int64_t bytes = claimed + entry.sequence->growth_ahead(horizon) + growth_of_running(horizon) + rows * options_.row_bytes;
   while (bytes > memory.free()) {
-    if (!memory.reclaim) return false;
-    if (memory.reclaim(PrefixCache::Evict::kUnheld)) continue;
+    if (reclaim(PrefixCache::Evict::kUnheld, memory)) continue;
     const bool waits = known.sharers == 0 && may_be_passed(entry);
-    if (waits || !memory.reclaim(PrefixCache::Evict::kOfUse)) return false;
+    if (waits || !reclaim(PrefixCache::Evict::kOfUse, memory)) return false;
   }
   return true;
+}
+
+int64_t Scheduler::growth_of_running(int64_t horizon) {
+  const auto [known, is_new] = running_growth_.try_emplace(horizon, 0);
+  if (is_new) {
+    for (const Entry& entry : running_) known->second += entry.sequence->growth_ahead(horizon);
+  }
+  return known->second;
+}
+
+bool Scheduler::reclaim(PrefixCache::Evict which, const Memory& memory) {
+  if (!memory.reclaim || exhausted_.contains(which)) return false;
+  if (memory.reclaim(which)) return true;
+  exhausted_.insert(which);
+  return false;
 }
 
 void Scheduler::share_work() {
@@ -238,19 +267,23 @@ void Scheduler::share_work() {
 }
 
 void Scheduler::take_memory(const Memory& memory, Plan* plan) {
-  int64_t rows = 0;
+  int64_t rows_left = options_.most_rows;
   for (size_t i = 0; i < running_.size(); ++i) {
     ScheduledSequence* const sequence = running_[i].sequence;
     int64_t n = running_[i].share;
     if (n == 0) continue;
-    // A row of logits, of the sequences that come to their last token, for as many as they will be.
-    const int64_t row = rows + running_[i].slots > memory.logit_rows ? running_[i].slots * options_.row_bytes : 0;
-    const auto needs = [&](int64_t tokens) { return sequence->growth(tokens) + (tokens == sequence->left() ? row : 0); };
+    const auto rows_besides = [&](int64_t tokens) { return std::max<int64_t>(0, sequence->logit_rows(tokens) - 1); };
+    while (n > 1 && rows_besides(n) > rows_left) --n;
+    // A sequence that comes to its last token needs a row for each of those that it will be.
+    const auto needs = [&](int64_t tokens) {
+      const int64_t slots = tokens == sequence->left() ? running_[i].slots : 0;
+      return sequence->growth(tokens) + std::max(slots, sequence->logit_rows(tokens)) * options_.row_bytes;
+    };
     while (!make_room(i, [&] { return needs(n); }, memory, plan) && n > 0) n /= 2;
     running_[i].deferred = n == 0 ? running_[i].deferred + 1 : 0;
     if (n == 0) continue;
     planned_ += needs(n);
-    if (n == sequence->left()) rows += running_[i].slots;
+    rows_left -= rows_besides(n);
     plan->items.push_back({sequence, n});
   }
 }
@@ -260,12 +293,13 @@ bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Pl
   while (bytes() > memory.free() - planned_) {
     const bool youngest = running_.size() == i + 1;
     using Evict = PrefixCache::Evict;
-    if (memory.reclaim && memory.reclaim(Evict::kUnheld)) continue;
+    if (reclaim(Evict::kUnheld, memory)) continue;
     if (!plan->items.empty() && running_[i].deferred < options_.most_deferred) return false;
-    if (memory.reclaim && memory.reclaim(Evict::kOfUse)) continue;
+    if (reclaim(Evict::kOfUse, memory)) continue;
     // What others wait for goes for one that could not go on otherwise; the youngest of several can, once older ones end.
-    if (running_.size() == 1 && memory.reclaim && memory.reclaim(Evict::kAny)) continue;
+    if (running_.size() == 1 && reclaim(Evict::kAny, memory)) continue;
     if (youngest) return false;
+    exhausted_.clear();  // the states that it runs with may go
     plan->dropped.push_back(running_.back().sequence);
     drop(running_.back().sequence);
   }

@@ -25,7 +25,9 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -41,6 +43,8 @@ class ScheduledSequence {
   virtual int64_t left() const = 0;              // known tokens that no pass has computed; at least 1
   virtual int64_t pass_limit() const = 0;        // tokens of the next pass at most; at least 1
   virtual int64_t growth(int64_t n) const = 0;   // by which memory rises, at any moment, in a pass of its next n tokens
+  // Rows of logits that a pass of its next n tokens yields: scratch memory, which lasts as long as the pass.
+  virtual int64_t logit_rows(int64_t n) const { return n == left() ? 1 : 0; }
   virtual int64_t held() const = 0;              // bytes that it holds now
   // Of memory apart from all others', which it has to itself while it runs; each of its slots takes as much.
   virtual int64_t offloaded() const { return 0; }
@@ -64,6 +68,7 @@ struct SchedulerOptions {
   // Tokens of context whose attention costs as much as the products of one token.
   int64_t attention_tokens = INT64_MAX;
   int64_t row_bytes = 0;       // of the logits of one row
+  int64_t most_rows = INT64_MAX;  // of logits in a pass, besides one for each sequence
   int64_t horizon = 64;        // tokens
   int32_t most_deferred = 4;   // passes in a row
   int64_t known_horizon = 256;  // of those that go on from what is known; measured: docs/performance.md, case c
@@ -72,13 +77,14 @@ struct SchedulerOptions {
 class Scheduler {
  public:
   static constexpr int32_t kMostPasses = 16;
+  // Admission considers so many waiting sequences, the oldest, so that a deep queue does not slow down those that run.
+  static constexpr size_t kLookAhead = 128;
 
   // Memory as it is.
   struct Memory {
     std::function<int64_t()> free;            // bytes within the budget that nobody holds
     // Frees a little of what is kept for prompts to come. False: there is nothing of that kind.
     std::function<bool(PrefixCache::Evict)> reclaim;
-    int64_t logit_rows = 0;                   // that memory is held for already
     int64_t offload = 0;                      // bytes of that apart
     // Bytes that a waiting sequence will share with one that runs, which is computing what both need: it had better wait for
     // that. Null, or none: it need not wait.
@@ -114,6 +120,8 @@ class Scheduler {
 
   int64_t n_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t n_running() const { return slots_; }  // sequences, reserved ones included
+  std::vector<ScheduledSequence*> running() const;     // by age
+  std::vector<ScheduledSequence*> candidates() const;  // the waiting sequences that the next admission considers, by age
   int64_t bytes_held() const;      // by those that run; pages that they share count more than once
   int64_t bytes_promised() const;  // what they will have come to hold when they have computed what they know
 
@@ -141,7 +149,9 @@ class Scheduler {
   bool wants_more(const ScheduledSequence& next) const;  // whether the pass has work left for another prompt
   bool fits_apart(const Entry& entry, const Memory& memory) const;  // what it offloads
   // claimed: bytes for those that wait for one that runs.
-  bool fits(const Entry& entry, int64_t claimed, const Memory& memory) const;
+  bool fits(const Entry& entry, int64_t claimed, const Memory& memory);
+  int64_t growth_of_running(int64_t horizon);  // all of it, remembered until one begins
+  bool reclaim(PrefixCache::Evict which, const Memory& memory);  // not asked again in a plan once there was nothing
   void share_work();
   void take_memory(const Memory& memory, Plan* plan);
   // bytes(): what is needed, which falls as states that share pages go.
@@ -154,7 +164,10 @@ class Scheduler {
   std::deque<Entry> waiting_;   // by ticket
   std::vector<Entry> running_;  // by ticket
   int64_t slots_ = 0;
-  int64_t planned_ = 0;         // bytes that the items of the pass that is being planned may take
+  // Of the pass that is being planned:
+  int64_t planned_ = 0;         // bytes that its items may take, logits included
+  std::map<int64_t, int64_t> running_growth_;  // by horizon
+  std::set<PrefixCache::Evict> exhausted_;     // kinds of states of which none is left
 };
 
 }  // namespace smartkv

@@ -11,9 +11,6 @@ namespace {
 // Prompts from this length on get a pass of their own for the probes at their end, so that others can go on from before it.
 constexpr int64_t kLeastPartedPrompt = 256;
 
-// Tokens of a pass that wants a row of logits for each: bounds their memory.
-constexpr int64_t kLogprobChunk = 64;
-
 }  // namespace
 
 Sequence::Sequence(Request* owner, int32_t choice_index, const Tokenizer& tokenizer)
@@ -36,7 +33,6 @@ int64_t Sequence::computed() const { return cache == nullptr ? 0 : cache->tokens
 
 int64_t Sequence::pass_limit() const {
   int64_t limit = std::max<int64_t>(1, pass_cache()->next_boundary() - computed());
-  if (request->generation.prompt_logprobs >= 0) limit = std::min(limit, kLogprobChunk);
   if (parts_at > computed()) limit = std::min(limit, parts_at - computed());
   // What a cache has observed stays when it is cut back: a state for other prompts is one before the probes at its end.
   const int64_t end = computed() + limit;
@@ -67,6 +63,17 @@ bool Sequence::leaves_prefix() const {
 int64_t Sequence::growth(int64_t n) const {
   const int64_t drafts = draft == nullptr || draft->cache() == nullptr ? 0 : draft->cache()->growth(n);
   return drafts + (request->offloads() ? 0 : cache->growth(n));
+}
+
+// The last rows of the pass: of prompt tokens whose log probabilities are not known yet, or of the token that it samples from.
+int64_t Sequence::logit_rows(int64_t n) const {
+  if (!computes_prompt()) return n;
+  int64_t rows = n == left() && request->max_tokens > 0 ? 1 : 0;
+  if (n_output > 0 || request->generation.prompt_logprobs < 0) return rows;
+  const auto known = static_cast<int64_t>(request->prompt_logprobs.size());  // of the tokens [1, known], from the rows before
+  const int64_t end = std::min(computed() + n, request->prompt_tokens() - 1);
+  if (end > known) rows = computed() + n - std::max(known, computed());
+  return rows;
 }
 
 int64_t Sequence::held() const { return draft_bytes + (request->offloads() ? 0 : cache_stats.bytes); }
@@ -136,7 +143,7 @@ void Sequence::begin() {
   std::unique_ptr<SequenceCache> draft_cache = find_prefix();
   hold_running();
   if (parts_at < computed() + kWorthAState) parts_at = 0;
-  if (!request->looked_up) request->cached_tokens = computed();
+  if (!request->looked_up) request->cached_tokens = request->prompt_computed = computed();
   request->looked_up = true;
   if (cache == nullptr) cache = request->policy->new_sequence(request->prompt_tokens());
   read_stats();

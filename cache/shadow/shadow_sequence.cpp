@@ -8,7 +8,7 @@ namespace smartkv {
 ShadowSequence::ShadowSequence(const PolicyContext& context, const ShadowSampling& sampling,
                                std::unique_ptr<SequenceCache> compressed, std::unique_ptr<SequenceCache> full)
     : ForwardingCache({compressed.get(), full.get()}),
-      context_(&context),
+      context_(context),
       shape_(context.shape),
       state_(context.pool, state_bytes(context.shape)),
       sampling_(sampling),
@@ -33,7 +33,7 @@ void ShadowSequence::observe(int64_t layer, const Probe& probe) {
     const auto n_heads = static_cast<int64_t>(probe.q.size()) / shape_.head_dim;
     const kernels::AttentionShape shape{n_heads, shape_.n_kv_heads, shape_.head_dim,
                                         1.0f / std::sqrt(static_cast<float>(shape_.head_dim)), shape_.type};
-    kernels::KvBackend& backend = *context_->pool->backend();
+    kernels::KvBackend& backend = *context_.pool->backend();
     const std::vector<float> output = query_output(backend, shape, *compressed_, layer, probe),
                              full_output = query_output(backend, shape, *full_, layer, probe),
                              full_mass = query_mass(backend, shape, *full_, layer, probe);
@@ -46,7 +46,7 @@ void ShadowSequence::observe(int64_t layer, const Probe& probe) {
 }
 
 std::unique_ptr<SequenceCache> ShadowSequence::fork() const {
-  auto fork = std::make_unique<ShadowSequence>(*context_, sampling_, compressed_->fork(), full_->fork());
+  auto fork = std::make_unique<ShadowSequence>(context_, sampling_, compressed_->fork(), full_->fork());
   fork->drift_ = drift_;
   return fork;
 }
@@ -54,7 +54,7 @@ std::unique_ptr<SequenceCache> ShadowSequence::fork() const {
 std::unique_ptr<SequenceCache> ShadowSequence::resume(int64_t prompt_tokens) const {
   std::unique_ptr<SequenceCache> compressed = compressed_->resume(prompt_tokens), full = full_->resume(prompt_tokens);
   if (compressed == nullptr || full == nullptr) return nullptr;
-  return std::make_unique<ShadowSequence>(*context_, sampling(sampling_.stride, prompt_tokens),
+  return std::make_unique<ShadowSequence>(context_, sampling(sampling_.stride, prompt_tokens),
                                           std::move(compressed), std::move(full));
 }
 

@@ -22,7 +22,6 @@ namespace smartkv {
 // compressed cache sees none but its own.
 class ShadowSequence final : public ForwardingCache {
  public:
-  // `context` outlives the sequence and its forks.
   ShadowSequence(const PolicyContext& context, const ShadowSampling& sampling,
                  std::unique_ptr<SequenceCache> compressed, std::unique_ptr<SequenceCache> full);
   // The samples of a sequence with this prompt: none before its last page.
@@ -40,7 +39,7 @@ class ShadowSequence final : public ForwardingCache {
  private:
   int64_t shadow_bytes() const { return full_->stats().bytes + state_.bytes(); }
 
-  const PolicyContext* context_;
+  PolicyContext context_;
   CacheShape shape_;
   PoolCharge state_;
   ShadowSampling sampling_;

@@ -65,7 +65,7 @@ void PageStore::load(const StageView& view, StateReader* in) {
     auto& pages = pages_[static_cast<size_t>(layer)];
     while (static_cast<int64_t>(pages.size()) < n_pages_) {
       const auto order = channel_order(layer, static_cast<int64_t>(pages.size()));
-      pages.push_back(std::make_shared<QuantizedPage>(context_->pool, order, in, QuantizedPage::kAllHeads,
+      pages.push_back(std::make_shared<QuantizedPage>(context_.pool, order, in, QuantizedPage::kAllHeads,
                                                       rows(static_cast<int64_t>(pages.size()))));
     }
   }

@@ -36,10 +36,10 @@ class PageStore : public TokenStore {
 
  protected:
   explicit PageStore(const PolicyContext& context)
-      : context_(&context), pages_(static_cast<size_t>(context.shape.n_layers)) {}
+      : context_(context), pages_(static_cast<size_t>(context.shape.n_layers)) {}
 
-  const PolicyContext& context() const { return *context_; }
-  const CacheShape& shape() const { return context_->shape; }
+  const PolicyContext& context() const { return context_; }
+  const CacheShape& shape() const { return context_.shape; }
   int64_t n_pages() const { return n_pages_; }  // the same in every layer
   const QuantizedPageRef& page(int64_t layer, int64_t i) const {
     return pages_[static_cast<size_t>(layer)][static_cast<size_t>(i)];
@@ -69,7 +69,7 @@ class PageStore : public TokenStore {
  private:
   void count_bytes();
 
-  const PolicyContext* context_;
+  PolicyContext context_;
   int64_t n_pages_ = 0;
   int64_t bytes_ = 0;
   std::vector<std::vector<QuantizedPageRef>> pages_;  // by layer

@@ -43,7 +43,7 @@ void SharedSlotStore::observe(const StageView& /*view*/, int64_t layer, const St
 
 void SharedSlotStore::score_attention(const StageView& view) {
   const auto n_tail = static_cast<size_t>(view.tokens - view.tail_first);
-  context_->for_each(held_heads(), [&](int64_t i) {
+  context_.for_each(held_heads(), [&](int64_t i) {
     Head& head = layers_[static_cast<size_t>(i / n_heads())].heads[static_cast<size_t>(i % n_heads())];
     head.tail.resize(n_tail);
     // In order of position: evictions leave the slots in any order, and units lie between each other.

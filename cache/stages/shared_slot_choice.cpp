@@ -45,8 +45,8 @@ std::vector<SharedSlotStore::Candidates> SharedSlotStore::weigh(int64_t tail_fir
   }
   const std::vector<float> of_score = ranks_of(scores);
   const auto margin = static_cast<float>(options_.margin);
-  const auto heads = static_cast<size_t>(context_->all_kv_heads());
-  context_->for_each(shape().n_layers, [&](int64_t layer) {
+  const auto heads = static_cast<size_t>(context_.all_kv_heads());
+  context_.for_each(shape().n_layers, [&](int64_t layer) {
     const size_t from = static_cast<size_t>(layer) * heads;
     std::vector<float> of_layer;
     for (size_t h = from; h < from + heads; ++h) of_layer.insert(of_layer.end(), importance[h].begin(), importance[h].end());
@@ -63,7 +63,7 @@ std::vector<SharedSlotStore::Candidates> SharedSlotStore::weigh(int64_t tail_fir
 // What everybody must be worth to be kept, were there no units. Prices the packed units, whose tokens leave `worth`.
 float SharedSlotStore::price_units(std::vector<Candidates>* all) const {
   std::vector<float> worth = all_worth(*all);
-  const int64_t most = (packed_most_ + budget_pages() * context_->all_kv_heads()) * kPageTokens;
+  const int64_t most = (packed_most_ + budget_pages() * context_.all_kv_heads()) * kPageTokens;
   float threshold = kNothing;
   if (most < static_cast<int64_t>(worth.size())) {
     std::nth_element(worth.begin(), worth.begin() + most, worth.end(), std::greater<>());
@@ -102,7 +102,7 @@ void SharedSlotStore::promote(std::vector<Candidates>* all, int64_t wanted) cons
   for (size_t h = 0; h < heads.size(); ++h) {
     for (size_t i = 0; i < heads[h].packed.size(); ++i) units.push_back({heads[h].packed[i], h, i});
   }
-  context_->for_each(static_cast<int64_t>(heads.size()), [&](int64_t h) {
+  context_.for_each(static_cast<int64_t>(heads.size()), [&](int64_t h) {
     Candidates& head = heads[static_cast<size_t>(h)];
     head.promoted = promotable(head);
   });
@@ -120,7 +120,7 @@ void SharedSlotStore::promote(std::vector<Candidates>* all, int64_t wanted) cons
   std::stable_sort(blocks.begin(), blocks.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) { return a.worth < b.worth; });
   std::vector<float> dense = all_worth(heads);
-  const auto kept = dense.begin() + budget_pages() * context_->all_kv_heads() * kPageTokens;
+  const auto kept = dense.begin() + budget_pages() * context_.all_kv_heads() * kPageTokens;
   std::nth_element(dense.begin(), kept, dense.end(), std::greater<>());
   std::sort(kept, dense.end(), std::greater<>());
   // A block that is packed keeps as many other tokens from being lost, the best of those that would be: their worth is what
@@ -150,7 +150,7 @@ void SharedSlotStore::promote(std::vector<Candidates>* all, int64_t wanted) cons
 }
 
 void SharedSlotStore::share_budget(int64_t tail_first, int64_t n_leaving) {
-  const int64_t heads = context_->all_kv_heads(), added = n_leaving / kPageTokens, budget = budget_pages();
+  const int64_t heads = context_.all_kv_heads(), added = n_leaving / kPageTokens, budget = budget_pages();
   int64_t all = 0;
   for (const HeadSize& size : sizes_) all += size.dense + added;
   if (all <= budget * heads) {  // everybody keeps everything
@@ -210,7 +210,7 @@ void SharedSlotStore::settle(std::vector<Candidates>* all, int64_t tail_first) {
   }
   for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
     for (int64_t h = 0; h < n_heads(); ++h) {
-      Candidates& of = (*all)[static_cast<size_t>(layer * context_->all_kv_heads() + context_->first_kv_head() + h)];
+      Candidates& of = (*all)[static_cast<size_t>(layer * context_.all_kv_heads() + context_.first_kv_head() + h)];
       Head& head = layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(h)];
       std::vector<PackedUnit> stay;
       for (size_t i = 0; i < head.packed.size(); ++i) {

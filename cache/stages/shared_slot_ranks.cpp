@@ -10,12 +10,12 @@ using kernels::kPageTokens;
 
 // Each rank knows what the K and V of its own heads add: the sum is over all.
 void SharedSlotStore::share_importance(int64_t n_leaving) {
-  if (context_->ranks() == 1) return;
+  if (context_.ranks() == 1) return;
   std::vector<float> own;
   for (const Layer& layer : layers_) {
     for (const std::vector<float>& of : layer.tail_importance) own.insert(own.end(), of.begin(), of.begin() + n_leaving);
   }
-  const std::vector<std::vector<float>> told = context_->gather(std::move(own));
+  const std::vector<std::vector<float>> told = context_.gather(std::move(own));
   size_t at = 0;
   for (Layer& layer : layers_) {
     for (std::vector<float>& of : layer.tail_importance) {
@@ -54,13 +54,13 @@ std::vector<SharedSlotStore::Candidates> SharedSlotStore::gather_candidates(int6
       own_sinks.resize(end, -1);
     }
   }
-  const std::vector<std::vector<float>> told = context_->gather(std::move(own));
+  const std::vector<std::vector<float>> told = context_.gather(std::move(own));
   std::vector<std::vector<int32_t>> sinks(told.size());
-  if (n_sinks > 0) sinks = context_->gather(std::move(own_sinks));
-  const int64_t all = context_->all_kv_heads();
+  if (n_sinks > 0) sinks = context_.gather(std::move(own_sinks));
+  const int64_t all = context_.all_kv_heads();
   std::vector<Candidates> candidates(sizes_.size());
   if (ranks()) importance->resize(sizes_.size());
-  for (int64_t rank = 0, first = 0; rank < context_->ranks(); ++rank) {
+  for (int64_t rank = 0, first = 0; rank < context_.ranks(); ++rank) {
     auto at = told[static_cast<size_t>(rank)].begin();
     auto sink = sinks[static_cast<size_t>(rank)].begin();
     const auto end = told[static_cast<size_t>(rank)].end();
@@ -89,8 +89,8 @@ std::vector<SharedSlotStore::Candidates> SharedSlotStore::gather_candidates(int6
 }
 
 SharedSlotStore::RankSize SharedSlotStore::rank_size(int64_t rank, int64_t layer) const {
-  RankSize size{context_->heads == nullptr ? n_heads() : context_->heads->of_rank(rank)};
-  const int64_t first = layer * context_->all_kv_heads() + (context_->heads == nullptr ? 0 : context_->heads->first(rank));
+  RankSize size{context_.heads == nullptr ? n_heads() : context_.heads->of_rank(rank)};
+  const int64_t first = layer * context_.all_kv_heads() + (context_.heads == nullptr ? 0 : context_.heads->first(rank));
   for (int64_t g = first; g < first + size.heads; ++g) {
     size.dense += sizes_[static_cast<size_t>(g)].dense;
     size.packed += sizes_[static_cast<size_t>(g)].packed;
@@ -111,20 +111,20 @@ SharedSlotStore::RankSize SharedSlotStore::rank_size(int64_t rank) const {
 int64_t SharedSlotStore::rank_bytes(int64_t rank) const {
   const RankSize of = rank_size(rank);
   const int64_t mass = n_probes() == 0 ? 0 : (of.dense + of.packed) * kPageTokens * static_cast<int64_t>(sizeof(float));
-  return of.pages * of.heads * (context_->pool->page_bytes() / n_heads()) + of.dense * dense_state_bytes(ranks()) +
+  return of.pages * of.heads * (context_.pool->page_bytes() / n_heads()) + of.dense * dense_state_bytes(ranks()) +
          of.packed * (packed_page_bytes() + packed_state_bytes(ranks())) + mass;
 }
 
 int64_t SharedSlotStore::excess_bytes() const {
   int64_t most = 0;
-  for (int64_t r = 0; r < context_->ranks(); ++r) most = std::max(most, rank_bytes(r));
+  for (int64_t r = 0; r < context_.ranks(); ++r) most = std::max(most, rank_bytes(r));
   return most - rank_bytes(rank());
 }
 
 // Of the rank that may grow most.
 StoreGrowth SharedSlotStore::growth(const StageView& view, int64_t end) const {
   StoreGrowth growth = rank_growth(rank(), view, end);
-  for (int64_t r = 0; r < context_->ranks(); ++r) {
+  for (int64_t r = 0; r < context_.ranks(); ++r) {
     if (r == rank()) continue;
     const StoreGrowth other = rank_growth(r, view, end);
     for (size_t layer = 0; layer < growth.take.size(); ++layer) growth.take[layer] = std::max(growth.take[layer], other.take[layer]);
@@ -139,8 +139,8 @@ StoreGrowth SharedSlotStore::rank_growth(int64_t of_rank, const StageView& view,
   StoreGrowth growth;
   const bool here = of_rank == rank();
   const RankSize held = rank_size(of_rank);
-  const int64_t page = held.heads * (context_->pool->page_bytes() / n_heads()), packed_page = packed_page_bytes();
-  const int64_t budget = rank_pages(*context_, held.heads, budget_pages());
+  const int64_t page = held.heads * (context_.pool->page_bytes() / n_heads()), packed_page = packed_page_bytes();
+  const int64_t budget = rank_pages(context_, held.heads, budget_pages());
   // Which pages of another rank somebody else holds, too, is not known here.
   const int64_t shared_packed = here ? (view.may_share ? shared_packed_units() : 0) : shares_ ? held.packed : 0;
   int64_t next = held.pages, more_packed = 0, units = 0;
@@ -150,8 +150,8 @@ StoreGrowth SharedSlotStore::rank_growth(int64_t of_rank, const StageView& view,
     // Units that go make room for those that come, unless somebody else holds them, too. One that goes may be another rank's.
     const int64_t room = packed_most_ - held.packed;
     int64_t coming = room;
-    if (context_->ranks() > 1) {
-      coming = added * all_heads() - budget_pages() * context_->all_kv_heads() + shape().n_layers * (context_->all_kv_heads() - 1);
+    if (context_.ranks() > 1) {
+      coming = added * all_heads() - budget_pages() * context_.all_kv_heads() + shape().n_layers * (context_.all_kv_heads() - 1);
       for (const HeadSize& size : sizes_) coming += size.dense;
       coming = std::clamp<int64_t>(coming, 0, room);
     }
@@ -178,7 +178,7 @@ StoreGrowth SharedSlotStore::rank_growth(int64_t of_rank, const StageView& view,
   const int64_t scored_end = view.next_boundary <= end ? std::max(view.leaving(), std::min(end, prompt)) : std::min(end, prompt);
   growth.state = units * dense_state_bytes(ranks()) + more_packed * packed_state_bytes(ranks());
   if (scores_contents()) {
-    growth.state += std::max<int64_t>(0, scored_end - scored_) * scored_bytes(*context_, held.heads, ranks());
+    growth.state += std::max<int64_t>(0, scored_end - scored_) * scored_bytes(context_, held.heads, ranks());
   } else if (end > view.next_boundary - n_probes()) {
     const int64_t candidates = (next * held.heads + held.packed + more_packed) * kPageTokens;
     const int64_t most = attention_bytes(1, candidates, shape().n_layers * held.heads * (end - view.tail_first));

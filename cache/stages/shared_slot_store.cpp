@@ -78,7 +78,7 @@ StoreFactory::Bytes SharedSlotStoreFactory::max_bytes(const PolicyContext& conte
 
 SharedSlotStore::SharedSlotStore(const PolicyContext& context, const SharedSlotOptions& options,
                                  std::shared_ptr<const TokenScorer> scorer)
-    : context_(&context),
+    : context_(context),
       options_(options),
       scorer_(std::move(scorer)),
       packed_most_(context.shape.n_layers * context.all_kv_heads() * options.packed_tokens() / kPageTokens),
@@ -214,7 +214,7 @@ void SharedSlotStore::truncate(const StageView& view, int64_t n) {
 bool SharedSlotStore::ranks() const { return counts_importance(options_, *scorer_); }
 
 void SharedSlotStore::score_contents(const StageView& view, int64_t end) {
-  score_tail(*context_, *scorer_, view.tail, &scored_, end, ranks(), [&](int64_t layer, const TokenScores& run) {
+  score_tail(context_, *scorer_, view.tail, &scored_, end, ranks(), [&](int64_t layer, const TokenScores& run) {
     Layer& of = layers_[static_cast<size_t>(layer)];
     for (int64_t h = 0; h < n_heads(); ++h) {
       for (const float x : run.of_head(h)) of.heads[static_cast<size_t>(h)].tail.push_back(comparable(x));
@@ -254,14 +254,14 @@ void SharedSlotStore::pack(Layer* layer, int64_t head, const LeavingTokens& leav
       unit.tokens.score.push_back(has_slot ? of.kept.score[at] : of.tail[at]);
       if (ranks()) unit.tokens.importance.push_back(has_slot ? of.kept.importance[at] : importance_of(*layer, head)[at]);
     }
-    unit.page = std::make_shared<QuantizedPage>(context_->pool, *options_.eviction.packed, nullptr, kernels::PageSource{places}, 1);
+    unit.page = std::make_shared<QuantizedPage>(context_.pool, *options_.eviction.packed, nullptr, kernels::PageSource{places}, 1);
     of.packed.push_back(std::move(unit));
   }
 }
 
 void SharedSlotStore::take(const StageView& view, int64_t layer, LeavingTokens* leaving) {
   Layer& state = layers_[static_cast<size_t>(layer)];
-  kernels::KvBackend& backend = *context_->pool->backend();
+  kernels::KvBackend& backend = *context_.pool->backend();
   std::vector<kernels::TokenMove> moves;
   std::vector<Changes> changes;
   std::vector<int64_t> units;
@@ -303,7 +303,7 @@ void SharedSlotStore::finish(const StageView& /*view*/) {
 int64_t SharedSlotStore::lasting_bytes() const { return packed_units() * packed_page_bytes(); }
 
 int64_t SharedSlotStore::state_bytes() const {
-  int64_t bytes = sizes_bytes(*context_) + excess_ + packed_units() * packed_state_bytes(ranks());
+  int64_t bytes = sizes_bytes(context_) + excess_ + packed_units() * packed_state_bytes(ranks());
   for (const Layer& layer : layers_) {
     bytes += layer.kept.n_units() * kUnitBytes;
     for (const Head& head : layer.heads) {
@@ -350,7 +350,7 @@ void SharedSlotStore::save(StateWriter* out) const {
 }
 
 void SharedSlotStore::load(const StageView& view, StateReader* in) {
-  in->expect(context_->ranks() == 1, "a state of all KV heads");
+  in->expect(context_.ranks() == 1, "a state of all KV heads");
   scored_ = in->value<int64_t>();
   in->expect(scores_contents() ? scored_ >= view.tail_first && scored_ <= view.tokens : scored_ == 0, "a count of scores");
   const auto scored = static_cast<size_t>(scored_ - view.tail_first);
@@ -388,7 +388,7 @@ void SharedSlotStore::load_packed(const StageView& view, StateReader* in, Head* 
   in->expect(n >= 0 && n <= packed_most_ - packed_units(), "a count of packed units");
   for (int64_t i = 0; i < n; ++i) {
     PackedUnit unit;
-    unit.page = std::make_shared<QuantizedPage>(context_->pool, nullptr, in, 1);
+    unit.page = std::make_shared<QuantizedPage>(context_.pool, nullptr, in, 1);
     in->expect(unit.page->layout() == *options_.eviction.packed, "a page of the policy's widths");
     unit.positions = in->values<int32_t>();
     in->expect(static_cast<int64_t>(unit.positions.size()) == kPageTokens &&

@@ -157,15 +157,15 @@ class SharedSlotStore final : public TokenStore {
     return std::isnan(x) ? kLeast : std::clamp(x, kLeast, kMost);
   }
 
-  const CacheShape& shape() const { return context_->shape; }
-  HeadSize& size_of(int64_t layer, int64_t head) { return sizes_[static_cast<size_t>(layer * context_->all_kv_heads() + head)]; }
+  const CacheShape& shape() const { return context_.shape; }
+  HeadSize& size_of(int64_t layer, int64_t head) { return sizes_[static_cast<size_t>(layer * context_.all_kv_heads() + head)]; }
   // Of a KV head that is here.
   const std::vector<float>& importance_of(const Layer& layer, int64_t head) const {
-    return layer.tail_importance[static_cast<size_t>(context_->first_kv_head() + head)];
+    return layer.tail_importance[static_cast<size_t>(context_.first_kv_head() + head)];
   }
   int64_t n_heads() const { return shape().n_kv_heads; }
   int64_t held_heads() const { return shape().n_layers * n_heads(); }  // that are here, of all layers
-  int64_t all_heads() const { return shape().n_layers * context_->all_kv_heads(); }
+  int64_t all_heads() const { return shape().n_layers * context_.all_kv_heads(); }
   bool packs() const { return packed_most_ > 0; }
   int64_t packed_page_bytes() const;
   int64_t budget_pages() const;                    // dense, of all layers, of all KV heads of the model
@@ -187,7 +187,7 @@ class SharedSlotStore final : public TokenStore {
   struct RankSize {
     int64_t heads = 0, pages = 0, dense = 0, packed = 0;  // of a layer; of dense ones; units
   };
-  int64_t rank() const { return context_->heads == nullptr ? 0 : context_->heads->rank(); }
+  int64_t rank() const { return context_.heads == nullptr ? 0 : context_.heads->rank(); }
   RankSize rank_size(int64_t rank, int64_t layer) const;
   RankSize rank_size(int64_t rank) const;          // over all layers
   int64_t rank_bytes(int64_t rank) const;          // pages, and the state of what they hold
@@ -212,7 +212,7 @@ class SharedSlotStore final : public TokenStore {
   void load_packed(const StageView& view, StateReader* in, Head* head) const;
   int64_t state_bytes() const;
 
-  const PolicyContext* context_;
+  PolicyContext context_;
   SharedSlotOptions options_;
   std::shared_ptr<const TokenScorer> scorer_;
   int64_t packed_most_;  // units of all layers and heads

@@ -86,7 +86,7 @@ StoreFactory::Bytes SlotStoreFactory::max_bytes(const PolicyContext& context, in
 }
 
 SlotStore::SlotStore(const PolicyContext& context, const EvictionOptions& options, std::shared_ptr<const TokenScorer> scorer)
-    : context_(&context),
+    : context_(context),
       options_(options),
       scorer_(std::move(scorer)),
       slots_(eviction_slots(options)),
@@ -139,7 +139,7 @@ void SlotStore::truncate(const StageView& view, int64_t n) {
 }
 
 void SlotStore::score_contents(const StageView& view, int64_t end) {
-  score_tail(*context_, *scorer_, view.tail, &scored_, end, false, [&](int64_t layer, const TokenScores& run) {
+  score_tail(context_, *scorer_, view.tail, &scored_, end, false, [&](int64_t layer, const TokenScores& run) {
     std::vector<Head>& heads = layers_[static_cast<size_t>(layer)].heads;
     for (size_t h = 0; h < heads.size(); ++h) {
       const std::span<const float> scores = run.of_head(static_cast<int64_t>(h));
@@ -186,7 +186,7 @@ void SlotStore::take(const StageView& view, int64_t layer, LeavingTokens* leavin
       moves.push_back({tail.place(state.heads[static_cast<size_t>(h)].positions[place], h), state.kept.place(place, h)});
     }
   }
-  context_->pool->backend()->move(shape().type, shape().head_dim, moves);
+  context_.pool->backend()->move(shape().type, shape().head_dim, moves);
 }
 
 void SlotStore::finish(const StageView& view) {
@@ -284,7 +284,7 @@ void SlotStore::pack(Layer* layer, const DenseLayer& tail) const {
       places[static_cast<size_t>(row)] = tail.place(position, h);
     }
     layer->packed.push_back(
-        std::make_shared<QuantizedPage>(context_->pool, *options_.packed, nullptr, kernels::PageSource{places}));
+        std::make_shared<QuantizedPage>(context_.pool, *options_.packed, nullptr, kernels::PageSource{places}));
   }
 }
 
@@ -366,7 +366,7 @@ void SlotStore::load(const StageView& view, StateReader* in) {
   in->expect(scores_contents() ? scored_ >= view.tail_first && scored_ <= view.tokens : scored_ == 0, "a count of scores");
   for (Layer& layer : layers_) {
     for (int64_t i = 0; i < packed_ / kPageTokens; ++i) {
-      layer.packed.push_back(std::make_shared<QuantizedPage>(context_->pool, nullptr, in));
+      layer.packed.push_back(std::make_shared<QuantizedPage>(context_.pool, nullptr, in));
     }
     layer.kept.load(0, kept_, in);
     for (Head& head : layer.heads) load_head(view, in, &head);

@@ -102,7 +102,7 @@ class SlotStore final : public TokenStore {
   };
 
   void load_head(const StageView& view, StateReader* in, Head* head) const;
-  const CacheShape& shape() const { return context_->shape; }
+  const CacheShape& shape() const { return context_.shape; }
   bool scores_contents() const { return n_probes() == 0; }
   void score_contents(const StageView& view, int64_t end);  // gives the tail's tokens before `end` scores, where they have none
   int64_t packs_at(const StageView& view) const;  // tokens of a KV head that the next boundary packs
@@ -118,7 +118,7 @@ class SlotStore final : public TokenStore {
   void score_attention(Head* head, int64_t n_tail) const;  // turns the mass into scores
   int64_t state_bytes() const;
 
-  const PolicyContext* context_;
+  PolicyContext context_;
   EvictionOptions options_;
   std::shared_ptr<const TokenScorer> scorer_;
   int64_t slots_;

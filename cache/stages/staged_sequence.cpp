@@ -10,7 +10,7 @@ using kernels::kPageTokens;
 
 StagedSequence::StagedSequence(const PolicyContext& context, const Boundaries& boundaries,
                                std::vector<std::unique_ptr<TokenStore>> stores)
-    : context_(&context),
+    : context_(context),
       boundaries_(boundaries),
       boundary_(boundaries.after(0)),
       tail_(static_cast<size_t>(context.shape.n_layers), DenseLayer(context.pool)),
@@ -85,8 +85,8 @@ void StagedSequence::compact() {
   const StageView view = stage_view();
   const int64_t first = view.tail_first, end = view.leaving();
   for (const auto& store : stores_) store->prepare(view);
-  context_->for_each(shape().n_layers, [&](int64_t layer) {
-    LeavingTokens tokens(*context_->pool, tail(layer), first, end);
+  context_.for_each(shape().n_layers, [&](int64_t layer) {
+    LeavingTokens tokens(*context_.pool, tail(layer), first, end);
     for (const auto& store : stores_) store->take(view, layer, &tokens);
     tail(layer).drop_before(end);  // a layer's lost tokens make room for the next one's kept ones
   });
@@ -139,7 +139,7 @@ int64_t StagedSequence::growth(int64_t n) const {
   if (take.empty() || boundary_ > end) return bytes;
   // A layer's tokens leave the tail once they are taken; as many layers as there are threads are at it.
   const int64_t gone = std::min(view.leaving(), tokens_ / kPageTokens * kPageTokens);
-  const int64_t workers = context_->workers();
+  const int64_t workers = context_.workers();
   int64_t lasting = 0, most = 0;
   for (size_t layer = 0; layer < take.size(); ++layer) {
     lasting += std::max<int64_t>(0, take[layer] - tail_[layer].own_bytes_before(gone));

@@ -50,11 +50,11 @@ class StagedSequence final : public SequenceCache {
   void compact();
   void see_prompt();
   int64_t n_probes() const;
-  const CacheShape& shape() const { return context_->shape; }
+  const CacheShape& shape() const { return context_.shape; }
   DenseLayer& tail(int64_t layer) { return tail_[static_cast<size_t>(layer)]; }
   const DenseLayer& tail(int64_t layer) const { return tail_[static_cast<size_t>(layer)]; }
 
-  const PolicyContext* context_;
+  PolicyContext context_;
   Boundaries boundaries_;
   int64_t boundary_;
   std::vector<DenseLayer> tail_;

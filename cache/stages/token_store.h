@@ -94,7 +94,7 @@ class TokenStore {
   virtual void add_details(std::map<std::string, double>* details) const { (void)details; }
 };
 
-// What a policy knows of a store before there is a sequence. Outlives its stores.
+// What a policy knows of a store before there is a sequence. A store owns what it needs of it and may outlive it.
 class StoreFactory {
  public:
   virtual ~StoreFactory() = default;

@@ -160,7 +160,7 @@ void Speculator::plan(int64_t sequences, std::span<DraftJob> jobs) {
   for (size_t i = 0; i < kGroups; ++i) may_pay_[i] = offered[i] ? pays[i] : may_pay_[i];
 }
 
-void Speculator::draft(int64_t sequences, std::span<DraftJob> jobs) {
+void Speculator::draft(int64_t sequences, std::span<DraftJob> jobs, std::vector<float>* logits) {
   plan(sequences, jobs);
   active_.clear();
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -178,7 +178,7 @@ void Speculator::draft(int64_t sequences, std::span<DraftJob> jobs) {
     for (const Active& active : all) {
       if (active.job.choice->draft->speculation().drafter == &drafter) active_.push_back(active);
     }
-    if (!active_.empty()) run_steps(&drafter);
+    if (!active_.empty()) run_steps(&drafter, logits);
   }
   for (const Active& active : all) {  // the pass verifies from where the output stands
     Sequence* choice = active.job.choice;
@@ -196,7 +196,7 @@ void Speculator::cut_to_constraint(Sequence* choice) {
   draft.resize(n);
 }
 
-void Speculator::run_steps(DraftModel* drafter) {
+void Speculator::run_steps(DraftModel* drafter, std::vector<float>* logits) {
   for (Active& active : active_) {
     DraftSequence& sequence = *active.job.choice->draft;
     if (needs_history(active.job.request->generation.sampling)) active.history = active.job.choice->history;
@@ -223,14 +223,14 @@ void Speculator::run_steps(DraftModel* drafter) {
     }
     const auto n = static_cast<int64_t>(active_.size());
     const int64_t stride = drafter->model->config().vocab_size;
-    if (logits_.size() < static_cast<size_t>(n * stride)) logits_.resize(static_cast<size_t>(n * stride));
-    drafter->model->forward(inputs_, logits_.data());
+    if (logits->size() < static_cast<size_t>(n * stride)) logits->resize(static_cast<size_t>(n * stride));
+    drafter->model->forward(inputs_, logits->data());
     for (int64_t i = 0; i < n; ++i) {
       Active& active = active_[static_cast<size_t>(i)];
       DraftSequence& sequence = *active.job.choice->draft;
       // What the first step adds is known to stand.
       if (first && sequence.mirror() == nullptr) sequence.cache()->commit(sequence.cache()->tokens());
-      take_draft(&active, logits_.data() + i * stride);
+      take_draft(&active, logits->data() + i * stride);
     }
     PassCost& cost = first ? drafter->step.first : drafter->step.next;
     cost.observe(n, rows - n, std::chrono::duration<double, std::milli>(Clock::now() - start).count());

@@ -36,8 +36,8 @@ class Speculator {
   // catches up by itself). Each choice speculates.
   void follow_prompts(std::span<Sequence* const> choices);
   // Fills in choice->draft->draft for the coming pass, in which `sequences` decode. What goes wrong in one sequence
-  // only ends in its request->failure; throws when a model's pass fails.
-  void draft(int64_t sequences, std::span<DraftJob> jobs);
+  // only ends in its request->failure; throws when a model's pass fails. logits: scratch, a row for each job at most.
+  void draft(int64_t sequences, std::span<DraftJob> jobs, std::vector<float>* logits);
   // A pass of decoding sequences only, with the sampling of what it gave.
   void pass_took(int64_t sequences, int64_t rows, double ms) { target_cost_.observe(sequences, rows - sequences, ms); }
 
@@ -58,7 +58,7 @@ class Speculator {
   int32_t group_of(const DraftModel* drafter) const { return static_cast<int32_t>(drafter - drafters_.data()); }
   void plan(int64_t sequences, std::span<DraftJob> jobs);
   void catch_up();  // behind_, of one drafter, and empties it
-  void run_steps(DraftModel* drafter);
+  void run_steps(DraftModel* drafter, std::vector<float>* logits);
   void take_draft(Active* active, const float* logits);
   static void cut_to_constraint(Sequence* choice);
   void drop_finished();
@@ -76,7 +76,6 @@ class Speculator {
   std::vector<Behind> behind_;
   std::vector<Active> active_;
   std::vector<SequenceInput> inputs_;
-  std::vector<float> logits_;
   Sampler sampler_;
   LogprobRow confidence_;
 };

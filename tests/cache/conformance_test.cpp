@@ -180,6 +180,18 @@ TEST_P(Conformance, ForksGoTheirOwnWays) {
   EXPECT_TRUE(same(driver().run(cache.get(), 800, 64), driver().run(alone.get(), 800, 64)));
 }
 
+// A state in the prefix cache stays when the server forgets the policy of its request.
+TEST_P(Conformance, CachesOutliveTheirPolicy) {
+  const auto expected = policy_->new_sequence(1), cache = policy_->new_sequence(1);
+  driver().run(cache.get(), 500, 64);
+  const auto outputs = driver().run(expected.get(), 800, 64);
+  policy_.reset();
+  const auto fork = cache->fork();
+  const std::vector<std::vector<float>> rest(outputs.begin() + 500, outputs.end());
+  EXPECT_TRUE(same(driver().run(fork.get(), 800, 64), rest));
+  cache->resume(501);
+}
+
 TEST_P(Conformance, StaysWithinItsBoundAndCountsWhatTheHeapOrTheDeviceGave) {
   for (const int64_t prompt : {1, 1000}) {
     const bool on_heap = backend_->name() == "cpu";

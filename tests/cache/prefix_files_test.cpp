@@ -1,15 +1,21 @@
 #include "cache/prefix_files.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <new>
 #include <numeric>
 #include <random>
+#include <set>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -251,6 +257,88 @@ TEST_F(PrefixFilesTest, TheLeastRecentlyUsedFilesGoFirst) {
   for (const auto& entry : fs::directory_iterator(directory_)) n += entry.is_regular_file() ? 1 : 0;
   EXPECT_EQ(n, 2);
   EXPECT_EQ(prefixes.find("key 0", *full, tokens(150)), nullptr);
+}
+
+TEST_F(PrefixFilesTest, TheLimitHoldsForStatesOfAllModels) {
+  const auto full = make_policy(context_, "full");
+  const auto write = [&](const std::string& identity, const std::string& key, int64_t max_bytes) {
+    PrefixFiles files(options(identity, max_bytes));
+    files.write({key, tokens(100), 64, 1}, std::shared_ptr<SequenceCache>(state(*full, 100, 100)));
+    files.wait();
+    return files.bytes();
+  };
+  const auto names = [&] {
+    std::set<std::string> found;
+    for (const auto& entry : fs::directory_iterator(directory_)) found.insert(entry.path().filename().string());
+    return found;
+  };
+  const int64_t one = write("model a", "key 1", int64_t{1} << 30);
+  const std::set<std::string> oldest = names();
+  EXPECT_EQ(write("model a", "key 2", int64_t{1} << 30), 2 * one);
+  EXPECT_EQ(write("model b", "key 1", 2 * one), 2 * one);
+  EXPECT_EQ(names().size(), 2u);
+  EXPECT_FALSE(names().contains(*oldest.begin()));
+  // One that is larger than the limit is not written, and costs no other its place.
+  PrefixFiles files(options("model c", one / 2));
+  EXPECT_EQ(names().size(), 0u);  // the limit is a new one
+  const auto name = files.write({"key", tokens(100), 64, 1}, std::shared_ptr<SequenceCache>(state(*full, 100, 100)));
+  files.wait();
+  EXPECT_TRUE(names().empty());
+  const auto gone = files.collect();
+  EXPECT_NE(std::find(gone.begin(), gone.end(), *name), gone.end());
+  EXPECT_NE(log_.back().find("prefix_cache_dir_bytes"), std::string::npos) << log_.back();
+}
+
+TEST_F(PrefixFilesTest, AStartDeletesOnlyAbandonedPartsOfItsOwn) {
+  fs::create_directories(directory_);
+  const std::string hash(32, 'a');
+  const fs::path foreign = directory_ / "holiday.part", abandoned = directory_ / (hash + ".kv.123.part"),
+                 written = directory_ / (hash + ".kv.124.part");
+  for (const fs::path& path : {foreign, abandoned, written}) set_contents(path, "half");
+  const int fd = ::open(written.c_str(), O_WRONLY | O_CLOEXEC);
+  ASSERT_EQ(::flock(fd, LOCK_EX), 0);  // as its writer does
+  found();
+  ::close(fd);
+  EXPECT_TRUE(fs::exists(foreign));
+  EXPECT_FALSE(fs::exists(abandoned));
+  EXPECT_TRUE(fs::exists(written));
+}
+
+// A cache that is copied into a file when it is allowed to.
+class SlowCache final : public ForwardingCache {
+ public:
+  SlowCache(std::unique_ptr<SequenceCache> cache, std::shared_future<void> allowed)
+      : ForwardingCache({cache.get()}), cache_(std::move(cache)), allowed_(std::move(allowed)) {}
+  std::unique_ptr<SequenceCache> fork() const override { return cache_->fork(); }
+  std::unique_ptr<SequenceCache> resume(int64_t prompt) const override { return cache_->resume(prompt); }
+  bool save(StateWriter* out) const override {
+    if (out != nullptr) allowed_.wait();
+    return cache_->save(out);
+  }
+
+ private:
+  std::unique_ptr<SequenceCache> cache_;
+  std::shared_future<void> allowed_;
+};
+
+TEST_F(PrefixFilesTest, SaysWhileItHoldsTheMemoryOfAState) {
+  const auto full = make_policy(context_, "full");
+  const int64_t before = context_.pool->bytes_in_use();
+  PrefixFiles files(options());
+  EXPECT_FALSE(files.holds_memory());
+  std::promise<void> allow;
+  files.write({"key", tokens(100), 64, 1}, std::make_shared<SlowCache>(state(*full, 100, 100), allow.get_future().share()));
+  while (!files.holds_memory()) std::this_thread::yield();  // until the writer has taken it
+  files.wait_for_memory(std::chrono::milliseconds(1));
+  files.collect();
+  EXPECT_TRUE(files.holds_memory());
+  EXPECT_GT(context_.pool->bytes_in_use(), before);
+  allow.set_value();
+  files.wait_for_memory(std::chrono::minutes(2));
+  EXPECT_TRUE(files.holds_memory());
+  files.collect();
+  EXPECT_FALSE(files.holds_memory());
+  EXPECT_EQ(context_.pool->bytes_in_use(), before);
 }
 
 TEST_F(PrefixFilesTest, WithoutRoomOnTheDiskOnlyTheFileIsMissing) {

@@ -101,6 +101,7 @@ class EngineTest : public ::testing::Test {
     EngineParts parts;
     parts.options = options;
     if (threads > 1) parts.threads = std::make_unique<ThreadPool>(threads);
+    served = model.get();
     parts.model = std::move(model);
     parts.tokenizer = std::make_unique<FakeTokenizer>();
     parts.cache_shape = parts.draft_shape = fake_cache_shape();
@@ -128,6 +129,7 @@ class EngineTest : public ::testing::Test {
   EngineOptions options;
   int threads = 1;
   std::unique_ptr<FakeModel> model = std::make_unique<FakeModel>();
+  FakeModel* served = nullptr;  // what the engine runs
   std::unique_ptr<FakeModel> draft_model, int4_model;  // null: the engine has none
   std::unique_ptr<EngineImpl> engine;
 };

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -80,6 +82,13 @@ class FakeModel final : public Model {
     for (int64_t i = 0; i < kFakeVocab; ++i) logits[i] = broken ? kNan : logit(hash, i);
   }
 
+  // Asked in every step of the engine, outside of any sequence's work.
+  std::string lost() const override {
+    if (failures.load() > 0 && failures.fetch_sub(1) > 0) throw std::bad_alloc();
+    return {};
+  }
+
+  mutable std::atomic<int> failures{0};  // that lost() is to throw
   std::function<void(std::span<const SequenceInput>)> on_forward;  // before the pass; may wait or throw
   std::function<float(TokenId)> bias = [](TokenId token) {         // keeps the special tokens out, unless a test asks
     return token == kFakeEos || token >= kFakeNan ? -50.0f : 0.0f;

@@ -28,9 +28,14 @@ class FakeSequence final : public ScheduledSequence {
   int64_t offloaded() const override { return apart; }
   int64_t bytes_ahead(int64_t beyond) const override { return std::min(tokens + beyond, end) * bytes_per_token_; }
   int64_t growth_ahead(int64_t beyond) const override {
+    ++questions;
     return std::max<int64_t>(0, bytes_ahead(beyond) - (computed_ == 0 ? prefix.bytes : held())) + shared_once;
   }
-  Known known() const override { return computed_ == 0 ? prefix : Known{}; }
+  int64_t logit_rows(int64_t n) const override { return row_for_each_token ? n : ScheduledSequence::logit_rows(n); }
+  Known known() const override {
+    ++questions;
+    return computed_ == 0 ? prefix : Known{};
+  }
   void begin() override {
     if (fails) throw std::runtime_error("no cache");
   }
@@ -52,7 +57,8 @@ class FakeSequence final : public ScheduledSequence {
   Known prefix;
   int64_t shared_once = 0, for_a_pass = 0, apart = 0;  // bytes
   int64_t boundary = INT64_MAX;
-  bool fails = false;
+  bool fails = false, row_for_each_token = false;
+  static inline int64_t questions = 0;  // that all were asked
 
  private:
   int64_t* used_;
@@ -284,7 +290,7 @@ TEST_F(SchedulerTest, WhatOthersWaitForGoesOnlyForThoseThatRunAndThoseThatWaited
   asked.clear();
   used_ = budget;
   admitted();
-  EXPECT_THAT(asked, ElementsAre(Evict::kUnheld, Evict::kUnheld, Evict::kOfUse, Evict::kAny));
+  EXPECT_THAT(asked, ElementsAre(Evict::kUnheld, Evict::kOfUse, Evict::kAny));
 }
 
 TEST_F(SchedulerTest, WhatOthersWaitForStaysWhileOlderOnesGoOn) {
@@ -436,6 +442,43 @@ TEST_F(SchedulerTest, ChoicesTakeTheSlotsOfTheirRequest) {
   EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(4, 1), Pair(3, 1)));
   end(parent);
   EXPECT_EQ(scheduler().n_running(), 2);
+}
+
+TEST_F(SchedulerTest, RowsOfLogProbabilitiesAreBounded) {
+  options.row_bytes = 1;
+  options.most_rows = 6;
+  add(1, 20)->row_for_each_token = true;
+  add(2, 20)->row_for_each_token = true;
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 7)));
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 7), Pair(2, 1)));
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 6), Pair(2, 2)));
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 7)));
+}
+
+// What one pass needed is no loss to the next.
+TEST_F(SchedulerTest, RowsAreReturnedAfterAPass) {
+  options.row_bytes = 10;
+  budget = 100;
+  add(1, 8, 1)->row_for_each_token = true;
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 8)));
+  end(sequences_[1].get());
+  add(2, 90, 1);
+  for (int64_t done = 0; done < 80; done += 16) EXPECT_THAT(step(), ElementsAre(Pair(2, 16)));
+  EXPECT_THAT(step(), ElementsAre(Pair(2, 10)));
+}
+
+// However many wait, the next pass looks at the oldest ones only.
+TEST_F(SchedulerTest, ADeepQueueCostsAPassNoMoreThanAShortOne) {
+  options.max_sequences = 1'000'000;
+  budget = 100;
+  add(1, 10, 50);
+  step();
+  for (uint64_t ticket = 2; ticket < 10'002; ++ticket) add(ticket, 95, 10);
+  FakeSequence::questions = 0;
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 1)));
+  EXPECT_LT(FakeSequence::questions, 10 * static_cast<int64_t>(Scheduler::kLookAhead));
+  EXPECT_EQ(scheduler().candidates().size(), Scheduler::kLookAhead);
+  EXPECT_EQ(scheduler().candidates()[0], sequences_[2].get());
 }
 
 TEST_F(SchedulerTest, LogitsCountInMemory) {

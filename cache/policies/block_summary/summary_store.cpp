@@ -23,7 +23,7 @@ std::unique_ptr<TokenStore> SummaryStoreFactory::create(const PolicyContext& con
 
 SummaryStore::SummaryStore(const PolicyContext& context, const SummaryOptions& options,
                            std::shared_ptr<const TokenScorer> scorer)
-    : context_(&context),
+    : context_(context),
       options_(options),
       scorer_(std::move(scorer)),
       layers_(static_cast<size_t>(context.shape.n_layers), Layer(context)),
@@ -95,7 +95,7 @@ void SummaryStore::prepare(const StageView& view) {
         shed_ = std::min(shed_, static_cast<int64_t>(std::count_if(head.outliers.begin(), head.outliers.end(), below)));
       }
     }
-    for (const std::vector<int64_t>& of_rank : context_->gather(std::vector<int64_t>{shed_})) shed_ = std::min(shed_, of_rank.at(0));
+    for (const std::vector<int64_t>& of_rank : context_.gather(std::vector<int64_t>{shed_})) shed_ = std::min(shed_, of_rank.at(0));
   }
   if (scorer_ == nullptr) return;
   const int64_t n = view.leaving() - view.tail_first;
@@ -107,14 +107,14 @@ void SummaryStore::prepare(const StageView& view) {
       std::copy(scores.begin(), scores.end(), layers_[static_cast<size_t>(layer)].scores.begin() + head * n + scored - view.tail_first);
     }
   };
-  score_tail(*context_, *scorer_, view.tail, &scored, view.leaving(), false, take);
+  score_tail(context_, *scorer_, view.tail, &scored, view.leaving(), false, take);
   state_.set(state_bytes());
 }
 
 void SummaryStore::share_entropies() {
   std::vector<double> sums;
   for (const Layer& layer : layers_) sums.insert(sums.end(), {layer.entropies, static_cast<double>(layer.n_entropies)});
-  context_->sum(sums);
+  context_.sum(sums);
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     layers_[layer].entropies = sums[2 * layer];
     layers_[layer].n_entropies = static_cast<int64_t>(sums[2 * layer + 1]);
@@ -126,9 +126,9 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, first = view.tail_first, n = view.leaving() - first;
   const SummaryOptions& options = options_.compresses(layer) ? options_ : plain_;
-  const std::shared_ptr<kernels::KvBackend>& backend = context_->pool->backend();
+  const std::shared_ptr<kernels::KvBackend>& backend = context_.pool->backend();
   std::vector<SampledQueries> queries(static_cast<size_t>(heads));
-  if (options.needs_queries()) queries = state.queries.sampled(*context_, tail, query_shifts(options.shifts));
+  if (options.needs_queries()) queries = state.queries.sampled(context_, tail, query_shifts(options.shifts));
   std::vector<HeadCompaction> compactions;
   compactions.reserve(static_cast<size_t>(heads));
   const HeadCompaction::Pages pages{shape(), state.kept, state.codes, backend};
@@ -192,7 +192,7 @@ void SummaryStore::make_codes(const std::vector<size_t>& used, std::vector<HeadC
     for (auto& pages = layer->codes[level]; (pages.size() + 1) * kPageTokens <= levels[level].size();) {
       std::vector<kernels::TokenPlace> places;
       for (HeadCompaction& compaction : *compactions) compaction.take_page(level, pages.size() * kPageTokens, &places);
-      pages.push_back(std::make_shared<QuantizedPage>(context_->pool, layout, nullptr, kernels::PageSource{places}));
+      pages.push_back(std::make_shared<QuantizedPage>(context_.pool, layout, nullptr, kernels::PageSource{places}));
     }
   }
 }
@@ -257,7 +257,7 @@ void SummaryStore::load_codes(StateReader* in, Layer* layer) const {
     const auto n = in->value<int64_t>();
     in->expect(n >= 0 && n <= in->left() / kPageTokens, "a count of pages");
     while (static_cast<int64_t>(pages.size()) < n) {
-      pages.push_back(std::make_shared<QuantizedPage>(context_->pool, nullptr, in));
+      pages.push_back(std::make_shared<QuantizedPage>(context_.pool, nullptr, in));
       in->expect(pages.back()->layout() == summary_layout(shape(), options_), "a page of summaries");
     }
   }

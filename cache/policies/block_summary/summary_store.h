@@ -83,7 +83,7 @@ class SummaryStore final : public TokenStore {
     std::vector<float> scores;  // at a boundary: of the tokens that leave the tail, [n_kv_heads, n]
   };
 
-  const CacheShape& shape() const { return context_->shape; }
+  const CacheShape& shape() const { return context_.shape; }
   int64_t state_bytes() const;
   int64_t most_entries(int64_t layer, int64_t tokens) const;  // once it has taken so many tokens
   void make_codes(const std::vector<size_t>& used, std::vector<HeadCompaction>* compactions, Layer* layer) const;
@@ -94,7 +94,7 @@ class SummaryStore final : public TokenStore {
   void load_codes(StateReader* in, Layer* layer) const;
   void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
 
-  const PolicyContext* context_;
+  PolicyContext context_;
   SummaryOptions options_, plain_ = keep_everything();
   std::shared_ptr<const TokenScorer> scorer_;
   int64_t shed_ = 0;  // at a boundary: outliers of each KV head that are below the least score
