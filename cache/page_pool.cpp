@@ -52,11 +52,16 @@ PageRef PagePool::allocate() {
   {
     const std::lock_guard lock(mutex_);
     if (!free_.empty()) {
+      if (blank_ == nullptr) blank_ = std::make_unique<const DensePage>(shape_, backend_);
       page = std::move(free_.back());
       free_.pop_back();
     }
   }
-  if (page == nullptr) page = std::make_unique<DensePage>(shape_, backend_);
+  if (page == nullptr) {
+    page = std::make_unique<DensePage>(shape_, backend_);
+  } else {
+    page->copy_from(*blank_);  // a sequence whose model broke may have left NaN there
+  }
   add(page_bytes_);
   return PageRef(page.release(), [pool = shared_from_this()](DensePage* released) { pool->release(released); });
 }

@@ -14,7 +14,8 @@
 
 namespace smartkv {
 
-// One page. Per head K, then V, in the layout of kernels/attention.h. Contents start finite. What it points to is the
+// One page. Per head K, then V, in the layout of kernels/attention.h. It starts as zeros, because attention multiplies what lies
+// beyond a sequence's tokens by 0, which has to be finite. What it points to is the
 // backend's to reach.
 class DensePage {
  public:
@@ -69,6 +70,7 @@ class PagePool : public std::enable_shared_from_this<PagePool> {
   std::atomic<int64_t> in_use_{0}, peak_{0};
   std::mutex mutex_;
   std::vector<std::unique_ptr<DensePage>> free_;
+  std::unique_ptr<const DensePage> blank_;  // zeros, for pages that are used again; made with the first one
 };
 
 // Bytes besides dense pages that its owner holds: counted in the pool while this lives. A copy counts anew, as the copied

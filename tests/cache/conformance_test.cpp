@@ -2,6 +2,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -178,6 +179,28 @@ TEST_P(Conformance, ForksGoTheirOwnWays) {
   driver().run(fork.get(), 800, 64);
   driver().run(alone.get(), 500, 64);
   EXPECT_TRUE(same(driver().run(cache.get(), 800, 64), driver().run(alone.get(), 800, 64)));
+}
+
+// What a sequence that computes NaN leaves in freed pages reaches no other one.
+TEST_P(Conformance, FreedPagesHarmNobody) {
+  const auto pool = PagePool::create(shape_, backend_);  // keeps freed pages
+  PolicyContext reusing = context();
+  reusing.pool = pool;
+  const auto policy = make_policy(reusing, spec_of(std::get<0>(GetParam())));
+  const int64_t width = shape_.n_kv_heads * shape_.head_dim;
+  for (const uint32_t poison : {0x7fc00000u, 0x7f800001u, 0xffbfffffu, 0x7f800000u}) {
+    const auto broken = policy->new_sequence(1000);
+    const int64_t n = std::min<int64_t>(500, broken->next_boundary());
+    const std::vector<float> rows(static_cast<size_t>(n * width), std::bit_cast<float>(poison));
+    broken->reserve(n);
+    for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
+      broken->write(layer, {rows.data(), rows.data(), width, 0, n});
+      backend_->apply_writes();
+    }
+    broken->advance(n);
+  }
+  const auto expected = policy_->new_sequence(100), cache = policy->new_sequence(100);
+  EXPECT_TRUE(same(driver().run(cache.get(), 450, 29), driver().run(expected.get(), 450, 29)));
 }
 
 // A state in the prefix cache stays when the server forgets the policy of its request.
