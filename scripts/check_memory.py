@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -12,18 +13,24 @@ import urllib.request
 
 program, model, headroom = sys.argv[1], sys.argv[2], int(sys.argv[3]) << 20
 arguments = [program, "serve", "--model", model, "--port", "0", "--kv-cache-bytes", "64MiB", "--threads", "2"]
+log = tempfile.TemporaryFile("w+")
+
+
+def fail(message):
+    log.seek(0)
+    sys.exit("".join(log.readlines()[-10:]) + "check_memory: " + message)
 
 
 class Server:
     """A server on a free port. `limit`: bytes of address space, or None."""
 
     def __init__(self, limit):
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True,
                                         preexec_fn=lambda: limit and resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
         line = self.process.stdout.readline()
         found = re.search(r"http://\S+:\d+", line)
         if not found:
-            sys.exit(f"check_memory: the server did not start: {line!r}")
+            fail(f"the server did not start: {line!r}")
         self.url = found.group()
 
     def post(self, path, body):
@@ -74,7 +81,7 @@ for name, body in hostile.items():
         thread.join()
     server.process.send_signal(signal.SIGHUP)  # nothing to reload
     if server.process.poll() is not None:
-        sys.exit(f"check_memory: {name}: the server ended with status {server.process.returncode}")
+        fail(f"{name}: the server ended with status {server.process.returncode}")
     print(f"{name}: {dict((status, seen[name].count(status)) for status in sorted(set(seen[name])))}", flush=True)
     for _ in range(50):  # what it refused for want of memory, it takes once there is some again
         after = server.post("/v1/chat/completions", chat("Hello"))
@@ -82,11 +89,11 @@ for name, body in hostile.items():
             break
         time.sleep(0.2)
     if after != 200:
-        sys.exit(f"check_memory: {name}: afterwards a small request is answered with {after}")
+        fail(f"{name}: afterwards a small request is answered with {after}")
 statuses = {status for found in seen.values() for status in found}
 if not statuses <= {0, 200, 400, 413, 429, 500, 503}:
-    sys.exit(f"check_memory: unexpected statuses {statuses}")
+    fail(f"unexpected statuses {statuses}")
 server.process.send_signal(signal.SIGTERM)
 if server.process.wait(60) != 0:
-    sys.exit(f"check_memory: the server ended with status {server.process.returncode}")
+    fail(f"the server ended with status {server.process.returncode}")
 print("the server answered on")

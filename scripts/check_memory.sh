@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Runs a server under `ulimit -v` and sends it what needs more memory than it has; it must answer on, and end when told to.
 #   scripts/check_memory.sh [--smartkv PROGRAM] [--model MODEL] [--headroom MIB]
-# --headroom: address space beyond what the idle server takes; default 96.
+# --headroom: address space beyond what the idle server takes; default 256.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 smartkv=build/release/smartkv
 model=models/SmolLM2-135M-Instruct.Q4_1.gguf
-headroom=96
+headroom=256
 while [ $# -gt 0 ]; do
   case $1 in
     --smartkv) smartkv=$2 ;;

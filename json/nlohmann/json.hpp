@@ -1,10 +1,13 @@
-// nlohmann's JSON, whose values need no memory to be destroyed. This folder stands before the library's on the include path.
+// nlohmann's JSON, whose values need no memory to be destroyed or compared. This folder stands before the library's on the
+// include path.
 //
 // The library's destructor moves nested values into a vector before it frees them, so that deep nesting cannot exhaust the
 // stack. It is noexcept: where that vector cannot be had, the program ends. The destructor below takes a value apart in place
 // instead, in linear time, without recursion. It specialises json_value::destroy() for the two kinds of values in use; both
-// compilers instantiate functions at the end of a file, which is behind this. tests/server/out_of_memory_test.cpp would fail
-// if the library's own were called.
+// compilers instantiate functions at the end of a file, which is behind this.
+//
+// The library compares a value with a text by making a value of the text, also noexcept. The operators below take precedence,
+// because they are no templates. tests/server/out_of_memory_test.cpp would fail if the library's own were called.
 #pragma once
 
 #pragma GCC system_header  // #include_next is an extension
@@ -13,6 +16,7 @@
 
 #include <iterator>
 #include <memory>
+#include <string>
 
 namespace smartkv::json_destruction {
 
@@ -99,3 +103,18 @@ template <>
 inline void nlohmann::ordered_json::json_value::destroy(nlohmann::detail::value_t type) {
   smartkv::json_destruction::destroy(*this, type);
 }
+
+namespace nlohmann {
+
+inline bool operator==(const json& value, const char* text) noexcept {
+  const auto* held = value.get_ptr<const json::string_t*>();
+  return held != nullptr && *held == text;
+}
+inline bool operator!=(const json& value, const char* text) noexcept { return !(value == text); }
+inline bool operator==(const ordered_json& value, const char* text) noexcept {
+  const auto* held = value.get_ptr<const ordered_json::string_t*>();
+  return held != nullptr && *held == text;
+}
+inline bool operator!=(const ordered_json& value, const char* text) noexcept { return !(value == text); }
+
+}  // namespace nlohmann

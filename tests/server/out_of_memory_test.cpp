@@ -78,6 +78,16 @@ TEST(OutOfMemory, JsonIsDestroyedWithoutMemory) {
   }
 }
 
+TEST(OutOfMemory, JsonIsComparedWithoutMemory) {
+  constexpr const char* kText = "a text that is longer than the small ones";
+  const nlohmann::ordered_json ordered = kText;
+  const nlohmann::json sorted = kText, number = 1;
+  const Failing failing(0, kForever);
+  EXPECT_TRUE(ordered == kText && sorted == kText && ordered == "a text that is longer than the small ones");
+  EXPECT_TRUE(ordered != "another text that is longer than the small ones" && sorted != "a" && number != kText);
+  EXPECT_FALSE(failing.met());
+}
+
 TEST(OutOfMemory, DeepJsonIsDestroyedWithoutAStack) {
   nlohmann::ordered_json deep = 1;
   for (int i = 0; i < 1'000'000; ++i) {
