@@ -28,7 +28,7 @@ namespace smartkv {
 
 struct SamplingParams {
   float temperature = 1.0f;  // 0: greedy
-  float top_p = 1.0f;        // (0, 1]
+  float top_p = 1.0f;        // [0, 1]; 0: the most likely token
   int32_t top_k = 0;         // 0: off
   float min_p = 0.0f;        // [0, 1]
   float repetition_penalty = 1.0f;  // over prompt and output; CTRL, Keskar et al. 2019

@@ -18,16 +18,19 @@ namespace {
 
 constexpr int kMaxThreads = 64;
 
-std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const Tokenizer& tokenizer) {
+// `file` stands for all of the model's templates; empty: none given.
+std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const Weights& weights, const std::filesystem::path& model) {
+  ChatTemplateFiles files = load_chat_templates(weights, model);
   if (file.empty()) {
-    const std::string& source = tokenizer.chat_template();
-    return source.empty() ? nullptr : std::make_unique<ChatTemplate>(source);
+    const bool usable = files.sources.contains("default") || files.sources.contains("tool_use");
+    return usable ? std::make_unique<ChatTemplate>(files) : nullptr;
   }
   std::ifstream stream(file, std::ios::binary);
   std::stringstream source;
   if (!(source << stream.rdbuf())) throw ChatTemplateError(file + ": cannot be read, or is empty");
+  files.sources = {{"default", source.str()}};
   try {
-    return std::make_unique<ChatTemplate>(source.str());
+    return std::make_unique<ChatTemplate>(files);
   } catch (const ChatTemplateError& error) {
     throw ChatTemplateError(file + ": " + error.what());
   }
@@ -132,7 +135,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   EngineParts parts;
   parts.options = options;
   parts.tokenizer = load_tokenizer(*weights, options.model);
-  parts.chat_template = open_chat_template(options.chat_template_file, *parts.tokenizer);
+  parts.chat_template = open_chat_template(options.chat_template_file, *weights, options.model);
 
   const int threads = options.threads > 0 ? options.threads : std::min(available_cores(), kMaxThreads);
   ranked.threads = threads;

@@ -1,5 +1,6 @@
 #include "engine/log.h"
 
+#include <array>
 #include <memory>
 
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -32,6 +33,19 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 bool log_enabled(LogLevel level) { return logger().should_log(to_spdlog(level)); }
-void log(LogLevel level, std::string_view message) { logger().log(to_spdlog(level), message); }
+
+void log(LogLevel level, std::string_view message) noexcept {
+  try {
+    logger().log(to_spdlog(level), message);
+  } catch (...) {  // nowhere is left to tell it
+  }
+}
+
+void log(LogLevel level, std::initializer_list<std::string_view> parts) noexcept {
+  std::array<char, 1000> line;
+  size_t length = 0;
+  for (const std::string_view part : parts) length += part.copy(line.data() + length, line.size() - length);
+  log(level, std::string_view(line.data(), length));
+}
 
 }  // namespace smartkv

@@ -34,7 +34,7 @@ void check_token(TokenId token, const char* field, const RequestLimits& limits) 
 void check_sampling(const SamplingParams& params, const RequestLimits& limits) {
   check(params.temperature >= 0 && std::isfinite(params.temperature), "temperature", "a number >= 0",
         params.temperature);
-  check(params.top_p > 0 && params.top_p <= 1, "top_p", "a number in (0, 1]", params.top_p);
+  check(params.top_p >= 0 && params.top_p <= 1, "top_p", "a number in [0, 1]", params.top_p);
   check(params.top_k >= 0, "top_k", "an integer >= 0 (0: off)", params.top_k);
   check(params.min_p >= 0 && params.min_p <= 1, "min_p", "a number in [0, 1]", params.min_p);
   check(params.repetition_penalty > 0 && std::isfinite(params.repetition_penalty), "repetition_penalty",

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace smartkv {
 namespace {
@@ -60,6 +61,7 @@ void ThreadPool::run(int64_t n, Thunk thunk, const void* function) {
       std::this_thread::yield();  // a worker was descheduled in the middle of a task
     }
   }
+  if (failed_.exchange(false, std::memory_order_relaxed)) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void ThreadPool::take_tasks() {
@@ -72,7 +74,12 @@ void ThreadPool::take_tasks() {
     if (task >= n) break;
     // On success no field has changed since `word` was read: they change only after the word did.
     if (!state_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
-    thunk(function, task);
+    try {
+      thunk(function, task);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!failed_.exchange(true, std::memory_order_relaxed)) failure_ = std::current_exception();
+    }
     done_.fetch_add(1, std::memory_order_acq_rel);
     word = state_.load(std::memory_order_acquire);
   }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -24,7 +25,7 @@ class ThreadPool {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls function(i) for i in [0, n), n < 2^31, spread dynamically; returns when all are done. Not reentrant, one
-  // caller at a time. `function` must not throw. Allocates nothing.
+  // caller at a time. Allocates nothing. Throws what a call threw, the first of several, once no call runs any more.
   template <typename Function>
   void parallel_for(int64_t n, const Function& function) {
     if (n <= 0) return;
@@ -51,7 +52,9 @@ class ThreadPool {
   alignas(64) std::atomic<int64_t> done_{0};
   alignas(64) std::atomic<int32_t> sleepers_{0};
   std::atomic<bool> stop_{false};
+  std::atomic<bool> failed_{false};
   std::mutex mutex_;
+  std::exception_ptr failure_;  // guarded by mutex_
   std::condition_variable wake_;
   std::vector<std::thread> workers_;
 };

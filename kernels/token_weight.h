@@ -56,11 +56,11 @@ constexpr float kWeightBound = 1 + 0x1p-20f;
 // A weight as top_p counts it, in whole parts of 2^-43 of the largest: sums of fewer than 2^20 are exact in any order.
 SMARTKV_HOST_DEVICE inline int64_t weight_mass(float weight) { return static_cast<int64_t>(weight * 0x1p43f); }
 
-// The least mass that is top_p of the whole; top_p < 1.
+// Returns the least mass that is top_p of the whole, and not 0: top_p 0 keeps the first token. REQUIRES: top_p < 1.
 SMARTKV_HOST_DEVICE inline int64_t top_p_mass(int64_t total, float top_p) {
   const double share = rounded::multiply(static_cast<double>(top_p), static_cast<double>(total));
   const auto whole = static_cast<int64_t>(share);
-  return static_cast<double>(whole) < share ? whole + 1 : whole;
+  return static_cast<double>(whole) < share || whole == 0 ? whole + 1 : whole;
 }
 
 // Whether a token that arrives no earlier than noise / weight may still be first, when the first so far arrives at `time`.

@@ -153,7 +153,6 @@ class BpeTokenizer final : public Tokenizer {
   }
   std::optional<TokenId> bos() const override { return spec_.bos; }
   std::optional<TokenId> eos() const override { return spec_.eos; }
-  const std::string& chat_template() const override { return spec_.chat_template; }
 
  private:
   Bpe make_bpe() const {

@@ -37,7 +37,6 @@ struct BpeTokenizerSpec {
   std::vector<TokenId> prefix, suffix;  // of the post-processor
   bool strip_leading_space = false;     // decode() drops the space that the normalizer put in front
   std::optional<TokenId> bos, eos;
-  std::string chat_template;
 };
 
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeTokenizerSpec spec);

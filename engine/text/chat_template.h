@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "engine/text/chat_template_files.h"
+
 namespace smartkv {
 
 // At load: a construct that the interpreter does not run, with its line. At render: raise_exception, a type error,
@@ -29,12 +31,15 @@ class ChatTemplate {
  public:
   // Parses `source`; throws ChatTemplateError naming line and construct.
   explicit ChatTemplate(std::string_view source, ChatTemplateLimits limits = {});
+  // A model's templates "default" and "tool_use". The latter, if there is one, renders conversations with tools, tool calls or
+  // their results. REQUIRES: files.sources has one of the two.
+  explicit ChatTemplate(const ChatTemplateFiles& files, ChatTemplateLimits limits = {});
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
   // `context`: an object whose members become the template's variables (messages, tools, add_generation_prompt,
-  // bos_token, eos_token, ...); member order is kept by tojson. `now` gives strftime_now its time.
+  // bos_token, eos_token, ...), over those of the files; member order is kept by tojson. `now` gives strftime_now its time.
   std::string render(const nlohmann::ordered_json& context, const std::function<std::tm()>& now = nullptr) const;
 
  private:

@@ -26,9 +26,6 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model) {
   if (const auto path = model / "tokenizer_config.json"; std::filesystem::exists(path)) {
     config = parse_tokenizer_config(parse_json(read_file(path), path.string()), path.string());
   }
-  if (const auto path = model / "chat_template.jinja"; std::filesystem::exists(path)) {
-    config.chat_template = read_file(path);
-  }
   if (const auto path = model / "tokenizer.json"; std::filesystem::exists(path)) {
     return make_bpe_tokenizer(
         parse_tokenizer_json(parse_json(read_file(path), path.string()), config, path.string()));

@@ -13,8 +13,7 @@ constexpr std::string_view kMetaspace = "\xe2\x96\x81";  // U+2581, SentencePiec
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(const std::filesystem::path& file, const TokenizerConfig& config)
-      : chat_template_(config.chat_template) {
+  SentencePieceTokenizer(const std::filesystem::path& file, const TokenizerConfig& config) {
     const auto status = processor_.Load(file.string());
     if (!status.ok()) throw TokenizerError(file.filename().string() + ": " + status.ToString());
     std::vector<AddedToken> special_tokens;
@@ -93,7 +92,6 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
   std::optional<TokenId> bos() const override { return bos_; }
   std::optional<TokenId> eos() const override { return eos_; }
-  const std::string& chat_template() const override { return chat_template_; }
 
  private:
   sentencepiece::SentencePieceProcessor processor_;
@@ -101,7 +99,6 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::optional<TokenId> bos_, eos_;
   bool add_bos_ = true, add_eos_ = false;
   bool strip_leading_space_ = true;  // the space that the library puts in front
-  std::string chat_template_;
 };
 
 }  // namespace

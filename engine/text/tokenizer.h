@@ -46,8 +46,6 @@ class Tokenizer {
   virtual bool is_special(TokenId token) const = 0;
   virtual std::optional<TokenId> bos() const = 0;
   virtual std::optional<TokenId> eos() const = 0;
-  // The Jinja chat template that came with the tokenizer; empty when there is none.
-  virtual const std::string& chat_template() const = 0;
   // Tokens that `text` has at least, found without tokenizing it: its bytes by those of the longest token. 0: no such
   // bound is known (a normalizer or a token may swallow any number of bytes).
   virtual int64_t min_tokens(std::string_view /*text*/) const { return 0; }

@@ -84,7 +84,6 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
   const size_t vocab = spec.contents.size();
   spec.bos = token_of(file, "tokenizer.ggml.bos_token_id", vocab);
   spec.eos = token_of(file, "tokenizer.ggml.eos_token_id", vocab);
-  if (const std::string* source = file.get_string("tokenizer.chat_template")) spec.chat_template = *source;
 
   const std::vector<int64_t>* types = file.get_ints("tokenizer.ggml.token_type");
   if (types != nullptr && types->size() != vocab) {

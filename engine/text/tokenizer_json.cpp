@@ -256,17 +256,6 @@ TokenizerConfig parse_tokenizer_config(const Json& config, const std::string& fi
   result.eos = special_content(config.value("eos_token", Json()), file, "eos_token");
   result.add_bos = switch_of(config, file, "add_bos_token");
   result.add_eos = switch_of(config, file, "add_eos_token");
-  const Json source = config.value("chat_template", Json());
-  if (source.is_string()) {
-    result.chat_template = source.get<std::string>();
-  } else if (source.is_array()) {  // several, by name
-    for (const Json& entry : source) {
-      if (!entry.is_object() || entry.value("name", Json()) != "default") continue;
-      if (entry.value("template", Json()).is_string()) result.chat_template = entry["template"].get<std::string>();
-    }
-  } else if (!source.is_null()) {
-    throw TokenizerError(file + ": chat_template: expected a string, or an array of them by name");
-  }
   return result;
 }
 
@@ -314,7 +303,6 @@ BpeTokenizerSpec parse_tokenizer_json(const Json& json, const TokenizerConfig& c
   read_post_processor(root["post_processor"], known, &spec);
   if (root["decoder"].is_null()) root["decoder"].fail("expected a decoder, found none");
   read_decoder(root["decoder"], &spec);
-  spec.chat_template = config.chat_template;
   const auto special = [&](const std::string& content) -> std::optional<TokenId> {
     const auto found = ids.find(content);
     return found == ids.end() ? std::nullopt : std::optional(found->second);

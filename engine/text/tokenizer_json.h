@@ -15,7 +15,6 @@ namespace smartkv {
 // What stands in tokenizer_config.json beside it.
 struct TokenizerConfig {
   std::string bos, eos;  // contents; empty: none
-  std::string chat_template;
   std::optional<bool> add_bos = {}, add_eos = {};  // for tokenizer.model; tokenizer.json has its post-processor
 };
 // `text` as JSON; TokenizerError where it is none, or nested deeper than any tokenizer is.

@@ -106,9 +106,9 @@ std::string command(const Options& options) {
 }
 
 // Lines of a file, each rendered as a conversation's first message.
-std::vector<AnswerPrompt> read_prompts(const std::filesystem::path& path, const Tokenizer& tokenizer) {
-  if (tokenizer.chat_template().empty()) throw ModelError("prompts: the model has no chat template to answer by");
-  const ChatTemplate chat_template(tokenizer.chat_template());
+std::vector<AnswerPrompt> read_prompts(const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplateFiles& templates) {
+  if (!templates.sources.contains("default")) throw ModelError("prompts: the model has no chat template to answer by");
+  const ChatTemplate chat_template(templates);
   const auto content = [&](std::optional<TokenId> token) { return token ? tokenizer.token_content(*token) : ""; };
   std::istringstream text(read_text(path));
   std::vector<AnswerPrompt> prompts;
@@ -141,14 +141,15 @@ class Collector {
       : options_(options),
         event_(event),
         tokenizer_(load_tokenizer(weights, options.model)),
+        templates_(load_chat_templates(weights, options.model)),
         teacher_(weights, end_tokens(weights), options.threads) {}
 
   DraftData collect() {
     DraftData data;
     if (!options_.prompts.empty()) {
-      std::vector<AnswerPrompt> prompts = read_prompts(options_.prompts, *tokenizer_);
+      std::vector<AnswerPrompt> prompts = read_prompts(options_.prompts, *tokenizer_, templates_);
       const std::vector<AnswerPrompt> held_out =
-          options_.held_out.empty() ? split_off(&prompts, "prompts") : read_prompts(options_.held_out, *tokenizer_);
+          options_.held_out.empty() ? split_off(&prompts, "prompts") : read_prompts(options_.held_out, *tokenizer_, templates_);
       std::vector<AnswerPrompt> all;
       for (const AnswerPrompt& prompt : prompts) {
         for (int64_t i = 0; i < options_.answers; ++i) {
@@ -193,6 +194,7 @@ class Collector {
   const Options& options_;
   const TrainingEvent& event_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  ChatTemplateFiles templates_;
   Teacher teacher_;
 };
 

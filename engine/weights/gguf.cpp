@@ -1,8 +1,10 @@
 #include "engine/weights/gguf.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -12,6 +14,7 @@
 namespace smartkv {
 namespace {
 
+constexpr std::string_view kMagic = "GGUF";
 constexpr int kMaxDimensions = 4;
 constexpr int64_t kMaxParts = 1000;  // of a split file: far beyond what hosting limits ask for
 
@@ -298,6 +301,13 @@ GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string name) {
 std::span<const std::byte> GgufFile::raw(std::string_view key) const {
   const auto found = raw_.find(key);
   return found == raw_.end() ? std::span<const std::byte>() : found->second;
+}
+
+bool is_gguf(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
+  std::array<char, kMagic.size()> begin{};
+  return std::ifstream(path, std::ios::binary).read(begin.data(), begin.size()) && std::string_view(begin.data(), begin.size()) == kMagic;
 }
 
 std::string stored_as(const GgufFile& file) {

@@ -61,6 +61,9 @@ class GgufFile {
   std::map<std::string, std::span<const std::byte>, std::less<>> raw_;
 };
 
+// Returns whether the file begins as GGUF files do. Opens regular files only.
+bool is_gguf(const std::filesystem::path& path);
+
 // Weights::stored_as() of a file.
 std::string stored_as(const GgufFile& file);
 

@@ -7,6 +7,7 @@
 #include "engine/weights/architecture.h"
 #include "engine/weights/check_config.h"
 #include "engine/weights/gguf.h"
+#include "engine/weights/model_name.h"
 #include "engine/weights/projections.h"
 
 namespace smartkv {
@@ -99,10 +100,7 @@ class ConfigReader {
     const Architecture& a = *architecture_;
     ModelConfig c;
     c.architecture = a.name;
-    c.name = path.stem().string();
-    if (file_.get_int("split.count").value_or(1) > 1) c.name.resize(c.name.size() - std::string_view("-00001-of-00001").size());
-    // The file's stem without its quantisation: "SmolLM2-135M-Instruct.Q4_1" is a SmolLM2-135M-Instruct.
-    if (const size_t dot = c.name.rfind('.'); dot != std::string::npos && dot > 0) c.name.resize(dot);
+    c.name = model_names(path).front();
     c.hidden_size = size("embedding_length");
     c.intermediate_size = size("feed_forward_length");
     c.n_layers = size("block_count");

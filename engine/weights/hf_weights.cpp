@@ -6,6 +6,7 @@
 
 #include "engine/weights/architecture.h"
 #include "engine/weights/gguf.h"
+#include "engine/weights/model_name.h"
 #include "engine/weights/projections.h"
 #include "engine/weights/quantization_config.h"
 #include "engine/weights/safetensors.h"
@@ -45,8 +46,7 @@ class HfWeights final : public Weights {
   explicit HfWeights(const std::filesystem::path& folder) {
     const nlohmann::json config = read_json(folder / "config.json");
     config_ = parse_hf_config(config, "config.json");
-    config_.name = std::filesystem::absolute(folder).lexically_normal().filename().string();
-    if (config_.name.empty()) config_.name = std::filesystem::absolute(folder).lexically_normal().parent_path().filename().string();
+    config_.name = model_names(folder).front();
     add_generation_eos(folder);
     read_tensors(folder);
     if (config.contains("quantization_config") && !config["quantization_config"].is_null()) {

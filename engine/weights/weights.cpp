@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/weights/gguf.h"
 #include "engine/weights/gguf_weights.h"
 #include "engine/weights/hf_weights.h"
 #include "engine/weights/required_tensors.h"
@@ -12,8 +13,8 @@ std::unique_ptr<Weights> Weights::open(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) throw ModelError(path.string() + ": no such file or folder");
   const bool folder = std::filesystem::is_directory(path, error);
-  if (!folder && path.extension() != ".gguf") {
-    throw ModelError(path.string() + ": expected a .gguf file or a folder with config.json and safetensors");
+  if (!folder && path.extension() != ".gguf" && !is_gguf(path)) {
+    throw ModelError(path.string() + ": expected a GGUF file or a folder with config.json and safetensors");
   }
   std::unique_ptr<Weights> weights = folder ? open_hf_weights(path) : open_gguf_weights(path);
   check_required_tensors(*weights, path.filename().string());

@@ -11,6 +11,7 @@
 #include <iostream>
 
 #include "engine/log.h"
+#include "engine/weights/model_name.h"
 #include "server/commands/presets.h"
 #include "server/commands/sampling_defaults.h"
 
@@ -163,7 +164,7 @@ std::unique_ptr<Engine> load_engine(const ServerOptions& options, Signals& signa
 
 openai::ServedModel served_model(const Engine& engine, const ServerOptions& options) {
   std::vector<std::string> names = options.served_model_name;
-  if (names.empty()) names.push_back(engine.config().name);
+  if (names.empty()) names = model_names(options.engine.model);
   return {.engine = engine,
           .names = std::move(names),
           .sampling = sampling_defaults(options),

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/text/chat_template_files.h"
 #include "engine/text/tokenizer.h"
 #include "engine/weights/padded_weights.h"
 #include "engine/weights/weights.h"
@@ -68,7 +69,7 @@ nlohmann::ordered_json describe(const std::filesystem::path& path) {
   json["tokenizer"] = {{"tokens", tokenizer->vocab_size()},
                        {"bos", special(tokenizer->bos())},
                        {"eos", special(tokenizer->eos())},
-                       {"chat_template", !tokenizer->chat_template().empty()}};
+                       {"chat_template", !load_chat_templates(*weights, path).sources.empty()}};
   return json;
 }
 

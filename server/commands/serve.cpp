@@ -46,8 +46,7 @@ void shut_down(Engine& engine, http::HttpServer& server, Signals& signals) {
 }
 
 int serve(const ServerOptions& options) {
-  const bool reloads = !options.http.api_keys_file.empty() || !options.http.tls_cert.empty();
-  Signals signals({SIGINT, SIGTERM, reloads ? SIGHUP : SIGTERM});
+  Signals signals({SIGINT, SIGTERM, SIGHUP});
   http::check_files(options.http);  // before the model, which takes long
   const auto engine = load_engine(options, signals);
   http::Service service{.engine = *engine,

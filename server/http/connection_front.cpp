@@ -1,8 +1,5 @@
 #include "server/http/connection_front.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -22,14 +19,9 @@ using openai::ApiError;
 
 namespace {
 
-constexpr uint64_t kListening = 0, kEvent = 1, kFirstClient = 2;
 constexpr size_t kScratchBytes = TlsSession::kMostRead;  // read at once: many small requests of one client do not hold up the others
-constexpr int kAcceptedAtOnce = 64;  // between two looks at the clients that are there
 // Long enough for a client on a slow line to read a refusal; its descriptor is taken meanwhile.
 constexpr auto kClosingTime = std::chrono::seconds(1);
-// Without descriptors nothing can be accepted, and epoll would report the waiting client again at once.
-constexpr auto kAcceptPause = std::chrono::milliseconds(100);
-constexpr int kRetryAfterS = 1;
 
 ApiError too_slow(int seconds) {
   return ApiError(408, "invalid_request_error",
@@ -40,13 +32,7 @@ ApiError too_much(int64_t limit) {
   return ApiError(503, "server_error",
                   "The requests that are arriving or running hold more than the limit of " + std::to_string(limit) +
                       " bytes (option max_buffered_bytes)",
-                  "", "overloaded", kRetryAfterS);
-}
-
-// Whether a client waits. accept() does not say without a free descriptor.
-bool is_readable(int listening) {
-  pollfd fd{.fd = listening, .events = POLLIN, .revents = 0};
-  return ::poll(&fd, 1, 0) > 0;
+                  "", "overloaded", ConnectionFront::kRetryAfterS);
 }
 
 const char* reason_of(int status) {
@@ -145,14 +131,16 @@ void ConnectionFront::guard(uint64_t id, const std::function<void(Client&)>& ste
   try {
     step(*clients_.at(id));
   } catch (const std::exception& error) {
-    log_error(std::string("connection closed: ") + error.what());
+    log_error({"connection closed: ", error.what()});
     if (const auto client = clients_.find(id); client != clients_.end()) close(*client->second);
   }
 }
 
 int ConnectionFront::milliseconds_to_wait() const {
   Clock::time_point next = accept_again_;
-  if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
+  for (const Deadlines& deadlines : deadlines_) {
+    if (!deadlines.empty()) next = std::min(next, deadlines.begin()->first);
+  }
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
@@ -161,76 +149,15 @@ int ConnectionFront::milliseconds_to_wait() const {
 void ConnectionFront::end_overdue() {
   const Clock::time_point now = Clock::now();
   if (accept_again_ <= now) resume_accepting();
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    Client& client = *clients_.at(deadlines_.begin()->second);
-    if (client.phase == Phase::kReading) {
-      refuse(client, too_slow(options_.timeouts.request_s));
-    } else {
-      close(client);
+  for (const Deadlines& deadlines : deadlines_) {
+    while (!deadlines.empty() && deadlines.begin()->first <= now) {
+      guard(deadlines.begin()->second, [this](Client& client) {
+        if (client.phase == Phase::kReading) return refuse(client, too_slow(options_.timeouts.request_s));
+        if (client.phase == Phase::kSurplus) return turn_away(client);
+        close(client);
+      });
     }
   }
-}
-
-void ConnectionFront::accept_clients() {
-  bool made_room = false;
-  for (int i = 0; i < kAcceptedAtOnce && is_readable(listening_); ++i) {
-    if (static_cast<int64_t>(clients_.size()) >= options_.max_connections && !close_one_idle()) {
-      return pause_accepting(kAcceptPause);
-    }
-    const int socket = ::accept4(listening_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (socket >= 0) {
-      made_room = false;
-      accept_errors_ = 0;
-      add_client(socket);
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      if (!std::exchange(made_room, true) && close_one_idle()) continue;
-      if (accept_errors_++ == 0) log_warning(std::string("connections have to wait: ") + std::strerror(errno));
-      return pause_accepting(kAcceptPause);
-    }  // any other error is of the connection that would have been accepted, or it is gone
-  }
-}
-
-void ConnectionFront::add_client(int socket) {
-  const int yes = 1;
-  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-  const uint64_t id = next_id_++;
-  try {
-    auto client = std::make_unique<Client>(socket, options_);
-    client->id = id;
-    clients_.emplace(id, std::move(client));
-  } catch (const std::exception& error) {
-    log_error(std::string("connection closed: ") + error.what());
-    ::close(socket);
-    return;
-  }
-  guard(id, [this](Client& client) {
-    if (!watch(client, true)) return close(client);
-    expect_request(client);
-  });
-}
-
-void ConnectionFront::pause_accepting(Clock::duration time) {
-  accept_again_ = Clock::now() + time;
-  if (!std::exchange(accepting_, false)) return;
-  epoll_event event{.events = 0, .data = {.u64 = kListening}};
-  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, listening_, &event);
-}
-
-void ConnectionFront::resume_accepting() {
-  accept_again_ = Clock::time_point::max();
-  if (std::exchange(accepting_, true)) return;
-  epoll_event event{.events = EPOLLIN, .data = {.u64 = kListening}};
-  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, listening_, &event);
-}
-
-bool ConnectionFront::close_one_idle() {
-  for (const auto& [deadline, id] : deadlines_) {
-    Client& client = *clients_.at(id);
-    if (client.phase == Phase::kReading) continue;
-    close(client);
-    return true;
-  }
-  return false;
 }
 
 void ConnectionFront::receive(Client& client) {
@@ -254,6 +181,7 @@ void ConnectionFront::take_bytes(Client& client, std::string_view bytes) {
     while (!bytes.empty()) {
       bytes.remove_prefix(reader.read(bytes));
       if (reader.has_head() && !client.checked) {
+        if (client.phase == Phase::kSurplus && !admit(client)) return turn_away(client);
         client.checked = true;
         if (answered_early(client)) {
           if (client.phase == Phase::kClosing) return;
@@ -267,9 +195,8 @@ void ConnectionFront::take_bytes(Client& client, std::string_view bytes) {
     return refuse(client, error);
   }
   if (!reader.begun()) return;
-  if (client.phase == Phase::kIdle) {
-    client.phase = Phase::kReading;
-    set_deadline(client, Clock::now() + std::chrono::seconds(options_.timeouts.request_s));
+  if (client.phase == Phase::kIdle || client.phase == Phase::kFresh) {
+    enter(client, Phase::kReading, Clock::now() + std::chrono::seconds(options_.timeouts.request_s));
   }
   if (reader.has_head()) ask_for_body(client);
   count_bytes(client);
@@ -300,32 +227,30 @@ void ConnectionFront::ask_for_body(Client& client) {
 void ConnectionFront::hand_over(Client& client, std::string_view following) {
   client.following = following;
   count_bytes(client);
-  client.phase = Phase::kServing;
+  enter(client, Phase::kServing, Clock::time_point::max());
   free_bytes();
   if (buffered_bytes_ > options_.max_buffered_bytes) return refuse(client, too_much(options_.max_buffered_bytes));
   watch(client, false);
-  set_deadline(client, Clock::time_point::max());
   {
     const std::lock_guard lock(mutex_);
     ++in_flight_;
   }
   const auto work = [this, &client] {
-    bool usable = false;
+    client.usable = false;
     try {
       client.connection.begin_serving();
-      usable = handlers_.serve(client.connection);
+      client.usable = handlers_.serve(client.connection);
     } catch (const std::exception& error) {
-      log_error(std::string("connection closed: ") + error.what());
+      log_error({"connection closed: ", error.what()});
+    } catch (...) {
+      log_error("connection closed: unknown exception");
     }
-    const std::lock_guard lock(mutex_);
-    done_.emplace_back(client.id, usable);
-    if (--in_flight_ == 0) idle_.notify_all();
-    wake();
+    give_back(client);
   };
   try {
     workers_.enqueue(work);
   } catch (const std::exception& error) {
-    log_error(std::string("no thread for a request: ") + error.what());
+    log_error({"no thread for a request: ", error.what()});
     {
       const std::lock_guard lock(mutex_);
       --in_flight_;
@@ -336,22 +261,32 @@ void ConnectionFront::hand_over(Client& client, std::string_view following) {
   }
 }
 
+void ConnectionFront::give_back(Client& client) {
+  const std::lock_guard lock(mutex_);
+  client.next_done = done_;
+  done_ = &client;
+  if (--in_flight_ == 0) idle_.notify_all();
+  wake();
+}
+
 void ConnectionFront::take_back() {
   uint64_t count = 0;
   if (::read(event_, &count, sizeof(count)) < 0 && errno != EAGAIN) log_error("the event descriptor cannot be read");
-  std::vector<std::pair<uint64_t, bool>> done;
+  Client* done = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    done.swap(done_);
+    done = std::exchange(done_, nullptr);
   }
-  for (const auto& [id, usable] : done) {
-    guard(id, [this, usable = usable](Client& client) { go_on(client, usable); });
+  while (done != nullptr) {
+    const uint64_t id = done->id;
+    done = done->next_done;
+    guard(id, [this](Client& client) { go_on(client); });
   }
 }
 
-void ConnectionFront::go_on(Client& client, bool usable) {
+void ConnectionFront::go_on(Client& client) {
   if (!watch(client, true)) return close(client);
-  if (!usable) return begin_closing(client);
+  if (!client.usable) return begin_closing(client);
   const std::string following = std::exchange(client.following, {});
   expect_request(client);
   take_bytes(client, following);
@@ -360,9 +295,8 @@ void ConnectionFront::go_on(Client& client, bool usable) {
 void ConnectionFront::expect_request(Client& client) {
   client.connection.reader.reset();
   client.checked = client.asked = false;
-  client.phase = Phase::kIdle;
   count_bytes(client);
-  set_deadline(client, Clock::now() + std::chrono::seconds(options_.timeouts.keep_alive_s));
+  enter(client, Phase::kIdle, Clock::now() + std::chrono::seconds(options_.timeouts.keep_alive_s));
 }
 
 void ConnectionFront::refuse(Client& client, const ApiError& error) {
@@ -404,13 +338,12 @@ void ConnectionFront::begin_closing(Client& client) {
   client.connection.end_sending();
   client.connection.reader.reset();
   std::string().swap(client.following);
-  client.phase = Phase::kClosing;
   count_bytes(client);
-  set_deadline(client, Clock::now() + kClosingTime);
+  enter(client, Phase::kClosing, Clock::now() + kClosingTime);
 }
 
 void ConnectionFront::close(Client& client) {
-  set_deadline(client, Clock::time_point::max());
+  deadlines(client.phase).erase({client.deadline, client.id});
   buffered_bytes_ -= client.bytes;
   client.connection.end_sending();
   ::close(client.connection.socket());
@@ -418,10 +351,12 @@ void ConnectionFront::close(Client& client) {
   if (!accepting_) resume_accepting();
 }
 
-void ConnectionFront::set_deadline(Client& client, Clock::time_point deadline) {
-  deadlines_.erase({client.deadline, client.id});
-  client.deadline = deadline;
-  if (deadline != Clock::time_point::max()) deadlines_.emplace(deadline, client.id);
+// Needs no memory: the entry moves.
+void ConnectionFront::enter(Client& client, Phase phase, Clock::time_point deadline) {
+  auto entry = deadlines(client.phase).extract({client.deadline, client.id});
+  entry.value().first = client.deadline = deadline;
+  client.phase = phase;
+  deadlines(phase).insert(std::move(entry));
 }
 
 // A connection that a worker answers on is not watched: what the client sends meanwhile stays in the socket.

@@ -1,8 +1,15 @@
 // Owns the sockets: accepts connections, reads each until a whole request has arrived, hands it to a worker thread and
 // takes the connection back for the next one. One thread, which never waits for a client; idle and slow connections
 // cost a descriptor and the bytes that they sent.
+//
+// Beyond max_connections, room is made in this order:
+//  - The connection that has been idle for the longest after an answer is closed.
+//  - The connection that has been silent for the longest, at least kPatience, since it was accepted is answered with 503.
+//  - The new connection is answered with 503 as soon as its request's head has arrived, or after kPatience.
+// Memory that cannot be had ends one connection, never the thread.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -30,7 +37,7 @@ struct ConnectionTimeouts {
 struct FrontOptions {
   RequestLimits limits = {};
   ConnectionTimeouts timeouts = {};
-  int64_t max_connections = 0;     // of more, those that have been idle for the longest are closed
+  int64_t max_connections = 0;     // see above
   int64_t max_buffered_bytes = 0;  // of all requests together, unfinished or running; at least one of the largest
   int64_t max_threads = 0;         // requests that are served at once
   std::shared_ptr<const TlsContext> tls = nullptr;  // null: none
@@ -54,22 +61,38 @@ class ConnectionFront {
   void wait_until_idle();  // until no worker has a request
   void stop();             // cuts every connection; returns when all threads have ended
 
+  // Connections beyond max_connections that may be open while they are told so, or closed.
+  static constexpr int64_t kSurplus = 128;
+  static constexpr int kRetryAfterS = 1;  // in answers with 503
+
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Phase : uint8_t { kIdle, kReading, kServing, kClosing };
+  enum class Phase : uint8_t {
+    kFresh,    // accepted; no byte of a request has come
+    kSurplus,  // the same, or a part of a head has come, beyond max_connections
+    kIdle,     // between two requests
+    kReading,
+    kServing,  // a worker has it
+    kClosing,  // has its last answer; what still comes is thrown away
+  };
+  static constexpr size_t kPhases = 6;
+  static constexpr uint64_t kListening = 0, kEvent = 1, kFirstClient = 2;  // what epoll tells of
   struct Client {
     Client(int socket, const FrontOptions& options)
         : connection(socket, options.limits, options.timeouts.write_s,
                      options.tls == nullptr ? nullptr : options.tls->open(socket)) {}
     Connection connection;
     uint64_t id = 0;
-    Phase phase = Phase::kIdle;
+    Phase phase = Phase::kFresh;
     bool checked = false;         // the head of its request was shown to answer_early
     bool asked = false;           // for its body, if it expects to be
     std::string following;        // bytes behind the request that is being served
     int64_t bytes = 0;            // held by its request and `following`, as counted in buffered_bytes_
     Clock::time_point deadline = Clock::time_point::max();
+    Client* next_done = nullptr;  // in done_
+    bool usable = false;          // once served: the connection can be used on
   };
+  using Deadlines = std::set<std::pair<Clock::time_point, uint64_t>>;  // of clients, by id
 
   void run();
   void handle_event(uint64_t id);
@@ -81,7 +104,12 @@ class ConnectionFront {
   void add_client(int socket);
   void pause_accepting(Clock::duration time);
   void resume_accepting();
-  bool close_one_idle();  // the one that has been so for the longest; false: none is
+  int64_t connections() const;  // that count against max_connections
+  bool make_room();             // for one more; false: every connection is in use
+  bool close_one_idle();        // the one that has been so for the longest; false: none is
+  void limit_surplus();
+  bool admit(Client& client);   // a surplus one; false: there is no room for it
+  void turn_away(Client& client);  // 503 for one beyond max_connections
 
   void receive(Client& client);
   // Reads requests out of `bytes` until one has to be served, or no byte is left.
@@ -89,8 +117,9 @@ class ConnectionFront {
   bool answered_early(Client& client);  // false: the request has to be read on
   void ask_for_body(Client& client);    // 100 Continue
   void hand_over(Client& client, std::string_view following);
+  void give_back(Client& client);  // called by the worker
   void take_back();  // those that workers have done with
-  void go_on(Client& client, bool usable);
+  void go_on(Client& client);
   void expect_request(Client& client);
   void refuse(Client& client, const openai::ApiError& error);
   bool send(Client& client, const httplib::Response& response, bool with_body, bool keep_alive);
@@ -99,7 +128,9 @@ class ConnectionFront {
   void begin_closing(Client& client);
   void close(Client& client);
 
-  void set_deadline(Client& client, Clock::time_point deadline);
+  Deadlines& deadlines(Phase phase) { return deadlines_[static_cast<size_t>(phase)]; }
+  const Deadlines& deadlines(Phase phase) const { return deadlines_[static_cast<size_t>(phase)]; }
+  void enter(Client& client, Phase phase, Clock::time_point deadline);
   bool watch(Client& client, bool on);
   void wake();
 
@@ -110,7 +141,7 @@ class ConnectionFront {
 
   // The front's thread alone.
   std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
-  std::set<std::pair<Clock::time_point, uint64_t>> deadlines_;
+  std::array<Deadlines, kPhases> deadlines_;  // of the clients in each phase
   uint64_t next_id_;
   int64_t buffered_bytes_ = 0;
   bool accepting_ = true;
@@ -119,7 +150,7 @@ class ConnectionFront {
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable idle_;
-  std::vector<std::pair<uint64_t, bool>> done_;  // client, and whether its connection can be used on
+  Client* done_ = nullptr;  // served, to be taken back: a list by next_done
   int64_t in_flight_ = 0;
   bool stopping_ = false;
 

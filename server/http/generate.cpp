@@ -18,6 +18,7 @@ using openai::Json;
 
 namespace {
 
+constexpr const char* kEvents = "text/event-stream; charset=utf-8";
 constexpr int kClientClosedRequest = 499;  // nginx's code; only the metrics see it
 
 // Reads all events; false: the client is gone.
@@ -85,9 +86,9 @@ void stream(const httplib::Request& http, httplib::Response& response, const std
   };
   if (http.version == "HTTP/1.0") {  // knows no chunks: the end of the connection is the end of the stream
     Connection::of(http).close_after_response = true;
-    response.set_content_provider("text/event-stream", provider);
+    response.set_content_provider(kEvents, provider);
   } else {
-    response.set_chunked_content_provider("text/event-stream", provider);
+    response.set_chunked_content_provider(kEvents, provider);
   }
 }
 
@@ -124,7 +125,12 @@ void generate(Service& service, ApiRequest request, const httplib::Request& http
 void respond(Service& service, openai::ResponsesRequest request, const httplib::Request& http, httplib::Response& response) {
   auto shared_request = std::make_shared<const openai::ResponsesRequest>(std::move(request));
   Connection& connection = Connection::of(http);
-  auto run = begin(service, shared_request->chat, connection);
+  std::shared_ptr<GenerationRun> run;
+  try {
+    run = begin(service, shared_request->chat, connection);
+  } catch (const ApiError& error) {
+    throw shared_request->names.outer(error);
+  }
   response.set_header("X-Request-Id", shared_request->chat.id);
   if (shared_request->chat.stream) {
     stream(http, response, [&connection, shared_request, run](httplib::DataSink& sink) {

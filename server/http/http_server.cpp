@@ -12,14 +12,20 @@ using openai::ApiError;
 
 namespace {
 
-// Descriptors that are no connections: model files, logs, the gates.
-constexpr int64_t kOtherFiles = 64;
+// Descriptors of model files, logs and gates, and of connections that are told that there are too many.
+constexpr int64_t kOtherFiles = 64 + ConnectionFront::kSurplus;
 constexpr size_t kKeepAliveRequests = 1'000'000;
 
-bool matches(const Route& route, const std::string& path) {
-  if (!route.path.ends_with("/*")) return route.path == path;
-  const std::string_view prefix = std::string_view(route.path).substr(0, route.path.size() - 1);
-  return path.size() > prefix.size() && path.starts_with(prefix);
+// Clients add a slash at the end, or take the server's address for one that ends in /v1.
+bool matches(const Route& route, std::string_view path) {
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  const auto is = [path](std::string_view pattern) {
+    if (!pattern.ends_with("/*")) return pattern == path;
+    pattern.remove_suffix(1);
+    return path.size() > pattern.size() && path.starts_with(pattern);
+  };
+  static constexpr std::string_view kVersion = "/v1";
+  return is(route.path) || (route.path.starts_with("/v1/") && is(std::string_view(route.path).substr(kVersion.size())));
 }
 
 // "application/json" and its like. httplib would take forms apart, which no route wants.
@@ -150,6 +156,7 @@ void HttpServer::reload() {
   };
   if (!options_.api_keys_file.empty()) again("API keys", [this] { keys_.reload(); });
   if (tls_ != nullptr) again("TLS certificate and key", [this] { tls_->reload(); });
+  if (options_.api_keys_file.empty() && tls_ == nullptr) log_info("nothing to reload: neither api_keys_file nor tls_cert is set");
 }
 
 void HttpServer::wait_until_idle() {

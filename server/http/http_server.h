@@ -39,7 +39,8 @@ void check_files(const HttpOptions& options);
 
 struct Route {
   std::string method;
-  std::string path;             // exact, or a prefix when it ends in "/*"
+  // Exact, or a prefix when it ends in "/*". Requests may leave "/v1" out, and may have a slash at the end.
+  std::string path;
   // May throw openai::ApiError; any other exception is a 500.
   std::function<void(const httplib::Request&, httplib::Response&)> handler;
   bool open = false;            // needs no API key

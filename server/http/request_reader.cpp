@@ -66,6 +66,16 @@ bool passed_on(std::string_view name) {
   return std::find(kDropped.begin(), kDropped.end(), name) == kDropped.end();
 }
 
+// The path and query of an absolute-form target, "http://host/path?query" (RFC 9112, section 3.2.2); else the target itself.
+std::string origin_form(std::string_view target) {
+  const size_t scheme = target.find("://");
+  const std::string name = lower(target.substr(0, std::min(scheme, target.size())));
+  if (name != "http" && name != "https") return std::string(target);
+  const size_t path = target.find_first_of("/?#", scheme + 3);
+  const std::string_view rest = path == target.npos ? "" : target.substr(path);
+  return (rest.starts_with('/') ? "" : "/") + std::string(rest);
+}
+
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   const char letter = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -165,8 +175,8 @@ void RequestReader::parse_request_line(std::string_view line) {
     throw malformed("expected METHOD TARGET HTTP/1.1");
   }
   head_.method = line.substr(0, first);
-  head_.target = target;
-  head_.path = httplib::detail::decode_url(std::string(target.substr(0, target.find_first_of("?#"))), false);
+  head_.target = origin_form(target);
+  head_.path = httplib::detail::decode_url(head_.target.substr(0, head_.target.find_first_of("?#")), false);
   head_.version = version;
   head_.keep_alive = version == "HTTP/1.1";
 }

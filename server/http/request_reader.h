@@ -22,7 +22,7 @@ struct RequestLimits {
 
 struct RequestHead {
   std::string method;
-  std::string target;  // as sent
+  std::string target;  // path and query, as sent
   std::string path;    // of the target, percent-decoded, without the query
   std::string version;  // "HTTP/1.1" or "HTTP/1.0"
   std::vector<std::pair<std::string, std::string>> fields;  // names in lower case, in the order in which they came

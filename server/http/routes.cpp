@@ -42,7 +42,9 @@ void list_models(const Service& service, Response& response) {
 }
 
 void show_model(const Service& service, const Request& request, Response& response) {
-  const std::string name = request.path.substr(std::string("/v1/models/").size());
+  constexpr std::string_view kModels = "/models/";
+  std::string name = request.path.substr(request.path.find(kModels) + kModels.size());
+  if (name.ends_with('/')) name.pop_back();
   const auto& names = service.model.names;
   if (std::find(names.begin(), names.end(), name) == names.end()) throw openai::model_not_found(name);
   send_json(response, model_json(service, name));

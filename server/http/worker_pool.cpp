@@ -3,8 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <string>
-#include <system_error>
+#include <exception>
 
 #include "engine/log.h"
 
@@ -16,13 +15,13 @@ void WorkerPool::enqueue(std::function<void()> task) {
   if (tasks_.size() > idle_ && threads_.size() < max_threads_) {
     try {
       threads_.emplace_back([this] { work(); });
-    } catch (const std::system_error& error) {
+    } catch (const std::exception& error) {  // std::system_error or std::bad_alloc
       // The threads that exist will come to it; without any there is no server.
       if (threads_.empty()) {
         tasks_.pop_back();
         throw;
       }
-      log_warning(std::string("no further HTTP thread: ") + error.what());
+      log(LogLevel::kWarning, {"no further HTTP thread: ", error.what()});
     }
   }
   ready_.notify_one();

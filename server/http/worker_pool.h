@@ -15,7 +15,9 @@ class WorkerPool {
  public:
   explicit WorkerPool(size_t max_threads) : max_threads_(max_threads) {}
 
-  void enqueue(std::function<void()> task);  // throws std::system_error when there is no thread at all
+  // Hands the task to a thread, which must not see it throw. Throws, and forgets the task, when no thread can take it or
+  // memory runs out.
+  void enqueue(std::function<void()> task);
   void shutdown();                           // finishes what was enqueued
 
  private:

@@ -37,9 +37,7 @@ std::vector<std::string> read_stop(FieldReader& fields) {
     throw wrong_type("stop", "a string or an array of strings", *value);
   }
   for (const std::string& stop : stops) check_count("stop", "bytes in a string", stop.size(), kMaxStopBytes);
-  if (std::any_of(stops.begin(), stops.end(), [](const std::string& stop) { return stop.empty(); })) {
-    throw invalid_request("stop", "'stop': expected non-empty strings");
-  }
+  std::erase(stops, "");  // user interfaces send it for none
   return stops;
 }
 
@@ -66,8 +64,8 @@ std::vector<std::pair<TokenId, float>> read_logit_bias(FieldReader& fields, cons
 std::optional<uint64_t> read_seed(FieldReader& fields) {
   const Json* value = fields.find("seed");
   if (value == nullptr) return std::nullopt;
-  if (!value->is_number_integer()) throw wrong_type("seed", "an integer", *value);
-  return value->is_number_unsigned() ? value->get<uint64_t>() : static_cast<uint64_t>(value->get<int64_t>());
+  if (value->is_number_unsigned()) return value->get<uint64_t>();
+  return static_cast<uint64_t>(read_integer(*value, "seed", INT64_MIN, INT64_MAX));
 }
 
 // The engine knows the names and parameters; here only the type is checked.

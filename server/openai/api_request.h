@@ -34,6 +34,7 @@ struct ApiRequest {
 // Both throw ApiError. `body` is the request's JSON text.
 ApiRequest parse_completion(std::string_view body, const ServedModel& model);
 ApiRequest parse_chat(std::string_view body, const ServedModel& model);
+ApiRequest read_chat(const Json& body, const ServedModel& model);
 
 // The shared steps of the two.
 Json parse_body(std::string_view body);

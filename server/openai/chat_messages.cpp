@@ -20,6 +20,7 @@ std::string read_text_part(const Json& part, const std::string& path) {
                                                    "\"");
   }
   std::string text = fields.required_string("text");
+  fields.object("cache_control");
   fields.finish();
   return text;
 }
@@ -38,7 +39,7 @@ std::string read_content(const Json& content, const std::string& path) {
 
 Json read_arguments(const std::string& text, const std::string& path) {
   try {
-    Json arguments = parse_json(text);
+    Json arguments = parse_json(text, false, Integers::kExact);
     if (arguments.is_object()) return arguments;
   } catch (const JsonSyntaxError&) {
   }
@@ -73,7 +74,7 @@ Json read_message(const Json& message, const std::string& path) {
   const Json* calls = role == "assistant" ? fields.array("tool_calls") : nullptr;
   if (content != nullptr) {
     result["content"] = read_content(*content, fields.path("content"));
-  } else if (calls != nullptr && !calls->empty()) {
+  } else if (role == "assistant") {  // one that has calls, or said nothing
     result["content"] = "";
   } else {
     fields.required("content");
@@ -85,11 +86,15 @@ Json read_message(const Json& message, const std::string& path) {
     }
   }
   if (auto name = fields.string("name")) result["name"] = *name;
+  // What other servers' answers hold and clients send back, or hints for their caches: without effect here.
+  fields.string("id");
+  fields.object("cache_control");
   if (role == "tool") result["tool_call_id"] = fields.required_string("tool_call_id");
   if (role == "assistant") {
     for (const std::string_view key : {"refusal", "audio", "function_call"}) fields.only_default(key);
     fields.only_default("annotations", {Json::array()});
-    fields.object("provider_specific_fields");  // litellm's notes on an answer that comes back
+    fields.object("provider_specific_fields");
+    for (const char* key : {"reasoning_details", "thinking_blocks"}) fields.array(key);
     for (const char* key : {"reasoning_content", "reasoning"}) {
       if (auto reasoning = fields.string(key)) result["reasoning_content"] = *reasoning;
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "server/openai/api_request.h"
 #include "server/openai/chat_messages.h"
 
 namespace smartkv::openai {
@@ -49,14 +50,16 @@ bool read_continuation(FieldReader& fields, const Json& messages, bool* opens_tu
   return continues;
 }
 
-// The prompt up to the end of its last message's text. Templates may trim that.
-std::string cut_behind(const std::string& prompt, const std::string& content) {
-  const size_t first = content.find_first_not_of(" \t\r\n");
-  if (first == content.npos) throw invalid_request("messages", "'messages': the message to continue is empty");
-  const std::string trimmed = content.substr(first, content.find_last_not_of(" \t\r\n") + 1 - first);
-  const size_t at = prompt.rfind(trimmed);
-  if (at == prompt.npos) throw invalid_request("messages", "The chat template does not show the message to continue");
-  return prompt.substr(0, at + trimmed.size());
+// Returns the prompt up to the end of its last message's text. A mark behind that text shows where it ends, also if the text
+// occurs in what the template writes behind it, and keeps its last blanks from a template that trims.
+std::string render_open_ended(const Engine& engine, Json context, const Json* variables) {
+  const std::string mark = make_id("ContinueHere");  // stands nowhere else
+  context["messages"].back()["content"].get_ref<std::string&>() += mark;
+  std::string prompt = render(engine, std::move(context), variables);
+  const size_t end = prompt.rfind(mark);
+  if (end == prompt.npos) throw invalid_request("messages", "The chat template does not show the message to continue");
+  prompt.resize(end);
+  return prompt;
 }
 
 }  // namespace
@@ -66,6 +69,7 @@ Json template_context(const Engine& engine, const Json& messages, const Json& to
   const auto content = [&](std::optional<TokenId> token) { return token ? tokenizer.token_content(*token) : ""; };
   return {{"messages", messages},
           {"tools", tools},
+          {"documents", nullptr},
           {"add_generation_prompt", add_generation_prompt},
           {"bos_token", content(tokenizer.bos())},
           {"eos_token", content(tokenizer.eos())}};
@@ -98,8 +102,8 @@ ChatPrompt read_chat_prompt(FieldReader& fields, const Engine& engine) {
   const Json* variables = read_variables(fields);
   bool opens_turn = true;
   const bool continues = read_continuation(fields, checked, &opens_turn);
-  prompt.text = render(engine, template_context(engine, checked, shown, opens_turn), variables);
-  if (continues) prompt.text = cut_behind(prompt.text, checked.back()["content"].get<std::string>());
+  Json context = template_context(engine, checked, shown, opens_turn);
+  prompt.text = continues ? render_open_ended(engine, std::move(context), variables) : render(engine, std::move(context), variables);
   if (prompt.tools) prompt.text += call_opening(*prompt.tools);
   return prompt;
 }

@@ -46,9 +46,10 @@ std::string read_grammar(FieldReader& fields, const ChatPrompt& prompt, std::str
 
 }  // namespace
 
-ApiRequest parse_chat(std::string_view body, const ServedModel& model) {
-  const Json json = parse_body(body);
-  FieldReader fields(json, &body_schema(Body::kChat));
+ApiRequest parse_chat(std::string_view body, const ServedModel& model) { return read_chat(parse_body(body), model); }
+
+ApiRequest read_chat(const Json& body, const ServedModel& model) {
+  FieldReader fields(body, &body_schema(Body::kChat));
   ApiRequest request;
   request.chat = true;
   request.id = make_id("chatcmpl-");

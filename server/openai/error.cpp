@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <new>
 
+#include "engine/text/exact_integer.h"
+
 namespace smartkv::openai {
 
 namespace {
@@ -74,6 +76,29 @@ ApiError internal_error(const std::exception& error) {
   return server_error(std::string("Internal error: ") + error.what());
 }
 
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+namespace {
+
+bool holds_exact_integers(const Json& json) {
+  if (json.is_structured()) return std::any_of(json.begin(), json.end(), holds_exact_integers);
+  return is_exact_integer(json);
+}
+
+std::string dump_exact(const Json& json) {
+  if (is_exact_integer(json)) return digits_of(json);
+  if (!holds_exact_integers(json)) return dump(json);
+  std::string text;
+  for (auto item = json.begin(); item != json.end(); ++item) {
+    if (!text.empty()) text += ',';
+    if (json.is_object()) text += dump(item.key()) + ':';
+    text += dump_exact(*item);
+  }
+  return json.is_object() ? '{' + text + '}' : '[' + text + ']';
+}
+
+}  // namespace
+
+std::string dump(const Json& json) {
+  return holds_exact_integers(json) ? dump_exact(json) : json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 }  // namespace smartkv::openai

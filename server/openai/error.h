@@ -37,7 +37,7 @@ ApiError draining();                                                            
 ApiError to_api_error(const RequestError& error);
 ApiError internal_error(const std::exception& error);                            // 500; out_of_memory() for std::bad_alloc
 
-// Serialises; bytes that are not UTF-8 become U+FFFD.
+// Serialises; bytes that are not UTF-8 become U+FFFD, and integers of exact_integer.h are written as integers.
 std::string dump(const Json& json);
 
 }  // namespace smartkv::openai

@@ -1,45 +1,95 @@
 #include "server/openai/json_body.h"
 
+#include <algorithm>
 #include <set>
 #include <vector>
+
+#include "engine/text/exact_integer.h"
 
 namespace smartkv::openai {
 
 using Json = nlohmann::ordered_json;
 
-Json parse_json(std::string_view text, bool comments) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open, outermost first
-  int values = 0;
-  const auto check = [&keys, &values](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kMaxJsonDepth) {
-      throw JsonSyntaxError("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
-    }
-    using Event = Json::parse_event_t;
-    if (event == Event::value || event == Event::object_start || event == Event::array_start) {
-      if (++values > kMaxJsonValues) {
-        throw JsonSyntaxError("more than " + std::to_string(kMaxJsonValues) + " values");
-      }
-    }
-    if (event == Event::object_start) {
-      keys.emplace_back();
-    } else if (event == Event::object_end) {
-      keys.pop_back();
-    } else if (event == Event::key) {
-      const auto& key = value.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second) throw JsonSyntaxError("duplicate key \"" + key + "\"");
-      if (keys.back().size() > kMaxJsonKeys) {
-        throw JsonSyntaxError("an object of more than " + std::to_string(kMaxJsonKeys) + " keys");
-      }
-    }
+namespace {
+
+// Builds the value from the parser's events, within the limits.
+class StrictReader final : public nlohmann::json_sax<Json> {
+ public:
+  explicit StrictReader(Integers integers) : integers_(integers) {}
+
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr) != nullptr; }
+  bool boolean(bool value) override { return add(value) != nullptr; }
+  bool number_integer(number_integer_t value) override { return add(value) != nullptr; }
+  bool number_unsigned(number_unsigned_t value) override { return add(value) != nullptr; }
+  bool number_float(number_float_t value, const string_t& text) override {
+    const bool exact = integers_ == Integers::kExact && text.find_first_not_of("-0123456789") == text.npos;
+    return add(exact ? exact_integer(text) : Json(value)) != nullptr;
+  }
+  bool string(string_t& value) override { return add(std::move(value)) != nullptr; }
+  bool binary(binary_t& value) override { return add(std::move(value)) != nullptr; }  // not of JSON text
+  bool key(string_t& name) override {
+    std::set<std::string>& keys = open_.back().keys;
+    if (!keys.insert(name).second) throw JsonSyntaxError("duplicate key \"" + name + "\"");
+    if (keys.size() > kMaxJsonKeys) throw JsonSyntaxError("an object of more than " + std::to_string(kMaxJsonKeys) + " keys");
+    open_.back().key = std::move(name);
     return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), check, true, comments);
-  } catch (const Json::exception& error) {
+  }
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
     // "[json.exception.parse_error.101] parse error at line 1, column 9: ...": the part before the space is not news.
     const std::string_view what = error.what();
-    throw JsonSyntaxError(std::string(what.substr(what.find("] ") == what.npos ? 0 : what.find("] ") + 2)));
+    const size_t name = what.find("] ");
+    throw JsonSyntaxError(std::string(what.substr(name == what.npos ? 0 : name + 2)));
   }
+
+ private:
+  struct Container {
+    Json* value;                   // within root_, which holds it where it is: only the innermost one grows
+    std::set<std::string> keys;    // of an object
+    std::string key;               // of the member to come
+  };
+
+  Json* add(Json value) {
+    if (++values_ > kMaxJsonValues) throw JsonSyntaxError("more than " + std::to_string(kMaxJsonValues) + " values");
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    Json& parent = *open_.back().value;
+    if (parent.is_array()) return &parent.get_ref<Json::array_t&>().emplace_back(std::move(value));
+    return &parent.get_ref<Json::object_t&>().emplace_back(std::move(open_.back().key), std::move(value)).second;
+  }
+  bool open(Json container) {
+    if (open_.size() == kMaxJsonDepth) throw JsonSyntaxError("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+    open_.push_back({add(std::move(container)), {}, {}});
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  Integers integers_;
+  Json root_;
+  std::vector<Container> open_;  // outermost first
+  int values_ = 0;
+};
+
+}  // namespace
+
+Json parse_json(std::string_view text, bool comments, Integers integers) {
+  StrictReader reader(integers);
+  try {
+    Json::sax_parse(text.begin(), text.end(), &reader, nlohmann::detail::input_format_t::json, true, comments);
+  } catch (const Json::exception& error) {
+    throw JsonSyntaxError(error.what());
+  }
+  return reader.take();
 }
 
 }  // namespace smartkv::openai

@@ -14,14 +14,19 @@ class JsonSyntaxError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-inline constexpr int kMaxJsonDepth = 64;
+inline constexpr size_t kMaxJsonDepth = 64;
 // A prompt of token ids has a value for each; so many take some tens of MB.
 inline constexpr int kMaxJsonValues = 1 << 20;
 // Of one object: keys are looked up by going through them.
 inline constexpr size_t kMaxJsonKeys = 1024;
 
+enum class Integers : uint8_t {
+  kRounded,  // beyond 64 bits: as doubles
+  kExact,    // beyond 64 bits: engine/text/exact_integer.h
+};
+
 // Keeps the order of keys. Throws JsonSyntaxError, also beyond the limits above and for a key that stands twice.
 // `comments`: // and /* */ are skipped.
-nlohmann::ordered_json parse_json(std::string_view text, bool comments = false);
+nlohmann::ordered_json parse_json(std::string_view text, bool comments = false, Integers integers = Integers::kRounded);
 
 }  // namespace smartkv::openai

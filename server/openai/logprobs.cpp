@@ -62,6 +62,22 @@ std::string token_text(const Tokenizer& tokenizer, TokenId token) {
   return text;
 }
 
+std::vector<TokenLogprob> ShownLogprobs::take(const GenerationEvent& event) {
+  for (size_t i = 0; i < event.logprobs.size(); ++i) {
+    const TokenId token = event.tokens[i];
+    held_.push_back({event.logprobs[i], decoded_, !(skip_special_ && tokenizer_->is_special(token))});
+    decoded_ += static_cast<int64_t>(decoder_.push(token).size());
+  }
+  shown_ += static_cast<int64_t>(event.text.size());
+  const bool all = event.finish != FinishReason::kNone && !event.stop_string;
+  std::vector<TokenLogprob> shown;
+  while (!held_.empty() && (all || held_.front().first + (held_.front().has_text ? 1 : 0) <= shown_)) {
+    shown.push_back(std::move(held_.front().logprob));
+    held_.pop_front();
+  }
+  return shown;
+}
+
 Json chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprob> logprobs, int32_t top_k) {
   Json content = Json::array();
   for (const TokenLogprob& logprob : logprobs) {

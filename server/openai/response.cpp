@@ -74,6 +74,7 @@ WholeResponse::WholeResponse(const ApiRequest& request, const Tokenizer& tokeniz
     choices_.push_back({.text = echo_text(request, static_cast<int32_t>(i)),
                         .chat_logprobs = {},
                         .legacy_logprobs = legacy_logprobs(request, tokenizer),
+                        .shown = {tokenizer, generation(request).skip_special_tokens},
                         .parser = request.tools ? std::optional(ToolCallParser(request.tools->form)) : std::nullopt});
   }
 }
@@ -86,7 +87,7 @@ void WholeResponse::add(const GenerationEvent& event, const GenerationRun& run) 
   }
   add_text(event, &choice);
   if (event.finish != FinishReason::kNone) choice.finish = event.finish;
-  for (const TokenLogprob& logprob : event.logprobs) {
+  for (const TokenLogprob& logprob : choice.shown.take(event)) {
     if (request_.chat) {
       choice.chat_logprobs.push_back(logprob);
     } else {
@@ -147,6 +148,7 @@ StreamResponse::StreamResponse(const ApiRequest& request, const Tokenizer& token
       tokenizer_(tokenizer),
       created_(unix_time()),
       logprobs_(n_choices(request), legacy_logprobs(request, tokenizer)),
+      shown_(n_choices(request), {tokenizer, generation(request).skip_special_tokens}),
       parsers_(request.tools ? n_choices(request) : 0, ToolCallParser(request.tools ? request.tools->form : ToolForm::kGeneric)),
       drafts_(request.include_drafts ? n_choices(request) : 0, DraftText(tokenizer, generation(request).skip_special_tokens)),
       started_(n_choices(request), false) {}
@@ -206,12 +208,12 @@ std::vector<Json> StreamResponse::deltas(const GenerationEvent& event) {
 std::vector<Json> StreamResponse::add_chat(const GenerationEvent& event) {
   std::vector<Json> chunks;
   Json logprobs = nullptr;
-  if (!event.logprobs.empty()) {
-    logprobs = {{"content", chat_logprobs(tokenizer_, event.logprobs, generation(request_).logprobs)}, {"refusal", nullptr}};
+  if (const auto shown = shown_[static_cast<size_t>(event.choice)].take(event); !shown.empty()) {
+    logprobs = {{"content", chat_logprobs(tokenizer_, shown, generation(request_).logprobs)}, {"refusal", nullptr}};
   }
   Json drafts = take_drafts(event);
   std::vector<Json> parts = deltas(event);
-  if (parts.empty() && !(event.logprobs.empty() && drafts.is_null())) parts.push_back({{"content", ""}});
+  if (parts.empty() && !(logprobs.is_null() && drafts.is_null())) parts.push_back({{"content", ""}});
   for (Json& delta : parts) {
     chunks.push_back(chunk({{"index", event.choice},
                             {"delta", std::move(delta)},
@@ -237,7 +239,7 @@ std::vector<Json> StreamResponse::add_completion(const GenerationEvent& event, c
     text.insert(0, echo_text(request_, event.choice));
     add_prompt_logprobs(request_, event.choice, run, &logprobs);
   }
-  for (const TokenLogprob& logprob : event.logprobs) logprobs.add(logprob);
+  for (const TokenLogprob& logprob : shown_[index].take(event)) logprobs.add(logprob);
   Json taken = logprobs.take(), drafts = take_drafts(event);
   if (text.empty() && taken.is_null() && drafts.is_null() && event.finish == FinishReason::kNone) return {};
   Json choice = {{"text", text},

@@ -29,6 +29,7 @@ class WholeResponse {
     std::string text;
     std::vector<TokenLogprob> chat_logprobs;
     LegacyLogprobs legacy_logprobs;
+    ShownLogprobs shown;
     FinishReason finish = FinishReason::kNone;
     bool started = false;
     std::optional<ToolCallParser> parser;  // chat with tools
@@ -63,6 +64,7 @@ class StreamResponse {
   const Tokenizer& tokenizer_;
   int64_t created_;
   std::vector<LegacyLogprobs> logprobs_;  // per choice
+  std::vector<ShownLogprobs> shown_;      // per choice
   std::vector<ToolCallParser> parsers_;   // per choice; empty: no tools
   std::vector<DraftText> drafts_;         // per choice; empty: not asked for
   std::vector<bool> started_;

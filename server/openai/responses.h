@@ -5,14 +5,16 @@
 #include <vector>
 
 #include "server/openai/api_request.h"
+#include "server/openai/field_names.h"
 #include "server/openai/generation_run.h"
 #include "server/openai/tool_call_parser.h"
 
 namespace smartkv::openai {
 
 struct ResponsesRequest {
-  ApiRequest chat;  // what is generated
-  Json echoed;      // the members of the response that repeat the request
+  ApiRequest chat;   // what is generated
+  Json echoed;       // the members of the response that repeat the request
+  FieldNames names;  // of the chat request's fields in this one, for errors
 };
 
 // Throws ApiError that names the field of this API.

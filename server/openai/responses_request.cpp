@@ -1,5 +1,6 @@
 // A request of /v1/responses as one of /v1/chat/completions.
-#include <array>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "server/openai/field_table.h"
@@ -9,19 +10,11 @@ namespace smartkv::openai {
 
 namespace {
 
-// How errors of the chat request are to name the fields of this one; the longer names first.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kNames = {{{"response_format.json_schema", "text.format"},
-                                                                                  {"response_format", "text.format"},
-                                                                                  {"messages", "input"},
-                                                                                  {"max_tokens", "max_output_tokens"},
-                                                                                  {"chat_template_kwargs", "input"}}};
-
-std::string renamed(std::string text) {
-  for (const auto& [chat, here] : kNames) {
-    for (size_t at = text.find(chat); at != text.npos; at = text.find(chat, at + here.size())) text.replace(at, chat.size(), here);
-  }
-  return text;
-}
+// What `include` may ask for: parts of items that this server never makes.
+const std::set<std::string_view> kIncluded = {
+    "reasoning.encrypted_content",        "file_search_call.results",      "web_search_call.results",
+    "web_search_call.action.sources",     "message.input_image.image_url", "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs"};
 
 [[noreturn]] void unsupported(const std::string& path, const std::string& type) {
   throw invalid_request(path, "'" + path + "': \"" + type + "\" is not supported");
@@ -44,50 +37,99 @@ Json read_parts(const Json& content, const std::string& path) {
 }
 
 Json read_call(FieldReader& fields) {
-  for (const char* key : {"id", "status", "namespace"}) fields.string(key);
+  fields.string("namespace");
   fields.only_default("async", {false});
   return {{"id", fields.required_string("call_id")},
           {"type", "function"},
           {"function", {{"name", fields.required_string("name")}, {"arguments", fields.required_string("arguments")}}}};
 }
 
-void add_item(const Json& item, const std::string& path, Json* messages) {
-  FieldReader fields(item, path);
-  const std::string type = fields.string("type").value_or("message");
-  fields.only_default("caller");  // clients send items back as they came
-  if (type == "function_call") {
-    const Json call = read_call(fields);
-    const bool goes_on = !messages->empty() && messages->back()["role"] == "assistant";
-    if (!goes_on) messages->push_back({{"role", "assistant"}, {"content", nullptr}});
-    Json& message = messages->back();
-    if (!message.contains("tool_calls")) message["tool_calls"] = Json::array();
-    message["tool_calls"].push_back(call);
-  } else if (type == "function_call_output") {
-    for (const char* key : {"id", "status"}) fields.string(key);
-    const Json& output = fields.required("output");
-    messages->push_back({{"role", "tool"}, {"tool_call_id", fields.required_string("call_id")}, {"content", read_parts(output, fields.path("output"))}});
-  } else if (type == "message") {
-    for (const char* key : {"id", "status", "phase"}) fields.string(key);
-    const Json& content = fields.required("content");
-    messages->push_back({{"role", fields.required_string("role")}, {"content", read_parts(content, fields.path("content"))}});
-  } else {
-    unsupported(fields.path("type"), type);
-  }
-  fields.finish();
-}
+// Turns the items of `input` into messages.
+class InputReader {
+ public:
+  explicit InputReader(FieldNames* names) : names_(*names) {}
 
-Json read_input(FieldReader& fields) {
-  Json messages = Json::array();
-  if (const auto instructions = fields.string("instructions")) messages.push_back({{"role", "system"}, {"content", *instructions}});
+  void add(Json message, const std::string& place) {
+    if (message["role"] == "assistant" && !reasoning_.empty()) message["reasoning_content"] = reasoning_;
+    reasoning_.clear();
+    names_.add(last(static_cast<int64_t>(messages_.size())), place);
+    messages_.push_back(std::move(message));
+  }
+
+  void add_item(const Json& item, const std::string& path) {
+    FieldReader fields(item, path);
+    const std::string type = fields.string("type").value_or("message");
+    fields.only_default("caller");  // clients send items back as they came
+    for (const char* key : {"id", "status"}) fields.string(key);
+    if (type == "function_call") {
+      add_call(read_call(fields), path);
+    } else if (type == "function_call_output") {
+      const Json& output = fields.required("output");
+      add({{"role", "tool"}, {"tool_call_id", fields.required_string("call_id")}, {"content", read_parts(output, fields.path("output"))}}, path);
+      names_.add(last() + ".content", path + ".output");
+      names_.add(last() + ".tool_call_id", path + ".call_id");
+    } else if (type == "message") {
+      fields.string("phase");
+      const Json& content = fields.required("content");
+      add({{"role", fields.required_string("role")}, {"content", read_parts(content, fields.path("content"))}}, path);
+    } else if (type == "reasoning") {
+      add_reasoning(fields);
+    } else {
+      unsupported(fields.path("type"), type);
+    }
+    fields.finish();
+  }
+
+  Json take() { return std::move(messages_); }
+
+ private:
+  static std::string last(int64_t index) { return "messages[" + std::to_string(index) + "]"; }
+  std::string last() const { return last(static_cast<int64_t>(messages_.size()) - 1); }
+
+  // Calls belong to the assistant's message before them, if there is one.
+  void add_call(Json call, const std::string& path) {
+    if (messages_.empty() || messages_.back()["role"] != "assistant") add({{"role", "assistant"}, {"content", nullptr}}, path);
+    Json& calls = messages_.back()["tool_calls"];
+    if (calls.is_null()) calls = Json::array();
+    const std::string name = last() + ".tool_calls[" + std::to_string(calls.size()) + "]";
+    names_.add(name, path);
+    names_.add(name + ".id", path + ".call_id");
+    names_.add(name + ".function", path);
+    calls.push_back(std::move(call));
+  }
+
+  // Its text belongs to the assistant's message behind it. Summaries and encrypted text are not for this model.
+  void add_reasoning(FieldReader& fields) {
+    fields.array("summary");
+    fields.string("encrypted_content");
+    const Json* content = fields.array("content");
+    for (size_t i = 0; content != nullptr && i < content->size(); ++i) {
+      FieldReader part((*content)[i], fields.path("content") + "[" + std::to_string(i) + "]");
+      const std::string type = part.required_string("type");
+      if (type != "reasoning_text") unsupported(part.path("type"), type);
+      reasoning_ += part.required_string("text");
+      part.finish();
+    }
+  }
+
+  FieldNames& names_;
+  Json messages_ = Json::array();
+  std::string reasoning_;
+};
+
+Json read_input(FieldReader& fields, FieldNames* names) {
+  InputReader reader(names);
+  names->add("messages", "input");
+  if (const auto instructions = fields.string("instructions")) reader.add({{"role", "system"}, {"content", *instructions}}, "instructions");
   const Json& input = fields.required("input");
   if (input.is_string()) {
-    messages.push_back({{"role", "user"}, {"content", input}});
+    reader.add({{"role", "user"}, {"content", input}}, "input");
   } else if (input.is_array()) {
-    for (size_t i = 0; i < input.size(); ++i) add_item(input[i], "input[" + std::to_string(i) + "]", &messages);
+    for (size_t i = 0; i < input.size(); ++i) reader.add_item(input[i], "input[" + std::to_string(i) + "]");
   } else {
     throw wrong_type("input", "a string or an array of items", input);
   }
-  return messages;
+  return reader.take();
 }
 
 // {"type": type, ...} as {"type": type, KEY: {...}}: what chat requests nest stands flat here.
@@ -98,10 +140,12 @@ Json nested(const Json& flat, const char* key) {
   return {{"type", type}, {key, std::move(inner)}};
 }
 
-Json read_tools(const Json& tools) {
+Json read_tools(const Json& tools, FieldNames* names) {
   Json result = Json::array();
   for (size_t i = 0; i < tools.size(); ++i) {
-    if (!tools[i].is_object()) throw wrong_type("tools[" + std::to_string(i) + "]", "an object", tools[i]);
+    const std::string path = "tools[" + std::to_string(i) + "]";
+    if (!tools[i].is_object()) throw wrong_type(path, "an object", tools[i]);
+    names->add(path + ".function", path);
     result.push_back(nested(tools[i], "function"));
   }
   return result;
@@ -117,6 +161,21 @@ Json read_text(const Json& text) {
   return nested(*format, "json_schema");
 }
 
+// Models here reason in their text, if at all: no effort to choose, and nothing to summarise.
+void read_reasoning(const Json& reasoning) {
+  FieldReader fields(reasoning, "reasoning");
+  fields.only_default("effort", {"none"});
+  for (const char* key : {"summary", "generate_summary"}) fields.string(key);
+  fields.finish();
+}
+
+void read_include(const Json& include) {
+  for (size_t i = 0; i < include.size(); ++i) {
+    const std::string path = "include[" + std::to_string(i) + "]";
+    if (const std::string name = read_string(include[i], path); !kIncluded.contains(name)) unsupported(path, name);
+  }
+}
+
 void refuse_unsupported(FieldReader& fields) {
   if (fields.find("previous_response_id") != nullptr || fields.find("conversation") != nullptr) {
     throw invalid_request("previous_response_id", "'previous_response_id' and 'conversation' are not supported: this server stores nothing, "
@@ -130,21 +189,27 @@ void refuse_unsupported(FieldReader& fields) {
   }
 }
 
-Json chat_body(FieldReader& fields) {
+Json chat_body(FieldReader& fields, FieldNames* names) {
   refuse_unsupported(fields);
-  Json chat = {{"messages", read_input(fields)}, {"add_generation_prompt", true}};
+  Json chat = {{"messages", read_input(fields, names)}, {"add_generation_prompt", true}};
   for (const FieldRow& row : field_table()) {
     if (!row.is_of(Body::kChat) || !row.is_of(Body::kResponses)) continue;
     for (const std::string& name : field_names(row)) {
       if (const Json* value = fields.find(name)) chat[name] = *value;
     }
   }
+  for (const auto& [inner, outer] : {std::pair("max_tokens", "max_output_tokens"), std::pair("tool_choice.function", "tool_choice"),
+                                     std::pair("response_format", "text.format"), std::pair("response_format.json_schema", "text.format")}) {
+    names->add(inner, outer);
+  }
   if (const Json* limit = fields.find("max_output_tokens")) chat["max_tokens"] = *limit;
-  if (const Json* tools = fields.array("tools")) chat["tools"] = read_tools(*tools);
+  if (const Json* tools = fields.array("tools")) chat["tools"] = read_tools(*tools, names);
   if (const Json* choice = fields.find("tool_choice")) chat["tool_choice"] = choice->is_object() ? nested(*choice, "function") : *choice;
   if (const Json* text = fields.object("text")) {
     if (Json format = read_text(*text); !format.is_null()) chat["response_format"] = std::move(format);
   }
+  if (const Json* reasoning = fields.object("reasoning")) read_reasoning(*reasoning);
+  if (const Json* include = fields.array("include")) read_include(*include);
   fields.finish();
   return chat;
 }
@@ -155,6 +220,8 @@ Json echoed_members(const Json& body, const ApiRequest& chat) {
     return value == body.end() || value->is_null() ? std::move(otherwise) : *value;
   };
   const SamplingParams& sampling = chat.generations.front().sampling;
+  Json reasoning = {{"effort", nullptr}, {"summary", nullptr}};
+  reasoning.update(given("reasoning", Json::object()));
   Json text = given("text", Json::object());
   if (!text.contains("format")) text["format"] = {{"type", "text"}};
   return {{"background", false},
@@ -166,14 +233,14 @@ Json echoed_members(const Json& body, const ApiRequest& chat) {
           {"model", chat.model},
           {"parallel_tool_calls", given("parallel_tool_calls", true)},
           {"previous_response_id", nullptr},
-          {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
+          {"reasoning", std::move(reasoning)},
           {"service_tier", "default"},
           {"store", false},
-          {"temperature", sampling.temperature},
+          {"temperature", given("temperature", sampling.temperature)},
           {"text", std::move(text)},
           {"tool_choice", given("tool_choice", "auto")},
           {"tools", given("tools", Json::array())},
-          {"top_p", sampling.top_p},
+          {"top_p", given("top_p", sampling.top_p)},
           {"truncation", "disabled"},
           {"user", given("user", nullptr)}};
 }
@@ -183,12 +250,12 @@ Json echoed_members(const Json& body, const ApiRequest& chat) {
 ResponsesRequest parse_responses(std::string_view body, const ServedModel& model) {
   const Json json = parse_body(body);
   FieldReader fields(json, &body_schema(Body::kResponses));
-  const Json chat = chat_body(fields);
   ResponsesRequest request;
+  const Json chat = chat_body(fields, &request.names);
   try {
-    request.chat = parse_chat(dump(chat), model);
+    request.chat = read_chat(chat, model);
   } catch (const ApiError& error) {
-    throw ApiError(error.status, error.type, renamed(error.what()), renamed(error.param), error.code, error.retry_after_s);
+    throw request.names.outer(error);
   }
   request.chat.id = make_id("resp_");
   request.chat.generations.front().id = request.chat.id;

@@ -16,11 +16,11 @@ constexpr const char* kHonoured = R"({
   "model": {"type": "string"},
   "stream": {"type": "boolean"},
   "n": {"type": "integer", "minimum": 1, "maximum": 128},
-  "stop": {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 1024},
-                     {"type": "array", "maxItems": 16, "items": {"type": "string", "minLength": 1, "maxLength": 1024}}]},
+  "stop": {"anyOf": [{"type": "string", "maxLength": 1024},
+                     {"type": "array", "maxItems": 16, "items": {"type": "string", "maxLength": 1024}}]},
   "seed": {"type": "integer", "minimum": -9223372036854775808, "maximum": 18446744073709551615},
   "temperature": {"type": "number", "minimum": 0, "maximum": 2},
-  "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+  "top_p": {"type": "number", "minimum": 0, "maximum": 1},
   "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
   "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
   "logit_bias": {"type": "object", "maxProperties": 1000, "propertyNames": {"pattern": "^[0-9]+$"},
@@ -64,8 +64,8 @@ constexpr const char* kChat = R"({
       "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
       "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {
         "type": "object", "required": ["type", "text"], "additionalProperties": false,
-        "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}]},
-      "name": {"type": "string"}, "tool_call_id": {"type": "string"},
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}, "cache_control": {"type": "object"}}}}]},
+      "name": {"type": "string"}, "tool_call_id": {"type": "string"}, "id": {"type": "string"}, "cache_control": {"type": "object"},
       "tool_calls": {"type": "array", "items": {
         "type": "object", "required": ["id", "type", "function"], "additionalProperties": false, "properties": {
           "index": {"type": "integer", "minimum": 0}, "id": {"type": "string"}, "type": {"const": "function"},
@@ -73,7 +73,8 @@ constexpr const char* kChat = R"({
                        "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}}},
       "refusal": {"type": "null"}, "audio": {"type": "null"}, "function_call": {"type": "null"},
       "annotations": {"type": "array", "maxItems": 0}, "provider_specific_fields": {"type": "object"},
-      "reasoning_content": {"type": "string"}, "reasoning": {"type": "string"}}}},
+      "reasoning_content": {"type": "string"}, "reasoning": {"type": "string"},
+      "reasoning_details": {"type": "array"}, "thinking_blocks": {"type": "array"}}}},
   "max_tokens": {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]},
   "max_completion_tokens": {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]},
   "logprobs": {"type": "boolean"},
@@ -107,7 +108,7 @@ constexpr const char* kCompletions = R"({
 // Of the fields that the parser reads itself; the others mean what they mean to chat.
 constexpr const char* kResponses = R"({
   "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": {
-    "type": "object", "properties": {"type": {"enum": ["message", "function_call", "function_call_output"]}}}}]},
+    "type": "object", "properties": {"type": {"enum": ["message", "function_call", "function_call_output", "reasoning"]}}}}]},
   "instructions": {"type": "string"},
   "max_output_tokens": {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]},
   "tools": {"type": "array", "maxItems": 128, "items": {
@@ -119,6 +120,11 @@ constexpr const char* kResponses = R"({
     "properties": {"type": {"const": "function"}, "name": {"type": "string"}}}]},
   "text": {"type": "object", "additionalProperties": false,
            "properties": {"format": {"type": "object"}, "verbosity": {"const": "medium"}}},
+  "reasoning": {"type": "object", "additionalProperties": false, "properties": {
+    "effort": {"const": "none"}, "summary": {"type": "string"}, "generate_summary": {"type": "string"}}},
+  "include": {"type": "array", "items": {"enum": [
+    "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
+    "message.input_image.image_url", "computer_call_output.output.image_url", "code_interpreter_call.outputs"]}},
   "stream_options": {"type": "object", "additionalProperties": false, "properties": {"include_obfuscation": {"type": "boolean"}}}
 })";
 

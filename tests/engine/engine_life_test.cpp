@@ -426,7 +426,7 @@ TEST_F(EngineTest, InvalidRequestsNameTheField) {
   expect("max_tokens", [](auto* r) { r->max_tokens = -1; });
   expect("min_tokens", [](auto* r) { r->min_tokens = 5; });
   expect("temperature", [](auto* r) { r->sampling.temperature = -0.1f; });
-  expect("top_p", [](auto* r) { r->sampling.top_p = 0; });
+  expect("top_p", [](auto* r) { r->sampling.top_p = -0.1f; });
   expect("top_k", [](auto* r) { r->sampling.top_k = -1; });
   expect("min_p", [](auto* r) { r->sampling.min_p = 1.1f; });
   expect("repetition_penalty", [](auto* r) { r->sampling.repetition_penalty = 0; });

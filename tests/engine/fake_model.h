@@ -138,10 +138,6 @@ class FakeTokenizer final : public Tokenizer {
   bool is_special(TokenId token) const override { return token == kFakeEos; }
   std::optional<TokenId> bos() const override { return std::nullopt; }
   std::optional<TokenId> eos() const override { return kFakeEos; }
-  const std::string& chat_template() const override { return none_; }
-
- private:
-  std::string none_;
 };
 
 }  // namespace smartkv

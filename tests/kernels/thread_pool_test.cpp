@@ -52,6 +52,21 @@ TEST(ThreadPoolTest, WorkersTakePartAfterASleep) {
   }
 }
 
+TEST(ThreadPoolTest, AnExceptionReachesTheCaller) {
+  for (const int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 200; ++round) {
+      const auto fails = [](int64_t i) {
+        if (i % 3 == 1) throw std::runtime_error("task");
+      };
+      EXPECT_THROW(pool.parallel_for(16, fails), std::runtime_error);
+      std::atomic<int> done{0};
+      pool.parallel_for(16, [&](int64_t) { done.fetch_add(1); });  // the pool is as good as new
+      EXPECT_EQ(done.load(), 16);
+    }
+  }
+}
+
 TEST(ThreadPoolTest, IdlePoolUsesNoCpu) {
   ThreadPool pool(4);
   pool.parallel_for(8, [](int64_t) {});

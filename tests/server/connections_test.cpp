@@ -179,6 +179,62 @@ TEST(Connections, OfTooManyTheLongestIdleMakeRoom) {
   EXPECT_EQ(status_of(old.read_until("}")), 200);
 }
 
+// Two connections that are in use.
+class FullServer : public ::testing::Test {
+ protected:
+  void expect_turned_away(const std::string& response) {
+    EXPECT_EQ(status_of(response), 503) << response;
+    EXPECT_NE(response.find("Retry-After: 1\r\n"), response.npos) << response;
+    EXPECT_NE(response.find("max_connections"), response.npos) << response;
+  }
+  static void begin(RawConnection& connection) { connection.send("GET /health HTTP/1.1\r\n"); }
+
+  TestServer server_{{.max_connections = 2}};
+};
+
+TEST_F(FullServer, ARequestTooManyIsToldWhenToComeBack) {
+  RawConnection one(server_.port), two(server_.port);
+  begin(one);
+  begin(two);
+  for (int i = 0; i < 300; ++i) expect_turned_away(answer(server_.port, i % 2 == 0 ? kHealth : kTokenize));
+  one.send("Connection: close\r\n\r\n");
+  EXPECT_EQ(status_of(one.read_all()), 200);
+  EXPECT_TRUE(healthy(server_.port));
+  two.send("\r\n");
+  EXPECT_EQ(status_of(two.read_until("}")), 200);
+}
+
+TEST_F(FullServer, ASilentConnectionTooManyIsToldAfterASecond) {
+  RawConnection one(server_.port), two(server_.port);
+  begin(one);
+  begin(two);
+  std::vector<std::unique_ptr<RawConnection>> silent;
+  for (int i = 0; i < 200; ++i) silent.push_back(std::make_unique<RawConnection>(server_.port));
+  for (const auto& connection : silent) expect_turned_away(connection->read_all());
+}
+
+TEST_F(FullServer, ASilentConnectionMakesRoomForARequest) {
+  RawConnection one(server_.port), two(server_.port);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_TRUE(healthy(server_.port));
+  expect_turned_away(one.read_all());
+  two.send(kHealth);
+  EXPECT_EQ(status_of(two.read_until("}")), 200);
+}
+
+TEST_F(FullServer, AConnectionTooManyIsServedOnceThereIsRoom) {
+  RawConnection one(server_.port);
+  auto two = std::make_unique<RawConnection>(server_.port);
+  begin(one);
+  begin(*two);
+  RawConnection waiting(server_.port);
+  waiting.send("GET /health HTTP/1.1\r\nX: ");
+  two.reset();
+  while (!healthy(server_.port)) std::this_thread::yield();  // until the server has seen that one is gone
+  waiting.send("y\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(status_of(waiting.read_all()), 200);
+}
+
 TEST(Connections, UnfinishedRequestsShareABoundedMemory) {
   TestServer server({.max_body_bytes = 1 << 20, .max_buffered_bytes = 4 << 20});
   std::vector<std::unique_ptr<RawConnection>> greedy;

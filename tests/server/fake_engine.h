@@ -28,15 +28,10 @@ class ByteTokenizer final : public Tokenizer {
   bool is_special(TokenId token) const override { return token >= kBos; }
   std::optional<TokenId> bos() const override { return kBos; }
   std::optional<TokenId> eos() const override { return kEos; }
-  const std::string& chat_template() const override { return template_; }
-
   int64_t min_tokens(std::string_view text) const override { return static_cast<int64_t>(text.size()); }
 
   bool adds_bos = false;
   mutable std::atomic<int64_t> encoded = 0;  // texts so far
-
- private:
-  std::string template_;
 };
 
 class FakeEngine final : public Engine {
@@ -54,6 +49,7 @@ class FakeEngine final : public Engine {
   void release() { hold_after(-1); }
   void set_context_length(int64_t n) { context_length_ = n; }
   void remove_chat_template() { template_.reset(); }
+  void set_chat_template(const char* source) { template_ = std::make_unique<ChatTemplate>(source); }
 
   std::vector<GenerationRequest> submitted() const;
   int64_t live_streams() const;

@@ -24,7 +24,6 @@ TEST(HttpTest, UnknownRoutesAndWrongMethods) {
   TestServer server;
   auto client = server.client();
   expect_error(client.Get("/v2"), 404, "unknown_url");
-  expect_error(client.Get("/v1/models/"), 404, "unknown_url");
   expect_error(client.Post("/nothing", "{}", "application/json"), 404, "unknown_url");
   const auto wrong = client.Get("/v1/completions");
   expect_error(wrong, 405, "method_not_allowed");
@@ -32,6 +31,41 @@ TEST(HttpTest, UnknownRoutesAndWrongMethods) {
   expect_error(client.Delete("/v1/models/fake"), 405, "method_not_allowed");
   expect_error(client.Put("/v1/completions", "{}", "application/json"), 405, "method_not_allowed");
   EXPECT_EQ(client.Head("/health")->status, 200);
+}
+
+TEST(HttpTest, RoutesGoByTheNamesThatClientsUse) {
+  TestServer server;
+  auto client = server.client();
+  for (const char* path : {"/v1/models", "/v1/models/", "/models", "/models/", "/v1/models/fake", "/models/fake/", "/health/"}) {
+    EXPECT_EQ(client.Get(path)->status, 200) << path;
+  }
+  for (const char* path : {"/v1/chat/completions/", "/chat/completions", "/chat/completions/", "/v1/chat/completions?a=b"}) {
+    EXPECT_EQ(Json::parse(server.post(path, kWhole)->body)["object"], "chat.completion") << path;
+  }
+  EXPECT_EQ(Json::parse(server.post("/completions", R"({"prompt": "a"})")->body)["object"], "text_completion");
+  EXPECT_EQ(Json::parse(server.post("/responses", R"({"input": "a"})")->body)["object"], "response");
+  expect_error(client.Get("/v1"), 404, "unknown_url");
+  expect_error(client.Get("/v1/health"), 404, "unknown_url");
+  expect_error(client.Get("/chat/completions"), 405, "method_not_allowed");
+}
+
+TEST(HttpTest, TargetsMayBeAbsolute) {
+  TestServer server;
+  for (const char* target : {"http://x/health", "HTTP://x:80/health/", "https://x/health?a=b", "http://x/v1/models", "http://x", "http://x?a"}) {
+    RawConnection connection(server.port);
+    connection.send(std::string("GET ") + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    EXPECT_TRUE(connection.read_all().starts_with("HTTP/1.1 200")) << target;
+  }
+  RawConnection other(server.port);
+  other.send("GET ftp://x/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  EXPECT_TRUE(other.read_all().starts_with("HTTP/1.1 404"));
+}
+
+TEST(HttpTest, StreamsNameTheirEncoding) {
+  TestServer server;
+  for (const auto& [path, body] : {std::pair{"/v1/chat/completions", kStream.c_str()}, std::pair{"/v1/responses", R"({"input": "a", "stream": true})"}}) {
+    EXPECT_EQ(server.post(path, body)->get_header_value("Content-Type"), "text/event-stream; charset=utf-8") << path;
+  }
 }
 
 TEST(HttpTest, MalformedRequests) {

@@ -46,7 +46,7 @@ constexpr BadField kSharedBadFields[] = {
     {R"("temperature": 2.1)", "temperature"},
     {R"("temperature": -0.1)", "temperature"},
     {R"("temperature": "1")", "temperature"},
-    {R"("top_p": 0)", "top_p"},
+    {R"("top_p": -0.1)", "top_p"},
     {R"("top_p": 1.5)", "top_p"},
     {R"("min_p": -1)", "min_p"},
     {R"("top_k": -2)", "top_k"},
@@ -61,7 +61,6 @@ constexpr BadField kSharedBadFields[] = {
     {R"("seed": 1.5)", "seed"},
     {R"("stop": 3)", "stop"},
     {R"("stop": [3])", "stop[0]"},
-    {R"("stop": "")", "stop"},
     {R"("stop": ["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])", "stop"},
     {R"("stop_token_ids": 3)", "stop_token_ids"},
     {R"("stop_token_ids": [3, 259])", "stop_token_ids[1]"},
@@ -218,6 +217,42 @@ TEST_F(RequestTest, TakesWhatFrameworksSend) {
                                 {"role": "user", "content": "d"}]})", model_));
 }
 
+TEST_F(RequestTest, TakesSamplingAtItsEnds) {
+  EXPECT_EQ(chat(R"("top_p": 0)").generations.front().sampling.top_p, 0);
+  EXPECT_EQ(chat(R"("seed": 42.0)").generations.front().sampling.seed, 42);
+  EXPECT_EQ(chat(R"("seed": -1.0)").generations.front().sampling.seed, UINT64_MAX);
+  EXPECT_EQ(chat(R"("stop": "")").generations.front().stop, std::vector<std::string>());
+  EXPECT_EQ(chat(R"("stop": ["", "a", ""])").generations.front().stop, std::vector<std::string>{"a"});
+}
+
+TEST_F(RequestTest, TakesMessagesAsOtherServersAnswerThem) {
+  const auto text = [&](const std::string& body) {
+    return engine_.tokenizer().decode(parse_chat(body, model_).generations.front().prompt, false);
+  };
+  EXPECT_EQ(text(R"({"messages": [
+      {"role": "user", "id": "1", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}], "cache_control": {"type": "ephemeral"}},
+      {"role": "assistant", "id": "2", "content": "b", "reasoning_details": [{"type": "reasoning.text", "text": "r"}],
+       "thinking_blocks": [{"type": "thinking", "thinking": "t", "signature": "s"}]},
+      {"role": "user", "content": "c"}]})"),
+            "user:a\nassistant:b\nuser:c\nassistant:");
+  EXPECT_EQ(text(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant"}, {"role": "assistant", "content": null},
+      {"role": "assistant", "content": "", "tool_calls": []}, {"role": "user", "content": "c"}]})"),
+            "user:a\nassistant:\nassistant:\nassistant:\nuser:c\nassistant:");
+  for (const char* field : {R"("id": 3)", R"("cache_control": "x")", R"("reasoning_details": {})", R"("thinking_blocks": "t")"}) {
+    const ApiError error = error_of([&] { text(R"({"messages": [{"role": "assistant", "content": "x", )" + std::string(field) + "}]}"); });
+    EXPECT_EQ(error.param, "messages[0]." + std::string(field).substr(1, std::string(field).find('"', 1) - 1));
+  }
+}
+
+TEST_F(RequestTest, KeepsLargeIntegersOfCallsExact) {
+  const std::string body = R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f",
+      "arguments": "{\"a\": [123456789012345678901234567890, -98765432109876543210], \"b\": 18446744073709551615, \"c\": 0.5}"}}]},
+      {"role": "tool", "tool_call_id": "1", "content": "r"}]})";
+  EXPECT_EQ(engine_.tokenizer().decode(parse_chat(body, model_).generations.front().prompt, false),
+            R"(assistant:{"name":"f","arguments":{"a":[123456789012345678901234567890,-98765432109876543210],"b":18446744073709551615,"c":0.5}})"
+            "\nuser:Result of f: r\nassistant:");
+}
+
 TEST_F(RequestTest, DefaultsOfSamplingAreTheServedModels) {
   model_.sampling = {{"temperature", 0.25}, {"top_k", 5}};
   EXPECT_FLOAT_EQ(chat("").generations.front().sampling.temperature, 0.25f);
@@ -230,10 +265,30 @@ TEST_F(RequestTest, ContinuesAnAssistantsMessage) {
     const std::string body = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b c "}])" + more + "}";
     return engine_.tokenizer().decode(parse_chat(body, model_).generations.front().prompt, false);
   };
-  EXPECT_EQ(text(""), "user:a\nassistant:b c");
-  EXPECT_EQ(text(R"(, "continue_final_message": true)"), "user:a\nassistant:b c");
+  EXPECT_EQ(text(""), "user:a\nassistant:b c ");
+  EXPECT_EQ(text(R"(, "continue_final_message": true)"), "user:a\nassistant:b c ");
   EXPECT_EQ(text(R"(, "add_generation_prompt": true)"), "user:a\nassistant:b c \nassistant:");
   EXPECT_EQ(error_of([&] { text(R"(, "continue_final_message": true, "add_generation_prompt": true)"); }).param, "continue_final_message");
+}
+
+// The text to continue may stand in what the template writes behind it, be empty, or be trimmed by it.
+TEST_F(RequestTest, ContinuesWhateverTextTheMessageHas) {
+  constexpr const char* kChatMl =
+      "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  constexpr const char* kTrimming = "{% for message in messages %}[{{ message.role }}]{{ message.content|trim }}</s>{% endfor %}";
+  const auto text = [&](const char* source, const std::string& content) {
+    engine_.set_chat_template(source);
+    const Json body = {{"messages", Json::array({{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"content", content}}})}};
+    return engine_.tokenizer().decode(parse_chat(body.dump(), model_).generations.front().prompt, false);
+  };
+  for (const char* content : {">", "<", "e", "end", "im", "im_end", "|", "<|im_end|>", "\n", "", " ", "b ", "b\n\n", "assistant", "ContinueHere"}) {
+    EXPECT_EQ(text(kChatMl, content), "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n" + std::string(content));
+  }
+  EXPECT_EQ(text(kTrimming, "b "), "[user]q</s>[assistant]b ");
+  EXPECT_EQ(text(kTrimming, "s"), "[user]q</s>[assistant]s");
+  EXPECT_EQ(text(kTrimming, ""), "[user]q</s>[assistant]");
+  EXPECT_NE(std::string(error_of([&] { text("{{ messages[0].content }}", "b"); }).what()).find("does not show"), std::string::npos);
 }
 
 TEST_F(RequestTest, FillsDefaults) {

@@ -84,7 +84,7 @@ TEST(ResponseTest, ChatStream) {
   TestServer server;
   const auto result = server.post("/v1/chat/completions", "{" + kChat + R"(, "stream": true})");
   ASSERT_EQ(result->status, 200);
-  EXPECT_EQ(result->get_header_value("Content-Type"), "text/event-stream");
+  EXPECT_EQ(result->get_header_value("Content-Type"), "text/event-stream; charset=utf-8");
   const std::vector<Json> chunks = chunks_of(result);
   ASSERT_EQ(chunks.size(), 5u);
   std::string text;

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "server/openai/responses.h"
-#include "tests/server/fake_engine.h"
+#include "tests/server/test_server.h"
 
 namespace smartkv::openai {
 namespace {
@@ -66,6 +66,88 @@ TEST_F(ResponsesTest, RefusesByItsOwnFields) {
   EXPECT_EQ(refused_field(R"({"input": "a", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}})"),
             "text.format.schema.not");
   EXPECT_EQ(refused_field(R"({"input": "a", "frequency": 1})"), "frequency");
+}
+
+TEST_F(ResponsesTest, ErrorsNameThePlaceInTheRequest) {
+  const auto refused = [&](const std::string& fields) { return refused_field("{\"instructions\": \"be\", " + fields + "}"); };
+  EXPECT_EQ(refused(R"("input": [{"role": "user", "content": "a"}, {"role": "robot", "content": "a"}])"), "input[1].role");
+  EXPECT_EQ(refused(R"("input": [{"role": "user", "content": "a"}, {"role": "user", "content": 3}])"), "input[1].content");
+  EXPECT_EQ(refused(R"("input": [{"role": "user", "content": [{"type": "input_image"}]}])"), "input[0].content[0].type");
+  EXPECT_EQ(refused(R"("input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+                                 {"type": "function_call", "call_id": "2", "name": "f", "arguments": "["}])"),
+            "input[1].arguments");
+  EXPECT_EQ(refused(R"("input": [])").substr(0, 5), "taken");
+  EXPECT_EQ(refused_field(R"({"input": []})"), "input");
+  EXPECT_EQ(refused(R"("input": "a", "tools": [{"type": "x", "name": "f"}])"), "tools[0].type");
+  EXPECT_EQ(refused(R"("input": "a", "tools": [{"type": "function", "name": "f"}, {"type": "function", "name": "f f"}])"), "tools[1].name");
+  EXPECT_EQ(refused(R"("input": "a", "tools": [{"type": "function", "name": "f", "other": 1}])"), "tools[0].other");
+  EXPECT_EQ(refused(R"("input": "a", "tools": [{"type": "function", "name": "f", "strict": true, "parameters": {"not": {}}}], "tool_choice": "required")"),
+            "tools[0].parameters.not");
+  EXPECT_EQ(refused(R"("input": "a", "tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function", "name": "g"})"), "tool_choice.name");
+  EXPECT_EQ(refused(R"("input": "a", "text": {"format": {"type": "xml"}})"), "text.format.type");
+  EXPECT_EQ(refused(R"("input": "a", "temperature": 3)"), "temperature");
+  engine_.set_context_length(5);
+  EXPECT_EQ(refused_field(R"({"input": "a long text"})"), "input");
+}
+
+TEST_F(ResponsesTest, ErrorsQuoteTheClientsWordsAsTheyAre) {
+  const auto message = [&](const std::string& body) {
+    try {
+      parse_responses(body, model_);
+    } catch (const ApiError& error) {
+      return std::string(error.what());
+    }
+    return std::string("taken");
+  };
+  EXPECT_EQ(message(R"({"input": "a", "model": "my-messages-model"})"), "The model 'my-messages-model' does not exist");
+  EXPECT_EQ(message(R"({"input": "a", "max_output_tokens": 0})"), "'max_output_tokens': expected an integer of at least 1, found 0");
+  EXPECT_EQ(message(R"({"input": [{"role": "messages[0].role", "content": "x"}]})"),
+            "'input[0].role': expected system, developer, user, assistant or tool, found \"messages[0].role\"");
+  EXPECT_EQ(message(R"({"input": "a", "tools": [{"type": "function", "name": "f", "max_tokens": 1}]})"),
+            "Unrecognized request argument supplied: tools[0].max_tokens");
+}
+
+TEST_F(ResponsesTest, ErrorsOfTheEngineNameItsFieldsToo) {
+  smartkv::testing::TestServer server;
+  server.engine.set_submit_error(RequestError(RequestError::Kind::kTooLarge, "max_tokens", "'max_tokens': too many"));
+  const Json error = Json::parse(server.post("/v1/responses", R"({"input": "a"})")->body)["error"];
+  EXPECT_EQ(error["param"], "max_output_tokens");
+  EXPECT_EQ(error["message"], "'max_output_tokens': too many");
+  server.engine.set_submit_error(RequestError(RequestError::Kind::kInvalid, "grammar", "grammar: bad"));
+  const char* body = R"({"input": "a", "text": {"format": {"type": "json_object"}}})";
+  EXPECT_EQ(Json::parse(server.post("/v1/responses", body)->body)["error"]["param"], "text.format");
+}
+
+TEST_F(ResponsesTest, TakesItsOwnAnswersBack) {
+  engine_.set_answer({R"({"name": "f", "arguments": {"n": 1}})"});
+  const std::string tools = R"("tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}], "tool_choice": "required")";
+  std::vector<Json> events;
+  Json answer = run(parse(", " + tools), &events);
+  // As a client may send it: what the answer repeats of the request, and its items.
+  Json again = answer;
+  for (const char* key : {"id", "object", "created_at", "status", "error", "incomplete_details", "output", "usage", "model"}) again.erase(key);
+  again["input"] = answer["output"];
+  again["input"].insert(again["input"].begin(), Json{{"role", "user"}, {"content", "hi"}});
+  again["input"].push_back({{"type", "function_call_output"}, {"call_id", answer["output"][0]["call_id"]}, {"output", "r"}});
+  again["tool_choice"] = "none";
+  EXPECT_EQ(refused_field(again.dump()), "taken");
+  EXPECT_EQ(prompt(again.dump()), "user:hi\nassistant:{\"name\":\"f\",\"arguments\":{\"n\":1}}\nuser:Result of f: r\nassistant:");
+}
+
+TEST_F(ResponsesTest, TakesReasoningThatIsNotItsOwn) {
+  for (const char* fields : {R"(, "reasoning": {})", R"(, "reasoning": {"effort": null, "summary": null})", R"(, "reasoning": {"effort": "none", "summary": "auto"})",
+                             R"(, "include": ["reasoning.encrypted_content"])", R"(, "include": [])", R"(, "include": null, "reasoning": null)"}) {
+    EXPECT_NO_THROW(parse(fields)) << fields;
+  }
+  EXPECT_EQ(refused_field(R"({"input": "a", "reasoning": {"effort": "high"}})"), "reasoning.effort");
+  EXPECT_EQ(refused_field(R"({"input": "a", "reasoning": {"budget": 1}})"), "reasoning.budget");
+  EXPECT_EQ(refused_field(R"({"input": "a", "include": ["message.output_text.logprobs"]})"), "include[0]");
+  engine_.set_chat_template("{% for m in messages %}{{ m.role }}:{{ m.content }}({{ m.reasoning_content }}){% endfor %}");
+  EXPECT_EQ(prompt(R"({"input": [{"role": "user", "content": "a"},
+      {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "s"}], "encrypted_content": "gAAA", "status": "completed"},
+      {"type": "reasoning", "id": "rs_2", "summary": [], "content": [{"type": "reasoning_text", "text": "why"}]},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "b"}]}, {"role": "user", "content": "c"}]})"),
+            "user:a()assistant:b(why)user:c()");
 }
 
 TEST_F(ResponsesTest, TextComesInEventsAndWhole) {

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "tests/server/command_runner.h"
 
@@ -59,6 +62,21 @@ TEST_F(Start, AModelThatCannotBeReadIsNamedWithTheReason) {
   expect_refused(folder_ / "fifo.gguf", "expected a regular file");
 }
 
+TEST_F(Start, AModelGoesByItsContentsNotItsEnding) {
+  for (const char* name : {"Qwen2.5-0.5B.GGUF", "llama", "llama.bin"}) {
+    fs::copy_file(kModel, folder_ / name);
+    const Ran ran = run({"inspect", (folder_ / name).c_str()});
+    EXPECT_EQ(ran.code, kOk) << ran.error;
+    EXPECT_THAT(ran.out, HasSubstr("GGUF v3"));
+  }
+  const fs::path text = folder_ / "text.bin";
+  std::ofstream(text) << "no model";
+  expect_refused(text, "expected a GGUF file or a folder");
+  const fs::path fifo = folder_ / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  expect_refused(fifo, "expected a GGUF file or a folder");
+}
+
 // Beside this program there is no module; torch_server_test.cpp runs the one that has it.
 TEST_F(Start, ABackendOrDeviceThatCannotBeHadIsNamed) {
   const auto error_of = [](const char* option, const char* value) {
@@ -83,6 +101,32 @@ void serve_with_pending(int signal) {
   ::raise(signal);
   const std::array arguments = {"smartkv", "serve", "--port", "0", "--model", kModel};
   run_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+// Serves without keys and TLS, which has nothing to reload. SIGTERM comes once SIGHUP was taken.
+[[noreturn]] void serve_through_a_hangup() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGHUP);
+  ::sigaddset(&set, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  ::kill(::getpid(), SIGHUP);
+  std::thread([] {
+    for (int i = 0; i < 3000; ++i) {
+      sigset_t pending;
+      ::sigpending(&pending);
+      if (::sigismember(&pending, SIGHUP) == 0) ::kill(::getpid(), SIGTERM);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    std::_Exit(99);  // nobody took it
+  }).detach();
+  const std::array arguments = {"smartkv", "serve", "--port", "0", "--model", kModel};
+  std::_Exit(run_command_line(static_cast<int>(arguments.size()), arguments.data()));
+}
+
+TEST_F(Start, AHangupWithoutKeysAndTlsChangesNothing) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(serve_through_a_hangup(), ::testing::ExitedWithCode(kOk), "nothing to reload");
 }
 
 // Exit codes are a shell's.

@@ -113,6 +113,20 @@ class RawTls {
 
 const std::string kHealth = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
 
+TEST(Tls, BeyondMaxConnectionsAnswersSayWhenToComeBack) {
+  const Certificate certificate("");
+  TestServer server(certificate.options({.max_connections = 1}));
+  RawTls used(server.port);
+  used.send("GET /health HTTP/1.1\r\n");
+  for (int i = 0; i < 20; ++i) {
+    RawTls surplus(server.port);
+    surplus.send(kHealth);
+    EXPECT_THAT(surplus.read_all(), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("Retry-After: 1\r\n")));
+  }
+  used.send("\r\n");
+  EXPECT_THAT(used.read_until("}"), StartsWith("HTTP/1.1 200"));
+}
+
 TEST(Tls, AnswersWholeAndStreamed) {
   const Certificate certificate("");
   TestServer server(certificate.options());

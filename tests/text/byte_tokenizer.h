@@ -30,10 +30,6 @@ class ByteTokenizer final : public Tokenizer {
   bool is_special(TokenId) const override { return false; }
   std::optional<TokenId> bos() const override { return std::nullopt; }
   std::optional<TokenId> eos() const override { return std::nullopt; }
-  const std::string& chat_template() const override { return none_; }
-
- private:
-  std::string none_;
 };
 
 }  // namespace smartkv

@@ -32,9 +32,9 @@ inline std::unique_ptr<Tokenizer> tokenizer_of_json(const std::string& text, con
 inline std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "smollm2") return load_tokenizer(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
   if (name == "sentencepiece") return load_sentencepiece(kTokenizerFixtures + "sentencepiece.model", {});
-  TokenizerConfig config{"<s>", "</s>", ""};
-  if (name == "llama3") config = {"<|begin_of_text|>", "<|eot_id|>", ""};
-  if (name.starts_with("deepseek")) config = {"<|begin_of_text|>", "", ""};
+  TokenizerConfig config{"<s>", "</s>"};
+  if (name == "llama3") config = {"<|begin_of_text|>", "<|eot_id|>"};
+  if (name.starts_with("deepseek")) config = {"<|begin_of_text|>", ""};
   return tokenizer_of_json(read_file(kTokenizerFixtures + name + ".json"), config);
 }
 

@@ -124,7 +124,7 @@ TEST(Tokenizer, ThreadsGetTheSame) {
 }
 
 TEST(Tokenizer, SentencePieceTakesBosAndEosFromItsConfig) {
-  TokenizerConfig config{"<s>", "</s>", ""};
+  TokenizerConfig config{"<s>", "</s>"};
   config.add_bos = false;
   config.add_eos = true;
   const auto tokenizer = load_sentencepiece(kTokenizerFixtures + "sentencepiece.model", config);

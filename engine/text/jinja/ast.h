@@ -25,7 +25,7 @@ struct Expr {
     kAttribute,  // children[0] . name
     kItem,       // children[0] [ children[1] ]
     kSlice,      // children[0] [ children[1] : children[2] : children[3] ], each may be null
-    kCall,       // children[0] ( children[1...], keywords )
+    kCall,       // children[0] ( children[1...], keywords, * unpacked_list, ** unpacked_dict )
     kFilter,     // children[0] | name ( children[1...], keywords )
     kTest,       // children[0] is name ( children[1...] )
     kUnary,      // name: "-", "+", "not"
@@ -41,12 +41,14 @@ struct Expr {
   std::vector<ExprPtr> children;
   std::vector<std::pair<std::string, ExprPtr>> keywords;
   std::vector<std::string> operators;
+  ExprPtr unpacked_list, unpacked_dict;  // null: none
 };
 
 struct Macro {
   std::string name;
   std::vector<std::string> parameters;
   std::vector<ExprPtr> defaults;  // of the last parameters
+  bool takes_varargs = false, takes_kwargs = false;  // further arguments: the body reads the variables of these names
   Block body;
 };
 

@@ -21,8 +21,9 @@ class Evaluator {
   Evaluator(const ChatTemplateLimits& limits, const std::function<std::tm()>& now)
       : limits_(limits), environment_{limits.max_steps, limits.max_output_bytes, now} {}
 
-  std::string run(const Block& block, const nlohmann::ordered_json& context) {
+  std::string run(const Block& block, const nlohmann::ordered_json& context, const std::map<std::string, std::string>& variables) {
     Scope& globals = scopes_.emplace_back();
+    for (const auto& [key, text] : variables) globals[key] = text;
     for (const auto& [key, value] : context.items()) {
       try {
         globals[key] = Value::from_json(value);
@@ -332,7 +333,25 @@ class Evaluator {
     Arguments given;
     for (size_t i = 1; i < expr.children.size(); ++i) given.positional.push_back(eval(*expr.children[i]));
     for (const auto& [key, value] : expr.keywords) given.keywords.emplace_back(key, eval(*value));
+    if (expr.unpacked_list != nullptr) {
+      const Value list = eval(*expr.unpacked_list);
+      for (Value& item : at_line(expr.line, [&] { return iterate(list, environment_); })) given.positional.push_back(std::move(item));
+    }
+    if (expr.unpacked_dict != nullptr) unpack_keywords(eval(*expr.unpacked_dict), expr.line, &given);
     return given;
+  }
+
+  void unpack_keywords(const Value& value, int line, Arguments* given) {
+    const Dict* dict = value.as_mapping();
+    if (dict == nullptr) fail_at(line, "expected a dictionary behind **, found \"" + value.type_name() + "\"");
+    for (const auto& [key, item] : dict->items) {
+      step(line);
+      const std::string* name = key.as<std::string>();
+      if (name == nullptr) fail_at(line, "expected strings as keys of the dictionary behind **, found \"" + key.type_name() + "\"");
+      const auto is_given = [&](const auto& keyword) { return keyword.first == *name; };
+      if (std::any_of(given->keywords.begin(), given->keywords.end(), is_given)) fail_at(line, "the argument \"" + *name + "\" is given twice");
+      given->keywords.emplace_back(*name, item);
+    }
   }
 
   Value call(const Expr& expr) {
@@ -345,6 +364,7 @@ class Evaluator {
     const Value target = eval(callee);
     if (const Builtin* builtin = target.as<Builtin>()) {
       const Arguments given = arguments(expr);
+      if (expr.unpacked_list != nullptr || expr.unpacked_dict != nullptr) check_unpacked(builtin->name, given, expr.line);
       return at_line(expr.line, [&] { return call_function(builtin->name, given, environment_); });
     }
     const auto* macro = target.as<const Macro*>();
@@ -353,28 +373,42 @@ class Evaluator {
     return call_macro(**macro, arguments(expr), expr.line);
   }
 
+  // At load a call with unpacked arguments has no shape yet.
+  static void check_unpacked(const std::string& function, const Arguments& given, int line) {
+    CallShape shape;
+    shape.positional = given.positional.size();
+    for (const auto& [keyword, value] : given.keywords) shape.keywords.push_back(keyword);
+    if (const auto fault = check_function(function, shape)) fail_at(line, *fault);
+  }
+
   Value call_macro(const Macro& macro, Arguments given, int line) {
     if (++macro_depth_ > kMaxMacroDepth)
       fail_at(line, "macros call each other more than " + std::to_string(kMaxMacroDepth) + " deep");
-    if (given.positional.size() > macro.parameters.size()) {
-      fail_at(line, "macro \"" + macro.name + "\" takes " + std::to_string(macro.parameters.size()) +
-                        " arguments, found " + std::to_string(given.positional.size()));
+    const size_t n_parameters = macro.parameters.size(), n_positional = std::min(given.positional.size(), n_parameters);
+    std::vector<Value> more(given.positional.begin() + static_cast<ptrdiff_t>(n_positional), given.positional.end());
+    if (!more.empty() && !macro.takes_varargs) {
+      fail_at(line, "macro \"" + macro.name + "\" takes " + std::to_string(n_parameters) + " arguments, found " +
+                        std::to_string(given.positional.size()));
+    }
+    std::vector<std::pair<Value, Value>> other;
+    for (const auto& [key, value] : given.keywords) {
+      const auto parameter = std::find(macro.parameters.begin() + static_cast<ptrdiff_t>(n_positional), macro.parameters.end(), key);
+      if (parameter != macro.parameters.end()) continue;
+      if (!macro.takes_kwargs) fail_at(line, "macro \"" + macro.name + "\" has no parameter \"" + key + "\" that is still to be set");
+      other.emplace_back(key, value);
     }
     const size_t base = std::exchange(base_, scopes_.size());
     scopes_.emplace_back();
-    const size_t first_default = macro.parameters.size() - macro.defaults.size();
-    for (size_t i = 0; i < macro.parameters.size(); ++i) {
+    if (macro.takes_varargs) scopes_.back()["varargs"] = at_line(line, [&] { return Value::list(std::move(more), List::Kind::kTuple); });
+    if (macro.takes_kwargs) scopes_.back()["kwargs"] = at_line(line, [&] { return Value::dict(std::move(other)); });
+    const size_t first_default = n_parameters - macro.defaults.size();
+    for (size_t i = 0; i < n_parameters; ++i) {
       const std::string& parameter = macro.parameters[i];
       const Value* value = given.find(i, parameter);
       Value bound = value != nullptr     ? *value
                     : i >= first_default ? eval(*macro.defaults[i - first_default])
                                          : Value(Undefined{parameter});
       scopes_.back()[parameter] = std::move(bound);
-    }
-    for (const auto& [key, value] : given.keywords) {
-      if (std::find(macro.parameters.begin(), macro.parameters.end(), key) == macro.parameters.end()) {
-        fail_at(line, "macro \"" + macro.name + "\" has no parameter \"" + key + "\"");
-      }
     }
     std::string out;
     run_block(macro.body, out);
@@ -394,9 +428,10 @@ class Evaluator {
 
 }  // namespace
 
-std::string render(const Block& block, const nlohmann::ordered_json& context, const ChatTemplateLimits& limits,
+std::string render(const Block& block, const nlohmann::ordered_json& context,
+                   const std::map<std::string, std::string>& variables, const ChatTemplateLimits& limits,
                    const std::function<std::tm()>& now) {
-  return Evaluator(limits, now).run(block, context);
+  return Evaluator(limits, now).run(block, context, variables);
 }
 
 }  // namespace smartkv::jinja

@@ -3,6 +3,7 @@
 
 #include <ctime>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -11,8 +12,9 @@
 
 namespace smartkv::jinja {
 
-// Throws ChatTemplateError with the line of the fault.
-std::string render(const Block& block, const nlohmann::ordered_json& context, const ChatTemplateLimits& limits,
+// `variables` are set where the context does not set them. Throws ChatTemplateError with the line of the fault.
+std::string render(const Block& block, const nlohmann::ordered_json& context,
+                   const std::map<std::string, std::string>& variables, const ChatTemplateLimits& limits,
                    const std::function<std::tm()>& now);
 
 }  // namespace smartkv::jinja

@@ -135,6 +135,7 @@ Value int_filter(const Call& call) {
   const int64_t base = call.integer_argument(1, "base", 10);
   if (base < 2 || base > 36) fail("int: expected a base of 2 to 36, found " + std::to_string(base));
   if (call.value.is_integer()) return call.value.integer();
+  if (call.value.as<BigInteger>() != nullptr) return call.value;
   std::string text = number_text(call.value);
   if (base == 16 && (text.starts_with("0x") || text.starts_with("0X"))) text.erase(0, 2);
   const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
@@ -151,6 +152,7 @@ Value int_filter(const Call& call) {
 Value float_filter(const Call& call) {
   const Value* otherwise = call.argument(0, "default");
   if (call.value.is_number()) return call.value.number();
+  if (const BigInteger* big = call.value.as<BigInteger>()) return std::strtod(big->digits->c_str(), nullptr);
   const std::optional<double> x = parse_float(number_text(call.value));
   return x ? Value(*x) : otherwise == nullptr ? Value(0.0) : *otherwise;
 }

@@ -35,6 +35,21 @@ Value string_list(const Value& object, std::vector<std::string> texts) {
   return Value::list(std::move(items));
 }
 
+// What methods that take (sub, start, end) look at: text[start:end], and the character at which it begins. None, not even an
+// empty one, where that is behind the end.
+std::optional<std::pair<std::string, int64_t>> searched(const std::string& text, const Arguments& arguments) {
+  if (arguments.positional.size() < 2) return std::pair(text, int64_t{0});
+  const int64_t n = length(text);
+  const auto bound = [&](size_t index, const char* name, int64_t otherwise) {
+    const Value* value = arguments.find(index, name);
+    const int64_t at = value == nullptr || value->is_none() ? otherwise : integer_argument(arguments, index, name, otherwise);
+    return std::max<int64_t>(0, at < 0 ? at + n : at);
+  };
+  const int64_t first = bound(1, "start", 0), end = std::min(n, bound(2, "end", n));
+  if (first > end) return std::nullopt;
+  return std::pair(substring(text, first, end, 1), first);
+}
+
 // str.startswith and endswith take a string or a tuple of them.
 bool affix(const std::string& text, const std::string& name, const Arguments& arguments) {
   const auto matches = [&](const Value& part) {
@@ -86,9 +101,16 @@ Value string_method(const Value& object, const std::string& name, const Argument
   if (name == "lower") return like(object, lower(text));
   if (name == "title") return like(object, title(text));
   if (name == "capitalize") return like(object, capitalize(text));
-  if (name == "find") return find_character(text, string_argument(arguments, 0, "sub", name));
-  if (name == "rfind") return find_last_character(text, string_argument(arguments, 0, "sub", name));
-  if (name == "count") return count(text, string_argument(arguments, 0, "sub", name));
+  if (name == "count" || name == "find" || name == "rfind" || name == "index" || name == "rindex") {
+    const std::string sought = string_argument(arguments, 0, "sub", name);
+    const auto part = searched(text, arguments);
+    if (name == "count") return part ? count(part->first, sought) : 0;
+    const int64_t at = !part                   ? -1
+                       : name.starts_with('r') ? find_last_character(part->first, sought)
+                                               : find_character(part->first, sought);
+    if (at < 0 && name.ends_with("index")) fail(name + ": the string does not hold \"" + sought + "\"");
+    return at < 0 ? at : part->second + at;
+  }
   if (name == "isdigit")
     return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (name == "join") {
@@ -177,9 +199,10 @@ using Table = std::map<std::string, Row, std::less<>>;
 
 const Table& string_methods() {
   static const Table table = {{"capitalize", {}},
-                              {"count", {1, 1}},
+                              {"count", {1, 3}},
                               {"endswith", {1, 1}},
-                              {"find", {1, 1}},
+                              {"find", {1, 3}},
+                              {"index", {1, 3}},
                               {"isdigit", {}},
                               {"join", {1, 1}},
                               {"lower", {}},
@@ -187,7 +210,8 @@ const Table& string_methods() {
                               {"removeprefix", {1, 1}},
                               {"removesuffix", {1, 1}},
                               {"replace", {2, 3}},
-                              {"rfind", {1, 1}},
+                              {"rfind", {1, 3}},
+                              {"rindex", {1, 3}},
                               {"rsplit", {0, 2, {"sep", "maxsplit"}}},
                               {"rstrip", {0, 1}},
                               {"split", {0, 2, {"sep", "maxsplit"}}},

@@ -271,7 +271,16 @@ class Parser {
       if (!is(")")) expect(",");
     }
     end_block();
+    const size_t first = at_;
     stmt->macro->body = parse_outside_loops("endmacro");
+    const auto reads = [&](const char* variable) {
+      const auto& parameters = stmt->macro->parameters;
+      if (std::find(parameters.begin(), parameters.end(), variable) != parameters.end()) return false;
+      return std::any_of(tokens_.begin() + static_cast<ptrdiff_t>(first), tokens_.begin() + static_cast<ptrdiff_t>(at_),
+                         [&](const Token& token) { return token.kind == Token::Kind::kName && token.text == variable; });
+    };
+    stmt->macro->takes_varargs = reads("varargs");
+    stmt->macro->takes_kwargs = reads("kwargs");
     return stmt;
   }
 
@@ -513,17 +522,28 @@ class Parser {
   void parse_arguments(ExprPtr& call) {
     expect("(");
     while (!accept(")")) {
-      if (is("*") || is("**")) fail("argument unpacking is not supported");
-      if (peek().kind == Token::Kind::kName && peek(1).kind == Token::Kind::kOperator && peek(1).text == "=") {
+      if (is("*") || is("**")) {
+        parse_unpacking(call);
+      } else if (peek().kind == Token::Kind::kName && peek(1).kind == Token::Kind::kOperator && peek(1).text == "=") {
         std::string keyword = name();
         next();
         call->keywords.emplace_back(std::move(keyword), adopt(*call, parse_expression()));
       } else {
-        if (!call->keywords.empty()) fail("a positional argument behind a keyword argument");
+        if (!call->keywords.empty() || call->unpacked_list != nullptr) fail("a positional argument behind a keyword argument");
         add(call, parse_expression());
       }
       if (!is(")")) expect(",");
     }
+  }
+
+  // Arguments as a list or dictionary, of functions and macros: methods, filters and tests are checked at load.
+  void parse_unpacking(ExprPtr& call) {
+    const bool is_call = call->kind == Expr::Kind::kCall && call->children[0]->kind == Expr::Kind::kName;
+    if (!is_call) fail("argument unpacking is supported for functions and macros only");
+    ExprPtr& unpacked = is("*") ? call->unpacked_list : call->unpacked_dict;
+    if (unpacked != nullptr || call->unpacked_dict != nullptr) fail("expected \")\", found " + shown(peek()));
+    next();
+    unpacked = adopt(*call, parse_expression());
   }
 
   static CallShape shape_of(const Expr& call) {
@@ -547,7 +567,8 @@ class Parser {
     ExprPtr call = node_of(Expr::Kind::kCall, "", std::move(callee));
     parse_arguments(call);
     if (is_attribute) require(*call, check_method(name, shape_of(*call)));
-    if (is_name && !callables_.contains(name)) require(*call, check_function(name, shape_of(*call)));
+    const bool unpacks = call->unpacked_list != nullptr || call->unpacked_dict != nullptr;
+    if (is_name && !callables_.contains(name) && !unpacks) require(*call, check_function(name, shape_of(*call)));
     return call;
   }
 

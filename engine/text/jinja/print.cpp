@@ -89,6 +89,8 @@ void write_repr(const Value& value, Out& out) {
     out.add(*flag ? "True" : "False");
   } else if (const int64_t* integer = value.as<int64_t>()) {
     out.add(std::to_string(*integer));
+  } else if (const BigInteger* big = value.as<BigInteger>()) {
+    out.add(*big->digits);
   } else if (const double* number = value.as<double>()) {
     out.add(float_text(*number));
   } else if (const std::string* text = value.as<std::string>()) {
@@ -196,7 +198,7 @@ class JsonWriter {
       out_.add("null");
     } else if (const double* x = value.as<double>(); x != nullptr && !std::isfinite(*x)) {
       out_.add(std::isnan(*x) ? "NaN" : *x > 0 ? "Infinity" : "-Infinity");
-    } else if (value.is_number()) {
+    } else if (value.is_number() || value.as<BigInteger>() != nullptr) {
       write_repr(value, out_);
     } else {
       throw RuntimeError{"tojson: a value of type \"" + value.type_name() + "\" is not JSON"};

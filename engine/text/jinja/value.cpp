@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+
+#include "engine/text/exact_integer.h"
 
 namespace smartkv::jinja {
 namespace {
@@ -33,6 +36,22 @@ bool equal_dicts(const Dict& a, const Dict& b) {
   const auto left = sorted(a), right = sorted(b);
   return std::equal(left.begin(), left.end(), right.begin(),
                     [](auto* x, auto* y) { return equal(x->first, y->first) && equal(x->second, y->second); });
+}
+
+// Of two integers in decimal digits.
+int compare_digits(std::string_view a, std::string_view b) {
+  const bool negative = a.starts_with('-');
+  if (negative != b.starts_with('-')) return negative ? -1 : 1;
+  const int order = a.size() != b.size() ? (a.size() < b.size() ? -1 : 1) : a.compare(b);
+  return negative ? -order : order;
+}
+
+// Any int64_t is nearer to 0 than a big integer.
+int compare_with_number(const BigInteger& big, const Value& number) {
+  const bool negative = big.digits->starts_with('-');
+  if (number.is_integer()) return negative ? -1 : 1;
+  const double value = std::strtod(big.digits->c_str(), nullptr);
+  return value < number.number() ? -1 : value > number.number();
 }
 
 bool equal_lists(const List& a, const List& b) {
@@ -90,9 +109,7 @@ Value Value::from_json(const nlohmann::ordered_json& json, int depth) {
     case nlohmann::json::value_t::boolean:
       return json.get<bool>();
     case nlohmann::json::value_t::number_unsigned:
-      if (json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-        throw RuntimeError{"the number " + json.dump() + " is out of range"};
-      }
+      if (json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return big_integer(json.dump());
       return json.get<int64_t>();
     case nlohmann::json::value_t::number_integer:
       return json.get<int64_t>();
@@ -111,6 +128,7 @@ Value Value::from_json(const nlohmann::ordered_json& json, int depth) {
       return dict(std::move(items));
     }
     default:
+      if (is_exact_integer(json)) return big_integer(digits_of(json));
       return nullptr;
   }
 }
@@ -153,7 +171,7 @@ std::string Value::type_name() const {
   if (is_undefined()) return "Undefined";
   if (is_none()) return "NoneType";
   if (as<bool>()) return "bool";
-  if (as<int64_t>()) return "int";
+  if (as<int64_t>() || as<BigInteger>()) return "int";
   if (as<double>()) return "float";
   if (as<std::string>()) return is_markup() ? "Markup" : "str";
   if (const List* list = as_list()) {
@@ -182,6 +200,10 @@ int64_t Value::steps() const {
 }
 
 bool equal(const Value& a, const Value& b) {
+  const auto *big_a = a.as<BigInteger>(), *big_b = b.as<BigInteger>();
+  if (big_a != nullptr && big_b != nullptr) return *big_a->digits == *big_b->digits;
+  if (big_a != nullptr && b.is_number()) return compare_with_number(*big_a, b) == 0;
+  if (big_b != nullptr && a.is_number()) return compare_with_number(*big_b, a) == 0;
   if (a.is_number() && b.is_number()) {
     return a.is_integer() && b.is_integer() ? a.integer() == b.integer() : a.number() == b.number();
   }
@@ -201,6 +223,10 @@ int compare(const Value& a, const Value& b) {
     if (a.is_integer() && b.is_integer()) return a.integer() < b.integer() ? -1 : a.integer() > b.integer();
     return a.number() < b.number() ? -1 : a.number() > b.number();
   }
+  const auto *big_a = a.as<BigInteger>(), *big_b = b.as<BigInteger>();
+  if (big_a != nullptr && big_b != nullptr) return compare_digits(*big_a->digits, *big_b->digits);
+  if (big_a != nullptr && b.is_number()) return compare_with_number(*big_a, b);
+  if (big_b != nullptr && a.is_number()) return -compare_with_number(*big_b, a);
   const std::string *text_a = a.as<std::string>(), *text_b = b.as<std::string>();
   if (text_a != nullptr && text_b != nullptr) return text_a->compare(*text_b) < 0 ? -1 : *text_a != *text_b;
   const List *list_a = a.as_sequence(), *list_b = b.as_sequence();

@@ -28,6 +28,9 @@ struct Undefined {
 struct Markup {
   std::shared_ptr<const std::string> text;
 };
+struct BigInteger {
+  std::shared_ptr<const std::string> digits;  // of an integer beyond int64_t: known, compared and written, but not computed with
+};
 struct Builtin {
   std::string name;  // of a function, or of a method that was not called
 };
@@ -67,7 +70,7 @@ class Value {
  public:
   using Text = std::shared_ptr<const std::string>;
   using Storage = std::variant<Undefined, std::nullptr_t, bool, int64_t, double, Text, std::shared_ptr<List>,
-                               std::shared_ptr<Dict>, const Macro*, Builtin, Markup>;
+                               std::shared_ptr<Dict>, const Macro*, Builtin, Markup, BigInteger>;
 
   Value() : storage_(nullptr) {}
   template <typename T>
@@ -79,6 +82,7 @@ class Value {
   // RuntimeError if the value would be nested too deep or too large.
   static Value list(std::vector<Value> items, List::Kind kind = List::Kind::kList);
   static Value dict(std::vector<std::pair<Value, Value>> items, Dict::Kind kind = Dict::Kind::kDict);
+  static Value big_integer(std::string digits) { return BigInteger{std::make_shared<const std::string>(std::move(digits))}; }
   static Value markup(std::string text) { return Markup{std::make_shared<const std::string>(std::move(text))}; }
   static Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 

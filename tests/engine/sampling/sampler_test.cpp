@@ -48,7 +48,7 @@ std::map<TokenId, double> reference(const std::vector<float>& logits, const Samp
   const double total = sum();
   double mass = 0;
   size_t kept = 0;
-  while (kept < entries.size() && mass < params.top_p * total) mass += entries[kept++].first;
+  while (kept < entries.size() && (kept == 0 || mass < params.top_p * total)) mass += entries[kept++].first;
   if (params.top_p < 1) entries.resize(kept);
   const double kept_total = sum();
   std::map<TokenId, double> result;
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, SamplerDistribution,
     ::testing::Values(Case{"plain", {}}, Case{"cold", {.temperature = 0.5f}}, Case{"hot", {.temperature = 3.0f}},
                       Case{"top_k", {.top_k = 7}}, Case{"top_k_beyond_blocks", {.top_k = 100}},
-                      Case{"top_p", {.top_p = 0.9f}}, Case{"narrow_top_p", {.top_p = 0.01f}},
+                      Case{"top_p", {.top_p = 0.9f}}, Case{"narrow_top_p", {.top_p = 0.01f}}, Case{"zero_top_p", {.top_p = 0}},
                       Case{"flat_top_p", {.temperature = 50.0f, .top_p = 0.5f}}, Case{"min_p", {.min_p = 0.1f}},
                       Case{"min_p_one", {.min_p = 1.0f}},
                       Case{"together", {.temperature = 1.5f, .top_p = 0.8f, .top_k = 40, .min_p = 0.02f}}),

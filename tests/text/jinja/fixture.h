@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/text/chat_template.h"
+#include "engine/text/exact_integer.h"
 
 namespace smartkv::jinja_test {
 
@@ -18,7 +19,13 @@ inline std::string read_fixture(const std::string& name) {
 
 // What tests/fixtures/chat_templates/make.py wrote.
 inline const nlohmann::ordered_json& expected() {
-  static const nlohmann::ordered_json json = nlohmann::ordered_json::parse(read_fixture("expected.json"));
+  static const nlohmann::ordered_json json = [] {
+    nlohmann::ordered_json read = nlohmann::ordered_json::parse(read_fixture("expected.json"));
+    for (const char* digits : {"123456789012345678901234567890", "-98765432109876543210"}) {  // parse() makes them floats
+      read["context"][*digits == '-' ? "low" : "big"] = exact_integer(digits);
+    }
+    return read;
+  }();
   return json;
 }
 

@@ -1,0 +1,171 @@
+// What happens where memory runs out: every allocation of the server fails in turn, and the server goes on.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include <gtest/gtest.h>
+
+#include "engine/log.h"
+#include "server/openai/json_body.h"
+#include "tests/server/test_server.h"
+
+namespace {
+
+// Of the allocations in threads that are not exempt, those numbered from `first_failure` on fail, `failures` of them.
+std::atomic<bool> counting{false};
+std::atomic<int64_t> allocations{0}, first_failure{0}, failures{0};
+thread_local bool exempt = false;
+
+void* allocate(size_t size, size_t alignment) {
+  if (counting.load(std::memory_order_relaxed) && !exempt) {
+    const int64_t number = allocations.fetch_add(1);
+    if (number >= first_failure && number - first_failure < failures) throw std::bad_alloc();
+  }
+  void* p = alignment == 0 ? std::malloc(size == 0 ? 1 : size)
+                           : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  if (p == nullptr) throw std::bad_alloc();
+  return p;
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return allocate(size, 0); }
+void* operator new[](size_t size) { return allocate(size, 0); }
+void* operator new(size_t size, std::align_val_t alignment) { return allocate(size, static_cast<size_t>(alignment)); }
+void* operator new[](size_t size, std::align_val_t alignment) { return allocate(size, static_cast<size_t>(alignment)); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete[](void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+
+namespace smartkv::testing {
+namespace {
+
+constexpr int64_t kForever = INT64_MAX;
+
+// Makes allocations fail while it lives.
+class Failing {
+ public:
+  Failing(int64_t first, int64_t count) {
+    allocations = 0;
+    first_failure = first;
+    failures = count;
+    counting = true;
+  }
+  ~Failing() { counting = false; }
+  bool met() const { return allocations.load() > first_failure.load(); }
+};
+
+std::string nested(int depth) {
+  std::string text = "[1, \"a string that is longer than the small ones\"]";
+  for (int i = 0; i < depth; ++i) text = i % 2 == 0 ? R"({"a": {}, "key": )" + text + R"(, "b": [[], "c"]})" : "[[1], " + text + ", {\"d\": 2.5}]";
+  return text;
+}
+
+TEST(OutOfMemory, JsonIsDestroyedWithoutMemory) {
+  for (const int depth : {0, 1, 2, 5, 60}) {
+    const std::string text = nested(depth);
+    auto ordered = std::make_unique<nlohmann::ordered_json>(openai::parse_json(text));
+    auto sorted = std::make_unique<nlohmann::json>(nlohmann::json::parse(text));
+    const Failing failing(0, kForever);
+    ordered.reset();
+    sorted.reset();
+    EXPECT_FALSE(failing.met());
+  }
+}
+
+TEST(OutOfMemory, JsonIsComparedWithoutMemory) {
+  constexpr const char* kText = "a text that is longer than the small ones";
+  const nlohmann::ordered_json ordered = kText;
+  const nlohmann::json sorted = kText, number = 1;
+  const Failing failing(0, kForever);
+  EXPECT_TRUE(ordered == kText && sorted == kText && ordered == "a text that is longer than the small ones");
+  EXPECT_TRUE(ordered != "another text that is longer than the small ones" && sorted != "a" && number != kText);
+  EXPECT_FALSE(failing.met());
+}
+
+TEST(OutOfMemory, DeepJsonIsDestroyedWithoutAStack) {
+  nlohmann::ordered_json deep = 1;
+  for (int i = 0; i < 1'000'000; ++i) {
+    nlohmann::ordered_json outer = i % 2 == 0 ? nlohmann::ordered_json::array() : nlohmann::ordered_json::object();
+    if (outer.is_array()) {
+      outer.push_back(std::move(deep));
+    } else {
+      outer["k"] = std::move(deep);
+    }
+    deep = std::move(outer);
+  }
+}
+
+TEST(OutOfMemory, ParsingFailsAtEachAllocation) {
+  const std::string text = nested(8);
+  for (int64_t n = 0;; ++n) {
+    const Failing failing(n, 1);
+    try {
+      openai::parse_json(text);
+      if (!failing.met()) {
+        EXPECT_GT(n, 50);
+        return;
+      }
+    } catch (const std::bad_alloc&) {
+    }
+  }
+}
+
+class OutOfMemoryServer : public ::testing::TestWithParam<const char*> {
+ protected:
+  static std::string request() {
+    const std::string path = std::string(GetParam()).starts_with("{\"input") ? "/v1/responses" : "/v1/chat/completions";
+    std::string text = post_text(path, GetParam());
+    return text.insert(text.find("\r\n") + 2, "Connection: close\r\n");
+  }
+  std::string answer(const std::string& request) const {
+    RawConnection connection(server_.port);
+    connection.send(request);
+    return connection.read_all();
+  }
+
+  TestServer server_{{.http_threads = 2}};
+};
+
+// 200 as far as it comes, 500 or 503, or no answer: then the connection is closed.
+TEST_P(OutOfMemoryServer, EachAllocationMayFail) {
+  exempt = true;
+  const std::string text = request();
+  ASSERT_TRUE(answer(text).starts_with("HTTP/1.1 200"));
+  ::testing::internal::CaptureStderr();  // a line in the log for each
+  std::map<std::string, int> seen;
+  for (const int64_t count : {int64_t{1}, kForever}) {
+    for (int64_t n = 0;; n += count == 1 ? 1 : 5) {
+      const Failing failing(n, count);
+      const std::string found = answer(text);
+      seen[found.substr(0, 12)]++;
+      if (!failing.met()) break;
+      ASSERT_LT(n, 20'000);
+    }
+    server_.server.wait_until_idle();
+    EXPECT_TRUE(answer(text).starts_with("HTTP/1.1 200"));
+    EXPECT_TRUE(server_.engine.wait_for_live_streams(0));
+  }
+  ::testing::internal::GetCapturedStderr();
+  for (const auto& [status, times] : seen) {
+    EXPECT_TRUE(status == "HTTP/1.1 200" || status == "HTTP/1.1 500" || status == "HTTP/1.1 503" || status.empty()) << status;
+  }
+  EXPECT_GT(seen["HTTP/1.1 503"], 50);
+  exempt = false;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Requests, OutOfMemoryServer,
+    ::testing::Values(
+        R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "hello, this is a text"}]}], "logprobs": true, "top_logprobs": 2})",
+        R"({"messages": [{"role": "user", "content": "hello, this is a text"}], "stream": true, "n": 2, "stream_options": {"include_usage": true}})",
+        R"({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}], "stream": true, "text": {"format": {"type": "json_schema", "name": "n",
+            "schema": {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}, "required": ["a"]}}}})"));
+
+}  // namespace
+}  // namespace smartkv::testing
