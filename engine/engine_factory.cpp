@@ -135,6 +135,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   EngineParts parts;
   parts.options = options;
   parts.tokenizer = load_tokenizer(*weights, options.model);
+  for (const std::string& warning : parts.tokenizer->warnings()) log_warning(warning);
   parts.chat_template = open_chat_template(options.chat_template_file, *weights, options.model);
 
   const int threads = options.threads > 0 ? options.threads : std::min(available_cores(), kMaxThreads);

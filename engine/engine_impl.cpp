@@ -6,6 +6,7 @@
 
 #include "engine/log.h"
 #include "engine/model/policy_context.h"
+#include "engine/text/end_tokens.h"
 
 namespace smartkv {
 namespace {
@@ -56,17 +57,6 @@ Failure drafting_failure(const std::string& what) {
   log_error("drafting for " + what + " failed: " + failure.error);
   failure.error.insert(0, "draft: ");
   return failure;
-}
-
-std::set<TokenId> end_tokens(const Tokenizer& tokenizer, const ModelConfig& config, int64_t vocabulary) {
-  std::set<TokenId> tokens(config.eos_token_ids.begin(), config.eos_token_ids.end());
-  if (tokenizer.eos()) tokens.insert(*tokenizer.eos());
-  // Chat models end a turn with tokens that their configuration does not always list.
-  for (const char* name : {"<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>"}) {
-    if (const auto token = tokenizer.token_id(name); token && tokenizer.is_special(*token)) tokens.insert(*token);
-  }
-  std::erase_if(tokens, [vocabulary](TokenId token) { return token < 0 || token >= vocabulary; });
-  return tokens;
 }
 
 // How many drafted tokens a pass may carry after the last token: none beyond a boundary, and none that is a probe

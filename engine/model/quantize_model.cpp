@@ -152,7 +152,8 @@ void quantize_gguf(const GgufFile& in, const std::filesystem::path& out, WeightT
 void quantize_folder(const Weights& in, const std::filesystem::path& from, const std::filesystem::path& to, WeightType type,
                      ThreadPool& pool, const std::function<void(double)>& progress) {
   std::filesystem::create_directories(to);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "chat_template.jinja", "generation_config.json"}) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "added_tokens.json", "special_tokens_map.json", "chat_template.jinja",
+                           "generation_config.json"}) {
     if (std::filesystem::exists(from / name)) std::filesystem::copy_file(from / name, to / name);
   }
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(std::ifstream(from / "config.json"));

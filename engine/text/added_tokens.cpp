@@ -2,33 +2,22 @@
 
 #include <algorithm>
 
-#include "engine/text/split_pattern.h"
+#include "engine/text/pattern.h"
+#include "engine/text/unicode_text.h"
 #include "engine/text/utf8.h"
 
 namespace smartkv {
 namespace {
 
-// Unicode's White_Space.
-bool is_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
-}
-
-size_t start_of_last(std::string_view text) {
-  size_t at = text.size() - 1;
-  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
-  return at;
-}
-
 // Unicode's word characters.
 bool is_word(std::string_view character) {
-  static const SplitPattern word(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])");
+  static const Pattern word(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])");
   return word.matches_in(character);
 }
 
 bool inside_word(std::string_view text, size_t begin, size_t end) {
   const std::string_view before = text.substr(0, begin), behind = text.substr(end);
-  return (!before.empty() && is_word(before.substr(start_of_last(before)))) ||
+  return (!before.empty() && is_word(before.substr(utf8_last_start(before)))) ||
          (!behind.empty() && is_word(behind.substr(0, utf8_length(behind))));
 }
 
@@ -63,16 +52,8 @@ void AddedTokens::split(std::string_view text, bool with_special, std::vector<Pi
       continue;
     }
     size_t begin = at, end = at + token->content.size();
-    while (token->lstrip && begin > done) {
-      const size_t last = done + start_of_last(text.substr(done, begin - done));
-      if (!is_space(utf8_decode(text.substr(last, begin - last)))) break;
-      begin = last;
-    }
-    while (token->rstrip && end < text.size()) {
-      const size_t length = utf8_length(text.substr(end));
-      if (length == 0 || !is_space(utf8_decode(text.substr(end, length)))) break;
-      end += length;
-    }
+    if (token->lstrip) begin = done + strip_white_space(text.substr(done, begin - done), false, true).size();
+    if (token->rstrip) end = text.size() - strip_white_space(text.substr(end), true, false).size();
     if (begin > done) pieces->push_back({text.substr(done, begin - done), nullptr});
     pieces->push_back({text.substr(begin, end - begin), token});
     done = at = end;

@@ -26,21 +26,24 @@ Bpe::Bpe(std::vector<std::string> tokens, std::span<const BpeMerge> merges, cons
   for (size_t id = 0; id < tokens_.size(); ++id) {
     if (!tokens_[id].empty()) ids_.emplace(tokens_[id], static_cast<TokenId>(id));
   }
-  for (int byte = 0; byte < 256; ++byte) {
-    char fallback[8];
-    std::snprintf(fallback, sizeof fallback, "<0x%02X>", byte);
-    byte_ids_[byte] = options_.byte_level      ? id_of(std::string(1, static_cast<char>(byte)))
-                      : options_.byte_fallback ? id_of(fallback)
-                                               : -1;
+  for (size_t byte = 0; byte < byte_ids_.size(); ++byte) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", static_cast<unsigned>(byte));
+    byte_ids_[byte] = options_.byte_fallback ? id_of(name) : -1;
+  }
+  for (size_t character = 0; character < character_ids_.size(); ++character) {
+    std::string text;
+    utf8_append(text, static_cast<char32_t>(character));
+    character_ids_[character] = id_of(text);
   }
   size_t capacity = 16;
   while (capacity < 2 * merges.size()) capacity *= 2;
   merges_.assign(capacity, {kNoPair, 0, 0});
   for (const auto [left, right, rank] : merges) {
-    const std::string merged = bytes_of(left) + bytes_of(right);
+    const std::string merged = text_of(left) + text_of(right);
     const TokenId result = id_of(merged);
     if (result < 0) {
-      throw TokenizerError("merge of \"" + bytes_of(left) + "\" and \"" + bytes_of(right) +
+      throw TokenizerError("merge of \"" + text_of(left) + "\" and \"" + text_of(right) +
                            "\": expected its result in the vocabulary, found none");
     }
     const uint64_t pair = pair_of(left, right);
@@ -50,8 +53,8 @@ Bpe::Bpe(std::vector<std::string> tokens, std::span<const BpeMerge> merges, cons
   }
 }
 
-TokenId Bpe::id_of(std::string_view bytes) const {
-  const auto found = ids_.find(bytes);
+TokenId Bpe::id_of(std::string_view text) const {
+  const auto found = ids_.find(text);
   return found == ids_.end() ? -1 : found->second;
 }
 
@@ -64,20 +67,19 @@ const Bpe::Merge* Bpe::find_merge(TokenId left, TokenId right) const {
   }
 }
 
+TokenId Bpe::id_of_character(std::string_view character) const {
+  if (character.size() > 2 || utf8_length(character) == 0) return id_of(character);
+  const char32_t value = utf8_decode(character);
+  return value < character_ids_.size() ? character_ids_[value] : id_of(character);
+}
+
 void Bpe::symbols_of(std::string_view piece, std::vector<TokenId>* ids) const {
-  if (options_.byte_level) {
-    for (const char byte : piece) {
-      const TokenId id = byte_ids_[static_cast<unsigned char>(byte)];
-      if (id >= 0) ids->push_back(id);
-    }
-    return;
-  }
   bool fusing = false;
   while (!piece.empty()) {
     const size_t length = std::max<size_t>(utf8_length(piece), 1);
     const std::string_view character = piece.substr(0, length);
     piece.remove_prefix(length);
-    const TokenId id = id_of(character);
+    const TokenId id = id_of_character(character);
     const bool known = id >= 0;
     const bool as_bytes = !known && std::all_of(character.begin(), character.end(), [&](char byte) {
       return byte_ids_[static_cast<unsigned char>(byte)] >= 0;
@@ -93,13 +95,8 @@ void Bpe::symbols_of(std::string_view piece, std::vector<TokenId>* ids) const {
   }
 }
 
-int64_t Bpe::kept_bytes(std::string_view text) const {
-  const auto kept = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)] >= 0; };
-  if (options_.byte_level) return std::count_if(text.begin(), text.end(), kept);
-  // A character falls back as a whole.
-  const bool all = options_.byte_fallback && std::all_of(std::begin(byte_ids_), std::end(byte_ids_),
-                                                         [](TokenId id) { return id >= 0; });
-  return all ? static_cast<int64_t>(text.size()) : 0;
+bool Bpe::has_byte_tokens() const {
+  return std::all_of(byte_ids_.begin(), byte_ids_.end(), [](TokenId id) { return id >= 0; });
 }
 
 void Bpe::encode(std::string_view piece, std::vector<TokenId>* ids) const {

@@ -1,6 +1,8 @@
-// Byte-pair encoding of one piece of text (Sennrich et al. 2016), over bytes (GPT-2) or characters (SentencePiece).
+// Byte-pair encoding of one piece of text (Sennrich et al. 2016) over characters. Byte-level vocabularies get the characters that
+// stand for bytes (byte_level.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -13,7 +15,6 @@
 namespace smartkv {
 
 struct BpeOptions {
-  bool byte_level = true;      // symbols are bytes; else characters
   bool byte_fallback = false;  // a character without a token becomes its bytes' tokens <0x00> to <0xFF>
   bool fuse_unknown = false;   // neighbouring unknown characters become one unknown token
   bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
@@ -27,17 +28,16 @@ struct BpeMerge {
 
 class Bpe {
  public:
-  // `tokens`: the bytes of each id; empty: an id that encode() never makes. A merge whose result is no token is a
+  // `tokens`: the text of each id; empty: an id that encode() never makes. A merge whose result is no token is a
   // TokenizerError; of two merges of one pair the later counts.
   Bpe(std::vector<std::string> tokens, std::span<const BpeMerge> merges, const BpeOptions& options);
 
   // Appends the tokens of a piece. Thread-safe; time is O(n log n) whatever the piece.
   void encode(std::string_view piece, std::vector<TokenId>* ids) const;
 
-  // Bytes of `text` that encode() cannot drop or put into an unknown token: each is part of a token that spells it.
-  int64_t kept_bytes(std::string_view text) const;
-  const std::string& bytes_of(TokenId id) const { return tokens_[static_cast<size_t>(id)]; }
-  TokenId id_of(std::string_view bytes) const;  // -1: none
+  bool has_byte_tokens() const;  // one for each byte, so that encode() drops nothing
+  const std::string& text_of(TokenId id) const { return tokens_[static_cast<size_t>(id)]; }
+  TokenId id_of(std::string_view text) const;  // -1: none
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
 
  private:
@@ -51,6 +51,7 @@ class Bpe {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
 
+  TokenId id_of_character(std::string_view character) const;
   const Merge* find_merge(TokenId left, TokenId right) const;
   void symbols_of(std::string_view piece, std::vector<TokenId>* ids) const;
   void merge_short(std::vector<TokenId>* ids) const;
@@ -60,7 +61,8 @@ class Bpe {
   BpeOptions options_;
   std::unordered_map<std::string, TokenId, Hash, std::equal_to<>> ids_;
   std::vector<Merge> merges_;  // open addressing; its size is a power of two
-  TokenId byte_ids_[256];      // of a byte as a symbol (byte_level) or by fallback; -1: none
+  std::array<TokenId, 512> character_ids_;  // of the first characters of Unicode as symbols; -1: none
+  std::array<TokenId, 256> byte_ids_;       // of byte tokens; -1: none
 };
 
 }  // namespace smartkv

@@ -1,12 +1,11 @@
 #include "engine/text/bpe_tokenizer.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <charconv>
-#include <deque>
+#include <map>
 #include <unordered_map>
 
+#include "engine/text/byte_level.h"
 #include "engine/text/utf8.h"
 
 namespace smartkv {
@@ -25,40 +24,6 @@ struct WordCache {
   std::unordered_map<std::string, std::vector<TokenId>, Hash, std::equal_to<>> words;
 };
 
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  if (from.empty() || text.find(from) == std::string::npos) return;
-  std::string out;
-  size_t at = 0;
-  for (size_t found; (found = text.find(from, at)) != std::string::npos; at = found + from.size()) {
-    out.append(text, at, found - at);
-    out += to;
-  }
-  out.append(text, at);
-  text = std::move(out);
-}
-
-// The bytes that an entry of a byte-level vocabulary means; none for an entry with other characters, which BPE never
-// makes: it only has a meaning as an added token.
-std::string bytes_of_entry(const std::string& content) {
-  std::string bytes;
-  for (std::string_view rest = content; !rest.empty();) {
-    const size_t length = utf8_length(rest);
-    const int byte = length == 0 ? -1 : byte_of_stand_in(utf8_decode(rest.substr(0, length)));
-    if (byte < 0) return "";
-    bytes += static_cast<char>(byte);
-    rest.remove_prefix(length);
-  }
-  return bytes;
-}
-
-// "<0x0A>" is the byte 10; -1: no such token.
-int fallback_byte(const std::string& content) {
-  if (content.size() != 6 || !content.starts_with("<0x") || content[5] != '>') return -1;
-  unsigned value = 0;
-  const char* const end = content.data() + 5;
-  return std::from_chars(content.data() + 3, end, value, 16).ptr == end ? static_cast<int>(value) : -1;
-}
-
 // U+2581 stands behind another character: where it does in no merge, text can be cut before it.
 bool has_inner_metaspace(std::string_view content) {
   for (size_t at = content.find(kMetaspace, 1); at != std::string_view::npos; at = content.find(kMetaspace, at + 1)) {
@@ -69,7 +34,7 @@ bool has_inner_metaspace(std::string_view content) {
 
 class BpeTokenizer final : public Tokenizer {
  public:
-  explicit BpeTokenizer(BpeTokenizerSpec spec) : spec_(std::move(spec)), bpe_(make_bpe()) {
+  explicit BpeTokenizer(BpeTokenizerSpec spec) : spec_(std::move(spec)), bpe_(spec_.contents, spec_.merges, spec_.bpe) {
     std::vector<AddedToken> raw, normalized;
     added_by_id_.resize(spec_.contents.size());
     for (AddedToken& token : spec_.added) {
@@ -78,15 +43,16 @@ class BpeTokenizer final : public Tokenizer {
       added_by_id_[static_cast<size_t>(token.id)] = token;
       if (token.normalized) {
         token.content = normalize(token.content);
+        if (token.content != added_by_id_[static_cast<size_t>(token.id)].content) normalized_contents_[token.id] = token.content;
         normalized.push_back(token);
       } else {
         raw.push_back(token);
       }
     }
-    words_begin_at_metaspace_ = !spec_.bpe.byte_level && !spec_.bpe.ignore_merges && bpe_.id_of(kMetaspace) >= 0;
+    words_begin_at_metaspace_ = !spec_.bpe.ignore_merges && bpe_.id_of(kMetaspace) >= 0;
     for (const BpeMerge& merge : spec_.merges) {
       if (!words_begin_at_metaspace_) break;
-      words_begin_at_metaspace_ = !has_inner_metaspace(bpe_.bytes_of(merge.left) + bpe_.bytes_of(merge.right));
+      words_begin_at_metaspace_ = !has_inner_metaspace(bpe_.text_of(merge.left) + bpe_.text_of(merge.right));
     }
     raw_added_ = AddedTokens(std::move(raw));
     normalized_added_ = AddedTokens(std::move(normalized));
@@ -114,28 +80,17 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   std::string decode(std::span<const TokenId> tokens, bool skip_special) const override {
-    std::string text;
+    std::vector<std::string> texts;
     for (const TokenId token : tokens) {
-      if (!(skip_special && is_special(token))) text += token_bytes(token);
+      if (!(skip_special && is_special(token))) texts.push_back(decoded_content(token));
     }
-    if (spec_.strip_leading_space && text.starts_with(' ')) text.erase(0, 1);
-    return text;
+    return decode_texts(spec_.decoder, std::move(texts), true);
   }
 
-  std::string token_bytes(TokenId token) const override {
-    check(token);
-    if (const AddedToken* added = added_token(token)) return added->content;
-    const std::string& content = spec_.contents[static_cast<size_t>(token)];
-    if (spec_.bpe.byte_level) return bpe_.bytes_of(token).empty() ? content : bpe_.bytes_of(token);
-    if (const int byte = fallback_byte(content); byte >= 0) return std::string(1, static_cast<char>(byte));
-    std::string text = content;
-    replace_all(text, kMetaspace, " ");
-    return text;
-  }
+  std::string token_bytes(TokenId token) const override { return decode_texts(spec_.decoder, {decoded_content(token)}, false); }
 
   int64_t min_tokens(std::string_view text) const override {
-    if (longest_token_ == 0) return 0;
-    return (bpe_.kept_bytes(text) + longest_token_ - 1) / longest_token_;
+    return most_bytes_ == 0 ? 0 : (static_cast<int64_t>(text.size()) + most_bytes_ - 1) / most_bytes_;
   }
   int64_t vocab_size() const override { return static_cast<int64_t>(added_by_id_.size()); }
   std::optional<TokenId> token_id(std::string_view content) const override {
@@ -144,39 +99,48 @@ class BpeTokenizer final : public Tokenizer {
   }
   std::string token_content(TokenId token) const override {
     check(token);
-    const AddedToken* added = added_token(token);
-    return added != nullptr ? added->content : spec_.contents[static_cast<size_t>(token)];
+    if (const AddedToken* added = added_token(token)) return added->content;
+    const auto index = static_cast<size_t>(token);
+    return index < spec_.contents.size() ? spec_.contents[index] : "";  // an id that no token has
   }
   bool is_special(TokenId token) const override {
     const AddedToken* added = token >= 0 && token < vocab_size() ? added_token(token) : nullptr;
-    return added != nullptr && added->special;
+    return (added != nullptr && added->special) || spec_.ends.contains(token);
   }
   std::optional<TokenId> bos() const override { return spec_.bos; }
   std::optional<TokenId> eos() const override { return spec_.eos; }
+  const std::set<TokenId>& end_tokens() const override { return spec_.ends; }
+  const std::vector<std::string>& warnings() const override { return spec_.warnings; }
 
  private:
-  Bpe make_bpe() const {
-    std::vector<std::string> tokens = spec_.contents;
-    if (spec_.bpe.byte_level) {
-      for (std::string& token : tokens) token = bytes_of_entry(token);
-    }
-    return {std::move(tokens), spec_.merges, spec_.bpe};
+  // What the decoder gets: an added token as the normalizer leaves it, if that is how it is found.
+  std::string decoded_content(TokenId token) const {
+    const auto normalized = normalized_contents_.find(token);
+    return normalized == normalized_contents_.end() ? token_content(token) : normalized->second;
   }
 
-  // Bytes of a text that a token may stand for; 0: any number.
-  int64_t find_longest_token() const {
-    for (const NormalizerStep& step : spec_.normalizer) {
-      if (step.kind == NormalizerStep::Kind::kReplace && step.content.size() < step.pattern.size()) return 0;
+  // Bytes of a text that a token stands for at most; 0: any number.
+  int64_t find_most_bytes() const {
+    const bool stand_ins = std::any_of(spec_.pre_tokenizer.begin(), spec_.pre_tokenizer.end(), [](const auto& step) { return step.stand_ins; });
+    bool keeps_all = bpe_.has_byte_tokens();
+    if (stand_ins) {
+      keeps_all = true;
+      for (int byte = 0; byte < 256; ++byte) keeps_all = keeps_all && bpe_.id_of(to_stand_ins(std::string(1, static_cast<char>(byte)))) >= 0;
     }
-    size_t longest = 0;
-    for (TokenId id = 0; id < static_cast<TokenId>(spec_.contents.size()); ++id) {
-      longest = std::max(longest, bpe_.bytes_of(id).size());
+    for (const PreTokenizerStep& step : spec_.pre_tokenizer) keeps_all = keeps_all && !step.removes;
+    if (!keeps_all) return 0;
+    int64_t longest = 0;
+    for (const std::string& content : spec_.contents) {
+      const auto is_start = [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; };
+      const auto size = stand_ins ? std::count_if(content.begin(), content.end(), is_start) : static_cast<std::ptrdiff_t>(content.size());
+      longest = std::max<int64_t>(longest, size);
     }
     for (const AddedToken& token : spec_.added) {
       if (token.lstrip || token.rstrip) return 0;
-      longest = std::max(longest, token.content.size());
+      longest = std::max(longest, static_cast<int64_t>(token.content.size()));
     }
-    return static_cast<int64_t>(longest);
+    for (const NormalizerStep& step : spec_.normalizer) longest = std::min<int64_t>(longest * step.shrinks, INT32_MAX);
+    return longest;
   }
 
   void check(TokenId token) const {
@@ -191,13 +155,7 @@ class BpeTokenizer final : public Tokenizer {
 
   std::string normalize(std::string_view text) const {
     std::string out(text);
-    for (const NormalizerStep& step : spec_.normalizer) {
-      if (step.kind == NormalizerStep::Kind::kReplace) {
-        replace_all(out, step.pattern, step.content);
-      } else if (!out.empty()) {
-        out.insert(0, step.content);
-      }
-    }
+    for (const NormalizerStep& step : spec_.normalizer) out = step.apply(out);
     return out;
   }
 
@@ -216,36 +174,16 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   void pre_tokenize(std::string_view text, bool first, std::vector<TokenId>* ids) const {
-    std::deque<std::string> changed;  // the text of pieces that a step changed
-    std::vector<std::string_view> pieces = {text}, next;
-    for (const PreTokenizerStep& step : spec_.pre_tokenizer) {
-      next.clear();
-      for (size_t i = 0; i < pieces.size(); ++i) {
-        if (step.kind == PreTokenizerStep::Kind::kPattern) {
-          step.pattern->split(pieces[i], &next);
-        } else if (step.kind == PreTokenizerStep::Kind::kPrefixSpace) {
-          const bool add = !pieces[i].starts_with(' ');
-          next.push_back(add ? changed.emplace_back(1, ' ').append(pieces[i]) : pieces[i]);
-        } else {
-          std::string& piece = changed.emplace_back(pieces[i]);
-          replace_all(piece, " ", kMetaspace);
-          const bool prepend = step.prepend == PreTokenizerStep::Prepend::kAlways ||
-                               (step.prepend == PreTokenizerStep::Prepend::kFirst && first && i == 0);
-          if (prepend && !piece.starts_with(kMetaspace)) piece.insert(0, kMetaspace);
-          for (std::string_view rest = piece; !rest.empty();) {
-            const std::string_view word = rest.substr(0, step.split ? rest.find(kMetaspace, 1) : std::string::npos);
-            next.push_back(word);
-            rest.remove_prefix(word.size());
-          }
-        }
-      }
-      pieces.swap(next);
+    std::deque<TextPieces> results(spec_.pre_tokenizer.size() + 1);  // earlier ones own texts of later ones
+    results[0].add({text, first});
+    for (size_t i = 0; i < spec_.pre_tokenizer.size(); ++i) {
+      for (const TextPiece& piece : results[i].pieces()) spec_.pre_tokenizer[i].apply(piece, &results[i + 1]);
     }
-    for (const std::string_view piece : pieces) {
+    for (const TextPiece& piece : results.back().pieces()) {
       if (words_begin_at_metaspace_) {
-        encode_words(piece, ids);
+        encode_words(piece.text, ids);
       } else {
-        encode_piece(piece, ids);
+        encode_piece(piece.text, ids);
       }
     }
   }
@@ -290,33 +228,13 @@ class BpeTokenizer final : public Tokenizer {
   Bpe bpe_;
   AddedTokens raw_added_, normalized_added_;
   bool words_begin_at_metaspace_ = false;
-  int64_t longest_token_ = find_longest_token();
+  int64_t most_bytes_ = find_most_bytes();
+  std::map<TokenId, std::string> normalized_contents_;  // of added tokens that the normalizer changes
   std::vector<AddedToken> added_by_id_;  // empty content: not an added token
   std::map<std::string, TokenId, std::less<>> contents_;
 };
 
-// GPT-2's table: printable Latin-1 characters stand for themselves, the other bytes for U+0100 and on, in order.
-std::array<int, 512> make_stand_ins() {
-  std::array<int, 512> bytes;
-  bytes.fill(-1);
-  int next = 256;
-  for (int byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
-    bytes[static_cast<size_t>(printable ? byte : next++)] = byte;
-  }
-  return bytes;
-}
-
 }  // namespace
-
-int byte_of_stand_in(char32_t character) {
-  static const std::array<int, 512> bytes = make_stand_ins();
-  return character < bytes.size() ? bytes[character] : -1;
-}
-
-SplitPattern gpt2_pattern() {
-  return SplitPattern(R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)");
-}
 
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeTokenizerSpec spec) {
   return std::make_unique<BpeTokenizer>(std::move(spec));

@@ -1,16 +1,21 @@
 #include "engine/text/gguf_pre_tokenizer.h"
 
+#include <algorithm>
+#include <initializer_list>
+
 namespace smartkv {
 namespace {
 
 using Steps = std::vector<PreTokenizerStep>;
 
-PreTokenizerStep step(const std::string& pattern) { return {PreTokenizerStep::Kind::kPattern, SplitPattern(pattern)}; }
-PreTokenizerStep gpt2_step() { return {PreTokenizerStep::Kind::kPattern, gpt2_pattern()}; }
+PreTokenizerStep step(const std::string& pattern) { return split_step(Pattern(pattern)); }
+PreTokenizerStep gpt2_step() { return split_step(gpt2_pattern()); }
+
+constexpr const char* kContractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
 
 // The pattern of Llama 3 and Qwen 2, with so many digits in a number.
 PreTokenizerStep cl100k_step(const std::string& digits) {
-  return step(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)" + digits +
+  return step(kContractions + std::string(R"(|[^\r\n\p{L}\p{N}]?\p{L}+|)") + digits +
               R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
 }
 
@@ -32,17 +37,48 @@ constexpr const char* kDeepseekLetters =
 // What lies from Samaritan to Han, and Hangul.
 constexpr const char* kDeepseekOthers = R"([\x{800}-\x{9fa5}\x{ac00}-\x{d7ff}]+)";
 
-}  // namespace
+constexpr const char* kUpper = R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])";
+constexpr const char* kLower = R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])";
 
-bool is_llama3_pre_tokenizer(const std::string& pre) {
-  return pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3" || pre == "falcon3" || pre == "pixtral";
+// Words that end where an upper-case letter follows a lower-case one: GPT-4o's, with contractions, and Mistral's Tekken.
+PreTokenizerStep cased_step(const std::string& contractions, const std::string& digits) {
+  const std::string before = R"([^\r\n\p{L}\p{N}]?)", upper = kUpper, lower = kLower;
+  return step(before + upper + "*" + lower + "+" + contractions + "|" + before + upper + "+" + lower + "*" + contractions + "|" + digits +
+              R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
 }
 
+Steps deepseek_v3_steps() {
+  return {step(R"(\p{N}{1,3})"), step("[一-龥぀-ゟ゠-ヿ]+"),
+          step(R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*)"
+               R"(|\s*[\r\n]+|\s+(?!\S)|\s+)")};
+}
+
+// Qwen 3.5's: marks belong to words.
+PreTokenizerStep qwen35_step() {
+  return step(kContractions + std::string(R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"));
+}
+
+bool is_one_of(const std::string& name, std::initializer_list<const char*> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
+bool ignores_merges(const std::string& pre) {
+  return is_one_of(pre, {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "tekken"});
+}
+
+bool is_nfc(const std::string& pre) { return is_one_of(pre, {"qwen2", "qwen35", "olmo"}); }
+
 std::optional<std::vector<PreTokenizerStep>> gguf_pre_tokenizer(const std::string& pre) {
-  if (pre == "smollm" || pre == "starcoder" || pre == "refact" || pre == "command-r") return Steps{step(R"(\p{N})"), gpt2_step()};
-  if (pre == "gpt-2" || pre == "default" || pre == "mpt" || pre == "olmo" || pre == "jais" || pre == "phi-2") return Steps{gpt2_step()};
-  if (is_llama3_pre_tokenizer(pre) || pre == "dbrx" || pre == "smaug-bpe") return Steps{cl100k_step(R"(\p{N}{1,3})")};
-  if (pre == "qwen2" || pre == "deepseek-r1-qwen") return Steps{cl100k_step(R"(\p{N})")};
+  if (is_one_of(pre, {"smollm", "starcoder", "refact", "command-r"})) return Steps{step(R"(\p{N})"), gpt2_step()};
+  if (is_one_of(pre, {"gpt-2", "default", "mpt", "olmo", "jais", "phi-2"})) return Steps{gpt2_step()};
+  if (pre == "tekken") return Steps{cased_step("", R"(\p{N})")};
+  if (ignores_merges(pre) || is_one_of(pre, {"dbrx", "smaug-bpe"})) return Steps{cl100k_step(R"(\p{N}{1,3})")};
+  if (is_one_of(pre, {"qwen2", "deepseek-r1-qwen"})) return Steps{cl100k_step(R"(\p{N})")};
+  if (pre == "qwen35") return Steps{qwen35_step()};
+  if (is_one_of(pre, {"gpt-4o", "llama4"})) return Steps{cased_step(std::string(kContractions) + "?", R"(\p{N}{1,3})")};
+  if (pre == "deepseek-v3") return deepseek_v3_steps();
   if (pre == "deepseek-llm") {
     return Steps{step(R"([\r\n])"), step(std::string(R"(\s?[)") + kDeepseekLetters + "]+"),
              step(R"(\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+)"), step(R"(\s+$)"),
@@ -55,7 +91,8 @@ std::optional<std::vector<PreTokenizerStep>> gguf_pre_tokenizer(const std::strin
 }
 
 std::string gguf_pre_tokenizer_names() {
-  return "smollm, refact, gpt-2, default, olmo, llama-bpe, dbrx, qwen2, deepseek-r1-qwen, deepseek-llm or deepseek-coder";
+  return "smollm, refact, gpt-2, default, olmo, llama-bpe, tekken, dbrx, qwen2, qwen35, deepseek-r1-qwen, gpt-4o, llama4, deepseek-v3, "
+         "deepseek-llm or deepseek-coder";
 }
 
 }  // namespace smartkv

@@ -1,6 +1,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "engine/text/added_tokens_files.h"
 #include "engine/text/sentencepiece_tokenizer.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/tokenizer_json.h"
@@ -31,6 +32,12 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model) {
         parse_tokenizer_json(parse_json(read_file(path), path.string()), config, path.string()));
   }
   if (const auto path = model / "tokenizer.model"; std::filesystem::exists(path)) {
+    if (const auto tokens = model / "added_tokens.json"; std::filesystem::exists(tokens)) {
+      add_listed_tokens(parse_json(read_file(tokens), tokens.string()), tokens.string(), &config);
+    }
+    if (const auto map = model / "special_tokens_map.json"; std::filesystem::exists(map)) {
+      add_special_tokens(parse_json(read_file(map), map.string()), map.string(), &config);
+    }
     return load_sentencepiece(path, config);
   }
   throw TokenizerError(model.string() + ": expected tokenizer.json or tokenizer.model, found neither");

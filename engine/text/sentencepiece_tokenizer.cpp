@@ -1,36 +1,56 @@
 #include "engine/text/sentencepiece_tokenizer.h"
 
-#include <cstdlib>
+#include <algorithm>
+#include <map>
 
 #include <sentencepiece_processor.h>
 
+#include "engine/text/end_tokens.h"
+#include "engine/text/text_decoder.h"
 #include "engine/text/utf8.h"
 
 namespace smartkv {
 namespace {
 
 constexpr std::string_view kMetaspace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
+// Merged into a model's message when it stands behind it: normalizer_spec {add_dummy_prefix: false}.
+constexpr std::string_view kNoPrefix("\x1a\x02\x18\x00", 4);
+
+void check(const sentencepiece::util::Status& status, const std::string& what) {
+  if (!status.ok()) throw TokenizerError(what + ": " + status.ToString());
+}
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(const std::filesystem::path& file, const TokenizerConfig& config) {
-    const auto status = processor_.Load(file.string());
-    if (!status.ok()) throw TokenizerError(file.filename().string() + ": " + status.ToString());
-    std::vector<AddedToken> special_tokens;
-    for (int id = 0; id < processor_.GetPieceSize(); ++id) {
-      if (is_special(id)) special_tokens.push_back({processor_.IdToPiece(id), id, true});
+  SentencePieceTokenizer(const std::filesystem::path& file, const TokenizerConfig& config)
+      : legacy_(config.legacy.value_or(false)) {
+    const std::string name = file.filename().string();
+    check(processor_.Load(file.string()), name);
+    check(inner_.LoadFromSerializedProto(processor_.serialized_model_proto() + std::string(kNoPrefix)), name);
+    vocab_size_ = processor_.GetPieceSize();
+    std::vector<AddedToken> all;
+    for (TokenId id = 0; id < processor_.GetPieceSize(); ++id) {
+      if (is_special(id)) all.push_back({processor_.IdToPiece(id), id, true});
     }
-    added_ = AddedTokens(std::move(special_tokens));
+    for (const AddedToken& token : config.added) {
+      std::erase_if(all, [&](const AddedToken& other) { return other.id == token.id; });
+      all.push_back(token);
+      added_by_id_[token.id] = token;
+      vocab_size_ = std::max<int64_t>(vocab_size_, token.id + 1);
+    }
+    added_ = AddedTokens(std::move(all));
     const auto special = [&](int id, const std::string& content) -> std::optional<TokenId> {
       if (!content.empty()) return token_id(content);
       return id >= 0 ? std::optional(id) : std::nullopt;
     };
     bos_ = special(processor_.bos_id(), config.bos);
     eos_ = special(processor_.eos_id(), config.eos);
+    ends_ = find_end_tokens([this](std::string_view content) { return token_id(content); }, eos_);
     add_bos_ = config.add_bos.value_or(true);
     add_eos_ = config.add_eos.value_or(false);
     std::vector<std::string> probe;
-    strip_leading_space_ = processor_.Encode("a", &probe).ok() && !probe.empty() && probe[0].starts_with(kMetaspace);
+    const bool prefixes = processor_.Encode("a", &probe).ok() && !probe.empty() && probe[0].starts_with(kMetaspace);
+    decoder_ = sentencepiece_decoder(prefixes);
   }
 
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const override {
@@ -44,9 +64,10 @@ class SentencePieceTokenizer final : public Tokenizer {
         ids.push_back(piece.token->id);
         continue;
       }
+      const bool begins_with_space = piece.text.starts_with(' ') || piece.text.starts_with(kMetaspace);
+      const bool prefixed = legacy_ || (piece.text.data() == repaired.data() && !begins_with_space);
       std::vector<int> encoded;
-      const auto status = processor_.Encode({piece.text.data(), piece.text.size()}, &encoded);
-      if (!status.ok()) throw TokenizerError("SentencePiece: " + status.ToString());
+      check((prefixed ? processor_ : inner_).Encode({piece.text.data(), piece.text.size()}, &encoded), "SentencePiece");
       ids.insert(ids.end(), encoded.begin(), encoded.end());
     }
     if (options.add_special && add_eos_ && eos_) ids.push_back(*eos_);
@@ -54,51 +75,49 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string decode(std::span<const TokenId> tokens, bool skip_special) const override {
-    std::string text;
+    std::vector<std::string> texts;
     for (const TokenId token : tokens) {
-      if (!(skip_special && is_special(token))) text += token_bytes(token);
+      if (!(skip_special && is_special(token))) texts.push_back(token_content(token));
     }
-    if (strip_leading_space_ && text.starts_with(' ')) text.erase(0, 1);
-    return text;
+    return decode_texts(decoder_, std::move(texts), true);
   }
+  std::string token_bytes(TokenId token) const override { return decode_texts(decoder_, {token_content(token)}, false); }
 
-  std::string token_bytes(TokenId token) const override {
-    const std::string piece = token_content(token);
-    if (processor_.IsByte(token)) {
-      return std::string(1, static_cast<char>(std::strtol(piece.substr(3, 2).c_str(), nullptr, 16)));
-    }
-    std::string text;
-    for (size_t at = 0; at < piece.size();) {
-      const bool space = piece.compare(at, kMetaspace.size(), kMetaspace) == 0;
-      text += space ? ' ' : piece[at];
-      at += space ? 3 : 1;
-    }
-    return text;
-  }
-
-  int64_t vocab_size() const override { return processor_.GetPieceSize(); }
+  int64_t vocab_size() const override { return vocab_size_; }
   std::optional<TokenId> token_id(std::string_view content) const override {
+    for (const auto& [id, token] : added_by_id_) {
+      if (token.content == content) return id;
+    }
     const int id = processor_.PieceToId({content.data(), content.size()});
-    return id != processor_.unk_id() || token_content(id) == content ? std::optional(id) : std::nullopt;
+    return id != processor_.unk_id() || processor_.IdToPiece(id) == content ? std::optional(id) : std::nullopt;
   }
   std::string token_content(TokenId token) const override {
     if (token < 0 || token >= vocab_size()) {
       throw std::out_of_range("token " + std::to_string(token) + ": expected 0 to " + std::to_string(vocab_size() - 1));
     }
-    return processor_.IdToPiece(token);
+    if (const auto added = added_by_id_.find(token); added != added_by_id_.end()) return added->second.content;
+    return token < processor_.GetPieceSize() ? processor_.IdToPiece(token) : "";  // an id that no token has
   }
   bool is_special(TokenId token) const override {
-    return token >= 0 && token < vocab_size() && (processor_.IsControl(token) || processor_.IsUnknown(token));
+    if (ends_.contains(token)) return true;
+    if (const auto added = added_by_id_.find(token); added != added_by_id_.end()) return added->second.special;
+    return token >= 0 && token < processor_.GetPieceSize() && (processor_.IsControl(token) || processor_.IsUnknown(token));
   }
   std::optional<TokenId> bos() const override { return bos_; }
   std::optional<TokenId> eos() const override { return eos_; }
+  const std::set<TokenId>& end_tokens() const override { return ends_; }
 
  private:
   sentencepiece::SentencePieceProcessor processor_;
+  sentencepiece::SentencePieceProcessor inner_;  // the same, without a space put in front
+  bool legacy_;                                  // each text between special tokens gets a space in front, else the first
   AddedTokens added_;
+  std::map<TokenId, AddedToken> added_by_id_;  // those of the configuration
+  int64_t vocab_size_ = 0;
   std::optional<TokenId> bos_, eos_;
+  std::set<TokenId> ends_;
   bool add_bos_ = true, add_eos_ = false;
-  bool strip_leading_space_ = true;  // the space that the library puts in front
+  std::vector<DecoderStep> decoder_;
 };
 
 }  // namespace

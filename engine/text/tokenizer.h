@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -46,6 +47,16 @@ class Tokenizer {
   virtual bool is_special(TokenId token) const = 0;
   virtual std::optional<TokenId> bos() const = 0;
   virtual std::optional<TokenId> eos() const = 0;
+  // The tokens of the vocabulary that end an answer (end_tokens.h). They are special.
+  virtual const std::set<TokenId>& end_tokens() const {
+    static const std::set<TokenId> kNone;
+    return kNone;
+  }
+  // What its users should know of the file: of a key that is missing, for example.
+  virtual const std::vector<std::string>& warnings() const {
+    static const std::vector<std::string> kNone;
+    return kNone;
+  }
   // Tokens that `text` has at least, found without tokenizing it: its bytes by those of the longest token. 0: no such
   // bound is known (a normalizer or a token may swallow any number of bytes).
   virtual int64_t min_tokens(std::string_view /*text*/) const { return 0; }

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "engine/text/bpe_tokenizer.h"
+#include "engine/text/end_tokens.h"
 #include "engine/text/gguf_pre_tokenizer.h"
 #include "engine/weights/gguf.h"
 
@@ -71,6 +72,32 @@ void make_merges_of_scores(const GgufFile& file, const std::vector<int64_t>* typ
   }
 }
 
+// Finds the tokens that end an answer. They are special tokens whatever type the file gives them.
+void mark_end_tokens(const GgufFile& file, BpeTokenizerSpec& spec) {
+  const size_t vocab = spec.contents.size();
+  std::unordered_map<std::string_view, TokenId> ids;
+  for (size_t id = 0; id < vocab; ++id) ids.emplace(spec.contents[id], static_cast<TokenId>(id));
+  const auto find = [&](std::string_view name) -> std::optional<TokenId> {
+    const auto found = ids.find(name);
+    return found == ids.end() ? std::nullopt : std::optional(found->second);
+  };
+  const auto named = [&](const char* purpose) { return token_of(file, "tokenizer.ggml." + std::string(purpose) + "_token_id", vocab); };
+  spec.ends = find_end_tokens(find, spec.eos, {named("eot"), named("eom"), named("fim_pad"), named("fim_rep"), named("fim_sep")});
+  std::set<TokenId> missing = spec.ends;
+  for (AddedToken& token : spec.added) {
+    if (missing.erase(token.id) > 0) token.special = true;
+  }
+  // Text of which BPE makes the token is text: "</s>" in Qwen's vocabulary.
+  std::erase_if(missing, [&](TokenId id) {
+    const std::string& content = spec.contents[static_cast<size_t>(id)];
+    return std::any_of(spec.merges.begin(), spec.merges.end(), [&](const BpeMerge& merge) {
+      const std::string &left = spec.contents[static_cast<size_t>(merge.left)], &right = spec.contents[static_cast<size_t>(merge.right)];
+      return left.size() + right.size() == content.size() && content.starts_with(left) && content.ends_with(right);
+    });
+  });
+  for (const TokenId id : missing) spec.added.push_back({spec.contents[static_cast<size_t>(id)], id});
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
@@ -100,24 +127,32 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
   if (model != nullptr && *model == "gpt2") {
     const std::string* given = file.get_string("tokenizer.ggml.pre");
     const std::string pre = given == nullptr ? "default" : *given;
+    if (given == nullptr) {
+      spec.warnings.push_back(file.name() + ": key \"tokenizer.ggml.pre\" is missing: text is cut as GPT-2's tokenizer does, and answers are "
+                              "worse if the model's cuts otherwise; convert the model again with a current converter");
+    }
     const auto steps = gguf_pre_tokenizer(pre);
     if (!steps) fail(file, "tokenizer.ggml.pre", "expected " + gguf_pre_tokenizer_names() + ", found \"" + pre + "\"");
     spec.pre_tokenizer = *steps;
+    spec.pre_tokenizer.push_back(byte_level_step());
+    spec.decoder = {decode_byte_level()};
     read_merges(file, spec);
-    spec.bpe.ignore_merges = is_llama3_pre_tokenizer(pre);
+    spec.bpe.ignore_merges = ignores_merges(pre);
+    if (is_nfc(pre)) spec.normalizer = {normal_form_step(NormalForm::kNfc)};
     add_bos = spec.bpe.ignore_merges;
   } else if (model != nullptr && *model == "llama") {
     make_merges_of_scores(file, types, spec);
-    spec.bpe = {false, true, true, false, token_of(file, "tokenizer.ggml.unknown_token_id", vocab).value_or(0)};
+    spec.bpe = {true, true, false, token_of(file, "tokenizer.ggml.unknown_token_id", vocab).value_or(0)};
     const bool prefix = file.get_bool("tokenizer.ggml.add_space_prefix").value_or(true);
-    if (prefix) spec.normalizer.push_back({NormalizerStep::Kind::kPrepend, "", "\xe2\x96\x81"});
-    spec.normalizer.push_back({NormalizerStep::Kind::kReplace, " ", "\xe2\x96\x81"});
-    spec.strip_leading_space = prefix;
+    if (prefix) spec.normalizer.push_back(prepend_step("\xe2\x96\x81"));
+    spec.normalizer.push_back(replace_step(Pattern::literal(" "), "\xe2\x96\x81", 1));
+    spec.decoder = sentencepiece_decoder(prefix);
     add_bos = true;
   } else {
     fail(file, "tokenizer.ggml.model",
          "expected \"gpt2\" or \"llama\", found " + (model == nullptr ? "nothing" : "\"" + *model + "\""));
   }
+  mark_end_tokens(file, spec);
   if (file.get_bool("tokenizer.ggml.add_bos_token").value_or(add_bos) && spec.bos) spec.prefix = {*spec.bos};
   if (file.get_bool("tokenizer.ggml.add_eos_token").value_or(false) && spec.eos) spec.suffix = {*spec.eos};
   return make_bpe_tokenizer(std::move(spec));

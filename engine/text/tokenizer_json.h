@@ -12,10 +12,13 @@
 
 namespace smartkv {
 
-// What stands in tokenizer_config.json beside it.
+// What the files beside it say: tokenizer_config.json, added_tokens.json and special_tokens_map.json.
 struct TokenizerConfig {
   std::string bos, eos;  // contents; empty: none
-  std::optional<bool> add_bos = {}, add_eos = {};  // for tokenizer.model; tokenizer.json has its post-processor
+  // For tokenizer.model; tokenizer.json says these itself.
+  std::optional<bool> add_bos = {}, add_eos = {};
+  std::optional<bool> legacy = {};  // true: each text between special tokens gets a space in front, not only the first
+  std::vector<AddedToken> added = {};
 };
 // `text` as JSON; TokenizerError where it is none, or nested deeper than any tokenizer is.
 nlohmann::json parse_json(std::string_view text, const std::string& file);

@@ -74,6 +74,12 @@ bool utf8_is_valid(std::string_view text) {
   return true;
 }
 
+size_t utf8_last_start(std::string_view text) {
+  size_t at = text.size() - 1;
+  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
+  return at;
+}
+
 std::string utf8_repair(std::string_view text) {
   std::string repaired;
   repaired.reserve(text.size());

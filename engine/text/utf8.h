@@ -16,6 +16,7 @@ bool utf8_is_prefix(std::string_view text);
 // The text with each broken subpart as U+FFFD, as Python's errors="replace" has it.
 std::string utf8_repair(std::string_view text);
 bool utf8_is_valid(std::string_view text);
+size_t utf8_last_start(std::string_view text);  // the offset of the last character of a valid text that is not empty
 char32_t utf8_decode(std::string_view character);  // of one valid character
 void utf8_append(std::string& text, char32_t character);
 

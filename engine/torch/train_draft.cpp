@@ -9,6 +9,7 @@
 
 #include "engine/system_resources.h"
 #include "engine/text/chat_template.h"
+#include "engine/text/end_tokens.h"
 #include "engine/torch/training_inputs.h"
 #include "engine/weights/draft_weights.h"
 
@@ -142,7 +143,7 @@ class Collector {
         event_(event),
         tokenizer_(load_tokenizer(weights, options.model)),
         templates_(load_chat_templates(weights, options.model)),
-        teacher_(weights, end_tokens(weights), options.threads) {}
+        teacher_(weights, end_tokens(*tokenizer_, weights.config(), weights.config().vocab_size), options.threads) {}
 
   DraftData collect() {
     DraftData data;
@@ -173,11 +174,6 @@ class Collector {
   }
 
  private:
-  std::set<TokenId> end_tokens(const Weights& weights) const {
-    std::set<TokenId> tokens(weights.config().eos_token_ids.begin(), weights.config().eos_token_ids.end());
-    if (tokenizer_->eos()) tokens.insert(*tokenizer_->eos());
-    return tokens;
-  }
   std::vector<TaughtSequence> answer(const std::vector<AnswerPrompt>& prompts) {
     const auto progress = [&](int64_t done) { event_({{"event", "answer"}, {"done", done}, {"of", prompts.size()}}); };
     return teacher_.answer(prompts, options_.answer_tokens, kAnswersAtOnce, options_.training.fit.seed, progress);

@@ -108,8 +108,8 @@ class HfWeights final : public Weights {
     const std::filesystem::path path = folder / "generation_config.json";
     if (!std::filesystem::exists(path)) return;
     const nlohmann::json json = read_json(path);
-    if (!json.is_object() || !json.contains("eos_token_id")) return;
-    const nlohmann::json& eos = json["eos_token_id"];
+    const nlohmann::json eos = json.is_object() ? json.value("eos_token_id", nlohmann::json()) : nlohmann::json();
+    if (eos.is_null()) return;
     for (const nlohmann::json& id : eos.is_array() ? eos : nlohmann::json::array({eos})) {
       if (!id.is_number_integer()) {
         throw ModelError("generation_config.json: key \"eos_token_id\": expected an integer or an array of them, found " + eos.dump());

@@ -46,6 +46,13 @@ Json of_option(const nlohmann::json& option) {
   return result;
 }
 
+// do_sample of generation_config.json; true if it does not say.
+bool draws(const Json& config, const std::filesystem::path& file) {
+  const Json value = config.value("do_sample", Json());
+  if (!value.is_null() && !value.is_boolean()) throw ConfigError(file.string() + ": do_sample: expected true or false, found " + value.dump());
+  return value != false;
+}
+
 Json of_folder(const std::filesystem::path& file) {
   Json result = Json::object();
   std::ifstream in(file, std::ios::binary);
@@ -58,7 +65,10 @@ Json of_folder(const std::filesystem::path& file) {
     check(file.string(), row, *value);
     result[row.name] = *value;
   }
-  return result;
+  if (draws(config, file)) return result;
+  Json greedy = {{"temperature", 0}};  // what remains of the rest is what changes the greedy choice
+  if (result.contains("repetition_penalty")) greedy["repetition_penalty"] = result["repetition_penalty"];
+  return greedy;
 }
 
 Json of_gguf(const std::filesystem::path& file) {

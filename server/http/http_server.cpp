@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "engine/log.h"
+#include "engine/text/tokenizer.h"
 #include "server/http/listening_socket.h"
 
 namespace smartkv::http {
@@ -263,6 +264,8 @@ void HttpServer::dispatch(const httplib::Request& request, httplib::Response& re
   } catch (const ApiError& error) {
     if (error.status >= 500) log_error(request.method + ' ' + request.path + ": " + error.what());
     send_error(response, error);
+  } catch (const TokenizerError& error) {  // of a text with a run that no pattern takes
+    send_error(response, openai::invalid_request("", error.what()));
   } catch (const std::exception& error) {
     log_error(request.method + ' ' + request.path + ": " + error.what());
     send_error(response, openai::internal_error(error));

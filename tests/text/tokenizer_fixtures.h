@@ -31,7 +31,11 @@ inline std::unique_ptr<Tokenizer> tokenizer_of_json(const std::string& text, con
 // "smollm2" (the default model's own), "llama3", "deepseek_llm", "deepseek_coder", "llama2" or "sentencepiece".
 inline std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "smollm2") return load_tokenizer(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
-  if (name == "sentencepiece") return load_sentencepiece(kTokenizerFixtures + "sentencepiece.model", {});
+  if (name == "sentencepiece") {
+    TokenizerConfig config;
+    config.legacy = true;
+    return load_sentencepiece(kTokenizerFixtures + "sentencepiece.model", config);
+  }
   TokenizerConfig config{"<s>", "</s>"};
   if (name == "llama3") config = {"<|begin_of_text|>", "<|eot_id|>"};
   if (name.starts_with("deepseek")) config = {"<|begin_of_text|>", ""};

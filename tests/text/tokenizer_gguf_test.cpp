@@ -9,7 +9,7 @@
 
 #include "engine/weights/gguf.h"
 #include "engine/weights/weights.h"
-#include "tests/text/tokenizer_fixtures.h"
+#include "tests/text/tokenizer_families.h"
 
 namespace smartkv {
 namespace {
@@ -167,6 +167,33 @@ INSTANTIATE_TEST_SUITE_P(PreTokenizers, ByteLevelGguf,
                                          ByteLevelCase{"deepseek_coder", "deepseek-coder"}),
                          [](const auto& it) { return std::string(it.param.name); });
 
+// Names of pre-tokenizers mean what the tokenizer.json of their models says.
+TEST(TokenizerGguf, PreTokenizersEqualTheirFamilies) {
+  const nlohmann::json file = nlohmann::json::parse(read_file(kTokenizerFixtures + "families.json"));
+  const std::pair<const char*, const char*> families[] = {{"qwen2", "qwen2"},         {"gpt-4o", "gpt_oss"},       {"llama4", "phi4_mini"},
+                                                          {"tekken", "mistral_nemo"}, {"deepseek-v3", "deepseek_v3"}, {"olmo", "olmo"},
+                                                          {"smollm", "smollm2_granite"}};
+  for (const auto& [pre, family] : families) {
+    nlohmann::json json = family_tokenizer_json(file, family);
+    std::vector<std::string> tokens(json["model"]["vocab"].size());
+    for (const auto& [content, id] : json["model"]["vocab"].items()) tokens[id.get<size_t>()] = content;
+    json["added_tokens"] = nlohmann::json::array();  // GGUF knows no single_word
+    json["model"]["ignore_merges"] = std::string(pre) == "tekken";
+    const auto reference = tokenizer_of_json(json.dump());
+    const auto tokenizer = GgufMetadata()
+                               .add("model", std::string("gpt2"))
+                               .add("pre", std::string(pre))
+                               .add("tokens", tokens)
+                               .add("merges", json["model"]["merges"].get<std::vector<std::string>>())
+                               .load();
+    FamilyStrings strings(file);
+    for (int i = 0; i < 1000; ++i) {
+      const std::string text = strings.next();
+      ASSERT_EQ(tokenizer->encode(text), reference->encode(text)) << pre << nlohmann::json(text);
+    }
+  }
+}
+
 TEST(TokenizerGguf, PreTokenizersCutNumbersAsTheirModelsDo) {
   const auto ids = [](const std::string& pre) {
     return GgufMetadata()
@@ -180,6 +207,52 @@ TEST(TokenizerGguf, PreTokenizersCutNumbersAsTheirModelsDo) {
   EXPECT_EQ(ids("default"), (std::vector<TokenId>{5}));
   for (const char* pre : {"llama-bpe", "dbrx", "smaug-bpe"}) EXPECT_EQ(ids(pre), (std::vector<TokenId>{4, 0})) << pre;
   for (const char* pre : {"qwen2", "deepseek-r1-qwen", "refact", "deepseek-llm", "deepseek-coder"}) EXPECT_EQ(ids(pre), (std::vector<TokenId>{0, 1, 2, 0})) << pre;
+}
+
+// Types of a GGUF file: 1 normal, 3 control, 4 user-defined.
+TEST(TokenizerGguf, FindsTheTokensThatEndAnAnswer) {
+  const std::vector<std::string> tokens = {"a", "<|im_end|>", "<end_of_turn>", "<|eom_id|>", "b", "c", "d"};
+  const auto base = [&] {
+    return GgufMetadata()
+        .add("model", std::string("gpt2"))
+        .add("pre", std::string("gpt-2"))
+        .add("tokens", tokens)
+        .add("token_type", std::vector<int32_t>{1, 1, 4, 3, 1, 1, 1})
+        .add("merges", std::vector<std::string>{});
+  };
+  auto tokenizer = base().add("eos_token_id", 0u).load();
+  EXPECT_THAT(tokenizer->end_tokens(), testing::ElementsAre(0, 1, 2, 3));
+  tokenizer = base().add("eot_token_id", 4u).add("eom_token_id", 5u).add("fim_pad_token_id", 6u).load();
+  EXPECT_THAT(tokenizer->end_tokens(), testing::ElementsAre(1, 2, 3, 4, 5, 6));
+  // Normal and user-defined ones are found in a prompt that may hold special tokens, and are no text.
+  EXPECT_EQ(tokenizer->encode("a<|im_end|><end_of_turn>"), (std::vector<TokenId>{0, 1, 2}));
+  EXPECT_EQ(tokenizer->decode(std::vector<TokenId>{0, 1, 2, 3}), "a");
+  EXPECT_TRUE(tokenizer->is_special(1) && tokenizer->is_special(2));
+  EXPECT_THAT(base().add("eot_token_id", 7u).error(), HasSubstr("key \"tokenizer.ggml.eot_token_id\": expected a token from 0 to 6, found 7"));
+}
+
+// "</s>" is a word of Qwen's vocabulary. It ends an answer, and in a prompt it is cut as its model cuts it.
+TEST(TokenizerGguf, AnEndTokenThatMergesMakeIsTextInAPrompt) {
+  const auto tokenizer = GgufMetadata()
+                             .add("model", std::string("gpt2"))
+                             .add("pre", std::string("qwen2"))
+                             .add("tokens", std::vector<std::string>{"<", "/", "s", ">", "</", "</s", "</s>"})
+                             .add("merges", std::vector<std::string>{"< /", "</ s", "</s >"})
+                             .load();
+  EXPECT_THAT(tokenizer->end_tokens(), testing::ElementsAre(6));
+  EXPECT_TRUE(tokenizer->is_special(6));
+  EXPECT_EQ(tokenizer->encode("</s>"), (std::vector<TokenId>{4, 2, 3}));
+}
+
+TEST(TokenizerGguf, WarnsOfAFileThatDoesNotSayHowItsTextIsCut) {
+  const auto base = [] {
+    return GgufMetadata()
+        .add("model", std::string("gpt2"))
+        .add("tokens", std::vector<std::string>{"a", "b", "ab"})
+        .add("merges", std::vector<std::string>{"a b"});
+  };
+  EXPECT_THAT(base().load()->warnings(), testing::ElementsAre(HasSubstr("test.gguf: key \"tokenizer.ggml.pre\" is missing")));
+  EXPECT_THAT(base().add("pre", std::string("gpt-2")).load()->warnings(), testing::IsEmpty());
 }
 
 TEST(TokenizerGguf, NamesWhatIsWrong) {

@@ -1,7 +1,9 @@
 // tokenizer.json: what its steps mean, and errors that name what is wrong.
 #include "engine/text/tokenizer_json.h"
 
+#include <algorithm>
 #include <random>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,18 +56,24 @@ TEST(TokenizerJson, NamesWhatIsWrong) {
   EXPECT_THAT(error_with(good, "/model/vocab", 3), HasSubstr("model.vocab: expected an object"));
   EXPECT_THAT(error_with(good, "/model/vocab/a", 1 << 30), HasSubstr("\"a\": expected a token id below"));
   EXPECT_THAT(error_with(good, "/model/merges/0", "zz"), HasSubstr("model.merges[0]"));
-  EXPECT_THAT(error_with(good, "/normalizer", {{"type", "Lowercase"}}), HasSubstr("normalizer"));
-  EXPECT_THAT(error_with(good, "/pre_tokenizer/pretokenizers/0/pattern/Regex", "("), HasSubstr("pattern \"(\""));
-  EXPECT_THAT(error_with(good, "/pre_tokenizer/pretokenizers/2", {{"type", "Digits"}}),
-              HasSubstr("pre_tokenizer.pretokenizers[2]: a step behind ByteLevel is not supported"));
+  EXPECT_THAT(error_with(good, "/normalizer", {{"type", "Unheard"}}), HasSubstr("normalizer: {\"type\":\"Unheard\"} is not supported"));
+  EXPECT_THAT(error_with(good, "/pre_tokenizer/pretokenizers/0/pattern/Regex", "("),
+              HasSubstr("pre_tokenizer.pretokenizers[0].pattern.Regex: pattern \"(\": end pattern with unmatched parenthesis"));
+  EXPECT_THAT(error_with(good, "/pre_tokenizer/pretokenizers/0/behavior", "Glued"),
+              HasSubstr("pre_tokenizer.pretokenizers[0].behavior: \"Glued\" is not supported"));
+  EXPECT_THAT(error_with(good, "/pre_tokenizer/pretokenizers/1", {{"type", "FixedLength"}, {"length", 0}}),
+              HasSubstr("pre_tokenizer.pretokenizers[1].length: expected a length of at least 1, found 0"));
+  EXPECT_THAT(error_with(good, "/post_processor/processors/0", good["post_processor"]["processors"][1]),
+              HasSubstr("post_processor.processors[1]: a second processor that adds tokens is not supported"));
   EXPECT_THAT(error_with(good, "/added_tokens/0/id", -1), HasSubstr("added_tokens[0].id: expected a token id"));
   EXPECT_THAT(error_with(good, "/post_processor/processors/1/special_tokens/<|begin_of_text|>/ids/0", 900'000),
               HasSubstr("ids[0]: expected the id of a token, found 900000"));
   EXPECT_THAT(error_with(good, "/decoder", nullptr), HasSubstr("decoder: expected a decoder"));
-  EXPECT_THAT(error_with(good, "/decoder", {{"type", "Metaspace"}}), HasSubstr("decoder: does not fit"));
-  EXPECT_THAT(error_with(spm, "/decoder", {{"type", "ByteLevel"}}), HasSubstr("decoder: does not fit"));
-  EXPECT_THAT(error_with(spm, "/decoder/decoders/3/start", 2), HasSubstr("decoder.decoders[3]"));
-  EXPECT_THAT(error_with(spm, "/decoder/decoders/0/content", "_"), HasSubstr("decoder.decoders[0]"));
+  EXPECT_THAT(error_with(good, "/decoder", {{"type", "CTC"}}), HasSubstr("decoder: {\"type\":\"CTC\"} is not supported"));
+  EXPECT_THAT(error_with(spm, "/decoder/decoders/3/start", -1), HasSubstr("decoder.decoders[3].start: expected a whole number"));
+  EXPECT_THAT(error_with(spm, "/decoder/decoders/3/content", "ab"), HasSubstr("decoder.decoders[3].content: expected a string of one character"));
+  const Json precompiled = {{"type", "Precompiled"}, {"precompiled_charsmap", "?"}};
+  EXPECT_THAT(error_with(good, "/normalizer", precompiled), HasSubstr("normalizer.precompiled_charsmap: expected base64"));
   EXPECT_THAT(error_with(spm, "/model/unk_token", "none"), HasSubstr("model.unk_token: is not in the vocabulary"));
   EXPECT_THAT(error_of("{"), HasSubstr("tokenizer.json: "));
   EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("nested deeper than"));
@@ -83,11 +91,11 @@ TEST(TokenizerJson, AnEntryThatBpeCannotWriteIsReachedAsAnAddedTokenOnly) {
 
 TEST(TokenizerJson, ATokenInsideAWordHidesShorterOnes) {
   Json json = tiny();
-  json["added_tokens"] = {added(8, "cd", false, true), added(9, "c", false)};
+  json["added_tokens"] = {added(8, "cde", false, true), added(9, "de", false)};
   const auto tokenizer = tokenizer_of_json(json.dump());
-  EXPECT_THAT(tokenizer->encode("a cd"), ElementsAre(0, 5, 8));
-  EXPECT_THAT(tokenizer->encode("acd"), ElementsAre(0, 2, 3));
-  EXPECT_THAT(tokenizer->encode("ac"), ElementsAre(0, 9));
+  EXPECT_THAT(tokenizer->encode("a cde"), ElementsAre(0, 5, 8));
+  EXPECT_THAT(tokenizer->encode("acde"), ElementsAre(0, 2, 3, 4));
+  EXPECT_THAT(tokenizer->encode("ade"), ElementsAre(0, 9));
 }
 
 TEST(TokenizerJson, PrefixSpaceComesBeforeEveryPiece) {
@@ -157,6 +165,49 @@ TEST(TokenizerJson, MutatedValuesNeverCrash) {
     }
     EXPECT_GT(refused, 0);
   }
+}
+
+// Every field of every step, with a value of another kind.
+TEST(TokenizerJson, AWrongValueIsAnErrorThatNamesItsPart) {
+  const Json values = {nullptr, true, -1, 3, 1.5, "", "x", "(", "a b", Json::array(), Json::object(), {1, "a"}, {{"type", "x"}}};
+  const Json file = Json::parse(read_file(kTokenizerFixtures + "families.json"));
+  int refused = 0, taken = 0;
+  for (const auto& [family, parts] : file["families"].items()) {
+    Json good = parts;
+    good["model"] = tiny()["model"];
+    good["added_tokens"] = {added(8, "<x>", true)};
+    if (!good["post_processor"].is_null()) {
+      good["post_processor"] = {{"type", "TemplateProcessing"},
+                                {"single", {{{"SpecialToken", {{"id", "<x>"}}}}, {{"Sequence", {{"id", "A"}}}}}},
+                                {"special_tokens", {{"<x>", {{"ids", {8}}}}}}};
+    }
+    ASSERT_EQ(error_of(good.dump()), "no error") << family;
+    std::set<std::string> places;
+    const Json flat = good.flatten();
+    for (const auto& [pointer, value] : flat.items()) {
+      for (std::string place = pointer; !place.empty(); place.resize(place.rfind('/'))) places.insert(place);
+    }
+    for (const std::string& place : places) {
+      for (const Json& value : values) {
+        Json json = good;
+        json[Json::json_pointer(place)] = value;
+        try {
+          const auto tokenizer = tokenizer_of_json(json.dump());
+          for (const TokenId id : tokenizer->encode("ab <x>c\u00e9 12")) tokenizer->token_bytes(id);
+          for (TokenId id = 0; id < std::min<int64_t>(tokenizer->vocab_size(), 20); ++id) tokenizer->decode(std::vector{id, id}, false);
+          ++taken;
+        } catch (const TokenizerError& error) {
+          const std::string part = place.substr(1, place.find('/', 1) - 1);
+          EXPECT_THAT(error.what(), HasSubstr("tokenizer.json: ")) << place;
+          // What a post-processor adds is a token of another part.
+          if (!place.starts_with("/model") && !place.starts_with("/added_tokens")) EXPECT_THAT(error.what(), HasSubstr(part)) << place << value;
+          ++refused;
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_GT(taken, 100);
 }
 
 }  // namespace

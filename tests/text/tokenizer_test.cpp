@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/text/unicode_text.h"
 #include "tests/text/tokenizer_fixtures.h"
 
 namespace smartkv {
@@ -105,6 +106,21 @@ TEST(Tokenizer, LongRunsTakeNoQuadraticTime) {
       EXPECT_EQ(tokenizer->decode(tokenizer->encode(run, {false, true})), run);
     }
   }
+}
+
+// Combining marks in an order that normalization reverses.
+TEST(Tokenizer, LongRunsOfMarksTakeNoQuadraticTime) {
+  std::string run = "a", sorted = "a";
+  for (int i = 0; i < 200'000; ++i) run += "\u0301\u0327";
+  for (int i = 0; i < 200'000; ++i) sorted += "\u0327";
+  for (int i = 0; i < 200'000; ++i) sorted += "\u0301";
+  EXPECT_EQ(normal_form(run, NormalForm::kNfd), sorted);
+}
+
+// A run of which a pattern would have to remember each place.
+TEST(Tokenizer, ARunThatIsTooLongIsAnError) {
+  const auto tokenizer = open_tokenizer("llama3");
+  EXPECT_THROW(tokenizer->encode(std::string(5 << 20, ' ')), TokenizerError);
 }
 
 TEST(Tokenizer, ThreadsGetTheSame) {

@@ -7,6 +7,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "engine/weights/quantized_rows.h"
 #include "engine/weights/safetensors.h"
@@ -46,6 +47,20 @@ INSTANTIATE_TEST_SUITE_P(Files, SameModel, testing::Values("tiny.gguf", "tiny_sh
 TEST(HfWeights, EndOfSequenceTokensComeFromBothFiles) {
   EXPECT_EQ(Weights::open(kFixtures / "tiny")->config().eos_token_ids, (std::vector<int32_t>{2, 3, 4}));
   EXPECT_EQ(Weights::open(kFixtures / "tiny_sharded")->format(), "safetensors (2 files)");
+}
+
+TEST(HfWeights, NeitherFileNeedsToNameAnEndOfSequenceToken) {
+  const Folder folder;
+  for (const char* name : {"config.json", "model.safetensors"}) folder.write(name, read_file(kFixtures / "tiny" / name));
+  folder.write("generation_config.json", R"({"eos_token_id": null})");
+  const std::vector<int32_t> of_config = Weights::open(folder.path())->config().eos_token_ids;
+  nlohmann::json config = nlohmann::json::parse(read_file(kFixtures / "tiny/config.json"));
+  EXPECT_EQ(nlohmann::json(of_config), config["eos_token_id"].is_array() ? config["eos_token_id"] : nlohmann::json{config["eos_token_id"]});
+  config["eos_token_id"] = nullptr;
+  folder.write("config.json", config.dump());
+  EXPECT_TRUE(Weights::open(folder.path())->config().eos_token_ids.empty());
+  folder.write("generation_config.json", R"({"eos_token_id": [7, null]})");
+  EXPECT_THAT(error_of([&] { Weights::open(folder.path()); }), HasSubstr("key \"eos_token_id\": expected an integer or an array of them"));
 }
 
 TEST(HfWeights, Fp8IsExpandedWithItsScales) {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "engine/text/split_pattern.h"
+#include "engine/text/pattern.h"
 #include "engine/text/utf8.h"
 
 namespace smartkv::jinja {
@@ -54,7 +54,7 @@ std::string_view next_character(std::string_view& rest) {
 }
 
 std::string string_repr(const std::string& text) {
-  static const SplitPattern unprintable("[\\p{C}\\p{Z}]");
+  static const Pattern unprintable("[\\p{C}\\p{Z}]");
   const char quote = text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);
   for (std::string_view rest = text; !rest.empty();) {
