@@ -15,8 +15,8 @@
 
 namespace smartkv {
 
-// Where an output stands in its grammar. One thread at a time. allowed() and accept() throw GrammarError (ebnf.h) once the
-// grammar has taken far more work than its tokens are worth, as very ambiguous grammars do; the constraint is useless then.
+// Where an output stands in its grammar. One thread at a time. allowed() and accept() throw SamplingError (sampler.h) once the
+// grammar has taken far more work than its tokens are worth, as very ambiguous grammars do. From then on they always throw.
 class Constraint {
  public:
   virtual ~Constraint() = default;
@@ -58,7 +58,7 @@ class GrammarCompiler {
   static constexpr int64_t kKeptBytes = int64_t{128} << 20;       // of compiled grammars, beside those that requests hold
   static constexpr size_t kMostText = size_t{1} << 20;            // bytes of a grammar's text
   static constexpr int64_t kMostBytes = int64_t{256} << 20;       // that one compilation may take
-  static constexpr int64_t kMostSteps = 500'000'000;              // of one compilation
+  static constexpr int64_t kMostSteps = 2'000'000'000;            // of one compilation
   static constexpr double kMostWaitSeconds = 60;                  // that compile() waits
 
   // The tokens [0, vocabulary) of a tokenizer that outlives this. `ends`: the end-of-sequence tokens, at least one.

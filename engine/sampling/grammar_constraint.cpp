@@ -13,6 +13,7 @@
 
 #include "engine/sampling/ebnf.h"
 #include "engine/sampling/grammar_backend.h"
+#include "engine/sampling/sampler.h"
 
 namespace smartkv {
 namespace {
@@ -61,7 +62,7 @@ class CompileWork final : public xgrammar::Work {
   double end_;
 };
 
-// Each token earns steps. A usual grammar takes thousands of them, and up to two million where most of the vocabulary has to be
+// Each token earns steps. A usual grammar takes thousands of them, and up to millions where most of the vocabulary has to be
 // followed byte by byte.
 class MatchWork final : public xgrammar::Work {
  public:
@@ -73,10 +74,13 @@ class MatchWork final : public xgrammar::Work {
     steps = std::max<int64_t>(0, steps - kPerToken);
     bytes = 0;
   }
-  void Check() override { throw GrammarError("", "the grammar is too ambiguous: its next token takes more than " + std::to_string(kPerToken) + " steps"); }
+  void Check() override {
+    throw SamplingError("the grammar is too ambiguous: its tokens take more than " + std::to_string(kPerToken) + " steps each");
+  }
+  bool exhausted() const { return steps >= next_steps; }
 
  private:
-  static constexpr int64_t kPerToken = 2'000'000, kMostSaved = 20 * kPerToken;
+  static constexpr int64_t kPerToken = 5'000'000, kMostSaved = 20 * kPerToken;
 };
 
 class XgrammarConstraint final : public Constraint {
@@ -108,7 +112,7 @@ class XgrammarConstraint final : public Constraint {
     return true;
   }
   void rollback(int64_t n) override {
-    if (n > 0) matcher_.Rollback(static_cast<int>(n));
+    if (n > 0 && !work_.exhausted()) matcher_.Rollback(static_cast<int>(n));
   }
   bool ended() const override { return matcher_.IsTerminated(); }
 
