@@ -7,10 +7,10 @@ namespace smartkv::openai {
 
 using Json = nlohmann::ordered_json;
 
-Json parse_json(std::string_view text, bool comments) {
+Json parse_json(std::string_view text, bool comments, bool repeated_keys) {
   std::vector<std::set<std::string>> keys;  // of the objects that are open, outermost first
   int values = 0;
-  const auto check = [&keys, &values](int depth, Json::parse_event_t event, Json& value) {
+  const auto check = [&keys, &values, repeated_keys](int depth, Json::parse_event_t event, Json& value) {
     if (depth > kMaxJsonDepth) {
       throw JsonSyntaxError("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
     }
@@ -26,7 +26,7 @@ Json parse_json(std::string_view text, bool comments) {
       keys.pop_back();
     } else if (event == Event::key) {
       const auto& key = value.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second) throw JsonSyntaxError("duplicate key \"" + key + "\"");
+      if (!keys.back().insert(key).second && !repeated_keys) throw JsonSyntaxError("duplicate key \"" + key + "\"");
       if (keys.back().size() > kMaxJsonKeys) {
         throw JsonSyntaxError("an object of more than " + std::to_string(kMaxJsonKeys) + " keys");
       }

@@ -21,7 +21,7 @@ inline constexpr int kMaxJsonValues = 1 << 20;
 inline constexpr size_t kMaxJsonKeys = 1024;
 
 // Keeps the order of keys. Throws JsonSyntaxError, also beyond the limits above and for a key that stands twice.
-// `comments`: // and /* */ are skipped.
-nlohmann::ordered_json parse_json(std::string_view text, bool comments = false);
+// `comments`: // and /* */ are skipped. `repeated_keys`: the last one counts, as for most readers.
+nlohmann::ordered_json parse_json(std::string_view text, bool comments = false, bool repeated_keys = false);
 
 }  // namespace smartkv::openai
