@@ -47,6 +47,7 @@ struct GenerationRequest {
   int64_t min_tokens = 0;  // no end-of-sequence or stop before this many, but where the grammar leaves nothing else
   SamplingParams sampling;
   std::string grammar;                  // that the output obeys: EBNF (sampling/constraint.h); empty: any text
+  std::function<bool()> client_gone;    // asked by submit() while the grammar compiles: true ends both; null: never
   std::vector<std::string> stop;        // not part of the text that is returned
   std::vector<TokenId> stop_token_ids;  // besides the model's end-of-sequence tokens
   bool ignore_eos = false;  // but where the grammar is complete
@@ -157,7 +158,7 @@ class GenerationStream {
 // Why a request was not taken. `param` is the request field at fault, empty where none is.
 class RequestError : public std::runtime_error {
  public:
-  enum class Kind : uint8_t { kInvalid, kContextLength, kTooLarge, kOverloaded, kDraining, kLost };
+  enum class Kind : uint8_t { kInvalid, kContextLength, kTooLarge, kOverloaded, kDraining, kLost, kClientGone };
   RequestError(Kind error_kind, std::string field, const std::string& message, int retry_after = 0)
       : std::runtime_error(message), kind(error_kind), param(std::move(field)), retry_after_s(retry_after) {}
   Kind kind;

@@ -103,7 +103,7 @@ class EngineImpl final : public Engine {
   std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec, bool offload = false) const;
   void check_memory(const GenerationRequest& request, const Checked& checked) const;
   std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
-  std::shared_ptr<const CompiledGrammar> grammar_for(const std::string& grammar) const;  // empty: null
+  std::shared_ptr<const CompiledGrammar> grammar_for(const GenerationRequest& request) const;  // null where it has none
 
   // The engine thread.
   void run();

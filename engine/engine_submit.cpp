@@ -65,13 +65,19 @@ std::shared_ptr<const Speculation> EngineImpl::speculation_for(const nlohmann::j
   return speculations_[key] = std::move(speculation);
 }
 
-std::shared_ptr<const CompiledGrammar> EngineImpl::grammar_for(const std::string& grammar) const {
-  if (grammar.empty()) return nullptr;
-  if (eos_.empty()) throw RequestError(RequestError::Kind::kInvalid, "grammar", "grammar: the model has no end-of-sequence token");
+std::shared_ptr<const CompiledGrammar> EngineImpl::grammar_for(const GenerationRequest& request) const {
+  using Kind = RequestError::Kind;
+  constexpr int kRetrySeconds = 10;
+  if (request.grammar.empty()) return nullptr;
+  if (eos_.empty()) throw RequestError(Kind::kInvalid, "grammar", "grammar: the model has no end-of-sequence token");
   try {
-    return grammars_.compile(grammar);
+    return grammars_.compile(request.grammar, request.client_gone);
   } catch (const GrammarError& error) {
-    throw RequestError(RequestError::Kind::kInvalid, "grammar", std::string("grammar: ") + error.what());
+    throw RequestError(Kind::kInvalid, "grammar", std::string("grammar: ") + error.what());
+  } catch (const CompileAborted& error) {
+    if (error.why == CompileAborted::Why::kGone) throw RequestError(Kind::kClientGone, "", error.what());
+    if (error.why == CompileAborted::Why::kBusy) throw RequestError(Kind::kOverloaded, "grammar", error.what(), kRetrySeconds);
+    throw RequestError(Kind::kDraining, "", error.what());
   }
 }
 
@@ -92,7 +98,7 @@ EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
                        "speculative.kv_cache: \"pillar_attn\" reads the rows of the request's own cache: expected the policy "
                        "\"full\" there, found \"" + std::string(checked.policy->name()) + '"');
   }
-  checked.grammar = grammar_for(request.grammar);
+  checked.grammar = grammar_for(request);
   check_memory(request, checked);
   return checked;
 }
@@ -174,6 +180,7 @@ std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vecto
     std::vector<std::unique_ptr<GenerationStream>> streams;
     for (GenerationRequest& generation : generations) {
       Checked checked = check(generation);
+      generation.client_gone = nullptr;  // its client may go before the request
       requests.push_back(std::make_shared<Request>(std::move(generation), 0, eos_, *parts_.tokenizer, context_length(),
                                                    std::move(checked.policy), std::move(checked.speculation),
                                                    std::move(checked.grammar), random_seed(), any_cancelled_));
@@ -235,12 +242,14 @@ EngineStats EngineImpl::stats() const {
 }
 
 void EngineImpl::drain() {
+  grammars_.stop();  // whoever waits for one has queued nothing yet
   std::unique_lock lock(mutex_);
   draining_ = true;
   idle_.wait(lock, [this] { return live_ == 0; });
 }
 
 void EngineImpl::stop() {
+  grammars_.stop();
   std::unique_lock lock(mutex_);
   draining_ = cancel_all_ = true;
   idle_.wait(lock, [this] { return live_ == 0; });

@@ -41,7 +41,7 @@ class Generator:
         return r.choice([r.choice(WORDS), self.number(), True, False, None, [1, "a"], {"k": [None]}, "line\nbreak"])
 
     def string(self):
-        kind = self.random.randrange(5)
+        kind = self.random.randrange(8)
         if kind == 0:
             return {"type": "string", "pattern": self.random.choice(PATTERNS)}
         if kind == 1:
@@ -50,7 +50,13 @@ class Generator:
             low = self.random.randint(0, 3)
             return {"type": "string", "minLength": low, "maxLength": low + self.random.randint(0, 6)}
         if kind == 3:
+            if kind == 4:
             return {"type": "string", "minLength": self.random.randint(0, 4)}
+        if kind == 5:
+            return {"type": "string", "maxLength": self.random.choice([13, 100, 500, 100_000])}
+        if kind == 6:
+            return {"enum": [*self.random.sample(WORDS, 5), "ab"], "maxLength": 4, "pattern": "[a-z]"}
+        return {"const": "ab", "enum": ["ab", "b"], "type": "string", "markdownDescription": "*ab*"}
         return {"type": "string"}
 
     def numeric(self):
@@ -63,6 +69,10 @@ class Generator:
             schema[self.random.choice(["minimum", "exclusiveMinimum"])] = low
         if self.chance(0.6):
             schema[self.random.choice(["maximum", "exclusiveMaximum"])] = high
+        if self.chance(0.1):
+            schema = {"type": schema["type"], "multipleOf": self.random.choice([5, 0.01, 25, 0.5])}
+        if self.chance(0.1):
+            schema = {"type": schema["type"], "minimum": self.random.choice([-1.7976931348623157e308, -2**63]), "maximum": self.random.choice([2**63 - 1, 1e300])}
         return schema
 
     def array(self, depth):

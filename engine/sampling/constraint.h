@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -13,7 +15,8 @@
 
 namespace smartkv {
 
-// Where an output stands in its grammar. One thread at a time.
+// Where an output stands in its grammar. One thread at a time. allowed() and accept() throw SamplingError (sampler.h) once the
+// grammar has taken far more work than its tokens are worth, as very ambiguous grammars do. From then on they always throw.
 class Constraint {
  public:
   virtual ~Constraint() = default;
@@ -36,20 +39,42 @@ class CompiledGrammar {
   virtual int64_t bytes() const = 0;
 };
 
-// Compiles grammars for one vocabulary and keeps those used last. Any thread; the same grammar is compiled once, however
-// many ask for it.
+// Why a grammar was not compiled although nothing is wrong with it.
+class CompileAborted : public std::runtime_error {
+ public:
+  enum class Why : uint8_t { kGone, kStopped, kBusy };  // nobody waits for it; stop() was called; others take too long
+  CompileAborted(Why reason, const std::string& message) : std::runtime_error(message), why(reason) {}
+  Why why;
+};
+
+// Compiles grammars for one vocabulary and keeps the ones used last. Any thread may call it; the same grammar is compiled
+// once, however many callers ask for it.
+//
+// Compilation is bounded, and so is the delay that one grammar causes another. There is one thread for each tier, which
+// gives every grammar the tier's share of CPU time; a grammar that needs more starts again in the next tier. So a small
+// grammar waits for small ones only.
 class GrammarCompiler {
  public:
-  // What it keeps, beside what requests hold, and the longest text of a grammar, in bytes.
-  static constexpr int64_t kKeptBytes = int64_t{128} << 20;
-  static constexpr size_t kMostText = size_t{1} << 20;
+  static constexpr int64_t kKeptBytes = int64_t{128} << 20;       // of compiled grammars, beside those that requests hold
+  static constexpr size_t kMostText = size_t{1} << 20;            // bytes of a grammar's text
+  static constexpr int64_t kMostBytes = int64_t{256} << 20;       // that one compilation may take
+  static constexpr int64_t kMostSteps = 2'000'000'000;            // of one compilation
+  static constexpr double kMostWaitSeconds = 60;                  // that compile() waits
 
   // The tokens [0, vocabulary) of a tokenizer that outlives this. `ends`: the end-of-sequence tokens, at least one.
-  GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends);
+  // `tier_seconds`: of CPU time, ascending.
+  GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends, std::vector<double> tier_seconds = {0.15, 1.5, 10});
   ~GrammarCompiler();
 
-  // Throws GrammarError (ebnf.h) with an empty path for what is no grammar, or one that no text obeys.
-  std::shared_ptr<const CompiledGrammar> compile(const std::string& grammar);
+  // Waits for the compiled grammar. `gone` is asked about every 20 ms: true ends the wait, and the compilation if nobody
+  // else waits for it. Throws
+  //  - GrammarError (ebnf.h) with an empty path for a text that is no grammar, a grammar that no text obeys, and one that
+  //    takes more than the limits above;
+  //  - CompileAborted.
+  std::shared_ptr<const CompiledGrammar> compile(const std::string& grammar, const std::function<bool()>& gone = nullptr);
+
+  // Ends every compilation; compile() throws from now on. Does not wait.
+  void stop();
 
  private:
   struct Impl;

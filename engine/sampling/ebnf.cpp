@@ -54,7 +54,16 @@ std::string EbnfGrammar::recursive(const std::function<std::string(const std::st
 
 std::string EbnfGrammar::reserve() { return 'r' + std::to_string(next_++); }
 
-void EbnfGrammar::define(const std::string& name, const std::string& body) { rules_.emplace_back(name, body); }
+void EbnfGrammar::define(const std::string& name, const std::string& body) {
+  bytes_ += name.size() + body.size();
+  if (bytes_ > kMostBytes) throw TooLargeError("", "the grammar comes to more than " + std::to_string(kMostBytes) + " bytes");
+  rules_.emplace_back(name, body);
+}
+
+void EbnfGrammar::spend(int64_t steps) {
+  steps_ += steps;
+  if (steps_ > kMostSteps) throw TooLargeError("", "takes more than " + std::to_string(kMostSteps) + " steps to convert into a grammar");
+}
 
 std::string EbnfGrammar::text(const std::string& root) const {
   std::string result = "root ::= " + root + "\n";

@@ -1,19 +1,87 @@
 // The only file that includes XGrammar.
 #include <algorithm>
-#include <future>
-#include <list>
+#include <cstdio>
+#include <ctime>
+#include <limits>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
+#include <utility>
 
 #include <xgrammar/compiler.h>
 #include <xgrammar/matcher.h>
+#include <xgrammar/work.h>
 
-#include "engine/sampling/constraint.h"
 #include "engine/sampling/ebnf.h"
+#include "engine/sampling/grammar_backend.h"
+#include "engine/sampling/sampler.h"
 
 namespace smartkv {
 namespace {
+
+// Counts the work that XGrammar does on this thread while it lives.
+class CountedWork {
+ public:
+  explicit CountedWork(xgrammar::Work* work) : outer_(std::exchange(xgrammar::current_work, work)) {}
+  ~CountedWork() { xgrammar::current_work = outer_; }
+  CountedWork(const CountedWork&) = delete;
+  CountedWork& operator=(const CountedWork&) = delete;
+
+ private:
+  xgrammar::Work* outer_;
+};
+
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+class CompileWork final : public xgrammar::Work {
+ public:
+  CompileWork(const CompileLimits& limits, const std::atomic<bool>& stopped)
+      : limits_(limits), stopped_(stopped), end_(thread_seconds() + limits.seconds) {
+    most_bytes = limits.bytes;
+  }
+
+  void Check() override {
+    if (stopped_) throw CompileStopped();
+    if (bytes > limits_.bytes) throw GrammarError("", "the grammar takes more than " + std::to_string(limits_.bytes >> 10) + " KiB to compile");
+    if (steps > limits_.steps) throw GrammarError("", "the grammar takes more than " + std::to_string(limits_.steps) + " steps to compile");
+    if (thread_seconds() > end_) {
+      char message[64];
+      std::snprintf(message, sizeof(message), "the grammar takes more than %g s to compile", limits_.seconds);
+      throw CompileTimeout(message);
+    }
+    next_steps = std::min(steps + kInterval, limits_.steps + 1);
+  }
+
+ private:
+  static constexpr int64_t kInterval = 50'000;  // some ms
+  CompileLimits limits_;
+  const std::atomic<bool>& stopped_;
+  double end_;
+};
+
+// Each token earns steps. A usual grammar takes thousands of them, and up to millions where most of the vocabulary has to be
+// followed byte by byte.
+class MatchWork final : public xgrammar::Work {
+ public:
+  MatchWork() {
+    next_steps = kMostSaved;
+    most_bytes = std::numeric_limits<int64_t>::max();
+  }
+  void earn() {
+    steps = std::max<int64_t>(0, steps - kPerToken);
+    bytes = 0;
+  }
+  void Check() override {
+    throw SamplingError("the grammar is too ambiguous: its tokens take more than " + std::to_string(kPerToken) + " steps each");
+  }
+  bool exhausted() const { return steps >= next_steps; }
+
+ private:
+  static constexpr int64_t kPerToken = 5'000'000, kMostSaved = 20 * kPerToken;
+};
 
 class XgrammarConstraint final : public Constraint {
  public:
@@ -29,16 +97,22 @@ class XgrammarConstraint final : public Constraint {
     tensor.dtype = xgrammar::GetBitmaskDLType();
     tensor.shape = &shape;
     tensor.strides = &stride;
+    const CountedWork counted(&work_);
+    xgrammar::CountWork(0);  // throws once the work is too much
     matcher_.FillNextTokenBitmask(&tensor);
     return mask_;
   }
 
   bool accept(TokenId token) override {
     const bool has_text = !texts_.GetDecodedVocab()[static_cast<size_t>(token)].empty();
-    return (has_text || is_end(token)) && matcher_.AcceptToken(token);
+    const CountedWork counted(&work_);
+    xgrammar::CountWork(0);
+    if (!(has_text || is_end(token)) || !matcher_.AcceptToken(token)) return false;
+    work_.earn();
+    return true;
   }
   void rollback(int64_t n) override {
-    if (n > 0) matcher_.Rollback(static_cast<int>(n));
+    if (n > 0 && !work_.exhausted()) matcher_.Rollback(static_cast<int>(n));
   }
   bool ended() const override { return matcher_.IsTerminated(); }
 
@@ -51,6 +125,7 @@ class XgrammarConstraint final : public Constraint {
   xgrammar::GrammarMatcher matcher_;
   xgrammar::TokenizerInfo texts_;
   std::vector<uint32_t> mask_;
+  MatchWork work_;
 };
 
 class XgrammarGrammar final : public CompiledGrammar {
@@ -89,90 +164,53 @@ std::string plain_message(std::string what) {
 
 }  // namespace
 
-struct GrammarCompiler::Impl {
-  using Compiled = std::shared_future<std::shared_ptr<const CompiledGrammar>>;
-  struct Entry {
-    std::string text;
-    Compiled grammar;
-    int64_t bytes = 0;  // known once it is compiled
-  };
-
-  xgrammar::GrammarCompiler& compiler() {  // mutex held; starting takes some 0.1 s and 10 MB, which only constrained requests pay
-    if (!xgrammar_) xgrammar_.emplace(vocabulary_info(*tokenizer, vocabulary, ends), 1, false);
-    return *xgrammar_;
-  }
-
-  void drop_oldest() {  // mutex held
-    while (bytes > kKeptBytes && entries.size() > 1) {
-      bytes -= entries.back().bytes;
-      by_text.erase(entries.back().text);
-      entries.pop_back();
-    }
-  }
-
+struct GrammarBackend::Impl {
   const Tokenizer* tokenizer;
   int64_t vocabulary;
   std::vector<TokenId> ends;
-  std::mutex compiling;  // one at a time: a grammar may take a core for seconds
-  std::mutex mutex;      // everything below
-  std::optional<xgrammar::GrammarCompiler> xgrammar_;
-  std::list<Entry> entries;  // used last first
-  std::unordered_map<std::string, std::list<Entry>::iterator> by_text;
-  int64_t bytes = 0;
+  std::mutex mutex;
+  std::optional<xgrammar::GrammarCompiler> compiler;
+
+  // Starting takes some 0.1 s and 10 MB, which only constrained requests pay.
+  xgrammar::GrammarCompiler started() {
+    const std::lock_guard lock(mutex);
+    if (!compiler) compiler.emplace(vocabulary_info(*tokenizer, vocabulary, ends), 1, false);
+    return *compiler;
+  }
 };
 
-GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends)
+GrammarBackend::GrammarBackend(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends)
     : impl_(std::make_unique<Impl>()) {
   impl_->tokenizer = &tokenizer;
   impl_->vocabulary = vocabulary;
   impl_->ends = std::move(ends);
 }
 
-GrammarCompiler::~GrammarCompiler() = default;
+GrammarBackend::~GrammarBackend() = default;
 
-std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::string& grammar) {
-  if (grammar.size() > kMostText) {
-    throw GrammarError("", "the grammar has " + std::to_string(grammar.size()) + " bytes, at most " + std::to_string(kMostText) + " are supported");
-  }
-  std::promise<std::shared_ptr<const CompiledGrammar>> promise;
-  std::optional<xgrammar::GrammarCompiler> compiler;
-  {
-    std::unique_lock lock(impl_->mutex);
-    if (const auto known = impl_->by_text.find(grammar); known != impl_->by_text.end()) {
-      impl_->entries.splice(impl_->entries.begin(), impl_->entries, known->second);
-      const Impl::Compiled compiled = known->second->grammar;
-      lock.unlock();
-      return compiled.get();
-    }
-    compiler = impl_->compiler();
-    impl_->entries.push_front({grammar, promise.get_future().share()});
-    impl_->by_text.emplace(grammar, impl_->entries.begin());
-  }
+std::shared_ptr<const CompiledGrammar> GrammarBackend::compile(const std::string& grammar, const CompileLimits& limits,
+                                                               const std::atomic<bool>& stopped) {
   try {
-    std::unique_lock compiling(impl_->compiling);
-    auto compiled = std::make_shared<XgrammarGrammar>(compiler->CompileGrammar(grammar), impl_->vocabulary);
-    compiling.unlock();
+    xgrammar::GrammarCompiler compiler = impl_->started();
+    CompileWork work(limits, stopped);
+    const CountedWork counted(&work);
+    auto compiled = std::make_shared<XgrammarGrammar>(compiler.CompileGrammar(grammar), impl_->vocabulary);
     const std::unique_ptr<Constraint> beginning = compiled->start();
     const std::span<const uint32_t> first = beginning->allowed();
     if (std::all_of(first.begin(), first.end(), [](uint32_t word) { return word == 0; })) {
       throw GrammarError("", "no text obeys the grammar");
     }
-    promise.set_value(compiled);
-    const std::lock_guard lock(impl_->mutex);
-    if (const auto entry = impl_->by_text.find(grammar); entry != impl_->by_text.end()) {
-      impl_->bytes += entry->second->bytes = compiled->bytes();
-      impl_->drop_oldest();
-    }
     return compiled;
+  } catch (const GrammarError&) {
+    throw;
+  } catch (const CompileTimeout&) {
+    throw;
+  } catch (const CompileStopped&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& error) {
-    const auto failure = std::make_exception_ptr(GrammarError("", plain_message(error.what())));
-    promise.set_exception(failure);
-    const std::lock_guard lock(impl_->mutex);
-    if (const auto entry = impl_->by_text.find(grammar); entry != impl_->by_text.end()) {
-      impl_->entries.erase(entry->second);
-      impl_->by_text.erase(entry);
-    }
-    std::rethrow_exception(failure);
+    throw GrammarError("", plain_message(error.what()));
   }
 }
 

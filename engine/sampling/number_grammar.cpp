@@ -1,14 +1,17 @@
 #include "engine/sampling/number_grammar.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <vector>
+
+#include "engine/sampling/decimal.h"
+#include "engine/sampling/number_multiples.h"
 
 namespace smartkv {
 namespace {
 
-constexpr int64_t kLargest = 999'999'999'999'999'999;  // 18 digits
+constexpr int64_t kWholeDigits = 18;
+constexpr int64_t kLargest = 999'999'999'999'999'999;
 constexpr int64_t kSignificantDigits = 15;             // that a double keeps apart, whatever they are
 
 std::string digits(const std::string& least, const std::string& most) { return "[" + least + "-" + most + "]"; }
@@ -57,35 +60,22 @@ struct Bound {
   Magnitude size;
 };
 
-[[noreturn]] void too_long(const nlohmann::ordered_json& value) {
-  throw GrammarError("", "bounds are supported with at most 15 digits, found " + value.dump());
-}
-
-Bound read_bound(const NumberBound& bound) {
-  std::string text = bound.value.dump();
-  Bound result;
-  result.negative = text[0] == '-';
-  if (result.negative) text.erase(0, 1);
-  int64_t exponent = 0;
-  if (const size_t e = text.find_first_of("eE"); e != std::string::npos) {
-    exponent = std::strtoll(text.c_str() + e + 1, nullptr, 10);
-    text.erase(e);
+// Digits that no number has are rounded so that every number that obeys the result obeys the bound.
+Bound read_bound(const NumberBound& bound, bool is_least) {
+  Decimal exact = decimal(bound.value);
+  const bool outer = exact.negative == is_least;  // numbers lie nearer to zero than the bound, not farther from it
+  Bound result{exact.negative, {0, exact.fraction, bound.exclusive}};
+  if (exact.whole.size() > static_cast<size_t>(kWholeDigits)) {
+    if (!outer) throw NoValueError(bound.key, "numbers have at most 18 digits before the point, found the bound " + bound.value.dump());
+    result.size = {kLargest, "", false};
+    return result;
   }
-  if (std::abs(exponent) > kSignificantDigits) too_long(bound.value);
-  const size_t point = std::min(text.find('.'), text.size());
-  std::string whole = text.substr(0, point), fraction = point < text.size() ? text.substr(point + 1) : "";
-  for (; exponent > 0; --exponent) {
-    whole += fraction.empty() ? '0' : fraction[0];
-    if (!fraction.empty()) fraction.erase(0, 1);
+  if (!exact.whole.empty()) result.size.whole = std::strtoll(exact.whole.c_str(), nullptr, 10);
+  if (exact.fraction.size() > static_cast<size_t>(kSignificantDigits)) {
+    exact.fraction.resize(static_cast<size_t>(kSignificantDigits));
+    exact.fraction.erase(exact.fraction.find_last_not_of('0') + 1);
+    result.size = {result.size.whole, exact.fraction, !outer};
   }
-  for (; exponent < 0; ++exponent) {
-    fraction.insert(0, 1, whole.empty() ? '0' : whole.back());
-    if (!whole.empty()) whole.pop_back();
-  }
-  while (!fraction.empty() && fraction.back() == '0') fraction.pop_back();
-  if (whole.size() > 18 || fraction.size() >= static_cast<size_t>(kSignificantDigits)) too_long(bound.value);
-  result.size = {whole.empty() ? 0 : std::strtoll(whole.c_str(), nullptr, 10), fraction, bound.exclusive};
-  if (result.size.whole == 0 && fraction.empty()) result.negative = false;
   return result;
 }
 
@@ -150,13 +140,13 @@ std::optional<std::string> fraction(const FractionRange& range, int64_t room) {
 }
 
 // Numbers that are not negative. most null: no bound.
-void add_magnitudes(const std::string& sign, const Magnitude& least, const Magnitude* most,
+void add_magnitudes(const std::string& sign, const Magnitude& least, const Magnitude* most, int64_t most_places,
                     std::vector<std::string>* result) {
   const int64_t last = most == nullptr ? kLargest : most->whole;
   if (least.whole > last) return;
   const int64_t bounded = most == nullptr ? least.whole : last;
   const auto longest = static_cast<int64_t>(std::max(least.fraction.size(), most == nullptr ? 0 : most->fraction.size()));
-  const int64_t room = std::max(longest, kSignificantDigits - static_cast<int64_t>(std::to_string(bounded).size()));
+  const int64_t room = std::min(most_places, std::max(longest, kSignificantDigits - static_cast<int64_t>(std::to_string(bounded).size())));
   const auto add = [&](const std::string& whole, const FractionRange& range) {
     if (const auto tail = fraction(range, room)) result->push_back(sign + " " + whole + " " + *tail);
   };
@@ -171,11 +161,13 @@ void add_magnitudes(const std::string& sign, const Magnitude& least, const Magni
   if (most != nullptr) add(quoted(std::to_string(last)), {nullptr, &most->fraction, false, most->exclusive});
 }
 
-[[noreturn]] void none_left() { throw GrammarError("", "the bounds leave no number"); }
+[[noreturn]] void none_left(const NumberRange& range) {
+  throw NoValueError(range.least ? range.least->key : range.most->key, "the bounds leave no number");
+}
 
 // A whole number that bounds integers as this bound does.
 int64_t whole_bound(const NumberBound& bound, bool is_least) {
-  const Bound read = read_bound(bound);
+  const Bound read = read_bound(bound, is_least);
   const int64_t sign = read.negative ? -1 : 1;
   int64_t value = sign * read.size.whole;
   if (!read.size.fraction.empty()) {
@@ -183,40 +175,58 @@ int64_t whole_bound(const NumberBound& bound, bool is_least) {
     if (!is_least && read.negative) --value;
     return value;
   }
-  return bound.exclusive ? value + (is_least ? 1 : -1) : value;
+  return read.size.exclusive ? value + (is_least ? 1 : -1) : value;
 }
 
-}  // namespace
-
-std::string integer_ebnf(const std::optional<NumberBound>& least, const std::optional<NumberBound>& most) {
-  if (!least && !most) return R"(("0" | "-"? [1-9] [0-9]{0,17}))";
-  const int64_t low = std::max(-kLargest, least ? whole_bound(*least, true) : -kLargest);
-  const int64_t high = std::min(kLargest, most ? whole_bound(*most, false) : kLargest);
-  if (low > high) none_left();
+std::string integers(const NumberRange& range) {
+  if (!range.least && !range.most) return R"(("0" | "-"? [1-9] [0-9]{0,17}))";
+  const int64_t low = std::max(-kLargest, range.least ? whole_bound(*range.least, true) : -kLargest);
+  const int64_t high = std::min(kLargest, range.most ? whole_bound(*range.most, false) : kLargest);
+  if (low > high) none_left(range);
   std::vector<std::string> result;
   if (high >= 0) result.push_back(natural(std::max<int64_t>(0, low), high));
   if (low < 0) result.push_back("\"-\" " + natural(std::max<int64_t>(1, -high), -low));
   return ebnf_either(result);
 }
 
-std::string number_ebnf(const std::optional<NumberBound>& least, const std::optional<NumberBound>& most) {
-  if (!least && !most) {
+// `most_places`: digits behind the point.
+std::string numbers(const NumberRange& range, int64_t most_places) {
+  if (!range.least && !range.most) {
+    if (most_places < kSignificantDigits) return R"("-"? ("0" | [1-9] [0-9]{0,17}) ("." )" + any_digits(1, most_places) + ")?";
     return R"("-"? ("0" | [1-9] [0-9]{0,17}) ("." [0-9]{1,17})? ([eE] [+-]? [0-9]{1,2})?)";
   }
   std::optional<Bound> low, high;
-  if (least) low = read_bound(*least);
-  if (most) high = read_bound(*most);
+  if (range.least) low = read_bound(*range.least, true);
+  if (range.most) high = read_bound(*range.most, false);
+  if (low && low->negative && low->size.whole == kLargest) low.reset();  // no number is farther from zero
+  if (high && !high->negative && high->size.whole == kLargest) high.reset();
   std::vector<std::string> result;
   if (!high || !high->negative) {  // what is not negative
     const Magnitude from = low && !low->negative ? low->size : Magnitude{};
-    add_magnitudes("\"\"", from, high ? &high->size : nullptr, &result);
+    add_magnitudes("\"\"", from, high ? &high->size : nullptr, most_places, &result);
   }
   if (!low || low->negative) {
     const Magnitude from = high && high->negative ? high->size : Magnitude{0, "", true};  // zero has no sign
-    add_magnitudes("\"-\"", from, low ? &low->size : nullptr, &result);
+    add_magnitudes("\"-\"", from, low ? &low->size : nullptr, most_places, &result);
   }
-  if (result.empty()) none_left();
+  if (result.empty()) none_left(range);
   return ebnf_either(result);
+}
+
+}  // namespace
+
+std::string integer_ebnf(const NumberRange& range) {
+  if (const auto some = multiples_ebnf(range, true)) return *some;
+  return integers(range);
+}
+
+std::string number_ebnf(const NumberRange& range) {
+  if (range.multiple_of.is_null()) return numbers(range, kSignificantDigits);
+  if (const auto some = multiples_ebnf(range, false)) return *some;
+  const Decimal step = decimal(range.multiple_of);
+  if (step.fraction.empty()) return integers(range);
+  const bool power_of_ten = step.whole.empty() && step.fraction.find_first_not_of('0') + 1 == step.fraction.size() && step.fraction.back() == '1';
+  return numbers(range, power_of_ten ? static_cast<int64_t>(step.fraction.size()) : kSignificantDigits);
 }
 
 }  // namespace smartkv

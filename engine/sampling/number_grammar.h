@@ -13,12 +13,20 @@
 namespace smartkv {
 
 struct NumberBound {
-  nlohmann::ordered_json value;  // a number
+  nlohmann::ordered_json value;  // a number of any size
   bool exclusive = false;
+  std::string key;               // the keyword, for errors
 };
 
-// Both throw GrammarError (with an empty path) for bounds that leave no number, or that have too many digits.
-std::string integer_ebnf(const std::optional<NumberBound>& least, const std::optional<NumberBound>& most);
-std::string number_ebnf(const std::optional<NumberBound>& least, const std::optional<NumberBound>& most);
+struct NumberRange {
+  std::optional<NumberBound> least, most;
+  // multipleOf: a positive number, or null. Kept if it is whole and divides 1,000, or its multiples make up 1, or if the bounds
+  // leave at most 1,024 multiples; else it is no constraint.
+  nlohmann::ordered_json multiple_of;
+};
+
+// Both throw NoValueError with the bound's keyword as path if the range leaves no number.
+std::string integer_ebnf(const NumberRange& range);
+std::string number_ebnf(const NumberRange& range);
 
 }  // namespace smartkv

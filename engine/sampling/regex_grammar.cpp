@@ -54,6 +54,7 @@ bool contains(const CodePoints& set, uint32_t c) {
 class RegexParser {
  public:
   RegexParser(std::string_view regex, TextForm form, bool search) : form_(form), search_(search) {
+    if (regex.size() > kMostRegexBytes) fail("more than " + std::to_string(kMostRegexBytes) + " bytes");
     while (!regex.empty()) {
       const size_t n = utf8_length(regex);
       if (n == 0) fail("expected UTF-8");

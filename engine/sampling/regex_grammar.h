@@ -15,9 +15,9 @@ namespace smartkv {
 enum class TextForm : uint8_t { kPlain, kJsonString };
 
 constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
-// Counts of repetitions beyond this are refused: each becomes a state of its own, for which compiling tries every token
-// of the vocabulary (256 take seconds).
-constexpr int64_t kMostRepetitions = 256;
+constexpr size_t kMostRegexBytes = size_t{1} << 16;
+// Larger counts of repetitions are refused.
+constexpr int64_t kMostRepetitions = 100'000;
 
 struct RegexGrammar {
   std::string ebnf;                                // of one text, quotes not included

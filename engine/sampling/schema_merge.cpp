@@ -13,9 +13,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 15> kAnnotations = {
-    "title",     "description", "default",  "examples", "example",       "deprecated",   "readOnly",     "writeOnly",
-    "$comment",  "$schema",     "$id",      "$defs",    "definitions",   "discriminator", "contentMediaType"};
+// The keywords that say what is valid. All others, those of frameworks too, are annotations (2020-12 core, section 4.3.1).
+constexpr std::array<std::string_view, 46> kAssertions = {
+    "type", "enum", "const", "nullable", "$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
+    "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties",
+    "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties",
+    "items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "minContains", "maxContains", "minItems", "maxItems", "uniqueItems",
+    "minLength", "maxLength", "pattern", "format",
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "divisibleBy", "id"};
 
 constexpr std::array<const char*, 7> kAllTypes = {"string", "number", "integer", "boolean", "null", "array", "object"};
 
@@ -33,7 +38,7 @@ Json merge_types(const Json& a, const Json& b, const std::string& path) {
   for (const std::string& type : right) {
     if (names_type(left, type) && std::find(both.begin(), both.end(), type) == both.end()) both.push_back(type);
   }
-  if (both.empty()) throw GrammarError(path + "type", "the types that have to hold together exclude each other");
+  if (both.empty()) throw NoValueError(path + "type", "the types that have to hold together exclude each other");
   return both.size() == 1 ? both[0] : both;
 }
 
@@ -60,7 +65,7 @@ Json common(const Json& a, const Json& b, const std::string& path) {
   for (const Json& item : a) {
     if (std::find(b.begin(), b.end(), item) != b.end()) result.push_back(item);
   }
-  if (result.empty()) throw GrammarError(path, "the lists that have to hold together have no value in common");
+  if (result.empty()) throw NoValueError(path, "the lists that have to hold together have no value in common");
   return result;
 }
 
@@ -80,6 +85,8 @@ Json merge_keyword(const std::string& key, const Json& a, const Json& b, const s
     if (is_one_of(key, {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})) return a_is_less ? b : a;
     if (is_one_of(key, {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})) return a_is_less ? a : b;
   }
+  if (key == "const") throw NoValueError(path + key, "two values that exclude each other have to hold together");
+  if (key == "nullable" || key == "uniqueItems" || key == "unevaluatedProperties" || key == "unevaluatedItems") return key == "uniqueItems";
   throw GrammarError(path + key, "two values of this keyword that have to hold together are not supported");
 }
 
@@ -109,7 +116,7 @@ bool requires_property(const Json& schema, const std::string& name) {
 }  // namespace
 
 bool is_annotation(std::string_view keyword) {
-  return keyword.starts_with("x-") || std::find(kAnnotations.begin(), kAnnotations.end(), keyword) != kAnnotations.end();
+  return std::find(kAssertions.begin(), kAssertions.end(), keyword) == kAssertions.end();
 }
 
 std::string type_of_value(const Json& value) {
@@ -143,6 +150,9 @@ Json merge_schemas(const Json& a, const Json& b, const std::string& path) {
   Json result = a;
   for (const auto& [key, value] : b.items()) {
     result[key] = result.contains(key) ? merge_keyword(key, result[key], value, path) : value;
+  }
+  for (const Json* other : {&a, &b}) {  // a type without "nullable" excludes null
+    if (!other->contains("nullable") && other->contains("type")) result.erase("nullable");
   }
   return result;
 }

@@ -1,8 +1,9 @@
 #include "engine/sampling/string_grammar.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
-#include <optional>
+#include <utility>
 
 #include "engine/sampling/regex_grammar.h"
 #include "engine/text/utf8.h"
@@ -11,6 +12,9 @@ namespace smartkv {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMostLength = 1'000'000'000, kMostLeast = 4096;
+constexpr size_t kMostNameCharacters = 256;
 
 // Formats as regular expressions. They take what every reader takes, which is less than their standards allow: years of
 // four digits from 1000, lower bounds of host names and addresses, no quoted local parts.
@@ -35,47 +39,47 @@ const std::map<std::string, std::string>& formats() {
         {"ipv4", byte + "(\\." + byte + "){3}"},
         {"ipv6", "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|::([0-9a-f]{1,4}:){0,5}[0-9a-f]{1,4}"},
         {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
+        {"json-pointer", "(/[A-Za-z0-9._-]*)*"},
+        {"relative-json-pointer", "(0|[1-9]\\d{0,3})(#|(/[A-Za-z0-9._-]*)*)"},
         {"uri", "[a-z][a-z0-9+.-]{0,15}://" + host + "(:[1-9]\\d{0,3})?(/[A-Za-z0-9._~-]*)*(\\?[A-Za-z0-9._~=&-]*)?(#[A-Za-z0-9._~-]*)?"},
     };
   }();
   return table;
 }
 
-// Formats that bound nothing which a reader checks.
-bool is_free_format(const std::string& format) {
-  for (const char* name : {"password", "binary", "byte", "path", "file-path", "directory-path", "json-string"}) {
-    if (format == name) return true;
-  }
-  return false;
-}
-
-std::string format_regex(const Json& format) {
-  const auto known = format.is_string() ? formats().find(format.get<std::string>()) : formats().end();
-  if (known != formats().end()) return known->second;
-  std::string names;
-  for (const auto& [name, regex] : formats()) names += (names.empty() ? "" : ", ") + name;
-  throw GrammarError("format", "expected one of " + names + ", found " + format.dump());
-}
+// Formats whose texts are those of another one, or more.
+constexpr std::pair<std::string_view, std::string_view> kWider[] = {
+    {"idn-email", "email"},   {"idn-hostname", "hostname"}, {"iri", "uri"},          {"uri-reference", "uri"},
+    {"iri-reference", "uri"}, {"uri-template", "uri"},      {"url", "uri"},          {"ip", "ipv4"}};
 
 int64_t length(const Json& schema, const char* key, int64_t otherwise) {
   const auto value = schema.find(key);
   if (value == schema.end()) return otherwise;
-  if (!value->is_number_integer() || value->get<int64_t>() < 0) throw GrammarError(key, "expected an integer >= 0");
-  return value->get<int64_t>();
+  const bool whole = value->is_number() && *value >= 0 && value->get<double>() == std::floor(value->get<double>());
+  if (!whole) throw GrammarError(key, "expected an integer >= 0");
+  return *value > kMostLength ? kMostLength + 1 : value->get<int64_t>();
 }
 
 std::string in_quotes(const std::string& ebnf) { return "\"\\\"\" " + ebnf + " \"\\\"\""; }
 
+// Up to `most` characters and the closing quote. Compiling tries all tokens for each state, 20 ms of a large vocabulary, so strings of
+// all lengths share the states near their end; a longer repetition is one more state and a tail of kShared for XGrammar.
+std::string short_rest(int64_t most, EbnfGrammar* grammar) {
+  constexpr int64_t kShared = 24;
+  const std::string quote = "\"\\\"\"", plain = ebnf_class(plain_json_characters());
+  std::string rest = grammar->add(quote);
+  for (int64_t i = 0; i < std::min(most, kShared - (most > kShared)); ++i) rest = grammar->add(quote + " | " + plain + " " + rest);
+  if (most <= kShared) return rest;
+  return grammar->add(rest + " | " + plain + "{" + std::to_string(kShared) + "," + std::to_string(most) + "} " + quote);
+}
+
 // The grammar's shape matters: XGrammar follows a rule that calls itself at its end, over classes, with masks made when it
 // compiles; a repeated group it would follow token by token.
 std::string free_string(int64_t least, int64_t most, EbnfGrammar* grammar) {
-  if (least > kMostRepetitions) throw GrammarError("minLength", "more than " + std::to_string(kMostRepetitions) + " is not supported");
-  if (most != kUnbounded && most > kMostRepetitions) {
-    throw GrammarError("maxLength", "more than " + std::to_string(kMostRepetitions) + " is not supported");
-  }
-  const std::string plain = ebnf_class(plain_json_characters()), count = std::to_string(least);
-  if (most != kUnbounded) return in_quotes(plain + '{' + count + ',' + std::to_string(most) + '}');
-  const std::string start = "\"\\\"\" " + (least == 0 ? "" : plain + '{' + count + "} ");
+  if (least > kMostLeast) throw GrammarError("minLength", "more than " + std::to_string(kMostLeast) + " is not supported");
+  const std::string plain = ebnf_class(plain_json_characters());
+  const std::string start = "\"\\\"\" " + (least == 0 ? "" : plain + '{' + std::to_string(least) + "} ");
+  if (most != kUnbounded) return start + short_rest(most - least, grammar);
   return start + grammar->recursive([&](const std::string& rest) {
     return "\"\\\"\" | " + plain + " " + rest + " | " + json_escape_ebnf() + " " + rest;
   });
@@ -117,30 +121,52 @@ std::string other_rest(const std::vector<std::vector<uint32_t>>& rests, EbnfGram
 
 }  // namespace
 
-std::string string_ebnf(const Json& schema, EbnfGrammar* grammar) {
-  const int64_t least = length(schema, "minLength", 0), most = length(schema, "maxLength", kUnbounded);
-  if (least > most) throw GrammarError("minLength", "is above maxLength");
-  const auto pattern = schema.find("pattern"), format = schema.find("format");
-  const bool formatted = format != schema.end() && !(format->is_string() && is_free_format(format->get<std::string>()));
-  if (pattern == schema.end() && !formatted) return free_string(least, most, grammar);
-  if (pattern != schema.end() && formatted) throw GrammarError("pattern", "is not supported beside \"format\"");
-  const char* key = formatted ? "format" : "pattern";
-  if (!formatted && !pattern->is_string()) throw GrammarError(key, "expected a string");
-  RegexGrammar regex;
-  try {
-    regex = formatted ? regex_grammar(format_regex(*format), TextForm::kJsonString, false)
-                      : regex_grammar(pattern->get<std::string>(), TextForm::kJsonString, true);
-  } catch (const GrammarError& error) {
-    throw GrammarError(key, error.what());
+const std::string* format_regex(const std::string& format) {
+  std::string_view name = format;
+  for (const auto& [wide, narrow] : kWider) {
+    if (name == wide) name = narrow;
   }
-  if (regex.min_length < least) throw GrammarError("minLength", std::string("is not supported beside a \"") + key + "\" of shorter strings");
-  if (regex.max_length > most) throw GrammarError("maxLength", std::string("is not supported beside a \"") + key + "\" of longer strings");
+  const auto known = formats().find(std::string(name));
+  return known == formats().end() ? nullptr : &known->second;
+}
+
+std::string string_ebnf(const Json& schema, EbnfGrammar* grammar) {
+  const int64_t least = length(schema, "minLength", 0);
+  int64_t most = length(schema, "maxLength", kUnbounded);
+  if (least > most) throw NoValueError("minLength", "is above maxLength");
+  if (most > kMostLength) most = kUnbounded;  // no answer is that long
+  const auto pattern = schema.find("pattern"), format = schema.find("format");
+  if (pattern != schema.end() && !pattern->is_string()) throw GrammarError("pattern", "expected a string");
+  if (format != schema.end() && !format->is_string()) throw GrammarError("format", "expected a string");
+  const std::string* const its_format = format == schema.end() ? nullptr : format_regex(format->get<std::string>());
+  if (pattern == schema.end() && its_format == nullptr) return free_string(least, most, grammar);
+  std::string key = "pattern";
+  RegexGrammar regex;
+  const auto by_format = [&] {
+    key = "format";
+    regex = regex_grammar(*its_format, TextForm::kJsonString, false);
+  };
+  try {
+    pattern == schema.end() ? by_format() : void(regex = regex_grammar(pattern->get<std::string>(), TextForm::kJsonString, true));
+  } catch (const GrammarError& error) {
+    // Frameworks write the pattern that they check a format with, of which ours takes less.
+    if (its_format == nullptr || pattern == schema.end()) throw GrammarError(key, error.what());
+    by_format();
+  }
+  grammar->spend(static_cast<int64_t>(regex.ebnf.size() / 16));
+  if (regex.min_length < least) throw GrammarError("minLength", "is not supported beside a \"" + key + "\" of shorter strings");
+  if (regex.max_length > most && most < kFreeLength) throw GrammarError("maxLength", "is not supported beside a \"" + key + "\" of longer strings");
   return in_quotes(regex.ebnf);
 }
 
 std::string other_name_ebnf(const std::vector<std::string>& names, EbnfGrammar* grammar) {
   std::vector<std::vector<uint32_t>> rests;
-  for (const std::string& name : names) rests.push_back(code_points(name));
+  for (const std::string& name : names) {
+    rests.push_back(code_points(name));
+    grammar->spend(static_cast<int64_t>(name.size()));
+    if (rests.back().size() <= kMostNameCharacters) continue;
+    throw GrammarError("", "is not supported beside the name of a property of more than " + std::to_string(kMostNameCharacters) + " characters");
+  }
   return "\"\\\"\" " + other_rest(rests, grammar);
 }
 

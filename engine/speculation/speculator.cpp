@@ -166,7 +166,7 @@ void Speculator::draft(int64_t sequences, std::span<DraftJob> jobs, std::vector<
   for (size_t i = 0; i < jobs.size(); ++i) {
     const DraftOption& option = options_[i];
     int64_t n = jobs[i].choice->draft->begin_round(option.chosen, option.cap, hopes_[i].chosen > 0);
-    if (n > 0 && option.group == DraftOption::kLookup) cut_to_constraint(jobs[i].choice);
+    if (n > 0 && option.group == DraftOption::kLookup) cut_to_constraint(jobs[i]);
     if (n == 0 || option.group == DraftOption::kLookup) continue;
     if (option.chosen > 0) n = option.cap;  // each step decides on the next
     active_.push_back({jobs[i], n, 1, {}});
@@ -187,12 +187,17 @@ void Speculator::draft(int64_t sequences, std::span<DraftJob> jobs, std::vector<
 }
 
 // What was looked up ends before the first token that the choice's grammar does not allow.
-void Speculator::cut_to_constraint(Sequence* choice) {
-  if (choice->constraint == nullptr) return;
-  std::vector<TokenId>& draft = choice->draft->draft;
+void Speculator::cut_to_constraint(const DraftJob& job) {
+  Constraint* const constraint = job.choice->constraint.get();
+  if (constraint == nullptr) return;
+  std::vector<TokenId>& draft = job.choice->draft->draft;
   size_t n = 0;
-  while (n < draft.size() && !choice->constraint->ended() && choice->constraint->accept(draft[n])) ++n;
-  choice->constraint->rollback(static_cast<int64_t>(n));
+  try {
+    while (n < draft.size() && !constraint->ended() && constraint->accept(draft[n])) ++n;
+  } catch (const SamplingError& error) {
+    job.request->failure = {FinishReason::kError, std::string("draft: ") + error.what()};
+  }
+  constraint->rollback(static_cast<int64_t>(n));
   draft.resize(n);
 }
 

@@ -60,7 +60,7 @@ class Speculator {
   void catch_up();  // behind_, of one drafter, and empties it
   void run_steps(DraftModel* drafter, std::vector<float>* logits);
   void take_draft(Active* active, const float* logits);
-  static void cut_to_constraint(Sequence* choice);
+  static void cut_to_constraint(const DraftJob& job);
   void drop_finished();
   void drop_unlikely(const StepCost& step);
   template <typename Predicate>

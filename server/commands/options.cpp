@@ -181,7 +181,7 @@ nlohmann::json name_or_object(const std::string& flag, const std::string& text) 
 void read_config(std::string_view text, const std::string& file, ServerOptions* options) {
   Json config;
   try {
-    config = openai::parse_json(text, true);
+    config = openai::parse_json(text, {.comments = true});
   } catch (const openai::JsonSyntaxError& error) {
     throw ConfigError(file + ": " + error.what());
   }

@@ -102,7 +102,7 @@ ApiError refusal(const std::string& message, int retry_after_s) {
 std::vector<NamedKey> parse_api_keys(std::string_view text, const std::string& file) {
   Json entries;
   try {
-    entries = openai::parse_json(text, true);
+    entries = openai::parse_json(text, {.comments = true});
   } catch (const openai::JsonSyntaxError& error) {
     throw KeyFileError(file + ": expected JSON, found: " + position_of(error));
   }

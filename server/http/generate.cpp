@@ -15,11 +15,11 @@ using openai::ApiError;
 using openai::ApiRequest;
 using openai::GenerationRun;
 using openai::Json;
+using openai::kClientClosedRequest;
 
 namespace {
 
 constexpr const char* kEvents = "text/event-stream; charset=utf-8";
-constexpr int kClientClosedRequest = 499;  // nginx's code; only the metrics see it
 
 // Reads all events; false: the client is gone.
 template <typename Take>
@@ -94,7 +94,7 @@ void stream(const httplib::Request& http, httplib::Response& response, const std
 
 // Queues what was asked for; its prompts count for the API key from now on.
 std::shared_ptr<GenerationRun> begin(Service& service, const ApiRequest& request, const Connection& connection) {
-  auto run = std::make_shared<GenerationRun>(service.engine, request);
+  auto run = std::make_shared<GenerationRun>(service.engine, request, [&connection] { return !connection.alive(); });
   for (const GenerationRequest& one : request.generations) connection.charge(static_cast<int64_t>(one.prompt.size()));
   return run;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "server/openai/cut_json.h"
 #include "server/openai/json_body.h"
 #include "server/openai/tools.h"
 
@@ -37,13 +38,20 @@ std::string read_content(const Json& content, const std::string& path) {
   return text;
 }
 
-Json read_arguments(const std::string& text, const std::string& path) {
-  try {
-    Json arguments = parse_json(text, false, Integers::kExact);
-    if (arguments.is_object()) return arguments;
-  } catch (const JsonSyntaxError&) {
+// As templates read them: an object. OpenAI takes any text, because a model wrote it: one of its calls may have been cut, and its
+// keys may repeat, of which the last one counts. Text that is no object, and does not begin one, is shown as it is.
+Json read_arguments(const std::string& text) {
+  if (text.find_first_not_of(" \t\r\n") == text.npos) return Json::object();
+  std::vector<std::string> texts = completed_json(text);
+  texts.insert(texts.begin(), text);
+  for (const std::string& one : texts) {
+    try {
+      Json arguments = parse_json(one, {.integers = Integers::kExact, .repeated_keys = true});
+      if (arguments.is_object()) return arguments;
+    } catch (const JsonSyntaxError&) {
+    }
   }
-  throw invalid_request(path, "'" + path + "': expected the text of a JSON object");
+  return text;
 }
 
 Json read_tool_call(const Json& call, const std::string& path) {
@@ -54,7 +62,7 @@ Json read_tool_call(const Json& call, const std::string& path) {
   FieldReader inner(fields.required_object("function"), fields.path("function"));
   const std::string name = inner.required_string("name");
   const std::string arguments = inner.required_string("arguments");
-  result["function"] = {{"name", name}, {"arguments", read_arguments(arguments, inner.path("arguments"))}};
+  result["function"] = {{"name", name}, {"arguments", read_arguments(arguments)}};
   inner.finish();
   fields.finish();
   return result;

@@ -65,6 +65,8 @@ ApiError to_api_error(const RequestError& error) {
       return draining();
     case RequestError::Kind::kLost:
       return lost(error.what());
+    case RequestError::Kind::kClientGone:
+      return ApiError(kClientClosedRequest, kInvalidRequest, error.what());
   }
   return server_error(error.what());
 }

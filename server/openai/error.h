@@ -14,6 +14,8 @@ namespace smartkv::openai {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int kClientClosedRequest = 499;  // nginx's code; only the metrics see it
+
 class ApiError : public std::runtime_error {
  public:
   ApiError(int status, std::string type, const std::string& message, std::string param = "", std::string code = "",

@@ -6,10 +6,12 @@ namespace smartkv::openai {
 
 using std::chrono::milliseconds;
 
-GenerationRun::GenerationRun(Engine& engine, const ApiRequest& request)
+GenerationRun::GenerationRun(Engine& engine, const ApiRequest& request, const std::function<bool()>& client_gone)
     : choices_per_prompt_(request.generations.front().n) {
+  std::vector<GenerationRequest> generations = request.generations;
+  for (GenerationRequest& generation : generations) generation.client_gone = client_gone;
   try {
-    streams_ = engine.submit_all(request.generations);
+    streams_ = engine.submit_all(std::move(generations));
   } catch (const RequestError& error) {
     const bool format = error.param == "grammar" && !request.format_field.empty();
     throw to_api_error(format ? RequestError(error.kind, request.format_field, error.what()) : error);

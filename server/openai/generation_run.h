@@ -1,6 +1,7 @@
 // The generations of one API request: submitted together, read as one sequence of events.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -13,7 +14,8 @@ class GenerationRun {
   enum class Status : uint8_t { kEvent, kTimeout, kEnd };
 
   // Checks every generation before it queues the first; throws ApiError. Destroying it cancels what still runs.
-  GenerationRun(Engine& engine, const ApiRequest& request);
+  // `client_gone`: asked while a grammar compiles; true ends that (499). Null: never.
+  GenerationRun(Engine& engine, const ApiRequest& request, const std::function<bool()>& client_gone = nullptr);
 
   // `event->choice` counts over all prompts, prompt-major. Waits at most about 20 ms.
   Status next(GenerationEvent* event);

@@ -15,7 +15,7 @@ namespace {
 // Builds the value from the parser's events, within the limits.
 class StrictReader final : public nlohmann::json_sax<Json> {
  public:
-  explicit StrictReader(Integers integers) : integers_(integers) {}
+  explicit StrictReader(const JsonOptions& options) : options_(options) {}
 
   Json take() { return std::move(root_); }
 
@@ -24,14 +24,14 @@ class StrictReader final : public nlohmann::json_sax<Json> {
   bool number_integer(number_integer_t value) override { return add(value) != nullptr; }
   bool number_unsigned(number_unsigned_t value) override { return add(value) != nullptr; }
   bool number_float(number_float_t value, const string_t& text) override {
-    const bool exact = integers_ == Integers::kExact && text.find_first_not_of("-0123456789") == text.npos;
+    const bool exact = options_.integers == Integers::kExact && text.find_first_not_of("-0123456789") == text.npos;
     return add(exact ? exact_integer(text) : Json(value)) != nullptr;
   }
   bool string(string_t& value) override { return add(std::move(value)) != nullptr; }
   bool binary(binary_t& value) override { return add(std::move(value)) != nullptr; }  // not of JSON text
   bool key(string_t& name) override {
     std::set<std::string>& keys = open_.back().keys;
-    if (!keys.insert(name).second) throw JsonSyntaxError("duplicate key \"" + name + "\"");
+    if (!keys.insert(name).second && !options_.repeated_keys) throw JsonSyntaxError("duplicate key \"" + name + "\"");
     if (keys.size() > kMaxJsonKeys) throw JsonSyntaxError("an object of more than " + std::to_string(kMaxJsonKeys) + " keys");
     open_.back().key = std::move(name);
     return true;
@@ -62,7 +62,12 @@ class StrictReader final : public nlohmann::json_sax<Json> {
     }
     Json& parent = *open_.back().value;
     if (parent.is_array()) return &parent.get_ref<Json::array_t&>().emplace_back(std::move(value));
-    return &parent.get_ref<Json::object_t&>().emplace_back(std::move(open_.back().key), std::move(value)).second;
+    Json::object_t& members = parent.get_ref<Json::object_t&>();
+    const std::string& key = open_.back().key;
+    const auto repeated = options_.repeated_keys ? members.find(key) : members.end();
+    if (repeated == members.end()) return &members.emplace_back(key, std::move(value)).second;
+    repeated->second = std::move(value);
+    return &repeated->second;
   }
   bool open(Json container) {
     if (open_.size() == kMaxJsonDepth) throw JsonSyntaxError("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
@@ -74,7 +79,7 @@ class StrictReader final : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  Integers integers_;
+  JsonOptions options_;
   Json root_;
   std::vector<Container> open_;  // outermost first
   int values_ = 0;
@@ -82,10 +87,10 @@ class StrictReader final : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-Json parse_json(std::string_view text, bool comments, Integers integers) {
-  StrictReader reader(integers);
+Json parse_json(std::string_view text, const JsonOptions& options) {
+  StrictReader reader(options);
   try {
-    Json::sax_parse(text.begin(), text.end(), &reader, nlohmann::detail::input_format_t::json, true, comments);
+    Json::sax_parse(text.begin(), text.end(), &reader, nlohmann::detail::input_format_t::json, true, options.comments);
   } catch (const Json::exception& error) {
     throw JsonSyntaxError(error.what());
   }

@@ -25,8 +25,13 @@ enum class Integers : uint8_t {
   kExact,    // beyond 64 bits: engine/text/exact_integer.h
 };
 
-// Keeps the order of keys. Throws JsonSyntaxError, also beyond the limits above and for a key that stands twice.
-// `comments`: // and /* */ are skipped.
-nlohmann::ordered_json parse_json(std::string_view text, bool comments = false, Integers integers = Integers::kRounded);
+struct JsonOptions {
+  bool comments = false;  // skips // and /* */
+  Integers integers = Integers::kRounded;
+  bool repeated_keys = false;  // the last value of a key counts, as for most readers; false: a key that stands twice is an error
+};
+
+// Keeps the order of keys. Throws JsonSyntaxError, also beyond the limits above.
+nlohmann::ordered_json parse_json(std::string_view text, const JsonOptions& options = {});
 
 }  // namespace smartkv::openai

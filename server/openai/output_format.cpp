@@ -159,9 +159,9 @@ void read_structured_outputs(const Json& value, OutputFormat* format) {
 
 }  // namespace
 
-std::string add_schema(const Json& schema, const std::string& path, EbnfGrammar* grammar) {
+std::string add_schema(const Json& schema, const std::string& path, EbnfGrammar* grammar, Unsupported unsupported) {
   try {
-    return add_json_schema(schema, grammar);
+    return add_json_schema(schema, grammar, unsupported);
   } catch (const GrammarError& error) {
     const std::string where = error.path.empty() || path.empty() ? path + error.path : path + "." + error.path;
     throw invalid_request(where, "'" + where + "': " + error.what());

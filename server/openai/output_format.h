@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/sampling/ebnf.h"
+#include "engine/sampling/json_schema.h"
 #include "server/openai/field_reader.h"
 
 namespace smartkv::openai {
@@ -23,6 +24,6 @@ struct OutputFormat {
 OutputFormat read_output_format(FieldReader& fields);
 
 // The rules of a JSON schema that stands at `path` of the request; returns the expression for a value. Throws ApiError.
-std::string add_schema(const Json& schema, const std::string& path, EbnfGrammar* grammar);
+std::string add_schema(const Json& schema, const std::string& path, EbnfGrammar* grammar, Unsupported unsupported = Unsupported::kError);
 
 }  // namespace smartkv::openai

@@ -37,9 +37,9 @@ Json head(const ApiRequest& request, const char* object, int64_t created) {
           {"system_fingerprint", "smartkv-" + std::string(kVersion)}};
 }
 
-// `calls`: tool calls in the choice.
-Json finish_json(FinishReason reason, int64_t calls = 0) {
-  if (reason == FinishReason::kStop && calls > 0) return "tool_calls";
+// `parser`: of the choice's tool calls; null: it has none. A call that a stop string cut is none to make.
+Json finish_json(FinishReason reason, const ToolCallParser* parser = nullptr) {
+  if (reason == FinishReason::kStop && parser != nullptr && parser->calls() > 0 && !parser->incomplete()) return "tool_calls";
   return reason == FinishReason::kNone ? Json(nullptr) : Json(finish_reason(reason));
 }
 
@@ -75,7 +75,7 @@ WholeResponse::WholeResponse(const ApiRequest& request, const Tokenizer& tokeniz
                         .chat_logprobs = {},
                         .legacy_logprobs = legacy_logprobs(request, tokenizer),
                         .shown = {tokenizer, generation(request).skip_special_tokens},
-                        .parser = request.tools ? std::optional(ToolCallParser(request.tools->form)) : std::nullopt});
+                        .parser = request.tools ? std::optional(ToolCallParser(*request.tools)) : std::nullopt});
   }
 }
 
@@ -131,7 +131,7 @@ Json WholeResponse::choice_json(size_t index) {
   return {{"index", index},
           {"message", message_json(choice)},
           {"logprobs", std::move(logprobs)},
-          {"finish_reason", finish_json(choice.finish, static_cast<int64_t>(choice.tool_calls.size()))}};
+          {"finish_reason", finish_json(choice.finish, choice.parser ? &*choice.parser : nullptr)}};
 }
 
 Json WholeResponse::json(const RequestUsage& usage) {
@@ -149,7 +149,7 @@ StreamResponse::StreamResponse(const ApiRequest& request, const Tokenizer& token
       created_(unix_time()),
       logprobs_(n_choices(request), legacy_logprobs(request, tokenizer)),
       shown_(n_choices(request), {tokenizer, generation(request).skip_special_tokens}),
-      parsers_(request.tools ? n_choices(request) : 0, ToolCallParser(request.tools ? request.tools->form : ToolForm::kGeneric)),
+      parsers_(request.tools ? n_choices(request) : 0, ToolCallParser(request.tools.value_or(ToolUse{}))),
       drafts_(request.include_drafts ? n_choices(request) : 0, DraftText(tokenizer, generation(request).skip_special_tokens)),
       started_(n_choices(request), false) {}
 
@@ -225,7 +225,7 @@ std::vector<Json> StreamResponse::add_chat(const GenerationEvent& event) {
     chunks.push_back(chunk({{"index", event.choice},
                             {"delta", Json::object()},
                             {"logprobs", nullptr},
-                            {"finish_reason", finish_json(event.finish, parsers_.empty() ? 0 : parsers_[static_cast<size_t>(event.choice)].calls())}}));
+                            {"finish_reason", finish_json(event.finish, parsers_.empty() ? nullptr : &parsers_[static_cast<size_t>(event.choice)])}}));
   }
   return chunks;
 }

@@ -23,7 +23,7 @@ Json usage_members(const RequestUsage& usage) {
 }  // namespace
 
 ResponsesStream::ResponsesStream(const ResponsesRequest& request)
-    : request_(request), parser_(request.chat.tools ? request.chat.tools->form : ToolForm::kGeneric) {
+    : request_(request), parser_(request.chat.tools.value_or(ToolUse{})) {
   response_ = {{"id", request.chat.id},
                {"object", "response"},
                {"created_at", unix_time()},
@@ -67,7 +67,8 @@ void ResponsesStream::close_item(std::vector<Json>* events) {
   if (!std::exchange(open_, false)) return;
   const auto index = static_cast<int64_t>(response_["output"].size()) - 1;
   Json& item = response_["output"].back();
-  item["status"] = finish_ == FinishReason::kLength ? "incomplete" : "completed";
+  const bool cut_call = parser_.incomplete() && item["type"] == "function_call";
+  item["status"] = finish_ == FinishReason::kLength || cut_call ? "incomplete" : "completed";
   const Json place = {{"item_id", item["id"]}, {"output_index", index}};
   if (item["type"] == "message") {
     Json text = place, part = place;

@@ -55,15 +55,20 @@ class HeadReader {
   bool ended_ = false;
 };
 
-// Bytes at the end of the text that may begin the marker.
-size_t begun(std::string_view text, std::string_view marker) {
-  for (size_t n = std::min(text.size(), marker.size() - 1); n > 0; --n) {
-    if (text.substr(text.size() - n) == marker.substr(0, n)) return n;
-  }
-  return 0;
+std::vector<std::string> names_of(const ToolUse& tools) {
+  std::vector<std::string> names;
+  for (const ToolFunction& function : tools.functions) names.push_back(function.name);
+  return names;
 }
 
 }  // namespace
+
+ToolCallParser::ToolCallParser(const ToolUse& tools)
+    : form_(tools.form), parallel_(tools.parallel), constrained_(tools.constrained), loose_(names_of(tools)) {
+  for (const ToolFunction& function : tools.functions) {
+    if (takes_nothing(function)) bare_.push_back(function.name);
+  }
+}
 
 std::vector<AnswerPiece> ToolCallParser::push(std::string_view text) {
   held_ += text;
@@ -91,8 +96,8 @@ std::vector<AnswerPiece> ToolCallParser::take(const GenerationEvent& event) {
 
 bool ToolCallParser::step(std::vector<AnswerPiece>* pieces) {
   switch (state_) {
-    case State::kStart:
-    case State::kText: return find_start(pieces);
+    case State::kStart: return find_start(pieces);
+    case State::kText: return find_in_text(pieces);
     case State::kHead: return read_head(pieces);
     case State::kArguments: return read_arguments(pieces);
     case State::kTail: return read_tail();
@@ -104,46 +109,89 @@ void ToolCallParser::add_text(size_t bytes, std::vector<AnswerPiece>* pieces) {
   if (bytes == 0) return;
   AnswerPiece& piece = pieces->emplace_back();
   piece.text = held_.substr(0, bytes);
+  const size_t line = piece.text.rfind('\n');
+  const bool blank = piece.text.find_first_not_of(" \t\r", line == std::string::npos ? 0 : line + 1) == std::string::npos;
+  line_start_ = blank && (line != std::string::npos || line_start_);
   held_.erase(0, bytes);
 }
 
-bool ToolCallParser::find_start(std::vector<AnswerPiece>* pieces) {
+size_t ToolCallParser::behind_text(size_t end) const { return end == 0 ? 0 : held_.find_last_not_of(kSpace, end - 1) + 1; }
+
+// Where the whole answer is calls, or text. Only a grammar, or the marker of the form, makes sure that it is calls.
+bool ToolCallParser::find_start(std::vector<AnswerPiece>*) {
   if (form_ == ToolForm::kHermes) {
-    const size_t start = held_.find(kHermesStart);
-    if (start == held_.npos) {
-      const size_t known = held_.size() - begun(held_, kHermesStart);
-      add_text(known == 0 ? 0 : held_.find_last_not_of('\n', known - 1) + 1, pieces);
-      return false;
-    }
-    // Line breaks before a call are not text.
-    const size_t end = start == 0 ? 0 : held_.find_last_not_of('\n', start - 1) + 1;
-    add_text(end, pieces);
-    opening_ = held_.substr(0, start - end + kHermesStart.size());
-    held_.erase(0, opening_.size());
-    state_ = State::kHead;
+    state_ = State::kText;
     return true;
   }
-  if (state_ == State::kText) {
-    add_text(held_.size(), pieces);
-    return false;
-  }
-  // The whole answer is calls, or it is text.
   const size_t first = held_.find_first_not_of(kSpace);
   if (first == held_.npos) return false;
   const std::string_view rest = std::string_view(held_).substr(first);
   if (form_ == ToolForm::kMistral && rest.substr(0, kMistralStart.size()) == kMistralStart.substr(0, rest.size()) && rest.size() > 1) {
     if (rest.size() < kMistralStart.size()) return false;
     held_.erase(0, first + kMistralStart.size());
+    constrained_ = true;
     return true;
   }
-  if (rest[0] == '[' && form_ != ToolForm::kLlama3) {
+  if (form_ == ToolForm::kMistral && rest.size() == 1 && rest[0] == '[') return false;
+  if (constrained_ && rest[0] == '[' && form_ != ToolForm::kLlama3) {
     if (rest.find_first_not_of(kSpace, 1) == rest.npos) return false;
     opening_ = held_.substr(0, first + 1);
     held_.erase(0, first + 1);
   }
-  state_ = held_.find('{') == held_.find_first_not_of(kSpace) ? State::kHead : State::kText;
+  state_ = constrained_ && held_.find('{') == held_.find_first_not_of(kSpace) ? State::kHead : State::kText;
   if (state_ == State::kText) held_.insert(0, opening_), opening_.clear();
   return true;
+}
+
+bool ToolCallParser::find_in_text(std::vector<AnswerPiece>* pieces) {
+  bool line_start = line_start_;
+  const bool may_call = parallel_ || calls_ == 0;
+  for (size_t i = 0; may_call && i < held_.size(); ++i) {
+    const char c = held_[i];
+    const std::string_view rest = std::string_view(held_).substr(i);
+    if (form_ == ToolForm::kHermes && c == '<' && rest.substr(0, kHermesStart.size()) == kHermesStart.substr(0, rest.size())) {
+      if (rest.size() >= kHermesStart.size()) return begin_tagged(i, pieces);
+      add_text(behind_text(i), pieces);
+      return false;
+    }
+    if (line_start && (c == '{' || c == '[' || c == '`')) {
+      std::vector<LooseCall> calls;
+      size_t end = 0;
+      const LooseCallReader::Result result = loose_.read(rest, &calls, &end);
+      if (result == LooseCallReader::Result::kMore) {
+        add_text(behind_text(i), pieces);
+        return false;
+      }
+      if (result == LooseCallReader::Result::kCalls && (parallel_ || calls.size() == 1)) {
+        add_loose(calls, i, i + end, pieces);
+        return true;
+      }
+    }
+    line_start = c == '\n' || (line_start && kSpace.find(c) != kSpace.npos);
+  }
+  add_text(behind_text(held_.size()), pieces);  // white space before a call is not text
+  return false;
+}
+
+bool ToolCallParser::begin_tagged(size_t at, std::vector<AnswerPiece>* pieces) {
+  const size_t end = behind_text(at);
+  add_text(end, pieces);
+  opening_ = held_.substr(0, at - end + kHermesStart.size());
+  held_.erase(0, opening_.size());
+  state_ = State::kHead;
+  return true;
+}
+
+void ToolCallParser::add_loose(const std::vector<LooseCall>& calls, size_t start, size_t end, std::vector<AnswerPiece>* pieces) {
+  const size_t text = behind_text(start);
+  add_text(text, pieces);
+  held_.erase(0, end - text);
+  line_start_ = true;
+  for (const LooseCall& call : calls) {
+    const bool bare = std::find(bare_.begin(), bare_.end(), call.name) != bare_.end();  // no grammar held
+    pieces->push_back({.text = {}, .call = calls_, .name = call.name, .arguments = {}});
+    pieces->push_back({.text = {}, .call = calls_++, .name = {}, .arguments = bare ? "{}" : call.arguments});
+  }
 }
 
 bool ToolCallParser::read_head(std::vector<AnswerPiece>* pieces) {
@@ -202,6 +250,7 @@ bool ToolCallParser::read_tail() {
     const size_t end = held_.find(kEnd);
     if (end == held_.npos) return false;
     held_.erase(0, end + kEnd.size());
+    line_start_ = true;
     state_ = State::kText;
     return true;
   }

@@ -8,6 +8,7 @@
 
 #include "engine/sampling/json_schema.h"
 #include "engine/sampling/regex_grammar.h"
+#include "engine/sampling/schema_merge.h"
 #include "server/openai/chat_prompt.h"
 #include "server/openai/output_format.h"
 
@@ -77,17 +78,15 @@ bool read_choice(const Json& choice, ToolUse* tools) {
 
 const char* arguments_key(ToolForm form) { return form == ToolForm::kLlama3 ? "parameters" : "arguments"; }
 
-// The arguments of a function that is not strict obey its schema where a grammar can say it, and else are any object.
 std::string arguments_ebnf(const ToolFunction& function, EbnfGrammar* grammar) {
-  if (function.parameters.is_null()) return "\"{}\"";
+  if (takes_nothing(function)) return "\"{}\"";
+  const std::string path = function.path + ".parameters";
   Json schema = function.parameters;
   if (!schema.contains("type")) schema["type"] = "object";
-  try {
-    return add_schema(schema, function.path + ".parameters", grammar);
-  } catch (const ApiError&) {
-    if (function.strict) throw;
-    return add_schema({{"type", "object"}}, function.path + ".parameters", grammar);
+  if (schema["type"] != "object") {
+    throw invalid_request(path + ".type", "'" + path + ".type': expected \"object\", found " + dump(schema["type"]));
   }
+  return add_schema(schema, path, grammar, function.strict ? Unsupported::kError : Unsupported::kLeftOut);
 }
 
 std::string call_ebnf(const ToolUse& tools, EbnfGrammar* grammar) {
@@ -150,6 +149,17 @@ std::string instructions(const ToolUse& tools) {
 }
 
 }  // namespace
+
+// Frameworks declare a function without parameters as an object that names no property, which a schema leaves open.
+bool takes_nothing(const ToolFunction& function) {
+  const auto members = function.parameters.items();
+  return std::all_of(members.begin(), members.end(), [](const auto& item) {
+    const std::string& key = item.key();
+    const bool no_member = (key == "properties" || key == "required") && item.value().empty();
+    const bool is_object = key == "type" && item.value() == "object";
+    return is_object || no_member || (key == "additionalProperties" && item.value() == Json(false)) || is_annotation(key);
+  });
+}
 
 void require_function_type(FieldReader& fields) {
   if (const std::string type = fields.required_string("type"); type != "function") {
@@ -226,7 +236,7 @@ std::string call_opening(const ToolUse& tools) {
   return tools.form == ToolForm::kMistral && tools.choice == ToolUse::Choice::kRequired ? "[TOOL_CALLS]" : "";
 }
 
-std::string add_tool_rules(const ToolUse& tools, const std::string& otherwise, EbnfGrammar* grammar) {
+std::string add_tool_rules(const ToolUse& tools, const std::string& otherwise, EbnfGrammar* grammar) try {
   const std::string call = call_ebnf(tools, grammar);
   if (tools.form == ToolForm::kHermes) return hermes_ebnf(tools, otherwise, call, grammar);
   const bool several = tools.parallel && tools.form != ToolForm::kLlama3;
@@ -235,6 +245,8 @@ std::string add_tool_rules(const ToolUse& tools, const std::string& otherwise, E
   std::string answer = tools.form == ToolForm::kMistral ? "\" \"? " + list : several ? call + " | " + list : call;
   if (tools.choice == ToolUse::Choice::kAuto) answer += " | " + (otherwise.empty() ? other_text() : otherwise);
   return grammar->add(answer);
+} catch (const GrammarError& error) {
+  throw invalid_request("tools", std::string("'tools': ") + error.what());
 }
 
 }  // namespace smartkv::openai

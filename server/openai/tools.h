@@ -41,6 +41,9 @@ struct ToolUse {
   void settle(ToolForm template_form);
 };
 
+// Whether the arguments of a function can only be {}.
+bool takes_nothing(const ToolFunction& function);
+
 // That the field "type" of a tool, a call or a choice is "function". Throws ApiError.
 void require_function_type(FieldReader& fields);
 
@@ -57,7 +60,8 @@ Json plain_tool_messages(const Json& messages, const ToolUse* tools);
 std::string call_opening(const ToolUse& tools);
 
 // The rules of an answer; `otherwise`: the expression for one without calls, "" for any text. Returns the expression for
-// the whole. Throws ApiError for a strict function whose schema is not supported.
+// the whole. Throws ApiError for a strict function whose schema is not supported. For others, only the keywords that no grammar
+// says are left out.
 std::string add_tool_rules(const ToolUse& tools, const std::string& otherwise, EbnfGrammar* grammar);
 
 }  // namespace smartkv::openai

@@ -132,6 +132,8 @@ TEST_F(RequestTest, RefusesBadChatFieldsByName) {
       {R"("response_format": {"type": "json_schema"})", "response_format.json_schema"},
       {R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"not": {}}}}}})",
        "response_format.json_schema.schema.properties.a.not"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"type": "number", "maximum": -1e300}}}}})",
+       "response_format.json_schema.schema.properties.a.maximum"},
       {R"("regex": "a(?=b", "choice": ["a"])", "regex"},
       {R"("regex": "a", "choice": ["a"])", "choice"},
       {R"x("grammar": "root ::= Token(999999)")x", "grammar"},
@@ -185,7 +187,7 @@ TEST_F(RequestTest, RefusesBadMessagesByPlace) {
       {R"([{"role": "tool", "content": "x"}])", "messages[0].tool_call_id"},
       {R"([{"role": "assistant", "tool_calls": [{}]}])", "messages[0].tool_calls[0].id"},
       {R"([{"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f",
-          "arguments": "["}}]}])",
+          "arguments": {}}}]}])",
        "messages[0].tool_calls[0].function.arguments"},
   };
   for (const BadField& bad : rows) {
@@ -433,6 +435,34 @@ TEST_F(RequestTest, PromptsThatCannotFitAreRefusedBeforeTheyAreTokenized) {
 TEST_F(RequestTest, SaysThatThereIsNoChatTemplate) {
   engine_.remove_chat_template();
   EXPECT_NE(std::string(error_of([&] { chat(""); }).what()).find("chat template"), std::string::npos);
+}
+
+// Models write the arguments, and max_tokens may cut them: the history takes every call that an answer held.
+TEST_F(RequestTest, TakesTheCallsOfItsOwnAnswers) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "{}"},
+      {"  ", "{}"},
+      {R"({"a": 1})", R"({"a":1})"},
+      {R"({"a": 1, "b": 2, "a": 3})", R"({"a":3,"b":2})"},
+      {R"({"a": "Par)", R"({"a":"Par"})"},
+      {R"({"a": "x\u00)", R"({"a":"x"})"},
+      {R"({"a": "x\)", R"({"a":"x"})"},
+      {R"({"a": [1, {"b": tr)", R"({"a":[1,{}]})"},
+      {R"({"a": 1, "b)", R"({"a":1})"},
+      {R"({"a": 1, "b":)", R"({"a":1})"},
+      {R"({"a": {"x": "}"}, )", R"({"a":{"x":"}"}})"},
+      {"{", "{}"},
+      {"[1]", R"("[1]")"},
+      {"nonsense", R"("nonsense")"},
+      {R"({"a": 1}})", R"x("{\"a\": 1}}")x"},
+  };
+  for (const auto& [arguments, shown] : cases) {
+    const Json call = {{"id", "1"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
+    const Json messages = {{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"tool_calls", {call}}}, {{"role", "tool"}, {"tool_call_id", "1"}, {"content", "r"}}};
+    const ApiRequest request = parse_chat(Json{{"messages", messages}}.dump(), model_);
+    const std::string prompt = engine_.tokenizer().decode(request.generations.front().prompt);
+    EXPECT_NE(prompt.find("{\"name\":\"f\",\"arguments\":" + std::string(shown) + "}\n"), std::string::npos) << arguments << ": " << prompt;
+  }
 }
 
 // Whatever the bytes: a request or an ApiError with status 400 or 404.

@@ -108,5 +108,51 @@ TEST_F(TinyModel, ClientsThatLeaveTakeTheirMemoryAlong) {
   EXPECT_EQ(engine_->stats().requests_running, 0);
 }
 
+// Many seconds of work.
+Json slow_choice() {
+  Json choices = Json::array();
+  uint32_t random = 1;
+  for (int i = 0; i < 4096; ++i) {
+    std::string word;
+    for (int j = 0; j < 24; ++j) word += static_cast<char>('a' + (random = random * 1664525 + 1013904223) / 3 % 26);
+    choices.push_back(word);
+  }
+  return {{"prompt", "a"}, {"max_tokens", 4}, {"guided_choice", choices}};
+}
+
+TEST_F(TinyModel, AGrammarEndsWithItsClientAndTheServer) {
+  const auto count = [&](const std::string& status) {
+    const std::string metrics = served_.client().Get("/metrics")->body;
+    return metrics.find("route=\"/v1/completions\",code=\"" + status + '"') != std::string::npos;
+  };
+  const auto wait_for = [&](const std::string& status) {
+    for (int i = 0; i < 1000 && !count(status); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return count(status);
+  };
+  {
+    RawConnection leaves(served_.port);
+    leaves.send(post_text("/v1/completions", slow_choice().dump()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const Json small = {{"prompt", "a"}, {"max_tokens", 4}, {"guided_choice", {"yes"}}};  // is not delayed
+    const auto start = std::chrono::steady_clock::now();
+    const auto answer = served_.post("/v1/completions", small.dump());
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+    ASSERT_TRUE(answer && answer->status == 200) << (answer ? answer->body : "");
+    EXPECT_FALSE(count("499"));
+  }
+  EXPECT_TRUE(wait_for("499"));
+  std::thread stays([&] {
+    const auto answer = served_.post("/v1/completions", slow_choice().dump());
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->status, 503) << answer->body;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto start = std::chrono::steady_clock::now();
+  engine_->drain();
+  stays.join();
+  served_.server.stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
 }  // namespace
 }  // namespace smartkv::testing

@@ -54,8 +54,10 @@ std::string grammar_of(const ToolUse& tools) {
 }
 
 // Text and calls, whatever the pieces that the answer comes in.
-std::string parsed(ToolForm form, const std::string& answer, size_t piece) {
-  ToolCallParser parser(form);
+std::string parsed(ToolForm form, const std::string& answer, size_t piece, bool parallel = true) {
+  ToolUse tools = use(form, ToolUse::Choice::kAuto, parallel);
+  tools.settle(form);
+  ToolCallParser parser(tools);
   std::string result;
   const auto add = [&](const std::vector<AnswerPiece>& pieces) {
     for (const AnswerPiece& one : pieces) {
@@ -143,8 +145,115 @@ TEST_F(ToolsTest, ParserFindsCallsHoweverTheAnswerIsCut) {
   }
 }
 
+// What Qwen2.5-Coder writes although its template shows it another form.
+TEST_F(ToolsTest, ParserFindsCallsInOtherForms) {
+  using enum ToolForm;
+  struct Case {
+    const char *answer, *expected;
+  };
+  const std::string call = R"({"name": "f", "arguments": {"a": "}```\"{\n", "b": [1]}})", said = R"(|0f:{"a": "}```\"{\n", "b": [1]})";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {call, said},
+      {"\n " + call + "\n", said},
+      {"```json\n" + call + "\n```", said},
+      {"```\n" + call + "```\n", said},
+      {"Let me see.\n\n```json\n" + call + "\n```\nThere.", "Let me see." + said + "\nThere."},
+      {"I call\n" + call + "\nnow {", "I call" + said + "\nnow {"},
+      {R"({"name":"f","arguments":{}})" "\n" R"({"name":"g","arguments":{"x":null}})", "|0f:{}|1g:{}"},
+      {"```json\n" R"({"name":"f","arguments":{}})" "\n\n" R"({"name":"g","arguments":{}})" "\n```", "|0f:{}|1g:{}"},
+      {"```json\n" R"([{"name":"f","arguments":{}}, {"name":"g","arguments":{}}])" "\n```", "|0f:{}|1g:{}"},
+      {"```json\n" R"({"name": "f", "arguments": {}})" "\nor so\n```", "```json|0f:{}\nor so\n```"},
+      {R"([{"name":"f","arguments":{}}])", "|0f:{}"},
+      {R"({"name": "f", "parameters": {"x": 1}})", R"(|0f:{"x": 1})"},
+      {R"({"arguments": {"x": 1}, "name": "f"})", R"(|0f:{"x": 1})"},
+      {R"({"type": "function", "function": {"name": "f", "arguments": {"x": 1}}})", R"(|0f:{"x": 1})"},
+      {R"({"type": "function", "name": "g", "parameters": {"g": "takes nothing"}})", "|0g:{}"},
+  };
+  const std::string texts[] = {
+      R"({"name": "h", "arguments": {}})", R"({"name": "f", "arguments": "x"})", R"({"name": "f", "arguments": [1]})", R"({"name": "f"})",
+      R"({"name": "f", "arguments": {}, "more": 1})", R"({"name": "f", "arguments": {"a": }})", R"({"name": "f", "arguments": {"a": 1)",
+      R"(See {"name": "f", "arguments": {}})", "```python\nprint({})\n```",
+      R"({"answer": {"name": "f", "arguments": {}}})", R"([{"name": "f", "arguments": {}}, 3])", "[1, 2]", "{", "```", "`x`", "a\n{\n  b\n}\n", "  trailing  ", "\n"};
+  for (const size_t piece : {1u, 2u, 3u, 7u, 1000u}) {
+    for (const auto& [answer, expected] : cases) EXPECT_EQ(parsed(kHermes, answer, piece), expected) << piece;
+    for (const std::string& text : texts) EXPECT_EQ(parsed(kHermes, text, piece), text) << piece;
+    EXPECT_EQ(parsed(kMistral, "```json\n" + call + "\n```", piece), said);
+    EXPECT_EQ(parsed(kGeneric, "Well:\n```json\n" + call + "\n```", piece), "Well:" + said);
+    EXPECT_EQ(parsed(kHermes, call + "\n" + call, piece, false), said + "\n" + call);  // one call is enough
+  }
+}
+
+TEST_F(ToolsTest, ALongCallInAnotherFormIsReadInLinearTime) {
+  const std::string call = R"({"name": "f", "arguments": {"a": ")" + std::string(400'000, 'x') + "\"}}";
+  EXPECT_EQ(parsed(ToolForm::kHermes, call, 1).size(), call.size() - std::string(R"({"name": "f", "arguments": })").size() + 4);
+}
+
 TEST_F(ToolsTest, FormIsWhatTheTemplateWrites) {
   EXPECT_EQ(tool_form(engine_), ToolForm::kGeneric);
+}
+
+TEST_F(ToolsTest, ArgumentsOfAToolWithoutPropertiesAreEmpty) {
+  for (const char* parameters : {R"({"type": "object", "properties": {}})", R"({"type": "object"})", "{}", R"({"type": "object", "properties": {}, "required": [], "additionalProperties": false, "title": "x"})"}) {
+    const std::string grammar = chat(R"("tools": [{"type": "function", "function": {"name": "f", "parameters": )" + std::string(parameters) + "}}]").generations.front().grammar;
+    EXPECT_TRUE(obeys(grammar, R"({"name": "f", "arguments": {}})")) << parameters;
+    EXPECT_FALSE(obeys(grammar, R"({"name": "f", "arguments": {"a": 1}})")) << parameters;
+  }
+  const std::string open = chat(R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "additionalProperties": true}}}])")
+                               .generations.front().grammar;
+  EXPECT_TRUE(obeys(open, R"({"name": "f", "arguments": {"a": 1}})"));
+}
+
+TEST_F(ToolsTest, AKeywordThatNoGrammarSaysLeavesTheOthers) {
+  const std::string tool = R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["a", "b"],
+      "properties": {"a": {"type": "integer", "not": {"const": 1}}, "b": {"enum": ["x", "y"], "markdownDescription": "*"}}}}}])";
+  const std::string grammar = chat(tool).generations.front().grammar;
+  EXPECT_TRUE(obeys(grammar, R"({"name": "f", "arguments": {"a": 1, "b": "x"}})"));
+  EXPECT_FALSE(obeys(grammar, R"({"name": "f", "arguments": {"a": "1", "b": "x"}})"));
+  EXPECT_FALSE(obeys(grammar, R"({"name": "f", "arguments": {"a": 1, "b": "z"}})"));
+  EXPECT_FALSE(obeys(grammar, R"({"name": "f", "arguments": {"a": 1}})"));
+}
+
+TEST_F(ToolsTest, WhiteSpaceInCallsIsBounded) {
+  const std::string grammar = chat(kTools).generations.front().grammar;
+  EXPECT_TRUE(obeys(grammar, "{\n  \"name\": \"g\",\n\n\"arguments\": {}\n}"));
+  EXPECT_FALSE(obeys(grammar, R"({  "name": "g", "arguments": {}})"));
+  EXPECT_FALSE(obeys(grammar, "{\"name\": \"g\", \"arguments\": {}\n" + std::string(21, ' ') + "}"));
+}
+
+TEST_F(ToolsTest, SchemasOfAllToolsTogetherAreBounded) {
+  Json tools = Json::array();
+  for (int i = 0; i < 30; ++i) {
+    Json values = Json::array();
+    for (int j = 0; j < 1000; ++j) values.push_back(std::string(60, 'a') + std::to_string(i * 10'000 + j));
+    tools.push_back({{"type", "function"}, {"function", {{"name", "f" + std::to_string(i)}, {"parameters", {{"type", "object"}, {"properties", {{"a", {{"enum", values}}}}}}}}}});
+  }
+  EXPECT_TRUE(refused_field("\"tools\": " + tools.dump()).starts_with("tools"));
+}
+
+// A stop string inside the arguments leaves no call to make.
+TEST_F(ToolsTest, BrokenArgumentsAreNoReasonToCall) {
+  const auto finish = [&](std::vector<std::string> pieces) {
+    engine_.set_answer(std::move(pieces));
+    const ApiRequest request = chat(std::string(kTools) + R"(, "tool_choice": "required", "stop": ["}"])");
+    GenerationRun run(engine_, request);
+    WholeResponse whole(request, engine_.tokenizer());
+    StreamResponse stream(request, engine_.tokenizer());
+    std::string streamed;
+    GenerationEvent event;
+    for (GenerationRun::Status status; (status = run.next(&event)) != GenerationRun::Status::kEnd;) {
+      if (status != GenerationRun::Status::kEvent) continue;
+      whole.add(event, run);
+      for (const Json& chunk : stream.add(event, run)) {
+        const Json& reason = chunk["choices"][0]["finish_reason"];
+        if (!reason.is_null()) streamed = reason;
+      }
+    }
+    EXPECT_EQ(whole.json(run.usage())["choices"][0]["finish_reason"], streamed);
+    return streamed;
+  };
+  EXPECT_EQ(finish({R"({"name": "f", "arguments": {"n": 3)"}), "stop");
+  EXPECT_EQ(finish({R"([{"name": "g", "arguments": {}}, {"name": "f", "arguments": {"n)", ""}), "stop");
+  EXPECT_EQ(finish({R"({"name": "f", "arguments": {"n": 3})"}), "tool_calls");
 }
 
 TEST_F(ToolsTest, AnswersCarryTheCalls) {

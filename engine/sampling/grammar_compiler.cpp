@@ -1,0 +1,202 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "engine/sampling/constraint.h"
+#include "engine/sampling/ebnf.h"
+#include "engine/sampling/grammar_backend.h"
+
+namespace smartkv {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kAskInterval{20};
+
+}  // namespace
+
+struct GrammarCompiler::Impl {
+  struct Job {
+    std::string text;
+    std::atomic<bool> stopped = false;  // nobody waits for it any more
+    // The mutex is held:
+    int64_t waiting = 0;
+    bool done = false;
+    std::shared_ptr<const CompiledGrammar> grammar;
+    std::exception_ptr failure;
+    int64_t bytes = 0;
+    std::list<std::shared_ptr<Job>>::iterator place = {};  // in `kept`, once it is compiled
+  };
+  using JobPtr = std::shared_ptr<Job>;
+
+  struct Tier {
+    double seconds;
+    std::deque<JobPtr> queue;
+    JobPtr running;
+    std::thread thread;  // started when it is first needed
+  };
+
+  Impl(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends, const std::vector<double>& tier_seconds)
+      : backend(tokenizer, vocabulary, std::move(ends)), tiers(tier_seconds.size()) {
+    for (size_t i = 0; i < tiers.size(); ++i) tiers[i].seconds = tier_seconds[i];
+  }
+
+  JobPtr find_or_add(const std::string& grammar);      // mutex held
+  void enqueue(size_t tier, JobPtr job);               // mutex held
+  void leave(const JobPtr& job);                       // mutex held: a caller waits no longer
+  void forget(const JobPtr& job);                      // mutex held
+  void finish(const JobPtr& job, std::shared_ptr<const CompiledGrammar> grammar, std::exception_ptr failure);
+  void work(size_t tier);
+  void compile(size_t tier, const JobPtr& job);
+
+  GrammarBackend backend;
+  std::mutex mutex;  // everything below
+  std::condition_variable changed;
+  std::unordered_map<std::string, JobPtr> jobs;  // by text: those that wait, run, or are kept
+  std::list<JobPtr> kept;                        // used last first
+  int64_t kept_bytes = 0;
+  std::vector<Tier> tiers;
+  bool stopping = false;
+};
+
+GrammarCompiler::Impl::JobPtr GrammarCompiler::Impl::find_or_add(const std::string& grammar) {
+  if (const auto known = jobs.find(grammar); known != jobs.end()) {
+    if (known->second->done) kept.splice(kept.begin(), kept, known->second->place);
+    return known->second;
+  }
+  auto job = std::make_shared<Job>();
+  job->text = grammar;
+  enqueue(0, job);
+  jobs.emplace(grammar, job);
+  return job;
+}
+
+void GrammarCompiler::Impl::enqueue(size_t tier, JobPtr job) {
+  if (!tiers[tier].thread.joinable()) tiers[tier].thread = std::thread([this, tier] { work(tier); });
+  tiers[tier].queue.push_back(std::move(job));
+  changed.notify_all();
+}
+
+void GrammarCompiler::Impl::forget(const JobPtr& job) {
+  const auto entry = jobs.find(job->text);
+  if (entry != jobs.end() && entry->second == job) jobs.erase(entry);
+}
+
+void GrammarCompiler::Impl::leave(const JobPtr& job) {
+  if (--job->waiting > 0 || job->done) return;
+  job->stopped = true;
+  forget(job);
+  for (Tier& tier : tiers) std::erase(tier.queue, job);
+}
+
+void GrammarCompiler::Impl::finish(const JobPtr& job, std::shared_ptr<const CompiledGrammar> grammar, std::exception_ptr failure) {
+  const std::lock_guard lock(mutex);
+  job->grammar = std::move(grammar);
+  job->failure = std::move(failure);
+  job->done = true;
+  if (job->failure || job->stopped) {
+    forget(job);
+  } else {
+    job->bytes = job->grammar->bytes() + static_cast<int64_t>(job->text.size());
+    kept.push_front(job);
+    job->place = kept.begin();
+    kept_bytes += job->bytes;
+    while (kept_bytes > kKeptBytes && kept.size() > 1) {
+      kept_bytes -= kept.back()->bytes;
+      jobs.erase(kept.back()->text);
+      kept.pop_back();
+    }
+  }
+  changed.notify_all();
+}
+
+void GrammarCompiler::Impl::compile(size_t tier, const JobPtr& job) {
+  try {
+    finish(job, backend.compile(job->text, {tiers[tier].seconds, kMostSteps, kMostBytes}, job->stopped), nullptr);
+  } catch (const CompileTimeout& timeout) {
+    if (tier + 1 == tiers.size()) return finish(job, nullptr, std::make_exception_ptr(GrammarError("", timeout.what())));
+    try {
+      const std::lock_guard lock(mutex);
+      if (!stopping && !job->stopped) enqueue(tier + 1, job);
+    } catch (...) {  // no thread can be had
+      finish(job, nullptr, std::current_exception());
+    }
+  } catch (...) {
+    finish(job, nullptr, std::current_exception());
+  }
+}
+
+void GrammarCompiler::Impl::work(size_t tier) {
+  constexpr int kNiceness = 5;  // as HTTP workers: where cores are scarce, the model's threads go first
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
+  std::unique_lock lock(mutex);
+  Tier& own = tiers[tier];
+  for (;;) {
+    changed.wait(lock, [&] { return stopping || !own.queue.empty(); });
+    if (stopping) return;
+    const JobPtr job = own.running = std::move(own.queue.front());
+    own.queue.pop_front();
+    lock.unlock();
+    compile(tier, job);
+    lock.lock();
+    own.running = nullptr;
+  }
+}
+
+GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends, std::vector<double> tier_seconds)
+    : impl_(std::make_unique<Impl>(tokenizer, vocabulary, std::move(ends), tier_seconds)) {}
+
+GrammarCompiler::~GrammarCompiler() {
+  stop();
+  for (Impl::Tier& tier : impl_->tiers) {
+    if (tier.thread.joinable()) tier.thread.join();
+  }
+}
+
+void GrammarCompiler::stop() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->stopping = true;
+  for (const Impl::Tier& tier : impl_->tiers) {
+    if (tier.running != nullptr) tier.running->stopped = true;
+  }
+  impl_->changed.notify_all();
+}
+
+std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::string& grammar, const std::function<bool()>& gone) {
+  using Why = CompileAborted::Why;
+  if (grammar.size() > kMostText) {
+    throw GrammarError("", "the grammar has " + std::to_string(grammar.size()) + " bytes, at most " + std::to_string(kMostText) + " are supported");
+  }
+  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kMostWaitSeconds));
+  std::unique_lock lock(impl_->mutex);
+  if (impl_->stopping) throw CompileAborted(Why::kStopped, "grammars are not compiled any more");
+  const Impl::JobPtr job = impl_->find_or_add(grammar);
+  ++job->waiting;
+  const auto abort = [&](Why why, const char* message) {
+    impl_->leave(job);
+    throw CompileAborted(why, message);
+  };
+  while (!job->done) {
+    if (impl_->stopping) abort(Why::kStopped, "grammars are not compiled any more");
+    if (Clock::now() > end) abort(Why::kBusy, "the server compiles too many grammars at the moment");
+    impl_->changed.wait_for(lock, kAskInterval);
+    if (job->done || !gone) continue;
+    lock.unlock();  // it may take a lock of its own
+    const bool is_gone = gone();
+    lock.lock();
+    if (is_gone) abort(Why::kGone, "nobody waits for the grammar any more");
+  }
+  --job->waiting;
+  if (job->failure) std::rethrow_exception(job->failure);
+  return job->grammar;
+}
+
+}  // namespace smartkv

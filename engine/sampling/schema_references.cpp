@@ -1,0 +1,97 @@
+#include "engine/sampling/schema_references.h"
+
+#include "engine/sampling/ebnf.h"
+
+namespace smartkv {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  const char lower = static_cast<char>(c | 0x20);
+  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+// A fragment is written with %XX for what URIs do not hold (RFC 6901, section 6).
+std::string percent_decoded(const std::string& text) {
+  std::string result;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const int high = text[i] == '%' && i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
+    const int low = high < 0 ? -1 : hex_digit(text[i + 2]);
+    if (low < 0) {
+      result += text[i];
+    } else {
+      result += static_cast<char>(high * 16 + low);
+      i += 2;
+    }
+  }
+  return result;
+}
+
+std::string without_fragment(const std::string& uri) { return uri.substr(0, uri.find('#')); }
+
+// A relative reference beside the document `base` (RFC 3986, section 5, without dots).
+std::string beside(const std::string& base, const std::string& relative) {
+  const size_t host = base.find("://");
+  if (host == base.npos || relative.find("://") != relative.npos) return relative;
+  const size_t root = base.find('/', host + 3);
+  if (root == base.npos) return base + (relative.starts_with('/') ? "" : "/") + relative;
+  return base.substr(0, relative.starts_with('/') ? root : base.rfind('/') + 1) + relative;
+}
+
+}  // namespace
+
+void SchemaReferences::index(const Json& value) {
+  if (value.is_array()) {
+    for (const Json& one : value) index(one);
+  }
+  if (!value.is_object()) return;
+  for (const auto& [key, member] : value.items()) {
+    if (key == "enum" || key == "const" || key == "default" || key == "examples") continue;
+    if (!member.is_string()) {
+      index(member);
+      continue;
+    }
+    const std::string& text = member.get_ref<const std::string&>();
+    if (key == "$anchor") anchors_.emplace(text, &value);
+    if (key != "$id" && key != "id") continue;
+    if (text.starts_with('#')) anchors_.emplace(text.substr(1), &value);  // until draft 7
+    ids_.emplace(without_fragment(text), &value);
+    const auto base = root_.find("$id");
+    if (base != root_.end() && base->is_string()) ids_.emplace(beside(base->get<std::string>(), without_fragment(text)), &value);
+  }
+}
+
+const Json& SchemaReferences::target(const Json& reference, const std::string& path) {
+  if (!reference.is_string()) throw GrammarError(path + "$ref", "expected a string");
+  const std::string text = reference.get<std::string>(), document = without_fragment(text);
+  const std::string fragment = document.size() < text.size() ? percent_decoded(text.substr(document.size() + 1)) : "";
+  const bool by_pointer = fragment.empty() || fragment.starts_with('/');
+  if (!indexed_ && !(document.empty() && by_pointer)) {
+    index(root_);
+    indexed_ = true;
+  }
+  const Json* base = &root_;
+  if (!document.empty()) {
+    const auto root_id = root_.find("$id");
+    const std::string whole = root_id != root_.end() && root_id->is_string() ? beside(root_id->get<std::string>(), document) : document;
+    auto known = ids_.find(whole);
+    if (known == ids_.end()) known = ids_.find(document);
+    if (known == ids_.end()) {
+      throw GrammarError(path + "$ref", "expected a reference within the schema, \"#...\" or an $id, found \"" + text + "\"");
+    }
+    base = known->second;
+  }
+  if (!by_pointer) {
+    if (const auto known = anchors_.find(fragment); known != anchors_.end()) return *known->second;
+  } else {
+    try {
+      return base->at(Json::json_pointer(fragment));
+    } catch (const Json::exception&) {
+    }
+  }
+  throw GrammarError(path + "$ref", "\"" + text + "\" leads nowhere");
+}
+
+}  // namespace smartkv

@@ -1,0 +1,27 @@
+// Where the references of a JSON schema lead: within the schema, by JSON pointer, $anchor or $id.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace smartkv {
+
+class SchemaReferences {
+ public:
+  explicit SchemaReferences(const nlohmann::ordered_json& root) : root_(root) {}  // outlives this
+
+  // The schema that `$ref: reference` means. Throws GrammarError (ebnf.h) with the path `path` + "$ref" if none does.
+  const nlohmann::ordered_json& target(const nlohmann::ordered_json& reference, const std::string& path);
+
+ private:
+  using Json = nlohmann::ordered_json;
+  void index(const Json& value);
+
+  const Json& root_;
+  bool indexed_ = false;
+  std::map<std::string, const Json*> ids_, anchors_;
+};
+
+}  // namespace smartkv
