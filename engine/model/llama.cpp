@@ -147,8 +147,8 @@ class Llama final : public Model {
 
 std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const std::function<void(double)>& progress, std::shared_ptr<kernels::KvBackend> kv_backend) {
+  const LlamaStorage storage = llama_storage(options, weights);  // checks the options
   if (kv_backend == nullptr) kv_backend = device_kv_backend(options.device, pool);
-  const LlamaStorage storage = llama_storage(options, weights);
   const auto load = [&](const Weights& served, KvType type) {
     if (options.backend == "torch") {
       return load_torch_backend(torch_backend_path(), served, product_type(options), options.device, pool.size(), progress, nullptr,
