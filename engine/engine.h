@@ -202,8 +202,8 @@ struct EngineStats {
 
 struct EngineOptions {
   std::filesystem::path model;       // GGUF file or Hugging Face folder
-  std::string dtype = "auto";        // auto | bf16 | f16 | f32: activations' and weights' type; auto: bf16; f16: of backend torch
-  std::string weights = "auto";      // auto | file | bf16 | f32 | int8 | int4: storage of the weights
+  std::string dtype = "auto";        // auto | bf16 | f16 | f32: type of activations; auto: bf16; f16: of backend torch
+  std::string weights = "auto";      // auto | file | bf16 | f32 | int8 | int4: storage of the weights (engine/model/llama.h)
   std::string backend = "native";    // native | torch: what computes the products; drafts are always native
   std::string device = "cpu";        // cpu | cuda:N, of backend torch
   std::string cuda_graphs = "auto";  // auto | on | off: of small passes; auto: on a GPU, with tensor_parallel 1

@@ -1,13 +1,9 @@
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "engine/engine_impl.h"
+#include "engine/engine_options.h"
 #include "engine/log.h"
-#include "engine/model/llama.h"
-#include "engine/parallel/tensor_parallel.h"
 #include "engine/prefix_identity.h"
-#include "engine/request_checks.h"
 #include "engine/system_resources.h"
 #include "engine/weights/draft_weights.h"
 #include "engine/weights/weights.h"
@@ -16,8 +12,6 @@
 namespace smartkv {
 namespace {
 
-constexpr int kMaxThreads = 64;
-
 // `file` stands for all of the model's templates; empty: none given.
 std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const Weights& weights, const std::filesystem::path& model) {
   ChatTemplateFiles files = load_chat_templates(weights, model);
@@ -25,15 +19,7 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const 
     const bool usable = files.sources.contains("default") || files.sources.contains("tool_use");
     return usable ? std::make_unique<ChatTemplate>(files) : nullptr;
   }
-  std::ifstream stream(file, std::ios::binary);
-  std::stringstream source;
-  if (!(source << stream.rdbuf())) throw ChatTemplateError(file + ": cannot be read, or is empty");
-  files.sources = {{"default", source.str()}};
-  try {
-    return std::make_unique<ChatTemplate>(files);
-  } catch (const ChatTemplateError& error) {
-    throw ChatTemplateError(file + ": " + error.what());
-  }
+  return read_chat_template(file, std::move(files));
 }
 
 std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
@@ -62,8 +48,8 @@ void check_draft_tokenizer(const Tokenizer& target, const Tokenizer& draft, cons
 // The type of a model that drafts, which is native: as the caches are.
 std::string draft_dtype(const std::string& dtype) { return dtype == "f16" ? "bf16" : dtype; }
 
-// The model of --draft-model, in the types of the model that it drafts for, but with weights of 4 bits rather than 16:
-// what they cost in acceptance is less than the bytes they save.
+// Loads the model of --draft-model in the types of the model that it drafts for, but with 4 bits instead of 16 for weights that
+// its file has as floats: they cost less in acceptance than they save in bytes.
 void load_draft_model(const Weights& target, const LlamaOptions& llama, EngineParts* parts) {
   const std::filesystem::path& path = parts->options.draft_model;
   const std::unique_ptr<Weights> weights = open_draft_weights(path, target);
@@ -77,56 +63,23 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
   options.cuda_graphs = "auto";
   options.dtype = draft_dtype(llama.dtype);
   options.context_length = parts->options.context_length;
-  if (options.dtype != "f32" && (options.weights == "auto" || options.weights == "bf16")) options.weights = "int4";
+  if (product_type(llama) != ProductType::kF32 && options.weights != "int8" && options.weights != "int4") {
+    options.weights = "file";
+    options.int4_floats = true;
+  }
   parts->draft_model = load_llama(*weights, options, *parts->threads);
   parts->draft_shape = llama_cache_shape(parts->draft_model->config(), options);
   log_info("draft model " + parts->draft_model->config().name + ": " +
            mebibytes(parts->draft_model->weight_bytes()) + " of weights");
 }
 
-// Options that no request could work with.
-void check_options(const EngineOptions& options) {
-  const auto at_least = [](const char* name, int64_t minimum, int64_t found) {
-    if (found >= minimum) return;
-    throw ModelError(std::string(name) + ": expected at least " + std::to_string(minimum) + ", found " +
-                     std::to_string(found));
-  };
-  at_least("threads", 0, options.threads);
-  at_least("tensor_parallel", 1, options.tensor_parallel);
-  at_least("context_length", 0, options.context_length);
-  at_least("kv_cache_bytes", 0, options.kv_cache_bytes);
-  at_least("kv_offload_bytes", 0, options.kv_offload_bytes);
-  at_least("max_sequences", 1, options.max_sequences);
-  at_least("max_queue", 1, options.max_queue);
-  at_least("prefill_chunk", 1, options.prefill_chunk);
-  if (options.tensor_parallel > 1 && options.draft_weights != "none") {
-    throw ModelError("draft_weights: expected none with tensor_parallel " + std::to_string(options.tensor_parallel) +
-                     ", whose ranks draft for nobody, found \"" + options.draft_weights + "\"");
-  }
-  if (options.tensor_parallel > 1 && !options.prefix_cache_dir.empty()) {
-    throw ModelError("prefix_cache_dir: expected none with tensor_parallel " + std::to_string(options.tensor_parallel) +
-                     ", whose ranks hold a part of each state, found " + options.prefix_cache_dir.string());
-  }
-  if (options.draft_weights != "none" && options.draft_weights != "int4") {
-    throw ModelError("draft_weights: expected none or int4, found \"" + options.draft_weights + "\"");
-  }
-}
-
 }  // namespace
 
 std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                                        const std::function<void(double, const std::string&)>& progress) {
-  check_options(options);
-  const LlamaOptions llama{.dtype = options.dtype,
-                           .weights = options.weights,
-                           .context_length = options.context_length,
-                           .backend = options.backend,
-                           .device = options.device,
-                           .cuda_graphs = options.cuda_graphs};
-  check_backend(llama);
-  RankedModelOptions ranked{options.model, llama, options.gates, options.tensor_parallel};
-  check_ranks(ranked);
-  check_allowed_lists(options);
+  check_engine_options(options);
+  RankedModelOptions ranked = model_options(options);
+  const LlamaOptions& llama = ranked.llama;
   const auto report = [&](double done, const std::string& what) {
     if (progress) progress(done, what);
   };
@@ -138,7 +91,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   for (const std::string& warning : parts.tokenizer->warnings()) log_warning(warning);
   parts.chat_template = open_chat_template(options.chat_template_file, *weights, options.model);
 
-  const int threads = options.threads > 0 ? options.threads : std::min(available_cores(), kMaxThreads);
+  const int threads = options.threads > 0 ? options.threads : std::min(available_cores(), kMostThreads);
   ranked.threads = threads;
   parts.threads = std::make_unique<ThreadPool>(threads_of_rank(threads, 0, ranked.ranks));
   const auto loading = [&](double done) { report(done, "loading " + weights->config().name); };
@@ -152,19 +105,15 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
     parts.int4_model = load_llama(*weights, {draft_dtype(options.dtype), "int4", options.context_length}, *parts.threads, nullptr,
                                   parts.model->kv_backend());  // it drafts from the model's own caches
   }
-  if (options.kv_offload_bytes > 0 && parts.model->kv_backend()->with_host_pages() == nullptr) {
-    throw ModelError("kv_offload_bytes: expected 0 on device " + options.device +
-                     ", whose caches are in the host's memory already, found " + std::to_string(options.kv_offload_bytes));
-  }
   if (options.kv_cache_bytes == 0) parts.options.kv_cache_bytes = available_bytes() / 2;
-  if (!options.prefix_cache_dir.empty()) parts.prefix_identity = prefix_identity(*weights, options, parts.cache_shape);
+  if (!options.prefix_cache_dir.empty()) parts.prefix_identity = prefix_identity(*weights, options);
   report(1, "loaded " + config.name);
 
   parts.description = {{"model", config.name},
                        {"architecture", config.architecture},
                        {"format", weights->format()},
                        {"dtype", name(product_type(llama))},
-                       {"weights", options.weights},
+                       {"weights", stored_weights(llama, *weights)},
                        {"backend", options.backend},
                        {"device", options.device},
                        {"tensor_parallel", options.tensor_parallel},

@@ -3,14 +3,14 @@
 
 #include <string>
 
-#include "cache/sequence_cache.h"
 #include "engine/engine.h"
 #include "engine/weights/weights.h"
 
 namespace smartkv {
 
-// Two engines of the same identity compute the same bits: same weights (all of them are read), numeric options, gates, program
-// with the module of its backend, and CPU level; but for rounding, where the backend is not batch-invariant. Throws CacheError when a file cannot be read.
-std::string prefix_identity(const Weights& weights, const EngineOptions& options, const CacheShape& shape);
+// Returns a text that is the same for two engines only if they compute the same bits, up to rounding of a backend that is not
+// batch-invariant. It covers the model (all weights are read), every option that changes bits, gates, the program with the module
+// of its backend, and the CPU level. Throws CacheError naming a file that cannot be read.
+std::string prefix_identity(const Weights& weights, const EngineOptions& options);
 
 }  // namespace smartkv

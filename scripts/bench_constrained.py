@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What constrained sampling costs over HTTP: many sequences at once under a grammar against as many that are free.
 
-    scripts/bench_constrained.py --smartkv build/release/smartkv --model MODEL [--sequences 16] [--tokens 128]
+    scripts/bench_constrained.py --smartkv build/release/smartkv --model MODEL [--weights bf16] [--sequences 16] [--tokens 128]
 
 Each round runs free ones, ones under a regular expression and ones under a JSON schema, in turn; all write as many tokens.
 Prints tokens per second, and each kind's rate over that of the free ones of its round: median and least. The first round
@@ -51,11 +51,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smartkv", required=True)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--weights", default="bf16")
     parser.add_argument("--sequences", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    with smartkv_server(args.smartkv, args.model, "--max-sequences", str(args.sequences)) as url:
+    with smartkv_server(args.smartkv, args.model, "--weights", args.weights, "--max-sequences", str(args.sequences)) as url:
         url += "/v1/chat/completions"
         rounds = [{kind: rate(url, args, fields) for kind, fields in KINDS.items()} for _ in range(args.rounds + 1)][1:]
     print("| kind | tokens/s | to free | least |\n|---|---|---|---|")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How much sooner the first token of a second question about the same text comes, over HTTP, under each cache policy.
 
-    scripts/bench_prefixes.py --smartkv build/release/smartkv --model MODEL --text FILE [--tokens 4000]
+    scripts/bench_prefixes.py --smartkv build/release/smartkv --model MODEL --text FILE [--weights bf16] [--tokens 4000]
                               [--policies full,balanced,bounded,k4v4] [--repetitions 3]
 
 For each policy and repetition: a new text of --tokens tokens out of FILE (any plain text), a question about it, another
@@ -75,6 +75,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smartkv", required=True)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--weights", default="bf16")
     parser.add_argument("--text", required=True)
     parser.add_argument("--tokens", type=int, default=4000)
     parser.add_argument("--policies", default="full,balanced,bounded,k4v4")
@@ -86,7 +87,7 @@ def main():
     print("|---|---|---|---|---|---|")
     for policy in args.policies.split(","):
         with tempfile.TemporaryDirectory() as directory:
-            options = ["--kv-cache", policy, "--prefix-cache-dir", directory]
+            options = ["--weights", args.weights, "--kv-cache", policy, "--prefix-cache-dir", directory]
             first, second, third = [], [], []
             with smartkv_server(args.smartkv, args.model, *options) as url:
                 client = Client(url)

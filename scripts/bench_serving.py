@@ -99,7 +99,7 @@ def measure(case):
         for kind in BLOCK_BYTES if not args.no_peers else ():
             peers += stack.enter_context(llama_server(case, kind))
         print(f"case {case['name']}: {case['requests']} of {case['what']}", file=sys.stderr, flush=True)
-        return smartkv("--model", args.model, "--cases", case["name"], "--json", *case_options(), *peers, *rest)
+        return smartkv("--model", args.model, "--weights", "bf16", "--cases", case["name"], "--json", *case_options(), *peers, *rest)
 
 
 with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Goodput over HTTP at fixed cache memory: SmartKV's policies and llama-server with as many bytes of f16 and q8_0 KV
+# Goodput over HTTP at fixed cache memory, weights of bf16: SmartKV's policies and llama-server with as many bytes of f16 and q8_0 KV
 # cache, in turn, in one sitting. Prints one table.
 #   scripts/bench_serving.sh [--cases a,b,...] [--repetitions N] [--requests N] [--policies LIST] [--plot FILE.svg]
 #                            [--json FILE] [-- other options of smartkv bench --serving]

@@ -39,7 +39,7 @@ def main():
     if options.url is not None:
         passed = check(options.name, options.url)
     else:
-        with smartkv_server(options.smartkv, options.model, *SERVER_OPTIONS.get(options.name, ())) as url:
+        with smartkv_server(options.smartkv, options.model, "--weights", "bf16", *SERVER_OPTIONS.get(options.name, ())) as url:
             passed = check(options.name, url + "/v1")
     sys.exit(0 if passed else 1)
 

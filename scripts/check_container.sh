@@ -70,7 +70,7 @@ mount -t tmpfs tmpfs "$folder/view/tmp"
 inside=(chroot "$folder/view" setpriv --reuid="${user%:*}" --regid="${user#*:}" --clear-groups --bounding-set=-all
         --no-new-privs env -i PATH=/usr/local/bin:/usr/bin:/bin)
 ! touch "$folder/view/written" 2>/dev/null || fail "the root can be written"
-"${inside[@]}" smartkv serve --host 127.0.0.1 --port $port --model /models/model.gguf --kv-cache-bytes 256MiB &
+"${inside[@]}" smartkv serve --host 127.0.0.1 --port $port --model /models/model.gguf --weights bf16 --kv-cache-bytes 256MiB &
 server=$!
 
 # The image's own health check, on this port.

@@ -71,7 +71,7 @@ class Server:
 
     def __init__(self, arguments, folder):
         self.port = free_port()
-        self.command = [arguments.smartkv, "serve", "--model", arguments.model, "--port", str(self.port), "--log-level", "error",
+        self.command = [arguments.smartkv, "serve", "--model", arguments.model, "--weights", arguments.weights, "--port", str(self.port), "--log-level", "error",
                         "--kv-cache-bytes", arguments.kv_cache_bytes, "--max-sequences", "16", "--max-queue", "256",
                         "--prefix-cache-dir", folder]
         self.start()
@@ -296,7 +296,7 @@ def report(arguments, rows, faults):
         f"`scripts/soak.sh --minutes {arguments.minutes:g} --clients {arguments.clients}`: one server under everything at once"
         " (policies, speculation, shared prompts, preemption, disconnects, garbage, SIGKILL and restart), every answer checked",
         f"against the one that the same request got alone. {platform.machine()}, {cores} cores, which the clients share; load"
-        f" average at the end {os.getloadavg()[0]:.1f}; `kv_cache_bytes` {arguments.kv_cache_bytes}.",
+        f" average at the end {os.getloadavg()[0]:.1f}; `kv_cache_bytes` {arguments.kv_cache_bytes}; `weights` {arguments.weights}.",
         "",
         "| promise | held | seen |",
         "|---|---|---|",
@@ -313,6 +313,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smartkv", required=True)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--weights", default="bf16")
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--kv-cache-bytes", default="96MiB")

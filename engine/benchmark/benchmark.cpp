@@ -152,7 +152,7 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
   report.model = model->config().name;
   report.cpu_level = std::string(kernels::name(kernels::cpu_level()));
   report.backend = options.backend;
-  report.dtype = options.weights == "auto" ? options.dtype : options.weights;
+  report.dtype = stored_weights(llama, *weights);
   report.weight_bytes = model->weight_bytes();
 
   const CacheShape shape = ranked_cache_shape(model->config(), ranked);

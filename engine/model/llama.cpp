@@ -1,6 +1,7 @@
 #include "engine/model/llama.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "engine/model/native_backend.h"
 #include "engine/model/torch_backend.h"
 #include "engine/weights/padded_weights.h"
+#include "engine/weights/quantized_rows.h"
 
 namespace smartkv {
 namespace {
@@ -145,9 +147,8 @@ class Llama final : public Model {
 
 std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const std::function<void(double)>& progress, std::shared_ptr<kernels::KvBackend> kv_backend) {
-  check_backend(options);
+  const LlamaStorage storage = llama_storage(options, weights);  // checks the options
   if (kv_backend == nullptr) kv_backend = device_kv_backend(options.device, pool);
-  const LlamaStorage storage = llama_storage(options, weights.stored_as());
   const auto load = [&](const Weights& served, KvType type) {
     if (options.backend == "torch") {
       return load_torch_backend(torch_backend_path(), served, product_type(options), options.device, pool.size(), progress, nullptr,
@@ -164,7 +165,13 @@ std::unique_ptr<Model> make_llama(const Weights& weights, const LlamaOptions& op
   return std::make_unique<Llama>(padded != nullptr ? *padded : weights, options, pool, load, std::move(kv_backend));
 }
 
-void check_backend(const LlamaOptions& options) {
+void check_llama_options(const LlamaOptions& options) {
+  const bool f32 = activation_type(options) == KvType::kF32;
+  const std::string& weights = options.weights;
+  constexpr std::array kWeights = {"auto", "file", "bf16", "f32", "int8", "int4"};
+  if (std::find(kWeights.begin(), kWeights.end(), weights) == kWeights.end()) {
+    throw ModelError("weights: expected auto, file, bf16, f32, int8 or int4, found \"" + weights + "\"");
+  }
   if (options.backend != "native" && options.backend != "torch") {
     throw ModelError("backend: expected native or torch, found \"" + options.backend + "\"");
   }
@@ -182,11 +189,15 @@ void check_backend(const LlamaOptions& options) {
   if (options.backend == "native" && options.dtype == "f16") {
     throw ModelError("dtype: expected auto, bf16 or f32, which backend native has, found \"f16\"; --backend torch has it");
   }
-  if (options.dtype == "f16" && options.weights != "auto") {
-    throw ModelError("weights: expected auto, which is f16 with dtype f16, found \"" + options.weights + "\"");
+  if (options.dtype == "f16" && weights != "auto") {
+    throw ModelError("weights: expected auto, which is f16 with dtype f16, found \"" + weights + "\"");
   }
-  if (options.backend == "torch" && (options.weights == "int8" || options.weights == "int4" || options.weights == "file")) {
-    throw ModelError("weights: expected auto, bf16 or f32, which backend torch has, found \"" + options.weights + "\"");
+  if (options.backend == "torch" && (weights == "int8" || weights == "int4" || weights == "file")) {
+    throw ModelError("weights: expected auto, bf16 or f32, which backend torch has, found \"" + weights + "\"");
+  }
+  if (weights != "auto" && f32 != (weights == "f32")) {
+    throw ModelError("weights: expected " + std::string(f32 ? "auto or f32" : "auto, file, bf16, int8 or int4") + " with dtype " +
+                     options.dtype + ", found \"" + weights + "\"");
   }
 }
 
@@ -195,17 +206,23 @@ ProductType product_type(const LlamaOptions& options) {
   return options.dtype == "f16" ? ProductType::kF16 : ProductType::kBf16;
 }
 
-LlamaStorage llama_storage(const LlamaOptions& options, const std::string& stored_as) {
-  const bool f32 = activation_type(options) == KvType::kF32;
-  const std::string& name = options.weights == "auto" && !f32 && !stored_as.empty() ? stored_as : options.weights;
-  if (name == "auto") return {f32 ? WeightType::kF32 : WeightType::kBf16};
-  if (name != "bf16" && name != "f32" && name != "int8" && name != "int4" && name != "file") {
-    throw ModelError("weights: expected auto, file, bf16, f32, int8 or int4, found \"" + name + "\"");
-  }
-  if (f32 != (name == "f32")) throw ModelError("weights: " + name + " does not go with dtype " + options.dtype);
+std::string stored_weights(const LlamaOptions& options, const Weights& weights) {
+  if (options.weights != "auto") return options.weights;
+  if (options.backend == "torch" || activation_type(options) == KvType::kF32) return std::string(name(product_type(options)));
+  if (!weights.stored_as().empty()) return weights.stored_as();
+  const std::vector<std::string> names = weights.names();
+  const bool quantized = std::any_of(names.begin(), names.end(), [&](const std::string& name) { return !is_float(*weights.find(name)); });
+  return quantized ? "file" : "bf16";
+}
+
+LlamaStorage llama_storage(const LlamaOptions& options, const Weights& weights) {
+  check_llama_options(options);
+  const std::string name = stored_weights(options, weights);
+  if (name == "f32") return {WeightType::kF32};
   if (name == "int8") return {WeightType::kInt8};
   if (name == "int4") return {WeightType::kInt4};
-  return {f32 ? WeightType::kF32 : WeightType::kBf16, name == "file"};
+  if (name == "file") return {options.int4_floats ? WeightType::kInt4 : WeightType::kBf16, true};
+  return {WeightType::kBf16};
 }
 
 CacheShape llama_cache_shape(const ModelConfig& config, const LlamaOptions& options) {

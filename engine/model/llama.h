@@ -17,8 +17,10 @@ namespace smartkv {
 
 struct LlamaOptions {
   std::string dtype = "auto";    // auto | bf16 | f16 | f32: activations; auto: bf16; f16: of backend torch. KV cache: f32 or bf16
-  std::string weights = "auto";  // auto | file | bf16 | f32 | int8 | int4: storage of the matrices; auto:
-                                 // what `smartkv quantize` made the file for, else as dtype
+  // auto | file | bf16 | f32 | int8 | int4: storage of the matrices. file: the integers of a quantized file, and bf16 for what
+  // it has as floats. auto: f32 with dtype f32, else what `smartkv quantize` made the file for, else file. Backend torch expands
+  // all integers.
+  std::string weights = "auto";
   int64_t context_length = 0;    // 0: the model's own
   // none | linear | dynamic | yarn: of a context longer than the model's own, instead of the scaling that the model has.
   std::string rope_scaling = "none";
@@ -27,12 +29,16 @@ struct LlamaOptions {
   // auto | on | off: whether what small passes compute between attentions is captured once and replayed; auto: on a GPU, but for
   // ranks, which have none.
   std::string cuda_graphs = "auto";
+  bool int4_floats = false;  // with weights file: floats become 4-bit integers instead of bf16, as drafts want them
 };
 
-// Throws ModelError, naming the option, for a backend or device that is not, or weights that the backend does not have.
-void check_backend(const LlamaOptions& options);
+// Throws ModelError, naming the option, for a value that is not, or options that do not go together. Needs no model.
+void check_llama_options(const LlamaOptions& options);
 
 ProductType product_type(const LlamaOptions& options);  // of backend torch
+
+// Returns the storage that the options stand for with these weights: file, bf16, f16, f32, int8 or int4. Never auto.
+std::string stored_weights(const LlamaOptions& options, const Weights& weights);
 
 // Packs the weights; `weights` is not needed afterwards. Throws ModelError, also when the context is longer than the
 // model's sliding window: up to there, attention over the window is attention over everything. `progress` gets 0..1.

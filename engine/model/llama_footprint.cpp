@@ -66,7 +66,7 @@ int64_t llama_weight_bytes(const Weights& of_file, const LlamaOptions& options) 
   const Weights& weights = padded == nullptr ? of_file : *padded;
   const ModelConfig& c = weights.config();
   if (options.backend == "torch") return torch_weight_bytes(weights, c, options);
-  const LlamaStorage storage = llama_storage(options, weights.stored_as()), head = llama_head_storage(storage);
+  const LlamaStorage storage = llama_storage(options, weights), head = llama_head_storage(storage);
   int64_t bytes = c.hidden_size * kFloat;
   for (int64_t layer = 0; layer < c.n_layers; ++layer) bytes += layer_bytes(weights, c, storage, layer);
   const auto outputs = static_cast<int64_t>(weights.output_tokens().size());

@@ -28,10 +28,6 @@ bool keeps_groups(const std::optional<TensorView>& view, kernels::WeightType typ
   return view && group_bits(*view) > 0 && group_bits(*view) <= bits_of(type);
 }
 
-bool is_float(const std::optional<TensorView>& view) {
-  return !view || view->type == TensorType::kF32 || view->type == TensorType::kF16 || view->type == TensorType::kBf16;
-}
-
 class Packer {
  public:
   Packer(const Weights& weights, ThreadPool& pool, const std::function<void(double)>& progress)
@@ -151,7 +147,7 @@ MatrixFormat llama_format(const Weights& weights, LlamaStorage storage, std::spa
     return std::all_of(tensors.begin(), tensors.end(), [&](const std::string& name) { return is(weights.find(name)); });
   };
   kernels::WeightType type = storage.type;
-  if (storage.as_file && !all(is_float)) {
+  if (storage.as_file && !all([](const auto& view) { return !view || is_float(*view); })) {
     type = all([](const auto& view) { return keeps_groups(view, kernels::WeightType::kInt4); }) ? kernels::WeightType::kInt4
                                                                                                  : kernels::WeightType::kInt8;
   }

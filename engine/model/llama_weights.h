@@ -39,8 +39,9 @@ struct LlamaStorage {
   bool as_file = false;
 };
 
-// Of the matrices under these options, and then of the head and the embedding. stored_as: of Weights. Throws ModelError.
-LlamaStorage llama_storage(const LlamaOptions& options, const std::string& stored_as);
+// Storage of the matrices under these options; llama_head_storage() makes that of head and embedding of it. Throws ModelError as
+// check_llama_options().
+LlamaStorage llama_storage(const LlamaOptions& options, const Weights& weights);
 LlamaStorage llama_head_storage(LlamaStorage storage);
 
 struct MatrixFormat {

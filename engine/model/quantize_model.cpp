@@ -1,8 +1,12 @@
 #include "engine/model/quantize_model.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
+#include <iomanip>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -26,6 +30,14 @@ constexpr int64_t kChunk = 1024;  // rows in memory at a time
 struct Task {
   TensorView view;
   TensorType stored;  // as the view's type: its bytes are copied
+  bool fitted = false;  // to fewer levels, which loses precision
+
+  bool copied() const { return stored == view.type; }
+  int64_t bytes() const {  // in the file
+    if (copied()) return view.bytes();
+    const TensorTypeInfo& info = tensor_type_info(stored);
+    return view.elements() / info.block_elements * info.block_bytes;
+  }
 };
 
 bool is_head(const std::string& name) {
@@ -41,7 +53,33 @@ Task plan(const TensorView& view, WeightType type) {
   if (coded_bits(view) > 0 && coded_bits(view) <= bits_of(wanted)) return {view, view.type};
   if (bits > 0 && bits <= bits_of(wanted) && view.integers == nullptr) return {view, view.type};
   if (bits > 0 && bits <= bits_of(wanted)) return {view, bits == 4 ? TensorType::kQ4_1 : TensorType::kQ8_0};
-  return {view, wanted == WeightType::kInt4 ? TensorType::kQ4_1 : TensorType::kQ8_0};
+  return {view, wanted == WeightType::kInt4 ? TensorType::kQ4_1 : TensorType::kQ8_0, true};
+}
+
+std::string megabytes(int64_t bytes) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / 1e6 << " MB";
+  return text.str();
+}
+
+// Throws ModelError if the file would not be smaller than `name`, or worse than a file of its size could be.
+void check_gain(const std::string& name, const std::vector<Task>& tasks, WeightType type) {
+  constexpr const char* kAdvice = "; serve the model as it is, quantize its original weights, or insist with --force";
+  int64_t before = 0, after = 0;
+  for (const Task& task : tasks) {
+    before += task.view.bytes();
+    after += task.bytes();
+  }
+  if (after >= before) {
+    throw ModelError(name + ": expected " + std::string(kernels::name(type)) + " weights to take less than its tensors' " + megabytes(before) +
+                     ", found " + megabytes(after) + kAdvice);
+  }
+  for (const Task& task : tasks) {
+    if (!task.fitted || is_float(task.view) || task.bytes() > task.view.bytes()) continue;
+    throw ModelError(name + ": tensor \"" + task.view.name + "\": expected F32, F16 or BF16, found " +
+                     std::string(tensor_type_info(task.view.type).name) + ", which would lose precision again in " +
+                     std::string(tensor_type_info(task.stored).name) + kAdvice);
+  }
 }
 
 class TensorWriter {
@@ -50,7 +88,7 @@ class TensorWriter {
 
   void write(const Task& task) {
     const TensorView& view = task.view;
-    if (task.stored == view.type) return file_.write(view.data);
+    if (task.copied()) return file_.write(view.data);
     const int64_t rows = view.rows(), k = view.row_elements();
     const TensorTypeInfo& info = tensor_type_info(task.stored);
     const auto row_bytes = static_cast<size_t>(k / info.block_elements * info.block_bytes);
@@ -75,9 +113,8 @@ class TensorWriter {
   // Rows [first, first + count) by way of a lane group of `matrix`. out: their blocks.
   static void quantize(const Task& task, int64_t first, int64_t count, kernels::PackedMatrix& matrix, int64_t group, std::byte* out) {
     const int64_t k = matrix.in_features;
-    const bool fit = group_bits(task.view) == 0 || group_bits(task.view) > bits_of(matrix.type);
     thread_local std::vector<float> values;
-    if (fit) {
+    if (task.fitted) {
       values.assign(static_cast<size_t>(kLanes * k), 0.0f);
       expand_rows(task.view, first, count, values.data());
       kernels::pack_lanes(matrix, group, values.data());
@@ -85,7 +122,7 @@ class TensorWriter {
     thread_local QuantizedRow row;
     for (int64_t lane = 0; lane < count; ++lane) {
       row.resize(k);
-      if (fit) {
+      if (task.fitted) {
         for (int64_t g = 0; g < k / kGroup; ++g) {
           kernels::unpack_group(matrix, group, g, lane, row.q.data() + g * kGroup, &row.scale[g], &row.minimum[g]);
         }
@@ -100,21 +137,29 @@ class TensorWriter {
   ThreadPool& pool_;
 };
 
-void write_tensors(const std::vector<TensorView>& tensors, WeightType type, ThreadPool& pool,
-                   const std::function<void(double)>& progress, GgufWriter& file) {
+// What every model is written with.
+struct Job {
+  WeightType type;
+  ThreadPool& pool;
+  bool force;
+  const std::function<void(double)>& progress;
+};
+
+void write_tensors(const std::string& name, const std::vector<TensorView>& tensors, const Job& job, GgufWriter& file) {
   std::vector<Task> tasks;
   int64_t total = 0, done = 0;
   for (const TensorView& view : tensors) {
-    const Task& task = tasks.emplace_back(plan(view, type));
-    if (task.stored != view.type && view.row_elements() % kGroup != 0) {
+    const Task& task = tasks.emplace_back(plan(view, job.type));
+    if (!task.copied() && view.row_elements() % kGroup != 0) {
       throw ModelError("tensor \"" + view.name + "\": expected rows of a multiple of " + std::to_string(kGroup) + " weights, found " +
                        std::to_string(view.row_elements()));
     }
     file.add_tensor(view.name, task.stored, view.shape);
     total += view.elements();
   }
+  if (!job.force) check_gain(name, tasks, job.type);
   file.begin();
-  TensorWriter writer(file, pool);
+  TensorWriter writer(file, job.pool);
   for (const Task& task : tasks) {
     try {
       writer.write(task);
@@ -122,7 +167,7 @@ void write_tensors(const std::vector<TensorView>& tensors, WeightType type, Thre
       throw ModelError("tensor \"" + task.view.name + "\": " + error.what());
     }
     done += task.view.elements();
-    if (progress) progress(static_cast<double>(done) / static_cast<double>(total));
+    if (job.progress) job.progress(static_cast<double>(done) / static_cast<double>(total));
   }
   file.end();
 }
@@ -134,8 +179,7 @@ void add_type(WeightType type, GgufWriter& file) {
   file.add_uint32("general.quantization_version", 2);
 }
 
-void quantize_gguf(const GgufFile& in, const std::filesystem::path& out, WeightType type, ThreadPool& pool,
-                   const std::function<void(double)>& progress) {
+void quantize_gguf(const GgufFile& in, const std::filesystem::path& out, const Job& job) {
   // What is written anew, or does not hold for a file in one part.
   const std::set<std::string_view> kDropped = {kStoredAsKey,      "general.file_type", "general.quantization_version",
                                                "general.alignment", "split.no", "split.count", "split.tensors.count"};
@@ -143,14 +187,13 @@ void quantize_gguf(const GgufFile& in, const std::filesystem::path& out, WeightT
   for (const auto& [key, value] : in.metadata()) {
     if (!kDropped.contains(key)) file.add_raw(key, in.raw(key));
   }
-  add_type(type, file);
+  add_type(job.type, file);
   std::vector<TensorView> tensors;
   for (const auto& [name, view] : in.tensors()) tensors.push_back(view);
-  write_tensors(tensors, type, pool, progress, file);
+  write_tensors(in.name(), tensors, job, file);
 }
 
-void quantize_folder(const Weights& in, const std::filesystem::path& from, const std::filesystem::path& to, WeightType type,
-                     ThreadPool& pool, const std::function<void(double)>& progress) {
+void quantize_folder(const Weights& in, const std::filesystem::path& from, const std::filesystem::path& to, const Job& job) {
   std::filesystem::create_directories(to);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "added_tokens.json", "special_tokens_map.json", "chat_template.jinja",
                            "generation_config.json"}) {
@@ -161,15 +204,15 @@ void quantize_folder(const Weights& in, const std::filesystem::path& from, const
   std::ofstream text(to / "config.json");
   if (!(text << config.dump(2) << '\n').flush()) throw ModelError((to / "config.json").string() + ": cannot be written");
   GgufWriter file(to / "model.gguf");
-  add_type(type, file);
+  add_type(job.type, file);
   std::vector<TensorView> tensors;
   for (const std::string& name : in.names()) tensors.push_back(*in.find(name));
-  write_tensors(tensors, type, pool, progress, file);
+  write_tensors(in.config().name, tensors, job, file);
 }
 
 }  // namespace
 
-void quantize_model(const std::filesystem::path& in, const std::filesystem::path& out, WeightType type, ThreadPool& pool,
+void quantize_model(const std::filesystem::path& in, const std::filesystem::path& out, WeightType type, ThreadPool& pool, bool force,
                     const std::function<void(double)>& progress) {
   if (type != WeightType::kInt4 && type != WeightType::kInt8) {
     throw std::invalid_argument("quantize_model: expected int4 or int8, found " + std::string(kernels::name(type)));
@@ -179,15 +222,20 @@ void quantize_model(const std::filesystem::path& in, const std::filesystem::path
   if (weights->gguf() != nullptr && out.extension() != ".gguf") {
     throw ModelError(out.string() + ": expected a name that ends in .gguf, as the model is a GGUF file");
   }
+  const std::filesystem::path target = out.has_filename() ? out : out.parent_path();  // "folder/" is "folder"
+  const std::filesystem::path part = target.string() + ".part-" + std::to_string(::getpid());
+  const Job job{type, pool, force, progress};
   try {
     if (weights->gguf() != nullptr) {
-      quantize_gguf(*weights->gguf(), out, type, pool, progress);
+      quantize_gguf(*weights->gguf(), part, job);
     } else {
-      quantize_folder(*weights, in, out, type, pool, progress);
+      quantize_folder(*weights, in, part, job);
     }
+    if (std::filesystem::exists(target)) throw ModelError(target.string() + ": exists already");
+    std::filesystem::rename(part, target);
   } catch (...) {
     std::error_code ignored;
-    std::filesystem::remove_all(out, ignored);
+    std::filesystem::remove_all(part, ignored);
     throw;
   }
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/sample.h"
+#include "engine/speculation/loaded_drafts.h"
 #include "engine/speculation/pillar_cache.h"
 
 namespace smartkv {
@@ -27,15 +28,7 @@ nlohmann::json self_cache(const SlidingWindow& window) {
 // The policy of a draft's cache. Throws CacheError.
 std::unique_ptr<KvCachePolicy> draft_policy(const SpeculationSpec& spec, const DraftModel& drafter, const nlohmann::json& kv_cache) {
   if (!is_pillar(kv_cache)) return make_policy(*drafter.context, kv_cache);
-  if (!drafter.target_cache) {
-    throw CacheError("kv_cache: policy \"pillar_attn\" reads what the model's own passes attend to: expected a model that drafts for "
-                     "itself (\"method\": \"self\"), found \"" + std::string(name(spec.method)) + "\"");
-  }
   return make_pillar_policy(*drafter.context, kv_cache, spec.tokens);
-}
-
-[[noreturn]] void refuse(const std::string& field, const std::string& message) {
-  throw RequestError(RequestError::Kind::kInvalid, field, field + ": " + message);
 }
 
 }  // namespace
@@ -54,6 +47,9 @@ Speculator::Speculator(Model* target, const PolicyContext* target_context, Model
 
 std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& spec) const {
   if (spec.method == DraftMethod::kOff) return nullptr;
+  check_loaded(spec, {.draft_model = drafters_[kDraft].model != nullptr,
+                      .int4_weights = drafters_[kInt4].model != nullptr,
+                      .ranks = drafters_[kSelf].model->ranks()});
   auto speculation = std::make_shared<Speculation>();
   speculation->spec = spec;
   speculation->drafter = drafter_of(spec);
@@ -63,10 +59,6 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
     speculation->policy = draft_policy(spec, *speculation->drafter,
                                        recent ? self_cache(speculation->drafter->context->window) : spec.kv_cache);
     speculation->pillar = is_pillar(spec.kv_cache);
-    if (speculation->pillar && spec.offload) {
-      throw CacheError("kv_cache: policy \"pillar_attn\" copies what it reads out of the request's own cache: expected it beside that, "
-                       "found \"offload\": true");
-    }
     // A policy that watches where queries attend needs passes over its own cache.
     speculation->mirrored =
         speculation->drafts_for_itself() && speculation->policy->new_sequence(0)->probes(context_length_).empty();
@@ -84,18 +76,9 @@ DraftModel* Speculator::drafter_of(const SpeculationSpec& spec) const {
   switch (spec.method) {
     case DraftMethod::kOff:
     case DraftMethod::kNgram: return nullptr;
-    case DraftMethod::kDraftModel:
-      if (DraftModel* model = loaded(kDraft)) return model;
-      refuse("speculative.method", "the server has loaded no draft model (option draft_model)");
-    case DraftMethod::kSelf:
-      if (drafters_[kSelf].model->ranks() > 1) refuse("speculative.method", "self needs one process, and tensor_parallel started more");
-      if (DraftModel* model = loaded(spec.int4 ? kInt4 : kSelf)) return model;
-      refuse("speculative.weights", "the server has loaded no 4-bit copy of its weights (option draft_weights)");
-    case DraftMethod::kAuto:
-      if (DraftModel* model = loaded(kDraft)) return model;
-      if (DraftModel* model = loaded(kInt4)) return model;
-      if (spec.kv_cache.is_null()) return nullptr;
-      refuse("speculative.kv_cache", "the server has loaded nothing that it applies to (options draft_model, draft_weights)");
+    case DraftMethod::kDraftModel: return loaded(kDraft);
+    case DraftMethod::kSelf: return loaded(spec.int4 ? kInt4 : kSelf);
+    case DraftMethod::kAuto: return loaded(kDraft) != nullptr ? loaded(kDraft) : loaded(kInt4);
   }
   return nullptr;
 }

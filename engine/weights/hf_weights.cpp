@@ -41,6 +41,21 @@ std::set<std::string> shard_names(const std::filesystem::path& index) {
   return names;
 }
 
+bool same_values(const TensorView& a, const TensorView& b) {
+  if (a.shape != b.shape) return false;
+  if (a.type == b.type && a.scales == nullptr && b.scales == nullptr && a.integers == nullptr && b.integers == nullptr) {
+    return std::ranges::equal(a.data, b.data);
+  }
+  const auto width = static_cast<size_t>(a.row_elements());
+  std::vector<float> row_of_a(width), row_of_b(width);
+  for (int64_t row = 0; row < a.rows(); ++row) {
+    expand_rows(a, row, 1, row_of_a.data());
+    expand_rows(b, row, 1, row_of_b.data());
+    if (row_of_a != row_of_b) return false;
+  }
+  return true;
+}
+
 class HfWeights final : public Weights {
  public:
   explicit HfWeights(const std::filesystem::path& folder) {
@@ -59,6 +74,7 @@ class HfWeights final : public Weights {
       }
     }
     if (find_architecture(config_.architecture)->fused_projections) split_fused_projections(config_, tensors_);
+    settle_tied_head();
   }
 
   const ModelConfig& config() const override { return config_; }
@@ -101,6 +117,23 @@ class HfWeights final : public Weights {
           throw ModelError(folder.string() + ": tensor \"" + name + "\" stands in two files");
         }
       }
+    }
+  }
+
+  // A model that ties its head to the embedding keeps a head of its own if the files hold one that differs (transformers 5). If
+  // they hold one of the two only, it is both.
+  void settle_tied_head() {
+    const auto head = tensors_.find("lm_head.weight");
+    if (!config_.tie_word_embeddings || head == tensors_.end()) return;
+    const auto embedding = tensors_.find("model.embed_tokens.weight");
+    if (embedding == tensors_.end()) {
+      auto node = tensors_.extract(head);
+      node.key() = "model.embed_tokens.weight";
+      tensors_.insert(std::move(node));
+    } else if (same_values(embedding->second, head->second)) {
+      tensors_.erase(head);
+    } else {
+      config_.tie_word_embeddings = false;
     }
   }
 

@@ -89,6 +89,10 @@ void QuantizedRow::resize(int64_t elements) {
   minimum.resize(static_cast<size_t>(elements / kGroup));
 }
 
+bool is_float(const TensorView& tensor) {
+  return tensor.type == TensorType::kF32 || tensor.type == TensorType::kF16 || tensor.type == TensorType::kBf16;
+}
+
 int group_bits(const TensorView& tensor) {
   if (tensor.integers != nullptr) return tensor.integers->in_order ? static_cast<int>(tensor.integers->bits) : 0;
   if (tensor.type == TensorType::kQ4_0 || tensor.type == TensorType::kQ4_1 || tensor.type == TensorType::kQ4_K) return 4;

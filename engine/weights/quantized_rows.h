@@ -20,6 +20,9 @@ struct QuantizedRow {
   void resize(int64_t elements);
 };
 
+// Returns whether the tensor holds F32, F16 or BF16, and so is not quantized.
+bool is_float(const TensorView& tensor);
+
 // Bits of the integers of a tensor whose groups of 32 have a scale and a minimum each, 4 or 8; 0: it has none.
 int group_bits(const TensorView& tensor);
 

@@ -3,10 +3,7 @@
 #include <iostream>
 #include <memory>
 
-#include "engine/memory_plan.h"
-#include "engine/parallel/tensor_parallel.h"
-#include "engine/request_checks.h"
-#include "engine/speculation/spec.h"
+#include "engine/engine_options.h"
 #include "server/commands/command.h"
 #include "server/commands/common.h"
 #include "server/commands/config_schema.h"
@@ -29,35 +26,16 @@ void check_files(const EngineOptions& engine) {
   for (const auto& [name, file] : engine.gates) check_file("gates." + name, file);
 }
 
-void check_policy(const nlohmann::json& spec) {
-  if (spec.is_null()) return;
-  const nlohmann::json name = spec.is_object() ? spec.value("policy", nlohmann::json()) : spec;
-  std::string known;
-  for (const std::string& one : plannable_names({})) {
-    if (name == one) return;
-    known += " " + one;
-  }
-  throw ConfigError("kv_cache: expected one of" + known + ", found " + name.dump());
-}
-
 int check(const std::string& file) {
   ServerOptions options;
   read_config_file(file, &options);
   try {
     complete(&options);
-    check_policy(options.engine.kv_cache);
-    parse_speculation(options.engine.speculative);
-    check_allowed_lists(options.engine);
-    const LlamaOptions llama{.weights = options.engine.weights,
-                             .backend = options.engine.backend,
-                             .device = options.engine.device,
-                             .cuda_graphs = options.engine.cuda_graphs};
-    check_backend(llama);
-    check_ranks({.model = {}, .llama = llama, .gates = {}, .ranks = options.engine.tensor_parallel});
-    if (!options.sampling.is_null()) sampling_defaults(options);
     check_files(options.engine);
+    check_engine_options(options.engine);
+    if (!options.sampling.is_null()) sampling_defaults(options);
     http::check_files(options.http);
-  } catch (const std::runtime_error& error) {  // ConfigError, ModelError, RequestError, KeyFileError or TlsError
+  } catch (const std::runtime_error& error) {  // what serve ends with, too
     throw ConfigError(file + ": " + error.what());
   }
   std::cout << file << ": valid\n";

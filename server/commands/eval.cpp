@@ -127,7 +127,7 @@ int eval(const Arguments& arguments) {
   report.conditions["model"] = model->config().name;
   report.conditions["text"] = std::filesystem::path(arguments.text).filename().string();
   report.conditions["dtype"] = arguments.llama.dtype;
-  report.conditions["weights"] = arguments.llama.weights;
+  report.conditions["weights"] = stored_weights(arguments.llama, *weights);
   report.conditions["threads"] = threads.size();
   write_output(json, arguments.json, report.to_json_lines());
   write_output(html, arguments.html, report.to_html());

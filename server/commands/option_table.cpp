@@ -14,7 +14,8 @@ const std::vector<Option>& option_table() {
        .field = [](O& o) -> F { return &o.engine.dtype; },
        .choices = {"auto", "bf16", "f16", "f32"}},
       {.name = "weights",
-       .help = "Storage of the weights; auto: what `smartkv quantize` made the file for, else as dtype; file: integers as the file has them",
+       .help = "Storage of the weights; file: the integers of a quantized file, bf16 for floats; auto: f32 with dtype f32, else what "
+               "`smartkv quantize` made the file for, else file",
        .field = [](O& o) -> F { return &o.engine.weights; },
        .choices = {"auto", "file", "bf16", "f32", "int8", "int4"}},
       {.name = "backend",
@@ -95,6 +96,7 @@ const std::vector<Option>& option_table() {
       {.name = "max_queue",
        .help = "Requests that may wait; one more is refused with 429",
        .field = [](O& o) -> F { return &o.engine.max_queue; },
+       .min = 1,
        .max = 65536},
       {.name = "prefill_chunk",
        .help = "Tokens of one step: long prompts are processed in chunks between decode steps",

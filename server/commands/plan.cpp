@@ -67,7 +67,7 @@ MemoryPlan plan_of(const std::string& name, const PolicyContext& context, const 
 Fit fit(const Weights& all, int64_t devices, const Arguments& arguments) {
   const bool torch = devices > 1 || arguments.engine.dtype == "f16";
   const LlamaOptions llama{.dtype = arguments.engine.dtype, .weights = arguments.engine.weights, .backend = torch ? "torch" : "native"};
-  check_backend(llama);
+  check_llama_options(llama);
   check_shards(all.config(), devices);
   const std::unique_ptr<Weights> part = devices > 1 ? shard_weights(all, {0, devices}) : nullptr;
   const Weights& weights = part == nullptr ? all : *part;

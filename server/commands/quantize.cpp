@@ -16,6 +16,7 @@ namespace {
 struct Arguments {
   std::string in, out, weights;
   int threads = 0;
+  bool force = false;
 };
 
 double gibibytes(const Weights& weights) {
@@ -29,7 +30,8 @@ int quantize(const Arguments& arguments) {
   const bool terminal = ::isatty(STDERR_FILENO) != 0;
   const auto start = std::chrono::steady_clock::now();
   quantize_model(arguments.in, arguments.out,
-                 arguments.weights == "int4" ? kernels::WeightType::kInt4 : kernels::WeightType::kInt8, pool, [&](double done) {
+                 arguments.weights == "int4" ? kernels::WeightType::kInt4 : kernels::WeightType::kInt8, pool, arguments.force,
+                 [&](double done) {
                    if (terminal) std::cerr << "\r\033[K" << static_cast<int>(100 * done) << "%" << std::flush;
                  });
   if (terminal) std::cerr << "\r\033[K";
@@ -40,8 +42,10 @@ int quantize(const Arguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(Of a GGUF file the result is a GGUF file, of a folder a folder: a path for --model. It is served with these weights unless
---weights says otherwise, and answers as the original with --weights int4 or int8.
+constexpr const char* kExamples = R"(A GGUF file gives a GGUF file, a folder gives a folder; --model takes both. The result is served with these weights unless
+--weights says otherwise, and answers like the original with --weights int4 or int8.
+The command refuses to make a file that is not smaller, and to quantize tensors once more that are quantized already. Such
+models are best served as they are: --weights auto keeps their integers.
 Examples:
   smartkv quantize model.gguf model-int4.gguf --weights int4
   smartkv quantize folder/ folder-int8/ --weights int8)";
@@ -54,6 +58,7 @@ std::function<int()> setup_quantize(CLI::App& app) {
   app.add_option("out", arguments->out, "File or folder to make")->required();
   app.add_option("--weights", arguments->weights, "Storage of the weights")->required()->check(CLI::IsMember({"int8", "int4"}));
   app.add_option("--threads", arguments->threads, "0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
+  app.add_flag("--force", arguments->force, "Make the file even if it is not smaller, or fits quantized tensors once more");
   app.footer(kExamples);
   return [arguments] { return quantize(*arguments); };
 }

@@ -18,7 +18,7 @@ async function describe() {
     const response = await api.get('/v1/models', at('key').value);
     const model = (await response.json()).data[0];
     details = model.details;
-    at('model').textContent = `${model.id}, ${details.weights === 'auto' ? details.dtype : details.weights} weights, ` +
+    at('model').textContent = `${model.id}, ${details.weights === 'file' ? "the file's" : details.weights} weights, ` +
         `context of ${draw.count(model.max_model_len)} tokens, ${details.device}`;
     for (const panel of panels) panel.offer(details, '');
     sampleMemory();

@@ -1,6 +1,8 @@
 #include "engine/weights/weights.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -61,6 +63,56 @@ TEST(HfWeights, NeitherFileNeedsToNameAnEndOfSequenceToken) {
   EXPECT_TRUE(Weights::open(folder.path())->config().eos_token_ids.empty());
   folder.write("generation_config.json", R"({"eos_token_id": [7, null]})");
   EXPECT_THAT(error_of([&] { Weights::open(folder.path()); }), HasSubstr("key \"eos_token_id\": expected an integer or an array of them"));
+}
+
+// As tie_weights() of transformers 5 does.
+TEST(HfWeights, ATiedModelKeepsAHeadOfItsOwnThatDiffers) {
+  const auto untied = Weights::open(kFixtures / "tiny");
+  const Folder folder;
+  std::string config = read_file(kFixtures / "tiny/config.json");
+  config.replace(config.find("\"tie_word_embeddings\": false"), 28, "\"tie_word_embeddings\": true ");
+  folder.write("config.json", config);
+  const auto opened = [&](const std::function<void(std::vector<NamedTensor>&)>& edit, TensorType type = TensorType::kF32) {
+    std::vector<NamedTensor> tensors;
+    for (const std::string& name : untied->names()) {
+      const std::vector<int64_t> shape = untied->find(name)->shape;
+      tensors.push_back({name, shape, untied->read(name, shape)});
+    }
+    edit(tensors);
+    write_safetensors(folder.path() / "model.safetensors", tensors, type);
+    return Weights::open(folder.path());
+  };
+  const auto tensor = [](std::vector<NamedTensor>& tensors, const std::string& name) -> NamedTensor& {
+    return *std::ranges::find(tensors, name, &NamedTensor::name);
+  };
+  const std::vector<int64_t> shape = untied->find("lm_head.weight")->shape;
+  const std::vector<float> head = untied->read("lm_head.weight", shape), embedding = untied->read("model.embed_tokens.weight", shape);
+
+  const auto own = opened([](auto&) {});
+  EXPECT_FALSE(own->config().tie_word_embeddings);
+  EXPECT_EQ(own->read("lm_head.weight", shape), head);
+  const auto last_differs = opened([&](auto& tensors) {
+    tensor(tensors, "lm_head.weight").values = embedding;
+    tensor(tensors, "lm_head.weight").values.back() += 1;
+  });
+  EXPECT_FALSE(last_differs->config().tie_word_embeddings);
+
+  const auto equal = opened([&](auto& tensors) { tensor(tensors, "lm_head.weight").values = embedding; });
+  EXPECT_TRUE(equal->config().tie_word_embeddings);
+  EXPECT_FALSE(equal->find("lm_head.weight"));
+
+  const auto head_only = opened([&](auto& tensors) { std::erase_if(tensors, [](const auto& t) { return t.name == "model.embed_tokens.weight"; }); });
+  EXPECT_TRUE(head_only->config().tie_word_embeddings);
+  EXPECT_EQ(head_only->read("model.embed_tokens.weight", shape), head);
+
+  EXPECT_THAT(error_of([&] {
+                opened([&](auto& tensors) {
+                  NamedTensor& short_head = tensor(tensors, "lm_head.weight");
+                  short_head.values.resize(short_head.values.size() - static_cast<size_t>(shape[1]));
+                  --short_head.shape[0];
+                });
+              }),
+              HasSubstr("tensor \"lm_head.weight\": expected shape ["));
 }
 
 TEST(HfWeights, Fp8IsExpandedWithItsScales) {

@@ -183,11 +183,11 @@ TEST(QuantizeModelIntegers, CodedBlocksAreServedAsTheFileHasThem) {
     EXPECT_EQ(llama_weight_bytes(*weights, options), load_llama(*weights, options, pool)->weight_bytes()) << storage;
   }
   ThreadPool pool(2);
-  quantize_model(in, folder.path() / "int8.gguf", WeightType::kInt8, pool);
+  quantize_model(in, folder.path() / "int8.gguf", WeightType::kInt8, pool, true);
   expect_same_answers(in, folder.path() / "int8.gguf", "int8");
   const GgufFile file = GgufFile::open(folder.path() / "int8.gguf");
   for (const auto& [name, view] : file.tensors()) EXPECT_EQ(view.type, type_of(name)) << name;
-  quantize_model(in, folder.path() / "int4.gguf", WeightType::kInt4, pool);
+  quantize_model(in, folder.path() / "int4.gguf", WeightType::kInt4, pool, true);
   expect_same_answers(in, folder.path() / "int4.gguf", "int4");
 }
 
@@ -203,7 +203,7 @@ TEST(QuantizeModelIntegers, GptqAndAwqAreKept) {
     EXPECT_EQ(expected.run(tokens, 512), found.run(tokens, 512)) << name;
   }
   // of 8 bits with zeros that Q8_0 does not have
-  EXPECT_THAT(error_of([&] { quantize_model(kFixtures / "integers/gptq_8", folder.path() / "8", WeightType::kInt8, pool); }),
+  EXPECT_THAT(error_of([&] { quantize_model(kFixtures / "integers/gptq_8", folder.path() / "8", WeightType::kInt8, pool, true); }),
               HasSubstr("_proj.weight\": 8-bit integers: expected all zeros to be 128"));
 }
 
@@ -231,6 +231,77 @@ TEST(QuantizeModelErrors, NameWhatIsWrongAndLeaveNothing) {
   EXPECT_THAT(error(broken, out), HasSubstr("tensor \"model.layers.1.mlp.up_proj.weight\": packed matrix: expected"));
   EXPECT_FALSE(std::filesystem::exists(out));
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "out.gguf"));
+}
+
+// A quantized file is served as it is by default, whoever quantized it.
+TEST(LoadLlama, AutoKeepsTheIntegersOfAQuantizedFile) {
+  const Folder folder;
+  ModelConfig c = tiny_config();
+  c.hidden_size = c.intermediate_size = 256;
+  c.head_dim = 64;
+  const auto of = [](TensorType type) {
+    return [type](const std::string& name) { return name.find("norm") == std::string::npos ? type : TensorType::kF32; };
+  };
+  const std::vector<TokenId> tokens = some_tokens(40, c.vocab_size, 1);
+  for (const TensorType type : {TensorType::kQ4_0, TensorType::kQ8_0, TensorType::kQ4_K, TensorType::kQ6_K}) {
+    const auto weights = Weights::open(write_gguf(folder, c, of(type)));
+    Served expected(*weights, "bf16", "file"), found(*weights, "auto"), expanded(*weights, "bf16", "bf16");
+    EXPECT_EQ(expected.run(tokens, 512), found.run(tokens, 512));
+    EXPECT_EQ(found.model->weight_bytes(), expected.model->weight_bytes());
+    EXPECT_LT(found.model->weight_bytes(), expanded.model->weight_bytes());
+    EXPECT_EQ(llama_weight_bytes(*weights, {}), found.model->weight_bytes());
+    EXPECT_EQ(stored_weights({}, *weights), "file");
+    EXPECT_EQ(stored_weights({.weights = "bf16"}, *weights), "bf16");
+    EXPECT_EQ(stored_weights({.dtype = "f32"}, *weights), "f32");
+    EXPECT_EQ(stored_weights({.backend = "torch"}, *weights), "bf16");  // has no integers
+    EXPECT_EQ(stored_weights({.dtype = "f16", .backend = "torch"}, *weights), "f16");
+  }
+  const auto floats = Weights::open(write_gguf(folder, c, of(TensorType::kF32)));
+  EXPECT_EQ(stored_weights({}, *floats), "bf16");
+  EXPECT_EQ(Served(*floats, "auto").model->weight_bytes(), Served(*floats, "bf16", "bf16").model->weight_bytes());
+  // A draft's floats take 4 bits, its integers stay.
+  ThreadPool pool(1);
+  const LlamaOptions draft{.weights = "file", .int4_floats = true};
+  EXPECT_EQ(load_llama(*floats, draft, pool)->weight_bytes(), Served(*floats, "bf16", "int4").model->weight_bytes());
+  const auto eight = Weights::open(write_gguf(folder, c, of(TensorType::kQ8_0)));
+  EXPECT_EQ(load_llama(*eight, draft, pool)->weight_bytes(), Served(*eight, "bf16", "file").model->weight_bytes());
+  for (const char* integers : {"gptq", "awq"}) {
+    EXPECT_EQ(stored_weights({}, *Weights::open(kFixtures / "integers" / integers)), "file") << integers;
+  }
+  EXPECT_EQ(stored_weights({}, *Weights::open(kFixtures / "tiny_fp8")), "file");
+}
+
+TEST(QuantizeModelErrors, NoFileBecomesLargerOrIsQuantizedTwice) {
+  const Folder folder;
+  ModelConfig c = tiny_config();
+  c.hidden_size = c.intermediate_size = 256;
+  c.head_dim = 64;
+  ThreadPool pool(2);
+  const auto out = folder.path() / "out.gguf";
+  const auto error = [&](WeightType to, const TypeOf& type_of) {
+    const auto in = write_gguf(folder, c, type_of);
+    const std::string why = error_of([&] { quantize_model(in, out, to, pool); });
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) EXPECT_TRUE(entry.path() == in || why == "no error");
+    std::filesystem::remove(out);
+    return why;
+  };
+  const auto all = [](TensorType type) -> TypeOf {
+    return [type](const std::string& name) { return name.find("norm") == std::string::npos ? type : TensorType::kF32; };
+  };
+  // As llama.cpp's Q4_K_M: what has 6 bits would shrink, and yet the file would not be smaller, or worse.
+  const TypeOf k_m = [&](const std::string& name) {
+    const bool more = name.find("attn_v") != std::string::npos;
+    return all(name == "token_embd.weight" || more ? TensorType::kQ6_K : TensorType::kQ4_K)(name);
+  };
+  EXPECT_THAT(error(WeightType::kInt4, k_m), HasSubstr("tensor \"blk.0.attn_v.weight\": expected F32, F16 or BF16, found Q6_K, which would lose"));
+  EXPECT_THAT(error(WeightType::kInt8, k_m), testing::AllOf(HasSubstr("model.gguf: expected int8 weights to take less than its tensors'"), HasSubstr("--force")));
+  EXPECT_THAT(error(WeightType::kInt8, all(TensorType::kQ5_0)), HasSubstr("expected int8 weights to take less"));  // 5.5 bits each
+  EXPECT_THAT(error(WeightType::kInt4, all(TensorType::kQ3_K)), HasSubstr("expected int4 weights to take less"));  // 3.4 bits each
+  EXPECT_THAT(error(WeightType::kInt4, all(TensorType::kQ8_0)), HasSubstr("found Q8_0, which would lose precision again in Q4_1"));
+  EXPECT_EQ(error(WeightType::kInt4, all(TensorType::kF32)), "no error");
+  // Floats may shrink beside integers that stay.
+  EXPECT_EQ(error(WeightType::kInt8, [&](const std::string& name) { return all(name.find("ffn") == std::string::npos ? TensorType::kQ4_K : TensorType::kF32)(name); }),
+            "no error");
 }
 
 TEST(LoadLlama, NamesATensorThatIntegersCannotHold) {

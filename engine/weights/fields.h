@@ -1,0 +1,49 @@
+// The fields of the structures that say what a model computes, each as a tuple of references. A structure with a field more
+// does not compile here, so nothing that goes through all fields (fingerprints, tests) can miss one.
+#pragma once
+
+#include <concepts>
+#include <tuple>
+#include <type_traits>
+
+#include "engine/weights/model_config.h"
+#include "engine/weights/packed_integers.h"
+#include "engine/weights/tensor_view.h"
+
+namespace smartkv {
+
+template <typename T, typename Structure>
+concept MaybeConst = std::same_as<std::remove_const_t<T>, Structure>;
+
+// The names bind to all fields of `from`, and all names are returned.
+#define SMARTKV_FIELDS(from, ...)   \
+  {                                 \
+    auto& [__VA_ARGS__] = from;     \
+    return std::tie(__VA_ARGS__);   \
+  }
+
+template <MaybeConst<RopeConfig> T>
+auto fields(T& rope)
+    SMARTKV_FIELDS(rope, theta, rotary_dim, scaling, factor, original_context, low_freq_factor, high_freq_factor, beta_fast,
+                   beta_slow, truncate, magnitude, freq_factors, short_factors, long_factors)
+
+template <MaybeConst<ModelConfig> T>
+auto fields(T& config)
+    SMARTKV_FIELDS(config, name, architecture, hidden_size, intermediate_size, n_layers, n_heads, n_kv_heads, head_dim, vocab_size,
+                   context_length, sliding_window, window_layers, rms_norm_eps, rope, rope_layers, qk_norm, qk_norm_eps,
+                   norm_placement, embedding_multiplier, attention_multiplier, residual_multiplier, logits_divisor,
+                   tie_word_embeddings, attention_bias, mlp_bias, eos_token_ids)
+
+template <MaybeConst<WeightScales> T>
+auto fields(T& scales) SMARTKV_FIELDS(scales, values, block_rows, block_columns, columns)
+
+template <MaybeConst<PackedIntegers> T>
+auto fields(T& integers)
+    SMARTKV_FIELDS(integers, layout, bits, inputs, outputs, q, zeros, scales, group_of, in_order, symmetric)
+
+template <MaybeConst<TensorView> T>
+auto fields(T& tensor) SMARTKV_FIELDS(tensor, name, type, shape, data, scales, integers, first_row)
+
+#undef SMARTKV_FIELDS
+
+}  // namespace smartkv

@@ -1,0 +1,159 @@
+#include "engine/weights/model_fingerprint.h"
+
+#include <functional>
+#include <set>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "engine/weights/fields.h"
+#include "engine/weights/gguf.h"
+#include "tests/weights/gguf_keys.h"
+#include "tests/weights/weight_files.h"
+
+namespace smartkv {
+namespace {
+
+// Weights whose every part may be changed: one tensor with all that a tensor can have.
+struct Parts {
+  ModelConfig config;
+  TensorView tensor;
+  WeightScales scales;
+  PackedIntegers integers;
+};
+
+class OneTensor final : public Weights {
+ public:
+  explicit OneTensor(const Parts& parts) : config_(parts.config), tensor_(parts.tensor) {
+    tensor_.scales = std::make_shared<WeightScales>(parts.scales);
+    tensor_.integers = std::make_shared<PackedIntegers>(parts.integers);
+  }
+  const ModelConfig& config() const override { return config_; }
+  std::string format() const override { return "a test's"; }
+  std::vector<std::string> names() const override { return {"model.layers.0.self_attn.q_proj.weight"}; }
+  std::optional<TensorView> find(std::string_view) const override { return tensor_; }
+  int64_t file_row(std::string_view, int64_t row) const override { return interleaved ? row ^ 1 : row; }
+  std::string stored_as() const override { return storage; }
+  std::span<const int32_t> output_tokens() const override { return outputs; }
+
+  bool interleaved = false;
+  std::string storage;
+  std::vector<int32_t> outputs;
+
+ private:
+  ModelConfig config_;
+  TensorView tensor_;
+};
+
+// Changes a field of any type.
+template <typename T>
+void change(T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    value = !value;
+  } else if constexpr (std::is_enum_v<T>) {
+    value = static_cast<T>(static_cast<std::underlying_type_t<T>>(value) + 1);
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    value += 1;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    value += "x";
+  } else if constexpr (std::is_same_v<T, std::span<const std::byte>>) {
+    static constexpr std::byte kOther[4] = {};
+    value = kOther;
+  } else {
+    value.emplace_back();
+  }
+}
+
+// Calls visit(change) for each field of `structure`, with a function that changes this field; those of structures in it one by
+// one. Pointers are left out, because their targets are structures of the test.
+template <typename Structure, typename Visit>
+void for_each_change(Structure& structure, const Visit& visit) {
+  std::apply(
+      [&](auto&... field) {
+        const auto one = [&](auto& value) {
+          if constexpr (requires { fields(value); }) {
+            for_each_change(value, visit);
+          } else if constexpr (!requires { value.use_count(); }) {
+            visit([&value] { change(value); });
+          }
+        };
+        (one(field), ...);
+      },
+      fields(structure));
+}
+
+TEST(ModelFingerprint, EveryFieldCounts) {
+  const Parts original;
+  std::set<std::string> seen = {model_fingerprint(OneTensor(original))};
+  // `structure`: a part of Parts. Each of its fields is changed in a copy of its own.
+  const auto expect_all_differ = [&](auto Parts::* structure, size_t least) {
+    size_t n = 0;
+    Parts counted;
+    for_each_change(counted.*structure, [&](const auto&) { ++n; });
+    EXPECT_GE(n, least);
+    for (size_t changed = 0; changed < n; ++changed) {
+      Parts parts;
+      size_t field = 0;
+      for_each_change(parts.*structure, [&](const std::function<void()>& change_field) {
+        if (field++ == changed) change_field();
+      });
+      const bool is_new = seen.insert(model_fingerprint(OneTensor(parts))).second;
+      const bool is_name = !parts.config.name.empty();
+      EXPECT_NE(is_new, is_name) << "field " << changed;  // a file may be renamed
+    }
+  };
+  expect_all_differ(&Parts::config, 39);
+  expect_all_differ(&Parts::tensor, 5);
+  expect_all_differ(&Parts::scales, 4);
+  expect_all_differ(&Parts::integers, 10);
+}
+
+TEST(ModelFingerprint, OrderOfRowsStorageAndOutputsCount) {
+  Parts parts;
+  parts.tensor.shape = {4, 1};
+  const std::string original = model_fingerprint(OneTensor(parts));
+  OneTensor weights(parts);
+  EXPECT_EQ(model_fingerprint(weights), original);
+  EXPECT_EQ(original.size(), 32u);
+  weights.interleaved = true;
+  EXPECT_NE(model_fingerprint(weights), original);
+  weights.interleaved = false;
+  weights.storage = "int4";
+  EXPECT_NE(model_fingerprint(weights), original);
+  weights.storage.clear();
+  weights.outputs = {3};
+  EXPECT_NE(model_fingerprint(weights), original);
+}
+
+TEST(ModelFingerprint, NeighboursDoNotTradeElements) {
+  Parts a, b;
+  a.config.rope.short_factors = {1, 2};
+  a.config.rope.long_factors = {3};
+  b.config.rope.short_factors = {1};
+  b.config.rope.long_factors = {2, 3};
+  EXPECT_NE(model_fingerprint(OneTensor(a)), model_fingerprint(OneTensor(b)));
+}
+
+// The same name and tensors with another key: states of one are no states of the other.
+TEST(ModelFingerprint, KeysOfAFileCount) {
+  const Folder folder;
+  const std::string original = read_file(kFixtures / "tiny.gguf");
+  const auto with = [&](const GgufKeys& keys) {
+    folder.write("m.gguf", keys.in(original));
+    return model_fingerprint(*Weights::open(folder.path() / "m.gguf"));
+  };
+  std::set<std::string> seen = {with(GgufKeys())};
+  EXPECT_EQ(seen.count(with(GgufKeys().string("general.name", "another"))), 1u);
+  EXPECT_TRUE(seen.insert(with(GgufKeys().string("llama.rope.scaling.type", "linear").number("llama.rope.scaling.factor", 2))).second);
+  EXPECT_TRUE(seen.insert(with(GgufKeys().string("llama.rope.scaling.type", "yarn").number("llama.rope.scaling.factor", 2))).second);
+  std::string other = original;
+  const std::string base = "llama.rope.freq_base";
+  other[other.find(base) + base.size() + 4 + 1] ^= 1;  // behind the value's type
+  folder.write("m.gguf", other);
+  EXPECT_TRUE(seen.insert(model_fingerprint(*Weights::open(folder.path() / "m.gguf"))).second);
+}
+
+}  // namespace
+}  // namespace smartkv
