@@ -87,12 +87,13 @@ RankedModelOptions model_options(const EngineOptions& options) {
           .ranks = options.tensor_parallel};
 }
 
-std::unique_ptr<ChatTemplate> read_chat_template(const std::string& file) {
+std::unique_ptr<ChatTemplate> read_chat_template(const std::string& file, ChatTemplateFiles files) {
   std::ifstream stream(file, std::ios::binary);
   std::stringstream source;
   if (!(source << stream.rdbuf())) throw ChatTemplateError(file + ": cannot be read, or is empty");
+  files.sources = {{"default", source.str()}};
   try {
-    return std::make_unique<ChatTemplate>(source.str());
+    return std::make_unique<ChatTemplate>(files);
   } catch (const ChatTemplateError& error) {
     throw ChatTemplateError(file + ": " + error.what());
   }

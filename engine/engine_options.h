@@ -16,7 +16,7 @@ constexpr int kMostThreads = 64;  // of a process
 RankedModelOptions model_options(const EngineOptions& options);
 
 // Parses the template of options.chat_template_file. Throws ChatTemplateError naming the file.
-std::unique_ptr<ChatTemplate> read_chat_template(const std::string& file);
+std::unique_ptr<ChatTemplate> read_chat_template(const std::string& file, ChatTemplateFiles files = {});
 
 // Throws what Engine::create() throws for options that fit no model: ModelError, ChatTemplateError or RequestError, whose message
 // begins with the option. Only the parameters of policies are left, because they depend on the model.

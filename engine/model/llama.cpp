@@ -149,10 +149,11 @@ std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& op
                                   const std::function<void(double)>& progress, std::shared_ptr<kernels::KvBackend> kv_backend) {
   const LlamaStorage storage = llama_storage(options, weights);  // checks the options
   if (kv_backend == nullptr) kv_backend = device_kv_backend(options.device, pool);
+  const GraphLog log_line = [](LogLevel level, const std::string& line) { log(level, line); };
   const auto load = [&](const Weights& served, KvType type) {
     if (options.backend == "torch") {
       return load_torch_backend(torch_backend_path(), served, product_type(options), options.device, pool.size(), progress, nullptr,
-                                options.device == "cpu" || options.cuda_graphs == "off" ? GraphLog() : log);
+                                options.device == "cpu" || options.cuda_graphs == "off" ? GraphLog() : log_line);
     }
     return load_native_backend(served, storage, type, pool, progress);
   };
