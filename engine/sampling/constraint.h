@@ -63,7 +63,7 @@ class GrammarCompiler {
 
   // The tokens [0, vocabulary) of a tokenizer that outlives this. `ends`: the end-of-sequence tokens, at least one.
   // `tier_seconds`: of CPU time, ascending.
-  GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends, std::vector<double> tier_seconds = {0.15, 1.5, 10});
+  GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends, std::vector<double> tier_seconds = {0.05, 0.5, 10});
   ~GrammarCompiler();
 
   // Waits for the compiled grammar. `gone` is asked about every 20 ms: true ends the wait, and the compilation if nobody
