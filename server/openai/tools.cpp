@@ -27,6 +27,7 @@ ToolFunction read_function(const Json& tool, const std::string& path) {
   FieldReader fields(tool, path);
   require_function_type(fields);
   FieldReader inner(fields.required_object("function"), fields.path("function"));
+  fields.object("cache_control");  // a hint for other servers' caches
   fields.finish();
   ToolFunction result;
   result.path = fields.path("function");
@@ -45,6 +46,7 @@ ToolFunction read_function(const Json& tool, const std::string& path) {
   inner.finish();
   result.declaration = tool;
   result.declaration["function"].erase("strict");
+  result.declaration.erase("cache_control");
   if (result.parameters.is_null()) result.declaration["function"]["parameters"] = {{"type", "object"}, {"properties", Json::object()}};
   return result;
 }

@@ -101,6 +101,12 @@ TEST_F(ToolsTest, ChoiceDecidesTheGrammar) {
   EXPECT_EQ(chat(std::string(kTools) + R"(, "tool_choice": "none")").generations.front().grammar, "");
 }
 
+TEST_F(ToolsTest, AHintForCachesIsNoPartOfATool) {
+  const char* const tools = R"("tools": [{"type": "function", "function": {"name": "f"}, "cache_control": {"type": "ephemeral"}}])";
+  EXPECT_FALSE(chat(tools).tools->functions.at(0).declaration.contains("cache_control"));
+  EXPECT_EQ(refused_field(R"("tools": [{"type": "function", "function": {"name": "f"}, "cache_control": "x"}])"), "tools[0].cache_control");
+}
+
 TEST_F(ToolsTest, EachFormHasItsGrammar) {
   using enum ToolForm;
   const std::string call = R"({"name": "f", "arguments": {"n": 3}})", block = "<tool_call>\n" + call + "\n</tool_call>";
