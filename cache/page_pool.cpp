@@ -45,7 +45,9 @@ PagePool::PagePool(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> 
     : shape_(shape),
       backend_(std::move(backend)),
       page_bytes_(shape.bytes_per_token() / shape.n_layers * kernels::kPageTokens),
-      max_free_(static_cast<size_t>(max_free_bytes / page_bytes_)) {}
+      max_free_(static_cast<size_t>(max_free_bytes / page_bytes_)) {
+  free_.reserve(max_free_);  // a page is released where nothing may throw
+}
 
 PageRef PagePool::allocate() {
   std::unique_ptr<DensePage> page;

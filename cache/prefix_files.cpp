@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <new>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -202,6 +205,7 @@ PrefixFiles::PrefixFiles(PrefixFilesOptions options) : options_(std::move(option
                      std::strerror(errno));
   }
   ::unlink(trial.c_str());
+  written_.reserve(2 * kMostQueued);  // the writer must not let go of a state for want of memory
   find_files();
   thread_ = std::thread([this] { work(); });
 }
@@ -305,7 +309,8 @@ bool PrefixFiles::cancel(const Name& name) {
 std::vector<PrefixFiles::Name> PrefixFiles::collect() {
   std::vector<std::shared_ptr<const SequenceCache>> written;
   const std::lock_guard lock(mutex_);
-  written.swap(written_);
+  written.assign(std::make_move_iterator(written_.begin()), std::make_move_iterator(written_.end()));
+  written_.clear();  // which keeps its memory
   return std::exchange(gone_, {});
 }
 
@@ -340,17 +345,20 @@ void PrefixFiles::work() {
     writing_ = job.name;
     saving_ = true;
     lock.unlock();
-    std::string problem;
+    std::array<char, 256> problem{};
     try {
       write_file(&job);
     } catch (const std::exception& error) {  // a state is as large in a file as in memory
-      problem = error.what();
+      std::strncpy(problem.data(), error.what(), problem.size() - 1);
     }
     lock.lock();
-    if (!problem.empty()) {
-      gone_.push_back(writing_);
-      if (!failed_) log("prefix_cache_dir: could not write " + writing_ + ": " + problem + "; this is not said again");
-      failed_ = true;
+    if (problem[0] != '\0') {
+      try {
+        gone_.push_back(writing_);
+        if (!failed_) log("prefix_cache_dir: could not write " + writing_ + ": " + problem.data() + "; this is not said again");
+        failed_ = true;
+      } catch (const std::bad_alloc&) {  // whoever looks for the file finds out that there is none
+      }
     }
     if (job.state != nullptr) written_.push_back(std::move(job.state));
     saving_ = false;

@@ -144,7 +144,8 @@ bool EngineImpl::step() {
 }
 
 // An exception that no sequence is known to have caused, as a rule for want of memory. The sequences of the pass are computed
-// anew, one at a time. Each further failure in a row ends the oldest request, so that the loop makes progress.
+// anew, one at a time; they end if their results were being taken. Each further failure in a row ends the oldest request, so
+// that the loop makes progress.
 void EngineImpl::step_failed(const std::exception_ptr& exception) noexcept {
   FinishReason reason = FinishReason::kOutOfMemory;
   try {
@@ -154,8 +155,15 @@ void EngineImpl::step_failed(const std::exception_ptr& exception) noexcept {
   } catch (...) {  // no memory to say so
   }
   any_cancelled_->store(true);
+  const bool sampled = std::exchange(takes_results_, false);
+  for (const auto& [sequence, error] : plan_.failed) abort_request(static_cast<Sequence*>(sequence)->request, reason, kNoMemory);
+  plan_.failed.clear();
   for (const BatchRow& row : batch_) {
     if (row.request->ended || row.choice->cache == nullptr) continue;
+    if (sampled) {  // tokens may be missing from its stream
+      abort_request(row.request.get(), reason, kNoMemory);
+      continue;
+    }
     try {
       scheduler_.drop(row.choice);
       scheduler_.isolate(row.choice, true);
@@ -255,14 +263,18 @@ std::optional<int64_t> EngineImpl::waits_for_prefix(const Sequence& waiting) {
 
 void EngineImpl::look_up_prefixes() {
   prefixes_.collect_files();
-  for (ScheduledSequence* sequence : scheduler_.candidates()) {
+  const std::vector<ScheduledSequence*> candidates = scheduler_.candidates();
+  std::vector<std::pair<std::shared_ptr<Request>, std::exception_ptr>> failed;  // they end once no candidate is looked at any more
+  failed.reserve(candidates.size());
+  for (ScheduledSequence* sequence : candidates) {
     auto* const choice = static_cast<Sequence*>(sequence);
     try {
       choice->look_up();
     } catch (...) {
-      fail_request(choice->request, std::current_exception());
+      failed.emplace_back(requests_.at(choice->request->id), std::current_exception());
     }
   }
+  for (const auto& [request, exception] : failed) fail_request(request.get(), exception);
 }
 
 void EngineImpl::plan_batch() {
@@ -295,6 +307,7 @@ void EngineImpl::plan_batch() {
   std::vector<std::shared_ptr<Request>> failed;
   for (const auto& [sequence, error] : plan_.failed) failed.push_back(request_of(sequence));
   for (size_t i = 0; i < failed.size(); ++i) fail_request(failed[i].get(), plan_.failed[i].second);
+  plan_.failed.clear();
   std::erase_if(batch_, [](const BatchRow& row) { return row.request->ended; });
   if (stuck != nullptr && !stuck->ended && !waits_for_files()) {
     try {
@@ -428,7 +441,10 @@ bool EngineImpl::run_model() {
   try {
     trim_logits(n_rows);
     const auto size = static_cast<size_t>(n_host_rows * config().vocab_size);
-    if (logits_.size() < size) logits_.resize(size);
+    if (logits_.size() < size) {
+      logits_ = {};  // a vector that grows holds both buffers
+      logits_.resize(size);
+    }
     parts_.model->forward(inputs_, logits_.data());
   } catch (...) {
     failure = failure_of(std::current_exception());

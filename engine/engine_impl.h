@@ -141,7 +141,7 @@ class EngineImpl final : public Engine {
   void finish_choice(Request* request, Sequence* choice, GenerationEvent event);
   void end_request(Request* request, FinishReason reason, const std::string& error = "");
   void fail_request(Request* request, const Failure& failure);
-  void fail_request(Request* request, const std::exception_ptr& exception);
+  void fail_request(Request* request, const std::exception_ptr& exception) noexcept;
   void abort_request(Request* request, FinishReason reason, const char* error) noexcept;  // allocates nothing
   void publish();                              // mutex_ held: the gauges that other threads see
   PolicyStats& policy_stats(const Request& request);  // mutex_ held
@@ -191,6 +191,7 @@ class EngineImpl final : public Engine {
   std::vector<SamplingScratch> sampling_;  // one for each thread
   Clock::time_point tiers_counted_;
   int64_t failed_steps_ = 0;  // in a row
+  bool takes_results_ = false;  // the rows of the batch may be sampled and not delivered
 
   std::thread thread_;
 };

@@ -8,6 +8,7 @@
 namespace smartkv {
 
 void EngineImpl::take_results() {
+  takes_results_ = true;
   for (const BatchRow& row : batch_) {
     if (!row.failure) continue;
     fail_request(row.request.get(), row.failure);
@@ -31,6 +32,7 @@ void EngineImpl::take_results() {
       fail_request(request, std::current_exception());
     }
   }
+  takes_results_ = false;
 }
 
 void EngineImpl::take_prompt_chunks() {
@@ -252,11 +254,16 @@ void EngineImpl::abort_request(Request* request, FinishReason reason, const char
   forget(request->id);
 }
 
-void EngineImpl::fail_request(Request* request, const std::exception_ptr& exception) {
+void EngineImpl::fail_request(Request* request, const std::exception_ptr& exception) noexcept {
   if (request->ended) return;
-  const Failure failure = failure_of(exception);
-  log_warning(request->generation.id + " failed: " + failure.error);
-  fail_request(request, failure);
+  const std::shared_ptr<Request> kept = requests_.at(request->id);
+  try {
+    const Failure failure = failure_of(exception);
+    log_warning(request->generation.id + " failed: " + failure.error);
+    fail_request(request, failure);
+  } catch (...) {
+    abort_request(request, FinishReason::kOutOfMemory, "the machine has no memory left for it");
+  }
 }
 
 // What nobody runs with goes, too, where memory is short: other threads need some to answer at all.
@@ -266,7 +273,9 @@ void EngineImpl::fail_request(Request* request, const Failure& failure) {
   while (prefixes_.evict(PrefixCache::Evict::kAny)) {
   }
   policy_context_.pool->free_unused();
-  if (draft_context_.pool != nullptr) draft_context_.pool->free_unused();
+  for (const PolicyContext* context : {&draft_context_, &offload_context_}) {
+    if (context->pool != nullptr) context->pool->free_unused();
+  }
 }
 
 }  // namespace smartkv

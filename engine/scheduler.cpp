@@ -25,17 +25,17 @@ void Scheduler::remove(const ScheduledSequence* sequence) {
   if (const auto at = std::find_if(running_.begin(), running_.end(), is_it); at != running_.end()) {
     slots_ -= at->slots;
     running_.erase(at);
-  } else {
-    std::erase_if(waiting_, is_it);
+  } else if (const auto waits = std::find_if(waiting_.begin(), waiting_.end(), is_it); waits != waiting_.end()) {
+    waiting_.erase(waits);
   }
 }
 
 void Scheduler::isolate(const ScheduledSequence* sequence, bool alone) {
-  for (Entry& entry : running_) {
-    if (entry.sequence == sequence) entry.alone = alone;
-  }
-  for (Entry& entry : waiting_) {
-    if (entry.sequence == sequence) entry.alone = alone;
+  const auto is_it = [sequence](const Entry& entry) { return entry.sequence == sequence; };
+  if (const auto runs = std::find_if(running_.begin(), running_.end(), is_it); runs != running_.end()) {
+    runs->alone = alone;
+  } else if (const auto waits = std::find_if(waiting_.begin(), waiting_.end(), is_it); waits != waiting_.end()) {
+    waits->alone = alone;
   }
 }
 
@@ -43,11 +43,11 @@ void Scheduler::drop(ScheduledSequence* sequence) {
   const auto at = std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.sequence == sequence; });
   if (at == running_.end()) return;
   Entry entry = *at;
+  ++entry.drops;
+  wait(entry);  // first: without memory for it the sequence stays where it is
   slots_ -= entry.slots;
   running_.erase(at);
   sequence->drop();
-  ++entry.drops;
-  wait(entry);
 }
 
 void Scheduler::wait(Entry entry) {
@@ -161,6 +161,10 @@ bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
 void Scheduler::begin(size_t i, Plan* plan) {
   const Entry entry = waiting_[i];
   const int32_t passes = entry.sequence->known().tokens > 0 ? 1 : 4;
+  // Nothing from here on needs memory, so that no sequence is lost between the two lists.
+  running_.reserve(running_.size() + 1);
+  plan->admitted.reserve(plan->admitted.size() + 1);
+  plan->failed.reserve(plan->failed.size() + 1);
   waiting_.erase(waiting_.begin() + static_cast<int64_t>(i));
   running_growth_.clear();
   exhausted_.clear();

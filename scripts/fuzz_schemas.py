@@ -50,13 +50,13 @@ class Generator:
             low = self.random.randint(0, 3)
             return {"type": "string", "minLength": low, "maxLength": low + self.random.randint(0, 6)}
         if kind == 3:
-            if kind == 4:
             return {"type": "string", "minLength": self.random.randint(0, 4)}
-        if kind == 5:
+        if kind == 4:
             return {"type": "string", "maxLength": self.random.choice([13, 100, 500, 100_000])}
-        if kind == 6:
+        if kind == 5:
             return {"enum": [*self.random.sample(WORDS, 5), "ab"], "maxLength": 4, "pattern": "[a-z]"}
-        return {"const": "ab", "enum": ["ab", "b"], "type": "string", "markdownDescription": "*ab*"}
+        if kind == 6:
+            return {"const": "ab", "enum": ["ab", "b"], "type": "string", "markdownDescription": "*ab*"}
         return {"type": "string"}
 
     def numeric(self):

@@ -137,7 +137,7 @@ class TensorWriter {
   ThreadPool& pool_;
 };
 
-// What every model is written with.
+// Options of one quantize_model() call, for files and folders alike.
 struct Job {
   WeightType type;
   ThreadPool& pool;
@@ -172,7 +172,7 @@ void write_tensors(const std::string& name, const std::vector<TensorView>& tenso
   file.end();
 }
 
-// What this program knows a file's weights by, and what llama.cpp does.
+// Writes the keys by which this program and llama.cpp know the type of a file's weights.
 void add_type(WeightType type, GgufWriter& file) {
   file.add_string(kStoredAsKey, kernels::name(type));
   file.add_uint32("general.file_type", type == WeightType::kInt4 ? 3 : 7);  // mostly Q4_1, mostly Q8_0
@@ -180,7 +180,7 @@ void add_type(WeightType type, GgufWriter& file) {
 }
 
 void quantize_gguf(const GgufFile& in, const std::filesystem::path& out, const Job& job) {
-  // What is written anew, or does not hold for a file in one part.
+  // Keys that are written anew, or that do not hold for a file in one part.
   const std::set<std::string_view> kDropped = {kStoredAsKey,      "general.file_type", "general.quantization_version",
                                                "general.alignment", "split.no", "split.count", "split.tensors.count"};
   GgufWriter file(out);
@@ -193,12 +193,23 @@ void quantize_gguf(const GgufFile& in, const std::filesystem::path& out, const J
   write_tensors(in.name(), tensors, job, file);
 }
 
-void quantize_folder(const Weights& in, const std::filesystem::path& from, const std::filesystem::path& to, const Job& job) {
-  std::filesystem::create_directories(to);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "added_tokens.json", "special_tokens_map.json", "chat_template.jinja",
-                           "generation_config.json"}) {
+// Copies the files that load_tokenizer(), load_chat_templates() and the sampling defaults read.
+void copy_texts(const std::filesystem::path& from, const std::filesystem::path& to) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "added_tokens.json",
+                           "special_tokens_map.json", "chat_template.jinja", "generation_config.json"}) {
     if (std::filesystem::exists(from / name)) std::filesystem::copy_file(from / name, to / name);
   }
+  const char* const kTemplates = "additional_chat_templates";
+  if (!std::filesystem::is_directory(from / kTemplates)) return;
+  std::filesystem::create_directory(to / kTemplates);
+  for (const auto& entry : std::filesystem::directory_iterator(from / kTemplates)) {
+    if (entry.path().extension() == ".jinja") std::filesystem::copy_file(entry.path(), to / kTemplates / entry.path().filename());
+  }
+}
+
+void quantize_folder(const Weights& in, const std::filesystem::path& from, const std::filesystem::path& to, const Job& job) {
+  std::filesystem::create_directories(to);
+  copy_texts(from, to);
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(std::ifstream(from / "config.json"));
   config.erase("quantization_config");
   std::ofstream text(to / "config.json");

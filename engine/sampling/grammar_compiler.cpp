@@ -1,6 +1,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -20,6 +21,22 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kAskInterval{20};
+constexpr int64_t kMostHeld = int64_t{512} << 20;  // bytes of compiled grammars, those that requests hold and those that are kept
+
+// A grammar whose bytes count as held while it lives, longer than its compiler perhaps.
+struct HeldGrammar {
+  HeldGrammar(std::shared_ptr<const CompiledGrammar> compiled, std::shared_ptr<std::atomic<int64_t>> total)
+      : grammar(std::move(compiled)), held(std::move(total)), bytes(grammar->bytes()) {
+    *held += bytes;
+  }
+  ~HeldGrammar() { *held -= bytes; }
+  HeldGrammar(const HeldGrammar&) = delete;
+  HeldGrammar& operator=(const HeldGrammar&) = delete;
+
+  std::shared_ptr<const CompiledGrammar> grammar;
+  std::shared_ptr<std::atomic<int64_t>> held;
+  int64_t bytes;
+};
 
 }  // namespace
 
@@ -58,6 +75,7 @@ struct GrammarCompiler::Impl {
   void compile(size_t tier, const JobPtr& job);
 
   GrammarBackend backend;
+  const std::shared_ptr<std::atomic<int64_t>> held = std::make_shared<std::atomic<int64_t>>(0);  // bytes
   std::mutex mutex;  // everything below
   std::condition_variable changed;
   std::unordered_map<std::string, JobPtr> jobs;  // by text: those that wait, run, or are kept
@@ -74,8 +92,13 @@ GrammarCompiler::Impl::JobPtr GrammarCompiler::Impl::find_or_add(const std::stri
   }
   auto job = std::make_shared<Job>();
   job->text = grammar;
-  enqueue(0, job);
   jobs.emplace(grammar, job);
+  try {
+    enqueue(0, job);
+  } catch (...) {  // no thread or no memory can be had
+    forget(job);
+    throw;
+  }
   return job;
 }
 
@@ -109,7 +132,7 @@ void GrammarCompiler::Impl::finish(const JobPtr& job, std::shared_ptr<const Comp
     kept.push_front(job);
     job->place = kept.begin();
     kept_bytes += job->bytes;
-    while (kept_bytes > kKeptBytes && kept.size() > 1) {
+    while (kept_bytes > kKeptBytes) {
       kept_bytes -= kept.back()->bytes;
       jobs.erase(kept.back()->text);
       kept.pop_back();
@@ -120,13 +143,18 @@ void GrammarCompiler::Impl::finish(const JobPtr& job, std::shared_ptr<const Comp
 
 void GrammarCompiler::Impl::compile(size_t tier, const JobPtr& job) {
   try {
-    finish(job, backend.compile(job->text, {tiers[tier].seconds, kMostSteps, kMostBytes}, job->stopped), nullptr);
+    const auto compiled = std::make_shared<HeldGrammar>(
+        backend.compile(job->text, {tiers[tier].seconds, kMostSteps, kMostBytes}, job->stopped), held);
+    if (*held > kMostHeld) {
+      throw CompileAborted(CompileAborted::Why::kBusy, "the grammars of the requests that run or wait take too much memory at the moment");
+    }
+    finish(job, {compiled, compiled->grammar.get()}, nullptr);
   } catch (const CompileTimeout& timeout) {
-    if (tier + 1 == tiers.size()) return finish(job, nullptr, std::make_exception_ptr(GrammarError("", timeout.what())));
     try {
+      if (tier + 1 == tiers.size()) throw GrammarError("", timeout.what());
       const std::lock_guard lock(mutex);
       if (!stopping && !job->stopped) enqueue(tier + 1, job);
-    } catch (...) {  // no thread can be had
+    } catch (...) {  // nor can a thread be had, perhaps
       finish(job, nullptr, std::current_exception());
     }
   } catch (...) {
@@ -190,7 +218,14 @@ std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::strin
     impl_->changed.wait_for(lock, kAskInterval);
     if (job->done || !gone) continue;
     lock.unlock();  // it may take a lock of its own
-    const bool is_gone = gone();
+    bool is_gone = false;
+    try {
+      is_gone = gone();
+    } catch (...) {
+      lock.lock();
+      impl_->leave(job);
+      throw;
+    }
     lock.lock();
     if (is_gone) abort(Why::kGone, "nobody waits for the grammar any more");
   }

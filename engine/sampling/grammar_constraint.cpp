@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
-#include <limits>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -62,25 +61,24 @@ class CompileWork final : public xgrammar::Work {
   double end_;
 };
 
-// Each token earns steps. A usual grammar takes thousands of them, and up to millions where most of the vocabulary has to be
-// followed byte by byte.
+// Each token earns steps, 1,000,000 of which are some 0.1 s. A usual grammar takes thousands of them, and tens of thousands where
+// much of the vocabulary has to be followed byte by byte. Bytes are those of the states behind the tokens that were accepted.
 class MatchWork final : public xgrammar::Work {
  public:
   MatchWork() {
     next_steps = kMostSaved;
-    most_bytes = std::numeric_limits<int64_t>::max();
+    most_bytes = kMostBytes;
   }
-  void earn() {
-    steps = std::max<int64_t>(0, steps - kPerToken);
-    bytes = 0;
-  }
+  void earn() { steps = std::max<int64_t>(0, steps - kPerToken); }
   void Check() override {
+    if (bytes > kMostBytes) next_steps = 0;  // from now on it is exhausted
+    if (next_steps == 0) throw SamplingError("the grammar takes more than " + std::to_string(kMostBytes >> 20) + " MiB to follow");
     throw SamplingError("the grammar is too ambiguous: its tokens take more than " + std::to_string(kPerToken) + " steps each");
   }
   bool exhausted() const { return steps >= next_steps; }
 
  private:
-  static constexpr int64_t kPerToken = 5'000'000, kMostSaved = 20 * kPerToken;
+  static constexpr int64_t kPerToken = 1'000'000, kMostSaved = 10 * kPerToken, kMostBytes = int64_t{64} << 20;
 };
 
 class XgrammarConstraint final : public Constraint {
@@ -112,7 +110,11 @@ class XgrammarConstraint final : public Constraint {
     return true;
   }
   void rollback(int64_t n) override {
-    if (n > 0 && !work_.exhausted()) matcher_.Rollback(static_cast<int>(n));
+    if (n <= 0 || work_.exhausted()) return;
+    MatchWork popped;  // of its own, so that nothing is thrown
+    const CountedWork counted(&popped);
+    matcher_.Rollback(static_cast<int>(n));
+    work_.bytes += popped.bytes;
   }
   bool ended() const override { return matcher_.IsTerminated(); }
 

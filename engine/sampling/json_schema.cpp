@@ -121,22 +121,21 @@ std::string SchemaGrammar::rule_of(const Json& schema, const std::string& path, 
   const std::string text = schema.dump();
   grammar_.spend(static_cast<int64_t>(text.size() / 16));
   const auto [entry, is_new] = known_.try_emplace(text);
-  Known& known = entry->second;
+  std::string& known = entry->second;
   if (!is_new) {
-    if (known.rule.empty()) known.rule = grammar_.reserve();
-    return known.rule;
+    if (known.empty()) known = grammar_.reserve();
+    return known;
   }
   try {
     const std::string body = expression(modernized(schema), path, depth);
-    if (known.rule.empty()) {
-      known.rule = grammar_.add(body);
+    if (known.empty()) {
+      known = grammar_.add(body);
     } else {
-      grammar_.define(known.rule, body);
+      grammar_.define(known, body);
     }
-    known.done = true;
-    return known.rule;
+    return known;
   } catch (const GrammarError&) {
-    if (!known.rule.empty()) grammar_.define(known.rule, known.rule);  // a rule that refers to it may be there: no text obeys it
+    if (!known.empty()) grammar_.define(known, known);  // a rule that refers to it may be there: no text obeys it
     known_.erase(text);
     throw;
   }
@@ -265,13 +264,9 @@ std::string SchemaGrammar::options(const Json& schema, const char* key, const st
 }
 
 void SchemaGrammar::check_exclusive(const std::vector<Json>& branches, const std::string& path) {
-  const auto members = [](const Json& branch) -> size_t {
-    return branch.is_object() && branch.contains("properties") ? branch["properties"].size() : 0;
-  };
   for (size_t i = 0; i < branches.size(); ++i) {
     for (size_t j = i + 1; j < branches.size(); ++j) {
-      grammar_.spend(static_cast<int64_t>(4 + members(branches[i]) * members(branches[j])));
-      if (exclude_each_other(branches[i], branches[j])) continue;
+      if (exclude_each_other(branches[i], branches[j], &grammar_)) continue;
       throw GrammarError(path + "oneOf", "is supported where its options plainly exclude each other (by type, or by \"const\" or "
                                          "\"enum\" of a required property); \"anyOf\" needs no such thing");
     }

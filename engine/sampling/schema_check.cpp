@@ -54,6 +54,8 @@ class Validator {
     const auto inner = [&](const Json& one, const Json& its_schema) { return check(one, its_schema, path + key + ".", depth + 1); };
     const auto some = [&](const auto& list) { return std::count_if(list.begin(), list.end(), [&](const Json& one) { return inner(value, one); }); };
     if (key == "$ref") return inner(value, references_.target(of, path));
+    // Compared with the value, in the worst case each of its members.
+    grammar_.spend(of.is_structured() ? static_cast<int64_t>(of.size() * std::max<size_t>(1, value.size())) : 1);
     if (key == "const") return value == of;
     if (key == "enum") return of.is_array() && std::find(of.begin(), of.end(), value) != of.end();
     if (key == "type") return is_of_type(value, schema);
@@ -63,6 +65,8 @@ class Validator {
     if (key == "not") return !inner(value, of);
     try {
       if (value.is_string()) return string_holds(key, of, value.get_ref<const std::string&>());
+    } catch (const TooLargeError&) {
+      throw;
     } catch (const GrammarError& error) {
       throw GrammarError(path + key, error.what());
     }
@@ -79,13 +83,13 @@ class Validator {
                        [&](const std::string& one) { return one == type || (one == "number" && type == "integer"); });
   }
 
-  static bool string_holds(const std::string& key, const Json& of, const std::string& value) {
+  bool string_holds(const std::string& key, const Json& of, const std::string& value) {
     if (key == "minLength") return !of.is_number() || code_points(value) >= of.get<double>();
     if (key == "maxLength") return !of.is_number() || code_points(value) <= of.get<double>();
-    if (key == "pattern" && of.is_string()) return regex_matches(of.get<std::string>(), value);
+    if (key == "pattern" && of.is_string()) return matches(of.get<std::string>(), value);
     if (key == "format" && of.is_string()) {
       const std::string* regex = format_regex(of.get<std::string>());
-      return regex == nullptr || regex_matches("^(" + *regex + ")$", value);
+      return regex == nullptr || matches("^(" + *regex + ")$", value);
     }
     return true;
   }
@@ -129,7 +133,7 @@ class Validator {
   }
 
   template <typename Inner>
-  static bool object_holds(const std::string& key, const Json& of, const Json& value, const Json& schema, const Inner& inner) {
+  bool object_holds(const std::string& key, const Json& of, const Json& value, const Json& schema, const Inner& inner) {
     const auto size = static_cast<double>(value.size());
     if (key == "minProperties") return !of.is_number() || size >= of.get<double>();
     if (key == "maxProperties") return !of.is_number() || size <= of.get<double>();
@@ -142,17 +146,24 @@ class Validator {
       if (key == "additionalProperties" && !named(schema, name) && !inner(member, of)) return false;
       if (key != "patternProperties" || !of.is_object()) continue;
       for (const auto& [pattern, its_schema] : of.items()) {
-        if (regex_matches(pattern, name) && !inner(member, its_schema)) return false;
+        if (matches(pattern, name) && !inner(member, its_schema)) return false;
       }
     }
     return true;
   }
 
-  static bool named(const Json& schema, const std::string& name) {
+  bool named(const Json& schema, const std::string& name) {
     if (const auto properties = schema.find("properties"); properties != schema.end() && properties->contains(name)) return true;
     const auto patterns = schema.find("patternProperties");
     return patterns != schema.end() && patterns->is_object() &&
-           std::any_of(patterns->items().begin(), patterns->items().end(), [&](const auto& item) { return regex_matches(item.key(), name); });
+           std::any_of(patterns->items().begin(), patterns->items().end(), [&](const auto& item) { return matches(item.key(), name); });
+  }
+
+  bool matches(const std::string& regex, const std::string& text) {
+    int64_t steps = 0;
+    const bool result = regex_matches(regex, text, &steps);
+    grammar_.spend(steps);
+    return result;
   }
 
   SchemaReferences& references_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/sampling/regex_grammar.h"
+#include "engine/sampling/schema_check.h"
 #include "engine/sampling/schema_grammar.h"
 #include "engine/sampling/schema_merge.h"
 #include "engine/sampling/string_grammar.h"
@@ -101,8 +102,15 @@ std::string SchemaGrammar::object(const Json& schema, const std::string& path, i
     if (schema.contains(key)) throw GrammarError(path + key, "is not supported beside \"properties\" or \"required\"");
   }
   const Json additional = schema.contains("additionalProperties") ? schema["additionalProperties"] : Json(false);
+  std::set<std::string> named;
+  for (const auto& [name, member] : properties.items()) named.insert(name);
+  const Json unnamed = schema.contains("additionalProperties") ? additional : Json(true);
+  const int64_t unnamed_weight = weight(unnamed);
   for (const std::string& name : required) {
-    if (!properties.contains(name)) properties[name] = schema.contains("additionalProperties") ? additional : Json(true);
+    grammar_.spend(1);
+    if (named.contains(name)) continue;
+    grammar_.spend(unnamed_weight);
+    properties.get_ref<Json::object_t&>().emplace_back(name, unnamed);  // operator[] would compare all names
   }
   std::vector<Property> members;
   std::vector<std::string> names;

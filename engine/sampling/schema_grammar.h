@@ -30,11 +30,6 @@ class SchemaGrammar {
   std::string value(const Json& schema, const std::string& path, int depth = 0, bool is_option = false);
 
  private:
-  // A rule by its schema, so that equal schemas are one rule, and those that contain themselves end.
-  struct Known {
-    std::string rule;  // empty while nobody refers to the rule that is being made
-    bool done = false;
-  };
   struct Property {
     std::string ebnf;  // name and value
     bool required = false;
@@ -69,7 +64,9 @@ class SchemaGrammar {
   bool lenient_;
   EbnfGrammar& grammar_;
   std::string space_ = json_space(), any_;
-  std::unordered_map<std::string, Known> known_;                // by the schema's text
+  // Rules by the schema's text, so that equal schemas are one rule, and those that contain themselves end. Empty while nobody
+  // refers to the rule that is being made.
+  std::unordered_map<std::string, std::string> known_;
   std::unordered_map<std::string, std::optional<Json>> flat_;   // likewise; nothing: being made
   std::unordered_map<std::string, std::string> by_reference_;   // rules
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/sampling/ebnf.h"
+#include "engine/sampling/schema_check.h"
 
 namespace smartkv {
 namespace {
@@ -108,6 +109,12 @@ std::optional<Json> values_of(const Json& schema) {
   return std::nullopt;
 }
 
+// Of one of its keywords.
+int64_t members(const Json& schema, const char* key) {
+  const auto found = schema.find(key);
+  return found == schema.end() ? 0 : static_cast<int64_t>(found->size());
+}
+
 bool requires_property(const Json& schema, const std::string& name) {
   const auto required = schema.find("required");
   return required != schema.end() && std::find(required->begin(), required->end(), Json(name)) != required->end();
@@ -136,7 +143,11 @@ std::vector<std::string> types_of(const Json& schema) {
   } else if (type->is_string()) {
     types.push_back(type->get<std::string>());
   } else if (type->is_array()) {
-    for (const Json& one : *type) types.push_back(one.is_string() ? one.get<std::string>() : one.dump());
+    for (const Json& one : *type) {
+      const std::string name = one.is_string() ? one.get<std::string>() : one.dump();
+      if (std::find(types.begin(), types.end(), name) == types.end()) types.push_back(name);
+      if (types.size() > kAllTypes.size()) break;  // one of them is no type
+    }
   } else {
     types.push_back(type->dump());
   }
@@ -157,24 +168,31 @@ Json merge_schemas(const Json& a, const Json& b, const std::string& path) {
   return result;
 }
 
-bool exclude_each_other(const Json& a, const Json& b) {
+bool exclude_each_other(const Json& a, const Json& b, EbnfGrammar* grammar) {
+  grammar->spend(1);
   if (!a.is_object() || !b.is_object()) return false;
   const std::optional<Json> left = values_of(a), right = values_of(b);
   if (left && right) {
+    const auto n_left = static_cast<int64_t>(left->size()), n_right = static_cast<int64_t>(right->size());
+    grammar->spend(std::min(weight(*left) * n_right, weight(*right) * n_left));
     return std::none_of(left->begin(), left->end(), [&](const Json& value) {
       return std::find(right->begin(), right->end(), value) != right->end();
     });
   }
+  grammar->spend(members(a, "type") + members(b, "type"));
   const std::vector<std::string> others = types_of(b), types = types_of(a);
   const bool shared = std::any_of(types.begin(), types.end(), [&](const std::string& type) {
     return names_type(others, type) || (type == "number" && names_type(others, "integer"));
   });
   if (!shared) return true;
   if (!a.contains("properties") || !b.contains("properties")) return false;
+  grammar->spend(members(a, "properties") * members(b, "properties"));
   for (const auto& [name, schema] : a["properties"].items()) {
     const auto other = b["properties"].find(name);
-    if (other == b["properties"].end() || !requires_property(a, name) || !requires_property(b, name)) continue;
-    if (schema.is_object() && !schema.contains("$ref") && !other->contains("$ref") && exclude_each_other(schema, *other)) {
+    if (other == b["properties"].end()) continue;
+    grammar->spend(members(a, "required") + members(b, "required"));
+    if (!requires_property(a, name) || !requires_property(b, name)) continue;
+    if (schema.is_object() && !schema.contains("$ref") && !other->contains("$ref") && exclude_each_other(schema, *other, grammar)) {
       return true;
     }
   }

@@ -8,6 +8,8 @@
 
 namespace smartkv {
 
+class EbnfGrammar;
+
 // Keywords that say nothing about what is valid.
 bool is_annotation(std::string_view keyword);
 
@@ -16,10 +18,12 @@ bool is_annotation(std::string_view keyword);
 nlohmann::ordered_json merge_schemas(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b,
                                      const std::string& path);
 
-// Whether no value validates against both; false where this is not plain to see. Both without $ref at their top.
-bool exclude_each_other(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b);
+// Whether no value validates against both; false where this is not plain to see. Both without $ref at their top. Steps are
+// counted by `grammar`.
+bool exclude_each_other(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b, EbnfGrammar* grammar);
 
-// The names of types that a schema allows, "integer" never beside "number"; all if it names none.
+// The names of types that a schema allows, each once, "integer" never beside "number"; all if it names none. Of a list that
+// names others than JSON's types, one of these at least is among them.
 std::vector<std::string> types_of(const nlohmann::ordered_json& schema);
 // Of a value; "integer" for numbers without a fraction.
 std::string type_of_value(const nlohmann::ordered_json& value);

@@ -211,7 +211,10 @@ void Speculator::run_steps(DraftModel* drafter, std::vector<float>* logits) {
     }
     const auto n = static_cast<int64_t>(active_.size());
     const int64_t stride = drafter->model->config().vocab_size;
-    if (logits->size() < static_cast<size_t>(n * stride)) logits->resize(static_cast<size_t>(n * stride));
+    if (logits->size() < static_cast<size_t>(n * stride)) {
+      *logits = {};  // a vector that grows holds both buffers
+      logits->resize(static_cast<size_t>(n * stride));
+    }
     drafter->model->forward(inputs_, logits->data());
     for (int64_t i = 0; i < n; ++i) {
       Active& active = active_[static_cast<size_t>(i)];

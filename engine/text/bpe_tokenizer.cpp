@@ -113,7 +113,7 @@ class BpeTokenizer final : public Tokenizer {
   const std::vector<std::string>& warnings() const override { return spec_.warnings; }
 
  private:
-  // What the decoder gets: an added token as the normalizer leaves it, if that is how it is found.
+  // Returns the text of a token for the decoder. An added token that is found in normalized text comes normalized.
   std::string decoded_content(TokenId token) const {
     const auto normalized = normalized_contents_.find(token);
     return normalized == normalized_contents_.end() ? token_content(token) : normalized->second;

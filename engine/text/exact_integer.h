@@ -1,5 +1,5 @@
-// Integers beyond 64 bits in nlohmann's JSON, which has none: a binary value holds their decimal digits. What reads JSON makes
-// them where a value has to come out as it went in; chat templates and the server's dump() write them as integers.
+// Integers beyond 64 bits in nlohmann's JSON, which has none: a binary value holds their decimal digits. Parsers make such values
+// where an integer must come out as it went in. Chat templates and the server's dump() write them as integers.
 #pragma once
 
 #include <nlohmann/json.hpp>

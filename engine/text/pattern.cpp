@@ -20,7 +20,7 @@ std::string message_of(int code, OnigErrorInfo* info) {
   return {reinterpret_cast<const char*>(text), static_cast<size_t>(length)};
 }
 
-// What a search writes to and is bounded by, one for each thread.
+// The results of a search and its limits. Each thread has one.
 struct Workspace {
   OnigRegion* region = onig_region_new();
   OnigMatchParam* limits = onig_new_match_param();

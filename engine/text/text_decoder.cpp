@@ -69,7 +69,7 @@ DecoderStep replace_decoder(Pattern pattern, std::string content) {
   };
 }
 
-// Of each text; of one that is the whole only where it is not a part from the middle.
+// Strips each text. `fused`: the texts are joined already; then a part from the middle of a text is left as it is.
 DecoderStep strip_decoder(std::string content, int64_t start, int64_t stop, bool fused) {
   return [=, content = std::move(content)](Texts* texts, bool whole) {
     if (fused && !whole) return;

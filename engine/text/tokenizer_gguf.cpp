@@ -1,6 +1,7 @@
 // Tokenizers that are embedded in GGUF files: byte-level BPE ("gpt2") and SentencePiece BPE ("llama").
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <unordered_map>
 
@@ -18,13 +19,18 @@ enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined
   throw TokenizerError(file.name() + ": key \"" + std::string(key) + "\": " + message);
 }
 
-std::optional<TokenId> token_of(const GgufFile& file, std::string_view key, size_t vocab) {
+// Returns the token that `key` names. Returns none if the file lacks the key, or if its value is -1, which some converters write
+// for none, as a signed or an unsigned integer of 32 bits. An id beyond the vocabulary is an error, or, given `warnings`, a
+// warning and none.
+std::optional<TokenId> token_of(const GgufFile& file, std::string_view key, size_t vocab,
+                                std::vector<std::string>* warnings = nullptr) {
   const std::optional<int64_t> id = file.get_int(key);
-  if (!id) return std::nullopt;
-  if (*id < 0 || *id >= static_cast<int64_t>(vocab)) {
-    fail(file, key, "expected a token from 0 to " + std::to_string(vocab - 1) + ", found " + std::to_string(*id));
-  }
-  return static_cast<TokenId>(*id);
+  if (!id || *id == -1 || *id == UINT32_MAX) return std::nullopt;
+  if (*id >= 0 && *id < static_cast<int64_t>(vocab)) return static_cast<TokenId>(*id);
+  const std::string message = "expected a token from 0 to " + std::to_string(vocab - 1) + ", found " + std::to_string(*id);
+  if (warnings == nullptr) fail(file, key, message);
+  warnings->push_back(file.name() + ": key \"" + std::string(key) + "\": " + message + "; the key is ignored");
+  return std::nullopt;
 }
 
 void read_merges(const GgufFile& file, BpeTokenizerSpec& spec) {
@@ -81,7 +87,9 @@ void mark_end_tokens(const GgufFile& file, BpeTokenizerSpec& spec) {
     const auto found = ids.find(name);
     return found == ids.end() ? std::nullopt : std::optional(found->second);
   };
-  const auto named = [&](const char* purpose) { return token_of(file, "tokenizer.ggml." + std::string(purpose) + "_token_id", vocab); };
+  const auto named = [&](const char* purpose) {
+    return token_of(file, "tokenizer.ggml." + std::string(purpose) + "_token_id", vocab, &spec.warnings);
+  };
   spec.ends = find_end_tokens(find, spec.eos, {named("eot"), named("eom"), named("fim_pad"), named("fim_rep"), named("fim_sep")});
   std::set<TokenId> missing = spec.ends;
   for (AddedToken& token : spec.added) {

@@ -23,7 +23,7 @@ TokenId known_token(const JsonNode& node, const std::vector<bool>& known) {
   return id;
 }
 
-// What a post-processor puts around one text.
+// The tokens that a post-processor puts around one text.
 struct Frame {
   std::vector<TokenId> prefix, suffix;
 };

@@ -51,7 +51,8 @@ bool ConnectionFront::close_one_idle() {
   return true;
 }
 
-// Descriptors are reserved for so many. Of those that have their answer, and then of the others, the oldest goes.
+// Keeps the clients beyond max_connections below kSurplus, for which descriptors are reserved. The oldest client that has its
+// answer is closed first. If none has its answer, the oldest of the others is turned away.
 void ConnectionFront::limit_surplus() {
   const Deadlines &closing = deadlines(Phase::kClosing), &surplus = deadlines(Phase::kSurplus);
   while (static_cast<int64_t>(closing.size() + surplus.size()) >= kSurplus) {

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <set>
 #include <string_view>
+#include <unordered_map>
 
 #include "engine/sampling/json_schema.h"
 #include "engine/sampling/regex_grammar.h"
@@ -211,16 +212,17 @@ ToolForm tool_form(const Engine& engine) {
 
 Json plain_tool_messages(const Json& messages, const ToolUse* tools) {
   Json result = Json::array();
-  Json names = Json::object();  // of functions, by the id of their call
+  std::unordered_map<std::string, std::string> names;  // of functions, by the id of their call
   for (const Json& message : messages) {
     Json plain = message;
     if (message.contains("tool_calls")) {
-      for (const Json& call : message["tool_calls"]) names[call["id"].get<std::string>()] = call["function"]["name"];
+      for (const Json& call : message["tool_calls"]) names[call["id"].get<std::string>()] = call["function"]["name"].get<std::string>();
       const std::string content = message["content"].get<std::string>();
       plain["content"] = (content.empty() ? "" : content + "\n") + calls_text(message["tool_calls"]);
       plain.erase("tool_calls");
     } else if (message["role"] == "tool") {
-      const std::string name = names.value(message["tool_call_id"].get<std::string>(), std::string("the function"));
+      const auto known = names.find(message["tool_call_id"].get<std::string>());
+      const std::string name = known == names.end() ? "the function" : known->second;
       plain = {{"role", "user"}, {"content", "Result of " + name + ": " + message["content"].get<std::string>()}};
     }
     result.push_back(std::move(plain));

@@ -21,6 +21,7 @@ class GgufMetadata {
  public:
   GgufMetadata& add(const std::string& key, const std::string& text) { return head(key, 8).string(text).counted(); }
   GgufMetadata& add(const std::string& key, uint32_t number) { return head(key, 4).number(number).counted(); }
+  GgufMetadata& add(const std::string& key, int32_t number) { return head(key, 5).number(number).counted(); }
   GgufMetadata& add(const std::string& key, bool value) { return head(key, 7).number(uint8_t{value}).counted(); }
   GgufMetadata& add(const std::string& key, const std::vector<std::string>& texts) {
     head(key, 9).number(uint32_t{8}).number(uint64_t{texts.size()});
@@ -228,7 +229,32 @@ TEST(TokenizerGguf, FindsTheTokensThatEndAnAnswer) {
   EXPECT_EQ(tokenizer->encode("a<|im_end|><end_of_turn>"), (std::vector<TokenId>{0, 1, 2}));
   EXPECT_EQ(tokenizer->decode(std::vector<TokenId>{0, 1, 2, 3}), "a");
   EXPECT_TRUE(tokenizer->is_special(1) && tokenizer->is_special(2));
-  EXPECT_THAT(base().add("eot_token_id", 7u).error(), HasSubstr("key \"tokenizer.ggml.eot_token_id\": expected a token from 0 to 6, found 7"));
+}
+
+TEST(TokenizerGguf, AnEndTokenBeyondTheVocabularyIsIgnored) {
+  const auto base = [] {
+    return GgufMetadata()
+        .add("model", std::string("gpt2"))
+        .add("pre", std::string("gpt-2"))
+        .add("tokens", std::vector<std::string>{"a", "<|im_end|>", "<|fim_pad|>"})
+        .add("merges", std::vector<std::string>{});
+  };
+  for (const std::string purpose : {"eot", "eom", "fim_pad", "fim_rep", "fim_sep"}) {
+    const std::string key = purpose + "_token_id";
+    const auto tokenizer = base().add(key, 3u).load();
+    EXPECT_THAT(tokenizer->end_tokens(), testing::ElementsAre(1, 2)) << key;  // by their names
+    EXPECT_THAT(tokenizer->warnings(), testing::ElementsAre("test.gguf: key \"tokenizer.ggml." + key +
+                                                            "\": expected a token from 0 to 2, found 3; the key is ignored"));
+    EXPECT_THAT(base().add(key, -2).load()->warnings(), testing::ElementsAre(HasSubstr("found -2"))) << key;
+  }
+  // Some converters write -1 for none.
+  for (const std::string key : {"bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "fim_pad_token_id"}) {
+    for (const auto& tokenizer : {base().add(key, -1).load(), base().add(key, UINT32_MAX).load()}) {
+      EXPECT_THAT(tokenizer->end_tokens(), testing::ElementsAre(1, 2)) << key;
+      EXPECT_THAT(tokenizer->warnings(), testing::IsEmpty()) << key;
+      EXPECT_FALSE(tokenizer->bos() || tokenizer->eos()) << key;
+    }
+  }
 }
 
 // "</s>" is a word of Qwen's vocabulary. It ends an answer, and in a prompt it is cut as its model cuts it.

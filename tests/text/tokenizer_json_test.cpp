@@ -199,7 +199,7 @@ TEST(TokenizerJson, AWrongValueIsAnErrorThatNamesItsPart) {
         } catch (const TokenizerError& error) {
           const std::string part = place.substr(1, place.find('/', 1) - 1);
           EXPECT_THAT(error.what(), HasSubstr("tokenizer.json: ")) << place;
-          // What a post-processor adds is a token of another part.
+          // A post-processor adds tokens that other parts define.
           if (!place.starts_with("/model") && !place.starts_with("/added_tokens")) EXPECT_THAT(error.what(), HasSubstr(part)) << place << value;
           ++refused;
         }

@@ -193,7 +193,7 @@ TEST(HfWeights, IntegersThatDoNotFitAreNamed) {
 
 TEST(Weights, NamesWhatIsMissing) {
   EXPECT_THAT(error_of([] { Weights::open("/no/such/model.gguf"); }), HasSubstr("no such file"));
-  EXPECT_THAT(error_of([] { Weights::open(kFixtures / "make.py"); }), HasSubstr("expected a .gguf file or a folder"));
+  EXPECT_THAT(error_of([] { Weights::open(kFixtures / "make.py"); }), HasSubstr("expected a GGUF file or a folder"));
   const Folder folder;
   EXPECT_THAT(error_of([&] { Weights::open(folder.path()); }), HasSubstr("config.json: cannot be opened"));
   folder.write("config.json", read_file(kFixtures / "tiny/config.json"));

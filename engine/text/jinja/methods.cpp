@@ -35,8 +35,8 @@ Value string_list(const Value& object, std::vector<std::string> texts) {
   return Value::list(std::move(items));
 }
 
-// What methods that take (sub, start, end) look at: text[start:end], and the character at which it begins. None, not even an
-// empty one, where that is behind the end.
+// Returns text[start:end], which methods that take (sub, start, end) search, and the index of its first character. Returns none
+// if `start` lies behind the end, where not even an empty text is found.
 std::optional<std::pair<std::string, int64_t>> searched(const std::string& text, const Arguments& arguments) {
   if (arguments.positional.size() < 2) return std::pair(text, int64_t{0});
   const int64_t n = length(text);

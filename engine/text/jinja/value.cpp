@@ -38,7 +38,7 @@ bool equal_dicts(const Dict& a, const Dict& b) {
                     [](auto* x, auto* y) { return equal(x->first, y->first) && equal(x->second, y->second); });
 }
 
-// Of two integers in decimal digits.
+// Compares two integers in decimal digits: negative if a < b, 0 if they are equal, positive if a > b.
 int compare_digits(std::string_view a, std::string_view b) {
   const bool negative = a.starts_with('-');
   if (negative != b.starts_with('-')) return negative ? -1 : 1;

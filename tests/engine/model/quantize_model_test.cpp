@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/model/llama_footprint.h"
+#include "engine/text/chat_template_files.h"
 #include "engine/weights/gguf.h"
 #include "engine/weights/gguf_writer.h"
 #include "engine/weights/quantized_rows.h"
@@ -137,6 +138,26 @@ TEST_P(QuantizeModel, AFolderAnswersAsTheOriginalWithTheseWeights) {
     EXPECT_EQ(read_file(out / "tokenizer.json"), "{}");
     EXPECT_EQ(Weights::open(out)->format(), "GGUF v3 in a folder");
   }
+}
+
+// Every file that the tokenizer, the chat templates and the sampling defaults are read from comes along, and nothing else.
+TEST(QuantizeModelFolder, KeepsItsTokenizerAndTemplates) {
+  const Folder folder;
+  const auto in = write_folder(folder, true), out = folder.path() / "out";
+  const std::vector<std::string> kept = {"tokenizer.model",     "tokenizer_config.json",  "added_tokens.json",     "special_tokens_map.json",
+                                         "chat_template.jinja", "generation_config.json", "additional_chat_templates/tool_use.jinja",
+                                         "additional_chat_templates/rag.jinja"};
+  std::filesystem::create_directory(in / "additional_chat_templates");
+  for (const std::string& name : kept) folder.write("model/" + name, name.ends_with(".json") ? R"({"chat_template": "c"})" : "of " + name);
+  for (const char* name : {"README.md", "additional_chat_templates/notes.txt"}) folder.write(std::string("model/") + name, "x");
+  ThreadPool pool(2);
+  quantize_model(in, out, WeightType::kInt8, pool);
+  for (const std::string& name : kept) {
+    ASSERT_TRUE(std::filesystem::exists(out / name)) << name;
+    EXPECT_EQ(read_file(out / name), read_file(in / name)) << name;
+  }
+  EXPECT_FALSE(std::filesystem::exists(out / "README.md") || std::filesystem::exists(out / "additional_chat_templates/notes.txt"));
+  EXPECT_EQ(load_chat_templates(*Weights::open(out), out).sources, load_chat_templates(*Weights::open(in), in).sources);
 }
 
 TEST_P(QuantizeModel, AGgufFileAnswersAsTheOriginalWithTheseWeights) {

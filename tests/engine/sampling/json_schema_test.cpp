@@ -189,6 +189,16 @@ TEST(JsonSchema, ConversionIsBounded) {
     grammar_of(growing.dump().c_str());
   } catch (const TooLargeError&) {
   }
+  std::string names, strings;
+  for (int i = 0; i < 100'000; ++i) names += (i == 0 ? "\"" : ",\"") + std::to_string(i) + '"';
+  for (int i = 0; i < 100'000; ++i) strings += i == 0 ? "\"string\"" : ",\"string\"";
+  const Json integers = Json::parse('[' + names + ']');
+  const Json some_integers(std::vector<Json>(integers.begin(), integers.begin() + 10'000));
+  too_large({{"type", "object"}, {"required", integers}});                                    // names are looked up
+  too_large({{"enum", integers}, {"pattern", "^(" + std::string(2000, 'a') + "|[0-9]+)$"}});  // compiled for each value
+  too_large({{"enum", integers}, {"type", Json::parse('[' + strings + ']')}});                // read for each value
+  too_large({{"oneOf", {{{"enum", some_integers}}, {{"enum", values}}}}});                    // compared with each other
+  EXPECT_EQ(grammar_of(("{\"type\": [" + strings + "]}").c_str()), grammar_of(R"({"type": "string"})"));
   const Json long_name = {{"properties", {{std::string(100'000, 'a'), true}}}, {"additionalProperties", true}};
   EXPECT_THROW(grammar_of(long_name.dump().c_str()), GrammarError);
   EXPECT_THROW(grammar_of(Json{{"pattern", std::string(100'000, 'a')}}.dump().c_str()), GrammarError);
