@@ -74,7 +74,7 @@ TEST_F(ResponsesTest, ErrorsNameThePlaceInTheRequest) {
   EXPECT_EQ(refused(R"("input": [{"role": "user", "content": "a"}, {"role": "user", "content": 3}])"), "input[1].content");
   EXPECT_EQ(refused(R"("input": [{"role": "user", "content": [{"type": "input_image"}]}])"), "input[0].content[0].type");
   EXPECT_EQ(refused(R"("input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
-                                 {"type": "function_call", "call_id": "2", "name": "f", "arguments": "["}])"),
+                                 {"type": "function_call", "call_id": "2", "name": "f", "arguments": 3}])"),
             "input[1].arguments");
   EXPECT_EQ(refused(R"("input": [])").substr(0, 5), "taken");
   EXPECT_EQ(refused_field(R"({"input": []})"), "input");
