@@ -98,7 +98,7 @@ void serve_with_pending(int signal) {
   ::sigaddset(&set, signal);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   ::raise(signal);
-  const std::array arguments = {"smartkv", "serve", "--port", "0", "--model", model.c_str()};
+  const std::array arguments = {"smartkv", "serve", "--port", "0", "--model", kModel};
   run_command_line(static_cast<int>(arguments.size()), arguments.data());
 }
 
@@ -119,7 +119,7 @@ void serve_with_pending(int signal) {
     }
     std::_Exit(99);  // nobody took it
   }).detach();
-  const std::array arguments = {"smartkv", "serve", "--port", "0", "--model", kModel};
+  const std::array arguments = {"smartkv", "serve", "--port", "0", "--model", model.c_str()};
   std::_Exit(run_command_line(static_cast<int>(arguments.size()), arguments.data()));
 }
 
