@@ -12,11 +12,6 @@ class EngineMemoryTest : public EngineTest {
  protected:
   static constexpr int64_t kRowBytes = kFakeVocab * 4;
   int64_t page_bytes() const { return kernels::kPageTokens * fake_cache_shape().bytes_per_token(); }
-  void restart() {
-    engine.reset();
-    model = std::make_unique<FakeModel>();
-    start();
-  }
   // As a request that wants the log probabilities of its prompt and no answer.
   static GenerationRequest make_echo(int64_t prompt, uint64_t seed) {
     GenerationRequest request = make_request(prompt, 0, seed);
@@ -105,8 +100,7 @@ TEST_F(EngineMemoryTest, AnEchoRequestThatIsPreemptedKeepsItsAnswer) {
   model = std::make_unique<FakeModel>();
   options.kv_cache_bytes = 10 * page_bytes();
   start();
-  std::vector<std::unique_ptr<GenerationStream>> streams;
-  for (const GenerationRequest& request : requests) streams.push_back(engine->submit(request));
+  const auto streams = engine->submit_all(requests);
   int64_t preemptions = 0;
   for (size_t i = 0; i < streams.size(); ++i) {
     EXPECT_EQ(read_all(*streams[i])[0].tokens, expected[i].tokens) << i;
@@ -120,14 +114,14 @@ TEST_F(EngineMemoryTest, APromptThatIsPreemptedHalfwayCountsOnce) {
   options.kv_cache_bytes = 10 * page_bytes();
   options.prefill_chunk = 32;
   start();
-  std::vector<std::unique_ptr<GenerationStream>> streams;
+  std::vector<GenerationRequest> requests;
   uint64_t prompts = 0;
   for (uint64_t seed = 0; seed < 8; ++seed) {
-    const auto prompt = static_cast<int64_t>(100 + 40 * seed);
-    streams.push_back(engine->submit(make_request(prompt, 100, seed)));
-    prompts += static_cast<uint64_t>(prompt);
+    const uint64_t prompt = 100 + 40 * seed;
+    requests.push_back(make_request(static_cast<int64_t>(prompt), 100, seed));
+    prompts += prompt;
   }
-  for (const auto& stream : streams) EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
+  for (const auto& stream : engine->submit_all(requests)) EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
   const EngineStats stats = engine->stats();
   EXPECT_GT(stats.preemptions, 0u);
   EXPECT_GT(stats.recomputed_tokens, 0u);
@@ -141,10 +135,15 @@ TEST_F(EngineMemoryTest, AnExceptionDoesNotEndTheEngine) {
   std::vector<ChoiceResult> expected;
   for (uint64_t seed = 0; seed < 3; ++seed) expected.push_back(generate(make_request(50, 40, seed)));
   for (const int failures : {1, 2}) {
-    restart();
-    std::vector<std::unique_ptr<GenerationStream>> streams;
-    for (uint64_t seed = 0; seed < 3; ++seed) streams.push_back(engine->submit(make_request(50, 40, seed)));
+    engine.reset();
+    model = std::make_unique<FakeModel>();
+    Latch gate;
+    hold_passes(&gate);
+    start();
+    const auto streams = engine->submit_all({make_request(50, 40, 0), make_request(50, 40, 1), make_request(50, 40, 2)});
+    gate.wait_for_pass();
     served->failures = failures;
+    gate.open();
     std::vector<ChoiceResult> results;
     for (const auto& stream : streams) results.push_back(read_all(*stream)[0]);
     EXPECT_EQ(served->failures, 0);
