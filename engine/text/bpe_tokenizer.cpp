@@ -1,6 +1,7 @@
 #include "engine/text/bpe_tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <map>
 #include <unordered_map>
@@ -90,7 +91,9 @@ class BpeTokenizer final : public Tokenizer {
   std::string token_bytes(TokenId token) const override { return decode_texts(spec_.decoder, {decoded_content(token)}, false); }
 
   int64_t min_tokens(std::string_view text) const override {
-    return most_bytes_ == 0 ? 0 : (static_cast<int64_t>(text.size()) + most_bytes_ - 1) / most_bytes_;
+    if (most_bytes_ == 0) return 0;
+    const auto known = std::count_if(text.begin(), text.end(), [this](char byte) { return known_bytes_[static_cast<uint8_t>(byte)]; });
+    return (known + most_bytes_ - 1) / most_bytes_;
   }
   int64_t vocab_size() const override { return static_cast<int64_t>(added_by_id_.size()); }
   std::optional<TokenId> token_id(std::string_view content) const override {
@@ -119,16 +122,29 @@ class BpeTokenizer final : public Tokenizer {
     return normalized == normalized_contents_.end() ? token_content(token) : normalized->second;
   }
 
-  // Bytes of a text that a token stands for at most; 0: any number.
-  int64_t find_most_bytes() const {
-    const bool stand_ins = std::any_of(spec_.pre_tokenizer.begin(), spec_.pre_tokenizer.end(), [](const auto& step) { return step.stand_ins; });
-    bool keeps_all = bpe_.has_byte_tokens();
-    if (stand_ins) {
-      keeps_all = true;
-      for (int byte = 0; byte < 256; ++byte) keeps_all = keeps_all && bpe_.id_of(to_stand_ins(std::string(1, static_cast<char>(byte)))) >= 0;
+  bool uses_stand_ins() const {
+    return std::any_of(spec_.pre_tokenizer.begin(), spec_.pre_tokenizer.end(), [](const auto& step) { return step.stand_ins; });
+  }
+
+  // Which bytes of a text become tokens. The vocabulary drops the others.
+  std::array<bool, 256> find_known_bytes() const {
+    std::array<bool, 256> known{};
+    for (size_t byte = 0; byte < known.size(); ++byte) {
+      const std::string text(1, static_cast<char>(byte));
+      known[byte] = uses_stand_ins() ? bpe_.id_of(to_stand_ins(text)) >= 0 : bpe_.has_byte_tokens();
     }
-    for (const PreTokenizerStep& step : spec_.pre_tokenizer) keeps_all = keeps_all && !step.removes;
-    if (!keeps_all) return 0;
+    return known;
+  }
+
+  // Known bytes of a text that a token stands for at most; 0: any number.
+  int64_t find_most_bytes() const {
+    const bool stand_ins = uses_stand_ins();
+    const auto known = std::count(known_bytes_.begin(), known_bytes_.end(), true);
+    // A normalizer may turn known bytes into unknown ones.
+    if (known == 0 || (known < 256 && !spec_.normalizer.empty())) return 0;
+    for (const PreTokenizerStep& step : spec_.pre_tokenizer) {
+      if (step.removes) return 0;
+    }
     int64_t longest = 0;
     for (const std::string& content : spec_.contents) {
       const auto is_start = [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; };
@@ -228,6 +244,7 @@ class BpeTokenizer final : public Tokenizer {
   Bpe bpe_;
   AddedTokens raw_added_, normalized_added_;
   bool words_begin_at_metaspace_ = false;
+  std::array<bool, 256> known_bytes_ = find_known_bytes();
   int64_t most_bytes_ = find_most_bytes();
   std::map<TokenId, std::string> normalized_contents_;  // of added tokens that the normalizer changes
   std::vector<AddedToken> added_by_id_;  // empty content: not an added token
