@@ -80,6 +80,21 @@ void accept(Sequence* choice, TokenId token) {
   throw SamplingError("grammar: token " + std::to_string(token) + " was drawn, which it does not allow");
 }
 
+// Draws the next token and advances the constraint by it. A mask may allow a token that the grammar then refuses (one longer
+// than what is left of a counted repetition): it is taken out of the mask, and another one is drawn with the same noise.
+TokenId draw_token(const Request& request, Sequence* choice, std::span<const float> logits, Sampler* sampler) {
+  SamplingInput input = input_at(request, choice, choice->n_output, choice->history);
+  std::vector<uint32_t> mask(input.allowed.begin(), input.allowed.end());
+  input.allowed = mask;
+  for (;;) {
+    const TokenId token = sampler->sample(logits, input, noise_at(request, *choice, choice->n_output));
+    const bool stops = std::binary_search(request.stop_tokens.begin(), request.stop_tokens.end(), token);
+    if (choice->constraint == nullptr || stops || choice->constraint->accept(token)) return token;
+    if (mask.empty()) throw SamplingError("grammar: token " + std::to_string(token) + " was drawn, which it does not allow");
+    mask[static_cast<size_t>(token) / 32] &= ~(uint32_t{1} << (token % 32));
+  }
+}
+
 }  // namespace
 
 GenerationEvent sample_round(const Request& request, Sequence* choice, const float* logits, int64_t row_stride,
@@ -93,7 +108,7 @@ GenerationEvent sample_round(const Request& request, Sequence* choice, const flo
     const std::span<const float> row_logits(logits, static_cast<size_t>(vocabulary));
     const TokenId token = drawn != nullptr
                               ? drawn_token(*drawn)
-                              : sample_at(request, choice, choice->n_output, choice->history, row_logits, &scratch->sampler);
+                              : draw_token(request, choice, row_logits, &scratch->sampler);
     const bool accepted = !event.drafts.empty() && row < event.drafts[0].tokens.size() &&
                           event.drafts[0].tokens[row] == token;
     event.tokens.push_back(token);
@@ -106,7 +121,7 @@ GenerationEvent sample_round(const Request& request, Sequence* choice, const flo
     choice->tokens.push_back(token);
     if (needs_history(generation.sampling)) choice->history.add_output(token);
     add_text(request, choice, token, &event);
-    if (choice->constraint != nullptr && event.finish == FinishReason::kNone) accept(choice, token);
+    if (drawn != nullptr && choice->constraint != nullptr && event.finish == FinishReason::kNone) accept(choice, token);
     goes_on = accepted && event.finish == FinishReason::kNone;
   }
   choice->input.assign(1, event.tokens.back());
