@@ -26,6 +26,10 @@ void EngineImpl::take_results() {
       if (row.failure) std::rethrow_exception(row.failure);
       scheduler_.isolate(row.choice, false);
       if (!row.samples) continue;
+      if (row.event.tokens.empty()) {
+        scheduler_.drop(row.choice);
+        continue;
+      }
       settle(row.choice, row.event);
       deliver(request, row.choice, std::move(row.event));
     } catch (...) {

@@ -45,7 +45,7 @@ std::optional<kernels::TokenDraw> draw_on_device(const Request& request, Sequenc
   const bool several = n_logits > 1;                                     // a draft to verify, or a prompt's log probabilities
   const bool forks = choice->n_output == 0 && generation.n > 1;          // the other choices draw from the same row
   const bool prompt_logprobs = choice->n_output == 0 && generation.prompt_logprobs >= 0;
-  if (several || forks || prompt_logprobs || generation.logprobs >= 0) return std::nullopt;
+  if (several || forks || prompt_logprobs || generation.logprobs >= 0 || choice->draws_again) return std::nullopt;
   const int64_t position = choice->n_output;
   return token_draw(input_at(request, choice, position, choice->history), noise_at(request, *choice, position), vocabulary);
 }
@@ -75,23 +75,23 @@ void add_text(const Request& request, Sequence* choice, TokenId token, Generatio
   }
 }
 
-void accept(Sequence* choice, TokenId token) {
-  if (choice->constraint->accept(token)) return;
-  throw SamplingError("grammar: token " + std::to_string(token) + " was drawn, which it does not allow");
+// Whether the token may come next; its constraint then stands after it. A mask may allow a token that the grammar refuses: one
+// longer than what is left of a counted repetition.
+bool accepts(const Request& request, Sequence* choice, TokenId token) {
+  if (choice->constraint == nullptr) return true;
+  return std::binary_search(request.stop_tokens.begin(), request.stop_tokens.end(), token) || choice->constraint->accept(token);
 }
 
-// Draws the next token and advances the constraint by it. A mask may allow a token that the grammar then refuses (one longer
-// than what is left of a counted repetition): it is taken out of the mask, and another one is drawn with the same noise.
+// Draws the next token. One that the grammar refuses is taken out of the mask, and another one drawn with the same noise.
 TokenId draw_token(const Request& request, Sequence* choice, std::span<const float> logits, Sampler* sampler) {
   SamplingInput input = input_at(request, choice, choice->n_output, choice->history);
-  std::vector<uint32_t> mask(input.allowed.begin(), input.allowed.end());
-  input.allowed = mask;
+  std::vector<uint32_t> mask;
   for (;;) {
     const TokenId token = sampler->sample(logits, input, noise_at(request, *choice, choice->n_output));
-    const bool stops = std::binary_search(request.stop_tokens.begin(), request.stop_tokens.end(), token);
-    if (choice->constraint == nullptr || stops || choice->constraint->accept(token)) return token;
-    if (mask.empty()) throw SamplingError("grammar: token " + std::to_string(token) + " was drawn, which it does not allow");
+    if (accepts(request, choice, token)) return token;
+    if (mask.empty()) mask.assign(input.allowed.begin(), input.allowed.end());
     mask[static_cast<size_t>(token) / 32] &= ~(uint32_t{1} << (token % 32));
+    input.allowed = mask;
   }
 }
 
@@ -106,9 +106,11 @@ GenerationEvent sample_round(const Request& request, Sequence* choice, const flo
   bool goes_on = true;
   for (size_t row = 0; goes_on; ++row, logits += row_stride) {
     const std::span<const float> row_logits(logits, static_cast<size_t>(vocabulary));
-    const TokenId token = drawn != nullptr
-                              ? drawn_token(*drawn)
-                              : draw_token(request, choice, row_logits, &scratch->sampler);
+    const TokenId token = drawn != nullptr ? drawn_token(*drawn) : draw_token(request, choice, row_logits, &scratch->sampler);
+    if (drawn != nullptr && !accepts(request, choice, token)) {
+      choice->draws_again = true;
+      return event;
+    }
     const bool accepted = !event.drafts.empty() && row < event.drafts[0].tokens.size() &&
                           event.drafts[0].tokens[row] == token;
     event.tokens.push_back(token);
@@ -121,7 +123,6 @@ GenerationEvent sample_round(const Request& request, Sequence* choice, const flo
     choice->tokens.push_back(token);
     if (needs_history(generation.sampling)) choice->history.add_output(token);
     add_text(request, choice, token, &event);
-    if (drawn != nullptr && choice->constraint != nullptr && event.finish == FinishReason::kNone) accept(choice, token);
     goes_on = accepted && event.finish == FinishReason::kNone;
   }
   choice->input.assign(1, event.tokens.back());

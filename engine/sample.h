@@ -45,7 +45,8 @@ std::optional<kernels::TokenDraw> draw_on_device(const Request& request, Sequenc
 // the tokens are plain decoding's, whatever was drafted. logits: f32 [1 + draft, row_stride], of the last token and the
 // drafted ones; the first `vocabulary` count. drawn: draw_on_device()'s, which the model has drawn, in place of logits; null: there
 // is none. The event's `finish` tells whether the choice has ended, and `tokens` goes no further than that; otherwise
-// choice->input is what the next pass carries. Throws SamplingError. Thread-safe for different choices.
+// choice->input is what the next pass carries. No tokens: the choice's grammar refuses the one that the model has drawn, and
+// choice->draws_again is set; the row must be computed again. Throws SamplingError. Thread-safe for different choices.
 GenerationEvent sample_round(const Request& request, Sequence* choice, const float* logits, int64_t row_stride,
                              int64_t vocabulary, const kernels::TokenDraw* drawn, SamplingScratch* scratch);
 

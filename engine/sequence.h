@@ -86,6 +86,7 @@ struct Sequence final : ScheduledSequence {
   std::vector<TokenId> input;            // what the next pass carries when it decodes: its last token, then its draft
   int64_t n_output = 0;
   bool finished = false;
+  bool draws_again = false;              // the host draws: its grammar has refused a token that a device drew
   double sample_ms = 0;
   Clock::time_point last_token;
   TokenHistory history;

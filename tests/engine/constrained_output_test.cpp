@@ -115,6 +115,26 @@ TEST_F(ConstrainedOutput, SurvivesTheLossOfItsCache) {
   EXPECT_GT(preemptions, 0);
 }
 
+// Near the end of a counted repetition masks allow tokens of four characters where fewer are left.
+TEST_F(ConstrainedOutput, DrawsAgainWhereAMaskAllowsTooMuch) {
+  for (const bool draws : {false, true}) {
+    engine.reset();
+    model = std::make_unique<FakeModel>();
+    model->draws = draws;
+    model->bias = [](TokenId token) { return token >= 30 && token < kFakeNan ? 20.0f : token == kFakeEos ? -50.0f : 0.0f; };
+    start();
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      GenerationRequest request = make_request(20, 100, seed);
+      request.grammar = "root ::= [<>0-9a-c]{" + std::to_string(98 + seed) + "} \"q\"";
+      request.sampling.temperature = 0;
+      const ChoiceResult result = generate(request);
+      EXPECT_EQ(result.finish, FinishReason::kStop) << result.error;
+      EXPECT_EQ(result.text.size(), 99 + seed) << result.text;
+      EXPECT_EQ(result.text[0], '<');
+    }
+  }
+}
+
 TEST_F(ConstrainedOutput, RefusesWhatIsNoGrammar) {
   start();
   for (const char* grammar : {"root ::= ", "rot ::= \"a\"", "root ::= nothing", "root ::= root", "root ::= \"a"}) {

@@ -3,6 +3,8 @@
 
 #include <thread>
 
+#include "engine/log.h"
+#include "tests/engine/allocations.h"
 #include "tests/engine/engine_fixture.h"
 
 namespace smartkv {
@@ -159,6 +161,63 @@ TEST_F(EngineMemoryTest, AnExceptionDoesNotEndTheEngine) {
     EXPECT_EQ(ended, failures - 1);
     EXPECT_EQ(generate(make_request(50, 40, 2)).tokens, expected[2].tokens);
   }
+}
+
+// Each allocation of the engine's thread fails in turn while four requests run, one of them forked, one constrained and two
+// with drafts. What ends says why, and what does not has the tokens that it has without a failure.
+TEST_F(EngineMemoryTest, EachAllocationOfAStepMayFail) {
+  options.prefix_cache_bytes = -1;
+  std::vector<GenerationRequest> requests;
+  for (uint64_t seed = 0; seed < 4; ++seed) requests.push_back(make_request(60 + static_cast<int64_t>(seed), 12, seed));
+  requests[0].n = 2;
+  requests[1].grammar = "root ::= [a-z]{5} [k-p]+";
+  requests[1].logprobs = 1;
+  requests[2].speculative = {{"method", "ngram"}, {"ngram_min", 1}, {"tokens", 4}, {"adaptive", false}};
+  requests[3].speculative = {{"method", "self"}, {"tokens", 3}, {"adaptive", false}};
+  requests[3].kv_cache = "k4v4";
+  const auto run = [&] {
+    std::vector<ChoiceResult> results;
+    const auto streams = engine->submit_all(requests);
+    for (size_t i = 0; i < streams.size(); ++i) {
+      for (ChoiceResult& result : read_all(*streams[i], requests[i].n)) results.push_back(std::move(result));
+    }
+    return results;
+  };
+  start();
+  const std::vector<ChoiceResult> expected = run();
+  ::testing::internal::CaptureStderr();  // a line in the log for each
+  int ended = 0;
+  for (const int pass : {1, 2, 5}) {
+    bool met = true;
+    for (int64_t n = 0; met; ++n) {
+      ASSERT_LT(n, 20'000);
+      engine.reset();
+      model = std::make_unique<FakeModel>();
+      int passes = 0;
+      met = false;
+      model->on_forward = [&, n](std::span<const SequenceInput>) {  // in the engine's thread
+        if (++passes == pass) allocations_to_failure = n;
+        if (passes == pass + 3) {
+          met = allocations_to_failure < 0;
+          allocations_to_failure = -1;
+        }
+      };
+      start();
+      const std::vector<ChoiceResult> results = run();
+      for (size_t i = 0; i < results.size(); ++i) {
+        if (results[i].finish == FinishReason::kOutOfMemory) {
+          ++ended;
+          EXPECT_NE(results[i].error, "");
+        } else {
+          ASSERT_EQ(results[i].tokens, expected[i].tokens) << "choice " << i << ", allocation " << n << " after pass " << pass;
+          EXPECT_EQ(results[i].text, expected[i].text);
+        }
+      }
+      EXPECT_EQ(engine->stats().requests_running, 0);
+    }
+  }
+  ::testing::internal::GetCapturedStderr();
+  EXPECT_GT(ended, 100);
 }
 
 // A cancelled request ends whenever its reader leaves, before or after the engine has seen it.

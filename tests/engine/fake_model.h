@@ -63,6 +63,10 @@ class FakeModel final : public Model {
         const auto* keys = static_cast<const float*>(segment.k);  // K is [dim][token]
         for (int32_t t = 0; t < segment.tokens; ++t) seen_.push_back(static_cast<TokenId>(keys[t]));
       }
+      if (input.draw != nullptr) {
+        draw(input.draw);
+        continue;
+      }
       for (int64_t row = 0; row < input.n_logits; ++row, logits += kFakeVocab) {
         const auto visible = static_cast<int64_t>(seen_.size()) - input.n_logits + row + 1;
         const auto first = std::max<int64_t>(0, visible - memory);
@@ -82,6 +86,8 @@ class FakeModel final : public Model {
     for (int64_t i = 0; i < kFakeVocab; ++i) logits[i] = broken ? kNan : logit(hash, i);
   }
 
+  bool draws_tokens() const override { return draws; }
+
   // Asked in every step of the engine, outside of any sequence's work.
   std::string lost() const override {
     if (failures.load() > 0 && failures.fetch_sub(1) > 0) throw std::bad_alloc();
@@ -93,11 +99,23 @@ class FakeModel final : public Model {
   std::function<float(TokenId)> bias = [](TokenId token) {         // keeps the special tokens out, unless a test asks
     return token == kFakeEos || token >= kFakeNan ? -50.0f : 0.0f;
   };
+  bool draws = false;          // the most probable token that the mask allows, in place of logits
   int64_t memory = INT64_MAX;  // how many of the last tokens the logits depend on
 
  private:
   static constexpr int64_t kDim = 16;
   static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+  void draw(kernels::TokenDraw* draw) const {
+    std::vector<float> logits(kFakeVocab);
+    fill_logits(seen_, logits.data());
+    TokenId best = -1;
+    for (TokenId token = 0; token < kFakeVocab; ++token) {
+      const bool allowed = draw->allowed.empty() || (draw->allowed[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
+      if (allowed && (best < 0 || logits[static_cast<size_t>(token)] > logits[static_cast<size_t>(best)])) best = token;
+    }
+    draw->drawn.token = best;
+  }
 
   float logit(uint64_t hash, int64_t token) const {
     const uint64_t bits = detail::mix64(hash + static_cast<uint64_t>(token));

@@ -1,40 +1,10 @@
-// Steady-state decode allocates nothing: every allocation of this program is counted.
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+// Steady-state decode allocates nothing.
 #include <gtest/gtest.h>
 
 #include "cache/policy.h"
 #include "engine/model/llama.h"
+#include "tests/engine/allocations.h"
 #include "tests/engine/model/tiny_llama.h"
-
-namespace {
-
-std::atomic<int64_t> allocations{0};
-
-void* counted(size_t size, size_t alignment) {
-  ++allocations;
-  void* p = alignment <= alignof(std::max_align_t) ? std::malloc(size == 0 ? 1 : size)
-                                                   : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-  if (p == nullptr) throw std::bad_alloc();
-  return p;
-}
-
-}  // namespace
-
-void* operator new(size_t size) { return counted(size, 1); }
-void* operator new[](size_t size) { return counted(size, 1); }
-// std::stable_sort's; its memory goes through operator delete below, too.
-void* operator new(size_t size, const std::nothrow_t&) noexcept { return counted(size, 1); }
-void* operator new[](size_t size, const std::nothrow_t&) noexcept { return counted(size, 1); }
-void* operator new(size_t size, std::align_val_t alignment) { return counted(size, static_cast<size_t>(alignment)); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace smartkv {
 namespace {
@@ -57,9 +27,9 @@ TEST_P(Allocation, DecodeInsideAPageAllocatesNothing) {
   model->forward(inputs, logits.data());
   for (SequenceInput& input : inputs) input.tokens = {&next, 1};
   model->forward(inputs, logits.data());
-  const int64_t before = allocations;
+  const int64_t before = n_allocations;
   for (int i = 0; i < 40; ++i) model->forward(inputs, logits.data());
-  EXPECT_EQ(allocations - before, 0);
+  EXPECT_EQ(n_allocations - before, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Allocation, testing::Values("f32", "bf16", "int8", "int4"));

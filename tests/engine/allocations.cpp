@@ -1,0 +1,42 @@
+#include "tests/engine/allocations.h"
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace smartkv {
+
+std::atomic<int64_t> n_allocations{0};
+thread_local int64_t allocations_to_failure = -1;
+
+}  // namespace smartkv
+
+namespace {
+
+void* allocate(size_t size, size_t alignment) noexcept {
+  ++smartkv::n_allocations;
+  if (smartkv::allocations_to_failure >= 0 && smartkv::allocations_to_failure-- == 0) return nullptr;
+  return alignment <= alignof(std::max_align_t) ? std::malloc(size == 0 ? 1 : size)
+                                                : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+void* allocate_or_throw(size_t size, size_t alignment) {
+  void* p = allocate(size, alignment);
+  if (p == nullptr) throw std::bad_alloc();
+  return p;
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return allocate_or_throw(size, 1); }
+void* operator new[](size_t size) { return allocate_or_throw(size, 1); }
+// std::stable_sort's; its memory goes through operator delete below, too.
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(size, 1); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept { return allocate(size, 1); }
+void* operator new(size_t size, std::align_val_t alignment) { return allocate_or_throw(size, static_cast<size_t>(alignment)); }
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete[](void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete[](void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
