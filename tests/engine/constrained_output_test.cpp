@@ -115,8 +115,8 @@ TEST_F(ConstrainedOutput, SurvivesTheLossOfItsCache) {
   EXPECT_GT(preemptions, 0);
 }
 
-// Near the end of a counted repetition masks allow tokens of four characters where fewer are left.
-TEST_F(ConstrainedOutput, DrawsAgainWhereAMaskAllowsTooMuch) {
+// Masks allow what a device draws; near the end of a counted repetition they leave out tokens of four characters.
+TEST_F(ConstrainedOutput, CountedRepetitionsEndWhereTheyMust) {
   for (const bool draws : {false, true}) {
     engine.reset();
     model = std::make_unique<FakeModel>();
