@@ -59,11 +59,12 @@ class GrammarCompiler {
   static constexpr size_t kMostText = size_t{1} << 20;            // bytes of a grammar's text
   static constexpr int64_t kMostBytes = int64_t{256} << 20;       // that one compilation may take
   static constexpr int64_t kMostSteps = 2'000'000'000;            // of one compilation
-  static constexpr double kMostWaitSeconds = 60;                  // that compile() waits
+  static constexpr double kWaitSeconds = 60;                      // that compile() waits
 
   // The tokens [0, vocabulary) of a tokenizer that outlives this. `ends`: the end-of-sequence tokens, at least one.
-  // `tier_seconds`: of CPU time, ascending.
-  GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends, std::vector<double> tier_seconds = {0.05, 0.5, 10});
+  // `tier_seconds`: of CPU time, ascending. `wait_seconds`: that compile() waits.
+  GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends,
+                  std::vector<double> tier_seconds = {0.05, 0.5, 10}, double wait_seconds = kWaitSeconds);
   ~GrammarCompiler();
 
   // Waits for the compiled grammar. `gone` is asked about every 20 ms: true ends the wait, and the compilation if nobody

@@ -61,8 +61,9 @@ struct GrammarCompiler::Impl {
     std::thread thread;  // started when it is first needed
   };
 
-  Impl(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends, const std::vector<double>& tier_seconds)
-      : backend(tokenizer, vocabulary, std::move(ends)), tiers(tier_seconds.size()) {
+  Impl(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends, const std::vector<double>& tier_seconds,
+       double wait_seconds)
+      : backend(tokenizer, vocabulary, std::move(ends)), wait_seconds(wait_seconds), tiers(tier_seconds.size()) {
     for (size_t i = 0; i < tiers.size(); ++i) tiers[i].seconds = tier_seconds[i];
   }
 
@@ -75,6 +76,7 @@ struct GrammarCompiler::Impl {
   void compile(size_t tier, const JobPtr& job);
 
   GrammarBackend backend;
+  double wait_seconds;
   const std::shared_ptr<std::atomic<int64_t>> held = std::make_shared<std::atomic<int64_t>>(0);  // bytes
   std::mutex mutex;  // everything below
   std::condition_variable changed;
@@ -179,8 +181,9 @@ void GrammarCompiler::Impl::work(size_t tier) {
   }
 }
 
-GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends, std::vector<double> tier_seconds)
-    : impl_(std::make_unique<Impl>(tokenizer, vocabulary, std::move(ends), tier_seconds)) {}
+GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends,
+                                 std::vector<double> tier_seconds, double wait_seconds)
+    : impl_(std::make_unique<Impl>(tokenizer, vocabulary, std::move(ends), tier_seconds, wait_seconds)) {}
 
 GrammarCompiler::~GrammarCompiler() {
   stop();
@@ -203,7 +206,7 @@ std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::strin
   if (grammar.size() > kMostText) {
     throw GrammarError("", "the grammar has " + std::to_string(grammar.size()) + " bytes, at most " + std::to_string(kMostText) + " are supported");
   }
-  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(kMostWaitSeconds));
+  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(impl_->wait_seconds));
   std::unique_lock lock(impl_->mutex);
   if (impl_->stopping) throw CompileAborted(Why::kStopped, "grammars are not compiled any more");
   const Impl::JobPtr job = impl_->find_or_add(grammar);

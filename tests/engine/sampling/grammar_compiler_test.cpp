@@ -19,6 +19,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
+// What ends at once ends within this on a busy machine, too; what runs on takes longer.
+constexpr seconds kPatience{120};
+constexpr double kForever = 600;
+
 constexpr const char* kSmall = "root ::= \"yes\" | \"no\"\n";
 
 // One rule of so many random words: minutes of merging states.
@@ -36,7 +40,7 @@ std::string slow_grammar(int words = 30'000, unsigned seed = 1) {
 class GrammarCompilerTest : public ::testing::Test {
  protected:
   std::unique_ptr<GrammarCompiler> compiler(std::vector<double> tier_seconds) const {
-    return std::make_unique<GrammarCompiler>(tokenizer_, tokenizer_.vocab_size(), std::vector<TokenId>{258}, std::move(tier_seconds));
+    return std::make_unique<GrammarCompiler>(tokenizer_, tokenizer_.vocab_size(), std::vector<TokenId>{258}, std::move(tier_seconds), kForever);
   }
   static std::string failure(GrammarCompiler* compiler, const std::string& grammar) {
     try {
@@ -91,7 +95,7 @@ TEST_F(GrammarCompilerTest, NestingIsBounded) {
 }
 
 TEST_F(GrammarCompilerTest, SmallGrammarsDoNotWaitForLargeOnes) {
-  const auto some = compiler({0.05, 600});
+  const auto some = compiler({0.05, kForever});
   std::atomic<bool> gone = false;
   std::vector<std::future<void>> large;
   for (unsigned i = 0; i < 3; ++i) {
@@ -103,15 +107,15 @@ TEST_F(GrammarCompilerTest, SmallGrammarsDoNotWaitForLargeOnes) {
   for (int i = 0; i < 5; ++i) {
     const auto start = Clock::now();
     some->compile("root ::= \"" + std::to_string(i) + "\"\n");
-    EXPECT_LT(Clock::now() - start, seconds(5));
+    EXPECT_LT(Clock::now() - start, kPatience);
   }
   EXPECT_EQ(large[0].wait_for(seconds(0)), std::future_status::timeout);
   gone = true;
-  for (auto& one : large) EXPECT_EQ(one.wait_for(seconds(10)), std::future_status::ready);
+  for (auto& one : large) EXPECT_EQ(one.wait_for(kPatience), std::future_status::ready);
 }
 
 TEST_F(GrammarCompilerTest, EndsWithItsLastCaller) {
-  const auto some = compiler({600});
+  const auto some = compiler({kForever});
   std::atomic<bool> first_gone = false, second_gone = false;
   const auto wait = [&](const std::atomic<bool>& gone) {
     return std::async(std::launch::async, [&] {
@@ -126,29 +130,29 @@ TEST_F(GrammarCompilerTest, EndsWithItsLastCaller) {
   auto first = wait(first_gone), second = wait(second_gone);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   first_gone = true;
-  ASSERT_EQ(first.wait_for(seconds(10)), std::future_status::ready);
+  ASSERT_EQ(first.wait_for(kPatience), std::future_status::ready);
   EXPECT_EQ(first.get(), CompileAborted::Why::kGone);
   EXPECT_EQ(second.wait_for(seconds(0)), std::future_status::timeout);
   second_gone = true;
-  ASSERT_EQ(second.wait_for(seconds(10)), std::future_status::ready);
+  ASSERT_EQ(second.wait_for(kPatience), std::future_status::ready);
   const auto start = Clock::now();
   some->compile(kSmall);  // by the only thread
-  EXPECT_LT(Clock::now() - start, seconds(5));
+  EXPECT_LT(Clock::now() - start, kPatience);
 }
 
 TEST_F(GrammarCompilerTest, StopEndsWhatRunsAndWhatWaits) {
-  auto some = compiler({600});
+  auto some = compiler({kForever});
   std::vector<std::future<void>> callers;
   for (unsigned i = 0; i < 2; ++i) {
     callers.push_back(std::async(std::launch::async, [&, i] { EXPECT_THROW(some->compile(slow_grammar(30'000, i)), CompileAborted); }));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   some->stop();
-  for (auto& caller : callers) EXPECT_EQ(caller.wait_for(seconds(10)), std::future_status::ready);
+  for (auto& caller : callers) EXPECT_EQ(caller.wait_for(kPatience), std::future_status::ready);
   EXPECT_THROW(some->compile(kSmall), CompileAborted);
   const auto start = Clock::now();
   some = nullptr;
-  EXPECT_LT(Clock::now() - start, seconds(10));
+  EXPECT_LT(Clock::now() - start, kPatience);
 }
 
 TEST_F(GrammarCompilerTest, EqualGrammarsAreCompiledOnce) {
@@ -170,7 +174,7 @@ TEST_F(GrammarCompilerTest, FollowingAnAmbiguousGrammarIsBounded) {
         }
       },
       SamplingError);
-  EXPECT_LT(Clock::now() - start, seconds(60));
+  EXPECT_LT(Clock::now() - start, kPatience);
   EXPECT_THROW(constraint->allowed(), SamplingError);
   EXPECT_NO_THROW(constraint->rollback(1));
 }
