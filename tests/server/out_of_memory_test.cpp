@@ -16,23 +16,30 @@ std::atomic<bool> counting{false};
 std::atomic<int64_t> allocations{0}, first_failure{0}, failures{0};
 thread_local bool exempt = false;
 
-void* allocate(size_t size, size_t alignment) {
+void* allocate(size_t size, size_t alignment) noexcept {
   if (counting.load(std::memory_order_relaxed) && !exempt) {
     const int64_t number = allocations.fetch_add(1);
-    if (number >= first_failure && number - first_failure < failures) throw std::bad_alloc();
+    if (number >= first_failure && number - first_failure < failures) return nullptr;
   }
-  void* p = alignment == 0 ? std::malloc(size == 0 ? 1 : size)
-                           : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  return alignment == 0 ? std::malloc(size == 0 ? 1 : size)
+                        : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+void* allocate_or_throw(size_t size, size_t alignment) {
+  void* p = allocate(size, alignment);
   if (p == nullptr) throw std::bad_alloc();
   return p;
 }
 
 }  // namespace
 
-void* operator new(size_t size) { return allocate(size, 0); }
-void* operator new[](size_t size) { return allocate(size, 0); }
-void* operator new(size_t size, std::align_val_t alignment) { return allocate(size, static_cast<size_t>(alignment)); }
-void* operator new[](size_t size, std::align_val_t alignment) { return allocate(size, static_cast<size_t>(alignment)); }
+void* operator new(size_t size) { return allocate_or_throw(size, 0); }
+void* operator new[](size_t size) { return allocate_or_throw(size, 0); }
+// std::stable_sort's; its memory goes through operator delete below, too.
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(size, 0); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept { return allocate(size, 0); }
+void* operator new(size_t size, std::align_val_t alignment) { return allocate_or_throw(size, static_cast<size_t>(alignment)); }
+void* operator new[](size_t size, std::align_val_t alignment) { return allocate_or_throw(size, static_cast<size_t>(alignment)); }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete[](void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
