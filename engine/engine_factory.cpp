@@ -6,6 +6,7 @@
 #include "engine/prefix_identity.h"
 #include "engine/system_resources.h"
 #include "engine/weights/draft_weights.h"
+#include "engine/weights/model_fingerprint.h"
 #include "engine/weights/weights.h"
 #include "kernels/cpu_level.h"
 
@@ -67,6 +68,7 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
     options.weights = "file";
     options.int4_floats = true;
   }
+  parts->draft_identity = model_identity(*weights);
   parts->draft_model = load_llama(*weights, options, *parts->threads);
   parts->draft_shape = llama_cache_shape(parts->draft_model->config(), options);
   log_info("draft model " + parts->draft_model->config().name + ": " +
@@ -105,6 +107,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
     parts.int4_model = load_llama(*weights, {draft_dtype(options.dtype), "int4", options.context_length}, *parts.threads, nullptr,
                                   parts.model->kv_backend());  // it drafts from the model's own caches
   }
+  parts.model_identity = model_identity(*weights);
   if (options.kv_cache_bytes == 0) parts.options.kv_cache_bytes = available_bytes() / 2;
   if (!options.prefix_cache_dir.empty()) parts.prefix_identity = prefix_identity(*weights, options);
   report(1, "loaded " + config.name);

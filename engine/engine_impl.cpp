@@ -72,7 +72,7 @@ int64_t draft_room(const SequenceCache& cache, int64_t cap) {
 
 PolicyContext draft_context(const EngineParts& parts) {
   if (parts.draft_model == nullptr) return {};
-  return policy_context(*parts.draft_model, parts.draft_shape, parts.threads.get());
+  return policy_context(*parts.draft_model, parts.draft_shape, parts.threads.get(), {.identity = parts.draft_identity});
 }
 
 // The model's, with pages in the host's memory.
@@ -86,7 +86,8 @@ PolicyContext offload_context(const EngineParts& parts, PolicyContext context) {
 
 EngineImpl::EngineImpl(EngineParts parts)
     : parts_(std::move(parts)),
-      policy_context_(policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get(), parts_.options.gates)),
+      policy_context_(policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get(),
+                                     {parts_.model_identity, parts_.options.gates})),
       draft_context_(draft_context(parts_)),
       offload_context_(offload_context(parts_, policy_context_)),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),

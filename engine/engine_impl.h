@@ -37,6 +37,7 @@ struct EngineParts {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // may be null
   CacheShape cache_shape;
+  std::string model_identity, draft_identity;  // by which gates that ship are found
   std::string prefix_identity;  // of options.prefix_cache_dir
   std::unique_ptr<Model> draft_model;  // may be null; its tokens are the model's own
   CacheShape draft_shape;

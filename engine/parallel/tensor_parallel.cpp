@@ -22,6 +22,7 @@
 #include "engine/parallel/follower.h"
 #include "engine/parallel/leading_model.h"
 #include "engine/parallel/rank_processes.h"
+#include "engine/weights/model_fingerprint.h"
 
 namespace smartkv {
 namespace {
@@ -66,15 +67,17 @@ void run(RankGroup& ranks) {
   ThreadPool pool(threads_of_rank(options.threads, ranks.rank(), ranks.size()));
   std::unique_ptr<PartModel> part;
   CacheShape shape;
+  GateSources gates{.files = options.gates};
   try {
     const std::unique_ptr<Weights> weights = Weights::open(options.model);
     part = load_part(*weights, options, pool, ranks, nullptr);
+    gates.identity = model_identity(*weights);
     shape = llama_cache_shape(shard_config(weights->config(), shard_of(ranks)), options.llama);
   } catch (const std::exception& error) {
     log_error("rank " + std::to_string(ranks.rank()) + ": " + error.what());
   }
   meet_loaded(ranks, part == nullptr ? -1 : part->weight_bytes());
-  follow(ranks, *part, policy_context(*part, shape, &pool, options.gates));
+  follow(ranks, *part, policy_context(*part, shape, &pool, gates));
 }
 
 int integer(const char* text) {
