@@ -89,6 +89,14 @@ std::map<std::string, std::filesystem::path> files_value(const Option& option, c
   return files;
 }
 
+Json parse_object(const Option& option, const std::string& text, const std::string& where) {
+  try {
+    return openai::parse_json(text);
+  } catch (const openai::JsonSyntaxError& error) {
+    throw ConfigError(where + ": " + std::string(option.name) + ": " + error.what());
+  }
+}
+
 const Option& find_option(const std::string& name, const std::string& where) {
   const auto& table = option_table();
   const auto found =
@@ -148,7 +156,8 @@ void set_option_text(const Option& option, const std::string& text, const std::s
   Json value = text;
   const OptionField field = option.field(*options);
   if (const auto* files = std::get_if<std::map<std::string, std::filesystem::path>*>(&field)) {
-    return add_gate(text, *files);
+    if (!text.starts_with('{')) return add_gate(text, *files);
+    value = parse_object(option, text, where);
   }
   if (std::holds_alternative<int*>(field) || std::holds_alternative<int64_t*>(field)) {
     int64_t number = 0;
@@ -159,11 +168,7 @@ void set_option_text(const Option& option, const std::string& text, const std::s
     std::istringstream names(text);
     for (std::string name; std::getline(names, name, ',');) value.push_back(name);
   } else if (std::holds_alternative<nlohmann::json*>(field) && text.starts_with('{')) {
-    try {
-      value = openai::parse_json(text);
-    } catch (const openai::JsonSyntaxError& error) {
-      throw ConfigError(where + ": " + std::string(option.name) + ": " + error.what());
-    }
+    value = parse_object(option, text, where);
   }
   set_option(option, value, where, options);
 }
