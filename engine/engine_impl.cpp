@@ -43,8 +43,13 @@ int64_t prefix_cache_bytes(const EngineOptions& options) {
 std::unique_ptr<PrefixFiles> prefix_files(const EngineParts& parts) {
   const EngineOptions& options = parts.options;
   if (options.prefix_cache_dir.empty() || options.prefix_cache_bytes == 0) return nullptr;
-  return std::make_unique<PrefixFiles>(PrefixFilesOptions{options.prefix_cache_dir, options.prefix_cache_dir_bytes,
-                                                          parts.prefix_identity, log_warning});
+  try {
+    return std::make_unique<PrefixFiles>(PrefixFilesOptions{options.prefix_cache_dir, options.prefix_cache_dir_bytes,
+                                                            parts.prefix_identity, log_warning});
+  } catch (const CacheError& error) {  // answers do not depend on it
+    log_error(std::string(error.what()) + "; computed prompts will not survive a restart");
+    return nullptr;
+  }
 }
 
 double milliseconds_since(Clock::time_point start) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "tests/engine/engine_fixture.h"
@@ -384,6 +385,27 @@ TEST_F(EngineTest, APromptSurvivesARestart) {
     std::filesystem::remove_all(directory);
     model = std::make_unique<FakeModel>();
   }
+}
+
+// As a container's user finds a volume that belongs to root.
+TEST_F(EngineTest, ADirectoryForPrefixesThatCannotBeUsedIsLeftAlone) {
+  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / ("no_directory." + std::to_string(getpid()));
+  std::ofstream(file) << "a file";
+  options.prefix_cache_bytes = -1;
+  for (const std::filesystem::path& directory : {file, file / "below", std::filesystem::path("/proc/self/prefixes")}) {
+    options.prefix_cache_dir = directory;
+    model = std::make_unique<FakeModel>();
+    testing::internal::CaptureStderr();
+    start();
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_NE(log.find("prefix_cache_dir: expected a directory that can be written to, found " + directory.string()), std::string::npos) << log;
+    const ChoiceResult first = generate(make_request(600, 10, 1));
+    const auto again = engine->submit(make_request(600, 10, 1));
+    EXPECT_EQ(read_all(*again)[0].tokens, first.tokens);
+    EXPECT_GE(again->usage().cached_tokens, 500);  // in memory they are kept
+    engine.reset();
+  }
+  std::filesystem::remove(file);
 }
 
 TEST_F(EngineTest, PrefixesMakeRoomForRunningSequences) {
