@@ -7,6 +7,7 @@
 #include "engine/parallel/rank_processes.h"
 #include "engine/parallel/tensor_parallel.h"
 #include "server/commands/command.h"
+#include "server/commands/health.h"
 #include "server/commands/inspect.h"
 #include "server/commands/nearest.h"
 #include "server/commands/options.h"
@@ -20,6 +21,7 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   smartkv serve --config configs/default.json
   smartkv serve --model model.gguf --host 0.0.0.0 --port 8000 --api-key secret
+  smartkv health --port 8000
   smartkv chat --model model.gguf
   smartkv generate --model model.gguf --prompt "What is the capital of France?"
   smartkv bench --model model.gguf --limits
@@ -84,6 +86,7 @@ int run(const std::function<int()>& command) {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"serve", "Serve a model over HTTP with OpenAI's API", setup_serve},
+      {"health", "Tell whether a server answers, by its exit code", setup_health},
       {"generate", "Answer one prompt and print the text", setup_generate},
       {"chat", "Talk with a model in the terminal", setup_chat},
       {"bench", "Measure prefill and decode rates, weight formats and the machine's limits", setup_bench},

@@ -8,6 +8,7 @@
 #include "engine/log.h"
 #include "server/commands/command.h"
 #include "server/commands/common.h"
+#include "server/commands/service_manager.h"
 #include "server/http/routes.h"
 #include "server/openai/field_table.h"
 
@@ -25,6 +26,7 @@ std::string url(const std::string& host, int port, bool tls) {
 
 // The first signal drains, the second stops.
 void shut_down(Engine& engine, http::HttpServer& server, Signals& signals) {
+  notify_service_manager("STOPPING=1\nSTATUS=Draining: running requests finish");
   log_info("draining: running requests finish, new ones are refused; a second signal stops at once");
   server.begin_drain();
   // Where no thread can be had for it, this one drains, deaf to a second signal.
@@ -57,14 +59,19 @@ int serve(const ServerOptions& options) {
   http::HttpServer server(options.http, http::make_routes(service), &service.requests);
   service.draining = [&server] { return server.draining(); };
   const int port = server.start();
-  std::cout << "Serving " << service.model.names.front() << " at " << url(options.http.host, port, !options.http.tls_cert.empty()) << "/v1"
-            << std::endl;
+  const std::string serving = "Serving " + service.model.names.front() + " at " + url(options.http.host, port, !options.http.tls_cert.empty()) + "/v1";
+  std::cout << serving << std::endl;
   if (options.http.api_key.empty() && options.http.api_keys_file.empty() && options.http.host != "127.0.0.1" && options.http.host != "localhost") {
     log_warning("no API key is set and the server listens on " + options.http.host +
                 ": anyone who reaches it may use it");
   }
   engine->on_lost([] { ::kill(::getpid(), SIGTERM); });  // for us to end, and a supervisor to start anew
-  while (engine->lost().empty() && signals.wait() == SIGHUP) server.reload();
+  notify_service_manager("READY=1\nSTATUS=" + serving);
+  while (engine->lost().empty() && signals.wait() == SIGHUP) {
+    notify_service_manager(reloading_lines());
+    server.reload();
+    notify_service_manager("READY=1");
+  }
   shut_down(*engine, server, signals);
   return engine->lost().empty() ? kOk : kRuntimeError;
 }

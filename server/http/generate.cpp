@@ -21,14 +21,21 @@ namespace {
 
 constexpr const char* kEvents = "text/event-stream; charset=utf-8";
 
+void observe(const GenerationEvent& event, StreamHealth* health) {
+  const FinishReason finish = event.finish;
+  if (finish == FinishReason::kStop || finish == FinishReason::kLength) health->succeeded();
+  if (finish == FinishReason::kError || finish == FinishReason::kOutOfMemory || finish == FinishReason::kLost) health->failed();
+}
+
 // Reads all events; false: the client is gone.
 template <typename Take>
-bool read_all(GenerationRun& run, const Connection& connection, const Take& take) {
+bool read_all(GenerationRun& run, const Connection& connection, StreamHealth* health, const Take& take) {
   GenerationEvent event;
   for (;;) {
     const GenerationRun::Status status = run.next(&event);
     if (status == GenerationRun::Status::kEnd) return true;
     if (status == GenerationRun::Status::kEvent) {
+      observe(event, health);
       connection.charge(static_cast<int64_t>(event.tokens.size()));
       take(event);
     }
@@ -51,7 +58,7 @@ bool send_chunks(httplib::DataSink& sink, const std::vector<Json>& chunks) {
 
 // False: the client is gone. Stream: StreamResponse or ResponsesStream.
 template <typename Stream>
-bool send_events(const std::string& id, Stream stream, GenerationRun& run, const Connection& connection,
+bool send_events(const std::string& id, Stream stream, GenerationRun& run, const Connection& connection, StreamHealth* health,
                  httplib::DataSink& sink) {
   try {
     if (!send_chunks(sink, stream.start())) return false;
@@ -60,6 +67,7 @@ bool send_events(const std::string& id, Stream stream, GenerationRun& run, const
       const GenerationRun::Status status = run.next(&event);
       if (status == GenerationRun::Status::kEnd) break;
       if (status == GenerationRun::Status::kEvent) {
+        observe(event, health);
         connection.charge(static_cast<int64_t>(event.tokens.size()));
         if (!send_chunks(sink, stream.add(event, run))) return false;
       }
@@ -108,14 +116,14 @@ void generate(Service& service, ApiRequest request, const httplib::Request& http
   auto run = begin(service, *shared_request, connection);
   response.set_header("X-Request-Id", shared_request->id);
   if (shared_request->stream) {
-    stream(http, response, [&tokenizer, &connection, shared_request, run](httplib::DataSink& sink) {
+    stream(http, response, [&tokenizer, &connection, health = &service.streams, shared_request, run](httplib::DataSink& sink) {
       const openai::StreamResponse events(*shared_request, tokenizer);
-      return send_events(shared_request->id, events, *run, connection, sink) && send_data(sink, "[DONE]");
+      return send_events(shared_request->id, events, *run, connection, health, sink) && send_data(sink, "[DONE]");
     });
     return;
   }
   openai::WholeResponse whole(*shared_request, tokenizer);
-  if (read_all(*run, connection, [&](const GenerationEvent& event) { whole.add(event, *run); })) {
+  if (read_all(*run, connection, &service.streams, [&](const GenerationEvent& event) { whole.add(event, *run); })) {
     send_json(response, whole.json(run->usage()));
   } else {
     response.status = kClientClosedRequest;
@@ -133,13 +141,13 @@ void respond(Service& service, openai::ResponsesRequest request, const httplib::
   }
   response.set_header("X-Request-Id", shared_request->chat.id);
   if (shared_request->chat.stream) {
-    stream(http, response, [&connection, shared_request, run](httplib::DataSink& sink) {
-      return send_events(shared_request->chat.id, openai::ResponsesStream(*shared_request), *run, connection, sink);
+    stream(http, response, [&connection, health = &service.streams, shared_request, run](httplib::DataSink& sink) {
+      return send_events(shared_request->chat.id, openai::ResponsesStream(*shared_request), *run, connection, health, sink);
     });
     return;
   }
   openai::ResponsesStream whole(*shared_request);
-  if (read_all(*run, connection, [&](const GenerationEvent& event) { whole.add(event, *run); })) {
+  if (read_all(*run, connection, &service.streams, [&](const GenerationEvent& event) { whole.add(event, *run); })) {
     whole.finish(run->usage());
     send_json(response, whole.json());
   } else {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/http/http_server.h"
+#include "server/http/stream_health.h"
 #include "server/openai/api_request.h"
 #include "server/openai/responses.h"
 
@@ -17,6 +18,7 @@ struct Service {
   int64_t created = 0;  // Unix time, of the model's start
   RequestCounter requests;
   std::function<bool()> draining;
+  StreamHealth streams = {};
 };
 
 std::vector<Route> make_routes(Service& service);
