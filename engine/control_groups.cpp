@@ -95,7 +95,8 @@ std::vector<fs::path> folders(const fs::path& mount, const fs::path& shown, cons
 }
 
 void take_memory(std::optional<int64_t> limit, std::optional<int64_t> used, std::optional<int64_t> reclaimable, ControlGroupLimits* limits) {
-  if (limit && used) limits->free_bytes = std::min(limits->free_bytes, *limit - *used + reclaimable.value_or(0));
+  constexpr int64_t kNone = int64_t{1} << 62;  // version 1 writes a huge number instead of "max"
+  if (limit && used && *limit < kNone) limits->free_bytes = std::min(limits->free_bytes, *limit - *used + reclaimable.value_or(0));
 }
 
 void take_cpus(std::optional<int64_t> quota, std::optional<int64_t> period, ControlGroupLimits* limits) {
