@@ -120,15 +120,33 @@ struct KvCacheUsage {
 
 struct SpeculationUsage {
   std::string method = "off";
+  bool exact = true;                  // the answer is plain decoding's bit for bit: Model::batch_invariant()
   int64_t drafted = 0, accepted = 0;  // tokens
   int64_t passes = 0;                 // that carried drafts
+  int64_t rewinds = 0;                // passes after which the cache was cut back
+  int64_t rewound_tokens = 0;         // drafted tokens that were cut out of the cache
+  int64_t fallbacks = 0;              // drafting models given up, each for the rest of a choice: they failed, or gave NaN
   std::vector<int64_t> accepted_at;   // accepted tokens by their position in the draft
   double draft_ms = 0;                // drafting for this request and what was batched with it; not part of model_ms
 
+  // Counts a pass with `n_drafted` tokens, after which the choice was `n_emitted` tokens longer.
+  void add_round(int64_t n_drafted, int64_t n_accepted, int64_t n_emitted) {
+    const int64_t rewound = n_drafted - (n_emitted - 1);  // the last token emitted was in no pass yet
+    drafted += n_drafted;
+    accepted += n_accepted;
+    ++passes;
+    rewinds += rewound > 0 ? 1 : 0;
+    rewound_tokens += rewound;
+    accepted_at.resize(std::max(accepted_at.size(), static_cast<size_t>(n_drafted)));
+    for (int64_t i = 0; i < n_accepted; ++i) ++accepted_at[static_cast<size_t>(i)];
+  }
   void add(const SpeculationUsage& other) {  // the counts
     drafted += other.drafted;
     accepted += other.accepted;
     passes += other.passes;
+    rewinds += other.rewinds;
+    rewound_tokens += other.rewound_tokens;
+    fallbacks += other.fallbacks;
     accepted_at.resize(std::max(accepted_at.size(), other.accepted_at.size()));
     for (size_t i = 0; i < other.accepted_at.size(); ++i) accepted_at[i] += other.accepted_at[i];
   }

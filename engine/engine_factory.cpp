@@ -4,6 +4,7 @@
 #include "engine/engine_options.h"
 #include "engine/log.h"
 #include "engine/prefix_identity.h"
+#include "engine/speculation/draft_vocabulary.h"
 #include "engine/system_resources.h"
 #include "engine/weights/draft_weights.h"
 #include "engine/weights/model_fingerprint.h"
@@ -25,27 +26,6 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const 
 
 std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
-// A draft's tokens are verified by id: both models must mean the same by each.
-void check_draft_tokenizer(const Tokenizer& target, const Tokenizer& draft, const ModelConfig& target_config,
-                           const ModelConfig& draft_config, const std::filesystem::path& path) {
-  const auto refuse = [&](const std::string& what) {
-    throw ModelError("draft_model: " + path.string() + ": expected the model's own tokenizer, found " + what);
-  };
-  const int64_t vocabulary = std::min(target.vocab_size(), target_config.vocab_size);
-  if (draft.vocab_size() != target.vocab_size()) {
-    refuse(std::to_string(draft.vocab_size()) + " tokens instead of " + std::to_string(target.vocab_size()));
-  }
-  if (draft_config.vocab_size < vocabulary) {
-    refuse("outputs for " + std::to_string(draft_config.vocab_size) + " tokens instead of " +
-           std::to_string(vocabulary));
-  }
-  for (TokenId token = 0; token < static_cast<TokenId>(target.vocab_size()); ++token) {
-    const std::string found = draft.token_content(token), expected = target.token_content(token);
-    if (found == expected) continue;
-    refuse("token " + std::to_string(token) + " \"" + found + "\" instead of \"" + expected + "\"");
-  }
-}
-
 // The type of a model that drafts, which is native: as the caches are.
 std::string draft_dtype(const std::string& dtype) { return dtype == "f16" ? "bf16" : dtype; }
 
@@ -55,8 +35,12 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
   const std::filesystem::path& path = parts->options.draft_model;
   const std::unique_ptr<Weights> weights = open_draft_weights(path, target);
   if (weights->output_tokens().empty()) {  // a model that stands alone, with a tokenizer of its own
-    check_draft_tokenizer(*parts->tokenizer, *load_tokenizer(*weights, path), parts->model->config(), weights->config(),
-                          path);
+    try {
+      check_draft_vocabulary({parts->tokenizer.get(), parts->model->config().vocab_size},
+                             {load_tokenizer(*weights, path).get(), weights->config().vocab_size});
+    } catch (const ModelError& error) {
+      throw ModelError("draft_model: " + path.string() + ": " + error.what());
+    }
   }
   LlamaOptions options = llama;
   options.backend = "native";

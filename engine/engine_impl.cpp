@@ -509,6 +509,7 @@ void EngineImpl::publish() {
   running_ = scheduler_.n_running();
   held_ = scheduler_.bytes_held();
   recorder_.stats.kv_bytes_promised = scheduler_.bytes_promised();
+  recorder_.stats.speculation.fallbacks = speculator_.fallbacks();
   recorder_.stats.prefix_cache_bytes = prefixes_.bytes();
   recorder_.stats.prefix_cache_states = prefixes_.n_states();
   publish_policies();

@@ -53,6 +53,7 @@ struct Sequence final : ScheduledSequence {
   // Whether other prompts may go on from what the cache holds now.
   bool leaves_prefix() const;
   void keep_prefix();  // for them
+  bool keeps_draft_prefix() const;  // with a state of the draft's cache beside its own
   bool near_prompt_end(int64_t end) const;
   // Computes its prompt, or after it lost its caches what it knew.
   bool computes_prompt() const { return n_output == 0 || left() > 1; }

@@ -61,14 +61,8 @@ void StatsRecorder::next_tokens(int64_t n, double seconds) {
   observe(&stats.time_per_output_token, seconds / static_cast<double>(n), static_cast<uint64_t>(n));
 }
 
-void StatsRecorder::drafted(const DraftRound& round) {
-  SpeculationUsage usage;
-  usage.drafted = static_cast<int64_t>(round.tokens.size());
-  usage.accepted = round.accepted;
-  usage.passes = 1;
-  usage.accepted_at.assign(round.tokens.size(), 0);
-  std::fill_n(usage.accepted_at.begin(), round.accepted, 1);
-  stats.speculation.add(usage);
+void StatsRecorder::drafted(const DraftRound& round, int64_t n_emitted) {
+  stats.speculation.add_round(static_cast<int64_t>(round.tokens.size()), round.accepted, n_emitted);
 }
 
 int StatsRecorder::retry_after_s(int64_t n_running) const {

@@ -169,6 +169,17 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
   text.both("spec_decode_num_drafts_total", "counter", "Drafts that were verified.", speculation.passes);
   text.both("spec_decode_num_draft_tokens_total", "counter", "Tokens drafted.", speculation.drafted);
   text.both("spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens accepted.", speculation.accepted);
+  if (speculation.drafted > 0) {
+    text.both("spec_decode_draft_acceptance_rate", "gauge", "Drafted tokens accepted since the start, as a fraction of all drafted.",
+              static_cast<double>(speculation.accepted) / static_cast<double>(speculation.drafted));
+  }
+  text.single("smartkv:spec_decode_num_rewinds_total", "counter",
+              "Verifying passes after which drafted tokens were cut out of the cache.", speculation.rewinds);
+  text.single("smartkv:spec_decode_num_rewound_tokens_total", "counter", "Drafted tokens that were cut out of the cache.",
+              speculation.rewound_tokens);
+  text.single("smartkv:spec_decode_num_fallbacks_total", "counter",
+              "Choices that went on without the model that drafted for them, because it failed or computed NaN or infinity.",
+              speculation.fallbacks);
   for (const char* prefix : {"smartkv:", "vllm:"}) {
     const std::string name = std::string(prefix) + "spec_decode_num_accepted_tokens_per_pos_total";
     text.family(name, "counter", "Drafted tokens accepted, by their position in the draft.");
