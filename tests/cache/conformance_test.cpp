@@ -52,6 +52,7 @@ constexpr const char* kCodedSummaries = "block_summary_codes";
 constexpr const char* kCodedLost = "gated_eviction_summary_codes";
 constexpr const char* kShortWindow = "k8v4_short_window";
 constexpr const char* kDropping = "mixed_precision_dropping";
+constexpr const char* kForecast = "mixed_precision_forecast";
 constexpr const char* kSparseCodes = "sparse_codes";
 constexpr const char* kSharedSnapKv = "snapkv_shared_k4v4";
 constexpr const char* kOneLayer = "block_summary_one_layer";
@@ -96,6 +97,10 @@ nlohmann::json spec_of(const std::string& name) {
   if (name == kShortWindow) return {{"policy", "k8v4"}, {"window", 20}};
   if (name == kSparseCodes) return {{"policy", "sparse"}, {"kept", "k4v4"}};
   if (name == kDropping) return {{"policy", "mixed_precision"}, {"bits", 2.6}, {"horizon", 1024}, {"least_bits", 0}};
+  if (name == kForecast) {
+    return {{"policy", "mixed_precision"}, {"bits", 6}, {"horizon", 1024}, {"forecast", true}, {"forecast_history", 64},
+            {"forecast_hidden", 8}};
+  }
   if (name == "mixed_precision") return {{"policy", name}, {"bits", 4.5}, {"horizon", 1024}};
   return {{"policy", name}};
 }
@@ -461,7 +466,7 @@ std::vector<std::string> names() {
   for (const PolicyRow& row : policy_registry()) result.emplace_back(row.name);
   for (const char* name : {kSparseCodes, kSharedSnapKv, kPackedEviction, kEqualPackedEviction, kBoundedPackedEviction,
                            kEqualEviction, kSummarizedEviction, kLevels, kCodedSummaries, kCodedLost, kOneLayer, kShortWindow,
-                           kDropping}) {
+                           kDropping, kForecast}) {
     result.emplace_back(name);
   }
   return result;

@@ -59,6 +59,7 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   forecast.update_interval = read.integer("forecast_update_interval", forecast.update_interval, 1, int64_t{1} << 20);
   forecast.blend = read.number("forecast_blend", forecast.blend, 0, 1);
   forecast.lr = read.number("forecast_lr", forecast.lr, 1e-6, 1);
+  forecast.hidden = read.integer("forecast_hidden", forecast.hidden, 1, 256);
   read.done();
   check_budget(context.whole_shape(), options);
   const Boundaries boundaries{options.window, options.prompt_stride, 0};
