@@ -64,8 +64,8 @@ std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& c
     if (options.key_channels % 4 != 0) {
       throw CacheError("kv_cache.key_channels: expected a multiple of 4, found " + std::to_string(options.key_channels));
     }
-    options.key_bits = std::stoi(read.choice("key_bits", "8", {"8", "4", "3"}));
-    options.value_bits = std::stoi(read.choice("value_bits", "8", {"8", "4", "3", "2"}));
+    options.key_bits = static_cast<int>(read.integer_choice("key_bits", 8, {8, 4, 3}));
+    options.value_bits = static_cast<int>(read.integer_choice("value_bits", 8, {8, 4, 3, 2}));
   }
   options.query_aware = read.choice("importance", "query_key", {"query_key", "magnitude"}) == "query_key";
   options.decay = read.number("decay", options.decay, 0, 1);
