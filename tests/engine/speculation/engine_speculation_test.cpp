@@ -436,9 +436,8 @@ TEST_F(Speculation, ADraftMayLackThePaddingOfTheVocabulary) {
   int64_t drafted = 0, fallbacks = 0;
   for (uint64_t seed = 0; seed < 8; ++seed) {
     GenerationRequest request = make_request(20, 60, seed);
-    if (seed % 4 != 0) request.sampling.logit_bias = {{39, 1.0f}};
     // All others may sample tokens that the draft does not have.
-    for (TokenId token = 40; seed < 4 && token < kFakeVocab; ++token) request.sampling.logit_bias[token] = -100;
+    for (TokenId token = 40; seed < 4 && token < kFakeVocab; ++token) request.sampling.logit_bias.emplace_back(token, -100.0f);
     request.sampling.frequency_penalty = 0.1f;
     const ChoiceResult plain = run(request);
     request.speculative = {{"method", "draft_model"}, {"adaptive", false}};
