@@ -13,9 +13,11 @@
 
 #include "cache/policy.h"
 #include "cache/state_io.h"
+#include "kernels/cpu_level.h"
 #include "kernels/indexed_rows.h"
 #include "tests/cache/cache_driver.h"
 #include "tests/cache/conformance_backend.h"
+#include "tests/cache/poisoned_backend.h"
 #include "tests/cache/random_gate.h"
 
 namespace smartkv {
@@ -184,6 +186,23 @@ TEST_P(Conformance, ForksGoTheirOwnWays) {
   driver().run(fork.get(), 800, 64);
   driver().run(alone.get(), 500, 64);
   EXPECT_TRUE(same(driver().run(cache.get(), 800, 64), driver().run(alone.get(), 800, 64)));
+}
+
+// Not what a page holds beside them, nor what was released.
+TEST_P(Conformance, ReadsItsOwnTokensOnlyAtEveryCpuLevel) {
+  const kernels::CpuLevel initial = kernels::cpu_level();
+  for (int i = 0; i <= static_cast<int>(initial); ++i) {
+    const auto level = static_cast<kernels::CpuLevel>(i);
+    if (backend_->name() != "cpu" && level != initial) continue;
+    kernels::set_cpu_level(level);
+    const auto poisoned = std::make_shared<PoisonedBackend>(conformance_backend(&threads_));
+    PolicyContext context = this->context();
+    context.pool = PagePool::create(shape_, poisoned, 0);
+    const auto expected = policy_->new_sequence(100), cache = make_policy(context, spec_of(std::get<0>(GetParam())))->new_sequence(100);
+    CacheDriver reader(shape_, std::get<1>(GetParam()).n_heads, poisoned);
+    EXPECT_TRUE(same(reader.run(cache.get(), 450, 29), driver().run(expected.get(), 450, 29))) << name(level);
+  }
+  kernels::set_cpu_level(initial);
 }
 
 // What a sequence that computes NaN leaves in freed pages reaches no other one.
