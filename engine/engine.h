@@ -35,7 +35,7 @@ struct SamplingParams {
   float presence_penalty = 0.0f;    // [-2, 2], over the output, as OpenAI defines it
   float frequency_penalty = 0.0f;   // [-2, 2], over the output
   std::vector<std::pair<TokenId, float>> logit_bias = {};
-  std::optional<uint64_t> seed = {};  // absent: drawn by the engine and reported
+  std::optional<uint64_t> seed = {};  // absent: the engine draws one below 2^53 and reports it
 };
 
 struct GenerationRequest {
@@ -44,7 +44,7 @@ struct GenerationRequest {
   std::vector<TokenId> prompt;  // at least one token
   int32_t n = 1;                // choices; they share the prompt's cache (fork)
   int64_t max_tokens = 16;
-  int64_t min_tokens = 0;  // no end-of-sequence or stop before this many, but where the grammar leaves nothing else
+  int64_t min_tokens = 0;  // no end-of-sequence or stop before this many, unless nothing else is left
   SamplingParams sampling;
   std::string grammar;                  // that the output obeys: EBNF (sampling/constraint.h); empty: any text
   std::function<bool()> client_gone;    // asked by submit() while the grammar compiles: true ends both; null: never
