@@ -13,9 +13,10 @@ namespace {
 
 constexpr size_t kMaxCachedPolicies = 64;
 
+// Below 2^53, so that a client whose numbers are doubles can send it back.
 uint64_t random_seed() {
   std::random_device device;
-  return (uint64_t{device()} << 32) | device();
+  return ((uint64_t{device()} << 32) | device()) >> 11;
 }
 
 // What requests may name on this server.
@@ -169,9 +170,11 @@ void EngineImpl::share_prefixes(Request* request) {
   const nlohmann::json& policy = request->generation.kv_cache.is_null() ? parts_.options.kv_cache : request->generation.kv_cache;
   request->prefixes = &prefixes_;
   request->prefix_key = policy.dump() + '\n' + request->generation.cache_salt;
+  request->prefix_group = request->draft_prefix_group = PrefixCache::group_of(request->prefix_key, request->generation.prompt);
   const Speculation* speculation = request->speculation.get();
   if (speculation == nullptr || !speculation->mirrored || speculation->pillar || request->max_tokens <= 1) return;
   request->draft_prefix_key = "draft " + speculation->spec.kv_cache.dump() + ' ' + request->prefix_key;
+  request->draft_prefix_group = PrefixCache::group_of(request->draft_prefix_key, request->generation.prompt);
 }
 
 std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vector<GenerationRequest> generations) {

@@ -103,8 +103,11 @@ ScheduledSequence::Known Sequence::known() const {
 }
 
 void Sequence::look_up() {
-  if (request->prefixes == nullptr || prefix_version == request->prefixes->version()) return;
-  prefix_version = request->prefixes->version();
+  if (request->prefixes == nullptr) return;
+  const PrefixCache& prefixes = *request->prefixes;
+  const uint64_t version = prefixes.version(request->prefix_group) + prefixes.version(request->draft_prefix_group);
+  if (prefix_version == version) return;
+  prefix_version = version;
   const auto covers = [&](const std::string& key) { return request->prefixes->covers(key, request->generation.prompt); };
   PrefixCache::Covered covered = covers(request->prefix_key), drafts = {covered.tokens, nullptr};
   if (!request->draft_prefix_key.empty()) drafts = covers(request->draft_prefix_key);
