@@ -1,6 +1,7 @@
 // What the server answers, route by route.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct Service {
   int64_t created = 0;  // Unix time, of the model's start
   RequestCounter requests;
   std::function<bool()> draining;
+  std::chrono::seconds sse_ping = std::chrono::seconds(0);  // longest silence of a stream; 0: any
 };
 
 std::vector<Route> make_routes(Service& service);
