@@ -10,7 +10,7 @@ fail() { printf '\033[31merror:\033[0m %s\n' "$*" >&2; exit 1; }
 # install_packages [PACKAGE...]: Debian packages that the build needs, and these; only those that are missing are installed.
 install_packages() {
   local wanted=(build-essential cmake ninja-build ccache mold pkg-config ca-certificates python3 python3-venv
-                libcpp-httplib-dev libssl-dev nlohmann-json3-dev libspdlog-dev libsentencepiece-dev libonig-dev libutf8proc-dev libpcre2-dev
+                libcpp-httplib-dev libssl-dev nlohmann-json3-dev libsentencepiece-dev libonig-dev libutf8proc-dev libpcre2-dev
                 libcli11-dev libxxhash-dev libgtest-dev libgmock-dev "$@")
   local missing=() package
   for package in "${wanted[@]}"; do
