@@ -295,6 +295,8 @@ void ConnectionFront::go_on(Client& client) {
 void ConnectionFront::expect_request(Client& client) {
   client.connection.reader.reset();
   client.checked = client.asked = false;
+  client.connection.client.clear();
+  client.connection.key_name.clear();
   count_bytes(client);
   enter(client, Phase::kIdle, Clock::now() + std::chrono::seconds(options_.timeouts.keep_alive_s));
 }
