@@ -48,6 +48,7 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
   options.cuda_graphs = "auto";
   options.dtype = draft_dtype(llama.dtype);
   options.context_length = parts->options.context_length;
+  options.rope_factor = 0;  // what takes the draft's own context to the same length
   if (product_type(llama) != ProductType::kF32 && options.weights != "int8" && options.weights != "int4") {
     options.weights = "file";
     options.int4_floats = true;
@@ -65,12 +66,13 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                                        const std::function<void(double, const std::string&)>& progress) {
   check_engine_options(options);
   RankedModelOptions ranked = model_options(options);
-  const LlamaOptions& llama = ranked.llama;
+  LlamaOptions& llama = ranked.llama;
   const auto report = [&](double done, const std::string& what) {
     if (progress) progress(done, what);
   };
   report(0, "opening the model");
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
+  settle_context(weights->config().context_length, &llama);
   EngineParts parts;
   parts.options = options;
   parts.tokenizer = load_tokenizer(*weights, options.model);
@@ -85,10 +87,11 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                                  : load_llama(*weights, llama, *parts.threads, loading);
   const ModelConfig& config = parts.model->config();
   parts.cache_shape = ranked_cache_shape(config, ranked);
-  parts.options.context_length = options.context_length > 0 ? options.context_length : config.context_length;
+  parts.options.context_length = config.context_length;
   if (!options.draft_model.empty()) load_draft_model(*weights, llama, &parts);
   if (options.draft_weights == "int4") {
-    parts.int4_model = load_llama(*weights, {draft_dtype(options.dtype), "int4", options.context_length}, *parts.threads, nullptr,
+    LlamaOptions int4{draft_dtype(options.dtype), "int4", llama.context_length, llama.rope_scaling, llama.rope_factor};
+    parts.int4_model = load_llama(*weights, int4, *parts.threads, nullptr,
                                   parts.model->kv_backend());  // it drafts from the model's own caches
   }
   parts.model_identity = model_identity(*weights);

@@ -207,11 +207,7 @@ void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEve
   {
     const std::lock_guard lock(mutex_);
     if (last) recorder_.request_finished(event.finish, usage.timings);
-    for (const CacheMetric& metric : cache_metrics()) {
-      if (const auto detail = choice->cache_details.find(std::string(metric.key)); detail != choice->cache_details.end()) {
-        recorder_.stats.extra[std::string(metric.gauge)] = detail->second;
-      }
-    }
+    recorder_.sequence_finished(choice->cache_details, &policy_stats(*request));
     publish();
   }
   request->ended = last;

@@ -66,6 +66,11 @@ class ProgressLine {
 
 void complete(ServerOptions* options) {
   http::HttpOptions& http = options->http;
+  // Files that hold a secret mostly end with a line break, which no client sends.
+  while (http.api_key.ends_with('\n') || http.api_key.ends_with('\r')) http.api_key.pop_back();
+  if (!std::all_of(http.api_key.begin(), http.api_key.end(), [](char c) { return c > ' ' && c <= '~'; })) {
+    throw ConfigError("api_key: expected visible ASCII characters, found others");
+  }
   if (http.http_threads == 0) http.http_threads = options->engine.max_sequences + options->engine.max_queue + 32;
   // A string that grows may hold twice its bytes.
   constexpr int64_t kHeads = 256 << 10;
@@ -134,6 +139,7 @@ ServerOptions OptionFlags::resolve() const {
     throw ConfigError("no model given: use --model FILE, or --config FILE with the option \"model\"");
   }
   set_log_level(to_log_level(options.log_level));
+  set_log_format(options.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
   for (const std::string& line : unknown_variables()) log_warning(line);
   return options;
 }
@@ -176,6 +182,7 @@ std::unique_ptr<Engine> load_engine(const ServerOptions& options, Signals& signa
   do {
     if (const int signal = signals.poll(std::chrono::milliseconds(20)); signal != 0) {
       progress.clear();
+      flush_log(std::chrono::seconds(1));
       std::cerr << "smartkv: interrupted while loading\n";
       std::_Exit(128 + signal);  // the loader cannot be interrupted, and nothing is to be saved
     }

@@ -109,6 +109,27 @@ const Option& find_option(const std::string& name, const std::string& where) {
 
 }  // namespace
 
+void ErrorList::collect(const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const std::runtime_error& error) {
+    add(error.what());
+  }
+}
+
+void ErrorList::add(const std::string& message) {
+  std::istringstream lines(message);
+  for (std::string line; std::getline(lines, line);) {
+    if (std::find(lines_.begin(), lines_.end(), line) == lines_.end()) lines_.push_back(line);
+  }
+}
+
+void ErrorList::throw_if_any() const {
+  std::string all;
+  for (const std::string& line : lines_) all += (all.empty() ? "" : "\n") + line;
+  if (!all.empty()) throw ConfigError(all);
+}
+
 std::string flag(const Option& option) {
   if (!option.entry.empty()) return std::string(option.entry);
   std::string text = "--" + std::string(option.name);
@@ -191,10 +212,12 @@ void read_config(std::string_view text, const std::string& file, ServerOptions* 
     throw ConfigError(file + ": " + error.what());
   }
   if (!config.is_object()) throw ConfigError(file + ": expected a JSON object, found " + shown(config).substr(0, 60));
+  ErrorList errors;
   for (const auto& [name, value] : config.items()) {
     if (name == "$schema" && value.is_string()) continue;  // editors'
-    set_option(find_option(name, file), value, file, options);
+    errors.collect([&, &name = name, &value = value] { set_option(find_option(name, file), value, file, options); });
   }
+  errors.throw_if_any();
 }
 
 void read_config_file(const std::filesystem::path& file, ServerOptions* options) {

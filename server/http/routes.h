@@ -1,6 +1,7 @@
 // What the server answers, route by route.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct Service {
   RequestCounter requests;
   std::function<bool()> draining;
   StreamHealth streams = {};
+  std::chrono::seconds sse_ping = std::chrono::seconds(0);  // longest silence of a stream; 0: any
 };
 
 std::vector<Route> make_routes(Service& service);

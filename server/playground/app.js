@@ -16,7 +16,7 @@ const memory = [];
 
 async function describe() {
   try {
-    const response = await api.get('/v1/models', at('key').value);
+    const response = await api.get('v1/models', at('key').value);
     const model = (await response.json()).data[0];
     details = model.details;
     at('model').textContent = `${model.id}, ${details.weights === 'file' ? "the file's" : details.weights} weights, ` +
@@ -114,7 +114,7 @@ async function sampleTiers() {
   if (asking.length === 0) return;
   try {
     const layer = at('layer').value;
-    const {data} = await (await api.get(`/v1/kv?layer=${layer === '' ? 0 : layer}`, at('key').value)).json();
+    const {data} = await (await api.get(`v1/kv?layer=${layer === '' ? 0 : layer}`, at('key').value)).json();
     for (const panel of asking) {
       const live = data.find(({id}) => id === panel.id);
       if (live !== undefined) panel.showTiers(live);
@@ -127,7 +127,7 @@ async function sampleTiers() {
 // Of all requests on the server, not only of this page.
 async function sampleMemory() {
   try {
-    const metrics = await (await api.get('/metrics', at('key').value)).text();
+    const metrics = await (await api.get('metrics', at('key').value)).text();
     const used = api.sample(metrics, 'smartkv:kv_bytes_used');
     const kept = api.sample(metrics, 'smartkv:prefix_cache_bytes');
     const budget = api.sample(metrics, 'smartkv:kv_bytes_budget');

@@ -258,7 +258,7 @@ export class Panel {
     if (!this.parts.seen.open || this.last === null) return;
     const {prompt, usage} = this.last;
     try {
-      const response = await api.post('/tokenize', {messages: prompt, return_token_strs: true}, this.key);
+      const response = await api.post('tokenize', {messages: prompt, return_token_strs: true}, this.key);
       const tokens = (await response.json()).token_strs;
       if (tokens.length !== usage.prompt_tokens) {
         throw new Error(`the prompt had ${usage.prompt_tokens} tokens, /tokenize gives ${tokens.length}`);

@@ -115,7 +115,8 @@ TEST_F(EngineTest, OfRequestsThatBelongTogetherAllAreTakenOrNone) {
   GenerationRequest wrong = make_request(3, 2, 2);
   wrong.sampling.temperature = -1;
   EXPECT_THROW(engine->submit_all({make_request(3, 2, 1), wrong}), RequestError);
-  EXPECT_EQ(engine->stats().rejected, 2);
+  EXPECT_EQ(engine->stats().rejected.at("overloaded"), 1);
+  EXPECT_EQ(engine->stats().rejected.at("invalid"), 1);
   EXPECT_EQ(engine->stats().requests_running + engine->stats().requests_waiting, 0);
   const auto streams = engine->submit_all({make_request(3, 2, 1), make_request(3, 2, 2)});
   gate.open();
@@ -134,7 +135,7 @@ TEST_F(EngineTest, AFullQueueRefuses) {
   EXPECT_EQ(error.kind, RequestError::Kind::kOverloaded);
   EXPECT_GE(error.retry_after_s, 1);
   EXPECT_THROW(engine->validate(make_request(3, 2, 4)), RequestError);
-  EXPECT_EQ(engine->stats().rejected, 2);
+  EXPECT_EQ(engine->stats().rejected.at("overloaded"), 2);
   gate.open();
   for (const auto& stream : streams) EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
   EXPECT_EQ(generate(make_request(3, 2, 4)).finish, FinishReason::kLength);
@@ -253,6 +254,29 @@ TEST_F(EngineTest, APromptThatBeginsAlikeIsNotComputedTwice) {
   EXPECT_EQ(stats.prefix_cache_queries, 200 + 4 * 201);
   EXPECT_EQ(stats.prefix_cache_hits, 199 + 2 * 200);
   EXPECT_GT(stats.prefix_cache_bytes, 0);
+}
+
+// What a running sequence and a kept prompt share is told once.
+TEST_F(EngineTest, HeldAndKeptBytesStayWithinTheBudget) {
+  options.prefix_cache_bytes = -1;
+  options.kv_cache_bytes = 1000 * fake_cache_shape().bytes_per_token();
+  start();
+  GenerationRequest first = make_request(640, 4, 1), second = first;
+  second.prompt.push_back(4);
+  second.max_tokens = 200;
+  read_all(*engine->submit(first));
+  EXPECT_GT(engine->stats().prefix_cache_bytes, options.kv_cache_bytes / 2);
+  const auto stream = engine->submit(second);
+  int64_t most_used = 0, most_total = 0;
+  GenerationEvent event;
+  while (stream->next(&event, std::chrono::seconds(20)) == GenerationStream::Status::kEvent) {
+    const EngineStats stats = engine->stats();
+    most_used = std::max(most_used, stats.kv_bytes_used);
+    most_total = std::max(most_total, stats.kv_bytes_used + stats.prefix_cache_bytes);
+  }
+  EXPECT_GT(stream->usage().cached_tokens, 0);
+  EXPECT_GT(most_used, options.kv_cache_bytes / 2);
+  EXPECT_LE(most_total, options.kv_cache_bytes);
 }
 
 TEST_F(EngineTest, AnAnswerLeavesThePromptToBeCutBack) {
@@ -459,7 +483,7 @@ TEST_F(EngineTest, InvalidRequestsNameTheField) {
   expect("stop_token_ids", [](auto* r) { r->stop_token_ids = {-1}; });
   expect("kv_cache", [](auto* r) { r->kv_cache = "no-such-policy"; });
   expect("speculative.method", [](auto* r) { r->speculative = {{"method", "draft_model"}}; });
-  EXPECT_EQ(engine->stats().rejected, 17);
+  EXPECT_EQ(engine->stats().rejected.at("invalid"), 17);
   GenerationRequest allowed = make_request(3, 4);
   allowed.kv_cache = {{"policy", "full"}};
   allowed.speculative = {{"method", "off"}};

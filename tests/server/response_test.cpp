@@ -238,7 +238,8 @@ TEST(ResponseTest, ModelsHealthAndMetrics) {
            "vllm:request_success_total{model_name=\"fake\",finished_reason=\"stop\"} 3\n",
            "vllm:request_queue_time_seconds_bucket{model_name=\"fake\",le=\"1\"} 3\n",
            "vllm:request_queue_time_seconds_bucket{model_name=\"fake\",le=\"+Inf\"} 4\n",
-           "smartkv:spec_decode_num_drafts_total{model_name=\"fake\"} 5\n",
+           "smartkv:requests_rejected_total{model_name=\"fake\",reason=\"overloaded\"} 2\n",
+           "smartkv:requests_rejected_total{model_name=\"fake\",reason=\"key_limit\"} 0\n",
            "smartkv:http_requests_total{route=\"/v1/models\",code=\"200\"} 1\n",
            "smartkv:http_requests_total{route=\"/v1/models/*\",code=\"404\"} 1\n",
        }) {
