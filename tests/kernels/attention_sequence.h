@@ -222,7 +222,7 @@ inline void poison_slots(Sequence& sequence, uint32_t pattern) {
   for (size_t i = 0; i < sequence.segments.size(); ++i) {
     const KvSegment& segment = sequence.segments[i];
     if (segment.format != KvSegment::Format::kDense) continue;
-    auto* const page = static_cast<char*>(sequence.pages[i].data());
+    std::byte* const page = sequence.pages[i].data();
     for (int64_t head = 0; head < sequence.shape.n_kv_heads; ++head) {
       poison_slots(sequence.shape.type, sequence.shape.head_dim, segment.tokens, pattern, page + head * segment.head_stride,
                    page + head * segment.head_stride + segment.head_stride / 2);
