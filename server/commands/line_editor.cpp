@@ -1,6 +1,7 @@
 #include "server/commands/line_editor.h"
 
 #include <histedit.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <clocale>
@@ -25,6 +26,26 @@ void use_utf8() {
   if (own == nullptr || MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
+// While it lives, Ctrl-C is a key of the terminal, and no signal.
+class InterruptKey {
+ public:
+  InterruptKey() : known_(::tcgetattr(STDIN_FILENO, &before_) == 0) {
+    if (!known_) return;
+    termios changed = before_;
+    changed.c_cc[VINTR] = _POSIX_VDISABLE;
+    ::tcsetattr(STDIN_FILENO, TCSADRAIN, &changed);
+  }
+  ~InterruptKey() {
+    if (known_) ::tcsetattr(STDIN_FILENO, TCSADRAIN, &before_);
+  }
+  InterruptKey(const InterruptKey&) = delete;
+  InterruptKey& operator=(const InterruptKey&) = delete;
+
+ private:
+  termios before_;
+  bool known_;
+};
+
 }  // namespace
 
 struct LineEditor::Terminal {
@@ -40,7 +61,6 @@ struct LineEditor::Terminal {
     ::history(history.get(), &event, H_SETSIZE, kHistory);
     ::history(history.get(), &event, H_SETUNIQUE, 1);
     ::el_set(edit.get(), EL_HIST, &::history, history.get());
-    ::el_set(edit.get(), EL_SETTY, "-d", "intr=", nullptr);  // Ctrl-C is a key
     ::el_wset(edit.get(), EL_ADDFN, L"smartkv-interrupt", L"Drop the line", &interrupt);
     ::el_wset(edit.get(), EL_ADDFN, L"smartkv-paste", L"Insert a paste", &paste);
     ::el_wset(edit.get(), EL_BIND, L"^C", L"smartkv-interrupt", nullptr);
@@ -75,6 +95,7 @@ struct LineEditor::Terminal {
 
   Input read(std::string* text) {
     interrupted = false;
+    const InterruptKey key;
     ::el_resize(edit.get());
     std::fputs(kMarkPastes, screen);
     std::fflush(screen);
