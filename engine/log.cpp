@@ -9,10 +9,14 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstdio>
-#include <ctime>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/sink.h>
+#include <spdlog/spdlog.h>
 
 #include "engine/log_line.h"
 
@@ -21,7 +25,6 @@ namespace {
 
 constexpr size_t kBufferBytes = 256 << 10;
 
-std::atomic<LogLevel> least_level = LogLevel::kInfo;
 std::atomic<LogFormat> log_format = LogFormat::kText;
 
 // Gives up where stderr is closed: nowhere is left to tell it.
@@ -39,42 +42,34 @@ void write_all(std::string_view bytes) {
   }
 }
 
-std::string_view name_of(LogLevel level) {
+spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return "debug";
-    case LogLevel::kInfo: return "info";
-    case LogLevel::kWarning: return "warning";
-    case LogLevel::kError: return "error";
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarning: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
   }
-  return "info";
-}
-
-LogLine make_line(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
-  const auto now = std::chrono::system_clock::now();
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
-  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
-  std::tm utc{};
-  ::gmtime_r(&seconds, &utc);
-  std::array<char, 64> time{};
-  const size_t length = std::strftime(time.data(), time.size(), "%Y-%m-%dT%H:%M:%S", &utc);
-  std::snprintf(time.data() + length, time.size() - length, ".%03dZ", static_cast<int>(milliseconds));
-  return LogLine(log_format, time.data(), name_of(level), message, fields);
+  return spdlog::level::info;
 }
 
 // Where lines go. It is never destroyed, because its thread may be blocked in a write when the process ends.
-class Sink {
+class Sink final : public spdlog::sinks::sink {
  public:
-  void write(std::string_view line) {
+  // The payload is a LogLine's text. Both together need no memory: spdlog's buffer for the head has room within itself.
+  void log(const spdlog::details::log_msg& event) override {
     std::unique_lock lock(mutex_);
-    if (!background_) return write_all(line);
-    if (filling_.size() + line.size() > kBufferBytes) {
+    if (!background_) {
+      write_all({line_.data(), make_line(event)});
+    } else if (!add(event)) {
       ++lost_;
-      return;
+    } else {
+      lock.unlock();
+      work_.notify_one();
     }
-    filling_ += line;
-    lock.unlock();
-    work_.notify_one();
   }
+  void flush() override {}
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
 
   void go_to_background() {
     const std::lock_guard lock(mutex_);
@@ -92,7 +87,7 @@ class Sink {
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  bool flush(std::chrono::milliseconds timeout) {
+  bool wait_until_written(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     return written_.wait_for(lock, timeout, [this] { return filling_.empty() && writing_.empty(); });
   }
@@ -122,13 +117,29 @@ class Sink {
     std::array<char, 80> message{};
     std::snprintf(message.data(), message.size(), "%llu log lines were lost, because nobody read them in time",
                   static_cast<unsigned long long>(lost_ - told_));
-    const LogLine line = make_line(LogLevel::kWarning, message.data(), {});
-    if (filling_.size() + line.text().size() > kBufferBytes) return;  // after the next write
-    filling_ += line.text();
-    told_ = lost_;
+    const LogLine line(log_format, message.data(), {});
+    if (add({"", spdlog::level::warn, line.text()})) told_ = lost_;  // else after the next write
   }
 
-  std::mutex mutex_;
+  bool add(const spdlog::details::log_msg& event) {
+    const std::string_view line(line_.data(), make_line(event));
+    if (filling_.size() + line.size() > kBufferBytes) return false;
+    filling_ += line;
+    return true;
+  }
+
+  // Fills line_ with time, level and payload. Returns its bytes.
+  size_t make_line(const spdlog::details::log_msg& event) {
+    spdlog::memory_buf_t head;
+    (log_format == LogFormat::kJson ? json_head_ : text_head_).format(event, head);
+    const size_t size = std::string_view(head.data(), head.size()).copy(line_.data(), line_.size());
+    return size + std::string_view(event.payload.data(), event.payload.size()).copy(line_.data() + size, line_.size() - size);
+  }
+
+  std::mutex mutex_;  // everything below
+  spdlog::pattern_formatter text_head_{"%Y-%m-%dT%H:%M:%S.%eZ %l ", spdlog::pattern_time_type::utc, ""};
+  spdlog::pattern_formatter json_head_{R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",)", spdlog::pattern_time_type::utc, ""};
+  std::array<char, LogLine::kMostBytes + 128> line_;
   std::condition_variable work_, written_;
   std::string filling_, writing_;  // by callers; by the thread. kBufferBytes each
   bool background_ = false;
@@ -140,19 +151,23 @@ Sink& sink() {
   return *instance;
 }
 
+spdlog::logger& logger() {
+  static spdlog::logger* const instance = new spdlog::logger("", std::shared_ptr<Sink>(&sink(), [](Sink*) {}));
+  return *instance;
+}
+
 }  // namespace
 
-void set_log_level(LogLevel level) { least_level = level; }
+void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 void set_log_format(LogFormat format) { log_format = format; }
-bool log_enabled(LogLevel level) { return level >= least_level; }
+bool log_enabled(LogLevel level) { return logger().should_log(to_spdlog(level)); }
 void log_in_background() { sink().go_to_background(); }
-bool flush_log(std::chrono::milliseconds timeout) { return sink().flush(timeout); }
+bool flush_log(std::chrono::milliseconds timeout) { return sink().wait_until_written(timeout); }
 uint64_t lost_log_lines() { return sink().lost(); }
 
 void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) noexcept {
-  if (!log_enabled(level)) return;
   try {
-    sink().write(make_line(level, message, fields).text());
+    if (log_enabled(level)) logger().log(to_spdlog(level), LogLine(log_format, message, fields).text());
   } catch (...) {  // of a lock, or for the sink itself
   }
 }

@@ -32,10 +32,8 @@ bool is_control(uint32_t code) { return code < 0x20 || (code >= 0x7f && code < 0
 
 }  // namespace
 
-LogLine::LogLine(LogFormat format, std::string_view time, std::string_view level, std::string_view message,
-                 std::initializer_list<LogField> fields) {
+LogLine::LogLine(LogFormat format, std::string_view message, std::initializer_list<LogField> fields) {
   if (format == LogFormat::kText) {
-    for (const std::string_view part : {time, std::string_view(" "), level, std::string_view(" ")}) put(part);
     put_escaped(message, false, kLongestMessage);
     for (const LogField& field : fields) {
       if (!has_room(field)) break;
@@ -45,11 +43,7 @@ LogLine::LogLine(LogFormat format, std::string_view time, std::string_view level
       put_value(field.value);
     }
   } else {
-    put("{\"time\":\"");
-    put(time);
-    put("\",\"level\":\"");
-    put(level);
-    put("\",\"message\":\"");
+    put("\"message\":\"");
     put_escaped(message, true, kLongestMessage);
     put("\"");
     for (const LogField& field : fields) {

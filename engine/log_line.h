@@ -1,4 +1,4 @@
-// One event of the log as text. Allocates no memory.
+// An event of the log as text, behind its time and level. Allocates no memory.
 #pragma once
 
 #include <array>
@@ -11,11 +11,12 @@ namespace smartkv {
 
 class LogLine {
  public:
-  // `time` and `level` hold no character that needs an escape.
-  LogLine(LogFormat format, std::string_view time, std::string_view level, std::string_view message,
-          std::initializer_list<LogField> fields);
+  static constexpr size_t kMostBytes = 8 << 10;
 
-  // Returns the line with its line break: UTF-8 without control characters, at most 8 KiB. Of a message 4 KiB are kept and of a
+  LogLine(LogFormat format, std::string_view message, std::initializer_list<LogField> fields);
+
+  // Returns "MESSAGE FIELD=VALUE" or, in JSON, the rest of an object from `"message":` on, with a line break: UTF-8 without control characters, at most
+  // kMostBytes. Of a message 4 KiB are kept and of a
   // value 1 KiB; "..." shows the cut.
   std::string_view text() const { return {data_.data(), size_}; }
 
@@ -25,7 +26,7 @@ class LogLine {
   void put_escaped(std::string_view bytes, bool quoted, size_t longest);  // `longest`: bytes of what is put
   void put_value(std::string_view value);  // of a field in text
 
-  std::array<char, 8 << 10> data_;
+  std::array<char, kMostBytes> data_;
   size_t size_ = 0;
 };
 

@@ -22,10 +22,10 @@ using ::testing::Not;
 using std::chrono::milliseconds;
 
 std::string text_line(std::string_view message, std::initializer_list<LogField> fields = {}) {
-  return std::string(LogLine(LogFormat::kText, "T", "info", message, fields).text());
+  return std::string(LogLine(LogFormat::kText, message, fields).text());
 }
 std::string json_line(std::string_view message, std::initializer_list<LogField> fields = {}) {
-  return std::string(LogLine(LogFormat::kJson, "T", "info", message, fields).text());
+  return "{" + std::string(LogLine(LogFormat::kJson, message, fields).text());
 }
 
 TEST(LogLine, TimesAreUtcInIso8601) {
@@ -38,14 +38,25 @@ TEST(LogLine, TimesAreUtcInIso8601) {
   EXPECT_NEAR(static_cast<double>(::timegm(&utc)), static_cast<double>(std::time(nullptr)), 60);
 }
 
+TEST(LogLine, JsonHasTimeAndLevel) {
+  ::testing::internal::CaptureStderr();
+  set_log_format(LogFormat::kJson);
+  log_error("hello");
+  set_log_format(LogFormat::kText);
+  const auto json = nlohmann::json::parse(::testing::internal::GetCapturedStderr());
+  EXPECT_TRUE(std::regex_match(json["time"].get<std::string>(), std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)")));
+  EXPECT_EQ(json["level"], "error");
+  EXPECT_EQ(json["message"], "hello");
+}
+
 // A path is the client's to write.
 TEST(LogLine, NothingInAMessageBeginsALine) {
   const std::string forged = "GET /a\n2026-01-01T00:00:00.000Z error forged\r\x1b[31m\x7f\u0085\u2028\u009b" + std::string(1, '\0');
   EXPECT_EQ(text_line(forged),
-            "T info GET /a\\n2026-01-01T00:00:00.000Z error forged\\r\\u001b[31m\\u007f\\u0085\\u2028\\u009b\\u0000\n");
-  EXPECT_EQ(text_line("request", {{"path", "/a b\n\"c\" status=200"}}), "T info request path=\"/a b\\n\\\"c\\\" status=200\"\n");
-  EXPECT_EQ(text_line("request", {{"path", "/ä"}, {"id", ""}}), "T info request path=\"/ä\" id=\"\"\n");
-  EXPECT_EQ(text_line("bad \xff\xc0\xaf\xed\xa0\x80"), "T info bad \ufffd\ufffd\ufffd\ufffd\ufffd\ufffd\n");
+            "GET /a\\n2026-01-01T00:00:00.000Z error forged\\r\\u001b[31m\\u007f\\u0085\\u2028\\u009b\\u0000\n");
+  EXPECT_EQ(text_line("request", {{"path", "/a b\n\"c\" status=200"}}), "request path=\"/a b\\n\\\"c\\\" status=200\"\n");
+  EXPECT_EQ(text_line("request", {{"path", "/ä"}, {"id", ""}}), "request path=\"/ä\" id=\"\"\n");
+  EXPECT_EQ(text_line("bad \xff\xc0\xaf\xed\xa0\x80"), "bad \ufffd\ufffd\ufffd\ufffd\ufffd\ufffd\n");
 }
 
 TEST(LogLine, JsonReadsBack) {
@@ -53,7 +64,6 @@ TEST(LogLine, JsonReadsBack) {
   const auto json = nlohmann::json::parse(json_line(text, {{"path", text}, {"status", "200"}}));
   EXPECT_EQ(json["message"], "a \"quote\", a \\ and\na line \x01 \ufffd end");
   EXPECT_EQ(json["path"], json["message"]);
-  EXPECT_EQ(json["level"], "info");
   EXPECT_EQ(json["status"], "200");
 }
 

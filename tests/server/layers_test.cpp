@@ -1,4 +1,4 @@
-// The layers' rule: server -> engine -> cache -> kernels, and who may include LibTorch, XGrammar and the measurements.
+// The layers' rule: server -> engine -> cache -> kernels, and who may include LibTorch, spdlog, XGrammar and the measurements.
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -42,6 +42,9 @@ TEST(Layers, IncludesPointDownwards) {
         }
         if (target.starts_with("xgrammar/") || target.starts_with("dlpack/")) {
           EXPECT_EQ(path, "engine/sampling/grammar_constraint.cpp") << path << " includes " << target;
+        }
+        if (target.starts_with("spdlog/")) {
+          EXPECT_EQ(path, "engine/log.cpp") << path << " includes " << target;
         }
       }
     }
