@@ -213,7 +213,6 @@ TEST_F(EngineMemoryTest, EachAllocationOfAStepMayFail) {
           EXPECT_EQ(results[i].text, expected[i].text);
         }
       }
-      EXPECT_EQ(generate(requests[3]).tokens, expected.back().tokens);
     }
   }
   ::testing::internal::GetCapturedStderr();
