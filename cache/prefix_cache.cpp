@@ -178,28 +178,30 @@ void PrefixCache::collect_files() {
   }
 }
 
+// Changes the tree only once all memory for the change is there.
 PrefixCache::Node* PrefixCache::node_of(const std::string& key, std::span<const int32_t> tokens) {
-  std::unique_ptr<Node>& root = roots_[key];
-  if (root == nullptr) root = std::make_unique<Node>();
-  Node* node = root.get();
+  auto root = roots_.find(key);
+  if (root == roots_.end()) root = roots_.emplace(key, std::make_unique<Node>()).first;
+  Node* node = root->second.get();
   while (!tokens.empty()) {
-    std::unique_ptr<Node>& child = node->children[tokens[0]];
-    if (child == nullptr) {
-      child = std::make_unique<Node>();
-      child->edge.assign(tokens.begin(), tokens.end());
-      child->parent = node;
-      node = child.get();
+    const auto found = node->children.find(tokens[0]);
+    if (found == node->children.end()) {
+      auto leaf = std::make_unique<Node>();
+      leaf->edge.assign(tokens.begin(), tokens.end());
+      leaf->parent = node;
+      node = node->children.emplace(tokens[0], std::move(leaf)).first->second.get();
       break;
     }
+    std::unique_ptr<Node>& child = found->second;
     const int64_t same = in_common(tokens, child->edge);
     if (same < static_cast<int64_t>(child->edge.size())) {  // parts in the middle of the edge
       auto middle = std::make_unique<Node>();
       middle->edge.assign(child->edge.begin(), child->edge.begin() + same);
       middle->parent = node;
+      std::unique_ptr<Node>& below = middle->children[child->edge[static_cast<size_t>(same)]];
       child->edge.erase(child->edge.begin(), child->edge.begin() + same);
       child->parent = middle.get();
-      const int32_t first = child->edge[0];
-      middle->children[first] = std::move(child);
+      below = std::move(child);
       child = std::move(middle);
     }
     node = child.get();
