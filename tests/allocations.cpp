@@ -1,4 +1,4 @@
-#include "tests/engine/allocations.h"
+#include "tests/allocations.h"
 
 #include <cstddef>
 #include <cstdlib>
@@ -6,16 +6,15 @@
 
 namespace smartkv {
 
-std::atomic<int64_t> n_allocations{0};
-thread_local int64_t allocations_to_failure = -1;
+std::atomic<bool (*)()> allocation_fails{nullptr};
 
 }  // namespace smartkv
 
 namespace {
 
 void* allocate(size_t size, size_t alignment) noexcept {
-  ++smartkv::n_allocations;
-  if (smartkv::allocations_to_failure >= 0 && smartkv::allocations_to_failure-- == 0) return nullptr;
+  const auto fails = smartkv::allocation_fails.load(std::memory_order_relaxed);
+  if (fails != nullptr && fails()) return nullptr;
   return alignment <= alignof(std::max_align_t) ? std::malloc(size == 0 ? 1 : size)
                                                 : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
 }
@@ -34,9 +33,12 @@ void* operator new[](size_t size) { return allocate_or_throw(size, 1); }
 void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(size, 1); }
 void* operator new[](size_t size, const std::nothrow_t&) noexcept { return allocate(size, 1); }
 void* operator new(size_t size, std::align_val_t alignment) { return allocate_or_throw(size, static_cast<size_t>(alignment)); }
+void* operator new[](size_t size, std::align_val_t alignment) { return allocate_or_throw(size, static_cast<size_t>(alignment)); }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete[](void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
 void operator delete[](void* p, size_t) noexcept { std::free(p); }
 void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
 void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete[](void* p, size_t, std::align_val_t) noexcept { std::free(p); }

@@ -1,14 +1,11 @@
-// Every allocation of the tests' program is counted, and may be made to fail.
+// Replaces every operator new of a tests' program, so that allocations can be counted and made to fail.
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 
 namespace smartkv {
 
-extern std::atomic<int64_t> n_allocations;
-
-// The allocations that succeed in this thread before one fails, after which all succeed again. Negative: none fails.
-extern thread_local int64_t allocations_to_failure;
+// Asked about each allocation of the program, in its thread: whether it fails. Allocates nothing itself. Null: all succeed.
+extern std::atomic<bool (*)()> allocation_fails;
 
 }  // namespace smartkv

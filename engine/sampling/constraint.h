@@ -21,7 +21,8 @@ class Constraint {
  public:
   virtual ~Constraint() = default;
   // The tokens that may come next: bit i % 32 of word i / 32 is token i, and those from the vocabulary's end on are 0.
-  // End-of-sequence tokens may come where the grammar is complete. Not once ended(). Valid until the next call.
+  // End-of-sequence tokens may come where the grammar is complete. Not once ended(). Valid until the next call of
+  // allowed().
   virtual std::span<const uint32_t> allowed() = 0;
   // Goes on by a token; false, and nothing changes, if it may not come next.
   virtual bool accept(TokenId token) = 0;

@@ -62,8 +62,8 @@ struct GrammarCompiler::Impl {
   };
 
   Impl(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends, const std::vector<double>& tier_seconds,
-       double wait_seconds)
-      : backend(tokenizer, vocabulary, std::move(ends)), wait_seconds(wait_seconds), tiers(tier_seconds.size()) {
+       double most_wait)
+      : backend(tokenizer, vocabulary, std::move(ends)), wait_seconds(most_wait), tiers(tier_seconds.size()) {
     for (size_t i = 0; i < tiers.size(); ++i) tiers[i].seconds = tier_seconds[i];
   }
 

@@ -1,53 +1,26 @@
 // What happens where memory runs out: every allocation of the server fails in turn, and the server goes on.
 #include <atomic>
-#include <cstdlib>
-#include <new>
 
 #include <gtest/gtest.h>
 
 #include "engine/log.h"
 #include "server/openai/json_body.h"
+#include "tests/allocations.h"
 #include "tests/server/test_server.h"
 
 namespace {
 
 // Of the allocations in threads that are not exempt, those numbered from `first_failure` on fail, `failures` of them.
-std::atomic<bool> counting{false};
 std::atomic<int64_t> allocations{0}, first_failure{0}, failures{0};
 thread_local bool exempt = false;
 
-void* allocate(size_t size, size_t alignment) noexcept {
-  if (counting.load(std::memory_order_relaxed) && !exempt) {
-    const int64_t number = allocations.fetch_add(1);
-    if (number >= first_failure && number - first_failure < failures) return nullptr;
-  }
-  return alignment == 0 ? std::malloc(size == 0 ? 1 : size)
-                        : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-}
-
-void* allocate_or_throw(size_t size, size_t alignment) {
-  void* p = allocate(size, alignment);
-  if (p == nullptr) throw std::bad_alloc();
-  return p;
+bool is_to_fail() {
+  if (exempt) return false;
+  const int64_t number = allocations.fetch_add(1);
+  return number >= first_failure && number - first_failure < failures;
 }
 
 }  // namespace
-
-void* operator new(size_t size) { return allocate_or_throw(size, 0); }
-void* operator new[](size_t size) { return allocate_or_throw(size, 0); }
-// std::stable_sort's; its memory goes through operator delete below, too.
-void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(size, 0); }
-void* operator new[](size_t size, const std::nothrow_t&) noexcept { return allocate(size, 0); }
-void* operator new(size_t size, std::align_val_t alignment) { return allocate_or_throw(size, static_cast<size_t>(alignment)); }
-void* operator new[](size_t size, std::align_val_t alignment) { return allocate_or_throw(size, static_cast<size_t>(alignment)); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { std::free(p); }
 
 #ifdef __SANITIZE_ADDRESS__
 // A JSON object that is built from an initializer list loses its members when memory for one of them is missing: nlohmann/json
@@ -67,9 +40,9 @@ class Failing {
     allocations = 0;
     first_failure = first;
     failures = count;
-    counting = true;
+    allocation_fails = is_to_fail;
   }
-  ~Failing() { counting = false; }
+  ~Failing() { allocation_fails = nullptr; }
   bool met() const { return allocations.load() > first_failure.load(); }
 };
 

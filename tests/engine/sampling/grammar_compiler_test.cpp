@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
-// What ends at once ends within this on a busy machine, too; what runs on takes longer.
+// Longer than a busy machine takes for what ends at once, and shorter than any slow_grammar().
 constexpr seconds kPatience{120};
 constexpr double kForever = 600;
 
