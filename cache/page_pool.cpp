@@ -62,7 +62,7 @@ PageRef PagePool::allocate() {
   if (page == nullptr) {
     page = std::make_unique<DensePage>(shape_, backend_);
   } else {
-    page->copy_from(*blank_);  // a sequence whose model broke may have left NaN there
+    page->copy_from(*blank_);  // another sequence's tokens are nobody else's to save
   }
   add(page_bytes_);
   return PageRef(page.release(), [pool = shared_from_this()](DensePage* released) { pool->release(released); });

@@ -14,9 +14,8 @@
 
 namespace smartkv {
 
-// One page. Per head K, then V, in the layout of kernels/attention.h. It starts as zeros, because attention multiplies what lies
-// beyond a sequence's tokens by 0, which has to be finite. What it points to is the
-// backend's to reach.
+// One page. Per head K, then V, in the layout of kernels/attention.h. It starts as zeros, because whole pages are written to
+// files (DenseLayer::save()): nothing that another sequence left may get there. What it points to is the backend's to reach.
 class DensePage {
  public:
   DensePage(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend);

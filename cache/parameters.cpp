@@ -72,6 +72,17 @@ std::string Parameters::choice(const std::string& key, const std::string& fallba
   fail(key, expected);
 }
 
+int64_t Parameters::integer_choice(const std::string& key, int64_t fallback, const std::vector<int64_t>& choices) {
+  const nlohmann::json* value = find(key);
+  if (value == nullptr) return fallback;
+  std::string expected;
+  for (const int64_t choice : choices) {
+    if (*value == choice || *value == std::to_string(choice)) return choice;
+    expected += (expected.empty() ? "one of " : ", ") + std::to_string(choice);
+  }
+  fail(key, expected);
+}
+
 const nlohmann::json* Parameters::object(const std::string& key) {
   const nlohmann::json* value = find(key);
   return value == nullptr || !value->is_object() ? nullptr : value;

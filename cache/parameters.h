@@ -36,6 +36,8 @@ class Parameters {
   bool boolean(const std::string& key, bool fallback);
   std::string text(const std::string& key, const std::string& fallback);
   std::string choice(const std::string& key, const std::string& fallback, const std::vector<std::string>& choices);
+  // One of `choices`, as a number or as text.
+  int64_t integer_choice(const std::string& key, int64_t fallback, const std::vector<int64_t>& choices);
   // An object's parameters, as path.KEY, or null: the key is missing or has a value of another kind.
   const nlohmann::json* object(const std::string& key);
   nlohmann::json value(const std::string& key);  // whatever it is; null: missing

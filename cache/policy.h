@@ -92,9 +92,12 @@ struct PolicyRow {
 
 const std::vector<PolicyRow>& policy_registry();
 
-// What SequenceCache::details() says under `key`, as a gauge of /metrics.
+// A figure of SequenceCache::details() that /metrics adds up over the sequences that finish, by policy.
 struct CacheMetric {
-  std::string_view key, gauge;
+  std::string_view key;             // of details()
+  std::string_view name;            // of /metrics, without the prefix; a counter's ends in _total
+  std::string_view help;            // what it means, a sentence
+  std::vector<double> bounds = {};  // upper bounds of a histogram over sequences; empty: a counter
 };
 
 // Declared by the policies and by shadow mode, each key once.

@@ -1,13 +1,18 @@
 #include "cache/prefix_cache.h"
 
 #include <algorithm>
-#include <optional>
+#include <functional>
+#include <queue>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "cache/state_io.h"
 
 namespace smartkv {
 namespace {
+
+constexpr size_t kGroups = 1024;
 
 // How many of the first tokens two runs have in common.
 int64_t in_common(std::span<const int32_t> a, std::span<const int32_t> b) {
@@ -27,70 +32,159 @@ std::unique_ptr<SequenceCache> cut_back(const SequenceCache& state, int64_t n, i
 
 }  // namespace
 
-PrefixCache::PrefixCache(int64_t max_bytes, PrefixFiles* files) : max_bytes_(max_bytes), files_(files) {
+PrefixCache::PrefixCache(int64_t max_bytes, PrefixFiles* files) : max_bytes_(max_bytes), versions_(kGroups, 1), files_(files) {
   if (files == nullptr) return;
   for (auto& [name, record] : files->take_found()) {
     if (static_cast<int64_t>(record.tokens.size()) < kLeastTokens) continue;
     Node* node = node_of(record.key, record.tokens);
+    by_file_[name] = node;
     node->file = name;
     node->committed = record.committed;
-    node->used = ++clock_;
-    by_file_[name] = node;
+    node->group = group_of(record.key, record.tokens);
+    use(node);
   }
 }
 
 PrefixCache::~PrefixCache() = default;
 
-void PrefixCache::collect(Node* node, int64_t n, std::vector<Candidate>* candidates) {
-  if (n < kLeastTokens) return;  // most states are of other prompts, which part early
-  const bool cuts = node->state != nullptr || (!node->file.empty() && n >= node->committed);
-  if (cuts) candidates->push_back({node, n});
-  for (const auto& [token, child] : node->children) collect(child.get(), n, candidates);
+// The states that some of a prompt's first tokens may be taken from: those at partings[0], then at the next one, each in the order
+// of Rank. Committed tokens of a state cannot be cut back, so it must have no more of them than it shares with the prompt, nor
+// than `most`. Not valid after a change of the tree.
+class PrefixCache::Candidates {
+ public:
+  struct Candidate {
+    Node* node;
+    int64_t n;
+  };
+  Candidates(std::span<const Parting> partings, int64_t most) : partings_(partings), most_(most) {}
+
+  // Null: there are no more.
+  std::optional<Candidate> next() {
+    while (true) {
+      if (open_.empty()) {
+        if (at_ == partings_.size()) return std::nullopt;
+        push_all(partings_[at_++]);
+        continue;
+      }
+      const Item item = open_.top();
+      open_.pop();
+      const Node* const owner = item.owner;
+      const std::set<Rank>& ranks = owner->best.at(item.committed);
+      if (const auto after = std::next(item.rank); after != ranks.end()) open_.push({after, owner, item.committed});
+      const Parting& parting = partings_[at_ - 1];
+      Node* const node = item.rank->node;
+      if (node == owner) return Candidate{node, parting.n};
+      const Node* child = node;  // the owner's
+      while (child->parent != owner) child = child->parent;
+      // What is below the next one on the prompt's way came with a parting before.
+      if (owner == parting.node && child == parting.next) continue;
+      open_.push({child->best.at(item.committed).begin(), child, item.committed});
+    }
+  }
+
+ private:
+  struct Item {
+    std::set<Rank>::const_iterator rank;
+    const Node* owner;
+    int64_t committed;
+    bool operator<(const Item& other) const { return *other.rank < *rank; }  // the best on top
+  };
+  void push_all(const Parting& parting) {
+    for (const auto& [committed, ranks] : parting.node->best) {
+      if (committed > std::min(parting.n, most_)) break;
+      open_.push({ranks.begin(), parting.node, committed});
+    }
+  }
+
+  std::span<const Parting> partings_;
+  int64_t most_;
+  size_t at_ = 0;
+  std::priority_queue<Item> open_;
+};
+
+size_t PrefixCache::group_of(const std::string& key, std::span<const int32_t> prompt) {
+  const std::span<const int32_t> first = prompt.first(std::min<size_t>(prompt.size(), kLeastTokens));
+  const std::string_view bytes(reinterpret_cast<const char*>(first.data()), first.size_bytes());
+  return (std::hash<std::string_view>{}(bytes) ^ std::hash<std::string>{}(key)) % kGroups;
 }
 
-std::vector<PrefixCache::Candidate> PrefixCache::candidates(Node* node, std::span<const int32_t> prompt,
-                                                            int64_t* parts_at) const {
-  const auto most = static_cast<int64_t>(prompt.size()) - 1;
-  std::vector<Candidate> candidates;
-  for (int64_t n = 0; node != nullptr;) {
-    if (node->state != nullptr || !node->file.empty()) candidates.push_back({node, n});
-    Node* next = nullptr;
-    for (const auto& [token, child] : node->children) {
-      if (n < most && token == prompt[static_cast<size_t>(n)]) {
-        next = child.get();
+// If memory runs out on the way, the nodes above lack the state, which find() then misses; none lists a state that is gone.
+void PrefixCache::replace(Node* node, int64_t committed, std::optional<Rank> before, std::optional<Rank> after) {
+  for (; node != nullptr && node->depth >= committed && before != after; node = node->parent) {
+    auto ranks = node->best.find(committed);
+    const auto best = [&] {
+      return ranks == node->best.end() || ranks->second.empty() ? std::nullopt : std::optional<Rank>(*ranks->second.begin());
+    };
+    const std::optional<Rank> best_before = best();
+    std::set<Rank>::node_type rank;  // moved within the set, which takes no memory
+    if (before && ranks != node->best.end()) rank = ranks->second.extract(*before);
+    if (after) {
+      if (!rank.empty()) {
+        rank.value() = *after;
+        ranks->second.insert(std::move(rank));
+      } else if (ranks != node->best.end()) {
+        ranks->second.insert(*after);
       } else {
-        collect(child.get(), n, &candidates);  // goes on otherwise from here
+        ranks = node->best.emplace(committed, std::set<Rank>{*after}).first;
       }
     }
-    node = next;
+    const std::optional<Rank> best_after = best();
+    if (!best_after && ranks != node->best.end()) node->best.erase(ranks);
+    before = best_before;
+    after = best_after;
+  }
+}
+
+void PrefixCache::list(Node* node) {
+  const bool exists = node->state != nullptr || !node->file.empty();
+  const std::optional<int64_t> before = node->listed;
+  const std::optional<Rank> rank_before = before ? std::optional<Rank>({node->depth, node->listed_used, node}) : std::nullopt;
+  node->listed.reset();
+  if (exists) node->listed = node->state != nullptr ? node->state->cache->committed() : node->committed;
+  node->listed_used = node->used;
+  const std::optional<Rank> rank = exists ? std::optional<Rank>({node->depth, node->used, node}) : std::nullopt;
+  if (before == node->listed) {
+    if (before) replace(node, *before, rank_before, rank);
+    return;
+  }
+  if (before) replace(node, *before, rank_before, std::nullopt);
+  if (exists) replace(node, *node->listed, std::nullopt, rank);
+}
+
+void PrefixCache::use(Node* node) {
+  node->used = ++clock_;
+  list(node);
+}
+
+std::vector<PrefixCache::Parting> PrefixCache::partings(Node* node, std::span<const int32_t> prompt, int64_t* parts_at) {
+  const auto most = static_cast<int64_t>(prompt.size()) - 1;
+  std::vector<Parting> result;
+  for (int64_t n = 0; node != nullptr;) {
+    const auto child = n < most ? node->children.find(prompt[static_cast<size_t>(n)]) : node->children.end();
+    Node* const next = child == node->children.end() ? nullptr : child->second.get();
+    if (n >= kLeastTokens) result.push_back({node, n, next});
     if (next == nullptr) break;
     const int64_t same = in_common(prompt.subspan(static_cast<size_t>(n), static_cast<size_t>(most - n)), next->edge);
     n += same;
     *parts_at = n;
+    node = next;
     if (same == static_cast<int64_t>(next->edge.size())) continue;
-    collect(next, n, &candidates);
+    if (n >= kLeastTokens) result.push_back({next, n, nullptr});
     break;
   }
-  // Of equals the shortest: what prompts part at serves them all, while one that is to be cut back is one question's.
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.n != b.n) return a.n > b.n;
-    const int64_t depth_a = depth(a.node), depth_b = depth(b.node);
-    return depth_a != depth_b ? depth_a < depth_b : a.node->used > b.node->used;
-  });
-  return candidates;
+  std::reverse(result.begin(), result.end());
+  return result;
 }
 
 PrefixCache::Covered PrefixCache::covers(const std::string& key, std::span<const int32_t> prompt) {
   const auto root = roots_.find(key);
   if (root == roots_.end()) return {};
   int64_t parts_at = 0;
-  for (const Candidate& candidate : candidates(root->second.get(), prompt, &parts_at)) {
-    if (candidate.n < kLeastTokens) break;
-    if (candidate.n < committed(*candidate.node)) continue;
-    candidate.node->used = ++clock_;
-    return {candidate.n, candidate.node->state};
-  }
-  return {};
+  const std::vector<Parting> places = partings(root->second.get(), prompt, &parts_at);
+  const auto best = Candidates(places, INT64_MAX).next();
+  if (!best) return {};
+  use(best->node);
+  return {best->n, best->node->state};
 }
 
 std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const KvCachePolicy& policy,
@@ -104,16 +198,23 @@ std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const K
   if (root == roots_.end()) return nullptr;
   std::unique_ptr<SequenceCache> cache;
   bool swept = true;
-  for (const Candidate& candidate : candidates(root->second.get(), prompt, parts_at)) {
-    Node* of = candidate.node;
-    const int64_t n = std::min(candidate.n, most);
-    if (of->state == nullptr && (n < kLeastTokens || !load(of, depth(of), policy))) {
-      swept = swept && !of->file.empty();
-      continue;
+  const std::vector<Parting> places = partings(root->second.get(), prompt, parts_at);
+  std::unordered_set<const Node*> tried;
+  Candidates candidates(places, most);
+  while (const auto candidate = candidates.next()) {
+    Node* of = candidate->node;
+    if (!tried.insert(of).second) continue;
+    if (of->state == nullptr) {
+      const bool loaded = load(of, of->depth, policy);
+      candidates = Candidates(places, most);  // the tree has changed
+      if (!loaded) {
+        swept = false;
+        continue;
+      }
     }
-    cache = cut_back(*of->state->cache, n, static_cast<int64_t>(prompt.size()));
+    cache = cut_back(*of->state->cache, std::min(candidate->n, most), static_cast<int64_t>(prompt.size()));
     if (cache == nullptr) continue;
-    of->used = ++clock_;
+    use(of);
     if (held != nullptr) *held = of->state;
     break;
   }
@@ -123,12 +224,6 @@ std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const K
   }
   make_room();
   return cache;
-}
-
-int64_t PrefixCache::depth(const Node* node) {
-  int64_t n = 0;
-  for (; node != nullptr; node = node->parent) n += static_cast<int64_t>(node->edge.size());
-  return n;
 }
 
 bool PrefixCache::load(Node* node, int64_t n_tokens, const KvCachePolicy& policy) {
@@ -147,11 +242,12 @@ bool PrefixCache::load(Node* node, int64_t n_tokens, const KvCachePolicy& policy
   if (state == nullptr) {
     by_file_.erase(node->file);
     node->file.clear();
+    list(node);
     return false;
   }
-  node->used = ++clock_;
   const int64_t own_bytes = state->stats().bytes;
   hold(node, std::move(state), own_bytes);
+  use(node);
   return true;
 }
 
@@ -163,7 +259,7 @@ void PrefixCache::hold(Node* node, std::shared_ptr<const SequenceCache> cache, i
   bytes_ += own_bytes - node->state->own_bytes;
   node->state->cache = std::move(cache);
   node->state->own_bytes = own_bytes;
-  ++version_;
+  ++versions_[node->group];
 }
 
 void PrefixCache::collect_files() {
@@ -174,6 +270,7 @@ void PrefixCache::collect_files() {
     Node* node = found->second;
     by_file_.erase(found);
     node->file.clear();
+    list(node);
     prune(node);
   }
 }
@@ -189,6 +286,7 @@ PrefixCache::Node* PrefixCache::node_of(const std::string& key, std::span<const 
       auto leaf = std::make_unique<Node>();
       leaf->edge.assign(tokens.begin(), tokens.end());
       leaf->parent = node;
+      leaf->depth = node->depth + static_cast<int64_t>(tokens.size());
       node = node->children.emplace(tokens[0], std::move(leaf)).first->second.get();
       break;
     }
@@ -198,6 +296,10 @@ PrefixCache::Node* PrefixCache::node_of(const std::string& key, std::span<const 
       auto middle = std::make_unique<Node>();
       middle->edge.assign(child->edge.begin(), child->edge.begin() + same);
       middle->parent = node;
+      middle->depth = node->depth + same;
+      for (const auto& [committed, ranks] : child->best) {
+        if (committed <= middle->depth) middle->best[committed].insert(*ranks.begin());
+      }
       std::unique_ptr<Node>& below = middle->children[child->edge[static_cast<size_t>(same)]];
       child->edge.erase(child->edge.begin(), child->edge.begin() + same);
       child->parent = middle.get();
@@ -216,19 +318,21 @@ PrefixCache::Held PrefixCache::insert(const std::string& key, std::span<const in
   own_bytes = std::max<int64_t>(0, own_bytes);
   if (own_bytes > max_bytes_ || static_cast<int64_t>(tokens.size()) < kLeastTokens) return nullptr;
   Node* node = node_of(key, tokens);
-  node->used = ++clock_;
+  node->group = group_of(key, tokens);
+  use(node);
   // The one that is there can be cut back further.
   const bool better = node->state == nullptr ? node->file.empty() || node->committed > state->committed()
                                              : node->state->cache->committed() > state->committed();
   if (node->state != nullptr && !better) return node->state;
   const std::shared_ptr<const SequenceCache> cache(std::move(state));
   hold(node, cache, own_bytes);
+  list(node);
   if (files_ != nullptr && better && cache->save(nullptr)) {
     const PrefixRecord record{key, {tokens.begin(), tokens.end()}, cache->committed(), own_bytes};
-    if (const auto name = files_->write(record, cache)) {
-      node->file = *name;
-      node->committed = cache->committed();
+    if (auto name = files_->write(record, cache)) {
       by_file_[*name] = node;
+      node->file = std::move(*name);
+      node->committed = cache->committed();
     }
   }
   const std::weak_ptr<const State> kept = node->state;  // held by nobody: it may go first
@@ -278,13 +382,14 @@ bool PrefixCache::evict(Evict which) {
 void PrefixCache::drop(Node* node) {
   bytes_ -= node->state->own_bytes;
   --n_states_;
-  ++version_;
+  ++versions_[node->group];
   if (!node->file.empty() && files_->cancel(node->file)) {
     by_file_.erase(node->file);
     node->file.clear();
   }
   node->state->cache.reset();  // those who hold it, too, have it no more
   node->state.reset();
+  list(node);
   prune(node);
 }
 

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -60,7 +62,10 @@ class PrefixCache {
 
   // The state counts as used.
   Covered covers(const std::string& key, std::span<const int32_t> prompt);
-  uint64_t version() const { return version_; }  // another one: covers() may say something else
+  // Prompts of one group are those that could have a state in common, and few others. A group's version is another one once
+  // covers() may say something else for them.
+  static size_t group_of(const std::string& key, std::span<const int32_t> prompt);
+  uint64_t version(size_t group) const { return versions_[group]; }
 
   // Keeps `state`, which holds `tokens`; tokens that are not committed make it serve prompts that part from it there, too;
   // of two states of the same tokens the one that can be cut back further stays. own_bytes: what it holds beyond the state that
@@ -76,20 +81,38 @@ class PrefixCache {
   int64_t n_states() const { return n_states_; }  // in memory
 
  private:
+  struct Node;
+  // A state, in the order of preference among those that share as many tokens with a prompt: the one of the fewest tokens, then
+  // the last used.
+  struct Rank {
+    int64_t depth;
+    uint64_t used;
+    Node* node;
+    bool operator==(const Rank&) const = default;
+    bool operator<(const Rank& other) const { return depth != other.depth ? depth < other.depth : used > other.used; }
+  };
   struct Node {
     std::vector<int32_t> edge;  // tokens from the parent to here
+    int64_t depth = 0;          // tokens from the root to here
+    size_t group = 0;           // of prompts; where there is a state
     Node* parent = nullptr;
     std::map<int32_t, std::unique_ptr<Node>> children;  // by the first token of their edges
     std::shared_ptr<State> state;                       // null: none in memory
     PrefixFiles::Name file;                             // empty: none
     int64_t committed = 0;                              // of the state in the file
     uint64_t used = 0;                                  // when, counted in uses
+    std::optional<int64_t> listed;                      // committed tokens with which its state is in `best`
+    uint64_t listed_used = 0;
+    // By committed tokens, up to `depth`: its own state, and of each child the best one at and below it.
+    std::map<int64_t, std::set<Rank>> best;
   };
-  // A state that has the first n tokens of a prompt.
-  struct Candidate {
+  // Where a prompt's way through the tree may end: the states at and below `node`, but not below `next`, have its first n tokens.
+  struct Parting {
     Node* node;
     int64_t n;
+    const Node* next;
   };
+  class Candidates;
 
   Node* node_of(const std::string& key, std::span<const int32_t> tokens);  // made where there is none
   bool load(Node* node, int64_t n_tokens, const KvCachePolicy& policy);  // its state from its file
@@ -98,18 +121,19 @@ class PrefixCache {
   static bool leads_nowhere(const Node& node);
   void prune(Node* node);                                                // it and those above it that lead nowhere
   static void sweep(Node* node);                                         // what is below it and leads nowhere
-  static int64_t depth(const Node* node);                                // its tokens
-  // Of the states that share tokens with the prompt: the most tokens first, of equals the shortest, then the last used.
-  std::vector<Candidate> candidates(Node* root, std::span<const int32_t> prompt, int64_t* parts_at) const;
-  static int64_t committed(const Node& node) { return node.state != nullptr ? node.state->cache->committed() : node.committed; }
-  static void collect(Node* node, int64_t n, std::vector<Candidate>* candidates);  // of the states at the node and below
+  // The places where states may share kLeastTokens or more with the prompt, the most tokens first.
+  static std::vector<Parting> partings(Node* root, std::span<const int32_t> prompt, int64_t* parts_at);
+  static void list(Node* node);  // in `best`, after a change of its state, its file or its use
+  static void replace(Node* node, int64_t committed, std::optional<Rank> before, std::optional<Rank> after);
+  void use(Node* node);
   static bool may_go(const Node& node, Evict which);
   static Node* oldest(Node* node, Evict which);
   void drop(Node* node);
 
   int64_t max_bytes_;
   int64_t bytes_ = 0, n_states_ = 0;
-  uint64_t clock_ = 0, version_ = 1;
+  uint64_t clock_ = 0;
+  std::vector<uint64_t> versions_;  // by group
   std::map<std::string, std::unique_ptr<Node>> roots_;  // by key
   PrefixFiles* files_;
   std::map<PrefixFiles::Name, Node*> by_file_;

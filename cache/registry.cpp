@@ -40,7 +40,7 @@ const std::vector<PolicyRow>& policy_registry() {
 const std::vector<CacheMetric>& cache_metrics() {
   static const std::vector<CacheMetric> metrics = [] {
     std::vector<CacheMetric> all;
-    for (const auto& declared : {channel_packed_metrics(), mixed_precision_metrics(), shadow_metrics()}) {
+    for (const auto& declared : {block_summary_metrics(), channel_packed_metrics(), mixed_precision_metrics(), shadow_metrics()}) {
       all.insert(all.end(), declared.begin(), declared.end());
     }
     return all;

@@ -35,7 +35,7 @@ struct SamplingParams {
   float presence_penalty = 0.0f;    // [-2, 2], over the output, as OpenAI defines it
   float frequency_penalty = 0.0f;   // [-2, 2], over the output
   std::vector<std::pair<TokenId, float>> logit_bias = {};
-  std::optional<uint64_t> seed = {};  // absent: drawn by the engine and reported
+  std::optional<uint64_t> seed = {};  // absent: the engine draws one below 2^53 and reports it
 };
 
 struct GenerationRequest {
@@ -44,7 +44,7 @@ struct GenerationRequest {
   std::vector<TokenId> prompt;  // at least one token
   int32_t n = 1;                // choices; they share the prompt's cache (fork)
   int64_t max_tokens = 16;
-  int64_t min_tokens = 0;  // no end-of-sequence or stop before this many, but where the grammar leaves nothing else
+  int64_t min_tokens = 0;  // no end-of-sequence or stop before this many, unless nothing else is left
   SamplingParams sampling;
   std::string grammar;                  // that the output obeys: EBNF (sampling/constraint.h); empty: any text
   std::function<bool()> client_gone;    // asked by submit() while the grammar compiles: true ends both; null: never
@@ -120,15 +120,33 @@ struct KvCacheUsage {
 
 struct SpeculationUsage {
   std::string method = "off";
+  bool exact = true;                  // the answer is plain decoding's bit for bit: Model::batch_invariant()
   int64_t drafted = 0, accepted = 0;  // tokens
   int64_t passes = 0;                 // that carried drafts
+  int64_t rewinds = 0;                // passes after which the cache was cut back
+  int64_t rewound_tokens = 0;         // drafted tokens that were cut out of the cache
+  int64_t fallbacks = 0;              // drafting models given up, each for the rest of a choice: they failed, or gave NaN
   std::vector<int64_t> accepted_at;   // accepted tokens by their position in the draft
   double draft_ms = 0;                // drafting for this request and what was batched with it; not part of model_ms
 
+  // Counts a pass with `n_drafted` tokens, after which the choice was `n_emitted` tokens longer.
+  void add_round(int64_t n_drafted, int64_t n_accepted, int64_t n_emitted) {
+    const int64_t rewound = n_drafted - (n_emitted - 1);  // the last token emitted was in no pass yet
+    drafted += n_drafted;
+    accepted += n_accepted;
+    ++passes;
+    rewinds += rewound > 0 ? 1 : 0;
+    rewound_tokens += rewound;
+    accepted_at.resize(std::max(accepted_at.size(), static_cast<size_t>(n_drafted)));
+    for (int64_t i = 0; i < n_accepted; ++i) ++accepted_at[static_cast<size_t>(i)];
+  }
   void add(const SpeculationUsage& other) {  // the counts
     drafted += other.drafted;
     accepted += other.accepted;
     passes += other.passes;
+    rewinds += other.rewinds;
+    rewound_tokens += other.rewound_tokens;
+    fallbacks += other.fallbacks;
     accepted_at.resize(std::max(accepted_at.size(), other.accepted_at.size()));
     for (size_t i = 0; i < other.accepted_at.size(); ++i) accepted_at[i] += other.accepted_at[i];
   }
@@ -165,8 +183,10 @@ class RequestError : public std::runtime_error {
   std::string param;
   int retry_after_s;
 };
+// "invalid", "context_length", "too_large", "overloaded", "draining", "lost" or "client_gone".
+std::string_view name(RequestError::Kind kind);
 
-// Histogram with fixed upper bounds (seconds). Not cumulative: Prometheus' buckets are the running sums of `counts`.
+// Histogram with fixed upper bounds. Not cumulative: Prometheus' buckets are the running sums of `counts`.
 struct Histogram {
   std::vector<double> bounds;
   std::vector<uint64_t> counts;  // counts[i]: observations in (bounds[i-1], bounds[i]]; the last one: above all bounds
@@ -180,24 +200,29 @@ struct PolicyStats {
   int64_t bytes = 0, full_bytes = 0;    // held by them; what the full cache would hold for the same tokens
   uint64_t prompt_tokens = 0, generation_tokens = 0;  // computed and generated since the start
   TierUse tiers;                        // of all their tokens, at most kTierSeconds ago
+  // Diagnostics of the sequences that finished, by CacheMetric::name: sums, and distributions over sequences.
+  std::map<std::string, double> sums;
+  std::map<std::string, Histogram> distributions;
 };
 constexpr double kTierSeconds = 1;  // each sequence's view is gone through for it: about 20 us
 
 struct EngineStats {
   int64_t requests_running = 0, requests_waiting = 0;  // sequences decoding or prefilling; requests queued
-  // Held by running sequences (states that are kept for prompts to come do not count); by them once they have computed what
-  // they know; at most, with logits.
+  // Held by running sequences (bytes that only states for prompts to come hold do not count); by them once they have computed
+  // what they know; at most, with logits.
   int64_t kv_bytes_used = 0, kv_bytes_promised = 0, kv_bytes_budget = 0;
   uint64_t prompt_tokens = 0, generation_tokens = 0, prefix_cache_queries = 0, prefix_cache_hits = 0;
   uint64_t steps = 0;
   uint64_t preemptions = 0, recomputed_tokens = 0;
-  int64_t prefix_cache_bytes = 0, prefix_cache_states = 0;  // held for prompts to come
+  // Held for prompts to come. The bytes are those that no running sequence holds, so kv_bytes_used + prefix_cache_bytes is at
+  // most what all caches hold.
+  int64_t prefix_cache_bytes = 0, prefix_cache_states = 0;
+  int64_t kv_offload_bytes_used = 0, kv_offload_bytes_budget = 0;  // in the host's memory; a budget of 0: none
   std::map<std::string, uint64_t> finished;  // by reason: "stop", "length", "abort", "error"
-  uint64_t rejected = 0;
+  std::map<std::string, uint64_t> rejected;  // requests that submit() refused, by name(RequestError::Kind)
   SpeculationUsage speculation;  // of all requests; `method` says nothing
   std::map<std::string, PolicyStats> policies;  // by KvCachePolicy::name() of those that were used
   Histogram time_to_first_token, time_per_output_token, e2e_latency, queue_time;
-  std::map<std::string, double> extra;  // further gauges and counters by Prometheus name (without "smartkv:")
 };
 
 struct EngineOptions {
@@ -209,7 +234,10 @@ struct EngineOptions {
   std::string cuda_graphs = "auto";  // auto | on | off: of small passes; auto: on a GPU, with tensor_parallel 1
   int tensor_parallel = 1;           // processes that compute the model together, of backend torch (engine/parallel/)
   int threads = 0;                   // of all of them together; 0: every core of the machine that this process may use
-  int64_t context_length = 0;        // 0: the model's own
+  int64_t context_length = 0;        // 0: the model's own, times the factor of rope_scaling if it has one
+  // For contexts beyond the model's own: null; linear, dynamic or yarn; or {"type": one of these, "factor": F}. Without a factor
+  // it is context_length over the model's own.
+  nlohmann::json rope_scaling;
   int64_t kv_cache_bytes = 0;        // 0: half of the memory that is free once the model is loaded
   int64_t kv_offload_bytes = 0;      // of the host's memory, for caches of requests that ask for it; not of backend native; 0: none
   int64_t prefix_cache_bytes = -1;   // of kv_cache_bytes, for prompts that come again; -1: all that nobody needs; 0: off

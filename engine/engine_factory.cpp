@@ -4,8 +4,10 @@
 #include "engine/engine_options.h"
 #include "engine/log.h"
 #include "engine/prefix_identity.h"
+#include "engine/speculation/draft_vocabulary.h"
 #include "engine/system_resources.h"
 #include "engine/weights/draft_weights.h"
+#include "engine/weights/model_fingerprint.h"
 #include "engine/weights/weights.h"
 #include "kernels/cpu_level.h"
 
@@ -24,27 +26,6 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const 
 
 std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
-// A draft's tokens are verified by id: both models must mean the same by each.
-void check_draft_tokenizer(const Tokenizer& target, const Tokenizer& draft, const ModelConfig& target_config,
-                           const ModelConfig& draft_config, const std::filesystem::path& path) {
-  const auto refuse = [&](const std::string& what) {
-    throw ModelError("draft_model: " + path.string() + ": expected the model's own tokenizer, found " + what);
-  };
-  const int64_t vocabulary = std::min(target.vocab_size(), target_config.vocab_size);
-  if (draft.vocab_size() != target.vocab_size()) {
-    refuse(std::to_string(draft.vocab_size()) + " tokens instead of " + std::to_string(target.vocab_size()));
-  }
-  if (draft_config.vocab_size < vocabulary) {
-    refuse("outputs for " + std::to_string(draft_config.vocab_size) + " tokens instead of " +
-           std::to_string(vocabulary));
-  }
-  for (TokenId token = 0; token < static_cast<TokenId>(target.vocab_size()); ++token) {
-    const std::string found = draft.token_content(token), expected = target.token_content(token);
-    if (found == expected) continue;
-    refuse("token " + std::to_string(token) + " \"" + found + "\" instead of \"" + expected + "\"");
-  }
-}
-
 // The type of a model that drafts, which is native: as the caches are.
 std::string draft_dtype(const std::string& dtype) { return dtype == "f16" ? "bf16" : dtype; }
 
@@ -54,8 +35,12 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
   const std::filesystem::path& path = parts->options.draft_model;
   const std::unique_ptr<Weights> weights = open_draft_weights(path, target);
   if (weights->output_tokens().empty()) {  // a model that stands alone, with a tokenizer of its own
-    check_draft_tokenizer(*parts->tokenizer, *load_tokenizer(*weights, path), parts->model->config(), weights->config(),
-                          path);
+    try {
+      check_draft_vocabulary({parts->tokenizer.get(), parts->model->config().vocab_size},
+                             {load_tokenizer(*weights, path).get(), weights->config().vocab_size});
+    } catch (const ModelError& error) {
+      throw ModelError("draft_model: " + path.string() + ": " + error.what());
+    }
   }
   LlamaOptions options = llama;
   options.backend = "native";
@@ -63,10 +48,12 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
   options.cuda_graphs = "auto";
   options.dtype = draft_dtype(llama.dtype);
   options.context_length = parts->options.context_length;
+  options.rope_factor = 0;  // what takes the draft's own context to the same length
   if (product_type(llama) != ProductType::kF32 && options.weights != "int8" && options.weights != "int4") {
     options.weights = "file";
     options.int4_floats = true;
   }
+  parts->draft_identity = model_identity(*weights);
   parts->draft_model = load_llama(*weights, options, *parts->threads);
   parts->draft_shape = llama_cache_shape(parts->draft_model->config(), options);
   log_info("draft model " + parts->draft_model->config().name + ": " +
@@ -79,12 +66,13 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                                        const std::function<void(double, const std::string&)>& progress) {
   check_engine_options(options);
   RankedModelOptions ranked = model_options(options);
-  const LlamaOptions& llama = ranked.llama;
+  LlamaOptions& llama = ranked.llama;
   const auto report = [&](double done, const std::string& what) {
     if (progress) progress(done, what);
   };
   report(0, "opening the model");
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
+  settle_context(weights->config().context_length, &llama);
   EngineParts parts;
   parts.options = options;
   parts.tokenizer = load_tokenizer(*weights, options.model);
@@ -99,12 +87,14 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                                  : load_llama(*weights, llama, *parts.threads, loading);
   const ModelConfig& config = parts.model->config();
   parts.cache_shape = ranked_cache_shape(config, ranked);
-  parts.options.context_length = options.context_length > 0 ? options.context_length : config.context_length;
+  parts.options.context_length = config.context_length;
   if (!options.draft_model.empty()) load_draft_model(*weights, llama, &parts);
   if (options.draft_weights == "int4") {
-    parts.int4_model = load_llama(*weights, {draft_dtype(options.dtype), "int4", options.context_length}, *parts.threads, nullptr,
+    LlamaOptions int4{draft_dtype(options.dtype), "int4", llama.context_length, llama.rope_scaling, llama.rope_factor};
+    parts.int4_model = load_llama(*weights, int4, *parts.threads, nullptr,
                                   parts.model->kv_backend());  // it drafts from the model's own caches
   }
+  parts.model_identity = model_identity(*weights);
   if (options.kv_cache_bytes == 0) parts.options.kv_cache_bytes = available_bytes() / 2;
   if (!options.prefix_cache_dir.empty()) parts.prefix_identity = prefix_identity(*weights, options);
   report(1, "loaded " + config.name);

@@ -43,8 +43,13 @@ int64_t prefix_cache_bytes(const EngineOptions& options) {
 std::unique_ptr<PrefixFiles> prefix_files(const EngineParts& parts) {
   const EngineOptions& options = parts.options;
   if (options.prefix_cache_dir.empty() || options.prefix_cache_bytes == 0) return nullptr;
-  return std::make_unique<PrefixFiles>(PrefixFilesOptions{options.prefix_cache_dir, options.prefix_cache_dir_bytes,
-                                                          parts.prefix_identity, log_warning});
+  try {
+    return std::make_unique<PrefixFiles>(PrefixFilesOptions{options.prefix_cache_dir, options.prefix_cache_dir_bytes,
+                                                            parts.prefix_identity, log_warning});
+  } catch (const CacheError& error) {  // answers do not depend on it
+    log_error(std::string(error.what()) + "; computed prompts will not survive a restart");
+    return nullptr;
+  }
 }
 
 double milliseconds_since(Clock::time_point start) {
@@ -72,7 +77,7 @@ int64_t draft_room(const SequenceCache& cache, int64_t cap) {
 
 PolicyContext draft_context(const EngineParts& parts) {
   if (parts.draft_model == nullptr) return {};
-  return policy_context(*parts.draft_model, parts.draft_shape, parts.threads.get());
+  return policy_context(*parts.draft_model, parts.draft_shape, parts.threads.get(), {.identity = parts.draft_identity});
 }
 
 // The model's, with pages in the host's memory.
@@ -86,7 +91,8 @@ PolicyContext offload_context(const EngineParts& parts, PolicyContext context) {
 
 EngineImpl::EngineImpl(EngineParts parts)
     : parts_(std::move(parts)),
-      policy_context_(policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get(), parts_.options.gates)),
+      policy_context_(policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get(),
+                                     {parts_.model_identity, parts_.options.gates})),
       draft_context_(draft_context(parts_)),
       offload_context_(offload_context(parts_, policy_context_)),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
@@ -503,6 +509,7 @@ void EngineImpl::publish() {
   running_ = scheduler_.n_running();
   held_ = scheduler_.bytes_held();
   recorder_.stats.kv_bytes_promised = scheduler_.bytes_promised();
+  recorder_.stats.speculation.fallbacks = speculator_.fallbacks();
   recorder_.stats.prefix_cache_bytes = prefixes_.bytes();
   recorder_.stats.prefix_cache_states = prefixes_.n_states();
   publish_policies();

@@ -37,6 +37,7 @@ struct EngineParts {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // may be null
   CacheShape cache_shape;
+  std::string model_identity, draft_identity;  // by which gates that ship are found
   std::string prefix_identity;  // of options.prefix_cache_dir
   std::unique_ptr<Model> draft_model;  // may be null; its tokens are the model's own
   CacheShape draft_shape;
@@ -165,12 +166,11 @@ class EngineImpl final : public Engine {
   std::vector<std::shared_ptr<Request>> submitted_;  // not yet seen by the engine thread
   int64_t live_ = 0;                                 // requests that have not ended
   int64_t waiting_ = 0, running_ = 0, held_ = 0;     // as the engine thread last said
-  StatsRecorder recorder_;
+  mutable StatsRecorder recorder_;  // validate() counts what it refuses
   mutable std::map<std::optional<int64_t>, LiveQuestion> live_questions_;  // by layer
   uint64_t next_id_ = 0;
   bool draining_ = false, cancel_all_ = false, exit_ = false;
 
-  mutable std::atomic<uint64_t> rejected_{0};
   std::shared_ptr<std::atomic<bool>> any_cancelled_ = std::make_shared<std::atomic<bool>>(false);  // since it was looked at
 
   std::mutex on_lost_mutex_;

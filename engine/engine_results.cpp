@@ -65,7 +65,7 @@ void EngineImpl::take_prompt_chunk(BatchRow* row) {
   SequenceCache* cache = choice->pass_cache();
   if (choice->leaves_prefix()) {
     // A mirrored draft's cache may get what lies beyond its boundary only now.
-    const bool follows = !request->draft_prefix_key.empty() && choice->draft->cache()->tokens() < cache->tokens();
+    const bool follows = choice->keeps_draft_prefix() && choice->draft->cache()->tokens() < cache->tokens();
     if (follows) cache->commit(cache->tokens());
     choice->keep_prefix();
   }
@@ -181,7 +181,7 @@ void EngineImpl::deliver(Request* request, Sequence* choice, GenerationEvent eve
     if (choice->n_output > n_tokens) recorder_.next_tokens(n_tokens, seconds(choice->last_token));
     recorder_.stats.generation_tokens += static_cast<uint64_t>(n_tokens);
     policy_stats(*request).generation_tokens += static_cast<uint64_t>(n_tokens);
-    for (const DraftRound& round : event.drafts) recorder_.drafted(round);
+    for (const DraftRound& round : event.drafts) recorder_.drafted(round, n_tokens);
   }
   if (!request->first_token) request->first_token = now;
   choice->last_token = now;
@@ -207,11 +207,7 @@ void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEve
   {
     const std::lock_guard lock(mutex_);
     if (last) recorder_.request_finished(event.finish, usage.timings);
-    for (const CacheMetric& metric : cache_metrics()) {
-      if (const auto detail = choice->cache_details.find(std::string(metric.key)); detail != choice->cache_details.end()) {
-        recorder_.stats.extra[std::string(metric.gauge)] = detail->second;
-      }
-    }
+    recorder_.sequence_finished(choice->cache_details, &policy_stats(*request));
     publish();
   }
   request->ended = last;

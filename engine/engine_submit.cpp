@@ -13,9 +13,10 @@ namespace {
 
 constexpr size_t kMaxCachedPolicies = 64;
 
+// Below 2^53, so that a client whose numbers are doubles can send it back.
 uint64_t random_seed() {
   std::random_device device;
-  return (uint64_t{device()} << 32) | device();
+  return ((uint64_t{device()} << 32) | device()) >> 11;
 }
 
 // What requests may name on this server.
@@ -149,8 +150,9 @@ void EngineImpl::validate(const GenerationRequest& request) const {
     check(request);
     const std::lock_guard lock(mutex_);
     check_load(0);
-  } catch (const RequestError&) {
-    ++rejected_;
+  } catch (const RequestError& error) {
+    const std::lock_guard lock(mutex_);
+    ++recorder_.stats.rejected[std::string(name(error.kind))];
     throw;
   }
 }
@@ -169,9 +171,11 @@ void EngineImpl::share_prefixes(Request* request) {
   const nlohmann::json& policy = request->generation.kv_cache.is_null() ? parts_.options.kv_cache : request->generation.kv_cache;
   request->prefixes = &prefixes_;
   request->prefix_key = policy.dump() + '\n' + request->generation.cache_salt;
+  request->prefix_group = request->draft_prefix_group = PrefixCache::group_of(request->prefix_key, request->generation.prompt);
   const Speculation* speculation = request->speculation.get();
   if (speculation == nullptr || !speculation->mirrored || speculation->pillar || request->max_tokens <= 1) return;
   request->draft_prefix_key = "draft " + speculation->spec.kv_cache.dump() + ' ' + request->prefix_key;
+  request->draft_prefix_group = PrefixCache::group_of(request->draft_prefix_key, request->generation.prompt);
 }
 
 std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vector<GenerationRequest> generations) {
@@ -200,8 +204,9 @@ std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vecto
     }
     work_.notify_one();
     return streams;
-  } catch (const RequestError&) {
-    ++rejected_;
+  } catch (const RequestError& error) {
+    const std::lock_guard lock(mutex_);
+    ++recorder_.stats.rejected[std::string(name(error.kind))];
     throw;
   }
 }
@@ -230,14 +235,14 @@ EngineStats EngineImpl::stats() const {
   EngineStats stats = recorder_.stats;
   stats.requests_running = running_;
   stats.requests_waiting = waiting_ + static_cast<int64_t>(submitted_.size());
-  stats.kv_bytes_used = cache_bytes();
-  if (stats.prefix_cache_states > 0) stats.kv_bytes_used = std::min(stats.kv_bytes_used, held_);
+  const int64_t all = cache_bytes();
+  stats.kv_bytes_used = stats.prefix_cache_states > 0 ? std::min(all, held_) : all;
+  stats.prefix_cache_bytes = std::min(stats.prefix_cache_bytes, all - stats.kv_bytes_used);
   stats.kv_bytes_budget = parts_.options.kv_cache_bytes;
   if (offload_context_.pool != nullptr) {
-    stats.extra["kv_offload_bytes_used"] = static_cast<double>(offload_context_.pool->bytes_in_use());
-    stats.extra["kv_offload_bytes_budget"] = static_cast<double>(parts_.options.kv_offload_bytes);
+    stats.kv_offload_bytes_used = offload_context_.pool->bytes_in_use();
+    stats.kv_offload_bytes_budget = parts_.options.kv_offload_bytes;
   }
-  stats.rejected = rejected_;
   return stats;
 }
 

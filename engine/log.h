@@ -1,18 +1,42 @@
-// The one way to log. Only log.cpp knows spdlog: LibTorch carries its own fmt, and the two do not mix in one file.
+// The one way to log. Each event is one line on stderr, whatever its text holds: control characters are escaped.
+//
+//   2026-11-26T12:41:53.123Z info request client=127.0.0.1 status=200
+//   {"time":"2026-11-26T12:41:53.123Z","level":"info","message":"request","client":"127.0.0.1","status":"200"}
+//
+// Every function may be called from any thread.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <initializer_list>
 #include <string_view>
 
 namespace smartkv {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
+enum class LogFormat { kText, kJson };
 
 void set_log_level(LogLevel level);
+void set_log_format(LogFormat format);
 bool log_enabled(LogLevel level);
-// Writes a line. A line for which there is no memory is lost.
+
+// From now on a thread of its own writes the lines, so that no caller waits for whoever reads them. Lines for which its buffer of
+// 256 KiB has no room are lost and counted; a line tells how many once there is room again. The thread lasts as long as the process.
+void log_in_background();
+// Waits until all lines are written, or the time is over. Returns whether they are.
+bool flush_log(std::chrono::milliseconds timeout);
+// Returns how many lines were lost since the start of the process.
+uint64_t lost_log_lines();
+
+struct LogField {
+  std::string_view name;   // letters and underscores
+  std::string_view value;  // any bytes
+};
+
+// Writes a line of at most 8 KiB. Needs no memory, so that a handler of std::bad_alloc can use it.
 void log(LogLevel level, std::string_view message) noexcept;
-// Writes the parts as one line of at most 1,000 bytes. Needs no memory, so that a handler of std::bad_alloc can use it.
+void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) noexcept;
+// Writes the parts as one message, of which at most 1,000 bytes are kept.
 void log(LogLevel level, std::initializer_list<std::string_view> parts) noexcept;
 
 inline void log_debug(std::string_view message) noexcept { log(LogLevel::kDebug, message); }

@@ -15,15 +15,15 @@ namespace smartkv {
 
 // All of these change bits. A new one does not compile until it is named here.
 auto fields(const LlamaOptions& llama) {
-  const auto& [dtype, weights, context_length, rope_scaling, backend, device, cuda_graphs, int4_floats] = llama;
-  return std::tie(dtype, weights, context_length, rope_scaling, backend, device, cuda_graphs, int4_floats);
+  const auto& [dtype, weights, context_length, rope_scaling, rope_factor, backend, device, cuda_graphs, int4_floats] = llama;
+  return std::tie(dtype, weights, context_length, rope_scaling, rope_factor, backend, device, cuda_graphs, int4_floats);
 }
 
 namespace {
 
 // Adds the options that change bits. All options are named, so that a new one does not compile until it is added or left out.
 void add_options(const EngineOptions& options, StructureHash* hash) {
-  [[maybe_unused]] const auto& [model, dtype, stored_as, backend, device, cuda_graphs, tensor_parallel, threads, context_length,
+  [[maybe_unused]] const auto& [model, dtype, stored_as, backend, device, cuda_graphs, tensor_parallel, threads, context_length, rope_scaling,
                                 kv_cache_bytes, kv_offload_bytes, prefix_cache_bytes, prefix_cache_dir, prefix_cache_dir_bytes,
                                 max_sequences, max_queue, prefill_chunk, chat_template_file, kv_cache, speculative, draft_model,
                                 draft_weights, gates, allowed_policies, allowed_speculation] = options;

@@ -77,7 +77,10 @@ RequestUsage Request::usage(Clock::time_point now) const {
   usage.cached_tokens = cached_tokens;
   usage.seed = seed;
   usage.kv_cache.policy = policy->name();
-  if (speculation != nullptr) usage.speculation.method = name(speculation->spec.method);
+  if (speculation != nullptr) {
+    usage.speculation.method = name(speculation->spec.method);
+    usage.speculation.exact = speculation->exact;
+  }
   usage.speculation.draft_ms = draft_ms;
   RequestTimings& timings = usage.timings;
   for (const Sequence& choice : choices) {

@@ -55,6 +55,7 @@ struct Request {
   PrefixCache* prefixes = nullptr;    // null: neither looks up nor leaves anything there
   std::string prefix_key;
   std::string draft_prefix_key;       // of the states of a mirrored draft's cache; empty: none
+  size_t prefix_group = 0, draft_prefix_group = 0;  // PrefixCache::group_of() the prompt
   int64_t cached_tokens = 0;          // of the prompt, found there
   int64_t prompt_computed = 0;        // tokens of the prompt that some pass has computed, or that were found there
   bool looked_up = false;

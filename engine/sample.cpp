@@ -10,22 +10,27 @@ namespace smartkv {
 
 namespace {
 
-// Whether tokens other than these may come, too.
-bool allows_more(std::span<const uint32_t> allowed, std::span<const TokenId> tokens) {
+// Returns whether tokens other than these may come, too. allowed: as SamplingInput's. tokens: each once.
+bool allows_more(std::span<const uint32_t> allowed, std::span<const TokenId> tokens, int64_t vocabulary) {
+  if (allowed.empty()) return vocabulary > std::ssize(tokens);
   int64_t others = 0;
   for (const uint32_t word : allowed) others += std::popcount(word);
   for (const TokenId token : tokens) others -= allowed[static_cast<size_t>(token) / 32] >> (token % 32) & 1;
   return others > 0;
 }
 
+// Returns the tokens that may not come at output index `position`, although `allowed` has them: those that end the text, before
+// min_tokens, unless there are no others.
+std::span<const TokenId> forbidden_at(const Request& request, int64_t position, std::span<const uint32_t> allowed, int64_t vocabulary) {
+  if (position >= request.generation.min_tokens || !allows_more(allowed, request.stop_tokens, vocabulary)) return {};
+  return request.stop_tokens;
+}
+
 // What the token at output index `position` is drawn with.
-SamplingInput input_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history) {
-  const GenerationRequest& generation = request.generation;
-  SamplingInput input{generation.sampling, history};
+SamplingInput input_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history, int64_t vocabulary) {
+  SamplingInput input{request.generation.sampling, history};
   if (choice->constraint != nullptr) input.allowed = choice->constraint->allowed();
-  const bool may_end = position >= generation.min_tokens ||
-                       (!input.allowed.empty() && !allows_more(input.allowed, request.stop_tokens));
-  if (!may_end) input.forbidden = request.stop_tokens;
+  input.forbidden = forbidden_at(request, position, input.allowed, vocabulary);
   return input;
 }
 
@@ -37,7 +42,8 @@ TokenNoise noise_at(const Request& request, const Sequence& choice, int64_t posi
 
 TokenId sample_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history,
                   std::span<const float> logits, Sampler* sampler) {
-  return sampler->sample(logits, input_at(request, choice, position, history), noise_at(request, *choice, position));
+  const SamplingInput input = input_at(request, choice, position, history, std::ssize(logits));
+  return sampler->sample(logits, input, noise_at(request, *choice, position));
 }
 
 std::optional<kernels::TokenDraw> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits, int64_t vocabulary) {
@@ -47,7 +53,8 @@ std::optional<kernels::TokenDraw> draw_on_device(const Request& request, Sequenc
   const bool prompt_logprobs = choice->n_output == 0 && generation.prompt_logprobs >= 0;
   if (several || forks || prompt_logprobs || generation.logprobs >= 0 || choice->draws_again) return std::nullopt;
   const int64_t position = choice->n_output;
-  return token_draw(input_at(request, choice, position, choice->history), noise_at(request, *choice, position), vocabulary);
+  const SamplingInput input = input_at(request, choice, position, choice->history, vocabulary);
+  return token_draw(input, noise_at(request, *choice, position), vocabulary);
 }
 
 namespace {
@@ -84,7 +91,8 @@ bool accepts(const Request& request, Sequence* choice, TokenId token) {
 
 // Draws the next token. One that the grammar refuses is taken out of the mask, and another one drawn with the same noise.
 TokenId draw_token(const Request& request, Sequence* choice, std::span<const float> logits, Sampler* sampler) {
-  SamplingInput input = input_at(request, choice, choice->n_output, choice->history);
+  const int64_t vocabulary = std::ssize(logits);
+  SamplingInput input = input_at(request, choice, choice->n_output, choice->history, vocabulary);
   std::vector<uint32_t> mask;
   for (;;) {
     const TokenId token = sampler->sample(logits, input, noise_at(request, *choice, choice->n_output));
@@ -92,6 +100,7 @@ TokenId draw_token(const Request& request, Sequence* choice, std::span<const flo
     if (mask.empty()) mask.assign(input.allowed.begin(), input.allowed.end());
     mask[static_cast<size_t>(token) / 32] &= ~(uint32_t{1} << (token % 32));
     input.allowed = mask;
+    input.forbidden = forbidden_at(request, choice->n_output, mask, vocabulary);
   }
 }
 

@@ -103,8 +103,11 @@ ScheduledSequence::Known Sequence::known() const {
 }
 
 void Sequence::look_up() {
-  if (request->prefixes == nullptr || prefix_version == request->prefixes->version()) return;
-  prefix_version = request->prefixes->version();
+  if (request->prefixes == nullptr) return;
+  const PrefixCache& prefixes = *request->prefixes;
+  const uint64_t version = prefixes.version(request->prefix_group) + prefixes.version(request->draft_prefix_group);
+  if (prefix_version == version) return;
+  prefix_version = version;
   const auto covers = [&](const std::string& key) { return request->prefixes->covers(key, request->generation.prompt); };
   PrefixCache::Covered covered = covers(request->prefix_key), drafts = {covered.tokens, nullptr};
   if (!request->draft_prefix_key.empty()) drafts = covers(request->draft_prefix_key);
@@ -160,6 +163,8 @@ void Sequence::hold_running() {
   draft_prefix_running = draft_prefix == nullptr ? nullptr : draft_prefix->running;
 }
 
+bool Sequence::keeps_draft_prefix() const { return !request->draft_prefix_key.empty() && draft->cache() != nullptr; }
+
 void Sequence::keep_prefix() {
   const auto known = std::span<const TokenId>(tokens).first(static_cast<size_t>(computed()));
   // Pages that a state it left before has, too, count there.
@@ -173,7 +178,7 @@ void Sequence::keep_prefix() {
   // What it went on from it still runs with; a state of its prompt's end, as a rule, only others may want.
   const PrefixCache::Held left = keep(request->prefix_key, *cache, &prefix_bytes);
   if (prefix == nullptr) prefix = left;
-  const bool drafts = !request->draft_prefix_key.empty() && draft->cache()->tokens() == computed();
+  const bool drafts = keeps_draft_prefix() && draft->cache()->tokens() == computed();
   if (drafts) {
     const PrefixCache::Held of_draft = keep(request->draft_prefix_key, *draft->cache(), &prefix_draft_bytes);
     if (draft_prefix == nullptr) draft_prefix = of_draft;

@@ -53,6 +53,7 @@ struct Sequence final : ScheduledSequence {
   // Whether other prompts may go on from what the cache holds now.
   bool leaves_prefix() const;
   void keep_prefix();  // for them
+  bool keeps_draft_prefix() const;  // with a state of the draft's cache beside its own
   bool near_prompt_end(int64_t end) const;
   // Computes its prompt, or after it lost its caches what it knew.
   bool computes_prompt() const { return n_output == 0 || left() > 1; }
@@ -79,7 +80,7 @@ struct Sequence final : ScheduledSequence {
   bool dropped = false;
   Known prefix_known;                    // while it waits: what the prefix cache has for it
   int64_t prompt_bytes = 0;              // while it waits: of the rest of its prompt, dense
-  uint64_t prefix_version = 0;           // of the prefix cache, when that was looked up
+  uint64_t prefix_version = 0;           // of its groups in the prefix cache, added up, when that was looked up
   int64_t prefix_bytes = 0, prefix_draft_bytes = 0;  // of the states that cache and draft went on from, or left last
   int64_t parts_at = 0;                  // tokens after which its prompt parts from those that are known: 0: nowhere
   SpeculationUsage speculation;          // after the last pass

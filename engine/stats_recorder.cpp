@@ -1,8 +1,11 @@
 #include "engine/stats_recorder.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
+
+#include "cache/policy.h"
 
 namespace smartkv {
 namespace {
@@ -14,13 +17,17 @@ Histogram make_histogram(std::vector<double> bounds) {
   return histogram;
 }
 
-void observe(Histogram* histogram, double seconds, uint64_t times = 1) {
+void observe(Histogram* histogram, double value, uint64_t times = 1) {
   const auto& bounds = histogram->bounds;
-  const auto bucket = std::lower_bound(bounds.begin(), bounds.end(), seconds) - bounds.begin();
+  const auto bucket = std::lower_bound(bounds.begin(), bounds.end(), value) - bounds.begin();
   histogram->counts[static_cast<size_t>(bucket)] += times;
-  histogram->sum += seconds * static_cast<double>(times);
+  histogram->sum += value * static_cast<double>(times);
   histogram->count += times;
 }
+
+constexpr std::array kRefusals = {RequestError::Kind::kInvalid,   RequestError::Kind::kContextLength, RequestError::Kind::kTooLarge,
+                                  RequestError::Kind::kOverloaded, RequestError::Kind::kDraining,     RequestError::Kind::kLost,
+                                  RequestError::Kind::kClientGone};
 
 const char* finished_label(FinishReason reason) {
   switch (reason) {
@@ -37,15 +44,29 @@ const char* finished_label(FinishReason reason) {
 
 }  // namespace
 
+std::string_view name(RequestError::Kind kind) {
+  switch (kind) {
+    case RequestError::Kind::kInvalid: return "invalid";
+    case RequestError::Kind::kContextLength: return "context_length";
+    case RequestError::Kind::kTooLarge: return "too_large";
+    case RequestError::Kind::kOverloaded: return "overloaded";
+    case RequestError::Kind::kDraining: return "draining";
+    case RequestError::Kind::kLost: return "lost";
+    case RequestError::Kind::kClientGone: return "client_gone";
+  }
+  return "unknown";
+}
+
 StatsRecorder::StatsRecorder() {
-  const std::vector<double> request_bounds = {0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120};
+  const std::vector<double> request_bounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120};
   stats.time_to_first_token =
       make_histogram({0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40});
   stats.time_per_output_token =
-      make_histogram({0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5});
+      make_histogram({0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5});
   stats.e2e_latency = make_histogram(request_bounds);
   stats.queue_time = make_histogram(request_bounds);
   for (const char* reason : {"stop", "length", "abort", "error"}) stats.finished[reason] = 0;
+  for (const auto kind : kRefusals) stats.rejected[std::string(name(kind))] = 0;
 }
 
 void StatsRecorder::request_finished(FinishReason reason, const RequestTimings& timings) {
@@ -61,14 +82,21 @@ void StatsRecorder::next_tokens(int64_t n, double seconds) {
   observe(&stats.time_per_output_token, seconds / static_cast<double>(n), static_cast<uint64_t>(n));
 }
 
-void StatsRecorder::drafted(const DraftRound& round) {
-  SpeculationUsage usage;
-  usage.drafted = static_cast<int64_t>(round.tokens.size());
-  usage.accepted = round.accepted;
-  usage.passes = 1;
-  usage.accepted_at.assign(round.tokens.size(), 0);
-  std::fill_n(usage.accepted_at.begin(), round.accepted, 1);
-  stats.speculation.add(usage);
+void StatsRecorder::drafted(const DraftRound& round, int64_t n_emitted) {
+  stats.speculation.add_round(static_cast<int64_t>(round.tokens.size()), round.accepted, n_emitted);
+}
+
+void StatsRecorder::sequence_finished(const std::map<std::string, double>& details, PolicyStats* policy) {
+  for (const CacheMetric& metric : cache_metrics()) {
+    const auto detail = details.find(std::string(metric.key));
+    if (detail == details.end() || !std::isfinite(detail->second)) continue;
+    const std::string key(metric.name);
+    if (metric.bounds.empty()) {
+      policy->sums[key] += detail->second;
+    } else {
+      observe(&policy->distributions.try_emplace(key, make_histogram(metric.bounds)).first->second, detail->second);
+    }
+  }
 }
 
 int StatsRecorder::retry_after_s(int64_t n_running) const {

@@ -12,7 +12,8 @@ class StatsRecorder {
   void request_finished(FinishReason reason, const RequestTimings& timings);
   void first_token(double seconds);
   void next_tokens(int64_t n, double seconds);  // since the token before them, of the same choice
-  void drafted(const DraftRound& round);
+  void drafted(const DraftRound& round, int64_t n_emitted);
+  void sequence_finished(const std::map<std::string, double>& details, PolicyStats* policy);  // SequenceCache::details()
 
   // Seconds between the starts of two requests, as the last ones suggest: what a refused client should wait.
   int retry_after_s(int64_t n_running) const;

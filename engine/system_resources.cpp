@@ -4,28 +4,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "engine/control_groups.h"
+
 namespace smartkv {
 namespace {
 
-// The number after `key` in a file of "key value" lines; without a key, the file's first word. "max" is no number.
-std::optional<int64_t> read_number(const char* path, const std::string& key = "") {
-  std::ifstream file(path);
-  std::string word;
-  while (file >> word) {
-    if (!key.empty()) {
-      if (word != key) continue;
-      if (!(file >> word)) break;
-    }
-    try {
-      return std::stoll(word);
-    } catch (const std::exception&) {
-      return std::nullopt;
-    }
+// The value of the line "MemAvailable: N kB" of /proc/meminfo, in KiB.
+std::optional<int64_t> available_kib() {
+  std::ifstream file("/proc/meminfo");
+  int64_t kib = 0;
+  for (std::string word; file >> word;) {
+    if (word == "MemAvailable:" && file >> kib) return kib;
   }
   return std::nullopt;
 }
@@ -35,20 +30,15 @@ std::optional<int64_t> read_number(const char* path, const std::string& key = ""
 int available_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+  const int allowed = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  const double quota = std::ceil(control_group_limits().cpus);
+  return std::max(1, quota < allowed ? static_cast<int>(quota) : allowed);
 }
 
 int64_t available_bytes() {
-  const auto kib = read_number("/proc/meminfo", "MemAvailable:");
+  const auto kib = available_kib();
   if (!kib) throw std::runtime_error("/proc/meminfo: expected a line MemAvailable, found none");
-  int64_t bytes = *kib * 1024;
-  const auto limit = read_number("/sys/fs/cgroup/memory.max");
-  const auto current = read_number("/sys/fs/cgroup/memory.current");
-  if (limit && current) {
-    const int64_t reclaimable = read_number("/sys/fs/cgroup/memory.stat", "inactive_file").value_or(0);
-    bytes = std::min(bytes, *limit - *current + reclaimable);
-  }
-  return std::max<int64_t>(0, bytes);
+  return std::max<int64_t>(0, std::min(*kib * 1024, control_group_limits().free_bytes));
 }
 
 int64_t resident_bytes() {

@@ -25,8 +25,8 @@ enum class KvType : uint8_t { kBf16, kF32 };
 // with the queries' values broadcast (T = kPageTokens, D = head_dim):
 //   bf16: K [D/2][T][2], V [T/2][D][2]   (pairs, as the bf16 dot product instructions read them)
 //   f32:  K [D][T],      V [T][D]
-// Slots past `tokens` hold finite values. A quantised page (quantized_page.h) always holds kPageTokens tokens, none of them
-// later than a query. Neither format cares which tokens of the sequence a KV head holds.
+// Slots past `tokens` may hold anything, NaN too: no result depends on them. A quantised page (quantized_page.h) always holds
+// kPageTokens tokens, none of them later than a query. Neither format cares which tokens of the sequence a KV head holds.
 //
 // An indexed page holds kPageTokens tokens of all KV heads, none later than a query, as rows, K and V of a token side by side
 // (indexed_rows.h); and beside them a quantised page whose keys resemble theirs: the index. Which tokens a query reads: see

@@ -8,10 +8,13 @@
 
 namespace smartkv {
 
-// A logit under repetition, frequency and presence penalty, of a token that was seen, output_count times in the output.
+// A logit under repetition, frequency and presence penalty, of a token that was seen, output_count times in the output. A finite
+// logit stays below infinity, however small `repetition` is.
 SMARTKV_HOST_DEVICE inline float penalised(float logit, int32_t output_count, float repetition, float frequency, float presence) {
   using namespace rounded;
-  logit = logit > 0 ? divide(logit, repetition) : multiply(logit, repetition);
+  constexpr float kMost = 3.40282347e38f;  // the largest float
+  const float repeated = logit > 0 ? divide(logit, repetition) : multiply(logit, repetition);
+  logit = repeated > kMost && logit <= kMost ? kMost : repeated;
   if (output_count == 0) return logit;
   return subtract(logit, add(multiply(frequency, static_cast<float>(output_count)), presence));
 }

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from servers import smartkv_server
+from servers import events, smartkv_server
 
 QUESTIONS = ["Who is the text about?", "Where does it take place?", "What happens in the end?"]
 
@@ -41,10 +41,7 @@ class Client:
         if response.status != 200:
             sys.exit(f"{response.status}: {response.read().decode()[:500]}")
         first = usage = None
-        for line in response:
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line[6:])
+        for event in events(response):
             if first is None and event["choices"] and event["choices"][0]["delta"].get("content"):
                 first = time.perf_counter() - start
             usage = event.get("usage") or usage

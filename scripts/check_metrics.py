@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Checks docs/grafana.json and deploy/prometheus against a real Prometheus that scrapes a loaded server. Needs a server
-that runs, and Debian's prometheus:
+"""Checks docs/grafana.json and deploy/prometheus against a real Prometheus that scrapes a loaded server. Needs Debian's
+prometheus, and a server that nobody else uses, with the default model:
 
     scripts/serve.sh &
     apt-get install prometheus
     scripts/check_metrics.py --url http://127.0.0.1:8080
 
 Starts Prometheus with our alerts in a folder of its own, sends requests that use every counter (policies, speculation,
-a repeated prompt, shadow mode), and then asks each expression of the dashboard and of the alerts. The exit code is 1
-when an expression is refused, a panel has no data, an alert is not healthy, or a name is not one that the server
-gives.
+a repeated prompt, shadow mode, streams, mistakes), and notes what the clients saw: tokens, statuses, seconds, cached tokens,
+drafts, and the figures of the caches. The exit code is 1 when an expression is refused, a panel has no data, an alert is not healthy
+or fires, a name is not one that the server gives, or a metric differs from what the clients saw.
 """
 
 import argparse
+import collections
 import json
 import pathlib
 import re
@@ -24,7 +25,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from servers import free_port
+from servers import events, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRAPE_S = 1
@@ -42,16 +43,88 @@ def post(url, body):
         return json.load(response)
 
 
-def load(url):
+class Seen:
+    """What the clients saw, by the metric that should say the same: sums over requests."""
+
+    def __init__(self):
+        self.sums = collections.Counter()   # by (metric, labels)
+        self.seconds = []                   # of each request that was answered
+
+    def add(self, metric, value, **labels):
+        self.sums[metric, tuple(sorted(labels.items()))] += value
+
+    def answer(self, route, answer, seconds, streamed):
+        usage, timings = answer["usage"], answer.get("timings", {})
+        cache = usage["kv_cache"]
+        policy = cache["policy"]
+        cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+        self.seconds.append(seconds)
+        self.add("http_requests_total", 1, route=route, code="200")
+        self.add("generation_tokens_total", usage["completion_tokens"])
+        self.add("prompt_tokens_total", usage["prompt_tokens"] - cached)
+        self.add("prefix_cache_hits_total", cached)
+        self.add("policy_generation_tokens_total", usage["completion_tokens"], policy=policy)
+        self.add("policy_prompt_tokens_total", usage["prompt_tokens"] - cached, policy=policy)
+        self.add("request_success_total", 1, finished_reason=answer["choices"][0]["finish_reason"])
+        self.add("time_to_first_token_seconds_count", 1)
+        self.add("e2e_request_latency_seconds_count", 1)
+        self.add("request_queue_time_seconds_count", 1)
+        self.add("time_per_output_token_seconds_count", usage["completion_tokens"] - 1)
+        if not streamed and timings:
+            self.add("e2e_request_latency_seconds_sum", timings["total_ms"] / 1000)
+            self.add("request_queue_time_seconds_sum", timings["queued_ms"] / 1000)
+        if speculation := usage.get("speculative"):
+            self.add("spec_decode_num_draft_tokens_total", speculation["drafted"])
+            self.add("spec_decode_num_accepted_tokens_total", speculation["accepted"])
+        for key, metric in {"channel_backoffs": "channel_backoffs_total", "drift_samples": "kv_drift_samples_total",
+                            "drift_l2_mean": "kv_drift_l2_sum", "drift_l2_max": "kv_drift_l2_max_sum",
+                            "watermark_hits": "summary_watermark_hits_total", "outlier_entries": "summary_outlier_entries_sum",
+                            "summary_levels": "summary_levels_sum", "packed_layers": "packed_layers_sum"}.items():
+            if key in cache.get("details", cache):
+                self.add(metric, cache.get("details", cache)[key], policy=policy)
+
+
+def load(url, seen):
+    """Answered requests, alone, so that the sums of their times are the clients' own; then mistakes."""
     text = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")[:2000]
     requests = [
         {"kv_cache": "full"},
         {"kv_cache": "full"},  # finds the first one's prompt
         {"kv_cache": "balanced", "speculative": {"method": "ngram", "adaptive": False}},
         {"kv_cache": {"policy": "k4v4", "shadow": 1}},
+        {"kv_cache": {"policy": "block_summary", "window": 64}},
+        {"kv_cache": {"policy": "channel_packed"}},
+        {"kv_cache": "full", "stream": True, "stream_options": {"include_usage": True}},
     ]
     for fields in requests:
-        post(url + "/v1/completions", {"prompt": text + text[:500], "max_tokens": 24, "temperature": 0, **fields})
+        body = {"prompt": text + text[:500], "max_tokens": 24, "temperature": 0, **fields}
+        begin = time.perf_counter()
+        if fields.get("stream"):
+            answer = read_stream(url, body)
+        else:
+            answer = post(url + "/v1/completions", body)
+        seen.answer("/v1/completions", answer, time.perf_counter() - begin, fields.get("stream", False))
+    for path, body, code in [("/v1/completions", {"prompt": "x", "temperature": -1}, 400), ("/v1/embeddings", {"input": "x"}, 501),
+                             ("/v1/completions", {"prompt": "x", "max_tokens": 10 ** 9, "kv_cache": "none such"}, 400)]:
+        try:
+            post(url + path, body)
+        except urllib.error.HTTPError as error:
+            if error.code != code:
+                sys.exit(f"{path}: expected {code}, found {error.code}: {error.read().decode()}")
+            seen.add("http_requests_total", 1, route=path, code=str(code))
+
+
+def read_stream(url, body):
+    """The answer that the chunks of a stream are together."""
+    request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    answer = {}
+    with urllib.request.urlopen(request, timeout=600) as response:
+        for chunk in events(response):
+            if chunk["choices"] and chunk["choices"][0]["finish_reason"]:
+                answer["choices"] = chunk["choices"]
+            if chunk.get("usage"):
+                answer["usage"] = chunk["usage"]
+    return answer
 
 
 def start_prometheus(folder, url):
@@ -96,6 +169,44 @@ def expressions():
             yield panel["title"], expression.replace("$instance", ".*")
 
 
+def samples(text):
+    """The samples of /metrics: {(name, labels): value}."""
+    found = {}
+    for name, labels, value in re.findall(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$", text, re.MULTILINE):
+        pairs = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels)
+        found[name, tuple(sorted((key, label) for key, label in pairs if key != "model_name"))] = float(value)
+    return found
+
+
+def compare(seen, before, after, prometheus):
+    """Faults where a metric grew by something else than the clients saw; asks /metrics, and Prometheus for what it scraped."""
+    faults = []
+    for (metric, labels), expected in sorted(seen.sums.items()):
+        key = (f"smartkv:{metric}", labels)
+        grown = after.get(key, float("nan")) - before.get(key, 0)
+        # Sums of times are told in milliseconds with few digits.
+        close = abs(grown - expected) <= (0.02 * expected + 0.01 if "seconds_sum" in metric else 1e-6 * abs(expected) + 1e-9)
+        if "e2e" in metric or "queue_time" in metric and metric.endswith("_sum"):
+            close = grown >= expected - 0.01  # the streams' share is in it
+        if not close:
+            faults.append(f"{metric}{dict(labels)}: clients saw {expected:g}, the server counted {grown:g}")
+        selector = ",".join(f'{name}="{value}"' for name, value in labels)
+        scraped = query(prometheus, f"sum(smartkv:{metric}{{{selector}}})")
+        if not scraped or abs(float(scraped[0]["value"][1]) - after.get(key, 0)) > 1e-6 * abs(after.get(key, 0)) + 1e-9:
+            faults.append(f"{metric}{dict(labels)}: Prometheus has {scraped and scraped[0]['value'][1]}, /metrics says {after.get(key)}")
+    total = after["smartkv:e2e_request_latency_seconds_sum", ()] - before["smartkv:e2e_request_latency_seconds_sum", ()]
+    if not 0 < total <= sum(seen.seconds):
+        faults.append(f"e2e_request_latency_seconds_sum: clients waited {sum(seen.seconds):g} s, the server counted {total:g} s")
+    held, kept, budget = (after[f"smartkv:{name}", ()] for name in ("kv_bytes_used", "prefix_cache_bytes", "kv_bytes_budget"))
+    if held + kept > budget:
+        faults.append(f"held {held:g} + kept {kept:g} bytes are more than the budget {budget:g}")
+    # One request at a time waits for nobody.
+    median = query(prometheus, "histogram_quantile(0.5, sum by (le) (smartkv:request_queue_time_seconds_bucket))")
+    if float(median[0]["value"][1]) > 0.05:
+        faults.append(f"the median time in the queue is {median[0]['value'][1]} s, though nobody waited")
+    return faults
+
+
 def check(url, prometheus):
     faults = []
     series = set(re.findall(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)", get(url + "/metrics"), re.MULTILINE))
@@ -103,6 +214,9 @@ def check(url, prometheus):
     for title, expression in expressions():
         if not query(prometheus, expression):
             faults.append(f"panel {title}: no data for {expression}")
+    for line in re.findall(r"^# HELP \S+ ?(.*)$", get(url + "/metrics"), re.MULTILINE):
+        if len(line) < 20 or "See docs" in line:
+            faults.append(f"a HELP text says too little: {line!r}")
     for alert in alerts:
         if alert["health"] != "ok":
             faults.append(f"alert {alert['name']}: {alert['health']}, {alert.get('lastError')}")
@@ -123,13 +237,14 @@ def main():
         process, prometheus = start_prometheus(pathlib.Path(folder), url)
         try:
             wait_for(lambda: query(prometheus, 'up{job="smartkv"} == 1'), "the first scrape")
-            load(url)
+            before, seen = samples(get(url + "/metrics")), Seen()
+            load(url, seen)
             finished = 'increase(smartkv:request_success_total[60s])'
             wait_for(lambda: query(prometheus, finished), "the counters of finished requests")
             wait_for(lambda: all(rule["health"] == "ok" for rule in json.loads(
                 get(prometheus + "/api/v1/rules"))["data"]["groups"][0]["rules"]), "the alerts' first evaluation")
             time.sleep(3 * SCRAPE_S)
-            faults = check(url, prometheus)
+            faults = check(url, prometheus) + compare(seen, before, samples(get(url + "/metrics")), prometheus)
         finally:
             process.terminate()
             process.wait()

@@ -59,7 +59,8 @@ class Watched:
         expect(self.page.locator("#model")).to_contain_text("tokens")
 
     def note_console(self, message):
-        refusal = "status of 400" in message.text  # Chromium's word on an answer that the page itself deals with
+        # Chromium's word on an answer that the page itself deals with.
+        refusal = "status of 400" in message.text or "status of 503" in message.text
         if message.type in ("error", "warning") and not refusal:
             self.faults.append(f"console: {message.text}")
 
@@ -156,6 +157,76 @@ def check_drafts(watched):
     watched.page.locator("#settings summary").press("Enter")
 
 
+def check_retry_and_limit(watched):
+    """A question that failed is in the box again, and Retry asks it; an answer that was cut says so."""
+    page = watched.page
+    page.locator("#clear").press("Enter")
+    page.locator("#max-tokens").evaluate("e => e.value = 8")
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(
+        status=503, content_type="application/json", body='{"error": {"message": "The server is busy."}}'))
+    page.locator("#prompt").focus()
+    watched.ask("Tell a very long story.")
+    expect(page.locator(".message.error")).to_contain_text("busy")
+    check(page.locator("#prompt").input_value() == "Tell a very long story.", "the question that failed is not in the box")
+    page.unroute("**/v1/chat/completions")
+    page.locator("#retry").press("Enter")
+    expect(page.locator(".message.assistant .note")).to_contain_text("Cut at 8 tokens", timeout=ANSWER_MS)
+    expect(page.locator("#retry")).to_be_hidden()
+    check(page.locator("#prompt").input_value() == "", "the question that was answered is still in the box")
+    check(page.locator(".message.user").count() == 1 and page.locator(".message.error").count() == 0, "the failure is still there")
+    page.locator("#max-tokens").evaluate("e => e.value = 48")
+
+
+# Milliseconds that a token takes to be drawn and laid out, as the least mean of 200: in an answer of 1,000 tokens, and of 30,000.
+DRAWING = """async () => {
+  const {Answer} = await import('/playground/answer.js');
+  const log = document.querySelector('.log');
+  const body = document.createElement('span');
+  log.append(body);
+  const answer = new Answer(body);
+  let n = 0;
+  const least = (until) => {
+    let best = Infinity;
+    while (n < until) {
+      const start = performance.now();
+      for (let i = 0; i < 200; ++i) {
+        answer.add([{origin: 'model', text: ++n % 40 ? ' word' : '\\n'}]);
+        log.scrollTop = log.scrollHeight;
+      }
+      best = Math.min(best, (performance.now() - start) / 200);
+      if (n > until - 1000) continue;
+      best = Infinity;
+    }
+    return best;
+  };
+  const result = [least(1000), least(30000)];
+  body.remove();
+  return result;
+}"""
+
+
+def check_drawing(watched):
+    short, long = watched.page.evaluate(DRAWING)
+    print(f"a token is drawn in {1000 * short:.0f} us at first and in {1000 * long:.0f} us after 30,000", flush=True)
+    check(long < 5 * short, "drawing a token takes longer the longer the answer is")
+
+
+def check_composer(browser, url):
+    """The box and its buttons are in sight without scrolling, before and after an answer."""
+    for width, height in ((390, 844), (360, 640), (1280, 720)):
+        watched = Watched(browser, url, viewport={"width": width, "height": height})
+        for answered in False, True:
+            if answered:
+                watched.page.locator("#prompt").focus()
+                watched.ask("Count to ten.")
+                watched.page.evaluate("scrollTo(0, 0)")
+            for part in "#prompt", "#send", "#stop":
+                box = watched.page.locator(part).bounding_box()
+                check(box["y"] >= 0 and box["y"] + box["height"] <= height, f"{part} is out of sight at {width} x {height}")
+        check(watched.faults == [], "; ".join(watched.faults))
+        watched.context.close()
+
+
 def check_stop_and_errors(watched):
     page = watched.page
     page.locator("#clear").press("Enter")
@@ -210,14 +281,16 @@ def main():
             sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=arguments.chromium, args=["--no-sandbox"])
         wide = Watched(browser, url, viewport={"width": 1180, "height": 900})
-        for step in (check_chat, check_cached_prompt, check_drafts, check_tiers, check_accessible, check_stop_and_errors,
-                     check_comparison, check_accessible):
+        for step in (check_chat, check_cached_prompt, check_drafts, check_tiers, check_accessible, check_retry_and_limit,
+                     check_drawing, check_stop_and_errors, check_comparison, check_accessible):
             step(wide)
             print(f"{step.__name__}: passed", flush=True)
         shoot(wide, "playground.png")
         wide.page.emulate_media(color_scheme="dark")
         shoot(wide, "playground_dark.png")
 
+        check_composer(browser, url)
+        print("check_composer: passed", flush=True)
         phone = Watched(browser, url, viewport={"width": 360, "height": 740})
         check_chat(phone)
         check(phone.page.evaluate("document.scrollingElement.scrollWidth") <= 360, "the page is wider than a phone")

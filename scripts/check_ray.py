@@ -19,9 +19,11 @@ thread. Exit code 1 when something does not hold.
 import argparse
 import concurrent.futures
 import contextlib
+import ctypes
 import os
 import pathlib
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -103,19 +105,55 @@ def status_of(pid):
             for field in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()]
 
 
-def processes(mark):
-    """(pid, parent) of processes whose command line holds the mark."""
-    found = []
+def adopt_orphans():
+    """From now on processes whose parent ends become this one's children: whatever it starts stays among its descendants."""
+    PR_SET_CHILD_SUBREAPER = 36
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
+
+
+def descendants(root=None):
+    """{pid: parent} of what this process (or `root`) has started, however indirectly. Nothing else may be counted or ended."""
+    parents = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            command = (folder / "cmdline").read_bytes().decode(errors="replace")
-            if mark in command and "check_ray" not in command:
-                found.append((int(folder.name), status_of(folder.name)[1]))
+            parents[int(folder.name)] = status_of(folder.name)[1]
+    found, edge = {}, {root or os.getpid()}
+    while edge:
+        children = {pid: parent for pid, parent in parents.items() if parent in edge and pid not in found}
+        found |= children
+        edge = set(children)
+    return found
+
+
+def end_descendants():
+    """Ends what a part of the check has left behind, and reaps it."""
+    deadline = time.monotonic() + 30
+    signal_now = signal.SIGTERM
+    while left := descendants():
+        if time.monotonic() > deadline:
+            signal_now, deadline = signal.SIGKILL, deadline + 30
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal_now)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.5)
+
+
+def processes(mark):
+    """(pid, parent) of the processes that this check started and whose command line holds the mark."""
+    found = []
+    for pid, parent in descendants().items():
+        with contextlib.suppress(OSError):
+            if mark in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"):
+                found.append((pid, parent))
     return found
 
 
 def servers(args):
-    """The servers of the replicas, and these: children of their nodes' raylets."""
+    """The servers of the replicas that this check started, each with its parent: a child of its node's raylet."""
     return processes(str(pathlib.Path(args.smartkv).resolve()) + "\0serve")
 
 
@@ -184,6 +222,12 @@ def check_config():
     check(True, "serve.yaml is a configuration that Ray and the application take")
 
 
+def answers_at(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
 def check_deploy(args):
     """`serve deploy` of serve.yaml on a cluster of its own, made and ended by Ray's own commands."""
     config = yaml.safe_load((APPLICATION / "serve.yaml").read_text(encoding="utf-8"))
@@ -196,8 +240,10 @@ def check_deploy(args):
         yaml.safe_dump(config, file)
         file.flush()
         try:
-            subprocess.run([commands / "ray", "start", "--head", "--num-cpus", "2", "--port", str(free_port()),
-                            "--dashboard-port", str(dashboard)], check=True, capture_output=True, timeout=PATIENCE_S)
+            # Not `ray stop` at the end: that ends every cluster of the machine.
+            started = subprocess.Popen([commands / "ray", "start", "--head", "--block", "--num-cpus", "2", "--port", str(free_port()),
+                                        "--dashboard-port", str(dashboard)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            wait_for(lambda: answers_at(dashboard) or started.poll() is not None, "the dashboard of `ray start`")
             subprocess.run([commands / "serve", "deploy", "-a", f"http://127.0.0.1:{dashboard}", file.name],
                            check=True, capture_output=True, timeout=PATIENCE_S)
             client = Client(f"http://127.0.0.1:{config['http_options']['port']}")
@@ -209,7 +255,7 @@ def check_deploy(args):
                     return False
             wait_for(answers, "an answer of what `serve deploy` brought up")
         finally:
-            subprocess.run([commands / "ray", "stop", "--force"], capture_output=True, timeout=PATIENCE_S)
+            end_descendants()
     check(True, "`serve deploy` brings serve.yaml up, and it answers")
 
 
@@ -316,6 +362,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--repetitions", type=int, default=5)
     args = parser.parse_args()
+    adopt_orphans()
     check_config()
     check_deploy(args)
 

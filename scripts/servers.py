@@ -1,5 +1,7 @@
 """Servers that the scripts beside this start for themselves. Standard library only."""
 import contextlib
+import http.client
+import json
 import re
 import signal
 import socket
@@ -13,6 +15,32 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+class StreamError(ConnectionError):
+    """A stream that is no whole answer: an error ended it, or it was cut."""
+
+
+def events(response):
+    """The chunks of a streamed completion, read from `response` line by line. Raises StreamError for one that holds an error, or
+    that ends without a finish_reason and [DONE]."""
+    finished = False
+    try:
+        for line in response:
+            if line.strip() == b"data: [DONE]":
+                if not finished:
+                    raise StreamError("the stream holds no finish_reason")
+                return
+            if not line.startswith(b"data:"):
+                continue  # comments keep a silent stream alive
+            event = json.loads(line[5:])
+            if "error" in event:
+                raise StreamError(event["error"]["message"])
+            finished = finished or any(choice.get("finish_reason") for choice in event.get("choices", []))
+            yield event
+    except http.client.IncompleteRead as error:
+        raise StreamError("the stream was cut") from error
+    raise StreamError("the stream ended without [DONE]")
 
 
 @contextlib.contextmanager

@@ -4,14 +4,18 @@
 TORCH_VERSION=2.13.0
 MODEL=models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-step() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
-fail() { printf '\033[31merror:\033[0m %s\n' "$*" >&2; exit 1; }
+# coloured CODE TEXT: TEXT in a colour, if standard error is a terminal and NO_COLOR does not refuse it.
+coloured() {
+  if [ -t 2 ] && [ -z "${NO_COLOR:-}" ]; then printf '\033[%sm%s\033[0m' "$1" "$2"; else printf '%s' "$2"; fi
+}
+step() { printf '%s\n' "$(coloured 1 "==> $*")" >&2; }
+fail() { printf '%s %s\n' "$(coloured 31 error:)" "$*" >&2; exit 1; }
 
 # install_packages [PACKAGE...]: Debian packages that the build needs, and these; only those that are missing are installed.
 install_packages() {
   local wanted=(build-essential cmake ninja-build ccache mold pkg-config ca-certificates python3 python3-venv
                 libcpp-httplib-dev libssl-dev nlohmann-json3-dev libspdlog-dev libsentencepiece-dev libonig-dev libutf8proc-dev libpcre2-dev
-                libcli11-dev libxxhash-dev libgtest-dev libgmock-dev "$@")
+                libcli11-dev libxxhash-dev libedit-dev libgtest-dev libgmock-dev "$@")
   local missing=() package
   for package in "${wanted[@]}"; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")

@@ -34,7 +34,7 @@ import tempfile
 import threading
 import time
 
-from servers import free_port
+from servers import events, free_port
 
 POLICIES = ["full", "balanced", "k4v4", {"policy": "streaming", "tokens": 256}]
 METHODS = ["off", {"method": "ngram", "adaptive": False}]
@@ -155,23 +155,16 @@ class Soak:
         connection, response = self.post(body)
         if response.status != 200:
             return self.refused(response)
-        text, usage, events = "", None, 0
-        for line in response:
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line[6:])
-            events += 1
-            if "error" in event:
-                return self.fault(f"request {index}: {event['error']}")
+        text, usage, n_events = "", None, 0
+        for event in events(response):
+            n_events += 1
             if event["choices"]:
                 text += event["choices"][0]["text"]
             usage = event.get("usage") or usage
-            if leave_after is not None and events >= leave_after:
+            if leave_after is not None and n_events >= leave_after:
                 connection.sock.close()
                 self.count("disconnects")
                 return None
-        if usage is None:
-            raise ConnectionError("the stream was cut")
         return self.check(index, text, usage)
 
     def garbage(self, rng):

@@ -13,6 +13,7 @@
 #include "engine/model/policy_context.h"
 #include "engine/parallel/tensor_parallel.h"
 #include "engine/system_resources.h"
+#include "engine/weights/model_fingerprint.h"
 #include "kernels/cpu_level.h"
 
 namespace smartkv {
@@ -156,7 +157,7 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
   report.weight_bytes = model->weight_bytes();
 
   const CacheShape shape = ranked_cache_shape(model->config(), ranked);
-  const auto policy = model->make_policy(policy_context(*model, shape, &pool, options.gates), options.kv_cache);
+  const auto policy = model->make_policy(policy_context(*model, shape, &pool, {model_identity(*weights), options.gates}), options.kv_cache);
   Bench bench(options, *model, *policy);
   const auto add = [&](BenchmarkRow row) {
     if (options.limits) {

@@ -14,6 +14,7 @@
 #include "engine/model/policy_context.h"
 #include "engine/system_resources.h"
 #include "engine/text/tokenizer.h"
+#include "engine/weights/model_fingerprint.h"
 #include "kernels/indexed_rows.h"
 
 namespace smartkv {
@@ -197,7 +198,7 @@ LongContextReport measure_long_context(const LongContextOptions& options, const 
   const std::unique_ptr<Model> model = load_llama(*weights, llama, threads);
   report.model = model->config().name;
   const CacheShape shape = llama_cache_shape(model->config(), llama);
-  const PolicyContext context = policy_context(*model, shape, &threads, options.gates);
+  const PolicyContext context = policy_context(*model, shape, &threads, {model_identity(*weights), options.gates});
   const EvaluationModel evaluated{*model, threads, shape, [&](const nlohmann::json& spec) { return make_policy(context, spec); }};
   for (const nlohmann::json& spec : options.policies) evaluated.make_policy(spec);  // what is wrong is told at once
   malloc_trim(0);

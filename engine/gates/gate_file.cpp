@@ -1,7 +1,5 @@
 #include "engine/gates/gate_file.h"
 
-#include <algorithm>
-#include <cctype>
 #include <optional>
 
 #include "cache/sequence_cache.h"
@@ -16,26 +14,30 @@ constexpr const char* kHowToTrain =
     "; train gates for this model (smartkv train-gate --model MODEL --text FILE --out gate.safetensors) and give "
     "them to the server by a name (--gate NAME=gate.safetensors)";
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
-// What a gate must have in common with its model. The same model goes by one name in all its quantisations.
-std::map<std::string, std::string> identity(const ModelConfig& model) {
-  return {{"model", model.name},
+// What a gate must have in common with its model.
+std::map<std::string, std::string> needed(const ModelConfig& model, const std::string& identity) {
+  return {{"model_identity", identity},
           {"n_layers", std::to_string(model.n_layers)},
           {"n_kv_heads", std::to_string(model.n_kv_heads)},
           {"head_dim", std::to_string(model.head_dim)}};
 }
 
+// The name of the model that a file's gates were trained for, which is there for people only.
+constexpr const char* kModelName = "model";
+
+std::string model_name(const std::map<std::string, std::string>& metadata) {
+  const auto name = metadata.find(kModelName);
+  return name == metadata.end() ? "a model without a name" : name->second;
+}
+
 // The first field in which the file's metadata and the model differ; nullopt: none.
-std::optional<std::string> mismatch(const std::map<std::string, std::string>& metadata, const ModelConfig& model) {
-  for (const auto& [key, expected] : identity(model)) {
+std::optional<std::string> mismatch(const std::map<std::string, std::string>& metadata, const ModelConfig& model,
+                                    const std::string& identity) {
+  for (const auto& [key, expected] : needed(model, identity)) {
     const auto found = metadata.find(key);
     if (found == metadata.end()) return "metadata \"" + key + "\" is missing: not a file of gates";
-    if (lower(found->second) != lower(expected)) {
-      return "it is for another model: " + key + ": expected " + expected + ", found " + found->second;
+    if (found->second != expected) {
+      return "it is for another model, " + model_name(metadata) + ": " + key + ": expected " + expected + ", found " + found->second;
     }
   }
   return std::nullopt;
@@ -89,10 +91,10 @@ std::shared_ptr<const Gate> build(const SafetensorsFile& file, const ModelConfig
 
 // What `use` makes of the file of gates.
 template <typename Use>
-auto with_file(const std::filesystem::path& file, const ModelConfig& model, const Use& use) {
+auto with_file(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity, const Use& use) {
   try {
     const SafetensorsFile opened = SafetensorsFile::open(file);
-    if (const auto difference = mismatch(opened.metadata(), model)) throw CacheError(*difference + kHowToTrain);
+    if (const auto difference = mismatch(opened.metadata(), model, identity)) throw CacheError(*difference + kHowToTrain);
     return use(opened, model);
   } catch (const ModelError& error) {
     throw CacheError("gate file " + file.string() + ": " + error.what());
@@ -103,49 +105,47 @@ auto with_file(const std::filesystem::path& file, const ModelConfig& model, cons
 
 }  // namespace
 
-std::shared_ptr<const Gate> load_shipped_gate(const ModelConfig& model) {
+std::shared_ptr<const Gate> load_shipped_gate(const ModelConfig& model, const std::string& identity) {
   std::string names;
   for (const ShippedGate& shipped : shipped_gates()) {
     const SafetensorsFile file = SafetensorsFile::parse(shipped.bytes, std::string(shipped.file));
-    if (!mismatch(file.metadata(), model)) return build(file, model);
-    const auto name = file.metadata().find("model");
-    if (name != file.metadata().end()) names += (names.empty() ? "" : ", ") + name->second;
+    if (!mismatch(file.metadata(), model, identity)) return build(file, model);
+    names += (names.empty() ? "" : ", ") + model_name(file.metadata());
   }
   throw CacheError("no gates ship for the model \"" + model.name + "\" of " + std::to_string(model.n_layers) +
                    " layers, " + std::to_string(model.n_kv_heads) + " KV heads of " + std::to_string(model.head_dim) +
                    " (there are gates for: " + (names.empty() ? "none" : names) + ")" + kHowToTrain);
 }
 
-std::vector<std::string> shipped_gate_names(const ModelConfig& model) {
+std::vector<std::string> shipped_gate_names(const ModelConfig& model, const std::string& identity) {
   std::vector<std::string> names;
   for (const ShippedGate& shipped : shipped_gates()) {
     const SafetensorsFile file = SafetensorsFile::parse(shipped.bytes, std::string(shipped.file));
-    if (!mismatch(file.metadata(), model)) names.push_back(std::filesystem::path(shipped.file).stem().string());
+    if (!mismatch(file.metadata(), model, identity)) names.push_back(std::filesystem::path(shipped.file).stem().string());
   }
   return names;
 }
 
-std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const ModelConfig& model) {
-  return with_file(file, model, build);
+std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity) {
+  return with_file(file, model, identity, build);
 }
 
-std::vector<GateLayer> read_gate_layers(const std::filesystem::path& file, const ModelConfig& model) {
-  return with_file(file, model, read_layers);
+std::vector<GateLayer> read_gate_layers(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity) {
+  return with_file(file, model, identity, read_layers);
 }
 
-std::map<std::string, std::string> gate_notes(const std::filesystem::path& file, const ModelConfig& model,
-                                              const std::string& prefix) {
+std::map<std::string, std::string> gate_notes(const std::filesystem::path& file, const std::string& prefix) {
   const SafetensorsFile opened = SafetensorsFile::open(file);
-  const std::map<std::string, std::string> of_model = identity(model);
+  const std::map<std::string, std::string> of_model = needed({}, "");
   std::map<std::string, std::string> notes;
   for (const auto& [name, value] : opened.metadata()) {
-    if (!of_model.contains(name)) notes[prefix + name] = value;
+    if (name != kModelName && !of_model.contains(name)) notes[prefix + name] = value;
   }
   return notes;
 }
 
-void write_gate(const std::filesystem::path& file, const ModelConfig& model, const std::vector<GateLayer>& layers,
-                const std::map<std::string, std::string>& notes) {
+void write_gate(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity,
+                const std::vector<GateLayer>& layers, const std::map<std::string, std::string>& notes) {
   std::vector<NamedTensor> tensors;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
@@ -159,7 +159,8 @@ void write_gate(const std::filesystem::path& file, const ModelConfig& model, con
     }
   }
   std::map<std::string, std::string> metadata = notes;
-  metadata.merge(identity(model));
+  metadata[kModelName] = model.name;
+  metadata.merge(needed(model, identity));
   write_safetensors(file, tensors, TensorType::kBf16, metadata);
 }
 

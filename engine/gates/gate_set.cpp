@@ -8,14 +8,14 @@
 
 namespace smartkv {
 
-GateSet::GateSet(const GateFiles& files, const ModelConfig& model) : model_(model) {
-  const std::vector<std::string> shipped = shipped_gate_names(model);
-  for (const auto& [name, file] : files) {
+GateSet::GateSet(const GateSources& sources, const ModelConfig& model) : model_(model), identity_(sources.identity) {
+  const std::vector<std::string> shipped = shipped_gate_names(model, identity_);
+  for (const auto& [name, file] : sources.files) {
     if (std::find(shipped.begin(), shipped.end(), name) != shipped.end()) {
       throw CacheError("gates: \"" + name + "\" is the name of gates that ship: choose another one");
     }
     try {
-      configured_.emplace(name, load_gate(file, model));
+      configured_.emplace(name, load_gate(file, model, identity_));
     } catch (const CacheError& error) {
       throw CacheError("gates: \"" + name + "\": " + error.what());
     }
@@ -26,7 +26,7 @@ std::shared_ptr<const Gate> GateSet::find(const std::string& name) const {
   if (const auto found = configured_.find(name.empty() ? "default" : name); found != configured_.end()) {
     return found->second;
   }
-  const std::vector<std::string> shipped = shipped_gate_names(model_);
+  const std::vector<std::string> shipped = shipped_gate_names(model_, identity_);
   if (!name.empty() && std::find(shipped.begin(), shipped.end(), name) == shipped.end()) {
     std::string known;
     for (const auto& [configured, gate] : configured_) known += (known.empty() ? "\"" : ", \"") + configured + '"';
@@ -37,7 +37,7 @@ std::shared_ptr<const Gate> GateSet::find(const std::string& name) const {
   const std::lock_guard lock(mutex_);
   std::weak_ptr<const Gate>& held = shipped_[name];
   std::shared_ptr<const Gate> gate = held.lock();
-  if (!gate) held = gate = load_shipped_gate(model_);
+  if (!gate) held = gate = load_shipped_gate(model_, identity_);
   return gate;
 }
 

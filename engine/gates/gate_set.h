@@ -15,11 +15,17 @@ namespace smartkv {
 
 using GateFiles = std::map<std::string, std::filesystem::path>;  // by the name that requests use
 
+// Where a model's gates come from.
+struct GateSources {
+  std::string identity = {};  // of the model, by model_identity(): finds those that ship; empty: none do
+  GateFiles files = {};
+};
+
 class GateSet {
  public:
   // Opens all files. Throws CacheError naming the gate and what is wrong with its file (not a regular file, of another
   // model, damaged) or its name (one that ships). `model` outlives the set.
-  GateSet(const GateFiles& files, const ModelConfig& model);
+  GateSet(const GateSources& sources, const ModelConfig& model);
 
   // "": the configured gates of the name "default", else those that ship for the model. Thread-safe. Throws CacheError:
   // an unknown name, with the known ones, or none ships.
@@ -27,6 +33,7 @@ class GateSet {
 
  private:
   const ModelConfig& model_;
+  std::string identity_;
   std::map<std::string, std::shared_ptr<const Gate>> configured_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::weak_ptr<const Gate>> shipped_;  // opened once, for as long as a policy holds them

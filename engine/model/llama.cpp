@@ -1,8 +1,9 @@
 #include "engine/model/llama.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <initializer_list>
+#include <tuple>
 #include <vector>
 
 #include "engine/log.h"
@@ -28,7 +29,7 @@ KvType activation_type(const LlamaOptions& options) {
   throw ModelError("dtype: expected auto, bf16, f16 or f32, found \"" + options.dtype + "\"");
 }
 
-void scale_rope(const std::string& scaling, double context, double own_context, RopeConfig* rope) {
+void scale_rope(const std::string& scaling, double factor, int64_t own_context, RopeConfig* rope) {
   if (scaling == "linear") {
     rope->scaling = RopeScaling::kLinear;
   } else if (scaling == "dynamic") {
@@ -38,16 +39,15 @@ void scale_rope(const std::string& scaling, double context, double own_context, 
   } else {
     throw ModelError("rope_scaling: expected none, linear, dynamic or yarn, found \"" + scaling + "\"");
   }
-  rope->factor = context / own_context;
-  rope->original_context = static_cast<int64_t>(own_context);
+  rope->factor = factor;
+  rope->original_context = own_context;
   rope->magnitude = scaling == "yarn" ? 0.1 * std::log(rope->factor) + 1 : 1;
 }
 
 ModelConfig served_config(ModelConfig config, const LlamaOptions& options) {
-  if (options.rope_scaling != "none" && options.context_length > config.context_length) {
-    scale_rope(options.rope_scaling, static_cast<double>(options.context_length), static_cast<double>(config.context_length),
-               &config.rope);
-  }
+  const double ratio = static_cast<double>(options.context_length) / static_cast<double>(config.context_length);
+  const double factor = options.rope_factor > 0 ? options.rope_factor : ratio;
+  if (options.rope_scaling != "none" && factor > 1) scale_rope(options.rope_scaling, factor, config.context_length, &config.rope);
   if (options.context_length > 0) config.context_length = options.context_length;
   if (config.context_length <= config.sliding_window) config.sliding_window = 0;  // it hides nothing
   return config;
@@ -166,40 +166,48 @@ std::unique_ptr<Model> make_llama(const Weights& weights, const LlamaOptions& op
   return std::make_unique<Llama>(padded != nullptr ? *padded : weights, options, pool, load, std::move(kv_backend));
 }
 
-void check_llama_options(const LlamaOptions& options) {
+std::vector<std::string> llama_option_errors(const LlamaOptions& options) {
+  std::vector<std::string> errors;
+  const auto expect = [&](bool held, const std::string& otherwise) {
+    if (!held) errors.push_back(otherwise);
+  };
+  const auto is_one_of = [](const std::string& found, std::initializer_list<const char*> values) {
+    return std::find(values.begin(), values.end(), found) != values.end();
+  };
+  const auto& [dtype, weights, backend, device, graphs] =
+      std::tie(options.dtype, options.weights, options.backend, options.device, options.cuda_graphs);
+  const bool dtype_known = is_one_of(dtype, {"auto", "bf16", "f16", "f32"});
+  const bool weights_known = is_one_of(weights, {"auto", "file", "bf16", "f32", "int8", "int4"});
+  expect(dtype_known, "dtype: expected auto, bf16, f16 or f32, found \"" + dtype + '"');
+  expect(weights_known, "weights: expected auto, file, bf16, f32, int8 or int4, found \"" + weights + '"');
+  expect(is_one_of(backend, {"native", "torch"}), "backend: expected native or torch, found \"" + backend + '"');
+  try {
+    check_device(device);
+    expect(backend != "native" || device == "cpu", "device: expected cpu, which backend native computes on, found \"" + device +
+                                                       "\"; --backend torch runs on a GPU");
+  } catch (const ModelError& error) {
+    errors.emplace_back(error.what());
+  }
+  expect(is_one_of(graphs, {"auto", "on", "off"}), "cuda_graphs: expected auto, on or off, found \"" + graphs + '"');
+  expect(graphs != "on" || device != "cpu",
+         "cuda_graphs: expected auto or off on device cpu, found \"on\"; a GPU has them (--device cuda:0)");
+  expect(backend != "native" || dtype != "f16",
+         "dtype: expected auto, bf16 or f32, which backend native has, found \"f16\"; --backend torch has it");
+  if (!dtype_known || !weights_known || weights == "auto") return errors;
   const bool f32 = activation_type(options) == KvType::kF32;
-  const std::string& weights = options.weights;
-  constexpr std::array kWeights = {"auto", "file", "bf16", "f32", "int8", "int4"};
-  if (std::find(kWeights.begin(), kWeights.end(), weights) == kWeights.end()) {
-    throw ModelError("weights: expected auto, file, bf16, f32, int8 or int4, found \"" + weights + "\"");
+  if (dtype == "f16") {
+    expect(false, "weights: expected auto, which is f16 with dtype f16, found \"" + weights + '"');
+  } else if (backend == "torch" && is_one_of(weights, {"int8", "int4", "file"})) {
+    expect(false, "weights: expected auto, bf16 or f32, which backend torch has, found \"" + weights + '"');
+  } else {
+    expect(f32 == (weights == "f32"), "weights: expected " + std::string(f32 ? "auto or f32" : "auto, file, bf16, int8 or int4") +
+                                          " with dtype " + dtype + ", found \"" + weights + '"');
   }
-  if (options.backend != "native" && options.backend != "torch") {
-    throw ModelError("backend: expected native or torch, found \"" + options.backend + "\"");
-  }
-  check_device(options.device);
-  if (options.backend == "native" && options.device != "cpu") {
-    throw ModelError("device: expected cpu, which backend native computes on, found \"" + options.device +
-                     "\"; --backend torch runs on a GPU");
-  }
-  if (options.cuda_graphs != "auto" && options.cuda_graphs != "on" && options.cuda_graphs != "off") {
-    throw ModelError("cuda_graphs: expected auto, on or off, found \"" + options.cuda_graphs + "\"");
-  }
-  if (options.cuda_graphs == "on" && options.device == "cpu") {
-    throw ModelError("cuda_graphs: expected auto or off on device cpu, found \"on\"; a GPU has them (--device cuda:0)");
-  }
-  if (options.backend == "native" && options.dtype == "f16") {
-    throw ModelError("dtype: expected auto, bf16 or f32, which backend native has, found \"f16\"; --backend torch has it");
-  }
-  if (options.dtype == "f16" && weights != "auto") {
-    throw ModelError("weights: expected auto, which is f16 with dtype f16, found \"" + weights + "\"");
-  }
-  if (options.backend == "torch" && (weights == "int8" || weights == "int4" || weights == "file")) {
-    throw ModelError("weights: expected auto, bf16 or f32, which backend torch has, found \"" + weights + "\"");
-  }
-  if (weights != "auto" && f32 != (weights == "f32")) {
-    throw ModelError("weights: expected " + std::string(f32 ? "auto or f32" : "auto, file, bf16, int8 or int4") + " with dtype " +
-                     options.dtype + ", found \"" + weights + "\"");
-  }
+  return errors;
+}
+
+void check_llama_options(const LlamaOptions& options) {
+  if (const std::vector<std::string> errors = llama_option_errors(options); !errors.empty()) throw ModelError(errors.front());
 }
 
 ProductType product_type(const LlamaOptions& options) {

@@ -24,6 +24,7 @@ struct LlamaOptions {
   int64_t context_length = 0;    // 0: the model's own
   // none | linear | dynamic | yarn: of a context longer than the model's own, instead of the scaling that the model has.
   std::string rope_scaling = "none";
+  double rope_factor = 0;  // by which rope_scaling stretches positions; 0: context_length over the model's own
   std::string backend = "native";  // native: this project's kernels | torch: LibTorch, 16- and 32-bit weights only
   std::string device = "cpu";      // cpu | cuda:N, of the torch backend: products, caches and attention
   // auto | on | off: whether what small passes compute between attentions is captured once and replayed; auto: on a GPU, but for
@@ -32,8 +33,10 @@ struct LlamaOptions {
   bool int4_floats = false;  // with weights file: floats become 4-bit integers instead of bf16, as drafts want them
 };
 
-// Throws ModelError, naming the option, for a value that is not, or options that do not go together. Needs no model.
-void check_llama_options(const LlamaOptions& options);
+// Returns what is wrong with the options: values that are not, and options that do not go together, each by the option's name. Needs
+// no model.
+std::vector<std::string> llama_option_errors(const LlamaOptions& options);
+void check_llama_options(const LlamaOptions& options);  // throws ModelError with the first of them
 
 ProductType product_type(const LlamaOptions& options);  // of backend torch
 

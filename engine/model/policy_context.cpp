@@ -7,7 +7,7 @@ SlidingWindow sliding_window(const ModelConfig& config) {
 }
 
 PolicyContext policy_context(const Model& model, const CacheShape& shape, ThreadPool* threads,
-                             const GateFiles& gates) {
+                             const GateSources& gates) {
   PolicyContext context{shape, PagePool::create(shape, model.kv_backend()), threads};
   context.rope = [&model](int64_t position, float* cos, float* sin) { model.rope_angles(position, cos, sin); };
   context.load_gate = [set = std::make_shared<const GateSet>(gates, model.config())](const std::string& name) {

@@ -9,9 +9,9 @@ namespace smartkv {
 
 SlidingWindow sliding_window(const ModelConfig& config);
 
-// `model` and `threads` (null: single-threaded commits) outlive the context and its policies. `gates`: what policies
-// may name besides those that ship. Throws CacheError for a gate that cannot be opened.
+// `model` and `threads` (null: single-threaded commits) outlive the context and its policies. `gates`: those that
+// policies may name. Throws CacheError for a gate that cannot be opened.
 PolicyContext policy_context(const Model& model, const CacheShape& shape, ThreadPool* threads,
-                             const GateFiles& gates = {});
+                             const GateSources& gates = {});
 
 }  // namespace smartkv

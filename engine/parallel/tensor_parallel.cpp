@@ -22,6 +22,7 @@
 #include "engine/parallel/follower.h"
 #include "engine/parallel/leading_model.h"
 #include "engine/parallel/rank_processes.h"
+#include "engine/weights/model_fingerprint.h"
 
 namespace smartkv {
 namespace {
@@ -34,7 +35,7 @@ json setup_json(const RankedModelOptions& options) {
   const LlamaOptions& llama = options.llama;
   return {{"model", options.model.string()},   {"dtype", llama.dtype},       {"weights", llama.weights},
           {"context", llama.context_length},   {"backend", llama.backend},   {"device", llama.device},
-          {"rope_scaling", llama.rope_scaling}, {"gates", std::move(gates)}, {"threads", options.threads}};
+          {"rope_scaling", llama.rope_scaling}, {"rope_factor", llama.rope_factor}, {"gates", std::move(gates)}, {"threads", options.threads}};
 }
 
 RankedModelOptions read_setup(const json& setup, int ranks) {
@@ -44,6 +45,7 @@ RankedModelOptions read_setup(const json& setup, int ranks) {
                    .weights = setup.at("weights"),
                    .context_length = setup.at("context"),
                    .rope_scaling = setup.at("rope_scaling"),
+                   .rope_factor = setup.at("rope_factor"),
                    .backend = setup.at("backend"),
                    .device = setup.at("device")};
   for (const auto& [name, file] : setup.at("gates").items()) options.gates[name] = file.get<std::string>();
@@ -66,15 +68,17 @@ void run(RankGroup& ranks) {
   ThreadPool pool(threads_of_rank(options.threads, ranks.rank(), ranks.size()));
   std::unique_ptr<PartModel> part;
   CacheShape shape;
+  GateSources gates{.files = options.gates};
   try {
     const std::unique_ptr<Weights> weights = Weights::open(options.model);
     part = load_part(*weights, options, pool, ranks, nullptr);
+    gates.identity = model_identity(*weights);
     shape = llama_cache_shape(shard_config(weights->config(), shard_of(ranks)), options.llama);
   } catch (const std::exception& error) {
     log_error("rank " + std::to_string(ranks.rank()) + ": " + error.what());
   }
   meet_loaded(ranks, part == nullptr ? -1 : part->weight_bytes());
-  follow(ranks, *part, policy_context(*part, shape, &pool, options.gates));
+  follow(ranks, *part, policy_context(*part, shape, &pool, gates));
 }
 
 int integer(const char* text) {
@@ -153,6 +157,10 @@ std::unique_ptr<Model> load_ranked(const Weights& weights, const RankedModelOpti
 
 int run_rank(std::span<const char* const> arguments) {
   follow_parent();
+  log_in_background();
+  const struct Flush {
+    ~Flush() { flush_log(std::chrono::seconds(1)); }
+  } flush;
   if (arguments.size() != 4) {
     log_error("this command is not for people: --tensor-parallel starts it");
     return 2;

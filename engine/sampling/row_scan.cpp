@@ -22,11 +22,11 @@ constexpr int64_t kLanes = 16;
 }  // namespace
 
 void throw_bad_logit(int64_t token, bool nan) {
-  throw SamplingError("logits: expected finite values, found " + std::string(nan ? "NaN" : "+inf") + " for token " +
-                      std::to_string(token));
+  throw LogitError("logits: expected finite values, found " + std::string(nan ? "NaN" : "+inf") + " for token " +
+                   std::to_string(token));
 }
 
-void throw_all_masked() { throw SamplingError("logits: every token is masked (-inf)"); }
+void throw_all_masked() { throw LogitError("logits: every token is masked (-inf)"); }
 
 float scan_row(std::span<const float> logits, std::vector<float>* block_max) {
   const auto n = static_cast<int64_t>(logits.size());

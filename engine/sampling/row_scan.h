@@ -8,9 +8,14 @@
 
 namespace smartkv {
 
-// Logits that cannot be sampled from; the message names the token and what was found.
+// No token can be drawn.
 class SamplingError : public std::runtime_error {
   using std::runtime_error::runtime_error;
+};
+
+// Logits that cannot be sampled from; the message names the token and what was found.
+class LogitError : public SamplingError {
+  using SamplingError::SamplingError;
 };
 
 [[noreturn]] void throw_bad_logit(int64_t token, bool nan);  // NaN, or +inf
@@ -19,7 +24,7 @@ class SamplingError : public std::runtime_error {
 constexpr int64_t kScanBlock = 64;
 
 // The maximum of each block of kScanBlock logits; returns the row's. -inf is a masked token; NaN, +inf and a row of
-// nothing but -inf are SamplingErrors.
+// nothing but -inf are LogitErrors.
 float scan_row(std::span<const float> logits, std::vector<float>* block_max);
 
 // A value that at least k logits reach, close to the k-th largest of them: the k-th largest block maximum (which each

@@ -56,10 +56,12 @@ DraftSequence::DraftSequence(const DraftSequence& other, SequenceCache* target)
       lookup_acceptance_(other.lookup_acceptance_),
       model_acceptance_(other.model_acceptance_),
       confidence_(other.confidence_) {
+  usage.fallbacks = 0;  // that of the prompt counts once
   mirror_to(target);
 }
 
 void DraftSequence::mirror_to(SequenceCache* target) {
+  if (cache_ == nullptr) return;
   if (speculation_->pillar) {
     mirror_ = std::make_unique<PillarMirror>(target, static_cast<PillarCache*>(cache_.get()));
   } else if (speculation_->mirrored) {
@@ -78,7 +80,7 @@ DraftOption DraftSequence::offer(int64_t cap) {
   const int64_t matched = index_.lookup(cap, &draft);
   AcceptanceEstimate* lookup = matched > 0 ? &lookup_acceptance_[match_class(matched)] : nullptr;
   const double preference = speculation_->drafts_for_itself() ? kLookupPreferenceOverSelf : kLookupPreference;
-  const bool model = speculation_->drafter != nullptr &&
+  const bool model = cache_ != nullptr &&
                      (lookup == nullptr || lookup->rate() < preference * model_acceptance_.rate());
   estimate_ = model ? &model_acceptance_ : lookup;
   if (estimate_ == nullptr) return option;
@@ -99,17 +101,19 @@ int64_t DraftSequence::begin_round(int64_t n, int64_t cap, bool pays_at_best) {
   return n;
 }
 
+void DraftSequence::give_up_model() {
+  mirror_.reset();  // looks into the cache
+  cache_.reset();
+  ++usage.fallbacks;
+}
+
 void DraftSequence::end_round(std::span<const TokenId> emitted, int64_t accepted) {
   index_.append(emitted);
   if (!draft.empty()) {
     const auto drafted = static_cast<int64_t>(draft.size());
     estimate_->round(drafted, accepted);
     confidence_.round(probabilities, accepted);
-    usage.drafted += drafted;
-    usage.accepted += accepted;
-    ++usage.passes;
-    if (usage.accepted_at.size() < draft.size()) usage.accepted_at.resize(draft.size());
-    for (int64_t i = 0; i < accepted; ++i) ++usage.accepted_at[static_cast<size_t>(i)];
+    usage.add_round(drafted, accepted, static_cast<int64_t>(emitted.size()));
   }
   draft.clear();
   probabilities.clear();

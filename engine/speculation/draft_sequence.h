@@ -31,6 +31,7 @@ struct Speculation {
   std::shared_ptr<const KvCachePolicy> policy;  // of the drafter's caches
   bool mirrored = false;                        // the target's passes fill them
   bool pillar = false;                          // out of the target's cache: pillar_cache.h
+  bool exact = true;                            // the target's passes do not depend on what is verified in them
 
   bool drafts_for_itself() const { return drafter != nullptr && drafter->target_cache; }
 };
@@ -50,7 +51,7 @@ class DraftSequence {
 
   const Speculation& speculation() const { return *speculation_; }
   const std::vector<TokenId>& tokens() const { return index_.tokens(); }  // prompt and output
-  SequenceCache* cache() { return cache_.get(); }                        // the drafter's; null: none
+  SequenceCache* cache() { return cache_.get(); }                        // the drafter's; null: none, or it was given up
   SequenceCache* mirror() { return mirror_.get(); }                      // what the target's passes fill; null: none
 
   // Of the prompt, n tokens are computed: what can be looked up of them is prepared piece by piece.
@@ -61,6 +62,8 @@ class DraftSequence {
   // Drafts `n` looked-up tokens, or prepares for n of the model. n = 0 may turn into a small probe of up to `cap`
   // tokens; where the drafter would first have to compute what it missed, only if drafting pays at best. Returns n.
   int64_t begin_round(int64_t n, int64_t cap, bool pays_at_best);
+  // Drops the drafter's cache and counts it: from now on the choice drafts without a model. What this round has drafted stays.
+  void give_up_model();
   // The target kept `emitted` tokens in this round, the first `accepted` of them drafts.
   void end_round(std::span<const TokenId> emitted, int64_t accepted);
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
+#include "engine/log.h"
 #include "engine/sample.h"
 #include "engine/speculation/loaded_drafts.h"
 #include "engine/speculation/pillar_cache.h"
@@ -51,6 +53,7 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
                       .int4_weights = drafters_[kInt4].model != nullptr,
                       .ranks = drafters_[kSelf].model->ranks()});
   auto speculation = std::make_shared<Speculation>();
+  speculation->exact = drafters_[kSelf].model->batch_invariant();
   speculation->spec = spec;
   speculation->drafter = drafter_of(spec);
   if (speculation->drafter == nullptr) return speculation;
@@ -90,10 +93,29 @@ void Speculator::follow_prompts(std::span<Sequence* const> choices) {
     for (const Sequence* choice : choices) {
       DraftSequence* sequence = choice->draft.get();
       const bool follows = sequence->cache() != nullptr && sequence->mirror() == nullptr;
-      if (follows && sequence->speculation().drafter == &drafter) behind_.push_back({sequence, choice->cache->tokens()});
+      if (!follows || sequence->speculation().drafter != &drafter) continue;
+      if (knows(drafter, sequence)) {
+        behind_.push_back({sequence, choice->cache->tokens()});
+      } else {
+        give_up(sequence, "the draft model lacks one of its tokens");
+      }
     }
     catch_up();
   }
+}
+
+// A draft model may lack tokens that the target's vocabulary is padded with.
+bool Speculator::knows(const DraftModel& drafter, DraftSequence* sequence) const {
+  const int64_t known = drafter.model->config().vocab_size;
+  if (known >= vocabulary_) return true;
+  const std::vector<TokenId>& tokens = sequence->tokens();
+  return std::all_of(tokens.begin() + sequence->cache()->tokens(), tokens.end(), [known](TokenId token) { return token < known; });
+}
+
+void Speculator::give_up(DraftSequence* sequence, const std::string& why) {
+  sequence->give_up_model();
+  ++fallbacks_;
+  log_warning("a choice goes on without its draft model: " + why);
 }
 
 void Speculator::catch_up() {
@@ -108,8 +130,13 @@ void Speculator::catch_up() {
       const std::span<const TokenId> known(behind.sequence->tokens());
       inputs_.push_back({known.subspan(static_cast<size_t>(at), static_cast<size_t>(n)), cache, 0});
     }
-    behind_[0].sequence->speculation().drafter->model->forward(inputs_, nullptr);
-    for (const Behind& behind : behind_) behind.sequence->cache()->commit(behind.sequence->cache()->tokens());
+    try {
+      behind_[0].sequence->speculation().drafter->model->forward(inputs_, nullptr);
+      for (const Behind& behind : behind_) behind.sequence->cache()->commit(behind.sequence->cache()->tokens());
+    } catch (const std::exception& error) {
+      for (const Behind& behind : behind_) give_up(behind.sequence, error.what());
+      behind_.clear();
+    }
   }
 }
 
@@ -188,7 +215,9 @@ void Speculator::run_steps(DraftModel* drafter, std::vector<float>* logits) {
   for (Active& active : active_) {
     DraftSequence& sequence = *active.job.choice->draft;
     if (needs_history(active.job.request->generation.sampling)) active.history = active.job.choice->history;
-    if (sequence.mirror() == nullptr) {
+    if (!knows(*drafter, &sequence)) {
+      give_up(&sequence, "the draft model lacks one of its tokens");
+    } else if (sequence.mirror() == nullptr) {
       // The bonus token alone is left to the first step, with the one before it if the whole draft was accepted.
       const auto known = static_cast<int64_t>(sequence.tokens().size());
       if (sequence.cache()->tokens() < known - 2 || sequence.cache()->next_boundary() < known) {
@@ -197,6 +226,7 @@ void Speculator::run_steps(DraftModel* drafter, std::vector<float>* logits) {
     }
   }
   catch_up();
+  drop([](const Active& active) { return active.job.choice->draft->cache() == nullptr; });
   for (bool first = true; !active_.empty(); first = false) {
     const Clock::time_point start = Clock::now();
     inputs_.clear();
@@ -215,14 +245,18 @@ void Speculator::run_steps(DraftModel* drafter, std::vector<float>* logits) {
       *logits = {};  // a vector that grows holds both buffers
       logits->resize(static_cast<size_t>(n * stride));
     }
-    drafter->model->forward(inputs_, logits->data());
-    for (int64_t i = 0; i < n; ++i) {
-      Active& active = active_[static_cast<size_t>(i)];
-      DraftSequence& sequence = *active.job.choice->draft;
-      // What the first step adds is known to stand.
-      if (first && sequence.mirror() == nullptr) sequence.cache()->commit(sequence.cache()->tokens());
-      take_draft(&active, logits->data() + i * stride);
+    try {
+      drafter->model->forward(inputs_, logits->data());
+      for (const Active& active : active_) {  // what the first step adds is known to stand
+        SequenceCache* cache = active.job.choice->draft->cache();
+        if (first && active.job.choice->draft->mirror() == nullptr) cache->commit(cache->tokens());
+      }
+    } catch (const std::exception& error) {
+      for (const Active& active : active_) give_up(active.job.choice->draft.get(), error.what());
+      active_.clear();
+      return;
     }
+    for (int64_t i = 0; i < n; ++i) take_draft(&active_[static_cast<size_t>(i)], {logits->data() + i * stride, static_cast<size_t>(stride)});
     PassCost& cost = first ? drafter->step.first : drafter->step.next;
     cost.observe(n, rows - n, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
     drop_finished();
@@ -230,15 +264,23 @@ void Speculator::run_steps(DraftModel* drafter, std::vector<float>* logits) {
   }
 }
 
-void Speculator::take_draft(Active* active, const float* logits) {
+void Speculator::take_draft(Active* active, std::span<const float> logits) {
   Request& request = *active->job.request;
   Sequence& choice = *active->job.choice;
   DraftSequence& sequence = *choice.draft;
   const int64_t position = choice.n_output + static_cast<int64_t>(sequence.draft.size());
-  const std::span<const float> row(logits, static_cast<size_t>(vocabulary_));
+  std::span<const float> row = logits.first(std::min(logits.size(), static_cast<size_t>(vocabulary_)));
+  if (row.size() < static_cast<size_t>(vocabulary_)) {
+    widened_.assign(static_cast<size_t>(vocabulary_), -std::numeric_limits<float>::infinity());
+    std::copy(row.begin(), row.end(), widened_.begin());
+    row = widened_;
+  }
   try {
     const TokenId token = sample_at(request, &choice, position, active->history, row, &sampler_);
-    if (choice.constraint != nullptr && !choice.constraint->accept(token)) throw SamplingError("its token breaks the grammar");
+    if (choice.constraint != nullptr && !choice.constraint->accept(token)) {
+      active->n = 0;  // a mask may allow a token that the grammar refuses
+      return;
+    }
     sequence.draft.push_back(token);
     if (sequence.speculation().spec.adaptive) {
       confidence_.assign(row);
@@ -246,16 +288,19 @@ void Speculator::take_draft(Active* active, const float* logits) {
       active->chance *= sequence.chance(sequence.probabilities.back());
     }
     if (needs_history(request.generation.sampling)) active->history.add_output(token);
+  } catch (const LogitError& error) {
+    give_up(&sequence, error.what());
   } catch (const SamplingError& error) {
     request.failure = {FinishReason::kError, std::string("draft: ") + error.what()};
   }
 }
 
-// Out of the steps go sequences that have their draft, that failed, and whose cache a draft must not enter: at a
-// boundary, and where the next token is a probe query.
+// Out of the steps go sequences that have their draft, that failed or lost their model, and whose cache a draft must not
+// enter: at a boundary, and where the next token is a probe query.
 void Speculator::drop_finished() {
   drop([](const Active& active) {
     DraftSequence& sequence = *active.job.choice->draft;
+    if (sequence.cache() == nullptr) return true;
     const Constraint* constraint = active.job.choice->constraint.get();
     if (constraint != nullptr && constraint->ended()) return true;
     return active.job.request->failure.has_value() || static_cast<int64_t>(sequence.draft.size()) >= active.n ||

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/request.h"
@@ -33,11 +34,14 @@ class Speculator {
   // The engine thread's.
   // Brings the drafts of prompts up to what the target has computed of them: what can be looked up, and the drafts'
   // caches, these not while drafting with a model cannot pay under the load there is (a draft that is wanted later
-  // catches up by itself). Each choice speculates.
+  // catches up by itself). Each choice speculates. A choice whose draft model fails goes on without it.
   void follow_prompts(std::span<Sequence* const> choices);
-  // Fills in choice->draft->draft for the coming pass, in which `sequences` decode. What goes wrong in one sequence
-  // only ends in its request->failure; throws when a model's pass fails. logits: scratch, a row for each job at most.
+  // Fills in choice->draft->draft for the coming pass, in which `sequences` decode. A choice goes on without its draft model if
+  // that fails, gives NaN or infinity, or does not know one of the choice's tokens. A grammar that fails ends in
+  // request->failure. logits: scratch, a row for each job at most.
   void draft(int64_t sequences, std::span<DraftJob> jobs, std::vector<float>* logits);
+  // Choices that went on without their draft model.
+  int64_t fallbacks() const { return fallbacks_; }
   // A pass of decoding sequences only, with the sampling of what it gave.
   void pass_took(int64_t sequences, int64_t rows, double ms) { target_cost_.observe(sequences, rows - sequences, ms); }
 
@@ -55,11 +59,13 @@ class Speculator {
   enum Group : int32_t { kDraft, kSelf, kInt4, kGroups };
 
   DraftModel* drafter_of(const SpeculationSpec& spec) const;  // null: lookup only. Throws RequestError
+  bool knows(const DraftModel& drafter, DraftSequence* sequence) const;
+  void give_up(DraftSequence* sequence, const std::string& why);
   int32_t group_of(const DraftModel* drafter) const { return static_cast<int32_t>(drafter - drafters_.data()); }
   void plan(int64_t sequences, std::span<DraftJob> jobs);
   void catch_up();  // behind_, of one drafter, and empties it
   void run_steps(DraftModel* drafter, std::vector<float>* logits);
-  void take_draft(Active* active, const float* logits);
+  void take_draft(Active* active, std::span<const float> logits);
   static void cut_to_constraint(const DraftJob& job);
   void drop_finished();
   void drop_unlikely(const StepCost& step);
@@ -68,6 +74,7 @@ class Speculator {
 
   mutable std::array<DraftModel, kGroups> drafters_;  // model null: not loaded
   int64_t vocabulary_, context_length_;
+  int64_t fallbacks_ = 0;
   PassCost target_cost_;
   DraftPrice price_;  // in this round
 
@@ -78,6 +85,7 @@ class Speculator {
   std::vector<SequenceInput> inputs_;
   Sampler sampler_;
   LogprobRow confidence_;
+  std::vector<float> widened_;  // logits of a draft model with fewer outputs than there are tokens
 };
 
 }  // namespace smartkv

@@ -10,6 +10,7 @@
 #include "engine/torch/hidden_facts.h"
 #include "engine/torch/importance.h"
 #include "engine/torch/training_inputs.h"
+#include "engine/weights/model_fingerprint.h"
 
 namespace smartkv {
 namespace {
@@ -187,6 +188,7 @@ nlohmann::ordered_json train_gate(const nlohmann::json& json, const TrainingEven
   torch::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : available_cores()));
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, options.model);
+  const std::string identity = model_identity(*weights);
   const torch::Dtype dtype = cpu_product_dtype();
   const std::string dtype_name = dtype == torch::kFloat32 ? "f32" : "bf16";
   const TorchLlama model(*weights, dtype);
@@ -210,14 +212,14 @@ nlohmann::ordered_json train_gate(const nlohmann::json& json, const TrainingEven
     report["mean"] = to_json(mean);
     notes["quality"] = to_json(mean).dump();
   } else {
-    layers = read_gate_layers(options.lifespans_of, model.config());
-    notes.merge(gate_notes(options.lifespans_of, model.config(), "lifespans_"));
+    layers = read_gate_layers(options.lifespans_of, model.config(), identity);
+    notes.merge(gate_notes(options.lifespans_of, "lifespans_"));
   }
   if (options.repeat_windows > 0) {
     report["importance_explained"] = train_importance(options, model, *tokenizer, &layers, event);
     notes["importance_explained"] = std::to_string(report["importance_explained"].get<double>());
   }
-  write_gate(options.out, model.config(), layers, notes);
+  write_gate(options.out, model.config(), identity, layers, notes);
   report["file"] = options.out.string();
   report["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return report;

@@ -100,7 +100,8 @@ class ConfigReader {
     const Architecture& a = *architecture_;
     ModelConfig c;
     c.architecture = a.name;
-    c.name = model_names(path).front();
+    const std::string* title = file_.get_string("general.name");
+    c.name = model_names(path, title == nullptr ? "" : *title).front();
     c.hidden_size = size("embedding_length");
     c.intermediate_size = size("feed_forward_length");
     c.n_layers = size("block_count");

@@ -61,7 +61,7 @@ class HfWeights final : public Weights {
   explicit HfWeights(const std::filesystem::path& folder) {
     const nlohmann::json config = read_json(folder / "config.json");
     config_ = parse_hf_config(config, "config.json");
-    config_.name = model_names(folder).front();
+    config_.name = model_names(folder, title_of_config(config)).front();
     add_generation_eos(folder);
     read_tensors(folder);
     if (config.contains("quantization_config") && !config["quantization_config"].is_null()) {

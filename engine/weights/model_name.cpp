@@ -1,7 +1,12 @@
 #include "engine/weights/model_name.h"
 
 #include <algorithm>
+#include <fstream>
 #include <regex>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/weights/gguf.h"
 
 namespace smartkv {
 namespace {
@@ -24,9 +29,49 @@ std::string without(const std::string& name, const char* pattern) {
   return rest.empty() ? name : rest;
 }
 
+// A name that a program gave, or a person who did not mean to name the model.
+bool says_nothing(const std::string& name) {
+  static const std::regex kGeneric(R"((ggml|gguf)?[-_.]?(models?|weights|default|current|latest|main|checkpoint[-_.]?\d*)?)", std::regex::icase);
+  return std::regex_match(name, kGeneric);
+}
+
+bool is_utf8(const std::string& text) {
+  try {
+    nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+}
+
+// A title as a name; "": it is none.
+std::string name_of_title(const std::string& title) {
+  constexpr size_t kMost = 96;  // bytes
+  static const std::regex kBlanks(" +"), kEnds("^-|-$");
+  const bool is_line = std::none_of(title.begin(), title.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  if (!is_line || title.size() > kMost || !is_utf8(title)) return "";
+  return std::regex_replace(std::regex_replace(title, kBlanks, "-"), kEnds, "");
+}
+
 }  // namespace
 
-std::vector<std::string> model_names(const fs::path& model) {
+std::string title_of_config(const nlohmann::json& config) {
+  const auto found = config.find("_name_or_path");
+  if (found == config.end() || !found->is_string()) return "";
+  return fs::path(found->get<std::string>()).filename().string();
+}
+
+std::string model_title(const fs::path& model) {
+  if (fs::is_directory(model)) {
+    std::ifstream file(model / "config.json");
+    return title_of_config(nlohmann::json::parse(file, nullptr, false));
+  }
+  const GgufFile file = GgufFile::open(model);
+  const std::string* title = file.get_string("general.name");
+  return title == nullptr ? "" : *title;
+}
+
+std::vector<std::string> model_names(const fs::path& model, const std::string& title) {
   fs::path path = fs::absolute(model).lexically_normal();
   if (path.filename().empty()) path = path.parent_path();  // "folder/"
   std::vector<std::string> names;
@@ -43,6 +88,9 @@ std::vector<std::string> model_names(const fs::path& model) {
     names = {repository.substr(repository.find('/') + 1)};
   }
   if (!repository.empty()) names.push_back(repository);
+  if (const std::string name = name_of_title(title); !name.empty()) {
+    names.insert(says_nothing(names.front()) ? names.begin() : names.end(), name);
+  }
   for (auto name = names.begin(); name != names.end();) {  // each once
     name = std::find(names.begin(), name, *name) == name ? name + 1 : names.erase(name);
   }

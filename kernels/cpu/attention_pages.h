@@ -5,6 +5,7 @@
 // an order of its own, so that a row's bits do not depend on its block.
 #pragma once
 
+#include <cstring>
 #include <type_traits>
 
 #include "kernels/attention_kernels.h"
@@ -18,6 +19,8 @@ namespace {
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kNoMaximum = -1e30f;  // of no token; finite, so that differences are
 constexpr float kUnseen = -1e37f;     // score of a token that a row does not see: nothing beside kNoMaximum
+
+constexpr int64_t kDenseRun = 2 * whole_steps(8);  // slots that a product with V in bf16 reads together
 
 // Where one KV head of a segment lies.
 struct Page {
@@ -59,6 +62,7 @@ struct Block {
   alignas(64) float o[kMaxBlockRows * kMaxHeadDim];  // [rows][wide]
   alignas(64) float l[kMaxBlockRows * 16];
   float m[kMaxBlockRows];
+  alignas(64) T v[kDenseRun * kMaxHeadDim];  // the last slots of a dense page without what stands past its tokens
 
   // For quantised pages: the queries in the order of the page's channels; columns, weights and bytes of the product at
   // hand.
@@ -114,26 +118,49 @@ void dense_scores(Block<T>& block, const Page& page, const Page* next, int64_t g
                    block.dim / kStep, block.s, kPageTokens, false, dense_k<T>(next));
 }
 
+// V of the last slots [from, from + kDenseRun) of a page, where those past its tokens are 0: their probabilities are 0, but what
+// stands there may be no number.
+template <typename T>
+const T* last_values(Block<T>& block, const T* v, int64_t tokens, int64_t from) {
+  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
+  const int64_t row = block.dim * kStep, rows = (tokens - from) / kStep;  // of V: kStep slots, interleaved
+  std::memcpy(block.v, v + from / kStep * row, static_cast<size_t>(rows * row) * sizeof(T));
+  std::memset(block.v + rows * row, 0, static_cast<size_t>(kDenseRun / kStep - rows) * row * sizeof(T));
+  if ((tokens - from) % kStep != 0) {
+    const T* const odd = v + (tokens / kStep) * row;
+    for (int64_t d = 0; d < row; d += kStep) block.v[rows * row + d] = odd[d];
+  }
+  return block.v;
+}
+
 template <typename T>
 void dense_values(Block<T>& block, const Page& page, const Page* next, int64_t groups) {
   constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
   const T* p = nullptr;
-  int64_t steps = 16 * groups;
+  int64_t slots = 16 * groups;
   if constexpr (kStep == 1) {
     p = block.s;
   } else {
     p = block.p;
-    steps = whole_steps(steps / 2);
+    slots = 2 * whole_steps(slots / 2);
     for (int64_t r = 0; r < block.rows; ++r) {
-      for (int64_t t = 0; t < 2 * steps; t += 16) {
+      for (int64_t t = 0; t < slots; t += 16) {
         const Vec16 x = t < 16 * groups ? Vec16::load(block.s + r * kPageTokens + t) : Vec16::zero();
         x.store_bf16(block.p + r * kPageTokens + t);
       }
     }
   }
+  const T* const v = reinterpret_cast<const T*>(page.v);
   const T* next_v = dense_k<T>(next) == nullptr ? nullptr : reinterpret_cast<const T*>(next->v);
-  dense_product<T>(block.rows, block.dim / 16, p, kPageTokens, reinterpret_cast<const T*>(page.v), block.dim * kStep,
-                   steps, block.o, block.wide, true, next_v);
+  const auto multiply = [&](int64_t first, const T* values, int64_t n) {
+    dense_product<T>(block.rows, block.dim / 16, p + first, kPageTokens, values, block.dim * kStep, n / kStep, block.o, block.wide,
+                     true, next_v == nullptr ? nullptr : next_v + first * block.dim);
+  };
+  const int64_t tokens = page.segment->tokens;
+  if (slots <= tokens) return multiply(0, v, slots);
+  const int64_t last = tokens / kDenseRun * kDenseRun;
+  if (last > 0) multiply(0, v, last);
+  multiply(last, last_values(block, v, tokens, last), slots - last);
 }
 
 template <typename T>

@@ -258,10 +258,24 @@ class Block {
     if constexpr (kValues) copy_codes(v_codes, k + segment.v_codes, segment.v_quads, dim_);
   }
 
-  __device__ void page(const Segment& segment, const unsigned char* stage, int start) {
+  // Zeroes V past the page's tokens: probabilities there are 0, but what stands there may be no number.
+  __device__ void clear_values_past(int tokens, unsigned char* v) const {
+    const int words = dim_, pairs = kPage / 2 - tokens / 2;
+    for (int i = thread_; i < pairs * words; i += kThreads) {
+      const int pair = tokens / 2 + i / words;
+      uint32_t& both = reinterpret_cast<uint32_t*>(v + pair * dense_v_row(dim_))[i % words];
+      both = 2 * pair < tokens ? both & 0xffffu : 0u;
+    }
+    __syncthreads();
+  }
+
+  __device__ void page(const Segment& segment, unsigned char* stage, int start) {
     float s[kTiles][2][4] = {};
     const bool coded = segment.k_codes != 0;
-    const unsigned char* const from = stage + kBiasBytes;
+    unsigned char* const from = stage + kBiasBytes;
+    if constexpr (kValues) {
+      if (!coded && segment.tokens < kPage) clear_values_past(segment.tokens, from + dim_ / 2 * kDenseKRow);
+    }
     if (coded) {
       fold(segment, from);
       __syncthreads();

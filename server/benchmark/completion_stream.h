@@ -41,6 +41,7 @@ struct RequestOutcome {
 class CompletionReader {
  public:
   void add(std::string_view data, double now_s);
+  const std::string& error() const { return outcome_.failure; }  // of an event so far; empty: none
   // Says what is missing against what was asked for.
   RequestOutcome finish(int64_t prompt_tokens, int64_t output_tokens) const;
 

@@ -92,7 +92,8 @@ RequestOutcome LoadClient::ask(const std::string& body, const ServingRequest& re
     const httplib::Result response = client.send(http);
     RequestOutcome outcome;
     if (!response) {
-      outcome.failure = "the connection broke: " + httplib::to_string(response.error());
+      const bool told = status == 200 && !reader.error().empty();  // by the stream's last event
+      outcome.failure = told ? reader.error() : "the connection broke: " + httplib::to_string(response.error());
     } else if (response->status != 200) {
       if (response->status == kTooManyRequests && options_.retry) {
         std::this_thread::sleep_for(retry_after(*response));

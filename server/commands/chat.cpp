@@ -6,7 +6,9 @@
 
 #include "server/commands/command.h"
 #include "server/commands/common.h"
+#include "server/commands/line_editor.h"
 #include "server/commands/sampling_flags.h"
+#include "server/commands/terminal_text.h"
 #include "server/openai/response.h"
 
 namespace smartkv {
@@ -20,7 +22,8 @@ constexpr const char* kHelp = R"(  /help           this text
   /system TEXT    set the system message and start anew; without TEXT: none
   /stats          speed and memory of the last answer
   /quit           leave (so does Ctrl-D)
-Ctrl-C stops the answer that is being written; at the prompt it leaves.
+Ctrl-C stops the answer that is being written; at the prompt it drops what was typed.
+A question may be pasted, with its line breaks.
 )";
 
 struct Arguments {
@@ -39,8 +42,11 @@ class ChatSession {
   int run() {
     if (terminal_) std::cout << "Chatting with " << model_.names.front() << ". /help lists the commands.\n";
     std::string line;
-    while (read_line(&line)) {
-      if (line.empty()) continue;
+    for (;;) {
+      const LineEditor::Input input = read_line(&line);
+      if (input == LineEditor::Input::kEnd) break;
+      if (input == LineEditor::Input::kInterrupt) std::cout << "/quit or Ctrl-D leaves.\n";
+      if (input == LineEditor::Input::kInterrupt || line.empty()) continue;
       if (line == "/quit") break;
       if (line.starts_with('/')) {
         run_command(line);
@@ -58,14 +64,14 @@ class ChatSession {
     if (!system.empty()) messages_.push_back({{"role", "system"}, {"content", system}});
   }
 
-  // At the prompt Ctrl-C has its usual effect.
-  bool read_line(std::string* line) {
-    if (terminal_) std::cout << "> " << std::flush;
+  // A Ctrl-C that was meant for the answer does nothing to the prompt. Where lines come from a pipe, it ends the program.
+  LineEditor::Input read_line(std::string* line) {
+    signals_.clear();
+    if (terminal_) return editor_.read(line);
     ::pthread_sigmask(SIG_UNBLOCK, &signals_.set(), nullptr);
-    const bool read = static_cast<bool>(std::getline(std::cin, *line));
+    const LineEditor::Input input = editor_.read(line);
     ::pthread_sigmask(SIG_BLOCK, &signals_.set(), nullptr);
-    if (!read && terminal_) std::cout << '\n';
-    return read;
+    return input;
   }
 
   void run_command(const std::string& line) {
@@ -94,7 +100,14 @@ class ChatSession {
       messages_.erase(messages_.size() - 1);
       std::cout << std::endl;
       std::cerr << "error: " << error.what() << std::endl;
+      if (error.code == "context_length_exceeded") offer_clear();
       failed_ = !terminal_;
+    }
+  }
+
+  void offer_clear() const {
+    if (messages_.size() > (system_.empty() ? 0u : 1u)) {
+      std::cerr << "The conversation fills the model's context: /clear forgets it, and the next question starts anew." << std::endl;
     }
   }
 
@@ -104,7 +117,9 @@ class ChatSession {
     const openai::ApiRequest request = parse_chat(openai::dump(body), model_);
     openai::GenerationRun run(engine_, request);
     std::string text;
+    TerminalText clean;
     GenerationEvent event;
+    FinishReason finish = FinishReason::kNone;
     for (;;) {
       const auto status = run.next(&event);
       if (status == openai::GenerationRun::Status::kEnd) break;
@@ -115,10 +130,17 @@ class ChatSession {
       if (status != openai::GenerationRun::Status::kEvent) continue;
       openai::throw_if_failed(event);
       text += event.text;
-      std::cout << event.text << std::flush;
+      std::cout << (writes_to_terminal() ? clean.clean(event.text) : event.text) << std::flush;
+      if (event.finish != FinishReason::kNone) finish = event.finish;
     }
     std::cout << std::endl;
     last_ = run.usage();
+    const bool full = last_->prompt_tokens + last_->completion_tokens >= engine_.context_length();
+    if (finish == FinishReason::kLength && full) {
+      offer_clear();
+    } else if (finish == FinishReason::kLength && terminal_) {
+      std::cerr << "[the answer was cut at --max-tokens " << sampling_["max_tokens"] << "]" << std::endl;
+    }
     return text;
   }
 
@@ -145,6 +167,7 @@ class ChatSession {
   Json messages_;
   std::optional<RequestUsage> last_;
   bool terminal_ = ::isatty(STDIN_FILENO) != 0;
+  LineEditor editor_{"> "};
   bool failed_ = false;
 };
 

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -7,6 +9,7 @@
 #include "engine/parallel/rank_processes.h"
 #include "engine/parallel/tensor_parallel.h"
 #include "server/commands/command.h"
+#include "server/commands/health.h"
 #include "server/commands/inspect.h"
 #include "server/commands/nearest.h"
 #include "server/commands/options.h"
@@ -20,6 +23,7 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   smartkv serve --config configs/default.json
   smartkv serve --model model.gguf --host 0.0.0.0 --port 8000 --api-key secret
+  smartkv health --port 8000
   smartkv chat --model model.gguf
   smartkv generate --model model.gguf --prompt "What is the capital of France?"
   smartkv bench --model model.gguf --limits
@@ -61,9 +65,46 @@ void suggest_option(const CLI::App& app) {
   }
 }
 
+// Refuses NaN and infinities, which CLI11 reads as numbers, for all options of the command that take floats.
+void require_finite_numbers(CLI::App& app) {
+  const auto finite = [](const std::string& text) {
+    double number = 0;
+    const bool other = !CLI::detail::lexical_cast(text, number);  // its own error follows
+    return other || std::isfinite(number) ? std::string() : "expected a finite number, found " + text;
+  };
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_type_name().starts_with("FLOAT")) option->check(finite);
+  }
+  for (CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) require_finite_numbers(*sub);
+}
+
+// While it lives, standard output that cannot be written is an exception, and so an error of the command.
+class CheckedOutput {
+ public:
+  CheckedOutput() { std::cout.exceptions(std::ios::badbit | std::ios::failbit); }
+  ~CheckedOutput() {
+    std::cout.exceptions(std::ios::goodbit);
+    std::cout.clear();
+    std::clearerr(stdout);
+  }
+  CheckedOutput(const CheckedOutput&) = delete;
+  CheckedOutput& operator=(const CheckedOutput&) = delete;
+
+  static void flush() {
+    std::cout.flush();
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) std::cout.setstate(std::ios::badbit);
+  }
+};
+
 int run(const std::function<int()>& command) {
+  const CheckedOutput output;
   try {
-    return command();
+    const int code = command();
+    CheckedOutput::flush();
+    return code;
+  } catch (const std::ios_base::failure& error) {
+    std::cerr << "smartkv: " << (std::cout ? error.what() : "standard output cannot be written") << '\n';
+    return kRuntimeError;
   } catch (const ConfigError& error) {
     std::cerr << "smartkv: " << error.what() << '\n';
     return kUsageError;
@@ -84,6 +125,7 @@ int run(const std::function<int()>& command) {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"serve", "Serve a model over HTTP with OpenAI's API", setup_serve},
+      {"health", "Tell whether a server answers, by its exit code", setup_health},
       {"generate", "Answer one prompt and print the text", setup_generate},
       {"chat", "Talk with a model in the terminal", setup_chat},
       {"bench", "Measure prefill and decode rates, weight formats and the machine's limits", setup_bench},
@@ -96,7 +138,7 @@ const std::vector<Command>& commands() {
       {"plan", "Tell which KV-cache policies hold so many sequences in so much memory", setup_plan},
       {"quantize", "Write a model with integer weights, which loads fast", setup_quantize},
       {"inspect", "Show what a model file holds", setup_inspect},
-      {"completions", "Print a completion script for bash or zsh", setup_completions},
+      {"completions", "Print a completion script for bash, fish or zsh", setup_completions},
   };
   return table;
 }
@@ -113,6 +155,7 @@ int run_command_line(int argc, const char* const* argv) {
     names.emplace_back(command.name);
     CLI::App* sub = app.add_subcommand(std::string(command.name), std::string(command.summary));
     const std::function<int()> action = command.setup(*sub);
+    require_finite_numbers(*sub);
     sub->callback([&chosen, action] { chosen = action; });
   }
   if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
@@ -122,9 +165,11 @@ int run_command_line(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    if (code != 0) suggest_option(app);
-    return code == 0 ? kOk : kUsageError;
+    return run([&] {  // --help and --version are exceptions, too
+      const int code = app.exit(error);
+      if (code != 0) suggest_option(app);
+      return code == 0 ? kOk : kUsageError;
+    });
   }
   return run(chosen);
 }

@@ -12,6 +12,7 @@
 
 #include "engine/log.h"
 #include "engine/weights/model_name.h"
+#include "server/commands/environment.h"
 #include "server/commands/presets.h"
 #include "server/commands/sampling_defaults.h"
 
@@ -23,6 +24,18 @@ LogLevel to_log_level(const std::string& name) {
   if (name == "debug") return LogLevel::kDebug;
   if (name == "warning") return LogLevel::kWarning;
   return name == "error" ? LogLevel::kError : LogLevel::kInfo;
+}
+
+// Whether an option is a list of names, which the command line gives by commas, by giving the option again, or both.
+bool is_list(const Option& option) {
+  ServerOptions options;
+  return std::holds_alternative<std::vector<std::string>*>(option.field(options));
+}
+
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += (all.empty() ? "" : ",") + text;
+  return all;
 }
 
 // 0: none came.
@@ -53,6 +66,11 @@ class ProgressLine {
 
 void complete(ServerOptions* options) {
   http::HttpOptions& http = options->http;
+  // Files that hold a secret mostly end with a line break, which no client sends.
+  while (http.api_key.ends_with('\n') || http.api_key.ends_with('\r')) http.api_key.pop_back();
+  if (!std::all_of(http.api_key.begin(), http.api_key.end(), [](char c) { return c > ' ' && c <= '~'; })) {
+    throw ConfigError("api_key: expected visible ASCII characters, found others");
+  }
   if (http.http_threads == 0) http.http_threads = options->engine.max_sequences + options->engine.max_queue + 32;
   // A string that grows may hold twice its bytes.
   constexpr int64_t kHeads = 256 << 10;
@@ -62,7 +80,7 @@ void complete(ServerOptions* options) {
   }
 }
 
-OptionFlags::OptionFlags(CLI::App& app, bool server) : summaries_(app) {
+OptionFlags::OptionFlags(CLI::App& app, bool server) : server_(server), summaries_(app) {
   app.add_option("--config", config_, "Config file: JSON, comments allowed, options by the names below with _ for -")
       ->type_name("FILE");
   if (server) {
@@ -84,6 +102,10 @@ OptionFlags::OptionFlags(CLI::App& app, bool server) : summaries_(app) {
       app.add_option(flag(option), given, help)->type_name("NAME=FILE")->allow_extra_args(false);
       continue;
     }
+    if (is_list(option)) {
+      app.add_option(flag(option), given, help)->type_name("TEXT,...")->allow_extra_args(false);
+      continue;
+    }
     app.add_option_function<std::string>(flag(option), [&given](const std::string& text) { given = {text}; }, help)
         ->type_name(fallback.is_number() ? "N" : "TEXT")
         ->take_last();
@@ -92,17 +114,21 @@ OptionFlags::OptionFlags(CLI::App& app, bool server) : summaries_(app) {
 
 ServerOptions OptionFlags::resolve_without_model() const {
   ServerOptions options;
-  if (!config_.empty()) read_config_file(config_, &options);
-  if (!preset_.empty()) apply_preset(preset_, &options);
+  const std::string config = config_.empty() ? value_of_variable("SMARTKV_CONFIG") : config_;
+  if (!config.empty()) read_config_file(config, &options);
+  const std::string preset = preset_.empty() && server_ ? value_of_variable("SMARTKV_PRESET") : preset_;
+  if (!preset.empty()) apply_preset(preset, &options);
+  read_environment(server_, &options);
   for (const Option& option : option_table()) {
     const auto given = given_.find(std::string(option.name));
-    if (given == given_.end()) continue;
+    if (given == given_.end() || given->second.empty()) continue;
+    if (is_list(option)) {
+      set_option_text(option, joined(given->second), "command line", &options);
+      continue;
+    }
     for (const std::string& text : given->second) set_option_text(option, text, "command line", &options);
   }
   summaries_.apply(given_.count("kv_cache") > 0 && !given_.at("kv_cache").empty(), &options);
-  if (const char* key = std::getenv("SMARTKV_API_KEY"); key != nullptr && options.http.api_key.empty()) {
-    options.http.api_key = key;
-  }
   complete(&options);
   return options;
 }
@@ -113,6 +139,8 @@ ServerOptions OptionFlags::resolve() const {
     throw ConfigError("no model given: use --model FILE, or --config FILE with the option \"model\"");
   }
   set_log_level(to_log_level(options.log_level));
+  set_log_format(options.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
+  for (const std::string& line : unknown_variables()) log_warning(line);
   return options;
 }
 
@@ -154,6 +182,7 @@ std::unique_ptr<Engine> load_engine(const ServerOptions& options, Signals& signa
   do {
     if (const int signal = signals.poll(std::chrono::milliseconds(20)); signal != 0) {
       progress.clear();
+      flush_log(std::chrono::seconds(1));
       std::cerr << "smartkv: interrupted while loading\n";
       std::_Exit(128 + signal);  // the loader cannot be interrupted, and nothing is to be saved
     }
@@ -164,7 +193,7 @@ std::unique_ptr<Engine> load_engine(const ServerOptions& options, Signals& signa
 
 openai::ServedModel served_model(const Engine& engine, const ServerOptions& options) {
   std::vector<std::string> names = options.served_model_name;
-  if (names.empty()) names = model_names(options.engine.model);
+  if (names.empty()) names = model_names(options.engine.model, model_title(options.engine.model));
   return {.engine = engine,
           .names = std::move(names),
           .sampling = sampling_defaults(options),

@@ -17,15 +17,17 @@
 
 namespace smartkv {
 
-// --config, --preset (serve only) and the table's options on a command line; each overrides those before it.
+// --config, --preset (serve only), environment variables (environment.h) and the table's options on a command line; each
+// overrides those before it.
 class OptionFlags {
  public:
   OptionFlags(CLI::App& app, bool server);
-  // Throws ConfigError. The model is required; SMARTKV_API_KEY counts where no key is given.
+  // Throws ConfigError. The model is required. Warns of environment variables that set nothing.
   ServerOptions resolve() const;
   ServerOptions resolve_without_model() const;
 
  private:
+  bool server_;
   std::string config_, preset_;
   SummaryFlags summaries_;
   std::map<std::string, std::vector<std::string>> given_;  // by option name; more than one of a map's entries

@@ -20,16 +20,19 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// What an option takes, where that is a list; empty: a file or anything.
-std::vector<std::string> values_of(const std::string& name) {
-  if (name == "--preset") {
+// What an option, or the argument of a part such as `config preset`, takes, where that is a list; empty: a file or anything.
+std::vector<std::string> values_of(const std::string& name, const CLI::Option* option) {
+  if (name == "--preset" || name == "preset") {
     std::vector<std::string> names;
     for (const ConfigPreset& preset : config_presets()) names.push_back(preset.name());
     return names;
   }
   if (name == "--kv-cache") return plannable_names({});
-  for (const Option& option : option_table()) {
-    if (flag(option) == name) return {option.choices.begin(), option.choices.end()};
+  const std::string type = option == nullptr ? "" : option->get_type_name();  // "TEXT:{int8,int4}", by CLI::IsMember
+  const size_t begin = type.find('{'), end = type.find('}');
+  if (begin != type.npos && end != type.npos) return CLI::detail::split(type.substr(begin + 1, end - begin - 1), ',');
+  for (const Option& row : option_table()) {
+    if (flag(row) == name && !row.choices.empty()) return {row.choices.begin(), row.choices.end()};
   }
   return {};
 }
@@ -37,17 +40,20 @@ std::vector<std::string> values_of(const std::string& name) {
 struct Word {
   std::string name, help;
   bool takes_value = false;
+  std::vector<std::string> values = {};  // of those, if they are a list
 };
 
 // Options of a command and of what it is divided into, and the names of its parts.
 void add_words(const CLI::App& app, std::vector<Word>* words) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) {
-      words->push_back({"--" + name, option->get_description(), option->get_items_expected_max() > 0});
+      words->push_back({"--" + name, option->get_description(), option->get_items_expected_max() > 0, values_of("--" + name, option)});
     }
+    if (!option->get_positional()) continue;
+    for (const std::string& value : values_of("", option)) words->push_back({value, option->get_description()});
   }
   for (const CLI::App* part : app.get_subcommands([](const CLI::App*) { return true; })) {
-    words->push_back({part->get_name(), part->get_description()});
+    words->push_back({part->get_name(), part->get_description(), false, values_of(part->get_name(), nullptr)});
     add_words(*part, words);
   }
 }
@@ -67,34 +73,50 @@ std::vector<const CLI::App*> commands_of(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App*) { return true; });
 }
 
+// Readline takes = for the end of a word, unless COMP_WORDBREAKS says otherwise: --name=value comes as three words or as one. What
+// is no list is left to readline, which completes files.
 std::string bash_script(const CLI::App& app) {
   std::string cases, values;
-  std::vector<std::string> names, with_values;
+  std::vector<std::string> names;
   for (const CLI::App* command : commands_of(app)) {
     names.push_back(command->get_name());
     std::vector<std::string> words;
+    std::string files;
     for (const Word& word : words_of(*command)) {
       words.push_back(word.name);
-      const std::vector<std::string> known = values_of(word.name);
-      if (known.empty() || std::find(with_values.begin(), with_values.end(), word.name) != with_values.end()) continue;
-      with_values.push_back(word.name);
-      values += "    " + word.name + ") words='" + joined(known) + "' ;;\n";
+      const std::string pattern = "'" + command->get_name() + " " + word.name + "'";
+      if (!word.values.empty()) {
+        values += "    " + pattern + ") words='" + joined(word.values) + "' ;;\n";
+      } else if (word.takes_value) {
+        files += (files.empty() ? "" : "|") + pattern;
+      }
     }
+    if (!files.empty()) values += "    " + files + ") words= ;;\n";
     cases += "    " + command->get_name() + ") words='" + joined(words) + "' ;;\n";
   }
   return R"(# Completions of smartkv for bash: source <(smartkv completions bash)
 _smartkv() {
-  local word=${COMP_WORDS[COMP_CWORD]} words= i command=
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} start= words= i command=
   for ((i = 1; i < COMP_CWORD; i++)); do
     if [[ ${COMP_WORDS[i]} != -* ]]; then command=${COMP_WORDS[i]}; break; fi
   done
+  if [[ $word == = ]]; then
+    word=
+  elif [[ $before == = ]]; then
+    before=${COMP_WORDS[COMP_CWORD-2]}
+  elif [[ $word == --*=* ]]; then
+    before=${word%%=*} start=${word%%=*}= word=${word#*=}
+  fi
   case $command in
     '') words=')" + joined(names) + R"( --help --version' ;;
 )" + cases + R"(  esac
-  case ${COMP_WORDS[COMP_CWORD-1]} in
-)" + values + R"(    --*) [[ $word == -* ]] || words= ;;
-  esac
-  COMPREPLY=($(compgen -W "$words" -- "$word"))
+  case "$command $before" in
+)" + values + R"(  esac
+  COMPREPLY=($(compgen -P "$start" -W "$words" -- "$word"))
+  if [[ -n $start && ${#COMPREPLY[@]} == 0 ]]; then
+    compopt -o filenames 2>/dev/null
+    COMPREPLY=($(compgen -P "$start" -f -- "$word"))
+  fi
 }
 complete -o default -F _smartkv smartkv
 )";
@@ -123,8 +145,7 @@ std::string zsh_script(const CLI::App& app) {
     cases += "    " + command->get_name() + ")\n      _arguments \\\n";
     for (const Word& word : words_of(*command)) {
       if (!word.name.starts_with("--")) continue;
-      const std::vector<std::string> known = values_of(word.name);
-      const std::string action = known.empty() ? "_files" : "(" + joined(known) + ")";
+      const std::string action = word.values.empty() ? "_files" : "(" + joined(word.values) + ")";
       cases += "        '" + word.name + "[" + zsh_quoted(word.help, "[]:\\") + "]" + (word.takes_value ? ":value:" + action : "") + "' \\\n";
     }
     std::vector<std::string> parts;
@@ -139,20 +160,51 @@ std::string zsh_script(const CLI::App& app) {
          "if [[ $funcstack[1] == _smartkv ]]; then _smartkv \"$@\"; else compdef _smartkv smartkv; fi\n";
 }
 
+// In single quotes, in which fish knows \\ and \'.
+std::string fish_quoted(const std::string& text) {
+  std::string quoted = "'";
+  for (const char c : text) {
+    if (c == '\'' || c == '\\') quoted += '\\';
+    quoted += c == '\n' ? ' ' : c;
+  }
+  return quoted + "'";
+}
+
+std::string fish_script(const CLI::App& app) {
+  std::string script = "# Completions of smartkv for fish: smartkv completions fish > ~/.config/fish/completions/smartkv.fish\n"
+                       "complete -c smartkv -n __fish_use_subcommand -f -l version -d 'Print the version'\n";
+  for (const CLI::App* command : commands_of(app)) {
+    script += "complete -c smartkv -n __fish_use_subcommand -f -a " + command->get_name() + " -d " + fish_quoted(command->get_description()) + "\n";
+    const std::string within = "complete -c smartkv -n '__fish_seen_subcommand_from " + command->get_name() + "'";
+    for (const Word& word : words_of(*command)) {
+      const std::string values = word.values.empty() ? "" : " -f -a " + fish_quoted(joined(word.values));
+      if (!word.name.starts_with("--")) {
+        script += within + " -a " + word.name + " -d " + fish_quoted(word.help) + "\n";
+        if (!values.empty()) script += "complete -c smartkv -n '__fish_seen_subcommand_from " + word.name + "'" + values + "\n";
+        continue;
+      }
+      script += within + " -l " + word.name.substr(2) + (word.takes_value ? " -r" + values : "") + " -d " + fish_quoted(word.help) + "\n";
+    }
+  }
+  return script;
+}
+
 }  // namespace
 
 std::string completion_script(const CLI::App& app, const std::string& shell) {
   if (shell == "bash") return bash_script(app);
   if (shell == "zsh") return zsh_script(app);
-  throw ConfigError("shell: expected bash or zsh, found \"" + shell + '"');
+  if (shell == "fish") return fish_script(app);
+  throw ConfigError("shell: expected bash, fish or zsh, found \"" + shell + '"');
 }
 
 std::function<int()> setup_completions(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
-  app.add_option("shell", *shell, "bash or zsh")->required();
+  app.add_option("shell", *shell, "Shell to print it for")->required()->check(CLI::IsMember({"bash", "fish", "zsh"}));
   app.footer(R"(Examples:
   source <(smartkv completions bash)
-  smartkv completions zsh > "${fpath[1]}/_smartkv")");
+  smartkv completions zsh > "${fpath[1]}/_smartkv"
+  smartkv completions fish > ~/.config/fish/completions/smartkv.fish)");
   return [&app, shell] {
     std::cout << completion_script(*app.get_parent(), *shell);
     return kOk;

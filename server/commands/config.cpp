@@ -19,25 +19,43 @@ void check_file(const std::string& option, const std::filesystem::path& file) {
   throw ConfigError(option + ": expected a file that exists, found \"" + file.string() + '"');
 }
 
-void check_files(const EngineOptions& engine) {
-  check_file("model", engine.model);
-  check_file("draft_model", engine.draft_model);
-  check_file("chat_template", engine.chat_template_file);
-  for (const auto& [name, file] : engine.gates) check_file("gates." + name, file);
+void check_files(const EngineOptions& engine, const RunCheck& run) {
+  run([&] { check_file("model", engine.model); });
+  run([&] { check_file("draft_model", engine.draft_model); });
+  for (const auto& [name, file] : engine.gates) run([&, &name = name, &file = file] { check_file("gates." + name, file); });
 }
 
+// Each field alone, so that one that is wrong hides no other.
+void check_sampling(const ServerOptions& options, const RunCheck& run) {
+  if (!options.sampling.is_object()) {
+    if (!options.sampling.is_null()) run([&] { sampling_defaults(options); });
+    return;
+  }
+  for (const auto& [name, value] : options.sampling.items()) {
+    ServerOptions one = options;
+    one.sampling = {{name, value}};
+    run([&] { sampling_defaults(one); });
+  }
+}
+
+// Reports all that serve would end with, one after the other.
 int check(const std::string& file) {
   ServerOptions options;
-  read_config_file(file, &options);
-  try {
-    complete(&options);
-    check_files(options.engine);
-    check_engine_options(options.engine);
-    if (!options.sampling.is_null()) sampling_defaults(options);
-    http::check_files(options.http);
-  } catch (const std::runtime_error& error) {  // what serve ends with, too
-    throw ConfigError(file + ": " + error.what());
-  }
+  ErrorList errors;
+  errors.collect([&] { read_config_file(file, &options); });
+  const RunCheck run = [&](const std::function<void()>& one) {
+    try {
+      one();
+    } catch (const std::runtime_error& error) {
+      errors.add(file + ": " + error.what());
+    }
+  };
+  run([&] { complete(&options); });
+  check_files(options.engine, run);
+  check_engine_options(options.engine, run);
+  check_sampling(options, run);
+  for (const auto& http_check : http::file_checks(options.http)) run(http_check);
+  errors.throw_if_any();
   std::cout << file << ": valid\n";
   return kOk;
 }

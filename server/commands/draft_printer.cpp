@@ -6,7 +6,8 @@ std::string DraftPrinter::format(const GenerationEvent& event) {
   using enum openai::DraftPiece::Origin;
   std::string result;
   for (const auto& [origin, text] : drafts_.take(event)) {
-    result += origin == kModel ? text : (origin == kAccepted ? "\033[32m" : "\033[31;9m") + text + "\033[0m";
+    const std::string clean = terminal_.clean(text);
+    result += origin == kModel ? clean : (origin == kAccepted ? "\033[32m" : "\033[31;9m") + clean + "\033[0m";
   }
   return result;
 }

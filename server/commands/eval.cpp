@@ -14,6 +14,7 @@
 #include "engine/model/llama.h"
 #include "engine/model/policy_context.h"
 #include "engine/system_resources.h"
+#include "engine/weights/model_fingerprint.h"
 #include "server/commands/command.h"
 #include "server/commands/options.h"
 
@@ -109,10 +110,11 @@ EvaluationReport measure(const Arguments& arguments, const EvaluationModel& mode
 
 int eval(const Arguments& arguments) {
   check_options(arguments);
-  GateFiles gates;
-  for (const std::string& gate : arguments.gates) add_gate(gate, &gates);
+  GateSources gates;
+  for (const std::string& gate : arguments.gates) add_gate(gate, &gates.files);
   ThreadPool threads(arguments.threads > 0 ? arguments.threads : available_cores());
   const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
+  gates.identity = model_identity(*weights);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model);
   const std::unique_ptr<Model> model = load_llama(*weights, arguments.llama, threads);
   const CacheShape shape = llama_cache_shape(model->config(), arguments.llama);

@@ -52,6 +52,10 @@ int generate(const Arguments& arguments) {
   const openai::ApiRequest request = make_request(arguments, model);
   openai::GenerationRun run(*engine, request);
   openai::WholeResponse response(request, engine->tokenizer());
+  const bool terminal = writes_to_terminal();
+  TerminalText clean;
+  const auto shown = [&](const std::string& text) { return terminal ? clean.clean(text) : text; };
+  const bool show_drafts = arguments.show_drafts && writes_colours();
   DraftPrinter drafts(engine->tokenizer());
   GenerationEvent event;
   for (;;) {
@@ -60,7 +64,7 @@ int generate(const Arguments& arguments) {
     if (signals.poll()) return 128 + SIGINT;
     if (status != openai::GenerationRun::Status::kEvent) continue;
     response.add(event, run);
-    if (!arguments.json) std::cout << (arguments.show_drafts ? drafts.format(event) : event.text) << std::flush;
+    if (!arguments.json) std::cout << (show_drafts ? drafts.format(event) : shown(event.text)) << std::flush;
   }
   std::cout << (arguments.json ? openai::dump(response.json(run.usage())) : "") << std::endl;
   if (arguments.show_drafts) std::cerr << describe_drafts(run.usage().speculation) << '\n';
@@ -84,7 +88,7 @@ std::function<int()> setup_generate(CLI::App& app) {
   auto* json = app.add_flag("--json", arguments->json,
                             "Print one JSON object, as the HTTP API answers, with usage and timings");
   app.add_flag("--show-drafts", arguments->show_drafts,
-               "Colour what speculative decoding drafted: accepted green, rejected red; totals on standard error")
+               "On a terminal, colour what speculative decoding drafted: accepted green, rejected red; totals on standard error")
       ->excludes(json);
   arguments->sampling = std::make_unique<SamplingFlags>(app, 256);
   arguments->options = std::make_unique<OptionFlags>(app, false);

@@ -8,6 +8,7 @@
 
 #include "engine/text/chat_template_files.h"
 #include "engine/text/tokenizer.h"
+#include "engine/weights/model_fingerprint.h"
 #include "engine/weights/padded_weights.h"
 #include "engine/weights/weights.h"
 
@@ -43,6 +44,7 @@ nlohmann::ordered_json describe(const std::filesystem::path& path) {
     parameters += tensor.elements();
   }
   nlohmann::ordered_json json = {{"name", c.name},
+                                 {"identity", model_identity(*weights)},
                                  {"format", weights->format()},
                                  {"architecture", c.architecture},
                                  {"parameters", parameters},

@@ -89,6 +89,14 @@ std::map<std::string, std::filesystem::path> files_value(const Option& option, c
   return files;
 }
 
+Json parse_object(const Option& option, const std::string& text, const std::string& where) {
+  try {
+    return openai::parse_json(text);
+  } catch (const openai::JsonSyntaxError& error) {
+    throw ConfigError(where + ": " + std::string(option.name) + ": " + error.what());
+  }
+}
+
 const Option& find_option(const std::string& name, const std::string& where) {
   const auto& table = option_table();
   const auto found =
@@ -100,6 +108,27 @@ const Option& find_option(const std::string& name, const std::string& where) {
 }
 
 }  // namespace
+
+void ErrorList::collect(const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const std::runtime_error& error) {
+    add(error.what());
+  }
+}
+
+void ErrorList::add(const std::string& message) {
+  std::istringstream lines(message);
+  for (std::string line; std::getline(lines, line);) {
+    if (std::find(lines_.begin(), lines_.end(), line) == lines_.end()) lines_.push_back(line);
+  }
+}
+
+void ErrorList::throw_if_any() const {
+  std::string all;
+  for (const std::string& line : lines_) all += (all.empty() ? "" : "\n") + line;
+  if (!all.empty()) throw ConfigError(all);
+}
 
 std::string flag(const Option& option) {
   if (!option.entry.empty()) return std::string(option.entry);
@@ -148,7 +177,8 @@ void set_option_text(const Option& option, const std::string& text, const std::s
   Json value = text;
   const OptionField field = option.field(*options);
   if (const auto* files = std::get_if<std::map<std::string, std::filesystem::path>*>(&field)) {
-    return add_gate(text, *files);
+    if (!text.starts_with('{')) return add_gate(text, *files);
+    value = parse_object(option, text, where);
   }
   if (std::holds_alternative<int*>(field) || std::holds_alternative<int64_t*>(field)) {
     int64_t number = 0;
@@ -159,11 +189,7 @@ void set_option_text(const Option& option, const std::string& text, const std::s
     std::istringstream names(text);
     for (std::string name; std::getline(names, name, ',');) value.push_back(name);
   } else if (std::holds_alternative<nlohmann::json*>(field) && text.starts_with('{')) {
-    try {
-      value = openai::parse_json(text);
-    } catch (const openai::JsonSyntaxError& error) {
-      throw ConfigError(where + ": " + std::string(option.name) + ": " + error.what());
-    }
+    value = parse_object(option, text, where);
   }
   set_option(option, value, where, options);
 }
@@ -186,10 +212,12 @@ void read_config(std::string_view text, const std::string& file, ServerOptions* 
     throw ConfigError(file + ": " + error.what());
   }
   if (!config.is_object()) throw ConfigError(file + ": expected a JSON object, found " + shown(config).substr(0, 60));
+  ErrorList errors;
   for (const auto& [name, value] : config.items()) {
     if (name == "$schema" && value.is_string()) continue;  // editors'
-    set_option(find_option(name, file), value, file, options);
+    errors.collect([&, &name = name, &value = value] { set_option(find_option(name, file), value, file, options); });
   }
+  errors.throw_if_any();
 }
 
 void read_config_file(const std::filesystem::path& file, ServerOptions* options) {

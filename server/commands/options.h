@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <map>
 #include <stdexcept>
@@ -22,12 +23,26 @@ struct ServerOptions {
   http::HttpOptions http;
   std::vector<std::string> served_model_name;  // empty: the model's own
   std::string log_level = "info";
+  std::string log_format = "text";
   nlohmann::json sampling;  // for requests that do not say; null: what the model's files recommend
 };
 
 // A wrong option or config file; the message names the file or flag, the option, what was expected and what was found.
 class ConfigError : public std::runtime_error {
   using std::runtime_error::runtime_error;
+};
+
+// The errors of several checks, so that a user sees all of them at once.
+class ErrorList {
+ public:
+  // Runs the check, and keeps the message of the std::runtime_error that it throws.
+  void collect(const std::function<void()>& check);
+  void add(const std::string& message);  // its lines, those that are not there yet
+  // Throws one ConfigError with a line for each.
+  void throw_if_any() const;
+
+ private:
+  std::vector<std::string> lines_;
 };
 
 // Where an option lives; its type decides what values it takes.
@@ -59,7 +74,8 @@ void set_option_text(const Option& option, const std::string& text, const std::s
 // flag.
 nlohmann::json name_or_object(const std::string& flag, const std::string& text);
 
-// A config file: one JSON object, comments allowed, keys as in the table, and "$schema", which is the editor's. Throws ConfigError.
+// A config file: one JSON object, comments allowed, keys as in the table, and "$schema", which is the editor's. Throws
+// ConfigError with all that is wrong, a line each; the options that are right are set all the same.
 void read_config(std::string_view text, const std::string& file, ServerOptions* options);
 void read_config_file(const std::filesystem::path& file, ServerOptions* options);
 

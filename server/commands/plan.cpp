@@ -10,6 +10,7 @@
 #include "engine/memory_plan.h"
 #include "engine/model/llama_footprint.h"
 #include "engine/model/policy_context.h"
+#include "engine/weights/model_fingerprint.h"
 #include "engine/weights/sharded_weights.h"
 #include "server/commands/command.h"
 #include "server/commands/options.h"
@@ -79,7 +80,7 @@ Fit fit(const Weights& all, int64_t devices, const Arguments& arguments) {
   PolicyContext context{shape, PagePool::create(shape)};
   if (devices > 1) context.heads = std::make_shared<ModelHeads>(shard_sizes(config.n_kv_heads, devices), 0);
   if (arguments.context > config.sliding_window) context.window = sliding_window(config);
-  const GateSet gates({}, config);
+  const GateSet gates({model_identity(all)}, config);
   context.load_gate = [&gates](const std::string& name) { return gates.find(name); };
   const PlanQuestion question{.prompt_tokens = arguments.context, .sequences = arguments.concurrency};
   const PlanMemory memory{fit.budget.kv_cache(), config.vocab_size * static_cast<int64_t>(sizeof(float))};

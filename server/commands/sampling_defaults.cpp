@@ -5,6 +5,8 @@
 #include <fstream>
 
 #include "engine/weights/gguf.h"
+#include "server/openai/field_reader.h"
+#include "server/openai/schemas.h"
 
 namespace smartkv {
 
@@ -15,21 +17,28 @@ using Json = nlohmann::ordered_json;
 struct Default {
   const char* name;  // as requests and generation_config.json have it
   const char* gguf;
-  double least, most;
-  bool whole = false;
 };
 
-constexpr std::array<Default, 5> kDefaults = {{{"temperature", "general.sampling.temp", 0, 2},
-                                               {"top_p", "general.sampling.top_p", 0, 1},
-                                               {"top_k", "general.sampling.top_k", -1, 1 << 30, true},
-                                               {"min_p", "general.sampling.min_p", 0, 1},
-                                               {"repetition_penalty", "general.sampling.penalty_repeat", 0, 10}}};
+constexpr std::array<Default, 5> kDefaults = {{{"temperature", "general.sampling.temp"},
+                                               {"top_p", "general.sampling.top_p"},
+                                               {"top_k", "general.sampling.top_k"},
+                                               {"min_p", "general.sampling.min_p"},
+                                               {"repetition_penalty", "general.sampling.penalty_repeat"}}};
 
+bool is_whole(const Default& row) {
+  return openai::body_schema(openai::Body::kCompletions).at("properties").at(row.name).at("type") == "integer";
+}
+
+// Throws ConfigError unless a request could send the value itself.
 void check(const std::string& where, const Default& row, const Json& value) {
-  const bool number = row.whole ? value.is_number_integer() : value.is_number();
-  if (number && value.get<double>() >= row.least && value.get<double>() <= row.most) return;
-  throw ConfigError(where + ": " + row.name + ": expected " + (row.whole ? "an integer" : "a number") + " from " +
-                    Json(row.least).dump() + " to " + Json(row.most).dump() + ", found " + value.dump());
+  const Json body = {{row.name, value}};
+  openai::FieldReader fields(body, &openai::body_schema(openai::Body::kCompletions));
+  try {
+    is_whole(row) ? static_cast<void>(fields.integer(row.name, 0)) : static_cast<void>(fields.number(row.name, 0));
+  } catch (const openai::ApiError& error) {
+    throw ConfigError(where + ": " + error.what());
+  }
+  if (value.is_null()) throw ConfigError(where + ": '" + row.name + "': expected a number, found null");
 }
 
 Json of_option(const nlohmann::json& option) {
@@ -76,7 +85,7 @@ Json of_gguf(const std::filesystem::path& file) {
   const GgufFile gguf = GgufFile::open(file);
   for (const Default& row : kDefaults) {
     Json value;
-    if (row.whole) {
+    if (is_whole(row)) {
       if (const auto number = gguf.get_int(row.gguf)) value = *number;
     } else if (const auto number = gguf.get_float(row.gguf)) {
       value = *number;

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <future>
 #include <iostream>
@@ -8,6 +9,8 @@
 #include "engine/log.h"
 #include "server/commands/command.h"
 #include "server/commands/common.h"
+#include "server/commands/service_manager.h"
+#include "server/http/listening_socket.h"
 #include "server/http/routes.h"
 #include "server/openai/field_table.h"
 
@@ -23,8 +26,27 @@ std::string url(const std::string& host, int port, bool tls) {
   return (tls ? "https://" : "http://") + std::string(ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-// The first signal drains, the second stops.
-void shut_down(Engine& engine, http::HttpServer& server, Signals& signals) {
+// Where a log pipe is blocked, what is left of the log waits no longer than this for its reader.
+struct LogFlush {
+  ~LogFlush() { flush_log(std::chrono::seconds(1)); }
+};
+
+// Cuts what runs, once its clients were told.
+void stop_now(Engine& engine, http::HttpServer& server, const std::future<void>& drained) {
+  log_info("stopping");
+  engine.stop();
+  drained.wait_for(kStopGrace);
+  server.stop();
+}
+
+// The first signal has come: the server drains, after `delay`. The second one stops it.
+void shut_down(Engine& engine, http::HttpServer& server, Signals& signals, std::chrono::seconds delay) {
+  notify_service_manager("STOPPING=1\nSTATUS=Draining: running requests finish");
+  bool stopping = false;
+  if (delay.count() > 0) {
+    log_info("leaving: requests are taken for " + std::to_string(delay.count()) + " s more; a second signal stops at once");
+    stopping = signals.poll(delay) != 0;
+  }
   log_info("draining: running requests finish, new ones are refused; a second signal stops at once");
   server.begin_drain();
   // Where no thread can be had for it, this one drains, deaf to a second signal.
@@ -32,13 +54,10 @@ void shut_down(Engine& engine, http::HttpServer& server, Signals& signals) {
     engine.drain();
     server.wait_until_idle();
   });
-  bool stopping = false;
+  if (stopping) stop_now(engine, server, drained);
   while (drained.wait_for(std::chrono::milliseconds(0)) == std::future_status::timeout) {
     if (!signals.poll(std::chrono::milliseconds(20)) || std::exchange(stopping, true)) continue;
-    log_info("stopping");
-    engine.stop();
-    drained.wait_for(kStopGrace);
-    server.stop();
+    stop_now(engine, server, drained);
   }
   drained.get();
   server.stop();
@@ -47,25 +66,37 @@ void shut_down(Engine& engine, http::HttpServer& server, Signals& signals) {
 
 int serve(const ServerOptions& options) {
   Signals signals({SIGINT, SIGTERM, SIGHUP});
-  http::check_files(options.http);  // before the model, which takes long
+  // Before the model, which takes long.
+  for (const auto& check : http::file_checks(options.http)) check();
+  http::check_port(options.http.host, options.http.port);
+  log_in_background();
+  const LogFlush flush;
   const auto engine = load_engine(options, signals);
   http::Service service{.engine = *engine,
                         .model = served_model(*engine, options),
                         .created = std::time(nullptr),
                         .requests = {},
-                        .draining = {}};
+                        .draining = {},
+                        .sse_ping = std::chrono::seconds(options.http.sse_ping_s)};
   http::HttpServer server(options.http, http::make_routes(service), &service.requests);
-  service.draining = [&server] { return server.draining(); };
+  std::atomic<bool> leaving = false;
+  service.draining = [&] { return leaving || server.draining(); };
   const int port = server.start();
-  std::cout << "Serving " << service.model.names.front() << " at " << url(options.http.host, port, !options.http.tls_cert.empty()) << "/v1"
-            << std::endl;
+  const std::string serving = "Serving " + service.model.names.front() + " at " + url(options.http.host, port, !options.http.tls_cert.empty()) + "/v1";
+  std::cout << serving << std::endl;
   if (options.http.api_key.empty() && options.http.api_keys_file.empty() && options.http.host != "127.0.0.1" && options.http.host != "localhost") {
     log_warning("no API key is set and the server listens on " + options.http.host +
                 ": anyone who reaches it may use it");
   }
   engine->on_lost([] { ::kill(::getpid(), SIGTERM); });  // for us to end, and a supervisor to start anew
-  while (engine->lost().empty() && signals.wait() == SIGHUP) server.reload();
-  shut_down(*engine, server, signals);
+  notify_service_manager("READY=1\nSTATUS=" + serving);
+  while (engine->lost().empty() && signals.wait() == SIGHUP) {
+    notify_service_manager(reloading_lines());
+    server.reload();
+    notify_service_manager("READY=1");
+  }
+  leaving = true;
+  shut_down(*engine, server, signals, std::chrono::seconds(engine->lost().empty() ? options.http.shutdown_delay_s : 0));
   return engine->lost().empty() ? kOk : kRuntimeError;
 }
 
@@ -77,7 +108,8 @@ constexpr const char* kExamples = R"(Examples:
 
 Then: curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json'
         -d '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
-SIGTERM or Ctrl-C lets running requests finish; the second one stops at once.)";
+SIGTERM or Ctrl-C lets running requests finish; the second one stops at once. Behind a load balancer, --shutdown-delay 10 goes on to
+take requests until it has noticed.)";
 
 }  // namespace
 

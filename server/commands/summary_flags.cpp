@@ -19,7 +19,7 @@ constexpr std::array<Flag, 4> kFlags = {{
 }  // namespace
 
 SummaryFlags::SummaryFlags(CLI::App& app) {
-  app.add_option("--kv-proc", state_, "Short for --kv-cache '{\"policy\": \"block_summary\", ...}': on or off (off)")
+  app.add_option("--kv-proc", state_, "on: short for --kv-cache '{\"policy\": \"block_summary\", ...}'; off: the full cache, whatever a file configures")
       ->check(CLI::IsMember({"on", "off"}));
   for (const Flag& flag : kFlags) {
     const std::string parameter = flag.parameter;
@@ -31,12 +31,16 @@ SummaryFlags::SummaryFlags(CLI::App& app) {
 }
 
 void SummaryFlags::apply(bool kv_cache_given, ServerOptions* options) const {
-  if (state_ != "on") {
-    if (numbers_.empty() && layers_.empty()) return;
+  if (state_ != "on" && !(numbers_.empty() && layers_.empty())) {
     const std::string first = numbers_.empty() ? "proc-layers" : numbers_.begin()->first;
     throw ConfigError("--kv-" + first + ": needs --kv-proc on");
   }
-  if (kv_cache_given) throw ConfigError("--kv-proc: expected either --kv-proc on or --kv-cache, found both");
+  if (state_.empty()) return;
+  if (kv_cache_given) throw ConfigError("--kv-proc: expected either --kv-proc or --kv-cache, found both");
+  if (state_ == "off") {
+    options->engine.kv_cache = "full";
+    return;
+  }
   nlohmann::json spec = {{"policy", "block_summary"}};
   for (const auto& [parameter, value] : numbers_) spec[parameter] = value;
   if (!layers_.empty()) spec["layers"] = layers_;

@@ -13,7 +13,8 @@ namespace smartkv {
 class SummaryFlags {
  public:
   explicit SummaryFlags(CLI::App& app);
-  // Sets the default policy if --kv-proc is on. Throws ConfigError for a parameter without it, and beside --kv-cache.
+  // Sets the default policy if --kv-proc is given: block_summary, or full for "off". Throws ConfigError for a parameter unless it
+  // is on, and beside --kv-cache.
   void apply(bool kv_cache_given, ServerOptions* options) const;
 
  private:

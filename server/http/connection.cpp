@@ -46,6 +46,13 @@ void read_name(NameFunction get_name, socket_t socket, std::string& ip, int& por
   port = std::atoi(service.data());
 }
 
+std::string address_of_peer(socket_t socket) {
+  std::string ip;
+  int port = 0;
+  read_name(::getpeername, socket, ip, port);
+  return ip;
+}
+
 // httplib's handlers see the request only; its progress callback, which servers do not use, carries the connection.
 struct ConnectionLink {
   Connection* connection;
@@ -53,6 +60,9 @@ struct ConnectionLink {
 };
 
 }  // namespace
+
+Connection::Connection(socket_t socket, RequestLimits limits, int write_timeout_s, std::unique_ptr<TlsSession> tls)
+    : reader(limits), peer(address_of_peer(socket)), socket_(socket), write_timeout_s_(write_timeout_s), tls_(std::move(tls)) {}
 
 ssize_t Connection::receive(char* data, size_t size) {
   return tls_ == nullptr ? ::recv(socket_, data, size, 0) : tls_->read(data, size);
@@ -69,6 +79,8 @@ void Connection::end_sending() {
 
 void Connection::begin_serving() {
   close_after_response = false;
+  failed_status = 0;
+  served_since = Clock::now();
   read_ = 0;
 }
 

@@ -2,6 +2,7 @@
 // on, with TLS or without, and whether the client is still there, which httplib does not tell the handlers of a whole response.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -17,10 +18,14 @@ class Connection final : public httplib::Stream {
  public:
   // `socket`, not blocking, stays the caller's. Writing fails when the client takes nothing for `write_timeout_s`. `tls`:
   // null: none.
-  Connection(socket_t socket, RequestLimits limits, int write_timeout_s, std::unique_ptr<TlsSession> tls)
-      : reader(limits), socket_(socket), write_timeout_s_(write_timeout_s), tls_(std::move(tls)) {}
+  Connection(socket_t socket, RequestLimits limits, int write_timeout_s, std::unique_ptr<TlsSession> tls);
 
   RequestReader reader;  // the front's while bytes arrive, the serving thread's once it is done
+  const std::string peer;  // numeric address of the other end
+  // What the log tells of the request: whose it is, as trusted proxies say; the name of its API key, or empty; when serving began.
+  std::string client, key_name;
+  std::chrono::steady_clock::time_point served_since = {};
+  int failed_status = 0;  // of the error that cut a stream behind its head; 0: none did
   bool close_after_response = false;
   std::unique_ptr<KeyLease> lease;  // of the request's API key, while it is served; null: none was asked for
 

@@ -206,7 +206,7 @@ void ConnectionFront::take_bytes(Client& client, std::string_view bytes) {
 bool ConnectionFront::answered_early(Client& client) {
   const RequestHead& head = client.connection.reader.head();
   httplib::Response response;
-  if (!handlers_.answer_early(head, response)) return false;
+  if (!handlers_.answer_early(client.connection, response)) return false;
   // Of a body that is not read, the bytes would be taken for the next request.
   const bool keep_alive = head.keep_alive && !head.has_body();
   if (!send(client, response, head.method != "HEAD", keep_alive) || !keep_alive) {
@@ -295,13 +295,15 @@ void ConnectionFront::go_on(Client& client) {
 void ConnectionFront::expect_request(Client& client) {
   client.connection.reader.reset();
   client.checked = client.asked = false;
+  client.connection.client.clear();
+  client.connection.key_name.clear();
   count_bytes(client);
   enter(client, Phase::kIdle, Clock::now() + std::chrono::seconds(options_.timeouts.keep_alive_s));
 }
 
 void ConnectionFront::refuse(Client& client, const ApiError& error) {
   httplib::Response response;
-  handlers_.refuse(error, response);
+  handlers_.refuse(client.connection, error, response);
   send(client, response, client.connection.reader.head().method != "HEAD", false);
   begin_closing(client);
 }

@@ -31,7 +31,9 @@ namespace smartkv::http {
 struct ConnectionTimeouts {
   int request_s = 30;     // for a whole request, head and body, from its first byte; then 408
   int write_s = 30;       // for a client that does not read
-  int keep_alive_s = 30;  // between two requests
+  // Between two requests. Longer than proxies keep theirs (nginx 60 s, AWS 60 s), which would otherwise reuse a connection that is
+  // being closed.
+  int keep_alive_s = 75;
 };
 
 struct FrontOptions {
@@ -46,10 +48,11 @@ struct FrontOptions {
 class ConnectionFront {
  public:
   struct Handlers {
-    // Whether a head alone decides the answer; fills `response` then. Called by the front's thread: it has to be quick.
-    std::function<bool(const RequestHead& head, httplib::Response& response)> answer_early;
+    // Whether the head that the connection has read decides the answer alone; fills `response` then. Called by the front's
+    // thread: it has to be quick.
+    std::function<bool(Connection& connection, httplib::Response& response)> answer_early;
     // The answer to what is no acceptable request: malformed, too large, too slow. The front's thread, too.
-    std::function<void(const openai::ApiError& error, httplib::Response& response)> refuse;
+    std::function<void(const Connection& connection, const openai::ApiError& error, httplib::Response& response)> refuse;
     // Answers the request of the connection. False: the connection cannot be used any more. Any worker thread.
     std::function<bool(Connection& connection)> serve;
   };

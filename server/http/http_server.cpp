@@ -1,6 +1,7 @@
 #include "server/http/http_server.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "engine/log.h"
@@ -62,9 +63,11 @@ std::shared_ptr<TlsContext> make_tls(const HttpOptions& options) {
 
 }  // namespace
 
-void check_files(const HttpOptions& options) {
-  if (!options.api_keys_file.empty()) read_api_keys(options.api_keys_file);
-  make_tls(options);
+std::vector<std::function<void()>> file_checks(const HttpOptions& options) {
+  return {[&options] {
+            if (!options.api_keys_file.empty()) read_api_keys(options.api_keys_file);
+          },
+          [&options] { make_tls(options); }, [&options] { TrustedProxies(options.trusted_proxies); }};
 }
 
 void send_json(httplib::Response& response, const openai::Json& json) {
@@ -81,6 +84,7 @@ void send_error(httplib::Response& response, const ApiError& error) {
 HttpServer::HttpServer(HttpOptions options, std::vector<Route> routes, RequestCounter* counter)
     : options_(std::move(options)),
       keys_(options_.api_key, options_.api_keys_file),
+      proxies_(options_.trusted_proxies),
       tls_(make_tls(options_)),
       routes_(std::move(routes)),
       counter_(counter) {
@@ -106,7 +110,10 @@ void HttpServer::configure() {
   });
   dispatcher_.set_post_routing_handler([this](const auto&, auto& response) { add_cors(response); });
   dispatcher_.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
-    log(request.method, request.path, response.status);
+    if (!request.progress) return;  // httplib took it for malformed, which the checks of its head exclude
+    const Connection& connection = Connection::of(request);
+    const auto duration = std::chrono::steady_clock::now() - connection.served_since;
+    record(connection, request.method, request.path, response, std::chrono::duration<double, std::milli>(duration).count());
   });
 }
 
@@ -133,12 +140,12 @@ int HttpServer::start() {
   front_ = std::make_unique<ConnectionFront>(
       socket, front_options(),
       ConnectionFront::Handlers{
-          .answer_early = [this](const RequestHead& head, auto& response) { return answer_early(head, response); },
+          .answer_early = [this](Connection& connection, auto& response) { return answer_early(connection, response); },
           .refuse =
-              [this](const ApiError& error, httplib::Response& response) {
+              [this](const Connection& connection, const ApiError& error, httplib::Response& response) {
                 send_error(response, error);
                 add_cors(response);
-                log("-", "-", response.status);
+                record(connection, "-", "-", response, 0);
               },
           .serve = [this](Connection& connection) { return serve(connection); }});
   return port;
@@ -184,7 +191,8 @@ std::string HttpServer::allowed_methods(const std::string& path) const {
   return allowed;
 }
 
-bool HttpServer::check_head(const RequestHead& head, httplib::Response& response) const {
+bool HttpServer::check_head(Connection& connection, httplib::Response& response) const {
+  const RequestHead& head = connection.reader.head();
   const std::string allowed = allowed_methods(head.path);
   if (allowed.empty()) {
     throw ApiError(404, "invalid_request_error", "Unknown URL: " + head.method + " " + head.path, "", "unknown_url");
@@ -203,20 +211,25 @@ bool HttpServer::check_head(const RequestHead& head, httplib::Response& response
     throw ApiError(405, "invalid_request_error", head.method + " is not allowed for " + head.path + ": use " + allowed,
                    "", "method_not_allowed");
   }
-  if (keys_.required() && !route->open) account_of(head.field("authorization"), head.field("x-api-key"));
+  if (keys_.required() && !route->open) {
+    connection.key_name = account_of(head.field("authorization"), head.field("x-api-key"))->name();
+  }
   if (draining_ && !route->while_draining) throw openai::draining();
   check_body(head);
   return false;
 }
 
-bool HttpServer::answer_early(const RequestHead& head, httplib::Response& response) const {
+bool HttpServer::answer_early(Connection& connection, httplib::Response& response) const {
+  const RequestHead& head = connection.reader.head();
+  connection.client = proxies_.client_of(connection.peer, head.fields);
+  connection.key_name.clear();
   try {
-    if (!check_head(head, response)) return false;
+    if (!check_head(connection, response)) return false;
   } catch (const ApiError& error) {
     send_error(response, error);
   }
   add_cors(response);
-  log(head.method, head.path, response.status);
+  record(connection, head.method, head.path, response, 0);
   return true;
 }
 
@@ -241,6 +254,7 @@ void HttpServer::limit(const httplib::Request& request, httplib::Response& respo
   try {
     Connection::of(request).lease = std::make_unique<KeyLease>(account);
   } catch (const ApiError& error) {
+    counter_->refuse_for_key();
     refused = error;
   }
   for (const auto& [name, value] : account->headers(KeyAccount::Clock::now())) response.set_header(name, value);
@@ -291,10 +305,25 @@ void HttpServer::add_cors(httplib::Response& response) const {
   if (!options_.cors_origin.empty()) response.set_header("Access-Control-Allow-Origin", options_.cors_origin);
 }
 
-void HttpServer::log(const std::string& method, const std::string& path, int status) const {
+void HttpServer::record(const Connection& connection, const std::string& method, const std::string& path,
+                        const httplib::Response& response, double duration_ms) const {
   const Route* route = find_route(method, path);
+  const int status = connection.failed_status != 0 ? connection.failed_status : response.status;
   counter_->add(route == nullptr ? "other" : route->path, status);
-  if (log_enabled(LogLevel::kDebug)) log_debug(method + ' ' + path + ' ' + std::to_string(status));
+  // Probes and scrapers come every few seconds.
+  const bool probe = route != nullptr && route->while_draining && status < 400;
+  const LogLevel level = probe ? LogLevel::kDebug : LogLevel::kInfo;
+  if (options_.access_log == "off" || !log_enabled(level)) return;
+  const std::string status_text = std::to_string(status), duration = std::to_string(std::llround(duration_ms));
+  const std::string id = response.get_header_value("X-Request-Id");
+  log(level, "request",
+      {{"client", connection.client.empty() ? connection.peer : connection.client},
+       {"key", connection.key_name.empty() ? "-" : connection.key_name},
+       {"method", method},
+       {"path", path},
+       {"status", status_text},
+       {"duration_ms", duration},
+       {"id", id.empty() ? "-" : id}});
 }
 
 }  // namespace smartkv::http

@@ -14,6 +14,7 @@
 #include "server/http/api_keys.h"
 #include "server/http/connection_front.h"
 #include "server/http/metrics.h"
+#include "server/http/trusted_proxies.h"
 #include "server/openai/error.h"
 
 namespace smartkv::http {
@@ -31,11 +32,15 @@ struct HttpOptions {
   int64_t max_connections = 10'000;
   int64_t max_buffered_bytes = 256 << 20;  // of all requests that arrive or run
   ConnectionTimeouts timeouts = {};
+  int sse_ping_s = 15;                  // longest silence of a stream, which then gets a comment; 0: any
+  std::string access_log = "on";        // on | off: a line for each request
+  std::vector<std::string> trusted_proxies = {};  // addresses and networks whose X-Forwarded-For is believed
+  int shutdown_delay_s = 0;             // the command's: requests are taken for so long after the signal to end
 };
 
-// Whether the files that the options name can be used: a server of the same options will take them. Throws KeyFileError
-// or TlsError.
-void check_files(const HttpOptions& options);
+// The checks of the files and addresses that the options name: a server of the same options takes them if none throws KeyFileError,
+// TlsError or ProxyError.
+std::vector<std::function<void()>> file_checks(const HttpOptions& options);
 
 struct Route {
   std::string method;
@@ -49,7 +54,7 @@ struct Route {
 
 class HttpServer {
  public:
-  // Throws KeyFileError or TlsError.
+  // Throws KeyFileError, TlsError or ProxyError.
   HttpServer(HttpOptions options, std::vector<Route> routes, RequestCounter* counter);
   ~HttpServer();
 
@@ -74,8 +79,8 @@ class HttpServer {
   const Route* find_route(const std::string& method, const std::string& path) const;
   std::string allowed_methods(const std::string& path) const;
   // What the head alone decides. True: answered (CORS preflight, or refused).
-  bool answer_early(const RequestHead& head, httplib::Response& response) const;
-  bool check_head(const RequestHead& head, httplib::Response& response) const;  // the same; throws ApiError to refuse
+  bool answer_early(Connection& connection, httplib::Response& response) const;
+  bool check_head(Connection& connection, httplib::Response& response) const;  // the same; throws ApiError to refuse
   bool serve(Connection& connection);
   void dispatch(const httplib::Request& request, httplib::Response& response) const;
   // The account of the key that came with a request; throws ApiError.
@@ -83,10 +88,13 @@ class HttpServer {
   void limit(const httplib::Request& request, httplib::Response& response) const;  // by its key; throws ApiError
   void fill_error(const httplib::Request& request, httplib::Response& response) const;
   void add_cors(httplib::Response& response) const;
-  void log(const std::string& method, const std::string& path, int status) const;
+  // Counts an answer, and writes its line of the access log. `duration_ms`: from the whole request to the whole answer.
+  void record(const Connection& connection, const std::string& method, const std::string& path, const httplib::Response& response,
+              double duration_ms) const;
 
   HttpOptions options_;
   ApiKeys keys_;
+  TrustedProxies proxies_;
   std::shared_ptr<TlsContext> tls_;  // null: none
   std::vector<Route> routes_;
   RequestCounter* counter_;

@@ -26,16 +26,15 @@ int port_of(int socket) {
                                              : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-}  // namespace
-
-int open_listening_socket(const std::string& host, int* port) {
-  const std::string where = "cannot listen on " + host + ":" + std::to_string(*port) + ": ";
+// The socket is bound to the first address of the host that takes it; `listening`: it also listens.
+int bind_socket(const std::string& host, int port, bool listening) {
+  const std::string where = "cannot listen on " + host + ":" + std::to_string(port) + ": ";
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  if (const int error = ::getaddrinfo(host.c_str(), std::to_string(*port).c_str(), &hints, &found); error != 0) {
+  if (const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); error != 0) {
     throw std::runtime_error(where + ::gai_strerror(error));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
@@ -45,8 +44,8 @@ int open_listening_socket(const std::string& host, int* port) {
                                 address->ai_protocol);
     const int yes = 1;
     if (socket >= 0 && ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
-        ::bind(socket, address->ai_addr, address->ai_addrlen) == 0 && ::listen(socket, SOMAXCONN) == 0) {
-      *port = port_of(socket);
+        ::bind(socket, address->ai_addr, address->ai_addrlen) == 0 &&
+        (!listening || ::listen(socket, SOMAXCONN) == 0)) {
       return socket;
     }
     reason = errno;
@@ -54,6 +53,16 @@ int open_listening_socket(const std::string& host, int* port) {
   }
   throw std::runtime_error(where + std::strerror(reason));
 }
+
+}  // namespace
+
+int open_listening_socket(const std::string& host, int* port) {
+  const int socket = bind_socket(host, *port, true);
+  *port = port_of(socket);
+  return socket;
+}
+
+void check_port(const std::string& host, int port) { ::close(bind_socket(host, port, false)); }
 
 int64_t raise_open_file_limit() {
   rlimit limit{};

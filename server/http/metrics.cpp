@@ -7,6 +7,9 @@
 #include <fstream>
 #include <sstream>
 
+#include "cache/policy.h"
+#include "engine/log.h"
+
 namespace smartkv::http {
 
 namespace {
@@ -30,7 +33,7 @@ class TextBuilder {
     out_.precision(15);
   }
 
-  void family(const std::string& name, const char* type, const char* help) {
+  void family(const std::string& name, const char* type, std::string_view help) {
     out_ << "# HELP " << name << ' ' << help << "\n# TYPE " << name << ' ' << type << '\n';
   }
 
@@ -53,19 +56,22 @@ class TextBuilder {
 
   void histogram(const std::string& name, const char* help, const Histogram& histogram) {
     for (const char* prefix : {"smartkv:", "vllm:"}) {
-      const std::string full = prefix + name;
-      family(full, "histogram", help);
-      uint64_t cumulative = 0;
-      for (size_t i = 0; i < histogram.bounds.size() && i < histogram.counts.size(); ++i) {
-        cumulative += histogram.counts[i];
-        std::ostringstream bound;
-        bound << histogram.bounds[i];
-        sample(full + "_bucket", model_label_ + ",le=\"" + bound.str() + "\"", cumulative);
-      }
-      sample(full + "_bucket", model_label_ + ",le=\"+Inf\"", histogram.count);
-      sample(full + "_sum", model_label_, histogram.sum);
-      sample(full + "_count", model_label_, histogram.count);
+      family(prefix + name, "histogram", help);
+      distribution(prefix + name, model_label_, histogram);
     }
+  }
+
+  void distribution(const std::string& name, const std::string& labels, const Histogram& histogram) {
+    uint64_t cumulative = 0;
+    for (size_t i = 0; i < histogram.bounds.size() && i < histogram.counts.size(); ++i) {
+      cumulative += histogram.counts[i];
+      std::ostringstream bound;
+      bound << histogram.bounds[i];
+      sample(name + "_bucket", labels + ",le=\"" + bound.str() + "\"", cumulative);
+    }
+    sample(name + "_bucket", labels + ",le=\"+Inf\"", histogram.count);
+    sample(name + "_sum", labels, histogram.sum);
+    sample(name + "_count", labels, histogram.count);
   }
 
   const std::string& model_label() const { return model_label_; }
@@ -101,11 +107,11 @@ void add_policies(TextBuilder& text, const std::map<std::string, PolicyStats>& p
   };
   add("smartkv:policy_sequences", "gauge", "Sequences that hold a cache, by KV-cache policy.",
       [](const PolicyStats& stats) { return stats.sequences; });
-  add("smartkv:policy_kv_bytes", "gauge", "KV-cache bytes that they hold; shared pages count for each.",
+  add("smartkv:policy_kv_bytes", "gauge", "KV-cache bytes held by running sequences, by policy; shared pages count for each.",
       [](const PolicyStats& stats) { return stats.bytes; });
-  add("smartkv:policy_kv_full_bytes", "gauge", "What the full cache would hold for the same tokens.",
+  add("smartkv:policy_kv_full_bytes", "gauge", "KV-cache bytes that the full cache would hold for the same tokens, by policy.",
       [](const PolicyStats& stats) { return stats.full_bytes; });
-  add("smartkv:policy_prompt_tokens_total", "counter", "Prompt tokens processed, by KV-cache policy.",
+  add("smartkv:policy_prompt_tokens_total", "counter", "Prompt tokens computed for the first time, by KV-cache policy.",
       [](const PolicyStats& stats) { return stats.prompt_tokens; });
   add("smartkv:policy_generation_tokens_total", "counter", "Tokens generated, by KV-cache policy.",
       [](const PolicyStats& stats) { return stats.generation_tokens; });
@@ -118,14 +124,42 @@ void add_policies(TextBuilder& text, const std::map<std::string, PolicyStats>& p
       }
     }
   };
-  add_tiers("smartkv:policy_tier_tokens", "Their tokens by what is kept of them, mean over layers and KV heads.", &TierUse::tokens);
-  add_tiers("smartkv:policy_tier_kv_bytes", "Bytes of the pages that attention reads, by what they keep; shared ones count for each.",
+  add_tiers("smartkv:policy_tier_tokens", "Tokens of running sequences by what is kept of them, mean over layers and KV heads.", &TierUse::tokens);
+  add_tiers("smartkv:policy_tier_kv_bytes", "Bytes of the pages that attention reads, by what they keep of a token; shared pages count for each.",
             &TierUse::bytes);
 }
 
+// What the caches say of themselves, added up over the sequences that finished.
+void add_diagnostics(TextBuilder& text, const std::map<std::string, PolicyStats>& policies) {
+  for (const CacheMetric& metric : cache_metrics()) {
+    const std::string key(metric.name), name = "smartkv:" + key;
+    text.family(name, metric.bounds.empty() ? "counter" : "histogram",
+                std::string(metric.help) + (metric.bounds.empty() ? " Summed over finished sequences, by KV-cache policy."
+                                                                  : " Distribution over finished sequences, by KV-cache policy."));
+    for (const auto& [policy, stats] : policies) {
+      const std::string labels = text.model_label() + ",policy=\"" + escaped(policy) + '"';
+      if (const auto sum = stats.sums.find(key); sum != stats.sums.end()) text.sample(name, labels, sum->second);
+      const auto distribution = stats.distributions.find(key);
+      if (distribution != stats.distributions.end()) text.distribution(name, labels, distribution->second);
+    }
+  }
+}
+
+void add_refusals(TextBuilder& text, const EngineStats& stats, uint64_t by_key_limits) {
+  text.family("smartkv:requests_rejected_total", "counter",
+              "Requests refused before they were queued, by reason: overloaded (max_queue), too_large (more memory than the server has), "
+              "key_limit (limits of the API key), draining, lost (a process of the model ended), client_gone, and mistakes of clients "
+              "(invalid, context_length).");
+  const auto add = [&](const std::string& reason, uint64_t count) {
+    text.sample("smartkv:requests_rejected_total", text.model_label() + ",reason=\"" + escaped(reason) + '"', count);
+  };
+  for (const auto& [reason, count] : stats.rejected) add(reason, count);
+  add("key_limit", by_key_limits);
+}
+
 void add_process(TextBuilder& text) {
-  text.single("process_resident_memory_bytes", "gauge", "Resident memory.", resident_bytes());
-  text.single("process_cpu_seconds_total", "counter", "User and system CPU time.", cpu_seconds());
+  text.single("process_resident_memory_bytes", "gauge", "Resident memory of the process in bytes.", resident_bytes());
+  text.single("process_cpu_seconds_total", "counter", "Seconds of user and system CPU time.", cpu_seconds());
 }
 
 }  // namespace
@@ -145,57 +179,82 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
   const double usage = stats.kv_bytes_budget > 0
                            ? static_cast<double>(stats.kv_bytes_used) / static_cast<double>(stats.kv_bytes_budget)
                            : 0;
-  text.both("num_requests_running", "gauge", "Sequences that are prefilling or decoding.", stats.requests_running);
-  text.both("num_requests_waiting", "gauge", "Requests in the queue.", stats.requests_waiting);
-  text.both("kv_cache_usage_perc", "gauge", "KV-cache bytes held, as a fraction of the budget (1: full).", usage);
+  text.both("num_requests_running", "gauge", "Sequences in the batch: their prompt or their answer is being computed.",
+            stats.requests_running);
+  text.both("num_requests_waiting", "gauge", "Requests in the queue, which no pass has carried yet, and preempted ones.",
+            stats.requests_waiting);
+  text.both("kv_cache_usage_perc", "gauge", "KV-cache bytes held by running sequences, as a fraction of the budget (1: full).", usage);
   text.both("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
             stats.prefix_cache_queries);
-  text.both("prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", stats.prefix_cache_hits);
-  text.single("smartkv:prefix_cache_bytes", "gauge", "Bytes held for prompts to come.", stats.prefix_cache_bytes);
-  text.single("smartkv:prefix_cache_states", "gauge", "States held for prompts to come.", stats.prefix_cache_states);
-  text.both("prompt_tokens_total", "counter", "Prompt tokens processed.", stats.prompt_tokens);
+  text.both("prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache, and so not computed.",
+            stats.prefix_cache_hits);
+  text.single("smartkv:prefix_cache_bytes", "gauge",
+              "KV-cache bytes that only prompts to come hold. They are freed where running sequences need them.", stats.prefix_cache_bytes);
+  text.single("smartkv:prefix_cache_states", "gauge", "Computed prompts kept for prompts to come that begin alike.",
+              stats.prefix_cache_states);
+  text.both("prompt_tokens_total", "counter", "Prompt tokens computed for the first time: neither prefix hits nor recomputed ones.",
+            stats.prompt_tokens);
   text.both("generation_tokens_total", "counter", "Tokens generated.", stats.generation_tokens);
   for (const char* prefix : {"smartkv:", "vllm:"}) {
     const std::string name = std::string(prefix) + "request_success_total";
-    text.family(name, "counter", "Finished requests by reason.");
+    text.family(name, "counter",
+                "Finished requests by reason: stop, length, abort (the client left or the server stopped) and error (the request failed).");
     for (const auto& [reason, count] : stats.finished) {
       text.sample(name, text.model_label() + ",finished_reason=\"" + escaped(reason) + "\"", count);
     }
   }
-  text.both("num_preemptions_total", "counter", "Sequences that lost their memory to older ones.", stats.preemptions);
-  text.single("smartkv:recomputed_tokens_total", "counter", "Tokens computed anew after a preemption.",
-              stats.recomputed_tokens);
+  text.both("num_preemptions_total", "counter", "Sequences that lost their memory to older ones, to be computed again later.",
+            stats.preemptions);
+  text.single("smartkv:recomputed_tokens_total", "counter", "Tokens computed again after a preemption.", stats.recomputed_tokens);
   const SpeculationUsage& speculation = stats.speculation;
-  text.both("spec_decode_num_drafts_total", "counter", "Drafts that were verified.", speculation.passes);
-  text.both("spec_decode_num_draft_tokens_total", "counter", "Tokens drafted.", speculation.drafted);
-  text.both("spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens accepted.", speculation.accepted);
+  text.both("spec_decode_num_drafts_total", "counter", "Drafts of one or more tokens that a pass of the model verified.", speculation.passes);
+  text.both("spec_decode_num_draft_tokens_total", "counter", "Tokens of verified drafts.", speculation.drafted);
+  text.both("spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that became part of an answer.", speculation.accepted);
+  if (speculation.drafted > 0) {
+    text.both("spec_decode_draft_acceptance_rate", "gauge", "Drafted tokens accepted since the start, as a fraction of all drafted.",
+              static_cast<double>(speculation.accepted) / static_cast<double>(speculation.drafted));
+  }
+  text.single("smartkv:spec_decode_num_rewinds_total", "counter",
+              "Verifying passes after which drafted tokens were cut out of the cache.", speculation.rewinds);
+  text.single("smartkv:spec_decode_num_rewound_tokens_total", "counter", "Drafted tokens that were cut out of the cache.",
+              speculation.rewound_tokens);
+  text.single("smartkv:spec_decode_num_fallbacks_total", "counter",
+              "Choices that went on without the model that drafted for them, because it failed or computed NaN or infinity.",
+              speculation.fallbacks);
   for (const char* prefix : {"smartkv:", "vllm:"}) {
     const std::string name = std::string(prefix) + "spec_decode_num_accepted_tokens_per_pos_total";
-    text.family(name, "counter", "Drafted tokens accepted, by their position in the draft.");
+    text.family(name, "counter", "Drafted tokens that became part of an answer, by their position in the draft, from 0.");
     for (size_t i = 0; i < speculation.accepted_at.size(); ++i) {
       text.sample(name, text.model_label() + ",position=\"" + std::to_string(i) + "\"", speculation.accepted_at[i]);
     }
   }
-  text.histogram("time_to_first_token_seconds", "Submission to first token.", stats.time_to_first_token);
-  text.histogram("time_per_output_token_seconds", "Time per token after the first.", stats.time_per_output_token);
-  text.histogram("e2e_request_latency_seconds", "Submission to last token.", stats.e2e_latency);
-  text.histogram("request_queue_time_seconds", "Submission to first scheduled.", stats.queue_time);
+  text.histogram("time_to_first_token_seconds", "Seconds from a request's submission to its first token.", stats.time_to_first_token);
+  text.histogram("time_per_output_token_seconds", "Seconds per token behind the first one of a choice.", stats.time_per_output_token);
+  text.histogram("e2e_request_latency_seconds", "Seconds from a request's submission to its end.", stats.e2e_latency);
+  text.histogram("request_queue_time_seconds", "Seconds from a request's submission to the first pass that carries it.", stats.queue_time);
 
-  text.single("smartkv:kv_bytes_used", "gauge", "KV-cache bytes held.", stats.kv_bytes_used);
-  text.single("smartkv:kv_bytes_promised", "gauge", "KV-cache bytes once all running sequences have their prompts.",
+  text.single("smartkv:kv_bytes_used", "gauge", "KV-cache bytes held by running sequences; shared pages count once.", stats.kv_bytes_used);
+  text.single("smartkv:kv_bytes_promised", "gauge", "KV-cache bytes of running sequences once their known tokens are computed.",
               stats.kv_bytes_promised);
-  text.single("smartkv:kv_bytes_budget", "gauge", "KV-cache bytes that may be held.", stats.kv_bytes_budget);
-  add_policies(text, stats.policies);
-  text.single("smartkv:steps_total", "counter", "Passes of the model.", stats.steps);
-  text.single("smartkv:requests_rejected_total", "counter", "Requests refused at admission.", stats.rejected);
-  for (const auto& [name, value] : stats.extra) {
-    text.single("smartkv:" + name, name.ends_with("_total") ? "counter" : "gauge", "See docs.", value);
+  text.single("smartkv:kv_bytes_budget", "gauge", "KV-cache bytes that sequences and kept prompts may hold together (kv_cache_bytes).",
+              stats.kv_bytes_budget);
+  if (stats.kv_offload_bytes_budget > 0) {
+    text.single("smartkv:kv_offload_bytes_used", "gauge", "Bytes of caches in the host's memory.", stats.kv_offload_bytes_used);
+    text.single("smartkv:kv_offload_bytes_budget", "gauge", "Bytes that caches may take of the host's memory (kv_offload_bytes).",
+                stats.kv_offload_bytes_budget);
   }
-  text.family("smartkv:http_requests_total", "counter", "HTTP responses by route and status.");
+  add_policies(text, stats.policies);
+  add_diagnostics(text, stats.policies);
+  text.single("smartkv:steps_total", "counter", "Passes of the model, each over a batch of sequences.", stats.steps);
+  add_refusals(text, stats, requests.key_refusals());
+  text.family("smartkv:http_requests_total", "counter",
+              "HTTP requests by route and status. A stream that failed counts with the status of its error, one whose client left with 499.");
   for (const auto& [key, count] : requests.counts()) {
     text.sample("smartkv:http_requests_total",
                 "route=\"" + escaped(key.first) + "\",code=\"" + std::to_string(key.second) + "\"", count);
   }
+  text.single("smartkv:log_lines_lost_total", "counter", "Lines of the log that were lost, because nobody read them in time.",
+              lost_log_lines());
   add_process(text);
   return text.text();
 }

@@ -17,12 +17,21 @@ using openai::Json;
 
 namespace {
 
-void health(const Service& service, Response& response) {
+// Whether requests should come here: not while the server drains, nor while all of them fail.
+void ready(const Service& service, Response& response) {
   const bool draining = service.draining() || service.engine.draining();
-  response.status = draining ? 503 : 200;
-  send_json(response, {{"status", draining ? "draining" : "ok"},
+  const char* status = draining ? "draining" : service.streams.failing() ? "failing" : "ok";
+  response.status = status == std::string_view("ok") ? 200 : 503;
+  send_json(response, {{"status", status},
                        {"model", service.model.names.front()},
                        {"version", kVersion}});
+}
+
+// Whether the process is worth keeping: it answers, and its model is all there.
+void alive(const Service& service, Response& response) {
+  const bool lost = !service.engine.lost().empty();
+  response.status = lost ? 503 : 200;
+  send_json(response, {{"status", lost ? "lost" : "alive"}, {"model", service.model.names.front()}, {"version", kVersion}});
 }
 
 Json model_json(const Service& service, const std::string& name) {
@@ -89,7 +98,17 @@ std::vector<Route> make_routes(Service& service) {
   std::vector<Route> routes = {
       {.method = "GET",
        .path = "/health",
-       .handler = [s](const Request&, Response& response) { health(*s, response); },
+       .handler = [s](const Request&, Response& response) { ready(*s, response); },
+       .open = true,
+       .while_draining = true},
+      {.method = "GET",
+       .path = "/health/ready",
+       .handler = [s](const Request&, Response& response) { ready(*s, response); },
+       .open = true,
+       .while_draining = true},
+      {.method = "GET",
+       .path = "/health/live",
+       .handler = [s](const Request&, Response& response) { alive(*s, response); },
        .open = true,
        .while_draining = true},
       {.method = "GET",

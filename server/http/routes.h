@@ -1,10 +1,12 @@
 // What the server answers, route by route.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <vector>
 
 #include "server/http/http_server.h"
+#include "server/http/stream_health.h"
 #include "server/openai/api_request.h"
 #include "server/openai/responses.h"
 
@@ -17,6 +19,8 @@ struct Service {
   int64_t created = 0;  // Unix time, of the model's start
   RequestCounter requests;
   std::function<bool()> draining;
+  StreamHealth streams = {};
+  std::chrono::seconds sse_ping = std::chrono::seconds(0);  // longest silence of a stream; 0: any
 };
 
 std::vector<Route> make_routes(Service& service);

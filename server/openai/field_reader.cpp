@@ -108,12 +108,13 @@ float FieldReader::number(std::string_view key, float fallback, double min, doub
   if (value == nullptr) return fallback;
   if (!value->is_number()) throw wrong_type(path(key), "a number", *value);
   const double number = value->get<double>();
-  if (!(number >= min && number <= max) || (above_min && number == min)) {
+  const auto rounded = static_cast<float>(number);  // a number above the minimum may round to it
+  if (!(number >= min && number <= max) || (above_min && rounded <= min)) {
     throw invalid_request(path(key), "'" + path(key) + "': expected a number " +
                                          (above_min ? "above " : "from ") + shown(min) + " to " + shown(max) +
                                          ", found " + shown(*value));
   }
-  return static_cast<float>(number);
+  return rounded;
 }
 
 std::optional<std::string> FieldReader::string(std::string_view key) {

@@ -103,7 +103,17 @@ Json parameter(const char* name, const char* in, Json schema, const char* descri
 const std::vector<Operation>& operations() {
   static const Json string = {{"type", "string"}}, count = {{"type", "integer"}, {"minimum", 0}};
   static const std::vector<Operation> table = {
-      {.method = "get", .path = "/health", .summary = "Whether it serves: 200, or 503 while it drains", .answer = "Health", .open = true},
+      {.method = "get", .path = "/health", .summary = "Readiness, as /health/ready", .answer = "Health", .open = true},
+      {.method = "get",
+       .path = "/health/ready",
+       .summary = "Whether requests should come here: 200, or 503 while it drains or every request fails",
+       .answer = "Health",
+       .open = true},
+      {.method = "get",
+       .path = "/health/live",
+       .summary = "Whether the process works: 200, or 503 once a part of the model is lost, after which it ends",
+       .answer = "Health",
+       .open = true},
       {.method = "get", .path = "/version", .summary = "The program's version", .answer = "Version", .open = true},
       {.method = "get", .path = "/metrics", .summary = "Metrics for Prometheus", .answer = "text/plain"},
       {.method = "get", .path = "/openapi.json", .summary = "This document", .answer = "application/json", .open = true},
@@ -149,8 +159,8 @@ Json answer_content(const Operation& operation) {
 Json operation_json(const Operation& operation) {
   const Json error = {{"description", "An error"}, {"content", content("application/json", ref("Error"))}};
   Json responses = {{"200", {{"description", operation.summary}, {"content", answer_content(operation)}}}};
-  if (std::string_view(operation.path) == "/health") {
-    responses["503"] = {{"description", "It drains"}, {"content", content("application/json", ref("Health"))}};
+  if (std::string_view(operation.answer) == "Health") {
+    responses["503"] = {{"description", "It does not: status says why"}, {"content", content("application/json", ref("Health"))}};
   }
   if (std::string_view(operation.answer) == "Error") responses = {{"501", error}};
   responses["4XX"] = error;

@@ -36,8 +36,15 @@ Json usage_json(const RequestUsage& usage) {
                            {"drafted", speculation.drafted},
                            {"accepted", speculation.accepted},
                            {"passes", speculation.passes},
+                           {"rewinds", speculation.rewinds},
+                           {"rewound_tokens", speculation.rewound_tokens},
+                           {"fallbacks", speculation.fallbacks},
+                           {"exact", speculation.exact},
                            {"accepted_per_position", speculation.accepted_at},
                            {"draft_ms", speculation.draft_ms}};
+    if (speculation.drafted > 0) {
+      json["speculative"]["acceptance_rate"] = static_cast<double>(speculation.accepted) / static_cast<double>(speculation.drafted);
+    }
   }
   return json;
 }

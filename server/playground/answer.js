@@ -1,30 +1,59 @@
 // The text of one answer in the page, by who wrote it.
 
+// A line is an element of its own, and a piece of text has a bound: what comes next costs the same however long the answer is.
+const kMostCharacters = 2048;
+
 export class Answer {
   constructor(body) {
     this.body = body;  // of the message that it is shown in
     this.text = '';
+    this.line = null;
+    this.length = 0;  // of the last piece
   }
 
   // `pieces`: a chunk's `drafts`.
   add(pieces) {
     for (const {origin, text} of pieces) {
-      const rejected = origin === 'rejected';
-      const shown = rejected ? text.replaceAll('\n', '↵') : text;
-      if (!rejected) this.text += text;
-      const last = this.body.lastElementChild;
-      if (last?.className === origin) {
-        last.textContent += shown;
-      } else {
-        this.body.append(part(origin, shown));
+      if (origin === 'rejected') {
+        this.append(origin, text.replaceAll('\n', '↵'));
+        continue;
+      }
+      this.text += text;
+      for (const line of text.split(/(?<=\n)/)) {
+        this.append(origin, line);
+        if (line.endsWith('\n')) this.line = null;
       }
     }
+  }
+
+  append(origin, text) {
+    if (this.line === null) {
+      this.line = document.createElement('span');
+      this.line.className = 'line';
+      this.body.append(this.line);
+    }
+    const last = this.line.lastElementChild;
+    if (last?.className === origin && this.length < kMostCharacters) {
+      last.firstChild.appendData(text);
+      this.length += text.length;
+    } else {
+      this.line.append(part(origin, text));
+      this.length = text.length;
+    }
+  }
+
+  // Says below the answer why it ends where it does.
+  note(text) {
+    const note = document.createElement('span');
+    note.className = 'note';
+    note.textContent = text;
+    this.body.append(note);
   }
 
   // Marks the text from its n-th character on.
   markFrom(n) {
     let begin = 0;
-    for (const one of [...this.body.children]) {
+    for (const one of this.body.querySelectorAll('.line > span')) {
       if (one.className === 'rejected') continue;
       const text = one.textContent;
       const same = Math.max(0, n - begin);

@@ -11,11 +11,12 @@ const kSamples = 120;  // a minute
 const panels = [new Panel('Policy A', sampleTiers)];
 let details = null;
 let running = null;  // AbortController of what is being answered
+let failed = [];     // panels without an answer to the last question
 const memory = [];
 
 async function describe() {
   try {
-    const response = await api.get('/v1/models', at('key').value);
+    const response = await api.get('v1/models', at('key').value);
     const model = (await response.json()).data[0];
     details = model.details;
     at('model').textContent = `${model.id}, ${details.weights === 'file' ? "the file's" : details.weights} weights, ` +
@@ -65,11 +66,13 @@ function markDifference([a, b]) {
   return `The answers are the same for ${draw.count(same)} characters; what differs is marked in B.`;
 }
 
-async function send() {
+// asked: the panels that are to answer what stands in the box.
+async function send(asked) {
   const text = at('prompt').value.trim();
   if (!text || running !== null) return;
   running = new AbortController();
   at('prompt').value = '';
+  failed = [];
   setRunning(true);
   const timer = setInterval(() => {
     sampleMemory();
@@ -80,7 +83,6 @@ async function send() {
     panel.key = key;
     return panel.ask(text, at('system').value.trim(), fields, key, running.signal);
   };
-  const asked = [...panels];
   let answers = [];
   if (at('in-turn').checked) {
     for (const panel of asked) answers.push(await ask(panel));
@@ -91,13 +93,18 @@ async function send() {
   await sampleMemory();
   running = null;
   setRunning(false);
-  at('status').textContent = answers.length === 2 ? markDifference(answers) : answers[0] ? 'Answered.' : '';
+  failed = asked.filter((_, i) => answers[i] === null);
+  if (failed.length > 0 && at('prompt').value === '') at('prompt').value = text;
+  at('retry').hidden = failed.length === 0;
+  at('status').textContent = failed.length > 0 ? 'There is no whole answer: the question is in the box again.' :
+      answers.length === 2 ? markDifference(answers) : 'Answered.';
   at('prompt').focus();
 }
 
 function setRunning(is) {
   at('send').disabled = at('compare').disabled = at('clear').disabled = is;
   at('stop').disabled = !is;
+  if (is) at('retry').hidden = true;
   if (is) at('status').textContent = 'Answering …';
 }
 
@@ -107,7 +114,7 @@ async function sampleTiers() {
   if (asking.length === 0) return;
   try {
     const layer = at('layer').value;
-    const {data} = await (await api.get(`/v1/kv?layer=${layer === '' ? 0 : layer}`, at('key').value)).json();
+    const {data} = await (await api.get(`v1/kv?layer=${layer === '' ? 0 : layer}`, at('key').value)).json();
     for (const panel of asking) {
       const live = data.find(({id}) => id === panel.id);
       if (live !== undefined) panel.showTiers(live);
@@ -120,7 +127,7 @@ async function sampleTiers() {
 // Of all requests on the server, not only of this page.
 async function sampleMemory() {
   try {
-    const metrics = await (await api.get('/metrics', at('key').value)).text();
+    const metrics = await (await api.get('metrics', at('key').value)).text();
     const used = api.sample(metrics, 'smartkv:kv_bytes_used');
     const kept = api.sample(metrics, 'smartkv:prefix_cache_bytes');
     const budget = api.sample(metrics, 'smartkv:kv_bytes_budget');
@@ -138,12 +145,13 @@ async function sampleMemory() {
 at('panels').append(panels[0].element);
 at('composer').addEventListener('submit', (event) => {
   event.preventDefault();
-  send();
+  send([...panels]);
 });
+at('retry').addEventListener('click', () => send(failed.filter((panel) => panels.includes(panel))));
 at('prompt').addEventListener('keydown', (event) => {
   if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
   event.preventDefault();
-  send();
+  send([...panels]);
 });
 document.addEventListener('keydown', (event) => {
   if (event.key === 'Escape') running?.abort();
@@ -151,6 +159,7 @@ document.addEventListener('keydown', (event) => {
 at('stop').addEventListener('click', () => running?.abort());
 at('clear').addEventListener('click', () => {
   for (const panel of panels) panel.clear();
+  at('retry').hidden = true;
   at('status').textContent = 'A new conversation.';
   at('prompt').focus();
 });

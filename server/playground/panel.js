@@ -49,6 +49,8 @@ export class Panel {
 
   clear() {
     this.messages = [];
+    this.failed = [];   // messages of the last question, where it has no answer
+    this.pending = {answer: null, pieces: []};  // what has come and is not drawn
     this.last = null;   // prompt and usage of the last answer, or the one that comes
     this.tokens = [];   // its prompt's, as text, where somebody looks
     this.spans = [];    // what its cache kept of each token, as /v1/kv tells
@@ -95,12 +97,42 @@ export class Panel {
     return body;
   }
 
+  // Draws what has come of an answer, and follows its end if that was in sight.
+  draw() {
+    const {pending, parts: {log}} = this;
+    if (pending.pieces.length === 0) return;
+    const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+    pending.answer.add(pending.pieces);
+    pending.pieces = [];
+    if (atEnd) log.scrollTop = log.scrollHeight;
+  }
+
+  // At most once a frame, however fast tokens come.
+  drawSoon(pieces) {
+    const {pending} = this;
+    pending.pieces.push(...pieces);
+    if (pending.pieces.length === pieces.length) {
+      requestAnimationFrame(() => {
+        if (this.pending === pending) this.draw();
+      });
+    }
+  }
+
+  // Takes the question that failed, and what was said of it, out of the conversation.
+  forgetFailed() {
+    for (const element of this.failed) element.remove();
+    this.failed = [];
+  }
+
   // Sends what was said so far and `text`; `shared`: the fields that all panels have in common. Returns the Answer, or
-  // null where there was none.
+  // null where there was none: then the question is no part of the conversation, and may be asked again.
   async ask(text, system, shared, key, signal) {
     const {log} = this.parts;
+    this.forgetFailed();
+    const said = log.childElementCount;
     this.say('user', text);
     let answer = null;
+    let finish = null;
     log.setAttribute('aria-busy', 'true');  // read out as a whole, once it is there
     try {
       const messages = [...this.messages, {role: 'user', content: text}];
@@ -109,31 +141,44 @@ export class Panel {
       this.clock = {sent: performance.now(), first: null, rates: [], since: null, tokens: 0};
       this.spans = [];
       answer = new Answer(this.say('assistant', ''));
+      this.pending = {answer, pieces: []};
       for await (const chunk of api.chat({...shared, ...chosen, messages: prompt}, key, signal)) {
         this.id = chunk.id;
         const pieces = chunk.choices[0]?.drafts;
         if (pieces) {
-          const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-          answer.add(pieces);
-          if (atEnd) log.scrollTop = log.scrollHeight;
+          this.drawSoon(pieces);
           if (this.clock.first === null) {
             this.clock.first = performance.now();
             this.onFirst();
           }
         }
+        finish = chunk.choices[0]?.finish_reason ?? finish;
         this.showFigures(chunk, prompt);
       }
+      this.draw();
+      if (finish === 'length') this.noteLimit(answer, shared.max_tokens);
       this.messages = [...messages, {role: 'assistant', content: answer.text}];
       return answer;
     } catch (error) {
       // A turn without its whole answer is no part of what is asked next.
+      if (answer !== null) this.draw();
       if (answer?.text === '') answer.body.parentElement.remove();
       this.say('error', error.name === 'AbortError' ? 'stopped' : error.message);
+      this.failed = [...log.children].slice(said);
       return null;
     } finally {
       this.id = null;
       log.removeAttribute('aria-busy');
     }
+  }
+
+  noteLimit(answer, most) {
+    const {log} = this.parts;
+    const made = this.last?.usage.completion_tokens;
+    answer.note(most !== undefined && made >= most ?
+        `Cut at ${draw.count(most)} tokens, the most that an answer may have: see Settings.` :
+        'Cut where the model\'s context is full: a new conversation has room.');
+    log.scrollTop = log.scrollHeight;
   }
 
   showFigures(chunk, prompt) {
@@ -213,7 +258,7 @@ export class Panel {
     if (!this.parts.seen.open || this.last === null) return;
     const {prompt, usage} = this.last;
     try {
-      const response = await api.post('/tokenize', {messages: prompt, return_token_strs: true}, this.key);
+      const response = await api.post('tokenize', {messages: prompt, return_token_strs: true}, this.key);
       const tokens = (await response.json()).token_strs;
       if (tokens.length !== usage.prompt_tokens) {
         throw new Error(`the prompt had ${usage.prompt_tokens} tokens, /tokenize gives ${tokens.length}`);

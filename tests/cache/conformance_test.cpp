@@ -13,9 +13,11 @@
 
 #include "cache/policy.h"
 #include "cache/state_io.h"
+#include "kernels/cpu_level.h"
 #include "kernels/indexed_rows.h"
 #include "tests/cache/cache_driver.h"
 #include "tests/cache/conformance_backend.h"
+#include "tests/cache/poisoned_backend.h"
 #include "tests/cache/random_gate.h"
 
 namespace smartkv {
@@ -52,6 +54,7 @@ constexpr const char* kCodedSummaries = "block_summary_codes";
 constexpr const char* kCodedLost = "gated_eviction_summary_codes";
 constexpr const char* kShortWindow = "k8v4_short_window";
 constexpr const char* kDropping = "mixed_precision_dropping";
+constexpr const char* kForecast = "mixed_precision_forecast";
 constexpr const char* kSparseCodes = "sparse_codes";
 constexpr const char* kSharedSnapKv = "snapkv_shared_k4v4";
 constexpr const char* kOneLayer = "block_summary_one_layer";
@@ -96,6 +99,10 @@ nlohmann::json spec_of(const std::string& name) {
   if (name == kShortWindow) return {{"policy", "k8v4"}, {"window", 20}};
   if (name == kSparseCodes) return {{"policy", "sparse"}, {"kept", "k4v4"}};
   if (name == kDropping) return {{"policy", "mixed_precision"}, {"bits", 2.6}, {"horizon", 1024}, {"least_bits", 0}};
+  if (name == kForecast) {
+    return {{"policy", "mixed_precision"}, {"bits", 6}, {"horizon", 1024}, {"forecast", true}, {"forecast_history", 64},
+            {"forecast_hidden", 8}};
+  }
   if (name == "mixed_precision") return {{"policy", name}, {"bits", 4.5}, {"horizon", 1024}};
   return {{"policy", name}};
 }
@@ -179,6 +186,23 @@ TEST_P(Conformance, ForksGoTheirOwnWays) {
   driver().run(fork.get(), 800, 64);
   driver().run(alone.get(), 500, 64);
   EXPECT_TRUE(same(driver().run(cache.get(), 800, 64), driver().run(alone.get(), 800, 64)));
+}
+
+// Not what a page holds beside them, nor what was released.
+TEST_P(Conformance, ReadsItsOwnTokensOnlyAtEveryCpuLevel) {
+  const kernels::CpuLevel initial = kernels::cpu_level();
+  for (int i = 0; i <= static_cast<int>(initial); ++i) {
+    const auto level = static_cast<kernels::CpuLevel>(i);
+    if (backend_->name() != "cpu" && level != initial) continue;
+    kernels::set_cpu_level(level);
+    const auto poisoned = std::make_shared<PoisonedBackend>(conformance_backend(&threads_));
+    PolicyContext context = this->context();
+    context.pool = PagePool::create(shape_, poisoned, 0);
+    const auto expected = policy_->new_sequence(100), cache = make_policy(context, spec_of(std::get<0>(GetParam())))->new_sequence(100);
+    CacheDriver reader(shape_, std::get<1>(GetParam()).n_heads, poisoned);
+    EXPECT_TRUE(same(reader.run(cache.get(), 450, 29), driver().run(expected.get(), 450, 29))) << name(level);
+  }
+  kernels::set_cpu_level(initial);
 }
 
 // What a sequence that computes NaN leaves in freed pages reaches no other one.
@@ -461,7 +485,7 @@ std::vector<std::string> names() {
   for (const PolicyRow& row : policy_registry()) result.emplace_back(row.name);
   for (const char* name : {kSparseCodes, kSharedSnapKv, kPackedEviction, kEqualPackedEviction, kBoundedPackedEviction,
                            kEqualEviction, kSummarizedEviction, kLevels, kCodedSummaries, kCodedLost, kOneLayer, kShortWindow,
-                           kDropping}) {
+                           kDropping, kForecast}) {
     result.emplace_back(name);
   }
   return result;

@@ -69,6 +69,23 @@ TEST_P(CudaAttention, DensePagesEqualTheDefinition) {
   }
 }
 
+// Whatever a page's slots hold where the sequence has no token.
+TEST_P(CudaAttention, ReadsNothingPastTheTokens) {
+  for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 1, 80}}) {
+    for (const int64_t tokens : {1, 2, 17, 63, 97}) {
+      Sequence sequence(shape, KvType::kBf16, tokens, static_cast<uint64_t>(tokens));
+      for (const int64_t n : {int64_t{1}, std::min<int64_t>(tokens, 9)}) {
+        poison_slots(sequence, 0);
+        const std::vector<uint8_t> expected = run_cuda(sequence, n);
+        for (const uint32_t poison : kPoisons) {
+          poison_slots(sequence, poison);
+          EXPECT_EQ(run_cuda(sequence, n), expected) << tokens << " tokens, " << n << " queries, " << poison;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(CudaAttention, EveryWidthEqualsTheDefinition) {
   for (const int64_t dim : {32, 64, 80, 128}) {
     std::vector<QuantizedLayout> layouts = {mixed(dim), uniform(dim, 8, 2), uniform(dim, 2, 8), with_dropped_columns(dim)};

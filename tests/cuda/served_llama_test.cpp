@@ -114,7 +114,7 @@ TEST_F(DraftsOnDevice, AnswersAreTheSameWhereTheCacheIsTheHosts) {
     const nlohmann::json draft = {{"policy", "streaming"}, {"tokens", 192}};
     EXPECT_EQ(answers(policy, draft, true), answers(policy, draft, false));
   }
-  EXPECT_GT(engine_->stats().extra.at("kv_offload_bytes_budget"), 0);
+  EXPECT_GT(engine_->stats().kv_offload_bytes_budget, 0);
   GenerationRequest large = make_request(150, 300);
   large.n = 30;
   large.speculative = {{"method", "self"}, {"offload", true}};

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "tests/engine/engine_fixture.h"
@@ -114,7 +115,8 @@ TEST_F(EngineTest, OfRequestsThatBelongTogetherAllAreTakenOrNone) {
   GenerationRequest wrong = make_request(3, 2, 2);
   wrong.sampling.temperature = -1;
   EXPECT_THROW(engine->submit_all({make_request(3, 2, 1), wrong}), RequestError);
-  EXPECT_EQ(engine->stats().rejected, 2);
+  EXPECT_EQ(engine->stats().rejected.at("overloaded"), 1);
+  EXPECT_EQ(engine->stats().rejected.at("invalid"), 1);
   EXPECT_EQ(engine->stats().requests_running + engine->stats().requests_waiting, 0);
   const auto streams = engine->submit_all({make_request(3, 2, 1), make_request(3, 2, 2)});
   gate.open();
@@ -133,7 +135,7 @@ TEST_F(EngineTest, AFullQueueRefuses) {
   EXPECT_EQ(error.kind, RequestError::Kind::kOverloaded);
   EXPECT_GE(error.retry_after_s, 1);
   EXPECT_THROW(engine->validate(make_request(3, 2, 4)), RequestError);
-  EXPECT_EQ(engine->stats().rejected, 2);
+  EXPECT_EQ(engine->stats().rejected.at("overloaded"), 2);
   gate.open();
   for (const auto& stream : streams) EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
   EXPECT_EQ(generate(make_request(3, 2, 4)).finish, FinishReason::kLength);
@@ -252,6 +254,29 @@ TEST_F(EngineTest, APromptThatBeginsAlikeIsNotComputedTwice) {
   EXPECT_EQ(stats.prefix_cache_queries, 200 + 4 * 201);
   EXPECT_EQ(stats.prefix_cache_hits, 199 + 2 * 200);
   EXPECT_GT(stats.prefix_cache_bytes, 0);
+}
+
+// What a running sequence and a kept prompt share is told once.
+TEST_F(EngineTest, HeldAndKeptBytesStayWithinTheBudget) {
+  options.prefix_cache_bytes = -1;
+  options.kv_cache_bytes = 1000 * fake_cache_shape().bytes_per_token();
+  start();
+  GenerationRequest first = make_request(640, 4, 1), second = first;
+  second.prompt.push_back(4);
+  second.max_tokens = 200;
+  read_all(*engine->submit(first));
+  EXPECT_GT(engine->stats().prefix_cache_bytes, options.kv_cache_bytes / 2);
+  const auto stream = engine->submit(second);
+  int64_t most_used = 0, most_total = 0;
+  GenerationEvent event;
+  while (stream->next(&event, std::chrono::seconds(20)) == GenerationStream::Status::kEvent) {
+    const EngineStats stats = engine->stats();
+    most_used = std::max(most_used, stats.kv_bytes_used);
+    most_total = std::max(most_total, stats.kv_bytes_used + stats.prefix_cache_bytes);
+  }
+  EXPECT_GT(stream->usage().cached_tokens, 0);
+  EXPECT_GT(most_used, options.kv_cache_bytes / 2);
+  EXPECT_LE(most_total, options.kv_cache_bytes);
 }
 
 TEST_F(EngineTest, AnAnswerLeavesThePromptToBeCutBack) {
@@ -386,6 +411,27 @@ TEST_F(EngineTest, APromptSurvivesARestart) {
   }
 }
 
+// As a container's user finds a volume that belongs to root.
+TEST_F(EngineTest, ADirectoryForPrefixesThatCannotBeUsedIsLeftAlone) {
+  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / ("no_directory." + std::to_string(getpid()));
+  std::ofstream(file) << "a file";
+  options.prefix_cache_bytes = -1;
+  for (const std::filesystem::path& directory : {file, file / "below", std::filesystem::path("/proc/self/prefixes")}) {
+    options.prefix_cache_dir = directory;
+    model = std::make_unique<FakeModel>();
+    testing::internal::CaptureStderr();
+    start();
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_NE(log.find("prefix_cache_dir: expected a directory that can be written to, found " + directory.string()), std::string::npos) << log;
+    const ChoiceResult first = generate(make_request(600, 10, 1));
+    const auto again = engine->submit(make_request(600, 10, 1));
+    EXPECT_EQ(read_all(*again)[0].tokens, first.tokens);
+    EXPECT_GE(again->usage().cached_tokens, 500);  // in memory they are kept
+    engine.reset();
+  }
+  std::filesystem::remove(file);
+}
+
 TEST_F(EngineTest, PrefixesMakeRoomForRunningSequences) {
   options.prefix_cache_bytes = -1;
   options.kv_cache_bytes = 9 * 64 * fake_cache_shape().bytes_per_token();
@@ -437,7 +483,7 @@ TEST_F(EngineTest, InvalidRequestsNameTheField) {
   expect("stop_token_ids", [](auto* r) { r->stop_token_ids = {-1}; });
   expect("kv_cache", [](auto* r) { r->kv_cache = "no-such-policy"; });
   expect("speculative.method", [](auto* r) { r->speculative = {{"method", "draft_model"}}; });
-  EXPECT_EQ(engine->stats().rejected, 17);
+  EXPECT_EQ(engine->stats().rejected.at("invalid"), 17);
   GenerationRequest allowed = make_request(3, 4);
   allowed.kv_cache = {{"policy", "full"}};
   allowed.speculative = {{"method", "off"}};

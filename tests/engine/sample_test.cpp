@@ -37,8 +37,8 @@ class Sample : public testing::Test {
   Sample() {
     for (size_t i = 0; i < logits.size(); ++i) logits[i] = -static_cast<float>(i);
   }
-  std::unique_ptr<Request> make(TokenId refused) const {
-    GenerationRequest generation;
+  std::unique_ptr<Request> make(TokenId refused, const GenerationRequest& like = {}) const {
+    GenerationRequest generation = like;
     generation.prompt = {1, 2, 3};
     generation.max_tokens = 5;
     generation.sampling.temperature = 0;
@@ -56,6 +56,22 @@ TEST_F(Sample, TokensThatTheGrammarRefusesLeaveTheMask) {
   const GenerationEvent event = sample_round(*request, &request->choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch);
   EXPECT_EQ(event.tokens, std::vector<TokenId>{4});
   EXPECT_EQ(event.text, "d");
+}
+
+TEST_F(Sample, TextEndsBeforeMinTokensWhereNothingElseIsLeft) {
+  GenerationRequest generation;
+  generation.min_tokens = 3;
+  generation.stop_token_ids = {5};
+  const auto constrained = make(4, generation);  // all but a stop token are refused
+  const auto event = sample_round(*constrained, &constrained->choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch);
+  EXPECT_EQ(event.tokens, std::vector<TokenId>{5});
+  EXPECT_EQ(event.finish, FinishReason::kStop);
+
+  for (TokenId token = 0; token < kFakeVocab; ++token) generation.stop_token_ids.push_back(token);
+  generation.prompt = {1};
+  generation.sampling.temperature = 0;
+  Request every(generation, 1, std::set<TokenId>{kFakeEos}, tokenizer, 100, nullptr, nullptr, nullptr, 1);
+  EXPECT_EQ(sample_round(every, &every.choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch).finish, FinishReason::kStop);
 }
 
 TEST_F(Sample, AMaskOfRefusedTokensIsAnError) {

@@ -199,6 +199,37 @@ double relative_error(const std::vector<double>& expected, const Value& value) {
   return std::sqrt(error / norm);
 }
 
+// Writes `pattern` to all slots from `tokens` on of what one KV head has of a dense page: two bf16 or an f32 at a time.
+inline void poison_slots(KvType type, int64_t head_dim, int64_t tokens, uint32_t pattern, void* k, void* v) {
+  for (int64_t t = tokens; t < kPageTokens; ++t) {
+    for (int64_t d = 0; d < head_dim; ++d) {
+      if (type == KvType::kBf16) {
+        const auto half = static_cast<uint16_t>(pattern >> 16);
+        static_cast<uint16_t*>(k)[(d / 2 * kPageTokens + t) * 2 + d % 2] = half;
+        static_cast<uint16_t*>(v)[(t / 2 * head_dim + d) * 2 + t % 2] = half;
+      } else {
+        static_cast<uint32_t*>(k)[d * kPageTokens + t] = static_cast<uint32_t*>(v)[t * head_dim + d] = pattern;
+      }
+    }
+  }
+}
+
+// Quiet and signalling NaN, infinities, and what overflows when it is multiplied, as f32 and, by the upper half, as bf16.
+constexpr uint32_t kPoisons[] = {0x7fc00001u, 0x7fa00001u, 0xffa00001u, 0x7f800000u, 0xff800000u, 0x7f7fffffu};
+
+// The slots of all dense pages that no token has.
+inline void poison_slots(Sequence& sequence, uint32_t pattern) {
+  for (size_t i = 0; i < sequence.segments.size(); ++i) {
+    const KvSegment& segment = sequence.segments[i];
+    if (segment.format != KvSegment::Format::kDense) continue;
+    std::byte* const page = sequence.pages[i].data();
+    for (int64_t head = 0; head < sequence.shape.n_kv_heads; ++head) {
+      poison_slots(sequence.shape.type, sequence.shape.head_dim, segment.tokens, pattern, page + head * segment.head_stride,
+                   page + head * segment.head_stride + segment.head_stride / 2);
+    }
+  }
+}
+
 // Attention of a sequence's last n queries, alone in a call, as bytes of shape.type.
 inline std::vector<uint8_t> run_attention(ThreadPool& pool, const Sequence& sequence, int64_t n) {
   const size_t element = sequence.shape.type == KvType::kBf16 ? 2 : 4;

@@ -40,6 +40,31 @@ TEST_P(AttentionLevels, EqualsTheDefinition) {
   }
 }
 
+// Whatever a page's slots hold where the sequence has no token.
+TEST_P(AttentionLevels, ReadsNothingPastTheTokens) {
+  const KvType type = std::get<1>(GetParam());
+  ThreadPool pool(2);
+  for (const Shape shape : {Shape{9, 3, 64}, Shape{8, 1, 32}, Shape{2, 1, 80}, Shape{3, 1, 16}, Shape{2, 2, 256}}) {
+    for (const int64_t tokens : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 63, 65, 97}) {
+      Sequence sequence(shape, type, tokens, static_cast<uint64_t>(tokens));
+      const auto mass = [&](const AttentionMassTask& task) {
+        AttentionScratch scratch;
+        attention_mass(pool, sequence.shape, {&task, 1}, scratch);
+      };
+      for (const int64_t n : {int64_t{1}, std::min<int64_t>(tokens, 21)}) {
+        poison_slots(sequence, 0);
+        const std::vector<uint8_t> expected = run_attention(pool, sequence, n);
+        const std::vector<float> expected_mass = run_mass(sequence, n, mass);
+        for (const uint32_t poison : kPoisons) {
+          poison_slots(sequence, poison);
+          EXPECT_EQ(run_attention(pool, sequence, n), expected) << tokens << " tokens, " << n << " queries, " << poison;
+          EXPECT_EQ(run_mass(sequence, n, mass), expected_mass) << tokens << " tokens, " << n << " queries, " << poison;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AttentionLevels, ARowsBitsDependOnItsOwnSequenceOnly) {
   const KvType type = std::get<1>(GetParam());
   const Sequence sequence({9, 3, 64}, type, 1100, 7), other({9, 3, 64}, type, 333, 8);

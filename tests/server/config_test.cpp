@@ -82,6 +82,35 @@ TEST(ConfigCommand, ChecksWhatNeedsNoModel) {
   EXPECT_THAT(run({"config", "check", "nowhere.json"}).error, HasSubstr("nowhere.json"));
 }
 
+TEST(ConfigCommand, ReportsEveryError) {
+  const std::string file = written(R"({
+    "max_sequence": 1, "port": 99999, "log_level": "loud",
+    "model": "nowhere.gguf", "draft_model": "nowhere2.gguf", "gates": {"a": "nowhere.st", "b": "nowhere2.st"},
+    "kv_cache": "ballanced", "device": "cuda:0", "cuda_graphs": "on", "dtype": "f16", "rope_scaling": {"type": "stretch"},
+    "sampling": {"temperature": -1, "top_k": -3}, "max_buffered_bytes": 1000, "speculative": "psychic",
+    "allowed_policies": ["fool"], "tls_key": "k.pem", "api_keys_file": "nowhere.keys", "trusted_proxies": ["everybody"]})");
+  const Ran ran = run({"config", "check", file.c_str()});
+  EXPECT_EQ(ran.code, kUsageError);
+  for (const char* place : {"max_sequence", "port", "log_level", "model: ", "draft_model: ", "gates.a", "gates.b", "kv_cache", "device",
+                            "dtype", "rope_scaling.type", "temperature", "top_k", "max_buffered_bytes", "speculative", "allowed_policies",
+                            "tls_key alone", "nowhere.keys", "trusted_proxies"}) {
+    EXPECT_THAT(ran.error, HasSubstr(place));
+  }
+  EXPECT_EQ(std::count(ran.error.begin(), ran.error.end(), '\n'), 19) << ran.error;
+}
+
+TEST(ConfigCommand, AKeyMayEndWithTheLineBreakOfItsFile) {
+  const auto key_of = [](const std::string& key) {
+    ServerOptions options;
+    options.http.api_key = key;
+    complete(&options);
+    return options.http.api_key;
+  };
+  EXPECT_EQ(key_of("secret\n"), "secret");
+  EXPECT_EQ(key_of("secret\r\n"), "secret");
+  for (const char* wrong : {"sec\nret", " secret", "secret ", "s\xc3\xa4"}) EXPECT_THROW(key_of(wrong), ConfigError) << wrong;
+}
+
 TEST(ConfigCommand, PrintsPresets) {
   EXPECT_EQ(run({"config", "preset"}).out, "gpu\nlaptop\nlong_context\nlow_memory\nserver\n");
   EXPECT_EQ(run({"config", "preset", "laptop"}).out, find_preset("laptop").text());

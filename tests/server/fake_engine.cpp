@@ -209,7 +209,7 @@ EngineStats FakeEngine::stats() const {
   stats.kv_bytes_budget = 100;
   stats.finished = {{"stop", 3}};
   stats.queue_time = {.bounds = {0.1, 1}, .counts = {2, 1, 1}, .sum = 3.5, .count = 4};
-  stats.extra = {{"spec_decode_num_drafts_total", 5}};
+  stats.rejected = {{"overloaded", 2}, {"invalid", 7}};
   return stats;
 }
 

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <thread>
 
+#include "engine/log.h"
 #include "tests/server/test_server.h"
 
 namespace smartkv::testing {
@@ -221,11 +223,98 @@ TEST(HttpTest, StoppingTellsStreamsAndCutsThem) {
   stream.send(post_text("/v1/chat/completions", kStream));
   stream.read_until("Pa");
   server.engine.stop();
-  const std::string rest = stream.read_until("[DONE]");
+  const std::string rest = stream.read_all();
   EXPECT_NE(rest.find("\"error\""), rest.npos);
+  EXPECT_EQ(rest.find("[DONE]"), rest.npos);
   EXPECT_EQ(rest.find("abort"), rest.npos);
   server.server.stop();
   EXPECT_EQ(idle.read_all(), "");
+}
+
+// A proxy, or a client that reads to the end, has to see that the answer is not whole.
+TEST(HttpTest, AStreamThatFailsNeverLooksComplete) {
+  struct Case {
+    FinishReason finish;
+    const char* message;
+    int status;
+  };
+  const std::string responses = R"({"input": "x", "stream": true, "store": false})";
+  for (const Case& one : {Case{FinishReason::kError, "the model broke", 500}, Case{FinishReason::kOutOfMemory, "no memory", 503}}) {
+    TestServer server;
+    server.engine.set_answer({"Pa", "ris"}, one.finish);
+    for (const auto& [path, body] : {std::pair{"/v1/chat/completions", std::string(kStream)}, {"/v1/responses", responses}}) {
+      RawConnection connection(server.port);
+      connection.send(post_text(path, body));
+      const std::string text = connection.read_all();  // the server closes the connection
+      EXPECT_NE(text.find("HTTP/1.1 200"), text.npos);
+      EXPECT_NE(text.find(one.message), text.npos) << text;
+      EXPECT_EQ(text.find("[DONE]"), text.npos) << path;
+      EXPECT_EQ(text.find("\r\n0\r\n\r\n"), text.npos) << path << ": the chunks end as those of a whole answer";
+      EXPECT_EQ(text.find("response.completed"), text.npos);
+    }
+    const auto counts = server.service.requests.counts();
+    EXPECT_EQ(counts.at({"/v1/chat/completions", one.status}), 1);
+    EXPECT_EQ(counts.at({"/v1/responses", one.status}), 1);
+    EXPECT_FALSE(counts.contains({"/v1/chat/completions", 200}));
+  }
+}
+
+TEST(HttpTest, AClientThatLeavesItsStreamCountsAs499) {
+  TestServer server;
+  server.engine.hold_after(1);
+  {
+    RawConnection connection(server.port);
+    connection.send(post_text("/v1/chat/completions", kStream));
+    connection.read_until("Pa");
+  }
+  ASSERT_TRUE(server.engine.wait_for_live_streams(0));
+  server.server.wait_until_idle();
+  EXPECT_EQ(server.service.requests.counts().at({"/v1/chat/completions", 499}), 1);
+}
+
+TEST(HttpTest, ASilentStreamGetsComments) {
+  TestServer server;
+  server.service.sse_ping = std::chrono::seconds(1);
+  server.engine.hold_after(0);
+  RawConnection connection(server.port);
+  connection.send(post_text("/v1/chat/completions", kStream));
+  EXPECT_NE(connection.read_until(": ping\n\n").find(": ping\n\n"), std::string::npos);
+  server.engine.release();
+  EXPECT_NE(connection.read_until("[DONE]").find("Pa"), std::string::npos);
+}
+
+TEST(HttpTest, WithoutAnIntervalNoCommentIsSent) {
+  TestServer server;
+  server.service.sse_ping = std::chrono::seconds(0);
+  server.engine.hold_after(0);
+  RawConnection connection(server.port);
+  connection.send(post_text("/v1/chat/completions", kStream));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  server.engine.release();
+  EXPECT_EQ(connection.read_until("[DONE]").find("ping"), std::string::npos);
+}
+
+// One line for each request, whatever its path holds.
+TEST(HttpTest, TheAccessLogNamesKeyAndClient) {
+  TestServer server({.api_key = "secret", .trusted_proxies = {"127.0.0.0/8"}});
+  set_log_level(LogLevel::kInfo);
+  ::testing::internal::CaptureStderr();
+  const std::string head = " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+  for (const std::string& request : {"GET /v1/models" + head + "Authorization: Bearer secret\r\nX-Forwarded-For: 6.6.6.6, 1.2.3.4\r\n\r\n",
+                                     "GET /a%0A2026-01-01T00:00:00.000Z%20error%20forged" + head + "\r\n", "GET /health" + head + "\r\n",
+                                     std::string("nonsense\r\n\r\n")}) {
+    RawConnection connection(server.port);
+    connection.send(request);
+    connection.read_all();
+  }
+  server.server.wait_until_idle();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  set_log_level(LogLevel::kWarning);
+  EXPECT_NE(log.find(" info request client=1.2.3.4 key=api_key method=GET path=/v1/models status=200 duration_ms="), log.npos) << log;
+  EXPECT_NE(log.find("client=127.0.0.1 key=- method=GET path=\"/a\\n2026-01-01T00:00:00.000Z error forged\" status=404"), log.npos) << log;
+  EXPECT_NE(log.find("method=- path=- status=400"), log.npos) << log;
+  EXPECT_EQ(log.find("/health"), log.npos) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 3) << log;
 }
 
 TEST(HttpTest, ExceptionsBecomeErrors) {

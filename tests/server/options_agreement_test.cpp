@@ -48,7 +48,9 @@ class Agreement : public ::testing::Test {
     config["kv_cache_bytes"] = 1 << 24;
     const std::string refusal = checked(config);
     if (!refusal.empty() || config.value("backend", "native") != "torch") {
-      EXPECT_EQ(started(config), refusal) << config;
+      // A start ends with the first error; the check goes on.
+      const std::string first = refusal.empty() ? "" : refusal.substr(0, refusal.find('\n') + 1);
+      EXPECT_EQ(started(config), first) << config;
     }
     return refusal.empty();
   }

@@ -5,6 +5,8 @@
 
 #include <random>
 
+#include "tests/server/command_runner.h"
+
 namespace smartkv {
 namespace {
 
@@ -37,6 +39,38 @@ TEST(OptionsTest, ReadsEveryKindFromAConfigFile) {
   EXPECT_EQ(options.engine.kv_cache["tokens"], 64);
   EXPECT_EQ(options.engine.speculative, "ngram");
   EXPECT_EQ(options.engine.dtype, "f32");
+}
+
+// CLI11 reads them as numbers.
+void expect_finite_numbers_only(const CLI::App& app, std::vector<std::string> command, int* found) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_type_name().starts_with("FLOAT") || option->get_lnames().empty()) continue;
+    for (const char* value : {"nan", "inf", "-inf", "NAN", "1e999"}) {
+      std::vector<std::string> words = command;
+      words.push_back("--" + option->get_lnames()[0] + "=" + value);
+      std::vector<const char*> arguments;
+      for (const std::string& word : words) arguments.push_back(word.c_str());
+      const testing::Ran ran = testing::run(arguments);
+      EXPECT_EQ(ran.code, kUsageError) << words.back();
+      EXPECT_THAT(ran.error, HasSubstr(option->get_lnames()[0])) << words.back();
+    }
+    ++*found;
+  }
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    std::vector<std::string> longer = command;
+    longer.push_back(sub->get_name());
+    expect_finite_numbers_only(*sub, longer, found);
+  }
+}
+
+TEST(OptionsTest, NoNumberIsNanOrInfinite) {
+  int found = 0;
+  for (const Command& command : commands()) {
+    CLI::App app;
+    command.setup(app);
+    expect_finite_numbers_only(app, {std::string(command.name)}, &found);
+  }
+  EXPECT_GE(found, 10);
 }
 
 TEST(OptionsTest, NamesTheFileTheOptionAndWhatWasFound) {

@@ -55,6 +55,15 @@ std::string offered_by_zsh(const std::string& line) {
   return text;
 }
 
+// What fish offers for a line, sorted, without what it says of each.
+std::string offered_by_fish(const std::string& line) {
+  const std::string script = ::testing::TempDir() + "smartkv_completions.fish";
+  std::ofstream(script) << run({"completions", "fish"}).out << "complete -C '" << line << "' | string replace -r '\\t.*' ''\n";
+  const std::string text = output_of("fish --no-config " + script + " | sort");
+  std::filesystem::remove(script);
+  return text;
+}
+
 const std::string kModel = std::string(SMARTKV_FIXTURES) + "/architectures/llama.gguf";
 
 Json plan(const char* context, std::vector<const char*> more, const std::string& model = kModel) {
@@ -128,7 +137,35 @@ TEST(Completions, BashOffersCommandsOptionsAndValues) {
   EXPECT_EQ(offered({"smartkv", "generate", "--kv-cache", "bal"}), "balanced ");
   EXPECT_EQ(offered({"smartkv", "serve", "--preset", "low"}), "low_memory ");
   EXPECT_EQ(offered({"smartkv", "config", "ch"}), "check ");
+  EXPECT_EQ(offered({"smartkv", "config", "preset", "low"}), "low_memory ");
+  EXPECT_EQ(offered({"smartkv", "quantize", "a.gguf", "b.gguf", "--weights", ""}), "int8 int4 ");
+  EXPECT_EQ(offered({"smartkv", "completions", "f"}), "fish ");
   EXPECT_EQ(offered({"smartkv", "serve", "--model", ""}), " ");  // files are the shell's own business
+  EXPECT_EQ(offered({"smartkv", "generate", "--json", "--temp"}), "--temperature ");  // a flag takes none
+}
+
+TEST(Completions, BashOffersValuesBehindAnEqualsSign) {
+  if (!has_program("bash")) GTEST_SKIP() << "bash is not installed";
+  // As readline cuts the line, and where COMP_WORDBREAKS has no =.
+  EXPECT_EQ(offered({"smartkv", "serve", "--dtype", "="}), "auto bf16 f16 f32 ");
+  EXPECT_EQ(offered({"smartkv", "serve", "--dtype", "=", "b"}), "bf16 ");
+  EXPECT_EQ(offered({"smartkv", "serve", "--preset", "=", "low"}), "low_memory ");
+  EXPECT_EQ(offered({"smartkv", "serve", "--preset=low"}), "--preset=low_memory ");
+  EXPECT_EQ(offered({"smartkv", "serve", "--config", "=", "x"}), " ");
+  const std::string folder = SMARTKV_SOURCE "/configs/defa";
+  EXPECT_EQ(offered({"smartkv", "serve", "--config=" + folder}), "--config=" + folder + "ult.json ");
+}
+
+TEST(Completions, FishOffersCommandsOptionsValuesAndFiles) {
+  if (!has_program("fish")) GTEST_SKIP() << "fish is not installed";
+  EXPECT_EQ(offered_by_fish("smartkv se"), "serve\n");
+  EXPECT_EQ(offered_by_fish("smartkv serve --max-q"), "--max-queue\n");
+  EXPECT_EQ(offered_by_fish("smartkv serve --dtype "), "auto\nbf16\nf16\nf32\n");
+  EXPECT_EQ(offered_by_fish("smartkv serve --dtype=b"), "--dtype=bf16\n");
+  EXPECT_EQ(offered_by_fish("smartkv serve --preset low"), "low_memory\n");
+  EXPECT_EQ(offered_by_fish("smartkv config preset low"), "low_memory\n");
+  const std::string folder = SMARTKV_SOURCE "/configs/defa";
+  EXPECT_EQ(offered_by_fish("smartkv serve --config " + folder), folder + "ult.json\n");
 }
 
 TEST(Completions, ZshOffersCommandsOptionsAndValues) {
@@ -149,9 +186,9 @@ TEST(Completions, ZshNamesEveryOptionOfTheTable) {
 }
 
 TEST(Completions, AnotherShellIsAnError) {
-  const Ran fish = run({"completions", "fish"});
-  EXPECT_EQ(fish.code, kUsageError);
-  EXPECT_THAT(fish.error, HasSubstr("expected bash or zsh, found \"fish\""));
+  const Ran tcsh = run({"completions", "tcsh"});
+  EXPECT_EQ(tcsh.code, kUsageError);
+  EXPECT_THAT(tcsh.error, HasSubstr("tcsh not in {bash,fish,zsh}"));
 }
 
 }  // namespace

@@ -67,10 +67,13 @@ TEST(Playground, LinksToFilesThatAreServedAndToNothingElse) {
   for (const http::PlaygroundFile& file : http::playground_files()) {
     const std::string text = text_of(file);
     EXPECT_THAT(text, Not(HasSubstr("https://"))) << file.name;
+    EXPECT_FALSE(std::regex_search(text, std::regex(R"((get|post|fetch)\(['`"]/)"))) << file.name << " asks for an absolute path";
     for (std::sregex_iterator found(text.begin(), text.end(), link), end; found != end; ++found, ++links) {
       std::string target = (*found)[1].matched ? (*found)[1] : (*found)[2];
       if (target.starts_with("#")) continue;
-      if (target.starts_with("./")) target = "/playground/" + target.substr(2);
+      // Relative, so that the page works below a path of a reverse proxy.
+      EXPECT_FALSE(target.starts_with("/")) << file.name << " links to " << target;
+      target = (target.starts_with("./") ? "/playground/" + target.substr(2) : "/" + target);
       const auto result = client.Get(target);
       ASSERT_TRUE(result) << target;
       EXPECT_EQ(result->status, 200) << file.name << " links to " << target;

@@ -19,6 +19,16 @@ std::vector<Json> chunks_of(const httplib::Result& result) {
   return chunks;
 }
 
+// Of a stream that an error ends: it is cut, without [DONE].
+std::vector<Json> chunks_of_failure(const TestServer& server, const std::string& path, const std::string& body) {
+  const TestServer::Streamed stream = server.stream(path, body);
+  EXPECT_EQ(stream.status, 200);
+  EXPECT_FALSE(stream.whole);
+  std::vector<Json> chunks;
+  for (const std::string& one : sse_data(stream.body)) chunks.push_back(Json::parse(one));
+  return chunks;
+}
+
 TEST(ResponseTest, Chat) {
   TestServer server;
   const auto result = server.post("/v1/chat/completions", "{" + kChat + R"(, "seed": 5})");
@@ -163,8 +173,7 @@ TEST(ResponseTest, OldClientsGetAnUnchunkedStream) {
 TEST(ResponseTest, ErrorInTheMiddleOfAStream) {
   TestServer server;
   server.engine.set_answer({"a", "b"}, FinishReason::kError);
-  const std::vector<Json> chunks =
-      chunks_of(server.post("/v1/chat/completions", "{" + kChat + R"(, "stream": true})"));
+  const std::vector<Json> chunks = chunks_of_failure(server, "/v1/chat/completions", "{" + kChat + R"(, "stream": true})");
   EXPECT_EQ(chunks.back()["error"]["message"], "the model broke");
   EXPECT_EQ(chunks.back()["error"]["type"], "server_error");
 }
@@ -176,7 +185,7 @@ TEST(ResponseTest, WithoutMemoryARequestIsToComeAgain) {
   EXPECT_EQ(whole->status, 503);
   EXPECT_EQ(whole->get_header_value("Retry-After"), "1");
   EXPECT_EQ(parsed(whole)["error"]["code"], "out_of_memory");
-  const std::vector<Json> chunks = chunks_of(server.post("/v1/chat/completions", "{" + kChat + R"(, "stream": true})"));
+  const std::vector<Json> chunks = chunks_of_failure(server, "/v1/chat/completions", "{" + kChat + R"(, "stream": true})");
   EXPECT_EQ(chunks.back()["error"]["code"], "out_of_memory");
 }
 
@@ -186,7 +195,7 @@ TEST(ResponseTest, WithoutAllOfItsModelTheServerIsUnavailable) {
   const auto whole = server.post("/v1/completions", R"({"prompt": "a"})");
   EXPECT_EQ(whole->status, 503);
   EXPECT_EQ(parsed(whole)["error"]["code"], "unavailable");
-  const std::vector<Json> chunks = chunks_of(server.post("/v1/chat/completions", "{" + kChat + R"(, "stream": true})"));
+  const std::vector<Json> chunks = chunks_of_failure(server, "/v1/chat/completions", "{" + kChat + R"(, "stream": true})");
   EXPECT_EQ(chunks.back()["error"]["code"], "unavailable");
   EXPECT_EQ(openai::to_api_error(RequestError(RequestError::Kind::kLost, "", "gone")).status, 503);
 }
@@ -238,7 +247,8 @@ TEST(ResponseTest, ModelsHealthAndMetrics) {
            "vllm:request_success_total{model_name=\"fake\",finished_reason=\"stop\"} 3\n",
            "vllm:request_queue_time_seconds_bucket{model_name=\"fake\",le=\"1\"} 3\n",
            "vllm:request_queue_time_seconds_bucket{model_name=\"fake\",le=\"+Inf\"} 4\n",
-           "smartkv:spec_decode_num_drafts_total{model_name=\"fake\"} 5\n",
+           "smartkv:requests_rejected_total{model_name=\"fake\",reason=\"overloaded\"} 2\n",
+           "smartkv:requests_rejected_total{model_name=\"fake\",reason=\"key_limit\"} 0\n",
            "smartkv:http_requests_total{route=\"/v1/models\",code=\"200\"} 1\n",
            "smartkv:http_requests_total{route=\"/v1/models/*\",code=\"404\"} 1\n",
        }) {

@@ -50,7 +50,20 @@ TEST_F(SamplingDefaults, NameWhatIsWrong) {
     return "no error";
   };
   EXPECT_THAT(error_of({{"do_sample", 0}}), HasSubstr("generation_config.json: do_sample: expected true or false, found 0"));
-  EXPECT_THAT(error_of({{"do_sample", false}, {"temperature", "hot"}}), HasSubstr("temperature: expected a number"));
+  EXPECT_THAT(error_of({{"do_sample", false}, {"temperature", "hot"}}), HasSubstr("'temperature': expected a number"));
+}
+
+// A default that a request cannot send would be an error in every request that leaves it out.
+TEST_F(SamplingDefaults, AreWhatRequestsCouldSend) {
+  for (const Json& value : {Json{{"repetition_penalty", 0}}, Json{{"repetition_penalty", 1e-46}}, Json{{"temperature", 2.5}},
+                            Json{{"top_p", -1e-9}}, Json{{"top_p", 1.1}}, Json{{"top_k", -2}}, Json{{"top_k", 2147483648}},
+                            Json{{"top_k", 1.5}}, Json{{"min_p", "0.1"}}}) {
+    EXPECT_THROW(of(value), ConfigError) << value;
+    ServerOptions options;
+    options.sampling = value;
+    EXPECT_THROW(sampling_defaults(options), ConfigError) << value;
+  }
+  EXPECT_EQ(of({{"top_p", 0}, {"top_k", -1}}), (Json{{"top_p", 0}, {"top_k", -1}}));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // What keeps a server from starting: models that cannot be read, and signals while one is loaded.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -11,6 +12,9 @@
 #include <fstream>
 #include <thread>
 
+#include <httplib.h>
+
+#include "server/http/listening_socket.h"
 #include "tests/server/command_runner.h"
 #include "tests/server/tiny_model_folder.h"
 
@@ -21,6 +25,7 @@ namespace fs = std::filesystem;
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::Ran;
 using testing::run;
 
@@ -91,6 +96,41 @@ TEST_F(Start, ABackendOrDeviceThatCannotBeHadIsNamed) {
               AllOf(HasSubstr("device: expected cpu, "), HasSubstr("built without CUDA")));
 }
 
+// The model would take minutes; the port is told at once.
+TEST_F(Start, ATakenPortIsReportedBeforeTheModelIsLoaded) {
+  int port = 0;
+  const int taken = http::open_listening_socket("127.0.0.1", &port);
+  const std::string text = std::to_string(port);
+  const Ran ran = run({"serve", "--port", text.c_str(), "--model", "/nonexistent.gguf"});
+  ::close(taken);
+  EXPECT_EQ(ran.code, kRuntimeError);
+  EXPECT_THAT(ran.error, AllOf(HasSubstr("cannot listen on 127.0.0.1:" + text), Not(HasSubstr("nonexistent"))));
+}
+
+TEST_F(Start, AContextBeyondTheModelsNeedsRopeScaling) {
+  const testing::TinyModelFolder model("start_context");
+  const std::string path = model.path();
+  const auto start = [&](std::vector<const char*> more) {
+    std::vector<const char*> arguments = {"generate", "--model", path.c_str(), "--prompt", "a", "--max-tokens", "1", "--kv-cache-bytes", "1GiB"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
+  };
+  const Ran refused = start({"--context-length", "100000"});
+  EXPECT_EQ(refused.code, kRuntimeError);
+  EXPECT_THAT(refused.error, HasSubstr("context_length: expected at most 1024, the model's own, found 100000; rope_scaling yarn, linear"));
+  for (const char* scaling : {"yarn", "linear", "dynamic", R"({"type": "yarn", "factor": 100})"}) {
+    const Ran ran = start({"--context-length", "100000", "--rope-scaling", scaling});
+    EXPECT_EQ(ran.code, kOk) << scaling << ran.error;
+    EXPECT_THAT(ran.error, HasSubstr("context_length: 100000 is beyond the model's own 1024")) << scaling;
+  }
+  EXPECT_THAT(start({"--context-length", "100000", "--rope-scaling", R"({"type": "linear", "factor": 2})"}).error,
+              HasSubstr("context_length: expected at most 2048, the model's own 1024 times the factor of rope_scaling, found 100000"));
+  EXPECT_EQ(start({"--rope-scaling", R"({"type": "linear", "factor": 2})"}).code, kOk);
+  EXPECT_EQ(start({"--context-length", "1024"}).error.find("beyond"), std::string::npos);
+  EXPECT_THAT(start({"--rope-scaling", "longrope"}).error, HasSubstr("rope_scaling: expected none, linear, dynamic or yarn, found \"longrope\""));
+  EXPECT_THAT(start({"--rope-scaling", R"({"type": "yarn", "factor": 0.5})"}).error, HasSubstr("rope_scaling.factor: expected a number from 1"));
+}
+
 // A server to which the signal was sent before it began to load its model.
 void serve_with_pending(int signal) {
   sigset_t set;
@@ -127,6 +167,79 @@ TEST_F(Start, AHangupWithoutKeysAndTlsChangesNothing) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const testing::TinyModelFolder model("start_hangup");
   EXPECT_EXIT(serve_through_a_hangup(model.path()), ::testing::ExitedWithCode(kOk), "nothing to reload");
+}
+
+// Serves with a delay between SIGTERM and draining; a second signal ends it. Exits with 9x where something is not as it should be.
+[[noreturn]] void serve_on_after_the_signal(const std::string& model) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  int port = 0;
+  ::close(http::open_listening_socket("127.0.0.1", &port));
+  std::thread([port] {
+    httplib::Client client("127.0.0.1", port);
+    const auto wait_for_health = [&](int status) {
+      for (int i = 0; i < 3000; ++i) {
+        if (const auto health = client.Get("/health"); health && health->status == status) return;
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      std::_Exit(90);
+    };
+    wait_for_health(200);
+    ::kill(::getpid(), SIGTERM);
+    wait_for_health(503);
+    const auto answer = client.Post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})", "application/json");
+    if (!answer || answer->status != 200) std::_Exit(91);
+    ::kill(::getpid(), SIGTERM);
+  }).detach();
+  const std::string text = std::to_string(port);
+  const std::array arguments = {"smartkv", "serve", "--port", text.c_str(), "--model", model.c_str(), "--shutdown-delay", "600", "--kv-cache-bytes", "16MiB"};
+  std::_Exit(run_command_line(static_cast<int>(arguments.size()), arguments.data()));
+}
+
+TEST_F(Start, RequestsAreTakenForTheDelayAfterTheSignal) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const testing::TinyModelFolder model("start_delay");
+  EXPECT_EXIT(serve_on_after_the_signal(model.path()), ::testing::ExitedWithCode(kOk), "requests are taken for 600 s more");
+}
+
+// Serves with its log in a pipe that is full and that nobody reads.
+[[noreturn]] void serve_with_a_blocked_log(const std::string& model) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  std::array<int, 2> pipe{};
+  if (::pipe(pipe.data()) != 0) std::_Exit(92);
+  int port = 0;
+  ::close(http::open_listening_socket("127.0.0.1", &port));
+  ::fcntl(pipe[1], F_SETFL, O_NONBLOCK);
+  const std::array<char, 4096> bytes{};
+  while (::write(pipe[1], bytes.data(), bytes.size()) > 0) {
+  }
+  ::fcntl(pipe[1], F_SETFL, 0);
+  ::dup2(pipe[1], STDERR_FILENO);
+  std::thread([port] {
+    httplib::Client client("127.0.0.1", port);
+    for (int i = 0; i < 3000 && !client.Get("/health"); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (int i = 0; i < 20; ++i) {
+      const auto answer = client.Post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})", "application/json");
+      if (!answer || answer->status != 200) std::_Exit(93);
+    }
+    ::kill(::getpid(), SIGTERM);
+    std::this_thread::sleep_for(std::chrono::seconds(60));
+    std::_Exit(94);  // the log holds the server up
+  }).detach();
+  const std::string text = std::to_string(port);
+  const std::array arguments = {"smartkv", "serve", "--port", text.c_str(), "--model", model.c_str(), "--kv-cache-bytes", "16MiB"};
+  std::exit(run_command_line(static_cast<int>(arguments.size()), arguments.data()));
+}
+
+TEST_F(Start, ABlockedLogHoldsUpNeitherAnswersNorTheEnd) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const testing::TinyModelFolder model("start_blocked_log");
+  EXPECT_EXIT(serve_with_a_blocked_log(model.path()), ::testing::ExitedWithCode(kOk), "");
 }
 
 // Exit codes are a shell's.

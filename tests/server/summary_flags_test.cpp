@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -28,17 +29,25 @@ std::string error_of(const std::vector<std::string>& arguments) {
 
 TEST(SummaryFlagsTest, TheSeedsFlagsMakeAPolicy) {
   EXPECT_TRUE(policy_of({}).is_null());
-  EXPECT_TRUE(policy_of({"--kv-proc", "off"}).is_null());
   EXPECT_EQ(policy_of({"--kv-proc", "on"}), (nlohmann::json{{"policy", "block_summary"}}));
   EXPECT_EQ(policy_of({"--kv-proc", "on", "--kv-window", "512", "--kv-block", "128", "--kv-r", "4", "--kv-salient", "2",
                        "--kv-proc-layers", "0-11"}),
             (nlohmann::json{{"policy", "block_summary"}, {"window", 512}, {"block", 128}, {"r", 4}, {"salient", 2}, {"layers", "0-11"}}));
 }
 
+TEST(SummaryFlagsTest, OffOverridesAConfiguredPolicy) {
+  const std::string file = testing::TempDir() + "summary_flags.json";
+  std::ofstream(file) << R"({"kv_cache": {"policy": "block_summary", "window": 512}})";
+  EXPECT_EQ(policy_of({"--config", file})["policy"], "block_summary");
+  EXPECT_EQ(policy_of({"--config", file, "--kv-proc", "off"}), "full");
+  EXPECT_EQ(policy_of({"--config", file, "--kv-proc", "on", "--kv-r", "4"}), (nlohmann::json{{"policy", "block_summary"}, {"r", 4}}));
+}
+
 TEST(SummaryFlagsTest, AParameterWithoutThePolicyIsAnError) {
   EXPECT_EQ(error_of({"--kv-window", "512"}), "--kv-window: needs --kv-proc on");
   EXPECT_EQ(error_of({"--kv-proc", "off", "--kv-proc-layers", "0-3"}), "--kv-proc-layers: needs --kv-proc on");
-  EXPECT_EQ(error_of({"--kv-proc", "on", "--kv-cache", "full"}), "--kv-proc: expected either --kv-proc on or --kv-cache, found both");
+  EXPECT_EQ(error_of({"--kv-proc", "on", "--kv-cache", "full"}), "--kv-proc: expected either --kv-proc or --kv-cache, found both");
+  EXPECT_EQ(error_of({"--kv-proc", "off", "--kv-cache", "k4v4"}), "--kv-proc: expected either --kv-proc or --kv-cache, found both");
 }
 
 }  // namespace

@@ -7,7 +7,19 @@
 #include <array>
 #include <stdexcept>
 
+#include "engine/log.h"
+
 namespace smartkv::testing {
+
+namespace {
+
+// A line for each request of the tests tells nobody anything.
+const bool quiet = [] {
+  set_log_level(LogLevel::kWarning);
+  return true;
+}();
+
+}  // namespace
 
 RawConnection::RawConnection(int port) : RawConnection(port, ::socket(AF_INET, SOCK_STREAM, 0)) {}
 

@@ -34,6 +34,30 @@ class ServedEngine {
     return client().Post(path, body, "application/json");
   }
 
+  struct Streamed {
+    int status = 0;
+    std::string body;    // as far as it came
+    bool whole = false;  // the stream has ended as it should
+  };
+  Streamed stream(const std::string& path, const std::string& body) const {
+    Streamed streamed;
+    httplib::Request request;
+    request.method = "POST";
+    request.path = path;
+    request.body = body;
+    request.set_header("Content-Type", "application/json");
+    request.response_handler = [&](const httplib::Response& head) {
+      streamed.status = head.status;
+      return true;
+    };
+    request.content_receiver = [&](const char* data, size_t size, uint64_t, uint64_t) {
+      streamed.body.append(data, size);
+      return true;
+    };
+    streamed.whole = static_cast<bool>(client().send(request));
+    return streamed;
+  }
+
   http::Service service;
   http::HttpServer server;
   int port;

@@ -4,13 +4,17 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <thread>
 #include <vector>
 
 #include "cache/presets.h"
 #include "engine/engine_impl.h"
 #include "engine/model/llama.h"
+#include "server/openai/schemas.h"
 #include "tests/engine/model/tiny_llama.h"
 #include "tests/server/test_server.h"
 #include "tests/text/byte_tokenizer.h"
@@ -61,6 +65,74 @@ TEST_F(TinyModel, SaysWhatRequestsMayName) {
   ASSERT_EQ(restricted["presets"].size(), 1u);
   EXPECT_EQ(restricted["presets"][0]["name"], "compact");
   EXPECT_EQ(restricted["speculative_methods"], Json::array({"off", "ngram"}));
+}
+
+// Numbers at and around the limits that the schema gives a field, and what floats make of them.
+std::vector<Json> extremes_of(const Json& schema) {
+  std::vector<Json> values;
+  if (schema["type"] == "integer") {
+    values = {schema.value("minimum", Json(0)), schema.value("maximum", Json(INT64_MAX)), 0, 1, 2, 7, INT32_MAX};
+  } else if (schema["type"] == "number") {
+    const double least = schema.value("minimum", schema.value("exclusiveMinimum", 0.0)), most = schema["maximum"];
+    values = {least, std::nextafter(least, most), least + 1e-46, least + 1e-45, least + 1e-38, least + 1e-5, least + 1e-3,
+              std::nextafter(most, least), most};
+  } else if (schema["type"] == "boolean") {
+    values = {true, false};
+  }
+  return values;
+}
+
+// Whatever a request's fields say within their limits, and beyond: never is it the server that failed.
+TEST_F(TinyModel, NoValueOfASamplingFieldIsAnErrorOfTheServer) {
+  const Json& fields = openai::body_schema(openai::Body::kCompletions)["properties"];
+  std::vector<std::pair<std::string, std::vector<Json>>> values;
+  for (const auto& [name, schema] : fields.items()) {
+    if (!schema.contains("type") || name == "stream" || name == "n" || name == "max_tokens") continue;
+    if (auto extremes = extremes_of(schema); !extremes.empty()) values.emplace_back(name, std::move(extremes));
+  }
+  ASSERT_GE(values.size(), 12u);
+  std::vector<TokenId> all(static_cast<size_t>(engine_->tokenizer().vocab_size()));
+  std::iota(all.begin(), all.end(), 0);
+  Json all_biased = Json::object();
+  for (const TokenId token : all) all_biased[std::to_string(token)] = token % 2 == 0 ? -100 : 100;
+  values.emplace_back("stop_token_ids", std::vector<Json>{all, Json::array({0})});
+  values.emplace_back("logit_bias", std::vector<Json>{all_biased, {{"0", -100}}});
+  values.emplace_back("regex", std::vector<Json>{"a?", "[ab]{3}"});
+  values.emplace_back("stop", std::vector<Json>{"a", Json::array({"", "b"})});
+
+  int answered = 0;
+  const auto ask = [&](const Json& body) {
+    const auto response = served_.post("/v1/completions", body.dump());
+    ASSERT_TRUE(response);
+    ASSERT_TRUE(response->status == 200 || response->status == 400) << body << "\n" << response->body;
+    answered += response->status == 200 ? 1 : 0;
+  };
+  const Json plain = {{"prompt", "ab"}, {"max_tokens", 4}};
+  for (const auto& [name, of_field] : values) {
+    for (const Json& value : of_field) {
+      Json body = plain;
+      body[name] = value;
+      ask(body);
+    }
+  }
+  std::mt19937 random(5);
+  for (int i = 0; i < 400; ++i) {
+    Json body = plain;
+    for (const auto& [name, of_field] : values) {
+      if (random() % 3 == 0) body[name] = of_field[random() % of_field.size()];
+    }
+    if (body.contains("min_tokens")) body["min_tokens"] = random() % 5;
+    ask(body);
+  }
+  EXPECT_GT(answered, 200);
+}
+
+TEST_F(TinyModel, ASeedOfTheServersFitsADouble) {
+  for (int i = 0; i < 20; ++i) {
+    const auto response = served_.post("/v1/completions", completion(1, false).dump());
+    const auto seed = Json::parse(response->body)["usage"]["seed"].get<uint64_t>();
+    EXPECT_LT(seed, uint64_t{1} << 53);
+  }
 }
 
 TEST_F(TinyModel, ASeedGivesTheSameAnswerAloneAndAmongOthers) {

@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "server/http/listening_socket.h"
+#include "tests/server/command_runner.h"
 #include "tests/server/test_server.h"
 
 namespace smartkv::testing {
@@ -136,6 +137,14 @@ TEST(Tls, AnswersWholeAndStreamed) {
   EXPECT_EQ(Json::parse(whole->body)["choices"][0]["text"], "Paris.");
   const auto stream = client.Post("/v1/completions", R"({"prompt": "abc", "stream": true})", "application/json");
   EXPECT_EQ(sse_data(stream->body).back(), "[DONE]");
+}
+
+TEST(Tls, HealthIsAskedOverIt) {
+  const Certificate certificate("");
+  const TestServer server(certificate.options());
+  const std::string port = std::to_string(server.port);
+  EXPECT_EQ(run({"health", "--port", port.c_str(), "--tls-cert", certificate.cert.c_str(), "--tls-key", certificate.key.c_str()}).code, kOk);
+  EXPECT_EQ(run({"health", "--port", port.c_str()}).code, kRuntimeError);
 }
 
 TEST(Tls, LargeBodiesAndAnswersPassWhole) {

@@ -1,6 +1,8 @@
 #include "engine/weights/model_fingerprint.h"
 
 #include <functional>
+#include <list>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <type_traits>
@@ -10,6 +12,7 @@
 
 #include "engine/weights/fields.h"
 #include "engine/weights/gguf.h"
+#include "kernels/bf16.h"
 #include "tests/weights/gguf_keys.h"
 #include "tests/weights/weight_files.h"
 
@@ -153,6 +156,75 @@ TEST(ModelFingerprint, KeysOfAFileCount) {
   other[other.find(base) + base.size() + 4 + 1] ^= 1;  // behind the value's type
   folder.write("m.gguf", other);
   EXPECT_TRUE(seen.insert(model_fingerprint(*Weights::open(folder.path() / "m.gguf"))).second);
+}
+
+// Fixtures: one random model as GGUF, as safetensors in f32, in shards, and with 8-bit projections.
+TEST(ModelIdentity, IsThatOfTheModelInEveryFormat) {
+  const std::string identity = model_identity(*Weights::open(kFixtures / "tiny.gguf"));
+  EXPECT_EQ(identity.size(), 32u);
+  for (const char* other : {"tiny", "tiny_sharded", "tiny_fp8"}) {
+    const auto weights = Weights::open(kFixtures / other);
+    EXPECT_EQ(model_identity(*weights), identity) << other;
+    EXPECT_NE(model_fingerprint(*weights), model_fingerprint(*Weights::open(kFixtures / "tiny.gguf"))) << other;
+  }
+}
+
+// A model whose norms are those of another one, converted to `type`.
+class WithNorms final : public Weights {
+ public:
+  WithNorms(const Weights& weights, TensorType type) : weights_(weights), type_(type) {}
+  const ModelConfig& config() const override { return changed ? *changed : weights_.config(); }
+  std::string format() const override { return "a test's"; }
+  std::vector<std::string> names() const override { return weights_.names(); }
+  std::optional<TensorView> find(std::string_view name) const override {
+    std::optional<TensorView> view = weights_.find(name);
+    if (!view || !name.ends_with("norm.weight")) return view;
+    std::vector<float> values = weights_.read(name, view->shape);
+    if (name == changed_norm) values[3] *= 1.01f;
+    bytes_.emplace_back();
+    for (const float value : values) {
+      const uint16_t rounded = to_bf16(value);
+      const auto* from = type_ == TensorType::kBf16 ? reinterpret_cast<const char*>(&rounded) : reinterpret_cast<const char*>(&value);
+      bytes_.back().append(from, type_ == TensorType::kBf16 ? 2 : 4);
+    }
+    view->type = type_;
+    view->data = bytes_of(bytes_.back());
+    return view;
+  }
+  int64_t file_row(std::string_view name, int64_t row) const override { return weights_.file_row(name, row); }
+
+  std::optional<ModelConfig> changed;
+  std::string changed_norm;
+
+ private:
+  const Weights& weights_;
+  TensorType type_;
+  mutable std::list<std::string> bytes_;
+};
+
+TEST(ModelIdentity, NormsAndShapesCountAndTheirTypeDoesNot) {
+  const auto weights = Weights::open(kFixtures / "tiny");
+  const std::string identity = model_identity(*weights);
+  EXPECT_EQ(model_identity(WithNorms(*weights, TensorType::kBf16)), identity);
+  WithNorms other(*weights, TensorType::kF32);
+  EXPECT_EQ(model_identity(other), identity);
+  for (const std::string& name : {std::string("model.norm.weight"), std::string("model.layers.1.post_attention_layernorm.weight")}) {
+    other.changed_norm = name;
+    EXPECT_NE(model_identity(other), identity) << name;
+  }
+  other.changed_norm.clear();
+  for (const auto size : {&ModelConfig::n_layers, &ModelConfig::n_heads, &ModelConfig::n_kv_heads, &ModelConfig::head_dim,
+                          &ModelConfig::hidden_size, &ModelConfig::intermediate_size}) {
+    other.changed = weights->config();
+    *other.changed.*size += 1;
+    EXPECT_NE(model_identity(other), identity);
+  }
+  other.changed = weights->config();
+  other.changed->name = "another";
+  other.changed->architecture = "mistral";
+  other.changed->context_length *= 2;
+  other.changed->vocab_size += 64;  // padded
+  EXPECT_EQ(model_identity(other), identity);
 }
 
 }  // namespace

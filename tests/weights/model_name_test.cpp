@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 namespace smartkv {
 namespace {
 
 using ::testing::ElementsAre;
+
+std::string without_gguf(std::string file) { return file.ends_with(".gguf") ? file.substr(0, file.size() - 5) : file; }
 
 TEST(ModelName, OfAFileHasNoQuantization) {
   const auto named = [](const char* file) { return model_names("/models/" + std::string(file)); };
@@ -23,6 +26,23 @@ TEST(ModelName, OfAFileHasNoQuantization) {
     EXPECT_EQ(named(("Qwen2.5-1.5B-Instruct" + std::string(ending)).c_str())[0], "Qwen2.5-1.5B-Instruct") << ending;
   }
   for (const char* whole : {"Q4_0", "model-v1.5", "phi-3.5", "gemma3-270m", "Qwen3-A3B", "m-Q", "m-fp", "FP16", "SmolLM2-P1"}) EXPECT_EQ(named(whole)[0], whole);
+}
+
+TEST(ModelName, TitleStandsInForAFileNameThatSaysNothing) {
+  const std::string title = "Qwen2.5 Coder  0.5B Instruct";
+  for (const char* file : {"model.gguf", "ggml-model-Q4_0.gguf", "ggml-model.gguf", "Model.Q8_0.gguf", "weights.gguf", "default", "latest.gguf"}) {
+    EXPECT_EQ(model_names("/models/" + std::string(file), title)[0], "Qwen2.5-Coder-0.5B-Instruct") << file;
+    EXPECT_THAT(model_names("/models/" + std::string(file), title), ::testing::Contains(without_gguf(file)));
+  }
+  EXPECT_THAT(model_names("/models/mine.Q4_1.gguf", title), ElementsAre("mine", "mine.Q4_1", "Qwen2.5-Coder-0.5B-Instruct"));
+  EXPECT_THAT(model_names("/models/m.gguf", "m"), ElementsAre("m"));
+}
+
+TEST(ModelName, TitleIsALineOfText) {
+  for (const std::string& title : {std::string("a\nb"), std::string("\x1b[2J"), std::string("\xff"), std::string(97, 'a'), std::string("  "), std::string(1 << 20, ' ')}) {
+    EXPECT_THAT(model_names("/models/model.gguf", title), ElementsAre("model")) << title.substr(0, 9);
+  }
+  EXPECT_EQ(model_names("/models/model.gguf", "模型")[0], "模型");
 }
 
 class ModelNameOfFolders : public ::testing::Test {
@@ -49,6 +69,17 @@ TEST_F(ModelNameOfFolders, InTheHubsCacheIsTheRepositorys) {
   EXPECT_THAT(model_names(made("hub/models--gpt2/snapshots/1")), ElementsAre("gpt2"));
   EXPECT_THAT(model_names(made("hub/models--o--a--b/snapshots/1")), ElementsAre("a--b", "o/a--b"));
   EXPECT_THAT(model_names(snapshot / "qwen-q4_0.gguf"), ElementsAre("qwen", "qwen-q4_0", "Qwen/Qwen2.5-Coder-0.5B"));
+}
+
+TEST_F(ModelNameOfFolders, IsTheirConfigsWhereItSaysNothing) {
+  const auto folder = made("models");
+  std::ofstream(folder / "config.json") << R"({"_name_or_path": "org/Some-Model"})";
+  EXPECT_EQ(model_title(folder), "Some-Model");
+  EXPECT_THAT(model_names(folder, model_title(folder)), ElementsAre("Some-Model", "models"));
+  std::ofstream(folder / "config.json") << "[1";
+  EXPECT_EQ(model_title(folder), "");
+  std::ofstream(folder / "config.json") << R"({"_name_or_path": 7})";
+  EXPECT_EQ(model_title(folder), "");
 }
 
 }  // namespace

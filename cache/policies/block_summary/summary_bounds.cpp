@@ -34,7 +34,7 @@ struct CodedBounds {
 CodedBounds coded_bounds(const SummaryOptions& options, int64_t levels, int64_t rest, int64_t leaving, int64_t last) {
   const int64_t dense = options.sinks + options.outliers + options.block + levels * kPageTokens;
   // What enters the finest level; each consolidation then makes pages into half as many at most, and less than one.
-  const int64_t entering = leaving + options.block + (options.least_score > 0 ? options.outliers : 0);
+  const int64_t entering = leaving + options.block;
   const int64_t new_pages = (rest + 2 * entering + levels * kPageTokens) / kPageTokens;
   return {std::min(dense, last), std::min(new_pages, last / kPageTokens)};
 }

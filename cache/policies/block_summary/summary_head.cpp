@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "kernels/pending_results.h"
 
@@ -146,22 +147,25 @@ void HeadCompaction::choose(Jobs* jobs) {
   jobs->figures.push_back({entries_of(block_, by_attention), figure, options_.summaries, block_.scores.data()});
 }
 
-// Moves the block's `salient_` tokens of highest salience to the outliers; the others stay.
+// Moves the block's tokens of highest salience to the outliers, and outliers that are too weak to the block.
 void HeadCompaction::take_outliers() {
   std::vector<SummaryEntry>& entries = block_.entries;
   const size_t n = entries.size();
+  const std::vector<SummaryEntry> shed = take_shed();
+  const int64_t salient = salient_ + static_cast<int64_t>(shed.size()) - std::exchange(shed_, 0);
   for (size_t i = 0; i < block_.scores.size(); ++i) entries[i].score = block_.scores[i];
   std::vector<size_t> order(n);
   std::iota(order.begin(), order.end(), size_t{0});
-  std::partial_sort(order.begin(), order.begin() + salient_, order.end(), [&](size_t a, size_t b) {
+  std::partial_sort(order.begin(), order.begin() + salient, order.end(), [&](size_t a, size_t b) {
     const float score_a = entries[a].score, score_b = entries[b].score;
     return score_a != score_b ? score_a > score_b : a < b;
   });
-  std::sort(order.begin(), order.begin() + salient_);
-  std::sort(order.begin() + salient_, order.end());
-  for (std::ptrdiff_t i = 0; i < salient_; ++i) entries_->outliers.push_back(entries[order[static_cast<size_t>(i)]]);
+  std::sort(order.begin(), order.begin() + salient);
+  std::sort(order.begin() + salient, order.end());
+  for (std::ptrdiff_t i = 0; i < salient; ++i) entries_->outliers.push_back(entries[order[static_cast<size_t>(i)]]);
   std::vector<SummaryEntry> rest;
-  for (size_t i = static_cast<size_t>(salient_); i < n; ++i) rest.push_back(entries[order[i]]);
+  for (size_t i = static_cast<size_t>(salient); i < n; ++i) rest.push_back(entries[order[i]]);
+  rest.insert(rest.end(), shed.begin(), shed.end());
   load(std::move(rest), 0);
 }
 
@@ -195,26 +199,41 @@ void HeadCompaction::add_summaries() {
   to.insert(to.end(), made.begin(), made.end());
 }
 
-// The outliers of least score become entries of the finest level.
-void HeadCompaction::demote(int64_t n) {
+std::vector<SummaryEntry> HeadCompaction::take_weakest(int64_t n) {
   std::vector<SummaryEntry>& outliers = entries_->outliers;
   n = std::min(n, static_cast<int64_t>(outliers.size()));
-  if (n <= 0) return;
+  if (n <= 0) return {};
   std::vector<size_t> order(outliers.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::partial_sort(order.begin(), order.begin() + n, order.end(), [&](size_t a, size_t b) {
     return outliers[a].score != outliers[b].score ? outliers[a].score < outliers[b].score : a < b;
   });
   std::sort(order.begin(), order.begin() + n);
-  if (entries_->levels.empty()) entries_->levels.emplace_back();
-  std::vector<SummaryEntry> stay;
+  std::vector<SummaryEntry> taken, stay;
   size_t next = 0;
   for (size_t i = 0; i < outliers.size(); ++i) {
     const bool goes = next < static_cast<size_t>(n) && order[next] == i;
     if (goes) ++next;
-    (goes ? entries_->levels[0] : stay).push_back(outliers[i]);
+    (goes ? taken : stay).push_back(outliers[i]);
   }
   outliers = std::move(stay);
+  return taken;
+}
+
+// The outliers below the least score, the weakest first, as far as the block has tokens to replace them.
+std::vector<SummaryEntry> HeadCompaction::take_shed() {
+  if (!std::exchange(sheds_, false)) return {};
+  const std::vector<SummaryEntry>& outliers = entries_->outliers;
+  const auto weak = std::count_if(outliers.begin(), outliers.end(), [&](const SummaryEntry& e) { return e.score < static_cast<float>(options_.least_score); });
+  return take_weakest(std::min<int64_t>(weak, options_.block - salient_ + shed_));
+}
+
+// The outliers of least score become entries of the finest level.
+void HeadCompaction::demote(int64_t n) {
+  const std::vector<SummaryEntry> taken = take_weakest(n);
+  if (taken.empty()) return;
+  if (entries_->levels.empty()) entries_->levels.emplace_back();
+  entries_->levels[0].insert(entries_->levels[0].end(), taken.begin(), taken.end());
 }
 
 void HeadCompaction::consolidate(size_t level, int64_t n, Jobs* jobs) {
@@ -242,11 +261,12 @@ size_t HeadCompaction::largest_level() {
 
 void HeadCompaction::begin(int64_t now, int64_t shed, int64_t salient) {
   salient_ = salient;
+  shed_ = std::min(shed, salient);
+  sheds_ = options_.sheds();
   for (SummaryEntry& entry : entries_->outliers) {
     if (entry.retained_until <= now) entry.retention = 0;
     entry.score *= static_cast<float>(1 - options_.decay * (1 - static_cast<double>(entry.retention)));
   }
-  demote(shed);
 }
 
 bool HeadCompaction::step(Jobs* jobs) {

@@ -77,7 +77,9 @@ class HeadCompaction {
     std::vector<kernels::EntryFigures> figures;
   };
   // Makes blocks into summaries, `salient` tokens of each into outliers, and where there are too many outliers or summaries,
-  // fewer ones. `now`: the boundary; the `shed` outliers of least score go in any case.
+  // fewer ones. Outliers below the least score join the boundary's first block. As many of them as `shed` and `salient` allow
+  // are not replaced; for each of the others the block gives its next best token. So all KV heads keep equally many.
+  // `now`: the boundary; `shed`: outliers below the least score in the KV head of the layer that has fewest.
   void begin(int64_t now, int64_t shed, int64_t salient);
   bool step(Jobs* jobs);  // the next one; false: there is none
   void absorb();          // what it gave
@@ -115,6 +117,8 @@ class HeadCompaction {
   void choose(Jobs* jobs);
   void take_outliers();
   void summarize(int64_t most, size_t level, Jobs* jobs);
+  std::vector<SummaryEntry> take_weakest(int64_t n);  // out of the outliers, in their order
+  std::vector<SummaryEntry> take_shed();
   void demote(int64_t n);
   void consolidate(size_t level, int64_t n, Jobs* jobs);
   size_t largest_level();
@@ -126,6 +130,8 @@ class HeadCompaction {
   const SampledQueries& queries_;
   SummaryHead* entries_;
   int64_t salient_ = 0;
+  int64_t shed_ = 0;    // outliers that are not replaced
+  bool sheds_ = false;  // the next block takes weak outliers in
   SummaryWork work_;
   Block block_;
   bool is_block_ = false;  // of tokens, not a group of summaries

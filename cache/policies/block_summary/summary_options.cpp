@@ -52,7 +52,7 @@ SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions optio
   options.block = parameters->integer("block", options.block, 2, kMost);
   options.summaries = parameters->integer("r", options.summaries, 1, options.block);
   options.ratio = parameters->integer("ratio", options.ratio, 2, 64);
-  options.bits = std::stoi(parameters->choice("summary_bits", std::to_string(options.bits), {"16", "8", "4"}));
+  options.bits = static_cast<int>(parameters->integer_choice("summary_bits", options.bits, {16, 8, 4}));
   options.level = parameters->integer("level", options.level, options.group(), kMost);
   options.rule.pivots = choice(parameters, "pivots", options.rule.pivots, kernels::kPivotRules);
   options.rule.values = choice(parameters, "values", options.rule.values, kernels::kValueRules);

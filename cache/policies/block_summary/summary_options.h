@@ -42,7 +42,7 @@ struct SummaryOptions {
   int64_t salient_most = 0;  // the same where attention is spread evenly; at least `salient`
   int64_t outliers = 0;    // exact tokens in all, besides sinks
   Salience salience = Salience::kGate;
-  double least_score = 0;  // outliers below it go
+  double least_score = 0;  // outliers below it join the next block, each in its own layer and KV head
   double decay = 0;        // of an outlier's score at each boundary, less what its retention spares
   // Tokens for which an outlier that drew n > 1 times an even share of a probe's attention has a retention of 1 - 1 / n.
   int64_t retention = 256;

@@ -85,17 +85,17 @@ void SummaryStore::observe(const StageView& view, int64_t layer, const StoreProb
 void SummaryStore::prepare(const StageView& view) {
   // What sets how many entries each KV head has: over all KV heads, those of other ranks, too.
   if (options_.adapts()) share_entropies();
-  shed_ = 0;
+  shed_.assign(layers_.size(), options_.sheds() ? INT64_MAX : 0);
   if (options_.sheds()) {
-    shed_ = INT64_MAX;
-    for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
-      if (!options_.compresses(layer)) continue;
-      for (const SummaryHead& head : layers_[static_cast<size_t>(layer)].heads) {
+    for (size_t layer = 0; layer < layers_.size(); ++layer) {
+      for (const SummaryHead& head : layers_[layer].heads) {
         const auto below = [&](const SummaryEntry& entry) { return entry.score < static_cast<float>(options_.least_score); };
-        shed_ = std::min(shed_, static_cast<int64_t>(std::count_if(head.outliers.begin(), head.outliers.end(), below)));
+        shed_[layer] = std::min(shed_[layer], static_cast<int64_t>(std::count_if(head.outliers.begin(), head.outliers.end(), below)));
       }
     }
-    for (const std::vector<int64_t>& of_rank : context_.gather(std::vector<int64_t>{shed_})) shed_ = std::min(shed_, of_rank.at(0));
+    for (const std::vector<int64_t>& of_rank : context_.gather(shed_)) {
+      for (size_t layer = 0; layer < layers_.size(); ++layer) shed_[layer] = std::min(shed_[layer], of_rank.at(layer));
+    }
   }
   if (scorer_ == nullptr) return;
   const int64_t n = view.leaving() - view.tail_first;
@@ -146,7 +146,7 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
       const float score = state.scores.empty() ? 0 : state.scores[static_cast<size_t>(h * n + token.position - first)];
       compaction.add(token.position, tokens->place(h, token), score);
     }
-    compaction.begin(view.next_boundary, shed_, salient);
+    compaction.begin(view.next_boundary, shed_[static_cast<size_t>(layer)], salient);
   }
   compact(*backend, shape(), compactions);
   SummaryWork work;

@@ -97,7 +97,8 @@ class SummaryStore final : public TokenStore {
   PolicyContext context_;
   SummaryOptions options_, plain_ = keep_everything();
   std::shared_ptr<const TokenScorer> scorer_;
-  int64_t shed_ = 0;  // at a boundary: outliers of each KV head that are below the least score
+  // At a boundary, of each layer: outliers below the least score in the KV head that has fewest of them.
+  std::vector<int64_t> shed_;
   std::vector<Layer> layers_;
   PoolCharge state_;
 };

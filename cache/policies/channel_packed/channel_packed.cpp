@@ -43,7 +43,9 @@ void fit_bits(const CacheShape& shape, double bits, int64_t window, int64_t hori
 }  // namespace
 
 std::vector<CacheMetric> channel_packed_metrics() {
-  return {{"packed_layers", "packed_layers"}, {"channel_backoffs", "channel_backoffs"}};
+  return {{"packed_layers", "packed_layers", "Fraction of layers whose keys ended without their unimportant channels.",
+           {0, 0.25, 0.5, 0.75, 0.9, 1}},
+          {"channel_backoffs", "channel_backoffs_total", "Times that the guard took a layer back to all channels."}};
 }
 
 std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& context, const nlohmann::json& parameters) {
@@ -64,8 +66,8 @@ std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& c
     if (options.key_channels % 4 != 0) {
       throw CacheError("kv_cache.key_channels: expected a multiple of 4, found " + std::to_string(options.key_channels));
     }
-    options.key_bits = std::stoi(read.choice("key_bits", "8", {"8", "4", "3"}));
-    options.value_bits = std::stoi(read.choice("value_bits", "8", {"8", "4", "3", "2"}));
+    options.key_bits = static_cast<int>(read.integer_choice("key_bits", 8, {8, 4, 3}));
+    options.value_bits = static_cast<int>(read.integer_choice("value_bits", 8, {8, 4, 3, 2}));
   }
   options.query_aware = read.choice("importance", "query_key", {"query_key", "magnitude"}) == "query_key";
   options.decay = read.number("decay", options.decay, 0, 1);

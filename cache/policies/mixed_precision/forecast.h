@@ -4,8 +4,8 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <random>
-#include <span>
 #include <vector>
 
 namespace smartkv {
@@ -19,12 +19,12 @@ struct ForecastOptions {
   int64_t update_interval = 32;  // new samples per training step
   double blend = 0.5;            // share of the forecast in the importance; the rest is the moving average
   double lr = 0.01;              // of Adam
+  int64_t hidden = 16;           // units of the hidden layer
 };
 
 class ImportanceForecast {
  public:
   static constexpr size_t kFeatures = 6;
-  static constexpr size_t kHidden = 16;
   static constexpr int64_t kBatch = 32;  // samples of a training step, drawn from the whole buffer
   // log_importance, log_delta, recency, bits_norm, head_mean, position_step: as the seed names them.
   using Features = std::array<float, kFeatures>;
@@ -43,20 +43,21 @@ class ImportanceForecast {
   void save(StateWriter* out) const;
   void load(StateReader* in);  // of the same options. Throws CacheError
 
-  double last_loss() const { return last_loss_; }  // mean squared error of the last training step
+  // Mean squared error of the last training step; none before the first.
+  std::optional<double> last_loss() const { return step_ == 0 ? std::nullopt : std::optional(last_loss_); }
   int64_t steps() const { return step_; }
   int64_t samples() const { return static_cast<int64_t>(buffer_.size()); }
-  int64_t bytes() const;
+  static int64_t bytes(const ForecastOptions& options);  // of the object, all counted
 
  private:
-  // Weights of the hidden layer [kHidden][kFeatures + 1], then of the output [kHidden + 1]; the last of each is the bias.
-  static constexpr size_t kWeights = kHidden * (kFeatures + 1) + kHidden + 1;
-
-  float forward(const Features& features, std::array<float, kHidden>* hidden) const;
+  // hidden: out, the units' values; null: nobody asks.
+  float forward(const Features& features, std::vector<float>* hidden) const;
   void train();
 
   ForecastOptions options_;
-  std::array<float, kWeights> weights_{}, mean_{}, variance_{};  // Adam's moments: Kingma & Ba 2015
+  size_t hidden_;
+  // Weights of the hidden layer [hidden][kFeatures + 1], then of the output [hidden + 1]; the last of each is the bias.
+  std::vector<float> weights_, mean_, variance_;  // mean, variance: Adam's moments (Kingma & Ba 2015)
   std::vector<Sample> buffer_;  // reserved at once
   std::minstd_rand random_{1};
   int64_t added_ = 0, step_ = 0;

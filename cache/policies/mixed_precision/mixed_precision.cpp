@@ -33,7 +33,14 @@ void check_budget(const CacheShape& shape, const MixedOptions& options) {
 }  // namespace
 
 std::vector<CacheMetric> mixed_precision_metrics() {
-  return {{"forecast_last_loss", "forecast_last_loss"}, {"forecast_pending", "forecast_pending"}};
+  return {{"forecast_last_loss", "forecast_last_loss", "Loss of the importance forecast at its last training step.",
+           {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10}},
+          {"forecast_pending", "forecast_pending", "Forecasts of a sequence that had no outcome to learn from when it ended.",
+           {0, 10, 30, 100, 300, 1000, 3000}},
+          {"forecast_rms_error", "forecast_rms_error", "RMS error of the forecast's log importance.",
+           {0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5}},
+          {"average_rms_error", "average_rms_error", "RMS error of the moving average that the forecast competes with.",
+           {0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5}}};
 }
 
 std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& context, const nlohmann::json& parameters) {
@@ -59,6 +66,7 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   forecast.update_interval = read.integer("forecast_update_interval", forecast.update_interval, 1, int64_t{1} << 20);
   forecast.blend = read.number("forecast_blend", forecast.blend, 0, 1);
   forecast.lr = read.number("forecast_lr", forecast.lr, 1e-6, 1);
+  forecast.hidden = read.integer("forecast_hidden", forecast.hidden, 1, 256);
   read.done();
   check_budget(context.whole_shape(), options);
   const Boundaries boundaries{options.window, options.prompt_stride, 0};

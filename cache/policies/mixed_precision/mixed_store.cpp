@@ -16,7 +16,6 @@ using kernels::QuantizedLayout;
 
 namespace {
 
-constexpr double kForecastState = 16384;  // bytes: the network and what is pending
 constexpr int64_t kSamples = 128;         // of a boundary, spread over layers and pages
 constexpr int64_t kMostPending = 2 * kSamples;
 constexpr double kKeyShare = 0.3;  // of the keys' error that the softmax does not cancel: measured, see NOTES.md
@@ -30,6 +29,12 @@ constexpr int64_t kSinks = 4;   // whose keys are unlike all others
 constexpr double kFloor = 0.03;  // of the layer's mean: what nobody looks at may yet be looked for
 
 int64_t pages_in_8_bits(int64_t pages) { return std::min(pages, 1 + kRecentPages); }
+
+// Bytes of the network, its history and what is pending.
+int64_t forecast_bytes(const ForecastOptions& options) {
+  if (!options.enabled) return 0;
+  return ImportanceForecast::bytes(options) + kMostPending * static_cast<int64_t>(sizeof(PendingForecast));
+}
 
 float log_of(float importance) { return std::log(importance + 1e-6f); }
 
@@ -73,7 +78,7 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
   const double widest = static_cast<double>(shape.n_layers * quantized_bytes(shape, widest_layout(shape)));
   // The statistics, which count like all else.
   double state = static_cast<double>(shape.n_layers * shape.n_kv_heads * shape.head_dim) * (sizeof(float) + sizeof(uint8_t));
-  if (options.forecast.enabled) state += static_cast<double>(options.forecast.history) * sizeof(ImportanceForecast::Sample) + kForecastState;
+  state += static_cast<double>(forecast_bytes(options.forecast));
   if (options.bytes > 0) {
     const int64_t dense = dense_bytes(shape, options.window + options.prompt_stride);
     return options.bytes - dense - static_cast<int64_t>(state) - pages * shape.n_layers * page_state_bytes(shape);
@@ -117,10 +122,8 @@ StoreFactory::Bytes MixedStoreFactory::max_bytes(const PolicyContext& context, i
   const int64_t workers = context.workers();
   const int64_t channels = shape.n_kv_heads * shape.head_dim * static_cast<int64_t>(sizeof(float) + sizeof(uint8_t));
   const int64_t tail_mass = shape.n_kv_heads * whole_pages(tail + 1) * static_cast<int64_t>(sizeof(float));
-  int64_t state = shape.n_layers * (pages * page_state_bytes(shape) + channels + tail_mass) + workers * widest;
-  if (options_.forecast.enabled) {
-    state += ImportanceForecast(options_.forecast).bytes() + kMostPending * static_cast<int64_t>(sizeof(PendingForecast));
-  }
+  const int64_t state = shape.n_layers * (pages * page_state_bytes(shape) + channels + tail_mass) + workers * widest +
+                        forecast_bytes(options_.forecast);
   return {std::min(budget, all), state};
 }
 
@@ -572,7 +575,7 @@ void MixedStore::forecast() {
 void MixedStore::add_details(std::map<std::string, double>* details) const {
   PageStore::add_details(details);
   if (!forecast_) return;
-  (*details)["forecast_last_loss"] = forecast_->last_loss();
+  if (const std::optional<double> loss = forecast_->last_loss()) (*details)["forecast_last_loss"] = *loss;
   (*details)["forecast_pending"] = static_cast<double>(pending_.size());
   if (forecasts_ == 0) return;
   (*details)["forecast_rms_error"] = std::sqrt(forecast_error_ / static_cast<double>(forecasts_));
@@ -595,7 +598,7 @@ int64_t MixedStore::lasting_bytes() const {
 }
 
 int64_t MixedStore::state_bytes() const {
-  int64_t bytes = forecast_ ? forecast_->bytes() + kMostPending * static_cast<int64_t>(sizeof(PendingForecast)) : 0;
+  int64_t bytes = forecast_bytes(options_.forecast);
   for (const Layer& layer : layers_) {
     bytes += static_cast<int64_t>((layer.q2.size() + layer.tail_mass.capacity()) * sizeof(float));
     if (layer.channel_order != nullptr) bytes += static_cast<int64_t>(layer.channel_order->size());

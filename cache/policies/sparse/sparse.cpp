@@ -72,12 +72,12 @@ class SparseStoreFactory final : public StoreFactory {
 std::unique_ptr<KvCachePolicy> make_sparse_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   Parameters parse("sparse", parameters);
   const double share = parse.number("read", 0.25, 1.0 / kPageTokens, 1);
-  const std::string bits = parse.choice("index_bits", "2", {"2", "3", "4", "8"});
+  const int64_t bits = parse.integer_choice("index_bits", 2, {2, 3, 4, 8});
   const std::string kept = parse.choice("kept", "dense", {"dense", "k8v8", "k4v4"});
   const int64_t window = parse.integer("window", kPageTokens, 0, int64_t{1} << 24);
   parse.done();
   SparseOptions options;
-  options.index.k = kernels::uniform_runs(context.shape.head_dim, std::stoi(bits));
+  options.index.k = kernels::uniform_runs(context.shape.head_dim, static_cast<int>(bits));
   options.index.v.dropped = kPageTokens / 4;
   options.rows = {static_cast<int32_t>(std::ceil(share * kPageTokens)), kept == "dense" ? 0 : kept == "k8v8" ? 8 : 4};
   return std::make_unique<StagedPolicy>("sparse", context, Boundaries{window, Boundaries::kNever, 0},

@@ -8,6 +8,7 @@
 #include "cache/sequence_cache.h"
 #include "engine/gates/gate_set.h"
 #include "engine/gates/shipped_gates.h"
+#include "engine/weights/model_fingerprint.h"
 #include "engine/weights/safetensors.h"
 #include "engine/weights/weights.h"
 #include "tests/engine/model/tiny_llama.h"
@@ -17,6 +18,8 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+
+constexpr const char* kIdentity = "0123456789abcdef0123456789abcdef";
 
 class GateFile : public testing::Test {
  protected:
@@ -34,9 +37,9 @@ class GateFile : public testing::Test {
 
   std::string error_of_load(const ModelConfig& model) const { return error_of_load(path_, model); }
   std::string error_of_load(const std::filesystem::path& file) const { return error_of_load(file, model_); }
-  static std::string error_of_load(const std::filesystem::path& file, const ModelConfig& model) {
+  static std::string error_of_load(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity = kIdentity) {
     try {
-      load_gate(file, model);
+      load_gate(file, model, identity);
     } catch (const CacheError& error) {
       return error.what();
     }
@@ -51,9 +54,9 @@ class GateFile : public testing::Test {
 };
 
 TEST_F(GateFile, RoundTrips) {
-  write_gate(path_, model_, layers_, {{"text", "books.txt"}});
+  write_gate(path_, model_, kIdentity, layers_, {{"text", "books.txt"}});
   EXPECT_EQ(SafetensorsFile::open(path_).metadata().at("text"), "books.txt");
-  const auto gate = load_gate(path_, model_);
+  const auto gate = load_gate(path_, model_, kIdentity);
   const Gate direct(model_.n_kv_heads, model_.head_dim, layers_);
   EXPECT_EQ(gate->n_layers(), model_.n_layers);
   EXPECT_FALSE(gate->has_importance());
@@ -71,26 +74,25 @@ TEST_F(GateFile, ItsSecondHeadIsThereOrNot) {
     layer.importance.assign(
         static_cast<size_t>(model_.n_kv_heads * (GateLayer::importance_features(model_.n_kv_heads, model_.head_dim) + 1)), 0.25f);
   }
-  write_gate(path_, model_, layers_, {});
-  EXPECT_TRUE(load_gate(path_, model_)->has_importance());
-  EXPECT_EQ(read_gate_layers(path_, model_).back().importance, layers_.back().importance);
+  write_gate(path_, model_, kIdentity, layers_, {});
+  EXPECT_TRUE(load_gate(path_, model_, kIdentity)->has_importance());
+  EXPECT_EQ(read_gate_layers(path_, model_, kIdentity).back().importance, layers_.back().importance);
   layers_.back().importance.clear();  // of one layer alone it is missing
-  write_gate(path_, model_, layers_, {});
-  EXPECT_THROW(load_gate(path_, model_), CacheError);
+  write_gate(path_, model_, kIdentity, layers_, {});
+  EXPECT_THROW(load_gate(path_, model_, kIdentity), CacheError);
 }
 
 TEST_F(GateFile, SaysHowTheModelDiffersAndWhatToDo) {
-  write_gate(path_, model_, layers_, {});
+  write_gate(path_, model_, kIdentity, layers_, {});
   ModelConfig other = model_;
-  other.name = "TINY";
+  other.name = "model";  // as a file may be called
   EXPECT_EQ(error_of_load(other), "no error");
   other.n_kv_heads = 4;
   EXPECT_THAT(error_of_load(other), HasSubstr("n_kv_heads: expected 4, found 2"));
   EXPECT_THAT(error_of_load(other), HasSubstr("smartkv train-gate"));
-  other = model_;
-  other.name = "another";
-  EXPECT_THAT(error_of_load(other), HasSubstr("model: expected another, found tiny"));
-  EXPECT_THAT(error_of_load(other), HasSubstr(path_.filename().string()));
+  const std::string error = error_of_load(path_, model_, "another");
+  EXPECT_THAT(error, AllOf(HasSubstr("for another model, tiny: model_identity: expected another, found 0123456789abcdef"),
+                           HasSubstr(path_.filename().string())));
 }
 
 TEST_F(GateFile, NamesWhatIsWrongInTheFile) {
@@ -98,7 +100,7 @@ TEST_F(GateFile, NamesWhatIsWrongInTheFile) {
   write_safetensors(path_, {{"x", {1}, {0.0f}}}, TensorType::kF32, {});
   EXPECT_THAT(error_of_load(model_), HasSubstr("metadata \"head_dim\" is missing: not a file of gates"));
   layers_.pop_back();
-  write_gate(path_, model_, layers_, {});
+  write_gate(path_, model_, kIdentity, layers_, {});
   EXPECT_THAT(error_of_load(model_), HasSubstr("tensor \"layers.2.0.weight\" is missing"));
   const std::map<std::string, std::string> metadata = SafetensorsFile::open(path_).metadata();
   write_safetensors(path_, {{"layers.0.0.weight", {2, 2}, {1, 2, 3, 4}}}, TensorType::kF32, metadata);
@@ -113,8 +115,8 @@ TEST_F(GateFile, OpensRegularFilesOnly) {
 }
 
 TEST_F(GateFile, ASetKnowsNamesAndNoPaths) {
-  write_gate(path_, model_, layers_, {});
-  const GateSet set({{"mine", path_}, {"other", path_}}, model_);
+  write_gate(path_, model_, kIdentity, layers_, {});
+  const GateSet set({kIdentity, {{"mine", path_}, {"other", path_}}}, model_);
   EXPECT_EQ(set.find("mine")->n_layers(), model_.n_layers);
   for (const std::string& name : {path_.string(), std::string("/etc/passwd"), std::string("Mine")}) {
     try {
@@ -125,13 +127,13 @@ TEST_F(GateFile, ASetKnowsNamesAndNoPaths) {
     }
   }
   EXPECT_THROW(set.find(""), CacheError);  // none ship for this model
-  EXPECT_EQ(GateSet({{"default", path_}}, model_).find("")->n_layers(), model_.n_layers);
+  EXPECT_EQ(GateSet({kIdentity, {{"default", path_}}}, model_).find("")->n_layers(), model_.n_layers);
 }
 
 TEST_F(GateFile, ASetOpensItsFilesAtOnce) {
-  const auto error_of_set = [&](const GateFiles& files, const ModelConfig& model) -> std::string {
+  const auto error_of_set = [&](const GateFiles& files, const ModelConfig& model, const std::string& identity = kIdentity) -> std::string {
     try {
-      const GateSet set(files, model);
+      const GateSet set({identity, files}, model);
     } catch (const CacheError& error) {
       return error.what();
     }
@@ -140,13 +142,14 @@ TEST_F(GateFile, ASetOpensItsFilesAtOnce) {
   EXPECT_THAT(error_of_set({{"mine", path_}}, model_), AllOf(HasSubstr("\"mine\""), HasSubstr(path_.string())));
   EXPECT_THAT(error_of_set({{"mine", "/etc"}}, model_), HasSubstr("regular file"));
   const auto weights = Weights::open(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
-  EXPECT_THAT(error_of_set({{"smollm2-135m-instruct", path_}}, weights->config()), HasSubstr("gates that ship"));
-  EXPECT_EQ(GateSet({}, weights->config()).find("smollm2-135m-instruct")->n_layers(), 30);
+  const std::string identity = model_identity(*weights);
+  EXPECT_THAT(error_of_set({{"smollm2-135m-instruct", path_}}, weights->config(), identity), HasSubstr("gates that ship"));
+  EXPECT_EQ(GateSet({identity}, weights->config()).find("smollm2-135m-instruct")->n_layers(), 30);
 }
 
 TEST_F(GateFile, ShippedGatesAreFoundByTheModel) {
   try {
-    load_shipped_gate(model_);
+    load_shipped_gate(model_, kIdentity);
     FAIL() << "no error";
   } catch (const CacheError& error) {
     EXPECT_THAT(error.what(), HasSubstr("no gates ship for the model \"tiny\" of 3 layers"));
@@ -160,11 +163,10 @@ TEST(ShippedGates, FitTheirModels) {
     const SafetensorsFile file = SafetensorsFile::parse(shipped.bytes, std::string(shipped.file));
     const auto& metadata = file.metadata();
     ModelConfig model;
-    model.name = metadata.at("model");
     model.n_layers = std::stoll(metadata.at("n_layers"));
     model.n_kv_heads = std::stoll(metadata.at("n_kv_heads"));
     model.head_dim = std::stoll(metadata.at("head_dim"));
-    const auto gate = load_shipped_gate(model);
+    const auto gate = load_shipped_gate(model, metadata.at("model_identity"));
     EXPECT_EQ(gate->n_layers(), model.n_layers);
     EXPECT_TRUE(metadata.contains("command")) << shipped.file;
     EXPECT_TRUE(metadata.contains("quality") || metadata.contains("lifespans_quality")) << shipped.file;
@@ -173,7 +175,25 @@ TEST(ShippedGates, FitTheirModels) {
 
 TEST(ShippedGates, ServeTheDefaultModel) {
   const auto weights = Weights::open(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
-  EXPECT_EQ(load_shipped_gate(weights->config())->n_layers(), 30);
+  EXPECT_EQ(load_shipped_gate(weights->config(), model_identity(*weights))->n_layers(), 30);
+}
+
+// As an image has it, and as a request finds it there.
+TEST(ShippedGates, ServeTheDefaultModelUnderAnyName) {
+  const std::filesystem::path link = std::filesystem::path(testing::TempDir()) / "model.gguf";
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf", link);
+  const auto weights = Weights::open(link);
+  EXPECT_NE(weights->config().name, "SmolLM2-135M-Instruct");
+  EXPECT_EQ(GateSet({model_identity(*weights)}, weights->config()).find("")->n_layers(), 30);
+  std::filesystem::remove(link);
+}
+
+// A name does not make a model: another one of the same shape has no gates here.
+TEST(ShippedGates, DoNotGoByTheName) {
+  const auto weights = Weights::open(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+  EXPECT_THROW(load_shipped_gate(weights->config(), "0" + model_identity(*weights).substr(1)), CacheError);
+  EXPECT_THROW(load_shipped_gate(weights->config(), ""), CacheError);
 }
 
 }  // namespace

@@ -200,6 +200,21 @@ TEST(Sampler, PenaltiesAndBiasHaveTheirDocumentedSize) {
               (4.0 / 2 - 1.5 - 0.25) / 0.5, 1e-5);
 }
 
+TEST(Sampler, PenaltiesOfAnySizeLeaveLogitsFinite) {
+  TokenHistory history;
+  for (const TokenId token : {0, 1, 1, 2}) history.add_output(token);
+  const std::vector<float> logits = {3e38f, 20, -20, 0};
+  for (const float repetition : {1e-45f, 1e-38f, 1e-3f, 10.0f}) {
+    for (const float other : {-2.0f, 0.0f, 2.0f}) {
+      for (const float temperature : {0.0f, 1e-5f, 1.0f, 2.0f}) {
+        const SamplingParams params{.temperature = temperature, .min_p = 0.1f, .repetition_penalty = repetition,
+                                    .presence_penalty = other, .frequency_penalty = other};
+        EXPECT_EQ(Sampler().sample(logits, {params, history}, {1, 0, 0}), 0) << repetition << ' ' << other << ' ' << temperature;
+      }
+    }
+  }
+}
+
 TEST(Sampler, ForbiddenTokensAreNeverDrawnAndLogitsAreLeftAlone) {
   Sampler sampler;
   const std::vector<float> logits = {9, 1, 2};

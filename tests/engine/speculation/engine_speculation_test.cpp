@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 #include <thread>
@@ -301,6 +302,9 @@ TEST_F(Speculation, ARoundIsOneEventAndCounted) {
   EXPECT_GE(usage.speculation.accepted_at[0], usage.speculation.accepted_at[1]);
   EXPECT_EQ(usage.speculation.accepted_at[0] + usage.speculation.accepted_at[1] + usage.speculation.accepted_at[2],
             accepted);
+  EXPECT_EQ(usage.speculation.rewound_tokens, drafted - accepted);
+  EXPECT_GT(usage.speculation.rewinds, 0);
+  EXPECT_LE(usage.speculation.rewinds, rounds);
   EXPECT_EQ(usage.timings.decode_passes + accepted, 59);
   EXPECT_EQ(usage.kv_cache.tokens, 40 + 59);
   const EngineStats stats = engine->stats();
@@ -395,7 +399,100 @@ TEST_F(Speculation, WithoutADraftModelAutoDraftsOnTheFourBitCopyOverTheLastToken
   EXPECT_EQ(drafted.tokens, run(request).tokens);
 }
 
-TEST_F(Speculation, AFailingDraftEndsItsOwnRequestsOnly) {
+// A draft model with fewer outputs than there are tokens, as where vocabularies are padded.
+class ShortDraft final : public Model {
+ public:
+  explicit ShortDraft(int64_t vocabulary) : whole_(make_draft(12)), config_(whole_->config()) { config_.vocab_size = vocabulary; }
+  const ModelConfig& config() const override { return config_; }
+  int64_t weight_bytes() const override { return 0; }
+  const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return whole_->kv_backend(); }
+  void rope_angles(int64_t position, float* cos, float* sin) const override { whole_->rope_angles(position, cos, sin); }
+  void forward(std::span<const SequenceInput> batch, float* logits) override {
+    int64_t rows = 0;
+    for (const SequenceInput& input : batch) {
+      rows += input.n_logits;
+      for (const TokenId token : input.tokens) EXPECT_LT(token, config_.vocab_size);
+    }
+    std::vector<float> all(static_cast<size_t>(rows * kFakeVocab));
+    whole_->forward(batch, all.data());
+    for (int64_t row = 0; row < rows; ++row) {
+      std::copy_n(all.data() + row * kFakeVocab, config_.vocab_size, logits + row * config_.vocab_size);
+    }
+  }
+
+ private:
+  std::unique_ptr<FakeModel> whole_;
+  ModelConfig config_;
+};
+
+TEST_F(Speculation, ADraftMayLackThePaddingOfTheVocabulary) {
+  EngineParts parts;
+  parts.options = options;
+  parts.model = std::make_unique<FakeModel>();
+  parts.tokenizer = std::make_unique<FakeTokenizer>();
+  parts.cache_shape = parts.draft_shape = fake_cache_shape();
+  parts.draft_model = std::make_unique<ShortDraft>(40);
+  engine = std::make_unique<EngineImpl>(std::move(parts));
+  int64_t drafted = 0, fallbacks = 0;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    GenerationRequest request = make_request(20, 60, seed);
+    // All others may sample tokens that the draft does not have.
+    for (TokenId token = 40; seed < 4 && token < kFakeVocab; ++token) request.sampling.logit_bias.emplace_back(token, -100.0f);
+    request.sampling.frequency_penalty = 0.1f;
+    const ChoiceResult plain = run(request);
+    request.speculative = {{"method", "draft_model"}, {"adaptive", false}};
+    RequestUsage usage;
+    const ChoiceResult drafts = run(request, &usage);
+    EXPECT_EQ(drafts.error, "");
+    EXPECT_EQ(drafts.tokens, plain.tokens);
+    drafted += usage.speculation.drafted;
+    const bool strange = std::any_of(plain.tokens.begin(), plain.tokens.end() - 1, [](TokenId token) { return token >= 40; });
+    EXPECT_EQ(usage.speculation.fallbacks, strange ? 1 : 0);
+    fallbacks += usage.speculation.fallbacks;
+  }
+  EXPECT_GT(drafted, 0);
+  EXPECT_GT(fallbacks, 0);
+  EXPECT_EQ(engine->stats().speculation.fallbacks, fallbacks);
+}
+
+TEST_F(Speculation, ADraftThatComputesNanOrInfinityIsGivenUp) {
+  for (const float broken : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const json& method : {json("draft_model"), json("auto"), json{{"method", "self"}, {"weights", "int4"}}}) {
+      start_all();
+      options.speculative = nullptr;
+      draft_model = make_draft(2);
+      int4_model = make_draft(2);
+      std::atomic<bool> breaks = false;
+      for (FakeModel* draft : {draft_model.get(), int4_model.get()}) {
+        draft->bias = [&, bias = draft->bias](TokenId token) { return bias(token) + (breaks && token == 5 ? broken : 0.0f); };
+        draft->on_forward = [&, passes = 0](std::span<const SequenceInput> batch) mutable {
+          passes += batch[0].n_logits > 0 ? 1 : 0;
+          if (passes > 5) breaks = true;  // the first rounds draft
+        };
+      }
+      model = std::make_unique<FakeModel>();
+      model->memory = 2;
+      start();
+      GenerationRequest request = make_request(20, 100);
+      request.n = 2;
+      const auto plain = read_all(*engine->submit(request), 2);
+      request.speculative = method.is_string() ? json{{"method", method}} : method;
+      request.speculative["adaptive"] = false;
+      const auto stream = engine->submit(request);
+      const auto found = read_all(*stream, 2);
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_EQ(found[i].error, "") << method;
+        EXPECT_EQ(found[i].tokens, plain[i].tokens) << method;
+      }
+      EXPECT_GT(stream->usage().speculation.drafted, 0);
+      EXPECT_EQ(stream->usage().speculation.fallbacks, 2) << method;
+      EXPECT_EQ(engine->stats().speculation.fallbacks, 2u) << method;
+      EXPECT_EQ(engine->stats().kv_bytes_used, 0);
+    }
+  }
+}
+
+TEST_F(Speculation, AFailingDraftIsGivenUpByItsOwnRequestsOnly) {
   start_all();
   draft_model = make_draft(2);
   FakeModel* draft = draft_model.get();
@@ -405,12 +502,15 @@ TEST_F(Speculation, AFailingDraftEndsItsOwnRequestsOnly) {
     if (batch[0].tokens.size() < 10) throw std::runtime_error("the draft broke");
   };
   GenerationRequest request = make_request(20, 30);
-  const auto plain = engine->submit(request);
+  const auto stream = engine->submit(request);
   request.speculative = {{"method", "draft_model"}, {"adaptive", false}};
-  const ChoiceResult result = run(request);
-  EXPECT_EQ(result.finish, FinishReason::kError);
-  EXPECT_THAT(result.error, HasSubstr("the draft broke"));
-  EXPECT_EQ(read_all(*plain)[0].finish, FinishReason::kLength);
+  RequestUsage usage;
+  const ChoiceResult result = run(request, &usage);
+  const ChoiceResult plain = read_all(*stream)[0];
+  EXPECT_EQ(result.error, "");
+  EXPECT_EQ(result.tokens, plain.tokens);
+  EXPECT_EQ(usage.speculation.fallbacks, 1);
+  EXPECT_EQ(stream->usage().speculation.fallbacks, 0);
   EXPECT_EQ(engine->stats().kv_bytes_used, 0);
 }
 

@@ -133,6 +133,44 @@ TEST_F(SummaryStoreTest, MoreTokensStayExactWhereAttentionIsSpreadEvenly) {
   EXPECT_EQ(adaptive->details().at("mass_error"), 0);
 }
 
+// Each KV head drops its own weak outliers, also where the others have none, and all keep equally many entries.
+TEST_F(SummaryStoreTest, AWeakOutlierGoesInItsOwnLayerAndHead) {
+  nlohmann::json spec = {{"policy", "block_summary"}, {"window", 64},       {"salient", 4},    {"outliers", 200},
+                         {"level", 64},               {"salience", "value_norm"}, {"decay", 0.02}};
+  const auto scores = [](const SequenceCache& cache, int64_t layer, int64_t head) {
+    std::vector<float> all;
+    for (const SummaryEntry& entry : store(cache).head(layer, head).outliers) all.push_back(entry.score);
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  const auto everything = run(spec, 1, 1400);
+  // Weaker than a quarter of the outliers of one KV head; the others' are not the same.
+  const std::vector<float> first = scores(*everything, 0, 0);
+  ASSERT_GT(first.size(), 40u);
+  spec["eps"] = first[first.size() / 4];
+  const auto shed = run(spec, 1, 1400);
+  std::set<int64_t> weak_before;
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    EXPECT_EQ(store(*shed).head(layer, 0).entries(), store(*shed).head(layer, 1).entries());
+    for (int64_t head = 0; head < 2; ++head) {
+      EXPECT_EQ(store(*shed).head(layer, head).tokens(), store(*shed).taken());  // no mass is lost
+      const auto weak = [&](const SequenceCache& cache, int64_t made_before) {
+        const std::vector<SummaryEntry>& outliers = store(cache).head(layer, head).outliers;
+        return std::count_if(outliers.begin(), outliers.end(), [&](const SummaryEntry& entry) {
+          return entry.position < made_before && entry.score < spec["eps"].get<float>();
+        });
+      };
+      // Those of the last block, and those that fell below at the last boundary, have yet to go.
+      EXPECT_EQ(weak(*shed, 1400 - 4 * 64), 0) << "layer " << layer << ", head " << head;
+      weak_before.insert(weak(*everything, 1400 - 4 * 64));
+    }
+  }
+  EXPECT_GT(*weak_before.begin(), 0);
+  EXPECT_GT(weak_before.size(), 1u);  // not as many in each
+  EXPECT_EQ(shed->details().at("mass_error"), 0);
+  EXPECT_LE(shed->details().at("outlier_entries"), everything->details().at("outlier_entries"));
+}
+
 TEST_F(SummaryStoreTest, PlacesAreUsedOnce) {
   const auto cache = run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 4}, {"salience", "attention"}},
                          700, 1700);
@@ -174,7 +212,7 @@ TEST_F(SummaryStoreTest, ALevelsOldEntriesGoToPagesOfCodes) {
 }
 
 TEST_F(SummaryStoreTest, CodedEntriesKeepTheirPlaceInTheView) {
-  const auto cache = run({{"policy", "block_summary"}, {"tokens", 576}, {"window", 64}, {"summary_bits", "8"}}, 1, 2500);
+  const auto cache = run({{"policy", "block_summary"}, {"tokens", 576}, {"window", 64}, {"summary_bits", 8}}, 1, 2500);
   std::vector<kernels::KvSegment> segments;
   cache->view(0, 0, &segments);
   ASSERT_EQ(segments[0].format, kernels::KvSegment::Format::kQuantized);
@@ -241,7 +279,7 @@ TEST_F(SummaryStoreTest, ErrorsNameTheParameter) {
             "kv_cache.pivots: expected one of \"position\", \"cosine\", \"attention\", \"matching\", found \"mean\"");
   EXPECT_EQ(error({{"policy", "block_summary"}, {"r", 65}}), "kv_cache.r: expected an integer in [1, 64], found 65");
   EXPECT_EQ(error({{"policy", "block_summary"}, {"summary_bits", "3"}}),
-            "kv_cache.summary_bits: expected one of \"16\", \"8\", \"4\", found \"3\"");
+            "kv_cache.summary_bits: expected one of 16, 8, 4, found \"3\"");
   EXPECT_EQ(error({{"policy", "block_summary"}, {"salient", 4}, {"salience", "novelty"}, {"salient_most", 3}}),
             "kv_cache.salient_most: expected an integer in [4, 63], found 3");
   EXPECT_EQ(error({{"policy", "block_summary"}, {"layers", "1-2"}}),

@@ -47,7 +47,7 @@ TEST(ImportanceForecast, LearnsWhatTheLastImportanceDoesNotTell) {
   }
   EXPECT_LT(error(), 0.01);
   EXPECT_LT(error(), before / 20);
-  EXPECT_LT(forecast.last_loss(), 0.01);
+  EXPECT_LT(forecast.last_loss().value(), 0.01);
   EXPECT_EQ(forecast.steps(), 20000 / 32);
 }
 
@@ -60,7 +60,41 @@ TEST(ImportanceForecast, ReplaysOldSamplesUntilHistoryOverwritesThem) {
   EXPECT_EQ(forecast.samples(), 50);  // training at the 32nd did not clear them
   for (int i = 0; i < 50; ++i) forecast.learn(world.features(), 0);
   EXPECT_EQ(forecast.samples(), 64);
-  EXPECT_GE(forecast.bytes(), 64 * static_cast<int64_t>(sizeof(ImportanceForecast::Sample)));
+  EXPECT_GE(ImportanceForecast::bytes(options), 64 * static_cast<int64_t>(sizeof(ImportanceForecast::Sample)));
+}
+
+TEST(ImportanceForecast, HasNoLossBeforeItsFirstStep) {
+  ImportanceForecast forecast(ForecastOptions{.enabled = true});
+  World world;
+  for (int i = 0; i < 31; ++i) forecast.learn(world.features(), 0);
+  EXPECT_FALSE(forecast.last_loss().has_value());
+  forecast.learn(world.features(), 0);
+  EXPECT_TRUE(forecast.last_loss().has_value());
+}
+
+// A truth that one unit cannot learn.
+TEST(ImportanceForecast, HiddenUnitsAreAnOption) {
+  const auto error = [](int64_t hidden) {
+    ForecastOptions options{.enabled = true};
+    options.hidden = hidden;
+    ImportanceForecast forecast(options);
+    World world;
+    const auto truth = [](const ImportanceForecast::Features& f) { return f[0] + std::abs(f[2]) - std::abs(f[5]); };
+    for (int i = 0; i < 20000; ++i) {
+      const auto f = world.features();
+      forecast.learn(f, truth(f));
+    }
+    double sum = 0;
+    for (int i = 0; i < 200; ++i) {
+      const auto f = world.features();
+      sum += std::pow(forecast.predict(f) - truth(f), 2) / 200;
+    }
+    return sum;
+  };
+  EXPECT_LT(error(32), error(1) / 2);
+  ForecastOptions small{.enabled = true}, large = small;
+  large.hidden = small.hidden + 1;
+  EXPECT_EQ(ImportanceForecast::bytes(large) - ImportanceForecast::bytes(small), 3 * 8 * 4);  // weights and two moments, f32
 }
 
 TEST(ImportanceForecast, SameSamplesSameForecast) {

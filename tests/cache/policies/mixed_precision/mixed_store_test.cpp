@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "cache/stages/staged_sequence.h"
+#include "kernels/cpu_level.h"
 #include "tests/cache/cache_driver.h"
 #include "tests/cache/policy_error.h"
 
@@ -73,6 +75,7 @@ TEST_P(MixedForecastTest, LearnsAndReports) {
   options.forecast.enabled = true;
   StagedSequence cache = make(options);
   CacheDriver driver(shape_, 9, &threads_);
+  EXPECT_EQ(cache.details().count("forecast_last_loss"), 0u);  // no step yet
   driver.run(&cache, 1600, 64);
   const auto details = cache.details();
   EXPECT_GT(details.at("forecast_pending"), 0);
@@ -80,6 +83,40 @@ TEST_P(MixedForecastTest, LearnsAndReports) {
   EXPECT_GT(details.at("average_rms_error"), 0);
   // Random queries: importance is noise about a mean, which the network finds and the last value does not.
   EXPECT_LT(details.at("forecast_rms_error"), details.at("average_rms_error"));
+}
+
+// The forecast decides on widths, and so on which code reads a page: all levels must read the same from what it has made.
+TEST_P(MixedForecastTest, EveryCpuLevelAttendsAlikeToItsPages) {
+  using kernels::CpuLevel;
+  MixedOptions options;
+  options.forecast.enabled = true;
+  options.forecast.blend = 1;
+  StagedSequence cache = make(options);
+  options.forecast.enabled = false;
+  StagedSequence plain = make(options);
+  CacheDriver driver(shape_, 9, &threads_);
+  driver.run(&cache, 1600, 64);
+  driver.run(&plain, 1600, 64);
+  ASSERT_TRUE(cache.details().contains("forecast_last_loss"));
+  std::vector<std::vector<float>> expected;
+  for (const CpuLevel level :
+       {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx}) {
+    if (level > kernels::detected_cpu_level()) continue;
+    kernels::set_cpu_level(level);
+    const auto fork = cache.fork(), other = plain.fork();
+    const auto found = driver.pass(fork.get(), 8);
+    EXPECT_NE(driver.pass(other.get(), 8), found);  // the forecast has made other pages
+    if (expected.empty()) expected = found;
+    double error = 0, size = 0;
+    for (size_t token = 0; token < found.size(); ++token) {
+      for (size_t i = 0; i < found[token].size(); ++i) {
+        error += std::pow(found[token][i] - expected[token][i], 2);
+        size += std::pow(expected[token][i], 2);
+      }
+    }
+    EXPECT_LT(std::sqrt(error / size), 4e-3) << "level " << static_cast<int>(level);  // results are rounded to bf16
+  }
+  kernels::set_cpu_level(kernels::detected_cpu_level());
 }
 
 INSTANTIATE_TEST_SUITE_P(Bits, MixedForecastTest, testing::Values(4.5));

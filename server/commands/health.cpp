@@ -1,0 +1,81 @@
+#include "server/commands/health.h"
+
+#include <cmath>
+#include <iostream>
+#include <memory>
+
+#include <httplib.h>
+
+#include "server/commands/command.h"
+#include "server/commands/common.h"
+
+namespace smartkv {
+namespace {
+
+struct Arguments {
+  std::unique_ptr<OptionFlags> flags;
+  bool live = false;
+  double timeout_s = 4;
+};
+
+// An address of this machine at which a server that listens on `host` answers, as a URL has it.
+std::string reachable(const std::string& host) {
+  if (host == "0.0.0.0" || host.empty()) return "127.0.0.1";
+  if (host == "::") return "[::1]";
+  return host.find(':') == std::string::npos ? host : "[" + host + "]";
+}
+
+int health(const Arguments& arguments) {
+  http::HttpOptions options;
+  try {
+    options = arguments.flags->resolve_without_model().http;
+  } catch (const ConfigError& error) {  // the server of these options has not started either
+    std::cerr << "smartkv: " << error.what() << '\n';
+    return kRuntimeError;
+  }
+  const std::string address = (options.tls_cert.empty() ? "http://" : "https://") + reachable(options.host) + ":" + std::to_string(options.port);
+  httplib::Client client(address);
+  // The server proves its name to its clients; here it is asked under the name of this machine.
+  client.enable_server_certificate_verification(false);
+  const auto seconds = static_cast<time_t>(arguments.timeout_s);
+  const auto microseconds = static_cast<time_t>(std::fmod(arguments.timeout_s, 1.0) * 1e6);
+  client.set_connection_timeout(seconds, microseconds);
+  client.set_read_timeout(seconds, microseconds);
+  client.set_write_timeout(seconds, microseconds);
+  const std::string path = arguments.live ? "/health/live" : "/health/ready";
+  const auto answer = client.Get(path);
+  if (!answer) {
+    std::cerr << "smartkv: " << address << path << ": no answer (" << httplib::to_string(answer.error()) << ")\n";
+    return kRuntimeError;
+  }
+  const auto body = nlohmann::json::parse(answer->body, nullptr, false);
+  const bool tells = body.is_object() && body.contains("status") && body["status"].is_string();
+  const std::string status = tells ? body["status"].get<std::string>() : "";
+  if (answer->status == 200 && tells) {
+    std::cout << status << '\n';
+    return kOk;
+  }
+  std::cerr << "smartkv: " << address << path << ": expected status 200, found " << answer->status << (tells ? ", \"" + status + '"' : "") << '\n';
+  return kRuntimeError;
+}
+
+constexpr const char* kExamples = R"(Examples:
+  smartkv health
+  smartkv health --live --port 8000
+  SMARTKV_TLS_CERT=cert.pem SMARTKV_TLS_KEY=key.pem smartkv health
+
+Asks the server that the same options, variables and config file start. Certificates are not verified.
+Exit codes: 0 the server is ready (with --live: works), 1 it is not, or the options are wrong.)";
+
+}  // namespace
+
+std::function<int()> setup_health(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  arguments->flags = std::make_unique<OptionFlags>(app, true);
+  app.add_flag("--live", arguments->live, "Ask whether the process works, not whether it wants requests");
+  app.add_option("--timeout", arguments->timeout_s, "Seconds to wait for an answer")->type_name("S")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  app.footer(kExamples);
+  return [arguments] { return health(*arguments); };
+}
+
+}  // namespace smartkv

@@ -1,0 +1,12 @@
+// smartkv health: asks a server whether it is ready.
+#pragma once
+
+#include <functional>
+
+#include <CLI/CLI.hpp>
+
+namespace smartkv {
+
+std::function<int()> setup_health(CLI::App& app);
+
+}  // namespace smartkv
