@@ -30,6 +30,8 @@ class DenseLayer {
   // K and V of tokens [position, position + n), which KV heads [head, head + n_heads) have, into rows of n tokens a KV head: f32
   // [n_heads, n, head_dim], heads head_stride floats apart. Either may be null. There after KvBackend::finish().
   void read(int64_t position, int64_t n, int64_t head, int64_t n_heads, float* k, float* v, int64_t head_stride) const;
+  // The page that begins with token `position`, to keep. It must not be written any more.
+  PageRef share(int64_t position) const { return pages_[static_cast<size_t>((position - first_) / kernels::kPageTokens)]; }
   // Of the tokens from first() + kPageTokens * page on.
   kernels::KvSegment segment(int64_t page, int64_t tokens) const { return pages_[static_cast<size_t>(page)]->segment(tokens); }
   // Segments of tokens [first(), n).

@@ -70,6 +70,14 @@ struct Probe {
   std::span<const float> mass;
 };
 
+// A comparison of a cache's logits with those of an exact cache of the same tokens, and what came of those before.
+struct LogitCheck {
+  int64_t tokens = 0;  // that both held; 0: there was none
+  bool passed = true;
+  int64_t checks = 0, backoffs = 0;  // comparisons; layers that went back to exact pages because of them
+  double overlap = 0, margin_drift = 0, kl = 0;  // of the last one: of the likeliest tokens, in nats, in nats
+};
+
 class StateWriter;  // cache/state_io.h
 class StateReader;
 
@@ -91,6 +99,15 @@ class SequenceCache {
 
   virtual void truncate(int64_t n_tokens) = 0;  // >= committed(), else CacheError
   virtual void commit(int64_t n_tokens) = 0;    // the only place that compresses
+  // Whether the logits of the next pass, which has one row, should be compared with an exact cache's. The owner then computes its tokens
+  // anew: it makes a new cache, which follow()s a check of as many tokens, and lets that judge() the logits after them. Later caches of
+  // the sequence follow what judge() returned, so that they come to the same state.
+  // Changes when a boundary is committed only.
+  virtual bool wants_check() const { return false; }
+  // REQUIRES: tokens() == 0. The cache stays exact until check.tokens.
+  virtual void follow(const LogitCheck& check) { (void)check; }
+  // exact: logits after check.tokens of this cache; own: of the one before it. Returns the check to follow from now on.
+  virtual LogitCheck judge(std::span<const float> exact, std::span<const float> own) { (void)exact, (void)own; return {}; }
   // A pass must not reach beyond this token count before commit() was called at it.
   virtual int64_t next_boundary() const { return kNoBoundary; }
 

@@ -14,7 +14,7 @@ using kernels::KvSegment;
 
 size_t tier_of(const KvSegment& segment) {
   if (segment.is_indexed()) return static_cast<size_t>(segment.row_bits);  // of what is read; 0: exact
-  if (segment.format == KvSegment::Format::kDense) return kExactTier;
+  if (segment.format == KvSegment::Format::kDense || segment.format == KvSegment::Format::kCut) return kExactTier;
   const double bits = (mean_bits(segment.quantized.k) + mean_bits(segment.quantized.v)) / 2;
   return static_cast<size_t>(std::clamp(std::ceil(bits), 1.0, 8.0));
 }

@@ -252,6 +252,7 @@ struct EngineOptions {
   std::filesystem::path draft_model;     // GGUF file or Hugging Face folder of a smaller model that drafts; empty: none
   std::string draft_weights = "none";    // none | int4: a 4-bit copy of the model, for method "self"
   std::map<std::string, std::filesystem::path> gates;  // files of learned gates, by the name that requests use
+  std::map<std::string, std::filesystem::path> channel_worth;  // files of train-probe, for channel_packed, by the name that requests use
   std::vector<std::string> allowed_policies;     // that requests may name, presets too; empty: all
   std::vector<std::string> allowed_speculation;  // methods that requests may name ("off" always); empty: all
 };

@@ -92,7 +92,7 @@ PolicyContext offload_context(const EngineParts& parts, PolicyContext context) {
 EngineImpl::EngineImpl(EngineParts parts)
     : parts_(std::move(parts)),
       policy_context_(policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get(),
-                                     {parts_.model_identity, parts_.options.gates})),
+                                     {parts_.model_identity, parts_.options.gates, parts_.options.channel_worth})),
       draft_context_(draft_context(parts_)),
       offload_context_(offload_context(parts_, policy_context_)),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
@@ -377,7 +377,7 @@ void EngineImpl::draft() {
     Sequence* choice = row.choice;
     if (choice->computes_prompt() || choice->draft == nullptr) continue;
     int64_t cap = std::min({choice->draft->speculation().spec.tokens, request->max_tokens - choice->n_output - 1, left});
-    cap = std::max<int64_t>(0, std::min(cap, draft_room(*choice->pass_cache(), cap)));
+    cap = choice->cache->wants_check() ? 0 : std::max<int64_t>(0, std::min(cap, draft_room(*choice->pass_cache(), cap)));
     const auto needs = [&](int64_t n) { return choice->growth(1 + n) - choice->growth(1) + n * row_bytes; };
     while (cap > 0 && needs(cap) > bytes) --cap;
     bytes -= needs(cap);

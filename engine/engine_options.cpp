@@ -137,6 +137,7 @@ RankedModelOptions model_options(const EngineOptions& options) {
                     .device = options.device,
                     .cuda_graphs = options.cuda_graphs},
           .gates = options.gates,
+          .channel_worth = options.channel_worth,
           .ranks = options.tensor_parallel};
 }
 

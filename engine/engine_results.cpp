@@ -148,6 +148,7 @@ void EngineImpl::sample() {
   }
   for_rows([this](BatchRow* row, SamplingScratch* scratch) {
     try {
+      if (row->n_logits <= 1 && !row->draw && !row->choice->check_logits({row->logits, static_cast<size_t>(vocabulary_)})) return;
       row->event = sample_round(*row->request, row->choice, row->logits, config().vocab_size, vocabulary_,
                                 row->draw ? &*row->draw : nullptr, scratch);
     } catch (...) {
@@ -195,7 +196,7 @@ void EngineImpl::deliver(Request* request, Sequence* choice, GenerationEvent eve
 void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEvent event) {
   // Another turn of the conversation goes on from here, if the policy's state does not depend on where the prompt ended. A
   // sequence that ends while it is recomputed holds tokens that are not committed yet.
-  const bool settled = choice->cache->committed() == choice->cache->tokens();
+  const bool settled = choice->cache->committed() == choice->cache->tokens() && choice->check.tokens == 0;
   const bool leaves_turn = request->prefixes != nullptr && settled && choice->cache->resume(choice->computed() + 1) != nullptr;
   if (leaves_turn) choice->keep_prefix();
   choice->cache_details = choice->cache->details();

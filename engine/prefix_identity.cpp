@@ -26,12 +26,14 @@ void add_options(const EngineOptions& options, StructureHash* hash) {
   [[maybe_unused]] const auto& [model, dtype, stored_as, backend, device, cuda_graphs, tensor_parallel, threads, context_length, rope_scaling,
                                 kv_cache_bytes, kv_offload_bytes, prefix_cache_bytes, prefix_cache_dir, prefix_cache_dir_bytes,
                                 max_sequences, max_queue, prefill_chunk, chat_template_file, kv_cache, speculative, draft_model,
-                                draft_weights, gates, allowed_policies, allowed_speculation] = options;
+                                draft_weights, gates, channel_worth, allowed_policies, allowed_speculation] = options;
   hash->add(model_options(options).llama);
   hash->add(tensor_parallel);
-  for (const auto& [name, file] : gates) {
-    hash->add(name);
-    hash->add_file(file);
+  for (const auto* files : {&gates, &channel_worth}) {
+    for (const auto& [name, file] : *files) {
+      hash->add(name);
+      hash->add_file(file);
+    }
   }
 }
 

@@ -50,7 +50,7 @@ bool Sequence::near_prompt_end(int64_t end) const {
 }
 
 bool Sequence::leaves_prefix() const {
-  if (request->prefixes == nullptr || computed() < PrefixCache::kLeastTokens) return false;
+  if (request->prefixes == nullptr || check.tokens > 0 || computed() < PrefixCache::kLeastTokens) return false;
   const int64_t left = request->prompt_tokens() - computed();
   if (left <= 0 || computed() == parts_at) return left >= 0;
   const int64_t boundary = cache->next_boundary();
@@ -76,7 +76,9 @@ int64_t Sequence::logit_rows(int64_t n) const {
   return rows;
 }
 
-int64_t Sequence::held() const { return draft_bytes + (request->offloads() ? 0 : cache_stats.bytes); }
+int64_t Sequence::held() const {
+  return draft_bytes + (request->offloads() ? 0 : cache_stats.bytes) + static_cast<int64_t>(checked_logits.size() * sizeof(float));
+}
 
 int64_t Sequence::offloaded() const { return request->offload_bytes(); }
 
@@ -102,8 +104,21 @@ ScheduledSequence::Known Sequence::known() const {
   return known;
 }
 
+bool Sequence::check_logits(std::span<const float> logits) {
+  if (n_output == 0) return true;
+  if (!checked_logits.empty()) {
+    check = cache->judge(logits, checked_logits);
+    checked_logits = {};
+  } else if (cache->wants_check()) {
+    check.tokens = computed();
+    checked_logits.assign(logits.begin(), logits.end());
+    return false;
+  }
+  return true;
+}
+
 void Sequence::look_up() {
-  if (request->prefixes == nullptr) return;
+  if (request->prefixes == nullptr || check.tokens > 0) return;
   const PrefixCache& prefixes = *request->prefixes;
   const uint64_t version = prefixes.version(request->prefix_group) + prefixes.version(request->draft_prefix_group);
   if (prefix_version == version) return;
@@ -143,12 +158,15 @@ void Sequence::begin() {
   dropped = false;
   parts_at = 0;
   prefix_known = {};
-  std::unique_ptr<SequenceCache> draft_cache = find_prefix();
+  std::unique_ptr<SequenceCache> draft_cache = check.tokens > 0 ? nullptr : find_prefix();
   hold_running();
   if (parts_at < computed() + kWorthAState) parts_at = 0;
   if (!request->looked_up) request->cached_tokens = request->prompt_computed = computed();
   request->looked_up = true;
-  if (cache == nullptr) cache = request->policy->new_sequence(request->prompt_tokens());
+  if (cache == nullptr) {
+    cache = request->policy->new_sequence(request->prompt_tokens());
+    if (check.tokens > 0) cache->follow(check);
+  }
   read_stats();
   prefix_bytes = cache_stats.bytes;
   if (request->speculation == nullptr || request->max_tokens <= 1) return;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,9 @@ struct Sequence final : ScheduledSequence {
   Known known() const override;
   int64_t bytes_ahead(int64_t beyond) const override;
   int64_t growth_ahead(int64_t beyond) const override;
+  // Compares the logits of the last token with those of an exact cache where the cache wants that. Returns false if the tokens have to be
+  // computed anew first: nothing is sampled then.
+  bool check_logits(std::span<const float> logits);
   void look_up();         // while it waits: what the prefix cache has for it
   std::unique_ptr<SequenceCache> find_prefix();  // fills in `cache`; returns the draft's, which holds as many tokens, or null
   void begin() override;  // from a state of the prefix cache, if there is one
@@ -87,6 +91,8 @@ struct Sequence final : ScheduledSequence {
   std::vector<TokenId> input;            // what the next pass carries when it decodes: its last token, then its draft
   int64_t n_output = 0;
   bool finished = false;
+  LogitCheck check;                      // what its caches follow
+  std::vector<float> checked_logits;     // those that are to be compared, once check.tokens are computed anew; empty: none are
   bool draws_again = false;              // the host draws: its grammar has refused a token that a device drew
   double sample_ms = 0;
   Clock::time_point last_token;

@@ -57,6 +57,20 @@ int64_t indexed_bytes(const AttentionShape& shape, const KvSegment& segment) {
   return quantized_bytes(shape, segment) + indexed_rows_bytes(shape.type, shape.head_dim, segment.row_bits);
 }
 
+void check_cut(const AttentionShape& shape, const KvSegment& segment) {
+  const auto fits = [&](int32_t channels) { return channels >= 16 && channels <= shape.head_dim && channels % 16 == 0; };
+  if (segment.tokens != kPageTokens || !fits(segment.k_channels) || !fits(segment.v_channels)) {
+    throw std::invalid_argument("attention: expected a cut page of " + std::to_string(kPageTokens) +
+                                " tokens with multiples of 16 channels, at most head_dim " + std::to_string(shape.head_dim) + ", found " +
+                                std::to_string(segment.tokens) + " tokens with " + std::to_string(segment.k_channels) + " channels of K and " +
+                                std::to_string(segment.v_channels) + " of V");
+  }
+}
+
+int64_t cut_bytes(const AttentionShape& shape, const KvSegment& segment) {
+  return kPageTokens * (segment.k_channels + segment.v_channels) * (shape.type == KvType::kBf16 ? 2 : 4);
+}
+
 const SegmentFormat& format_of(const KvSegment& segment) {
   return kSegmentFormatRows[static_cast<size_t>(segment.format)];
 }
@@ -253,6 +267,7 @@ constexpr SegmentFormat kSegmentFormatRows[kSegmentFormats] = {
     {check_dense, dense_bytes},          // KvSegment::Format::kDense
     {check_quantized, quantized_bytes},  // kQuantized
     {check_indexed, indexed_bytes},      // kIndexed
+    {check_cut, cut_bytes},              // kCut
 };
 
 KvSegment KvSegment::of_head(int64_t place, int64_t head) const {

@@ -28,20 +28,26 @@ enum class KvType : uint8_t { kBf16, kF32 };
 // Slots past `tokens` may hold anything, NaN too: no result depends on them. A quantised page (quantized_page.h) always holds
 // kPageTokens tokens, none of them later than a query. Neither format cares which tokens of the sequence a KV head holds.
 //
+// A cut page holds kPageTokens tokens of all KV heads, none later than a query, as a dense page does, but only some of the channels of
+// K, and of V: the others count as 0. `head_dim` above is k_channels in K and v_channels in V, both multiples of 16.
+//
 // An indexed page holds kPageTokens tokens of all KV heads, none later than a query, as rows, K and V of a token side by side
 // (indexed_rows.h); and beside them a quantised page whose keys resemble theirs: the index. Which tokens a query reads: see
 // attention().
 struct KvSegment {
-  enum class Format : uint8_t { kDense, kQuantized, kIndexed };
+  enum class Format : uint8_t { kDense, kQuantized, kIndexed, kCut };
   Format format = Format::kDense;
   int32_t tokens = 0;
-  const void* k = nullptr;      // [n_kv_heads], each head_stride bytes apart; not kDense: blocks of K and V together
-  const void* v = nullptr;      // kDense; kIndexed: the rows
-  int64_t head_stride = 0;      // bytes; of `k` and of a dense page's `v`
+  const void* k = nullptr;      // [n_kv_heads], each head_stride bytes apart; kQuantized, kIndexed: blocks of K and V together
+  const void* v = nullptr;      // kDense, kCut; kIndexed: the rows
+  int64_t head_stride = 0;      // bytes; of `k` and of a dense or cut page's `v`
   int32_t read = 0;             // kIndexed: what the page adds to the tokens that a KV head of a query reads; kPageTokens: all its
   int32_t row_bits = 0;         // kIndexed: of the rows' codes, 4 or 8; 0: dense rows
   QuantizedLayout quantized = {};          // kQuantized; kIndexed: of the index
   const uint8_t* channel_order = nullptr;  // not kDense: [n_kv_heads, head_dim], see quantized_page.h; null: identity
+  // kCut: the page's channel c of K is channel_order[c], and of V value_order[c], which is of the same shape; null: identity.
+  const uint8_t* value_order = nullptr;
+  int32_t k_channels = 0, v_channels = 0;  // kCut
   // f32 [n_kv_heads, kPageTokens], finite for the first `tokens`, or null: what is added to the scaled scores before the
   // softmax, in natural log units. An entry that stands for n tokens has log n.
   const float* bias = nullptr;

@@ -21,7 +21,7 @@ struct SegmentFormat {
   void (*check)(const AttentionShape& shape, const KvSegment& segment);  // std::invalid_argument
   int64_t (*head_bytes)(const AttentionShape& shape, const KvSegment& segment);
 };
-constexpr std::size_t kSegmentFormats = 3;
+constexpr std::size_t kSegmentFormats = 4;
 extern const SegmentFormat kSegmentFormatRows[kSegmentFormats];
 
 // std::invalid_argument for what no kernel runs.

@@ -28,6 +28,8 @@ class ForwardingKvBackend : public KvBackend {
   }
   void copy(std::span<const PageCopy> copies) override { to_->copy(copies); }
   void encode(KvType type, int64_t head_dim, std::span<const PageEncode> pages) override { to_->encode(type, head_dim, pages); }
+  bool cuts_pages() const override { return to_->cuts_pages(); }
+  void cut(KvType type, int64_t head_dim, std::span<const PageCut> pages) override { to_->cut(type, head_dim, pages); }
   void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) override { to_->read(type, head_dim, pages); }
   std::shared_ptr<const BackendGate> hold(std::shared_ptr<const GateMaps> gate) override { return to_->hold(std::move(gate)); }
   void score(KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const BackendGate> gate,

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "kernels/aligned_buffer.h"
@@ -108,6 +110,40 @@ void read_page(KvType type, int64_t head_dim, const PageRead& job) {
     decode(head_dim, job.page, job.head + head, all.data(), all.data() + values);
     if (k != nullptr) std::copy_n(all.data() + job.first * head_dim, job.n * head_dim, k);
     if (v != nullptr) std::copy_n(all.data() + values + job.first * head_dim, job.n * head_dim, v);
+  }
+}
+
+// Channel c of `to` is channel order[c] of `from`: K of a page, [channels / Step][kPageTokens][Step].
+template <typename T, int64_t Step>
+void cut_keys(const T* from, const uint8_t* order, int64_t channels, T* to) {
+  for (int64_t c = 0; c < channels; ++c) {
+    const int64_t d = order == nullptr ? c : order[c];
+    const T* const row = from + d / Step * Step * kPageTokens + d % Step;
+    T* const cut = to + c / Step * Step * kPageTokens + c % Step;
+    for (int64_t t = 0; t < kPageTokens; ++t) cut[t * Step] = row[t * Step];
+  }
+}
+
+// The same of V, [kPageTokens / Step][channels][Step].
+template <typename T, int64_t Step>
+void cut_values(const T* from, int64_t head_dim, const uint8_t* order, int64_t channels, T* to) {
+  for (int64_t t = 0; t < kPageTokens; t += Step, from += head_dim * Step, to += channels * Step) {
+    for (int64_t c = 0; c < channels; ++c) {
+      std::copy_n(from + (order == nullptr ? c : order[c]) * Step, Step, to + c * Step);
+    }
+  }
+}
+
+template <typename T, int64_t Step>
+void cut_page(int64_t head_dim, const PageCut& job) {
+  const KvSegment& cut = job.cut;
+  for (int64_t head = 0; head < job.n_heads; ++head) {
+    const auto of = [&](const void* rows) {
+      return reinterpret_cast<const T*>(static_cast<const std::byte*>(rows) + head * job.page.head_stride);
+    };
+    const auto to = [&](std::byte* rows) { return reinterpret_cast<T*>(rows + head * cut.head_stride); };
+    cut_keys<T, Step>(of(job.page.k), order_of(cut.channel_order, head, head_dim), cut.k_channels, to(job.k));
+    cut_values<T, Step>(of(job.page.v), head_dim, order_of(cut.value_order, head, head_dim), cut.v_channels, to(job.v));
   }
 }
 
@@ -250,6 +286,12 @@ class CpuKvBackend final : public KvBackend {
   void encode(KvType type, int64_t head_dim, std::span<const PageEncode> pages) override {
     for (const PageEncode& page : pages) encode_page(type, head_dim, page);
   }
+  bool cuts_pages() const override { return true; }
+  void cut(KvType type, int64_t head_dim, std::span<const PageCut> pages) override {
+    for (const PageCut& page : pages) {
+      type == KvType::kF32 ? cut_page<float, 1>(head_dim, page) : cut_page<uint16_t, 2>(head_dim, page);
+    }
+  }
   void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) override {
     for (const PageRead& page : pages) read_page(type, head_dim, page);
   }
@@ -338,6 +380,10 @@ class CpuKvBackend final : public KvBackend {
 };
 
 }  // namespace
+
+void KvBackend::cut(KvType /*type*/, int64_t /*head_dim*/, std::span<const PageCut> /*pages*/) {
+  throw std::logic_error("KV backend " + std::string(name()) + ": expected no cut pages");
+}
 
 std::shared_ptr<KvBackend> make_cpu_kv_backend(ThreadPool* threads) { return std::make_shared<CpuKvBackend>(threads); }
 

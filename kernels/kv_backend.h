@@ -86,6 +86,15 @@ struct PageEncode {
   int row_bits = 0;
 };
 
+// Becomes a cut page (KvSegment::Format::kCut) of all KV heads.
+struct PageCut {
+  KvSegment page;  // dense, of kPageTokens tokens
+  int64_t n_heads = 0;
+  KvSegment cut;   // its orders and numbers of channels
+  std::byte* k = nullptr;  // where its K and V go: [n_heads], each cut.head_stride bytes apart
+  std::byte* v = nullptr;
+};
+
 // Tokens [first, first + n) of KV heads [head, head + n_heads) of a page, dense or of codes, as f32. Not an indexed page's rows.
 struct PageRead {
   KvSegment page;
@@ -204,6 +213,9 @@ class KvBackend {
   // The bytes of quantize_page() and encode_rows(). Values that are not finite are std::invalid_argument, or, where the call
   // does not wait for them, NaN in what attends to the page.
   virtual void encode(KvType type, int64_t head_dim, std::span<const PageEncode> pages) = 0;
+  // Whether it attends to cut pages. If not, cut() throws std::logic_error.
+  virtual bool cuts_pages() const { return false; }
+  virtual void cut(KvType type, int64_t head_dim, std::span<const PageCut> pages);
   // What it reads is there after finish().
   virtual void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) = 0;
   virtual void finish() = 0;

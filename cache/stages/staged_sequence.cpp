@@ -93,6 +93,22 @@ void StagedSequence::compact() {
   for (const auto& store : stores_) store->finish(view);
 }
 
+bool StagedSequence::wants_check() const {
+  return std::any_of(stores_.begin(), stores_.end(), [&](const auto& store) { return store->wants_check(stage_view()); });
+}
+
+void StagedSequence::follow(const LogitCheck& check) {
+  for (const auto& store : stores_) store->follow(check);
+}
+
+LogitCheck StagedSequence::judge(std::span<const float> exact, std::span<const float> own) {
+  LogitCheck check;
+  for (const auto& store : stores_) {
+    if (store->judge(exact, own, &check)) break;
+  }
+  return check;
+}
+
 int64_t StagedSequence::n_probes() const {
   int64_t most = 0;
   for (const auto& store : stores_) most = std::max(most, store->n_probes());

@@ -29,6 +29,9 @@ class StagedSequence final : public SequenceCache {
   void truncate(int64_t n_tokens) override;
   void commit(int64_t n_tokens) override;
   int64_t next_boundary() const override { return boundary_; }
+  bool wants_check() const override;
+  void follow(const LogitCheck& check) override;
+  LogitCheck judge(std::span<const float> exact, std::span<const float> own) override;
   TokenRange probes(int64_t n) const override;
   void observe(int64_t layer, const Probe& probe) override;
   int64_t growth(int64_t n) const override;

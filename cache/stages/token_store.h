@@ -80,6 +80,14 @@ class TokenStore {
   virtual void take(const StageView& view, int64_t layer, LeavingTokens* tokens) = 0;
   virtual void finish(const StageView& view) { (void)view; }
 
+  // As SequenceCache says; judge() returns false where the store leaves that to others.
+  virtual bool wants_check(const StageView& view) const { (void)view; return false; }
+  virtual void follow(const LogitCheck& check) { (void)check; }
+  virtual bool judge(std::span<const float> exact, std::span<const float> own, LogitCheck* check) {
+    (void)exact, (void)own, (void)check;
+    return false;
+  }
+
   // While the sequence grows to `end` tokens. An upper bound.
   virtual StoreGrowth growth(const StageView& view, int64_t end) const = 0;
 

@@ -146,7 +146,7 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
                            .backend = options.backend,
                            .device = options.device,
                            .cuda_graphs = options.cuda_graphs};
-  const RankedModelOptions ranked{options.model, llama, options.gates, options.tensor_parallel, report.threads};
+  const RankedModelOptions ranked{options.model, llama, options.gates, {}, options.tensor_parallel, report.threads};
   check_ranks(ranked);
   const std::unique_ptr<Model> model = ranked.ranks > 1 ? load_ranked(*weights, ranked, pool) : load_llama(*weights, llama, pool);
   report.load_s = seconds_since(start);

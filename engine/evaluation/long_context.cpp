@@ -149,7 +149,7 @@ TierBytes tier_bytes(const SequenceCache& cache, const CacheShape& shape) {
     cache.view(layer, 0, &segments);
     for (const KvSegment& segment : segments) {
       const bool is_dense = segment.format != KvSegment::Format::kQuantized && segment.row_bits == 0;
-      int64_t entry = is_dense ? dense : segment.head_stride / kPageTokens;
+      int64_t entry = segment.format == KvSegment::Format::kDense ? dense : segment.head_stride / kPageTokens;
       if (segment.is_indexed()) entry = kernels::row_bytes(shape.type, shape.head_dim, segment.row_bits);  // and no index
       for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
         if (!segment.is_of(head)) continue;

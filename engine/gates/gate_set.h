@@ -15,10 +15,11 @@ namespace smartkv {
 
 using GateFiles = std::map<std::string, std::filesystem::path>;  // by the name that requests use
 
-// Where a model's gates come from.
+// Where a model's gates come from, and what is known of its channels.
 struct GateSources {
   std::string identity = {};  // of the model, by model_identity(): finds those that ship; empty: none do
   GateFiles files = {};
+  GateFiles worth = {};  // of `smartkv train-probe`
 };
 
 class GateSet {

@@ -1,5 +1,9 @@
 #include "engine/model/policy_context.h"
 
+#include <map>
+
+#include "engine/gates/channel_worth.h"
+
 namespace smartkv {
 
 SlidingWindow sliding_window(const ModelConfig& config) {
@@ -12,6 +16,22 @@ PolicyContext policy_context(const Model& model, const CacheShape& shape, Thread
   context.rope = [&model](int64_t position, float* cos, float* sin) { model.rope_angles(position, cos, sin); };
   context.load_gate = [set = std::make_shared<const GateSet>(gates, model.config())](const std::string& name) {
     return set->find(name);
+  };
+  std::map<std::string, std::shared_ptr<const ChannelWorth>> worth;
+  for (const auto& [name, file] : gates.worth) {
+    try {
+      worth[name] = load_channel_worth(file, model.config(), gates.identity);
+    } catch (const CacheError& error) {
+      throw CacheError("channel_worth: \"" + name + "\": " + error.what());
+    }
+  }
+  context.load_worth = [worth](const std::string& name) {
+    const auto found = worth.find(name);
+    if (found != worth.end()) return found->second;
+    std::string known;
+    for (const auto& [other, of] : worth) known += (known.empty() ? "" : ", ") + other;
+    throw CacheError("kv_cache.worth: expected one of the names that the server has loaded (" + (known.empty() ? "none" : known) +
+                     "), found \"" + name + '"');
   };
   context.heads = model.heads();
   context.window = sliding_window(model.config());

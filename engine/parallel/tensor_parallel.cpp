@@ -30,12 +30,16 @@ namespace {
 using nlohmann::json;
 
 json setup_json(const RankedModelOptions& options) {
-  json gates = json::object();
-  for (const auto& [name, file] : options.gates) gates[name] = file.string();
+  const auto by_name = [](const GateFiles& files) {
+    json object = json::object();
+    for (const auto& [name, file] : files) object[name] = file.string();
+    return object;
+  };
   const LlamaOptions& llama = options.llama;
   return {{"model", options.model.string()},   {"dtype", llama.dtype},       {"weights", llama.weights},
           {"context", llama.context_length},   {"backend", llama.backend},   {"device", llama.device},
-          {"rope_scaling", llama.rope_scaling}, {"rope_factor", llama.rope_factor}, {"gates", std::move(gates)}, {"threads", options.threads}};
+          {"rope_scaling", llama.rope_scaling}, {"rope_factor", llama.rope_factor}, 
+          {"gates", by_name(options.gates)},   {"channel_worth", by_name(options.channel_worth)}, {"threads", options.threads}};
 }
 
 RankedModelOptions read_setup(const json& setup, int ranks) {
@@ -49,6 +53,7 @@ RankedModelOptions read_setup(const json& setup, int ranks) {
                    .backend = setup.at("backend"),
                    .device = setup.at("device")};
   for (const auto& [name, file] : setup.at("gates").items()) options.gates[name] = file.get<std::string>();
+  for (const auto& [name, file] : setup.at("channel_worth").items()) options.channel_worth[name] = file.get<std::string>();
   options.ranks = ranks;
   options.threads = setup.at("threads");
   return options;
@@ -68,7 +73,7 @@ void run(RankGroup& ranks) {
   ThreadPool pool(threads_of_rank(options.threads, ranks.rank(), ranks.size()));
   std::unique_ptr<PartModel> part;
   CacheShape shape;
-  GateSources gates{.files = options.gates};
+  GateSources gates{.files = options.gates, .worth = options.channel_worth};
   try {
     const std::unique_ptr<Weights> weights = Weights::open(options.model);
     part = load_part(*weights, options, pool, ranks, nullptr);

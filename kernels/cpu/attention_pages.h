@@ -25,11 +25,12 @@ constexpr int64_t kDenseRun = 2 * whole_steps(8);  // slots that a product with 
 // Where one KV head of a segment lies.
 struct Page {
   const KvSegment* segment = nullptr;
-  const char* k = nullptr;  // not kDense: the head's block
+  const char* k = nullptr;  // of pages of codes: the head's block
   const char* v = nullptr;
   const float* bias = nullptr;     // [kPageTokens]
-  QuantizedOffsets at = {};        // not kDense
-  const uint8_t* order = nullptr;  // not kDense
+  QuantizedOffsets at = {};        // of pages of codes
+  const uint8_t* order = nullptr;  // not kDense; of K
+  const uint8_t* value_order = nullptr;  // kCut
 
   const uint16_t* halves(int64_t offset) const { return reinterpret_cast<const uint16_t*>(k + offset); }
   const uint8_t* codes(int64_t offset) const { return reinterpret_cast<const uint8_t*>(k + offset); }
@@ -41,8 +42,10 @@ inline Page page_of(const AttentionShape& shape, const KvSegment& segment, int64
   page.k = static_cast<const char*>(segment.k) + kv_head * segment.head_stride;
   page.v = static_cast<const char*>(segment.v) + kv_head * segment.head_stride;
   if (segment.bias != nullptr) page.bias = segment.bias + kv_head * kPageTokens;
-  if (segment.format != KvSegment::Format::kDense) page.at = quantized_offsets(segment.quantized, shape.head_dim);
+  const bool coded = segment.format == KvSegment::Format::kQuantized || segment.is_indexed();
+  if (coded) page.at = quantized_offsets(segment.quantized, shape.head_dim);
   if (segment.channel_order != nullptr) page.order = segment.channel_order + kv_head * shape.head_dim;
+  if (segment.value_order != nullptr) page.value_order = segment.value_order + kv_head * shape.head_dim;
   return page;
 }
 
@@ -69,6 +72,11 @@ struct Block {
   alignas(64) float ordered_q[kMaxBlockRows * kMaxHeadDim];
   const uint8_t* order = nullptr;
   bool ordered = false;
+  // For cut pages: the first cut_channels of ordered_q, [rows][cut_channels], and what the page's values come to.
+  alignas(64) T cut_q[kMaxBlockRows * kMaxHeadDim];
+  alignas(64) float cut_o[kMaxBlockRows * kMaxHeadDim];
+  const uint8_t* cut_order = nullptr;
+  int64_t cut_channels = 0;
   alignas(64) float scales[kMaxHeadDim], zeros[kMaxHeadDim];
   float steps[kMaxBlockRows], offsets[kMaxBlockRows];
   alignas(64) uint8_t weights[2 * kMaxBlockRows * kMaxHeadDim];
@@ -133,23 +141,29 @@ const T* last_values(Block<T>& block, const T* v, int64_t tokens, int64_t from) 
   return block.v;
 }
 
+// The probabilities of the first `slots` slots as products with V read them, [rows][kPageTokens]. Sets `slots`.
 template <typename T>
-void dense_values(Block<T>& block, const Page& page, const Page* next, int64_t groups) {
-  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
-  const T* p = nullptr;
-  int64_t slots = 16 * groups;
-  if constexpr (kStep == 1) {
-    p = block.s;
+const T* probabilities(Block<T>& block, int64_t groups, int64_t* slots) {
+  *slots = 16 * groups;
+  if constexpr (std::is_same_v<T, float>) {
+    return block.s;
   } else {
-    p = block.p;
-    slots = 2 * whole_steps(slots / 2);
+    *slots = 2 * whole_steps(*slots / 2);
     for (int64_t r = 0; r < block.rows; ++r) {
-      for (int64_t t = 0; t < slots; t += 16) {
+      for (int64_t t = 0; t < *slots; t += 16) {
         const Vec16 x = t < 16 * groups ? Vec16::load(block.s + r * kPageTokens + t) : Vec16::zero();
         x.store_bf16(block.p + r * kPageTokens + t);
       }
     }
+    return block.p;
   }
+}
+
+template <typename T>
+void dense_values(Block<T>& block, const Page& page, const Page* next, int64_t groups) {
+  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
+  int64_t slots = 0;
+  const T* const p = probabilities(block, groups, &slots);
   const T* const v = reinterpret_cast<const T*>(page.v);
   const T* next_v = dense_k<T>(next) == nullptr ? nullptr : reinterpret_cast<const T*>(next->v);
   const auto multiply = [&](int64_t first, const T* values, int64_t n) {
@@ -210,6 +224,44 @@ void quantized_values(Block<T>& block, const Page& page, const Page* next, int64
                block.o, block.wide, true);
 }
 
+template <typename T>
+void cut_scores(Block<T>& block, const Page& page, const Page*, int64_t groups) {
+  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
+  const int64_t n = page.segment->k_channels;
+  if (block.cut_channels != n || block.cut_order != page.order) {
+    order_queries(block, page.order);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      for (int64_t c = 0; c < n; c += 16) {
+        const Vec16 x = Vec16::load(block.ordered_q + r * block.wide + c);
+        if constexpr (kStep == 1) {
+          x.store(block.cut_q + r * n + c);
+        } else {
+          x.store_bf16(block.cut_q + r * n + c);
+        }
+      }
+    }
+    block.cut_channels = n;
+    block.cut_order = page.order;
+  }
+  dense_product<T>(block.rows, groups, block.cut_q, n, reinterpret_cast<const T*>(page.k), kPageTokens * kStep, n / kStep, block.s,
+                   kPageTokens, false, nullptr);
+}
+
+template <typename T>
+void cut_values(Block<T>& block, const Page& page, const Page*, int64_t groups) {
+  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
+  const int64_t n = page.segment->v_channels;
+  int64_t slots = 0;
+  const T* const p = probabilities(block, groups, &slots);
+  dense_product<T>(block.rows, n / 16, p, kPageTokens, reinterpret_cast<const T*>(page.v), n * kStep, slots / kStep, block.cut_o, n, false,
+                   nullptr);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const float* const from = block.cut_o + r * n;
+    float* const o = block.o + r * block.wide;
+    for (int64_t c = 0; c < n; ++c) o[page.value_order == nullptr ? c : page.value_order[c]] += from[c];
+  }
+}
+
 // What a format does with a page; one row per KvSegment::Format.
 template <typename T>
 struct FormatKernels {
@@ -223,6 +275,7 @@ constexpr FormatKernels<T> kFormatKernels[kSegmentFormats] = {
     {dense_scores<T>, dense_values<T>},
     {quantized_scores<T>, quantized_values<T>},
     {quantized_scores<T>, nullptr},  // of the index; what is read of indexed pages comes in dense ones: sparse_attention.cpp
+    {cut_scores<T>, cut_values<T>},
 };
 
 template <typename T>

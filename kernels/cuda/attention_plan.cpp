@@ -56,7 +56,10 @@ class Planner {
   }
 
   void add(std::span<const KvSegment> segments, const float* q, int64_t q_stride, int64_t n, void* out, int64_t out_stride = 0) {
-    for (const KvSegment& segment : segments) check(shape_, segment);
+    for (const KvSegment& segment : segments) {
+      check(shape_, segment);
+      if (segment.format == KvSegment::Format::kCut) throw std::invalid_argument("CUDA kernels: expected no cut pages");
+    }
     if (n == 0) return;
     segments_ = segments;
     const int64_t tokens = tokens_of(segments);

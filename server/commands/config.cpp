@@ -22,6 +22,7 @@ void check_file(const std::string& option, const std::filesystem::path& file) {
 void check_files(const EngineOptions& engine, const RunCheck& run) {
   run([&] { check_file("model", engine.model); });
   run([&] { check_file("draft_model", engine.draft_model); });
+  for (const auto& [name, file] : engine.channel_worth) run([&, &name = name, &file = file] { check_file("channel_worth." + name, file); });
   for (const auto& [name, file] : engine.gates) run([&, &name = name, &file = file] { check_file("gates." + name, file); });
 }
 

@@ -24,7 +24,7 @@ namespace {
 
 struct Arguments {
   std::string metric, model, text, kv_cache, json, html;
-  std::vector<std::string> gates;  // NAME=FILE
+  std::vector<std::string> gates, worth;  // NAME=FILE
   LlamaOptions llama;
   int threads = 0;
   DivergenceOptions pass;
@@ -112,6 +112,7 @@ int eval(const Arguments& arguments) {
   check_options(arguments);
   GateSources gates;
   for (const std::string& gate : arguments.gates) add_gate(gate, &gates.files);
+  for (const std::string& file : arguments.worth) add_file("--worth", file, &gates.worth);
   ThreadPool threads(arguments.threads > 0 ? arguments.threads : available_cores());
   const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
   gates.identity = model_identity(*weights);
@@ -171,6 +172,9 @@ std::function<int()> setup_eval(CLI::App& app) {
   app.add_option("--kv-cache", arguments->kv_cache, "Policies, separated by commas")->required();
   app.add_option("--gate", arguments->gates,
                  "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
+      ->type_name("NAME=FILE")
+      ->allow_extra_args(false);
+  app.add_option("--worth", arguments->worth, "File of train-probe, for {\"policy\": \"channel_packed\", \"worth\": NAME}")
       ->type_name("NAME=FILE")
       ->allow_extra_args(false);
   only(app.add_option("--context", pass.context, "Tokens of a window")->check(count)->capture_default_str(), passes);

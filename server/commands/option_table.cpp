@@ -85,6 +85,10 @@ const std::vector<Option>& option_table() {
                "--gate NAME=FILE; \"default\": for those that name none",
        .field = [](O& o) -> F { return &o.engine.gates; },
        .entry = "--gate"},
+      {.name = "channel_worth",
+       .help = "Files of smartkv train-probe for channel_packed, by the name that requests use: {\"NAME\": \"FILE\"}, --worth NAME=FILE",
+       .field = [](O& o) -> F { return &o.engine.channel_worth; },
+       .entry = "--worth"},
       {.name = "allowed_policies",
        .help = "KV-cache policies and presets that clients may name, besides leaving it to the server (a list); "
                "empty: all",

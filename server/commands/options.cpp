@@ -177,7 +177,7 @@ void set_option_text(const Option& option, const std::string& text, const std::s
   Json value = text;
   const OptionField field = option.field(*options);
   if (const auto* files = std::get_if<std::map<std::string, std::filesystem::path>*>(&field)) {
-    if (!text.starts_with('{')) return add_gate(text, *files);
+    if (!text.starts_with('{')) return add_file(option.entry, text, *files);
     value = parse_object(option, text, where);
   }
   if (std::holds_alternative<int*>(field) || std::holds_alternative<int64_t*>(field)) {
@@ -229,13 +229,15 @@ void read_config_file(const std::filesystem::path& file, ServerOptions* options)
   read_config(text.str(), file.string(), options);
 }
 
-void add_gate(const std::string& text, std::map<std::string, std::filesystem::path>* gates) {
+void add_file(std::string_view flag, const std::string& text, std::map<std::string, std::filesystem::path>* files) {
   const size_t equals = text.find('=');
   if (equals == 0 || equals == text.npos || equals + 1 == text.size()) {
-    throw ConfigError("--gate: expected NAME=FILE, found " + shown(text));
+    throw ConfigError(std::string(flag) + ": expected NAME=FILE, found " + shown(text));
   }
-  (*gates)[text.substr(0, equals)] = text.substr(equals + 1);
+  (*files)[text.substr(0, equals)] = text.substr(equals + 1);
 }
+
+void add_gate(const std::string& text, std::map<std::string, std::filesystem::path>* gates) { add_file("--gate", text, gates); }
 
 int64_t parse_bytes(std::string_view text) {
   struct Unit {

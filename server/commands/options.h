@@ -79,7 +79,9 @@ nlohmann::json name_or_object(const std::string& flag, const std::string& text);
 void read_config(std::string_view text, const std::string& file, ServerOptions* options);
 void read_config_file(const std::filesystem::path& file, ServerOptions* options);
 
-// "NAME=FILE" of --gate, added to `gates`. Throws ConfigError.
+// Adds "NAME=FILE" of a flag to `files`. Throws ConfigError naming the flag.
+void add_file(std::string_view flag, const std::string& text, std::map<std::string, std::filesystem::path>* files);
+// The same of --gate.
 void add_gate(const std::string& text, std::map<std::string, std::filesystem::path>* gates);
 
 int64_t parse_bytes(std::string_view text);  // throws std::invalid_argument

@@ -2,12 +2,13 @@
 #include <iostream>
 #include <memory>
 
-#include "cache/policies/channel_packed/channel_store.h"
+#include "cache/policies/channel_packed/cut_store.h"
 #include "cache/stages/staged_sequence.h"
 #include "engine/evaluation/evaluation.h"
 #include "engine/model/llama.h"
 #include "engine/model/policy_context.h"
 #include "engine/system_resources.h"
+#include "engine/weights/model_fingerprint.h"
 #include "server/commands/command.h"
 #include "server/commands/options.h"
 #include "server/commands/prompt_suite.h"
@@ -58,13 +59,17 @@ int train_probe(const Arguments& arguments) {
                                             {"retention", 1.0}, {"prompt_stride", 64}});
   const auto cache = policy->new_sequence(arguments.tokens);
   feed(*model, *cache, tokens, 0, nullptr);
-  const auto& store = dynamic_cast<const ChannelStore&>(dynamic_cast<const StagedSequence&>(*cache).store(0));
-  nlohmann::ordered_json json = {{"model", model->config().name}, {"importance", arguments.importance}, {"tokens", arguments.tokens},
-                                 {"layers", nlohmann::ordered_json::array()}};
+  const auto& store = dynamic_cast<const CutStore&>(dynamic_cast<const StagedSequence&>(*cache).store(0));
+  nlohmann::ordered_json json = {{"model", model->config().name}, {"model_identity", model_identity(*weights)}, {"importance", arguments.importance}, {"tokens", arguments.tokens},
+                                 {"layers", nlohmann::ordered_json::array()}, {"values", nlohmann::ordered_json::array()}};
   for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
-    nlohmann::ordered_json heads = nlohmann::ordered_json::array();
-    for (int64_t head = 0; head < shape.n_kv_heads; ++head) heads.push_back(store.worth(layer, head));
-    json["layers"].push_back(heads);
+    nlohmann::ordered_json keys = nlohmann::ordered_json::array(), values = keys;
+    for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
+      keys.push_back(store.key_worth(layer, head));
+      values.push_back(store.value_worth(layer, head));
+    }
+    json["layers"].push_back(keys);
+    json["values"].push_back(values);
   }
   if (!(out << json.dump() << '\n').flush()) throw std::runtime_error(arguments.out + ": cannot be written");
   std::cout << arguments.out << ": the worth of " << shape.head_dim / 2 << " RoPE pairs of " << shape.n_kv_heads << " KV heads in "
@@ -72,7 +77,8 @@ int train_probe(const Arguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(Writes one JSON object: "layers"[layer][KV head][pair], what channel_packed chooses channels by after the last token.
+constexpr const char* kExamples = R"(Writes one JSON object: "layers"[layer][KV head][pair] of keys and "values"[layer][KV head][channel], what channel_packed chooses
+channels by after the last token. serve --worth NAME=FILE loads it for {"policy": "channel_packed", "worth": NAME}.
 Examples:
   smartkv train-probe --model model.gguf --out worth.json
   smartkv train-probe --model model.gguf --text book.txt --tokens 8000 --importance magnitude --out worth.json)";

@@ -59,7 +59,7 @@ TEST(PolicyReference, HasEveryParameterOfEveryPolicy) {
   EXPECT_EQ(sections["every policy"], Names{"shadow"});
   sections.erase("every policy");
   // Parameters that only others bring out.
-  const nlohmann::json variants = {{{"unknown", 1}}, {{"unknown", 1}, {"salient", 4}}, {{"unknown", 1}, {"bits", 8.5}}};
+  const nlohmann::json variants = {{{"unknown", 1}}, {{"unknown", 1}, {"salient", 4}}, {{"unknown", 1}, {"bits", 8.5}}, {{"unknown", 1}, {"storage", "codes"}}};
   const auto expect = [&](const std::string& name, const std::function<nlohmann::json(nlohmann::json)>& spec) {
     Names takes;
     for (const nlohmann::json& variant : variants) takes.merge(listed(context, spec(variant)));

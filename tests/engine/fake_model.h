@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/policy.h"
 #include "cache/sequence_cache.h"
 #include "engine/model/model.h"
 #include "kernels/random.h"
@@ -87,6 +88,10 @@ class FakeModel final : public Model {
   }
 
   bool draws_tokens() const override { return draws; }
+  std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) const override {
+    std::unique_ptr<KvCachePolicy> policy = smartkv::make_policy(context, spec);
+    return checked_policy ? checked_policy(std::move(policy)) : std::move(policy);
+  }
 
   // Asked in every step of the engine, outside of any sequence's work.
   std::string lost() const override {
@@ -99,6 +104,7 @@ class FakeModel final : public Model {
   std::function<float(TokenId)> bias = [](TokenId token) {         // keeps the special tokens out, unless a test asks
     return token == kFakeEos || token >= kFakeNan ? -50.0f : 0.0f;
   };
+  std::function<std::unique_ptr<KvCachePolicy>(std::unique_ptr<KvCachePolicy>)> checked_policy;  // around each policy; null: none
   bool draws = false;          // the most probable token that the mask allows, in place of logits
   int64_t memory = INT64_MAX;  // how many of the last tokens the logits depend on
 

@@ -117,6 +117,7 @@ TEST_F(MeasuringCommands, RunSuiteAnswersEachPromptInBothModes) {
     EXPECT_LE(lines[i]["completion_tokens"], 40);
     EXPECT_GT(lines[i]["kv_cache"]["bytes"], 0);
     EXPECT_EQ(lines[i].contains("same_text"), i % 2 == 1);
+    EXPECT_EQ(lines[i].contains("logits"), i % 2 == 1);
   }
 }
 
@@ -126,6 +127,11 @@ TEST_F(MeasuringCommands, RunSuiteComparesTheAnswers) {
   for (size_t i = 1; i < lines.size(); i += 2) {
     EXPECT_EQ(lines[i]["text"], lines[i - 1]["text"]);
     EXPECT_EQ(lines[i]["same_text"], true);
+    const json& logits = lines[i]["logits"];
+    EXPECT_EQ(logits["positions"], lines[i]["completion_tokens"]);
+    EXPECT_EQ(logits["overlap"], 1);
+    EXPECT_EQ(logits["margin_drift"], 0);
+    EXPECT_NEAR(logits["kl"].get<double>(), 0, 1e-9);
   }
   const Ran unknown = run({"run-suite", "--model", model_->path().c_str(), "--dynamic", "{"});
   EXPECT_EQ(unknown.code, kUsageError);
@@ -145,6 +151,18 @@ TEST_F(MeasuringCommands, TrainProbeSavesTheWorthOfEveryPair) {
     ASSERT_EQ(layer[0].size(), 32u);
     for (const json& pair : layer[0]) EXPECT_GT(pair.get<double>(), 0);
   }
+  ASSERT_EQ(query_key["values"].size(), 2u);
+  for (const json& channel : query_key["values"][1][0]) EXPECT_GT(channel.get<double>(), 0);
+  EXPECT_EQ(query_key["values"][0][0].size(), 64u);
+  // The policy takes it.
+  const std::string named = "mine=" + out;
+  const Ran answered = run({"generate", "--model", model_->path().c_str(), "--worth", named.c_str(), "--prompt", "Hi", "--max-tokens", "2",
+                            "--kv-cache", R"({"policy": "channel_packed", "worth": "mine"})"});
+  EXPECT_EQ(answered.code, kOk) << answered.error;
+  const Ran unknown = run({"generate", "--model", model_->path().c_str(), "--worth", named.c_str(), "--prompt", "Hi", "--max-tokens", "2",
+                           "--kv-cache", R"({"policy": "channel_packed", "worth": "yours"})"});
+  EXPECT_EQ(unknown.code, kUsageError);
+  EXPECT_THAT(unknown.error, HasSubstr("kv_cache.worth: expected one of the names that the server has loaded (mine), found \"yours\""));
   ASSERT_EQ(train_probe(out, {"--tokens", "512", "--importance", "magnitude"}).code, kOk);
   EXPECT_NE(parsed(out)["layers"], query_key["layers"]);
 }

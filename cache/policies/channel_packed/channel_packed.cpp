@@ -1,9 +1,11 @@
 #include "cache/policies/channel_packed/channel_packed.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
 #include "cache/policies/channel_packed/channel_store.h"
+#include "cache/policies/channel_packed/cut_store.h"
 #include "cache/stages/staged_policy.h"
 
 namespace smartkv {
@@ -45,44 +47,98 @@ void fit_bits(const CacheShape& shape, double bits, int64_t window, int64_t hori
 std::vector<CacheMetric> channel_packed_metrics() {
   return {{"packed_layers", "packed_layers", "Fraction of layers whose keys ended without their unimportant channels.",
            {0, 0.25, 0.5, 0.75, 0.9, 1}},
-          {"channel_backoffs", "channel_backoffs_total", "Times that the guard took a layer back to all channels."}};
+          {"channel_backoffs", "channel_backoffs_total", "Times that the guard took a layer back to all channels."},
+          {"channel_checks", "channel_checks_total", "Comparisons by the guard: of attention of a layer (codes), or of logits (exact)."},
+          {"logit_kl", "channel_logit_kl", "KL divergence of the logits over packed channels from an exact cache's, at a sequence's last check.",
+           {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3}}};
 }
 
-std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& context, const nlohmann::json& parameters) {
-  constexpr int64_t kMost = int64_t{1} << 24;
+namespace {
+
+constexpr int64_t kMost = int64_t{1} << 24;
+
+void read_limits(Parameters* read, const std::string& prefix, FidelityLimits* limits) {
+  limits->least_overlap = read->number("least_" + prefix + "overlap", limits->least_overlap, 0, 1);
+  limits->most_margin_drift = read->number("most_" + prefix + "margin_drift", limits->most_margin_drift, 0, 1e30);
+  limits->most_kl = read->number("most_" + prefix + "kl", limits->most_kl, 0, 1e30);
+}
+
+int64_t read_cut(Parameters* read, const char* key, int64_t fallback, int64_t head_dim) {
+  const int64_t channels = read->integer(key, fallback, 16, head_dim);
+  if (channels % 16 == 0) return channels;
+  throw CacheError("kv_cache." + std::string(key) + ": expected a multiple of 16, found " + std::to_string(channels));
+}
+
+std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters* read) {
+  const int64_t dim = context.shape.head_dim;
+  if (!context.pool->backend()->cuts_pages()) {
+    throw CacheError("kv_cache.storage: expected codes on this device, found exact");
+  }
+  CutOptions options;
+  options.key_channels = read_cut(read, "key_channels", std::max<int64_t>(16, dim * 3 / 4 / 16 * 16), dim);
+  options.value_channels = read_cut(read, "value_channels", dim, dim);
+  options.query_aware = read->choice("importance", "query_key", {"query_key", "magnitude"}) == "query_key";
+  options.decay = read->number("decay", options.decay, 0, 1);
+  options.update_every = read->integer("update_every", options.update_every, 1, kMost);
+  options.stable_updates = read->integer("stable_updates", options.stable_updates, 1, 1000);
+  options.retention = read->number("retention", options.retention, 0, 1);
+  // Caches of ranks cannot be told yet what they follow.
+  options.check_every = read->integer("check_every", context.ranks() > 1 ? 0 : options.check_every, 0, kMost);
+  if (context.ranks() > 1 && options.check_every > 0) {
+    throw CacheError("kv_cache.check_every: expected 0 with tensor_parallel, found " + std::to_string(options.check_every));
+  }
+  options.probes = read->integer("probes", options.probes, 1, kPageTokens);
+  options.attention.top = options.logits.top = read->integer("top", options.attention.top, 1, kPageTokens);
+  read_limits(read, "", &options.attention);
+  read_limits(read, "logit_", &options.logits);
+  if (const std::string name = read->text("worth", ""); !name.empty()) {
+    if (!context.load_worth) throw CacheError("kv_cache.worth: expected none, because no files are loaded here, found \"" + name + '"');
+    options.worth = context.load_worth(name);
+  }
+  return std::make_unique<CutStoreFactory>(std::move(options));
+}
+
+// Codes, and a residual for what they leave out.
+std::unique_ptr<StoreFactory> read_codes(const PolicyContext& context, Parameters* read, int64_t window) {
   const CacheShape& shape = context.shape;
-  Parameters read("channel_packed", parameters);
   ChannelOptions options;
-  const int64_t window = whole_pages(read.integer("window", kPageTokens, 1, kMost));
-  const int64_t stride = read_prompt_stride(&read, kPrefillChunk);
-  if (read.has("bits")) {
+  if (read->has("bits")) {
     for (const char* key : {"key_channels", "key_bits", "value_bits"}) {
-      if (read.has(key)) throw CacheError("kv_cache.bits: expected either bits, or " + std::string(key) + ", found both");
+      if (read->has(key)) throw CacheError("kv_cache.bits: expected either bits, or " + std::string(key) + ", found both");
     }
-    const int64_t horizon = read.integer("horizon", 4096, 1024, kMost);
-    fit_bits(shape, read.number("bits", 8, 1, 16), window, horizon, &options);
+    const int64_t horizon = read->integer("horizon", 4096, 1024, kMost);
+    fit_bits(shape, read->number("bits", 8, 1, 16), window, horizon, &options);
   } else {
-    options.key_channels = read.integer("key_channels", shape.head_dim * 3 / 4, 4, shape.head_dim - 4);
+    options.key_channels = read->integer("key_channels", shape.head_dim * 3 / 4, 4, shape.head_dim - 4);
     if (options.key_channels % 4 != 0) {
       throw CacheError("kv_cache.key_channels: expected a multiple of 4, found " + std::to_string(options.key_channels));
     }
-    options.key_bits = static_cast<int>(read.integer_choice("key_bits", 8, {8, 4, 3}));
-    options.value_bits = static_cast<int>(read.integer_choice("value_bits", 8, {8, 4, 3, 2}));
+    options.key_bits = static_cast<int>(read->integer_choice("key_bits", 8, {8, 4, 3}));
+    options.value_bits = static_cast<int>(read->integer_choice("value_bits", 8, {8, 4, 3, 2}));
   }
-  options.query_aware = read.choice("importance", "query_key", {"query_key", "magnitude"}) == "query_key";
-  options.decay = read.number("decay", options.decay, 0, 1);
-  options.update_every = read.integer("update_every", options.update_every, 1, kMost);
-  options.stable_updates = read.integer("stable_updates", options.stable_updates, 1, 1000);
-  options.retention = read.number("retention", options.retention, 0, 1);
-  options.check_every = read.integer("check_every", options.check_every, 1, kMost);
-  options.probes = read.integer("probes", options.probes, 1, kPageTokens);
-  options.limits.top = read.integer("top", options.limits.top, 1, kPageTokens);
-  options.limits.least_overlap = read.number("least_overlap", options.limits.least_overlap, 0, 1);
-  options.limits.most_margin_drift = read.number("most_margin_drift", options.limits.most_margin_drift, 0, 1e30);
-  options.limits.most_kl = read.number("most_kl", options.limits.most_kl, 0, 1e30);
+  options.query_aware = read->choice("importance", "query_key", {"query_key", "magnitude"}) == "query_key";
+  options.decay = read->number("decay", options.decay, 0, 1);
+  options.update_every = read->integer("update_every", options.update_every, 1, kMost);
+  options.stable_updates = read->integer("stable_updates", options.stable_updates, 1, 1000);
+  options.retention = read->number("retention", options.retention, 0, 1);
+  options.check_every = read->integer("check_every", options.check_every, 1, kMost);
+  options.probes = read->integer("probes", options.probes, 1, kPageTokens);
+  options.limits.top = read->integer("top", options.limits.top, 1, kPageTokens);
+  read_limits(read, "", &options.limits);
+  return std::make_unique<ChannelStoreFactory>(options);
+}
+
+}  // namespace
+
+std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& context, const nlohmann::json& parameters) {
+  Parameters read("channel_packed", parameters);
+  const int64_t window = whole_pages(read.integer("window", kPageTokens, 1, kMost));
+  const int64_t stride = read_prompt_stride(&read, kPrefillChunk);
+  const bool coded = read.has("bits") || read.has("key_bits") || read.has("value_bits");
+  const bool exact = read.choice("storage", coded ? "codes" : "exact", {"exact", "codes"}) == "exact";
+  std::unique_ptr<StoreFactory> store = exact ? read_cuts(context, &read) : read_codes(context, &read, window);
   read.done();
-  return std::make_unique<StagedPolicy>("channel_packed", context, Boundaries{window, stride, 0},
-                                        std::make_unique<ChannelStoreFactory>(options));
+  return std::make_unique<StagedPolicy>("channel_packed", context, Boundaries{window, stride, 0}, std::move(store));
 }
 
 }  // namespace smartkv

@@ -41,6 +41,15 @@ std::vector<uint8_t> channel_order(std::span<const float> worth, int64_t channel
   return order;
 }
 
+std::vector<uint8_t> single_channel_order(std::span<const float> worth, int64_t channels) {
+  std::vector<uint8_t> order(worth.size());
+  std::iota(order.begin(), order.end(), uint8_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) { return worth[a] > worth[b]; });
+  std::sort(order.begin(), order.begin() + channels);
+  std::sort(order.begin() + channels, order.end());
+  return order;
+}
+
 double retained(std::span<const uint8_t> before, std::span<const uint8_t> after, int64_t channels) {
   const auto n = static_cast<size_t>(channels);
   const std::span<const uint8_t> first = after.first(n);

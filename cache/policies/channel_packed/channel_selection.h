@@ -19,6 +19,9 @@ std::vector<float> magnitude_worth(std::span<const float> k2);
 // channels: a multiple of 4.
 std::vector<uint8_t> channel_order(std::span<const float> worth, int64_t channels);
 
+// The `channels` worthiest single channels, then the others, each in rising order. worth: f32 [head_dim].
+std::vector<uint8_t> single_channel_order(std::span<const float> worth, int64_t channels);
+
 // The share of the first `channels` of `before` that are among those of `after`.
 double retained(std::span<const uint8_t> before, std::span<const uint8_t> after, int64_t channels);
 

@@ -17,7 +17,7 @@ inline nlohmann::json compressing_spec(std::string_view name) {
   }
   if (name == "block_summary") return {{"policy", name}, {"tokens", 320}, {"window", 64}, {"salient", 4}};
   if (name == "mixed_precision") return {{"policy", name}, {"bits", 6}, {"horizon", 1024}};
-  if (name == "channel_packed") return {{"policy", name}, {"key_channels", 48}, {"update_every", 64}, {"check_every", 128}};
+  if (name == "channel_packed") return {{"policy", name}, {"storage", "codes"}, {"key_channels", 48}, {"update_every", 64}, {"check_every", 128}};
   return {{"policy", name}};
 }
 

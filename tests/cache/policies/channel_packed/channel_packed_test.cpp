@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -9,6 +10,7 @@
 
 #include "cache/policies/channel_packed/channel_selection.h"
 #include "cache/policies/channel_packed/channel_store.h"
+#include "cache/policies/channel_packed/cut_store.h"
 #include "cache/policies/channel_packed/fidelity.h"
 #include "cache/stages/staged_sequence.h"
 #include "tests/cache/cache_driver.h"
@@ -104,6 +106,9 @@ class ChannelStoreTest : public testing::Test {
       cache->commit(position + 1);
     }
   }
+  static const CutStore& cut_store(const SequenceCache& cache) {
+    return dynamic_cast<const CutStore&>(dynamic_cast<const StagedSequence&>(cache).store(0));
+  }
   static const ChannelStore& store(const SequenceCache& cache) {
     return dynamic_cast<const ChannelStore&>(dynamic_cast<const StagedSequence&>(cache).store(0));
   }
@@ -112,7 +117,7 @@ class ChannelStoreTest : public testing::Test {
   CacheShape shape_{2, kHeads, kDim, kernels::KvType::kBf16};
   PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
   std::unique_ptr<KvCachePolicy> policy_;
-  const nlohmann::json spec_ = {{"policy", "channel_packed"}, {"key_channels", 24}, {"update_every", 128},
+  const nlohmann::json spec_ = {{"policy", "channel_packed"}, {"storage", "codes"}, {"key_channels", 24}, {"update_every", 128},
                                 {"stable_updates", 2}, {"check_every", 128}, {"decay", 0.5}};
 };
 
@@ -157,8 +162,128 @@ TEST_F(ChannelStoreTest, BitsChooseChannels) {
             "kv_cache.bits: expected either bits, or key_bits, found both");
   EXPECT_NE(policy_error(context_, {{"policy", "channel_packed"}, {"bits", 1}}).find("kv_cache.bits: expected at least"),
             std::string::npos);
-  EXPECT_EQ(policy_error(context_, {{"policy", "channel_packed"}, {"key_channels", 30}}),
+  EXPECT_EQ(policy_error(context_, {{"policy", "channel_packed"}, {"key_channels", 30}, {"key_bits", 8}}),
             "kv_cache.key_channels: expected a multiple of 4, found 30");
+  EXPECT_EQ(policy_error(context_, {{"policy", "channel_packed"}, {"key_channels", 40}}),
+            "kv_cache.key_channels: expected a multiple of 16, found 40");
+}
+
+const nlohmann::json kCut = {{"policy", "channel_packed"}, {"key_channels", 32}, {"value_channels", 48}, {"update_every", 128},
+                             {"check_every", 256}, {"decay", 0.5}, {"retention", 0.5}};
+
+TEST_F(ChannelStoreTest, ExactPagesAreTheFullCachesUntilTheyAreCut) {
+  const auto full_policy = make_policy(context_, nullptr);
+  const auto full = full_policy->new_sequence(1), cache = start(kCut);
+  run(cache.get(), 320, 1 << 20);
+  run(full.get(), 320, 1 << 20);
+  ASSERT_FALSE(cut_store(*cache).cut(0));
+  EXPECT_EQ(cache->details().at("bits_k"), 16);
+  EXPECT_EQ(cache->details().at("packed_layers"), 0);
+  std::vector<kernels::KvSegment> exact, expected;
+  cache->view(1, 0, &exact);
+  full->view(1, 0, &expected);
+  ASSERT_EQ(exact.size(), expected.size());
+  for (size_t i = 0; i < exact.size(); ++i) {
+    EXPECT_EQ(std::memcmp(exact[i].k, expected[i].k, static_cast<size_t>(2 * exact[i].head_stride)), 0) << i;
+  }
+}
+
+TEST_F(ChannelStoreTest, CutPagesHoldTheChosenChannelsAlone) {
+  const auto cache = start(kCut);
+  run(cache.get(), 1024, 1 << 20);
+  ASSERT_TRUE(cut_store(*cache).cut(0));
+  ASSERT_TRUE(cut_store(*cache).cut(1));
+  std::vector<kernels::KvSegment> segments;
+  cache->view(0, 0, &segments);
+  EXPECT_EQ(segments.front().format, kernels::KvSegment::Format::kDense);  // the sinks'
+  EXPECT_EQ(segments[1].format, kernels::KvSegment::Format::kCut);
+  // 14 pages of 32 and 48 of 64 channels, the sinks' page, the window, and the policy's state.
+  const int64_t page = kernels::kPageTokens * shape_.bytes_per_token();
+  EXPECT_NEAR(static_cast<double>(cache->stats().bytes), 14.0 * static_cast<double>(page) * 80 / 128 + 2 * static_cast<double>(page), static_cast<double>(page) / 2);
+  EXPECT_LT(cache->details().at("channel_kl"), 0.001);
+  EXPECT_NEAR(cache->details().at("bits_v"), 16 * (14 * 0.75 + 1) / 15, 1e-9);
+}
+
+TEST_F(ChannelStoreTest, KeysOrValuesAloneAreCut) {
+  for (const char* key : {"key_channels", "value_channels"}) {
+    nlohmann::json spec = kCut;
+    spec[key] = kDim;
+    const auto cache = start(spec);
+    run(cache.get(), 900, 1 << 20);
+    ASSERT_TRUE(cut_store(*cache).cut(0)) << key;
+    EXPECT_EQ(cache->details().at(std::string(key) == "key_channels" ? "bits_k" : "bits_v"), 16);
+  }
+  nlohmann::json all = kCut;
+  all["key_channels"] = all["value_channels"] = kDim;
+  const auto cache = start(all);
+  run(cache.get(), 900, 1 << 20);
+  EXPECT_FALSE(cut_store(*cache).cut(0));
+}
+
+TEST_F(ChannelStoreTest, WhatTheQueriesMissIsNotCut) {
+  nlohmann::json spec = kCut;
+  spec["most_kl"] = 0;
+  const auto cache = start(spec);
+  run(cache.get(), 900, 1 << 20);
+  EXPECT_FALSE(cut_store(*cache).cut(0));
+  EXPECT_GT(cache->details().at("channel_kl"), 0);
+}
+
+TEST_F(ChannelStoreTest, ACheckIsWantedAndFollowed) {
+  const auto cache = start(kCut);
+  run(cache.get(), 600, 1 << 20);
+  ASSERT_TRUE(cut_store(*cache).cut(0));
+  EXPECT_FALSE(cache->wants_check());
+  run(cache.get(), 900, 1 << 20);
+  EXPECT_TRUE(cache->wants_check());
+  // Logits that are alike: it is cut again at the next boundary.
+  const std::vector<float> exact = {3, 2, 1, 0}, near = {3, 2, 1.01f, 0}, far = {0, 1, 2, 3};
+  for (const auto& own : {near, far}) {
+    const auto again = policy_->new_sequence(1);
+    again->follow({.tokens = 900, .checks = 1});
+    run(again.get(), 900, 1 << 20);
+    EXPECT_FALSE(cut_store(*again).cut(0));
+    EXPECT_FALSE(again->wants_check());
+    const LogitCheck check = again->judge(exact, own);
+    EXPECT_EQ(check.tokens, 900);
+    EXPECT_EQ(check.checks, 2);
+    EXPECT_EQ(check.passed, own == near);
+    EXPECT_EQ(check.backoffs, own == near ? 0 : 2);
+    run(again.get(), 1000, 1 << 20);
+    EXPECT_EQ(cut_store(*again).cut(0), own == near);
+    EXPECT_EQ(again->details().at("channel_checks"), 2);
+    EXPECT_GT(again->details().at("logit_kl"), 0);
+    // Another cache that follows the check comes to the same state.
+    const auto later = policy_->new_sequence(1);
+    later->follow(check);
+    run(later.get(), 1000, 1 << 20);
+    EXPECT_EQ(cut_store(*later).cut(0), own == near);
+    EXPECT_EQ(later->stats().bytes, again->stats().bytes);
+    run(again.get(), 1600, 1 << 20);
+    EXPECT_TRUE(cut_store(*again).cut(0));  // settled anew
+    EXPECT_TRUE(again->wants_check());
+  }
+}
+
+TEST_F(ChannelStoreTest, KnownWorthCutsFromTheFirstBoundaryOn) {
+  auto worth = std::make_shared<ChannelWorth>();
+  worth->keys.assign(2 * kHeads * kDim / 2, 0.0f);
+  worth->values.assign(2 * kHeads * kDim, 0.0f);
+  for (size_t i = 0; i < worth->keys.size(); ++i) worth->keys[i] = i % (kDim / 2) < 16 ? 1 : 0;
+  for (size_t i = 0; i < worth->values.size(); ++i) worth->values[i] = i % kDim >= 16 ? 1 : 0;
+  context_.load_worth = [worth](const std::string& name) {
+    EXPECT_EQ(name, "mine");
+    return worth;
+  };
+  nlohmann::json spec = kCut;
+  spec["worth"] = "mine";
+  const auto cache = start(spec);
+  run(cache.get(), 256, 1 << 20);
+  ASSERT_TRUE(cut_store(*cache).cut(0));
+  std::vector<kernels::KvSegment> segments;
+  cache->view(0, 0, &segments);
+  EXPECT_EQ(segments[1].value_order[0], 16);
+  EXPECT_EQ(segments[1].channel_order[31], 47);
 }
 
 }  // namespace

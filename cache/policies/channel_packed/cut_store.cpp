@@ -1,0 +1,491 @@
+#include "cache/policies/channel_packed/cut_store.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "cache/policies/channel_packed/channel_selection.h"
+#include "cache/quantized_page.h"
+#include "kernels/pending_results.h"
+
+namespace smartkv {
+namespace {
+
+using kernels::kPageTokens;
+
+constexpr int64_t kCheckedPages = 8;  // that attention is compared on, from the newest on, spread over all
+
+int64_t layer_state_bytes(const CacheShape& shape, int64_t probes) {
+  const int64_t channels = shape.n_kv_heads * shape.head_dim;
+  return channels * (3 * static_cast<int64_t>(sizeof(float)) + 4) + probes * ProbeQueries::most_probe_bytes(shape);
+}
+
+int64_t dense_page_bytes(const CacheShape& shape) { return dense_bytes(shape, kPageTokens) / shape.n_layers; }
+
+// mean += (1 - decay) (what - mean), or `what` the first time.
+void average(double decay, const std::vector<double>& what, std::vector<float>* mean) {
+  const bool known = !mean->empty();
+  mean->resize(what.size());
+  for (size_t i = 0; i < what.size(); ++i) {
+    (*mean)[i] = static_cast<float>(known ? decay * (*mean)[i] + (1 - decay) * what[i] : what[i]);
+  }
+}
+
+template <typename T>
+std::vector<T> part(const std::vector<T>& all, int64_t i, int64_t size) {
+  return {all.begin() + i * size, all.begin() + (i + 1) * size};
+}
+
+}  // namespace
+
+std::unique_ptr<TokenStore> CutStoreFactory::create(const PolicyContext& context) const {
+  return std::make_unique<CutStore>(context, options_);
+}
+
+StoreFactory::Bytes CutStoreFactory::max_bytes(const PolicyContext& context, int64_t /*prompt_tokens*/, int64_t /*n_tokens*/,
+                                               int64_t n_left) const {
+  const CacheShape& shape = context.shape;
+  const int64_t state = shape.n_layers * layer_state_bytes(shape, options_.probes);
+  const int64_t pages = n_left / kPageTokens;
+  if (pages == 0) return {0, state};
+  const int64_t cut = cut_bytes(shape, options_.key_channels, options_.value_channels);
+  return {shape.n_layers * pages * dense_page_bytes(shape) + context.workers() * cut, state};
+}
+
+CutStore::CutStore(const PolicyContext& context, const CutOptions& options)
+    : context_(context), options_(options), layers_(static_cast<size_t>(context.shape.n_layers)), state_(context.pool) {}
+
+void CutStore::view(int64_t layer, std::vector<kernels::KvSegment>* segments) const {
+  const Layer& state = layers_[static_cast<size_t>(layer)];
+  for (size_t i = 0; i < state.exact.size(); ++i) {
+    segments->push_back(state.cut[i] == nullptr ? state.exact[i]->segment(kPageTokens) : state.cut[i]->segment());
+  }
+}
+
+void CutStore::represented(int64_t layer, int64_t /*head*/, std::vector<int64_t>* positions) const {
+  for (int64_t position = 0; position < entries(layer); ++position) positions->push_back(position);
+}
+
+void CutStore::observe(const StageView& /*view*/, int64_t layer, const StoreProbe& probe) {
+  layers_[static_cast<size_t>(layer)].queries.add(shape(), probe);
+  if (layer + 1 == shape().n_layers) state_.set(state_bytes());
+}
+
+CutStore::Seen CutStore::see(const StageView& view, int64_t layer) const {
+  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, channels = heads * dim;
+  const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
+  const int64_t first = view.tail_first, n = view.leaving() - first;
+  Seen seen;
+  for (auto* means : {&seen.q2, &seen.k2, &seen.v2}) means->assign(static_cast<size_t>(channels), 0.0);
+  std::vector<float> k(static_cast<size_t>(n * channels)), v(k.size());  // [n_kv_heads, n, head_dim]
+  tail.read(first, n, 0, heads, k.data(), v.data(), n * dim);
+  seen.queries = layers_[static_cast<size_t>(layer)].queries.sampled(context_, tail, {});
+  context_.pool->backend()->finish();
+  for (int64_t head = 0; head < heads; ++head) {
+    for (int64_t at = 0; at < n * dim; ++at) {
+      const auto row = static_cast<size_t>(head * n * dim + at), channel = static_cast<size_t>(head * dim + at % dim);
+      seen.k2[channel] += static_cast<double>(k[row]) * k[row] / static_cast<double>(n);
+      seen.v2[channel] += static_cast<double>(v[row]) * v[row] / static_cast<double>(n);
+    }
+    const SampledQueries& queries = seen.queries[static_cast<size_t>(head)];
+    seen.asked = seen.asked || queries.n > 0;
+    for (int64_t at = 0; at < queries.n * dim; ++at) {
+      const auto value = static_cast<double>(queries.q[static_cast<size_t>(at)]);
+      seen.q2[static_cast<size_t>(head * dim + at % dim)] += value * value / static_cast<double>(queries.n);
+    }
+  }
+  return seen;
+}
+
+void CutStore::learn(const Seen& seen, Layer* layer) const {
+  if (!seen.asked) return;
+  average(options_.decay, seen.q2, &layer->q2);
+  average(options_.decay, seen.k2, &layer->k2);
+  average(options_.decay, seen.v2, &layer->v2);
+}
+
+std::vector<float> CutStore::key_worth(int64_t layer, int64_t head) const {
+  const int64_t dim = shape().head_dim;
+  if (options_.worth != nullptr) return part(options_.worth->keys, layer * context_.all_kv_heads() + context_.first_kv_head() + head, dim / 2);
+  const Layer& state = layers_[static_cast<size_t>(layer)];
+  if (state.k2.empty()) return {};
+  const std::vector<float> k2 = part(state.k2, head, dim);
+  return options_.query_aware ? query_key_worth(part(state.q2, head, dim), k2) : magnitude_worth(k2);
+}
+
+std::vector<float> CutStore::value_worth(int64_t layer, int64_t head) const {
+  const int64_t dim = shape().head_dim;
+  if (options_.worth != nullptr) return part(options_.worth->values, layer * context_.all_kv_heads() + context_.first_kv_head() + head, dim);
+  const Layer& state = layers_[static_cast<size_t>(layer)];
+  return state.v2.empty() ? std::vector<float>() : part(state.v2, head, dim);
+}
+
+CutChannels CutStore::select(int64_t layer) const {
+  CutChannels channels{options_.key_channels, options_.value_channels, {}, {}};
+  for (int64_t head = 0; head < shape().n_kv_heads; ++head) {
+    const std::vector<uint8_t> k = channel_order(key_worth(layer, head), channels.k), v = single_channel_order(value_worth(layer, head), channels.v);
+    channels.k_order.insert(channels.k_order.end(), k.begin(), k.end());
+    channels.v_order.insert(channels.v_order.end(), v.begin(), v.end());
+  }
+  return channels;
+}
+
+double CutStore::retained(const CutChannels& before, const CutChannels& after) const {
+  const int64_t dim = shape().head_dim;
+  double least = 1;
+  for (int64_t head = 0; head < shape().n_kv_heads; ++head) {
+    least = std::min({least, smartkv::retained(part(before.k_order, head, dim), part(after.k_order, head, dim), before.k),
+                      smartkv::retained(part(before.v_order, head, dim), part(after.v_order, head, dim), before.v)});
+  }
+  return least;
+}
+
+// Of the layer's selection, while all of its pages are exact: what it loses of keys are the products of those channels.
+Fidelity CutStore::check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled) const {
+  const Layer& state = layers_[static_cast<size_t>(layer)];
+  const int64_t dim = shape().head_dim, pages = n_pages_ - 1;
+  const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
+  const int64_t checked = std::min(pages, kCheckedPages), last = std::min(kPageTokens, view.tokens - view.tail_first);
+  const int64_t n = (1 + checked) * kPageTokens + last;
+  Fidelity fidelity;
+  for (size_t head = 0; head < sampled.size(); ++head) {
+    const SampledQueries& queries = sampled[head];
+    std::vector<float> held = queries.q;  // without the channels that go
+    for (int64_t i = 0; i < queries.n; ++i) {
+      for (int64_t c = options_.key_channels; c < dim; ++c) {
+        held[static_cast<size_t>(i * dim + state.selected.k_order[head * static_cast<size_t>(dim) + static_cast<size_t>(c)])] = 0;
+      }
+    }
+    std::vector<float> full(static_cast<size_t>(queries.n * n)), cut(full.size());
+    std::vector<kernels::KeyProducts> jobs;
+    const auto ask = [&](const kernels::KvSegment& page, bool cuts, int64_t first, int64_t count, int64_t at) {
+      kernels::KeyProducts job{page, nullptr, 0, static_cast<int64_t>(head), first, count, queries.q.data(), queries.n};
+      job.out = full.data() + at;
+      job.out_stride = n;
+      jobs.push_back(job);
+      job.q = cuts ? held.data() : queries.q.data();
+      job.out = cut.data() + at;
+      jobs.push_back(job);
+    };
+    for (int64_t c = 0; c <= checked; ++c) {
+      const int64_t i = c == 0 ? 0 : pages - (c - 1) * pages / checked;
+      ask(state.exact[static_cast<size_t>(i)]->segment(kPageTokens), i > 0, 0, kPageTokens, c * kPageTokens);
+    }
+    for (int64_t at = view.tokens - last - tail.first(), some = 0, end = view.tokens - tail.first(); at < end; at += some) {
+      some = std::min(end - at, kPageTokens - at % kPageTokens);
+      ask(tail.segment(at / kPageTokens, kPageTokens), false, at % kPageTokens, some, n - (end - at));
+    }
+    context_.pool->backend()->multiply_keys(shape().type, dim, jobs);
+    context_.pool->backend()->finish();
+    for (int64_t i = 0; i < queries.n; ++i) {
+      const auto row = [&](const std::vector<float>& of) { return std::span(of).subspan(static_cast<size_t>(i * n), static_cast<size_t>(n)); };
+      add_fidelity(row(full), row(cut), options_.attention.top, &fidelity);
+    }
+  }
+  return fidelity;
+}
+
+void CutStore::cut_layer(Layer* layer) const {
+  layer->channels = std::make_shared<const CutChannels>(layer->selected);
+  for (size_t i = 1; i < layer->exact.size(); ++i) {
+    layer->cut[i] = std::make_shared<CutPage>(context_.pool, layer->channels, layer->exact[i]->segment(kPageTokens));
+    layer->exact[i] = nullptr;
+  }
+}
+
+void CutStore::start_over() {
+  for (Layer& layer : layers_) {
+    layer.q2.clear();
+    layer.k2.clear();
+    layer.v2.clear();
+    layer.selected = {};
+    layer.streak = 0;
+  }
+}
+
+void CutStore::prepare(const StageView& view) {
+  const int64_t boundary = view.next_boundary, made = view.leaving() / kPageTokens - n_pages_;
+  if (made == 0 || (!options_.cuts_keys(shape().head_dim) && !options_.cuts_values(shape().head_dim))) return;
+  if (boundary_ <= followed_.tokens && boundary > followed_.tokens && !followed_.passed) start_over();
+  boundary_ = boundary;
+  const bool selects = boundary - last_update_ >= options_.update_every || options_.worth != nullptr;
+  const bool may_cut = boundary > followed_.tokens && n_pages_ > 1;
+  std::vector<Seen> seen(layers_.size());
+  context_.for_each(shape().n_layers, [&](int64_t layer) { seen[static_cast<size_t>(layer)] = see(view, layer); });
+  share(&seen);
+  std::vector<Finding> findings(layers_.size());
+  context_.for_each(shape().n_layers, [&](int64_t layer) {
+    Layer& state = layers_[static_cast<size_t>(layer)];
+    Finding& finding = findings[static_cast<size_t>(layer)];
+    learn(seen[static_cast<size_t>(layer)], &state);
+    finding.selected = selects && state.channels == nullptr && !state.k2.empty();
+    if (!finding.selected) return;
+    CutChannels selected = select(layer);
+    finding.retained = state.selected.k_order.empty() ? -1 : retained(state.selected, selected);
+    state.selected = std::move(selected);
+  });
+  share(&findings);
+  context_.for_each(shape().n_layers, [&](int64_t layer) {
+    Layer& state = layers_[static_cast<size_t>(layer)];
+    Finding& finding = findings[static_cast<size_t>(layer)];
+    if (finding.selected) state.streak = finding.retained >= options_.retention ? state.streak + 1 : 0;
+    const bool settled = options_.worth != nullptr ? finding.selected : state.streak >= options_.stable_updates;
+    finding.checked = may_cut && settled && state.channels == nullptr && seen[static_cast<size_t>(layer)].asked;
+    if (finding.checked) finding.fidelity = check(view, layer, seen[static_cast<size_t>(layer)].queries);
+  });
+  share(&findings);
+  const int64_t before = cut_layers();
+  context_.for_each(shape().n_layers, [&](int64_t layer) {
+    const Finding& finding = findings[static_cast<size_t>(layer)];
+    if (!finding.checked) return;
+    Layer& state = layers_[static_cast<size_t>(layer)];
+    state.fidelity = finding.fidelity;
+    if (state.fidelity.passes(options_.attention)) {
+      cut_layer(&state);
+    } else {
+      state.streak = 0;
+    }
+  });
+  if (selects) last_update_ = boundary;
+  if (before == 0 && cut_layers() > 0) unchecked_since_ = boundary;
+}
+
+bool CutStore::wants_check(const StageView& view) const {
+  if (options_.check_every == 0 || cut_layers() == 0) return false;
+  return boundary_ - std::max(unchecked_since_, view.boundaries.prompt_tokens) >= options_.check_every;
+}
+
+void CutStore::take(const StageView& view, int64_t layer, LeavingTokens* tokens) {
+  Layer& state = layers_[static_cast<size_t>(layer)];
+  for (int64_t i = n_pages_; i < view.leaving() / kPageTokens; ++i) {
+    PageRef page = view.tail[static_cast<size_t>(layer)].share(i * kPageTokens);
+    CutPageRef cut;
+    if (state.channels != nullptr && i > 0) {
+      cut = std::make_shared<CutPage>(context_.pool, state.channels, page->segment(kPageTokens));
+      page = nullptr;
+    }
+    state.exact.push_back(std::move(page));
+    state.cut.push_back(std::move(cut));
+  }
+  for (int64_t head = 0; head < shape().n_kv_heads; ++head) tokens->leave(head, {});
+}
+
+void CutStore::finish(const StageView& /*view*/) {
+  n_pages_ = static_cast<int64_t>(layers_[0].exact.size());
+  for (Layer& layer : layers_) layer.queries.clear();
+  state_.set(state_bytes());
+}
+
+void CutStore::follow(const LogitCheck& check) { followed_ = check; }
+
+bool CutStore::judge(std::span<const float> exact, std::span<const float> own, LogitCheck* check) {
+  Fidelity fidelity;
+  add_fidelity(exact, own, options_.logits.top, &fidelity);
+  ++followed_.checks;
+  followed_.passed = fidelity.passes(options_.logits);
+  if (!followed_.passed) followed_.backoffs += shape().n_layers;
+  followed_.overlap = fidelity.overlap;
+  followed_.margin_drift = fidelity.margin_drift;
+  followed_.kl = fidelity.kl;
+  *check = followed_;
+  return true;
+}
+
+void CutStore::share(std::vector<Seen>* seen) const {
+  std::vector<double> asked;
+  for (const Seen& of : *seen) asked.push_back(of.asked ? 1 : 0);
+  context_.sum(asked);
+  for (size_t layer = 0; layer < asked.size(); ++layer) (*seen)[layer].asked = asked[layer] > 0;
+}
+
+void CutStore::share(std::vector<Finding>* findings) const {
+  if (context_.ranks() == 1) return;
+  std::vector<double> own;
+  for (const Finding& of : *findings) {
+    const Fidelity& f = of.fidelity;
+    own.insert(own.end(), {of.retained, static_cast<double>(f.queries), f.overlap, f.margin_drift, f.kl});
+  }
+  const std::vector<std::vector<double>> told = context_.gather(std::move(own));
+  for (size_t layer = 0; layer < findings->size(); ++layer) {
+    Finding& of = (*findings)[layer];
+    of.fidelity = {};
+    for (const std::vector<double>& of_rank : told) {
+      const double* values = &of_rank.at(5 * layer + 4) - 4;
+      of.retained = std::min(of.retained, values[0]);
+      of.fidelity += {static_cast<int64_t>(values[1]), values[2], values[3], values[4]};
+    }
+  }
+}
+
+StoreGrowth CutStore::growth(const StageView& view, int64_t end) const {
+  StoreGrowth growth;
+  if (end > view.next_boundary - n_probes()) growth.state += shape().n_layers * options_.probes * ProbeQueries::most_probe_bytes(shape());
+  if (view.next_boundary > end) return growth;
+  // Exact pages are the tail's own, which count there. Pages are cut one by one, and the exact ones go unless others hold them, too.
+  const int64_t cut = cut_bytes(shape(), options_.key_channels, options_.value_channels);
+  const int64_t next = view.leaving() / kPageTokens - n_pages_;
+  growth.take.assign(layers_.size(), next * cut);
+  growth.later = shape().n_layers * (view.boundaries.leaving(end) / kPageTokens - n_pages_ - next) * cut;
+  growth.state += shape().n_layers * layer_state_bytes(shape(), 0) + context_.workers() * cut;
+  if (view.may_share) growth.state += shape().n_layers * n_pages_ * cut;
+  return growth;
+}
+
+int64_t CutStore::cut_layers() const {
+  return std::count_if(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.channels != nullptr; });
+}
+
+int64_t CutStore::state_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    bytes += static_cast<int64_t>((layer.q2.size() + layer.k2.size() + layer.v2.size()) * sizeof(float));
+    bytes += static_cast<int64_t>(layer.selected.k_order.size() + layer.selected.v_order.size()) + layer.queries.bytes();
+    if (layer.channels != nullptr) bytes += static_cast<int64_t>(layer.channels->k_order.size() + layer.channels->v_order.size());
+  }
+  return bytes;
+}
+
+int64_t CutStore::page_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    for (size_t i = 0; i < layer.exact.size(); ++i) {
+      bytes += layer.cut[i] == nullptr ? dense_page_bytes(shape()) : layer.cut[i]->bytes();
+    }
+  }
+  return bytes;
+}
+
+int64_t CutStore::shared_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    for (size_t i = 0; i < layer.exact.size(); ++i) {
+      if (layer.cut[i] == nullptr) bytes += layer.exact[i].use_count() > 1 ? dense_page_bytes(shape()) : 0;
+      if (layer.cut[i] != nullptr) bytes += layer.cut[i].use_count() > 1 ? layer.cut[i]->bytes() : 0;
+    }
+  }
+  return bytes;
+}
+
+int64_t CutStore::lasting_bytes() const { return page_bytes(); }
+
+void CutStore::add_stats(const StageView& view, CacheStats* stats) const {
+  stats->tokens_kept += entries(0);
+  stats->bytes += page_bytes() + state_.bytes();
+  if (view.may_share) stats->shared_bytes += shared_bytes();
+}
+
+void CutStore::add_details(std::map<std::string, double>* details) const {
+  double pages = 0, k = 0, v = 0, overlap = 0, margin = 0, kl = 0, checked = 0;
+  const double bits = shape().type == kernels::KvType::kBf16 ? 16 : 32, dim = static_cast<double>(shape().head_dim);
+  for (const Layer& layer : layers_) {
+    for (const CutPageRef& page : layer.cut) {
+      ++pages;
+      k += bits * (page == nullptr ? 1 : static_cast<double>(page->channels()->k) / dim);
+      v += bits * (page == nullptr ? 1 : static_cast<double>(page->channels()->v) / dim);
+    }
+    if (layer.fidelity.queries == 0) continue;
+    overlap += layer.fidelity.overlap;
+    margin += layer.fidelity.margin_drift;
+    kl += layer.fidelity.kl;
+    ++checked;
+  }
+  if (pages > 0) {
+    (*details)["bits_k"] = k / pages;
+    (*details)["bits_v"] = v / pages;
+  }
+  (*details)["packed_layers"] = static_cast<double>(cut_layers()) / static_cast<double>(shape().n_layers);
+  (*details)["channel_backoffs"] = static_cast<double>(followed_.backoffs);
+  (*details)["channel_checks"] = static_cast<double>(followed_.checks);
+  if (checked > 0) {
+    (*details)["channel_overlap"] = overlap / checked;
+    (*details)["channel_margin_drift"] = margin / checked;
+    (*details)["channel_kl"] = kl / checked;
+  }
+  if (followed_.checks == 0) return;
+  (*details)["logit_overlap"] = followed_.overlap;
+  (*details)["logit_margin_drift"] = followed_.margin_drift;
+  (*details)["logit_kl"] = followed_.kl;
+}
+
+void CutStore::save(StateWriter* out) const {
+  for (const int64_t n : {boundary_, last_update_, unchecked_since_, followed_.tokens, int64_t{followed_.passed}, followed_.checks,
+                          followed_.backoffs}) {
+    out->value(n);
+  }
+  for (const double value : {followed_.overlap, followed_.margin_drift, followed_.kl}) out->value(value);
+  for (const Layer& layer : layers_) {
+    for (const auto* means : {&layer.q2, &layer.k2, &layer.v2}) out->values(*means);
+    layer.queries.save(out);
+    out->values(layer.selected.k_order);
+    out->values(layer.selected.v_order);
+    out->value(layer.streak);
+    out->value(layer.fidelity.queries);
+    for (const double value : {layer.fidelity.overlap, layer.fidelity.margin_drift, layer.fidelity.kl}) out->value(value);
+    out->value(int64_t{layer.channels != nullptr});
+    if (layer.channels != nullptr) {
+      out->values(layer.channels->k_order);
+      out->values(layer.channels->v_order);
+    }
+    for (size_t i = 0; i < layer.exact.size(); ++i) {
+      if (layer.cut[i] != nullptr) {
+        layer.cut[i]->save(out);
+      } else {
+        const auto bytes = static_cast<size_t>(context_.pool->page_bytes());
+        context_.pool->backend()->download(layer.exact[i]->data(), bytes, out->room(bytes));
+      }
+    }
+  }
+}
+
+void CutStore::load(const StageView& view, StateReader* in) {
+  for (int64_t* n : {&boundary_, &last_update_, &unchecked_since_}) *n = in->value<int64_t>();
+  followed_.tokens = in->value<int64_t>();
+  followed_.passed = in->value<int64_t>() != 0;
+  followed_.checks = in->value<int64_t>();
+  followed_.backoffs = in->value<int64_t>();
+  for (double* value : {&followed_.overlap, &followed_.margin_drift, &followed_.kl}) *value = in->value<double>();
+  n_pages_ = view.tail_first / kPageTokens;
+  const auto channels = static_cast<size_t>(shape().n_kv_heads * shape().head_dim);
+  const auto read_channels = [&](CutChannels* to) {
+    *to = {options_.key_channels, options_.value_channels, in->values<uint8_t>(), in->values<uint8_t>()};
+    if (to->k_order.empty() && to->v_order.empty()) return;
+    expect_channel_order(*in, shape(), to->k_order);
+    expect_channel_order(*in, shape(), to->v_order);
+  };
+  for (Layer& layer : layers_) {
+    for (auto* means : {&layer.q2, &layer.k2, &layer.v2}) {
+      *means = in->values<float>();
+      in->expect(means->empty() || means->size() == channels, "means of each channel");
+    }
+    in->expect(layer.q2.size() == layer.k2.size() && layer.k2.size() == layer.v2.size(), "means of each channel");
+    layer.queries.load(shape(), in);
+    read_channels(&layer.selected);
+    layer.streak = in->value<int64_t>();
+    layer.fidelity.queries = in->value<int64_t>();
+    for (double* value : {&layer.fidelity.overlap, &layer.fidelity.margin_drift, &layer.fidelity.kl}) *value = in->value<double>();
+    if (in->value<int64_t>() != 0) {
+      CutChannels cut;
+      read_channels(&cut);
+      in->expect(!cut.k_order.empty(), "the channels of cut pages");
+      layer.channels = std::make_shared<const CutChannels>(std::move(cut));
+    }
+    for (int64_t i = 0; i < n_pages_; ++i) {
+      PageRef exact;
+      CutPageRef cut;
+      if (layer.channels != nullptr && i > 0) {
+        in->expect(in->left() >= cut_bytes(shape(), options_.key_channels, options_.value_channels), "a page");
+        cut = std::make_shared<CutPage>(context_.pool, layer.channels, in);
+      } else {
+        in->expect(in->left() >= context_.pool->page_bytes(), "a page");
+        exact = context_.pool->allocate();
+        const std::span<const char> bytes = in->bytes(static_cast<size_t>(context_.pool->page_bytes()));
+        context_.pool->backend()->upload(bytes.data(), bytes.size(), exact->data());
+      }
+      layer.exact.push_back(std::move(exact));
+      layer.cut.push_back(std::move(cut));
+    }
+  }
+  state_.set(state_bytes());
+}
+
+}  // namespace smartkv
