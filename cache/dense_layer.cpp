@@ -79,10 +79,22 @@ void DenseLayer::append_view(int64_t n, std::vector<kernels::KvSegment>* segment
   }
 }
 
+void save_page(const PagePool& pool, const DensePage& page, StateWriter* out) {
+  const auto bytes = static_cast<size_t>(pool.page_bytes());
+  pool.backend()->download(page.data(), bytes, out->room(bytes));
+}
+
+PageRef load_page(PagePool& pool, StateReader* in) {
+  in->expect(in->left() >= pool.page_bytes(), "a page");
+  PageRef page = pool.allocate();
+  const std::span<const char> bytes = in->bytes(static_cast<size_t>(pool.page_bytes()));
+  pool.backend()->upload(bytes.data(), bytes.size(), page->data());
+  return page;
+}
+
 void DenseLayer::save(int64_t n, StateWriter* out) const {
   for (int64_t start = first_; start < n; start += kPageTokens) {
-    const auto bytes = static_cast<size_t>(pool_->page_bytes());
-    pool_->backend()->download(page(start).data(), bytes, out->room(bytes));
+    save_page(*pool_, page(start), out);
   }
 }
 
@@ -90,11 +102,7 @@ void DenseLayer::load(int64_t first, int64_t n, StateReader* in) {
   first_ = first;
   pages_.clear();
   for (int64_t start = first; start < n; start += kPageTokens) {
-    in->expect(in->left() >= pool_->page_bytes(), "a page");
-    PageRef page = pool_->allocate();
-    const std::span<const char> bytes = in->bytes(static_cast<size_t>(pool_->page_bytes()));
-    pool_->backend()->upload(bytes.data(), bytes.size(), page->data());
-    pages_.push_back(std::move(page));
+    pages_.push_back(load_page(*pool_, in));
   }
 }
 

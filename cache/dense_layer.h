@@ -57,6 +57,10 @@ class DenseLayer {
   int64_t first_ = 0;
 };
 
+// Writes a page's bytes, and reads them into a new page of the pool. load_page() throws CacheError when they end early.
+void save_page(const PagePool& pool, const DensePage& page, StateWriter* out);
+PageRef load_page(PagePool& pool, StateReader* in);
+
 // Bytes of the pages that hold n dense tokens over all layers.
 int64_t dense_bytes(const CacheShape& shape, int64_t n_tokens);
 

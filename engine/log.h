@@ -25,6 +25,10 @@ bool log_enabled(LogLevel level);
 void log_in_background();
 // Waits until all lines are written, or the time is over. Returns whether they are.
 bool flush_log(std::chrono::milliseconds timeout);
+// At its end waits for the log, no longer than a second: a reader may have stopped.
+struct LogFlush {
+  ~LogFlush() { flush_log(std::chrono::seconds(1)); }
+};
 // Returns how many lines were lost since the start of the process.
 uint64_t lost_log_lines();
 

@@ -163,9 +163,7 @@ std::unique_ptr<Model> load_ranked(const Weights& weights, const RankedModelOpti
 int run_rank(std::span<const char* const> arguments) {
   follow_parent();
   log_in_background();
-  const struct Flush {
-    ~Flush() { flush_log(std::chrono::seconds(1)); }
-  } flush;
+  const LogFlush flush;
   if (arguments.size() != 4) {
     log_error("this command is not for people: --tensor-parallel starts it");
     return 2;

@@ -26,11 +26,6 @@ std::string url(const std::string& host, int port, bool tls) {
   return (tls ? "https://" : "http://") + std::string(ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-// Where a log pipe is blocked, what is left of the log waits no longer than this for its reader.
-struct LogFlush {
-  ~LogFlush() { flush_log(std::chrono::seconds(1)); }
-};
-
 // Cuts what runs, once its clients were told.
 void stop_now(Engine& engine, http::HttpServer& server, const std::future<void>& drained) {
   log_info("stopping");

@@ -57,6 +57,15 @@ namespace {
 
 constexpr int64_t kMost = int64_t{1} << 24;
 
+void read_selection(Parameters* read, SelectionOptions* options) {
+  options->query_aware = read->choice("importance", "query_key", {"query_key", "magnitude"}) == "query_key";
+  options->decay = read->number("decay", options->decay, 0, 1);
+  options->update_every = read->integer("update_every", options->update_every, 1, kMost);
+  options->stable_updates = read->integer("stable_updates", options->stable_updates, 1, 1000);
+  options->retention = read->number("retention", options->retention, 0, 1);
+  options->probes = read->integer("probes", options->probes, 1, kPageTokens);
+}
+
 void read_limits(Parameters* read, const std::string& prefix, FidelityLimits* limits) {
   limits->least_overlap = read->number("least_" + prefix + "overlap", limits->least_overlap, 0, 1);
   limits->most_margin_drift = read->number("most_" + prefix + "margin_drift", limits->most_margin_drift, 0, 1e30);
@@ -77,17 +86,12 @@ std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters
   CutOptions options;
   options.key_channels = read_cut(read, "key_channels", std::max<int64_t>(16, dim * 3 / 4 / 16 * 16), dim);
   options.value_channels = read_cut(read, "value_channels", dim, dim);
-  options.query_aware = read->choice("importance", "query_key", {"query_key", "magnitude"}) == "query_key";
-  options.decay = read->number("decay", options.decay, 0, 1);
-  options.update_every = read->integer("update_every", options.update_every, 1, kMost);
-  options.stable_updates = read->integer("stable_updates", options.stable_updates, 1, 1000);
-  options.retention = read->number("retention", options.retention, 0, 1);
+  read_selection(read, &options);
   // Caches of ranks cannot be told yet what they follow.
   options.check_every = read->integer("check_every", context.ranks() > 1 ? 0 : options.check_every, 0, kMost);
   if (context.ranks() > 1 && options.check_every > 0) {
     throw CacheError("kv_cache.check_every: expected 0 with tensor_parallel, found " + std::to_string(options.check_every));
   }
-  options.probes = read->integer("probes", options.probes, 1, kPageTokens);
   options.attention.top = options.logits.top = read->integer("top", options.attention.top, 1, kPageTokens);
   read_limits(read, "", &options.attention);
   read_limits(read, "logit_", &options.logits);
@@ -116,13 +120,8 @@ std::unique_ptr<StoreFactory> read_codes(const PolicyContext& context, Parameter
     options.key_bits = static_cast<int>(read->integer_choice("key_bits", 8, {8, 4, 3}));
     options.value_bits = static_cast<int>(read->integer_choice("value_bits", 8, {8, 4, 3, 2}));
   }
-  options.query_aware = read->choice("importance", "query_key", {"query_key", "magnitude"}) == "query_key";
-  options.decay = read->number("decay", options.decay, 0, 1);
-  options.update_every = read->integer("update_every", options.update_every, 1, kMost);
-  options.stable_updates = read->integer("stable_updates", options.stable_updates, 1, 1000);
-  options.retention = read->number("retention", options.retention, 0, 1);
+  read_selection(read, &options);
   options.check_every = read->integer("check_every", options.check_every, 1, kMost);
-  options.probes = read->integer("probes", options.probes, 1, kPageTokens);
   options.limits.top = read->integer("top", options.limits.top, 1, kPageTokens);
   read_limits(read, "", &options.limits);
   return std::make_unique<ChannelStoreFactory>(options);

@@ -20,14 +20,19 @@ std::vector<float> magnitude_worth(std::span<const float> k2) {
   return worth;
 }
 
+std::vector<uint8_t> single_channel_order(std::span<const float> worth, int64_t channels) {
+  std::vector<uint8_t> order(worth.size());
+  std::iota(order.begin(), order.end(), uint8_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) { return worth[a] > worth[b]; });
+  std::sort(order.begin(), order.begin() + channels);
+  std::sort(order.begin() + channels, order.end());
+  return order;
+}
+
 std::vector<uint8_t> channel_order(std::span<const float> worth, int64_t channels) {
   const size_t half = worth.size();
   const auto kept = static_cast<std::ptrdiff_t>(channels / 2);
-  std::vector<uint8_t> pairs(half);
-  std::iota(pairs.begin(), pairs.end(), uint8_t{0});
-  std::stable_sort(pairs.begin(), pairs.end(), [&](uint8_t a, uint8_t b) { return worth[a] > worth[b]; });
-  std::sort(pairs.begin(), pairs.begin() + kept);
-  std::sort(pairs.begin() + kept, pairs.end());
+  const std::vector<uint8_t> pairs = single_channel_order(worth, kept);
   std::vector<uint8_t> order;
   const auto append = [&](std::ptrdiff_t from, std::ptrdiff_t end) {
     for (const size_t offset : {size_t{0}, half}) {
@@ -38,15 +43,6 @@ std::vector<uint8_t> channel_order(std::span<const float> worth, int64_t channel
   };
   append(0, kept);
   append(kept, static_cast<std::ptrdiff_t>(half));
-  return order;
-}
-
-std::vector<uint8_t> single_channel_order(std::span<const float> worth, int64_t channels) {
-  std::vector<uint8_t> order(worth.size());
-  std::iota(order.begin(), order.end(), uint8_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](uint8_t a, uint8_t b) { return worth[a] > worth[b]; });
-  std::sort(order.begin(), order.begin() + channels);
-  std::sort(order.begin() + channels, order.end());
   return order;
 }
 

@@ -11,19 +11,9 @@ namespace {
 
 using kernels::kPageTokens;
 
-constexpr int64_t kCheckedPages = 8;  // of a check, from the newest on, spread over all: it costs as much at any length
-
 int64_t layer_state_bytes(const CacheShape& shape, int64_t probes) {
   const int64_t channels = shape.n_kv_heads * shape.head_dim;
   return channels * (2 * static_cast<int64_t>(sizeof(float)) + 3) + probes * ProbeQueries::most_probe_bytes(shape);
-}
-
-// mean += (1 - decay) (what - mean), or `what` the first time.
-void average(bool known, double decay, const std::vector<double>& what, std::vector<float>* mean) {
-  mean->resize(what.size());
-  for (size_t i = 0; i < what.size(); ++i) {
-    (*mean)[i] = static_cast<float>(known ? decay * (*mean)[i] + (1 - decay) * what[i] : what[i]);
-  }
 }
 
 }  // namespace
@@ -56,11 +46,12 @@ void ChannelStore::observe(const StageView& /*view*/, int64_t layer, const Store
   if (layer + 1 == shape().n_layers) state_.set(state_bytes());
 }
 
-ChannelStore::Seen ChannelStore::see(const StageView& view, int64_t layer, int64_t made) const {
+ChannelSeen ChannelStore::see(const StageView& view, int64_t layer, int64_t made) const {
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   const auto channels = static_cast<size_t>(heads * dim);
-  Seen seen{std::vector<double>(channels, 0.0), std::vector<double>(channels, 0.0), {}};
+  ChannelSeen seen;
+  seen.k2.assign(channels, 0.0);
   std::vector<double> squares(static_cast<size_t>(made) * channels);
   kernels::PendingResults results(*context().pool->backend());
   for (int64_t i = 0; i < made; ++i) {
@@ -71,18 +62,11 @@ ChannelStore::Seen ChannelStore::see(const StageView& view, int64_t layer, int64
   seen.queries = layers_[static_cast<size_t>(layer)].queries.sampled(context(), tail, {});
   results.wait();
   for (size_t at = 0; at < squares.size(); ++at) seen.k2[at % channels] += squares[at] / static_cast<double>(made * kPageTokens);
-  for (int64_t head = 0; head < heads; ++head) {
-    const SampledQueries& queries = seen.queries[static_cast<size_t>(head)];
-    seen.asked = seen.asked || queries.n > 0;
-    for (int64_t at = 0; at < queries.n * dim; ++at) {
-      const auto value = static_cast<double>(queries.q[static_cast<size_t>(at)]);
-      seen.q2[static_cast<size_t>(head * dim + at % dim)] += value * value / static_cast<double>(queries.n);
-    }
-  }
+  seen.add_queries(shape());
   return seen;
 }
 
-void ChannelStore::learn(const Seen& seen, Layer* layer) const {
+void ChannelStore::learn(const ChannelSeen& seen, Layer* layer) const {
   if (!seen.asked) return;
   average(layer->known, options_.decay, seen.q2, &layer->q2);
   average(layer->known, options_.decay, seen.k2, &layer->k2);
@@ -117,12 +101,11 @@ Fidelity ChannelStore::check(const StageView& view, int64_t layer, const std::ve
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, pages = n_pages() - 1;
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
-  // Keys of the sinks' page, of some packed pages and of the last tokens, by KV head.
-  const int64_t checked = std::min(pages, kCheckedPages), last = std::min(kPageTokens, view.tokens - view.tail_first);
-  const int64_t n = (1 + checked) * kPageTokens + last;
+  const CheckedKeys keys = checked_keys(view, pages);
+  const int64_t n = keys.keys();
   std::vector<std::vector<float>> packed(sampled.size()), full(sampled.size());  // [queries, n]
   std::vector<kernels::KvSegment> residuals;
-  residuals.reserve(static_cast<size_t>(1 + checked));
+  residuals.reserve(static_cast<size_t>(1 + keys.pages));
   std::vector<kernels::KeyProducts> jobs;
   for (size_t head = 0; head < sampled.size(); ++head) {
     packed[head].resize(static_cast<size_t>(sampled[head].n * n));
@@ -142,16 +125,14 @@ Fidelity ChannelStore::check(const StageView& view, int64_t layer, const std::ve
       jobs.push_back(job);
     }
   };
-  for (int64_t c = 0; c <= checked; ++c) {
-    const int64_t i = c == 0 ? 0 : pages - (c - 1) * pages / checked;
+  const auto of_page = [&](int64_t i, int64_t at) {
     const QuantizedPageRef& residual = state.residual[static_cast<size_t>(i)];
     if (residual != nullptr) residuals.push_back(residual->segment());
-    ask(page(layer, i)->segment(), residual == nullptr ? nullptr : &residuals.back(), 0, kPageTokens, c * kPageTokens);
-  }
-  for (int64_t at = view.tokens - last - tail.first(), some = 0, end = view.tokens - tail.first(); at < end; at += some) {
-    some = std::min(end - at, kPageTokens - at % kPageTokens);
-    ask(tail.segment(at / kPageTokens, kPageTokens), nullptr, at % kPageTokens, some, n - (end - at));
-  }
+    ask(page(layer, i)->segment(), residual == nullptr ? nullptr : &residuals.back(), 0, kPageTokens, at);
+  };
+  keys.for_each(view, tail, pages, of_page, [&](const kernels::KvSegment& page, int64_t first, int64_t count, int64_t at) {
+    ask(page, nullptr, first, count, at);
+  });
   context().pool->backend()->multiply_keys(shape().type, dim, jobs);
   context().pool->backend()->finish();
   Fidelity fidelity;
@@ -209,24 +190,24 @@ void ChannelStore::restore_layer(int64_t layer) {
 void ChannelStore::plan(const StageView& view, int64_t made) {
   const bool selects = view.next_boundary - last_update_ >= options_.update_every;
   const bool checks = view.next_boundary - last_check_ >= options_.check_every && n_pages() > 1;
-  std::vector<Seen> seen(layers_.size());
+  std::vector<ChannelSeen> seen(layers_.size());
   context().for_each(shape().n_layers, [&](int64_t layer) { seen[static_cast<size_t>(layer)] = see(view, layer, made); });
-  share(&seen);
-  std::vector<Finding> findings(layers_.size());
+  share(context(), &seen);
+  std::vector<ChannelFinding> findings(layers_.size());
   context().for_each(shape().n_layers, [&](int64_t layer) {
     Layer& state = layers_[static_cast<size_t>(layer)];
-    Finding& finding = findings[static_cast<size_t>(layer)];
+    ChannelFinding& finding = findings[static_cast<size_t>(layer)];
     learn(seen[static_cast<size_t>(layer)], &state);
     finding.selected = selects && !state.packed && state.known;
     finding.checked = checks && state.packed;
     if (finding.selected) finding.retained = select(layer);
     if (finding.checked) finding.fidelity = check(view, layer, seen[static_cast<size_t>(layer)].queries);
   });
-  share(&findings);
+  share(context(), &findings);
   std::vector<int64_t> failed(layers_.size(), 0);
   context().for_each(shape().n_layers, [&](int64_t layer) {
     Layer& state = layers_[static_cast<size_t>(layer)];
-    const Finding& finding = findings[static_cast<size_t>(layer)];
+    const ChannelFinding& finding = findings[static_cast<size_t>(layer)];
     if (finding.selected) state.streak = finding.retained >= options_.retention ? state.streak + 1 : 0;
     if (finding.checked) {
       state.fidelity = finding.fidelity;
@@ -248,33 +229,7 @@ void ChannelStore::plan(const StageView& view, int64_t made) {
   if (selects) last_update_ = view.next_boundary;
   if (checks) last_check_ = view.next_boundary;
   backoffs_ += std::accumulate(failed.begin(), failed.end(), int64_t{0});
-  checks_ += std::count_if(findings.begin(), findings.end(), [](const Finding& finding) { return finding.checked; });
-}
-
-void ChannelStore::share(std::vector<Seen>* seen) const {
-  std::vector<double> asked;
-  for (const Seen& of : *seen) asked.push_back(of.asked ? 1 : 0);
-  context().sum(asked);
-  for (size_t layer = 0; layer < asked.size(); ++layer) (*seen)[layer].asked = asked[layer] > 0;
-}
-
-void ChannelStore::share(std::vector<Finding>* findings) const {
-  if (context().ranks() == 1) return;
-  std::vector<double> own;
-  for (const Finding& of : *findings) {
-    const Fidelity& f = of.fidelity;
-    own.insert(own.end(), {of.retained, static_cast<double>(f.queries), f.overlap, f.margin_drift, f.kl});
-  }
-  const std::vector<std::vector<double>> told = context().gather(std::move(own));
-  for (size_t layer = 0; layer < findings->size(); ++layer) {
-    Finding& of = (*findings)[layer];
-    of.fidelity = {};
-    for (const std::vector<double>& of_rank : told) {
-      const double* values = &of_rank.at(5 * layer + 4) - 4;
-      of.retained = std::min(of.retained, values[0]);
-      of.fidelity += {static_cast<int64_t>(values[1]), values[2], values[3], values[4]};
-    }
-  }
+  checks_ += std::count_if(findings.begin(), findings.end(), [](const ChannelFinding& finding) { return finding.checked; });
 }
 
 QuantizedPageRef ChannelStore::pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/policies/channel_packed/channel_guard.h"
 #include "cache/policies/channel_packed/channel_options.h"
 #include "cache/policies/channel_packed/channel_selection.h"
 #include "cache/policies/channel_packed/fidelity.h"
@@ -79,24 +80,10 @@ class ChannelStore final : public PageStore {
   }
   int64_t page_bytes(int64_t i) const override;
 
-  // Means of squares of queries and of the keys that leave, f64 [n_kv_heads, head_dim], and the queries, by KV head.
-  struct Seen {
-    std::vector<double> q2, k2;
-    std::vector<SampledQueries> queries;
-    bool asked = false;  // there were queries
-  };
-  // What is decided on at a boundary.
-  struct Finding {
-    bool selected = false, checked = false;
-    double retained = 1;  // of the last selection's channels, in the KV head that retained the least
-    Fidelity fidelity;
-  };
-  Seen see(const StageView& view, int64_t layer, int64_t made) const;
-  void learn(const Seen& seen, Layer* layer) const;
+  ChannelSeen see(const StageView& view, int64_t layer, int64_t made) const;
+  void learn(const ChannelSeen& seen, Layer* layer) const;
   // Selects anew. Returns the share of the last selection that the KV head which retained the least did; -1: there was none.
   double select(int64_t layer);
-  void share(std::vector<Seen>* seen) const;           // over all ranks: whether there were queries
-  void share(std::vector<Finding>* findings) const;
   Fidelity check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled) const;
   void pack_layer(int64_t layer);     // its full pages
   void restore_layer(int64_t layer);  // its packed pages

@@ -18,8 +18,7 @@ void ChannelStore::save(StateWriter* out) const {
     out->values(layer.selected);
     out->value(layer.streak);
     out->value(static_cast<int64_t>(layer.packed));
-    out->value(layer.fidelity.queries);
-    for (const double value : {layer.fidelity.overlap, layer.fidelity.margin_drift, layer.fidelity.kl}) out->value(value);
+    layer.fidelity.save(out);
     // Each page's order, where it is not the one before's; then what it says beyond the page itself.
     ChannelOrder last;
     for (int64_t i = 0; i < n_pages(); ++i) {
@@ -69,8 +68,7 @@ void ChannelStore::load_layer(const StageView& view, StateReader* in, Layer* lay
   if (!layer->selected.empty()) order_of(layer->selected);
   layer->streak = in->value<int64_t>();
   layer->packed = in->value<int64_t>() != 0;
-  layer->fidelity.queries = in->value<int64_t>();
-  for (double* value : {&layer->fidelity.overlap, &layer->fidelity.margin_drift, &layer->fidelity.kl}) *value = in->value<double>();
+  layer->fidelity.load(in);
   ChannelOrder order, turned;
   for (int64_t i = 0; i < view.tail_first / kPageTokens; ++i) {
     if (in->value<int64_t>() != 0) {
@@ -112,22 +110,16 @@ void ChannelStore::add_stats(const StageView& view, CacheStats* stats) const {
 
 void ChannelStore::add_details(std::map<std::string, double>* details) const {
   PageStore::add_details(details);
-  double packed = 0, overlap = 0, margin = 0, kl = 0, checked = 0;
+  double packed = 0;
+  std::vector<Fidelity> checks;
   for (const Layer& layer : layers_) {
     packed += layer.packed ? 1 : 0;
-    if (layer.fidelity.queries == 0) continue;
-    overlap += layer.fidelity.overlap;
-    margin += layer.fidelity.margin_drift;
-    kl += layer.fidelity.kl;
-    ++checked;
+    checks.push_back(layer.fidelity);
   }
   (*details)["packed_layers"] = packed / static_cast<double>(shape().n_layers);
   (*details)["channel_backoffs"] = static_cast<double>(backoffs_);
   (*details)["channel_checks"] = static_cast<double>(checks_);
-  if (checked == 0) return;
-  (*details)["channel_overlap"] = overlap / checked;
-  (*details)["channel_margin_drift"] = margin / checked;
-  (*details)["channel_kl"] = kl / checked;
+  smartkv::add_details(checks, details);
 }
 
 }  // namespace smartkv

@@ -13,9 +13,7 @@ namespace smartkv {
 // Which channels the cut pages of a layer hold.
 struct CutChannels {
   int64_t k = 0, v = 0;                   // how many, multiples of 16
-  std::vector<uint8_t> k_order, v_order;  // [n_kv_heads, head_dim]: those that are held, then the others
-
-  bool operator==(const CutChannels&) const = default;
+  std::vector<uint8_t> k_order, v_order;  // [n_kv_heads, head_dim]: the channels that are held, then the others
 };
 using CutChannelsRef = std::shared_ptr<const CutChannels>;
 

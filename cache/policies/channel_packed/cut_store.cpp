@@ -6,29 +6,15 @@
 
 #include "cache/policies/channel_packed/channel_selection.h"
 #include "cache/quantized_page.h"
-#include "kernels/pending_results.h"
 
 namespace smartkv {
 namespace {
 
 using kernels::kPageTokens;
 
-constexpr int64_t kCheckedPages = 8;  // that attention is compared on, from the newest on, spread over all
-
 int64_t layer_state_bytes(const CacheShape& shape, int64_t probes) {
   const int64_t channels = shape.n_kv_heads * shape.head_dim;
   return channels * (3 * static_cast<int64_t>(sizeof(float)) + 4) + probes * ProbeQueries::most_probe_bytes(shape);
-}
-
-int64_t dense_page_bytes(const CacheShape& shape) { return dense_bytes(shape, kPageTokens) / shape.n_layers; }
-
-// mean += (1 - decay) (what - mean), or `what` the first time.
-void average(double decay, const std::vector<double>& what, std::vector<float>* mean) {
-  const bool known = !mean->empty();
-  mean->resize(what.size());
-  for (size_t i = 0; i < what.size(); ++i) {
-    (*mean)[i] = static_cast<float>(known ? decay * (*mean)[i] + (1 - decay) * what[i] : what[i]);
-  }
 }
 
 template <typename T>
@@ -49,7 +35,7 @@ StoreFactory::Bytes CutStoreFactory::max_bytes(const PolicyContext& context, int
   const int64_t pages = n_left / kPageTokens;
   if (pages == 0) return {0, state};
   const int64_t cut = cut_bytes(shape, options_.key_channels, options_.value_channels);
-  return {shape.n_layers * pages * dense_page_bytes(shape) + context.workers() * cut, state};
+  return {shape.n_layers * pages * context.pool->page_bytes() + context.workers() * cut, state};
 }
 
 CutStore::CutStore(const PolicyContext& context, const CutOptions& options)
@@ -71,12 +57,12 @@ void CutStore::observe(const StageView& /*view*/, int64_t layer, const StoreProb
   if (layer + 1 == shape().n_layers) state_.set(state_bytes());
 }
 
-CutStore::Seen CutStore::see(const StageView& view, int64_t layer) const {
+ChannelSeen CutStore::see(const StageView& view, int64_t layer) const {
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, channels = heads * dim;
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   const int64_t first = view.tail_first, n = view.leaving() - first;
-  Seen seen;
-  for (auto* means : {&seen.q2, &seen.k2, &seen.v2}) means->assign(static_cast<size_t>(channels), 0.0);
+  ChannelSeen seen;
+  for (auto* means : {&seen.k2, &seen.v2}) means->assign(static_cast<size_t>(channels), 0.0);
   std::vector<float> k(static_cast<size_t>(n * channels)), v(k.size());  // [n_kv_heads, n, head_dim]
   tail.read(first, n, 0, heads, k.data(), v.data(), n * dim);
   seen.queries = layers_[static_cast<size_t>(layer)].queries.sampled(context_, tail, {});
@@ -87,21 +73,17 @@ CutStore::Seen CutStore::see(const StageView& view, int64_t layer) const {
       seen.k2[channel] += static_cast<double>(k[row]) * k[row] / static_cast<double>(n);
       seen.v2[channel] += static_cast<double>(v[row]) * v[row] / static_cast<double>(n);
     }
-    const SampledQueries& queries = seen.queries[static_cast<size_t>(head)];
-    seen.asked = seen.asked || queries.n > 0;
-    for (int64_t at = 0; at < queries.n * dim; ++at) {
-      const auto value = static_cast<double>(queries.q[static_cast<size_t>(at)]);
-      seen.q2[static_cast<size_t>(head * dim + at % dim)] += value * value / static_cast<double>(queries.n);
-    }
   }
+  seen.add_queries(shape());
   return seen;
 }
 
-void CutStore::learn(const Seen& seen, Layer* layer) const {
+void CutStore::learn(const ChannelSeen& seen, Layer* layer) const {
   if (!seen.asked) return;
-  average(options_.decay, seen.q2, &layer->q2);
-  average(options_.decay, seen.k2, &layer->k2);
-  average(options_.decay, seen.v2, &layer->v2);
+  const bool known = !layer->q2.empty();
+  average(known, options_.decay, seen.q2, &layer->q2);
+  average(known, options_.decay, seen.k2, &layer->k2);
+  average(known, options_.decay, seen.v2, &layer->v2);
 }
 
 std::vector<float> CutStore::key_worth(int64_t layer, int64_t head) const {
@@ -140,13 +122,13 @@ double CutStore::retained(const CutChannels& before, const CutChannels& after) c
   return least;
 }
 
-// Of the layer's selection, while all of its pages are exact: what it loses of keys are the products of those channels.
+// Compares attention over the selected channels of K with attention over all. REQUIRES: the layer's pages are exact.
 Fidelity CutStore::check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t dim = shape().head_dim, pages = n_pages_ - 1;
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
-  const int64_t checked = std::min(pages, kCheckedPages), last = std::min(kPageTokens, view.tokens - view.tail_first);
-  const int64_t n = (1 + checked) * kPageTokens + last;
+  const CheckedKeys keys = checked_keys(view, pages);
+  const int64_t n = keys.keys();
   Fidelity fidelity;
   for (size_t head = 0; head < sampled.size(); ++head) {
     const SampledQueries& queries = sampled[head];
@@ -167,14 +149,12 @@ Fidelity CutStore::check(const StageView& view, int64_t layer, const std::vector
       job.out = cut.data() + at;
       jobs.push_back(job);
     };
-    for (int64_t c = 0; c <= checked; ++c) {
-      const int64_t i = c == 0 ? 0 : pages - (c - 1) * pages / checked;
-      ask(state.exact[static_cast<size_t>(i)]->segment(kPageTokens), i > 0, 0, kPageTokens, c * kPageTokens);
-    }
-    for (int64_t at = view.tokens - last - tail.first(), some = 0, end = view.tokens - tail.first(); at < end; at += some) {
-      some = std::min(end - at, kPageTokens - at % kPageTokens);
-      ask(tail.segment(at / kPageTokens, kPageTokens), false, at % kPageTokens, some, n - (end - at));
-    }
+    const auto of_page = [&](int64_t i, int64_t at) {
+      ask(state.exact[static_cast<size_t>(i)]->segment(kPageTokens), i > 0, 0, kPageTokens, at);
+    };
+    keys.for_each(view, tail, pages, of_page, [&](const kernels::KvSegment& page, int64_t first, int64_t count, int64_t at) {
+      ask(page, false, first, count, at);
+    });
     context_.pool->backend()->multiply_keys(shape().type, dim, jobs);
     context_.pool->backend()->finish();
     for (int64_t i = 0; i < queries.n; ++i) {
@@ -205,18 +185,20 @@ void CutStore::start_over() {
 
 void CutStore::prepare(const StageView& view) {
   const int64_t boundary = view.next_boundary, made = view.leaving() / kPageTokens - n_pages_;
-  if (made == 0 || (!options_.cuts_keys(shape().head_dim) && !options_.cuts_values(shape().head_dim))) return;
+  if (made == 0 || !options_.cuts(shape().head_dim)) return;
   if (boundary_ <= followed_.tokens && boundary > followed_.tokens && !followed_.passed) start_over();
   boundary_ = boundary;
   const bool selects = boundary - last_update_ >= options_.update_every || options_.worth != nullptr;
   const bool may_cut = boundary > followed_.tokens && n_pages_ > 1;
-  std::vector<Seen> seen(layers_.size());
-  context_.for_each(shape().n_layers, [&](int64_t layer) { seen[static_cast<size_t>(layer)] = see(view, layer); });
-  share(&seen);
-  std::vector<Finding> findings(layers_.size());
+  std::vector<ChannelSeen> seen(layers_.size());
+  context_.for_each(shape().n_layers, [&](int64_t layer) {  // nothing is to be chosen for a layer that is cut
+    if (!cut(layer)) seen[static_cast<size_t>(layer)] = see(view, layer);
+  });
+  share(context_, &seen);
+  std::vector<ChannelFinding> findings(layers_.size());
   context_.for_each(shape().n_layers, [&](int64_t layer) {
     Layer& state = layers_[static_cast<size_t>(layer)];
-    Finding& finding = findings[static_cast<size_t>(layer)];
+    ChannelFinding& finding = findings[static_cast<size_t>(layer)];
     learn(seen[static_cast<size_t>(layer)], &state);
     finding.selected = selects && state.channels == nullptr && !state.k2.empty();
     if (!finding.selected) return;
@@ -224,19 +206,19 @@ void CutStore::prepare(const StageView& view) {
     finding.retained = state.selected.k_order.empty() ? -1 : retained(state.selected, selected);
     state.selected = std::move(selected);
   });
-  share(&findings);
+  share(context_, &findings);
   context_.for_each(shape().n_layers, [&](int64_t layer) {
     Layer& state = layers_[static_cast<size_t>(layer)];
-    Finding& finding = findings[static_cast<size_t>(layer)];
+    ChannelFinding& finding = findings[static_cast<size_t>(layer)];
     if (finding.selected) state.streak = finding.retained >= options_.retention ? state.streak + 1 : 0;
     const bool settled = options_.worth != nullptr ? finding.selected : state.streak >= options_.stable_updates;
     finding.checked = may_cut && settled && state.channels == nullptr && seen[static_cast<size_t>(layer)].asked;
     if (finding.checked) finding.fidelity = check(view, layer, seen[static_cast<size_t>(layer)].queries);
   });
-  share(&findings);
+  share(context_, &findings);
   const int64_t before = cut_layers();
   context_.for_each(shape().n_layers, [&](int64_t layer) {
-    const Finding& finding = findings[static_cast<size_t>(layer)];
+    const ChannelFinding& finding = findings[static_cast<size_t>(layer)];
     if (!finding.checked) return;
     Layer& state = layers_[static_cast<size_t>(layer)];
     state.fidelity = finding.fidelity;
@@ -291,32 +273,6 @@ bool CutStore::judge(std::span<const float> exact, std::span<const float> own, L
   return true;
 }
 
-void CutStore::share(std::vector<Seen>* seen) const {
-  std::vector<double> asked;
-  for (const Seen& of : *seen) asked.push_back(of.asked ? 1 : 0);
-  context_.sum(asked);
-  for (size_t layer = 0; layer < asked.size(); ++layer) (*seen)[layer].asked = asked[layer] > 0;
-}
-
-void CutStore::share(std::vector<Finding>* findings) const {
-  if (context_.ranks() == 1) return;
-  std::vector<double> own;
-  for (const Finding& of : *findings) {
-    const Fidelity& f = of.fidelity;
-    own.insert(own.end(), {of.retained, static_cast<double>(f.queries), f.overlap, f.margin_drift, f.kl});
-  }
-  const std::vector<std::vector<double>> told = context_.gather(std::move(own));
-  for (size_t layer = 0; layer < findings->size(); ++layer) {
-    Finding& of = (*findings)[layer];
-    of.fidelity = {};
-    for (const std::vector<double>& of_rank : told) {
-      const double* values = &of_rank.at(5 * layer + 4) - 4;
-      of.retained = std::min(of.retained, values[0]);
-      of.fidelity += {static_cast<int64_t>(values[1]), values[2], values[3], values[4]};
-    }
-  }
-}
-
 StoreGrowth CutStore::growth(const StageView& view, int64_t end) const {
   StoreGrowth growth;
   if (end > view.next_boundary - n_probes()) growth.state += shape().n_layers * options_.probes * ProbeQueries::most_probe_bytes(shape());
@@ -349,7 +305,7 @@ int64_t CutStore::page_bytes() const {
   int64_t bytes = 0;
   for (const Layer& layer : layers_) {
     for (size_t i = 0; i < layer.exact.size(); ++i) {
-      bytes += layer.cut[i] == nullptr ? dense_page_bytes(shape()) : layer.cut[i]->bytes();
+      bytes += layer.cut[i] == nullptr ? context_.pool->page_bytes() : layer.cut[i]->bytes();
     }
   }
   return bytes;
@@ -359,7 +315,7 @@ int64_t CutStore::shared_bytes() const {
   int64_t bytes = 0;
   for (const Layer& layer : layers_) {
     for (size_t i = 0; i < layer.exact.size(); ++i) {
-      if (layer.cut[i] == nullptr) bytes += layer.exact[i].use_count() > 1 ? dense_page_bytes(shape()) : 0;
+      if (layer.cut[i] == nullptr) bytes += layer.exact[i].use_count() > 1 ? context_.pool->page_bytes() : 0;
       if (layer.cut[i] != nullptr) bytes += layer.cut[i].use_count() > 1 ? layer.cut[i]->bytes() : 0;
     }
   }
@@ -375,7 +331,8 @@ void CutStore::add_stats(const StageView& view, CacheStats* stats) const {
 }
 
 void CutStore::add_details(std::map<std::string, double>* details) const {
-  double pages = 0, k = 0, v = 0, overlap = 0, margin = 0, kl = 0, checked = 0;
+  double pages = 0, k = 0, v = 0;
+  std::vector<Fidelity> checks;
   const double bits = shape().type == kernels::KvType::kBf16 ? 16 : 32, dim = static_cast<double>(shape().head_dim);
   for (const Layer& layer : layers_) {
     for (const CutPageRef& page : layer.cut) {
@@ -383,11 +340,7 @@ void CutStore::add_details(std::map<std::string, double>* details) const {
       k += bits * (page == nullptr ? 1 : static_cast<double>(page->channels()->k) / dim);
       v += bits * (page == nullptr ? 1 : static_cast<double>(page->channels()->v) / dim);
     }
-    if (layer.fidelity.queries == 0) continue;
-    overlap += layer.fidelity.overlap;
-    margin += layer.fidelity.margin_drift;
-    kl += layer.fidelity.kl;
-    ++checked;
+    checks.push_back(layer.fidelity);
   }
   if (pages > 0) {
     (*details)["bits_k"] = k / pages;
@@ -396,11 +349,7 @@ void CutStore::add_details(std::map<std::string, double>* details) const {
   (*details)["packed_layers"] = static_cast<double>(cut_layers()) / static_cast<double>(shape().n_layers);
   (*details)["channel_backoffs"] = static_cast<double>(followed_.backoffs);
   (*details)["channel_checks"] = static_cast<double>(followed_.checks);
-  if (checked > 0) {
-    (*details)["channel_overlap"] = overlap / checked;
-    (*details)["channel_margin_drift"] = margin / checked;
-    (*details)["channel_kl"] = kl / checked;
-  }
+  smartkv::add_details(checks, details);
   if (followed_.checks == 0) return;
   (*details)["logit_overlap"] = followed_.overlap;
   (*details)["logit_margin_drift"] = followed_.margin_drift;
@@ -419,8 +368,7 @@ void CutStore::save(StateWriter* out) const {
     out->values(layer.selected.k_order);
     out->values(layer.selected.v_order);
     out->value(layer.streak);
-    out->value(layer.fidelity.queries);
-    for (const double value : {layer.fidelity.overlap, layer.fidelity.margin_drift, layer.fidelity.kl}) out->value(value);
+    layer.fidelity.save(out);
     out->value(int64_t{layer.channels != nullptr});
     if (layer.channels != nullptr) {
       out->values(layer.channels->k_order);
@@ -430,8 +378,7 @@ void CutStore::save(StateWriter* out) const {
       if (layer.cut[i] != nullptr) {
         layer.cut[i]->save(out);
       } else {
-        const auto bytes = static_cast<size_t>(context_.pool->page_bytes());
-        context_.pool->backend()->download(layer.exact[i]->data(), bytes, out->room(bytes));
+        save_page(*context_.pool, *layer.exact[i], out);
       }
     }
   }
@@ -461,8 +408,7 @@ void CutStore::load(const StageView& view, StateReader* in) {
     layer.queries.load(shape(), in);
     read_channels(&layer.selected);
     layer.streak = in->value<int64_t>();
-    layer.fidelity.queries = in->value<int64_t>();
-    for (double* value : {&layer.fidelity.overlap, &layer.fidelity.margin_drift, &layer.fidelity.kl}) *value = in->value<double>();
+    layer.fidelity.load(in);
     if (in->value<int64_t>() != 0) {
       CutChannels cut;
       read_channels(&cut);
@@ -476,10 +422,7 @@ void CutStore::load(const StageView& view, StateReader* in) {
         in->expect(in->left() >= cut_bytes(shape(), options_.key_channels, options_.value_channels), "a page");
         cut = std::make_shared<CutPage>(context_.pool, layer.channels, in);
       } else {
-        in->expect(in->left() >= context_.pool->page_bytes(), "a page");
-        exact = context_.pool->allocate();
-        const std::span<const char> bytes = in->bytes(static_cast<size_t>(context_.pool->page_bytes()));
-        context_.pool->backend()->upload(bytes.data(), bytes.size(), exact->data());
+        exact = load_page(*context_.pool, in);
       }
       layer.exact.push_back(std::move(exact));
       layer.cut.push_back(std::move(cut));

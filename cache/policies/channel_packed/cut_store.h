@@ -4,7 +4,7 @@
 // last queries attend over them as over all, the layer is cut: its pages keep those channels alone. The first page, which holds the
 // sinks, stays whole.
 //
-// What is cut is lost, so the guard compares with an exact cache that is computed anew: wants_check() asks for it (see
+// Cut channels are lost, so the guard compares with an exact cache that the engine recomputes when wants_check() asks for it (see
 // SequenceCache). If the logits are too far apart, the sequence goes on with that exact cache, and probing starts over. If not, its
 // layers are cut again.
 //
@@ -17,10 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "cache/policies/channel_packed/channel_guard.h"
 #include "cache/policies/channel_packed/cut_options.h"
 #include "cache/policies/channel_packed/cut_page.h"
-#include "cache/stages/token_store.h"
-#include "cache/summaries/probe_queries.h"
 
 namespace smartkv {
 
@@ -62,7 +61,7 @@ class CutStore final : public TokenStore {
 
   // For inspection and tests.
   bool cut(int64_t layer) const { return layers_[static_cast<size_t>(layer)].channels != nullptr; }
-  // Of each RoPE pair, and of each channel of V, of a KV head by what was seen so far: f32 [head_dim / 2] and [head_dim].
+  // Return the worth of a KV head's RoPE pairs, f32 [head_dim / 2], and channels of V, f32 [head_dim]; empty: nothing was seen yet.
   std::vector<float> key_worth(int64_t layer, int64_t head) const;
   std::vector<float> value_worth(int64_t layer, int64_t head) const;
 
@@ -77,26 +76,12 @@ class CutStore final : public TokenStore {
     std::vector<CutPageRef> cut;     // by page; null: the page is exact
     Fidelity fidelity;               // of attention, when it was cut last
   };
-  // Means of squares of queries and of the keys and values that leave, f64 [n_kv_heads, head_dim], and the queries, by KV head.
-  struct Seen {
-    std::vector<double> q2, k2, v2;
-    std::vector<SampledQueries> queries;
-    bool asked = false;
-  };
-  struct Finding {
-    bool selected = false, checked = false;
-    double retained = 1;
-    Fidelity fidelity;
-  };
-
   const CacheShape& shape() const { return context_.shape; }
-  Seen see(const StageView& view, int64_t layer) const;
-  void learn(const Seen& seen, Layer* layer) const;
+  ChannelSeen see(const StageView& view, int64_t layer) const;
+  void learn(const ChannelSeen& seen, Layer* layer) const;
   CutChannels select(int64_t layer) const;
   double retained(const CutChannels& before, const CutChannels& after) const;  // by the KV head that retained the least
   Fidelity check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled) const;
-  void share(std::vector<Seen>* seen) const;
-  void share(std::vector<Finding>* findings) const;
   void cut_layer(Layer* layer) const;
   void start_over();  // after a check that failed
   int64_t cut_layers() const;

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include "cache/state_io.h"
+
 namespace smartkv {
 namespace {
 
@@ -47,6 +49,16 @@ Fidelity& Fidelity::operator+=(const Fidelity& other) {
   margin_drift += share * (other.margin_drift - margin_drift);
   kl += share * (other.kl - kl);
   return *this;
+}
+
+void Fidelity::save(StateWriter* out) const {
+  out->value(queries);
+  for (const double value : {overlap, margin_drift, kl}) out->value(value);
+}
+
+void Fidelity::load(StateReader* in) {
+  queries = in->value<int64_t>();
+  for (double* value : {&overlap, &margin_drift, &kl}) *value = in->value<double>();
 }
 
 void add_fidelity(std::span<const float> full, std::span<const float> packed, int64_t top, Fidelity* fidelity) {

@@ -6,6 +6,9 @@
 
 namespace smartkv {
 
+class StateWriter;  // cache/state_io.h
+class StateReader;
+
 struct FidelityLimits {
   int64_t top = 8;                // of the most attended entries: those whose overlap counts
   double least_overlap = 0.8;
@@ -23,6 +26,8 @@ struct Fidelity {
   // A value that is not a number does not pass, nor does nothing at all.
   bool passes(const FidelityLimits& limits) const;
   Fidelity& operator+=(const Fidelity& other);  // other queries
+  void save(StateWriter* out) const;
+  void load(StateReader* in);
 };
 
 // Adds one query. Scores in nats of the same entries, f32 [n]; at least two.
