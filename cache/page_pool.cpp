@@ -62,7 +62,7 @@ PageRef PagePool::allocate() {
   if (page == nullptr) {
     page = std::make_unique<DensePage>(shape_, backend_);
   } else {
-    page->copy_from(*blank_);  // another sequence's tokens are nobody else's to save
+    page->copy_from(*blank_);  // save() writes whole pages: none may hold another sequence's tokens
   }
   add(page_bytes_);
   return PageRef(page.release(), [pool = shared_from_this()](DensePage* released) { pool->release(released); });

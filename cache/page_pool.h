@@ -15,7 +15,7 @@
 namespace smartkv {
 
 // One page. Per head K, then V, in the layout of kernels/attention.h. It starts as zeros, because whole pages are written to
-// files (DenseLayer::save()): nothing that another sequence left may get there. What it points to is the backend's to reach.
+// files (DenseLayer::save()), and another sequence's tokens must not get there. Only the backend may dereference its pointers.
 class DensePage {
  public:
   DensePage(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend);

@@ -56,7 +56,7 @@ struct PolicyContext {
   std::function<void(int64_t position, float* cos, float* sin)> rope = {};
   // The learned gates of a name, never of a path; "": those for this model. Throws CacheError.
   std::function<std::shared_ptr<const Gate>(const std::string& name)> load_gate = {};
-  // What `smartkv train-probe` found out of the model's channels, by name. Throws CacheError. Null: nothing was loaded.
+  // Returns the worth of the model's channels from a file of `smartkv train-probe`, by name. Throws CacheError. Null: no file is loaded.
   std::function<std::shared_ptr<const ChannelWorth>(const std::string& name)> load_worth = {};
   SlidingWindow window = {};
   std::shared_ptr<ModelHeads> heads = {};  // where ranks hold some of the model's KV heads each, shape's are here; null: all are

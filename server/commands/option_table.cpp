@@ -134,7 +134,7 @@ const std::vector<Option>& option_table() {
        .field = [](O& o) -> F { return &o.http.trusted_proxies; },
        .server = true},
       {.name = "served_model_name",
-       .help = "Names of the model in the API (a list; on the command line by commas or given again); empty: those that its metadata and file give",
+       .help = "Names of the model in the API (a list; on the command line separated by commas or one at a time); empty: the names from its metadata and file",
        .field = [](O& o) -> F { return &o.served_model_name; },
        .server = true},
       {.name = "host",
