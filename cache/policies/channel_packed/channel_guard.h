@@ -32,10 +32,10 @@ void average(bool known, double decay, const std::vector<double>& what, std::vec
 // What is decided on at a boundary, of a layer.
 struct ChannelFinding {
   bool selected = false, checked = false;
-  double retained = 1;  // of the last selection's channels, in the KV head that retained the least
+  double retained = 1;  // share of the worth that the last selection still holds, in the KV head that holds the least
   Fidelity fidelity;
 };
-// Makes the ranks' findings one: the least that was retained, and all queries' fidelity.
+// Makes the ranks' findings one: the least that is retained, and all queries' fidelity.
 void share(const PolicyContext& context, std::vector<ChannelFinding>* findings);
 
 // The keys that a comparison of attention looks at, from the newest page on, spread over all: it costs as much at any length.

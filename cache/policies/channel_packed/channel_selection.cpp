@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 namespace smartkv {
@@ -46,13 +47,14 @@ std::vector<uint8_t> channel_order(std::span<const float> worth, int64_t channel
   return order;
 }
 
-double retained(std::span<const uint8_t> before, std::span<const uint8_t> after, int64_t channels) {
-  const auto n = static_cast<size_t>(channels);
-  const std::span<const uint8_t> first = after.first(n);
-  const auto found = std::count_if(before.begin(), before.begin() + channels, [&](uint8_t channel) {
-    return std::find(first.begin(), first.end(), channel) != first.end();
-  });
-  return static_cast<double>(found) / static_cast<double>(n);
+double retained(std::span<const uint8_t> before, std::span<const float> worth, int64_t channels) {
+  double held = 0, best = 0;
+  for (int64_t c = 0; c < channels; ++c) held += worth[before[static_cast<size_t>(c)] % worth.size()];
+  std::vector<float> sorted(worth.begin(), worth.end());
+  const size_t each = before.size() / worth.size(), n = static_cast<size_t>(channels) / each;
+  std::partial_sort(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(n), sorted.end(), std::greater<>());
+  for (size_t i = 0; i < n; ++i) best += static_cast<double>(each) * sorted[i];
+  return best == 0 ? 1 : held / best;
 }
 
 }  // namespace smartkv

@@ -22,7 +22,8 @@ std::vector<uint8_t> channel_order(std::span<const float> worth, int64_t channel
 // The `channels` worthiest single channels, then the others, each in rising order. worth: f32 [head_dim].
 std::vector<uint8_t> single_channel_order(std::span<const float> worth, int64_t channels);
 
-// The share of the first `channels` of `before` that are among those of `after`.
-double retained(std::span<const uint8_t> before, std::span<const uint8_t> after, int64_t channels);
+// Returns the worth of the first `channels` of `before`, an order of [head_dim], as a share of what the best `channels` are worth now.
+// worth: f32 [head_dim] of channels, or [head_dim / 2] of RoPE pairs. 1 if nothing is worth anything.
+double retained(std::span<const uint8_t> before, std::span<const float> worth, int64_t channels);
 
 }  // namespace smartkv

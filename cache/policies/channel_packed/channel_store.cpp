@@ -87,9 +87,10 @@ double ChannelStore::select(int64_t layer) {
   std::vector<uint8_t> selected;
   double least = state.selected.empty() ? -1 : 1;
   for (size_t head = 0; head < static_cast<size_t>(shape().n_kv_heads); ++head) {
-    const std::vector<uint8_t> order = smartkv::channel_order(worth(layer, static_cast<int64_t>(head)), options_.key_channels);
+    const std::vector<float> worth = this->worth(layer, static_cast<int64_t>(head));
+    const std::vector<uint8_t> order = smartkv::channel_order(worth, options_.key_channels);
     if (!state.selected.empty()) {
-      least = std::min(least, retained(std::span(state.selected).subspan(head * dim, dim), order, options_.key_channels));
+      least = std::min(least, retained(std::span(state.selected).subspan(head * dim, dim), worth, options_.key_channels));
     }
     selected.insert(selected.end(), order.begin(), order.end());
   }

@@ -112,12 +112,13 @@ CutChannels CutStore::select(int64_t layer) const {
   return channels;
 }
 
-double CutStore::retained(const CutChannels& before, const CutChannels& after) const {
+double CutStore::retained(int64_t layer) const {
   const int64_t dim = shape().head_dim;
+  const CutChannels& last = layers_[static_cast<size_t>(layer)].selected;
   double least = 1;
   for (int64_t head = 0; head < shape().n_kv_heads; ++head) {
-    least = std::min({least, smartkv::retained(part(before.k_order, head, dim), part(after.k_order, head, dim), before.k),
-                      smartkv::retained(part(before.v_order, head, dim), part(after.v_order, head, dim), before.v)});
+    least = std::min({least, smartkv::retained(part(last.k_order, head, dim), key_worth(layer, head), last.k),
+                      smartkv::retained(part(last.v_order, head, dim), value_worth(layer, head), last.v)});
   }
   return least;
 }
@@ -202,9 +203,8 @@ void CutStore::prepare(const StageView& view) {
     learn(seen[static_cast<size_t>(layer)], &state);
     finding.selected = selects && state.channels == nullptr && !state.k2.empty();
     if (!finding.selected) return;
-    CutChannels selected = select(layer);
-    finding.retained = state.selected.k_order.empty() ? -1 : retained(state.selected, selected);
-    state.selected = std::move(selected);
+    finding.retained = state.selected.k_order.empty() ? -1 : retained(layer);
+    state.selected = select(layer);
   });
   share(context_, &findings);
   context_.for_each(shape().n_layers, [&](int64_t layer) {

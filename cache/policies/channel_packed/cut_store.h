@@ -80,7 +80,7 @@ class CutStore final : public TokenStore {
   ChannelSeen see(const StageView& view, int64_t layer) const;
   void learn(const ChannelSeen& seen, Layer* layer) const;
   CutChannels select(int64_t layer) const;
-  double retained(const CutChannels& before, const CutChannels& after) const;  // by the KV head that retained the least
+  double retained(int64_t layer) const;  // of the last selection, in the KV head that retains the least
   Fidelity check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled) const;
   void cut_layer(Layer* layer) const;
   void start_over();  // after a check that failed

@@ -33,8 +33,15 @@ TEST(ChannelSelectionTest, PairsGoTogetherAndQueriesCount) {
   std::vector<uint8_t> sorted = order;
   std::sort(sorted.begin(), sorted.end());
   for (uint8_t i = 0; i < 16; ++i) EXPECT_EQ(sorted[i], i);
-  EXPECT_DOUBLE_EQ(retained(order, by_size, 4), 0.5);
-  EXPECT_DOUBLE_EQ(retained(order, order, 4), 1);
+}
+
+TEST(ChannelSelectionTest, RetainedIsTheShareOfTheWorthThatIsStillThere) {
+  const std::vector<float> pairs = {4, 3, 2, 1}, later = {4, 1, 2, 3};
+  const std::vector<uint8_t> keys = channel_order(pairs, 4), values = single_channel_order(pairs, 2);
+  EXPECT_DOUBLE_EQ(retained(keys, pairs, 4), 1);
+  EXPECT_DOUBLE_EQ(retained(keys, later, 4), 5.0 / 7);
+  EXPECT_DOUBLE_EQ(retained(values, later, 2), 5.0 / 7);
+  EXPECT_DOUBLE_EQ(retained(values, std::vector<float>(4), 2), 1);  // nothing is worth anything
 }
 
 TEST(FidelityTest, EqualScoresAreFaithful) {
