@@ -83,6 +83,7 @@ class CheckedOutput {
  public:
   CheckedOutput() { std::cout.exceptions(std::ios::badbit | std::ios::failbit); }
   ~CheckedOutput() {
+    std::cerr.tie(errors_flush_);
     std::cout.exceptions(std::ios::goodbit);
     std::cout.clear();
     std::clearerr(stdout);
@@ -94,6 +95,9 @@ class CheckedOutput {
     std::cout.flush();
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) std::cout.setstate(std::ios::badbit);
   }
+
+ private:
+  std::ostream* const errors_flush_ = std::cerr.tie(nullptr);  // a message must not flush what cannot be written, and throw again
 };
 
 int run(const std::function<int()>& command) {

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <thread>
 
 #include <httplib.h>
@@ -48,6 +49,24 @@ class Start : public ::testing::Test {
 
   fs::path folder_;
 };
+
+// Short outputs wait in a buffer until the end, long ones fail while they are written.
+TEST(StandardOutput, ThatCannotBeWrittenIsAnError) {
+  for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{{"smartkv", "--version"}, {"smartkv", "serve", "--help"},
+                                                                                         {"smartkv", "config", "schema"}}) {
+    std::cout.flush();
+    const int full = ::open("/dev/full", O_WRONLY), kept = ::dup(STDOUT_FILENO);
+    ::dup2(full, STDOUT_FILENO);
+    ::testing::internal::CaptureStderr();
+    const int code = run_command_line(static_cast<int>(arguments.size()), arguments.data());
+    const std::string error = ::testing::internal::GetCapturedStderr();
+    ::dup2(kept, STDOUT_FILENO);
+    ::close(kept);
+    ::close(full);
+    EXPECT_EQ(code, kRuntimeError) << arguments[1];
+    EXPECT_THAT(error, HasSubstr("standard output cannot be written")) << arguments[1];
+  }
+}
 
 TEST_F(Start, AModelThatCannotBeReadIsNamedWithTheReason) {
   std::ifstream file(kModel, std::ios::binary);
