@@ -1,13 +1,15 @@
 // The text of one answer in the page, by who wrote it.
 
-// A line is an element of its own, and a piece of text has a bound: what comes next costs the same however long the answer is.
+// Lines are elements, in blocks, and a piece of text has a bound: laying out what comes next hardly depends on the answer's length.
 const kMostCharacters = 2048;
+const kMostLines = 64;
 
 export class Answer {
   constructor(body) {
     this.body = body;  // of the message that it is shown in
     this.text = '';
     this.line = null;
+    this.block = null;  // of lines
     this.length = 0;  // of the last piece
   }
 
@@ -30,7 +32,12 @@ export class Answer {
     if (this.line === null) {
       this.line = document.createElement('span');
       this.line.className = 'line';
-      this.body.append(this.line);
+      if (this.block === null || this.block.childElementCount === kMostLines) {
+        this.block = document.createElement('span');
+        this.block.className = 'lines';
+        this.body.append(this.block);
+      }
+      this.block.append(this.line);
     }
     const last = this.line.lastElementChild;
     if (last?.className === origin && this.length < kMostCharacters) {
