@@ -152,7 +152,7 @@ def check_output(smartkv, model):
             ["--help"], ["--version"], ["serve", "--help"],
             ["inspect", model], ["inspect", model, "--json"], ["config", "check", str(config)], ["config", "preset"],
             ["config", "schema"], ["completions", "bash"], ["completions", "fish"], ["completions", "zsh"],
-            ["plan", "--model", model, "--context", "512", "--concurrency", "1"],
+            ["plan", "--model", model, "--context", "512", "--concurrency", "1", "--memory", "2GiB"],
             ["generate", "--model", model, "--prompt", "Hi", "--max-tokens", "2"],
             ["generate", "--model", model, "--prompt", "Hi", "--max-tokens", "2", "--json"],
             ["eval", "divergence", "--model", model, "--text", str(text), "--kv-cache", "streaming", "--context", "256", "--windows", "1"],

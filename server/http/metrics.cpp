@@ -194,7 +194,7 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
               stats.prefix_cache_states);
   text.both("prompt_tokens_total", "counter", "Prompt tokens computed for the first time: neither prefix hits nor recomputed ones.",
             stats.prompt_tokens);
-  text.both("generation_tokens_total", "counter", "Tokens generated.", stats.generation_tokens);
+  text.both("generation_tokens_total", "counter", "Tokens generated for all requests; prompts are not counted.", stats.generation_tokens);
   for (const char* prefix : {"smartkv:", "vllm:"}) {
     const std::string name = std::string(prefix) + "request_success_total";
     text.family(name, "counter",
