@@ -1,24 +1,28 @@
 #!/usr/bin/env python3
 """Drives the playground in headless Chromium: scripts/check_playground.sh runs it with what it needs, which is a server with
-its prefix cache on, Debian's chromium, and from PyPI playwright and axe-playwright-python.
+its prefix cache on, Debian's chromium and nginx, and from PyPI playwright and axe-playwright-python.
 
     scripts/check_playground.py --smartkv build/release/smartkv --model MODEL [--screenshots docs]
 
 Uses the page as a person would, by keyboard, and fails on what a person would miss: errors in the console, anything
 blocked by the Content-Security-Policy, requests to other hosts, what axe finds against WCAG 2.1 AA in light and dark,
-colours of too little contrast, a page wider than a phone. With --screenshots it leaves playground.png,
+colours of too little contrast, a page wider than a phone, a link that leads out of the path below which nginx serves it. With --screenshots it leaves playground.png,
 playground_dark.png and playground_narrow.png.
 """
 
 import argparse
+import contextlib
 import pathlib
 import re
+import subprocess
 import sys
+import tempfile
+import urllib.request
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
-from servers import smartkv_server
+from servers import free_port, smartkv_server
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ANSWER_MS = 180_000  # a slow machine may be busy with other work
@@ -264,6 +268,37 @@ def check_comparison(watched):
     expect(page.locator("#status")).to_contain_text("same")
 
 
+@contextlib.contextmanager
+def below_a_path(url):
+    """The URL of a path at which nginx serves the server, as docs/docker.md has it."""
+    port = free_port()
+    page = (ROOT / "docs/docker.md").read_text(encoding="utf-8")
+    location = re.search(r"^location /llm/ {.*?^}", page, re.M | re.S)[0].replace("http://127.0.0.1:8080", url)
+    with tempfile.TemporaryDirectory() as folder:
+        config = pathlib.Path(folder) / "nginx.conf"
+        config.write_text(f"daemon off; pid {folder}/pid; error_log stderr error; events {{}}\n"
+                          f"http {{ access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;\n"
+                          f"server {{ listen 127.0.0.1:{port}; {location} }} }}\n", encoding="utf-8")
+        nginx = subprocess.Popen(["/usr/sbin/nginx", "-c", config])
+        try:
+            yield f"http://127.0.0.1:{port}/llm/"
+        finally:
+            nginx.terminate()
+            nginx.wait()
+
+
+def check_below_a_path(browser, url):
+    with below_a_path(url) as below:
+        watched = Watched(browser, below, viewport={"width": 1180, "height": 900})
+        check_chat(watched)
+        for link in watched.page.locator("a[href]").evaluate_all("links => links.map((link) => link.href)"):
+            if link.startswith(below.removesuffix("llm/")):
+                with urllib.request.urlopen(link, timeout=30) as answer:
+                    check(link.startswith(below) and answer.status == 200, f"the link {link}")
+        watched.context.close()
+        return watched.faults
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smartkv", required=True)
@@ -295,8 +330,9 @@ def main():
         check_chat(phone)
         check(phone.page.evaluate("document.scrollingElement.scrollWidth") <= 360, "the page is wider than a phone")
         shoot(phone, "playground_narrow.png")
-        print("narrow screen: passed")
-        faults = wide.faults + phone.faults
+        print("narrow screen: passed", flush=True)
+        faults = wide.faults + phone.faults + check_below_a_path(browser, url)
+        print("check_below_a_path: passed", flush=True)
         browser.close()
     for fault in faults:
         print(fault, file=sys.stderr)

@@ -72,7 +72,7 @@ int generate(const Arguments& arguments) {
 }
 
 constexpr const char* kExamples = R"(Examples:
-  smartkv generate --config configs/default.json --prompt "What is the capital of France?"
+  smartkv generate --config configs/default.json --prompt "What is the capital of France? Answer in one sentence."
   smartkv generate --model model.gguf --raw --prompt "Once upon a time" --max-tokens 64 --temperature 0
   smartkv generate --model model.gguf --speculative ngram --show-drafts --prompt "Repeat this text: ..."
   cat question.txt | smartkv generate --model model.gguf --prompt - --json)";

@@ -102,7 +102,7 @@ constexpr const char* kExamples = R"(Examples:
   SMARTKV_API_KEY=secret smartkv serve --model model.gguf --host 0.0.0.0
 
 Then: curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json'
-        -d '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+        -d '{"messages": [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]}'
 SIGTERM or Ctrl-C lets running requests finish; the second one stops at once. Behind a load balancer, --shutdown-delay 10 goes on to
 take requests until it has noticed.)";
 
