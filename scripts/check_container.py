@@ -180,6 +180,9 @@ class Container:
         with urllib.request.urlopen(self.url + path, timeout=30) as response:
             return response.read().decode()
 
+    def name(self):
+        return json.loads(self.get("/v1/models"))["data"][0]["id"]
+
     def open(self, body):
         request = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
         return urllib.request.urlopen(request, timeout=600)
@@ -226,7 +229,7 @@ def check_policies(tag):
         expect(server.healthy("--live"), "it is ready and does not live")
         for policy in POLICIES:
             server.ask(kv_cache=policy)
-        expect(json.loads(server.get("/v1/models"))["data"][0]["id"] == DEFAULT_MODEL, "the model has another name")
+        expect(server.name() == DEFAULT_MODEL, f"the model is named {server.name()}")
         for _ in range(40):  # HEALTHCHECK, every 10 s
             if server.state("Health.Status") == "healthy":
                 break
@@ -289,7 +292,7 @@ def check_examples(folder, model):
                     except urllib.error.HTTPError as error:
                         expect(error.code == 401, f"without the key: {error.code}")
                 else:
-                    server.ask()
+                    server.ask(model=server.name())
     docker("volume", "rm", "smartkv-cache")
 
 
@@ -299,10 +302,9 @@ def check_runtime(model):
     expect("/models/model.gguf" in failed, f"expected the missing file: {failed}")
     step("runtime: a model mounted under another name, by its content")
     with Container("-v", f"{model}:/models/model.gguf:ro", image="runtime").wait() as server:
-        name = json.loads(server.get("/v1/models"))["data"][0]["id"]
-        expect(name != "model", "the model is named after its file")
+        expect(server.name() != "model", "the model is named after its file")
         for policy in POLICIES:
-            server.ask(model=name, kv_cache=policy)
+            server.ask(model=server.name(), kv_cache=policy)
 
 
 def check_users(folder):
@@ -421,6 +423,7 @@ def main():
     model = pathlib.Path(options.model).resolve()
     with tempfile.TemporaryDirectory() as name, engine(pathlib.Path(name)):
         folder = pathlib.Path(name)
+        folder.chmod(0o755)  # users of the containers read it
         remove_leftovers()
         make_base(folder)
         base_bytes = int(docker("image", "inspect", "-f", "{{.Size}}", BASE))

@@ -244,8 +244,9 @@ def check_deploy(args):
             started = subprocess.Popen([commands / "ray", "start", "--head", "--block", "--num-cpus", "2", "--port", str(free_port()),
                                         "--dashboard-port", str(dashboard)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             wait_for(lambda: answers_at(dashboard) or started.poll() is not None, "the dashboard of `ray start`")
-            subprocess.run([commands / "serve", "deploy", "-a", f"http://127.0.0.1:{dashboard}", file.name],
-                           check=True, capture_output=True, timeout=PATIENCE_S)
+            # The dashboard listens before it can deploy.
+            wait_for(lambda: subprocess.run([commands / "serve", "deploy", "-a", f"http://127.0.0.1:{dashboard}", file.name],
+                                            stdout=subprocess.DEVNULL, timeout=PATIENCE_S).returncode == 0, "`serve deploy`")
             client = Client(f"http://127.0.0.1:{config['http_options']['port']}")
 
             def answers():

@@ -1,12 +1,15 @@
 #include "server/http/tls.h"
 
 #include <openssl/err.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
 #include <string>
+#include <system_error>
+#include <utility>
 
 namespace smartkv::http {
 
@@ -69,6 +72,11 @@ TlsContext::TlsContext(std::filesystem::path certificate, std::filesystem::path 
     : certificate_(std::move(certificate)), key_(std::move(key)), context_(load()) {}
 
 TlsContext::Context TlsContext::load() const {
+  // OpenSSL names no reason where a file cannot be opened.
+  for (const auto& [path, what] : {std::pair{&certificate_, "certificate"}, std::pair{&key_, "key"}}) {
+    if (::access(path->c_str(), R_OK) == 0) continue;
+    throw TlsError(path->string() + ": the " + what + " cannot be read: " + std::generic_category().message(errno));
+  }
   Context context(SSL_CTX_new(TLS_server_method()));
   if (context == nullptr) throw TlsError("cannot set up TLS: " + last_error());
   SSL_CTX* c = context.get();

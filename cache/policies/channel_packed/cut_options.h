@@ -21,7 +21,7 @@ struct CutOptions : SelectionOptions {
   int64_t key_channels = 0, value_channels = 0;  // that stay; multiples of 16
   int64_t check_every = 1024;                    // tokens of an answer between comparisons with an exact cache; 0: none
   FidelityLimits attention;
-  FidelityLimits logits{.top = 8, .least_overlap = 0.5, .most_margin_drift = 1, .most_kl = 0.1};
+  FidelityLimits logits{.top = 8, .least_overlap = 0.75, .most_margin_drift = 1, .most_kl = 0.1};
   std::shared_ptr<const ChannelWorth> worth = {};  // decides from the first boundary on; null: what a sequence shows itself
 
   bool cuts(int64_t head_dim) const { return std::min(key_channels, value_channels) < head_dim; }

@@ -18,7 +18,7 @@ struct ForecastOptions {
   int64_t history = 4096;        // samples that the replay buffer holds; the oldest is overwritten
   int64_t update_interval = 32;  // new samples per training step
   double blend = 0.5;            // share of the forecast in the importance; the rest is the moving average
-  double lr = 0.01;              // of Adam
+  double lr = 0.05;              // of Adam; NOTES.md: how it was chosen
   int64_t hidden = 16;           // units of the hidden layer
 };
 
