@@ -419,6 +419,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--model", required=True, help="the default model's file")
     arguments.add_argument("--without-torch", action="store_true", help="leave out the image with LibTorch, which takes the longest to build")
+    arguments.add_argument("--built", action="store_true", help="use the images of the run before")
     options = arguments.parse_args()
     model = pathlib.Path(options.model).resolve()
     with tempfile.TemporaryDirectory() as name, engine(pathlib.Path(name)):
@@ -428,7 +429,7 @@ def main():
         make_base(folder)
         base_bytes = int(docker("image", "inspect", "-f", "{{.Size}}", BASE))
         tags = ["runtime", "latest", *([] if options.without_torch else ["torch"])]
-        for tag in tags:
+        for tag in [] if options.built else tags:
             step(f"Building {tag}")
             out = build(tag, *([] if tag == "latest" else ["--target", tag]), "--build-arg", "REVISION=check", "--build-arg", "CREATED=check")
             sent = max((float(size) for size in re.findall(r"transferring context: ([\d.]+)MB", out)), default=0)
