@@ -93,6 +93,12 @@ nlohmann::json Parameters::value(const std::string& key) {
   return value == nullptr ? nlohmann::json() : *value;
 }
 
+void Parameters::refuse(std::initializer_list<const char*> keys, const std::string& what) const {
+  for (const char* key : keys) {
+    if (has(key)) throw ParameterError(path_ + "." + key, "needs " + what);
+  }
+}
+
 void Parameters::done() const {
   for (const auto& [key, value] : json_.items()) {
     if (known_.contains(key) || value.is_null()) continue;

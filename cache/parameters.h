@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <utility>
@@ -41,6 +42,8 @@ class Parameters {
   // An object's parameters, as path.KEY, or null: the key is missing or has a value of another kind.
   const nlohmann::json* object(const std::string& key);
   nlohmann::json value(const std::string& key);  // whatever it is; null: missing
+  // Throws for the first of `keys` that is there: "needs WHAT", without which it has no effect.
+  void refuse(std::initializer_list<const char*> keys, const std::string& what) const;
   void done() const;  // throws if a key was not asked for
 
  private:

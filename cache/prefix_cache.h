@@ -63,7 +63,7 @@ class PrefixCache {
   // The state counts as used.
   Covered covers(const std::string& key, std::span<const int32_t> prompt);
   // Prompts of one group are those that could have a state in common, and few others. A group's version is another one once
-  // covers() may say something else for them.
+  // a state of theirs came or went; files that turn out to be gone do not count.
   static size_t group_of(const std::string& key, std::span<const int32_t> prompt);
   uint64_t version(size_t group) const { return versions_[group]; }
 

@@ -91,7 +91,8 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
     parameters = std::move(merged);
     break;
   }
-  const double shadow = Parameters(name, parameters).number("shadow", 0, kLeastShadowShare, 1);
+  const bool shadows = !parameters.contains("shadow") || parameters["shadow"] != 0;
+  const double shadow = shadows ? Parameters(name, parameters).number("shadow", 0, kLeastShadowShare, 1) : 0;
   parameters.erase("shadow");  // of every policy, so no policy knows it
   std::string known;
   for (const PolicyRow& row : policy_registry()) {

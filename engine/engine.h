@@ -213,7 +213,8 @@ struct EngineStats {
   int64_t kv_bytes_used = 0, kv_bytes_promised = 0, kv_bytes_budget = 0;
   uint64_t prompt_tokens = 0, generation_tokens = 0, prefix_cache_queries = 0, prefix_cache_hits = 0;
   uint64_t steps = 0;
-  uint64_t preemptions = 0, recomputed_tokens = 0;
+  uint64_t preemptions = 0, recomputed_tokens = 0;  // tokens after preemptions and failed passes
+  uint64_t logit_check_tokens = 0;                  // computed anew to compare logits (SequenceCache::wants_check)
   // Held for prompts to come. The bytes are those that no running sequence holds, so kv_bytes_used + prefix_cache_bytes is at
   // most what all caches hold.
   int64_t prefix_cache_bytes = 0, prefix_cache_states = 0;

@@ -247,13 +247,14 @@ int64_t EngineImpl::free_bytes() const {
 // leaves a state. Returns what they will most likely go on sharing.
 std::optional<int64_t> EngineImpl::waits_for_prefix(const Sequence& waiting) {
   const Request& request = *waiting.request;
-  if (request.prefixes == nullptr) return std::nullopt;
+  if (request.prefixes == nullptr || waiting.check.tokens > 0) return std::nullopt;
   const std::span<const TokenId> prompt(request.generation.prompt);
   const int64_t covered = waiting.known().tokens;
   for (ScheduledSequence* sequence : scheduler_.running()) {
     Sequence& running = *static_cast<Sequence*>(sequence);
     const Request* const other = running.request;
-    const bool computing = running.index == 0 && running.computed() < other->prompt_tokens();
+    const bool leaves = running.index == 0 && running.check.tokens == 0;  // a sequence that is checked leaves no state
+    const bool computing = leaves && running.computed() < other->prompt_tokens();
     if (!computing || other->prefixes == nullptr || other->prefix_key != request.prefix_key) continue;
     const std::span<const TokenId> its = other->generation.prompt;
     const int64_t most = std::min(request.prompt_tokens() - 1, other->prompt_tokens());
@@ -301,8 +302,8 @@ void EngineImpl::plan_batch() {
   }
   uint64_t queries = 0, hits = 0;
   for (ScheduledSequence* admitted : plan_.admitted) {
-    const Request& request = *choice_of(admitted)->request;
-    if (request.prefixes == nullptr || request.preemptions > 0) continue;
+    Request& request = *choice_of(admitted)->request;
+    if (request.prefixes == nullptr || std::exchange(request.counted, true)) continue;
     queries += static_cast<uint64_t>(request.prompt_tokens());
     hits += static_cast<uint64_t>(request.cached_tokens);
   }

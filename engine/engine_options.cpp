@@ -114,6 +114,14 @@ void settle_context(int64_t own, LlamaOptions* llama) {
   const double factor = !scaled ? 1 : llama->rope_factor;  // 0: as much as it takes
   const auto longest = static_cast<int64_t>(factor * static_cast<double>(own));
   if (llama->context_length == 0 && scaled && factor > 0) llama->context_length = longest;
+  const auto most = kMostRopeFactor * own;
+  if (scaled && factor == 0 && llama->context_length > most) {
+    throw ModelError("context_length: expected at most " + std::to_string(most) + ", " + std::to_string(kMostRopeFactor) +
+                     " times the model's own, found " + std::to_string(llama->context_length));
+  }
+  if (scaled && factor == 0 && llama->context_length <= own) {
+    throw ModelError("rope_scaling: expected a factor, or a context_length beyond the model's own " + std::to_string(own) + ", found neither");
+  }
   if (llama->context_length <= own) return;
   if (factor > 0 && llama->context_length > longest) {
     const std::string length = std::to_string(llama->context_length);
@@ -173,7 +181,7 @@ void check_engine_options(const EngineOptions& options, const RunCheck& run) {
                                .int4_weights = options.draft_weights == "int4",
                                .ranks = options.tensor_parallel});
   });
-  run([&] { check_allowed_lists(options); });
+  check_allowed_lists(options, run);
   run([&] {
     if (!options.chat_template_file.empty()) read_chat_template(options.chat_template_file);
   });

@@ -27,7 +27,7 @@ void EngineImpl::take_results() {
       scheduler_.isolate(row.choice, false);
       if (!row.samples) continue;
       if (row.event.tokens.empty()) {
-        scheduler_.drop(row.choice);
+        scheduler_.drop(row.choice, false);
         continue;
       }
       settle(row.choice, row.event);
@@ -79,18 +79,20 @@ void EngineImpl::take_prompt_chunk(BatchRow* row) {
   choice->read_stats();
 }
 
-// Tokens of a prompt count as such the first time that they are computed; all others that a pass has known before are recomputed.
+// Tokens of a prompt count as such the first time that they are computed. All others that a pass has known before are recomputed: to
+// compare logits, or because their memory was lost.
 void EngineImpl::count_tokens(const BatchRow& row) {
   if (row.decodes) return;
   Request* const request = row.request.get();
   const int64_t end = std::min(row.choice->computed(), request->prompt_tokens());
   const int64_t fresh = std::max<int64_t>(0, end - std::max(request->prompt_computed, row.choice->computed() - row.n_tokens));
   request->prompt_computed = std::max(request->prompt_computed, end);
-  const int64_t sampled = row.samples && row.choice->n_output > 0 ? 1 : 0;  // its last token was in no pass yet
+  const bool checks = !row.choice->checked_logits.empty();
+  const int64_t sampled = !checks && row.samples && row.choice->n_output > 0 ? 1 : 0;  // its last token was in no pass yet
   const std::lock_guard lock(mutex_);
   recorder_.stats.prompt_tokens += static_cast<uint64_t>(fresh);
   policy_stats(*request).prompt_tokens += static_cast<uint64_t>(fresh);
-  recorder_.stats.recomputed_tokens += static_cast<uint64_t>(row.n_tokens - fresh - sampled);
+  (checks ? recorder_.stats.logit_check_tokens : recorder_.stats.recomputed_tokens) += static_cast<uint64_t>(row.n_tokens - fresh - sampled);
 }
 
 // The last token's logits are there. The other choices get rows of their own: references into the batch end here.
@@ -146,9 +148,10 @@ void EngineImpl::sample() {
   for (BatchRow& row : batch_) {
     if (row.samples && !row.failure && !row.request->ended) samples_.push_back(&row);
   }
-  for_rows([this](BatchRow* row, SamplingScratch* scratch) {
+  const int64_t room = parts_.options.kv_cache_bytes;
+  for_rows([this, room](BatchRow* row, SamplingScratch* scratch) {
     try {
-      if (row->n_logits <= 1 && !row->draw && !row->choice->check_logits({row->logits, static_cast<size_t>(vocabulary_)})) return;
+      if (row->n_logits <= 1 && !row->draw && !row->choice->check_logits({row->logits, static_cast<size_t>(vocabulary_)}, policy_context_.pool, room)) return;
       row->event = sample_round(*row->request, row->choice, row->logits, config().vocab_size, vocabulary_,
                                 row->draw ? &*row->draw : nullptr, scratch);
     } catch (...) {

@@ -82,7 +82,7 @@ class Sink final : public spdlog::sinks::sink {
     try {
       std::thread([this] { run(); }).detach();
       background_ = true;
-    } catch (const std::system_error&) {  // callers go on to write
+    } catch (const std::exception&) {  // no thread, or no memory for one: callers go on to write
     }
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }

@@ -27,8 +27,11 @@ size_t read_character(std::string_view text, uint32_t* code) {
   return *code < kLeast[size] || *code > 0x10ffff || surrogate ? 0 : size;
 }
 
-// Controls of ASCII and Latin-1, and Unicode's line and paragraph separators.
-bool is_control(uint32_t code) { return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x2028 || code == 0x2029; }
+// Controls of ASCII and Latin-1, Unicode's line and paragraph separators, and what changes the direction of the text.
+bool is_control(uint32_t code) {
+  const auto within = [code](uint32_t first, uint32_t last) { return code >= first && code <= last; };
+  return code < 0x20 || within(0x7f, 0x9f) || code == 0x061c || within(0x200e, 0x200f) || within(0x2028, 0x202e) || within(0x2066, 0x2069);
+}
 
 }  // namespace
 

@@ -15,9 +15,8 @@ class LogLine {
 
   LogLine(LogFormat format, std::string_view message, std::initializer_list<LogField> fields);
 
-  // Returns "MESSAGE FIELD=VALUE" or, in JSON, the rest of an object from `"message":` on, with a line break: UTF-8 without control characters, at most
-  // kMostBytes. Of a message 4 KiB are kept and of a
-  // value 1 KiB; "..." shows the cut.
+  // Returns "MESSAGE FIELD=VALUE" or, in JSON, the rest of an object from `"message":` on, with a line break: UTF-8 without control
+  // characters, at most kMostBytes. A message keeps 4 KiB and a value 1 KiB; "..." shows the cut.
   std::string_view text() const { return {data_.data(), size_}; }
 
  private:

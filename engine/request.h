@@ -58,7 +58,7 @@ struct Request {
   size_t prefix_group = 0, draft_prefix_group = 0;  // PrefixCache::group_of() the prompt
   int64_t cached_tokens = 0;          // of the prompt, found there
   int64_t prompt_computed = 0;        // tokens of the prompt that some pass has computed, or that were found there
-  bool looked_up = false;
+  bool looked_up = false, counted = false;  // there; among the queries of the prefix cache
   std::shared_ptr<EventQueue> events;
   std::vector<Sequence> choices;      // one until the prompt is computed; they stay where they are
   std::vector<TokenLogprob> prompt_logprobs;

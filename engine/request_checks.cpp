@@ -77,6 +77,15 @@ bool known_policy(std::string_view name) {
          std::any_of(policy_presets().begin(), policy_presets().end(), has_name);
 }
 
+bool known_method(const std::string& name) {
+  try {
+    parse_speculation(name);
+    return true;
+  } catch (const RequestError&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 bool allows(const std::vector<std::string>& list, std::string_view name) {
@@ -95,21 +104,25 @@ void check_allowed(const GenerationRequest& request, const EngineOptions& option
   }
 }
 
-void check_allowed_lists(const EngineOptions& options) {
+void check_allowed_lists(const EngineOptions& options, const std::function<void(const std::function<void()>&)>& run) {
+  bool all_known = true;
+  const auto refuse = [&](const char* list, const char* expected, const std::string& name) {
+    all_known = false;
+    run([&] { invalid(list, expected, '"' + name + '"'); });
+  };
   for (const std::string& name : options.allowed_policies) {
-    check(known_policy(name), "allowed_policies", "names of policies and presets", '"' + name + '"');
+    if (!known_policy(name)) refuse("allowed_policies", "names of policies and presets", name);
   }
   for (const std::string& name : options.allowed_speculation) {
-    try {
-      parse_speculation(name);
-    } catch (const RequestError&) {
-      invalid("allowed_speculation", "names of methods of speculative decoding", '"' + name + '"');
-    }
+    if (!known_method(name)) refuse("allowed_speculation", "names of methods of speculative decoding", name);
   }
-  GenerationRequest defaults;
-  defaults.kv_cache = options.kv_cache.is_null() ? "full" : options.kv_cache;
-  defaults.speculative = options.speculative;
-  check_allowed(defaults, options);
+  if (!all_known) return;
+  run([&] {
+    GenerationRequest defaults;
+    defaults.kv_cache = options.kv_cache.is_null() ? "full" : options.kv_cache;
+    defaults.speculative = options.speculative;
+    check_allowed(defaults, options);
+  });
 }
 
 void check_request(const GenerationRequest& request, const RequestLimits& limits) {

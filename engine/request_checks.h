@@ -1,6 +1,11 @@
 // What makes a request invalid, whatever the engine is doing at the moment.
 #pragma once
 
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "engine/engine.h"
 
 namespace smartkv {
@@ -23,6 +28,9 @@ bool allows(const std::vector<std::string>& list, std::string_view name);
 void check_allowed(const GenerationRequest& request, const EngineOptions& options);
 
 // That the two lists hold known names only, and the server's own defaults. Throws RequestError (kInvalid).
-void check_allowed_lists(const EngineOptions& options);
+// run: what calls each check, so that it can collect their errors.
+void check_allowed_lists(
+    const EngineOptions& options,
+    const std::function<void(const std::function<void()>&)>& run = [](const std::function<void()>& check) { check(); });
 
 }  // namespace smartkv

@@ -39,11 +39,11 @@ void Scheduler::isolate(const ScheduledSequence* sequence, bool alone) {
   }
 }
 
-void Scheduler::drop(ScheduledSequence* sequence) {
+void Scheduler::drop(ScheduledSequence* sequence, bool lost) {
   const auto at = std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.sequence == sequence; });
   if (at == running_.end()) return;
   Entry entry = *at;
-  ++entry.drops;
+  if (lost) ++entry.drops;
   wait(entry);  // first: without memory for it the sequence stays where it is
   slots_ -= entry.slots;
   running_.erase(at);

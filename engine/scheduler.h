@@ -113,8 +113,9 @@ class Scheduler {
   void remove(const ScheduledSequence* sequence);                        // unknown ones are ignored
   // Of the sequences of a pass that failed, nobody knows which one is at fault: each goes on alone until isolate(..., false).
   void isolate(const ScheduledSequence* sequence, bool alone);
-  // Drops a running sequence, to be computed anew.
-  void drop(ScheduledSequence* sequence);
+  // Drops a running sequence, to be computed anew. One that lost its memory waits until there is more; without `lost` it goes on as soon
+  // as any of its age.
+  void drop(ScheduledSequence* sequence, bool lost = true);
 
   void plan(const Memory& memory, Plan* plan);
 

@@ -77,7 +77,7 @@ int64_t Sequence::logit_rows(int64_t n) const {
 }
 
 int64_t Sequence::held() const {
-  return draft_bytes + (request->offloads() ? 0 : cache_stats.bytes) + static_cast<int64_t>(checked_logits.size() * sizeof(float));
+  return draft_bytes + (request->offloads() ? 0 : cache_stats.bytes);
 }
 
 int64_t Sequence::offloaded() const { return request->offload_bytes(); }
@@ -104,14 +104,18 @@ ScheduledSequence::Known Sequence::known() const {
   return known;
 }
 
-bool Sequence::check_logits(std::span<const float> logits) {
+bool Sequence::check_logits(std::span<const float> logits, const std::shared_ptr<PagePool>& pool, int64_t room) {
   if (n_output == 0) return true;
   if (!checked_logits.empty()) {
     check = cache->judge(logits, checked_logits);
     checked_logits = {};
+    checked_bytes.reset();
   } else if (cache->wants_check()) {
+    const int64_t end = std::min(cache->next_boundary(), request->prompt_tokens() + request->max_tokens);  // when it may be cut again
+    if (request->max_bytes(0, end) + static_cast<int64_t>(logits.size_bytes()) > room) return true;
     check.tokens = computed();
     checked_logits.assign(logits.begin(), logits.end());
+    checked_bytes.emplace(pool, static_cast<int64_t>(logits.size_bytes()));
     return false;
   }
   return true;

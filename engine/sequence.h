@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "cache/page_pool.h"
 #include "cache/prefix_cache.h"
 #include "cache/sequence_cache.h"
 #include "engine/engine.h"
@@ -46,9 +48,9 @@ struct Sequence final : ScheduledSequence {
   Known known() const override;
   int64_t bytes_ahead(int64_t beyond) const override;
   int64_t growth_ahead(int64_t beyond) const override;
-  // Compares the logits of the last token with those of an exact cache where the cache wants that. Returns false if the tokens have to be
-  // computed anew first: nothing is sampled then.
-  bool check_logits(std::span<const float> logits);
+  // Compares the logits of the last token with those of an exact cache where the cache wants that and `room`, bytes of all caches, would
+  // hold the exact one. Returns false if the tokens have to be computed anew first: nothing is sampled then. The logits count in `pool`.
+  bool check_logits(std::span<const float> logits, const std::shared_ptr<PagePool>& pool, int64_t room);
   void look_up();         // while it waits: what the prefix cache has for it
   std::unique_ptr<SequenceCache> find_prefix();  // fills in `cache`; returns the draft's, which holds as many tokens, or null
   void begin() override;  // from a state of the prefix cache, if there is one
@@ -93,6 +95,7 @@ struct Sequence final : ScheduledSequence {
   bool finished = false;
   LogitCheck check;                      // what its caches follow
   std::vector<float> checked_logits;     // those that are to be compared, once check.tokens are computed anew; empty: none are
+  std::optional<PoolCharge> checked_bytes;
   bool draws_again = false;              // the host draws: its grammar has refused a token that a device drew
   double sample_ms = 0;
   Clock::time_point last_token;

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Builds the images of docker/Dockerfile with Docker and uses them as a user would. scripts/check_container.sh prepares what it needs.
 
-Checked, of the image with the default model, of `runtime` and of `torch`: contents, labels, rights; the health check over HTTP, TLS and
-another port; every preset of policies and of options; the `docker run` lines of docs/docker.md and the examples of README.md, as they
-stand there; a restart with the volume of computed prompts; limits of memory and CPUs; a stop while an answer is streamed; another
-version on the same volume; any user of group 0; compose from a clean clone, and that a change in documents compiles nothing.
+Checked of the image with the default model and of `torch`: contents, labels, rights; every preset of policies; a stop while an answer
+is streamed; the health check over HTTP, TLS and another port. Of the former: every preset of options; the `docker run` lines of
+docs/docker.md and the examples of README.md, as they stand there; any user of group 0; limits of memory and CPUs; a restart and another
+version with the volume of computed prompts; compose from a clean clone, and that a change in documents compiles nothing. Of `runtime`: a
+model that is mounted under another name.
 """
 import argparse
 import concurrent.futures
@@ -130,8 +131,9 @@ def remove_leftovers():
     """What an interrupted run left."""
     for container in docker("ps", "-aq", "--filter", f"label={NAME}").split():
         docker("rm", "-f", container)
-    for volume in docker("volume", "ls", "-q", "--filter", f"name={NAME}").split():
-        docker("volume", "rm", volume)
+    for volume in docker("volume", "ls", "-q").split():
+        if volume.startswith(f"{NAME}-"):
+            docker("volume", "rm", volume)
 
 
 def long_question(words):
@@ -249,13 +251,13 @@ def check_presets():
             server.ask()
 
 
-def check_health(folder):
-    step("health over TLS, at another port")
+def check_health(folder, tag):
+    step(f"{tag}: health over TLS, at another port")
     run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=localhost",
         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem")
     (folder / "key.pem").chmod(0o644)
     with Container("-v", f"{folder}:/tls:ro", "-e", "SMARTKV_TLS_CERT=/tls/cert.pem", "-e", "SMARTKV_TLS_KEY=/tls/key.pem",
-                   "-e", "SMARTKV_PORT=9443", "-e", "SMARTKV_API_KEY=secret", port=9443).wait() as server:
+                   "-e", "SMARTKV_PORT=9443", "-e", "SMARTKV_API_KEY=secret", image=tag, port=9443).wait() as server:
         expect("smartkv" in run("curl", "-sSf", "--cacert", folder / "cert.pem", server.url.replace("http:", "https:") + "/metrics",
                                 "-H", "Authorization: Bearer secret"), "no /metrics over TLS")
 
@@ -280,7 +282,8 @@ def check_examples(folder, model):
             step(f"docs/docker.md: {line}")
             words = [word.replace("$PWD", str(folder)) for word in shlex.split(line.partition(" # ")[0])[2:]]
             at = words.index("smartkv")
-            options = [word.replace("127.0.0.1:8080:", "127.0.0.1:0:") for word in words[:at] if word != "--rm"]
+            options = [word.replace("127.0.0.1:8080:", "127.0.0.1:0:").replace("smartkv-cache:", f"{NAME}-cache:")
+                       for word in words[:at] if word != "--rm"]
             if "-p" not in options:  # a command that ends
                 docker("run", "--rm", *options, f"{NAME}:latest", *words[at + 1:])
                 continue
@@ -293,7 +296,7 @@ def check_examples(folder, model):
                         expect(error.code == 401, f"without the key: {error.code}")
                 else:
                     server.ask(model=server.name())
-    docker("volume", "rm", "smartkv-cache")
+    docker("volume", "rm", f"{NAME}-cache")
 
 
 def check_runtime(model):
@@ -337,18 +340,9 @@ def check_limits():
         expect(server.state("OOMKilled") == "false" and server.state("Running") == "true", "out of memory")
 
 
-def check_restart_and_drain():
-    volume = f"{NAME}-restart"
-    options = ["-v", f"{volume}:/cache", "-e", "SMARTKV_PREFIX_CACHE_DIR=/cache"]
-    step("a restart keeps computed prompts")
-    with Container(*options).wait() as server:
-        first = server.ask(long_question(600))
-        docker("restart", "--time", "120", server.id)
-        server.wait()
-        second = server.ask(long_question(600))
-        expect(second["usage"]["prompt_tokens_details"]["cached_tokens"] > 500, f"not cached: {second['usage']}")
-        expect(first["choices"] == second["choices"], "another answer after the restart")
-        step("SIGTERM while an answer is streamed")
+def check_drain(tag):
+    step(f"{tag}: SIGTERM while an answer is streamed")
+    with Container(image=tag).wait() as server:
         stream = server.open({**QUESTION, "stream": True, "max_tokens": 400, "ignore_eos": True, "stream_options": {"include_usage": True}})
         chunks = events(stream)
         next(chunks)
@@ -360,6 +354,19 @@ def check_restart_and_drain():
         expect(tokens and tokens[-1] == 400, f"the answer was cut: {tokens[-1:]} of 400 tokens")
         stopping.join()
         expect(server.state("ExitCode") == "0", "SIGTERM was not the end in good order")
+
+
+def check_restart_and_upgrade():
+    volume = f"{NAME}-restart"
+    options = ["-v", f"{volume}:/cache", "-e", "SMARTKV_PREFIX_CACHE_DIR=/cache"]
+    step("a restart keeps computed prompts")
+    with Container(*options).wait() as server:
+        first = server.ask(long_question(600))
+        docker("restart", "--time", "120", server.id)
+        server.wait()
+        second = server.ask(long_question(600))
+        expect(second["usage"]["prompt_tokens_details"]["cached_tokens"] > 500, f"not cached: {second['usage']}")
+        expect(first["choices"] == second["choices"], "another answer after the restart")
     step("another version on the same volume")
     out = build("next", "--build-arg", "VERSION=0.1.1-check")
     expect(not re.search(r"Building CXX", out), "a new version number compiles")
@@ -438,13 +445,14 @@ def main():
             check_contents(tag, base_bytes)
         for tag in tags[1:]:
             check_policies(tag)
+            check_drain(tag)
+            check_health(folder, tag)
         check_runtime(model)
         check_presets()
-        check_health(folder)
         check_examples(folder, model)
         check_users(folder)
         check_limits()
-        check_restart_and_drain()
+        check_restart_and_upgrade()
         check_compose(folder)
         left = docker("ps", "-aq", "--filter", f"label={NAME}").split()
         expect(not left, f"containers are left: {left}")

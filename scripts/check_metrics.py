@@ -186,7 +186,7 @@ def compare(seen, before, after, prometheus):
         grown = after.get(key, float("nan")) - before.get(key, 0)
         # Sums of times are told in milliseconds with few digits.
         close = abs(grown - expected) <= (0.02 * expected + 0.01 if "seconds_sum" in metric else 1e-6 * abs(expected) + 1e-9)
-        if "e2e" in metric or "queue_time" in metric and metric.endswith("_sum"):
+        if ("e2e" in metric or "queue_time" in metric) and metric.endswith("_sum"):
             close = grown >= expected - 0.01  # the streams' share is in it
         if not close:
             faults.append(f"{metric}{dict(labels)}: clients saw {expected:g}, the server counted {grown:g}")

@@ -68,7 +68,7 @@ class SmartKV:
             os._exit(1)  # the routers hear of it at once, sooner than by a health check
 
     async def check_health(self):
-        async with self._client().get(self._url + "/health") as answer:
+        async with self._client().get(self._url + "/health/live") as answer:
             answer.raise_for_status()
 
     def __del__(self):

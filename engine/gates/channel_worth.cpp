@@ -34,9 +34,11 @@ void append(const json& list, std::span<const int64_t> lengths, const std::strin
 std::shared_ptr<const ChannelWorth> load_channel_worth(const std::filesystem::path& file, const ModelConfig& model,
                                                        const std::string& identity) {
   try {
+    if (!std::filesystem::is_regular_file(file)) throw CacheError("expected a file");  // a pipe would be waited for
     std::ifstream in(file, std::ios::binary);
-    if (!std::filesystem::is_regular_file(file) || !in) throw CacheError("cannot be read");
+    if (!in) throw CacheError("cannot be read");
     const json all = json::parse(in, nullptr, false);
+    if (all.is_discarded()) throw CacheError("expected JSON");
     if (!all.is_object() || !all.contains("layers") || !all.contains("values")) {
       throw CacheError("expected a JSON object with the members layers and values, as smartkv train-probe writes it");
     }

@@ -11,8 +11,9 @@ namespace smartkv {
 // folder of safetensors and what `smartkv quantize` writes have the same. It is a hash over
 //  - the numbers of layers, heads and KV heads, and the sizes of hidden state, MLP and head;
 //  - every norm's weights, rounded to bf16, under their Hugging Face names. No format quantizes norms.
-// Names, architecture (a Mistral is a llama in GGUF), context length, RoPE and vocabulary do not count. Models that differ in large matrices alone, such as a base model
-// and its merged LoRA, share an identity. AWQ folds its scales into norms, so its files have an identity of their own.
+// Names, architecture (a Mistral is a llama in GGUF), context length, RoPE and vocabulary do not count. Models that differ in large
+// matrices alone, such as a base model and its merged LoRA, share an identity. AWQ folds its scales into norms, so its files have an
+// identity of their own.
 // Throws ModelError for a norm that cannot be read.
 std::string model_identity(const Weights& weights);
 

@@ -22,8 +22,8 @@ std::vector<std::string> model_names(const std::filesystem::path& model, const s
 
 // Returns the title that a config.json gives its model: the last part of "_name_or_path". Empty: it gives none.
 std::string title_of_config(const nlohmann::json& config);
-// Returns the title of the model (GGUF's general.name) that a GGUF file or a folder holds, for model_names(). Throws ModelError for a file that cannot
-// be read.
+// Returns the title of the model (GGUF's general.name) that a GGUF file or a folder holds, for model_names(). Throws ModelError for a file
+// that cannot be read.
 std::string model_title(const std::filesystem::path& model);
 
 }  // namespace smartkv

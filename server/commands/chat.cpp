@@ -185,7 +185,7 @@ int chat(const Arguments& arguments) {
 constexpr const char* kExamples = R"(Examples:
   smartkv chat --config configs/default.json
   smartkv chat --model model.gguf --system "Answer in one sentence." --temperature 0.7
-  echo "What is the capital of France? Answer in one sentence." | smartkv chat --model model.gguf)";
+  echo "What is the capital of France? Answer in one sentence." | smartkv chat --config configs/default.json)";
 
 }  // namespace
 

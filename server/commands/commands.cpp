@@ -25,7 +25,7 @@ constexpr const char* kExamples = R"(Examples:
   smartkv serve --model model.gguf --host 0.0.0.0 --port 8000 --api-key secret
   smartkv health --port 8000
   smartkv chat --model model.gguf
-  smartkv generate --model model.gguf --prompt "What is the capital of France? Answer in one sentence."
+  smartkv generate --model model.gguf --temperature 0 --prompt "What is the capital of France? Answer in one sentence."
   smartkv bench --model model.gguf --limits
   smartkv eval divergence --model model.gguf --text book.txt --kv-cache streaming@0.25
   smartkv train-gate --model model.gguf --text books.txt --out gate.safetensors

@@ -68,16 +68,18 @@ void complete(ServerOptions* options) {
   http::HttpOptions& http = options->http;
   // Files that hold a secret mostly end with a line break, which no client sends.
   while (http.api_key.ends_with('\n') || http.api_key.ends_with('\r')) http.api_key.pop_back();
+  ErrorList errors;
   if (!std::all_of(http.api_key.begin(), http.api_key.end(), [](char c) { return c > ' ' && c <= '~'; })) {
-    throw ConfigError("api_key: expected visible ASCII characters, found others");
+    errors.add("api_key: expected visible ASCII characters, found others");
   }
   if (http.http_threads == 0) http.http_threads = options->engine.max_sequences + options->engine.max_queue + 32;
   // A string that grows may hold twice its bytes.
   constexpr int64_t kHeads = 256 << 10;
   if (const int64_t least = 2 * http.max_body_bytes + kHeads; http.max_buffered_bytes < least) {
-    throw ConfigError("max_buffered_bytes: expected at least 2 x max_body_bytes + 256 KiB = " + std::to_string(least) +
-                      ", found " + std::to_string(http.max_buffered_bytes));
+    errors.add("max_buffered_bytes: expected at least 2 x max_body_bytes + 256 KiB = " + std::to_string(least) + ", found " +
+               std::to_string(http.max_buffered_bytes));
   }
+  errors.throw_if_any();
 }
 
 OptionFlags::OptionFlags(CLI::App& app, bool server) : server_(server), summaries_(app) {
@@ -99,6 +101,7 @@ OptionFlags::OptionFlags(CLI::App& app, bool server) : server_(server), summarie
     if (!unset) help += " [" + (fallback.is_string() ? fallback.get<std::string>() : fallback.dump()) + "]";
     std::vector<std::string>& given = given_[std::string(option.name)];
     if (!option.entry.empty()) {
+      help += " (in files and variables: " + std::string(option.name) + ")";
       app.add_option(flag(option), given, help)->type_name("NAME=FILE")->allow_extra_args(false);
       continue;
     }

@@ -149,7 +149,7 @@ mixed_precision@4.5 spends 4.5 bits per value. "full" is the reference and alway
 that repeats the context before it chooses (Kim et al. 2025): kvzip@0.25.
 Examples:
   smartkv eval divergence --model model.gguf --text book.txt --context 4096 --kv-cache streaming@0.25,k4v4 --html report.html
-  smartkv eval recall --model model.gguf --text book.txt --kv-cache 'snapkv@0.25,{"policy":"streaming","tokens":512}')";
+  smartkv eval recall --model model.gguf --text book.txt --kv-cache 'snapkv@0.25,{"policy":"streaming","tokens":512}' --lengths 1024,2048,4096)";
 
 }  // namespace
 

@@ -65,7 +65,7 @@ constexpr const char* kExamples = R"(Examples:
   SMARTKV_TLS_CERT=cert.pem SMARTKV_TLS_KEY=key.pem smartkv health
 
 Asks the server that the same options, variables and config file start. Certificates are not verified.
-Exit codes: 0 the server is ready (with --live: works), 1 it is not, or the options are wrong.)";
+Exit codes: 0 the server is ready (with --live: works), 1 it is not, or its options are wrong, 2 this command line is wrong.)";
 
 }  // namespace
 
@@ -73,7 +73,13 @@ std::function<int()> setup_health(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   arguments->flags = std::make_unique<OptionFlags>(app, true);
   app.add_flag("--live", arguments->live, "Ask whether the process works, not whether it wants requests");
-  app.add_option("--timeout", arguments->timeout_s, "Seconds to wait for an answer")->type_name("S")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  app.add_option("--timeout", arguments->timeout_s, "Seconds to wait for an answer")->type_name("S")
+      ->check([](const std::string& text) {
+        double seconds = 0;  // a NaN is in no range
+        const bool fits = CLI::detail::lexical_cast(text, seconds) && seconds >= 0.1 && seconds <= 3600;
+        return fits ? std::string() : "expected seconds from 0.1 to 3600, found " + text;
+      })
+      ->capture_default_str();
   app.footer(kExamples);
   return [arguments] { return health(*arguments); };
 }

@@ -125,11 +125,11 @@ std::vector<NamedKey> parse_api_keys(std::string_view text, const std::string& f
 }
 
 std::vector<NamedKey> read_api_keys(const std::filesystem::path& file) {
+  // A pipe would be waited for, on the thread that takes signals when keys are read again.
+  if (!std::filesystem::is_regular_file(file)) throw KeyFileError(file.string() + ": expected a file of API keys, found none");
   std::ifstream in(file, std::ios::binary);
   std::ostringstream text;
-  if (std::filesystem::is_directory(file) || !in || !(text << in.rdbuf())) {
-    throw KeyFileError(file.string() + ": the file of API keys cannot be read, or is empty");
-  }
+  if (!in || !(text << in.rdbuf())) throw KeyFileError(file.string() + ": the file of API keys cannot be read, or is empty");
   return parse_api_keys(text.str(), file.string());
 }
 

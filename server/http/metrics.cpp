@@ -206,6 +206,8 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
   text.both("num_preemptions_total", "counter", "Sequences that lost their memory to older ones, to be computed again later.",
             stats.preemptions);
   text.single("smartkv:recomputed_tokens_total", "counter", "Tokens computed again after a preemption.", stats.recomputed_tokens);
+  text.single("smartkv:logit_check_tokens_total", "counter", "Tokens computed again to compare logits with those of an exact cache.",
+              stats.logit_check_tokens);
   const SpeculationUsage& speculation = stats.speculation;
   text.both("spec_decode_num_drafts_total", "counter", "Drafts of one or more tokens that a pass of the model verified.", speculation.passes);
   text.both("spec_decode_num_draft_tokens_total", "counter", "Tokens of verified drafts.", speculation.drafted);

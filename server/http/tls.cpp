@@ -72,10 +72,12 @@ TlsContext::TlsContext(std::filesystem::path certificate, std::filesystem::path 
     : certificate_(std::move(certificate)), key_(std::move(key)), context_(load()) {}
 
 TlsContext::Context TlsContext::load() const {
-  // OpenSSL names no reason where a file cannot be opened.
+  // OpenSSL names no reason where a file cannot be opened, and waits for the writer of a pipe.
   for (const auto& [path, what] : {std::pair{&certificate_, "certificate"}, std::pair{&key_, "key"}}) {
-    if (::access(path->c_str(), R_OK) == 0) continue;
-    throw TlsError(path->string() + ": the " + what + " cannot be read: " + std::generic_category().message(errno));
+    const bool readable = ::access(path->c_str(), R_OK) == 0;
+    if (readable && std::filesystem::is_regular_file(*path)) continue;
+    const std::string why = readable ? "it is no file" : std::generic_category().message(errno);
+    throw TlsError(path->string() + ": the " + what + " cannot be read: " + why);
   }
   Context context(SSL_CTX_new(TLS_server_method()));
   if (context == nullptr) throw TlsError("cannot set up TLS: " + last_error());

@@ -22,16 +22,25 @@ std::string_view host_of(std::string_view text) {
   return std::count(text.begin(), text.end(), ':') == 1 ? text.substr(0, text.find(':')) : text;
 }
 
+// One text for each address, whatever way it was written.
+std::string text_of(const std::array<uint8_t, 16>& address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const bool v4 = std::equal(kMapped.begin(), kMapped.end(), address.begin());
+  ::inet_ntop(v4 ? AF_INET : AF_INET6, address.data() + (v4 ? kMapped.size() : 0), text.data(), text.size());
+  return text.data();
+}
+
 }  // namespace
 
 bool TrustedProxies::parse(std::string text, Address* address) {
-  text = text.substr(0, text.find('%'));  // the interface of a link-local address
+  if (text.find(':') != text.npos) text = text.substr(0, text.find('%'));  // the interface of a link-local address
   if (::inet_pton(AF_INET6, text.c_str(), address->data()) == 1) return true;
   std::copy(kMapped.begin(), kMapped.end(), address->begin());
   return ::inet_pton(AF_INET, text.c_str(), address->data() + kMapped.size()) == 1;
 }
 
 TrustedProxies::TrustedProxies(const std::vector<std::string>& networks) {
+  std::string faults;
   for (const std::string& text : networks) {
     const size_t slash = text.find('/');
     const std::string host = text.substr(0, slash);
@@ -47,11 +56,13 @@ TrustedProxies::TrustedProxies(const std::vector<std::string>& networks) {
       whole = error == std::errc() && rest == end && network.bits >= 0 && network.bits <= most;
     }
     if (!valid || !whole) {
-      throw ProxyError("trusted_proxies: expected an IP address or a network such as 10.0.0.0/8, found \"" + text + '"');
+      faults += (faults.empty() ? "\"" : ", \"") + text + '"';
+      continue;
     }
     if (v4) network.bits += 128 - 32;
     networks_.push_back(network);
   }
+  if (!faults.empty()) throw ProxyError("trusted_proxies: expected IP addresses or networks such as 10.0.0.0/8, found " + faults);
 }
 
 bool TrustedProxies::trusts(const Address& address) const {
@@ -76,7 +87,7 @@ std::string TrustedProxies::client_of(const std::string& peer, const Fields& fie
     const size_t first = comma == all.npos ? 0 : comma + 1;
     const std::string host(host_of(trimmed(std::string_view(all).substr(first, end - first))));
     if (!parse(host, &address)) break;
-    client = host;
+    client = text_of(address);
     if (!trusts(address)) break;
     end = comma;
   }

@@ -181,10 +181,11 @@ TEST_F(Shadow, SaysNothingOfWhatWasNotSampled) {
   EXPECT_EQ(drift.at("drift_samples"), 0);
   EXPECT_FALSE(drift.contains("drift_l2_mean"));
   EXPECT_FALSE(details("k4v4", 100).contains("drift_samples"));
+  EXPECT_FALSE(details({{"policy", "k4v4"}, {"shadow", 0}}, 100).contains("drift_samples"));
 }
 
 TEST_F(Shadow, RefusesShares) {
-  for (const json& share : {json(0), json(-0.5), json(1.5), json("2%"), json(true)}) {
+  for (const json& share : {json(-0.5), json(1e-9), json(1.5), json("2%"), json(true)}) {
     try {
       policy({{"policy", "k4v4"}, {"shadow", share}});
       ADD_FAILURE() << share;

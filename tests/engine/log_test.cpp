@@ -51,9 +51,9 @@ TEST(LogLine, JsonHasTimeAndLevel) {
 
 // A path is the client's to write.
 TEST(LogLine, NothingInAMessageBeginsALine) {
-  const std::string forged = "GET /a\n2026-01-01T00:00:00.000Z error forged\r\x1b[31m\x7f\u0085\u2028\u009b" + std::string(1, '\0');
+  const std::string forged = "GET /a\n2026-01-01T00:00:00.000Z error forged\r\x1b[31m\x7f\u0085\u2028\u202e\u009b" + std::string(1, '\0');
   EXPECT_EQ(text_line(forged),
-            "GET /a\\n2026-01-01T00:00:00.000Z error forged\\r\\u001b[31m\\u007f\\u0085\\u2028\\u009b\\u0000\n");
+            "GET /a\\n2026-01-01T00:00:00.000Z error forged\\r\\u001b[31m\\u007f\\u0085\\u2028\\u202e\\u009b\\u0000\n");
   EXPECT_EQ(text_line("request", {{"path", "/a b\n\"c\" status=200"}}), "request path=\"/a b\\n\\\"c\\\" status=200\"\n");
   EXPECT_EQ(text_line("request", {{"path", "/ä"}, {"id", ""}}), "request path=\"/ä\" id=\"\"\n");
   EXPECT_EQ(text_line("bad \xff\xc0\xaf\xed\xa0\x80"), "bad \ufffd\ufffd\ufffd\ufffd\ufffd\ufffd\n");

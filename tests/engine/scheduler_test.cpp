@@ -527,6 +527,23 @@ TEST_F(SchedulerTest, SuspectsGoOnAlone) {
   EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 1), Pair(3, 1)));
 }
 
+// A sequence that lost its memory waits until there is more for it; one that is only to be computed anew does not.
+TEST_F(SchedulerTest, WhoLostNoMemoryGoesOnAtOnce) {
+  budget = 100;
+  for (uint64_t i = 1; i <= 2; ++i) add(i, 4);
+  step();
+  for (int i = 0; i < 6; ++i) {
+    scheduler().drop(sequences_[2].get(), false);
+    step();
+    EXPECT_EQ(scheduler().n_running(), 2);
+  }
+  for (int i = 0; i < 6; ++i) {
+    scheduler().drop(sequences_[2].get());
+    step();
+  }
+  EXPECT_EQ(scheduler().n_running(), 1);
+}
+
 TEST_F(SchedulerTest, PromisesWhatPromptsStillNeed) {
   add(1, 40, 10);
   step();

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -92,6 +94,10 @@ TEST(KeyFileTest, ErrorsNameThePlaceAndNeverAKey) {
   }
   EXPECT_THROW(http::read_api_keys("/nonexistent/keys.json"), KeyFileError);
   EXPECT_THROW(http::read_api_keys(::testing::TempDir()), KeyFileError);
+  const std::string pipe = ::testing::TempDir() + "keys_" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(http::read_api_keys(pipe), KeyFileError);  // nobody writes into it
+  ::unlink(pipe.c_str());
 }
 
 TEST(KeyAccountTest, BoundsRequestsAtOnce) {

@@ -88,15 +88,16 @@ TEST(ConfigCommand, ReportsEveryError) {
     "model": "nowhere.gguf", "draft_model": "nowhere2.gguf", "gates": {"a": "nowhere.st", "b": "nowhere2.st"},
     "kv_cache": "ballanced", "device": "cuda:0", "cuda_graphs": "on", "dtype": "f16", "rope_scaling": {"type": "stretch"},
     "sampling": {"temperature": -1, "top_k": -3}, "max_buffered_bytes": 1000, "speculative": "psychic",
-    "allowed_policies": ["fool"], "tls_key": "k.pem", "api_keys_file": "nowhere.keys", "trusted_proxies": ["everybody"]})");
+    "allowed_policies": ["fool", "fuel"], "allowed_speculation": ["psychic"], "api_key": "two words", "tls_key": "k.pem",
+    "api_keys_file": "nowhere.keys", "trusted_proxies": ["everybody", "somebody"]})");
   const Ran ran = run({"config", "check", file.c_str()});
   EXPECT_EQ(ran.code, kUsageError);
   for (const char* place : {"max_sequence", "port", "log_level", "model: ", "draft_model: ", "gates.a", "gates.b", "kv_cache", "device",
-                            "dtype", "rope_scaling.type", "temperature", "top_k", "max_buffered_bytes", "speculative", "allowed_policies",
-                            "tls_key alone", "nowhere.keys", "trusted_proxies"}) {
+                            "dtype", "rope_scaling.type", "temperature", "top_k", "max_buffered_bytes", "speculative", "fool", "fuel",
+                            "allowed_speculation", "api_key: ", "tls_key alone", "nowhere.keys", "everybody\", \"somebody"}) {
     EXPECT_THAT(ran.error, HasSubstr(place));
   }
-  EXPECT_EQ(std::count(ran.error.begin(), ran.error.end(), '\n'), 19) << ran.error;
+  EXPECT_EQ(std::count(ran.error.begin(), ran.error.end(), '\n'), 22) << ran.error;
 }
 
 TEST(ConfigCommand, AKeyMayEndWithTheLineBreakOfItsFile) {

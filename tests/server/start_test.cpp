@@ -146,6 +146,8 @@ TEST_F(Start, AContextBeyondTheModelsNeedsRopeScaling) {
               HasSubstr("context_length: expected at most 2048, the model's own 1024 times the factor of rope_scaling, found 100000"));
   EXPECT_EQ(start({"--rope-scaling", R"({"type": "linear", "factor": 2})"}).code, kOk);
   EXPECT_EQ(start({"--context-length", "1024"}).error.find("beyond"), std::string::npos);
+  EXPECT_THAT(start({"--rope-scaling", "yarn"}).error, HasSubstr("rope_scaling: expected a factor, or a context_length beyond the model's own 1024"));
+  EXPECT_THAT(start({"--context-length", "99999999", "--rope-scaling", "yarn"}).error, HasSubstr("context_length: expected at most 1048576, 1024 times"));
   EXPECT_THAT(start({"--rope-scaling", "longrope"}).error, HasSubstr("rope_scaling: expected none, linear, dynamic or yarn, found \"longrope\""));
   EXPECT_THAT(start({"--rope-scaling", R"({"type": "yarn", "factor": 0.5})"}).error, HasSubstr("rope_scaling.factor: expected a number from 1"));
 }

@@ -26,11 +26,13 @@ TEST(TrustedProxies, TakeTheLastAddressThatIsNoProxys) {
   EXPECT_EQ(proxies.client_of("fd00::1", forwarded({"[2001:db8::1]:443"})), "2001:db8::1");
   EXPECT_EQ(proxies.client_of("::ffff:10.0.0.1", forwarded({"1.2.3.4:5678"})), "1.2.3.4");
   EXPECT_EQ(proxies.client_of("10.0.0.1", forwarded({"10.0.0.7"})), "10.0.0.7");
+  EXPECT_EQ(proxies.client_of("10.0.0.1", forwarded({"fe80::1%eth0 x"})), "fe80::1");
+  EXPECT_EQ(proxies.client_of("10.0.0.1", forwarded({"::ffff:1.2.3.4"})), "1.2.3.4");
 }
 
 TEST(TrustedProxies, StopAtWhatIsNoAddress) {
   const TrustedProxies proxies({"10.0.0.1"});
-  for (const char* text : {"", ",", "unknown", "1.2.3.4, x\ny", "1.2.3.4,", "[", "a:b", "999.1.1.1"}) {
+  for (const char* text : {"", ",", "unknown", "1.2.3.4, x\ny", "1.2.3.4,", "[", "a:b", "999.1.1.1", "1.2.3.4%x"}) {
     EXPECT_EQ(proxies.client_of("10.0.0.1", forwarded({text})), "10.0.0.1") << text;
   }
 }

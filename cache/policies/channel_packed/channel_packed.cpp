@@ -83,6 +83,7 @@ std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters
   if (!context.pool->backend()->cuts_pages()) {
     throw CacheError("kv_cache.storage: expected codes on this device, found exact");
   }
+  read->refuse({"bits", "horizon", "key_bits", "value_bits"}, "storage codes");
   CutOptions options;
   options.key_channels = read_cut(read, "key_channels", std::max<int64_t>(16, dim * 3 / 4 / 16 * 16), dim);
   options.value_channels = read_cut(read, "value_channels", dim, dim);
@@ -105,6 +106,8 @@ std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters
 // Codes, and a residual for what they leave out.
 std::unique_ptr<StoreFactory> read_codes(const PolicyContext& context, Parameters* read, int64_t window) {
   const CacheShape& shape = context.shape;
+  read->refuse({"value_channels", "worth", "least_logit_overlap", "most_logit_margin_drift", "most_logit_kl"}, "storage exact");
+  if (!read->has("bits")) read->refuse({"horizon"}, "bits");
   ChannelOptions options;
   if (read->has("bits")) {
     for (const char* key : {"key_channels", "key_bits", "value_bits"}) {
@@ -134,7 +137,8 @@ std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& c
   const int64_t window = whole_pages(read.integer("window", kPageTokens, 1, kMost));
   const int64_t stride = read_prompt_stride(&read, kPrefillChunk);
   const bool coded = read.has("bits") || read.has("key_bits") || read.has("value_bits");
-  const bool exact = read.choice("storage", coded ? "codes" : "exact", {"exact", "codes"}) == "exact";
+  const bool codes = coded || !context.pool->backend()->cuts_pages();
+  const bool exact = read.choice("storage", codes ? "codes" : "exact", {"exact", "codes"}) == "exact";
   std::unique_ptr<StoreFactory> store = exact ? read_cuts(context, &read) : read_codes(context, &read, window);
   read.done();
   return std::make_unique<StagedPolicy>("channel_packed", context, Boundaries{window, stride, 0}, std::move(store));

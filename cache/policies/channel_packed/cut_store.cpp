@@ -86,9 +86,11 @@ void CutStore::learn(const ChannelSeen& seen, Layer* layer) const {
   average(known, options_.decay, seen.v2, &layer->v2);
 }
 
+const ChannelWorth* CutStore::worth() const { return followed_.backoffs == 0 ? options_.worth.get() : nullptr; }
+
 std::vector<float> CutStore::key_worth(int64_t layer, int64_t head) const {
   const int64_t dim = shape().head_dim;
-  if (options_.worth != nullptr) return part(options_.worth->keys, layer * context_.all_kv_heads() + context_.first_kv_head() + head, dim / 2);
+  if (worth() != nullptr) return part(worth()->keys, layer * context_.all_kv_heads() + context_.first_kv_head() + head, dim / 2);
   const Layer& state = layers_[static_cast<size_t>(layer)];
   if (state.k2.empty()) return {};
   const std::vector<float> k2 = part(state.k2, head, dim);
@@ -97,7 +99,7 @@ std::vector<float> CutStore::key_worth(int64_t layer, int64_t head) const {
 
 std::vector<float> CutStore::value_worth(int64_t layer, int64_t head) const {
   const int64_t dim = shape().head_dim;
-  if (options_.worth != nullptr) return part(options_.worth->values, layer * context_.all_kv_heads() + context_.first_kv_head() + head, dim);
+  if (worth() != nullptr) return part(worth()->values, layer * context_.all_kv_heads() + context_.first_kv_head() + head, dim);
   const Layer& state = layers_[static_cast<size_t>(layer)];
   return state.v2.empty() ? std::vector<float>() : part(state.v2, head, dim);
 }
@@ -189,7 +191,7 @@ void CutStore::prepare(const StageView& view) {
   if (made == 0 || !options_.cuts(shape().head_dim)) return;
   if (boundary_ <= followed_.tokens && boundary > followed_.tokens && !followed_.passed) start_over();
   boundary_ = boundary;
-  const bool selects = boundary - last_update_ >= options_.update_every || options_.worth != nullptr;
+  const bool selects = boundary - last_update_ >= options_.update_every || worth() != nullptr;
   const bool may_cut = boundary > followed_.tokens && n_pages_ > 1;
   std::vector<ChannelSeen> seen(layers_.size());
   context_.for_each(shape().n_layers, [&](int64_t layer) {  // nothing is to be chosen for a layer that is cut
@@ -211,7 +213,7 @@ void CutStore::prepare(const StageView& view) {
     Layer& state = layers_[static_cast<size_t>(layer)];
     ChannelFinding& finding = findings[static_cast<size_t>(layer)];
     if (finding.selected) state.streak = finding.retained >= options_.retention ? state.streak + 1 : 0;
-    const bool settled = options_.worth != nullptr ? finding.selected : state.streak >= options_.stable_updates;
+    const bool settled = worth() != nullptr ? finding.selected : state.streak >= options_.stable_updates;
     finding.checked = may_cut && settled && state.channels == nullptr && seen[static_cast<size_t>(layer)].asked;
     if (finding.checked) finding.fidelity = check(view, layer, seen[static_cast<size_t>(layer)].queries);
   });
@@ -408,6 +410,7 @@ void CutStore::load(const StageView& view, StateReader* in) {
     layer.queries.load(shape(), in);
     read_channels(&layer.selected);
     layer.streak = in->value<int64_t>();
+    in->expect(layer.streak == 0 || !layer.selected.k_order.empty(), "no streak without a selection");
     layer.fidelity.load(in);
     if (in->value<int64_t>() != 0) {
       CutChannels cut;

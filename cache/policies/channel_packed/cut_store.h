@@ -84,6 +84,7 @@ class CutStore final : public TokenStore {
   Fidelity check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled) const;
   void cut_layer(Layer* layer) const;
   void start_over();  // after a check that failed
+  const ChannelWorth* worth() const;  // null: the sequence itself decides, at the latest once a check has failed
   int64_t cut_layers() const;
   int64_t state_bytes() const;
   int64_t page_bytes() const;  // of all pages

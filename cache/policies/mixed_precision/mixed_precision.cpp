@@ -62,6 +62,9 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   options.decay = read.number("decay", options.decay, 0, 1);
   ForecastOptions& forecast = options.forecast;
   forecast.enabled = read.boolean("forecast", forecast.enabled);
+  if (!forecast.enabled) {
+    read.refuse({"forecast_history", "forecast_update_interval", "forecast_blend", "forecast_lr", "forecast_hidden"}, "forecast");
+  }
   forecast.history = read.integer("forecast_history", forecast.history, ImportanceForecast::kBatch, int64_t{1} << 20);
   forecast.update_interval = read.integer("forecast_update_interval", forecast.update_interval, 1, int64_t{1} << 20);
   forecast.blend = read.number("forecast_blend", forecast.blend, 0, 1);

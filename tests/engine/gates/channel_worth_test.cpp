@@ -58,7 +58,7 @@ TEST_F(ChannelWorthFile, HoldsEveryPairAndChannel) {
 }
 
 TEST_F(ChannelWorthFile, ErrorsNameThePlace) {
-  EXPECT_THAT(error_of("no json"), HasSubstr("expected a JSON object with the members layers and values"));
+  EXPECT_THAT(error_of("no json"), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of(R"({"layers": []})"), HasSubstr("members layers and values"));
   json other = content_, few = content_, text = content_, negative = content_;
   other["model_identity"] = "0";
