@@ -148,10 +148,11 @@ void EngineImpl::sample() {
   for (BatchRow& row : batch_) {
     if (row.samples && !row.failure && !row.request->ended) samples_.push_back(&row);
   }
-  const int64_t room = parts_.options.kv_cache_bytes;
-  for_rows([this, room](BatchRow* row, SamplingScratch* scratch) {
+  for_rows([this](BatchRow* row, SamplingScratch* scratch) {
     try {
-      if (row->n_logits <= 1 && !row->draw && !row->choice->check_logits({row->logits, static_cast<size_t>(vocabulary_)}, policy_context_.pool, room)) return;
+      const std::span<const float> logits(row->logits, static_cast<size_t>(vocabulary_));
+      const bool checks = row->n_logits <= 1 && !row->draw;
+      if (checks && !row->choice->check_logits(logits, policy_context_.pool, parts_.options.kv_cache_bytes)) return;
       row->event = sample_round(*row->request, row->choice, row->logits, config().vocab_size, vocabulary_,
                                 row->draw ? &*row->draw : nullptr, scratch);
     } catch (...) {

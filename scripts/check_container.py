@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Builds the images of docker/Dockerfile with Docker and uses them as a user would. scripts/check_container.sh prepares what it needs.
 
-Checked of the image with the default model and of `torch`: contents, labels, rights; every preset of policies; a stop while an answer
-is streamed; the health check over HTTP, TLS and another port. Of the former: every preset of options; the `docker run` lines of
-docs/docker.md and the examples of README.md, as they stand there; any user of group 0; limits of memory and CPUs; a restart and another
-version with the volume of computed prompts; compose from a clean clone, and that a change in documents compiles nothing. Of `runtime`: a
-model that is mounted under another name.
+All images: contents, labels, rights.
+The default one and `torch`: every preset of policies; a stop while an answer is streamed; the health check over HTTP, TLS and another port.
+The default one: every preset of options; the `docker run` lines of docs/docker.md and the examples of README.md, as they stand there; any
+user of group 0; limits of memory and CPUs; a restart and an upgrade with the volume of computed prompts; compose from a clean clone; that
+a change in documents compiles nothing.
+`runtime`: a model that is mounted under another name.
 """
 import argparse
 import concurrent.futures
@@ -140,6 +141,11 @@ def long_question(words):
     return {**QUESTION, "messages": [{"role": "user", "content": "one two three " * (words // 3) + QUESTION["messages"][0]["content"]}]}
 
 
+def post(url, body, key=""):
+    fields = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    return urllib.request.urlopen(urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(), fields), timeout=600)
+
+
 class Container:
     """`docker run` of `options` and a command; removed with the block."""
     def __init__(self, *options, image="latest", command=(), port=8080):
@@ -186,8 +192,7 @@ class Container:
         return json.loads(self.get("/v1/models"))["data"][0]["id"]
 
     def open(self, body):
-        request = urllib.request.Request(self.url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-        return urllib.request.urlopen(request, timeout=600)
+        return post(self.url, body)
 
     def ask(self, body=QUESTION, **fields):
         """The answer; QUESTION's must be right."""
@@ -346,7 +351,7 @@ def check_drain(tag):
         stream = server.open({**QUESTION, "stream": True, "max_tokens": 400, "ignore_eos": True, "stream_options": {"include_usage": True}})
         chunks = events(stream)
         next(chunks)
-        stopping = threading.Thread(target=server.stop)
+        stopping = threading.Thread(target=docker, args=("stop", "--time", "120", server.id))
         stopping.start()
         time.sleep(1)
         expect(not server.healthy(), "it calls itself ready while it drains")
@@ -397,11 +402,9 @@ def check_compose(folder):
         return run(*program, "-p", NAME, "-f", clone / "compose.yaml", "-f", override, *arguments, env={**environment, **variables})
 
     def answer(key):
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(QUESTION).encode(),
-                                         {"Content-Type": "application/json", "Authorization": f"Bearer {key}"})
         for _ in range(240):
             try:
-                return json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]["message"]["content"]
+                return json.load(post(f"http://127.0.0.1:{port}", QUESTION, key))["choices"][0]["message"]["content"]
             except (ConnectionError, urllib.error.URLError) as error:
                 if isinstance(error, urllib.error.HTTPError) and error.code != 503:
                     raise

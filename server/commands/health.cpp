@@ -73,13 +73,8 @@ std::function<int()> setup_health(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   arguments->flags = std::make_unique<OptionFlags>(app, true);
   app.add_flag("--live", arguments->live, "Ask whether the process works, not whether it wants requests");
-  app.add_option("--timeout", arguments->timeout_s, "Seconds to wait for an answer")->type_name("S")
-      ->check([](const std::string& text) {
-        double seconds = 0;  // a NaN is in no range
-        const bool fits = CLI::detail::lexical_cast(text, seconds) && seconds >= 0.1 && seconds <= 3600;
-        return fits ? std::string() : "expected seconds from 0.1 to 3600, found " + text;
-      })
-      ->capture_default_str();
+  // Without a type of its own, so that it is checked to be finite as all numbers are.
+  app.add_option("--timeout", arguments->timeout_s, "Seconds to wait for an answer")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
   app.footer(kExamples);
   return [arguments] { return health(*arguments); };
 }

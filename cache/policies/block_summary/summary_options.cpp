@@ -59,8 +59,9 @@ SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions optio
   options.rule.bias = choice(parameters, "bias", options.rule.bias, kernels::kBiasRules);
   options.salient = parameters->integer("salient", options.salient, 0, options.block - 1);
   options.salient_most = options.salient;
-  if (options.salient == 0) parameters->refuse({"salient_most", "outliers", "salience", "eps", "decay", "retention", "gate"}, "salient");
-  if (options.salient > 0) {
+  if (options.salient == 0) {
+    parameters->refuse({"salient_most", "outliers", "salience", "eps", "decay", "retention", "gate"}, "salient");
+  } else {
     options.salient_most = parameters->integer("salient_most", options.salient, options.salient, options.block - 1);
   }
   options.outliers = options.salient == 0 ? 0 : std::max(options.outliers, options.salient_most);

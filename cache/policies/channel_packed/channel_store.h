@@ -82,7 +82,8 @@ class ChannelStore final : public PageStore {
 
   ChannelSeen see(const StageView& view, int64_t layer, int64_t made) const;
   void learn(const ChannelSeen& seen, Layer* layer) const;
-  // Selects anew. Returns what the last selection retained, in the KV head that retained the least; -1: there was none.
+  // Selects anew. Returns what the last selection still holds of the best channels' worth, in the KV head that holds the least; -1: there
+  // was none.
   double select(int64_t layer);
   Fidelity check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled) const;
   void pack_layer(int64_t layer);     // its full pages

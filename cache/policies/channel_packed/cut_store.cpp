@@ -104,24 +104,22 @@ std::vector<float> CutStore::value_worth(int64_t layer, int64_t head) const {
   return state.v2.empty() ? std::vector<float>() : part(state.v2, head, dim);
 }
 
-CutChannels CutStore::select(int64_t layer) const {
+double CutStore::select(int64_t layer) {
+  const int64_t dim = shape().head_dim;
+  CutChannels& last = layers_[static_cast<size_t>(layer)].selected;
   CutChannels channels{options_.key_channels, options_.value_channels, {}, {}};
+  const bool known = !last.k_order.empty();
+  double least = known ? 1 : -1;
   for (int64_t head = 0; head < shape().n_kv_heads; ++head) {
-    const std::vector<uint8_t> k = channel_order(key_worth(layer, head), channels.k), v = single_channel_order(value_worth(layer, head), channels.v);
+    const std::vector<float> keys = key_worth(layer, head), values = value_worth(layer, head);
+    if (known) {
+      least = std::min({least, retained(part(last.k_order, head, dim), keys, last.k), retained(part(last.v_order, head, dim), values, last.v)});
+    }
+    const std::vector<uint8_t> k = channel_order(keys, channels.k), v = single_channel_order(values, channels.v);
     channels.k_order.insert(channels.k_order.end(), k.begin(), k.end());
     channels.v_order.insert(channels.v_order.end(), v.begin(), v.end());
   }
-  return channels;
-}
-
-double CutStore::retained(int64_t layer) const {
-  const int64_t dim = shape().head_dim;
-  const CutChannels& last = layers_[static_cast<size_t>(layer)].selected;
-  double least = 1;
-  for (int64_t head = 0; head < shape().n_kv_heads; ++head) {
-    least = std::min({least, smartkv::retained(part(last.k_order, head, dim), key_worth(layer, head), last.k),
-                      smartkv::retained(part(last.v_order, head, dim), value_worth(layer, head), last.v)});
-  }
+  last = std::move(channels);
   return least;
 }
 
@@ -204,9 +202,7 @@ void CutStore::prepare(const StageView& view) {
     ChannelFinding& finding = findings[static_cast<size_t>(layer)];
     learn(seen[static_cast<size_t>(layer)], &state);
     finding.selected = selects && state.channels == nullptr && !state.k2.empty();
-    if (!finding.selected) return;
-    finding.retained = state.selected.k_order.empty() ? -1 : retained(layer);
-    state.selected = select(layer);
+    if (finding.selected) finding.retained = select(layer);
   });
   share(context_, &findings);
   context_.for_each(shape().n_layers, [&](int64_t layer) {

@@ -79,8 +79,9 @@ class CutStore final : public TokenStore {
   const CacheShape& shape() const { return context_.shape; }
   ChannelSeen see(const StageView& view, int64_t layer) const;
   void learn(const ChannelSeen& seen, Layer* layer) const;
-  CutChannels select(int64_t layer) const;
-  double retained(int64_t layer) const;  // of the last selection, in the KV head that retains the least
+  // Selects anew. Returns what the last selection still holds of the best channels' worth, in the KV head that holds the least; -1: there
+  // was none.
+  double select(int64_t layer);
   Fidelity check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled) const;
   void cut_layer(Layer* layer) const;
   void start_over();  // after a check that failed
