@@ -1,4 +1,5 @@
-// A KV-cache policy: a named factory of sequence caches. A new one is a folder, a row in registry.cpp and a NOTES.md.
+// A KV-cache policy: a named factory of sequence caches. To add one, write a folder with a NOTES.md and a row in
+// registry.cpp.
 #pragma once
 
 #include <cstring>
@@ -22,51 +23,58 @@ class ThreadPool;
 class Gate;  // cache/policies/gated_eviction/gate.h
 struct ChannelWorth;  // cache/policies/channel_packed/cut_options.h
 
-// Its caches own what they need of it and may outlive it.
+// A policy's caches own what they need of the policy and may outlive it.
 class KvCachePolicy {
  public:
   virtual ~KvCachePolicy() = default;
   virtual std::string_view name() const = 0;
-  // Upper bound of the bytes that a sequence on its own holds at any moment while it grows to n_tokens, prompt included;
-  // what does not fit into the whole pool is refused.
+  // Returns an upper bound of the bytes that a sequence without sharing holds at any moment while it grows to n_tokens,
+  // prompt included. A request whose bound exceeds the pool is rejected.
   virtual int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const = 0;
-  // prompt_tokens: how many of the first tokens are the prompt, whose end may be a compaction boundary.
+  // prompt_tokens: length of the prompt, whose end may be a compaction boundary.
   virtual std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const = 0;
-  // Why ranks cannot hold some of the KV heads each: ends the sentence "the policy ...". Empty: they can, because what a KV head
-  // holds follows from that head's tokens alone, or the ranks tell each other what it follows from.
+  // Returns why tensor-parallel ranks cannot each hold some of the KV heads, as the end of the sentence "the policy
+  // ...". Returns an empty string if they can: either a KV head's content depends on that head only, or the ranks
+  // exchange what it depends on.
   virtual std::string across_heads() const { return "looks at all KV heads"; }
-  // Whether its caches ask the other ranks at boundaries (PolicyContext::gather).
+  // Whether its caches communicate with the other ranks at boundaries (PolicyContext::gather()).
   virtual bool exchanges() const { return false; }
-  // What save() wrote of one of its sequences. Throws CacheError where that cannot be.
+  // Restores a sequence from the output of SequenceCache::save(). Throws CacheError if the data cannot be used.
   virtual std::unique_ptr<SequenceCache> load(StateReader* in) const;
 };
 
-// Layers that see only the last tokens of a sequence (sliding window attention).
+// Describes layers with sliding-window attention, which see only the last tokens of a sequence.
 struct SlidingWindow {
-  int64_t tokens = 0;         // a query's own included; 0: no layer has a window
-  bool in_all_layers = true;  // so that what has left it is never read again
+  int64_t tokens = 0;         // including the query's own; 0 if no layer has a window
+  bool in_all_layers = true;  // then a token outside the window is never read again
 };
 
-// What policies and their caches work with. Each holds a copy: a state in the prefix cache may outlive the policy that made it.
+// The environment of policies and their caches. Each holds a copy, because a state in the prefix cache may outlive the
+// policy that created it.
 struct PolicyContext {
   CacheShape shape;
   std::shared_ptr<PagePool> pool;
-  ThreadPool* threads = nullptr;  // commit() may use it; null: single-threaded
-  // RoPE's angles of a position, cos and sin: f32 [head_dim / 2]. Undoing them gives a key before RoPE.
+  ThreadPool* threads = nullptr;  // used by commit(); null means single-threaded
+  // Writes the rotary embedding's cosines and sines for a position, f32 [head_dim / 2] each. With them a policy can
+  // undo the rotation of a key.
   std::function<void(int64_t position, float* cos, float* sin)> rope = {};
-  // The learned gates of a name, never of a path; "": those for this model. Throws CacheError.
+  // Returns the learned gates of a name, which is never a path; "" selects the gates trained for this model. Throws
+  // CacheError.
   std::function<std::shared_ptr<const Gate>(const std::string& name)> load_gate = {};
-  // Returns the worth of the model's channels from a file of `smartkv train-probe`, by name. Throws CacheError. Null: no file is loaded.
+  // Returns the worth of the model's channels from a file written by `smartkv train-probe`, by name. Throws
+  // CacheError. Null if no such file is configured.
   std::function<std::shared_ptr<const ChannelWorth>(const std::string& name)> load_worth = {};
   SlidingWindow window = {};
-  std::shared_ptr<ModelHeads> heads = {};  // where ranks hold some of the model's KV heads each, shape's are here; null: all are
+  // Tensor parallelism: which of the model's KV heads this rank holds; `shape` counts those. Null if it holds all.
+  std::shared_ptr<ModelHeads> heads = {};
 
-  int64_t workers() const;  // the caller included
+  int64_t workers() const;  // threads, including the caller
   int64_t ranks() const { return heads == nullptr ? 1 : heads->ranks(); }
   int64_t all_kv_heads() const { return heads == nullptr ? shape.n_kv_heads : heads->all(); }
   int64_t first_kv_head() const { return heads == nullptr ? 0 : heads->first(heads->rank()); }
-  CacheShape whole_shape() const;  // with all KV heads of the model
-  // What each rank gives, in order of ranks: the same everywhere, so that all decide alike. See ModelHeads::exchange().
+  CacheShape whole_shape() const;  // `shape` with all KV heads of the model
+  // Returns the values that each rank passed, in the order of ranks. The result is the same on every rank, so that all
+  // make the same decisions. Every rank must call it. See ModelHeads::exchange().
   template <typename T>
   std::vector<std::vector<T>> gather(std::vector<T> own) const {
     std::vector<std::vector<T>> all;
@@ -79,35 +87,38 @@ struct PolicyContext {
     }
     return all;
   }
-  void sum(std::span<double> values) const;  // each becomes the sum over all ranks, added up in their order: gather()
-  // task(i) for i in [0, n), on the threads if there are any. The first exception is thrown here when all have ended.
+  // Replaces each value by its sum over all ranks, added in their order. Uses gather().
+  void sum(std::span<double> values) const;
+  // Runs task(i) for i in [0, n), on `threads` if set. Throws the first exception after all tasks have ended.
   void for_each(int64_t n, const std::function<void(int64_t)>& task) const;
 };
 
 struct PolicyRow {
   std::string_view name;
   std::string_view summary;  // one line for --help
-  // Throws CacheError naming the key of `parameters` at fault; unknown keys are errors.
+  // Throws CacheError that names the offending key of `parameters`. Unknown keys are errors.
   std::unique_ptr<KvCachePolicy> (*create)(const PolicyContext& context, const nlohmann::json& parameters);
-  // Its views end with the last tokens in order, as many as a sliding window has: it runs in models that have one.
+  // Whether its views end with at least a sliding window's worth of tokens in order of position. Only such policies
+  // run in models with sliding windows.
   bool in_order = false;
 };
 
 const std::vector<PolicyRow>& policy_registry();
 
-// A figure of SequenceCache::details() that /metrics adds up over the sequences that finish, by policy.
+// A value of SequenceCache::details() that /metrics aggregates over finished sequences, by policy.
 struct CacheMetric {
-  std::string_view key;             // of details()
-  std::string_view name;            // of /metrics, without the prefix; a counter's ends in _total
-  std::string_view help;            // what it means, a sentence
-  std::vector<double> bounds = {};  // upper bounds of a histogram over sequences; empty: a counter
+  std::string_view key;             // in details()
+  std::string_view name;            // in /metrics, without the prefix; the name of a counter ends in _total
+  std::string_view help;            // a sentence
+  std::vector<double> bounds = {};  // upper bounds of a histogram over sequences; empty for a counter
 };
 
-// Declared by the policies and by shadow mode, each key once.
+// Returns the metrics that the policies and shadow mode declare. Each key occurs once.
 const std::vector<CacheMetric>& cache_metrics();
 
-// `spec`: null ("full"), the name of a policy or preset, or {"policy": name, parameters...}. With any policy,
-// "shadow": share compares it with the full cache while it runs (cache/shadow/).
+// Creates the policy that `spec` names: null ("full"), the name of a policy or preset, or {"policy": name,
+// parameters...}. Every policy accepts "shadow": share, which compares it with the full cache while it runs
+// (cache/shadow/). Throws CacheError.
 std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec);
 
 }  // namespace smartkv

@@ -1,10 +1,10 @@
-// What the engine holds for one sequence: per layer a list of immutable segments, then a dense tail.
+// The KV cache of one sequence: for each layer a list of immutable segments, followed by a dense tail.
 //
-// Protocol of a step: reserve(n); for every layer write(...) then view(...); advance(n); later commit() or truncate().
+// A step calls reserve(n); for each layer write() and then view(); advance(n); and later commit() or truncate().
 //
-// A cache's state is a function of the K and V written, of their positions and of the prompt's length alone, bit for bit:
-// not of how passes were cut, as long as they end at boundaries. So a sequence that was dropped comes back by a prefill of
-// its prompt and output in passes of any length.
+// The state of a cache is a function of the written K and V, their positions and the length of the prompt, bit for
+// bit. It does not depend on how the tokens were divided into passes, as long as passes end at compaction boundaries.
+// A preempted sequence is therefore restored by a prefill of its prompt and output in passes of any length.
 #pragma once
 
 #include <cstdint>
@@ -30,16 +30,16 @@ struct CacheShape {
   int64_t head_dim = 0;
   kernels::KvType type = kernels::KvType::kBf16;
 
-  // K and V of one token over all layers, in the dense format.
+  // Returns the bytes of K and V of one token over all layers, in the dense format.
   int64_t bytes_per_token() const;
 };
 
 struct CacheStats {
-  int64_t tokens = 0;       // appended
-  int64_t tokens_kept = 0;  // represented in the cache, mean over layers
-  int64_t bytes = 0;        // every byte held: payload, scales, indices, biases, page slack, policy state
-  int64_t shared_bytes = 0; // of `bytes`, those in pages that somebody else holds, too
-  int64_t full_bytes = 0;   // the full cache's bytes for the same tokens
+  int64_t tokens = 0;        // appended
+  int64_t tokens_kept = 0;   // still represented, averaged over layers
+  int64_t bytes = 0;         // all bytes held: payload, scales, indices, biases, page slack and policy state
+  int64_t shared_bytes = 0;  // part of `bytes` in pages that other caches hold, too
+  int64_t full_bytes = 0;    // bytes of the full cache for the same tokens
 };
 
 // Rows of new K (after RoPE) and V. k, v: f32 [n, n_kv_heads * head_dim], rows `stride` floats apart.
@@ -56,26 +56,30 @@ struct TokenRange {
   bool empty() const { return first >= end; }
 };
 
-// The least range that holds both.
+// Returns the smallest range that contains both.
 inline TokenRange cover(const TokenRange& a, const TokenRange& b) {
   if (a.empty() || b.empty()) return a.empty() ? b : a;
   return {a.first < b.first ? a.first : b.first, a.end > b.end ? a.end : b.end};
 }
 
-// A probe query and where it attends.
+// A probe query and the attention that it pays to each token.
 struct Probe {
   int64_t position = 0;
   std::span<const float> q;     // f32 [n_heads, head_dim], after RoPE
-  // f32 [n_kv_heads, tokens of the view that the query sees]: probabilities, the maximum over each KV head's query heads.
+  // Attention probabilities, the maximum over each KV head's query heads: f32 [n_kv_heads, entries of the view that the
+  // query sees].
   std::span<const float> mass;
 };
 
-// A comparison of a cache's logits with those of an exact cache of the same tokens, and what came of those before.
+// The latest comparison of a cache's logits with those of an exact cache of the same tokens, and a summary of all so
+// far.
 struct LogitCheck {
-  int64_t tokens = 0;  // that both held; 0: there was none
+  int64_t tokens = 0;  // held by both caches; 0 if there was no comparison
   bool passed = true;
-  int64_t checks = 0, backoffs = 0;  // comparisons; layers that went back to exact pages because of them
-  double overlap = 0, margin_drift = 0, kl = 0;  // of the last one: of the likeliest tokens, in nats, in nats
+  int64_t checks = 0, backoffs = 0;  // comparisons so far; layers that returned to exact pages because of them
+  // Results of the latest: overlap of the most likely tokens [0, 1], drift of their margin and KL divergence, both in
+  // nats.
+  double overlap = 0, margin_drift = 0, kl = 0;
 };
 
 class StateWriter;  // cache/state_io.h
@@ -87,58 +91,66 @@ class SequenceCache {
 
   virtual ~SequenceCache() = default;
 
-  virtual int64_t tokens() const = 0;     // appended, over all layers alike
-  virtual int64_t committed() const = 0;  // tokens that truncate() can no longer drop
+  virtual int64_t tokens() const = 0;     // appended tokens, the same in every layer
+  virtual int64_t committed() const = 0;  // tokens that truncate() can no longer remove
 
   virtual void reserve(int64_t n) = 0;  // makes room for n tokens after tokens()
-  // Thread-safe for disjoint rows of one layer.
+  // Writes new K and V of a layer. Thread-safe for disjoint rows of one layer.
   virtual void write(int64_t layer, const KvRows& rows) = 0;
-  // The segments that a query after `n_new` reserved tokens sees: all of them dense at the end, causally masked.
+  // Returns the segments of a layer including the next n_new reserved tokens. The new tokens are the last n_new
+  // entries, in dense pages; attention() masks them causally.
   virtual void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const = 0;
-  virtual void advance(int64_t n) = 0;
+  virtual void advance(int64_t n) = 0;  // appends n reserved tokens, which were written in every layer
 
-  virtual void truncate(int64_t n_tokens) = 0;  // >= committed(), else CacheError
-  virtual void commit(int64_t n_tokens) = 0;    // the only place that compresses
-  // Whether the logits of the next pass, which has one row, should be compared with an exact cache's. The owner then computes its tokens
-  // anew: it makes a new cache, which follow()s a check of as many tokens, and lets that judge() the logits after them. Later caches of
-  // the sequence follow what judge() returned, so that they come to the same state.
-  // Changes when a boundary is committed only.
+  // Cuts the cache back to n_tokens tokens. Throws CacheError if that is less than committed().
+  virtual void truncate(int64_t n_tokens) = 0;
+  // Makes the first n_tokens tokens permanent. Compresses at a boundary; nothing else does.
+  virtual void commit(int64_t n_tokens) = 0;
+  // Whether the logits of the next single-token pass should be compared with those of an exact cache. If so, the owner
+  // creates a new cache, passes it a check of as many tokens by follow(), recomputes the tokens and calls judge() with
+  // the logits. Every later cache of the sequence must follow() the result of judge(), so that it reaches the same
+  // state. The answer changes only when a boundary is committed.
   virtual bool wants_check() const { return false; }
-  // REQUIRES: tokens() == 0. The cache stays exact until check.tokens.
+  // Keeps the cache exact up to check.tokens and applies the check there. REQUIRES: tokens() == 0.
   virtual void follow(const LogitCheck& check) { (void)check; }
-  // exact: logits after check.tokens of this cache; own: of the one before it. Returns the check to follow from now on.
+  // Compares the logits after check.tokens of this cache (`exact`) and of the previous one (`own`), both f32
+  // [vocab_size]. Returns the check that later caches must follow.
   virtual LogitCheck judge(std::span<const float> exact, std::span<const float> own) { (void)exact, (void)own; return {}; }
-  // A pass must not reach beyond this token count before commit() was called at it.
+  // Returns the token count at which commit() must be called before a pass may go beyond it.
   virtual int64_t next_boundary() const { return kNoBoundary; }
 
-  // Which of the next n tokens are probe queries: the cache wants to see where they attend. Depends on positions only.
+  // Returns which of the next n tokens are probe queries, whose attention the cache wants to observe. Depends on
+  // positions only.
   virtual TokenRange probes(int64_t n) const { (void)n; return {}; }
-  // Before advance(), in order of positions. What was observed stays: the probe's token counts as committed.
+  // Records the attention of a probe query. Called before advance(), in order of position. The probe's token then
+  // counts as committed, because an observation cannot be undone.
   virtual void observe(int64_t layer, const Probe& probe);
 
-  // An upper bound of how much the pool's bytes_in_use() may rise, at any moment, while n more tokens are reserved,
-  // written, observed, advanced and committed: new pages, copies of shared ones, what compaction needs for a moment, state.
-  // Boundaries on the way are committed in their turn. 0 when the last page has room and no boundary is reached. It holds
-  // until this cache is changed or forked.
+  // Returns an upper bound of the rise of the pool's bytes_in_use(), at any moment, while n more tokens are reserved,
+  // written, observed, advanced and committed, and the boundaries among them with them. It includes new pages, copies
+  // of shared pages, temporary memory of compaction and policy state. It is 0 if the last page has room and no
+  // boundary is reached. The bound holds until this cache is changed or forked.
   virtual int64_t growth(int64_t n) const = 0;
 
   static constexpr int64_t kOtherHead = -1;
-  // The positions of the tokens that the entries of view(layer, 0) stand for in a KV head, in the view's order; kOtherHead
-  // for entries of another one. Within a quantised page, whose tokens may be in an order of their own, in rising order.
+  // Returns the position of the token that each entry of view(layer, 0) represents in a KV head, in the order of the
+  // view, or kOtherHead for an entry of another head. Positions within a quantized page are listed in rising order,
+  // although the page may store its tokens in another one.
   virtual std::vector<int64_t> represented(int64_t layer, int64_t head) const = 0;
 
   virtual std::unique_ptr<SequenceCache> fork() const = 0;
-  // A fork of this state, which was reached while computing some prompt, to go on as the cache of another prompt, of
-  // prompt_tokens > tokens() tokens, which begins with the same tokens() tokens. Null unless a fresh cache of that prompt
-  // would be in this very state after them, bit for bit. All tokens committed.
+  // Returns a fork that continues as the cache of another prompt, which begins with the same tokens() tokens and has
+  // prompt_tokens > tokens() in all. Returns null unless a fresh cache of that prompt would reach exactly this state,
+  // bit for bit. REQUIRES: all tokens are committed.
   virtual std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const = 0;
-  // Writes its state, for KvCachePolicy::load() of the same policy; null: only tells whether it can. May be called while
-  // other threads use forks of it. False: states of this kind are not for files.
+  // Writes the state for KvCachePolicy::load() of the same policy. Returns false if the policy does not support files.
+  // With a null `out` it only returns whether it does. Other threads may use forks of this cache meanwhile.
   virtual bool save(StateWriter* out) const { (void)out; return false; }
-  virtual CacheStats stats() const = 0;  // cheap: asked for at every step
-  // Of stats().bytes, those that forks go on sharing when they grow: in pages that boundaries replace seldom or never.
+  virtual CacheStats stats() const = 0;  // cheap, since it is called at every step
+  // Returns the part of stats().bytes that forks continue to share as they grow: pages that boundaries rarely or never
+  // replace.
   virtual int64_t lasting_bytes() const { return 0; }
-  // What the policy has to say of itself by name: "bits_k", "forecast_last_loss", ... Not cheap.
+  // Returns diagnostics of the policy by name, such as "bits_k" or "forecast_last_loss". Not cheap.
   virtual std::map<std::string, double> details() const { return {}; }
 };
 

@@ -1,6 +1,6 @@
-// The engine: takes requests, batches them over one model, streams the results. No LibTorch type appears here.
+// The engine accepts requests, batches them over one model and streams the results. No LibTorch type appears here.
 //
-// One engine thread owns the model and every cache. submit() and the handles may be used from any thread.
+// One engine thread owns the model and every cache. Engine's functions and the streams may be used from any thread.
 #pragma once
 
 #include <algorithm>
@@ -27,39 +27,46 @@
 namespace smartkv {
 
 struct SamplingParams {
-  float temperature = 1.0f;  // 0: greedy
-  float top_p = 1.0f;        // [0, 1]; 0: the most likely token
-  int32_t top_k = 0;         // 0: off
+  float temperature = 1.0f;  // at least 0; 0 samples greedily
+  float top_p = 1.0f;        // [0, 1]; 0 leaves the most likely token only
+  int32_t top_k = 0;         // 0 turns it off
   float min_p = 0.0f;        // [0, 1]
-  float repetition_penalty = 1.0f;  // over prompt and output; CTRL, Keskar et al. 2019
-  float presence_penalty = 0.0f;    // [-2, 2], over the output, as OpenAI defines it
-  float frequency_penalty = 0.0f;   // [-2, 2], over the output
+  float repetition_penalty = 1.0f;  // applies to prompt and output (CTRL, Keskar et al. 2019)
+  float presence_penalty = 0.0f;    // [-2, 2], applies to the output, as OpenAI defines it
+  float frequency_penalty = 0.0f;   // [-2, 2], applies to the output
   std::vector<std::pair<TokenId, float>> logit_bias = {};
-  std::optional<uint64_t> seed = {};  // absent: the engine draws one below 2^53 and reports it
+  std::optional<uint64_t> seed = {};  // if absent, the engine chooses one below 2^53 and reports it
 };
 
 struct GenerationRequest {
-  std::string id;               // for logs and live(): "chatcmpl-..."
-  int32_t first_choice = 0;     // number of its first choice in live(): requests of several prompts have several
+  std::string id;  // "chatcmpl-...", for logs and live()
+  // Number of the first choice in live(). An API request with several prompts becomes several GenerationRequests of
+  // one id.
+  int32_t first_choice = 0;
   std::vector<TokenId> prompt;  // at least one token
-  int32_t n = 1;                // choices; they share the prompt's cache (fork)
+  int32_t n = 1;                // number of choices; they fork the prompt's cache
   int64_t max_tokens = 16;
-  int64_t min_tokens = 0;  // no end-of-sequence or stop before this many, unless nothing else is left
+  // The answer does not end before so many tokens, unless the grammar allows nothing but its end.
+  int64_t min_tokens = 0;
   SamplingParams sampling;
-  std::string grammar;                  // that the output obeys: EBNF (sampling/constraint.h); empty: any text
-  std::function<bool()> client_gone;    // asked by submit() while the grammar compiles: true ends both; null: never
-  std::vector<std::string> stop;        // not part of the text that is returned
-  std::vector<TokenId> stop_token_ids;  // besides the model's end-of-sequence tokens
-  bool ignore_eos = false;  // but where the grammar is complete
-  bool skip_special_tokens = true;  // in the text
-  int32_t logprobs = -1;            // -1: none; k >= 0: the chosen token's, and the k most likely
-  int32_t prompt_logprobs = -1;     // the same for every prompt token but the first (OpenAI's echo with logprobs)
-  std::string cache_salt;           // only requests with the same one share computed prompts
-  nlohmann::json kv_cache;          // null: the server's default; "name", or {"policy": "name", ...}
-  nlohmann::json speculative;       // null: the server's default; a method, or {"method": ...}: speculation/spec.h
+  std::string grammar;  // EBNF that the output must match (sampling/constraint.h); empty allows any text
+  // submit() calls this while it compiles the grammar. If it returns true, the client has left and submit() throws
+  // kClientGone. May be null.
+  std::function<bool()> client_gone;
+  std::vector<std::string> stop;        // end the answer; not included in the returned text
+  std::vector<TokenId> stop_token_ids;  // end the answer, like the model's end-of-sequence tokens
+  bool ignore_eos = false;              // continue after an end-of-sequence token, unless the grammar is complete
+  bool skip_special_tokens = true;      // omit special tokens from the text
+  // -1: no log probabilities. k >= 0: those of the sampled token and of the k most likely ones.
+  int32_t logprobs = -1;
+  // The same for every prompt token except the first (OpenAI's echo with logprobs).
+  int32_t prompt_logprobs = -1;
+  std::string cache_salt;      // prompts share prefixes only with requests of the same salt
+  nlohmann::json kv_cache;     // "name" or {"policy": "name", ...}; null selects the server's default
+  nlohmann::json speculative;  // method or {"method": ...} (speculation/spec.h); null selects the server's default
 };
 
-// Log probabilities are natural, of the model's own distribution (before temperature, penalties, bias and truncation).
+// Natural log probabilities of the model's own distribution: before temperature, penalties, bias and truncation.
 struct TokenLogprob {
   TokenId token = 0;
   float logprob = 0;
@@ -72,66 +79,69 @@ enum class FinishReason : uint8_t {
   kLength,
   kCancelled,
   kError,
-  kOutOfMemory,  // the machine had no memory for it; later it may
-  kLost,         // a part of the model is gone: Engine::lost()
+  kOutOfMemory,  // the machine had too little memory; a retry may succeed
+  kLost,         // a process of the model has ended: Engine::lost()
 };
 
-// A draft of one or more tokens, as it was verified in one pass.
+// A draft of one or more tokens and the result of its verification, which took one pass.
 struct DraftRound {
-  int64_t first = 0;            // offset in the event's `tokens` of the round's first one
-  int64_t accepted = 0;         // tokens[first, first + accepted) were drafted
+  int64_t first = 0;            // index in the event's `tokens` of the first token of the round
+  int64_t accepted = 0;         // the event's tokens [first, first + accepted) came from the draft
   std::vector<TokenId> tokens;  // the draft
 };
 
-// One piece of one choice. Events of one choice come in order; the last one has finish != kNone.
+// A piece of one choice's output. The events of a choice arrive in order; the last one has finish != kNone.
 struct GenerationEvent {
   int32_t choice = 0;
-  std::string text;                        // whole UTF-8 characters, never part of a stop string; may be empty
-  std::vector<TokenId> tokens;             // sampled since the last event; a stop token too, though not in the text
-  std::vector<TokenLogprob> logprobs;      // one per token, if asked for
-  std::vector<DraftRound> drafts;          // of speculative decoding, in order
+  std::string text;                        // complete UTF-8 characters without any part of a stop string; may be empty
+  // Sampled since the previous event. Includes a final stop token, whose text is omitted.
+  std::vector<TokenId> tokens;
+  std::vector<TokenLogprob> logprobs;      // one per token, if requested
+  std::vector<DraftRound> drafts;          // rounds of speculative decoding, in order
   FinishReason finish = FinishReason::kNone;
-  std::string error;                       // with kError, kOutOfMemory and kLost: what went wrong
-  std::optional<std::string> stop_string;  // with kStop: the stop string that matched
+  std::string error;                       // the reason, for kError, kOutOfMemory and kLost
+  std::optional<std::string> stop_string;  // the stop string that matched, for kStop
 };
 
-// Life of a request, milliseconds, each phase seen from the request. total = queued + prefill + decode.
+// Time that a request spent in each phase, in milliseconds. total = queued + prefill + decode.
 struct RequestTimings {
-  double queued_ms = 0;         // submit to first scheduled
-  double prefill_ms = 0;        // first scheduled to first token
-  double decode_ms = 0;         // first token to last
+  double queued_ms = 0;         // from submit() until first scheduled
+  double prefill_ms = 0;        // from then until the first token
+  double decode_ms = 0;         // from the first token to the last
   double total_ms = 0;
-  double model_ms = 0;          // inside model passes that this request was part of
+  double model_ms = 0;          // duration of the model passes in which this request took part
   double sample_ms = 0;         // sampling, stop strings and detokenization of this request
-  int64_t prefill_chunks = 0;   // passes that carried prompt tokens
+  int64_t prefill_chunks = 0;   // passes that computed prompt tokens
   int64_t decode_passes = 0;
-  int64_t preemptions = 0;      // times that a choice lost its memory to older requests and was computed anew
+  int64_t preemptions = 0;      // times that a choice lost its memory to older requests
 };
 
 struct KvCacheUsage {
   std::string policy;
-  int64_t tokens = 0;       // tokens seen
-  int64_t tokens_kept = 0;  // tokens still represented (average over layers)
-  int64_t bytes = 0;        // held now, every byte counted
-  int64_t shared_bytes = 0;  // of `bytes`, those in pages that others hold, too
-  int64_t full_bytes = 0;   // what the full cache would hold for the same tokens
-  std::map<std::string, double> details = {};  // of the policy, by name, of the choice that finished last
+  int64_t tokens = 0;        // appended to the cache
+  int64_t tokens_kept = 0;   // still represented in it, averaged over layers
+  int64_t bytes = 0;         // every byte that the cache holds
+  int64_t shared_bytes = 0;  // part of `bytes` in pages shared with other sequences or stored prefixes
+  int64_t full_bytes = 0;    // bytes that the full cache would hold for the same tokens
+  std::map<std::string, double> details = {};  // SequenceCache::details() of the choice that finished last
 };
 
 struct SpeculationUsage {
   std::string method = "off";
-  bool exact = true;                  // the answer is plain decoding's bit for bit: Model::batch_invariant()
+  // Whether the answer is guaranteed to equal that of plain decoding bit for bit (Model::batch_invariant()).
+  bool exact = true;
   int64_t drafted = 0, accepted = 0;  // tokens
-  int64_t passes = 0;                 // that carried drafts
-  int64_t rewinds = 0;                // passes after which the cache was cut back
-  int64_t rewound_tokens = 0;         // drafted tokens that were cut out of the cache
-  int64_t fallbacks = 0;              // drafting models given up, each for the rest of a choice: they failed, or gave NaN
-  std::vector<int64_t> accepted_at;   // accepted tokens by their position in the draft
-  double draft_ms = 0;                // drafting for this request and what was batched with it; not part of model_ms
+  int64_t passes = 0;                 // model passes that verified drafts
+  int64_t rewinds = 0;                // passes after which the cache was truncated
+  int64_t rewound_tokens = 0;         // rejected draft tokens removed from the cache
+  // Times that a draft model failed or returned NaN and was switched off for the rest of a choice.
+  int64_t fallbacks = 0;
+  std::vector<int64_t> accepted_at;   // accepted tokens by position in the draft
+  double draft_ms = 0;                // drafting passes in which this request took part; not included in model_ms
 
-  // Counts a pass with `n_drafted` tokens, after which the choice was `n_emitted` tokens longer.
+  // Adds a pass that verified n_drafted tokens and lengthened the choice by n_emitted tokens.
   void add_round(int64_t n_drafted, int64_t n_accepted, int64_t n_emitted) {
-    const int64_t rewound = n_drafted - (n_emitted - 1);  // the last token emitted was in no pass yet
+    const int64_t rewound = n_drafted - (n_emitted - 1);  // the last emitted token has been in no pass yet
     drafted += n_drafted;
     accepted += n_accepted;
     ++passes;
@@ -140,7 +150,7 @@ struct SpeculationUsage {
     accepted_at.resize(std::max(accepted_at.size(), static_cast<size_t>(n_drafted)));
     for (int64_t i = 0; i < n_accepted; ++i) ++accepted_at[static_cast<size_t>(i)];
   }
-  void add(const SpeculationUsage& other) {  // the counts
+  void add(const SpeculationUsage& other) {  // adds the counts only
     drafted += other.drafted;
     accepted += other.accepted;
     passes += other.passes;
@@ -154,26 +164,28 @@ struct SpeculationUsage {
 
 struct RequestUsage {
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;  // of the prompt, taken from a prefix that was already there
-  int64_t completion_tokens = 0;  // over all choices
+  int64_t cached_tokens = 0;      // prompt tokens taken from a stored prefix
+  int64_t completion_tokens = 0;  // sum over all choices
   uint64_t seed = 0;
   RequestTimings timings;
   KvCacheUsage kv_cache;
   SpeculationUsage speculation;
 };
 
-// The reader's end of a request. Destroying it cancels what still runs; its memory is freed before the next step.
+// Reads the results of a request. Destroying the stream cancels the choices that still run; their memory is freed
+// before the next step.
 class GenerationStream {
  public:
   virtual ~GenerationStream() = default;
-  enum class Status : uint8_t { kEvent, kTimeout, kEnd };  // kEnd: every choice has finished and was read
+  enum class Status : uint8_t { kEvent, kTimeout, kEnd };  // kEnd: every choice has finished and its events were read
+  // Waits for the next event of any choice and stores it in *event if the result is kEvent.
   virtual Status next(GenerationEvent* event, std::chrono::milliseconds timeout) = 0;
   virtual void cancel() = 0;
-  virtual const std::vector<TokenLogprob>& prompt_logprobs() const = 0;  // valid from the first event on
-  virtual RequestUsage usage() const = 0;                                // final once next() returned kEnd
+  virtual const std::vector<TokenLogprob>& prompt_logprobs() const = 0;  // valid after the first event
+  virtual RequestUsage usage() const = 0;                                // final after next() has returned kEnd
 };
 
-// Why a request was not taken. `param` is the request field at fault, empty where none is.
+// Thrown if a request is rejected. `param` names the request field at fault and is empty if there is none.
 class RequestError : public std::runtime_error {
  public:
   enum class Kind : uint8_t { kInvalid, kContextLength, kTooLarge, kOverloaded, kDraining, kLost, kClientGone };
@@ -186,113 +198,121 @@ class RequestError : public std::runtime_error {
 // "invalid", "context_length", "too_large", "overloaded", "draining", "lost" or "client_gone".
 std::string_view name(RequestError::Kind kind);
 
-// Histogram with fixed upper bounds. Not cumulative: Prometheus' buckets are the running sums of `counts`.
+// Histogram with fixed upper bounds. The counts are not cumulative, unlike Prometheus' buckets.
 struct Histogram {
   std::vector<double> bounds;
-  std::vector<uint64_t> counts;  // counts[i]: observations in (bounds[i-1], bounds[i]]; the last one: above all bounds
+  std::vector<uint64_t> counts;  // counts[i]: observations in (bounds[i-1], bounds[i]]; the last: above all bounds
   double sum = 0;
   uint64_t count = 0;
 };
 
-// Of all sequences of one KV-cache policy.
+// Statistics over all sequences of one KV-cache policy.
 struct PolicyStats {
-  int64_t sequences = 0;                // that hold a cache now
-  int64_t bytes = 0, full_bytes = 0;    // held by them; what the full cache would hold for the same tokens
+  int64_t sequences = 0;  // that hold a cache now
+  int64_t bytes = 0, full_bytes = 0;  // held by their caches; bytes of the full cache for the same tokens
   uint64_t prompt_tokens = 0, generation_tokens = 0;  // computed and generated since the start
-  TierUse tiers;                        // of all their tokens, at most kTierSeconds ago
-  // Diagnostics of the sequences that finished, by CacheMetric::name: sums, and distributions over sequences.
+  TierUse tiers;  // representation of all their tokens; at most kTierSeconds old
+  // Diagnostics of the finished sequences by CacheMetric::name: sums, and distributions over sequences.
   std::map<std::string, double> sums;
   std::map<std::string, Histogram> distributions;
 };
-constexpr double kTierSeconds = 1;  // each sequence's view is gone through for it: about 20 us
+// Counting the tiers walks the view of each sequence, about 20 us.
+constexpr double kTierSeconds = 1;
 
 struct EngineStats {
-  int64_t requests_running = 0, requests_waiting = 0;  // sequences decoding or prefilling; requests queued
-  // Held by running sequences (bytes that only states for prompts to come hold do not count); by them once they have computed
-  // what they know; at most, with logits.
+  int64_t requests_running = 0, requests_waiting = 0;  // sequences that compute; requests in the queue
+  // Bytes that running sequences hold, without those that only stored prefixes hold; that they will hold once their
+  // known tokens are computed; and that they may hold together with logits.
   int64_t kv_bytes_used = 0, kv_bytes_promised = 0, kv_bytes_budget = 0;
   uint64_t prompt_tokens = 0, generation_tokens = 0, prefix_cache_queries = 0, prefix_cache_hits = 0;
   uint64_t steps = 0;
-  uint64_t preemptions = 0, recomputed_tokens = 0;  // tokens after preemptions and failed passes
-  uint64_t logit_check_tokens = 0;                  // computed anew to compare logits (SequenceCache::wants_check)
-  // Held for prompts to come. The bytes are those that no running sequence holds, so kv_bytes_used + prefix_cache_bytes is at
-  // most what all caches hold.
+  uint64_t preemptions = 0, recomputed_tokens = 0;  // preempted; computed again, after preemptions and failed passes
+  uint64_t logit_check_tokens = 0;                  // recomputed for logit checks (SequenceCache::wants_check())
+  // States of the prefix cache, and the bytes that only they hold. kv_bytes_used + prefix_cache_bytes is at most the
+  // sum over all caches.
   int64_t prefix_cache_bytes = 0, prefix_cache_states = 0;
-  int64_t kv_offload_bytes_used = 0, kv_offload_bytes_budget = 0;  // in the host's memory; a budget of 0: none
-  std::map<std::string, uint64_t> finished;  // by reason: "stop", "length", "abort", "error"
-  std::map<std::string, uint64_t> rejected;  // requests that submit() refused, by name(RequestError::Kind)
-  SpeculationUsage speculation;  // of all requests; `method` says nothing
-  std::map<std::string, PolicyStats> policies;  // by KvCachePolicy::name() of those that were used
+  int64_t kv_offload_bytes_used = 0, kv_offload_bytes_budget = 0;  // of host memory; a budget of 0 disables offloading
+  std::map<std::string, uint64_t> finished;  // requests by reason: "stop", "length", "abort", "error"
+  std::map<std::string, uint64_t> rejected;  // requests rejected by submit(), by name(RequestError::Kind)
+  SpeculationUsage speculation;                 // sum over all requests; `method` is unused
+  std::map<std::string, PolicyStats> policies;  // by KvCachePolicy::name(), for each policy that was used
   Histogram time_to_first_token, time_per_output_token, e2e_latency, queue_time;
 };
 
 struct EngineOptions {
   std::filesystem::path model;       // GGUF file or Hugging Face folder
-  std::string dtype = "auto";        // auto | bf16 | f16 | f32: type of activations; auto: bf16; f16: of backend torch
-  std::string weights = "auto";      // auto | file | bf16 | f32 | int8 | int4: storage of the weights (engine/model/llama.h)
-  std::string backend = "native";    // native | torch: what computes the products; drafts are always native
-  std::string device = "cpu";        // cpu | cuda:N, of backend torch
-  std::string cuda_graphs = "auto";  // auto | on | off: of small passes; auto: on a GPU, with tensor_parallel 1
-  int tensor_parallel = 1;           // processes that compute the model together, of backend torch (engine/parallel/)
-  int threads = 0;                   // of all of them together; 0: every core of the machine that this process may use
-  int64_t context_length = 0;        // 0: the model's own, times the factor of rope_scaling if it has one
-  // For contexts beyond the model's own: null; linear, dynamic or yarn; or {"type": one of these, "factor": F}. Without a factor
-  // it is context_length over the model's own.
+  std::string dtype = "auto";        // activations: auto (bf16) | bf16 | f16 (torch backend only) | f32
+  std::string weights = "auto";      // storage: auto | file | bf16 | f32 | int8 | int4 (engine/model/llama.h)
+  std::string backend = "native";    // matrix products: native | torch; draft models always use native
+  std::string device = "cpu";        // cpu | cuda:N; cuda requires the torch backend
+  std::string cuda_graphs = "auto";  // for small passes: auto (on a GPU, if tensor_parallel is 1) | on | off
+  int tensor_parallel = 1;           // processes that compute the model together; torch backend only (engine/parallel/)
+  int threads = 0;                   // sum over those processes; 0: every core that this process may use
+  int64_t context_length = 0;        // tokens; 0: the model's own, times the factor of rope_scaling if it has one
+  // Extends the context beyond the model's own: null; "linear", "dynamic" or "yarn"; or {"type": one of these,
+  // "factor": F}. The default factor is context_length divided by the model's own context.
   nlohmann::json rope_scaling;
   int64_t kv_cache_bytes = 0;        // 0: half of the memory that is free once the model is loaded
-  int64_t kv_offload_bytes = 0;      // of the host's memory, for caches of requests that ask for it; not of backend native; 0: none
-  int64_t prefix_cache_bytes = -1;   // of kv_cache_bytes, for prompts that come again; -1: all that nobody needs; 0: off
-  std::filesystem::path prefix_cache_dir;  // where they survive a restart; empty: nowhere
-  int64_t prefix_cache_dir_bytes = int64_t{4} << 30;  // of all files there; those used longest ago go first
-  int64_t max_sequences = 32;        // decoding side by side
-  int64_t max_queue = 256;           // requests waiting; one more is refused (429)
+  // Host memory for the caches of requests that ask for offloading. Torch backend only; 0 disables it.
+  int64_t kv_offload_bytes = 0;
+  // Part of kv_cache_bytes that stored prefixes may fill. -1: all that running sequences do not need; 0 disables them.
+  int64_t prefix_cache_bytes = -1;
+  std::filesystem::path prefix_cache_dir;             // stored prefixes survive a restart here; empty disables it
+  int64_t prefix_cache_dir_bytes = int64_t{4} << 30;  // size limit of that directory; LRU files are deleted first
+  int64_t max_sequences = 32;        // that run at the same time
+  int64_t max_queue = 256;           // waiting requests; one more is rejected (HTTP 429)
   int64_t prefill_chunk = 512;       // token budget of one step
-  std::string chat_template_file;    // overrides the model's own
-  nlohmann::json kv_cache;           // default policy; null: "full"
-  nlohmann::json speculative;        // default method; null: off
-  std::filesystem::path draft_model;     // GGUF file or Hugging Face folder of a smaller model that drafts; empty: none
-  std::string draft_weights = "none";    // none | int4: a 4-bit copy of the model, for method "self"
+  std::string chat_template_file;    // replaces the model's own
+  nlohmann::json kv_cache;           // default policy; null means "full"
+  nlohmann::json speculative;        // default method; null means "off"
+  std::filesystem::path draft_model;   // GGUF file or Hugging Face folder of a smaller model; may be empty
+  std::string draft_weights = "none";  // none | int4: a 4-bit copy of the model, for method "self"
   std::map<std::string, std::filesystem::path> gates;  // files of learned gates, by the name that requests use
-  std::map<std::string, std::filesystem::path> channel_worth;  // files of train-probe, for channel_packed, by the name that requests use
-  std::vector<std::string> allowed_policies;     // that requests may name, presets too; empty: all
-  std::vector<std::string> allowed_speculation;  // methods that requests may name ("off" always); empty: all
+  // Files written by train-probe, for policy channel_packed, by the name that requests use.
+  std::map<std::string, std::filesystem::path> channel_worth;
+  std::vector<std::string> allowed_policies;     // policies and presets that requests may name; empty allows all
+  std::vector<std::string> allowed_speculation;  // methods that requests may name besides "off"; empty allows all
 };
 
 class Engine {
  public:
-  // Loads everything; throws ModelError, TokenizerError, ChatTemplateError, CacheError for the gates, or RequestError
-  // for the default kv_cache and speculative and the lists of what is allowed. `progress` gets 0..1 while loading.
+  // Loads the model and starts the engine thread. `progress` is called with 0 to 1 and a message while loading. Throws
+  // ModelError, TokenizerError, ChatTemplateError, CacheError (gates and channel_worth) or RequestError (kv_cache,
+  // speculative and the lists of what is allowed).
   static std::unique_ptr<Engine> create(const EngineOptions& options,
                                         const std::function<void(double, const std::string&)>& progress = nullptr);
   virtual ~Engine() = default;
 
-  // Queues a request; throws RequestError when it cannot be served now or ever. Thread-safe.
+  // Queues a request. Throws RequestError if it cannot be served now, or ever.
   std::unique_ptr<GenerationStream> submit(GenerationRequest request);
-  // Queues all of them or none. Those that there is room for start in the same pass.
+  // Queues all requests or none. Requests for which there is room start in the same pass.
   virtual std::vector<std::unique_ptr<GenerationStream>> submit_all(std::vector<GenerationRequest> requests) = 0;
-  // Checks what submit() would check, without queueing.
+  // Checks a request as submit() does, without queueing it.
   virtual void validate(const GenerationRequest& request) const = 0;
 
   virtual const Tokenizer& tokenizer() const = 0;
-  virtual const ChatTemplate* chat_template() const = 0;  // nullptr: the model has none
+  virtual const ChatTemplate* chat_template() const = 0;  // null if the model has none
   virtual const ModelConfig& config() const = 0;
   virtual int64_t context_length() const = 0;
-  virtual nlohmann::ordered_json describe() const = 0;  // model, dtype, backend, memory, threads, CPU level, policies
-  virtual EngineStats stats() const = 0;                // thread-safe, cheap
-  // All that has not finished, by age, as it stood between two passes: thread-safe, waits for the pass that runs. Questions
-  // during one pass get one answer. `layer`: whose spans to tell; absent: none. Throws RequestError for a layer that is not.
+  // Returns the model, dtype, backend, memory, threads, CPU level and policies, for GET /v1/models and the log.
+  virtual nlohmann::ordered_json describe() const = 0;
+  virtual EngineStats stats() const = 0;  // cheap
+  // Returns all unfinished sequences, oldest first, as of the end of the running pass, for which it waits. Calls
+  // during one pass share one answer. `layer`: also list the spans of this layer. Throws RequestError if there is no
+  // such layer.
   virtual std::vector<LiveSequence> live(std::optional<int64_t> layer) const = 0;
-  // What a request would take: under its own policy, then under every one that it may name, first the presets. It is not run,
-  // and may be too large. Throws RequestError (kInvalid) as submit() would.
+  // Returns the memory that a request would take: under its own policy, then under each policy that it may name,
+  // presets first. The request is not run and may be too large to run. Throws RequestError (kInvalid) as submit()
+  // does.
   virtual std::vector<MemoryPlan> plan(const GenerationRequest& request) const = 0;
 
-  virtual void drain() = 0;  // takes no more requests; returns when the running ones have finished
-  virtual void stop() = 0;   // cancels everything; returns when the engine thread is idle
+  virtual void drain() = 0;  // rejects new requests and returns when all accepted ones have finished
+  virtual void stop() = 0;   // cancels all requests and returns when the engine thread is idle
   virtual bool draining() const = 0;
 
-  // Why nothing is answered any more: with tensor_parallel, a rank ended. Empty: all is well. Thread-safe.
+  // Returns why the engine cannot answer any more (a tensor-parallel process ended), or an empty string.
   virtual std::string lost() const { return {}; }
-  // Called once when that happens, by any thread; null: nothing is.
+  // Sets a function that is called once, by any thread, when that happens; null removes it.
   virtual void on_lost(std::function<void()> call) { (void)call; }
 };
 

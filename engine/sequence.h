@@ -1,4 +1,4 @@
-// One sequence being generated: its tokens, its caches, how its next token is drawn, and its text.
+// One sequence being generated: its tokens, caches, sampling state and text.
 #pragma once
 
 #include <chrono>
@@ -26,16 +26,17 @@ using Clock = std::chrono::steady_clock;
 
 struct Request;
 
-// Tokens that a state must spare the next prompt, for a pass of its own to end where prompts part; and how far before a
-// prompt's end others are expected to part from it.
+// A state is stored in the middle of a prompt only if it spares the next prompt at least this many tokens. Other
+// prompts are expected to diverge from this one within its last kWorthAState tokens.
 constexpr int64_t kWorthAState = 128;
 
-// A choice of a request. It may lose its caches at any time between two passes and compute them anew: nothing that is
-// sampled depends on it.
+// One choice of a request. Owned by the request; used by the engine thread only.
+//
+// Between two passes a sequence may lose its caches and recompute them later. The sampled tokens do not depend on that.
 struct Sequence final : ScheduledSequence {
-  // `request` outlives it. It knows the request's prompt.
+  // Starts with the prompt of `request`, which must outlive the sequence.
   Sequence(Request* request, int32_t index, const Tokenizer& tokenizer);
-  // Another choice of the same request, whose prompt was just computed: with a fork of its caches.
+  // Forks the caches of `other`, a choice of the same request whose prompt has just been computed.
   void fork_from(const Sequence& other);
 
   int64_t computed() const override;
@@ -48,59 +49,70 @@ struct Sequence final : ScheduledSequence {
   Known known() const override;
   int64_t bytes_ahead(int64_t beyond) const override;
   int64_t growth_ahead(int64_t beyond) const override;
-  // Compares the logits of the last token with those of an exact cache where the cache wants that and `room`, bytes of all caches, would
-  // hold the exact one. Returns false if the tokens have to be computed anew first: nothing is sampled then. The logits count in `pool`.
+  // Runs the logit check that the cache asks for (SequenceCache::wants_check()). `logits`: f32 [vocab_size], of the
+  // last token; a copy is charged to `pool` until it is compared. `room`: bytes available to all caches; if the exact
+  // cache would not fit, no check is made. Returns false if the tokens must first be recomputed in an exact cache;
+  // then nothing is sampled from `logits`.
   bool check_logits(std::span<const float> logits, const std::shared_ptr<PagePool>& pool, int64_t room);
-  void look_up();         // while it waits: what the prefix cache has for it
-  std::unique_ptr<SequenceCache> find_prefix();  // fills in `cache`; returns the draft's, which holds as many tokens, or null
-  void begin() override;  // from a state of the prefix cache, if there is one
+  // Looks up the prefix hit of a waiting sequence. Does nothing if its groups of the prefix cache have not changed.
+  void look_up();
+  // Fills in `cache` from the prefix cache. Returns the draft's cache of as many tokens, or null.
+  std::unique_ptr<SequenceCache> find_prefix();
+  void begin() override;  // resumes from a state of the prefix cache if there is one
   void drop() override;
 
-  // Whether other prompts may go on from what the cache holds now.
+  // Whether the cache's present state is worth storing for other prompts.
   bool leaves_prefix() const;
-  void keep_prefix();  // for them
-  bool keeps_draft_prefix() const;  // with a state of the draft's cache beside its own
+  void keep_prefix();               // stores it
+  bool keeps_draft_prefix() const;  // whether keep_prefix() also stores the draft's cache
+  // Whether a pass that ends at token `end` reaches the last kWorthAState tokens of the prompt, where states are
+  // wanted.
   bool near_prompt_end(int64_t end) const;
-  // Computes its prompt, or after it lost its caches what it knew.
+  // Whether it computes its prompt, or recomputes known tokens after a preemption.
   bool computes_prompt() const { return n_output == 0 || left() > 1; }
-  // What the model's passes fill: the cache, or with it the cache of a model that drafts for itself.
+  // The cache that model passes fill: `cache`, or, if the model drafts for itself, the mirror that writes `cache` and
+  // the draft's cache at once.
   SequenceCache* pass_cache() const { return draft != nullptr && draft->mirror() != nullptr ? draft->mirror() : cache.get(); }
-  void hold_running();  // the states whose pages it runs with
-  void read_stats();   // of the caches, after a pass
-  void free_caches();  // what they held last is still told
+  void hold_running();  // marks the states whose pages it runs with as in use
+  void read_stats();    // after a pass, from the caches
+  void free_caches();   // the last stats stay readable
   void finish();
 
   Request* request;
-  int32_t index;
-  std::vector<TokenId> tokens;           // known: prompt and output
+  int32_t index;                         // of the choice
+  std::vector<TokenId> tokens;           // known tokens: prompt and output
   std::unique_ptr<SequenceCache> cache;  // null while it waits, and once finished
-  std::unique_ptr<DraftSequence> draft;  // null: plain decoding, or no cache
+  std::unique_ptr<DraftSequence> draft;  // null without speculation, and whenever `cache` is null
   CacheStats cache_stats;                // after the last pass
-  std::map<std::string, double> cache_details;  // once finished
-  int64_t draft_bytes = 0;               // of the draft's cache, after the last pass
-  int64_t shared_once = 0;               // of cache_stats.shared_bytes, what it will most likely replace by its own
-  // Of the prefix cache: the states that cache and draft go on from, or left first; null: none.
+  std::map<std::string, double> cache_details;  // set when it finishes
+  int64_t draft_bytes = 0;               // held by the draft's cache after the last pass
+  // Part of cache_stats.shared_bytes that it will probably replace by pages of its own.
+  int64_t shared_once = 0;
+  // States of the prefix cache from which `cache` and the draft's cache resumed, or the first that they stored. May be
+  // null.
   PrefixCache::Held prefix, draft_prefix;
-  std::shared_ptr<const bool> prefix_running, draft_prefix_running;  // theirs, once it does
-  std::shared_ptr<const bool> prefix_owed;  // `prefix`, once it was dropped and until it begins again
-  bool dropped = false;
-  Known prefix_known;                    // while it waits: what the prefix cache has for it
-  int64_t prompt_bytes = 0;              // while it waits: of the rest of its prompt, dense
-  uint64_t prefix_version = 0;           // of its groups in the prefix cache, added up, when that was looked up
-  int64_t prefix_bytes = 0, prefix_draft_bytes = 0;  // of the states that cache and draft went on from, or left last
-  int64_t parts_at = 0;                  // tokens after which its prompt parts from those that are known: 0: nowhere
+  std::shared_ptr<const bool> prefix_running, draft_prefix_running;  // State::running of those, held while it runs
+  std::shared_ptr<const bool> prefix_owed;  // State::owed of `prefix`, held from a preemption until it begins again
+  bool dropped = false;                  // preempted and not begun again
+  Known prefix_known;                    // while it waits: its prefix hit
+  int64_t prompt_bytes = 0;              // while it waits: dense bytes of the rest of its prompt
+  uint64_t prefix_version = 0;           // sum of the versions of its prefix groups at the last look_up()
+  // Bytes of the states from which `cache` and the draft's cache resumed, or which they stored last.
+  int64_t prefix_bytes = 0, prefix_draft_bytes = 0;
+  int64_t parts_at = 0;                  // position at which its prompt diverges from stored prompts; 0: it does not
   SpeculationUsage speculation;          // after the last pass
-  std::vector<TokenId> input;            // what the next pass carries when it decodes: its last token, then its draft
-  int64_t n_output = 0;
+  std::vector<TokenId> input;            // input of the next decoding pass: the last token, then its draft
+  int64_t n_output = 0;                  // sampled tokens
   bool finished = false;
-  LogitCheck check;                      // what its caches follow
-  std::vector<float> checked_logits;     // those that are to be compared, once check.tokens are computed anew; empty: none are
+  LogitCheck check;                      // the last logit check; later caches of the sequence follow it
+  // Logits that wait for the exact cache to reach check.tokens, f32 [vocab_size]. Empty if no check is under way.
+  std::vector<float> checked_logits;
   std::optional<PoolCharge> checked_bytes;
-  bool draws_again = false;              // the host draws: its grammar has refused a token that a device drew
+  bool draws_again = false;              // the grammar refused a token sampled by a device; the host samples it again
   double sample_ms = 0;
   Clock::time_point last_token;
-  TokenHistory history;
-  std::unique_ptr<Constraint> constraint;  // null: any text; it stays when the caches go
+  TokenHistory history;                  // for penalties
+  std::unique_ptr<Constraint> constraint;  // state of the grammar, kept across preemptions; null if any text is allowed
   StreamDecoder decoder;
   StopMatcher stop;
 };

@@ -1,4 +1,4 @@
-// A causal language model over sequence caches: one batched forward pass.
+// A causal language model that computes batched forward passes over sequence caches.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ class ModelHeads;
 class SequenceCache;
 struct PolicyContext;
 
-// The part of a batch that one sequence contributes: its next tokens, at positions cache->tokens() and on.
+// One sequence's part of a batch: its next tokens, whose positions start at cache->tokens().
 struct SequenceInput {
   std::span<const TokenId> tokens;
   SequenceCache* cache = nullptr;
-  int64_t n_logits = 1;  // logits are computed for the last n_logits tokens; 0: none
-  // Where what this cache throws goes: the pass goes on without the sequence, its logits keep their place but not their
-  // meaning, and its cache is of no more use. Null: forward() throws it, and all caches of the batch are of no more use.
+  int64_t n_logits = 1;  // logits are written for the last n_logits tokens; may be 0
+  // Receives an exception of this cache. The pass then continues without the sequence: its rows of logits are undefined
+  // and its cache must be discarded. If null, forward() throws instead and all caches of the batch must be discarded.
   std::exception_ptr* failure = nullptr;
-  // How the next token is drawn, by a model that draws_tokens(): it fills in `drawn`, and no row of `logits` is this input's,
-  // whose n_logits is 1. Null: it is not.
+  // If set, the model samples the next token itself, stores it in draw->drawn and writes no logits for this input.
+  // REQUIRES: draws_tokens() and n_logits == 1. May be null.
   kernels::TokenDraw* draw = nullptr;
 };
 
@@ -38,32 +38,39 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
-  // Appends each input's tokens to its cache and writes logits, f32 [sum of n_logits but for drawn tokens', vocab_size], in batch
-  // order. logits: null where there are none, or where another rank has them.
-  // A row's logits depend on nothing but its own sequence: not on the batch, nor on how the prompt was cut into chunks; bit
-  // for bit where batch_invariant(), else up to rounding. A sequence that fails leaves the others' results as they are.
+  // Appends each input's tokens to its cache and writes their logits in batch order: f32 [sum of n_logits over the
+  // inputs without `draw`, vocab_size]. `logits` is null if there are none or if another tensor-parallel rank receives
+  // them.
+  //
+  // A row of logits depends on its own sequence only, not on the rest of the batch or on how the prompt was cut into
+  // chunks: bit for bit if batch_invariant(), otherwise up to rounding. The failure of one sequence does not change the
+  // results of the others.
   virtual void forward(std::span<const SequenceInput> batch, float* logits) = 0;
   virtual bool batch_invariant() const { return true; }
-  // Whether forward() draws tokens where it has their logits, so that these need not come to the host.
+  // Whether forward() can sample tokens on the device, so that logits need not be copied to the host.
   virtual bool draws_tokens() const { return false; }
-  // RoPE's angles of a position, cos and sin: f32 [head_dim / 2].
+  // Returns the rotary embedding's cosines and sines for a position: f32 [head_dim / 2] each.
   virtual void rope_angles(int64_t position, float* cos, float* sin) const = 0;
-  virtual int64_t weight_bytes() const = 0;  // held in memory
-  // Where the pages of the caches that forward() gets must live.
+  virtual int64_t weight_bytes() const = 0;  // of memory
+  // The backend that must own the pages of all caches passed to forward().
   virtual const std::shared_ptr<kernels::KvBackend>& kv_backend() const = 0;
 
-  // A policy whose caches forward() takes: cache/policy.h's. `context`: of this model (engine/model/policy_context.h).
+  // Returns a policy whose caches forward() accepts; see make_policy() in cache/policy.h. `context` describes this
+  // model (engine/model/policy_context.h).
   virtual std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) const;
-  // Which of the model's KV heads the caches here have; null: all.
+  // Returns which of the model's KV heads this process's caches hold; null if all.
   virtual std::shared_ptr<ModelHeads> heads() const { return nullptr; }
-  // There is nothing to compute for now: processes that hold parts of caches hear what became of those.
+  // Called when there is nothing to compute. Tells the other tensor-parallel processes which caches were freed.
   virtual void idle() {}
-  // How many processes hold a part of each cache (engine/parallel/). What caches and policies tell of bytes is all of them
-  // together, each counted as the one that holds most; the page pool counts what that one does, on behalf of all.
+  // Returns the number of processes that hold a part of each cache (engine/parallel/). Byte counts of caches and
+  // policies are those of the process that holds most, times the number of processes. The page pool counts in the same
+  // way.
   virtual int64_t ranks() const { return 1; }
-  // Why forward() can only throw from now on: a part of the model is gone. Empty: it is not. Thread-safe.
+  // Returns why forward() can only throw from now on (a process of the model has ended), or an empty string.
+  // Thread-safe.
   virtual std::string lost() const { return {}; }
-  // Called once when that happens, by any thread; null: nothing is. Returns when a call that was under way has ended.
+  // Sets a function that is called once, by any thread, when that happens; null removes it. Waits for a call in
+  // progress.
   virtual void on_lost(std::function<void()> call) { (void)call; }
 };
 
