@@ -1,7 +1,10 @@
-// Caches of prompts that were computed before, for prompts that begin alike: a radix tree of forks for each key (a policy
-// with its parameters, and whose prompts may share). A state is held in its policy's own format, so a compressed prefix
-// costs compressed bytes; its pages are shared with the sequences that go on from it.
-// Source: radix attention (Zheng et al. 2024, SGLang), here over states that a policy can reproduce.
+// The prefix cache stores the caches of computed prompts for later prompts with the same beginning.
+//
+// It has one radix tree of states for each key. A key names a policy with its parameters and a group of clients that
+// may share prompts. A state is a fork in the policy's own format, so a compressed prefix costs compressed bytes. It
+// shares its pages with the sequences that resume from it.
+//
+// Source: RadixAttention (SGLang, Zheng et al. 2024), applied to states that a policy can reproduce.
 #pragma once
 
 #include <cstdint>
@@ -19,71 +22,86 @@
 
 namespace smartkv {
 
-// Not thread-safe.
+// Not thread-safe; the engine thread owns it.
 class PrefixCache {
  public:
-  // A prefix of fewer tokens is computed about as fast as the page that would be shared is copied.
+  // Shortest prefix that is stored. Computing a shorter one takes about as long as copying the page that it would
+  // share.
   static constexpr int64_t kLeastTokens = 32;
 
-  // A state in memory. Who is about to go on from it holds it, and so keeps it from going before those that nobody holds; who
-  // runs with its pages holds `running`, too. Its cache is null once it had to go nevertheless.
+  // A state in memory. A waiting sequence that will resume from it holds a reference, which protects it from
+  // evict(kUnheld). A running sequence that uses its pages also holds `running`. If the state is evicted nevertheless,
+  // `cache` becomes null.
   struct State {
     std::shared_ptr<const SequenceCache> cache;
-    int64_t own_bytes = 0;
+    int64_t own_bytes = 0;  // not shared with the state from which it resumed
+    // Tokens that only count their holders: running sequences, and preempted sequences that will resume from this
+    // state.
     std::shared_ptr<const bool> running = std::make_shared<bool>(true);
-    std::shared_ptr<const bool> owed = std::make_shared<bool>(true);  // to one that lost its memory, and comes next
+    std::shared_ptr<const bool> owed = std::make_shared<bool>(true);
   };
   using Held = std::shared_ptr<const State>;
 
-  // What find() would most likely give.
+  // The prefix that find() would most likely return.
   struct Covered {
-    int64_t tokens = 0;  // the first of the prompt
-    Held state;          // null: it is in a file, or there is none
+    int64_t tokens = 0;  // length
+    Held state;          // null if the state is in a file or does not exist
   };
 
-  // max_bytes: of all states together; 0: nothing is kept.
-  // files: where states are kept, too, and found again when memory has lost them; outlives this; null: nowhere.
+  // max_bytes: limit of the sum over all states; 0 stores nothing.
+  // files: a directory that stores states as well, so that they can be reloaded. Must outlive this object; may be null.
   explicit PrefixCache(int64_t max_bytes, PrefixFiles* files = nullptr);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // A cache that holds as many of the prompt's first tokens as a stored state has of them, but never the last one, ready to
-  // compute the rest: in every bit what computing them anew gives. Null: there is none.
-  // parts_at: how many tokens it has in common with the prompts that were stored, though perhaps no state can be cut back
-  // to there: a state left there serves the next one.
-  // held: the state that the cache goes on from.
-  // policy: that of the key. most: tokens that the cache shall hold at most.
+  // Returns a cache that holds the longest stored prefix of the prompt, except the prompt's last token, ready to
+  // compute the rest. It equals a freshly computed cache bit for bit. Returns null if there is no such prefix.
+  //  - policy: the policy of the key.
+  //  - parts_at: receives the position at which the prompt diverges from all stored prompts. It may exceed the length
+  //    of the returned prefix, because not every state can be cut back to that position. A state stored there helps
+  //    the next prompt.
+  //  - held: receives the state from which the cache resumes.
+  //  - most: limit of the returned cache's tokens.
   std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy, std::span<const int32_t> prompt,
                                       int64_t* parts_at = nullptr, Held* held = nullptr, int64_t most = INT64_MAX);
 
-  // Lets go of states whose files were written since the last call, and forgets files that are gone.
+  // Releases states whose files have been written since the last call, and forgets files that have been deleted.
   void collect_files();
 
-  // The state counts as used.
+  // Looks up a prompt without loading anything. Marks the state as recently used.
   Covered covers(const std::string& key, std::span<const int32_t> prompt);
-  // Prompts of one group are those that could have a state in common, and few others. A group's version is another one once
-  // a state of theirs came or went; files that turn out to be gone do not count.
+  // Prompts that could share a state are in the same group, a hash of the key and the first kLeastTokens tokens. The
+  // version of a group changes whenever one of its states is added or removed. A file that proves to be deleted does
+  // not change it.
   static size_t group_of(const std::string& key, std::span<const int32_t> prompt);
   uint64_t version(size_t group) const { return versions_[group]; }
 
-  // Keeps `state`, which holds `tokens`; tokens that are not committed make it serve prompts that part from it there, too;
-  // of two states of the same tokens the one that can be cut back further stays. own_bytes: what it holds beyond the state that
-  // it went on from. The least recently used go first to make room. Returns what is kept of these tokens; null: nothing.
+  // Stores `state`, the cache of `tokens`, and evicts least recently used states to make room. A state with
+  // uncommitted tokens also serves prompts that diverge within these. Of two states of the same tokens, the one that
+  // can be cut back further is kept. own_bytes: bytes that `state` does not share with the state from which it
+  // resumed. Returns the stored state of these tokens, or null if there is none.
   Held insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state, int64_t own_bytes);
 
-  // Which states may be dropped: those that nobody is to go on from, or only one that lost its memory, and whose pages are
-  // mostly nobody else's, though somebody who left them or went on from them may still run; those, too, that nobody runs
-  // with, or most of whose bytes are nobody else's, unless they are owed to one of several; or any.
-  enum class Evict : uint8_t { kUnheld, kOfUse, kAny };
-  bool evict(Evict which);  // the one that was used least recently; false: there is none
+  // Which states evict() may drop. Each level includes the ones above it.
+  enum class Evict : uint8_t {
+    // States without a holder. Also states of which less than half of the bytes are shared and for which no sequence
+    // waits, except perhaps a preempted one.
+    kUnheld,
+    // Also states for which sequences wait, unless several do and one of them was preempted. No running sequence uses
+    // the state, or less than half of its bytes are shared.
+    kOfUse,
+    // Every state.
+    kAny
+  };
+  bool evict(Evict which);  // drops the least recently used state of that kind; returns false if there is none
   int64_t bytes() const { return bytes_; }
   int64_t n_states() const { return n_states_; }  // in memory
 
  private:
   struct Node;
-  // A state, in the order of preference among those that share as many tokens with a prompt: the one of the fewest tokens, then
-  // the last used.
+  // Order of preference among states that share equally many tokens with a prompt: fewest tokens first, then the most
+  // recently used.
   struct Rank {
     int64_t depth;
     uint64_t used;
@@ -92,21 +110,22 @@ class PrefixCache {
     bool operator<(const Rank& other) const { return depth != other.depth ? depth < other.depth : used > other.used; }
   };
   struct Node {
-    std::vector<int32_t> edge;  // tokens from the parent to here
-    int64_t depth = 0;          // tokens from the root to here
-    size_t group = 0;           // of prompts; where there is a state
+    std::vector<int32_t> edge;  // tokens between the parent and this node
+    int64_t depth = 0;          // tokens between the root and this node
+    size_t group = 0;           // group_of() its state
     Node* parent = nullptr;
     std::map<int32_t, std::unique_ptr<Node>> children;  // by the first token of their edges
-    std::shared_ptr<State> state;                       // null: none in memory
-    PrefixFiles::Name file;                             // empty: none
-    int64_t committed = 0;                              // of the state in the file
-    uint64_t used = 0;                                  // when, counted in uses
-    std::optional<int64_t> listed;                      // committed tokens with which its state is in `best`
-    uint64_t listed_used = 0;
-    // By committed tokens, up to `depth`: its own state, and of each child the best one at and below it.
+    std::shared_ptr<State> state;                       // null if it is not in memory
+    PrefixFiles::Name file;                             // empty if there is no file
+    int64_t committed = 0;                              // committed tokens of the state in the file
+    uint64_t used = 0;                                  // clock_ at the last use
+    std::optional<int64_t> listed;                      // committed tokens under which its state is listed in `best`
+    uint64_t listed_used = 0;                           // `used` at that time
+    // By committed tokens, up to `depth`: this node's own state and the best state of each child's subtree.
     std::map<int64_t, std::set<Rank>> best;
   };
-  // Where a prompt's way through the tree may end: the states at and below `node`, but not below `next`, have its first n tokens.
+  // A place where a prompt's path can leave the tree: the states at and below `node`, but not below `next`, share
+  // exactly the prompt's first n tokens.
   struct Parting {
     Node* node;
     int64_t n;
@@ -114,16 +133,16 @@ class PrefixCache {
   };
   class Candidates;
 
-  Node* node_of(const std::string& key, std::span<const int32_t> tokens);  // made where there is none
-  bool load(Node* node, int64_t n_tokens, const KvCachePolicy& policy);  // its state from its file
+  Node* node_of(const std::string& key, std::span<const int32_t> tokens);  // creates it if there is none
+  bool load(Node* node, int64_t n_tokens, const KvCachePolicy& policy);    // loads its state from its file
   void hold(Node* node, std::shared_ptr<const SequenceCache> cache, int64_t own_bytes);
   void make_room();
   static bool leads_nowhere(const Node& node);
-  void prune(Node* node);                                                // it and those above it that lead nowhere
-  static void sweep(Node* node);                                         // what is below it and leads nowhere
-  // The places where states may share kLeastTokens or more with the prompt, the most tokens first.
+  void prune(Node* node);         // removes the node and its ancestors if they lead nowhere
+  static void sweep(Node* node);  // removes the descendants that lead nowhere
+  // Returns the places at which states share at least kLeastTokens tokens with the prompt, the longest prefix first.
   static std::vector<Parting> partings(Node* root, std::span<const int32_t> prompt, int64_t* parts_at);
-  static void list(Node* node);  // in `best`, after a change of its state, its file or its use
+  static void list(Node* node);  // updates `best` along the path to the root after a change of state, file or use
   static void replace(Node* node, int64_t committed, std::optional<Rank> before, std::optional<Rank> after);
   void use(Node* node);
   static bool may_go(const Node& node, Evict which);

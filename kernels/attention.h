@@ -1,6 +1,8 @@
-// Attention of new queries over a sequence's KV segments, each in its own format, merged by log-sum-exp:
+// Attention of new queries over the KV segments of a sequence. Segments may have different formats; their results are
+// merged by log-sum-exp:
 //   lse = log sum_s exp(lse_s),  o = sum_s exp(lse_s - lse) o_s.
-// Flash style (Dao et al. 2022): no score matrix in memory; split over the context (Flash-Decoding, Dao et al. 2023).
+// No matrix of scores is stored (FlashAttention, Dao et al. 2022). Long contexts are computed in splits
+// (Flash-Decoding, Dao et al. 2023).
 #pragma once
 
 #include <cstdint>
@@ -19,44 +21,50 @@ namespace smartkv::kernels {
 // Element type of dense pages, and of the model's activations.
 enum class KvType : uint8_t { kBf16, kF32 };
 
-// One run of tokens of one layer, of all its KV heads or of one.
+// A run of tokens of one layer, for all KV heads or for one.
 //
-// A dense page holds kPageTokens tokens per KV head, laid out so that both products are small matrix products
-// with the queries' values broadcast (T = kPageTokens, D = head_dim):
+// A dense page holds kPageTokens tokens per KV head. Its layout turns both products of attention into small matrix
+// products with broadcast query values (T = kPageTokens, D = head_dim):
 //   bf16: K [D/2][T][2], V [T/2][D][2]   (pairs, as the bf16 dot product instructions read them)
 //   f32:  K [D][T],      V [T][D]
-// Slots past `tokens` may hold anything, NaN too: no result depends on them. A quantised page (quantized_page.h) always holds
-// kPageTokens tokens, none of them later than a query. Neither format cares which tokens of the sequence a KV head holds.
+// Results do not depend on slots past `tokens`, which may hold anything, including NaN.
 //
-// A cut page holds kPageTokens tokens of all KV heads, none later than a query, as a dense page does, but only some of the channels of
-// K, and of V: the others count as 0. `head_dim` above is k_channels in K and v_channels in V, both multiples of 16.
+// A quantized page (quantized_page.h), a cut page and an indexed page always hold kPageTokens tokens, all of them
+// before the queries. In dense and quantized pages each KV head may hold different tokens of the sequence.
 //
-// An indexed page holds kPageTokens tokens of all KV heads, none later than a query, as rows, K and V of a token side by side
-// (indexed_rows.h); and beside them a quantised page whose keys resemble theirs: the index. Which tokens a query reads: see
-// attention().
+// A cut page has the layout of a dense page but holds only some channels of K and of V. The others count as 0.
+// `head_dim` above is then k_channels for K and v_channels for V, both multiples of 16.
+//
+// An indexed page holds tokens of all KV heads as rows, K and V of a token side by side (indexed_rows.h). A quantized
+// page beside them approximates their keys: the index. attention() explains which rows a query reads.
 struct KvSegment {
   enum class Format : uint8_t { kDense, kQuantized, kIndexed, kCut };
   Format format = Format::kDense;
   int32_t tokens = 0;
-  const void* k = nullptr;      // [n_kv_heads], each head_stride bytes apart; kQuantized, kIndexed: blocks of K and V together
-  const void* v = nullptr;      // kDense, kCut; kIndexed: the rows
-  int64_t head_stride = 0;      // bytes; of `k` and of a dense or cut page's `v`
-  int32_t read = 0;             // kIndexed: what the page adds to the tokens that a KV head of a query reads; kPageTokens: all its
-  int32_t row_bits = 0;         // kIndexed: of the rows' codes, 4 or 8; 0: dense rows
-  QuantizedLayout quantized = {};          // kQuantized; kIndexed: of the index
-  const uint8_t* channel_order = nullptr;  // not kDense: [n_kv_heads, head_dim], see quantized_page.h; null: identity
-  // kCut: the page's channel c of K is channel_order[c], and of V value_order[c], which is of the same shape; null: identity.
+  // K of [n_kv_heads], head_stride bytes apart. kQuantized and kIndexed: blocks that contain both K and V.
+  const void* k = nullptr;
+  const void* v = nullptr;      // kDense and kCut: V, laid out as `k`. kIndexed: the rows
+  int64_t head_stride = 0;      // bytes; not used for the rows of kIndexed
+  // kIndexed: the page's contribution to the number of tokens that each KV head of a query reads. kPageTokens reads
+  // all.
+  int32_t read = 0;
+  int32_t row_bits = 0;         // kIndexed: bits of quantized rows, 4 or 8; 0 for dense rows
+  QuantizedLayout quantized = {};          // kQuantized; kIndexed: layout of the index
+  // All formats but kDense: [n_kv_heads, head_dim], see quantized_page.h. Null means the identity.
+  const uint8_t* channel_order = nullptr;
+  // kCut: channel c of the page is channel_order[c] of K and value_order[c] of V. Same shape; null means the identity.
   const uint8_t* value_order = nullptr;
-  int32_t k_channels = 0, v_channels = 0;  // kCut
-  // f32 [n_kv_heads, kPageTokens], finite for the first `tokens`, or null: what is added to the scaled scores before the
-  // softmax, in natural log units. An entry that stands for n tokens has log n.
+  int32_t k_channels = 0, v_channels = 0;  // kCut: number of channels that the page holds
+  // Added to the scaled scores before the softmax, in natural log units: f32 [n_kv_heads, kPageTokens], finite for the
+  // first `tokens`. An entry that stands for n tokens has the bias log n. May be null.
   const float* bias = nullptr;
-  // Of the one KV head that attends to these tokens; -1: all do. The others' queries pass over them.
+  // The only KV head whose queries see these tokens; -1 if all do.
   int32_t kv_head = -1;
 
   bool is_indexed() const { return format == Format::kIndexed; }
   bool is_of(int64_t head) const { return kv_head < 0 || kv_head == head; }
-  // What KV head `place` holds of a page without channel_order, for KV head `head` alone.
+  // Returns the part that index `place` of this page holds, as a segment seen by KV head `head` only. REQUIRES: no
+  // channel_order.
   KvSegment of_head(int64_t place, int64_t head) const;
 };
 
@@ -66,16 +74,16 @@ struct AttentionShape {
   int64_t head_dim = 0;  // a multiple of 16
   float scale = 0;       // 1 / sqrt(head_dim); above 0
   KvType type = KvType::kBf16;
-  // Of the tokens that a query would see, it sees the last `window`, its own included (sliding window attention, Beltagy et al.
-  // 2020); 0: all. At least as many tokens at the segments' end lie in the order of their positions.
+  // A query sees only the last `window` tokens, including its own (sliding-window attention, Beltagy et al. 2020); 0
+  // means all. REQUIRES: the last `window` tokens of the segments are in order of position.
   int64_t window = 0;
 };
 
-// Bytes of a segment's K and V, all its KV heads, without channel_order and bias.
+// Returns the bytes of a segment's K and V over all its KV heads, without channel_order and bias.
 int64_t segment_bytes(const AttentionShape& shape, const KvSegment& segment);
 
-// The queries of one sequence: they are the last n tokens of `segments`; query i sees all tokens but the last n - 1 - i, and
-// each KV head's those that are not another's.
+// The queries of one sequence. They belong to the last n tokens of `segments`. Query i sees all tokens except the last
+// n - 1 - i, and its KV heads do not see tokens of other KV heads.
 struct AttentionTask {
   const float* q = nullptr;  // [n, n_heads, head_dim] after RoPE, rows q_stride floats apart
   int64_t q_stride = 0;
@@ -84,33 +92,34 @@ struct AttentionTask {
   void* out = nullptr;  // [n, n_heads, head_dim] of shape.type, contiguous
 };
 
-// Probe queries: as AttentionTask, but the result is where they attend.
+// Probe queries: like AttentionTask, but the result is the attention that each token receives.
 struct AttentionMassTask {
   const float* q = nullptr;  // [n, n_heads, head_dim] after RoPE, rows q_stride floats apart
   int64_t q_stride = 0;
   int64_t n = 0;
   std::span<const KvSegment> segments;
-  // Query i sees t_i = total - (n - 1 - i) tokens and writes f32 [n_kv_heads, t_i]: for each KV head the maximum over its
-  // query heads of softmax(scale q K^T + bias), 0 for tokens of another KV head. The queries' results follow each other
-  // without gaps.
+  // Query i sees t_i = total - (n - 1 - i) tokens and writes f32 [n_kv_heads, t_i]: for each KV head the maximum over
+  // its query heads of softmax(scale q K^T + bias), or 0 for tokens of other KV heads. The results of the queries are
+  // contiguous.
   float* mass = nullptr;
 };
 
 struct SparseWorkspace;  // kernels/sparse_attention.h
 
-// Scratch that grows to the largest call and is then reused.
+// Scratch memory of attention(). It grows to the needs of the largest call and is reused.
 struct AttentionScratch {
-  // Tasks order[first] to order[end - 1], which have the same pages in their first `stretches`.
+  // Tasks order[first] to order[end - 1], whose first `stretches` splits consist of the same pages.
   struct Group {
     int32_t first, end, stretches;
   };
-  // A task's rows in an item. `partial`: where they lie in `partial`, from stretch 0 on; -1: the item covers all stretches
-  // and writes `out`.
+  // A task's rows in an item. `partial`: offset of its results in the vector `partial`, starting with split 0; -1 if
+  // the item covers all splits and writes `out` directly.
   struct Member {
     int32_t task;
     int64_t partial;
   };
-  // Queries [query, query + n_queries) of one head range, of each of n_members, over stretches [stretch, stretch_end).
+  // A unit of work: queries [query, query + n_queries) of a range of heads, for n_members members, over splits
+  // [stretch, stretch_end).
   struct Item {
     int32_t member, n_members, kv_head, head, n_heads, query, n_queries, stretch, stretch_end;
   };
@@ -119,26 +128,29 @@ struct AttentionScratch {
   std::vector<Member> members;
   std::vector<Item> items, merges;
   std::vector<float> partial;
-  std::vector<AttentionTask> plain;  // without indexed pages
+  std::vector<AttentionTask> plain;  // tasks without indexed pages
   std::vector<AttentionMassTask> plain_mass;
   std::vector<std::shared_ptr<SparseWorkspace>> sparse;  // by thread
 };
 
-// A query's result depends on its own segments only, bit for bit: not on the other tasks, the number of queries in
-// the call, or the number of threads. Stretches of the context are cut at fixed token positions. Pages that tasks have in
-// common at their beginning are read once for all of them (Hydragen, Juravsky et al. 2024).
+// Computes softmax(scale q K^T + bias) V for all tasks.
 //
-// Of indexed pages each KV head of each query reads those tokens that promise most: as many as the pages' `read` add
-// up to, by the probability that the index gives them, summed over its query heads. The n tokens of a page that are not
-// read are one entry with the page's mean of K and of V, which counts n times. After Quest (Tang et al. 2024) and Double
-// Sparsity (Yang et al. 2024), token by token.
+// A query's result depends on its own segments only, bit for bit. It does not depend on the other tasks, the number of
+// queries in the call or the number of threads, because the context is split at fixed token positions. Pages that
+// tasks share at their beginning are read once for all of them (Hydragen, Juravsky et al. 2024).
+//
+// Of indexed pages, each KV head of a query reads only the most promising tokens. Their number is the sum of the
+// pages' `read`. A token's promise is the probability that the index gives it, summed over the KV head's query heads.
+// The n unread tokens of a page become one entry with the mean K and V of the page, weighted n times. After Quest
+// (Tang et al. 2024) and Double Sparsity (Yang et al. 2024), applied to single tokens.
 void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionTask> tasks,
                AttentionScratch& scratch);
 
-// Floats that a task writes.
+// Returns the number of floats that a task writes.
 int64_t attention_mass_floats(const AttentionShape& shape, const AttentionMassTask& task);
 
-// Bit for bit independent of the other tasks, the number of queries in a task and the number of threads.
+// Computes the attention that each token receives from probe queries. As with attention(), a result does not depend on
+// other tasks, on the number of queries in its task or on the number of threads.
 void attention_mass(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionMassTask> tasks,
                     AttentionScratch& scratch);
 

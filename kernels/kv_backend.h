@@ -1,14 +1,20 @@
-// Where the pages of a model's KV caches live, and who computes on them: the CPU, or a device (kernels/cuda/kv_backend.h).
+// A KvBackend owns the pages of a model's KV caches and computes on them: on the CPU or on a device
+// (kernels/cuda/kv_backend.h).
 //
-// Only what pages hold is the backend's memory: what KvSegment::k and v, and TokenPlace, point to. The host may not reach it:
-// what is done with pages is done here, in jobs. Everything else that it is given (queries, rows, results, biases, orders of
-// channels, lists of segments, jobs) is the host's; but rows of write(), queries and results of attention() and queries of
-// attention_mass() may be in memory of allocate(), too, in the order of a device's legacy default stream.
+// Memory.
+//  - The contents of pages, to which KvSegment::k and v and TokenPlace point, may be device memory. The host must not
+//    dereference these pointers; it uses the jobs below.
+//  - Everything else (queries, rows, results, biases, channel orders, lists of segments, jobs) is host memory.
+//  - The rows of write(), the queries and results of attention() and the queries of attention_mass() may also be
+//    memory of allocate(), ordered by the device's legacy default stream.
 //
-// Jobs of one call do not depend on each other: none reads or writes what another one writes. Calls take effect in their
-// order. They may wait in a queue, until attention(), attention_mass(), finish(), download() or upload() is called for
-// whatever: a page may be released meanwhile, and what a job points to in the host's memory may go once its call returned, but
-// for that of write() and read().
+// Order.
+//  - The jobs of one call are independent: no job reads or writes memory that another one writes.
+//  - Calls take effect in the order in which they were made. They may be queued until the next call of attention(),
+//    attention_mass(), finish(), download() or upload() for any page.
+//  - A page may be released while jobs on it are queued.
+//  - Host memory that a job reads may be freed after the call has returned, except for write(). Results of read() and
+//    of the jobs of policies are valid after finish().
 #pragma once
 
 #include <cstddef>
@@ -25,52 +31,53 @@
 
 namespace smartkv::kernels {
 
-// Rows of new K, after RoPE, and V for slots [slot, slot + n) of a dense page.
+// Writes new rows of K, after RoPE, and V to slots [slot, slot + n) of a dense page.
 struct PageWrite {
-  const float* k = nullptr;  // [n, n_kv_heads, head_dim], rows row_stride floats apart; so is v
+  const float* k = nullptr;  // [n, n_kv_heads, head_dim], rows row_stride floats apart; the same for v
   const float* v = nullptr;
   int64_t row_stride = 0;
   int64_t slot = 0, n = 0;
-  void* page_k = nullptr;  // [n_kv_heads], each head_stride bytes apart; so is page_v
+  void* page_k = nullptr;  // [n_kv_heads], head_stride bytes apart; the same for page_v
   void* page_v = nullptr;
   int64_t head_stride = 0;
 };
 
-// A token of one KV head: a slot of its dense page, or rows of its own.
+// Where a token of one KV head lies: in a slot of a dense page, or in rows of its own.
 struct TokenPlace {
-  static constexpr int32_t kRow = -1;  // as a slot: k and v are f32 [head_dim] each, in memory of allocate()
+  static constexpr int32_t kRow = -1;  // value of `slot`: k and v are f32 [head_dim] each, in memory of allocate()
 
-  void* k = nullptr;  // of the KV head; so is v
+  void* k = nullptr;  // the KV head's part of the page; the same for v
   void* v = nullptr;
   int32_t slot = 0;
 };
 
-// Not from rows to rows.
+// Moves a token. REQUIRES: at least one of `from` and `to` is a slot of a page.
 struct TokenMove {
   TokenPlace from, to;
 };
 
-// One token's K and V into its slot.
+// Writes one token's K and V.
 struct TokenWrite {
   const float* k = nullptr;  // [head_dim]
   const float* v = nullptr;
   TokenPlace to;
 };
 
-// Bytes of pages: a page, or what a KV head has of it. Multiples of 16, as are the addresses.
+// Copies a page or one KV head's part of it. REQUIRES: sizes and addresses are multiples of 16.
 struct PageCopy {
   const void* from = nullptr;
   void* to = nullptr;
   size_t bytes = 0;
 };
 
-// What becomes a page of codes, of n_heads KV heads: one of
+// Source of a quantized page of n_heads KV heads. Exactly one of `tokens`, `codes` and `k` is set.
 struct PageSource {
-  std::span<const TokenPlace> tokens = {};  // [n_heads, kPageTokens], in the order that the page will have
-  const KvSegment* codes = nullptr;         // a page of codes
-  const float* k = nullptr;                 // rows: [n_heads, kPageTokens, head_dim]; so is v
+  std::span<const TokenPlace> tokens = {};  // [n_heads, kPageTokens], in the order of the new page
+  const KvSegment* codes = nullptr;         // a quantized page
+  const float* k = nullptr;                 // rows: [n_heads, kPageTokens, head_dim]; the same for v
   const float* v = nullptr;
-  // Beside `codes`: the page that has the channels of K which are the first residual_columns of its order; null: there is none.
+  // With `codes`: a second page that adds residuals of the first residual_columns channels in its own channel order of
+  // K. May be null.
   const KvSegment* residual = nullptr;
   int64_t residual_columns = 0;
 };
@@ -80,32 +87,33 @@ struct PageEncode {
   int64_t n_heads = 0;
   QuantizedLayout layout;
   const uint8_t* channel_order = nullptr;  // [n_heads, head_dim], see quantized_page.h
-  void* blocks = nullptr;                  // [n_heads], each block_stride bytes apart
+  void* blocks = nullptr;                  // [n_heads], block_stride bytes apart
   int64_t block_stride = 0;
-  void* rows = nullptr;                    // of an indexed page, [n_heads] of indexed_rows_bytes(); null: there are none
+  void* rows = nullptr;  // rows of an indexed page, [n_heads] of indexed_rows_bytes() each; null for other pages
   int row_bits = 0;
 };
 
-// Becomes a cut page (KvSegment::Format::kCut) of all KV heads.
+// Makes a cut page (KvSegment::Format::kCut) of all KV heads from a dense one.
 struct PageCut {
   KvSegment page;  // dense, of kPageTokens tokens
   int64_t n_heads = 0;
-  KvSegment cut;   // its orders and numbers of channels
-  std::byte* k = nullptr;  // where its K and V go: [n_heads], each cut.head_stride bytes apart
+  KvSegment cut;   // gives the new page's channel orders and numbers of channels
+  std::byte* k = nullptr;  // destinations of K and V: [n_heads], cut.head_stride bytes apart
   std::byte* v = nullptr;
 };
 
-// Tokens [first, first + n) of KV heads [head, head + n_heads) of a page, dense or of codes, as f32. Not an indexed page's rows.
+// Reads tokens [first, first + n) of KV heads [head, head + n_heads) of a dense or quantized page as f32. It cannot
+// read the rows of an indexed page.
 struct PageRead {
   KvSegment page;
   int64_t head = 0, n_heads = 1;
   int64_t first = 0, n = 0;
-  float* k = nullptr;       // [n_heads, n, head_dim], heads head_stride floats apart; so is v. Either may be null
+  float* k = nullptr;       // [n_heads, n, head_dim], heads head_stride floats apart; the same for v. Either may be null
   float* v = nullptr;
   int64_t head_stride = 0;
 };
 
-// Of one token: f32 [head_dim] each; either may be null.
+// Returns a job that reads one token. k, v: f32 [head_dim]; either may be null.
 inline PageRead read_of(const TokenPlace& place, float* k, float* v) {
   PageRead job;
   job.page.tokens = kPageTokens;
@@ -118,37 +126,38 @@ inline PageRead read_of(const TokenPlace& place, float* k, float* v) {
   return job;
 }
 
-// What policies compute of pages. All results are in the host's memory, there after KvBackend::finish(), and within rounding of
-// the CPU's.
+// Jobs of policies on pages. All results are in host memory and valid after KvBackend::finish(). They equal those of
+// the CPU up to rounding.
 
-// A gate's maps where a backend computes with them.
+// The maps of a gate in a backend's memory.
 class BackendGate {
  public:
   virtual ~BackendGate() = default;
 };
 
-// Tokens [first, first + n) of one layer, counted from the first of its pages on, which are dense.
+// Scores tokens [first, first + n) of one layer, counted from the first token of `pages`, which are dense.
 struct TokenScoring {
   int64_t layer = 0;
   std::span<const KvSegment> pages;
   int64_t first = 0, n = 0;
-  const float* angles = nullptr;  // RoPE's of each token, cos, then sin: f32 [n, head_dim]
-  float* scores = nullptr;        // f32 [n_kv_heads, n]: log4 of the expected lifespan; without a gate: |k|
-  float* importance = nullptr;    // f32 [the gate's importance_heads, n], by its second heads; null: not asked for
+  const float* angles = nullptr;  // rotary embedding of each token, cosines, then sines: f32 [n, head_dim]
+  float* scores = nullptr;        // f32 [n_kv_heads, n]: log4 of the expected lifespan; |k| without a gate
+  float* importance = nullptr;    // f32 [the gate's importance_heads, n], from its second heads; null if not needed
 };
 
-// Tokens [first, first + n) of KV heads [0, n_heads) of a dense page. Each result may be null.
+// Computes statistics of tokens [first, first + n) of KV heads [0, n_heads) of a dense page. Each result may be null.
 struct PageStudy {
   KvSegment page;
   int64_t n_heads = 1;
   int64_t first = 0, n = 0;
-  float* k_range = nullptr;     // [n_heads, head_dim]: of each channel, over the tokens
-  float* v_range = nullptr;     // [n_heads, n]: of each token, over the channels
-  double* k_squares = nullptr;  // [n_heads, head_dim]: sum over the tokens
-  double* v_squares = nullptr;  // [n_heads]: sum over tokens and channels
+  float* k_range = nullptr;     // [n_heads, head_dim]: range of each channel over the tokens
+  float* v_range = nullptr;     // [n_heads, n]: range of each token over the channels
+  double* k_squares = nullptr;  // [n_heads, head_dim]: sum of squares over the tokens
+  double* v_squares = nullptr;  // [n_heads]: sum of squares over tokens and channels
 };
 
-// Queries with keys [first, first + n) of a KV head of a page, dense or of codes; of codes with a residual as PageSource has one.
+// Computes the products of queries with keys [first, first + n) of a KV head of a dense or quantized page. A quantized
+// page may have a residual, as in PageSource.
 struct KeyProducts {
   KvSegment page;
   const KvSegment* residual = nullptr;
@@ -161,31 +170,32 @@ struct KeyProducts {
   int64_t out_stride = 0;
 };
 
-// Entries of a KV head, in order of position: those of whole pages of codes, then others.
+// Entries of a KV head in order of position: whole quantized pages first, then single tokens.
 struct HeadEntries {
-  std::span<const KvSegment> codes;  // of all KV heads
-  int64_t head = 0;                  // in `codes`
+  std::span<const KvSegment> codes;  // quantized pages of all KV heads
+  int64_t head = 0;                  // index of the KV head in `codes`
   std::span<const TokenPlace> tokens;
   std::span<const float> bias;       // of all entries
-  const SampledQueries* queries = nullptr;  // null: not needed
+  const SampledQueries* queries = nullptr;  // null if not needed
 };
 
-// summarize() of kernels/block_summarizer.h.
+// Summarizes entries as summarize() of kernels/block_summarizer.h does.
 struct EntrySummary {
   HeadEntries entries;
   SummaryRule rule;
-  std::span<const TokenPlace> to;  // rows, as many as are wanted of summaries: K and V
-  int32_t* pivots = nullptr;       // BlockSummary's
+  std::span<const TokenPlace> to;  // rows for K and V, one for each summary
+  int32_t* pivots = nullptr;       // results: see BlockSummary
   int32_t* group = nullptr;
   float* bias = nullptr;
 };
 
-// What makes an entry stand out.
+// Criteria by which an entry stands out.
 enum class EntryFigure : uint8_t {
-  kNovelty,    // 1 - cosine between its key and the nearest of `pivots` ones, farthest points on cosine
+  kNovelty,    // 1 - cosine of its key and the nearest of `pivots` keys, chosen by farthest-point sampling
   kValueNorm,  // |v|
-  kAttention,  // what the queries give it
+  kAttention,  // attention from the queries
 };
+// Computes that criterion for each entry.
 struct EntryFigures {
   HeadEntries entries;
   EntryFigure figure = EntryFigure::kValueNorm;
@@ -197,31 +207,34 @@ class KvBackend {
  public:
   virtual ~KvBackend() = default;
   virtual std::string_view name() const = 0;
-  // Whether a query's result depends on its own segments only, bit for bit: kernels/attention.h.
+  // Whether a query's result depends on its own segments only, bit for bit (kernels/attention.h).
   virtual bool batch_invariant() const = 0;
-  // std::invalid_argument, naming what is wrong, for a shape that it does not run.
+  // Throws std::invalid_argument, naming the reason, if the backend does not support the shape.
   virtual void check(const AttentionShape& shape) const = 0;
 
-  // Zeroed memory of pages, at a multiple of 64 bytes. Thread-safe, as are all calls up to upload(). Throws std::bad_alloc.
+  // Returns zeroed memory for pages, aligned to 64 bytes. Throws std::bad_alloc. This and all following functions up to
+  // upload() are thread-safe.
   virtual std::byte* allocate(size_t bytes) = 0;
   virtual void release(std::byte* memory, size_t bytes) noexcept = 0;
-  virtual bool holds(const void* address) const = 0;  // whether jobs may read there
+  virtual bool holds(const void* address) const = 0;  // whether jobs may read this address
 
   virtual void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) = 0;
   virtual void write_tokens(KvType type, int64_t head_dim, std::span<const TokenWrite> tokens) = 0;
   virtual void copy(std::span<const PageCopy> copies) = 0;
-  // The bytes of quantize_page() and encode_rows(). Values that are not finite are std::invalid_argument, or, where the call
-  // does not wait for them, NaN in what attends to the page.
+  // Writes the bytes that quantize_page() and encode_rows() define. For values that are not finite it throws
+  // std::invalid_argument, or, if the jobs are queued, makes the results of attention to the page NaN.
   virtual void encode(KvType type, int64_t head_dim, std::span<const PageEncode> pages) = 0;
-  // Whether it attends to cut pages. If not, cut() throws std::logic_error.
+  // Whether attention() accepts cut pages. If not, cut() throws std::logic_error.
   virtual bool cuts_pages() const { return false; }
   virtual void cut(KvType type, int64_t head_dim, std::span<const PageCut> pages);
-  // What it reads is there after finish().
+  // The results are valid after finish().
   virtual void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) = 0;
-  virtual void finish() = 0;
+  virtual void finish() = 0;  // completes all queued jobs
 
+  // Copies a gate to the backend's memory.
   virtual std::shared_ptr<const BackendGate> hold(std::shared_ptr<const GateMaps> gate) = 0;
-  // gate: hold()'s, null: key norms. Not thread-safe on the CPU, whose threads it uses.
+  // `gate`: a result of hold(); null scores by the norms of keys. Not thread-safe on the CPU, where it uses the thread
+  // pool.
   virtual void score(KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const BackendGate> gate,
                      std::span<const TokenScoring> layers) = 0;
   virtual void study(KvType type, int64_t head_dim, std::span<const PageStudy> pages) = 0;
@@ -229,34 +242,37 @@ class KvBackend {
   virtual void summarize(KvType type, int64_t head_dim, std::span<const EntrySummary> summaries) = 0;
   virtual void find_figures(KvType type, int64_t head_dim, std::span<const EntryFigures> entries) = 0;
 
-  // A page's bytes, to and from the host's memory, done on return.
+  // Copy a page's bytes to and from host memory. They are done on return.
   virtual void download(const std::byte* page, size_t bytes, void* to) = 0;
   virtual void upload(const void* from, size_t bytes, std::byte* page) = 0;
 
-  // All that it points to is in memory of allocate().
+  // Applies qk-norm and the rotary embedding. REQUIRES: all pointers of `rows` are memory of allocate().
   virtual void finish_heads(const AttentionShape& shape, const HeadRows& rows) = 0;
-  // Thread-safe for disjoint slots. What it points to has to stay until attention() or attention_mass() is called for whatever
-  // tasks; or forget_writes().
+  // Writes new rows of K and V. Thread-safe for disjoint slots. The rows must stay valid until the next call of
+  // attention(), attention_mass(), apply_writes() or forget_writes().
   virtual void write(KvType type, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) = 0;
-  virtual void forget_writes() noexcept = 0;
-  virtual void apply_writes() = 0;  // before attention() does, where jobs are to see them
-  // The same with pages in the host's memory, over which this one attends, too; null: it has none other than its own.
+  virtual void forget_writes() noexcept = 0;  // drops queued writes after a pass has failed
+  virtual void apply_writes() = 0;            // applies queued writes now, so that the following jobs see them
+  // Returns a backend with the same device but pages in pinned host memory. attention() of this one accepts both kinds
+  // of pages. Null on the CPU.
   virtual std::shared_ptr<KvBackend> with_host_pages() { return nullptr; }
-  // Whether it has such pages, and is to hear of segments before attention() reads them, as early as a layer before.
+  // Whether its pages are in host memory of a device. If so, prefetch() should be called with segments before
+  // attention() reads them, up to one layer ahead.
   virtual bool prefetches() const { return false; }
   virtual void prefetch(std::span<const KvSegment> segments) { (void)segments; }
-  // As kernels/attention.h says, bit for bit where batch_invariant(). What the host's memory gets is there when they return.
+  // See kernels/attention.h; bit-exact if batch_invariant(). Results in host memory are valid on return.
   virtual void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) = 0;
   virtual void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) = 0;
 
-  // Who draws tokens from logits in memory of allocate(), after what is in the legacy default stream; null: nobody.
+  // Returns the device sampler, which samples tokens from logits in memory of allocate(), ordered by the legacy default
+  // stream. Null if there is none.
   virtual TokenDrawer* drawer() { return nullptr; }
 };
 
-// The CPU's. threads: outlives it; null: the calling thread only.
+// Returns the backend of the CPU. `threads` must outlive it; null uses the calling thread only.
 std::shared_ptr<KvBackend> make_cpu_kv_backend(ThreadPool* threads);
 
-// A page's bytes, owned.
+// Owns the memory of a page.
 class PageMemory {
  public:
   // Throws std::bad_alloc.
@@ -266,7 +282,7 @@ class PageMemory {
   PageMemory& operator=(const PageMemory&) = delete;
   ~PageMemory() { backend_->release(data_, size_); }
 
-  std::byte* data() { return data_; }  // not the host's to reach
+  std::byte* data() { return data_; }  // may be device memory; the host must not dereference it
   const std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   KvBackend& backend() const { return *backend_; }

@@ -54,7 +54,8 @@ class PageStore : public TokenStore {
 
   // At a boundary, before `made` pages of each layer are packed. Decides what they will be; may narrow those that are.
   virtual void plan(const StageView& view, int64_t made) { (void)view, (void)made; }
-  // Packs page i of a layer: of tokens [n_kv_heads, kPageTokens], in order of position. Called for different layers in parallel.
+  // Packs page i of a layer: of tokens [n_kv_heads, kPageTokens], in order of position. Called for different layers in
+  // parallel.
   virtual QuantizedPageRef pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const = 0;
   virtual void end_boundary() {}  // after the pages of a boundary were packed
   // Of a layer's page i, which is about to be loaded; null: none.

@@ -1,4 +1,5 @@
-// Rows of f32 K and V in a backend's memory, for as long as a boundary takes: tokens between two places that have slots.
+// Rows of f32 K and V in a backend's memory, for as long as a boundary takes: tokens between two places that have
+// slots.
 #pragma once
 
 #include <cstdint>

@@ -1,21 +1,21 @@
-// A store of the most valuable tokens, with one budget for all layers and KV heads: those whose tokens are worth more keep
-// more of them (Ada-KV, Feng et al. 2024, over heads; PyramidKV, Cai et al. 2024, over layers). What all of them hold together
-// is what a SlotStore of the same options holds.
+// A store of the most valuable tokens, with one budget for all layers and KV heads: those whose tokens are worth more
+// keep more of them (Ada-KV, Feng et al. 2024, over heads; PyramidKV, Cai et al. 2024, over layers). What all of them
+// hold together is what a SlotStore of the same options holds.
 //
-// Scores must be comparable over layers and heads: those of a gate, or probabilities that probes gave the tokens. Where the
-// scorer also knows how much a token matters to questions (KVzap, Jegou and Jeblick 2026), on a scale that is each layer's own,
-// a token is worth the greater of two
-// ranks: of its score among all candidates, and of its importance among its layer's. At a boundary the tokens
-// that leave the window and those that have slots compete: one threshold says how many each KV head should keep, which is
-// rounded to units of kPageTokens tokens, and within that each head keeps its best (head_units.h).
+// Scores must be comparable over layers and heads: those of a gate, or probabilities that probes gave the tokens.
+// Where the scorer also knows how much a token matters to questions (KVzap, Jegou and Jeblick 2026), on a scale that
+// is each layer's own, a token is worth the greater of two ranks: of its score among all candidates, and of its
+// importance among its layer's. At a boundary the tokens that leave the window and those that have slots compete: one
+// threshold says how many each KV head should keep, which is rounded to units of kPageTokens tokens, and within that
+// each head keeps its best (head_units.h).
 //
-// With EvictionOptions::packed most tokens are kept in quantised pages of a single KV head. Before dense tokens are lost, the
-// heads' best become such units. A unit is packed once, and goes as a whole: where there is no room, if its tokens are worth
-// less than those that would be lost for want of the slots that another one frees.
+// With EvictionOptions::packed most tokens are kept in quantised pages of a single KV head. Before dense tokens are
+// lost, the heads' best become such units. A unit is packed once, and goes as a whole: where there is no room, if its
+// tokens are worth less than those that would be lost for want of the slots that another one frees.
 //
-// Where ranks hold some of the KV heads each, they tell each other at a boundary what their tokens are worth; then each decides
-// for all heads, as one rank would, and does its own part. Ranks come to hold different numbers of bytes: rank 0 counts what the
-// one that holds most does.
+// Where ranks hold some of the KV heads each, they tell each other at a boundary what their tokens are worth; then
+// each decides for all heads, as one rank would, and does its own part. Ranks come to hold different numbers of bytes:
+// rank 0 counts what the one that holds most does.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,8 @@ namespace smartkv {
 // Units of dense pages that a KV head has at least: for the sinks, and so that none is left without a slot.
 int64_t least_units(const EvictionOptions& options);
 
-// What a scorer of attention holds at most: a mass for each candidate, and a score for those of the tail. Tokens of a KV head.
+// What a scorer of attention holds at most: a mass for each candidate, and a score for those of the tail. Tokens of a
+// KV head.
 int64_t attention_bytes(int64_t heads, int64_t kept, int64_t tail);
 
 struct SharedSlotOptions {
@@ -61,8 +62,8 @@ class SharedSlotStoreFactory final : public StoreFactory {
   std::shared_ptr<const TokenScorer> scorer_;
 };
 
-// A store of slots for policies that let a request choose: shared sizes, or a SlotStore. Throws CacheError where the scorer's
-// scores cannot be shared by.
+// A store of slots for policies that let a request choose: shared sizes, or a SlotStore. Throws CacheError where the
+// scorer's scores cannot be shared by.
 std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedSlotOptions& options, std::unique_ptr<TokenScorer> scorer);
 
 class SharedSlotStore final : public TokenStore {
@@ -96,8 +97,8 @@ class SharedSlotStore final : public TokenStore {
   // Of a token of the tail that is scored by its contents, of all layers, on a rank with so many KV heads of a layer.
   static int64_t scored_bytes(const PolicyContext& context, int64_t heads, bool ranks);
   static int64_t sizes_bytes(const PolicyContext& context);  // of what is known of all KV heads
-  // Dense pages of all layers, within `pages` of one rank with all KV heads, on one of several with `heads` of a layer: all units
-  // may be its own, and it fills the last page of no layer.
+  // Dense pages of all layers, within `pages` of one rank with all KV heads, on one of several with `heads` of a
+  // layer: all units may be its own, and it fills the last page of no layer.
   static int64_t rank_pages(const PolicyContext& context, int64_t heads, int64_t pages);
 
  private:
@@ -120,9 +121,9 @@ class SharedSlotStore final : public TokenStore {
     std::vector<float> tail;         // scores of the tail's first tokens, as far as they are known
     std::vector<float> mass;         // that probes gave since the last boundary: tokens in units, in slots, in the tail
     std::vector<PackedUnit> packed;
-    // While a boundary is committed: units of dense pages after it; where not everybody keeps everything, what the dense
-    // candidates are worth, which are the tokens with slots and then those that leave the tail; and which of them are packed,
-    // in order of position.
+    // While a boundary is committed: units of dense pages after it; where not everybody keeps everything, what the
+    // dense candidates are worth, which are the tokens with slots and then those that leave the tail; and which of
+    // them are packed, in order of position.
     int64_t units_next = 0;
     std::vector<float> worth;
     std::vector<uint32_t> promoted;
@@ -132,8 +133,8 @@ class SharedSlotStore final : public TokenStore {
         : kept(context), heads(static_cast<size_t>(context.shape.n_kv_heads)), tail_importance(static_cast<size_t>(context.all_kv_heads())) {}
     HeadUnits kept;
     std::vector<Head> heads;
-    // Of the same tokens in each KV head of the model, as far as it follows from the heads that are here; at a boundary, of those
-    // that leave, as it is.
+    // Of the same tokens in each KV head of the model, as far as it follows from the heads that are here; at a
+    // boundary, of those that leave, as it is.
     std::vector<std::vector<float>> tail_importance;
   };
   // Of a KV head of the model, while it is decided what is kept.

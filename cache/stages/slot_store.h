@@ -1,9 +1,9 @@
 // A store of the most valuable tokens: equal size, different content. Every KV head of a layer keeps the same number of
 // tokens, each its own.
 //
-// A layer holds sinks (the first tokens) and slots for the tokens of highest score. At a boundary the tokens that leave the
-// window compete for the slots, one heap per KV head: O(log budget) a token. Slots are dense pages, so a smaller cache is a
-// smaller attention and nothing else.
+// A layer holds sinks (the first tokens) and slots for the tokens of highest score. At a boundary the tokens that
+// leave the window compete for the slots, one heap per KV head: O(log budget) a token. Slots are dense pages, so a
+// smaller cache is a smaller attention and nothing else.
 //
 // With `packed`, the prune at the prompt's end packs the best three quarters into quantised pages, each KV head its own
 // tokens, and these stay; the tokens that follow compete for the slots that are left.
@@ -33,8 +33,8 @@ struct EvictionOptions {
   Boundaries boundaries() const;  // without the prompt
 };
 
-// The parameters tokens, sinks, window, prefill ("exact" or "streaming"), kept ("dense", or the format of the pages that the
-// prompt's prune packs). Throws CacheError, also when the options leave no room.
+// The parameters tokens, sinks, window, prefill ("exact" or "streaming"), kept ("dense", or the format of the pages
+// that the prompt's prune packs). Throws CacheError, also when the options leave no room.
 EvictionOptions read_eviction_options(Parameters* parameters, const CacheShape& shape);
 
 // Slots of a KV head: what `tokens` leaves after the window and the page that is being filled, in whole pages.
@@ -110,7 +110,8 @@ class SlotStore final : public TokenStore {
   // Chooses the most valuable of `tokens`, which leave, for the packed pages. Returns the others.
   std::vector<LeavingTokens::Token> choose(Head* head, std::span<const LeavingTokens::Token> tokens, int64_t packed) const;
   void pack(Layer* layer, const DenseLayer& tail) const;
-  // Gives slots to some of the tokens; scores are those of the tail's tokens from `first`. Returns the places that change hands.
+  // Gives slots to some of the tokens; scores are those of the tail's tokens from `first`. Returns the places that
+  // change hands.
   std::vector<uint32_t> place(Head* head, int64_t first, std::span<const LeavingTokens::Token> tokens, int64_t filled) const;
   // Of `tokens`, those without a slot, and those that had one and are in `before`, by place, no more.
   std::vector<LeavingTokens::Token> lost(const Layer& layer, int64_t head, std::span<const LeavingTokens::Token> tokens,

@@ -1,4 +1,5 @@
-// The one sequence of all policies: new tokens enter a dense tail; at boundaries the oldest leave it for a chain of stores.
+// The one sequence of all policies: new tokens enter a dense tail; at boundaries the oldest leave it for a chain of
+// stores.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a backend computes of a LLaMA or of a relative: all but the caches and attention over them, which are every
-// backend's alike (engine/model/cache_attention.h).
+// A LlamaBackend computes all of a LLaMA-like model except attention over the KV cache, which is common to all backends
+// (engine/model/cache_attention.h).
 #pragma once
 
 #include <cstdint>
@@ -9,59 +9,61 @@
 
 namespace smartkv {
 
-// What matrices and the rows that they multiply are of, where a backend leaves the choice. Attention's results are f32 with f32,
-// else bf16, as caches are.
+// Element type of matrices and activations, for backends that offer a choice. Attention results and caches are f32 for
+// kF32 and bf16 otherwise.
 enum class ProductType : uint8_t { kBf16, kF16, kF32 };
 constexpr const char* name(ProductType type) {
   return type == ProductType::kF32 ? "f32" : type == ProductType::kF16 ? "f16" : "bf16";
 }
 
-// Rows [first, first + n) of a pass.
+// Rows [first, first + n) of a pass. Each row is a token.
 struct RowRange {
   int64_t first = 0, n = 0;
 };
 
-// A pass: embed(); for every layer project(), attention by the caller, finish_layer(); head(). The residual stream, one row
-// of hidden_size for each token, is the backend's own. One pass at a time. What is computed between two attentions may be asked for
-// as one: start(), advance(), finish().
+// A pass calls embed(); for each layer project(), then finish_layer() with the attention computed by the caller; and
+// head(). start(), advance() and finish() combine the steps between two attentions. The backend owns the residual
+// stream, one row of hidden_size values for each token. Only one pass can be in progress.
 class LlamaBackend {
  public:
   virtual ~LlamaBackend() = default;
-  // Begins a pass: the residual stream is the tokens' embeddings.
+  // Begins a pass: sets the residual stream to the embeddings of the tokens.
   virtual void embed(std::span<const TokenId> tokens) = 0;
-  // Where `qkv`, `attended` and `logits` are: the host's memory, or that of the device on which the caches are
-  // (KvBackend::allocate()), in the order of its legacy default stream.
+  // Whether `qkv`, `attended` and `logits` are memory of the device that holds the caches (KvBackend::allocate()),
+  // ordered by its legacy default stream. Otherwise they are host memory.
   virtual bool device_rows() const { return false; }
-  // The layer's queries, keys and values before norms of heads and RoPE: f32 [rows, (n_heads + 2 n_kv_heads) head_dim].
+  // Computes the layer's queries, keys and values before qk-norm and the rotary embedding: f32
+  // [rows, (n_heads + 2 n_kv_heads) head_dim].
   virtual void project(int64_t layer, float* qkv) = 0;
-  // Only these rows, ascending, go on; there may be none.
+  // Restricts the rest of the pass to these rows, in ascending order. There may be none.
   virtual void keep_rows(std::span<const RowRange> rows) = 0;
-  // Adds to the residual stream what the layer makes of attention's result, of the activations' type [rows, n_heads head_dim].
+  // Applies the output projection and the MLP of the layer to the attention result, [rows, n_heads head_dim] in the
+  // type of the activations, and adds them to the residual stream.
   virtual void finish_layer(int64_t layer, const void* attended) = 0;
-  // f32 [rows, vocab_size]; -inf where the head has no row.
+  // Computes logits: f32 [rows, vocab_size], -inf for tokens without a row in the head.
   virtual void head(float* logits) = 0;
 
-  // embed() and project() of the first layer.
+  // Calls embed() and project() of the first layer.
   virtual void start(std::span<const TokenId> tokens, float* qkv) {
     embed(tokens);
     project(0, qkv);
   }
-  // finish_layer() and project() of the next one.
+  // Calls finish_layer() and project() of the next layer.
   virtual void advance(int64_t layer, const void* attended, float* qkv) {
     finish_layer(layer, attended);
     project(layer + 1, qkv);
   }
-  // finish_layer() of the last one and head().
+  // Calls finish_layer() of the last layer and head().
   virtual void finish(int64_t layer, const void* attended, float* logits) {
     finish_layer(layer, attended);
     head(logits);
   }
-  // Rows that `qkv`, `attended` and `logits` have room for at least, where device_rows(): a smaller pass may compute some beside its
-  // own, whose results mean nothing.
+  // Returns the number of rows for which `qkv`, `attended` and `logits` must have room, if device_rows(), even in
+  // smaller passes. The additional rows receive undefined results.
   virtual int64_t least_rows() const { return 0; }
 
   virtual int64_t weight_bytes() const = 0;
-  // Whether a row's results are the same bits whatever the other rows of the pass.
+  // Whether the results of a row are bit-identical for all combinations of other rows in the pass.
   virtual bool batch_invariant() const = 0;
 };
 
