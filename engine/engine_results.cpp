@@ -65,8 +65,8 @@ void EngineImpl::take_prompt_chunk(BatchRow* row) {
   if (row->n_logits > 1) row->logits += (row->n_logits - 1) * config().vocab_size;
   SequenceCache* cache = choice->pass_cache();
   if (choice->leaves_prefix()) {
-    // If a pass went beyond the compaction boundary of a mirrored draft's cache, that cache gets the rest at the
-    // commit.
+    // A mirrored draft's cache gets tokens beyond its own compaction boundary at the commit, which is therefore done
+    // first.
     const bool follows = choice->keeps_draft_prefix() && choice->draft->cache()->tokens() < cache->tokens();
     if (follows) cache->commit(cache->tokens());
     choice->keep_prefix();

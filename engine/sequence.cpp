@@ -67,8 +67,10 @@ int64_t Sequence::growth(int64_t n) const {
   return drafts + (request->offloads() ? 0 : cache->growth(n));
 }
 
-// The rows are the last ones of the pass. For log probabilities of the prompt they begin with the first row that gives
-// one that is not known yet. Otherwise there is one row, for the last known token, if the pass reaches it.
+// While decoding, each token has a row: the last known token, and each drafted token that is to be verified. While
+// computing a prompt, the rows are the last ones of the pass:
+//  - for log probabilities of the prompt, from the first row on that gives one which is not known yet;
+//  - otherwise one row, for the last known token, if the pass reaches it.
 int64_t Sequence::logit_rows(int64_t n) const {
   if (!computes_prompt()) return n;
   int64_t rows = n == left() && request->max_tokens > 0 ? 1 : 0;
