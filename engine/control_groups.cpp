@@ -23,7 +23,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// The words of a file's lines; empty where it cannot be read.
+// Returns the words of each line of a file. Empty if it cannot be read.
 std::vector<std::vector<std::string>> words_of(const fs::path& path) {
   std::vector<std::vector<std::string>> lines;
   std::ifstream file(path);
@@ -31,19 +31,20 @@ std::vector<std::vector<std::string>> words_of(const fs::path& path) {
   return lines;
 }
 
-std::optional<int64_t> number(const std::string& word) {  // "max" and what is no number: none
+// Returns the number that a word is, or nullopt for "max" and anything else.
+std::optional<int64_t> number(const std::string& word) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   return error == std::errc() && end == word.data() + word.size() ? std::optional(value) : std::nullopt;
 }
 
-// Word `index` of the first line.
+// Returns the number that is word `index` of a file's first line.
 std::optional<int64_t> number_in(const fs::path& path, size_t index = 0) {
   const auto lines = words_of(path);
   return lines.empty() || lines[0].size() <= index ? std::nullopt : number(lines[0][index]);
 }
 
-// The value of a line "key value".
+// Returns the value in the line "key value" of a file.
 std::optional<int64_t> number_after(const fs::path& path, const std::string& key) {
   for (const auto& words : words_of(path)) {
     if (words.size() == 2 && words[0] == key) return number(words[1]);
@@ -51,7 +52,8 @@ std::optional<int64_t> number_after(const fs::path& path, const std::string& key
   return std::nullopt;
 }
 
-// mountinfo writes blanks, tabs, line breaks and backslashes as three octal digits.
+// Undoes the escapes of mountinfo, which writes a blank, tab, line break or backslash as a backslash and three octal
+// digits.
 std::string unescaped(const std::string& text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -67,7 +69,7 @@ std::string unescaped(const std::string& text) {
   return plain;
 }
 
-// The path of this process's group in each hierarchy, by controller.
+// Returns the path of this process's group in each hierarchy, by controller.
 std::map<std::string, fs::path> own_groups(const fs::path& root) {
   std::map<std::string, fs::path> groups;
   std::ifstream file(root / "proc/self/cgroup");
@@ -81,8 +83,9 @@ std::map<std::string, fs::path> own_groups(const fs::path& root) {
   return groups;
 }
 
-// The folders of `group` and its ancestors, as far as a hierarchy mounted at `mount` shows them. `shown`: the group that is the
-// mount's root. A group outside of it (of another namespace) leaves the mount's root, where the limits that apply are shown.
+// Returns the folders of `group` and of its ancestors that are visible in a hierarchy mounted at `mount`. `shown` is
+// the group that the mount's root stands for. If `group` is not below it, as in another namespace, returns only the
+// mount's root, which then shows the limits that apply.
 std::vector<fs::path> folders(const fs::path& mount, const fs::path& shown, const fs::path& group) {
   std::vector<fs::path> found = {mount};
   const fs::path below = group.lexically_relative(shown);
@@ -106,7 +109,8 @@ void take_cpus(std::optional<int64_t> quota, std::optional<int64_t> period, Cont
 }
 
 void read_version_2(const fs::path& group, ControlGroupLimits* limits) {
-  for (const char* limit : {"memory.max", "memory.high"}) {  // beyond high the kernel slows a process down until it stands
+  // Above memory.high the kernel slows a process down to a standstill, so it is a limit, too.
+  for (const char* limit : {"memory.max", "memory.high"}) {
     take_memory(number_in(group / limit), number_in(group / "memory.current"), number_after(group / "memory.stat", "inactive_file"), limits);
   }
   take_cpus(number_in(group / "cpu.max"), number_in(group / "cpu.max", 1), limits);
@@ -115,7 +119,7 @@ void read_version_2(const fs::path& group, ControlGroupLimits* limits) {
 void read_memory_version_1(const fs::path& group, ControlGroupLimits* limits) {
   const auto used = number_in(group / "memory.usage_in_bytes"), reclaimable = number_after(group / "memory.stat", "total_inactive_file");
   take_memory(number_in(group / "memory.limit_in_bytes"), used, reclaimable, limits);
-  // Of ancestors that are not mounted here, too.
+  // The hierarchical limit includes ancestors that are not mounted here.
   take_memory(number_after(group / "memory.stat", "hierarchical_memory_limit"), used, reclaimable, limits);
 }
 

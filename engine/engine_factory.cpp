@@ -14,7 +14,8 @@
 namespace smartkv {
 namespace {
 
-// `file` stands for all of the model's templates; empty: none given.
+// Returns the model's chat template, or null if it has none that can be used. A `file`, if not empty, replaces all
+// templates of the model.
 std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const Weights& weights, const std::filesystem::path& model) {
   ChatTemplateFiles files = load_chat_templates(weights, model);
   if (file.empty()) {
@@ -26,15 +27,17 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const 
 
 std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
-// The type of a model that drafts, which is native: as the caches are.
+// Returns the activation type of a draft model. It runs on the native backend, which lacks f16; beside f16 the caches
+// are bf16, and so is the draft model.
 std::string draft_dtype(const std::string& dtype) { return dtype == "f16" ? "bf16" : dtype; }
 
-// Loads the model of --draft-model in the types of the model that it drafts for, but with 4 bits instead of 16 for weights that
-// its file has as floats: they cost less in acceptance than they save in bytes.
+// Loads the model of --draft-model with the options of the model that it drafts for, but on the native backend and the
+// CPU. Weights that its file has as floats take 4 bits instead of 16, because that saves more in bytes than it costs in
+// acceptance. This does not apply to f32 activations, or if the weights are int8 or int4 anyway.
 void load_draft_model(const Weights& target, const LlamaOptions& llama, EngineParts* parts) {
   const std::filesystem::path& path = parts->options.draft_model;
   const std::unique_ptr<Weights> weights = open_draft_weights(path, target);
-  if (weights->output_tokens().empty()) {  // a model that stands alone, with a tokenizer of its own
+  if (weights->output_tokens().empty()) {  // a complete model, with a tokenizer of its own
     try {
       check_draft_vocabulary({parts->tokenizer.get(), parts->model->config().vocab_size},
                              {load_tokenizer(*weights, path).get(), weights->config().vocab_size});
@@ -48,7 +51,7 @@ void load_draft_model(const Weights& target, const LlamaOptions& llama, EnginePa
   options.cuda_graphs = "auto";
   options.dtype = draft_dtype(llama.dtype);
   options.context_length = parts->options.context_length;
-  options.rope_factor = 0;  // what takes the draft's own context to the same length
+  options.rope_factor = 0;  // follows from the draft model's own context and context_length
   if (product_type(llama) != ProductType::kF32 && options.weights != "int8" && options.weights != "int4") {
     options.weights = "file";
     options.int4_floats = true;
@@ -92,7 +95,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   if (options.draft_weights == "int4") {
     LlamaOptions int4{draft_dtype(options.dtype), "int4", llama.context_length, llama.rope_scaling, llama.rope_factor};
     parts.int4_model = load_llama(*weights, int4, *parts.threads, nullptr,
-                                  parts.model->kv_backend());  // it drafts from the model's own caches
+                                  parts.model->kv_backend());  // shared, because it drafts from the model's caches
   }
   parts.model_identity = model_identity(*weights);
   if (options.kv_cache_bytes == 0) parts.options.kv_cache_bytes = available_bytes() / 2;

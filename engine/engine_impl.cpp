@@ -1,4 +1,5 @@
-// The engine thread. What it makes of a pass is in engine_results.cpp, what other threads call in engine_submit.cpp.
+// The engine thread: planning, drafting and running passes. engine_results.cpp handles the results of a pass, and
+// engine_submit.cpp has the functions that other threads call.
 #include "engine/engine_impl.h"
 
 #include <algorithm>
@@ -11,15 +12,17 @@
 namespace smartkv {
 namespace {
 
-// Rows of logits in a pass for log probabilities of prompts: they take at most an eighth of the cache.
+// The most rows of logits that a pass computes for log probabilities of prompts. An eighth of the cache's bytes is
+// another limit; see scheduler_options().
 constexpr int64_t kMostLogprobRows = 64;
 
-// How long the engine thread waits at a time for a state that is being written to a file.
+// The longest time that the engine thread waits at once for a state that is being written to a file.
 constexpr std::chrono::milliseconds kFileWait{10};
 
 constexpr const char* kNoMemory = "the machine has no memory left for it";
 
-// Multiplications of a token's products over those of its attention to one token.
+// Returns the number of context tokens whose attention takes as many multiplications as the matrix products of one
+// token.
 int64_t attention_tokens(const ModelConfig& config) {
   const int64_t q = config.n_heads * config.head_dim, kv = config.n_kv_heads * config.head_dim;
   const int64_t layer = config.hidden_size * (2 * q + 2 * kv + 3 * config.intermediate_size);
@@ -46,7 +49,7 @@ std::unique_ptr<PrefixFiles> prefix_files(const EngineParts& parts) {
   try {
     return std::make_unique<PrefixFiles>(PrefixFilesOptions{options.prefix_cache_dir, options.prefix_cache_dir_bytes,
                                                             parts.prefix_identity, log_warning});
-  } catch (const CacheError& error) {  // answers do not depend on it
+  } catch (const CacheError& error) {  // not fatal, because answers do not depend on the files
     log_error(std::string(error.what()) + "; computed prompts will not survive a restart");
     return nullptr;
   }
@@ -56,7 +59,8 @@ double milliseconds_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// Of the exception that is being handled, logged. `what`: "3 sequences".
+// Logs the exception that is being handled and returns it as a failure. `what` says what drafting was for: "3
+// sequences".
 Failure drafting_failure(const std::string& what) {
   Failure failure = failure_of(std::current_exception());
   log_error("drafting for " + what + " failed: " + failure.error);
@@ -64,8 +68,9 @@ Failure drafting_failure(const std::string& what) {
   return failure;
 }
 
-// How many drafted tokens a pass may carry after the last token: none beyond a boundary, and none that is a probe
-// query, because what a cache has observed stays when the token is dropped.
+// Returns how many drafted tokens, at most `cap`, a pass may carry after the last token. They must not cross a
+// compaction boundary. None of them may be a probe query, because a cache keeps what it observed even if the token is
+// rolled back.
 int64_t draft_room(const SequenceCache& cache, int64_t cap) {
   const int64_t next = cache.tokens();  // the last token's position
   int64_t room = std::min(cap, cache.next_boundary() - next - 1);
@@ -80,7 +85,8 @@ PolicyContext draft_context(const EngineParts& parts) {
   return policy_context(*parts.draft_model, parts.draft_shape, parts.threads.get(), {.identity = parts.draft_identity});
 }
 
-// The model's, with pages in the host's memory.
+// Returns the model's context with a page pool in the host's memory, or an empty one if no memory is set aside for
+// offloading.
 PolicyContext offload_context(const EngineParts& parts, PolicyContext context) {
   if (parts.options.kv_offload_bytes == 0) return {};
   context.pool = PagePool::create(context.shape, context.pool->backend()->with_host_pages());
@@ -104,7 +110,7 @@ EngineImpl::EngineImpl(EngineParts parts)
       prefixes_(prefix_cache_bytes(parts_.options), prefix_files_.get()),
       scheduler_(scheduler_options(parts_.options, parts_.model->config())),
       sampling_(parts_.threads == nullptr ? 1 : static_cast<size_t>(parts_.threads->size())) {
-  policy_for(nullptr);  // the defaults must work before the first request asks for them
+  policy_for(nullptr);  // throws now if the default cannot be used, rather than at the first request
   speculation_for(nullptr);
   thread_ = std::thread([this] { run(); });
   parts_.model->on_lost([this] {
@@ -149,16 +155,18 @@ bool EngineImpl::step() {
   return true;
 }
 
-// An exception that no sequence is known to have caused, as a rule for want of memory. The sequences of the pass are computed
-// anew, one at a time; they end if their results were being taken. Each further failure in a row ends the oldest request, so
-// that the loop makes progress.
+// Handles an exception that cannot be blamed on one sequence. The usual cause is a lack of memory.
+//  - The sequences of the pass are preempted, and recomputed one at a time. If their results were already being taken,
+//    their requests end instead.
+//  - Requests with a sequence that could not begin in this step end.
+//  - Each further failure in a row also ends the oldest request, so that the loop makes progress.
 void EngineImpl::step_failed(const std::exception_ptr& exception) noexcept {
   FinishReason reason = FinishReason::kOutOfMemory;
   try {
     const Failure failure = failure_of(exception);
     reason = failure.reason;
     log_error("a step of the engine failed: " + failure.error);
-  } catch (...) {  // no memory to say so
+  } catch (...) {  // no memory for the message
   }
   any_cancelled_->store(true);
   const bool sampled = std::exchange(takes_results_, false);
@@ -166,7 +174,7 @@ void EngineImpl::step_failed(const std::exception_ptr& exception) noexcept {
   plan_.failed.clear();
   for (const BatchRow& row : batch_) {
     if (row.request->ended || row.choice->cache == nullptr) continue;
-    if (sampled) {  // tokens may be missing from its stream
+    if (sampled) {  // sampled tokens may never have reached the stream
       abort_request(row.request.get(), reason, kNoMemory);
       continue;
     }
@@ -202,7 +210,7 @@ bool EngineImpl::take_submitted() {
     } catch (...) {
       abort_request(request.get(), FinishReason::kOutOfMemory, kNoMemory);
     }
-    if (request->events->cancelled()) any_cancelled_->store(true);  // perhaps before it was among requests_
+    if (request->events->cancelled()) any_cancelled_->store(true);  // cancelled before it was in requests_
   }
   return true;
 }
@@ -243,8 +251,11 @@ int64_t EngineImpl::free_bytes() const {
   return parts_.options.kv_cache_bytes - cache_bytes();
 }
 
-// Whether a prompt that is being computed begins like this one, and is not yet where they part. It then stops there, and
-// leaves a state. Returns what they will most likely go on sharing.
+// Looks for a running prompt that is not yet computed up to the token where it diverges from this one. It counts only
+// if it spares this one at least kWorthAState tokens more than the prefix cache does now. If there is such a prompt,
+// makes its pass end at that token (or at an earlier one where another prompt diverges), so that it leaves a state
+// there. Returns the bytes that both sequences will most likely share from then on, or nullopt if this one need not
+// wait.
 std::optional<int64_t> EngineImpl::waits_for_prefix(const Sequence& waiting) {
   const Request& request = *waiting.request;
   if (request.prefixes == nullptr || waiting.check.tokens > 0) return std::nullopt;
@@ -253,7 +264,8 @@ std::optional<int64_t> EngineImpl::waits_for_prefix(const Sequence& waiting) {
   for (ScheduledSequence* sequence : scheduler_.running()) {
     Sequence& running = *static_cast<Sequence*>(sequence);
     const Request* const other = running.request;
-    const bool leaves = running.index == 0 && running.check.tokens == 0;  // a sequence that is checked leaves no state
+    // A sequence whose logits are checked leaves no state.
+    const bool leaves = running.index == 0 && running.check.tokens == 0;
     const bool computing = leaves && running.computed() < other->prompt_tokens();
     if (!computing || other->prefixes == nullptr || other->prefix_key != request.prefix_key) continue;
     const std::span<const TokenId> its = other->generation.prompt;
@@ -271,7 +283,7 @@ std::optional<int64_t> EngineImpl::waits_for_prefix(const Sequence& waiting) {
 void EngineImpl::look_up_prefixes() {
   prefixes_.collect_files();
   const std::vector<ScheduledSequence*> candidates = scheduler_.candidates();
-  std::vector<std::pair<std::shared_ptr<Request>, std::exception_ptr>> failed;  // they end once no candidate is looked at any more
+  std::vector<std::pair<std::shared_ptr<Request>, std::exception_ptr>> failed;  // ended after the loop
   failed.reserve(candidates.size());
   for (ScheduledSequence* sequence : candidates) {
     auto* const choice = static_cast<Sequence*>(sequence);
@@ -308,7 +320,8 @@ void EngineImpl::plan_batch() {
     hits += static_cast<uint64_t>(request.cached_tokens);
   }
   for (ScheduledSequence* dropped : plan_.dropped) ++choice_of(dropped)->request->preemptions;
-  // A request may have more than one sequence in the plan: all of them are looked up before one ends it.
+  // A request may have several sequences in the plan. All requests are found before any ends, because an ended one is
+  // no longer in requests_.
   const auto request_of = [&](ScheduledSequence* sequence) { return requests_.at(choice_of(sequence)->request->id); };
   const std::shared_ptr<Request> stuck = plan_.stuck == nullptr ? nullptr : request_of(plan_.stuck);
   std::vector<std::shared_ptr<Request>> failed;
@@ -330,14 +343,15 @@ void EngineImpl::plan_batch() {
   publish();
 }
 
-// Whether memory will come back once a state is written to its file. Waits a little for that.
+// Returns whether memory will be freed once a state is written to its file. If so, waits for that, at most kFileWait.
 bool EngineImpl::waits_for_files() {
   if (prefix_files_ == nullptr || !prefix_files_->holds_memory()) return false;
   prefix_files_->wait_for_memory(kFileWait);
   return true;
 }
 
-// Alone, and yet without memory for its next token: what it has is the answer, as if its context were full.
+// Ends a sequence that runs alone and still has no memory for its next token. Its output so far is the answer, as if
+// its context were full. Without any output the request fails.
 void EngineImpl::end_stuck(Sequence* choice) {
   const std::shared_ptr<Request> request = requests_.at(choice->request->id);
   if (choice->n_output == 0) {
@@ -371,6 +385,7 @@ void EngineImpl::draft() {
     rows += row.choice->logit_rows(row.n_tokens);
     sequences += row.choice->computes_prompt() ? 0 : 1;
   }
+  // Drafts share the memory that the pass's own rows of logits leave, and the rows that one pass may verify.
   int64_t bytes = room_for_logits() - rows * row_bytes;
   int64_t left = kMostDraftRows;
   for (const BatchRow& row : batch_) {
@@ -449,7 +464,7 @@ bool EngineImpl::run_model() {
     trim_logits(n_rows);
     const auto size = static_cast<size_t>(n_host_rows * config().vocab_size);
     if (logits_.size() < size) {
-      logits_ = {};  // a vector that grows holds both buffers
+      logits_ = {};  // first, because a growing vector would hold both buffers for a moment
       logits_.resize(size);
     }
     parts_.model->forward(inputs_, logits_.data());
@@ -457,7 +472,7 @@ bool EngineImpl::run_model() {
     failure = failure_of(std::current_exception());
   }
   const double milliseconds = milliseconds_since(start);
-  const Request* previous = nullptr;  // the rows of a request are neighbours
+  const Request* previous = nullptr;  // counts each request once, because rows of one request are adjacent
   const float* logits = logits_.data();
   for (BatchRow& row : batch_) {
     row.logits = logits;
@@ -475,7 +490,8 @@ bool EngineImpl::run_model() {
   return !failure;
 }
 
-// Nobody knows which sequence is at fault: each is computed anew, alone, and the one that fails then ends.
+// Handles a pass that failed as a whole. It is not known which sequence caused that, so each is preempted and
+// recomputed alone. The one that then fails ends.
 void EngineImpl::pass_failed(const Failure& failure) {
   if (!lost().empty()) return end_lost();
   log_error("model pass of " + std::to_string(batch_.size()) + " sequences failed: " + failure.error);
@@ -486,7 +502,7 @@ void EngineImpl::pass_failed(const Failure& failure) {
   }
 }
 
-// The drafts' caches see the prompt chunks of the pass too.
+// Shows the prompt chunks of the pass to the drafts of their sequences.
 void EngineImpl::follow_prompts() {
   prompts_.clear();
   for (const BatchRow& row : batch_) {

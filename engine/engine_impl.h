@@ -1,5 +1,8 @@
-// The engine over any Model. One thread owns the model and every cache: it schedules, runs a pass, samples, settles and
-// delivers. Other threads leave it their requests and read what it published; nothing slow happens under the lock.
+// The engine over any Model.
+//
+// The engine thread owns the model and every cache. In each step it schedules sequences, runs one model pass, samples
+// from its logits, commits or truncates the caches, and delivers the tokens. Other threads queue requests for it and
+// read the statistics that it publishes. Nothing slow happens under the lock.
 #pragma once
 
 #include <atomic>
@@ -30,24 +33,26 @@
 
 namespace smartkv {
 
+// The loaded parts that an engine runs. Engine::create() makes them from its options.
 struct EngineParts {
   EngineOptions options;  // kv_cache_bytes and context_length resolved
-  std::unique_ptr<ThreadPool> threads;  // what the model runs on; may be null
+  std::unique_ptr<ThreadPool> threads;  // for the model's passes, sampling and compaction; may be null
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // may be null
   CacheShape cache_shape;
-  std::string model_identity, draft_identity;  // by which gates that ship are found
-  std::string prefix_identity;  // of options.prefix_cache_dir
-  std::unique_ptr<Model> draft_model;  // may be null; its tokens are the model's own
+  std::string model_identity, draft_identity;  // model_identity() of both models; finds the gates that ship for them
+  std::string prefix_identity;  // prefix_identity(), for states in options.prefix_cache_dir; empty if there is none
+  std::unique_ptr<Model> draft_model;  // may be null; its token ids mean the same as the model's
   CacheShape draft_shape;
   std::unique_ptr<Model> int4_model;  // a 4-bit copy of the model; may be null
-  nlohmann::ordered_json description;  // what describe() says of the model
+  nlohmann::ordered_json description;  // the model's part of describe()
 };
 
 class EngineImpl final : public Engine {
  public:
-  // Throws RequestError when options.kv_cache or options.speculative is not usable.
+  // Starts the engine thread. Throws CacheError if a gate cannot be opened, and RequestError if options.kv_cache or
+  // options.speculative cannot be used with the model.
   explicit EngineImpl(EngineParts parts);
   ~EngineImpl() override;
 
@@ -70,65 +75,76 @@ class EngineImpl final : public Engine {
   void on_lost(std::function<void()> call) override;
 
  private:
+  // Objects that check() makes from a request's fields.
   struct Checked {
     std::shared_ptr<const KvCachePolicy> policy;
-    std::shared_ptr<const Speculation> speculation;
-    std::shared_ptr<const CompiledGrammar> grammar;
+    std::shared_ptr<const Speculation> speculation;  // null if the request does not speculate
+    std::shared_ptr<const CompiledGrammar> grammar;  // null if the request has none
   };
-  // What one sequence contributes to a pass.
+  // The part of a pass that one sequence contributes, and its results.
   struct BatchRow {
     std::shared_ptr<Request> request;
     Sequence* choice = nullptr;
     int64_t n_tokens = 0, n_logits = 0;
-    bool samples = false;         // the pass reaches its last token
-    bool decodes = false;         // the pass carries its last token and what was drafted, and nothing else
-    const float* logits = nullptr;
-    std::optional<kernels::TokenDraw> draw;  // by the model, in place of logits
-    std::exception_ptr failure;   // of this sequence alone
-    GenerationEvent event;        // what was sampled
+    bool samples = false;         // whether the pass reaches the sequence's last known token
+    bool decodes = false;         // whether the pass carries only the last known token and its draft
+    const float* logits = nullptr;  // first row in logits_; take_prompt_chunk() moves it to the last one
+    std::optional<kernels::TokenDraw> draw;  // set if the device sampler draws the token; the host gets no logits
+    std::exception_ptr failure;   // an error that ends this sequence alone
+    GenerationEvent event;        // the sampled tokens
 
-    // Its tokens were known, as a prompt's are, and those of an answer that is computed anew.
+    // Returns whether the pass computes a part of a prompt, or recomputes tokens without reaching the last one.
     bool is_prompt() const { return choice->n_output == 0 || !samples; }
   };
 
-  // Asked by any number of threads during one pass, answered after it.
+  // A question of live() about one layer, or about none. All threads that ask it during one pass share the answer,
+  // which the engine thread gives after the pass.
   struct LiveQuestion {
     std::promise<std::vector<LiveSequence>> promise;
     std::shared_future<std::vector<LiveSequence>> answer;
   };
 
-  // Any thread. Each throws RequestError.
+  // For any thread. Each function may throw RequestError.
   Checked check(const GenerationRequest& request) const;
-  void check_load(int64_t more) const;  // mutex_ held; `more`: requests that are about to be queued before this one
+  // REQUIRES: mutex_ is held. `more` requests are about to be queued ahead of this one.
+  void check_load(int64_t more) const;
+  // Lets the request use the prefix cache, unless something about it forbids that.
   void share_prefixes(Request* request);
+  // Returns the policy of a request's kv_cache field. `offload`: its pages live in the host's memory.
   std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec, bool offload = false) const;
+  // Refuses a request that would not fit in memory even if it ran alone.
   void check_memory(const GenerationRequest& request, const Checked& checked) const;
+  // Returns the method of a request's speculative field. Null if that is "off".
   std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
-  std::shared_ptr<const CompiledGrammar> grammar_for(const GenerationRequest& request) const;  // null where it has none
+  // Waits until the request's grammar is compiled. Returns null if it has none.
+  std::shared_ptr<const CompiledGrammar> grammar_for(const GenerationRequest& request) const;
 
-  // The engine thread.
+  // For the engine thread only.
   void run();
-  bool step();                                 // false: the engine is to end
+  bool step();                                 // returns false if the engine is to end
   void step_failed(const std::exception_ptr& exception) noexcept;
-  bool take_submitted();                       // false: the engine is to end
+  bool take_submitted();                       // sleeps until there is work; returns false if the engine is to end
   void end_cancelled();
-  void end_lost();                             // all requests, once a part of the model is gone
+  void end_lost();                             // ends all requests once a part of the model is gone
   void answer_live_questions();
-  void count_tiers();                          // not more often than once in kTierSeconds
-  int64_t cache_bytes() const;                 // that all caches hold, on all ranks
-  int64_t free_bytes() const;
+  void count_tiers();                          // updates PolicyStats::tiers, at most once in kTierSeconds
+  // Returns the bytes that all caches hold on all tensor-parallel ranks, without those in kv_offload_bytes.
+  int64_t cache_bytes() const;
+  int64_t free_bytes() const;                  // kv_cache_bytes less cache_bytes(); may be negative
   void plan_batch();
   void look_up_prefixes();
   bool waits_for_files();
   std::optional<int64_t> waits_for_prefix(const Sequence& waiting);
   void end_stuck(Sequence* choice);
-  void draft();                                // drafts for the batch; drops requests that cannot go on
-  int64_t room_for_logits() const;             // bytes that the batch leaves free
-  void trim_logits(int64_t n_rows);            // frees the buffer if it is larger than a pass of n_rows and memory is short
+  void draft();                                // drafts for the batch; ends requests whose drafting fails
+  int64_t room_for_logits() const;             // bytes that are free once the batch's caches have grown
+  // Frees logits_ if it is larger than a pass of n_rows rows needs and than the batch leaves room for.
+  void trim_logits(int64_t n_rows);
   void run_pass();
-  bool run_model();                            // false: the pass failed
-  void prepare_draws();                        // where the model draws tokens
-  void for_rows(const std::function<void(BatchRow*, SamplingScratch*)>& work);  // those of samples_, on all threads
+  bool run_model();                            // returns false if the whole pass failed
+  void prepare_draws();                        // sets BatchRow::draw, if the model has a device sampler
+  // Calls `work` for each row of samples_, on all threads.
+  void for_rows(const std::function<void(BatchRow*, SamplingScratch*)>& work);
   void pass_failed(const Failure& failure);
   void take_results();
   void count_tokens(const BatchRow& row);
@@ -143,13 +159,17 @@ class EngineImpl final : public Engine {
   void end_request(Request* request, FinishReason reason, const std::string& error = "");
   void fail_request(Request* request, const Failure& failure);
   void fail_request(Request* request, const std::exception_ptr& exception) noexcept;
-  void abort_request(Request* request, FinishReason reason, const char* error) noexcept;  // allocates nothing
-  void publish();                              // mutex_ held: the gauges that other threads see
-  PolicyStats& policy_stats(const Request& request);  // mutex_ held
-  void publish_policies();
-  void forget(uint64_t id);
+  // Ends the request without allocating memory. REQUIRES: `error` is a literal.
+  void abort_request(Request* request, FinishReason reason, const char* error) noexcept;
+  // Updates the gauges that other threads read. REQUIRES: mutex_ is held.
+  void publish();
+  PolicyStats& policy_stats(const Request& request);  // REQUIRES: mutex_ is held
+  void publish_policies();                            // REQUIRES: mutex_ is held
+  void forget(uint64_t id);                           // removes an ended request; may destroy it
 
   EngineParts parts_;
+  // Contexts of the model's caches, of the draft model's, and of the model's in the host's memory. The last two have no
+  // pool if there is no draft model, or no memory to offload to.
   PolicyContext policy_context_, draft_context_, offload_context_;
   int64_t vocabulary_;  // tokens that both the model and the tokenizer know
   std::set<TokenId> eos_;
@@ -157,41 +177,43 @@ class EngineImpl final : public Engine {
   Speculator speculator_;
 
   mutable std::mutex policies_mutex_;
-  mutable std::map<std::string, std::shared_ptr<const KvCachePolicy>> policies_;  // by spec
-  mutable std::map<std::string, std::shared_ptr<const Speculation>> speculations_;      // by field
+  mutable std::map<std::string, std::shared_ptr<const KvCachePolicy>> policies_;  // by request field
+  mutable std::map<std::string, std::shared_ptr<const Speculation>> speculations_;  // by request field
 
-  mutable std::mutex mutex_;  // everything below, up to the engine thread's own
+  mutable std::mutex mutex_;  // guards the members below, up to exit_
   mutable std::condition_variable work_;
   std::condition_variable idle_;
   std::vector<std::shared_ptr<Request>> submitted_;  // not yet seen by the engine thread
   int64_t live_ = 0;                                 // requests that have not ended
-  int64_t waiting_ = 0, running_ = 0, held_ = 0;     // as the engine thread last said
-  mutable StatsRecorder recorder_;  // validate() counts what it refuses
+  int64_t waiting_ = 0, running_ = 0, held_ = 0;     // sequences, sequences and bytes, as last published
+  mutable StatsRecorder recorder_;  // mutable, because validate() counts the requests that it refuses
   mutable std::map<std::optional<int64_t>, LiveQuestion> live_questions_;  // by layer
   uint64_t next_id_ = 0;
   bool draining_ = false, cancel_all_ = false, exit_ = false;
 
-  std::shared_ptr<std::atomic<bool>> any_cancelled_ = std::make_shared<std::atomic<bool>>(false);  // since it was looked at
+  // Set when a request is cancelled; cleared when the engine thread looks for cancelled requests.
+  std::shared_ptr<std::atomic<bool>> any_cancelled_ = std::make_shared<std::atomic<bool>>(false);
 
   std::mutex on_lost_mutex_;
   std::function<void()> on_lost_;
 
-  // The engine thread's own.
-  std::unique_ptr<PrefixFiles> prefix_files_;  // null: none
+  // Members that only the engine thread uses.
+  std::unique_ptr<PrefixFiles> prefix_files_;  // null if states are not kept in files
   PrefixCache prefixes_;
   Scheduler scheduler_;
-  std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_;
+  std::unordered_map<uint64_t, std::shared_ptr<Request>> requests_;  // by Request::id
   Scheduler::Plan plan_;
   std::vector<BatchRow> batch_;
   std::vector<DraftJob> draft_jobs_;
-  std::vector<Sequence*> prompts_;  // whose chunk was in the pass
-  std::vector<BatchRow*> samples_;
+  std::vector<Sequence*> prompts_;  // scratch of follow_prompts(): sequences with a prompt chunk in the pass
+  std::vector<BatchRow*> samples_;  // rows that for_rows() visits
   std::vector<SequenceInput> inputs_;
-  std::vector<float> logits_;  // scratch of a draft's passes and then of the pass, counted while the pass is planned
+  // Logits of the draft's passes, then of the model's pass. Memory for them is set aside when the pass is planned.
+  std::vector<float> logits_;
   std::vector<SamplingScratch> sampling_;  // one for each thread
   Clock::time_point tiers_counted_;
-  int64_t failed_steps_ = 0;  // in a row
-  bool takes_results_ = false;  // the rows of the batch may be sampled and not delivered
+  int64_t failed_steps_ = 0;  // steps in a row that threw
+  bool takes_results_ = false;  // while true, tokens of the batch may be sampled but not delivered
 
   std::thread thread_;
 };

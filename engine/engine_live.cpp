@@ -1,4 +1,4 @@
-// What the engine's thread says, between two passes, of the sequences that it holds.
+// Snapshots of the sequences in the engine, taken by the engine thread between two passes.
 #include <algorithm>
 
 #include "engine/engine_impl.h"

@@ -67,7 +67,7 @@ void check_draft_weights(const EngineOptions& options, const LlamaOptions& llama
   }
 }
 
-// Checks the policy's name in `field`, which is null, a name, or an object with its parameters.
+// Checks the policy's name in `spec`, the value of the option `field`: null, a name, or an object with parameters.
 void check_policy(const std::string& field, const nlohmann::json& spec) {
   if (spec.is_null()) return;
   const nlohmann::json name = spec.is_object() ? spec.value("policy", nlohmann::json()) : spec;
@@ -111,7 +111,7 @@ RopeStretch parse_rope_scaling(const nlohmann::json& option) {
 
 void settle_context(int64_t own, LlamaOptions* llama) {
   const bool scaled = llama->rope_scaling != "none";
-  const double factor = !scaled ? 1 : llama->rope_factor;  // 0: as much as it takes
+  const double factor = !scaled ? 1 : llama->rope_factor;  // 0: follows from context_length
   const auto longest = static_cast<int64_t>(factor * static_cast<double>(own));
   if (llama->context_length == 0 && scaled && factor > 0) llama->context_length = longest;
   const auto most = kMostRopeFactor * own;

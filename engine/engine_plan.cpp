@@ -1,4 +1,4 @@
-// What a request would take, without running it.
+// Predicts the memory that a request would take, without running it.
 #include "engine/engine_impl.h"
 #include "engine/memory_plan.h"
 #include "engine/request_checks.h"
@@ -37,7 +37,7 @@ std::vector<MemoryPlan> EngineImpl::plan(const GenerationRequest& request) const
   for (const std::string& name : plannable_names(parts_.options.allowed_policies)) {
     try {
       plans.push_back(plan_for(name));
-    } catch (const RequestError& error) {  // not for this model
+    } catch (const RequestError& error) {  // the policy cannot be used with this model
       MemoryPlan& none = plans.emplace_back();
       none.kv_cache = name;
       none.problem = error.what();

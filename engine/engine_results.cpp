@@ -1,4 +1,4 @@
-// What the engine's thread makes of a pass: prompts that got further, tokens that were drawn, requests that end.
+// The engine thread's work after a pass: it advances prompts, samples and delivers tokens, and ends requests.
 #include <atomic>
 #include <utility>
 
@@ -26,6 +26,7 @@ void EngineImpl::take_results() {
       if (row.failure) std::rethrow_exception(row.failure);
       scheduler_.isolate(row.choice, false);
       if (!row.samples) continue;
+      // Nothing was sampled: the logits have to be checked first, or the grammar refused the device sampler's token.
       if (row.event.tokens.empty()) {
         scheduler_.drop(row.choice, false);
         continue;
@@ -40,7 +41,7 @@ void EngineImpl::take_results() {
 }
 
 void EngineImpl::take_prompt_chunks() {
-  const size_t n_rows = batch_.size();  // the other choices of a request whose prompt is complete join
+  const size_t n_rows = batch_.size();  // now, because end_prompt() appends rows for the other choices of a request
   for (size_t i = 0; i < n_rows; ++i) {
     if (batch_[i].request->ended || !batch_[i].is_prompt()) continue;
     try {
@@ -64,12 +65,13 @@ void EngineImpl::take_prompt_chunk(BatchRow* row) {
   if (row->n_logits > 1) row->logits += (row->n_logits - 1) * config().vocab_size;
   SequenceCache* cache = choice->pass_cache();
   if (choice->leaves_prefix()) {
-    // A mirrored draft's cache may get what lies beyond its boundary only now.
+    // A mirrored draft's cache gets tokens beyond its own compaction boundary at the commit, which is therefore done
+    // first.
     const bool follows = choice->keeps_draft_prefix() && choice->draft->cache()->tokens() < cache->tokens();
     if (follows) cache->commit(cache->tokens());
     choice->keep_prefix();
   }
-  // What is not committed can be cut back: a prompt is committed where it must be.
+  // Only uncommitted tokens can be truncated, so tokens of a prompt are committed only where they must be.
   const bool prompt_goes_on = choice->computed() < request->prompt_tokens() && cache->tokens() < cache->next_boundary();
   if (!prompt_goes_on || choice->draft != nullptr) cache->commit(cache->tokens());
   if (cache->next_boundary() <= cache->tokens()) {
@@ -79,8 +81,8 @@ void EngineImpl::take_prompt_chunk(BatchRow* row) {
   choice->read_stats();
 }
 
-// Tokens of a prompt count as such the first time that they are computed. All others that a pass has known before are recomputed: to
-// compare logits, or because their memory was lost.
+// Counts the tokens of a pass. A token counts as a prompt token when it is first computed. All other known tokens count
+// as recomputed, either to compare logits or because the sequence was preempted or its pass failed.
 void EngineImpl::count_tokens(const BatchRow& row) {
   if (row.decodes) return;
   Request* const request = row.request.get();
@@ -88,14 +90,16 @@ void EngineImpl::count_tokens(const BatchRow& row) {
   const int64_t fresh = std::max<int64_t>(0, end - std::max(request->prompt_computed, row.choice->computed() - row.n_tokens));
   request->prompt_computed = std::max(request->prompt_computed, end);
   const bool checks = !row.choice->checked_logits.empty();
-  const int64_t sampled = !checks && row.samples && row.choice->n_output > 0 ? 1 : 0;  // its last token was in no pass yet
+  // A last token that was sampled was in no pass yet, so it is not recomputed.
+  const int64_t sampled = !checks && row.samples && row.choice->n_output > 0 ? 1 : 0;
   const std::lock_guard lock(mutex_);
   recorder_.stats.prompt_tokens += static_cast<uint64_t>(fresh);
   policy_stats(*request).prompt_tokens += static_cast<uint64_t>(fresh);
   (checks ? recorder_.stats.logit_check_tokens : recorder_.stats.recomputed_tokens) += static_cast<uint64_t>(row.n_tokens - fresh - sampled);
 }
 
-// The last token's logits are there. The other choices get rows of their own: references into the batch end here.
+// Completes a prompt whose last token's logits are there. Gives the other choices rows of their own, which invalidates
+// references into batch_, `row` included.
 void EngineImpl::end_prompt(const BatchRow& row) {
   const std::shared_ptr<Request> request = row.request;
   const Sequence* parent = row.choice;
@@ -137,7 +141,7 @@ void EngineImpl::prepare_draws() {
   for_rows([this](BatchRow* row, SamplingScratch*) {
     try {
       row->draw = draw_on_device(*row->request, row->choice, row->n_logits, vocabulary_);
-    } catch (...) {  // sample() meets it again, where it can end the request
+    } catch (...) {  // sample() will meet the same error, and can end the request
       row->draw.reset();
     }
   });
@@ -161,7 +165,7 @@ void EngineImpl::sample() {
   });
 }
 
-// Drops what was drafted in vain. The last token of the event was in no pass yet.
+// Rolls the cache back to the accepted tokens and commits them. The last token of the event was in no pass yet.
 void EngineImpl::settle(Sequence* choice, const GenerationEvent& event) {
   SequenceCache* cache = choice->pass_cache();
   if (!event.drafts.empty()) {
@@ -198,8 +202,8 @@ void EngineImpl::deliver(Request* request, Sequence* choice, GenerationEvent eve
 }
 
 void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEvent event) {
-  // Another turn of the conversation goes on from here, if the policy's state does not depend on where the prompt ended. A
-  // sequence that ends while it is recomputed holds tokens that are not committed yet.
+  // The next turn of the conversation can resume from here if the policy's state does not depend on where the prompt
+  // ended. A sequence that ends while it is being recomputed may hold uncommitted tokens; it leaves no state.
   const bool settled = choice->cache->committed() == choice->cache->tokens() && choice->check.tokens == 0;
   const bool leaves_turn = request->prefixes != nullptr && settled && choice->cache->resume(choice->computed() + 1) != nullptr;
   if (leaves_turn) choice->keep_prefix();
@@ -207,7 +211,7 @@ void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEve
   const RequestUsage usage = request->usage(Clock::now());
   scheduler_.remove(choice);
   choice->finish();
-  // Freed and counted before the reader hears of it.
+  // The caches are freed and the request is counted before the reader gets the last event.
   const bool last = request->all_finished();
   {
     const std::lock_guard lock(mutex_);
@@ -271,7 +275,8 @@ void EngineImpl::fail_request(Request* request, const std::exception_ptr& except
   }
 }
 
-// What nobody runs with goes, too, where memory is short: other threads need some to answer at all.
+// Ends the request. If the machine is out of memory, also frees all states of the prefix cache and the unused pages of
+// the pools, because other threads need memory even to answer.
 void EngineImpl::fail_request(Request* request, const Failure& failure) {
   end_request(request, failure.reason, failure.error);
   if (failure.reason != FinishReason::kOutOfMemory) return;

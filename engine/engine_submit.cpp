@@ -1,4 +1,4 @@
-// The engine's side that any thread may call: checks, queueing, and what it tells of itself.
+// The functions that any thread may call: checks, queueing, the engine's description and its statistics.
 #include <algorithm>
 #include <random>
 #include <utility>
@@ -13,13 +13,13 @@ namespace {
 
 constexpr size_t kMaxCachedPolicies = 64;
 
-// Below 2^53, so that a client whose numbers are doubles can send it back.
+// Returns a seed below 2^53, so that a client whose numbers are doubles can send it back.
 uint64_t random_seed() {
   std::random_device device;
   return ((uint64_t{device()} << 32) | device()) >> 11;
 }
 
-// What requests may name on this server.
+// Lists the policies, presets and speculation methods that requests may name on this server.
 void list_choices(const EngineOptions& options, bool has_draft_model, nlohmann::ordered_json* out) {
   using Json = nlohmann::ordered_json;
   Json policies = Json::array(), presets = Json::array(), methods = Json::array({name(DraftMethod::kOff)});
@@ -104,11 +104,11 @@ EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
   return checked;
 }
 
-// What could not even run alone.
 void EngineImpl::check_memory(const GenerationRequest& request, const Checked& checked) const {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t room = context_length() - prompt_tokens;
-  // A request for all that the context has room for ends where memory does; any other must fit when it runs alone.
+  // A request that asks for the whole rest of the context may end early if memory runs out. Any other must fit when it
+  // runs alone.
   const int64_t output = request.max_tokens < room ? request.max_tokens : std::min<int64_t>(room, 1);
   const auto check = [&](int64_t bytes, int64_t tokens, int64_t available, const char* option) {
     if (bytes <= available) return;
@@ -125,7 +125,7 @@ void EngineImpl::check_memory(const GenerationRequest& request, const Checked& c
                         config().vocab_size * static_cast<int64_t>(sizeof(float));
   check(bytes, output, parts_.options.kv_cache_bytes, "kv_cache_bytes");
   if (!offload) return;
-  const int64_t most = std::min(request.max_tokens, room);  // held for it from its beginning on
+  const int64_t most = std::min(request.max_tokens, room);  // set aside for its whole life
   check(request.n * checked.policy->max_bytes(prompt_tokens, prompt_tokens + most), most, parts_.options.kv_offload_bytes,
         "kv_offload_bytes");
 }
@@ -163,9 +163,11 @@ std::unique_ptr<GenerationStream> Engine::submit(GenerationRequest request) {
   return std::move(submit_all(std::move(requests)).front());
 }
 
-// The prompt's log probabilities are computed with it. A mirrored draft's cache is filled by the passes that a found state
-// spares: it has states of its own, unless it takes what it needs out of the target's. What is offloaded leaves none: they would
-// count among the device's bytes.
+// Some requests do without the prefix cache:
+//  - those that want log probabilities of their prompt, because these are computed with the prompt;
+//  - those that offload their caches, because states would count among the device's bytes.
+// A prefix hit skips the passes that would fill a mirrored draft's cache, so such a cache has states of its own. A
+// pillar cache needs none, because it reads the target's cache.
 void EngineImpl::share_prefixes(Request* request) {
   if (parts_.options.prefix_cache_bytes == 0 || request->generation.prompt_logprobs >= 0 || request->offloads()) return;
   const nlohmann::json& policy = request->generation.kv_cache.is_null() ? parts_.options.kv_cache : request->generation.kv_cache;
@@ -184,7 +186,7 @@ std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vecto
     std::vector<std::unique_ptr<GenerationStream>> streams;
     for (GenerationRequest& generation : generations) {
       Checked checked = check(generation);
-      generation.client_gone = nullptr;  // its client may go before the request
+      generation.client_gone = nullptr;  // its client may be gone while the request still runs
       requests.push_back(std::make_shared<Request>(std::move(generation), 0, eos_, *parts_.tokenizer, context_length(),
                                                    std::move(checked.policy), std::move(checked.speculation),
                                                    std::move(checked.grammar), random_seed(), any_cancelled_));
@@ -194,7 +196,7 @@ std::vector<std::unique_ptr<GenerationStream>> EngineImpl::submit_all(std::vecto
     {
       const std::lock_guard lock(mutex_);
       for (size_t i = 0; i < requests.size(); ++i) check_load(static_cast<int64_t>(i));
-      const Clock::time_point now = Clock::now();  // of all, so that their times compare
+      const Clock::time_point now = Clock::now();  // the same for all of them, so that their timings can be compared
       for (const auto& request : requests) {
         request->submitted = now;
         request->id = next_id_++;
@@ -247,7 +249,7 @@ EngineStats EngineImpl::stats() const {
 }
 
 void EngineImpl::drain() {
-  grammars_.stop();  // whoever waits for one has queued nothing yet
+  grammars_.stop();  // requests that wait for a grammar are not queued yet
   std::unique_lock lock(mutex_);
   draining_ = true;
   idle_.wait(lock, [this] { return live_ == 0; });

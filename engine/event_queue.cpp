@@ -65,7 +65,7 @@ void EventQueue::push(GenerationEvent event, const RequestUsage& usage) {
 }
 
 GenerationStream::Status EventQueue::next(GenerationEvent* event, std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);  // beyond, the clock would overflow
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24);  // a longer wait would overflow the clock
   std::unique_lock lock(mutex_);
   if (unfinished_ == 0) return GenerationStream::Status::kEnd;
   const bool woken = wake_.wait_for(lock, std::min(timeout, kLongest),

@@ -1,4 +1,4 @@
-// What connects a request inside the engine to its reader: events out, cancellation in.
+// Connects a request in the engine to its reader. Events go to the reader; cancellation comes back.
 #pragma once
 
 #include <atomic>
@@ -12,21 +12,22 @@
 
 namespace smartkv {
 
-// Events of a choice that was not read yet are joined into one, so a slow reader costs no more than its text.
-// One writer (the engine thread) and one reader.
+// Unread events of a choice are joined into one, so that a slow reader costs no more memory than its text.
+// Thread-safe for one writer (the engine thread) and one reader.
 class EventQueue {
  public:
-  // any_cancelled: set by cancel(), after the queue's own flag; null: none.
+  // cancel() also sets `any_cancelled`, after the queue's own flag. It may be null.
   explicit EventQueue(int32_t n_choices, std::shared_ptr<std::atomic<bool>> any_cancelled = nullptr);
 
   // The engine's side.
-  void set_prompt_logprobs(std::vector<TokenLogprob> logprobs);  // before the first push()
+  void set_prompt_logprobs(std::vector<TokenLogprob> logprobs);  // REQUIRES: push() was not called yet
+  // Queues an event. `usage` is what usage() returns from now on.
   void push(GenerationEvent event, const RequestUsage& usage);
-  // Ends every choice that has not ended, without allocating memory. `error` is a literal.
+  // Ends every choice that has not ended, without allocating memory. REQUIRES: `error` is a literal.
   void abort(FinishReason reason, const char* error) noexcept;
   bool cancelled() const { return cancelled_.load(); }
 
-  // The reader's side: see GenerationStream.
+  // The reader's side. See GenerationStream.
   GenerationStream::Status next(GenerationEvent* event, std::chrono::milliseconds timeout);
   void cancel();
   const std::vector<TokenLogprob>& prompt_logprobs() const { return prompt_logprobs_; }
@@ -37,9 +38,9 @@ class EventQueue {
   std::condition_variable wake_;
   std::vector<GenerationEvent> pending_;  // [n_choices]
   std::vector<bool> has_pending_;         // [n_choices]
-  std::vector<bool> read_to_end_;         // [n_choices]: the last event was read
+  std::vector<bool> read_to_end_;         // [n_choices]: whether the last event was read
   std::deque<int32_t> ready_;             // choices with a pending event, longest waiting first
-  int32_t unfinished_;                    // choices whose last event was not read
+  int32_t unfinished_;                    // number of choices with a last event that was not read
   FinishReason aborted_ = FinishReason::kNone;
   const char* abort_error_ = "";
   RequestUsage usage_;

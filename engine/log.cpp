@@ -27,13 +27,14 @@ constexpr size_t kBufferBytes = 256 << 10;
 
 std::atomic<LogFormat> log_format = LogFormat::kText;
 
-// Gives up where stderr is closed: nowhere is left to tell it.
+// Writes all bytes to stderr, waiting if it is full. Gives up on an error, such as a closed stderr, since there is
+// nowhere to report it.
 void write_all(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(STDERR_FILENO, bytes.data(), bytes.size());
     if (n > 0) {
       bytes.remove_prefix(static_cast<size_t>(n));
-    } else if (n < 0 && errno == EAGAIN) {  // whoever shares stderr made it so
+    } else if (n < 0 && errno == EAGAIN) {  // a process that shares stderr made it non-blocking
       pollfd fd{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
       ::poll(&fd, 1, -1);
     } else if (n == 0 || errno != EINTR) {
@@ -52,10 +53,12 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
-// Where lines go. It is never destroyed, because its thread may be blocked in a write when the process ends.
+// Writes the lines to stderr. It is never destroyed, because its thread may be blocked in a write when the process
+// ends.
 class Sink final : public spdlog::sinks::sink {
  public:
-  // The payload is a LogLine's text. Both together need no memory: spdlog's buffer for the head has room within itself.
+  // REQUIRES: the payload is a LogLine's text. Allocates no memory: the time and the level fit into the part of
+  // spdlog's buffer that is on the stack.
   void log(const spdlog::details::log_msg& event) override {
     std::unique_lock lock(mutex_);
     if (!background_) {
@@ -76,13 +79,13 @@ class Sink final : public spdlog::sinks::sink {
     if (background_) return;
     filling_.reserve(kBufferBytes);
     writing_.reserve(kBufferBytes);
-    sigset_t all, before;  // signals are for other threads; a reader that is gone is an error of write()
+    sigset_t all, before;  // the thread takes no signals; if the reader is gone, write() fails
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       std::thread([this] { run(); }).detach();
       background_ = true;
-    } catch (const std::exception&) {  // no thread, or no memory for one: callers go on to write
+    } catch (const std::exception&) {  // no thread, or no memory for one: callers continue to write
     }
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
@@ -112,13 +115,13 @@ class Sink final : public spdlog::sinks::sink {
     }
   }
 
-  // Behind the lines that did find room: those that were lost came after them.
+  // Adds a line that says how many lines were lost. It comes after the buffered lines, as the lost ones would have.
   void tell_lost() {
     std::array<char, 80> message{};
     std::snprintf(message.data(), message.size(), "%llu log lines were lost, because nobody read them in time",
                   static_cast<unsigned long long>(lost_ - told_));
     const LogLine line(log_format, message.data(), {});
-    if (add({"", spdlog::level::warn, line.text()})) told_ = lost_;  // else after the next write
+    if (add({"", spdlog::level::warn, line.text()})) told_ = lost_;  // otherwise tried again after the next write
   }
 
   bool add(const spdlog::details::log_msg& event) {
@@ -128,7 +131,7 @@ class Sink final : public spdlog::sinks::sink {
     return true;
   }
 
-  // Fills line_ with time, level and payload. Returns its bytes.
+  // Writes time, level and payload into line_. Returns the number of bytes.
   size_t make_line(const spdlog::details::log_msg& event) {
     spdlog::memory_buf_t head;
     (log_format == LogFormat::kJson ? json_head_ : text_head_).format(event, head);
@@ -136,14 +139,15 @@ class Sink final : public spdlog::sinks::sink {
     return size + std::string_view(event.payload.data(), event.payload.size()).copy(line_.data() + size, line_.size() - size);
   }
 
-  std::mutex mutex_;  // everything below
+  std::mutex mutex_;  // guards all members below
   spdlog::pattern_formatter text_head_{"%Y-%m-%dT%H:%M:%S.%eZ %l ", spdlog::pattern_time_type::utc, ""};
   spdlog::pattern_formatter json_head_{R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",)", spdlog::pattern_time_type::utc, ""};
   std::array<char, LogLine::kMostBytes + 128> line_;
   std::condition_variable work_, written_;
-  std::string filling_, writing_;  // by callers; by the thread. kBufferBytes each
+  // Callers append to filling_ while the thread writes writing_; then both are swapped. Each has room for kBufferBytes.
+  std::string filling_, writing_;
   bool background_ = false;
-  uint64_t lost_ = 0, told_ = 0;
+  uint64_t lost_ = 0, told_ = 0;  // lost lines, and how many of these a line in the log has mentioned
 };
 
 Sink& sink() {
@@ -168,7 +172,7 @@ uint64_t lost_log_lines() { return sink().lost(); }
 void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) noexcept {
   try {
     if (log_enabled(level)) logger().log(to_spdlog(level), LogLine(log_format, message, fields).text());
-  } catch (...) {  // of a lock, or for the sink itself
+  } catch (...) {  // a lock failed, or there was no memory for the sink itself
   }
 }
 

@@ -1,4 +1,4 @@
-// The one way to log. Each event is one line on stderr, whatever its text holds: control characters are escaped.
+// The project's only logger. Each event is one line on stderr; control characters in its text are escaped.
 //
 //   2026-11-26T12:41:53.123Z info request client=127.0.0.1 status=200
 //   {"time":"2026-11-26T12:41:53.123Z","level":"info","message":"request","client":"127.0.0.1","status":"200"}
@@ -16,20 +16,25 @@ namespace smartkv {
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 enum class LogFormat { kText, kJson };
 
+// Drops events below `level` from now on.
 void set_log_level(LogLevel level);
 void set_log_format(LogFormat format);
+// Returns whether an event of this level would be written.
 bool log_enabled(LogLevel level);
 
-// From now on a thread of its own writes the lines, so that no caller waits for whoever reads them. Lines for which its buffer of
-// 256 KiB has no room are lost and counted; a line tells how many once there is room again. The thread lasts as long as the process.
+// Starts a background thread that writes all lines from now on, so that a slow reader of stderr blocks no caller.
+//  - If a line does not fit into the thread's buffer of 256 KiB, it is lost and counted. Once there is room again, a
+//    line says how many were lost.
+//  - The thread lives as long as the process. If it cannot be started, callers continue to write themselves.
 void log_in_background();
-// Waits until all lines are written, or the time is over. Returns whether they are.
+// Waits until all lines are written or the timeout has passed. Returns whether all are written.
 bool flush_log(std::chrono::milliseconds timeout);
-// At its end waits for the log, no longer than a second: a reader may have stopped.
+// Waits in its destructor until the log is written. It waits for at most a second, because stderr's reader may have
+// stopped.
 struct LogFlush {
   ~LogFlush() { flush_log(std::chrono::seconds(1)); }
 };
-// Returns how many lines were lost since the start of the process.
+// Returns how many lines were lost since the process started.
 uint64_t lost_log_lines();
 
 struct LogField {
@@ -37,10 +42,10 @@ struct LogField {
   std::string_view value;  // any bytes
 };
 
-// Writes a line of at most 8 KiB. Needs no memory, so that a handler of std::bad_alloc can use it.
+// Writes a line of at most 8 KiB. Allocates no memory, so that a handler of std::bad_alloc can use it.
 void log(LogLevel level, std::string_view message) noexcept;
 void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) noexcept;
-// Writes the parts as one message, of which at most 1,000 bytes are kept.
+// Writes the parts as one message, which is cut after 1,000 bytes.
 void log(LogLevel level, std::initializer_list<std::string_view> parts) noexcept;
 
 inline void log_debug(std::string_view message) noexcept { log(LogLevel::kDebug, message); }

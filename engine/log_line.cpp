@@ -8,10 +8,12 @@ namespace smartkv {
 namespace {
 
 constexpr std::string_view kCut = "...";
-constexpr size_t kLongestMessage = 4 << 10, kLongestValue = 1 << 10;  // escaped, so that fields have room behind a message
-constexpr size_t kTail = 8;  // quote, brace and line break
+// Limits in bytes, after escaping. They leave room for fields after a long message.
+constexpr size_t kLongestMessage = 4 << 10, kLongestValue = 1 << 10;
+constexpr size_t kTail = 8;  // bytes kept free for the closing quote, brace and line break
 
-// Returns the bytes of the UTF-8 character at the beginning of `text`, and sets its code point. 0: there is none.
+// Returns the length in bytes of the UTF-8 character that `text` begins with, and sets `code` to its code point.
+// Returns 0 if the text begins with no valid character.
 size_t read_character(std::string_view text, uint32_t* code) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);
@@ -27,7 +29,8 @@ size_t read_character(std::string_view text, uint32_t* code) {
   return *code < kLeast[size] || *code > 0x10ffff || surrogate ? 0 : size;
 }
 
-// Controls of ASCII and Latin-1, Unicode's line and paragraph separators, and what changes the direction of the text.
+// Returns true for control characters of ASCII and Latin-1, Unicode's line and paragraph separators, and characters
+// that change the direction of the text.
 bool is_control(uint32_t code) {
   const auto within = [code](uint32_t first, uint32_t last) { return code >= first && code <= last; };
   return code < 0x20 || within(0x7f, 0x9f) || code == 0x061c || within(0x200e, 0x200f) || within(0x2028, 0x202e) || within(0x2066, 0x2069);

@@ -1,4 +1,4 @@
-// An event of the log as text, behind its time and level. Allocates no memory.
+// Formats an event of the log: the part of its line that follows time and level. Allocates no memory.
 #pragma once
 
 #include <array>
@@ -15,15 +15,18 @@ class LogLine {
 
   LogLine(LogFormat format, std::string_view message, std::initializer_list<LogField> fields);
 
-  // Returns "MESSAGE FIELD=VALUE" or, in JSON, the rest of an object from `"message":` on, with a line break: UTF-8 without control
-  // characters, at most kMostBytes. A message keeps 4 KiB and a value 1 KiB; "..." shows the cut.
+  // Returns "MESSAGE FIELD=VALUE" or, in JSON, the rest of an object from `"message":` on. It is UTF-8 without control
+  // characters, ends with a line break and has at most kMostBytes. A message is cut at 4 KiB and a value at 1 KiB;
+  // "..." shows the cut. Fields that do not fit are left out. Valid as long as this object.
   std::string_view text() const { return {data_.data(), size_}; }
 
  private:
   bool has_room(const LogField& field) const;
-  void put(std::string_view bytes);  // as they are
-  void put_escaped(std::string_view bytes, bool quoted, size_t longest);  // `longest`: bytes of what is put
-  void put_value(std::string_view value);  // of a field in text
+  void put(std::string_view bytes);  // appends the bytes unchanged
+  // Appends the bytes, escaped, as valid UTF-8. `quoted` also escapes quotes and backslashes. Appends at most `longest`
+  // bytes.
+  void put_escaped(std::string_view bytes, bool quoted, size_t longest);
+  void put_value(std::string_view value);  // appends a field's value in the text format, in quotes if it needs them
 
   std::array<char, kMostBytes> data_;
   size_t size_ = 0;

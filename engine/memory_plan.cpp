@@ -9,7 +9,7 @@
 namespace smartkv {
 namespace {
 
-// So many sequences may need `bytes` bytes of something of which there are `available`, by an option.
+// Returns a message: the sequences together may need `bytes` bytes of `what`, but `option` provides only `available`.
 std::string shortage(int64_t sequences, int64_t bytes, const std::string& what, int64_t available, const std::string& option) {
   const std::string who = sequences == 1 ? "one sequence" : std::to_string(sequences) + " sequences";
   return who + " may need " + std::to_string(bytes) + " bytes of " + what + ", but there are " +
@@ -56,7 +56,7 @@ MemoryPlan plan_memory(const KvCachePolicy& policy, const KvCachePolicy* draft, 
   }
   const bool ends_early = question.to_the_end && question.sequences == 1 && fits(std::min<int64_t>(wanted, 1));
   if (plan.sequences < question.sequences && !ends_early) {
-    const int64_t who = plan.sequences == 0 ? 1 : question.sequences;  // not even one
+    const int64_t who = plan.sequences == 0 ? 1 : question.sequences;  // 0: not even one fits
     plan.problem = shortage(who, plan.max_bytes + (who - 1) * plan.final_bytes, "KV cache", memory.kv_cache_bytes, "kv_cache_bytes");
   }
   return plan;

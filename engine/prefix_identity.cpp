@@ -13,7 +13,8 @@
 
 namespace smartkv {
 
-// All of these change bits. A new one does not compile until it is named here.
+// Returns all fields of LlamaOptions for the hash. Each of them changes bits. A new field does not compile until it is
+// named here.
 auto fields(const LlamaOptions& llama) {
   const auto& [dtype, weights, context_length, rope_scaling, rope_factor, backend, device, cuda_graphs, int4_floats] = llama;
   return std::tie(dtype, weights, context_length, rope_scaling, rope_factor, backend, device, cuda_graphs, int4_floats);
@@ -21,7 +22,8 @@ auto fields(const LlamaOptions& llama) {
 
 namespace {
 
-// Adds the options that change bits. All options are named, so that a new one does not compile until it is added or left out.
+// Adds the options that change bits to the hash. All options are named here, so that a new one does not compile until
+// it is decided whether it changes bits.
 void add_options(const EngineOptions& options, StructureHash* hash) {
   [[maybe_unused]] const auto& [model, dtype, stored_as, backend, device, cuda_graphs, tensor_parallel, threads, context_length, rope_scaling,
                                 kv_cache_bytes, kv_offload_bytes, prefix_cache_bytes, prefix_cache_dir, prefix_cache_dir_bytes,

@@ -16,7 +16,7 @@ ProgramModule::ProgramModule(const std::filesystem::path& file, const std::strin
     throw ModuleError(wanted_by + " needs " + file.string() + ", which is not there: build it with LibTorch (the target " +
                       target + "; scripts/build_torch.sh installs LibTorch and builds it) and keep it beside the program");
   }
-  // On a busy machine threads that spin at OpenMP's barriers, as they do by default, cost several times the work itself.
+  // By default OpenMP's threads spin at barriers. On a busy machine that costs several times the work itself.
   setenv("OMP_WAIT_POLICY", "passive", 0);
   library_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library_ == nullptr) throw ModuleError(wanted_by + ": " + dlerror());

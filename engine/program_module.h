@@ -1,4 +1,5 @@
-// Shared modules beside the program: LibTorch takes 0.2 s and 100 MB to start, so what needs it is loaded when asked for.
+// Shared modules beside the program. LibTorch takes 0.2 s and 100 MB to start, so the code that needs it is in modules
+// that are loaded on demand.
 #pragma once
 
 #include <filesystem>
@@ -7,20 +8,22 @@
 
 namespace smartkv {
 
-// A module that is not there or cannot be loaded; the message says who wants it, and how to get it.
+// A module that is missing or cannot be loaded. The message says what needs the module and how to get it.
 class ModuleError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// lib<target>.so in the program's folder.
+// Returns the path of lib<target>.so in the program's folder.
 std::filesystem::path module_path(const std::string& target);
 
+// A loaded module.
 class ProgramModule {
  public:
-  // Loads the module, which stays: LibTorch's threads and registries outlive its use. `target`: CMake's name of it;
-  // `wanted_by` begins the message. Throws ModuleError.
+  // Loads the module. It is never unloaded, because LibTorch's threads and registries outlive this object. `target` is
+  // the module's CMake target. `wanted_by`, the part of the program that needs the module, begins each error message.
+  // Throws ModuleError.
   ProgramModule(const std::filesystem::path& file, const std::string& target, const std::string& wanted_by);
-  // What it exports under this name. Throws ModuleError.
+  // Returns the symbol that the module exports under this name. Throws ModuleError if there is none.
   void* find(const std::string& name) const;
 
  private:

@@ -1,4 +1,5 @@
-// A request inside the engine: what was asked for, its sequences and its clock. Owned by the engine thread once queued.
+// A request inside the engine: the client's parameters, its sequences and its timings. Once it is queued, the engine
+// thread owns it.
 #pragma once
 
 #include <atomic>
@@ -17,52 +18,58 @@
 
 namespace smartkv {
 
-// Why a request cannot go on.
+// Why a request cannot continue.
 struct Failure {
-  FinishReason reason = FinishReason::kError;  // or kOutOfMemory, kLost
+  FinishReason reason = FinishReason::kError;  // kError, kOutOfMemory or kLost
   std::string error;
 };
 
-// kOutOfMemory for std::bad_alloc, kLost for RankError.
+// Returns the failure that an exception stands for: kOutOfMemory for std::bad_alloc, kLost for RankError, else kError.
 Failure failure_of(const std::exception_ptr& exception);
 
 struct Request {
-  // `seed`: used when the request brings none. `eos`: the model's end-of-sequence tokens.
+  // `eos` are the model's end-of-sequence tokens. `seed` is used if the request has none. `speculation` and `grammar`
+  // are null if the request does without. `any_cancelled` is as for EventQueue. `tokenizer` outlives the request.
   Request(GenerationRequest generation, uint64_t id, const std::set<TokenId>& eos, const Tokenizer& tokenizer,
           int64_t context_length, std::shared_ptr<const KvCachePolicy> policy,
           std::shared_ptr<const Speculation> speculation, std::shared_ptr<const CompiledGrammar> grammar, uint64_t seed,
-          std::shared_ptr<std::atomic<bool>> any_cancelled = nullptr);  // EventQueue's
+          std::shared_ptr<std::atomic<bool>> any_cancelled = nullptr);
 
-  // Logits of the last prompt token are there: makes the other choices.
+  // Makes the other choices as forks of the first one. REQUIRES: the first choice has just computed the last prompt
+  // token.
   void fork_choices(const Tokenizer& tokenizer);
   int64_t prompt_tokens() const { return static_cast<int64_t>(generation.prompt.size()); }
-  bool offloads() const { return smartkv::offloads(speculation.get()); }  // its caches, not the draft's
-  // Bytes of the host's memory that each choice may come to hold there.
+  // Returns whether the choices' own caches, as opposed to the draft's, are in the host's memory.
+  bool offloads() const { return smartkv::offloads(speculation.get()); }
+  // Returns the most bytes of the host's memory that each choice may come to hold. 0 if it does not offload.
   int64_t offload_bytes() const;
-  // Bytes of KV cache that one choice may come to hold, drafts included, when it grows to n_tokens. Not what is offloaded.
+  // Returns the most bytes of KV cache that one choice may hold while it grows to n_tokens, drafts included. Offloaded
+  // memory does not count.
   int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const;
   bool all_finished() const;
+  // Returns the usage so far. `now` is the end of its timings.
   RequestUsage usage(Clock::time_point now) const;
 
   GenerationRequest generation;       // sampling.logit_bias ascending by token
   uint64_t id;
   uint64_t seed;
-  int64_t max_tokens;                 // what the context has room for at most
+  int64_t max_tokens;                 // generation.max_tokens, or fewer if the context ends before
   std::vector<TokenId> stop_tokens;   // sorted
   std::shared_ptr<const KvCachePolicy> policy;
-  std::shared_ptr<const Speculation> speculation;  // null: off
-  std::shared_ptr<const CompiledGrammar> grammar;  // null: none
-  PrefixCache* prefixes = nullptr;    // null: neither looks up nor leaves anything there
-  std::string prefix_key;
-  std::string draft_prefix_key;       // of the states of a mirrored draft's cache; empty: none
-  size_t prefix_group = 0, draft_prefix_group = 0;  // PrefixCache::group_of() the prompt
-  int64_t cached_tokens = 0;          // of the prompt, found there
-  int64_t prompt_computed = 0;        // tokens of the prompt that some pass has computed, or that were found there
-  bool looked_up = false, counted = false;  // there; among the queries of the prefix cache
+  std::shared_ptr<const Speculation> speculation;  // null if off
+  std::shared_ptr<const CompiledGrammar> grammar;  // null if the output may be any text
+  PrefixCache* prefixes = nullptr;    // the engine's; null if the request neither uses nor leaves states
+  std::string prefix_key;             // key in `prefixes`: the policy and the cache_salt
+  std::string draft_prefix_key;       // key for states of a mirrored draft's cache; empty if there are none
+  size_t prefix_group = 0, draft_prefix_group = 0;  // PrefixCache::group_of() of the two keys and the prompt
+  int64_t cached_tokens = 0;          // prompt tokens that were a prefix hit when the request first began
+  int64_t prompt_computed = 0;        // prompt tokens that a prefix hit covered or a pass has computed
+  // looked_up: cached_tokens is known. counted: the request is part of the prefix cache's query and hit counters.
+  bool looked_up = false, counted = false;
   std::shared_ptr<EventQueue> events;
-  std::vector<Sequence> choices;      // one until the prompt is computed; they stay where they are
+  std::vector<Sequence> choices;      // only the first one until the prompt is computed; their addresses never change
   std::vector<TokenLogprob> prompt_logprobs;
-  std::optional<Failure> failure;     // the request cannot go on
+  std::optional<Failure> failure;     // set if the request has to end for a failure
   bool ended = false;
 
   Clock::time_point submitted;

@@ -47,7 +47,8 @@ void check_sampling(const SamplingParams& params, const RequestLimits& limits) {
   }
 }
 
-// The name in a spec: "name", or {KEY: "name", ...}. Empty: it has none, which its own reader reports.
+// Returns the name in a spec, which is "name" or {KEY: "name", ...}. Empty if there is none; the spec's own parser
+// reports that.
 std::string name_in(const nlohmann::json& spec, const char* key) {
   const nlohmann::json* name = &spec;
   if (spec.is_object()) {
@@ -70,7 +71,7 @@ void check_listed(const std::string& field, const std::string& name, const std::
   invalid(field, "one of " + listed(allowed) + ", which this server allows (" + option + ")", '"' + name + '"');
 }
 
-// Of requests or, pillar_attn, of drafts.
+// Returns whether a policy or preset has this name. pillar_attn counts, too, although only drafts can use it.
 bool known_policy(std::string_view name) {
   const auto has_name = [name](const auto& row) { return row.name == name; };
   return name == kPillarAttn || std::any_of(policy_registry().begin(), policy_registry().end(), has_name) ||

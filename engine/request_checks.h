@@ -1,4 +1,4 @@
-// What makes a request invalid, whatever the engine is doing at the moment.
+// Checks of requests that do not depend on what the engine is doing at the moment.
 #pragma once
 
 #include <functional>
@@ -10,25 +10,27 @@
 
 namespace smartkv {
 
+// The limits of the model and the server.
 struct RequestLimits {
   int64_t vocab_size = 0;
   int64_t context_length = 0;
   int64_t max_sequences = 0;
 };
 
-// Throws a RequestError (kInvalid or kContextLength) that names the field, what is allowed and what was found.
+// Checks the request's fields except kv_cache, speculative and grammar. Throws a RequestError (kInvalid or
+// kContextLength) that says which field is wrong, what was expected and what was found.
 void check_request(const GenerationRequest& request, const RequestLimits& limits);
 
-// Whether a list of the operator's allows a name; an empty one allows all.
+// Returns whether one of the operator's lists allows a name. An empty list allows every name.
 bool allows(const std::vector<std::string>& list, std::string_view name);
 
-// That the request names only what options.allowed_policies and options.allowed_speculation list: in kv_cache,
-// speculative and speculative.kv_cache. A preset is a name of its own; "off" is always allowed, and so is leaving it to
-// the server. Throws a RequestError (kInvalid) that names the field and the list.
+// Checks that kv_cache, speculative and speculative.kv_cache use only names in options.allowed_policies and
+// options.allowed_speculation. A preset counts under its own name. "off" is always allowed, and so is a field that
+// leaves the choice to the server. Throws a RequestError (kInvalid) that names the field and the list.
 void check_allowed(const GenerationRequest& request, const EngineOptions& options);
 
-// That the two lists hold known names only, and the server's own defaults. Throws RequestError (kInvalid).
-// run: what calls each check, so that it can collect their errors.
+// Checks that both lists hold only known names, and that they allow the server's own defaults. Throws RequestError
+// (kInvalid). `run` calls each check; it may catch their errors in order to collect them.
 void check_allowed_lists(
     const EngineOptions& options,
     const std::function<void(const std::function<void()>&)>& run = [](const std::function<void()>& check) { check(); });

@@ -10,7 +10,8 @@ namespace smartkv {
 
 namespace {
 
-// Returns whether tokens other than these may come, too. allowed: as SamplingInput's. tokens: each once.
+// Returns whether any token besides `tokens` may come next. `allowed` is as in SamplingInput. REQUIRES: `tokens` are
+// distinct.
 bool allows_more(std::span<const uint32_t> allowed, std::span<const TokenId> tokens, int64_t vocabulary) {
   if (allowed.empty()) return vocabulary > std::ssize(tokens);
   int64_t others = 0;
@@ -19,14 +20,14 @@ bool allows_more(std::span<const uint32_t> allowed, std::span<const TokenId> tok
   return others > 0;
 }
 
-// Returns the tokens that may not come at output index `position`, although `allowed` has them: those that end the text, before
-// min_tokens, unless there are no others.
+// Returns the tokens that may not come at output index `position` although `allowed` has them. Before min_tokens these
+// are the tokens that end the text, unless no other token may come.
 std::span<const TokenId> forbidden_at(const Request& request, int64_t position, std::span<const uint32_t> allowed, int64_t vocabulary) {
   if (position >= request.generation.min_tokens || !allows_more(allowed, request.stop_tokens, vocabulary)) return {};
   return request.stop_tokens;
 }
 
-// What the token at output index `position` is drawn with.
+// Returns the parameters for sampling the token at output index `position`.
 SamplingInput input_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history, int64_t vocabulary) {
   SamplingInput input{request.generation.sampling, history};
   if (choice->constraint != nullptr) input.allowed = choice->constraint->allowed();
@@ -49,7 +50,7 @@ TokenId sample_at(const Request& request, Sequence* choice, int64_t position, co
 std::optional<kernels::TokenDraw> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits, int64_t vocabulary) {
   const GenerationRequest& generation = request.generation;
   const bool several = n_logits > 1;                                     // a draft to verify, or a prompt's log probabilities
-  const bool forks = choice->n_output == 0 && generation.n > 1;          // the other choices draw from the same row
+  const bool forks = choice->n_output == 0 && generation.n > 1;          // the other choices sample from the same row
   const bool prompt_logprobs = choice->n_output == 0 && generation.prompt_logprobs >= 0;
   if (several || forks || prompt_logprobs || generation.logprobs >= 0 || choice->draws_again) return std::nullopt;
   const int64_t position = choice->n_output;
@@ -59,7 +60,7 @@ std::optional<kernels::TokenDraw> draw_on_device(const Request& request, Sequenc
 
 namespace {
 
-// Adds the text of the token to the event, and the end of the choice if this is it.
+// Adds the text of the token to the event. Sets the event's `finish` if the choice ends with this token.
 void add_text(const Request& request, Sequence* choice, TokenId token, GenerationEvent* event) {
   const bool stop_token = std::binary_search(request.stop_tokens.begin(), request.stop_tokens.end(), token);
   std::string text = stop_token ? std::string() : choice->decoder.push(token);
@@ -69,7 +70,7 @@ void add_text(const Request& request, Sequence* choice, TokenId token, Generatio
     event->finish = FinishReason::kLength;
   }
   if (event->finish != FinishReason::kNone) text += choice->decoder.flush();
-  if (choice->n_output < request.generation.min_tokens) {  // stop strings count from the token on that may end the text
+  if (choice->n_output < request.generation.min_tokens) {  // stop strings do not count yet
     event->text += text;
     return;
   }
@@ -82,14 +83,15 @@ void add_text(const Request& request, Sequence* choice, TokenId token, Generatio
   }
 }
 
-// Whether the token may come next; its constraint then stands after it. A mask may allow a token that the grammar refuses: one
-// longer than what is left of a counted repetition.
+// Returns whether the token may come next. If so, the choice's constraint has accepted it. The mask may allow a token
+// that the grammar then refuses: one that is longer than the rest of a counted repetition.
 bool accepts(const Request& request, Sequence* choice, TokenId token) {
   if (choice->constraint == nullptr) return true;
   return std::binary_search(request.stop_tokens.begin(), request.stop_tokens.end(), token) || choice->constraint->accept(token);
 }
 
-// Draws the next token. One that the grammar refuses is taken out of the mask, and another one drawn with the same noise.
+// Samples the next token. If the grammar refuses the token, removes it from the mask and samples again with the same
+// noise.
 TokenId draw_token(const Request& request, Sequence* choice, std::span<const float> logits, Sampler* sampler) {
   const int64_t vocabulary = std::ssize(logits);
   SamplingInput input = input_at(request, choice, choice->n_output, choice->history, vocabulary);
@@ -141,7 +143,7 @@ GenerationEvent sample_round(const Request& request, Sequence* choice, const flo
 void add_prompt_logprobs(Request* request, int64_t first, const float* logits, int64_t n_rows, int64_t row_stride,
                          int64_t vocabulary, SamplingScratch* scratch) {
   const std::vector<TokenId>& prompt = request->generation.prompt;
-  const auto known = static_cast<int64_t>(request->prompt_logprobs.size());  // of the tokens [1, known]
+  const auto known = static_cast<int64_t>(request->prompt_logprobs.size());  // tokens [1, known] have theirs
   for (int64_t row = std::max<int64_t>(0, known - first); row < n_rows; ++row) {
     const auto next = static_cast<size_t>(first + row + 1);
     if (next >= prompt.size()) break;

@@ -1,4 +1,4 @@
-// From a pass's logits to tokens and text.
+// Turns the logits of a pass into tokens and text.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace smartkv {
 
-// Adds its own lifetime to the choice's sampling time.
+// Adds its own lifetime to the choice's sampling time. `choice` outlives it.
 class SampleTimer {
  public:
   explicit SampleTimer(Sequence* choice) : choice_(choice), start_(Clock::now()) {}
@@ -25,33 +25,41 @@ class SampleTimer {
   Clock::time_point start_;
 };
 
-// Scratch for turning logits into tokens: of one thread at a time.
+// Scratch memory for sampling. Used by one thread at a time.
 struct SamplingScratch {
   Sampler sampler;
   LogprobRow logprobs;
 };
 
-// The token at output index `position` of a choice by the logits of its model, or of a model that drafts for it: both
-// draw with the same noise, so that a draft is what the model itself is most likely to say. history: of all tokens
-// before it, after which the choice's constraint stands, too. Throws SamplingError.
+// Returns the token at output index `position` of a choice, sampled from `logits`, f32 [vocabulary]. The logits are
+// those of the model, or of a model that drafts for it. Both sample with the same noise, so that the draft is the token
+// that the model itself is most likely to choose. `history` covers all tokens before `position`. REQUIRES: the choice's
+// constraint has accepted the same tokens. Throws SamplingError.
 TokenId sample_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history,
                   std::span<const float> logits, Sampler* sampler);
 
-// The same for a model that draws_tokens(), where a pass of n_logits rows ends with the choice's last token; nullopt: the host
-// needs the logits. What it points to is the choice's, until that goes on. May throw what sample_at() throws.
+// Returns the input of the device sampler for the choice's next token, if Model::draws_tokens(). nullopt if the host
+// needs the logits instead. REQUIRES: the pass ends with the choice's last token and has n_logits rows of logits for
+// it. The result points into the request and the choice; it is valid until the choice advances. Throws what sample_at()
+// throws.
 std::optional<kernels::TokenDraw> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits, int64_t vocabulary);
 
-// Samples the choice's next token and advances its text; as long as that is the drafted one, the token after it, too. So
-// the tokens are plain decoding's, whatever was drafted. logits: f32 [1 + draft, row_stride], of the last token and the
-// drafted ones; the first `vocabulary` count. drawn: draw_on_device()'s, which the model has drawn, in place of logits; null: there
-// is none. The event's `finish` tells whether the choice has ended, and `tokens` goes no further than that; otherwise
-// choice->input is what the next pass carries. No tokens: the choice's grammar refuses the one that the model has drawn, and
-// choice->draws_again is set; the row must be computed again. Throws SamplingError. Thread-safe for different choices.
+// Samples the choice's next token and advances its text. While the sampled token equals the drafted one, the draft is
+// accepted and the token after it is sampled, too. So the tokens are those of plain decoding, whatever was drafted.
+//  - `logits` are f32 [1 + draft, row_stride]: a row for the last token and one for each drafted token. The first
+//    `vocabulary` columns count.
+//  - `drawn` replaces `logits` if the device sampler has filled it in (draw_on_device()); otherwise it is null.
+//  - The event's `finish` says whether the choice has ended; `tokens` does not go beyond its end. If it continues,
+//    choice->input holds the token that the next pass starts with.
+//  - If the choice's grammar refuses the device sampler's token, the event has no tokens and choice->draws_again is
+//    set. The row must then be computed again.
+// Throws SamplingError. Thread-safe for different choices.
 GenerationEvent sample_round(const Request& request, Sequence* choice, const float* logits, int64_t row_stride,
                              int64_t vocabulary, const kernels::TokenDraw* drawn, SamplingScratch* scratch);
 
-// Adds the log probabilities that a prompt chunk's rows give to the tokens after them, but for those that are known.
-// logits: f32 [n_rows, row_stride], of the prompt tokens from `first` on; the first `vocabulary` count.
+// Adds to request->prompt_logprobs the log probability that each row of a prompt chunk gives to the token after it.
+// Tokens that already have one are skipped. `logits` are f32 [n_rows, row_stride], for the prompt tokens from `first`
+// on; the first `vocabulary` columns count. Throws SamplingError.
 void add_prompt_logprobs(Request* request, int64_t first, const float* logits, int64_t n_rows, int64_t row_stride,
                          int64_t vocabulary, SamplingScratch* scratch);
 

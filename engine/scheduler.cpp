@@ -7,7 +7,7 @@
 namespace smartkv {
 namespace {
 
-constexpr int32_t kMostDoublings = 20;  // of the horizon: a million times
+constexpr int32_t kMostDoublings = 20;  // of the horizon, which is then a million times as long
 
 }  // namespace
 
@@ -44,7 +44,7 @@ void Scheduler::drop(ScheduledSequence* sequence, bool lost) {
   if (at == running_.end()) return;
   Entry entry = *at;
   if (lost) ++entry.drops;
-  wait(entry);  // first: without memory for it the sequence stays where it is
+  wait(entry);  // first, because it may run out of memory; the sequence then keeps running
   slots_ -= entry.slots;
   running_.erase(at);
   sequence->drop();
@@ -120,21 +120,22 @@ int64_t Scheduler::affordable(const ScheduledSequence& sequence, int64_t work) c
 
 int64_t Scheduler::work() const {
   const auto decoding = std::count_if(running_.begin(), running_.end(), [](const Entry& e) { return e.sequence->left() == 1; });
-  return std::max<int64_t>(1, options_.token_budget - decoding);  // prompts advance however many sequences decode
+  // At least 1, so that prompts advance however many sequences decode.
+  return std::max<int64_t>(1, options_.token_budget - decoding);
 }
 
 void Scheduler::admit(const Memory& memory, Plan* plan) {
   running_growth_.clear();
   for (const bool known : {true, false}) {
-    while (!isolated() && admit_one(known, memory, plan)) {  // nobody else starts beside those that go on alone
+    while (!isolated() && admit_one(known, memory, plan)) {  // nothing starts beside a sequence that runs alone
     }
   }
 }
 
 bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
-  if (slots_ >= options_.max_sequences) return false;  // before each that waits is asked what it needs
+  if (slots_ >= options_.max_sequences) return false;  // early, before asking each waiting sequence
   std::vector<std::pair<int64_t, size_t>> order;  // most sharers first, then by age
-  int64_t claimed = 0;                            // by those that wait for one that runs
+  int64_t claimed = 0;                            // bytes for sequences that wait for a running one
   for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) {
     ScheduledSequence* const sequence = waiting_[i].sequence;
     const ScheduledSequence::Known of = sequence->known();
@@ -145,7 +146,7 @@ bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
         order.emplace_back(-of.sharers, i);
       }
     }
-    if (!may_be_passed(waiting_[i])) break;
+    if (!may_be_passed(waiting_[i])) break;  // younger ones must not overtake it
   }
   std::sort(order.begin(), order.end());
   for (const auto& [sharers, i] : order) {
@@ -160,8 +161,9 @@ bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
 
 void Scheduler::begin(size_t i, Plan* plan) {
   const Entry entry = waiting_[i];
+  // In quarters of an overtake. Being overtaken by a prefix hit counts as one quarter.
   const int32_t passes = entry.sequence->known().tokens > 0 ? 1 : 4;
-  // Nothing from here on needs memory, so that no sequence is lost between the two lists.
+  // Reserve first, so that nothing below needs memory and no sequence is lost between the two lists.
   running_.reserve(running_.size() + 1);
   plan->admitted.reserve(plan->admitted.size() + 1);
   plan->failed.reserve(plan->failed.size() + 1);
@@ -204,9 +206,10 @@ bool Scheduler::fits_apart(const Entry& entry, const Memory& memory) const {
   return bytes <= memory.offload;
 }
 
-// All that run, and this one, may grow by its horizon.
+// Returns whether there is memory for this sequence and every running one to grow by this one's horizon. Evicts states
+// of the prefix cache to get it.
 bool Scheduler::fits(const Entry& entry, int64_t claimed, const Memory& memory) {
-  if (running_.empty()) return true;  // what cannot run alone was never taken
+  if (running_.empty()) return true;  // a request that cannot run alone was refused
   const ScheduledSequence::Known known = entry.sequence->known();
   const int64_t horizon = (known.tokens > 0 ? options_.known_horizon : options_.horizon) << std::min(entry.drops, kMostDoublings);
   const auto rows = static_cast<int64_t>(running_.size()) + entry.slots;
@@ -237,7 +240,7 @@ bool Scheduler::reclaim(PrefixCache::Evict which, const Memory& memory) {
 void Scheduler::share_work() {
   std::vector<Entry*> prompts;
   const bool isolated = this->isolated();
-  bool taken = false;  // the one that goes on alone is found
+  bool taken = false;  // whether the sequence that runs alone is found
   for (Entry& entry : running_) {
     entry.share = 0;
     if (isolated && (taken || !entry.alone)) continue;
@@ -278,7 +281,7 @@ void Scheduler::take_memory(const Memory& memory, Plan* plan) {
     if (n == 0) continue;
     const auto rows_besides = [&](int64_t tokens) { return std::max<int64_t>(0, sequence->logit_rows(tokens) - 1); };
     while (n > 1 && rows_besides(n) > rows_left) --n;
-    // A sequence that comes to its last token needs a row for each of those that it will be.
+    // A pass that reaches a sequence's last token needs a row of logits for each sequence that it will fork into.
     const auto needs = [&](int64_t tokens) {
       const int64_t slots = tokens == sequence->left() ? running_[i].slots : 0;
       return sequence->growth(tokens) + std::max(slots, sequence->logit_rows(tokens)) * options_.row_bytes;
@@ -300,10 +303,11 @@ bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Pl
     if (reclaim(Evict::kUnheld, memory)) continue;
     if (!plan->items.empty() && running_[i].deferred < options_.most_deferred) return false;
     if (reclaim(Evict::kOfUse, memory)) continue;
-    // What others wait for goes for one that could not go on otherwise; the youngest of several can, once older ones end.
+    // A state that waiting sequences need is evicted only if this sequence is the only running one, which could not
+    // continue otherwise. The youngest of several can wait until older ones end.
     if (running_.size() == 1 && reclaim(Evict::kAny, memory)) continue;
     if (youngest) return false;
-    exhausted_.clear();  // the states that it runs with may go
+    exhausted_.clear();  // states that the preempted sequence runs with may be evicted next
     plan->dropped.push_back(running_.back().sequence);
     drop(running_.back().sequence);
   }

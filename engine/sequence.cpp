@@ -8,7 +8,8 @@
 namespace smartkv {
 namespace {
 
-// Prompts from this length on get a pass of their own for the probes at their end, so that others can go on from before it.
+// A prompt's probes at its end get a pass of their own if they begin at this token or later. Other prompts can then
+// resume from the state before them.
 constexpr int64_t kLeastPartedPrompt = 256;
 
 }  // namespace
@@ -34,7 +35,8 @@ int64_t Sequence::computed() const { return cache == nullptr ? 0 : cache->tokens
 int64_t Sequence::pass_limit() const {
   int64_t limit = std::max<int64_t>(1, pass_cache()->next_boundary() - computed());
   if (parts_at > computed()) limit = std::min(limit, parts_at - computed());
-  // What a cache has observed stays when it is cut back: a state for other prompts is one before the probes at its end.
+  // A cache keeps what it has observed even if it is truncated. So a state for other prompts must be from before the
+  // probes at the prompt's end.
   const int64_t end = computed() + limit;
   if (!near_prompt_end(end)) return limit;
   const TokenRange probes = cache->probes(std::min(limit, request->prompt_tokens() - computed()));
@@ -42,8 +44,8 @@ int64_t Sequence::pass_limit() const {
   return parts ? probes.first - computed() : limit;
 }
 
-// Whether a pass that ends after so many tokens, at a boundary as a rule, is the one that states are wanted from: other
-// prompts part from this one in its last tokens.
+// Returns whether a pass that ends after `end` tokens (usually at a boundary) reaches the last tokens of the prompt.
+// Other prompts are expected to diverge from this one there, so a state is wanted.
 bool Sequence::near_prompt_end(int64_t end) const {
   if (request->prefixes == nullptr || computed() >= request->prompt_tokens()) return false;
   return end >= request->prompt_tokens() - kWorthAState;
@@ -55,7 +57,7 @@ bool Sequence::leaves_prefix() const {
   if (left <= 0 || computed() == parts_at) return left >= 0;
   const int64_t boundary = cache->next_boundary();
   if (!near_prompt_end(boundary)) return false;
-  if (computed() == boundary) return cache->committed() < boundary;  // it can be cut back
+  if (computed() == boundary) return cache->committed() < boundary;  // uncommitted, so it can be truncated
   const TokenRange probes = cache->probes(left);
   return !probes.empty() && probes.first == computed();
 }
@@ -65,12 +67,15 @@ int64_t Sequence::growth(int64_t n) const {
   return drafts + (request->offloads() ? 0 : cache->growth(n));
 }
 
-// The last rows of the pass: of prompt tokens whose log probabilities are not known yet, or of the token that it samples from.
+// While decoding, each token has a row: the last known token, and each drafted token that is to be verified. While
+// computing a prompt, the rows are the last ones of the pass:
+//  - for log probabilities of the prompt, from the first row on that gives one which is not known yet;
+//  - otherwise one row, for the last known token, if the pass reaches it.
 int64_t Sequence::logit_rows(int64_t n) const {
   if (!computes_prompt()) return n;
   int64_t rows = n == left() && request->max_tokens > 0 ? 1 : 0;
   if (n_output > 0 || request->generation.prompt_logprobs < 0) return rows;
-  const auto known = static_cast<int64_t>(request->prompt_logprobs.size());  // of the tokens [1, known], from the rows before
+  const auto known = static_cast<int64_t>(request->prompt_logprobs.size());  // tokens [1, known] have theirs
   const int64_t end = std::min(computed() + n, request->prompt_tokens() - 1);
   if (end > known) rows = computed() + n - std::max(known, computed());
   return rows;
@@ -86,7 +91,7 @@ int64_t Sequence::bytes_ahead(int64_t beyond) const {
   const int64_t n = std::min(static_cast<int64_t>(tokens.size()) + beyond, request->prompt_tokens() + request->max_tokens);
   if (computed() >= request->prompt_tokens()) return request->max_bytes(0, n);
   const int64_t whole = request->max_bytes(request->prompt_tokens(), n);
-  // Of a prompt that is known but for its end, only that is dense for a while.
+  // After a prefix hit only the rest of the prompt is dense for a while.
   return known().tokens == 0 ? whole : std::min(whole, request->max_bytes(0, n) + prompt_bytes);
 }
 
@@ -100,7 +105,7 @@ ScheduledSequence::Known Sequence::known() const {
   if (prefix == nullptr) return prefix_known;
   if (prefix->cache == nullptr) return {};
   Known known = prefix_known;
-  known.sharers = prefix->running.use_count() - 1;  // the state's own
+  known.sharers = prefix->running.use_count() - 1;  // less the state's own reference
   return known;
 }
 
@@ -111,7 +116,8 @@ bool Sequence::check_logits(std::span<const float> logits, const std::shared_ptr
     checked_logits = {};
     checked_bytes.reset();
   } else if (cache->wants_check()) {
-    const int64_t end = std::min(cache->next_boundary(), request->prompt_tokens() + request->max_tokens);  // when it may be cut again
+    // The exact cache grows up to the next boundary, where it may be compressed again.
+    const int64_t end = std::min(cache->next_boundary(), request->prompt_tokens() + request->max_tokens);
     if (request->max_bytes(0, end) + static_cast<int64_t>(logits.size_bytes()) > room) return true;
     check.tokens = computed();
     checked_logits.assign(logits.begin(), logits.end());
@@ -137,7 +143,7 @@ void Sequence::look_up() {
   if (prefix == nullptr || prefix_known.tokens == 0) return;
   const CacheStats stats = prefix->cache->stats();
   const int64_t token_bytes = stats.full_bytes / stats.tokens;
-  const int64_t cut = token_bytes * (stats.tokens - prefix_known.tokens);  // of the dense tail, as a rule
+  const int64_t cut = token_bytes * (stats.tokens - prefix_known.tokens);  // usually from the dense tail
   prefix_known.bytes = std::max<int64_t>(0, prefix->cache->lasting_bytes() - cut);
   prompt_bytes = token_bytes * (request->prompt_tokens() - prefix_known.tokens);
 }
@@ -153,7 +159,7 @@ std::unique_ptr<SequenceCache> Sequence::find_prefix() {
   auto draft_cache = prefixes->find(request->draft_prefix_key, *request->speculation->policy, prompt, nullptr, &draft_prefix,
                                     cache->tokens());
   if (draft_cache != nullptr && draft_cache->tokens() == cache->tokens()) return draft_cache;
-  free_caches();  // both or none
+  free_caches();  // a hit needs both states
   return nullptr;
 }
 
@@ -189,7 +195,7 @@ bool Sequence::keeps_draft_prefix() const { return !request->draft_prefix_key.em
 
 void Sequence::keep_prefix() {
   const auto known = std::span<const TokenId>(tokens).first(static_cast<size_t>(computed()));
-  // Pages that a state it left before has, too, count there.
+  // Pages that are also in an earlier state of this sequence count there, so they are subtracted here.
   const auto keep = [&](const std::string& key, const SequenceCache& of, int64_t* bytes_before) {
     std::unique_ptr<SequenceCache> state = of.fork();
     const int64_t bytes = state->stats().bytes;
@@ -197,7 +203,8 @@ void Sequence::keep_prefix() {
     if (kept != nullptr) *bytes_before = bytes;
     return kept;
   };
-  // What it went on from it still runs with; a state of its prompt's end, as a rule, only others may want.
+  // A sequence that resumed from a state keeps holding that one, because it still runs with its pages. The new state,
+  // usually of the prompt's end, is for others.
   const PrefixCache::Held left = keep(request->prefix_key, *cache, &prefix_bytes);
   if (prefix == nullptr) prefix = left;
   const bool drafts = keeps_draft_prefix() && draft->cache()->tokens() == computed();
@@ -216,7 +223,7 @@ void Sequence::drop() {
 }
 
 void Sequence::free_caches() {
-  draft.reset();  // looks into the cache
+  draft.reset();  // first, because it points into the cache
   cache.reset();
   prefix.reset();
   draft_prefix.reset();

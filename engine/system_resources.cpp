@@ -15,7 +15,7 @@
 namespace smartkv {
 namespace {
 
-// The value of the line "MemAvailable: N kB" of /proc/meminfo, in KiB.
+// Returns the value of the line "MemAvailable: N kB" in /proc/meminfo, in KiB. nullopt if there is no such line.
 std::optional<int64_t> available_kib() {
   std::ifstream file("/proc/meminfo");
   int64_t kib = 0;

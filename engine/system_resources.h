@@ -1,16 +1,17 @@
-// What the machine and the control groups of this process let it have. Linux.
+// The CPU cores and the memory that this process may use, on Linux.
 #pragma once
 
 #include <cstdint>
 
 namespace smartkv {
 
-// Returns how many threads can compute at once: the cores of this process's affinity mask, at most the CPU quota of its control
-// groups, rounded up. At least 1.
+// Returns how many threads can compute at once, at least 1. It is the number of cores in this process's affinity mask,
+// or the CPU quota of its control groups, rounded up, if that is smaller.
 int available_cores();
-int64_t resident_bytes();  // memory of this process
-// Returns how many bytes this process can allocate without swapping: the least that the kernel and its control groups leave.
-// Throws std::runtime_error without /proc/meminfo.
+// Returns the bytes of memory that this process occupies (its resident set).
+int64_t resident_bytes();
+// Returns how many bytes this process can allocate without swapping. It is the smallest number that the kernel
+// (MemAvailable) and the control groups give. Throws std::runtime_error if /proc/meminfo has no such line.
 int64_t available_bytes();
 
 }  // namespace smartkv

@@ -13,7 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-// Appends the numbers of a nested list of these lengths.
+// Appends the numbers of a nested list, in row-major order. `lengths` are the expected lengths of the list and of the
+// lists in it. Throws CacheError naming the place `name` in the file.
 void append(const json& list, std::span<const int64_t> lengths, const std::string& name, std::vector<float>* numbers) {
   if (lengths.empty()) {
     if (!list.is_number() || !std::isfinite(list.get<float>()) || list.get<float>() < 0) {
@@ -34,7 +35,7 @@ void append(const json& list, std::span<const int64_t> lengths, const std::strin
 std::shared_ptr<const ChannelWorth> load_channel_worth(const std::filesystem::path& file, const ModelConfig& model,
                                                        const std::string& identity) {
   try {
-    if (!std::filesystem::is_regular_file(file)) throw CacheError("expected a file");  // a pipe would be waited for
+    if (!std::filesystem::is_regular_file(file)) throw CacheError("expected a file");  // opening a pipe would block
     std::ifstream in(file, std::ios::binary);
     if (!in) throw CacheError("cannot be read");
     const json all = json::parse(in, nullptr, false);

@@ -1,4 +1,4 @@
-// Files of `smartkv train-probe`: how much each channel of a model's K and V matters.
+// Reads the files that `smartkv train-probe` writes: how much each channel of a model's K and V matters.
 #pragma once
 
 #include <filesystem>
@@ -10,8 +10,9 @@
 
 namespace smartkv {
 
-// Reads a file. Throws CacheError naming the file and the member, with what was expected and found: for a file that cannot be read, is
-// of another model (`identity`, as model_identity() gives it) or lacks a number.
+// Reads a file. `identity` is the model's, by model_identity(). Throws CacheError if the file cannot be read, is for
+// another model, or lacks a number. The message names the file and the member, and says what was expected and what was
+// found.
 std::shared_ptr<const ChannelWorth> load_channel_worth(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity);
 
 }  // namespace smartkv

@@ -14,7 +14,7 @@ constexpr const char* kHowToTrain =
     "; train gates for this model (smartkv train-gate --model MODEL --text FILE --out gate.safetensors) and give "
     "them to the server by a name (--gate NAME=gate.safetensors)";
 
-// What a gate must have in common with its model.
+// Returns the metadata that a file of gates for this model has, by name.
 std::map<std::string, std::string> needed(const ModelConfig& model, const std::string& identity) {
   return {{"model_identity", identity},
           {"n_layers", std::to_string(model.n_layers)},
@@ -22,7 +22,7 @@ std::map<std::string, std::string> needed(const ModelConfig& model, const std::s
           {"head_dim", std::to_string(model.head_dim)}};
 }
 
-// The name of the model that a file's gates were trained for, which is there for people only.
+// The metadata field with the name of the model that the gates were trained for. It is for people only.
 constexpr const char* kModelName = "model";
 
 std::string model_name(const std::map<std::string, std::string>& metadata) {
@@ -30,7 +30,7 @@ std::string model_name(const std::map<std::string, std::string>& metadata) {
   return name == metadata.end() ? "a model without a name" : name->second;
 }
 
-// The first field in which the file's metadata and the model differ; nullopt: none.
+// Returns a message about the first field in which the file's metadata and the model differ, or nullopt if none does.
 std::optional<std::string> mismatch(const std::map<std::string, std::string>& metadata, const ModelConfig& model,
                                     const std::string& identity) {
   for (const auto& [key, expected] : needed(model, identity)) {
@@ -89,7 +89,8 @@ std::shared_ptr<const Gate> build(const SafetensorsFile& file, const ModelConfig
   return std::make_shared<const Gate>(model.n_kv_heads, model.head_dim, read_layers(file, model));
 }
 
-// What `use` makes of the file of gates.
+// Opens a gate file, checks that it is for the model, and returns use(opened file, model). Throws CacheError naming the
+// file.
 template <typename Use>
 auto with_file(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity, const Use& use) {
   try {

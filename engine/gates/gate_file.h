@@ -1,6 +1,7 @@
-// Files of learned gates: safetensors with the tensors "layers.<i>.<map>.weight" and ".bias", for gates with a second head
-// "layers.<i>.importance" as well. Their metadata say which model they are for, by its content (`identity`, as
-// model_identity() gives it), and how they came about. A model's name stands there for people only.
+// Reads and writes files of learned gates. They are safetensors files with the tensors "layers.<i>.<map>.weight" and
+// ".bias", and also "layers.<i>.importance" if the gates have a second head. The metadata say which model the gates are
+// for, and how they were trained. The model is recognised by its content (`identity`, by model_identity()). Its name is
+// in the metadata, too, but for people only.
 #pragma once
 
 #include <filesystem>
@@ -14,23 +15,25 @@
 
 namespace smartkv {
 
-// Opens the gates of a model. Throws CacheError when the file cannot be read, is no regular file or for another model;
-// the message says what to do.
+// Reads the gates of a model. Throws CacheError if the file cannot be read, is not a regular file, or is for another
+// model. In the last case the message says how to get gates for this model.
 std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity);
 
-// Returns the gates that ship for the model. Throws CacheError when none do.
+// Returns the gates that ship for the model. Throws CacheError if none do.
 std::shared_ptr<const Gate> load_shipped_gate(const ModelConfig& model, const std::string& identity);
-// Returns their names: the files' without extension ("smollm2-135m-instruct"). Empty: none ship for the model.
+// Returns the names of the gates that ship for the model, which are the files' names without extension
+// ("smollm2-135m-instruct"). Empty if none ship for it.
 std::vector<std::string> shipped_gate_names(const ModelConfig& model, const std::string& identity);
 
-// Returns the layers of a file that write_gate() wrote. Throws as load_gate().
+// Returns the layers of a file that write_gate() wrote. Throws what load_gate() throws.
 std::vector<GateLayer> read_gate_layers(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity);
 
-// Returns what a file's metadata say beside the model: the training text, the command, the figures. `prefix` comes before each
-// name.
+// Returns a file's metadata except those about the model: the training text, the command, the results of the training.
+// Puts `prefix` before each name. Throws ModelError if the file cannot be read.
 std::map<std::string, std::string> gate_notes(const std::filesystem::path& file, const std::string& prefix);
 
-// Writes bf16. `notes` joins the metadata: the training text, the command, the figures. Throws ModelError.
+// Writes the gates of a model in bf16. `notes` are added to the metadata: the training text, the command, the results
+// of the training. Throws ModelError.
 void write_gate(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity,
                 const std::vector<GateLayer>& layers, const std::map<std::string, std::string>& notes);
 

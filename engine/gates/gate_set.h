@@ -1,5 +1,5 @@
-// The gates that a request may name: those that the operator configured and those that ship. Files are opened when the
-// set is made; a name is never taken for a path.
+// The gates that a request may name: those that the operator configured, and those that ship for the model. All
+// configured files are read when the set is made. A name from a request is never taken for a path.
 #pragma once
 
 #include <filesystem>
@@ -15,21 +15,22 @@ namespace smartkv {
 
 using GateFiles = std::map<std::string, std::filesystem::path>;  // by the name that requests use
 
-// Where a model's gates come from, and what is known of its channels.
+// Where a model's gates and the worth of its channels come from.
 struct GateSources {
-  std::string identity = {};  // of the model, by model_identity(): finds those that ship; empty: none do
-  GateFiles files = {};
-  GateFiles worth = {};  // of `smartkv train-probe`
+  std::string identity = {};  // the model's, by model_identity(), which finds the gates that ship; empty: none do
+  GateFiles files = {};       // gates that the operator configured
+  GateFiles worth = {};       // files of `smartkv train-probe`; GateSet does not read them
 };
 
 class GateSet {
  public:
-  // Opens all files. Throws CacheError naming the gate and what is wrong with its file (not a regular file, of another
-  // model, damaged) or its name (one that ships). `model` outlives the set.
+  // Reads all configured files. `model` outlives the set. Throws CacheError if a file is not a regular file, is damaged
+  // or is for another model, or if a configured gate has the name of one that ships. The message names the gate.
   GateSet(const GateSources& sources, const ModelConfig& model);
 
-  // "": the configured gates of the name "default", else those that ship for the model. Thread-safe. Throws CacheError:
-  // an unknown name, with the known ones, or none ships.
+  // Returns the gates with this name. "" stands for the configured gates named "default"; if there are none, for those
+  // that ship for the model. Thread-safe. Throws CacheError if the name is unknown, with a list of the known names, or
+  // if "" was asked for and no gates ship.
   std::shared_ptr<const Gate> find(const std::string& name) const;
 
  private:
@@ -37,7 +38,7 @@ class GateSet {
   std::string identity_;
   std::map<std::string, std::shared_ptr<const Gate>> configured_;
   mutable std::mutex mutex_;
-  mutable std::map<std::string, std::weak_ptr<const Gate>> shipped_;  // opened once, for as long as a policy holds them
+  mutable std::map<std::string, std::weak_ptr<const Gate>> shipped_;  // shared by all policies that hold them
 };
 
 }  // namespace smartkv

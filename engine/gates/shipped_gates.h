@@ -1,4 +1,4 @@
-// The gate files that are part of the program: cache/policies/gated_eviction/gates/*.safetensors.
+// The gate files that are built into the program: cache/policies/gated_eviction/gates/*.safetensors.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,11 @@
 namespace smartkv {
 
 struct ShippedGate {
-  std::string_view file;  // "smollm2-135m-instruct.safetensors"
-  std::span<const std::byte> bytes;
+  std::string_view file;  // name, such as "smollm2-135m-instruct.safetensors"
+  std::span<const std::byte> bytes;  // of the file; valid as long as the program runs
 };
 
+// Returns all of them.
 std::vector<ShippedGate> shipped_gates();
 
 }  // namespace smartkv
