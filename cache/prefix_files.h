@@ -27,7 +27,7 @@
 
 namespace smartkv {
 
-// What the prefix cache knows about a state that is not in memory.
+// Description of a state that is not in memory, as the prefix cache needs it.
 struct PrefixRecord {
   std::string key;
   std::vector<int32_t> tokens;

@@ -21,7 +21,7 @@ class HeadUnits {
   explicit HeadUnits(const PolicyContext& context);
 
   int64_t units(int64_t head) const { return static_cast<int64_t>(units_[static_cast<size_t>(head)].size()); }
-  int64_t n_units() const;  // Of all KV heads together.
+  int64_t n_units() const;  // Sum over all KV heads.
   // Returns how many of the first pages have unit i of every KV head in the head's own place, where i is the page's
   // number. These pages are segments of all heads, as they are.
   int64_t whole_pages() const;

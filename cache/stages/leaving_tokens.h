@@ -41,7 +41,7 @@ class LeavingTokens {
  private:
   struct Head {
     std::vector<Token> tokens;
-    ScratchRows memory;                     // Of the tokens that were given up.
+    ScratchRows memory;                     // Memory of the rows of tokens that were given up.
     std::vector<kernels::TokenPlace> rows;
     std::vector<kernels::TokenMove> moves;  // Into `rows`, run by leave().
   };

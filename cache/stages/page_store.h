@@ -65,7 +65,6 @@ class PageStore : public TokenStore {
   // Called when the pages of a boundary have been packed.
   virtual void end_boundary() {}
   // Returns the channel order of a layer's page i, which is about to be loaded. Null if it has none.
-  // Of a layer's page i, which is about to be loaded; null: none.
   virtual std::shared_ptr<const std::vector<uint8_t>> channel_order(int64_t layer, int64_t i) const {
     (void)layer, (void)i;
     return nullptr;

@@ -216,7 +216,7 @@ class SharedSlotStore final : public TokenStore {
   // Returns the candidates of all KV heads of the model, layer by layer, with their scores as worth. Also sets
   // *importance if it counts.
   std::vector<Candidates> gather_candidates(int64_t tail_first, int64_t n_leaving, std::vector<std::vector<float>>* importance) const;
-  // What a tensor-parallel rank holds: KV heads of a layer, dense pages, and dense and packed units.
+  // Contents of a tensor-parallel rank: KV heads of a layer, dense pages, dense units and packed units.
   struct RankSize {
     int64_t heads = 0, pages = 0, dense = 0, packed = 0;
   };

@@ -46,7 +46,8 @@ class StagedSequence final : public SequenceCache {
   int64_t lasting_bytes() const override;
   std::map<std::string, double> details() const override;
 
-  const TokenStore& store(size_t i) const { return *stores_[i]; }  // Of the chain; for inspection and tests.
+  // Store `i` of the chain, for inspection and tests.
+  const TokenStore& store(size_t i) const { return *stores_[i]; }
 
  private:
   StagedSequence(const StagedSequence& other);

@@ -72,7 +72,7 @@ class HeadCompaction {
     const CacheShape& shape;
     const DenseLayer& kept;
     const LevelPages& codes;
-    std::shared_ptr<kernels::KvBackend> backend;  // Of all these pages.
+    std::shared_ptr<kernels::KvBackend> backend;  // The backend of all these pages.
   };
   // queries: the queries to fit summaries to. Everything passed by reference must outlive this object.
   HeadCompaction(const SummaryOptions& options, const Pages& pages, int64_t head, const SampledQueries& queries,

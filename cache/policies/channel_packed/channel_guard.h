@@ -15,7 +15,7 @@
 
 namespace smartkv {
 
-// What a boundary shows of one layer: means of squares of the queries and of the evicted keys and values, f64
+// Statistics of one layer at a boundary: means of squares of the queries and of the evicted keys and values, f64
 // [n_kv_heads, head_dim], and the queries, by KV head.
 struct ChannelSeen {
   std::vector<double> q2, k2, v2;  // v2 is empty if values are not looked at.
@@ -31,7 +31,7 @@ void share(const PolicyContext& context, std::vector<ChannelSeen>* seen);
 // Updates a mean: mean += (1 - decay) (what - mean); sets it to `what` unless it is known.
 void average(bool known, double decay, const std::vector<double>& what, std::vector<float>* mean);
 
-// What a boundary finds out about one layer; the decisions about the layer follow from it.
+// Findings about one layer at a boundary, on which the decisions about it are based.
 struct ChannelFinding {
   // Channels were selected; attention was compared.
   bool selected = false, checked = false;

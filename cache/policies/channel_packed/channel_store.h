@@ -73,10 +73,10 @@ class ChannelStore final : public PageStore {
     std::vector<uint8_t> selected;
     int64_t streak = 0;             // Selections in a row that retained enough.
     bool packed = false;
-    ChannelOrder order, residual_order;      // Of packed pages, and of their residuals.
+    ChannelOrder order, residual_order;      // Channel orders of packed pages and of their residuals.
     // By page: its residual. Null if the page is not packed.
     std::vector<QuantizedPageRef> residual;
-    Fidelity fidelity;                       // Of the last check.
+    Fidelity fidelity;                       // Result of the last check.
     std::vector<ChannelOrder> loading;       // By page: its channel order, while pages are loaded.
   };
 

@@ -57,7 +57,7 @@ class CutStore final : public TokenStore {
   //  - packed_layers: share of the layers that are cut;
   //  - bits_k, bits_v: bits per value, channels that were cut counting as 0;
   //  - channel_backoffs, channel_checks: layers that went back to exact pages, and checks;
-  //  - channel_overlap, channel_margin_drift, channel_kl: means over layers of the comparison before the last cut;
+  //  - channel_overlap, channel_margin_drift, channel_kl: means over layers of the last comparison of attention;
   //  - logit_overlap, logit_margin_drift, logit_kl: of the last check.
   void add_details(std::map<std::string, double>* details) const override;
   bool wants_check(const StageView& view) const override;
@@ -78,10 +78,10 @@ class CutStore final : public TokenStore {
     ProbeQueries queries;
     CutChannels selected;  // The last selection. k_order is empty if there was none.
     int64_t streak = 0;    // Selections in a row that retained enough.
-    CutChannelsRef channels;         // Of the cut pages. Null: the layer is full.
+    CutChannelsRef channels;         // Channels of its cut pages. Null: the layer is full.
     std::vector<PageRef> exact;      // By page. Null: the page is cut.
     std::vector<CutPageRef> cut;     // By page. Null: the page is exact.
-    Fidelity fidelity;               // Of attention, when the layer was last compared.
+    Fidelity fidelity;               // Result of the last comparison of attention.
   };
   const CacheShape& shape() const { return context_.shape; }
   // Returns what the boundary shows of a layer.
@@ -100,7 +100,7 @@ class CutStore final : public TokenStore {
   const ChannelWorth* worth() const;
   int64_t cut_layers() const;
   int64_t state_bytes() const;
-  int64_t page_bytes() const;  // Of all pages.
+  int64_t page_bytes() const;  // Sum over all pages.
   int64_t shared_bytes() const;
 
   PolicyContext context_;

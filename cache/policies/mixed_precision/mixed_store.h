@@ -32,16 +32,16 @@ struct MixedOptions {
   ForecastOptions forecast;
 };
 
-// What a sequence knows about a page of one layer.
+// Statistics and layout of a page of one layer.
 struct MixedPageState {
   float importance = 0;                      // Decayed mean over boundaries of the attention that the page draws.
   float previous = 0;                        // The importance one boundary ago.
   // Boundaries since the page drew more attention than the mean of its layer's pages.
   float age = 0;
-  float forecast = 0;                        // Of the importance at the next boundary, if enabled.
+  float forecast = 0;                        // Forecast of the importance at the next boundary, if enabled.
   float mass = 0;                            // Attention since the last boundary.
   kernels::QuantizedLayout layout;
-  std::vector<LogSensitivity> quads;         // Of K, then of V, at importance 1.
+  std::vector<LogSensitivity> quads;         // Sensitivities of K's quads, then of V's, at importance 1.
 };
 
 // A forecast that waits for its outcome, the page's next importance.
@@ -98,7 +98,7 @@ class MixedStore final : public PageStore {
     double value_norm = 0;                     // Mean of |v|^2 over pages.
   };
 
-  // What is known about a page that is about to be packed.
+  // Statistics of a page that is about to be packed.
   struct NewPage {
     std::vector<uint8_t> order;                // [n_kv_heads, kPageTokens]: tokens in the order of the page.
     double norm = 0;                           // Mean of |v|^2, summed over KV heads.
@@ -167,7 +167,7 @@ class MixedStore final : public PageStore {
   std::vector<double> layer_importance_;       // Mean importance of the pages, by layer.
   std::vector<NewPage> new_pages_;             // [n_layers, made], at a boundary only.
   int64_t first_new_ = 0;  // Number of the first new page.
-  int64_t tokens_ = 0;                         // Of the sequence, at the last boundary.
+  int64_t tokens_ = 0;                         // Length of the sequence at the last boundary.
   std::optional<ImportanceForecast> forecast_;
   std::vector<PendingForecast> pending_;
   double forecast_error_ = 0, average_error_ = 0;  // Sums of squared errors of log importance.
