@@ -18,8 +18,8 @@
 // that its tokens are worth less than the tokens that the freed slots save.
 //
 // Tensor-parallel ranks tell each other at a boundary what their tokens are worth. Each of them then decides for all KV
-// heads, as a single process would, and carries out its own part. The ranks come to hold different numbers of bytes;
-// rank 0 counts the bytes of the one that holds most.
+// heads, as a single process would, and carries out its own part. They come to hold different numbers of bytes;
+// tensor-parallel rank 0 counts the bytes of the one that holds most.
 #pragma once
 
 #include <algorithm>
@@ -151,18 +151,18 @@ class SharedSlotStore final : public TokenStore {
   };
   // The candidates of a KV head of the model, while it is decided which are kept.
   struct Candidates {
-  // Dense units after the boundary. At first there is room for all dense candidates; each decision lowers it.
+    // Dense units after the boundary. At first there is room for all dense candidates; each decision lowers it.
     int64_t units = 0;
-  // Worth of the candidates. The tokens of packed units come first, until price_units() removes them; then the tokens
-  // with slots, then the evicted ones.
+    // Worth of the candidates: tokens of packed units until price_units() removes them, then tokens with slots, then
+    // evicted tokens.
     std::vector<float> worth;
-  // Dense candidates that are sinks. Only needed if units are packed.
+    // Dense candidates that are sinks. Only needed if units are packed.
     std::vector<int32_t> sinks;
-  // By packed unit: the worth that is lost with it.
+    // By packed unit: the worth that is lost with it.
     std::vector<double> packed;
-  // By packed unit: it is dropped.
+    // By packed unit: it is dropped.
     std::vector<bool> goes;
-  // Dense candidates that become packed units.
+    // Dense candidates that become packed units.
     std::vector<uint32_t> promoted;
   };
   // Changes of a KV head's slots: tokens that move (from slot, to slot), and tokens taken from the tail (position,
@@ -224,9 +224,9 @@ class SharedSlotStore final : public TokenStore {
   int64_t rank() const { return context_.heads == nullptr ? 0 : context_.heads->rank(); }
   RankSize rank_size(int64_t rank, int64_t layer) const;
   RankSize rank_size(int64_t rank) const;          // Over all layers.
-  // Bytes of a rank's pages and of the state that goes with them.
+  // Bytes of a tensor-parallel rank's pages and of the state that goes with them.
   int64_t rank_bytes(int64_t rank) const;
-  // Bytes by which the rank that holds most exceeds this one.
+  // Bytes by which the tensor-parallel rank that holds most exceeds this one.
   int64_t excess_bytes() const;
   StoreGrowth rank_growth(int64_t rank, const StageView& view, int64_t end) const;
   // shared_slot_choice.cpp: the choice at a boundary.
@@ -265,7 +265,7 @@ class SharedSlotStore final : public TokenStore {
   std::vector<Layer> layers_;
   // Sizes of the model's KV heads since the last boundary, layer by layer.
   std::vector<HeadSize> sizes_;
-  // excess_bytes() at the last boundary. Only rank 0, which answers for all, has it; elsewhere it is 0.
+  // excess_bytes() at the last boundary. 0 except on tensor-parallel rank 0, which answers for all.
   int64_t excess_ = 0;
   // Another store may share pages of this one.
   mutable bool shares_ = false;

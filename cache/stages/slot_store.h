@@ -31,7 +31,6 @@ struct EvictionOptions {
   // Layout of the quantized pages into which the prompt's compaction packs tokens. Nullopt if nothing is packed.
   std::optional<kernels::QuantizedLayout> packed = {};
   // True: the prompt is compacted once, at its end. False: tokens are evicted while it is computed, in bounded memory.
-  // memory.
   bool exact_prefill = true;
   // A store follows in the chain that takes the tokens that lose or do not get a slot.
   bool hand_on = false;

@@ -2,8 +2,8 @@
 // queries shifted to later positions.
 //
 // A store that fits summaries needs queries like the ones that will attend to them. Making up keys or prompts for it
-// (self-study) would cost passes of the model. The last queries before the boundary cost nothing, and RoPE allows to
-// ask them from further away, as later queries will.
+// (self-study) would cost passes of the model. The last queries before the boundary cost nothing, and RoPE allows
+// asking them from further away, as later queries will be.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class ProbeQueries {
   void add(const CacheShape& shape, const StoreProbe& probe);
   void clear();
   void save(StateWriter* out) const;
-  void load(const CacheShape& shape, StateReader* in);  // throws CacheError
+  void load(const CacheShape& shape, StateReader* in);  // Throws CacheError.
   bool empty() const { return positions_.empty(); }
   int64_t bytes() const;  // Bytes that the vectors hold.
   // Upper bound of what one probe adds to bytes().
@@ -34,7 +34,6 @@ class ProbeQueries {
 
   // Returns, by KV head, the queries of its group, each at its own position and moved on by each of `shifts`. `tail` is
   // the layer's tail, which still has the tokens of the probes. Waits for the backend.
-  // probes' tokens. Waits for the backend.
   std::vector<SampledQueries> sampled(const PolicyContext& context, const DenseLayer& tail,
                                       const std::vector<int64_t>& shifts) const;
 
@@ -49,7 +48,6 @@ class ProbeQueries {
   // Query heads of a KV head for which queries are kept: all of them, or this many spread evenly over a larger group. A
   // limit is needed because a cache must know how many bytes probes take before it knows how many query heads the model
   // has.
-  // Probes are samples, and a cache knows how much they hold before it knows how many query heads a model has.
   static constexpr int64_t kMostGroup = 8;
 
   std::vector<int64_t> positions_;

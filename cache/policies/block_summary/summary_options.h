@@ -24,8 +24,8 @@ using kernels::ValueRule;
 enum class Salience {
   kNovelty,    // 1 - cosine between its key and the nearest pivot's
   kValueNorm,  // |v|
-  kAttention,  // what the probe queries give it
-  kGate,       // how long the learned gate expects it to be of use
+  kAttention,  // Attention that the probe queries give it.
+  kGate,       // Score of the learned gate: the position at which the token expires.
 };
 inline constexpr std::string_view kSaliences[] = {"novelty", "value_norm", "attention", "gate"};
 
@@ -50,7 +50,8 @@ struct SummaryOptions {
   double least_score = 0;
   // Share that an outlier's score loses at each boundary, less what its retention spares.
   double decay = 0;
-  // Tokens for which an outlier that drew n > 1 times an even share of a probe's attention has a retention of 1 - 1 / n.
+  // Tokens for which retention lasts. An outlier that drew n > 1 times an even share of a probe's attention has a
+  // retention of 1 - 1 / n.
   int64_t retention = 256;
   int64_t probes = 8;      // Probe queries before each boundary.
   // How many times each probe query is also asked from further away.

@@ -28,7 +28,7 @@ struct ChannelSeen {
 // Sets `asked` of each layer if any tensor-parallel rank has queries of it.
 void share(const PolicyContext& context, std::vector<ChannelSeen>* seen);
 
-// Updates a mean: mean += (1 - decay) (what - mean); sets it to `what` unless it is known.
+// Updates a mean: mean += (1 - decay) (what - mean). If the mean is not known yet, sets it to `what`.
 void average(bool known, double decay, const std::vector<double>& what, std::vector<float>* mean);
 
 // Findings about one layer at a boundary, on which the decisions about it are based.

@@ -104,7 +104,7 @@ Fidelity ChannelStore::check(const StageView& view, int64_t layer, const std::ve
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   const CheckedKeys keys = checked_keys(view, pages);
   const int64_t n = keys.keys();
-  std::vector<std::vector<float>> packed(sampled.size()), full(sampled.size());  // [queries, n]
+  std::vector<std::vector<float>> packed(sampled.size()), full(sampled.size());  // By KV head: f32 [queries, n].
   std::vector<kernels::KvSegment> residuals;
   residuals.reserve(static_cast<size_t>(1 + keys.pages));
   std::vector<kernels::KeyProducts> jobs;

@@ -90,7 +90,7 @@ class ChannelStore final : public PageStore {
 
   // Returns what the boundary shows of a layer, of which `made` pages are about to be packed.
   ChannelSeen see(const StageView& view, int64_t layer, int64_t made) const;
-  // Adds it to the layer's means.
+  // Adds what was seen to the layer's means.
   void learn(const ChannelSeen& seen, Layer* layer) const;
   // Selects a layer's channels by their present worth. Returns the share of the best channels' worth that the previous
   // selection still holds, in the KV head that holds the least. Returns -1 if there was no previous selection.

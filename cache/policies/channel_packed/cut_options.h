@@ -27,7 +27,7 @@ struct CutOptions : SelectionOptions {
   // Selects the channels from the first boundary on. Null: what the sequence itself shows selects them.
   std::shared_ptr<const ChannelWorth> worth = {};
 
-  // Whether any channel goes.
+  // Whether any channel is cut.
   bool cuts(int64_t head_dim) const { return std::min(key_channels, value_channels) < head_dim; }
 };
 

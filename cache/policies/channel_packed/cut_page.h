@@ -10,7 +10,7 @@
 
 namespace smartkv {
 
-// Which channels the cut pages of a layer hold.
+// The channels that the cut pages of a layer hold.
 struct CutChannels {
   int64_t k = 0, v = 0;                   // Number of channels of K and of V, multiples of 16.
   std::vector<uint8_t> k_order, v_order;  // [n_kv_heads, head_dim]: the channels that are held, then the others.

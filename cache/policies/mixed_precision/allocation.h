@@ -24,7 +24,6 @@ size_t width_index(int32_t sensitivity, int32_t price);
 
 // Returns how many quads of one side of a page (K or V) get each width. `shift`, the page's importance, is added to
 // every sensitivity. least_bits: 2 if every quad must have codes, or 0.
-// every quad has codes.
 kernels::CodeRuns runs_at(std::span<const LogSensitivity> quads, int32_t shift, int32_t price, int64_t least_bits);
 
 // Returns the narrower of two runs at each quad. Both cover the same quads.

@@ -1,6 +1,5 @@
 // The online forecast of seed a: an MLP that learns, while the sequence runs, which importance a page will have at the
 // next boundary. It belongs to one sequence, so an answer depends only on its own tokens.
-// boundary. It belongs to one sequence, so that an answer depends on its own tokens only.
 #pragma once
 
 #include <array>

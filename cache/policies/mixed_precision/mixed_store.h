@@ -58,7 +58,8 @@ int64_t page_state_bytes(const CacheShape& shape);
 // `tokens` tokens.
 int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64_t tokens, int64_t pages);
 
-// Returns the least bytes of that many quantized pages: the first and the newest in 8 bits, the others in least_bits.
+// Returns the least bytes of `pages` quantized pages of each layer: the first and the newest in 8 bits, the others in
+// least_bits.
 int64_t least_bytes(const CacheShape& shape, const MixedOptions& options, int64_t pages);
 
 class MixedStoreFactory final : public StoreFactory {
@@ -88,7 +89,7 @@ class MixedStore final : public PageStore {
 
  private:
   struct Layer {
-    std::vector<float> q2;                     // [n_kv_heads, head_dim]: sum of squares over probes.
+    std::vector<float> q2;                     // [n_kv_heads, head_dim]: sum of q^2 over the query heads of all probes.
     int64_t q2_probes = 0;
     int64_t probes = 0;                        // Since the last boundary.
     std::shared_ptr<std::vector<uint8_t>> channel_order;
@@ -155,7 +156,7 @@ class MixedStore final : public PageStore {
   // Finds the price, narrows existing pages and decides the layouts of new ones.
   void fit(int64_t budget);
   int64_t state_bytes() const;
-  // Trains on the pending forecasts, which have their outcome now.
+  // Trains on the pending forecasts. Their outcomes are known now.
   void learn_forecast();
   // Forecasts the importance of every page, and makes a sample of them pending.
   void forecast();
