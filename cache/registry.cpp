@@ -93,7 +93,7 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
   }
   const bool shadows = !parameters.contains("shadow") || parameters["shadow"] != 0;
   const double shadow = shadows ? Parameters(name, parameters).number("shadow", 0, kLeastShadowShare, 1) : 0;
-  parameters.erase("shadow");  // Any policy may have it, so no policy reads it.
+  parameters.erase("shadow");  // Handled here for all policies, so no policy knows it.
   std::string known;
   for (const PolicyRow& row : policy_registry()) {
     if (row.name == name) {

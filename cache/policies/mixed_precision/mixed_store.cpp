@@ -21,8 +21,8 @@ constexpr int64_t kSamples = 128;
 constexpr int64_t kMostPending = 2 * kSamples;
 // Share of the keys' error that the softmax does not cancel. Measured, see NOTES.md.
 constexpr double kKeyShare = 0.3;
-// Measured, see NOTES.md: pages at the end that stay in 8 bits, and pages before the new ones that may still be
-// narrowed.
+// Measured, see NOTES.md: pages at the end that stay in 8 bits, pages before the new ones that may still be narrowed,
+// how many of them for each new page, and the least saving, as 1 / kLeastSaving of a page's bytes.
 constexpr int64_t kRecentPages = 1;
 constexpr int64_t kYoungPages = 8;
 constexpr int64_t kNarrowedPerNewPage = 2;
@@ -388,8 +388,8 @@ int64_t MixedStore::most_narrowed(int64_t made) const {
   return options_.bytes > 0 ? kAll : std::min(kNarrowedPerNewPage * made, kYoungPages) * shape().n_layers;
 }
 
-// In such a budget the pages before the youngest stay as they are, so that sequences with a common prefix share them
-// for good.
+// In a budget that grows with the sequence, the pages before the youngest stay as they are, so that sequences with a
+// common prefix share them for good.
 void MixedStore::fit(int64_t budget) {
   constexpr int32_t kHighest = 64 * 256;
   const int64_t made = n_pages_planned() - first_new_;
