@@ -15,7 +15,7 @@ using kernels::QuantizedLayout;
 
 struct SparseOptions {
   QuantizedLayout index;
-  IndexedRows rows;  // Of every page except for the first.
+  IndexedRows rows;  // Rows of every page except for the first.
 
   // The first page holds the sinks, which are unlike all other tokens. Its rows are dense, and every query reads them
   // all.
