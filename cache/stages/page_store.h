@@ -49,7 +49,7 @@ class PageStore : public TokenStore {
   void set_page(int64_t layer, int64_t i, QuantizedPageRef page) {
     pages_[static_cast<size_t>(layer)][static_cast<size_t>(i)] = std::move(page);
   }
-  int64_t bytes() const { return bytes_; }  // Of all pages.
+  int64_t bytes() const { return bytes_; }  // Sum over all pages.
   // Bytes of pages that also have another holder.
   int64_t shared_bytes() const;
   // Bounds the bytes of the pages that are made while the sequence grows to `end` tokens, if new page i of a layer has
