@@ -8,7 +8,8 @@ using kernels::kPageTokens;
 
 int64_t Boundaries::after(int64_t tokens) const {
   if (window == kNever) return kNever;
-  const int64_t least = leaving(tokens) + window + kPageTokens;  // where a page can leave; always past `tokens`
+  // Where the next page can be evicted. Always past `tokens`.
+  const int64_t least = leaving(tokens) + window + kPageTokens;
   if (tokens < prompt_tokens && least <= prompt_tokens) {
     if (stride == kNever) return prompt_tokens;
     return std::min(prompt_tokens, (least + stride - 1) / stride * stride);

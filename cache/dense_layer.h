@@ -1,4 +1,4 @@
-// A run of dense tokens of one layer of one sequence, in pages; the last page is being filled.
+// Consecutive dense tokens of one layer of one sequence, stored in pages. The last page may be partly filled.
 #pragma once
 
 #include <cstdint>
@@ -9,44 +9,53 @@
 
 namespace smartkv {
 
-// Tokens [first(), ...) of a layer, first() a multiple of kPageTokens. Copies share their pages; a shared page is copied
-// before it is written.
+// Tokens [first(), ...) of a layer, where first() is a multiple of kPageTokens. Copies of this object share its pages;
+// a shared page is copied before it is written.
 class DenseLayer {
  public:
   explicit DenseLayer(std::shared_ptr<PagePool> pool) : pool_(std::move(pool)) {}
 
   int64_t first() const { return first_; }
-  // Pages for tokens [first(), n), and the exclusive right to write tokens [from, n).
+  // Makes room for tokens [first(), n), and makes the pages of tokens [from, n) exclusive so that they can be written.
   void reserve(int64_t from, int64_t n);
-  // The exclusive right to write the page of one token.
+  // Makes the page of token `position` exclusive: copies it if it is shared.
   void own(int64_t position) { own_page((position - first_) / kernels::kPageTokens); }
-  int64_t growth(int64_t from, int64_t n) const;  // bytes that reserve() would allocate
-  // Rows of KvRows go to tokens [position, position + rows.n). Thread-safe for disjoint tokens.
+  // Returns the bytes that reserve(from, n) would allocate.
+  int64_t growth(int64_t from, int64_t n) const;
+  // Writes rows of K and V to tokens [position, position + rows.n). REQUIRES: reserve() covered these tokens.
+  // Thread-safe for disjoint tokens. KvBackend::write() says how long the rows must stay valid.
   void write(int64_t position, const KvRows& rows);
-  // Of one token and KV head, for jobs of the backend.
+  // Returns where K and V of one token and KV head are, for jobs of the backend. A job may write there only after
+  // own().
   kernels::TokenPlace place(int64_t position, int64_t head) const {
     return page(position).place(head, position % kernels::kPageTokens);
   }
-  // K and V of tokens [position, position + n), which KV heads [head, head + n_heads) have, into rows of n tokens a KV head: f32
-  // [n_heads, n, head_dim], heads head_stride floats apart. Either may be null. There after KvBackend::finish().
+  // Reads tokens [position, position + n) of KV heads [head, head + n_heads) into `k` and `v`, f32 [n_heads, n,
+  // head_dim], heads head_stride floats apart. Either may be null. The results are there after KvBackend::finish().
   void read(int64_t position, int64_t n, int64_t head, int64_t n_heads, float* k, float* v, int64_t head_stride) const;
-  // The page that begins with token `position`, to keep. It must not be written any more.
+  // Returns the page that begins with token `position`, for the caller to keep. The page must not be written
+  // afterwards.
   PageRef share(int64_t position) const { return pages_[static_cast<size_t>((position - first_) / kernels::kPageTokens)]; }
-  // Of the tokens from first() + kPageTokens * page on.
+  // Returns `tokens` tokens of page number `page`, which begins with token first() + kPageTokens * page.
   kernels::KvSegment segment(int64_t page, int64_t tokens) const { return pages_[static_cast<size_t>(page)]->segment(tokens); }
-  // Segments of tokens [first(), n).
+  // Appends the segments of tokens [first(), n).
   void append_view(int64_t n, std::vector<kernels::KvSegment>* segments) const;
-  void truncate(int64_t n);     // frees the pages past token n
-  void drop_before(int64_t n);  // frees the pages before token n, a multiple of kPageTokens; first() becomes n
+  // Frees the pages past token n.
+  void truncate(int64_t n);
+  // Frees the pages before token n, a multiple of kPageTokens. first() becomes n.
+  void drop_before(int64_t n);
 
-  // The pages of tokens [first(), n).
+  // Writes the pages of tokens [first(), n). load() replaces all tokens by those that save() wrote; it throws
+  // CacheError if the bytes end early.
   void save(int64_t n, StateWriter* out) const;
   void load(int64_t first, int64_t n, StateReader* in);
 
   int64_t n_pages() const { return static_cast<int64_t>(pages_.size()); }
   int64_t bytes() const { return n_pages() * pool_->page_bytes(); }
-  int64_t shared_bytes() const;                     // of pages that somebody else holds, too
-  int64_t own_bytes_before(int64_t n) const;        // that drop_before(n) gives back
+  // Bytes of pages that also have another holder.
+  int64_t shared_bytes() const;
+  // Bytes that drop_before(n) would give back to the pool.
+  int64_t own_bytes_before(int64_t n) const;
 
  private:
   DensePage& page(int64_t position) const;
@@ -57,11 +66,12 @@ class DenseLayer {
   int64_t first_ = 0;
 };
 
-// Writes a page's bytes, and reads them into a new page of the pool. load_page() throws CacheError when they end early.
+// save_page() writes a page's bytes. load_page() reads them into a new page of the pool; it throws CacheError if they
+// end early.
 void save_page(const PagePool& pool, const DensePage& page, StateWriter* out);
 PageRef load_page(PagePool& pool, StateReader* in);
 
-// Bytes of the pages that hold n dense tokens over all layers.
+// Returns the bytes of the pages that hold n dense tokens over all layers.
 int64_t dense_bytes(const CacheShape& shape, int64_t n_tokens);
 
 }  // namespace smartkv

@@ -1,4 +1,5 @@
-// One base for caches that stand for others: the model reads the first, the others follow, fed the same keys and values.
+// Base class of sequence caches that consist of several caches fed with the same keys and values. The model reads the
+// first one.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,9 @@
 
 namespace smartkv {
 
-// Every duty is the first one's but those that all take part in. What fork() and resume() make is up to the heir.
+// reserve(), write(), advance(), truncate() and commit() go to all caches. next_boundary() is the nearest of all, and
+// growth() the sum. Everything else is forwarded to the first cache. Subclasses implement fork() and resume(). save()
+// is not supported.
 class ForwardingCache : public SequenceCache {
  public:
   int64_t tokens() const override { return first().tokens(); }
@@ -35,7 +38,7 @@ class ForwardingCache : public SequenceCache {
   void commit(int64_t n_tokens) override {
     for (SequenceCache* cache : all_) cache->commit(n_tokens);
   }
-  int64_t next_boundary() const override {  // the nearest of all
+  int64_t next_boundary() const override {
     int64_t boundary = kNoBoundary;
     for (const SequenceCache* cache : all_) boundary = std::min(boundary, cache->next_boundary());
     return boundary;
@@ -56,7 +59,7 @@ class ForwardingCache : public SequenceCache {
   std::map<std::string, double> details() const override { return first().details(); }
 
  protected:
-  // They outlive this; the first is what the model reads.
+  // The caches must outlive this object.
   explicit ForwardingCache(std::vector<SequenceCache*> caches) : all_(std::move(caches)) {}
   const SequenceCache& first() const { return *all_[0]; }
 

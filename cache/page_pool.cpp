@@ -46,7 +46,7 @@ PagePool::PagePool(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> 
       backend_(std::move(backend)),
       page_bytes_(shape.bytes_per_token() / shape.n_layers * kernels::kPageTokens),
       max_free_(static_cast<size_t>(max_free_bytes / page_bytes_)) {
-  free_.reserve(max_free_);  // a page is released where nothing may throw
+  free_.reserve(max_free_);  // Pages are released where nothing may throw.
 }
 
 PageRef PagePool::allocate() {
@@ -62,7 +62,7 @@ PageRef PagePool::allocate() {
   if (page == nullptr) {
     page = std::make_unique<DensePage>(shape_, backend_);
   } else {
-    page->copy_from(*blank_);  // save() writes whole pages: none may hold another sequence's tokens
+    page->copy_from(*blank_);  // save() writes whole pages: none may hold another sequence's tokens.
   }
   add(page_bytes_);
   return PageRef(page.release(), [pool = shared_from_this()](DensePage* released) { pool->release(released); });

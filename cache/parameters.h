@@ -1,4 +1,5 @@
-// Reads the parameters of a policy, or of a drafting method, out of JSON: every key must be known, every error names it.
+// Reads the parameters of a policy, or of a drafting method, from JSON. Unknown keys are errors, and every error names
+// its key.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +15,22 @@
 
 namespace smartkv {
 
-// "FIELD: what is wrong with it".
+// The message is "FIELD: " followed by what is wrong with it.
 class ParameterError : public CacheError {
  public:
   ParameterError(const std::string& field, const std::string& what) : CacheError(field + ": " + what), field_(field) {}
-  const std::string& field() const { return field_; }  // "kv_cache.window"
+  const std::string& field() const { return field_; }  // Such as "kv_cache.window".
 
  private:
   std::string field_;
 };
 
-// Each getter throws ParameterError "kv_cache.KEY: expected ..., found ...". What is null is missing.
+// Each getter returns `fallback` if the key is missing or null, and throws ParameterError "kv_cache.KEY: expected ...,
+// found ..." if the value does not fit. A key counts as known once a getter asked for it.
 class Parameters {
  public:
-  // `name`, `kind`: whose parameters they are; `path`: what goes before the keys in messages.
+  // name, kind: the owner of the parameters, for messages (`policy "full"`). path: prefix of the keys in messages.
+  // `json` must outlive this object.
   Parameters(std::string name, const nlohmann::json& json, std::string path = "kv_cache", std::string kind = "policy")
       : name_(std::move(name)), kind_(std::move(kind)), json_(json), path_(std::move(path)) {}
 
@@ -37,14 +40,18 @@ class Parameters {
   bool boolean(const std::string& key, bool fallback);
   std::string text(const std::string& key, const std::string& fallback);
   std::string choice(const std::string& key, const std::string& fallback, const std::vector<std::string>& choices);
-  // One of `choices`, as a number or as text.
+  // The value must be one of `choices`, as a number or as text.
   int64_t integer_choice(const std::string& key, int64_t fallback, const std::vector<int64_t>& choices);
-  // An object's parameters, as path.KEY, or null: the key is missing or has a value of another kind.
+  // Returns the value if it is an object, to be read by Parameters with the path path.KEY. Null if the key is missing
+  // or has a value of another kind.
   const nlohmann::json* object(const std::string& key);
-  nlohmann::json value(const std::string& key);  // whatever it is; null: missing
-  // Throws for the first of `keys` that is there: "needs WHAT", without which it has no effect.
+  // Returns the value, whatever its kind. Null if it is missing.
+  nlohmann::json value(const std::string& key);
+  // Throws ParameterError "needs `what`" for the first of `keys` that is given, because it has no effect without
+  // `what`.
   void refuse(std::initializer_list<const char*> keys, const std::string& what) const;
-  void done() const;  // throws if a key was not asked for
+  // Throws ParameterError if a key is given that no getter asked for. Call it last.
+  void done() const;
 
  private:
   const nlohmann::json* find(const std::string& key);

@@ -14,15 +14,17 @@ namespace {
 
 constexpr size_t kGroups = 1024;
 
-// How many of the first tokens two runs have in common.
+// Returns how many leading tokens two runs have in common.
 int64_t in_common(std::span<const int32_t> a, std::span<const int32_t> b) {
   const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
   return end - a.begin();
 }
 
-// The state as the cache of a prompt of prompt_tokens that begins with its first n tokens; null if its policy cannot.
+// Returns a fork of the state as the cache of a prompt of prompt_tokens tokens that begins with the state's first n
+// tokens. The fork is cut back to these tokens, or to one less at a boundary. Null if it cannot be cut back that far,
+// or if its policy cannot resume it.
 std::unique_ptr<SequenceCache> cut_back(const SequenceCache& state, int64_t n, int64_t prompt_tokens) {
-  if (n == state.next_boundary()) --n;  // to commit there would compress
+  if (n == state.next_boundary()) --n;  // Committing at the boundary would compress.
   if (n < std::max(state.committed(), PrefixCache::kLeastTokens)) return nullptr;
   const std::unique_ptr<SequenceCache> cut = state.fork();
   if (n < cut->tokens()) cut->truncate(n);
@@ -47,9 +49,9 @@ PrefixCache::PrefixCache(int64_t max_bytes, PrefixFiles* files) : max_bytes_(max
 
 PrefixCache::~PrefixCache() = default;
 
-// The states that some of a prompt's first tokens may be taken from: those at partings[0], then at the next one, each in the order
-// of Rank. Committed tokens of a state cannot be cut back, so it must have no more of them than it shares with the prompt, nor
-// than `most`. Not valid after a change of the tree.
+// Enumerates the states from which a prompt's first tokens may be taken: the states at partings[0] first, then the ones
+// at the next parting, each in the order of Rank. Committed tokens of a state cannot be cut back, so a candidate has no
+// more of them than it shares with the prompt, and no more than `most`. Invalid after a change of the tree.
 class PrefixCache::Candidates {
  public:
   struct Candidate {
@@ -58,7 +60,7 @@ class PrefixCache::Candidates {
   };
   Candidates(std::span<const Parting> partings, int64_t most) : partings_(partings), most_(most) {}
 
-  // Null: there are no more.
+  // Returns the next candidate. Nullopt if there are no more.
   std::optional<Candidate> next() {
     while (true) {
       if (open_.empty()) {
@@ -74,9 +76,9 @@ class PrefixCache::Candidates {
       const Parting& parting = partings_[at_ - 1];
       Node* const node = item.rank->node;
       if (node == owner) return Candidate{node, parting.n};
-      const Node* child = node;  // the owner's
+      const Node* child = node;  // Becomes the child of `owner` above `node`.
       while (child->parent != owner) child = child->parent;
-      // What is below the next one on the prompt's way came with a parting before.
+      // States below parting.next share more tokens with the prompt, so an earlier parting has offered them.
       if (owner == parting.node && child == parting.next) continue;
       open_.push({child->best.at(item.committed).begin(), child, item.committed});
     }
@@ -87,7 +89,7 @@ class PrefixCache::Candidates {
     std::set<Rank>::const_iterator rank;
     const Node* owner;
     int64_t committed;
-    bool operator<(const Item& other) const { return *other.rank < *rank; }  // the best on top
+    bool operator<(const Item& other) const { return *other.rank < *rank; }  // The best is on top.
   };
   void push_all(const Parting& parting) {
     for (const auto& [committed, ranks] : parting.node->best) {
@@ -108,7 +110,8 @@ size_t PrefixCache::group_of(const std::string& key, std::span<const int32_t> pr
   return (std::hash<std::string_view>{}(bytes) ^ std::hash<std::string>{}(key)) % kGroups;
 }
 
-// If memory runs out on the way, the nodes above lack the state, which find() then misses; none lists a state that is gone.
+// If memory runs out on the way up, the nodes above lack the state, and find() misses it. No node ever lists a state
+// that is gone.
 void PrefixCache::replace(Node* node, int64_t committed, std::optional<Rank> before, std::optional<Rank> after) {
   for (; node != nullptr && node->depth >= committed && before != after; node = node->parent) {
     auto ranks = node->best.find(committed);
@@ -116,7 +119,7 @@ void PrefixCache::replace(Node* node, int64_t committed, std::optional<Rank> bef
       return ranks == node->best.end() || ranks->second.empty() ? std::nullopt : std::optional<Rank>(*ranks->second.begin());
     };
     const std::optional<Rank> best_before = best();
-    std::set<Rank>::node_type rank;  // moved within the set, which takes no memory
+    std::set<Rank>::node_type rank;  // Moved within the set, which allocates nothing.
     if (before && ranks != node->best.end()) rank = ranks->second.extract(*before);
     if (after) {
       if (!rank.empty()) {
@@ -206,7 +209,7 @@ std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const K
     if (!tried.insert(of).second) continue;
     if (of->state == nullptr) {
       const bool loaded = load(of, of->depth, policy);
-      candidates = Candidates(places, most);  // the tree has changed
+      candidates = Candidates(places, most);  // load() changed the tree.
       if (!loaded) {
         swept = false;
         continue;
@@ -275,7 +278,7 @@ void PrefixCache::collect_files() {
   }
 }
 
-// Changes the tree only once all memory for the change is there.
+// Allocates all memory for a change before it changes the tree.
 PrefixCache::Node* PrefixCache::node_of(const std::string& key, std::span<const int32_t> tokens) {
   auto root = roots_.find(key);
   if (root == roots_.end()) root = roots_.emplace(key, std::make_unique<Node>()).first;
@@ -292,7 +295,7 @@ PrefixCache::Node* PrefixCache::node_of(const std::string& key, std::span<const 
     }
     std::unique_ptr<Node>& child = found->second;
     const int64_t same = in_common(tokens, child->edge);
-    if (same < static_cast<int64_t>(child->edge.size())) {  // parts in the middle of the edge
+    if (same < static_cast<int64_t>(child->edge.size())) {  // The tokens diverge in the middle of the edge.
       auto middle = std::make_unique<Node>();
       middle->edge.assign(child->edge.begin(), child->edge.begin() + same);
       middle->parent = node;
@@ -320,7 +323,7 @@ PrefixCache::Held PrefixCache::insert(const std::string& key, std::span<const in
   Node* node = node_of(key, tokens);
   node->group = group_of(key, tokens);
   use(node);
-  // The one that is there can be cut back further.
+  // Whether nothing is stored for these tokens yet, or the new state can be cut back further than the stored one.
   const bool better = node->state == nullptr ? node->file.empty() || node->committed > state->committed()
                                              : node->state->cache->committed() > state->committed();
   if (node->state != nullptr && !better) return node->state;
@@ -335,7 +338,8 @@ PrefixCache::Held PrefixCache::insert(const std::string& key, std::span<const in
       node->committed = cache->committed();
     }
   }
-  const std::weak_ptr<const State> kept = node->state;  // held by nobody: it may go first
+  // A weak reference does not count as a holder, so make_room() may drop even this state.
+  const std::weak_ptr<const State> kept = node->state;
   make_room();
   return kept.lock();
 }
@@ -348,10 +352,10 @@ void PrefixCache::make_room() {
 bool PrefixCache::may_go(const Node& node, Evict which) {
   if (node.state == nullptr) return false;
   if (which == Evict::kAny || node.state.use_count() == 1) return true;
-  // Who runs with a state holds `running`, too: the others are to go on from it.
+  // A sequence that runs with the state's pages holds `running` as well. The other holders wait to resume from it.
   const long waiting = node.state.use_count() - node.state->running.use_count();
   const bool owed = node.state->owed.use_count() > 1;
-  // One that lost its memory loses what only it wants, too: as long as it waits others run with those bytes.
+  // A preempted sequence also loses a state that only it wants: while it waits, other sequences run with those bytes.
   const bool wanted = waiting > (owed ? 1 : 0);
   if (which == Evict::kUnheld && wanted) return false;
   if (which == Evict::kOfUse && wanted && owed) return false;
@@ -387,7 +391,7 @@ void PrefixCache::drop(Node* node) {
     by_file_.erase(node->file);
     node->file.clear();
   }
-  node->state->cache.reset();  // those who hold it, too, have it no more
+  node->state->cache.reset();  // Other holders of the state lose its cache, too.
   node->state.reset();
   list(node);
   prune(node);

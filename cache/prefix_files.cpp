@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 constexpr char kMagic[] = {'S', 'm', 'a', 'r', 't', 'K', 'V', '\n'};
 constexpr uint32_t kVersion = 1;
 constexpr uint32_t kMostHeader = uint32_t{1} << 28;
-constexpr size_t kMostQueued = 4;  // each holds its state's memory until it is written
+constexpr size_t kMostQueued = 4;  // Each holds its state's memory until it is copied.
 constexpr std::string_view kSuffix = ".kv", kPartSuffix = ".part";
 constexpr size_t kHashDigits = 32;
 
@@ -55,23 +55,24 @@ bool is_state_name(std::string_view name) {
          name.substr(0, kHashDigits).find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// That of a state which some process is writing: NAME.PID.part
+// Returns whether this is the name of a state that some process is writing: NAME.PID.part.
 bool is_part_name(std::string_view name) {
   const size_t end = kHashDigits + kSuffix.size();
   return name.size() > end + 1 + kPartSuffix.size() && is_state_name(name.substr(0, end)) && name[end] == '.' && name.ends_with(kPartSuffix) &&
          name.substr(end + 1, name.size() - end - 1 - kPartSuffix.size()).find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// Whether the process that wrote a part has ended: a writer holds a lock on it.
+// Returns whether the process that wrote a part has ended. A writer holds a lock on its part.
 bool is_abandoned(const fs::path& part) {
   const Descriptor fd(::open(part.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   return fd.get() >= 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
 }
 
-// Sets the time of last use, from which the order in which files are deleted follows. Where that is not allowed, only the order suffers.
+// Sets the time of last use, which decides the order in which files are deleted. If that is not permitted, only the
+// order suffers.
 void mark_used(int fd) {
   timespec times[2];
-  ::clock_gettime(CLOCK_REALTIME, &times[0]);  // finer than the kernel's own stamp
+  ::clock_gettime(CLOCK_REALTIME, &times[0]);  // Finer than the time stamps that the kernel sets.
   times[1] = times[0];
   ::futimens(fd, times);
 }
@@ -171,7 +172,7 @@ std::string name_of(const std::string& identity, const PrefixRecord& record) {
   return name.append(kSuffix);
 }
 
-// A regular file, for reading; size: its bytes.
+// Opens a regular file for reading and sets *size to its bytes. Returns a negative number on failure.
 int open_file(const fs::path& path, int64_t* size) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   struct stat info {};
@@ -183,7 +184,8 @@ int open_file(const fs::path& path, int64_t* size) {
   return fd;
 }
 
-// Of the calling thread: a file that outgrows RLIMIT_FSIZE is an error of write(), not the end of the process.
+// Blocks SIGXFSZ in the calling thread. A file that outgrows RLIMIT_FSIZE then makes write() fail instead of ending the
+// process.
 void block_file_size_signal() {
   sigset_t set;
   ::sigemptyset(&set);
@@ -205,7 +207,8 @@ PrefixFiles::PrefixFiles(PrefixFilesOptions options) : options_(std::move(option
                      std::strerror(errno));
   }
   ::unlink(trial.c_str());
-  written_.reserve(2 * kMostQueued);  // the writer must not let go of a state for want of memory
+  // Handing over a state must not fail for lack of memory: the writer would drop the last reference to it.
+  written_.reserve(2 * kMostQueued);
   find_files();
   thread_ = std::thread([this] { work(); });
 }
@@ -310,7 +313,7 @@ std::vector<PrefixFiles::Name> PrefixFiles::collect() {
   std::vector<std::shared_ptr<const SequenceCache>> written;
   const std::lock_guard lock(mutex_);
   written.assign(std::make_move_iterator(written_.begin()), std::make_move_iterator(written_.end()));
-  written_.clear();  // which keeps its memory
+  written_.clear();  // Keeps its memory.
   return std::exchange(gone_, {});
 }
 
@@ -348,7 +351,7 @@ void PrefixFiles::work() {
     std::array<char, 256> problem{};
     try {
       write_file(&job);
-    } catch (const std::exception& error) {  // a state is as large in a file as in memory
+    } catch (const std::exception& error) {  // Includes std::bad_alloc: a state is as large in a file as in memory.
       std::strncpy(problem.data(), error.what(), problem.size() - 1);
     }
     lock.lock();
@@ -357,7 +360,7 @@ void PrefixFiles::work() {
         gone_.push_back(writing_);
         if (!failed_) log("prefix_cache_dir: could not write " + writing_ + ": " + problem.data() + "; this is not said again");
         failed_ = true;
-      } catch (const std::bad_alloc&) {  // whoever looks for the file finds out that there is none
+      } catch (const std::bad_alloc&) {  // read() will find that there is no such file.
       }
     }
     if (job.state != nullptr) written_.push_back(std::move(job.state));
@@ -370,7 +373,8 @@ void PrefixFiles::work() {
 void PrefixFiles::write_file(Job* job) {
   StateWriter state;
   job->state->save(&state);
-  {  // a slow disk does not hold the state's memory
+  // Hand over the state before writing, so that a slow disk does not hold its memory.
+  {
     const std::lock_guard lock(mutex_);
     written_.push_back(std::move(job->state));
     saving_ = false;

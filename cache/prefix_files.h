@@ -1,9 +1,13 @@
-// States of a prefix cache in files of a directory, so that they survive a restart: written in the background, each under a
-// name of its own, whole or not at all.
+// Stores states of the prefix cache in files of a directory, so that they survive a restart. Files are written in the
+// background, each under its own name, and appear whole or not at all.
 //
-// A file: "SmartKV\n", u32 version, u32 bytes of the header; the header (identity, key, tokens, what the tree wants to know of
-// the state, bytes of the state); u64 checksum of all so far; the state; u64 checksum of the state. Little endian, XXH3 (64
-// bits). A file that is cut short, damaged, foreign or stale is skipped with one line in the log.
+// Format of a file, little endian, with 64-bit XXH3 checksums:
+//  - "SmartKV\n", u32 version, u32 size of the header in bytes;
+//  - the header: identity, key, tokens, committed tokens, own bytes, size of the state in bytes;
+//  - u64 checksum of everything so far;
+//  - the state;
+//  - u64 checksum of the state.
+// A file that is cut short, damaged, foreign or stale is skipped with one line in the log.
 #pragma once
 
 #include <chrono>
@@ -23,53 +27,69 @@
 
 namespace smartkv {
 
-// What the prefix cache knows of a state without having it.
+// Description of a state that is not in memory, as the prefix cache needs it.
 struct PrefixRecord {
   std::string key;
   std::vector<int32_t> tokens;
-  int64_t committed = 0;  // tokens that it cannot be cut back beyond
-  int64_t own_bytes = 0;  // of memory, when it is loaded
+  // Committed tokens. The state cannot be cut back to fewer.
+  int64_t committed = 0;
+  // Bytes of memory that the state takes once it is loaded.
+  int64_t own_bytes = 0;
 };
 
 struct PrefixFilesOptions {
   std::filesystem::path directory;
-  int64_t max_bytes = 0;  // of all states in the directory, whoever wrote them; the least recently used are deleted first
-  std::string identity;   // of all that a state depends on besides its key: model, program, machine
-  std::function<void(const std::string&)> log = {};  // one line; from any thread
+  // Limit for all states in the directory, whichever process wrote them. The least recently used are deleted first.
+  int64_t max_bytes = 0;
+  // Identifies everything that a state depends on besides its key: model, program, kind of machine.
+  std::string identity;
+  // Called with one line of text, from any thread.
+  std::function<void(const std::string&)> log = {};
 };
 
-// All but the background's work is called from one thread.
+// REQUIRES: all methods are called from one thread. A background thread, which this object owns, writes the files.
 class PrefixFiles {
  public:
   using Name = std::string;
 
-  // Makes the directory, readable by its owner alone, and reads what is there. Throws CacheError when it cannot be used.
+  // Creates the directory, accessible by its owner only, if it is missing, and reads the headers of the files in it.
+  // Throws CacheError if the directory cannot be written to.
   explicit PrefixFiles(PrefixFilesOptions options);
-  ~PrefixFiles();  // what is queued is written first
+  // Waits until every queued state is written.
+  ~PrefixFiles();
   PrefixFiles(const PrefixFiles&) = delete;
   PrefixFiles& operator=(const PrefixFiles&) = delete;
 
-  // What was there at the start, longest unused first. Once.
+  // Returns the usable files found at the start, least recently used first. Call it once.
   std::vector<std::pair<Name, PrefixRecord>> take_found() { return std::move(found_); }
 
-  // Queues a state to be written; the name under which it will be found. Nullopt: too much is queued already.
+  // Queues a state to be written and returns the name under which read() will find it. Nullopt if too many states are
+  // queued already.
   std::optional<Name> write(const PrefixRecord& record, std::shared_ptr<const SequenceCache> state);
-  // The bytes of a state, for KvCachePolicy::load(). Nullopt: there is no such file, or it was damaged and is gone.
+  // Returns the bytes of a state, for KvCachePolicy::load(), and marks the file as used. Nullopt if there is no such
+  // file, or if it was damaged; a damaged file is deleted.
   std::optional<std::string> read(const Name& name);
-  void skip(const Name& name, const std::string& problem);  // says so in the log, and removes it
-  bool cancel(const Name& name);  // true: it was queued, and will not be written
-  // Lets go of what was written: states may only be let go of by the thread that owns the caches. Returns the files that
-  // went to make room, or could not be written.
+  // Logs `problem` and deletes the file.
+  void skip(const Name& name, const std::string& problem);
+  // Takes a state out of the queue. Returns false if it was not queued (any more).
+  bool cancel(const Name& name);
+  // Releases the states that were written: only the thread that owns the caches may drop the last reference to a state.
+  // Returns the names of files that were deleted to make room or could not be written.
   std::vector<Name> collect();
-  void wait();  // until nothing is queued
-  // Whether collect() will free a state that is being written and that cancel() cannot free.
+  // Waits until nothing is queued or being written.
+  void wait();
+  // Returns whether the background holds a state that cancel() cannot free but collect() will: one that is being
+  // copied, or that was copied already.
   bool holds_memory() const;
-  void wait_for_memory(std::chrono::milliseconds timeout);  // until collect() frees one, or none is held
+  // Waits until collect() has a state to release, or until no state is being copied, but not longer than `timeout`.
+  void wait_for_memory(std::chrono::milliseconds timeout);
 
-  int64_t bytes() const;  // of all states in the directory, as last counted
+  // Bytes of all states in the directory, when they were last counted.
+  int64_t bytes() const;
 
  private:
-  void remove(const Name& name);  // written or still queued
+  // Deletes a state's file or takes it out of the queue. Waits if it is being written.
+  void remove(const Name& name);
   struct Job {
     Name name;
     PrefixRecord record;
@@ -77,9 +97,12 @@ class PrefixFiles {
   };
 
   void find_files();
+  // The background thread.
   void work();
-  void write_file(Job* job);  // and hands its state to written_ once it is copied. Throws CacheError
-  // Deletes the least recently used states until `incoming` bytes more are within the limit. Throws CacheError if they cannot be.
+  // Copies a state, hands it over to written_, and writes the copy to its file. Throws CacheError.
+  void write_file(Job* job);
+  // Deletes the least recently used files until `incoming` more bytes are within the limit. Throws CacheError if that
+  // is impossible.
   void make_room(int64_t incoming);
   void log(const std::string& line) const {
     if (options_.log) options_.log(line);
@@ -91,12 +114,16 @@ class PrefixFiles {
   mutable std::mutex mutex_;
   std::condition_variable wake_, done_;
   std::deque<Job> queue_;
+  // States that were copied, for collect() to release.
   std::vector<std::shared_ptr<const SequenceCache>> written_;
+  // Files that collect() will report as deleted or not written.
   std::vector<Name> gone_;
-  Name writing_;  // empty: none
-  bool saving_ = false;  // the state of writing_ is not in written_ yet
+  // The file that is being written. Empty if there is none.
+  Name writing_;
+  // The state of writing_ is still being copied, so it is not in written_ yet.
+  bool saving_ = false;
   int64_t bytes_ = 0;
-  bool failed_ = false;  // said once
+  bool failed_ = false;  // A failure to write was logged; later ones are not.
   bool stop_ = false;
   std::thread thread_;
 };

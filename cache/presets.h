@@ -1,4 +1,4 @@
-// Named settings of policies, for requests that say "kv_cache": "balanced".
+// Named policy settings, for requests such as "kv_cache": "balanced".
 #pragma once
 
 #include <string_view>

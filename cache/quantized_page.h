@@ -1,5 +1,5 @@
-// Pages of codes, as caches hold them, with the exact rows beside them or without: immutable, reference-counted, counted in the
-// pool.
+// Quantized pages as caches hold them: immutable, reference-counted, and counted in the pool. An indexed page also has
+// rows, exact or quantized (kernels/attention.h).
 #pragma once
 
 #include <cstdint>
@@ -13,30 +13,34 @@
 
 namespace smartkv {
 
-// What an indexed page has beside its codes (kernels/attention.h).
+// The rows of an indexed page, which it has beside its quantized keys (kernels/attention.h).
 struct IndexedRows {
-  int32_t read = 0;  // of its tokens, by each query; 0: there are no rows
-  int32_t bits = 0;  // of the rows' codes; 0: dense rows
+  // Tokens that the page adds to the number of tokens each query reads (KvSegment::read). 0: the page is not indexed.
+  int32_t read = 0;
+  // Bits of a value in the rows. 0: the rows are dense.
+  int32_t bits = 0;
 };
 
-// One page of one layer, of all its KV heads or of fewer. Immutable, shared by forks.
+// One page of one layer, with all of its KV heads or with fewer. Immutable, so forks share it.
 class QuantizedPage {
  public:
   static constexpr int64_t kAllHeads = -1;
 
-  // `source`: of n_heads KV heads. `channel_order`: [n_heads, head_dim] or null; the page keeps it alive. Counted in the pool.
-  // rows.read > 0: an indexed page, of all heads.
+  // Encodes `source`, which has n_heads KV heads, as a page with this layout, and counts it in the pool. channel_order
+  // is [n_heads, head_dim] or null; the page keeps it alive. If rows.read > 0, the page is indexed and must have all KV
+  // heads.
   QuantizedPage(const std::shared_ptr<PagePool>& pool, const kernels::QuantizedLayout& layout,
                 std::shared_ptr<const std::vector<uint8_t>> channel_order, const kernels::PageSource& source,
                 int64_t n_heads = kAllHeads, IndexedRows rows = {});
 
-  // What save() wrote. Throws CacheError.
+  // Reads a page that save() wrote. Throws CacheError.
   QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const std::vector<uint8_t>> channel_order,
                 StateReader* in, int64_t n_heads = kAllHeads, IndexedRows rows = {});
-  void save(StateWriter* out) const;  // without the channel order
+  // Writes the layout and the bytes, without the channel order.
+  void save(StateWriter* out) const;
 
-  // K and V of KV heads [head, head + n_heads), as given to the constructor but for the error: f32 [n_heads, kPageTokens,
-  // head_dim]. There after KvBackend::finish().
+  // Reads K and V of KV heads [head, head + n_heads) into f32 [n_heads, kPageTokens, head_dim], with their quantization
+  // error. The results are there after KvBackend::finish().
   void read(const CacheShape& shape, int64_t head, int64_t n_heads, float* k, float* v) const;
   kernels::KvSegment segment() const;
   const kernels::QuantizedLayout& layout() const { return layout_; }
@@ -60,24 +64,26 @@ class QuantizedPage {
 
 using QuantizedPageRef = std::shared_ptr<const QuantizedPage>;
 
-// Bytes of the pages, and of those that somebody else holds, too. Null: no page.
+// Bytes of the pages, and of the pages that also have another holder. Null entries count as 0.
 int64_t bytes_of(std::span<const QuantizedPageRef> pages);
 int64_t shared_bytes_of(std::span<const QuantizedPageRef> pages);
 
-// That a state's channel order [n_kv_heads, head_dim] names each channel of each KV head once. Throws CacheError.
+// Checks that a state's channel order [n_kv_heads, head_dim] names each channel of each KV head once. Throws
+// CacheError.
 void expect_channel_order(const StateReader& in, const CacheShape& shape, std::span<const uint8_t> order);
 
-// K and V in 8 bits.
+// The layout with K and V in 8 bits.
 kernels::QuantizedLayout widest_layout(const CacheShape& shape);
 
-// K and V in so many bits.
+// The layout with all of K in k_bits and all of V in v_bits.
 kernels::QuantizedLayout uniform_layout(const CacheShape& shape, int k_bits, int v_bits);
 
+// Bits of a value, averaged over the quads. Quads without codes count as 0 bits.
 double mean_bits(const kernels::CodeRuns& runs);
 
-// Bytes of a page of this layout, one layer, all KV heads.
+// Bytes of a page with this layout: one layer, all KV heads.
 int64_t quantized_bytes(const CacheShape& shape, const kernels::QuantizedLayout& layout);
-// And of its rows, where it is indexed.
+// Bytes of the rows that an indexed page has in addition. 0 if rows.read is 0.
 int64_t indexed_bytes(const CacheShape& shape, IndexedRows rows);
 
 }  // namespace smartkv

@@ -84,7 +84,7 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
   }
   for (const PolicyPreset& preset : policy_presets()) {
     if (preset.name != name) continue;
-    nlohmann::json merged = preset.spec;  // what is given beside the preset's name overrides it
+    nlohmann::json merged = preset.spec;  // Parameters given beside the preset's name override it.
     name = merged.at("policy").get<std::string>();
     merged.erase("policy");
     merged.update(parameters);
@@ -93,7 +93,7 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
   }
   const bool shadows = !parameters.contains("shadow") || parameters["shadow"] != 0;
   const double shadow = shadows ? Parameters(name, parameters).number("shadow", 0, kLeastShadowShare, 1) : 0;
-  parameters.erase("shadow");  // of every policy, so no policy knows it
+  parameters.erase("shadow");  // Handled here for all policies, so no policy knows it.
   std::string known;
   for (const PolicyRow& row : policy_registry()) {
     if (row.name == name) {

@@ -1,4 +1,5 @@
-// States of caches as bytes: what is written is read back in the same order by the same build on the same kind of machine.
+// Serialization of cache states. A state is read by the same build on the same kind of machine that wrote it, in the
+// order in which it was written.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 
 namespace smartkv {
 
+// Appends values to a buffer in memory.
 class StateWriter {
  public:
   template <typename T>
@@ -26,7 +28,7 @@ class StateWriter {
     bytes(values.data(), values.size() * sizeof(T));
   }
   void bytes(const void* from, size_t n) { data_.append(static_cast<const char*>(from), n); }
-  // Room for n bytes that the caller fills before the next call.
+  // Appends n bytes, which the caller must fill before the next call, and returns where they begin.
   char* room(size_t n) {
     data_.resize(data_.size() + n);
     return data_.data() + data_.size() - n;
@@ -38,7 +40,7 @@ class StateWriter {
   std::string data_;
 };
 
-// Throws CacheError when the bytes end early.
+// Reads what a StateWriter wrote. Every read throws CacheError if the bytes end early.
 class StateReader {
  public:
   explicit StateReader(std::span<const char> data) : data_(data) {}
@@ -62,14 +64,16 @@ class StateReader {
     const std::span<const char> from = bytes(n);
     if (n > 0) std::memcpy(to, from.data(), n);
   }
-  // The next n bytes, as long as the data are there.
+  // Returns the next n bytes. They are valid as long as the data given to the constructor.
   std::span<const char> bytes(size_t n) {
     if (static_cast<int64_t>(n) > left()) fail(static_cast<int64_t>(n));
     at_ += n;
     return data_.subspan(at_ - n, n);
   }
 
+  // Bytes that are left to read.
   int64_t left() const { return static_cast<int64_t>(data_.size() - at_); }
+  // Throws CacheError saying that `what` was expected, unless `holds`.
   void expect(bool holds, const char* what) const {
     if (!holds) throw CacheError("state: expected " + std::string(what) + ", before byte " + std::to_string(at_));
   }

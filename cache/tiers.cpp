@@ -13,13 +13,13 @@ namespace {
 using kernels::KvSegment;
 
 size_t tier_of(const KvSegment& segment) {
-  if (segment.is_indexed()) return static_cast<size_t>(segment.row_bits);  // of what is read; 0: exact
+  if (segment.is_indexed()) return static_cast<size_t>(segment.row_bits);  // The bits of the rows; 0 is kExactTier.
   if (segment.format == KvSegment::Format::kDense || segment.format == KvSegment::Format::kCut) return kExactTier;
   const double bits = (mean_bits(segment.quantized.k) + mean_bits(segment.quantized.v)) / 2;
   return static_cast<size_t>(std::clamp(std::ceil(bits), 1.0, 8.0));
 }
 
-// visit(tier) for each entry that a KV head has in a segment. An entry that stands for several tokens has a bias.
+// Calls visit(tier) for each entry that a KV head has in a segment. An entry that stands for several tokens has a bias.
 template <typename Visit>
 void for_each_entry(const KvSegment& segment, int64_t head, const Visit& visit) {
   const size_t tier = tier_of(segment);
@@ -27,7 +27,7 @@ void for_each_entry(const KvSegment& segment, int64_t head, const Visit& visit) 
   for (int32_t i = 0; i < segment.tokens; ++i) visit(bias != nullptr && bias[i] != 0 ? kSummarisedTier : tier);
 }
 
-// One layer's KV heads over stretches of `width` positions.
+// Counts the tokens of one layer's KV heads by tier, in spans of `width` positions.
 class SpanCounter {
  public:
   SpanCounter(int64_t tokens, int64_t width)
@@ -78,8 +78,8 @@ class SpanCounter {
   }
 
   int64_t tokens_, width_, heads_ = 0;
-  std::vector<TierShares> counts_;  // tokens of all heads so far, by stretch
-  std::vector<int64_t> held_;       // of the head that is being added: tokens that have an entry of their own, by stretch
+  std::vector<TierShares> counts_;  // Tokens of all heads so far, by span.
+  std::vector<int64_t> held_;       // By span: tokens of the head being added that have their own entry.
 };
 
 }  // namespace

@@ -23,14 +23,14 @@ std::vector<KvSegment> view_of(const SequenceCache& cache, int64_t layer, int64_
   return segments;
 }
 
-// The positions of the tokens that a query at `position` sees in a KV head, in the view's order.
+// Returns the positions of the tokens that a query at `position` sees in a KV head, in the view's order.
 std::vector<int64_t> visible_positions(const SequenceCache& cache, int64_t layer, int64_t head, int64_t position) {
   std::vector<int64_t> positions = cache.represented(layer, head);
   for (int64_t next = cache.tokens(); next <= position; ++next) positions.push_back(next);
   return positions;
 }
 
-// The indices of the largest values, at most kMostAttended, sorted.
+// Returns the indices of the largest values, at most kMostAttended, in rising order.
 std::vector<int64_t> most_attended(std::span<const float> mass) {
   std::vector<int64_t> indices(mass.size());
   std::iota(indices.begin(), indices.end(), 0);
@@ -44,7 +44,7 @@ std::vector<int64_t> most_attended(std::span<const float> mass) {
   return indices;
 }
 
-// For each of `slots` of a quantised page, the slot of the dense page of the same tokens that is nearest to it.
+// For each of `slots` of a quantized page, returns the nearest slot of the dense page that holds the same tokens.
 std::vector<int64_t> nearest_slots(kernels::KvBackend& backend, const kernels::AttentionShape& shape, const KvSegment& page,
                                    const KvSegment& dense, int64_t head, std::span<const int64_t> slots) {
   const int64_t dim = shape.head_dim;
@@ -55,7 +55,7 @@ std::vector<int64_t> nearest_slots(kernels::KvBackend& backend, const kernels::A
   backend.read(shape.type, dim, jobs);
   backend.finish();
   const auto distance = [dim](const float* a, const float* b) {
-    std::array<float, 16> sums{};  // head_dim is a multiple of 16
+    std::array<float, 16> sums{};  // head_dim is a multiple of 16.
     for (int64_t d = 0; d < dim; d += 16) {
       for (size_t i = 0; i < 16; ++i) sums[i] += (a[d + i] - b[d + i]) * (a[d + i] - b[d + i]);
     }
@@ -78,7 +78,8 @@ std::vector<int64_t> nearest_slots(kernels::KvBackend& backend, const kernels::A
   return nearest;
 }
 
-// Makes positions of `indices` (sorted) into a view of all tokens whose quantised pages have an order of their own.
+// `indices` (sorted) point into a view of all tokens. Turns them into positions: quantized pages may have an order of
+// their own.
 void restore_order(kernels::KvBackend& backend, const kernels::AttentionShape& shape, std::span<const KvSegment> view,
                    std::span<const KvSegment> full, int64_t head, std::span<int64_t> indices) {
   int64_t first = 0;
@@ -104,7 +105,7 @@ double jaccard(const std::vector<int64_t>& a, std::vector<int64_t> b) {
   return static_cast<double>(both.size()) / static_cast<double>(a.size() + b.size() - both.size());
 }
 
-// A NaN is not lost in the maximum.
+// Returns the maximum, or NaN if one of them is NaN.
 double larger(double a, double b) { return a >= b || std::isnan(a) ? a : b; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How far attention over a compressed cache is from attention over the full one, for queries that are sampled.
+// Measures how far attention over a compressed cache drifts from attention over the full cache, for sampled queries.
 #pragma once
 
 #include <cstdint>
@@ -10,43 +10,51 @@
 
 namespace smartkv {
 
+// Number of most attended tokens that are compared.
 constexpr int64_t kMostAttended = 32;
 
-// Which queries are compared: those at positions stride - 1, 2 stride - 1, ... from `first` on.
+// Says which queries are compared: the ones at positions stride - 1, 2 stride - 1, ... that are not below `first`.
 struct ShadowSampling {
   int64_t stride = 50;
   int64_t first = 0;
 
   bool contains(int64_t position) const { return position >= first && position % stride == stride - 1; }
-  TokenRange within(int64_t begin, int64_t end) const;  // from the first to the last sample in [begin, end)
+  // Returns the range from the first to the last sample in [begin, end).
+  TokenRange within(int64_t begin, int64_t end) const;
 };
 
-// What a query got from a cache.
+// A query's attention over one cache.
 struct QueryAttention {
-  const SequenceCache& cache;     // before advance(), holding the query's token
-  std::span<const float> output;  // [n_heads, head_dim], of the cache's type
-  std::span<const float> mass;    // [n_kv_heads, tokens of the view that the query sees], as Probe::mass
+  const SequenceCache& cache;     // Before advance(); it holds the query's token.
+  std::span<const float> output;  // [n_heads, head_dim], rounded to the cache's type.
+  std::span<const float> mass;    // [n_kv_heads, visible tokens of the view], as Probe::mass.
 };
 
 // The drift of one layer, summed over the samples.
 struct LayerDrift {
-  int64_t samples = 0;   // queries
-  double error = 0;      // |o' - o| / |o| of the attention output of all heads; outputs are of the cache's type
-  double error_max = 0;  // the largest
-  int64_t sets = 0;      // queries and KV heads for which it is known which tokens the compressed cache holds
-  double jaccard = 0;    // of the kMostAttended most attended positions of both
+  // Queries compared.
+  int64_t samples = 0;
+  // Sum of |o' - o| / |o|, o being the attention output of all heads, rounded to the cache's type.
+  double error = 0;
+  // The largest term of `error`.
+  double error_max = 0;
+  // Pairs of query and KV head whose most attended positions were compared.
+  int64_t sets = 0;
+  // Sum over `sets` of the Jaccard index of the kMostAttended most attended positions of both caches.
+  double jaccard = 0;
 
-  // One sample: what the query at `position` got from the compressed cache, and from the full one. Quantised pages may
-  // hold their tokens in any order: each is taken for the token of its page whose key and value are nearest (at 2 bits
-  // some are mistaken, and the Jaccard is a little too low).
-  // backend: of both caches' pages.
+  // Adds one sample: the attention of the query at `position` over the compressed cache and over the full one.
+  // `backend` holds the pages of both caches.
+  //
+  // Quantized pages may hold their tokens in any order. Each token is identified with the token of its page whose exact
+  // key and value are nearest. At 2 bits some are mistaken, which makes the Jaccard index slightly too low.
   void add(kernels::KvBackend& backend, const kernels::AttentionShape& shape, int64_t layer, int64_t position,
            const QueryAttention& compressed, const QueryAttention& full);
   LayerDrift& operator+=(const LayerDrift& other);
 };
 
-// Of a query whose token `cache` holds, before advance(); of `query` only the position and q are read. backend: of the
-// cache's pages.
+// Returns the attention output, f32 [n_heads, head_dim], or the mass of a query. REQUIRES: `cache` holds the query's
+// token and advance() has not been called. Only position and q of `query` are read. `backend` holds the cache's pages.
 std::vector<float> query_output(kernels::KvBackend& backend, const kernels::AttentionShape& shape,
                                 const SequenceCache& cache, int64_t layer, const Probe& query);
 std::vector<float> query_mass(kernels::KvBackend& backend, const kernels::AttentionShape& shape,

@@ -1,5 +1,5 @@
-// Any policy with its sequences in shadow mode: {"policy": ..., "shadow": 0.02} compares 2% of the token positions with
-// the full cache, which is held beside. The answer is the policy's own, bit for bit.
+// Shadow mode for any policy: {"policy": ..., "shadow": 0.02} holds the full cache beside the policy's and compares the
+// two at 2% of the token positions. The answer is the policy's own, bit for bit.
 #pragma once
 
 #include "cache/policy.h"
@@ -8,10 +8,12 @@ namespace smartkv {
 
 constexpr double kLeastShadowShare = 1e-6;
 
-// share: of the positions that are sampled, in [kLeastShadowShare, 1]; not of a prompt before its last page, where a
-// pass over a long chunk would have to show every query between its first and its last sample.
+// Wraps `policy`. share: fraction of positions that are sampled, in [kLeastShadowShare, 1]. A prompt is sampled in its
+// last page only, because otherwise a pass over a long chunk would have to show every query between its first and its
+// last sample.
 std::unique_ptr<KvCachePolicy> make_shadow_policy(const PolicyContext& context, std::unique_ptr<KvCachePolicy> policy,
                                                   double share);
-std::vector<CacheMetric> shadow_metrics();  // of its details()
+// Metrics of the details() of sequences in shadow mode.
+std::vector<CacheMetric> shadow_metrics();
 
 }  // namespace smartkv

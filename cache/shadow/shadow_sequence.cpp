@@ -40,7 +40,7 @@ void ShadowSequence::observe(int64_t layer, const Probe& probe) {
     drift_[static_cast<size_t>(layer)].add(backend, shape, layer, probe.position, {*compressed_, output, probe.mass},
                                            {*full_, full_output, full_mass});
   }
-  // Its probes depend on positions only, so they are the same in a pass that ends here.
+  // The compressed cache's probes depend on positions only, so they are the same in a pass that ends here.
   const TokenRange own = compressed_->probes(probe.position + 1 - tokens());
   if (probe.position >= own.first && probe.position < own.end) compressed_->observe(layer, probe);
 }

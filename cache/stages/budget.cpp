@@ -14,16 +14,16 @@ struct Ranked {
   uint32_t key, index;
 };
 
-// Compares as the number does, which is no NaN.
+// Returns a key that compares as the number does. REQUIRES: the number is not NaN.
 uint32_t key_of(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value + 0.0f);  // -0 is 0
+  const auto bits = std::bit_cast<uint32_t>(value + 0.0f);  // Turns -0 into 0.
   constexpr uint32_t kSign = uint32_t{1} << 31;
   return (bits & kSign) != 0 ? ~bits : bits | kSign;
 }
 
 }  // namespace
 
-// A radix sort: every boundary of a sequence ranks all that it keeps.
+// A radix sort, because every boundary of a sequence ranks all tokens that it keeps.
 std::vector<float> ranks_of(std::span<const float> values) {
   constexpr uint32_t kBits = 11, kDigits = uint32_t{1} << kBits;
   std::vector<Ranked> order(values.size()), sorted(values.size());

@@ -74,7 +74,7 @@ void HeadUnits::resize(std::span<const int64_t> wanted) {
   };
   pages_.reserve(before * kPageTokens, after * kPageTokens);
   std::vector<kernels::PageCopy> copies;
-  for (std::vector<int32_t>& units : units_) {  // out of the pages that go
+  for (std::vector<int32_t>& units : units_) {  // Move units out of the pages that are freed.
     for (int32_t& unit : units) {
       if (unit < after * heads()) continue;
       const int32_t from = std::exchange(unit, take_free(used.size()));

@@ -1,4 +1,4 @@
-// A store that packs all tokens, page by page, in the order of the sequence.
+// A store that packs all tokens page by page, in the order of the sequence.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,15 @@
 
 namespace smartkv {
 
-// Tokens between the boundaries of a prompt. A long stride leaves whole chunks of a prefill dense until they are packed
-// together, in parallel; a short one lets prompts that begin alike share more of what they have in common.
+// Tokens between the boundaries of a prompt. With a long stride, whole chunks of a prefill stay dense until they are
+// packed together, in parallel. With a short stride, prompts with a common prefix share more of it.
 constexpr int64_t kPrefillChunk = 512;
-constexpr int64_t kPromptStride = 128;  // measured: docs/performance.md, case c
-// The parameter "prompt_stride", a multiple of 64. Throws CacheError.
+// Measured: docs/performance.md, case c.
+constexpr int64_t kPromptStride = 128;
+// Reads the parameter "prompt_stride", a multiple of 64. Throws CacheError.
 int64_t read_prompt_stride(Parameters* parameters, int64_t fallback);
 
-// The pages of a sequence whose page i holds tokens [64 i, 64 i + 64); what stores of all tokens share.
+// Base class of stores that keep all tokens: page i holds tokens [64 i, 64 i + 64) of the sequence.
 class PageStore : public TokenStore {
  public:
   int64_t entries(int64_t /*layer*/) const override { return n_pages() * kernels::kPageTokens; }
@@ -32,7 +33,8 @@ class PageStore : public TokenStore {
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
-  void add_details(std::map<std::string, double>* details) const override;  // bits_k, bits_v: mean width of the codes
+  // Adds bits_k and bits_v: the mean width of quantized values.
+  void add_details(std::map<std::string, double>* details) const override;
 
  protected:
   explicit PageStore(const PolicyContext& context)
@@ -47,25 +49,30 @@ class PageStore : public TokenStore {
   void set_page(int64_t layer, int64_t i, QuantizedPageRef page) {
     pages_[static_cast<size_t>(layer)][static_cast<size_t>(i)] = std::move(page);
   }
-  int64_t bytes() const { return bytes_; }  // of pages
-  int64_t shared_bytes() const;  // of pages that somebody else holds, too
-  // Bytes of the pages that growth to `end` tokens makes, where no new page has more than page_bytes(i).
+  int64_t bytes() const { return bytes_; }  // Sum over all pages.
+  // Bytes of pages that also have another holder.
+  int64_t shared_bytes() const;
+  // Bounds the bytes of the pages that are made while the sequence grows to `end` tokens, if new page i of a layer has
+  // at most page_bytes(i).
   StoreGrowth page_growth(const StageView& view, int64_t end) const;
 
-  // At a boundary, before `made` pages of each layer are packed. Decides what they will be; may narrow those that are.
+  // Called at a boundary, before `made` new pages of each layer are packed. Decides their layouts, and may narrow
+  // existing pages.
   virtual void plan(const StageView& view, int64_t made) { (void)view, (void)made; }
-  // Packs page i of a layer: of tokens [n_kv_heads, kPageTokens], in order of position. Called for different layers in
-  // parallel.
+  // Packs page i of a layer from `tokens`, [n_kv_heads, kPageTokens], in order of position. Called for different layers
+  // in parallel.
   virtual QuantizedPageRef pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const = 0;
-  virtual void end_boundary() {}  // after the pages of a boundary were packed
-  // Of a layer's page i, which is about to be loaded; null: none.
+  // Called when the pages of a boundary have been packed.
+  virtual void end_boundary() {}
+  // Returns the channel order of a layer's page i, which is about to be loaded. Null if it has none.
   virtual std::shared_ptr<const std::vector<uint8_t>> channel_order(int64_t layer, int64_t i) const {
     (void)layer, (void)i;
     return nullptr;
   }
-  // Of page i.
+  // Returns the rows of page i if the store's pages are indexed.
   virtual IndexedRows rows(int64_t i) const { (void)i; return {}; }
-  virtual int64_t page_bytes(int64_t i) const = 0;  // of a layer's new page i, at most
+  // Returns an upper bound of the bytes of a layer's new page i.
+  virtual int64_t page_bytes(int64_t i) const = 0;
 
  private:
   void count_bytes();
@@ -76,14 +83,15 @@ class PageStore : public TokenStore {
   std::vector<std::vector<QuantizedPageRef>> pages_;  // by layer
 };
 
-// Tail tokens [64 i, 64 i + 64).
+// Returns the segment of tail tokens [64 i, 64 i + 64), counted from the sequence's first token.
 inline kernels::KvSegment tail_page(const DenseLayer& tail, int64_t i) {
   return tail.segment(i - tail.first() / kernels::kPageTokens, kernels::kPageTokens);
 }
-// Where they are: [n_kv_heads, kPageTokens].
+// Returns where these tokens are: [n_kv_heads, kPageTokens].
 std::vector<kernels::TokenPlace> tail_places(const CacheShape& shape, const DenseLayer& tail, int64_t i);
 
-// Every page in one layout but the first, which holds the sinks, whose keys are unlike all others: 8 bits.
+// Makes stores with all pages in one layout, except for the first page, which is in 8 bits: it holds the sinks, whose
+// keys are unlike all others.
 class UniformStoreFactory final : public StoreFactory {
  public:
   explicit UniformStoreFactory(const kernels::QuantizedLayout& layout) : layout_(layout) {}

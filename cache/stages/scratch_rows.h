@@ -1,5 +1,5 @@
-// Rows of f32 K and V in a backend's memory, for as long as a boundary takes: tokens between two places that have
-// slots.
+// Rows of K and V, f32, in a backend's memory, allocated for the duration of a boundary. They hold tokens on their way
+// from one slot to another.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class ScratchRows {
   ScratchRows(std::shared_ptr<kernels::KvBackend> backend, int64_t head_dim)
       : backend_(std::move(backend)), head_dim_(head_dim) {}
 
-  // One more, of any contents.
+  // Returns another row. Its contents are undefined.
   kernels::TokenPlace add() {
     const int64_t row = n_ % kRows;
     if (row == 0) {
@@ -28,7 +28,7 @@ class ScratchRows {
   }
 
  private:
-  static constexpr int64_t kRows = 32;  // of a chunk
+  static constexpr int64_t kRows = 32;  // Rows of a chunk.
 
   std::shared_ptr<kernels::KvBackend> backend_;
   int64_t head_dim_, n_ = 0;

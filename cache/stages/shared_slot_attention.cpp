@@ -1,4 +1,4 @@
-// A SharedSlotStore whose scorer looks at attention.
+// The parts of SharedSlotStore for scorers of attention.
 #include <algorithm>
 #include <cmath>
 
@@ -18,7 +18,9 @@ int64_t SharedSlotStore::n_probes() const { return scorer_->n_probes(); }
 void SharedSlotStore::observe(const StageView& /*view*/, int64_t layer, const StoreProbe& probe) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t whole = state.kept.whole_pages() * kPageTokens;
-  int64_t unit = 0, slot = 0;  // entries of the KV head's own, in the order of view()
+  // First entries of the KV head's own packed units, and of its dense units beyond the whole pages, in the order of
+  // view().
+  int64_t unit = 0, slot = 0;
   for (const Head& head : state.heads) slot += static_cast<int64_t>(head.packed.size()) * kPageTokens;
   const int64_t shared = slot;
   slot += whole;
@@ -46,7 +48,7 @@ void SharedSlotStore::score_attention(const StageView& view) {
   context_.for_each(held_heads(), [&](int64_t i) {
     Head& head = layers_[static_cast<size_t>(i / n_heads())].heads[static_cast<size_t>(i % n_heads())];
     head.tail.resize(n_tail);
-    // In order of position: evictions leave the slots in any order, and units lie between each other.
+    // Sort by position: evictions leave the slots in any order, and units lie between each other.
     struct Candidate {
       int32_t position;
       float* score;

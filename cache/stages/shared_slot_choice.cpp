@@ -1,4 +1,4 @@
-// What a SharedSlotStore keeps at a boundary.
+// The choice of what a SharedSlotStore keeps at a boundary.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -16,14 +16,14 @@ using Token = LeavingTokens::Token;
 
 constexpr float kNothing = std::numeric_limits<float>::lowest();
 
-// By how much tokens are worth more than the threshold, those that are.
+// Returns the worth above the threshold, summed over the tokens that are worth more than it.
 double excess(std::span<const float> worth, float threshold) {
   double sum = 0;
   for (const float w : worth) sum += std::max(0.0, static_cast<double>(w) - threshold);
   return sum;
 }
 
-// Of all heads, one after the other.
+// Returns the worth of all heads' candidates, one head after the other.
 template <typename Heads>
 std::vector<float> all_worth(const Heads& heads) {
   std::vector<float> all;
@@ -38,7 +38,7 @@ std::vector<SharedSlotStore::Candidates> SharedSlotStore::weigh(int64_t tail_fir
   std::vector<Candidates> all = gather_candidates(tail_first, n_leaving, &importance);
   if (!ranks()) return all;
   std::vector<float> scores;
-  std::vector<size_t> first;  // by KV head
+  std::vector<size_t> first;  // By KV head: where its candidates begin.
   for (const Candidates& head : all) {
     first.push_back(scores.size());
     scores.insert(scores.end(), head.worth.begin(), head.worth.end());
@@ -60,7 +60,8 @@ std::vector<SharedSlotStore::Candidates> SharedSlotStore::weigh(int64_t tail_fir
   return all;
 }
 
-// What everybody must be worth to be kept, were there no units. Prices the packed units, whose tokens leave `worth`.
+// Returns the worth above which tokens would be kept if they were kept one by one, not in units. Sets the price of each
+// packed unit and removes the unit's tokens from `worth`.
 float SharedSlotStore::price_units(std::vector<Candidates>* all) const {
   std::vector<float> worth = all_worth(*all);
   const int64_t most = (packed_most_ + budget_pages() * context_.all_kv_heads()) * kPageTokens;
@@ -80,7 +81,7 @@ float SharedSlotStore::price_units(std::vector<Candidates>* all) const {
   return threshold;
 }
 
-// A head's dense candidates but for the sinks, which stay dense, the most valuable first.
+// Returns a head's dense candidates, the most valuable first. Sinks are left out, because they stay dense.
 std::vector<uint32_t> SharedSlotStore::promotable(const Candidates& head) const {
   std::vector<uint32_t> order(head.worth.size());
   std::iota(order.begin(), order.end(), uint32_t{0});
@@ -106,7 +107,7 @@ void SharedSlotStore::promote(std::vector<Candidates>* all, int64_t wanted) cons
     Candidates& head = heads[static_cast<size_t>(h)];
     head.promoted = promotable(head);
   });
-  std::vector<std::pair<double, size_t>> blocks;  // and their heads
+  std::vector<std::pair<double, size_t>> blocks;  // Worth above the threshold, and the head.
   for (size_t h = 0; h < heads.size(); ++h) {
     const int64_t most = heads[h].units - least_units(options_.eviction);
     std::vector<float> worth;
@@ -116,15 +117,15 @@ void SharedSlotStore::promote(std::vector<Candidates>* all, int64_t wanted) cons
       blocks.emplace_back(excess(left.first(kPageTokens), threshold), h);
     }
   }
-  // A head's own blocks are in order: stable sorts keep equals so.
+  // A head's blocks are in order of worth already, and stable sorts keep the order of equals.
   std::stable_sort(blocks.begin(), blocks.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::stable_sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) { return a.worth < b.worth; });
   std::vector<float> dense = all_worth(heads);
   const auto kept = dense.begin() + budget_pages() * context_.all_kv_heads() * kPageTokens;
   std::nth_element(dense.begin(), kept, dense.end(), std::greater<>());
   std::sort(kept, dense.end(), std::greater<>());
-  // A block that is packed keeps as many other tokens from being lost, the best of those that would be: their worth is what
-  // it gains, and that of the unit that makes room what it costs.
+  // A block that is packed saves as many other tokens from being lost, the best of them first. It gains their worth. It
+  // costs the worth of the unit that makes room.
   std::span<const float> saved(kept, dense.end());
   int64_t room = packed_most_ - static_cast<int64_t>(units.size());
   std::vector<size_t> promoted(heads.size(), 0);
@@ -153,7 +154,7 @@ void SharedSlotStore::share_budget(int64_t tail_first, int64_t n_leaving) {
   const int64_t heads = context_.all_kv_heads(), added = n_leaving / kPageTokens, budget = budget_pages();
   int64_t all = 0;
   for (const HeadSize& size : sizes_) all += size.dense + added;
-  if (all <= budget * heads) {  // everybody keeps everything
+  if (all <= budget * heads) {  // Everything fits.
     for (HeadSize& size : sizes_) size.dense += static_cast<int32_t>(added);
     for (Layer& layer : layers_) {
       for (int64_t h = 0; h < n_heads(); ++h) layer.heads[static_cast<size_t>(h)].units_next = layer.kept.units(h) + added;
@@ -161,14 +162,14 @@ void SharedSlotStore::share_budget(int64_t tail_first, int64_t n_leaving) {
     return;
   }
   std::vector<Candidates> candidates = weigh(tail_first, n_leaving);
-  // Where heads do not fill a layer's last page, the others must do with less.
+  // If heads do not fill a layer's last page, less of the budget is left for the others.
   if (packs()) promote(&candidates, all - budget * heads + shape().n_layers * (heads - 1));
   std::vector<float> worth = all_worth(candidates);
   const auto last = worth.begin() + budget * heads * kPageTokens - 1;
   std::nth_element(worth.begin(), last, worth.end(), std::greater<>());
   const float threshold = *last;
 
-  std::vector<double> wanted;  // units, by layer and head
+  std::vector<double> wanted;  // Units, by layer and head.
   std::vector<double> layer_wanted;
   std::vector<int64_t> layer_least, layer_most;
   const std::span<Candidates> by_layer(candidates);
@@ -227,8 +228,8 @@ void SharedSlotStore::settle(std::vector<Candidates>* all, int64_t tail_first) {
   }
 }
 
-// The head's best of those that are not packed, as many as its next units hold: sinks first, then by what they are worth, of
-// equals the later.
+// Fills the head's next units with its best candidates that are not packed: sinks first, then by worth; of equals, the
+// later.
 SharedSlotStore::Changes SharedSlotStore::choose(Head* head, std::span<const Token> tokens,
                                                   const std::vector<float>& importance) const {
   const size_t held = head->positions.size(), room = static_cast<size_t>(head->units_next * kPageTokens);
@@ -254,7 +255,7 @@ SharedSlotStore::Changes SharedSlotStore::choose(Head* head, std::span<const Tok
     std::nth_element(order.begin(), end, order.end(), better);
     std::for_each(end, order.end(), [&](size_t i) { stays[i] = false; });
   }
-  // Who stays and lies within the slots that remain keeps its place; the others take the places that are free there.
+  // A token that stays and has a slot that stays keeps it. The others take the free slots.
   Changes changes;
   size_t free = 0;
   for (size_t i = 0; i < stays.size(); ++i) {

@@ -1,4 +1,4 @@
-// A SharedSlotStore of some of the model's KV heads: what the ranks tell each other, and how much each comes to hold.
+// SharedSlotStore on tensor-parallel ranks: what they tell each other, and how much each comes to hold.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,8 @@ namespace smartkv {
 
 using kernels::kPageTokens;
 
-// Each rank knows what the K and V of its own heads add: the sum is over all.
+// Each tensor-parallel rank knows only what K and V of its own heads add to the importance. Adds up the parts of all
+// ranks.
 void SharedSlotStore::share_importance(int64_t n_leaving) {
   if (context_.ranks() == 1) return;
   std::vector<float> own;
@@ -30,7 +31,8 @@ void SharedSlotStore::share_importance(int64_t n_leaving) {
 
 std::vector<SharedSlotStore::Candidates> SharedSlotStore::gather_candidates(int64_t tail_first, int64_t n_leaving,
                                                                            std::vector<std::vector<float>>* importance) const {
-  std::vector<float> own;  // of each KV head its scores, then its importance; of a head, its packed units first
+  // For each KV head its scores, then its importance. Each list begins with the tokens of packed units.
+  std::vector<float> own;
   std::vector<int32_t> own_sinks;
   const int64_t n_sinks = packs() ? options_.eviction.sinks : 0;
   const auto append = [&](const std::vector<float>& values, size_t n) {
@@ -121,7 +123,7 @@ int64_t SharedSlotStore::excess_bytes() const {
   return most - rank_bytes(rank());
 }
 
-// Of the rank that may grow most.
+// Bounds the growth of the tensor-parallel rank that may grow most.
 StoreGrowth SharedSlotStore::growth(const StageView& view, int64_t end) const {
   StoreGrowth growth = rank_growth(rank(), view, end);
   for (int64_t r = 0; r < context_.ranks(); ++r) {
@@ -141,13 +143,14 @@ StoreGrowth SharedSlotStore::rank_growth(int64_t of_rank, const StageView& view,
   const RankSize held = rank_size(of_rank);
   const int64_t page = held.heads * (context_.pool->page_bytes() / n_heads()), packed_page = packed_page_bytes();
   const int64_t budget = rank_pages(context_, held.heads, budget_pages());
-  // Which pages of another rank somebody else holds, too, is not known here.
+  // It is not known here which pages of another tensor-parallel rank are shared.
   const int64_t shared_packed = here ? (view.may_share ? shared_packed_units() : 0) : shares_ ? held.packed : 0;
   int64_t next = held.pages, more_packed = 0, units = 0;
   if (view.next_boundary <= end) {
     const int64_t added = leaving_pages(view);
     next = std::min(budget, held.pages + shape().n_layers * added);
-    // Units that go make room for those that come, unless somebody else holds them, too. One that goes may be another rank's.
+    // Dropped units make room for new ones, unless they are shared. The dropped unit may be on another tensor-parallel
+    // rank.
     const int64_t room = packed_most_ - held.packed;
     int64_t coming = room;
     if (context_.ranks() > 1) {

@@ -51,17 +51,17 @@ StoreFactory::Bytes SharedSlotStoreFactory::max_bytes(const PolicyContext& conte
   const CacheShape& shape = context.shape;
   const int64_t heads = shape.n_kv_heads, n_layers = shape.n_layers, left = n_left / kPageTokens;
   const int64_t page = dense_bytes(shape, kPageTokens) / n_layers;
-  // The budgets are of all KV heads, of which any may have the most.
+  // The budgets are shared by all KV heads of the model, and any head may have most of them.
   const int64_t dense = std::min(SharedSlotStore::rank_pages(context, heads, n_layers * options_.dense_slots() / kPageTokens), n_layers * left);
   const int64_t dense_units = std::min(n_layers * context.all_kv_heads() * options_.dense_slots() / kPageTokens, n_layers * heads * left);
   const int64_t packed_units =
       std::min(n_layers * context.all_kv_heads() * options_.packed_tokens() / kPageTokens, n_layers * heads * left);
   const int64_t packed_unit = packed_units == 0 ? 0 : quantized_bytes(shape, *options_.eviction.packed) / heads;
-  // A layer that gets another page has it before its tail's page goes.
+  // A layer that gets another page has it before the page of its tail is freed.
   Bytes bytes{dense * page + packed_units * packed_unit + std::min(n_layers, context.workers()) * page, 0};
   bytes.layer_pages = std::min(dense, left) * page + std::min(packed_units, heads * left) * packed_unit;
   const bool ranks = counts_importance(options_, *scorer_);
-  bytes.layer_rise = page;  // units that go make room for those that come before they do
+  bytes.layer_rise = page;  // Dropped units make room before new ones are made.
   const int64_t prompt = options_.eviction.exact_prefill ? options_.eviction.boundaries().leaving(std::min(prompt_tokens, n_tokens)) : 0;
   const int64_t most_scored = std::min(n_tokens, std::max(prompt, kPageTokens));
   bytes.state = dense_units * SharedSlotStore::dense_state_bytes(ranks) +
@@ -192,7 +192,7 @@ std::vector<int32_t> SharedSlotStore::kept_positions(int64_t layer, int64_t head
   return positions;
 }
 
-// A prompt's tokens are scored as they come, so that its end stalls nobody.
+// Scores the prompt's tokens as they come, so that its end does not stall other sequences.
 void SharedSlotStore::see(const StageView& view) {
   if (!scores_contents()) return;
   score_contents(view, std::min(view.tokens, view.leaving()));
@@ -236,7 +236,7 @@ void SharedSlotStore::prepare(const StageView& view) {
   share_budget(view.tail_first, view.leaving() - view.tail_first);
 }
 
-// The head's promoted tokens, neighbours by position in a unit.
+// Makes packed units of the head's promoted tokens. They are in order of position, so tokens of a unit are neighbors.
 void SharedSlotStore::pack(Layer* layer, int64_t head, const LeavingTokens& leaving) const {
   Head& of = layer->heads[static_cast<size_t>(head)];
   const std::span<const Token> tokens = leaving.of(head);

@@ -1,21 +1,25 @@
-// A store of the most valuable tokens, with one budget for all layers and KV heads: those whose tokens are worth more
-// keep more of them (Ada-KV, Feng et al. 2024, over heads; PyramidKV, Cai et al. 2024, over layers). What all of them
-// hold together is what a SlotStore of the same options holds.
+// A store that keeps the most valuable tokens under one budget for all layers and KV heads. Heads with more valuable
+// tokens keep more of them (Ada-KV, Feng et al. 2024, over heads; PyramidKV, Cai et al. 2024, over layers). Together
+// they keep as many tokens as a SlotStore with the same options.
 //
-// Scores must be comparable over layers and heads: those of a gate, or probabilities that probes gave the tokens.
-// Where the scorer also knows how much a token matters to questions (KVzap, Jegou and Jeblick 2026), on a scale that
-// is each layer's own, a token is worth the greater of two ranks: of its score among all candidates, and of its
-// importance among its layer's. At a boundary the tokens that leave the window and those that have slots compete: one
-// threshold says how many each KV head should keep, which is rounded to units of kPageTokens tokens, and within that
-// each head keeps its best (head_units.h).
+// Scores must be comparable over layers and heads: scores of a gate, or probabilities that probes gave the tokens. Some
+// scorers also know a token's importance: how much it matters to later questions (KVzap, Jegou and Jeblick 2026).
+// Importance has a scale of its own in each layer. A token's worth is then the greater of two percentiles: that of its
+// score among all candidates, and that of its importance among the candidates of its layer.
 //
-// With EvictionOptions::packed most tokens are kept in quantised pages of a single KV head. Before dense tokens are
-// lost, the heads' best become such units. A unit is packed once, and goes as a whole: where there is no room, if its
-// tokens are worth less than those that would be lost for want of the slots that another one frees.
+// At a boundary the tokens evicted from the tail compete with the tokens that have slots.
+//  - One threshold of worth says how many tokens each KV head should keep.
+//  - That number is rounded to units of kPageTokens tokens (head_units.h).
+//  - Within its units each head keeps its best tokens.
 //
-// Where ranks hold some of the KV heads each, they tell each other at a boundary what their tokens are worth; then
-// each decides for all heads, as one rank would, and does its own part. Ranks come to hold different numbers of bytes:
-// rank 0 counts what the one that holds most does.
+// With EvictionOptions::packed most tokens are kept in packed units: quantized pages of a single KV head. Before dense
+// tokens are lost, the best tokens of the heads become packed units, which frees their slots for others. A unit is
+// packed once and dropped as a whole. If there is no room for another unit, the least valuable one is dropped, provided
+// that its tokens are worth less than the tokens that the freed slots save.
+//
+// Tensor-parallel ranks tell each other at a boundary what their tokens are worth. Each of them then decides for all KV
+// heads, as a single process would, and carries out its own part. They come to hold different numbers of bytes;
+// tensor-parallel rank 0 counts the bytes of the one that holds most.
 #pragma once
 
 #include <algorithm>
@@ -33,18 +37,19 @@
 
 namespace smartkv {
 
-// Units of dense pages that a KV head has at least: for the sinks, and so that none is left without a slot.
+// Returns how many units of dense pages a KV head has at least: enough for the sinks, and never zero.
 int64_t least_units(const EvictionOptions& options);
 
-// What a scorer of attention holds at most: a mass for each candidate, and a score for those of the tail. Tokens of a
-// KV head.
+// Returns the most bytes that a scorer of attention needs for `heads` KV heads, each with `kept` kept tokens and `tail`
+// tokens in the tail: a mass for each of these tokens, and a score for each token of the tail.
 int64_t attention_bytes(int64_t heads, int64_t kept, int64_t tail);
 
 struct SharedSlotOptions {
   EvictionOptions eviction;
-  double margin = 0;  // that ranks of importance count less, 0 to 1; 1: they do not count
+  // Subtracted from percentiles of importance, 0 to 1. 1: importance does not count.
+  double margin = 0;
 
-  // Of a KV head on average: slots of dense pages, and tokens in packed units.
+  // Averages over KV heads: slots in dense pages, and tokens in packed units.
   int64_t dense_slots() const;
   int64_t packed_tokens() const { return eviction_slots(eviction) - dense_slots(); }
 };
@@ -62,8 +67,8 @@ class SharedSlotStoreFactory final : public StoreFactory {
   std::shared_ptr<const TokenScorer> scorer_;
 };
 
-// A store of slots for policies that let a request choose: shared sizes, or a SlotStore. Throws CacheError where the
-// scorer's scores cannot be shared by.
+// Makes the factory of a SharedSlotStore or, if `shared` is false, of a SlotStore. Throws CacheError if `shared` is
+// true and the scorer's scores are not comparable.
 std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedSlotOptions& options, std::unique_ptr<TokenScorer> scorer);
 
 class SharedSlotStore final : public TokenStore {
@@ -91,39 +96,46 @@ class SharedSlotStore final : public TokenStore {
 
   // Positions of the tokens that a KV head keeps: by slot, then by packed unit. For inspection and tests.
   std::vector<int32_t> kept_positions(int64_t layer, int64_t head) const;
-  // Of a unit, beside its page. ranks: importance counts.
+  // Bytes of state per packed unit and per dense unit, pages not included. ranks: importance counts.
   static int64_t packed_state_bytes(bool ranks);
   static int64_t dense_state_bytes(bool ranks) { return kernels::kPageTokens * slot_bytes(ranks) + kUnitBytes; }
-  // Of a token of the tail that is scored by its contents, of all layers, on a rank with so many KV heads of a layer.
+  // Bytes of the scores of one tail token in all layers, if contents are scored, on a tensor-parallel rank with `heads`
+  // KV heads of a layer.
   static int64_t scored_bytes(const PolicyContext& context, int64_t heads, bool ranks);
-  static int64_t sizes_bytes(const PolicyContext& context);  // of what is known of all KV heads
-  // Dense pages of all layers, within `pages` of one rank with all KV heads, on one of several with `heads` of a
-  // layer: all units may be its own, and it fills the last page of no layer.
+  // Bytes of the table of the sizes of all KV heads.
+  static int64_t sizes_bytes(const PolicyContext& context);
+  // Returns the most dense pages, over all layers, of a tensor-parallel rank with `heads` KV heads of a layer, where a
+  // single process with all KV heads would have `pages`. In the worst case all units belong to this rank's heads, and
+  // the last page of each layer is not full.
   static int64_t rank_pages(const PolicyContext& context, int64_t heads, int64_t pages);
 
  private:
-  // What a KV head of the model holds, on whichever rank, in units of kPageTokens tokens.
+  // Size of a KV head of the model, on whichever tensor-parallel rank it is, in units of kPageTokens tokens.
   struct HeadSize {
     int32_t dense = 0, packed = 0;
   };
   struct Scored {
-    std::vector<float> score, importance;  // finite; importance: empty where the scorer does not know it
+    std::vector<float> score, importance;  // Finite. importance is empty if it does not count.
     int64_t bytes() const { return static_cast<int64_t>((score.size() + importance.size()) * sizeof(float)); }
   };
   struct PackedUnit {
     QuantizedPageRef page;
-    std::vector<int32_t> positions;  // rising
+    std::vector<int32_t> positions;  // In rising order.
     Scored tokens;
   };
   struct Head {
-    std::vector<int32_t> positions;  // by slot
-    Scored kept;                     // by slot
-    std::vector<float> tail;         // scores of the tail's first tokens, as far as they are known
-    std::vector<float> mass;         // that probes gave since the last boundary: tokens in units, in slots, in the tail
+    std::vector<int32_t> positions;  // By slot.
+    Scored kept;                     // By slot.
+    // Scores of the tail's first tokens, as far as they are known.
+    std::vector<float> tail;
+    // Attention that probes gave since the last boundary: to tokens in packed units, in slots, then in the tail.
+    std::vector<float> mass;
     std::vector<PackedUnit> packed;
-    // While a boundary is committed: units of dense pages after it; where not everybody keeps everything, what the
-    // dense candidates are worth, which are the tokens with slots and then those that leave the tail; and which of
-    // them are packed, in order of position.
+    // While a boundary is committed:
+    //  - units_next: units of dense pages after it.
+    //  - worth: worth of the dense candidates, which are the tokens with slots and then the tokens evicted from the
+    //    tail. Empty if all candidates are kept.
+    //  - promoted: dense candidates that become packed units, in order of position.
     int64_t units_next = 0;
     std::vector<float> worth;
     std::vector<uint32_t> promoted;
@@ -133,80 +145,112 @@ class SharedSlotStore final : public TokenStore {
         : kept(context), heads(static_cast<size_t>(context.shape.n_kv_heads)), tail_importance(static_cast<size_t>(context.all_kv_heads())) {}
     HeadUnits kept;
     std::vector<Head> heads;
-    // Of the same tokens in each KV head of the model, as far as it follows from the heads that are here; at a
-    // boundary, of those that leave, as it is.
+    // Importance of the same tail tokens, for each KV head of the model. It is only the part that follows from this
+    // process's KV heads; at a boundary, share_importance() completes it for the evicted tokens.
     std::vector<std::vector<float>> tail_importance;
   };
-  // Of a KV head of the model, while it is decided what is kept.
+  // The candidates of a KV head of the model, while it is decided which are kept.
   struct Candidates {
-    int64_t units = 0;                 // dense ones after the boundary
-    std::vector<float> worth;          // of the packed tokens, until units are priced, then of those with slots and those that leave
-    std::vector<int32_t> sinks;        // where units are packed: which of the latter two are
-    std::vector<double> packed;        // what is lost with each packed unit
-    std::vector<bool> goes;            // of them
-    std::vector<uint32_t> promoted;    // of the dense ones
+    // Dense units after the boundary. At first there is room for all dense candidates; each decision lowers it.
+    int64_t units = 0;
+    // Worth of the candidates: tokens of packed units until price_units() removes them, then tokens with slots, then
+    // evicted tokens.
+    std::vector<float> worth;
+    // Dense candidates that are sinks. Only needed if units are packed.
+    std::vector<int32_t> sinks;
+    // By packed unit: the worth that is lost with it.
+    std::vector<double> packed;
+    // By packed unit: it is dropped.
+    std::vector<bool> goes;
+    // Dense candidates that become packed units.
+    std::vector<uint32_t> promoted;
   };
-  // What a KV head keeps changes place: (from, to) in slots, and what it takes from the tail: (position, slot).
+  // Changes of a KV head's slots: tokens that move (from slot, to slot), and tokens taken from the tail (position,
+  // slot).
   struct Changes {
     std::vector<std::pair<int64_t, int64_t>> moved, taken;
   };
 
   static constexpr int64_t kUnitBytes = sizeof(int32_t);
-  static int64_t slot_bytes(bool ranks);  // of a token that has a slot: its position and what it is worth
-  static float comparable(float x) {      // what does not compare is worth nothing
+  // Bytes of state of a token that has a slot: its position and its scores. ranks: importance counts.
+  static int64_t slot_bytes(bool ranks);
+  // Makes a score finite. NaN becomes the least value.
+  static float comparable(float x) {
     constexpr float kLeast = std::numeric_limits<float>::lowest(), kMost = std::numeric_limits<float>::max();
     return std::isnan(x) ? kLeast : std::clamp(x, kLeast, kMost);
   }
 
   const CacheShape& shape() const { return context_.shape; }
   HeadSize& size_of(int64_t layer, int64_t head) { return sizes_[static_cast<size_t>(layer * context_.all_kv_heads() + head)]; }
-  // Of a KV head that is here.
+  // Importance of the tail's tokens in one of this process's KV heads.
   const std::vector<float>& importance_of(const Layer& layer, int64_t head) const {
     return layer.tail_importance[static_cast<size_t>(context_.first_kv_head() + head)];
   }
   int64_t n_heads() const { return shape().n_kv_heads; }
-  int64_t held_heads() const { return shape().n_layers * n_heads(); }  // that are here, of all layers
+  int64_t held_heads() const { return shape().n_layers * n_heads(); }  // KV heads of this process, in all layers.
   int64_t all_heads() const { return shape().n_layers * context_.all_kv_heads(); }
   bool packs() const { return packed_most_ > 0; }
   int64_t packed_page_bytes() const;
-  int64_t budget_pages() const;                    // dense, of all layers, of all KV heads of the model
-  int64_t pages() const;                           // dense, that all layers hold
-  int64_t packed_units() const;                    // that all layers hold
-  int64_t shared_packed_units() const;             // that somebody else holds, too
-  int64_t leaving_pages(const StageView& view) const;  // of a layer, at the next boundary
+  // Dense pages over all layers that a single process with all KV heads may hold.
+  int64_t budget_pages() const;
+  // Dense pages that all layers hold.
+  int64_t pages() const;
+  // Packed units that all layers hold.
+  int64_t packed_units() const;
+  // Packed units that also have another holder.
+  int64_t shared_packed_units() const;
+  // Pages of a layer that the next boundary evicts from the tail.
+  int64_t leaving_pages(const StageView& view) const;
   bool scores_contents() const { return n_probes() == 0; }
   void score_contents(const StageView& view, int64_t end);
-  // shared_slot_attention.cpp: of a scorer of attention.
-  void score_attention(const StageView& view);     // turns the masses into scores
-  int64_t attention_held() const;                  // bytes
+  // shared_slot_attention.cpp, for scorers of attention.
+  // Turns the masses into scores.
+  void score_attention(const StageView& view);
+  // Bytes of masses and of scores of the tail.
+  int64_t attention_held() const;
   void load_attention(const StageView& view, StateReader* in, Head* head) const;
-  bool ranks() const;                              // importance counts
-  // shared_slot_ranks.cpp: what the ranks tell each other, and what others come to hold.
+  // Whether importance counts.
+  bool ranks() const;
+  // shared_slot_ranks.cpp: exchange between tensor-parallel ranks, and bounds of what each comes to hold.
   void share_importance(int64_t n_leaving);
-  // With their scores for worth, and their importance, if it counts. All KV heads of the model, layer by layer.
+  // Returns the candidates of all KV heads of the model, layer by layer, with their scores as worth. Also sets
+  // *importance if it counts.
   std::vector<Candidates> gather_candidates(int64_t tail_first, int64_t n_leaving, std::vector<std::vector<float>>* importance) const;
+  // Contents of a tensor-parallel rank: KV heads of a layer, dense pages, dense units and packed units.
   struct RankSize {
-    int64_t heads = 0, pages = 0, dense = 0, packed = 0;  // of a layer; of dense ones; units
+    int64_t heads = 0, pages = 0, dense = 0, packed = 0;
   };
+  // This process's tensor-parallel rank.
   int64_t rank() const { return context_.heads == nullptr ? 0 : context_.heads->rank(); }
   RankSize rank_size(int64_t rank, int64_t layer) const;
-  RankSize rank_size(int64_t rank) const;          // over all layers
-  int64_t rank_bytes(int64_t rank) const;          // pages, and the state of what they hold
-  int64_t excess_bytes() const;                    // by which another rank's are more than this one's
+  RankSize rank_size(int64_t rank) const;          // Over all layers.
+  // Bytes of a tensor-parallel rank's pages and of the state that goes with them.
+  int64_t rank_bytes(int64_t rank) const;
+  // Bytes by which the tensor-parallel rank that holds most exceeds this one.
+  int64_t excess_bytes() const;
   StoreGrowth rank_growth(int64_t rank, const StageView& view, int64_t end) const;
-  // shared_slot_choice.cpp: what is kept at a boundary.
+  // shared_slot_choice.cpp: the choice at a boundary.
+  // Returns the candidates of all KV heads with their worth.
   std::vector<Candidates> weigh(int64_t tail_first, int64_t n_leaving) const;
+  // Removes the tokens of packed units from `worth`, and sets what is lost with each unit. Returns the threshold.
   float price_units(std::vector<Candidates>* all) const;
+  // Returns a head's dense candidates except for sinks, the most valuable first.
   std::vector<uint32_t> promotable(const Candidates& head) const;
-  void promote(std::vector<Candidates>* all, int64_t wanted) const;  // `wanted` units at most
-  void share_budget(int64_t tail_first, int64_t n_leaving);  // sets what all heads hold next
-  void settle(std::vector<Candidates>* all, int64_t tail_first);  // of the heads that are here
+  // Makes at most `wanted` packed units of the best dense candidates, and drops packed units to make room.
+  void promote(std::vector<Candidates>* all, int64_t wanted) const;
+  // Decides how many units every KV head of the model holds after the boundary.
+  void share_budget(int64_t tail_first, int64_t n_leaving);
+  // Hands the decision over to sizes_ and to the KV heads of this process.
+  void settle(std::vector<Candidates>* all, int64_t tail_first);
+  // Returns the position of a dense candidate.
   static int64_t position_of(const Head& head, uint32_t candidate, int64_t tail_first) {
     const size_t held = head.positions.size();
     return candidate < held ? head.positions[candidate] : tail_first + static_cast<int64_t>(candidate - held);
   }
+  // Chooses which of a head's dense candidates get its slots.
   Changes choose(Head* head, std::span<const LeavingTokens::Token> tokens, const std::vector<float>& importance) const;
 
+  // Makes packed units of a head's promoted candidates.
   void pack(Layer* layer, int64_t head, const LeavingTokens& leaving) const;
   void save_scored(const Scored& scored, StateWriter* out) const;
   void load_scored(size_t n, StateReader* in, Scored* scored) const;
@@ -216,12 +260,15 @@ class SharedSlotStore final : public TokenStore {
   PolicyContext context_;
   SharedSlotOptions options_;
   std::shared_ptr<const TokenScorer> scorer_;
-  int64_t packed_most_;  // units of all layers and heads
-  int64_t scored_ = 0;   // tokens before it have a score
+  int64_t packed_most_;  // Most packed units, over all layers and all KV heads of the model.
+  int64_t scored_ = 0;   // Tokens before this position have a score, if contents are scored.
   std::vector<Layer> layers_;
-  std::vector<HeadSize> sizes_;  // of the model's KV heads, layer by layer, from the last boundary on
-  int64_t excess_ = 0;           // excess_bytes() then, on rank 0, which answers for all
-  mutable bool shares_ = false;  // somebody else may hold pages of this store, too
+  // Sizes of the model's KV heads since the last boundary, layer by layer.
+  std::vector<HeadSize> sizes_;
+  // excess_bytes() at the last boundary. 0 except on tensor-parallel rank 0, which answers for all.
+  int64_t excess_ = 0;
+  // Another store may share pages of this one.
+  mutable bool shares_ = false;
   PoolCharge state_;
 };
 

@@ -12,9 +12,12 @@ namespace {
 using kernels::kPageTokens;
 using Token = LeavingTokens::Token;
 
-constexpr int64_t kSlotBytes = sizeof(int32_t) + sizeof(float) + sizeof(uint32_t);  // position, score, place in the heap
-constexpr int64_t kPackedBytes = sizeof(int32_t);  // of a token in a packed page: its position
-constexpr int64_t kAttentionBytes = 2 * sizeof(float);  // of a token that attention scores: its mass, its score in the tail
+// Bytes of state per token with a slot: position, score, place in the heap.
+constexpr int64_t kSlotBytes = sizeof(int32_t) + sizeof(float) + sizeof(uint32_t);
+// Bytes of state per token in a packed page: its position.
+constexpr int64_t kPackedBytes = sizeof(int32_t);
+// Bytes of state per token if attention is scored: its mass, and its score while it is in the tail.
+constexpr int64_t kAttentionBytes = 2 * sizeof(float);
 
 }  // namespace
 
@@ -53,7 +56,7 @@ void check_eviction(const EvictionOptions& options) {
 int64_t eviction_packed(const EvictionOptions& options, int64_t prompt_tokens) {
   const int64_t slots = eviction_slots(options), leaving = prompt_tokens - whole_pages(options.window);
   if (!options.packed || !options.exact_prefill || leaving <= 0) return 0;
-  const int64_t open = whole_pages(slots / 4);  // for what comes after the prompt
+  const int64_t open = whole_pages(slots / 4);  // For tokens that follow the prompt.
   return std::min(slots - open, leaving) / kPageTokens * kPageTokens;
 }
 
@@ -114,7 +117,7 @@ void SlotStore::observe(const StageView& /*view*/, int64_t layer, const StorePro
   const float* row = probe.mass;
   for (Head& head : layers_[static_cast<size_t>(layer)].heads) {
     head.mass.resize(static_cast<size_t>(kept_ + probe.n_tail));
-    const float* slots = row + probe.entry + packed_;  // what is packed stays
+    const float* slots = row + probe.entry + packed_;  // Packed tokens stay, so their mass does not matter.
     for (int64_t i = 0; i < kept_; ++i) head.mass[static_cast<size_t>(i)] += slots[i];
     for (int64_t i = 0; i < probe.n_tail; ++i) head.mass[static_cast<size_t>(kept_ + i)] += row[probe.tail + i];
     row += probe.stride;
@@ -122,7 +125,7 @@ void SlotStore::observe(const StageView& /*view*/, int64_t layer, const StorePro
   state_.set(state_bytes());
 }
 
-// A prompt's tokens are scored as they come, so that its end stalls nobody.
+// Scores the prompt's tokens as they come, so that its end does not stall other sequences.
 void SlotStore::see(const StageView& view) {
   if (!scores_contents()) return;
   score_contents(view, std::min(view.tokens, view.leaving()));
@@ -239,7 +242,7 @@ void SlotStore::score_attention(Head* head, int64_t n_tail) const {
   const auto tail = static_cast<size_t>(n_tail), kept = static_cast<size_t>(kept_);
   head->tail_scores.resize(tail);
   head->mass.resize(kept + tail);
-  // In order of position: evictions leave the places in any order.
+  // Sort by position: evictions leave the places in any order.
   std::vector<size_t> order(kept + tail);
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.begin() + kept_, [&](size_t a, size_t b) { return head->positions[a] < head->positions[b]; });
@@ -289,7 +292,7 @@ void SlotStore::pack(Layer* layer, const DenseLayer& tail) const {
 }
 
 std::vector<uint32_t> SlotStore::place(Head* head, int64_t first, std::span<const Token> tokens, int64_t filled) const {
-  // The heap's order: less valuable first, of equals the older.
+  // The heap's order: the least valuable on top; of equals, the older.
   const auto later = [head](uint32_t a, uint32_t b) {
     return head->scores[a] != head->scores[b] ? head->scores[a] > head->scores[b] : head->positions[a] > head->positions[b];
   };

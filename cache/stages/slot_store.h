@@ -1,12 +1,11 @@
-// A store of the most valuable tokens: equal size, different content. Every KV head of a layer keeps the same number of
-// tokens, each its own.
+// A store that keeps the most valuable tokens. Every KV head of a layer keeps the same number of tokens, each its own.
 //
-// A layer holds sinks (the first tokens) and slots for the tokens of highest score. At a boundary the tokens that
-// leave the window compete for the slots, one heap per KV head: O(log budget) a token. Slots are dense pages, so a
-// smaller cache is a smaller attention and nothing else.
+// A layer holds sinks (the first tokens) and slots for the tokens with the highest scores. At a boundary the tokens
+// evicted from the tail compete for the slots, with one heap per KV head: O(log budget) per token. Slots are dense
+// pages, so attention over a smaller cache just has fewer tokens.
 //
-// With `packed`, the prune at the prompt's end packs the best three quarters into quantised pages, each KV head its own
-// tokens, and these stay; the tokens that follow compete for the slots that are left.
+// With `packed`, the compaction at the prompt's end packs the best three quarters into quantized pages, each KV head
+// its own tokens. These tokens stay. The tokens that follow compete for the remaining slots.
 #pragma once
 
 #include <cstdint>
@@ -23,27 +22,34 @@ namespace smartkv {
 class TokenScorer;
 
 struct EvictionOptions {
-  int64_t tokens = 1024;  // kept per layer and KV head at most, all counted
-  int64_t sinks = 4;      // of the sequence's first tokens
-  int64_t window = 64;    // most recent tokens, exact
-  std::optional<kernels::QuantizedLayout> packed = {};  // how tokens that the prompt's prune keeps are packed
-  bool exact_prefill = true;  // one bulk prune at the prompt's end; false: from the first token on, in bounded memory
-  bool hand_on = false;       // a store follows that takes what loses its slot
+  // Most tokens of a layer and KV head, including sinks, window and the page that is being filled.
+  int64_t tokens = 1024;
+  // Tokens at the beginning of the sequence that are always kept.
+  int64_t sinks = 4;
+  // Most recent tokens, kept exactly.
+  int64_t window = 64;
+  // Layout of the quantized pages into which the prompt's compaction packs tokens. Nullopt if nothing is packed.
+  std::optional<kernels::QuantizedLayout> packed = {};
+  // True: the prompt is compacted once, at its end. False: tokens are evicted while it is computed, in bounded memory.
+  bool exact_prefill = true;
+  // A store follows in the chain that takes the tokens that lose or do not get a slot.
+  bool hand_on = false;
 
-  Boundaries boundaries() const;  // without the prompt
+  Boundaries boundaries() const;  // Without the prompt.
 };
 
-// The parameters tokens, sinks, window, prefill ("exact" or "streaming"), kept ("dense", or the format of the pages
-// that the prompt's prune packs). Throws CacheError, also when the options leave no room.
+// Reads the parameters tokens, sinks, window, prefill ("exact" or "streaming") and kept ("dense", or the format of the
+// pages into which the prompt's compaction packs tokens). Throws CacheError, also if the options leave no room.
 EvictionOptions read_eviction_options(Parameters* parameters, const CacheShape& shape);
 
-// Slots of a KV head: what `tokens` leaves after the window and the page that is being filled, in whole pages.
+// Returns the number of slots of a KV head: what `tokens` leaves after the window and the page that is being filled, in
+// whole pages.
 int64_t eviction_slots(const EvictionOptions& options);
 
-// Throws CacheError when `tokens` has no room for the sinks and the window.
+// Throws CacheError if `tokens` has no room for the sinks and the window.
 void check_eviction(const EvictionOptions& options);
 
-// Tokens of a KV head that the prune at the end of such a prompt packs.
+// Returns how many tokens of a KV head are packed at the end of a prompt with prompt_tokens tokens.
 int64_t eviction_packed(const EvictionOptions& options, int64_t prompt_tokens);
 
 class SlotStoreFactory final : public StoreFactory {
@@ -80,18 +86,18 @@ class SlotStore final : public TokenStore {
   void add_stats(const StageView& view, CacheStats* stats) const override;
   int64_t lasting_bytes() const override;
 
-  // Positions of the tokens in a KV head's slots, sinks first unless they are packed. For inspection and tests.
+  // Positions of the tokens in a KV head's slots: sinks first, unless they are packed. For inspection and tests.
   const std::vector<int32_t>& slot_positions(int64_t layer, int64_t head) const;
 
  private:
-  // Places are numbers of slots in the kept pages.
+  // The tokens that one KV head keeps. A place is the number of a slot in the layer's dense pages.
   struct Head {
-    std::vector<int32_t> packed;     // positions of the tokens in packed pages
-    std::vector<int32_t> positions;  // by place
-    std::vector<float> scores;       // by place
-    std::vector<uint32_t> heap;      // places that may be evicted, the least valuable on top
-    std::vector<float> tail_scores;  // of the tail's first tokens, as far as they are known
-    std::vector<float> mass;         // by place, then the tail: attention received since the last boundary
+    std::vector<int32_t> packed;     // Positions of the tokens in packed pages.
+    std::vector<int32_t> positions;  // Position of the token at each place.
+    std::vector<float> scores;       // Score of the token at each place.
+    std::vector<uint32_t> heap;      // Places that may be evicted, the least valuable on top.
+    std::vector<float> tail_scores;  // Scores of the tail's first tokens, as far as they are known.
+    std::vector<float> mass;         // By place, then by tail token: attention received since the last boundary.
   };
   struct Layer {
     explicit Layer(const PolicyContext& context)
@@ -104,28 +110,33 @@ class SlotStore final : public TokenStore {
   void load_head(const StageView& view, StateReader* in, Head* head) const;
   const CacheShape& shape() const { return context_.shape; }
   bool scores_contents() const { return n_probes() == 0; }
-  void score_contents(const StageView& view, int64_t end);  // gives the tail's tokens before `end` scores, where they have none
-  int64_t packs_at(const StageView& view) const;  // tokens of a KV head that the next boundary packs
-  int64_t fills_at(const StageView& view) const;  // slots that the next boundary fills
-  // Chooses the most valuable of `tokens`, which leave, for the packed pages. Returns the others.
+  // Scores the tail's tokens before `end` that have no score yet.
+  void score_contents(const StageView& view, int64_t end);
+  // Tokens of a KV head that the next boundary packs.
+  int64_t packs_at(const StageView& view) const;
+  // Empty slots of a KV head that the next boundary fills.
+  int64_t fills_at(const StageView& view) const;
+  // Chooses the `packed` most valuable of the evicted `tokens` for the packed pages, and returns the others.
   std::vector<LeavingTokens::Token> choose(Head* head, std::span<const LeavingTokens::Token> tokens, int64_t packed) const;
   void pack(Layer* layer, const DenseLayer& tail) const;
-  // Gives slots to some of the tokens; scores are those of the tail's tokens from `first`. Returns the places that
-  // change hands.
+  // Gives slots to some of the tokens; `filled` slots are new. The scores of the tail begin with token `first`. Returns
+  // the places that have a new token.
   std::vector<uint32_t> place(Head* head, int64_t first, std::span<const LeavingTokens::Token> tokens, int64_t filled) const;
-  // Of `tokens`, those without a slot, and those that had one and are in `before`, by place, no more.
+  // Returns the tokens that are lost: those of `tokens` that have no slot, and those that lost theirs. `before` has the
+  // positions of all places before the boundary.
   std::vector<LeavingTokens::Token> lost(const Layer& layer, int64_t head, std::span<const LeavingTokens::Token> tokens,
                                          const std::vector<int32_t>& before, LeavingTokens* leaving) const;
-  void score_attention(Head* head, int64_t n_tail) const;  // turns the mass into scores
+  // Turns the mass of tokens into scores.
+  void score_attention(Head* head, int64_t n_tail) const;
   int64_t state_bytes() const;
 
   PolicyContext context_;
   EvictionOptions options_;
   std::shared_ptr<const TokenScorer> scorer_;
   int64_t slots_;
-  int64_t packed_ = 0;  // tokens in packed pages, the same in every layer and head
-  int64_t kept_ = 0;    // places filled, the same in every layer and head
-  int64_t scored_ = 0;  // tokens before it have a score, if contents are scored
+  int64_t packed_ = 0;  // Tokens in packed pages, the same in every layer and head.
+  int64_t kept_ = 0;    // Places that are filled, the same in every layer and head.
+  int64_t scored_ = 0;  // Tokens before this position have a score, if contents are scored.
   std::vector<Layer> layers_;
   PoolCharge state_;
 };

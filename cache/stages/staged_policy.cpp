@@ -21,8 +21,8 @@ int64_t StagedPolicy::max_bytes(int64_t prompt_tokens, int64_t n_tokens) const {
   }
   const int64_t tail = dense_bytes(shape, boundaries.most_in_tail(n_tokens));
   if (boundaries.stride != Boundaries::kNever) return tail + held.pages + held.state;
-  // The whole prompt is dense until its end. Then a layer's tokens leave the tail once they are taken; as many layers as there
-  // are threads are at it.
+  // The whole prompt is dense until its end. Then a layer's tokens are dropped from the tail once its stores have taken
+  // them. As many layers as there are threads are compacted at the same time.
   const int64_t pruned = dense_bytes(shape, Boundaries{boundaries.window}.most_in_tail(n_tokens));
   const bool prunes_prompt = boundaries.after(0) <= prompt_tokens;
   const int64_t at_it = std::min(shape.n_layers, context_.workers()) * (prunes_prompt ? held.layer_pages : held.layer_rise);

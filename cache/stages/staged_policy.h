@@ -1,4 +1,4 @@
-// A policy as a configuration: when tokens leave the tail, and the chain of stores that takes them.
+// A policy that is a configuration: when tokens are evicted from the tail, and the chain of stores that takes them.
 #pragma once
 
 #include <memory>
@@ -14,11 +14,11 @@ class StagedSequence;
 
 class StagedPolicy final : public KvCachePolicy {
  public:
-  // `boundaries`: without the prompt.
+  // `boundaries` holds the window and the stride; the prompt is each sequence's own.
   StagedPolicy(std::string_view name, const PolicyContext& context, const Boundaries& boundaries,
                std::vector<std::unique_ptr<StoreFactory>> stores)
       : name_(name), context_(context), boundaries_(boundaries), stores_(std::move(stores)) {}
-  // With one store.
+  // A policy with one store.
   StagedPolicy(std::string_view name, const PolicyContext& context, const Boundaries& boundaries,
                std::unique_ptr<StoreFactory> store)
       : name_(name), context_(context), boundaries_(boundaries) {

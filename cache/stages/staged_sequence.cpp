@@ -77,7 +77,7 @@ void StagedSequence::commit(int64_t n_tokens) {
     }
     compact();
     boundary_ = boundaries_.after(n_tokens);
-    see_prompt();  // more of them leave at the next one
+    see_prompt();  // At the next boundary more tokens of the prompt are evicted.
   }
 }
 
@@ -88,7 +88,7 @@ void StagedSequence::compact() {
   context_.for_each(shape().n_layers, [&](int64_t layer) {
     LeavingTokens tokens(*context_.pool, tail(layer), first, end);
     for (const auto& store : stores_) store->take(view, layer, &tokens);
-    tail(layer).drop_before(end);  // a layer's lost tokens make room for the next one's kept ones
+    tail(layer).drop_before(end);  // A layer's lost tokens make room for the next layer's kept ones.
   });
   for (const auto& store : stores_) store->finish(view);
 }
@@ -134,7 +134,7 @@ void StagedSequence::observe(int64_t layer, const Probe& probe) {
     if (probe.position >= boundary_ - store->n_probes()) store->observe(stage_view(), layer, part);
     part.entry += store->entries(layer);
   }
-  committed_ = std::max(committed_, probe.position + 1);  // what was observed stays
+  committed_ = std::max(committed_, probe.position + 1);  // An observed token cannot be rolled back.
 }
 
 int64_t StagedSequence::growth(int64_t n) const {
@@ -153,7 +153,8 @@ int64_t StagedSequence::growth(int64_t n) const {
     for (size_t layer = 0; layer < growth.take.size(); ++layer) take[layer] += growth.take[layer];
   }
   if (take.empty() || boundary_ > end) return bytes;
-  // A layer's tokens leave the tail once they are taken; as many layers as there are threads are at it.
+  // A layer's tokens are dropped from the tail once its stores have taken them. As many layers as there are threads are
+  // compacted at the same time.
   const int64_t gone = std::min(view.leaving(), tokens_ / kPageTokens * kPageTokens);
   const int64_t workers = context_.workers();
   int64_t lasting = 0, most = 0;
@@ -202,7 +203,7 @@ void StagedSequence::load(StateReader* in) {
   committed_ = in->value<int64_t>();
   boundary_ = in->value<int64_t>();
   const auto first = in->value<int64_t>();
-  constexpr int64_t kMost = int64_t{1} << 31;  // positions are 32 bits wide
+  constexpr int64_t kMost = int64_t{1} << 31;  // Positions are 32 bits wide.
   in->expect(boundaries_.prompt_tokens >= 0 && boundaries_.prompt_tokens < kMost, "a prompt's length");
   in->expect(0 <= committed_ && committed_ <= tokens_ && tokens_ < kMost, "a count of tokens");
   int64_t passed = 0, next = boundaries_.after(0);
@@ -232,8 +233,8 @@ CacheStats StagedSequence::stats() const {
 int64_t StagedSequence::lasting_bytes() const {
   int64_t bytes = 0;
   for (const auto& store : stores_) bytes += store->lasting_bytes();
-  if (!stores_.empty() || boundary_ != Boundaries::kNever) return bytes;  // the tail's tokens leave it
-  return dense_bytes(shape(), tokens_ - tokens_ % kPageTokens);  // the last page is written on, by each fork in a copy
+  if (!stores_.empty() || boundary_ != Boundaries::kNever) return bytes;  // Tokens will be evicted from the tail.
+  return dense_bytes(shape(), tokens_ - tokens_ % kPageTokens);  // Each fork continues the last page in a copy.
 }
 
 std::map<std::string, double> StagedSequence::details() const {

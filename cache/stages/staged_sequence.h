@@ -1,5 +1,5 @@
-// The one sequence of all policies: new tokens enter a dense tail; at boundaries the oldest leave it for a chain of
-// stores.
+// The sequence cache of all policies. New tokens enter a dense tail; at compaction boundaries the oldest are evicted
+// from it into a chain of stores.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace smartkv {
 
-// The stores' segments stand before the tail, in the chain's order. Forks share pages.
+// The view has the stores' segments first, in the order of the chain, then the tail. Forks share pages.
 class StagedSequence final : public SequenceCache {
  public:
   StagedSequence(const PolicyContext& context, const Boundaries& boundaries, std::vector<std::unique_ptr<TokenStore>> stores);
@@ -40,19 +40,24 @@ class StagedSequence final : public SequenceCache {
   std::unique_ptr<SequenceCache> fork() const override;
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override;
   bool save(StateWriter* out) const override;
-  void load(StateReader* in);  // into a new sequence, of whatever prompt. Throws CacheError
+  // Reads what save() wrote. REQUIRES: the sequence is new; its prompt may be any. Throws CacheError.
+  void load(StateReader* in);
   CacheStats stats() const override;
   int64_t lasting_bytes() const override;
   std::map<std::string, double> details() const override;
 
-  const TokenStore& store(size_t i) const { return *stores_[i]; }  // of the chain; for inspection and tests
+  // Store `i` of the chain, for inspection and tests.
+  const TokenStore& store(size_t i) const { return *stores_[i]; }
 
  private:
   StagedSequence(const StagedSequence& other);
 
   StageView stage_view() const { return {tail_, tail_[0].first(), tokens_, boundary_, boundaries_, may_share_}; }
+  // Passes the tokens before the boundary that is committed through the stores.
   void compact();
+  // Lets stores work ahead while the prompt is computed.
   void see_prompt();
+  // The most probes that any store wants before a boundary.
   int64_t n_probes() const;
   const CacheShape& shape() const { return context_.shape; }
   DenseLayer& tail(int64_t layer) { return tail_[static_cast<size_t>(layer)]; }
@@ -65,7 +70,8 @@ class StagedSequence final : public SequenceCache {
   std::vector<std::unique_ptr<TokenStore>> stores_;
   int64_t tokens_ = 0;
   int64_t committed_ = 0;
-  mutable bool may_share_ = false;  // false only if no page is somebody else's, too
+  // Some page may have another holder, too. False only if none has.
+  mutable bool may_share_ = false;
 };
 
 }  // namespace smartkv

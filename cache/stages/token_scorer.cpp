@@ -40,7 +40,7 @@ class RandomScorer final : public TokenScorer {
 class KeyNormScorer final : public TokenScorer {
  public:
   std::string name() const override { return "key_norm"; }
-  bool comparable() const override { return false; }  // each head's keys have a length of their own
+  bool comparable() const override { return false; }  // The keys of each head have their own scale.
   bool looks_at_pages() const override { return true; }
   void score_pages(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const override {
     context.pool->backend()->score(context.shape.type, context.shape.n_kv_heads, context.shape.head_dim, nullptr, layers);
@@ -50,7 +50,7 @@ class KeyNormScorer final : public TokenScorer {
   }
 };
 
-// Attention received, averaged exponentially over the boundaries (as H2O, Zhang et al. 2023, with a horizon).
+// Attention received, summed over the boundaries with exponential decay (as H2O, Zhang et al. 2023, with a horizon).
 class AttentionScorer final : public TokenScorer {
  public:
   std::string name() const override { return "attention"; }
@@ -61,13 +61,13 @@ class AttentionScorer final : public TokenScorer {
   }
 };
 
-// Attention from the last queries alone, pooled over neighbours (SnapKV, Li et al. 2024).
+// Attention from the last queries alone, max-pooled over neighboring tokens (SnapKV, Li et al. 2024).
 class SnapKvScorer final : public TokenScorer {
  public:
   std::string name() const override { return "snapkv"; }
   int64_t n_probes() const override { return 32; }
   void score_mass(std::span<const float>, std::span<float> mass) const override {
-    constexpr int64_t kReach = 3;  // a kernel of 7
+    constexpr int64_t kReach = 3;  // A window of 7 tokens.
     const std::vector<float> own(mass.begin(), mass.end());
     const auto n = static_cast<int64_t>(own.size());
     for (int64_t i = 0; i < n; ++i) {
@@ -77,7 +77,8 @@ class SnapKvScorer final : public TokenScorer {
   }
 };
 
-// When the token expires by the lifespan that the layer's gate expects of its key before RoPE.
+// Scores a token by the position at which it expires, given the lifespan that the layer's gate predicts from its key
+// before RoPE.
 class LearnedScorer final : public TokenScorer {
  public:
   LearnedScorer(const PolicyContext& context, const Gate& gate)
@@ -89,7 +90,8 @@ class LearnedScorer final : public TokenScorer {
   void score_pages(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const override {
     context.pool->backend()->score(context.shape.type, context.shape.n_kv_heads, context.shape.head_dim, gate_, layers);
   }
-  // The gate says for how long; what counts is until when. A token that has lived its life makes room.
+  // The gate predicts how long a token stays useful. The score is until when, so that a token past its lifespan makes
+  // room.
   void finish_scores(int64_t first, int64_t n, std::span<float> scores) const override {
     for (size_t i = 0; i < scores.size(); ++i) scores[i] = expiry(first + static_cast<int64_t>(i) % n, scores[i]);
   }
@@ -99,8 +101,8 @@ class LearnedScorer final : public TokenScorer {
   std::shared_ptr<const kernels::BackendGate> gate_;
 };
 
-// Tokens that are scored together: f32 [n_layers, n_kv_heads, n], and the importance, what is known here of it, f32 [n_layers,
-// context.all_kv_heads(), n].
+// A run of tokens that are scored together. scores: f32 [n_layers, n_kv_heads, n]. importance: f32 [n_layers,
+// context.all_kv_heads(), n], the part that follows from this process's KV heads.
 struct Run {
   int64_t first, n;
   std::vector<float> scores, importance;
@@ -122,7 +124,7 @@ void score_run(const PolicyContext& context, const TokenScorer& scorer, std::spa
   for (int64_t i = 0; !angles.empty() && i < n; ++i) {
     context.rope(first + i, angles.data() + i * dim, angles.data() + i * dim + dim / 2);
   }
-  const int64_t skipped = (first - tail[0].first()) / kernels::kPageTokens;  // pages
+  const int64_t skipped = (first - tail[0].first()) / kernels::kPageTokens;  // Pages.
   const int64_t from = first - tail[0].first() - skipped * kernels::kPageTokens;
   const int64_t pages = (from + n + kernels::kPageTokens - 1) / kernels::kPageTokens;
   std::vector<kernels::KvSegment> segments;
@@ -154,7 +156,7 @@ void TokenScorer::score_mass(std::span<const float>, std::span<float>) const {
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
                 int64_t end, bool importance,
                 const std::function<void(int64_t layer, const TokenScores& scores)>& take) {
-  constexpr int64_t kRun = 512;  // tokens: bounds what the CPU copies at once, a layer's keys
+  constexpr int64_t kRun = 512;  // Tokens. Bounds what the CPU copies at once: a layer's keys.
   const int64_t n_layers = context.shape.n_layers;
   std::vector<Run> runs;
   std::optional<kernels::PendingResults> results;

@@ -65,14 +65,14 @@ std::vector<SampledQueries> ProbeQueries::sampled(const PolicyContext& context, 
   const int64_t dim = shape.head_dim, heads = shape.n_kv_heads, probes = static_cast<int64_t>(positions_.size());
   std::vector<SampledQueries> queries(static_cast<size_t>(heads));
   if (probes == 0) return queries;
-  // By KV head and probe: of its queries with the tokens that it saw.
+  // By KV head and probe: the probe's queries times the keys of the last tokens that it saw.
   const int64_t width = static_cast<int64_t>(q_.size()) / probes, group = width / (heads * dim);
   std::vector<float> products(static_cast<size_t>(heads * probes * group * kSeen));
   std::vector<kernels::KeyProducts> jobs;
   for (int64_t i = 0; i < heads * probes; ++i) {
     const int64_t head = i / probes, p = i % probes, seen = seen_[static_cast<size_t>(p)];
     const int64_t end = positions_[static_cast<size_t>(p)] + 1 - tail.first();
-    for (int64_t at = end - seen, n = 0; at < end; at += n) {  // one page or two
+    for (int64_t at = end - seen, n = 0; at < end; at += n) {  // In one page or two.
       const int64_t page = at / kernels::kPageTokens, slot = at % kernels::kPageTokens;
       n = std::min(end - at, kernels::kPageTokens - slot);
       kernels::KeyProducts job;
@@ -108,8 +108,8 @@ SampledQueries ProbeQueries::sampled(const PolicyContext& context, const float* 
     const float* mass = mass_.data() + (p * heads + head) * kSeen;
     std::vector<float> log_norm(static_cast<size_t>(group), -INFINITY);
     const float* q = q_.data() + p * width + head * group * dim;
-    // The mass of a token is the largest share that a query of the group gives it, so score - log mass is at most the log
-    // of each query's denominator, and equal where the query is the one.
+    // The mass of a token is the largest share that a query of the group gives it. So score - log mass is at most the
+    // log of each query's denominator, and equal to it for the query that gives that share.
     for (int64_t i = 0; i < seen; ++i) {
       const float share = mass[kSeen - seen + i];
       if (!(share > 0)) continue;

@@ -12,7 +12,7 @@ namespace {
 
 using kernels::kPageTokens;
 
-// "LO-HI": only these layers are compressed, counted from 0, both included.
+// Reads the parameter "layers", "LO-HI": only these layers are compressed. They count from 0, both included.
 void read_layers(Parameters* read, int64_t n_layers, SummaryOptions* options) {
   const std::string text = read->text("layers", "0-" + std::to_string(n_layers - 1));
   int64_t lo = -1, hi = -1;
@@ -48,7 +48,7 @@ std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& co
   constexpr int64_t kMost = int64_t{1} << 24;
   Parameters read("block_summary", parameters);
   const int64_t tokens = read.integer("tokens", 0, 0, kMost);
-  // Of a budget, a quarter is the window.
+  // If there is a budget, the window is a quarter of it.
   const int64_t window = read.integer("window", tokens == 0 ? 1024 : std::max(kPageTokens, tokens / 4), 1, kMost);
   SummaryOptions options;
   const int64_t beside = whole_pages(window) + kPageTokens;

@@ -20,7 +20,7 @@ std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, EvictionOp
   SummaryOptions summaries;
   const int64_t tokens = read.integer("tokens", quarter, kPageTokens, int64_t{1} << 24);
   summaries.capacity = tokens / kPageTokens * kPageTokens;
-  summaries.sinks = 0;  // they have slots
+  summaries.sinks = 0;  // Sinks have slots.
   summaries.salience = Salience::kNovelty;
   summaries = read_summary_options(&read, summaries);
   read.done();

@@ -1,4 +1,4 @@
-// Summaries as the store of the lost: of the tokens that an evicting policy drops.
+// Summaries of the tokens that an evicting policy loses: a second store in the chain.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,12 @@
 
 namespace smartkv {
 
-// The parameter "lost": "nothing" (they are gone: null), "summaries", or {"store": "summaries", "tokens": entries of a layer
-// and KV head, ...} with the parameters of block_summary. Their room comes out of options->tokens, a quarter of the slots if
-// not told. Throws CacheError.
+// Reads the parameter "lost":
+//  - "nothing": returns null, and the tokens are gone.
+//  - "summaries", or {"store": "summaries", "tokens": entries of a layer and KV head, ...} with the parameters of
+//    block_summary: returns the factory of a SummaryStore. Its entries are taken out of options->tokens, a quarter of
+//    the slots by default, and options->hand_on is set.
+// Throws CacheError.
 std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, EvictionOptions* options);
 
 }  // namespace smartkv

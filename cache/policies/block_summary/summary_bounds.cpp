@@ -1,4 +1,4 @@
-// How much a SummaryStore may come to hold.
+// Upper bounds of the bytes of a SummaryStore.
 #include <algorithm>
 #include <bit>
 
@@ -11,35 +11,38 @@ using kernels::kPageTokens;
 
 constexpr auto kEntryBytes = static_cast<int64_t>(sizeof(SummaryEntry));
 
-// Everything but pages that `entries` of each KV head of a layer take.
+// Returns the bytes of state, pages not included, of `entries` entries of each KV head of a layer.
 int64_t entry_state_bytes(const CacheShape& shape, int64_t entries) {
   const auto bias = whole_pages(entries) * static_cast<int64_t>(sizeof(float));
   return shape.n_kv_heads * (entries * kEntryBytes + bias);
 }
 
-// Pages of `entries` of a layer, dense.
+// Returns the bytes of the dense pages of `entries` entries of a layer.
 int64_t layer_pages_bytes(const CacheShape& shape, int64_t entries) { return dense_bytes(shape, entries) / shape.n_layers; }
 
 int64_t probe_state_bytes(const CacheShape& shape, int64_t probes) {
   return shape.n_layers * probes * ProbeQueries::most_probe_bytes(shape);
 }
 
-// Of a layer whose levels are in pages of codes, after a boundary at which `leaving` tokens come, with `last` entries in all.
+// Bounds for a layer with quantized levels, after a boundary at which `leaving` tokens come, with `last` entries in
+// total.
 struct CodedBounds {
-  int64_t dense = 0;      // entries: sinks, outliers, a block that is not full, and less than a page of each level
-  int64_t new_pages = 0;  // of codes, made at the boundary
+  // Dense entries: sinks, outliers, a block that is not full, and less than a page of each level.
+  int64_t dense = 0;
+  int64_t new_pages = 0;  // Quantized pages made at the boundary.
 };
 
-// `levels`: after it; `rest`: entries of levels that were dense before.
+// levels: number of levels after the boundary. rest: entries of levels that were dense before it.
 CodedBounds coded_bounds(const SummaryOptions& options, int64_t levels, int64_t rest, int64_t leaving, int64_t last) {
   const int64_t dense = options.sinks + options.outliers + options.block + levels * kPageTokens;
-  // What enters the finest level; each consolidation then makes pages into half as many at most, and less than one.
+  // Entries that enter the finest level. Each consolidation then turns pages into at most half as many, plus less than
+  // one.
   const int64_t entering = leaving + options.block;
   const int64_t new_pages = (rest + 2 * entering + levels * kPageTokens) / kPageTokens;
   return {std::min(dense, last), std::min(new_pages, last / kPageTokens)};
 }
 
-// Levels that a layer may get at a boundary at which `leaving` tokens come.
+// Returns how many levels a layer may get at a boundary at which `leaving` tokens come.
 int64_t more_levels(int64_t leaving) { return 1 + std::bit_width(static_cast<uint64_t>(leaving / kPageTokens)); }
 
 }  // namespace
@@ -62,7 +65,8 @@ StoreFactory::Bytes SummaryStoreFactory::max_bytes(const PolicyContext& context,
     bytes.pages += std::min<int64_t>(0, layer_pages_bytes(shape, bounds.dense) + codes - layer_pages_bytes(shape, entries));
     made_at_once = std::max(made_at_once, bounds.new_pages * page);
   }
-  bytes.pages += context.workers() * made_at_once;  // a layer's new pages are there before the slots that they empty are free
+  // A layer's new pages exist before the slots that they empty are freed.
+  bytes.pages += context.workers() * made_at_once;
   return bytes;
 }
 
@@ -97,7 +101,8 @@ void SummaryStore::grow_dense(const StageView& view, int64_t end, StoreGrowth* g
   }
 }
 
-// At one boundary new pages of codes are there before slots are free; over several, whatever the layer may come to hold.
+// For one boundary: new quantized pages exist before slots are freed. For several: everything that the layer may come
+// to hold.
 void SummaryStore::grow_coded(const StageView& view, int64_t end, StoreGrowth* growth) const {
   const int64_t leaving = view.leaving() - view.tail_first, gone = view.boundaries.leaving(end) - view.tail_first;
   const bool more = view.boundaries.after(view.next_boundary) <= end;

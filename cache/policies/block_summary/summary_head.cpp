@@ -123,7 +123,7 @@ kernels::HeadEntries HeadCompaction::entries_of(const Block& block, bool with_qu
   return {block.codes, head_, block.tokens, block.bias, with_queries ? &queries_ : nullptr};
 }
 
-// Whole pages of codes first, as groups are whole pages or all that a level has.
+// Quantized pages come first and whole, because a group is either whole pages or all that a level has.
 void HeadCompaction::load(std::vector<SummaryEntry> entries, size_t pages_level) {
   block_ = {};
   size_t i = 0;
@@ -135,7 +135,7 @@ void HeadCompaction::load(std::vector<SummaryEntry> entries, size_t pages_level)
   block_.entries = std::move(entries);
 }
 
-// Asks what makes the block's tokens stand out.
+// Adds the job that tells which tokens of the block stand out.
 void HeadCompaction::choose(Jobs* jobs) {
   using kernels::EntryFigure;
   block_.chooses = true;
@@ -147,7 +147,7 @@ void HeadCompaction::choose(Jobs* jobs) {
   jobs->figures.push_back({entries_of(block_, by_attention), figure, options_.summaries, block_.scores.data()});
 }
 
-// Moves the block's tokens of highest salience to the outliers, and outliers that are too weak to the block.
+// Moves the tokens of highest salience from the block to the outliers, and weak outliers to the block.
 void HeadCompaction::take_outliers() {
   std::vector<SummaryEntry>& entries = block_.entries;
   const size_t n = entries.size();
@@ -220,7 +220,7 @@ std::vector<SummaryEntry> HeadCompaction::take_weakest(int64_t n) {
   return taken;
 }
 
-// The outliers below the least score, the weakest first, as far as the block has tokens to replace them.
+// Removes the outliers below the least score, the weakest first, as many as the block has tokens to replace them.
 std::vector<SummaryEntry> HeadCompaction::take_shed() {
   if (!std::exchange(sheds_, false)) return {};
   const std::vector<SummaryEntry>& outliers = entries_->outliers;
@@ -228,7 +228,7 @@ std::vector<SummaryEntry> HeadCompaction::take_shed() {
   return take_weakest(std::min<int64_t>(weak, options_.block - salient_ + shed_));
 }
 
-// The outliers of least score become entries of the finest level.
+// Moves the n outliers of least score to the finest level.
 void HeadCompaction::demote(int64_t n) {
   const std::vector<SummaryEntry> taken = take_weakest(n);
   if (taken.empty()) return;
@@ -244,8 +244,8 @@ void HeadCompaction::consolidate(size_t level, int64_t n, Jobs* jobs) {
   ++work_.consolidations;
 }
 
-// The level to consolidate when there are too many entries in all: the largest, of equals the finest. It has two entries at
-// least, if need be because finer levels join it.
+// Returns the level to consolidate if there are too many entries in total: the largest; of equals, the finest. It has
+// at least two entries. If no level has two, the finest ones are joined with the next.
 size_t HeadCompaction::largest_level() {
   auto& levels = entries_->levels;
   size_t largest = 0;
@@ -284,7 +284,7 @@ bool HeadCompaction::step(Jobs* jobs) {
       choose(jobs);
       return true;
     }
-    if (salient_ > 0) take_outliers();  // scores came with them
+    if (salient_ > 0) take_outliers();  // The scores came with the tokens.
     summarize(options_.summaries, 0, jobs);
     return true;
   }
@@ -301,13 +301,14 @@ bool HeadCompaction::step(Jobs* jobs) {
 }
 
 void HeadCompaction::absorb() {
-  if (block_.chooses) return;  // what came is for the next step
+  if (block_.chooses) return;  // The results are for the next step.
   add_summaries();
   if (is_block_) demote(static_cast<int64_t>(entries_->outliers.size()) - options_.outliers);
 }
 
 SummaryWork HeadCompaction::end() {
-  for (auto* list : {&entries_->outliers, &entries_->pending}) list->shrink_to_fit();  // what a prompt's end needed
+  // Release room that only a prompt's end needed.
+  for (auto* list : {&entries_->outliers, &entries_->pending}) list->shrink_to_fit();
   for (auto& list : entries_->levels) list.shrink_to_fit();
   return work_;
 }

@@ -1,4 +1,4 @@
-// The entries of one KV head, and what a boundary makes of them.
+// The entries of one KV head of a SummaryStore, and how a boundary changes them.
 #pragma once
 
 #include <cstdint>
@@ -15,83 +15,100 @@
 
 namespace smartkv {
 
-// It stands for `tokens` tokens, has the key of the one at `position`, and lives in slot `place` of the layer's dense pages,
-// or in its level's pages of codes.
+// An entry stands for `tokens` tokens and has the key of the token at `position`. It is stored in slot `place` of the
+// layer's dense pages, or in a quantized page of its level.
 struct SummaryEntry {
   static constexpr int32_t kInCodes = INT32_MIN;
 
   int32_t position = 0;
   int32_t tokens = 1;
   float bias = 0;
-  float score = 0;             // of a pending token or an outlier
-  float retention = 0;         // 0 to 1, until `retained_until`, a position: the share of an outlier's decay that it is spared
+  // Score of a pending token or of an outlier.
+  float score = 0;
+  // Share of its decay that an outlier is spared until position `retained_until`, 0 to 1.
+  float retention = 0;
   int32_t retained_until = 0;
-  int32_t place = 0;           // or kInCodes; while a boundary lasts, -1 - i: somewhere else
+  // The slot, or kInCodes for a quantized page. While a boundary is committed, -1 - i means elsewhere_[i] of
+  // HeadCompaction.
+  int32_t place = 0;
 };
 
-// Of each level, the pages of codes of its oldest entries, kPageTokens each, all KV heads; all else is dense.
+// By level: quantized pages of its oldest entries. Each page has kPageTokens entries of every KV head. All other
+// entries are dense.
 using LevelPages = std::vector<std::vector<QuantizedPageRef>>;
 int64_t n_pages(const LevelPages& pages);
 
-// Each list in order of age.
+// The entries of one KV head. Each list is in order of age, the oldest first.
 struct SummaryHead {
   std::vector<SummaryEntry> sinks, outliers;
-  std::vector<std::vector<SummaryEntry>> levels;  // of summaries, the finest first
-  std::vector<SummaryEntry> pending;              // tokens of a block that is not full yet
+  std::vector<std::vector<SummaryEntry>> levels;  // Levels of summaries, the finest first.
+  std::vector<SummaryEntry> pending;              // Tokens of a block that is not full yet.
 
   int64_t entries() const;
-  int64_t tokens() const;  // that all entries stand for
+  int64_t tokens() const;  // Tokens that all entries stand for.
   void for_each(const std::function<void(SummaryEntry&)>& visit);
   void for_each(const std::function<void(const SummaryEntry&)>& visit) const;
   void save(StateWriter* out) const;
-  // Throws CacheError unless places are those that entries beside `codes` need, and positions before `end`.
+  // Reads what save() wrote. Throws CacheError unless the entries that are not in `codes` have places from 0 on, one
+  // each, and all positions are below `end`.
   void load(int64_t end, const LevelPages& codes, StateReader* in);
 };
 
-// How many of each a KV head has: they follow from how many tokens came, and when, so that all heads have as many.
+// Counts of one KV head's work. They follow from how many tokens came and when, so all KV heads have the same.
 struct SummaryWork {
   int64_t consolidations = 0;
-  int64_t watermark_hits = 0;  // consolidations because of the capacity
+  int64_t watermark_hits = 0;  // Consolidations because the capacity was exceeded.
 };
 
-// One KV head at one boundary. It says step by step what the backend is to do, so that all KV heads' jobs go together.
+// The compaction of one KV head at one boundary. Step by step it says which jobs the backend is to run, so that the
+// jobs of all KV heads run together.
+//
+// Use: add() each token, begin(), then step() and absorb() in turn until step() returns false, end(), take_page() for
+// each new quantized page, settle(). compact() runs the steps of several heads.
 class HeadCompaction {
  public:
-  // What a layer holds: slots, and pages of codes.
+  // The layer's dense pages and quantized pages.
   struct Pages {
     const CacheShape& shape;
     const DenseLayer& kept;
     const LevelPages& codes;
-    std::shared_ptr<kernels::KvBackend> backend;  // of both
+    std::shared_ptr<kernels::KvBackend> backend;  // The backend of all these pages.
   };
-  // `queries`: to fit to. All references outlive this.
+  // queries: the queries to fit summaries to. Everything passed by reference must outlive this object.
   HeadCompaction(const SummaryOptions& options, const Pages& pages, int64_t head, const SampledQueries& queries,
                  SummaryHead* entries);
 
-  // A token that comes in, the next in order of position. from: stays until the jobs of settle() are done.
+  // Adds a token; tokens come in order of position. `from` must stay valid until the jobs of settle() are done.
   void add(int32_t position, const kernels::TokenPlace& from, float score);
 
-  // Jobs of one step of all KV heads. Results go where the jobs point to, until absorb().
+  // Jobs of one step, of all KV heads together. The memory that they point to receives the results, which absorb() then
+  // uses.
   struct Jobs {
     std::vector<kernels::EntrySummary> summaries;
     std::vector<kernels::EntryFigures> figures;
   };
-  // Makes blocks into summaries, `salient` tokens of each into outliers, and where there are too many outliers or summaries,
-  // fewer ones. Outliers below the least score join the boundary's first block. As many of them as `shed` and `salient` allow
+  // Prepares the steps. These turn blocks into summaries, make `salient` tokens of each block outliers, and reduce
+  // outliers and summaries where there are too many.
+  //
+  // Outliers below the least score join the first block of the boundary. As many of them as `shed` and `salient` allow
   // are not replaced; for each of the others the block gives its next best token. So all KV heads keep equally many.
-  // `now`: the boundary; `shed`: outliers below the least score in the KV head of the layer that has fewest.
+  //
+  // now: the boundary. shed: number of outliers below the least score in the KV head of the layer that has the fewest.
   void begin(int64_t now, int64_t shed, int64_t salient);
-  bool step(Jobs* jobs);  // the next one; false: there is none
-  void absorb();          // what it gave
+  // Adds the next step's jobs. Returns false if there is no next step.
+  bool step(Jobs* jobs);
+  // Uses the results of the step's jobs. REQUIRES: they are there.
+  void absorb();
+  // Ends the steps and returns what was done.
   SummaryWork end();
 
-  // Of each level, the pages of codes that were used up.
+  // By level: how many quantized pages, the oldest first, were used up.
   const std::vector<size_t>& used_pages() const { return used_pages_; }
-  // After end(): entries [first, first + kPageTokens) of a level go to a page of codes. Adds where they are.
+  // Called after end(): entries [first, first + kPageTokens) of a level go to a quantized page. Appends where they are.
   void take_page(size_t level, size_t first, std::vector<kernels::TokenPlace>* places);
 
-  // At last: gives every entry that is not in codes a slot, from 0 on. What goes to slot `place`, `from` a row, a slot of the
-  // tail or one past all that get any.
+  // Called last: gives every entry outside quantized pages a slot, from 0 on. Returns the tokens to write: each into
+  // slot `place` from `from`, which is a row, a slot of the tail, or a slot beyond the ones that are in use afterwards.
   struct Write {
     int64_t place;
     kernels::TokenPlace from;
@@ -99,25 +116,27 @@ class HeadCompaction {
   std::vector<Write> settle();
 
  private:
-  // What a step works on, and its results.
+  // The entries that a step works on, and its results.
   struct Block {
     std::vector<SummaryEntry> entries;
     std::vector<kernels::KvSegment> codes;
-    std::vector<kernels::TokenPlace> tokens;  // of those that are not in codes
+    std::vector<kernels::TokenPlace> tokens;  // Places of the entries that are not in `codes`.
     std::vector<float> bias, scores, summary_bias;
     std::vector<kernels::TokenPlace> rows;
     std::vector<int32_t> pivots, group;
-    size_t level = 0;      // that its summaries go to
-    bool chooses = false;  // scores are on their way
+    size_t level = 0;      // The level to which its summaries go.
+    bool chooses = false;  // The scores that choose outliers are being computed.
   };
 
   kernels::TokenPlace place_of(const SummaryEntry& entry) const;
   kernels::HeadEntries entries_of(const Block& block, bool with_queries) const;
-  void load(std::vector<SummaryEntry> entries, size_t pages_level);  // as block_
+  // Makes `entries` the block. Entries in quantized pages use up pages of level pages_level.
+  void load(std::vector<SummaryEntry> entries, size_t pages_level);
   void choose(Jobs* jobs);
   void take_outliers();
   void summarize(int64_t most, size_t level, Jobs* jobs);
-  std::vector<SummaryEntry> take_weakest(int64_t n);  // out of the outliers, in their order
+  // Removes the n outliers of least score, and returns them in their order.
+  std::vector<SummaryEntry> take_weakest(int64_t n);
   std::vector<SummaryEntry> take_shed();
   void demote(int64_t n);
   void consolidate(size_t level, int64_t n, Jobs* jobs);
@@ -130,17 +149,19 @@ class HeadCompaction {
   const SampledQueries& queries_;
   SummaryHead* entries_;
   int64_t salient_ = 0;
-  int64_t shed_ = 0;    // outliers that are not replaced
-  bool sheds_ = false;  // the next block takes weak outliers in
+  int64_t shed_ = 0;    // Outliers that are not replaced.
+  bool sheds_ = false;  // The next block takes in weak outliers.
   SummaryWork work_;
   Block block_;
-  bool is_block_ = false;  // of tokens, not a group of summaries
+  bool is_block_ = false;  // block_ is a block of tokens, not a group of summaries.
   std::vector<size_t> used_pages_;
   ScratchRows memory_;
+  // Places of entries that have no slot yet; see SummaryEntry::place.
   std::vector<kernels::TokenPlace> elsewhere_;
 };
 
-// All their steps, from begin() to before end(), with the jobs of each step together. Waits for the backend at each.
+// Runs all steps of the heads, after begin() and before end(), with the jobs of each step together. Waits for the
+// backend at each step.
 void compact(kernels::KvBackend& backend, const CacheShape& shape, std::span<HeadCompaction> heads);
 
 }  // namespace smartkv

@@ -22,7 +22,8 @@ int64_t SummaryOptions::salient_at(double entropy) const {
 }
 
 int64_t most_summary_entries(const SummaryOptions& options, int64_t tokens) {
-  // Entries that ever enter the finest level, and from there on each level: a level is made when the one before is full.
+  // Follows the entries that ever enter the finest level, and from there each level. A level is made when the previous
+  // one is full.
   const int64_t made = options.group() / options.ratio;
   int64_t entering = tokens / options.block * (options.summaries + options.salient_most), levels = 0;
   for (; entering > 0; ++levels) {
@@ -41,7 +42,7 @@ kernels::QuantizedLayout summary_layout(const CacheShape& shape, const SummaryOp
 
 SummaryOptions keep_everything() {
   SummaryOptions options;
-  options.rule = {PivotRule::kPosition, ValueRule::kMean, BiasRule::kCount};  // needs no queries
+  options.rule = {PivotRule::kPosition, ValueRule::kMean, BiasRule::kCount};  // Needs no queries.
   options.block = INT64_MAX;
   options.sinks = options.salient = options.salient_most = 0;
   return options;

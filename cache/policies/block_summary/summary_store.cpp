@@ -8,7 +8,7 @@ namespace {
 
 using kernels::kPageTokens;
 
-// How far ahead a probe is asked again: from 64 tokens on, each time 8 times as far.
+// Returns how far ahead a probe query is asked again: 64 tokens at first, then each time 8 times as far.
 std::vector<int64_t> query_shifts(int64_t n) {
   std::vector<int64_t> shifts;
   for (int64_t i = 0, shift = kPageTokens; i < n; ++i, shift *= 8) shifts.push_back(shift);
@@ -83,7 +83,7 @@ void SummaryStore::observe(const StageView& view, int64_t layer, const StoreProb
 }
 
 void SummaryStore::prepare(const StageView& view) {
-  // What sets how many entries each KV head has: over all KV heads, those of other ranks, too.
+  // These values decide how many entries each KV head has, so they cover the KV heads of all tensor-parallel ranks.
   if (options_.adapts()) share_entropies();
   shed_.assign(layers_.size(), options_.sheds() ? INT64_MAX : 0);
   if (options_.sheds()) {
@@ -178,13 +178,13 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
   fill_bias(&state);
 }
 
-// Lets go of the pages that were used up, and makes new ones of what levels have by now.
+// Releases the quantized pages that were used up, and makes new ones where levels have enough entries.
 void SummaryStore::make_codes(const std::vector<size_t>& used, std::vector<HeadCompaction>* compactions, Layer* layer) const {
   for (size_t level = 0; level < used.size(); ++level) {
     auto& pages = layer->codes[level];
     pages.erase(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(used[level]));
   }
-  const auto& levels = layer->heads[0].levels;  // all KV heads' are as long
+  const auto& levels = layer->heads[0].levels;  // Equally long in all KV heads.
   if (!options_.coded() || levels.empty()) return;
   const kernels::QuantizedLayout layout = summary_layout(shape(), options_);
   layer->codes.resize(levels.size());
@@ -201,7 +201,7 @@ void SummaryStore::fill_bias(Layer* layer) const {
   const int64_t heads = shape().n_kv_heads, coded = n_pages(layer->codes) * kPageTokens;
   layer->bias.assign(static_cast<size_t>(whole_pages(layer->entries) * heads), 0.0f);
   for (int64_t h = 0; h < heads; ++h) {
-    int64_t next = 0;  // levels come in the order of their pages
+    int64_t next = 0;  // Levels are visited in the order of their pages.
     layer->heads[static_cast<size_t>(h)].for_each([&](const SummaryEntry& entry) {
       const int64_t place = entry.place == SummaryEntry::kInCodes ? next++ : coded + entry.place;
       layer->bias[static_cast<size_t>((place / kPageTokens * heads + h) * kPageTokens + place % kPageTokens)] = entry.bias;
@@ -302,7 +302,7 @@ void SummaryStore::add_stats(const StageView& view, CacheStats* stats) const {
 
 void SummaryStore::add_details(std::map<std::string, double>* details) const {
   const auto shown = static_cast<size_t>(std::min(options_.first_layer, shape().n_layers - 1));
-  const SummaryHead& first = layers_[shown].heads[0];  // all that are compressed have as many
+  const SummaryHead& first = layers_[shown].heads[0];  // Stands for all compressed layers.
   int64_t error = 0;
   for (const Layer& layer : layers_) {
     for (const SummaryHead& head : layer.heads) error = std::max(error, std::abs(head.tokens() - layer.taken));

@@ -1,10 +1,12 @@
-// A store of summaries (seed c): blocks of tokens become a few entries each, groups of entries fewer ones of the next level,
-// like a log-structured merge tree; what stands out stays exact.
+// A store of summaries (seed c). Blocks of tokens become a few entries each, and groups of entries become fewer entries
+// of the next level, as in a log-structured merge tree. Tokens that stand out stay exact.
 //
-// Every KV head of every layer has as many entries, each its own, in dense pages with a bias; entries of levels may go to pages
-// of codes, each level's in order of age, so that a page is used up as a whole. What is done at a boundary is
-// bounded by what was taken, so that none stalls: a block becomes `summaries` entries, and where a level or the whole has too
-// many, the oldest group of a level becomes `summaries` entries of the next.
+// Every KV head of a layer has the same number of entries, each head its own, in dense pages with a bias. The entries
+// of levels may go to quantized pages. Each level fills these in order of age, so that a page is used up as a whole.
+//
+// The work at a boundary is bounded by the number of tokens taken, so that no boundary stalls. A block becomes
+// `summaries` entries. Where a level or the whole has too many entries, the oldest group of a level becomes fewer
+// entries of the next level.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +25,7 @@ namespace smartkv {
 
 class SummaryStoreFactory final : public StoreFactory {
  public:
-  // scorer: for Salience::kGate; null otherwise.
+  // scorer: the gate for Salience::kGate; null for any other.
   SummaryStoreFactory(const SummaryOptions& options, std::shared_ptr<const TokenScorer> scorer)
       : options_(options), scorer_(std::move(scorer)) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
@@ -52,15 +54,21 @@ class SummaryStore final : public TokenStore {
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
-  // summary_entries, coded_entries, outlier_entries, pending_entries, summary_levels, level_I_entries; summarized_tokens, the
-  // mass of all entries of a KV head, and mass_error, the most by which that is wrong in any: 0; consolidations, watermark_hits.
+  // Adds, for a KV head of the first compressed layer:
+  //  - summary_entries, coded_entries, outlier_entries, pending_entries, level_I_entries: entries, those in quantized
+  //    pages being counted in whole pages;
+  //  - summary_levels: levels;
+  //  - summarized_tokens: tokens taken;
+  //  - consolidations, watermark_hits: see SummaryWork.
+  // Also adds mass_error: the largest difference, over all KV heads, between the tokens taken and the tokens that
+  // entries stand for. It is always 0.
   void add_details(std::map<std::string, double>* details) const override;
 
   // For inspection and tests.
   const SummaryHead& head(int64_t layer, int64_t head) const {
     return layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(head)];
   }
-  int64_t taken() const { return layers_[0].taken; }  // tokens, by each KV head
+  int64_t taken() const { return layers_[0].taken; }  // Tokens taken by each KV head.
 
  private:
   struct Layer {
@@ -68,27 +76,32 @@ class SummaryStore final : public TokenStore {
         : kept(context.pool), heads(static_cast<size_t>(context.shape.n_kv_heads)) {}
     int64_t dense_entries() const { return entries - n_pages(codes) * kernels::kPageTokens; }
 
+    // Entries of each KV head, and tokens that it took.
     int64_t entries = 0;
     int64_t taken = 0;
-    SummaryWork work;         // since the beginning
+    SummaryWork work;         // Since the beginning.
     DenseLayer kept;
     LevelPages codes;
-    std::vector<float> bias;  // [pages, n_kv_heads, kPageTokens], of the codes' pages and then of the dense ones
+    // [pages, n_kv_heads, kPageTokens]: quantized pages first, then dense ones.
+    std::vector<float> bias;
     std::vector<SummaryHead> heads;
     ProbeQueries queries;
-    // Of the probes seen since the last boundary: how many (times KV heads), and the entropies of their attention, each a share
-    // of the greatest, added up.
+    // Probes seen since the last boundary, times KV heads, and the sum of the entropies of their attention, each as a
+    // share of the greatest possible.
     int64_t n_entropies = 0;
     double entropies = 0;
-    std::vector<float> scores;  // at a boundary: of the tokens that leave the tail, [n_kv_heads, n]
+    // At a boundary: scores of the evicted tokens, [n_kv_heads, n].
+    std::vector<float> scores;
   };
 
   const CacheShape& shape() const { return context_.shape; }
   int64_t state_bytes() const;
-  int64_t most_entries(int64_t layer, int64_t tokens) const;  // once it has taken so many tokens
+  // Returns the most entries of each KV head of a layer once it has taken `tokens` tokens.
+  int64_t most_entries(int64_t layer, int64_t tokens) const;
+  // Releases quantized pages that were used up, and makes new ones.
   void make_codes(const std::vector<size_t>& used, std::vector<HeadCompaction>* compactions, Layer* layer) const;
   void fill_bias(Layer* layer) const;
-  void share_entropies();  // by all ranks
+  void share_entropies();  // Adds them up over all tensor-parallel ranks.
   void grow_dense(const StageView& view, int64_t end, StoreGrowth* growth) const;
   void grow_coded(const StageView& view, int64_t end, StoreGrowth* growth) const;
   void load_codes(StateReader* in, Layer* layer) const;
@@ -97,7 +110,7 @@ class SummaryStore final : public TokenStore {
   PolicyContext context_;
   SummaryOptions options_, plain_ = keep_everything();
   std::shared_ptr<const TokenScorer> scorer_;
-  // At a boundary, of each layer: outliers below the least score in the KV head that has fewest of them.
+  // At a boundary, by layer: outliers below the least score, in the KV head that has the fewest of them.
   std::vector<int64_t> shed_;
   std::vector<Layer> layers_;
   PoolCharge state_;

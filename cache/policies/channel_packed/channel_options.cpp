@@ -13,7 +13,7 @@ size_t width_index(int bits) {
   return static_cast<size_t>(at - kernels::kCodeBits.begin());
 }
 
-// `channels` of `bits`, the others of `rest` bits, or of none.
+// Returns runs with `channels` channels in `bits` bits. The others are in `rest` bits, or without codes if that is 0.
 CodeRuns channel_runs(int64_t head_dim, int64_t channels, int bits, int rest) {
   CodeRuns runs;
   runs.quads[width_index(bits)] = static_cast<uint8_t>(channels / 4);

@@ -1,4 +1,4 @@
-// What a store of keys without the channels that do not matter does, and the layouts of its pages.
+// Options of ChannelStore, which packs keys without their unimportant channels, and the layouts of its pages.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,17 @@
 namespace smartkv {
 
 struct ChannelOptions : SelectionOptions {
-  int64_t key_channels = 0;       // of a packed page, a multiple of 4
+  int64_t key_channels = 0;       // Key channels of a packed page, a multiple of 4.
   int key_bits = 8, value_bits = 8;
-  int64_t check_every = 512;      // tokens between the guard's checks
+  int64_t check_every = 512;      // Tokens between the guard's checks.
   FidelityLimits limits;
 };
 
-// Layouts of pages: of a full layer, of a packed one and its residual, and of one that was packed and is full again.
+// Layouts of pages:
+//  - full: a page of a full layer;
+//  - packed: a page of a packed layer, without the channels that do not matter;
+//  - residual: 2-bit keys of the channels that a packed page lacks;
+//  - restored: a page that was packed and is full again.
 struct ChannelLayouts {
   kernels::QuantizedLayout full, packed, residual, restored;
 };

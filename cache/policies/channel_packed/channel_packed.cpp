@@ -13,7 +13,7 @@ namespace {
 
 using kernels::kPageTokens;
 
-// Bits per value, everything counted, of a sequence of `horizon` tokens whose layers are all packed.
+// Returns the bits per value, everything counted, of a sequence of `horizon` tokens with all layers packed.
 double packed_bits(const CacheShape& shape, const ChannelOptions& options, int64_t window, int64_t horizon) {
   const ChannelLayouts layouts = channel_layouts(shape, options);
   const int64_t page = quantized_bytes(shape, layouts.packed) + quantized_bytes(shape, layouts.residual);
@@ -24,7 +24,8 @@ double packed_bits(const CacheShape& shape, const ChannelOptions& options, int64
          static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * horizon);
 }
 
-// The widest codes for which at least half of the channels stay within `bits`, and as many channels as fit.
+// Chooses the widest codes for which at least half of the channels fit into `bits`, then as many channels as fit.
+// Throws CacheError if none do.
 void fit_bits(const CacheShape& shape, double bits, int64_t window, int64_t horizon, ChannelOptions* options) {
   constexpr std::array<std::pair<int, int>, 4> kWidths = {{{8, 8}, {8, 4}, {4, 4}, {3, 3}}};
   double least = 0;
@@ -88,7 +89,7 @@ std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters
   options.key_channels = read_cut(read, "key_channels", std::max<int64_t>(16, dim * 3 / 4 / 16 * 16), dim);
   options.value_channels = read_cut(read, "value_channels", dim, dim);
   read_selection(read, &options);
-  // Caches of ranks cannot be told yet what they follow.
+  // The caches of other tensor-parallel ranks cannot be told yet which check they follow.
   options.check_every = read->integer("check_every", context.ranks() > 1 ? 0 : options.check_every, 0, kMost);
   if (context.ranks() > 1 && options.check_every > 0) {
     throw CacheError("kv_cache.check_every: expected 0 with tensor_parallel, found " + std::to_string(options.check_every));
@@ -103,7 +104,7 @@ std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters
   return std::make_unique<CutStoreFactory>(std::move(options));
 }
 
-// Codes, and a residual for what they leave out.
+// Reads the options of quantized storage: packed pages, and a residual for the channels that they leave out.
 std::unique_ptr<StoreFactory> read_codes(const PolicyContext& context, Parameters* read, int64_t window) {
   const CacheShape& shape = context.shape;
   read->refuse({"value_channels", "worth", "least_logit_overlap", "most_logit_margin_drift", "most_logit_kl"}, "storage exact");

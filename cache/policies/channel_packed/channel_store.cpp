@@ -104,7 +104,7 @@ Fidelity ChannelStore::check(const StageView& view, int64_t layer, const std::ve
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   const CheckedKeys keys = checked_keys(view, pages);
   const int64_t n = keys.keys();
-  std::vector<std::vector<float>> packed(sampled.size()), full(sampled.size());  // [queries, n]
+  std::vector<std::vector<float>> packed(sampled.size()), full(sampled.size());  // By KV head: f32 [queries, n].
   std::vector<kernels::KvSegment> residuals;
   residuals.reserve(static_cast<size_t>(1 + keys.pages));
   std::vector<kernels::KeyProducts> jobs;
@@ -112,7 +112,7 @@ Fidelity ChannelStore::check(const StageView& view, int64_t layer, const std::ve
     packed[head].resize(static_cast<size_t>(sampled[head].n * n));
     full[head].resize(packed[head].size());
   }
-  // Of tokens [first, first + count) of a page, which are the `at`-th ones of all.
+  // Adds jobs for tokens [first, first + count) of a page. `at` is the place of the first one among all keys.
   const auto ask = [&](const kernels::KvSegment& page, const kernels::KvSegment* residual, int64_t first, int64_t count, int64_t at) {
     for (size_t head = 0; head < sampled.size(); ++head) {
       const SampledQueries& queries = sampled[head];
@@ -241,7 +241,8 @@ QuantizedPageRef ChannelStore::pack(int64_t layer, int64_t i, std::span<const ke
 }
 
 int64_t ChannelStore::page_bytes(int64_t i) const {
-  const kernels::QuantizedLayout layout = i == 0 ? widest_layout(shape()) : layouts_.full;  // at least what `packed` takes
+  // layouts_.full takes at least as many bytes as layouts_.packed.
+  const kernels::QuantizedLayout layout = i == 0 ? widest_layout(shape()) : layouts_.full;
   return quantized_bytes(shape(), layout);
 }
 
@@ -259,7 +260,7 @@ StoreGrowth ChannelStore::growth(const StageView& view, int64_t end) const {
   const int64_t workers = context().workers();
   const int64_t made = view.boundaries.leaving(end) / kPageTokens - n_pages();
   growth.state += shape().n_layers * (layer_state_bytes(shape(), 0) + made * residual);
-  // A page changes by making another, with its residual; what others hold, too, stays.
+  // A page is packed or restored by making another one, with a residual or without; a shared page stays.
   const int64_t more = std::max<int64_t>(0, quantized_bytes(shape(), layouts_.packed) + residual - full);
   growth.state += workers * (full + residual) + shape().n_layers * n_pages() * more;
   if (view.may_share) growth.state += shared_bytes() + residual_bytes();

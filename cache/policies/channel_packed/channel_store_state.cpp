@@ -1,4 +1,4 @@
-// What a ChannelStore holds: its bytes, and how they are saved.
+// ChannelStore: the bytes that it holds, and how they are saved.
 #include <memory>
 
 #include "cache/policies/channel_packed/channel_store.h"
@@ -19,7 +19,7 @@ void ChannelStore::save(StateWriter* out) const {
     out->value(layer.streak);
     out->value(static_cast<int64_t>(layer.packed));
     layer.fidelity.save(out);
-    // Each page's order, where it is not the one before's; then what it says beyond the page itself.
+    // For each page: its channel order if it differs from the page before, then its residual.
     ChannelOrder last;
     for (int64_t i = 0; i < n_pages(); ++i) {
       const ChannelOrder& order = page(l, i)->channel_order();

@@ -133,7 +133,7 @@ Fidelity CutStore::check(const StageView& view, int64_t layer, const std::vector
   Fidelity fidelity;
   for (size_t head = 0; head < sampled.size(); ++head) {
     const SampledQueries& queries = sampled[head];
-    std::vector<float> held = queries.q;  // without the channels that go
+    std::vector<float> held = queries.q;  // With 0 for the channels that are cut.
     for (int64_t i = 0; i < queries.n; ++i) {
       for (int64_t c = options_.key_channels; c < dim; ++c) {
         held[static_cast<size_t>(i * dim + state.selected.k_order[head * static_cast<size_t>(dim) + static_cast<size_t>(c)])] = 0;
@@ -192,7 +192,7 @@ void CutStore::prepare(const StageView& view) {
   const bool selects = boundary - last_update_ >= options_.update_every || worth() != nullptr;
   const bool may_cut = boundary > followed_.tokens && n_pages_ > 1;
   std::vector<ChannelSeen> seen(layers_.size());
-  context_.for_each(shape().n_layers, [&](int64_t layer) {  // nothing is to be chosen for a layer that is cut
+  context_.for_each(shape().n_layers, [&](int64_t layer) {  // A layer that is cut has nothing to select.
     if (!cut(layer)) seen[static_cast<size_t>(layer)] = see(view, layer);
   });
   share(context_, &seen);
@@ -275,7 +275,8 @@ StoreGrowth CutStore::growth(const StageView& view, int64_t end) const {
   StoreGrowth growth;
   if (end > view.next_boundary - n_probes()) growth.state += shape().n_layers * options_.probes * ProbeQueries::most_probe_bytes(shape());
   if (view.next_boundary > end) return growth;
-  // Exact pages are the tail's own, which count there. Pages are cut one by one, and the exact ones go unless others hold them, too.
+  // Exact pages are the tail's own, which count there. Pages are cut one by one, and each exact page is freed unless it
+  // is shared.
   const int64_t cut = cut_bytes(shape(), options_.key_channels, options_.value_channels);
   const int64_t next = view.leaving() / kPageTokens - n_pages_;
   growth.take.assign(layers_.size(), next * cut);

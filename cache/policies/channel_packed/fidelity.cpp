@@ -17,7 +17,8 @@ double log_sum_exp(std::span<const float> scores) {
   return most + std::log(sum);
 }
 
-// The entries of the largest scores, sorted by their numbers; `margin`: between the two best.
+// Returns the entries with the `top` largest scores, at least two, in order of index. Sets *margin to the distance
+// between the two best scores.
 std::vector<size_t> best(std::span<const float> scores, int64_t top, double* margin) {
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), size_t{0});

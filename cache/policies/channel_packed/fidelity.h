@@ -1,4 +1,4 @@
-// How far a query's attention over packed keys is from that over full ones.
+// Measures how far a query's distribution over packed keys is from its distribution over full ones.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +10,30 @@ class StateWriter;  // cache/state_io.h
 class StateReader;
 
 struct FidelityLimits {
-  int64_t top = 8;                // of the most attended entries: those whose overlap counts
+  int64_t top = 8;                // Number of highest scores whose entries are compared.
   double least_overlap = 0.8;
-  double most_margin_drift = 0.5; // nats
-  double most_kl = 0.05;          // nats
+  double most_margin_drift = 0.5;  // Nats.
+  double most_kl = 0.05;          // Nats.
 };
 
 // Means over queries.
 struct Fidelity {
   int64_t queries = 0;
-  double overlap = 0;       // share of the full path's most attended entries that are among the packed one's
-  double margin_drift = 0;  // |difference of the distances between the two best scores|, nats
-  double kl = 0;            // of the packed distribution from the full one, by log-softmax
+  // Share of the full keys' `top` best entries that are also among the packed keys' best.
+  double overlap = 0;
+  // |difference between the two margins|, in nats. The margin is the distance between the two best scores.
+  double margin_drift = 0;
+  // KL divergence of the packed distribution from the full one, in nats, by log-softmax.
+  double kl = 0;
 
-  // A value that is not a number does not pass, nor does nothing at all.
+  // Returns whether all limits hold. Never true if a value is NaN or if there were no queries.
   bool passes(const FidelityLimits& limits) const;
-  Fidelity& operator+=(const Fidelity& other);  // other queries
+  Fidelity& operator+=(const Fidelity& other);  // Adds the means over other queries.
   void save(StateWriter* out) const;
   void load(StateReader* in);
 };
 
-// Adds one query. Scores in nats of the same entries, f32 [n]; at least two.
+// Adds one query. full, packed: f32 [n], scores of the same entries in nats; n >= 2.
 void add_fidelity(std::span<const float> full, std::span<const float> packed, int64_t top, Fidelity* fidelity);
 
 }  // namespace smartkv

@@ -8,7 +8,8 @@ namespace smartkv {
 
 std::unique_ptr<KvCachePolicy> make_full_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   Parameters("full", parameters).done();
-  Boundaries boundaries;  // nothing leaves, but what no layer sees any more
+  // Nothing is evicted, except for tokens that no layer sees any longer.
+  Boundaries boundaries;
   if (context.window.tokens > 0 && context.window.in_all_layers) boundaries = {context.window.tokens, kPromptStride, 0};
   return std::make_unique<StagedPolicy>("full", context, boundaries, std::vector<std::unique_ptr<StoreFactory>>());
 }

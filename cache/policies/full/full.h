@@ -1,5 +1,5 @@
-// The full cache: every token that some query may still see, exact; without sliding windows that is every token. The
-// reference that every other policy is measured against.
+// The full cache: keeps every token that some query may still see, exactly as it is. Without sliding windows that is
+// every token. Every other policy is measured against it.
 #pragma once
 
 #include "cache/policy.h"

@@ -11,7 +11,7 @@ LogSensitivity log_sensitivity(double s) {
 }
 
 size_t width_index(int32_t sensitivity, int32_t price) {
-  // Thresholds: -256 log2 of the error saved per bit, S = 1, by going from the next narrower width to this one.
+  // Thresholds: -256 log2 of the error saved per bit, at S = 1, by going from the next narrower width to this one.
   constexpr std::array<int32_t, 4> kThresholds = {
       2517,  // 8 bits: (1 / 15^2 - 1 / 255^2) / 4
       1528,  // 4 bits: 1 / 7^2 - 1 / 15^2
@@ -39,7 +39,7 @@ kernels::CodeRuns runs_at(std::span<const LogSensitivity> quads, int32_t shift, 
 
 kernels::CodeRuns narrower(const kernels::CodeRuns& a, const kernels::CodeRuns& b) {
   kernels::CodeRuns result;
-  int64_t wide_a = 0, wide_b = 0, taken = 0;  // quads at this width or wider
+  int64_t wide_a = 0, wide_b = 0, taken = 0;  // Quads at this width or wider.
   for (size_t i = 0; i < result.quads.size(); ++i) {
     wide_a += a.quads[i];
     wide_b += b.quads[i];

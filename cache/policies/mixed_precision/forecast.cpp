@@ -33,7 +33,7 @@ ImportanceForecast::ImportanceForecast(const ForecastOptions& options)
 float ImportanceForecast::forward(const Features& features, std::vector<float>* hidden) const {
   const float* w = weights_.data();
   const float* out = w + hidden_ * (kFeatures + 1);
-  // The network corrects the last importance: untrained, it already is a forecast.
+  // The network corrects the last importance, so it gives a forecast even untrained.
   float sum = features[0] + out[hidden_];
   for (size_t h = 0; h < hidden_; ++h, w += kFeatures + 1) {
     float x = w[kFeatures];
@@ -52,7 +52,7 @@ float ImportanceForecast::predict(const Features& features) const {
 void ImportanceForecast::learn(const Features& features, float log_importance) {
   const Sample sample{features, log_importance};
   if (static_cast<int64_t>(buffer_.size()) < options_.history) {
-    buffer_.reserve(static_cast<size_t>(options_.history));  // copies are made without
+    buffer_.reserve(static_cast<size_t>(options_.history));  // A copy has lost its reservation.
     buffer_.push_back(sample);
   } else {
     buffer_[static_cast<size_t>(added_ % options_.history)] = sample;
@@ -103,7 +103,7 @@ void ImportanceForecast::save(StateWriter* out) const {
     out->value(sample.target);
   }
   std::ostringstream state;
-  state << random_;  // one number
+  state << random_;  // A single number.
   out->value(static_cast<uint32_t>(std::stoul(state.str())));
   out->value(added_);
   out->value(step_);

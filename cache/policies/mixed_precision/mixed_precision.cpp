@@ -9,9 +9,10 @@ namespace {
 
 using kernels::kPageTokens;
 
-constexpr double kDroppingBits = 3.25;  // below which dropping what matters least pays: measured, see NOTES.md
+// Below this, dropping the least important quads pays off. Measured, see NOTES.md.
+constexpr double kDroppingBits = 3.25;
 
-// At the horizon even the narrowest pages must fit.
+// Throws CacheError unless the narrowest pages fit into the budget: at the horizon or, with `bytes`, the first page.
 void check_budget(const CacheShape& shape, const MixedOptions& options) {
   if (options.bytes > 0) {
     if (mixed_budget(shape, options, 0, 1) >= least_bytes(shape, options, 1)) return;
@@ -56,7 +57,7 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   }
   options.horizon = read.integer("horizon", options.horizon, 1024, kMost);
   options.window = read.integer("window", options.window, 0, kMost);
-  // Within `bytes` there is room for little of the prompt.
+  // `bytes` leaves room for only little of the prompt to stay dense.
   options.prompt_stride = read_prompt_stride(&read, options.bytes > 0 ? kPageTokens : kPromptStride);
   options.probes = read.integer("probes", options.probes, 1, kPageTokens);
   options.decay = read.number("decay", options.decay, 0, 1);

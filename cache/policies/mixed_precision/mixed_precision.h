@@ -1,4 +1,4 @@
-// Mixed precision under a byte budget (seed a): see NOTES.md.
+// The mixed_precision policy (seed a): mixed precision under a byte budget. See NOTES.md.
 #pragma once
 
 #include "cache/policy.h"
@@ -6,6 +6,7 @@
 namespace smartkv {
 
 std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& context, const nlohmann::json& parameters);
-std::vector<CacheMetric> mixed_precision_metrics();  // of its details()
+// Metrics of the details() of its sequences.
+std::vector<CacheMetric> mixed_precision_metrics();
 
 }  // namespace smartkv

@@ -16,21 +16,25 @@ using kernels::QuantizedLayout;
 
 namespace {
 
-constexpr int64_t kSamples = 128;         // of a boundary, spread over layers and pages
+// Forecasts of a boundary that become samples, spread over layers and pages.
+constexpr int64_t kSamples = 128;
 constexpr int64_t kMostPending = 2 * kSamples;
-constexpr double kKeyShare = 0.3;  // of the keys' error that the softmax does not cancel: measured, see NOTES.md
-// Measured, see NOTES.md: pages at the end that stay in 8 bits, and those before new ones that may still be narrowed.
+// Share of the keys' error that the softmax does not cancel. Measured, see NOTES.md.
+constexpr double kKeyShare = 0.3;
+// Measured, see NOTES.md: pages at the end that stay in 8 bits, pages before the new ones that may still be narrowed,
+// how many of them for each new page, and the least saving, as 1 / kLeastSaving of a page's bytes.
 constexpr int64_t kRecentPages = 1;
 constexpr int64_t kYoungPages = 8;
 constexpr int64_t kNarrowedPerNewPage = 2;
 constexpr int64_t kLeastSaving = 16;
 constexpr int64_t kAll = std::numeric_limits<int64_t>::max() >> 32;
-constexpr int64_t kSinks = 4;   // whose keys are unlike all others
-constexpr double kFloor = 0.03;  // of the layer's mean: what nobody looks at may yet be looked for
+constexpr int64_t kSinks = 4;   // First tokens, with keys unlike all others.
+// Share of the layer's mean that is added to each importance: a page without attention may still be needed.
+constexpr double kFloor = 0.03;
 
 int64_t pages_in_8_bits(int64_t pages) { return std::min(pages, 1 + kRecentPages); }
 
-// Bytes of the network, its history and what is pending.
+// Returns the bytes of the network, its history and the pending forecasts.
 int64_t forecast_bytes(const ForecastOptions& options) {
   if (!options.enabled) return 0;
   return ImportanceForecast::bytes(options) + kMostPending * static_cast<int64_t>(sizeof(PendingForecast));
@@ -38,13 +42,13 @@ int64_t forecast_bytes(const ForecastOptions& options) {
 
 float log_of(float importance) { return std::log(importance + 1e-6f); }
 
-// What an error in a token's value matters: its share of the page's attention, times the square of its range. v_range: f32
-// [kPageTokens]; `mass`: of the page's tokens, or null.
+// Returns how much an error in each token's value matters: the token's share of the page's attention, times the square
+// of its range. v_range: f32 [kPageTokens]. mass: that of the page's tokens, or null.
 std::array<double, kPageTokens> value_worth(const float* v_range, const float* mass) {
   const double total = mass == nullptr ? 0.0 : std::accumulate(mass, mass + kPageTokens, 0.0);
   std::array<double, kPageTokens> worth{};
   for (int64_t t = 0; t < kPageTokens; ++t) {
-    // The page's mean stands in for what the probes did not see.
+    // The page's mean stands in for attention that the probes did not see.
     const double share = total > 0 ? 0.5 * mass[t] / total + 0.5 / kPageTokens : 1.0 / kPageTokens;
     const double range = v_range[t];
     worth[static_cast<size_t>(t)] = share * (range * range);
@@ -52,8 +56,8 @@ std::array<double, kPageTokens> value_worth(const float* v_range, const float* m
   return worth;
 }
 
-// Adds the sensitivities of one KV head's channels, in the order of `channels`, to their quads. k_range: f32 [dim]; q2: E[q^2] by
-// channel; value_norm: mean |v|^2.
+// Adds the sensitivities of one KV head's channels, in the order of `channels`, to their quads. k_range: f32 [dim]. q2:
+// f32 [dim], sum of q^2 over `probes` probes. value_norm: mean of |v|^2.
 void add_key_sensitivity(const float* k_range, int64_t dim, const uint8_t* channels, const float* q2, double probes,
                          double value_norm, std::vector<double>* quads) {
   for (int64_t i = 0; i < dim; ++i) {
@@ -76,14 +80,15 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
   const double window = static_cast<double>(options.window);
   const double coded = std::max(horizon - window, (2.0 + kRecentPages) * kPageTokens);
   const double widest = static_cast<double>(shape.n_layers * quantized_bytes(shape, widest_layout(shape)));
-  // The statistics, which count like all else.
+  // Bytes of the statistics, which count like everything else.
   double state = static_cast<double>(shape.n_layers * shape.n_kv_heads * shape.head_dim) * (sizeof(float) + sizeof(uint8_t));
   state += static_cast<double>(forecast_bytes(options.forecast));
   if (options.bytes > 0) {
     const int64_t dense = dense_bytes(shape, options.window + options.prompt_stride);
     return options.bytes - dense - static_cast<int64_t>(state) - pages * shape.n_layers * page_state_bytes(shape);
   }
-  // Pages in 8 bits: the first and the newest. The others have equal shares of what the horizon's leave.
+  // The first and the newest page are in 8 bits. The others have equal shares of the bytes that these leave at the
+  // horizon.
   const auto in_8_bits = static_cast<double>(pages_in_8_bits(pages));
   double bytes = options.bits / 8 * values * horizon - static_cast<double>(dense_bytes(shape, options.window)) - state;
   bytes -= (1 + kRecentPages) * widest + coded / kPageTokens * static_cast<double>(shape.n_layers * page_state_bytes(shape));
@@ -113,9 +118,10 @@ StoreFactory::Bytes MixedStoreFactory::max_bytes(const PolicyContext& context, i
   const CacheShape shape = context.shape, whole = context.whole_shape();
   const int64_t pages = n_left / kPageTokens;
   const int64_t tail = Boundaries{options_.window, options_.prompt_stride, prompt_tokens}.most_in_tail(n_tokens);
-  // Pages cannot be narrower than least_bits, nor need they be wider than 8. Each worker holds one more while it narrows it.
+  // Pages cannot be narrower than least_bits, nor need they be wider than 8 bits. Each worker holds one more page while
+  // it narrows one.
   const int64_t widest = quantized_bytes(shape, widest_layout(shape)), all = pages * shape.n_layers * widest;
-  // Of each page these KV heads have their share.
+  // This process's KV heads have their share of each page.
   const int64_t budget = pages == 0 ? 0
                                     : std::max(least_bytes(whole, options_, pages), mixed_budget(whole, options_, n_tokens, pages)) *
                                           shape.n_kv_heads / whole.n_kv_heads;
@@ -211,7 +217,8 @@ void MixedStore::plan(const StageView& view, int64_t made) {
     state.value_norm = norms / static_cast<double>(state.pages.size());
     for (const MixedPageState& page : state.pages) importance += page.importance;
     layer_importance_[layer] = importance / static_cast<double>(state.pages.size());
-    std::vector<float>().swap(state.tail_mass);  // the rest of the tail starts over: what counts is attention from afar
+    // The rest of the tail starts over, because only attention from a distance counts.
+    std::vector<float>().swap(state.tail_mass);
     state.probes = 0;
   }
   if (forecast_) forecast();
@@ -270,7 +277,8 @@ void MixedStore::ask_figures(const DenseLayer& tail, int64_t i, PageFigures* fig
   context().pool->backend()->study(shape().type, shape().head_dim, {&job, 1});
 }
 
-// Quads of alike sensitivity: channels in order of E[q^2] range(k)^2, from the statistics up to the first page.
+// Sorts the channels by E[q^2] range(k)^2, from the statistics up to the first page, so that the channels of a quad
+// have similar sensitivities.
 void MixedStore::order_channels(int64_t layer, std::span<const float> k_range) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
@@ -293,7 +301,8 @@ void MixedStore::study(int64_t layer, int64_t i, const PageFigures& figures, New
   const int64_t tail_size = static_cast<int64_t>(state.tail_mass.size()) / heads;
   const auto q2_probes = static_cast<double>(std::max<int64_t>(1, state.q2_probes));
 
-  // Tokens in order of worth, each KV head its own: attention does not mind, and quads are of one kind.
+  // Sort the tokens of each KV head by worth, so that the tokens of a quad are alike. Attention does not depend on
+  // their order.
   found->order.resize(static_cast<size_t>(heads * kPageTokens));
   std::vector<double> k_quads(static_cast<size_t>(dim / 4)), v_quads(static_cast<size_t>(kPageTokens / 4));
   for (int64_t head = 0; head < heads; ++head) {
@@ -373,13 +382,14 @@ int64_t MixedStore::bytes_at(int32_t price, const Narrowing& narrowing, std::vec
   return sum;
 }
 
-// In a budget that grows with the sequence few pages are packed anew at a time: it costs time, and each time some of their
+// In a budget that grows with the sequence, few pages are requantized at a time: it costs time, and each time some
 // precision.
 int64_t MixedStore::most_narrowed(int64_t made) const {
   return options_.bytes > 0 ? kAll : std::min(kNarrowedPerNewPage * made, kYoungPages) * shape().n_layers;
 }
 
-// There, the pages before the youngest stay as they are, so that sequences which begin alike share them for good.
+// In a budget that grows with the sequence, the pages before the youngest stay as they are, so that sequences with a
+// common prefix share them for good.
 void MixedStore::fit(int64_t budget) {
   constexpr int32_t kHighest = 64 * 256;
   const int64_t made = n_pages_planned() - first_new_;
@@ -387,7 +397,7 @@ void MixedStore::fit(int64_t budget) {
   budget -= bytes_between(whole_, 0, narrowing.first);
   std::vector<Change> changes;
   if (bytes_at(kHighest, narrowing, &changes) > budget) narrowing.least_saving = narrowing.most_pages = kAll;
-  int32_t low = -kHighest, high = kHighest;  // bytes fall as the price rises
+  int32_t low = -kHighest, high = kHighest;  // Bytes fall as the price rises.
   while (low < high) {
     const int32_t middle = low + (high - low) / 2;
     if (bytes_at(middle, narrowing, &changes) <= budget) {
@@ -431,7 +441,7 @@ StoreGrowth MixedStore::growth(const StageView& view, int64_t end) const {
   if (end < view.next_boundary) return growth;
   const int64_t made = view.boundaries.leaving(end) / kPageTokens - n_pages(), orders = n_pages() == 0 ? heads * shape().head_dim : 0;
   growth.state += shape().n_layers * (made * page_state_bytes(shape()) + orders);
-  // A page is narrowed by making another: what others hold, too, stays.
+  // A page is narrowed by making another one; a shared page stays.
   const int64_t workers = context().workers();
   const int64_t narrowed = std::min(most_narrowed(made), n_pages() * shape().n_layers) * page_bytes(0);
   growth.state += (view.may_share ? std::min(shared_bytes(), narrowed) : 0) + workers * page_bytes(0);
@@ -590,8 +600,8 @@ int64_t MixedStore::bytes_between(const CacheShape& shape, int64_t first, int64_
   return sum;
 }
 
-// The pages that will not be narrowed, and half of those that may: behind 2,000 tokens the next 250 replace two fifths of their
-// bytes. Within `bytes`, where all may be, few are once a prompt is computed.
+// Counts the pages that will not be narrowed, and half of the pages that may be: after 2,000 tokens, the next 250
+// replace two fifths of their bytes. With `bytes` all pages may be narrowed, but few are once a prompt is computed.
 int64_t MixedStore::lasting_bytes() const {
   if (options_.bytes > 0) return bytes();
   return bytes() - bytes_between(shape(), n_pages() - kYoungPages, n_pages()) / 2;

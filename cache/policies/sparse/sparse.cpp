@@ -15,9 +15,10 @@ using kernels::QuantizedLayout;
 
 struct SparseOptions {
   QuantizedLayout index;
-  IndexedRows rows;  // of each page but the first
+  IndexedRows rows;  // Rows of every page except for the first.
 
-  // The first page holds the sinks, which are unlike all others and which every query reads: dense.
+  // The first page holds the sinks, which are unlike all other tokens. Its rows are dense, and every query reads them
+  // all.
   IndexedRows rows_of(int64_t page) const { return page == 0 ? IndexedRows{static_cast<int32_t>(kPageTokens), 0} : rows; }
 };
 
@@ -36,7 +37,7 @@ class SparseStore final : public PageStore {
     for (int64_t i = 0; i < n_pages(); ++i) read += options_.rows_of(i).read;
     (*details)["tokens_read"] = static_cast<double>(read);
     const double bits = options_.rows.bits > 0 ? options_.rows.bits : shape().type == kernels::KvType::kBf16 ? 16 : 32;
-    (*details)["bits_k"] = (*details)["bits_v"] = bits;  // of what is read, but for the first page
+    (*details)["bits_k"] = (*details)["bits_v"] = bits;  // Ignores the first page.
   }
 
  private:

@@ -1,4 +1,4 @@
-// Every token is kept as it is; each query reads the tokens that promise most: kernels/sparse_attention.h.
+// The sparse policy: keeps every token, and each query reads only the most promising ones (kernels/sparse_attention.h).
 #pragma once
 
 #include "cache/policy.h"

@@ -11,10 +11,10 @@ std::unique_ptr<KvCachePolicy> make_streaming_policy(const PolicyContext& contex
   Parameters read("streaming", parameters);
   EvictionOptions options;
   options.tokens = read.integer("tokens", 1024, 3 * kPage, kMost);
-  options.sinks = read.integer("sinks", kPage, 1, kMost);  // less than a page would not make the cache smaller
+  options.sinks = read.integer("sinks", kPage, 1, kMost);  // Fewer than a page would not make the cache smaller.
   options.exact_prefill = read.choice("prefill", "exact", {"exact", "streaming"}) == "exact";
   read.done();
-  // All that the sinks' pages and the page being filled leave.
+  // The window is all that the pages of the sinks and the page that is being filled leave.
   options.window = std::max<int64_t>(1, (options.tokens - (options.sinks + kPage - 1) / kPage * kPage - kPage) / kPage * kPage);
   check_eviction(options);
   return std::make_unique<StagedPolicy>("streaming", context, options.boundaries(),

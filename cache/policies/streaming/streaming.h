@@ -1,4 +1,4 @@
-// Baseline: sinks and a window (StreamingLLM, Xiao et al. 2024).
+// Baseline: keeps the sinks and a window of recent tokens (StreamingLLM, Xiao et al. 2024).
 #pragma once
 
 #include "cache/policy.h"

@@ -1,4 +1,5 @@
-// Baselines: every page alike, K and V at fixed widths: k8v8, k8v4, k4v4.
+// Baselines: K and V at fixed widths, from 8 bits (k8v8) to 2 bits (k2v2), in every page except for the first, which
+// stays in 8 bits.
 #pragma once
 
 #include "cache/policy.h"
