@@ -232,7 +232,7 @@ class Planner {
   const AttentionShape& shape_;
   std::span<const AttentionTask> tasks_;
   AttentionScratch& scratch_;
-  bool alone_;               // There is one thread, so that no task needs cutting to keep others busy.
+  bool alone_;               // There is only one thread: no task is cut to keep others busy.
   int64_t heads_, queries_;  // Most heads and most queries of a block.
   int64_t row_floats_;
   double share_ = 0;         // Rows times splits of an item: a quarter of an even share per thread.

@@ -40,9 +40,9 @@ int64_t mass_offset(const AttentionShape& shape, const AttentionMassTask& task, 
 // The attention functions of one CPU level.
 struct AttentionKernels {
   // Computes one item. The results go to one of two places:
-  //  - Member with partial results: row r of split s goes to scratch.partial + member.partial + (s * rows + r) *
-  // partial_floats(head_dim), where `rows` is the number of rows of the member.
-  //  - Member without (its `partial` is -1): the merged result of all splits goes to the task's `out`.
+  //  - If a member has partial results, row r of split s goes to
+  //    scratch.partial + member.partial + (s * rows + r) * partial_floats(head_dim). The member has `rows` rows.
+  //  - If its `partial` is -1, the merged result of all splits goes to the task's `out`.
   void (*block)(const AttentionShape& shape, std::span<const AttentionTask> tasks, const AttentionScratch::Item& item,
                 AttentionScratch& scratch);
   // Merges the partial results of all splits of an item with one member, in order. Writes the task's `out`.

@@ -12,22 +12,22 @@ namespace smartkv::kernels {
 
 // Which entries become pivots. A pivot keeps its key.
 enum class PivotRule {
-  kPosition,   // the middles of runs of equal length
-  kCosine,     // farthest points by cosine, starting with the entry nearest to the mean direction (Gonzalez 1985)
-  // the largest root mean square attention from the queries (Zweiger et al. 2026, "highest attention keys")
+  kPosition,   // The middles of runs of equal length.
+  kCosine,     // Farthest points by cosine, starting with the entry nearest to the mean direction (Gonzalez 1985).
+  // The largest root mean square attention from the queries (Zweiger et al. 2026, "highest attention keys")
   kAttention,
   kMatching,   // orthogonal matching pursuit on the block's mass at each query (Zweiger et al. 2026)
 };
 // How the value of a group is computed.
 enum class ValueRule {
-  kMean,          // mean, weighted by exp(b_i)
-  kMass,          // mean, weighted by the attention that each entry receives from the queries
+  kMean,          // Mean, weighted by exp(b_i).
+  kMass,          // Mean, weighted by the attention that each entry receives from the queries.
   kLeastSquares,  // fitted to the block's output at each query, near kMass
 };
 // How the bias of a group is computed, which is added to the pivot's score.
 enum class BiasRule {
-  kNone,    // the bias of the pivot, 0 for a token: the group weighs as much as its pivot
-  kCount,   // log sum exp(b_i) over the group: log n for n tokens
+  kNone,    // The bias of the pivot, 0 for a token: the group weighs as much as its pivot.
+  kCount,   // Log sum exp(b_i) over the group: log n for n tokens.
   kFitted,  // non-negative least squares fit of the block's mass at each query, within kMostBias of kCount
 };
 

@@ -22,7 +22,7 @@ struct GateMaps {
 
   using Layer = std::array<Map, kDepth>;
 
-  int64_t n_kv_heads = 0, head_dim = 0;  // of the keys and values that this process holds
+  int64_t n_kv_heads = 0, head_dim = 0;  // KV heads that this process holds, and their size.
   std::vector<std::shared_ptr<const Layer>> layers;
   // For each layer, f32 [importance_heads, importance_features() + 1]. The last element of a row is a constant. Empty
   // if the gate has no importance maps.

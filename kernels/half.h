@@ -22,8 +22,8 @@ inline uint16_t float_to_half(float value) {
   const float magnitude = std::bit_cast<float>(bits & 0x7fffffffu);
   if (magnitude != magnitude) return static_cast<uint16_t>(sign | 0x7e00u);
   if (magnitude >= 65504.0f) return static_cast<uint16_t>(sign | 0x7bffu);
-  if (magnitude < std::bit_cast<float>(0x38800000u)) {  // below 2^-14: subnormal, in steps of 2^-24
-    const float shifted = magnitude + 0.5f;             // the last place of the sum is 2^-24
+  if (magnitude < std::bit_cast<float>(0x38800000u)) {  // Below 2^-14: subnormal, in steps of 2^-24.
+    const float shifted = magnitude + 0.5f;             // The last place of the sum is 2^-24.
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }
   const uint32_t rebased = (bits & 0x7fffffffu) - (112u << 23);

@@ -18,7 +18,7 @@ struct HeadRows {
   const float* k_norm = nullptr;
   bool norm_heads_together = false;
   float norm_eps = 0;
-  float query_factor = 1;  // multiplies the queries after their norm
+  float query_factor = 1;  // Multiplies the queries after their norm.
   // [rows, head_dim]: cos, then sin, of each row (rope() in elementwise.h). Null if there is no rotation.
   const float* angles = nullptr;
 };

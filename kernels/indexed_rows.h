@@ -3,9 +3,8 @@
 //
 //  - Dense rows are [kPageTokens + 1][2][head_dim] of the page's type. The last row holds the means.
 //  - Quantized rows hold for each token the codes of K and V, [2][head_dim] of 4 or 8 bits, and then the steps of K and
-//    V,
-// f32 [2]. Of two codes in a byte the first is the lower. After all rows follow the means, [2][head_dim] of the page's
-// type.
+//    V, f32 [2]. A byte with two codes holds the first one in its low bits. After all rows follow the means,
+//    [2][head_dim] of the page's type.
 //
 // The value of a code is mean + step * (code - (2^bits - 1) / 2). Keys have channels that are far from 0 in every
 // token, and subtracting the page's mean removes that offset. KIVI (Liu et al. 2024) uses one step per channel for the
@@ -35,9 +34,9 @@ constexpr int64_t indexed_rows_bytes(KvType type, int64_t head_dim, int bits) {
   return means_offset(type, head_dim, bits) + row_bytes(type, head_dim, 0);
 }
 
-// Where a token's row lies, or the means.
+// Where a token's row, or the row of means, lies.
 struct IndexedRow {
-  // [2][head_dim] of the page's type: the row, or, with `codes`, the means that these are relative to
+  // [2][head_dim] of the page's type: the row, or, with `codes`, the means that the codes are relative to.
   const char* dense = nullptr;
   const char* codes = nullptr;  // Null if the row is dense.
   int bits = 0;                 // Bits of a code.

@@ -7,7 +7,7 @@
 
 namespace smartkv::kernels {
 
-// Bytes of make_packed(type, out_features, in_features, minimums).
+// Returns the bytes of make_packed(type, out_features, in_features, minimums).
 int64_t packed_bytes(WeightType type, int64_t out_features, int64_t in_features, Minimums minimums = Minimums::kStored);
 
 }  // namespace smartkv::kernels

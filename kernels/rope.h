@@ -1,4 +1,5 @@
-// RoPE's rotation of one head, and its inverse. angles: cos, then sin, of a position: f32 [2, head_dim / 2]; x: f32 [head_dim].
+// Rotary embedding (RoPE) of one head, and its inverse. angles: f32 [2, head_dim / 2], the cos, then the sin, of a
+// position; x: f32 [head_dim].
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ inline void rotate(const float* angles, int64_t head_dim, float* x) {
   }
 }
 
-// YaRN scales the rotation, so this divides by the square of its scale.
+// YaRN scales the rotation, so the inverse divides by the square of that scale.
 inline void unrotate(const float* angles, int64_t head_dim, float* x) {
   const int64_t half = head_dim / 2;
   for (int64_t j = 0; j < half; ++j) {
