@@ -54,14 +54,13 @@ struct AttentionKernels {
   // Computes what the entries of `segments` promise to one query, which sees all of them. The promise of an entry is
   // the probability that the index gives it, summed over the query heads of the KV head. Segments without an index use
   // the keys themselves. Entries of another KV head promise 0.
-  //  q: the query, [n_heads, head_dim]
-  //  scores: scratch, f32 [heads of a KV head][entries]
-  //  promise: f32 [entries], kPageTokens of each segment
+  //   q: the query, [n_heads, head_dim]
+  //   scores: scratch, f32 [heads of a KV head][entries]
+  //   promise: f32 [entries], kPageTokens of each segment
   void (*promise)(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments, float* scores,
                   float* promise);
-  // Sets bits[i] to the promises greater than `least` among the kPageTokens promises that begin at promise +
-  // kPageTokens * pages[i]. The lowest bit is the first promise. NaN is never greater. Returns how many promises are
-  // greater.
+  // Sets bits[i] to the promises greater than `least` among the kPageTokens promises from promise + kPageTokens *
+  // pages[i] on. The lowest bit is the first promise. NaN is never greater. Returns how many promises are greater.
   int64_t (*greater)(const float* promise, std::span<const int32_t> pages, float least, uint64_t* bits);
   // Gathers the first kPageTokens rows of one KV head, or all rows if there are fewer, into a dense page of that head.
   // Slots up to the next multiple of 16 repeat the last row, and later slots stay as they are. Prefetches the rows that

@@ -119,7 +119,7 @@ std::vector<int32_t> matching_pivots(const EntryBlock& block, std::span<const fl
   std::vector<int32_t> all(n);
   std::iota(all.begin(), all.end(), 0);
   const std::vector<double> gram = gram_of(attention, block.n, all);
-  std::vector<double> target(n, 0.0);  // the columns' products with the block's mass
+  std::vector<double> target(n, 0.0);  // Dot products of the columns with the block's mass.
   for (size_t i = 0; i < n; ++i) target[i] = std::accumulate(gram.begin() + static_cast<std::ptrdiff_t>(i * n), gram.begin() + static_cast<std::ptrdiff_t>((i + 1) * n), 0.0);
   std::vector<int32_t> pivots;
   std::vector<double> weights;
@@ -207,7 +207,7 @@ std::vector<double> fit_weights(const EntryBlock& block, std::span<const float> 
 }
 
 // Moves v so that the output of the summaries comes closer to the output of the block at each query.
-//  weights: exp(b) of the summaries.
+// weights: exp(b) of the summaries.
 void fit_values(const EntryBlock& block, std::span<const float> attention, std::span<const int32_t> pivots,
                 std::span<const double> weights, std::vector<float>* v) {
   const size_t size = pivots.size(), dim = static_cast<size_t>(block.head_dim), n = static_cast<size_t>(block.n);

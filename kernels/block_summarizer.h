@@ -14,21 +14,21 @@ namespace smartkv::kernels {
 enum class PivotRule {
   kPosition,   // The middles of runs of equal length.
   kCosine,     // Farthest points by cosine, starting with the entry nearest to the mean direction (Gonzalez 1985).
-  // The largest root mean square attention from the queries (Zweiger et al. 2026, "highest attention keys")
+  // The largest root mean square attention from the queries (Zweiger et al. 2026, "highest attention keys").
   kAttention,
-  kMatching,   // orthogonal matching pursuit on the block's mass at each query (Zweiger et al. 2026)
+  kMatching,   // Orthogonal matching pursuit on the block's mass at each query (Zweiger et al. 2026).
 };
 // How the value of a group is computed.
 enum class ValueRule {
-  kMean,          // Mean, weighted by exp(b_i).
-  kMass,          // Mean, weighted by the attention that each entry receives from the queries.
-  kLeastSquares,  // fitted to the block's output at each query, near kMass
+  kMean,          // Mean of the values, weighted by exp(b_i).
+  kMass,          // Mean of the values, weighted by the attention that each entry receives from the queries.
+  kLeastSquares,  // Fitted to the block's output at each query, near kMass.
 };
 // How the bias of a group is computed, which is added to the pivot's score.
 enum class BiasRule {
   kNone,    // The bias of the pivot, 0 for a token: the group weighs as much as its pivot.
-  kCount,   // Log sum exp(b_i) over the group: log n for n tokens.
-  kFitted,  // non-negative least squares fit of the block's mass at each query, within kMostBias of kCount
+  kCount,   // log sum exp(b_i) over the group: log n for n tokens.
+  kFitted,  // Non-negative least squares fit of the block's mass at each query, within kMostBias of kCount.
 };
 
 // Names of the rules as policy parameters, in the order of the enum values.
@@ -83,8 +83,8 @@ struct BlockSummary {
 };
 
 // Returns at most `summaries` summaries. If the block has no more entries than that, every entry stays as it is.
-//  attention: attention_matrix(block, queries), or empty if the rule needs no queries.
-//  REQUIRES: summaries >= 1.
+//   attention: attention_matrix(block, queries), or empty if the rule needs no queries.
+// REQUIRES: summaries >= 1.
 BlockSummary summarize(const SummaryRule& rule, const EntryBlock& block, std::span<const float> attention, int64_t summaries);
 
 // Returns f32 [n]: 1 - cosine between the key of each entry and the nearest key of a pivot.

@@ -8,7 +8,7 @@ namespace smartkv::kernels {
 
 // Each level includes the instructions of the levels above it in this list.
 enum class CpuLevel : uint8_t {
-  kScalar,      // portable C++ (SSE2 by the compiler)
+  kScalar,      // Portable C++ (SSE2 by the compiler).
   kAvx2,        // AVX2, FMA, F16C
   kAvx512,      // AVX-512 F, BW, DQ, VL
   kAvx512Vnni,  // VNNI, BF16

@@ -1,4 +1,4 @@
-// The size of a packed matrix, without making one.
+// The size of a packed matrix, computed without making one.
 #pragma once
 
 #include <cstdint>

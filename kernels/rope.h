@@ -6,6 +6,7 @@
 
 namespace smartkv::kernels {
 
+// Rotates `x` in place.
 inline void rotate(const float* angles, int64_t head_dim, float* x) {
   const int64_t half = head_dim / 2;
   for (int64_t j = 0; j < half; ++j) {
@@ -15,7 +16,7 @@ inline void rotate(const float* angles, int64_t head_dim, float* x) {
   }
 }
 
-// YaRN scales the rotation, so the inverse divides by the square of that scale.
+// Rotates `x` back in place. YaRN scales the rotation, so the inverse divides by the square of that scale.
 inline void unrotate(const float* angles, int64_t head_dim, float* x) {
   const int64_t half = head_dim / 2;
   for (int64_t j = 0; j < half; ++j) {

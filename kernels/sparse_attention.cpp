@@ -34,7 +34,7 @@ namespace {
 
 constexpr uint64_t kWholePage = ~uint64_t{0};  // kPageTokens bits
 
-// Calls function(i) for each bit i, in rising order.
+// Calls function(i) for each set bit i, in ascending order.
 template <typename Function>
 void for_each_bit(uint64_t bits, const Function& function) {
   for (; bits != 0; bits &= bits - 1) function(std::countr_zero(bits));

@@ -15,7 +15,7 @@ struct SeenToken {
   int32_t output_count;
 };
 
-// What was wrong with the logits after their edits: `token` has NaN, `token` has +inf, or all logits are -inf.
+// An error in the logits after their edits: `token` has NaN, `token` has +inf, or all logits are -inf.
 enum class DrawError : int32_t { kNone, kNan, kInfinity, kAllMasked };
 
 struct DrawnToken {

@@ -19,9 +19,9 @@ namespace smartkv {
 // They are functions of these counters and the token, so every caller gets the same numbers, in any order.
 //
 // Most of them are never computed. The least number of a block of n tokens is exponential with mean 1 / n, and each of
-// the tokens has it with the same probability. What the other numbers have beyond it is again exponential with mean 1,
-// because such numbers have no memory (Renyi 1953). So the least number of a block is computed first, and tells whether
-// the block can matter.
+// the tokens has it with the same probability. The excess of the other numbers over it is again exponential with mean
+// 1, because such numbers have no memory (Renyi 1953). So the least number of a block is computed first, and tells
+// whether the block can matter.
 class TokenNoise {
  public:
   static constexpr int64_t kBlockTokens = 64;

@@ -78,7 +78,7 @@ struct Uploaded {
 Uploaded upload(const AttentionShape& shape, AttentionWorkspace& workspace, cudaStream_t stream) {
   const AttentionPlan& plan = workspace.plan;
   size_t bytes = 0;
-  const auto room_for = [&](const auto& rows) {  // Returns a multiple of 16.
+  const auto room_for = [&](const auto& rows) {  // Returns an offset, a multiple of 16.
     const size_t at = (bytes + 15) / 16 * 16;
     bytes = at + rows.size() * sizeof(rows[0]);
     return at;
@@ -123,7 +123,7 @@ void launch_classes(const AttentionPlan& plan, Uploaded& uploaded, const char* n
   }
 }
 
-// What kernel_of() returns to launch_classes().
+// The kernel and the bytes of shared memory that kernel_of() returns to launch_classes().
 struct Chosen {
   void (*kernel)(Tables);
   size_t shared_bytes;

@@ -52,7 +52,7 @@ __device__ __forceinline__ int64_t output_row(const Shape& shape, const Rows& ro
   return int64_t{rows.query + r / rows.n_heads} * shape.n_heads + rows.kv_head * group + rows.head + r % rows.n_heads;
 }
 
-// What a block computes.
+// The result that a block computes.
 enum class Goal { kOutput, kSums, kProbabilities, kPromises };
 
 // Returns how many parts the promises of indexed pages to a KV head of a query have. A part is the sum over the query

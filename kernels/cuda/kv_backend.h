@@ -1,6 +1,6 @@
 // The KvBackend of a CUDA device. Pages are in device memory, which the host must not dereference. Jobs on pages wait
-// in a queue (page_queue.h) until a call needs them done. What attention reads and writes beside pages is copied to the
-// device and back in each call.
+// in a queue (page_queue.h) until a call needs them done. Everything else that attention reads and writes is copied to
+// the device and back in each call, unless it is on the device already.
 //
 // It is not batch-invariant: the bits of a query depend on its own segments and on the number of queries in its task.
 #pragma once

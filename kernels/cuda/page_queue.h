@@ -23,6 +23,8 @@ class PageQueue {
   int64_t head_dim() const { return head_dim_; }  // head_dim of all jobs. 0: there are none yet.
 
   void zero(std::byte* page, size_t bytes);  // REQUIRES: no job touches the page yet.
+  // Queue the jobs of the KvBackend calls of the same names. Throw std::invalid_argument for memory that is no page of
+  // the pool.
   void move(int64_t head_dim, std::span<const TokenMove> moves);
   void write_tokens(int64_t head_dim, std::span<const TokenWrite> tokens);
   void copy(std::span<const PageCopy> copies);

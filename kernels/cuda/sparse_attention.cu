@@ -351,7 +351,7 @@ SparseBatches<Task>::SparseBatches(const AttentionShape& shape, std::span<const 
   to_next_task();
 }
 
-// Moves on from task_ to a task that has queries and indexed pages.
+// Advances task_ to the first task, from task_ on, that has queries and indexed pages.
 template <typename Task>
 void SparseBatches<Task>::to_next_task() {
   query_ = 0;

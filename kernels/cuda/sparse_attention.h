@@ -69,9 +69,8 @@ class SparseBatches {
   void gather(CUstream_st* stream);
   // Returns the tasks that attention runs over. REQUIRES: gather() was called.
   std::span<const Task> tasks() const { return batch_; }
-  // Writes the mass of the tokens that were read, and 0 for the others, to the results of attention_mass(). REQUIRES:
-  // the tasks()
-  // are computed.
+  // Writes the mass of the tokens that were read, and 0 for the others, to the results of attention_mass().
+  // REQUIRES: attention_mass() ran over tasks().
   void hand_out(CUstream_st* stream) const requires std::is_same_v<Task, AttentionMassTask>;
 
  private:

@@ -159,7 +159,7 @@ class RowDraw {
   // Returns the first arrival to all threads. All threads call it.
   __device__ Arrival first_of_all(Arrival mine) {
     mine = first_of_warp(mine);
-    __syncthreads();  // the last result may still be read
+    __syncthreads();  // Other threads may still read the last result.
     if (lane_ == 0) shared_.first[warp_] = mine;
     __syncthreads();
     for (int warp = 0; warp < kDrawWarps; ++warp) {
