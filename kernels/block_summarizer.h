@@ -38,8 +38,8 @@ inline constexpr std::string_view kBiasRules[] = {"none", "count", "fitted"};
 
 inline constexpr float kMostBias = 3;  // How far a fitted bias may be from that of kCount, in nats.
 
-// How strongly a fit is held to its starting point, as a share of the mean square of its columns. NOTES.md of
-// block_summary records the effect of other values.
+// How strongly a fit is held to its starting point: as a share of the mean square of its columns (biases), or of the
+// block's squared mass per summary (values). NOTES.md of block_summary records the effect of other values.
 inline constexpr double kBiasRidge = 0.1, kValueRidge = 0.1;
 
 // How summarize() chooses the pivots, values and biases of a block.
