@@ -15,7 +15,8 @@ constexpr size_t kHuge = size_t{2} << 20;
 
 size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
-// Fresh pages are zero: whoever fills the buffer touches them first, on its own core.
+// Maps `rounded` bytes at a multiple of kHuge. Fresh pages are zero, so this function does not touch them: the thread
+// that fills the buffer touches them first, on its own core.
 std::byte* map_huge(size_t rounded) {
   void* mapped = mmap(nullptr, rounded + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
@@ -23,7 +24,7 @@ std::byte* map_huge(size_t rounded) {
   const uintptr_t aligned = round_up(begin, kHuge);
   if (aligned > begin) munmap(mapped, aligned - begin);
   munmap(reinterpret_cast<void*>(aligned + rounded), begin + kHuge - aligned);
-  madvise(reinterpret_cast<void*>(aligned), rounded, MADV_HUGEPAGE);  // a hint: small pages serve as well, slower
+  madvise(reinterpret_cast<void*>(aligned), rounded, MADV_HUGEPAGE);  // Only a hint: small pages work too, but slower.
   return reinterpret_cast<std::byte*>(aligned);
 }
 

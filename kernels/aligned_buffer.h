@@ -1,4 +1,4 @@
-// Bytes aligned to 64, zeroed, owned.
+// Zeroed memory aligned to 64 bytes, and a buffer that owns such memory.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,13 @@
 
 namespace smartkv {
 
-// Zeroed memory at a multiple of 64 bytes; of 0 bytes null. From 2 MiB on it asks for huge pages. Throws std::bad_alloc.
+// Returns `size` bytes of zeroed memory, aligned to 64 bytes. Returns null if `size` is 0. From 2 MiB on the memory
+// asks for huge pages. Throws std::bad_alloc.
 std::byte* allocate_aligned(size_t size);
-// size: as it was allocated with.
+// Frees memory of allocate_aligned(). REQUIRES: `size` is the size that was allocated.
 void free_aligned(std::byte* data, size_t size) noexcept;
 
+// Owns memory of allocate_aligned().
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
@@ -24,7 +26,7 @@ class AlignedBuffer {
     return *this;
   }
 
-  // At least `size` bytes; contents are lost when it grows.
+  // Makes the buffer at least `size` bytes large. The contents are lost if it grows. Throws std::bad_alloc.
   void grow(size_t size) {
     if (size > size_) *this = AlignedBuffer(size);
   }

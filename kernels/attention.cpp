@@ -83,23 +83,26 @@ int64_t stretches_of(const AttentionTask& task) {
   return (static_cast<int64_t>(task.segments.size()) + kStretchSegments - 1) / kStretchSegments;
 }
 
-// A page has one place.
+// Returns whether `a` and `b` are the same page for the same KV heads. No two pages share an address.
 bool same_page(const KvSegment& a, const KvSegment& b) {
   return a.k == b.k && a.v == b.v && a.tokens == b.tokens && a.bias == b.bias && a.channel_order == b.channel_order &&
          a.kv_head == b.kv_head;
 }
 
-// Stretches at the beginning of both that have the same pages, of which every query sees all tokens.
+// Returns how many splits at the beginning of both tasks hold the same pages. Counts only splits of which every query
+// sees all tokens.
 int64_t common_stretches(const AttentionShape& shape, const AttentionTask& a, const AttentionTask& b) {
   if (shape.window > 0 && std::max(tokens_of(a.segments), tokens_of(b.segments)) > shape.window) return 0;
   const auto end = std::mismatch(a.segments.begin(), a.segments.end(), b.segments.begin(), b.segments.end(), same_page).first;
   auto stretches = static_cast<size_t>(end - a.segments.begin()) / kStretchSegments;
-  const int64_t seen = std::min(tokens_of(a.segments) - a.n, tokens_of(b.segments) - b.n) + 1;  // by the first queries
+  // Fewest tokens that a first query sees.
+  const int64_t seen = std::min(tokens_of(a.segments) - a.n, tokens_of(b.segments) - b.n) + 1;
   while (stretches > 0 && tokens_of(a.segments.first(stretches * kStretchSegments)) > seen) --stretches;
   return static_cast<int64_t>(stretches);
 }
 
-// Fills in order and groups. Tasks of more than `most` queries share nothing.
+// Fills in scratch.order and scratch.groups. Tasks with the same number of queries that begin with the same pages form
+// a group. A task of more than `most` queries forms a group of its own, which shares 0 splits.
 void group(const AttentionShape& shape, std::span<const AttentionTask> tasks, int64_t most, AttentionScratch& scratch) {
   std::vector<int32_t>& order = scratch.order;
   order.resize(tasks.size());
@@ -128,7 +131,8 @@ void group(const AttentionShape& shape, std::span<const AttentionTask> tasks, in
   }
 }
 
-// What each call of the kernels computes: fills in members, items and merges, and makes room for the partial results.
+// Decides what each call of the kernels computes. Fills in the members, items and merges of the scratch, and makes room
+// for the partial results.
 class Planner {
  public:
   Planner(const AttentionShape& shape, std::span<const AttentionTask> tasks, int threads, AttentionScratch& scratch)
@@ -168,7 +172,7 @@ class Planner {
   }
 
  private:
-  // Stretches of an item of so many rows. One whose share of the work would leave other threads idle is cut.
+  // Returns the most splits of an item with `rows` rows. A larger item would leave other threads idle, so it is cut.
   int64_t stretches_per_item(int64_t rows) const {
     return std::max<int64_t>(1, static_cast<int64_t>(share_ / static_cast<double>(std::max<int64_t>(1, rows))));
   }
@@ -184,7 +188,7 @@ class Planner {
     return static_cast<int64_t>(scratch_.members.size()) - 1;
   }
 
-  // `whole`, from its stretch on, in pieces of at most `per_item` stretches.
+  // Adds `whole`, from its first split on, as items of at most `per_item` splits.
   void add_pieces(AttentionScratch::Item whole, int64_t per_item) {
     for (const int32_t end = whole.stretch_end; whole.stretch < end; whole.stretch = whole.stretch_end) {
       whole.stretch_end = static_cast<int32_t>(std::min<int64_t>(whole.stretch + per_item, end));
@@ -195,7 +199,7 @@ class Planner {
   void add(int32_t t) {
     const AttentionTask& task = tasks_[static_cast<size_t>(t)];
     const int64_t stretches = stretches_of(task);
-    // Late queries see the most tokens: first, so that the last items are short.
+    // Late queries see the most tokens. They go first, so that the last items are short.
     for (int64_t block = (task.n + queries_ - 1) / queries_ - 1; block >= 0; --block) {
       const int64_t query = block * queries_, n_queries = std::min(queries_, task.n - query), rows = n_queries * n_heads_;
       const bool cut = !alone_ && stretches > stretches_per_item(rows);
@@ -228,11 +232,11 @@ class Planner {
   const AttentionShape& shape_;
   std::span<const AttentionTask> tasks_;
   AttentionScratch& scratch_;
-  bool alone_;               // one thread: nothing is cut for its sake
-  int64_t heads_, queries_;  // of a block at most
+  bool alone_;               // There is only one thread: no task is cut to keep others busy.
+  int64_t heads_, queries_;  // Most heads and most queries of a block.
   int64_t row_floats_;
-  double share_ = 0;         // rows times stretches of an item, such that all threads have some
-  int64_t partial_ = 0;      // floats
+  double share_ = 0;         // Rows times splits of an item: a quarter of an even share per thread.
+  int64_t partial_ = 0;      // Floats of partial results so far.
   int32_t kv_head_ = 0, head_ = 0, n_heads_ = 0;
 };
 
@@ -290,7 +294,7 @@ int64_t tokens_of(std::span<const KvSegment> segments) {
 }
 
 int64_t mass_offset(const AttentionShape& shape, const AttentionMassTask& task, int64_t query) {
-  const int64_t first = tokens_of(task.segments) - task.n + 1;  // tokens that the first query sees
+  const int64_t first = tokens_of(task.segments) - task.n + 1;  // Tokens that the first query sees.
   return shape.n_kv_heads * (query * first + query * (query - 1) / 2);
 }
 

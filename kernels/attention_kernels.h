@@ -1,4 +1,5 @@
-// What each CPU level implements of attention() and attention_mass(): one block of query rows.
+// The functions that each CPU level implements for attention() and attention_mass(). They compute one block of query
+// rows.
 #pragma once
 
 #include <cstddef>
@@ -9,51 +10,61 @@
 
 namespace smartkv::kernels {
 
-constexpr int64_t kMaxBlockRows = 48;       // queries x heads of one block
+constexpr int64_t kMaxBlockRows = 48;       // Most rows (queries times heads) of one block.
 constexpr int64_t kMaxHeadDim = 256;
-constexpr int64_t kStretchSegments = 4;     // segments of one stretch: the unit of splitting and of exact merging
+// Segments of one split. Contexts are cut, and partial results merged, in units of splits.
+constexpr int64_t kStretchSegments = 4;
 
-// A stretch's result for one row: maximum (base 2 exponent), sum, unnormalised output [head_dim].
+// Returns the floats of the result of one split for one row: the maximum (a base 2 exponent), the sum, and the
+// unnormalized output [head_dim].
 constexpr int64_t partial_floats(int64_t head_dim) { return head_dim + 2; }
 
-// What a segment format is, but for its kernels (cpu/attention_pages.h): one row per KvSegment::Format.
+// Properties of a segment format, except for its kernels, which are in cpu/attention_pages.h. There is one row per
+// KvSegment::Format.
 struct SegmentFormat {
-  void (*check)(const AttentionShape& shape, const KvSegment& segment);  // std::invalid_argument
-  int64_t (*head_bytes)(const AttentionShape& shape, const KvSegment& segment);
+  void (*check)(const AttentionShape& shape, const KvSegment& segment);  // Throws std::invalid_argument.
+  int64_t (*head_bytes)(const AttentionShape& shape, const KvSegment& segment);  // Bytes of one KV head.
 };
 constexpr std::size_t kSegmentFormats = 4;
 extern const SegmentFormat kSegmentFormatRows[kSegmentFormats];
 
-// std::invalid_argument for what no kernel runs.
+// Throw std::invalid_argument for a shape or a segment that no kernel runs.
 void check(const AttentionShape& shape);
 void check(const AttentionShape& shape, const KvSegment& segment);
 
+// Returns the tokens of all segments together.
 int64_t tokens_of(std::span<const KvSegment> segments);
-// Floats before the results of a query.
+// Returns how many floats of task.mass lie before the results of `query`.
 int64_t mass_offset(const AttentionShape& shape, const AttentionMassTask& task, int64_t query);
 
+// The attention functions of one CPU level.
 struct AttentionKernels {
-  // Row r of a member's stretch s goes to scratch.partial + member.partial + (s * rows + r) * partial_floats, where `rows` are
-  // the member's; or what all of them come to, to the task's `out`.
+  // Computes one item. The results go to one of two places:
+  //  - If a member has partial results, row r of split s goes to
+  //    scratch.partial + member.partial + (s * rows + r) * partial_floats(head_dim). The member has `rows` rows.
+  //  - If its `partial` is -1, the merged result of all splits goes to the task's `out`.
   void (*block)(const AttentionShape& shape, std::span<const AttentionTask> tasks, const AttentionScratch::Item& item,
                 AttentionScratch& scratch);
-  // Merges the partials of all stretches of an item of one member in order and writes the task's `out`.
+  // Merges the partial results of all splits of an item with one member, in order. Writes the task's `out`.
   void (*merge)(const AttentionShape& shape, std::span<const AttentionTask> tasks, const AttentionScratch::Item& item,
                 const AttentionScratch& scratch);
-  // Queries and heads of an item of attention_mass(). The items of one KV head run in the order of their heads: those
-  // of later heads take the maximum with what is there.
+  // Computes attention_mass() for the queries and heads of an item. The items of one KV head run in the order of their
+  // heads. An item of later heads takes the maximum of its own results and the values that are already there.
   void (*mass)(const AttentionShape& shape, const AttentionMassTask& task, const AttentionScratch::Item& item);
-  // What the entries of `segments` promise to one query, which sees them all: the probability that the index gives them (or the
-  // keys themselves, where there is none), summed over a KV head's query heads; 0 for another KV head's.
-  // q: the query, [n_heads, head_dim]; scores: scratch, f32 [heads of a KV head][entries]; promise: f32 [entries], kPageTokens of
-  // each segment.
+  // Computes what the entries of `segments` promise to one query, which sees all of them. The promise of an entry is
+  // the probability that the index gives it, summed over the query heads of the KV head. Segments without an index use
+  // the keys themselves. Entries of another KV head promise 0.
+  //   q: the query, [n_heads, head_dim]
+  //   scores: scratch, f32 [heads of a KV head][entries]
+  //   promise: f32 [entries], kPageTokens of each segment
   void (*promise)(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments, float* scores,
                   float* promise);
-  // bits[i]: for each of the kPageTokens promises from promise + kPageTokens * pages[i] on, whether it is greater than `least`, the
-  // first in the lowest bit. How many are. NaN never is.
+  // Sets bits[i] to the promises greater than `least` among the kPageTokens promises from promise + kPageTokens *
+  // pages[i] on. The lowest bit is the first promise. NaN is never greater. Returns how many promises are greater.
   int64_t (*greater)(const float* promise, std::span<const int32_t> pages, float least, uint64_t* bits);
-  // The first kPageTokens rows, or all, of one KV head as a dense page of it, whose other slots are finite where the rows are. The
-  // rows that follow are asked for.
+  // Gathers the first kPageTokens rows of one KV head, or all rows if there are fewer, into a dense page of that head.
+  // Slots up to the next multiple of 16 repeat the last row, and later slots stay as they are. Prefetches the rows that
+  // follow.
   void (*gather)(const AttentionShape& shape, std::span<const IndexedRow> rows, void* page);
 };
 

@@ -1,4 +1,4 @@
-// bfloat16 as its bits, for code that runs at every CPU level.
+// Conversion between floats and the bits of bfloat16, for code that runs at every CPU level.
 #pragma once
 
 #include <bit>
@@ -6,7 +6,7 @@
 
 namespace smartkv {
 
-// Round to nearest even; NaN stays NaN.
+// Rounds to nearest even. NaN stays NaN.
 inline uint16_t to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);

@@ -9,8 +9,8 @@
 namespace smartkv::kernels {
 namespace {
 
-// f32 dot product in 16 partial sums: the order of the sum is fixed, and compilers make vectors of it.
-float dot(const float* a, const float* b, int64_t n) {  // n a multiple of 16
+// Returns the f32 dot product, summed in 16 partial sums. Their order is fixed, and compilers can vectorize the loop.
+float dot(const float* a, const float* b, int64_t n) {  // n is a multiple of 16
   float sums[16] = {};
   for (int64_t i = 0; i < n; i += 16) {
     for (int64_t j = 0; j < 16; ++j) sums[j] += a[i + j] * b[i + j];
@@ -31,12 +31,13 @@ std::vector<float> unit_keys(const EntryBlock& block) {
   return units;
 }
 
-// The cosine between each entry and the nearest pivot, and which that is.
+// For each entry, the cosine to the nearest pivot and the number of that pivot.
 struct Nearest {
   std::vector<float> cosine;
   std::vector<int32_t> pivot;
 };
 
+// Updates `nearest` with entry `pivot`, which is pivot number `number`.
 void consider(const std::vector<float>& units, int64_t dim, int64_t pivot, int32_t number, Nearest* nearest) {
   for (size_t i = 0; i < nearest->cosine.size(); ++i) {
     const float cosine = dot(units.data() + static_cast<int64_t>(i) * dim, units.data() + pivot * dim, dim);
@@ -76,13 +77,14 @@ std::vector<int32_t> cosine_pivots(const EntryBlock& block, const std::vector<fl
   for (int64_t p = 0; p < count; ++p) {
     pivots.push_back(static_cast<int32_t>(next));
     consider(units, dim, next, static_cast<int32_t>(p), &nearest);
-    for (const int32_t pivot : pivots) nearest.cosine[static_cast<size_t>(pivot)] = INFINITY;  // equal keys are two entries
+    // An entry is chosen once, even if another has the same key.
+    for (const int32_t pivot : pivots) nearest.cosine[static_cast<size_t>(pivot)] = INFINITY;
     next = std::min_element(nearest.cosine.begin(), nearest.cosine.end()) - nearest.cosine.begin();
   }
   return pivots;
 }
 
-// Entries by falling root mean square attention.
+// Returns the entries in descending order of their root mean square attention.
 std::vector<int32_t> by_attention(int64_t n, std::span<const float> attention) {
   std::vector<double> squares(static_cast<size_t>(n), 0.0);
   for (size_t i = 0; i < attention.size(); ++i) {
@@ -96,7 +98,7 @@ std::vector<int32_t> by_attention(int64_t n, std::span<const float> attention) {
   return order;
 }
 
-// [columns, columns] of the products of the attention matrix's columns.
+// Returns [columns, columns]: the dot products of the given columns of the attention matrix.
 std::vector<double> gram_of(std::span<const float> attention, int64_t n, std::span<const int32_t> columns) {
   const size_t count = columns.size();
   std::vector<double> gram(count * count, 0.0), row(count);
@@ -117,7 +119,7 @@ std::vector<int32_t> matching_pivots(const EntryBlock& block, std::span<const fl
   std::vector<int32_t> all(n);
   std::iota(all.begin(), all.end(), 0);
   const std::vector<double> gram = gram_of(attention, block.n, all);
-  std::vector<double> target(n, 0.0);  // the columns' products with the block's mass
+  std::vector<double> target(n, 0.0);  // Dot products of the columns with the block's mass.
   for (size_t i = 0; i < n; ++i) target[i] = std::accumulate(gram.begin() + static_cast<std::ptrdiff_t>(i * n), gram.begin() + static_cast<std::ptrdiff_t>((i + 1) * n), 0.0);
   std::vector<int32_t> pivots;
   std::vector<double> weights;
@@ -166,7 +168,7 @@ std::vector<int32_t> choose_pivots(PivotRule rule, const EntryBlock& block, cons
   return pivots;
 }
 
-// Equal runs by position: entry i belongs to the run that holds it.
+// Returns the group of each entry if the block is cut into equal runs by position.
 std::vector<int32_t> position_groups(int64_t n, int64_t count) {
   std::vector<int32_t> group(static_cast<size_t>(n));
   for (int64_t p = 0; p < count; ++p) {
@@ -175,7 +177,7 @@ std::vector<int32_t> position_groups(int64_t n, int64_t count) {
   return group;
 }
 
-// exp(b) of the pivots, fitted near `count` so that they have the block's mass at each query.
+// Returns exp(b) of each pivot, fitted near `count` so that the pivots have the block's mass at each query.
 std::vector<double> fit_weights(const EntryBlock& block, std::span<const float> attention, std::span<const int32_t> pivots,
                                 std::span<const double> count) {
   const size_t size = pivots.size();
@@ -185,7 +187,7 @@ std::vector<double> fit_weights(const EntryBlock& block, std::span<const float> 
     const double mass = std::accumulate(row.begin(), row.end(), 0.0);
     for (size_t i = 0; i < size; ++i) rhs[i] += row[static_cast<size_t>(pivots[i])] * mass;
   }
-  // In units of what the count gives a pivot: x = 1 is the count.
+  // The unknowns are multiples of the weight that `count` gives a pivot: x = 1 is that weight.
   std::vector<double> unit(size), x(size, 1.0);
   for (size_t i = 0; i < size; ++i) unit[i] = count[i] / std::exp(static_cast<double>(block.bias[pivots[i]]));
   const double most = std::exp(static_cast<double>(kMostBias));
@@ -204,12 +206,13 @@ std::vector<double> fit_weights(const EntryBlock& block, std::span<const float> 
   return x;
 }
 
-// Moves v so that the summaries' output comes nearer to the block's at each query. weights: exp(b) of the summaries.
+// Moves v so that the output of the summaries comes closer to the output of the block at each query.
+// weights: exp(b) of the summaries.
 void fit_values(const EntryBlock& block, std::span<const float> attention, std::span<const int32_t> pivots,
                 std::span<const double> weights, std::vector<float>* v) {
   const size_t size = pivots.size(), dim = static_cast<size_t>(block.head_dim), n = static_cast<size_t>(block.n);
   std::vector<double> gram(size * size, 0.0), rhs(size * dim, 0.0), share(size), error(dim);
-  double squares = 0;  // of the block's mass
+  double squares = 0;  // Sum over the queries of the block's squared mass.
   for (size_t at = 0; at < attention.size(); at += n) {
     const double mass = std::accumulate(attention.begin() + static_cast<std::ptrdiff_t>(at), attention.begin() + static_cast<std::ptrdiff_t>(at + n), 0.0);
     squares += mass * mass;
@@ -228,13 +231,13 @@ void fit_values(const EntryBlock& block, std::span<const float> attention, std::
       for (size_t d = 0; d < dim; ++d) rhs[i * dim + d] += share[i] * error[d];
     }
   }
-  if (!(squares > 0)) return;  // no query looks here
+  if (!(squares > 0)) return;  // No query attends to this block.
   for (size_t i = 0; i < size; ++i) gram[i * size + i] += kValueRidge * squares / static_cast<double>(size);
   solve_positive(gram, block.head_dim, rhs);
   for (size_t i = 0; i < v->size(); ++i) (*v)[i] += static_cast<float>(rhs[i]);
 }
 
-// Of each group, the mean of the values by the weights [n]; by exp(b) where these are all 0.
+// Returns the mean of each group's values, weighted by `weights` [n]. Weighs by exp(b) if all weights of a group are 0.
 std::vector<float> group_values(const EntryBlock& block, std::span<const int32_t> group, int64_t count,
                                 std::span<const double> weights) {
   const auto dim = static_cast<size_t>(block.head_dim);

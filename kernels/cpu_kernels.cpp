@@ -5,7 +5,7 @@
 namespace smartkv::kernels {
 namespace {
 
-// In the order of CpuLevel. What AMX has no better instruction for is the level below it.
+// In the order of CpuLevel. AMX uses the functions of the level below where it has no better instruction.
 constexpr CpuKernels kTable[] = {
     {&kAttentionScalar, &kElementwiseScalar, &kLinearScalar},
     {&kAttentionAvx2, &kElementwiseAvx2, &kLinearAvx2},

@@ -1,4 +1,4 @@
-// What each CPU level implements of all operations: the one table from which they take their functions.
+// The one table of what each CPU level implements. All operations take their functions from it.
 #pragma once
 
 #include "kernels/attention_kernels.h"
@@ -8,6 +8,7 @@
 
 namespace smartkv::kernels {
 
+// The functions of one CPU level.
 struct CpuKernels {
   const AttentionKernels* attention;
   const ElementwiseKernels* elementwise;
@@ -15,6 +16,6 @@ struct CpuKernels {
 };
 
 const CpuKernels& cpu_kernels(CpuLevel level);
-const CpuKernels& cpu_kernels();  // of cpu_level()
+const CpuKernels& cpu_kernels();  // Returns the kernels of cpu_level().
 
 }  // namespace smartkv::kernels

@@ -14,14 +14,15 @@ namespace {
 
 constexpr std::string_view kNames[] = {"scalar", "avx2", "avx512", "avx512_vnni", "amx"};  // in the order of CpuLevel
 
-// Linux lets a process use AMX's large registers after it has asked (ARCH_REQ_XCOMP_PERM for XFEATURE_XTILEDATA).
+// Asks Linux for the use of AMX's large registers (ARCH_REQ_XCOMP_PERM for XFEATURE_XTILEDATA), which it denies to a
+// process that has not asked. Returns whether it is granted.
 bool amx_granted() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 CpuLevel detect() {
-  // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
+  // __builtin_cpu_supports also checks that the operating system saves the wide registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (!avx2) return CpuLevel::kScalar;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -6,19 +6,24 @@
 
 namespace smartkv::kernels {
 
+// Each level includes the instructions of the levels above it in this list.
 enum class CpuLevel : uint8_t {
-  kScalar,      // portable C++ (SSE2 by the compiler)
+  kScalar,      // Portable C++ (SSE2 by the compiler).
   kAvx2,        // AVX2, FMA, F16C
   kAvx512,      // AVX-512 F, BW, DQ, VL
-  kAvx512Vnni,  // and VNNI, BF16
-  kAmx,         // and GFNI, and AMX for int8 and BF16, which the system must grant
+  kAvx512Vnni,  // VNNI, BF16
+  kAmx,         // GFNI, and AMX for int8 and BF16, which the operating system must grant
 };
 
-CpuLevel detected_cpu_level();  // the highest that this CPU and system support
-// detected_cpu_level(), unless SMARTKV_CPU_LEVEL (scalar, avx2, avx512, avx512_vnni, amx) or set_cpu_level() says lower.
-// An unknown name, or a level that the CPU lacks, throws std::runtime_error.
+// Returns the highest level that this CPU and operating system support.
+CpuLevel detected_cpu_level();
+// Returns the level in use. This is detected_cpu_level(), unless SMARTKV_CPU_LEVEL (scalar, avx2, avx512, avx512_vnni,
+// amx) or set_cpu_level() chose a lower one. Throws std::runtime_error if the variable holds an unknown name or a level
+// that the CPU lacks.
 CpuLevel cpu_level();
-void set_cpu_level(CpuLevel level);  // for tests
+// Sets the level, for tests. Throws std::runtime_error if the CPU lacks it.
+void set_cpu_level(CpuLevel level);
+// Returns the name of a level, as SMARTKV_CPU_LEVEL takes it.
 std::string_view name(CpuLevel level);
 
 }  // namespace smartkv::kernels

@@ -10,7 +10,7 @@
 namespace smartkv::kernels {
 namespace {
 
-// Offset of element (d, slot) of K, and of V, in a dense page.
+// Return the offsets, in elements, of (d, slot) in K and in V of a dense page.
 int64_t k_offset(KvType type, int64_t d, int64_t slot) {
   return type == KvType::kBf16 ? (d / 2 * kPageTokens + slot) * 2 + d % 2 : d * kPageTokens + slot;
 }
@@ -32,7 +32,7 @@ void move_elements(KvType type, int64_t head_dim, const void* from_k, const void
 
 void rms_norm(ThreadPool& pool, const float* x, int64_t rows, int64_t n, const float* weight, float eps, KvType type,
               void* out) {
-  constexpr int64_t kRowsPerTask = 8;  // a few microseconds
+  constexpr int64_t kRowsPerTask = 8;  // a few microseconds of work
   const auto row_kernel = cpu_kernels().elementwise->rms_norm_row;
   const int64_t bytes = n * (type == KvType::kBf16 ? 2 : 4);
   pool.parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {

@@ -1,29 +1,31 @@
-// What each CPU level implements of elementwise.h.
+// The functions that each CPU level implements for elementwise.h and quantized_page.h.
 #pragma once
 
 #include "kernels/elementwise.h"
 
 namespace smartkv::kernels {
 
+// Least value, greatest value and sum of a vector.
 struct Range {
-  float low, high, sum;  // of all values
+  float low, high, sum;
 };
 
-// The codes of a column under a line zero + scale c: c is (x - zero) / scale, brought into [0, most] and rounded to the
-// nearest even.
+// A line zero + scale * c that maps codes c to the values of a column. The code of x is (x - zero) / scale, clamped to
+// [0, most] and rounded to the nearest even integer.
 struct CodeLine {
-  float scale, zero, most;  // a scale of 0: all codes are 0
+  float scale, zero, most;  // If scale is 0, all codes are 0.
 };
 
-// How well they fit: the squared error, and the sums that a regression of x on c needs.
+// How well the codes of a column fit: the squared error, and the sums that a regression of x on c needs.
 struct CodeFit {
   float error, sum_c, sum_cc, sum_xc;
 };
 
+// The elementwise functions of one CPU level.
 struct ElementwiseKernels {
   void (*rms_norm_row)(const float* x, int64_t n, const float* weight, float eps, KvType type, void* out);
   void (*rope)(float* x, int64_t n_heads, int64_t head_dim, const float* cos, const float* sin);
-  // x [n], n a multiple of 16.
+  // The functions below take x: f32 [n], n a multiple of 16.
   Range (*range)(const float* x, int64_t n);
   CodeFit (*measure_codes)(const float* x, int64_t n, const CodeLine& line);
   void (*encode)(const float* x, int64_t n, const CodeLine& line, uint8_t* codes);

@@ -1,4 +1,4 @@
-// A KvBackend that is another one but for what is overridden.
+// A KvBackend that forwards every call to another one. Subclasses override the calls that differ.
 #pragma once
 
 #include <memory>

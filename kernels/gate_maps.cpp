@@ -9,10 +9,10 @@
 namespace smartkv::kernels {
 namespace {
 
-constexpr int64_t kChunk = 512;  // keys of one pass: bounds the scratch, 0.8 MB
+constexpr int64_t kChunk = 512;  // Keys of one pass. Bounds the scratch to 0.8 MB.
 constexpr int64_t kValuesPerTask = 16384;
 
-// bf16 of n values, after ReLU or as they are.
+// Converts n values to bf16, after ReLU if kRelu.
 template <bool kRelu>
 void activate(ThreadPool& threads, const float* x, int64_t n, uint16_t* out) {
   threads.parallel_for((n + kValuesPerTask - 1) / kValuesPerTask, [=](int64_t task) {

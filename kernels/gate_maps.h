@@ -1,4 +1,5 @@
-// The maps of learned gates (cache/policies/gated_eviction/gate.h), packed, and what they make of keys and values.
+// The packed maps of learned gates (cache/policies/gated_eviction/gate.h), and the scores that they compute from keys
+// and values.
 #pragma once
 
 #include <array>
@@ -10,6 +11,7 @@
 
 namespace smartkv::kernels {
 
+// One gate: for each layer, kDepth linear maps with ReLU between them, and the linear maps of importance.
 struct GateMaps {
   static constexpr int64_t kDepth = 4;
   static constexpr int64_t kHidden = 256;
@@ -20,21 +22,24 @@ struct GateMaps {
 
   using Layer = std::array<Map, kDepth>;
 
-  int64_t n_kv_heads = 0, head_dim = 0;  // of the keys and values that are there
+  int64_t n_kv_heads = 0, head_dim = 0;  // KV heads that this process holds, and their size.
   std::vector<std::shared_ptr<const Layer>> layers;
-  // By layer, f32 [importance_heads, importance_features + 1], a constant last; empty: there are none.
+  // For each layer, f32 [importance_heads, importance_features() + 1]. The last element of a row is a constant. Empty
+  // if the gate has no importance maps.
   std::vector<std::vector<float>> importance;
-  int64_t importance_heads = 0;  // above n_kv_heads: of those the other ranks have the others' keys and values
+  // May exceed n_kv_heads: other tensor-parallel ranks hold keys and values of the other heads.
+  int64_t importance_heads = 0;
 
   int64_t importance_features() const { return 2 * n_kv_heads * head_dim; }
 };
 
-// log4 of expected lifespans. keys: f32 [n, head_dim] before RoPE, of any KV heads of `layer`; scores: f32 [n]. A key's score is
-// the same bits whatever n, its neighbours and the threads.
+// Computes log4 of the expected lifespans. keys: f32 [n, head_dim] before RoPE, of any KV heads of `layer`; scores: f32
+// [n]. The score of a key has the same bits whatever n, the other keys and the number of threads are.
 void gate_scores(ThreadPool& threads, const GateMaps& gate, int64_t layer, const float* keys, int64_t n, float* scores);
 
-// What these KV heads add to the importance of tokens [from, end) of n in head `head` of importance_heads. keys, values: f32 [n_kv_heads, n, head_dim], keys before RoPE; scores:
-// f32 [n]. A token's is the same bits whatever its neighbours.
+// Computes what the KV heads of this process add to the importance of tokens [from, end) in head `head` of
+// importance_heads. keys, values: f32 [n_kv_heads, n, head_dim], keys before RoPE; scores: f32 [n]. The result of a
+// token has the same bits whatever its neighbors are.
 void gate_importance(const GateMaps& gate, int64_t layer, int64_t head, const float* keys, const float* values, int64_t n,
                      int64_t from, int64_t end, float* scores);
 

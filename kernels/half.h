@@ -1,4 +1,4 @@
-// IEEE half precision without hardware support.
+// Conversion between floats and IEEE half precision (f16), without hardware support.
 #pragma once
 
 #include <bit>
@@ -15,15 +15,15 @@ inline float half_to_float(uint16_t half) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
 }
 
-// Rounds to nearest even; beyond 65504 saturates instead of becoming infinite.
+// Rounds to nearest even. Saturates at 65504 instead of becoming infinite. NaN stays NaN.
 inline uint16_t float_to_half(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
   const float magnitude = std::bit_cast<float>(bits & 0x7fffffffu);
   if (magnitude != magnitude) return static_cast<uint16_t>(sign | 0x7e00u);
   if (magnitude >= 65504.0f) return static_cast<uint16_t>(sign | 0x7bffu);
-  if (magnitude < std::bit_cast<float>(0x38800000u)) {  // 2^-14: subnormal, in steps of 2^-24
-    const float shifted = magnitude + 0.5f;             // the sum's last place is 2^-24
+  if (magnitude < std::bit_cast<float>(0x38800000u)) {  // Below 2^-14: subnormal, in steps of 2^-24.
+    const float shifted = magnitude + 0.5f;             // The last place of the sum is 2^-24.
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }
   const uint32_t rebased = (bits & 0x7fffffffu) - (112u << 23);

@@ -5,7 +5,7 @@
 namespace smartkv::kernels {
 namespace {
 
-// Of consecutive heads; weight: [n].
+// Applies RMSNorm in place to each run of n of the `all` values. weight: f32 [n], or null if there is no norm.
 void norm_heads(float* x, int64_t all, int64_t n, const float* weight, float eps) {
   if (weight == nullptr) return;
   for (int64_t i = 0; i < all; i += n) rms_norm(x + i, n, weight, eps, x + i);

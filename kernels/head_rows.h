@@ -1,4 +1,4 @@
-// Queries and keys between their projection and attention: norms of heads, the queries' factor, RoPE.
+// Queries and keys between their projection and attention: qk-norm, the query factor and rotary embedding (RoPE).
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,23 @@
 
 namespace smartkv::kernels {
 
-// Rows of a layer's projection, f32 [rows, (n_heads + 2 n_kv_heads) head_dim], changed in place; values stay as they are. All
-// that it points to is in one memory: the host's, or a device's.
+// Rows of a layer's projection, f32 [rows, (n_heads + 2 n_kv_heads) head_dim]. Queries and keys are changed in place,
+// values are not. All pointers point to the same memory: the host's, or one device's.
 struct HeadRows {
   float* qkv = nullptr;
   int64_t rows = 0;
-  // RMSNorm of each head, f32 [head_dim], or of all heads together, f32 [n_heads head_dim] and [n_kv_heads head_dim]; null: none.
+  // Weights of qk-norm (RMSNorm). Either each head is normalized by itself, with f32 [head_dim], or all heads together,
+  // with f32 [n_heads head_dim] for queries and f32 [n_kv_heads head_dim] for keys. Null if there is no norm.
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
   bool norm_heads_together = false;
   float norm_eps = 0;
-  float query_factor = 1;
-  const float* angles = nullptr;  // [rows, head_dim]: each row's cos, then sin (rope() in elementwise.h); null: no rotation
+  float query_factor = 1;  // Multiplies the queries after their norm.
+  // [rows, head_dim]: cos, then sin, of each row (rope() in elementwise.h). Null if there is no rotation.
+  const float* angles = nullptr;
 };
 
-// In the host's memory, by the calling thread.
+// Applies qk-norm, the query factor and RoPE to rows in host memory, on the calling thread.
 void finish_heads(const AttentionShape& shape, const HeadRows& rows);
 
 }  // namespace smartkv::kernels

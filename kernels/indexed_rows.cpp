@@ -10,7 +10,7 @@
 namespace smartkv::kernels {
 namespace {
 
-// `n` values in the type of dense pages. Returns past the last.
+// Writes `n` values in the type of dense pages. Returns a pointer past the last one.
 std::byte* put(KvType type, const float* values, int64_t n, std::byte* to) {
   if (type == KvType::kF32) {
     std::memcpy(to, values, static_cast<size_t>(n) * sizeof(float));
@@ -20,13 +20,13 @@ std::byte* put(KvType type, const float* values, int64_t n, std::byte* to) {
   return to + n * element_bytes(type);
 }
 
-// As they are read back.
+// Rounds the values to the type in which they are stored.
 void round_to(KvType type, std::vector<float>* values) {
   if (type == KvType::kF32) return;
   for (float& value : *values) value = from_bf16(to_bf16(value));
 }
 
-// The codes of x - mean. Returns the step; 0, and any codes, where they are equal.
+// Encodes x - mean. Returns the step. If x equals mean everywhere, the step is 0 and the codes do not matter.
 float encode(const float* x, const float* mean, int64_t n, int bits, uint8_t* codes) {
   const float centre = static_cast<float>((1 << bits) - 1) / 2;
   float most = 0;

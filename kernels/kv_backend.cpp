@@ -49,7 +49,8 @@ void move_token(KvType type, int64_t head_dim, const TokenMove& move) {
   }
 }
 
-// decode(), with the residual's channels of K.
+// Decodes a quantized page as decode() does. If there is a residual, the first `columns` channels of K in the order of
+// the residual come from it.
 void decode_with_residual(int64_t head_dim, const KvSegment& page, const KvSegment* residual, int64_t columns, int64_t head,
                           float* k, float* v) {
   decode(head_dim, page, head, k, v);
@@ -113,7 +114,7 @@ void read_page(KvType type, int64_t head_dim, const PageRead& job) {
   }
 }
 
-// Channel c of `to` is channel order[c] of `from`: K of a page, [channels / Step][kPageTokens][Step].
+// Copies channels of K: channel c of `to` is channel order[c] of `from`. K is [channels / Step][kPageTokens][Step].
 template <typename T, int64_t Step>
 void cut_keys(const T* from, const uint8_t* order, int64_t channels, T* to) {
   for (int64_t c = 0; c < channels; ++c) {
@@ -124,7 +125,7 @@ void cut_keys(const T* from, const uint8_t* order, int64_t channels, T* to) {
   }
 }
 
-// The same of V, [kPageTokens / Step][channels][Step].
+// Does the same for V, [kPageTokens / Step][channels][Step].
 template <typename T, int64_t Step>
 void cut_values(const T* from, int64_t head_dim, const uint8_t* order, int64_t channels, T* to) {
   for (int64_t t = 0; t < kPageTokens; t += Step, from += head_dim * Step, to += channels * Step) {
@@ -152,7 +153,7 @@ void study_page(KvType type, int64_t head_dim, const PageStudy& job) {
   std::vector<float> k(static_cast<size_t>(values)), v(k.size()), high(static_cast<size_t>(head_dim));
   for (int64_t head = 0; head < job.n_heads; ++head) {
     read_page(type, head_dim, {job.page, head, 1, job.first, job.n, k.data(), v.data(), 0});
-    if (job.k_range != nullptr) {  // row by row as they lie: loops that compilers turn into vectors
+    if (job.k_range != nullptr) {  // Row by row, as they lie: compilers vectorize these loops.
       float* const low = job.k_range + head * head_dim;
       std::copy_n(k.begin(), head_dim, low);
       std::copy_n(k.begin(), head_dim, high.begin());
@@ -199,7 +200,7 @@ void multiply(KvType type, int64_t head_dim, const KeyProducts& job) {
   }
 }
 
-// Entries as block_summarizer.h wants them.
+// Entries in the form that block_summarizer.h expects.
 struct LoadedEntries {
   std::vector<float> k, v, attention;
   EntryBlock block;
@@ -268,7 +269,7 @@ class CpuKvBackend final : public KvBackend {
 
   std::string_view name() const override { return "cpu"; }
   bool batch_invariant() const override { return true; }
-  void check(const AttentionShape& /*shape*/) const override {}  // the kernels themselves do
+  void check(const AttentionShape& /*shape*/) const override {}  // The kernels check it themselves.
 
   std::byte* allocate(size_t bytes) override { return allocate_aligned(bytes); }
   void release(std::byte* memory, size_t bytes) noexcept override { free_aligned(memory, bytes); }
@@ -345,7 +346,8 @@ class CpuKvBackend final : public KvBackend {
   void score_layer(KvType type, int64_t heads, int64_t dim, const GateMaps* gate, const TokenScoring& job) {
     const bool wants_values = job.importance != nullptr;
     std::vector<float> k(static_cast<size_t>(heads * job.n * dim)), v(wants_values ? k.size() : 0);
-    // task(head, from, end) for the tokens of all KV heads by the page that they are in.
+    // Calls task(head, from, end) in parallel for each of n_heads heads and each page. Tokens [from, end) of the job
+    // lie in that page.
     const int64_t skipped = job.first / kPageTokens, pages = (job.first + job.n + kPageTokens - 1) / kPageTokens - skipped;
     const auto for_pages = [&](int64_t n_heads, const auto& task) {
       threads_.parallel_for(n_heads * pages, [&](int64_t i) {

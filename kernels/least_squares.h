@@ -1,4 +1,5 @@
-// The two small fits of block summaries. Both work on normal equations: unknowns are few, queries may be many.
+// The two small fits of block summaries. Both work on the normal equations, because there are few unknowns but may be
+// many queries.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +8,15 @@
 
 namespace smartkv::kernels {
 
-constexpr int kLeastSquaresSweeps = 30;  // of the coordinate descent
+constexpr int kLeastSquaresSweeps = 30;  // Sweeps of the coordinate descent.
 
-// min |A x - t|^2 with low_i <= x_i <= high_i, by coordinate descent from `x`. gram: A^T A [n, n]; rhs: A^T t [n]. A column
-// of zeros keeps its x.
+// Minimizes |A x - t|^2 with low_i <= x_i <= high_i, by coordinate descent from the given `x`. gram: A^T A [n, n]; rhs:
+// A^T t [n]. The x of a column of zeros does not change.
 void bounded_least_squares(std::span<const double> gram, std::span<const double> rhs, std::span<const double> low,
                            std::span<const double> high, std::span<double> x);
 
-// Solves gram X = rhs in place of rhs. gram: symmetric positive definite [n, n]; rhs: [n, columns]. Cholesky.
+// Solves gram X = rhs by Cholesky decomposition and writes X over `rhs`. gram: [n, n], symmetric positive definite;
+// rhs: [n, columns].
 void solve_positive(std::span<const double> gram, int64_t columns, std::span<double> rhs);
 
 }  // namespace smartkv::kernels

@@ -41,9 +41,9 @@ LinearKernels::Product product_of(const LinearKernels& kernels, const PackedMatr
   throw std::invalid_argument("linear: unknown weight type");
 }
 
-// What x_sum is for a matrix.
+// How LinearCall::x_sum is computed for a matrix.
 struct Sums {
-  int64_t per_group;  // 1 or 2
+  int64_t per_group;  // Sums for each group of 32 inputs: 1, or 2 for int6.
   float factor;
 };
 
@@ -53,7 +53,7 @@ Sums sums_of(const PackedMatrix& matrix) {
   return {1, 1.0f};
 }
 
-// sums [2 k/32]: of the halves of each group of q [k].
+// Computes the sums of both halves of each group of q [k], times the group's scale and `factor`. sums: [2 k / 32].
 void sum_halves(const int8_t* q, const float* scale, int64_t k, float factor, float* sums) {
   constexpr int64_t kHalf = kGroupSize / 2;
   for (int64_t half = 0; half < k / kHalf; ++half) {
@@ -63,7 +63,7 @@ void sum_halves(const int8_t* q, const float* scale, int64_t k, float factor, fl
   }
 }
 
-// f(row, its bf16 inputs) for all rows, in tasks of about so many values.
+// Calls f(row, the row's bf16 inputs) for all rows, in tasks of about values_per_task values.
 template <typename F>
 void for_rows(ThreadPool& pool, const LinearCall& call, int64_t values_per_task, const F& f) {
   const int64_t rows = call.input.rows, rows_per_task = std::max<int64_t>(1, values_per_task / call.k);
@@ -97,7 +97,7 @@ void quantize_input(ThreadPool& pool, const LinearKernels& kernels, Sums sums, L
 
 void widen_input(ThreadPool& pool, const LinearKernels& kernels, LinearCall& call, LinearScratch& scratch) {
   const int64_t rows = call.input.rows;
-  // Rows that were a multiple of a page apart would share few lines of the first cache.
+  // Rows that lie a multiple of a page apart would share few lines of the first-level cache.
   constexpr int64_t kGap = 16;
   const int64_t stride = (call.k + kGap - 1) / kGap * kGap + kGap;
   scratch.x.grow(static_cast<size_t>(rows * stride) * sizeof(float));
@@ -107,18 +107,19 @@ void widen_input(ThreadPool& pool, const LinearKernels& kernels, LinearCall& cal
   call.x_f32_stride = stride;
 }
 
-// How the product is cut into tasks: pairs of lane groups (gate and up stay together) by blocks of rows.
+// How a product is cut into tasks: `columns` parts of the pairs of lane groups by `rows` blocks of rows. A pair keeps
+// gate and up together.
 struct Split {
   int64_t columns = 1;
   int64_t rows = 1;
 };
 
 Split split(const LinearCall& call, int64_t pairs, int threads) {
-  // Rough costs of a task on one core: they choose its size, not its result.
+  // Rough costs of a task on one core. They choose the size of tasks, not their results.
   constexpr double kBytesPerSecond = 20e9;
   constexpr double kProductsPerSecond = 200e9;
   constexpr double kTaskSeconds = 10e-6;
-  constexpr int64_t kRowBytes = 512 << 10;  // the x of a block of rows stays in the second cache
+  constexpr int64_t kRowBytes = 512 << 10;  // The x of a block of rows stays in the second-level cache.
   constexpr int64_t kTasksPerThread = 8;
   Split result;
   result.rows = std::max<int64_t>(1, ceil_div(call.input.rows * call.k * 2, kRowBytes));
@@ -126,7 +127,7 @@ Split split(const LinearCall& call, int64_t pairs, int threads) {
   const double products = static_cast<double>(call.input.rows) * static_cast<double>(call.k * pairs * 2 * kLanes);
   const double seconds = std::max(bytes / kBytesPerSecond, products / kProductsPerSecond);
   const auto wanted = static_cast<int64_t>(seconds / kTaskSeconds / static_cast<double>(result.rows));
-  // A multiple of the threads, so that none is left alone with the last task.
+  // A multiple of the number of threads, so that no thread is left alone with the last task.
   const int64_t even = wanted / threads * threads;
   result.columns = std::clamp<int64_t>(even, 1, kTasksPerThread * threads);
   if (wanted > 0 && wanted < threads) result.columns = wanted;

@@ -16,7 +16,7 @@
 namespace smartkv::kernels {
 namespace {
 
-// Of a weight: 0 for floats.
+// Returns the bits of an integer weight, 0 for floats.
 int integer_bits(WeightType type) {
   switch (type) {
     case WeightType::kInt8: return 8;
@@ -51,14 +51,14 @@ std::byte* lane_group(PackedMatrix& matrix, int64_t group) {
   return matrix.data.data() + group * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features);
 }
 
-// A group of 32 weights of one row: weight = scale * q + minimum.
+// A group of 32 weights of one row. A weight is scale * q + minimum.
 struct IntegerGroup {
   uint8_t q[kGroupSize];
   float scale = 0;
   float minimum = 0;
 };
 
-// Where a group of an integer matrix lies, and how many bytes of its integers are a lane's.
+// Where a group of an integer matrix lies, and how many bytes of integers each lane has in it.
 struct GroupPlace {
   int bits;
   GroupOffsets at;
@@ -72,7 +72,8 @@ GroupPlace group_place(const PackedMatrix& matrix, int64_t lanes, int64_t k_grou
   return {bits, {begin + at.integers, begin + at.scales}, kGroupSize * bits / 8};
 }
 
-// The same weights with the level that centred integers have for 0.
+// Shifts the levels so that the minimum becomes that of centred integers. The weights stay the same. Throws
+// std::invalid_argument if a level would leave its range.
 void centre_levels(int bits, IntegerGroup& group) {
   const auto middle = static_cast<float>(centre(bits));
   const float shift = group.scale == 0 ? 0 : group.minimum / group.scale + middle;
@@ -137,12 +138,12 @@ IntegerGroup quantize_int8(const float* w) {
   return group;
 }
 
-// int4 works on the same group of all 16 lanes at once.
+// Packing int4 works on the same group of all 16 lanes at once.
 using Lanes = std::array<float, kLanes>;
 using LaneWeights = std::array<Lanes, kGroupSize>;  // [k][lane]
 
 struct LaneLine {
-  Lanes scale, minimum;  // values that f16 holds
+  Lanes scale, minimum;  // Exactly representable in f16.
 };
 
 Lanes inverses(const LaneLine& line) {
@@ -156,7 +157,7 @@ uint8_t level_of(float w, float minimum, float inverse) {
   return static_cast<uint8_t>(std::clamp(level, 0, 15));
 }
 
-// Lines that fit the present levels best. A lane whose levels are all equal keeps its line.
+// Fits each line to the present levels. A lane with equal levels keeps its line.
 void fit_lines(const Int4Fit& fit, const Lanes& sum_w, LaneLine& line) {
   constexpr float kCount = kGroupSize;
   for (size_t lane = 0; lane < kLanes; ++lane) {
@@ -181,13 +182,13 @@ LaneLine quantize_int4(const LaneWeights& w) {
   for (size_t lane = 0; lane < kLanes; ++lane) {
     check_half(low[lane]);
     check_half(high[lane]);
-    check_half(sum_w[lane] / kGroupSize);  // NaN, which hides from the extremes
+    check_half(sum_w[lane] / kGroupSize);  // NaN, which does not show in the extremes.
   }
   LaneLine best{};
   Lanes best_error;
   best_error.fill(std::numeric_limits<float>::infinity());
-  // A narrower span clips the outermost weights and serves the others better: try a few, each refined by alternating
-  // least squares and assignment.
+  // A narrower span clips the outermost weights but fits the others better. Try a few spans, and refine each by
+  // alternating between least squares and assignment.
   for (const float span : {1.0f, 0.9f, 0.8f}) {
     LaneLine line;
     for (size_t lane = 0; lane < kLanes; ++lane) {
@@ -338,7 +339,7 @@ void unpack_group(const PackedMatrix& matrix, int64_t group, int64_t k_group, in
 
 namespace {
 
-// Where a block of coded groups begins, in bytes.
+// Returns where a block of coded groups begins, in bytes.
 int64_t block_place(const PackedMatrix& matrix, int64_t group, int64_t block) {
   return group * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features) + block * block_bytes(integer_bits(matrix.type));
 }

@@ -1,4 +1,4 @@
-// The size of a packed matrix, without making one.
+// The size of a packed matrix, computed without making one.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace smartkv::kernels {
 
-// Bytes of make_packed(type, out_features, in_features, minimums).
+// Returns the bytes of make_packed(type, out_features, in_features, minimums).
 int64_t packed_bytes(WeightType type, int64_t out_features, int64_t in_features, Minimums minimums = Minimums::kStored);
 
 }  // namespace smartkv::kernels

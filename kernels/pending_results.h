@@ -1,5 +1,5 @@
-// Results of a backend's jobs that are on their way to memory of the caller's: made after that memory, it waits for them where
-// something throws before wait().
+// A guard for results that jobs of a backend still write to the caller's memory. If an exception is thrown before
+// wait(), the destructor waits for the jobs. REQUIRES: it is created after that memory, so that it is destroyed first.
 #pragma once
 
 #include "kernels/kv_backend.h"
@@ -15,10 +15,11 @@ class PendingResults {
     if (backend_ == nullptr) return;
     try {
       backend_->finish();
-    } catch (...) {  // nothing comes any more
+    } catch (...) {  // No more results will come.
     }
   }
 
+  // Waits until all results are there. Throws what KvBackend::finish() throws. REQUIRES: called at most once.
   void wait() {
     KvBackend& backend = *backend_;
     backend_ = nullptr;

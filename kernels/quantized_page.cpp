@@ -16,23 +16,24 @@ namespace {
 constexpr int64_t kBlockCodes = 4 * kBlockRows;
 
 struct Column {
-  uint16_t scale = 0, zero = 0;  // f16; the scale is of bytes
+  uint16_t scale = 0, zero = 0;  // f16. The scale is per unit of a byte, not of a code.
 };
 
-// What a code of this width stands for in bytes.
+// Returns the step of a code of this width in units of its byte.
 float unit_of(int bits) { return static_cast<float>(1 << (8 - bits)); }
 
 CodeLine line_of(Column column, int bits) {
   return {half_to_float(column.scale) * unit_of(bits), half_to_float(column.zero), static_cast<float>((1 << bits) - 1)};
 }
 
-// Codes of this width with a step of `scale`.
+// Returns the column of codes of this width with a step of `scale`, clamped to the range of f16.
 Column column_of(float low, float scale, int bits) {
-  constexpr float kMost = 65504.0f;  // of f16
+  constexpr float kMost = 65504.0f;  // The largest f16.
   return {float_to_half(std::clamp(scale / unit_of(bits), 0.0f, kMost)), float_to_half(std::clamp(low, -kMost, kMost))};
 }
 
-// The scale and zero that fit x [n], of sum sum_x, best in the least-squares sense, given its codes.
+// Returns the scale and zero with the least squared error for x [n], given its codes. sum_x: the sum of x. Returns
+// `column` if all codes are equal.
 Column refit(const CodeFit& codes, float sum_x, int64_t n, int bits, Column column) {
   const auto count = static_cast<float>(n);
   const float variance = codes.sum_cc - codes.sum_c * codes.sum_c / count;
@@ -41,21 +42,22 @@ Column refit(const CodeFit& codes, float sum_x, int64_t n, int bits, Column colu
   return column_of((sum_x - scale * codes.sum_c) / count, scale, bits);
 }
 
+// How the line of a column is chosen.
 enum class Fit : uint8_t {
-  kRange,         // from the least value to the greatest
-  kLeastSquares,  // the best of several shrunken ranges, refitted (Lloyd 1982)
+  kRange,         // From the least value to the greatest.
+  kLeastSquares,  // The best of several shrunken ranges, then refitted (Lloyd 1982).
 };
 
 Range range_of(const float* x, int64_t n) {
   const Range range = cpu_kernels().elementwise->range(x, n);
-  // A sum is not finite where a value is not, and very rarely else.
+  // The sum is not finite if a value is not. Finite values very rarely give such a sum, too.
   if (!std::isfinite(range.sum) && !std::all_of(x, x + n, [](float value) { return std::isfinite(value); })) {
     throw std::invalid_argument("quantize_page: expected finite values, found one that is not");
   }
   return range;
 }
 
-// Scale, zero and codes of a column; n: a multiple of 16.
+// Computes scale, zero and codes of a column. n is a multiple of 16.
 Column quantize_column(const float* x, int64_t n, int bits, Fit fit, uint8_t* codes) {
   const ElementwiseKernels& kernels = *cpu_kernels().elementwise;
   const Range range = range_of(x, n);
@@ -83,19 +85,19 @@ Column quantize_column(const float* x, int64_t n, int bits, Fit fit, uint8_t* co
   return best;
 }
 
-// Bit i of byte b: bit 2 of code 8 b + i.
+// Returns a plane of bits: bit i of byte b is bit 2 of code 8 b + i.
 std::array<uint8_t, kBlockCodes / 8> third_bits(const uint8_t* codes) {
   std::array<uint8_t, kBlockCodes / 8> bits;
   for (size_t b = 0; b < bits.size(); ++b) {
     uint64_t eight;  // little-endian, as all CPUs of these kernels are
     std::memcpy(&eight, codes + 8 * b, sizeof eight);
-    // The product adds bit 8 i, shifted by 56 - 7 i, to bit 56 + i; no two of its terms meet.
+    // The product adds bit 8 i, shifted by 56 - 7 i, to bit 56 + i. No two of its terms meet.
     bits[b] = static_cast<uint8_t>(((eight >> 2 & 0x0101010101010101u) * 0x0102040810204080u) >> 56);
   }
   return bits;
 }
 
-// The quads of kBlockRows rows: block [row][4].
+// Interleaves kBlockRows rows of a quad's four columns: block [row][4].
 void interleave(const uint8_t (&columns)[4][256], int64_t first, uint8_t* block) {
   for (int64_t row = 0; row < kBlockRows; ++row) {
     for (int64_t c = 0; c < 4; ++c) block[4 * row + c] = columns[c][first + row];
@@ -112,7 +114,7 @@ void pack_block(const uint8_t* codes, int bits, uint8_t* out) {  // codes: [256]
         }
       }
       break;
-    default:  // 2, and 3 with a plane of its own for the third bit
+    default:  // 2 bits, and 3 bits with a separate plane for the third bit
       for (int64_t i = 0; i < 64; ++i) {
         int byte = 0;
         for (int64_t s = 0; s < 4; ++s) byte |= (codes[64 * s + i] & 3) << (2 * s);
@@ -147,7 +149,8 @@ void unpack_block(const uint8_t* in, int bits, uint8_t* codes) {
   }
 }
 
-// The columns of one side. Value `row` of column `c` is x[index(c) * column_stride + row * row_stride].
+// Quantizes the columns of one side, K or V.
+// Value `row` of column `c` is x[index(c) * column_stride + row * row_stride].
 template <typename Index>
 void quantize_side(const CodeRuns& runs, int64_t extent, Fit fit, const float* x, int64_t column_stride, int64_t row_stride,
                    const Index& index, uint16_t* scales, uint16_t* zeros, uint8_t* out) {

@@ -1,10 +1,12 @@
-// RoPE's rotation of one head, and its inverse. angles: cos, then sin, of a position: f32 [2, head_dim / 2]; x: f32 [head_dim].
+// Rotary embedding (RoPE) of one head, and its inverse. angles: f32 [2, head_dim / 2], the cos, then the sin, of a
+// position; x: f32 [head_dim].
 #pragma once
 
 #include <cstdint>
 
 namespace smartkv::kernels {
 
+// Rotates `x` in place.
 inline void rotate(const float* angles, int64_t head_dim, float* x) {
   const int64_t half = head_dim / 2;
   for (int64_t j = 0; j < half; ++j) {
@@ -14,7 +16,7 @@ inline void rotate(const float* angles, int64_t head_dim, float* x) {
   }
 }
 
-// YaRN scales the rotation, so this divides by the square of its scale.
+// Rotates `x` back in place. YaRN scales the rotation, so the inverse divides by the square of that scale.
 inline void unrotate(const float* angles, int64_t head_dim, float* x) {
   const int64_t half = head_dim / 2;
   for (int64_t j = 0; j < half; ++j) {

@@ -1,5 +1,5 @@
-// Arithmetic for code that has to give the same bits on the host and on a device: operations that are rounded one by one, where
-// nvcc would fuse a product with a sum.
+// Arithmetic for code that must give the same bits on the host and on a device. Each operation is rounded by itself;
+// without these functions nvcc would fuse a product with a sum.
 #pragma once
 
 #ifdef __CUDACC__

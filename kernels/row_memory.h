@@ -1,4 +1,5 @@
-// Memory for what a pass computes between its products: the host's, or the device's on which they and the caches are.
+// Memory for what a pass computes between its products: host memory, or memory of the device that holds products and
+// caches.
 #pragma once
 
 #include <cstddef>
@@ -11,25 +12,26 @@
 
 namespace smartkv::kernels {
 
+// A buffer that grows. It is in host memory until move_to().
 class RowMemory {
  public:
-  // From here on it is the device's, with what it held. Throws std::bad_alloc.
+  // Moves the buffer with its contents to the memory of `device`. Throws std::bad_alloc.
   void move_to(std::shared_ptr<KvBackend> device) {
     device_ = std::move(device);
     const AlignedBuffer held = std::exchange(host_, {});
     if (held.size() > 0) set(held.data(), held.size());
   }
-  // At least `bytes` bytes; contents are lost when it grows. Throws std::bad_alloc.
+  // Makes the buffer at least `bytes` bytes large. The contents are lost if it grows. Throws std::bad_alloc.
   void grow(size_t bytes) {
     if (device_ == nullptr) {
       host_.grow(bytes);
     } else if (memory_ == nullptr || bytes > memory_->size()) {
       memory_.reset();
       memory_ = std::make_unique<PageMemory>(device_, bytes);
-      device_->finish();  // its zeros are not to come after what others write there
+      device_->finish();  // The device must not zero the memory after others write there.
     }
   }
-  // Copies bytes of the host's to its beginning.
+  // Copies `bytes` bytes of host memory to the beginning of the buffer, which grows if needed.
   void set(const void* from, size_t bytes) {
     grow(bytes);
     if (device_ != nullptr) {
@@ -47,7 +49,7 @@ class RowMemory {
   bool empty() const { return device_ == nullptr ? host_.size() == 0 : memory_ == nullptr; }
 
  private:
-  std::shared_ptr<KvBackend> device_;  // null: the host
+  std::shared_ptr<KvBackend> device_;  // Null while the buffer is in host memory.
   AlignedBuffer host_;
   std::unique_ptr<PageMemory> memory_;
 };

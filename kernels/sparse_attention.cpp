@@ -14,18 +14,18 @@
 
 namespace smartkv::kernels {
 
-// One thread's, for one KV head of one query at a time.
+// Scratch of one thread, for one KV head of one query at a time.
 struct SparseWorkspace {
-  std::vector<KvSegment> visible;      // the task's segments, as far as the query sees them
+  std::vector<KvSegment> visible;      // The task's segments, cut to the tokens that the query sees.
   std::vector<float> scores, promise;  // see AttentionKernels::promise
-  std::vector<int32_t> scored;         // segments of which not all is read
-  std::vector<uint64_t> found;         // of these: see AttentionKernels::greater
-  std::vector<uint64_t> read;          // of each segment, where it is indexed: the tokens that are read, a bit each
-  int64_t n_read = 0;                  // tokens
-  std::vector<IndexedRow> rows;        // theirs, and then the means of the pages' others
-  std::vector<float> counts;           // [n_kv_heads + pages][kPageTokens]: logarithms of how many tokens an entry stands for
-  AlignedBuffer pages;                 // dense ones of one KV head: what was gathered
-  std::vector<KvSegment> segments;     // what attention runs over
+  std::vector<int32_t> scored;         // Indices of the segments that are read in part.
+  std::vector<uint64_t> found;         // For each of `scored`, see AttentionKernels::greater.
+  std::vector<uint64_t> read;          // For each segment, one bit per token that is read. Only for indexed segments.
+  int64_t n_read = 0;                  // Tokens that are read.
+  std::vector<IndexedRow> rows;        // Rows of the tokens that are read, then the means of the pages' other tokens.
+  std::vector<float> counts;  // [n_kv_heads + pages][kPageTokens]: log of the number of tokens that an entry stands for
+  AlignedBuffer pages;                 // Gathered dense pages of one KV head.
+  std::vector<KvSegment> segments;     // Segments that attention runs over.
   std::vector<float> mass;
   AttentionScratch scratch;
 };
@@ -34,7 +34,7 @@ namespace {
 
 constexpr uint64_t kWholePage = ~uint64_t{0};  // kPageTokens bits
 
-// Calls function(i) for each bit i, in rising order.
+// Calls function(i) for each set bit i, in ascending order.
 template <typename Function>
 void for_each_bit(uint64_t bits, const Function& function) {
   for (; bits != 0; bits &= bits - 1) function(std::countr_zero(bits));
@@ -47,14 +47,14 @@ bool has_indexed(const Task& task) {
 
 int64_t page_bytes(const AttentionShape& shape) { return kPageTokens * row_bytes(shape.type, shape.head_dim, 0); }
 
-// One KV head of one query of a task.
+// Chooses and gathers what one KV head of one query of a task reads.
 class SparseQuery {
  public:
   SparseQuery(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments,
               SparseWorkspace& work)
       : shape_(shape), q_(q), kv_head_(kv_head), segments_(segments), work_(work) {}
 
-  // What attention runs over; `seen`: tokens of all segments that the query sees.
+  // Returns the segments that attention runs over. seen: tokens of all segments that the query sees.
   std::span<const KvSegment> gathered(int64_t seen) {
     work_.visible.clear();
     for (size_t i = 0; i < segments_.size() && seen > 0; ++i) {
@@ -78,7 +78,8 @@ class SparseQuery {
   }
 
  private:
-  // The tokens of the greatest steps, as far as `budget` goes; of the last of these steps the first ones.
+  // Chooses the tokens to read, as many as `budget`. They come from the steps of the greatest promises. From the last
+  // of these steps the first tokens are taken.
   void choose() {
     work_.scored.clear();
     work_.read.assign(work_.visible.size(), kWholePage);
@@ -96,7 +97,7 @@ class SparseQuery {
     const auto find = [&](int steps) {
       return kernels.greater(work_.promise.data(), work_.scored, promise_below(steps), work_.found.data());
     };
-    int whole = 0;  // steps of which all is read; not all steps, since less is read than there is
+    int whole = 0;  // Steps that are read completely. Never all steps: less is read than there is.
     for (int end = kPromiseSteps; end - whole > 1;) {
       const int middle = (whole + end) / 2;
       (find(middle) <= budget ? whole : end) = middle;
@@ -114,7 +115,7 @@ class SparseQuery {
     }
   }
 
-  // Dense pages of what is read, and then of the means of the rest.
+  // Fills dense pages with the rows that are read, and then with the means of the rest.
   void gather() {
     std::vector<IndexedRow>& rows = work_.rows;
     float* const counts = work_.counts.data() + kv_head_ * kPageTokens;
@@ -158,11 +159,12 @@ class SparseQuery {
       KvSegment& segment = work_.segments.emplace_back();
       std::byte* const at = work_.pages.data() + first / kPageTokens * page_bytes(shape_);
       segment.tokens = static_cast<int32_t>(std::min(kPageTokens, n - first));
-      segment.k = at;  // of one head: without a stride
+      segment.k = at;  // A page of one head has no stride.
       segment.v = at + page_bytes(shape_) / 2;
       segment.kv_head = static_cast<int32_t>(kv_head_);
       const bool has_means = first + segment.tokens > work_.n_read;
-      if (has_means) segment.bias = work_.counts.data() + first;  // of KV head 0; this one's lie kv_head_ pages behind it
+      // Points to the place of KV head 0. The values of this head lie kv_head_ pages behind it.
+      if (has_means) segment.bias = work_.counts.data() + first;
     }
   }
 
@@ -223,7 +225,7 @@ void attend(const AttentionShape& shape, const AttentionMassTask& task, int64_t 
   }
 }
 
-// Room in a thread's workspace for each query of a task.
+// Makes room in a thread's workspace for any query of a task.
 template <typename Task>
 void make_room(const AttentionShape& shape, const Task& task, SparseWorkspace& work) {
   size_t read = 0;
@@ -232,7 +234,7 @@ void make_room(const AttentionShape& shape, const Task& task, SparseWorkspace& w
   const auto grow = [](auto& vector, size_t size) {
     if (vector.size() < size) vector.resize(size);
   };
-  const auto most = read + task.segments.size();  // entries of the gathered pages
+  const auto most = read + task.segments.size();  // Entries of the gathered pages.
   const size_t pages = (most + kPageTokens - 1) / kPageTokens;
   work.visible.reserve(task.segments.size());
   grow(work.scores, entries * static_cast<size_t>(shape.n_heads / shape.n_kv_heads));

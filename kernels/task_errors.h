@@ -1,4 +1,4 @@
-// What tasks of a ThreadPool throw, which must not leave them: the first of it, for the caller.
+// Keeps the first exception of the tasks of a ThreadPool for the caller, where exceptions must not leave the tasks.
 #pragma once
 
 #include <exception>
@@ -8,6 +8,7 @@ namespace smartkv {
 
 class TaskErrors {
  public:
+  // Calls function() and keeps what it throws. Thread-safe.
   template <typename Function>
   void run(const Function& function) {
     try {
@@ -17,6 +18,7 @@ class TaskErrors {
       if (first_ == nullptr) first_ = std::current_exception();
     }
   }
+  // Throws the first exception, if there is one. REQUIRES: no task runs any more.
   void rethrow() const {
     if (first_ != nullptr) std::rethrow_exception(first_);
   }

@@ -8,7 +8,7 @@
 namespace smartkv {
 namespace {
 
-constexpr uint64_t kTaskMask = 0xffffffffu;  // also "closed": no region has that many tasks
+constexpr uint64_t kTaskMask = 0xffffffffu;  // As a task number it means "closed": no region has that many tasks.
 constexpr uint64_t kRegion = uint64_t{1} << 32;
 constexpr auto kSpin = std::chrono::microseconds(50);
 
@@ -41,7 +41,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run(int64_t n, Thunk thunk, const void* function) {
-  // Close first: a worker that still holds the old word fails its exchange from here on.
+  // Close the region first. From here on the exchange of a worker that holds the old word fails.
   const uint64_t region = (state_.load(std::memory_order_relaxed) | kTaskMask) + 1;
   state_.store(region | kTaskMask);
   done_.store(0, std::memory_order_relaxed);
@@ -50,7 +50,7 @@ void ThreadPool::run(int64_t n, Thunk thunk, const void* function) {
   function_.store(function, std::memory_order_release);
   state_.store(region + kRegion);
   if (sleepers_.load() > 0) {
-    { const std::lock_guard lock(mutex_); }  // whoever counted itself now waits, or has seen this region
+    { const std::lock_guard lock(mutex_); }  // A worker that counted itself now waits, or has seen this region.
     wake_.notify_all();
   }
   take_tasks();
@@ -72,7 +72,7 @@ void ThreadPool::take_tasks() {
     const void* function = function_.load(std::memory_order_acquire);
     const auto task = static_cast<int64_t>(word & kTaskMask);
     if (task >= n) break;
-    // On success no field has changed since `word` was read: they change only after the word did.
+    // If the exchange succeeds, no field has changed since `word` was read: fields change only after the word does.
     if (!state_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
     try {
       thunk(function, task);

@@ -1,8 +1,8 @@
-// A pool for short parallel regions: a decode step has about 150 of a few microseconds each.
+// A pool for short parallel regions: a decode step has about 150 of them, of a few microseconds each.
 //
-// The calling thread takes part. Workers spin for about 50 microseconds after a region, then sleep: an idle pool uses
-// no CPU. Tasks are taken one by one, and the caller waits only for tasks that were taken: a worker that the operating
-// system holds back delays nobody.
+// The calling thread takes part. Workers spin for about 50 microseconds after a region and then sleep, so that an idle
+// pool uses no CPU. Tasks are taken one by one, and the caller waits only for tasks that were taken. So a worker that
+// the operating system holds back delays no region.
 #pragma once
 
 #include <atomic>
@@ -17,15 +17,16 @@ namespace smartkv {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // 1 to 64, the caller included; else std::invalid_argument
+  explicit ThreadPool(int threads);  // Throws std::invalid_argument unless `threads` is 1 to 64, the caller included.
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls function(i) for i in [0, n), n < 2^31, spread dynamically; returns when all are done. Not reentrant, one
-  // caller at a time. Allocates nothing. Throws what a call threw, the first of several, once no call runs any more.
+  // Calls function(i) for i in [0, n), distributed dynamically, and returns when all calls are done. Allocates nothing.
+  // If calls throw, throws the first exception after all calls have ended. REQUIRES: n < 2^31; one caller at a time,
+  // and not from inside a task.
   template <typename Function>
   void parallel_for(int64_t n, const Function& function) {
     if (n <= 0) return;
@@ -39,12 +40,12 @@ class ThreadPool {
  private:
   using Thunk = void (*)(const void*, int64_t);
   void run(int64_t n, Thunk thunk, const void* function);
-  void take_tasks();  // runs tasks of the current region until none is left
+  void take_tasks();  // Runs tasks of the current region until none is left.
   void worker_main();
-  void wait_for_region(uint64_t seen);  // returns when a region other than `seen` was opened, or on stop
+  void wait_for_region(uint64_t seen);  // Returns when a region other than `seen` opens, or on stop.
 
-  // The region's number in the upper half, its next task in the lower. A task is taken by exchanging the whole word,
-  // so a late worker can never take a task of a region whose fields below it has not read.
+  // The upper half is the number of the region, the lower half its next task. A task is taken by exchanging the whole
+  // word. So a late worker can never take a task of a region before it has read that region's fields below.
   alignas(64) std::atomic<uint64_t> state_{0};
   std::atomic<int64_t> n_{0};
   std::atomic<Thunk> thunk_{nullptr};

@@ -1,4 +1,4 @@
-// Drawing tokens where the logits are, on a device.
+// The device sampler: draws tokens on the device that holds the logits.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace smartkv::kernels {
 
-// A token that a sequence has seen, and how often its output has it; 0: in the prompt only.
+// A token that a sequence has seen. output_count: how often its output has the token, 0 if only the prompt has it.
 struct SeenToken {
   int32_t token;
   int32_t output_count;
 };
 
-// What was wrong with the logits, after their edits: NaN or +inf, of `token`; nothing but -inf.
+// An error in the logits after their edits: `token` has NaN, `token` has +inf, or all logits are -inf.
 enum class DrawError : int32_t { kNone, kNan, kInfinity, kAllMasked };
 
 struct DrawnToken {
@@ -23,31 +23,35 @@ struct DrawnToken {
   DrawError error = DrawError::kNone;
 };
 
-// A row of logits and how a token is drawn from it: engine/sampling/sampler.h's steps, in their order. Spans are the host's.
+// A row of logits and how to draw a token from it, by the steps of engine/sampling/sampler.h in their order. Spans are
+// in host memory.
 struct TokenDraw {
   float* logits = nullptr;  // f32 [vocabulary], in memory of KvBackend::allocate(); overwritten
   int64_t vocabulary = 0;   // at most TokenDrawer::kMostTokens
-  std::span<const std::pair<int32_t, float>> logit_bias = {};  // ascending by token; of equal ones each is added, in order
-  std::span<const SeenToken> seen = {};                        // each token once; empty: no penalties
+  // Ascending by token. The biases of equal tokens are all added, in order.
+  std::span<const std::pair<int32_t, float>> logit_bias = {};
+  std::span<const SeenToken> seen = {};                        // Each token once. Empty: no penalties.
   float repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
   std::span<const int32_t> forbidden = {};
-  std::span<const uint32_t> allowed = {};  // bit i % 32 of word i / 32 is token i; empty: all
-  bool greedy = false;                     // if so, nothing of what follows
+  std::span<const uint32_t> allowed = {};  // Bit i % 32 of word i / 32 is token i. Empty: all tokens.
+  bool greedy = false;                     // If true, the parameters below are ignored.
   float scale = 1;                         // 1 / temperature
-  float min_p_offset = 0;                  // of the least logit that min_p leaves, from the largest: -inf: it is off
+  float min_p_offset = 0;                  // From the largest logit to the least that min_p keeps. -inf: min_p is off.
   int32_t top_k = 0;                       // 0: off
   float top_p = 1;
   TokenNoise noise;
 
+  // The result.
   DrawnToken drawn;
 };
 
+// Draws tokens from logits in the memory of a KvBackend.
 class TokenDrawer {
  public:
-  static constexpr int64_t kMostTokens = (int64_t{1} << 20) - 1;  // of a vocabulary
+  static constexpr int64_t kMostTokens = (int64_t{1} << 20) - 1;  // The largest vocabulary.
 
   virtual ~TokenDrawer() = default;
-  // Fills in `drawn` of each: the token that the host's Sampler draws from these logits.
+  // Fills in `drawn` of each draw with the token that the host's Sampler draws from these logits.
   virtual void draw(std::span<TokenDraw* const> draws) = 0;
 };
 

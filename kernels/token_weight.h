@@ -1,5 +1,6 @@
-// From logits to what tokens are drawn by: arithmetic that the host's Sampler (engine/sampling/sampler.h) and a device's
-// (kernels/token_draw.h) share, so that both draw the same token. No result depends on an order of tokens.
+// From logits to the weights that tokens are drawn by. The host's Sampler (engine/sampling/sampler.h) and the device
+// sampler (kernels/token_draw.h) share this arithmetic, so that both draw the same token. No result depends on the
+// order of tokens.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace smartkv {
 
-// A logit under repetition, frequency and presence penalty, of a token that was seen, output_count times in the output. A finite
-// logit stays below infinity, however small `repetition` is.
+// Returns the logit of a token that was seen, under repetition, frequency and presence penalty. output_count: how often
+// the output has the token. A finite logit stays below infinity, however small `repetition` is.
 SMARTKV_HOST_DEVICE inline float penalised(float logit, int32_t output_count, float repetition, float frequency, float presence) {
   using namespace rounded;
   constexpr float kMost = 3.40282347e38f;  // the largest float
@@ -19,17 +20,17 @@ SMARTKV_HOST_DEVICE inline float penalised(float logit, int32_t output_count, fl
   return subtract(logit, add(multiply(frequency, static_cast<float>(output_count)), presence));
 }
 
-// The least argument: its power of two has exponent bits 0, so that its exponential comes out as 0.
+// The least argument of exp_nonpositive(). Its power of two has exponent bits 0, so that the result is 0.
 constexpr float kLeastExponent = -88.0f;
 
-// What exp_nonpositive() takes for exp((logit - max) * scale). logit <= max, scale > 0.
+// Returns the argument of exp_nonpositive() for exp((logit - max) * scale). REQUIRES: logit <= max and scale > 0.
 SMARTKV_HOST_DEVICE inline float weight_exponent(float logit, float max, float scale) {
   const float exponent = rounded::multiply(rounded::subtract(logit, max), scale);
   return exponent < kLeastExponent ? kLeastExponent : exponent;
 }
 
-// exp(x) within 2 ulp; exactly 0 where that is below 2^-126. kLeastExponent <= x <= 0. Branch-free, so that a loop over it
-// vectorises.
+// Returns exp(x) within 2 ulp, and exactly 0 if that is below 2^-126. Branch-free, so that compilers vectorize loops
+// over it. REQUIRES: kLeastExponent <= x <= 0.
 SMARTKV_HOST_DEVICE inline float exp_nonpositive(float x) {
   using namespace rounded;
   constexpr float kLog2e = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
@@ -48,15 +49,17 @@ SMARTKV_HOST_DEVICE inline float exp_nonpositive(float x) {
   return multiply(p, __builtin_bit_cast(float, (exponent + 127) << 23));
 }
 
-// In (0, 1], for the largest logit 1; 0 where it underflows.
+// Returns the weight of a token in (0, 1], or 0 on underflow. The largest logit has weight 1.
 SMARTKV_HOST_DEVICE inline float token_weight(float logit, float max, float scale) {
   return exp_nonpositive(weight_exponent(logit, max, scale));
 }
 
-// Rounding may give a token up to so many times the weight of one with a larger logit: with it, weights of maxima are bounds.
+// Rounding may give a token up to this many times the weight of a token with a larger logit. With this factor, the
+// weight of the largest logit of a set bounds all weights of the set.
 constexpr float kWeightBound = 1 + 0x1p-20f;
 
-// A weight as top_p counts it, in whole parts of 2^-43 of the largest: sums of fewer than 2^20 are exact in any order.
+// Returns a weight as top_p counts it, in whole parts of 2^-43 of the largest weight. Sums of fewer than 2^20 weights
+// are exact in any order.
 SMARTKV_HOST_DEVICE inline int64_t weight_mass(float weight) { return static_cast<int64_t>(weight * 0x1p43f); }
 
 // Returns the least mass that is top_p of the whole, and not 0: top_p 0 keeps the first token. REQUIRES: top_p < 1.
@@ -66,9 +69,10 @@ SMARTKV_HOST_DEVICE inline int64_t top_p_mass(int64_t total, float top_p) {
   return static_cast<double>(whole) < share || whole == 0 ? whole + 1 : whole;
 }
 
-// Whether a token that arrives no earlier than noise / weight may still be first, when the first so far arrives at `time`.
+// Returns whether a token that arrives no earlier than noise / weight can still be first. time: arrival of the first
+// token so far.
 SMARTKV_HOST_DEVICE inline bool may_be_first(double noise, float weight, double time) {
-  constexpr double kRounding = 1 + 0x1p-50;  // of the quotient and the product
+  constexpr double kRounding = 1 + 0x1p-50;  // Covers the rounding of the quotient and of the product.
   return noise <= rounded::multiply(time, static_cast<double>(weight)) * kRounding;
 }
 

@@ -1,4 +1,4 @@
-// The tile registers of AMX. Included by files that are compiled for it; everything has internal linkage.
+// The tile registers of AMX. Included by files that are compiled for AMX. Everything has internal linkage.
 #pragma once
 
 #include <immintrin.h>
@@ -8,14 +8,14 @@
 namespace smartkv::kernels {
 namespace {
 
-constexpr int64_t kTileRows = 16;   // at most
-constexpr int64_t kTileBytes = 64;  // of a row
+constexpr int64_t kTileRows = 16;   // Most rows of a tile.
+constexpr int64_t kTileBytes = 64;  // Bytes of a row.
 
-// The shapes of the eight tiles on this thread for as long as it lives; every row has kTileBytes.
+// Sets the shapes of this thread's eight tiles for as long as the object lives. Every row has kTileBytes.
 class TileScope {
  public:
   struct Rows {
-    uint8_t of[8];  // tile by tile, up to kTileRows
+    uint8_t of[8];  // Rows of each tile, up to kTileRows.
   };
 
   explicit TileScope(const Rows& rows) {
@@ -28,7 +28,7 @@ class TileScope {
       config.bytes[tile] = kTileBytes;
       config.rows[tile] = rows.of[tile];
     }
-    // GCC 12 takes _tile_loadconfig() to read eight bytes, and may leave the others unwritten.
+    // GCC 12 assumes that _tile_loadconfig() reads eight bytes, and may leave the others unwritten.
     asm volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
   }
@@ -37,8 +37,8 @@ class TileScope {
   TileScope& operator=(const TileScope&) = delete;
 };
 
-// Denormals are zeros, in and out, for as long as it lives, as they are for tile products. What computes must be a function
-// that is not inlined: compilers do not know that arithmetic depends on this.
+// While the object lives, denormals count as zeros, as inputs and as results, as they do in tile products. The
+// arithmetic must be in a function that is not inlined: compilers do not know that it depends on this mode.
 class NoDenormals {
  public:
   NoDenormals() : before_(_mm_getcsr()) {

@@ -1,8 +1,8 @@
-// Products of rows of floats with the codes of quantised pages: C[row][i] += sum_c x[row][c] value[i][c]. Include after
-// one vec16_codes_*.h; everything has internal linkage.
+// Products of rows of floats with the codes of quantized pages: C[row][i] += sum_c x[row][c] value[i][c]. Include after
+// one vec16_codes_*.h. Everything has internal linkage.
 //
-// A row's floats times the columns' scales become 16-bit integers, the weights, with one step for the row; the codes
-// become bytes. The sums of their products are then exact, in any order.
+// The floats of a row times the scales of the columns become 16-bit integers, the weights, with one step for the row.
+// The codes become bytes. The sums of their products are then exact, in any order.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace smartkv::kernels {
 namespace {
 
-// function(0), ..., function(N - 1) of constants: a loop that keeps arrays in registers.
+// Calls function(0), ..., function(N - 1) with constants. Such a loop keeps arrays in registers.
 template <int N, typename Function>
 inline void unrolled(const Function& function) {
   [&]<int... I>(std::integer_sequence<int, I...>) {
@@ -22,7 +22,8 @@ inline void unrolled(const Function& function) {
   }(std::make_integer_sequence<int, N>{});
 }
 
-// Scales and zeros of n columns (a multiple of 16) as floats; the first 4 coded_quads have codes, the others' scale is 0.
+// Loads the scales and zeros of n columns (a multiple of 16) as floats. The first 4 coded_quads columns have codes. The
+// scale of the others is 0.
 inline void load_columns(const CodeRuns& runs, int64_t n, const uint16_t* half_scales, const uint16_t* half_zeros,
                          float* scales, float* zeros) {
   const int64_t coded = 4 * runs.coded_quads();
@@ -34,8 +35,8 @@ inline void load_columns(const CodeRuns& runs, int64_t n, const uint16_t* half_s
   }
 }
 
-// Weights of one row: x[c] scales[c] of n columns (a multiple of 64) over *step, and
-// *offset = sum_c x[c] zeros[c].
+// Computes the weights of one row, x[c] scales[c] of n columns (a multiple of 64) over *step, and *offset = sum_c x[c]
+// zeros[c].
 inline void make_weights(int64_t n, const float* x, const float* scales, const float* zeros, uint8_t* weights,
                          float* step, float* offset) {
   Vec16 top[4], sum[4];
@@ -50,7 +51,7 @@ inline void make_weights(int64_t n, const float* x, const float* scales, const f
   const float most = Vec16::max(Vec16::max(top[0], top[1]), Vec16::max(top[2], top[3])).reduce_max();
   *offset = ((sum[0] + sum[1]) + (sum[2] + sum[3])).reduce_add();
   *step = most * (1.0f / kMaxWeight);
-  // Weights below 1e-30 are nothing beside those of other pages, and their inverse could overflow.
+  // Weights below 1e-30 count for nothing beside those of other pages, and their inverse could overflow.
   const Vec16 factor = Vec16::set1(most > 1e-30f ? kMaxWeight / most : 0.0f);
   for (int64_t c = 0; c < n; c += 16) {
     store_weights(Vec16::load(x + c) * Vec16::load(scales + c), factor, weights, n, c);
@@ -65,8 +66,8 @@ void decode_run(int64_t blocks, const uint8_t*& codes, const uint8_t*& next, uin
   }
 }
 
-// The bytes of all quads, [quads][block_rows(extent)][4]: in `bytes`, or where `codes` are if they are as many quads as will
-// be read. `next`: what will be read next; its lines are asked for on the way; or nullptr.
+// Returns the bytes of all quads, [quads][block_rows(extent)][4]. They are decoded into `bytes`. If all `quads` quads
+// have codes of 8 bits, the codes themselves are the bytes. next: the codes to prefetch for the next call, or null.
 inline const uint8_t* decode(const CodeRuns& runs, const uint8_t* codes, const uint8_t* next, int64_t extent, int64_t quads,
                              uint8_t* bytes) {
   const int64_t blocks = block_rows(extent) / kBlockRows;
@@ -83,13 +84,13 @@ inline const uint8_t* decode(const CodeRuns& runs, const uint8_t* codes, const u
   return bytes;
 }
 
-// Decoded columns. Those past 4 quads have weights of zero; their bytes may be read all the same.
+// Decoded columns. Columns past 4 quads have weights of zero, but their bytes may still be read.
 struct CodePart {
   const uint8_t* bytes;
   int64_t quads, columns;  // columns: a multiple of 64
 };
 
-// Rows of weights [rows][2 n] with their steps and offsets.
+// Rows of weights, [rows][2 n] bytes, with their steps and offsets.
 struct CodeRows {
   int64_t rows, n;
   const uint8_t* weights;

@@ -1,5 +1,5 @@
 // Small dense matrix products on register tiles, for the scores and the values of dense pages. Include after one
-// vec16_*.h; everything has internal linkage.
+// vec16_*.h. Everything has internal linkage.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 namespace smartkv::kernels {
 namespace {
 
-// C [MR][16 NP] (+)= A [MR][..] B. A step is one row of B: for bf16 a pair of A's columns.
-// `next`: the B that will be read next, or nullptr; its lines are asked for while this one is worked on.
+// Computes C [MR][16 NP] (+)= A [MR][..] B. A step is one row of B and, for bf16, a pair of A's columns.
+// next: the B to prefetch for the next call, or null.
 template <typename T, int MR, int NP>
 void tile(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c, int64_t ldc, bool accumulate,
           const T* next) {
@@ -63,7 +63,7 @@ void tile_rows(int64_t rows, const T* a, int64_t lda, const T* b, int64_t ldb, i
   }
 }
 
-// C [rows][16 groups] (+)= A B for any number of column groups.
+// Computes C [rows][16 groups] (+)= A B for any number of column groups.
 template <typename T>
 void product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c,
              int64_t ldc, bool accumulate, const T* next) {
@@ -96,12 +96,12 @@ void product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, 
 namespace smartkv::kernels {
 namespace {
 
-// What the products of a block of query rows need set up for as long as they run: nothing.
+// State that the products of a block of query rows need while they run. This level needs none.
 struct BlockScope {
   explicit BlockScope(int64_t) {}
 };
 
-// Steps of bf16 that dense_product() wants for a row's sums to run alike in every block: `steps` or more.
+// Returns how many steps of bf16, at least `steps`, dense_product() needs to sum a row in the same way in every block.
 constexpr int64_t whole_steps(int64_t steps) { return steps; }
 
 template <typename T>

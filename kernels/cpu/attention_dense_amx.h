@@ -1,4 +1,4 @@
-// The products of dense pages in bf16 on AMX tiles: 16 rows of a page's pairs are a tile as they lie. Included by
+// Products of dense bf16 pages on AMX tiles. 16 rows of a page's pairs are a tile as they lie in memory. Included by
 // attention_dense.h.
 #pragma once
 
@@ -10,9 +10,9 @@
 namespace smartkv::kernels {
 namespace {
 
-// The tiles with which a block of query rows multiplies, dense pages and codes: 0 to 3 are sums, 4 holds rows, 5 to 7
-// what they are multiplied with. Two planes of weights need twice their rows, up to 16; so dense products of few rows
-// multiply as many more, of which nothing is used.
+// Configures the tiles that a block of query rows multiplies with, for dense pages and for codes. Tiles 0 to 3 hold
+// sums, 4 holds rows, and 5 to 7 hold the other operand. Two planes of weights need twice as many rows, up to 16. So
+// dense products of few rows multiply twice as many rows, and do not use the additional results.
 class BlockScope {
  public:
   explicit BlockScope(int64_t rows) : tiles_(shapes(static_cast<uint8_t>(std::min(2 * rows, kTileRows)))) {}
@@ -22,10 +22,11 @@ class BlockScope {
   TileScope tiles_;
 };
 
-// Steps of bf16 that dense_product() wants for a row's sums to run alike in every block: whole tiles.
+// Returns how many steps of bf16, at least `steps`, dense_product() needs to sum a row in the same way in every block:
+// whole tiles.
 constexpr int64_t whole_steps(int64_t steps) { return (steps + kTileSteps - 1) / kTileSteps * kTileSteps; }
 
-// run(Groups, g) for column groups [g, g + Groups) in turn until all are covered, at most Most at once.
+// Calls run(Groups, g) for column groups [g, g + Groups) in turn until all are covered, with Groups up to Most.
 template <int Most, typename Run>
 void for_each_groups(int64_t groups, const Run& run) {
   int64_t g = 0;
@@ -37,7 +38,7 @@ void for_each_groups(int64_t groups, const Run& run) {
   of(std::integral_constant<int, 1>{});
 }
 
-// Asks for the lines of groups [g, g + Groups) of `next`, if there is one.
+// Returns a function that prefetches a step's lines of groups [g, g + Groups) of `next`, if there is one.
 template <int Groups>
 auto ask_for(const uint16_t* next, int64_t ldb, int64_t g) {
   return [=](int64_t step) {
@@ -46,7 +47,7 @@ auto ask_for(const uint16_t* next, int64_t ldb, int64_t g) {
   };
 }
 
-// Whole tiles of steps. Reads and writes A and C up to the next whole tile of rows.
+// Multiplies whole tiles of steps. Reads A, and reads and writes C, up to the next whole tile of rows.
 inline void on_tiles(int64_t rows, int64_t groups, const uint16_t* a, int64_t lda, const uint16_t* b, int64_t ldb,
                      int64_t tiles, float* c, int64_t ldc, bool accumulate, const uint16_t* next) {
   for (int64_t row = 0; row < rows; row += kTileRows) {
@@ -66,7 +67,8 @@ void on_vectors(int64_t groups, const uint16_t* a, int64_t lda, const uint16_t* 
   });
 }
 
-// C [rows][16 groups] (+)= A B for any number of column groups; steps past the last whole tile of B as on every level.
+// Computes C [rows][16 groups] (+)= A B for any number of column groups. Steps past the last whole tile of B are
+// computed as on every level.
 template <typename T>
 void dense_product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c,
                    int64_t ldc, bool accumulate, const T* next) {

@@ -1,7 +1,7 @@
 // Products of bf16 pages on AVX2. Included by attention_dense.h.
 //
-// A's rows become f32 first, so that a broadcast is a load, and B is widened once for up to six rows: sixteen registers hold their
-// sums. A row's sums run over the same products in the same order whatever the tile.
+// A's rows are first widened to f32, so that a broadcast is a load. B is widened once for up to six rows: sixteen
+// registers hold their sums. The sums of a row run over the same products in the same order whatever the tile is.
 #pragma once
 
 #include "kernels/attention_kernels.h"
@@ -9,7 +9,7 @@
 namespace smartkv::kernels {
 namespace {
 
-// C [MR][16 NP] (+)= A [MR][..] B, a step for two columns of A.
+// Computes C [MR][16 NP] (+)= A [MR][..] B. A step covers two columns of A.
 template <int MR, int NP>
 void wide_tile(const float* a, int64_t lda, const uint16_t* b, int64_t ldb, int64_t steps, float* c, int64_t ldc, bool accumulate,
                const uint16_t* next) {
@@ -19,7 +19,7 @@ void wide_tile(const float* a, int64_t lda, const uint16_t* b, int64_t ldb, int6
   const float* x[MR];
   for (int i = 0; i < MR; ++i) {
     x[i] = a + i * lda;
-    asm("" : "+r"(x[i]));  // GCC shall not compute it anew for each value
+    asm("" : "+r"(x[i]));  // Keeps GCC from computing it again for each value.
     for (int h = 0; h < kHalves; ++h) acc[i][h] = accumulate ? _mm256_loadu_ps(c + i * ldc + 8 * h) : _mm256_setzero_ps();
   }
   const auto multiply = [&](const __m256 (&values)[kHalves], int64_t column) {

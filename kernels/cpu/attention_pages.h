@@ -1,8 +1,8 @@
 // One page of any format against a block of query rows: scores, online softmax, values. Include after one
-// vec16_codes_*.h; everything has internal linkage.
+// vec16_codes_*.h. Everything has internal linkage.
 //
-// A block is a matrix of query rows (queries x the heads that share one KV head). Rows never mix, and every sum runs in
-// an order of its own, so that a row's bits do not depend on its block.
+// A block is a matrix of query rows (queries times the heads that share one KV head). Rows never mix, and every sum of
+// a row has a fixed order. So the bits of a row do not depend on its block.
 #pragma once
 
 #include <cstring>
@@ -17,20 +17,20 @@ namespace smartkv::kernels {
 namespace {
 
 constexpr float kLog2e = 1.44269504088896341f;
-constexpr float kNoMaximum = -1e30f;  // of no token; finite, so that differences are
-constexpr float kUnseen = -1e37f;     // score of a token that a row does not see: nothing beside kNoMaximum
+constexpr float kNoMaximum = -1e30f;  // Maximum of no tokens. Finite, so that differences are finite.
+constexpr float kUnseen = -1e37f;     // Score of a token that a row does not see. Its weight is 0 even with kNoMaximum.
 
-constexpr int64_t kDenseRun = 2 * whole_steps(8);  // slots that a product with V in bf16 reads together
+constexpr int64_t kDenseRun = 2 * whole_steps(8);  // Slots that a product with V in bf16 reads together.
 
 // Where one KV head of a segment lies.
 struct Page {
   const KvSegment* segment = nullptr;
-  const char* k = nullptr;  // of pages of codes: the head's block
+  const char* k = nullptr;  // For quantized pages, the block of the head.
   const char* v = nullptr;
   const float* bias = nullptr;     // [kPageTokens]
-  QuantizedOffsets at = {};        // of pages of codes
-  const uint8_t* order = nullptr;  // not kDense; of K
-  const uint8_t* value_order = nullptr;  // kCut
+  QuantizedOffsets at = {};        // For quantized pages.
+  const uint8_t* order = nullptr;  // Order of K's channels. Not for kDense.
+  const uint8_t* value_order = nullptr;  // Order of V's channels. For kCut.
 
   const uint16_t* halves(int64_t offset) const { return reinterpret_cast<const uint16_t*>(k + offset); }
   const uint8_t* codes(int64_t offset) const { return reinterpret_cast<const uint8_t*>(k + offset); }
@@ -55,7 +55,7 @@ struct Block {
 
   const AttentionShape& shape;
   const int64_t rows, dim;
-  const int64_t wide;  // of a row of what products with codes read or write: whole blocks
+  const int64_t wide;  // Width of a row in products with codes: head_dim in whole blocks.
   const float* query[kMaxBlockRows];
 
   // Scratch.
@@ -65,14 +65,14 @@ struct Block {
   alignas(64) float o[kMaxBlockRows * kMaxHeadDim];  // [rows][wide]
   alignas(64) float l[kMaxBlockRows * 16];
   float m[kMaxBlockRows];
-  alignas(64) T v[kDenseRun * kMaxHeadDim];  // the last slots of a dense page without what stands past its tokens
+  alignas(64) T v[kDenseRun * kMaxHeadDim];  // The last slots of a dense page, with zeros past its tokens.
 
-  // For quantised pages: the queries in the order of the page's channels; columns, weights and bytes of the product at
-  // hand.
+  // For quantized pages: the queries in the channel order of the page, and further below the columns, weights and bytes
+  // of the present product.
   alignas(64) float ordered_q[kMaxBlockRows * kMaxHeadDim];
   const uint8_t* order = nullptr;
   bool ordered = false;
-  // For cut pages: the first cut_channels of ordered_q, [rows][cut_channels], and what the page's values come to.
+  // For cut pages: the first cut_channels of ordered_q, [rows][cut_channels], and the output of the page's values.
   alignas(64) T cut_q[kMaxBlockRows * kMaxHeadDim];
   alignas(64) float cut_o[kMaxBlockRows * kMaxHeadDim];
   const uint8_t* cut_order = nullptr;
@@ -83,8 +83,8 @@ struct Block {
   alignas(64) uint8_t bytes[kPageTokens * kMaxHeadDim];
 };
 
-// The rows of an item, member after member; a member's row r: query item.query + r / item.n_heads, head first_head() +
-// r % item.n_heads.
+// The rows of an item lie member after member. Row r of a member belongs to query item.query + r / item.n_heads and
+// head first_head() + r % item.n_heads.
 inline int64_t member_rows(const AttentionScratch::Item& item) { return int64_t{item.n_queries} * item.n_heads; }
 inline int64_t rows_of(const AttentionScratch::Item& item) { return item.n_members * member_rows(item); }
 
@@ -92,7 +92,7 @@ inline int64_t first_head(const AttentionShape& shape, const AttentionScratch::I
   return item.kv_head * (shape.n_heads / shape.n_kv_heads) + item.head;
 }
 
-// task_of(i): the task of the item's member i.
+// Loads the queries of an item. task_of(i) returns the task of the item's member i.
 template <typename T, typename TaskOf>
 void load_queries(const TaskOf& task_of, const AttentionScratch::Item& item, Block<T>& block) {
   for (int64_t r = 0; r < block.rows; ++r) {
@@ -111,7 +111,7 @@ void load_queries(const TaskOf& task_of, const AttentionScratch::Item& item, Blo
   }
 }
 
-// The formats. `next`: the page that follows, or nullptr; groups: of 16 tokens, that some row sees.
+// The kernels of each format. next: the page that follows, or null; groups: groups of 16 tokens that some row sees.
 
 template <typename T>
 const T* dense_k(const Page* page) {
@@ -126,12 +126,12 @@ void dense_scores(Block<T>& block, const Page& page, const Page* next, int64_t g
                    block.dim / kStep, block.s, kPageTokens, false, dense_k<T>(next));
 }
 
-// V of the last slots [from, from + kDenseRun) of a page, where those past its tokens are 0: their probabilities are 0, but what
-// stands there may be no number.
+// Copies V of the last slots [from, from + kDenseRun) of a page, with zeros past the page's tokens. Their probabilities
+// are 0, but the slots may hold NaN.
 template <typename T>
 const T* last_values(Block<T>& block, const T* v, int64_t tokens, int64_t from) {
   constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
-  const int64_t row = block.dim * kStep, rows = (tokens - from) / kStep;  // of V: kStep slots, interleaved
+  const int64_t row = block.dim * kStep, rows = (tokens - from) / kStep;  // Rows of V hold kStep slots, interleaved.
   std::memcpy(block.v, v + from / kStep * row, static_cast<size_t>(rows * row) * sizeof(T));
   std::memset(block.v + rows * row, 0, static_cast<size_t>(kDenseRun / kStep - rows) * row * sizeof(T));
   if ((tokens - from) % kStep != 0) {
@@ -141,7 +141,8 @@ const T* last_values(Block<T>& block, const T* v, int64_t tokens, int64_t from) 
   return block.v;
 }
 
-// The probabilities of the first `slots` slots as products with V read them, [rows][kPageTokens]. Sets `slots`.
+// Returns the probabilities, [rows][kPageTokens], as products with V read them. Sets `slots` to the number of slots to
+// multiply.
 template <typename T>
 const T* probabilities(Block<T>& block, int64_t groups, int64_t* slots) {
   *slots = 16 * groups;
@@ -262,19 +263,20 @@ void cut_values(Block<T>& block, const Page& page, const Page*, int64_t groups) 
   }
 }
 
-// What a format does with a page; one row per KvSegment::Format.
+// The kernels of a format. There is one row per KvSegment::Format.
 template <typename T>
 struct FormatKernels {
   using Kernel = void (*)(Block<T>& block, const Page& page, const Page* next, int64_t groups);
   Kernel scores;  // s [rows][kPageTokens] = q k
-  Kernel values;  // o [rows][wide] += p v: the first head_dim of a row
+  Kernel values;  // o [rows][wide] += p v, for the first head_dim values of a row
 };
 
 template <typename T>
 constexpr FormatKernels<T> kFormatKernels[kSegmentFormats] = {
     {dense_scores<T>, dense_values<T>},
     {quantized_scores<T>, quantized_values<T>},
-    {quantized_scores<T>, nullptr},  // of the index; what is read of indexed pages comes in dense ones: sparse_attention.cpp
+    // Scores of the index. Tokens of indexed pages are read from gathered dense pages: sparse_attention.cpp.
+    {quantized_scores<T>, nullptr},
     {cut_scores<T>, cut_values<T>},
 };
 
@@ -283,15 +285,16 @@ const FormatKernels<T>& kernels_of(const Page& page) {
   return kFormatKernels<T>[static_cast<size_t>(page.segment->format)];
 }
 
-// What each row sees of a segment: its tokens [first[r], end[r]).
+// The tokens [first[r], end[r]) that each row sees of a segment.
 struct Visible {
   int32_t first[kMaxBlockRows], end[kMaxBlockRows];
-  int32_t latest = 0;       // of all ends
-  bool none = true;         // no row sees any
+  int32_t latest = 0;       // The greatest end.
+  bool none = true;         // Whether no row sees any token.
 };
 
-// If the block's first query sees `seen` tokens from the segment's start on, or the last `window` of all that it sees: all of
-// them where an item has several members.
+// Returns what each row sees of a segment of `tokens` tokens. The block's first query sees `seen` tokens from the
+// segment's start on. With a window, each query sees only the last `window` of the tokens that it would see. If an item
+// has several members, they see all tokens.
 inline Visible visible_tokens(const AttentionScratch::Item& item, int64_t seen, int64_t window, int32_t tokens) {
   Visible visible;
   if (seen >= tokens && (window == 0 || item.n_members > 1 || seen + item.n_queries - 1 <= window)) {
@@ -314,7 +317,7 @@ inline Visible visible_tokens(const AttentionScratch::Item& item, int64_t seen, 
   return visible;
 }
 
-// block.s = q k + bias / scale of a page, kUnseen where a row does not see the token.
+// Computes block.s = q k + bias / scale for a page, with kUnseen where a row does not see the token.
 template <typename T>
 void page_scores(Block<T>& block, const Page& page, const Page* next, const Visible& visible, int64_t groups) {
   kernels_of<T>(page).scores(block, page, next, groups);
@@ -335,8 +338,8 @@ void page_scores(Block<T>& block, const Page& page, const Page* next, const Visi
   }
 }
 
-// Turns the first 16 Groups scores of row r into probabilities p = 2^(scale log2(e) s - m), and updates m, l and the row
-// [width] of o.
+// Turns the first 16 Groups scores of row r into probabilities p = 2^(scale log2(e) s - m). Updates m, l and the first
+// `width` values of the row of o.
 template <int Groups, typename T>
 void softmax_row(Block<T>& block, int64_t r, int64_t width) {
   float* const s = block.s + r * kPageTokens;
@@ -345,7 +348,7 @@ void softmax_row(Block<T>& block, int64_t r, int64_t width) {
   unrolled<Groups>([&](auto g) { top = Vec16::max(top, x[g]); });
   const float scale = block.shape.scale * kLog2e, reached = top.reduce_max() * scale;
   const float maximum = reached > block.m[r] ? reached : block.m[r];
-  // With few rows a branch that is often mispredicted costs more than it saves; the factor is exactly 1 if m stays.
+  // With few rows, a branch that is often mispredicted costs more than it saves. The factor is exactly 1 if m stays.
   constexpr int64_t kFewRows = 8;
   if (block.rows <= kFewRows || maximum > block.m[r]) {
     const Vec16 keep = exp2(Vec16::set1(block.m[r] - maximum));

@@ -1,5 +1,6 @@
-// Attention over pages of either format, written once over Vec16: the blocks of attention(), the merge of their parts,
-// and attention_mass(). Include after one vec16_codes_*.h; everything has internal linkage.
+// Attention over pages of any format, written once over Vec16: the blocks of attention(), the merge of partial results,
+// attention_mass(), and the promises and gathering of sparse attention. Include after one vec16_codes_*.h. Everything
+// has internal linkage.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 namespace smartkv::kernels {
 namespace {
 
-// Exact merge of one more partial result into (m, l, o): see attention.h. o, po: [head_dim]
+// Merges one more partial result (pm, pl, po) into (m, l, o), exactly as in attention.h. o, po: f32 [head_dim].
 inline void merge_row(float& m, float& l, float* o, float pm, float pl, const float* po, int64_t head_dim) {
   const float maximum = pm > m ? pm : m;
   float factors[16];
@@ -49,7 +50,7 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
   const int64_t dim = shape.head_dim, rows = rows_of(item);
   const AttentionScratch::Member* members = &scratch.members[static_cast<size_t>(item.member)];
   const auto task_of = [&](int64_t member) -> const AttentionTask& { return tasks[static_cast<size_t>(members[member].task)]; };
-  const AttentionTask& task = task_of(0);  // the others have the same pages here
+  const AttentionTask& task = task_of(0);  // All members have the same pages here.
   const bool covers_all = members[0].partial < 0;
   Block<T> block(shape, rows);
   load_queries(task_of, item, block);
@@ -66,9 +67,9 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
     return std::min(static_cast<int64_t>(task.segments.size()), stretch * kStretchSegments);
   };
   const int64_t last_segment = segments_until(item.stretch_end);
-  const int64_t seen = tokens_of(task.segments) - task.n + item.query + 1;  // by the block's first query
+  const int64_t seen = tokens_of(task.segments) - task.n + item.query + 1;  // Tokens that the block's first query sees.
   int64_t start = tokens_of(task.segments.first(static_cast<size_t>(segments_until(item.stretch))));
-  const auto own_from = [&](int64_t i) {  // past segments of other KV heads
+  const auto own_from = [&](int64_t i) {  // Skips segments of other KV heads.
     while (i < last_segment && !task.segments[static_cast<size_t>(i)].is_of(item.kv_head)) ++i;
     return i;
   };
@@ -82,12 +83,12 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
     for (int64_t i = stretch * kStretchSegments; i < segments_until(stretch + 1); ++i) {
       const Visible visible = visible_tokens(item, seen - start, shape.window, task.segments[i].tokens);
       start += task.segments[i].tokens;
-      if (i != own) continue;  // another head's
+      if (i != own) continue;  // It belongs to another KV head.
       page = next;
       own = own_from(i + 1);
       const bool is_last = own == last_segment;
       if (!is_last) next = page_of(shape, task.segments[static_cast<size_t>(own)], item.kv_head);
-      if (visible.none) continue;  // in the future of every row, or before its window
+      if (visible.none) continue;  // The page is in the future of every row, or before its window.
       const int64_t groups = (visible.latest + 15) / 16;
       page_scores(block, page, is_last ? nullptr : &next, visible, groups);
       softmax(block, groups, dim);
@@ -113,18 +114,19 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
   }
 }
 
-// Two passes over K: the maximum and the sum of every row, then its probabilities.
+// Computes attention_mass() in two passes over K: first the maximum and the sum of every row, then its probabilities.
 template <typename T>
 void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const AttentionScratch::Item& item) {
   const int64_t rows = rows_of(item);
   Block<T> block(shape, rows);
   load_queries([&](int64_t) -> const AttentionMassTask& { return task; }, item, block);
   const BlockScope scope(rows);
-  const int64_t seen = tokens_of(task.segments) - task.n + item.query + 1;  // by the block's first query
+  const int64_t seen = tokens_of(task.segments) - task.n + item.query + 1;  // Tokens that the block's first query sees.
   for (int64_t r = 0; r < rows; ++r) block.m[r] = kNoMaximum;
   std::memset(block.l, 0, static_cast<size_t>(rows) * 16 * sizeof(float));
 
-  // pass_over(start, visible) for the segments of other KV heads, and for those before all windows.
+  // Calls function() for each page after computing its scores, and pass_over(start, visible) for segments of other KV
+  // heads and segments before all windows.
   const auto for_each_page = [&](const auto& function, const auto& pass_over) {
     int64_t start = 0;
     for (const KvSegment& segment : task.segments) {
@@ -141,7 +143,7 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
     }
   };
   for_each_page([&](int64_t, int64_t groups, const Visible&) { softmax(block, groups, 0); }, [](int64_t, const Visible&) {});
-  float share[kMaxBlockRows];  // one over the sum
+  float share[kMaxBlockRows];  // One over the sum of a row.
   for (int64_t r = 0; r < rows; ++r) share[r] = 1.0f / Vec16::load(block.l + 16 * r).reduce_add();
 
   const Vec16 scale = Vec16::set1(shape.scale * kLog2e);
@@ -246,7 +248,7 @@ int64_t greater(const float* promise, std::span<const int32_t> pages, float leas
   return n;
 }
 
-// to [columns][16], rows `stride` apart: 32-bit numbers of 16 rows.
+// Transposes 16 rows of 32-bit numbers to [columns][16]. The rows of `to` are `stride` numbers apart.
 template <typename Vector>
 void transpose_rows(const char* const* rows, int64_t columns, uint32_t* to, int64_t stride) {
   int64_t c = 0;
@@ -258,7 +260,7 @@ void transpose_rows(const char* const* rows, int64_t columns, uint32_t* to, int6
   }
 }
 
-// K and V of a row of codes, [2][head_dim] of shape.type.
+// Expands K and V of a quantized row to [2][head_dim] of shape.type.
 template <typename T, int Bits>
 void expand_row(const IndexedRow& row, int64_t dim, T* to) {
   const auto* codes = reinterpret_cast<const uint8_t*>(row.codes);

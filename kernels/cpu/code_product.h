@@ -4,7 +4,7 @@
 namespace smartkv::kernels {
 namespace {
 
-// C [Rows][16 Groups] (+)= offset + step * sum, of the rows of bytes from 16 First on.
+// Computes C [Rows][16 Groups] (+)= offset + step * sum, for the rows of bytes from 16 First on.
 template <int Rows, int First, int Groups>
 void code_tile(const CodeRows& x, int64_t row, const CodePart& part, int64_t extent, float* c, int64_t ldc,
                bool accumulate) {
@@ -30,11 +30,11 @@ void code_tile(const CodeRows& x, int64_t row, const CodePart& part, int64_t ext
   }
 }
 
-// C [rows][extent] = (or +=) offsets + x codes.
+// Computes C [rows][extent] = (or +=) offsets + x codes.
 inline void code_product(const CodeRows& x, const CodePart& part, int64_t extent, float* c, int64_t ldc,
                          bool accumulate) {
   for (int64_t block = 0; block < extent / 64; ++block) {
-    const CodePart from{part.bytes + 256 * block, part.quads, part.columns};  // the block of 64 rows at hand
+    const CodePart from{part.bytes + 256 * block, part.quads, part.columns};  // The present block of 64 rows.
     for (int64_t row = 0; row < x.rows;) {
       const auto tile = [&]<int Rows>(std::integral_constant<int, Rows>) {
         unrolled<4 / kCodeGroups>([&](auto g) {

@@ -1,6 +1,6 @@
-// Products of weights and codes on AMX tiles. Included by attention_codes.h after vec16_codes_avx512.h, whose weights are
-// two planes of int8: 8 rows make a tile of 16 x 64 columns, and 16 quads of bytes of 16 rows are the other operand as
-// they lie. Needs the tiles of a BlockScope.
+// Products of weights and codes on AMX tiles. Included by attention_codes.h after vec16_codes_avx512.h, which splits
+// weights into two planes of int8. 8 rows of weights make a tile of 16 x 64 columns. The bytes of 16 rows, 16 quads
+// each, are the other operand as they lie in memory. REQUIRES: a BlockScope has configured the tiles.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 namespace smartkv::kernels {
 namespace {
 
-constexpr int64_t kPlanedRows = kTileRows / 2;  // of weights, two planes each
+constexpr int64_t kPlanedRows = kTileRows / 2;  // Rows of weights in a tile, two planes each.
 
-// C [rows][extent] = (or +=) offsets + x codes. Reads the weights of rows up to the next multiple of 8.
+// Computes C [rows][extent] = (or +=) offsets + x codes. Reads the weights of rows up to the next multiple of 8.
 inline void code_product(const CodeRows& x, const CodePart& part, int64_t extent, float* c, int64_t ldc,
                          bool accumulate) {
   alignas(64) int32_t sums[2 * kPlanedRows][64];
-  const int64_t stride = 4 * extent;  // of quads
+  const int64_t stride = 4 * extent;  // Bytes from one quad to the next.
   for (int64_t block = 0; block < extent / 64; ++block) {
     for (int64_t row = 0; row < x.rows; row += kPlanedRows) {
       _tile_zero(0);

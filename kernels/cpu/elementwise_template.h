@@ -1,4 +1,5 @@
-// elementwise.h over Vec16. Include after one vec16_*.h; everything has internal linkage.
+// The functions of elementwise_kernels.h, written once over Vec16. Include after one vec16_*.h. Everything has internal
+// linkage.
 #pragma once
 
 #include <cmath>

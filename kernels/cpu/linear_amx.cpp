@@ -1,5 +1,5 @@
-// AMX with BF16. The packed layout of a lane group is what the tile product wants: a tile of weights is 16 pairs of
-// inputs by 16 lanes, 1 KB as it lies; a tile of x is 16 rows by the same 32 inputs.
+// AMX with BF16. The packed layout of a lane group is the layout of the tile product. A tile of weights is 16 pairs of
+// inputs by 16 lanes, 1 KB as it lies in memory. A tile of x is 16 rows by the same 32 inputs.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -14,11 +14,11 @@ namespace {
 using Rows = Products<Avx512Ops>;
 
 constexpr int64_t kTileInputs = kTileBytes / 2;
-constexpr int64_t kTileWeights = kTileInputs * kLanes;  // of one lane group
+constexpr int64_t kTileWeights = kTileInputs * kLanes;  // Weights of one lane group in a tile.
 constexpr int64_t kVectorRows = 2, kFewRows = kTileRows, kManyRows = 2 * kTileRows;
 
-// Tiles 0 and 1 hold the sums of 16 rows by kGroups lane groups, 2 and 3 those of the rows after them; 4 and 5 the rows,
-// 6 and 7 the weights.
+// Computes up to 32 rows. Tiles 0 and 1 hold the sums of 16 rows by kGroups lane groups, 2 and 3 the sums of the rows
+// after them. 4 and 5 hold the rows, 6 and 7 the weights.
 template <int kGroups>
 void many_rows(const TileOperands& in, Rows::Prefetch prefetch, float* sums) {
   constexpr int64_t kSumBytes = kGroups * kLanes * 4;
@@ -66,7 +66,7 @@ void add_rest(const LinearCall& call, const TileOperands& in, int64_t rows, floa
   }
 }
 
-// Rows [row, row + rows) by kGroups lane groups; the first `done` rows were written by another block.
+// Computes rows [row, row + rows) by kGroups lane groups. Another block has written the first `done` rows.
 template <int kGroups>
 void block(const LinearCall& call, int64_t row, int64_t rows, int64_t done, int64_t group, Rows::Prefetch prefetch) {
   alignas(64) float sums[kManyRows * kGroups * kLanes];
@@ -100,8 +100,8 @@ TileScope::Rows tile_rows(int64_t rows) {
   return {{16, 16, n, n, 16, n, 16, 16}};
 }
 
-// A row's sums run over its inputs in tiles of 32, in order, whatever the block that it is in. Blocks have one number of
-// rows, so that the tiles keep their shapes; the last overlaps the one before.
+// The sums of a row run over its inputs in tiles of 32, in order, whatever block the row is in. All blocks have the
+// same number of rows, so that the tiles keep their shapes. The last block overlaps the one before it.
 void product(const LinearCall& call, const LinearTile& tile) {
   const int64_t rows = tile.row_end - tile.row_begin;
   const int64_t blocks = (rows + kManyRows - 1) / kManyRows;

@@ -54,7 +54,7 @@ struct Ops {
   }
   template <int kIndex, int kHalf>
   static Bytes load_six(const uint8_t* p) {
-    constexpr int kShift = 4 * (kIndex % 2) + 2 * kHalf;  // of the two upper bits, which go to bits 4 and 5
+    constexpr int kShift = 4 * (kIndex % 2) + 2 * kHalf;  // Place of the two upper bits, which go to bits 4 and 5.
     const auto six = [](__m256i nibbles, __m256i line) {
       const __m256i low = kHalf == 0 ? nibbles : _mm256_srli_epi16(nibbles, 4);
       const __m256i high = kShift <= 4 ? _mm256_slli_epi16(line, 4 - kShift) : _mm256_srli_epi16(line, kShift - 4);
@@ -68,7 +68,7 @@ struct Ops {
     return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
   }
   static __m256i broadcast(const int8_t* x) { return _mm256_set1_epi32(load_word(x)); }
-  // Rows of x by pointers of their own, which GCC shall not compute anew for each of their values.
+  // Pointers to the rows of x. The asm keeps GCC from computing them again for each value.
   template <int kRows>
   struct RowPointers {
     const int8_t* of[kRows];
@@ -82,14 +82,14 @@ struct Ops {
   };
   static __m256i dwords(__m256i words, short factor) { return _mm256_madd_epi16(words, _mm256_set1_epi16(factor)); }
 
-  // sum + words, in this order: GCC would rather add in pairs, and spill what waits for it.
+  // Computes sum + words in this order. GCC would rather add in pairs, and spill the values that wait.
   static void add_words(__m256i& sum, __m256i words) {
     sum = _mm256_add_epi16(sum, words);
     asm("" : "+x"(sum));
   }
 
-  // sums[r] = the products of a group's integers with row r of x. maddubs adds pairs in 16 bits: with weights below 16 all eight
-  // of a group fit, 8 * 2 * 15 * 127 < 2^15.
+  // Sets sums[r] to the products of a group's integers with row r of x. maddubs adds pairs in 16 bits. With weights
+  // below 16 all eight pairs of a group fit: 8 * 2 * 15 * 127 < 2^15.
   template <int kBits, int kRows>
   static void multiply_group(Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
     const __m256i mask = _mm256_set1_epi8(15);
@@ -123,7 +123,7 @@ struct Ops {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) sums[r] = {dwords(words[r].a, 1), dwords(words[r].b, 1)};
     } else {
-      // Weights of 8 bits as two of 4.
+      // Weights of 8 bits are multiplied as two of 4 bits.
       const auto half = [&](const uint8_t* w, __m256i Int::* to) {
         __m256i low[kRows], high[kRows];
 #pragma GCC unroll 8
@@ -151,7 +151,7 @@ struct Ops {
       half(base + 32, &Int::b);
     }
   }
-  // The same of half a group of int6: with weights below 64 two pairs fit, 2 * 2 * 63 * 127 < 2^15.
+  // Does the same for half a group of int6. With weights below 64 two pairs fit: 2 * 2 * 63 * 127 < 2^15.
   template <int kHalf, int kRows>
   static void multiply_half(Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
     const RowPointers<kRows> rows(x, x_stride);
@@ -201,30 +201,33 @@ struct Ops {
 
 using Blocks = Products<Ops>;
 
-// f32 products of f32 or bf16 weights; x is f32 for both, so that a broadcast is a load. Sixteen registers hold the sums of six
-// rows by one lane group beside its weights: a block of rows goes through the lane groups of a panel one after another, and all
-// blocks through kPart inputs of the panel, 64 KB that stay in the second cache meanwhile, before the next.
+// Products in f32 of f32 or bf16 weights. x is f32 for both, so that a broadcast is a load. Sixteen registers hold the
+// sums of six rows by one lane group, beside its weights. A block of rows goes through the lane groups of a panel one
+// after another. All blocks go through a part of kPart inputs before the next part begins. A part is 64 KB of the
+// panel, which stay in the second-level cache meanwhile.
 template <class Weight>
 struct Floats {
-  static constexpr int64_t kStep = sizeof(float) / sizeof(Weight);  // inputs of a lane that lie together
-  static constexpr int64_t kChunk = 32;                             // inputs
+  static constexpr int64_t kStep = sizeof(float) / sizeof(Weight);  // Inputs of a lane that lie together.
+  static constexpr int64_t kChunk = 32;                             // Inputs of a chunk.
   static constexpr int64_t kPart = 2048 / sizeof(Weight);
   static constexpr int64_t kAheadBytes = 6 * kChunk * kLanes * sizeof(Weight);
   static constexpr int kMaxRows = 6;
-  static constexpr int64_t kMaxSums = 512;  // rows that have sums in a panel
+  static constexpr int64_t kMaxSums = 512;  // Most rows that have sums in a panel.
 
-  // Inputs [begin, end) of a panel, and what is asked for meanwhile: `bytes` of `next` with every chunk.
+  // Inputs [begin, end) of a panel, and the memory to prefetch meanwhile: `bytes` bytes from `next` on with every
+  // chunk.
   struct Part {
     int64_t begin, end;
     const std::byte* next;
     int64_t bytes;
   };
 
-  // sums [kRows][sums_stride], 16 kGroups of each, (+)= the products of kRows rows with kGroups lane groups side by side.
+  // Computes sums [kRows][sums_stride] (+)= the products of kRows rows with kGroups adjacent lane groups, 16 kGroups
+  // sums a row.
   template <int kRows, int kGroups>
   [[gnu::noinline]] static void add(const LinearCall& call, int64_t row, int64_t group, const Part& part, float* sums,
                                     int64_t sums_stride) {
-    constexpr int kHalves = 2 * kGroups;  // of eight lanes
+    constexpr int kHalves = 2 * kGroups;  // Halves of lane groups, eight lanes each.
     const auto* w = reinterpret_cast<const Weight*>(call.weights + group * call.lane_group_bytes);
     const int64_t w_stride = call.lane_group_bytes / static_cast<int64_t>(sizeof(Weight));
     __m256 acc[kRows][kHalves];
@@ -232,7 +235,7 @@ struct Floats {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       x[r] = call.x_f32 + (row + r) * call.x_f32_stride;
-      asm("" : "+r"(x[r]));  // GCC shall not compute it anew for each value
+      asm("" : "+r"(x[r]));  // Keeps GCC from computing it again for each value.
 #pragma GCC unroll 8
       for (int h = 0; h < kHalves; ++h) {
         acc[r][h] = part.begin == 0 ? _mm256_setzero_ps() : _mm256_loadu_ps(sums + r * sums_stride + h * 8);
@@ -285,9 +288,9 @@ struct Floats {
     if constexpr (kRows > 1) rows_block<kRows - 1, kGroups>(rows, call, row, group, part, sums, sums_stride);
   }
 
-  // kGroups lane groups, kSideBySide at a time: one but for a row or two, whose sums alone are too few chains of additions to
-  // keep the core at work. A block that is alone waits for its panel, and asks for what it will read kAheadBytes later; many share
-  // asking for the part that comes next.
+  // Computes kGroups lane groups, kSideBySide at a time. This is 1 except for one or two rows, because the sums of so
+  // few rows are too few chains of additions to keep the core busy. A single block waits for the memory of its panel
+  // and prefetches what it reads kAheadBytes later. Several blocks share the prefetch of the next part.
   template <int kGroups, int kSideBySide>
   static void panel(const LinearCall& call, const LinearTile& tile, int64_t group) {
     constexpr int kBlockRows = kSideBySide == 1 ? kMaxRows : 4 / kSideBySide;

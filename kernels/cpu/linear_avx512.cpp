@@ -28,7 +28,8 @@ struct Ops : Avx512Ops {
     if constexpr (kNarrow) {
       return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(w, value), ones));
     } else {
-      // maddubs saturates at 16 bits: the weights' upper bit apart from the rest, each product pair fits.
+      // maddubs saturates at 16 bits. With the upper bit of the weights apart from the rest, each pair of products
+      // fits.
       const __m512i upper = _mm512_set1_epi8(static_cast<char>(0x80));
       const __m512i low = _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_andnot_si512(upper, w), value), ones);
       const __m512i high = _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_and_si512(upper, w), value), ones);

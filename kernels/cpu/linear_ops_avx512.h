@@ -1,4 +1,4 @@
-// The vector operations of linear_tile.h that both AVX-512 levels share. For their two files only.
+// Vector operations for linear_tile.h that the AVX-512 levels share. Only for the files of these levels.
 #pragma once
 
 #include <immintrin.h>
@@ -34,11 +34,12 @@ struct Avx512Ops {
     low = _mm512_and_si512(both, mask);
     high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
   }
-  // The lower nibbles (kHalf 0) or the upper ones of line kIndex, and their two bits above: linear_format.h, byte_offset().
+  // Loads weights of six bits: the lower nibbles (kHalf 0) or the upper ones of line kIndex, with their two upper bits.
+  // See byte_offset() in linear_format.h.
   template <int kIndex, int kHalf>
   static Bytes load_six(const uint8_t* p) {
     const __m512i nibbles = _mm512_load_si512(p + 64 * kIndex), line = _mm512_load_si512(p + 256 + 64 * (kIndex / 2));
-    constexpr int kShift = 4 * (kIndex % 2) + 2 * kHalf;  // of the two bits, which go to bits 4 and 5
+    constexpr int kShift = 4 * (kIndex % 2) + 2 * kHalf;  // Place of the two upper bits, which go to bits 4 and 5.
     const __m512i low = kHalf == 0 ? nibbles : _mm512_srli_epi16(nibbles, 4);
     const __m512i high = kShift <= 4 ? _mm512_slli_epi16(line, 4 - kShift) : _mm512_srli_epi16(line, kShift - 4);
     return _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), _mm512_and_si512(high, _mm512_set1_epi8(0x30)));

@@ -1,4 +1,4 @@
-// Portable C++: the reference of the other levels, and what runs on a CPU without AVX2.
+// Portable C++: the reference for the other levels, and the level of a CPU without AVX2.
 #include <cmath>
 
 #include "kernels/bf16.h"
@@ -34,7 +34,7 @@ struct Ops {
     const auto* halves = static_cast<const uint16_t*>(p);
     return each([&](int i) { return half_to_float(halves[i]); });
   }
-  // Reads pairs as words: GCC 12 miscompiles the widening of every second bf16 when it vectorises that loop.
+  // Reads pairs as words: GCC 12 miscompiles the widening of every second bf16 when it vectorizes that loop.
   static BfWeights split(const uint16_t* p, int step) {
     BfWeights result;
     for (int i = 0; i < kLanes; ++i) {

@@ -1,11 +1,11 @@
 // The matrix products, written once over a set of vector operations.
 //
-// Each linear_<level>.cpp defines its operations as a struct in an anonymous namespace and instantiates Products<Ops>:
-// the instances have internal linkage, so that code for one instruction set never stands in for another's. For the
-// same reason nothing here calls an inline function of another header.
+// Each linear_<level>.cpp defines its operations as a struct in an anonymous namespace and instantiates Products<Ops>.
+// The instances have internal linkage, so that code for one instruction set never stands in for another's. For the same
+// reason nothing here calls an inline function of another header.
 //
-// Ops: F (the level's Vec16), BfWeights (16 pairs of bf16), Bytes ([16][4] u8), Int (16 int32) and what works on them;
-// kAccumulators and kIntAccumulators: how many F the registers hold beside the weights.
+// Ops has F (the level's Vec16), BfWeights (16 pairs of bf16), Bytes ([16][4] u8), Int (16 int32) and the functions on
+// them. kAccumulators and kIntAccumulators say how many F the registers hold beside the weights.
 #pragma once
 
 #include <cstddef>
@@ -20,14 +20,14 @@ template <class Ops>
 struct Products {
   using F = typename Ops::F;
 
-  // Memory to request while a block computes, chunk by chunk of its inputs: so many bytes of each of the lane groups that a
-  // panel has, `stride` apart.
+  // Memory to prefetch while a block computes. Each chunk of inputs requests bytes_per_chunk bytes of each lane group
+  // of a panel.
   struct Prefetch {
     const std::byte* next = nullptr;
-    int64_t bytes_per_chunk = 0;  // of each lane group; 0: none
+    int64_t bytes_per_chunk = 0;  // Bytes of each lane group. 0: nothing is requested.
     int64_t stride = 0;
-    int64_t chunks = 0;                 // until it goes on at `beyond`
-    const std::byte* beyond = nullptr;  // null: nowhere
+    int64_t chunks = 0;                 // Chunks until the requests continue at `beyond`.
+    const std::byte* beyond = nullptr;  // Null: the requests end.
 
     template <int kGroups>
     void chunk() {
@@ -43,12 +43,13 @@ struct Products {
     }
   };
 
-  // What the blocks of rows of one panel, `groups` lane groups from `group`, ask for. A panel that one block passes over is
-  // waited for: the block asks for what it will read kChunksAhead chunks later, then for the beginning of the next panel,
-  // so that as many lines are on their way as the core can have. Many blocks spread the next panel between them.
+  // The prefetches of the blocks of rows of one panel, `groups` lane groups from `group` on.
+  //  - A single block waits for the memory of its panel. It requests what it reads kChunksAhead chunks later, then the
+  //    beginning of the next panel. So as many lines are in flight as the core allows.
+  //  - Several blocks share the requests for the next panel.
   class PanelPrefetch {
    public:
-    // chunks: of a block.
+    // chunks: chunks of a block.
     PanelPrefetch(const LinearCall& call, const LinearTile& tile, int64_t group, int64_t groups, int64_t blocks,
                   int64_t chunks)
         : chunks_(chunks) {
@@ -77,13 +78,14 @@ struct Products {
 
    private:
     static constexpr int64_t kChunksAhead = 6;
-    static constexpr int64_t kMaxPrefetch = 256 << 10;  // a larger panel would push itself out of the second cache
+    // A larger panel would push itself out of the second-level cache.
+    static constexpr int64_t kMaxPrefetch = 256 << 10;
     Prefetch first_;
     int64_t chunks_;
   };
 
-  // The types of weights. Each accumulates a block of kRows rows by kGroups lane groups over all of K, in the order of
-  // k whatever the block's size, and leaves the sums in tile [kRows][kGroups][16].
+  // The weight types. block() accumulates kRows rows by kGroups lane groups over all of K, in the order of k whatever
+  // the size of the block. It writes the sums to tile [kRows][kGroups][16].
   struct F32 {
     static constexpr int kAccumulators = Ops::kAccumulators;
     static constexpr int64_t kChunk = 16;
@@ -118,7 +120,7 @@ struct Products {
 
   struct Bf16 {
     static constexpr int kAccumulators = Ops::kAccumulators;
-    static constexpr int64_t kChunk = 8;  // pairs
+    static constexpr int64_t kChunk = 8;  // Pairs of inputs.
     static int64_t chunks(const LinearCall& call) { return (call.k / 2 + kChunk - 1) / kChunk; }
 
     template <int kRows, int kGroups>
@@ -149,12 +151,12 @@ struct Products {
     }
   };
 
-  // y = sum over groups of x_scale * scale * (q_w . q_x) + minimum * x_sum, of centred ones scale * x_sum. The integer dot product
-  // is exact.
+  // y = sum over groups of x_scale * scale * (q_w . q_x) + minimum * x_sum. For centred weights, scale * x_sum replaces
+  // the last term. The integer dot product is exact.
   template <int kBits, bool kCentred>
   struct Integer {
     static constexpr int kAccumulators = Ops::kIntAccumulators;
-    static constexpr int64_t kAtOnce = kCentred ? kPairGroups : 1;  // groups that lie together, as group_offsets() says
+    static constexpr int64_t kAtOnce = kCentred ? kPairGroups : 1;  // Groups that lie together: see group_offsets().
     static constexpr int64_t kBytes = integer_bytes(kBits);
     static int64_t chunks(const LinearCall& call) { return call.k / kGroupSize; }
 
@@ -175,10 +177,10 @@ struct Products {
 #pragma GCC unroll 4
         for (int g = 0; g < kGroups; ++g) {
           const uint8_t* base = w + g * call.lane_group_bytes + integers;
-          // Without this, GCC keeps the broadcasts of x for the next lane group, and spills them to the stack; as
+          // Without this, GCC keeps the broadcasts of x for the next lane group and spills them to the stack. As
           // operands in memory they cost nothing.
           asm volatile("" ::: "memory");
-          // Rows inside: their sums are independent chains, which hide the latency of the dot product.
+          // Rows are the inner loop: their sums are independent chains, which hide the latency of the dot product.
           typename Ops::Int sums[kRows];
           multiply_group<kBits, kRows>(sums, base, x + k * kGroupSize, call.k);
           const uint8_t* line = w + g * call.lane_group_bytes + scales;
@@ -196,8 +198,8 @@ struct Products {
     }
   };
 
-  // Coded groups. int4: as Integer, with scale = code * factor and minimum = code * factor; int6: each half of a group with a
-  // scale of its own, scale * (q_w . q_x) * x_scale + scale * x_sum.
+  // Coded groups. int4 is computed as in Integer, with scale = code * factor and minimum = code * factor. In int6 each
+  // half of a group has a scale of its own: scale * (q_w . q_x) * x_scale + scale * x_sum.
   template <int kBits>
   struct Coded {
     static constexpr int kAccumulators = Ops::kIntAccumulators;
@@ -252,7 +254,7 @@ struct Products {
     }
   };
 
-  // Bias and epilogue of a row's sums y [kGroups][16], and out with it.
+  // Applies bias and epilogue to a row's sums y [kGroups][16] and writes the results.
   template <int kGroups>
   static void finish_row(const LinearCall& call, int64_t row, int64_t group, float* y) {
     constexpr int64_t kWidth = kGroups * kLanes;
@@ -276,14 +278,14 @@ struct Products {
     }
   }
 
-  // A whole tile: panels of lane groups outside, so that each is read from memory once and then stays in the cache
-  // while the rows pass over it.
+  // Computes a whole tile. The outer loop runs over panels of lane groups, so that each panel is read from memory once
+  // and then stays in the cache while the rows pass over it.
   template <class Type>
   static void product(const LinearCall& call, const LinearTile& tile) {
     const int64_t rows = tile.row_end - tile.row_begin;
     int64_t blocks = (rows + kMaxRows<Type> - 1) / kMaxRows<Type>;
-    // Two blocks of wide panels, of which one asks for the next panel while the other computes, beat one that waits, from as
-    // many rows on as make up for reading the panel twice.
+    // Two blocks of wide panels, where one requests the next panel while the other computes, beat a single block that
+    // waits for memory. There must be enough rows to make up for reading the panel twice.
     if (blocks == 1 && rows * 3 > Type::kAccumulators) blocks = 2;
     const int64_t widest = panel_groups<Type>((rows + blocks - 1) / blocks);
     int64_t group = tile.group_begin;
@@ -302,7 +304,7 @@ struct Products {
   }
 
  private:
-  // Two lane groups at least, so that SwiGLU finds gate and up in one block.
+  // At least two lane groups, so that SwiGLU finds gate and up in one block.
   template <class Type>
   static constexpr int kMaxRows = Type::kAccumulators / 2;
 
@@ -326,7 +328,7 @@ struct Products {
     for (int r = 0; r < kRows; ++r) sums[r] = Ops::zero_int();
   }
 
-  // kNarrow: weights below 128.
+  // kNarrow: the weights are below 128.
   template <bool kNarrow, int kRows>
   static void add_products(typename Ops::Int (&sums)[kRows], typename Ops::Bytes weights, const int8_t* x, int64_t x_stride) {
 #pragma GCC unroll 16
@@ -344,7 +346,7 @@ struct Products {
     }
   }
 
-  // sums = the products of a group's integers with kRows rows of x: the level's own way where it has one.
+  // Sets sums to the products of a group's integers with kRows rows of x, in the level's own way if it has one.
   template <int kBits, int kRows>
   static void multiply_group(typename Ops::Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
     if constexpr (requires { Ops::template multiply_group<kBits>(sums, base, x, x_stride); }) {
@@ -360,7 +362,7 @@ struct Products {
     }
   }
 
-  // The same of one half of a group of int6.
+  // Does the same for one half of a group of int6.
   template <int kHalf, int kRows>
   static void multiply_half(typename Ops::Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
     if constexpr (requires { Ops::template multiply_half<kHalf>(sums, base, x, x_stride); }) {
@@ -420,7 +422,7 @@ struct Products {
     }
   }
 
-  // exp(x) = 2^n exp(r), |r| <= ln(2)/2, by Taylor's series to r^7 / 7!: its remainder is below 1e-8.
+  // Returns exp(x) = 2^n exp(r), |r| <= ln(2)/2, by Taylor's series up to r^7 / 7!. Its remainder is below 1e-8.
   static F exp(F x) {
     x = F::max(F::min(x, F::set1(88.0f)), F::set1(-87.0f));
     const F n = F::round(x * F::set1(1.44269504f));

@@ -1,8 +1,8 @@
-// C (+)= A B of bf16 on AMX tiles, or on vectors with the same bits. Included by files that are compiled for AMX; everything
-// has internal linkage.
+// C (+)= A B of bf16 on AMX tiles, or on vectors with the same bits. Included by files that are compiled for AMX.
+// Everything has internal linkage.
 //
-// A step is a pair of A's columns and a row of B, pairs side by side; a tile has kTileSteps of them. B comes in groups of
-// 16 columns.
+// A step is a pair of A's columns and a row of B with pairs side by side. A tile has kTileSteps steps. B comes in
+// groups of 16 columns.
 #pragma once
 
 #include <immintrin.h>
@@ -21,13 +21,13 @@ struct TileOperands {
   const uint16_t* a;
   int64_t lda;
   const uint16_t* b;
-  int64_t ldb;           // from one step to the next; strides are in elements
-  int64_t group_stride;  // from one group of B to the next
+  int64_t ldb;           // From one step to the next. All strides are in elements.
+  int64_t group_stride;  // From one group of B to the next.
   int64_t tiles;
 };
 
-// Up to 16 rows by Groups groups. Tiles 0 to 3 hold the sums, 4 the rows, 5 to 7 parts of B in turn. ask(step) asks for
-// what is to be near later.
+// Computes up to 16 rows by Groups groups. Tiles 0 to 3 hold the sums, 4 the rows, 5 to 7 parts of B in turn. ask(step)
+// prefetches memory that is needed later.
 template <int Groups, typename Ask>
 void product_on_tiles(const TileOperands& in, float* c, int64_t ldc, bool accumulate, const Ask& ask) {
   if (accumulate) {
@@ -70,9 +70,11 @@ void product_on_tiles(const TileOperands& in, float* c, int64_t ldc, bool accumu
   }
 }
 
-// The tile product as the manual defines it: the even and the odd columns of a tile in a chain of fused products each, the
-// two added, then added to the sum; denormals are zeros, for which the caller has NoDenormals. With few rows this keeps up
-// with the memory, which loads of tiles do not (0.77 of the rate with one row).
+// Computes the tile product on vectors, as the manual defines it. The even and the odd columns of a tile are each
+// summed in a chain of fused products. Both sums are added, and the result is added to C. Denormals count as zeros.
+//
+// With few rows this keeps up with the memory, which loads of tiles do not (0.77 of the rate with one row). REQUIRES:
+// the caller holds a NoDenormals.
 template <int Rows, int Groups, typename Ask>
 [[gnu::noinline]] void product_on_vectors(const TileOperands& in, float* c, int64_t ldc, bool accumulate, const Ask& ask) {
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));

@@ -62,7 +62,8 @@ struct Vec16 {
     return {_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(n.v, _mm512_set1_ps(-126.0f), _CMP_GE_OQ), x.v, n.v)};
   }
 
-  // Row p of `to`, stride numbers apart: number p of each of 16 rows. [16][16]
+  // Transposes [16][16] numbers. Row p of `to` gets number p of each of the 16 rows, counted from byte `byte`. The rows
+  // of `to` are `stride` numbers apart.
   static void transpose(const char* const* rows, int64_t byte, uint32_t* to, int64_t stride) {
     __m512i a[16], b[16];
     for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(rows[i] + byte);
@@ -70,7 +71,7 @@ struct Vec16 {
       b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
       b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
     }
-    for (int i = 0; i < 16; i += 4) {  // lane l of a[i + c]: number 4 l + c of rows i to i + 3
+    for (int i = 0; i < 16; i += 4) {  // Lane l of a[i + c] is number 4 l + c of rows i to i + 3.
       a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
       a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
       a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);

@@ -11,7 +11,7 @@ namespace {
 constexpr int kCodeRows = 4, kCodeGroups = 1;
 constexpr float kMaxWeight = 32512.0f;
 
-// Of four weights the second and the third change places: pairs of even and of odd columns.
+// Swaps the second and the third of each four weights, so that even and odd columns form pairs.
 inline void store_weights(Vec16 x, Vec16 factor, uint8_t* row, int64_t, int64_t c) {
   x = x * factor;
   const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
@@ -21,7 +21,7 @@ inline void store_weights(Vec16 x, Vec16 factor, uint8_t* row, int64_t, int64_t 
 
 inline __m256i load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
-// 128 in every byte whose bit is set.
+// Returns 128 in every byte with a set bit.
 inline __m256i third_bits(const uint8_t* p) {
   int32_t bits;
   std::memcpy(&bits, p, sizeof bits);
@@ -38,7 +38,7 @@ void decode_block(const uint8_t* in, uint8_t* out) {
     const __m256i x = load_bytes(from);
     __m256i bytes = x;
     if constexpr (Bits < 8) {
-      // The shift to the left that brings the codes to the top of their bytes, or just below the third bit.
+      // The left shift that brings the codes to the top of their bytes, or just below the third bit.
       const int shift = Bits == 4 ? (i / 2 % 2 == 0 ? 4 : 0) : 8 - Bits - 2 * (i / 2);
       const __m128i by = _mm_cvtsi32_si128(shift < 0 ? -shift : shift);
       bytes = _mm256_and_si256(shift < 0 ? _mm256_srl_epi16(x, by) : _mm256_sll_epi16(x, by),
@@ -49,8 +49,8 @@ void decode_block(const uint8_t* in, uint8_t* out) {
   }
 }
 
-// The even and the odd bytes of 16 rows as 16-bit numbers: pairs of columns for madd, without the cost of widening bytes across the
-// register's halves.
+// The even and the odd bytes of 16 rows as 16-bit numbers, pairs of columns for madd. This avoids the cost of widening
+// bytes across the halves of the register.
 struct Codes {
   __m256i even[2], odd[2];
   static Codes load(const uint8_t* p) {
@@ -74,7 +74,7 @@ struct Weights {
 };
 
 struct Sums {
-  __m256i half[2];  // of 8 rows each
+  __m256i half[2];  // Sums of 8 rows each.
 
   static Sums zero() { return {{_mm256_setzero_si256(), _mm256_setzero_si256()}}; }
   void add(const Codes& codes, const Weights& weights) {

@@ -1,5 +1,5 @@
-// Dot products of codes with 16-bit weights on AVX-512; with VNNI where the file is compiled for it, the weights being
-// split into two planes of int8. Interface: vec16_codes_scalar.h.
+// Dot products of codes with 16-bit weights on AVX-512. Uses VNNI where the file is compiled for it, with weights split
+// into two planes of int8. Interface: vec16_codes_scalar.h.
 #pragma once
 
 #include <cstring>
@@ -13,11 +13,12 @@ constexpr float kMaxWeight = 32512.0f;
 
 inline __m512i load_bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 
-// The bits of every byte under Mask, after a shift of the bytes to the left, or to the right where Shift is negative.
+// Returns the bits of every byte under Mask, after a shift of the bytes to the left, or to the right if Shift is
+// negative.
 template <int Shift, int Mask>
 __m512i shifted_bits(__m512i x) {
 #ifdef __GFNI__
-  constexpr uint64_t kMatrix = [] {  // row 7 - i names the bit of x that becomes bit i
+  constexpr uint64_t kMatrix = [] {  // Row 7 - i names the bit of x that becomes bit i.
     uint64_t matrix = 0;
     for (int i = 0; i < 8; ++i) {
       if ((Mask >> i & 1) != 0 && i - Shift >= 0 && i - Shift < 8) matrix |= uint64_t{1} << (i - Shift + 8 * (7 - i));
@@ -32,7 +33,8 @@ __m512i shifted_bits(__m512i x) {
 #endif
 }
 
-// Codes 64 g to 64 g + 63 of a block; `packed`: the block's first 64 bytes, or for 4 bits those of the group's half.
+// Returns codes 64 G to 64 G + 63 of a block. packed: the first 64 bytes of the block, or for 4 bits those of the
+// group's half; third: the third bits.
 template <int Bits, int G>
 __m512i decoded(__m512i packed, const uint8_t* third) {
   if constexpr (Bits == 4) {
@@ -67,9 +69,9 @@ struct Codes {
 #ifdef __AVX512VNNI__
 constexpr int kCodeRows = 3, kCodeGroups = 4;
 
-// A row is two planes of int8 [n]: weight = 256 high + low.
+// A row consists of two planes of int8 [n]: weight = 256 high + low.
 inline void store_weights(Vec16 x, Vec16 factor, uint8_t* row, int64_t n, int64_t c) {
-  // With 128 added, the second byte is `high`, and the first one is `low` but for its sign bit.
+  // With 128 added, the second byte is `high`, and the first byte is `low` with its sign bit inverted.
   __m512i w = _mm512_cvtps_epi32(_mm512_fmadd_ps(x.v, factor.v, _mm512_set1_ps(128.0f)));
   const __m128i bytes = _mm_setr_epi8(1, 5, 9, 13, 0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1);
   w = _mm512_shuffle_epi8(w, _mm512_broadcast_i32x4(bytes));
@@ -91,13 +93,13 @@ struct Weights {
   static Weights load(const uint8_t* row, int64_t n, int64_t c) { return {plane(row + c), plane(row + n + c)}; }
 };
 
-// The sums of both planes, each below 2^24 and so exact as floats.
+// Returns the sums of both planes together. The sum of each plane is below 2^24, so exact as a float.
 inline Vec16 whole_sums(__m512i high, __m512i low) {
   return {_mm512_fmadd_ps(_mm512_cvtepi32_ps(high), _mm512_set1_ps(256.0f), _mm512_cvtepi32_ps(low))};
 }
 
 struct Sums {
-  // Typed as what the instruction adds: as __m512i, g++ 12 moves every sum to another register and back.
+  // The type of the instruction's sums. With __m512i, g++ 12 moves every sum to another register and back.
   using Ints = int32_t __attribute__((vector_size(64)));
   Ints high, low;
 
@@ -129,7 +131,7 @@ struct Weights {
 };
 
 struct Sums {
-  __m512i first, last;  // of 8 rows each, two sums a row
+  __m512i first, last;  // Sums of 8 rows each, two sums per row.
 
   static Sums zero() { return {_mm512_setzero_si512(), _mm512_setzero_si512()}; }
   static __m512i dot(__m512i acc, __m256i codes, __m512i weights) {

@@ -1,5 +1,5 @@
-// Dot products of codes with 16-bit weights, exact in integers, in portable C++: the interface that the other levels
-// share. Include after the level's vec16_*.h. The codes' layout is quantized_page.h's.
+// Dot products of codes with 16-bit weights, exact in integers, in portable C++. The other levels have the same
+// interface. Include after the level's vec16_*.h. quantized_page.h describes the layout of the codes.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,18 @@
 namespace smartkv::kernels {
 namespace {
 
-constexpr int kCodeRows = 1, kCodeGroups = 4;  // register tile: rows of weights x groups of 16 code rows
-constexpr float kMaxWeight = 32512.0f;         // 127 * 256: both of its bytes fit into an int8
+constexpr int kCodeRows = 1, kCodeGroups = 4;  // Register tile: rows of weights x groups of 16 code rows.
+constexpr float kMaxWeight = 32512.0f;         // 127 * 256: both bytes of a weight fit into an int8.
 
-// x factor, of at most kMaxWeight, rounded to integers: weights c to c + 15 of a row of n, which takes 2 n bytes.
+// Rounds x factor, at most kMaxWeight, to integers. Stores them as weights c to c + 15 of a row of n, which takes 2 n
+// bytes.
 inline void store_weights(Vec16 x, Vec16 factor, uint8_t* row, int64_t, int64_t c) {
   int16_t weights[16];
   for (int i = 0; i < 16; ++i) weights[i] = static_cast<int16_t>(std::nearbyintf(x.lane[i] * factor.lane[i]));
   std::memcpy(row + 2 * c, weights, sizeof weights);
 }
 
-// The 256 codes of a block of 64 rows of a quad, as the bytes that they stand for.
+// Decodes the 256 codes of a block, 64 rows of a quad, to the bytes that they stand for.
 template <int Bits>
 void decode_block(const uint8_t* in, uint8_t* out) {
   for (int c = 0; c < 256; ++c) {
@@ -41,7 +42,7 @@ struct Codes {
   static Codes load(const uint8_t* p) { return {p}; }
 };
 
-// Four weights of a row of n: those of columns c to c + 3.
+// Weights of columns c to c + 3 of a row of n.
 struct Weights {
   int16_t weight[4];
   static Weights load(const uint8_t* row, int64_t, int64_t c) {
@@ -51,7 +52,7 @@ struct Weights {
   }
 };
 
-// Sums of 16 rows. At most 256 columns: 255 * kMaxWeight * 256 is below 2^31.
+// Sums of 16 rows over at most 256 columns: 255 * kMaxWeight * 256 is below 2^31.
 struct Sums {
   int32_t lane[16];
 

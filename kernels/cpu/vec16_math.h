@@ -4,7 +4,7 @@
 namespace smartkv::kernels {
 namespace {
 
-// 2^x for x of at most 1, relative error below 2e-7; x below -126 gives 0.
+// Returns 2^x for x of at most 1, with a relative error below 2e-7. x below -126 gives 0.
 inline Vec16 exp2(Vec16 x) {
   const Vec16 n = Vec16::round(x);
   const Vec16 f = x - n;  // [-0.5, 0.5]

@@ -14,7 +14,7 @@ namespace {
 struct Vec16 {
   float lane[16];
 
-  static constexpr int kRows = 1;  // rows of a register tile of kRows x 4 vectors
+  static constexpr int kRows = 1;  // A register tile has kRows x 4 vectors.
 
   static Vec16 zero() { return set1(0.0f); }
   static Vec16 set1(float x) {
@@ -42,7 +42,7 @@ struct Vec16 {
     for (int i = 0; i < 16; ++i) r.lane[i] = p[i];
     return r;
   }
-  static Vec16 load_u4(const uint8_t* p) {  // of two in a byte the first is the lower
+  static Vec16 load_u4(const uint8_t* p) {  // The first of two numbers in a byte is the lower one.
     Vec16 r;
     for (int i = 0; i < 16; ++i) r.lane[i] = static_cast<float>(p[i / 2] >> 4 * (i % 2) & 15);
     return r;
@@ -54,10 +54,10 @@ struct Vec16 {
       p[i] = static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
     }
   }
-  void store_codes(uint8_t* p) const {  // values in [0, 255], to the nearest even
+  void store_codes(uint8_t* p) const {  // Values in [0, 255], rounded to the nearest even integer.
     for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(std::nearbyintf(lane[i]));
   }
-  // min(16, max(0, n)) first lanes kept, the others become `fill`.
+  // Keeps the first min(16, max(0, n)) lanes. The others become `fill`.
   Vec16 first(int n, float fill) const {
     Vec16 r = *this;
     for (int i = 0; i < 16; ++i) {
@@ -76,21 +76,21 @@ struct Vec16 {
   friend Vec16 operator/(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] / b.lane[i]); }
   static Vec16 max(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]); }
   static Vec16 min(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]); }
-  // A bit for each lane, the first in the lowest: whether a > b.
+  // Returns a bit for each lane, the first lane in the lowest bit: whether a > b.
   static uint32_t greater(Vec16 a, Vec16 b) {
     uint32_t bits = 0;
     for (int i = 0; i < 16; ++i) bits |= static_cast<uint32_t>(a.lane[i] > b.lane[i]) << i;
     return bits;
   }
-  // The greater of two absolute values.
+  // Returns the greater of two absolute values.
   static Vec16 max_abs(Vec16 a, Vec16 b) { SMARTKV_LANES(std::fmax(std::fabs(a.lane[i]), std::fabs(b.lane[i]))); }
   static Vec16 fma(Vec16 a, Vec16 b, Vec16 c) { SMARTKV_LANES(a.lane[i] * b.lane[i] + c.lane[i]); }  // a b + c
   static Vec16 round(Vec16 a) { SMARTKV_LANES(std::nearbyintf(a.lane[i])); }
-  // x 2^n for integral n of at most 127; n below -126 gives 0.
+  // Returns x 2^n for integral n of at most 127. n below -126 gives 0.
   static Vec16 ldexp(Vec16 x, Vec16 n) { SMARTKV_LANES(n.lane[i] < -126.0f ? 0.0f : std::ldexp(x.lane[i], static_cast<int>(n.lane[i]))); }
 #undef SMARTKV_LANES
 
-  float reduce_add() const {  // in the order of a vector tree
+  float reduce_add() const {  // In the order of a vector tree.
     float half[8], quarter[4];
     for (int i = 0; i < 8; ++i) half[i] = lane[i] + lane[i + 8];
     for (int i = 0; i < 4; ++i) quarter[i] = half[i] + half[i + 4];
@@ -102,7 +102,7 @@ struct Vec16 {
     return m;
   }
 
-  // acc + lo(pairs) lo(x) + hi(pairs) hi(x): `pairs` holds 16 pairs of bf16, x one pair for every lane.
+  // Returns acc + lo(pairs) lo(x) + hi(pairs) hi(x): `pairs` holds 16 pairs of bf16, x one pair for every lane.
   static Vec16 dot_pairs(Vec16 acc, const uint16_t* pairs, uint32_t x) {
     const float lo = std::bit_cast<float>(x << 16), hi = std::bit_cast<float>(x & 0xffff0000u);
     for (int i = 0; i < 16; ++i) {
@@ -111,8 +111,9 @@ struct Vec16 {
     }
     return acc;
   }
-  static void prefetch(const void*) {}     // into the first cache
-  static void prefetch_l2(const void*) {}  // into the second: more lines can be on their way than the first can wait for
+  static void prefetch(const void*) {}     // Into the first-level cache.
+  // Into the second-level cache, which allows more lines in flight than the first.
+  static void prefetch_l2(const void*) {}
 };
 
 }  // namespace

@@ -8,8 +8,9 @@
 namespace smartkv::kernels::cuda {
 namespace {
 
-// Blocks on a multiprocessor that registers are to allow: those of few rows wait for memory, and three with two pages each on
-// their way are enough of them (docs/cuda.md); sums for 256 channels take all that a thread can have.
+// Blocks per multiprocessor that the use of registers must allow. Blocks of few rows wait for memory, and three of them
+// with two pages each in flight are enough (docs/cuda.md). Sums for 256 channels take all registers that a thread can
+// have.
 template <int kDim, int kRowWarps>
 __global__ void __launch_bounds__(kThreads, kDim <= 128 && kRowWarps == 1 ? 3 : 2) attention_kernel(const Tables tables) {
   Block<kDim, kRowWarps, Goal::kOutput> block(tables, tables.items[blockIdx.x]);
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, 4) promise_kernel(const Tables table
   block.run();
 }
 
-// A warp per row: merges its splits in order and writes `out`.
+// Merges the splits of each row in order and writes `out`. A warp takes a row.
 __global__ void __launch_bounds__(kThreads) merge_kernel(const Tables tables, const Rows* merges) {
   const Rows rows = merges[blockIdx.x];
   const int lane = static_cast<int>(threadIdx.x % 32), dim = tables.shape.head_dim, n_rows = rows.n_queries * rows.n_heads;
@@ -70,14 +71,14 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const Tables tables, co
 // The plan's tables on the device.
 struct Uploaded {
   Tables tables;
-  const Item* items[4];  // of each class
+  const Item* items[4];  // Items of each class.
   const Rows* merges;
 };
 
 Uploaded upload(const AttentionShape& shape, AttentionWorkspace& workspace, cudaStream_t stream) {
   const AttentionPlan& plan = workspace.plan;
   size_t bytes = 0;
-  const auto room_for = [&](const auto& rows) {  // at a multiple of 16
+  const auto room_for = [&](const auto& rows) {  // Returns an offset, a multiple of 16.
     const size_t at = (bytes + 15) / 16 * 16;
     bytes = at + rows.size() * sizeof(rows[0]);
     return at;
@@ -107,7 +108,8 @@ Uploaded upload(const AttentionShape& shape, AttentionWorkspace& workspace, cuda
   return out;
 }
 
-// One kernel over the items of each class of the plan; kernel_of(class): which, and with how much shared memory.
+// Launches one kernel over the items of each class of the plan. kernel_of(class) returns the kernel and its shared
+// memory.
 template <typename KernelOf>
 void launch_classes(const AttentionPlan& plan, Uploaded& uploaded, const char* name, cudaStream_t stream,
                     const KernelOf& kernel_of) {
@@ -121,7 +123,7 @@ void launch_classes(const AttentionPlan& plan, Uploaded& uploaded, const char* n
   }
 }
 
-// What launch_classes() asks for.
+// The kernel and the bytes of shared memory that kernel_of() returns to launch_classes().
 struct Chosen {
   void (*kernel)(Tables);
   size_t shared_bytes;
@@ -135,7 +137,7 @@ Chosen attention_of(const ItemClass& items) {
   return {attention_kernel<kDim, 4>, BlockLayout<kDim, 4>::bytes(items.stages, items.stage_bytes)};
 }
 
-// function(room) with the least room for head_dim that there is a kernel for, as a type.
+// Calls function(room), where `room` is the least head_dim with a kernel that holds this head_dim, as a type.
 template <typename Function>
 auto with_room_for(int64_t head_dim, const Function& function) {
   if (head_dim <= 64) return function(std::integral_constant<int, 64>{});
@@ -153,7 +155,8 @@ void attend(const AttentionShape& shape, std::span<const AttentionTask> tasks, A
          uploaded.tables, uploaded.merges);
 }
 
-// Two passes over K of what is planned: sums of the rows, then what kernel_of(room for head_dim) makes of their probabilities.
+// Makes two passes over K for everything that is planned: the sums of the rows, then the kernel that kernel_of(room for
+// head_dim) returns, which uses the probabilities.
 template <typename KernelOf>
 void find_probabilities(const AttentionShape& shape, AttentionWorkspace& workspace, const char* name, size_t more_bytes,
                         cudaStream_t stream, const KernelOf& kernel_of) {
@@ -169,7 +172,7 @@ void find_probabilities(const AttentionShape& shape, AttentionWorkspace& workspa
   launch_all(name, more_bytes, kernel_of);
 }
 
-// For each batch of queries with indexed pages: gathers what they read, then function(its tasks).
+// For each batch: gathers what queries with indexed pages read, then calls function(tasks of the batch).
 template <typename Task, typename Function>
 void read_sparsely(const AttentionShape& shape, SparseBatches<Task>& batches, AttentionWorkspace& workspace, cudaStream_t stream,
                    const Function& function) {

@@ -1,12 +1,16 @@
-// One block of query rows against the pages of a split, on the device: pages to shared memory, scores, online softmax, values.
+// One block of query rows against the pages of a split, on the device: pages to shared memory, scores, online softmax,
+// values.
 //
-// A block has four warps. kRowWarps of them lie side by side over the rows, 16 each, and 4 / kRowWarps over the tokens of a
-// page: decoding has few rows, so all warps take the same 16 and a quarter of the tokens each; prompts have 64 rows.
-// Scores and values are matrix products of fragments (platform.h): a lane i = 4 g + j has rows g and g + 8 of its warp's, and
-// of 16 tokens [t, t + 16) four, which differ between the formats:
-//   dense: t + 8 half + 2 j + e,   coded: t + 4 j + 2 e + half   (half: of the fragment; e: 0, 1)
-// because a word of codes holds four neighbours, of which bytes 0 and 2, and 1 and 3, are a pair after one mask. The order
-// of tokens does not matter to a sum, as long as scores and values agree.
+// A block has four warps. kRowWarps of them lie side by side over the rows, 16 rows each, and 4 / kRowWarps over the
+// tokens of a page. Decoding has few rows, so all warps take the same 16 rows and a quarter of the tokens each. Prompts
+// have 64 rows.
+//
+// Scores and values are matrix products of fragments (platform.h). Lane i = 4 g + j has rows g and g + 8 of its warp's
+// rows. It has four of 16 tokens [t, t + 16), which differ between the formats:
+//   dense:     t + 8 half + 2 j + e
+//   quantized: t + 4 j + 2 e + half      (half: half of the fragment; e: 0 or 1)
+// A word of codes holds four neighbors. One mask makes a pair of its bytes 0 and 2, or of bytes 1 and 3, hence the
+// order for quantized pages. The order of tokens does not matter to a sum, as long as scores and values agree.
 #pragma once
 
 #include "kernels/cuda/attention_tables.h"
@@ -16,23 +20,24 @@
 namespace smartkv::kernels::cuda {
 
 constexpr float kLog2e = 1.44269504088896341f;
-constexpr float kNoMaximum = -1e30f;  // of no token; finite, so that differences are
-constexpr float kUnseen = -1e37f;     // score of a token that a row does not see: nothing beside kNoMaximum
+constexpr float kNoMaximum = -1e30f;  // Maximum of no tokens. Finite, so that differences are finite.
+constexpr float kUnseen = -1e37f;     // Score of a token that a row does not see. Its weight is 0 even with kNoMaximum.
 
-// Shared memory of a block, in this order; then the stages, which `merged` takes over at the end.
+// Offsets in the shared memory of a block, in this order. The stages come last; `merged` takes their place at the end.
 template <int kDim, int kRowWarps>
 struct BlockLayout {
   static constexpr int kRows = 16 * kRowWarps, kTokenWarps = kWarps / kRowWarps;
-  static constexpr int kQueryRow = 2 * (kDim + 8);      // bytes: 4 banks more than a multiple of 32
+  static constexpr int kQueryRow = 2 * (kDim + 8);      // In bytes: 4 banks more than a multiple of 32.
   static constexpr int kQuery = 0;                      // bf16 [kRows][kDim + 8]
-  static constexpr int kFolded = kRows * kQueryRow;     // f16: times the scales of a page, in its order of channels
-  static constexpr int kLines = 2 * kFolded;            // float2 [kRows]: factor of a row's sums, and what the zeros of K add
+  // f16 [kRows][kDim + 8]: queries times the page's scales, in the page's order of channels
+  static constexpr int kFolded = kRows * kQueryRow;
+  static constexpr int kLines = 2 * kFolded;  // float2 [kRows]: factor of a row's sums, and what the zeros of K add
   static constexpr int kSums = kLines + 8 * kRows;      // float2 [kTokenWarps][kRows]: maximum and sum
   static constexpr int kKTable = kSums + 8 * kTokenWarps * kRows;  // QuadEntry [kDim / 4]
   static constexpr int kVTable = kKTable + 2 * kDim;               // QuadEntry [kPage / 4]
   static constexpr int kVLines = kVTable + 2 * kPage;              // float4 [kPage]: scale, zero and lift of a token
   static constexpr int kStages = kVLines + 16 * kPage;
-  static constexpr int kMergedRow = kDim + 8;                      // floats: 8 banks more than a multiple of 32
+  static constexpr int kMergedRow = kDim + 8;                      // In floats: 8 banks more than a multiple of 32.
   static constexpr int kMergedBytes = 4 * kRows * kMergedRow;
 
   static size_t bytes(int stages, int stage_bytes) {
@@ -41,23 +46,25 @@ struct BlockLayout {
   }
 };
 
-// Row of `out` [n, n_heads] of a block's row.
+// Returns the row of `out` [n, n_heads] of row r of a block.
 __device__ __forceinline__ int64_t output_row(const Shape& shape, const Rows& rows, int r) {
   const int group = shape.n_heads / shape.n_kv_heads;
   return int64_t{rows.query + r / rows.n_heads} * shape.n_heads + rows.kv_head * group + rows.head + r % rows.n_heads;
 }
 
+// The result that a block computes.
 enum class Goal { kOutput, kSums, kProbabilities, kPromises };
 
-// Parts of what indexed pages promise to a query's KV head: those of its heads that are rows of one block add up to one.
+// Returns how many parts the promises of indexed pages to a KV head of a query have. A part is the sum over the query
+// heads that are rows of one block.
 SMARTKV_HOST_DEVICE constexpr int promise_parts(int group) { return (group + 15) / 16; }
-constexpr size_t kPromiseBytes = 16 * kPage * sizeof(float);  // behind the stages, for Goal::kPromises
+constexpr size_t kPromiseBytes = 16 * kPage * sizeof(float);  // Shared memory behind the stages, for Goal::kPromises.
 
 template <int kDim, int kRowWarps, Goal kGoal>
 class Block {
   using Layout = BlockLayout<kDim, kRowWarps>;
   static constexpr int kRows = Layout::kRows, kTokenWarps = Layout::kTokenWarps;
-  static constexpr int kTiles = kPage / 16 / kTokenWarps;  // of 16 tokens, of a warp
+  static constexpr int kTiles = kPage / 16 / kTokenWarps;  // Tiles of 16 tokens, per warp.
   static constexpr bool kValues = kGoal == Goal::kOutput;
 
  public:
@@ -75,7 +82,8 @@ class Block {
     part_ = lane % 4;
     row_warp_ = warp % kRowWarps;
     token_warp_ = warp / kRowWarps;
-    const int64_t seen = task_.tokens - task_.n + item.rows.query + 1 - item.start;  // by the first query, of the split
+    // Tokens from the split's beginning on that the first query sees.
+    const int64_t seen = task_.tokens - task_.n + item.rows.query + 1 - item.start;
     for (int half = 0; half < 2; ++half) {
       m_[half] = kNoMaximum;
       l_[half] = base_[half] = 0.0f;
@@ -99,9 +107,9 @@ class Block {
       if (tables_.stages == 2) {
         copy_async_wait<0>();
       } else {
-        copy_async_wait<1>();  // three stages
+        copy_async_wait<1>();  // There are three stages.
       }
-      __syncthreads();  // the page is there for all, and all are done with the one before
+      __syncthreads();  // The page is there for all threads, and all are done with the page before it.
       issue(issued, free_stage);
       page(segments_[used.segment], stage_of(stage), used.start);
       next(used);
@@ -111,7 +119,7 @@ class Block {
     copy_async_wait<0>();
   }
 
-  // What all pages came to: to `out`, or to the partial results.
+  // Writes the result of all pages to `out`, or to the partial results.
   __device__ void write_output() {
     merge_warps();
     const auto* const sums = at<float2>(Layout::kSums);
@@ -131,7 +139,7 @@ class Block {
     write_sums();
   }
 
-  // Maximum and sum of each row.
+  // Writes the maximum and the sum of each row to the partial results.
   __device__ void write_sums() {
     if constexpr (!kValues) merge_sums();
     if (item_.rows.partial < 0) return;
@@ -139,7 +147,7 @@ class Block {
     for (int r = thread_; r < rows_; r += kThreads) *reinterpret_cast<float2*>(partial(r) + dim_) = sums[r];
   }
 
-  // Merges the sums of all splits, of which the probabilities are a part.
+  // Merges the sums of all splits. The probabilities are parts of these sums.
   __device__ void load_sums() {
     for (int half = 0; half < 2; ++half) {
       if (row(half) >= rows_) continue;
@@ -154,7 +162,7 @@ class Block {
 
  private:
   struct Cursor {
-    int segment, start;  // start: tokens from the split's first on
+    int segment, start;  // start: tokens from the beginning of the split
   };
 
   template <typename T>
@@ -174,7 +182,7 @@ class Block {
     return task_.q + (rows.query + r / rows.n_heads) * task_.q_stride + int64_t{head} * dim_;
   }
 
-  // Past segments of other KV heads, and those whose promises nobody asks for.
+  // Skips segments of other KV heads, and segments of which no promises are wanted.
   __device__ void skip_others(Cursor& cursor) const {
     while (cursor.segment < item_.segment_end) {
       const Segment& segment = segments_[cursor.segment];
@@ -195,7 +203,7 @@ class Block {
     skip_others(cursor);
   }
 
-  // Both matrices of queries are 0 past the rows.
+  // Loads the queries. Both matrices of queries are 0 past the rows.
   __device__ void load_queries() {
     auto* const words = at<uint32_t>(Layout::kQuery);
     constexpr int kRowWords = Layout::kQueryRow / 4;
@@ -207,10 +215,10 @@ class Block {
       const float* const q = query(r) + 2 * pair;
       words[r * kRowWords + pair] = pack_bf16(q[0], q[1]);
     }
-    // The first page's barrier makes them visible.
+    // The barrier of the first page makes them visible.
   }
 
-  // Starts the copies of the next page, if there is one, and makes a group of them.
+  // Starts the copies of the next page, if there is one, and commits them as a group.
   __device__ void issue(Cursor& cursor, int stage) {
     if (cursor.segment < item_.segment_end) {
       copy_page(segments_[cursor.segment], stage_of(stage));
@@ -222,7 +230,7 @@ class Block {
   __device__ void copy(unsigned char* to, const unsigned char* from, int bytes) const {
     for (int i = 16 * thread_; i < bytes; i += 16 * kThreads) copy_async_16(to + i, from + i);
   }
-  // `rows` rows of row_bytes each, which come to lie `stride` apart.
+  // Copies `rows` rows of row_bytes bytes each. They come to lie `stride` bytes apart.
   __device__ void copy_rows(unsigned char* to, const unsigned char* from, int rows, int row_bytes, int stride) const {
     const int chunks = row_bytes / 16;
     for (int i = thread_; i < rows * chunks; i += kThreads) {
@@ -240,7 +248,8 @@ class Block {
     return to;
   }
 
-  // A stage: the bias; then K and V, or the columns' scales and zeros, codes of K and of V.
+  // Copies a page to a stage: the bias, then K and V of a dense page, or scales and zeros of the columns, codes of K
+  // and codes of V of a quantized page.
   __device__ void copy_page(const Segment& segment, unsigned char* to) const {
     const int64_t offset = item_.rows.kv_head * segment.head_stride;
     const unsigned char* const k = segment.k + offset;
@@ -258,7 +267,7 @@ class Block {
     if constexpr (kValues) copy_codes(v_codes, k + segment.v_codes, segment.v_quads, dim_);
   }
 
-  // Zeroes V past the page's tokens: probabilities there are 0, but what stands there may be no number.
+  // Zeroes V past the page's tokens. The probabilities there are 0, but the slots may hold NaN.
   __device__ void clear_values_past(int tokens, unsigned char* v) const {
     const int words = dim_, pairs = kPage / 2 - tokens / 2;
     for (int i = thread_; i < pairs * words; i += kThreads) {
@@ -307,7 +316,8 @@ class Block {
     return bytes;
   }
 
-  // The page's scales into the queries, its zeros into what they add to a row's scores; what its values need; where codes lie.
+  // Folds the page's scales into the queries, and its zeros into what they add to the scores of a row. Also prepares
+  // the lines of V's tokens and the tables of where codes lie.
   __device__ void fold(const Segment& segment, const unsigned char* header) {
     const auto halves = [&](int offset) { return reinterpret_cast<const uint16_t*>(header + offset); };
     for (int quad = thread_; quad < dim_ / 4; quad += kThreads) {
@@ -324,9 +334,9 @@ class Block {
     for (int r = thread_ / 32; r < rows_; r += kWarps) fold_row(segment, halves(0), halves(segment.k_zeros), order, r);
   }
 
-  // Of one row by a warp. f16 has 11 bits but a narrow range: a row's greatest value becomes 2^14 to 2^15.
+  // Folds one row, by a warp. f16 has 11 bits but a narrow range, so the greatest value of a row becomes 2^14 to 2^15.
   __device__ void fold_row(const Segment& segment, const uint16_t* scales, const uint16_t* zeros, const uint8_t* order, int r) {
-    constexpr int kQuads = (kDim + 127) / 128;  // of a lane
+    constexpr int kQuads = (kDim + 127) / 128;  // Quads of a lane.
     const float* const q = query(r);
     const int lane = thread_ % 32;
     float scaled[kQuads][4] = {}, middle[kQuads] = {}, offset = 0.0f, most = 0.0f;
@@ -340,18 +350,18 @@ class Block {
         const float value = q[order == nullptr ? column : order[column]];
         offset = fmaf(value, line.zero, offset);
         scaled[i][c] = value * line.scale;
-        middle[i] = line.middle;  // of the quad
+        middle[i] = line.middle;  // Middle of the quad.
         most = fmaxf(most, fabsf(scaled[i][c]));
       }
     }
     most = max_of_warp(most);
-    constexpr int kBias = 127, kTop = 14, kLeast = -100;  // of f32's exponents; what is smaller counts as 2^kLeast
+    constexpr int kBias = 127, kTop = 14, kLeast = -100;  // Exponents of f32. A smaller maximum counts as 2^kLeast.
     int exponent = static_cast<int>(__float_as_uint(most) >> 23) - kBias;
     if (exponent < kLeast) exponent = kLeast;
     const float unit = __uint_as_float(static_cast<uint32_t>(kBias + kTop - exponent) << 23);
     const float factor = __uint_as_float(static_cast<uint32_t>(kBias - kTop + exponent) << 23);
     auto* const folded = at<uint32_t>(Layout::kFolded + r * Layout::kQueryRow);
-    float lifted = 0.0f;  // what the codes' offsets add to the row's sums
+    float lifted = 0.0f;  // Sum that the offsets of the codes add to the row's sums.
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       const int quad = lane + 32 * i;
@@ -402,7 +412,7 @@ class Block {
       const uint32_t* const codes = words + quad.words();
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        // Two neighbours: column g of half 0 and of half 1.
+        // Two neighbors: column g of half 0 and of half 1.
         const uint2 both = *reinterpret_cast<const uint2*>(codes + part_words(quad, tile(i)) + 2 * group_);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -426,12 +436,12 @@ class Block {
     }
   }
 
-  // The token of s[i][half][2 h + e], from the page's first on.
+  // Returns the token of s[i][half][2 h + e], counted from the page's first.
   __device__ int token(bool coded, int i, int half, int e) const {
     return 16 * tile(i) + (coded ? 4 * part_ + 2 * e + half : 8 * half + 2 * part_ + e);
   }
 
-  // Scores in base 2 with their bias; kUnseen where a row does not see a token.
+  // Turns scores into scores in base 2, with their bias. Sets kUnseen where a row does not see a token.
   __device__ void finish_scores(const float* bias, bool coded, int start, int tokens, float (&s)[kTiles][2][4]) const {
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
@@ -446,7 +456,7 @@ class Block {
     }
   }
 
-  // Turns scores into probabilities 2^(s - m) and updates m, l, o and base.
+  // Turns scores into probabilities 2^(s - m). Updates m, l, o and base.
   __device__ void softmax(float (&s)[kTiles][2][4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -505,7 +515,7 @@ class Block {
       for (int t = 0; t < 4; ++t) line[t] = at<float4>(Layout::kVLines)[4 * token_quad + t];
       uint32_t a[4];
 #pragma unroll
-      for (int x = 0; x < 4; ++x) {  // row g + 8 (x % 2), tokens `half` and half + 2 of the quad
+      for (int x = 0; x < 4; ++x) {  // Row g + 8 (x % 2), tokens `half` and half + 2 of the quad.
         const int half = x / 2, h = x % 2;
         const float p0 = s[i][half][2 * h], p1 = s[i][half][2 * h + 1];
         a[x] = pack_bf16(p0 * line[half].x, p1 * line[half + 2].x);
@@ -526,12 +536,12 @@ class Block {
     }
   }
 
-  // Of the tokens that each query sees, for its KV head: the most of all rows.
+  // Writes the probabilities of the tokens that each query sees. A KV head gets the maximum over all its rows.
   __device__ void write_probabilities(bool coded, int start, int tokens, const float (&s)[kTiles][2][4]) const {
     for (int h = 0; h < 2; ++h) {
       if (row(h) >= rows_) continue;
       const int64_t i = item_.rows.query + row(h) / item_.rows.n_heads;
-      const int64_t first = task_.tokens - task_.n + 1;  // tokens that query 0 sees
+      const int64_t first = task_.tokens - task_.n + 1;  // Tokens that query 0 sees.
       float* const to = static_cast<float*>(task_.out) + tables_.shape.n_kv_heads * (i * first + i * (i - 1) / 2) +
                         item_.rows.kv_head * (first + i) + item_.start + start;
       for (int tile = 0; tile < kTiles; ++tile) {
@@ -539,14 +549,14 @@ class Block {
           const int t = token(coded, tile, x / 2, x % 2);
           if (t >= tokens || start + t >= seen_[h]) continue;
           const float p = exp2_fast(s[tile][x / 2][2 * h + x % 2] - m_[h]) / l_[h];
-          atomicMax(reinterpret_cast<int*>(to + t), __float_as_int(p));  // of floats above 0, the order of their bits
+          atomicMax(reinterpret_cast<int*>(to + t), __float_as_int(p));  // Floats above 0 have the order of their bits.
         }
       }
     }
   }
 
-  // What a page's tokens promise: for each query the probabilities of its rows, added up. By each warp of its own tokens; the
-  // next page's barrier comes before it writes again.
+  // Writes what the tokens of a page promise: for each query, the sum of the probabilities of its rows. Each warp
+  // writes its own tokens. The barrier of the next page comes before the warp writes to shared memory again.
   __device__ void write_promises(int scored, const float (&s)[kTiles][2][4]) const {
     static_assert(kTiles == 1 && kRows == 16);
     auto* const own = at<float>(Layout::kStages + tables_.stages * tables_.stage_bytes) + token_warp_ * 16 * kRows;
@@ -568,7 +578,8 @@ class Block {
     }
   }
 
-  // Maximum and sum of each row over all warps to kSums[row]; returns what this warp's rows are to be scaled by.
+  // Writes the maximum and the sum of each row over all warps to kSums[row]. Returns the factors that scale this warp's
+  // rows.
   __device__ float2 merge_sums() {
     auto* const sums = at<float2>(Layout::kSums);
     for (int h = 0; h < 2; ++h) {
@@ -593,7 +604,7 @@ class Block {
     return make_float2(exp2_fast(m_[0] - merged[0].x), exp2_fast(m_[1] - merged[1].x));
   }
 
-  // Unnormalised output of all warps to `merged`, which takes over the stages.
+  // Writes the unnormalized output of all warps to `merged`, which takes the place of the stages.
   __device__ void merge_warps() {
     const float2 factors = merge_sums();
     auto* const merged = at<float>(Layout::kStages);
@@ -620,9 +631,9 @@ class Block {
   const Segment* const segments_;
   const int dim_, rows_, thread_;
   unsigned char* const shared_;
-  int group_, part_, row_warp_, token_warp_;  // of the lane: g and j; of the warp
-  int seen_[2];                               // tokens of the split that the lane's rows see
-  float m_[2], l_[2], base_[2];               // of the lane's rows; l_ and base_ of the lane's tokens
+  int group_, part_, row_warp_, token_warp_;  // g and j of the lane, and the place of its warp.
+  int seen_[2];                               // Tokens of the split that the lane's rows see.
+  float m_[2], l_[2], base_[2];               // For the lane's rows. l_ and base_ count the lane's tokens only.
   float o_[kValues ? kDim / 8 : 1][4];
 };
 

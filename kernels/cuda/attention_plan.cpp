@@ -9,8 +9,8 @@
 namespace smartkv::kernels::cuda {
 namespace {
 
-// Segments of a split: enough blocks for a GPU at 32k tokens of one sequence, and partial results that weigh little beside the
-// pages. Fixed, so that results do not depend on what else is in the call.
+// Segments of a split. They give enough blocks for a GPU at 32k tokens of one sequence, and partial results that are
+// small beside the pages. They are fixed, so that results do not depend on what else is in the call.
 constexpr int64_t kFewRowsSplit = 8, kManyRowsSplit = 64;
 
 int coded_bytes(const CodeRuns& runs, int64_t extent) {
@@ -26,7 +26,7 @@ int dense_stage_bytes(const AttentionShape& shape, bool values) {
   return kBiasBytes + head_dim / 2 * kDenseKRow + (values ? kPage / 2 * dense_v_row(head_dim) : 0);
 }
 
-// Shared memory that a page takes, with or without its values.
+// Returns the bytes of shared memory that a page takes, with or without its values.
 int stage_bytes(const AttentionShape& shape, const KvSegment& segment, bool values) {
   if (segment.format == KvSegment::Format::kDense) return dense_stage_bytes(shape, values);
   const QuantizedLayout& layout = segment.quantized;
@@ -36,14 +36,15 @@ int stage_bytes(const AttentionShape& shape, const KvSegment& segment, bool valu
 
 class Planner {
  public:
-  // values: attention() rather than attention_mass(), which reads keys only and has partial results of every split.
+  // values: true for attention(). attention_mass() and promises read keys only, and have partial results of every
+  // split.
   Planner(const AttentionShape& shape, bool values, AttentionPlan& plan) : shape_(shape), values_(values), plan_(plan) {
     check_shape(shape);
     plan.segments.clear();
     plan.tasks.clear();
     plan.merges.clear();
     plan.partial_rows = 0;
-    // Pages of codes are small: more of them at once, and more blocks beside each other, keep as many bytes on their way.
+    // Quantized pages are small. More of them at once, and more blocks side by side, keep as many bytes in flight.
     const int dense = dense_stage_bytes(shape, values);
     for (int i = 0; i < 4; ++i) {
       const bool small = i % 2 == 1;
@@ -71,11 +72,11 @@ class Planner {
       if (segment.is_indexed() && segment.read < kPageTokens) plan_.segments.back().scored = scored++;
     }
     const int64_t group = shape_.n_heads / shape_.n_kv_heads;
-    const int64_t most = !values_ || n * group <= kFewRows ? kFewRows : kManyRows;  // probes are few
+    const int64_t most = !values_ || n * group <= kFewRows ? kFewRows : kManyRows;  // Probe queries are few.
     const int64_t heads = std::min(group, most), queries = std::min(n, most / heads);
     for (int64_t kv_head = 0; kv_head < shape_.n_kv_heads; ++kv_head) {
       for (int64_t head = 0; head < group; head += heads) {
-        // Late queries see the most tokens: first, so that the last blocks are short.
+        // Late queries see the most tokens. They go first, so that the last blocks are short.
         for (int64_t block = (n + queries - 1) / queries - 1; block >= 0; --block) {
           const int64_t query = block * queries, n_queries = std::min(queries, n - query);
           add_rows({static_cast<int32_t>(plan_.tasks.size()) - 1, static_cast<int32_t>(kv_head), static_cast<int32_t>(head),
@@ -88,7 +89,7 @@ class Planner {
   }
 
  private:
-  // seen: tokens that the last query sees.
+  // Adds the items of these rows. seen: tokens that the last query sees.
   void add_rows(Rows rows, int64_t most, int64_t seen) {
     const int64_t per_split = most == kFewRows ? kFewRowsSplit : kManyRowsSplit;
     int64_t end = 0;
@@ -122,7 +123,7 @@ class Planner {
   const bool values_;
   AttentionPlan& plan_;
   std::span<const KvSegment> segments_;
-  int small_page_ = 0;  // bytes
+  int small_page_ = 0;  // Most bytes of a small page.
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Plans a call of attention() or attention_mass(): which blocks run over which rows and segments. On the host.
+// Plans a call of attention() or attention_mass() on the host: which blocks run over which rows and segments.
 #pragma once
 
 #include <cstdint>
@@ -10,39 +10,41 @@
 
 namespace smartkv::kernels::cuda {
 
-constexpr int kFewRows = 16, kManyRows = 64;  // of a block: decoding; prompts
+constexpr int kFewRows = 16, kManyRows = 64;  // Rows of a block: few for decoding, many for prompts.
 
-// Items that one launch runs: of a kind of block, and with the shared memory that their pages want.
+// Items that one launch runs. They share the kind of block, and the shared memory that their pages need.
 struct ItemClass {
-  int rows = 0;                     // of a block: kFewRows or kManyRows
-  int stages = 0, stage_bytes = 0;  // pages in shared memory at once
+  int rows = 0;                     // Rows of a block: kFewRows or kManyRows.
+  int stages = 0, stage_bytes = 0;  // Pages in shared memory at once, and bytes of each.
   std::vector<Item> items;
 };
 
-// Queries as of AttentionTask: what the indices of their pages promise to them.
+// Queries, as in AttentionTask, and where to write what the indices of their pages promise to them.
 struct PromiseTask {
   const float* q = nullptr;
   int64_t q_stride = 0, n = 0;
   std::span<const KvSegment> segments;
-  float* promises = nullptr;  // of each query [pages that are not read whole][n_kv_heads][promise_parts()][kPage]
-  int64_t stride = 0;         // from one query to the next, floats
+  float* promises = nullptr;  // For each query, [pages that are not read whole][n_kv_heads][promise_parts()][kPage].
+  int64_t stride = 0;         // Floats from one query to the next.
 };
 
-// Keeps its memory from call to call.
+// The plan of a call. It keeps its memory from call to call.
 struct AttentionPlan {
   std::vector<Segment> segments;
   std::vector<Task> tasks;
   ItemClass classes[4];
-  std::vector<Rows> merges;  // those in several splits
+  std::vector<Rows> merges;  // Rows with several splits.
   int64_t partial_rows = 0;
 };
 
-void check_shape(const AttentionShape& shape);  // std::invalid_argument for one that the kernels do not run
-Segment table_row(const AttentionShape& shape, const KvSegment& segment);  // of an indexed page: its index
+// Throws std::invalid_argument for a shape that the kernels do not run.
+void check_shape(const AttentionShape& shape);
+// Returns the table row of a segment. For an indexed page, this is the row of its index.
+Segment table_row(const AttentionShape& shape, const KvSegment& segment);
 
-// std::invalid_argument as from the checks above.
+// Overwrites `plan`. Throws std::invalid_argument as check_shape() and the CPU's check() do.
 void plan_attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionPlan& plan);
-// Blocks of kFewRows, all with partial results; `merges` are all rows.
+// Plan blocks of kFewRows. All rows have partial results and are in `merges`.
 void plan_attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionPlan& plan);
 void plan_promises(const AttentionShape& shape, std::span<const PromiseTask> tasks, AttentionPlan& plan);
 

@@ -19,7 +19,7 @@ std::byte* DeviceBuffer::try_reserve(size_t bytes) {
   bytes_ = 0;
   void* memory = nullptr;
   if (cudaMalloc(&memory, wanted) != cudaSuccess) {
-    cudaGetLastError();  // it is dealt with
+    cudaGetLastError();  // The error is handled here.
     return nullptr;
   }
   data_ = static_cast<std::byte*>(memory);

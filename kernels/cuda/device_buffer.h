@@ -1,11 +1,12 @@
-// Memory of a CUDA device, and memory of the host that it copies from and to without a detour. Both grow to what is asked for
-// and stay; std::runtime_error where there is no room.
+// Memory of a CUDA device, and pinned host memory for direct copies. Buffers grow to the requested size and never
+// shrink. They throw std::runtime_error if there is no room.
 #pragma once
 
 #include <cstddef>
 
 namespace smartkv::kernels::cuda {
 
+// A buffer in device memory.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -13,16 +14,16 @@ class DeviceBuffer {
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
   ~DeviceBuffer();
 
-  // At least `bytes`; what it held is lost if it grows, which waits for the device.
+  // Returns at least `bytes` bytes. If the buffer grows, its contents are lost, and the call waits for the device.
   std::byte* reserve(size_t bytes);
-  std::byte* try_reserve(size_t bytes);  // null where there is no room
+  std::byte* try_reserve(size_t bytes);  // Returns null if there is no room.
 
  private:
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
 };
 
-// Pinned.
+// A buffer in pinned host memory.
 class HostBuffer {
  public:
   HostBuffer() = default;
@@ -30,7 +31,8 @@ class HostBuffer {
   HostBuffer& operator=(const HostBuffer&) = delete;
   ~HostBuffer();
 
-  // At least `bytes`, of which the first `keep` are as before. No copy from or to it is under way.
+  // Returns at least `bytes` bytes and keeps the first `keep` bytes. REQUIRES: no copy from or to the buffer is under
+  // way.
   std::byte* reserve(size_t bytes, size_t keep = 0);
   std::byte* data() { return data_; }
   const std::byte* data() const { return data_; }

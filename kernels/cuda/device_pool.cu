@@ -9,15 +9,15 @@
 namespace smartkv::kernels::cuda {
 namespace {
 
-// A stretch is as large as all before it together, within these.
+// A new slab is as large as all slabs before it together, within these limits.
 constexpr size_t kLeastStretch = size_t{1} << 20, kMostStretch = size_t{256} << 20;
 
-// Null where there is no room.
+// Returns null if there is no room.
 std::byte* new_stretch(size_t bytes, Place place) {
   void* memory = nullptr;
   const cudaError_t error = place == Place::kDevice ? cudaMalloc(&memory, bytes) : cudaMallocHost(&memory, bytes);
   if (error == cudaSuccess) return static_cast<std::byte*>(memory);
-  cudaGetLastError();  // it is dealt with
+  cudaGetLastError();  // The error is handled here.
   return nullptr;
 }
 

@@ -14,7 +14,7 @@ FetchedPages::~FetchedPages() {
   cudaStreamDestroy(bus_);
 }
 
-// A stream that does not wait for the legacy default stream, as others do.
+// Makes the events, and a stream that, unlike others, does not wait for the legacy default stream.
 void FetchedPages::make_streams() {
   if (bus_ != nullptr) return;
   for (Layer& layer : layers_) check(cudaEventCreateWithFlags(&layer.arrived, cudaEventDisableTiming), "cudaEventCreate");
@@ -42,7 +42,7 @@ void FetchedPages::fetch(std::vector<HostPage>& pages, cudaStream_t stream) {
     const std::byte* const begin = pages[i].begin;
     const std::byte* end = begin;
     std::byte* const at = to;
-    for (; i < pages.size() && pages[i].begin == end; ++i) {  // neighbours in one piece
+    for (; i < pages.size() && pages[i].begin == end; ++i) {  // Neighbors are copied in one piece.
       layer.copies.push_back({pages[i], to});
       to += pages[i].end - pages[i].begin;
       end = pages[i].end;

@@ -41,7 +41,7 @@ void ResultSpace::hand_out(const std::byte* from) const {
   }
 }
 
-// What jobs of a call have in common is staged once.
+// Stages data that several jobs of a call share once.
 class FigureJobs::CallStaging {
  public:
   explicit CallStaging(Staging& staging) : staging_(staging) {}

@@ -1,4 +1,4 @@
-// Jobs of one wave of a PageQueue that compute what goes back to the host (page_figures.h, summaries.h).
+// Jobs of one wave of a PageQueue that compute statistics for the host (page_figures.h, summaries.h).
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,15 @@
 
 namespace smartkv::kernels::cuda {
 
-// Results of all waves in one stretch of memory, and where they go on the host.
+// Lays out the results of all waves in one region of memory, and knows where they go on the host.
 class ResultSpace {
  public:
   void clear();
   size_t bytes() const { return bytes_; }
-  // Room for rows of `row_bytes`, which go to rows `stride` bytes apart; null: none, kNone. An offset.
+  // Reserves room for rows of `row_bytes` bytes, and returns its offset. The rows go to rows `stride` bytes apart from
+  // `to` on. Returns kNone if `to` is null.
   size_t add(void* to, size_t row_bytes, size_t rows = 1, size_t stride = 0);
+  // Copies all results to their places on the host. from: offset 0, in host memory.
   void hand_out(const std::byte* from) const;
 
   static constexpr size_t kNone = static_cast<size_t>(-1);
@@ -33,12 +35,13 @@ class ResultSpace {
   size_t bytes_ = 0;
 };
 
+// The statistics jobs of a wave.
 class FigureJobs {
  public:
   bool empty() const { return scorings_.empty() && studies_.empty() && products_.empty() && summaries_.empty() && figures_.empty(); }
   void clear();
 
-  // Copies what the jobs point to on the host; what they read of pages stays until launch().
+  // Add jobs. They copy what the jobs point to in host memory. REQUIRES: the pages that they read stay until launch().
   void score(int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const DeviceGate> gate, std::span<const TokenScoring> layers,
              Staging& staging, ResultSpace& results);
   void study(int64_t head_dim, std::span<const PageStudy> pages, ResultSpace& results);
@@ -46,19 +49,19 @@ class FigureJobs {
   void summarize(int64_t head_dim, std::span<const EntrySummary> summaries, Staging& staging, ResultSpace& results);
   void find_figures(int64_t head_dim, std::span<const EntryFigures> entries, Staging& staging, ResultSpace& results);
 
-  // staged, results: where offset 0 of both is on the device.
+  // Launches all jobs on `stream`. staged, results: where offset 0 of the staging and of the results is on the device.
   void launch(int64_t head_dim, const std::byte* staged, std::byte* results, PageWorkspace& workspace,
               SummaryWorkspace& summaries, CUstream_st* stream);
 
  private:
-  // A part of a vector that grows.
+  // A part of a vector that may still grow.
   struct Range {
     size_t first, n;
   };
   struct ScoreCall {
     std::shared_ptr<const DeviceGate> gate;
     int64_t n_kv_heads;
-    size_t end;  // of its layers in scorings_
+    size_t end;  // End of its layers in scorings_.
   };
   struct Scoring {
     TokenScoring job;
@@ -97,8 +100,8 @@ class FigureJobs {
   DeviceEntries placed(const Entries& from, const std::byte* staged) const;
   void launch_scores(int64_t head_dim, const std::byte* staged, std::byte* results, PageWorkspace& workspace, CUstream_st* stream);
 
-  std::vector<KvSegment> pages_;      // what jobs have several of
-  std::vector<size_t> page_orders_;   // theirs, in the staging
+  std::vector<KvSegment> pages_;      // Pages of jobs that have several.
+  std::vector<size_t> page_orders_;   // Offsets of their channel orders in the staging.
   std::vector<ScoreCall> score_calls_;
   std::vector<Scoring> scorings_;
   std::vector<Study> studies_;

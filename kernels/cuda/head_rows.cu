@@ -6,17 +6,17 @@
 namespace smartkv::kernels::cuda {
 namespace {
 
-// 1 / sqrt(mean(x^2) + eps), given the sum of squares.
+// Returns 1 / sqrt(mean(x^2) + eps), given the sum of squares.
 __device__ __forceinline__ float norm_factor(float squares, int n, float eps) {
   return 1.0f / sqrtf(squares / static_cast<float>(n) + eps);
 }
 
-// The sum of squares of n floats, by the block: for all of its threads. parts: kWarps floats of shared memory.
+// Returns the sum of squares of n floats to all threads of the block. parts: kWarps floats of shared memory.
 __device__ float block_squares(const float* x, int n, float* parts) {
   float squares = 0.0f;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) squares = fmaf(x[i], x[i], squares);
   squares = sum_of_warp(squares);
-  __syncthreads();  // parts may still be read
+  __syncthreads();  // Other threads may still read `parts`.
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = squares;
   __syncthreads();
   float sum = 0.0f;
@@ -24,7 +24,7 @@ __device__ float block_squares(const float* x, int n, float* parts) {
   return sum;
 }
 
-// A block per row, a warp per head: a lane has elements j and j + head_dim / 2, which RoPE rotates together.
+// A block takes a row, a warp a head. A lane has elements j and j + head_dim / 2, which RoPE rotates together.
 __global__ void __launch_bounds__(kThreads) finish_heads_kernel(HeadRows job, int n_heads, int n_kv_heads, int head_dim) {
   auto* const parts = reinterpret_cast<float*>(shared_memory());
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32), half = head_dim / 2;

@@ -7,7 +7,7 @@ struct CUstream_st;  // cudaStream_t points to it
 
 namespace smartkv::kernels::cuda {
 
-// Rows in the device's memory. Launched on `stream`, not waited for. std::runtime_error for an error of CUDA.
+// Rows are in device memory. Launches on `stream` and does not wait. Throws std::runtime_error on CUDA errors.
 void finish_heads(const AttentionShape& shape, const HeadRows& rows, CUstream_st* stream);
 
 }  // namespace smartkv::kernels::cuda

@@ -6,11 +6,11 @@
 namespace smartkv::kernels::cuda {
 namespace {
 
-// K or V of a token by a warp: codes of what it differs from the mean by, and their step. As in kernels/indexed_rows.cpp,
-// operation by operation.
+// Encodes K or V of a token, by a warp: the codes of its differences from the mean, and their step. The operations are
+// those of kernels/indexed_rows.cpp, one by one.
 template <typename ValueAt>
 __device__ void encode_row(const ValueAt& value_at, const float* mean, int head_dim, int bits, unsigned char* codes, float* step) {
-  constexpr int kPairs = 256 / 64;  // of a lane
+  constexpr int kPairs = 256 / 64;  // Pairs of a lane.
   const int lane = static_cast<int>(threadIdx.x % 32);
   const float centre = static_cast<float>((1 << bits) - 1) / 2;
   float difference[kPairs][2] = {}, most = 0.0f;
@@ -42,7 +42,7 @@ __device__ void encode_row(const ValueAt& value_at, const float* mean, int head_
   if (lane == 0) *step = __fdiv_rn(most, centre);
 }
 
-// A block per KV head, whose warps take a token's K or V in turn. Shared memory: the means, f32 [2][head_dim].
+// A block takes a KV head, and its warps take K or V of a token in turn. Shared memory: the means, f32 [2][head_dim].
 __global__ void __launch_bounds__(kThreads) encode_rows_kernel(const RowEncoding* jobs, int head_dim) {
   const RowEncoding& job = jobs[blockIdx.x];
   const auto thread = static_cast<int>(threadIdx.x);

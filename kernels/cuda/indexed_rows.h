@@ -1,4 +1,4 @@
-// The rows of indexed pages (kernels/indexed_rows.h) on a CUDA device: the CPU's bytes.
+// The rows of indexed pages (kernels/indexed_rows.h) on a CUDA device, with the same bytes as on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace smartkv::kernels::cuda {
 
-// Of one KV head. rows: indexed_rows_bytes(), at a multiple of 16.
+// The encoding of one KV head. rows: indexed_rows_bytes() bytes, at a multiple of 16.
 struct RowEncoding {
   HeadValues from;
   unsigned char* rows;
-  int32_t bits, row_bytes, means;  // means: where they lie
+  int32_t bits, row_bytes, means;  // means: offset of the means
 };
 RowEncoding row_encoding(const HeadValues& from, int64_t head_dim, int bits, void* rows);
 
-// Launched on `stream`, not waited for.
+// Launches on `stream` and does not wait.
 void encode_rows(int64_t head_dim, std::span<const RowEncoding> jobs, UploadRing& tables, CUstream_st* stream);
 
 }  // namespace smartkv::kernels::cuda

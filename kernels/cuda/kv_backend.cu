@@ -49,7 +49,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     if (bytes == 0) return nullptr;
     use_device();
     std::byte* memory = try_allocate(bytes, place);
-    if (memory == nullptr) {  // what was released waits in the queue
+    if (memory == nullptr) {  // Released memory may wait in the queue.
       flush();
       memory = try_allocate(bytes, place);
     }
@@ -183,7 +183,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     const std::lock_guard lock(run_mutex_);
     const std::byte* const device = begin(shape, tasks);
     const auto row = static_cast<size_t>(shape.n_heads * shape.head_dim) * sizeof(uint16_t);
-    size_t bytes = 0;  // of results for the host
+    size_t bytes = 0;  // Bytes of results for the host.
     on_device_.clear();
     for (const AttentionTask& task : tasks) {
       on_device_.push_back(holds(task.out));
@@ -243,13 +243,14 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     draws_.take(draws);
   }
 
-  // Where a segment's orders and biases lie in the staging, or rows; kNone: there are none, or they are on the device already.
+  // Offsets of a segment's channel order and bias in the staging. kNone, here and for rows: there is none, or it is on
+  // the device already.
   static constexpr size_t kNone = static_cast<size_t>(-1);
   struct Placed {
     size_t order, bias;
   };
 
-  // Of the calling thread: each has its own.
+  // Sets the device of the calling thread: each thread has its own.
   void use_device() const { cuda::check(cudaSetDevice(device_), "cudaSetDevice"); }
   void wait() {
     cuda::check(cudaStreamSynchronize(stream_), "waiting for the device");
@@ -269,7 +270,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     use_device();
     for (;; flush()) {
       const std::lock_guard lock(queue_mutex_);
-      if (queue_->head_dim() != 0 && queue_->head_dim() != head_dim) continue;  // of another model
+      if (queue_->head_dim() != 0 && queue_->head_dim() != head_dim) continue;  // The queue has jobs of another model.
       return function();
     }
   }
@@ -278,10 +279,10 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     const std::lock_guard lock(run_mutex_);
     run_queue();
   }
-  // Launches what waits. run_mutex_ is held.
+  // Launches the jobs that wait. REQUIRES: run_mutex_ is held.
   void run_queue() {
     use_device();
-    if (!waited_) wait();  // it may still be copying from the queue that is about to be filled
+    if (!waited_) wait();  // The device may still copy from the queue that is about to be filled.
     {
       const std::lock_guard lock(queue_mutex_);
       if (queue_->empty()) return;
@@ -303,7 +304,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     if (error != nullptr) std::rethrow_exception(error);
   }
 
-  // The first bytes of the results, once all is done, until the next call.
+  // Waits for the device and returns the first `bytes` bytes of the results. They are valid until the next call.
   const std::byte* fetch_results(size_t bytes) {
     std::byte* const to = host_results_.reserve(bytes);
     if (bytes > 0) {
@@ -313,8 +314,8 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     return to;
   }
 
-  // One copy to the device brings what a call reads of the host's memory: rows that wait, which one launch then writes into
-  // their pages, and what the tasks point to. Returns where it lies.
+  // Copies what a call reads of host memory to the device in one piece: rows that wait, and what the tasks point to.
+  // One launch then writes the rows into their pages. Returns the device address of the copy.
   template <typename Task>
   const std::byte* begin(const AttentionShape& shape, std::span<const Task> tasks) {
     run_queue();
@@ -357,8 +358,8 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     if (!kv_writes_.empty()) write_kv(shape, kv_writes_, pages_workspace_, stream_);
   }
 
-  // Stages the tasks' queries, and what their segments bring from the host's memory: orders of channels, which pages share,
-  // once, and biases.
+  // Stages the queries of the tasks, and what their segments point to in host memory: biases, and channel orders. Pages
+  // share orders, and each order is staged once.
   template <typename Task>
   void stage_tasks(const AttentionShape& shape, std::span<const Task> tasks) {
     queries_.clear();
@@ -396,7 +397,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     }
     fetched_.place(segments_, stream_);
   }
-  // What task i points to on the device, but for its results.
+  // Points task i to its data on the device, except for its results.
   template <typename Task>
   void place(const std::byte* device, const AttentionShape& shape, size_t i, Task* task) const {
     if (queries_[i] != kNone) {
@@ -409,7 +410,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   int device_;
   cudaStream_t stream_ = nullptr;
 
-  mutable std::mutex queue_mutex_;  // taken after run_mutex_
+  mutable std::mutex queue_mutex_;  // Taken after run_mutex_.
   DevicePool pool_;
   PageQueue queues_[2];
   PageQueue* queue_ = &queues_[0];
@@ -417,34 +418,35 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
 
   std::mutex writes_mutex_;
   std::vector<PageWrite> writes_;
-  AttentionShape write_shape_;  // theirs: one query head for each KV head
+  AttentionShape write_shape_;  // Shape of the writes: one query head for each KV head.
 
-  // Of whoever uses the stream. Buffers grow to the largest call and stay.
+  // For the holder of run_mutex_, which guards the stream. Buffers grow to the largest call and never shrink.
   std::mutex run_mutex_;
-  bool waited_ = true;  // for all that was launched
+  bool waited_ = true;  // Whether everything that was launched has been waited for.
   PageQueue* running_ = &queues_[1];
   Staging staging_;
   DeviceBuffer results_;
   HostBuffer host_results_;
-  std::vector<std::pair<std::weak_ptr<const GateMaps>, std::weak_ptr<const DeviceGate>>> gates_;  // that are on the device
+  // Gates on the device.
+  std::vector<std::pair<std::weak_ptr<const GateMaps>, std::weak_ptr<const DeviceGate>>> gates_;
   FetchedPages fetched_;
   std::vector<HostPage> host_pages_;
   AttentionWorkspace workspace_;
   PageWorkspace pages_workspace_;
   SummaryWorkspace summary_workspace_;
-  std::vector<std::pair<size_t, size_t>> staged_writes_;  // K and V
+  std::vector<std::pair<size_t, size_t>> staged_writes_;  // Offsets of K and V.
   std::vector<KvWrite> kv_writes_;
   std::vector<KvSegment> segments_;
   std::vector<Placed> placed_;
-  std::vector<size_t> queries_, first_segment_;  // by task
-  std::vector<char> on_device_;                  // of tasks: whether results stay there
+  std::vector<size_t> queries_, first_segment_;  // One per task.
+  std::vector<char> on_device_;                  // For each task, whether its results stay on the device.
   std::vector<std::pair<const uint8_t*, size_t>> orders_;
   std::vector<AttentionTask> tasks_;
   std::vector<AttentionMassTask> mass_tasks_;
   TokenDraws draws_;
 };
 
-// The same device, pages in the host's memory.
+// The same device, with pages in host memory.
 class HostPages final : public ForwardingKvBackend {
  public:
   explicit HostPages(std::shared_ptr<CudaKvBackend> device) : ForwardingKvBackend(device), device_(*device) {}

@@ -23,7 +23,7 @@ __device__ __forceinline__ float rotated(const float* x, const float* angles, in
   return d < half ? fmaf(x[d], cos, -x[d + half] * sin) : fmaf(x[d], cos, x[d - half] * sin);
 }
 
-// A block: one KV head of a write. Neighbours in K are slots, in V channels: the threads follow.
+// A block takes one KV head of a write. Neighbors in K are slots, in V channels, and the threads follow this order.
 __global__ void __launch_bounds__(kThreads) write_kernel(const KvWrite* writes, int n_kv_heads, int head_dim) {
   const KvWrite& write = writes[blockIdx.x / n_kv_heads];
   const auto head = static_cast<int>(blockIdx.x % n_kv_heads), thread = static_cast<int>(threadIdx.x);
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const KvWrite* writes, 
   }
 }
 
-// By a warp.
+// Writes one token, by a warp.
 __device__ __forceinline__ void write_token(const TokenWrite& token, int head_dim, int lane) {
   for (int d = 2 * lane; d < head_dim; d += 64) {
     static_cast<uint32_t*>(token.to.k)[k_place(d, token.to.slot) / 2] = pack_bf16(token.k[d], token.k[d + 1]);
@@ -54,7 +54,7 @@ __device__ __forceinline__ void write_token(const TokenWrite& token, int head_di
   }
 }
 
-// A warp per move.
+// A warp takes a move.
 __global__ void __launch_bounds__(kThreads) move_kernel(const TokenMove* moves, int n, int head_dim) {
   const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
   if (i >= n) return;
@@ -80,14 +80,14 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const TokenMove* moves, 
   }
 }
 
-// A warp per token.
+// A warp takes a token.
 __global__ void __launch_bounds__(kThreads) write_tokens_kernel(const TokenWrite* tokens, int n, int head_dim) {
   const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
   if (i >= n) return;
   write_token(tokens[i], head_dim, static_cast<int>(threadIdx.x % 32));
 }
 
-constexpr int kCopyBlocks = 8;  // of a copy
+constexpr int kCopyBlocks = 8;  // Blocks per copy.
 
 __global__ void __launch_bounds__(kThreads) copy_kernel(const PageCopy* copies) {
   const PageCopy copy = copies[blockIdx.x / kCopyBlocks];
@@ -99,16 +99,16 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const PageCopy* copies) 
   }
 }
 
-constexpr int kColumnLanes = 16;  // of a column: the sums of a vector of the CPU's
+constexpr int kColumnLanes = 16;  // Lanes of a column: as many partial sums as a vector of the CPU has.
 constexpr int kLaneValues = 256 / kColumnLanes;
 
-// The values of a column that a lane has: i, i + 16, ...; n of them.
+// The values of a column that a lane has: values i, i + 16, ..., n of them.
 struct Column {
   float x[kLaneValues];
   int n;
 };
 
-// Over the 16 lanes, in the order of Vec16::reduce_add().
+// Reduce over the 16 lanes of a column, in the order of Vec16::reduce_add().
 __device__ __forceinline__ float sum_of_column(float x) {
   for (int mask = kColumnLanes / 2; mask > 0; mask /= 2) x += __shfl_xor_sync(kAllLanes, x, mask);
   return x;
@@ -126,12 +126,12 @@ __device__ __forceinline__ void for_each(const Column& column, const Function& f
   }
 }
 
-// As in kernels/quantized_page.cpp, operation by operation.
+// The functions from here on compute as kernels/quantized_page.cpp does, operation by operation.
 struct Scale {
-  uint16_t scale, zero;  // f16; the scale is of bytes
+  uint16_t scale, zero;  // f16. The scale is per unit of a byte, not of a code.
 };
 __device__ __forceinline__ Scale scale_of(float low, float scale, int bits) {
-  constexpr float kMost = 65504.0f;  // of f16
+  constexpr float kMost = 65504.0f;  // The largest f16.
   return {float_to_half(fminf(fmaxf(scale / unit_of(bits), 0.0f), kMost)), float_to_half(fminf(fmaxf(low, -kMost), kMost))};
 }
 
@@ -169,7 +169,8 @@ __device__ Scale refit(const Fit& codes, float sum_x, float count, int bits, Sca
   return scale_of(__fdiv_rn(__fsub_rn(sum_x, __fmul_rn(step, codes.sum_c)), count), step, bits);
 }
 
-// Scale and zero of a column; bits 0: its mean. NaN where it is not finite. All lanes of a warp have columns of the same width.
+// Returns scale and zero of a column, or its mean as the zero if bits is 0. Returns NaN if a value is not finite.
+// REQUIRES: all lanes of a warp have columns of the same width.
 __device__ Scale fit_column(const Column& column, int bits, bool least_squares) {
   float low = column.x[0], high = low, sum = 0.0f;
   bool finite = true;
@@ -200,13 +201,14 @@ __device__ Scale fit_column(const Column& column, int bits, bool least_squares) 
   for (float shrink = 0.95f; shrink > narrowest; shrink -= 0.05f) {
     take_if_better(scale_of(__fsub_rn(middle, __fmul_rn(shrink, half)), __fdiv_rn(__fmul_rn(2 * shrink, half), levels), bits));
   }
-  // Where one is no better, those after it are the same: lanes whose column is done go on with the others.
+  // If a refit is no better, the refits after it are the same. So lanes with a finished column can continue with the
+  // others.
   constexpr int kRefits = 4;
   for (int i = 0; i < kRefits; ++i) take_if_better(refit(least, sum, count, bits, best));
   return sound ? best : kNotANumber;
 }
 
-// Codes of 64 rows, a word for each, to words of the page: one of `lanes`, all of which call it.
+// Packs the codes of 64 rows, one word per row, into words of the page. All lanes of a warp call it.
 __device__ void pack_block(const uint32_t* rows, int bits, uint32_t* out, int lane) {
   if (bits == 8) {
     for (int i = lane; i < 64; i += 32) out[i] = rows[i];
@@ -218,14 +220,14 @@ __device__ void pack_block(const uint32_t* rows, int bits, uint32_t* out, int la
     out[lane] = word;
   } else if (bits == 3 && lane < 24) {
     uint32_t word = 0;
-    for (int i = 0; i < 8; ++i) {  // bits 0, 8, 16 and 24 to 24, ..., 27; no two of the product's terms meet
+    for (int i = 0; i < 8; ++i) {  // Moves bits 0, 8, 16 and 24 to 24, ..., 27. No two terms of the product meet.
       word |= ((rows[8 * (lane - 16) + i] >> 2 & 0x01010101u) * 0x01020408u >> 24 & 15u) << (4 * i);
     }
     out[lane] = word;
   }
 }
 
-// Of one KV head.
+// The encoding of one KV head.
 struct Encoding {
   HeadValues from;
   QuantizedOffsets at;
@@ -234,7 +236,7 @@ struct Encoding {
   uint8_t k_quads[4], v_quads[4];
 };
 
-// A warp per quad, which it takes two columns at a time. Shared memory: codes of a quad a warp, [256][4].
+// A warp takes a quad, two columns at a time. Shared memory: the codes of one quad for each warp, [256][4].
 __global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* jobs, int head_dim) {
   const Encoding& job = jobs[blockIdx.x];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
@@ -280,15 +282,15 @@ __global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* job
   }
 }
 
-// Of one KV head, to whom all pointers are.
+// The reading of one KV head. All pointers are those of this head.
 struct Reading {
   Segment page;
-  int32_t first, n, k_columns;  // the first ones of K's
+  int32_t first, n, k_columns;  // k_columns: how many columns of K are read, from the first on
   float* k;
   float* v;
 };
 
-// Columns (of codes) last among neighbours' words.
+// Neighboring threads take neighboring columns of a token.
 __global__ void __launch_bounds__(kThreads) read_kernel(const Reading* jobs, int head_dim) {
   const Reading& job = jobs[blockIdx.x];
   const Segment& page = job.page;
@@ -318,7 +320,7 @@ void check_slot(const TokenPlace& place, bool may_be_row = false) {
   }
 }
 
-// Of one KV head of a page; k, v: its rows.
+// Returns the reading of one KV head of a page. k, v: the rows to write.
 Reading reading_of(const AttentionShape& shape, const KvSegment& page, int64_t head, int64_t first, int64_t n, float* k, float* v) {
   Reading row = {table_row(shape, page), static_cast<int32_t>(first), static_cast<int32_t>(n), static_cast<int32_t>(shape.head_dim), k, v};
   row.page.k += head * page.head_stride;

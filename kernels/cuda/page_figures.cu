@@ -15,20 +15,21 @@ namespace {
 
 constexpr int kHidden = static_cast<int>(GateMaps::kHidden);
 
-// Tokens [first, first + n) of one KV head of a dense page; of the importance, of all of them.
+// Tokens [first, first + n) of one KV head of a dense page. For importance: of all KV heads, and `head` is the
+// importance head.
 struct ScoreTile {
   const unsigned char* k;
   const unsigned char* v;
   int64_t head_stride;
-  const float* angles;  // of its first token on
+  const float* angles;  // Angles from the first token of the tile on.
   GateTable gate;
-  float* out;           // of its first token on
+  float* out;           // Results from the first token of the tile on.
   int32_t first, n, head;
 };
 
 __device__ __forceinline__ const uint32_t* words(const unsigned char* bytes) { return reinterpret_cast<const uint32_t*>(bytes); }
 
-// Channels 2 i, 2 i + 1 and those half a head on of a key, before RoPE.
+// Channels 2 i and 2 i + 1 of a key before RoPE, and the channels half a head further.
 struct FourChannels {
   float low[2], high[2];
 };
@@ -40,14 +41,14 @@ __device__ __forceinline__ FourChannels unrotated(const uint32_t* k, const float
   for (int j = 0; j < 2; ++j) {
     const float cos = angles[2 * i + j], sin = angles[half + 2 * i + j];
     const float a = j == 0 ? low_bf16(low) : high_bf16(low), b = j == 0 ? low_bf16(high) : high_bf16(high);
-    const float scale = 1.0f / fmaf(cos, cos, sin * sin);  // YaRN scales the rotation
+    const float scale = 1.0f / fmaf(cos, cos, sin * sin);  // YaRN scales the rotation.
     x.low[j] = fmaf(cos, a, sin * b) * scale;
     x.high[j] = fmaf(cos, b, -sin * a) * scale;
   }
   return x;
 }
 
-// The sums of two threads for each of kPage tokens, thread and thread + kPage. All threads call it.
+// Returns the sum of two threads, thread and thread + kPage, for each of kPage tokens. All threads call it.
 __device__ __forceinline__ float sum_of_halves(float x, float* shared) {
   const auto thread = static_cast<int>(threadIdx.x);
   if (thread >= kPage) shared[thread - kPage] = x;
@@ -55,7 +56,7 @@ __device__ __forceinline__ float sum_of_halves(float x, float* shared) {
   return thread < kPage ? x + shared[thread] : 0.0f;
 }
 
-// A block per tile, two threads per token.
+// A block takes a tile, two threads a token.
 __global__ void __launch_bounds__(kThreads) norm_kernel(const ScoreTile* tiles, int head_dim) {
   const ScoreTile& tile = tiles[blockIdx.x];
   const auto thread = static_cast<int>(threadIdx.x), token = thread % kPage, side = thread / kPage;
@@ -72,11 +73,11 @@ __global__ void __launch_bounds__(kThreads) norm_kernel(const ScoreTile* tiles, 
 }
 
 // Shared memory of gate_kernel: kPage rows of bf16, padded so that ldmatrix meets no bank twice.
-constexpr int kGateRow = 2 * (kHidden + 8);  // bytes; head_dim is at most kHidden
+constexpr int kGateRow = 2 * (kHidden + 8);  // In bytes. head_dim is at most kHidden.
 static_assert(kMaxHeadDim <= kHidden);
 
-// x [rows, kHidden] = relu(x W^T + b), x [rows, in] in shared memory; rows: `sixteens` times 16. A warp has 64 columns of the
-// result.
+// Computes x [rows, kHidden] = relu(x W^T + b) from x [rows, in] in shared memory, in place. rows: 16 times `sixteens`.
+// A warp has 64 columns of the result.
 __device__ void hidden_map(unsigned char* x, int sixteens, const uint32_t* weight, const float* bias, int in) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int group = lane / 4, in_group = lane % 4;
@@ -98,7 +99,7 @@ __device__ void hidden_map(unsigned char* x, int sixteens, const uint32_t* weigh
       }
     }
   }
-  __syncthreads();  // all have read x
+  __syncthreads();  // All threads have read x.
 #pragma unroll
   for (int c = 0; c < 8; ++c) {
     const int column = 64 * warp + 8 * c + 2 * in_group;
@@ -115,7 +116,7 @@ __device__ void hidden_map(unsigned char* x, int sixteens, const uint32_t* weigh
   __syncthreads();
 }
 
-// A block per tile.
+// A block takes a tile.
 __global__ void __launch_bounds__(kThreads) gate_kernel(const ScoreTile* tiles, int head_dim) {
   const ScoreTile& tile = tiles[blockIdx.x];
   unsigned char* const x = shared_memory();
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const ScoreTile* tiles, 
   for (int map = 0; map < GateMaps::kDepth - 1; ++map) {
     hidden_map(x, sixteens, tile.gate.weight[map], tile.gate.bias[map], map == 0 ? head_dim : kHidden);
   }
-  // The last map has one row, the first of sixteen. Two threads per token.
+  // The last map has one row, the first of sixteen. Two threads take a token.
   const int token = thread / 2;
   const auto* const row = reinterpret_cast<const uint32_t*>(x + token * kGateRow);
   float sum = 0.0f;
@@ -146,7 +147,8 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const ScoreTile* tiles, 
   if (thread % 2 == 0 && token < tile.n) tile.out[token] = sum + tile.gate.bias[GateMaps::kDepth - 1][0];
 }
 
-// A block per tile: tile.head is the second head's. Keys: two threads per token; values: a warp per pair of tokens.
+// A block takes a tile, and tile.head is the importance head. Two threads take the keys of a token. A warp takes the
+// values of a pair of tokens.
 __global__ void __launch_bounds__(kThreads) importance_kernel(const ScoreTile* tiles, int n_kv_heads, int head_dim) {
   const ScoreTile& tile = tiles[blockIdx.x];
   auto* const sums = reinterpret_cast<float*>(shared_memory());  // [kPage]
@@ -187,7 +189,7 @@ __global__ void __launch_bounds__(kThreads) importance_kernel(const ScoreTile* t
   }
 }
 
-// Of one KV head of a dense page. Each result may be null.
+// The statistics of one KV head of a dense page. Each result may be null.
 struct Study {
   const unsigned char* k;
   const unsigned char* v;
@@ -210,7 +212,7 @@ struct Extent {
   __device__ void add(float x) {
     low = fminf(low, x);
     high = fmaxf(high, x);
-    squares += x * x;  // exact
+    squares += x * x;  // The product is exact.
   }
   __device__ void gather() {
     low = -max_of_warp(-low);
@@ -219,7 +221,7 @@ struct Extent {
   }
 };
 
-// A warp per pair of channels of K, then per pair of tokens of V.
+// A warp takes a pair of channels of K at a time, then a pair of tokens of V.
 __global__ void __launch_bounds__(kThreads) study_kernel(const Study* jobs, int head_dim) {
   const Study& job = jobs[blockIdx.x];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
@@ -264,7 +266,7 @@ __global__ void __launch_bounds__(kThreads) study_kernel(const Study* jobs, int 
   *job.v_squares = sum;
 }
 
-// Of one KV head, to whom all pointers are.
+// The products of one KV head. All pointers are those of this head.
 struct Product {
   Segment page, residual;
   int32_t residual_columns, first, n, n_queries;
@@ -307,14 +309,14 @@ void check_tokens(int64_t first, int64_t n) {
 
 AttentionShape shape_of(int64_t n_heads, int64_t head_dim) { return {n_heads, n_heads, head_dim, 1.0f, KvType::kBf16}; }
 
-// Of a dense page.
+// Throws std::invalid_argument unless `page` is a dense page that fits.
 void check_dense(int64_t n_heads, int64_t head_dim, const KvSegment& page) {
   check_shape(shape_of(n_heads, head_dim));
   kernels::check(shape_of(n_heads, head_dim), page);
   if (page.format != KvSegment::Format::kDense) throw std::invalid_argument("CUDA kernels: expected dense pages, found codes");
 }
 
-// Of one KV head.
+// Returns the table row of one KV head of a page.
 Segment head_row(int64_t head_dim, const KvSegment& page, int64_t head) {
   kernels::check(shape_of(head + 1, head_dim), page);
   Segment row = table_row(shape_of(head + 1, head_dim), page);

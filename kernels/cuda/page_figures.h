@@ -1,7 +1,9 @@
-// What policies ask of pages on a CUDA device: scores of tokens by a gate or their keys' norms, ranges and squares, products of
-// queries with keys.
-// Jobs are in the host's memory, what they point to on the device, results included. Launched on `stream`, not waited for.
-// std::invalid_argument for a job that does not fit; std::runtime_error for an error of CUDA.
+// Statistics of pages for policies, on a CUDA device: scores of tokens by a gate or by the norms of their keys, ranges
+// and squares, products of queries with keys.
+//
+// Jobs are in host memory. Everything that they point to is on the device, results included. All functions launch on
+// `stream` and do not wait. They throw std::invalid_argument for a job that does not fit, and std::runtime_error on
+// CUDA errors.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +16,17 @@
 
 namespace smartkv::kernels::cuda {
 
-// A layer's maps: bf16 as GateMaps packs them, biases, and the second heads'.
+// The maps of one layer: weights in bf16 as GateMaps packs them, biases, and the maps of importance.
 struct GateTable {
   const uint32_t* weight[GateMaps::kDepth];
   const float* bias[GateMaps::kDepth];
-  const float* importance;  // [importance_heads, features + 1]; null: there are none
+  const float* importance;  // [importance_heads, features + 1]. Null if there are none.
 };
 
+// A gate in device memory.
 class DeviceGate final : public BackendGate {
  public:
-  // Waits until they are there.
+  // Copies the maps to the device and waits until they are there.
   DeviceGate(const GateMaps& maps, CUstream_st* stream);
 
   const GateTable& layer(int64_t i) const { return layers_[static_cast<size_t>(i)]; }
@@ -38,7 +41,7 @@ class DeviceGate final : public BackendGate {
   DeviceBuffer memory_;
 };
 
-// gate: null: key norms.
+// Scores tokens by `gate`, or by the norms of their keys if it is null.
 void score_tokens(int64_t n_kv_heads, int64_t head_dim, const DeviceGate* gate, std::span<const TokenScoring> layers,
                   PageWorkspace& workspace, CUstream_st* stream);
 void study_pages(int64_t head_dim, std::span<const PageStudy> pages, PageWorkspace& workspace, CUstream_st* stream);

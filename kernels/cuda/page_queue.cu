@@ -44,7 +44,7 @@ void PageQueue::begin(DevicePool* pool, uint64_t batch) {
 }
 
 void PageQueue::touch(const void* address, bool writes) {
-  // Neighbours in a call are mostly of the same pages.
+  // Neighbors in a call mostly touch the same pages.
   const size_t n = touched_.size();
   for (size_t back = 1; back <= std::min<size_t>(n, 2); ++back) {
     if (touched_[n - back].writes == writes && touched_[n - back].page.holds(address)) return;
@@ -71,7 +71,7 @@ PageQueue::Wave& PageQueue::wave() {
 void PageQueue::zero(std::byte* page, size_t bytes) { zeros_.push_back({nullptr, page, bytes}); }
 
 void PageQueue::move(int64_t head_dim, std::span<const TokenMove> moves) {
-  touched_.clear();  // of a call that threw
+  touched_.clear();  // A call that threw may have left pages.
   head_dim_ = head_dim;
   for (const TokenMove& move : moves) {
     reads(move.from.k);
@@ -82,7 +82,7 @@ void PageQueue::move(int64_t head_dim, std::span<const TokenMove> moves) {
 }
 
 void PageQueue::write_tokens(int64_t head_dim, std::span<const TokenWrite> tokens) {
-  touched_.clear();  // of a call that threw
+  touched_.clear();  // A call that threw may have left pages.
   head_dim_ = head_dim;
   for (const TokenWrite& token : tokens) writes(token.to.k);
   Wave& to = wave();
@@ -94,7 +94,7 @@ void PageQueue::write_tokens(int64_t head_dim, std::span<const TokenWrite> token
 }
 
 void PageQueue::copy(std::span<const PageCopy> copies) {
-  touched_.clear();  // of a call that threw
+  touched_.clear();  // A call that threw may have left pages.
   for (const PageCopy& copy : copies) {
     reads(copy.from);
     writes(copy.to);
@@ -104,7 +104,7 @@ void PageQueue::copy(std::span<const PageCopy> copies) {
 }
 
 void PageQueue::encode(int64_t head_dim, std::span<const PageEncode> pages) {
-  touched_.clear();  // of a call that threw
+  touched_.clear();  // A call that threw may have left pages.
   head_dim_ = head_dim;
   for (const PageEncode& page : pages) {
     for (const TokenPlace& place : page.source.tokens) reads(place.k);
@@ -137,7 +137,7 @@ void PageQueue::encode(int64_t head_dim, std::span<const PageEncode> pages) {
 }
 
 void PageQueue::read(int64_t head_dim, std::span<const PageRead> pages) {
-  touched_.clear();  // of a call that threw
+  touched_.clear();  // A call that threw may have left pages.
   head_dim_ = head_dim;
   for (const PageRead& page : pages) reads(page.page.k);
   Wave& to = wave();
@@ -150,7 +150,7 @@ void PageQueue::read(int64_t head_dim, std::span<const PageRead> pages) {
 
 void PageQueue::score(int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const DeviceGate> gate,
                       std::span<const TokenScoring> layers) {
-  touched_.clear();  // of a call that threw
+  touched_.clear();  // A call that threw may have left pages.
   head_dim_ = head_dim;
   for (const TokenScoring& layer : layers) {
     for (const KvSegment& page : layer.pages) reads(page.k);
@@ -159,14 +159,14 @@ void PageQueue::score(int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<cons
 }
 
 void PageQueue::study(int64_t head_dim, std::span<const PageStudy> pages) {
-  touched_.clear();  // of a call that threw
+  touched_.clear();  // A call that threw may have left pages.
   head_dim_ = head_dim;
   for (const PageStudy& page : pages) reads(page.page.k);
   wave().figures.study(head_dim, pages, figures_);
 }
 
 void PageQueue::multiply_keys(int64_t head_dim, std::span<const KeyProducts> products) {
-  touched_.clear();  // of a call that threw
+  touched_.clear();  // A call that threw may have left pages.
   head_dim_ = head_dim;
   for (const KeyProducts& product : products) {
     reads(product.page.k);
@@ -181,7 +181,7 @@ void PageQueue::touch_entries(const HeadEntries& entries) {
 }
 
 void PageQueue::summarize(int64_t head_dim, std::span<const EntrySummary> summaries) {
-  touched_.clear();  // of a call that threw
+  touched_.clear();  // A call that threw may have left pages.
   head_dim_ = head_dim;
   for (const EntrySummary& summary : summaries) {
     touch_entries(summary.entries);
@@ -191,7 +191,7 @@ void PageQueue::summarize(int64_t head_dim, std::span<const EntrySummary> summar
 }
 
 void PageQueue::find_figures(int64_t head_dim, std::span<const EntryFigures> entries) {
-  touched_.clear();  // of a call that threw
+  touched_.clear();  // A call that threw may have left pages.
   head_dim_ = head_dim;
   for (const EntryFigures& of : entries) touch_entries(of.entries);
   wave().figures.find_figures(head_dim, entries, staging_, figures_);

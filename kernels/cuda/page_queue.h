@@ -1,5 +1,6 @@
-// Jobs on pages of a CUDA device that wait to be launched together. A call's jobs wait for those before it that they touch a
-// page with, so they fall into waves; a wave is a launch for each kind of job, of all sequences and layers. Not thread-safe.
+// Jobs on pages of a CUDA device that wait to be launched together. The jobs of a call wait for earlier jobs that touch
+// the same page, if one of them writes it. So jobs fall into waves. A wave is one launch for each kind of job, over all
+// sequences and layers. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +17,14 @@ namespace smartkv::kernels::cuda {
 
 class PageQueue {
  public:
-  // Starts over with nothing. batch: not 0, and no other queue's of this pool.
+  // Empties the queue. batch: not 0, and different from that of any other queue of this pool.
   void begin(DevicePool* pool, uint64_t batch);
   bool empty() const { return waves_ == 0 && zeros_.empty() && released_.empty(); }
-  int64_t head_dim() const { return head_dim_; }  // of all jobs; 0: there are none yet
+  int64_t head_dim() const { return head_dim_; }  // head_dim of all jobs. 0: there are none yet.
 
-  void zero(std::byte* page, size_t bytes);  // a page that no job has yet
+  void zero(std::byte* page, size_t bytes);  // REQUIRES: no job touches the page yet.
+  // Queue the jobs of the KvBackend calls of the same names. Throw std::invalid_argument for memory that is no page of
+  // the pool.
   void move(int64_t head_dim, std::span<const TokenMove> moves);
   void write_tokens(int64_t head_dim, std::span<const TokenWrite> tokens);
   void copy(std::span<const PageCopy> copies);
@@ -32,11 +35,11 @@ class PageQueue {
   void multiply_keys(int64_t head_dim, std::span<const KeyProducts> products);
   void summarize(int64_t head_dim, std::span<const EntrySummary> summaries);
   void find_figures(int64_t head_dim, std::span<const EntryFigures> entries);
-  void release(std::byte* page) { released_.push_back(page); }  // once all before is launched
+  void release(std::byte* page) { released_.push_back(page); }  // Once all jobs before it are launched.
 
-  // Launches everything and, if anything is read, waits until it is there.
+  // Launches everything. If anything is read, waits until the results are there.
   void run(PageWorkspace& workspace, SummaryWorkspace& summaries, CUstream_st* stream);
-  // What may go now that run() has been called.
+  // Pages that may be freed after run().
   std::span<std::byte* const> released() const { return released_; }
 
  private:
@@ -44,7 +47,7 @@ class PageQueue {
     PageEncode page;
     KvSegment codes;
     KvSegment residual;
-    size_t tokens, order, codes_order, residual_order, k, v;  // in the staging; kNone: there is none
+    size_t tokens, order, codes_order, residual_order, k, v;  // Offsets in the staging. kNone: there is none.
   };
   struct Wave {
     std::vector<TokenMove> moves;
@@ -52,7 +55,7 @@ class PageQueue {
     std::vector<PageCopy> copies;
     std::vector<Encode> encodes;
     std::vector<PageRead> reads;
-    std::vector<size_t> read_orders;  // in the staging; kNone: there is none
+    std::vector<size_t> read_orders;  // Offsets in the staging. kNone: there is none.
     FigureJobs figures;
   };
   static constexpr size_t kNone = static_cast<size_t>(-1);
@@ -62,7 +65,7 @@ class PageQueue {
     bool writes;
   };
 
-  // A call names the pages that it touches, then wave() says where it goes.
+  // A call first names the pages that it touches. wave() then returns the wave where it belongs.
   void reads(const void* address) { touch(address, false); }
   void writes(const void* address) { touch(address, true); }
   void touch(const void* address, bool writes);
@@ -78,15 +81,15 @@ class PageQueue {
   int64_t head_dim_ = 0;
   std::vector<Touched> touched_;
   std::vector<PageCopy> zeros_;
-  std::vector<Wave> all_waves_;  // of which `waves_` are in use
+  std::vector<Wave> all_waves_;  // The first `waves_` are in use.
   size_t waves_ = 0;
   std::vector<std::byte*> released_;
   Staging staging_;
-  size_t result_floats_ = 0;  // of reads
-  ResultSpace figures_;       // behind them
+  size_t result_floats_ = 0;  // Floats of all reads.
+  ResultSpace figures_;       // Results of statistics, behind those of reads.
   HostBuffer results_;
   DeviceBuffer device_results_;
-  // Of a wave.
+  // Reused for each wave.
   std::vector<TokenWrite> token_writes_;
   std::vector<PageEncode> encodes_;
   std::vector<KvSegment> codes_, residuals_;

@@ -1,4 +1,4 @@
-// Where the values of pages lie on the device, one by one.
+// Single values of pages on the device.
 #pragma once
 
 #include "kernels/cuda/attention_tables.h"
@@ -8,7 +8,7 @@
 
 namespace smartkv::kernels::cuda {
 
-// Of a dense page of bf16: where element (d, slot) of K, and of V, is.
+// Return where element (d, slot) of K and of V is in a dense page of bf16, in elements.
 __device__ __forceinline__ int k_place(int d, int slot) { return (d / 2 * kPage + slot) * 2 + d % 2; }
 __device__ __forceinline__ int v_place(int head_dim, int d, int slot) { return (slot / 2 * head_dim + d) * 2 + slot % 2; }
 
@@ -21,9 +21,10 @@ __device__ __forceinline__ float v_of(const TokenPlace& place, int head_dim, int
   return low_bf16(static_cast<const uint16_t*>(place.v)[v_place(head_dim, d, place.slot)]);
 }
 
-// K and V of the tokens of one KV head: tokens of dense pages, [kPage]; or f32 rows, [kPage, head_dim] each.
+// K and V of the tokens of one KV head, either as tokens of dense pages, [kPage], or as f32 rows, [kPage, head_dim]
+// each.
 struct HeadValues {
-  const TokenPlace* tokens;  // null: k and v
+  const TokenPlace* tokens;  // Null: `k` and `v` are set.
   const float* k;
   const float* v;
 
@@ -35,10 +36,10 @@ struct HeadValues {
   }
 };
 
-// By how much a code of so many bits is less than a byte's.
+// Returns the step of a code of this width in units of its byte.
 __device__ __forceinline__ float unit_of(int bits) { return static_cast<float>(1 << (8 - bits)); }
 
-// A value of a page of codes.
+// Returns a value of a quantized page. block: the block of a KV head.
 __device__ inline float decoded(const Segment& page, const unsigned char* block, bool is_k, int column, int row, int extent) {
   const auto* const halves = reinterpret_cast<const uint16_t*>(block);
   const uint16_t* const scales = halves + (is_k ? 0 : page.v_scales / 2);
@@ -52,7 +53,7 @@ __device__ inline float decoded(const Segment& page, const unsigned char* block,
   const int part = row / 16 % 4;
   const uint32_t four = codes_of(quad, codes, codes[part_words(quad, part) + row % 16], part, row % 16);
   const auto code = static_cast<float>(four >> (8 * (column % 4)) & 255u);
-  return fmaf(half_to_float(scales[column]) * unit_of(of.bits), code, zero);  // the product is exact
+  return fmaf(half_to_float(scales[column]) * unit_of(of.bits), code, zero);  // The product is exact.
 }
 
 }  // namespace smartkv::kernels::cuda

@@ -1,5 +1,6 @@
-// What the kernels use of CUDA beyond its plain language, in one place: nvcc compiles it to instructions, g++ against the
-// emulator of tests/cuda, which gives each a body. So the same sources run on a CPU under sanitizers.
+// Everything that the kernels use of CUDA beyond its plain language. nvcc compiles it to instructions. g++ compiles it
+// against the emulator of tests/cuda, which gives each instruction a body. So the same sources run on a CPU under
+// sanitizers.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +21,18 @@ namespace smartkv::kernels::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// std::runtime_error with what CUDA says of it.
+// Throws std::runtime_error with CUDA's message if `error` is one.
 inline void check(cudaError_t error, const char* call) {
   if (error != cudaSuccess) throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(error));
 }
 
-// Blocks of kernel(arguments...) on a stream, with so many bytes of dynamic shared memory.
+// Launches blocks of kernel(arguments...) on a stream, with `shared_bytes` bytes of dynamic shared memory.
 template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const char* name, int64_t blocks, int threads, size_t shared_bytes,
             cudaStream_t stream, Arguments... arguments) {
   if (blocks == 0) return;
 #ifdef __CUDACC__
-  // More than 48 KB have to be asked for; to ask again costs a microsecond.
+  // More than 48 KB must be requested. To request it again costs a microsecond.
   if (shared_bytes > 48 * 1024) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)), name);
   }
@@ -44,7 +45,7 @@ void launch(void (*kernel)(Parameters...), const char* name, int64_t blocks, int
 #endif
 }
 
-// The block's dynamic shared memory.
+// Returns the block's dynamic shared memory.
 __device__ __forceinline__ unsigned char* shared_memory() {
 #ifdef __CUDACC__
   extern __shared__ __align__(128) unsigned char memory[];
@@ -60,7 +61,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
 }
 #endif
 
-// Starts a copy of 16 bytes from global to shared memory, past the registers and the first-level cache.
+// Starts a copy of 16 bytes from global to shared memory, which bypasses the registers and the first-level cache.
 __device__ __forceinline__ void copy_async_16(void* to, const void* from) {
 #ifdef __CUDACC__
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
@@ -69,7 +70,7 @@ __device__ __forceinline__ void copy_async_16(void* to, const void* from) {
 #endif
 }
 
-// Makes a group of the copies that this thread started since the last one.
+// Makes a group of the copies that this thread started since the last group.
 __device__ __forceinline__ void copy_async_commit() {
 #ifdef __CUDACC__
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -88,9 +89,10 @@ __device__ __forceinline__ void copy_async_wait() {
 #endif
 }
 
-// c [16][8] += a [16][16] b [16][8], bf16 with f32 sums, of a warp. Lane i = 4 g + j has
-//   a: rows g, g + 8 of columns 2 j, 2 j + 1, then the same of columns + 8;  b: rows 2 j, 2 j + 1 of column g, then rows + 8;
-//   c: columns 2 j, 2 j + 1 of row g, then of row g + 8.
+// Computes c [16][8] += a [16][16] b [16][8] in bf16 with f32 sums, by a warp. Lane i = 4 g + j has
+//   a: rows g, g + 8 of columns 2 j, 2 j + 1, then the same of columns + 8
+//   b: rows 2 j, 2 j + 1 of column g, then rows + 8
+//   c: columns 2 j, 2 j + 1 of row g, then of row g + 8
 __device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #ifdef __CUDACC__
   asm volatile(
@@ -102,7 +104,7 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], 
 #endif
 }
 
-// The same of f16.
+// Does the same for f16.
 __device__ __forceinline__ void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #ifdef __CUDACC__
   asm volatile(
@@ -114,8 +116,8 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], const uint32_t (&a)[4], u
 #endif
 }
 
-// Fragment `a` of both from a [16][16] part of a matrix of 16-bit elements in shared memory:
-// rows row_bytes apart, at multiples of 16.
+// Loads fragment `a` of either product from a [16][16] part of a matrix of 16-bit elements in shared memory. Rows are
+// row_bytes apart, at multiples of 16.
 __device__ __forceinline__ void load_a(uint32_t (&a)[4], const void* matrix, int row_bytes) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const void* const row = static_cast<const unsigned char*>(matrix) + lane % 16 * row_bytes + lane / 16 * 16;
@@ -129,7 +131,7 @@ __device__ __forceinline__ void load_a(uint32_t (&a)[4], const void* matrix, int
 #endif
 }
 
-// `low` and `high` as bf16, to the nearest even, in the lower and the upper half of a word.
+// Returns `low` and `high` as bf16, rounded to nearest even, in the lower and the upper half of a word.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
 #ifdef __CUDACC__
   uint32_t pair;
@@ -151,7 +153,7 @@ __device__ __forceinline__ float half_to_float(uint16_t half) {
   return kernels::half_to_float(half);
 #endif
 }
-// To the nearest even; of magnitudes up to 65504.
+// Rounds to nearest even. REQUIRES: the magnitude is at most 65504.
 __device__ __forceinline__ uint16_t float_to_half(float value) {
 #ifdef __CUDACC__
   uint16_t half;
@@ -162,14 +164,14 @@ __device__ __forceinline__ uint16_t float_to_half(float value) {
 #endif
 }
 
-// As pack_bf16(), to f16.
+// Does the same as pack_bf16() for f16.
 __device__ __forceinline__ uint32_t pack_half(float low, float high) {
   return float_to_half(low) | static_cast<uint32_t>(float_to_half(high)) << 16;
 }
 __device__ __forceinline__ float low_half(uint32_t pair) { return half_to_float(static_cast<uint16_t>(pair)); }
 __device__ __forceinline__ float high_half(uint32_t pair) { return half_to_float(static_cast<uint16_t>(pair >> 16)); }
 
-// 2^x; 0 below -126.
+// Returns 2^x, or 0 if x is below -126.
 __device__ __forceinline__ float exp2_fast(float x) {
 #ifdef __CUDACC__
   float value;
@@ -180,7 +182,7 @@ __device__ __forceinline__ float exp2_fast(float x) {
 #endif
 }
 
-// Over the four lanes 4 g, ..., 4 g + 3 that share rows of a fragment.
+// Reduce over the four lanes 4 g, ..., 4 g + 3, which share rows of a fragment.
 __device__ __forceinline__ float max_of_four(float x) {
   x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
   return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));

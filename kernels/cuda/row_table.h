@@ -1,4 +1,4 @@
-// Rows of a table for a launch, in memory of the host that is reused whatever their type.
+// Tables of rows for a launch, in host memory that is reused for rows of any type.
 #pragma once
 
 #include <cstddef>

@@ -18,29 +18,32 @@ namespace smartkv::kernels::cuda {
 
 // An indexed page of a task.
 struct SparsePage {
-  const unsigned char* rows;  // of KV head 0; the others' follow, head_bytes apart
+  const unsigned char* rows;  // Rows of KV head 0. The other heads follow, head_bytes apart.
   int64_t head_bytes;
-  int32_t row_bytes, row_bits, means;  // means: where they lie, from a KV head's first row on
-  int32_t scored;                      // which of those that are not read whole; -1: it is
-  int32_t start;                       // of the task's tokens
+  int32_t row_bytes, row_bits, means;  // means: their offset from a KV head's first row
+  int32_t scored;                      // Its number among the pages that are not read whole. -1: it is read whole.
+  int32_t start;                       // Its first token among the task's tokens.
 };
 
-// A query, and where what belongs to it lies.
+// A query, and where its data lies.
 struct SparseQuery {
-  const float* promises;    // PromiseTask's
-  int32_t* entries;         // [n_kv_heads, n_entries]: kPage page + slot of a token; of means, which come last, -1 - page
-  unsigned char* gathered;  // dense pages of all KV heads
+  const float* promises;    // As in PromiseTask.
+  // [n_kv_heads, n_entries]. A token is kPage page + slot. A mean is -1 - page; means come last.
+  int32_t* entries;
+  unsigned char* gathered;  // Dense pages of all KV heads.
   float* bias;              // [gathered pages from first_bias on][n_kv_heads][kPage]
-  int32_t page, n_pages;    // its indexed ones, in the table
-  int32_t n_read, n_entries, budget, first_bias;  // budget: tokens of pages that are not read whole
-  // Of attention_mass(), a KV head's apart: of the gathered and the other tokens; of all.
+  int32_t page, n_pages;    // Its indexed pages in the table.
+  // budget: tokens to read from pages that are not read whole.
+  int32_t n_read, n_entries, budget, first_bias;
+  // For attention_mass(): the mass of the gathered and the other tokens, and where the mass of all tokens goes. Strides
+  // are from one KV head to the next.
   const float* mass;
   float* to;
   int64_t mass_stride, to_stride;
-  int32_t gathered_start, run, n_runs;  // in `mass`; in the table
+  int32_t gathered_start, run, n_runs;  // gathered_start: in `mass`; run: in the table of runs
 };
 
-// Tokens of other pages: in SparseQuery::mass and in `to`.
+// A run of tokens of other pages, in SparseQuery::mass and in SparseQuery::to.
 struct MassRun {
   int32_t from, to, n;
 };
@@ -49,20 +52,21 @@ namespace {
 
 constexpr int kChooseThreads = 512, kChooseWarps = kChooseThreads / 32;
 static_assert(kChooseThreads == kPromiseSteps, "each thread adds up one step");
-constexpr int kAhead = 4;             // pages that a warp reads at once
-constexpr float kNoTokens = -1e37f;   // bias of an entry that stands for none: nothing beside kNoMaximum
+constexpr int kAhead = 4;             // Pages that a warp reads at once.
+// Bias of an entry that stands for no tokens. Its weight is 0 even with kNoMaximum.
+constexpr float kNoTokens = -1e37f;
 
 __device__ __forceinline__ int sum_of_warp(int x) {
   for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(kAllLanes, x, mask);
   return x;
 }
 
-// Of a block that chooses. Each warp has a stretch of the pages.
+// The shared memory of a block that chooses. Each warp has a range of the pages.
 struct Choosing {
-  int steps[kChooseWarps][kPromiseSteps];  // tokens at each step
-  int whole[kChooseWarps];                 // pages that are read whole
+  int steps[kChooseWarps][kPromiseSteps];  // Tokens at each step.
+  int whole[kChooseWarps];                 // Pages that are read whole.
   int sums[kChooseWarps];
-  int last, left;  // the step of which the first `left` tokens are read; of those before it all are
+  int last, left;  // All tokens of the steps before `last` are read, and the first `left` tokens of `last`.
 };
 
 // Steps of tokens 2 lane and 2 lane + 1 of a page.
@@ -70,7 +74,7 @@ struct Steps {
   int even, odd;
 };
 
-// A block for a KV head of a query.
+// The choice of a KV head of a query, by a block.
 class Choice {
  public:
   __device__ Choice(const SparseQuery& query, const SparsePage* pages, int head, int n_kv_heads, int parts)
@@ -96,7 +100,7 @@ class Choice {
   }
 
  private:
-  // visit(page, steps) of the warp's pages, in order.
+  // Calls visit(page, steps) for the warp's pages, in order.
   template <typename Visit>
   __device__ void for_pages(const Visit& visit) const {
     for (int first = first_; first < end_; first += kAhead) {
@@ -126,7 +130,7 @@ class Choice {
     int* const counts = shared_.steps[warp_];
     for (int step = lane_; step < kPromiseSteps; step += 32) counts[step] = 0;
     __syncwarp();
-    int whole = 0, least = 0;  // least: tokens at the last step, where most are
+    int whole = 0, least = 0;  // least: tokens at the last step, where most tokens are
     const auto add = [&](int step) {
       if (step == kPromiseSteps - 1) {
         ++least;
@@ -168,7 +172,9 @@ class Choice {
 
   __device__ void write() const {
     const int last = shared_.last, left = shared_.left;
-    int less = 0, rank = 0, whole = 0;  // in the warps before: tokens of steps before the last; of the last; whole pages
+    // In the warps before this one: tokens of steps before the last, tokens of the last step, pages that are read
+    // whole.
+    int less = 0, rank = 0, whole = 0;
     for (int warp = 0; warp < warp_; ++warp) {
       for (int step = lane_; step < last; step += 32) less += shared_.steps[warp][step];
       rank += shared_.steps[warp][last];
@@ -176,7 +182,7 @@ class Choice {
     }
     int at = kPage * whole + sum_of_warp(less) + (rank < left ? rank : left);
     for (int entry = query_.first_bias * kPage + thread_; entry < query_.n_read; entry += kChooseThreads) *bias(entry) = 0.0f;
-    const unsigned before = (1u << lane_) - 1;  // lanes
+    const unsigned before = (1u << lane_) - 1;  // The lanes before this one.
     for_pages([&](int page, Steps steps) {
       const int token = page * kPage + 2 * lane_, scored = pages_[page].scored;
       if (scored < 0) {
@@ -223,25 +229,25 @@ __global__ void __launch_bounds__(kChooseThreads, 2) choose_kernel(const SparseQ
 }
 
 struct GatherItem {
-  int32_t query, page;  // page: of the gathered ones
+  int32_t query, page;  // page: its number among the gathered pages
 };
 
 // Where the row of an entry lies.
 struct Source {
   const unsigned char* row;
-  const unsigned char* means;  // of its page
-  int32_t bits;                // of the row's codes; 0: it is dense; kNone: there is no entry
+  const unsigned char* means;  // The means of its page.
+  int32_t bits;                // Bits of the row's codes. 0: the row is dense. kNone: there is no entry.
   static constexpr int32_t kNone = -1;
 };
 
-// Values 8 unit, ..., 8 unit + 7 of a row [2][head_dim], as bf16.
+// Returns values 8 unit, ..., 8 unit + 7 of a row [2][head_dim], as bf16.
 __device__ __forceinline__ uint4 values_of(const Source& source, int unit, int head_dim) {
   if (source.bits == Source::kNone) return {0, 0, 0, 0};
   if (source.bits == 0) return reinterpret_cast<const uint4*>(source.row)[unit];
   const uint4 means = reinterpret_cast<const uint4*>(source.means)[unit];
   const float step = reinterpret_cast<const float*>(source.row + 2 * head_dim * source.bits / 8)[8 * unit >= head_dim ? 1 : 0];
   const float least = __fmul_rn(__fmul_rn(step, -0.5f), static_cast<float>((1 << source.bits) - 1));
-  uint32_t codes[2];  // of four values each, one a byte, or a nibble
+  uint32_t codes[2];  // Four values each, one per byte or nibble.
   if (source.bits == 8) {
     const uint2 eight = reinterpret_cast<const uint2*>(source.row)[unit];
     codes[0] = eight.x;
@@ -259,7 +265,7 @@ __device__ __forceinline__ uint4 values_of(const Source& source, int unit, int h
   return {pair(0, means.x), pair(2, means.y), pair(4, means.z), pair(6, means.w)};
 }
 
-// A block for a KV head of a gathered page. Rows come to shared memory, which turns them: neighbours in K are slots.
+// A block takes a KV head of a gathered page. Shared memory transposes the rows: neighbors in K are slots.
 __global__ void __launch_bounds__(kThreads) gather_kernel(const SparseQuery* queries, const SparsePage* pages,
                                                          const GatherItem* items, int n_kv_heads, int head_dim) {
   const int head = static_cast<int>(blockIdx.x) % n_kv_heads, thread = static_cast<int>(threadIdx.x);
@@ -281,7 +287,8 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const SparseQuery* que
     sources[thread] = source;
   }
   __syncthreads();
-  const int units = head_dim / 4, row_words = head_dim + 1;  // of K and V; odd, so that columns meet no bank twice
+  // For K and V together. row_words is odd, so that columns meet no bank twice.
+  const int units = head_dim / 4, row_words = head_dim + 1;
 #pragma unroll 4
   for (int i = thread; i < kPage * units; i += kThreads) {
     const int row = i / units, unit = i % units;
@@ -293,7 +300,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const SparseQuery* que
     to[3] = words.w;
   }
   __syncthreads();
-  const int page_words = kPage * head_dim;  // of K and V
+  const int page_words = kPage * head_dim;  // For K and V together.
   auto* const to_k = reinterpret_cast<uint32_t*>(query.gathered) + (int64_t{item.page} * n_kv_heads + head) * page_words;
   for (int i = thread; i < page_words / 2; i += kThreads) to_k[i] = rows[i % kPage * row_words + i / kPage];
   uint32_t* const to_v = to_k + page_words / 2;
@@ -304,7 +311,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const SparseQuery* que
   }
 }
 
-// A block for a KV head of a query.
+// A block takes a KV head of a query.
 __global__ void __launch_bounds__(kThreads) hand_out_kernel(const SparseQuery* queries, const SparsePage* pages,
                                                            const MassRun* runs, int n_kv_heads) {
   const int head = static_cast<int>(blockIdx.x) % n_kv_heads, thread = static_cast<int>(threadIdx.x);
@@ -344,14 +351,14 @@ SparseBatches<Task>::SparseBatches(const AttentionShape& shape, std::span<const 
   to_next_task();
 }
 
-// From task_ on, to one that has queries and indexed pages.
+// Advances task_ to the first task, from task_ on, that has queries and indexed pages.
 template <typename Task>
 void SparseBatches<Task>::to_next_task() {
   query_ = 0;
   while (task_ < all_.size() && (all_[task_].n == 0 || !has_indexed(all_[task_].segments))) ++task_;
 }
 
-// Of the next query.
+// Returns the plan of the next query.
 template <typename Task>
 SparsePlan SparseBatches<Task>::plan() const {
   const Task& task = all_[task_];
@@ -371,7 +378,7 @@ SparsePlan SparseBatches<Task>::plan() const {
   of.entries = of.read + of.scored;
   of.pages = (of.entries + kPageTokens - 1) / kPageTokens;
   of.first_bias = of.scored > 0 ? of.read / kPageTokens : of.pages;
-  const auto room = [&](int64_t rows, int64_t bytes) {  // of each KV head
+  const auto room = [&](int64_t rows, int64_t bytes) {  // Room for each KV head.
     const size_t at = of.end;
     of.end += (static_cast<size_t>(shape_.n_kv_heads * rows * bytes) + 255) / 256 * 256;
     return at;
@@ -380,7 +387,8 @@ SparsePlan SparseBatches<Task>::plan() const {
   of.promises = room(of.scored * parts * kPageTokens, sizeof(float));
   of.list = room(of.entries, sizeof(int32_t));
   of.bias = room((of.pages - of.first_bias) * kPageTokens, sizeof(float));
-  const int64_t mass = of.entries + of.others + task.n - 1 - query_;  // of the last query: promises lie equally far apart
+  // Room as for the last query, so that the promises of all queries lie equally far apart.
+  const int64_t mass = of.entries + of.others + task.n - 1 - query_;
   of.mass = room(std::is_same_v<Task, AttentionMassTask> ? mass : 0, sizeof(float));
   of.gathered = room(of.pages, kPageTokens * row_bytes(shape_.type, shape_.head_dim, 0));
   return of;
@@ -409,7 +417,7 @@ bool SparseBatches<Task>::next() {
   for (auto* const table : {&work.pages, &work.queries, &work.items, &work.runs}) table->clear();
   work.promises.clear();
   work.segments.clear();
-  work.segments.reserve(segments);  // tasks point there
+  work.segments.reserve(segments);  // Tasks point into it.
   std::byte* memory = bytes > 0 ? work.memory.reserve(bytes) : nullptr;
   for (const SparsePlan& of : work.plans) {
     add(of, memory);
@@ -428,7 +436,7 @@ void SparseBatches<Task>::add(const SparsePlan& of, std::byte* memory) {
   row.entries = reinterpret_cast<int32_t*>(memory + of.list);
   row.bias = reinterpret_cast<float*>(memory + of.bias);
   row.gathered = reinterpret_cast<unsigned char*>(memory + of.gathered);
-  const bool follows = &of != work.plans.data() && (&of - 1)->task == of.task;  // pages are the task's
+  const bool follows = &of != work.plans.data() && (&of - 1)->task == of.task;  // Its pages are those of the same task.
   if (follows) {
     const SparseQuery& before = rows_of<SparseQuery>(work.queries).back();
     row.page = before.page;
@@ -463,7 +471,7 @@ void SparseBatches<Task>::add(const SparsePlan& of, std::byte* memory) {
   }
   const size_t attended = work.segments.size();
   row.run = static_cast<int32_t>(rows_of<MassRun>(work.runs).size());
-  int32_t from = 0, to = 0;  // tokens so far: of those that attention runs over; of the task's
+  int32_t from = 0, to = 0;  // Tokens so far: from: of those that attention runs over; to: of the task.
   bool gathered = false;
   for (size_t i = seen; i < attended; ++i) {
     const KvSegment segment = work.segments[i];
@@ -511,7 +519,7 @@ int32_t SparseBatches<Task>::add_pages(std::span<const KvSegment> segments) {
   return n;
 }
 
-// As segments of a query.
+// Appends the gathered pages as segments of a query.
 template <typename Task>
 void SparseBatches<Task>::add_gathered(const SparsePlan& of, const std::byte* memory) {
   const int64_t stride = kPageTokens * row_bytes(shape_.type, shape_.head_dim, 0);

@@ -15,13 +15,13 @@
 namespace smartkv::kernels::cuda {
 namespace {
 
-// Scratch of a job in the device's memory; n entries, m summaries, d channels, q queries.
+// Scratch of a job in device memory, for n entries, m summaries, d channels and q queries.
 struct Scratch {
-  double *own, *mass, *squares;             // [n]: exp(bias); attention received; its squares
+  double *own, *mass, *squares;             // [n]: exp(bias), sum of attention received, sum of its squares
   double *gram, *rhs, *weights, *x, *used;  // [m, m], [m] each
   double* query_mass;                       // [q]
-  double *errors, *shares, *fit;            // of least squares: [q, d], [q, m], [m, d]
-  double *all_gram, *target, *sub;          // of matching: [n, n], [n], [m, m]
+  double *errors, *shares, *fit;            // For least squares: [q, d], [q, m], [m, d].
+  double *all_gram, *target, *sub;          // For matching: [n, n], [n], [m, m].
   float *k, *v, *units;                     // [d, n], [n, d], [d, n]
   float *attention, *cosine, *mean, *values;  // [q, n], [n], [d], [m, d]
   int32_t *order, *chosen, *nearest;        // [n] each
@@ -31,7 +31,7 @@ struct Sizes {
   int64_t n, m, d, q;
 };
 
-// Lays a job's scratch out from `at` on; null: counts only. Returns its bytes.
+// Lays out the scratch of a job from `at` on, or only counts if `at` is null. Returns the bytes.
 size_t lay_out(const Sizes& of, bool matching, bool least_squares, std::byte* at, Scratch* scratch) {
   size_t bytes = 0;
   const auto add = [&](auto** to, int64_t count) {
@@ -58,13 +58,13 @@ size_t lay_out(const Sizes& of, bool matching, bool least_squares, std::byte* at
   return (bytes + 255) / 256 * 256;
 }
 
-// Of one KV head, to whom all pointers are.
+// The entries of one KV head. All pointers are those of this head.
 struct Entries {
   const TokenPlace* tokens;
   const float* bias;
   const float* q;
   const float* log_norm;
-  int32_t coded, n, n_queries, head_dim;  // coded: entries in pages of codes, from `codes` on in the table of all
+  int32_t coded, n, n_queries, head_dim;  // coded: entries in quantized pages, which begin at `codes` in the table
   int32_t codes;
 };
 
@@ -87,7 +87,7 @@ struct FigureRow {
   float* out;
 };
 
-// task(i) for i in [0, n) on the block's threads; all see what was written.
+// Calls task(i) for i in [0, n) on the block's threads. All threads see the results.
 template <typename Task>
 __device__ __forceinline__ void for_all(int64_t n, const Task& task) {
   for (auto i = static_cast<int64_t>(threadIdx.x); i < n; i += kThreads) task(static_cast<int>(i));
@@ -116,7 +116,7 @@ __device__ void load_entries(const Entries& of, const Segment* segments, const S
   });
 }
 
-// Entry j's share of each query's attention.
+// Computes the attention that each entry receives from each query.
 __device__ void find_attention(const Entries& of, const Scratch& to) {
   for_all(int64_t{of.n_queries} * of.n, [&](int i) {
     const int query = i / of.n, j = i % of.n;
@@ -142,7 +142,7 @@ __device__ void find_units(const Entries& of, const Scratch& to) {
   });
 }
 
-// Each entry's cosine with the nearest pivot so far, and which that is.
+// Updates the cosine of each entry with its nearest pivot so far, and the number of that pivot.
 __device__ void consider(const Entries& of, const Scratch& to, int pivot, int number) {
   for_all(of.n, [&](int j) {
     const float cosine = unit_product(to.units, to.units + pivot, of.n, of.n, of.head_dim, j);
@@ -157,7 +157,7 @@ __device__ void find_nearest(const Entries& of, const Scratch& to, const int32_t
   for_all(count, [&](int p) { to.nearest[pivots[p]] = p; });
 }
 
-// The pivots that are marked as chosen, rising.
+// Writes the pivots that are marked as chosen, in ascending order.
 __device__ void collect(const Entries& of, const Scratch& scratch, int32_t* pivots) {
   by_one([&] {
     for (int j = 0, next = 0; j < of.n; ++j) {
@@ -183,11 +183,11 @@ __device__ void choose_by_cosine(const Entries& of, const Scratch& scratch, int 
   });
   for (int p = 0; p < count; ++p) {
     const int pivot = scratch.order[0];
-    __syncthreads();  // all have read it
+    __syncthreads();  // All threads have read it.
     consider(of, scratch, pivot, p);
     by_one([&] {
       scratch.chosen[pivot] = 1;
-      int farthest = -1;  // equal keys are two entries
+      int farthest = -1;  // An entry is chosen once, even if another has the same key.
       for (int j = 0; j < of.n; ++j) {
         if (scratch.chosen[j] == 0 && (farthest < 0 || scratch.cosine[j] < scratch.cosine[farthest])) farthest = j;
       }
@@ -196,7 +196,7 @@ __device__ void choose_by_cosine(const Entries& of, const Scratch& scratch, int 
   }
 }
 
-// Entries by falling mean square attention.
+// Orders the entries by descending mean square attention.
 __device__ void order_by_attention(const Entries& of, const Scratch& scratch) {
   for_all(of.n, [&](int j) {
     double squares = 0;
@@ -216,7 +216,8 @@ __device__ void order_by_attention(const Entries& of, const Scratch& scratch) {
   });
 }
 
-// bounded_least_squares() of kernels/least_squares.h by one thread; low and high are the same for all.
+// Does what bounded_least_squares() of kernels/least_squares.h does, by one thread. low and high are the same for all
+// unknowns.
 __device__ void fit_within(const double* gram, const double* rhs, double low, double high, int n, double* x) {
   for (int sweep = 0; sweep < kLeastSquaresSweeps; ++sweep) {
     for (int i = 0; i < n; ++i) {
@@ -239,7 +240,7 @@ __device__ void choose_by_matching(const Entries& of, const Scratch& scratch, in
     }
     scratch.all_gram[at] = product;
   });
-  for_all(n, [&](int i) {  // the columns' products with the block's mass
+  for_all(n, [&](int i) {  // Dot products of the columns with the block's mass.
     double sum = 0;
     for (int j = 0; j < n; ++j) sum += scratch.all_gram[i * n + j];
     scratch.target[i] = sum;
@@ -292,7 +293,8 @@ __device__ void choose_pivots(PivotRule rule, const Entries& of, const Scratch& 
   collect(of, scratch, pivots);
 }
 
-// Of each group, the mean of the values by the weights [n]; by exp(b) where these are all 0.
+// Computes the mean of each group's values, weighted by `weights` [n]. Weighs by exp(b) if all weights of a group are
+// 0.
 __device__ void find_group_values(const Entries& of, const Scratch& scratch, const int32_t* group, int count, const double* weights) {
   for_all(count, [&](int g) {
     double sum = 0;
@@ -312,7 +314,7 @@ __device__ void find_group_values(const Entries& of, const Scratch& scratch, con
   });
 }
 
-// exp(b) of the pivots, fitted near the count's, scratch.weights, so that they have the block's mass at each query.
+// Fits exp(b) of the pivots near the counts, scratch.weights, so that the pivots have the block's mass at each query.
 __device__ void fit_weights(const Entries& of, const Scratch& scratch, const int32_t* pivots, int count) {
   const auto unit = [&](int i) { return scratch.weights[i] / exp(static_cast<double>(of.bias[pivots[i]])); };
   for_all(int64_t{count} * count, [&](int at) {
@@ -345,7 +347,7 @@ __device__ void fit_weights(const Entries& of, const Scratch& scratch, const int
   });
 }
 
-// Moves scratch.values so that the summaries' output comes nearer to the block's at each query.
+// Moves scratch.values so that the output of the summaries comes closer to the output of the block at each query.
 __device__ void fit_values(const Entries& of, const Scratch& scratch, const int32_t* pivots, int count) {
   const int dim = of.head_dim;
   by_one([&] {
@@ -354,7 +356,7 @@ __device__ void fit_values(const Entries& of, const Scratch& scratch, const int3
     scratch.used[0] = squares;
   });
   const double squares = scratch.used[0];
-  if (!(squares > 0)) return;  // no query looks here
+  if (!(squares > 0)) return;  // No query attends to this block.
   for_all(int64_t{of.n_queries} * count, [&](int at) {
     const int query = at / count, pivot = pivots[at % count];
     scratch.shares[at] =
@@ -381,7 +383,7 @@ __device__ void fit_values(const Entries& of, const Scratch& scratch, const int3
     }
     scratch.fit[at] = product;
   });
-  by_one([&] {  // gram = L L^T, L in its place
+  by_one([&] {  // gram = L L^T. L takes the place of gram.
     for (int i = 0; i < count; ++i) {
       for (int j = 0; j <= i; ++j) {
         double sum = scratch.gram[i * count + j];
@@ -418,7 +420,7 @@ __global__ void __launch_bounds__(kThreads) summarize_kernel(const SummaryRow* j
   const Scratch& scratch = job.scratch;
   const int count = job.count;
   load_entries(of, segments, scratch);
-  if (count == of.n) {  // as they are
+  if (count == of.n) {  // The entries stay as they are.
     for_all(of.n, [&](int j) {
       job.pivots[j] = job.group[j] = j;
       job.bias[j] = of.bias[j];
@@ -491,7 +493,7 @@ __global__ void __launch_bounds__(kThreads) figures_kernel(const FigureRow* jobs
 
 AttentionShape shape_of(int64_t n_heads, int64_t head_dim) { return {n_heads, n_heads, head_dim, 1.0f, KvType::kBf16}; }
 
-// codes: where its pages of codes begin in the table of all.
+// Returns the entries of a job. codes: where its quantized pages begin in the table of all pages.
 Entries entries_of(const DeviceEntries& from, int64_t head_dim, size_t codes) {
   return {from.tokens,
           from.bias,
@@ -504,7 +506,7 @@ Entries entries_of(const DeviceEntries& from, int64_t head_dim, size_t codes) {
           static_cast<int32_t>(codes)};
 }
 
-// Pages of codes, each of one KV head, as rows of a table.
+// Appends the quantized pages to a table, each as a row of one KV head.
 void append_codes(int64_t head_dim, const DeviceEntries& entries, std::vector<std::byte>* table) {
   const AttentionShape shape = shape_of(entries.head + 1, head_dim);
   check_shape(shape);
@@ -530,7 +532,8 @@ Plan plan_of(int64_t head_dim, const DeviceFigures& job) {
   return {{job.entries.n, job.pivots, head_dim, job.entries.n_queries}, false, false};
 }
 
-// Launches a block for each job, with scratch: its rows, make_row(job, entries, scratch), and the pages of codes in one table.
+// Launches a block for each job, with scratch. make_row(job, entries, scratch) makes the row of a job. The quantized
+// pages of all jobs are in one table.
 template <typename Row, typename Job, typename MakeRow>
 void launch_jobs(void (*kernel)(const Row*, const Segment*), const char* name, int64_t head_dim, std::span<const Job> jobs,
                  PageWorkspace& workspace, SummaryWorkspace& summaries, cudaStream_t stream, const MakeRow& make_row) {

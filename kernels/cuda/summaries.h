@@ -1,7 +1,9 @@
-// Fewer entries of a KV head out of many, and what makes one stand out, on a CUDA device: kernels/block_summarizer.h within
-// rounding, a block of threads for each job.
-// Jobs are in the host's memory, what they point to on the device, results included. Launched on `stream`, not waited for.
-// std::invalid_argument for a job that does not fit; std::runtime_error for an error of CUDA.
+// Summaries of the entries of a KV head, and statistics that show which entries stand out, on a CUDA device. Results
+// are those of kernels/block_summarizer.h within rounding. Each job takes a block of threads.
+//
+// Jobs are in host memory. Everything that they point to is on the device, results included. All functions launch on
+// `stream` and do not wait. They throw std::invalid_argument for a job that does not fit, and std::runtime_error on
+// CUDA errors.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +15,30 @@
 
 namespace smartkv::kernels::cuda {
 
-// HeadEntries of which all that they point to is on the device; but `codes`, in the host's memory.
+// HeadEntries with everything on the device, except for the list `codes`, which is in host memory.
 struct DeviceEntries {
   std::span<const KvSegment> codes;
   int64_t head = 0;
   const TokenPlace* tokens = nullptr;
-  int64_t n = 0;                   // of all entries
+  int64_t n = 0;                   // Number of all entries.
   const float* bias = nullptr;
   int64_t n_queries = 0;
   const float* q = nullptr;        // [n_queries, head_dim]
   const float* log_norm = nullptr;
 };
 
+// An EntrySummary with everything on the device.
 struct DeviceSummary {
   DeviceEntries entries;
   SummaryRule rule;
-  int64_t summaries = 0;           // at most as many as entries
+  int64_t summaries = 0;           // At most the number of entries.
   const TokenPlace* to = nullptr;
   int32_t* pivots = nullptr;
   int32_t* group = nullptr;
   float* bias = nullptr;
 };
 
+// EntryFigures with everything on the device.
 struct DeviceFigures {
   DeviceEntries entries;
   EntryFigure figure = EntryFigure::kValueNorm;
@@ -42,7 +46,7 @@ struct DeviceFigures {
   float* out = nullptr;
 };
 
-// What they need for a moment.
+// Scratch of the jobs.
 struct SummaryWorkspace {
   DeviceBuffer scratch;
 };

@@ -17,12 +17,12 @@ namespace {
 constexpr int kBlock = static_cast<int>(TokenNoise::kBlockTokens);
 static_assert(kBlock == 64, "a lane has two tokens of a block");
 
-constexpr int kScanBlocks = 32;                           // that a block of threads scans
+constexpr int kScanBlocks = 32;                           // Blocks of tokens that a block of threads scans.
 constexpr int kDrawThreads = 512, kDrawWarps = kDrawThreads / 32;
-constexpr int kAhead = 4;                                 // blocks of tokens that a warp reads at once
-constexpr int kDigitBits = 10, kDigits = 1 << kDigitBits;  // of the keys that selections go by
+constexpr int kAhead = 4;                                 // Blocks of tokens that a warp reads at once.
+constexpr int kDigitBits = 10, kDigits = 1 << kDigitBits;  // Digits of the keys that select tokens.
 constexpr int kDigitsOfThread = kDigits / kDrawThreads;
-constexpr int kTokenBits = 20, kKeyBits = 30 + kTokenBits;  // the weight's, up to 1.0f, and the token's
+constexpr int kTokenBits = 20, kKeyBits = 30 + kTokenBits;  // Bits of the weight, up to 1.0f, and of the token.
 static_assert(TokenDrawer::kMostTokens < int64_t{1} << kTokenBits && kKeyBits % kDigitBits == 0);
 
 constexpr int kNoToken = std::numeric_limits<int>::max();
@@ -37,17 +37,17 @@ struct Row {
   const Bias* biases;
   const SeenToken* seen;
   const int32_t* forbidden;
-  const uint32_t* allowed;  // null: all are
+  const uint32_t* allowed;  // Null if all tokens are allowed.
   int32_t vocabulary, n_biases, n_seen, n_forbidden;
   float repetition, frequency, presence;
   float scale, min_p_offset, top_p;
   int32_t top_k;
   bool greedy;
   TokenNoise noise;
-  // Scratch, by block of tokens.
-  double* earliest;  // no token of it arrives before
+  // Scratch. The first two have an element per block of tokens.
+  double* earliest;  // No token of the block arrives before.
   float* block_max;
-  int32_t* bad;       // the first token whose logit is no number; kNoToken
+  int32_t* bad;       // The first token with NaN or +inf, or kNoToken.
   DrawnToken* drawn;
 
   __host__ __device__ int n_blocks() const { return (vocabulary + kBlock - 1) / kBlock; }
@@ -56,7 +56,7 @@ struct Row {
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 __device__ __forceinline__ double never() { return static_cast<double>(infinity()); }
 
-// A block per row. Biases are sorted: the first of a token's adds all of them.
+// A block takes a row. Biases are sorted, and the first bias of a token adds all of them.
 __global__ void __launch_bounds__(kThreads) edit_logits_kernel(const Row* rows) {
   const Row& row = rows[blockIdx.x];
   const int thread = static_cast<int>(threadIdx.x);
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) edit_logits_kernel(const Row* rows) 
   for (int i = thread; i < row.n_forbidden; i += kThreads) row.logits[row.forbidden[i]] = -infinity();
 }
 
-// `parts` blocks per row, of kScanBlocks blocks of tokens each, of which a warp takes one at a time.
+// `parts` blocks take a row, kScanBlocks blocks of tokens each. A warp takes one block of tokens at a time.
 __global__ void __launch_bounds__(kThreads) scan_logits_kernel(const Row* rows, int parts) {
   const Row& row = rows[blockIdx.x / static_cast<unsigned>(parts)];
   const int first = static_cast<int>(blockIdx.x % static_cast<unsigned>(parts)) * kScanBlocks;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) scan_logits_kernel(const Row* rows, 
   }
 }
 
-// Who comes first: at the least time, of equals the lower number.
+// An arrival in a race. The first has the least time and, among equal times, the lower number.
 struct Arrival {
   double time;
   int number;
@@ -114,16 +114,17 @@ __device__ Arrival first_of_warp(Arrival mine) {
   return mine;
 }
 
-// Of a block that draws from a row.
+// The shared memory of a block that draws from a row.
 struct Shared {
   unsigned long long bins[kDigits];
   unsigned long long sums[kDrawWarps];
   Arrival first[kDrawWarps];
   float max[kDrawWarps];
-  int digit;                  // of the bin in which a selection ends
-  unsigned long long before;  // in the bins before it
+  int digit;                  // The bin in which a selection ends.
+  unsigned long long before;  // The sum of the bins before it.
 };
 
+// Draws a token from a row, by a block.
 class RowDraw {
  public:
   __device__ RowDraw(const Row& row, Shared& shared)
@@ -155,10 +156,10 @@ class RowDraw {
     return most;
   }
 
-  // By all threads, for all of them.
+  // Returns the first arrival to all threads. All threads call it.
   __device__ Arrival first_of_all(Arrival mine) {
     mine = first_of_warp(mine);
-    __syncthreads();  // the last result may still be read
+    __syncthreads();  // Other threads may still read the last result.
     if (lane_ == 0) shared_.first[warp_] = mine;
     __syncthreads();
     for (int warp = 0; warp < kDrawWarps; ++warp) {
@@ -183,11 +184,11 @@ class RowDraw {
 
   __device__ float weight(float logit) const { return token_weight(logit, max_, row_.scale); }
 
-  // Orders tokens: the larger weight, of equals the lower id, has the larger key.
+  // Returns a key that orders tokens: a larger weight, or among equal weights a lower id, has a larger key.
   __device__ static uint64_t key(float weight, int token) {
     return static_cast<uint64_t>(__float_as_uint(weight)) << kTokenBits | static_cast<unsigned>((1 << kTokenBits) - 1 - token);
   }
-  // Whether the block may have tokens with a key of at least `least`.
+  // Returns whether the block may have tokens with a key of at least `least`.
   __device__ bool reaches(int block, uint64_t least) const {
     const float most = row_.block_max[block];
     if (most < floor_) return false;
@@ -195,7 +196,7 @@ class RowDraw {
     return bound > 0 && __float_as_uint(bound) >= static_cast<uint32_t>(least >> kTokenBits);
   }
 
-  // visit(weight, key) of the tokens that are left and whose key is at least `least`.
+  // Calls visit(weight, key) for the tokens that are left and have a key of at least `least`.
   template <typename Visit>
   __device__ void for_tokens(uint64_t least, const Visit& visit) const {
     least = least > kept_ ? least : kept_;
@@ -223,12 +224,13 @@ class RowDraw {
     }
   }
 
-  // Sums what tokens bring, from the largest key down, until it is `needed`, and drops all tokens after that. A token brings its
-  // mass, of which top_p is needed, or 1. Digit by digit of the key.
+  // Drops tokens. From the largest key down it sums what tokens contribute until the sum is `needed`, and drops all
+  // tokens after that. A token contributes 1, or, by_mass, its mass; top_p then determines `needed`. The selection goes
+  // digit by digit of the key.
   __device__ void select(bool by_mass, int64_t needed) {
     uint64_t prefix = 0;
     for (int shift = kKeyBits - kDigitBits; shift >= 0; shift -= kDigitBits) {
-      __syncthreads();  // the last bins may still be read
+      __syncthreads();  // Other threads may still read the last bins.
       for (int i = 0; i < kDigitsOfThread; ++i) shared_.bins[thread_ * kDigitsOfThread + i] = 0;
       __syncthreads();
       for_tokens(prefix << (shift + kDigitBits), [&](float own, uint64_t own_key) {
@@ -244,13 +246,13 @@ class RowDraw {
       int64_t in_bin = find_bin(needed);
       prefix = prefix << kDigitBits | static_cast<unsigned>(shared_.digit);
       needed -= static_cast<int64_t>(shared_.before);
-      if (by_mass && shift == kTokenBits) {  // what is left in the bin has one weight
+      if (by_mass && shift == kTokenBits) {  // All tokens left in the bin have one weight.
         const int64_t of_token = weight_mass(__uint_as_float(static_cast<unsigned>(prefix)));
         needed = (needed + of_token - 1) / of_token;
         in_bin /= of_token;
         by_mass = false;
       }
-      if (!by_mass && needed == in_bin) {  // all of it
+      if (!by_mass && needed == in_bin) {  // The whole bin is kept.
         prefix <<= shift;
         break;
       }
@@ -258,10 +260,10 @@ class RowDraw {
     kept_ = prefix > kept_ ? prefix : kept_;
   }
 
-  // Bins as thread_ has them: the largest digits first.
+  // Returns the digit of bin i of this thread. The first threads have the largest digits.
   __device__ int digit_of(int i) const { return kDigits - 1 - (thread_ * kDigitsOfThread + i); }
 
-  // The sum of all bins; before_ becomes that of those before this thread's.
+  // Returns the sum of all bins. Sets before_ to the sum of the bins before this thread's.
   __device__ int64_t sum_bins() {
     unsigned long long own = 0;
     for (int i = 0; i < kDigitsOfThread; ++i) own += shared_.bins[digit_of(i)];
@@ -281,7 +283,7 @@ class RowDraw {
     return static_cast<int64_t>(total);
   }
 
-  // The bin in which the sum reaches `needed`, 1 to the whole, and what is before it. Returns what is in it.
+  // Finds the bin in which the sum reaches `needed`, 1 to the whole, and the sum before it. Returns the sum in it.
   __device__ int64_t find_bin(int64_t needed) {
     unsigned long long before = before_;
     for (int i = 0; i < kDigitsOfThread; ++i) {
@@ -296,9 +298,9 @@ class RowDraw {
     return static_cast<int64_t>(shared_.bins[shared_.digit]);
   }
 
-  // The token that arrives first of those that are left.
+  // Returns the token that arrives first among those that are left.
   __device__ int race() {
-    Arrival likely{never(), kNoToken};  // a block of tokens
+    Arrival likely{never(), kNoToken};  // The number is a block of tokens.
     for (int block = thread_; block < n_blocks_; block += kDrawThreads) {
       double earliest = never();
       if (reaches(block, kept_)) earliest = row_.noise.block(block).least / (weight(row_.block_max[block]) * kWeightBound);
@@ -317,7 +319,7 @@ class RowDraw {
     return first_of_all(winner).number;
   }
 
-  // The tokens of a block, by a warp.
+  // Runs the race of the tokens of a block, by a warp.
   __device__ void run(int block, Arrival* winner) const {
     const TokenNoise::Block noise = row_.noise.block(block);
     for (int half = 0; half < 2; ++half) {
@@ -335,18 +337,18 @@ class RowDraw {
   Shared& shared_;
   int n_blocks_, thread_, warp_, lane_;
   float max_ = 0, floor_ = 0;
-  uint64_t kept_ = 0;               // tokens with smaller keys have been dropped
+  uint64_t kept_ = 0;               // Tokens with smaller keys are dropped.
   unsigned long long before_ = 0;
 };
 
-// A block per row.
+// A block takes a row.
 __global__ void __launch_bounds__(kDrawThreads) draw_token_kernel(const Row* rows) {
   const Row& row = rows[blockIdx.x];
   const DrawnToken drawn = RowDraw(row, *reinterpret_cast<Shared*>(shared_memory())).draw();
   if (threadIdx.x == 0) *row.drawn = drawn;
 }
 
-// Where a draw's lists are in the staging.
+// Where the lists of a draw are in the staging.
 struct Staged {
   size_t biases, seen, forbidden, allowed;
 };

@@ -1,9 +1,11 @@
-// Tokens drawn from logits in a CUDA device's memory: of each row the token that the host's Sampler draws, since both compute by
-// kernels/token_weight.h and kernels/token_noise.h, and no result depends on an order of tokens.
+// The device sampler of a CUDA device. It draws from each row of logits the token that the host's Sampler would draw:
+// both compute by kernels/token_weight.h and kernels/token_noise.h, and no result depends on the order of tokens.
 //
-// Three launches: edits of single tokens; a scan of all rows for what is no number and for the largest logit of each block of
-// 64 tokens; then a block of threads for each row, which goes through the row once or a few times for top_k and top_p, and else
-// looks into few of its blocks.
+// There are three launches:
+//  - edits of single tokens;
+//  - a scan of all rows for NaN and +inf, and for the largest logit of each block of 64 tokens;
+//  - a block of threads for each row. It goes through the row one or more times for top_k and top_p. Otherwise it looks
+//    into few of the row's blocks.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +19,13 @@ struct CUstream_st;  // cudaStream_t points to it
 
 namespace smartkv::kernels::cuda {
 
+// Draws tokens for one batch of rows at a time.
 class TokenDraws {
  public:
-  // Launches on `stream`. What it was given has to stay until take(). std::invalid_argument for a vocabulary that is too large,
-  // std::runtime_error for an error of CUDA.
+  // Launches the draws on `stream`. REQUIRES: the draws and their data stay until take(). Throws std::invalid_argument
+  // for a vocabulary that is empty or too large, and std::runtime_error on CUDA errors.
   void start(std::span<TokenDraw* const> draws, CUstream_st* stream);
-  // Once `stream` was waited for: fills in what was drawn.
+  // Fills in what was drawn. REQUIRES: `stream` was waited for.
   void take(std::span<TokenDraw* const> draws) const;
 
  private:

@@ -8,7 +8,7 @@
 namespace smartkv::kernels::cuda {
 namespace {
 
-constexpr size_t kAlignment = 256;  // of what kernels read in words of 16 bytes
+constexpr size_t kAlignment = 256;  // For data that kernels read in words of 16 bytes.
 constexpr size_t kLeastRing = size_t{1} << 16;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -37,7 +37,7 @@ std::byte* Staging::upload(cudaStream_t stream) {
 
 std::byte* UploadRing::room(size_t bytes, cudaStream_t stream) {
   next_ = aligned(next_ + sent_);
-  if (next_ + bytes > bytes_) {  // what was sent may still be on its way
+  if (next_ + bytes > bytes_) {  // The device may still copy what was sent.
     check(cudaStreamSynchronize(stream), "waiting for tables");
     if (bytes > bytes_) {
       bytes_ = std::max({kLeastRing, 2 * bytes_, aligned(bytes)});

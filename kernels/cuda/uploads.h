@@ -1,4 +1,4 @@
-// What the host sends to a CUDA device, from pinned memory, so that copies wait for nothing.
+// Data that the host sends to a CUDA device, from pinned memory, so that copies wait for nothing.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,19 @@ struct CUstream_st;  // cudaStream_t points to it
 
 namespace smartkv::kernels::cuda {
 
-// Gathers things of the host in one stretch and copies them together.
+// Gathers data of the host in one region and copies it to the device in one piece.
 class Staging {
  public:
-  // What was uploaded has arrived.
+  // Empties the staging. REQUIRES: the last upload has arrived.
   void clear() { bytes_ = 0; }
-  // A copy of `bytes` bytes at `from`; null: room only. Where it is: an offset, a multiple of 256.
+  // Appends `bytes` bytes from `from`, or only reserves room for them if `from` is null. Returns their offset, a
+  // multiple of 256.
   size_t add(const void* from, size_t bytes);
-  // Rows of `width` floats, `stride` floats apart, one after the other.
+  // Appends n rows of `width` floats, which lie `stride` floats apart, without gaps. Returns their offset.
   size_t add_rows(const float* from, int64_t n, int64_t width, int64_t stride);
   size_t bytes() const { return bytes_; }
-  std::byte* at(size_t offset) { return host_.data() + offset; }  // until the next add()
-  // Where offset 0 is on the device, after what is on `stream`.
+  std::byte* at(size_t offset) { return host_.data() + offset; }  // Valid until the next add().
+  // Copies everything to the device, after the work on `stream`. Returns the device address of offset 0.
   std::byte* upload(CUstream_st* stream);
 
  private:
@@ -30,14 +31,15 @@ class Staging {
   size_t bytes_ = 0;
 };
 
-// Tables for launches of one stream. What was sent stays until as much again has been sent.
+// Tables for launches on one stream. A table stays until the ring is full and begins again, which waits for the stream.
 class UploadRing {
  public:
-  // Room in the host's memory for the next send().
+  // Returns room in host memory for the next send().
   std::byte* room(size_t bytes, CUstream_st* stream);
-  // The last room()'s contents, on the device, at a multiple of 256.
+  // Copies the contents of the last room() to the device. Returns their device address, a multiple of 256.
   const std::byte* send(CUstream_st* stream);
 
+  // Copies `rows` to the device.
   template <typename T>
   const T* send(std::span<const T> rows, CUstream_st* stream) {
     copy(rows.data(), rows.size_bytes(), stream);
@@ -50,7 +52,7 @@ class UploadRing {
   HostBuffer host_;
   DeviceBuffer device_;
   std::byte* on_device_ = nullptr;
-  size_t bytes_ = 0, next_ = 0, sent_ = 0;  // of the ring; where room() was given, and how much
+  size_t bytes_ = 0, next_ = 0, sent_ = 0;  // Size of the ring, offset of the last room(), its size.
 };
 
 }  // namespace smartkv::kernels::cuda
