@@ -102,7 +102,10 @@ class EngineImpl final : public Engine {
   void check_load(int64_t more) const;  // mutex_ held; `more`: requests that are about to be queued before this one
   void share_prefixes(Request* request);
   std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec, bool offload = false) const;
-  void check_memory(const GenerationRequest& request, const Checked& checked) const;
+  // The policy of a request with this speculation, which may be null. Throws also where the two do not go together.
+  std::shared_ptr<const KvCachePolicy> policy_beside(const nlohmann::json& spec, const Speculation* speculation) const;
+  // Returns why the request would have too little memory even if it ran alone. Empty if it would have enough.
+  std::string memory_problem(const GenerationRequest& request, const KvCachePolicy& policy, const Speculation* speculation) const;
   std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
   std::shared_ptr<const CompiledGrammar> grammar_for(const GenerationRequest& request) const;  // null where it has none
 
