@@ -112,8 +112,11 @@ class EngineImpl final : public Engine {
   void share_prefixes(Request* request);
   // Returns the policy of a request's kv_cache field. `offload`: its pages live in the host's memory.
   std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec, bool offload = false) const;
-  // Refuses a request that would not fit in memory even if it ran alone.
-  void check_memory(const GenerationRequest& request, const Checked& checked) const;
+  // Returns policy_for() a request with this speculation, which may be null. Checks that the two can be combined.
+  std::shared_ptr<const KvCachePolicy> policy_beside(const nlohmann::json& spec, const Speculation* speculation) const;
+  // Returns why the request would have too little memory even if it ran alone. Empty if it would have enough.
+  std::string memory_problem(const GenerationRequest& request, const KvCachePolicy& policy,
+                             const Speculation* speculation) const;
   // Returns the method of a request's speculative field. Null if that is "off".
   std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
   // Waits until the request's grammar is compiled. Returns null if it has none.

@@ -27,7 +27,9 @@ std::vector<MemoryPlan> EngineImpl::plan(const GenerationRequest& request) const
                           .kv_offload_bytes = parts_.options.kv_offload_bytes};
   const KvCachePolicy* draft = speculation == nullptr ? nullptr : speculation->policy.get();
   const auto plan_for = [&](const nlohmann::json& spec) {
-    MemoryPlan plan = plan_memory(*policy_for(spec, offload), draft, question, memory);
+    const auto policy = policy_beside(spec, speculation.get());
+    MemoryPlan plan = plan_memory(*policy, draft, question, memory);
+    if (plan.problem.empty() && too_long.empty()) plan.problem = memory_problem(request, *policy, speculation.get());
     plan.kv_cache = spec.is_null() ? parts_.options.kv_cache : spec;
     if (plan.kv_cache.is_null()) plan.kv_cache = plan.policy;
     if (!too_long.empty()) plan.problem = too_long;

@@ -87,47 +87,50 @@ EngineImpl::Checked EngineImpl::check(const GenerationRequest& request) const {
   check_allowed(request, parts_.options);
   Checked checked;
   checked.speculation = speculation_for(request.speculative);
-  const bool offload = offloads(checked.speculation.get());
-  if (offload && parts_.options.kv_offload_bytes == 0) {
-    throw RequestError(RequestError::Kind::kInvalid, "speculative.offload",
-                       "speculative.offload: expected false, because the server keeps no memory of the host for caches "
-                       "(option kv_offload_bytes), found true");
-  }
-  checked.policy = policy_for(request.kv_cache, offload);
-  if (checked.speculation != nullptr && checked.speculation->pillar && checked.policy->name() != "full") {
-    throw RequestError(RequestError::Kind::kInvalid, "speculative.kv_cache",
-                       "speculative.kv_cache: \"pillar_attn\" reads the rows of the request's own cache: expected the policy "
-                       "\"full\" there, found \"" + std::string(checked.policy->name()) + '"');
-  }
+  checked.policy = policy_beside(request.kv_cache, checked.speculation.get());
   checked.grammar = grammar_for(request);
-  check_memory(request, checked);
+  const std::string problem = memory_problem(request, *checked.policy, checked.speculation.get());
+  if (!problem.empty()) throw RequestError(RequestError::Kind::kTooLarge, "max_tokens", problem);
   return checked;
 }
 
-void EngineImpl::check_memory(const GenerationRequest& request, const Checked& checked) const {
+std::shared_ptr<const KvCachePolicy> EngineImpl::policy_beside(const nlohmann::json& spec, const Speculation* speculation) const {
+  const bool offload = offloads(speculation);
+  if (offload && parts_.options.kv_offload_bytes == 0) {
+    throw RequestError(RequestError::Kind::kInvalid, "speculative.offload",
+                       "speculative.offload: expected false, because the server reserves no host memory for caches "
+                       "(option kv_offload_bytes), found true");
+  }
+  auto policy = policy_for(spec, offload);
+  if (speculation != nullptr && speculation->pillar && policy->name() != "full") {
+    throw RequestError(RequestError::Kind::kInvalid, "speculative.kv_cache",
+                       "speculative.kv_cache: \"pillar_attn\" reads the rows of the request's own cache: expected the policy "
+                       "\"full\" there, found \"" + std::string(policy->name()) + '"');
+  }
+  return policy;
+}
+
+std::string EngineImpl::memory_problem(const GenerationRequest& request, const KvCachePolicy& policy, const Speculation* speculation) const {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t room = context_length() - prompt_tokens;
   // A request that asks for the whole rest of the context may end early if memory runs out. Any other must fit when it
   // runs alone.
   const int64_t output = request.max_tokens < room ? request.max_tokens : std::min<int64_t>(room, 1);
-  const auto check = [&](int64_t bytes, int64_t tokens, int64_t available, const char* option) {
-    if (bytes <= available) return;
-    throw RequestError(RequestError::Kind::kTooLarge, "max_tokens",
-                       "the request may need " + std::to_string(bytes) + " bytes of KV cache (" +
-                           std::to_string(prompt_tokens) + " prompt and " + std::to_string(tokens) +
-                           " output tokens, policy \"" + std::string(checked.policy->name()) +
-                           "\"), but the server has " + std::to_string(available) + " bytes (" + option + ")");
+  const auto shortage = [&](int64_t bytes, int64_t tokens, int64_t available, const char* option) -> std::string {
+    if (bytes <= available) return {};
+    return "the request may need " + std::to_string(bytes) + " bytes of KV cache (" + std::to_string(prompt_tokens) +
+           " prompt and " + std::to_string(tokens) + " output tokens, policy \"" + std::string(policy.name()) +
+           "\"), but the server has " + std::to_string(available) + " bytes (" + option + ")";
   };
-  const Speculation* const speculation = checked.speculation.get();
   const bool offload = offloads(speculation);
   const KvCachePolicy* const draft = speculation == nullptr ? nullptr : speculation->policy.get();
-  const int64_t bytes = most_cache_bytes(*checked.policy, draft, offload, prompt_tokens, prompt_tokens + output) +
+  const int64_t bytes = most_cache_bytes(policy, draft, offload, prompt_tokens, prompt_tokens + output) +
                         config().vocab_size * static_cast<int64_t>(sizeof(float));
-  check(bytes, output, parts_.options.kv_cache_bytes, "kv_cache_bytes");
-  if (!offload) return;
-  const int64_t most = std::min(request.max_tokens, room);  // set aside for its whole life
-  check(request.n * checked.policy->max_bytes(prompt_tokens, prompt_tokens + most), most, parts_.options.kv_offload_bytes,
-        "kv_offload_bytes");
+  std::string problem = shortage(bytes, output, parts_.options.kv_cache_bytes, "kv_cache_bytes");
+  if (!offload || !problem.empty()) return problem;
+  const int64_t most = std::min(request.max_tokens, room);  // reserved when the request starts
+  return shortage(request.n * policy.max_bytes(prompt_tokens, prompt_tokens + most), most, parts_.options.kv_offload_bytes,
+                  "kv_offload_bytes");
 }
 
 void EngineImpl::check_load(int64_t more) const {

@@ -118,6 +118,7 @@ TEST_F(DraftsOnDevice, AnswersAreTheSameWhereTheCacheIsTheHosts) {
   GenerationRequest large = make_request(150, 300);
   large.n = 30;
   large.speculative = {{"method", "self"}, {"offload", true}};
+  EXPECT_NE(engine_->plan(large).front().problem.find("kv_offload_bytes"), std::string::npos);
   try {
     engine_->submit(large);
     FAIL() << "it was taken";

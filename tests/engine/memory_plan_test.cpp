@@ -105,6 +105,25 @@ TEST_F(MemoryPlanTest, ListsTheRequestsOwnThenAllThatItMayName) {
   EXPECT_THROW(engine->plan(forbidden), RequestError);
 }
 
+// A cache in host memory that the server has not reserved has no shape, and its plan would divide by its 0 layers.
+TEST_F(MemoryPlanTest, RefusesTheSpeculationThatSubmitRefuses) {
+  start();
+  for (const PolicyRow& row : policy_registry()) {
+    GenerationRequest request = make_request(10, 5);
+    request.kv_cache = row.name;
+    request.speculative = {{"method", "self"}, {"offload", true}};
+    EXPECT_THROW(engine->plan(request), RequestError) << row.name;
+  }
+  GenerationRequest pillar = make_request(10, 5);
+  pillar.speculative = {{"method", "self"}, {"kv_cache", "pillar_attn"}};
+  const auto plans = engine->plan(pillar);
+  for (size_t i = 1; i < plans.size(); ++i) {
+    EXPECT_EQ(plans[i].problem.empty(), plans[i].kv_cache == "full") << plans[i].kv_cache << ": " << plans[i].problem;
+  }
+  pillar.kv_cache = "streaming";
+  EXPECT_THROW(engine->plan(pillar), RequestError);
+}
+
 TEST_F(MemoryPlanTest, APromptBeyondTheContextFitsNowhere) {
   start();
   for (const MemoryPlan& plan : engine->plan(make_request(1024, 5))) {
