@@ -49,9 +49,10 @@ class AcceptanceEstimate {
   bool probing_ = false;
 };
 
-// Estimates the probability that a token is accepted which a model drafted with a given probability. It is a moving
-// average over the tokens of a sequence, one for each range of probabilities. A small model's tokens are accepted about
-// as often as its probabilities say. A model that drafts for itself is mostly accepted even where it is unsure.
+// Estimates how likely a drafted token is to be accepted, given the probability with which the model drafted it. It
+// keeps one moving average over the tokens of a sequence for each range of probabilities. A small model's tokens are
+// accepted about as often as its probabilities say. A model that drafts for itself is mostly accepted even where it is
+// unsure.
 class ConfidenceEstimate {
  public:
   ConfidenceEstimate();  // starts from the model's own probabilities
