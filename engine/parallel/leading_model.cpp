@@ -170,7 +170,7 @@ std::exception_ptr LeadingModel::pass(std::span<const SequenceInput> batch, floa
   link_->tell(std::move(told));
   link_->flush();
   part_->forward(inputs, logits);
-  // status of each cache, then the bytes of the pool; maximum over ranks
+  // Status of each cache, then the bytes of the pool. Becomes the maximum over all ranks.
   std::vector<int64_t> others(batch.size() + 1);
   const auto [pool, own] = held_here();
   others.back() = own;

@@ -306,7 +306,7 @@ class TorchBackend final : public LlamaBackend {
   std::vector<Layer> layers_;
   Tensor final_norm_, embedding_;
   Tensor head_;           // f32 [n_outputs, hidden_size]
-  // tokens of a head that has rows for some tokens only; undefined if it has vocab_size rows in order
+  // Tokens of a head that has rows for some tokens only; undefined if it has vocab_size rows in order
   Tensor output_tokens_;
   // Inputs of passes that run as graphs. They have room for kMostRows rows and never move.
   Tensor graph_ids_;  // int32 [kMostRows]
