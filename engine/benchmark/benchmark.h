@@ -16,7 +16,7 @@ namespace smartkv {
 struct BenchmarkOptions {
   std::filesystem::path model;
   std::string dtype = "auto", weights = "auto", backend = "native", device = "cpu", cuda_graphs = "auto";
-  // processes that compute the model together; more than 1 needs backend torch
+  // Processes that compute the model together. More than 1 needs backend torch.
   int tensor_parallel = 1;
   int threads = 0;                            // total over all processes; 0 for every core that this process may use
   nlohmann::json kv_cache;                    // null for "full"

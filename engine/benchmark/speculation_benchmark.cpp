@@ -242,7 +242,7 @@ SpeculationReport benchmark_speculation(Engine& engine, const SpeculationBenchma
     workload.temperature = options.temperature.value_or(workload.temperature);
     const Case c{workload, sequences, options.tokens};
     const std::vector<json> methods = methods_of(options, workload.name, draft_model);
-    // check all methods before running the first
+    // Check all methods before running the first.
     for (const json& method : methods) engine.validate(bench.request(c, 0, method));
     if (!std::exchange(warm, true)) {
       SpeculationWorkload begin{workload.name, {workload.prompts[0]}, 0, true};

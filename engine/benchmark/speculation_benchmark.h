@@ -20,7 +20,7 @@ struct SpeculationBenchmarkOptions {
   std::vector<std::string> workloads;    // names (speculation_workloads.h); empty for all, "depth" only with a text
   std::vector<nlohmann::json> methods;   // values of the field "speculative"; empty for the workload's default methods
   std::vector<int64_t> depths = {4096};  // workload "depth": prompt tokens of each sequence
-  // sequences that decode side by side; empty for 1, and also 8 in workload "depth"
+  // Sequences that decode side by side. Empty for 1, and also 8 in workload "depth".
   std::vector<int64_t> sequences;
   std::filesystem::path text;            // text for workload "depth"
   std::optional<float> temperature;      // replaces the temperatures of the workloads

@@ -27,7 +27,7 @@ struct Candidate {
   std::unique_ptr<SequenceCache> cache;
   std::vector<TokenScore> scores;  // scores of the counted tokens, window after window
   double bytes = 0, tokens = 0;    // summed over the counted chunks
-  // at the end of a window, summed over windows
+  // Values at the end of a window, summed over windows.
   double end_bytes = 0, end_full_bytes = 0, end_kept = 0, end_tokens = 0;
   std::map<std::string, double> details;                                   // the cache's details(), summed over windows
   double seconds = 0;

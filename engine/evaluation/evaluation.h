@@ -27,7 +27,7 @@ struct EvaluationModel {
   ThreadPool& threads;
   CacheShape shape;
   std::function<std::unique_ptr<KvCachePolicy>(const nlohmann::json& spec)> make_policy;
-  // context of these policies, for oracles (kvzip.h), which are not in the registry
+  // Context of these policies, for oracles (kvzip.h), which are not in the registry. May be null.
   const PolicyContext* context = nullptr;
 };
 

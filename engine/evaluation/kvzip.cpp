@@ -73,7 +73,7 @@ EvictionOptions read_options(const CacheShape& shape, const nlohmann::json& spec
 
 std::vector<float> repeat_scores(const EvaluationModel& model, const Tokenizer& tokenizer, std::span<const TokenId> context) {
   constexpr int64_t kLeast = 32, kInstruction = 48;  // fewest tokens of a chunk; most tokens of the instruction
-  // tokens before a chunk, quoted in the instruction to say where it begins
+  // Tokens before a chunk, quoted in the instruction to say where it begins.
   constexpr size_t kLeadIn = 8;
   const auto n = static_cast<int64_t>(context.size());
   const int64_t chunk = std::min(kRepeatTokens, model.model.config().context_length - n - kInstruction);

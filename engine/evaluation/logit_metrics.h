@@ -12,7 +12,7 @@ namespace smartkv {
 void log_softmax(std::span<float> row);
 
 using TopTokens = std::array<int64_t, 5>;
-// Returns the five most likely tokens, best first. Of equal ones the lower index comes first.
+// Returns the five most likely tokens, best first. The lower index wins a tie.
 TopTokens top_tokens(std::span<const float> row);
 
 // Returns KL(reference || candidate) in nats, for rows of log probabilities. It is exactly 0 for equal rows.

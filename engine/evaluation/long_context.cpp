@@ -151,7 +151,7 @@ TierBytes tier_bytes(const SequenceCache& cache, const CacheShape& shape) {
     for (const KvSegment& segment : segments) {
       const bool is_dense = segment.format != KvSegment::Format::kQuantized && segment.row_bits == 0;
       int64_t entry = segment.format == KvSegment::Format::kDense ? dense : segment.head_stride / kPageTokens;
-      // without the index
+      // The index of a page does not count.
       if (segment.is_indexed()) entry = kernels::row_bytes(shape.type, shape.head_dim, segment.row_bits);
       for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
         if (!segment.is_of(head)) continue;
@@ -202,7 +202,7 @@ LongContextReport measure_long_context(const LongContextOptions& options, const 
   const CacheShape shape = llama_cache_shape(model->config(), llama);
   const PolicyContext context = policy_context(*model, shape, &threads, {model_identity(*weights), options.gates});
   const EvaluationModel evaluated{*model, threads, shape, [&](const nlohmann::json& spec) { return make_policy(context, spec); }};
-  // report a bad policy before measuring
+  // Report a bad policy before measuring.
   for (const nlohmann::json& spec : options.policies) evaluated.make_policy(spec);
   malloc_trim(0);
   report.resident_bytes = resident_bytes();

@@ -47,7 +47,7 @@ struct LongContextRow {
   int64_t kv_bytes = 0, full_bytes = 0, resident_bytes = 0;  // resident_bytes: memory of the process
   TierBytes tiers;                                           // the entries within kv_bytes
   double tokens_kept = 0;
-  // tokens per second since the last mark, without scored tokens; 0 if there were none
+  // Tokens per second since the last mark, without scored tokens. 0 if there were none.
   double prefill = 0;
   double decode = 0;                   // tokens per second of the median step
   double worst_ms = 0, median_ms = 0;  // milliseconds of a step, including its commit

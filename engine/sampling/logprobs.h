@@ -17,8 +17,8 @@ class LogprobRow {
   // Sets the row. `logits` is f32 [vocab_size] as the model computed it, without sampling parameters. The caller keeps
   // it unchanged until the last call of of(). Throws SamplingError.
   void assign(std::span<const float> logits);
-  // Returns the log probability of `token` and those of the k most likely tokens. Of equally likely tokens the lower id
-  // comes first.
+  // Returns the log probability of `token` and those of the k most likely tokens. Among equally likely tokens the lower
+  // id comes first.
   TokenLogprob of(TokenId token, int32_t k);
 
  private:

@@ -209,7 +209,7 @@ std::string numbers(const NumberRange& range, int64_t most_places) {
     add_magnitudes("\"\"", from, high ? &high->size : nullptr, most_places, &result);
   }
   if (!low || low->negative) {
-    // zero is written without a sign
+    // Zero is excluded here, because it is written without a sign.
     const Magnitude from = high && high->negative ? high->size : Magnitude{0, "", true};
     add_magnitudes("\"-\"", from, low ? &low->size : nullptr, most_places, &result);
   }

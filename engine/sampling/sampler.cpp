@@ -24,7 +24,7 @@ constexpr float kTieMargin = 3e-5f;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// The leader of the race (token_noise.h). Of equal times the lower id wins.
+// The leader of the race (token_noise.h). The lower id wins a tie.
 struct Winner {
   double time = kNever;
   TokenId token = std::numeric_limits<TokenId>::max();

@@ -2,7 +2,9 @@
 //
 // The steps in order: logit_bias; repetition penalty, then frequency and presence penalty; forbidden tokens
 // (min_tokens, grammar); temperature; min_p; top_k; top_p. Each of the last three applies to the renormalised tokens
-// that remain. Sources:
+// that remain.
+//
+// Sources:
 //  - repetition_penalty: Keskar et al. 2019 (CTRL)
 //  - presence and frequency penalty: the OpenAI API reference
 //  - top_p: Holtzman et al. 2020
@@ -31,7 +33,7 @@ class Distribution {
   std::span<const float> weights() const { return weights_; }  // not normalised
   double total() const { return total_; }                      // sum of weights()
   double probability(TokenId token) const;
-  // Returns the token with the least noise divided by weight. Of equal quotients the lower id wins.
+  // Returns the token with the least noise divided by weight. The lower id wins a tie.
   TokenId draw(const TokenNoise& noise) const;
 
  private:

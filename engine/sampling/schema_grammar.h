@@ -72,7 +72,7 @@ class SchemaGrammar {
   // Names of rules by the schema's text. Equal schemas become one rule, and schemas that contain themselves end. A name
   // is empty while its rule is being made and no other rule refers to it yet.
   std::unordered_map<std::string, std::string> known_;
-  // results of flattened() by text; nullopt while being made
+  // Results of flattened() by the schema's text. nullopt while a result is being made.
   std::unordered_map<std::string, std::optional<Json>> flat_;
   std::unordered_map<std::string, std::string> by_reference_;   // names of rules by the text of $ref
 };

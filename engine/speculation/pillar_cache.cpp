@@ -22,7 +22,7 @@ int64_t state_bytes(const CacheShape& shape, int64_t chosen) {
 int64_t rows_after(const PillarOptions& options) { return 2 * (options.drafted + 1); }
 
 // Writes the positions of the `n` tokens with the greatest mass in ascending order. The last kRecent tokens are always
-// among them. Of tokens with equal mass, the later ones are preferred.
+// among them. Later tokens are preferred among those of equal mass.
 void best(std::span<const float> mass, int64_t n, int32_t* positions) {
   const auto size = static_cast<int64_t>(mass.size());
   const int64_t older = size - std::min({size, n, PillarCache::kRecent});

@@ -72,7 +72,7 @@ class PillarCache final : public SequenceCache {
   int64_t prompt_tokens_;
   int64_t tokens_ = 0, committed_ = 0;
   int64_t n_chosen_ = 0;  // rows of chosen tokens before first_, in order of position, per KV head
-  int64_t first_ = 0;     // first token of which every KV head has a row
+  int64_t first_ = 0;     // first token after the chosen ones; from it on every KV head has a row of every token
   std::vector<DenseLayer> rows_;               // by layer: rows of the chosen tokens, then of the tokens from first_ on
   std::vector<std::vector<int32_t>> chosen_;   // [n_layers][n_kv_heads, n_chosen]: positions of the chosen tokens
   PoolCharge state_;                           // bytes of chosen_

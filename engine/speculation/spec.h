@@ -23,8 +23,10 @@ struct SpeculationSpec {
   // ngram, auto: longest match to look up, [ngram_min, 8]. The longest match wins, and the most recent one of that
   // length.
   int64_t ngram_max = 5;
-  // self, draft_model, auto: policy of the draft's cache. Null selects "full" for a draft model. For a model that
-  // drafts for itself null keeps the last 1,024 tokens, and such a model may also use "pillar_attn" (pillar_cache.h).
+  // self, draft_model, auto: policy of the draft's cache. A model that drafts for itself may also use "pillar_attn"
+  // (pillar_cache.h). Null selects
+  //  - "full" for a draft model;
+  //  - the last 1,024 tokens for a model that drafts for itself, or "k4v4" if that model has a sliding window.
   nlohmann::json kv_cache;
   bool int4 = false;       // self: "weights": "int4" drafts with a 4-bit copy of the weights
   bool offload = false;    // self: the request's own cache is in host memory; a device holds only the draft's cache

@@ -22,6 +22,7 @@ struct DraftJob {
   int64_t cap = 0;  // most tokens that this round can draft
 };
 
+// Owns the measured costs of passes and decides for all sequences of the engine.
 class Speculator {
  public:
   // `target` can draft for itself. `draft` and `int4` (a 4-bit copy of the target) may be null. The contexts are those

@@ -7,8 +7,8 @@
 
 namespace smartkv {
 
-// A token lives until the attention that it will still get adds up to no more than `rest`, in probabilities summed over
-// queries. A single late query that needs it thus counts as much as many that barely look.
+// A token lives as long as the attention that it will still get exceeds `rest`, in probabilities summed over queries. A
+// single late query that needs the token therefore counts as much as many queries that barely attend to it.
 struct LifespanOptions {
   double rest = 0.3;
   int64_t window = 128;       // queries nearer than this do not count, because eviction never touches recent tokens
@@ -18,7 +18,7 @@ struct LifespanOptions {
 // One layer's observations on a window of text.
 struct LayerLifespans {
   torch::Tensor keys;       // bf16 [n_kv_heads, length, head_dim]: keys before RoPE
-  // i32 [n_kv_heads, length], in tokens; 0 for a token without use beyond LifespanOptions::window
+  // i32 [n_kv_heads, length], in tokens. 0 for a token without use beyond LifespanOptions::window.
   torch::Tensor lifespans;
   // f32 [n_kv_heads, length / n, length]: probabilities of the queries n - 1, 2 n - 1, ... with n = sampled_every,
   // averaged over the query heads of each KV head.

@@ -42,7 +42,7 @@ class TorchLlama {
   torch::Tensor head(const torch::Tensor& x) const;
 
   const ModelConfig& config() const { return config_; }
-  // under its Hugging Face name
+  // Returns a tensor by its Hugging Face name.
   const torch::Tensor& tensor(const std::string& name) const { return tensors_.at(name); }
 
  private:

@@ -24,7 +24,7 @@ struct Linear {
 };
 
 struct Layer {
-  // f32 [hidden_size]; applied to the input or the output, by ModelConfig::norm_placement
+  // f32 [hidden_size]. Applied to the input or the output, according to ModelConfig::norm_placement.
   Tensor attention_norm, mlp_norm;
   Linear qkv, output, gate_up, down;
 };

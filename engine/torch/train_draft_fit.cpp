@@ -162,7 +162,7 @@ std::vector<NamedTensor> DraftNetwork::tensors() const {
 
 void fit_draft(DraftNetwork* network, std::span<const TaughtSequence> sequences, const DraftFitOptions& options,
                const std::function<void(int64_t done, int64_t of, double loss)>& progress) {
-  // share of the steps; share of the peak rate; decay of the mean loss
+  // Share of all steps, share of the peak rate, and decay of the running mean of the loss.
   constexpr double kWarmup = 0.04, kLeastRate = 0.05, kMemory = 0.95;
   using torch::optim::AdamWOptions;
   const auto group = [&](bool matrices) {
