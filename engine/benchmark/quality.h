@@ -13,7 +13,7 @@ namespace smartkv {
 
 struct QualityOptions {
   std::filesystem::path model;
-  std::filesystem::path text;  // UTF-8; must not be text that the weights were calibrated on
+  std::filesystem::path text;  // UTF-8; text that the model was not fitted to
   std::vector<std::string> weights = {"f32", "int8", "int4"};  // formats to compare with bf16
   int64_t context = 1024;      // tokens of a window
   int64_t windows = 4;         // spread over the text; fewer if the text is too short

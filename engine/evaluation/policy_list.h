@@ -23,8 +23,8 @@ struct PolicySpec {
 // Whether the reference "full" is added to a list that does not contain it.
 enum class FullReference { kAlways, kWhereListed };
 
-// Parses a comma-separated list of names and JSON objects, each with or without @X. "full" comes first in the result.
-// Throws CacheError quoting the item at fault.
+// Parses a comma-separated list of names and JSON objects, each with or without @X. If "full" is in the result, it
+// comes first. Throws CacheError quoting the item at fault.
 std::vector<PolicySpec> parse_policy_list(std::string_view text, FullReference full = FullReference::kAlways);
 
 }  // namespace smartkv

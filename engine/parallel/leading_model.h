@@ -14,7 +14,7 @@
 
 namespace smartkv {
 
-// Not thread-safe, except where Model says so; the engine thread calls it.
+// The engine thread calls forward() and idle(). The other methods may be called from any thread.
 class LeadingModel final : public Model {
  public:
   // Waits until all ranks have loaded. `processes` are those of the other ranks, whose end is reported by link->lose().

@@ -61,9 +61,9 @@ class CompileWork final : public xgrammar::Work {
   double end_;
 };
 
-// The budget of an output's matching. Each accepted token earns kPerToken steps, which take about 0.1 s. A typical
-// grammar takes thousands of steps per token, or tens of thousands if it follows much of the vocabulary byte by byte.
-// `bytes` counts the states after the accepted tokens.
+// The budget of an output's matching. Each accepted token earns kPerToken steps, which take about 0.1 s; at most
+// kMostSaved are available at a time. A typical grammar takes thousands of steps per token, or tens of thousands if it
+// follows much of the vocabulary byte by byte. `bytes` counts the states after the accepted tokens.
 class MatchWork final : public xgrammar::Work {
  public:
   MatchWork() {

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The keywords that affect validation. All others are annotations, also those of frameworks (2020-12 core, section
+// The keywords that affect validation. All others are annotations, including those of frameworks (2020-12 core, section
 // 4.3.1).
 constexpr std::array<std::string_view, 46> kAssertions = {
     "type", "enum", "const", "nullable", "$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",

@@ -99,7 +99,7 @@ class PassCost {
   std::array<Level, kSequenceClasses> levels_;
 };
 
-// Milliseconds of a draft step, which drafts one token for each of n sequences. The first step of a round is dearer
+// Milliseconds of a draft step, which drafts one token for each of n sequences. The first step of a round costs more
 // than the following ones: the processor's caches hold the target's weights, and there may be a token to catch up on.
 struct StepCost {
   PassCost first, next;

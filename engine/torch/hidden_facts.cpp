@@ -18,7 +18,7 @@ namespace {
 // {symbol}, {copy} (a symbol), and {answer}, which is a number, a word or a code.
 struct Frame {
   const char *told, *later;  // later: a second statement that needs the first, elsewhere in the text; empty if none
-  const char* asked;  // the question, ending with the answer
+  const char* asked;         // the question, ending with the answer
 };
 
 constexpr Frame kFrames[] = {

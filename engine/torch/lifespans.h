@@ -7,8 +7,8 @@
 
 namespace smartkv {
 
-// A token lives as long as the attention that it will still get exceeds `rest`, in probabilities summed over queries. A
-// single late query that needs the token therefore counts as much as many queries that barely attend to it.
+// A token lives as long as the attention that it has yet to receive, in probabilities summed over queries, exceeds
+// `rest`. A single late query that needs the token therefore counts as much as many queries that barely attend to it.
 struct LifespanOptions {
   double rest = 0.3;
   int64_t window = 128;       // queries nearer than this do not count, because eviction never touches recent tokens

@@ -14,7 +14,8 @@ namespace smartkv {
 
 class TorchRankGroup;
 
-// Makes the backend. Throws ModelError, also if the device does not exist.
+// Makes the backend. Throws ModelError for unusable weights, and std::runtime_error for errors of LibTorch, such as a
+// device that does not exist.
 //  - `type` is that of matrices and activations. The residual stream, norms and the head are f32. In f16, values beyond
 //    65,504 become infinite.
 //  - `device` is named as LibTorch names it.

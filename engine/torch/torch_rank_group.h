@@ -22,8 +22,9 @@ class TorchRankGroup : public RankGroup {
 };
 
 // Joins the group and returns once all ranks have joined. `device`, named as LibTorch names it, is where the tensors of
-// sum() live. `timeout` is how long a rank waits for the others during a pass. Throws RankError, and ModelError if the
-// program was built without Gloo or NCCL.
+// sum() live. `timeout` is how long a rank waits for the others during a pass. Throws
+// RankError, also if the device needs NCCL and the program was built without it. Throws ModelError if it was built
+// without Gloo.
 std::unique_ptr<TorchRankGroup> make_torch_rank_group(const RankPlace& place, const std::string& device,
                                                       std::chrono::milliseconds timeout = std::chrono::minutes(2));
 

@@ -40,7 +40,7 @@ struct AnswerPrompt {
 // The target model, on the kernels that serve it. Not thread-safe.
 class Teacher {
  public:
-  // `stop` are the tokens that end an answer. `weights` outlives this.
+  // `stop` are the tokens that end an answer.
   Teacher(const Weights& weights, std::set<TokenId> stop, int threads);
 
   // Returns the distributions after every token of a window of text.
