@@ -29,8 +29,8 @@ struct NumberRange {
   nlohmann::ordered_json multiple_of;
 };
 
-// Return an expression for the integers, or the numbers, in the range. Both throw NoValueError with the bound's keyword
-// as path if the range leaves no number.
+// Return an expression for the integers, or the numbers, in the range. Both throw NoValueError if the range leaves no
+// number. Its path is the keyword of a bound, or "multipleOf".
 std::string integer_ebnf(const NumberRange& range);
 std::string number_ebnf(const NumberRange& range);
 

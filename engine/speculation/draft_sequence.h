@@ -66,8 +66,9 @@ class DraftSequence {
   // option's cap is 0 if there is nothing to draft.
   DraftOption offer(int64_t cap);
   // Begins a round with the source that offer() chose. Cuts a looked-up draft to n tokens, or prepares for n tokens of
-  // the model. n = 0 may turn into a small probe of up to `cap` tokens. A drafter that is not mirrored would first have
-  // to compute the tokens it missed, so it probes only if `pays_at_best`. Returns the tokens to draft.
+  // the model. n = 0 may turn into a small probe of up to `cap` tokens. Without a mirrored drafter a probe also
+  // requires `pays_at_best`, because a drafter would first have to compute the tokens it missed. Returns the tokens to
+  // draft.
   int64_t begin_round(int64_t n, int64_t cap, bool pays_at_best);
   // Frees the drafter's cache and counts a fallback: from now on the choice drafts without a model. Tokens that this
   // round has already drafted remain.
