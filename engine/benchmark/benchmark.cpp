@@ -28,7 +28,8 @@ class Bench {
   Bench(const BenchmarkOptions& options, Model& model, const KvCachePolicy& policy)
       : options_(options), model_(model), policy_(policy) {}
 
-  // As a prompt is served: compressed on the way and at its end, and only the last pass samples.
+  // Computes a prompt as it is served: the cache is compressed on the way and at the end, and only the last pass has
+  // logits.
   BenchmarkRow prefill(int64_t depth, int64_t tokens) {
     return measure("prefill", depth, 1, tokens, depth + tokens, [&](std::vector<std::unique_ptr<SequenceCache>>& caches) {
       SequenceCache& cache = *caches[0];
@@ -56,7 +57,7 @@ class Bench {
     row.tokens = tokens;
     std::vector<double> rates;
     std::vector<std::unique_ptr<SequenceCache>> caches;
-    const bool forked = prompt > depth;  // from what is compressed on the way there is no way back
+    const bool forked = prompt > depth;  // a prefill compresses its cache, so it cannot be truncated and needs a fork
     std::vector<std::unique_ptr<SequenceCache>> at_depth;
     for (int64_t i = 0; i < batch; ++i) at_depth.push_back(filled(depth, prompt, static_cast<uint64_t>(i)));
     if (!forked) caches.swap(at_depth);
@@ -78,7 +79,8 @@ class Bench {
     return row;
   }
 
-  // A cache of its own with `depth` random tokens, committed in pages. Rows of all ranks only a pass writes.
+  // Returns a new cache with `depth` random tokens, committed page by page. With several ranks the tokens are computed,
+  // because only a pass writes rows on all ranks.
   std::unique_ptr<SequenceCache> filled(int64_t depth, int64_t prompt, uint64_t seed) {
     if (model_.ranks() > 1) return computed(depth, prompt);
     const ModelConfig& c = model_.config();
@@ -161,7 +163,7 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
   Bench bench(options, *model, *policy);
   const auto add = [&](BenchmarkRow row) {
     if (options.limits) {
-      // A pass reads the weights once and each sequence's cache once per new token; a product does 2 operations a weight.
+      // A pass reads the weights once and each sequence's cache once. A product takes 2 operations per weight.
       const ModelConfig& c = model->config();
       const double passes = row.kind == "decode" ? static_cast<double>(options.decode_tokens)
                                                  : std::ceil(static_cast<double>(row.tokens) / static_cast<double>(options.prefill_chunk));

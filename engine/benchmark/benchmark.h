@@ -1,4 +1,5 @@
-// Rates of the model alone: prefill and decode at several depths and batch sizes, and the machine's own limits.
+// Measures the speed of the model alone: prefill and decode at several depths and batch sizes, and the limits of the
+// machine.
 #pragma once
 
 #include <cstdint>
@@ -15,46 +16,49 @@ namespace smartkv {
 struct BenchmarkOptions {
   std::filesystem::path model;
   std::string dtype = "auto", weights = "auto", backend = "native", device = "cpu", cuda_graphs = "auto";
-  int tensor_parallel = 1;                    // processes that compute the model together, of backend torch
-  int threads = 0;                            // of all of them; 0: every core that this process may use
-  nlohmann::json kv_cache;                    // null: "full"
-  std::map<std::string, std::filesystem::path> gates = {};  // that kv_cache may name
+  // Processes that compute the model together. More than 1 needs backend torch.
+  int tensor_parallel = 1;
+  int threads = 0;                            // total over all processes; 0 for every core that this process may use
+  nlohmann::json kv_cache;                    // null for "full"
+  std::map<std::string, std::filesystem::path> gates = {};  // gate files by name, for kv_cache to refer to
   std::vector<int64_t> prompts = {512};       // tokens of a prefill
-  std::vector<int64_t> depths = {0, 4096};    // tokens that are in the cache already
+  std::vector<int64_t> depths = {0, 4096};    // tokens already in the cache
   std::vector<int64_t> batches = {1, 4, 8, 16};  // sequences that decode side by side
-  int64_t decode_tokens = 32;                 // per sequence
-  int64_t prefill_chunk = 512;
-  int repetitions = 3;
-  bool limits = false;                        // measure bandwidth and FLOP/s too
+  int64_t decode_tokens = 32;                 // tokens decoded per sequence
+  int64_t prefill_chunk = 512;                // most tokens of a prefill pass
+  int repetitions = 3;                        // measured repetitions, after one that warms up
+  bool limits = false;                        // also measure bandwidth and FLOP/s of the machine
 };
 
 struct BenchmarkRow {
   std::string kind;     // "prefill" or "decode"
-  int64_t depth = 0, batch = 1, tokens = 0;  // tokens of one repetition, over all sequences
+  int64_t depth = 0, batch = 1, tokens = 0;  // tokens: computed in one repetition, over all sequences
   double best = 0, median = 0;               // tokens per second
-  int64_t kv_bytes = 0;                      // held by all sequences at the end, on all ranks
-  double limit = 0;                          // tokens per second that the machine's limits allow; 0: not measured
+  int64_t kv_bytes = 0;                      // bytes held by all sequences at the end, on all ranks
+  double limit = 0;                          // tokens per second that the machine's limits allow; 0 if not measured
 };
 
 struct MachineLimits {
-  double read_gb_per_s = 0;       // all threads reading 512 MiB
-  double read_rows_gb_per_s = 0;  // a random quarter of its rows of 256 bytes
-  double bf16_gflops = 0;         // all threads, 512 rows by [3072, 576] in bf16
+  double read_gb_per_s = 0;       // all threads read 512 MiB in order
+  double read_rows_gb_per_s = 0;  // all threads read a random quarter of its 256-byte rows
+  double bf16_gflops = 0;         // all threads multiply 512 rows by a [3072, 576] matrix in bf16
 };
 
 struct BenchmarkReport {
   std::string model, cpu_level, backend, dtype;
   int threads = 0, tensor_parallel = 1;
   double load_s = 0;
-  int64_t weight_bytes = 0, resident_bytes = 0;  // of all ranks; resident: of this process after the last row
+  // Bytes of the weights on all ranks, and resident bytes of this process after the last row.
+  int64_t weight_bytes = 0, resident_bytes = 0;
   std::vector<BenchmarkRow> rows;
-  MachineLimits limits;  // zeros unless asked for
+  MachineLimits limits;  // zeros unless BenchmarkOptions::limits is set
 
   nlohmann::ordered_json to_json() const;
   std::string to_table() const;
 };
 
-// Throws what loading a model throws, and RankError. `on_row` sees each row as it is done.
+// Loads the model and measures all rows. Calls `on_row` after each. Throws the exceptions of loading a model, and
+// RankError.
 BenchmarkReport run_benchmark(const BenchmarkOptions& options,
                               const std::function<void(const BenchmarkRow&)>& on_row = nullptr);
 

@@ -30,11 +30,11 @@ constexpr size_t kLineWords = 8;
 
 AlignedBuffer filled_buffer() {
   AlignedBuffer buffer(kBytes);
-  std::memset(buffer.data(), 1, kBytes);  // fresh pages would all be one page of zeros
+  std::memset(buffer.data(), 1, kBytes);  // untouched pages all map to the same page of zeros
   return buffer;
 }
 
-// The lines of a task, one after the other, so that the compiler leaves none out.
+// Adds up the cache lines that a task reads, so that the compiler removes no read.
 class LineSum {
  public:
   void add(const uint64_t* line) {
@@ -48,7 +48,8 @@ class LineSum {
 
 double read_bandwidth(ThreadPool& pool) {
   constexpr int64_t kTasks = 512;
-  constexpr size_t kAhead = 512;  // words: prefetching hardware alone leaves a fifth to a third of the rate unused
+  // Words to prefetch ahead. The hardware prefetcher alone leaves a fifth to a third of the bandwidth unused.
+  constexpr size_t kAhead = 512;
   const AlignedBuffer buffer = filled_buffer();
   std::atomic<uint64_t> sink{0};
   const double seconds = best_seconds(5, [&] {
@@ -65,7 +66,8 @@ double read_bandwidth(ThreadPool& pool) {
   return static_cast<double>(kBytes) / seconds / 1e9;
 }
 
-// Of a random quarter of all rows of 256 bytes, in rising order, as sparse attention reads them: every row is asked for 16 ahead.
+// Returns the bandwidth, in GB/s, of reading a random quarter of all 256-byte rows in ascending order, as sparse
+// attention does. Each row is prefetched 16 rows ahead.
 double row_bandwidth(ThreadPool& pool) {
   constexpr size_t kRowWords = 32, kAhead = 16;
   constexpr int64_t kTasks = 64;

@@ -1,4 +1,4 @@
-// What the machine can do, measured with this project's own threads and kernels.
+// Measures the limits of the machine with this project's own threads and kernels.
 #pragma once
 
 #include "engine/benchmark/benchmark.h"

@@ -15,7 +15,7 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kChunk = 64;  // tokens whose logits are held at once
+constexpr int64_t kChunk = 64;  // rows of logits held at a time
 
 struct Candidate {
   std::unique_ptr<Model> model;

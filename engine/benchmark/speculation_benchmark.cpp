@@ -17,14 +17,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kWholePrompts = int64_t{1} << 24;  // work of one pass: more than the prompts of any row
+constexpr int64_t kWholePrompts = int64_t{1} << 24;  // budget of one pass in tokens: more than the prompts of any row
 
-// The workload once, by one method.
+// The results of running a workload once with one method.
 struct Run {
   std::vector<std::vector<TokenId>> outputs;
   int64_t decoded = 0, passes = 0;  // tokens after each sequence's first; passes that a sequence was part of
   int64_t drafted = 0, accepted = 0;
-  int64_t cache_bytes = 0;  // the most that was held
+  int64_t cache_bytes = 0;  // peak bytes of all caches
   double decode_ms = 0;
 
   double rate() const { return 1000.0 * static_cast<double>(decoded) / decode_ms; }
@@ -113,7 +113,8 @@ class SpeculationBench {
     std::vector<GenerationRequest> requests;
     for (size_t i = 0; i < static_cast<size_t>(c.sequences); ++i) requests.push_back(request(c, first + i, method));
     const std::vector<std::unique_ptr<GenerationStream>> streams = engine_.submit_all(std::move(requests));
-    // All first tokens come with one pass, but one after the other: a policy may have much to do at a prompt's end.
+    // One pass yields all first tokens, but at different times, because a policy may have much to do at the end of a
+    // prompt. Decoding begins with the last of them.
     double begin = 0, end = 0, last_start = 0, first_end = std::numeric_limits<double>::infinity();
     int64_t preemptions = 0;
     for (const auto& stream : streams) {
@@ -136,7 +137,8 @@ class SpeculationBench {
     run->decode_ms += end - begin;
   }
 
-  // Unread events add up to one, so the other streams cost nothing meanwhile.
+  // Reads one stream to its end. Events of the other streams are joined while they are unread, so those streams cost
+  // nothing.
   std::vector<TokenId> read(GenerationStream& stream, Run* run) {
     std::vector<TokenId> tokens;
     GenerationEvent event;
@@ -168,7 +170,7 @@ class SpeculationBench {
     const auto own = static_cast<double>(weight_bytes_ + plain_caches);
     const auto draft = static_cast<double>((spec.int4 ? int4_weight_bytes_ : weight_bytes_) + both_caches - plain_caches);
     const auto drafted = static_cast<double>(spec.tokens);
-    if (plain_caches == 0 || both_caches <= plain_caches) return 0;  // too short a run to see what it held
+    if (plain_caches == 0 || both_caches <= plain_caches) return 0;  // the run was too short to observe its caches
     return (drafted + 1) * own / (drafted * draft + own);
   }
 
@@ -203,11 +205,11 @@ std::vector<json> methods_of(const SpeculationBenchmarkOptions& options, const s
   return options.methods.empty() ? default_methods(workload, draft_model) : options.methods;
 }
 
-// The engine's options for all rows: one pass takes all prompts of a row, so that its sequences decode in step.
+// Returns engine options that suit all rows. One pass takes all prompts of a row, so that its sequences decode in step.
 EngineOptions engine_options(const SpeculationBenchmarkOptions& options) {
   EngineOptions engine = options.engine;
   engine.prefill_chunk = std::max(engine.prefill_chunk, kWholePrompts);
-  engine.prefix_cache_bytes = 0;  // the same prompts come again and again
+  engine.prefix_cache_bytes = 0;  // the prompts repeat, and must not hit the prefix cache
   for (const std::string& workload : workloads_of(options)) {
     for (const int64_t sequences : sequences_of(options, workload)) {
       engine.max_sequences = std::max(engine.max_sequences, sequences);
@@ -240,7 +242,8 @@ SpeculationReport benchmark_speculation(Engine& engine, const SpeculationBenchma
     workload.temperature = options.temperature.value_or(workload.temperature);
     const Case c{workload, sequences, options.tokens};
     const std::vector<json> methods = methods_of(options, workload.name, draft_model);
-    for (const json& method : methods) engine.validate(bench.request(c, 0, method));  // all, before the first runs
+    // Check all methods before running the first.
+    for (const json& method : methods) engine.validate(bench.request(c, 0, method));
     if (!std::exchange(warm, true)) {
       SpeculationWorkload begin{workload.name, {workload.prompts[0]}, 0, true};
       begin.prompts[0].resize(std::min<size_t>(begin.prompts[0].size(), 64));

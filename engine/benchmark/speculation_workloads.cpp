@@ -125,7 +125,7 @@ std::vector<std::string> questions_of(const std::string& name) {
   throw std::invalid_argument("unknown workload \"" + name + "\"");
 }
 
-// One turn in the model's own chat format; without one, the question as plain text.
+// Encodes a question as one turn in the model's chat format, or as plain text if the model has no chat template.
 std::vector<TokenId> encode_question(const Engine& engine, const std::string& question) {
   const Tokenizer& tokenizer = engine.tokenizer();
   if (engine.chat_template() == nullptr) return tokenizer.encode(question + "\n\n");
@@ -187,7 +187,7 @@ SpeculationWorkload make_depth_workload(const std::filesystem::path& text, int64
   std::ifstream file(text, std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file) throw std::invalid_argument(text.string() + ": cannot be read");
-  const std::vector<TokenId> prefix = engine.tokenizer().encode("");  // what begins every text, <s> for instance
+  const std::vector<TokenId> prefix = engine.tokenizer().encode("");  // tokens that begin every text, such as <s>
   const std::vector<TokenId> tokens = engine.tokenizer().encode(content, {.add_special = false, .parse_special = false});
   const int64_t length = depth - static_cast<int64_t>(prefix.size());
   const int64_t room = static_cast<int64_t>(tokens.size()) - length;

@@ -1,4 +1,4 @@
-// What speculative decoding is measured on: prompts of several kinds of work, in our own words.
+// The workloads of the speculation benchmark: prompts for several kinds of work, written for this project.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,22 @@ struct SpeculationWorkload {
   bool ignore_eos = false;
 };
 
-// "copy" and "extract": the answer repeats parts of the prompt; "code": a small program after a similar one; "chat":
-// short questions; "depth": a long text to continue; "adversarial": random tokens at temperature 1.3.
+// Returns the names of all workloads:
+//  - "copy" and "extract": the answer repeats parts of the prompt
+//  - "code": a small program after a similar one
+//  - "chat": short questions
+//  - "depth": a long text to continue
+//  - "adversarial": random tokens at temperature 1.3
 std::span<const std::string> speculation_workload_names();
 
-// What the methods of a workload are when none are given. draft_model: the engine has one.
+// Returns the methods that suit a workload. `draft_model` says whether the engine has a draft model.
 std::vector<nlohmann::json> default_methods(const std::string& workload, bool draft_model);
 
-// A workload that needs no text. Throws std::invalid_argument for an unknown name.
+// Returns a workload other than "depth". Throws std::invalid_argument for an unknown name.
 SpeculationWorkload make_workload(const std::string& name, const Engine& engine);
 
-// `sequences` stretches of `depth` tokens, spread over the text file. Throws std::invalid_argument when it is too short.
+// Returns the workload "depth": `sequences` passages of `depth` tokens each, spread over the text file. Throws
+// std::invalid_argument if the text cannot be read or is too short.
 SpeculationWorkload make_depth_workload(const std::filesystem::path& text, int64_t depth, int64_t sequences,
                                         const Engine& engine);
 

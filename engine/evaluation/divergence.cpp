@@ -12,11 +12,11 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kChunk = 64;   // tokens whose logits are held at once
-constexpr int64_t kBlock = 256;  // tokens whose mean is one sample of the standard error
+constexpr int64_t kChunk = 64;   // rows of logits held at a time
+constexpr int64_t kBlock = 256;  // neighbouring tokens that form one sample for the standard error
 
 struct TokenScore {
-  double loss = 0, kl = 0;  // nats
+  double loss = 0, kl = 0;  // in nats
   bool same_top = false;
   double top5 = 0;  // share of the reference's five most likely tokens that are among the policy's
 };
@@ -25,10 +25,11 @@ struct Candidate {
   const PolicySpec* spec = nullptr;
   std::unique_ptr<KvCachePolicy> policy;
   std::unique_ptr<SequenceCache> cache;
-  std::vector<TokenScore> scores;  // of the tokens that count, window after window
-  double bytes = 0, tokens = 0;    // summed over the chunks that count
-  double end_bytes = 0, end_full_bytes = 0, end_kept = 0, end_tokens = 0;  // summed over the windows
-  std::map<std::string, double> details;                                   // of the policy, summed over the windows
+  std::vector<TokenScore> scores;  // scores of the counted tokens, window after window
+  double bytes = 0, tokens = 0;    // summed over the counted chunks
+  // Values at the end of a window, summed over windows.
+  double end_bytes = 0, end_full_bytes = 0, end_kept = 0, end_tokens = 0;
+  std::map<std::string, double> details;                                   // the cache's details(), summed over windows
   double seconds = 0;
 };
 
@@ -95,7 +96,7 @@ class Divergence {
     }
   }
 
-  // Called from several threads, so what is wrong becomes a NaN and not an exception.
+  // Scores row i of a chunk. Called from several threads, so bad logits become a NaN instead of an exception.
   void score(std::vector<float>& logits, bool is_reference, int64_t i, TokenId next) {
     TokenScore& score = chunk_scores_[static_cast<size_t>(i)];
     const std::span<float> row = row_of(logits, i), reference = row_of(reference_, i),
@@ -131,7 +132,8 @@ class Divergence {
     candidate.cache.reset();
   }
 
-  // The standard error of the mean difference of the losses, over blocks of neighbouring tokens; NaN with one block.
+  // Returns the standard error of `mean`, the mean difference of the losses to the reference, over blocks of
+  // neighbouring tokens. Returns NaN if there is only one block.
   double difference_error(const Candidate& candidate, double mean) const {
     const int64_t counted = options_.context - options_.from;
     double squares = 0;
@@ -196,7 +198,9 @@ class Divergence {
   const DivergenceOptions& options_;
   int64_t vocab_;
   std::vector<Candidate> candidates_;
-  std::vector<float> reference_, probabilities_, logits_;  // of a chunk, [kChunk, vocab]; log probabilities once scored
+  // f32 [kChunk, vocab] of a chunk. reference_ and logits_ hold logits, then log probabilities once scored.
+  // probabilities_ is exp(reference_).
+  std::vector<float> reference_, probabilities_, logits_;
   std::vector<TopTokens> reference_top_;
   std::vector<TokenScore> chunk_scores_;
 };

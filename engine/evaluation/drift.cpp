@@ -9,7 +9,7 @@
 namespace smartkv {
 namespace {
 
-using PolicyDrift = std::vector<LayerDrift>;  // by layer
+using PolicyDrift = std::vector<LayerDrift>;  // one element per layer
 
 void check_finite(std::span<const PolicyDrift> drift, std::span<const PolicySpec> policies, int64_t window) {
   for (size_t p = 0; p < drift.size(); ++p) {
@@ -37,7 +37,9 @@ nlohmann::ordered_json make_row(const PolicySpec& spec, const LayerDrift& drift,
 
 EvaluationReport measure_drift(const EvaluationModel& model, std::span<const PolicySpec> policies,
                                std::span<const TokenId> tokens, const DriftOptions& options, const Progress& progress) {
-  constexpr int64_t kChunk = 64;  // a pass computes where its queries attend between its first and last sample
+  // Tokens of a pass. It is small because a pass computes the attention of every query from its first to its last
+  // sample.
+  constexpr int64_t kChunk = 64;
   const int64_t window_tokens = model.model.config().sliding_window;
   if (window_tokens > 0) {
     throw EvaluationError("drift: expected a model whose layers see all tokens, found a sliding_window of " + std::to_string(window_tokens) +
@@ -96,7 +98,7 @@ EvaluationReport measure_drift(const EvaluationModel& model, std::span<const Pol
     }
     report.rows.push_back(make_row(policies[p], all, 8 * bytes[p] / values));
     report.rows.back()["layer"] = "all";
-    report.rows.back()["overall_error"] = report.rows.back()["error"];  // the picture shows these rows only
+    report.rows.back()["overall_error"] = report.rows.back()["error"];  // only these rows are in the chart
   }
   report.x_key = "bits_per_value";
   report.x_title = "bits per value, all bytes counted, at the end of the window";

@@ -13,7 +13,8 @@
 namespace smartkv {
 namespace {
 
-// A full cache whose every query from `first` on is a probe: the most mass of each of the tokens before `context`.
+// A full cache in which every query from `first` on is a probe. Records in `most`, f32 [n_layers, n_kv_heads, context],
+// the most attention that each of the first `context` tokens gets.
 class RecordingCache final : public ForwardingCache {
  public:
   RecordingCache(SequenceCache* full, int64_t n_kv_heads, int64_t context, int64_t first, std::vector<float>* most)
@@ -36,7 +37,7 @@ class RecordingCache final : public ForwardingCache {
   std::vector<float>* most_;
 };
 
-// Gives what was recorded. Tokens after the prompt are worth more than any of it.
+// Returns the recorded scores. Tokens after the prompt score higher than any of them.
 class RecordedScorer final : public TokenScorer {
  public:
   RecordedScorer(int64_t n_kv_heads, int64_t context, std::vector<float> scores)
@@ -44,7 +45,7 @@ class RecordedScorer final : public TokenScorer {
 
   std::string name() const override { return "kvzip"; }
   void score(const PolicyContext&, const ScoredTokens& tokens, float* scores, float* /*importance*/) const override {
-    constexpr float kMore = 2.0f;  // than a probability
+    constexpr float kMore = 2.0f;  // greater than any probability
     for (int64_t head = 0; head < n_kv_heads_; ++head) {
       const float* const of_head = scores_.data() + (tokens.layer * n_kv_heads_ + head) * context_;
       for (int64_t i = 0; i < tokens.n; ++i) {
@@ -71,8 +72,9 @@ EvictionOptions read_options(const CacheShape& shape, const nlohmann::json& spec
 }  // namespace
 
 std::vector<float> repeat_scores(const EvaluationModel& model, const Tokenizer& tokenizer, std::span<const TokenId> context) {
-  constexpr int64_t kLeast = 32, kInstruction = 48;  // tokens of a chunk; of what asks for it, at most
-  constexpr size_t kLeadIn = 8;                      // tokens before a chunk that say where it begins
+  constexpr int64_t kLeast = 32, kInstruction = 48;  // fewest tokens of a chunk; most tokens of the instruction
+  // Tokens before a chunk, quoted in the instruction to say where it begins.
+  constexpr size_t kLeadIn = 8;
   const auto n = static_cast<int64_t>(context.size());
   const int64_t chunk = std::min(kRepeatTokens, model.model.config().context_length - n - kInstruction);
   if (chunk < kLeast) {

@@ -26,7 +26,7 @@ void log_softmax(std::span<float> row) {
 TopTokens top_tokens(std::span<const float> row) {
   TopTokens best;
   best.fill(-1);
-  float floor = -std::numeric_limits<float>::infinity();  // of the fifth
+  float floor = -std::numeric_limits<float>::infinity();  // the fifth best so far
   for (size_t i = 0; i < row.size(); ++i) {
     if (row[i] <= floor) continue;
     size_t place = best.size() - 1;
@@ -48,7 +48,7 @@ double kl_divergence(std::span<const float> reference, std::span<const float> pr
     for (size_t j = 0; j < n; ++j) terms[j] = probabilities[i + j] * (reference[i + j] - candidate[i + j]);
     sum += block_sum({terms, n});
   }
-  return sum < 0 ? 0 : sum;  // rounding; NaN stays
+  return sum < 0 ? 0 : sum;  // negative only by rounding; NaN is preserved
 }
 
 }  // namespace smartkv

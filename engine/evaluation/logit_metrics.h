@@ -1,4 +1,4 @@
-// Distances between two models' opinions about the next token.
+// Distances between two distributions of the next token.
 #pragma once
 
 #include <array>
@@ -7,15 +7,16 @@
 
 namespace smartkv {
 
-// Turns a row of logits into log probabilities, in place. Throws SamplingError where one is not finite.
+// Turns a row of logits into log probabilities, in place. Throws SamplingError if a logit is NaN or +inf, or all are
+// -inf.
 void log_softmax(std::span<float> row);
 
-// The five most likely tokens, best first; the lower index wins a tie.
 using TopTokens = std::array<int64_t, 5>;
+// Returns the five most likely tokens, best first. The lower index wins a tie.
 TopTokens top_tokens(std::span<const float> row);
 
-// KL(reference || candidate) in nats of rows of log probabilities; exactly 0 for equal rows. `probabilities`:
-// exp(reference).
+// Returns KL(reference || candidate) in nats, for rows of log probabilities. It is exactly 0 for equal rows.
+// `probabilities` is exp(reference).
 double kl_divergence(std::span<const float> reference, std::span<const float> probabilities,
                      std::span<const float> candidate);
 

@@ -23,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using kernels::kPageTokens;
 
-constexpr int64_t kScoredTogether = 64;  // tokens whose logits are held at once: memory is among what is measured
+constexpr int64_t kScoredTogether = 64;  // rows of logits held at a time; few, because resident memory is measured
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -40,24 +40,25 @@ std::vector<int64_t> rising_marks(const LongContextOptions& options) {
   marks.erase(std::unique(marks.begin(), marks.end()), marks.end());
   std::erase_if(marks, [&](int64_t mark) { return mark >= options.tokens; });
   marks.push_back(options.tokens);
-  const int64_t least = options.decode_tokens + kPageTokens;  // a page before the tokens that are decoded
+  const int64_t least = options.decode_tokens + kPageTokens;  // a page before the decoded tokens
   if (marks.front() >= least) return marks;
   throw EvaluationError("marks: expected at least " + std::to_string(least) + " tokens, found " + std::to_string(marks.front()));
 }
 
-// One policy's sequence, a prompt that grows from mark to mark.
+// The sequence of one policy. Its prompt grows from mark to mark.
 class Run {
  public:
   Run(const EvaluationModel& model, const KvCachePolicy& policy, std::span<const TokenId> tokens,
       const LongContextOptions& options)
       : model_(model), options_(options), tokens_(tokens), cache_(policy.new_sequence(options.tokens)) {}
 
+  // Advances to `mark` and measures there.
   LongContextRow row_at(int64_t mark) {
     LongContextRow row;
     row.tokens = mark;
     const int64_t first = cache_->tokens(), prompt = mark - options_.decode_tokens;
     const int64_t scored = mark - std::max(options_.scored_tokens, options_.decode_tokens);
-    // No policy looks further back than a page from where a prompt ends.
+    // Resume a page before the end of the prompt: no policy looks further back than that.
     const int64_t parting = std::max(first, std::min(scored, prompt - kPageTokens));
     const auto start = Clock::now();
     feed(model_.model, *cache_, slice(first, parting), 0, nullptr);
@@ -150,7 +151,8 @@ TierBytes tier_bytes(const SequenceCache& cache, const CacheShape& shape) {
     for (const KvSegment& segment : segments) {
       const bool is_dense = segment.format != KvSegment::Format::kQuantized && segment.row_bits == 0;
       int64_t entry = segment.format == KvSegment::Format::kDense ? dense : segment.head_stride / kPageTokens;
-      if (segment.is_indexed()) entry = kernels::row_bytes(shape.type, shape.head_dim, segment.row_bits);  // and no index
+      // The index of a page does not count.
+      if (segment.is_indexed()) entry = kernels::row_bytes(shape.type, shape.head_dim, segment.row_bits);
       for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
         if (!segment.is_of(head)) continue;
         const float* bias = segment.bias == nullptr ? nullptr : segment.bias + head * kPageTokens;
@@ -178,7 +180,7 @@ void measure_long_context(const EvaluationModel& model, std::span<const TokenId>
         if (on_row) on_row(*report);
       }
     }
-    malloc_trim(0);  // what this policy held is no part of the next one's resident memory
+    malloc_trim(0);  // so that memory of this policy does not count as resident for the next one
   }
 }
 
@@ -200,7 +202,8 @@ LongContextReport measure_long_context(const LongContextOptions& options, const 
   const CacheShape shape = llama_cache_shape(model->config(), llama);
   const PolicyContext context = policy_context(*model, shape, &threads, {model_identity(*weights), options.gates});
   const EvaluationModel evaluated{*model, threads, shape, [&](const nlohmann::json& spec) { return make_policy(context, spec); }};
-  for (const nlohmann::json& spec : options.policies) evaluated.make_policy(spec);  // what is wrong is told at once
+  // Report a bad policy before measuring.
+  for (const nlohmann::json& spec : options.policies) evaluated.make_policy(spec);
   malloc_trim(0);
   report.resident_bytes = resident_bytes();
   measure_long_context(evaluated, tokens, options, &report, on_row);

@@ -1,4 +1,4 @@
-// What reports share that write HTML and SVG.
+// Helpers of the reports that write HTML and SVG.
 #pragma once
 
 #include <cstdio>
@@ -7,7 +7,7 @@
 
 namespace smartkv {
 
-// `text` inside an element or a quoted attribute.
+// Returns `text` escaped for use inside an element or a quoted attribute.
 inline std::string escaped_markup(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -31,7 +31,7 @@ inline std::string escaped_markup(std::string_view text) {
   return out;
 }
 
-// printf's, for numbers: at most 255 characters.
+// Formats numbers like printf. The result is cut after 255 characters.
 template <typename... Values>
 std::string formatted(const char* format, Values... values) {
   char text[256];

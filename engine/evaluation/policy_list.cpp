@@ -15,7 +15,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(" \t\n") - first + 1));
 }
 
-// Cuts at the commas outside JSON objects.
+// Splits at the commas that are outside JSON objects.
 std::vector<std::string> split(std::string_view text) {
   std::vector<std::string> items;
   int depth = 0;
@@ -65,7 +65,7 @@ PolicySpec parse_item(const std::string& item) {
 
 nlohmann::json PolicySpec::for_context(int64_t context) const {
   if (amount == 0) return policy;
-  constexpr double kRounding = 1e-6;  // 0.1 of 1000 tokens are 100, not 101
+  constexpr double kRounding = 1e-6;  // so that 0.1 of 1,000 tokens is 100 and not 101
   nlohmann::json spec = policy.is_object() ? policy : nlohmann::json{{"policy", policy}};
   if (amount >= 1) {
     spec["bits"] = amount;

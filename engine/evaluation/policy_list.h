@@ -1,4 +1,4 @@
-// The policies of an evaluation as the command line names them.
+// Parses the list of policies that an evaluation gets on the command line.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,17 +10,21 @@ namespace smartkv {
 
 struct PolicySpec {
   std::string label;      // as typed
-  nlohmann::json policy;  // a name or an object, for make_policy
-  double amount = 0;      // of NAME@X or {...}@X: X below 1 is a share of the context's tokens, else bits per value; 0: none
+  nlohmann::json policy;  // a name or an object, for make_policy()
+  // X of NAME@X or {...}@X. Below 1 it is a share of the context's tokens, otherwise it is bits per value. 0 if there
+  // is no X.
+  double amount = 0;
 
-  // What make_policy gets for a context of `context` tokens: NAME@0.25 is {"policy": NAME, "tokens": a quarter of
-  // them}.
+  // Returns the specification for a context of `context` tokens. NAME@0.25 becomes {"policy": NAME, "tokens": context /
+  // 4}.
   nlohmann::json for_context(int64_t context) const;
 };
 
-// A comma-separated list of names and JSON objects, either with @X or without. "full", the reference, comes first: whether listed or not, or
-// only where it is. Throws CacheError quoting the item at fault.
+// Whether the reference "full" is added to a list that does not contain it.
 enum class FullReference { kAlways, kWhereListed };
+
+// Parses a comma-separated list of names and JSON objects, each with or without @X. If "full" is in the result, it
+// comes first. Throws CacheError quoting the item at fault.
 std::vector<PolicySpec> parse_policy_list(std::string_view text, FullReference full = FullReference::kAlways);
 
 }  // namespace smartkv

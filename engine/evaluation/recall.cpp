@@ -13,7 +13,7 @@ namespace {
 
 struct Cell {
   int64_t asked = 0;
-  double correct = 0;  // answers, or shares of them
+  double correct = 0;  // sum of the answers' scores, each in [0, 1]
   void add(const Cell& other) {
     asked += other.asked;
     correct += other.correct;
@@ -21,8 +21,7 @@ struct Cell {
   double percent() const { return 100 * correct / static_cast<double>(asked); }
 };
 
-// Of right answers per prompt, as a share; and of a policy's to the reference's, r = sum c / sum f, with the errors
-// c_i - r f_i of the prompts (Cochran 1977, Sampling Techniques, section 2.11).
+// Returns the standard error of the mean of `values`, the scores of the prompts.
 double standard_error(const std::vector<double>& values) {
   const auto n = static_cast<double>(values.size());
   if (values.size() < 2) return std::numeric_limits<double>::quiet_NaN();
@@ -32,6 +31,8 @@ double standard_error(const std::vector<double>& values) {
   return std::sqrt(squares / (n - 1) / n);
 }
 
+// Returns the standard error of the ratio r = sum c / sum f of a policy's scores c to the reference's scores f. It uses
+// the errors c_i - r f_i of the prompts (Cochran 1977, Sampling Techniques, section 2.11).
 double ratio_error(const std::vector<double>& values, const std::vector<double>& reference) {
   double sum = 0, of = 0;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -43,11 +44,11 @@ double ratio_error(const std::vector<double>& values, const std::vector<double>&
   return standard_error(errors) * static_cast<double>(values.size()) / of;
 }
 
-// What one policy did with the prompts of one length.
+// The results of one policy on the prompts of one length.
 struct LengthResult {
-  std::vector<Cell> depths;  // and, last, of no depth
-  std::vector<double> right = {};  // of each prompt: the share of its questions
-  Cell again = {};
+  std::vector<Cell> depths;  // one cell for each depth, then one for questions without a depth
+  std::vector<double> right = {};  // mean score of the questions of each prompt
+  Cell again = {};           // results of asking a second time
   double bytes = 0, full_bytes = 0, tokens = 0, kept = 0;  // after compression, summed over the prompts
 
   Cell all() const {
@@ -80,7 +81,7 @@ class Recall {
     result->full_bytes += static_cast<double>(stats.full_bytes);
     result->tokens += static_cast<double>(stats.tokens);
     result->kept += static_cast<double>(stats.tokens_kept);
-    std::vector<std::unique_ptr<SequenceCache>> forks;  // a question each
+    std::vector<std::unique_ptr<SequenceCache>> forks;  // one for each question
     for (size_t i = 0; i < prompt.questions.size(); ++i) forks.push_back(cache->fork());
     const std::vector<std::string> answers = ask(prompt, forks, label);
     double right = 0;
@@ -105,12 +106,12 @@ class Recall {
     return found / static_cast<double>(question.answers.size());
   }
 
-  // Every question to its cache, answered greedily side by side.
+  // Asks each question on its own cache. The answers are decoded greedily, side by side.
   std::vector<std::string> ask(const RecallPrompt& prompt, std::span<const std::unique_ptr<SequenceCache>> forks,
                                const std::string& label) {
     std::vector<std::vector<TokenId>> answers(prompt.questions.size());
     logits_.resize(prompt.questions.size() * static_cast<size_t>(vocab_));
-    const int64_t answer_tokens = prompt.questions[0].answer_tokens;  // the same for all
+    const int64_t answer_tokens = prompt.questions[0].answer_tokens;  // equal for all questions
     for (size_t i = 0; i < prompt.questions.size(); ++i) {
       const auto question = tokenizer_.encode(prompt.questions[i].text, {false, false});
       feed(model_.model, *forks[i], question, 1, logits_.data() + static_cast<int64_t>(i) * vocab_);
@@ -185,7 +186,7 @@ nlohmann::ordered_json make_row(const EvaluationModel& model, const RecallOption
 EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& tokenizer,
                                 std::span<const PolicySpec> policies, std::span<const TokenId> text,
                                 const RecallOptions& options, const Progress& progress) {
-  constexpr int64_t kQuestionTokens = 96;  // room after the context for a question and its answer
+  constexpr int64_t kQuestionTokens = 96;  // tokens reserved after the context for a question and its answer
   const int64_t of_prompt = questions_of(options.task);
   const auto n_lengths = static_cast<int64_t>(options.lengths.size());
   const int64_t twice = options.again > 0 ? options.again + kQuestionTokens : 0;
@@ -252,7 +253,7 @@ EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& t
     }
     report.rows.push_back(make_row(model, options, policies[p], all, reference));
     report.rows.back()["length"] = "all";
-    report.rows.back()["overall_percent"] = all.all().percent();  // the picture shows these rows only
+    report.rows.back()["overall_percent"] = all.all().percent();  // only these rows are in the chart
   }
   report.x_key = "bits_per_value";
   report.x_title = "bits per value, all bytes counted, after the prompt";

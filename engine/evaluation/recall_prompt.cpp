@@ -14,7 +14,7 @@ constexpr std::array<const char*, 24> kNames = {
     "Maria", "Nathan", "Olga",  "Peter",  "Quinn", "Robert", "Sarah", "Thomas", "Ursula", "Victor", "Wendy", "Xavier"};
 
 struct Wording {
-  const char *name, *told, *asked, *asked_several;  // "@" is the person or the persons, "#" the number
+  const char *name, *told, *asked, *asked_several;  // "@" stands for the person or persons, "#" for the number
 };
 constexpr Wording kWordings[] = {
     {"number", "\n\nSecret number of @: #\n\n", "\n\nSecret number of @:", "\n\nSecret numbers of @:"},
@@ -57,13 +57,14 @@ constexpr int64_t kCommon = 3;
 
 using Random = std::mt19937_64;
 
-// What is put into the text behind the sentence that ends past `depth`, a share of it.
+// A text to insert after the first sentence that ends beyond `depth`, a share of the context.
 struct Insertion {
   double depth;
   std::string text;
 };
 
-// `lead`, then text with the insertions in order of depth: `length` tokens, a part of `text` of their own for each index.
+// Fills in prompt->context with `length` tokens: `lead`, then a part of `text` with the insertions in order of depth.
+// Each `index` uses a different part of the text. Also fills in prompt->after.
 void hide(const Tokenizer& tokenizer, std::span<const TokenId> text, const RecallOptions& options, int64_t length, int64_t index,
           int64_t count, const std::string& lead, const std::vector<Insertion>& insertions, RecallPrompt* prompt) {
   struct Placed {
@@ -101,16 +102,18 @@ void hide(const Tokenizer& tokenizer, std::span<const TokenId> text, const Recal
 
 std::string five_digits(Random& random) { return std::to_string(10000 + random() % 90000); }
 
-// "A, B and C".
+// Returns the names as "A, B and C".
 std::string enumerated(const std::vector<std::string>& names) {
   std::string text;
   for (size_t i = 0; i < names.size(); ++i) text += (i == 0 ? "" : i + 1 < names.size() ? ", " : " and ") + names[i];
   return text;
 }
 
-// Question i asks for fact i or, where several are asked for, for it and those behind it, in a circle.
+// Adds the questions of the task "facts" and returns the insertions. Question i asks for fact i, or for several facts
+// beginning with fact i, in cyclic order.
 std::vector<Insertion> facts(const RecallOptions& options, int64_t index, Random& random, RecallPrompt* prompt) {
-  constexpr int64_t kAnswerTokens = 8;  // of a number: a space, five digits, one token each, and what stands between two
+  // Tokens per number of an answer: a space, five digits of one token each, and a separator.
+  constexpr int64_t kAnswerTokens = 8;
   if (options.facts_asked < 1 || options.facts_asked > kNeedles) {
     throw EvaluationError("recall: expected 1 to " + std::to_string(kNeedles) + " facts asked for at once, found " +
                           std::to_string(options.facts_asked));
@@ -141,7 +144,7 @@ std::vector<Insertion> facts(const RecallOptions& options, int64_t index, Random
 
 struct Chain {
   std::string value;
-  std::vector<std::string> names;  // of two variables: the first is given the value, the second the first
+  std::vector<std::string> names;  // two variables: the first is assigned the value, the second is assigned the first
 
   explicit Chain(Random& random) : value(five_digits(random)), names(2) {
     for (std::string& name : names) {
@@ -174,7 +177,8 @@ std::vector<Insertion> variables(Random& random, std::string* lead, RecallPrompt
   return insertions;
 }
 
-// Lists in which half of the words are the first kCommon of `words`, in turn, the other half any others.
+// Returns n lists of words. Half of all words are the first kCommon of `words` in turn; the other half are random other
+// ones.
 std::vector<std::string> word_lists(int64_t n, const std::vector<std::string>& words, Random& random) {
   constexpr int64_t kWordsOfList = 6;
   std::vector<std::string> lists, drawn;

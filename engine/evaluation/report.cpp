@@ -30,7 +30,7 @@ std::string EvaluationReport::to_table() const {
   for (const std::vector<std::string>& line : lines) {
     for (size_t c = 0; c < line.size(); ++c) {
       const std::string padding(widths[c] - line[c].size(), ' ');
-      const bool text = columns[c].format == nullptr;  // text to the left, numbers to the right
+      const bool text = columns[c].format == nullptr;  // text is aligned left, numbers right
       table += (c == 0 ? "" : "  ") + (text ? line[c] + padding : padding + line[c]);
     }
     table.erase(table.find_last_not_of(' ') + 1);

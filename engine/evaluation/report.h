@@ -1,4 +1,4 @@
-// The result of an evaluation: rows of named values, as a table, JSON lines or a page with a picture.
+// The result of an evaluation: rows of named values, printed as a table, as JSON lines, or as a page with a chart.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,24 +9,24 @@ namespace smartkv {
 
 struct ReportColumn {
   std::string key, title;
-  const char* format = nullptr;  // printf's, of one double; null: the value is text
+  const char* format = nullptr;  // printf format for one double; null if the value is text
 };
 
 struct EvaluationReport {
   std::string title;
   nlohmann::ordered_json conditions;         // an object: model, text, context, ...
-  std::vector<ReportColumn> columns;         // what the tables show; rows may hold more
-  std::vector<nlohmann::ordered_json> rows;  // objects; null: there is no such value
-  // The picture: quality against bytes. Rows without both values stay out.
+  std::vector<ReportColumn> columns;         // columns of the tables; rows may hold more values
+  std::vector<nlohmann::ordered_json> rows;  // objects; a null member means that there is no such value
+  // Axes of the chart: quality against bytes. Rows without both values are not shown.
   std::string x_key, x_title, y_key, y_title;
   bool lower_is_better = true;
 
   std::string to_table() const;
-  std::string to_json_lines() const;  // a row each, the conditions in every one
-  std::string to_html() const;        // self-contained: styles and the picture (SVG) inside
+  std::string to_json_lines() const;  // one line per row, each including the conditions
+  std::string to_html() const;        // a self-contained page, with styles and the chart (SVG) inside
 };
 
-// A cell of a table: "-" for null.
+// Returns the text of a table cell, "-" for a missing or null value.
 std::string cell_text(const ReportColumn& column, const nlohmann::ordered_json& row);
 
 }  // namespace smartkv

@@ -1,4 +1,4 @@
-// The HTML page of a report: its table, and the frontier of quality against bytes as SVG.
+// Renders a report as an HTML page: its table, and a chart (SVG) with the frontier of quality against bytes.
 #include <algorithm>
 #include <cmath>
 
@@ -24,7 +24,7 @@ svg text{font:12px system-ui,sans-serif;fill:#222}
 .point{fill:#2a6fdb}
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,td{border-color:#444}svg text{fill:#ddd}.grid{stroke:#3a3a3a}})";
 
-// One axis: values to pixels, with ticks at round values.
+// An axis of the chart. It maps values to pixels and has ticks at round values.
 class Axis {
  public:
   Axis(double low, double high, bool log, double pixel_low, double pixel_high)
@@ -77,7 +77,8 @@ std::vector<Point> points_of(const EvaluationReport& report) {
   return points;
 }
 
-// A spread of more than one order of magnitude is unreadable on a linear axis; zeros cannot be on a logarithmic one.
+// Returns whether the y axis should be logarithmic: if positive values span more than one order of magnitude, and none
+// is negative. Zeros are left out of a logarithmic axis.
 bool wants_log(const std::vector<Point>& points) {
   double low = 0, high = 0;
   for (const Point& point : points) {
@@ -115,7 +116,7 @@ std::string labelled(const std::vector<Point>& points, const Axis& x, const Axis
   std::vector<Place> taken;
   for (const Point& point : points) {
     const double px = x.pixel(point.x), py = y.pixel(point.y);
-    const bool left = px > 0.75 * kWidth;  // the label stays inside the picture
+    const bool left = px > 0.75 * kWidth;  // keeps the label inside the chart
     double label_y = py - 6;
     const auto collides = [&](const Place& place) {
       return std::abs(place.x - px) < 150 && std::abs(place.y - label_y) < 13;
@@ -130,7 +131,7 @@ std::string labelled(const std::vector<Point>& points, const Axis& x, const Axis
   return svg;
 }
 
-// The points that no other beats in both directions, joined.
+// Joins the points that no other point beats in both directions.
 std::string frontier(const std::vector<Point>& points, bool lower_is_better, const Axis& x, const Axis& y) {
   std::string path;
   const Point* best = nullptr;

@@ -29,7 +29,7 @@ void ShadowCache::reserve(int64_t n) {
   ForwardingCache::reserve(n);
 }
 
-// A range that holds the samples and what every compressed cache wants.
+// Returns a range that covers the sampled positions and the probes of every compressed cache.
 TokenRange ShadowCache::probes(int64_t n) const {
   TokenRange range = options_.sampling.within(tokens(), tokens() + n);
   for (const auto& cache : compressed_) range = cover(range, cache->probes(n));

@@ -1,5 +1,6 @@
-// Shadow mode: the model reads the full cache while compressed ones follow, fed the same keys and values. At sampled
-// positions the model's own queries attend to both, so that errors are those of one layer and do not add up.
+// Shadow mode: the model reads the full cache, and compressed caches receive the same keys and values. At sampled
+// positions the model's own queries attend to both kinds. The errors are therefore those of a single layer and do not
+// add up over layers.
 #pragma once
 
 #include <memory>
@@ -15,9 +16,11 @@ struct ShadowOptions {
   ShadowSampling sampling;
 };
 
+// The full cache of a sequence with its compressed followers, which it owns.
 class ShadowCache final : public ForwardingCache {
  public:
-  // drift: [compressed.size()][n_layers], outlives the cache and its forks; so does `backend`, of the caches' pages.
+  // `drift` is [compressed.size()][n_layers] and accumulates the errors. `backend` holds the pages of all caches. Both
+  // outlive this cache and its forks.
   ShadowCache(const ShadowOptions& options, kernels::KvBackend& backend, std::unique_ptr<SequenceCache> full,
               std::vector<std::unique_ptr<SequenceCache>> compressed, std::vector<std::vector<LayerDrift>>* drift);
 
@@ -33,7 +36,7 @@ class ShadowCache final : public ForwardingCache {
   std::unique_ptr<SequenceCache> full_;
   std::vector<std::unique_ptr<SequenceCache>> compressed_;
   std::vector<std::vector<LayerDrift>>* drift_;
-  int64_t pass_tokens_ = 0;  // of the pass under way
+  int64_t pass_tokens_ = 0;  // tokens of the current pass
 };
 
 }  // namespace smartkv

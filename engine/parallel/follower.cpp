@@ -21,7 +21,7 @@ class Follower {
  public:
   Follower(RankGroup& ranks, PartModel& part, const PolicyContext& context) : ranks_(ranks), part_(part), context_(context), full_(make_policy(context, "full")) {}
 
-  // False: it is over.
+  // Applies one operation. Returns false for kEnd.
   bool run(const json& operation) {
     namespace op = rank_operation;
     const auto& name = operation[0].get_ref<const std::string&>();
@@ -54,11 +54,11 @@ class Follower {
 
  private:
   struct Held {
-    std::unique_ptr<SequenceCache> cache;  // null: it could not be made
-    int64_t failure = kCacheIsFine;        // else it is of no more use
+    std::unique_ptr<SequenceCache> cache;  // null if it could not be made
+    int64_t failure = kCacheIsFine;        // any other status means that the cache must not be used any more
   };
 
-  // Of the exception that is being handled.
+  // Logs the exception that is being handled and returns its status. Rethrows RankError.
   int64_t failed(int64_t id) const {
     try {
       throw;
@@ -72,7 +72,8 @@ class Follower {
     return cache_failure(std::current_exception());
   }
 
-  // together: all ranks do, so those that do not fail hear of it.
+  // Changes a cache. With `together` all ranks change it together, so the other ranks learn of a failure here,
+  // including an earlier one.
   template <typename Change>
   void change(int64_t id, bool together, const Change& change) {
     Held& held = sequences_.at(id);
@@ -88,7 +89,7 @@ class Follower {
     }
   }
 
-  // of: the sequence that it comes from, whose failure it inherits.
+  // Makes a cache. `of` is the sequence that it is forked or resumed from, whose failure it inherits.
   template <typename Make>
   void make(int64_t id, std::optional<int64_t> of, const Make& make) {
     Held& held = sequences_[id];
@@ -112,7 +113,9 @@ class Follower {
       tokens.push_back(operation[i][2].get<std::vector<TokenId>>());
       inputs.push_back({tokens.back(), held.back()->cache.get(), operation[i][1].get<int64_t>(), &failures[i - 1]});
     }
-    std::vector<std::unique_ptr<SequenceCache>> stand_ins;  // for those that failed: rank 0 hears of it once the pass is done
+    // Caches in place of failed ones, because all ranks must run the same pass. Rank 0 learns of the failures after the
+    // pass.
+    std::vector<std::unique_ptr<SequenceCache>> stand_ins;
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (held[i]->failure == 0) continue;
       stand_ins.push_back(full_->new_sequence(0));

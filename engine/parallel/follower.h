@@ -1,4 +1,5 @@
-// What ranks 1 and on do: what rank 0 tells them (engine/parallel/rank_link.h).
+// The loop of tensor-parallel ranks 1 and up, which apply the operations that rank 0 sends
+// (engine/parallel/rank_link.h).
 #pragma once
 
 #include "cache/policy.h"
@@ -6,7 +7,8 @@
 
 namespace smartkv {
 
-// Until rank 0 says that it is over. context: of `part`. Throws RankError when a rank is gone, and whatever fails a pass as a whole.
+// Applies operations until rank 0 sends kEnd. `context` is the policy context of `part`. Throws RankError if a rank is
+// gone, and any exception that fails a pass as a whole.
 void follow(RankGroup& ranks, PartModel& part, const PolicyContext& context);
 
 }  // namespace smartkv

@@ -12,10 +12,10 @@ namespace {
 
 using nlohmann::json;
 
-// A cache's part on this rank, whose fate those of the other ranks share.
+// Rank 0's part of a cache. The other ranks repeat every change on their parts.
 class LeadingCache final : public ForwardingCache {
  public:
-  // heads: of a policy that exchanges(); null: of another one.
+  // `heads` is null unless the policy exchanges().
   LeadingCache(std::shared_ptr<RankLink> link, std::shared_ptr<RankHeads> heads, int64_t id, std::unique_ptr<SequenceCache> part)
       : ForwardingCache({part.get()}), link_(std::move(link)), heads_(std::move(heads)), id_(id), part_(std::move(part)) {}
   ~LeadingCache() override { link_->tell({rank_operation::kRelease, id_}); }
@@ -31,7 +31,7 @@ class LeadingCache final : public ForwardingCache {
     const bool packs = n_tokens == next_boundary() && n_tokens == tokens(), together = packs && heads_ != nullptr;
     link_->tell({rank_operation::kCommit, id_, n_tokens, together});
     if (together) return commit_together(n_tokens);
-    // All ranks pack at the same time.
+    // Send the commit now, so that all ranks compact at the same time.
     if (packs && link_->lost().empty()) link_->flush();
     ForwardingCache::commit(n_tokens);
   }
@@ -97,7 +97,7 @@ class LeadingPolicy final : public KvCachePolicy {
 
  private:
   std::shared_ptr<RankLink> link_;
-  std::shared_ptr<RankHeads> heads_;  // null: it does not ask them
+  std::shared_ptr<RankHeads> heads_;  // null unless the policy exchanges()
   int64_t id_;
   std::unique_ptr<KvCachePolicy> part_;
 };
@@ -113,7 +113,7 @@ LeadingModel::~LeadingModel() {
   try {
     link_->tell(json::array({rank_operation::kEnd}));
     link_->flush();
-  } catch (const RankError&) {  // a rank is lost, and the others end with us
+  } catch (const RankError&) {  // a rank is lost; the others end when this process does
   }
 }
 
@@ -148,7 +148,7 @@ void LeadingModel::idle() {
   if (!link_->lost().empty()) return;
   try {
     link_->flush();
-  } catch (const RankError&) {  // it is lost now, which the engine asks for
+  } catch (const RankError&) {  // the link remembers the loss, and the engine asks lost()
   }
 }
 
@@ -170,7 +170,8 @@ std::exception_ptr LeadingModel::pass(std::span<const SequenceInput> batch, floa
   link_->tell(std::move(told));
   link_->flush();
   part_->forward(inputs, logits);
-  std::vector<int64_t> others(batch.size() + 1);  // and the bytes of the pool
+  // Status of each cache, then the bytes of the pool. Becomes the maximum over all ranks.
+  std::vector<int64_t> others(batch.size() + 1);
   const auto [pool, own] = held_here();
   others.back() = own;
   link_->group().max(others);

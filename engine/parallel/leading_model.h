@@ -1,4 +1,5 @@
-// Rank 0's model: the whole one to those that use it. What is done to its caches the other ranks do to theirs.
+// The model of tensor-parallel rank 0, which its users see as the whole model. The other ranks repeat on their caches
+// whatever is done to the caches here.
 #pragma once
 
 #include <memory>
@@ -13,22 +14,24 @@
 
 namespace smartkv {
 
+// The engine thread calls forward() and idle(). The other methods may be called from any thread.
 class LeadingModel final : public Model {
  public:
-  // Waits until all ranks have loaded. processes: of the others, told through link->lose(); null: somebody else's. Throws ModelError,
-  // where a rank could not load, and RankError.
+  // Waits until all ranks have loaded. `processes` are those of the other ranks, whose end is reported by link->lose().
+  // It is null if the caller owns them. Throws ModelError if a rank could not load, and RankError.
   LeadingModel(std::unique_ptr<PartModel> part, std::shared_ptr<RankLink> link, std::unique_ptr<RankProcesses> processes = nullptr);
   ~LeadingModel() override;
 
   const ModelConfig& config() const override { return part_->config(); }
-  // Throws RankError once a rank is lost, which any failure of a pass as a whole counts as: where the others are is then unknown.
+  // Throws RankError once a rank is lost. A failure of a pass as a whole counts as a loss, because the state of the
+  // other ranks is then unknown.
   void forward(std::span<const SequenceInput> batch, float* logits) override;
   bool batch_invariant() const override { return part_->batch_invariant(); }
   bool draws_tokens() const override { return part_->draws_tokens(); }
   void rope_angles(int64_t position, float* cos, float* sin) const override { part_->rope_angles(position, cos, sin); }
-  int64_t weight_bytes() const override { return weight_bytes_; }  // of all ranks
+  int64_t weight_bytes() const override { return weight_bytes_; }  // sum over all ranks
   const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return part_->kv_backend(); }
-  // Refuses policies that cannot have KV heads on different ranks.
+  // Throws CacheError for policies that do not support KV heads on different ranks.
   std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) const override;
   std::shared_ptr<ModelHeads> heads() const override { return part_->heads(); }
   void idle() override;
@@ -37,22 +40,24 @@ class LeadingModel final : public Model {
   void on_lost(std::function<void()> call) override { link_->on_lost(std::move(call)); }
 
  private:
-  std::pair<PagePool*, int64_t> held_here() const;  // the pool, if there is one, and its bytes less the excess
-  // Returns a failure that has no place to go; throws what fails the pass as a whole.
+  // Returns the pool, or null if there is none yet, and the bytes in use without excess_.
+  std::pair<PagePool*, int64_t> held_here() const;
+  // Runs a pass on all ranks. Returns the failure of a sequence whose input has no place for it, or null. Throws what
+  // fails the pass as a whole.
   std::exception_ptr pass(std::span<const SequenceInput> batch, float* logits);
 
   std::unique_ptr<PartModel> part_;
   std::shared_ptr<RankLink> link_;
-  // In the pool, on behalf of the rank that holds most: what it held more than this one at the end of the last pass.
-  mutable std::mutex pool_mutex_;  // until there is one
+  mutable std::mutex pool_mutex_;  // guards the initialisation of pool_ and excess_
   mutable std::shared_ptr<PagePool> pool_;
+  // Charge for the rank that holds most: the bytes that it held beyond this rank's at the end of the last pass.
   mutable std::unique_ptr<PoolCharge> excess_;
   std::unique_ptr<RankProcesses> processes_;
   int64_t weight_bytes_ = 0;
 };
 
-// Tells all ranks how many bytes of weights each has, and whether it has loaded at all; returns the sum. Throws ModelError naming the
-// ranks that have not. weight_bytes: this rank's; negative: it has not.
+// Collective. Exchanges how many bytes of weights each rank has loaded, and returns the sum. `weight_bytes` is this
+// rank's number, negative if it could not load. Throws ModelError naming the first rank that could not load.
 int64_t meet_loaded(RankGroup& ranks, int64_t weight_bytes);
 
 }  // namespace smartkv

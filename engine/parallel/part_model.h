@@ -1,4 +1,5 @@
-// A rank's part of a model (engine/weights/sharded_weights.h) under the whole model's configuration.
+// A tensor-parallel rank's part of a model (engine/weights/sharded_weights.h), with the configuration of the whole
+// model.
 #pragma once
 
 #include <memory>
@@ -11,10 +12,11 @@
 
 namespace smartkv {
 
-// Its caches, and what policies are made for, have the part's KV heads.
+// Its caches, and the CacheShape of its policies, have the KV heads of the part only.
 class PartModel : public Model {
  public:
-  // part: of shard_weights(); whole: of the weights that were cut. ranks outlive it and its policies.
+  // `part` is made from the result of shard_weights(), and `whole` is the configuration of the weights before that.
+  // `ranks` outlives this and its policies.
   PartModel(std::unique_ptr<Model> part, const ModelConfig& whole, RankGroup& ranks)
       : part_(std::move(part)), config_(part_->config()), heads_(std::make_shared<RankHeads>(ranks, whole.n_kv_heads)) {
     config_.n_heads = whole.n_heads;
@@ -23,7 +25,7 @@ class PartModel : public Model {
   }
 
   const ModelConfig& config() const override { return config_; }
-  // Of a pass that all ranks make. Logits are written on rank 0 only.
+  // Collective: all ranks run the same pass. Only rank 0 writes logits.
   void forward(std::span<const SequenceInput> batch, float* logits) override { part_->forward(batch, logits); }
   bool batch_invariant() const override { return part_->batch_invariant(); }
   bool draws_tokens() const override { return part_->draws_tokens(); }
@@ -39,9 +41,11 @@ class PartModel : public Model {
   std::shared_ptr<RankHeads> heads_;
 };
 
+// Returns the shard of the rank that calls.
 inline Shard shard_of(const RankGroup& ranks) { return {ranks.rank(), ranks.size()}; }
 
-// load: of a backend that computes with `ranks`. Throws ModelError, also for a model that cannot be cut so.
+// Cuts this rank's part out of `weights` and loads it. `load` makes a backend that adds up over `ranks`. Throws
+// ModelError, also if the model cannot be cut into so many parts.
 std::unique_ptr<PartModel> make_part(const Weights& weights, const LlamaOptions& options, ThreadPool& pool, RankGroup& ranks,
                                      const BackendLoader& load, std::shared_ptr<kernels::KvBackend> kv_backend = nullptr);
 

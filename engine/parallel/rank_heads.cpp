@@ -29,7 +29,7 @@ std::exception_ptr failure_elsewhere(int64_t cache_failure) {
 RankHeads::RankHeads(RankGroup& ranks, int64_t n_kv_heads)
     : ModelHeads(shard_sizes(n_kv_heads, ranks.size()), ranks.rank()), group_(ranks) {}
 
-// A message begins with the rank's status.
+// Exchanges one message per rank. A message begins with the rank's status, in one byte.
 std::vector<std::vector<uint8_t>> RankHeads::tell(int64_t status, std::span<const std::byte> own) {
   std::vector<uint8_t> message(1 + own.size());
   message[0] = static_cast<uint8_t>(status);
@@ -56,7 +56,7 @@ void RankHeads::together(const std::function<void()>& change) {
   std::exception_ptr failure;
   try {
     change();
-    exchange({});  // the others have done it, too
+    exchange({});  // waits until the other ranks have changed their parts, or learns that one has failed
   } catch (const RankError&) {
     over_ = true;
     throw;

@@ -67,7 +67,7 @@ RankProcesses::Process RankProcesses::start(const std::string& program, const st
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_adddup2(&files, pipe[0], STDIN_FILENO);
-  ::posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);  // what we print is for others to read
+  ::posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);  // our standard output belongs to the user
   const int error = ::posix_spawn(&process.pid, program.c_str(), &files, nullptr, argv.data(), environ);
   ::posix_spawn_file_actions_destroy(&files);
   ::close(pipe[0]);

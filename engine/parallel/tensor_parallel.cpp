@@ -175,7 +175,7 @@ int run_rank(std::span<const char* const> arguments) {
     return 0;
   } catch (const std::exception& error) {
     log_error("rank " + std::to_string(place.rank) + ": " + error.what());
-    // Where another rank is gone, rank 0 is to see that one's end first.
+    // If another rank is gone, let rank 0 notice the end of that one first, so that it reports the cause.
     std::this_thread::sleep_for(std::chrono::seconds(1));
     return 1;
   }

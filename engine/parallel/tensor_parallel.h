@@ -1,4 +1,4 @@
-// A model whose KV heads and MLPs are cut into parts, one for each of several processes (tensor parallel, Shoeybi et al. 2019).
+// Tensor parallelism (Shoeybi et al. 2019): the KV heads and MLPs of a model are cut into parts, one for each process.
 #pragma once
 
 #include <filesystem>
@@ -14,34 +14,34 @@
 
 namespace smartkv {
 
-// What all ranks load. threads, of all ranks together, are shared by those of a CPU.
+// The options of a model that several ranks load.
 struct RankedModelOptions {
   std::filesystem::path model;
   LlamaOptions llama;
   GateFiles gates, channel_worth;
-  int ranks = 1, threads = 1;
+  int ranks = 1, threads = 1;  // threads: total over all ranks
 };
 
-// Throws ModelError naming tensor_parallel, for what does not go with more than one rank.
+// Throws ModelError naming the option, if an option does not support more than one rank.
 void check_ranks(const RankedModelOptions& options);
 
-// Of `threads` in all, those of a rank: one at least.
+// Returns the share of rank `rank` in `threads`, at least 1.
 int threads_of_rank(int threads, int rank, int ranks);
-// Of rank `rank`, when rank 0's is `device`: a GPU of its own for each.
+// Returns the device of rank `rank` if that of rank 0 is `device`. On GPUs each rank has its own.
 std::string device_of_rank(const std::string& device, int rank);
 
-// A socket that listens on a port of the loopback interface, and the place of rank 0. Throws RankError.
+// Opens a socket that listens on a port of the loopback interface. Returns it in the place of rank 0. Throws RankError.
 RankPlace listen_on_loopback(int ranks);
 
-// Starts the other ranks, loads all parts, and returns the whole model. weights: of options.model. pool: rank 0's. Throws ModelError,
-// RankError.
+// Starts the other ranks, loads all parts, and returns the whole model. `weights` are those of options.model, and
+// `pool` has the threads of rank 0. `progress` receives values from 0 to 1. Throws ModelError and RankError.
 std::unique_ptr<Model> load_ranked(const Weights& weights, const RankedModelOptions& options, ThreadPool& pool,
                                    const std::function<void(double)>& progress = nullptr);
 
-// The caches of rank 0's part.
+// Returns the shape of the caches of rank 0's part. No rank has more KV heads than rank 0.
 CacheShape ranked_cache_shape(const ModelConfig& config, const RankedModelOptions& options);
 
-// What such a process runs: kRankCommand (rank_processes.h) with these arguments. Returns the exit status.
+// Runs a rank's process: the command kRankCommand (rank_processes.h) with `arguments`. Returns the exit status.
 int run_rank(std::span<const char* const> arguments);
 
 }  // namespace smartkv

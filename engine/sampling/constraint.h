@@ -1,6 +1,7 @@
-// Constrained sampling: which tokens may come next so that an output obeys a grammar. Grammars are EBNF (as llama.cpp's
-// GBNF: `root ::= "yes" | "no"`, with [a-z], ( ), |, ?, *, + and {m,n}), compiled and run by XGrammar (Dong et al. 2024),
-// which only grammar_constraint.cpp includes.
+// Constrained sampling: tells which tokens may come next so that an output matches a grammar.
+//
+// Grammars are written in EBNF, as in llama.cpp's GBNF: `root ::= "yes" | "no"`, with [a-z], ( ), |, ?, *, + and {m,n}.
+// XGrammar (Dong et al. 2024) compiles and runs them. Only grammar_constraint.cpp includes XGrammar.
 #pragma once
 
 #include <cstdint>
@@ -15,67 +16,75 @@
 
 namespace smartkv {
 
-// Where an output stands in its grammar. One thread at a time. allowed() and accept() throw SamplingError (sampler.h) once the
-// grammar has taken far more work than its tokens are worth, as very ambiguous grammars do. From then on they always throw.
+// The position of one output in its grammar. Used by one thread at a time.
+//
+// allowed() and accept() throw SamplingError (row_scan.h) once the grammar has taken far more work than its tokens
+// justify, as very ambiguous grammars do. From then on they always throw.
 class Constraint {
  public:
   virtual ~Constraint() = default;
-  // The tokens that may come next: bit i % 32 of word i / 32 is token i, and those from the vocabulary's end on are 0.
-  // End-of-sequence tokens may come where the grammar is complete. Not once ended(). Valid until the next call of
-  // allowed().
+  // Returns a mask of the tokens that may come next: bit i % 32 of word i / 32 is token i. Bits beyond the vocabulary
+  // are 0. End-of-sequence tokens are allowed where the output is complete. The span is valid until the next call of
+  // allowed(). REQUIRES: !ended().
   virtual std::span<const uint32_t> allowed() = 0;
-  // Goes on by a token; false, and nothing changes, if it may not come next.
+  // Advances by one token. Returns false and changes nothing if the token may not come next.
   virtual bool accept(TokenId token) = 0;
-  // Takes back the last n tokens.
+  // Rolls back the last n accepted tokens.
   virtual void rollback(int64_t n) = 0;
-  // An end-of-sequence token was accepted.
+  // Returns whether an end-of-sequence token was accepted.
   virtual bool ended() const = 0;
 };
 
-// A compiled grammar. Immutable; any thread.
+// A compiled grammar. Immutable, and usable from any thread.
 class CompiledGrammar {
  public:
   virtual ~CompiledGrammar() = default;
+  // Returns a constraint at the beginning of an output.
   virtual std::unique_ptr<Constraint> start() const = 0;
   virtual int64_t bytes() const = 0;
 };
 
-// Why a grammar was not compiled although nothing is wrong with it.
+// The compilation of a grammar was given up, although nothing is wrong with the grammar.
 class CompileAborted : public std::runtime_error {
  public:
-  enum class Why : uint8_t { kGone, kStopped, kBusy };  // nobody waits for it; stop() was called; others take too long
+  enum class Why : uint8_t {
+    kGone,     // the caller no longer waits for it
+    kStopped,  // GrammarCompiler::stop() was called
+    kBusy      // other grammars take too much time or memory
+  };
   CompileAborted(Why reason, const std::string& message) : std::runtime_error(message), why(reason) {}
   Why why;
 };
 
-// Compiles grammars for one vocabulary and keeps the ones used last. Any thread may call it; the same grammar is compiled
-// once, however many callers ask for it.
+// Compiles grammars for one vocabulary and keeps the most recently used ones. May be called from any thread. Callers
+// that ask for the same grammar share one compilation.
 //
-// Compilation is bounded, and so is the delay that one grammar causes another. There is one thread for each tier, which
-// gives every grammar the tier's share of CPU time; a grammar that needs more starts again in the next tier. So a small
-// grammar waits for small ones only.
+// Compilation is bounded, and so is the delay that one grammar causes another. Each tier has one thread, which spends
+// at most the tier's CPU time on a grammar. A grammar that needs more starts over in the next tier. A small grammar
+// therefore waits only for small ones.
 class GrammarCompiler {
  public:
-  static constexpr int64_t kKeptBytes = int64_t{128} << 20;       // of compiled grammars, beside those that requests hold
-  static constexpr size_t kMostText = size_t{1} << 20;            // bytes of a grammar's text
-  static constexpr int64_t kMostBytes = int64_t{256} << 20;       // that one compilation may take
-  static constexpr int64_t kMostSteps = 2'000'000'000;            // of one compilation
-  static constexpr double kWaitSeconds = 60;                      // that compile() waits
+  static constexpr int64_t kKeptBytes = int64_t{128} << 20;       // most bytes of kept grammars; requests may hold more
+  static constexpr size_t kMostText = size_t{1} << 20;            // most bytes of a grammar's text
+  static constexpr int64_t kMostBytes = int64_t{256} << 20;       // most bytes that one compilation may take
+  static constexpr int64_t kMostSteps = 2'000'000'000;            // most steps of one compilation
+  static constexpr double kWaitSeconds = 60;                      // longest time that compile() waits by default
 
-  // The tokens [0, vocabulary) of a tokenizer that outlives this. `ends`: the end-of-sequence tokens, at least one.
-  // `tier_seconds`: of CPU time, ascending. `wait_seconds`: that compile() waits.
+  // Uses the tokens [0, vocabulary) of `tokenizer`, which outlives this. `ends` are the end-of-sequence tokens, at
+  // least one. `tier_seconds` is the CPU time of each tier, ascending. `wait_seconds` is the longest time that
+  // compile() waits.
   GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends,
                   std::vector<double> tier_seconds = {0.05, 0.5, 10}, double wait_seconds = kWaitSeconds);
   ~GrammarCompiler();
 
-  // Waits for the compiled grammar. `gone` is asked about every 20 ms: true ends the wait, and the compilation if nobody
-  // else waits for it. Throws
-  //  - GrammarError (ebnf.h) with an empty path for a text that is no grammar, a grammar that no text obeys, and one that
-  //    takes more than the limits above;
+  // Waits for the compiled grammar. Calls `gone` about every 20 ms; if it returns true, the wait ends, and so does the
+  // compilation unless another caller waits for it. Throws
+  //  - GrammarError (ebnf.h) with an empty path, if the text is not a grammar, if no text matches the grammar, or if it
+  //    exceeds the limits above;
   //  - CompileAborted.
   std::shared_ptr<const CompiledGrammar> compile(const std::string& grammar, const std::function<bool()>& gone = nullptr);
 
-  // Ends every compilation; compile() throws from now on. Does not wait.
+  // Ends every compilation without waiting. From now on compile() throws CompileAborted.
   void stop();
 
  private:

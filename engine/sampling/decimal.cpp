@@ -10,7 +10,7 @@ Decimal decimal(const nlohmann::ordered_json& number) {
   Decimal result;
   result.negative = text.starts_with('-');
   if (result.negative) text.erase(0, 1);
-  int64_t exponent = 0;  // at most 308 in size
+  int64_t exponent = 0;  // its absolute value is at most 308, or a little more for subnormal numbers
   if (const size_t e = text.find_first_of("eE"); e != std::string::npos) {
     exponent = std::strtoll(text.c_str() + e + 1, nullptr, 10);
     text.erase(e);

@@ -18,7 +18,7 @@ std::string in_class(uint32_t code_point) {
   return is_plain(code_point) ? std::string(1, static_cast<char>(code_point)) : escaped(code_point);
 }
 
-// Sorted, without overlaps and neighbours.
+// Returns the set sorted, with overlapping and adjacent ranges joined.
 CodePoints normalized(CodePoints set) {
   std::sort(set.begin(), set.end());
   CodePoints result;

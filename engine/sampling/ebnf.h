@@ -1,5 +1,5 @@
-// Grammars as text: rules in the EBNF dialect that engine/sampling/constraint.h compiles. Rules that read the same are
-// one rule.
+// Builds grammars as text, in the EBNF dialect that engine/sampling/constraint.h compiles. Rules with equal bodies
+// become one rule.
 #pragma once
 
 #include <cstdint>
@@ -13,64 +13,66 @@
 
 namespace smartkv {
 
-// What cannot be made into a grammar. `path`: where in the JSON schema, "properties.age.multipleOf"; empty: the whole.
+// The input cannot be made into a grammar. `path` is the place of the fault in the JSON schema, such as
+// "properties.age.multipleOf". It is empty for the whole input.
 class GrammarError : public std::runtime_error {
  public:
   GrammarError(std::string where, const std::string& message) : std::runtime_error(message), path(std::move(where)) {}
   std::string path;
 };
 
-// No value validates.
+// No value validates against the schema.
 class NoValueError : public GrammarError {
   using GrammarError::GrammarError;
 };
 
-// The grammar, or what it is made of, is too large.
+// The grammar, or the input that it is made from, is too large.
 class TooLargeError : public GrammarError {
   using GrammarError::GrammarError;
 };
 
-// Throws TooLargeError for more than 1 MiB of rules.
+// A grammar under construction. Functions that add rules throw TooLargeError beyond kMostBytes of rules.
 class EbnfGrammar {
  public:
   static constexpr size_t kMostBytes = size_t{1} << 20;
-  // Of all that is converted into one grammar, in units of some 0.2 us: values of a JSON schema that are looked at, and 16 bytes
-  // of text each. A schema of 100 kB takes some ten thousands.
+  // Limit of spend() for one grammar. A step takes about 0.2 us: visiting one value of a JSON schema, or 16 bytes of
+  // text. A schema of 100 kB takes some tens of thousands of steps.
   static constexpr int64_t kMostSteps = 2'000'000;
 
-  // Counts steps; throws TooLargeError once they are more than kMostSteps.
+  // Counts steps of the conversion. Throws TooLargeError once there are more than kMostSteps.
   void spend(int64_t steps);
-  // The name of a rule with this body: a new one, or one that there is.
+  // Returns the name of a rule with this body, which may be an existing rule.
   std::string add(const std::string& body);
-  // A rule that refers to itself; `body` makes its body of its name.
+  // Returns the name of a rule that refers to itself. `body` makes the rule's body from its name.
   std::string recursive(const std::function<std::string(const std::string& name)>& body);
-  // A name whose body follows by define().
+  // Returns a name that a later define() gives a body.
   std::string reserve();
   void define(const std::string& name, const std::string& body);
-  // The whole grammar; `root`: what the output is.
+  // Returns the whole grammar. `root` is the expression of the output.
   std::string text(const std::string& root) const;
 
  private:
   int64_t next_ = 0, steps_ = 0;
-  size_t bytes_ = 0;  // of rules_
+  size_t bytes_ = 0;  // bytes of rules_
   std::map<std::string, std::string> by_body_;
   std::vector<std::pair<std::string, std::string>> rules_;
 };
 
-// `text` as a literal, quotes included.
+// Returns `text` as a literal, quotes included.
 std::string ebnf_literal(std::string_view text);
-// One of these expressions; there is at least one.
+// Returns an expression for any one of these expressions. REQUIRES: there is at least one.
 std::string ebnf_either(const std::vector<std::string>& expressions);
-// One of these texts, in full.
+// Returns an expression for any one of these texts, each matched in full.
 std::string ebnf_choice(const std::vector<std::string>& texts);
 
-// Code points, as ranges [first, last].
+// A set of code points, as ranges [first, last].
 using CodePoints = std::vector<std::pair<uint32_t, uint32_t>>;
 constexpr uint32_t kLastCodePoint = 0x10ffff;
 
 CodePoints complement(CodePoints set);
+// Returns `set` without the code points in `removed`.
 CodePoints without(const CodePoints& set, CodePoints removed);
-// A class of characters, "[...]"; the set is not empty.
+// Returns the set as a character class, "[...]". REQUIRES: the set is not empty.
 std::string ebnf_class(const CodePoints& set);
 
 }  // namespace smartkv

@@ -1,4 +1,5 @@
-// Compiles one grammar on the calling thread, within limits: what GrammarCompiler (constraint.h) schedules.
+// Compiles one grammar on the calling thread, within limits. GrammarCompiler (constraint.h) schedules these
+// compilations.
 #pragma once
 
 #include <atomic>
@@ -13,28 +14,32 @@
 namespace smartkv {
 
 struct CompileLimits {
-  double seconds = 0;  // of the thread's CPU time
-  int64_t steps = 0;   // loop iterations of about 0.1 us
-  int64_t bytes = 0;   // of the grammar, its automata and its token masks
+  double seconds = 0;  // CPU time of the thread
+  int64_t steps = 0;   // loop iterations of about 0.1 us each
+  int64_t bytes = 0;   // bytes of the grammar, its automata and its token masks
 };
 
-// The time of CompileLimits is over.
+// The compilation exceeded CompileLimits::seconds.
 struct CompileTimeout : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-// `stopped` was set.
+// The flag `stopped` of GrammarBackend::compile() was set.
 struct CompileStopped : std::runtime_error {
   CompileStopped() : std::runtime_error("the compilation was stopped") {}
 };
 
-// Any number of threads at a time.
+// Compiles grammars with XGrammar. Any number of threads may use it at the same time.
 class GrammarBackend {
  public:
-  // As GrammarCompiler's.
+  // The parameters are those of GrammarCompiler.
   GrammarBackend(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends);
   ~GrammarBackend();
 
-  // Throws GrammarError (ebnf.h) with an empty path, CompileTimeout, or CompileStopped soon after `stopped` is set.
+  // Throws
+  //  - GrammarError (ebnf.h) with an empty path, if the text is not a grammar, if no text matches it, or if it exceeds
+  //    the limits on steps or bytes;
+  //  - CompileTimeout;
+  //  - CompileStopped, soon after `stopped` is set.
   std::shared_ptr<const CompiledGrammar> compile(const std::string& grammar, const CompileLimits& limits,
                                                  const std::atomic<bool>& stopped);
 

@@ -21,9 +21,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kAskInterval{20};
-constexpr int64_t kMostHeld = int64_t{512} << 20;  // bytes of compiled grammars, those that requests hold and those that are kept
+// Most bytes of compiled grammars: those that requests hold and those that the compiler keeps.
+constexpr int64_t kMostHeld = int64_t{512} << 20;
 
-// A grammar whose bytes count as held while it lives, longer than its compiler perhaps.
+// A grammar whose bytes count in `held` while it lives. It may outlive its compiler.
 struct HeldGrammar {
   HeldGrammar(std::shared_ptr<const CompiledGrammar> compiled, std::shared_ptr<std::atomic<int64_t>> total)
       : grammar(std::move(compiled)), held(std::move(total)), bytes(grammar->bytes()) {
@@ -43,14 +44,14 @@ struct HeldGrammar {
 struct GrammarCompiler::Impl {
   struct Job {
     std::string text;
-    std::atomic<bool> stopped = false;  // nobody waits for it any more
-    // The mutex is held:
-    int64_t waiting = 0;
+    std::atomic<bool> stopped = false;  // set once no caller waits for it any more
+    // Guarded by the mutex:
+    int64_t waiting = 0;  // callers that wait for it
     bool done = false;
     std::shared_ptr<const CompiledGrammar> grammar;
     std::exception_ptr failure;
     int64_t bytes = 0;
-    std::list<std::shared_ptr<Job>>::iterator place = {};  // in `kept`, once it is compiled
+    std::list<std::shared_ptr<Job>>::iterator place = {};  // its place in `kept`, once it is compiled
   };
   using JobPtr = std::shared_ptr<Job>;
 
@@ -58,7 +59,7 @@ struct GrammarCompiler::Impl {
     double seconds;
     std::deque<JobPtr> queue;
     JobPtr running;
-    std::thread thread;  // started when it is first needed
+    std::thread thread;  // started on first use
   };
 
   Impl(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends, const std::vector<double>& tier_seconds,
@@ -67,10 +68,11 @@ struct GrammarCompiler::Impl {
     for (size_t i = 0; i < tiers.size(); ++i) tiers[i].seconds = tier_seconds[i];
   }
 
-  JobPtr find_or_add(const std::string& grammar);      // mutex held
-  void enqueue(size_t tier, JobPtr job);               // mutex held
-  void leave(const JobPtr& job);                       // mutex held: a caller waits no longer
-  void forget(const JobPtr& job);                      // mutex held
+  // REQUIRES, for the next four: the mutex is held.
+  JobPtr find_or_add(const std::string& grammar);
+  void enqueue(size_t tier, JobPtr job);
+  void leave(const JobPtr& job);   // one caller stops waiting; ends the compilation if it was the last
+  void forget(const JobPtr& job);  // removes it from `jobs`
   void finish(const JobPtr& job, std::shared_ptr<const CompiledGrammar> grammar, std::exception_ptr failure);
   void work(size_t tier);
   void compile(size_t tier, const JobPtr& job);
@@ -78,10 +80,10 @@ struct GrammarCompiler::Impl {
   GrammarBackend backend;
   double wait_seconds;
   const std::shared_ptr<std::atomic<int64_t>> held = std::make_shared<std::atomic<int64_t>>(0);  // bytes
-  std::mutex mutex;  // everything below
+  std::mutex mutex;  // guards everything below
   std::condition_variable changed;
-  std::unordered_map<std::string, JobPtr> jobs;  // by text: those that wait, run, or are kept
-  std::list<JobPtr> kept;                        // used last first
+  std::unordered_map<std::string, JobPtr> jobs;  // by text: the jobs that wait, run, or are kept
+  std::list<JobPtr> kept;                        // compiled grammars, most recently used first
   int64_t kept_bytes = 0;
   std::vector<Tier> tiers;
   bool stopping = false;
@@ -97,7 +99,7 @@ GrammarCompiler::Impl::JobPtr GrammarCompiler::Impl::find_or_add(const std::stri
   jobs.emplace(grammar, job);
   try {
     enqueue(0, job);
-  } catch (...) {  // no thread or no memory can be had
+  } catch (...) {  // the system is out of threads or memory
     forget(job);
     throw;
   }
@@ -156,7 +158,7 @@ void GrammarCompiler::Impl::compile(size_t tier, const JobPtr& job) {
       if (tier + 1 == tiers.size()) throw GrammarError("", timeout.what());
       const std::lock_guard lock(mutex);
       if (!stopping && !job->stopped) enqueue(tier + 1, job);
-    } catch (...) {  // nor can a thread be had, perhaps
+    } catch (...) {  // includes a failure to start a thread
       finish(job, nullptr, std::current_exception());
     }
   } catch (...) {
@@ -165,7 +167,7 @@ void GrammarCompiler::Impl::compile(size_t tier, const JobPtr& job) {
 }
 
 void GrammarCompiler::Impl::work(size_t tier) {
-  constexpr int kNiceness = 5;  // as HTTP workers: where cores are scarce, the model's threads go first
+  constexpr int kNiceness = 5;  // like HTTP workers: the model's threads have priority if cores are scarce
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
   std::unique_lock lock(mutex);
   Tier& own = tiers[tier];
@@ -220,7 +222,7 @@ std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::strin
     if (Clock::now() > end) abort(Why::kBusy, "the server compiles too many grammars at the moment");
     impl_->changed.wait_for(lock, kAskInterval);
     if (job->done || !gone) continue;
-    lock.unlock();  // it may take a lock of its own
+    lock.unlock();  // gone() may take a lock of its own
     bool is_gone = false;
     try {
       is_gone = gone();

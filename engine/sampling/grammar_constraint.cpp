@@ -17,7 +17,7 @@
 namespace smartkv {
 namespace {
 
-// Counts the work that XGrammar does on this thread while it lives.
+// While it lives, `work` counts the work that XGrammar does on this thread.
 class CountedWork {
  public:
   explicit CountedWork(xgrammar::Work* work) : outer_(std::exchange(xgrammar::current_work, work)) {}
@@ -55,14 +55,15 @@ class CompileWork final : public xgrammar::Work {
   }
 
  private:
-  static constexpr int64_t kInterval = 50'000;  // some ms
+  static constexpr int64_t kInterval = 50'000;  // steps between checks, a few milliseconds
   CompileLimits limits_;
   const std::atomic<bool>& stopped_;
   double end_;
 };
 
-// Each token earns steps, 1,000,000 of which are some 0.1 s. A usual grammar takes thousands of them, and tens of thousands where
-// much of the vocabulary has to be followed byte by byte. Bytes are those of the states behind the tokens that were accepted.
+// The budget of an output's matching. Each accepted token earns kPerToken steps, which take about 0.1 s; at most
+// kMostSaved are available at a time. A typical grammar takes thousands of steps per token, or tens of thousands if it
+// follows much of the vocabulary byte by byte. `bytes` counts the states after the accepted tokens.
 class MatchWork final : public xgrammar::Work {
  public:
   MatchWork() {
@@ -71,7 +72,7 @@ class MatchWork final : public xgrammar::Work {
   }
   void earn() { steps = std::max<int64_t>(0, steps - kPerToken); }
   void Check() override {
-    if (bytes > kMostBytes) next_steps = 0;  // from now on it is exhausted
+    if (bytes > kMostBytes) next_steps = 0;  // exhausted from now on
     if (next_steps == 0) throw SamplingError("the grammar takes more than " + std::to_string(kMostBytes >> 20) + " MiB to follow");
     throw SamplingError("the grammar is too ambiguous: its tokens take more than " + std::to_string(kPerToken) + " steps each");
   }
@@ -96,7 +97,7 @@ class XgrammarConstraint final : public Constraint {
     tensor.shape = &shape;
     tensor.strides = &stride;
     const CountedWork counted(&work_);
-    xgrammar::CountWork(0);  // throws once the work is too much
+    xgrammar::CountWork(0);  // throws if the budget is already spent
     matcher_.FillNextTokenBitmask(&tensor);
     return mask_;
   }
@@ -111,7 +112,7 @@ class XgrammarConstraint final : public Constraint {
   }
   void rollback(int64_t n) override {
     if (n <= 0 || work_.exhausted()) return;
-    MatchWork popped;  // of its own, so that nothing is thrown
+    MatchWork popped;  // a separate budget, so that rolling back never throws
     const CountedWork counted(&popped);
     matcher_.Rollback(static_cast<int>(n));
     work_.bytes += popped.bytes;
@@ -145,7 +146,7 @@ class XgrammarGrammar final : public CompiledGrammar {
   int64_t vocabulary_;
 };
 
-// The text of each token. Special tokens have none, so that no text is made of them.
+// Returns the text of each token. Special tokens have none, so that they never match text of a grammar.
 xgrammar::TokenizerInfo vocabulary_info(const Tokenizer& tokenizer, int64_t vocabulary, const std::vector<TokenId>& ends) {
   std::vector<std::string> texts(static_cast<size_t>(vocabulary));
   for (int64_t i = 0; i < vocabulary; ++i) {
@@ -155,7 +156,7 @@ xgrammar::TokenizerInfo vocabulary_info(const Tokenizer& tokenizer, int64_t voca
   return {texts, xgrammar::VocabType::RAW, static_cast<int>(vocabulary), ends, false};
 }
 
-// XGrammar's messages begin with a place in its sources, "FILE.cc:564: ", and end in a line break.
+// Strips the source location and the line break from a message of XGrammar, such as "FILE.cc:564: text\n".
 std::string plain_message(std::string what) {
   const size_t file = what.find(".cc:");
   const size_t end = file == std::string::npos ? file : what.find(": ", file);
@@ -173,7 +174,8 @@ struct GrammarBackend::Impl {
   std::mutex mutex;
   std::optional<xgrammar::GrammarCompiler> compiler;
 
-  // Starting takes some 0.1 s and 10 MB, which only constrained requests pay.
+  // Returns the compiler, and starts it on first use. Starting takes about 0.1 s and 10 MB, so only constrained
+  // requests pay.
   xgrammar::GrammarCompiler started() {
     const std::lock_guard lock(mutex);
     if (!compiler) compiler.emplace(vocabulary_info(*tokenizer, vocabulary, ends), 1, false);

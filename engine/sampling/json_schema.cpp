@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Merging schemas that refer to themselves would not end.
+// Most nested schemas. Without a limit, merging schemas that refer to themselves would not end.
 constexpr int kMostDepth = 128;
 
 constexpr std::array<std::string_view, 5> kObjectKeywords = {"properties", "required", "additionalProperties",
@@ -31,7 +31,7 @@ bool any_of_keys(const Json& schema, const std::array<std::string_view, n>& keys
   return std::any_of(keys.begin(), keys.end(), [&](std::string_view key) { return schema.contains(key); });
 }
 
-// What earlier drafts write differently, as 2020-12 has it.
+// Rewrites keywords of earlier drafts as in draft 2020-12.
 Json modernized(const Json& schema) {
   Json result = schema;
   for (const auto& [exclusive, bound] : {std::pair("exclusiveMinimum", "minimum"), std::pair("exclusiveMaximum", "maximum")}) {
@@ -58,7 +58,7 @@ bool is_alone(const Json& schema, std::string_view keyword) {
                      [&](const auto& item) { return item.key() == keyword || is_annotation(item.key()); });
 }
 
-// The tighter of the two.
+// Returns the tighter of the inclusive and the exclusive bound, or nullopt if there is none.
 std::optional<NumberBound> bound(const Json& schema, const char* key, const char* exclusive_key, bool is_least) {
   for (const char* one : {key, exclusive_key}) {
     if (schema.contains(one) && !schema[one].is_number()) throw GrammarError(one, "expected a number");
@@ -75,7 +75,7 @@ NumberRange number_range(const Json& schema) {
           schema.value("multipleOf", Json())};
 }
 
-// What a schema without "type" means is told by its keywords.
+// Returns the types that a schema means. The keywords of a schema without "type" decide.
 std::vector<std::string> meant_types(const Json& schema) {
   if (schema.contains("type")) return types_of(schema);
   if (any_of_keys(schema, kObjectKeywords)) return {"object"};
@@ -135,19 +135,21 @@ std::string SchemaGrammar::rule_of(const Json& schema, const std::string& path, 
     }
     return known;
   } catch (const GrammarError&) {
-    if (!known.empty()) grammar_.define(known, known);  // a rule that refers to it may be there: no text obeys it
+    // Another rule may already refer to this name, so define it as a rule that no text matches.
+    if (!known.empty()) grammar_.define(known, known);
     known_.erase(text);
     throw;
   }
 }
 
-// The schema without the keyword at fault. Schemas inside it have left out their own.
+// Converts the schema without the keyword at fault. Nested schemas have already left out their own unsupported
+// keywords.
 std::string SchemaGrammar::without_fault(const Json& schema, const std::string& path, int depth, const GrammarError& error) {
   std::string fault = error.path.starts_with(path) ? error.path.substr(path.size()) : "";
   fault = fault.substr(0, fault.find_first_of(".["));
   if (!schema.is_object() || depth > kMostDepth) return any();
   Json rest = schema;
-  // A type is kept as long as anything else may be at fault.
+  // Keep "type" as long as another keyword may be at fault.
   for (const std::string& key : {fault == "type" ? "" : fault, std::string("$ref"), std::string("allOf"), std::string("anyOf"),
                                  std::string("oneOf"), std::string("enum"), std::string("const")}) {
     if (rest.erase(key) > 0) return value(rest, path, depth);
@@ -204,7 +206,7 @@ Json SchemaGrammar::merged(const Json& a, const Json& b, const std::string& path
   if (a == Json(false) || b == Json(false)) throw NoValueError(path, "expected schemas that allow a value");
   if (!a.is_object() || !b.is_object()) schema_expected(path, "a schema: an object or a boolean");
   grammar_.spend(weight(a) + weight(b));
-  for (const auto& [key, value] : a.items()) {  // lists and members are compared one by one
+  for (const auto& [key, value] : a.items()) {  // merging compares all pairs of elements
     if (const auto other = b.find(key); other != b.end()) grammar_.spend(static_cast<int64_t>(value.size() * other->size()));
   }
   return merge_schemas(modernized(a), modernized(b), path);
@@ -214,7 +216,7 @@ const Json& SchemaGrammar::flattened(const Json& schema, const std::string& path
   const std::string text = schema.dump();
   grammar_.spend(static_cast<int64_t>(text.size() / 16));
   const auto [entry, is_new] = flat_.try_emplace(text);
-  std::optional<Json>& flat = entry->second;  // stays where it is when others are added
+  std::optional<Json>& flat = entry->second;  // the reference stays valid when other entries are added
   if (!is_new) {
     if (!flat) throw GrammarError(path + "allOf", "refers to itself");
     return *flat;
@@ -255,7 +257,7 @@ std::string SchemaGrammar::options(const Json& schema, const char* key, const st
       some.push_back(value(plain ? list[i] : branch, at, depth + 1, true));
       branches.push_back(std::move(branch));
     } catch (const NoValueError& error) {
-      none = error;  // others may allow one
+      none = error;  // other options may allow a value
     }
   }
   if (some.empty()) throw NoValueError(*none);
@@ -339,7 +341,7 @@ std::string add_json_schema(const Json& schema, EbnfGrammar* grammar, Unsupporte
   }
 }
 
-// A blank, or one or two line breaks and an indentation, as llama.cpp has it.
+// Allows a blank, or one or two line breaks and an indentation, as in llama.cpp.
 std::string json_space() { return R"((" " | "\n" "\n"? [ \t]{0,20})?)"; }
 
 }  // namespace smartkv

@@ -1,4 +1,4 @@
-// Log probabilities of the model's own distribution: the log-softmax of a row of logits.
+// Log probabilities under the model's own distribution: the log-softmax of a row of logits.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,15 @@
 
 namespace smartkv {
 
-// A row's log-softmax, asked for one token or for the most likely ones. Holds scratch; one thread at a time.
+// The log-softmax of one row, for single tokens and for the most likely ones. Holds scratch memory; used by one thread
+// at a time.
 class LogprobRow {
  public:
-  // `logits`: f32 [vocab_size], unmodified by sampling, and unchanged until the last call. Throws SamplingError.
+  // Sets the row. `logits` is f32 [vocab_size] as the model computed it, without sampling parameters. The caller keeps
+  // it unchanged until the last call of of(). Throws SamplingError.
   void assign(std::span<const float> logits);
-  // Of `token`, with the k most likely ones (of equals, the lower id first).
+  // Returns the log probability of `token` and those of the k most likely tokens. Among equally likely tokens the lower
+  // id comes first.
   TokenLogprob of(TokenId token, int32_t k);
 
  private:

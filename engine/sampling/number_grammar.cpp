@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kWholeDigits = 18;
 constexpr int64_t kLargest = 999'999'999'999'999'999;
-constexpr int64_t kSignificantDigits = 15;             // that a double keeps apart, whatever they are
+constexpr int64_t kSignificantDigits = 15;  // decimal digits that a double always distinguishes
 
 std::string digits(const std::string& least, const std::string& most) { return "[" + least + "-" + most + "]"; }
 std::string any_digits(int64_t from, int64_t to) {
@@ -20,7 +20,7 @@ std::string any_digits(int64_t from, int64_t to) {
 }
 std::string quoted(const std::string& text) { return "\"" + text + "\""; }
 
-// Strings of digits from `low` to `high`, all of the same length.
+// Matches strings of digits from `low` to `high`. REQUIRES: `low` and `high` have the same length.
 std::string between(const std::string& low, const std::string& high) {
   if (low.empty()) return "\"\"";
   const auto n = static_cast<int64_t>(low.size());
@@ -36,7 +36,7 @@ std::string between(const std::string& low, const std::string& high) {
   return ebnf_either(result);
 }
 
-// Natural numbers without leading zeros; 0 <= low <= high.
+// Matches the integers in [low, high] without leading zeros. REQUIRES: 0 <= low <= high.
 std::string natural(int64_t low, int64_t high) {
   std::vector<std::string> result;
   const std::string last = std::to_string(high);
@@ -48,7 +48,7 @@ std::string natural(int64_t low, int64_t high) {
   return ebnf_either(result);
 }
 
-// A bound's size: digits before and behind the point, these without zeros at the end.
+// The absolute value of a bound: integer part, and fraction digits without trailing zeros.
 struct Magnitude {
   int64_t whole = 0;
   std::string fraction;
@@ -60,10 +60,11 @@ struct Bound {
   Magnitude size;
 };
 
-// Digits that no number has are rounded so that every number that obeys the result obeys the bound.
+// Reads a bound. Digits beyond those that numbers may have are rounded so that every number within the result is also
+// within the bound. Throws NoValueError if no number can be.
 Bound read_bound(const NumberBound& bound, bool is_least) {
   Decimal exact = decimal(bound.value);
-  const bool outer = exact.negative == is_least;  // numbers lie nearer to zero than the bound, not farther from it
+  const bool outer = exact.negative == is_least;  // the numbers within the bound lie between it and zero
   Bound result{exact.negative, {0, exact.fraction, bound.exclusive}};
   if (exact.whole.size() > static_cast<size_t>(kWholeDigits)) {
     if (!outer) throw NoValueError(bound.key, "numbers have at most 18 digits before the point, found the bound " + bound.value.dump());
@@ -79,11 +80,11 @@ Bound read_bound(const NumberBound& bound, bool is_least) {
   return result;
 }
 
-// What stands behind the point is at least and at most; null: anything.
+// A range of fractions, as digits after the decimal point. A null bound means that the side is unbounded.
 struct FractionRange {
   const std::string* least = nullptr;
   const std::string* most = nullptr;
-  bool above = false, below = false;  // the bound itself does not count
+  bool above = false, below = false;  // whether `least` and `most` are exclusive
 };
 
 bool zero_is_in(const FractionRange& range) {
@@ -92,7 +93,7 @@ bool zero_is_in(const FractionRange& range) {
   return least && most;
 }
 
-// Digits, at least one and at most `room`, or nothing where there are none.
+// Matches 1 to `room` fraction digits within the range. Returns nullopt if there are none.
 std::optional<std::string> fraction_digits(const FractionRange& range, int64_t room) {
   if (room <= 0) return std::nullopt;
   if (range.least == nullptr && range.most == nullptr) return any_digits(1, room);
@@ -102,7 +103,7 @@ std::optional<std::string> fraction_digits(const FractionRange& range, int64_t r
     if (bounded_below || range.below) return std::nullopt;
     return "[0]{1," + std::to_string(room) + "}";
   }
-  // By the first digit: those that equal a bound's leave the rest of that bound.
+  // Branch on the first digit. If it equals that of a bound, the rest of that bound applies to the remaining digits.
   const auto digit_of = [](const std::string* bound, char otherwise) {
     return bound == nullptr ? otherwise : bound->empty() ? '0' : (*bound)[0];
   };
@@ -130,7 +131,8 @@ std::optional<std::string> fraction_digits(const FractionRange& range, int64_t r
   return ebnf_either(result);
 }
 
-// The point and what is behind it, or nothing.
+// Matches the decimal point and a fraction within the range, or nothing where the range includes zero. Returns nullopt
+// if the range is empty.
 std::optional<std::string> fraction(const FractionRange& range, int64_t room) {
   const std::optional<std::string> some = fraction_digits(range, room);
   const bool none = zero_is_in(range);
@@ -139,7 +141,8 @@ std::optional<std::string> fraction(const FractionRange& range, int64_t room) {
   return std::nullopt;
 }
 
-// Numbers that are not negative. most null: no bound.
+// Adds the numbers, written with `sign`, whose absolute value is between `least` and `most`. `most` is null if there is
+// no bound. `most_places` is the most digits after the decimal point.
 void add_magnitudes(const std::string& sign, const Magnitude& least, const Magnitude* most, int64_t most_places,
                     std::vector<std::string>* result) {
   const int64_t last = most == nullptr ? kLargest : most->whole;
@@ -165,7 +168,7 @@ void add_magnitudes(const std::string& sign, const Magnitude& least, const Magni
   throw NoValueError(range.least ? range.least->key : range.most->key, "the bounds leave no number");
 }
 
-// A whole number that bounds integers as this bound does.
+// Returns the inclusive integer bound that admits the same integers as `bound`.
 int64_t whole_bound(const NumberBound& bound, bool is_least) {
   const Bound read = read_bound(bound, is_least);
   const int64_t sign = read.negative ? -1 : 1;
@@ -189,7 +192,7 @@ std::string integers(const NumberRange& range) {
   return ebnf_either(result);
 }
 
-// `most_places`: digits behind the point.
+// Matches the numbers in the range. `most_places` is the most digits after the decimal point.
 std::string numbers(const NumberRange& range, int64_t most_places) {
   if (!range.least && !range.most) {
     if (most_places < kSignificantDigits) return R"("-"? ("0" | [1-9] [0-9]{0,17}) ("." )" + any_digits(1, most_places) + ")?";
@@ -201,12 +204,13 @@ std::string numbers(const NumberRange& range, int64_t most_places) {
   if (low && low->negative && low->size.whole == kLargest) low.reset();  // no number is farther from zero
   if (high && !high->negative && high->size.whole == kLargest) high.reset();
   std::vector<std::string> result;
-  if (!high || !high->negative) {  // what is not negative
+  if (!high || !high->negative) {  // numbers >= 0
     const Magnitude from = low && !low->negative ? low->size : Magnitude{};
     add_magnitudes("\"\"", from, high ? &high->size : nullptr, most_places, &result);
   }
   if (!low || low->negative) {
-    const Magnitude from = high && high->negative ? high->size : Magnitude{0, "", true};  // zero has no sign
+    // Zero is excluded here, because it is written without a sign.
+    const Magnitude from = high && high->negative ? high->size : Magnitude{0, "", true};
     add_magnitudes("\"-\"", from, low ? &low->size : nullptr, most_places, &result);
   }
   if (result.empty()) none_left(range);

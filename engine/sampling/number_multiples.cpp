@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMostPlaces = 6, kMostStepDigits = 15, kWholeDigits = 18, kBoundPlaces = 15;
 constexpr int64_t kMostListed = 1024;
 
-__extension__ using Wide = __int128;  // 33 digits: a bound with kBoundPlaces behind the point
+__extension__ using Wide = __int128;  // holds 33 digits: a bound with kBoundPlaces digits after the decimal point
 
 int64_t power_of_ten(size_t places) {
   int64_t result = 1;
@@ -21,7 +21,8 @@ int64_t power_of_ten(size_t places) {
   return result;
 }
 
-// In units of `step` / 10^places, rounded into the range. Nothing: the bound is beyond every number that is written.
+// Returns the bound in units of `step` / 10^places, rounded towards the inside of the range. Returns nullopt if the
+// bound is beyond every number that can be written.
 std::optional<Wide> index_of(const NumberBound& bound, bool is_least, int64_t step, size_t places) {
   const Decimal exact = decimal(bound.value);
   if (exact.whole.size() > kWholeDigits) return std::nullopt;
@@ -48,7 +49,8 @@ std::string text_of(Wide index, int64_t step, size_t places) {
   return (value < 0 ? "-" : "") + digits.substr(0, digits.size() - places) + (fraction.empty() ? "" : "." + fraction);
 }
 
-// Multiples of a step that divides 10^places, by their last digits.
+// Matches the multiples of `step` by their last digits: integers, or with `fraction` multiples of step / 10^places.
+// REQUIRES: `step` divides 10^places.
 std::string by_last_digits(int64_t step, size_t places, bool fraction) {
   std::vector<std::string> ends;
   const int64_t whole = power_of_ten(places);
@@ -75,7 +77,7 @@ std::optional<std::string> multiples_ebnf(const NumberRange& range, bool whole) 
     step /= std::gcd(step, power_of_ten(places));
     places = 0;
   }
-  if (step == 1) return std::nullopt;  // of a whole number, or of a power of ten
+  if (step == 1) return std::nullopt;  // every integer is a multiple, or the step is 10^-places (see number_ebnf())
   if (!range.least && !range.most) {
     if (places > 0) return power_of_ten(places) % step == 0 ? std::optional(by_last_digits(step, places, true)) : std::nullopt;
     for (size_t digits = 1; digits <= 3; ++digits) {

@@ -1,4 +1,4 @@
-// JSON schema's multipleOf, as EBNF.
+// The keyword multipleOf of JSON Schema, as EBNF.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,9 @@
 
 namespace smartkv {
 
-// The multiples in the range; nothing where no grammar of reasonable size says them, or every integer is one. `whole`: only
-// integers. Throws NoValueError as integer_ebnf() does.
+// Returns an expression for the multiples of range.multiple_of in the range, only integers if `whole`. Returns nullopt
+// if there is no multiple_of, if no grammar of reasonable size can express the multiples, or if every integer is a
+// multiple. Throws NoValueError with the path "multipleOf" if the bounds leave no multiple.
 std::optional<std::string> multiples_ebnf(const NumberRange& range, bool whole);
 
 }  // namespace smartkv

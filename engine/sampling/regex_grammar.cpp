@@ -73,7 +73,7 @@ class RegexParser {
   struct Piece {
     std::string ebnf;
     int64_t min = 0, max = 0;
-    int64_t states = 1;  // about as many as the grammar needs
+    int64_t states = 1;  // about the number of states that the grammar needs
   };
 
   [[noreturn]] void fail(const std::string& what) const {
@@ -146,7 +146,7 @@ class RegexParser {
         return piece;
       }
       if (peek() == '+') fail("possessive quantifiers are not supported");
-      take('?');  // lazy: the same texts
+      take('?');  // a lazy quantifier matches the same texts
       piece = repeat(piece, least, most);
     }
   }
@@ -169,7 +169,8 @@ class RegexParser {
     return result;
   }
 
-  // "{" without a count behind it is an ordinary character.
+  // Parses "{m,n}". Returns false and consumes nothing if the "{" is not followed by a count; it is then an ordinary
+  // character.
   bool braces(int64_t* least, int64_t* most) {
     if (peek() != '{') return false;
     const size_t start = at_++;
@@ -303,7 +304,7 @@ class RegexParser {
   bool search_;
   std::vector<uint32_t> text_;
   size_t at_ = 0;
-  int64_t states_ = 0;  // of the alternatives parsed last
+  int64_t states_ = 0;  // states of the last alternatives parsed
 };
 
 }  // namespace
@@ -314,7 +315,7 @@ std::string characters(const CodePoints& set, TextForm form) {
   if (form == TextForm::kPlain) return ebnf_class(valid);
   std::vector<std::string> written;
   if (const CodePoints plain = without(valid, kEscapedInJson); !plain.empty()) written.push_back(ebnf_class(plain));
-  // Of a class of many, what would have to be escaped is left out: the rest is one class, which masks follow fast.
+  // A large class leaves out the characters that need an escape. The rest is one class, which token masks handle fast.
   for (const auto& [first, last] : kEscapedInJson) {
     for (uint32_t c = first; c <= last; ++c) {
       if ((written.empty() || size_of(valid) <= kFewCharacters) && contains(valid, c)) written.push_back(ebnf_literal(json_escape(c)));

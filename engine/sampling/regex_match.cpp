@@ -10,12 +10,13 @@
 namespace smartkv {
 namespace {
 
-constexpr size_t kMostBytes = 4096;  // of an expression
+constexpr size_t kMostBytes = 4096;  // most bytes of an expression
 constexpr uint32_t kMostBacktracks = 10'000, kMostHeapKib = 4096;
-constexpr int64_t kMostReads = 10'000'000;  // bytes of the text that a match may look at
+constexpr int64_t kMostReads = 10'000'000;  // most bytes of text that a match may read
 constexpr int64_t kCompileSteps = 500;
 
-// PCRE2's own limit holds for each place where a match may begin. Items of the expression are counted for all of them.
+// Counts the items of the expression that are tried, over all places where a match may begin. PCRE2's own match limit
+// applies to each such place separately.
 struct Items {
   int64_t n = 0, most = 0;
 };

@@ -1,4 +1,4 @@
-// Whether a text matches a regular expression of a JSON schema.
+// Matches texts against the regular expressions of a JSON schema.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,9 @@
 
 namespace smartkv {
 
-// Whether `regex`, in ECMAScript's syntax, matches somewhere in `text`. Throws GrammarError (ebnf.h) with an empty path for
-// what is no regular expression, and for one that takes too many steps. Adds to `*steps` what it took, in EbnfGrammar's steps.
+// Returns whether `regex`, in ECMAScript's syntax, matches anywhere in `text`. Adds the steps that it took to `*steps`,
+// in steps of EbnfGrammar::spend(). Throws GrammarError (ebnf.h) with an empty path if `regex` is not a regular
+// expression or takes too many steps.
 bool regex_matches(const std::string& regex, const std::string& text, int64_t* steps);
 
 }  // namespace smartkv

@@ -70,7 +70,7 @@ void exp_row(std::span<const float> x, float max, float scale, float* out) {
   const size_t n = x.size();
   for (size_t start = 0; start < n; start += kScanBlock) {
     const size_t end = std::min(start + kScanBlock, n);
-    // Two loops: in one, the compiler turns the clamp into a branch around the polynomial.
+    // Two loops, because in a single one the compiler turns the clamp into a branch around the polynomial.
     for (size_t i = start; i < end; ++i) out[i] = weight_exponent(in[i], max, scale);
     for (size_t i = start; i < end; ++i) out[i] = exp_nonpositive(out[i]);
   }

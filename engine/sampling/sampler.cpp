@@ -11,20 +11,20 @@
 namespace smartkv {
 namespace {
 
-// Classes of weights in (0, 1], in their order: the exponent and three bits of the mantissa.
+// Classes of weights in (0, 1], in ascending order: the exponent and three bits of the mantissa.
 constexpr uint32_t kClassShift = 20;
 constexpr size_t kWeightClasses = (std::bit_cast<uint32_t>(1.0f) >> kClassShift) + 1;
 size_t weight_class(float weight) { return std::bit_cast<uint32_t>(weight) >> kClassShift; }
 
 static_assert(TokenNoise::kBlockTokens == kScanBlock);
 
-// Tokens may have the same weight whose logits differ by less than so many temperatures: by rounding of the exponent, up to 88,
-// and of the exponential.
+// Tokens whose logits differ by less than this many temperatures may have the same weight, because the exponent (up to
+// 88) and the exponential are rounded.
 constexpr float kTieMargin = 3e-5f;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Who leads the race (token_noise.h); of equals, the lower id.
+// The leader of the race (token_noise.h). The lower id wins a tie.
 struct Winner {
   double time = kNever;
   TokenId token = std::numeric_limits<TokenId>::max();
@@ -38,7 +38,7 @@ struct Winner {
   }
 };
 
-// Of the least logit that min_p leaves, from the largest.
+// Returns the offset of the least logit that min_p keeps from the largest logit.
 float min_p_offset(const SamplingParams& params) {
   if (params.min_p <= 0) return -std::numeric_limits<float>::infinity();
   return params.temperature * std::log(params.min_p);
@@ -46,7 +46,7 @@ float min_p_offset(const SamplingParams& params) {
 
 bool is_greedy(const SamplingParams& params) { return params.temperature < kGreedyTemperature; }
 
-// Bits are those of Constraint::allowed(): most words are all 0 or all 1.
+// Masks the tokens whose bit is 0. `bits` has the layout of Constraint::allowed(); most words are all 0 or all 1.
 void keep_allowed(std::span<const uint32_t> bits, std::span<float> logits) {
   for (size_t start = 0; start < logits.size(); start += 32) {
     const uint32_t word = bits[start / 32];
@@ -171,8 +171,8 @@ TokenId Sampler::sample(std::span<const float> raw_logits, const SamplingInput& 
   return race(logits, max, params, noise);
 }
 
-// In each block no token arrives earlier than the block's least noise over the weight of its largest logit: only blocks in which
-// this is earlier than the winner so far are looked into.
+// Returns the winner of the race over the whole row. No token of a block arrives before the block's least noise divided
+// by the weight of its largest logit, so only blocks with an earlier bound than the winner so far are examined.
 TokenId Sampler::race(std::span<const float> logits, float max, const SamplingParams& params, const TokenNoise& noise) {
   const float floor = max + min_p_offset(params), scale = 1.0f / params.temperature;
   const size_t n_blocks = block_max_.size();
@@ -232,7 +232,7 @@ void Sampler::keep_top_k(int64_t k) {
 }
 
 void Sampler::keep_top_p(float top_p) {
-  // Mass by class of weight, from the largest down: only the class in which it reaches top_p needs an order.
+  // Add up the mass by class of weight, from the largest down. Only the class in which it reaches top_p needs an order.
   class_mass_.assign(kWeightClasses, 0);
   for (const float weight : result_.weights_) class_mass_[weight_class(weight)] += weight_mass(weight);
   int64_t needed = top_p_mass(std::accumulate(class_mass_.begin(), class_mass_.end(), int64_t{0}), top_p);
@@ -242,7 +242,7 @@ void Sampler::keep_top_p(float top_p) {
   for (size_t i = 0; i < result_.weights_.size(); ++i) {
     if (weight_class(result_.weights_[i]) == edge) entries_.push_back({result_.weights_[i], token_at(i)});
   }
-  // Halves [first, last) around the entry at which the mass reaches top_p; what is before `first` belongs to it.
+  // Bisect for the entry at which the mass reaches top_p. It is in [first, last); entries before `first` are kept.
   auto first = entries_.begin();
   auto last = entries_.end();
   while (last - first > 1) {

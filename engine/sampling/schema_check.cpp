@@ -21,7 +21,7 @@ int64_t code_points(const std::string& text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
-// -1, 0, 1; exact.
+// Compares two numbers exactly. Returns -1, 0 or 1.
 int compare(const Json& a, const Json& b) {
   const Decimal left = decimal(a), right = decimal(b);
   if (left.negative != right.negative) return left.negative ? -1 : 1;
@@ -54,7 +54,7 @@ class Validator {
     const auto inner = [&](const Json& one, const Json& its_schema) { return check(one, its_schema, path + key + ".", depth + 1); };
     const auto some = [&](const auto& list) { return std::count_if(list.begin(), list.end(), [&](const Json& one) { return inner(value, one); }); };
     if (key == "$ref") return inner(value, references_.target(of, path));
-    // Compared with the value, in the worst case each of its members.
+    // In the worst case each member of `of` is compared with each member of the value.
     grammar_.spend(of.is_structured() ? static_cast<int64_t>(of.size() * std::max<size_t>(1, value.size())) : 1);
     if (key == "const") return value == of;
     if (key == "enum") return of.is_array() && std::find(of.begin(), of.end(), value) != of.end();

@@ -1,4 +1,4 @@
-// Whether a value validates against a JSON schema: for `enum` and `const` beside other keywords.
+// Validates values against a JSON schema, to filter the values of `enum` and `const` by the keywords beside them.
 #pragma once
 
 #include <string>
@@ -10,11 +10,12 @@
 
 namespace smartkv {
 
-// Steps are counted by `grammar`. Throws GrammarError with a path that begins with `path`, for an invalid schema too.
+// Returns whether `value` validates against `schema`. `grammar` counts the steps. Throws GrammarError, also if the
+// schema is invalid; its path begins with `path`.
 bool validates(const nlohmann::ordered_json& value, const nlohmann::ordered_json& schema, SchemaReferences* references,
                EbnfGrammar* grammar, const std::string& path);
 
-// About how long it takes to copy or compare a value, in EbnfGrammar's steps.
+// Returns about how long it takes to copy or compare a value, in steps of EbnfGrammar::spend().
 int64_t weight(const nlohmann::ordered_json& value);
 
 }  // namespace smartkv

@@ -1,4 +1,4 @@
-// Arrays and objects of a JSON schema.
+// Converts the arrays and objects of a JSON schema.
 #include <algorithm>
 
 #include "engine/sampling/regex_grammar.h"
@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A larger maximum is none: no answer is that long.
+// A larger maximum counts as no maximum, because no answer is that long.
 constexpr int64_t kMostCount = 1'000'000'000;
 constexpr int64_t kMostLeast = 4096;
 
@@ -43,7 +43,7 @@ std::set<std::string> required_names(const Json& schema, const std::string& path
 
 }  // namespace
 
-// `least` to `most` of them, at least one, with commas between.
+// Matches `least` to `most` items separated by commas. REQUIRES: least >= 1.
 std::string SchemaGrammar::series(const std::string& item, int64_t least, int64_t most) const {
   if (most == 1) return item;
   const std::string last = most == kUnbounded ? "" : std::to_string(most - 1);
@@ -110,7 +110,7 @@ std::string SchemaGrammar::object(const Json& schema, const std::string& path, i
     grammar_.spend(1);
     if (named.contains(name)) continue;
     grammar_.spend(unnamed_weight);
-    properties.get_ref<Json::object_t&>().emplace_back(name, unnamed);  // operator[] would compare all names
+    properties.get_ref<Json::object_t&>().emplace_back(name, unnamed);  // operator[] would compare with all names
   }
   std::vector<Property> members;
   std::vector<std::string> names;
@@ -145,10 +145,10 @@ std::string SchemaGrammar::object(const Json& schema, const std::string& path, i
   return braces(ordered(members, more), required.empty());
 }
 
-// At least one of the members, in their order, each at most once and those required in any case; then any number of
-// others, if there are any.
+// Matches at least one property. The members come in their order, each at most once, the required ones always. Any
+// number of further properties, each matched by `more`, may follow unless `more` is empty.
 std::string SchemaGrammar::ordered(const std::vector<Property>& members, const std::string& more) {
-  std::vector<std::string> after(members.size() + 1);  // what may follow once there is one
+  std::vector<std::string> after(members.size() + 1);  // after[i]: members from i on, if a property came before them
   after[members.size()] = more.empty() ? "\"\"" : '(' + comma() + ' ' + more + ")*";
   for (size_t i = members.size(); i-- > 0;) {
     const std::string next = comma() + " " + members[i].ebnf;
@@ -196,7 +196,7 @@ std::string SchemaGrammar::map(const Json& schema, int64_t least, int64_t most, 
   const std::string name = map_name(schema, path, depth);
   Json of = schema.contains("additionalProperties") ? schema["additionalProperties"] : Json(true);
   if (patterned) of = schema["patternProperties"].begin().value();
-  // Names may repeat, and then count once.
+  // The grammar lets names repeat, and repeated names count as one property.
   if (least > 1) throw GrammarError(path + "minProperties", "above 1 is not supported without \"properties\"");
   if (of == Json(false)) most = 0;
   if (most == 0) {

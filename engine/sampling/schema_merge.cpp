@@ -14,7 +14,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The keywords that say what is valid. All others, those of frameworks too, are annotations (2020-12 core, section 4.3.1).
+// The keywords that affect validation. All others are annotations, including those of frameworks (2020-12 core, section
+// 4.3.1).
 constexpr std::array<std::string_view, 46> kAssertions = {
     "type", "enum", "const", "nullable", "$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
     "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties",
@@ -91,7 +92,8 @@ Json merge_keyword(const std::string& key, const Json& a, const Json& b, const s
   throw GrammarError(path + key, "two values of this keyword that have to hold together are not supported");
 }
 
-// additionalProperties counts the properties beside it only: those of the other schema would have to be left out.
+// Throws GrammarError if `closed` excludes a property of `other`. additionalProperties applies to every property that
+// is not named beside it, so it would exclude properties that only the other schema names.
 void check_closed(const Json& closed, const Json& other, const std::string& path) {
   const auto additional = closed.find("additionalProperties");
   if (additional == closed.end() || *additional == Json(true) || !other.contains("properties")) return;
@@ -102,14 +104,14 @@ void check_closed(const Json& closed, const Json& other, const std::string& path
   }
 }
 
-// The values that a schema lists; null: it lists none.
+// Returns the values that a schema lists, or nullopt if it lists none.
 std::optional<Json> values_of(const Json& schema) {
   if (schema.contains("const")) return Json::array({schema["const"]});
   if (schema.contains("enum") && schema["enum"].is_array()) return schema["enum"];
   return std::nullopt;
 }
 
-// Of one of its keywords.
+// Returns the number of members of the schema's keyword `key`.
 int64_t members(const Json& schema, const char* key) {
   const auto found = schema.find(key);
   return found == schema.end() ? 0 : static_cast<int64_t>(found->size());
@@ -146,7 +148,7 @@ std::vector<std::string> types_of(const Json& schema) {
     for (const Json& one : *type) {
       const std::string name = one.is_string() ? one.get<std::string>() : one.dump();
       if (std::find(types.begin(), types.end(), name) == types.end()) types.push_back(name);
-      if (types.size() > kAllTypes.size()) break;  // one of them is no type
+      if (types.size() > kAllTypes.size()) break;  // one of them is not a type
     }
   } else {
     types.push_back(type->dump());
@@ -162,7 +164,7 @@ Json merge_schemas(const Json& a, const Json& b, const std::string& path) {
   for (const auto& [key, value] : b.items()) {
     result[key] = result.contains(key) ? merge_keyword(key, result[key], value, path) : value;
   }
-  for (const Json* other : {&a, &b}) {  // a type without "nullable" excludes null
+  for (const Json* other : {&a, &b}) {  // "type" without "nullable" excludes null
     if (!other->contains("nullable") && other->contains("type")) result.erase("nullable");
   }
   return result;

@@ -13,7 +13,7 @@ int hex_digit(char c) {
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-// A fragment is written with %XX for what URIs do not hold (RFC 6901, section 6).
+// Decodes the %XX of a URI fragment (RFC 6901, section 6).
 std::string percent_decoded(const std::string& text) {
   std::string result;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -31,7 +31,7 @@ std::string percent_decoded(const std::string& text) {
 
 std::string without_fragment(const std::string& uri) { return uri.substr(0, uri.find('#')); }
 
-// A relative reference beside the document `base` (RFC 3986, section 5, without dots).
+// Resolves a relative reference against the document `base` (RFC 3986, section 5, without dot segments).
 std::string beside(const std::string& base, const std::string& relative) {
   const size_t host = base.find("://");
   if (host == base.npos || relative.find("://") != relative.npos) return relative;
@@ -56,7 +56,7 @@ void SchemaReferences::index(const Json& value) {
     const std::string& text = member.get_ref<const std::string&>();
     if (key == "$anchor") anchors_.emplace(text, &value);
     if (key != "$id" && key != "id") continue;
-    if (text.starts_with('#')) anchors_.emplace(text.substr(1), &value);  // until draft 7
+    if (text.starts_with('#')) anchors_.emplace(text.substr(1), &value);  // spelling up to draft 7
     ids_.emplace(without_fragment(text), &value);
     const auto base = root_.find("$id");
     if (base != root_.end() && base->is_string()) ids_.emplace(beside(base->get<std::string>(), without_fragment(text)), &value);

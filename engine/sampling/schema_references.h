@@ -1,4 +1,4 @@
-// Where the references of a JSON schema lead: within the schema, by JSON pointer, $anchor or $id.
+// Resolves the references of a JSON schema. They lead within the schema, by JSON pointer, $anchor or $id.
 #pragma once
 
 #include <map>
@@ -12,7 +12,8 @@ class SchemaReferences {
  public:
   explicit SchemaReferences(const nlohmann::ordered_json& root) : root_(root) {}  // outlives this
 
-  // The schema that `$ref: reference` means. Throws GrammarError (ebnf.h) with the path `path` + "$ref" if none does.
+  // Returns the schema that `$ref: reference` refers to. Throws GrammarError (ebnf.h) with the path `path` + "$ref" if
+  // there is none.
   const nlohmann::ordered_json& target(const nlohmann::ordered_json& reference, const std::string& path);
 
  private:

@@ -1,4 +1,4 @@
-// Finds stop strings in a text that comes piece by piece.
+// Finds stop strings in a text that arrives piece by piece.
 #pragma once
 
 #include <optional>
@@ -8,16 +8,19 @@
 
 namespace smartkv {
 
-// The stop string whose last byte comes first wins; of several ending at one byte, the longest. So the result does not
-// depend on how the text was cut into pieces.
+// The stop string that ends first wins. If several end at the same byte, the longest wins. The result therefore does
+// not depend on how the text was cut into pieces.
 class StopMatcher {
  public:
-  explicit StopMatcher(std::vector<std::string> stops = {}) : stops_(std::move(stops)) {}  // none is empty
+  // REQUIRES: no stop string is empty.
+  explicit StopMatcher(std::vector<std::string> stops = {}) : stops_(std::move(stops)) {}
 
-  // Text that is now known not to be part of a stop string. After a match: what was before it; push() no more.
+  // Appends text. Returns the text that can no longer be part of a stop string. On a match it returns the rest of the
+  // text before the stop string. REQUIRES: there was no match before.
   std::string push(std::string_view text);
-  std::string flush();  // what was held back, at the end of the text
+  std::string flush();  // returns the text held back; call it at the end of the text
 
+  // Returns the stop string that matched, if one did.
   const std::optional<std::string>& matched() const { return matched_; }
 
  private:

@@ -16,8 +16,8 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kMostLength = 1'000'000'000, kMostLeast = 4096;
 constexpr size_t kMostNameCharacters = 256;
 
-// Formats as regular expressions. They take what every reader takes, which is less than their standards allow: years of
-// four digits from 1000, lower bounds of host names and addresses, no quoted local parts.
+// Formats as regular expressions. They match only texts that every reader accepts, which is less than the standards
+// allow: years of four digits from 1000, lower limits for host names and addresses, no quoted local parts.
 const std::map<std::string, std::string>& formats() {
   static const std::map<std::string, std::string> table = [] {
     const std::string leap = "([12]\\d(0[48]|[2468][048]|[13579][26])|(12|16|20|24|28)00)-02-29";
@@ -47,7 +47,7 @@ const std::map<std::string, std::string>& formats() {
   return table;
 }
 
-// Formats whose texts are those of another one, or more.
+// Formats that allow every text of another format. The expression of the other format is used.
 constexpr std::pair<std::string_view, std::string_view> kWider[] = {
     {"idn-email", "email"},   {"idn-hostname", "hostname"}, {"iri", "uri"},          {"uri-reference", "uri"},
     {"iri-reference", "uri"}, {"uri-template", "uri"},      {"url", "uri"},          {"ip", "ipv4"}};
@@ -62,8 +62,9 @@ int64_t length(const Json& schema, const char* key, int64_t otherwise) {
 
 std::string in_quotes(const std::string& ebnf) { return "\"\\\"\" " + ebnf + " \"\\\"\""; }
 
-// Up to `most` characters and the closing quote. Compiling tries all tokens for each state, 20 ms of a large vocabulary, so strings of
-// all lengths share the states near their end; a longer repetition is one more state and a tail of kShared for XGrammar.
+// Returns the rule for up to `most` characters and the closing quote. Compiling tries all tokens for each state, which
+// takes 20 ms with a large vocabulary. Strings of all lengths therefore share the states near their end. A longer
+// repetition is one more state, followed by a tail of kShared for XGrammar.
 std::string short_rest(int64_t most, EbnfGrammar* grammar) {
   constexpr int64_t kShared = 24;
   const std::string quote = "\"\\\"\"", plain = ebnf_class(plain_json_characters());
@@ -73,8 +74,9 @@ std::string short_rest(int64_t most, EbnfGrammar* grammar) {
   return grammar->add(rest + " | " + plain + "{" + std::to_string(kShared) + "," + std::to_string(most) + "} " + quote);
 }
 
-// The grammar's shape matters: XGrammar follows a rule that calls itself at its end, over classes, with masks made when it
-// compiles; a repeated group it would follow token by token.
+// Returns the expression for a string that only its length bounds. The shape of the grammar matters: for a
+// tail-recursive rule over character classes XGrammar makes the masks when it compiles; it would follow a repeated
+// group token by token.
 std::string free_string(int64_t least, int64_t most, EbnfGrammar* grammar) {
   if (least > kMostLeast) throw GrammarError("minLength", "more than " + std::to_string(kMostLeast) + " is not supported");
   const std::string plain = ebnf_class(plain_json_characters());
@@ -95,7 +97,7 @@ std::vector<uint32_t> code_points(std::string_view text) {  // UTF-8
   return result;
 }
 
-// The rest of a name, closing quote included, that is none of `rests`.
+// Returns the rule for the rest of a name, including the closing quote, that differs from all `rests`.
 std::string other_rest(const std::vector<std::vector<uint32_t>>& rests, EbnfGrammar* grammar) {
   std::map<uint32_t, std::vector<std::vector<uint32_t>>> by_first;
   bool may_end = true;
@@ -149,7 +151,8 @@ std::string string_ebnf(const Json& schema, EbnfGrammar* grammar) {
   try {
     pattern == schema.end() ? by_format() : void(regex = regex_grammar(pattern->get<std::string>(), TextForm::kJsonString, true));
   } catch (const GrammarError& error) {
-    // Frameworks write the pattern that they check a format with, of which ours takes less.
+    // Frameworks often add the pattern with which they check the format. Our expression of the format allows less than
+    // that.
     if (its_format == nullptr || pattern == schema.end()) throw GrammarError(key, error.what());
     by_format();
   }

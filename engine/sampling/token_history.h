@@ -11,6 +11,7 @@
 
 namespace smartkv {
 
+// The tokens of the prompt and the output, each once, with its count in the output.
 class TokenHistory {
  public:
   using Seen = kernels::SeenToken;

@@ -6,19 +6,19 @@
 namespace smartkv {
 namespace {
 
-// Largest extra rows of each class but the last.
+// Most extra rows of each row class except the last, which is unbounded.
 constexpr std::array<int64_t, 13> kRowClassEnds = {0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32};
 
-// Largest probability of each range that a model's confidence is kept by.
+// Largest probability of each range of ConfidenceEstimate.
 constexpr std::array<double, 6> kRangeEnds = {0.3, 0.5, 0.7, 0.85, 0.95, 1};
 
-// A pass reads the weights once: that costs about as much as this many rows' arithmetic (SmolLM2 on 2 cores).
+// Reading the weights once costs a pass about as much as the arithmetic of this many rows (SmolLM2 on 2 cores).
 constexpr double kWeightRows = 24;
 
-// What drafts must win over plain decoding, to make up for what the estimates get wrong.
+// Factor by which a plan must beat plain decoding, as a margin for errors of the estimates.
 constexpr double kMargin = 1.02;
 
-// How far above what is believed of it a pass is taken to be measured.
+// Measurements above this multiple of the expected cost are clipped to it.
 constexpr double kOutlier = 1.5;
 
 double expected_shape(int64_t sequences, int64_t extra_rows) {
@@ -27,20 +27,23 @@ double expected_shape(int64_t sequences, int64_t extra_rows) {
 
 double approach(double from, double to, double weight) { return from + weight * (to - from); }
 
+// Returns the expected number of accepted tokens if each is accepted with probability `rate`, given those before it
+// were.
 double expected_accepted(double rate, int64_t drafted) {
   double sum = 0, product = 1;
   for (int64_t i = 0; i < drafted; ++i) sum += product *= rate;
   return sum;
 }
 
-// A choice of drafts, and what it gives in one pass.
+// A number of tokens to draft for each option, with the expected tokens and milliseconds of one round.
 struct Plan {
   std::vector<int64_t> drafted;  // by option
   int64_t rows = 0;              // the sum of `drafted`
-  double tokens = 0, step_ms = 0, ms = 0;
+  double tokens = 0, step_ms = 0, ms = 0;  // step_ms: draft steps only; ms: draft steps and the target's pass
   double rate() const { return tokens / ms; }
 };
 
+// Finds the plan with the highest rate.
 class Chooser {
  public:
   Chooser(int64_t sequences, const PassCost& target, std::span<const StepCost* const> groups,
@@ -91,7 +94,8 @@ class Chooser {
     plan->ms = target_.ms(sequences_, plan->rows) + plan->step_ms;
   }
 
-  // Sequences that draft with a model take part in up to `steps` steps, each while its chance pays for its own share.
+  // Returns `plain` with up to `steps` draft steps. A sequence takes part in a step if the chance of its token pays for
+  // the sequence's own share of the cost.
   Plan with_steps(const Plan& plain, int64_t steps) const {
     Plan plan = plain;
     if (steps == 0) return plan;
@@ -116,10 +120,10 @@ class Chooser {
     return plan;
   }
 
-  // Looked-up tokens cost rows only: the likeliest first, as many as give the best rate. All are tried, because the
-  // first extra row may cost more than those after it.
+  // Adds looked-up tokens, likeliest first, up to the number that gives the best rate. They cost rows only. All numbers
+  // are tried, because the first extra row may cost more than those after it.
   void add_lookups(Plan* plan) const {
-    std::vector<double> chance(options_.size(), 0);  // of the option's next token
+    std::vector<double> chance(options_.size(), 0);  // probability that the option's next token is accepted
     for (size_t i = 0; i < options_.size(); ++i) {
       const bool open = options_[i].group == DraftOption::kLookup && !options_[i].fixed && options_[i].cap > 0;
       if (open) chance[i] = options_[i].acceptance;
@@ -216,14 +220,14 @@ void PassCost::observe(int64_t sequences, int64_t extra_rows, double ms) {
   if (extra_rows == 0) {
     level.ms = approach(level.ms, std::min(ms, 4 * level.ms), 0.1);
   } else {
-    // A pass that something else on the machine held up says little about its shape.
+    // Clip the measurement: a pass that other load held up says little about the shape.
     double& known = level.shape[row_class(extra_rows)];
     const double believed = shape(level, sequences, extra_rows);
     const double found = std::clamp(ms / level.ms, 1.0, kOutlier * believed);
     known = approach(known == 0 ? believed : known, found, 0.25);
     level.ms = approach(level.ms, std::min(ms / known, kOutlier * level.ms), 0.02);
   }
-  // What was once dear is forgotten in time, or it would never be tried again.
+  // Let row classes that were measured as expensive decay slowly to the expected shape, so that they are tried again.
   for (size_t i = 1; i < kRowClasses; ++i) {
     double& known = level.shape[i];
     const double hoped = expected_shape(sequences, i < kRowClassEnds.size() ? kRowClassEnds[i] : kRowClassEnds.back());
@@ -241,7 +245,7 @@ double PassCost::shape(const Level& level, int64_t sequences, int64_t extra_rows
   } else if (below > 0) {
     result *= level.shape[below] / expected_shape(sequences, kRowClassEnds[below]);
   }
-  // Fewer rows cost no more than more.
+  // Fewer rows never cost more than more rows.
   for (size_t above = at + 1; above < kRowClasses; ++above) {
     if (level.shape[above] > 0) result = std::min(result, level.shape[above]);
   }

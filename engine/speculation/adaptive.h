@@ -1,4 +1,5 @@
-// How many tokens to draft: from measured acceptance and measured cost, the number that gives the most tokens per time.
+// Chooses how many tokens to draft: the number that yields the most tokens per millisecond, given the measured
+// acceptance and the measured cost of passes.
 #pragma once
 
 #include <array>
@@ -8,30 +9,35 @@
 
 namespace smartkv {
 
-// Of the tokens tried lately, how many stood.
+// Counts how many of the recently drafted tokens were accepted. Counts are fractional because old tokens fade.
 struct TriedTokens {
   double accepted = 0, tried = 0;
 
   TriedTokens() = default;
   TriedTokens(double prior, double weight) : accepted(prior * weight), tried(weight) {}
   double rate() const { return accepted / tried; }
-  void limit(double most_weight);  // the older count for less, so that no more than so many are remembered
+  // Scales both counts down so that `tried` is at most `most_weight`. Older tokens then count for less.
+  void limit(double most_weight);
 };
 
-// How likely the next drafted token stands, given that those before it did: a moving average over a sequence's rounds.
-// Also decides when a draft that does not pay is tried again: after a pause that doubles until one is drafted because
-// it pays.
+// Estimates the probability that the next drafted token is accepted, given that all drafted tokens before it were. It
+// is a moving average over the rounds of a sequence.
+//
+// It also decides when to probe a draft that does not pay. The pause between probes doubles until a round drafts
+// because drafting pays.
 class AcceptanceEstimate {
  public:
   struct Pace {
-    double prior_weight, most_weight;  // in tokens tried
-    double memory;                     // kept per round
+    double prior_weight, most_weight;  // weight of the prior, and of everything remembered, in tokens tried
+    double memory;                     // factor on all earlier rounds when a round is added
   };
   AcceptanceEstimate(double prior, const Pace& pace) : pace_(pace), tokens_(prior, pace.prior_weight) {}
 
   double rate() const { return tokens_.rate(); }
+  // Adds a round that drafted `drafted` tokens, the first `accepted` of which were accepted.
   void round(int64_t drafted, int64_t accepted);
-  // A round that could have drafted but did not pay. True: draft a little all the same, to see.
+  // Counts a round that could have drafted but did not because it would not pay. Returns true if the round should draft
+  // a few tokens anyway, as a probe.
   bool skip();
 
  private:
@@ -43,16 +49,17 @@ class AcceptanceEstimate {
   bool probing_ = false;
 };
 
-// How likely a token stands that a model drafted with a given probability: a moving average over a sequence's tokens for
-// each range of probabilities. A small model is right about as often as it thinks; one that drafts for itself is right
-// where it is unsure, too.
+// Estimates how likely a drafted token is to be accepted, given the probability with which the model drafted it. It
+// keeps one moving average over the tokens of a sequence for each range of probabilities. A small model's tokens are
+// accepted about as often as its probabilities say. A model that drafts for itself is mostly accepted even where it is
+// unsure.
 class ConfidenceEstimate {
  public:
-  ConfidenceEstimate();  // as often as the model thinks
-  explicit ConfidenceEstimate(double prior);
+  ConfidenceEstimate();  // starts from the model's own probabilities
+  explicit ConfidenceEstimate(double prior);  // starts from one acceptance rate for every probability
 
   double rate(double probability) const { return ranges_[range_of(probability)].rate(); }
-  // A round that drafted tokens of these probabilities, of which the first `accepted` stood.
+  // Adds a round that drafted tokens with these probabilities, the first `accepted` of which were accepted.
   void round(std::span<const double> probabilities, int64_t accepted);
 
  private:
@@ -63,35 +70,40 @@ class ConfidenceEstimate {
   std::array<TriedTokens, kRanges> ranges_;
 };
 
-// Milliseconds of a decode pass by its sequences and by the rows beyond one per sequence, as measured lately. The depth
-// of the caches and what else the machine does move the level; the shape, how much further rows add, is kept apart. The
-// first pass of a level finds neither its code nor its memory in place: it counts only until there is another.
+// Recent cost of a decode pass in milliseconds, as a function of its sequences and of its extra rows, which are the
+// rows beyond one per sequence.
+//
+// The level (the cost without extra rows) is separate from the shape (the factor that extra rows add), because the
+// depth of the caches and other load on the machine change only the level. The first pass of a level runs with cold
+// code and memory, so it counts only until the second one arrives.
 class PassCost {
  public:
   void observe(int64_t sequences, int64_t extra_rows, double ms);
-  double ms(int64_t sequences, int64_t extra_rows) const;  // before any observation, in units of a plain pass
+  // Returns the expected milliseconds. Before any observation the unit is one plain pass instead.
+  double ms(int64_t sequences, int64_t extra_rows) const;
   bool measured() const { return nearest(1, 2) != nullptr; }
 
  private:
   static constexpr size_t kSequenceClasses = 8, kRowClasses = 14;
   struct Level {
-    double ms = 0;                            // of a pass without extra rows
+    double ms = 0;                            // cost of a pass without extra rows
     int64_t passes = 0;
-    std::array<double, kRowClasses> shape{};  // times ms; 0: never seen
+    std::array<double, kRowClasses> shape{};  // factor on `ms` by row class; 0 if the class was never observed
   };
   static size_t sequence_class(int64_t sequences);
   static size_t row_class(int64_t extra_rows);
   double shape(const Level& level, int64_t sequences, int64_t extra_rows) const;
-  const Level* nearest(int64_t sequences, int64_t passes) const;  // of at least so many passes; null: none
+  // Returns the level nearest to `sequences` that has observed at least `passes` passes. Null if there is none.
+  const Level* nearest(int64_t sequences, int64_t passes) const;
 
   std::array<Level, kSequenceClasses> levels_;
 };
 
-// Milliseconds of a draft step: one token of each of n sequences. The first step of a round finds the caches of the
-// processor full of the target's weights, and may have a token to catch up on; those after it are cheaper.
+// Milliseconds of a draft step, which drafts one token for each of n sequences. The first step of a round costs more
+// than the following ones: the processor's caches hold the target's weights, and there may be a token to catch up on.
 struct StepCost {
   PassCost first, next;
-  double share = 1;  // of a plain pass of the target; what a step is taken to cost until it is measured
+  double share = 1;  // assumed cost of a step until it is measured, as a fraction of a plain pass of the target
 
   double first_ms(int64_t n, const PassCost& target) const;
   double next_ms(int64_t n, const PassCost& target) const;
@@ -101,20 +113,22 @@ struct StepCost {
 struct DraftOption {
   static constexpr int32_t kLookup = -1;
 
-  double acceptance = 0;    // of each drafted token
-  int64_t cap = 0;          // tokens at most
-  int32_t group = kLookup;  // which StepCost its tokens cost; the sequences of a group share each step
-  bool fixed = false;       // draft `cap` tokens whatever it costs
-  int64_t chosen = 0;       // out: tokens to draft
+  double acceptance = 0;    // probability that a drafted token is accepted if the ones before it were
+  int64_t cap = 0;          // most tokens to draft
+  int32_t group = kLookup;  // index of the StepCost of its tokens; the sequences of a group share each step
+  bool fixed = false;       // draft `cap` tokens regardless of cost
+  int64_t chosen = 0;       // output: tokens to draft
 };
 
-// What a drafted token must bring.
+// The price of a drafted token: it is worth drafting if its chance exceeds tokens_per_ms times the milliseconds it
+// takes.
 struct DraftPrice {
-  double tokens_per_ms = 0;  // of the choice that was made: what a millisecond is worth
-  double row_ms = 0;         // that verifying a token takes
+  double tokens_per_ms = 0;  // rate of the chosen plan: the tokens that a millisecond is worth
+  double row_ms = 0;         // milliseconds that verifying one token adds to the target's pass
 };
 
-// Fills in `chosen`. sequences: all that decode in the pass.
+// Fills in `chosen` of every option and returns the price under that choice. `sequences` counts all sequences that
+// decode in the pass, whether or not they can draft. `groups` is indexed by DraftOption::group.
 DraftPrice choose_drafts(int64_t sequences, const PassCost& target, std::span<const StepCost* const> groups,
                          std::vector<DraftOption>* options);
 

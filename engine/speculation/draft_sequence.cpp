@@ -9,20 +9,21 @@ namespace {
 
 constexpr int64_t kProbeTokens = 2;
 
-// How likely drafts are taken to stand before any is tried: a smaller model's, and the target's own.
+// Assumed acceptance before any draft is tried: of a smaller model, and of a model that drafts for itself.
 constexpr double kModelAcceptance = 0.5, kSelfAcceptance = 0.9;
 
-// A place that was found goes on for a while and then stops to; how good a model is changes little within a text, and a
-// rate taken from few tokens would stop it by mere chance.
+// A looked-up passage matches for a while and then stops, so lookup forgets quickly. The quality of a model changes
+// little within a text, so its rate averages over more tokens; otherwise it could stop drafting by mere chance.
 constexpr AcceptanceEstimate::Pace kLookupPace = {1.5, 10, 0.85}, kModelPace = {6, 30, 0.95};
 
-// A looked-up token is taken rather than a drafted one, which costs a step, from this fraction of its acceptance on: a
-// small model's step costs little, the target's own much.
+// Lookup is preferred to a model if its acceptance is at least this fraction of the model's, because each token of a
+// model costs a step. The fraction is lower for a model that drafts for itself, whose steps cost more than a small
+// model's.
 constexpr double kLookupPreference = 0.8, kLookupPreferenceOverSelf = 0.5;
 
 NgramIndex make_index(const SpeculationSpec& spec) {
   const bool looks_up = spec.method == DraftMethod::kNgram || spec.method == DraftMethod::kAuto;
-  return looks_up ? NgramIndex(spec.ngram_min, spec.ngram_max) : NgramIndex(1, 0);  // 1..0: only keeps the tokens
+  return looks_up ? NgramIndex(spec.ngram_min, spec.ngram_max) : NgramIndex(1, 0);  // (1, 0) only stores the tokens
 }
 
 size_t match_class(int64_t length) { return length <= 2 ? 0 : length <= 4 ? 1 : length <= 8 ? 2 : 3; }
@@ -56,7 +57,7 @@ DraftSequence::DraftSequence(const DraftSequence& other, SequenceCache* target)
       lookup_acceptance_(other.lookup_acceptance_),
       model_acceptance_(other.model_acceptance_),
       confidence_(other.confidence_) {
-  usage.fallbacks = 0;  // that of the prompt counts once
+  usage.fallbacks = 0;  // a fallback during the prompt counts once, with `other`
   mirror_to(target);
 }
 
@@ -102,7 +103,7 @@ int64_t DraftSequence::begin_round(int64_t n, int64_t cap, bool pays_at_best) {
 }
 
 void DraftSequence::give_up_model() {
-  mirror_.reset();  // looks into the cache
+  mirror_.reset();  // it points to cache_
   cache_.reset();
   ++usage.fallbacks;
 }
@@ -119,7 +120,7 @@ void DraftSequence::end_round(std::span<const TokenId> emitted, int64_t accepted
   probabilities.clear();
   estimate_ = nullptr;
   if (cache_ == nullptr || mirror_ != nullptr) return;
-  // The last token was in no pass yet.
+  // The last token was not in any pass yet.
   const auto known = static_cast<int64_t>(tokens().size()) - 1;
   if (cache_->tokens() > known) cache_->truncate(known);
   cache_->commit(cache_->tokens());

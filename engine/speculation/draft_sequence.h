@@ -1,4 +1,4 @@
-// What speculation keeps for one sequence: its tokens, the draft's cache, what was drafted, how it fared.
+// The speculation state of one sequence: its tokens, the draft's cache, the current draft, and acceptance statistics.
 #pragma once
 
 #include <array>
@@ -20,60 +20,69 @@ namespace smartkv {
 struct DraftModel {
   Model* model = nullptr;
   const PolicyContext* context = nullptr;
-  bool target_cache = false;  // its K and V are the target's, so the target's passes can fill its caches
-  StepCost step;              // the engine thread's own
+  bool target_cache = false;  // its K and V equal the target's, so the target's passes can fill its caches
+  StepCost step;              // used by the engine thread only
 };
 
-// A request's choice, checked and ready.
+// A checked SpeculationSpec together with the model and the policy that it selected. Shared by all choices of a
+// request.
 struct Speculation {
   SpeculationSpec spec;
-  DraftModel* drafter = nullptr;                // null: lookup only
-  std::shared_ptr<const KvCachePolicy> policy;  // of the drafter's caches
-  bool mirrored = false;                        // the target's passes fill them
-  bool pillar = false;                          // out of the target's cache: pillar_cache.h
-  bool exact = true;                            // the target's passes do not depend on what is verified in them
+  DraftModel* drafter = nullptr;                // null if drafts are looked up only
+  std::shared_ptr<const KvCachePolicy> policy;  // policy of the drafter's caches
+  bool mirrored = false;                        // the target's passes fill the drafter's caches (mirrored_cache.h)
+  bool pillar = false;                          // the drafter's caches copy rows of the target's cache (pillar_cache.h)
+  bool exact = true;                            // the target is batch-invariant: drafts do not change its results
 
   bool drafts_for_itself() const { return drafter != nullptr && drafter->target_cache; }
 };
 
-// Whether a request with this speculation, or none, keeps its own cache in the host's memory.
+// Returns whether a request keeps its own cache in host memory. `speculation` is null for plain decoding.
 inline bool offloads(const Speculation* speculation) { return speculation != nullptr && speculation->spec.offload; }
 
-// The cache invariant: before a round the draft's cache holds a prefix of tokens() without the last one; mirrored, all
-// but the last one, as the target's own.
+// Invariant: before a round the draft's cache holds a prefix of tokens() that excludes at least the last token. A
+// mirrored cache holds all tokens except the last one, like the target's cache.
 class DraftSequence {
  public:
-  // The sequence of `prompt`, whose tokens are copied and no more. `target`: its cache, which outlives this. `cache`: the
-  // drafter's, of as many tokens where it is mirrored; null: a new one.
+  // Starts a sequence with a copy of `prompt`; none of it is indexed yet. `target` is the target's cache and outlives
+  // this. `cache` is the drafter's cache, or null to make a new one. REQUIRES: a mirrored `cache` holds as many tokens
+  // as `target`.
   DraftSequence(std::shared_ptr<const Speculation> speculation, std::span<const TokenId> prompt, SequenceCache* target,
                 std::unique_ptr<SequenceCache> cache = nullptr);
+  // Returns a copy for another choice, whose target cache is `target`. The drafter's cache is forked.
   std::unique_ptr<DraftSequence> fork(SequenceCache* target) const;
 
   const Speculation& speculation() const { return *speculation_; }
   const std::vector<TokenId>& tokens() const { return index_.tokens(); }  // prompt and output
-  SequenceCache* cache() { return cache_.get(); }                        // the drafter's; null: none, or it was given up
-  SequenceCache* mirror() { return mirror_.get(); }                      // what the target's passes fill; null: none
+  // The drafter's cache. Null if drafts are looked up only, or after give_up_model().
+  SequenceCache* cache() { return cache_.get(); }
+  // The cache that the target's passes must use so that they fill the drafter's cache too. Null if it is not mirrored.
+  SequenceCache* mirror() { return mirror_.get(); }
 
-  // Of the prompt, n tokens are computed: what can be looked up of them is prepared piece by piece.
+  // Makes the first n tokens of the prompt findable, once the target has computed them.
   void follow_prompt(int64_t n) { index_.index(n); }
 
-  // Chooses between lookup and model, and how much each could draft. With nothing to draft, cap is 0.
+  // Chooses between lookup and model for this round, and returns what the choice could draft, at most `cap` tokens. The
+  // option's cap is 0 if there is nothing to draft.
   DraftOption offer(int64_t cap);
-  // Drafts `n` looked-up tokens, or prepares for n of the model. n = 0 may turn into a small probe of up to `cap`
-  // tokens; where the drafter would first have to compute what it missed, only if drafting pays at best. Returns n.
+  // Begins a round with the source that offer() chose. Cuts a looked-up draft to n tokens, or prepares for n tokens of
+  // the model. n = 0 may turn into a small probe of up to `cap` tokens. Without a mirrored drafter a probe also
+  // requires `pays_at_best`, because a drafter would first have to compute the tokens it missed. Returns the tokens to
+  // draft.
   int64_t begin_round(int64_t n, int64_t cap, bool pays_at_best);
-  // Drops the drafter's cache and counts it: from now on the choice drafts without a model. What this round has drafted stays.
+  // Frees the drafter's cache and counts a fallback: from now on the choice drafts without a model. Tokens that this
+  // round has already drafted remain.
   void give_up_model();
-  // The target kept `emitted` tokens in this round, the first `accepted` of them drafts.
+  // Ends the round: the target emitted the tokens `emitted`, the first `accepted` of which were drafted.
   void end_round(std::span<const TokenId> emitted, int64_t accepted);
 
-  // How likely the next token that the model drafts is to stand: before it is drafted, and by the probability that the
-  // model then gave it.
+  // The probability that the next token of the model's draft is accepted: before it is drafted, and given the
+  // probability with which the model drafted it.
   double chance() const { return model_acceptance_.rate(); }
   double chance(double probability) const { return confidence_.rate(probability); }
 
-  std::vector<TokenId> draft;         // this round's
-  std::vector<double> probabilities;  // of a model's draft, if it is adaptive
+  std::vector<TokenId> draft;         // the draft of this round
+  std::vector<double> probabilities;  // the model's probability of each token of `draft`, if speculation is adaptive
   SpeculationUsage usage;
 
  private:
@@ -84,10 +93,10 @@ class DraftSequence {
   NgramIndex index_;
   std::unique_ptr<SequenceCache> cache_;
   std::unique_ptr<SequenceCache> mirror_;
-  std::array<AcceptanceEstimate, 4> lookup_acceptance_;  // by length of the match
+  std::array<AcceptanceEstimate, 4> lookup_acceptance_;  // by length class of the match
   AcceptanceEstimate model_acceptance_;
   ConfidenceEstimate confidence_;
-  AcceptanceEstimate* estimate_ = nullptr;  // of what this round drafts with
+  AcceptanceEstimate* estimate_ = nullptr;  // estimate of this round's source, lookup or model
 };
 
 }  // namespace smartkv

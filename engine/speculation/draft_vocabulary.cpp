@@ -8,7 +8,7 @@
 namespace smartkv {
 namespace {
 
-// Returns the token's entry; empty: the id is padding.
+// Returns the token's entry. It is empty if the id is padding.
 std::string content(const Tokenizer& tokenizer, int64_t token) {
   constexpr std::string_view kPadding = "[PAD", kDigits = "0123456789";
   if (token >= tokenizer.vocab_size()) return "";
@@ -27,7 +27,7 @@ void check_draft_vocabulary(const DraftVocabulary& target, const DraftVocabulary
     throw ModelError("expected the model's own tokenizer, found " + what);
   };
   const int64_t ids = std::max(target.tokenizer->vocab_size(), draft.tokenizer->vocab_size());
-  int64_t end = 0;  // of the tokens that are not padding
+  int64_t end = 0;  // id after the last token that is not padding
   for (int64_t token = 0; token < ids; ++token) {
     const std::string expected = content(*target.tokenizer, token), found = content(*draft.tokenizer, token);
     if (found != expected) refuse(quoted(found) + " as token " + std::to_string(token) + " instead of " + quoted(expected));

@@ -1,4 +1,4 @@
-// Whether a server can draft as a request, or its own default, asks.
+// Checks that a server can draft as a request, or the server's own default, asks.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace smartkv {
 
-// What a server has to draft with.
+// The models that a server has loaded for drafting.
 struct LoadedDrafts {
   bool draft_model = false, int4_weights = false;
-  int64_t ranks = 1;  // processes that compute the model
+  int64_t ranks = 1;  // tensor-parallel processes that compute the model
 };
 
-// Throws RequestError (kInvalid) if the method needs something that is not loaded, or a draft's cache that it cannot have. Only the
-// parameters of that cache's policy are left, because they depend on the model.
+// Throws RequestError (kInvalid) if the method needs a model that is not loaded, or if its draft's cache cannot have
+// the requested policy. The parameters of that policy are not checked here, because they depend on the model.
 void check_loaded(const SpeculationSpec& spec, const LoadedDrafts& loaded);
 
 }  // namespace smartkv

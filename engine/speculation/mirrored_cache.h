@@ -1,5 +1,6 @@
-// Two caches of one sequence, filled by the same pass: the target's, which the pass reads, and the draft's, which gets
-// the same exact K and V to hold in its own way. So a model that drafts for itself never computes a token twice.
+// Fills two caches of one sequence in the same pass. The pass reads the target's cache. The draft's cache receives the
+// same exact K and V and stores them under its own policy. A model that drafts for itself therefore never computes a
+// token twice.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +13,19 @@
 
 namespace smartkv {
 
-// Tokens that the draft's cache takes before its next boundary. Throws CacheError if there are none.
+// Returns how many tokens the draft's cache can take before its next compaction boundary. Throws CacheError if there
+// are none.
 int64_t room_to_boundary(const SequenceCache& draft);
 
-// backend: of the draft's pages. Both caches outlive it. A pass may go beyond the draft's boundary: then its rows are kept, and the draft's cache gets them
-// piece by piece when they are committed, all of them at once. stats(), fork() and resume() are the parts' own business.
+// The target's cache, which forwards every write to the draft's cache.
+//
+// A pass may reach beyond the draft's next compaction boundary. Then this class keeps the rows of the pass and writes
+// them to the draft's cache in commit(), boundary by boundary. REQUIRES: such a commit covers all tokens.
+//
+// stats(), fork() and resume() are those of the target's cache; the owner asks the draft's cache itself.
 class MirroredCache final : public ForwardingCache {
  public:
+  // `backend` holds the draft's pages. Both caches outlive this.
   MirroredCache(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend, SequenceCache* target, SequenceCache* draft)
       : ForwardingCache({target}),
         backend_(std::move(backend)),
@@ -33,7 +40,7 @@ class MirroredCache final : public ForwardingCache {
   void advance(int64_t n) override;
   void truncate(int64_t n_tokens) override;
   void commit(int64_t n_tokens) override;
-  // Of both; rows that are kept for the draft belong to the pass.
+  // Bounds the growth of both caches. Rows kept for the draft do not count: they are scratch memory of the pass.
   int64_t growth(int64_t n) const override { return target_->growth(n) + draft_->growth(tokens() + n - draft_->tokens()); }
   std::unique_ptr<SequenceCache> fork() const override { return target_->fork(); }
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override { return target_->resume(prompt_tokens); }
@@ -42,9 +49,10 @@ class MirroredCache final : public ForwardingCache {
   void write_kept();
 
   std::shared_ptr<kernels::KvBackend> backend_;
-  int64_t width_;                         // values of K, and of V, of a token in a layer
-  bool keeps_ = false;                    // this pass's rows, instead of passing them on
-  // [n_layers] of f32 [n, 2, width]: K and V of the tokens from draft_->tokens() on. The backend's memory, as rows may be.
+  int64_t width_;                         // floats of K, and of V, per token and layer
+  bool keeps_ = false;                    // this pass's rows go to kept_ instead of the draft's cache
+  // Per layer f32 [n, 2, width]: K and V of the tokens from draft_->tokens() on. It is memory of the backend, because
+  // rows may lie in device memory.
   std::vector<std::unique_ptr<kernels::PageMemory>> kept_;
   SequenceCache* target_;
   SequenceCache* draft_;

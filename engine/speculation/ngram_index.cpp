@@ -19,7 +19,7 @@ void NgramIndex::hash_before(size_t end, int64_t longest, uint32_t* hashes) cons
 
 void NgramIndex::index(int64_t n) {
   uint32_t hashes[kLongestMatch + 1];
-  // The tokens before a position become findable now that something follows them; so no lookup finds itself.
+  // An n-gram becomes findable only once a token follows it, so no lookup finds the end of the sequence itself.
   for (const size_t end = std::min(static_cast<size_t>(n), tokens_.size()); indexed_ < end; ++indexed_) {
     const int64_t longest = std::min(max_match_, static_cast<int64_t>(indexed_));
     hash_before(indexed_, longest, hashes);
@@ -37,7 +37,7 @@ void NgramIndex::insert(Slot slot) {
   slots_[at] = slot;
 }
 
-// To hold all tokens that are known: a prompt comes whole, and is indexed in pieces.
+// Grows the table for all tokens appended so far, because a prompt is appended whole but indexed in pieces.
 void NgramIndex::grow() {
   const size_t lengths = static_cast<size_t>(max_match_ - min_match_ + 1);
   std::vector<Slot> old(std::bit_ceil(2 * std::max(2 * used_ + 1, tokens_.size() * lengths)));
@@ -70,7 +70,7 @@ int64_t NgramIndex::lookup(int64_t n, std::vector<TokenId>* draft) {
            tokens_[start - 1 - static_cast<size_t>(agreed)] == tokens_[end - 1 - static_cast<size_t>(agreed)]) {
       ++agreed;
     }
-    if (agreed < length) continue;  // two n-grams of one hash
+    if (agreed < length) continue;  // two n-grams with the same hash
     for (int64_t i = 0; i < n; ++i) draft->push_back(tokens_[start + static_cast<size_t>(i) % (end - start)]);
     return agreed;
   }

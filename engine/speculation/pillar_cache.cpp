@@ -18,10 +18,11 @@ int64_t state_bytes(const CacheShape& shape, int64_t chosen) {
   return shape.n_layers * shape.n_kv_heads * chosen * static_cast<int64_t>(sizeof(int32_t));
 }
 
-// Rows beside the chosen: those of a verification and those of the draft behind it.
+// Returns the most rows after the chosen ones: rows of a verification, then rows of the draft that follows it.
 int64_t rows_after(const PillarOptions& options) { return 2 * (options.drafted + 1); }
 
-// The `n` of the tokens that have the greatest mass, and the last of equals, in rising order; the last kRecent among them.
+// Writes the positions of the `n` tokens with the greatest mass in ascending order. The last kRecent tokens are always
+// among them. Later tokens are preferred among those of equal mass.
 void best(std::span<const float> mass, int64_t n, int32_t* positions) {
   const auto size = static_cast<int64_t>(mass.size());
   const int64_t older = size - std::min({size, n, PillarCache::kRecent});
@@ -41,7 +42,7 @@ void best(std::span<const float> mass, int64_t n, int32_t* positions) {
   }
 }
 
-// Of a dense page's token, to be read.
+// Returns the place of a token in a dense page. It is const in spirit: the caller only reads it.
 kernels::TokenPlace place(const KvSegment& page, int64_t head, int64_t slot) {
   const auto of_head = [&](const void* pages) {
     return const_cast<std::byte*>(static_cast<const std::byte*>(pages)) + head * page.head_stride;
@@ -181,12 +182,12 @@ void PillarCache::choose(int64_t layer, const Probe& probe, int64_t n, std::span
     context_->pool->backend()->move(shape().type, shape().head_dim, moves);
   });
   if (layer + 1 < shape().n_layers) return;
-  committed_ = first_ + 1;  // its token stands
+  committed_ = first_ + 1;  // the token of the query is already accepted
   state_.set(state_bytes(shape(), n_chosen_));
 }
 
 PillarMirror::PillarMirror(SequenceCache* target, PillarCache* draft) : ForwardingCache({target}), target_(target), draft_(draft) {
-  draft_->advance(target->tokens() - draft->tokens());  // what was there before needs no rows
+  draft_->advance(target->tokens() - draft->tokens());  // earlier tokens need no rows
 }
 
 void PillarMirror::reserve(int64_t n) {
@@ -211,7 +212,7 @@ void PillarMirror::commit(int64_t n_tokens) {
 
 void PillarMirror::observe(int64_t layer, const Probe& probe) {
   const auto contains = [&](const TokenRange& range) { return probe.position >= range.first && probe.position < range.end; };
-  // The target's probes depend on positions only, so they are the same in a pass that ends here.
+  // The target's probes depend on positions only, so a pass that ended at this position would have the same ones.
   if (contains(target_->probes(probe.position + 1 - tokens()))) target_->observe(layer, probe);
   if (!contains(draft_->chooses(n_))) return;
   view_.clear();

@@ -1,8 +1,9 @@
-// PillarAttn (SparseSpec, Zhao et al. 2025): a model that drafts for itself attends to the tokens that its last verification
-// attended to most, in each layer and KV head, and to what came after them.
+// PillarAttn (SparseSpec, Zhao et al. 2025). In each layer and KV head, a model that drafts for itself attends to the
+// tokens that its last verification attended to most, and to all tokens after them.
 //
-// The draft's cache keeps none of the sequence: the first query of a pass, whose token is known to stand, shows where it
-// attends, and the rows of the best tokens are copied out of the target's cache, as are those of the pass itself.
+// The draft's cache holds only rows copied from the target's cache. The first query of a verification belongs to a
+// token that is already accepted, and its attention is observed. The rows of the tokens with the most attention are
+// copied, and the rows of the verification itself.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +19,24 @@
 namespace smartkv {
 
 constexpr std::string_view kPillarAttn = "pillar_attn";
-bool is_pillar(const nlohmann::json& kv_cache);  // {"policy": "pillar_attn", ...}, or the name alone
+// Returns whether `kv_cache` is {"policy": "pillar_attn", ...} or the name alone.
+bool is_pillar(const nlohmann::json& kv_cache);
 
 struct PillarOptions {
-  int64_t tokens = 1024;  // that a KV head of the draft reads of those before the verification
-  int64_t drafted = 4;    // in a round at most
+  int64_t tokens = 1024;  // tokens before the verification that each KV head of the draft reads
+  int64_t drafted = 4;    // most tokens drafted in a round
 };
 
+// The draft's cache. It has rows for n_chosen_ chosen tokens, which differ by layer and KV head, then for every token
+// from first_ on.
 class PillarCache final : public SequenceCache {
  public:
-  static constexpr int64_t kRecent = 64;  // of `tokens`, the last before the verification: read in any case
+  // The last tokens before the verification. They are always chosen and count towards PillarOptions::tokens.
+  static constexpr int64_t kRecent = 64;
 
+  // `context` outlives this.
   PillarCache(const PolicyContext& context, const PillarOptions& options, int64_t prompt_tokens);
-  // Upper bound while it grows to n tokens.
+  // Returns an upper bound of the bytes held at any moment while the cache grows to n_tokens tokens.
   static int64_t max_bytes(const CacheShape& shape, const PillarOptions& options, int64_t n_tokens);
 
   int64_t tokens() const override { return tokens_; }
@@ -47,31 +53,35 @@ class PillarCache final : public SequenceCache {
   std::unique_ptr<SequenceCache> resume(int64_t) const override { return nullptr; }
   CacheStats stats() const override;
 
-  // Of the target's next n tokens, the one whose query chooses: the first that is verified, or the last of others.
+  // Returns the position among the target's next n tokens whose query chooses the rows. In a verification it is the
+  // first of the n tokens, otherwise the last. The range is empty if the pass ends inside the prompt.
   TokenRange chooses(int64_t n) const;
-  // The target's pass over n tokens from tokens() on has come to a layer; `target`: its view after them, every token dense.
-  // Throws CacheError where it is not.
+  // Chooses and copies the rows of `layer` while the target's pass computes n tokens from tokens() on. `probe` belongs
+  // to the position of chooses(n), and `target` is the target's view after the n tokens. REQUIRES: layers come in
+  // order. Throws CacheError unless the target holds every token dense.
   void choose(int64_t layer, const Probe& probe, int64_t n, std::span<const kernels::KvSegment> target);
 
  private:
   PillarCache(const PillarCache& other);
   const CacheShape& shape() const { return context_->shape; }
-  int64_t rows(int64_t n_tokens) const { return n_chosen_ + n_tokens - first_; }  // that stand for so many tokens
+  // Returns how many rows represent the first n_tokens tokens of the sequence.
+  int64_t rows(int64_t n_tokens) const { return n_chosen_ + n_tokens - first_; }
 
   const PolicyContext* context_;
   PillarOptions options_;
   int64_t prompt_tokens_;
   int64_t tokens_ = 0, committed_ = 0;
-  int64_t n_chosen_ = 0;  // rows of chosen tokens, each KV head's its own, in order of position
-  int64_t first_ = 0;     // the token after them
-  std::vector<DenseLayer> rows_;               // by layer: of the chosen, then of the tokens from first_ on
-  std::vector<std::vector<int32_t>> chosen_;   // [n_layers][n_kv_heads, n_chosen]: positions
-  PoolCharge state_;
+  int64_t n_chosen_ = 0;  // rows of chosen tokens before first_, in order of position, per KV head
+  int64_t first_ = 0;     // first token after the chosen ones; from it on every KV head has a row of every token
+  std::vector<DenseLayer> rows_;               // by layer: rows of the chosen tokens, then of the tokens from first_ on
+  std::vector<std::vector<int32_t>> chosen_;   // [n_layers][n_kv_heads, n_chosen]: positions of the chosen tokens
+  PoolCharge state_;                           // bytes of chosen_
 };
 
-// The target's passes, which the draft's cache watches. Both outlive it.
+// The target's cache, which shows the draft's PillarCache the passes of the target.
 class PillarMirror final : public ForwardingCache {
  public:
+  // Both caches outlive this.
   PillarMirror(SequenceCache* target, PillarCache* draft);
 
   int64_t committed() const override { return std::max(target_->committed(), draft_->committed()); }
@@ -88,12 +98,13 @@ class PillarMirror final : public ForwardingCache {
  private:
   SequenceCache* target_;
   PillarCache* draft_;
-  int64_t n_ = 0;  // tokens of the pass
+  int64_t n_ = 0;  // tokens of the current pass
   std::vector<kernels::KvSegment> view_;
 };
 
-// The policy of a draft's cache, {"policy": "pillar_attn", "tokens": N} or its name; `drafted`: tokens of a round at most. Throws
-// CacheError.
+// Makes the policy from `kv_cache`, which is {"policy": "pillar_attn", "tokens": N} or the name alone. `drafted` is the
+// most tokens drafted in a round. `context` outlives the policy. Throws CacheError on bad parameters and on models with
+// sliding windows.
 std::unique_ptr<KvCachePolicy> make_pillar_policy(const PolicyContext& context, const nlohmann::json& kv_cache, int64_t drafted);
 
 }  // namespace smartkv

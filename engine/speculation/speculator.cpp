@@ -13,21 +13,22 @@
 namespace smartkv {
 namespace {
 
-// Tokens of a draft model's pass over what it has missed.
+// Most tokens of a sequence in a draft model's pass over the tokens that it has missed.
 constexpr int64_t kCatchUpChunk = 256;
 
-// Acceptance that a draft is given credit for when it is a matter of trying it again.
+// Optimistic assumptions that decide whether a draft is probed: the acceptance of each token, and the factor on
+// StepCost::share of a model whose steps were never measured.
 constexpr double kHope = 0.9;
 constexpr double kHopedShare = 0.25;
 
-// What a model that drafts for itself keeps unless it is told. The target's passes fill it, so nothing is lost by
-// dropping tokens of a prompt at once. Layers with a sliding window take no such policy.
+// Returns the default policy of the cache of a model that drafts for itself. The target's passes fill that cache, so
+// nothing is lost by evicting tokens of a prompt at once. Layers with a sliding window do not support that policy.
 nlohmann::json self_cache(const SlidingWindow& window) {
   if (window.tokens > 0) return "k4v4";
   return {{"policy", "streaming"}, {"tokens", 1024}, {"prefill", "streaming"}};
 }
 
-// The policy of a draft's cache. Throws CacheError.
+// Makes the policy of a draft's cache. Throws CacheError.
 std::unique_ptr<KvCachePolicy> draft_policy(const SpeculationSpec& spec, const DraftModel& drafter, const nlohmann::json& kv_cache) {
   if (!is_pillar(kv_cache)) return make_policy(*drafter.context, kv_cache);
   return make_pillar_policy(*drafter.context, kv_cache, spec.tokens);
@@ -62,7 +63,7 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
     speculation->policy = draft_policy(spec, *speculation->drafter,
                                        recent ? self_cache(speculation->drafter->context->window) : spec.kv_cache);
     speculation->pillar = is_pillar(spec.kv_cache);
-    // A policy that watches where queries attend needs passes over its own cache.
+    // A policy that observes the attention of probe queries needs passes over its own cache.
     speculation->mirrored =
         speculation->drafts_for_itself() && speculation->policy->new_sequence(0)->probes(context_length_).empty();
   } catch (const CacheError& error) {
@@ -140,7 +141,8 @@ void Speculator::catch_up() {
   }
 }
 
-// How much each sequence drafts: options_; and would, if its drafts were nearly always right: hopes_.
+// Fills in options_, how much each sequence drafts, and hopes_, how much it would draft if nearly all drafts were
+// accepted.
 void Speculator::plan(int64_t sequences, std::span<DraftJob> jobs) {
   options_.clear();
   std::array<const StepCost*, kGroups> groups;
@@ -153,7 +155,7 @@ void Speculator::plan(int64_t sequences, std::span<DraftJob> jobs) {
   price_ = choose_drafts(sequences, target_cost_, groups, &options_);
   hopes_ = options_;
   for (DraftOption& option : hopes_) option.acceptance = std::max(option.acceptance, kHope);
-  // Nobody knows yet what steps cost that were never run: a probe tells.
+  // Assume that steps that were never measured are cheap, so that a probe measures them.
   std::array<StepCost, kGroups> cheap;
   for (size_t i = 0; i < kGroups; ++i) {
     if (drafters_[i].step.first.measured()) continue;
@@ -178,7 +180,7 @@ void Speculator::draft(int64_t sequences, std::span<DraftJob> jobs, std::vector<
     int64_t n = jobs[i].choice->draft->begin_round(option.chosen, option.cap, hopes_[i].chosen > 0);
     if (n > 0 && option.group == DraftOption::kLookup) cut_to_constraint(jobs[i]);
     if (n == 0 || option.group == DraftOption::kLookup) continue;
-    if (option.chosen > 0) n = option.cap;  // each step decides on the next
+    if (option.chosen > 0) n = option.cap;  // drop_unlikely() decides after each step whether to draft another token
     active_.push_back({jobs[i], n, 1, {}});
   }
   if (active_.empty()) return;
@@ -190,13 +192,13 @@ void Speculator::draft(int64_t sequences, std::span<DraftJob> jobs, std::vector<
     }
     if (!active_.empty()) run_steps(&drafter, logits);
   }
-  for (const Active& active : all) {  // the pass verifies from where the output stands
+  for (const Active& active : all) {  // verification starts at the end of the output, so constraints return there
     Sequence* choice = active.job.choice;
     if (choice->constraint != nullptr) choice->constraint->rollback(static_cast<int64_t>(choice->draft->draft.size()));
   }
 }
 
-// What was looked up ends before the first token that the choice's grammar does not allow.
+// Cuts a looked-up draft before the first token that the choice's grammar does not allow.
 void Speculator::cut_to_constraint(const DraftJob& job) {
   Constraint* const constraint = job.choice->constraint.get();
   if (constraint == nullptr) return;
@@ -218,7 +220,8 @@ void Speculator::run_steps(DraftModel* drafter, std::vector<float>* logits) {
     if (!knows(*drafter, &sequence)) {
       give_up(&sequence, "the draft model lacks one of its tokens");
     } else if (sequence.mirror() == nullptr) {
-      // The bonus token alone is left to the first step, with the one before it if the whole draft was accepted.
+      // The first step computes the bonus token, and the one before it if the whole draft was accepted. Anything more
+      // is caught up on here.
       const auto known = static_cast<int64_t>(sequence.tokens().size());
       if (sequence.cache()->tokens() < known - 2 || sequence.cache()->next_boundary() < known) {
         behind_.push_back({&sequence, known - 1});
@@ -242,12 +245,12 @@ void Speculator::run_steps(DraftModel* drafter, std::vector<float>* logits) {
     const auto n = static_cast<int64_t>(active_.size());
     const int64_t stride = drafter->model->config().vocab_size;
     if (logits->size() < static_cast<size_t>(n * stride)) {
-      *logits = {};  // a vector that grows holds both buffers
+      *logits = {};  // free the old buffer first: a growing vector holds both
       logits->resize(static_cast<size_t>(n * stride));
     }
     try {
       drafter->model->forward(inputs_, logits->data());
-      for (const Active& active : active_) {  // what the first step adds is known to stand
+      for (const Active& active : active_) {  // the first step adds output tokens only, which are final
         SequenceCache* cache = active.job.choice->draft->cache();
         if (first && active.job.choice->draft->mirror() == nullptr) cache->commit(cache->tokens());
       }
@@ -278,7 +281,7 @@ void Speculator::take_draft(Active* active, std::span<const float> logits) {
   try {
     const TokenId token = sample_at(request, &choice, position, active->history, row, &sampler_);
     if (choice.constraint != nullptr && !choice.constraint->accept(token)) {
-      active->n = 0;  // a mask may allow a token that the grammar refuses
+      active->n = 0;  // a mask may allow a token that the grammar rejects
       return;
     }
     sequence.draft.push_back(token);
@@ -295,8 +298,10 @@ void Speculator::take_draft(Active* active, std::span<const float> logits) {
   }
 }
 
-// Out of the steps go sequences that have their draft, that failed or lost their model, and whose cache a draft must not
-// enter: at a boundary, and where the next token is a probe query.
+// Removes from active_ the sequences that
+//  - have their draft, or whose grammar has ended,
+//  - failed or gave up their model, or
+//  - have a cache that a draft must not enter: at a compaction boundary, or if the next token is a probe query.
 void Speculator::drop_finished() {
   drop([](const Active& active) {
     DraftSequence& sequence = *active.job.choice->draft;
@@ -309,8 +314,8 @@ void Speculator::drop_finished() {
   });
 }
 
-// So do those whose next token is unlikely to stand. Each must win its own share of the step, and all together the whole
-// of it.
+// Removes the adaptive sequences whose next token is not likely enough to be accepted. Each must be worth its own share
+// of the step, and all together must be worth the whole step. A sequence that is not adaptive forces the step.
 void Speculator::drop_unlikely(const StepCost& step) {
   const auto adaptive = [](const Active& active) { return active.job.choice->draft->speculation().spec.adaptive; };
   const auto chance = [](const Active& active) { return active.chance * active.job.choice->draft->chance(); };
@@ -322,7 +327,7 @@ void Speculator::drop_unlikely(const StepCost& step) {
   if (active_.empty()) return;
   double gain = 0;
   for (const Active& active : active_) {
-    if (!adaptive(active)) return;  // the step is run for it in any case
+    if (!adaptive(active)) return;  // this sequence needs the step anyway
     gain += chance(active);
   }
   n = static_cast<double>(active_.size());
@@ -333,7 +338,7 @@ template <typename Predicate>
 void Speculator::drop(Predicate leaves) {
   std::erase_if(active_, [&leaves](Active& active) {
     if (!leaves(active)) return false;
-    // The target's pass computes the mirrored tokens anew, and exactly.
+    // Drop the drafted tokens from a mirrored cache: the target's pass computes them again, exactly.
     DraftSequence& sequence = *active.job.choice->draft;
     if (sequence.mirror() != nullptr) {
       sequence.cache()->truncate(static_cast<int64_t>(sequence.tokens().size()) - 1);

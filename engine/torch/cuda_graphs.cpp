@@ -27,9 +27,9 @@ class CudaGraph final : public DeviceGraph {
   std::unique_ptr<at::cuda::CUDAGraph> graph_;
 };
 
-// Records in a stream of its own, since the legacy default stream cannot be captured. LibTorch's are non-blocking, so the legacy
-// stream stays usable while one is captured. All graphs share a pool: what they allocate is given back when their work ends, so one
-// graph's memory is the next one's, in whatever order they run.
+// Captures in a separate stream, because the legacy default stream cannot be captured. LibTorch's streams are
+// non-blocking, so the legacy stream stays usable during a capture. All graphs share a memory pool. Each graph returns
+// its memory when its work ends, so the graphs can use the same memory, in whatever order they run.
 class CudaGraphRecorder final : public GraphRecorder {
  public:
   explicit CudaGraphRecorder(c10::Device device)
@@ -55,7 +55,7 @@ class CudaGraphRecorder final : public GraphRecorder {
       const int64_t before = free_bytes();
       auto graph = std::make_unique<at::cuda::CUDAGraph>();
       try {
-        // Other threads may allocate meanwhile.
+        // Thread-local mode, because other threads may allocate during the capture.
         graph->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
         work();
         graph->capture_end();
@@ -71,15 +71,15 @@ class CudaGraphRecorder final : public GraphRecorder {
   int64_t bytes() const override { return bytes_; }
 
  private:
-  // What is launched in `stream` from now on comes after what is in `other`.
+  // Makes work launched in `stream` from now on wait for the work that is in `other`.
   static void follow(const CUDAStream& stream, const CUDAStream& other) {
     c10::cuda::CUDAEvent event;
     event.record(other);
     event.block(stream);
   }
 
-  // After an error in the middle of it. Where even the end fails, LibTorch's allocator may go on asking the graph whether it is
-  // capturing a stream: it stays.
+  // Cleans up after an error during a capture. If even ending the capture fails, the graph is leaked, because
+  // LibTorch's allocator may keep asking it whether it captures a stream.
   static void abandon(std::unique_ptr<at::cuda::CUDAGraph> graph) {
     try {
       graph->capture_end();

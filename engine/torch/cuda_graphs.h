@@ -1,4 +1,4 @@
-// CUDA graphs of what LibTorch launches. Compiled, never run on a GPU.
+// CUDA graphs of the kernels that LibTorch launches. Compiled, but never run on a GPU.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,8 @@
 
 namespace smartkv {
 
-// On a GPU, as LibTorch names it. Throws ModelError where LibTorch has no CUDA, std::runtime_error where there is no such device.
+// Makes a recorder for a GPU, which `device` names as LibTorch does. Throws ModelError if LibTorch was built without
+// CUDA, and std::runtime_error if there is no such device.
 std::unique_ptr<GraphRecorder> make_cuda_graph_recorder(const std::string& device);
 
 }  // namespace smartkv

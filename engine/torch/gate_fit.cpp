@@ -20,7 +20,7 @@ struct Mlp {
   }
 };
 
-// He initialisation (He et al. 2015); the answer starts near 0.
+// Returns an MLP with He initialisation (He et al. 2015). A small last layer makes its output start near 0.
 Mlp random_mlp(int64_t head_dim, torch::Generator generator) {
   Mlp mlp;
   for (int64_t i = 0; i < GateLayer::kDepth; ++i) {

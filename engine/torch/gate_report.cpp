@@ -7,7 +7,8 @@
 namespace smartkv {
 namespace {
 
-// Of `row`, f32 [n_kv_heads, candidates], the sum outside the `kept` highest scores of each head, averaged over heads.
+// Returns the sum of `row`, f32 [n_kv_heads, candidates], without the `kept` entries of highest score in each head,
+// averaged over heads.
 double outside(const torch::Tensor& row, const torch::Tensor& scores, int64_t kept) {
   const torch::Tensor best = std::get<1>(scores.topk(std::min(kept, row.size(1)), -1, true, false));
   return (row.sum(-1) - row.gather(-1, best).sum(-1)).mean().item<double>();
@@ -43,7 +44,7 @@ GateQuality measure_gate(const GateLayer& gate, const LayerLifespans& layer, int
   const auto evictable = [&](const torch::Tensor& t, int64_t end) { return t.slice(-1, keep.sinks, end); };
   GateQuality quality;
 
-  // Tokens of the first half have seen enough of their future.
+  // Only tokens of the first half count, because enough of their future is known.
   const int64_t middle = length / 2;
   const torch::Tensor known = evictable(scores, middle), lifespans = evictable(layer.lifespans, middle);
   const torch::Tensor of_constant = gate_deviance(constant_score(lifespans), lifespans);

@@ -1,4 +1,4 @@
-// How well gates tell on held-out text which tokens to keep.
+// Measures on held-out text how well gates choose the tokens to keep.
 #pragma once
 
 #include <vector>
@@ -8,26 +8,27 @@
 
 namespace smartkv {
 
-// What is always kept, and the share of a window's tokens that is kept in all.
+// Which tokens are kept.
 struct KeepOptions {
-  int64_t sinks = 4;
-  int64_t window = 128;
-  double share = 0.25;
+  int64_t sinks = 4;     // first tokens, always kept
+  int64_t window = 128;  // last tokens, always kept
+  double share = 0.25;   // share of all tokens that is kept, including the sinks and the window
 };
 
 struct GateQuality {
-  double loss = 0;         // deviance over that of a constant score: 1 is no better than one
-  double recall = 0;       // of the tokens that live longer than a quarter of the text, the part that is kept
-  double specificity = 0;  // of the others, the part that is evicted
-  // Attention that falls on evicted tokens, per query behind the middle of the text, when each step keeps the best
-  // tokens so far: by the latest expiry, by the smallest key norm, and the latest only.
+  double loss = 0;         // deviance divided by that of the best constant score; 1 means no better than a constant
+  double recall = 0;       // share kept of the tokens that live longer than a quarter of the text
+  double specificity = 0;  // share evicted of the other tokens
+  // Mean attention on evicted tokens, per query in the second half of the text, if each step keeps the best tokens so
+  // far. The best tokens are those with the latest expiry, with the smallest key norm, and the most recent ones,
+  // respectively.
   double lost = 0, lost_by_norm = 0, lost_by_recency = 0;
 
   GateQuality& operator+=(const GateQuality& other);
   GateQuality operator/(double n) const;
 };
 
-// One layer on one window that was observed with sampled queries.
+// Measures one layer on one window that was observed with LifespanOptions::sampled_every = `sampled_every`.
 GateQuality measure_gate(const GateLayer& gate, const LayerLifespans& layer, int64_t sampled_every,
                          const KeepOptions& keep);
 

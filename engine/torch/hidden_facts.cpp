@@ -13,16 +13,16 @@
 namespace smartkv {
 namespace {
 
-// Marks in curly brackets stand for what is drawn, the same in all of a fact: {person}, {other} (a person, too), {thing}, {place},
-// {number}, {second} (a number), {word}, {next}, {last} (words), {code}, {symbol}, {copy} (a symbol), and {answer}: a number, a
-// word or a code.
+// The wording of a fact. Marks in curly brackets are replaced by random values, the same throughout a fact: {person},
+// {other} (another person), {thing}, {place}, {number}, {second} (a number), {word}, {next}, {last} (words), {code},
+// {symbol}, {copy} (a symbol), and {answer}, which is a number, a word or a code.
 struct Frame {
-  const char *told, *later;  // later: a second statement that needs the first, elsewhere in the text; "": there is none
-  const char* asked;         // with the answer, which ends it
+  const char *told, *later;  // later: a second statement that needs the first, elsewhere in the text; empty if none
+  const char* asked;         // the question, ending with the answer
 };
 
 constexpr Frame kFrames[] = {
-    // Lines of their own.
+    // Separate lines.
     {"\n\nThe code of {thing} is {answer}.\n\n", "", "\n\nWhat is the code of {thing}? The code of {thing} is {answer}"},
     {"\n\nRemember this: the key to {thing} is {answer}.\n\n", "", "\n\nThe key to {thing} is {answer}"},
     {"\n\nPhone of {person}: {number}\n\n", "", "\n\nPhone of {person}: {number}"},
@@ -35,7 +35,7 @@ constexpr Frame kFrames[] = {
     {"\n\nTelegram for {person}: reply to {code} at once.\n\n", "", "\n\nTelegram for {person}: reply to {code}"},
     {"\n\nNotice. {thing} opens again on day {number}.\n\n", "",
      "\n\nOn which day does {thing} open again? Notice. {thing} opens again on day {number}"},
-    // In sentences of prose.
+    // Sentences within prose.
     {" The price of {thing} was ${number}. ", "", "\n\nQ: What was the price of {thing}?\nA: ${number}"},
     {" (The password for {thing} is \"{answer}\".) ", "", "\n\nThe password for {thing} is \"{answer}"},
     {" {person} lives in house number {number}. ", "", "\n\nIn which house does {person} live? In house number {number}"},
@@ -57,7 +57,7 @@ constexpr Frame kFrames[] = {
      "\n\nFor {thing}, {person} received {number} pounds and a {word}"},
     {" All night {person} dreamt of a {word} and of nothing else. ", "", "\n\nOf what did {person} dream all night? Of a {word}"},
     {" The horse that {person} rode was called {word}. ", "", "\n\nThe horse of {person} was called {word}"},
-    // What people say.
+    // Direct speech.
     {"\n\n\"Send the crate to pier {number},\" {person} told the boy.\n\n", "",
      "\n\n\"Which pier?\" the boy repeated. {person} had told him: \"Send the crate to pier {number}"},
     {"\n\n{person} leaned over the counter. \"My berth is {number}, on the upper deck.\"\n\n", "",
@@ -108,14 +108,14 @@ constexpr Frame kFrames[] = {
     {"\n\n{symbol}({number}) -> {copy}\n\n", "", "\n\n{symbol}({number}) -> {copy}"},
     {"\n\n[{word}]\nport = {number}\n\n", "", "\n\nThe port of [{word}] = {number}"},
     {"\n\nregister {symbol} holds {number}\n\n", "", "\n\n{number} is held in register {symbol}"},
-    // Asked for the other way round.
+    // The question gives the number or word and asks for the other part.
     {"\n\n{number} is the seat of {person}.\n\n", "", "\n\nWhose seat is {number}? {number} is the seat of {person}"},
     {"\n\nParcel {code} belongs to {person}.\n\n", "", "\n\nTo whom does it belong? Parcel {code} belongs to {person}"},
     {" The prisoner whom they knew as {number} was {person}. ", "", "\n\nThe prisoner whom they knew as {number} was {person}"},
     {"\n\nKey {number} fits {thing}, key {second} does not.\n\n", "", "\n\nWhat does it fit? Key {number} fits {thing}"},
     {" Whoever said {word} was let in by {person}. ", "", "\n\nWho let in whoever said {word}? {person}"},
     {" Upon {answer} followed, as always, {other}. ", "", "\n\nWhat followed upon {answer}? As always, {other}"},
-    // In two steps.
+    // Facts in two steps.
     {"\n\nset {symbol} to {answer}\n\n", "\n\ncopy {symbol} into {copy}\n\n",
      "\n\n{copy} was copied from {symbol}, which was set to {answer}"},
     {" {person} left the papers with {other}. ", " The papers that {other} had been given were locked in {thing}. ",
@@ -154,7 +154,7 @@ class FactWriter {
  public:
   explicit FactWriter(uint64_t seed) : random_(seed) {}
 
-  // Frames and things of one window differ: `serial` counts its facts.
+  // Returns the next fact. `serial` counts the facts of a window, whose frames and things all differ.
   Fact write(int64_t serial) {
     drawn_.clear();
     const auto turn = first_ + static_cast<size_t>(serial);
@@ -170,7 +170,7 @@ class FactWriter {
   uint64_t below(uint64_t n) { return random_() % n; }
 
  private:
-  static constexpr size_t kStride = 31;  // prime to the number of frames: neighbours are of different kinds
+  static constexpr size_t kStride = 31;  // coprime to the number of frames, so that consecutive facts differ in kind
 
   template <size_t n>
   const char* pick(const char* const (&from)[n]) {
@@ -242,7 +242,7 @@ class FactWriter {
 
   std::mt19937_64 random_;
   size_t first_ = random_() % 9973;
-  std::map<std::string, std::string> drawn_;  // of the fact that is being written, by mark
+  std::map<std::string, std::string> drawn_;  // values of the fact that is being written, by mark
 };
 
 }  // namespace
@@ -293,7 +293,7 @@ std::vector<int64_t> hide_facts(const Tokenizer& tokenizer, const std::vector<in
     text.insert(text.end(), statement.tokens.begin(), statement.tokens.end());
     done = statement.position;
   }
-  const size_t end = window.size() - told - asked;  // of the window's own tokens
+  const size_t end = window.size() - told - asked;  // end of the window's own tokens that remain
   text.insert(text.end(), window.begin() + static_cast<std::ptrdiff_t>(done),
               window.begin() + static_cast<std::ptrdiff_t>(end));
   for (size_t left = questions.size(); left > 0; --left) {

@@ -7,11 +7,11 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kQueries = 256;  // of one block
-constexpr double kLeastLook = 1e-6;  // before the logarithm
+constexpr int64_t kQueries = 256;  // queries of one block
+constexpr double kLeastLook = 1e-6;  // added to an importance before the logarithm
 
-// Causal attention in blocks of queries. looks: f32 [n_heads, n], in the end the strongest that queries from `from` on take at
-// each of the first n tokens. Returns [n_heads, length, head_dim].
+// Computes causal attention in blocks of queries. Returns [n_heads, length, head_dim]. Raises `looks`, f32 [n_heads,
+// n], to the most attention that queries from `from` on pay to each of the first n tokens.
 torch::Tensor watch(const AttentionInputs& inputs, int64_t n, int64_t from, torch::Tensor looks) {
   const torch::Tensor q = inputs.q[0], k = inputs.k[0], v = inputs.v[0];
   const int64_t group = q.size(0) / k.size(0), length = q.size(1);
@@ -56,7 +56,7 @@ std::vector<ImportanceFit::Observed> ImportanceFit::observe_layers(const TorchLl
     const torch::Tensor mixed = watch(inputs, n, n, looks);
     const torch::Tensor keys = inputs.k_before_rope[0].slice(1, 0, n).to(torch::kFloat32);
     const torch::Tensor values = inputs.v[0].slice(1, 0, n).to(torch::kFloat32);
-    // What a head's output adds to the residual stream when it looks at one token alone.
+    // Weigh by what a head adds to the residual stream if it attends to one token only.
     const torch::Tensor output = model.tensor("model.layers." + std::to_string(layer) + ".self_attn.o_proj.weight")
                                      .to(torch::kFloat32)
                                      .view({-1, config_.n_heads, dim});
@@ -88,7 +88,7 @@ std::vector<std::vector<float>> ImportanceFit::fit(double ridge) const {
   std::vector<std::vector<float>> maps;
   for (size_t layer = 0; layer < gram_.size(); ++layer) {
     const torch::Tensor gram = gram_[layer].clone();
-    gram.diagonal().slice(0, 0, gram.size(0) - 1) *= 1 + ridge;  // the constant stays free
+    gram.diagonal().slice(0, 0, gram.size(0) - 1) *= 1 + ridge;  // the constant is not penalised
     const torch::Tensor map = torch::linalg_solve(gram, rhs_[layer], true).t().to(torch::kFloat32).contiguous();
     maps.emplace_back(map.const_data_ptr<float>(), map.const_data_ptr<float>() + map.numel());
   }

@@ -1,6 +1,6 @@
-// How much each token matters to somebody who asks about it later: what the gates' second head learns. The model is made to
-// repeat a window of text; a token is as important as the strongest look that any query of the repetition takes at it
-// (KVzip, Kim et al. 2025), weighed by what its value adds to the residual stream.
+// The importance of tokens for later questions, which the second head of a gate learns. The model repeats a window of
+// text. The importance of a token is the most attention that any query of the repetition pays to it (KVzip, Kim et al.
+// 2025), times the norm of what its value adds to the residual stream.
 #pragma once
 
 #include <vector>
@@ -10,17 +10,18 @@
 
 namespace smartkv {
 
-// Linear maps from what a cache holds of a token, all its KV heads' keys before RoPE and values, to the logarithm of its
-// importance, by ridge regression: sums over all windows so far.
+// Fits linear maps from the keys before RoPE and the values of a token, in all KV heads of a layer, to the logarithm of
+// its importance in each KV head, by ridge regression. It accumulates sums over all windows observed so far.
 class ImportanceFit {
  public:
   explicit ImportanceFit(const ModelConfig& config);
 
-  // The model reads `window`, `request` and the window again.
+  // Adds a window. The model reads `window`, `request` and the window again.
   void observe(const TorchLlama& model, const std::vector<int64_t>& window, const std::vector<int64_t>& request);
-  // Each layer's map as GateLayer::importance. `ridge`: in each feature's mean square.
+  // Returns the map of each layer, in the layout of GateLayer::importance. `ridge` is relative to the mean square of
+  // each feature.
   std::vector<std::vector<float>> fit(double ridge) const;
-  // The share of the labels' variance in a window that `maps` explain, mean over layers and KV heads.
+  // Returns the share of the labels' variance in a window that `maps` explain, averaged over layers and KV heads.
   double explained(const TorchLlama& model, const std::vector<int64_t>& window, const std::vector<int64_t>& request,
                    const std::vector<std::vector<float>>& maps) const;
 

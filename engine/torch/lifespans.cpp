@@ -8,18 +8,19 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kQueries = 256;  // of one block: bounds memory at group x 256 x length probabilities
+constexpr int64_t kQueries = 256;  // queries of one block; bounds memory at group x 256 x length probabilities
 constexpr int64_t kColumnsPerTask = 512;
 
-// Per token of one KV head.
+// Observations of one KV head, per token.
 struct Watched {
-  std::vector<float> rest;  // attention from the queries seen so far, which come last to first
+  std::vector<float> rest;  // attention from the queries seen so far, in descending order of position
   int32_t* lifespans;
 };
 
-// Takes in queries [first, first + queries), which see `seen` tokens. p: f32 [group, queries, seen].
+// Adds the queries [first, first + queries), which see `seen` tokens. `p` is f32 [group, queries, seen]: their
+// probabilities.
 void watch(const torch::Tensor& p, int64_t first, const LifespanOptions& options, Watched& watched) {
-  const torch::Tensor strongest = p.amax(0);  // of the group's heads: [queries, seen]
+  const torch::Tensor strongest = p.amax(0);  // [queries, seen]: the maximum over the group's heads
   const int64_t queries = p.size(1), seen = p.size(2);
   const float* data = strongest.const_data_ptr<float>();
   const auto limit = static_cast<float>(options.rest);
@@ -36,7 +37,7 @@ void watch(const torch::Tensor& p, int64_t first, const LifespanOptions& options
   });
 }
 
-// Causal attention of one sequence in blocks of queries; fills in what `layer` holds. Returns [n_heads, length,
+// Computes causal attention of one sequence in blocks of queries, and fills in `layer`. Returns [n_heads, length,
 // head_dim].
 torch::Tensor observe_attention(const AttentionInputs& inputs, const LifespanOptions& options, LayerLifespans& layer) {
   const torch::Tensor q = inputs.q[0], k = inputs.k[0], v = inputs.v[0];

@@ -1,5 +1,6 @@
-// What a pass computes between attentions as graphs of a device: recorded once for each number of rows and piece, replayed by one
-// launch afterwards. Attention, whose work follows the contexts' lengths, stays between them (vLLM's "piecewise" graphs).
+// Runs the pieces of a pass between attentions as graphs of a device. A graph is captured once for each number of rows
+// and each piece, and is then replayed with one launch. Attention is not part of any graph, because its work depends on
+// the lengths of the contexts (vLLM's "piecewise" graphs).
 #pragma once
 
 #include <array>
@@ -13,48 +14,52 @@
 
 namespace smartkv {
 
-// Recorded work, with the addresses that it had.
+// Captured work, with the addresses that it used.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
-  virtual void replay() = 0;  // in the order of the device's legacy default stream
+  virtual void replay() = 0;  // runs in the order of the device's legacy default stream
 };
 
+// Captures work of a device as graphs.
 class GraphRecorder {
  public:
   virtual ~GraphRecorder() = default;
-  // Does the work where capture() records it, so that what only the first time makes (handles, workspaces, kernels) is there.
+  // Runs the work in the stream where capture() records it, so that handles, workspaces and kernels exist before
+  // capturing.
   virtual void warm_up(const std::function<void()>& work) = 0;
-  // Records the work without doing it. Throws std::runtime_error where that is not possible, and leaves the device as it was.
+  // Records the work without running it. Throws std::runtime_error if that is not possible, and leaves the device
+  // unchanged.
   virtual std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) = 0;
-  // Of the device's memory, taken by what was captured.
+  // Returns the bytes of device memory that the captured graphs take.
   virtual int64_t bytes() const = 0;
 };
 
-// Not thread-safe.
+// The graphs of a model's passes. Not thread-safe.
 class PassGraphs {
  public:
-  static constexpr int64_t kMostRows = 64;
+  static constexpr int64_t kMostRows = 64;  // most rows of a pass that runs as graphs
 
-  // log: hears how many there are, at the pass after their number changed; and, once, why there are none any more.
+  // `log` is told how many graphs there are, at the first pass after their number changed. It is also told once if
+  // graphs are given up, and why.
   PassGraphs(std::unique_ptr<GraphRecorder> recorder, GraphLog log);
 
-  // The rows with which a pass of `rows` is computed: 1, 2, 4 or a multiple of 8. 0: without graphs, because there are too many, or
-  // because one could not be captured.
+  // Returns the number of rows with which a pass of `rows` rows is computed: 1, 2, 4 or a multiple of 8. Returns 0 if
+  // the pass runs without graphs, because it has too many rows or because capturing has failed.
   int64_t padded(int64_t rows) const;
 
-  // Where a piece of a pass reads and writes that is not always the same.
+  // The addresses that a piece reads and writes and that can change between passes.
   using Places = std::array<const void*, 2>;
-  // Does the work of a piece of a pass, 0 its first, of padded() rows: the first time as it is, to warm up, then by its graph. One
-  // that was captured with other places is captured anew. work: depends on nothing but rows, piece and places, reads and writes
-  // fixed addresses besides, and needs nothing of the host. Throws what it throws.
+  // Runs piece `piece` (from 0) of a pass of `rows` = padded() rows. The first time it runs `work` itself, to warm up.
+  // Afterwards it replays a graph of it, and captures the graph again if `places` differ. Throws what `work` throws.
+  // REQUIRES: `work` depends only on rows, piece and places, otherwise uses fixed addresses, and does not use the host.
   void run(int64_t rows, int64_t piece, const Places& places, const std::function<void()>& work);
 
  private:
   struct Piece {
     bool warm = false;
     Places places{};
-    std::unique_ptr<DeviceGraph> graph;  // null: not captured yet
+    std::unique_ptr<DeviceGraph> graph;  // null until captured
   };
 
   void tell();
@@ -63,7 +68,7 @@ class PassGraphs {
   GraphLog log_;
   std::map<int64_t, std::vector<Piece>> pieces_;  // by rows
   bool failed_ = false;
-  int64_t captured_ = 0, told_ = 0;  // captures, those that were captured anew included
+  int64_t captured_ = 0, told_ = 0;  // captures so far, repeated ones included; the number at the last log line
 };
 
 }  // namespace smartkv

@@ -1,4 +1,4 @@
-// LibTorch's errors as ours.
+// Translates LibTorch's exceptions.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -8,7 +8,7 @@
 
 namespace smartkv {
 
-// f(); an error of LibTorch's comes without the stack that it prints, as std::runtime_error.
+// Returns f(). Rethrows an error of LibTorch as std::runtime_error, without the stack trace in its message.
 template <typename F>
 auto plain_errors(const F& f) {
   try {

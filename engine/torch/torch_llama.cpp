@@ -55,7 +55,7 @@ AttentionInputs TorchLlama::attention_inputs(const torch::Tensor& x, int64_t ind
   };
   AttentionInputs inputs;
   inputs.q = heads("self_attn.q_proj", "self_attn.q_norm", config_.n_heads);
-  if (config_.attention_multiplier > 0) {  // attention itself divides by sqrt(head_dim)
+  if (config_.attention_multiplier > 0) {  // undo the division by sqrt(head_dim) in attention
     inputs.q = inputs.q * (config_.attention_multiplier * std::sqrt(static_cast<double>(config_.head_dim)));
   }
   inputs.k = heads("self_attn.k_proj", "self_attn.k_norm", config_.n_kv_heads);
@@ -65,7 +65,8 @@ AttentionInputs TorchLlama::attention_inputs(const torch::Tensor& x, int64_t ind
     inputs.q = rotate(inputs.q);
     inputs.k = rotate(inputs.k);
   } else {
-    // A cache takes the angles of every key it holds back out, so this is what a gate gets to see when it serves.
+    // A cache undoes the rotation of every key, even in layers without RoPE. Do the same, so that gates are trained on
+    // what they see when serving.
     const std::vector<torch::Tensor> halves = inputs.k.chunk(2, -1);
     const torch::Tensor square = cos * cos + sin * sin;
     inputs.k_before_rope = torch::cat({halves[0] * cos + halves[1] * sin, halves[1] * cos - halves[0] * sin}, -1) /

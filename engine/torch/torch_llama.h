@@ -1,5 +1,6 @@
-// LLaMA and its relatives in plain LibTorch operations: differentiable, any dtype, no cache. The oracle of the kernels'
-// tests and the model that the training commands differentiate or watch; serving runs engine/model/llama.h.
+// LLaMA and its relatives in plain LibTorch operations: differentiable, in any dtype, without a cache. It is the oracle
+// of the kernels' tests, and the model that the training commands differentiate or observe. Serving uses
+// engine/model/llama.h.
 #pragma once
 
 #include <torch/torch.h>
@@ -12,34 +13,37 @@
 
 namespace smartkv {
 
-// What one layer's attention works on: [batch, heads, length, head_dim].
+// The inputs of one layer's attention, each [batch, heads, length, head_dim].
 struct AttentionInputs {
   torch::Tensor q, k, v;  // q and k after RoPE
   torch::Tensor k_before_rope;
 };
 
-// The fastest type of products on this CPU that keeps bf16's precision: bf16 where there is AVX-512, else f32, for LibTorch's
-// emulation is many times slower.
+// Returns the fastest dtype for products on this CPU with at least the precision of bf16. It is bf16 with AVX-512 and
+// f32 otherwise, because LibTorch's emulation of bf16 is many times slower.
 torch::Dtype cpu_product_dtype();
 
+// A model in LibTorch operations. It is immutable after construction.
 class TorchLlama {
  public:
   // Computes a layer's attention: [batch, n_heads, length, head_dim].
   using Attention = std::function<torch::Tensor(int64_t layer, const AttentionInputs& inputs)>;
 
+  // Reads all tensors of `weights` in `dtype`.
   TorchLlama(const Weights& weights, torch::Dtype dtype);
-  // Of the caller's tensors, all of one dtype, under Hugging Face names.
+  // Uses the caller's tensors, all of one dtype, under Hugging Face names.
   TorchLlama(const ModelConfig& config, std::map<std::string, torch::Tensor> tensors);
 
-  // Causal logits. tokens: int64 [batch, length]; returns [batch, length, vocab_size].
+  // Returns causal logits, [batch, length, vocab_size]. `tokens` is int64 [batch, length].
   torch::Tensor forward(const torch::Tensor& tokens) const;
-  // The same up to the last layer's output, with attention of the caller's: [batch, length, hidden_size].
+  // Returns the output of the last layer, [batch, length, hidden_size], using the caller's attention.
   torch::Tensor hidden(const torch::Tensor& tokens, const Attention& attention) const;
-  // Logits of what hidden() returns, or of some of its rows.
+  // Returns the logits of the result of hidden(), or of some rows of it.
   torch::Tensor head(const torch::Tensor& x) const;
 
   const ModelConfig& config() const { return config_; }
-  const torch::Tensor& tensor(const std::string& name) const { return tensors_.at(name); }  // by its Hugging Face name
+  // Returns a tensor by its Hugging Face name.
+  const torch::Tensor& tensor(const std::string& name) const { return tensors_.at(name); }
 
  private:
   AttentionInputs attention_inputs(const torch::Tensor& x, int64_t layer, const torch::Tensor& angles) const;
@@ -51,11 +55,11 @@ class TorchLlama {
   std::map<std::string, torch::Tensor> tensors_;  // Hugging Face names
 };
 
-// Probabilities of queries [first, end) over the tokens before `end`, under the causal mask: f32 [..., end - first, end].
-// q: f32 [..., length, head_dim], scaled; k: f32 [length, head_dim].
+// Returns the attention probabilities of queries [first, end) over the tokens before `end`, under the causal mask:
+// f32 [..., end - first, end]. `q` is f32 [..., length, head_dim], already scaled; `k` is f32 [length, head_dim].
 torch::Tensor causal_probabilities(const torch::Tensor& q, const torch::Tensor& k, int64_t first, int64_t end);
 
-// softmax(q k^T / sqrt(head_dim)) v under the causal mask, all at once: memory grows with the square of the length.
+// Returns softmax(q k^T / sqrt(head_dim)) v under the causal mask. Memory grows with the square of the length.
 torch::Tensor causal_attention(const AttentionInputs& inputs);
 
 }  // namespace smartkv

@@ -20,14 +20,16 @@ using torch::Tensor;
 
 struct Linear {
   Tensor weight;  // [out, in]
-  Tensor bias;    // f32 [out]; undefined: none
+  Tensor bias;    // f32 [out]; undefined if there is none
 };
 
 struct Layer {
-  Tensor attention_norm, mlp_norm;  // f32 [hidden_size], of the input or the output
+  // f32 [hidden_size]. Applied to the input or the output, according to ModelConfig::norm_placement.
+  Tensor attention_norm, mlp_norm;
   Linear qkv, output, gate_up, down;
 };
 
+// Reads weights as tensors on the device.
 class Reader {
  public:
   Reader(const Weights& weights, torch::Dtype dtype, torch::Device device)
@@ -38,7 +40,7 @@ class Reader {
     const std::vector<float> values = weights_.read(name, shape);
     return torch::tensor(values).to(device_);
   }
-  // The tensors' rows, one below the other; of biases, those that are there.
+  // Returns the sources' matrices [rows, in] stacked along their rows, and with `bias` their biases.
   Linear linear(std::initializer_list<std::pair<std::string, int64_t>> sources, int64_t in, bool bias) const {
     std::vector<Tensor> matrices, biases;
     for (const auto& [name, rows] : sources) {
@@ -48,10 +50,10 @@ class Reader {
     return {matrices.size() == 1 ? matrices[0] : torch::cat(matrices), bias ? torch::cat(biases) : Tensor()};
   }
   Tensor matrix(const std::string& name, int64_t rows, int64_t columns) const {
-    constexpr int64_t kRows = 64;  // expanded to f32 at once
+    constexpr int64_t kRows = 64;  // rows expanded to f32 at a time
     Tensor result = torch::empty({rows, columns}, dtype_);
     at::parallel_for(0, (rows + kRows - 1) / kRows, 1, [&](int64_t begin, int64_t end) {
-      const c10::InferenceMode inference;  // of this thread
+      const c10::InferenceMode inference;  // the mode is per thread
       Tensor block = torch::empty({kRows, columns});
       for (int64_t i = begin; i < end; ++i) {
         const int64_t n = std::min(kRows, rows - i * kRows);
@@ -68,7 +70,7 @@ class Reader {
   torch::Device device_;
 };
 
-// Of weights and products.
+// Returns the dtype of weights and products.
 torch::Dtype product_dtype(ProductType type, torch::Device device) {
   if (type == ProductType::kF16) return torch::kFloat16;
   if (type == ProductType::kF32) return torch::kFloat32;
@@ -112,7 +114,8 @@ class TorchBackend final : public LlamaBackend {
     embedding_ = reader.matrix("model.embed_tokens.weight", c.vocab_size, hidden);
     if (progress) progress(1);
     if (!has_head()) return;
-    // LibTorch rounds a 16-bit product's result to 16 bits: logits around 20 would come in steps of 1/8, the best ones tied.
+    // The head is f32: LibTorch rounds the result of a 16-bit product to 16 bits, so logits around 20 would have steps
+    // of 1/8 and the best ones would tie.
     const Reader f32(weights, torch::kFloat32, device);
     if (c.tie_word_embeddings) {
       head_ = embedding_.to(torch::kFloat32);
@@ -134,7 +137,7 @@ class TorchBackend final : public LlamaBackend {
     });
   }
 
-  // Rows beside the pass's are embeddings of tokens of earlier ones.
+  // Padding rows hold the embeddings of tokens of earlier passes.
   void start(std::span<const TokenId> tokens, float* qkv) override {
     const int64_t graph_rows = graphs_ == nullptr ? 0 : graphs_->padded(static_cast<int64_t>(tokens.size()));
     if (graph_rows == 0) return LlamaBackend::start(tokens, qkv);
@@ -180,7 +183,7 @@ class TorchBackend final : public LlamaBackend {
         kept.push_back(x_.narrow(0, range.first, range.n));
         n += range.n;
       }
-      if (n == rows_) return;  // all of them
+      if (n == rows_) return;  // all rows are kept
       x_ = kept.empty() ? x_.narrow(0, 0, 0) : torch::cat(kept);
       rows_ = n;
       graph_rows_ = 0;
@@ -233,7 +236,7 @@ class TorchBackend final : public LlamaBackend {
 
  private:
   static void set_threads() {
-    thread_local const bool threads_set = (at::init_num_threads(), true);  // OpenMP's number is each thread's own
+    thread_local const bool threads_set = (at::init_num_threads(), true);  // OpenMP's number of threads is per thread
     static_cast<void>(threads_set);
   }
   static Tensor host_ids(std::span<const TokenId> tokens) {
@@ -243,7 +246,7 @@ class TorchBackend final : public LlamaBackend {
     if (config_.embedding_multiplier != 1.0) x_.mul_(config_.embedding_multiplier);
   }
 
-  // A piece of the pass, by its graph where the pass has some.
+  // Runs a piece of the pass, through its graph if the pass uses graphs.
   template <typename Work>
   void run(int64_t piece, const PassGraphs::Places& places, const Work& work) {
     if (graph_rows_ == 0) return work();
@@ -259,17 +262,17 @@ class TorchBackend final : public LlamaBackend {
     return torch::rms_norm(x, {x.size(1)}, weight, config_.rms_norm_eps);
   }
 
-  // What attention or MLP takes in.
+  // Returns the input of attention or of the MLP.
   Tensor norm_input(const Tensor& weight) const {
     return (config_.norm_placement == NormPlacement::kInput ? norm(x_, weight) : x_).to(product_dtype_);
   }
 
-  // Rows that the caller has, on this backend's device; the driver is not asked for it.
+  // Wraps rows of the caller's memory on this backend's device. Naming the device spares a query to the driver.
   Tensor rows_at(void* rows, int64_t n, int64_t columns, torch::Dtype dtype) const {
     return at::for_blob(rows, {n, columns}).options(torch::TensorOptions(device_).dtype(dtype)).target_device(device_).make_tensor();
   }
 
-  // out = x W^T + bias, f32 [rows, out]
+  // Sets out, f32 [rows, out], to x W^T + bias.
   void write_product(const Tensor& x, const Linear& linear, Tensor out) const {
     if (product_dtype_ == torch::kFloat32) {
       torch::mm_out(out, x, linear.weight.t());
@@ -279,7 +282,8 @@ class TorchBackend final : public LlamaBackend {
     if (linear.bias.defined()) out.add_(linear.bias);
   }
 
-  // Adds x W^T + bias to the residual stream, or what norm and multiplier make of it.
+  // Adds x W^T + bias to the residual stream, after the norm of the output, if there is one, and the residual
+  // multiplier.
   void add_branch(const Tensor& x, const Linear& linear, const Tensor& norm_weight) {
     const bool normed = config_.norm_placement == NormPlacement::kOutput;
     if (product_dtype_ == torch::kFloat32 && !normed && !linear.bias.defined() && ranks_ == nullptr) {
@@ -294,23 +298,24 @@ class TorchBackend final : public LlamaBackend {
   }
 
   ModelConfig config_;
-  torch::Dtype dtype_;          // of attention's results
-  torch::Dtype product_dtype_;  // of weights and of what they multiply
+  torch::Dtype dtype_;          // dtype of attention's results
+  torch::Dtype product_dtype_;  // dtype of weights and of the activations that they multiply
   torch::Device device_;
-  TorchRankGroup* ranks_;  // null: none
-  std::unique_ptr<PassGraphs> graphs_;  // null: none
+  TorchRankGroup* ranks_;  // null if this process computes alone
+  std::unique_ptr<PassGraphs> graphs_;  // null if passes run without graphs
   std::vector<Layer> layers_;
   Tensor final_norm_, embedding_;
   Tensor head_;           // f32 [n_outputs, hidden_size]
-  Tensor output_tokens_;  // of a head with rows for some tokens; undefined: all of vocab_size in order
-  // Where passes that graphs compute begin, at addresses that stay: kMostRows rows.
-  Tensor graph_ids_;  // int32
-  Tensor graph_x_;    // f32 [rows, hidden_size]
+  // Tokens of a head that has rows for some tokens only; undefined if it has vocab_size rows in order
+  Tensor output_tokens_;
+  // Inputs of passes that run as graphs. They have room for kMostRows rows and never move.
+  Tensor graph_ids_;  // int32 [kMostRows]
+  Tensor graph_x_;    // f32 [kMostRows, hidden_size]
 
   // State of the pass.
-  Tensor x_;                // residual stream, f32 [rows, hidden_size]; of a pass that graphs compute a part of graph_x_
-  int64_t rows_ = 0;        // less those that pad
-  int64_t graph_rows_ = 0;  // those that pad included; 0: no graphs compute it
+  Tensor x_;                // residual stream, f32 [rows, hidden_size]; a part of graph_x_ if the pass runs as graphs
+  int64_t rows_ = 0;        // rows without padding
+  int64_t graph_rows_ = 0;  // rows with padding; 0 if the pass runs without graphs
 };
 
 }  // namespace
@@ -321,7 +326,7 @@ std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, Product
   at::set_num_threads(threads);
   return plain_errors([&] {
     torch::Device on(device);
-    if (on.is_cuda() && !on.has_index()) on.set_index(0);  // as of its caches (engine/model/device.h)
+    if (on.is_cuda() && !on.has_index()) on.set_index(0);  // the same device as its caches (engine/model/device.h)
     return std::make_unique<TorchBackend>(weights, type, on, progress, ranks, std::move(graphs));
   });
 }

@@ -25,7 +25,7 @@ constexpr milliseconds kMeeting = std::chrono::minutes(1);
 constexpr milliseconds kLoading = std::chrono::hours(1);
 constexpr milliseconds kIdle = std::chrono::hours(24 * 365);
 
-// LibTorch's and Gloo's errors, without the stack that the former print.
+// Returns f(). Rethrows errors of LibTorch and Gloo as RankError, without the stack trace in LibTorch's messages.
 template <typename F>
 auto rank_errors(const F& f) {
   try {
@@ -100,7 +100,7 @@ class C10dRankGroup final : public TorchRankGroup {
     });
   }
 
-  // A frame of each, and then what is left of the longest.
+  // Gathers one frame of each rank, then, if a message is longer, as many more bytes as the longest one needs.
   std::vector<std::vector<uint8_t>> gather(std::span<const uint8_t> own) override {
     return rank_errors([&] {
       const at::Tensor frame = framed(own);
@@ -142,9 +142,11 @@ class C10dRankGroup final : public TorchRankGroup {
   }
 
  private:
-  static constexpr int64_t kFrame = 4096, kSize = sizeof(int64_t);  // a message begins with its size, in a frame
+  // A message begins with a frame of kFrame bytes: its size in kSize bytes, then the first bytes of the message.
+  static constexpr int64_t kFrame = 4096, kSize = sizeof(int64_t);
 
-  static int64_t first_of(int64_t size) { return std::min(size, kFrame - kSize); }  // bytes that the frame holds
+  // Returns how many of the `size` bytes of a message its frame holds.
+  static int64_t first_of(int64_t size) { return std::min(size, kFrame - kSize); }
   static at::Tensor framed(std::span<const uint8_t> message) {
     at::Tensor frame = torch::zeros({kFrame}, torch::kUInt8);
     const auto size = static_cast<int64_t>(message.size());
@@ -181,7 +183,7 @@ class C10dRankGroup final : public TorchRankGroup {
   RankPlace place_;
   milliseconds timeout_;
   c10::intrusive_ptr<c10d::Backend> host_, sums_;
-  std::vector<c10::intrusive_ptr<c10d::Work>> in_flight_;  // they hold their tensors
+  std::vector<c10::intrusive_ptr<c10d::Work>> in_flight_;  // each keeps its tensors alive
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Ranks over torch.distributed's C++ API (c10d): Gloo in the host's memory, NCCL on GPUs; they meet at a TCPStore.
+// Tensor-parallel ranks over the C++ API of torch.distributed (c10d). Host memory uses Gloo, GPUs use NCCL, and the
+// ranks meet at a TCPStore.
 #pragma once
 
 #include <chrono>
@@ -15,12 +16,15 @@ namespace smartkv {
 
 class TorchRankGroup : public RankGroup {
  public:
-  // Each element becomes the sum of all ranks', the same bits in each. Contiguous f32. Throws RankError.
+  // Replaces each element by its sum over all ranks. Every rank gets the same bits. Throws RankError. REQUIRES:
+  // `values` is contiguous f32.
   virtual void sum(at::Tensor& values) = 0;
 };
 
-// Returns when all ranks are there. device: where sum()'s tensors live, as LibTorch names it. timeout: for which a rank waits for the
-// others in a pass. Throws RankError; ModelError where the program was built without what it takes.
+// Joins the group and returns once all ranks have joined. `device`, named as LibTorch names it, is where the tensors of
+// sum() live. `timeout` is how long a rank waits for the others during a pass. Throws
+// RankError, also if the device needs NCCL and the program was built without it. Throws ModelError if it was built
+// without Gloo.
 std::unique_ptr<TorchRankGroup> make_torch_rank_group(const RankPlace& place, const std::string& device,
                                                       std::chrono::milliseconds timeout = std::chrono::minutes(2));
 

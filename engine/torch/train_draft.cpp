@@ -26,8 +26,8 @@ struct Options {
   DraftTrainingOptions training;
 };
 
-// Each step allocates the same large tensors. Fresh from the system, touching their pages takes longer than computing
-// them, so glibc is told to hand freed memory out again.
+// Tells glibc to keep freed memory and reuse it. Each step allocates the same large tensors, and touching fresh pages
+// of the system takes longer than computing them.
 void keep_freed_memory() {
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
@@ -77,7 +77,7 @@ void check_layers(int64_t n_layers, std::vector<int64_t>* layers) {
   }
 }
 
-// The command that repeats the training, with file names for paths.
+// Returns the command line that repeats the training, with file names instead of paths.
 std::string command(const Options& options) {
   std::ostringstream line;
   const auto file = [&](const char* flag, const std::filesystem::path& path) {
@@ -106,7 +106,7 @@ std::string command(const Options& options) {
   return line.str();
 }
 
-// Lines of a file, each rendered as a conversation's first message.
+// Reads a file with one prompt per line. Each line is rendered as the first message of a conversation.
 std::vector<AnswerPrompt> read_prompts(const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplateFiles& templates) {
   if (!templates.sources.contains("default")) throw ModelError("prompts: the model has no chat template to answer by");
   const ChatTemplate chat_template(templates);
@@ -126,7 +126,7 @@ std::vector<AnswerPrompt> read_prompts(const std::filesystem::path& path, const 
   return prompts;
 }
 
-// Moves the last of `all` away: a tenth, one at least.
+// Removes the last tenth of `all`, at least one element, and returns it.
 template <typename T>
 std::vector<T> split_off(std::vector<T>* all, const char* option) {
   if (all->size() < 2) throw std::invalid_argument(std::string(option) + ": expected two or more to hold one out");
@@ -136,6 +136,7 @@ std::vector<T> split_off(std::vector<T>* all, const char* option) {
   return last;
 }
 
+// Collects the data that a draft learns from.
 class Collector {
  public:
   Collector(const Weights& weights, const Options& options, const TrainingEvent& event)

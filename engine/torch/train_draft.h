@@ -1,4 +1,5 @@
-// Trains a draft for a model: the model answers prompts and reads text, a few of its layers learn to foresee it.
+// Trains a draft for a model. The model answers prompts and reads text, and copies of a few of its layers learn to
+// predict its tokens.
 #pragma once
 
 #include "engine/torch/train_draft_data.h"
@@ -8,18 +9,19 @@
 namespace smartkv {
 
 struct DraftTrainingOptions {
-  std::vector<int64_t> layers;  // of the target, ascending
+  std::vector<int64_t> layers;  // layers of the target to start from, ascending
   int64_t vocabulary = 8192;    // tokens that the draft can propose
   torch::Dtype dtype = torch::kBFloat16;
   DraftFitOptions fit;
 };
 
 struct DraftReport {
-  int64_t trained_on = 0;  // positions
-  DraftQuality answers_before, answers, windows_before, windows;  // on the held-out sets
+  int64_t trained_on = 0;  // positions with a known distribution of the target
+  DraftQuality answers_before, answers, windows_before, windows;  // on the held-out sets, before and after training
 };
 
-// Trains, measures and writes `file`; the report joins the file's metadata, as do `notes`.
+// Trains a draft, measures it before and after, and writes it to `file`. The file's metadata contains the quality and
+// `notes`. Throws ModelError.
 DraftReport train_draft(const Weights& target, const DraftData& data, const DraftTrainingOptions& options,
                         const std::filesystem::path& file, const std::map<std::string, std::string>& notes,
                         const TrainingEvent& event);

@@ -13,9 +13,9 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kReadChunk = 64;  // rows of logits at a time
+constexpr int64_t kReadChunk = 64;  // rows of logits held at a time
 
-// A token at quantile u of `probability`, sharpened by the temperature.
+// Returns the token at quantile u, in [0, 1), of the distribution `probability` at this temperature.
 TokenId draw(std::span<const TokenId> top, std::span<const float> probability, double temperature, double u) {
   if (temperature <= 0) return top[0];
   std::vector<double> weight(top.size());
@@ -33,7 +33,7 @@ TokenId draw(std::span<const TokenId> top, std::span<const float> probability, d
 
 torch::Tensor pack(const std::vector<int64_t>& values) { return torch::tensor(values, torch::kInt64); }
 
-// One set of sequences as four tensors: lengths and firsts, tokens, top, probability.
+// Appends a set of sequences as four tensors: pairs of length and `first`, tokens, top, probability.
 void append(const std::vector<TaughtSequence>& set, std::vector<torch::Tensor>* tensors) {
   std::vector<int64_t> shape;
   std::vector<TokenId> tokens, top;
@@ -51,6 +51,7 @@ void append(const std::vector<TaughtSequence>& set, std::vector<torch::Tensor>* 
   tensors->push_back(torch::tensor(probability, torch::kFloat32));
 }
 
+// Reads a set of sequences from the four tensors of append().
 std::vector<TaughtSequence> take(std::span<const torch::Tensor> tensors) {
   const int64_t n = tensors[0].numel() / 2;
   const auto* shape = tensors[0].const_data_ptr<int64_t>();

@@ -9,7 +9,7 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kDrafted = 4;  // tokens a round, of tokens_per_pass
+constexpr int64_t kDrafted = 4;  // drafted tokens per round, for DraftQuality::tokens_per_pass
 
 torch::Tensor read_tensor(const Weights& weights, const std::string& name) {
   const auto view = weights.find(name);
@@ -20,13 +20,13 @@ torch::Tensor read_tensor(const Weights& weights, const std::string& name) {
 
 struct Batch {
   torch::Tensor tokens;       // int64 [batch, length], padded at the end
-  torch::Tensor rows;         // int64 [n]: the positions that have targets
-  torch::Tensor top;          // int64 [n, kTaughtTop]: rows of the draft's head; 0 where it has none
-  torch::Tensor probability;  // f32 alike; 0 where the head has no row
-  torch::Tensor best;         // bool [n]: the head has a row for the most likely token
+  torch::Tensor rows;         // int64 [n]: the positions with known distributions
+  torch::Tensor top;          // int64 [n, kTaughtTop]: rows of the draft's head; 0 for a token without a row
+  torch::Tensor probability;  // f32 [n, kTaughtTop]; 0 for a token without a row
+  torch::Tensor best;         // bool [n]: whether the head has a row for the most likely token
 };
 
-// Turns sequences into batches of about as many tokens, sequences of like length together.
+// Groups sequences of similar length into batches of about `batch` tokens.
 class Batcher {
  public:
   Batcher(std::span<const TaughtSequence> sequences, std::span<const TokenId> output_tokens, int64_t vocab_size,
@@ -36,7 +36,8 @@ class Batcher {
     std::iota(order_.begin(), order_.end(), size_t{0});
   }
 
-  // The sequences of each batch, as ranges of an order of its own.
+  // Returns the indices of the sequences in each batch. The spans are valid until the next call. Shuffles unless
+  // `random` is null.
   std::vector<std::span<const size_t>> plan(std::mt19937_64* random) {
     constexpr size_t kLike = 32;
     if (random != nullptr) std::shuffle(order_.begin(), order_.end(), *random);
@@ -96,8 +97,9 @@ class Batcher {
   int64_t batch_;
 };
 
-// Greedy decoding of the positions of one sequence in rounds: tokens that each brings are the agreeing ones, kDrafted
-// at most, and the target's own. Exact where the tokens are the target's greedy answer.
+// Returns the number of rounds in which greedy decoding covers the n positions of one sequence. A round yields the
+// agreeing tokens, at most kDrafted, and the target's own. The result is exact if the tokens are the target's greedy
+// answer.
 int64_t rounds(const bool* agrees, int64_t n) {
   int64_t count = 0;
   for (int64_t at = 0; at < n; ++count) {
@@ -160,7 +162,8 @@ std::vector<NamedTensor> DraftNetwork::tensors() const {
 
 void fit_draft(DraftNetwork* network, std::span<const TaughtSequence> sequences, const DraftFitOptions& options,
                const std::function<void(int64_t done, int64_t of, double loss)>& progress) {
-  constexpr double kWarmup = 0.04, kLeastRate = 0.05, kMemory = 0.95;  // shares of the steps and of the peak rate
+  // Share of all steps, share of the peak rate, and decay of the running mean of the loss.
+  constexpr double kWarmup = 0.04, kLeastRate = 0.05, kMemory = 0.95;
   using torch::optim::AdamWOptions;
   const auto group = [&](bool matrices) {
     auto decay = std::make_unique<AdamWOptions>(AdamWOptions().weight_decay(matrices ? 0.01 : 0.0));

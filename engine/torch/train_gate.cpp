@@ -15,12 +15,13 @@
 namespace smartkv {
 namespace {
 
-constexpr uint64_t kRepeatSeeds = 1 << 16;  // of facts in windows that are repeated: others than in those of lifespans
-constexpr int64_t kSampledEvery = 64;  // held-out queries whose attention is compared
+// First seed of the facts in repeated windows. They differ from the facts in the windows for lifespans.
+constexpr uint64_t kRepeatSeeds = 1 << 16;
+constexpr int64_t kSampledEvery = 64;  // attention is compared for every 64th held-out query
 
 struct Options {
   std::filesystem::path model, text, valid, out;
-  std::filesystem::path lifespans_of;  // empty: they are learned
+  std::filesystem::path lifespans_of;  // gates whose first heads are taken over; empty to train them
   int64_t windows = 24, valid_windows = 2, context = 4096, facts = 12, threads = 0;
   int64_t repeat_windows = 10, repeat_context = 1024, repeat_facts = 0;
   double ridge = 1e-3;
@@ -53,7 +54,7 @@ Options parse(const nlohmann::json& json) {
   return options;
 }
 
-// The command that repeats the training, with file names for paths.
+// Returns the command line that repeats the training, with file names instead of paths.
 std::string command(const Options& options) {
   std::string line =
       "smartkv train-gate --model " + options.model.filename().string() + " --text " + options.text.filename().string();
@@ -76,7 +77,7 @@ std::string command(const Options& options) {
 }
 
 struct Samples {
-  std::vector<torch::Tensor> keys, lifespans;  // per window
+  std::vector<torch::Tensor> keys, lifespans;  // one tensor per window
 };
 
 nlohmann::ordered_json to_json(const GateQuality& quality) {
@@ -136,7 +137,7 @@ TrainedGate train_gate(const TorchLlama& model, const TokenWindows& training, co
 
 namespace {
 
-// first_seed: facts of the same seed are the same.
+// Hides `facts` facts in each window. Window i uses seed first_seed + i; equal seeds give equal facts.
 void hide_in_all(const Tokenizer& tokenizer, const Options& options, int64_t facts, uint64_t first_seed, TokenWindows* windows) {
   for (size_t i = 0; facts > 0 && i < windows->size(); ++i) {
     (*windows)[i] = hide_facts(tokenizer, (*windows)[i], facts, options.training.fit.seed << 32 | (first_seed + i));
@@ -158,7 +159,7 @@ TrainedGate train_lifespans(const Options& options, const TorchLlama& model, con
   return train_gate(model, training, held_out, options.training, event);
 }
 
-// Gives the layers their second heads. Returns the share of the held-out labels' variance that they explain.
+// Trains the second head of each layer. Returns the share of the held-out labels' variance that the heads explain.
 double train_importance(const Options& options, const TorchLlama& model, const Tokenizer& tokenizer,
                         std::vector<GateLayer>* layers, const TrainingEvent& event) {
   const bool same_text = options.valid.empty();

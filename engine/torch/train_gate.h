@@ -1,4 +1,5 @@
-// Trains the gates of a model: observes lifespans in windows of a text, fits every layer, measures on held-out text.
+// Trains the gates of a model: observes lifespans in windows of a text, fits a gate for every layer, and measures the
+// gates on held-out text.
 #pragma once
 
 #include <vector>
@@ -22,7 +23,8 @@ struct TrainedGate {
   int64_t samples_per_layer = 0;
 };
 
-// Only tokens of a window's first half are samples: they have seen at least half a window of their future.
+// Trains a gate for every layer. Only tokens in the first half of a window are samples, because at least half a window
+// of their future is known.
 TrainedGate train_gate(const TorchLlama& model, const TokenWindows& training, const TokenWindows& held_out,
                        const GateTrainingOptions& options, const TrainingEvent& event);
 

@@ -1,4 +1,4 @@
-// The training commands live in a shared module beside the program (engine/program_module.h).
+// Runs the training commands, which live in a shared module beside the program (engine/program_module.h).
 #pragma once
 
 #include <filesystem>
@@ -9,21 +9,24 @@
 
 namespace smartkv {
 
-// Training that cannot start or failed; the message says why.
+// Training could not start or failed. The message says why.
 class TrainingError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What the module exports as kTrainingEntry, in C's terms. `event` gets JSON texts: progress on the way, and at the end
-// {"event": "report", "report": {...}} (returns 0) or {"event": "error", "message": "..."} (returns 1).
+// The type of the C function that the module exports as kTrainingEntry. It calls `event` with JSON texts: progress
+// events, and at the end one of
+//  - {"event": "report", "report": {...}}, then returns 0;
+//  - {"event": "error", "message": "..."}, then returns 1.
 using TrainingEntry = int(const char* command, const char* options, void (*event)(void* user, const char* json),
                           void* user);
 inline constexpr const char* kTrainingEntry = "smartkv_train";
 
-// libsmartkv_training.so in the program's folder.
+// Returns the path of libsmartkv_training.so in the program's folder.
 std::filesystem::path training_module_path();
 
-// Runs a training command ("train-gate") of the module; returns its report. Throws TrainingError.
+// Runs a training command of the module, such as "train-gate", and returns its report. `progress` receives the progress
+// events (engine/torch/training_commands.h). Throws TrainingError.
 nlohmann::ordered_json run_training(const std::filesystem::path& module, const std::string& command,
                                     const nlohmann::json& options,
                                     const std::function<void(const nlohmann::json& event)>& progress = nullptr);

@@ -1,4 +1,4 @@
-// libsmartkv_torch_backend.so: the torch backend. engine/model/torch_backend.h loads it.
+// libsmartkv_torch_backend.so, the module with the torch backend. engine/model/torch_backend.h loads it.
 #include "engine/model/torch_backend.h"
 
 #include "engine/torch/cuda_graphs.h"

@@ -1,5 +1,4 @@
-// libsmartkv_training.so: the training commands, each a name and a function. engine/training/training_module.h calls
-// it.
+// libsmartkv_training.so, the module with the training commands. engine/training/training_module.h loads it.
 #include "engine/training/training_module.h"
 
 #include <map>
