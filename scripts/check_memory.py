@@ -1,4 +1,4 @@
-"""Checks a server whose address space is nearly used up. See scripts/check_memory.sh."""
+"""Checks a server that has nearly used up its address space. See scripts/check_memory.sh."""
 import json
 import re
 import resource

@@ -46,7 +46,7 @@ def post(url, body):
 
 
 class Seen:
-    """What the clients saw: sums over requests, by the metric that should have the same value."""
+    """Sums over requests as the clients saw them, by the metric that should have the same value."""
 
     def __init__(self):
         self.sums = collections.Counter()   # by (metric, labels)
@@ -181,7 +181,7 @@ def samples(text):
 
 
 def compare(seen, before, after, prometheus):
-    """Returns a fault for each metric that did not grow by what the clients saw, in /metrics and in Prometheus."""
+    """Returns a fault for each metric whose growth, in /metrics or in Prometheus, differs from the clients' sums."""
     faults = []
     for (metric, labels), expected in sorted(seen.sums.items()):
         key = (f"smartkv:{metric}", labels)

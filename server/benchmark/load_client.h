@@ -20,7 +20,7 @@ struct LoadOptions {
   std::chrono::seconds timeout{3600};  // a request fails if no byte arrives for so long
 };
 
-// A client of one server, whose address is "http://HOST:PORT". Thread-safe.
+// A client of one server at "http://HOST:PORT". Thread-safe.
 class LoadClient {
  public:
   // Asks the server for the name of its model. Throws std::runtime_error if the server does not answer, and

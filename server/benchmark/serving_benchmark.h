@@ -49,6 +49,7 @@ struct ServingPeer {
   std::string name, url;
 };
 
+// Options of run_serving_benchmark().
 struct ServingBenchmarkOptions {
   std::string binary;  // path of the smartkv program
   std::filesystem::path model, text;
@@ -61,6 +62,7 @@ struct ServingBenchmarkOptions {
   LoadOptions load;
 };
 
+// The result of a benchmark.
 struct ServingReport {
   nlohmann::ordered_json conditions = nlohmann::ordered_json::object();
   // One row for every case and server: "case", "what", "server" and the medians over the repetitions. A value that was

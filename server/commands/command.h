@@ -14,6 +14,7 @@ inline constexpr int kOk = 0;
 inline constexpr int kRuntimeError = 1;
 inline constexpr int kUsageError = 2;
 
+// A row of the table of commands.
 struct Command {
   std::string_view name;
   std::string_view summary;

@@ -17,7 +17,7 @@ std::string variable(std::string_view option);
 // (SMARTKV_PORT=tcp://10.0.0.1:80); they count as unset.
 std::string value_of_variable(const std::string& name);
 
-// Sets every option whose variable is set; options of serve only if `server`. A value is written as on the command
+// Sets the options that have a variable set; options of serve only if `server`. A value is written as on the command
 // line. For a map of files (gates, channel_worth) it is NAME=FILE or a JSON object. Throws ConfigError naming the
 // variable.
 void read_environment(bool server, ServerOptions* options);

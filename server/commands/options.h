@@ -18,6 +18,7 @@
 
 namespace smartkv {
 
+// All options of a run of the program.
 struct ServerOptions {
   EngineOptions engine;
   http::HttpOptions http;
@@ -50,6 +51,7 @@ using OptionField =
     std::variant<std::string*, std::filesystem::path*, int*, int64_t*, std::vector<std::string>*, nlohmann::json*,
                  std::map<std::string, std::filesystem::path>*>;
 
+// A row of the option table.
 struct Option {
   std::string_view name;  // "max_sequences"; on the command line it is "--max-sequences", or `entry` if that is set
   std::string_view help;
@@ -61,7 +63,7 @@ struct Option {
   std::string_view entry = {};  // flag that adds one NAME=FILE to a map of files; it may be given several times
 };
 
-const std::vector<Option>& option_table();
+const std::vector<Option>& option_table();  // in the order in which help texts show them
 
 std::string flag(const Option& option);  // returns "--max-sequences"
 nlohmann::ordered_json value_of(const Option& option, const ServerOptions& options);

@@ -11,6 +11,7 @@
 
 namespace smartkv {
 
+// A config file that is built into the program.
 struct ConfigPreset {
   std::string_view file;  // "laptop.json"
   std::span<const std::byte> bytes;

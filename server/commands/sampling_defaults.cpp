@@ -75,7 +75,7 @@ Json of_folder(const std::filesystem::path& file) {
     result[row.name] = *value;
   }
   if (draws(config, file)) return result;
-  Json greedy = {{"temperature", 0}};  // of the other fields, only a repetition penalty changes a greedy choice
+  Json greedy = {{"temperature", 0}};  // only the repetition penalty changes a greedy choice
   if (result.contains("repetition_penalty")) greedy["repetition_penalty"] = result["repetition_penalty"];
   return greedy;
 }

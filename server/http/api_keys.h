@@ -20,6 +20,7 @@ struct KeyLimits {
   int64_t tokens_per_minute = 0;  // tokens of prompts and outputs together
 };
 
+// An entry of a key file.
 struct NamedKey {
   std::string name;
   std::string key;
@@ -61,6 +62,7 @@ class KeyAccount {
   // a limit is reached; end() must not be called then.
   void begin(Clock::time_point now);
   void end();
+  // Takes tokens out of the bucket, which may become negative.
   void charge(int64_t tokens, Clock::time_point now);
 
   // Returns x-ratelimit-{limit,remaining}-{requests,tokens} and x-ratelimit-reset-tokens, as OpenAI's API names them. A
@@ -96,8 +98,8 @@ class KeyLease {
 // The keys of a server. Holds digests, not keys. Thread-safe.
 class ApiKeys {
  public:
-  // `single` is a key without limits, whose name is "api_key". `file` is a key file. Either may be empty if there is
-  // none. Throws KeyFileError.
+  // `single` is a key without limits, named "api_key". `file` is a key file. Either may be empty if there is none.
+  // Throws KeyFileError.
   ApiKeys(std::string_view single, std::filesystem::path file);
 
   bool required() const;  // whether requests need a key

@@ -39,7 +39,7 @@ class Connection final : public httplib::Stream {
   ssize_t send(const char* data, size_t size);
   void end_sending();
 
-  void begin_serving();
+  void begin_serving();               // resets the state of the last request; called by the serving thread
   void charge(int64_t tokens) const;  // charges the request's API key, if there is one
   bool alive() const;                 // false once the client has closed its end, even if only for writing
 

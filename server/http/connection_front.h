@@ -28,6 +28,7 @@
 
 namespace smartkv::http {
 
+// Timeouts of a connection, in seconds.
 struct ConnectionTimeouts {
   int request_s = 30;  // for a whole request, head and body, from its first byte; a slower one gets a 408
   int write_s = 30;    // for a client that reads nothing
@@ -48,6 +49,7 @@ struct FrontOptions {
 
 class ConnectionFront {
  public:
+  // The front's callbacks. They must be safe to call from several threads at once.
   struct Handlers {
     // Returns true and fills `response` if the head that the connection has read is enough to answer. Runs on the
     // front's thread, so it has to be quick.

@@ -43,6 +43,7 @@ struct HttpOptions {
 // throws, a server with the same options accepts them. REQUIRES: `options` outlives the result.
 std::vector<std::function<void()>> file_checks(const HttpOptions& options);
 
+// One route and its handler, which runs on a worker thread.
 struct Route {
   std::string method;
   // An exact path, or a prefix if it ends in "/*". Requests may leave out "/v1", and may end in a slash.
@@ -55,7 +56,7 @@ struct Route {
 
 class HttpServer {
  public:
-  // Throws KeyFileError, TlsError or ProxyError.
+  // `counter` must outlive the server. Throws KeyFileError, TlsError or ProxyError.
   HttpServer(HttpOptions options, std::vector<Route> routes, RequestCounter* counter);
   ~HttpServer();
 
@@ -110,6 +111,7 @@ class HttpServer {
   std::unique_ptr<ConnectionFront> front_;
 };
 
+// Set the response's body to `json`, or its status, headers and body to those of `error`.
 void send_json(httplib::Response& response, const openai::Json& json);
 void send_error(httplib::Response& response, const openai::ApiError& error);
 

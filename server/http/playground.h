@@ -11,6 +11,7 @@
 
 namespace smartkv::http {
 
+// A file that is built into the program.
 struct PlaygroundFile {
   std::string_view name;  // "index.html"
   std::span<const std::byte> bytes;

@@ -20,6 +20,7 @@ struct RequestLimits {
   int64_t body_bytes = 16 << 20;  // body after decoding of chunks; a larger one is a 413
 };
 
+// The request line and header fields of a request.
 struct RequestHead {
   std::string method;
   std::string target;   // path and query, as sent but without scheme and host

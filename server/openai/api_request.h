@@ -17,6 +17,7 @@ struct ServedModel {
   int64_t max_prompts = 256;       // limit for one request; more prompts than the queue holds could never be served
 };
 
+// A checked request of either endpoint.
 struct ApiRequest {
   bool chat = false;
   std::string id;     // "chatcmpl-..." or "cmpl-..."

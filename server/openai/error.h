@@ -16,6 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kClientClosedRequest = 499;  // nginx's code for a client that left; only metrics and the log show it
 
+// An error to be sent to the client. what() is its message.
 class ApiError : public std::runtime_error {
  public:
   ApiError(int status, std::string type, const std::string& message, std::string param = "", std::string code = "",

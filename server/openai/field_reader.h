@@ -16,6 +16,7 @@ namespace smartkv::openai {
 
 class FieldReader {
  public:
+  // The maximum of an integer that has none.
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
   // `path` names the object in errors: "messages[2]", or "" for the body. `object` must outlive the reader. Throws if

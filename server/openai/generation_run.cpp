@@ -20,7 +20,7 @@ GenerationRun::GenerationRun(Engine& engine, const ApiRequest& request, const st
 }
 
 GenerationRun::Status GenerationRun::next(GenerationEvent* event) {
-  // Polls each stream once. If none has an event, waits for the stream whose turn is next.
+  // Polls each stream once. If none has an event, waits for the next stream in turn.
   for (size_t looked = 0; looked <= streams_.size(); ++looked) {
     size_t live = turn_;
     size_t skipped = 0;

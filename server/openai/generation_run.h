@@ -12,7 +12,11 @@ namespace smartkv::openai {
 
 class GenerationRun {
  public:
-  enum class Status : uint8_t { kEvent, kTimeout, kEnd };
+  enum class Status : uint8_t {
+    kEvent,    // next() has read an event
+    kTimeout,  // no event arrived in time
+    kEnd       // all generations have ended
+  };
 
   // Submits the generations; all are checked before the first is queued. Throws ApiError. The destructor cancels
   // generations that still run. `client_gone` is called while a grammar compiles; if it returns true, compiling stops

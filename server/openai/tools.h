@@ -65,7 +65,7 @@ Json plain_tool_messages(const Json& messages, const ToolUse* tools);
 std::string call_opening(const ToolUse& tools);
 
 // Adds the rules of an answer with calls, and returns the expression for it. `otherwise` is the expression for an
-// answer without calls, "" for any text. Throws ApiError for a strict function whose schema is not supported. For other
+// answer without calls, "" for any text. Throws ApiError for a strict function with an unsupported schema. For other
 // functions, keywords that no grammar can express are left out.
 std::string add_tool_rules(const ToolUse& tools, const std::string& otherwise, EbnfGrammar* grammar);
 
