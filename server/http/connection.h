@@ -28,7 +28,8 @@ class Connection final : public httplib::Stream {
   // For the log: the client's address, according to trusted proxies, and the name of the request's API key, or empty.
   std::string client, key_name;
   std::chrono::steady_clock::time_point served_since = {};  // when a worker began to serve the request
-  // Status of the error that cut a stream after its head was sent; 0 if there was none.
+  // Status to report for a stream that was cut after its head was sent: that of the error, or 499 if the client left. 0
+  // if no stream was cut.
   int failed_status = 0;
   bool close_after_response = false;
   // Held while the request is served, if it counts against an API key; otherwise null.

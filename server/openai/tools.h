@@ -19,6 +19,7 @@ enum class ToolForm : uint8_t {
              // text explains this form to the model, because its template does not show tools.
 };
 
+// A function that the model may call.
 struct ToolFunction {
   std::string name;
   Json declaration;  // {"type": "function", "function": {...}}, as templates read it
@@ -28,7 +29,6 @@ struct ToolFunction {
 };
 
 // The tools that one answer may call.
-
 struct ToolUse {
   enum class Choice : uint8_t { kAuto, kRequired };
   std::vector<ToolFunction> functions;  // functions that may be called
