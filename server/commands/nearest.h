@@ -7,8 +7,8 @@
 
 namespace smartkv {
 
-// Returns the name with the smallest Levenshtein distance to `name`, the first of equals. REQUIRES: `names` is not
-// empty.
+// Returns the name with the smallest Levenshtein distance to `name`, the first of equals.
+// REQUIRES: `names` is not empty.
 std::string nearest(std::string_view name, const std::vector<std::string>& names);
 
 }  // namespace smartkv

@@ -67,7 +67,7 @@ const std::vector<Option>& option_table();  // in the order in which help texts 
 
 std::string flag(const Option& option);  // returns "--max-sequences"
 nlohmann::ordered_json value_of(const Option& option, const ServerOptions& options);
-// Set an option from JSON, or from text as on the command line. Both throw ConfigError, whose message begins with
+// Set an option from JSON, or from text as on the command line. Both throw ConfigError; its message begins with
 // `where`.
 void set_option(const Option& option, const nlohmann::ordered_json& value, const std::string& where,
                 ServerOptions* options);

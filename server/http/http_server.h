@@ -1,5 +1,4 @@
-// The HTTP side of the server: connections, routing, API keys, limits, CORS, draining. The routes themselves are in
-// routes.h.
+// The HTTP side of the server: connections, routing, API keys, limits, CORS, draining. routes.h has the routes.
 #pragma once
 
 #include <atomic>

@@ -32,7 +32,6 @@ class ApiError : public std::runtime_error {
 };
 
 // Make errors; the number is the status.
-
 ApiError invalid_request(const std::string& param, const std::string& message);  // 400
 ApiError model_not_found(const std::string& model);                              // 404
 ApiError server_error(const std::string& message);                               // 500

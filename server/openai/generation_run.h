@@ -1,5 +1,4 @@
-// The generations of one API request. They are submitted together and read as one sequence of events. Used by one
-// thread.
+// The generations of one API request. They are submitted together and read as one sequence of events, by one thread.
 #pragma once
 
 #include <functional>
