@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What constrained sampling costs over HTTP: many sequences at once under a grammar against as many that are free.
+"""Measures the cost of constrained sampling over HTTP: many concurrent sequences with a grammar against as many
+without.
 
     scripts/bench_constrained.py --smartkv build/release/smartkv --model MODEL [--weights bf16] [--sequences 16] [--tokens 128]
 
-Each round runs free ones, ones under a regular expression and ones under a JSON schema, in turn; all write as many tokens.
-Prints tokens per second, and each kind's rate over that of the free ones of its round: median and least. The first round
-compiles the grammars and does not count. Standard library only.
+Each round runs sequences without a grammar, with a regular expression and with a JSON schema, in turn. All generate the
+same number of tokens. Prints tokens per second, and the rate of each kind over that of the sequences without a grammar
+in the same round: median and minimum. The first round compiles the grammars and does not count. Standard library only.
 """
 import argparse
 import concurrent.futures

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Prints what policies report of themselves (`details` in usage.kv_cache) over answers to places spread over a text.
+"""Prints the statistics that policies report (`details` in usage.kv_cache), over answers to places spread over a text.
 
     scripts/bench_details.py --text train.txt --fields average_rms_error forecast_rms_error --policies \\
         '{"policy": "mixed_precision", "bits": 3, "forecast": true, "forecast_lr": 0.01}' \\
         '{"policy": "mixed_precision", "bits": 3, "forecast": true, "forecast_lr": 0.05}'
 
-A row a policy and field: mean over the answers, its standard error, least, most. Choose a parameter on a text for training, report it
-on another.
+Prints a row for each policy and field: the mean over the answers, its standard error, minimum and maximum. Choose a
+parameter on one text and report its results on another.
 """
 import argparse
 import json

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""How much sooner the first token of a second question about the same text comes, over HTTP, under each cache policy.
+"""Measures over HTTP how much sooner the first token arrives for a second question about the same text, by cache
+policy.
 
     scripts/bench_prefixes.py --smartkv build/release/smartkv --model MODEL --text FILE [--weights bf16] [--tokens 4000]
                               [--policies full,balanced,bounded,k4v4] [--repetitions 3]
 
-For each policy and repetition: a new text of --tokens tokens out of FILE (any plain text), a question about it, another
-question about it, and a third after the server was started anew on the same prefix_cache_dir. Prints a table: median seconds to the first token, and the ratios. Standard library only.
+For each policy and repetition it takes a new text of --tokens tokens from FILE (any plain text) and asks a question
+about it, then another one, and a third one after the server was restarted with the same prefix_cache_dir. Prints a
+table of the median seconds to the first token, and their ratios. Standard library only.
 """
 import argparse
 import http.client
@@ -31,7 +33,7 @@ class Client:
         return json.loads(response.read() or "{}")
 
     def ask(self, text, question):
-        """Seconds to the first token, and how many tokens of the prompt were there already."""
+        """Returns the seconds to the first token, and the number of cached tokens of the prompt."""
         body = {"messages": [{"role": "user", "content": f"{text}\n\n{question}"}], "max_tokens": 16,
                 "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
         connection = http.client.HTTPConnection(self.address, timeout=600)
@@ -49,7 +51,7 @@ class Client:
 
 
 def texts(client, file, n_tokens, count):
-    """`count` different texts of about n_tokens tokens each."""
+    """Returns `count` different texts of about n_tokens tokens each."""
     with open(file, encoding="utf-8", errors="replace") as source:
         words = source.read(40 * n_tokens * count).split()
     found, at = [], 0

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a pass takes while many requests wait, over HTTP.
+"""Measures over HTTP how long a pass takes while many requests wait.
 
     scripts/bench_queue.py --smartkv build/release/smartkv --model MODEL [--waiting 30,3000,10000] [--seconds 4]
 
-Memory holds a few sequences, so that admission looks at the queue in every pass. Prints a table: requests that wait,
-sequences that run, and milliseconds per pass. Standard library only.
+Memory holds only a few sequences, so admission considers the queue in every pass. Prints a table of waiting requests,
+running sequences, and milliseconds per pass. Standard library only.
 """
 import argparse
 import http.client
@@ -38,7 +38,7 @@ def measure(address, waiting, seconds):
     time.sleep(seconds)
     passes, seconds = metric(address, "steps_total") - passes, time.perf_counter() - start
     found = metric(address, "num_requests_waiting"), metric(address, "num_requests_running"), 1000 * seconds / max(1, passes)
-    client.close()  # which cancels what waits
+    client.close()  # cancels the waiting requests
     return found
 
 

@@ -30,7 +30,7 @@ if not args.no_peers and args.llama_server is None:
 rest = [option for option in rest if option != "--"]
 
 threads = len(os.sched_getaffinity(0))
-# Bytes of a block of 32 values in llama.cpp's formats of the KV cache: q8_0 has 32 codes and a 16-bit scale.
+# Bytes of a block of 32 values in llama.cpp's KV cache formats: q8_0 has 32 8-bit integers and a 16-bit scale.
 BLOCK_BYTES = {"f16": 64, "q8_0": 34}
 SLOT_GRANULE = 256  # llama.cpp rounds a slot's context up to a multiple of it
 
@@ -46,14 +46,14 @@ def smartkv(*options):
 
 
 def kv_values_per_token():
-    """Keys and values of all layers, from what smartkv says of the model."""
+    """Returns the number of key and value elements of all layers, as smartkv inspect reports the model."""
     model = json.loads(subprocess.run([args.smartkv, "inspect", args.model, "--json"], check=True, stdout=subprocess.PIPE,
                                       text=True).stdout)
     return model["kv_bytes_per_token_bf16"] // 2
 
 
 def slots(case, kind):
-    """How many requests fit side by side in the case's bytes, and the tokens that each slot gets."""
+    """Returns how many requests fit side by side in the bytes of the case, and the tokens of each slot."""
     each = -(-case["longest_request"] // SLOT_GRANULE) * SLOT_GRANULE
     if case["fairness"]:
         return 2, each
@@ -78,7 +78,7 @@ def wait_until_ready(process, port):
 
 @contextlib.contextmanager
 def llama_server(case, kind):
-    """A llama-server with as many slots as the case's bytes hold, each long enough for a request."""
+    """Runs a llama-server with as many slots as fit the bytes of the case, each long enough for a request."""
     n, each = slots(case, kind)
     port = free_port()
     command = [args.llama_server, "-m", args.bf16, "--host", "127.0.0.1", "--port", str(port), "-t", str(threads),

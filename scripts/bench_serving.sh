@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Goodput over HTTP at fixed cache memory, weights of bf16: SmartKV's policies and llama-server with as many bytes of f16 and q8_0 KV
-# cache, in turn, in one sitting. Prints one table.
+# Measures goodput over HTTP at fixed cache memory, with bf16 weights. It alternates between SmartKV's policies and
+# llama-server with the same number of bytes of f16 and q8_0 KV cache. Prints one table.
 #   scripts/bench_serving.sh [--cases a,b,...] [--repetitions N] [--requests N] [--policies LIST] [--plot FILE.svg]
 #                            [--json FILE] [-- other options of smartkv bench --serving]
-# llama.cpp is found or built as for compare_llama_cpp.sh.
+# llama.cpp is found or built as in compare_llama_cpp.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

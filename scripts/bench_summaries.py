@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Prints a Markdown table of what block_summary holds and costs, by model, (W, B, r, s) and length, against the full cache.
+"""Prints a Markdown table of block_summary's memory and cost by model, (W, B, r, s) and length, against the full cache.
 
     scripts/bench_summaries.py --text FILE                                # the default model
     scripts/bench_summaries.py --text FILE --models A.gguf B.gguf --tokens 32000 --marks 8000 16000 32000 \\
         --grid 1024,64,8,0 1024,64,8,4 4096,512,8,4
 
-W: exact tokens of the window. B: tokens of a block. r: summaries of a block. s: exact tokens of a block. Each policy runs in a
-process of its own (`smartkv bench --long`), so that no policy's memory counts for another. RSS is that of the process, with its
-weights. Perplexity is of the last 1,024 tokens before each length, so it is the same in every run. Rates mean nothing on a machine
-that does other work.
+W: exact tokens of the window. B: tokens of a block. r: summaries of a block. s: exact tokens of a block. Each policy
+runs in its own process (`smartkv bench --long`), so that its memory is measured alone. RSS is that of the process, with
+its weights. Perplexity is that of the last 1,024 tokens before each length, so it is the same in every run. Rates mean
+nothing on a machine that does other work.
 """
 
 import argparse
@@ -24,7 +24,7 @@ HEADER = ("| model | W, B, r, s | tokens | KV MB | RSS MB | prefill tokens/s | d
 
 
 def setting(text):
-    """(W, B, r, s) of "1024,64,8,4"."""
+    """Parses "1024,64,8,4" into (W, B, r, s)."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
@@ -35,7 +35,7 @@ def setting(text):
 
 
 def policy_of(numbers, salience):
-    """The policy of a setting; None: the full cache."""
+    """Returns the policy of a setting. None stands for the full cache."""
     if numbers is None:
         return "full"
     window, block, summaries, salient = numbers
@@ -44,7 +44,7 @@ def policy_of(numbers, salience):
 
 
 def measure(program, model, policy, options):
-    """The report of one process."""
+    """Returns the report of one process."""
     command = [str(program), "bench", "--model", str(model), "--text", str(options.text), "--long", str(options.tokens),
                "--threads", str(options.threads), "--rope-scaling", options.rope_scaling, "--json",
                "--long-policies", policy if isinstance(policy, str) else json.dumps(policy), "--marks"]
@@ -56,7 +56,7 @@ def measure(program, model, policy, options):
 
 
 def rows(model, numbers, report, full):
-    """Table lines of a report. full: perplexities of the full cache, by length; filled by its own report."""
+    """Returns the table lines of a report. `full`: perplexities of the full cache by length, filled from its report."""
     for row in report["rows"]:
         tokens, perplexity = row["tokens"], row["perplexity"]
         if numbers is None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds build/release/smartkv with the modules of train-gate, train-draft and `--backend torch`; installs LibTorch, which
-# they need.
+# Builds build/release/smartkv with the modules for train-gate, train-draft and `--backend torch`. Installs LibTorch,
+# which the modules need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

@@ -1,6 +1,7 @@
-"""Other people's clients against the server. Run by scripts/check_clients.sh, with the Python of the client's environment.
+"""Runs third-party clients against the server. scripts/check_clients.sh runs this with the Python of the client's
+environment.
 
-The libraries are in client_libraries.py, the programs in client_programs.py.
+The checks of libraries are in client_libraries.py, those of programs in client_programs.py.
 """
 
 import argparse
@@ -13,12 +14,12 @@ from servers import smartkv_server
 MODULES = {"openai": "client_libraries", "responses": "client_libraries", "pydantic_ai": "client_libraries",
            "instructor": "client_libraries", "langchain": "client_libraries", "litellm": "client_libraries",
            "lm_eval": "client_programs", "guidellm": "client_programs", "schemathesis": "client_programs"}
-# Of the server that a check talks to. Requests without a limit of their own end soon in a short context.
+# Options of the server for a check. A short context makes requests without a limit end soon.
 SERVER_OPTIONS = {"schemathesis": ("--context-length", "64", "--max-sequences", "4")}
 
 
 def check(name, url):
-    """Whether it passed."""
+    """Runs a check and returns whether it passed."""
     try:
         getattr(importlib.import_module(MODULES[name]), "check_" + name)(url)
         print(f"{name}: passed", flush=True)

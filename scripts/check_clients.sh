@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs other people's clients against the server as they are: openai, pydantic-ai, instructor, langchain-openai, litellm,
-# lm-eval, guidellm, and schemathesis, which tries what /openapi.json says.
+# Runs unmodified third-party clients against the server: openai, pydantic-ai, instructor, langchain-openai, litellm,
+# lm-eval, guidellm, and schemathesis, which tests what /openapi.json promises.
 #   scripts/check_clients.sh [--smartkv PROGRAM] [NAME...]    all, or only these: openai responses pydantic_ai instructor
 #                                                             langchain litellm lm_eval guidellm schemathesis
-# Each is installed into an environment of its own; one that cannot be had is skipped with a message. With --smartkv nothing
-# is built or fetched. Exit code: 1 if one failed, 77 if all were skipped.
+# Each client is installed into an environment of its own. A client that cannot be installed is skipped with a message.
+# With --smartkv nothing is built or fetched. Exit code: 1 if a client failed, 77 if all were skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures /health while many clients idle and drip. Needs a server that runs:
+"""Measures the latency of /health while many clients are idle or slow. Needs a running server:
 
     scripts/serve.sh &
-    scripts/check_connections.py --port 8080    # --tls, where it has a certificate
+    scripts/check_connections.py --port 8080    # with --tls if it has a certificate
 
-2,000 connections ask once and stay idle; 300 send a header a byte at a time, one byte a second. Meanwhile /health is
-asked on new connections, one after the other. Prints the median, the 99th percentile and the slowest answer in ms; the
-exit code is 1 when the 99th percentile is not under --limit-ms or a connection was refused.
+2,000 connections send one request and stay idle. 300 send a header at one byte per second. Meanwhile /health is
+requested on new connections, one after the other. Prints the median, the 99th percentile and the slowest answer in ms.
+The exit code is 1 if the 99th percentile is not below --limit-ms, or if a connection was refused.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def connect(address, tls):
 
 
 def ask(connection):
-    """One /health on the connection; True: it was answered with 200."""
+    """Requests /health on the connection. Returns whether the answer was 200."""
     connection.sendall(HEALTH + b"\r\n")
     answer = b""
     while b"}" not in answer:
@@ -46,7 +46,7 @@ def drip(connections, stop):
             try:
                 connection.sendall(text[sent:sent + 1])
             except OSError:
-                pass  # the server closes what is too slow: that is its right
+                pass  # the server may close a connection that is too slow
         sent += 1
 
 
@@ -85,7 +85,7 @@ def main():
         time.sleep(0.02)
     stop.set()
     dripper.join()
-    refused += sum(not ask(connection) for connection in idle)  # they are of use all the time
+    refused += sum(not ask(connection) for connection in idle)  # idle connections must still work
 
     times.sort()
     p99 = times[int(0.99 * (len(times) - 1))]

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Builds the images of docker/Dockerfile with Docker and uses them as a user would. scripts/check_container.sh prepares what it needs.
+"""Builds the images of docker/Dockerfile with Docker and uses them as a user would. scripts/check_container.sh prepares
+its environment.
 
-All images: contents, labels, rights.
-The default one and `torch`: every preset of policies; a stop while an answer is streamed; the health check over HTTP, TLS and another port.
-The default one: every preset of options; the `docker run` lines of docs/docker.md and the examples of README.md, as they stand there; any
-user of group 0; limits of memory and CPUs; a restart and an upgrade with the volume of computed prompts; compose from a clean clone; that
-a change in documents compiles nothing.
-`runtime`: a model that is mounted under another name.
+It checks in
+  - all images: contents, labels, file permissions
+  - the default image and `torch`: every policy preset; a stop while an answer is streamed; the health check over HTTP,
+    TLS and another port
+  - the default image: every preset of options; the `docker run` lines of docs/docker.md and the examples of README.md,
+    verbatim; any user of group 0; limits of memory and CPUs; a restart and an upgrade with the volume of computed
+    prompts; compose from a clean clone; that a change in documents compiles nothing
+  - `runtime`: a model that is mounted under another name
 """
 import argparse
 import concurrent.futures
@@ -30,10 +33,10 @@ from servers import DEFAULT_MODEL, StreamError, events, free_port
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASE = "debian:bookworm-slim"
 NAME = "smartkv-check"            # images, containers and volumes of this script
-MOST_MB = {"runtime": 70, "latest": 175, "torch": 700}  # beyond the base
+MOST_MB = {"runtime": 70, "latest": 175, "torch": 700}  # size limits beyond the base image
 HARDENED = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
 POLICIES = ["full", "balanced", "compact", "tiny", "bounded", "endless", "gated_eviction"]
-# Beside preset gpu, which needs one.
+# All presets except gpu, which needs a GPU.
 PRESETS = ["laptop", "long_context", "low_memory", "server"]
 QUESTION = {"model": DEFAULT_MODEL, "messages": [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}],
             "temperature": 0, "max_tokens": 16}
@@ -60,7 +63,7 @@ def docker(*arguments, **options):
 
 
 def client():
-    """A docker program that builds with BuildKit: releases from 23 on need buildx for it."""
+    """Returns a docker program that builds with BuildKit. Releases from 23 on need buildx for it."""
     for path in filter(None, (os.environ.get("DOCKER"), shutil.which("docker"), "/usr/bin/docker")):
         version = re.search(r"version (\d+)", run(path, "--version", check=False))
         if version and (int(version[1]) < 23 or subprocess.run([path, "buildx", "version"], capture_output=True).returncode == 0):
@@ -70,7 +73,7 @@ def client():
 
 @contextlib.contextmanager
 def engine(folder):
-    """A Docker engine: the one that answers, else one that ends with the block."""
+    """Provides a Docker engine: a running one if it answers, or a new one that ends with the block."""
     if subprocess.run([CLIENT, "info"], capture_output=True).returncode == 0:
         yield
         return
@@ -95,7 +98,7 @@ def engine(folder):
 
 
 def make_base(folder):
-    """debian:bookworm-slim, by debootstrap, with this machine's package sources, where no registry gives it."""
+    """Makes debian:bookworm-slim with debootstrap and this machine's package sources, if no registry provides it."""
     if subprocess.run([CLIENT, "image", "inspect", BASE], capture_output=True).returncode == 0:
         return
     if subprocess.run([CLIENT, "pull", "-q", BASE], capture_output=True).returncode == 0:
@@ -109,7 +112,7 @@ def make_base(folder):
             shutil.copy(source, root / "etc/apt/sources.list.d")
     shutil.copytree("/usr/share/keyrings", root / "usr/share/keyrings", dirs_exist_ok=True)
     shutil.copytree("/etc/apt/apt.conf.d", root / "etc/apt/apt.conf.d", dirs_exist_ok=True)
-    # pip: this machine's certificates, and wheels that it has.
+    # pip in the image uses this machine's certificates, and wheels that this machine has.
     certificates = root / "usr/local/share/network-ca"
     certificates.mkdir(parents=True)
     shutil.copy("/etc/ssl/certs/ca-certificates.crt", certificates)
@@ -123,13 +126,13 @@ def make_base(folder):
 
 
 def build(tag, *arguments, context=ROOT):
-    """Builds an image, returns what the build printed."""
+    """Builds an image and returns the output of the build."""
     return docker("build", "--progress", "plain", "-f", context / "docker/Dockerfile", "-t", f"{NAME}:{tag}", *arguments, context,
                   env={**os.environ, "DOCKER_BUILDKIT": "1"})
 
 
 def remove_leftovers():
-    """What an interrupted run left."""
+    """Removes what an interrupted run left behind."""
     for container in docker("ps", "-aq", "--filter", f"label={NAME}").split():
         docker("rm", "-f", container)
     for volume in docker("volume", "ls", "-q").split():
@@ -147,7 +150,7 @@ def post(url, body, key=""):
 
 
 class Container:
-    """`docker run` of `options` and a command; removed with the block."""
+    """A container, `docker run` with `options` and a command. It is removed at the end of the block."""
     def __init__(self, *options, image="latest", command=(), port=8080):
         if not any(option.startswith("127.0.0.1:") for option in options):
             options = ("-p", f"127.0.0.1:0:{port}", *options)
@@ -195,7 +198,7 @@ class Container:
         return post(self.url, body)
 
     def ask(self, body=QUESTION, **fields):
-        """The answer; QUESTION's must be right."""
+        """Returns the answer. The answer to QUESTION must be right."""
         try:
             answer = json.load(self.open({**body, **fields}))
         except urllib.error.HTTPError as error:
@@ -237,7 +240,7 @@ def check_policies(tag):
         for policy in POLICIES:
             server.ask(kv_cache=policy)
         expect(server.name() == DEFAULT_MODEL, f"the model is named {server.name()}")
-        for _ in range(40):  # HEALTHCHECK, every 10 s
+        for _ in range(40):  # HEALTHCHECK runs every 10 s
             if server.state("Health.Status") == "healthy":
                 break
             time.sleep(0.5)
@@ -289,7 +292,7 @@ def check_examples(folder, model):
             at = words.index("smartkv")
             options = [word.replace("127.0.0.1:8080:", "127.0.0.1:0:").replace("smartkv-cache:", f"{NAME}-cache:")
                        for word in words[:at] if word != "--rm"]
-            if "-p" not in options:  # a command that ends
+            if "-p" not in options:  # it is no server, so the command ends
                 docker("run", "--rm", *options, f"{NAME}:latest", *words[at + 1:])
                 continue
             with Container(*options, command=words[at + 1:]).wait() as server:
@@ -386,7 +389,7 @@ def check_compose(folder):
     step("compose in a clean clone")
     clone = folder / "clone"
     run("git", "clone", "-q", ROOT, clone)
-    if run("git", "-C", ROOT, "status", "--porcelain"):  # what is not committed, too
+    if run("git", "-C", ROOT, "status", "--porcelain"):  # includes changes that are not committed
         changes = subprocess.run(["git", "-C", ROOT, "diff", "HEAD", "--binary"], stdout=subprocess.PIPE, check=True).stdout
         subprocess.run(["git", "-C", clone, "apply", "--allow-empty"], input=changes, check=True)
     port = free_port()
@@ -434,7 +437,7 @@ def main():
     model = pathlib.Path(options.model).resolve()
     with tempfile.TemporaryDirectory() as name, engine(pathlib.Path(name)):
         folder = pathlib.Path(name)
-        folder.chmod(0o755)  # users of the containers read it
+        folder.chmod(0o755)  # users in the containers read it
         remove_leftovers()
         make_base(folder)
         base_bytes = int(docker("image", "inspect", "-f", "{{.Size}}", BASE))

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds the images of docker/Dockerfile with a real Docker engine, and uses them as docs/docker.md and the README say. As root, or as
-# a user of Docker: scripts/check_container.sh [ARGUMENT...]; what it checks: scripts/check_container.py --help
-# It starts an engine of its own where none answers, and makes debian:bookworm-slim by debootstrap where no registry is reached.
+# Builds the images of docker/Dockerfile with a real Docker engine, and uses them as docs/docker.md and the README
+# describe. Run it as root, or as a user who may use Docker:
+#   scripts/check_container.sh [ARGUMENT...]      scripts/check_container.py --help lists the checks
+# If no engine answers, it starts one. If no registry can be reached, it makes debian:bookworm-slim with debootstrap.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

@@ -1,14 +1,15 @@
-"""Reads ptxas' report of kernels on stdin and prints a table of registers, shared memory and spills; exits 1 on a spill.
+"""Reads ptxas' reports on kernels from stdin and prints a table of registers, shared memory and spills. The exit code
+is 1 if registers spill.
 
-Called by check_cuda.sh, which puts a line `architecture NAME` before the report of each.
+Called by check_cuda.sh, which writes a line `architecture NAME` before the report for each architecture.
 """
 import re
 import subprocess
 import sys
 
-REGISTERS, MOST_THREADS = 65536, 2048  # of a multiprocessor
-THREADS = 128  # of a block (kernels/cuda/attention_tables.h), but for
-MORE_THREADS = {"draw_token": 512, "choose": 512}  # (kernels/cuda/token_draw.cu, sparse_attention.cu)
+REGISTERS, MOST_THREADS = 65536, 2048  # registers and threads of a multiprocessor
+THREADS = 128  # threads of a block (kernels/cuda/attention_tables.h), except for the kernels in MORE_THREADS
+MORE_THREADS = {"draw_token": 512, "choose": 512}  # kernels/cuda/token_draw.cu, sparse_attention.cu
 
 
 def short_name(mangled):
@@ -43,7 +44,7 @@ def main():
         cells = []
         for name in architectures:
             registers, shared, spilled = row[name]
-            threads = min(REGISTERS // (-(-registers // 8) * 8), MOST_THREADS)  # registers go out in eights
+            threads = min(REGISTERS // (-(-registers // 8) * 8), MOST_THREADS)  # registers are allocated in units of 8
             blocks = threads // MORE_THREADS.get(kernel, THREADS)
             cell = f"{registers} / {blocks}"
             if shared:

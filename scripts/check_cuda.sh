@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Compiles kernels/cuda with nvcc, without a GPU, and prints what each kernel takes: scripts/check_cuda.sh [--no-install]
-# Exits 1 where registers spill. nvcc is $NVCC, one that is installed, or one from PyPI in .cache/nvcc (270 MB);
-# --no-install: exits 77 where there is none. --which: prints its path and does no more.
+# Compiles kernels/cuda with nvcc, without a GPU, and prints the registers and shared memory of each kernel:
+#   scripts/check_cuda.sh [--no-install | --which]
+# Exits with 1 if registers spill. nvcc is $NVCC, an installed one, or one from PyPI in .cache/nvcc (270 MB).
+# --no-install: exit with 77 if there is no nvcc. --which: only print the path of nvcc.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

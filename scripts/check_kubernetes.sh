@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Renders deploy/kubernetes with kubectl (offline) and validates it by the schemas of PyPI's kubernetes-validate. Custom
-# resources (InferencePool, HTTPRoute) have no schema there: those are rendered, and named.
+# Renders deploy/kubernetes with kubectl (offline) and validates it with the schemas of PyPI's kubernetes-validate. It
+# has no schemas for custom resources (InferencePool, HTTPRoute), so these are only rendered and listed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

@@ -1,4 +1,4 @@
-"""A server whose address space is nearly used up: scripts/check_memory.sh."""
+"""Checks a server that has nearly used up its address space. See scripts/check_memory.sh."""
 import json
 import re
 import resource
@@ -22,7 +22,7 @@ def fail(message):
 
 
 class Server:
-    """A server on a free port. `limit`: bytes of address space, or None."""
+    """A server on a free port. `limit` is its address space in bytes, or None."""
 
     def __init__(self, limit):
         self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True,
@@ -34,7 +34,7 @@ class Server:
         self.url = found.group()
 
     def post(self, path, body):
-        """The status; 0: the connection was closed without an answer."""
+        """Returns the status, or 0 if the connection was closed without an answer."""
         request = urllib.request.Request(self.url + path, body, {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=120) as response:
@@ -83,7 +83,7 @@ for name, body in hostile.items():
     if server.process.poll() is not None:
         fail(f"{name}: the server ended with status {server.process.returncode}")
     print(f"{name}: {dict((status, seen[name].count(status)) for status in sorted(set(seen[name])))}", flush=True)
-    for _ in range(50):  # what it refused for want of memory, it takes once there is some again
+    for _ in range(50):  # it must accept requests again once memory is free
         after = server.post("/v1/chat/completions", chat("Hello"))
         if after == 200:
             break

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs a server under `ulimit -v` and sends it what needs more memory than it has; it must answer on, and end when told to.
+# Runs a server with a limit of its address space and sends it requests that need more memory than it has. The server
+# must keep answering, and end when it is told to.
 #   scripts/check_memory.sh [--smartkv PROGRAM] [--model MODEL] [--headroom MIB]
-# --headroom: address space beyond what the idle server takes; default 256.
+# --headroom: address space beyond that of the idle server, in MiB; default 256.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 smartkv=build/release/smartkv

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Checks docs/grafana.json and deploy/prometheus against a real Prometheus that scrapes a loaded server. Needs Debian's
-prometheus, and a server that nobody else uses, with the default model:
+"""Checks docs/grafana.json and deploy/prometheus with a real Prometheus that scrapes a server under load. Needs
+Debian's prometheus, and a server with the default model that has no other clients:
 
     scripts/serve.sh &
     apt-get install prometheus
     scripts/check_metrics.py --url http://127.0.0.1:8080
 
-Starts Prometheus with our alerts in a folder of its own, sends requests that use every counter (policies, speculation,
-a repeated prompt, shadow mode, streams, mistakes), and notes what the clients saw: tokens, statuses, seconds, cached tokens,
-drafts, and the figures of the caches. The exit code is 1 when an expression is refused, a panel has no data, an alert is not healthy
-or fires, a name is not one that the server gives, or a metric differs from what the clients saw.
+Starts Prometheus with the project's alerts in a temporary folder. Sends requests that use every counter (policies,
+speculation, a repeated prompt, shadow mode, streams, mistakes), and records what the clients saw: tokens, statuses,
+seconds, cached tokens, drafts, and the statistics of the caches. The exit code is 1 if
+  - an expression is refused, a panel has no data, or an alert is unhealthy or fires,
+  - an expression uses a name that the server does not provide,
+  - a metric differs from what the clients saw.
 """
 
 import argparse
@@ -44,11 +46,11 @@ def post(url, body):
 
 
 class Seen:
-    """What the clients saw, by the metric that should say the same: sums over requests."""
+    """Sums over requests as the clients saw them, by the metric that should have the same value."""
 
     def __init__(self):
         self.sums = collections.Counter()   # by (metric, labels)
-        self.seconds = []                   # of each request that was answered
+        self.seconds = []                   # duration of each answered request
 
     def add(self, metric, value, **labels):
         self.sums[metric, tuple(sorted(labels.items()))] += value
@@ -85,11 +87,11 @@ class Seen:
 
 
 def load(url, seen):
-    """Answered requests, alone, so that the sums of their times are the clients' own; then mistakes."""
+    """Sends requests one at a time, so that the clients can measure the sums of their times; then wrong requests."""
     text = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")[:2000]
     requests = [
         {"kv_cache": "full"},
-        {"kv_cache": "full"},  # finds the first one's prompt
+        {"kv_cache": "full"},  # has a prefix hit
         {"kv_cache": "balanced", "speculative": {"method": "ngram", "adaptive": False}},
         {"kv_cache": {"policy": "k4v4", "shadow": 1}},
         {"kv_cache": {"policy": "block_summary", "window": 64}},
@@ -115,7 +117,7 @@ def load(url, seen):
 
 
 def read_stream(url, body):
-    """The answer that the chunks of a stream are together."""
+    """Joins the chunks of a stream into one answer."""
     request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     answer = {}
     with urllib.request.urlopen(request, timeout=600) as response:
@@ -141,7 +143,7 @@ def start_prometheus(folder, url):
 
 
 def query(prometheus, expression):
-    """The samples of an expression; raises ValueError where Prometheus refuses it."""
+    """Returns the samples of an expression. Raises ValueError if Prometheus refuses it."""
     try:
         parameters = urllib.parse.urlencode({"query": expression})
         return json.loads(get(f"{prometheus}/api/v1/query?{parameters}"))["data"]["result"]
@@ -170,7 +172,7 @@ def expressions():
 
 
 def samples(text):
-    """The samples of /metrics: {(name, labels): value}."""
+    """Returns the samples of /metrics: {(name, labels): value}."""
     found = {}
     for name, labels, value in re.findall(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$", text, re.MULTILINE):
         pairs = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels)
@@ -179,15 +181,15 @@ def samples(text):
 
 
 def compare(seen, before, after, prometheus):
-    """Faults where a metric grew by something else than the clients saw; asks /metrics, and Prometheus for what it scraped."""
+    """Returns a fault for each metric whose growth, in /metrics or in Prometheus, differs from the clients' sums."""
     faults = []
     for (metric, labels), expected in sorted(seen.sums.items()):
         key = (f"smartkv:{metric}", labels)
         grown = after.get(key, float("nan")) - before.get(key, 0)
-        # Sums of times are told in milliseconds with few digits.
+        # Sums of times are reported in milliseconds with few digits.
         close = abs(grown - expected) <= (0.02 * expected + 0.01 if "seconds_sum" in metric else 1e-6 * abs(expected) + 1e-9)
         if ("e2e" in metric or "queue_time" in metric) and metric.endswith("_sum"):
-            close = grown >= expected - 0.01  # the streams' share is in it
+            close = grown >= expected - 0.01  # the sum includes the time of streams
         if not close:
             faults.append(f"{metric}{dict(labels)}: clients saw {expected:g}, the server counted {grown:g}")
         selector = ",".join(f'{name}="{value}"' for name, value in labels)
@@ -200,7 +202,7 @@ def compare(seen, before, after, prometheus):
     held, kept, budget = (after[f"smartkv:{name}", ()] for name in ("kv_bytes_used", "prefix_cache_bytes", "kv_bytes_budget"))
     if held + kept > budget:
         faults.append(f"held {held:g} + kept {kept:g} bytes are more than the budget {budget:g}")
-    # One request at a time waits for nobody.
+    # Requests are sent one at a time, so none waits.
     median = query(prometheus, "histogram_quantile(0.5, sum by (le) (smartkv:request_queue_time_seconds_bucket))")
     if float(median[0]["value"][1]) > 0.05:
         faults.append(f"the median time in the queue is {median[0]['value'][1]} s, though nobody waited")

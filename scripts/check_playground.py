@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
-"""Drives the playground in headless Chromium: scripts/check_playground.sh runs it with what it needs, which is a server with
-its prefix cache on, Debian's chromium and nginx, and from PyPI playwright and axe-playwright-python.
+"""Drives the playground in headless Chromium. scripts/check_playground.sh runs it and provides its requirements: a
+server with the prefix cache on, Debian's chromium and nginx, and playwright and axe-playwright-python from PyPI.
 
     scripts/check_playground.py --smartkv build/release/smartkv --model MODEL [--screenshots docs]
 
-Uses the page as a person would, by keyboard, and fails on what a person would miss: errors in the console, anything
-blocked by the Content-Security-Policy, requests to other hosts, what axe finds against WCAG 2.1 AA in light and dark,
-colours of too little contrast, a page wider than a phone, a link that leads out of the path below which nginx serves it.
-With --screenshots it leaves playground.png, playground_dark.png and playground_narrow.png.
+Uses the page like a person, by keyboard. It also fails on problems that a person would overlook:
+  - errors in the console
+  - anything that the Content-Security-Policy blocks
+  - requests to other hosts
+  - violations of WCAG 2.1 AA that axe finds, in light and dark mode
+  - colours with too little contrast
+  - a page wider than a phone
+  - a link that leads out of the path below which nginx serves the page
+With --screenshots it writes playground.png, playground_dark.png and playground_narrow.png.
 """
 
 import argparse
@@ -29,7 +34,7 @@ ANSWER_MS = 180_000  # a slow machine may be busy with other work
 
 AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
 
-# WCAG 2.1, relative luminance and contrast ratio of the page's text colours on its grounds.
+# Contrast ratios, by relative luminance (WCAG 2.1), of the page's text colours on its backgrounds.
 CONTRAST = """() => {
   const style = getComputedStyle(document.documentElement);
   const luminance = (name) => {
@@ -50,7 +55,7 @@ CONTRAST = """() => {
 
 
 class Watched:
-    """A page, and all that went wrong in it."""
+    """A page, and everything that went wrong in it."""
 
     def __init__(self, browser, url, **options):
         self.context = browser.new_context(**options)
@@ -63,7 +68,7 @@ class Watched:
         expect(self.page.locator("#model")).to_contain_text("tokens")
 
     def note_console(self, message):
-        # Chromium's word on an answer that the page itself deals with.
+        # Chromium reports answers with these statuses, but the page handles them.
         refusal = "status of 400" in message.text or "status of 503" in message.text
         if message.type in ("error", "warning") and not refusal:
             self.faults.append(f"console: {message.text}")
@@ -107,12 +112,12 @@ def check_chat(watched):
     check(len(page.locator(".message.assistant > span").inner_text()) > 10, "no answer")
     expect(watched.part("bytes")).to_contain_text("of the full cache")
     expect(watched.part("speed")).to_contain_text("tokens/s")
-    expect(watched.part("tiers")).to_contain_text("exact")  # however short the answer
+    expect(watched.part("tiers")).to_contain_text("exact")  # even if the answer is short
     check(page.evaluate("document.activeElement.id") == "prompt", "the focus did not come back to the prompt")
 
 
 def check_tiers(watched):
-    """Each kind of tier: in words, in the picture, and at the prompt's tokens."""
+    """Checks each kind of tier: in the text, in the picture, and at the tokens of the prompt."""
     page = watched.page
     page.locator("#max-tokens").evaluate("e => e.value = 96")
     text = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")
@@ -162,7 +167,7 @@ def check_drafts(watched):
 
 
 def check_retry_and_limit(watched):
-    """A question that failed is in the box again, and Retry asks it; an answer that was cut says so."""
+    """Checks that a failed question is in the box again, that Retry asks it, and that a cut answer says so."""
     page = watched.page
     page.locator("#clear").press("Enter")
     page.locator("#max-tokens").evaluate("e => e.value = 8")
@@ -181,7 +186,8 @@ def check_retry_and_limit(watched):
     page.locator("#max-tokens").evaluate("e => e.value = 48")
 
 
-# Milliseconds that a token takes to be drawn and laid out, as the least mean of 200: in an answer of 1,000 tokens, and of 30,000.
+# Milliseconds to render and lay out a token, in answers of 1,000 and of 30,000 tokens. Each is the smallest mean over
+# 200 tokens.
 DRAWING = """async () => {
   const {Answer} = await import('/playground/answer.js');
   const log = document.querySelector('.log');
@@ -216,7 +222,7 @@ def check_drawing(watched):
 
 
 def check_composer(browser, url):
-    """The box and its buttons are in sight without scrolling, before and after an answer."""
+    """Checks that the box and its buttons are visible without scrolling, before and after an answer."""
     for width, height in ((390, 844), (360, 640), (1280, 720)):
         watched = Watched(browser, url, viewport={"width": width, "height": height})
         for answered in False, True:
@@ -258,7 +264,7 @@ def check_comparison(watched):
     watched.choose(0, "balanced", "ngram")
     watched.choose(1, "gated_eviction", "off")
     watched.part("parameters", 1).fill('{"tokens": 256}')
-    watched.part("seen").locator("summary").press("Enter")  # closed again
+    watched.part("seen").locator("summary").press("Enter")  # closes it again
     page.locator("#max-tokens").evaluate("e => e.value = 96")
     text = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")
     page.locator("#prompt").fill(text[:2000] + "\n\nRepeat the first three sentences of this text.")
@@ -270,7 +276,7 @@ def check_comparison(watched):
 
 @contextlib.contextmanager
 def below_a_path(url):
-    """The URL of a path at which nginx serves the server, as docs/operating.md has it."""
+    """Serves the server below a path with nginx, as docs/operating.md describes, and yields the URL of that path."""
     port = free_port()
     page = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
     location = re.search(r"^location /llm/ {.*?^}", page, re.M | re.S)[0].replace("http://127.0.0.1:8080", url)
@@ -311,7 +317,7 @@ def main():
         if arguments.screenshots is not None:
             watched.page.screenshot(path=arguments.screenshots / name, full_page=True)
 
-    # A cache of a size that the picture can tell.
+    # The cache is small enough for its use to be visible in the picture.
     with smartkv_server(arguments.smartkv, arguments.model, "--kv-cache-bytes", "512MiB") as url, \
             sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=arguments.chromium, args=["--no-sandbox"])

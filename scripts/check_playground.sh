@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Drives the playground in headless Chromium, by keyboard: what it checks says scripts/check_playground.py --help.
+# Drives the playground in headless Chromium, by keyboard. scripts/check_playground.py --help lists the checks.
 #   scripts/check_playground.sh [--smartkv PROGRAM] [--screenshots FOLDER]
-# Installs Debian's chromium and nginx, and playwright and axe into an environment of its own. With --smartkv nothing is built or fetched.
+# Installs Debian's chromium and nginx, and playwright and axe into an environment of its own. With --smartkv nothing is
+# built and no model is fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

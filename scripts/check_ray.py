@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Checks deploy/ray on a local Ray cluster of two nodes, which it starts and ends. Needs deploy/ray/requirements.txt and openai.
+"""Checks deploy/ray on a local Ray cluster of two nodes, which it starts and ends. Needs deploy/ray/requirements.txt
+and openai.
 
     scripts/check_ray.py --smartkv build/release/smartkv --model MODEL [--tokens 64] [--repetitions 5]
 
-  - serve.yaml is a configuration that Ray takes, with arguments that the application takes; `serve deploy` brings it up on a
-    cluster that runs, with this machine's program, model and sizes in it, and it answers
-  - load on one replica makes a second one, on the other node
-  - another prompt of a session finds the beginning that both share computed (cached_tokens > 0), on the same replica;
-    sessions are spread over both
-  - streams come as they are generated, with the text of whole answers; errors and Retry-After come through
-  - a replica that is killed (SIGKILL) in the middle of the load: every request is answered, with the answer that it got
-    alone, by the retries that OpenAI's client makes of itself, and a stream that was cut by asking again; the replica is
-    replaced, and its server is gone
+  - Ray accepts serve.yaml, and the application accepts its arguments. With this machine's program, model and sizes,
+    `serve deploy` starts it on a running cluster, and it answers.
+  - Load on one replica starts a second one, on the other node.
+  - A second prompt of a session has a prefix hit (cached_tokens > 0) on the same replica. Sessions are spread over both
+    replicas.
+  - Streams arrive as they are generated, with the same text as whole answers. Errors and Retry-After are forwarded.
+  - A replica is killed (SIGKILL) under load. Every request still gets the answer that it got alone, through the retries
+    of OpenAI's client; a stream that was cut is requested again. The replica is replaced, and its server is gone.
 
-Prints what a token costs through Ray beside the server alone, and tokens per second of one replica and of two, each with one
-thread. Exit code 1 when something does not hold.
+Prints the time of a token through Ray beside that of the server alone, and tokens per second of one and of two
+replicas, each with one thread. The exit code is 1 if a check fails.
 """
 import argparse
 import concurrent.futures
@@ -33,7 +33,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 APPLICATION = ROOT / "deploy/ray"
-os.environ["PYTHONPATH"] = str(APPLICATION)  # of the cluster's processes
+os.environ["PYTHONPATH"] = str(APPLICATION)  # for the processes of the cluster
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "120"  # a busy machine takes longer than Ray's 5 s to start a process
 sys.path.insert(0, str(APPLICATION))
@@ -73,8 +73,8 @@ def wait_for(condition, what):
 
 @contextlib.contextmanager
 def cluster():
-    """Two nodes of one core each; one proxy, whose URL this is."""
-    # Loopback addresses; 127.0.0.1 itself Ray replaces by what other machines would see.
+    """Runs two nodes of one core each, with one proxy. Yields the URL of the proxy."""
+    # Loopback addresses other than 127.0.0.1, which Ray would replace by the address that other machines see.
     head, second = "127.0.0.2", "127.0.0.3"
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "node_ip_address": head, "include_dashboard": False})
     try:
@@ -100,20 +100,20 @@ def replicas():
 
 
 def status_of(pid):
-    """The fields of /proc/PID/stat that follow the command's name: the second is the parent, 12 and 13 ticks of a core."""
+    """Returns the fields of /proc/PID/stat after the command's name. [1] is the parent; [11] and [12] are CPU ticks."""
     return [int(field) if field.lstrip("-").isdigit() else field
             for field in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()]
 
 
 def adopt_orphans():
-    """From now on processes whose parent ends become this one's children: whatever it starts stays among its descendants."""
+    """Makes this process adopt descendants whose parent ends, so that everything it starts stays its descendant."""
     PR_SET_CHILD_SUBREAPER = 36
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
 
 
 def descendants(root=None):
-    """{pid: parent} of what this process (or `root`) has started, however indirectly. Nothing else may be counted or ended."""
+    """Returns {pid: parent} of all descendants of this process (or of `root`). Only these may be counted or ended."""
     parents = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ def descendants(root=None):
 
 
 def end_descendants():
-    """Ends what a part of the check has left behind, and reaps it."""
+    """Ends and reaps the processes that a part of the check has left behind."""
     deadline = time.monotonic() + 30
     signal_now = signal.SIGTERM
     while left := descendants():
@@ -143,7 +143,7 @@ def end_descendants():
 
 
 def processes(mark):
-    """(pid, parent) of the processes that this check started and whose command line holds the mark."""
+    """Returns (pid, parent) of the processes that this check started and whose command line contains the mark."""
     found = []
     for pid, parent in descendants().items():
         with contextlib.suppress(OSError):
@@ -153,7 +153,7 @@ def processes(mark):
 
 
 def servers(args):
-    """The servers of the replicas that this check started, each with its parent: a child of its node's raylet."""
+    """Returns the servers of the replicas that this check started, each with its parent: a child of a node's raylet."""
     return processes(str(pathlib.Path(args.smartkv).resolve()) + "\0serve")
 
 
@@ -177,14 +177,14 @@ class Client:
             extra_headers={"x-session-id": session} if session else {}, extra_body={"ignore_eos": True}, **more)
 
     def whole(self, prompt, tokens, session=None):
-        """The answer, and the replica that gave it."""
+        """Returns the answer, and the replica that gave it."""
         response = self.create(prompt, tokens, session)
         with self.lock:
             self.retries += response.retries_taken
         return response.parse(), response.headers.get("x-smartkv-replica")
 
     def stream(self, prompt, tokens, session=None):
-        """The text, and when its pieces came."""
+        """Returns the text, and the times at which its pieces arrived."""
         text, times = "", []
         for chunk in self.create(prompt, tokens, session, stream=True).parse():
             text += chunk.choices[0].text
@@ -192,14 +192,14 @@ class Client:
         return text, times
 
     def streamed_text(self, prompt, tokens, session):
-        """Of a stream that is asked for again where it is cut: the answer begins as before."""
+        """Returns the text of a stream. A stream that is cut is requested again, and must begin with the same text."""
         while True:
             try:
                 return self.stream(prompt, tokens, session)[0]
             except (openai.APIError, OSError) as error:
                 if isinstance(error, openai.APIStatusError):
                     raise
-            except Exception as error:  # of httpx, which openai does not wrap in the middle of a stream
+            except Exception as error:  # openai does not wrap errors of httpx in the middle of a stream
                 if "httpx" not in type(error).__module__ and "httpcore" not in type(error).__module__:
                     raise
             with self.lock:
@@ -229,7 +229,7 @@ def answers_at(port):
 
 
 def check_deploy(args):
-    """`serve deploy` of serve.yaml on a cluster of its own, made and ended by Ray's own commands."""
+    """Runs `serve deploy` with serve.yaml on a separate cluster, which Ray's own commands start and end."""
     config = yaml.safe_load((APPLICATION / "serve.yaml").read_text(encoding="utf-8"))
     config["http_options"] = {"host": "127.0.0.1", "port": free_port()}
     config["applications"][0]["args"] |= {
@@ -240,11 +240,11 @@ def check_deploy(args):
         yaml.safe_dump(config, file)
         file.flush()
         try:
-            # Not `ray stop` at the end: that ends every cluster of the machine.
+            # `ray stop` cannot be used at the end, because it ends every cluster of the machine.
             started = subprocess.Popen([commands / "ray", "start", "--head", "--block", "--num-cpus", "2", "--port", str(free_port()),
                                         "--dashboard-port", str(dashboard)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             wait_for(lambda: answers_at(dashboard) or started.poll() is not None, "the dashboard of `ray start`")
-            # The dashboard listens before it can deploy.
+            # The dashboard listens before it is able to deploy, so this is retried.
             wait_for(lambda: subprocess.run([commands / "serve", "deploy", "-a", f"http://127.0.0.1:{dashboard}", file.name],
                                             stdout=subprocess.DEVNULL, timeout=PATIENCE_S).returncode == 0, "`serve deploy`")
             client = Client(f"http://127.0.0.1:{config['http_options']['port']}")
@@ -261,17 +261,17 @@ def check_deploy(args):
 
 
 def throughput(client, tokens):
-    """Tokens per second of CLIENTS clients, each a session with two requests."""
+    """Returns the tokens per second of CLIENTS clients, each a session with two requests."""
     def work(i):
         return client.whole(prompt_of(i), tokens, f"load {i}")[0].usage.completion_tokens
-    in_parallel(work, range(CLIENTS))  # warm, and prompts computed
+    in_parallel(work, range(CLIENTS))  # warms up, and computes the prompts
     begin = time.perf_counter()
     done = sum(in_parallel(work, [i % CLIENTS for i in range(2 * CLIENTS)]))
     return done / (time.perf_counter() - begin)
 
 
 def seconds_per_token(client, tokens, repetitions):
-    """Of one stream, after its first token; the median."""
+    """Returns the median seconds per token of one stream, after its first token."""
     found = []
     for _ in range(repetitions + 1):
         _, times = client.stream(prompt_of(0), tokens, "one")
@@ -324,7 +324,7 @@ def check_streams(client, tokens):
 
 
 def check_kill(args, client, references, tokens):
-    """A replica dies while every client has requests running."""
+    """Checks that requests survive the death of a replica while every client has requests running."""
     victim, worker = servers(args)[0]
     n = len(references)
     begun = threading.Semaphore(0)
@@ -339,7 +339,7 @@ def check_kill(args, client, references, tokens):
     retries = client.retries
     with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
         answers = [pool.submit(work, i) for i in range(3 * CLIENTS)]
-        for _ in range(CLIENTS + 1):  # the first have answers, all others run
+        for _ in range(CLIENTS + 1):  # now at least one request has ended, and the others run
             begun.acquire()
         os.kill(worker, signal.SIGKILL)
         wrong = failed = 0

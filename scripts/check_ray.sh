@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs deploy/ray on a local Ray cluster of two nodes: sessions, streaming, autoscaling, a replica that is killed; prints
-# what the proxy costs and what a second replica gives. What it checks: scripts/check_ray.py --help
+# Runs deploy/ray on a local Ray cluster of two nodes and checks sessions, streaming, autoscaling and the loss of a
+# replica. Prints the cost of the proxy and the gain from a second replica. scripts/check_ray.py --help lists the
+# checks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Answers with every way of drafting against plain decoding's, over HTTP: greedy, and sampled with a seed.
+"""Compares answers of every drafting method with those of plain decoding, over HTTP: greedy, and sampled with a seed.
 
     scripts/check_speculation.py --smartkv build/release/smartkv --model MODEL --prompts FILE [--count 50]
     scripts/check_speculation.py ... --sampled [--runs 10]
 
-Greedy: every method under every cache policy, --count prompts; prints a line per policy and method: how many answers
-differ, how many drafted tokens stood, and each difference. --sampled: a few prompts with a seed and two choices at
-temperature 1, every method with and without adapting, --runs times alone and --runs times beside other requests; prints
-how many different answers there were, plain decoding's included: 1. Logits do not depend on the batch and random numbers
-on nothing but seed, choice and position, so not one token may differ. The exit code is 1 if one does. Standard library
-only.
+Greedy: runs every method under every cache policy with --count prompts. Prints a line per policy and method with the
+number of answers that differ and of accepted tokens, and each difference.
+
+--sampled: runs a few prompts with a seed and two choices at temperature 1, every method with and without adapting,
+--runs times alone and --runs times beside other requests. Prints the number of different answers, including plain
+decoding's, which has to be 1.
+
+Logits do not depend on the batch, and random numbers depend only on seed, choice and position, so no token may differ.
+The exit code is 1 if one does. Standard library only.
 """
 import argparse
 import concurrent.futures

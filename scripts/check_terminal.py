@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Uses the program as a person at a terminal does, and as a shell with a full disk.
+"""Checks the program at a terminal, and with output that cannot be written.
 
     scripts/check_terminal.py --smartkv build/release/smartkv --model MODEL
 
-Checks `smartkv chat` on a pseudo terminal (long pastes, pastes of several lines, Ctrl-C once and again, a full context), that
-nothing is coloured in a pipe or with NO_COLOR, and that every command whose output cannot be written says so and ends with exit
-code 1: to a full device and to a closed one.
+It checks
+  - `smartkv chat` on a pseudo terminal: long pastes, pastes of several lines, Ctrl-C once and repeatedly, a full
+    context
+  - that nothing is coloured in a pipe or with NO_COLOR
+  - that every command reports output that cannot be written, to a full device or a closed one, and exits with code 1
 """
 
 import argparse
@@ -22,7 +24,7 @@ ANSWER_S = 120  # a slow machine may be busy with other work
 
 
 class Terminal:
-    """A program whose standard files are a terminal."""
+    """A program whose standard input, output and error are a terminal."""
 
     def __init__(self, *command):
         self.pid, self.fd = pty.fork()
@@ -33,7 +35,7 @@ class Terminal:
 
     def type(self, text):
         data = text.encode()
-        while data:  # a terminal takes a few kilobytes at a time, and echoes meanwhile
+        while data:  # a terminal accepts a few kilobytes at a time, and echoes them meanwhile
             select.select([], [self.fd], [], ANSWER_S)
             data = data[os.write(self.fd, data[:1024]):]
             self.read(0)
@@ -83,7 +85,7 @@ def check_chat(smartkv, model):
     chat.prompt()
     paste = "one\rtwo\rthree"
     chat.ask(f"\033[200~{paste}\033[201~")
-    chat.prompt()  # after one answer; were it three questions, the next one would come now
+    chat.prompt()  # one answer has ended; if the paste were three questions, the next answer would follow now
     before = chat.seen
     chat.read(1)
     check("\033[?2004l" not in before + chat.seen, "a paste of several lines was several questions")
@@ -92,7 +94,7 @@ def check_chat(smartkv, model):
     chat.ask("/clear")
     chat.prompt()
     chat.ask("\033[200~" + "a b c d " * 300 + "\r" + "e f g h " * 400 + "\033[201~")  # 5,600 bytes
-    chat.expect("but the prompt has")  # all of it came: more than the context has room for
+    chat.expect("but the prompt has")  # the whole paste arrived, which is longer than the context
     chat.prompt()
     chat.ask("/clear")
     chat.prompt()

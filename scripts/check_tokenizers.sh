@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compares tokenizers with the Hugging Face tokenizers library on strings that the tests' fixtures do not have.
-# Usage: scripts/check_tokenizers.sh [SEED [COUNT [CHARACTER_MAP]]], of which the last is a map of SentencePiece's own.
+# Compares tokenizers with the Hugging Face tokenizers library on strings that are not in the tests' fixtures.
+#   scripts/check_tokenizers.sh [SEED [COUNT [CHARACTER_MAP]]]
+# CHARACTER_MAP is the name of one of SentencePiece's own maps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

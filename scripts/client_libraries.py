@@ -1,7 +1,7 @@
-"""Other people's libraries against the server, as their documentation uses them. Run by check_clients.py.
+"""Uses third-party libraries with the server, as their documentation describes. Run by check_clients.py.
 
-Each check takes the server's URL, ending in /v1. The default model is too small to be right; the checks are about form:
-that each client gets what it asks for, parsed and validated by its own means.
+Each check takes the server's URL, ending in /v1. The default model is too small for correct answers, so the checks are
+about the form: each client has to get what it asks for, parsed and validated by the client itself.
 """
 
 import json
@@ -83,7 +83,7 @@ def check_pydantic_ai(url):
     from pydantic_ai.providers.openai import OpenAIProvider
     model = OpenAIChatModel(DEFAULT_MODEL, provider=OpenAIProvider(base_url=url, api_key="none"))
     settings = {"max_tokens": 200, "seed": 1}
-    for output in (Person, NativeOutput(Person)):  # by a tool, by response_format
+    for output in (Person, NativeOutput(Person)):  # with a tool, then with response_format
         agent = Agent(model, output_type=output, model_settings=settings, retries=5)
         assert isinstance(agent.run_sync("Make somebody up.").output, Person)
     agent = Agent(model, output_type=Person, model_settings=settings, retries=5)
@@ -104,7 +104,7 @@ def check_instructor(url):
     from openai import OpenAI
     for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON, instructor.Mode.JSON_SCHEMA):
         client = instructor.from_openai(OpenAI(base_url=url, api_key="none"), mode=mode)
-        retries = 3 if mode == instructor.Mode.JSON else 1  # that mode leaves the schema to the model
+        retries = 3 if mode == instructor.Mode.JSON else 1  # in this mode only the model itself ensures the schema
         try:
             person = client.chat.completions.create(model=DEFAULT_MODEL, response_model=Person, max_retries=retries, max_tokens=100, temperature=1,
                                                     seed=1, messages=[{"role": "user", "content": "Make somebody up: a name and an age."}])
@@ -122,7 +122,7 @@ def check_langchain(url):
     model = ChatOpenAI(model=DEFAULT_MODEL, base_url=url, api_key="none", max_tokens=120, seed=1)
     for method in ("function_calling", "json_schema"):
         assert isinstance(model.with_structured_output(Person, method=method).invoke("Make somebody up."), Person)
-    try:  # that mode leaves the schema to the model, and so the end
+    try:  # in this mode only the model itself ensures the schema, and that the answer ends
         raw = model.with_structured_output(Person, method="json_mode", include_raw=True).invoke("Make up a person as JSON.")
         assert json.loads(raw["raw"].content) is not None
     except LengthFinishReasonError:

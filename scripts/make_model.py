@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes a LLaMA of real size with random weights, to measure with: a Hugging Face folder in BF16, streamed to disk.
+"""Makes a LLaMA of real size with random weights for measurements: a Hugging Face folder in BF16, streamed to disk.
 
-Needs numpy. Say: scripts/make_model.py 1b models/random-1b
+Needs numpy. Usage: scripts/make_model.py 1b models/random-1b
 
-The tokenizer is byte-level BPE whose merges join tokens at random, so that its file has the size of a real one. What the
-model says means nothing; how fast it says it does.
+The tokenizer is byte-level BPE with random merges, so its file has the size of a real one. The model's text is
+meaningless; only its speed is of interest.
 """
 import argparse
 import json
@@ -25,7 +25,7 @@ SHAPES = {
     "8b": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
                num_key_value_heads=8, head_dim=128, tie_word_embeddings=False),
 }
-BLOCK = 1 << 20  # values that are drawn together
+BLOCK = 1 << 20  # random values drawn at once
 
 
 def tensor_shapes(c):
@@ -72,14 +72,14 @@ def write_weights(path, config, rng):
 
 
 def byte_symbols():
-    """GPT-2's stand-ins: printable bytes for themselves, the others from U+0100 on."""
+    """Returns GPT-2's symbols for bytes: the bytes themselves if printable, otherwise characters from U+0100 on."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in plain]
     return [chr(b) if b in plain else chr(256 + others.index(b)) for b in range(256)]
 
 
 def tokenizer(vocab_size, special):
-    """`special`: ids that are no result of a merge."""
+    """Returns the tokenizer. `special` are ids that are not the result of a merge."""
     draw = random.Random(1)
     vocab, merges = {symbol: i for i, symbol in enumerate(byte_symbols())}, []
     tokens = list(vocab)

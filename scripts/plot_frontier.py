@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws docs/frontier.svg from the first table of docs/evaluation.md: what each policy holds against what it does.
+"""Draws docs/frontier.svg from the first table of docs/evaluation.md: the memory of each policy against its quality.
 
     scripts/plot_frontier.py
 
-x: bits per value, all counted; y: mean KL divergence from the full cache, logarithmic. Lower left is better. Policies
-that are measured at several budgets are joined by a line.
+x: bits per value, including all overhead; y: mean KL divergence from the full cache, logarithmic. Lower left is better.
+Policies that were measured at several budgets are joined by a line.
 """
 
 import math
@@ -19,7 +19,7 @@ STYLE = """text { font: 13px system-ui, sans-serif; fill: #333 } .grid { stroke:
 
 
 def points():
-    """(name, bits per value, KL mean) of every row but the full cache's."""
+    """Returns (name, bits per value, mean KL) of every row except the full cache's."""
     lines = (ROOT / "docs/evaluation.md").read_text(encoding="utf-8").splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("| policy |") and "KL mean" in line)
     header = [cell.strip() for cell in lines[first].strip("|").split("|")]
@@ -32,7 +32,8 @@ def points():
 
 
 def place(taken, x, y, width):
-    """Where a label (left, height) at the point (x, y) hides none of those before it: to its right, left, farther."""
+    """Returns a place (left, height) for the label of the point (x, y) that overlaps no earlier label. It tries the
+    right side, the left side, then places farther away."""
     for step in range(40):
         top = y + 4 + (step + 1) // 2 * 15 * (-1) ** step
         for left in (x + 7, x - 7 - width):

@@ -1,4 +1,4 @@
-"""Servers that the scripts beside this start for themselves. Standard library only."""
+"""Starts servers for the other scripts, and reads streams. Standard library only."""
 import contextlib
 import http.client
 import json
@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 
-DEFAULT_MODEL = "SmolLM2-135M-Instruct"  # as the server names it
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"  # the server's name for it
 
 
 def free_port():
@@ -18,12 +18,12 @@ def free_port():
 
 
 class StreamError(ConnectionError):
-    """A stream that is no whole answer: an error ended it, or it was cut."""
+    """An incomplete stream: an error ended it, or it was cut."""
 
 
 def events(response):
-    """The chunks of a streamed completion, read from `response` line by line. Raises StreamError for one that holds an error, or
-    that ends without a finish_reason and [DONE]."""
+    """Yields the chunks of a streamed completion, read from `response` line by line. Raises StreamError if the stream
+    contains an error, or ends without a finish_reason and [DONE]."""
     finished = False
     try:
         for line in response:
@@ -32,7 +32,7 @@ def events(response):
                     raise StreamError("the stream holds no finish_reason")
                 return
             if not line.startswith(b"data:"):
-                continue  # comments keep a silent stream alive
+                continue  # skips comments, which keep a silent stream alive
             event = json.loads(line[5:])
             if "error" in event:
                 raise StreamError(event["error"]["message"])
@@ -45,7 +45,7 @@ def events(response):
 
 @contextlib.contextmanager
 def smartkv_server(smartkv, model, *options):
-    """The URL, without a path, of a `smartkv serve` that is up; it ends with the block, in good order."""
+    """Runs `smartkv serve` and yields its URL without a path, once it listens. The server is stopped with the block."""
     server = subprocess.Popen([smartkv, "serve", "--model", model, "--port", "0", "--log-level", "warning", *options],
                               stdout=subprocess.PIPE, text=True)
     try:

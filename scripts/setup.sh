@@ -1,17 +1,18 @@
-# Sourced by the scripts beside it: installs what is missing, configures and builds. Run from the repository's root.
-# Each step says what it does; a step that fails says what to do.
+# Sourced by the other scripts: functions that install missing packages, configure and build. The scripts run in the
+# root of the repository. Each step prints what it does, and a step that fails prints what to do.
 
 TORCH_VERSION=2.13.0
 MODEL=models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-# coloured CODE TEXT: TEXT in a colour, if standard error is a terminal and NO_COLOR does not refuse it.
+# coloured CODE TEXT: prints TEXT, in a colour if standard error is a terminal and NO_COLOR is not set.
 coloured() {
   if [ -t 2 ] && [ -z "${NO_COLOR:-}" ]; then printf '\033[%sm%s\033[0m' "$1" "$2"; else printf '%s' "$2"; fi
 }
 step() { printf '%s\n' "$(coloured 1 "==> $*")" >&2; }
 fail() { printf '%s %s\n' "$(coloured 31 error:)" "$*" >&2; exit 1; }
 
-# install_packages [PACKAGE...]: Debian packages that the build needs, and these; only those that are missing are installed.
+# install_packages [PACKAGE...]: installs the missing ones among the given Debian packages and those that the build
+# needs.
 install_packages() {
   local wanted=(build-essential cmake ninja-build ccache mold pkg-config ca-certificates python3 python3-venv
                 libcpp-httplib-dev libssl-dev nlohmann-json3-dev libspdlog-dev libsentencepiece-dev libonig-dev libutf8proc-dev libpcre2-dev
@@ -32,12 +33,13 @@ install_packages() {
     fail "'apt-get install ${missing[*]}' failed: see its message above"
 }
 
-# .venv, where there is none.
+# Makes the virtual environment .venv, unless it exists.
 make_venv() {
   [ -x .venv/bin/python ] || python3 -m venv .venv || fail "'python3 -m venv .venv' failed: is python3-venv installed?"
 }
 
-# The folder of TorchConfig.cmake's prefix of a Python that has the right LibTorch; nothing if it has not.
+# torch_prefix_of PYTHON: prints the CMake prefix of the LibTorch that this Python has; nothing if it does not have
+# version TORCH_VERSION.
 torch_prefix_of() {
   "$1" - "$TORCH_VERSION" 2>/dev/null <<'PYTHON' || true
 import importlib.metadata, importlib.util, os, sys
@@ -48,10 +50,11 @@ if version == sys.argv[1] and os.path.exists(os.path.join(folder, "Torch", "Torc
 PYTHON
 }
 
-# Training, the torch backend and their tests want LibTorch. Sets CMAKE_PREFIX_PATH so that CMake finds it: where it points already, an installed one, else a private one.
+# Sets CMAKE_PREFIX_PATH so that CMake finds LibTorch, which training, the torch backend and their tests need. Uses one
+# in CMAKE_PREFIX_PATH, one that a Python has installed, or a private one, which it installs into .venv.
 find_torch() {
   local folder
-  install_packages libgloo-dev  # headers that c10d's, LibTorch's ranks, include
+  install_packages libgloo-dev  # headers that LibTorch's c10d, used for tensor parallelism, includes
   for folder in ${CMAKE_PREFIX_PATH:+${CMAKE_PREFIX_PATH//[:;]/ }}; do
     if [ -e "$folder/Torch/TorchConfig.cmake" ] || [ -e "$folder/share/cmake/Torch/TorchConfig.cmake" ]; then return; fi
   done
@@ -68,11 +71,11 @@ find_torch() {
   export CMAKE_PREFIX_PATH="$folder${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
 }
 
-# build PRESET [TARGET...]
+# build PRESET [TARGET...]: configures build/PRESET and builds the targets, or all targets if none are given.
 build() {
   local preset=$1
   shift
-  step "Configuring build/$preset"  # each time: LibTorch may be there by now
+  step "Configuring build/$preset"  # each time, because LibTorch may have been installed since the last time
   mkdir -p build
   cmake --preset "$preset" >"build/$preset.log" 2>&1 || { cat "build/$preset.log" >&2; fail "CMake failed: see its message above"; }
   step "Building build/$preset (minutes the first time)"

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Loads a server for a long time with everything at once, and checks every answer.
+"""Puts a server under load for a long time with many kinds of requests at once, and checks every answer.
 
     scripts/soak.py --smartkv build/release/smartkv --model MODEL [--minutes 30] [--clients 64] [--report docs/soak.md]
 
-First each request of a fixed set (prompts that share beginnings, under several cache policies, with speculation and
-without, greedy and sampled) is answered alone: the reference. Then --clients clients send these requests, whole and as
-streams, leave streams in the middle, and send garbage. The server's memory is so small that sequences are preempted. After
-a sixth of the time it is killed (SIGKILL) and started anew on the same prefix_cache_dir. The report says of each promise
-whether it held, and the exit code is 1 when one did not:
+First each request of a fixed set is answered alone, which gives its reference answer. The set has prompts that share
+beginnings, several cache policies, requests with and without speculation, greedy and sampled. Then --clients clients
+send these requests, with and without streaming, disconnect in the middle of streams, and send garbage. The server has
+so little memory that it preempts sequences. After a sixth of the time it is killed (SIGKILL) and restarted with the
+same prefix_cache_dir. The report says of each promise whether it held. The exit code is 1 if one did not:
 
-  - every whole answer equals its reference answer; no answer is a 5xx; only the kill cuts connections
-  - memory is flat: RSS of the last thirtieth of the time within 5 % of that after a third (of 30 minutes: the last
-    minute, and minute 10)
-  - /health answers within 100 ms, always (asked by a process of its own, ten times a second, on a new connection)
-  - everything was met: prefix hits, drafts, preemptions, disconnects, garbage
-  - SIGTERM ends the server in good order
+  - Every complete answer equals its reference answer. No answer is a 5xx. Only the kill cuts connections.
+  - Memory is flat: the RSS in the last thirtieth of the time is within 5 % of the RSS after a third (in 30 minutes: the
+    last minute, and minute 10).
+  - /health always answers within 100 ms. A separate process asks ten times a second, each time on a new connection.
+  - Everything occurred: prefix hits, drafts, preemptions, disconnects, garbage.
+  - SIGTERM ends the server in good order.
 
 Standard library only.
 """
@@ -40,7 +40,7 @@ POLICIES = ["full", "balanced", "k4v4", {"policy": "streaming", "tokens": 256}]
 METHODS = ["off", {"method": "ngram", "adaptive": False}]
 TEXT = "tests/fixtures/text/held_out.txt"
 PROMPTS = 4
-SHARED, OWN = 1500, 300  # characters of a prompt: those that all begin with, and its own
+SHARED, OWN = 1500, 300  # characters at the beginning that all prompts share, and characters of one prompt only
 MAX_TOKENS = 24
 HEALTH_LIMIT_MS = 100
 RSS_LIMIT = 0.05
@@ -67,7 +67,7 @@ def requests():
 
 
 class Server:
-    """`smartkv serve` on one port, which may die and come back."""
+    """`smartkv serve` on one port, which may be killed and restarted."""
 
     def __init__(self, arguments, folder):
         self.port = free_port()
@@ -100,7 +100,7 @@ class Server:
 
 
 class Soak:
-    """What the clients share: counts, and whether an end of a connection is one that was meant."""
+    """State that the clients share: counts, and whether the end of a connection was intended."""
 
     def __init__(self, server, references):
         self.server, self.references = server, references
@@ -108,7 +108,7 @@ class Soak:
         self.faults = []
         self.lock = threading.Lock()
         self.stopping = threading.Event()
-        self.kills = 0            # how often the server was killed, or is about to be
+        self.kills = 0            # number of kills of the server, including one that is about to happen
         self.up = threading.Event()
         self.up.set()
 
@@ -175,7 +175,7 @@ class Soak:
                 try:
                     connection.recv(4096)
                 except TimeoutError:
-                    pass  # an unfinished request is waited for
+                    pass  # the server waits for the rest of an unfinished request
         self.count("garbage")
 
     def client(self, seed):
@@ -203,8 +203,8 @@ class Soak:
 
 
 def probe_health(port, up, stopping, results):
-    """Milliseconds of each answer while the server is up; None: none came."""
-    os.nice(-5 if os.geteuid() == 0 else 0)  # what is measured is the server, not this process's turn
+    """Measures the milliseconds of each answer while the server is up. None stands for no answer."""
+    os.nice(-5 if os.geteuid() == 0 else 0)  # keeps this process's own waiting for a core out of the measurement
     times = []
     while not stopping.is_set():
         time.sleep(0.1)
@@ -217,7 +217,7 @@ def probe_health(port, up, stopping, results):
                 answered = connection.recv(4096).startswith(b"HTTP/1.1 200")
         except OSError:
             answered = False
-        if up.is_set():  # else it was killed meanwhile
+        if up.is_set():  # otherwise the server was killed meanwhile
             times.append(1000 * (time.perf_counter() - begin) if answered else None)
     results.put(times)
 
@@ -227,7 +227,7 @@ def metric(text, name):
 
 
 def load(soak, server, seconds, clients, restarted):
-    """Runs the clients; returns RSS by second since the begin, and the preemptions of both lives."""
+    """Runs the clients. Returns the RSS by second since the start, and the preemptions of both server processes."""
     threads = [threading.Thread(target=soak.client, args=(i,)) for i in range(clients)]
     begin = time.monotonic()
     for thread in threads:
@@ -259,7 +259,7 @@ def mean_rss(rss, begin, end):
 
 
 def promises(soak, rss, seconds, health, preemptions, code):
-    """(what, held, what was seen) of each."""
+    """Returns (what, held, what was seen) for each promise."""
     counts = soak.counts
     minute = seconds / 30
     early, late = mean_rss(rss, seconds / 3, seconds / 3 + minute), mean_rss(rss, seconds - minute, seconds)

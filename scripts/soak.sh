@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Loads the default model's server for a long time with everything at once, checks every answer, and writes docs/soak.md.
+# Puts a server under load for a long time with many kinds of requests at once, checks every answer, and writes
+# docs/soak.md.
 #   scripts/soak.sh [--minutes 30] [--clients 64] [--report docs/soak.md]
-# Exit code 1 when a promise did not hold. What it does: scripts/soak.py --help
+# The exit code is 1 if a promise did not hold. scripts/soak.py --help explains the load and the promises.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh

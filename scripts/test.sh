@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# From a fresh Debian 12 machine to passed tests: scripts/test.sh [preset...]
-# Presets: release (the default) and asan run every test; tsan those in which threads meet. Those with the label clients, which
-# install other people's clients, run by scripts/check_clients.sh, or by ctest --test-dir build/release -L clients; those with
-# the label emulated, every policy on the emulated CUDA device, take minutes: ctest --test-dir build/release -L emulated
+# Takes a fresh Debian 12 machine to passed tests: scripts/test.sh [preset...]
+# Presets: release (the default), asan and cuda run every test; tsan runs the tests in which threads interact.
+# Two labels are left out:
+#  - clients: tests that install third-party clients. Run them with scripts/check_clients.sh, or with
+#    ctest --test-dir build/release -L clients
+#  - emulated: tests of every policy on the emulated CUDA device, which take minutes. Run them with
+#    ctest --test-dir build/release -L emulated
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -16,7 +19,7 @@ for preset in "$@"; do
     find_torch
     fetch_model
     ;;
-  tsan)  # without LibTorch, which is not instrumented; what one thread computes, and SmolLM2, would take most of an hour
+  tsan)  # without LibTorch, which is not instrumented; single-threaded suites and SmolLM2 would take most of an hour
     targets=(kernels_test cache_test engine_test server_test)
     only=(--tests-regex '^(kernels|cache|engine|server)\.' --exclude-regex '\.(Parity|RealModel[A-Za-z]*)$')
     ;;

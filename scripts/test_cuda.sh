@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Runs the tests of kernels/cuda natively, on a machine with an NVIDIA GPU, and measures:
 #   scripts/test_cuda.sh [--build-only] [FILTER]
-# Builds build/cuda/cuda_test and cuda_roofline, which need nothing but a driver, so they can be built on one machine and run on
-# another. Exits 77 where there is no GPU. With compute-sanitizer beside nvcc the tests run once more under it. Then a table of
-# how near attention comes to the memory's bandwidth, and, with SMARTKV=PROGRAM (built with -DSMARTKV_CUDA=ON beside a LibTorch
-# with CUDA) and MODEL=FILE (a model in 16 bits), what a model decodes with each format, with and without CUDA graphs. Minutes, once it is built.
+# Builds build/cuda/cuda_test and cuda_roofline. They need only a driver, so they can be built on one machine and run on
+# another. Exits with 77 if there is no GPU. Once built, it takes minutes:
+#  - It runs the tests, and again under compute-sanitizer, if that is installed beside nvcc.
+#  - It prints how near attention comes to the memory's bandwidth.
+#  - With SMARTKV=PROGRAM (built with -DSMARTKV_CUDA=ON and a LibTorch with CUDA) and MODEL=FILE (a model in 16 bits),
+#    it measures decoding with several cache formats, with and without CUDA graphs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -14,12 +16,12 @@ ARCHITECTURES=(80 90 100)
 nvcc=$(NVCC=${NVCC:-} scripts/check_cuda.sh --which)
 folder=build/cuda
 mkdir -p "$folder"
-# The tests compare with the CPU's functions, and the host's Sampler.
+# The tests compare results with those of the CPU's functions and of the host's Sampler.
 build release smartkv_kernels
 step "Compiling the tests"
 targets=()
 for architecture in "${ARCHITECTURES[@]}"; do targets+=(-gencode "arch=compute_$architecture,code=sm_$architecture"); done
-compile() {  # SOURCE...: sets objects
+compile() {  # SOURCE...: compiles the sources and sets `objects`
   local source object
   objects=()
   for source in "$@"; do
@@ -46,7 +48,7 @@ if ! nvidia-smi >/dev/null 2>&1; then
   echo "built $folder/cuda_test; no GPU here: not run" >&2
   exit 77
 fi
-filter=${1:--*/backward}  # a GPU's order is its own
+filter=${1:--*/backward}  # the emulator runs each test in two orders of threads; a GPU needs one
 step "Running the tests on $(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)"
 "$folder/cuda_test" --gtest_filter="$filter"
 sanitizer=$(dirname "$nvcc")/compute-sanitizer

@@ -4,11 +4,11 @@
 
 namespace {
 
-// Keeps the descriptors 0 to 2, where the caller closed them, from becoming those of files that a command opens: what it prints
-// would be written into a model. Writing to them fails.
+// Opens the descriptors 0 to 2 if the caller closed them. Otherwise a file that a command opens could get one of them,
+// and output would be written into it, for example into a model. Writing to a descriptor opened here fails.
 void reserve_standard_files() {
   for (int standard = 0; standard <= 2; ++standard) {
-    if (::fcntl(standard, F_GETFD) == -1) ::open("/dev/null", O_RDONLY);  // the lowest that is free
+    if (::fcntl(standard, F_GETFD) == -1) ::open("/dev/null", O_RDONLY);  // takes the lowest free descriptor
   }
 }
 

@@ -1,12 +1,12 @@
-"""SmartKV on Ray Serve: each replica runs `smartkv serve` as a process of its own and passes requests through to it.
+"""SmartKV on Ray Serve: each replica runs `smartkv serve` as a process of its own and forwards requests to it.
 
     pip install -r requirements.txt
     serve run smartkv_app:build model=/models/model.gguf
-    serve deploy serve.yaml                                # on a cluster that runs
+    serve deploy serve.yaml                                # on a running cluster
 
-What a cluster needs is Ray's: its proxies take the requests, its ConsistentHashRouter sends those of a session (header
-x-session-id) to the replica that has computed the session's prompts, its controller counts requests and adds and removes
-replicas, and replaces one that died. Requests without a session are spread evenly.
+Ray does the work of the cluster. Its proxies accept the requests. Its ConsistentHashRouter sends requests of a session
+(header x-session-id) to the replica that has computed the session's prompts, and spreads requests without a session
+evenly. Its controller counts requests, adds and removes replicas, and replaces a replica that died.
 """
 import os
 import re
@@ -22,25 +22,25 @@ from pydantic import BaseModel, ConfigDict
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
-# Of one connection, not of the message (RFC 9110, section 7.6.1).
+# Header fields that belong to one connection and not to the message (RFC 9110, section 7.6.1).
 HOP_BY_HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 METHODS = ["GET", "HEAD", "POST", "OPTIONS"]
 
-app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)  # every path is the server's own
+app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)  # every path is forwarded to the server
 
 
 class Arguments(BaseModel):
-    """Of the application: `args` in serve.yaml, NAME=VALUE for `serve run`."""
+    """Arguments of the application: `args` in serve.yaml, NAME=VALUE for `serve run`."""
     model_config = ConfigDict(extra="forbid")
     model: str
     program: str = "smartkv"
     options: List[str] = []          # more options of `smartkv serve`
-    cpus: int = 4                    # of each replica
-    max_sequences: int = 32          # of each replica, side by side
+    cpus: int = 4                    # per replica
+    max_sequences: int = 32          # sequences that a replica runs side by side
     min_replicas: int = 1
     max_replicas: int = 1
     upscale_delay_s: float = 30
-    downscale_delay_s: float = 600   # a replica that goes takes its computed prompts along
+    downscale_delay_s: float = 600   # long, because a removed replica loses its computed prompts
 
 
 @serve.deployment
@@ -50,7 +50,7 @@ class SmartKV:
         self._stopping = False
         self._session = None
         self._replica = serve.get_replica_context().replica_id.unique_id
-        # setpriv: the server ends with this process, however that ends.
+        # setpriv ends the server with this process, however that ends.
         self._server = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", arguments.program, "serve", "--model", arguments.model, "--port", "0",
              "--threads", str(arguments.cpus), "--max-sequences", str(arguments.max_sequences), *arguments.options],
@@ -65,7 +65,7 @@ class SmartKV:
     def _end_with_server(self):
         self._server.wait()
         if not self._stopping:
-            os._exit(1)  # the routers hear of it at once, sooner than by a health check
+            os._exit(1)  # the routers learn of it at once, sooner than by a health check
 
     async def check_health(self):
         async with self._client().get(self._url + "/health/live") as answer:
@@ -74,7 +74,7 @@ class SmartKV:
     def __del__(self):
         if server := getattr(self, "_server", None):
             self._stopping = True
-            server.send_signal(signal.SIGTERM)  # running requests finish
+            server.send_signal(signal.SIGTERM)  # lets running requests finish
             server.wait()
 
     def _client(self):
@@ -98,20 +98,20 @@ class SmartKV:
             async for data in answer.content.iter_any():
                 yield data
         finally:
-            answer.close()  # of a client that left: the server cancels its request
+            answer.close()  # if the client left, the server cancels its request
 
 
 def build(arguments: Arguments) -> serve.Application:
     return SmartKV.options(
         ray_actor_options={"num_cpus": arguments.cpus},
-        # More would wait in a replica's queue while another has room.
+        # With a larger number, requests would wait in one replica's queue while another has room.
         max_ongoing_requests=arguments.max_sequences,
         autoscaling_config=AutoscalingConfig(
             min_replicas=arguments.min_replicas, max_replicas=arguments.max_replicas,
-            # Half full: the other half is for what comes while a replica loads its model.
+            # Replicas are half full. The other half is for requests that arrive while a new replica loads its model.
             target_ongoing_requests=max(1, arguments.max_sequences // 2),
             upscale_delay_s=arguments.upscale_delay_s, downscale_delay_s=arguments.downscale_delay_s),
-        graceful_shutdown_timeout_s=120,  # as terminationGracePeriodSeconds in deploy/kubernetes
+        graceful_shutdown_timeout_s=120,  # compare terminationGracePeriodSeconds in deploy/kubernetes
         request_router_config=RequestRouterConfig(
             request_router_class="ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"),
     ).bind(arguments)

@@ -8,7 +8,7 @@ namespace smartkv {
 
 namespace {
 
-constexpr size_t kShownBytes = 200;  // of a body that is no error of OpenAI's form
+constexpr size_t kShownBytes = 200;  // bytes to show of a body that is not an error in OpenAI's format
 
 std::string expected(const char* what, int64_t wanted, int64_t found) {
   return std::string(what) + ": expected " + std::to_string(wanted) + ", found " + std::to_string(found);

@@ -1,4 +1,4 @@
-// A streamed /v1/completions response as a client sees it: what came, whether it is whole, and when.
+// A streamed response of /v1/completions as a client sees it: its contents, its timing, and whether it is complete.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace smartkv {
 
-// Server-sent events (the HTML standard, section 9.2) out of bytes that may be cut anywhere. Only the field "data"
-// counts; an event of several data lines is their text joined by newlines.
+// Parses server-sent events (the HTML standard, section 9.2) from bytes that may be cut anywhere. It reads only the
+// field "data". The data of an event with several such lines is their text joined by newlines.
 class SseParser {
  public:
   using OnData = std::function<void(std::string_view data)>;
@@ -21,28 +21,29 @@ class SseParser {
   void line(std::string_view text);
 
   OnData on_data_;
-  std::string pending_;  // an unfinished line
+  std::string pending_;  // the beginning of an unfinished line
   std::string data_;
   bool has_data_ = false;
 };
 
-// Times in seconds since the moment at which all requests were sent.
+// The result of one request. Times are in seconds since the moment at which all requests were sent.
 struct RequestOutcome {
-  std::string failure;  // empty: the response came whole, with the asked number of tokens
+  std::string failure;  // empty if the response is complete and has the requested number of tokens
   int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
-  int64_t retries = 0;  // after refusals
+  int64_t retries = 0;  // number of refusals (429) after which it was sent again
   double first_token_s = 0, last_token_s = 0;
 
   bool completed() const { return failure.empty(); }
-  double per_token_s() const;  // after the first; 0: there is no other
+  double per_token_s() const;  // mean time between tokens; 0 if there is only one
 };
 
-// Puts the events of one response together.
+// Collects the events of one response.
 class CompletionReader {
  public:
+  // Takes the data of an event that arrived at `now_s`, in seconds since all requests were sent.
   void add(std::string_view data, double now_s);
-  const std::string& error() const { return outcome_.failure; }  // of an event so far; empty: none
-  // Says what is missing against what was asked for.
+  const std::string& error() const { return outcome_.failure; }  // error that an event reported; empty if there is none
+  // Returns the outcome. Its `failure` names what differs from a complete response with these numbers of tokens.
   RequestOutcome finish(int64_t prompt_tokens, int64_t output_tokens) const;
 
  private:
@@ -51,7 +52,7 @@ class CompletionReader {
   bool started_ = false, done_ = false, has_usage_ = false;
 };
 
-// The message of an error response of OpenAI's form, else the beginning of the body.
+// Returns the message of an error response in OpenAI's format, or the beginning of any other body.
 std::string error_message(std::string_view body);
 
 }  // namespace smartkv

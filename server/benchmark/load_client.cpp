@@ -16,9 +16,9 @@ namespace smartkv {
 namespace {
 
 constexpr auto kGaugeInterval = std::chrono::milliseconds(100);
-constexpr auto kAdminTimeout = std::chrono::seconds(30);  // of /v1/models and /metrics
+constexpr auto kAdminTimeout = std::chrono::seconds(30);  // for /v1/models and /metrics
 constexpr int kTooManyRequests = 429;
-constexpr std::chrono::seconds kRetryAfter{1};  // where the refusal names no time
+constexpr std::chrono::seconds kRetryAfter{1};  // used if the refusal has no Retry-After
 
 double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -92,7 +92,7 @@ RequestOutcome LoadClient::ask(const std::string& body, const ServingRequest& re
     const httplib::Result response = client.send(http);
     RequestOutcome outcome;
     if (!response) {
-      const bool told = status == 200 && !reader.error().empty();  // by the stream's last event
+      const bool told = status == 200 && !reader.error().empty();  // the stream's last event was an error
       outcome.failure = told ? reader.error() : "the connection broke: " + httplib::to_string(response.error());
     } else if (response->status != 200) {
       if (response->status == kTooManyRequests && options_.retry) {
@@ -125,7 +125,7 @@ std::vector<RequestOutcome> LoadClient::send_all(std::span<const ServingRequest>
   ready.wait();
   start = Clock::now();
   go.count_down();
-  threads.clear();  // joins
+  threads.clear();  // joins the threads
   return outcomes;
 }
 

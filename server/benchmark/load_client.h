@@ -1,4 +1,4 @@
-// A load generator: many requests to an OpenAI-compatible server at once, over real connections.
+// A load generator. It sends many requests at once to an OpenAI-compatible server, over real connections.
 #pragma once
 
 #include <chrono>
@@ -16,23 +16,24 @@
 namespace smartkv {
 
 struct LoadOptions {
-  bool retry = true;                           // a 429 waits as long as Retry-After says and asks again
-  std::chrono::seconds timeout{3600};          // without a byte: the request has failed
+  bool retry = true;                   // after a 429, wait as long as Retry-After says and send the request again
+  std::chrono::seconds timeout{3600};  // a request fails if no byte arrives for so long
 };
 
-// A server by its address, "http://HOST:PORT". Thread-safe.
+// A client of one server at "http://HOST:PORT". Thread-safe.
 class LoadClient {
  public:
-  // Asks for the served model's name. Throws std::runtime_error if nothing answers, std::invalid_argument for an
-  // address of another form.
+  // Asks the server for the name of its model. Throws std::runtime_error if the server does not answer, and
+  // std::invalid_argument for an address of another form.
   LoadClient(const std::string& url, const LoadOptions& options);
 
-  // Sends every request at the same moment, each on a connection and a thread of its own: greedy, never ending before
-  // its length. Returns when the last one has ended; outcomes in the order of the requests.
+  // Sends all requests at the same moment, each on its own connection and thread. Sampling is greedy, and ignore_eos
+  // makes every answer reach its length. Returns the outcomes, in the order of the requests, when the last request has
+  // ended.
   std::vector<RequestOutcome> send_all(std::span<const ServingRequest> requests) const;
   RequestOutcome send(const ServingRequest& request) const { return send_all({&request, 1}).front(); }
 
-  // The text of /metrics; null: the server has none.
+  // Returns the text of /metrics, or nullopt if the server has none.
   std::optional<std::string> metrics() const;
 
  private:
@@ -44,15 +45,16 @@ class LoadClient {
   LoadOptions options_;
 };
 
-// The value of a Prometheus sample, the sum over its labels; null: there is none of this name.
+// Returns the value of a Prometheus sample, summed over its labels, or nullopt if there is no sample of this name.
 std::optional<double> metric_value(std::string_view text, std::string_view name);
 
-// The greatest value of a gauge of a server's /metrics while the object lives, looked at ten times a second.
+// Records the largest value of a gauge in a server's /metrics, which a thread reads ten times a second until stop().
+// `client` must outlive the object.
 class PeakGauge {
  public:
   PeakGauge(const LoadClient& client, std::string name);
   ~PeakGauge();
-  std::optional<double> stop();  // ends looking; null: the server has no such gauge
+  std::optional<double> stop();  // stops reading; returns the largest value, or nullopt if the server has no such gauge
 
  private:
   struct State;

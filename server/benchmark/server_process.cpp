@@ -24,11 +24,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kStopTimeout = std::chrono::seconds(10);
 constexpr auto kStopInterval = std::chrono::milliseconds(5);
-constexpr int kCannotRun = 127;  // the shell's code for it
+constexpr int kCannotRun = 127;  // the exit code that shells use for it
 
 std::string system_message(const std::string& what) { return what + ": " + std::strerror(errno); }
 
-// The address in "Serving NAME at http://127.0.0.1:8080/v1"; empty: another line.
+// Returns the address in "Serving NAME at http://127.0.0.1:8080/v1", or "" for any other line.
 std::string address_in(std::string_view line) {
   constexpr std::string_view kMark = " at http://", kEnd = "/v1";
   const size_t mark = line.rfind(kMark);
@@ -52,8 +52,8 @@ ServerProcess::ServerProcess(const std::vector<std::string>& command, std::chron
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw std::runtime_error(system_message("pipe"));
   const pid_t parent = ::getpid();
   pid_ = ::fork();
-  if (pid_ == 0) {  // only calls that are safe between fork and exec
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // what happens to us must not leave a server behind
+  if (pid_ == 0) {  // the child: only calls that are safe between fork and exec
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // the server must not outlive this process
     if (::getppid() == parent && ::dup2(pipe[1], STDOUT_FILENO) >= 0) {
       ::execve(arguments[0], arguments.data(), environment.data());
     }

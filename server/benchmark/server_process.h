@@ -1,4 +1,4 @@
-// A server as a child process: started, awaited until it listens, stopped with the object.
+// A server as a child process. The constructor waits until it listens; the destructor stops it.
 #pragma once
 
 #include <sys/types.h>
@@ -11,12 +11,12 @@ namespace smartkv {
 
 class ServerProcess {
  public:
-  // Runs `command` (the program's path, then its arguments) and waits for the line "... at URL/v1" on its stdout, as
-  // `smartkv serve` prints it. Its stderr is ours; SMARTKV_API_KEY is kept from it. Throws std::runtime_error if it
-  // cannot be run, ends first, or says nothing for `timeout`.
+  // Runs `command` (the program's path, then its arguments) and waits for the line "... at URL/v1" on its stdout, which
+  // `smartkv serve` prints. The server shares this process's stderr. It does not get the variable SMARTKV_API_KEY.
+  // Throws std::runtime_error if the program cannot be run, ends first, or does not print the line within `timeout`.
   explicit ServerProcess(const std::vector<std::string>& command,
                          std::chrono::seconds timeout = std::chrono::seconds(300));
-  // SIGTERM; SIGKILL where that does not end it within 10 s.
+  // Sends SIGTERM, and SIGKILL if the server has not ended after 10 s.
   ~ServerProcess();
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
@@ -33,7 +33,7 @@ class ServerProcess {
   std::string url_;
 };
 
-// The path of the program that runs.
+// Returns the path of the running program.
 std::string own_binary();
 
 }  // namespace smartkv

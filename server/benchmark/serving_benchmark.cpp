@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The long prompt of the fairness case is surely being worked on after this; it takes seconds.
+// After so long the server is certainly computing the long prompt of the fairness case, which takes seconds.
 constexpr auto kAheadTime = std::chrono::milliseconds(100);
 constexpr const char* kPeakGauge = "smartkv:kv_bytes_used";
 constexpr const char* kPreemptions = "vllm:num_preemptions_total";
@@ -27,12 +27,12 @@ std::optional<double> preemptions(const LoadClient& client) {
   return text ? metric_value(*text, kPreemptions) : std::nullopt;
 }
 
-// A server that we start for a run, or a peer.
+// A server to measure: one that is started for each run, or a peer.
 struct Target {
   std::string label;
   PolicySpec policy;
-  std::pair<std::string, std::string> variant;  // empty: none
-  std::string url;                              // of a peer
+  std::pair<std::string, std::string> variant;  // option of a variant; empty if it is none
+  std::string url;                              // address of a peer; empty for a server to start
 };
 
 std::vector<Target> targets_of(const ServingBenchmarkOptions& options, std::vector<size_t>* base) {
@@ -83,7 +83,7 @@ ServingRun run_target(const ServingBenchmarkOptions& options, const ServingCase&
   return run_serving_case({server.url(), options.load}, one, prompts, repetition);
 }
 
-// Each request alone, then behind a long prompt that came shortly before it.
+// Measures each request alone, then behind a long prompt that arrived shortly before it.
 ServingRun run_fairness(const LoadClient& client, const ServingCase& one, const PromptSource& prompts, int repetition) {
   const std::vector<ServingRequest> requests = prompts.requests(one, repetition);
   const std::vector<ServingRequest> ahead = prompts.ahead(one, repetition);
@@ -94,7 +94,7 @@ ServingRun run_fairness(const LoadClient& client, const ServingCase& one, const 
     {
       const std::jthread sender([&] { long_outcome = client.send(ahead[i]); });
       std::this_thread::sleep_for(kAheadTime);
-      // A prompt that the server remembers would not be the same request: one of its own.
+      // The prompt is reversed, because the server would find the original in its prefix cache.
       behind.push_back(client.send({{requests[i].prompt.rbegin(), requests[i].prompt.rend()}, one.output_tokens}));
     }
     first.push_back(long_outcome);
@@ -107,13 +107,13 @@ ServingRun run_fairness(const LoadClient& client, const ServingCase& one, const 
     run.retries += other->retries;
     if (run.failure.empty()) run.failure = other->failure;
   }
-  run.wall_s = run.tokens_per_s = 0;  // one at a time: no rate
+  run.wall_s = run.tokens_per_s = 0;  // requests run one at a time, so there is no rate
   run.alone_s = before.first_token_p50_s;
   run.delay = run.alone_s > 0 ? run.first_token_p50_s / run.alone_s : 0;
   return run;
 }
 
-// Fails before the first hour if a case cannot be planned.
+// Throws now, and not after hours, if the requests of a case cannot be made.
 void check_cases(const ServingBenchmarkOptions& options, const PromptSource& prompts) {
   for (const ServingCase& one : options.cases) {
     prompts.requests(one, options.repetitions - 1);
@@ -130,7 +130,7 @@ std::string read_text(const std::filesystem::path& file) {
   return text.str();
 }
 
-// The text's prompts, and what they need of the model.
+// The source of prompts, with the model's tokenizer that it needs.
 struct Prompts {
   explicit Prompts(const ServingBenchmarkOptions& options)
       : weights(Weights::open(options.model)),

@@ -11,8 +11,8 @@ namespace {
 constexpr int64_t kMegabyte = 1'000'000;
 constexpr int64_t kWarmUpTokens = 32, kWarmUpOutput = 4;  // enough to touch every weight
 
-// Where the index-th of windows of `length` begins in `total`: multiples of the golden section, modulo 1, are spread
-// evenly however many there are, and no two of n lie nearer than 1 / (3 n).
+// Returns the start of the window of `length` with this index in a text of `total`. Multiples of the golden section,
+// modulo 1, are spread evenly for any number of them, and no two of n are closer than 1 / (3 n).
 int64_t window_start(int64_t index, int64_t length, int64_t total, const char* unit) {
   constexpr double kGoldenSection = 0.6180339887498949;
   const int64_t range = total - length;

@@ -1,4 +1,4 @@
-// The result of a serving benchmark: rows, their table, and the picture.
+// The report of a serving benchmark: its rows, its table, and its picture.
 #include <algorithm>
 #include <cmath>
 
@@ -21,7 +21,7 @@ std::vector<double> values_of(const Runs& runs, double ServingRun::* field) {
 
 double median_of(const Runs& runs, double ServingRun::* field) { return percentile(values_of(runs, field), 0.5); }
 
-// The greatest of the repetitions; null where the server does not tell.
+// Returns the largest value of the repetitions, or null if the server does not report it.
 Json greatest_of(const Runs& runs, std::optional<double> ServingRun::* field) {
   std::optional<double> greatest;
   for (const ServingRun& run : runs) {
@@ -30,7 +30,7 @@ Json greatest_of(const Runs& runs, std::optional<double> ServingRun::* field) {
   return greatest ? Json(*greatest) : Json(nullptr);
 }
 
-// a over b in goodput, repetition by repetition; those in which b completed nothing stay out.
+// Returns the goodput of `a` over that of `b` for each repetition in which `b` completed a request.
 std::vector<double> ratios(const Runs& a, const Runs& b) {
   std::vector<double> values;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
@@ -54,7 +54,7 @@ Json row_of(const ServingCase& one, const std::string& server, const Runs& runs)
   }
   row.update({{"requests", requests}, {"failed", failed}, {"retries", retries}});
   if (!failure.empty()) row["failure"] = failure;
-  if (failed == requests) return row;  // no time to tell of
+  if (failed == requests) return row;  // there are no times to report
   const auto add = [&](const char* key, double ServingRun::* field, double scale) {
     if (const double median = median_of(runs, field); median > 0) row[key] = scale * median;
   };
@@ -83,7 +83,7 @@ void add_ratio(Json* row, const std::string& key, const std::vector<double>& val
   (*row)[key + "_min"] = *std::min_element(values.begin(), values.end());
 }
 
-// A column of the table; `scale` turns the row's unit into the title's.
+// A column of the table. Values are multiplied by `scale`, which converts the row's unit to the title's.
 struct Column {
   ReportColumn shown;
   double scale = 1;
@@ -113,7 +113,7 @@ const std::vector<Column>& columns() {
   return table;
 }
 
-// The picture: a panel for each case, a bar for each server.
+// The picture has a panel for each case, with a bar for each server. Sizes are in pixels.
 constexpr double kWidth = 860, kLabels = 300, kNumbers = 150, kTop = 12, kTitle = 34, kBar = 18, kGap = 6, kPanelGap = 18;
 constexpr const char* kStyle =
     "text{font:13px system-ui,sans-serif;fill:#222}.title{font-weight:600}.bar{fill:#2a6fdb}.reference{fill:#8fb3ee}"
@@ -141,7 +141,7 @@ std::string bar(const Json& row, bool reference, double greatest, double y) {
   return svg + "</text>\n";
 }
 
-// Appends a case's panel below *y and moves it.
+// Appends the panel of a case at *y, and moves *y below it.
 void add_panel(std::span<const Json> rows, std::string* svg, double* y) {
   double greatest = 0;
   for (const Json& row : rows) greatest = std::max(greatest, row.value(plotted_key(row), 0.0));

@@ -26,7 +26,7 @@ struct Arguments {
   std::vector<std::string> methods, gates;
   ServingBench serving;
   LongBench longer;
-  CLI::Option* depths = nullptr;  // its default depends on what is measured
+  CLI::Option* depths = nullptr;  // the option --depths, whose default depends on the measurement
   bool measure_quality = false, measure_speculation = false, json = false;
 };
 
@@ -42,7 +42,7 @@ int run_quality(Arguments& arguments) {
   return kOk;
 }
 
-// A difference from plain decoding is a failure.
+// Returns kRuntimeError if a method changes an output of plain decoding.
 int run_speculation(Arguments& arguments) {
   SpeculationBenchmarkOptions& options = arguments.speculation;
   options.engine.model = arguments.model;
@@ -70,7 +70,7 @@ int run_speculation(Arguments& arguments) {
     return kRuntimeError;
   } catch (const std::invalid_argument& error) {
     throw ConfigError(error.what());
-  } catch (const RequestError& error) {  // a method or a cache policy, the user's words
+  } catch (const RequestError& error) {  // a wrong method or cache policy on the command line
     if (error.kind != RequestError::Kind::kInvalid) throw;
     throw ConfigError(error.what());
   }

@@ -37,7 +37,7 @@ int run_long(const LongBenchArguments& arguments, Asked asked) {
     });
     if (arguments.json) std::cout << report.to_json().dump(2) << '\n';
     return kOk;
-  } catch (const CacheError& error) {  // a policy, the user's words
+  } catch (const CacheError& error) {  // a wrong policy on the command line
     throw ConfigError(std::string("--long-policies: ") + error.what());
   }
 }

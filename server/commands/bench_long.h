@@ -1,4 +1,4 @@
-// `smartkv bench --long`: a long text through each cache policy.
+// `smartkv bench --long`: runs a long text through each cache policy.
 #pragma once
 
 #include <functional>
@@ -9,20 +9,21 @@
 
 namespace smartkv {
 
-// What --long shares with the other measurements of bench.
+// Arguments that --long shares with the other measurements of bench.
 struct LongBenchArguments {
   std::string model, text, dtype, weights;
   int threads = 0;
-  std::vector<std::string> gates;  // NAME=FILE
+  std::vector<std::string> gates;  // each "NAME=FILE"
   bool json = false;
 };
 
+// The part of bench that --long adds.
 struct LongBench {
-  CLI::Option* asked = nullptr;                       // --long
+  CLI::Option* asked = nullptr;                       // the option --long, owned by the app
   std::function<int(const LongBenchArguments&)> run;  // returns the exit code; throws ConfigError
 };
 
-// Adds --long and the options that need it.
+// Adds --long and the options that require it.
 LongBench setup_long_bench(CLI::App& app);
 
 }  // namespace smartkv

@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using NameAndValue = std::pair<std::string, std::string>;
 
-constexpr const char* kDefaultText = "tests/fixtures/text/held_out.txt";  // in the repository
+constexpr const char* kDefaultText = "tests/fixtures/text/held_out.txt";  // path in the repository
 
 struct Arguments {
   std::string cases = "a,b,c,d,e,f,g", policies = "full,balanced,compact,gated_eviction@0.25", plot, kv_cache_bytes;
@@ -30,7 +30,8 @@ struct Arguments {
   bool asked = false, no_retry = false, print_cases = false;
 };
 
-// "name=value", an option of serve, checked here so that a wrong one does not fail in the middle.
+// Parses "name=value", an option of serve. It is checked here, so that a wrong one does not fail after hours. Throws
+// ConfigError.
 NameAndValue read_serve_option(const std::string& flag, const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == text.npos) throw ConfigError(flag + ": expected name=value, found \"" + text + "\"");
@@ -101,7 +102,7 @@ ServingBenchmarkOptions options_of(const Arguments& arguments, const ServingBenc
   return options;
 }
 
-// The reports of several runs as one: their rows, and the conditions of the first.
+// Joins the reports of several runs: their rows, and the conditions of the first.
 ServingReport read_saved(const std::vector<std::string>& files) {
   ServingReport all;
   for (const std::string& file : files) {
@@ -137,7 +138,7 @@ int run(const Arguments& arguments, const ServingBenchArguments& shared) {
       return kOk;
     }
     print(run_serving_benchmark(options, [&](const ServingCase& one, const std::string& server, const ServingRun& run) {
-            // Also into a file: a case may take an hour, and what was measured until it is ended stays.
+            // Printed even if stderr is not a terminal: a case may take an hour, and a run may be stopped early.
             std::fprintf(stderr, "%s  %-24s %8.1f tokens/s  %6.1f s  first token %.3f s  failed %ld\n", one.name.c_str(),
                          server.c_str(), run.tokens_per_s, run.wall_s, run.first_token_p50_s,
                          static_cast<long>(run.failed));

@@ -1,4 +1,4 @@
-// `smartkv bench --serving`: goodput over HTTP at fixed cache memory.
+// `smartkv bench --serving`: measures goodput over HTTP at fixed cache memory.
 #pragma once
 
 #include <functional>
@@ -8,19 +8,20 @@
 
 namespace smartkv {
 
-// What --serving shares with the other measurements of bench.
+// Arguments that --serving shares with the other measurements of bench.
 struct ServingBenchArguments {
   std::string model, text, dtype, weights;
   int threads = 0, repetitions = 0;
   bool json = false;
 };
 
+// The part of bench that --serving adds.
 struct ServingBench {
-  CLI::Option* asked = nullptr;                          // --serving
+  CLI::Option* asked = nullptr;                          // the option --serving, owned by the app
   std::function<int(const ServingBenchArguments&)> run;  // returns the exit code; throws ConfigError
 };
 
-// Adds --serving and the options that need it.
+// Adds --serving and the options that require it.
 ServingBench setup_serving_bench(CLI::App& app);
 
 }  // namespace smartkv

@@ -64,7 +64,8 @@ class ChatSession {
     if (!system.empty()) messages_.push_back({{"role", "system"}, {"content", system}});
   }
 
-  // A Ctrl-C that was meant for the answer does nothing to the prompt. Where lines come from a pipe, it ends the program.
+  // Reads a line. Drops a Ctrl-C that was meant for the last answer. If lines come from a pipe, Ctrl-C ends the
+  // program.
   LineEditor::Input read_line(std::string* line) {
     signals_.clear();
     if (terminal_) return editor_.read(line);
@@ -96,7 +97,7 @@ class ChatSession {
       const std::string text = stream_answer();
       messages_.push_back({{"role", "assistant"}, {"content", text}});
     } catch (const openai::ApiError& error) {
-      // The question did not fit, for example: the conversation goes on without it.
+      // The conversation continues without the question, which may have been too long for the context.
       messages_.erase(messages_.size() - 1);
       std::cout << std::endl;
       std::cerr << "error: " << error.what() << std::endl;

@@ -1,4 +1,4 @@
-// The commands of the program. A new one is a file and a row in commands.cpp.
+// The commands of the program. To add one, add a file and a row in commands.cpp.
 #pragma once
 
 #include <functional>
@@ -14,10 +14,11 @@ inline constexpr int kOk = 0;
 inline constexpr int kRuntimeError = 1;
 inline constexpr int kUsageError = 2;
 
+// A row of the table of commands.
 struct Command {
   std::string_view name;
   std::string_view summary;
-  // Adds the command's options to `app`; returns what to run once they are parsed.
+  // Adds the command's options to `app`. Returns the function to run once they are parsed, which returns the exit code.
   std::function<int()> (*setup)(CLI::App& app);
 };
 
@@ -37,7 +38,7 @@ std::function<int()> setup_train_probe(CLI::App& app);
 std::function<int()> setup_train_gate(CLI::App& app);
 std::function<int()> setup_train_draft(CLI::App& app);
 
-// Parses and runs; returns the exit code. Errors go to stderr.
+// Parses the command line and runs the command. Returns the exit code. Errors go to stderr.
 int run_command_line(int argc, const char* const* argv);
 
 }  // namespace smartkv

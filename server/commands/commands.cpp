@@ -50,7 +50,7 @@ std::function<int()> setup_inspect(CLI::App& app) {
   return [arguments] { return inspect(arguments->model, arguments->json, std::cout); };
 }
 
-// After an unknown option.
+// Prints the nearest known option for the first unknown one.
 void suggest_option(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands()) {
     std::vector<std::string> names;
@@ -65,11 +65,11 @@ void suggest_option(const CLI::App& app) {
   }
 }
 
-// Refuses NaN and infinities, which CLI11 reads as numbers, for all options of the command that take floats.
+// Makes all options of the command that take floats refuse NaN and infinities, which CLI11 reads as numbers.
 void require_finite_numbers(CLI::App& app) {
   const auto finite = [](const std::string& text) {
     double number = 0;
-    const bool other = !CLI::detail::lexical_cast(text, number);  // its own error follows
+    const bool other = !CLI::detail::lexical_cast(text, number);  // not a number; CLI11 reports that itself
     return other || std::isfinite(number) ? std::string() : "expected a finite number, found " + text;
   };
   for (CLI::Option* option : app.get_options()) {
@@ -78,7 +78,7 @@ void require_finite_numbers(CLI::App& app) {
   for (CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) require_finite_numbers(*sub);
 }
 
-// While it lives, standard output that cannot be written is an exception, and so an error of the command.
+// While the object lives, a failed write to standard output throws, and so becomes an error of the command.
 class CheckedOutput {
  public:
   CheckedOutput() { std::cout.exceptions(std::ios::badbit | std::ios::failbit); }
@@ -97,7 +97,8 @@ class CheckedOutput {
   }
 
  private:
-  std::ostream* const errors_flush_ = std::cerr.tie(nullptr);  // a message must not flush what cannot be written, and throw again
+  // An error message must not flush standard output, which would throw again.
+  std::ostream* const errors_flush_ = std::cerr.tie(nullptr);
 };
 
 int run(const std::function<int()>& command) {
@@ -148,7 +149,8 @@ const std::vector<Command>& commands() {
 }
 
 int run_command_line(int argc, const char* const* argv) {
-  if (argc > 1 && argv[1] == std::string_view(kRankCommand)) return run_rank({argv + 2, argv + argc});  // of --tensor-parallel; not for people
+  // An internal command: the other processes of --tensor-parallel run it.
+  if (argc > 1 && argv[1] == std::string_view(kRankCommand)) return run_rank({argv + 2, argv + argc});
   CLI::App app("SmartKV: serves LLaMA-family models with a KV cache that you choose.", "smartkv");
   app.set_version_flag("--version", std::string(kVersion));
   app.require_subcommand(1);
@@ -169,7 +171,7 @@ int run_command_line(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return run([&] {  // --help and --version are exceptions, too
+    return run([&] {  // CLI11 throws for --help and --version, too
       const int code = app.exit(error);
       if (code != 0) suggest_option(app);
       return code == 0 ? kOk : kUsageError;

@@ -26,7 +26,8 @@ LogLevel to_log_level(const std::string& name) {
   return name == "error" ? LogLevel::kError : LogLevel::kInfo;
 }
 
-// Whether an option is a list of names, which the command line gives by commas, by giving the option again, or both.
+// Returns whether an option is a list of names. On the command line names are separated by commas, or the option is
+// given several times.
 bool is_list(const Option& option) {
   ServerOptions options;
   return std::holds_alternative<std::vector<std::string>*>(option.field(options));
@@ -38,13 +39,13 @@ std::string joined(const std::vector<std::string>& texts) {
   return all;
 }
 
-// 0: none came.
+// Waits up to `timeout` for a signal of the set. Returns it, or 0 if none arrived.
 int take_signal(const sigset_t& set, std::chrono::milliseconds timeout) {
   const timespec time{.tv_sec = timeout.count() / 1000, .tv_nsec = timeout.count() % 1000 * 1'000'000};
   return std::max(0, ::sigtimedwait(&set, nullptr, &time));
 }
 
-// One line on a terminal, redrawn at most ten times a second.
+// A line on the terminal of stderr that shows progress. It is redrawn at most ten times a second.
 class ProgressLine {
  public:
   void show(double fraction, const std::string& what) {
@@ -66,14 +67,14 @@ class ProgressLine {
 
 void complete(ServerOptions* options) {
   http::HttpOptions& http = options->http;
-  // Files that hold a secret mostly end with a line break, which no client sends.
+  // Files with a secret usually end in a line break, which no client sends.
   while (http.api_key.ends_with('\n') || http.api_key.ends_with('\r')) http.api_key.pop_back();
   ErrorList errors;
   if (!std::all_of(http.api_key.begin(), http.api_key.end(), [](char c) { return c > ' ' && c <= '~'; })) {
     errors.add("api_key: expected visible ASCII characters, found others");
   }
   if (http.http_threads == 0) http.http_threads = options->engine.max_sequences + options->engine.max_queue + 32;
-  // A string that grows may hold twice its bytes.
+  // A growing string may allocate twice its size.
   constexpr int64_t kHeads = 256 << 10;
   if (const int64_t least = 2 * http.max_body_bytes + kHeads; http.max_buffered_bytes < least) {
     errors.add("max_buffered_bytes: expected at least 2 x max_body_bytes + 256 KiB = " + std::to_string(least) + ", found " +
@@ -187,7 +188,7 @@ std::unique_ptr<Engine> load_engine(const ServerOptions& options, Signals& signa
       progress.clear();
       flush_log(std::chrono::seconds(1));
       std::cerr << "smartkv: interrupted while loading\n";
-      std::_Exit(128 + signal);  // the loader cannot be interrupted, and nothing is to be saved
+      std::_Exit(128 + signal);  // the loader cannot be interrupted, and there is nothing to save
     }
   } while (loading.wait_for(std::chrono::milliseconds(0)) != std::future_status::ready);
   progress.clear();

@@ -1,4 +1,4 @@
-// What the commands that run a model share: options, signals, loading.
+// Shared parts of the commands that run a model: options, signals, loading.
 #pragma once
 
 #include <chrono>
@@ -17,26 +17,30 @@
 
 namespace smartkv {
 
-// --config, --preset (serve only), environment variables (environment.h) and the table's options on a command line; each
-// overrides those before it.
+// Collects the options of a run from --config, --preset (serve only), environment variables (environment.h) and the
+// command line. A later source in this list overrides the earlier ones. The object must outlive the parsing of `app`.
 class OptionFlags {
  public:
+  // Adds the flags to `app`. If `server`, these include --preset and the options that only serve has.
   OptionFlags(CLI::App& app, bool server);
-  // Throws ConfigError. The model is required. Warns of environment variables that set nothing.
+  // Returns the options, and sets the level and format of the log. Warns about environment variables that set nothing.
+  // Throws ConfigError, also if there is no model.
   ServerOptions resolve() const;
+  // Returns the options only. Throws ConfigError.
   ServerOptions resolve_without_model() const;
 
  private:
   bool server_;
   std::string config_, preset_;
   SummaryFlags summaries_;
-  std::map<std::string, std::vector<std::string>> given_;  // by option name; more than one of a map's entries
+  std::map<std::string, std::vector<std::string>> given_;  // values by option name; several for a list or a map
 };
 
-// Fills in what follows from other options, and checks what they say of each other. Throws ConfigError.
+// Fills in options that follow from others, and checks the options against each other. Throws ConfigError.
 void complete(ServerOptions* options);
 
-// Receives signals one at a time instead of dying of them. Made before any other thread, so that all block them.
+// Receives signals one at a time; without it, they would end the process. REQUIRES: constructed before any other thread
+// is started, so that all threads block the signals.
 class Signals {
  public:
   explicit Signals(std::initializer_list<int> signals);
@@ -44,20 +48,22 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  int wait();  // which one arrived
-  // Which one arrived that ends what runs; 0: none. SIGHUP, which does not, stays for wait().
+  int wait();  // waits for a signal and returns it
+  // Waits up to `timeout` for a signal other than SIGHUP. Returns it, or 0 if none arrived. SIGHUP ends nothing, so it
+  // stays pending for wait().
   int poll(std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
-  void clear();                                                                  // forgets those that wait
+  void clear();  // drops pending signals
   const sigset_t& set() const { return set_; }
 
  private:
   sigset_t set_, previous_;
 };
 
-// Loads the model, with its progress on a terminal's stderr. A signal ends the process.
+// Loads the model, and shows the progress if stderr is a terminal. A signal while it loads ends the process.
 std::unique_ptr<Engine> load_engine(const ServerOptions& options, Signals& signals);
 
-// The names under which `engine` is served: given ones, else the model's own.
+// Returns the served model of `engine`: its names are those in the options, or the model's own if there are none.
+// `engine` must outlive the result. Throws ConfigError for wrong sampling defaults.
 openai::ServedModel served_model(const Engine& engine, const ServerOptions& options);
 
 }  // namespace smartkv

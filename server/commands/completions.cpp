@@ -20,7 +20,8 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// What an option, or the argument of a part such as `config preset`, takes, where that is a list; empty: a file or anything.
+// Returns the values of an option, or of the argument of a subcommand such as `config preset`, if there is a list of
+// them. Returns none if it takes a file or any text.
 std::vector<std::string> values_of(const std::string& name, const CLI::Option* option) {
   if (name == "--preset" || name == "preset") {
     std::vector<std::string> names;
@@ -40,10 +41,10 @@ std::vector<std::string> values_of(const std::string& name, const CLI::Option* o
 struct Word {
   std::string name, help;
   bool takes_value = false;
-  std::vector<std::string> values = {};  // of those, if they are a list
+  std::vector<std::string> values = {};  // the values that it takes, if there is a list of them
 };
 
-// Options of a command and of what it is divided into, and the names of its parts.
+// Adds the options of a command, the names of its subcommands, and their options.
 void add_words(const CLI::App& app, std::vector<Word>* words) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) {
@@ -73,8 +74,8 @@ std::vector<const CLI::App*> commands_of(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App*) { return true; });
 }
 
-// Readline takes = for the end of a word, unless COMP_WORDBREAKS says otherwise: --name=value comes as three words or as one. What
-// is no list is left to readline, which completes files.
+// Returns the script for bash. Readline ends a word at =, unless COMP_WORDBREAKS says otherwise. So --name=value
+// arrives as three words or as one. If there is no list of values, readline completes files.
 std::string bash_script(const CLI::App& app) {
   std::string cases, values;
   std::vector<std::string> names;
@@ -122,7 +123,7 @@ complete -o default -F _smartkv smartkv
 )";
 }
 
-// In single quotes; `also`: characters that mean something to zsh's completion functions there.
+// Escapes a text for single quotes in zsh. `also` are characters with a meaning for zsh's completion functions.
 std::string zsh_quoted(const std::string& text, std::string_view also) {
   std::string quoted;
   for (const char c : text) {
@@ -156,11 +157,11 @@ std::string zsh_script(const CLI::App& app) {
          "_smartkv() {\n  local -a commands=(\n" + names + "  )\n"
          "  if ((CURRENT == 2)); then\n    _describe command commands\n    return\n  fi\n"
          "  shift words\n  ((CURRENT--))\n  case $words[1] in\n" + cases + "  esac\n}\n"
-         // Loaded by compinit, the file runs as the first completion; sourced, it declares itself.
+         // If compinit loads the file, it runs as the first completion. If it is sourced, it registers itself.
          "if [[ $funcstack[1] == _smartkv ]]; then _smartkv \"$@\"; else compdef _smartkv smartkv; fi\n";
 }
 
-// In single quotes, in which fish knows \\ and \'.
+// Returns the text in single quotes, in which fish recognizes only \\ and \'.
 std::string fish_quoted(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text) {

@@ -1,4 +1,4 @@
-// Completion scripts for shells, made of the commands as the parser knows them and of the option table.
+// Completion scripts for shells. They are generated from the commands that the parser knows and from the option table.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace smartkv {
 
-// `app`: the program, with all its commands. Throws ConfigError for another shell than bash or zsh.
+// Returns the script for "bash", "zsh" or "fish". `app` is the whole program with all its commands. Throws ConfigError
+// for another shell.
 std::string completion_script(const CLI::App& app, const std::string& shell);
 
 }  // namespace smartkv

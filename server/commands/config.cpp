@@ -1,4 +1,4 @@
-// smartkv config: checks config files, and shows presets and the schema.
+// smartkv config: checks config files, and prints presets and the schema.
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -26,7 +26,7 @@ void check_files(const EngineOptions& engine, const RunCheck& run) {
   for (const auto& [name, file] : engine.gates) run([&, &name = name, &file = file] { check_file("gates." + name, file); });
 }
 
-// Each field alone, so that one that is wrong hides no other.
+// Checks each field alone, so that one error does not hide another.
 void check_sampling(const ServerOptions& options, const RunCheck& run) {
   if (!options.sampling.is_object()) {
     if (!options.sampling.is_null()) run([&] { sampling_defaults(options); });
@@ -39,7 +39,7 @@ void check_sampling(const ServerOptions& options, const RunCheck& run) {
   }
 }
 
-// Reports all that serve would end with, one after the other.
+// Reports every error for which serve would refuse the file.
 int check(const std::string& file) {
   ServerOptions options;
   ErrorList errors;

@@ -1,4 +1,4 @@
-// The JSON schema of config files (draft 2020-12), for editors: made from the table of options.
+// The JSON schema (draft 2020-12) of config files, for editors. It is generated from the table of options.
 #pragma once
 
 #include <nlohmann/json.hpp>

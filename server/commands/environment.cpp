@@ -13,11 +13,11 @@ namespace {
 
 constexpr std::string_view kPrefix = "SMARTKV_";
 
-// Besides those of options: of --config and --preset, and the one that kernels/cpu_level.cpp reads.
+// Variables that do not set an option: those of --config and --preset, and the one that kernels/cpu_level.cpp reads.
 constexpr const char* kOthers[] = {"SMARTKV_CONFIG", "SMARTKV_PRESET", "SMARTKV_CPU_LEVEL"};
 
-// Kubernetes tells each container of the services in its namespace, in Docker's old form. Those of a service "smartkv" begin as
-// options do.
+// Returns whether a variable is a link to a Kubernetes service. Kubernetes sets such variables, in the format of Docker
+// links, for every service in a container's namespace. The variables of a service "smartkv" begin with SMARTKV_ too.
 bool is_service_link(const std::string& name, const std::string& value) {
   static const std::regex kNames("SMARTKV_(SERVICE_(HOST|PORT)(_.*)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)");
   static const std::regex kAddress("(tcp|udp|sctp)://.*");

@@ -24,18 +24,18 @@ namespace {
 
 struct Arguments {
   std::string metric, model, text, kv_cache, json, html;
-  std::vector<std::string> gates, worth;  // NAME=FILE
+  std::vector<std::string> gates, worth;  // each "NAME=FILE"
   LlamaOptions llama;
   int threads = 0;
   DivergenceOptions pass;
   RecallOptions recall;
   double share = DriftOptions().share;
-  // Options that only some metrics have.
+  // Options that only some metrics have, with the names of these metrics.
   std::vector<std::pair<const CLI::Option*, std::vector<std::string>>> special;
-  std::vector<const CLI::Option*> of_facts;  // that the other tasks of recall lack
+  std::vector<const CLI::Option*> of_facts;  // options that only the task "facts" of recall has
 };
 
-// Refuses what the chosen metric would ignore.
+// Throws ConfigError for options that the chosen metric would ignore.
 void check_options(const Arguments& arguments) {
   for (const auto& [option, metrics] : arguments.special) {
     if (option->count() == 0 || std::find(metrics.begin(), metrics.end(), arguments.metric) != metrics.end()) continue;
@@ -60,7 +60,7 @@ void write_output(std::ofstream& stream, const std::string& file, const std::str
   if (!(stream << content).flush()) throw std::runtime_error(file + ": cannot be written");
 }
 
-// Specs and policies are the user's words: what is wrong with them is wrong usage.
+// Returns the policies to measure. Policies are given on the command line, so a wrong one is a ConfigError.
 std::vector<PolicySpec> policies_of(const Arguments& arguments, const EvaluationModel& model) {
   try {
     std::vector<PolicySpec> specs = parse_policy_list(arguments.kv_cache);

@@ -25,11 +25,11 @@ struct Arguments {
 std::string read_prompt(const std::string& argument) {
   if (argument != "-") return argument;
   std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-  if (text.ends_with('\n')) text.pop_back();  // what ends a file's last line is not part of the prompt
+  if (text.ends_with('\n')) text.pop_back();  // the line break at the end of a file is not part of the prompt
   return text;
 }
 
-// The request that the HTTP API would get: one set of checks serves both.
+// Returns the request that a client of the HTTP API would send, so that both use the same checks.
 openai::ApiRequest make_request(const Arguments& arguments, const openai::ServedModel& model) {
   Json body = arguments.sampling->body();
   const std::string prompt = read_prompt(arguments.prompt);

@@ -18,7 +18,7 @@ struct Arguments {
   double timeout_s = 4;
 };
 
-// An address of this machine at which a server that listens on `host` answers, as a URL has it.
+// Returns the host part of a URL at which this machine reaches a server that listens on `host`.
 std::string reachable(const std::string& host) {
   if (host == "0.0.0.0" || host.empty()) return "127.0.0.1";
   if (host == "::") return "[::1]";
@@ -29,13 +29,13 @@ int health(const Arguments& arguments) {
   http::HttpOptions options;
   try {
     options = arguments.flags->resolve_without_model().http;
-  } catch (const ConfigError& error) {  // the server of these options has not started either
+  } catch (const ConfigError& error) {  // a server with these options did not start either
     std::cerr << "smartkv: " << error.what() << '\n';
     return kRuntimeError;
   }
   const std::string address = (options.tls_cert.empty() ? "http://" : "https://") + reachable(options.host) + ":" + std::to_string(options.port);
   httplib::Client client(address);
-  // The server proves its name to its clients; here it is asked under the name of this machine.
+  // The certificate is for the name that clients use, but this command connects by a local address.
   client.enable_server_certificate_verification(false);
   const auto seconds = static_cast<time_t>(arguments.timeout_s);
   const auto microseconds = static_cast<time_t>(std::fmod(arguments.timeout_s, 1.0) * 1e6);
@@ -73,7 +73,7 @@ std::function<int()> setup_health(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   arguments->flags = std::make_unique<OptionFlags>(app, true);
   app.add_flag("--live", arguments->live, "Ask whether the process works, not whether it wants requests");
-  // Without a type of its own, so that it is checked to be finite as all numbers are.
+  // No type_name() here: require_finite_numbers() recognizes numbers by the default one.
   app.add_option("--timeout", arguments->timeout_s, "Seconds to wait for an answer")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
   app.footer(kExamples);
   return [arguments] { return health(*arguments); };

@@ -1,4 +1,4 @@
-// smartkv health: asks a server whether it is ready.
+// smartkv health: asks a server whether it is ready, or with --live whether its process works.
 #pragma once
 
 #include <functional>

@@ -75,7 +75,7 @@ nlohmann::ordered_json describe(const std::filesystem::path& path) {
   return json;
 }
 
-// Objects are indented below their key.
+// Prints the members of an object line by line. Nested objects are indented below their key.
 void print_table(const nlohmann::ordered_json& json, int indent, std::ostream& out) {
   for (const auto& [key, value] : json.items()) {
     out << std::string(static_cast<size_t>(indent), ' ') << std::left << std::setw(28 - indent) << key;

@@ -1,4 +1,4 @@
-// smartkv inspect: what a model file holds.
+// smartkv inspect: shows the contents of a model file.
 #pragma once
 
 #include <filesystem>

@@ -14,19 +14,20 @@
 namespace smartkv {
 namespace {
 
-// What a terminal puts around a paste, once it is asked to.
+// Sequences that a terminal sends before and after a paste, once kMarkPastes was written to it.
 constexpr const wchar_t* kPasteBegin = L"\033[200~";
 constexpr std::wstring_view kPasteEnd = L"\033[201~";
 constexpr const char *kMarkPastes = "\033[?2004h", *kMarkNoPastes = "\033[?2004l";
 constexpr int kHistory = 1000;
 
-// The editor speaks wide characters, which are those of the locale.
+// Sets the user's locale, or C.UTF-8 if that one has no multibyte characters. The editor decodes its input by the
+// locale.
 void use_utf8() {
   const char* const own = std::setlocale(LC_CTYPE, "");
   if (own == nullptr || MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-// While it lives, Ctrl-C is a key of the terminal, and no signal.
+// While the object lives, the terminal sends Ctrl-C as a character and not as a signal.
 class InterruptKey {
  public:
   InterruptKey() : known_(::tcgetattr(STDIN_FILENO, &before_) == 0) {
@@ -78,7 +79,7 @@ struct LineEditor::Terminal {
     return CC_NEWLINE;
   }
 
-  // Line breaks are characters of the line.
+  // Inserts a paste into the line. Its line breaks become characters of the line.
   static unsigned char paste(EditLine* edit, wint_t) {
     std::wstring text;
     wchar_t character = 0;

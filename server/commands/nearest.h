@@ -1,4 +1,4 @@
-// The known name that a misspelt one is nearest to.
+// Finds the known name that is nearest to a misspelt one.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace smartkv {
 
-// By Levenshtein distance; of equals the first. `names` is not empty.
+// Returns the name with the smallest Levenshtein distance to `name`, the first of equals.
+// REQUIRES: `names` is not empty.
 std::string nearest(std::string_view name, const std::vector<std::string>& names);
 
 }  // namespace smartkv

@@ -214,7 +214,7 @@ void read_config(std::string_view text, const std::string& file, ServerOptions* 
   if (!config.is_object()) throw ConfigError(file + ": expected a JSON object, found " + shown(config).substr(0, 60));
   ErrorList errors;
   for (const auto& [name, value] : config.items()) {
-    if (name == "$schema" && value.is_string()) continue;  // editors'
+    if (name == "$schema" && value.is_string()) continue;  // for editors
     errors.collect([&, &name = name, &value = value] { set_option(find_option(name, file), value, file, options); });
   }
   errors.throw_if_any();

@@ -1,4 +1,5 @@
-// smartkv plan: which presets and policies hold so many sequences of some length in so much memory, without loading the model.
+// smartkv plan: tells which presets and policies hold a number of sequences of some length in a given memory. It does
+// not load the model.
 #include <algorithm>
 #include <iomanip>
 #include <iostream>
@@ -24,7 +25,7 @@ using Json = nlohmann::ordered_json;
 
 struct Arguments {
   std::string model, memory;
-  EngineOptions engine;  // dtype, weights, prefill_chunk
+  EngineOptions engine;  // only dtype, weights and prefill_chunk are used
   int64_t context = 0, concurrency = 1;
   bool json = false;
 };
@@ -42,7 +43,7 @@ int64_t parse_memory(const std::string& text) {
   }
 }
 
-// What fits on so many devices: on the one of rank 0, which holds the most.
+// The plans for a number of devices. They are those of tensor-parallel rank 0, whose device holds the most.
 struct Fit {
   Budget budget;
   std::vector<MemoryPlan> plans;
@@ -88,7 +89,7 @@ Fit fit(const Weights& all, int64_t devices, const Arguments& arguments) {
   return fit;
 }
 
-// For each plan the least number of devices on which it fits; 0: there is none.
+// Returns for each plan the smallest number of devices on which it fits, or 0 if there is none.
 std::vector<int64_t> least_devices(const Weights& weights, const Fit& on_one, const Arguments& arguments) {
   std::vector<int64_t> least;
   for (const MemoryPlan& plan : on_one.plans) least.push_back(plan.problem.empty() ? 1 : 0);
@@ -98,7 +99,7 @@ std::vector<int64_t> least_devices(const Weights& weights, const Fit& on_one, co
       for (size_t i = 0; i < least.size(); ++i) {
         if (least[i] == 0 && on_several.plans[i].problem.empty()) least[i] = devices;
       }
-    } catch (const ModelError&) {  // the model cannot be cut further, or not with these weights
+    } catch (const ModelError&) {  // the model cannot be sharded further, or not with these weights
       break;
     }
   }

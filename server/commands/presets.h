@@ -1,4 +1,4 @@
-// Configs that are part of the program, for `serve --preset NAME`: configs/NAME.json, all but the default.
+// Configs that are built into the program, for `serve --preset NAME`: the files configs/NAME.json, except the default.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 
 namespace smartkv {
 
+// A config file that is built into the program.
 struct ConfigPreset {
   std::string_view file;  // "laptop.json"
   std::span<const std::byte> bytes;
@@ -22,8 +23,9 @@ struct ConfigPreset {
 std::vector<ConfigPreset> config_presets();
 std::string preset_names();  // "laptop, long_context, ..."
 
-// Throws ConfigError for an unknown name.
+// Returns a preset. Throws ConfigError for an unknown name.
 ConfigPreset find_preset(const std::string& name);
+// Sets the options of a preset. Throws ConfigError.
 void apply_preset(const std::string& name, ServerOptions* options);
 
 }  // namespace smartkv

@@ -1,4 +1,4 @@
-// The fixed prompts of seed d: code, an interface and a grid, short enough to run often.
+// The fixed prompts of run-suite and train-probe: code, an interface and a grid. They are short enough to run often.
 #pragma once
 
 #include <array>

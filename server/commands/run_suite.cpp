@@ -27,7 +27,8 @@ struct Arguments {
 
 constexpr int kTop = 20, kOverlap = 8;
 
-// Probabilities of the likeliest tokens by their bytes, and of all the others together under "".
+// Returns the probabilities of the likeliest tokens, by text and bytes, and the probability of all other tokens
+// together under "". `ranked` gets the likeliest tokens with their negative log probability, sorted by it.
 std::map<std::string, double> distribution(const Json& position, std::vector<std::pair<double, std::string>>* ranked) {
   std::map<std::string, double> shares = {{"", 1}};
   for (const Json& token : position.at("top_logprobs")) {
@@ -42,7 +43,8 @@ std::map<std::string, double> distribution(const Json& position, std::vector<std
   return shares;
 }
 
-// How far the second answer's logits are from the first's, as long as both have the same tokens before them: means over positions.
+// Returns how far the logits of the second answer are from those of the first, as means over the positions at which
+// both have the same preceding tokens. Returns null if there are none.
 Json logit_fidelity(const Json& full, const Json& dynamic) {
   double overlap = 0, margin_drift = 0, kl = 0;
   int64_t positions = 0;
@@ -54,7 +56,7 @@ Json logit_fidelity(const Json& full, const Json& dynamic) {
       overlap += std::any_of(b.begin(), b.begin() + kOverlap, [&](const auto& other) { return other.second == a[static_cast<size_t>(j)].second; });
     }
     margin_drift += std::abs((a[1].first - a[0].first) - (b[1].first - b[0].first));
-    double rest_p = p.at(""), rest_q = q.at("");  // of tokens that are not in both lists
+    double rest_p = p.at(""), rest_q = q.at("");  // probability of the tokens that are not in both lists
     for (const auto& [key, share] : p) rest_p += key.empty() || q.contains(key) ? 0 : share;
     for (const auto& [key, share] : q) rest_q += key.empty() || p.contains(key) ? 0 : share;
     kl += rest_p * std::log(rest_p / rest_q);
@@ -69,7 +71,7 @@ Json logit_fidelity(const Json& full, const Json& dynamic) {
   return {{"positions", positions}, {"overlap", overlap / n / kOverlap}, {"margin_drift", margin_drift / n}, {"kl", kl / n}};
 }
 
-// Null if a signal arrived.
+// Returns the response to a prompt, or null if a signal arrived.
 Json answer(Engine& engine, const openai::ServedModel& model, const SuitePrompt& prompt, const Json& kv_cache, int64_t max_tokens,
             Signals& signals) {
   const Json body = {{"messages", {{{"role", "user"}, {"content", prompt.text}}}},
@@ -89,7 +91,7 @@ Json answer(Engine& engine, const openai::ServedModel& model, const SuitePrompt&
   return response.json(run.usage());
 }
 
-// Each prompt with the full cache, then with the dynamic one: a JSON line each.
+// Runs each prompt with the full cache, then with the dynamic one, and prints a JSON line for each run.
 int run_suite(const Arguments& arguments) {
   const ServerOptions options = arguments.options->resolve();
   const Json dynamic = name_or_object("--dynamic", arguments.dynamic);
@@ -106,7 +108,7 @@ int run_suite(const Arguments& arguments) {
       const Json logprobs = found.at("choices").at(0).at("logprobs").at("content");
       Json line = {{"prompt", prompt.name}, {"mode", is_dynamic ? "dynamic" : "full"}, {"kv_cache", found.at("usage").at("kv_cache")},
                    {"completion_tokens", found.at("usage").at("completion_tokens")}, {"timings", found.at("timings")}, {"text", text}};
-      if (is_dynamic) {  // how long the two answers are one
+      if (is_dynamic) {  // compares the answer with that of the full cache
         line["same_bytes"] = std::mismatch(text.begin(), text.end(), full.begin(), full.end()).first - text.begin();
         line["same_text"] = text == full;
         line["logits"] = logit_fidelity(full_logprobs, logprobs);

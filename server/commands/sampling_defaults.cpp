@@ -15,8 +15,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Default {
-  const char* name;  // as requests and generation_config.json have it
-  const char* gguf;
+  const char* name;  // name in requests and in generation_config.json
+  const char* gguf;  // key in a GGUF file
 };
 
 constexpr std::array<Default, 5> kDefaults = {{{"temperature", "general.sampling.temp"},
@@ -29,7 +29,7 @@ bool is_whole(const Default& row) {
   return openai::body_schema(openai::Body::kCompletions).at("properties").at(row.name).at("type") == "integer";
 }
 
-// Throws ConfigError unless a request could send the value itself.
+// Throws ConfigError unless a request could have this value.
 void check(const std::string& where, const Default& row, const Json& value) {
   const Json body = {{row.name, value}};
   openai::FieldReader fields(body, &openai::body_schema(openai::Body::kCompletions));
@@ -55,7 +55,7 @@ Json of_option(const nlohmann::json& option) {
   return result;
 }
 
-// do_sample of generation_config.json; true if it does not say.
+// Returns do_sample of generation_config.json, or true if it is absent.
 bool draws(const Json& config, const std::filesystem::path& file) {
   const Json value = config.value("do_sample", Json());
   if (!value.is_null() && !value.is_boolean()) throw ConfigError(file.string() + ": do_sample: expected true or false, found " + value.dump());
@@ -65,7 +65,7 @@ bool draws(const Json& config, const std::filesystem::path& file) {
 Json of_folder(const std::filesystem::path& file) {
   Json result = Json::object();
   std::ifstream in(file, std::ios::binary);
-  if (!in) return result;  // not every model has one
+  if (!in) return result;  // not every model has this file
   const Json config = Json::parse(in, nullptr, false);
   if (!config.is_object()) throw ConfigError(file.string() + ": expected a JSON object");
   for (const Default& row : kDefaults) {
@@ -75,7 +75,7 @@ Json of_folder(const std::filesystem::path& file) {
     result[row.name] = *value;
   }
   if (draws(config, file)) return result;
-  Json greedy = {{"temperature", 0}};  // what remains of the rest is what changes the greedy choice
+  Json greedy = {{"temperature", 0}};  // only the repetition penalty changes a greedy choice
   if (result.contains("repetition_penalty")) greedy["repetition_penalty"] = result["repetition_penalty"];
   return greedy;
 }

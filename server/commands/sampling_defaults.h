@@ -1,12 +1,13 @@
-// Sampling for requests that do not say: the option `sampling`, else what the model's files recommend.
+// Default sampling of requests: the option `sampling`, or the recommendation in the model's files.
 #pragma once
 
 #include "server/commands/options.h"
 
 namespace smartkv {
 
-// temperature, top_p, top_k, min_p and repetition_penalty, those that are given: by options.sampling; if that is null, by
-// generation_config.json of a Hugging Face folder, or the keys general.sampling.* of a GGUF file. Throws ConfigError.
+// Returns the given ones among temperature, top_p, top_k, min_p and repetition_penalty. They come from
+// options.sampling. If that is null, they come from generation_config.json of a Hugging Face folder, or from the keys
+// general.sampling.* of a GGUF file. Throws ConfigError.
 nlohmann::ordered_json sampling_defaults(const ServerOptions& options);
 
 }  // namespace smartkv

@@ -10,10 +10,11 @@
 
 namespace smartkv {
 
+// The object must outlive the parsing of `app`.
 class SamplingFlags {
  public:
-  SamplingFlags(CLI::App& app, int64_t max_tokens);
-  nlohmann::ordered_json body() const;  // only the fields that were given, and max_tokens
+  SamplingFlags(CLI::App& app, int64_t max_tokens);  // `max_tokens` is the default of --max-tokens
+  nlohmann::ordered_json body() const;  // returns max_tokens and the fields that were given
 
  private:
   int64_t max_tokens_;

@@ -18,7 +18,7 @@ namespace smartkv {
 
 namespace {
 
-// What is cut off by a second signal gets this long to say so to its clients.
+// After a second signal, requests that are cut off get so long to tell their clients.
 constexpr auto kStopGrace = std::chrono::seconds(1);
 
 std::string url(const std::string& host, int port, bool tls) {
@@ -26,7 +26,7 @@ std::string url(const std::string& host, int port, bool tls) {
   return (tls ? "https://" : "http://") + std::string(ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-// Cuts what runs, once its clients were told.
+// Ends running requests, tells their clients, and closes all connections.
 void stop_now(Engine& engine, http::HttpServer& server, const std::future<void>& drained) {
   log_info("stopping");
   engine.stop();
@@ -34,7 +34,7 @@ void stop_now(Engine& engine, http::HttpServer& server, const std::future<void>&
   server.stop();
 }
 
-// The first signal has come: the server drains, after `delay`. The second one stops it.
+// Drains the server after `delay`, once the first signal has arrived. A second signal stops it.
 void shut_down(Engine& engine, http::HttpServer& server, Signals& signals, std::chrono::seconds delay) {
   notify_service_manager("STOPPING=1\nSTATUS=Draining: running requests finish");
   bool stopping = false;
@@ -44,7 +44,7 @@ void shut_down(Engine& engine, http::HttpServer& server, Signals& signals, std::
   }
   log_info("draining: running requests finish, new ones are refused; a second signal stops at once");
   server.begin_drain();
-  // Where no thread can be had for it, this one drains, deaf to a second signal.
+  // If no thread can be started, this thread drains and cannot react to a second signal.
   auto drained = std::async(std::launch::async | std::launch::deferred, [&] {
     engine.drain();
     server.wait_until_idle();
@@ -61,7 +61,7 @@ void shut_down(Engine& engine, http::HttpServer& server, Signals& signals, std::
 
 int serve(const ServerOptions& options) {
   Signals signals({SIGINT, SIGTERM, SIGHUP});
-  // Before the model, which takes long.
+  // These checks come before the model is loaded, because that takes long.
   for (const auto& check : http::file_checks(options.http)) check();
   http::check_port(options.http.host, options.http.port);
   log_in_background();
@@ -83,7 +83,7 @@ int serve(const ServerOptions& options) {
     log_warning("no API key is set and the server listens on " + options.http.host +
                 ": anyone who reaches it may use it");
   }
-  engine->on_lost([] { ::kill(::getpid(), SIGTERM); });  // for us to end, and a supervisor to start anew
+  engine->on_lost([] { ::kill(::getpid(), SIGTERM); });  // ends the process, so that a supervisor restarts it
   notify_service_manager("READY=1\nSTATUS=" + serving);
   while (engine->lost().empty() && signals.wait() == SIGHUP) {
     notify_service_manager(reloading_lines());

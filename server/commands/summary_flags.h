@@ -1,4 +1,4 @@
-// The command line's short way to block_summary as the default KV-cache policy: --kv-proc and its parameters.
+// Flags that make block_summary the default KV-cache policy: --kv-proc and its parameters.
 #pragma once
 
 #include <map>
@@ -13,13 +13,13 @@ namespace smartkv {
 class SummaryFlags {
  public:
   explicit SummaryFlags(CLI::App& app);
-  // Sets the default policy if --kv-proc is given: block_summary, or full for "off". Throws ConfigError for a parameter unless it
-  // is on, and beside --kv-cache.
+  // Sets the default policy if --kv-proc is given: block_summary for "on", full for "off". Throws ConfigError if a
+  // parameter is given without --kv-proc on, or if --kv-cache is given too.
   void apply(bool kv_cache_given, ServerOptions* options) const;
 
  private:
-  std::string state_;                         // "on", "off" or "": not given
-  std::map<std::string, int64_t> numbers_;    // parameters given, by name
+  std::string state_;                       // "on", "off", or "" if --kv-proc is not given
+  std::map<std::string, int64_t> numbers_;  // the given parameters, by name
   std::string layers_;
 };
 

@@ -44,7 +44,7 @@ std::string TerminalText::clean(std::string_view piece) {
     if (c1_) {
       c1_ = false;
       const auto second = static_cast<unsigned char>(byte);
-      if (second >= 0x80 && second < 0xa0) {  // U+0080 to U+009F: ESC and second - 0x40
+      if (second >= 0x80 && second < 0xa0) {  // U+0080 to U+009F stand for ESC and the byte second - 0x40
         begin(static_cast<char>(second - 0x40));
         continue;
       }

@@ -1,4 +1,4 @@
-// What may reach a terminal of the text that a model wrote.
+// Makes the text that a model wrote safe to print on a terminal.
 #pragma once
 
 #include <cstdint>
@@ -7,32 +7,34 @@
 
 namespace smartkv {
 
-// Whether standard output is a terminal.
+// Returns whether standard output is a terminal.
 bool writes_to_terminal();
-// Whether standard output is a terminal whose user has not refused colours: NO_COLOR is unset or empty (no-color.org).
+// Returns whether standard output is a terminal and the user has not refused colours: NO_COLOR is unset or empty
+// (no-color.org).
 bool writes_colours();
 
-// Removes escape sequences and control characters but line breaks and tabs from text that comes in pieces, so that nothing a model
-// writes moves the cursor, changes colours or sends the terminal's answers to a shell. A sequence that nothing ends, ends with its
-// line.
+// Removes escape sequences and control characters, except line breaks and tabs, from text that arrives in pieces. So
+// nothing that a model writes moves the cursor, changes colours or sends the terminal's answers to a shell. An escape
+// sequence without an end is removed up to the end of its line.
 class TerminalText {
  public:
-  // Returns the piece as it may be written; UTF-8 stays whole.
+  // Returns the part of the piece that is safe to print. UTF-8 characters stay whole.
   std::string clean(std::string_view piece);
 
  private:
   enum class State : uint8_t {
     kText,
     kEscape,   // after ESC
-    kControl,  // in a control sequence: ESC [ ... a letter
-    kString,   // in a string that BEL or ESC \ ends: a title, a link, the clipboard
+    kControl,  // in a control sequence: ESC [ ... and a letter
+    kString,   // in a string that ends with BEL or ESC \, such as a title, a link, or text for the clipboard
   };
   void take(char byte, std::string* text);
-  // After the introducer of a sequence, the second byte of ESC [ and its like, or the same as one C1 control.
+  // Sets the state for an escape sequence. `introducer` is the byte after ESC; a C1 control stands for ESC and that
+  // byte.
   void begin(char introducer);
 
   State state_ = State::kText;
-  bool c1_ = false;  // 0xC2 came: a C1 control, or a character of two bytes
+  bool c1_ = false;  // the last byte was 0xC2, which begins a C1 control or another character of two bytes
 };
 
 }  // namespace smartkv

@@ -26,7 +26,7 @@ struct Arguments {
 std::vector<TokenId> tokens_of(const Arguments& arguments, const Tokenizer& tokenizer) {
   std::vector<TokenId> tokens;
   if (!arguments.text.empty()) tokens = read_tokens(arguments.text, tokenizer);
-  // The suite's prompts, over and over.
+  // Without a text, the prompts of the suite are repeated.
   while (arguments.text.empty() && static_cast<int64_t>(tokens.size()) < arguments.tokens) {
     for (const SuitePrompt& prompt : kPromptSuite) {
       const std::vector<TokenId> more = tokenizer.encode(prompt.text);
@@ -54,7 +54,7 @@ int train_probe(const Arguments& arguments) {
   const std::unique_ptr<Model> model = load_llama(*weights, arguments.llama, threads);
   const CacheShape shape = llama_cache_shape(model->config(), arguments.llama);
   const PolicyContext context = policy_context(*model, shape, &threads, {});
-  // A guard of channels that never settles only collects.
+  // These parameters keep the guard of channels from ever settling, so that the policy only collects statistics.
   const auto policy = make_policy(context, {{"policy", "channel_packed"}, {"importance", arguments.importance}, {"stable_updates", 1000},
                                             {"retention", 1.0}, {"prompt_stride", 64}});
   const auto cache = policy->new_sequence(arguments.tokens);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kLongestName = 64;
 constexpr size_t kShortestKey = 16, kLongestKey = 512;
-// Ample for any file of keys; a limit is an integer of a double's precision.
+// Large enough for any key file, and represented exactly by a double.
 constexpr int64_t kLargestLimit = 1'000'000'000'000;
 
 bool is_name(std::string_view text) {
@@ -66,7 +66,7 @@ NamedKey read_entry(const std::string& name, const Json& entry, const std::strin
     } else if (field == "tokens_per_minute") {
       result.limits.tokens_per_minute = limit_value(value, place);
     } else {
-      // Not by its name, which may be a key that was put in the wrong place.
+      // The message does not name the field, because its name may be a key in the wrong place.
       throw KeyFileError(where + ": field " + std::to_string(n) +
                          " is unknown; expected key, concurrent_requests or tokens_per_minute");
     }
@@ -75,7 +75,8 @@ NamedKey read_entry(const std::string& name, const Json& entry, const std::strin
   return result;
 }
 
-// A syntax error without the text that it is in, which may be a key: "parse error at line 3, column 9".
+// Returns the position of a syntax error, "parse error at line 3, column 9". The rest of the error's message may quote
+// a key.
 std::string position_of(const openai::JsonSyntaxError& error) {
   const std::string_view what = error.what();
   const size_t column = what.find(", column ");
@@ -125,7 +126,7 @@ std::vector<NamedKey> parse_api_keys(std::string_view text, const std::string& f
 }
 
 std::vector<NamedKey> read_api_keys(const std::filesystem::path& file) {
-  // A pipe would be waited for, on the thread that takes signals when keys are read again.
+  // Reading a pipe would block; on a reload, it would block the thread that handles signals.
   if (!std::filesystem::is_regular_file(file)) throw KeyFileError(file.string() + ": expected a file of API keys, found none");
   std::ifstream in(file, std::ios::binary);
   std::ostringstream text;
@@ -158,7 +159,7 @@ void KeyAccount::begin(Clock::time_point now) {
   }
   if (limits_.tokens_per_minute > 0) {
     fill(now);
-    // A bucket of less than a token is empty.
+    // A bucket with less than one token counts as empty.
     if (tokens_ < 1) {
       throw refusal("The API key " + name_ + " has used its " + std::to_string(limits_.tokens_per_minute) +
                         " tokens per minute (tokens_per_minute)",

@@ -1,4 +1,4 @@
-// Who may use the server: API keys by name, and what each of them may use at once and per minute.
+// API keys: who may use the server, and how much each key may use at once and per minute.
 #pragma once
 
 #include <array>
@@ -14,34 +14,39 @@
 
 namespace smartkv::http {
 
-// 0: no limit.
+// Limits of one key. 0 means that there is no limit.
 struct KeyLimits {
   int64_t concurrent_requests = 0;
-  int64_t tokens_per_minute = 0;  // of prompts and outputs together
+  int64_t tokens_per_minute = 0;  // tokens of prompts and outputs together
 };
 
+// An entry of a key file.
 struct NamedKey {
   std::string name;
   std::string key;
   KeyLimits limits;
 };
 
-// A file of keys that cannot be used; the message names the file, the place, what was expected, and never holds a key.
+// A key file that cannot be used. The message names the file, the place and what was expected. It never contains a key.
 class KeyFileError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// {"NAME": {"key": KEY, "concurrent_requests": N, "tokens_per_minute": N}, ...}, comments allowed; a limit that is not
-// given is none. A name is 1 to 64 letters, digits, and . _ -; a key 16 to 512 visible ASCII characters. `file` begins
-// the messages. Throws KeyFileError.
+// Parses {"NAME": {"key": KEY, "concurrent_requests": N, "tokens_per_minute": N}, ...}. Comments are allowed.
+//  - A limit that is not given does not apply.
+//  - A name has 1 to 64 characters: letters, digits, and . _ -
+//  - A key has 16 to 512 visible ASCII characters, and no two names share one.
+// Error messages begin with `file`. Throws KeyFileError.
 std::vector<NamedKey> parse_api_keys(std::string_view text, const std::string& file);
+// Reads and parses `file`, which must be a regular file. Throws KeyFileError.
 std::vector<NamedKey> read_api_keys(const std::filesystem::path& file);
 
-// What one key uses. Thread-safe.
+// Counts what one key uses. Thread-safe.
 //
-// Tokens are a bucket that holds those of a minute and fills at that rate. They are taken as they are computed, so it may
-// be overdrawn; until the debt is filled up, requests are refused. Over any time t a key gets at most
-// tokens_per_minute (1 + t / min), and what those requests use that run when the bucket runs empty.
+// Tokens are limited by a token bucket that holds tokens_per_minute and fills at that rate. A request is charged while
+// it runs, so the bucket may be overdrawn; requests are refused until the debt is filled up. In any t minutes a key
+// gets at most tokens_per_minute * (1 + t) tokens, plus the tokens of requests that are running when the bucket becomes
+// empty.
 class KeyAccount {
  public:
   using Clock = std::chrono::steady_clock;
@@ -50,33 +55,36 @@ class KeyAccount {
   KeyAccount(std::string name, KeyLimits limits, Clock::time_point now);
 
   const std::string& name() const { return name_; }
-  void set_limits(KeyLimits limits, Clock::time_point now);  // what was used stays used
+  // Replaces the limits. Tokens used so far stay used.
+  void set_limits(KeyLimits limits, Clock::time_point now);
 
-  // Takes a place for one request, until end(). Throws openai::ApiError (429, with the seconds to wait).
+  // Counts one more running request, until end() is called. Throws openai::ApiError (429, with the seconds to wait) if
+  // a limit is reached; end() must not be called then.
   void begin(Clock::time_point now);
   void end();
+  // Takes tokens out of the bucket, which may become negative.
   void charge(int64_t tokens, Clock::time_point now);
 
-  // x-ratelimit-{limit,remaining}-{requests,tokens} and x-ratelimit-reset-tokens, as OpenAI's API names them, of the
-  // limits that there are; requests are those at once.
+  // Returns x-ratelimit-{limit,remaining}-{requests,tokens} and x-ratelimit-reset-tokens, as OpenAI's API names them. A
+  // limit that is not set has no headers. The headers for requests count concurrent requests.
   Headers headers(Clock::time_point now);
 
  private:
-  void fill(Clock::time_point now);  // mutex_ held
+  void fill(Clock::time_point now);  // REQUIRES: mutex_ is held
   double tokens_per_second() const { return static_cast<double>(limits_.tokens_per_minute) / 60; }
 
   const std::string name_;
   std::mutex mutex_;
   KeyLimits limits_;
   int64_t running_ = 0;
-  double tokens_;  // in the bucket; negative: overdrawn
+  double tokens_;  // tokens in the bucket; negative if it is overdrawn
   Clock::time_point filled_;
 };
 
-// A request's place in its key's account.
+// Counts one request in its key's account for as long as the object lives.
 class KeyLease {
  public:
-  explicit KeyLease(std::shared_ptr<KeyAccount> account);  // throws as KeyAccount::begin
+  explicit KeyLease(std::shared_ptr<KeyAccount> account);  // throws like KeyAccount::begin
   ~KeyLease() { account_->end(); }
   KeyLease(const KeyLease&) = delete;
   KeyLease& operator=(const KeyLease&) = delete;
@@ -90,13 +98,16 @@ class KeyLease {
 // The keys of a server. Holds digests, not keys. Thread-safe.
 class ApiKeys {
  public:
-  // `single`: a key without limits, named "api_key"; empty: none. `file`: empty: none. Throws KeyFileError.
+  // `single` is a key without limits, named "api_key". `file` is a key file. Either may be empty if there is none.
+  // Throws KeyFileError.
   ApiKeys(std::string_view single, std::filesystem::path file);
 
-  bool required() const;  // a request needs one of them
-  // Null: not one of them. How long it takes depends neither on how much of a key is right nor on which one it is.
+  bool required() const;  // whether requests need a key
+  // Returns the account of a key, or null if the key is unknown. The time that this takes depends neither on how much
+  // of the key is correct nor on which key it matches.
   std::shared_ptr<KeyAccount> find(std::string_view key) const;
-  // Reads the file again; a name keeps its account. Throws KeyFileError, and all stays as it was.
+  // Reads the file again. A name that is still in the file keeps its account. If it throws KeyFileError, nothing
+  // changes.
   void reload();
 
  private:
@@ -109,9 +120,9 @@ class ApiKeys {
   void set_keys(const std::vector<NamedKey>& keys);
 
   std::filesystem::path file_;
-  std::vector<Entry> single_;  // none or one
+  std::vector<Entry> single_;  // at most one
   mutable std::mutex mutex_;
-  std::vector<Entry> entries_;  // of the file
+  std::vector<Entry> entries_;  // keys of the file
 };
 
 }  // namespace smartkv::http

@@ -18,7 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// poll() that a signal does not cut short. True: one of `events`, or an error that reading or writing will meet.
+// Calls poll() and resumes it after a signal. Returns true if one of `events` has occurred, or an error that reading or
+// writing will report; false after `timeout`.
 bool wait_for(socket_t socket, short events, std::chrono::milliseconds timeout) {
   pollfd fd{.fd = socket, .events = events, .revents = 0};
   const auto deadline = Clock::now() + timeout;
@@ -53,7 +54,8 @@ std::string address_of_peer(socket_t socket) {
   return ip;
 }
 
-// httplib's handlers see the request only; its progress callback, which servers do not use, carries the connection.
+// Carries the connection to httplib's handlers, which see the request only: as its progress callback, which httplib
+// does not use in servers.
 struct ConnectionLink {
   Connection* connection;
   bool operator()(uint64_t, uint64_t) const { return connection->alive(); }

@@ -1,4 +1,4 @@
-// How ConnectionFront accepts connections, and makes room for them.
+// The part of ConnectionFront that accepts connections and makes room for them.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -17,13 +17,13 @@ namespace smartkv::http {
 
 namespace {
 
-constexpr int kAcceptedAtOnce = 64;  // between two looks at the clients that are there
-// Without descriptors nothing can be accepted, and epoll would report the waiting client again at once.
+constexpr int kAcceptedAtOnce = 64;  // most connections accepted before existing clients are served again
+// Pause when no descriptor is free. Without it, epoll would report the same waiting client again at once.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
-// A client that has connected gets this long to begin its request while others want its place.
+// Time that a connected client gets to begin its request while others want its place.
 constexpr auto kPatience = std::chrono::seconds(1);
 
-// Returns whether a client waits. accept() does not say without a free descriptor.
+// Returns whether a client is waiting to be accepted. accept() cannot tell when no descriptor is free.
 bool is_readable(int listening) {
   pollfd fd{.fd = listening, .events = POLLIN, .revents = 0};
   return ::poll(&fd, 1, 0) > 0;
@@ -51,8 +51,8 @@ bool ConnectionFront::close_one_idle() {
   return true;
 }
 
-// Keeps the clients beyond max_connections below kSurplus, for which descriptors are reserved. The oldest client that has its
-// answer is closed first. If none has its answer, the oldest of the others is turned away.
+// Keeps the number of clients beyond max_connections below kSurplus, for which descriptors are reserved. Clients that
+// have their answer are closed first, the oldest before the others. Then the oldest surplus clients are turned away.
 void ConnectionFront::limit_surplus() {
   const Deadlines &closing = deadlines(Phase::kClosing), &surplus = deadlines(Phase::kSurplus);
   while (static_cast<int64_t>(closing.size() + surplus.size()) >= kSurplus) {
@@ -90,7 +90,7 @@ void ConnectionFront::accept_clients() {
       if (!std::exchange(made_room, true) && close_one_idle()) continue;
       if (accept_errors_++ == 0) log(LogLevel::kWarning, {"connections have to wait: ", std::strerror(errno)});
       return pause_accepting(kAcceptPause);
-    }  // any other error is of the connection that would have been accepted, or it is gone
+    }  // any other error concerns only the connection that would have been accepted, or that client has left
   }
 }
 

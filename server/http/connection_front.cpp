@@ -19,8 +19,9 @@ using openai::ApiError;
 
 namespace {
 
-constexpr size_t kScratchBytes = TlsSession::kMostRead;  // read at once: many small requests of one client do not hold up the others
-// Long enough for a client on a slow line to read a refusal; its descriptor is taken meanwhile.
+// Bytes read at once. A small number keeps many small requests of one client from holding up the others.
+constexpr size_t kScratchBytes = TlsSession::kMostRead;
+// Long enough for a client on a slow line to read a refusal. The connection keeps its descriptor for so long.
 constexpr auto kClosingTime = std::chrono::seconds(1);
 
 ApiError too_slow(int seconds) {
@@ -96,7 +97,7 @@ void ConnectionFront::stop() {
   wake();
   thread_.join();
   ::close(listening_);
-  // Workers still write to the sockets that were cut, and notice.
+  // Workers notice the end of a connection when they write to its socket.
   for (const auto& [id, client] : clients_) ::shutdown(client->connection.socket(), SHUT_RDWR);
   workers_.shutdown();
   for (const auto& [id, client] : clients_) ::close(client->connection.socket());
@@ -124,7 +125,7 @@ void ConnectionFront::run() {
 void ConnectionFront::handle_event(uint64_t id) {
   if (id == kListening) return accept_clients();
   if (id == kEvent) return take_back();
-  if (clients_.contains(id)) guard(id, [this](Client& client) { receive(client); });  // else closed by an event before
+  if (clients_.contains(id)) guard(id, [this](Client& client) { receive(client); });  // else an earlier event closed it
 }
 
 void ConnectionFront::guard(uint64_t id, const std::function<void(Client&)>& step) {
@@ -161,7 +162,7 @@ void ConnectionFront::end_overdue() {
 }
 
 void ConnectionFront::receive(Client& client) {
-  // What comes behind a refusal is thrown away as it is.
+  // Bytes after a refusal are thrown away without decoding TLS.
   const ssize_t n = client.phase == Phase::kClosing
                         ? ::recv(client.connection.socket(), scratch_.data(), scratch_.size(), 0)
                         : client.connection.receive(scratch_.data(), scratch_.size());
@@ -207,7 +208,7 @@ bool ConnectionFront::answered_early(Client& client) {
   const RequestHead& head = client.connection.reader.head();
   httplib::Response response;
   if (!handlers_.answer_early(client.connection, response)) return false;
-  // Of a body that is not read, the bytes would be taken for the next request.
+  // If the request has a body, the connection closes: the unread bytes would be taken for the next request.
   const bool keep_alive = head.keep_alive && !head.has_body();
   if (!send(client, response, head.method != "HEAD", keep_alive) || !keep_alive) {
     begin_closing(client);
@@ -314,7 +315,7 @@ bool ConnectionFront::send(Client& client, const httplib::Response& response, bo
   if (response.status != 204) text += "Content-Length: " + std::to_string(response.body.size()) + "\r\n";
   text += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   if (with_body) text += response.body;
-  // A few hundred bytes: a client whose buffer has no room for them has not read its answers.
+  // These are a few hundred bytes. If they do not fit the socket's buffer, the client has not read earlier answers.
   return client.connection.send(text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
@@ -353,7 +354,7 @@ void ConnectionFront::close(Client& client) {
   if (!accepting_) resume_accepting();
 }
 
-// Needs no memory: the entry moves.
+// Moves the client's entry to the deadlines of another phase. It allocates no memory, so it does not throw.
 void ConnectionFront::enter(Client& client, Phase phase, Clock::time_point deadline) {
   auto entry = deadlines(client.phase).extract({client.deadline, client.id});
   entry.value().first = client.deadline = deadline;
@@ -361,7 +362,8 @@ void ConnectionFront::enter(Client& client, Phase phase, Clock::time_point deadl
   deadlines(phase).insert(std::move(entry));
 }
 
-// A connection that a worker answers on is not watched: what the client sends meanwhile stays in the socket.
+// Adds the client's socket to epoll, or removes it; returns whether that succeeded. A connection is not watched while a
+// worker answers on it: bytes that the client sends meanwhile stay in the socket.
 bool ConnectionFront::watch(Client& client, bool on) {
   epoll_event event{.events = EPOLLIN, .data = {.u64 = client.id}};
   return ::epoll_ctl(epoll_, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, client.connection.socket(), &event) == 0;

@@ -1,6 +1,7 @@
-// Answers a generation. The status is decided before anything is sent: the request was parsed, checked and queued by
-// then. While it runs, the socket is looked at between events (every 20 ms at the latest), for whole responses too:
-// a client that is gone ends the handler, whose GenerationRun cancels the request as it goes out of scope.
+// Answers a request that generates text. The status is decided before anything is sent, because the request has been
+// parsed, checked and queued by then. While it runs, the handler checks the socket between events, at least every 20
+// ms, also when the response is sent as a whole. If the client has disconnected, the handler ends, and its
+// GenerationRun cancels the request when it goes out of scope.
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -28,7 +29,7 @@ void observe(const GenerationEvent& event, StreamHealth* health) {
   if (finish == FinishReason::kError || finish == FinishReason::kOutOfMemory || finish == FinishReason::kLost) health->failed();
 }
 
-// Reads all events; false: the client is gone.
+// Reads all events and hands each to `take`. Returns false if the client has disconnected.
 template <typename Take>
 bool read_all(GenerationRun& run, const Connection& connection, StreamHealth* health, const Take& take) {
   GenerationEvent event;
@@ -44,13 +45,14 @@ bool read_all(GenerationRun& run, const Connection& connection, StreamHealth* he
   }
 }
 
-// Writes server-sent events, and comments where nothing else comes for too long: proxies cut a silent connection.
+// Writes server-sent events. It writes a comment after a long silence, because proxies cut a silent connection.
 class EventWriter {
  public:
-  // `ping`: the longest silence; 0: any.
+  // `ping` is the longest silence; 0 for no limit.
   EventWriter(httplib::DataSink& sink, std::chrono::seconds ping) : sink_(sink), ping_(ping) {}
 
-  // Events with a type of their own carry it as the event's name, too. Returns false when the client is gone.
+  // Writes the chunks. A chunk with a member "type" carries it as the event's name, too. Returns false if the client
+  // has disconnected.
   bool send(const std::vector<Json>& chunks) {
     for (const Json& chunk : chunks) {
       const std::string name = chunk.contains("type") ? "event: " + chunk["type"].get<std::string>() + '\n' : "";
@@ -60,7 +62,7 @@ class EventWriter {
   }
   bool send_done() { return write("data: [DONE]\n\n"); }
 
-  // Called a few times a second while nothing is sent. Returns false when the client is gone.
+  // Writes a comment if one is due. Called at least every 20 ms. Returns false if the client has disconnected.
   bool wait() {
     if (ping_.count() > 0 && Clock::now() - written_ >= ping_) return write(": ping\n\n");
     return sink_.is_writable();
@@ -79,8 +81,9 @@ class EventWriter {
   Clock::time_point written_ = Clock::now();
 };
 
-// Stream: StreamResponse or ResponsesStream. Returns the status that the answer deserves: 200 for a whole one. An error is the last
-// event of a stream that it ends.
+// Sends the events of a generation. `Stream` is StreamResponse or ResponsesStream. Returns the status to be counted:
+// 200 if the answer is complete, 499 if the client has disconnected, else the status of the error that ended it. Such
+// an error is the last event of the stream.
 template <typename Stream>
 int send_events(const std::string& id, Stream stream, GenerationRun& run, const Connection& connection, StreamHealth* health,
                 EventWriter& writer) {
@@ -110,8 +113,9 @@ int send_events(const std::string& id, Stream stream, GenerationRun& run, const 
   }
 }
 
-// `send` fills the stream, and returns the status that it deserves; it owns what it needs. A stream that fails stays without its end:
-// the connection is closed before the last chunk, so that no client takes it for a whole answer.
+// Lets httplib stream the answer after the handler has returned. `send` writes the events and returns the status to be
+// counted, so it must own everything that it uses. If that is not 200, the connection is closed before the last chunk,
+// so that no client takes the stream for a complete answer.
 void stream(const Service& service, const httplib::Request& http, httplib::Response& response,
             const std::function<int(EventWriter&)>& send) {
   response.set_header("Cache-Control", "no-cache");
@@ -126,7 +130,7 @@ void stream(const Service& service, const httplib::Request& http, httplib::Respo
     sink.done();
     return true;
   };
-  if (http.version == "HTTP/1.0") {  // knows no chunks: the end of the connection is the end of the stream
+  if (http.version == "HTTP/1.0") {  // it has no chunks: the stream ends with the connection
     connection.close_after_response = true;
     response.set_content_provider(kEvents, provider);
   } else {
@@ -134,7 +138,7 @@ void stream(const Service& service, const httplib::Request& http, httplib::Respo
   }
 }
 
-// Queues what was asked for; its prompts count for the API key from now on.
+// Queues the generations of a request, and charges the API key for their prompts. Throws ApiError.
 std::shared_ptr<GenerationRun> begin(Service& service, const ApiRequest& request, const Connection& connection) {
   auto run = std::make_shared<GenerationRun>(service.engine, request, [&connection] { return !connection.alive(); });
   for (const GenerationRequest& one : request.generations) connection.charge(static_cast<int64_t>(one.prompt.size()));

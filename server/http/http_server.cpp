@@ -14,11 +14,12 @@ using openai::ApiError;
 
 namespace {
 
-// Descriptors of model files, logs and gates, and of connections that are told that there are too many.
+// Descriptors kept for model files, logs and gates, and for surplus connections that are being refused.
 constexpr int64_t kOtherFiles = 64 + ConnectionFront::kSurplus;
 constexpr size_t kKeepAliveRequests = 1'000'000;
 
-// Clients add a slash at the end, or take the server's address for one that ends in /v1.
+// Returns whether the route serves `path`. Some clients add a slash at the end; others leave out /v1, because they
+// expect it in the server's base URL.
 bool matches(const Route& route, std::string_view path) {
   if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
   const auto is = [path](std::string_view pattern) {
@@ -30,7 +31,8 @@ bool matches(const Route& route, std::string_view path) {
   return is(route.path) || (route.path.starts_with("/v1/") && is(std::string_view(route.path).substr(kVersion.size())));
 }
 
-// "application/json" and its like. httplib would take forms apart, which no route wants.
+// Returns whether a Content-Type is JSON, "application/json" and similar types. Forms have to be refused, because
+// httplib would parse them.
 bool is_json(std::string type) {
   type = lower(type);
   type = type.substr(0, type.find(';'));
@@ -51,7 +53,7 @@ void check_body(const RequestHead& head) {
   }
 }
 
-// Null: no TLS is asked for.
+// Returns null if the options do not ask for TLS. Throws TlsError.
 std::shared_ptr<TlsContext> make_tls(const HttpOptions& options) {
   if (options.tls_cert.empty() != options.tls_key.empty()) {
     throw TlsError(std::string("tls_cert and tls_key: expected both or none, found ") +
@@ -110,7 +112,7 @@ void HttpServer::configure() {
   });
   dispatcher_.set_post_routing_handler([this](const auto&, auto& response) { add_cors(response); });
   dispatcher_.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
-    if (!request.progress) return;  // httplib took it for malformed, which the checks of its head exclude
+    if (!request.progress) return;  // httplib found it malformed; RequestReader has refused such requests already
     const Connection& connection = Connection::of(request);
     const auto duration = std::chrono::steady_clock::now() - connection.served_since;
     record(connection, request.method, request.path, response, std::chrono::duration<double, std::milli>(duration).count());
@@ -278,7 +280,7 @@ void HttpServer::dispatch(const httplib::Request& request, httplib::Response& re
   } catch (const ApiError& error) {
     if (error.status >= 500) log_error(request.method + ' ' + request.path + ": " + error.what());
     send_error(response, error);
-  } catch (const TokenizerError& error) {  // of a text with a run that no pattern takes
+  } catch (const TokenizerError& error) {  // a part of the text matches no pattern of the tokenizer
     send_error(response, openai::invalid_request("", error.what()));
   } catch (const std::exception& error) {
     log_error(request.method + ' ' + request.path + ": " + error.what());
@@ -287,11 +289,11 @@ void HttpServer::dispatch(const httplib::Request& request, httplib::Response& re
     log_error(request.method + ' ' + request.path + ": unknown exception");
     send_error(response, openai::server_error("Internal error"));
   }
-  // An answer that is whole gives its key's place back before its client, which may ask again at once, can have it.
+  // A whole answer ends the key's lease before it is sent, because its client may send the next request at once.
   if (!response.content_provider_) Connection::of(request).lease = nullptr;
 }
 
-// Errors that httplib itself found come without a body.
+// Fills in the body of an error that httplib itself found.
 void HttpServer::fill_error(const httplib::Request& request, httplib::Response& response) const {
   if (!response.body.empty()) return;
   const int status = response.status;
@@ -310,7 +312,7 @@ void HttpServer::record(const Connection& connection, const std::string& method,
   const Route* route = find_route(method, path);
   const int status = connection.failed_status != 0 ? connection.failed_status : response.status;
   counter_->add(route == nullptr ? "other" : route->path, status);
-  // Probes and scrapers come every few seconds.
+  // Health probes and metrics scrapers ask every few seconds, so their lines are for debugging only.
   const bool probe = route != nullptr && route->while_draining && status < 400;
   const LogLevel level = probe ? LogLevel::kDebug : LogLevel::kInfo;
   if (options_.access_log == "off" || !log_enabled(level)) return;

@@ -1,5 +1,4 @@
-// The HTTP side of the server: connections, routing, API keys, limits, CORS, draining. What the routes do is not its
-// business: see routes.h.
+// The HTTP side of the server: connections, routing, API keys, limits, CORS, draining. routes.h has the routes.
 #pragma once
 
 #include <atomic>
@@ -21,32 +20,34 @@ namespace smartkv::http {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;                      // 0: any free one
-  std::string api_key = "";             // one without limits; empty: none
-  std::filesystem::path api_keys_file = {};  // several, with limits (api_keys.h); empty: none
-  std::filesystem::path tls_cert = {}, tls_key = {};  // PEM files; empty: plain HTTP. Both or none
+  int port = 8080;                           // 0 takes any free port
+  std::string api_key = "";                  // a key without limits; empty if there is none
+  std::filesystem::path api_keys_file = {};  // several keys with limits (api_keys.h); empty if there is none
+  std::filesystem::path tls_cert = {}, tls_key = {};  // PEM files, both or neither; empty for plain HTTP
   int64_t max_body_bytes = 16 << 20;
-  std::string cors_origin = "";         // empty: no CORS; "*" or one origin
-  int64_t http_threads = 0;             // requests served at once; 0: the command chooses
-  // 10,000 clients that keep their connections take about 10 MB. Fewer, where the limit of open files says so.
+  std::string cors_origin = "";  // "*" or one origin; empty turns CORS off
+  int64_t http_threads = 0;      // number of requests served at once; 0 lets the serve command choose
+  // 10,000 clients that keep their connections take about 10 MB. The limit of open files may lower the number.
   int64_t max_connections = 10'000;
-  int64_t max_buffered_bytes = 256 << 20;  // of all requests that arrive or run
+  int64_t max_buffered_bytes = 256 << 20;  // bytes of all requests that are arriving or running
   ConnectionTimeouts timeouts = {};
-  int sse_ping_s = 15;                  // longest silence of a stream, which then gets a comment; 0: any
-  std::string access_log = "on";        // on | off: a line for each request
+  int sse_ping_s = 15;            // a stream that is silent for so long gets a comment; 0 turns this off
+  std::string access_log = "on";  // "on" or "off": a log line for each request
   std::vector<std::string> trusted_proxies = {};  // addresses and networks whose X-Forwarded-For is believed
-  int shutdown_delay_s = 0;             // the command's: requests are taken for so long after the signal to end
+  // Used by the serve command: requests are accepted for so long after the signal to end.
+  int shutdown_delay_s = 0;
 };
 
-// The checks of the files and addresses that the options name: a server of the same options takes them if none throws KeyFileError,
-// TlsError or ProxyError.
+// Returns checks of the files and addresses in the options. They throw KeyFileError, TlsError or ProxyError. If none
+// throws, a server with the same options accepts them. REQUIRES: `options` outlives the result.
 std::vector<std::function<void()>> file_checks(const HttpOptions& options);
 
+// One route and its handler, which runs on a worker thread.
 struct Route {
   std::string method;
-  // Exact, or a prefix when it ends in "/*". Requests may leave "/v1" out, and may have a slash at the end.
+  // An exact path, or a prefix if it ends in "/*". Requests may leave out "/v1", and may end in a slash.
   std::string path;
-  // May throw openai::ApiError; any other exception is a 500.
+  // May throw openai::ApiError. Other exceptions become a 400 (TokenizerError), 503 (std::bad_alloc) or 500.
   std::function<void(const httplib::Request&, httplib::Response&)> handler;
   bool open = false;            // needs no API key
   bool while_draining = false;  // still served while the server drains
@@ -54,23 +55,25 @@ struct Route {
 
 class HttpServer {
  public:
-  // Throws KeyFileError, TlsError or ProxyError.
+  // `counter` must outlive the server. Throws KeyFileError, TlsError or ProxyError.
   HttpServer(HttpOptions options, std::vector<Route> routes, RequestCounter* counter);
   ~HttpServer();
 
-  int start();           // binds and begins to serve; returns the port; throws std::runtime_error
-  void begin_drain();    // from now on new requests get 503
+  int start();         // binds and begins to serve; returns the port; throws std::runtime_error
+  void begin_drain();  // from now on new requests are answered with 503
   bool draining() const { return draining_; }
-  // Reads the files that the options name again. What cannot be used is logged, and what was read before stays.
+  // Reads the key file, certificate and TLS key again. A file that cannot be used is logged, and its old contents stay
+  // in use.
   void reload();
-  void wait_until_idle();  // until no request is being served
+  void wait_until_idle();  // returns when no request is being served
   void stop();             // closes every connection; returns when all threads have ended
 
  private:
-  // httplib's part: from a whole request to its handler and the response.
+  // The part that httplib does: it turns a whole request into a call of its handler and writes the response.
   class Dispatcher : public httplib::Server {
    public:
-    Dispatcher() { svr_sock_ = 0; }  // without a listening socket httplib takes itself for stopped, and ends streams
+    // Without a listening socket httplib would believe that it was stopped, and end streams.
+    Dispatcher() { svr_sock_ = 0; }
     using httplib::Server::process_request;
   };
 
@@ -78,24 +81,28 @@ class HttpServer {
   FrontOptions front_options() const;
   const Route* find_route(const std::string& method, const std::string& path) const;
   std::string allowed_methods(const std::string& path) const;
-  // What the head alone decides. True: answered (CORS preflight, or refused).
+  // Returns true if the head alone decides the answer (a CORS preflight, or a refusal) and `response` holds it.
   bool answer_early(Connection& connection, httplib::Response& response) const;
-  bool check_head(Connection& connection, httplib::Response& response) const;  // the same; throws ApiError to refuse
+  // Returns true if `response` holds the answer to a CORS preflight. Throws ApiError to refuse the request.
+  bool check_head(Connection& connection, httplib::Response& response) const;
   bool serve(Connection& connection);
   void dispatch(const httplib::Request& request, httplib::Response& response) const;
-  // The account of the key that came with a request; throws ApiError.
+  // Returns the account of a request's key: `authorization` is its Authorization header, `plain` its X-Api-Key. Throws
+  // ApiError (401).
   std::shared_ptr<KeyAccount> account_of(const std::string& authorization, const std::string& plain) const;
-  void limit(const httplib::Request& request, httplib::Response& response) const;  // by its key; throws ApiError
+  // Takes a lease of the request's key, and adds the headers of its limits. Throws ApiError.
+  void limit(const httplib::Request& request, httplib::Response& response) const;
   void fill_error(const httplib::Request& request, httplib::Response& response) const;
   void add_cors(httplib::Response& response) const;
-  // Counts an answer, and writes its line of the access log. `duration_ms`: from the whole request to the whole answer.
+  // Counts an answer and writes its line in the access log. `duration_ms` is the time from the complete request to the
+  // complete answer.
   void record(const Connection& connection, const std::string& method, const std::string& path, const httplib::Response& response,
               double duration_ms) const;
 
   HttpOptions options_;
   ApiKeys keys_;
   TrustedProxies proxies_;
-  std::shared_ptr<TlsContext> tls_;  // null: none
+  std::shared_ptr<TlsContext> tls_;  // null for plain HTTP
   std::vector<Route> routes_;
   RequestCounter* counter_;
   Dispatcher dispatcher_;
@@ -103,6 +110,7 @@ class HttpServer {
   std::unique_ptr<ConnectionFront> front_;
 };
 
+// Set the response's body to `json`, or its status, headers and body to those of `error`.
 void send_json(httplib::Response& response, const openai::Json& json);
 void send_error(httplib::Response& response, const openai::ApiError& error);
 

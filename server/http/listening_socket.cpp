@@ -26,7 +26,8 @@ int port_of(int socket) {
                                              : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-// The socket is bound to the first address of the host that takes it; `listening`: it also listens.
+// Returns a non-blocking socket bound to the first address of the host that accepts it. If `listening`, it also
+// listens. Throws std::runtime_error.
 int bind_socket(const std::string& host, int port, bool listening) {
   const std::string where = "cannot listen on " + host + ":" + std::to_string(port) + ": ";
   addrinfo hints{};

@@ -42,7 +42,7 @@ class TextBuilder {
     out_ << name << '{' << labels << "} " << value << '\n';
   }
 
-  // One figure under both prefixes.
+  // Adds one metric under both prefixes.
   template <typename T>
   void both(const std::string& name, const char* type, const char* help, T value) {
     for (const char* prefix : {"smartkv:", "vllm:"}) single(prefix + name, type, help, value);
@@ -129,7 +129,7 @@ void add_policies(TextBuilder& text, const std::map<std::string, PolicyStats>& p
             &TierUse::bytes);
 }
 
-// What the caches say of themselves, added up over the sequences that finished.
+// Adds the diagnostics that caches report (cache_metrics()), summed over finished sequences.
 void add_diagnostics(TextBuilder& text, const std::map<std::string, PolicyStats>& policies) {
   for (const CacheMetric& metric : cache_metrics()) {
     const std::string key(metric.name), name = "smartkv:" + key;

@@ -1,4 +1,4 @@
-// /metrics: the engine's and the server's numbers as Prometheus text (exposition format 0.0.4).
+// GET /metrics: the statistics of the engine and the server as Prometheus text (exposition format 0.0.4).
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace smartkv::http {
 
-// Answers by route and status, and requests that the limits of an API key refused. Thread-safe.
+// Counts answers by route and status, and requests refused by the limits of an API key. Thread-safe.
 class RequestCounter {
  public:
   void add(const std::string& route, int status);
@@ -26,7 +26,8 @@ class RequestCounter {
   std::atomic<uint64_t> key_refusals_ = 0;
 };
 
-// Each figure as smartkv:NAME; those that autoscalers and gateways look for also as vllm:NAME.
+// Returns the text of /metrics. Metrics are named smartkv:NAME; the ones that autoscalers and gateways look for also
+// appear as vllm:NAME. CPU time and resident memory have their usual names, process_NAME.
 std::string metrics_text(const EngineStats& stats, const std::string& model, const RequestCounter& requests);
 
 }  // namespace smartkv::http

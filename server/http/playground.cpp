@@ -7,7 +7,7 @@ namespace smartkv::http {
 
 namespace {
 
-// Trusted Types: no script can turn text into markup, so that what a model writes stays text.
+// Trusted Types keep every script from turning text into markup, so text that a model writes stays text.
 constexpr const char* kContentSecurityPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
@@ -25,7 +25,7 @@ void send_file(const PlaygroundFile& file, const std::string& type, httplib::Res
   response.set_header("X-Content-Type-Options", "nosniff");
   response.set_header("Referrer-Policy", "no-referrer");
   response.set_header("Cross-Origin-Opener-Policy", "same-origin");
-  response.set_header("Cache-Control", "no-cache");  // another version of the program has other files
+  response.set_header("Cache-Control", "no-cache");  // another version of the program may have different files
   response.set_content(reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size(), type);
 }
 

@@ -1,5 +1,5 @@
-// The playground: a page at / that talks with the model through the public API. Its files, server/playground/, are
-// part of the program; it fetches nothing from elsewhere.
+// The playground: a page at / that talks to the model through the public API. Its files, server/playground/, are built
+// into the program, and it loads nothing from elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 
 namespace smartkv::http {
 
+// A file that is built into the program.
 struct PlaygroundFile {
   std::string_view name;  // "index.html"
   std::span<const std::byte> bytes;
@@ -18,8 +19,8 @@ struct PlaygroundFile {
 
 std::vector<PlaygroundFile> playground_files();
 
-// GET / for index.html, GET /playground/NAME for the others. They need no API key: the page asks for it. The headers
-// keep the page from running or loading anything that is not one of these files, and from being framed.
+// Returns the routes GET / (index.html) and GET /playground/NAME (the other files). They need no API key; the page asks
+// for it. Their headers keep the page from running or loading anything but these files, and from being framed.
 std::vector<Route> playground_routes();
 
 }  // namespace smartkv::http

@@ -18,8 +18,8 @@ using openai::ApiError;
 namespace {
 
 constexpr std::string_view kInvalid = "invalid_request_error";
-constexpr int kLengthDigits = 19;        // of any int64; a chunked body's length is filled in at its end
-constexpr int kMaxChunkSizeDigits = 15;  // hexadecimal; fits an int64
+constexpr int kLengthDigits = 19;        // enough for any int64; reserved for the length of a chunked body
+constexpr int kMaxChunkSizeDigits = 15;  // hexadecimal digits; such a number fits an int64
 
 ApiError malformed(const std::string& what) {
   return openai::invalid_request("", "The HTTP request is malformed: " + what);
@@ -34,7 +34,7 @@ ApiError body_too_large(int64_t limit) {
                   "", "request_too_large");
 }
 
-// RFC 9110, section 5.6.2.
+// Returns whether `text` is a token: RFC 9110, section 5.6.2.
 bool is_token(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || (c != 0 && std::strchr("!#$%&'*+-.^_`|~", c) != nullptr);
@@ -47,7 +47,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// A list of tokens, as Connection has it.
+// Returns whether a comma-separated list of tokens, as in the Connection field, contains `token` (in lower case).
 bool lists(std::string_view value, std::string_view token) {
   while (!value.empty()) {
     const size_t comma = std::min(value.find(','), value.size());
@@ -57,8 +57,9 @@ bool lists(std::string_view value, std::string_view token) {
   return false;
 }
 
-// Fields that are settled here, and those of features that the server does not have: compressing an answer would take
-// the CPU from the model, and ranges of one make no sense.
+// Returns whether a field is passed on to httplib. Dropped are the fields that RequestReader handles itself, and fields
+// of features that the server does not have: compressing an answer would take CPU time from the model, and a range of
+// an answer makes no sense.
 bool passed_on(std::string_view name) {
   static constexpr std::array<std::string_view, 10> kDropped = {
       "accept-encoding", "connection", "content-length",    "expect",  "keep-alive",
@@ -66,7 +67,8 @@ bool passed_on(std::string_view name) {
   return std::find(kDropped.begin(), kDropped.end(), name) == kDropped.end();
 }
 
-// The path and query of an absolute-form target, "http://host/path?query" (RFC 9112, section 3.2.2); else the target itself.
+// Returns the path and query of an absolute-form target, "http://host/path?query" (RFC 9112, section 3.2.2). Returns
+// any other target unchanged.
 std::string origin_form(std::string_view target) {
   const size_t scheme = target.find("://");
   const std::string name = lower(target.substr(0, std::min(scheme, target.size())));
@@ -107,7 +109,7 @@ void RequestReader::forget_head() {
   std::swap(head_, kept);
 }
 
-// An assignment to a string may keep its buffer; a swap gives it away.
+// Swaps, because assigning to a string may keep its buffer.
 void RequestReader::reset() {
   RequestReader fresh(limits_);
   std::swap(*this, fresh);
@@ -123,7 +125,7 @@ size_t RequestReader::read_head(std::string_view bytes) {
   while (taken < bytes.size()) {
     const char byte = bytes[taken++];
     const bool ends_line = byte == '\n';
-    if (!begun_ && (byte == '\r' || ends_line)) continue;  // empty lines before a request: RFC 9112, section 2.2
+    if (!begun_ && (byte == '\r' || ends_line)) continue;  // skips empty lines before a request: RFC 9112, section 2.2
     begun_ = true;
     const bool after_cr = !text_.empty() && text_.back() == '\r';
     if (ends_line != after_cr) throw malformed("its lines do not end with CR LF");
@@ -325,7 +327,7 @@ void RequestReader::take_chunk_byte(char byte) {
 
 void RequestReader::finish_chunks() {
   const std::string length = std::to_string(text_.size() - body_start_);
-  text_.replace(body_start_ - 4 - length.size(), length.size(), length);  // before the two line ends of the head
+  text_.replace(body_start_ - 4 - length.size(), length.size(), length);  // 4: the two line ends after the number
   stage_ = Stage::kDone;
 }
 

@@ -17,7 +17,7 @@ using openai::Json;
 
 namespace {
 
-// Whether requests should come here: not while the server drains, nor while all of them fail.
+// Tells a load balancer whether to send requests here: not while the server drains, nor while all requests fail.
 void ready(const Service& service, Response& response) {
   const bool draining = service.draining() || service.engine.draining();
   const char* status = draining ? "draining" : service.streams.failing() ? "failing" : "ok";
@@ -27,7 +27,7 @@ void ready(const Service& service, Response& response) {
                        {"version", kVersion}});
 }
 
-// Whether the process is worth keeping: it answers, and its model is all there.
+// Tells a supervisor whether to keep the process: it answers, and no process of its model is lost.
 void alive(const Service& service, Response& response) {
   const bool lost = !service.engine.lost().empty();
   response.status = lost ? 503 : 200;
@@ -63,7 +63,7 @@ void refuse_embeddings() {
   throw ApiError(501, "invalid_request_error", "This server generates text and has no embeddings", "", "not_supported");
 }
 
-// The one query parameter of GET /v1/kv.
+// Reads `layer`, the only query parameter of GET /v1/kv. Throws ApiError.
 std::optional<int64_t> read_layer(const Request& request) {
   Json given = Json::object();
   for (const auto& [key, value] : request.params) {

@@ -1,4 +1,4 @@
-// What the server answers, route by route.
+// The routes of the server and their handlers.
 #pragma once
 
 #include <chrono>
@@ -12,21 +12,21 @@
 
 namespace smartkv::http {
 
-// What the handlers share. Outlives the server.
+// State that the handlers share. It outlives the server.
 struct Service {
   Engine& engine;
   openai::ServedModel model;
-  int64_t created = 0;  // Unix time, of the model's start
+  int64_t created = 0;  // Unix time at which the model was started, in seconds
   RequestCounter requests;
   std::function<bool()> draining;
   StreamHealth streams = {};
-  std::chrono::seconds sse_ping = std::chrono::seconds(0);  // longest silence of a stream; 0: any
+  std::chrono::seconds sse_ping = std::chrono::seconds(0);  // longest silence of a stream; 0 for no limit
 };
 
-std::vector<Route> make_routes(Service& service);
+std::vector<Route> make_routes(Service& service);  // REQUIRES: `service` outlives the routes
 
-// The endpoints that generate: whole or as server-sent events. See generate.cpp for how a client that goes away
-// is noticed.
+// Answer the endpoints that generate, with one JSON object or with server-sent events. generate.cpp explains how a
+// disconnected client is noticed. Both throw ApiError if nothing was sent yet.
 void generate(Service& service, openai::ApiRequest request, const httplib::Request& http, httplib::Response& response);
 void respond(Service& service, openai::ResponsesRequest request, const httplib::Request& http, httplib::Response& response);
 

@@ -1,4 +1,4 @@
-// Whether requests that were taken still get their answers.
+// Tells whether accepted requests still get their answers.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,7 @@
 
 namespace smartkv::http {
 
-// Counts generations that end in an error of the server. Thread-safe.
+// Counts consecutive generations that end in an error of the server. Thread-safe.
 class StreamHealth {
  public:
   using Clock = std::chrono::steady_clock;
@@ -22,8 +22,8 @@ class StreamHealth {
     ++failures_;
     last_ = now;
   }
-  // Returns whether the last kMostFailures generations or more all failed, the last one within kMemory. So a server that is sent
-  // no requests any more is tried again.
+  // Returns whether at least the last kMostFailures generations all failed, the latest within kMemory. The time limit
+  // lets a load balancer try the server again after it has stopped sending requests.
   bool failing(Clock::time_point now = Clock::now()) const {
     const std::lock_guard lock(mutex_);
     return failures_ >= kMostFailures && now - last_ < kMemory;

@@ -15,7 +15,7 @@ namespace smartkv::http {
 
 namespace {
 
-// The newest of OpenSSL's errors in this thread, which are forgotten.
+// Returns the latest OpenSSL error of this thread, and clears the thread's errors.
 std::string last_error() {
   std::array<char, 256> text{};
   ERR_error_string_n(ERR_peek_last_error(), text.data(), text.size());
@@ -40,8 +40,8 @@ ssize_t TlsSession::result(int n, int retry) {
     errno = EAGAIN;
     return -1;
   }
-  // Reading that has to write first is a handshake whose few KB a fresh socket has no room for, writing that has to read
-  // first a renegotiation, which is off: neither is a client's that means well.
+  // No well-behaved client gets here. A read has to write first only if the handshake's few KB do not fit a fresh
+  // socket's buffer. A write has to read first only in a renegotiation, which is off.
   failed_ = true;
   errno = ECONNABORTED;
   return -1;
@@ -72,7 +72,8 @@ TlsContext::TlsContext(std::filesystem::path certificate, std::filesystem::path 
     : certificate_(std::move(certificate)), key_(std::move(key)), context_(load()) {}
 
 TlsContext::Context TlsContext::load() const {
-  // OpenSSL names no reason where a file cannot be opened, and waits for the writer of a pipe.
+  // These checks come first, because OpenSSL does not say why a file cannot be opened, and waits for the writer of a
+  // pipe.
   for (const auto& [path, what] : {std::pair{&certificate_, "certificate"}, std::pair{&key_, "key"}}) {
     const bool readable = ::access(path->c_str(), R_OK) == 0;
     if (readable && std::filesystem::is_regular_file(*path)) continue;
@@ -84,11 +85,11 @@ TlsContext::Context TlsContext::load() const {
   SSL_CTX* c = context.get();
   SSL_CTX_set_min_proto_version(c, TLS1_2_VERSION);
   SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-  // Resumption is by tickets, which clients keep. An idle session keeps no buffers.
+  // Sessions are resumed by tickets, which the clients keep. An idle session holds no buffers.
   SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
-  SSL_CTX_clear_mode(c, SSL_MODE_AUTO_RETRY);  // one record at a time: no client keeps the thread
-  // A key that wants a passphrase is an error, not a question on the terminal.
+  SSL_CTX_clear_mode(c, SSL_MODE_AUTO_RETRY);  // one record at a time, so that no client keeps the thread busy
+  // A key that needs a passphrase is an error; OpenSSL must not ask for it on the terminal.
   SSL_CTX_set_default_passwd_cb(c, [](char*, int, int, void*) { return 0; });
   if (SSL_CTX_use_certificate_chain_file(c, certificate_.c_str()) != 1) {
     throw TlsError(certificate_.string() + ": expected a certificate (PEM), found: " + last_error());

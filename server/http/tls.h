@@ -1,5 +1,5 @@
-// TLS (1.2 and 1.3) on the server's sockets, by OpenSSL. Nothing here waits: a session reads and writes what the socket
-// has and has room for, so that the one thread that owns all sockets can do handshakes, too.
+// TLS 1.2 and 1.3 on the server's sockets, by OpenSSL. Nothing here waits: a session reads the bytes that the socket
+// has and writes the bytes that it has room for. So the one thread that owns all sockets can also do the handshakes.
 #pragma once
 
 #include <sys/types.h>
@@ -13,23 +13,25 @@
 
 namespace smartkv::http {
 
-// A certificate or key that cannot be used; the message names the file and what is wrong with it.
+// A certificate or key that cannot be used. The message names the file and the fault.
 class TlsError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// One connection. One thread at a time.
+// The TLS session of one connection. Used by one thread at a time.
 class TlsSession {
  public:
-  TlsSession(SSL_CTX* context, int socket);  // `socket` does not block and stays the caller's; throws TlsError
+  // `socket` must be non-blocking; the caller keeps its ownership. Throws TlsError.
+  TlsSession(SSL_CTX* context, int socket);
 
-  // As recv() and send() on the socket: bytes, 0 at the client's end, -1 with errno. EAGAIN: when the socket is readable
-  // (writable), again. The handshake is part of reading. Reading takes records whole if `size` is at least kMostRead:
-  // then nothing is left that the socket does not tell of.
-  static constexpr size_t kMostRead = 16 << 10;  // RFC 8446, section 5.1
+  // Like recv() and send() on the socket: they return a number of bytes, 0 when the client has closed, or -1 with
+  // errno. EAGAIN means: call again when the socket is readable (for read()) or writable (for write()). Reading also
+  // does the handshake. With a `size` of at least kMostRead, read() takes whole records, so no byte stays in the
+  // session while the socket is not readable.
+  static constexpr size_t kMostRead = 16 << 10;  // the largest record: RFC 8446, section 5.1
   ssize_t read(char* data, size_t size);
   ssize_t write(const char* data, size_t size);
-  void close();  // tells the client, if that can be done at once
+  void close();  // tells the client that the session ends, if that is possible without waiting
 
  private:
   struct Free {
@@ -41,14 +43,14 @@ class TlsSession {
   bool failed_ = false;
 };
 
-// The server's side: certificate and key. Thread-safe.
+// The server's certificate and key. Thread-safe.
 class TlsContext {
  public:
-  // PEM files: the certificate with those that lead to a root behind it, and its key, not encrypted. Throws TlsError.
+  // Both are PEM files: the certificate followed by its chain, and its unencrypted key. Throws TlsError.
   TlsContext(std::filesystem::path certificate, std::filesystem::path key);
 
-  std::unique_ptr<TlsSession> open(int socket) const;  // throws TlsError
-  // Reads the files again, for connections to come. Throws TlsError, and all stays as it was.
+  std::unique_ptr<TlsSession> open(int socket) const;  // begins a session on `socket`; throws TlsError
+  // Reads the files again, for future connections. If it throws TlsError, nothing changes.
   void reload();
 
  private:

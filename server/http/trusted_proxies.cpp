@@ -16,13 +16,13 @@ std::string_view trimmed(std::string_view text) {
   return first == text.npos ? "" : text.substr(first, text.find_last_not_of(" \t") + 1 - first);
 }
 
-// Without the port that some proxies add: "1.2.3.4:5" and "[::1]:5".
+// Returns the address without the port that some proxies add: "1.2.3.4:5" and "[::1]:5".
 std::string_view host_of(std::string_view text) {
   if (text.starts_with('[')) return text.substr(1, text.find(']') - 1);
   return std::count(text.begin(), text.end(), ':') == 1 ? text.substr(0, text.find(':')) : text;
 }
 
-// One text for each address, whatever way it was written.
+// Returns the canonical text of an address, however it was written.
 std::string text_of(const std::array<uint8_t, 16>& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const bool v4 = std::equal(kMapped.begin(), kMapped.end(), address.begin());
@@ -33,7 +33,8 @@ std::string text_of(const std::array<uint8_t, 16>& address) {
 }  // namespace
 
 bool TrustedProxies::parse(std::string text, Address* address) {
-  if (text.find(':') != text.npos) text = text.substr(0, text.find('%'));  // the interface of a link-local address
+  // Drops the interface of a link-local address.
+  if (text.find(':') != text.npos) text = text.substr(0, text.find('%'));
   if (::inet_pton(AF_INET6, text.c_str(), address->data()) == 1) return true;
   std::copy(kMapped.begin(), kMapped.end(), address->begin());
   return ::inet_pton(AF_INET, text.c_str(), address->data() + kMapped.size()) == 1;

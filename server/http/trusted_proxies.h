@@ -1,4 +1,4 @@
-// Who a request comes from where reverse proxies stand before the server.
+// Finds the address of a client behind reverse proxies.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace smartkv::http {
 
-// A text that is no address or network; the message names the option, what was expected and what was found.
+// A text that is neither an address nor a network. The message names the option, what was expected and what was found.
 class ProxyError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -20,15 +20,16 @@ class TrustedProxies {
  public:
   using Fields = std::vector<std::pair<std::string, std::string>>;  // names in lower case
 
-  // `networks`: addresses, or networks such as 10.0.0.0/8 and fd00::/8. Throws ProxyError.
+  // `networks` holds addresses, and networks such as 10.0.0.0/8 and fd00::/8. Throws ProxyError.
   explicit TrustedProxies(const std::vector<std::string>& networks);
 
-  // Returns the client's address. It is the last one in X-Forwarded-For that is no trusted proxy's, because any client may write the
-  // beginning of that field; `peer` itself, if it is no trusted proxy.
+  // Returns the client's address. If `peer` is not a trusted proxy, it is the client. Otherwise the client is the last
+  // address in X-Forwarded-For that is not a trusted proxy, because any client may write the beginning of that field.
+  // If all are trusted, it is the first one; an entry that is no address ends the search at the one after it.
   std::string client_of(const std::string& peer, const Fields& fields) const;
 
  private:
-  using Address = std::array<uint8_t, 16>;  // IPv4 as ::ffff:a.b.c.d
+  using Address = std::array<uint8_t, 16>;  // an IPv4 address is ::ffff:a.b.c.d
   struct Network {
     Address address;
     int bits;

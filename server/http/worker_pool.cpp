@@ -16,7 +16,7 @@ void WorkerPool::enqueue(std::function<void()> task) {
     try {
       threads_.emplace_back([this] { work(); });
     } catch (const std::exception& error) {  // std::system_error or std::bad_alloc
-      // The threads that exist will come to it; without any there is no server.
+      // An existing thread will run the task later. If there is none, the task cannot run.
       if (threads_.empty()) {
         tasks_.pop_back();
         throw;
@@ -37,7 +37,8 @@ void WorkerPool::shutdown() {
 }
 
 void WorkerPool::work() {
-  // Where cores are scarce, the model's threads go first. A thread has a niceness of its own on Linux; failing is harmless.
+  // Lets the model's threads go first if cores are scarce. On Linux each thread has its own niceness. Failure is
+  // harmless.
   constexpr int kNiceness = 5;
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
   std::unique_lock lock(mutex_);

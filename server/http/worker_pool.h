@@ -1,5 +1,5 @@
-// Threads that serve requests: started when needed, up to a limit, kept until shutdown. A stream holds its thread as
-// long as it runs, so the limit is high and an idle server is small.
+// The threads that serve requests. They are started when needed, up to a limit, and kept until shutdown. A stream holds
+// its thread as long as it runs, so the limit is high; a server that was never busy has few threads.
 #pragma once
 
 #include <condition_variable>
@@ -15,10 +15,10 @@ class WorkerPool {
  public:
   explicit WorkerPool(size_t max_threads) : max_threads_(max_threads) {}
 
-  // Hands the task to a thread, which must not see it throw. Throws, and forgets the task, when no thread can take it or
-  // memory runs out.
+  // Hands the task to a thread. REQUIRES: the task does not throw. Throws, and drops the task, if there is no thread
+  // and none can be started, or if memory runs out.
   void enqueue(std::function<void()> task);
-  void shutdown();                           // finishes what was enqueued
+  void shutdown();  // returns when all tasks have been run and all threads have ended
 
  private:
   void work();

@@ -11,10 +11,11 @@ namespace smartkv::openai {
 namespace {
 
 constexpr size_t kMaxStops = 16;
-constexpr size_t kMaxStopBytes = 1024;  // text is held back while it could begin one
-// Each is looked at for every token. OpenAI's clients send a handful.
+constexpr size_t kMaxStopBytes = 1024;  // bounds the text that is held back while it could begin a stop string
+// Every entry is checked for every token. OpenAI's clients send a handful.
 constexpr size_t kMaxBiases = 1000, kMaxStopTokens = 1000;
-constexpr size_t kMaxSpecBytes = 4096;  // of kv_cache or speculative: a name and a few numbers, copied for every prompt
+// Bytes of kv_cache or speculative: a name and a few numbers, copied for every prompt.
+constexpr size_t kMaxSpecBytes = 4096;
 
 void check_count(const char* field, const char* what, size_t found, size_t most) {
   if (found <= most) return;
@@ -37,7 +38,7 @@ std::vector<std::string> read_stop(FieldReader& fields) {
     throw wrong_type("stop", "a string or an array of strings", *value);
   }
   for (const std::string& stop : stops) check_count("stop", "bytes in a string", stop.size(), kMaxStopBytes);
-  std::erase(stops, "");  // user interfaces send it for none
+  std::erase(stops, "");  // user interfaces send "" if the user gave no stop string
   return stops;
 }
 
@@ -60,7 +61,7 @@ std::vector<std::pair<TokenId, float>> read_logit_bias(FieldReader& fields, cons
   return result;
 }
 
-// Every 64-bit value is a seed: the ones that responses report are unsigned, OpenAI's are signed.
+// Reads a seed, which is any 64-bit value. Responses report it as an unsigned number; OpenAI's seeds are signed.
 std::optional<uint64_t> read_seed(FieldReader& fields) {
   const Json* value = fields.find("seed");
   if (value == nullptr) return std::nullopt;
@@ -68,7 +69,7 @@ std::optional<uint64_t> read_seed(FieldReader& fields) {
   return static_cast<uint64_t>(read_integer(*value, "seed", INT64_MIN, INT64_MAX));
 }
 
-// The engine knows the names and parameters; here only the type is checked.
+// Reads `kv_cache` or `speculative`. It checks only the type; the engine checks names and parameters.
 nlohmann::json read_spec(FieldReader& fields, std::string_view key) {
   const Json* value = fields.find(key);
   if (value == nullptr) return nullptr;
@@ -119,7 +120,8 @@ void read_streaming(FieldReader& fields, ApiRequest* request) {
   request->include_usage = inner.boolean("include_usage", false);
   request->continuous_usage = inner.boolean("continuous_usage_stats", false) && request->include_usage;
   request->include_drafts = inner.boolean("include_drafts", false);
-  inner.boolean("include_obfuscation", false);  // OpenAI's padding against readers of lengths; a local server sends none
+  // OpenAI pads chunks so that their length reveals nothing. A local server does not need that.
+  inner.boolean("include_obfuscation", false);
   inner.finish();
 }
 
@@ -129,7 +131,7 @@ std::vector<TokenId> read_token_ids(const Json& array, const std::string& path, 
   tokens.reserve(array.size());
   const int64_t last = tokenizer.vocab_size() - 1;
   for (const Json& token : array) {
-    // The path of one element is only worth building for an error.
+    // The path of an element costs time, so it is built only for an error.
     if (!token.is_number_integer() || token < 0 || token > last) {
       read_integer(token, path + "[" + std::to_string(tokens.size()) + "]", 0, last);
     }

@@ -1,4 +1,4 @@
-// A parsed request of /v1/completions or /v1/chat/completions, and the fields that both have.
+// A parsed request of /v1/completions or /v1/chat/completions, and the parsing of fields that both endpoints have.
 #pragma once
 
 #include <string>
@@ -9,45 +9,48 @@
 
 namespace smartkv::openai {
 
-// What parsing needs to know of the served model.
+// The served model, as far as parsing needs it.
 struct ServedModel {
   const Engine& engine;
-  std::vector<std::string> names;  // the first one is reported; the others are aliases
-  Json sampling = Json::object();  // defaults of sampling fields, by their names
-  int64_t max_prompts = 256;       // of one request: more than the queue holds could never be served
+  std::vector<std::string> names;  // responses report the first name; the others are aliases
+  Json sampling = Json::object();  // default values of sampling fields, by field name
+  int64_t max_prompts = 256;       // limit for one request; more prompts than the queue holds could never be served
 };
 
+// A checked request of either endpoint.
 struct ApiRequest {
   bool chat = false;
   std::string id;     // "chatcmpl-..." or "cmpl-..."
-  std::string model;  // as responses report it
+  std::string model;  // the name that responses report
   std::vector<GenerationRequest> generations;  // one per prompt
-  std::vector<std::string> echo;               // one text per prompt, with completions' echo; else empty
+  std::vector<std::string> echo;  // one text per prompt if a completion request asked for `echo`; else empty
   bool stream = false;
-  bool include_usage = false;  // stream_options
-  bool continuous_usage = false;  // usage so far in every chunk
-  bool include_drafts = false;    // what was drafted of each chunk
-  std::string format_field;    // the field that gave the generations their grammar
-  std::optional<ToolUse> tools;  // chat: whose calls are taken out of the text
+  // From stream_options: usage in a last chunk, usage so far in every chunk, the drafts of each chunk (draft_text.h).
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool include_drafts = false;
+  std::string format_field;      // the field that the grammar of the generations comes from
+  std::optional<ToolUse> tools;  // chat only: the tools whose calls are extracted from the answer
 };
 
-// Both throw ApiError. `body` is the request's JSON text.
+// Parse the JSON text of a request; read_chat() takes the parsed JSON. All three throw ApiError.
 ApiRequest parse_completion(std::string_view body, const ServedModel& model);
 ApiRequest parse_chat(std::string_view body, const ServedModel& model);
 ApiRequest read_chat(const Json& body, const ServedModel& model);
 
-// The shared steps of the two.
+// The steps that both endpoints share. All but make_id() throw ApiError.
 Json parse_body(std::string_view body);
-std::string make_id(std::string_view prefix);
+std::string make_id(std::string_view prefix);  // returns `prefix` and 24 random characters
 void read_model(FieldReader& fields, const ServedModel& model, ApiRequest* request);
 void read_streaming(FieldReader& fields, ApiRequest* request);
-// Sampling, stop conditions and the extensions; token ids are checked against the vocabulary.
+// Reads sampling, stop conditions and the extensions. Token ids are checked against the vocabulary.
 void read_generation(FieldReader& fields, const ServedModel& model, GenerationRequest* request);
-// -1 for all that there is room for.
+// Returns a limit of tokens: at least `least`, or -1 for as many as the context has room for. Returns `fallback` if the
+// field is absent.
 int64_t read_max_tokens(FieldReader& fields, std::string_view key, int64_t fallback, int64_t least);
 std::vector<TokenId> read_token_ids(const Json& array, const std::string& path, const Tokenizer& tokenizer);
-// Both refuse a prompt that cannot fit the context (400, context_length_exceeded) before work is spent on it: a text by
-// the fewest tokens that its bytes can make.
+// Refuse a prompt that cannot fit the context (400, context_length_exceeded) before work is spent on it. For a text,
+// the smallest number of tokens that it can have decides.
 void check_text_fits(std::string_view text, const std::string& param, const Engine& engine);
 void check_tokens_fit(int64_t tokens, const std::string& param, const Engine& engine);
 

@@ -26,7 +26,7 @@ std::string read_text_part(const Json& part, const std::string& path) {
   return text;
 }
 
-// Parts are joined by a line break, as the templates' authors expect of a message in several parts.
+// Returns the content as one text. Parts are joined by a line break, as authors of templates expect.
 std::string read_content(const Json& content, const std::string& path) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) throw wrong_type(path, "a string or an array of text parts", content);
@@ -38,8 +38,11 @@ std::string read_content(const Json& content, const std::string& path) {
   return text;
 }
 
-// As templates read them: an object. OpenAI takes any text, because a model wrote it: one of its calls may have been cut, and its
-// keys may repeat, of which the last one counts. Text that is no object, and does not begin one, is shown as it is.
+// Returns the arguments of a call as an object, which templates expect. OpenAI accepts any text, because a model wrote
+// it.
+//  - A text that was cut is completed (cut_json.h).
+//  - If keys are repeated, the last one counts.
+//  - A text that does not begin an object is returned as it is.
 Json read_arguments(const std::string& text) {
   if (text.find_first_not_of(" \t\r\n") == text.npos) return Json::object();
   std::vector<std::string> texts = completed_json(text);
@@ -56,7 +59,7 @@ Json read_arguments(const std::string& text) {
 
 Json read_tool_call(const Json& call, const std::string& path) {
   FieldReader fields(call, path);
-  fields.integer("index", 0, 0);  // some clients send a stream's calls back as they came
+  fields.integer("index", 0, 0);  // some clients send back a stream's calls unchanged
   Json result = {{"id", fields.required_string("id")}, {"type", "function"}};
   require_function_type(fields);
   FieldReader inner(fields.required_object("function"), fields.path("function"));
@@ -82,7 +85,7 @@ Json read_message(const Json& message, const std::string& path) {
   const Json* calls = role == "assistant" ? fields.array("tool_calls") : nullptr;
   if (content != nullptr) {
     result["content"] = read_content(*content, fields.path("content"));
-  } else if (role == "assistant") {  // one that has calls, or said nothing
+  } else if (role == "assistant") {  // its message has calls, or is empty
     result["content"] = "";
   } else {
     fields.required("content");
@@ -94,7 +97,7 @@ Json read_message(const Json& message, const std::string& path) {
     }
   }
   if (auto name = fields.string("name")) result["name"] = *name;
-  // What other servers' answers hold and clients send back, or hints for their caches: without effect here.
+  // Fields without effect here: clients copy them from answers of other servers, or send them as hints for caches.
   fields.string("id");
   fields.object("cache_control");
   if (role == "tool") result["tool_call_id"] = fields.required_string("tool_call_id");

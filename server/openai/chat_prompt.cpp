@@ -9,7 +9,7 @@ namespace smartkv::openai {
 
 namespace {
 
-// `variables`: further members of the template's context, or null.
+// Renders the chat template. `variables` holds further members of its context; it may be null. Throws ApiError.
 std::string render(const Engine& engine, Json context, const Json* variables) {
   const ChatTemplate* chat_template = engine.chat_template();
   if (chat_template == nullptr) {
@@ -35,7 +35,7 @@ const Json* read_variables(FieldReader& fields) {
   return variables;
 }
 
-// Whether the answer goes on with the last message. Sets whether the prompt opens the assistant's turn.
+// Returns whether the answer continues the last message. Sets whether the prompt opens the assistant's turn.
 bool read_continuation(FieldReader& fields, const Json& messages, bool* opens_turn) {
   const bool by_assistant = messages.back()["role"] == "assistant" && !messages.back().contains("tool_calls");
   const bool asks_for_turn = fields.find("add_generation_prompt") != nullptr;
@@ -50,10 +50,11 @@ bool read_continuation(FieldReader& fields, const Json& messages, bool* opens_tu
   return continues;
 }
 
-// Returns the prompt up to the end of its last message's text. A mark behind that text shows where it ends, also if the text
-// occurs in what the template writes behind it, and keeps its last blanks from a template that trims.
+// Returns the prompt up to the end of the last message's text. A mark appended to the text shows where it ends, even if
+// the template writes the same text again later. The mark also keeps templates from trimming the text's trailing
+// blanks.
 std::string render_open_ended(const Engine& engine, Json context, const Json* variables) {
-  const std::string mark = make_id("ContinueHere");  // stands nowhere else
+  const std::string mark = make_id("ContinueHere");  // occurs nowhere else
   context["messages"].back()["content"].get_ref<std::string&>() += mark;
   std::string prompt = render(engine, std::move(context), variables);
   const size_t end = prompt.rfind(mark);
@@ -90,7 +91,7 @@ ChatPrompt read_chat_prompt(FieldReader& fields, const Engine& engine) {
   const bool about_tools = prompt.tools || std::any_of(checked.begin(), checked.end(), [](const Json& message) {
                              return message["role"] == "tool" || message.contains("tool_calls");
                            });
-  Json shown;  // null: none
+  Json shown;  // the tools that the template shows; null if there are none
   if (about_tools) {
     const ToolForm form = tool_form(engine);
     if (form == ToolForm::kGeneric) checked = plain_tool_messages(checked, prompt.tools ? &*prompt.tools : nullptr);

@@ -1,4 +1,4 @@
-// From messages to the model's prompt, through its chat template.
+// Turns messages into the model's prompt, by its chat template.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,19 @@ namespace smartkv::openai {
 
 struct ChatPrompt {
   std::string text;
-  std::optional<ToolUse> tools;  // that the answer may call
+  std::optional<ToolUse> tools;  // the tools that the answer may call
 };
 
-// Reads messages, the tools, add_generation_prompt, continue_final_message and chat_template_kwargs. An assistant's
-// message at the end is continued, unless add_generation_prompt or continue_final_message says otherwise.
+// Reads messages, tools, add_generation_prompt, continue_final_message and chat_template_kwargs. The answer continues
+// an assistant's message at the end, unless add_generation_prompt or continue_final_message says otherwise. Throws
+// ApiError.
 ChatPrompt read_chat_prompt(FieldReader& fields, const Engine& engine);
 
-// What a chat template reads. tools: null if there are none.
+// Returns the variables of a chat template. `tools` is null if there are none.
 Json template_context(const Engine& engine, const Json& messages, const Json& tools, bool add_generation_prompt);
 
-// The tokens of a prompt's text: the template has written the special ones.
+// Returns the tokens of a prompt's text. It adds no special tokens, because the template has written them. Throws
+// ApiError for an empty prompt.
 std::vector<TokenId> encode_chat(const Tokenizer& tokenizer, const std::string& prompt);
 
 }  // namespace smartkv::openai

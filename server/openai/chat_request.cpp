@@ -20,7 +20,8 @@ void read_logprobs(FieldReader& fields, GenerationRequest* request) {
   if (wanted) request->logprobs = std::max(top, 0);
 }
 
-// max_completion_tokens, or its older name; by default, and for -1, what the context leaves.
+// Reads max_completion_tokens, or max_tokens, its older name. If both are absent or -1, returns `room`, the tokens that
+// the context has left, but at least 1.
 int64_t read_chat_max_tokens(FieldReader& fields, int64_t room) {
   const int64_t older = read_max_tokens(fields, "max_tokens", -1, 1);
   const int64_t newer = read_max_tokens(fields, "max_completion_tokens", -1, 1);
@@ -30,7 +31,8 @@ int64_t read_chat_max_tokens(FieldReader& fields, int64_t room) {
   return std::max(older, newer) > 0 ? std::max(older, newer) : std::max<int64_t>(room, 1);
 }
 
-// Of the output's format and of the tools' calls.
+// Returns the grammar of the answer, made from the output format and the calls of tools. Sets `field` to the field that
+// asked for it.
 std::string read_grammar(FieldReader& fields, const ChatPrompt& prompt, std::string* field) {
   OutputFormat format = read_output_format(fields);
   *field = format.field;

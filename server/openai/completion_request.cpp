@@ -12,7 +12,7 @@ namespace {
 
 struct Prompt {
   std::vector<TokenId> tokens;
-  std::string text;  // what echo returns
+  std::string text;  // the text that `echo` returns
 };
 
 Prompt text_prompt(const Json& value, const Engine& engine, bool add_special) {
@@ -28,7 +28,7 @@ Prompt token_prompt(const Json& value, const std::string& path, const Engine& en
   return {tokens, tokenizer.decode(tokens, false)};
 }
 
-// A string, an array of token ids, or an array of strings and arrays of token ids.
+// Reads a string, an array of token ids, or an array of strings and arrays of token ids.
 std::vector<Prompt> read_prompts(const Json& value, const ServedModel& model, bool add_special) {
   static constexpr const char* kExpected = "a string, an array of token ids, or an array of strings and arrays of token ids";
   const Engine& engine = model.engine;
@@ -72,7 +72,7 @@ ApiRequest parse_completion(std::string_view body, const ServedModel& model) {
   generation.grammar = format.grammar();
   request.format_field = std::move(format.field);
   const bool echo = fields.boolean("echo", false);
-  // Scoring a prompt (echo with logprobs) asks for no token at all.
+  // A request that only scores its prompt (echo with logprobs) has a max_tokens of 0.
   const int64_t max_tokens = read_max_tokens(fields, "max_tokens", 16, echo ? 0 : 1);
   generation.logprobs = static_cast<int32_t>(fields.integer("logprobs", -1));
   if (echo) generation.prompt_logprobs = generation.logprobs;

@@ -5,9 +5,9 @@
 namespace smartkv::openai {
 
 std::vector<std::string> completed_json(const std::string& text) {
-  std::string open, open_at_end;  // brackets, outermost first
-  size_t end = 0;                 // behind the last member that is whole
-  size_t escape = text.npos;      // where the escape begins that the text ends in
+  std::string open, open_at_end;  // open brackets here and at `end`, outermost first
+  size_t end = 0;                 // end of the last complete member
+  size_t escape = text.npos;      // start of an escape sequence that the end of the text cuts
   bool in_string = false;
   for (size_t i = text.find_first_not_of(" \t\r\n"); i < text.size(); ++i) {
     const char c = text[i];

@@ -1,4 +1,4 @@
-// JSON text that ends too early, as an answer does that max_tokens cut.
+// Completes JSON text that ends too early, such as an answer cut by max_tokens.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace smartkv::openai {
 
-// Texts of an object of which `text` is the beginning, the fuller one first; a caller takes the first that is valid JSON. Empty if
-// `text` begins no object, or is whole.
+// Returns texts of objects that begin with `text` or with most of it, the longer one first. The caller takes the first
+// that is valid JSON. Returns none if `text` does not begin an object, or is complete.
 std::vector<std::string> completed_json(const std::string& text);
 
 }  // namespace smartkv::openai

@@ -1,4 +1,4 @@
-// Who wrote what of an answer: the model itself, or speculative decoding.
+// Splits the text of an answer by its origin: the model itself, or speculative decoding.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@ namespace smartkv::openai {
 
 struct DraftPiece {
   enum class Origin : uint8_t {
-    kModel,     // sampled, with nothing drafted for it
-    kAccepted,  // drafted, and what was sampled
-    kRejected,  // drafted, and no part of the answer: what was sampled instead follows
+    kModel,     // sampled without a matching draft
+    kAccepted,  // drafted and accepted
+    kRejected,  // drafted and rejected: not part of the answer, which continues with the next piece
   };
   Origin origin = Origin::kModel;
   std::string text;  // never empty
@@ -20,13 +20,14 @@ struct DraftPiece {
 
 std::string_view origin_name(DraftPiece::Origin origin);  // "model", "accepted", "rejected"
 
-// Of one choice.
+// The pieces of one choice.
 class DraftText {
  public:
   explicit DraftText(const Tokenizer& tokenizer, bool skip_special = true)
       : tokenizer_(&tokenizer), decoder_(tokenizer, skip_special) {}
 
-  // The event's tokens as text, in order. Unlike the event's own text it also has what a stop string cut off or holds back.
+  // Returns the text of the event's tokens in order, and of rejected drafts. Unlike the event's own text it includes
+  // text that a stop string cut off or holds back. REQUIRES: it is called with every event of the choice.
   std::vector<DraftPiece> take(const GenerationEvent& event);
 
  private:

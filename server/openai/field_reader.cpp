@@ -23,7 +23,7 @@ std::string shown(double value) {
   return out.str();
 }
 
-// A long value would drown the message.
+// Shortens a long value, which would hide the rest of the message.
 std::string shown(const Json& value) {
   std::string text = dump(value);
   if (text.size() > 60) text = text.substr(0, 57) + "...";

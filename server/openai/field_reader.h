@@ -1,5 +1,6 @@
-// Reads the fields of a JSON object strictly: every field is checked for type and range, and finish() refuses those
-// that nobody asked for. null counts as absent. Errors are 400s that name the field ("messages[2].role").
+// Reads the fields of a JSON object strictly. Every field is checked for type and range, and finish() refuses fields
+// that were not read. null counts as absent. All functions throw ApiError (400) that names the field
+// ("messages[2].role").
 #pragma once
 
 #include <limits>
@@ -15,46 +16,49 @@ namespace smartkv::openai {
 
 class FieldReader {
  public:
+  // The maximum of an integer that has none.
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-  // `path` names the object in errors: "" for the body, "messages[2]". Throws unless `object` is an object.
+  // `path` names the object in errors: "messages[2]", or "" for the body. `object` must outlive the reader. Throws if
+  // it is not a JSON object.
   explicit FieldReader(const Json& object, std::string path = "");
-  // Of a body with a schema (schemas.h): it reads no field that the schema does not name.
+  // Reads a body with a schema (schemas.h). Reading a field that the schema does not name throws std::logic_error.
   FieldReader(const Json& body, const Json* schema);
 
   std::string path(std::string_view key) const;  // "messages[2].role"
-  const Json* find(std::string_view key);        // nullptr when absent or null; marks the key as known
+  const Json* find(std::string_view key);        // null if absent or null; marks the key as known
 
+  // Readers of one type. They return `fallback`, nullopt or null if the field is absent.
   bool boolean(std::string_view key, bool fallback);
   int64_t integer(std::string_view key, int64_t fallback, int64_t min, int64_t max = kNoLimit);
-  // Within the limits that the schema gives the field.
+  // With the limits that the schema gives the field. REQUIRES: the reader has a schema.
   int64_t integer(std::string_view key, int64_t fallback);
   float number(std::string_view key, float fallback);
-  // Within [min, max]; with `above_min`, (min, max].
+  // Accepts [min, max], or (min, max] if `above_min`.
   float number(std::string_view key, float fallback, double min, double max, bool above_min = false);
   std::optional<std::string> string(std::string_view key);
   const Json* array(std::string_view key);
   const Json* object(std::string_view key);
-  // Of a field that must be there.
+  // Readers of a field that must be present.
   const Json& required(std::string_view key);
   const Json& required_object(std::string_view key);
   std::string required_string(std::string_view key);
 
-  // A field of OpenAI's that is not supported: null or one of `defaults`, else an error.
+  // Reads a field that this server does not support. Throws unless it is absent, null or one of `defaults`.
   void only_default(std::string_view key, const std::vector<Json>& defaults = {});
 
-  void finish() const;  // throws on a field that was not asked for
+  void finish() const;  // throws if there is a field that was not read
 
  private:
   const Json& object_;
-  const Json* properties_ = nullptr;  // of the schema; null: none
+  const Json* properties_ = nullptr;  // the schema's properties; null without a schema
   std::string path_;
   std::set<std::string, std::less<>> known_;
 };
 
-// "expected a string, found an integer"
+// Returns the error "'path': expected a string, found an integer".
 ApiError wrong_type(const std::string& path, std::string_view expected, const Json& found);
-// Also of a number with nothing behind its point.
+// Returns an integer. It also accepts a floating-point number without a fraction, such as 3.0.
 int64_t read_integer(const Json& value, const std::string& path, int64_t min, int64_t max);
 std::string read_string(const Json& value, const std::string& path);
 

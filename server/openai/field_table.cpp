@@ -97,7 +97,7 @@ void read_table_fields(FieldReader& fields, Body body) {
   for (const FieldRow& row : field_table()) {
     if (row.use == FieldUse::kHonoured || !row.is_of(body)) continue;
     for (const std::string& name : field_names(row)) {
-      if (name == "best_of") continue;  // its neutral value is n, which its endpoint reads
+      if (name == "best_of") continue;  // its neutral value is n, so the parser of completions reads it
       if (row.use == FieldUse::kIdle) {
         read_idle(fields, name, row.type);
       } else {

@@ -20,7 +20,7 @@ GenerationRun::GenerationRun(Engine& engine, const ApiRequest& request, const st
 }
 
 GenerationRun::Status GenerationRun::next(GenerationEvent* event) {
-  // One look at each stream; if none has anything, one wait on the next in turn.
+  // Polls each stream once. If none has an event, waits for the next stream in turn.
   for (size_t looked = 0; looked <= streams_.size(); ++looked) {
     size_t live = turn_;
     size_t skipped = 0;

@@ -1,4 +1,4 @@
-// The generations of one API request: submitted together, read as one sequence of events.
+// The generations of one API request. They are submitted together and read as one sequence of events, by one thread.
 #pragma once
 
 #include <functional>
@@ -11,24 +11,32 @@ namespace smartkv::openai {
 
 class GenerationRun {
  public:
-  enum class Status : uint8_t { kEvent, kTimeout, kEnd };
+  enum class Status : uint8_t {
+    kEvent,    // next() has read an event
+    kTimeout,  // no event arrived in time
+    kEnd       // all generations have ended
+  };
 
-  // Checks every generation before it queues the first; throws ApiError. Destroying it cancels what still runs.
-  // `client_gone`: asked while a grammar compiles; true ends that (499). Null: never.
+  // Submits the generations; all are checked before the first is queued. Throws ApiError. The destructor cancels
+  // generations that still run. `client_gone` is called while a grammar compiles; if it returns true, compiling stops
+  // (499). It may be null.
   GenerationRun(Engine& engine, const ApiRequest& request, const std::function<bool()>& client_gone = nullptr);
 
-  // `event->choice` counts over all prompts, prompt-major. Waits at most about 20 ms.
+  // Reads the next event; waits at most about 20 ms for it. `event->choice` counts the choices of all prompts: n
+  // choices of the first prompt, then those of the second.
   Status next(GenerationEvent* event);
 
+  // Returns the log probabilities of the prompt of a choice, from its second token on.
   const std::vector<TokenLogprob>& prompt_logprobs(int32_t choice) const;
-  // Over all prompts: counts and bytes are sums, the phases of time those of the slowest.
+  // Returns the usage of all prompts together. Counts, bytes and sampling time are sums. The other times are those of
+  // the generation that took longest.
   RequestUsage usage() const;
 
  private:
   int32_t choices_per_prompt_;
   std::vector<std::unique_ptr<GenerationStream>> streams_;
   std::vector<bool> ended_;
-  size_t turn_ = 0;  // the stream to look at first, so that none waits for the others
+  size_t turn_ = 0;  // the stream to read first; it rotates, so that no stream waits for the others
 };
 
 }  // namespace smartkv::openai

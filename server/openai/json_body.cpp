@@ -12,7 +12,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-// Builds the value from the parser's events, within the limits.
+// Builds the value from the parser's events and enforces the limits.
 class StrictReader final : public nlohmann::json_sax<Json> {
  public:
   explicit StrictReader(const JsonOptions& options) : options_(options) {}
@@ -28,7 +28,7 @@ class StrictReader final : public nlohmann::json_sax<Json> {
     return add(exact ? exact_integer(text) : Json(value)) != nullptr;
   }
   bool string(string_t& value) override { return add(std::move(value)) != nullptr; }
-  bool binary(binary_t& value) override { return add(std::move(value)) != nullptr; }  // not of JSON text
+  bool binary(binary_t& value) override { return add(std::move(value)) != nullptr; }  // JSON text has none
   bool key(string_t& name) override {
     std::set<std::string>& keys = open_.back().keys;
     if (!keys.insert(name).second && !options_.repeated_keys) throw JsonSyntaxError("duplicate key \"" + name + "\"");
@@ -41,7 +41,7 @@ class StrictReader final : public nlohmann::json_sax<Json> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    // "[json.exception.parse_error.101] parse error at line 1, column 9: ...": the part before the space is not news.
+    // Drops the beginning of "[json.exception.parse_error.101] parse error at line 1, column 9: ...".
     const std::string_view what = error.what();
     const size_t name = what.find("] ");
     throw JsonSyntaxError(std::string(what.substr(name == what.npos ? 0 : name + 2)));
@@ -49,9 +49,10 @@ class StrictReader final : public nlohmann::json_sax<Json> {
 
  private:
   struct Container {
-    Json* value;                   // within root_, which holds it where it is: only the innermost one grows
-    std::set<std::string> keys;    // of an object
-    std::string key;               // of the member to come
+    // Points into root_. It stays valid, because only the innermost container grows.
+    Json* value;
+    std::set<std::string> keys;    // keys of an object so far
+    std::string key;               // key of the next member
   };
 
   Json* add(Json value) {

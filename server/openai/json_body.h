@@ -1,4 +1,4 @@
-// Strict JSON: what nlohmann/json accepts, less duplicate keys and deep nesting.
+// Parses JSON strictly: like nlohmann/json, but it refuses duplicate keys, deep nesting, and too many values or keys.
 #pragma once
 
 #include <stdexcept>
@@ -9,29 +9,31 @@
 
 namespace smartkv::openai {
 
-// The message names the position or the key.
+// Text that is not accepted. The message names the position or the key.
 class JsonSyntaxError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 inline constexpr size_t kMaxJsonDepth = 64;
-// A prompt of token ids has a value for each; so many take some tens of MB.
+// A prompt of token ids has a value for each token. So many values take some tens of MB.
 inline constexpr int kMaxJsonValues = 1 << 20;
-// Of one object: keys are looked up by going through them.
+// Keys of one object. Looking up a key goes through all of them.
 inline constexpr size_t kMaxJsonKeys = 1024;
 
+// How integers that do not fit 64 bits are read.
 enum class Integers : uint8_t {
-  kRounded,  // beyond 64 bits: as doubles
-  kExact,    // beyond 64 bits: engine/text/exact_integer.h
+  kRounded,  // as doubles
+  kExact,    // as exact integers: engine/text/exact_integer.h
 };
 
 struct JsonOptions {
   bool comments = false;  // skips // and /* */
   Integers integers = Integers::kRounded;
-  bool repeated_keys = false;  // the last value of a key counts, as for most readers; false: a key that stands twice is an error
+  // If set, the last value of a repeated key counts, as in most parsers. Otherwise a repeated key is an error.
+  bool repeated_keys = false;
 };
 
-// Keeps the order of keys. Throws JsonSyntaxError, also beyond the limits above.
+// Parses `text` and keeps the order of keys. Throws JsonSyntaxError, also if a limit above is exceeded.
 nlohmann::ordered_json parse_json(std::string_view text, const JsonOptions& options = {});
 
 }  // namespace smartkv::openai

@@ -6,7 +6,7 @@ namespace smartkv::openai {
 
 namespace {
 
-// OpenAI's stand-in for log(0), which JSON cannot hold.
+// OpenAI's replacement for log(0), which JSON cannot express.
 constexpr float kLowest = -9999.0f;
 
 Json number(float logprob) { return std::max(logprob, kLowest); }
@@ -23,7 +23,7 @@ Json scored(const Tokenizer& tokenizer, TokenId token, float logprob) {
           {"bytes", byte_list(tokenizer.token_bytes(token))}};
 }
 
-// Characters that begin in `bytes`: over the tokens of a text they add up to its length.
+// Returns the number of UTF-8 characters that begin in `bytes`. The sum over the tokens of a text is the text's length.
 int64_t characters(const std::string& bytes) {
   return std::count_if(bytes.begin(), bytes.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
 }
@@ -40,7 +40,7 @@ bool is_utf8(std::string_view text) {
     for (size_t k = 1; k < length; ++k) {
       if ((at(k) & 0xC0) != 0x80) return false;
     }
-    // Overlong forms, surrogates and what lies beyond U+10FFFF.
+    // Refuses overlong forms, surrogates and values above U+10FFFF.
     if ((lead == 0xE0 && at(1) < 0xA0) || (lead == 0xED && at(1) > 0x9F) || (lead == 0xF0 && at(1) < 0x90) ||
         (lead == 0xF4 && at(1) > 0x8F)) {
       return false;
@@ -94,7 +94,7 @@ Json chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprob> log
 void LegacyLogprobs::add(const TokenLogprob& logprob) {
   Json top = Json::object();
   for (const auto& [token, value] : logprob.top) {
-    // Two tokens may have one text: the likelier one, which comes first, stays.
+    // If two tokens have the same text, the likelier one counts. It comes first, and emplace() keeps it.
     top.emplace(token_text(tokenizer_, token), number(value));
   }
   top.emplace(token_text(tokenizer_, logprob.token), number(logprob.logprob));

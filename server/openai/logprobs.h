@@ -1,4 +1,4 @@
-// Log probabilities in the two shapes of OpenAI's API.
+// Log probabilities in the two formats of OpenAI's API.
 #pragma once
 
 #include <deque>
@@ -10,47 +10,50 @@
 
 namespace smartkv::openai {
 
-// The token's text; "bytes:\xe2\x82" where its bytes are not whole UTF-8 characters, as OpenAI writes it.
+// Returns the token's text. If its bytes are not whole UTF-8 characters, returns "bytes:\xe2\x82", as OpenAI writes
+// them.
 std::string token_text(const Tokenizer& tokenizer, TokenId token);
-bool is_utf8(std::string_view text);
+bool is_utf8(std::string_view text);  // whether `text` is valid UTF-8
 
-// Holds log probabilities back with the text of their tokens, and drops those of a stop string, which is no part of the answer.
-// Of one choice.
+// Holds back the log probabilities of one choice until the text of their tokens is shown. It drops those of a stop
+// string, which is not part of the answer.
 class ShownLogprobs {
  public:
   ShownLogprobs(const Tokenizer& tokenizer, bool skip_special)
       : tokenizer_(&tokenizer), skip_special_(skip_special), decoder_(tokenizer, skip_special) {}
 
-  // Returns those of the tokens whose text has come, or begun to, since the last call. Reads every event of the choice.
+  // Returns the log probabilities of the tokens whose text was shown, at least in part, since the last call. REQUIRES:
+  // it is called with every event of the choice.
   std::vector<TokenLogprob> take(const GenerationEvent& event);
 
  private:
   struct Held {
     TokenLogprob logprob;
-    int64_t first;  // bytes of the text before the token's
-    bool has_text;
+    int64_t first;  // bytes of the answer's text before the token
+    bool has_text;  // false for a special token that is not shown
   };
 
   const Tokenizer* tokenizer_;
   bool skip_special_;
   StreamDecoder decoder_;
-  int64_t decoded_ = 0, shown_ = 0;  // bytes of the text: of all tokens, of the events
+  int64_t decoded_ = 0, shown_ = 0;  // bytes of text: of all tokens so far, and of all events so far
   std::deque<Held> held_;
 };
 
-// Chat: [{token, logprob, bytes, top_logprobs: [{token, logprob, bytes}]}]. At most `top_k` of the top.
+// Returns the format of chat: [{token, logprob, bytes, top_logprobs: [{token, logprob, bytes}]}], with at most `top_k`
+// entries in top_logprobs.
 Json chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenLogprob> logprobs, int32_t top_k);
 
-// Completions: {tokens, token_logprobs, top_logprobs, text_offset}, built token by token.
+// Builds the format of completions, {tokens, token_logprobs, top_logprobs, text_offset}, token by token.
 class LegacyLogprobs {
  public:
-  // `offset`: Unicode characters of the choice's text before the first token.
+  // `offset` is the number of Unicode characters in the choice's text before the first token.
   LegacyLogprobs(const Tokenizer& tokenizer, bool skip_special, int64_t offset)
       : tokenizer_(tokenizer), skip_special_(skip_special), offset_(offset) {}
 
   void add(const TokenLogprob& logprob);
-  void add_unscored(TokenId token);  // the first token of a prompt
-  Json take();                       // what was added since the last take(); null if nothing was
+  void add_unscored(TokenId token);  // adds the first token of a prompt, which has no log probability
+  Json take();  // returns the tokens added since the last take(), or null if there are none
   int64_t offset() const { return offset_; }
 
  private:

@@ -20,13 +20,14 @@ constexpr std::array<std::string_view, 6> kFirstKeys = {"name", "arguments", "pa
 
 size_t skip_space(std::string_view text, size_t at) { return std::min(text.find_first_not_of(kSpace, at), text.size()); }
 
-// The rest of the text is the beginning of `expected`, or begins with it.
+// Returns whether `rest` begins with `expected`, or ends before the two differ.
 bool agree(std::string_view rest, std::string_view expected) {
   const size_t n = std::min(rest.size(), expected.size());
   return rest.substr(0, n) == expected.substr(0, n);
 }
 
-// Behind the line that opens a fenced block; npos: none does, text.size(): it may.
+// Returns the offset of the first character in the fenced block that `text` opens: after the opening line and white
+// space. Returns npos if no such line begins the text, and text.size() if more text has to decide.
 size_t behind_fence(std::string_view text) {
   if (!agree(text, kFence)) return text.npos;
   size_t at = std::min(kFence.size(), text.size());
@@ -38,7 +39,7 @@ size_t behind_fence(std::string_view text) {
   return skip_space(text, at);
 }
 
-// The text of a member of a JSON object that is valid, by the member's value.
+// Returns the text of a member's value in the text of a valid JSON object; empty if the object has no such member.
 std::string_view member_text(std::string_view object, std::string_view key) {
   size_t depth = 0, start = 0;
   std::string_view name;
@@ -67,7 +68,7 @@ std::string_view member_text(std::string_view object, std::string_view key) {
 
 }  // namespace
 
-// Whether an object that begins like this may be a call, by its first member.
+// Tells by its first member whether an object may be a call. kCalls means that it may.
 Result LooseCallReader::could_be_call(std::string_view text) const {
   size_t at = skip_space(text, 1);
   if (at == text.size()) return Result::kMore;
@@ -94,7 +95,7 @@ bool LooseCallReader::add_calls(std::string_view json, std::vector<LooseCall>* c
   const Json value = Json::parse(json.begin(), json.end(), nullptr, false);
   if (value.is_array()) {
     std::vector<LooseCall> some;
-    for (size_t at = json.find('{'); at != json.npos; at = json.find('{', at)) {  // the objects, one after the other
+    for (size_t at = json.find('{'); at != json.npos; at = json.find('{', at)) {  // one object after the other
       LooseCallReader one(names_);
       size_t end = 0;
       if (one.read_value(json, at, &some, &end) != Result::kCalls) return false;

@@ -1,4 +1,5 @@
-// Calls that a model writes in a form of its own: JSON on a line of its own, alone or in a fenced block, as Qwen2.5-Coder does.
+// Reads tool calls that a model does not write in the form of its chat template: JSON that begins a line, alone or in a
+// fenced block. Qwen2.5-Coder writes such calls.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +14,22 @@ struct LooseCall {
   std::string arguments;  // JSON text of an object, as the model wrote it
 };
 
-// Reads {"name": NAME, "arguments": {...}}, where "parameters" may stand for "arguments" and the two may stand in
-// {"type": "function", "function": {...}}, or an array of such objects. Everything else is text, among it a call of a name that is
-// not known.
+// Reads one call or an array of calls. A call is {"name": NAME, "arguments": {...}}. The key "parameters" may replace
+// "arguments", and the object may be wrapped in {"type": "function", "function": {...}}. Everything else is text, even
+// a call of an unknown function.
 class LooseCallReader {
  public:
   enum class Result { kMore, kText, kCalls };
 
   explicit LooseCallReader(std::vector<std::string> names) : names_(std::move(names)) {}
 
-  // Whether calls, or a fenced block of nothing but calls, begin `text`, which may end anywhere; kMore: that is not known yet.
-  // With kCalls, `*calls` are they and `*end` is where they end. One answer's text grows from call to call of this function.
+  // Tells whether `text`, which may be cut anywhere, begins with calls or with a fenced block that holds nothing but
+  // calls. Returns kMore if more text has to decide. With kCalls, sets `*calls`, and `*end` to the offset after them.
+  // After kMore, the next call must pass the same text with more at its end.
   Result read(std::string_view text, std::vector<LooseCall>* calls, size_t* end);
 
  private:
-  // Where a JSON value has been scanned to, so that a long one is scanned once.
+  // How far a JSON value has been scanned, so that a long value is scanned only once.
   struct Scan {
     size_t start = 0, at = 0, depth = 0;
     bool in_string = false, escaped = false;

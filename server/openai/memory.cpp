@@ -15,7 +15,7 @@ const char* state_name(LiveSequence::State state) {
   return "waiting";
 }
 
-// Tiers that hold nothing are left out.
+// Returns the shares by tier, rounded to multiples of `unit`. Tiers that hold nothing are left out.
 Json tiers_json(const TierShares& tiers, double unit) {
   Json json = Json::object();
   for (size_t tier = 0; tier < kTiers; ++tier) {
@@ -25,7 +25,7 @@ Json tiers_json(const TierShares& tiers, double unit) {
 }
 
 Json sequence_json(const LiveSequence& live) {
-  static constexpr double kTokens = 0x1p-3, kShare = 0x1p-10;  // short as text: means over heads are rarely whole
+  static constexpr double kTokens = 0x1p-3, kShare = 0x1p-10;  // means over heads have long fractions
   Json json = {{"id", live.id},
                {"choice", live.choice},
                {"state", state_name(live.state)},

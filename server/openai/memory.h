@@ -1,4 +1,4 @@
-// GET /v1/kv and POST /v1/plan: what sequences hold, and what they would.
+// GET /v1/kv and POST /v1/plan: the memory that sequences hold, and the memory that a request would need.
 #pragma once
 
 #include <string_view>
@@ -10,10 +10,11 @@
 
 namespace smartkv::openai {
 
-// `layer`: whose spans the sequences carry; absent: none.
+// Returns the response of /v1/kv. `layer` is the layer whose spans `sequences` have, or nullopt if they have none.
 Json live_json(const std::vector<LiveSequence>& sequences, const EngineStats& stats, std::optional<int64_t> layer);
 
-// `body`: a request of /v1/chat/completions (it has `messages`) or /v1/completions. Throws ApiError.
+// Returns the response of /v1/plan. `body` is a request of /v1/chat/completions (if it has `messages`) or of
+// /v1/completions. Throws ApiError.
 Json plan(std::string_view body, const ServedModel& model);
 Json plan_json(const MemoryPlan& plan);
 

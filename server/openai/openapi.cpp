@@ -10,7 +10,7 @@ namespace smartkv::openai {
 
 namespace {
 
-// Of what routes answer. Members beyond those that are named may come.
+// Schemas of answers. An answer may have members that its schema does not name.
 constexpr const char* kSchemas = R"({
   "Error": {"type": "object", "required": ["error"], "properties": {"error": {
     "type": "object", "required": ["message", "type", "param", "code"], "properties": {
@@ -89,10 +89,10 @@ struct Operation {
   const char* method;
   const char* path;
   const char* summary;
-  const char* answer;       // a schema's name, or a media type
-  const char* body = "";    // a schema's name; empty: none
-  bool open = false;        // needs no API key
-  bool streams = false;     // also server-sent events
+  const char* answer;       // name of a schema, or a media type
+  const char* body = "";    // name of a schema, or "" without a body
+  bool open = false;        // whether it needs no API key
+  bool streams = false;     // whether it may answer with server-sent events
   Json parameters = Json::array();
 };
 
@@ -170,7 +170,7 @@ Json operation_json(const Operation& operation) {
     json["requestBody"] = {{"required", true}, {"content", content("application/json", ref(operation.body))}};
   }
   json["responses"] = std::move(responses);
-  // A server without a key asks for none.
+  // The empty object allows requests without a key, for servers that have none.
   json["security"] = Json::array({Json::object()});
   if (!operation.open) json["security"].push_back({{"bearer", Json::array()}}), json["security"].push_back({{"header", Json::array()}});
   return json;

@@ -1,4 +1,4 @@
-// GET /openapi.json: what this server answers, as OpenAPI 3.1. Bodies are those of schemas.h.
+// GET /openapi.json: the server's API as an OpenAPI 3.1 document. The schemas of request bodies come from schemas.h.
 #pragma once
 
 #include "server/openai/error.h"

@@ -17,14 +17,14 @@ namespace {
 
 constexpr size_t kMostChoices = 4096, kMostGrammarBytes = size_t{64} << 10;
 
-// Each reads a format into an OutputFormat that has none.
+// Each of these functions reads one kind of format into an empty OutputFormat. They throw ApiError.
 void of_schema(const Json& schema, const std::string& path, OutputFormat* format) {
   format->root = add_schema(schema, path, &format->rules);
 }
 
 void of_json_object(const std::string& path, OutputFormat* format) { of_schema({{"type", "object"}}, path, format); }
 
-// vLLM takes a schema as an object or as text.
+// Reads a schema given as an object or as text, as vLLM accepts it.
 void of_json(const Json& value, const std::string& path, OutputFormat* format) {
   if (!value.is_string()) return of_schema(value, path, format);
   try {
@@ -53,12 +53,13 @@ void of_choice(const Json& value, const std::string& path, OutputFormat* format)
   format->root = ebnf_choice(texts);
 }
 
-// XGrammar's macros take ids and rules that it does not check. Literals, classes and comments may hold their names.
+// Returns whether a grammar calls one of XGrammar's macros. They are refused, because XGrammar does not check the ids
+// and rules that they take. Their names may occur in literals, classes and comments.
 bool calls_macro(std::string_view grammar) {
   static constexpr std::array<std::string_view, 4> kMacros = {"TagDispatch", "TokenTagDispatch", "Token", "ExcludeToken"};
-  std::string name;  // the identifier read last, if nothing but blanks followed
-  bool ended = false;
-  char open = 0;     // what ends the literal, class or comment that this is in
+  std::string name;    // the last identifier, if only blanks followed it
+  bool ended = false;  // whether blanks followed it
+  char open = 0;       // the character that ends the current literal, class or comment; 0 outside of them
   for (size_t i = 0; i < grammar.size(); ++i) {
     const char c = grammar[i];
     if (open != 0) {
@@ -90,8 +91,8 @@ void of_grammar(const Json& value, const std::string& path, OutputFormat* format
 }
 
 struct Kind {
-  const char* field;       // of the request
-  const char* structured;  // in structured_outputs
+  const char* field;       // the field's name in the request
+  const char* structured;  // its name in structured_outputs
   void (*read)(const Json& value, const std::string& path, OutputFormat* format);
 };
 
@@ -104,7 +105,7 @@ constexpr std::array<Kind, 4> kPlainKinds = {{{"json_schema", nullptr, of_schema
                                               {"choice", nullptr, of_choice},
                                               {"grammar", nullptr, of_grammar}}};
 
-// An output has one format.
+// Notes the field that asks for a format. Throws ApiError if another field did already: an output has one format.
 void take(OutputFormat* format, const std::string& field) {
   if (!format->field.empty()) {
     throw invalid_request(field, "'" + field + "' and '" + format->field + "' exclude each other: an output has one format");
@@ -127,7 +128,7 @@ void read_response_format(const Json& value, OutputFormat* format) {
   FieldReader fields(value, "response_format");
   const std::string type = fields.string("type").value_or("");
   if (type == "json_object" || type == "json_schema") take(format, "response_format");
-  if (type == "json_object") {  // llama.cpp lets a schema stand beside it
+  if (type == "json_object") {  // llama.cpp allows a schema with it
     const Json* schema = fields.find("schema");
     schema == nullptr ? of_json_object("response_format", format) : of_schema(*schema, "response_format.schema", format);
   } else if (type == "json_schema") {

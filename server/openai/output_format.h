@@ -1,5 +1,5 @@
-// What an output must look like, in the words of OpenAI (response_format), llama.cpp (grammar, json_schema) and vLLM
-// (structured_outputs, guided_*): one grammar.
+// Reads the format that an output must have and turns it into one grammar. The fields are those of OpenAI
+// (response_format), llama.cpp (grammar, json_schema) and vLLM (structured_outputs, guided_*).
 #pragma once
 
 #include <string>
@@ -12,18 +12,21 @@ namespace smartkv::openai {
 
 struct OutputFormat {
   EbnfGrammar rules;
-  std::string root;   // the expression for the output, by the rules; empty: any text, or `text`
-  std::string text;   // a whole grammar that the client wrote
-  std::string field;  // that asked for it, for errors; empty: none did
+  // The expression for the output, which uses `rules`. Empty if `text` is set or any text is allowed.
+  std::string root;
+  std::string text;   // a whole grammar that the client wrote, or empty
+  std::string field;  // the field that asked for the format, for errors; empty if there is none
 
-  std::string grammar() const { return root.empty() ? text : rules.text(root); }  // empty: any text
+  // Returns the grammar as EBNF text, or "" if any text is allowed.
+  std::string grammar() const { return root.empty() ? text : rules.text(root); }
 };
 
-// Throws ApiError: for what is no grammar, for a keyword of a JSON schema that is not supported, and for more than one
-// format in a request.
+// Reads the format of a request. Throws ApiError for an invalid grammar, for an unsupported keyword of a JSON schema,
+// and for more than one format.
 OutputFormat read_output_format(FieldReader& fields);
 
-// The rules of a JSON schema that stands at `path` of the request; returns the expression for a value. Throws ApiError.
+// Adds the rules of the JSON schema at `path` of the request to the grammar. Returns the expression for a value. Throws
+// ApiError.
 std::string add_schema(const Json& schema, const std::string& path, EbnfGrammar* grammar, Unsupported unsupported = Unsupported::kError);
 
 }  // namespace smartkv::openai

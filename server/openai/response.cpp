@@ -16,7 +16,7 @@ size_t n_choices(const ApiRequest& request) {
   return request.generations.size() * static_cast<size_t>(generation(request).n);
 }
 
-// The text that a choice begins with: its prompt, with echo.
+// Returns the text that a choice begins with: its prompt if the request asked for `echo`, else "".
 std::string echo_text(const ApiRequest& request, int32_t choice) {
   return request.echo.empty() ? "" : request.echo[static_cast<size_t>(choice / generation(request).n)];
 }
@@ -28,7 +28,7 @@ void add_prompt_logprobs(const ApiRequest& request, int32_t choice, const Genera
   for (const TokenLogprob& logprob : run.prompt_logprobs(choice)) out->add(logprob);
 }
 
-// What every response and chunk begins with.
+// Returns the members that every response and chunk begins with.
 Json head(const ApiRequest& request, const char* object, int64_t created) {
   return {{"id", request.id},
           {"object", object},
@@ -37,7 +37,8 @@ Json head(const ApiRequest& request, const char* object, int64_t created) {
           {"system_fingerprint", "smartkv-" + std::string(kVersion)}};
 }
 
-// `parser`: of the choice's tool calls; null: it has none. A call that a stop string cut is none to make.
+// Returns a choice's finish_reason. `parser` is its tool call parser, or null without tools. A call cut by a stop
+// string does not count as a call to make.
 Json finish_json(FinishReason reason, const ToolCallParser* parser = nullptr) {
   if (reason == FinishReason::kStop && parser != nullptr && parser->calls() > 0 && !parser->incomplete()) return "tool_calls";
   return reason == FinishReason::kNone ? Json(nullptr) : Json(finish_reason(reason));
@@ -45,7 +46,7 @@ Json finish_json(FinishReason reason, const ToolCallParser* parser = nullptr) {
 
 Json new_call(const ApiRequest& request, const std::string& name) {
   std::string id = make_id("call_");
-  if (request.tools->form == ToolForm::kMistral) id = make_id("").substr(0, 9);  // what its templates insist on
+  if (request.tools->form == ToolForm::kMistral) id = make_id("").substr(0, 9);  // its templates require 9 characters
   return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", ""}}}};
 }
 

@@ -12,12 +12,13 @@
 
 namespace smartkv::openai {
 
-std::string_view finish_reason(FinishReason reason);  // "stop" or "length"; the others end in an error instead
-int64_t unix_time();                                  // seconds
-// The error that a choice ended in; throws it. Does nothing for other endings.
+// Returns "stop" or "length". Other reasons do not come here: they end in an error (throw_if_failed()).
+std::string_view finish_reason(FinishReason reason);
+int64_t unix_time();  // in seconds
+// Throws ApiError if the choice ended in an error.
 void throw_if_failed(const GenerationEvent& event);
 
-// Gathers events into one response.
+// Collects the events of a request into one response. The request and the tokenizer must outlive it.
 class WholeResponse {
  public:
   WholeResponse(const ApiRequest& request, const Tokenizer& tokenizer);
@@ -32,7 +33,7 @@ class WholeResponse {
     ShownLogprobs shown;
     FinishReason finish = FinishReason::kNone;
     bool started = false;
-    std::optional<ToolCallParser> parser;  // chat with tools
+    std::optional<ToolCallParser> parser;  // set for chat with tools
     Json tool_calls = Json::array();
   };
   void add_text(const GenerationEvent& event, Choice* choice);
@@ -45,17 +46,20 @@ class WholeResponse {
   std::vector<Choice> choices_;
 };
 
-// Turns events into the chunks of a stream (the JSON after "data: ").
+// Turns events into the chunks of a stream (the JSON after "data: "). The request and the tokenizer must outlive it.
 class StreamResponse {
  public:
   StreamResponse(const ApiRequest& request, const Tokenizer& tokenizer);
-  std::vector<Json> start();  // chat: the role of every choice
-  std::vector<Json> add(const GenerationEvent& event, const GenerationRun& run);  // throws ApiError
-  std::vector<Json> finish(const RequestUsage& usage);                            // with include_usage
+  // Returns, for chat, a chunk with the role for every choice.
+  std::vector<Json> start();
+  // Throws ApiError if the choice failed.
+  std::vector<Json> add(const GenerationEvent& event, const GenerationRun& run);
+  // Returns a chunk with the usage, if the request has include_usage.
+  std::vector<Json> finish(const RequestUsage& usage);
 
  private:
-  Json chunk(Json choice) const;  // null: no choice
-  Json take_drafts(const GenerationEvent& event);  // with include_drafts; null: nothing new
+  Json chunk(Json choice) const;                   // a null `choice` makes a chunk without choices
+  Json take_drafts(const GenerationEvent& event);  // null without include_drafts, or if there is nothing new
   std::vector<Json> add_chat(const GenerationEvent& event);
   std::vector<Json> deltas(const GenerationEvent& event);
   std::vector<Json> add_completion(const GenerationEvent& event, const GenerationRun& run);
@@ -65,10 +69,10 @@ class StreamResponse {
   int64_t created_;
   std::vector<LegacyLogprobs> logprobs_;  // per choice
   std::vector<ShownLogprobs> shown_;      // per choice
-  std::vector<ToolCallParser> parsers_;   // per choice; empty: no tools
-  std::vector<DraftText> drafts_;         // per choice; empty: not asked for
-  std::vector<bool> started_;
-  Json usage_;  // so far, with continuous_usage_stats; else null
+  std::vector<ToolCallParser> parsers_;   // per choice; empty without tools
+  std::vector<DraftText> drafts_;         // per choice; empty without include_drafts
+  std::vector<bool> started_;             // per choice
+  Json usage_;  // the usage so far, with continuous_usage_stats; else null
 };
 
 }  // namespace smartkv::openai

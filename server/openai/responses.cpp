@@ -121,7 +121,7 @@ std::vector<Json> ResponsesStream::add(const GenerationEvent& generated, const G
 
 std::vector<Json> ResponsesStream::finish(const RequestUsage& usage) {
   std::vector<Json> events;
-  if (response_["output"].empty()) add_piece({}, &events);  // an answer of no text is an empty message
+  if (response_["output"].empty()) add_piece({}, &events);  // an answer without text is an empty message
   close_item(&events);
   const bool cut = finish_ == FinishReason::kLength;
   response_["status"] = cut ? "incomplete" : "completed";

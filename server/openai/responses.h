@@ -1,4 +1,5 @@
-// POST /v1/responses: OpenAI's Responses API over one chat generation. Nothing is stored: previous turns come in `input`.
+// POST /v1/responses: OpenAI's Responses API, on top of one chat generation. Nothing is stored, so clients send
+// previous turns in `input`.
 #pragma once
 
 #include <string>
@@ -12,22 +13,23 @@
 namespace smartkv::openai {
 
 struct ResponsesRequest {
-  ApiRequest chat;   // what is generated
+  ApiRequest chat;   // the chat request to generate
   Json echoed;       // the members of the response that repeat the request
-  FieldNames names;  // of the chat request's fields in this one, for errors
+  FieldNames names;  // maps fields of the chat request to fields of this request, for errors
 };
 
-// Throws ApiError that names the field of this API.
+// Throws ApiError, which names fields of the Responses API.
 ResponsesRequest parse_responses(std::string_view body, const ServedModel& model);
 
-// Gathers a generation into a response, and says what a stream tells on the way.
+// Collects a generation into a response. start(), add() and finish() return the events of a stream. The request must
+// outlive it.
 class ResponsesStream {
  public:
   explicit ResponsesStream(const ResponsesRequest& request);
   std::vector<Json> start();
-  std::vector<Json> add(const GenerationEvent& event, const GenerationRun& run);  // throws ApiError
+  std::vector<Json> add(const GenerationEvent& event, const GenerationRun& run);  // throws ApiError if it failed
   std::vector<Json> finish(const RequestUsage& usage);
-  Json json() const;  // the response; whole after finish()
+  Json json() const;  // the response so far; complete after finish()
 
  private:
   Json event(const char* type, Json members);
@@ -38,7 +40,7 @@ class ResponsesStream {
   const ResponsesRequest& request_;
   ToolCallParser parser_;
   Json response_;
-  bool open_ = false;  // the last item of the output still grows
+  bool open_ = false;  // whether the last item of the output is incomplete
   FinishReason finish_ = FinishReason::kNone;
   int64_t sequence_ = 0;
 };

@@ -1,4 +1,4 @@
-// A request of /v1/responses as one of /v1/chat/completions.
+// Turns a request of /v1/responses into a request of /v1/chat/completions.
 #include <set>
 #include <string_view>
 #include <utility>
@@ -10,7 +10,7 @@ namespace smartkv::openai {
 
 namespace {
 
-// What `include` may ask for: parts of items that this server never makes.
+// The values allowed in `include`. They name parts of items that this server never makes.
 const std::set<std::string_view> kIncluded = {
     "reasoning.encrypted_content",        "file_search_call.results",      "web_search_call.results",
     "web_search_call.action.sources",     "message.input_image.image_url", "computer_call_output.output.image_url",
@@ -20,7 +20,7 @@ const std::set<std::string_view> kIncluded = {
   throw invalid_request(path, "'" + path + "': \"" + type + "\" is not supported");
 }
 
-// Text, or a list of text parts.
+// Returns the content of a chat message: a text, or a list of text parts.
 Json read_parts(const Json& content, const std::string& path) {
   if (content.is_string()) return content;
   if (!content.is_array()) throw wrong_type(path, "a string or an array of text parts", content);
@@ -59,7 +59,7 @@ class InputReader {
   void add_item(const Json& item, const std::string& path) {
     FieldReader fields(item, path);
     const std::string type = fields.string("type").value_or("message");
-    fields.only_default("caller");  // clients send items back as they came
+    fields.only_default("caller");  // clients send back items unchanged
     for (const char* key : {"id", "status"}) fields.string(key);
     if (type == "function_call") {
       add_call(read_call(fields), path);
@@ -86,7 +86,7 @@ class InputReader {
   static std::string last(int64_t index) { return "messages[" + std::to_string(index) + "]"; }
   std::string last() const { return last(static_cast<int64_t>(messages_.size()) - 1); }
 
-  // Calls belong to the assistant's message before them, if there is one.
+  // Adds a call to the assistant's message before it, or to a new message if there is none.
   void add_call(Json call, const std::string& path) {
     if (messages_.empty() || messages_.back()["role"] != "assistant") add({{"role", "assistant"}, {"content", nullptr}}, path);
     Json& calls = messages_.back()["tool_calls"];
@@ -98,7 +98,8 @@ class InputReader {
     calls.push_back(std::move(call));
   }
 
-  // Its text belongs to the assistant's message behind it. Summaries and encrypted text are not for this model.
+  // Keeps the text of a reasoning item for the assistant's message after it. Summaries and encrypted text are ignored,
+  // because they are not meant for the model.
   void add_reasoning(FieldReader& fields) {
     fields.array("summary");
     fields.string("encrypted_content");
@@ -132,7 +133,7 @@ Json read_input(FieldReader& fields, FieldNames* names) {
   return reader.take();
 }
 
-// {"type": type, ...} as {"type": type, KEY: {...}}: what chat requests nest stands flat here.
+// Turns {"type": type, ...} into {"type": type, KEY: {...}}: chat requests nest objects that are flat in this API.
 Json nested(const Json& flat, const char* key) {
   Json inner = flat;
   const Json type = inner.value("type", Json(nullptr));
@@ -161,7 +162,8 @@ Json read_text(const Json& text) {
   return nested(*format, "json_schema");
 }
 
-// Models here reason in their text, if at all: no effort to choose, and nothing to summarise.
+// Checks `reasoning`. Models reason within their text, if at all, so there is no effort to choose and nothing to
+// summarise.
 void read_reasoning(const Json& reasoning) {
   FieldReader fields(reasoning, "reasoning");
   fields.only_default("effort", {"none"});

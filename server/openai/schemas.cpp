@@ -11,7 +11,7 @@ namespace smartkv::openai {
 
 namespace {
 
-// Of the fields that the parser reads one by one, where chat and completions agree.
+// Schemas of honoured fields that chat and completions share.
 constexpr const char* kHonoured = R"({
   "model": {"type": "string"},
   "stream": {"type": "boolean"},
@@ -105,7 +105,7 @@ constexpr const char* kCompletions = R"({
   "best_of": {"type": "integer", "minimum": 1, "maximum": 128}
 })";
 
-// Of the fields that the parser reads itself; the others mean what they mean to chat.
+// Schemas of honoured fields that chat does not have, or has in another form.
 constexpr const char* kResponses = R"({
   "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": {
     "type": "object", "properties": {"type": {"enum": ["message", "function_call", "function_call_output", "reasoning"]}}}}]},
@@ -137,7 +137,7 @@ Json object_schema(Json properties, Json required) {
   return {{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}, {"additionalProperties", false}};
 }
 
-// Schemas of honoured fields.
+// Returns the schemas of honoured fields, by name.
 const Json& honoured(Body body) {
   static const auto merge = [](const Json& shared, const char* own) {
     Json all = shared;
@@ -164,7 +164,7 @@ Json field_schema(const FieldRow& row, const std::string& name, Body body) {
   return row.use == FieldUse::kNeutral && name != "best_of" ? neutral_schema(row) : honoured(body).at(name);
 }
 
-// All fields of field_table() in its order.
+// Returns the schemas of all fields of a body, in the order of field_table().
 Json table_properties(Body body) {
   Json properties = Json::object();
   for (const FieldRow& row : field_table()) {

@@ -1,5 +1,5 @@
-// JSON Schemas (draft 2020-12) of the bodies that routes take. A FieldReader over one reads limits out of it and reads no
-// field that it does not name; with field_table.h it makes /openapi.json. So the three cannot say different things.
+// JSON Schemas (draft 2020-12) of request bodies. They and field_table.h make /openapi.json. A FieldReader takes its
+// limits from the schema and reads no field that the schema does not name, so the parser and the documentation agree.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace smartkv::openai {
 
 enum class Body : uint8_t { kChat, kCompletions, kResponses, kTokenize, kDetokenize };
 
-// {"type": "object", "properties": {...}, "required": [...], "additionalProperties": false}. Every member that is not
-// required may also be null, which the schema leaves out.
+// Returns {"type": "object", "properties": {...}, "required": [...], "additionalProperties": false}. Every member that
+// is not required may also be null, although the schema does not say so.
 const Json& body_schema(Body body);
 
-// The same, said: members that are not required may be null.
+// Returns the schema with null allowed for every member that is not required.
 Json with_nulls(Json schema);
 
 }  // namespace smartkv::openai

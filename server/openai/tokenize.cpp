@@ -8,7 +8,7 @@ namespace smartkv::openai {
 
 namespace {
 
-// {content, add_special, parse_special, with_pieces} -> {tokens}: ids, or {id, piece} each.
+// {content, add_special, parse_special, with_pieces} -> {tokens}. Each token is an id, or {id, piece} with with_pieces.
 Json tokenize_content(FieldReader& fields, const Tokenizer& tokenizer) {
   const std::string content = fields.string("content").value_or("");
   const EncodeOptions options{.add_special = fields.boolean("add_special", false), .parse_special = fields.boolean("parse_special", true)};

@@ -1,4 +1,4 @@
-// POST /tokenize and /detokenize, in the shapes of vLLM and llama.cpp; GET /tokenizer_info.
+// POST /tokenize and /detokenize, in the formats of vLLM and llama.cpp; GET /tokenizer_info.
 #pragma once
 
 #include <string_view>
@@ -7,12 +7,12 @@
 
 namespace smartkv::openai {
 
-// {prompt | messages, ...} -> {count, max_model_len, tokens}, or {content, ...} -> {tokens}. Throws ApiError.
+// {prompt, ...} or {messages, ...} -> {count, max_model_len, tokens}; {content, ...} -> {tokens}. Throws ApiError.
 Json tokenize(std::string_view body, const ServedModel& model);
 // {tokens} -> {prompt, content}. Throws ApiError.
 Json detokenize(std::string_view body, const ServedModel& model);
-// {bos_token, eos_token} as they are written in a text, null where the model has none: what a client needs to count
-// tokens with /tokenize.
+// Returns {bos_token, eos_token} as they are written in a text, or null if the model has none. A client needs them to
+// count tokens with /tokenize.
 Json tokenizer_info(const Tokenizer& tokenizer);
 
 }  // namespace smartkv::openai

@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kHermesStart = "<tool_call>", kMistralStart = "[TOOL_CALLS]";
 constexpr std::string_view kSpace = " \t\r\n";
 
-// Reads the beginning of a call, `{"name": "f", "arguments": `, from a text that may end anywhere in it.
+// Reads the beginning of a call, `{"name": "f", "arguments": `, from a text that may be cut anywhere.
 class HeadReader {
  public:
   enum class Result : uint8_t { kMore, kOther, kHead };
@@ -117,7 +117,8 @@ void ToolCallParser::add_text(size_t bytes, std::vector<AnswerPiece>* pieces) {
 
 size_t ToolCallParser::behind_text(size_t end) const { return end == 0 ? 0 : held_.find_last_not_of(kSpace, end - 1) + 1; }
 
-// Where the whole answer is calls, or text. Only a grammar, or the marker of the form, makes sure that it is calls.
+// Decides at the start of an answer whether it consists of calls or is text, in forms in which it cannot be both. It is
+// calls only if a grammar or the marker of the form ensures that.
 bool ToolCallParser::find_start(std::vector<AnswerPiece>*) {
   if (form_ == ToolForm::kHermes) {
     state_ = State::kText;
@@ -169,7 +170,7 @@ bool ToolCallParser::find_in_text(std::vector<AnswerPiece>* pieces) {
     }
     line_start = c == '\n' || (line_start && kSpace.find(c) != kSpace.npos);
   }
-  add_text(behind_text(held_.size()), pieces);  // white space before a call is not text
+  add_text(behind_text(held_.size()), pieces);  // white space is held back, because it is dropped before a call
   return false;
 }
 
@@ -188,7 +189,7 @@ void ToolCallParser::add_loose(const std::vector<LooseCall>& calls, size_t start
   held_.erase(0, end - text);
   line_start_ = true;
   for (const LooseCall& call : calls) {
-    const bool bare = std::find(bare_.begin(), bare_.end(), call.name) != bare_.end();  // no grammar held
+    const bool bare = std::find(bare_.begin(), bare_.end(), call.name) != bare_.end();  // no grammar has ensured {}
     pieces->push_back({.text = {}, .call = calls_, .name = call.name, .arguments = {}});
     pieces->push_back({.text = {}, .call = calls_++, .name = {}, .arguments = bare ? "{}" : call.arguments});
   }
@@ -243,7 +244,7 @@ bool ToolCallParser::read_arguments(std::vector<AnswerPiece>* pieces) {
   return done;
 }
 
-// Behind a call: what closes it, and perhaps another one.
+// Reads the text after a call: the end of its form, and perhaps the beginning of another call.
 bool ToolCallParser::read_tail() {
   if (form_ == ToolForm::kHermes) {
     constexpr std::string_view kEnd = "</tool_call>";

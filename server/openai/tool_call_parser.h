@@ -1,4 +1,4 @@
-// Takes the calls out of an answer's text as it comes.
+// Extracts tool calls from the text of an answer while it is generated.
 #pragma once
 
 #include <optional>
@@ -11,28 +11,29 @@
 
 namespace smartkv::openai {
 
-// A piece of an answer: text, or the beginning of a call (which has a name), or more of its arguments.
+// A piece of an answer: text, the beginning of a call, or more of a call's arguments.
 struct AnswerPiece {
   std::string text;
-  int64_t call = -1;      // index of the call; -1: text
-  std::string name;       // of the call's first piece
-  std::string arguments;  // JSON text, as it is
+  int64_t call = -1;      // index of the call; -1 for text
+  std::string name;       // name of the function, in the first piece of a call only
+  std::string arguments;  // JSON text as the model wrote it
 };
 
-// Calls in the form of the model's template come piece by piece. Calls in another form (loose_calls.h) come when they are whole.
+// Parses one choice. Calls in the form of the model's template are returned piece by piece. Calls in another form
+// (loose_calls.h) are returned when they are complete.
 class ToolCallParser {
  public:
   explicit ToolCallParser(const ToolUse& tools);
-  // What is now known; text that may turn out to begin a call is held back.
+  // Returns the pieces that are certain. Text that may turn out to begin a call is held back.
   std::vector<AnswerPiece> push(std::string_view text);
-  std::vector<AnswerPiece> flush();  // at the end of the answer: what was held back is text
-  std::vector<AnswerPiece> take(const GenerationEvent& event);  // push(), and flush() where the event is the last
-  int64_t calls() const { return calls_; }
-  bool incomplete() const { return state_ == State::kArguments; }  // the last call's arguments have not ended
+  std::vector<AnswerPiece> flush();  // called at the end of the answer; returns text that was held back
+  std::vector<AnswerPiece> take(const GenerationEvent& event);  // push(), then flush() if the event is the last
+  int64_t calls() const { return calls_; }                      // number of calls so far
+  bool incomplete() const { return state_ == State::kArguments; }  // whether the last call's arguments have not ended
 
  private:
   enum class State : uint8_t { kStart, kText, kHead, kArguments, kTail };
-  bool step(std::vector<AnswerPiece>* pieces);  // false: more text is needed
+  bool step(std::vector<AnswerPiece>* pieces);  // false if more text is needed
   bool find_start(std::vector<AnswerPiece>* pieces);
   bool find_in_text(std::vector<AnswerPiece>* pieces);
   bool begin_tagged(size_t at, std::vector<AnswerPiece>* pieces);
@@ -41,17 +42,19 @@ class ToolCallParser {
   bool read_arguments(std::vector<AnswerPiece>* pieces);
   bool read_tail();
   void add_text(size_t bytes, std::vector<AnswerPiece>* pieces);
-  size_t behind_text(size_t end) const;  // of held_[0, end), without the white space at its end
+  size_t behind_text(size_t end) const;  // returns the size of held_[0, end) without the white space at its end
 
   ToolForm form_;
   bool parallel_, constrained_;
-  std::vector<std::string> bare_;  // the functions whose arguments can only be {}
+  std::vector<std::string> bare_;  // names of functions whose arguments can only be {}
   LooseCallReader loose_;
   State state_ = State::kStart;
-  std::string held_, opening_;  // opening_: of the call whose head is read, in case it is none
-  bool line_start_ = true;      // held_ begins behind nothing but blanks of its line
+  // held_: text that is not returned yet. opening_: the text before the head that is being read; it is returned as text
+  // if that turns out not to be a call.
+  std::string held_, opening_;
+  bool line_start_ = true;  // whether held_ begins a line, apart from blanks
   int64_t calls_ = 0;
-  int depth_ = 0;  // of braces in the arguments
+  int depth_ = 0;  // depth of brackets in the arguments
   bool in_string_ = false, escaped_ = false;
 };
 

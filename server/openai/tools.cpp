@@ -62,7 +62,7 @@ std::string named_function(const Json& choice) {
   return name;
 }
 
-// False: the model is not to call anything.
+// Reads tool_choice; returns false if the model must not call anything. Throws ApiError.
 bool read_choice(const Json& choice, ToolUse* tools) {
   if (choice == "none") return false;
   if (choice == "auto") return true;
@@ -106,7 +106,7 @@ std::string call_ebnf(const ToolUse& tools, EbnfGrammar* grammar) {
 
 std::string any_text() { return characters(complement({}), TextForm::kPlain) + "*"; }
 
-// Text that cannot be taken for a call.
+// Returns the expression for a text that cannot be mistaken for a call.
 std::string other_text() {
   return "(\"\" | " + ebnf_class(without(complement({{'{', '{'}, {'[', '['}, {' ', ' '}, {'\t', '\t'}, {'\n', '\n'}}), {{0xd800, 0xdfff}})) +
          " " + any_text() + ")";
@@ -123,7 +123,7 @@ std::string hermes_ebnf(const ToolUse& tools, const std::string& otherwise, cons
 }
 
 std::string rendered_probe(const ChatTemplate& chat_template, const Engine& engine) {
-  // A name that no template holds, and an id as long as Mistral's templates insist on.
+  // The name occurs in no template, and the id has the length that Mistral's templates require.
   const Json function = {{"name", "probe_a1"}, {"description", "d"}, {"parameters", {{"type", "object"}, {"properties", Json::object()}}}};
   const Json call = {{"id", "abcdefgh1"}, {"type", "function"}, {"function", {{"name", "probe_a1"}, {"arguments", {{"k", 1}}}}}};
   const Json user = {{"role", "user"}, {"content", "q"}}, assistant = {{"role", "assistant"}, {"content", ""}, {"tool_calls", {call}}};
@@ -153,7 +153,8 @@ std::string instructions(const ToolUse& tools) {
 
 }  // namespace
 
-// Frameworks declare a function without parameters as an object that names no property, which a schema leaves open.
+// Frameworks declare a function without parameters as an object without named properties, although such a schema allows
+// any property.
 bool takes_nothing(const ToolFunction& function) {
   const auto members = function.parameters.items();
   return std::all_of(members.begin(), members.end(), [](const auto& item) {
@@ -212,7 +213,7 @@ ToolForm tool_form(const Engine& engine) {
 
 Json plain_tool_messages(const Json& messages, const ToolUse* tools) {
   Json result = Json::array();
-  std::unordered_map<std::string, std::string> names;  // of functions, by the id of their call
+  std::unordered_map<std::string, std::string> names;  // names of functions, by the id of their call
   for (const Json& message : messages) {
     Json plain = message;
     if (message.contains("tool_calls")) {

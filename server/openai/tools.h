@@ -1,5 +1,4 @@
-// Tools of a chat request: the functions that a model may call, how its prompt shows them, and the grammar that its calls
-// obey.
+// Tools of a chat request: the functions that a model may call, how the prompt shows them, and the grammar of calls.
 #pragma once
 
 #include <optional>
@@ -11,57 +10,63 @@
 
 namespace smartkv::openai {
 
-// How a call is written.
+// The form in which a model writes calls.
 enum class ToolForm : uint8_t {
   kHermes,   // <tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>, anywhere in a text; Hermes, Qwen
   kLlama3,   // {"name": ..., "parameters": {...}} as the whole answer
   kMistral,  // [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...] as the whole answer
-  kGeneric,  // {"name": ..., "arguments": {...}}, or an array of such, as the whole answer; told to the model by a system
-             // text of ours, because its template knows no tools
+  kGeneric,  // {"name": ..., "arguments": {...}}, or an array of such objects, as the whole answer. A built-in system
+             // text explains this form to the model, because its template does not show tools.
 };
 
+// A function that the model may call.
 struct ToolFunction {
   std::string name;
   Json declaration;  // {"type": "function", "function": {...}}, as templates read it
-  Json parameters;   // the schema of its arguments; null: it takes none
+  Json parameters;   // the schema of its arguments; null if it has none
   bool strict = false;
   std::string path;  // "tools[0].function", for errors
 };
 
+// The tools that one answer may call.
 struct ToolUse {
   enum class Choice : uint8_t { kAuto, kRequired };
-  std::vector<ToolFunction> functions;  // that may be called
+  std::vector<ToolFunction> functions;  // functions that may be called
   Choice choice = Choice::kAuto;
-  bool parallel = true;  // more than one call in an answer
+  bool parallel = true;  // whether an answer may hold more than one call
   ToolForm form = ToolForm::kGeneric;
-  bool constrained = true;  // a grammar holds
+  bool constrained = true;  // whether a grammar constrains calls
 
-  // Mistral's models open calls with a special token, which no grammar of text allows: where they may choose, a grammar
-  // holds only if a function is strict.
+  // Sets the form, and decides whether a grammar constrains calls. Mistral's models begin calls with a special token,
+  // which no grammar of text allows. If such a model may choose whether to call, a grammar applies only if a function
+  // is strict.
   void settle(ToolForm template_form);
 };
 
-// Whether the arguments of a function can only be {}.
+// Returns whether the arguments of a function can only be {}.
 bool takes_nothing(const ToolFunction& function);
 
-// That the field "type" of a tool, a call or a choice is "function". Throws ApiError.
+// Throws ApiError unless the field "type" of a tool, a call or a choice is "function".
 void require_function_type(FieldReader& fields);
 
-// Reads tools, tool_choice and parallel_tool_calls; nothing: no calls are wanted. The form is left open. Throws ApiError.
+// Reads tools, tool_choice and parallel_tool_calls. Returns nullopt if the answer is to have no calls. The form is not
+// set yet: see ToolUse::settle(). Throws ApiError.
 std::optional<ToolUse> read_tool_use(FieldReader& fields);
 
-// The form that the model's chat template writes calls in, found by having it render one; kGeneric where it shows no tools.
+// Returns the form in which the model's chat template writes calls. It finds it by rendering a call. Returns kGeneric
+// if the template does not show tools.
 ToolForm tool_form(const Engine& engine);
 
-// For kGeneric: the messages with the functions in a system text, and calls and results as plain turns.
+// Converts the messages for kGeneric: calls and results become plain turns, and a system text shows the functions of
+// `tools`. `tools` may be null if there are none.
 Json plain_tool_messages(const Json& messages, const ToolUse* tools);
 
-// What the prompt ends in so that the answer is a call; "" where the grammar says it all.
+// Returns the text to append to the prompt so that the answer is a call, or "" if the grammar alone ensures that.
 std::string call_opening(const ToolUse& tools);
 
-// The rules of an answer; `otherwise`: the expression for one without calls, "" for any text. Returns the expression for
-// the whole. Throws ApiError for a strict function whose schema is not supported. For others, only the keywords that no grammar
-// says are left out.
+// Adds the rules of an answer with calls, and returns the expression for it. `otherwise` is the expression for an
+// answer without calls, "" for any text. Throws ApiError for a strict function with an unsupported schema. For other
+// functions, keywords that no grammar can express are left out.
 std::string add_tool_rules(const ToolUse& tools, const std::string& otherwise, EbnfGrammar* grammar);
 
 }  // namespace smartkv::openai

@@ -62,7 +62,7 @@ Json timings_json(const RequestUsage& usage) {
           {"decode_passes", timings.decode_passes},
           {"preemptions", timings.preemptions},
           {"prefill_tokens_per_second", per_second(computed, timings.prefill_ms)},
-          // The first token of each choice comes out of the prefill.
+          // The first token is the result of the prefill.
           {"decode_tokens_per_second",
            per_second(std::max<int64_t>(0, usage.completion_tokens - 1), timings.decode_ms)}};
 }

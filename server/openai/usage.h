@@ -6,6 +6,6 @@
 namespace smartkv::openai {
 
 Json usage_json(const RequestUsage& usage);
-Json timings_json(const RequestUsage& usage);  // milliseconds and tokens per second
+Json timings_json(const RequestUsage& usage);  // in milliseconds and tokens per second
 
 }  // namespace smartkv::openai
