@@ -71,7 +71,7 @@ struct SchedulerOptions {
   int64_t most_rows = INT64_MAX;  // of logits in a pass, besides one for each sequence
   int64_t horizon = 64;        // tokens
   int32_t most_deferred = 4;   // passes in a row
-  int64_t known_horizon = 256;  // of those that go on from what is known; measured: docs/performance.md, case c
+  int64_t known_horizon = 256;  // of those that go on from what is known; measured: docs/notes/2026-11-serving.md, case c
 };
 
 class Scheduler {

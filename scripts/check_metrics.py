@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks docs/grafana.json and deploy/prometheus against a real Prometheus that scrapes a loaded server. Needs Debian's
+"""Checks docs/operate/grafana.json and deploy/prometheus against a real Prometheus that scrapes a loaded server. Needs Debian's
 prometheus, and a server that nobody else uses, with the default model:
 
     scripts/serve.sh &
@@ -162,7 +162,7 @@ def wait_for(condition, what):
 
 
 def expressions():
-    dashboard = json.loads((ROOT / "docs/grafana.json").read_text(encoding="utf-8"))
+    dashboard = json.loads((ROOT / "docs/operate/grafana.json").read_text(encoding="utf-8"))
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):
             expression = target["expr"].replace("$__rate_interval", "60s").replace("$model", ".*")

@@ -270,9 +270,9 @@ def check_comparison(watched):
 
 @contextlib.contextmanager
 def below_a_path(url):
-    """The URL of a path at which nginx serves the server, as docs/operating.md has it."""
+    """The URL of a path at which nginx serves the server, as docs/operate/install.md has it."""
     port = free_port()
-    page = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/operate/install.md").read_text(encoding="utf-8")
     location = re.search(r"^location /llm/ {.*?^}", page, re.M | re.S)[0].replace("http://127.0.0.1:8080", url)
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder) / "nginx.conf"

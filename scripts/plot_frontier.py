@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/frontier.svg from the first table of docs/evaluation.md: what each policy holds against what it does.
+"""Draws docs/results/frontier.svg from the first table of docs/results/evaluation.md: what each policy holds against what it does.
 
     scripts/plot_frontier.py
 
@@ -20,7 +20,7 @@ STYLE = """text { font: 13px system-ui, sans-serif; fill: #333 } .grid { stroke:
 
 def points():
     """(name, bits per value, KL mean) of every row but the full cache's."""
-    lines = (ROOT / "docs/evaluation.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs/results/evaluation.md").read_text(encoding="utf-8").splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("| policy |") and "KL mean" in line)
     header = [cell.strip() for cell in lines[first].strip("|").split("|")]
     for line in lines[first + 2:]:
@@ -85,4 +85,4 @@ def draw(rows):
 
 
 if __name__ == "__main__":
-    (ROOT / "docs/frontier.svg").write_text(draw(list(points())), encoding="utf-8")
+    (ROOT / "docs/results/frontier.svg").write_text(draw(list(points())), encoding="utf-8")

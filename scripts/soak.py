@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Loads a server for a long time with everything at once, and checks every answer.
 
-    scripts/soak.py --smartkv build/release/smartkv --model MODEL [--minutes 30] [--clients 64] [--report docs/soak.md]
+    scripts/soak.py --smartkv build/release/smartkv --model MODEL [--minutes 30] [--clients 64] [--report docs/operate/soak.md]
 
 First each request of a fixed set (prompts that share beginnings, under several cache policies, with speculation and
 without, greedy and sampled) is answered alone: the reference. Then --clients clients send these requests, whole and as
@@ -310,7 +310,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--kv-cache-bytes", default="96MiB")
-    parser.add_argument("--report", default="docs/soak.md")
+    parser.add_argument("--report", default="docs/operate/soak.md")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         server = Server(arguments, folder)

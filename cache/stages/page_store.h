@@ -16,7 +16,7 @@ namespace smartkv {
 // Tokens between the boundaries of a prompt. A long stride leaves whole chunks of a prefill dense until they are packed
 // together, in parallel; a short one lets prompts that begin alike share more of what they have in common.
 constexpr int64_t kPrefillChunk = 512;
-constexpr int64_t kPromptStride = 128;  // measured: docs/performance.md, case c
+constexpr int64_t kPromptStride = 128;  // measured: docs/notes/2026-11-serving.md, case c
 // The parameter "prompt_stride", a multiple of 64. Throws CacheError.
 int64_t read_prompt_stride(Parameters* parameters, int64_t fallback);
 

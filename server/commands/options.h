@@ -1,4 +1,4 @@
-// Every option of the program: one table for the command line, the config file, --print-config and the README.
+// Every option of the program: one table for the command line, the config file, --print-config and docs/reference/options.md.
 #pragma once
 
 #include <filesystem>
@@ -86,6 +86,6 @@ void add_gate(const std::string& text, std::map<std::string, std::filesystem::pa
 
 int64_t parse_bytes(std::string_view text);  // throws std::invalid_argument
 std::string config_text(const ServerOptions& options);   // a config file; the API key is left out
-std::string option_table_markdown();                     // for the README
+std::string option_table_markdown();                     // for docs/reference/options.md
 
 }  // namespace smartkv

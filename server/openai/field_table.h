@@ -1,6 +1,6 @@
 // The fields of /v1/chat/completions, /v1/completions and /v1/responses: those that are read one by one, those that cannot
 // change the answer, and those that this server has only at their neutral values. The parser, the schemas and the table in
-// docs/api.md are made of them.
+// docs/reference/api.md are made of them.
 #pragma once
 
 #include <string>
@@ -36,6 +36,6 @@ std::vector<std::string> field_names(const FieldRow& row);
 // Reads the idle and neutral fields of a body. Throws ApiError.
 void read_table_fields(FieldReader& fields, Body body);
 
-std::string field_table_markdown();  // for docs/api.md
+std::string field_table_markdown();  // for docs/reference/api.md
 
 }  // namespace smartkv::openai
