@@ -9,7 +9,7 @@ namespace smartkv::kernels::cuda {
 namespace {
 
 // Blocks on a multiprocessor that registers are to allow: those of few rows wait for memory, and three with two pages each on
-// their way are enough of them (docs/internals/cuda.md); sums for 256 channels take all that a thread can have.
+// their way are enough of them (docs/notes/2026-11-cuda-on-paper.md); sums for 256 channels take all that a thread can have.
 template <int kDim, int kRowWarps>
 __global__ void __launch_bounds__(kThreads, kDim <= 128 && kRowWarps == 1 ? 3 : 2) attention_kernel(const Tables tables) {
   Block<kDim, kRowWarps, Goal::kOutput> block(tables, tables.items[blockIdx.x]);
