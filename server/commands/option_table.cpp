@@ -26,8 +26,8 @@ const std::vector<Option>& option_table() {
        .help = "Where backend torch runs: cpu, or cuda:0 in a program built with CUDA (docs/internals/cuda.md)",
        .field = [](O& o) -> F { return &o.engine.device; }},
       {.name = "cuda_graphs",
-       .help = "Whether what small passes compute between attentions is captured once and replayed (docs/internals/cuda.md); auto: on a GPU, with "
-               "tensor_parallel 1",
+       .help = "Whether what small passes compute between attentions is captured once and replayed (docs/internals/cuda.md); auto: on a GPU, "
+               "with tensor_parallel 1",
        .field = [](O& o) -> F { return &o.engine.cuda_graphs; },
        .choices = {"auto", "on", "off"}},
       {.name = "tensor_parallel",
