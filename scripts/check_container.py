@@ -4,8 +4,8 @@
 All images: contents, labels, rights.
 The default one and `torch`: every preset of policies; a stop while an answer is streamed; the health check over HTTP, TLS and another port.
 The default one: every preset of options; the `docker run` lines of docs/operate/install.md and the examples of README.md and
-docs/use/getting_started.md, as they stand there; any user of group 0; limits of memory and CPUs; a restart and an upgrade with the volume of computed prompts; compose from a clean clone; that
-a change in documents compiles nothing.
+docs/use/getting_started.md, as they stand there; any user of group 0; limits of memory and CPUs; a restart and an upgrade with the
+volume of computed prompts; compose from a clean clone; that a change in documents compiles nothing.
 `runtime`: a model that is mounted under another name.
 """
 import argparse

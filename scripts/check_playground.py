@@ -7,7 +7,7 @@ its prefix cache on, Debian's chromium and nginx, and from PyPI playwright and a
 Uses the page as a person would, by keyboard, and fails on what a person would miss: errors in the console, anything
 blocked by the Content-Security-Policy, requests to other hosts, what axe finds against WCAG 2.1 AA in light and dark,
 colours of too little contrast, a page wider than a phone, a link that leads out of the path below which nginx serves it.
-With --screenshots it leaves playground.png, playground_dark.png and playground_narrow.png.
+With --screenshots FOLDER (docs/images) it leaves playground.png, playground_dark.png and playground_narrow.png.
 """
 
 import argparse
