@@ -86,7 +86,7 @@ struct SchedulerOptions {
   int64_t most_rows = INT64_MAX;  // most rows of logits in a pass, beyond one for each sequence
   int64_t horizon = 64;           // tokens
   int32_t most_deferred = 4;      // consecutive passes
-  int64_t known_horizon = 256;    // tokens, for sequences with a prefix hit; measured: docs/performance.md, case c
+  int64_t known_horizon = 256;    // tokens, for sequences with a prefix hit; measured: docs/notes/2026-11-serving.md, case c
 };
 
 class Scheduler {

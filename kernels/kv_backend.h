@@ -108,7 +108,7 @@ struct PageRead {
   KvSegment page;
   int64_t head = 0, n_heads = 1;
   int64_t first = 0, n = 0;
-  float* k = nullptr;       // [n_heads, n, head_dim], heads head_stride floats apart; the same for v. Either may be null
+  float* k = nullptr;       // [n_heads, n, head_dim], heads head_stride floats apart; same for v; either may be null
   float* v = nullptr;
   int64_t head_stride = 0;
 };

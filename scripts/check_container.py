@@ -6,8 +6,8 @@ It checks in
   - all images: contents, labels, file permissions
   - the default image and `torch`: every policy preset; a stop while an answer is streamed; the health check over HTTP,
     TLS and another port
-  - the default image: every preset of options; the `docker run` lines of docs/docker.md and the examples of README.md,
-    verbatim; any user of group 0; limits of memory and CPUs; a restart and an upgrade with the volume of computed
+  - the default image: every preset of options; the `docker run` lines of docs/operate/install.md and the examples of README.md
+    and docs/use/getting_started.md, verbatim; any user of group 0; limits of memory and CPUs; a restart and an upgrade with the volume of computed
     prompts; compose from a clean clone; that a change in documents compiles nothing
   - `runtime`: a model that is mounted under another name
 """
@@ -275,19 +275,19 @@ def fenced(page, language):
 
 
 def check_examples(folder, model):
-    step("README.md's examples")
+    step("The examples of README.md and docs/use/getting_started.md")
     shell = next(block for block in fenced("README.md", "sh") if block.startswith("curl"))
-    python = next(block for block in fenced("README.md", "python") if "openai" in block)
+    python = next(block for block in fenced("docs/use/getting_started.md", "python") if "openai" in block)
     with Container().wait() as server:
         expect("Paris" in run("bash", "-ec", shell.replace("http://127.0.0.1:8080", server.url)), "curl: expected Paris")
         expect("Paris" in run(sys.executable, "-c", python.replace("http://127.0.0.1:8080", server.url)), "Python: expected Paris")
     (folder / "models").mkdir()
     shutil.copy(model, folder / "models/model.gguf")
-    for block in fenced("docs/docker.md", "sh"):
+    for block in fenced("docs/operate/install.md", "sh"):
         for line in block.replace("\\\n", " ").splitlines():
             if not line.startswith("docker run") or "NAME" in line:
                 continue
-            step(f"docs/docker.md: {line}")
+            step(f"docs/operate/install.md: {line}")
             words = [word.replace("$PWD", str(folder)) for word in shlex.split(line.partition(" # ")[0])[2:]]
             at = words.index("smartkv")
             options = [word.replace("127.0.0.1:8080:", "127.0.0.1:0:").replace("smartkv-cache:", f"{NAME}-cache:")
@@ -418,7 +418,7 @@ def check_compose(folder):
         compose("up", "-d", SMARTKV_API_KEY="secret")
         expect("Paris" in answer("secret"), "expected Paris")
         expect("smartkv" in compose("ps") and "smartkv" in compose("logs"), "ps and logs without the key")
-        with open(clone / "docs/docker.md", "a") as page:
+        with open(clone / "docs/operate/install.md", "a") as page:
             page.write("\nA change.\n")
         expect("Building CXX" not in compose("build"), "a change in documents compiles")
         compose("up", "--build", "-d", SMARTKV_API_KEY="other")

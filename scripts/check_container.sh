@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the images of docker/Dockerfile with a real Docker engine, and uses them as docs/docker.md and the README
+# Builds the images of docker/Dockerfile with a real Docker engine, and uses them as docs/operate/install.md and the README
 # describe. Run it as root, or as a user who may use Docker:
 #   scripts/check_container.sh [ARGUMENT...]      scripts/check_container.py --help lists the checks
 # If no engine answers, it starts one. If no registry can be reached, it makes debian:bookworm-slim with debootstrap.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks docs/grafana.json and deploy/prometheus with a real Prometheus that scrapes a server under load. Needs
+"""Checks docs/operate/grafana.json and deploy/prometheus with a real Prometheus that scrapes a server under load. Needs
 Debian's prometheus, and a server with the default model that has no other clients:
 
     scripts/serve.sh &
@@ -164,7 +164,7 @@ def wait_for(condition, what):
 
 
 def expressions():
-    dashboard = json.loads((ROOT / "docs/grafana.json").read_text(encoding="utf-8"))
+    dashboard = json.loads((ROOT / "docs/operate/grafana.json").read_text(encoding="utf-8"))
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):
             expression = target["expr"].replace("$__rate_interval", "60s").replace("$model", ".*")

@@ -276,9 +276,9 @@ def check_comparison(watched):
 
 @contextlib.contextmanager
 def below_a_path(url):
-    """Serves the server below a path with nginx, as docs/operating.md describes, and yields the URL of that path."""
+    """Serves the server below a path with nginx, as docs/operate/install.md describes, and yields the URL of that path."""
     port = free_port()
-    page = (ROOT / "docs/operating.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/operate/install.md").read_text(encoding="utf-8")
     location = re.search(r"^location /llm/ {.*?^}", page, re.M | re.S)[0].replace("http://127.0.0.1:8080", url)
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder) / "nginx.conf"

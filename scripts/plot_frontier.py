@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/frontier.svg from the first table of docs/evaluation.md: the memory of each policy against its quality.
+"""Draws docs/results/frontier.svg from the first table of docs/results/evaluation.md: the memory of each policy against its quality.
 
     scripts/plot_frontier.py
 
@@ -20,7 +20,7 @@ STYLE = """text { font: 13px system-ui, sans-serif; fill: #333 } .grid { stroke:
 
 def points():
     """Returns (name, bits per value, mean KL) of every row except the full cache's."""
-    lines = (ROOT / "docs/evaluation.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs/results/evaluation.md").read_text(encoding="utf-8").splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("| policy |") and "KL mean" in line)
     header = [cell.strip() for cell in lines[first].strip("|").split("|")]
     for line in lines[first + 2:]:
@@ -86,4 +86,4 @@ def draw(rows):
 
 
 if __name__ == "__main__":
-    (ROOT / "docs/frontier.svg").write_text(draw(list(points())), encoding="utf-8")
+    (ROOT / "docs/results/frontier.svg").write_text(draw(list(points())), encoding="utf-8")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Puts a server under load for a long time with many kinds of requests at once, and checks every answer.
 
-    scripts/soak.py --smartkv build/release/smartkv --model MODEL [--minutes 30] [--clients 64] [--report docs/soak.md]
+    scripts/soak.py --smartkv build/release/smartkv --model MODEL [--minutes 30] [--clients 64] [--report docs/operate/soak.md]
 
 First each request of a fixed set is answered alone, which gives its reference answer. The set has prompts that share
 beginnings, several cache policies, requests with and without speculation, greedy and sampled. Then --clients clients
@@ -310,7 +310,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--kv-cache-bytes", default="96MiB")
-    parser.add_argument("--report", default="docs/soak.md")
+    parser.add_argument("--report", default="docs/operate/soak.md")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         server = Server(arguments, folder)

@@ -16,7 +16,7 @@ namespace smartkv {
 // Tokens between the boundaries of a prompt. With a long stride, whole chunks of a prefill stay dense until they are
 // packed together, in parallel. With a short stride, prompts with a common prefix share more of it.
 constexpr int64_t kPrefillChunk = 512;
-// Measured: docs/performance.md, case c.
+// Measured: docs/notes/2026-11-serving.md, case c.
 constexpr int64_t kPromptStride = 128;
 // Reads the parameter "prompt_stride", a multiple of 64. Throws CacheError.
 int64_t read_prompt_stride(Parameters* parameters, int64_t fallback);

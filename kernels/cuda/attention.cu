@@ -9,7 +9,7 @@ namespace smartkv::kernels::cuda {
 namespace {
 
 // Blocks per multiprocessor that the use of registers must allow. Blocks of few rows wait for memory, and three of them
-// with two pages each in flight are enough (docs/cuda.md). Sums for 256 channels take all registers that a thread can
+// with two pages each in flight are enough (docs/notes/2026-11-cuda-on-paper.md). Sums for 256 channels take all registers that a thread can
 // have.
 template <int kDim, int kRowWarps>
 __global__ void __launch_bounds__(kThreads, kDim <= 128 && kRowWarps == 1 ? 3 : 2) attention_kernel(const Tables tables) {

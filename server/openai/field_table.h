@@ -1,6 +1,6 @@
 // The fields of /v1/chat/completions, /v1/completions and /v1/responses: fields that are read one by one, fields that
 // cannot change the answer, and fields of which the server supports only neutral values. The parser, the schemas and
-// the table in docs/api.md are made from this table.
+// the table in docs/reference/api.md are made from this table.
 #pragma once
 
 #include <string>
@@ -36,6 +36,6 @@ std::vector<std::string> field_names(const FieldRow& row);  // returns the row's
 // Reads the idle and neutral fields of a body, except best_of. Throws ApiError.
 void read_table_fields(FieldReader& fields, Body body);
 
-std::string field_table_markdown();  // returns the table for docs/api.md
+std::string field_table_markdown();  // returns the table for docs/reference/api.md
 
 }  // namespace smartkv::openai

@@ -1,4 +1,4 @@
-// docs/policies.md has the parameters that policies take, and no others.
+// docs/reference/policies.md has the parameters that policies take, and no others.
 #include <fstream>
 #include <functional>
 #include <map>
@@ -25,7 +25,7 @@ Names quoted_in(const std::string& text) {
 
 // The first cells of each section's table, by the names in its heading.
 std::map<std::string, Names> documented() {
-  std::ifstream file(std::string(SMARTKV_SOURCE) + "/docs/policies.md");
+  std::ifstream file(std::string(SMARTKV_SOURCE) + "/docs/reference/policies.md");
   std::map<std::string, Names> sections;
   Names current;
   for (std::string line; std::getline(file, line);) {
@@ -63,7 +63,7 @@ TEST(PolicyReference, HasEveryParameterOfEveryPolicy) {
   const auto expect = [&](const std::string& name, const std::function<nlohmann::json(nlohmann::json)>& spec) {
     Names takes;
     for (const nlohmann::json& variant : variants) takes.merge(listed(context, spec(variant)));
-    EXPECT_EQ(sections[name], takes) << "docs/policies.md, section `" << name << '`';
+    EXPECT_EQ(sections[name], takes) << "docs/reference/policies.md, section `" << name << '`';
     sections.erase(name);
   };
   for (const PolicyRow& row : policy_registry()) {

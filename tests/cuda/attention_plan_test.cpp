@@ -1,4 +1,4 @@
-// Which blocks a call becomes, and what docs/cuda.md says of their shared memory.
+// Which blocks a call becomes, and what docs/notes/2026-11-cuda-on-paper.md says of their shared memory.
 #include "kernels/cuda/attention_plan.h"
 
 #include <algorithm>

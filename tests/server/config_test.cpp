@@ -117,9 +117,9 @@ TEST(ConfigCommand, PrintsPresets) {
   EXPECT_EQ(run({"config", "preset", "laptop"}).out, find_preset("laptop").text());
 }
 
-// smartkv config schema > docs/config.schema.json
+// smartkv config schema > docs/reference/config.schema.json
 TEST(ConfigSchema, TheOneInDocsIsOfThisTable) {
-  std::ifstream file(std::filesystem::path(SMARTKV_SOURCE) / "docs/config.schema.json");
+  std::ifstream file(std::filesystem::path(SMARTKV_SOURCE) / "docs/reference/config.schema.json");
   std::ostringstream text;
   text << file.rdbuf();
   EXPECT_EQ(text.str(), config_schema().dump(2) + "\n");

@@ -1,4 +1,4 @@
-// Clients that are slow, idle, greedy or hostile, over real sockets: what docs/security.md promises of connections.
+// Clients that are slow, idle, greedy or hostile, over real sockets: what docs/operate/security.md promises of connections.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>

@@ -9,11 +9,11 @@ namespace smartkv::openai {
 namespace {
 
 TEST(FieldTable, IsTheDocumentedOne) {
-  std::ifstream file(std::string(SMARTKV_SOURCE) + "/docs/api.md");
+  std::ifstream file(std::string(SMARTKV_SOURCE) + "/docs/reference/api.md");
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_NE(text.str().find(field_table_markdown()), std::string::npos)
-      << "docs/api.md: expected what `smartkv serve --print-fields` prints:\n" << field_table_markdown();
+      << "docs/reference/api.md: expected what `smartkv serve --print-fields` prints:\n" << field_table_markdown();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// HTTPS: what docs/security.md promises of connections holds with TLS, too.
+// HTTPS: what docs/operate/security.md promises of connections holds with TLS, too.
 #include "server/http/tls.h"
 
 #include <openssl/pem.h>
