@@ -22,7 +22,7 @@ struct FieldRow {
   std::string_view names;  // one name, or several with the same properties, separated by commas
   FieldUse use;
   std::vector<Body> bodies;                  // bodies that have the field
-  std::string_view note = {};                // text for docs/api.md
+  std::string_view note = {};                // text for docs/reference/api.md
   std::vector<Json> neutral = {};            // accepted values of a neutral field, besides null
   Json::value_t type = Json::value_t::null;  // type of an idle field; null for any type
 
