@@ -255,6 +255,9 @@ TEST(Connections, UnfinishedRequestsShareABoundedMemory) {
 }
 
 TEST(Connections, WithoutFreeDescriptorsIdleOnesMakeRoomAndNewOnesWait) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "UBSan opens a pipe to look at a virtual table, and reports an invalid one if that fails";
+#endif
   TestServer server;
   RawConnection idle(server.port);
   idle.send(kHealth);
