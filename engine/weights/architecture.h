@@ -25,7 +25,7 @@ struct Architecture {
   bool fused_projections = false;        // q, k and v are one tensor, gate and up another
   bool partial_rotary = false;           // the architecture has the key "partial_rotary_factor"
   bool multipliers = false;              // Granite's four multipliers: embedding, attention, residual, logits
-  // The last of every so many layers has no RoPE, unless a key lists the layers. 0 if all layers have RoPE.
+  // The last of every so many layers has no RoPE, unless keys say otherwise. 0 if all layers have RoPE.
   int64_t rope_free_interval = 0;
   QkNorm qk_norm = QkNorm::kNone;
   NormPlacement norm_placement = NormPlacement::kInput;

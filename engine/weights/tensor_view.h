@@ -35,7 +35,7 @@ struct WeightScales {
 
 struct PackedIntegers;
 
-// REQUIRES for all uses: the mapped file outlives the view.
+// A view must not outlive the mapped file.
 struct TensorView {
   std::string name;
   TensorType type = TensorType::kF32;
