@@ -23,8 +23,9 @@ class ChatTemplateError : public std::runtime_error {
 
 // Limits of one render() call.
 struct ChatTemplateLimits {
-  int64_t max_steps = 1'000'000;  // evaluated statements and expressions
-  int64_t max_output_bytes = 16 << 20;
+  // A step is a statement, an expression, or a share of the data that one processes (jinja::Value::steps()).
+  int64_t max_steps = 1'000'000;
+  int64_t max_output_bytes = 16 << 20;  // Bytes of the output, and of every string.
 };
 
 // Immutable after construction; render() may be called from several threads at once.
