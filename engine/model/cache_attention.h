@@ -26,9 +26,10 @@ namespace smartkv {
 // pool.
 class CacheAttention {
  public:
-  // config: the configuration of `weights` as it is served. `config` and `pool` must outlive this object; `weights`
-  // need not. type: element type of the caches and of the rows that attend() writes.
-  // backend: holds the pages of the caches. If it is null, the pages are on the CPU and attention runs on `pool`.
+  //  - config: the configuration of `weights` as it is served. `config` and `pool` must outlive this object; `weights`
+  //    need not.
+  //  - type: element type of the caches and of the rows that attend() writes.
+  //  - backend: holds the pages of the caches. If it is null, the pages are on the CPU and attention runs on `pool`.
   // Throws ModelError if the backend cannot attend with this shape, or if a norm's tensor is missing or has another
   // shape.
   CacheAttention(const Weights& weights, const ModelConfig& config, kernels::KvType type, ThreadPool& pool,
@@ -68,8 +69,8 @@ class CacheAttention {
     kernels::RowMemory q, k;
   };
 
-  // Calls f(cache) unless the input has failed. An exception becomes the failure of the input. REQUIRES: the
-  // calling thread is the one that called begin(), attend() or end().
+  // Calls f(cache) unless the input has failed. An exception becomes the failure of the input. Not
+  // thread-safe: only the thread that runs the pass may call it.
   template <typename F>
   void guard(size_t input, const F& f);
   bool failed(size_t input) const { return failures_[input] != nullptr; }

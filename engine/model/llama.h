@@ -55,17 +55,16 @@ ProductType product_type(const LlamaOptions& options);  // Returns the type of p
 std::string stored_weights(const LlamaOptions& options, const Weights& weights);
 
 // Packs the weights and returns the model. `weights` is not needed afterwards; `pool` must outlive the model.
+//  - progress: called with the loaded fraction, 0 to 1; may be null.
+//  - kv_backend: holds the caches of the model. If it is null, they are on the device of the options.
 // If the context is not longer than the model's sliding window, the model has no window, because the window hides
-// nothing. progress: called with the loaded fraction, 0 to 1; may be null.
-// kv_backend: holds the caches of the model. If it is null, they are on the device of the options.
-// Throws ModelError.
+// nothing. Throws ModelError.
 std::unique_ptr<Model> load_llama(const Weights& weights, const LlamaOptions& options, ThreadPool& pool,
                                   const std::function<void(double)>& progress = nullptr,
                                   std::shared_ptr<kernels::KvBackend> kv_backend = nullptr);
 
 // Makes the backend of a model from the weights as they are served (engine/weights/padded_weights.h). `type` is the
-// type of the activations. Called after make_llama() has checked the options that it reads
-// itself.
+// type of the activations. Called after make_llama() has checked the options that it reads itself.
 using BackendLoader = std::function<std::unique_ptr<LlamaBackend>(const Weights& weights, kernels::KvType type)>;
 // Returns a model over a backend that the caller provides. kv_backend: holds the caches of the model; the CPU's if it
 // is null.

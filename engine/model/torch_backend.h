@@ -21,9 +21,9 @@ using GraphLog = std::function<void(LogLevel level, const std::string& message)>
 //  - weights: not needed afterwards.
 //  - device: the device on which LibTorch computes.
 //  - ranks: the group of tensor-parallel ranks that compute the model together, made by this module. `weights` are then
-//    the part of this rank (engine/weights/sharded_weights.h). Null if the backend computes the model alone.
-//  - graphs: receives log lines about the CUDA graphs of small passes. REQUIRES: null, or a GPU and no ranks. The
-//    backend makes no graphs if it is null.
+//    the part of this process (engine/weights/sharded_weights.h). Null if the backend computes the model alone.
+//  - graphs: receives log lines about the CUDA graphs of small passes. The backend makes no graphs if
+//    it is null. REQUIRES: it is null, or the device is a GPU and `ranks` is null.
 // Throws ModelError.
 using TorchBackendEntry = LlamaBackend*(const Weights& weights, ProductType type, const std::string& device, int threads,
                                         const std::function<void(double)>& progress, RankGroup* ranks, const GraphLog& graphs);

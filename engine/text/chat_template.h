@@ -23,7 +23,8 @@ class ChatTemplateError : public std::runtime_error {
 
 // Limits of one render() call.
 struct ChatTemplateLimits {
-  // A step is a statement, an expression, or a share of the data that one processes (jinja::Value::steps()).
+  // Each statement and each expression takes one step, plus steps for the data that it processes
+  // (jinja::Value::steps()).
   int64_t max_steps = 1'000'000;
   int64_t max_output_bytes = 16 << 20;  // Bytes of the output, and of every string.
 };

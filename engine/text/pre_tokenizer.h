@@ -38,7 +38,7 @@ struct PreTokenizerStep {
   bool stand_ins = false;  // The step writes each byte as one character (byte_level.h).
 };
 
-// What a split does with the matches of its pattern.
+// How a split treats the matches of its pattern.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 // Reads "pre_tokenizer" of tokenizer.json. Returns no steps for null. Throws TokenizerError naming the key at fault.

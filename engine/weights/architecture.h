@@ -33,7 +33,7 @@ struct Architecture {
   bool interleaved_in_gguf = false;      // GGUF files order the rows of q and k for RoPE on neighbouring elements
 
   int64_t default_window = 0;
-  int64_t default_head_dim = 0;          // 0: hidden_size / num_attention_heads
+  int64_t default_head_dim = 0;          // 0 for hidden_size / num_attention_heads
   int64_t default_context = 2048;
   double default_rms_norm_eps = 1e-6;
   double default_rope_theta = 10000.0;

@@ -9,7 +9,7 @@ namespace smartkv {
 
 // Returns 32 hexadecimal digits that identify a model in all of its quantizations and file formats. GGUF files of any
 // type, a folder of safetensors and the files that `smartkv quantize` writes have the same identity. It is a hash over
-//  - the numbers of layers, heads and KV heads, and the sizes of hidden state, MLP and head;
+//  - the numbers of layers, heads and KV heads, and the sizes of the hidden state, the MLP and an attention head;
 //  - every norm's weights, rounded to bf16, under their Hugging Face names. No format quantizes norms.
 // Names, architecture (GGUF files call a Mistral "llama"), context length, RoPE and vocabulary do not count. Models
 // that differ only in their large matrices, such as a base model and its merged LoRA, share an identity. AWQ folds its

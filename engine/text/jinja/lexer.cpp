@@ -68,8 +68,8 @@ class Lexer {
     at_ = at;
   }
 
-  // Adds the text before a tag. `kind` is the character of the tag ('{', '%' or '#'), and `sign` the one after its
-  // opening. Does not move at_.
+  // Adds the text before a tag. `kind` is the character of the tag: '{', '%' or '#', or '\0' at the end of the
+  // template. `sign` is the '-' or '+' after the opening of the tag, or '\0'. Does not move at_.
   void text(std::string value, char kind, char sign) {
     const bool starts_line = at_ == 0 || source_[at_ - 1] == '\n';
     if (strip_next_) {
