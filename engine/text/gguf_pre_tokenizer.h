@@ -11,7 +11,8 @@ namespace smartkv {
 
 // Returns the steps of a pre-tokenizer, or nullopt if the name is not known.
 std::optional<std::vector<PreTokenizerStep>> gguf_pre_tokenizer(const std::string& pre);
-std::string gguf_pre_tokenizer_names();  // Returns the names that models use, for errors.
+// Returns the names that supported models use, for error messages. gguf_pre_tokenizer() accepts further names.
+std::string gguf_pre_tokenizer_names();
 // Returns whether the tokenizer is Llama 3's or a relative of it: a piece that is a token becomes that token, whatever
 // the merges say, and BOS is added by default.
 bool ignores_merges(const std::string& pre);

@@ -15,6 +15,7 @@ struct Shard {
   int64_t rank = 0, size = 1;
 };
 
+// Items [first, first + n).
 struct ShardRange {
   int64_t first = 0, n = 0;
 };

@@ -33,7 +33,7 @@ class Weights {
   virtual ~Weights() = default;
 
   virtual const ModelConfig& config() const = 0;
-  virtual const GgufFile* gguf() const { return nullptr; }  // The file, whose tokenizer is needed. Null for a folder.
+  virtual const GgufFile* gguf() const { return nullptr; }  // The GGUF file, for its tokenizer. Null for a folder.
   virtual std::string format() const = 0;                   // "GGUF v3", "safetensors (2 files)"
   virtual std::vector<std::string> names() const = 0;       // Hugging Face names, sorted
   // Returns the raw tensor with a Hugging Face name ("model.layers.0.self_attn.q_proj.weight"); nullopt if it is
