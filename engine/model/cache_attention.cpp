@@ -64,7 +64,7 @@ void CacheAttention::guard(size_t input, const F& f) {
 void CacheAttention::begin(std::span<const SequenceInput> batch) {
   constexpr int64_t kPieceRows = 16;
   batch_ = batch;
-  backend_->forget_writes();  // of a pass that failed
+  backend_->forget_writes();  // Drops writes that a failed pass may have left.
   pieces_.clear();
   wanted_.clear();
   rows_ = wanted_rows_ = 0;
@@ -92,7 +92,7 @@ void CacheAttention::begin(std::span<const SequenceInput> batch) {
   prefetch(0);
 }
 
-// Of inputs whose rows the last layer does not need, too.
+// Includes the inputs whose rows the last layer does not need.
 void CacheAttention::prefetch(int64_t layer) {
   if (layer == config_.n_layers || !backend_->prefetches()) return;
   ahead_.clear();
@@ -162,7 +162,7 @@ void CacheAttention::attend(int64_t layer, float* qkv, void* attended) {
   observe(layer, qkv);
 }
 
-// Shows the caches that want it where their probe queries attend.
+// Shows the attention of the probe queries to the caches that asked for them.
 void CacheAttention::observe(int64_t layer, const float* qkv) {
   take_probes(layer, qkv);
   if (mass_tasks_.empty()) return;
@@ -179,7 +179,7 @@ void CacheAttention::observe(int64_t layer, const float* qkv) {
   show_probes(layer);
 }
 
-// The probes' queries, from the device to where the host can show them.
+// Copies the probe queries from the device to host memory, and makes the tasks point there.
 void CacheAttention::fetch_queries() {
   int64_t n = 0;
   for (const kernels::AttentionMassTask& task : mass_tasks_) n += task.n;
@@ -219,7 +219,7 @@ void CacheAttention::show_probes(int64_t layer) {
     const TokenRange probes = batch_[input].cache->probes(tokens(input));
     if (probes.empty()) continue;
     const kernels::AttentionMassTask& task = mass_tasks_[t++];
-    int64_t seen = 1 - task.n;  // by the first probe
+    int64_t seen = 1 - task.n;  // Becomes the number of tokens that the first probe sees.
     for (const kernels::KvSegment& segment : task.segments) seen += segment.tokens;
     const float* from = task.mass;
     for (int64_t i = 0; i < task.n; ++i, ++seen) {

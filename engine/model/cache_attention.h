@@ -1,5 +1,6 @@
-// Attention of a pass over its sequences' caches: norms of heads, RoPE, the caches' new rows, attention itself, probes.
-// What a cache throws is its sequence's failure; the others go on.
+// Attention of one model pass over the caches of its sequences: norms of queries and keys (qk-norm), rotary embedding
+// (RoPE), writing the new K and V, attention itself, and probe queries.
+// If a cache throws, only its own sequence fails. The other sequences of the pass continue.
 #pragma once
 
 #include <exception>
@@ -21,25 +22,34 @@
 
 namespace smartkv {
 
+// A pass calls begin(), then attend() for each layer in order, then end(). Not thread-safe; the work runs on the thread
+// pool.
 class CacheAttention {
  public:
-  // config: that of `weights`, as it is served. type: of the caches and of what attend() writes. backend: of the caches' pages;
-  // null: the CPU, on `pool`. Throws ModelError.
+  //  - config: the configuration of `weights` as it is served. `config` and `pool` must outlive this object; `weights`
+  //    need not.
+  //  - type: element type of the caches and of the rows that attend() writes.
+  //  - backend: holds the pages of the caches. If it is null, the pages are on the CPU and attention runs on `pool`.
+  // Throws ModelError if the backend cannot attend with this shape, or if a norm's tensor is missing or has another
+  // shape.
   CacheAttention(const Weights& weights, const ModelConfig& config, kernels::KvType type, ThreadPool& pool,
                  std::shared_ptr<kernels::KvBackend> backend);
 
-  // attend() will be given rows in the device's memory (KvBackend::allocate()) instead of the host's.
+  // Announces that attend() will be given rows in the memory of the device (KvBackend::allocate()) instead of host
+  // memory.
   void use_device_rows();
 
-  // Begins a pass over the batch, which outlives it: makes room in its caches.
+  // Begins a pass over the batch: reserves room in its caches. The batch must stay valid until end().
   void begin(std::span<const SequenceInput> batch);
   int64_t rows() const { return rows_; }
-  std::span<const RowRange> wanted() const { return wanted_; }  // rows whose logits are wanted
+  std::span<const RowRange> wanted() const { return wanted_; }  // The rows for which logits are wanted.
   int64_t wanted_rows() const { return wanted_rows_; }
-  // Writes the layer's K and V and attends. qkv: f32 [rows, qkv_width], as LlamaBackend::project() gives it; its queries and
-  // keys are normed and rotated in place. attended: [rows, n_heads head_dim], in the last layer of the wanted rows only.
+  // Writes the layer's K and V to the caches and attends. qkv: f32 [rows, qkv_width], as LlamaBackend::project() writes
+  // it; its queries and keys are normalized and rotated in place. attended: the result, [rows, n_heads head_dim]. In
+  // the last layer it has the wanted rows only.
   void attend(int64_t layer, float* qkv, void* attended);
-  // Ends the pass: advances the caches and hands out failures, throwing the first that has no place to go.
+  // Ends the pass: advances the caches and stores each failure in its SequenceInput::failure. Throws the first failure
+  // of an input whose `failure` is null.
   void end();
 
   int64_t qkv_width() const { return (config_.n_heads + 2 * config_.n_kv_heads) * config_.head_dim; }
@@ -53,20 +63,22 @@ class CacheAttention {
   struct Piece {
     int64_t input, first, n, row;
   };
-  // RMSNorm of queries and keys: f32 [head_dim] or [heads head_dim]; empty: none.
+  // Weights of the qk-norm: f32 [head_dim], or [n_heads head_dim] and [n_kv_heads head_dim]. Empty if the model has
+  // none.
   struct HeadNorms {
     kernels::RowMemory q, k;
   };
 
-  // f(cache) of an input that has not failed; what it throws is the input's failure. The calling thread only.
+  // Calls f(cache) unless the input has failed. An exception becomes the failure of the input. Not
+  // thread-safe: only the thread that runs the pass may call it.
   template <typename F>
   void guard(size_t input, const F& f);
   bool failed(size_t input) const { return failures_[input] != nullptr; }
   int64_t tokens(size_t input) const { return static_cast<int64_t>(batch_[input].tokens.size()); }
 
-  // Rows [first, first + n) of the pass before attention.
+  // Describes rows [first, first + n) of the pass for the qk-norm and RoPE.
   kernels::HeadRows head_rows(int64_t layer, float* qkv, int64_t first, int64_t n) const;
-  void prefetch(int64_t layer);  // what it will attend to, where the backend wants to know
+  void prefetch(int64_t layer);  // Announces the segments that the layer will read, if the backend prefetches.
   void write(int64_t layer, float* qkv);
   void observe(int64_t layer, const float* qkv);
   void take_probes(int64_t layer, const float* qkv);
@@ -74,31 +86,32 @@ class CacheAttention {
   void show_probes(int64_t layer);
 
   const ModelConfig& config_;
-  kernels::AttentionShape shape_;  // its window: that of the layer at hand
-  std::vector<HeadNorms> norms_;  // of the layers
+  kernels::AttentionShape shape_;  // `window` is set for each layer in turn.
+  std::vector<HeadNorms> norms_;  // [n_layers]
   int64_t norm_bytes_ = 0;
   Rope rope_;
-  float query_scale_;  // attention itself divides by sqrt(head_dim)
+  // Factor of the queries for models with an attention_multiplier; attention itself divides by sqrt(head_dim).
+  float query_scale_;
   ThreadPool& pool_;
   std::shared_ptr<kernels::KvBackend> backend_;
   bool device_rows_ = false;
 
-  // State of the pass; the buffers grow to the largest pass and stay.
+  // State of the current pass. Buffers grow to the size of the largest pass and are never shrunk.
   std::span<const SequenceInput> batch_;
   int64_t rows_ = 0, wanted_rows_ = 0;
   std::vector<RowRange> wanted_;
   std::vector<Piece> pieces_;
-  std::vector<std::exception_ptr> failures_;        // of the inputs; null: none so far
-  std::vector<std::exception_ptr> write_failures_;  // of the layer's writes, which are made in parallel
+  std::vector<std::exception_ptr> failures_;        // One per input; null if it has not failed.
+  std::vector<std::exception_ptr> write_failures_;  // The same for the parallel writes of one layer.
   std::mutex write_failures_mutex_;
-  AlignedBuffer angles_;  // cos then sin, f32 [rows, 2, head_dim / 2]
-  kernels::RowMemory row_angles_;  // the same where rows are on a device
-  std::vector<std::vector<kernels::KvSegment>> views_;
-  std::vector<kernels::KvSegment> ahead_;  // of all inputs, of the layer that comes
+  AlignedBuffer angles_;  // cos, then sin: f32 [rows, 2, head_dim / 2]
+  kernels::RowMemory row_angles_;  // A copy of angles_ on the device, if the rows are on a device.
+  std::vector<std::vector<kernels::KvSegment>> views_;  // One view per input.
+  std::vector<kernels::KvSegment> ahead_;  // Segments of all inputs in the next layer, for prefetching.
   std::vector<kernels::AttentionTask> tasks_;
   std::vector<kernels::AttentionMassTask> mass_tasks_;
-  AlignedBuffer mass_;     // f32, of all probes
-  AlignedBuffer queries_;  // of the probes, f32 [probes, n_heads head_dim]
+  AlignedBuffer mass_;     // Attention mass of all probes, f32.
+  AlignedBuffer queries_;  // Host copy of the probe queries, f32 [probes, n_heads head_dim].
 };
 
 }  // namespace smartkv

@@ -25,7 +25,7 @@ int parse(const std::string& name) {
   throw ModelError("device: expected cpu or cuda:N, found \"" + name + "\"");
 }
 
-// Of a GPU its number; kCpu. Throws ModelError as check_device() does.
+// Returns the number of a GPU, or kCpu. Throws ModelError as check_device() does.
 int device_of(const std::string& name) {
   const int device = parse(name);
 #ifndef SMARTKV_CUDA

@@ -1,4 +1,4 @@
-// Devices by name: "cpu", "cuda:0", "cuda:1", ... ("cuda": the first).
+// Devices by name: "cpu", "cuda:0", "cuda:1", and so on. "cuda" is the first GPU.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,12 @@
 
 namespace smartkv {
 
-// Throws ModelError for a name that is none, or a device that this program was not built for (SMARTKV_CUDA).
+// Throws ModelError if `name` is not the name of a device, or if this program was built without support for it
+// (SMARTKV_CUDA).
 void check_device(const std::string& name);
 
-// Where caches live that a model on this device reads and writes. Throws ModelError, also where there is no such device.
+// Returns the backend that holds the KV caches of a model on this device. The CPU's runs on `pool`, which must outlive
+// it. Throws ModelError as check_device() does, and if the machine has no such device.
 std::shared_ptr<kernels::KvBackend> device_kv_backend(const std::string& name, ThreadPool& pool);
 
 }  // namespace smartkv

@@ -21,7 +21,7 @@ namespace {
 using kernels::KvType;
 using kernels::WeightType;
 
-// Of caches and of attention's results.
+// Returns the type of the caches and of the results of attention.
 KvType activation_type(const LlamaOptions& options) {
   if (options.dtype == "auto") return options.weights == "f32" ? KvType::kF32 : KvType::kBf16;
   if (options.dtype == "bf16" || options.dtype == "f16") return KvType::kBf16;
@@ -49,7 +49,7 @@ ModelConfig served_config(ModelConfig config, const LlamaOptions& options) {
   const double factor = options.rope_factor > 0 ? options.rope_factor : ratio;
   if (options.rope_scaling != "none" && factor > 1) scale_rope(options.rope_scaling, factor, config.context_length, &config.rope);
   if (options.context_length > 0) config.context_length = options.context_length;
-  if (config.context_length <= config.sliding_window) config.sliding_window = 0;  // it hides nothing
+  if (config.context_length <= config.sliding_window) config.sliding_window = 0;  // The window hides nothing.
   return config;
 }
 
@@ -100,7 +100,8 @@ class Llama final : public Model {
   }
 
  private:
-  // Logits of the wanted rows to the host, but where a token is drawn from them on the device.
+  // Computes the logits of the wanted rows and copies them to the host. Rows from which the device sampler draws a
+  // token stay on the device.
   void finish(std::span<const SequenceInput> batch, float* logits) {
     const int64_t last = config_.n_layers - 1;
     if (!backend_->device_rows()) return backend_->finish(last, attended_.data(), logits);
@@ -110,7 +111,7 @@ class Llama final : public Model {
     auto* row = logits_.as<float>();
     backend_->finish(last, attended_.data(), row);
     draws_.clear();
-    const float* wanted = row;  // by the host, up to `row`
+    const float* wanted = row;  // The host wants the rows from here up to `row`.
     const auto fetch = [&] {
       if (logits != nullptr && wanted != row) {
         device.download(reinterpret_cast<const std::byte*>(wanted), static_cast<size_t>(row - wanted) * sizeof(float), logits);
@@ -131,15 +132,15 @@ class Llama final : public Model {
   }
 
   ModelConfig config_;
-  int64_t element_bytes_;  // of activations
+  int64_t element_bytes_;  // Bytes of one activation.
   CacheAttention attention_;
   std::unique_ptr<LlamaBackend> backend_;
 
-  // State of the pass; the buffers grow to the largest pass and stay.
+  // State of the current pass. Buffers grow to the size of the largest pass and are never shrunk.
   std::vector<TokenId> tokens_;
   kernels::RowMemory qkv_;       // f32 [rows, qkv_width]
   kernels::RowMemory attended_;  // [rows, n_heads head_dim]
-  kernels::RowMemory logits_;    // f32 [wanted rows, vocab_size], of a backend whose rows are on a device
+  kernels::RowMemory logits_;    // f32 [wanted rows, vocab_size]; used if the rows of the backend are on a device
   std::vector<kernels::TokenDraw*> draws_;
 };
 

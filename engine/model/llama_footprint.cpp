@@ -19,7 +19,7 @@ int64_t matrix_bytes(const Weights& weights, LlamaStorage storage, int64_t out_f
 
 std::string layer_name(int64_t layer) { return "model.layers." + std::to_string(layer) + "."; }
 
-// Norms and biases of a layer.
+// Returns the bytes of the norms and biases of a layer.
 int64_t layer_float_bytes(const Weights& weights, const ModelConfig& c, int64_t layer) {
   const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   int64_t floats = 2 * c.hidden_size;
@@ -47,13 +47,13 @@ int64_t element_bytes(const ModelConfig& c, const LlamaOptions& options) {
   return llama_cache_shape(c, options).type == kernels::KvType::kBf16 ? 2 : kFloat;
 }
 
-// Tensors as they are, but for the head, which is of f32.
+// The torch backend stores the matrices in the type of its products, except for the head, which is f32.
 int64_t torch_weight_bytes(const Weights& weights, const ModelConfig& c, const LlamaOptions& options) {
   const int64_t element = element_bytes(c, options), hidden = c.hidden_size, embedding = c.vocab_size * hidden;
   const int64_t of_layer = hidden * (2 * (c.n_heads + c.n_kv_heads) * c.head_dim + 3 * c.intermediate_size);
   const auto outputs = static_cast<int64_t>(weights.output_tokens().size());
   int64_t head = c.tie_word_embeddings || outputs == 0 ? embedding : outputs * hidden;
-  if (c.tie_word_embeddings && element == kFloat) head = 0;  // the embedding itself
+  if (c.tie_word_embeddings && element == kFloat) head = 0;  // The embedding serves as head.
   int64_t bytes = (c.n_layers * of_layer + embedding) * element + (head + hidden) * kFloat;
   for (int64_t layer = 0; layer < c.n_layers; ++layer) bytes += layer_float_bytes(weights, c, layer);
   return bytes;

@@ -1,4 +1,4 @@
-// The memory of a model, told without loading it.
+// The memory that a model needs, computed without loading it.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 
 namespace smartkv {
 
-// What load_llama() makes of these weights: its weight_bytes().
+// Returns weight_bytes() of the model that load_llama() makes of these weights.
 int64_t llama_weight_bytes(const Weights& weights, const LlamaOptions& options);
 
-// Of the buffers that a pass of so many tokens goes through, but for attention's scratch; logits are not among them.
+// Returns the bytes of the buffers that a pass of `tokens` tokens uses. Excludes logits and the scratch memory of
+// attention.
 int64_t llama_pass_bytes(const ModelConfig& config, const LlamaOptions& options, int64_t tokens);
 
 }  // namespace smartkv

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kLanes = 16;  // rows that are packed together
 
-// Rows of a packed matrix that come from one tensor: 16 rows of the tensor go to lane group first_group + i * step.
+// The rows of a packed matrix that come from one tensor. Rows [16 i, 16 i + 16) of the tensor become lane group
+// first_group + i * step.
 struct Source {
   std::string name;
   int64_t rows;
@@ -23,7 +24,8 @@ int bits_of(kernels::WeightType type) {
   return type == kernels::WeightType::kInt4 ? 4 : type == kernels::WeightType::kInt8 ? 8 : 0;
 }
 
-// Integers of the same width or less are kept as they are, without loss but for Q4_K's among others.
+// Returns whether the integers of the tensor are kept: they are no wider than `type`. Nothing is lost, except that Q4_K
+// rounds its scales and minimums to f16 if it shares the matrix with tensors of other formats.
 bool keeps_groups(const std::optional<TensorView>& view, kernels::WeightType type) {
   return view && group_bits(*view) > 0 && group_bits(*view) <= bits_of(type);
 }
@@ -74,7 +76,7 @@ class Packer {
   static void rethrow(const TaskErrors& errors, const std::string& name) {
     try {
       errors.rethrow();
-    } catch (const std::invalid_argument& error) {  // of the kernels, which know no names
+    } catch (const std::invalid_argument& error) {  // Thrown by kernels, which do not know the name of the tensor.
       throw ModelError("tensor \"" + name + "\": " + error.what());
     }
   }
@@ -136,7 +138,7 @@ int64_t LlamaWeights::bytes() const {
   return bytes;
 }
 
-// It decides the most likely token: 4 bits cost more there than they save.
+// The head decides the most likely token, so 4 bits cost more accuracy there than the memory is worth.
 LlamaStorage llama_head_storage(LlamaStorage storage) {
   if (storage.type == kernels::WeightType::kInt4) storage.type = kernels::WeightType::kInt8;
   return storage;
@@ -157,7 +159,8 @@ MatrixFormat llama_format(const Weights& weights, LlamaStorage storage, std::spa
     return {coded == 4 ? kernels::WeightType::kInt4 : kernels::WeightType::kInt6, kernels::Minimums::kCoded};
   }
   const bool centred = bits > 0 && all([&](const auto& view) {
-    return keeps_groups(view, type) ? has_centred_groups(*view, bits) : bits == 8;  // floats are fitted so in 8 bits
+    // Floats fitted to 8 bits are centred.
+    return keeps_groups(view, type) ? has_centred_groups(*view, bits) : bits == 8;
   });
   return {type, centred ? kernels::Minimums::kCentred : kernels::Minimums::kStored};
 }

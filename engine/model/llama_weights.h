@@ -12,21 +12,25 @@
 namespace smartkv {
 
 struct LlamaLayerWeights {
-  std::vector<float> attention_norm, mlp_norm;               // [hidden_size], of the input or the output
-  // [(n_heads + 2 n_kv_heads) head_dim, hidden_size], cut between q, k and v where their formats differ
+  // [hidden_size]. Applied to the input or the output of attention and MLP (ModelConfig::norm_placement).
+  std::vector<float> attention_norm, mlp_norm;
+  // q, k and v: [(n_heads + 2 n_kv_heads) head_dim, hidden_size] together. Neighbours with the same format share a
+  // matrix.
   std::vector<kernels::PackedMatrix> qkv;
   kernels::PackedMatrix output;                              // [hidden_size, n_heads head_dim]
-  kernels::PackedMatrix gate_up;                             // [2 intermediate_size, hidden_size], 16 rows in turn
+  // [2 intermediate_size, hidden_size]: 16 rows of gate, 16 of up, ...
+  kernels::PackedMatrix gate_up;
   kernels::PackedMatrix down;                                // [hidden_size, intermediate_size]
-  std::vector<float> qkv_bias, output_bias, gate_up_bias, down_bias;  // empty: none
+  std::vector<float> qkv_bias, output_bias, gate_up_bias, down_bias;  // Empty if the model has none.
 };
 
 struct LlamaWeights {
   std::vector<LlamaLayerWeights> layers;
   std::vector<float> final_norm;    // [hidden_size]
-  kernels::PackedMatrix head;       // [n_outputs, hidden_size]; also the embedding when they are tied
-  std::vector<int32_t> output_tokens;  // the token of each of the head's rows; empty: all of vocab_size in order
-  kernels::PackedMatrix embedding;  // empty when tied
+  kernels::PackedMatrix head;       // [n_outputs, hidden_size]. Also the embedding if they are tied.
+  // The token of each row of `head`. Empty if the rows are all of vocab_size in order.
+  std::vector<int32_t> output_tokens;
+  kernels::PackedMatrix embedding;  // [vocab_size, hidden_size]. Empty if it is tied to `head`.
 
   const kernels::PackedMatrix& token_embedding() const { return embedding.bytes() > 0 ? embedding : head; }
   int64_t bytes() const;
@@ -34,34 +38,39 @@ struct LlamaWeights {
 
 // How matrices are stored.
 struct LlamaStorage {
-  kernels::WeightType type = kernels::WeightType::kBf16;  // what they are converted to. Integers keep those of a file that are no wider
-  // The file's integers are kept whatever their width; what else it has quantised is fitted to 8 bits, and floats become `type`.
+  // The type that matrices are converted to. If it is an integer type, integers of a file that are no wider are kept.
+  kernels::WeightType type = kernels::WeightType::kBf16;
+  // Integers of a file are kept whatever their width. Tensors in other quantized formats are fitted to 8 bits, and
+  // floats become `type`.
   bool as_file = false;
 };
 
-// Storage of the matrices under these options; llama_head_storage() makes that of head and embedding of it. Throws ModelError as
-// check_llama_options().
+// Returns the storage of the matrices of the layers under these options. Throws ModelError as check_llama_options()
+// does.
 LlamaStorage llama_storage(const LlamaOptions& options, const Weights& weights);
+// Returns the storage of head and embedding in a model that stores its layers in `storage`.
 LlamaStorage llama_head_storage(LlamaStorage storage);
 
+// The format of a packed matrix.
 struct MatrixFormat {
   kernels::WeightType type = kernels::WeightType::kBf16;
   kernels::Minimums minimums = kernels::Minimums::kStored;
   bool operator==(const MatrixFormat&) const = default;
 };
-// Of a matrix of these tensors. `weights` as pack_llama() takes them.
+// Returns the format of a matrix that holds the rows of these tensors. `weights`: as for pack_llama().
 MatrixFormat llama_format(const Weights& weights, LlamaStorage storage, std::span<const std::string> tensors);
 
-// Projections that lie in one matrix, one below the other.
+// Projections that are stored in one matrix, one below the other.
 struct Stacked {
-  std::vector<std::string> tensors;
-  std::vector<int64_t> rows;  // of each
-  int64_t all_rows = 0;
+  std::vector<std::string> tensors;  // Hugging Face names
+  std::vector<int64_t> rows;         // The number of rows of each tensor.
+  int64_t all_rows = 0;              // Their sum.
 };
-// A layer's q, k and v. attention: "model.layers.0.self_attn.".
+// Returns the matrices that hold q, k and v of a layer. attention: prefix of the tensors, "model.layers.0.self_attn.".
 std::vector<Stacked> stack_qkv(const Weights& weights, LlamaStorage storage, const std::string& attention);
 
-// weights: as pad_weights gives them.
+// Packs all weights of a model. weights: the result of pad_weights() if it is not null, else the weights themselves.
+// progress: called with the packed fraction, 0 to 1; may be null. Throws ModelError.
 LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool& pool, const std::function<void(double)>& progress);
 
 }  // namespace smartkv

@@ -30,7 +30,7 @@ class NativeBackend final : public LlamaBackend {
       : config_(weights.config()), type_(type), weights_(pack_llama(weights, storage, pool, progress)), pool_(pool) {}
 
   void embed(std::span<const TokenId> tokens) override {
-    constexpr int64_t kRows = 16;  // of a task
+    constexpr int64_t kRows = 16;  // rows per task
     rows_ = static_cast<int64_t>(tokens.size());
     const int64_t hidden = config_.hidden_size;
     x_.grow(bytes(hidden, sizeof(float)));
@@ -104,7 +104,7 @@ class NativeBackend final : public LlamaBackend {
                       static_cast<float>(config_.rms_norm_eps), type_, normed_.data());
   }
 
-  // normed_ = what attention or MLP takes in
+  // normed_ = the input of attention or MLP: RMSNorm(x), or x itself if norms are applied to outputs
   void norm_input(const std::vector<float>& weight) {
     if (config_.norm_placement == NormPlacement::kInput) return norm(weight);
     const auto n = static_cast<size_t>(config_.hidden_size);
@@ -133,7 +133,7 @@ class NativeBackend final : public LlamaBackend {
     });
   }
 
-  // x += input W^T, or what norm and multiplier make of it
+  // x += multiplier * norm(input W^T). Norm and multiplier apply only if the model has them here.
   void project_residual(const kernels::PackedMatrix& matrix, const void* input, const std::vector<float>& bias,
                         const std::vector<float>& norm_weight) {
     const bool normed = config_.norm_placement == NormPlacement::kOutput;
@@ -158,13 +158,13 @@ class NativeBackend final : public LlamaBackend {
   LlamaWeights weights_;
   ThreadPool& pool_;
 
-  // State of the pass; the buffers grow to the largest pass and stay.
+  // State of the current pass. Buffers grow to the size of the largest pass and are never shrunk.
   int64_t rows_ = 0;
   AlignedBuffer x_;        // residual stream, f32 [rows, hidden_size]
   AlignedBuffer normed_;   // [rows, hidden_size]
   AlignedBuffer gated_;    // [rows, intermediate_size]
-  AlignedBuffer branch_;   // f32 [rows, hidden_size]: what attention or MLP adds, before norm and multiplier
-  AlignedBuffer outputs_;  // f32 [rows, n_outputs], of a head with rows for some tokens
+  AlignedBuffer branch_;   // f32 [rows, hidden_size]: output of attention or MLP before norm and multiplier
+  AlignedBuffer outputs_;  // f32 [rows, n_outputs]: output of a head that has rows for some tokens only
   kernels::LinearScratch linear_scratch_;
 };
 

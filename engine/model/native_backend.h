@@ -1,4 +1,4 @@
-// A LLaMA's products and norms on the kernels of this project, batch-invariant.
+// The native LlamaBackend: matrix products and norms with the kernels of this project. It is batch-invariant.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,9 @@
 
 namespace smartkv {
 
-// type: of activations, f32 where storage is of f32, else bf16. Throws ModelError.
+// Packs the weights, which are not needed afterwards. type: type of the activations; f32 if `storage` is f32, else
+// bf16. `pool` must outlive the backend. progress: called with the packed fraction, 0 to 1; may be null. Throws
+// ModelError.
 std::unique_ptr<LlamaBackend> load_native_backend(const Weights& weights, LlamaStorage storage, kernels::KvType type,
                                                   ThreadPool& pool, const std::function<void(double)>& progress);
 

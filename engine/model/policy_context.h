@@ -1,4 +1,4 @@
-// What the cache policies of a model work with.
+// The context that the cache policies of a model work with.
 #pragma once
 
 #include "cache/policy.h"
@@ -7,10 +7,12 @@
 
 namespace smartkv {
 
+// Returns the sliding window of the model, as policies need to know it.
 SlidingWindow sliding_window(const ModelConfig& config);
 
-// `model` and `threads` (null: single-threaded commits) outlive the context and its policies. `gates`: those that
-// policies may name. Throws CacheError for a gate that cannot be opened.
+// Returns a context with a page pool of its own. `model` and `threads` must outlive the context and its policies. If
+// `threads` is null, caches commit on the calling thread only. gates: the gates and channel statistics that policies
+// may name. Throws CacheError for a gate or a channel_worth file that cannot be opened.
 PolicyContext policy_context(const Model& model, const CacheShape& shape, ThreadPool* threads,
                              const GateSources& gates = {});
 

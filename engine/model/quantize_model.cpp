@@ -23,14 +23,14 @@ namespace {
 using kernels::WeightType;
 
 constexpr int64_t kLanes = 16;   // rows that are packed together
-constexpr int64_t kGroup = 32;
+constexpr int64_t kGroup = 32;   // weights that share a scale
 constexpr int64_t kChunk = 1024;  // rows in memory at a time
 
-// How a tensor comes into the file.
+// How a tensor is written to the file.
 struct Task {
   TensorView view;
-  TensorType stored;  // as the view's type: its bytes are copied
-  bool fitted = false;  // to fewer levels, which loses precision
+  TensorType stored;    // If it is the type of the view, the bytes are copied.
+  bool fitted = false;  // The weights are fitted to other integers, which loses precision.
 
   bool copied() const { return stored == view.type; }
   int64_t bytes() const {  // in the file
@@ -62,7 +62,8 @@ std::string megabytes(int64_t bytes) {
   return text.str();
 }
 
-// Throws ModelError if the file would not be smaller than `name`, or worse than a file of its size could be.
+// Throws ModelError if the tensors would not take less memory than those of `name`, or if a quantized tensor would be
+// fitted to a format that takes no more memory, and so lose precision again.
 void check_gain(const std::string& name, const std::vector<Task>& tasks, WeightType type) {
   constexpr const char* kAdvice = "; serve the model as it is, quantize its original weights, or insist with --force";
   int64_t before = 0, after = 0;
@@ -110,7 +111,9 @@ class TensorWriter {
   }
 
  private:
-  // Rows [first, first + count) by way of a lane group of `matrix`. out: their blocks.
+  // Quantizes rows [first, first + count) of the tensor and writes their blocks to `out`. Fits them in lane group
+  // `group` of `matrix`, so that they get the integers that load_llama() would give them. REQUIRES: count is at most
+  // kLanes.
   static void quantize(const Task& task, int64_t first, int64_t count, kernels::PackedMatrix& matrix, int64_t group, std::byte* out) {
     const int64_t k = matrix.in_features;
     thread_local std::vector<float> values;
@@ -163,7 +166,7 @@ void write_tensors(const std::string& name, const std::vector<TensorView>& tenso
   for (const Task& task : tasks) {
     try {
       writer.write(task);
-    } catch (const std::invalid_argument& error) {  // of the kernels, which know no names
+    } catch (const std::invalid_argument& error) {  // Thrown by kernels, which do not know the name of the tensor.
       throw ModelError("tensor \"" + task.view.name + "\": " + error.what());
     }
     done += task.view.elements();
@@ -172,7 +175,7 @@ void write_tensors(const std::string& name, const std::vector<TensorView>& tenso
   file.end();
 }
 
-// Writes the keys by which this program and llama.cpp know the type of a file's weights.
+// Writes the keys by which this program and llama.cpp recognize the type of the weights in a file.
 void add_type(WeightType type, GgufWriter& file) {
   file.add_string(kStoredAsKey, kernels::name(type));
   file.add_uint32("general.file_type", type == WeightType::kInt4 ? 3 : 7);  // mostly Q4_1, mostly Q8_0
@@ -180,7 +183,7 @@ void add_type(WeightType type, GgufWriter& file) {
 }
 
 void quantize_gguf(const GgufFile& in, const std::filesystem::path& out, const Job& job) {
-  // Keys that are written anew, or that do not hold for a file in one part.
+  // Keys that add_type() writes, or that are wrong for a file that is not split.
   const std::set<std::string_view> kDropped = {kStoredAsKey,      "general.file_type", "general.quantization_version",
                                                "general.alignment", "split.no", "split.count", "split.tensors.count"};
   GgufWriter file(out);

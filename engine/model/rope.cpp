@@ -15,7 +15,8 @@ std::vector<float> plain_frequencies(double theta, int64_t dim) {
   return frequencies;
 }
 
-// Long wavelengths are divided by the factor, short ones kept, those between interpolated.
+// Divides the frequency by the factor if its wavelength is long, keeps it if its wavelength is short, and interpolates
+// in between.
 float llama3_frequency(const RopeConfig& config, double original_context, float frequency) {
   const double wavelength = 2.0 * std::numbers::pi / frequency;
   if (wavelength < original_context / config.high_freq_factor) return frequency;
@@ -27,7 +28,7 @@ float llama3_frequency(const RopeConfig& config, double original_context, float 
 
 void scale_yarn(const RopeConfig& config, double original_context, std::vector<float>& frequencies) {
   const double dim = 2.0 * static_cast<double>(frequencies.size());
-  // The dimension that turns `rotations` times over the original context (YaRN, section 3.2).
+  // Returns the dimension that makes `rotations` full turns over the original context (YaRN, section 3.2).
   const auto correction = [&](double rotations) {
     return dim * std::log(original_context / (rotations * 2.0 * std::numbers::pi)) / (2.0 * std::log(config.theta));
   };
@@ -79,7 +80,7 @@ void Rope::angles(int64_t position, float* cos, float* sin) const {
   const auto fill = [&](const auto& frequency_of) {
     const auto magnitude = static_cast<float>(config_.magnitude);
     for (int64_t i = 0; i < rotary_dim_ / 2; ++i) {
-      const float angle = static_cast<float>(position) * frequency_of(i);  // in f32, as the reference computes it
+      const float angle = static_cast<float>(position) * frequency_of(i);  // In f32, as the reference computes it.
       cos[i] = std::cos(angle) * magnitude;
       sin[i] = std::sin(angle) * magnitude;
     }

@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kTarget = "smartkv_torch_backend";
 
-// What the module exports as `entry`.
+// Returns the function that the module exports as `entry`. The module stays loaded.
 template <typename Entry>
 Entry* open_module(const std::filesystem::path& file, const char* entry) {
   try {

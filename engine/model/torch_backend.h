@@ -1,4 +1,5 @@
-// A LLaMA's products and norms by LibTorch, in a shared module beside the program (engine/torch/module).
+// The LibTorch LlamaBackend, which computes matrix products and norms. It is in a shared module that lies beside the
+// program (engine/torch/module).
 #pragma once
 
 #include <filesystem>
@@ -13,28 +14,33 @@
 
 namespace smartkv {
 
-// Who hears what becomes of a backend's CUDA graphs.
+// Receives log lines about the CUDA graphs of a backend.
 using GraphLog = std::function<void(LogLevel level, const std::string& message)>;
 
-// What the module exports as kTorchBackendEntry: makes a backend of the weights, which it needs no more afterwards. device: where
-// LibTorch computes. ranks: those that compute the model together, made by the module, of which `weights` are this one's part
-// (engine/weights/sharded_weights.h); null: it computes alone. graphs: of small passes, on a GPU and without ranks only; null: it
-// makes none. Throws ModelError.
+// The function that the module exports as kTorchBackendEntry. Returns a backend, which the caller owns.
+//  - weights: not needed afterwards.
+//  - device: the device on which LibTorch computes.
+//  - ranks: the group of tensor-parallel ranks that compute the model together, made by this module. `weights` are then
+//    the part of this process (engine/weights/sharded_weights.h). Null if the backend computes the model alone.
+//  - graphs: receives log lines about the CUDA graphs of small passes. The backend makes no graphs if
+//    it is null. REQUIRES: it is null, or the device is a GPU and `ranks` is null.
+// Throws ModelError.
 using TorchBackendEntry = LlamaBackend*(const Weights& weights, ProductType type, const std::string& device, int threads,
                                         const std::function<void(double)>& progress, RankGroup* ranks, const GraphLog& graphs);
 inline constexpr const char* kTorchBackendEntry = "smartkv_torch_backend";
-// What it exports as kTorchRanksEntry: joins the ranks, whose sums are on `device`. Throws RankError, or ModelError where the module
-// was built without c10d.
+// The function that the module exports as kTorchRanksEntry. Joins the tensor-parallel ranks, which add up their results
+// on `device`. Throws RankError, or ModelError if the module was built without c10d.
 using TorchRanksEntry = RankGroup*(const RankPlace& place, const std::string& device);
 inline constexpr const char* kTorchRanksEntry = "smartkv_torch_ranks";
-// The hash of the headers that module and program were compiled with; they must agree.
+// Returns the hash of the headers that the module was compiled with. It must equal the program's.
 using TorchBackendInterface = const char*();
 inline constexpr const char* kTorchBackendInterface = "smartkv_torch_backend_interface";
 
-// libsmartkv_torch_backend.so in the program's folder.
+// Returns the path of libsmartkv_torch_backend.so in the folder of the program.
 std::filesystem::path torch_backend_path();
 
-// Both throw ModelError, also where the module is missing or was not built with this program. ranks: outlives the result.
+// Load the module and call the function above. Both throw ModelError, also if the module is missing or was not built
+// with this program. `ranks` must outlive the backend.
 std::unique_ptr<LlamaBackend> load_torch_backend(const std::filesystem::path& module, const Weights& weights,
                                                  ProductType type, const std::string& device, int threads,
                                                  const std::function<void(double)>& progress = nullptr, RankGroup* ranks = nullptr,

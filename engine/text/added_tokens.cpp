@@ -9,7 +9,7 @@
 namespace smartkv {
 namespace {
 
-// Unicode's word characters.
+// Returns whether a character belongs to a word (Unicode's word characters).
 bool is_word(std::string_view character) {
   static const Pattern word(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])");
   return word.matches_in(character);

@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A string, or an object with content; "" for null.
+// Returns a string, or the "content" of an object. Returns "" for null.
 std::string content_of(const JsonNode& node) {
   if (node.is_null()) return "";
   return node.json().is_object() ? node["content"].string() : node.string();

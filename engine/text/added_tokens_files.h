@@ -1,4 +1,5 @@
-// The places outside tokenizer.json where a Hugging Face folder lists added tokens.
+// Readers of the files of a Hugging Face folder that list added tokens, except tokenizer.json. All functions throw
+// TokenizerError naming the key at fault.
 #pragma once
 
 #include <string>
@@ -11,14 +12,14 @@
 
 namespace smartkv {
 
-// Reads a token's content and switches. Throws TokenizerError naming the key at fault, as all functions here do.
+// Reads a token's content and switches.
 AddedToken read_added_token(const JsonNode& node, TokenId id);
 // Reads added_tokens_decoder of tokenizer_config.json: {"id": token}.
 std::vector<AddedToken> read_added_tokens_decoder(const JsonNode& node);
 // Adds the tokens of added_tokens.json, {content: id}, that `config` does not have.
 void add_listed_tokens(const nlohmann::json& tokens, const std::string& file, TokenizerConfig* config);
-// Takes bos_token and eos_token of special_tokens_map.json where `config` has none, and makes the tokens that the file names special.
-// tokenizer_config.json has the same keys.
+// Reads special_tokens_map.json, or the same keys of tokenizer_config.json. Sets bos and eos of `config` if they are
+// empty, and marks the tokens that the file names as special.
 void add_special_tokens(const nlohmann::json& map, const std::string& file, TokenizerConfig* config);
 
 }  // namespace smartkv

@@ -11,7 +11,7 @@ namespace smartkv {
 namespace {
 
 constexpr uint64_t kNoPair = ~uint64_t{0};
-constexpr size_t kShortPiece = 48;  // symbols; above, a heap finds the next merge
+constexpr size_t kShortPiece = 48;  // Symbols. For longer pieces, a heap finds the next merge.
 
 uint64_t pair_of(TokenId left, TokenId right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
@@ -137,7 +137,7 @@ void Bpe::merge_short(std::vector<TokenId>* ids) const {
 void Bpe::merge_long(std::vector<TokenId>* ids) const {
   struct Symbol {
     TokenId id;
-    int32_t previous, next;  // -1: none
+    int32_t previous, next;  // -1 at the ends
   };
   struct Candidate {
     int32_t rank, left;
@@ -158,7 +158,7 @@ void Bpe::merge_long(std::vector<TokenId>* ids) const {
     const Candidate top = queue.top();
     queue.pop();
     Symbol& left = symbols[top.left];
-    // Merged away, or another neighbour by now.
+    // Skip a candidate if one of its symbols has been merged since, or has another neighbour.
     if (left.id != top.left_id || left.next < 0 || symbols[left.next].id != top.right_id) continue;
     Symbol& right = symbols[left.next];
     left.id = top.result;

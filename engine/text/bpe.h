@@ -1,5 +1,5 @@
-// Byte-pair encoding of one piece of text (Sennrich et al. 2016) over characters. Byte-level vocabularies get the characters that
-// stand for bytes (byte_level.h).
+// Byte-pair encoding (Sennrich et al. 2016) of one piece of text. Its symbols are characters. For byte-level
+// vocabularies, the caller passes the stand-ins of bytes (byte_level.h).
 #pragma once
 
 #include <array>
@@ -15,34 +15,35 @@
 namespace smartkv {
 
 struct BpeOptions {
-  bool byte_fallback = false;  // a character without a token becomes its bytes' tokens <0x00> to <0xFF>
-  bool fuse_unknown = false;   // neighbouring unknown characters become one unknown token
-  bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
-  TokenId unknown = -1;        // -1: unknown characters are dropped
+  bool byte_fallback = false;  // A character without a token becomes the tokens of its bytes, <0x00> to <0xFF>.
+  bool fuse_unknown = false;   // Neighbouring unknown characters become one unknown token.
+  bool ignore_merges = false;  // A piece that is a token becomes that token, whatever the merges say.
+  TokenId unknown = -1;        // The unknown token; -1 to drop unknown characters.
 };
 
 struct BpeMerge {
   TokenId left, right;
-  int32_t rank;  // the lowest goes first; of equal ones, the leftmost
+  int32_t rank;  // The merge of lowest rank is applied first; of several, the leftmost.
 };
 
+// Immutable after construction. Thread-safe.
 class Bpe {
  public:
-  // `tokens`: the text of each id; empty: an id that encode() never makes. A merge whose result is no token is a
-  // TokenizerError; of two merges of one pair the later counts.
+  // tokens: the text of each id. encode() never produces an id whose text is empty. If a pair has two merges, the later
+  // one counts. Throws TokenizerError if the result of a merge is not a token.
   Bpe(std::vector<std::string> tokens, std::span<const BpeMerge> merges, const BpeOptions& options);
 
-  // Appends the tokens of a piece. Thread-safe; time is O(n log n) whatever the piece.
+  // Appends the tokens of a piece. Takes O(n log n) time for any piece of n bytes.
   void encode(std::string_view piece, std::vector<TokenId>* ids) const;
 
-  bool has_byte_tokens() const;  // one for each byte, so that encode() drops nothing
+  bool has_byte_tokens() const;  // Every byte has a token, so that encode() drops nothing.
   const std::string& text_of(TokenId id) const { return tokens_[static_cast<size_t>(id)]; }
-  TokenId id_of(std::string_view text) const;  // -1: none
+  TokenId id_of(std::string_view text) const;  // -1 if no token has this text.
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
 
  private:
   struct Merge {
-    uint64_t pair;  // left << 32 | right; kNoPair: an empty slot
+    uint64_t pair;  // left << 32 | right; kNoPair in an empty slot
     int32_t rank;
     TokenId result;
   };
@@ -52,17 +53,17 @@ class Bpe {
   };
 
   TokenId id_of_character(std::string_view character) const;
-  const Merge* find_merge(TokenId left, TokenId right) const;
-  void symbols_of(std::string_view piece, std::vector<TokenId>* ids) const;
-  void merge_short(std::vector<TokenId>* ids) const;
-  void merge_long(std::vector<TokenId>* ids) const;
+  const Merge* find_merge(TokenId left, TokenId right) const;  // Null if the pair has no merge.
+  void symbols_of(std::string_view piece, std::vector<TokenId>* ids) const;  // Appends the tokens of the characters.
+  void merge_short(std::vector<TokenId>* ids) const;  // Scans for the next merge: O(n^2), fast for few symbols.
+  void merge_long(std::vector<TokenId>* ids) const;   // Keeps the next merges in a heap: O(n log n).
 
   std::vector<std::string> tokens_;
   BpeOptions options_;
   std::unordered_map<std::string, TokenId, Hash, std::equal_to<>> ids_;
-  std::vector<Merge> merges_;  // open addressing; its size is a power of two
-  std::array<TokenId, 512> character_ids_;  // of the first characters of Unicode as symbols; -1: none
-  std::array<TokenId, 256> byte_ids_;       // of byte tokens; -1: none
+  std::vector<Merge> merges_;  // A hash table with open addressing; its size is a power of two.
+  std::array<TokenId, 512> character_ids_;  // Tokens of the first 512 characters of Unicode; -1 if there is none.
+  std::array<TokenId, 256> byte_ids_;       // Byte tokens; -1 if there is none, or without byte_fallback.
 };
 
 }  // namespace smartkv

@@ -15,9 +15,9 @@ namespace {
 constexpr std::string_view kMetaspace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 constexpr size_t kMaxCachedWords = 1 << 16, kMaxCachedBytes = 64;
 
-// The words that this thread met last, of one tokenizer.
+// The words that this thread has encoded lately with one tokenizer, and their tokens.
 struct WordCache {
-  uint64_t owner = 0;  // a tokenizer's serial number
+  uint64_t owner = 0;  // Serial number of the tokenizer.
   struct Hash {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
@@ -25,7 +25,8 @@ struct WordCache {
   std::unordered_map<std::string, std::vector<TokenId>, Hash, std::equal_to<>> words;
 };
 
-// U+2581 stands behind another character: where it does in no merge, text can be cut before it.
+// Returns whether U+2581 follows another character in the token. If no result of a merge has this, text can be split
+// before U+2581.
 bool has_inner_metaspace(std::string_view content) {
   for (size_t at = content.find(kMetaspace, 1); at != std::string_view::npos; at = content.find(kMetaspace, at + 1)) {
     if (!content.substr(0, at).ends_with(kMetaspace)) return true;
@@ -104,7 +105,7 @@ class BpeTokenizer final : public Tokenizer {
     check(token);
     if (const AddedToken* added = added_token(token)) return added->content;
     const auto index = static_cast<size_t>(token);
-    return index < spec_.contents.size() ? spec_.contents[index] : "";  // an id that no token has
+    return index < spec_.contents.size() ? spec_.contents[index] : "";  // No token has the id.
   }
   bool is_special(TokenId token) const override {
     const AddedToken* added = token >= 0 && token < vocab_size() ? added_token(token) : nullptr;
@@ -116,7 +117,8 @@ class BpeTokenizer final : public Tokenizer {
   const std::vector<std::string>& warnings() const override { return spec_.warnings; }
 
  private:
-  // Returns the text of a token for the decoder. An added token that is found in normalized text comes normalized.
+  // Returns the text of a token for the decoder. It is normalized if the token is an added one that is matched in
+  // normalized text.
   std::string decoded_content(TokenId token) const {
     const auto normalized = normalized_contents_.find(token);
     return normalized == normalized_contents_.end() ? token_content(token) : normalized->second;
@@ -126,7 +128,7 @@ class BpeTokenizer final : public Tokenizer {
     return std::any_of(spec_.pre_tokenizer.begin(), spec_.pre_tokenizer.end(), [](const auto& step) { return step.stand_ins; });
   }
 
-  // Which bytes of a text become tokens. The vocabulary drops the others.
+  // Returns which bytes of a text become tokens. The vocabulary drops the others.
   std::array<bool, 256> find_known_bytes() const {
     std::array<bool, 256> known{};
     for (size_t byte = 0; byte < known.size(); ++byte) {
@@ -136,7 +138,7 @@ class BpeTokenizer final : public Tokenizer {
     return known;
   }
 
-  // Known bytes of a text that a token stands for at most; 0: any number.
+  // Returns the maximum number of known bytes of a text that one token stands for. Returns 0 if there is no maximum.
   int64_t find_most_bytes() const {
     const bool stand_ins = uses_stand_ins();
     const auto known = std::count(known_bytes_.begin(), known_bytes_.end(), true);
@@ -190,7 +192,8 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   void pre_tokenize(std::string_view text, bool first, std::vector<TokenId>* ids) const {
-    std::deque<TextPieces> results(spec_.pre_tokenizer.size() + 1);  // earlier ones own texts of later ones
+    // Pieces may refer to texts that earlier results own.
+    std::deque<TextPieces> results(spec_.pre_tokenizer.size() + 1);
     results[0].add({text, first});
     for (size_t i = 0; i < spec_.pre_tokenizer.size(); ++i) {
       for (const TextPiece& piece : results[i].pieces()) spec_.pre_tokenizer[i].apply(piece, &results[i + 1]);
@@ -204,7 +207,8 @@ class BpeTokenizer final : public Tokenizer {
     }
   }
 
-  // Cuts where no merge reaches across: the same tokens, and the cache serves.
+  // Encodes word by word. No merge crosses the boundaries of words, so the tokens are the same, and the cache can be
+  // used.
   void encode_words(std::string_view text, std::vector<TokenId>* ids) const {
     size_t begin = 0;
     for (size_t at = text.find(kMetaspace, 1); at != std::string_view::npos; at = text.find(kMetaspace, at + 1)) {
@@ -246,8 +250,9 @@ class BpeTokenizer final : public Tokenizer {
   bool words_begin_at_metaspace_ = false;
   std::array<bool, 256> known_bytes_ = find_known_bytes();
   int64_t most_bytes_ = find_most_bytes();
-  std::map<TokenId, std::string> normalized_contents_;  // of added tokens that the normalizer changes
-  std::vector<AddedToken> added_by_id_;  // empty content: not an added token
+  // Normalized texts of the added tokens that the normalizer changes.
+  std::map<TokenId, std::string> normalized_contents_;
+  std::vector<AddedToken> added_by_id_;  // [vocab_size]. The content is empty if the id is not an added token.
   std::map<std::string, TokenId, std::less<>> contents_;
 };
 

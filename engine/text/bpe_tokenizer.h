@@ -1,5 +1,5 @@
 // The pipeline of a Hugging Face tokenizer with a BPE model: added tokens, normalizer, pre-tokenizer, BPE, post-processor, and the
-// decoder back. tokenizer.json and GGUF metadata both become a BpeTokenizerSpec.
+// decoder for the way back. The readers of tokenizer.json and of GGUF metadata both produce a BpeTokenizerSpec.
 #pragma once
 
 #include <memory>
@@ -18,19 +18,21 @@
 namespace smartkv {
 
 struct BpeTokenizerSpec {
-  std::vector<std::string> contents;  // of each id, as written in the vocabulary
+  // The text of each id, as written in the vocabulary. Empty if no token has the id.
+  std::vector<std::string> contents;
   std::vector<BpeMerge> merges;
   BpeOptions bpe;
   std::vector<AddedToken> added;
   std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;
   std::vector<DecoderStep> decoder;
-  std::vector<TokenId> prefix, suffix;  // of the post-processor
+  std::vector<TokenId> prefix, suffix;  // Tokens that the post-processor adds.
   std::optional<TokenId> bos, eos;
-  std::set<TokenId> ends;  // end_tokens.h
-  std::vector<std::string> warnings;
+  std::set<TokenId> ends;  // End tokens (end_tokens.h).
+  std::vector<std::string> warnings;  // Tokenizer::warnings()
 };
 
+// Throws TokenizerError if the result of a merge is not in the vocabulary.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeTokenizerSpec spec);
 
 }  // namespace smartkv

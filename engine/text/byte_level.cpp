@@ -7,9 +7,10 @@
 namespace smartkv {
 namespace {
 
-// Printable characters of Latin-1 stand for themselves, the other bytes for U+0100 and on, in order.
+// The stand-in of a byte that is printable in Latin-1 is that character. The other bytes have U+0100, U+0101, ... in
+// order.
 struct StandIns {
-  std::array<int, 512> bytes;           // by character; -1: none
+  std::array<int, 512> bytes;           // by character; -1 if it is not a stand-in
   std::array<std::string, 256> texts;   // by byte
 
   StandIns() {

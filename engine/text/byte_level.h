@@ -1,4 +1,4 @@
-// GPT-2's printable stand-ins of bytes, which byte-level vocabularies are written in.
+// GPT-2's printable stand-ins for bytes. Byte-level vocabularies are written in them.
 #pragma once
 
 #include <string>
@@ -6,11 +6,12 @@
 
 namespace smartkv {
 
-// Returns the byte that a stand-in means; -1 if `character` is none.
+// Returns the byte of a stand-in, or -1 if `character` is not a stand-in.
 int byte_of_stand_in(char32_t character);
-// Returns `text` with each byte as its stand-in: "Ġthe" for " the".
+// Returns `text` with each byte replaced by its stand-in: "Ġthe" for " the".
 std::string to_stand_ins(std::string_view text);
-// Returns the bytes that `text` stands for, or `text` itself if one of its characters is no stand-in. REQUIRES: valid UTF-8.
+// Returns the bytes of the stand-ins in `text`, or `text` itself if one of its characters is not a stand-in. REQUIRES:
+// `text` is valid UTF-8.
 std::string from_stand_ins(std::string_view text);
 
 }  // namespace smartkv

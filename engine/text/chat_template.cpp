@@ -29,7 +29,7 @@ std::optional<jinja::Block> parse(const ChatTemplateFiles& files, const char* na
 }  // namespace
 
 struct ChatTemplate::Impl {
-  std::optional<jinja::Block> usual, tool_use;  // one of the two at least
+  std::optional<jinja::Block> usual, tool_use;  // At least one of the two is set.
   std::map<std::string, std::string> variables;
   ChatTemplateLimits limits;
 };

@@ -15,31 +15,36 @@
 
 namespace smartkv {
 
-// At load: a construct that the interpreter does not run, with its line. At render: raise_exception, a type error,
-// or a limit (steps, output bytes, recursion).
+// Thrown when a template is parsed, for a construct that the interpreter does not support, with its line. Thrown when
+// it is rendered, for raise_exception, a type error or an exceeded limit (steps, output bytes, recursion).
 class ChatTemplateError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Limits of one render() call.
 struct ChatTemplateLimits {
+  // Each statement and each expression takes one step, plus steps for the data that it processes
+  // (jinja::Value::steps()).
   int64_t max_steps = 1'000'000;
-  int64_t max_output_bytes = 16 << 20;
+  int64_t max_output_bytes = 16 << 20;  // Bytes of the output, and of every string.
 };
 
 // Immutable after construction; render() may be called from several threads at once.
 class ChatTemplate {
  public:
-  // Parses `source`; throws ChatTemplateError naming line and construct.
+  // Parses `source`. Throws ChatTemplateError naming line and construct.
   explicit ChatTemplate(std::string_view source, ChatTemplateLimits limits = {});
-  // A model's templates "default" and "tool_use". The latter, if there is one, renders conversations with tools, tool calls or
-  // their results. REQUIRES: files.sources has one of the two.
+  // Parses the templates "default" and "tool_use" of a model. "tool_use", if there is one, renders conversations with
+  // tools, tool calls or their results. Throws ChatTemplateError. REQUIRES: files.sources has at least one of the two.
   explicit ChatTemplate(const ChatTemplateFiles& files, ChatTemplateLimits limits = {});
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  // `context`: an object whose members become the template's variables (messages, tools, add_generation_prompt,
-  // bos_token, eos_token, ...), over those of the files; member order is kept by tojson. `now` gives strftime_now its time.
+  // Returns the text of the template. `context` is an object whose members become the variables of the template
+  // (messages, tools, add_generation_prompt, bos_token, eos_token, ...). They override the variables of the files.
+  // tojson keeps the order of members. `now` returns the time for strftime_now; if it is null, that is the current
+  // local time. Throws ChatTemplateError.
   std::string render(const nlohmann::ordered_json& context, const std::function<std::tm()>& now = nullptr) const;
 
  private:

@@ -17,14 +17,16 @@ namespace {
 
 using Json = nlohmann::json;
 
-// By their names in templates: those of transformers' special_tokens_map, but for bos_token and eos_token, which the tokenizer has.
+// A token that templates may use as a variable. These are the tokens of transformers' special_tokens_map, except
+// bos_token and eos_token, which the tokenizer provides.
 struct TokenKey {
   const char* variable;
   const char* gguf;
 };
 constexpr std::array<TokenKey, 5> kTokens = {{{"pad_token", "tokenizer.ggml.padding_token_id"},
                                               {"unk_token", "tokenizer.ggml.unknown_token_id"},
-                                              {"sep_token", "tokenizer.ggml.seperator_token_id"},  // so spelt by the format
+                                              // The format spells it this way.
+                                              {"sep_token", "tokenizer.ggml.seperator_token_id"},
                                               {"cls_token", "tokenizer.ggml.cls_token_id"},
                                               {"mask_token", "tokenizer.ggml.mask_token_id"}}};
 
@@ -56,7 +58,8 @@ ChatTemplateFiles of_gguf(const GgufFile& file) {
   const std::vector<std::string>* tokens = file.get_strings("tokenizer.ggml.tokens");
   for (const auto& [variable, key] : kTokens) {
     const std::optional<int64_t> id = file.get_int(key);
-    if (!id || tokens == nullptr || *id < 0 || *id >= static_cast<int64_t>(tokens->size())) continue;  // -1 means none to some
+    // Some converters write -1 for none.
+    if (!id || tokens == nullptr || *id < 0 || *id >= static_cast<int64_t>(tokens->size())) continue;
     files.variables[variable] = (*tokens)[static_cast<size_t>(*id)];
   }
   return files;

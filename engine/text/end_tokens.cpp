@@ -5,7 +5,7 @@
 namespace smartkv {
 namespace {
 
-// Names that end an answer in every vocabulary that has them.
+// Tokens that end an answer in every vocabulary that has them.
 constexpr std::initializer_list<const char*> kEnds = {
     "<|eot_id|>", "<|im_end|>", "<|end|>",  "<|return|>", "<|call|>", "<|flush|>",        "<|calls|>",          "<end_of_turn>",
     "<|endoftext|>", "</s>",    "<|eom_id|>", "<EOT>",    "_<EOT>",   "[EOT]",            "[EOS]",              "<|end_of_text|>",
@@ -40,11 +40,11 @@ std::set<TokenId> find_end_tokens(const std::function<std::optional<TokenId>(std
   add_one_of(named.repository, kRepositories);
   add_one_of(named.separator, kSeparators);
   for (const auto& token : {eos, named.turn, named.message}) add(token);
-  // <|end|> ends a message, not the answer, where others end that: in OpenAI's Harmony format and Solar's.
+  // In OpenAI's Harmony format and in Solar's, <|end|> ends a message. Other tokens end the answer.
   const bool harmony = ends_with("<|return|>") && (ends_with("<|call|>") || ends_with("<|calls|>"));
   const bool solar = ends_with("<|flush|>") && (ends_with("<|call|>") || ends_with("<|calls|>"));
   if (harmony || solar) remove("<|end|>");
-  // Vocabularies in which </s> is text.
+  // In these vocabularies </s> is text.
   if (ends_with("<|tool_response>") || ends_with("<|plamo:eos|>")) remove("</s>");
   return ends;
 }

@@ -13,13 +13,13 @@ PreTokenizerStep gpt2_step() { return split_step(gpt2_pattern()); }
 
 constexpr const char* kContractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
 
-// The pattern of Llama 3 and Qwen 2, with so many digits in a number.
+// The pattern of Llama 3 and Qwen 2. digits: the expression that matches a number.
 PreTokenizerStep cl100k_step(const std::string& digits) {
   return step(kContractions + std::string(R"(|[^\r\n\p{L}\p{N}]?\p{L}+|)") + digits +
               R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
 }
 
-// The letters with case as DeepSeek LLM's tokenizer lists them: fewer than today's Unicode has.
+// The letters with case that DeepSeek LLM's tokenizer lists. Today's Unicode has more.
 constexpr const char* kDeepseekLetters =
     R"(A-Za-z\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-\x{293}\x{295}-\x{2af})"
     R"(\x{370}-\x{373}\x{376}-\x{377}\x{37b}-\x{37d}\x{37f}\x{386}\x{388}-\x{38a}\x{38c}\x{38e}-\x{3a1})"
@@ -34,13 +34,14 @@ constexpr const char* kDeepseekLetters =
     R"(\x{a78b}-\x{a78e}\x{ab70}-\x{abbf}\x{fb00}-\x{fb06}\x{fb13}-\x{fb17}\x{ff21}-\x{ff3a}\x{ff41}-\x{ff5a})"
     R"(\x{10400}-\x{1044f}\x{104b0}-\x{104d3}\x{104d8}-\x{104fb}\x{10c80}-\x{10cb2}\x{10cc0}-\x{10cf2})"
     R"(\x{118a0}-\x{118df}\x{1e900}-\x{1e943})";
-// What lies from Samaritan to Han, and Hangul.
+// The characters from Samaritan to Han, and Hangul.
 constexpr const char* kDeepseekOthers = R"([\x{800}-\x{9fa5}\x{ac00}-\x{d7ff}]+)";
 
 constexpr const char* kUpper = R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])";
 constexpr const char* kLower = R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])";
 
-// Words that end where an upper-case letter follows a lower-case one: GPT-4o's, with contractions, and Mistral's Tekken.
+// Words that end where an upper-case letter follows a lower-case one, for GPT-4o (with contractions) and Mistral's
+// Tekken.
 PreTokenizerStep cased_step(const std::string& contractions, const std::string& digits) {
   const std::string before = R"([^\r\n\p{L}\p{N}]?)", upper = kUpper, lower = kLower;
   return step(before + upper + "*" + lower + "+" + contractions + "|" + before + upper + "+" + lower + "*" + contractions + "|" + digits +
@@ -53,7 +54,7 @@ Steps deepseek_v3_steps() {
                R"(|\s*[\r\n]+|\s+(?!\S)|\s+)")};
 }
 
-// Qwen 3.5's: marks belong to words.
+// The pattern of Qwen 3.5, in which combining marks belong to words.
 PreTokenizerStep qwen35_step() {
   return step(kContractions + std::string(R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"));
 }

@@ -1,4 +1,4 @@
-// A value of tokenizer.json with its place in the file, for errors.
+// A value of tokenizer.json together with its path in the file, which appears in errors.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@ namespace smartkv {
 
 inline constexpr int64_t kMaxVocabulary = 1 << 21;
 
-// Refers to the JSON value and the file's name, which must outlive it. A value of another type than the one asked for is a
-// TokenizerError that names the file and the key.
+// Refers to the JSON value and the name of the file; both must outlive it. Accessors throw TokenizerError naming the
+// file and the key if the value has another type.
 class JsonNode {
  public:
   JsonNode(const nlohmann::json& value, std::string path, const std::string& file);
 
-  [[noreturn]] void fail(const std::string& message) const;
-  [[noreturn]] void unsupported() const;  // a valid value that asks for what is not implemented
+  [[noreturn]] void fail(const std::string& message) const;  // Throws TokenizerError with file, key and message.
+  [[noreturn]] void unsupported() const;  // Throws TokenizerError for a valid value that is not supported.
   const nlohmann::json& json() const { return value_; }
   bool is_null() const { return value_.is_null(); }
 
-  bool has(const char* key) const;              // the object has the key, and its value is not null
-  JsonNode operator[](const char* key) const;   // null if the object lacks the key
-  std::vector<JsonNode> items() const;          // of an array
+  bool has(const char* key) const;              // The value is an object, and the key's value is not null.
+  JsonNode operator[](const char* key) const;   // A node of null if the object lacks the key.
+  std::vector<JsonNode> items() const;          // The elements of an array.
   std::string type() const { return (*this)["type"].string(); }
 
   std::string string() const;
   std::string string_or(const std::string& otherwise) const { return is_null() ? otherwise : string(); }
-  std::string character() const;  // a string of one character, as UTF-8
+  std::string character() const;  // A string of one character, in UTF-8.
   bool boolean() const;
   bool boolean_or(bool otherwise) const { return is_null() ? otherwise : boolean(); }
-  int64_t count() const;          // an integer from 0 to 2^31 - 1
-  TokenId token() const;
+  int64_t count() const;          // An integer from 0 to 2^31 - 1.
+  TokenId token() const;          // An integer from 0 to kMaxVocabulary - 1.
   Pattern pattern() const;        // {"String": ...} or {"Regex": ...}
 
  private:

@@ -11,7 +11,7 @@ namespace {
 using Steps = std::vector<NormalizerStep>;
 
 NormalizerStep lower_case_step() {
-  return {[](std::string_view text) { return lower_case(text); }, 3};  // U+212A, of 3 bytes, becomes k
+  return {[](std::string_view text) { return lower_case(text); }, 3};  // U+212A, which has 3 bytes, becomes k.
 }
 
 NormalizerStep strip_step(bool left, bool right) {
@@ -100,7 +100,8 @@ Steps read_normalizer(const JsonNode& node) {
 }
 
 NormalizerStep normal_form_step(NormalForm form) {
-  // The most in Unicode 15: U+1D400, of 4 bytes, becomes A by compatibility; U+0390, of 2, is composed from 7 bytes.
+  // The extremes in Unicode 15: U+1D400 (4 bytes) becomes A by compatibility. U+0390 (2 bytes) is composed from 7
+  // bytes.
   return {[form](std::string_view text) { return normal_form(text, form); }, 4};
 }
 

@@ -1,4 +1,4 @@
-// What a tokenizer does to text before it is cut: the normalizers of the Hugging Face tokenizers library.
+// The normalizers of the Hugging Face tokenizers library. A normalizer changes text before it is split.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,16 @@
 namespace smartkv {
 
 struct NormalizerStep {
-  std::function<std::string(std::string_view)> apply;  // valid UTF-8 to valid UTF-8
-  int64_t shrinks = 1;  // A byte of the result stands for at most so many bytes of text. 0: for any number.
+  std::function<std::string(std::string_view)> apply;  // Turns valid UTF-8 into valid UTF-8. Thread-safe.
+  int64_t shrinks = 1;  // The most bytes of text that a byte of the result stands for; 0 if there is no maximum.
 };
 
-// Reads "normalizer" of tokenizer.json; null gives no steps. Throws TokenizerError naming the key at fault.
+// Reads "normalizer" of tokenizer.json. Returns no steps for null. Throws TokenizerError naming the key at fault.
 std::vector<NormalizerStep> read_normalizer(const JsonNode& node);
 
 NormalizerStep normal_form_step(NormalForm form);
+// Replaces the matches of `pattern` by `content`. shrinks: see NormalizerStep.
 NormalizerStep replace_step(Pattern pattern, std::string content, int64_t shrinks = 0);
-NormalizerStep prepend_step(std::string content);  // before a text that is not empty
+NormalizerStep prepend_step(std::string content);  // Puts `content` before a text that is not empty.
 
 }  // namespace smartkv

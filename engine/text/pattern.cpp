@@ -8,7 +8,7 @@
 namespace smartkv {
 namespace {
 
-// A search keeps about 32 bytes for each place that it may come back to: one a character of a run such as \s+.
+// A search keeps about 32 bytes for each position that it may backtrack to. A run such as \s+ has one per character.
 constexpr unsigned kMostPlaces = 4 << 20;
 constexpr unsigned kMostSteps = 100'000'000;
 
@@ -20,7 +20,7 @@ std::string message_of(int code, OnigErrorInfo* info) {
   return {reinterpret_cast<const char*>(text), static_cast<size_t>(length)};
 }
 
-// The results of a search and its limits. Each thread has one.
+// The results and the limits of a search. Each thread has one.
 struct Workspace {
   OnigRegion* region = onig_region_new();
   OnigMatchParam* limits = onig_new_match_param();

@@ -19,7 +19,7 @@ struct Span {
   bool matched;
 };
 
-// The matches and what lies between them: together the whole text.
+// Returns the matches and the spans between them, which together cover the text.
 std::vector<Span> spans_of(const Pattern& pattern, std::string_view text, bool invert) {
   thread_local std::vector<Match> matches;
   pattern.find(text, &matches);
@@ -34,7 +34,7 @@ std::vector<Span> spans_of(const Pattern& pattern, std::string_view text, bool i
   return spans;
 }
 
-// Joins a span with the one before it where `joins` says so of the two.
+// Joins a span with the previous one if joins(previous is matched, span is matched).
 template <typename Joins>
 void join(std::vector<Span>* spans, Joins joins) {
   std::vector<Span> joined;
@@ -99,7 +99,7 @@ PreTokenizerStep fixed_length_step(int64_t length) {
 
 enum class Prepend { kNever, kFirst, kAlways };
 
-// Writes each space as `mark`, which `prepend` also puts before a piece that does not begin with it.
+// Writes each space as `mark`. Depending on `prepend`, also puts `mark` before a piece that does not begin with it.
 PreTokenizerStep mark_spaces_step(std::string mark, Prepend prepend) {
   return {[mark = std::move(mark), prepend, space = Pattern::literal(" ")](const TextPiece& piece, TextPieces* out) {
     std::string text = space.replace(piece.text, mark);
@@ -139,7 +139,7 @@ void read_step(const JsonNode& node, Steps* steps) {
   } else if (type == "Punctuation") {
     steps->push_back(split_step(Pattern(kPunctuation), node.has("behavior") ? read_behavior(node["behavior"]) : kIsolated));
   } else if (type == "Whitespace") {
-    // Rust's \w, which has more characters than Oniguruma's.
+    // Rust's \w, which matches more characters than Oniguruma's.
     const std::string word = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control})";
     steps->push_back(split_step(Pattern("[" + word + "]+|[^" + word + R"(\s]+)"), kRemoved, true));
   } else if (type == "WhitespaceSplit") {

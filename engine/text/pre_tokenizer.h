@@ -1,4 +1,5 @@
-// How a tokenizer cuts text into pieces before byte-pair encoding: the pre-tokenizers of the Hugging Face tokenizers library.
+// The pre-tokenizers of the Hugging Face tokenizers library. A pre-tokenizer splits text into pieces before byte-pair
+// encoding.
 #pragma once
 
 #include <deque>
@@ -14,10 +15,10 @@ namespace smartkv {
 
 struct TextPiece {
   std::string_view text;
-  bool first = false;  // It begins where the text begins that encode() was given.
+  bool first = false;  // The piece is at the beginning of the text that was passed to encode().
 };
 
-// The pieces of a text, in order. Owns the text of pieces that a step changed.
+// The pieces of a text, in order. Owns the texts that keep() was given, for pieces whose text a step has changed.
 class TextPieces {
  public:
   void add(TextPiece piece) {
@@ -32,20 +33,21 @@ class TextPieces {
 };
 
 struct PreTokenizerStep {
-  std::function<void(const TextPiece&, TextPieces*)> apply;  // adds what becomes of a piece
-  bool removes = false;    // It may drop text.
-  bool stand_ins = false;  // It writes each byte as one character (byte_level.h).
+  std::function<void(const TextPiece&, TextPieces*)> apply;  // Adds the pieces that a piece becomes. Thread-safe.
+  bool removes = false;    // The step may drop text.
+  bool stand_ins = false;  // The step writes each byte as one character (byte_level.h).
 };
 
-// What becomes of a pattern's matches.
+// How a split treats the matches of its pattern.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// Reads "pre_tokenizer" of tokenizer.json; null gives no steps. Throws TokenizerError naming the key at fault.
+// Reads "pre_tokenizer" of tokenizer.json. Returns no steps for null. Throws TokenizerError naming the key at fault.
 std::vector<PreTokenizerStep> read_pre_tokenizer(const JsonNode& node);
 
-// `invert`: what lies between the matches counts as the matches.
+// Splits text at the matches of `pattern`. If `invert` is true, the text between the matches takes the role of the
+// matches.
 PreTokenizerStep split_step(Pattern pattern, SplitBehavior behavior = SplitBehavior::kIsolated, bool invert = false);
-PreTokenizerStep byte_level_step();  // without a cut
-Pattern gpt2_pattern();              // GPT-2's words
+PreTokenizerStep byte_level_step();  // Writes bytes as stand-ins, without splitting.
+Pattern gpt2_pattern();              // Matches the words of GPT-2's tokenizer.
 
 }  // namespace smartkv

@@ -9,10 +9,10 @@
 namespace smartkv {
 namespace {
 
-constexpr size_t kLongestCluster = 5;  // bytes of a grapheme cluster that is looked up as a whole
+constexpr size_t kLongestCluster = 5;  // Bytes. Longer grapheme clusters are not looked up as a whole.
 
 uint32_t read_u32(std::string_view bytes, size_t at) {
-  uint32_t value;  // little endian, as this machine
+  uint32_t value;  // Little endian in the file and on this machine.
   std::memcpy(&value, bytes.data() + at, sizeof value);
   return value;
 }

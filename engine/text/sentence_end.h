@@ -1,4 +1,4 @@
-// Where a text of tokens can be cut, or something put in, without breaking a sentence.
+// Finds places where a text of tokens can be split, or something can be inserted, without breaking a sentence.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace smartkv {
 
-// The first place from `position` on, within a few lines, where a sentence of the text ends; `position` if there is none.
+// Returns the first place at or after `position` where a sentence or a line ends. Looks at most 64 tokens ahead, and
+// returns `position` if there is no such place.
 template <typename Token>
 int64_t sentence_end(const Tokenizer& tokenizer, std::span<const Token> text, int64_t position) {
   constexpr int64_t kLookAhead = 64;

@@ -13,7 +13,8 @@ namespace smartkv {
 namespace {
 
 constexpr std::string_view kMetaspace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
-// Merged into a model's message when it stands behind it: normalizer_spec {add_dummy_prefix: false}.
+// The serialized field normalizer_spec {add_dummy_prefix: false}. Appended to a serialized model it overrides the
+// model's own value, because protobuf merges repeated messages.
 constexpr std::string_view kNoPrefix("\x1a\x02\x18\x00", 4);
 
 void check(const sentencepiece::util::Status& status, const std::string& what) {
@@ -96,7 +97,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       throw std::out_of_range("token " + std::to_string(token) + ": expected 0 to " + std::to_string(vocab_size() - 1));
     }
     if (const auto added = added_by_id_.find(token); added != added_by_id_.end()) return added->second.content;
-    return token < processor_.GetPieceSize() ? processor_.IdToPiece(token) : "";  // an id that no token has
+    return token < processor_.GetPieceSize() ? processor_.IdToPiece(token) : "";  // No token has the id.
   }
   bool is_special(TokenId token) const override {
     if (ends_.contains(token)) return true;
@@ -109,10 +110,11 @@ class SentencePieceTokenizer final : public Tokenizer {
 
  private:
   sentencepiece::SentencePieceProcessor processor_;
-  sentencepiece::SentencePieceProcessor inner_;  // the same, without a space put in front
-  bool legacy_;                                  // each text between special tokens gets a space in front, else the first
+  sentencepiece::SentencePieceProcessor inner_;  // The same model, but it does not put a space in front of a text.
+  // Every text between special tokens gets a space in front. If false, only the first text does.
+  bool legacy_;
   AddedTokens added_;
-  std::map<TokenId, AddedToken> added_by_id_;  // those of the configuration
+  std::map<TokenId, AddedToken> added_by_id_;  // The added tokens of the configuration.
   int64_t vocab_size_ = 0;
   std::optional<TokenId> bos_, eos_;
   std::set<TokenId> ends_;

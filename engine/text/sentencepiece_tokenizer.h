@@ -1,4 +1,4 @@
-// tokenizer.model, the file of the SentencePiece library, through that library.
+// Tokenizers in tokenizer.model, the file of the SentencePiece library. They use that library.
 #pragma once
 
 #include <filesystem>
@@ -8,6 +8,7 @@
 
 namespace smartkv {
 
+// Loads a tokenizer.model. config: the settings of the files beside it. Throws TokenizerError.
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::filesystem::path& file, const TokenizerConfig& config);
 
 }  // namespace smartkv

@@ -8,7 +8,7 @@ StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
 
 std::string StreamDecoder::push(TokenId token) {
   if (!(skip_special_ && tokenizer_->is_special(token))) held_ += tokenizer_->token_bytes(token);
-  // Everything but an unfinished character at the end.
+  // Release everything except an unfinished character at the end.
   size_t keep = 0;
   for (size_t back = 1; back <= 3 && back <= held_.size(); ++back) {
     if (utf8_is_prefix(std::string_view(held_).substr(held_.size() - back))) keep = back;

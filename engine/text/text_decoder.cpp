@@ -21,7 +21,7 @@ void fuse(Texts* texts) {
   *texts = {std::move(whole)};
 }
 
-// "<0x0A>" is the byte 10; -1: no byte token.
+// Returns the byte of a byte token: 10 for "<0x0A>". Returns -1 for other tokens.
 int fallback_byte(const std::string& text) {
   if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return -1;
   unsigned value = 0;
@@ -29,8 +29,8 @@ int fallback_byte(const std::string& text) {
   return std::from_chars(text.data() + 3, end, value, 16).ptr == end ? static_cast<int>(value) : -1;
 }
 
-// Bytes of neighbouring byte tokens that are no UTF-8 together stay as they are in a part of a text, and are a U+FFFD each in a
-// whole one.
+// Joins the bytes of neighbouring byte tokens. If they are not valid UTF-8 together, each byte becomes U+FFFD in a
+// whole text; in a part of a text they stay as they are.
 void fall_back(Texts* texts, bool whole) {
   Texts out;
   std::string bytes;
@@ -69,7 +69,8 @@ DecoderStep replace_decoder(Pattern pattern, std::string content) {
   };
 }
 
-// Strips each text. `fused`: the texts are joined already; then a part from the middle of a text is left as it is.
+// Strips each text. If `fused` is true, the texts have been joined, and a part from the middle of a text is not
+// stripped.
 DecoderStep strip_decoder(std::string content, int64_t start, int64_t stop, bool fused) {
   return [=, content = std::move(content)](Texts* texts, bool whole) {
     if (fused && !whole) return;
@@ -81,7 +82,7 @@ DecoderStep fuse_decoder() {
   return [](Texts* texts, bool) { fuse(texts); };
 }
 
-// English punctuation as it is written.
+// Removes the spaces that tokenizers put around English punctuation and contractions.
 void clean_up(std::string* text) {
   static const std::array<std::pair<Pattern, const char*>, 11> kRules = {{{Pattern::literal(" ."), "."},
                                                                           {Pattern::literal(" ?"), "?"},
@@ -120,7 +121,8 @@ DecoderStep word_suffix(std::string suffix) {
   };
 }
 
-// Each `mark` is a space, but none in the first token of a text whose beginning got one.
+// Turns each `mark` into a space. If a mark was prepended to the text, drops the marks of the first token of a whole
+// text instead.
 DecoderStep unmark_spaces(const std::string& mark, bool prepended) {
   return [pattern = Pattern::literal(mark), prepended](Texts* texts, bool whole) {
     for (size_t i = 0; i < texts->size(); ++i) {
@@ -138,7 +140,7 @@ DecoderStep read_metaspace(const JsonNode& node) {
   return unmark_spaces(mark, name != "never");
 }
 
-// `fused`: the texts before this step are one.
+// fused: the steps so far join all texts into one.
 void read_step(const JsonNode& node, bool* fused, Steps* steps) {
   const std::string type = node.type();
   if (type == "Sequence") {

@@ -19,9 +19,9 @@ enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined
   throw TokenizerError(file.name() + ": key \"" + std::string(key) + "\": " + message);
 }
 
-// Returns the token that `key` names. Returns none if the file lacks the key, or if its value is -1, which some converters write
-// for none, as a signed or an unsigned integer of 32 bits. An id beyond the vocabulary is an error, or, given `warnings`, a
-// warning and none.
+// Returns the token that `key` names. Returns nullopt if the file lacks the key, or if the value is -1 as a signed or
+// an unsigned 32-bit integer, which some converters write for none. For an id beyond the vocabulary it throws
+// TokenizerError, or, if `warnings` is not null, adds a warning and returns nullopt.
 std::optional<TokenId> token_of(const GgufFile& file, std::string_view key, size_t vocab,
                                 std::vector<std::string>* warnings = nullptr) {
   const std::optional<int64_t> id = file.get_int(key);
@@ -48,7 +48,8 @@ void read_merges(const GgufFile& file, BpeTokenizerSpec& spec) {
   }
 }
 
-// SentencePiece merges whatever pair makes the piece with the best score; of equal scores, the leftmost.
+// Derives merges from the scores of the pieces. SentencePiece merges the pair whose result has the best score; of equal
+// scores, the leftmost pair.
 void make_merges_of_scores(const GgufFile& file, const std::vector<int64_t>* types, BpeTokenizerSpec& spec) {
   constexpr const char* kKey = "tokenizer.ggml.scores";
   const std::vector<double>* scores = file.get_floats(kKey);
@@ -61,7 +62,7 @@ void make_merges_of_scores(const GgufFile& file, const std::vector<int64_t>* typ
   for (size_t id = 0; id < spec.contents.size(); ++id) {
     if (std::isnan((*scores)[id])) fail(file, kKey, "expected numbers, found NaN at " + std::to_string(id));
     const int64_t type = types == nullptr ? kNormal : (*types)[id];
-    if (type == kControl || type == kUnknown || type == kByte) continue;  // never made of characters
+    if (type == kControl || type == kUnknown || type == kByte) continue;  // Never made by merging characters.
     ids.emplace(spec.contents[id], static_cast<TokenId>(id));
     by_score.push_back(static_cast<TokenId>(id));
   }
@@ -78,7 +79,7 @@ void make_merges_of_scores(const GgufFile& file, const std::vector<int64_t>* typ
   }
 }
 
-// Finds the tokens that end an answer. They are special tokens whatever type the file gives them.
+// Finds the tokens that end an answer, and makes them special tokens whatever type the file gives them.
 void mark_end_tokens(const GgufFile& file, BpeTokenizerSpec& spec) {
   const size_t vocab = spec.contents.size();
   std::unordered_map<std::string_view, TokenId> ids;
@@ -95,7 +96,7 @@ void mark_end_tokens(const GgufFile& file, BpeTokenizerSpec& spec) {
   for (AddedToken& token : spec.added) {
     if (missing.erase(token.id) > 0) token.special = true;
   }
-  // Text of which BPE makes the token is text: "</s>" in Qwen's vocabulary.
+  // If BPE makes the token from text, that text stays text: "</s>" in Qwen's vocabulary.
   std::erase_if(missing, [&](TokenId id) {
     const std::string& content = spec.contents[static_cast<size_t>(id)];
     return std::any_of(spec.merges.begin(), spec.merges.end(), [&](const BpeMerge& merge) {

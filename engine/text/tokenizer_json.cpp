@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 64;
 
-// The id of a token that a post-processor adds.
+// Reads the id of a token that a post-processor adds. Throws TokenizerError if no token has the id.
 TokenId known_token(const JsonNode& node, const std::vector<bool>& known) {
   const TokenId id = node.token();
   if (id >= static_cast<TokenId>(known.size()) || !known[static_cast<size_t>(id)]) {
@@ -34,7 +34,7 @@ Frame read_template(const JsonNode& node, const std::vector<bool>& known) {
   const JsonNode single = node["single"];
   for (const JsonNode& part : single.items()) {
     if (part.has("Sequence")) {
-      if (behind || part["Sequence"]["id"].string() != "A") single.unsupported();  // the text twice, or a second one
+      if (behind || part["Sequence"]["id"].string() != "A") single.unsupported();  // The text twice, or a second text.
       behind = true;
       continue;
     }
@@ -47,7 +47,7 @@ Frame read_template(const JsonNode& node, const std::vector<bool>& known) {
   return frame;
 }
 
-// The id in a pair such as ["[CLS]", 101].
+// Reads the id in a pair such as ["[CLS]", 101].
 TokenId paired_token(const JsonNode& pair, const std::vector<bool>& known) {
   const std::vector<JsonNode> items = pair.items();
   if (items.size() != 2) pair.fail("expected a token and its id");
@@ -64,7 +64,7 @@ void read_post_processor(const JsonNode& node, const std::vector<bool>& known, B
     frame = read_template(node, known);
   } else if (type == "BertProcessing" || type == "RobertaProcessing") {
     frame = {{paired_token(node["cls"], known)}, {paired_token(node["sep"], known)}};
-  } else if (type != "ByteLevel") {  // ByteLevel trims offsets only
+  } else if (type != "ByteLevel") {  // ByteLevel only trims offsets.
     node.unsupported();
   }
   if (frame.prefix.empty() && frame.suffix.empty()) return;
@@ -85,7 +85,7 @@ void read_vocabulary(const JsonNode& model, BpeTokenizerSpec* spec) {
                  found);
     }
     const size_t index = id.get<size_t>();
-    if (index >= contents.size()) {  // ids with gaps, which added tokens may fill
+    if (index >= contents.size()) {  // The ids have gaps, which added tokens may fill.
       contents.resize(index + 1);
       seen.resize(index + 1);
     }
@@ -179,7 +179,7 @@ BpeTokenizerSpec parse_tokenizer_json(const Json& json, const TokenizerConfig& c
   if (root.has("added_tokens")) {
     for (const JsonNode& node : root["added_tokens"].items()) {
       AddedToken token = read_added_token(node, node["id"].token());
-      token.id = ids.emplace(token.content, token.id).first->second;  // a token of the vocabulary keeps its id
+      token.id = ids.emplace(token.content, token.id).first->second;  // A token of the vocabulary keeps its id.
       if (token.id >= static_cast<TokenId>(known.size())) known.resize(static_cast<size_t>(token.id) + 1);
       known[static_cast<size_t>(token.id)] = true;
       spec.added.push_back(std::move(token));

@@ -6,7 +6,7 @@
 namespace smartkv {
 namespace {
 
-// Scripts of Unicode 9, which the library knows; others than Common, Han, Hiragana and Katakana.
+// The scripts of Unicode 9, which the library supports, except Common, Han, Hiragana and Katakana.
 constexpr const char* kScripts =
     "Adlam Ahom Anatolian_Hieroglyphs Arabic Armenian Avestan Balinese Bamum Bassa_Vah Batak Bengali Bhaiksuki Bopomofo Brahmi "
     "Braille Buginese Buhid Canadian_Aboriginal Carian Caucasian_Albanian Chakma Cham Cherokee Coptic Cuneiform Cypriot Cyrillic "

@@ -16,13 +16,14 @@ bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-// U+11A7, which stands before the final Hangul letters and composes with nothing. utf8proc 2.8 takes it for one of them.
+// U+11A7 precedes the final Hangul letters in Unicode and composes with nothing. utf8proc 2.8 mistakes it for a final
+// letter.
 constexpr utf8proc_int32_t kFillerBeforeFinals = 0x11a7;
-constexpr size_t kMostDecomposed = 18;  // U+FDFA's compatibility decomposition
+constexpr size_t kMostDecomposed = 18;  // Characters in the compatibility decomposition of U+FDFA.
 
 int combining_class(utf8proc_int32_t character) { return utf8proc_get_property(character)->combining_class; }
 
-// Puts the combining marks behind each character in canonical order. utf8proc does the same in quadratic time.
+// Puts the combining marks after each character in canonical order. utf8proc needs quadratic time for this.
 void sort_marks(std::vector<utf8proc_int32_t>& characters) {
   const auto is_mark = [](utf8proc_int32_t character) { return combining_class(character) != 0; };
   for (auto at = characters.begin(); (at = std::find_if(at, characters.end(), is_mark)) != characters.end();) {
@@ -70,7 +71,7 @@ std::string lower_case(std::string_view text) {
     const size_t length = std::max<size_t>(1, utf8_length(text));
     const char32_t character = utf8_decode(text.substr(0, length));
     if (character == 0x130) {
-      out += "i\xcc\x87";  // the only character whose lower case is two
+      out += "i\xcc\x87";  // The only character whose lower case has two characters.
     } else {
       utf8_append(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character))));
     }

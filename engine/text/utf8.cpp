@@ -5,16 +5,17 @@
 namespace smartkv {
 namespace {
 
+// The properties of a character that follow from its first byte.
 struct Lead {
-  size_t length;                // of the whole character; 0: no lead byte
-  unsigned char lowest, highest;  // of the second byte
+  size_t length;                // Bytes of the whole character. 0 if the byte cannot begin a character.
+  unsigned char lowest, highest;  // Range of the second byte.
 };
 
 Lead lead_of(unsigned char byte) {
   if (byte < 0x80) return {1, 0, 0};
   if (byte >= 0xc2 && byte <= 0xdf) return {2, 0x80, 0xbf};
   if (byte == 0xe0) return {3, 0xa0, 0xbf};
-  if (byte == 0xed) return {3, 0x80, 0x9f};  // no surrogates
+  if (byte == 0xed) return {3, 0x80, 0x9f};  // Excludes surrogates.
   if (byte >= 0xe1 && byte <= 0xef) return {3, 0x80, 0xbf};
   if (byte == 0xf0) return {4, 0x90, 0xbf};
   if (byte >= 0xf1 && byte <= 0xf3) return {4, 0x80, 0xbf};
@@ -22,7 +23,8 @@ Lead lead_of(unsigned char byte) {
   return {0, 0, 0};
 }
 
-// Bytes at the start that belong to one well-formed character, as far as they go.
+// Returns the number of bytes at the start that are well-formed as part of one character. Sets `*length` to the bytes
+// that the whole character needs, or to 0 if the first byte cannot begin a character.
 size_t well_formed_bytes(std::string_view text, size_t* length) {
   *length = 0;
   if (text.empty()) return 0;

@@ -1,4 +1,4 @@
-// The architectures that are served: LLaMA and the relatives that differ from it as one row of a table can say.
+// The supported architectures: LLaMA and the relatives whose differences from it fit in one row of a table.
 #pragma once
 
 #include <cstdint>
@@ -9,34 +9,38 @@
 
 namespace smartkv {
 
-// Whether "sliding_window" counts: it is no key of the architecture's, always, or when "use_sliding_window" is true.
+// When the key "sliding_window" has an effect.
+//  - kNone: never. The architecture has no such key.
+//  - kAlways: always.
+//  - kWhenUsed: if "use_sliding_window" is true.
 enum class WindowRule : uint8_t { kNone, kAlways, kWhenUsed };
 
-// Differences from LLaMA, and the defaults that Hugging Face transformers gives to keys that are absent.
+// The differences of an architecture from LLaMA, and the defaults that Hugging Face transformers uses for absent keys.
 struct Architecture {
   std::string_view name;  // config.json's "model_type" and GGUF's "general.architecture"
 
   bool qkv_bias = false;                 // q, k and v have biases whatever the keys say
-  bool attention_bias_key = true;        // "attention_bias" counts
-  bool mlp_bias_key = false;             // "mlp_bias" counts
+  bool attention_bias_key = true;        // the architecture has the key "attention_bias"
+  bool mlp_bias_key = false;             // the architecture has the key "mlp_bias"
   bool fused_projections = false;        // q, k and v are one tensor, gate and up another
-  bool partial_rotary = false;           // "partial_rotary_factor" counts
-  bool multipliers = false;              // Granite's four
-  int64_t rope_free_interval = 0;        // every so many layers one has no RoPE, if no key says which; 0: all have
+  bool partial_rotary = false;           // the architecture has the key "partial_rotary_factor"
+  bool multipliers = false;              // Granite's four multipliers: embedding, attention, residual, logits
+  // The last of every so many layers has no RoPE, unless keys say otherwise. 0 if all layers have RoPE.
+  int64_t rope_free_interval = 0;
   QkNorm qk_norm = QkNorm::kNone;
   NormPlacement norm_placement = NormPlacement::kInput;
   WindowRule window = WindowRule::kNone;
-  bool interleaved_in_gguf = false;      // GGUF holds q and k rows for RoPE on neighbouring elements
+  bool interleaved_in_gguf = false;      // GGUF files order the rows of q and k for RoPE on neighbouring elements
 
   int64_t default_window = 0;
-  int64_t default_head_dim = 0;          // 0: hidden_size / num_attention_heads
+  int64_t default_head_dim = 0;          // 0 for hidden_size / num_attention_heads
   int64_t default_context = 2048;
   double default_rms_norm_eps = 1e-6;
   double default_rope_theta = 10000.0;
   bool default_tied = false;
 };
 
-// nullptr: not served.
+// Returns nullptr if the architecture is not supported.
 const Architecture* find_architecture(std::string_view name);
 std::string architecture_names();  // "llama, mistral, ..."
 

@@ -1,4 +1,4 @@
-// The sizes that every configuration must have, whatever file it came from.
+// Checks that apply to every configuration, whatever file it came from.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 namespace smartkv {
 
-// Throws ModelError naming the field: sizes positive and small enough that their products do not overflow,
-// n_heads a multiple of n_kv_heads, an even head_dim.
+// Throws ModelError naming the field that is out of range. Sizes must be positive, and small enough that their products
+// do not overflow; n_heads must be a multiple of n_kv_heads; head_dim must be even; scale factors and multipliers must
+// be positive, and lists of RoPE factors as long as the rotated half of a head. `file` names the source in errors.
 void check_config(const ModelConfig& config, const std::string& file);
 
 }  // namespace smartkv

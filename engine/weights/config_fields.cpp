@@ -30,7 +30,7 @@ void ConfigFields::fail(std::string_view key, const std::string& expected) const
 
 int64_t ConfigFields::integer(std::string_view key, std::optional<int64_t> otherwise) const {
   if (!has(key) && otherwise) return *otherwise;
-  const auto in_range = [](const nlohmann::json& value) {  // out-of-range numbers parse as unsigned or float
+  const auto in_range = [](const nlohmann::json& value) {  // Numbers out of range are parsed as unsigned or float.
     return value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{1} << 62);
   };
   if (!has(key) || !in_range((*this)[key])) fail(key, "an integer");

@@ -1,4 +1,5 @@
-// Typed access to a JSON object of a configuration that notes which keys were read, so that none is ignored silently.
+// Typed access to a JSON object of a configuration. It records which keys were read, so that no key is ignored
+// silently.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +14,34 @@
 
 namespace smartkv {
 
-// A key that has no say in what is computed, if its value is `only`; empty: whatever its value.
+// A key that does not affect the computation.
 struct HarmlessKey {
   std::string_view name;
-  std::string_view only = "";  // JSON
+  std::string_view only = "";  // The only harmless value, as JSON. Empty if every value is harmless.
 };
 
 class ConfigFields {
  public:
-  // `object` outlives this. `file` and `prefix` stand before the key's name in errors.
+  // `object` must outlive this object. `file` and `prefix` precede the name of the key in errors.
   ConfigFields(const nlohmann::json& object, std::string file, std::string prefix = "");
 
-  bool has(std::string_view key) const;      // null counts as absent
-  bool is_null(std::string_view key) const;  // there, and null
-  const nlohmann::json& operator[](std::string_view key) const;
-  // Each throws ModelError when the key is absent and there is nothing to take otherwise, or has another type.
+  bool has(std::string_view key) const;      // A key whose value is null counts as absent.
+  bool is_null(std::string_view key) const;  // The key is present, and its value is null.
+  const nlohmann::json& operator[](std::string_view key) const;  // REQUIRES: the object has the key.
+  // Return the value of the key, or `otherwise` if the key is absent. Throw ModelError if the value has another type,
+  // or if the key is absent and there is no `otherwise`.
   int64_t integer(std::string_view key, std::optional<int64_t> otherwise = std::nullopt) const;
   double number(std::string_view key, std::optional<double> otherwise = std::nullopt) const;
   bool boolean(std::string_view key, bool otherwise) const;
   std::string string(std::string_view key) const;
-  std::vector<float> numbers(std::string_view key) const;     // an array, all positive
-  std::vector<int64_t> integers(std::string_view key) const;  // an array, or one number
+  std::vector<float> numbers(std::string_view key) const;     // An array of positive numbers.
+  // An array, or one number. REQUIRES: the object has the key.
+  std::vector<int64_t> integers(std::string_view key) const;
 
+  // Throws ModelError with the key, `expected` and the value that was found.
   [[noreturn]] void fail(std::string_view key, const std::string& expected) const;
-  // Throws ModelError naming the first key that is not null, was not read and is not harmless. Keys that begin with "_"
-  // are bookkeeping.
+  // Throws ModelError naming the first key that was not read, is not null and is not harmless. Keys that begin with "_"
+  // are bookkeeping and always harmless.
   void refuse_unread(std::span<const HarmlessKey> harmless) const;
 
  private:

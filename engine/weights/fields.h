@@ -1,5 +1,6 @@
-// The fields of the structures that say what a model computes, each as a tuple of references. A structure with a field more
-// does not compile here, so nothing that goes through all fields (fingerprints, tests) can miss one.
+// fields() returns all fields of a structure as a tuple of references, for the structures that determine what a model
+// computes. If a structure gets another field, this file does not compile. So code that visits all fields
+// (fingerprints, tests) cannot miss one.
 #pragma once
 
 #include <concepts>
@@ -15,7 +16,7 @@ namespace smartkv {
 template <typename T, typename Structure>
 concept MaybeConst = std::same_as<std::remove_const_t<T>, Structure>;
 
-// The names bind to all fields of `from`, and all names are returned.
+// The body of fields(). Binds the names to all fields of `from`, and returns all names.
 #define SMARTKV_FIELDS(from, ...)   \
   {                                 \
     auto& [__VA_ARGS__] = from;     \

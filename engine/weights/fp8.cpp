@@ -12,7 +12,7 @@ namespace smartkv {
 Fp8Config parse_fp8_config(const nlohmann::json& quantization, const std::string& file) {
   const ConfigFields fields(quantization, file, "quantization_config.");
   fields.string("quant_method");
-  // Which modules are not converted shows in their tensors; what is said of activations does not concern weights.
+  // The types of the tensors show which modules are not converted. The scheme of activations does not concern weights.
   constexpr HarmlessKey kHarmless[] = {{"fmt", "\"e4m3\""}, {"activation_scheme", "\"dynamic\""}, {"modules_to_not_convert"}};
   Fp8Config config;
   if (fields.has("weight_block_size")) {
@@ -34,7 +34,8 @@ void attach_fp8_scales(const Fp8Config& config, const std::string& file, TensorM
     const int64_t rows = (tensor.rows() + scales->block_rows - 1) / scales->block_rows;
     scales->columns = (tensor.row_elements() + scales->block_columns - 1) / scales->block_columns;
     const auto found = tensors.find(name + "_scale_inv");
-    const bool single = found != tensors.end() && found->second.elements() == 1;  // of any rank
+    // a scalar of any number of dimensions
+    const bool single = found != tensors.end() && found->second.elements() == 1;
     const std::array<int64_t, 2> shape = {rows, scales->columns};
     if (!(single && rows * scales->columns == 1)) {
       check_shape(name + "_scale_inv", found == tensors.end() ? std::nullopt : std::optional(found->second), shape, file);

@@ -16,18 +16,18 @@ namespace {
 
 constexpr std::string_view kMagic = "GGUF";
 constexpr int kMaxDimensions = 4;
-constexpr int64_t kMaxParts = 1000;  // of a split file: far beyond what hosting limits ask for
+constexpr int64_t kMaxParts = 1000;  // Parts of a split file. The size limits of hosts need far fewer.
 
-// Value types of metadata, as the specification numbers them.
+// Types of metadata values, numbered as in the specification.
 enum GgufType : uint32_t {
   kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64, kTypeEnd
 };
 
-// ggml's tensor types by their numbers.
+// A tensor type of ggml.
 struct GgmlType {
   uint32_t number;
   std::string_view name;
-  std::optional<TensorType> type;  // none: not supported
+  std::optional<TensorType> type;  // nullopt if it is not supported
 };
 constexpr GgmlType kGgmlTypes[] = {
     {0, "F32", TensorType::kF32},       {1, "F16", TensorType::kF16},       {2, "Q4_0", TensorType::kQ4_0},
@@ -51,7 +51,7 @@ std::string supported_types() {
   return names;
 }
 
-// Reads little-endian values, never past the end.
+// Reads little-endian values. Throws ModelError instead of reading past the end.
 class Reader {
  public:
   Reader(std::span<const std::byte> bytes, const std::string& name) : bytes_(bytes), name_(name) {}
@@ -115,7 +115,7 @@ GgufArray read_array(Reader& reader, const std::string& what) {
   const uint32_t type = reader.number<uint32_t>("the element type of " + what);
   const uint64_t count = reader.number<uint64_t>("the length of " + what);
   if (type == kArray || type >= kTypeEnd) reader.fail(what + ": arrays of type " + std::to_string(type) + " are not supported");
-  if (count > reader.left()) {  // an element is a byte or more
+  if (count > reader.left()) {  // An element takes at least one byte.
     reader.fail(what + ": " + std::to_string(count) + " elements do not fit into the " + std::to_string(reader.left()) + " bytes that are left");
   }
   const auto fill = [&](auto values, const auto& read) -> GgufArray {
@@ -146,6 +146,7 @@ GgufValue read_value(Reader& reader, const std::string& what) {
   return read_integer(reader, type, what);
 }
 
+// A tensor whose bytes have not been located yet. offset: from the start of the data.
 struct PendingTensor {
   TensorView view;
   uint64_t offset = 0, bytes = 0;

@@ -13,7 +13,7 @@
 namespace smartkv {
 namespace {
 
-// Rest of a GGUF name behind "blk.N." and its Hugging Face counterpart behind "model.layers.N.".
+// The part of a GGUF name after "blk.N.", and the part of the Hugging Face name after "model.layers.N.".
 constexpr std::pair<std::string_view, std::string_view> kLayerNames[] = {
     {"attn_norm.", "input_layernorm."},
     {"ffn_norm.", "post_attention_layernorm."},
@@ -31,7 +31,7 @@ constexpr std::pair<std::string_view, std::string_view> kLayerNames[] = {
     {"ffn_down.", "mlp.down_proj."},
 };
 
-// A name that a LLaMA has no use for stays as it is.
+// Returns the Hugging Face name of a tensor. A name that has no counterpart is returned unchanged.
 std::string hugging_face_name(const std::string& name, const Architecture& architecture) {
   if (name == "token_embd.weight") return "model.embed_tokens.weight";
   if (name == "output_norm.weight") return "model.norm.weight";
@@ -47,21 +47,21 @@ std::string hugging_face_name(const std::string& name, const Architecture& archi
   return name;
 }
 
-// Tensors that are part of the configuration.
+// Tensors that belong to the configuration.
 constexpr const char* kFreqFactors = "rope_freqs.weight";
 constexpr const char* kShortFactors = "rope_factors_short.weight";
 constexpr const char* kLongFactors = "rope_factors_long.weight";
 
-// Behind the architecture's name: keys that have no say in what is computed, if the value is as given.
+// A key that does not affect the computation.
 struct HarmlessGgufKey {
-  std::string_view name;
-  std::optional<GgufValue> only;
+  std::string_view name;          // Without the name of the architecture in front.
+  std::optional<GgufValue> only;  // The only harmless value; nullopt if every value is harmless.
 };
 const HarmlessGgufKey kHarmless[] = {
-    {"vocab_size", std::nullopt},  // the embedding has it
+    {"vocab_size", std::nullopt},  // read from the shape of the embedding
     {"tensor_data_layout", std::nullopt},
     {"rope.scaling.finetuned", std::nullopt},
-    {"pooling_type", std::nullopt},  // of embeddings of whole texts
+    {"pooling_type", std::nullopt},  // only for embeddings of whole texts
     {"expert_count", int64_t{0}},
     {"expert_used_count", int64_t{0}},
     {"attention.causal", true},
@@ -82,7 +82,7 @@ std::string text(const GgufValue& value) {
       value);
 }
 
-// Reads the keys of the file's architecture and refuses those that it does not know.
+// Reads the keys that belong to the architecture of the file. Throws ModelError for keys that it does not know.
 class ConfigReader {
  public:
   explicit ConfigReader(const GgufFile& file) : file_(file) {
@@ -113,7 +113,7 @@ class ConfigReader {
     c.qk_norm = a.qk_norm;
     c.norm_placement = a.norm_placement;
     c.sliding_window = integer("attention.sliding_window", 0);
-    // Which layers have it stands in no key.
+    // No key says which layers have the window.
     if (a.window != WindowRule::kAlways && c.sliding_window != 0) fail("attention.sliding_window", "0 for " + c.architecture);
     if (a.multipliers) {
       c.embedding_multiplier = number("embedding_scale", 1.0);
@@ -154,7 +154,7 @@ class ConfigReader {
                      (found == file_.metadata().end() ? "none" : text(found->second)));
   }
 
-  // A positive number. Some files give one per layer, all equal.
+  // Returns a positive number. Accepts an array with one number per layer if all are equal, which some files have.
   int64_t size(std::string_view name) {
     std::optional<int64_t> value;
     const auto found = file_.metadata().find(key(name));
@@ -193,9 +193,9 @@ class ConfigReader {
     rope.magnitude = number("rope.scaling.attn_factor", 1.0);
     if (!rope.short_factors.empty() || !rope.long_factors.empty()) {
       rope.scaling = RopeScaling::kLongRope;
-      rope.factor = number("rope.scaling.factor", 1.0);  // attn_factor is what follows from it
+      rope.factor = number("rope.scaling.factor", 1.0);  // The file has attn_factor, which follows from it.
     }
-    // Without a type, a factor is a linear one; its older key had no type.
+    // A factor without a type is a linear one. Its older key, scale_linear, came without a type.
     const std::string type_key = key("rope.scaling.type");
     const std::string* type = file_.get_string(type_key);
     const double factor = number("rope.scaling.factor", number("rope.scale_linear", 1.0));
@@ -213,7 +213,8 @@ class ConfigReader {
     }
   }
 
-  // Keys of other prefixes describe the file, or are the tokenizer's.
+  // Throws ModelError for the first unknown key of the architecture. Keys with other prefixes describe the file or the
+  // tokenizer.
   void refuse_unread() {
     const std::string prefix = std::string(architecture_->name) + ".";
     for (const auto& [name, value] : file_.metadata()) {

@@ -9,8 +9,8 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kAlignment = 32;  // GGUF's, unless a key says another
-constexpr uint32_t kUint32 = 4, kString = 8;
+constexpr int64_t kAlignment = 32;  // GGUF's default, which holds unless a key overrides it
+constexpr uint32_t kUint32 = 4, kString = 8;  // GGUF's numbers of value types
 
 template <typename T>
 void put(std::string& to, T value) {

@@ -10,7 +10,7 @@
 namespace smartkv {
 namespace {
 
-// What transformers writes into config.json and a causal pass does not compute with.
+// Keys that transformers writes into config.json and that do not affect a causal pass.
 constexpr HarmlessKey kHarmless[] = {
     // descriptions
     {"architectures"}, {"auto_map"}, {"transformers_version"}, {"torch_dtype"}, {"dtype"}, {"tokenizer_class"},
@@ -19,14 +19,14 @@ constexpr HarmlessKey kHarmless[] = {
     // training
     {"initializer_range"}, {"attention_dropout"}, {"attn_pdrop"}, {"resid_pdrop"}, {"embd_pdrop"}, {"hidden_dropout"},
     {"use_cache"}, {"gradient_checkpointing"}, {"pretraining_tp"},
-    // tokens and sampling; what ends an answer is read
+    // tokens and sampling, except eos_token_id, which is read
     {"bos_token_id"}, {"pad_token_id"}, {"unk_token_id"}, {"sep_token_id"}, {"mask_token_id"},
     {"decoder_start_token_id"}, {"forced_bos_token_id"}, {"forced_eos_token_id"}, {"bad_words_ids"},
     {"begin_suppress_tokens"}, {"suppress_tokens"}, {"do_sample"}, {"temperature"}, {"top_k"}, {"top_p"}, {"typical_p"},
     {"repetition_penalty"}, {"length_penalty"}, {"no_repeat_ngram_size"}, {"encoder_no_repeat_ngram_size"},
     {"exponential_decay_length_penalty"}, {"diversity_penalty"}, {"early_stopping"}, {"min_length"}, {"max_length"},
     {"num_beams"}, {"num_beam_groups"}, {"num_return_sequences"}, {"remove_invalid_values"}, {"prefix"},
-    // what a call returns and how it runs
+    // outputs of a call, and how it runs
     {"output_attentions"}, {"output_hidden_states"}, {"output_scores"}, {"return_dict"}, {"return_dict_in_generate"},
     {"torchscript"}, {"tf_legacy_loss"}, {"use_bfloat16"}, {"attn_implementation"}, {"keys_to_ignore_at_inference"},
     {"chunk_size_feed_forward"}, {"pruned_heads", "{}"},
@@ -36,7 +36,7 @@ constexpr HarmlessKey kHarmless[] = {
     {"full_attn_mod", "1"}, {"interpolate_factor", "1"},
 };
 
-// Factors of YaRN's attention, section 3.4 of the paper, with the two weights that DeepSeek added.
+// Returns YaRN's attention factor (section 3.4 of the paper), with the two weights that DeepSeek added.
 double yarn_magnitude(const ConfigFields& fields, double factor) {
   const auto scale = [&](double weight) { return factor <= 1.0 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0; };
   const double weight = fields.number("mscale", 0.0), all = fields.number("mscale_all_dim", 0.0);
@@ -53,7 +53,8 @@ void read_longrope(const ConfigFields& fields, int64_t context, RopeConfig& rope
                                  rope.factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(rope.factor) / std::log(original)));
 }
 
-// `original`: "original_max_position_embeddings" beside the scaling rather than in it, where Phi-3 has it.
+// Reads a "rope_scaling" or "rope_parameters" object. `original`: the value of "original_max_position_embeddings" if
+// the key is beside this object instead of in it, as in Phi-3.
 void read_rope_scaling(const nlohmann::json& scaling, const std::string& prefix, const std::string& file,
                        std::optional<int64_t> original, ModelConfig& c) {
   if (!scaling.is_object()) throw ModelError(file + ": key \"" + prefix + "\": expected an object, found " + scaling.dump());
@@ -63,7 +64,7 @@ void read_rope_scaling(const nlohmann::json& scaling, const std::string& prefix,
   const char* key = fields.has("rope_type") ? "rope_type" : "type";
   std::string type = fields.has(key) ? fields.string(key) : "default";
   if (fields.has("type")) fields.string("type");
-  if (c.architecture == "phi3" && (type == "su" || type == "yarn")) type = "longrope";  // its older names
+  if (c.architecture == "phi3" && (type == "su" || type == "yarn")) type = "longrope";  // older names of longrope
   const auto read_original = [&](std::optional<int64_t> otherwise) {
     const int64_t inside = fields.integer("original_max_position_embeddings", original ? original : otherwise);
     rope.original_context = original.value_or(inside);
@@ -95,7 +96,7 @@ void read_rope_scaling(const nlohmann::json& scaling, const std::string& prefix,
       rope.high_freq_factor = fields.number("high_freq_factor");
       read_original(std::nullopt);
     } else if (fields.integer("original_max_position_embeddings", c.context_length) != c.context_length && type == "dynamic") {
-      // transformers scales by the model's own context whatever this key says
+      // transformers ignores this key and scales by the model's own context.
       fields.fail("original_max_position_embeddings", "max_position_embeddings, " + std::to_string(c.context_length));
     }
   } else {
@@ -123,11 +124,12 @@ void read_rope(const ConfigFields& fields, const nlohmann::json& config, const s
   }
 }
 
-// Which layers have a window. Of Qwen's the first max_window_layers have none; SmolLM3's windows are in layers without RoPE.
+// Returns which layers have a window. In Qwen models the first max_window_layers layers have none. In SmolLM3 the
+// layers without RoPE have one.
 std::vector<bool> read_window_layers(const ConfigFields& fields, ModelConfig& c) {
   std::vector<bool> layers;
   const bool used = fields.boolean("use_sliding_window", false);
-  constexpr int64_t kDefaultWithout = 28;  // of Qwen's configurations in transformers
+  constexpr int64_t kDefaultWithout = 28;  // default of transformers for Qwen
   const int64_t without = fields.integer("max_window_layers", kDefaultWithout);
   if (fields.has("layer_types")) {
     for (const nlohmann::json& type : fields["layer_types"]) {
@@ -171,7 +173,7 @@ void read_rope_layers(const ConfigFields& fields, const Architecture& architectu
   if (architecture.rope_free_interval == 0) return;
   const int64_t interval = fields.integer("no_rope_layer_interval", architecture.rope_free_interval);
   if (interval < 1) fields.fail("no_rope_layer_interval", "a positive number");
-  if (fields.has("no_rope_layers")) {  // the name misleads: 1 stands for a layer with RoPE
+  if (fields.has("no_rope_layers")) {  // The name is misleading: 1 means that the layer has RoPE.
     for (const int64_t has_rope : fields.integers("no_rope_layers")) c.rope_layers.push_back(has_rope != 0);
     if (static_cast<int64_t>(c.rope_layers.size()) != c.n_layers) {
       fields.fail("no_rope_layers", std::to_string(c.n_layers) + " numbers");
@@ -191,7 +193,7 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
   const Architecture* architecture = find_architecture(c.architecture);
   if (architecture == nullptr) fields.fail("model_type", "one of " + architecture_names());
   const Architecture& a = *architecture;
-  // LLaMA alone was ever computed in so many slices; elsewhere the key is a leftover.
+  // Only LLaMA computes in slices if this key says so. Elsewhere the key is a leftover.
   if (c.architecture == "llama" && fields.integer("pretraining_tp", 1) != 1) fields.fail("pretraining_tp", "1");
   if (fields.has("hidden_act") && fields["hidden_act"] != "silu") fields.fail("hidden_act", "\"silu\"");
   c.hidden_size = fields.integer("hidden_size");
@@ -225,7 +227,8 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
   if (fields.has("eos_token_id")) {
     for (const int64_t id : fields.integers("eos_token_id")) c.eos_token_ids.push_back(static_cast<int32_t>(id));
   }
-  if (fields.has("quantization_config")) check_quantization(fields["quantization_config"], file);  // HfWeights applies it
+  // HfWeights applies it.
+  if (fields.has("quantization_config")) check_quantization(fields["quantization_config"], file);
   fields.refuse_unread(kHarmless);
   check_config(c, file);
   return c;

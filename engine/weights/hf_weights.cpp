@@ -24,7 +24,7 @@ nlohmann::json read_json(const std::filesystem::path& path) {
   }
 }
 
-// The shards that an index names; each stays inside the folder.
+// Returns the file names of the shards in an index. Throws ModelError for a name that would leave the folder.
 std::set<std::string> shard_names(const std::filesystem::path& index) {
   const nlohmann::json json = read_json(index);
   const std::string file = index.filename().string();
@@ -120,8 +120,8 @@ class HfWeights final : public Weights {
     }
   }
 
-  // A model that ties its head to the embedding keeps a head of its own if the files hold one that differs (transformers 5). If
-  // they hold one of the two only, it is both.
+  // A model with tied head and embedding keeps a separate head if the files have one that differs from the embedding
+  // (transformers 5). If the files have only one of the two, it serves as both.
   void settle_tied_head() {
     const auto head = tensors_.find("lm_head.weight");
     if (!config_.tie_word_embeddings || head == tensors_.end()) return;
@@ -155,7 +155,7 @@ class HfWeights final : public Weights {
 
   ModelConfig config_;
   std::vector<SafetensorsFile> files_;
-  std::optional<GgufFile> gguf_;  // instead of these: of `smartkv quantize`
+  std::optional<GgufFile> gguf_;  // The model.gguf of `smartkv quantize`; files_ is empty then.
   TensorMap tensors_;
 };
 

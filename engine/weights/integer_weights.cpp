@@ -13,9 +13,9 @@ namespace {
 
 using Layout = PackedIntegers::Layout;
 
-constexpr int64_t kGroup = 32;  // that the model's integers have
+constexpr int64_t kGroup = 32;  // weights per group in QuantizedRow
 
-// How the weights were found, and how other programs are to run them.
+// Keys that describe how the weights were quantized and how other programs run them.
 constexpr HarmlessKey kHarmless[] = {
     {"desc_act"}, {"sym"}, {"static_groups"}, {"true_sequential"}, {"damp_percent"}, {"damp_auto_increment"}, {"mse"},
     {"dataset"}, {"tokenizer"}, {"batch_size"}, {"model_seqlen"}, {"cache_block_outputs"}, {"pad_token_id"}, {"quantizer"},
@@ -32,7 +32,7 @@ Layout gptq_layout(const ConfigFields& fields) {
   return format == "gptq" ? Layout::kGptq : Layout::kGptqV2;
 }
 
-// The parts of one projection.
+// Reads and checks the tensors that make up one projection.
 class Projection {
  public:
   Projection(const IntegerConfig& config, const std::string& file, const TensorMap& tensors, std::string name)
@@ -80,7 +80,7 @@ class Projection {
     if ((tensor.type == TensorType::kI32) != whole) fail(suffix, whole ? "I32" : "floats");
     return tensor;
   }
-  // Of each input: in order, unless GPTQ's "act-order" says otherwise.
+  // Returns the group of each input. Groups are in order unless GPTQ's "act-order" has stored a g_idx.
   std::vector<int32_t> groups_of(int64_t inputs, int64_t group, int64_t groups) const {
     std::vector<int32_t> result(static_cast<size_t>(inputs));
     if (!tensors_.contains(name_ + ".g_idx")) {

@@ -1,5 +1,5 @@
-// Projections in safetensors as GPTQ and AWQ leave them ("quant_method": "gptq", "awq"): "X.qweight", "X.qzeros", "X.scales"
-// and, of GPTQ, "X.g_idx" in the place of "X.weight".
+// Projections in safetensors as GPTQ and AWQ store them ("quant_method": "gptq", "awq"): "X.qweight", "X.qzeros",
+// "X.scales" and, for GPTQ, "X.g_idx" replace "X.weight".
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace smartkv {
 struct IntegerConfig {
   PackedIntegers::Layout layout = PackedIntegers::Layout::kGptq;
   int64_t bits = 4;
-  int64_t group_size = 128;  // inputs that share scale and zero; -1: all
+  int64_t group_size = 128;  // Inputs that share a scale and a zero; -1 for all inputs.
 };
 
-// `quantization`: config.json's "quantization_config". Throws ModelError naming the key.
+// Reads "quantization_config" of config.json. `file` names the source in errors. Throws ModelError naming the key.
 IntegerConfig parse_integer_config(const nlohmann::json& quantization, const std::string& file);
 
-// Gives each projection that is stored so the name "X.weight"; its parts leave `tensors`, as do biases of it that are all
-// zeros where the model has none, which some programs write. Throws ModelError naming the tensor.
+// Replaces the parts of each such projection in `tensors` by one tensor "X.weight". If the model has no biases, also
+// removes its bias if that is all zeros, because some programs write such biases. Throws ModelError naming the tensor.
 void attach_integers(const IntegerConfig& config, const ModelConfig& model, const std::string& file, TensorMap& tensors);
 
 }  // namespace smartkv

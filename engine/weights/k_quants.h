@@ -1,16 +1,18 @@
-// GGUF's blocks of 256 weights in 8 groups of 32 (Q4_K, Q5_K): f16 d and dmin, then 12 bytes with 6 bits of scale and 6 of
-// minimum for each group. weight = d scale q - dmin minimum.
+// GGUF's blocks of 256 weights in 8 groups of 32 (Q4_K, Q5_K). A block begins with d and dmin in f16, and 12 bytes with
+// 6 bits of scale and 6 bits of minimum for each group.
+//   weight = d scale q - dmin minimum
 #pragma once
 
 #include <cstdint>
 
 namespace smartkv {
 
+// Scale and minimum of a group, 6 bits each.
 struct GroupLine {
   uint8_t scale, minimum;
 };
 
-// Of group j; packed: the 12 bytes.
+// Returns scale and minimum of group j, 0 to 7. packed: the 12 bytes.
 inline GroupLine k_quant_group(const uint8_t* packed, int j) {
   if (j < 4) return {static_cast<uint8_t>(packed[j] & 63), static_cast<uint8_t>(packed[j + 4] & 63)};
   return {static_cast<uint8_t>((packed[j + 4] & 15) | ((packed[j - 4] >> 6) << 4)),

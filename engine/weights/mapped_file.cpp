@@ -18,7 +18,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   const auto fail = [&](const char* what) {
     throw ModelError(path.string() + ": cannot " + what + ": " + std::strerror(errno));
   };
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO would wait for a writer
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // A FIFO would wait for a writer.
   if (fd < 0) fail("open");
   struct stat status {};
   if (::fstat(fd, &status) != 0) {

@@ -1,4 +1,4 @@
-// A file mapped read-only into memory.
+// A regular file mapped read-only into memory.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace smartkv {
 class MappedFile {
  public:
   MappedFile() = default;
-  explicit MappedFile(const std::filesystem::path& path);  // throws ModelError
+  explicit MappedFile(const std::filesystem::path& path);  // Throws ModelError.
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

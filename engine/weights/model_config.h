@@ -1,4 +1,4 @@
-// The shape of a LLaMA or of one of its relatives (architecture.h), as config.json or GGUF metadata give it.
+// The configuration of a LLaMA or one of its relatives (architecture.h), read from config.json or GGUF metadata.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,29 @@ enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kLlama3, kYarn, kLo
 
 struct RopeConfig {
   double theta = 10000.0;
-  int64_t rotary_dim = 0;  // of each head, the elements that are rotated; 0: all
+  int64_t rotary_dim = 0;  // Elements of each head that are rotated; 0 for all.
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;
-  int64_t original_context = 0;  // original_max_position_embeddings; the readers fill in the model's own context
+  // original_max_position_embeddings, in tokens. If the file does not have it, readers set the model's context length.
+  int64_t original_context = 0;
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
   double beta_fast = 32.0, beta_slow = 1.0;              // yarn
-  bool truncate = true;                                  // yarn: its ramp begins and ends at whole dimensions
-  double magnitude = 1.0;                                // of cosines and sines: the attention factor of yarn and longrope
-  std::vector<float> freq_factors;  // each frequency is divided by its factor (GGUF's rope_freqs.weight); empty: none
-  // longrope: the same, for contexts up to the original one and for longer ones.
+  bool truncate = true;                                  // yarn: the ramp begins and ends at whole dimensions
+  // Factor of cosines and sines: yarn's and longrope's attention factor.
+  double magnitude = 1.0;
+  // Divisors of the frequencies, [rotary_dim / 2] (GGUF's rope_freqs.weight). Empty if there are none.
+  std::vector<float> freq_factors;
+  // longrope: further divisors, for contexts up to original_context and for longer contexts.
   std::vector<float> short_factors, long_factors;
 };
 
-// RMSNorm of queries and keys before RoPE: none, of each head, or of the whole projection.
+// The qk-norm, an RMSNorm of queries and keys before RoPE: none, over each head, or over the whole projection.
 enum class QkNorm : uint8_t { kNone, kHead, kProjection };
-// Where a layer's norms stand: on the input of attention and MLP, or on their output before it is added.
+// Where the norms of a layer apply: to the input of attention and MLP, or to their output before it is added.
 enum class NormPlacement : uint8_t { kInput, kOutput };
 
 struct ModelConfig {
-  std::string name;  // "SmolLM2-135M-Instruct", else the file's stem
+  std::string name;  // The model's own name, the first of model_names(): "SmolLM2-135M-Instruct".
   std::string architecture = "llama";
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
@@ -39,25 +42,28 @@ struct ModelConfig {
   int64_t n_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t vocab_size = 0;
-  int64_t context_length = 0;
-  int64_t sliding_window = 0;  // tokens that a query sees, itself included, in layers with a window; 0: there are none
-  std::vector<bool> window_layers;  // true: the layer has the window; empty: all have, if there is one
+  int64_t context_length = 0;  // tokens
+  // Tokens that a query sees in layers with a window, its own included. 0 if no layer has a window.
+  int64_t sliding_window = 0;
+  std::vector<bool> window_layers;  // [n_layers]: the layer has the window. Empty if all layers have it.
   double rms_norm_eps = 1e-5;
   RopeConfig rope;
-  std::vector<bool> rope_layers;  // false: the layer has no RoPE; empty: all have
+  std::vector<bool> rope_layers;  // [n_layers]: the layer has RoPE. Empty if all layers have it.
   QkNorm qk_norm = QkNorm::kNone;
-  double qk_norm_eps = 0.0;  // 0: rms_norm_eps
+  double qk_norm_eps = 0.0;  // 0 for rms_norm_eps.
   NormPlacement norm_placement = NormPlacement::kInput;
   double embedding_multiplier = 1.0;
-  double attention_multiplier = 0.0;  // of the products of queries and keys; 0: 1 / sqrt(head_dim)
-  double residual_multiplier = 1.0;   // of what attention and MLP add
+  double attention_multiplier = 0.0;  // Factor of the products of queries and keys; 0 for 1 / sqrt(head_dim).
+  double residual_multiplier = 1.0;   // Factor of the outputs of attention and MLP.
   double logits_divisor = 1.0;
   bool tie_word_embeddings = false;
   bool attention_bias = false;
   bool mlp_bias = false;
-  std::vector<int32_t> eos_token_ids;  // of config.json / generation_config.json; may be empty
+  // End tokens that config.json and generation_config.json, or the GGUF metadata, name. May be empty.
+  std::vector<int32_t> eos_token_ids;
 
-  int64_t window(int64_t layer) const {  // 0: none
+  // Returns the sliding window of a layer in tokens; 0 if it has none.
+  int64_t window(int64_t layer) const {
     return window_layers.empty() || window_layers[static_cast<size_t>(layer)] ? sliding_window : 0;
   }
   bool has_rope(int64_t layer) const { return rope_layers.empty() || rope_layers[static_cast<size_t>(layer)]; }

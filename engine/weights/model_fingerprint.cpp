@@ -40,7 +40,7 @@ std::string model_fingerprint(const Weights& weights) {
     hash.add(name);
     if (!tensor) continue;
     hash.add(*tensor);
-    if (!is_rotated(name)) continue;  // rows of the other tensors are in order
+    if (!is_rotated(name)) continue;  // The rows of other tensors are in order.
     order.clear();
     for (int64_t row = 0; row < tensor->rows(); ++row) order.push_back(weights.file_row(name, row));
     hash.add(order);

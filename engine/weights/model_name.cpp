@@ -13,7 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "ORG/NAME", or "NAME", of a folder COMMIT in a folder snapshots of the Hugging Face cache; "": it is none.
+// Returns "ORG/NAME", or "NAME", for a snapshot folder of the Hugging Face cache (models--ORG--NAME/snapshots/COMMIT).
+// Returns "" for other folders.
 std::string hub_repository(const fs::path& snapshot) {
   constexpr std::string_view kModels = "models--", kSeparator = "--";
   if (snapshot.parent_path().filename() != "snapshots") return "";
@@ -24,12 +25,13 @@ std::string hub_repository(const fs::path& snapshot) {
   return name;
 }
 
+// Returns the name without the part that the pattern matches, or the whole name if nothing would be left. Ignores case.
 std::string without(const std::string& name, const char* pattern) {
   const std::string rest = std::regex_replace(name, std::regex(pattern, std::regex::icase), "");
   return rest.empty() ? name : rest;
 }
 
-// A name that a program gave, or a person who did not mean to name the model.
+// Returns whether a name is generic: chosen by a program, or by a person who did not mean to name the model.
 bool says_nothing(const std::string& name) {
   static const std::regex kGeneric(R"((ggml|gguf)?[-_.]?(models?|weights|default|current|latest|main|checkpoint[-_.]?\d*)?)", std::regex::icase);
   return std::regex_match(name, kGeneric);
@@ -44,7 +46,7 @@ bool is_utf8(const std::string& text) {
   }
 }
 
-// A title as a name; "": it is none.
+// Returns a title as a name. Returns "" if the title cannot be a name.
 std::string name_of_title(const std::string& title) {
   constexpr size_t kMost = 96;  // bytes
   static const std::regex kBlanks(" +"), kEnds("^-|-$");
@@ -79,7 +81,8 @@ std::vector<std::string> model_names(const fs::path& model, const std::string& t
   const std::string repository = hub_repository(folder ? path : path.parent_path());
   if (!folder) {
     const std::string stem = without(without(path.filename().string(), R"(\.gguf$)"), R"(-\d{5}-of-\d{5}$)");
-    // As llama.cpp and those who publish files write them: Q4_K_M, IQ4_XS, i1-Q4_K_M, UD-Q4_K_XL, TQ1_0, MXFP4_MOE, BF16.
+    // Quantizations as llama.cpp and publishers of files write them: Q4_K_M, IQ4_XS, i1-Q4_K_M, UD-Q4_K_XL, TQ1_0,
+    // MXFP4_MOE, BF16.
     const std::string base = without(stem, R"([-._]((UD|i1)-)?(I?Q\d(_\d|_[KN](_?[A-Z]+)?|_?[A-Z]+)*|TQ\d_\d|(NV|MX)?FP(4|8|16|32)(_MOE)?|B?F(16|32)|INT\d)$)");
     names = {base, stem};
   } else if (repository.empty()) {
@@ -91,7 +94,7 @@ std::vector<std::string> model_names(const fs::path& model, const std::string& t
   if (const std::string name = name_of_title(title); !name.empty()) {
     names.insert(says_nothing(names.front()) ? names.begin() : names.end(), name);
   }
-  for (auto name = names.begin(); name != names.end();) {  // each once
+  for (auto name = names.begin(); name != names.end();) {  // Removes duplicates.
     name = std::find(names.begin(), name, *name) == name ? name + 1 : names.erase(name);
   }
   return names;

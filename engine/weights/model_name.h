@@ -1,4 +1,4 @@
-// The names that a model goes by, from its metadata and from where it lies.
+// The names of a model, from its metadata and its path.
 #pragma once
 
 #include <filesystem>
@@ -9,21 +9,23 @@
 
 namespace smartkv {
 
-// Returns the model's own name, and then others by which requests may name it. `model` is a GGUF file or a folder; `title` is
-// what its metadata call it, empty where they do not.
-//  - A folder is named as it is.
-//  - A GGUF file is named as it is without ".gguf", the number of its part and its quantization, so that a model has one name
-//    in all of its quantizations: "SmolLM2-135M-Instruct" for "SmolLM2-135M-Instruct.Q4_1.gguf". The other name has the
-//    quantization.
-//  - The title, with a hyphen for each run of blanks, is a name, too. It comes first where file or folder has a name that
-//    says nothing: "model.gguf", "ggml-model-Q4_0.gguf", "/models/". A title that is no line of UTF-8 text of at most 96 bytes is ignored.
-//  - A snapshot of the Hugging Face cache, models--ORG--NAME/snapshots/COMMIT, is NAME; it and files in it are also ORG/NAME.
+// Returns the model's own name, followed by other names that requests may use. `model` is a GGUF file or a folder.
+// `title` is the title in its metadata, or empty.
+//  - A folder gives its name.
+//  - A GGUF file gives its name without ".gguf", part number and quantization, so that all quantizations of a model
+//    have one name: "SmolLM2-135M-Instruct" for "SmolLM2-135M-Instruct.Q4_1.gguf". The name with the quantization is
+//    another name.
+//  - The title, with a hyphen for each run of spaces, is another name. It comes first if the file or folder has a
+//    generic name: "model.gguf", "ggml-model-Q4_0.gguf", "/models/". It is ignored unless it is one line of UTF-8 text
+//    of at most 96 bytes.
+//  - A snapshot of the Hugging Face cache, models--ORG--NAME/snapshots/COMMIT, gives NAME. The snapshot and files in it
+//    have the further name ORG/NAME.
 std::vector<std::string> model_names(const std::filesystem::path& model, const std::string& title = "");
 
-// Returns the title that a config.json gives its model: the last part of "_name_or_path". Empty: it gives none.
+// Returns the title of the model in a config.json: the last part of "_name_or_path". Empty if there is none.
 std::string title_of_config(const nlohmann::json& config);
-// Returns the title of the model (GGUF's general.name) that a GGUF file or a folder holds, for model_names(). Throws ModelError for a file
-// that cannot be read.
+// Returns the title of the model in a GGUF file (general.name) or a folder (title_of_config()), for model_names().
+// Empty if there is none. Throws ModelError for a GGUF file that cannot be read.
 std::string model_title(const std::filesystem::path& model);
 
 }  // namespace smartkv

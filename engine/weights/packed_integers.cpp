@@ -7,7 +7,7 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kGroup = 32;  // of QuantizedRow
+constexpr int64_t kGroup = 32;  // weights per group in QuantizedRow
 
 uint32_t word(std::span<const std::byte> bytes, int64_t i) {
   uint32_t value;
@@ -15,7 +15,7 @@ uint32_t word(std::span<const std::byte> bytes, int64_t i) {
   return value;
 }
 
-// Where an output lies in AWQ's word of 8.
+// Returns the place of an output in AWQ's word of 8 integers.
 int64_t awq_place(int64_t output) { return output % 2 * 4 + output % 8 / 2; }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Projections of 4- or 8-bit integers as GPTQ (Frantar et al. 2022) and AWQ (Lin et al. 2023) store them in safetensors: packed
-// into 32-bit words, with a scale and a zero for each output and group of inputs.
-//   weight[n][k] = scale[g][n] (q[k][n] - zero[g][n]), g the group of input k
+// Projections of 4- or 8-bit integers as GPTQ (Frantar et al. 2022) and AWQ (Lin et al. 2023) store them in
+// safetensors. The integers are packed into 32-bit words. Each output and group of inputs has a scale and a zero.
+//   weight[n][k] = scale[g][n] (q[k][n] - zero[g][n]), where g is the group of input k
 #pragma once
 
 #include <cstddef>
@@ -12,28 +12,35 @@ namespace smartkv {
 
 struct QuantizedRow;
 
+// One projection with K inputs and N outputs.
 struct PackedIntegers {
   enum class Layout : uint8_t {
-    kGptq,    // q [K bits / 32, N]: a word holds neighbouring inputs; zeros [groups, N bits / 32] in order, each less one
-    kGptqV2,  // the same with the zeros themselves
-    kAwq,     // 4 bits; q [K, N / 8], zeros [groups, N / 8]: a word holds outputs 0, 2, 4, 6, 1, 3, 5, 7 of eight
+    // q [K bits / 32, N]: a word holds neighbouring inputs. zeros [groups, N bits / 32], in order, each stored minus
+    // one.
+    kGptq,
+    // As kGptq, but the zeros are stored as they are.
+    kGptqV2,
+    // 4 bits. q [K, N / 8] and zeros [groups, N / 8]: a word holds outputs 0, 2, 4, 6, 1, 3, 5, 7 of eight.
+    kAwq,
   };
   Layout layout = Layout::kGptq;
   int64_t bits = 4;  // 4 or 8
   int64_t inputs = 0, outputs = 0;  // K, N
-  std::span<const std::byte> q, zeros;
+  std::span<const std::byte> q, zeros;  // Views of the mapped file.
   std::vector<float> scales;      // [groups, N]
-  std::vector<int32_t> group_of;  // [K]
-  bool in_order = false;          // each 32 neighbouring inputs, from the first on, are of one group
-  bool symmetric = false;         // every zero is the middle, 8 or 128
+  std::vector<int32_t> group_of;  // [K]: the group of each input.
+  bool in_order = false;          // Inputs [32 i, 32 i + 32) belong to one group, for every i.
+  bool symmetric = false;         // Every zero is the middle of the range: 8 (4 bits) or 128 (8 bits).
 
-  // Row n, all K inputs, as f32.
+  // Writes all K weights of an output as f32. row: the output, 0 to N - 1.
   void expand(int64_t row, float* out) const;
-  bool zeros_are_middle() const;  // reads them all
-  // The same as integers; needs in_order.
+  // Reads all zeros and returns the value for `symmetric`.
+  bool zeros_are_middle() const;
+  // Reads the same weights as integers. REQUIRES: in_order.
   void read(int64_t row, QuantizedRow& out) const;
 
  private:
+  // Scale and zero of an output in a group.
   struct Line {
     float scale;
     uint32_t zero;

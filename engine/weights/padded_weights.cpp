@@ -9,22 +9,23 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kLanes = 16;  // rows that are packed together, and elements of a head that are computed together
+constexpr int64_t kLanes = 16;  // Rows that are packed together, and elements of a head that are computed together.
 
-// To `unit`, where it is no multiple of the lanes.
+// Returns n if it is a multiple of kLanes, else the next multiple of `unit`.
 int64_t rounded_up(int64_t n, int64_t unit) { return n % kLanes == 0 ? n : (n + unit - 1) / unit * unit; }
 
-// Where the elements of one axis of a tensor lie in the padded one.
+// Maps the elements of one axis of a tensor to those of the padded tensor.
 struct Axis {
+  // kRotated: heads of q and k. kHeads: heads of v. kIntermediate: the columns of the MLP.
   enum class Kind : uint8_t { kRotated, kHeads, kIntermediate } kind;
-  int64_t from, to;  // elements of a head, or of all, before and after
+  int64_t from, to;  // Elements of a head (or of the MLP) without and with padding.
 
   int64_t padded(int64_t size) const { return size / from * to; }
-  // The element that stands at `i`; -1: a zero.
+  // Returns the element of the original tensor that becomes element `i`; -1 if `i` is padding.
   int64_t source(int64_t i) const {
     const int64_t head = i / to, at = i % to;
     if (kind != Kind::kRotated) return at < from ? head * from + at : -1;
-    const int64_t half = at / (to / 2), pair = at % (to / 2);  // RoPE's pairs are half a head apart
+    const int64_t half = at / (to / 2), pair = at % (to / 2);  // The elements of a RoPE pair are half a head apart.
     return pair < from / 2 ? head * from + half * (from / 2) + pair : -1;
   }
 };
@@ -113,12 +114,12 @@ class PaddedWeights final : public ReshapedWeights {
 }  // namespace
 
 ModelConfig padded_config(ModelConfig config) {
-  // All heads together, and the intermediate size, are then multiples of 32, which groups of integers have.
+  // The size of all heads together and the intermediate size become multiples of 32, the size of a group of integers.
   const int64_t head_dim = rounded_up(config.head_dim, config.n_heads % 2 == 0 ? 16 : 32);
   if (head_dim > 256) throw ModelError("head_dim: expected at most 256, found " + std::to_string(config.head_dim));
   config.intermediate_size = rounded_up(config.intermediate_size, 32);
   if (head_dim == config.head_dim) return config;
-  // With zeros the mean of squares is the smaller by this ratio.
+  // The added zeros make the mean of squares smaller by this ratio.
   config.qk_norm_eps = config.rms_norm_eps * static_cast<double>(config.head_dim) / static_cast<double>(head_dim);
   if (config.rope.rotary_dim == 0) config.rope.rotary_dim = config.head_dim;
   if (config.attention_multiplier == 0.0) config.attention_multiplier = 1.0 / std::sqrt(static_cast<double>(config.head_dim));

@@ -1,4 +1,5 @@
-// Models of odd shapes, as the kernels take them: with zeros in the place of what is missing, which changes no result.
+// Models with shapes that the kernels do not support, padded with zeros to shapes that they do. Padding changes no
+// result.
 #pragma once
 
 #include <memory>
@@ -7,13 +8,17 @@
 
 namespace smartkv {
 
-// Multiples of 16 stay as they are. Another head_dim becomes the next one, or one of 32 where the heads are odd in number; another
-// intermediate_size the next multiple of 32. What is rotated, and what attention's products are scaled by, stay the model's own.
-// Norms of queries and keys, which count the zeros, make up for it by their weights and their epsilon. Throws ModelError for a head_dim above 256.
+// Returns the configuration with padded sizes.
+//  - A head_dim or intermediate_size that is a multiple of 16 stays.
+//  - Any other head_dim becomes the next multiple of 16, or of 32 if the number of heads is odd.
+//  - Any other intermediate_size becomes the next multiple of 32.
+// The rotated elements and the scale of attention stay those of the model. The qk-norm counts the zeros; its weights
+// and its epsilon are changed to make up for that. Throws ModelError if the padded head_dim is above 256.
 ModelConfig padded_config(ModelConfig config);
 
-// `weights` under padded_config(weights.config()); nullptr where that is its own. `weights` outlives the result. Of a tensor
-// with zeros find() gives the shape and no bytes: its rows are read as floats, integers among them.
+// Returns the weights with the shapes of padded_config(weights.config()), or nullptr if these are the model's own
+// shapes. `weights` must outlive the result. For a padded tensor, find() returns the shape without bytes: its rows can
+// only be read as floats, even if the file has integers.
 std::unique_ptr<Weights> pad_weights(const Weights& weights);
 
 }  // namespace smartkv

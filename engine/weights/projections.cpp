@@ -51,7 +51,8 @@ int64_t half_split_row(const ModelConfig& config, int64_t row) {
   const int64_t dim = config.head_dim, rotary = config.rope.rotary_dim;
   if (rotary == 0 || rotary == dim) return row;
   const int64_t head = row / dim, half = row % dim / (dim / 2), i = row % (dim / 2);
-  // Pair i is (i, i + rotary / 2) in the file; what is not rotated pairs with cosines of 1, in any order.
+  // Pair i is (i, i + rotary / 2) in the file. Elements that are not rotated form pairs in any order, because their
+  // cosine is 1.
   const int64_t from = i < rotary / 2 ? half * rotary / 2 + i : rotary + half * (dim - rotary) / 2 + i - rotary / 2;
   return head * dim + from;
 }

@@ -1,4 +1,5 @@
-// How files lay out the projections of attention and MLP that the model expects as one tensor each.
+// Layouts of the projections of attention and MLP in files. The model expects each projection as one tensor, with rows
+// in the half-split order of RoPE.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +13,20 @@
 
 namespace smartkv {
 
-using TensorMap = std::map<std::string, TensorView, std::less<>>;  // by Hugging Face names
+using TensorMap = std::map<std::string, TensorView, std::less<>>;  // By Hugging Face names.
 
-// Replaces "self_attn.qkv_proj" and "mlp.gate_up_proj" of each layer by views of their parts. A tensor that does not
-// have as many rows as its parts together stays, for check_required_tensors to name what is missing.
+// Replaces "self_attn.qkv_proj" and "mlp.gate_up_proj" of each layer by views of their parts. A tensor whose number of
+// rows is not the sum of its parts stays, so that check_required_tensors() names the missing tensors.
 void split_fused_projections(const ModelConfig& config, TensorMap& tensors);
 
-// Whether a tensor's rows are the elements that RoPE rotates: q_proj and k_proj, weights and biases.
+// Returns whether the rows of a tensor are the elements that RoPE rotates: weights and biases of q_proj and k_proj.
 bool is_rotated(std::string_view name);
 
-// Row of the file that is row `row` of a head laid out for RoPE in the half-split form over all of head_dim.
-// Files whose rows are in half-split form over rotary_dim elements, the others after them:
+// Both functions return the row of the file that holds row `row` of a projection in the half-split order over all of
+// head_dim, in which element i of a head is rotated with element i + head_dim / 2.
+// For files in half-split order over rotary_dim elements, followed by the elements that are not rotated.
 int64_t half_split_row(const ModelConfig& config, int64_t row);
-// Files whose rows are in pairs of neighbours (0, d/2, 1, d/2 + 1, ...):
+// For files whose rows are in pairs of neighbours (0, d/2, 1, d/2 + 1, ...).
 int64_t interleaved_row(const ModelConfig& config, int64_t row);
 
 }  // namespace smartkv

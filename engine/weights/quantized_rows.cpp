@@ -29,6 +29,7 @@ uint8_t* write_f16(float value, uint8_t* p) {
 
 float rounded_to_half(float value) { return kernels::half_to_float(kernels::float_to_half(value)); }
 
+// Reads 16 bytes: the low halves are q[0] to q[15], the high halves q[16] to q[31].
 void read_nibbles(const uint8_t* p, uint8_t* q) {
   for (int i = 0; i < 16; ++i) {
     q[i] = p[i] & 15;
@@ -50,7 +51,7 @@ kernels::CodedBlock coded_q4_k(const uint8_t* p) {
   return block;
 }
 
-// A block of Q4_K: its groups g to g + 7.
+// Reads a block of Q4_K into groups g to g + 7 of the row.
 void read_q4_k(const uint8_t* p, size_t g, QuantizedRow& out) {
   const kernels::CodedBlock block = coded_q4_k(p);
   std::copy(std::begin(block.q), std::end(block.q), out.q.data() + g * kGroup);
@@ -60,7 +61,7 @@ void read_q4_k(const uint8_t* p, size_t g, QuantizedRow& out) {
   }
 }
 
-// 128 bytes of lower four bits, 64 of upper two, 16 scales of half groups, f16 factor.
+// Q6_K: 128 bytes of lower four bits, 64 bytes of upper two bits, 16 scales of half groups, and an f16 factor.
 kernels::CodedBlock coded_q6_k(const uint8_t* p) {
   kernels::CodedBlock block;
   block.factors[0] = block.factors[1] = read_f16(p + 208);

@@ -61,7 +61,7 @@ void check_required_tensors(const Weights& weights, const std::string& file) {
   require("model.norm.weight", {c.hidden_size});
   if (!c.tie_word_embeddings) require("lm_head.weight", {c.vocab_size, c.hidden_size});
   for (const std::string& name : weights.names()) {
-    // Older files store RoPE's frequencies, which follow from the configuration.
+    // Older files store the frequencies of RoPE, which follow from the configuration.
     if (known.contains(name) || name.ends_with(".rotary_emb.inv_freq")) continue;
     throw ModelError(file + ": tensor \"" + name + "\": expected no such tensor in a model of architecture " +
                      c.architecture + " with this configuration");

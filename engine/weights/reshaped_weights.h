@@ -1,4 +1,4 @@
-// Other weights whose tensors are given another shape while they are read: padded_weights.h, sharded_weights.h.
+// Base of weights that change the shapes of other weights while they are read: padded_weights.h, sharded_weights.h.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class ReshapedWeights : public Weights {
   std::span<const int32_t> output_tokens() const override { return weights_.output_tokens(); }
 
  protected:
-  // weights: outlives it. config: of what comes out.
+  // `weights` must outlive this object. config: the configuration with the new shapes.
   ReshapedWeights(const Weights& weights, ModelConfig config) : weights_(weights), config_(std::move(config)) {}
 
   const Weights& weights_;

@@ -14,7 +14,7 @@
 namespace smartkv {
 namespace {
 
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the reference implementation limits it
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 
 std::optional<TensorType> tensor_type(const std::string& dtype) {
   if (dtype == "F32") return TensorType::kF32;
@@ -26,7 +26,7 @@ std::optional<TensorType> tensor_type(const std::string& dtype) {
   return std::nullopt;
 }
 
-// The header as JSON; a key that stands twice in one object is an error.
+// Parses the header. Throws ModelError if it is not a JSON object, or if a key occurs twice in one object.
 nlohmann::json parse_header(std::string_view text, const std::string& name) {
   std::vector<std::set<std::string>> open_objects;
   std::string duplicate;
@@ -52,6 +52,7 @@ std::optional<uint64_t> unsigned_value(const nlohmann::json& value) {
   return value.is_number_unsigned() ? std::optional(value.get<uint64_t>()) : std::nullopt;
 }
 
+// A tensor with its range of bytes in the data of the file.
 struct Pending {
   TensorView view;
   uint64_t begin, end;
@@ -96,8 +97,8 @@ uint16_t f16_bits(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value), sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
-  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to infinity
-  if (magnitude < 0x38800000u) {                                              // subnormal: multiples of 2^-24
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // Rounds to infinity.
+  if (magnitude < 0x38800000u) {                                              // Subnormal: a multiple of 2^-24.
     const float scaled = std::bit_cast<float>(magnitude) * 0x1p24f;
     const uint32_t whole = static_cast<uint32_t>(scaled);
     const float rest = scaled - static_cast<float>(whole);
@@ -174,7 +175,7 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Name
     offset = end;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // tensors begin at a multiple of 8
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // Tensors begin at a multiple of 8.
   std::ofstream out(path, std::ios::binary);
   const uint64_t length = text.size();
   out.write(reinterpret_cast<const char*>(&length), sizeof length);

@@ -9,7 +9,8 @@
 namespace smartkv {
 namespace {
 
-// In blocks that the padding of shapes leaves as they are.
+// Returns the shard's range of MLP columns. Shards get whole blocks of 32 columns if each can have one, because
+// pad_weights() does not change a multiple of 32.
 ShardRange intermediate_range(int64_t size, const Shard& shard) {
   constexpr int64_t kBlock = 32;
   const int64_t block = size >= kBlock * shard.size ? kBlock : 1;
@@ -66,7 +67,9 @@ class ShardedWeights final : public ReshapedWeights {
     std::optional<ShardRange> rows, columns;
   };
 
-  // What a rank adds to the residual stream it computes from its own columns; the biases behind the sum are every rank's.
+  // Returns which rows or columns of a tensor the shard has. A tensor-parallel rank computes its summand of the
+  // residual stream from its own columns. The biases that are added after the sum are the same on every tensor-parallel
+  // rank.
   Cut cut_of(std::string_view name) const {
     const auto is = [&](std::string_view projection) { return name.find(projection) != std::string_view::npos; };
     const bool bias = name.ends_with(".bias");
@@ -79,7 +82,7 @@ class ShardedWeights final : public ReshapedWeights {
     return cut;
   }
 
-  ShardRange q_, kv_, intermediate_;  // rows of the projections
+  ShardRange q_, kv_, intermediate_;  // Rows of the projections.
 };
 
 }  // namespace

@@ -15,12 +15,13 @@ namespace smartkv {
 template <typename T>
 concept HasFields = requires(const T& value) { fields(value); };
 
-// XXH3 of 128 bits. Equal values give equal hashes on machines of one byte order.
+// 128-bit XXH3. Equal values have equal hashes on machines with the same byte order.
 class StructureHash {
  public:
-  StructureHash();  // throws std::bad_alloc
+  StructureHash();  // Throws std::bad_alloc.
 
-  // Adds a number, an enumerator, a string, a range with its size, a pointer's target, or every field of a structure (fields.h).
+  // Adds a number, an enumerator, a string, a range with its size, the target of a pointer, or every field of a
+  // structure (fields.h).
   template <typename T>
   void add(const T& value) {
     if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
@@ -39,7 +40,7 @@ class StructureHash {
     }
   }
 
-  // Adds the contents of a file. Throws std::runtime_error naming a file that cannot be read.
+  // Adds the contents of a file. Throws std::runtime_error naming the file if it cannot be read.
   void add_file(const std::filesystem::path& path);
 
   std::string digest() const;  // 32 hexadecimal digits

@@ -22,6 +22,7 @@ T read(const uint8_t* p) {
 }
 float read_f16(const uint8_t* p) { return kernels::half_to_float(read<uint16_t>(p)); }
 
+// The functions below expand one block of a format (one element of plain floats) at `p` to f32.
 void q4_0(const uint8_t* p, float* y) {
   const float d = read_f16(p);
   for (int i = 0; i < 16; ++i) {
@@ -36,7 +37,7 @@ void q4_1(const uint8_t* p, float* y) {
     y[i + 16] = d * static_cast<float>(p[4 + i] >> 4) + m;
   }
 }
-// The fifth bit of element i is bit i of `high`.
+// Returns the fifth bit of element i, which is bit i of `high`.
 int fifth(uint32_t high, int i) { return static_cast<int>((high >> i) & 1u) << 4; }
 void q5_0(const uint8_t* p, float* y) {
   const float d = read_f16(p);
@@ -61,7 +62,7 @@ void q8_0(const uint8_t* p, float* y) {
 
 void q2_k(const uint8_t* p, float* y) {
   const float d = read_f16(p + 80), dmin = read_f16(p + 82);
-  for (int group = 0; group < 16; ++group) {  // of 16 weights with a scale and a minimum of 4 bits
+  for (int group = 0; group < 16; ++group) {  // A group is 16 weights with a scale and a minimum of 4 bits each.
     const float scale = d * static_cast<float>(p[group] & 15), minimum = dmin * static_cast<float>(p[group] >> 4);
     const uint8_t* q = p + 16 + group / 8 * 32 + group % 2 * 16;
     const int shift = group % 8 / 2 * 2;
@@ -72,7 +73,7 @@ void q3_k(const uint8_t* p, float* y) {
   const uint8_t* high = p;
   const uint8_t* scales = p + 96;
   const float d = read_f16(p + 108);
-  for (int group = 0; group < 16; ++group) {  // of 16 weights with a scale of 6 bits
+  for (int group = 0; group < 16; ++group) {  // A group is 16 weights with a scale of 6 bits.
     const int low = group < 8 ? scales[group] & 15 : scales[group - 8] >> 4;
     const int scale = (low | (((scales[8 + group % 4] >> (2 * (group / 4))) & 3) << 4)) - 32;
     const uint8_t* q = p + 32 + group / 8 * 32 + group % 2 * 16;
@@ -84,14 +85,14 @@ void q3_k(const uint8_t* p, float* y) {
   }
 }
 
-// 16 nibbles' low halves, then their high halves, through a table.
+// Expands 16 bytes through a table of levels: first the low halves, then the high halves.
 void look_up(const int8_t* table, float d, const uint8_t* q, float* y) {
   for (int i = 0; i < 16; ++i) {
     y[i] = d * static_cast<float>(table[q[i] & 15]);
     y[i + 16] = d * static_cast<float>(table[q[i] >> 4]);
   }
 }
-// The levels of the IQ4 types, denser around zero.
+// The levels of the IQ4 types, which are denser around zero.
 constexpr int8_t kIq4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 void iq4_nl(const uint8_t* p, float* y) { look_up(kIq4Levels, read_f16(p), p + 2, y); }
 void iq4_xs(const uint8_t* p, float* y) {
@@ -102,7 +103,8 @@ void iq4_xs(const uint8_t* p, float* y) {
     look_up(kIq4Levels, d * static_cast<float>(scale), p + 8 + 16 * j, y + 32 * j);
   }
 }
-// OCP Microscaling: a power of two for 32 numbers of 1 sign, 2 exponent and 1 mantissa bits (here doubled).
+// OCP Microscaling: 32 numbers with 1 sign, 2 exponent and 1 mantissa bits share a power of two. The table has them
+// doubled.
 constexpr int8_t kFp4Levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 void mxfp4(const uint8_t* p, float* y) { look_up(kFp4Levels, std::ldexp(1.0f, p[0] - 128), p + 1, y); }
 
@@ -148,7 +150,7 @@ void q6_k(const uint8_t* p, float* y) {
   }
 }
 
-// 1 sign, 4 exponent and 3 mantissa bits; exponents are biased by 7, and only 0x7f and 0xff are NaN.
+// 1 sign, 4 exponent and 3 mantissa bits. The exponent has a bias of 7. Only 0x7f and 0xff are NaN.
 float f8_e4m3(uint8_t bits) {
   const int exponent = (bits >> 3) & 15, mantissa = bits & 7;
   if ((bits & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
@@ -187,7 +189,7 @@ BlockFunction block_function(TensorType type) {
     case TensorType::kIq4Xs: return iq4_xs;
     case TensorType::kMxfp4: return mxfp4;
     case TensorType::kF8E4m3: return [](const uint8_t* p, float* y) { *y = f8_e4m3_values()[*p]; };
-    case TensorType::kF8E5m2:  // the upper half of a half
+    case TensorType::kF8E5m2:  // The upper byte of an f16.
       return [](const uint8_t* p, float* y) { *y = kernels::half_to_float(static_cast<uint16_t>(*p << 8)); };
     case TensorType::kI32: return [](const uint8_t* p, float* y) { *y = static_cast<float>(read<int32_t>(p)); };
     case TensorType::kInt4:

@@ -25,7 +25,7 @@ void Weights::read_rows(std::string_view name, int64_t first, int64_t count, flo
   const std::optional<TensorView> view = find(name);
   if (!view) throw ModelError("tensor \"" + std::string(name) + "\" is missing");
   const int64_t width = view->row_elements();
-  // Runs of rows that are neighbours in the file are expanded together.
+  // Rows that are neighbours in the file are expanded together.
   for (int64_t row = 0; row < count;) {
     const int64_t start = file_row(name, first + row);
     int64_t run = 1;
@@ -40,7 +40,7 @@ std::vector<float> Weights::read(std::string_view name, std::span<const int64_t>
   check_shape(std::string(name), view, shape, "");
   std::vector<float> values(static_cast<size_t>(view->elements()));
   read_rows(name, 0, view->rows(), values.data());
-  if (shape.size() == 1) {  // a bias: its elements are the rows of its matrix
+  if (shape.size() == 1) {  // The elements of a bias are ordered as the rows of its matrix.
     const std::vector<float> in_file_order = values;
     for (int64_t i = 0; i < shape[0]; ++i) values[i] = in_file_order[file_row(name, i)];
   }

@@ -10,7 +10,7 @@
 namespace smartkv::jinja {
 namespace {
 
-// Of statements and expressions inside each other, over all macros that run: guards the stack.
+// Limit of the nesting of statements and expressions, counted across the macros that run. Protects the stack.
 constexpr int kMaxDepth = 500;
 constexpr int kMaxMacroDepth = 50;
 
@@ -62,7 +62,7 @@ class Evaluator {
     out += text;
   }
 
-  // Runs `function` and gives its faults the line.
+  // Runs `function`, and adds the line to its faults.
   template <typename Function>
   static auto at_line(int line, const Function& function) {
     try {
@@ -77,7 +77,7 @@ class Evaluator {
       const auto found = scopes_[i].find(name);
       if (found != scopes_[i].end()) return &found->second;
     }
-    if (base_ > 0) {  // inside a macro: its own scopes, then the template's
+    if (base_ > 0) {  // A macro sees its own scopes, then the template's.
       const auto found = scopes_[0].find(name);
       if (found != scopes_[0].end()) return &found->second;
     }
@@ -149,7 +149,7 @@ class Evaluator {
     return Flow::kNext;
   }
 
-  // Filters applied to a block's text.
+  // Returns the result of the filters for the text of a block.
   Value filtered(const Expr& filters, std::string text) {
     scopes_.emplace_back()[kFilterBody] = std::move(text);
     Value result = eval(filters);
@@ -373,7 +373,7 @@ class Evaluator {
     return call_macro(**macro, arguments(expr), expr.line);
   }
 
-  // At load a call with unpacked arguments has no shape yet.
+  // Checks a call with unpacked arguments. Its shape is not known when the template is parsed.
   static void check_unpacked(const std::string& function, const Arguments& given, int line) {
     CallShape shape;
     shape.positional = given.positional.size();
@@ -420,8 +420,8 @@ class Evaluator {
 
   const ChatTemplateLimits& limits_;
   Environment environment_;
-  std::vector<Scope> scopes_;  // the template's, then loops' and macros'
-  size_t base_ = 0;            // of the macro that runs: scopes below are not seen, but the template's
+  std::vector<Scope> scopes_;  // The template's scope, then the scopes of loops, blocks and macros.
+  size_t base_ = 0;            // First scope of the running macro. It sees no lower scope except the template's.
   int depth_ = 0;
   int macro_depth_ = 0;
 };

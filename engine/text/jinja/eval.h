@@ -12,7 +12,8 @@
 
 namespace smartkv::jinja {
 
-// `variables` are set where the context does not set them. Throws ChatTemplateError with the line of the fault.
+// Returns the text of a template. The members of `context` are its variables; `variables` are further ones, which the
+// context overrides. Throws ChatTemplateError with the line of the fault.
 std::string render(const Block& block, const nlohmann::ordered_json& context,
                    const std::map<std::string, std::string>& variables, const ChatTemplateLimits& limits,
                    const std::function<std::tm()>& now);

@@ -15,6 +15,7 @@ namespace {
 
 [[noreturn]] void fail(const std::string& message) { throw RuntimeError{message}; }
 
+// A call of a filter.
 struct Call {
   const std::string& name;
   const Value& value;
@@ -37,7 +38,7 @@ struct Call {
     return found == nullptr ? otherwise : found->truthy();
   }
   std::vector<Value> items() const { return iterate(value, environment); }
-  // attribute=... of an item, or the item where there is no such argument.
+  // Returns the attribute of an item, or the item itself if `attribute` is null or none.
   Value key_of(const Value& item, const Value* attribute) const;
 };
 
@@ -45,7 +46,8 @@ using Filter = Value (*)(const Call&);
 
 Value iterator(std::vector<Value> items) { return Value::list(std::move(items), List::Kind::kIterator); }
 
-// The member that a dotted path names: "function.name", "0.text".
+// Returns the member at a dotted path: "function.name", "0.text". Undefined members on the path become `otherwise`,
+// unless it is null.
 Value attribute_of(const Value& value, const std::string& path, const Value* otherwise = nullptr) {
   Value current = value;
   for (const std::string& part : split_at(path, ".", -1)) {
@@ -123,7 +125,8 @@ std::string number_text(const Value& value) {
   return text == nullptr ? "" : strip(*text, nullptr, true, true);
 }
 std::optional<double> parse_float(const std::string& text) {
-  if (text.empty() || text.find_first_of("xX") != std::string::npos) return std::nullopt;  // no hexadecimal
+  // strtod accepts hexadecimal, Python's float() does not.
+  if (text.empty() || text.find_first_of("xX") != std::string::npos) return std::nullopt;
   char* end;
   const double x = std::strtod(text.c_str(), &end);
   return end == text.c_str() + text.size() ? std::optional(x) : std::nullopt;
@@ -172,7 +175,7 @@ Value round_filter(const Call& call) {
     const double rounded = std::nearbyint(x * factor) / factor;
     return call.value.is_integer() ? Value(static_cast<int64_t>(rounded)) : Value(rounded);
   }
-  char digits[700];  // printf rounds the exact value, as Python does
+  char digits[700];  // printf rounds the exact value, as Python does.
   std::snprintf(digits, sizeof digits, "%.*f", static_cast<int>(precision), x);
   return std::strtod(digits, nullptr);
 }
@@ -199,7 +202,7 @@ bool precedes(const Value& a, const Value& b) {
   }
 }
 
-// Sorts (key, item) pairs by key, stably; gives the items.
+// Sorts (key, item) pairs by key in a stable way, and returns the items.
 Value sorted(const Call& call, std::vector<std::pair<Value, Value>> keyed, bool reverse) {
   call.environment.spend(call.value.extent().weight * 2);
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
@@ -233,7 +236,7 @@ Value dictsort_filter(const Call& call) {
   return sorted(call, std::move(keyed), call.flag(2, "reverse", false));
 }
 
-// min and max.
+// The filters min and max.
 Value extreme_filter(const Call& call) {
   const std::vector<Value> items = call.items();
   if (items.empty()) return Undefined{"of an empty sequence"};
@@ -326,7 +329,7 @@ Value items_filter(const Call& call) {
   return iterator(std::move(pairs));
 }
 
-// The arguments from `first` on, for a filter or test that is named by an argument.
+// Returns the positional arguments from `first` on, which are for the filter or test that an argument names.
 Arguments rest_of(const Arguments& arguments, size_t first) {
   Arguments rest;
   for (size_t i = first; i < arguments.positional.size(); ++i) rest.positional.push_back(arguments.positional[i]);
@@ -343,7 +346,7 @@ void require(const Call& call, const std::optional<std::string>& fault) {
 }
 
 Value map_filter(const Call& call) {
-  if (!call.value.truthy()) return iterator({});  // jinja2 gives nothing for 0 and none too
+  if (!call.value.truthy()) return iterator({});  // jinja2 returns nothing for 0 and none, too.
   const Value* attribute = call.argument(SIZE_MAX, "attribute");
   const Value* otherwise = call.argument(SIZE_MAX, "default");
   std::vector<Value> items;
@@ -361,7 +364,7 @@ Value map_filter(const Call& call) {
   return iterator(std::move(items));
 }
 
-// select, reject, selectattr, rejectattr.
+// The filters select, reject, selectattr and rejectattr.
 Value choose_filter(const Call& call) {
   if (!call.value.truthy()) return iterator({});
   const bool by_attribute = call.name.ends_with("attr"), keep = call.name.starts_with("select");
@@ -398,7 +401,7 @@ Value text_filter(const Call& call) {
     return replace(text, call.text_argument(0, "s", ""), call.text_argument(1, "new", ""),
                    call.integer_argument(2, "count", -1), call.environment);
   }
-  return like(call.value, text);  // string
+  return like(call.value, text);  // The filter "string".
 }
 
 Value format_filter(const Call& call) {
@@ -439,11 +442,13 @@ Value reverse_filter(const Call& call) {
 
 Value list_filter(const Call& call) { return Value::list(call.items()); }
 
+// A filter and its parameters. At least `required` arguments must be given.
 struct Row {
   Filter filter;
   std::vector<std::string_view> parameters;
   size_t required = 0;
-  // Takes any number of positional arguments: a filter's or test's name and what that takes. kAny: whatever.
+  // Whether the filter takes any number of positional arguments. kNamed: yes, the name of a filter or test and the
+  // arguments of that one. kAny: yes, arbitrary ones, and any keywords.
   enum class Open : uint8_t { kNo, kNamed, kAny } open = Open::kNo;
 };
 
@@ -510,7 +515,7 @@ std::optional<std::string> check_filter(const std::string& name, const CallShape
     return "the filter \"" + name + "\" takes at least " + std::to_string(row.required) + " arguments";
   }
   if (row.open == Row::Open::kNo) return std::nullopt;
-  // The filter or test that an argument names.
+  // Check the filter or test that an argument names.
   const size_t at = name.ends_with("attr") ? 1 : 0;
   if (call.positional <= at || !call.constants[at]) return std::nullopt;
   CallShape inner;

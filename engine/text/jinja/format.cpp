@@ -11,7 +11,7 @@
 namespace smartkv::jinja {
 namespace {
 
-constexpr int64_t kMaxWidth = 1000;  // of one number; Python has no limit
+constexpr int64_t kMaxWidth = 1000;  // Characters of one number. Python has no limit.
 
 [[noreturn]] void fail(const std::string& message) { throw RuntimeError{message}; }
 
@@ -30,7 +30,7 @@ std::string padded(const std::string& text, const Conversion& c, Environment& en
   return c.flags.find('-') != std::string::npos ? text + spaces : spaces + text;
 }
 
-// C's printf formats numbers as Python does.
+// Formats a number with C's printf, which does it as Python does. type: the conversion, with its length modifier.
 template <typename T>
 std::string number(const Conversion& c, const char* type, T value) {
   if (c.width > kMaxWidth || c.precision > kMaxWidth) fail("format: a width beyond " + std::to_string(kMaxWidth));
@@ -82,7 +82,7 @@ class Formatter {
     const List* list = values.as_sequence();
     const bool tuple = list != nullptr && list->kind == List::Kind::kTuple;
     values_ = tuple ? list->items : std::vector<Value>{values};
-    // Python counts the arguments of what it cannot look anything up in.
+    // Python requires that all arguments are used, unless the value supports lookups by key.
     all_are_used_ = tuple || values.is_number() || values.is_none() || values.as<std::string>() != nullptr;
   }
 
@@ -125,7 +125,7 @@ class Formatter {
       c.precision = 0;
       for (at = next(); at >= '0' && at <= '9'; at = next()) c.precision = digit(c.precision, at);
     }
-    while (at == 'l' || at == 'h' || at == 'L') at = next();  // C's lengths mean nothing
+    while (at == 'l' || at == 'h' || at == 'L') at = next();  // Python ignores C's length modifiers.
     c.type = at;
     if (at == '%') return "%";
     if (std::string_view("srdiuxXoeEfFgG").find(at) == std::string_view::npos) {

@@ -18,7 +18,7 @@ bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' |
 class Lexer {
  public:
   explicit Lexer(std::string_view source) {
-    // Newlines are one character; one at the very end is dropped.
+    // Make every line break one character, and drop one at the very end.
     for (size_t i = 0; i < source.size(); ++i) {
       if (source[i] != '\r') {
         source_ += source[i];
@@ -68,7 +68,8 @@ class Lexer {
     at_ = at;
   }
 
-  // Text before a tag of `kind` with `sign` behind its opening; leaves at_ where it is.
+  // Adds the text before a tag. `kind` is the character of the tag: '{', '%' or '#', or '\0' at the end of the
+  // template. `sign` is the '-' or '+' after the opening of the tag, or '\0'. Does not move at_.
   void text(std::string value, char kind, char sign) {
     const bool starts_line = at_ == 0 || source_[at_ - 1] == '\n';
     if (strip_next_) {
@@ -80,7 +81,8 @@ class Lexer {
     strip_next_ = trim_newline_ = false;
     if (sign == '-') {
       while (!value.empty() && is_space(value.back())) value.pop_back();
-    } else if ((kind == '%' || kind == '#') && sign != '+') {  // blanks between the line's start and the tag
+    // Remove blanks between the start of the line and the tag.
+    } else if ((kind == '%' || kind == '#') && sign != '+') {
       size_t blanks = value.size();
       while (blanks > 0 && (value[blanks - 1] == ' ' || value[blanks - 1] == '\t')) --blanks;
       const bool whole_line =
@@ -98,7 +100,7 @@ class Lexer {
     move_to(end + 2);
   }
 
-  // {% raw %} ... {% endraw %}; false if the block is another.
+  // Reads {% raw %} ... {% endraw %}. Returns false if this is another block.
   bool raw() {
     size_t at = at_ + 2 + (sign_at(at_ + 2) != '\0' ? 1 : 0);
     while (at < source_.size() && is_space(source_[at])) ++at;
@@ -111,7 +113,7 @@ class Lexer {
     const int begin_line = line_;
     move_to(at + 2);
     strip_next_ = sign == '-';
-    trim_newline_ = false;  // jinja2 keeps the line break behind {% raw %}
+    trim_newline_ = false;  // jinja2 keeps the line break after {% raw %}.
     for (size_t tag = source_.find("{%", at_); tag != std::string::npos; tag = source_.find("{%", tag + 1)) {
       const char end_sign = sign_at(tag + 2);
       size_t word = tag + 2 + (end_sign != '\0' ? 1 : 0);
@@ -131,14 +133,14 @@ class Lexer {
     fail_at(begin_line, "raw is not closed");
   }
 
-  // The inside of {{ }} or {% %}.
+  // Reads the inside of {{ }} or {% %}.
   void expression(char kind) {
     const bool block = kind == '%';
     const int begin_line = line_;
     const std::string close = block ? "%}" : "}}";
     tokens_.push_back({block ? Token::Kind::kBeginBlock : Token::Kind::kBeginPrint, "", line_});
     move_to(at_ + 2 + (sign_at(at_ + 2) != '\0' ? 1 : 0));
-    int open = 0;  // brackets: "}}" inside them closes dictionaries
+    int open = 0;  // Open brackets. A "}}" inside of them closes dictionaries.
     for (;;) {
       while (at_ < source_.size() && is_space(source_[at_])) move_to(at_ + 1);
       if (at_ >= source_.size()) fail_at(begin_line, std::string("a ") + (block ? "{%" : "{{") + " is not closed");
@@ -193,7 +195,7 @@ class Lexer {
     };
     digits();
     bool is_float = false;
-    const bool is_index = at_ > 0 && source_[at_ - 1] == '.';  // "rows.0.1" are two indices
+    const bool is_index = at_ > 0 && source_[at_ - 1] == '.';  // "rows.0.1" has two indices.
     if (!is_index && end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
       is_float = true;
       ++end;
@@ -283,7 +285,7 @@ class Lexer {
     move_to(end + 1);
   }
 
-  // Hexadecimal digits of an escape; returns where the last one stands.
+  // Reads the hexadecimal digits of an escape. Returns the place of the last digit.
   size_t code_point(size_t at, size_t digits, std::string& value) {
     const std::string hex = source_.substr(std::min(at, source_.size()), digits);
     const bool valid = hex.size() == digits && std::all_of(hex.begin(), hex.end(), [](char c) {
@@ -299,8 +301,8 @@ class Lexer {
   std::string source_;
   size_t at_ = 0;
   int line_ = 1;
-  bool strip_next_ = false;    // the tag before ended with "-"
-  bool trim_newline_ = false;  // the tag before was a block or comment
+  bool strip_next_ = false;    // The previous tag ended with "-".
+  bool trim_newline_ = false;  // The previous tag was a block or a comment, and did not end with "+".
   std::vector<Token> tokens_;
 };
 

@@ -1,4 +1,4 @@
-// Cuts a template into text and tokens, with Jinja's white space control (trim_blocks and lstrip_blocks on).
+// Splits a template into text and tokens, with Jinja's white space control (trim_blocks and lstrip_blocks are on).
 #pragma once
 
 #include <string>
@@ -22,13 +22,14 @@ struct Token {
     kEnd
   };
   Kind kind;
-  std::string text;  // of kString: unescaped
+  std::string text;  // For kString, the value of the string, without quotes and escapes.
   int line;
 };
 
-// Throws ChatTemplateError naming the line.
+// Throws ChatTemplateError naming the line. The last token is kEnd.
 std::vector<Token> tokenize(std::string_view source);
 
+// Throws ChatTemplateError with the line and the message.
 [[noreturn]] void fail_at(int line, const std::string& message);
 
 }  // namespace smartkv::jinja

@@ -10,7 +10,7 @@
 namespace smartkv::jinja {
 namespace {
 
-constexpr int64_t kMaxRange = 100'000;  // as jinja2's sandbox limits it
+constexpr int64_t kMaxRange = 100'000;  // the limit of jinja2's sandbox
 
 [[noreturn]] void fail(const std::string& message) { throw RuntimeError{message}; }
 
@@ -28,15 +28,15 @@ int64_t integer_argument(const Arguments& arguments, size_t index, const char* n
   return value->integer();
 }
 
-// `texts`, parts of `object`.
+// Returns a list of `texts`, which are parts of `object` and become markup if it is.
 Value string_list(const Value& object, std::vector<std::string> texts) {
   std::vector<Value> items;
   for (std::string& text : texts) items.push_back(like(object, std::move(text)));
   return Value::list(std::move(items));
 }
 
-// Returns text[start:end], which methods that take (sub, start, end) search, and the index of its first character. Returns none
-// if `start` lies behind the end, where not even an empty text is found.
+// For methods that take (sub, start, end): returns text[start:end] and the index of its first character. Returns
+// nullopt if `start` is after `end`, where not even an empty text is found.
 std::optional<std::pair<std::string, int64_t>> searched(const std::string& text, const Arguments& arguments) {
   if (arguments.positional.size() < 2) return std::pair(text, int64_t{0});
   const int64_t n = length(text);
@@ -50,7 +50,7 @@ std::optional<std::pair<std::string, int64_t>> searched(const std::string& text,
   return std::pair(substring(text, first, end, 1), first);
 }
 
-// str.startswith and endswith take a string or a tuple of them.
+// str.startswith and str.endswith, which take a string or a tuple of strings.
 bool affix(const std::string& text, const std::string& name, const Arguments& arguments) {
   const auto matches = [&](const Value& part) {
     const std::string* piece = part.as<std::string>();
@@ -190,7 +190,7 @@ std::tm local_now() {
   return time;
 }
 
-// How many arguments a method takes, by position; keywords only where `keywords` names them.
+// The numbers of arguments that a method takes. Keywords are allowed only if `keywords` names them.
 struct Row {
   size_t least = 0, most = 0;
   std::vector<std::string_view> keywords = {};
@@ -291,7 +291,7 @@ std::optional<std::string> check_function(const std::string& name, const CallSha
   return check_row(found->second, "the function \"" + name + "\"", call, name == "dict" || name == "namespace");
 }
 
-// The type is not known at load: one of the types must take the call.
+// The type of the object is not known yet, so the call is valid if the method of one type accepts it.
 std::optional<std::string> check_method(const std::string& name, const CallShape& call) {
   if (is_forbidden_dict_method(name) || is_forbidden_list_method(name)) return std::nullopt;
   std::optional<std::string> fault = "unknown method \"" + name + "\"";

@@ -58,7 +58,7 @@ Value integer_operation(const std::string& op, int64_t a, int64_t b) {
   } else {
     if (b == 0) fail("division by zero");
     if (op == "/") return static_cast<double>(a) / static_cast<double>(b);
-    if (b == -1) {  // the one quotient that may overflow
+    if (b == -1) {  // Only this quotient can overflow.
       if (op == "%") return int64_t{0};
       overflow = __builtin_sub_overflow(int64_t{0}, a, &result);
     } else {
@@ -77,13 +77,13 @@ std::string repeat(const std::string& text, int64_t times, Environment& environm
   return out;
 }
 
-// Index of Python's x[i] in a sequence of n; -1: out of range.
+// Returns the index of Python's x[i] in a sequence of n items, or -1 if it is out of range.
 int64_t normal_index(int64_t i, int64_t n) {
   if (i < 0) i += n;
   return i < 0 || i >= n ? -1 : i;
 }
 
-// The characters of valid UTF-8.
+// Splits valid UTF-8 into its characters.
 std::vector<std::string> characters(const std::string& text) {
   std::vector<std::string> out;
   for (std::string_view rest = text; !rest.empty();) {

@@ -27,7 +27,7 @@ class Parser {
   }
 
  private:
-  // Guards the stack against deep nesting.
+  // Limits the nesting of the source, which protects the stack.
   struct Depth {
     explicit Depth(Parser& parser) : parser_(parser) {
       if (++parser_.depth_ > kMaxNesting) parser_.fail("nested more than " + std::to_string(kMaxNesting) + " deep");
@@ -71,7 +71,7 @@ class Parser {
     return next().text;
   }
 
-  // Names that a template may call: macros, and whatever is set.
+  // Collects the names that the template may call: macros, and variables that are set.
   void collect_callables() {
     for (size_t i = 0; i + 1 < tokens_.size(); ++i) {
       if (tokens_[i].kind == Token::Kind::kName && (tokens_[i].text == "macro" || tokens_[i].text == "set") &&
@@ -83,7 +83,8 @@ class Parser {
 
   // --- statements ---
 
-  // Up to a block that begins with one of `ends`, which is left for the caller; at the top level up to the end.
+  // Parses up to a block that begins with one of `ends`, and leaves that block to the caller. At the top level, where
+  // `ends` is empty, parses up to the end of the template.
   Block parse_block(const std::set<std::string>& ends) {
     const Depth depth(*this);
     Block block;
@@ -145,7 +146,7 @@ class Parser {
     fail("unknown tag \"" + keyword + "\"");
   }
 
-  // A body that {% break %} cannot leave.
+  // Parses a body that {% break %} cannot leave.
   Block parse_outside_loops(const char* end) {
     const int loops = std::exchange(loops_, 0);
     Block body = parse_strict({end});
@@ -154,8 +155,8 @@ class Parser {
     return body;
   }
 
-  // jinja2 finds unknown filters and tests when it loads a template, but for those directly under a condition, which
-  // may guard them: there it fails when it comes to one.
+  // An unknown filter or test. jinja2 reports these when it loads a template, except directly under a condition, which
+  // may guard them. There it fails only when it evaluates one.
   struct Unknown {
     int line;
     std::string fault;
@@ -164,7 +165,7 @@ class Parser {
     if (first < unknown_.size()) fail_at(unknown_[first].line, unknown_[first].fault);
   }
   void forgive_unknown(size_t first) { unknown_.resize(first); }
-  // A body that counts as not directly under any condition.
+  // Parses a body that does not count as directly under a condition.
   Block parse_strict(const std::set<std::string>& ends) {
     const size_t first = unknown_.size();
     Block body = parse_block(ends);
@@ -293,7 +294,8 @@ class Parser {
     expr->name = std::move(text);
     return expr;
   }
-  // Long chains ("a + b + c + ...") are deep trees too, without deep nesting in the source.
+  // Updates the depth of `parent` for a new child, and returns the child. Long chains ("a + b + c + ...") are deep
+  // trees without deep nesting in the source, so the depth is limited here.
   ExprPtr adopt(Expr& parent, ExprPtr child) const {
     if (child != nullptr) parent.depth = std::max(parent.depth, child->depth + 1);
     if (parent.depth > kMaxNesting)
@@ -308,7 +310,7 @@ class Parser {
   }
   void add(ExprPtr& parent, ExprPtr child) const { parent->children.push_back(adopt(*parent, std::move(child))); }
 
-  // Expressions with commas between them are a tuple.
+  // Parses an expression. Several with commas between them are a tuple.
   ExprPtr parse_tuple(bool with_condition = true) {
     const auto one = [&] { return with_condition ? parse_expression() : parse_or(); };
     ExprPtr first = one();
@@ -536,7 +538,8 @@ class Parser {
     }
   }
 
-  // Arguments as a list or dictionary, of functions and macros: methods, filters and tests are checked at load.
+  // Parses "*list" or "**dictionary" among the arguments. Only functions and macros support it, because the arguments
+  // of methods, filters and tests are checked while parsing.
   void parse_unpacking(ExprPtr& call) {
     const bool is_call = call->kind == Expr::Kind::kCall && call->children[0]->kind == Expr::Kind::kName;
     if (!is_call) fail("argument unpacking is supported for functions and macros only");
@@ -614,7 +617,7 @@ class Parser {
     }
   }
 
-  // A test takes one argument without brackets: "x is divisibleby 3".
+  // Returns whether the next token begins the argument of a test without parentheses: "x is divisibleby 3".
   bool begins_argument() const {
     const Token& token = peek();
     if (token.kind == Token::Kind::kName) {
@@ -629,7 +632,7 @@ class Parser {
   size_t at_ = 0;
   int depth_ = 0, loops_ = 0;
   std::set<std::string> callables_;
-  std::vector<Unknown> unknown_;  // filters and tests that no condition is known to guard yet
+  std::vector<Unknown> unknown_;  // Filters and tests for which no guarding condition has been found yet.
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace smartkv::jinja {
 namespace {
 
-// A text with a limit.
+// A string with a limit of its bytes. Throws RuntimeError beyond it.
 class Out {
  public:
   explicit Out(int64_t max_bytes) : max_bytes_(max_bytes) {}
@@ -27,7 +27,8 @@ class Out {
   int64_t max_bytes_;
 };
 
-// repr(float): the shortest digits that read back, with an exponent from 1e16 on and below 1e-4.
+// repr(float): the shortest digits that give the same number, with an exponent for magnitudes of at least 1e16 or below
+// 1e-4.
 std::string float_text(double x) {
   if (std::isnan(x)) return "nan";
   if (std::isinf(x)) return x > 0 ? "inf" : "-inf";
@@ -46,7 +47,7 @@ std::string escape(const char* format, unsigned code) {
   return buffer;
 }
 
-// The valid UTF-8 character, or the one broken byte, at the start of `rest`, which loses it.
+// Removes the valid UTF-8 character, or else one byte, from the start of `rest`, and returns it.
 std::string_view next_character(std::string_view& rest) {
   const std::string_view character = rest.substr(0, std::max<size_t>(1, utf8_length(rest)));
   rest.remove_prefix(character.size());
@@ -157,7 +158,7 @@ std::string json_string(const std::string& text, bool ensure_ascii) {
       out += character;
     } else if (const unsigned code = utf8_decode(character); code < 0x10000) {
       out += escape("\\u%04x", code);
-    } else {  // a surrogate pair
+    } else {  // A surrogate pair.
       out += escape("\\u%04x", 0xd7c0 + (code >> 10)) + escape("\\u%04x", 0xdc00 + (code & 0x3ff));
     }
   }
@@ -213,7 +214,7 @@ class JsonWriter {
       throw RuntimeError{"tojson: the keys have no order"};
     }
   }
-  // Keys that are no strings become ones, written as values are.
+  // Writes a key. Other keys than strings become strings with the text of the value.
   void write_key(const Value& key) {
     if (key.as<std::string>() == nullptr) out_.add("\"");
     write(key, 0);

@@ -9,12 +9,12 @@
 
 namespace smartkv::jinja {
 
-// RuntimeError if the text would be longer than max_bytes.
+// All functions throw RuntimeError if the text would be longer than max_bytes, or if the value has no text.
 std::string to_text(const Value& value, int64_t max_bytes);  // str()
 std::string to_repr(const Value& value, int64_t max_bytes);  // repr()
 
 struct JsonStyle {
-  std::optional<std::string> indent;  // of each level; none: on one line
+  std::optional<std::string> indent;  // Indentation per level. nullopt writes everything on one line.
   std::string item_separator = ", ", key_separator = ": ";
   bool ensure_ascii = false;
   bool sort_keys = false;

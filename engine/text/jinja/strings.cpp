@@ -31,7 +31,7 @@ std::string encode(Iterator begin, Iterator end) {
   return out;
 }
 
-// The Unicode character tables of the C library, whatever the program's locale is.
+// Returns the locale with the C library's Unicode character tables, whatever the locale of the program.
 locale_t unicode() {
   static const locale_t locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
   if (locale == nullptr) throw RuntimeError{"the locale C.UTF-8 is missing on this machine"};
@@ -77,7 +77,7 @@ std::vector<std::string> split_spaces(const std::string& text, int64_t most) {
   const std::vector<char32_t> characters = decode(text);
   const auto end = characters.end();
   for (auto at = std::find_if_not(characters.begin(), end, is_space); at != end;) {
-    if (static_cast<int64_t>(parts.size()) == most) {  // the rest is one part
+    if (static_cast<int64_t>(parts.size()) == most) {  // The rest is one part.
       parts.push_back(encode(at, end));
       break;
     }
@@ -130,7 +130,7 @@ std::vector<std::string> split_lines(const std::string& text) {
 std::string replace(const std::string& text, const std::string& from, const std::string& to, int64_t most,
                     const Environment& environment) {
   std::string out;
-  if (from.empty()) {  // between all characters
+  if (from.empty()) {  // Insert `to` between all characters.
     int64_t done = 0;
     for (const char32_t c : decode(text)) {
       if (done != most) {
@@ -163,13 +163,13 @@ std::string lower(const std::string& text) {
   for (size_t i = 0; i < characters.size(); ++i) {
     const bool ends_word =
         i > 0 && is_cased(characters[i - 1]) && (i + 1 == characters.size() || !is_cased(characters[i + 1]));
-    append(out, characters[i] == 0x3a3 && ends_word ? U'\u03c2' : characters[i], Case::kLower);  // the final sigma
+    append(out, characters[i] == 0x3a3 && ends_word ? U'\u03c2' : characters[i], Case::kLower);  // Final sigma.
   }
   return out;
 }
 std::string title(const std::string& text) {
   std::string out;
-  bool inside = false;  // a word
+  bool inside = false;  // inside a word
   for (const char32_t c : decode(text)) {
     append(out, c, inside ? Case::kLower : Case::kTitle);
     inside = is_cased(c);

@@ -7,13 +7,15 @@
 namespace smartkv::jinja {
 namespace {
 
+// A call of a test.
 struct Subject {
-  const std::string& name;  // of the test
+  const std::string& name;  // The name of the test.
   const Value& value;
-  const Value* other;  // the argument; nullptr: none
+  const Value* other;  // The argument of the test. Null if there is none.
   Environment& environment;
 };
 using Test = bool (*)(const Subject&);
+// A test and the number of its arguments.
 struct Row {
   Test test;
   size_t arguments = 0;

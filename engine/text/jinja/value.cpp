@@ -46,7 +46,7 @@ int compare_digits(std::string_view a, std::string_view b) {
   return negative ? -order : order;
 }
 
-// Any int64_t is nearer to 0 than a big integer.
+// Compares a big integer with a number. Every int64_t is nearer to 0 than a big integer.
 int compare_with_number(const BigInteger& big, const Value& number) {
   const bool negative = big.digits->starts_with('-');
   if (number.is_integer()) return negative ? -1 : 1;

@@ -1,5 +1,6 @@
-// The values of the template interpreter: JSON's, undefined, tuples, iterators, namespaces and macros, with Python's
-// semantics. Every value's nesting and expanded size are bounded when it is made, so recursion over one always ends.
+// The values of the template interpreter, with Python's semantics: JSON's values, undefined, tuples, iterators,
+// namespaces and macros. The nesting and the expanded size of a value are limited when it is created, so recursion over
+// a value always ends.
 #pragma once
 
 #include <cstdint>
@@ -16,36 +17,39 @@ namespace smartkv::jinja {
 struct Macro;  // ast.h
 class Value;
 
-// A fault at run time; the evaluator adds the line.
+// Thrown for a fault at run time. The evaluator adds the line.
 struct RuntimeError {
   std::string message;
 };
 
 struct Undefined {
-  std::string name;  // what was looked up, for errors
+  std::string name;  // The name that was looked up, for errors.
 };
-// Text that is HTML already ("safe"): Python's markupsafe.Markup, which escapes what is joined to it.
+// Text that is HTML already (the filter "safe"), as Python's markupsafe.Markup. Strings that are joined to it are
+// escaped.
 struct Markup {
   std::shared_ptr<const std::string> text;
 };
+// An integer beyond int64_t. It can be compared and written, but arithmetic does not support it.
 struct BigInteger {
-  std::shared_ptr<const std::string> digits;  // of an integer beyond int64_t: known, compared and written, but not computed with
+  std::shared_ptr<const std::string> digits;  // Decimal digits, with a minus sign if it is negative.
 };
+// A function, or a method that was not called.
 struct Builtin {
-  std::string name;  // of a function, or of a method that was not called
+  std::string name;
 };
-// How much hangs below a value.
+// The size of a value with everything that it contains.
 struct Extent {
-  int64_t weight = 1;      // values in it as a tree, and its strings' bytes / 256
-  int depth = 0;           // of nesting
-  bool is_shared = false;  // holds a namespace, whose content may change
+  int64_t weight = 1;      // Values in the tree below it, plus the bytes of their strings / 256.
+  int depth = 0;           // Levels of nesting.
+  bool is_shared = false;  // It contains a namespace or a loop, whose contents may change.
 };
 struct List {
   enum class Kind : uint8_t {
     kList,
     kTuple,
-    kIterator,  // of lazy filters: no length, no index, always true, empty once it was run over
-    kKeys,      // a dictionary's views: no index
+    kIterator,  // The result of a lazy filter: no length, no index, always true, empty after one iteration.
+    kKeys,      // kKeys, kValues and kItems are the views of a dictionary: no index.
     kValues,
     kItems,
   };
@@ -57,15 +61,17 @@ struct List {
 };
 struct Dict {
   enum class Kind : uint8_t { kDict, kNamespace, kLoop };
-  std::vector<std::pair<Value, Value>> items;  // in order of insertion; keys are strings, numbers and none
+  std::vector<std::pair<Value, Value>> items;  // In order of insertion. Keys are strings, numbers and none.
   Kind kind = Kind::kDict;
   Extent extent = {};
 
+  // Both return nullptr if there is no such key.
   const Value* find(std::string_view key) const;
-  const Value* find_key(const Value& key) const;  // a number finds its equals: 1, 1.0 and true are one key
-  void set(const Value& key, Value value);        // RuntimeError for another kind of key
+  const Value* find_key(const Value& key) const;  // Equal numbers are one key: 1, 1.0 and true.
+  void set(const Value& key, Value value);        // Throws RuntimeError for any other type of key.
 };
 
+// A value. Copying is cheap: strings are shared and immutable, lists and dictionaries are shared.
 class Value {
  public:
   using Text = std::shared_ptr<const std::string>;
@@ -79,13 +85,14 @@ class Value {
   Value(const char* value) : Value(std::string(value)) {}
   Value(int value) : storage_(int64_t{value}) {}
   Value(size_t value) : storage_(static_cast<int64_t>(value)) {}
-  // RuntimeError if the value would be nested too deep or too large.
+  // list(), dict() and from_json() throw RuntimeError if the value would be nested too deep or too large.
   static Value list(std::vector<Value> items, List::Kind kind = List::Kind::kList);
   static Value dict(std::vector<std::pair<Value, Value>> items, Dict::Kind kind = Dict::Kind::kDict);
   static Value big_integer(std::string digits) { return BigInteger{std::make_shared<const std::string>(std::move(digits))}; }
   static Value markup(std::string text) { return Markup{std::make_shared<const std::string>(std::move(text))}; }
   static Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 
+  // Returns the value as a T, or nullptr if it has another type. as<std::string>() accepts markup, too.
   template <typename T>
   const T* as() const {
     if constexpr (std::is_same_v<T, std::string>) {
@@ -97,30 +104,31 @@ class Value {
     }
   }
   List* as_list() const;
-  const List* as_sequence() const;  // a list or tuple
-  Dict* as_dict() const;            // a namespace or loop too
-  const Dict* as_mapping() const;   // a dictionary proper
+  const List* as_sequence() const;  // A list or a tuple, else nullptr.
+  Dict* as_dict() const;            // A dictionary, a namespace or a loop, else nullptr.
+  const Dict* as_mapping() const;   // A dictionary, else nullptr.
   bool is_undefined() const { return as<Undefined>() != nullptr; }
   bool is_none() const { return as<std::nullptr_t>() != nullptr; }
   bool is_markup() const { return as<Markup>() != nullptr; }
   bool is_number() const { return as<int64_t>() || as<double>() || as<bool>(); }
   bool is_integer() const { return as<int64_t>() || as<bool>(); }
-  int64_t integer() const;  // of an integer or bool
-  double number() const;    // of any number
+  int64_t integer() const;  // REQUIRES: is_integer()
+  double number() const;    // REQUIRES: is_number()
   bool truthy() const;
-  std::string type_name() const;  // Python's
+  std::string type_name() const;  // Python's name of the type.
   Extent extent() const;
-  int64_t steps() const;  // what an operation over its bytes or items costs
+  int64_t steps() const;  // The steps that an operation over its bytes or items costs.
 
  private:
   Storage storage_;
 };
 
 bool equal(const Value& a, const Value& b);
-// -1, 0 or 1; TypeMismatch where Python would not order them.
+// Thrown by compare().
 struct TypeMismatch {};
+// Returns -1, 0 or 1. Throws TypeMismatch for values that Python does not order.
 int compare(const Value& a, const Value& b);
-// Keys of a dictionary in some order.
+// A strict weak order of the keys of dictionaries, whatever their types.
 bool key_precedes(const Value& a, const Value& b);
 
 }  // namespace smartkv::jinja
