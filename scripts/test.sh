@@ -1,31 +1,60 @@
 #!/usr/bin/env bash
-# Takes a fresh Debian 12 machine to passed tests: scripts/test.sh [preset...]
-# Presets: release (the default), asan and cuda run every test; tsan runs the tests in which threads interact.
-# Two labels are left out:
-#  - clients: tests that install third-party clients. Run them with scripts/check_clients.sh, or with
-#    ctest --test-dir build/release -L clients
-#  - emulated: tests of every policy on the emulated CUDA device, which take minutes. Run them with
-#    ctest --test-dir build/release -L emulated
+# From a bare Debian 12 to passed tests.
+#   scripts/test.sh [PRESET...]   builds and tests presets: release (the default), asan, tsan or cuda
+#   scripts/test.sh PROGRAM...    builds and runs test programs of build/release, such as cache, engine or server
+#   scripts/test.sh quick         runs the fast suites of build/release, which must be built
+# release, asan and cuda run every test. tsan runs the tests in which threads meet. The tests with the label `clients`
+# install other people's clients and run by scripts/check_clients.sh, or by ctest --test-dir build/release -L clients.
+# The tests with the label `emulated`, every policy on the emulated CUDA device, take minutes:
+# ctest --test-dir build/release -L emulated
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
+PRESETS='^(release|asan|tsan|cuda)$'
+PROGRAMS='^(kernels|cache|weights|text|engine|evaluation|benchmark|server|torch)$'
+SLOW_LABELS='^(clients|emulated)$'
+# Suites of more than two seconds, and those that start servers or train.
+SLOW_SUITES='^(torch\.|cuda\.|server\.|cache\.(Policies|Bits)/|engine\.(Parity|RealModel|All/|LlamaSpeculation|JsonSchema|Parameters/)|text\.Tokenizer)'
+
+run_tests() {  # PRESET [ARGUMENT of ctest...]
+  step "Testing build/$1"
+  ctest --test-dir "build/$1" --output-on-failure --parallel "$(nproc)" --label-exclude "$SLOW_LABELS" "${@:2}"
+}
+
 [ $# -gt 0 ] || set -- release
+if [ "$1" = quick ]; then
+  [ $# -eq 1 ] || fail "expected nothing after 'quick', found '$2'"
+  [ -x build/release/tests/cache_test ] || fail "build/release is not built: run 'scripts/test.sh' once"
+  run_tests release --exclude-regex "$SLOW_SUITES"
+  exit
+fi
+
+for name in "$@"; do
+  [[ $name =~ $PRESETS || $name =~ $PROGRAMS ]] ||
+    fail "unknown name '$name': expected quick, a preset (release, asan, tsan, cuda) or a program (kernels, cache, weights, text, engine, evaluation, benchmark, server, torch)"
+done
+
 install_packages
-for preset in "$@"; do
+for name in "$@"; do
   targets=() only=()
-  case $preset in
+  case $name in
   release | asan | cuda)
     find_torch
     fetch_model
     ;;
-  tsan)  # without LibTorch, which is not instrumented; single-threaded suites and SmolLM2 would take most of an hour
+  tsan)  # without LibTorch, which is not instrumented, and without the single-threaded suites that would take an hour
     targets=(kernels_test cache_test engine_test server_test)
     only=(--tests-regex '^(kernels|cache|engine|server)\.' --exclude-regex '\.(Parity|RealModel[A-Za-z]*)$')
     ;;
-  *) fail "unknown preset '$preset': expected release, asan, tsan or cuda" ;;
+  *)
+    find_torch
+    fetch_model
+    build release "${name}_test"
+    run_tests release --tests-regex "^$name\\."
+    continue
+    ;;
   esac
-  build "$preset" "${targets[@]}"
-  step "Testing build/$preset"
-  ctest --test-dir "build/$preset" --output-on-failure --parallel "$(nproc)" --label-exclude '^(clients|emulated)$' "${only[@]}"
+  build "$name" "${targets[@]}"
+  run_tests "$name" "${only[@]}"
 done
