@@ -2,6 +2,8 @@
 
 #include <sstream>
 
+#include <nlohmann/json.hpp>
+
 namespace smartkv {
 namespace {
 
@@ -13,6 +15,8 @@ std::string range(T least, T most) {
 }
 
 }  // namespace
+
+bool Parameters::has(const std::string& key) const { return json_.contains(key) && !json_.at(key).is_null(); }
 
 const nlohmann::json* Parameters::find(const std::string& key) {
   known_.insert(key);

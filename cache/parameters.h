@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "cache/sequence_cache.h"
 
@@ -34,7 +34,7 @@ class Parameters {
   Parameters(std::string name, const nlohmann::json& json, std::string path = "kv_cache", std::string kind = "policy")
       : name_(std::move(name)), kind_(std::move(kind)), json_(json), path_(std::move(path)) {}
 
-  bool has(const std::string& key) const { return json_.contains(key) && !json_.at(key).is_null(); }
+  bool has(const std::string& key) const;
   int64_t integer(const std::string& key, int64_t fallback, int64_t least, int64_t most);
   double number(const std::string& key, double fallback, double least, double most);
   bool boolean(const std::string& key, bool fallback);

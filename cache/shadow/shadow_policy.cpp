@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <nlohmann/json.hpp>
+
 #include "cache/policies/full/full.h"
 #include "cache/shadow/shadow_sequence.h"
 
