@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "cache/policy.h"
 #include "cache/state_io.h"

@@ -1,6 +1,7 @@
 #include "cache/prefix_cache.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <numeric>
 

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "cache/forwarding_cache.h"
 #include "cache/policies/gated_eviction/gate.h"

@@ -6,6 +6,7 @@
 #include <random>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "cache/policy.h"
 #include "cache/prefix_cache.h"

@@ -1,6 +1,7 @@
 #include "cache/presets.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/cache/policy_error.h"
 

@@ -6,6 +6,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "cache/shadow/shadow_sequence.h"
 #include "tests/cache/cache_driver.h"

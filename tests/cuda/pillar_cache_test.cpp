@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "kernels/cuda/kv_backend.h"
 #include "tests/cache/cache_driver.h"

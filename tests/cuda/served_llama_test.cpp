@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "engine/speculation/mirrored_cache.h"
 #include "kernels/cuda/kv_backend.h"

@@ -1,6 +1,8 @@
 // Chat templates: parsing and rendering.
 #include "engine/text/chat_template.h"
 
+#include <nlohmann/json.hpp>
+
 #include "tests/fuzz/input.h"
 
 namespace {

@@ -1,5 +1,7 @@
 // Config files and files of API keys. The first byte says which.
 #include "server/commands/common.h"
+
+#include <nlohmann/json.hpp>
 #include "server/http/api_keys.h"
 #include "tests/fuzz/input.h"
 

@@ -6,6 +6,8 @@
 
 #include <xxhash.h>
 
+#include <nlohmann/json.hpp>
+
 #include "cache/policy.h"
 #include "cache/state_io.h"
 #include "kernels/thread_pool.h"

@@ -1,6 +1,8 @@
 // tokenizer.json: reading it, and text through what was read.
 #include "engine/text/tokenizer_json.h"
 
+#include <nlohmann/json.hpp>
+
 #include "tests/fuzz/input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

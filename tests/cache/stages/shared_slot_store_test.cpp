@@ -6,6 +6,7 @@
 #include <set>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "cache/forwarding_cache.h"
 #include "cache/stages/staged_sequence.h"

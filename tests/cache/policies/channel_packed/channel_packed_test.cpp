@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "cache/policies/channel_packed/channel_selection.h"
 #include "cache/policies/channel_packed/channel_store.h"

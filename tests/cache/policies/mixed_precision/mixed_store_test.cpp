@@ -1,6 +1,7 @@
 #include "cache/policies/mixed_precision/mixed_store.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <set>

@@ -1,5 +1,6 @@
 // What the policy keeps and reads, in bytes and tokens, and what it refuses.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <memory>
 #include <string>
