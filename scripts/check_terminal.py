@@ -139,7 +139,7 @@ def check_colours(smartkv, model):
     terminal = Terminal(smartkv, *arguments)
     terminal.exit_code()
     terminal.read(0.5)
-    check("\033[3" not in terminal.seen, "colours, though NO_COLOR refuses them")
+    check("\033[3" not in terminal.seen, "colours despite NO_COLOR")
     del os.environ["NO_COLOR"]
     print("colours: passed", flush=True)
 
