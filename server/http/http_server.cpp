@@ -129,9 +129,9 @@ FrontOptions HttpServer::front_options() const {
   const int64_t files = raise_open_file_limit();
   front.max_connections = std::max<int64_t>(1, std::min(options_.max_connections, files - kOtherFiles));
   if (front.max_connections < options_.max_connections) {
-    log_warning("max_connections: " + std::to_string(front.max_connections) + " instead of " +
-                std::to_string(options_.max_connections) + ": the process may open " + std::to_string(files) +
-                " files (ulimit -n)");
+    log_warning("max_connections: reduced from " + std::to_string(options_.max_connections) + " to " +
+                std::to_string(front.max_connections) + ", because the process may open only " +
+                std::to_string(files) + " files (ulimit -n)");
   }
   return front;
 }
