@@ -61,7 +61,7 @@ const std::vector<FieldRow>& field_table() {
       {"request_id", kIdle, texts, "", {}, Type::string},
       {"prompt_cache_retention", kIdle, chat, "", {}, Type::string},
       {"cache_prompt", kIdle, texts, "computed prompts are shared in any case", {}, Type::boolean},
-      {"previous_response_id, conversation", kNeutral, responses, "nothing is stored: send previous turns in `input`"},
+      {"previous_response_id, conversation", kNeutral, responses, "nothing is stored, so send previous turns in `input`"},
       {"background", kNeutral, responses, "", {false}},
       {"truncation", kNeutral, responses, "", {"disabled"}},
       {"top_logprobs", kNeutral, responses, "", {0}},
