@@ -36,7 +36,7 @@ def main():
     parser.add_argument("--fields", nargs="+", required=True)
     parser.add_argument("--requests", type=int, default=4)
     parser.add_argument("--prompt", type=int, default=8000, help="characters of a prompt")
-    parser.add_argument("--tokens", type=int, default=256, help="of an answer")
+    parser.add_argument("--tokens", type=int, default=256, help="tokens of an answer")
     options = parser.parse_args()
     text = pathlib.Path(options.text).read_text(encoding="utf-8")
     starts = [i * (len(text) - options.prompt) // options.requests for i in range(options.requests)]

@@ -73,14 +73,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/release/smartkv")
     parser.add_argument("--models", type=pathlib.Path, nargs="+", default=[MODEL], metavar="FILE")
-    parser.add_argument("--text", type=pathlib.Path, required=True, help="UTF-8, as long as --tokens needs")
+    parser.add_argument("--text", type=pathlib.Path, required=True,
+                        help="UTF-8 text file with at least --tokens tokens")
     parser.add_argument("--tokens", type=int, default=8000)
-    parser.add_argument("--marks", type=int, nargs="+", help="lengths to measure at, besides --tokens")
+    parser.add_argument("--marks", type=int, nargs="+", help="lengths at which to measure, in addition to --tokens")
     parser.add_argument("--grid", type=setting, nargs="+", metavar="W,B,r,s",
                         default=[(1024, 64, 8, 0), (1024, 64, 8, 4), (1024, 64, 4, 4), (1024, 512, 8, 4), (4096, 512, 8, 4)])
-    parser.add_argument("--salience", default="attention", help="what exact tokens of a block are chosen by (attention)")
+    parser.add_argument("--salience", default="attention",
+                        help="score by which exact tokens of a block are chosen (attention)")
     parser.add_argument("--rope-scaling", default="yarn", help="beyond the model's own context: none, linear, dynamic or yarn (yarn)")
-    parser.add_argument("--threads", type=int, default=0, help="0: every core")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 uses every core")
     options = parser.parse_args()
     print(HEADER, flush=True)
     for model in options.models:

@@ -34,7 +34,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smartkv", help="the program")
     parser.add_argument("--model")
-    parser.add_argument("--url", help="of a server that runs already, ending in /v1")
+    parser.add_argument("--url", help="URL of a running server, ending in /v1")
     parser.add_argument("name", choices=MODULES)
     options = parser.parse_args()
     if options.url is not None:

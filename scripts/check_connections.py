@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--idle", type=int, default=2000)
     parser.add_argument("--dripping", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--tls", action="store_true", help="any certificate will do")
+    parser.add_argument("--tls", action="store_true", help="use TLS; the certificate is not verified")
     parser.add_argument("--limit-ms", type=float, default=50)
     arguments = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -68,7 +68,7 @@ def client():
         version = re.search(r"version (\d+)", run(path, "--version", check=False))
         if version and (int(version[1]) < 23 or subprocess.run([path, "buildx", "version"], capture_output=True).returncode == 0):
             return path
-    sys.exit("found no docker with BuildKit: apt-get install docker.io, or name one by DOCKER=PATH")
+    sys.exit("found no docker with BuildKit: run apt-get install docker.io, or set DOCKER=PATH")
 
 
 @contextlib.contextmanager
@@ -432,7 +432,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--model", required=True, help="the default model's file")
     arguments.add_argument("--without-torch", action="store_true", help="leave out the image with LibTorch, which takes the longest to build")
-    arguments.add_argument("--built", action="store_true", help="use the images of the run before")
+    arguments.add_argument("--built", action="store_true", help="use the images of the previous run")
     options = arguments.parse_args()
     model = pathlib.Path(options.model).resolve()
     with tempfile.TemporaryDirectory() as name, engine(pathlib.Path(name)):

@@ -96,4 +96,4 @@ if not statuses <= {0, 200, 400, 413, 429, 500, 503}:
 server.process.send_signal(signal.SIGTERM)
 if server.process.wait(60) != 0:
     fail(f"the server ended with status {server.process.returncode}")
-print("the server answered on")
+print("the server kept answering")

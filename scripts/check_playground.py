@@ -144,7 +144,7 @@ def check_tiers(watched):
 def check_cached_prompt(watched):
     watched.ask("And of Italy?")
     cached = int(watched.part("prompt").inner_text().split()[0].replace(",", ""))
-    check(cached > 0, "the second turn found nothing cached")
+    check(cached > 0, "the second turn had no prefix hit")
     watched.part("seen").locator("summary").press("Enter")
     expect(watched.part("seen-text").locator("mark").filter(has_text="capital of France")).to_be_visible()
 
@@ -158,7 +158,8 @@ def check_drafts(watched):
                                                     watched.part("drafts").inner_text()).groups())
     message = watched.page.locator(".message.assistant")
     check(accepted > 0 and message.locator(".accepted").count() > 0, "no accepted draft is shown")
-    check((rejected > 0) == (message.locator(".rejected").count() > 0), f"{rejected} rejected drafts are not what is shown")
+    check((rejected > 0) == (message.locator(".rejected").count() > 0),
+          f"the page does not match the {rejected} rejected drafts")
     watched.page.locator("#settings summary").press("Enter")
     watched.page.locator("#rejected").press("Space")
     check(not any(one.is_visible() for one in message.locator(".rejected").all()), "rejected drafts cannot be hidden")

@@ -293,7 +293,7 @@ def check_scaling(args, client):
         for load in loads:
             load.result()
     nodes = {status_of(replica)[1] for _, replica in servers(args)}
-    check(len(nodes) == 2, "load on one replica made a second one, on the other node")
+    check(len(nodes) == 2, "load on one replica started a second one on the other node")
 
 
 def check_sessions(client):
@@ -307,7 +307,7 @@ def check_sessions(client):
         same = same and first == second
         cached = cached and answer.usage.prompt_tokens_details.cached_tokens > 0
         seen.add(first)
-    check(same and cached, "another prompt of a session finds its beginning computed, on the same replica")
+    check(same and cached, "a second prompt of a session has a prefix hit on the same replica")
     check(len(seen) == 2, "sessions are spread over both replicas")
 
 
@@ -318,9 +318,9 @@ def check_streams(client, tokens):
           f"a stream comes in pieces ({len(times)} of {tokens} tokens), with the whole answer's text")
     try:
         client.openai.completions.create(model="none", prompt="x")
-        check(False, "errors come through")
+        check(False, "errors are forwarded")
     except openai.NotFoundError as error:
-        check(error.code == "model_not_found", "errors come through")
+        check(error.code == "model_not_found", "errors are forwarded")
 
 
 def check_kill(args, client, references, tokens):
@@ -360,7 +360,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smartkv", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--tokens", type=int, default=64, help="of each answer")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens of each answer")
     parser.add_argument("--repetitions", type=int, default=5)
     args = parser.parse_args()
     adopt_orphans()

@@ -111,7 +111,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smartkv", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--prompts", required=True, help="one a line")
+    parser.add_argument("--prompts", required=True, help="file with prompts, one per line")
     parser.add_argument("--draft-model", help="without it, method draft_model is left out")
     parser.add_argument("--context", default="", help="a text to put before each prompt, so that caches compress")
     parser.add_argument("--context-bytes", type=int, default=2400)
@@ -119,7 +119,8 @@ def main():
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--at-once", type=int, default=16)
     parser.add_argument("--sampled", action="store_true")
-    parser.add_argument("--runs", type=int, default=10, help="with --sampled: of each method, alone and under load")
+    parser.add_argument("--runs", type=int, default=10,
+                        help="with --sampled: runs of each method, alone and under load")
     args = parser.parse_args()
 
     with open(args.prompts, encoding="utf-8") as file:

@@ -101,10 +101,10 @@ def check_chat(smartkv, model):
     print("a paste of 5,600 bytes: passed", flush=True)
 
     chat.type("\003")
-    chat.expect("leaves")
+    chat.expect("to quit")
     chat.prompt()
     chat.type("half a question\003")
-    chat.expect("leaves")
+    chat.expect("to quit")
     chat.prompt()
     chat.ask("Count from one to a hundred.")
     chat.type("\003\003")
@@ -117,7 +117,7 @@ def check_chat(smartkv, model):
         chat.ask("word " * 100)
         chat.prompt()
     chat.ask("word " * 600)
-    chat.expect("/clear forgets it")
+    chat.expect("Type /clear to start")
     chat.prompt()
     chat.ask("/clear")
     chat.prompt()
@@ -139,7 +139,7 @@ def check_colours(smartkv, model):
     terminal = Terminal(smartkv, *arguments)
     terminal.exit_code()
     terminal.read(0.5)
-    check("\033[3" not in terminal.seen, "colours, though NO_COLOR refuses them")
+    check("\033[3" not in terminal.seen, "colours despite NO_COLOR")
     del os.environ["NO_COLOR"]
     print("colours: passed", flush=True)
 

@@ -11,7 +11,7 @@ install_packages
 build release text_test
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-step "Drawing strings"
+step "Generating random strings"
 "$CLIENT_PYTHON" tests/fixtures/tokenizers/make_families.py --folder "$folder" --seed "${1:-$RANDOM}" --count "${2:-10000}" \
   ${3:+--character-map "$3"} >&2
 SMARTKV_TOKENIZER_FAMILIES=$folder build/release/tests/text_test --gtest_filter='TokenizerFamilies.*'

@@ -25,7 +25,7 @@ take_server() {
   if [ "${1:-}" = --smartkv ]; then
     SMARTKV=$2
     shift 2
-    [ -e "$MODEL" ] || { step "skipped: $MODEL is not there: run scripts/fetch_model.sh"; exit $SKIPPED; }
+    [ -e "$MODEL" ] || { step "skipped: $MODEL does not exist: run scripts/fetch_model.sh"; exit $SKIPPED; }
   else
     install_packages
     build release smartkv

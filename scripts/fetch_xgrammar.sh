@@ -20,7 +20,7 @@ make_venv
   "xgrammar==$version" >&2 || fail "'pip download xgrammar==$version' failed: check the network, or see scripts/fetch_xgrammar.sh"
 archive=$folder/xgrammar-$version.tar.gz
 echo "$sha256  $archive" | sha256sum --check --status ||
-  fail "the package xgrammar==$version holds other sources than expected: SHA-256 is not $sha256"
+  fail "the package xgrammar==$version contains unexpected sources: SHA-256 is not $sha256"
 tar xzf "$archive" -C "$folder"
 patch -s -p1 -d "$folder/xgrammar-$version" <scripts/xgrammar.patch || fail "scripts/xgrammar.patch does not apply to xgrammar $version"
 rm -rf "$target"

@@ -45,7 +45,7 @@ for target in "${TARGETS[@]}"; do
   done
   build/fuzz/tests/fuzz/fuzz_"$target" -max_total_time="$SECONDS_EACH" -max_len=65536 -timeout=20 -rss_limit_mb=3072 \
     -print_final_stats=1 -verbosity=1 -artifact_prefix=build/fuzz/findings/"$target"- "$corpus" tests/fuzz/corpus/"$target" \
-    >build/fuzz/"$target".log 2>&1 || { found=1; echo "$target: a finding, see build/fuzz/$target.log" >&2; }
+    >build/fuzz/"$target".log 2>&1 || { found=1; echo "$target: there is a finding, see build/fuzz/$target.log" >&2; }
   grep -E 'stat::number_of_executed_units|cov: ' build/fuzz/"$target".log | tail -n 2 || true
 done
 exit $found

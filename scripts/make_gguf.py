@@ -55,7 +55,7 @@ def write_tokenizer(writer, folder, config):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=pathlib.Path, help="what make_model.py made")
+    parser.add_argument("folder", type=pathlib.Path, help="folder written by make_model.py")
     parser.add_argument("out", type=pathlib.Path)
     arguments = parser.parse_args()
     config = json.loads((arguments.folder / "config.json").read_text())

@@ -102,7 +102,7 @@ def tokenizer(vocab_size, special):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("out", type=pathlib.Path, help="folder to make")
+    parser.add_argument("out", type=pathlib.Path, help="folder to write")
     arguments = parser.parse_args()
     config = COMMON | SHAPES[arguments.shape]
     arguments.out.mkdir(parents=True)

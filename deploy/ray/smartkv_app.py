@@ -58,7 +58,7 @@ class SmartKV:
         line = self._server.stdout.readline()
         address = re.search(r" at (http://\S+)/v1$", line)
         if address is None:
-            raise RuntimeError(f"smartkv serve ended with exit code {self._server.wait()}: its message is in this replica's log")
+            raise RuntimeError(f"smartkv serve ended with exit code {self._server.wait()}: see this replica's log")
         self._url = address.group(1)
         threading.Thread(target=self._end_with_server, daemon=True).start()
 

@@ -91,7 +91,7 @@ void CompletionReader::add(std::string_view data, double now_s) {
       }
     }
   } catch (const nlohmann::json::exception& error) {
-    outcome_.failure = "an event is no completion: " + std::string(error.what());
+    outcome_.failure = "an event is not a completion: " + std::string(error.what());
   }
 }
 
@@ -101,7 +101,7 @@ RequestOutcome CompletionReader::finish(int64_t prompt_tokens, int64_t output_to
   if (!done_) {
     outcome.failure = "the stream ended without [DONE]";
   } else if (!has_usage_) {
-    outcome.failure = "the stream holds no usage";
+    outcome.failure = "the stream has no usage";
   } else if (outcome.prompt_tokens != prompt_tokens) {
     outcome.failure = expected("usage.prompt_tokens", prompt_tokens, outcome.prompt_tokens);
   } else if (outcome.output_tokens != output_tokens) {

@@ -93,7 +93,7 @@ RequestOutcome LoadClient::ask(const std::string& body, const ServingRequest& re
     RequestOutcome outcome;
     if (!response) {
       const bool told = status == 200 && !reader.error().empty();  // the stream's last event was an error
-      outcome.failure = told ? reader.error() : "the connection broke: " + httplib::to_string(response.error());
+      outcome.failure = told ? reader.error() : "the connection was lost: " + httplib::to_string(response.error());
     } else if (response->status != 200) {
       if (response->status == kTooManyRequests && options_.retry) {
         std::this_thread::sleep_for(retry_after(*response));

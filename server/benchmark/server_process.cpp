@@ -86,7 +86,7 @@ void ServerProcess::await_address(std::chrono::seconds timeout) {
     }
     const ssize_t n = ready < 0 ? -1 : ::read(stdout_, buffer.data(), buffer.size());
     if (n < 0) throw std::runtime_error(system_message("the server's output"));
-    if (n == 0) throw std::runtime_error("the server ended before it listened; its message is above");
+    if (n == 0) throw std::runtime_error("the server ended before it listened; see its message above");
     text.append(buffer.data(), static_cast<size_t>(n));
     for (size_t end = text.find('\n'); end != text.npos; end = text.find('\n')) {
       url_ = address_in(std::string_view(text).substr(0, end));

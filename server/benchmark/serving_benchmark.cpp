@@ -184,7 +184,9 @@ ServingRun summarize(std::span<const RequestOutcome> outcomes) {
 ServingRun run_serving_case(const LoadClient& client, const ServingCase& one, const PromptSource& prompts,
                             int repetition) {
   const RequestOutcome warm_up = client.send(prompts.warm_up());
-  if (!warm_up.completed()) throw std::runtime_error("case " + one.name + ": the warming request: " + warm_up.failure);
+  if (!warm_up.completed()) {
+    throw std::runtime_error("case " + one.name + ": the warm-up request failed: " + warm_up.failure);
+  }
   const std::optional<double> preempted = preemptions(client);
   PeakGauge peak(client, kPeakGauge);
   ServingRun run = one.fairness() ? run_fairness(client, one, prompts, repetition)

@@ -98,7 +98,7 @@ const std::vector<Column>& columns() {
                                             {{"tokens_per_s_min", "least", "%.1f"}},
                                             {{"ratio", "ratio", "%.2f"}},
                                             {{"ratio_min", "least", "%.2f"}},
-                                            {{"base_ratio", "without", "%.2f"}},
+                                            {{"base_ratio", "base / variant", "%.2f"}},
                                             {{"wall_s", "wall s", "%.1f"}},
                                             {{"first_token_p50_ms", "first token ms p50", "%.0f"}},
                                             {{"first_token_p99_ms", "p99", "%.0f"}},
@@ -150,7 +150,7 @@ void add_panel(std::span<const Json> rows, std::string* svg, double* y) {
   if (const double bytes = rows[0].value("kv_cache_bytes", 0.0); bytes > 0) {
     title += formatted(", %.0f MB of KV cache", bytes * 1e-6);
   }
-  title += fairness ? ": time to first token, times its own alone" : ": tokens per second";
+  title += fairness ? ": time to first token, relative to the request alone" : ": tokens per second";
   *svg += formatted("<text class=\"title\" x=\"%.1f\" y=\"%.1f\">", kTop, *y + 18) + escaped_markup(title) + "</text>\n";
   *y += kTitle;
   for (size_t i = 0; i < rows.size(); ++i, *y += kBar + kGap) *svg += bar(rows[i], i == 0, greatest, *y);

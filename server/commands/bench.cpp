@@ -104,14 +104,14 @@ int bench(Arguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(Rates are tokens per second over all sequences: the best and the median of the repetitions. Each sequence has a cache of
-its own, filled with random tokens up to the depth.
---speculative runs each workload by plain decoding and by a method in turn. Speed-up: the ratio of their decode rates, the
-median of the repetitions and the lowest. The exit code is 1 if a method changes an output.
+constexpr const char* kExamples = R"(Rates are tokens per second over all sequences: best and median of the repetitions.
+Each sequence has a cache of its own, filled with random tokens up to the depth.
+--speculative runs each workload with plain decoding and with a method in turn. Speed-up is the ratio of their decode
+rates: the median and the minimum of the repetitions. The exit code is 1 if a method changes an output.
 --serving starts `smartkv serve` for each case and policy and sends all requests of the case at once, over HTTP:
   a  64 of 200 + 1,000 tokens           b  64 of 2,000 + 200       c  64 questions of 50 + 200 about 4 texts of 2,000
   d  16 of 100 words + 64 tokens        e  24 of 200 + 600         f  24 of 1,700 + 48
-  g  a request of 50 + 1 tokens behind a prompt of 8,000: its time to first token, against its time alone
+  g  a request of 50 + 1 tokens behind a prompt of 8,000: time to first token, compared with the same request alone
 Examples:
   smartkv bench --model model.gguf
   smartkv bench --model model.gguf --weights int4 --depths 0,4096,8000 --batches 1,16 --limits
@@ -125,13 +125,16 @@ void add_speculation_options(CLI::App& app, CLI::Option* measure, Arguments* arg
   SpeculationBenchmarkOptions& options = arguments->speculation;
   app.add_option("--workloads", options.workloads, "With --speculative: copy, extract, code, chat, depth (needs --text), adversarial; all by default")
       ->delimiter(',')->needs(measure);
-  app.add_option("--methods", arguments->methods, "With --speculative: names or JSON objects, as a request's \"speculative\"; by default those that suit the workload")
+  app.add_option("--methods", arguments->methods,
+                 "With --speculative: names or JSON objects, like a request's \"speculative\"; the default is every "
+                 "method that suits the workload")
       ->expected(1, -1)->needs(measure);
   app.add_option("--sequences", options.sequences, "With --speculative: sequences that decode side by side; 1 by default, at depth 1 and 8")
       ->delimiter(',')->check(CLI::Range(1, 1024))->needs(measure);
-  app.add_option("--temperature", options.temperature, "With --speculative: of sampling, instead of each workload's own; 0: greedy")
+  app.add_option("--temperature", options.temperature,
+                 "With --speculative: sampling temperature instead of each workload's own; 0 is greedy")
       ->check(CLI::Range(0.0, 2.0))->needs(measure);
-  app.add_option("--tokens", options.tokens, "With --speculative: tokens that a sequence decodes at most")
+  app.add_option("--tokens", options.tokens, "With --speculative: limit of tokens that a sequence decodes")
       ->check(CLI::Range(2, 100000))->capture_default_str()->needs(measure);
   app.add_option("--draft-model", options.engine.draft_model, "With --speculative: the smaller model of method draft_model")->needs(measure);
 }
@@ -143,32 +146,54 @@ std::function<int()> setup_bench(CLI::App& app) {
   BenchmarkOptions& speed = arguments->speed;
   QualityOptions& quality = arguments->quality;
   app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder (required)");
-  app.add_option("--prompts", speed.prompts, "Lengths of the prefills")->delimiter(',')->expected(0, -1)->capture_default_str();
-  arguments->depths = app.add_option("--depths", speed.depths, "Tokens that are in the cache already; with --speculative 4096 by default")->delimiter(',')->capture_default_str();
+  app.add_option("--prompts", speed.prompts, "Prompt lengths of the prefill measurements")
+      ->delimiter(',')->expected(0, -1)->capture_default_str();
+  arguments->depths = app.add_option("--depths", speed.depths,
+                                     "Tokens in the cache before a measurement; with --speculative the default is 4096")
+      ->delimiter(',')->capture_default_str();
   app.add_option("--batches", speed.batches, "Sequences that decode side by side")->delimiter(',')->expected(0, -1)->capture_default_str();
   app.add_option("--decode-tokens", speed.decode_tokens, "Tokens that each sequence decodes")->check(CLI::Range(1, 100000))->capture_default_str();
   app.add_option("--prefill-chunk", speed.prefill_chunk, "Prompt tokens of one pass")->check(CLI::Range(1, 100000))->capture_default_str();
-  app.add_option("--repetitions", speed.repetitions, "Measured runs of each row, after one that warms up")->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--dtype", speed.dtype, "Activations and KV cache: auto, bf16, f32, or f16, of backend torch")->capture_default_str();
+  app.add_option("--repetitions", speed.repetitions, "Measured runs of each row, after one warm-up run")
+      ->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--dtype", speed.dtype,
+                 "Data type of activations and KV cache: auto, bf16, f32, or f16 with --backend torch")
+      ->capture_default_str();
   app.add_option("--weights", speed.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")->capture_default_str();
-  auto* backend = app.add_option("--backend", speed.backend, "What computes the matrix products: native or torch")->capture_default_str();
-  auto* device = app.add_option("--device", speed.device, "With --backend torch: cpu or cuda:N, where it computes and keeps caches")->capture_default_str()->needs(backend);
-  app.add_option("--cuda-graphs", speed.cuda_graphs, "With --device cuda:N: auto, on or off, whether what small passes compute between attentions is captured once and replayed")
+  auto* backend = app.add_option("--backend", speed.backend, "Backend of the matrix products: native or torch")
+      ->capture_default_str();
+  auto* device = app.add_option("--device", speed.device,
+                                "With --backend torch: device that computes and holds the caches, cpu or cuda:N")
+      ->capture_default_str()->needs(backend);
+  app.add_option("--cuda-graphs", speed.cuda_graphs,
+                 "With --device cuda:N: run small passes, except their attention, as CUDA graphs: auto, on or off")
       ->capture_default_str()->needs(device);
-  app.add_option("--tensor-parallel", speed.tensor_parallel, "With --backend torch: processes, on GPUs one each, that compute the model together; depths are then computed, not filled in")
+  app.add_option("--tensor-parallel", speed.tensor_parallel,
+      "With --backend torch: number of processes that compute the model together, on GPUs one per GPU. With several, "
+      "the tokens in the cache are computed instead of filled in")
       ->check(CLI::Range(1, 256))->capture_default_str()->needs(backend);
-  app.add_option("--threads", speed.threads, "Of all processes together; 0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
+  app.add_option("--threads", speed.threads,
+                 "CPU threads of all processes together; 0 uses every core available to this process")
+      ->check(CLI::Range(0, 64))->capture_default_str();
   app.add_option("--kv-cache", arguments->kv_cache, "Cache policy: a name, or a JSON object");
   app.add_option("--gate", arguments->gates, "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
       ->type_name("NAME=FILE")->allow_extra_args(false);
-  app.add_flag("--limits", speed.limits, "Measure the machine's bandwidth and FLOP/s, and how near each row comes to them")->excludes(device);
-  auto* measure = app.add_flag("--quality", arguments->measure_quality, "Measure what each weight format does to the answer, against bf16");
-  auto* speculative = app.add_flag("--speculative", arguments->measure_speculation, "Measure what speculative decoding wins, by workload and method")->excludes(measure);
-  auto* text = app.add_option("--text", arguments->text, "With --quality: the text to measure on; with --speculative: the text of workload depth; with --serving: what prompts are cut from; with --long: the long text");
+  app.add_flag("--limits", speed.limits,
+               "Measure the machine's bandwidth and FLOP/s, and the fraction that each row reaches")
+      ->excludes(device);
+  auto* measure = app.add_flag("--quality", arguments->measure_quality,
+                               "Measure the quality of each weight format against bf16");
+  auto* speculative = app.add_flag("--speculative", arguments->measure_speculation,
+                                   "Measure the speed-up of speculative decoding, by workload and method")
+      ->excludes(measure);
+  auto* text = app.add_option("--text", arguments->text,
+      "Text file: to measure on (--quality), for workload depth (--speculative), to cut prompts from (--serving), or "
+      "to run through the policies (--long)");
   measure->needs(text);
   add_speculation_options(app, speculative, arguments.get());
   app.add_option("--context", quality.context, "With --quality: tokens of a window")->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
-  app.add_option("--windows", quality.windows, "With --quality: windows, spread over the text")->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
+  app.add_option("--windows", quality.windows, "With --quality: number of windows, spread over the text")
+      ->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
   arguments->serving = setup_serving_bench(app);
   arguments->serving.asked->excludes(measure)->excludes(speculative);
   arguments->longer = setup_long_bench(app);

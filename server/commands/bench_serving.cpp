@@ -112,7 +112,7 @@ ServingReport read_saved(const std::vector<std::string>& files) {
       if (all.rows.empty()) all.conditions = one.conditions;
       all.rows.insert(all.rows.end(), one.rows.begin(), one.rows.end());
     } catch (const nlohmann::json::exception& error) {
-      throw ConfigError("--saved: " + file + ": expected what bench --serving --json printed: " + error.what());
+      throw ConfigError("--saved: " + file + ": expected the output of bench --serving --json: " + error.what());
     }
   }
   return all;
@@ -159,18 +159,29 @@ ServingBench setup_serving_bench(CLI::App& app) {
   const auto option = [&](const char* name, auto& value, const char* help) {
     return app.add_option(name, value, std::string("With --serving: ") + help)->needs(bench.asked);
   };
-  option("--cases", arguments->cases, "which of a to g")->capture_default_str();
-  option("--policies", arguments->policies, "cache policies as for eval: names, JSON objects, NAME@SHARE; full is always measured")->capture_default_str();
-  option("--kv-cache-bytes", arguments->kv_cache_bytes, "cache memory of the server, \"96MB\"; by default the case's own; g never has a bound");
-  option("--requests", arguments->requests, "requests of each case, instead of its own number")->check(CLI::Range(1, 10000));
+  option("--cases", arguments->cases, "list of cases from a to g")->capture_default_str();
+  option("--policies", arguments->policies,
+         "cache policies, as for eval: names, JSON objects, NAME@SHARE. full is always measured")
+      ->capture_default_str();
+  option("--kv-cache-bytes", arguments->kv_cache_bytes,
+         "cache memory of the server, such as \"96MB\", instead of the case's own. Case g has no limit");
+  option("--requests", arguments->requests, "number of requests of each case, instead of its own")
+      ->check(CLI::Range(1, 10000));
   option("--serve-option", arguments->serve_options, "NAME=VALUE, an option of serve for every server")->expected(1)->take_all();
-  option("--variant", arguments->variants, "NAME=VALUE, an option of serve: each policy runs with and without it")->expected(1)->take_all();
-  option("--peer", arguments->peers, "address of an OpenAI-compatible server that runs already, with the same tokenizer")->expected(1)->take_all();
+  option("--variant", arguments->variants, "NAME=VALUE, an option of serve. Each policy runs with and without it")
+      ->expected(1)->take_all();
+  option("--peer", arguments->peers, "address of a running OpenAI-compatible server with the same tokenizer")
+      ->expected(1)->take_all();
   option("--peer-name", arguments->peer_names, "name of the peer in the table")->expected(1)->take_all();
-  option("--plot", arguments->plot, "file for a picture (SVG): bars of goodput by case and server");
-  option("--saved", arguments->saved, "files that --json printed: shows them together instead of measuring")->expected(1, -1);
-  app.add_flag("--no-retry", arguments->no_retry, "With --serving: a refused request (429) has failed, whatever Retry-After says")->needs(bench.asked);
-  app.add_flag("--print-cases", arguments->print_cases, "With --serving: print what the cases will send as JSON and exit")->needs(bench.asked);
+  option("--plot", arguments->plot, "SVG file for a bar chart of goodput by case and server");
+  option("--saved", arguments->saved, "show the reports in these files, printed by --json, instead of measuring")
+      ->expected(1, -1);
+  app.add_flag("--no-retry", arguments->no_retry,
+               "With --serving: count a refused request (429) as failed instead of retrying it")
+      ->needs(bench.asked);
+  app.add_flag("--print-cases", arguments->print_cases,
+               "With --serving: print a description of the cases' requests as JSON and exit")
+      ->needs(bench.asked);
   bench.run = [arguments](const ServingBenchArguments& shared) { return run(*arguments, shared); };
   return bench;
 }

@@ -17,12 +17,12 @@ namespace {
 
 using openai::Json;
 
-constexpr const char* kHelp = R"(  /help           this text
+constexpr const char* kHelp = R"(  /help           show this text
   /clear          forget the conversation
-  /system TEXT    set the system message and start anew; without TEXT: none
-  /stats          speed and memory of the last answer
-  /quit           leave (so does Ctrl-D)
-Ctrl-C stops the answer that is being written; at the prompt it drops what was typed.
+  /system TEXT    set the system message and restart the conversation; without TEXT, remove it
+  /stats          show speed and memory of the last answer
+  /quit           quit (or press Ctrl-D)
+Ctrl-C stops the current answer. At the prompt it drops the typed text.
 A question may be pasted, with its line breaks.
 )";
 
@@ -45,7 +45,7 @@ class ChatSession {
     for (;;) {
       const LineEditor::Input input = read_line(&line);
       if (input == LineEditor::Input::kEnd) break;
-      if (input == LineEditor::Input::kInterrupt) std::cout << "/quit or Ctrl-D leaves.\n";
+      if (input == LineEditor::Input::kInterrupt) std::cout << "Type /quit or press Ctrl-D to quit.\n";
       if (input == LineEditor::Input::kInterrupt || line.empty()) continue;
       if (line == "/quit") break;
       if (line.starts_with('/')) {
@@ -108,7 +108,7 @@ class ChatSession {
 
   void offer_clear() const {
     if (messages_.size() > (system_.empty() ? 0u : 1u)) {
-      std::cerr << "The conversation fills the model's context: /clear forgets it, and the next question starts anew." << std::endl;
+      std::cerr << "The conversation fills the model's context. Type /clear to start a new one." << std::endl;
     }
   }
 
@@ -140,7 +140,7 @@ class ChatSession {
     if (finish == FinishReason::kLength && full) {
       offer_clear();
     } else if (finish == FinishReason::kLength && terminal_) {
-      std::cerr << "[the answer was cut at --max-tokens " << sampling_["max_tokens"] << "]" << std::endl;
+      std::cerr << "[the answer reached --max-tokens " << sampling_["max_tokens"] << "]" << std::endl;
     }
     return text;
   }

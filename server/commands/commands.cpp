@@ -130,19 +130,20 @@ int run(const std::function<int()>& command) {
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"serve", "Serve a model over HTTP with OpenAI's API", setup_serve},
-      {"health", "Tell whether a server answers, by its exit code", setup_health},
+      {"health", "Ask a server whether it is ready; the exit code is the answer", setup_health},
       {"generate", "Answer one prompt and print the text", setup_generate},
-      {"chat", "Talk with a model in the terminal", setup_chat},
+      {"chat", "Chat with a model in the terminal", setup_chat},
       {"bench", "Measure prefill and decode rates, weight formats and the machine's limits", setup_bench},
-      {"eval", "Measure what KV-cache policies do to the answer, against the full cache", setup_eval},
-      {"run-suite", "Answer fixed prompts with the full cache and with a dynamic one", setup_run_suite},
-      {"train-probe", "Collect which channels of the keys matter, and save it", setup_train_probe},
-      {"train-gate", "Train the gates that decide what the gated_eviction policy keeps", setup_train_gate},
+      {"eval", "Measure the quality of KV-cache policies against the full cache", setup_eval},
+      {"run-suite", "Run fixed prompts with the full cache and with a dynamic policy, and compare the answers",
+       setup_run_suite},
+      {"train-probe", "Measure which channels of keys and values matter, for channel_packed", setup_train_probe},
+      {"train-gate", "Train the gates that decide which tokens the gated_eviction policy keeps", setup_train_gate},
       {"train-draft", "Train a small model that drafts for another one", setup_train_draft},
       {"config", "Check a config file; show the presets and the schema of config files", setup_config},
-      {"plan", "Tell which KV-cache policies hold so many sequences in so much memory", setup_plan},
-      {"quantize", "Write a model with integer weights, which loads fast", setup_quantize},
-      {"inspect", "Show what a model file holds", setup_inspect},
+      {"plan", "Show which KV-cache policies fit a number of sequences into a given memory", setup_plan},
+      {"quantize", "Write a copy of a model with integer weights, which loads faster", setup_quantize},
+      {"inspect", "Show the contents of a model file", setup_inspect},
       {"completions", "Print a completion script for bash, fish or zsh", setup_completions},
   };
   return table;
@@ -151,7 +152,7 @@ const std::vector<Command>& commands() {
 int run_command_line(int argc, const char* const* argv) {
   // An internal command: the other processes of --tensor-parallel run it.
   if (argc > 1 && argv[1] == std::string_view(kRankCommand)) return run_rank({argv + 2, argv + argc});
-  CLI::App app("SmartKV: serves LLaMA-family models with a KV cache that you choose.", "smartkv");
+  CLI::App app("SmartKV serves LLaMA-family models with a KV-cache policy per request.", "smartkv");
   app.set_version_flag("--version", std::string(kVersion));
   app.require_subcommand(1);
   app.footer(kExamples);
@@ -165,7 +166,8 @@ int run_command_line(int argc, const char* const* argv) {
     sub->callback([&chosen, action] { chosen = action; });
   }
   if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-    std::cerr << "smartkv: unknown command \"" << argv[1] << "\"; the nearest known one is \"" << nearest(argv[1], names) << "\"\n";
+    std::cerr << "smartkv: unknown command \"" << argv[1] << "\"; the nearest known command is \""
+              << nearest(argv[1], names) << "\"\n";
     return kUsageError;
   }
   try {

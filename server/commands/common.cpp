@@ -84,10 +84,11 @@ void complete(ServerOptions* options) {
 }
 
 OptionFlags::OptionFlags(CLI::App& app, bool server) : server_(server), summaries_(app) {
-  app.add_option("--config", config_, "Config file: JSON, comments allowed, options by the names below with _ for -")
+  app.add_option("--config", config_,
+                 "Config file (JSON, comments allowed). Options have the names below, with _ for -")
       ->type_name("FILE");
   if (server) {
-    app.add_option("--preset", preset_, "Options for a kind of use, over those of --config: " + preset_names())
+    app.add_option("--preset", preset_, "Preset options, which override those of --config: " + preset_names())
         ->type_name("NAME");
   }
   for (const Option& option : option_table()) {
@@ -102,7 +103,7 @@ OptionFlags::OptionFlags(CLI::App& app, bool server) : server_(server), summarie
     if (!unset) help += " [" + (fallback.is_string() ? fallback.get<std::string>() : fallback.dump()) + "]";
     std::vector<std::string>& given = given_[std::string(option.name)];
     if (!option.entry.empty()) {
-      help += " (in files and variables: " + std::string(option.name) + ")";
+      help += " (config file: " + std::string(option.name) + "; environment: " + variable(option.name) + ")";
       app.add_option(flag(option), given, help)->type_name("NAME=FILE")->allow_extra_args(false);
       continue;
     }

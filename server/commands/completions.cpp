@@ -201,7 +201,8 @@ std::string completion_script(const CLI::App& app, const std::string& shell) {
 
 std::function<int()> setup_completions(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
-  app.add_option("shell", *shell, "Shell to print it for")->required()->check(CLI::IsMember({"bash", "fish", "zsh"}));
+  app.add_option("shell", *shell, "Shell to print the script for")
+      ->required()->check(CLI::IsMember({"bash", "fish", "zsh"}));
   app.footer(R"(Examples:
   source <(smartkv completions bash)
   smartkv completions zsh > "${fpath[1]}/_smartkv"

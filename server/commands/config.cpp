@@ -75,7 +75,7 @@ constexpr const char* kExamples = R"(Examples:
   smartkv config preset low_memory > my.json
   smartkv config schema > smartkv.schema.json
 
-A config file that says {"$schema": "smartkv.schema.json", ...} is checked and completed by editors.)";
+Editors check and complete a config file that contains {"$schema": "smartkv.schema.json", ...}.)";
 
 }  // namespace
 
@@ -88,10 +88,10 @@ std::function<int()> setup_config(CLI::App& app) {
   app.require_subcommand(1);
   app.footer(kExamples);
   CLI::App* check_app = app.add_subcommand(
-      "check", "Check all of a config file that can be checked without loading a model: not a policy's parameters");
+      "check", "Check a config file without loading the model. The parameters of policies are not checked");
   check_app->add_option("file", arguments->file, "Config file")->required();
   check_app->callback([a = arguments.get()] { a->chosen = [a] { return check(a->file); }; });
-  CLI::App* preset_app = app.add_subcommand("preset", "Print the names of the presets, or one of them");
+  CLI::App* preset_app = app.add_subcommand("preset", "Print the names of all presets, or the contents of one");
   preset_app->add_option("name", arguments->preset, "Preset: " + preset_names());
   preset_app->callback([a = arguments.get()] { a->chosen = [a] { return show_presets(a->preset); }; });
   app.add_subcommand("schema", "Print the JSON schema of config files")->callback([a = arguments.get()] {

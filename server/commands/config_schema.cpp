@@ -44,7 +44,7 @@ struct SchemaOf {
 }  // namespace
 
 Json config_schema() {
-  Json properties = {{"$schema", {{"type", "string"}, {"description", "For editors; the server ignores it"}}}};
+  Json properties = {{"$schema", {{"type", "string"}, {"description", "Schema for editors; the server ignores it"}}}};
   ServerOptions defaults;
   for (const Option& option : option_table()) {
     Json schema = std::visit(SchemaOf{option}, option.field(defaults));

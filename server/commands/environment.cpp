@@ -54,7 +54,8 @@ std::vector<std::string> unknown_variables() {
     const std::string text = *entry, name = text.substr(0, text.find('='));
     if (!name.starts_with(kPrefix) || std::find(known.begin(), known.end(), name) != known.end()) continue;
     if (is_service_link(name, "")) continue;
-    lines.push_back("environment variable " + name + " sets no option and is ignored; the nearest that does is " + nearest(name, known));
+    lines.push_back("environment variable " + name + " is unknown and ignored; the nearest known variable is " +
+                    nearest(name, known));
   }
   std::sort(lines.begin(), lines.end());
   return lines;

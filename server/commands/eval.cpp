@@ -74,7 +74,8 @@ std::vector<PolicySpec> policies_of(const Arguments& arguments, const Evaluation
         } else if (arguments.metric == "recall") {
           check_kvzip(model.shape, policy);
         } else {
-          throw CacheError("kvzip: repeats a whole prompt before it keeps some of it, which only eval recall can wait for");
+          throw CacheError("kvzip: only eval recall supports this oracle, which reads each prompt twice before it "
+                           "evicts tokens");
         }
       }
     }
@@ -139,14 +140,14 @@ int eval(const Arguments& arguments) {
 }
 
 constexpr const char* kExamples = R"(Metrics:
-  perplexity  of the text, with compression active during the pass, as in generation
-  divergence  the same pass, and how far each next-token distribution is from the full cache's
-  drift       per layer: the model reads the full cache, and the same queries attend to the compressed one beside it
-  recall      of numbers hidden in the text; the question comes after the context was compressed
+  perplexity  perplexity of the text, with compression active during the pass, as in generation
+  divergence  the same pass, and the divergence of each next-token distribution from the full cache's
+  drift       the model uses the full cache; per layer, the same queries also attend to the compressed cache
+  recall      recall of numbers hidden in the text; the question comes after the context was compressed
 
 A policy is a name or a JSON object, alone or with @X: streaming@0.25 holds a quarter of the context's tokens,
-mixed_precision@4.5 spends 4.5 bits per value. "full" is the reference and always measured. recall also knows kvzip, an oracle
-that repeats the context before it chooses (Kim et al. 2025): kvzip@0.25.
+mixed_precision@4.5 spends 4.5 bits per value. "full" is the reference and always measured. recall also supports kvzip,
+an oracle that reads the context twice before it evicts tokens (Kim et al. 2025): kvzip@0.25.
 Examples:
   smartkv eval divergence --model model.gguf --text book.txt --context 4096 --kv-cache streaming@0.25,k4v4 --html report.html
   smartkv eval recall --model model.gguf --text book.txt --kv-cache 'snapkv@0.25,{"policy":"streaming","tokens":512}' --lengths 1024,2048,4096)";
@@ -163,11 +164,12 @@ std::function<int()> setup_eval(CLI::App& app) {
   const std::vector<std::string> scores = {"perplexity", "divergence"}, passes = {"perplexity", "divergence", "drift"};
   const CLI::Range count(int64_t{1}, int64_t{1} << 20);
 
-  app.add_option("metric", arguments->metric, "What to measure")
+  app.add_option("metric", arguments->metric, "Metric to measure")
       ->required()
       ->check(CLI::IsMember({"perplexity", "divergence", "recall", "drift"}));
   app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder")->required();
-  app.add_option("--text", arguments->text, "UTF-8; neither the model nor a policy may have been fitted to it")
+  app.add_option("--text", arguments->text,
+                 "UTF-8 text file. Neither the model nor a policy may have been trained on it")
       ->required();
   app.add_option("--kv-cache", arguments->kv_cache, "Policies, separated by commas")->required();
   app.add_option("--gate", arguments->gates,
@@ -178,60 +180,66 @@ std::function<int()> setup_eval(CLI::App& app) {
       ->type_name("NAME=FILE")
       ->allow_extra_args(false);
   only(app.add_option("--context", pass.context, "Tokens of a window")->check(count)->capture_default_str(), passes);
-  only(app.add_option("--windows", pass.windows, "Windows, spread over the text")->check(count)->capture_default_str(),
+  only(app.add_option("--windows", pass.windows, "Number of windows, spread over the text")
+      ->check(count)->capture_default_str(),
        passes);
-  only(app.add_option("--from", pass.from, "Tokens at the start of each window that do not count")
+  only(app.add_option("--from", pass.from, "Tokens at the start of each window that are not scored")
            ->check(CLI::Range(0, 1 << 20))
            ->capture_default_str(),
        scores);
   only(app.add_option("--prompt-tokens", pass.prompt_tokens,
-                      "Tokens at the start of each window that policies take for the prompt")
+                      "Tokens at the start of each window that policies treat as the prompt")
            ->check(count)
            ->capture_default_str(),
        passes);
-  only(app.add_option("--lengths", recall.lengths, "Tokens of the contexts")
+  only(app.add_option("--lengths", recall.lengths, "Lengths of the contexts in tokens")
            ->delimiter(',')
            ->check(count)
            ->capture_default_str(),
        {"recall"});
-  arguments->of_facts.push_back(app.add_option("--depths", recall.depths, "Where the asked number is, as shares of the context")
+  arguments->of_facts.push_back(app.add_option("--depths", recall.depths,
+                                               "Positions of the requested number, as fractions of the context")
                                     ->delimiter(',')
                                     ->check(CLI::Range(0.0, 1.0))
                                     ->capture_default_str());
   only(arguments->of_facts.back(), {"recall"});
-  only(app.add_option("--questions", recall.questions, "Questions at least, over all lengths")
+  only(app.add_option("--questions", recall.questions, "Minimum number of questions, over all lengths")
            ->check(count)
            ->capture_default_str(),
        {"recall"});
-  only(app.add_option("--task", recall.task, "facts: numbers in the text; variables: chains of assignments; words: the most common of lists")
+  only(app.add_option("--task", recall.task,
+      "facts: numbers in the text; variables: chains of assignments; words: the most common words of lists")
            ->check(CLI::IsMember(recall_tasks()))
            ->capture_default_str(),
        {"recall"});
-  arguments->of_facts.push_back(app.add_option("--wording", recall.wording, "How numbers are told and asked for; gates are trained with none of these")
+  arguments->of_facts.push_back(app.add_option("--wording", recall.wording,
+      "Wording in which numbers are stated and asked for. Gates are trained with other wordings")
                                     ->check(CLI::IsMember(recall_wordings()))
                                     ->capture_default_str());
   only(arguments->of_facts.back(), {"recall"});
-  arguments->of_facts.push_back(app.add_option("--facts-asked", recall.facts_asked, "Numbers that one question asks for; scored by the share that is right")
+  arguments->of_facts.push_back(app.add_option("--facts-asked", recall.facts_asked,
+      "Numbers that one question asks for. The score is the fraction of correct ones")
                                     ->check(CLI::Range(int64_t{1}, kNeedles))
                                     ->capture_default_str());
   only(arguments->of_facts.back(), {"recall"});
-  only(app.add_option("--again", recall.again, "Tokens of text after an answer, after which the same is asked again; 0: it is not")
+  only(app.add_option("--again", recall.again,
+                      "Tokens of text between an answer and a repetition of its question; 0 asks only once")
            ->check(CLI::Range(0, 1 << 20))
            ->capture_default_str(),
        {"recall"});
-  only(app.add_option("--share", arguments->share, "Of the positions that are sampled")
+  only(app.add_option("--share", arguments->share, "Fraction of positions that are sampled")
            ->check(CLI::Range(1e-4, 1.0))
            ->capture_default_str(),
        {"drift"});
-  app.add_option("--dtype", arguments->llama.dtype, "Activations and KV cache: auto, bf16 or f32")
+  app.add_option("--dtype", arguments->llama.dtype, "Data type of activations and KV cache: auto, bf16 or f32")
       ->capture_default_str();
   app.add_option("--weights", arguments->llama.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")
       ->capture_default_str();
-  app.add_option("--threads", arguments->threads, "0: every core that this process may use")
+  app.add_option("--threads", arguments->threads, "CPU threads; 0 uses every core available to this process")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   app.add_option("--json", arguments->json, "File for the results as JSON lines");
-  app.add_option("--html", arguments->html, "File for a page with the table and the picture of quality against bytes");
+  app.add_option("--html", arguments->html, "HTML file for the table and a chart of quality against bytes");
   app.footer(kExamples);
   return [arguments] { return eval(*arguments); };
 }

@@ -81,14 +81,16 @@ constexpr const char* kExamples = R"(Examples:
 
 std::function<int()> setup_generate(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
-  app.add_option("-p,--prompt", arguments->prompt, "The prompt; -: read it from standard input")->required();
+  app.add_option("-p,--prompt", arguments->prompt, "The prompt; - reads it from standard input")->required();
   app.add_option("--system", arguments->system, "System message");
-  auto* chat = app.add_flag("--chat", arguments->chat, "The prompt is a user's message (default with a chat template)");
-  app.add_flag("--raw", arguments->raw, "The prompt is plain text to continue")->excludes(chat);
+  auto* chat = app.add_flag("--chat", arguments->chat,
+                            "Treat the prompt as a user's message (default if the model has a chat template)");
+  app.add_flag("--raw", arguments->raw, "Treat the prompt as plain text to continue")->excludes(chat);
   auto* json = app.add_flag("--json", arguments->json,
-                            "Print one JSON object, as the HTTP API answers, with usage and timings");
+                            "Print the JSON object of the HTTP API, with usage and timings");
   app.add_flag("--show-drafts", arguments->show_drafts,
-               "On a terminal, colour what speculative decoding drafted: accepted green, rejected red; totals on standard error")
+               "On a terminal, colour drafted tokens: accepted ones green, rejected ones red. Totals go to standard "
+               "error")
       ->excludes(json);
   arguments->sampling = std::make_unique<SamplingFlags>(app, 256);
   arguments->options = std::make_unique<OptionFlags>(app, false);

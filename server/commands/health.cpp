@@ -64,15 +64,16 @@ constexpr const char* kExamples = R"(Examples:
   smartkv health --live --port 8000
   SMARTKV_TLS_CERT=cert.pem SMARTKV_TLS_KEY=key.pem smartkv health
 
-Asks the server that the same options, variables and config file start. Certificates are not verified.
-Exit codes: 0 the server is ready (with --live: works), 1 it is not, or its options are wrong, 2 this command line is wrong.)";
+Asks the server that would start with the same options, variables and config file. Certificates are not verified.
+Exit codes: 0 if the server is ready (with --live: works), 1 if it is not or its options are wrong, 2 if this command
+line is wrong.)";
 
 }  // namespace
 
 std::function<int()> setup_health(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   arguments->flags = std::make_unique<OptionFlags>(app, true);
-  app.add_flag("--live", arguments->live, "Ask whether the process works, not whether it wants requests");
+  app.add_flag("--live", arguments->live, "Ask whether the process works (liveness) instead of whether it is ready");
   // No type_name() here: require_finite_numbers() recognizes numbers by the default one.
   app.add_option("--timeout", arguments->timeout_s, "Seconds to wait for an answer")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
   app.footer(kExamples);

@@ -104,7 +104,8 @@ const Option& find_option(const std::string& name, const std::string& where) {
   if (found != table.end()) return *found;
   std::vector<std::string> names;
   for (const Option& option : table) names.emplace_back(option.name);
-  throw ConfigError(where + ": unknown option " + shown(name) + "; the nearest known one is \"" + nearest(name, names) + "\"");
+  throw ConfigError(where + ": unknown option " + shown(name) + "; the nearest known option is \"" +
+                    nearest(name, names) + '"');
 }
 
 }  // namespace
@@ -156,7 +157,8 @@ void set_option(const Option& option, const Json& value, const std::string& wher
                  [&](std::filesystem::path* field) { *field = text_value(option, value, where); },
                  [&](int* field) {
                    const int64_t number = integer_value(option, value, where);
-                   if (number > std::numeric_limits<int>::max()) fail(where, option, "a smaller integer", value);
+                   constexpr int kMax = std::numeric_limits<int>::max();
+                   if (number > kMax) fail(where, option, "an integer of at most " + std::to_string(kMax), value);
                    *field = static_cast<int>(number);
                  },
                  [&](int64_t* field) { *field = integer_value(option, value, where); },
@@ -278,8 +280,9 @@ std::string option_table_markdown() {
   for (const Option& option : option_table()) {
     std::string range;
     for (const std::string_view choice : option.choices) {
-      range += (range.empty() ? ": `" : ", `") + std::string(choice) + '`';
+      range += (range.empty() ? " (`" : ", `") + std::string(choice) + '`';
     }
+    if (!range.empty()) range += ')';
     text += "| `" + std::string(option.name) + "` | `" + shown(value_of(option, ServerOptions())) + "` | " +
             std::string(option.help) + range + " |\n";
   }

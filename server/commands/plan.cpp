@@ -117,7 +117,8 @@ void print_table(const ModelConfig& config, const Fit& fit, const std::vector<in
   std::cout << config.name << ": " << mebibytes(budget.weights) << " of weights, " << mebibytes(budget.working)
             << " of working memory; " << mebibytes(budget.kv_cache()) << " of " << mebibytes(budget.memory)
             << " are left for KV caches\n"
-            << arguments.concurrency << " sequences of " << arguments.context << " tokens, one of them computing its prompt:\n\n"
+            << arguments.concurrency << " sequences of " << arguments.context
+            << " tokens each, one of which is computing its prompt:\n\n"
             << std::left << std::setw(20) << "kv_cache" << std::setw(6) << "fits" << std::setw(9) << "devices" << std::right << std::setw(14) << "side by side"
             << std::setw(15) << "each" << std::setw(15) << "its prompt" << '\n';
   for (size_t i = 0; i < fit.plans.size(); ++i) {
@@ -132,7 +133,8 @@ void print_table(const ModelConfig& config, const Fit& fit, const std::vector<in
               << mebibytes(plan.max_bytes) << '\n';
   }
   if (arguments.context > config.context_length) {
-    std::cout << "\nThe model's own context has " << config.context_length << " tokens: it needs RoPE scaling for more.\n";
+    std::cout << "\nThe model's own context has " << config.context_length
+              << " tokens; longer contexts need --rope-scaling.\n";
   }
 }
 
@@ -169,21 +171,27 @@ int plan(const Arguments& arguments) {
 std::function<int()> setup_plan(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   Arguments& a = *arguments;
-  app.add_option("--model", a.model, "GGUF file or Hugging Face folder; it is not loaded")->required()->type_name("FILE");
-  app.add_option("--context", a.context, "Tokens of each sequence, prompt and output")->required()->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  app.add_option("--model", a.model, "GGUF file or Hugging Face folder, which is not loaded")
+      ->required()->type_name("FILE");
+  app.add_option("--context", a.context, "Tokens of each sequence, prompt and output together")
+      ->required()->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_option("--concurrency", a.concurrency, "Sequences side by side [1]")->check(CLI::Range(int64_t{1}, int64_t{4096}));
-  app.add_option("--memory", a.memory, "Memory for weights, passes and KV caches, of a device where there are several: 2GiB")->required()->type_name("SIZE");
-  app.add_option("--dtype", a.engine.dtype, "Type of activations [auto]")->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}));
+  app.add_option("--memory", a.memory, "Memory of each device, for weights, passes and KV caches, such as 2GiB")
+      ->required()->type_name("SIZE");
+  app.add_option("--dtype", a.engine.dtype, "Data type of activations [auto]")
+      ->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}));
   app.add_option("--weights", a.engine.weights, "Storage of the weights [auto]")->check(CLI::IsMember({"auto", "file", "bf16", "f32", "int8", "int4"}));
-  app.add_option("--prefill-chunk", a.engine.prefill_chunk, "Tokens of one step [512]")->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_option("--prefill-chunk", a.engine.prefill_chunk, "Token budget of one pass [512]")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_flag("--json", a.json, "Print one JSON object");
   app.footer(R"(Examples:
   smartkv plan --model model.gguf --context 8192 --concurrency 16 --memory 4GiB
   smartkv plan --model model.gguf --weights int4 --context 32768 --memory 1GiB --json
 
-"devices" is the least number of them, of so much memory each, that holds it with --backend torch --tensor-parallel N, whose
-weights have 16 or 32 bits; -: none does. --dtype f16 is that backend's on one, too.
-Bytes are upper bounds. A server with less goes on all the same: it drops the youngest sequence and computes it anew.)");
+"devices" is the smallest number of devices with this memory on which the sequences fit, with --backend torch
+--tensor-parallel N and 16- or 32-bit weights; - if there is none. --dtype f16 implies that backend on one device, too.
+Bytes are upper bounds. A server with less memory still works: it preempts the youngest sequence and recomputes it
+later.)");
   return [arguments] { return plan(*arguments); };
 }
 

@@ -42,10 +42,11 @@ int quantize(const Arguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(A GGUF file gives a GGUF file, a folder gives a folder; --model takes both. The result is served with these weights unless
---weights says otherwise, and answers like the original with --weights int4 or int8.
-The command refuses to make a file that is not smaller, and to quantize tensors once more that are quantized already. Such
-models are best served as they are: --weights auto keeps their integers.
+constexpr const char* kExamples = R"(A GGUF file becomes a GGUF file, a folder becomes a folder; --model accepts both.
+The output is served with these weights unless --weights says otherwise, and answers like the original with --weights
+int4 or int8.
+The command refuses to write a file that is not smaller, and to quantize tensors that are already quantized. Serve such
+models as they are: --weights auto keeps their integers.
 Examples:
   smartkv quantize model.gguf model-int4.gguf --weights int4
   smartkv quantize folder/ folder-int8/ --weights int8)";
@@ -55,10 +56,12 @@ Examples:
 std::function<int()> setup_quantize(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   app.add_option("in", arguments->in, "GGUF file or Hugging Face folder")->required();
-  app.add_option("out", arguments->out, "File or folder to make")->required();
+  app.add_option("out", arguments->out, "File or folder to write")->required();
   app.add_option("--weights", arguments->weights, "Storage of the weights")->required()->check(CLI::IsMember({"int8", "int4"}));
-  app.add_option("--threads", arguments->threads, "0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
-  app.add_flag("--force", arguments->force, "Make the file even if it is not smaller, or fits quantized tensors once more");
+  app.add_option("--threads", arguments->threads, "CPU threads; 0 uses every core available to this process")
+      ->check(CLI::Range(0, 64))->capture_default_str();
+  app.add_flag("--force", arguments->force,
+               "Write the file even if it is not smaller, or if tensors are quantized a second time");
   app.footer(kExamples);
   return [arguments] { return quantize(*arguments); };
 }

@@ -121,9 +121,10 @@ int run_suite(const Arguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(Prints JSON lines: prompt, mode, text, what the cache held, timings; in dynamic mode how far the answer is the full cache's, and
-"logits": up to the first token that differs, the overlap of the 8 likeliest tokens, the drift of the margin between the best two and the KL
-divergence over the 20 likeliest and all others together, in nats.
+constexpr const char* kExamples = R"(Prints JSON lines with prompt, mode, text, cache contents and timings.
+Dynamic mode adds how far the answer equals that of the full cache, and "logits", measured up to the first differing
+token: the overlap of the 8 likeliest tokens, the drift of the margin between the best two, and the KL divergence over
+the 20 likeliest tokens and all others together, in nats.
 Examples:
   smartkv run-suite --model model.gguf
   smartkv run-suite --model model.gguf --dynamic '{"policy": "channel_packed", "key_channels": 32}' --max-tokens 1024)";
@@ -133,7 +134,8 @@ Examples:
 std::function<int()> setup_run_suite(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   app.add_option("--dynamic", arguments->dynamic, "KV-cache policy of the dynamic mode: a name, or a JSON object")->capture_default_str();
-  app.add_option("--max-tokens", arguments->max_tokens, "Of each answer")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--max-tokens", arguments->max_tokens, "Limit of tokens of each answer")
+      ->check(CLI::Range(1, 1 << 20))->capture_default_str();
   arguments->options = std::make_unique<OptionFlags>(app, false);
   app.footer(kExamples);
   return [arguments] { return run_suite(*arguments); };

@@ -3,15 +3,17 @@
 namespace smartkv {
 
 SamplingFlags::SamplingFlags(CLI::App& app, int64_t max_tokens) : max_tokens_(max_tokens) {
-  app.add_option("-n,--max-tokens", max_tokens_, "Most tokens of an answer")->capture_default_str();
-  app.add_option("-t,--temperature", temperature_, "0: always the likeliest token [1]");
-  app.add_option("--top-p", top_p_, "Sample from the likeliest tokens of this total probability [1]");
-  app.add_option("--top-k", top_k_, "Sample from this many of the likeliest tokens; 0: all [0]");
-  app.add_option("--min-p", min_p_, "Drop tokens less likely than this fraction of the likeliest [0]");
-  app.add_option("--repetition-penalty", repetition_penalty_, "Above 1: repeat less [1]");
-  app.add_option("--seed", seed_, "Makes sampling repeatable");
+  app.add_option("-n,--max-tokens", max_tokens_, "Limit of tokens of an answer")->capture_default_str();
+  app.add_option("-t,--temperature", temperature_, "Sampling temperature; 0 always takes the likeliest token [1]");
+  app.add_option("--top-p", top_p_, "Sample from the likeliest tokens with this total probability [1]");
+  app.add_option("--top-k", top_k_, "Sample from this number of likeliest tokens; 0 samples from all [0]");
+  app.add_option("--min-p", min_p_,
+                 "Drop tokens with less than this fraction of the likeliest token's probability [0]");
+  app.add_option("--repetition-penalty", repetition_penalty_,
+                 "Penalty for repeated tokens; values above 1 reduce repetition [1]");
+  app.add_option("--seed", seed_, "Seed that makes sampling repeatable");
   app.add_option("--stop", stop_, "Text that ends the answer; may be given several times")->allow_extra_args(false);
-  app.add_flag("--ignore-eos", ignore_eos_, "Go on past the end-of-sequence token");
+  app.add_flag("--ignore-eos", ignore_eos_, "Continue after the end-of-sequence token");
 }
 
 nlohmann::ordered_json SamplingFlags::body() const {

@@ -39,10 +39,11 @@ void shut_down(Engine& engine, http::HttpServer& server, Signals& signals, std::
   notify_service_manager("STOPPING=1\nSTATUS=Draining: running requests finish");
   bool stopping = false;
   if (delay.count() > 0) {
-    log_info("leaving: requests are taken for " + std::to_string(delay.count()) + " s more; a second signal stops at once");
+    log_info("shutting down: requests are accepted for " + std::to_string(delay.count()) +
+             " s more; a second signal stops at once");
     stopping = signals.poll(delay) != 0;
   }
-  log_info("draining: running requests finish, new ones are refused; a second signal stops at once");
+  log_info("draining: running requests finish, new requests are refused; a second signal stops at once");
   server.begin_drain();
   // If no thread can be started, this thread drains and cannot react to a second signal.
   auto drained = std::async(std::launch::async | std::launch::deferred, [&] {
@@ -81,7 +82,7 @@ int serve(const ServerOptions& options) {
   std::cout << serving << std::endl;
   if (options.http.api_key.empty() && options.http.api_keys_file.empty() && options.http.host != "127.0.0.1" && options.http.host != "localhost") {
     log_warning("no API key is set and the server listens on " + options.http.host +
-                ": anyone who reaches it may use it");
+                ": anyone who can reach it can use it");
   }
   engine->on_lost([] { ::kill(::getpid(), SIGTERM); });  // ends the process, so that a supervisor restarts it
   notify_service_manager("READY=1\nSTATUS=" + serving);
@@ -103,8 +104,8 @@ constexpr const char* kExamples = R"(Examples:
 
 Then: curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json'
         -d '{"messages": [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]}'
-SIGTERM or Ctrl-C lets running requests finish; the second one stops at once. Behind a load balancer, --shutdown-delay 10 goes on to
-take requests until it has noticed.)";
+SIGTERM or Ctrl-C lets running requests finish; a second signal stops the server at once. Behind a load balancer, use
+--shutdown-delay 10: the server accepts requests until the load balancer has noticed.)";
 
 }  // namespace
 

@@ -10,23 +10,24 @@ struct Flag {
 };
 
 constexpr std::array<Flag, 4> kFlags = {{
-    {"--kv-window", "window", "With --kv-proc on: exact tokens at the end"},
-    {"--kv-block", "block", "With --kv-proc on: tokens that are summarised together"},
-    {"--kv-r", "r", "With --kv-proc on: summaries of a block"},
-    {"--kv-salient", "salient", "With --kv-proc on: exact tokens of a block"},
+    {"--kv-window", "window", "With --kv-proc on: number of exact tokens at the end"},
+    {"--kv-block", "block", "With --kv-proc on: tokens of a block, which is summarised as a whole"},
+    {"--kv-r", "r", "With --kv-proc on: number of summaries of a block"},
+    {"--kv-salient", "salient", "With --kv-proc on: number of exact tokens of a block"},
 }};
 
 }  // namespace
 
 SummaryFlags::SummaryFlags(CLI::App& app) {
-  app.add_option("--kv-proc", state_, "on: short for --kv-cache '{\"policy\": \"block_summary\", ...}'; off: the full cache, whatever a file configures")
+  app.add_option("--kv-proc", state_, "on is short for --kv-cache '{\"policy\": \"block_summary\", ...}'; off uses the "
+                                      "full cache, even if a config file sets another policy")
       ->check(CLI::IsMember({"on", "off"}));
   for (const Flag& flag : kFlags) {
     const std::string parameter = flag.parameter;
     app.add_option_function<int64_t>(flag.flag, [this, parameter](int64_t value) { numbers_[parameter] = value; }, flag.help)
         ->type_name("N");
   }
-  app.add_option("--kv-proc-layers", layers_, "With --kv-proc on: the layers that are compressed, the first one 0")
+  app.add_option("--kv-proc-layers", layers_, "With --kv-proc on: range of layers to compress, counted from 0")
       ->type_name("LO-HI");
 }
 

@@ -73,11 +73,13 @@ int train_draft(const Arguments& arguments) {
 }
 
 constexpr const char* kExplanation =
-    R"(The model answers the prompts and reads the text; a few of its layers, between its own embedding and the head's
-rows of the most frequent tokens, then learn its distributions. Agreement: both find the same token most likely; tokens
-per pass: of greedy decoding with 4 drafted tokens; overlap: the acceptance at temperature 1, from below; coverage: the
-model's probability of the tokens that the draft knows.
-Example:
+    R"(The model answers the prompts and reads the text. A few of its layers, between its own embedding and the head's
+rows of the most frequent tokens, are then trained on its distributions.
+  agreement        fraction of positions at which draft and model find the same token most likely
+  tokens per pass  tokens of greedy decoding per pass, with 4 drafted tokens
+  overlap          lower bound of the acceptance rate at temperature 1
+  coverage         the model's probability of the tokens that the draft can propose
+Examples:
   smartkv train-draft --model model.gguf --prompts prompts.txt --text books.txt --out draft.safetensors
   smartkv serve --model model.gguf --draft-model draft.safetensors)";
 
@@ -87,33 +89,34 @@ std::function<int()> setup_train_draft(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   Arguments& a = *arguments;
   app.add_option("--model", a.model, "GGUF file or Hugging Face folder of the model to draft for")->required();
-  app.add_option("--prompts", a.prompts, "Prompts for the model to answer, one a line");
-  app.add_option("--held-out", a.held_out, "Prompts to measure on; without it, the last tenth of --prompts");
-  app.add_option("--text", a.text, "Text to train on as well");
-  app.add_option("--valid", a.valid, "Text to measure on; without it, the last windows of --text");
-  app.add_option("--data", a.data, "Keeps what the model said: read if it is there, else written");
+  app.add_option("--prompts", a.prompts, "File with prompts for the model to answer, one per line");
+  app.add_option("--held-out", a.held_out, "File with prompts to measure on; default: the last tenth of --prompts");
+  app.add_option("--text", a.text, "Text to train on, in addition to the answers");
+  app.add_option("--valid", a.valid, "Text to measure on; default: the last windows of --text");
+  app.add_option("--data", a.data, "File for the model's answers: read if it exists, else written");
   app.add_option("--out", a.out, "The safetensors file to write")->required();
-  app.add_option("--layers", a.layers, "Layers of the model to start from, as 0,1,29; default: the first two, the last")
+  app.add_option("--layers", a.layers,
+                 "Layers of the model to start from, such as 0,1,29; default: the first two and the last")
       ->delimiter(',');
   const auto whole = [&](const char* flag, int64_t& value, const char* help, int64_t least = 1) {
     app.add_option(flag, value, help)->check(CLI::Range(least, int64_t{1} << 20))->capture_default_str();
   };
   whole("--vocabulary", a.vocabulary, "Tokens that the draft can propose");
-  whole("--answers", a.answers, "Answers to each prompt: one greedy, the others drawn");
-  whole("--answer-tokens", a.answer_tokens, "Tokens of an answer at most");
-  app.add_option("--temperature", a.temperature, "Of the answers that are drawn")
+  whole("--answers", a.answers, "Answers to each prompt: one greedy, the others sampled");
+  whole("--answer-tokens", a.answer_tokens, "Limit of tokens of an answer");
+  app.add_option("--temperature", a.temperature, "Temperature of sampled answers")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   whole("--windows", a.windows, "Windows of the text to train on, evenly spread");
   whole("--valid-windows", a.valid_windows, "Windows to measure on");
   whole("--context", a.context, "Tokens of a window", 16);
   whole("--epochs", a.epochs, "Passes over the data");
-  whole("--batch", a.batch, "Tokens of a step");
-  app.add_option("--learning-rate", a.learning_rate, "Of AdamW, at its peak")
+  whole("--batch", a.batch, "Tokens of a training step");
+  app.add_option("--learning-rate", a.learning_rate, "Peak learning rate of AdamW")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  whole("--seed", a.seed, "Of the answers and the order", 0);
-  app.add_option("--threads", a.threads, "0: every core that this process may use")
+  whole("--seed", a.seed, "Seed of sampled answers and of the training order", 0);
+  app.add_option("--threads", a.threads, "CPU threads; 0 uses every core available to this process")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   app.add_flag("--json", a.json, "Print JSON");

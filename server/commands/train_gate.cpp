@@ -66,11 +66,13 @@ int train_gate(const Arguments& arguments) {
 }
 
 constexpr const char* kExplanation =
-    R"(The gates' first head learns from a key before RoPE how long its token stays useful: log4 of the distance at which the attention
-that it still gets adds up to no more than --rest, on average. Loss is relative to a constant score's; recall and
-specificity tell, at a quarter of the tokens kept, how many tokens that live longer than a quarter of the window are kept,
-and how many others are evicted. The second head learns from keys and values how strongly a token is looked at when the
-model repeats a text.
+    R"(The gates' first head predicts from a key before RoPE how long its token stays useful: log4 of the distance after
+which the token's remaining attention is at most --rest, on average. The second head predicts from keys and values how
+strongly a token is attended to when the model repeats a text.
+  loss         loss of the first head, relative to that of a constant score
+  recall       with a quarter of the tokens kept: fraction of the tokens useful for longer than a quarter of the window
+               that are kept
+  specificity  with a quarter of the tokens kept: fraction of the other tokens that are evicted
 Example:
   smartkv train-gate --model model.gguf --text books.txt --valid other.txt --out gate.safetensors)";
 
@@ -81,7 +83,7 @@ std::function<int()> setup_train_gate(CLI::App& app) {
   Arguments& a = *arguments;
   app.add_option("--model", a.model, "GGUF file or Hugging Face folder")->required();
   app.add_option("--text", a.text, "Text to train on")->required();
-  app.add_option("--valid", a.valid, "Text to measure on; without it, the last windows of --text");
+  app.add_option("--valid", a.valid, "Text to measure on; default: the last windows of --text");
   app.add_option("--out", a.out, "The safetensors file to write")->required();
   app.add_option("--windows", a.windows, "Windows of the text to train on, evenly spread")
       ->check(CLI::Range(1, 1 << 20))
@@ -90,34 +92,39 @@ std::function<int()> setup_train_gate(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--context", a.context, "Tokens of a window")->check(CLI::Range(1024, 1 << 20))->capture_default_str();
-  app.add_option("--facts", a.facts, "Facts to hide in each window to train on: told in its first half, asked for at its end")
+  app.add_option("--facts", a.facts,
+                 "Facts to hide in each training window: stated in its first half, asked for at its end")
       ->check(CLI::Range(0, 1 << 10))
       ->capture_default_str();
   app.add_option("--epochs", a.epochs, "Passes over the samples")->check(CLI::Range(1, 10000))->capture_default_str();
-  app.add_option("--batch", a.batch, "Keys of a step")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  app.add_option("--learning-rate", a.learning_rate, "Of AdamW, at its peak")
+  app.add_option("--batch", a.batch, "Keys of a training step")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--learning-rate", a.learning_rate, "Peak learning rate of AdamW")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--rest", a.rest,
-                 "A token has outlived its use when it still gets no more attention than this, summed over queries")
+                 "A token is no longer useful once its remaining attention, summed over queries, is at most this")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--lifespans-of", a.lifespans_of, "Gates whose first head is taken over; only the second is learned")
+  app.add_option("--lifespans-of", a.lifespans_of,
+                 "File of gates to copy the first head from; only the second head is trained")
       ->check(CLI::ExistingFile);
-  app.add_option("--repeat-windows", a.repeat_windows, "Windows that the model repeats, for the second head; 0: none")
+  app.add_option("--repeat-windows", a.repeat_windows,
+                 "Windows that the model repeats, to train the second head; 0 leaves it out")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  app.add_option("--repeat-context", a.repeat_context, "Tokens of such a window")->check(CLI::Range(128, 1 << 16))->capture_default_str();
-  app.add_option("--repeat-facts", a.repeat_facts, "Facts to hide in each such window, as --facts are")
+  app.add_option("--repeat-context", a.repeat_context, "Tokens of a window to repeat")
+      ->check(CLI::Range(128, 1 << 16))->capture_default_str();
+  app.add_option("--repeat-facts", a.repeat_facts, "Facts to hide in each window to repeat, like --facts")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  app.add_option("--ridge", a.ridge, "Of the second head's regression, in each feature's mean square")
+  app.add_option("--ridge", a.ridge,
+                 "Ridge penalty of the second head's regression, relative to each feature's mean square")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--seed", a.seed, "Of initial weights and order")
+  app.add_option("--seed", a.seed, "Seed of initial weights and training order")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--threads", a.threads, "0: every core that this process may use")
+  app.add_option("--threads", a.threads, "CPU threads; 0 uses every core available to this process")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   app.add_flag("--json", a.json, "Print JSON");

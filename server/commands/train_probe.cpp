@@ -77,8 +77,9 @@ int train_probe(const Arguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(Writes one JSON object: "layers"[layer][KV head][pair] of keys and "values"[layer][KV head][channel], what channel_packed chooses
-channels by after the last token. serve --worth NAME=FILE loads it for {"policy": "channel_packed", "worth": NAME}.
+constexpr const char* kExamples = R"(Writes one JSON object: "layers"[layer][KV head][pair] of keys and
+"values"[layer][KV head][channel], the scores by which channel_packed chooses channels after the last token.
+serve --worth NAME=FILE loads it for {"policy": "channel_packed", "worth": NAME}.
 Examples:
   smartkv train-probe --model model.gguf --out worth.json
   smartkv train-probe --model model.gguf --text book.txt --tokens 8000 --importance magnitude --out worth.json)";
@@ -89,13 +90,16 @@ std::function<int()> setup_train_probe(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder")->required();
   app.add_option("--out", arguments->out, "File for the importance, as JSON")->required();
-  app.add_option("--text", arguments->text, "UTF-8 text; without: the prompts of run-suite");
-  app.add_option("--tokens", arguments->tokens, "Tokens to look at")->check(CLI::Range(256, 1 << 20))->capture_default_str();
-  app.add_option("--importance", arguments->importance, "query_key: E[q^2] E[k^2]; magnitude: of the keys alone")
+  app.add_option("--text", arguments->text, "UTF-8 text file; default: the prompts of run-suite");
+  app.add_option("--tokens", arguments->tokens, "Number of tokens to process")
+      ->check(CLI::Range(256, 1 << 20))->capture_default_str();
+  app.add_option("--importance", arguments->importance, "query_key is E[q^2] E[k^2]; magnitude uses the keys alone")
       ->check(CLI::IsMember({"query_key", "magnitude"}))->capture_default_str();
-  app.add_option("--dtype", arguments->llama.dtype, "Activations and KV cache: auto, bf16 or f32")->capture_default_str();
+  app.add_option("--dtype", arguments->llama.dtype, "Data type of activations and KV cache: auto, bf16 or f32")
+      ->capture_default_str();
   app.add_option("--weights", arguments->llama.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")->capture_default_str();
-  app.add_option("--threads", arguments->threads, "0: every core that this process may use")->check(CLI::Range(0, 64))->capture_default_str();
+  app.add_option("--threads", arguments->threads, "CPU threads; 0 uses every core available to this process")
+      ->check(CLI::Range(0, 64))->capture_default_str();
   app.footer(kExamples);
   return [arguments] { return train_probe(*arguments); };
 }

@@ -120,14 +120,18 @@ std::vector<NamedKey> parse_api_keys(std::string_view text, const std::string& f
     }
     keys.push_back(read_entry(name, entry, file));
     const auto [same, added] = name_of.emplace(keys.back().key, name);
-    if (!added) throw KeyFileError(file + ": " + name + ".key: expected a key of its own, found that of " + same->second);
+    if (!added) {
+      throw KeyFileError(file + ": " + name + ".key: expected a unique key, found the key of " + same->second);
+    }
   }
   return keys;
 }
 
 std::vector<NamedKey> read_api_keys(const std::filesystem::path& file) {
   // Reading a pipe would block; on a reload, it would block the thread that handles signals.
-  if (!std::filesystem::is_regular_file(file)) throw KeyFileError(file.string() + ": expected a file of API keys, found none");
+  if (!std::filesystem::is_regular_file(file)) {
+    throw KeyFileError(file.string() + ": expected a file of API keys, found no regular file");
+  }
   std::ifstream in(file, std::ios::binary);
   std::ostringstream text;
   if (!in || !(text << in.rdbuf())) throw KeyFileError(file.string() + ": the file of API keys cannot be read, or is empty");

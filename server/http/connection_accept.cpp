@@ -72,8 +72,8 @@ bool ConnectionFront::admit(Client& client) {
 
 void ConnectionFront::turn_away(Client& client) {
   refuse(client, openai::ApiError(503, "server_error",
-                                  "The server has as many connections as it takes, " + std::to_string(options_.max_connections) +
-                                      " (option max_connections)",
+                                  "The server has reached its limit of " + std::to_string(options_.max_connections) +
+                                      " connections (option max_connections)",
                                   "", "overloaded", kRetryAfterS));
 }
 
@@ -88,7 +88,7 @@ void ConnectionFront::accept_clients() {
       add_client(socket);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       if (!std::exchange(made_room, true) && close_one_idle()) continue;
-      if (accept_errors_++ == 0) log(LogLevel::kWarning, {"connections have to wait: ", std::strerror(errno)});
+      if (accept_errors_++ == 0) log(LogLevel::kWarning, {"cannot accept connections for now: ", std::strerror(errno)});
       return pause_accepting(kAcceptPause);
     }  // any other error concerns only the connection that would have been accepted, or that client has left
   }

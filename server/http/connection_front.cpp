@@ -31,7 +31,7 @@ ApiError too_slow(int seconds) {
 
 ApiError too_much(int64_t limit) {
   return ApiError(503, "server_error",
-                  "The requests that are arriving or running hold more than the limit of " + std::to_string(limit) +
+                  "The requests that are arriving or running exceed the limit of " + std::to_string(limit) +
                       " bytes (option max_buffered_bytes)",
                   "", "overloaded", ConnectionFront::kRetryAfterS);
 }
@@ -106,7 +106,7 @@ void ConnectionFront::stop() {
 
 void ConnectionFront::wake() {
   const uint64_t one = 1;
-  if (::write(event_, &one, sizeof(one)) < 0 && errno != EAGAIN) log_error("the thread of the connections is stuck");
+  if (::write(event_, &one, sizeof(one)) < 0 && errno != EAGAIN) log_error("cannot wake the connection thread");
 }
 
 void ConnectionFront::run() {
@@ -251,14 +251,14 @@ void ConnectionFront::hand_over(Client& client, std::string_view following) {
   try {
     workers_.enqueue(work);
   } catch (const std::exception& error) {
-    log_error({"no thread for a request: ", error.what()});
+    log_error({"cannot start a thread for a request: ", error.what()});
     {
       const std::lock_guard lock(mutex_);
       --in_flight_;
     }
     if (!watch(client, true)) return close(client);
-    refuse(client, ApiError(503, "server_error", "The server has no thread for the request", "", "overloaded",
-                            kRetryAfterS));
+    refuse(client, ApiError(503, "server_error", "The server could not start a thread for the request", "",
+                            "overloaded", kRetryAfterS));
   }
 }
 

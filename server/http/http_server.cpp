@@ -104,7 +104,7 @@ void HttpServer::configure() {
   dispatcher_.Get(".*", handler);
   dispatcher_.Post(".*", handler);
   dispatcher_.set_exception_handler([](const auto&, auto& response, const std::exception_ptr&) {
-    log_error("a request failed before it reached its route");
+    log_error("a request failed before it reached its handler");
     send_error(response, openai::server_error("The request could not be processed"));
   });
   dispatcher_.set_error_handler([this](const httplib::Request& request, httplib::Response& response) {
@@ -129,9 +129,9 @@ FrontOptions HttpServer::front_options() const {
   const int64_t files = raise_open_file_limit();
   front.max_connections = std::max<int64_t>(1, std::min(options_.max_connections, files - kOtherFiles));
   if (front.max_connections < options_.max_connections) {
-    log_warning("max_connections: " + std::to_string(front.max_connections) + " instead of " +
-                std::to_string(options_.max_connections) + ": the process may open " + std::to_string(files) +
-                " files (ulimit -n)");
+    log_warning("max_connections: reduced from " + std::to_string(options_.max_connections) + " to " +
+                std::to_string(front.max_connections) + ", because the process may open only " +
+                std::to_string(files) + " files (ulimit -n)");
   }
   return front;
 }
@@ -161,7 +161,7 @@ void HttpServer::reload() {
       read();
       log_info("reloaded: " + what);
     } catch (const std::exception& error) {
-      log_error("not reloaded: " + what + ", which stay as they were: " + error.what());
+      log_error("not reloaded: " + what + "; the old ones stay in use: " + error.what());
     }
   };
   if (!options_.api_keys_file.empty()) again("API keys", [this] { keys_.reload(); });

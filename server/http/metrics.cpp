@@ -107,9 +107,11 @@ void add_policies(TextBuilder& text, const std::map<std::string, PolicyStats>& p
   };
   add("smartkv:policy_sequences", "gauge", "Sequences that hold a cache, by KV-cache policy.",
       [](const PolicyStats& stats) { return stats.sequences; });
-  add("smartkv:policy_kv_bytes", "gauge", "KV-cache bytes held by running sequences, by policy; shared pages count for each.",
+  add("smartkv:policy_kv_bytes", "gauge",
+      "KV-cache bytes held by running sequences, by policy; shared pages count for each sequence.",
       [](const PolicyStats& stats) { return stats.bytes; });
-  add("smartkv:policy_kv_full_bytes", "gauge", "KV-cache bytes that the full cache would hold for the same tokens, by policy.",
+  add("smartkv:policy_kv_full_bytes", "gauge",
+      "KV-cache bytes that policy full would hold for the same tokens, by policy.",
       [](const PolicyStats& stats) { return stats.full_bytes; });
   add("smartkv:policy_prompt_tokens_total", "counter", "Prompt tokens computed for the first time, by KV-cache policy.",
       [](const PolicyStats& stats) { return stats.prompt_tokens; });
@@ -124,9 +126,12 @@ void add_policies(TextBuilder& text, const std::map<std::string, PolicyStats>& p
       }
     }
   };
-  add_tiers("smartkv:policy_tier_tokens", "Tokens of running sequences by what is kept of them, mean over layers and KV heads.", &TierUse::tokens);
-  add_tiers("smartkv:policy_tier_kv_bytes", "Bytes of the pages that attention reads, by what they keep of a token; shared pages count for each.",
-            &TierUse::bytes);
+  add_tiers("smartkv:policy_tier_tokens",
+            "Tokens of running sequences by tier (exact, quantized, summarised or evicted), mean over layers and KV "
+            "heads.",
+            &TierUse::tokens);
+  add_tiers("smartkv:policy_tier_kv_bytes",
+            "Bytes of the pages that attention reads, by tier; shared pages count for each sequence.", &TierUse::bytes);
 }
 
 // Adds the diagnostics that caches report (cache_metrics()), summed over finished sequences.
@@ -147,9 +152,9 @@ void add_diagnostics(TextBuilder& text, const std::map<std::string, PolicyStats>
 
 void add_refusals(TextBuilder& text, const EngineStats& stats, uint64_t by_key_limits) {
   text.family("smartkv:requests_rejected_total", "counter",
-              "Requests refused before they were queued, by reason: overloaded (max_queue), too_large (more memory than the server has), "
-              "key_limit (limits of the API key), draining, lost (a process of the model ended), client_gone, and mistakes of clients "
-              "(invalid, context_length).");
+              "Requests refused before they were queued, by reason: overloaded (max_queue), too_large (more memory "
+              "than the server has), key_limit (limits of the API key), draining, lost (a process of the model ended), "
+              "client_gone, and client errors (invalid, context_length).");
   const auto add = [&](const std::string& reason, uint64_t count) {
     text.sample("smartkv:requests_rejected_total", text.model_label() + ",reason=\"" + escaped(reason) + '"', count);
   };
@@ -179,19 +184,20 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
   const double usage = stats.kv_bytes_budget > 0
                            ? static_cast<double>(stats.kv_bytes_used) / static_cast<double>(stats.kv_bytes_budget)
                            : 0;
-  text.both("num_requests_running", "gauge", "Sequences in the batch: their prompt or their answer is being computed.",
+  text.both("num_requests_running", "gauge", "Running sequences, whose prompt or answer is being computed.",
             stats.requests_running);
-  text.both("num_requests_waiting", "gauge", "Requests in the queue, which no pass has carried yet, and preempted ones.",
+  text.both("num_requests_waiting", "gauge", "Requests in the queue that have not run yet, and preempted sequences.",
             stats.requests_waiting);
   text.both("kv_cache_usage_perc", "gauge", "KV-cache bytes held by running sequences, as a fraction of the budget (1: full).", usage);
   text.both("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
             stats.prefix_cache_queries);
-  text.both("prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache, and so not computed.",
+  text.both("prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache and therefore not computed.",
             stats.prefix_cache_hits);
   text.single("smartkv:prefix_cache_bytes", "gauge",
-              "KV-cache bytes that only prompts to come hold. They are freed where running sequences need them.", stats.prefix_cache_bytes);
-  text.single("smartkv:prefix_cache_states", "gauge", "Computed prompts kept for prompts to come that begin alike.",
-              stats.prefix_cache_states);
+              "KV-cache bytes held only for future prompts. They are freed when running sequences need them.",
+              stats.prefix_cache_bytes);
+  text.single("smartkv:prefix_cache_states", "gauge",
+              "Computed prompts kept for future prompts with the same beginning.", stats.prefix_cache_states);
   text.both("prompt_tokens_total", "counter", "Prompt tokens computed for the first time: neither prefix hits nor recomputed ones.",
             stats.prompt_tokens);
   text.both("generation_tokens_total", "counter", "Tokens generated for all requests; prompts are not counted.", stats.generation_tokens);
@@ -203,35 +209,39 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
       text.sample(name, text.model_label() + ",finished_reason=\"" + escaped(reason) + "\"", count);
     }
   }
-  text.both("num_preemptions_total", "counter", "Sequences that lost their memory to older ones, to be computed again later.",
+  text.both("num_preemptions_total", "counter",
+            "Sequences that were preempted to give memory to older ones; they are recomputed later.",
             stats.preemptions);
-  text.single("smartkv:recomputed_tokens_total", "counter", "Tokens computed again after a preemption.", stats.recomputed_tokens);
-  text.single("smartkv:logit_check_tokens_total", "counter", "Tokens computed again to compare logits with those of an exact cache.",
-              stats.logit_check_tokens);
+  text.single("smartkv:recomputed_tokens_total", "counter", "Tokens recomputed after a preemption.",
+              stats.recomputed_tokens);
+  text.single("smartkv:logit_check_tokens_total", "counter",
+              "Tokens recomputed to compare logits with those of an exact cache.", stats.logit_check_tokens);
   const SpeculationUsage& speculation = stats.speculation;
   text.both("spec_decode_num_drafts_total", "counter", "Drafts of one or more tokens that a pass of the model verified.", speculation.passes);
   text.both("spec_decode_num_draft_tokens_total", "counter", "Tokens of verified drafts.", speculation.drafted);
-  text.both("spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that became part of an answer.", speculation.accepted);
+  text.both("spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that were accepted.",
+            speculation.accepted);
   if (speculation.drafted > 0) {
     text.both("spec_decode_draft_acceptance_rate", "gauge", "Drafted tokens accepted since the start, as a fraction of all drafted.",
               static_cast<double>(speculation.accepted) / static_cast<double>(speculation.drafted));
   }
   text.single("smartkv:spec_decode_num_rewinds_total", "counter",
-              "Verifying passes after which drafted tokens were cut out of the cache.", speculation.rewinds);
-  text.single("smartkv:spec_decode_num_rewound_tokens_total", "counter", "Drafted tokens that were cut out of the cache.",
-              speculation.rewound_tokens);
+              "Verifying passes after which the cache was rolled back.", speculation.rewinds);
+  text.single("smartkv:spec_decode_num_rewound_tokens_total", "counter",
+              "Drafted tokens that were rolled back in the cache.", speculation.rewound_tokens);
   text.single("smartkv:spec_decode_num_fallbacks_total", "counter",
-              "Choices that went on without the model that drafted for them, because it failed or computed NaN or infinity.",
+              "Choices that continued without their draft model, because it failed or computed NaN or infinity.",
               speculation.fallbacks);
   for (const char* prefix : {"smartkv:", "vllm:"}) {
     const std::string name = std::string(prefix) + "spec_decode_num_accepted_tokens_per_pos_total";
-    text.family(name, "counter", "Drafted tokens that became part of an answer, by their position in the draft, from 0.");
+    text.family(name, "counter", "Drafted tokens that were accepted, by their position in the draft, from 0.");
     for (size_t i = 0; i < speculation.accepted_at.size(); ++i) {
       text.sample(name, text.model_label() + ",position=\"" + std::to_string(i) + "\"", speculation.accepted_at[i]);
     }
   }
   text.histogram("time_to_first_token_seconds", "Seconds from a request's submission to its first token.", stats.time_to_first_token);
-  text.histogram("time_per_output_token_seconds", "Seconds per token behind the first one of a choice.", stats.time_per_output_token);
+  text.histogram("time_per_output_token_seconds", "Seconds per token after the first token of a choice.",
+                 stats.time_per_output_token);
   text.histogram("e2e_request_latency_seconds", "Seconds from a request's submission to its end.", stats.e2e_latency);
   text.histogram("request_queue_time_seconds", "Seconds from a request's submission to the first pass that carries it.", stats.queue_time);
 
@@ -241,8 +251,10 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
   text.single("smartkv:kv_bytes_budget", "gauge", "KV-cache bytes that sequences and kept prompts may hold together (kv_cache_bytes).",
               stats.kv_bytes_budget);
   if (stats.kv_offload_bytes_budget > 0) {
-    text.single("smartkv:kv_offload_bytes_used", "gauge", "Bytes of caches in the host's memory.", stats.kv_offload_bytes_used);
-    text.single("smartkv:kv_offload_bytes_budget", "gauge", "Bytes that caches may take of the host's memory (kv_offload_bytes).",
+    text.single("smartkv:kv_offload_bytes_used", "gauge", "Bytes of offloaded caches in host memory.",
+                stats.kv_offload_bytes_used);
+    text.single("smartkv:kv_offload_bytes_budget", "gauge",
+                "Limit of host memory for offloaded caches, in bytes (kv_offload_bytes).",
                 stats.kv_offload_bytes_budget);
   }
   add_policies(text, stats.policies);
@@ -250,12 +262,13 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
   text.single("smartkv:steps_total", "counter", "Passes of the model, each over a batch of sequences.", stats.steps);
   add_refusals(text, stats, requests.key_refusals());
   text.family("smartkv:http_requests_total", "counter",
-              "HTTP requests by route and status. A stream that failed counts with the status of its error, one whose client left with 499.");
+              "HTTP requests by route and status. A failed stream counts with the status of its error; a stream that "
+              "its client left counts as 499.");
   for (const auto& [key, count] : requests.counts()) {
     text.sample("smartkv:http_requests_total",
                 "route=\"" + escaped(key.first) + "\",code=\"" + std::to_string(key.second) + "\"", count);
   }
-  text.single("smartkv:log_lines_lost_total", "counter", "Lines of the log that were lost, because nobody read them in time.",
+  text.single("smartkv:log_lines_lost_total", "counter", "Log lines that were lost because they were not read in time.",
               lost_log_lines());
   add_process(text);
   return text.text();

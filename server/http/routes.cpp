@@ -60,7 +60,7 @@ void show_model(const Service& service, const Request& request, Response& respon
 }
 
 void refuse_embeddings() {
-  throw ApiError(501, "invalid_request_error", "This server generates text and has no embeddings", "", "not_supported");
+  throw ApiError(501, "invalid_request_error", "This server does not support embeddings", "", "not_supported");
 }
 
 // Reads `layer`, the only query parameter of GET /v1/kv. Throws ApiError.

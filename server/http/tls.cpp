@@ -77,7 +77,7 @@ TlsContext::Context TlsContext::load() const {
   for (const auto& [path, what] : {std::pair{&certificate_, "certificate"}, std::pair{&key_, "key"}}) {
     const bool readable = ::access(path->c_str(), R_OK) == 0;
     if (readable && std::filesystem::is_regular_file(*path)) continue;
-    const std::string why = readable ? "it is no file" : std::generic_category().message(errno);
+    const std::string why = readable ? "it is not a regular file" : std::generic_category().message(errno);
     throw TlsError(path->string() + ": the " + what + " cannot be read: " + why);
   }
   Context context(SSL_CTX_new(TLS_server_method()));

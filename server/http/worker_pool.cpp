@@ -21,7 +21,7 @@ void WorkerPool::enqueue(std::function<void()> task) {
         tasks_.pop_back();
         throw;
       }
-      log(LogLevel::kWarning, {"no further HTTP thread: ", error.what()});
+      log(LogLevel::kWarning, {"cannot start another HTTP thread: ", error.what()});
     }
   }
   ready_.notify_one();

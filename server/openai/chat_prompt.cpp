@@ -30,7 +30,8 @@ const Json* read_variables(FieldReader& fields) {
   for (const char* reserved : {"messages", "tools", "add_generation_prompt"}) {
     if (!variables->contains(reserved)) continue;
     throw invalid_request("chat_template_kwargs",
-                          std::string("'chat_template_kwargs.") + reserved + "' is set by a field of its own");
+                          std::string("'chat_template_kwargs.") + reserved +
+                              "' must be set by the request's field of that name");
   }
   return variables;
 }
@@ -42,7 +43,8 @@ bool read_continuation(FieldReader& fields, const Json& messages, bool* opens_tu
   const bool continues = fields.boolean("continue_final_message", by_assistant && !asks_for_turn);
   *opens_turn = fields.boolean("add_generation_prompt", !continues);
   if (continues && *opens_turn) {
-    throw invalid_request("continue_final_message", "'continue_final_message' and 'add_generation_prompt' exclude each other");
+    throw invalid_request("continue_final_message",
+                          "'continue_final_message' and 'add_generation_prompt' cannot both be true");
   }
   if (continues && !by_assistant) {
     throw invalid_request("continue_final_message", "'continue_final_message': expected an assistant's message at the end of 'messages'");
@@ -78,7 +80,7 @@ Json template_context(const Engine& engine, const Json& messages, const Json& to
 
 std::vector<TokenId> encode_chat(const Tokenizer& tokenizer, const std::string& prompt) {
   std::vector<TokenId> tokens = tokenizer.encode(prompt, {.add_special = false});
-  if (tokens.empty()) throw invalid_request("messages", "The chat template made an empty prompt of the messages");
+  if (tokens.empty()) throw invalid_request("messages", "The chat template turned the messages into an empty prompt");
   return tokens;
 }
 

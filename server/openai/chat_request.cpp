@@ -26,7 +26,8 @@ int64_t read_chat_max_tokens(FieldReader& fields, int64_t room) {
   const int64_t older = read_max_tokens(fields, "max_tokens", -1, 1);
   const int64_t newer = read_max_tokens(fields, "max_completion_tokens", -1, 1);
   if (older > 0 && newer > 0 && older != newer) {
-    throw invalid_request("max_tokens", "'max_tokens' and 'max_completion_tokens' are the same limit, but differ");
+    throw invalid_request("max_tokens",
+                          "'max_tokens' and 'max_completion_tokens' set the same limit to different values");
   }
   return std::max(older, newer) > 0 ? std::max(older, newer) : std::max<int64_t>(room, 1);
 }
@@ -39,7 +40,8 @@ std::string read_grammar(FieldReader& fields, const ChatPrompt& prompt, std::str
   if (!prompt.tools || !prompt.tools->constrained) return format.grammar();
   const bool may_answer = prompt.tools->choice == ToolUse::Choice::kAuto;
   if (!format.text.empty() && may_answer) {
-    throw invalid_request(format.field, "'" + format.field + "' is not supported beside 'tools' with tool_choice \"auto\"");
+    throw invalid_request(format.field, "'" + format.field +
+                                            "' is not supported together with 'tools' and tool_choice \"auto\"");
   }
   const std::string root = add_tool_rules(*prompt.tools, may_answer ? format.root : "", &format.rules);
   if (field->empty()) *field = "tools";

@@ -47,7 +47,7 @@ ApiError out_of_memory(const std::string& message) {
 ApiError lost(const std::string& message) { return ApiError(503, kServerError, message, "", "unavailable", 1); }
 
 ApiError draining() {
-  return ApiError(503, kServerError, "The server is shutting down and takes no more requests", "", "draining", 1);
+  return ApiError(503, kServerError, "The server is shutting down and accepts no new requests", "", "draining", 1);
 }
 
 ApiError to_api_error(const RequestError& error) {
@@ -73,7 +73,7 @@ ApiError to_api_error(const RequestError& error) {
 
 ApiError internal_error(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return out_of_memory("The server has no memory left for the request");
+    return out_of_memory("The server ran out of memory for the request");
   }
   return server_error(std::string("Internal error: ") + error.what());
 }

@@ -155,7 +155,7 @@ void FieldReader::only_default(std::string_view key, const std::vector<Json>& de
   }
   const std::string only = defaults.empty() ? "null" : dump(defaults.front());
   throw invalid_request(path(key), "'" + path(key) + "' is not supported by this server: expected " + only +
-                                       " or no such field, found " + shown(*value));
+                                       " or an absent field, found " + shown(*value));
 }
 
 void FieldReader::finish() const {

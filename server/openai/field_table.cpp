@@ -32,21 +32,23 @@ const std::vector<FieldRow>& field_table() {
       {"n, logit_bias", kHonoured, texts},
       {"messages", kHonoured, chat, "text only; tool calls and results; `reasoning_content` reaches the template"},
       {"prompt", kHonoured, completions, "a text, token ids, or a list of both"},
-      {"input", kHonoured, responses, "a text, or items: messages, function calls and their outputs, reasoning; text only"},
+      {"input", kHonoured, responses, "a text, or a list of messages, function calls, their outputs and reasoning; "
+                                      "text only"},
       {"instructions", kHonoured, responses},
-      {"max_tokens", kHonoured, texts, "-1: what the context has room for"},
+      {"max_tokens", kHonoured, texts, "-1 for as many tokens as the context has room for"},
       {"max_completion_tokens, top_logprobs", kHonoured, chat},
-      {"max_output_tokens", kHonoured, responses, "-1: what the context has room for"},
+      {"max_output_tokens", kHonoured, responses, "-1 for as many tokens as the context has room for"},
       {"logprobs", kHonoured, texts},
       {"echo", kHonoured, completions},
       {"stream_options", kHonoured, texts, "`include_usage`, `continuous_usage_stats`, `include_drafts` ([drafts](#drafts-in-a-stream))"},
-      {"stream_options", kHonoured, responses, "`include_obfuscation`, without effect: nothing is padded"},
+      {"stream_options", kHonoured, responses, "`include_obfuscation` has no effect: chunks are not padded"},
       {"response_format", kHonoured, texts, "`text`, `json_object`, `json_schema`"},
       {"text", kHonoured, responses, "`format`: as `response_format`; `verbosity`: only `medium`"},
       {"json_schema, grammar, regex, choice, structured_outputs, guided_json, guided_regex, guided_choice, guided_grammar",
        kHonoured, texts, "one of them, or `response_format`"},
-      {"reasoning", kHonoured, responses, "`effort`: only `none`; a `summary` has nothing to tell"},
-      {"include", kHonoured, responses, "`reasoning.encrypted_content` and what else belongs to items that answers here never have"},
+      {"reasoning", kHonoured, responses, "`effort`: only `none`; `summary` has no effect"},
+      {"include", kHonoured, responses, "`reasoning.encrypted_content` and other parts of items that this server never "
+                                        "produces"},
       {"tools, tool_choice, parallel_tool_calls", kHonoured, turns, "functions"},
       {"add_generation_prompt, continue_final_message, chat_template_kwargs", kHonoured, chat},
       {"add_special_tokens", kHonoured, completions},
@@ -59,12 +61,13 @@ const std::vector<FieldRow>& field_table() {
       {"request_id", kIdle, texts, "", {}, Type::string},
       {"prompt_cache_retention", kIdle, chat, "", {}, Type::string},
       {"cache_prompt", kIdle, texts, "computed prompts are shared in any case", {}, Type::boolean},
-      {"previous_response_id, conversation", kNeutral, responses, "nothing is stored: send previous turns in `input`"},
+      {"previous_response_id, conversation", kNeutral, responses,
+       "nothing is stored, so send previous turns in `input`"},
       {"background", kNeutral, responses, "", {false}},
       {"truncation", kNeutral, responses, "", {"disabled"}},
       {"top_logprobs", kNeutral, responses, "", {0}},
       {"prompt, max_tool_calls, context_management", kNeutral, responses},
-      {"best_of", kNeutral, completions, "`n` at most: more would be generated and thrown away"},
+      {"best_of", kNeutral, completions, "`1` and the value of `n` are also accepted"},
       {"suffix", kNeutral, completions, "", {""}},
       {"audio, prediction, web_search_options", kNeutral, chat},
       {"modalities", kNeutral, chat, "", {Json::array({"text"})}},
@@ -113,11 +116,14 @@ std::string field_table_markdown() {
     std::string names;
     for (const std::string& name : field_names(row)) names.append(names.empty() ? "`" : ", `").append(name).append("`");
     std::string note(row.note);
-    if (row.use == FieldUse::kIdle) note = std::string("taken, without effect on the answer") + (note.empty() ? "" : ": ") + note;
+    if (row.use == FieldUse::kIdle) {
+      note = std::string("accepted, without effect on the answer") + (note.empty() ? "" : ": ") + note;
+    }
     if (row.use == FieldUse::kNeutral) {
       std::string values;
       for (const Json& value : row.neutral) values.append(values.empty() ? "" : ", ").append("`").append(dump(value)).append("`");
-      note = "not supported: 400, but for " + (values.empty() ? std::string("null") : values) + (note.empty() ? "" : "; ") + note;
+      note = "not supported: any value except " + (values.empty() ? std::string("null") : values) + " is a 400" +
+             (note.empty() ? "" : "; ") + note;
     }
     text += "| " + names;
     for (const Body body : {Body::kChat, Body::kCompletions, Body::kResponses}) text += row.is_of(body) ? " | yes" : " |";

@@ -32,7 +32,9 @@ class StrictReader final : public nlohmann::json_sax<Json> {
   bool key(string_t& name) override {
     std::set<std::string>& keys = open_.back().keys;
     if (!keys.insert(name).second && !options_.repeated_keys) throw JsonSyntaxError("duplicate key \"" + name + "\"");
-    if (keys.size() > kMaxJsonKeys) throw JsonSyntaxError("an object of more than " + std::to_string(kMaxJsonKeys) + " keys");
+    if (keys.size() > kMaxJsonKeys) {
+      throw JsonSyntaxError("an object has more than " + std::to_string(kMaxJsonKeys) + " keys");
+    }
     open_.back().key = std::move(name);
     return true;
   }
@@ -56,7 +58,9 @@ class StrictReader final : public nlohmann::json_sax<Json> {
   };
 
   Json* add(Json value) {
-    if (++values_ > kMaxJsonValues) throw JsonSyntaxError("more than " + std::to_string(kMaxJsonValues) + " values");
+    if (++values_ > kMaxJsonValues) {
+      throw JsonSyntaxError("the text has more than " + std::to_string(kMaxJsonValues) + " values");
+    }
     if (open_.empty()) {
       root_ = std::move(value);
       return &root_;

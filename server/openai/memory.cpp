@@ -50,7 +50,7 @@ Json sequence_json(const LiveSequence& live) {
 
 std::string field_of(const Json& body) {
   if (body.contains("messages") && body.contains("prompt")) {
-    throw invalid_request("messages", "'prompt' and 'messages' exclude each other");
+    throw invalid_request("messages", "'prompt' and 'messages' cannot be used together");
   }
   return body.contains("messages") ? "messages" : "prompt";
 }

@@ -86,7 +86,7 @@ void of_grammar(const Json& value, const std::string& path, OutputFormat* format
                                     std::to_string(format->text.size()));
   }
   if (calls_macro(format->text)) {
-    throw invalid_request(path, "'" + path + "': TagDispatch(...), Token(...) and their like are not supported");
+    throw invalid_request(path, "'" + path + "': TagDispatch(...), Token(...) and similar macros are not supported");
   }
 }
 
@@ -108,7 +108,8 @@ constexpr std::array<Kind, 4> kPlainKinds = {{{"json_schema", nullptr, of_schema
 // Notes the field that asks for a format. Throws ApiError if another field did already: an output has one format.
 void take(OutputFormat* format, const std::string& field) {
   if (!format->field.empty()) {
-    throw invalid_request(field, "'" + field + "' and '" + format->field + "' exclude each other: an output has one format");
+    throw invalid_request(field, "'" + field + "' and '" + format->field +
+                                     "' cannot be used together: an output has one format");
   }
   format->field = field;
 }

@@ -180,8 +180,9 @@ void read_include(const Json& include) {
 
 void refuse_unsupported(FieldReader& fields) {
   if (fields.find("previous_response_id") != nullptr || fields.find("conversation") != nullptr) {
-    throw invalid_request("previous_response_id", "'previous_response_id' and 'conversation' are not supported: this server stores nothing, "
-                                                  "send previous turns in 'input'");
+    throw invalid_request("previous_response_id",
+                          "'previous_response_id' and 'conversation' are not supported, because this server stores "
+                          "nothing: send previous turns in 'input'");
   }
   read_table_fields(fields, Body::kResponses);
   if (const Json* options = fields.object("stream_options")) {

@@ -35,7 +35,7 @@ Json tokenize(std::string_view body, const ServedModel& model) {
   std::vector<TokenId> tokens;
   if (const auto prompt = fields.string("prompt")) {
     if (fields.find("messages") != nullptr) {
-      throw invalid_request("messages", "'prompt' and 'messages' exclude each other");
+      throw invalid_request("messages", "'prompt' and 'messages' cannot be used together");
     }
     tokens = tokenizer.encode(*prompt, {.add_special = add_special});
   } else if (fields.find("messages") != nullptr) {

@@ -76,7 +76,8 @@ bool read_choice(const Json& choice, ToolUse* tools) {
   std::erase_if(tools->functions, [&](const ToolFunction& function) { return function.name != name; });
   tools->parallel = false;
   if (!tools->functions.empty()) return true;
-  throw invalid_request("tool_choice.function.name", "'tool_choice.function.name': \"" + name + "\" is none of 'tools'");
+  throw invalid_request("tool_choice.function.name", "'tool_choice.function.name': \"" + name +
+                                                         "\" is not the name of a function in 'tools'");
 }
 
 const char* arguments_key(ToolForm form) { return form == ToolForm::kLlama3 ? "parameters" : "arguments"; }
@@ -196,7 +197,8 @@ std::optional<ToolUse> read_tool_use(FieldReader& fields) {
     tools.functions.push_back(read_function((*list)[i], "tools[" + std::to_string(i) + "]"));
     const ToolFunction& function = tools.functions.back();
     if (names.insert(function.name).second) continue;
-    throw invalid_request(function.path + ".name", "'" + function.path + ".name': \"" + function.name + "\" stands twice");
+    throw invalid_request(function.path + ".name",
+                          "'" + function.path + ".name': \"" + function.name + "\" is used twice");
   }
   if (choice != nullptr && !read_choice(*choice, &tools)) return std::nullopt;
   return tools;

@@ -117,7 +117,7 @@ TEST(PlanCommand, PrintsATable) {
   EXPECT_EQ(table.code, kOk) << table.error;
   EXPECT_THAT(table.out, HasSubstr("of weights"));
   EXPECT_THAT(table.out, HasSubstr("\nfull "));
-  EXPECT_THAT(table.out, HasSubstr("needs RoPE scaling"));
+  EXPECT_THAT(table.out, HasSubstr("need --rope-scaling"));
 }
 
 TEST(PlanCommand, RefusesWhatItCannotRead) {

@@ -222,7 +222,8 @@ TEST_F(Start, AHangupWithoutKeysAndTlsChangesNothing) {
 TEST_F(Start, RequestsAreTakenForTheDelayAfterTheSignal) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const testing::TinyModelFolder model("start_delay");
-  EXPECT_EXIT(serve_on_after_the_signal(model.path()), ::testing::ExitedWithCode(kOk), "requests are taken for 600 s more");
+  EXPECT_EXIT(serve_on_after_the_signal(model.path()), ::testing::ExitedWithCode(kOk),
+              "requests are accepted for 600 s more");
 }
 
 // Serves with its log in a pipe that is full and that nobody reads.

@@ -256,7 +256,8 @@ TEST(Tls, FilesThatCannotBeUsedAreErrorsAtStart) {
   EXPECT_THAT(error_of(one.cert, ""), HasSubstr("tls_cert alone"));
   EXPECT_THAT(error_of("", one.key), HasSubstr("tls_key alone"));
   EXPECT_THAT(error_of("/nonexistent.pem", one.key), HasSubstr("/nonexistent.pem: the certificate cannot be read: No such file"));
-  EXPECT_THAT(error_of("/dev/null", one.key), HasSubstr("/dev/null: the certificate cannot be read: it is no file"));
+  EXPECT_THAT(error_of("/dev/null", one.key),
+              HasSubstr("/dev/null: the certificate cannot be read: it is not a regular file"));
   EXPECT_THAT(error_of(one.key, one.key), HasSubstr(one.key + ": expected a certificate"));
   EXPECT_THAT(error_of(one.cert, other.key), HasSubstr(other.key + ": expected the key of " + one.cert));
 }

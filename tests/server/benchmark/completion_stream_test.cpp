@@ -67,7 +67,7 @@ TEST(CompletionReader, SaysWhatIsMissing) {
   EXPECT_THAT(failure_of({kToken, kUsage, "[DONE]"}), HasSubstr("finish_reason"));
   EXPECT_EQ(failure_of({kToken, R"({"error": {"message": "the model broke"}})", "[DONE]"}), "the model broke");
   EXPECT_THAT(failure_of({"nonsense", "[DONE]"}), HasSubstr("nonsense"));
-  EXPECT_THAT(failure_of({R"({"choices": [{"text": 3}]})"}), HasSubstr("no completion"));
+  EXPECT_THAT(failure_of({R"({"choices": [{"text": 3}]})"}), HasSubstr("not a completion"));
 }
 
 TEST(ErrorMessage, ReadsOpenAisForm) {
