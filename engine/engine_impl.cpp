@@ -19,7 +19,7 @@ constexpr int64_t kMostLogprobRows = 64;
 // The longest time that the engine thread waits at once for a state that is being written to a file.
 constexpr std::chrono::milliseconds kFileWait{10};
 
-constexpr const char* kNoMemory = "the machine ran out of memory";
+constexpr const char* kNoMemory = "the machine has no memory left for the request";
 
 // Returns the number of context tokens whose attention takes as many multiplications as the matrix products of one
 // token.

@@ -272,7 +272,7 @@ void EngineImpl::fail_request(Request* request, const std::exception_ptr& except
     log_warning(request->generation.id + " failed: " + failure.error);
     fail_request(request, failure);
   } catch (...) {
-    abort_request(request, FinishReason::kOutOfMemory, "the machine ran out of memory");
+    abort_request(request, FinishReason::kOutOfMemory, "the machine has no memory left for the request");
   }
 }
 

@@ -49,8 +49,7 @@ void check_indexed(const AttentionShape& shape, const KvSegment& segment) {
   }
   if (segment.read < 1 || segment.read > kPageTokens || segment.kv_head >= 0 || segment.bias != nullptr || shape.window > 0) {
     throw std::invalid_argument("attention: expected an indexed page of all KV heads, without bias or sliding window, and 1 to " +
-                                std::to_string(kPageTokens) + " tokens to read, found " + std::to_string(segment.read) +
-                                " tokens to read");
+                                std::to_string(kPageTokens) + " tokens to read, found " + std::to_string(segment.read));
   }
 }
 

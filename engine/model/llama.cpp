@@ -184,7 +184,8 @@ std::vector<std::string> llama_option_errors(const LlamaOptions& options) {
   try {
     check_device(device);
     expect(backend != "native" || device == "cpu",
-           "device: expected cpu with backend native, found \"" + device + "\"; --backend torch supports GPUs");
+           "device: expected cpu, because backend native runs on the CPU, found \"" + device +
+               "\"; --backend torch supports GPUs");
   } catch (const ModelError& error) {
     errors.emplace_back(error.what());
   }

@@ -65,7 +65,7 @@ class Follower {
     } catch (const RankError&) {
       throw;
     } catch (const std::bad_alloc&) {
-      log_warning("rank " + std::to_string(ranks_.rank()) + ": the machine ran out of memory for the KV cache of sequence " +
+      log_warning("rank " + std::to_string(ranks_.rank()) + ": the machine has no memory left for the KV cache of sequence " +
                   std::to_string(id));
     } catch (const std::exception& error) {
       log_warning("rank " + std::to_string(ranks_.rank()) + ": the KV cache of sequence " + std::to_string(id) + " failed: " + error.what());

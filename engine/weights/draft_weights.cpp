@@ -50,7 +50,7 @@ class DraftWeights final : public Weights {
   [[noreturn]] void fail(const std::string& key, const std::string& expected) const {
     const auto found = file_.metadata().find(key);
     throw ModelError(name_ + ": metadata \"" + key + "\": expected " + expected + ", found " +
-                     (found == file_.metadata().end() ? "nothing; smartkv train-draft writes draft files"
+                     (found == file_.metadata().end() ? "nothing; the file is not a draft of smartkv train-draft"
                                                       : found->second.substr(0, 100)));
   }
   nlohmann::json value(const std::string& key) const {
