@@ -139,10 +139,14 @@ Header read_header(int fd, int64_t file_bytes) {
     throw CacheError("expected version " + std::to_string(kVersion) + ", found " + std::to_string(version));
   }
   const size_t start = text.size();
-  if (bytes > kMostHeader || static_cast<int64_t>(start + bytes + sizeof(uint64_t)) > file_bytes) throw CacheError("the file is truncated");
+  if (bytes > kMostHeader || static_cast<int64_t>(start + bytes + sizeof(uint64_t)) > file_bytes) {
+    throw CacheError("the file is truncated");
+  }
   text.resize(start + bytes);
   uint64_t found = 0;
-  if (!read_all(fd, text.data() + start, bytes) || !read_all(fd, &found, sizeof(found))) throw CacheError("the file is truncated");
+  if (!read_all(fd, text.data() + start, bytes) || !read_all(fd, &found, sizeof(found))) {
+    throw CacheError("the file is truncated");
+  }
   if (found != checksum(text.data(), text.size())) throw CacheError("the header's checksum is wrong");
   StateReader in(std::span<const char>(text).subspan(start));
   Header header;
@@ -243,7 +247,9 @@ void PrefixFiles::find_files() {
       const Descriptor fd(open_file(path, &bytes));
       if (fd.get() < 0) throw CacheError("it is not a readable regular file");
       Header header = read_header(fd.get(), bytes);
-      if (header.identity != options_.identity) throw CacheError("it was written for another model, program or kind of machine");
+      if (header.identity != options_.identity) {
+        throw CacheError("it was written for another model, program or kind of machine");
+      }
       if (name_of(header.identity, header.record) != name) throw CacheError("its name belongs to another state");
       found.push_back({fs::last_write_time(path, error), name, std::move(header.record)});
     } catch (const CacheError& problem) {

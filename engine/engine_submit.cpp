@@ -104,8 +104,8 @@ std::shared_ptr<const KvCachePolicy> EngineImpl::policy_beside(const nlohmann::j
   auto policy = policy_for(spec, offload);
   if (speculation != nullptr && speculation->pillar && policy->name() != "full") {
     throw RequestError(RequestError::Kind::kInvalid, "speculative.kv_cache",
-                       "speculative.kv_cache: \"pillar_attn\" reads the request's own cache: expected kv_cache \"full\", "
-                       "found \"" + std::string(policy->name()) + '"');
+                       "speculative.kv_cache: \"pillar_attn\" reads the request's own cache: expected kv_cache "
+                       "\"full\", found \"" + std::string(policy->name()) + '"');
   }
   return policy;
 }

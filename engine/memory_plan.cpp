@@ -50,7 +50,8 @@ MemoryPlan plan_memory(const KvCachePolicy& policy, const KvCachePolicy* draft, 
     const int64_t apart = policy.max_bytes(prompt, prompt + wanted), room = memory.kv_offload_bytes / std::max<int64_t>(1, apart);
     plan.sequences = std::min(plan.sequences, room);
     if (room < question.sequences) {
-      plan.problem = shortage(question.sequences, question.sequences * apart, "host memory", memory.kv_offload_bytes, "kv_offload_bytes");
+      plan.problem = shortage(question.sequences, question.sequences * apart, "host memory", memory.kv_offload_bytes,
+                              "kv_offload_bytes");
       return plan;
     }
   }

@@ -44,12 +44,14 @@ int64_t quantized_bytes(const AttentionShape& shape, const KvSegment& segment) {
 void check_indexed(const AttentionShape& shape, const KvSegment& segment) {
   check_quantized(shape, segment);
   if (!is_row_bits(segment.row_bits)) {
-    throw std::invalid_argument("attention: expected an indexed page with rows of 4 or 8 bits, or dense rows (0), found " +
-                                std::to_string(segment.row_bits));
+    throw std::invalid_argument(
+        "attention: expected an indexed page with rows of 4 or 8 bits, or dense rows (0), found " +
+        std::to_string(segment.row_bits));
   }
   if (segment.read < 1 || segment.read > kPageTokens || segment.kv_head >= 0 || segment.bias != nullptr || shape.window > 0) {
-    throw std::invalid_argument("attention: expected an indexed page of all KV heads, without bias or sliding window, and 1 to " +
-                                std::to_string(kPageTokens) + " tokens to read, found " + std::to_string(segment.read));
+    throw std::invalid_argument(
+        "attention: expected an indexed page of all KV heads, without bias or sliding window, and 1 to " +
+        std::to_string(kPageTokens) + " tokens to read, found " + std::to_string(segment.read));
   }
 }
 

@@ -82,9 +82,9 @@ void centre_levels(int bits, IntegerGroup& group) {
   for (uint8_t& q : group.q) {
     const float level = static_cast<float>(q) + shift;
     if (!fits || level != std::nearbyint(level) || level < 0 || level >= 2 * middle) {
-      throw std::invalid_argument("packed matrix of centered integers: expected a minimum of -" + std::to_string(centre(bits)) +
-                                  " times the scale, found scale " + std::to_string(group.scale) + " and minimum " +
-                                  std::to_string(group.minimum));
+      throw std::invalid_argument("packed matrix of centered integers: expected a minimum of -" +
+                                  std::to_string(centre(bits)) + " times the scale, found scale " +
+                                  std::to_string(group.scale) + " and minimum " + std::to_string(group.minimum));
     }
     q = static_cast<uint8_t>(level);
   }

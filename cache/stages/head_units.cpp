@@ -111,7 +111,8 @@ void HeadUnits::load(int64_t most_pages, StateReader* in) {
   for (std::vector<int32_t>& units : units_) {
     units = in->values<int32_t>();
     for (const int32_t unit : units) {
-      in->expect(unit >= 0 && unit < static_cast<int64_t>(used.size()) && !used[static_cast<size_t>(unit)], "a unit that no other head uses");
+      in->expect(unit >= 0 && unit < static_cast<int64_t>(used.size()) && !used[static_cast<size_t>(unit)],
+                 "a unit that no other head uses");
       used[static_cast<size_t>(unit)] = true;
     }
   }

@@ -36,8 +36,9 @@ SharedSlotStoreFactory::~SharedSlotStoreFactory() = default;
 std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedSlotOptions& options, std::unique_ptr<TokenScorer> scorer) {
   if (!shared) return std::make_unique<SlotStoreFactory>(options.eviction, std::move(scorer));
   if (!scorer->comparable()) {
-    throw CacheError("kv_cache.sizes: \"shared\" needs a scorer that compares tokens of all layers and KV heads, found \"" +
-                     scorer->name() + '"');
+    throw CacheError(
+        "kv_cache.sizes: \"shared\" needs a scorer that compares tokens of all layers and KV heads, found \"" +
+        scorer->name() + '"');
   }
   return std::make_unique<SharedSlotStoreFactory>(options, std::move(scorer));
 }
@@ -376,7 +377,8 @@ void SharedSlotStore::load(const StageView& view, StateReader* in) {
       }
       load_packed(view, in, &head);
       const size_t kept = head.packed.size() * kPageTokens + head.positions.size();
-      in->expect(head.mass.size() <= kept + static_cast<size_t>(view.tokens - view.tail_first), "at most one mass per token");
+      in->expect(head.mass.size() <= kept + static_cast<size_t>(view.tokens - view.tail_first),
+                 "at most one mass per token");
       size_of(l, h) = {static_cast<int32_t>(layer.kept.units(h)), static_cast<int32_t>(head.packed.size())};
     }
   }

@@ -29,7 +29,9 @@ class RecordingCache final : public ForwardingCache {
       for (int64_t t = 0; t < context_; ++t) most[t] = std::max(most[t], mass[t]);
     }
   }
-  std::unique_ptr<SequenceCache> fork() const override { throw CacheError("kvzip: a recording cache cannot be forked"); }
+  std::unique_ptr<SequenceCache> fork() const override {
+    throw CacheError("kvzip: a recording cache cannot be forked");
+  }
   std::unique_ptr<SequenceCache> resume(int64_t) const override { return nullptr; }
 
  private:

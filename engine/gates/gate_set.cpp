@@ -31,8 +31,8 @@ std::shared_ptr<const Gate> GateSet::find(const std::string& name) const {
     std::string known;
     for (const auto& [configured, gate] : configured_) known += (known.empty() ? "\"" : ", \"") + configured + '"';
     for (const std::string& one : shipped) known += (known.empty() ? "\"" : ", \"") + one + '"';
-    throw CacheError("kv_cache.gate: expected the name of loaded gates (" + (known.empty() ? "none are loaded" : known) +
-                     "), found \"" + name + '"');
+    throw CacheError("kv_cache.gate: expected the name of loaded gates (" +
+                     (known.empty() ? "none are loaded" : known) + "), found \"" + name + '"');
   }
   const std::lock_guard lock(mutex_);
   std::weak_ptr<const Gate>& held = shipped_[name];

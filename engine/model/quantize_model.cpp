@@ -71,13 +71,15 @@ void check_gain(const std::string& name, const std::vector<Task>& tasks, WeightT
     after += task.bytes();
   }
   if (after >= before) {
-    throw ModelError(name + ": expected " + std::string(kernels::name(type)) + " weights to be smaller than the present " +
-                     megabytes(before) + ", found " + megabytes(after) + kAdvice);
+    throw ModelError(name + ": expected " + std::string(kernels::name(type)) +
+                     " weights to be smaller than the present " + megabytes(before) + ", found " + megabytes(after) +
+                     kAdvice);
   }
   for (const Task& task : tasks) {
     if (!task.fitted || is_float(task.view) || task.bytes() > task.view.bytes()) continue;
     throw ModelError(name + ": tensor \"" + task.view.name + "\": expected F32, F16 or BF16, found " +
-                     std::string(tensor_type_info(task.view.type).name) + ", which would lose precision a second time in " +
+                     std::string(tensor_type_info(task.view.type).name) +
+                     ", which would lose precision a second time in " +
                      std::string(tensor_type_info(task.stored).name) + kAdvice);
   }
 }
@@ -151,8 +153,8 @@ void write_tensors(const std::string& name, const std::vector<TensorView>& tenso
   for (const TensorView& view : tensors) {
     const Task& task = tasks.emplace_back(plan(view, job.type));
     if (!task.copied() && view.row_elements() % kGroup != 0) {
-      throw ModelError("tensor \"" + view.name + "\": expected a row length that is a multiple of " + std::to_string(kGroup) + " weights, found " +
-                       std::to_string(view.row_elements()));
+      throw ModelError("tensor \"" + view.name + "\": expected a row length that is a multiple of " +
+                       std::to_string(kGroup) + " weights, found " + std::to_string(view.row_elements()));
     }
     file.add_tensor(view.name, task.stored, view.shape);
     total += view.elements();

@@ -65,8 +65,8 @@ class Follower {
     } catch (const RankError&) {
       throw;
     } catch (const std::bad_alloc&) {
-      log_warning("rank " + std::to_string(ranks_.rank()) + ": the machine has no memory left for the KV cache of sequence " +
-                  std::to_string(id));
+      log_warning("rank " + std::to_string(ranks_.rank()) +
+                  ": the machine has no memory left for the KV cache of sequence " + std::to_string(id));
     } catch (const std::exception& error) {
       log_warning("rank " + std::to_string(ranks_.rank()) + ": the KV cache of sequence " + std::to_string(id) + " failed: " + error.what());
     }

@@ -269,9 +269,10 @@ void SchemaGrammar::check_exclusive(const std::vector<Json>& branches, const std
   for (size_t i = 0; i < branches.size(); ++i) {
     for (size_t j = i + 1; j < branches.size(); ++j) {
       if (exclude_each_other(branches[i], branches[j], &grammar_)) continue;
-      throw GrammarError(path + "oneOf",
-                         "is supported only if its options exclude each other by type, or by \"const\" or \"enum\" of a "
-                         "required property; \"anyOf\" has no such limit");
+      throw GrammarError(
+          path + "oneOf",
+          "is supported only if its options exclude each other by type, or by \"const\" or \"enum\" of a "
+          "required property; \"anyOf\" has no such limit");
     }
   }
 }

@@ -168,7 +168,8 @@ std::string SchemaGrammar::map_name(const Json& schema, const std::string& path,
   if (schema.contains("patternProperties")) {
     const Json& patterns = schema["patternProperties"];
     if (!patterns.is_object() || patterns.size() != 1 || schema.contains("propertyNames")) {
-      throw GrammarError(path + "patternProperties", "is supported only with a single pattern and without \"propertyNames\"");
+      throw GrammarError(path + "patternProperties",
+                         "is supported only with a single pattern and without \"propertyNames\"");
     }
     try {
       return string_ebnf({{"pattern", patterns.begin().key()}}, &grammar_);
@@ -201,7 +202,9 @@ std::string SchemaGrammar::map(const Json& schema, int64_t least, int64_t most, 
   if (least > 1) throw GrammarError(path + "minProperties", "above 1 is not supported without \"properties\"");
   if (of == Json(false)) most = 0;
   if (most == 0) {
-    if (least > 0) throw NoValueError(path + "minProperties", "is above the number of properties that the object may have");
+    if (least > 0) {
+      throw NoValueError(path + "minProperties", "is above the number of properties that the object may have");
+    }
     return "\"{}\"";
   }
   const std::string inner = schema_path(path, patterned ? "patternProperties" : "additionalProperties");

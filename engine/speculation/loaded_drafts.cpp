@@ -21,8 +21,9 @@ void check_loaded(const SpeculationSpec& spec, const LoadedDrafts& loaded) {
     refuse("speculative.weights", "the server has loaded no 4-bit copy of its weights (option draft_weights)");
   }
   if (spec.method == DraftMethod::kAuto && !spec.kv_cache.is_null() && !loaded.draft_model && !loaded.int4_weights) {
-    refuse("speculative.kv_cache",
-           "needs a draft model or 4-bit weights, and the server has loaded neither (options draft_model, draft_weights)");
+    refuse(
+        "speculative.kv_cache",
+        "needs a draft model or 4-bit weights, and the server has loaded neither (options draft_model, draft_weights)");
   }
   if (!is_pillar(spec.kv_cache)) return;
   if (spec.method == DraftMethod::kDraftModel || (spec.method == DraftMethod::kAuto && loaded.draft_model)) {

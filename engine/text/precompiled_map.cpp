@@ -29,7 +29,8 @@ PrecompiledMap::PrecompiledMap(std::string_view blob) {
   if (blob.empty()) return;
   const uint32_t size = blob.size() < 4 ? 0 : read_u32(blob, 0);
   if (size == 0 || size % 4 != 0 || size > blob.size() - 4) {
-    throw TokenizerError("expected a trie of a multiple of 4 bytes, followed by texts, found " + std::to_string(blob.size()) + " bytes");
+    throw TokenizerError("expected a trie of a multiple of 4 bytes, followed by texts, found " +
+                         std::to_string(blob.size()) + " bytes");
   }
   units_.resize(size / 4);
   std::memcpy(units_.data(), blob.data() + 4, size);

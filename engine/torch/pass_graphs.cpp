@@ -33,8 +33,9 @@ void PassGraphs::run(int64_t rows, int64_t piece, const Places& places, const st
     } catch (const std::exception& error) {
       failed_ = true;
       pieces_.clear();
-      log_(LogLevel::kWarning, "CUDA graphs: piece " + std::to_string(piece) + " of passes with " + std::to_string(rows) +
-                                   " rows could not be captured; passes run without graphs from now on: " + error.what());
+      log_(LogLevel::kWarning,
+           "CUDA graphs: piece " + std::to_string(piece) + " of passes with " + std::to_string(rows) +
+               " rows could not be captured; passes run without graphs from now on: " + error.what());
       return work();
     }
     known.places = places;

@@ -108,7 +108,9 @@ std::string command(const Options& options) {
 
 // Reads a file with one prompt per line. Each line is rendered as the first message of a conversation.
 std::vector<AnswerPrompt> read_prompts(const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplateFiles& templates) {
-  if (!templates.sources.contains("default")) throw ModelError("prompts: the model has no chat template to answer with");
+  if (!templates.sources.contains("default")) {
+    throw ModelError("prompts: the model has no chat template to answer with");
+  }
   const ChatTemplate chat_template(templates);
   const auto content = [&](std::optional<TokenId> token) { return token ? tokenizer.token_content(*token) : ""; };
   std::istringstream text(read_text(path));

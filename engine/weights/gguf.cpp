@@ -295,7 +295,9 @@ GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string name) {
     previous = tensor.view.name;
     tensor.view.data = bytes.subspan(static_cast<size_t>(start + tensor.offset), static_cast<size_t>(tensor.bytes));
     std::string key = tensor.view.name;
-    if (!file.tensors_.emplace(std::move(key), std::move(tensor.view)).second) reader.fail("tensor \"" + previous + "\" appears twice");
+    if (!file.tensors_.emplace(std::move(key), std::move(tensor.view)).second) {
+      reader.fail("tensor \"" + previous + "\" appears twice");
+    }
   }
   return file;
 }

@@ -87,7 +87,9 @@ void GgufWriter::pad() {
 
 void GgufWriter::write(std::span<const std::byte> bytes) {
   written_ += static_cast<int64_t>(bytes.size());
-  if (current_ == tensors_.size() || written_ > tensors_[current_].bytes) throw std::logic_error("GgufWriter: more bytes than the tensors need");
+  if (current_ == tensors_.size() || written_ > tensors_[current_].bytes) {
+    throw std::logic_error("GgufWriter: more bytes than the tensors need");
+  }
   out_.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   check();
   if (written_ < tensors_[current_].bytes) return;

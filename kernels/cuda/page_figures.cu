@@ -313,7 +313,9 @@ AttentionShape shape_of(int64_t n_heads, int64_t head_dim) { return {n_heads, n_
 void check_dense(int64_t n_heads, int64_t head_dim, const KvSegment& page) {
   check_shape(shape_of(n_heads, head_dim));
   kernels::check(shape_of(n_heads, head_dim), page);
-  if (page.format != KvSegment::Format::kDense) throw std::invalid_argument("CUDA kernels: expected dense pages, found quantized ones");
+  if (page.format != KvSegment::Format::kDense) {
+    throw std::invalid_argument("CUDA kernels: expected dense pages, found quantized ones");
+  }
 }
 
 // Returns the table row of one KV head of a page.

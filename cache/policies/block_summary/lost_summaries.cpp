@@ -25,8 +25,9 @@ std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, EvictionOp
   summaries = read_summary_options(&read, summaries);
   read.done();
   if (summaries.salient > 0 && summaries.salience == Salience::kGate) {
-    throw CacheError("kv_cache.lost.salience: expected \"novelty\", \"value_norm\" or \"attention\" for evicted tokens, "
-                     "found \"gate\"");
+    throw CacheError(
+        "kv_cache.lost.salience: expected \"novelty\", \"value_norm\" or \"attention\" for evicted tokens, "
+        "found \"gate\"");
   }
   check_summary_capacity(summaries, "lost.tokens", 0, tokens);
   if (slots - summaries.capacity < whole_pages(least)) {

@@ -137,8 +137,8 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
   for (int64_t h = 0; h < heads; ++h) {
     const std::span<const LeavingTokens::Token> leaving = tokens->of(h);
     if (h > 0 && leaving.size() != tokens->of(0).size()) {
-      throw CacheError("summaries: expected the same number of tokens for each KV head, found " + std::to_string(tokens->of(0).size()) +
-                       " and " + std::to_string(leaving.size()));
+      throw CacheError("summaries: expected the same number of tokens for each KV head, found " +
+                       std::to_string(tokens->of(0).size()) + " and " + std::to_string(leaving.size()));
     }
     HeadCompaction& compaction =
         compactions.emplace_back(options, pages, h, queries[static_cast<size_t>(h)], &state.heads[static_cast<size_t>(h)]);
@@ -280,7 +280,8 @@ void SummaryStore::load_layer(const StageView& view, StateReader* in, Layer* lay
              "valid probe entropies");
   for (SummaryHead& head : layer->heads) {
     head.load(view.tail_first, layer->codes, in);
-    in->expect(head.entries() == layer->entries && head.tokens() == layer->taken, "entries that represent all tokens taken");
+    in->expect(head.entries() == layer->entries && head.tokens() == layer->taken,
+               "entries that represent all tokens taken");
   }
   fill_bias(layer);
 }

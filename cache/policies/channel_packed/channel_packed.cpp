@@ -38,9 +38,10 @@ void fit_bits(const CacheShape& shape, double bits, int64_t window, int64_t hori
       if (least <= bits) return;
     }
   }
-  throw CacheError("kv_cache.bits: expected at least " + std::to_string(least) +
-                   " (half of the key channels in 3 bits, the others in 2, values in 3, and the window, averaged over " +
-                   std::to_string(horizon) + " tokens), found " + std::to_string(bits));
+  throw CacheError(
+      "kv_cache.bits: expected at least " + std::to_string(least) +
+      " (half of the key channels in 3 bits, the others in 2, values in 3, and the window, averaged over " +
+      std::to_string(horizon) + " tokens), found " + std::to_string(bits));
 }
 
 }  // namespace
@@ -101,7 +102,8 @@ std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters
   read_limits(read, "logit_", &options.logits);
   if (const std::string name = read->text("worth", ""); !name.empty()) {
     if (!context.load_worth) {
-      throw CacheError("kv_cache.worth: expected none, because no worth files can be loaded here, found \"" + name + '"');
+      throw CacheError("kv_cache.worth: expected none, because no worth files can be loaded here, found \"" + name +
+                       '"');
     }
     options.worth = context.load_worth(name);
   }
@@ -117,7 +119,9 @@ std::unique_ptr<StoreFactory> read_codes(const PolicyContext& context, Parameter
   ChannelOptions options;
   if (read->has("bits")) {
     for (const char* key : {"key_channels", "key_bits", "value_bits"}) {
-      if (read->has(key)) throw CacheError("kv_cache.bits: expected either bits or " + std::string(key) + ", found both");
+      if (read->has(key)) {
+        throw CacheError("kv_cache.bits: expected either bits or " + std::string(key) + ", found both");
+      }
     }
     const int64_t horizon = read->integer("horizon", 4096, 1024, kMost);
     fit_bits(shape, read->number("bits", 8, 1, 16), window, horizon, &options);

@@ -34,13 +34,21 @@ void check_budget(const CacheShape& shape, const MixedOptions& options) {
 }  // namespace
 
 std::vector<CacheMetric> mixed_precision_metrics() {
-  return {{"forecast_last_loss", "forecast_last_loss", "Loss of the importance forecast at its last training step.",
+  return {{"forecast_last_loss",
+           "forecast_last_loss",
+           "Loss of the importance forecast at its last training step.",
            {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10}},
-          {"forecast_pending", "forecast_pending", "Forecasts whose outcome was still unknown at the end of a sequence.",
+          {"forecast_pending",
+           "forecast_pending",
+           "Forecasts whose outcome was still unknown at the end of a sequence.",
            {0, 10, 30, 100, 300, 1000, 3000}},
-          {"forecast_rms_error", "forecast_rms_error", "RMS error of the forecast's log importance.",
+          {"forecast_rms_error",
+           "forecast_rms_error",
+           "RMS error of the forecast's log importance.",
            {0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5}},
-          {"average_rms_error", "average_rms_error", "RMS error of the moving average of log importance, the forecast's baseline.",
+          {"average_rms_error",
+           "average_rms_error",
+           "RMS error of the moving average of log importance, the forecast's baseline.",
            {0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5}}};
 }
 

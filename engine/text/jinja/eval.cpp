@@ -347,7 +347,8 @@ class Evaluator {
     for (const auto& [key, item] : dict->items) {
       step(line);
       const std::string* name = key.as<std::string>();
-      if (name == nullptr) fail_at(line, "expected string keys in the dictionary after **, found \"" + key.type_name() + "\"");
+      if (name == nullptr)
+        fail_at(line, "expected string keys in the dictionary after **, found \"" + key.type_name() + "\"");
       const auto is_given = [&](const auto& keyword) { return keyword.first == *name; };
       if (std::any_of(given->keywords.begin(), given->keywords.end(), is_given)) fail_at(line, "the argument \"" + *name + "\" is given twice");
       given->keywords.emplace_back(*name, item);

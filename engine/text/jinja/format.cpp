@@ -33,7 +33,8 @@ std::string padded(const std::string& text, const Conversion& c, Environment& en
 // C's printf formats numbers as Python does.
 template <typename T>
 std::string number(const Conversion& c, const char* type, T value) {
-  if (c.width > kMaxWidth || c.precision > kMaxWidth) fail("format: a width or precision above " + std::to_string(kMaxWidth));
+  if (c.width > kMaxWidth || c.precision > kMaxWidth)
+    fail("format: a width or precision above " + std::to_string(kMaxWidth));
   const std::string format = "%" + c.flags + (c.width > 0 ? std::to_string(c.width) : "") +
                              (c.precision >= 0 ? "." + std::to_string(c.precision) : "") + type;
   std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, format.c_str(), value)), '\0');

@@ -529,7 +529,8 @@ class Parser {
         next();
         call->keywords.emplace_back(std::move(keyword), adopt(*call, parse_expression()));
       } else {
-        if (!call->keywords.empty() || call->unpacked_list != nullptr) fail("a positional argument follows a keyword argument");
+        if (!call->keywords.empty() || call->unpacked_list != nullptr)
+          fail("a positional argument follows a keyword argument");
         add(call, parse_expression());
       }
       if (!is(")")) expect(",");

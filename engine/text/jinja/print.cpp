@@ -97,7 +97,8 @@ void write_repr(const Value& value, Out& out) {
     out.add(value.is_markup() ? "Markup(" + string_repr(*text) + ")" : string_repr(*text));
   } else if (const List* list = value.as_list()) {
     const bool tuple = list->kind == List::Kind::kTuple;
-    if (list->kind == List::Kind::kIterator) throw RuntimeError{"a generator cannot be printed; convert it to a list first"};
+    if (list->kind == List::Kind::kIterator)
+      throw RuntimeError{"a generator cannot be printed; convert it to a list first"};
     if (!list->is_sequence()) out.add(value.type_name() + "(");
     out.add(tuple ? "(" : "[");
     for (size_t i = 0; i < list->items.size(); ++i) {
