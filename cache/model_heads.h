@@ -36,7 +36,7 @@ class ModelHeads {
   // commits. Throws CacheError if the cache of another rank has failed.
   virtual std::vector<std::vector<std::byte>> exchange(std::span<const std::byte> own) {
     (void)own;
-    throw CacheError("expected ranks that exchange what they hold, found none");
+    throw CacheError("exchange: expected several ranks, found one");
   }
 
  private:

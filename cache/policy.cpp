@@ -34,7 +34,7 @@ void PolicyContext::for_each(int64_t n, const std::function<void(int64_t)>& task
 }
 
 std::unique_ptr<SequenceCache> KvCachePolicy::load(StateReader* /*in*/) const {
-  throw CacheError("state: \"" + std::string(name()) + "\" has none for files");
+  throw CacheError("state: policy \"" + std::string(name()) + "\" has no state for files");
 }
 
 }  // namespace smartkv

@@ -36,7 +36,7 @@ class KvCachePolicy {
   // Returns why tensor-parallel ranks cannot each hold some of the KV heads, as the end of the sentence "the policy
   // ...". Returns an empty string if they can: either a KV head's content depends on that head only, or the ranks
   // exchange what it depends on.
-  virtual std::string across_heads() const { return "looks at all KV heads"; }
+  virtual std::string across_heads() const { return "needs all KV heads in one process"; }
   // Whether its caches communicate with the other ranks at boundaries (PolicyContext::gather()).
   virtual bool exchanges() const { return false; }
   // Restores a sequence from the output of SequenceCache::save(). Throws CacheError if the data cannot be used.

@@ -236,7 +236,7 @@ bool PrefixCache::load(Node* node, int64_t n_tokens, const KvCachePolicy& policy
     try {
       StateReader in(*bytes);
       state = policy.load(&in);
-      in.expect(in.left() == 0 && state->tokens() == n_tokens, "a state of these tokens, and no more");
+      in.expect(in.left() == 0 && state->tokens() == n_tokens, "a state of exactly these tokens");
     } catch (const CacheError& problem) {
       state = nullptr;
       files_->skip(node->file, problem.what());

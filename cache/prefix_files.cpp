@@ -130,8 +130,8 @@ std::string encode(const Header& header) {
 // Reads up to where the state begins. Throws CacheError saying what is wrong.
 Header read_header(int fd, int64_t file_bytes) {
   std::string text(sizeof(kMagic) + 2 * sizeof(uint32_t), '\0');
-  if (!read_all(fd, text.data(), text.size())) throw CacheError("it is cut short");
-  if (std::memcmp(text.data(), kMagic, sizeof(kMagic)) != 0) throw CacheError("it is none of ours");
+  if (!read_all(fd, text.data(), text.size())) throw CacheError("the file is truncated");
+  if (std::memcmp(text.data(), kMagic, sizeof(kMagic)) != 0) throw CacheError("it is not a SmartKV state file");
   uint32_t version = 0, bytes = 0;
   std::memcpy(&version, text.data() + sizeof(kMagic), sizeof(version));
   std::memcpy(&bytes, text.data() + sizeof(kMagic) + sizeof(version), sizeof(bytes));
@@ -139,11 +139,15 @@ Header read_header(int fd, int64_t file_bytes) {
     throw CacheError("expected version " + std::to_string(kVersion) + ", found " + std::to_string(version));
   }
   const size_t start = text.size();
-  if (bytes > kMostHeader || static_cast<int64_t>(start + bytes + sizeof(uint64_t)) > file_bytes) throw CacheError("it is cut short");
+  if (bytes > kMostHeader || static_cast<int64_t>(start + bytes + sizeof(uint64_t)) > file_bytes) {
+    throw CacheError("the file is truncated");
+  }
   text.resize(start + bytes);
   uint64_t found = 0;
-  if (!read_all(fd, text.data() + start, bytes) || !read_all(fd, &found, sizeof(found))) throw CacheError("it is cut short");
-  if (found != checksum(text.data(), text.size())) throw CacheError("its header's checksum is wrong");
+  if (!read_all(fd, text.data() + start, bytes) || !read_all(fd, &found, sizeof(found))) {
+    throw CacheError("the file is truncated");
+  }
+  if (found != checksum(text.data(), text.size())) throw CacheError("the header's checksum is wrong");
   StateReader in(std::span<const char>(text).subspan(start));
   Header header;
   header.identity = read_text(&in);
@@ -203,7 +207,7 @@ PrefixFiles::PrefixFiles(PrefixFilesOptions options) : options_(std::move(option
   const fs::path trial = options_.directory / (".trial." + std::to_string(::getpid()));
   const Descriptor fd(::open(trial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (fd.get() < 0) {
-    throw CacheError("prefix_cache_dir: expected a directory that can be written to, found " + options_.directory.string() + ": " +
+    throw CacheError("prefix_cache_dir: expected a writable directory, found " + options_.directory.string() + ": " +
                      std::strerror(errno));
   }
   ::unlink(trial.c_str());
@@ -238,13 +242,15 @@ void PrefixFiles::find_files() {
       continue;
     }
     try {
-      if (!is_state_name(name)) throw CacheError("its name is none of ours");
+      if (!is_state_name(name)) throw CacheError("its name is not that of a state file");
       int64_t bytes = 0;
       const Descriptor fd(open_file(path, &bytes));
-      if (fd.get() < 0) throw CacheError("it is no regular file that can be read");
+      if (fd.get() < 0) throw CacheError("it is not a readable regular file");
       Header header = read_header(fd.get(), bytes);
-      if (header.identity != options_.identity) throw CacheError("it is of another model, program or kind of machine");
-      if (name_of(header.identity, header.record) != name) throw CacheError("its name is another state's");
+      if (header.identity != options_.identity) {
+        throw CacheError("it was written for another model, program or kind of machine");
+      }
+      if (name_of(header.identity, header.record) != name) throw CacheError("its name belongs to another state");
       found.push_back({fs::last_write_time(path, error), name, std::move(header.record)});
     } catch (const CacheError& problem) {
       log("prefix_cache_dir: skipped " + name + ": " + problem.what());
@@ -274,14 +280,14 @@ std::optional<std::string> PrefixFiles::read(const Name& name) {
     if (fd.get() < 0) return std::nullopt;
     const Header header = read_header(fd.get(), bytes);
     if (header.identity != options_.identity || name_of(header.identity, header.record) != name) {
-      throw CacheError("it is another state's");
+      throw CacheError("it holds another state");
     }
     std::string state(static_cast<size_t>(header.state_bytes), '\0');
     uint64_t found = 0;
     if (!read_all(fd.get(), state.data(), state.size()) || !read_all(fd.get(), &found, sizeof(found))) {
-      throw CacheError("it is cut short");
+      throw CacheError("the file is truncated");
     }
-    if (found != checksum(state.data(), state.size())) throw CacheError("its checksum is wrong");
+    if (found != checksum(state.data(), state.size())) throw CacheError("the state's checksum is wrong");
     mark_used(fd.get());
     return state;
   } catch (const CacheError& problem) {
@@ -358,7 +364,10 @@ void PrefixFiles::work() {
     if (problem[0] != '\0') {
       try {
         gone_.push_back(writing_);
-        if (!failed_) log("prefix_cache_dir: could not write " + writing_ + ": " + problem.data() + "; this is not said again");
+        if (!failed_) {
+          log("prefix_cache_dir: could not write " + writing_ + ": " + problem.data() +
+              "; further failures are not logged");
+        }
         failed_ = true;
       } catch (const std::bad_alloc&) {  // read() will find that there is no such file.
       }

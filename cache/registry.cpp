@@ -20,16 +20,19 @@ namespace smartkv {
 const std::vector<PolicyRow>& policy_registry() {
   static const std::vector<PolicyRow> rows = {
       {"full", "every token, exact", make_full_policy, true},
-      {"gated_eviction", "the tokens that a learned gate expects to live longest", make_gated_eviction_policy},
-      {"block_summary", "a window, and summaries of what came before it", make_block_summary_policy},
-      {"mixed_precision", "8 to 2 bits by importance, within a budget", make_mixed_precision_policy},
-      {"channel_packed", "keys without the channels that do not matter, behind a guard", make_channel_packed_policy},
+      {"gated_eviction", "the tokens with the longest lifespan, as estimated by a learned gate",
+       make_gated_eviction_policy},
+      {"block_summary", "a window, and summaries of the tokens before it", make_block_summary_policy},
+      {"mixed_precision", "every token, in 8 to 2 bits by importance, within a budget", make_mixed_precision_policy},
+      {"channel_packed", "every token, without unimportant channels; a guard restores them if accuracy drops",
+       make_channel_packed_policy},
       {"streaming", "sinks and a window", make_streaming_policy},
       {"random", "sinks, a window, and tokens drawn at random", make_random_policy},
-      {"snapkv", "sinks, a window, and the tokens that the last queries attend to", make_snapkv_policy},
-      {"sparse", "every token, exact; each query reads those that promise most", make_sparse_policy},
+      {"snapkv", "sinks, a window, and the tokens that the last queries attend to most", make_snapkv_policy},
+      {"sparse", "every token, exact; each query reads the tokens of the highest estimated attention",
+       make_sparse_policy},
       {"k8v8", "K and V in 8 bits", make_k8v8_policy, true},
-      {"k8v4", "K in 8 bits, V in 4", make_k8v4_policy, true},
+      {"k8v4", "K in 8 bits, V in 4 bits", make_k8v4_policy, true},
       {"k4v4", "K and V in 4 bits", make_k4v4_policy, true},
       {"k3v3", "K and V in 3 bits", make_k3v3_policy, true},
       {"k2v2", "K and V in 2 bits", make_k2v2_policy, true},
@@ -57,10 +60,10 @@ void check_window(const SlidingWindow& window, const PolicyRow& row, double shad
   for (const PolicyRow& other : policy_registry()) {
     if (other.in_order) expected += std::string(other.name) + ", ";
   }
-  throw CacheError("kv_cache: layers of this model see the last " + std::to_string(window.tokens) +
+  throw CacheError("kv_cache: layers of this model attend to the last " + std::to_string(window.tokens) +
                    " tokens only (sliding_window): expected " + expected + "without shadow, or a context_length of at most " +
                    std::to_string(window.tokens) + "; found \"" + std::string(row.name) + "\"" +
-                   (shadow > 0 ? " with shadow" : ", which does not keep tokens in their order"));
+                   (shadow > 0 ? " with shadow" : ", which does not keep tokens in order"));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ constexpr int64_t kMostLogprobRows = 64;
 // The longest time that the engine thread waits at once for a state that is being written to a file.
 constexpr std::chrono::milliseconds kFileWait{10};
 
-constexpr const char* kNoMemory = "the machine has no memory left for it";
+constexpr const char* kNoMemory = "the machine has no memory left for the request";
 
 // Returns the number of context tokens whose attention takes as many multiplications as the matrix products of one
 // token.
@@ -50,7 +50,7 @@ std::unique_ptr<PrefixFiles> prefix_files(const EngineParts& parts) {
     return std::make_unique<PrefixFiles>(PrefixFilesOptions{options.prefix_cache_dir, options.prefix_cache_dir_bytes,
                                                             parts.prefix_identity, log_warning});
   } catch (const CacheError& error) {  // not fatal, because answers do not depend on the files
-    log_error(std::string(error.what()) + "; computed prompts will not survive a restart");
+    log_error(std::string(error.what()) + "; the prefix cache will not survive a restart");
     return nullptr;
   }
 }
@@ -165,7 +165,7 @@ void EngineImpl::step_failed(const std::exception_ptr& exception) noexcept {
   try {
     const Failure failure = failure_of(exception);
     reason = failure.reason;
-    log_error("a step of the engine failed: " + failure.error);
+    log_error("an engine step failed: " + failure.error);
   } catch (...) {  // no memory for the message
   }
   any_cancelled_->store(true);
@@ -190,7 +190,7 @@ void EngineImpl::step_failed(const std::exception_ptr& exception) noexcept {
   if (++failed_steps_ == 1 || requests_.empty()) return;
   const auto oldest = std::min_element(requests_.begin(), requests_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   const std::shared_ptr<Request> request = oldest->second;
-  abort_request(request.get(), reason, reason == FinishReason::kOutOfMemory ? kNoMemory : "a step of the engine failed");
+  abort_request(request.get(), reason, reason == FinishReason::kOutOfMemory ? kNoMemory : "an engine step failed");
 }
 
 bool EngineImpl::take_submitted() {
@@ -356,7 +356,8 @@ void EngineImpl::end_stuck(Sequence* choice) {
   const std::shared_ptr<Request> request = requests_.at(choice->request->id);
   if (choice->n_output == 0) {
     const std::string bytes = std::to_string(parts_.options.kv_cache_bytes);
-    end_request(request.get(), FinishReason::kError, "the KV cache's " + bytes + " bytes (kv_cache_bytes) do not hold the prompt");
+    end_request(request.get(), FinishReason::kError,
+                "the prompt does not fit into the KV cache of " + bytes + " bytes (kv_cache_bytes)");
     return;
   }
   GenerationEvent event;

@@ -34,21 +34,22 @@ void check_sizes(const EngineOptions& options, const RunCheck& run) {
   for (const auto& [name, size] : sizes) run([&, name = name, size = size] { at_least(name, size.first, size.second); });
   run([&] {
     if (options.tensor_parallel < 1 || threads_of_rank(options.threads, 0, options.tensor_parallel) <= kMostThreads) return;
-    throw ModelError("threads: expected at most " + std::to_string(kMostThreads) + " for each process, found " +
-                     std::to_string(options.threads) + " for " + std::to_string(options.tensor_parallel));
+    throw ModelError("threads: expected at most " + std::to_string(kMostThreads) + " per process, found " +
+                     std::to_string(options.threads) + " for " + std::to_string(options.tensor_parallel) +
+                     " processes");
   });
 }
 
 void check_prefix_directory(const EngineOptions& options) {
   if (options.tensor_parallel > 1 && !options.prefix_cache_dir.empty()) {
     throw ModelError("prefix_cache_dir: expected none with tensor_parallel " + std::to_string(options.tensor_parallel) +
-                     ", whose ranks hold a part of each state, found " + options.prefix_cache_dir.string());
+                     ", because each rank holds only a part of a state, found " + options.prefix_cache_dir.string());
   }
 }
 
 void check_offload(const EngineOptions& options) {
   if (options.kv_offload_bytes > 0 && options.device == "cpu") {
-    throw ModelError("kv_offload_bytes: expected 0 on device cpu, whose caches are in the host's memory already, found " +
+    throw ModelError("kv_offload_bytes: expected 0 on device cpu, where caches are already in host memory, found " +
                      std::to_string(options.kv_offload_bytes));
   }
 }
@@ -59,11 +60,11 @@ void check_draft_weights(const EngineOptions& options, const LlamaOptions& llama
   if (found != "int4") throw ModelError("draft_weights: expected none or int4, found \"" + found + "\"");
   if (options.tensor_parallel > 1) {
     throw ModelError("draft_weights: expected none with tensor_parallel " + std::to_string(options.tensor_parallel) +
-                     ", whose ranks draft for nobody, found \"" + found + "\"");
+                     ", which does not support drafting with the model's own weights, found \"" + found + "\"");
   }
   if (product_type(llama) == ProductType::kF32) {
-    throw ModelError("draft_weights: expected none with activations of f32 (dtype " + options.dtype + ", weights " + options.weights +
-                     "), because 4-bit weights need bf16, found \"" + found + "\"");
+    throw ModelError("draft_weights: expected none with f32 activations (dtype " + options.dtype + ", weights " +
+                     options.weights + "), because 4-bit weights need bf16, found \"" + found + "\"");
   }
 }
 
@@ -98,7 +99,7 @@ RopeStretch parse_rope_scaling(const nlohmann::json& option) {
         }
         stretch.factor = value.get<double>();
       } else if (key != "type" && key != "rope_type") {
-        fail("rope_scaling", "the members type and factor", key);
+        fail("rope_scaling", "only the members type and factor", key);
       }
     }
   }
@@ -117,7 +118,7 @@ void settle_context(int64_t own, LlamaOptions* llama) {
   const auto most = kMostRopeFactor * own;
   if (scaled && factor == 0 && llama->context_length > most) {
     throw ModelError("context_length: expected at most " + std::to_string(most) + ", " + std::to_string(kMostRopeFactor) +
-                     " times the model's own, found " + std::to_string(llama->context_length));
+                     " times the model's own context length, found " + std::to_string(llama->context_length));
   }
   if (scaled && factor == 0 && llama->context_length <= own) {
     throw ModelError("rope_scaling: expected a factor, or a context_length beyond the model's own " + std::to_string(own) + ", found neither");
@@ -127,10 +128,12 @@ void settle_context(int64_t own, LlamaOptions* llama) {
     const std::string length = std::to_string(llama->context_length);
     throw ModelError("context_length: expected at most " + std::to_string(longest) +
                      (scaled ? ", the model's own " + std::to_string(own) + " times the factor of rope_scaling, found " + length
-                             : ", the model's own, found " + length + "; rope_scaling yarn, linear or dynamic serves longer contexts"));
+                             : ", the model's own context length, found " + length +
+                                   "; rope_scaling yarn, linear or dynamic extends it"));
   }
-  log_warning("context_length: " + std::to_string(llama->context_length) + " is beyond the model's own " + std::to_string(own) +
-              "; rope_scaling " + llama->rope_scaling + " stretches its positions, and answers to long prompts may be worse");
+  log_warning("context_length: " + std::to_string(llama->context_length) + " exceeds the model's own " +
+              std::to_string(own) + "; rope_scaling " + llama->rope_scaling +
+              " stretches positions, and answers to long prompts may be worse");
 }
 
 RankedModelOptions model_options(const EngineOptions& options) {
@@ -152,7 +155,7 @@ RankedModelOptions model_options(const EngineOptions& options) {
 std::unique_ptr<ChatTemplate> read_chat_template(const std::string& file, ChatTemplateFiles files) {
   std::ifstream stream(file, std::ios::binary);
   std::stringstream source;
-  if (!(source << stream.rdbuf())) throw ChatTemplateError(file + ": cannot be read, or is empty");
+  if (!(source << stream.rdbuf())) throw ChatTemplateError(file + ": cannot be read or is empty");
   files.sources = {{"default", source.str()}};
   try {
     return std::make_unique<ChatTemplate>(files);

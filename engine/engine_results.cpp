@@ -75,8 +75,9 @@ void EngineImpl::take_prompt_chunk(BatchRow* row) {
   const bool prompt_goes_on = choice->computed() < request->prompt_tokens() && cache->tokens() < cache->next_boundary();
   if (!prompt_goes_on || choice->draft != nullptr) cache->commit(cache->tokens());
   if (cache->next_boundary() <= cache->tokens()) {
-    throw CacheError("KV-cache policy \"" + std::string(request->policy->name()) + "\": the boundary at token " +
-                     std::to_string(cache->next_boundary()) + " did not move when it was committed");
+    throw CacheError("KV-cache policy \"" + std::string(request->policy->name()) +
+                     "\": the compaction boundary at token " + std::to_string(cache->next_boundary()) +
+                     " did not advance when it was committed");
   }
   choice->read_stats();
 }
@@ -246,7 +247,7 @@ void EngineImpl::end_request(Request* request, FinishReason reason, const std::s
       request->events->push(std::move(event), usage);
     }
   } catch (...) {
-    return abort_request(request, reason, "the request ended for want of memory");
+    return abort_request(request, reason, "the request ended because memory ran out");
   }
   request->ended = true;
   forget(request->id);
@@ -271,7 +272,7 @@ void EngineImpl::fail_request(Request* request, const std::exception_ptr& except
     log_warning(request->generation.id + " failed: " + failure.error);
     fail_request(request, failure);
   } catch (...) {
-    abort_request(request, FinishReason::kOutOfMemory, "the machine has no memory left for it");
+    abort_request(request, FinishReason::kOutOfMemory, "the machine has no memory left for the request");
   }
 }
 

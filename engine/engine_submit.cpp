@@ -104,8 +104,8 @@ std::shared_ptr<const KvCachePolicy> EngineImpl::policy_beside(const nlohmann::j
   auto policy = policy_for(spec, offload);
   if (speculation != nullptr && speculation->pillar && policy->name() != "full") {
     throw RequestError(RequestError::Kind::kInvalid, "speculative.kv_cache",
-                       "speculative.kv_cache: \"pillar_attn\" reads the rows of the request's own cache: expected the policy "
-                       "\"full\" there, found \"" + std::string(policy->name()) + '"');
+                       "speculative.kv_cache: \"pillar_attn\" reads the request's own cache: expected kv_cache "
+                       "\"full\", found \"" + std::string(policy->name()) + '"');
   }
   return policy;
 }
@@ -136,14 +136,14 @@ std::string EngineImpl::memory_problem(const GenerationRequest& request, const K
 void EngineImpl::check_load(int64_t more) const {
   if (const std::string why = lost(); !why.empty()) throw RequestError(RequestError::Kind::kLost, "", why);
   if (draining_) {
-    throw RequestError(RequestError::Kind::kDraining, "", "the server is shutting down and takes no more requests");
+    throw RequestError(RequestError::Kind::kDraining, "", "the server is shutting down and accepts no more requests");
   }
   const int64_t waiting = waiting_ + static_cast<int64_t>(submitted_.size()) + more;
   const int64_t starting = std::max<int64_t>(0, parts_.options.max_sequences - running_);
   if (waiting >= parts_.options.max_queue + starting) {
     throw RequestError(RequestError::Kind::kOverloaded, "",
                        "the server is busy: " + std::to_string(waiting) +
-                           " requests wait already, the most that max_queue allows",
+                           " requests are waiting, the limit of max_queue",
                        recorder_.retry_after_s(running_));
   }
 }

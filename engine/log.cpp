@@ -118,7 +118,7 @@ class Sink final : public spdlog::sinks::sink {
   // Adds a line that says how many lines were lost. It comes after the buffered lines, as the lost ones would have.
   void tell_lost() {
     std::array<char, 80> message{};
-    std::snprintf(message.data(), message.size(), "%llu log lines were lost, because nobody read them in time",
+    std::snprintf(message.data(), message.size(), "%llu log lines were lost because they were not read in time",
                   static_cast<unsigned long long>(lost_ - told_));
     const LogLine line(log_format, message.data(), {});
     if (add({"", spdlog::level::warn, line.text()})) told_ = lost_;  // otherwise tried again after the next write

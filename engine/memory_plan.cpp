@@ -12,8 +12,8 @@ namespace {
 // Returns a message: the sequences together may need `bytes` bytes of `what`, but `option` provides only `available`.
 std::string shortage(int64_t sequences, int64_t bytes, const std::string& what, int64_t available, const std::string& option) {
   const std::string who = sequences == 1 ? "one sequence" : std::to_string(sequences) + " sequences";
-  return who + " may need " + std::to_string(bytes) + " bytes of " + what + ", but there are " +
-         std::to_string(std::max<int64_t>(0, available)) + " (" + option + ")";
+  return who + " may need " + std::to_string(bytes) + " bytes of " + what + ", but only " +
+         std::to_string(std::max<int64_t>(0, available)) + " are available (" + option + ")";
 }
 
 }  // namespace
@@ -50,7 +50,8 @@ MemoryPlan plan_memory(const KvCachePolicy& policy, const KvCachePolicy* draft, 
     const int64_t apart = policy.max_bytes(prompt, prompt + wanted), room = memory.kv_offload_bytes / std::max<int64_t>(1, apart);
     plan.sequences = std::min(plan.sequences, room);
     if (room < question.sequences) {
-      plan.problem = shortage(question.sequences, question.sequences * apart, "the host's memory", memory.kv_offload_bytes, "kv_offload_bytes");
+      plan.problem = shortage(question.sequences, question.sequences * apart, "host memory", memory.kv_offload_bytes,
+                              "kv_offload_bytes");
       return plan;
     }
   }

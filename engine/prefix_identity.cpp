@@ -54,7 +54,7 @@ std::string prefix_identity(const Weights& weights, const EngineOptions& options
                                              {"cpu_level", kernels::name(kernels::cpu_level())}};
     return identity.dump();
   } catch (const std::runtime_error& error) {
-    throw CacheError(std::string("prefix_cache_dir: its states depend on a file: ") + error.what());
+    throw CacheError(std::string("prefix_cache_dir: cannot hash a file that states depend on: ") + error.what());
   }
 }
 

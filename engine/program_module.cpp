@@ -13,8 +13,9 @@ std::filesystem::path module_path(const std::string& target) {
 ProgramModule::ProgramModule(const std::filesystem::path& file, const std::string& target, const std::string& wanted_by)
     : file_(file), wanted_by_(wanted_by) {
   if (!std::filesystem::exists(file)) {
-    throw ModuleError(wanted_by + " needs " + file.string() + ", which is not there: build it with LibTorch (the target " +
-                      target + "; scripts/build_torch.sh installs LibTorch and builds it) and keep it beside the program");
+    throw ModuleError(wanted_by + " needs " + file.string() +
+                      ", which does not exist: build it with LibTorch (target " + target +
+                      "; scripts/build_torch.sh installs LibTorch and builds it) and keep it beside the program");
   }
   // By default OpenMP's threads spin at barriers. On a busy machine that costs several times the work itself.
   setenv("OMP_WAIT_POLICY", "passive", 0);
@@ -24,7 +25,7 @@ ProgramModule::ProgramModule(const std::filesystem::path& file, const std::strin
 
 void* ProgramModule::find(const std::string& name) const {
   void* found = dlsym(library_, name.c_str());
-  if (found == nullptr) throw ModuleError(wanted_by_ + ": " + file_.string() + " exports no " + name);
+  if (found == nullptr) throw ModuleError(wanted_by_ + ": " + file_.string() + " does not export " + name);
   return found;
 }
 

@@ -23,7 +23,7 @@ Failure failure_of(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
   } catch (const std::bad_alloc&) {
-    return {FinishReason::kOutOfMemory, "the machine has no memory left for it"};
+    return {FinishReason::kOutOfMemory, "the machine has no memory left for the request"};
   } catch (const RankError& error) {
     return {FinishReason::kLost, error.what()};
   } catch (const std::exception& error) {

@@ -115,7 +115,7 @@ void check_allowed_lists(const EngineOptions& options, const std::function<void(
     if (!known_policy(name)) refuse("allowed_policies", "names of policies and presets", name);
   }
   for (const std::string& name : options.allowed_speculation) {
-    if (!known_method(name)) refuse("allowed_speculation", "names of methods of speculative decoding", name);
+    if (!known_method(name)) refuse("allowed_speculation", "names of speculation methods", name);
   }
   if (!all_known) return;
   run([&] {
@@ -135,7 +135,7 @@ void check_request(const GenerationRequest& request, const RequestLimits& limits
   check(request.min_tokens >= 0 && request.min_tokens <= request.max_tokens, "min_tokens",
         "an integer in [0, max_tokens = " + std::to_string(request.max_tokens) + "]", request.min_tokens);
   check_sampling(request.sampling, limits);
-  for (const std::string& stop : request.stop) check(!stop.empty(), "stop", "strings that are not empty", "\"\"");
+  for (const std::string& stop : request.stop) check(!stop.empty(), "stop", "non-empty strings", "\"\"");
   for (const TokenId token : request.stop_token_ids) check_token(token, "stop_token_ids", limits);
   check(request.logprobs >= -1, "logprobs", "an integer >= 0", request.logprobs);
   check(request.prompt_logprobs >= -1, "prompt_logprobs", "an integer >= 0", request.prompt_logprobs);

@@ -29,7 +29,7 @@ void check_quantized(const AttentionShape& shape, const KvSegment& segment) {
   const QuantizedLayout& layout = segment.quantized;
   if (4 * layout.k.n_quads() != shape.head_dim || 4 * layout.v.n_quads() != kPageTokens ||
       segment.tokens != kPageTokens) {
-    throw std::invalid_argument("attention: expected a quantised page of " + std::to_string(kPageTokens) +
+    throw std::invalid_argument("attention: expected a quantized page of " + std::to_string(kPageTokens) +
                                 " tokens and head_dim " + std::to_string(shape.head_dim) +
                                 ", found " + std::to_string(segment.tokens) +
                                 " tokens with codes of " + std::to_string(4 * layout.k.n_quads()) + " channels and " +
@@ -44,12 +44,14 @@ int64_t quantized_bytes(const AttentionShape& shape, const KvSegment& segment) {
 void check_indexed(const AttentionShape& shape, const KvSegment& segment) {
   check_quantized(shape, segment);
   if (!is_row_bits(segment.row_bits)) {
-    throw std::invalid_argument("attention: expected an indexed page with rows of 4 or 8 bits, or dense ones (0), found " +
-                                std::to_string(segment.row_bits));
+    throw std::invalid_argument(
+        "attention: expected an indexed page with rows of 4 or 8 bits, or dense rows (0), found " +
+        std::to_string(segment.row_bits));
   }
   if (segment.read < 1 || segment.read > kPageTokens || segment.kv_head >= 0 || segment.bias != nullptr || shape.window > 0) {
-    throw std::invalid_argument("attention: expected an indexed page of all KV heads without bias or sliding window, of which 1 to " +
-                                std::to_string(kPageTokens) + " tokens are read, found " + std::to_string(segment.read));
+    throw std::invalid_argument(
+        "attention: expected an indexed page of all KV heads, without bias or sliding window, and 1 to " +
+        std::to_string(kPageTokens) + " tokens to read, found " + std::to_string(segment.read));
   }
 }
 
@@ -249,7 +251,7 @@ void check(const AttentionShape& shape) {
   }
   if (shape.n_kv_heads <= 0 || shape.n_heads % shape.n_kv_heads != 0) {
     throw std::invalid_argument("attention: n_heads " + std::to_string(shape.n_heads) +
-                                " is no multiple of n_kv_heads " + std::to_string(shape.n_kv_heads));
+                                " is not a multiple of n_kv_heads " + std::to_string(shape.n_kv_heads));
   }
   if (shape.window < 0) {
     throw std::invalid_argument("attention: window must be at least 0, found " + std::to_string(shape.window));
@@ -262,8 +264,8 @@ void check(const AttentionShape& shape) {
 void check(const AttentionShape& shape, const KvSegment& segment) {
   format_of(segment).check(shape, segment);
   if (segment.kv_head >= shape.n_kv_heads) {
-    throw std::invalid_argument("attention: expected a segment of one of " + std::to_string(shape.n_kv_heads) +
-                                " KV heads, found " + std::to_string(segment.kv_head));
+    throw std::invalid_argument("attention: expected a segment of a KV head below " + std::to_string(shape.n_kv_heads) +
+                                ", found KV head " + std::to_string(segment.kv_head));
   }
 }
 

@@ -21,9 +21,9 @@ void check(const PackedMatrix& matrix, const LinearInput& input, const LinearOut
   }
   const int64_t width = swiglu ? matrix.out_features / 2 : matrix.out_features;
   if (input.rows > 1 && (input.x_stride < matrix.in_features || output.stride < width)) {
-    throw std::invalid_argument("linear: expected strides of at least " + std::to_string(matrix.in_features) + " and " +
-                                std::to_string(width) + ", found " + std::to_string(input.x_stride) + " and " +
-                                std::to_string(output.stride));
+    throw std::invalid_argument("linear: expected input and output strides of at least " +
+                                std::to_string(matrix.in_features) + " and " + std::to_string(width) + ", found " +
+                                std::to_string(input.x_stride) + " and " + std::to_string(output.stride));
   }
 }
 

@@ -82,9 +82,9 @@ void centre_levels(int bits, IntegerGroup& group) {
   for (uint8_t& q : group.q) {
     const float level = static_cast<float>(q) + shift;
     if (!fits || level != std::nearbyint(level) || level < 0 || level >= 2 * middle) {
-      throw std::invalid_argument("packed matrix of centred integers: expected a minimum of -" + std::to_string(centre(bits)) +
-                                  " times the scale, found scale " + std::to_string(group.scale) + " and minimum " +
-                                  std::to_string(group.minimum));
+      throw std::invalid_argument("packed matrix of centered integers: expected a minimum of -" +
+                                  std::to_string(centre(bits)) + " times the scale, found scale " +
+                                  std::to_string(group.scale) + " and minimum " + std::to_string(group.minimum));
     }
     q = static_cast<uint8_t>(level);
   }
@@ -92,8 +92,9 @@ void centre_levels(int bits, IntegerGroup& group) {
 
 void check_integers(const PackedMatrix& matrix, bool coded) {
   if (integer_bits(matrix.type) > 0 && coded == (matrix.minimums == Minimums::kCoded)) return;
-  throw std::invalid_argument(std::string("packed matrix: expected ") + (coded ? "coded groups" : "groups of integers that are not coded") +
-                              ", found " + std::string(name(matrix.type)) +
+  throw std::invalid_argument(std::string("packed matrix: expected ") +
+                              (coded ? "coded groups" : "uncoded groups of integers") + ", found " +
+                              std::string(name(matrix.type)) +
                               (matrix.minimums == Minimums::kCoded ? " with coded groups" : ""));
 }
 
@@ -252,8 +253,8 @@ int64_t packed_bytes(WeightType type, int64_t out_features, int64_t in_features,
 
 PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_features, Minimums minimums) {
   if (!has(type, minimums)) {
-    throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": it has no minimums of kind " +
-                                std::to_string(static_cast<int>(minimums)));
+    throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": minimums of kind " +
+                                std::to_string(static_cast<int>(minimums)) + " are not supported");
   }
   if (out_features < 1 || in_features < 1 || in_features % k_multiple(type, minimums) != 0) {
     throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": expected [N, a multiple of " +
@@ -295,11 +296,11 @@ void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows) {
       return;
     case WeightType::kInt4:
       if (matrix.minimums != Minimums::kStored) {
-        throw std::invalid_argument("packed matrix of int4: expected stored minimums, which floats are fitted with");
+        throw std::invalid_argument("packed matrix of int4: expected stored minimums, which packing floats needs");
       }
       pack_int4(matrix, group, rows);
       return;
-    case WeightType::kInt6: throw std::invalid_argument("packed matrix of int6: floats are not fitted");
+    case WeightType::kInt6: throw std::invalid_argument("packed matrix of int6: packing floats is not supported");
   }
 }
 

@@ -52,7 +52,7 @@ Range range_of(const float* x, int64_t n) {
   const Range range = cpu_kernels().elementwise->range(x, n);
   // The sum is not finite if a value is not. Finite values very rarely give such a sum, too.
   if (!std::isfinite(range.sum) && !std::all_of(x, x + n, [](float value) { return std::isfinite(value); })) {
-    throw std::invalid_argument("quantize_page: expected finite values, found one that is not");
+    throw std::invalid_argument("quantize_page: expected finite values, found NaN or infinity");
   }
   return range;
 }
@@ -215,11 +215,11 @@ void dequantize_side(const CodeRuns& runs, int64_t extent, const uint16_t* scale
 
 void check(const QuantizedLayout& layout, int64_t head_dim) {
   if (head_dim <= 0 || head_dim % 16 != 0 || head_dim > 256) {
-    throw std::invalid_argument("quantised page: head_dim must be a multiple of 16 up to 256, found " +
+    throw std::invalid_argument("quantized page: head_dim must be a multiple of 16 up to 256, found " +
                                 std::to_string(head_dim));
   }
   if (4 * layout.k.n_quads() != head_dim || 4 * layout.v.n_quads() != kPageTokens) {
-    throw std::invalid_argument("quantised page: expected quads of " + std::to_string(head_dim) + " channels and " +
+    throw std::invalid_argument("quantized page: expected quads of " + std::to_string(head_dim) + " channels and " +
                                 std::to_string(kPageTokens) + " tokens, found " +
                                 std::to_string(4 * layout.k.n_quads()) + " and " +
                                 std::to_string(4 * layout.v.n_quads()));
@@ -234,7 +234,7 @@ CodeRuns uniform_runs(int64_t columns, int bits) {
     if (kCodeBits[i] == bits) runs.quads[i] = static_cast<uint8_t>(columns / 4);
   }
   if (runs.n_quads() == 0) {
-    throw std::invalid_argument("quantised page: bits must be 8, 4, 3 or 2, found " + std::to_string(bits));
+    throw std::invalid_argument("quantized page: bits must be 8, 4, 3 or 2, found " + std::to_string(bits));
   }
   return runs;
 }

@@ -329,7 +329,7 @@ def check_users(folder):
     docker("volume", "rm", volume)
     step("a prefix_cache_dir that cannot be written")
     with Container("-e", "SMARTKV_PREFIX_CACHE_DIR=/usr/share").wait() as server:
-        expect("prefix_cache_dir: expected a directory that can be written to" in server.log(), f"no line in the log: {server.log()}")
+        expect("prefix_cache_dir: expected a writable directory" in server.log(), f"no line in the log: {server.log()}")
         server.ask()
 
 

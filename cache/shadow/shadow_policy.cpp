@@ -41,12 +41,16 @@ class ShadowPolicy final : public KvCachePolicy {
 std::vector<CacheMetric> shadow_metrics() {
   const std::vector<double> errors = {0.003, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1};
   return {{"drift_l2_mean", "kv_drift_l2",
-           "Mean relative L2 error of attention over the compressed cache, by sequences in shadow mode.", errors},
-          {"drift_l2_max", "kv_drift_l2_max", "Largest relative L2 error of attention of a sequence in shadow mode.", errors},
-          {"drift_jaccard_mean", "kv_drift_jaccard",
-           "Mean overlap (Jaccard index) of the tokens that attention weighs most, exact against compressed.",
+           "Mean relative L2 error of attention over the compressed cache, per sequence in shadow mode.", errors},
+          {"drift_l2_max", "kv_drift_l2_max",
+           "Largest relative L2 error of attention over the compressed cache, per sequence in shadow mode.", errors},
+          {"drift_jaccard_mean",
+           "kv_drift_jaccard",
+           "Mean Jaccard index of the most attended tokens of the full and the compressed cache, per sequence in "
+           "shadow mode.",
            {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1}},
-          {"drift_samples", "kv_drift_samples_total", "Queries that shadow mode attended to both caches."}};
+          {"drift_samples", "kv_drift_samples_total",
+           "Queries for which shadow mode computed attention over both caches."}};
 }
 
 std::unique_ptr<KvCachePolicy> make_shadow_policy(const PolicyContext& context, std::unique_ptr<KvCachePolicy> policy,

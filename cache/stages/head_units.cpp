@@ -105,17 +105,18 @@ void HeadUnits::save(StateWriter* out) const {
 
 void HeadUnits::load(int64_t most_pages, StateReader* in) {
   const auto n_pages = in->value<int64_t>();
-  in->expect(n_pages >= 0 && n_pages <= most_pages, "a layer's pages");
+  in->expect(n_pages >= 0 && n_pages <= most_pages, "a count of pages");
   pages_.load(0, n_pages * kPageTokens, in);
   std::vector<bool> used(static_cast<size_t>(n_pages * heads()));
   for (std::vector<int32_t>& units : units_) {
     units = in->values<int32_t>();
     for (const int32_t unit : units) {
-      in->expect(unit >= 0 && unit < static_cast<int64_t>(used.size()) && !used[static_cast<size_t>(unit)], "a unit of its own");
+      in->expect(unit >= 0 && unit < static_cast<int64_t>(used.size()) && !used[static_cast<size_t>(unit)],
+                 "a unit that no other head uses");
       used[static_cast<size_t>(unit)] = true;
     }
   }
-  in->expect(n_pages * heads() - n_units() < heads(), "no page that nobody needs");
+  in->expect(n_pages * heads() - n_units() < heads(), "no unused page");
 }
 
 }  // namespace smartkv

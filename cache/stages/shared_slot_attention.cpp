@@ -91,7 +91,7 @@ void SharedSlotStore::load_attention(const StageView& view, StateReader* in, Hea
   in->expect(head->tail.size() <= tail && in->values<float>().empty(), "scores of the tail");
   head->mass = in->values<float>();
   for (const std::vector<float>* values : {&head->tail, &head->mass}) {
-    in->expect(std::all_of(values->begin(), values->end(), [](float x) { return std::isfinite(x); }), "scores that compare");
+    in->expect(std::all_of(values->begin(), values->end(), [](float x) { return std::isfinite(x); }), "finite scores");
   }
 }
 

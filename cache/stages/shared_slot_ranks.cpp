@@ -71,7 +71,9 @@ std::vector<SharedSlotStore::Candidates> SharedSlotStore::gather_candidates(int6
       const auto g = static_cast<size_t>(i / heads * all + first + i % heads);
       Candidates& of = candidates[g];
       const std::ptrdiff_t n = (sizes_[g].packed + sizes_[g].dense) * kPageTokens + n_leaving;
-      if (end - at < (ranks() ? 2 : 1) * n) throw CacheError("expected what each token of rank " + std::to_string(rank) + " is worth, found less");
+      if (end - at < (ranks() ? 2 : 1) * n) {
+        throw CacheError("rank " + std::to_string(rank) + ": expected the worth of each token, found fewer values");
+      }
       of.worth.assign(at, at + n);
       at += n;
       if (ranks()) {

@@ -36,8 +36,9 @@ SharedSlotStoreFactory::~SharedSlotStoreFactory() = default;
 std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedSlotOptions& options, std::unique_ptr<TokenScorer> scorer) {
   if (!shared) return std::make_unique<SlotStoreFactory>(options.eviction, std::move(scorer));
   if (!scorer->comparable()) {
-    throw CacheError("kv_cache.sizes: \"shared\" compares tokens of all layers and heads, which scores of \"" + scorer->name() +
-                     "\" do not allow");
+    throw CacheError(
+        "kv_cache.sizes: \"shared\" needs a scorer that compares tokens of all layers and KV heads, found \"" +
+        scorer->name() + '"');
   }
   return std::make_unique<SharedSlotStoreFactory>(options, std::move(scorer));
 }
@@ -323,9 +324,9 @@ void SharedSlotStore::save_scored(const Scored& scored, StateWriter* out) const 
 void SharedSlotStore::load_scored(size_t n, StateReader* in, Scored* scored) const {
   scored->score = in->values<float>();
   scored->importance = in->values<float>();
-  in->expect(scored->score.size() == n && scored->importance.size() == (ranks() ? n : 0), "a score of each token");
+  in->expect(scored->score.size() == n && scored->importance.size() == (ranks() ? n : 0), "a score for each token");
   for (const std::vector<float>* values : {&scored->score, &scored->importance}) {
-    in->expect(std::all_of(values->begin(), values->end(), [](float x) { return std::isfinite(x); }), "scores that compare");
+    in->expect(std::all_of(values->begin(), values->end(), [](float x) { return std::isfinite(x); }), "finite scores");
   }
 }
 
@@ -350,7 +351,7 @@ void SharedSlotStore::save(StateWriter* out) const {
 }
 
 void SharedSlotStore::load(const StageView& view, StateReader* in) {
-  in->expect(context_.ranks() == 1, "a state of all KV heads");
+  in->expect(context_.ranks() == 1, "a cache with all KV heads");
   scored_ = in->value<int64_t>();
   in->expect(scores_contents() ? scored_ >= view.tail_first && scored_ <= view.tokens : scored_ == 0, "a count of scores");
   const auto scored = static_cast<size_t>(scored_ - view.tail_first);
@@ -370,13 +371,14 @@ void SharedSlotStore::load(const StageView& view, StateReader* in) {
         load_scored(scored, in, &tail);
         head.tail = std::move(tail.score);
         layer.tail_importance[static_cast<size_t>(h)] = std::move(tail.importance);
-        in->expect(in->values<float>().empty(), "no mass where contents are scored");
+        in->expect(in->values<float>().empty(), "no attention mass for a scorer of contents");
       } else {
         load_attention(view, in, &head);
       }
       load_packed(view, in, &head);
       const size_t kept = head.packed.size() * kPageTokens + head.positions.size();
-      in->expect(head.mass.size() <= kept + static_cast<size_t>(view.tokens - view.tail_first), "mass of the tokens that there are");
+      in->expect(head.mass.size() <= kept + static_cast<size_t>(view.tokens - view.tail_first),
+                 "at most one mass per token");
       size_of(l, h) = {static_cast<int32_t>(layer.kept.units(h)), static_cast<int32_t>(head.packed.size())};
     }
   }
@@ -389,7 +391,7 @@ void SharedSlotStore::load_packed(const StageView& view, StateReader* in, Head* 
   for (int64_t i = 0; i < n; ++i) {
     PackedUnit unit;
     unit.page = std::make_shared<QuantizedPage>(context_.pool, nullptr, in, 1);
-    in->expect(unit.page->layout() == *options_.eviction.packed, "a page of the policy's widths");
+    in->expect(unit.page->layout() == *options_.eviction.packed, "a page with the policy's widths");
     unit.positions = in->values<int32_t>();
     in->expect(static_cast<int64_t>(unit.positions.size()) == kPageTokens &&
                    std::is_sorted(unit.positions.begin(), unit.positions.end()) && unit.positions.front() >= 0 &&

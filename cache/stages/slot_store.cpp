@@ -50,7 +50,7 @@ void check_eviction(const EvictionOptions& options) {
   const int64_t least = whole_pages(options.window) + kPageTokens + whole_pages(std::max<int64_t>(options.sinks, 1));
   throw CacheError("kv_cache.tokens: expected at least " + std::to_string(least) + " (window " +
                    std::to_string(options.window) + " and sinks " + std::to_string(options.sinks) +
-                   " in whole pages, and one page that is being filled), found " + std::to_string(options.tokens));
+                   " in whole pages, and one partly filled page), found " + std::to_string(options.tokens));
 }
 
 int64_t eviction_packed(const EvictionOptions& options, int64_t prompt_tokens) {
@@ -63,8 +63,8 @@ int64_t eviction_packed(const EvictionOptions& options, int64_t prompt_tokens) {
 SlotStoreFactory::SlotStoreFactory(const EvictionOptions& options, std::unique_ptr<TokenScorer> scorer)
     : options_(options), scorer_(std::move(scorer)) {
   if (!options.packed || options.exact_prefill) return;
-  throw CacheError("kv_cache.kept: expected \"dense\" with heads of equal size and prefill \"streaming\", which has no prune at "
-                   "the prompt's end that could pack");
+  throw CacheError("kv_cache.kept: expected \"dense\" with heads of equal size and prefill \"streaming\", because only "
+                   "the prune at the prompt's end quantizes");
 }
 
 SlotStoreFactory::~SlotStoreFactory() = default;

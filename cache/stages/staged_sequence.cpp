@@ -212,7 +212,7 @@ void StagedSequence::load(StateReader* in) {
     next = boundaries_.after(next);
   }
   in->expect(next == boundary_ && tokens_ <= boundary_ && passed <= committed_, "a boundary after the tokens");
-  in->expect(first == boundaries_.leaving(passed), "a tail that begins where the last boundary left it");
+  in->expect(first == boundaries_.leaving(passed), "a tail that begins where the last compaction boundary put it");
   for (DenseLayer& layer : tail_) layer.load(first, tokens_, in);
   for (const auto& store : stores_) store->load(stage_view(), in);
 }

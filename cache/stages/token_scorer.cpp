@@ -142,15 +142,15 @@ void score_run(const PolicyContext& context, const TokenScorer& scorer, std::spa
 }  // namespace
 
 void TokenScorer::score(const PolicyContext&, const ScoredTokens&, float*, float*) const {
-  throw CacheError("scorer \"" + name() + "\" looks at attention, not at contents");
+  throw CacheError("scorer \"" + name() + "\" scores attention, not contents");
 }
 
 void TokenScorer::score_pages(const PolicyContext&, std::span<const kernels::TokenScoring>) const {
-  throw CacheError("scorer \"" + name() + "\" does not look at pages");
+  throw CacheError("scorer \"" + name() + "\" does not score pages");
 }
 
 void TokenScorer::score_mass(std::span<const float>, std::span<float>) const {
-  throw CacheError("scorer \"" + name() + "\" looks at contents, not at attention");
+  throw CacheError("scorer \"" + name() + "\" scores contents, not attention");
 }
 
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,

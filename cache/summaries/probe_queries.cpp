@@ -44,9 +44,9 @@ void ProbeQueries::load(const CacheShape& shape, StateReader* in) {
   const int64_t width = shape.n_kv_heads * shape.head_dim;
   in->expect(static_cast<int64_t>(seen_.size()) == probes &&
                  std::all_of(seen_.begin(), seen_.end(), [](int64_t seen) { return seen >= 0 && seen <= kSeen; }),
-             "how many tokens each probe saw");
+             "a token count for each probe query");
   in->expect(probes == 0 ? values == 0 : values % (probes * width) == 0 && values <= probes * width * kMostGroup, "queries");
-  in->expect(static_cast<int64_t>(mass_.size()) == probes * shape.n_kv_heads * kSeen, "the probes' mass");
+  in->expect(static_cast<int64_t>(mass_.size()) == probes * shape.n_kv_heads * kSeen, "a mass for each probe query");
 }
 
 int64_t ProbeQueries::bytes() const {

@@ -217,8 +217,8 @@ std::string BenchmarkReport::to_table() const {
   print("%s  %s%s  %s  %d threads  %s  weights %.1f MB  load %.2f s  resident %.0f MB\n", model.c_str(), backend.c_str(),
         ranks.c_str(), dtype.c_str(), threads, cpu_level.c_str(), static_cast<double>(weight_bytes) / 1e6, load_s, static_cast<double>(resident_bytes) / 1e6);
   if (limits.read_gb_per_s > 0) {
-    print("limits: read %.1f GB/s, a quarter of rows of 256 bytes %.1f, bf16 products %.0f GFLOP/s\n", limits.read_gb_per_s,
-          limits.read_rows_gb_per_s, limits.bf16_gflops);
+    print("limits: read %.1f GB/s, a quarter of all 256-byte rows %.1f GB/s, bf16 products %.0f GFLOP/s\n",
+          limits.read_gb_per_s, limits.read_rows_gb_per_s, limits.bf16_gflops);
   }
   print("%-8s %7s %6s %8s %12s %12s %10s%s\n", "", "depth", "batch", "tokens", "best tok/s", "median", "KV MB",
         limits.read_gb_per_s > 0 ? "  limit tok/s  reached" : "");

@@ -34,7 +34,7 @@ void log_softmax(float* row, int64_t n) {
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += std::exp(static_cast<double>(row[i] - maximum));
   const float shift = maximum + static_cast<float>(std::log(sum));
-  if (!std::isfinite(shift)) throw std::runtime_error("the model gives logits that are not finite");
+  if (!std::isfinite(shift)) throw std::runtime_error("logits: expected finite values, found NaN or infinity");
   for (int64_t i = 0; i < n; ++i) row[i] -= shift;
 }
 

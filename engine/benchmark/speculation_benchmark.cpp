@@ -97,7 +97,7 @@ class SpeculationBench {
     const size_t prompts = c.workload.prompts.size(), side_by_side = static_cast<size_t>(c.sequences);
     for (size_t first = 0; first < prompts; first += side_by_side) run_group(c, first, method, &run);
     if (run.decoded == 0) {
-      throw std::runtime_error("workload \"" + c.workload.name + "\": no token was decoded after the first");
+      throw std::runtime_error("workload \"" + c.workload.name + "\": expected more than one decoded token, found one");
     }
     return run;
   }
@@ -132,7 +132,7 @@ class SpeculationBench {
     }
     if (last_start >= first_end || preemptions > 0) {
       throw std::runtime_error("workload \"" + c.workload.name + "\": " + std::to_string(c.sequences) +
-                               " sequences do not fit side by side (kv_cache_bytes, max_sequences)");
+                               " sequences did not run concurrently; raise kv_cache_bytes or max_sequences");
     }
     run->decode_ms += end - begin;
   }
@@ -264,7 +264,7 @@ SpeculationReport benchmark_speculation(Engine& engine, const SpeculationBenchma
         if (depth + options.tokens > engine.context_length()) {
           throw std::invalid_argument("depth " + std::to_string(depth) + ": expected at most " +
                                       std::to_string(engine.context_length() - options.tokens) + ", the context of " +
-                                      std::to_string(engine.context_length()) + " tokens less those to decode");
+                                      std::to_string(engine.context_length()) + " tokens minus the tokens to decode");
         }
         measure(make_depth_workload(options.text, depth, sequences, engine), sequences);
       }

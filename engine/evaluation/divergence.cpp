@@ -211,8 +211,8 @@ EvaluationReport measure_divergence(const EvaluationModel& model, std::span<cons
                                     std::span<const TokenId> tokens, const DivergenceOptions& options,
                                     const Progress& progress) {
   if (options.from >= options.context) {
-    throw EvaluationError("expected to count from a token below " + std::to_string(options.context) +
-                          ", the context, found " + std::to_string(options.from));
+    throw EvaluationError("from: expected a token below the context of " + std::to_string(options.context) +
+                          " tokens, found " + std::to_string(options.from));
   }
   const std::vector<int64_t> starts = window_starts(model, tokens, options.context, options.windows);
   Divergence divergence(model, policies, tokens, options);

@@ -42,8 +42,8 @@ EvaluationReport measure_drift(const EvaluationModel& model, std::span<const Pol
   constexpr int64_t kChunk = 64;
   const int64_t window_tokens = model.model.config().sliding_window;
   if (window_tokens > 0) {
-    throw EvaluationError("drift: expected a model whose layers see all tokens, found a sliding_window of " + std::to_string(window_tokens) +
-                          ": a context_length of at most that has none");
+    throw EvaluationError("drift: expected a model whose layers attend to all tokens, found a sliding_window of " +
+                          std::to_string(window_tokens) + " tokens; a context_length of at most that has none");
   }
   const std::vector<int64_t> starts = window_starts(model, tokens, options.context, options.windows);
   const CacheShape& shape = model.shape;

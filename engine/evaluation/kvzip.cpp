@@ -29,7 +29,9 @@ class RecordingCache final : public ForwardingCache {
       for (int64_t t = 0; t < context_; ++t) most[t] = std::max(most[t], mass[t]);
     }
   }
-  std::unique_ptr<SequenceCache> fork() const override { throw CacheError("kvzip: a cache that records is not forked"); }
+  std::unique_ptr<SequenceCache> fork() const override {
+    throw CacheError("kvzip: a recording cache cannot be forked");
+  }
   std::unique_ptr<SequenceCache> resume(int64_t) const override { return nullptr; }
 
  private:
@@ -78,8 +80,9 @@ std::vector<float> repeat_scores(const EvaluationModel& model, const Tokenizer& 
   const auto n = static_cast<int64_t>(context.size());
   const int64_t chunk = std::min(kRepeatTokens, model.model.config().context_length - n - kInstruction);
   if (chunk < kLeast) {
-    throw EvaluationError("kvzip: expected room for repeating " + std::to_string(kLeast) + " tokens behind a context of " + std::to_string(n) +
-                          ", found a context_length of " + std::to_string(model.model.config().context_length));
+    throw EvaluationError("kvzip: expected room to repeat " + std::to_string(kLeast) + " tokens after a context of " +
+                          std::to_string(n) + " tokens, found a context_length of " +
+                          std::to_string(model.model.config().context_length));
   }
   const CacheShape& shape = model.shape;
   std::vector<float> most(static_cast<size_t>(shape.n_layers * shape.n_kv_heads * n), 0.0f);
@@ -104,7 +107,7 @@ void check_kvzip(const CacheShape& shape, const nlohmann::json& spec) { check_ev
 
 std::unique_ptr<KvCachePolicy> make_kvzip_policy(const EvaluationModel& model, const Tokenizer& tokenizer, const nlohmann::json& spec,
                                                  std::span<const TokenId> context) {
-  if (model.context == nullptr) throw EvaluationError("kvzip: expected the context of policies, found none");
+  if (model.context == nullptr) throw EvaluationError("kvzip: expected a policy context, found none");
   const EvictionOptions options = read_options(model.shape, spec);
   check_eviction(options);
   auto scorer = std::make_unique<RecordedScorer>(model.shape.n_kv_heads, static_cast<int64_t>(context.size()),

@@ -65,7 +65,7 @@ class Run {
     if (parting > first) row.prefill = static_cast<double>(parting - first) / seconds_since(start);
     const std::unique_ptr<SequenceCache> answer = cache_->resume(prompt);
     if (answer == nullptr) {
-      throw EvaluationError("the cache cannot go on as that of a prompt of " + std::to_string(prompt) + " tokens");
+      throw EvaluationError("the cache cannot be resumed for a prompt of " + std::to_string(prompt) + " tokens");
     }
     if (mark == options_.tokens) cache_.reset();
     feed(model_.model, *answer, slice(parting, std::max(parting, scored)), 0, nullptr);
@@ -253,8 +253,8 @@ std::string LongContextReport::to_table(size_t first_row) const {
   char line[240];
   if (first_row == 0) {
     std::snprintf(line, sizeof line, "RoPE scaling %s, factor %.2f", rope_scaling.c_str(), factor);
-    table = model + ": context of its own " + std::to_string(own_context) + " tokens; " +
-            (factor > 1 ? std::string(line) : "within it, no RoPE scaling");
+    table = model + ": own context length " + std::to_string(own_context) + " tokens; " +
+            (factor > 1 ? std::string(line) : "no RoPE scaling");
     std::snprintf(line, sizeof line, "; %.0f MB resident before any cache\n", megabytes(resident_bytes));
     table += line;
   }

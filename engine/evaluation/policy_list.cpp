@@ -45,7 +45,7 @@ PolicySpec parse_item(const std::string& item) {
   PolicySpec spec{item, item.substr(0, at)};
   if (object) {
     spec.policy = nlohmann::json::parse(item.substr(0, at), nullptr, false);
-    if (spec.policy.is_discarded()) throw CacheError("kv_cache: not a JSON object: " + item.substr(0, at));
+    if (spec.policy.is_discarded()) throw CacheError("kv_cache: expected a JSON object, found " + item.substr(0, at));
   }
   if (at == std::string::npos) return spec;
   const char* end = item.data() + item.size();
@@ -56,7 +56,7 @@ PolicySpec parse_item(const std::string& item) {
   }
   const char* const key = spec.amount < 1 ? "tokens" : "bits";
   if (object && spec.policy.contains(key)) {
-    throw CacheError("kv_cache: expected no \"" + std::string(key) + "\" beside @X, which says it, found " + item);
+    throw CacheError("kv_cache: expected either \"" + std::string(key) + "\" or @X, found both in " + item);
   }
   return spec;
 }

@@ -31,7 +31,7 @@ const Wording& wording_of(const std::string& name) {
   }
   std::string known;
   for (const std::string& other : recall_wordings()) known += (known.empty() ? "" : ", ") + other;
-  throw EvaluationError("recall: expected a wording of " + known + ", found \"" + name + "\"");
+  throw EvaluationError("recall: expected one of the wordings " + known + ", found \"" + name + "\"");
 }
 
 std::string filled(const char* wording, const std::string& person, const std::string& number) {
@@ -80,8 +80,8 @@ void hide(const Tokenizer& tokenizer, std::span<const TokenId> text, const Recal
   }
   const auto most = static_cast<int64_t>(text.size()) - options.again;
   if (haystack <= 0 || length > most) {
-    throw EvaluationError("recall: expected a length that holds the hidden lines and at most " + std::to_string(most) +
-                          " tokens, those of the text, found " + std::to_string(length));
+    throw EvaluationError("recall: expected a length that fits the hidden lines, and at most the text's " +
+                          std::to_string(most) + " tokens, found " + std::to_string(length));
   }
   const int64_t start = index * (most - length) / count;  // spread over the text
   const auto after = text.begin() + start + haystack;
@@ -115,7 +115,7 @@ std::vector<Insertion> facts(const RecallOptions& options, int64_t index, Random
   // Tokens per number of an answer: a space, five digits of one token each, and a separator.
   constexpr int64_t kAnswerTokens = 8;
   if (options.facts_asked < 1 || options.facts_asked > kNeedles) {
-    throw EvaluationError("recall: expected 1 to " + std::to_string(kNeedles) + " facts asked for at once, found " +
+    throw EvaluationError("recall: expected 1 to " + std::to_string(kNeedles) + " facts per question, found " +
                           std::to_string(options.facts_asked));
   }
   const Wording& wording = wording_of(options.wording);
@@ -243,7 +243,7 @@ RecallPrompt make_recall_prompt(const Tokenizer& tokenizer, std::span<const Toke
   } else if (options.task == "words") {
     insertions = words(length, random, &lead, &prompt);
   } else {
-    throw EvaluationError("recall: expected a task of facts, variables, words, found \"" + options.task + "\"");
+    throw EvaluationError("recall: expected the task facts, variables or words, found \"" + options.task + "\"");
   }
   hide(tokenizer, text, options, length, index, count, lead, insertions, &prompt);
   return prompt;

@@ -24,7 +24,7 @@ void append(const json& list, std::span<const int64_t> lengths, const std::strin
     return;
   }
   if (!list.is_array() || static_cast<int64_t>(list.size()) != lengths[0]) {
-    throw CacheError(name + ": expected a list of " + std::to_string(lengths[0]) + ", found " +
+    throw CacheError(name + ": expected a list of length " + std::to_string(lengths[0]) + ", found " +
                      (list.is_array() ? std::to_string(list.size()) : list.dump().substr(0, 60)));
   }
   for (size_t i = 0; i < list.size(); ++i) append(list[i], lengths.subspan(1), name + "[" + std::to_string(i) + "]", numbers);
@@ -44,7 +44,8 @@ std::shared_ptr<const ChannelWorth> load_channel_worth(const std::filesystem::pa
       throw CacheError("expected a JSON object with the members layers and values, as smartkv train-probe writes it");
     }
     if (all.value("model_identity", json()) != identity) {
-      throw CacheError("model_identity: expected " + identity + ", that of \"" + model.name + "\", found " + all.value("model_identity", json()).dump());
+      throw CacheError("model_identity: expected " + identity + " for the model \"" + model.name + "\", found " +
+                       all.value("model_identity", json()).dump());
     }
     auto worth = std::make_shared<ChannelWorth>();
     const int64_t pairs[] = {model.n_layers, model.n_kv_heads, model.head_dim / 2}, channels[] = {model.n_layers, model.n_kv_heads, model.head_dim};

@@ -11,8 +11,8 @@ namespace smartkv {
 namespace {
 
 constexpr const char* kHowToTrain =
-    "; train gates for this model (smartkv train-gate --model MODEL --text FILE --out gate.safetensors) and give "
-    "them to the server by a name (--gate NAME=gate.safetensors)";
+    "; train gates for this model (smartkv train-gate --model MODEL --text FILE --out gate.safetensors) and load "
+    "them under a name (--gate NAME=gate.safetensors)";
 
 // Returns the metadata that a file of gates for this model has, by name.
 std::map<std::string, std::string> needed(const ModelConfig& model, const std::string& identity) {
@@ -35,9 +35,10 @@ std::optional<std::string> mismatch(const std::map<std::string, std::string>& me
                                     const std::string& identity) {
   for (const auto& [key, expected] : needed(model, identity)) {
     const auto found = metadata.find(key);
-    if (found == metadata.end()) return "metadata \"" + key + "\" is missing: not a file of gates";
+    if (found == metadata.end()) return "metadata \"" + key + "\" is missing: not a gate file";
     if (found->second != expected) {
-      return "it is for another model, " + model_name(metadata) + ": " + key + ": expected " + expected + ", found " + found->second;
+      return "the gates are for another model, " + model_name(metadata) + ": " + key + ": expected " + expected +
+             ", found " + found->second;
     }
   }
   return std::nullopt;
@@ -113,9 +114,10 @@ std::shared_ptr<const Gate> load_shipped_gate(const ModelConfig& model, const st
     if (!mismatch(file.metadata(), model, identity)) return build(file, model);
     names += (names.empty() ? "" : ", ") + model_name(file.metadata());
   }
-  throw CacheError("no gates ship for the model \"" + model.name + "\" of " + std::to_string(model.n_layers) +
-                   " layers, " + std::to_string(model.n_kv_heads) + " KV heads of " + std::to_string(model.head_dim) +
-                   " (there are gates for: " + (names.empty() ? "none" : names) + ")" + kHowToTrain);
+  throw CacheError("no built-in gates for the model \"" + model.name + "\" with " + std::to_string(model.n_layers) +
+                   " layers, " + std::to_string(model.n_kv_heads) + " KV heads and head_dim " +
+                   std::to_string(model.head_dim) + " (built-in gates: " + (names.empty() ? "none" : names) + ")" +
+                   kHowToTrain);
 }
 
 std::vector<std::string> shipped_gate_names(const ModelConfig& model, const std::string& identity) {

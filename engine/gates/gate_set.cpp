@@ -12,7 +12,7 @@ GateSet::GateSet(const GateSources& sources, const ModelConfig& model) : model_(
   const std::vector<std::string> shipped = shipped_gate_names(model, identity_);
   for (const auto& [name, file] : sources.files) {
     if (std::find(shipped.begin(), shipped.end(), name) != shipped.end()) {
-      throw CacheError("gates: \"" + name + "\" is the name of gates that ship: choose another one");
+      throw CacheError("gates: \"" + name + "\" is the name of built-in gates; choose another name");
     }
     try {
       configured_.emplace(name, load_gate(file, model, identity_));
@@ -31,8 +31,8 @@ std::shared_ptr<const Gate> GateSet::find(const std::string& name) const {
     std::string known;
     for (const auto& [configured, gate] : configured_) known += (known.empty() ? "\"" : ", \"") + configured + '"';
     for (const std::string& one : shipped) known += (known.empty() ? "\"" : ", \"") + one + '"';
-    throw CacheError("kv_cache.gate: expected the name of gates that the server has (" +
-                     (known.empty() ? "it has none" : known) + "), found \"" + name + '"');
+    throw CacheError("kv_cache.gate: expected the name of loaded gates (" +
+                     (known.empty() ? "none are loaded" : known) + "), found \"" + name + '"');
   }
   const std::lock_guard lock(mutex_);
   std::weak_ptr<const Gate>& held = shipped_[name];

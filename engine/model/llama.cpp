@@ -184,22 +184,23 @@ std::vector<std::string> llama_option_errors(const LlamaOptions& options) {
   expect(is_one_of(backend, {"native", "torch"}), "backend: expected native or torch, found \"" + backend + '"');
   try {
     check_device(device);
-    expect(backend != "native" || device == "cpu", "device: expected cpu, which backend native computes on, found \"" + device +
-                                                       "\"; --backend torch runs on a GPU");
+    expect(backend != "native" || device == "cpu",
+           "device: expected cpu, because backend native runs on the CPU, found \"" + device +
+               "\"; --backend torch supports GPUs");
   } catch (const ModelError& error) {
     errors.emplace_back(error.what());
   }
   expect(is_one_of(graphs, {"auto", "on", "off"}), "cuda_graphs: expected auto, on or off, found \"" + graphs + '"');
   expect(graphs != "on" || device != "cpu",
-         "cuda_graphs: expected auto or off on device cpu, found \"on\"; a GPU has them (--device cuda:0)");
+         "cuda_graphs: expected auto or off on device cpu, found \"on\"; CUDA graphs need a GPU (--device cuda:0)");
   expect(backend != "native" || dtype != "f16",
-         "dtype: expected auto, bf16 or f32, which backend native has, found \"f16\"; --backend torch has it");
+         "dtype: expected auto, bf16 or f32 with backend native, found \"f16\"; --backend torch supports it");
   if (!dtype_known || !weights_known || weights == "auto") return errors;
   const bool f32 = activation_type(options) == KvType::kF32;
   if (dtype == "f16") {
-    expect(false, "weights: expected auto, which is f16 with dtype f16, found \"" + weights + '"');
+    expect(false, "weights: expected auto, which stores f16, with dtype f16, found \"" + weights + '"');
   } else if (backend == "torch" && is_one_of(weights, {"int8", "int4", "file"})) {
-    expect(false, "weights: expected auto, bf16 or f32, which backend torch has, found \"" + weights + '"');
+    expect(false, "weights: expected auto, bf16 or f32 with backend torch, found \"" + weights + '"');
   } else {
     expect(f32 == (weights == "f32"), "weights: expected " + std::string(f32 ? "auto or f32" : "auto, file, bf16, int8 or int4") +
                                           " with dtype " + dtype + ", found \"" + weights + '"');

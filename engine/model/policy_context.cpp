@@ -30,8 +30,8 @@ PolicyContext policy_context(const Model& model, const CacheShape& shape, Thread
     if (found != worth.end()) return found->second;
     std::string known;
     for (const auto& [other, of] : worth) known += (known.empty() ? "" : ", ") + other;
-    throw CacheError("kv_cache.worth: expected one of the names that the server has loaded (" + (known.empty() ? "none" : known) +
-                     "), found \"" + name + '"');
+    throw CacheError("kv_cache.worth: expected the name of a loaded worth file (" +
+                     (known.empty() ? "none are loaded" : known) + "), found \"" + name + '"');
   };
   context.heads = model.heads();
   context.window = sliding_window(model.config());

@@ -65,20 +65,22 @@ std::string megabytes(int64_t bytes) {
 // Throws ModelError if the tensors would not take less memory than those of `name`, or if a quantized tensor would be
 // fitted to a format that takes no more memory, and so lose precision again.
 void check_gain(const std::string& name, const std::vector<Task>& tasks, WeightType type) {
-  constexpr const char* kAdvice = "; serve the model as it is, quantize its original weights, or insist with --force";
+  constexpr const char* kAdvice = "; serve the model as it is, quantize its original weights, or use --force";
   int64_t before = 0, after = 0;
   for (const Task& task : tasks) {
     before += task.view.bytes();
     after += task.bytes();
   }
   if (after >= before) {
-    throw ModelError(name + ": expected " + std::string(kernels::name(type)) + " weights to take less than its tensors' " + megabytes(before) +
-                     ", found " + megabytes(after) + kAdvice);
+    throw ModelError(name + ": expected " + std::string(kernels::name(type)) +
+                     " weights to be smaller than the present " + megabytes(before) + ", found " + megabytes(after) +
+                     kAdvice);
   }
   for (const Task& task : tasks) {
     if (!task.fitted || is_float(task.view) || task.bytes() > task.view.bytes()) continue;
     throw ModelError(name + ": tensor \"" + task.view.name + "\": expected F32, F16 or BF16, found " +
-                     std::string(tensor_type_info(task.view.type).name) + ", which would lose precision again in " +
+                     std::string(tensor_type_info(task.view.type).name) +
+                     ", which would lose precision a second time in " +
                      std::string(tensor_type_info(task.stored).name) + kAdvice);
   }
 }
@@ -154,8 +156,8 @@ void write_tensors(const std::string& name, const std::vector<TensorView>& tenso
   for (const TensorView& view : tensors) {
     const Task& task = tasks.emplace_back(plan(view, job.type));
     if (!task.copied() && view.row_elements() % kGroup != 0) {
-      throw ModelError("tensor \"" + view.name + "\": expected rows of a multiple of " + std::to_string(kGroup) + " weights, found " +
-                       std::to_string(view.row_elements()));
+      throw ModelError("tensor \"" + view.name + "\": expected a row length that is a multiple of " +
+                       std::to_string(kGroup) + " weights, found " + std::to_string(view.row_elements()));
     }
     file.add_tensor(view.name, task.stored, view.shape);
     total += view.elements();
@@ -231,10 +233,10 @@ void quantize_model(const std::filesystem::path& in, const std::filesystem::path
   if (type != WeightType::kInt4 && type != WeightType::kInt8) {
     throw std::invalid_argument("quantize_model: expected int4 or int8, found " + std::string(kernels::name(type)));
   }
-  if (std::filesystem::exists(out)) throw ModelError(out.string() + ": exists already");
+  if (std::filesystem::exists(out)) throw ModelError(out.string() + ": already exists");
   const std::unique_ptr<Weights> weights = Weights::open(in);
   if (weights->gguf() != nullptr && out.extension() != ".gguf") {
-    throw ModelError(out.string() + ": expected a name that ends in .gguf, as the model is a GGUF file");
+    throw ModelError(out.string() + ": expected a name that ends in .gguf, because the model is a GGUF file");
   }
   const std::filesystem::path target = out.has_filename() ? out : out.parent_path();  // "folder/" is "folder"
   const std::filesystem::path part = target.string() + ".part-" + std::to_string(::getpid());
@@ -245,7 +247,7 @@ void quantize_model(const std::filesystem::path& in, const std::filesystem::path
     } else {
       quantize_folder(*weights, in, part, job);
     }
-    if (std::filesystem::exists(target)) throw ModelError(target.string() + ": exists already");
+    if (std::filesystem::exists(target)) throw ModelError(target.string() + ": already exists");
     std::filesystem::rename(part, target);
   } catch (...) {
     std::error_code ignored;

@@ -47,7 +47,7 @@ class Follower {
     } else if (name == op::kEnd) {
       return false;
     } else {
-      throw RankError("expected an operation that is known, found \"" + name + "\"");
+      throw RankError("expected a known operation, found \"" + name + "\"");
     }
     return true;
   }
@@ -65,7 +65,8 @@ class Follower {
     } catch (const RankError&) {
       throw;
     } catch (const std::bad_alloc&) {
-      log_warning("rank " + std::to_string(ranks_.rank()) + ": the machine has no memory left for the KV cache of sequence " + std::to_string(id));
+      log_warning("rank " + std::to_string(ranks_.rank()) +
+                  ": the machine has no memory left for the KV cache of sequence " + std::to_string(id));
     } catch (const std::exception& error) {
       log_warning("rank " + std::to_string(ranks_.rank()) + ": the KV cache of sequence " + std::to_string(id) + " failed: " + error.what());
     }
@@ -97,7 +98,7 @@ class Follower {
     if (held.failure != 0) return;
     try {
       held.cache = make();
-      if (held.cache == nullptr) throw CacheError("expected a state that goes on as rank 0's does, found none");
+      if (held.cache == nullptr) throw CacheError("expected a state that can be resumed, as on rank 0, found none");
     } catch (...) {
       held.failure = failed(id);
     }

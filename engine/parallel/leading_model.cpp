@@ -120,9 +120,8 @@ LeadingModel::~LeadingModel() {
 std::unique_ptr<KvCachePolicy> LeadingModel::make_policy(const PolicyContext& context, const json& spec) const {
   std::unique_ptr<KvCachePolicy> part = smartkv::make_policy(context, spec);
   if (const std::string what = part->across_heads(); !what.empty()) {
-    throw CacheError("kv_cache: tensor_parallel " + std::to_string(ranks()) +
-                     " has KV heads on different ranks: expected a policy that can, found \"" + std::string(part->name()) +
-                     "\", which " + what);
+    throw CacheError("kv_cache: expected a policy that supports KV heads on different ranks (tensor_parallel " +
+                     std::to_string(ranks()) + "), found \"" + std::string(part->name()) + "\", which " + what);
   }
   {
     const std::lock_guard lock(pool_mutex_);
@@ -197,7 +196,8 @@ int64_t meet_loaded(RankGroup& ranks, int64_t weight_bytes) {
   int64_t all = 0;
   for (size_t rank = 0; rank < bytes.size(); ++rank) {
     if (bytes[rank] == kNotLoaded) {
-      throw ModelError("tensor_parallel: rank " + std::to_string(rank) + " could not load its part of the model: see its message in the log");
+      throw ModelError("tensor_parallel: rank " + std::to_string(rank) +
+                       " could not load its part of the model; see its message in the log");
     }
     all += bytes[rank];
   }

@@ -23,7 +23,7 @@ int64_t cache_failure(const std::exception_ptr& failure) {
 std::exception_ptr failure_elsewhere(int64_t cache_failure) {
   if (cache_failure == kCacheIsFine) return nullptr;
   if (cache_failure == kCacheHadNoMemory) return std::make_exception_ptr(std::bad_alloc());
-  return std::make_exception_ptr(CacheError("the KV cache of another rank failed: see its message in the log"));
+  return std::make_exception_ptr(CacheError("the KV cache of another rank failed; see its message in the log"));
 }
 
 RankHeads::RankHeads(RankGroup& ranks, int64_t n_kv_heads)
@@ -38,7 +38,7 @@ std::vector<std::vector<uint8_t>> RankHeads::tell(int64_t status, std::span<cons
 }
 
 std::vector<std::vector<std::byte>> RankHeads::exchange(std::span<const std::byte> own) {
-  if (over_) throw std::logic_error("exchange: expected a boundary that all ranks commit together");
+  if (over_) throw std::logic_error("exchange: expected a compaction boundary that all ranks commit together");
   std::vector<std::vector<std::byte>> all;
   int64_t worst = kCacheIsFine;
   for (const std::vector<uint8_t>& message : tell(kCacheIsFine, own)) {

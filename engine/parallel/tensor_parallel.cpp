@@ -97,11 +97,11 @@ int integer(const char* text) {
 void check_ranks(const RankedModelOptions& options) {
   if (options.ranks > 1 && options.llama.backend != "torch") {
     throw ModelError("tensor_parallel: expected 1 with backend " + options.llama.backend + ", found " + std::to_string(options.ranks) +
-                     "; --backend torch computes on several ranks");
+                     "; --backend torch supports several ranks");
   }
   if (options.ranks > 1 && options.llama.cuda_graphs == "on") {
     throw ModelError("cuda_graphs: expected auto or off with tensor_parallel " + std::to_string(options.ranks) +
-                     ", whose ranks add up within a pass and have none, found \"on\"");
+                     ", because ranks communicate within a pass, found \"on\"");
   }
 }
 
@@ -129,7 +129,7 @@ RankPlace listen_on_loopback(int ranks) {
       ::getsockname(place.listener, generic, &size) != 0) {
     const std::string why = std::strerror(errno);
     if (place.listener >= 0) ::close(place.listener);
-    throw RankError("tensor_parallel: no port of the loopback interface: " + why);
+    throw RankError("tensor_parallel: cannot open a port on the loopback interface: " + why);
   }
   place.port = ntohs(address.sin_port);
   return place;
@@ -165,7 +165,7 @@ int run_rank(std::span<const char* const> arguments) {
   log_in_background();
   const LogFlush flush;
   if (arguments.size() != 4) {
-    log_error("this command is not for people: --tensor-parallel starts it");
+    log_error("this command is internal; --tensor-parallel starts it");
     return 2;
   }
   const RankPlace place{.rank = integer(arguments[0]), .size = integer(arguments[1]), .port = static_cast<uint16_t>(integer(arguments[2]))};

@@ -56,7 +56,9 @@ std::string EbnfGrammar::reserve() { return 'r' + std::to_string(next_++); }
 
 void EbnfGrammar::define(const std::string& name, const std::string& body) {
   bytes_ += name.size() + body.size();
-  if (bytes_ > kMostBytes) throw TooLargeError("", "the grammar comes to more than " + std::to_string(kMostBytes) + " bytes");
+  if (bytes_ > kMostBytes) {
+    throw TooLargeError("", "the grammar is larger than " + std::to_string(kMostBytes) + " bytes");
+  }
   rules_.emplace_back(name, body);
 }
 

@@ -150,7 +150,8 @@ void GrammarCompiler::Impl::compile(size_t tier, const JobPtr& job) {
     const auto compiled = std::make_shared<HeldGrammar>(
         backend.compile(job->text, {tiers[tier].seconds, kMostSteps, kMostBytes}, job->stopped), held);
     if (*held > kMostHeld) {
-      throw CompileAborted(CompileAborted::Why::kBusy, "the grammars of the requests that run or wait take too much memory at the moment");
+      throw CompileAborted(CompileAborted::Why::kBusy,
+                           "the grammars of running and waiting requests take too much memory at the moment");
     }
     finish(job, {compiled, compiled->grammar.get()}, nullptr);
   } catch (const CompileTimeout& timeout) {
@@ -206,11 +207,12 @@ void GrammarCompiler::stop() {
 std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::string& grammar, const std::function<bool()>& gone) {
   using Why = CompileAborted::Why;
   if (grammar.size() > kMostText) {
-    throw GrammarError("", "the grammar has " + std::to_string(grammar.size()) + " bytes, at most " + std::to_string(kMostText) + " are supported");
+    throw GrammarError("", "the grammar has " + std::to_string(grammar.size()) + " bytes; at most " +
+                               std::to_string(kMostText) + " are supported");
   }
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(impl_->wait_seconds));
   std::unique_lock lock(impl_->mutex);
-  if (impl_->stopping) throw CompileAborted(Why::kStopped, "grammars are not compiled any more");
+  if (impl_->stopping) throw CompileAborted(Why::kStopped, "the grammar compiler has stopped");
   const Impl::JobPtr job = impl_->find_or_add(grammar);
   ++job->waiting;
   const auto abort = [&](Why why, const char* message) {
@@ -218,8 +220,8 @@ std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::strin
     throw CompileAborted(why, message);
   };
   while (!job->done) {
-    if (impl_->stopping) abort(Why::kStopped, "grammars are not compiled any more");
-    if (Clock::now() > end) abort(Why::kBusy, "the server compiles too many grammars at the moment");
+    if (impl_->stopping) abort(Why::kStopped, "the grammar compiler has stopped");
+    if (Clock::now() > end) abort(Why::kBusy, "the server is compiling too many grammars at the moment");
     impl_->changed.wait_for(lock, kAskInterval);
     if (job->done || !gone) continue;
     lock.unlock();  // gone() may take a lock of its own
@@ -232,7 +234,7 @@ std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::strin
       throw;
     }
     lock.lock();
-    if (is_gone) abort(Why::kGone, "nobody waits for the grammar any more");
+    if (is_gone) abort(Why::kGone, "no request waits for the grammar any more");
   }
   --job->waiting;
   if (job->failure) std::rethrow_exception(job->failure);

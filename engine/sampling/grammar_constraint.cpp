@@ -202,7 +202,7 @@ std::shared_ptr<const CompiledGrammar> GrammarBackend::compile(const std::string
     const std::unique_ptr<Constraint> beginning = compiled->start();
     const std::span<const uint32_t> first = beginning->allowed();
     if (std::all_of(first.begin(), first.end(), [](uint32_t word) { return word == 0; })) {
-      throw GrammarError("", "no text obeys the grammar");
+      throw GrammarError("", "no text matches the grammar");
     }
     return compiled;
   } catch (const GrammarError&) {

@@ -222,7 +222,7 @@ const Json& SchemaGrammar::flattened(const Json& schema, const std::string& path
     return *flat;
   }
   try {
-    if (depth > kMostDepth) throw GrammarError(path + "allOf", "nested too deep");
+    if (depth > kMostDepth) throw GrammarError(path + "allOf", "nested too deeply");
     if (!schema["allOf"].is_array()) schema_expected(path + "allOf", "an array of schemas");
     Json result = schema;
     result.erase("allOf");
@@ -269,8 +269,10 @@ void SchemaGrammar::check_exclusive(const std::vector<Json>& branches, const std
   for (size_t i = 0; i < branches.size(); ++i) {
     for (size_t j = i + 1; j < branches.size(); ++j) {
       if (exclude_each_other(branches[i], branches[j], &grammar_)) continue;
-      throw GrammarError(path + "oneOf", "is supported where its options plainly exclude each other (by type, or by \"const\" or "
-                                         "\"enum\" of a required property); \"anyOf\" needs no such thing");
+      throw GrammarError(
+          path + "oneOf",
+          "is supported only if its options exclude each other by type, or by \"const\" or \"enum\" of a "
+          "required property; \"anyOf\" has no such limit");
     }
   }
 }

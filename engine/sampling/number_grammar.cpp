@@ -67,7 +67,9 @@ Bound read_bound(const NumberBound& bound, bool is_least) {
   const bool outer = exact.negative == is_least;  // the numbers within the bound lie between it and zero
   Bound result{exact.negative, {0, exact.fraction, bound.exclusive}};
   if (exact.whole.size() > static_cast<size_t>(kWholeDigits)) {
-    if (!outer) throw NoValueError(bound.key, "numbers have at most 18 digits before the point, found the bound " + bound.value.dump());
+    if (!outer) {
+      throw NoValueError(bound.key, "expected at most 18 digits before the decimal point, found " + bound.value.dump());
+    }
     result.size = {kLargest, "", false};
     return result;
   }
@@ -165,7 +167,7 @@ void add_magnitudes(const std::string& sign, const Magnitude& least, const Magni
 }
 
 [[noreturn]] void none_left(const NumberRange& range) {
-  throw NoValueError(range.least ? range.least->key : range.most->key, "the bounds leave no number");
+  throw NoValueError(range.least ? range.least->key : range.most->key, "no number satisfies the bounds");
 }
 
 // Returns the inclusive integer bound that admits the same integers as `bound`.

@@ -90,7 +90,7 @@ std::optional<std::string> multiples_ebnf(const NumberRange& range, bool whole) 
   if (!low || !high || *high - *low >= kMostListed) return std::nullopt;
   std::vector<std::string> texts;
   for (Wide index = *low; index <= *high; ++index) texts.push_back(text_of(index, step, places));
-  if (texts.empty()) throw NoValueError("multipleOf", "the bounds leave no multiple");
+  if (texts.empty()) throw NoValueError("multipleOf", "no multiple satisfies the bounds");
   return ebnf_choice(texts);
 }
 

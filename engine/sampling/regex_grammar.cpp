@@ -115,7 +115,7 @@ class RegexParser {
         if (!outermost) fail("$ inside a group is not supported");
         ++at_;
         to_end = true;
-        if (!done() && peek() != '|') fail("expected nothing behind $");
+        if (!done() && peek() != '|') fail("expected nothing after $");
         break;
       }
       const Piece piece = repeated(depth);
@@ -165,7 +165,7 @@ class RegexParser {
     result.min = times(piece.min, least);
     result.max = times(piece.max, most);
     result.states = times(piece.states, std::max<int64_t>(1, most == kUnbounded ? least : most));
-    if (result.states > kMostRepetitions * 2) fail("too many repetitions inside each other");
+    if (result.states > kMostRepetitions * 2) fail("too many nested repetitions");
     return result;
   }
 
@@ -187,7 +187,7 @@ class RegexParser {
     }
     *least = low.value_or(0);
     *most = open ? kUnbounded : *high;
-    if (*least > *most) fail("a repetition's least count is above its largest");
+    if (*least > *most) fail("the minimum of a repetition exceeds its maximum");
     return true;
   }
 
@@ -203,11 +203,11 @@ class RegexParser {
     if (c == '(') return group(depth);
     if (c == '[') return one_of(bracket());
     if (c == '\\') return one_of(escape(false));
-    if (c == '*' || c == '+' || c == '?') fail("a quantifier with nothing before it");
-    if (c == '^') fail("^ is supported at the start only");
+    if (c == '*' || c == '+' || c == '?') fail("a quantifier follows nothing");
+    if (c == '^') fail("^ is supported only at the start");
     if (c == '{') {
       int64_t least = 0, most = 0;
-      if (braces(&least, &most)) fail("a quantifier with nothing before it");
+      if (braces(&least, &most)) fail("a quantifier follows nothing");
     }
     ++at_;
     return one_of(c == '.' ? complement(kLineEnds) : CodePoints{{c, c}});
@@ -252,7 +252,7 @@ class RegexParser {
       }
       ++at_;
       const CodePoints high = peek() == '\\' ? escape(true) : CodePoints{{peek(), text_[at_++]}};
-      if (size_of(high) != 1 || high[0].first < low[0].first) fail("a range that is not one in a class");
+      if (size_of(high) != 1 || high[0].first < low[0].first) fail("a character class contains an invalid range");
       set.emplace_back(low[0].first, high[0].first);
     }
     ++at_;
@@ -273,7 +273,7 @@ class RegexParser {
 
   CodePoints escape(bool in_class) {
     ++at_;
-    if (done()) fail("expected a character behind \\");
+    if (done()) fail("expected a character after \\");
     const uint32_t c = text_[at_++];
     const auto one = [](uint32_t code) { return CodePoints{{code, code}}; };
     switch (c) {
@@ -311,7 +311,7 @@ class RegexParser {
 
 std::string characters(const CodePoints& set, TextForm form) {
   const CodePoints valid = without(set, kSurrogates);
-  if (valid.empty()) throw GrammarError("", "a class of no characters");
+  if (valid.empty()) throw GrammarError("", "a character class is empty");
   if (form == TextForm::kPlain) return ebnf_class(valid);
   std::vector<std::string> written;
   if (const CodePoints plain = without(valid, kEscapedInJson); !plain.empty()) written.push_back(ebnf_class(plain));

@@ -39,7 +39,9 @@ bool regex_matches(const std::string& regex, const std::string& text, int64_t* s
       pcre2_compile(bytes(regex), regex.size(),
                     PCRE2_UTF | PCRE2_ALT_BSUX | PCRE2_DOLLAR_ENDONLY | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT, &error, &at, nullptr),
       pcre2_code_free);
-  if (code == nullptr) throw GrammarError("", "regular expression: not one that can be matched (at byte " + std::to_string(at + 1) + ")");
+  if (code == nullptr) {
+    throw GrammarError("", "regular expression: invalid or unsupported (at byte " + std::to_string(at + 1) + ")");
+  }
   const std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(pcre2_match_context_create(nullptr),
                                                                                      pcre2_match_context_free);
   const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);

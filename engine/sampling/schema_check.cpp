@@ -41,7 +41,9 @@ class Validator {
   Validator(SchemaReferences* references, EbnfGrammar* grammar) : references_(*references), grammar_(*grammar) {}
 
   bool check(const Json& value, const Json& schema, const std::string& path, int depth = 0) {
-    if (depth > kMostDepth) throw GrammarError(path, "refers to itself, or is nested deeper than " + std::to_string(kMostDepth) + " schemas");
+    if (depth > kMostDepth) {
+      throw GrammarError(path, "refers to itself or is nested deeper than " + std::to_string(kMostDepth) + " schemas");
+    }
     grammar_.spend(1 + weight(value));
     if (schema.is_boolean()) return schema.get<bool>();
     if (!schema.is_object()) throw GrammarError(path, "expected a schema: an object or a boolean");

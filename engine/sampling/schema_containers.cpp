@@ -124,10 +124,11 @@ std::string SchemaGrammar::object(const Json& schema, const std::string& path, i
     names.push_back(name);
   }
   if (least > static_cast<int64_t>(required.size())) {
-    throw GrammarError(path + "minProperties", "is supported up to the number of required properties");
+    throw GrammarError(path + "minProperties", "is supported only up to the number of required properties");
   }
   if (most < (additional == Json(false) ? static_cast<int64_t>(members.size()) : kUnbounded)) {
-    throw GrammarError(path + "maxProperties", "is supported where no more properties are named and \"additionalProperties\" is false");
+    throw GrammarError(path + "maxProperties",
+                       "is supported only if \"additionalProperties\" is false and \"properties\" has no more members");
   }
   std::string more;
   if (additional != Json(false)) {
@@ -167,7 +168,8 @@ std::string SchemaGrammar::map_name(const Json& schema, const std::string& path,
   if (schema.contains("patternProperties")) {
     const Json& patterns = schema["patternProperties"];
     if (!patterns.is_object() || patterns.size() != 1 || schema.contains("propertyNames")) {
-      throw GrammarError(path + "patternProperties", "is supported with one pattern, and without \"propertyNames\"");
+      throw GrammarError(path + "patternProperties",
+                         "is supported only with a single pattern and without \"propertyNames\"");
     }
     try {
       return string_ebnf({{"pattern", patterns.begin().key()}}, &grammar_);
@@ -200,7 +202,9 @@ std::string SchemaGrammar::map(const Json& schema, int64_t least, int64_t most, 
   if (least > 1) throw GrammarError(path + "minProperties", "above 1 is not supported without \"properties\"");
   if (of == Json(false)) most = 0;
   if (most == 0) {
-    if (least > 0) throw NoValueError(path + "minProperties", "is above what the object may hold");
+    if (least > 0) {
+      throw NoValueError(path + "minProperties", "is above the number of properties that the object may have");
+    }
     return "\"{}\"";
   }
   const std::string inner = schema_path(path, patterned ? "patternProperties" : "additionalProperties");

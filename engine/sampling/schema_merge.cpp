@@ -40,7 +40,7 @@ Json merge_types(const Json& a, const Json& b, const std::string& path) {
   for (const std::string& type : right) {
     if (names_type(left, type) && std::find(both.begin(), both.end(), type) == both.end()) both.push_back(type);
   }
-  if (both.empty()) throw NoValueError(path + "type", "the types that have to hold together exclude each other");
+  if (both.empty()) throw NoValueError(path + "type", "the combined types exclude each other");
   return both.size() == 1 ? both[0] : both;
 }
 
@@ -67,7 +67,7 @@ Json common(const Json& a, const Json& b, const std::string& path) {
   for (const Json& item : a) {
     if (std::find(b.begin(), b.end(), item) != b.end()) result.push_back(item);
   }
-  if (result.empty()) throw NoValueError(path, "the lists that have to hold together have no value in common");
+  if (result.empty()) throw NoValueError(path, "the combined lists have no value in common");
   return result;
 }
 
@@ -87,9 +87,9 @@ Json merge_keyword(const std::string& key, const Json& a, const Json& b, const s
     if (is_one_of(key, {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})) return a_is_less ? b : a;
     if (is_one_of(key, {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})) return a_is_less ? a : b;
   }
-  if (key == "const") throw NoValueError(path + key, "two values that exclude each other have to hold together");
+  if (key == "const") throw NoValueError(path + key, "the combined values exclude each other");
   if (key == "nullable" || key == "uniqueItems" || key == "unevaluatedProperties" || key == "unevaluatedItems") return key == "uniqueItems";
-  throw GrammarError(path + key, "two values of this keyword that have to hold together are not supported");
+  throw GrammarError(path + key, "two combined values of this keyword are not supported");
 }
 
 // Throws GrammarError if `closed` excludes a property of `other`. additionalProperties applies to every property that
@@ -100,7 +100,7 @@ void check_closed(const Json& closed, const Json& other, const std::string& path
   for (const auto& [name, schema] : other["properties"].items()) {
     if (closed.contains("properties") && closed["properties"].contains(name)) continue;
     throw GrammarError(path + "additionalProperties",
-                       "is not supported beside a schema that has to hold, too, and has the property \"" + name + "\"");
+                       "is not supported in combination with a schema that has the property \"" + name + "\"");
   }
 }
 

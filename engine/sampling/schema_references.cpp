@@ -91,7 +91,7 @@ const Json& SchemaReferences::target(const Json& reference, const std::string& p
     } catch (const Json::exception&) {
     }
   }
-  throw GrammarError(path + "$ref", "\"" + text + "\" leads nowhere");
+  throw GrammarError(path + "$ref", "\"" + text + "\" does not exist in the schema");
 }
 
 }  // namespace smartkv

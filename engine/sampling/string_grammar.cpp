@@ -157,8 +157,12 @@ std::string string_ebnf(const Json& schema, EbnfGrammar* grammar) {
     by_format();
   }
   grammar->spend(static_cast<int64_t>(regex.ebnf.size() / 16));
-  if (regex.min_length < least) throw GrammarError("minLength", "is not supported beside a \"" + key + "\" of shorter strings");
-  if (regex.max_length > most && most < kFreeLength) throw GrammarError("maxLength", "is not supported beside a \"" + key + "\" of longer strings");
+  if (regex.min_length < least) {
+    throw GrammarError("minLength", "is not supported beside a \"" + key + "\" that allows shorter strings");
+  }
+  if (regex.max_length > most && most < kFreeLength) {
+    throw GrammarError("maxLength", "is not supported beside a \"" + key + "\" that allows longer strings");
+  }
   return in_quotes(regex.ebnf);
 }
 
@@ -168,7 +172,8 @@ std::string other_name_ebnf(const std::vector<std::string>& names, EbnfGrammar* 
     rests.push_back(code_points(name));
     grammar->spend(static_cast<int64_t>(name.size()));
     if (rests.back().size() <= kMostNameCharacters) continue;
-    throw GrammarError("", "is not supported beside the name of a property of more than " + std::to_string(kMostNameCharacters) + " characters");
+    throw GrammarError("", "is not supported beside a property name of more than " +
+                               std::to_string(kMostNameCharacters) + " characters");
   }
   return "\"\\\"\" " + other_rest(rests, grammar);
 }

@@ -6,7 +6,9 @@ namespace smartkv {
 
 int64_t room_to_boundary(const SequenceCache& draft) {
   const int64_t at = draft.tokens(), room = draft.next_boundary() - at;
-  if (room <= 0) throw CacheError("the draft's cache: the boundary at token " + std::to_string(at) + " did not move");
+  if (room <= 0) {
+    throw CacheError("draft cache: the compaction boundary at token " + std::to_string(at) + " did not advance");
+  }
   return room;
 }
 
@@ -45,7 +47,7 @@ void MirroredCache::truncate(int64_t n_tokens) {
 
 void MirroredCache::commit(int64_t n_tokens) {
   if (keeps_ && n_tokens != tokens()) {
-    throw CacheError("the mirrored cache: expected a commit of all " + std::to_string(tokens()) + " tokens, found " +
+    throw CacheError("mirrored cache: expected a commit of all " + std::to_string(tokens()) + " tokens, found " +
                      std::to_string(n_tokens));
   }
   target_->commit(n_tokens);

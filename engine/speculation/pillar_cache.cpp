@@ -157,7 +157,7 @@ void PillarCache::choose(int64_t layer, const Probe& probe, int64_t n, std::span
     if (plain && entries % kPageTokens == 0) entries += segment.tokens;
   }
   if (entries != end) {
-    throw CacheError("pillar_attn: expected a cache of " + std::to_string(end) + " tokens that keeps them all dense, found " +
+    throw CacheError("pillar_attn: expected a cache of " + std::to_string(end) + " dense tokens, found " +
                      std::to_string(entries));
   }
   first_ = probe.position;
@@ -226,7 +226,8 @@ bool is_pillar(const nlohmann::json& kv_cache) {
 
 std::unique_ptr<KvCachePolicy> make_pillar_policy(const PolicyContext& context, const nlohmann::json& kv_cache, int64_t drafted) {
   if (context.window.tokens > 0) {
-    throw CacheError("kv_cache: policy \"pillar_attn\" does not keep tokens in order, which layers with a sliding_window need");
+    throw CacheError(
+        "kv_cache: policy \"pillar_attn\" does not keep tokens in order, as layers with a sliding_window need");
   }
   nlohmann::json parameters = kv_cache.is_object() ? kv_cache : nlohmann::json::object();
   parameters.erase("policy");

@@ -73,9 +73,9 @@ SpeculationSpec parse_speculation(const json& field) {
   if (field.is_string()) {
     spec.method = read_method("speculative", field);
   } else if (!field.is_object()) {
-    invalid("speculative", "null, a method's name, or {\"method\": name, ...}", field);
+    invalid("speculative", "null, the name of a method or {\"method\": name, ...}", field);
   } else if (!field.contains("method")) {
-    invalid("speculative.method", "a method's name", nullptr);
+    invalid("speculative.method", "the name of a method", nullptr);
   } else {
     spec.method = read_method("speculative.method", field["method"]);
   }

@@ -98,7 +98,7 @@ void Speculator::follow_prompts(std::span<Sequence* const> choices) {
       if (knows(drafter, sequence)) {
         behind_.push_back({sequence, choice->cache->tokens()});
       } else {
-        give_up(sequence, "the draft model lacks one of its tokens");
+        give_up(sequence, "one of its tokens is not in the draft model's vocabulary");
       }
     }
     catch_up();
@@ -116,7 +116,7 @@ bool Speculator::knows(const DraftModel& drafter, DraftSequence* sequence) const
 void Speculator::give_up(DraftSequence* sequence, const std::string& why) {
   sequence->give_up_model();
   ++fallbacks_;
-  log_warning("a choice goes on without its draft model: " + why);
+  log_warning("a choice continues without its draft model: " + why);
 }
 
 void Speculator::catch_up() {
@@ -218,7 +218,7 @@ void Speculator::run_steps(DraftModel* drafter, std::vector<float>* logits) {
     DraftSequence& sequence = *active.job.choice->draft;
     if (needs_history(active.job.request->generation.sampling)) active.history = active.job.choice->history;
     if (!knows(*drafter, &sequence)) {
-      give_up(&sequence, "the draft model lacks one of its tokens");
+      give_up(&sequence, "one of its tokens is not in the draft model's vocabulary");
     } else if (sequence.mirror() == nullptr) {
       // The first step computes the bonus token, and the one before it if the whole draft was accepted. Anything more
       // is caught up on here.

@@ -33,7 +33,7 @@ std::vector<AddedToken> read_added_tokens_decoder(const JsonNode& node) {
     TokenId id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMaxVocabulary) {
-      node.fail("expected ids of tokens below " + std::to_string(kMaxVocabulary) + " as keys, found \"" + key + "\"");
+      node.fail("expected token ids below " + std::to_string(kMaxVocabulary) + " as keys, found \"" + key + "\"");
     }
     tokens.push_back(read_added_token(node[key.c_str()], id));
   }

@@ -44,7 +44,7 @@ Bpe::Bpe(std::vector<std::string> tokens, std::span<const BpeMerge> merges, cons
     const TokenId result = id_of(merged);
     if (result < 0) {
       throw TokenizerError("merge of \"" + text_of(left) + "\" and \"" + text_of(right) +
-                           "\": expected its result in the vocabulary, found none");
+                           "\": expected the merged token in the vocabulary, found none");
     }
     const uint64_t pair = pair_of(left, right);
     size_t slot = slot_of(pair, capacity - 1);

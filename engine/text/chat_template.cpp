@@ -44,7 +44,7 @@ ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
 std::string ChatTemplate::render(const nlohmann::ordered_json& context, const std::function<std::tm()>& now) const {
   const std::optional<jinja::Block>& block = impl_->tool_use && is_about_tools(context) ? impl_->tool_use : impl_->usual;
-  if (!block) throw ChatTemplateError("the model's only chat template, \"tool_use\", is for conversations with tools");
+  if (!block) throw ChatTemplateError("the model's only chat template, \"tool_use\", needs a conversation with tools");
   return jinja::render(*block, context, impl_->variables, impl_->limits, now);
 }
 

@@ -33,7 +33,7 @@ constexpr std::array<TokenKey, 5> kTokens = {{{"pad_token", "tokenizer.ggml.padd
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream text;
-  if (!file || !(text << file.rdbuf())) throw TokenizerError(path.string() + ": cannot be read, or is empty");
+  if (!file || !(text << file.rdbuf())) throw TokenizerError(path.string() + ": cannot be read or is empty");
   return text.str();
 }
 
@@ -76,7 +76,7 @@ std::map<std::string, std::string> listed_templates(const Json& list, const std:
       return list[i][name].get<std::string>();
     };
     if (!sources.emplace(member("name"), member("template")).second) {
-      throw TokenizerError(file + ": " + key + ": the name \"" + member("name") + "\" stands twice");
+      throw TokenizerError(file + ": " + key + ": the name \"" + member("name") + "\" appears twice");
     }
   }
   return sources;

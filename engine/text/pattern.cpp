@@ -74,8 +74,8 @@ bool Pattern::search(std::string_view text, size_t from, Match* match) const {
                                             workspace.region, ONIG_OPTION_NONE, workspace.limits);
   if (result == ONIG_MISMATCH) return false;
   if (result < 0) {
-    throw TokenizerError("pattern \"" + source_ + "\" cannot cut a text of " + std::to_string(text.size()) + " bytes: " +
-                         message_of(result, nullptr));
+    throw TokenizerError("pattern \"" + source_ + "\" cannot split a text of " + std::to_string(text.size()) +
+                         " bytes: " + message_of(result, nullptr));
   }
   *match = {static_cast<size_t>(workspace.region->beg[0]), static_cast<size_t>(workspace.region->end[0])};
   return true;

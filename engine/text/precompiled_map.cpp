@@ -29,12 +29,13 @@ PrecompiledMap::PrecompiledMap(std::string_view blob) {
   if (blob.empty()) return;
   const uint32_t size = blob.size() < 4 ? 0 : read_u32(blob, 0);
   if (size == 0 || size % 4 != 0 || size > blob.size() - 4) {
-    throw TokenizerError("expected a trie of a multiple of 4 bytes and texts behind it, found " + std::to_string(blob.size()) + " bytes");
+    throw TokenizerError("expected a trie of a multiple of 4 bytes, followed by texts, found " +
+                         std::to_string(blob.size()) + " bytes");
   }
   units_.resize(size / 4);
   std::memcpy(units_.data(), blob.data() + 4, size);
   texts_ = blob.substr(4 + size);
-  if (!utf8_is_valid(texts_)) throw TokenizerError("expected texts in UTF-8");
+  if (!utf8_is_valid(texts_)) throw TokenizerError("expected UTF-8 texts");
   texts_ += '\0';
 }
 

@@ -137,8 +137,10 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
     const std::string* given = file.get_string("tokenizer.ggml.pre");
     const std::string pre = given == nullptr ? "default" : *given;
     if (given == nullptr) {
-      spec.warnings.push_back(file.name() + ": key \"tokenizer.ggml.pre\" is missing: text is cut as GPT-2's tokenizer does, and answers are "
-                              "worse if the model's cuts otherwise; convert the model again with a current converter");
+      spec.warnings.push_back(file.name() +
+                              ": key \"tokenizer.ggml.pre\" is missing: text is split as GPT-2's tokenizer does, and "
+                              "answers are worse if the model expects another split; convert the model again with a "
+                              "current converter");
     }
     const auto steps = gguf_pre_tokenizer(pre);
     if (!steps) fail(file, "tokenizer.ggml.pre", "expected " + gguf_pre_tokenizer_names() + ", found \"" + pre + "\"");

@@ -18,7 +18,7 @@ constexpr int kMaxDepth = 64;
 TokenId known_token(const JsonNode& node, const std::vector<bool>& known) {
   const TokenId id = node.token();
   if (id >= static_cast<TokenId>(known.size()) || !known[static_cast<size_t>(id)]) {
-    node.fail("expected the id of a token, found " + node.json().dump());
+    node.fail("expected a token id, found " + node.json().dump());
   }
   return id;
 }
@@ -89,7 +89,7 @@ void read_vocabulary(const JsonNode& model, BpeTokenizerSpec* spec) {
       contents.resize(index + 1);
       seen.resize(index + 1);
     }
-    if (seen[index]) vocab.fail("id " + std::to_string(index) + " stands twice");
+    if (seen[index]) vocab.fail("id " + std::to_string(index) + " appears twice");
     seen[index] = true;
     contents[index] = content;
   }

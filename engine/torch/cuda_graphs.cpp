@@ -117,7 +117,7 @@ std::unique_ptr<GraphRecorder> make_cuda_graph_recorder(const std::string& devic
 namespace smartkv {
 
 std::unique_ptr<GraphRecorder> make_cuda_graph_recorder(const std::string& device) {
-  throw ModelError("device: expected cpu, which is all that this program's LibTorch has, found \"" + device + '"');
+  throw ModelError("device: expected cpu, the only device of this program's LibTorch, found \"" + device + '"');
 }
 
 }  // namespace smartkv

@@ -269,9 +269,10 @@ std::vector<int64_t> hide_facts(const Tokenizer& tokenizer, const std::vector<in
   }
   const size_t half = window.size() / 2;
   if (told > half / 2 || asked > half / 2) {
-    throw std::invalid_argument("facts: expected few enough that their " + std::to_string(told + asked) +
-                                " tokens fit in a window of " + std::to_string(window.size()) + ", found " +
-                                std::to_string(count));
+    throw std::invalid_argument("facts: expected at most " + std::to_string(half / 2) +
+                                " tokens of statements and as many of questions, a quarter of a window, found " +
+                                std::to_string(count) + " facts with " + std::to_string(told) + " and " +
+                                std::to_string(asked) + " tokens");
   }
   std::vector<Statement> all;
   for (auto& statements : facts) {

@@ -33,8 +33,9 @@ void PassGraphs::run(int64_t rows, int64_t piece, const Places& places, const st
     } catch (const std::exception& error) {
       failed_ = true;
       pieces_.clear();
-      log_(LogLevel::kWarning, "CUDA graphs: piece " + std::to_string(piece) + " of passes of " + std::to_string(rows) +
-                                   " rows could not be captured, so from now on passes are launched without: " + error.what());
+      log_(LogLevel::kWarning,
+           "CUDA graphs: piece " + std::to_string(piece) + " of passes with " + std::to_string(rows) +
+               " rows could not be captured; passes run without graphs from now on: " + error.what());
       return work();
     }
     known.places = places;
@@ -55,8 +56,8 @@ void PassGraphs::tell() {
   }
   char megabytes[32];
   std::snprintf(megabytes, sizeof megabytes, "%.1f", static_cast<double>(recorder_->bytes()) / 1e6);
-  log_(LogLevel::kInfo, "CUDA graphs: " + std::to_string(graphs) + ", of passes of " + sizes + " rows, take " + megabytes +
-                            " MB of the device; " + std::to_string(captured_) + " captured so far");
+  log_(LogLevel::kInfo, "CUDA graphs: " + std::to_string(graphs) + " for passes with " + sizes + " rows take " +
+                            megabytes + " MB of device memory; " + std::to_string(captured_) + " captured so far");
 }
 
 }  // namespace smartkv

@@ -63,7 +63,7 @@ class C10dRankGroup final : public TorchRankGroup {
     sums_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("device", store), place.rank, place.size);
 #else
     throw ModelError("tensor_parallel: expected device cpu, found \"" + device.str() +
-                     "\": this program was built with a LibTorch that has no NCCL");
+                     "\": this program's LibTorch was built without NCCL");
 #endif
   }
 
@@ -197,8 +197,8 @@ std::unique_ptr<TorchRankGroup> make_torch_rank_group(const RankPlace& place, co
 namespace smartkv {
 
 std::unique_ptr<TorchRankGroup> make_torch_rank_group(const RankPlace&, const std::string&, std::chrono::milliseconds) {
-  throw ModelError("tensor_parallel: expected 1, which is all that this program was built for: without the headers of Gloo "
-                   "(Debian's libgloo-dev) LibTorch's ranks are left out; install them and configure again");
+  throw ModelError("tensor_parallel: expected 1, because this program was built without the Gloo headers (Debian: "
+                   "libgloo-dev); install them and configure again");
 }
 
 }  // namespace smartkv

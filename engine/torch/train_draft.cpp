@@ -48,7 +48,7 @@ Options parse(const nlohmann::json& json) {
     throw std::invalid_argument("out: expected a name that ends in .safetensors, found " + options.out.string());
   }
   if (options.prompts.empty() && options.text.empty()) {
-    throw std::invalid_argument("prompts, text: expected one of them at least, found neither");
+    throw std::invalid_argument("prompts, text: expected at least one of them, found neither");
   }
   options.answers = whole(json, "answers", options.answers, 1);
   options.answer_tokens = whole(json, "answer_tokens", options.answer_tokens, 1);
@@ -108,7 +108,9 @@ std::string command(const Options& options) {
 
 // Reads a file with one prompt per line. Each line is rendered as the first message of a conversation.
 std::vector<AnswerPrompt> read_prompts(const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplateFiles& templates) {
-  if (!templates.sources.contains("default")) throw ModelError("prompts: the model has no chat template to answer by");
+  if (!templates.sources.contains("default")) {
+    throw ModelError("prompts: the model has no chat template to answer with");
+  }
   const ChatTemplate chat_template(templates);
   const auto content = [&](std::optional<TokenId> token) { return token ? tokenizer.token_content(*token) : ""; };
   std::istringstream text(read_text(path));
@@ -122,14 +124,17 @@ std::vector<AnswerPrompt> read_prompts(const std::filesystem::path& path, const 
                                                        {"eos_token", content(tokenizer.eos())}});
     prompts.push_back({tokenizer.encode(rendered, {.add_special = false}), 0});
   }
-  if (prompts.empty()) throw ModelError(path.string() + ": expected a prompt a line, found none");
+  if (prompts.empty()) throw ModelError(path.string() + ": expected one prompt per line, found none");
   return prompts;
 }
 
 // Removes the last tenth of `all`, at least one element, and returns it.
 template <typename T>
 std::vector<T> split_off(std::vector<T>* all, const char* option) {
-  if (all->size() < 2) throw std::invalid_argument(std::string(option) + ": expected two or more to hold one out");
+  if (all->size() < 2) {
+    throw std::invalid_argument(std::string(option) + ": expected at least 2, of which one is held out, found " +
+                                std::to_string(all->size()));
+  }
   const auto held = static_cast<int64_t>(std::max<size_t>(1, all->size() / 10));
   std::vector<T> last(all->end() - held, all->end());
   all->resize(all->size() - static_cast<size_t>(held));

@@ -30,7 +30,7 @@ void check_config(const ModelConfig& c, const std::string& file) {
   require(std::isfinite(c.rope.magnitude) && c.rope.magnitude > 0, "rope attention factor", "a positive number",
           std::to_string(c.rope.magnitude));
   require(c.rope.rotary_dim % 2 == 0 && c.rope.rotary_dim >= 0 && c.rope.rotary_dim <= c.head_dim, "rotary dimensions",
-          "an even number up to the head_dim of " + std::to_string(c.head_dim), std::to_string(c.rope.rotary_dim));
+          "an even number up to head_dim, which is " + std::to_string(c.head_dim), std::to_string(c.rope.rotary_dim));
   const size_t half = static_cast<size_t>((c.rope.rotary_dim > 0 ? c.rope.rotary_dim : c.head_dim) / 2);
   const auto factors = [&](const std::string& name, const std::vector<float>& values, bool needed) {
     require((values.empty() && !needed) || values.size() == half, name, std::to_string(half) + " factors",

@@ -22,7 +22,7 @@ class DraftWeights final : public Weights {
     config_.tie_word_embeddings = false;
     config_.n_layers = whole("draft_layers", 1, target.config().n_layers);
     if (whole("vocab_size", 1, INT32_MAX) != config_.vocab_size) {
-      fail("vocab_size", "that of " + target.config().name + ", " + std::to_string(config_.vocab_size));
+      fail("vocab_size", "the vocabulary size of " + target.config().name + ", " + std::to_string(config_.vocab_size));
     }
     read_output_tokens();
     check_required_tensors(*this, name_);
@@ -50,7 +50,7 @@ class DraftWeights final : public Weights {
   [[noreturn]] void fail(const std::string& key, const std::string& expected) const {
     const auto found = file_.metadata().find(key);
     throw ModelError(name_ + ": metadata \"" + key + "\": expected " + expected + ", found " +
-                     (found == file_.metadata().end() ? "nothing: not a draft of smartkv train-draft"
+                     (found == file_.metadata().end() ? "nothing; the file is not a draft of smartkv train-draft"
                                                       : found->second.substr(0, 100)));
   }
   nlohmann::json value(const std::string& key) const {

@@ -116,7 +116,8 @@ GgufArray read_array(Reader& reader, const std::string& what) {
   const uint64_t count = reader.number<uint64_t>("the length of " + what);
   if (type == kArray || type >= kTypeEnd) reader.fail(what + ": arrays of type " + std::to_string(type) + " are not supported");
   if (count > reader.left()) {  // An element takes at least one byte.
-    reader.fail(what + ": " + std::to_string(count) + " elements do not fit into the " + std::to_string(reader.left()) + " bytes that are left");
+    reader.fail(what + ": " + std::to_string(count) + " elements do not fit into the remaining " +
+                std::to_string(reader.left()) + " bytes");
   }
   const auto fill = [&](auto values, const auto& read) -> GgufArray {
     values.reserve(static_cast<size_t>(count));
@@ -179,7 +180,8 @@ PendingTensor read_tensor_info(Reader& reader) {
   view.type = *known->type;
   const TensorTypeInfo& info = tensor_type_info(view.type);
   if (view.row_elements() % info.block_elements != 0) {
-    reader.fail(what + ": rows of " + std::to_string(view.row_elements()) + " do not hold whole blocks of " + std::string(info.name));
+    reader.fail(what + ": rows of " + std::to_string(view.row_elements()) + " elements are not whole blocks of " +
+                std::string(info.name));
   }
   pending.bytes = elements / static_cast<uint64_t>(info.block_elements) * static_cast<uint64_t>(info.block_bytes);
   pending.offset = reader.number<uint64_t>(what);
@@ -224,8 +226,8 @@ GgufFile GgufFile::open(const std::filesystem::path& path) {
   };
   const std::string end = part_name("", 1);
   if (count > kMaxParts || !first.name_.ends_with(end) || first.get_int("split.no").value_or(0) != 0) {
-    throw ModelError(first.name_ + ": key \"split.count\": expected the first of " + std::to_string(count) + " parts, named \"..." + end +
-                     "\", of " + std::to_string(kMaxParts) + " at most");
+    throw ModelError(first.name_ + ": key \"split.count\": expected the first of " + std::to_string(count) +
+                     " parts, named \"..." + end + "\", and at most " + std::to_string(kMaxParts) + " parts");
   }
   const std::string stem = first.name_.substr(0, first.name_.size() - end.size());
   for (int64_t i = 1; i < count; ++i) {
@@ -236,7 +238,7 @@ GgufFile GgufFile::open(const std::filesystem::path& path) {
     first.files_.push_back(std::move(part.files_.front()));
     for (auto& [name, tensor] : part.tensors_) {
       if (!first.tensors_.emplace(name, std::move(tensor)).second) {
-        throw ModelError(part.name_ + ": tensor \"" + name + "\" stands in another part, too");
+        throw ModelError(part.name_ + ": tensor \"" + name + "\" is also in another part");
       }
     }
   }
@@ -265,7 +267,7 @@ GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string name) {
     const size_t begin = reader.position();
     GgufValue value = read_value(reader, "key \"" + key + "\"");
     file.raw_.emplace(key, bytes.subspan(begin, reader.position() - begin));
-    if (!file.metadata_.emplace(key, std::move(value)).second) reader.fail("key \"" + key + "\" stands twice");
+    if (!file.metadata_.emplace(key, std::move(value)).second) reader.fail("key \"" + key + "\" appears twice");
   }
   const int64_t alignment = file.get_int("general.alignment").value_or(32);
   if (alignment < 1 || alignment > (1 << 20) || (alignment & (alignment - 1)) != 0) {
@@ -294,7 +296,9 @@ GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string name) {
     previous = tensor.view.name;
     tensor.view.data = bytes.subspan(static_cast<size_t>(start + tensor.offset), static_cast<size_t>(tensor.bytes));
     std::string key = tensor.view.name;
-    if (!file.tensors_.emplace(std::move(key), std::move(tensor.view)).second) reader.fail("tensor \"" + previous + "\" stands twice");
+    if (!file.tensors_.emplace(std::move(key), std::move(tensor.view)).second) {
+      reader.fail("tensor \"" + previous + "\" appears twice");
+    }
   }
   return file;
 }
@@ -321,7 +325,8 @@ uint32_t ggml_type_number(TensorType type) {
   for (const GgmlType& known : kGgmlTypes) {
     if (known.type == type) return known.number;
   }
-  throw ModelError("type " + std::string(tensor_type_info(type).name) + ": expected one that GGUF has: " + supported_types());
+  throw ModelError("expected one of the GGUF types " + supported_types() + ", found " +
+                   std::string(tensor_type_info(type).name));
 }
 
 std::optional<int64_t> GgufFile::get_int(std::string_view key) const {

@@ -241,7 +241,10 @@ class GgufWeights final : public Weights {
     for (const auto& [name, tensor] : file_.tensors()) {
       if (name == kFreqFactors || name == kShortFactors || name == kLongFactors) continue;
       const auto [at, added] = tensors_.emplace(hugging_face_name(name, *architecture_), tensor);
-      if (!added) throw ModelError(file_.name() + ": tensors \"" + at->second.name + "\" and \"" + name + "\" stand for the same");
+      if (!added) {
+        throw ModelError(file_.name() + ": tensors \"" + at->second.name + "\" and \"" + name +
+                         "\" are the same tensor");
+      }
     }
     if (architecture_->fused_projections) split_fused_projections(config_, tensors_);
   }

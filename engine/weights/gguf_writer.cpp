@@ -53,7 +53,7 @@ void GgufWriter::add_tensor(std::string_view name, TensorType type, std::span<co
   int64_t elements = 1;
   for (const int64_t extent : shape) elements *= extent;
   if (shape.empty() || shape.back() % info.block_elements != 0) {
-    throw std::logic_error("GgufWriter: tensor \"" + std::string(name) + "\": rows of whole blocks expected");
+    throw std::logic_error("GgufWriter: tensor \"" + std::string(name) + "\": expected rows of whole blocks");
   }
   put(infos_, name);
   put(infos_, static_cast<uint32_t>(shape.size()));
@@ -87,7 +87,9 @@ void GgufWriter::pad() {
 
 void GgufWriter::write(std::span<const std::byte> bytes) {
   written_ += static_cast<int64_t>(bytes.size());
-  if (current_ == tensors_.size() || written_ > tensors_[current_].bytes) throw std::logic_error("GgufWriter: more bytes than tensors");
+  if (current_ == tensors_.size() || written_ > tensors_[current_].bytes) {
+    throw std::logic_error("GgufWriter: more bytes than the tensors need");
+  }
   out_.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   check();
   if (written_ < tensors_[current_].bytes) return;

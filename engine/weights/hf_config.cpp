@@ -139,7 +139,7 @@ std::vector<bool> read_window_layers(const ConfigFields& fields, ModelConfig& c)
       layers.push_back(type == "sliding_attention");
     }
     if (static_cast<int64_t>(layers.size()) != c.n_layers) {
-      fields.fail("layer_types", std::to_string(c.n_layers) + " of full_attention and sliding_attention");
+      fields.fail("layer_types", std::to_string(c.n_layers) + " entries, each full_attention or sliding_attention");
     }
     return layers;
   }

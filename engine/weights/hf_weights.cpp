@@ -114,7 +114,7 @@ class HfWeights final : public Weights {
     for (const SafetensorsFile& file : files_) {
       for (const auto& [name, tensor] : file.tensors()) {
         if (!tensors_.emplace(name, tensor).second) {
-          throw ModelError(folder.string() + ": tensor \"" + name + "\" stands in two files");
+          throw ModelError(folder.string() + ": tensor \"" + name + "\" is in two files");
         }
       }
     }

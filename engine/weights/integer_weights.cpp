@@ -71,7 +71,7 @@ class Projection {
   }
   TensorView part(const std::string& suffix) const {
     const auto found = tensors_.find(name_ + "." + suffix);
-    if (found == tensors_.end()) fail(suffix, "such a tensor, found none");
+    if (found == tensors_.end()) fail(suffix, "the tensor to exist, found none");
     return found->second;
   }
   TensorView checked(const std::string& suffix, std::vector<int64_t> shape, bool whole) const {
@@ -115,7 +115,7 @@ IntegerConfig parse_integer_config(const nlohmann::json& quantization, const std
   if (config.group_size != -1 && config.group_size < 1) fields.fail("group_size", "-1 or a positive number");
   if (fields.string("quant_method") == "awq") {
     config.layout = Layout::kAwq;
-    if (config.bits != 4) fields.fail("bits", "4, which AWQ has");
+    if (config.bits != 4) fields.fail("bits", "4 with AWQ");
     if (fields.has("version") && fields["version"] != "gemm" && fields["version"] != "GEMM") fields.fail("version", "\"gemm\"");
     if (!fields.boolean("zero_point", true)) fields.fail("zero_point", "true");
   } else {
@@ -136,7 +136,7 @@ void attach_integers(const IntegerConfig& config, const ModelConfig& model, cons
     TensorView view = Projection(config, file, tensors, name).view();
     for (const char* part : {".qweight", ".qzeros", ".scales", ".g_idx"}) tensors.erase(name + part);
     if (!tensors.emplace(name + ".weight", std::move(view)).second) {
-      throw ModelError(file + ": tensors \"" + name + ".weight\" and \"" + name + ".qweight\" stand for the same");
+      throw ModelError(file + ": tensors \"" + name + ".weight\" and \"" + name + ".qweight\" are the same matrix");
     }
     const auto bias = tensors.find(name + ".bias");
     if (bias == tensors.end() || has_bias(model, name)) continue;

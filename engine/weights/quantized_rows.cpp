@@ -167,7 +167,8 @@ std::byte* write_quantized_row(const std::string& tensor, TensorType type, const
       continue;
     }
     if (row.minimum[g] != -128.0f * row.scale[g]) {
-      throw ModelError("tensor \"" + tensor + "\": 8-bit integers: expected all zeros to be 128, which Q8_0 has, found " +
+      throw ModelError("tensor \"" + tensor +
+                       "\": 8-bit integers: expected all zero points to be 128, as Q8_0 needs, found " +
                        std::to_string(-row.minimum[g] / row.scale[g]));
     }
     for (int i = 0; i < kGroup; ++i) *p++ = static_cast<uint8_t>(q[i] ^ 0x80);

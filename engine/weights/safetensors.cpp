@@ -41,9 +41,9 @@ nlohmann::json parse_header(std::string_view text, const std::string& name) {
   try {
     header = nlohmann::json::parse(text, callback);
   } catch (const nlohmann::json::exception& error) {
-    throw ModelError(name + ": the header is no JSON: " + error.what());
+    throw ModelError(name + ": the header is not JSON: " + error.what());
   }
-  if (!duplicate.empty()) throw ModelError(name + ": key \"" + duplicate + "\" stands twice");
+  if (!duplicate.empty()) throw ModelError(name + ": key \"" + duplicate + "\" appears twice");
   if (!header.is_object()) throw ModelError(name + ": expected the header to be an object");
   return header;
 }

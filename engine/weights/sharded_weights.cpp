@@ -101,11 +101,11 @@ std::vector<int64_t> shard_sizes(int64_t n, int64_t size) {
 void check_shards(const ModelConfig& config, int64_t size) {
   const int64_t most = std::min(config.n_kv_heads, config.intermediate_size);
   if (size > most) {
-    throw ModelError("tensor_parallel: expected at most " + std::to_string(most) + " ranks, the KV heads of " + config.name +
-                     ", found " + std::to_string(size));
+    throw ModelError("tensor_parallel: expected at most " + std::to_string(most) + " ranks, one per KV head of " +
+                     config.name + ", found " + std::to_string(size));
   }
   if (size > 1 && config.qk_norm == QkNorm::kProjection) {
-    throw ModelError("tensor_parallel: expected 1 for " + config.name + ", whose norms of queries and keys are over all heads (" +
+    throw ModelError("tensor_parallel: expected 1 for " + config.name + ", whose query and key norms span all heads (" +
                      config.architecture + "), found " + std::to_string(size));
   }
 }

@@ -224,8 +224,9 @@ int64_t TensorView::bytes() const {
 
 void expand_rows(const TensorView& tensor, int64_t first, int64_t count, float* out) {
   if (first < 0 || count < 0 || first > tensor.rows() - count) {
-    throw std::out_of_range("tensor \"" + tensor.name + "\": rows [" + std::to_string(first) + ", " +
-                            std::to_string(first + count) + ") of " + std::to_string(tensor.rows()));
+    throw std::out_of_range("tensor \"" + tensor.name + "\": expected rows within [0, " +
+                            std::to_string(tensor.rows()) + "), found [" + std::to_string(first) + ", " +
+                            std::to_string(first + count) + ")");
   }
   if (tensor.integers != nullptr) {
     for (int64_t row = 0; row < count; ++row) tensor.integers->expand(tensor.first_row + first + row, out + row * tensor.row_elements());

@@ -132,7 +132,7 @@ void check_shape(const AttentionShape& shape) {
   if (shape.type != KvType::kBf16) throw std::invalid_argument("CUDA kernels: expected pages of bf16, found f32");
   if (shape.window > 0) {
     throw std::invalid_argument("CUDA kernels: expected attention to all tokens, found a sliding window of " +
-                                std::to_string(shape.window) + "; a context_length of at most that needs none");
+                                std::to_string(shape.window) + " tokens; a context_length of at most that has none");
   }
   kernels::check(shape);
 }

@@ -29,7 +29,9 @@ std::byte* DeviceBuffer::try_reserve(size_t bytes) {
 
 std::byte* DeviceBuffer::reserve(size_t bytes) {
   std::byte* const data = try_reserve(bytes);
-  if (data == nullptr && bytes > 0) throw std::runtime_error("CUDA: the device has no room for " + std::to_string(bytes) + " bytes more");
+  if (data == nullptr && bytes > 0) {
+    throw std::runtime_error("CUDA: the device has no memory for another " + std::to_string(bytes) + " bytes");
+  }
   return data;
 }
 

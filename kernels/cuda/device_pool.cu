@@ -119,7 +119,7 @@ DevicePool::Blocks::const_iterator DevicePool::find(const void* address) const {
 DevicePool::Page DevicePool::page_at(const void* address) {
   const auto block = find(address);
   if (block == blocks_.end()) {
-    throw std::invalid_argument("KV cache on a CUDA device: memory that is none of its pages");
+    throw std::invalid_argument("KV cache on a CUDA device: expected the address of one of its pages");
   }
   return {block->first, block->first + block->second.bytes, &blocks_.find(block->first)->second.access, block->second.place};
 }

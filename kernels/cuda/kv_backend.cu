@@ -109,7 +109,9 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
              std::span<const TokenScoring> layers) override {
     if (layers.empty()) return;
     const auto held = gate == nullptr ? nullptr : std::dynamic_pointer_cast<const DeviceGate>(gate);
-    if (gate != nullptr && held == nullptr) throw std::invalid_argument("CUDA kernels: expected a gate that this backend holds");
+    if (gate != nullptr && held == nullptr) {
+      throw std::invalid_argument("CUDA kernels: expected a gate of this backend");
+    }
     enqueue(type, head_dim, [&] { queue_->score(n_kv_heads, head_dim, held, layers); });
   }
   void study(KvType type, int64_t head_dim, std::span<const PageStudy> pages) override {

@@ -343,7 +343,7 @@ void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, Page
   for (const KvWrite& write : writes) {
     if (write.slot < 0 || write.n < 0 || write.slot + write.n > kPageTokens) {
       throw std::invalid_argument("CUDA kernels: expected rows for slots of one page, found " + std::to_string(write.n) +
-                                  " from slot " + std::to_string(write.slot) + " on");
+                                  " rows from slot " + std::to_string(write.slot));
     }
   }
   launch(write_kernel, "write_kv", static_cast<int64_t>(writes.size()) * shape.n_kv_heads, kThreads, 0, stream,
@@ -384,7 +384,7 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
     check_shape(shape_of(page.n_heads, head_dim));
     kernels::check(shape_of(page.n_heads, head_dim), coded);
     if (page.rows != nullptr && !is_row_bits(page.row_bits)) {
-      throw std::invalid_argument("CUDA kernels: expected rows of 4 or 8 bits, or dense ones (0), found " +
+      throw std::invalid_argument("CUDA kernels: expected rows of 4 or 8 bits, or dense rows (0), found " +
                                   std::to_string(page.row_bits));
     }
     if (page.source.codes == nullptr) continue;
@@ -445,8 +445,8 @@ void read_pages(int64_t head_dim, std::span<const PageRead> pages, PageWorkspace
     check_shape(shape);
     kernels::check(shape, page.page);
     if (page.first < 0 || page.n < 0 || page.first + page.n > kPageTokens) {
-      throw std::invalid_argument("CUDA kernels: expected tokens of one page, found " + std::to_string(page.n) + " from " +
-                                  std::to_string(page.first) + " on");
+      throw std::invalid_argument("CUDA kernels: expected tokens of one page, found " + std::to_string(page.n) +
+                                  " tokens from token " + std::to_string(page.first));
     }
     for (int64_t head = 0; head < page.n_heads; ++head) {
       const auto row = [&](float* rows) { return rows == nullptr ? nullptr : rows + head * page.head_stride; };

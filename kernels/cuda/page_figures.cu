@@ -303,8 +303,8 @@ __global__ void __launch_bounds__(kThreads) products_kernel(const Product* jobs,
 
 void check_tokens(int64_t first, int64_t n) {
   if (first >= 0 && n >= 0 && first + n <= kPageTokens) return;
-  throw std::invalid_argument("CUDA kernels: expected tokens of one page, found " + std::to_string(n) + " from " +
-                              std::to_string(first) + " on");
+  throw std::invalid_argument("CUDA kernels: expected tokens of one page, found " + std::to_string(n) +
+                              " tokens from token " + std::to_string(first));
 }
 
 AttentionShape shape_of(int64_t n_heads, int64_t head_dim) { return {n_heads, n_heads, head_dim, 1.0f, KvType::kBf16}; }
@@ -313,7 +313,9 @@ AttentionShape shape_of(int64_t n_heads, int64_t head_dim) { return {n_heads, n_
 void check_dense(int64_t n_heads, int64_t head_dim, const KvSegment& page) {
   check_shape(shape_of(n_heads, head_dim));
   kernels::check(shape_of(n_heads, head_dim), page);
-  if (page.format != KvSegment::Format::kDense) throw std::invalid_argument("CUDA kernels: expected dense pages, found codes");
+  if (page.format != KvSegment::Format::kDense) {
+    throw std::invalid_argument("CUDA kernels: expected dense pages, found quantized ones");
+  }
 }
 
 // Returns the table row of one KV head of a page.

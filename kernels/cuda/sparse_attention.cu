@@ -562,8 +562,8 @@ void SparseBatches<Task>::gather(CUstream_st* stream) {
 template <typename Task>
 void SparseBatches<Task>::hand_out(CUstream_st* stream) const requires std::is_same_v<Task, AttentionMassTask> {
   const auto kv_heads = static_cast<int>(shape_.n_kv_heads);
-  launch(hand_out_kernel, "attention_mass: what was read", static_cast<int64_t>(workspace_.plans.size()) * kv_heads, kThreads, 0,
-         stream, queries_, pages_, runs_, kv_heads);
+  launch(hand_out_kernel, "attention_mass: results", static_cast<int64_t>(workspace_.plans.size()) * kv_heads, kThreads,
+         0, stream, queries_, pages_, runs_, kv_heads);
 }
 
 template class SparseBatches<AttentionTask>;

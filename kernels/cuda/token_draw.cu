@@ -403,7 +403,7 @@ void TokenDraws::start(std::span<TokenDraw* const> draws, CUstream_st* stream) {
   for (const TokenDraw* draw : draws) {
     if (draw->vocabulary < 1 || draw->vocabulary > TokenDrawer::kMostTokens) {
       throw std::invalid_argument("drawing tokens: expected a vocabulary of 1 to " + std::to_string(TokenDrawer::kMostTokens) +
-                                  ", found " + std::to_string(draw->vocabulary));
+                                  " tokens, found " + std::to_string(draw->vocabulary));
     }
     staged.push_back(stage_draw(staging_, *draw));
     const int64_t n_blocks = (draw->vocabulary + kBlock - 1) / kBlock;

@@ -44,8 +44,8 @@ TEST_F(MemoryPlanTest, WhatIsOffloadedCountsInTheHostsMemory) {
   EXPECT_EQ(plan.sequences, 3);
   const MemoryPlan none = plan_memory(*full_, full_.get(), question, {int64_t{1} << 30, row_, apart - 1});
   EXPECT_EQ(none.sequences, 0);
-  EXPECT_EQ(none.problem, "one sequence may need " + std::to_string(apart) + " bytes of the host's memory, but there are " +
-                              std::to_string(apart - 1) + " (kv_offload_bytes)");
+  EXPECT_EQ(none.problem, "one sequence may need " + std::to_string(apart) + " bytes of host memory, but only " +
+                              std::to_string(apart - 1) + " are available (kv_offload_bytes)");
 }
 
 TEST_F(MemoryPlanTest, SaysWhyItDoesNotFit) {
@@ -54,8 +54,8 @@ TEST_F(MemoryPlanTest, SaysWhyItDoesNotFit) {
   EXPECT_EQ(longer.sequences, 0);
   EXPECT_GE(longer.output_tokens, 100);
   EXPECT_LT(longer.output_tokens, 500);
-  EXPECT_EQ(longer.problem, "one sequence may need " + std::to_string(bytes(600)) + " bytes of KV cache, but there are " +
-                                std::to_string(memory.kv_cache_bytes) + " (kv_cache_bytes)");
+  EXPECT_EQ(longer.problem, "one sequence may need " + std::to_string(bytes(600)) + " bytes of KV cache, but only " +
+                                std::to_string(memory.kv_cache_bytes) + " are available (kv_cache_bytes)");
   const MemoryPlan open = plan_memory(*full_, nullptr, {.prompt_tokens = 100, .output_tokens = 500, .to_the_end = true}, memory);
   EXPECT_EQ(open.problem, "");
   EXPECT_EQ(open.output_tokens, longer.output_tokens);

@@ -163,13 +163,13 @@ TEST(SparseAttentionErrors, PagesThatNoKernelReads) {
   };
   EXPECT_EQ(error([](Sequence&) {}), "no error");
   const std::string expected =
-      "attention: expected an indexed page of all KV heads without bias or sliding window, of which 1 to 64 tokens are "
-      "read, found ";
+      "attention: expected an indexed page of all KV heads, without bias or sliding window, and 1 to 64 tokens to read, "
+      "found ";
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].read = 0; }), expected + "0");
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].read = 65; }), expected + "65");
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].kv_head = 1; }), expected + "16");
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].row_bits = 5; }),
-            "attention: expected an indexed page with rows of 4 or 8 bits, or dense ones (0), found 5");
+            "attention: expected an indexed page with rows of 4 or 8 bits, or dense rows (0), found 5");
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].bias = s.k.data(); }), expected + "16");
   EXPECT_EQ(error([](Sequence& s) { s.shape.window = 300; }), expected + "64");
 }

@@ -63,7 +63,7 @@ TEST_F(MeasuringCommands, BenchLongPrintsALineForEachMarkOfEachPolicy) {
   ASSERT_EQ(ran.code, kOk) << ran.error;
   const std::vector<std::string> lines = lines_of(ran.out);
   ASSERT_EQ(lines.size(), 11u) << ran.out;
-  EXPECT_THAT(lines[0], HasSubstr("context of its own 1024 tokens; within it, no RoPE scaling"));
+  EXPECT_THAT(lines[0], HasSubstr("own context length 1024 tokens; no RoPE scaling"));
   EXPECT_EQ(lines[1], "\"full\"");
   EXPECT_THAT(lines[2], StartsWith("  tokens    KV MB    exact"));
   for (const auto& [line, mark] : {std::pair(3, "300"), {4, "500"}, {5, "700"}, {8, "300"}, {9, "500"}, {10, "700"}}) {
@@ -162,7 +162,7 @@ TEST_F(MeasuringCommands, TrainProbeSavesTheWorthOfEveryPair) {
   const Ran unknown = run({"generate", "--model", model_->path().c_str(), "--worth", named.c_str(), "--prompt", "Hi", "--max-tokens", "2",
                            "--kv-cache", R"({"policy": "channel_packed", "worth": "yours"})"});
   EXPECT_EQ(unknown.code, kUsageError);
-  EXPECT_THAT(unknown.error, HasSubstr("kv_cache.worth: expected one of the names that the server has loaded (mine), found \"yours\""));
+  EXPECT_THAT(unknown.error, HasSubstr("kv_cache.worth: expected the name of a loaded worth file (mine), found \"yours\""));
   ASSERT_EQ(train_probe(out, {"--tokens", "512", "--importance", "magnitude"}).code, kOk);
   EXPECT_NE(parsed(out)["layers"], query_key["layers"]);
 }

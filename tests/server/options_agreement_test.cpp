@@ -130,13 +130,13 @@ TEST_F(Agreement, SizesAndFiles) {
 }
 
 TEST_F(Agreement, NamesTheOption) {
-  EXPECT_THAT(checked({{"dtype", "f16"}}), HasSubstr("dtype: expected auto, bf16 or f32, which backend native has, found \"f16\""));
+  EXPECT_THAT(checked({{"dtype", "f16"}}), HasSubstr("dtype: expected auto, bf16 or f32 with backend native, found \"f16\""));
   EXPECT_THAT(checked({{"weights", "int4"}, {"dtype", "f32"}}), HasSubstr("weights: expected auto or f32 with dtype f32, found \"int4\""));
   EXPECT_THAT(checked({{"draft_weights", "int4"}, {"tensor_parallel", 2}, {"backend", "torch"}}),
               HasSubstr("draft_weights: expected none with tensor_parallel 2"));
   EXPECT_THAT(checked({{"weights", "f32"}, {"draft_weights", "int4"}}),
-              HasSubstr("draft_weights: expected none with activations of f32 (dtype auto, weights f32)"));
-  EXPECT_THAT(checked({{"threads", 100}}), HasSubstr("threads: expected at most 64 for each process, found 100"));
+              HasSubstr("draft_weights: expected none with f32 activations (dtype auto, weights f32)"));
+  EXPECT_THAT(checked({{"threads", 100}}), HasSubstr("threads: expected at most 64 per process, found 100"));
   EXPECT_THAT(checked({{"speculative", "draft_model"}}), HasSubstr("speculative.method: the server has loaded no draft model"));
   EXPECT_THAT(checked({{"kv_offload_bytes", 1}}), HasSubstr("kv_offload_bytes: expected 0 on device cpu"));
 }

@@ -102,7 +102,7 @@ TEST(TensorParallelServer, AnswersAsOneProcessAndEndsWithARank) {
   const auto refused = ask(*server, Json{{"kv_cache", {{"policy", "balanced"}, {"shadow", 0.1}}}});
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->status, 400);
-  EXPECT_THAT(refused->body, ::testing::HasSubstr("tensor_parallel 3 has KV heads on different ranks"));
+  EXPECT_THAT(refused->body, ::testing::HasSubstr("KV heads on different ranks (tensor_parallel 3)"));
 
   const std::vector<pid_t> ranks = children_of(server->pid());
   ASSERT_EQ(ranks.size(), 2u);

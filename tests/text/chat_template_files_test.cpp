@@ -68,7 +68,7 @@ TEST_F(ChatTemplateFilesTest, OfAConfigWithOneOrSeveral) {
   write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "a"}, {"template": "b"}]})");
   EXPECT_THAT(error(), HasSubstr("tokenizer_config.json: chat_template[1]: expected an object with the strings"));
   write("tokenizer_config.json", R"({"chat_template": [{"name": "x", "template": "a"}, {"name": "x", "template": "b"}]})");
-  EXPECT_THAT(error(), HasSubstr("chat_template[1]: the name \"x\" stands twice"));
+  EXPECT_THAT(error(), HasSubstr("chat_template[1]: the name \"x\" appears twice"));
   write("tokenizer_config.json", R"({"chat_template": 3})");
   EXPECT_THAT(error(), HasSubstr("chat_template: expected a string, or an array"));
 }
@@ -141,7 +141,7 @@ TEST(NamedChatTemplates, FaultsNameTheTemplate) {
     }
   };
   EXPECT_EQ(error_of({{{"default", "a"}, {"tool_use", "{% x %}"}}, {}}), "chat template \"tool_use\": line 1: unknown tag \"x\"");
-  EXPECT_THAT(error_of({{{"tool_use", "a"}}, {}}), HasSubstr("is for conversations with tools"));
+  EXPECT_THAT(error_of({{{"tool_use", "a"}}, {}}), HasSubstr("needs a conversation with tools"));
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ TEST_F(SentencePieceFolder, NamesWhatIsWrong) {
   EXPECT_THAT(error(), HasSubstr("added_tokens.json: expected an object"));
   std::filesystem::remove(path_ / "added_tokens.json");
   write("tokenizer_config.json", {{"added_tokens_decoder", {{"8x", token("a", true)}}}});
-  EXPECT_THAT(error(), HasSubstr("added_tokens_decoder: expected ids of tokens below"));
+  EXPECT_THAT(error(), HasSubstr("added_tokens_decoder: expected token ids below"));
   write("tokenizer_config.json", {{"added_tokens_decoder", {{"800", {{"content", 3}}}}}});
   EXPECT_THAT(error(), HasSubstr("added_tokens_decoder.800.content: expected a string"));
   write("tokenizer_config.json", {{"legacy", "no"}});

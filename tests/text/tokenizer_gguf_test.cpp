@@ -292,7 +292,7 @@ TEST(TokenizerGguf, NamesWhatIsWrong) {
   EXPECT_THAT(base("bert").error(), HasSubstr("expected \"gpt2\" or \"llama\", found \"bert\""));
   EXPECT_THAT(base("gpt2").error(), HasSubstr("key \"tokenizer.ggml.merges\""));
   EXPECT_THAT(gpt2("a z").error(), HasSubstr("found \"a z\""));
-  EXPECT_THAT(gpt2("b a").error(), HasSubstr("expected its result in the vocabulary"));
+  EXPECT_THAT(gpt2("b a").error(), HasSubstr("expected the merged token in the vocabulary"));
   EXPECT_THAT(gpt2("a b").add("pre", std::string("unheard-of")).error(), HasSubstr("found \"unheard-of\""));
   EXPECT_THAT(gpt2("a b").add("eos_token_id", 3u).error(), HasSubstr("expected a token from 0 to 2, found 3"));
   EXPECT_THAT(gpt2("a b").add("token_type", std::vector<int32_t>{1}).error(), HasSubstr("expected 3 types, found 1"));

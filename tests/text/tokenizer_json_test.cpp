@@ -67,7 +67,7 @@ TEST(TokenizerJson, NamesWhatIsWrong) {
               HasSubstr("post_processor.processors[1]: a second processor that adds tokens is not supported"));
   EXPECT_THAT(error_with(good, "/added_tokens/0/id", -1), HasSubstr("added_tokens[0].id: expected a token id"));
   EXPECT_THAT(error_with(good, "/post_processor/processors/1/special_tokens/<|begin_of_text|>/ids/0", 900'000),
-              HasSubstr("ids[0]: expected the id of a token, found 900000"));
+              HasSubstr("ids[0]: expected a token id, found 900000"));
   EXPECT_THAT(error_with(good, "/decoder", nullptr), HasSubstr("decoder: expected a decoder"));
   EXPECT_THAT(error_with(good, "/decoder", {{"type", "CTC"}}), HasSubstr("decoder: {\"type\":\"CTC\"} is not supported"));
   EXPECT_THAT(error_with(spm, "/decoder/decoders/3/start", -1), HasSubstr("decoder.decoders[3].start: expected a whole number"));

@@ -50,15 +50,15 @@ TEST(Gguf, NamesWhatIsWrong) {
   EXPECT_THAT(GgufBytes(3, 0, 1).string("k").number(uint32_t{99}).error(), HasSubstr("key \"k\": unknown value type 99"));
   EXPECT_THAT(GgufBytes(3, 0, 1).string("k").number(uint32_t{9}).number(uint32_t{4}).number(uint64_t{1} << 60).error(), HasSubstr("do not fit"));
   EXPECT_THAT(GgufBytes(3, 0, 1).string("k").number(uint32_t{10}).number(~uint64_t{0}).error(), HasSubstr("expected an integer below 2^63"));
-  EXPECT_THAT(GgufBytes(3, 0, 2).string("k").number(uint32_t{0}).number('a').string("k").number(uint32_t{0}).number('a').error(), HasSubstr("\"k\" stands twice"));
+  EXPECT_THAT(GgufBytes(3, 0, 2).string("k").number(uint32_t{0}).number('a').string("k").number(uint32_t{0}).number('a').error(), HasSubstr("\"k\" appears twice"));
   EXPECT_THAT(GgufBytes(3, 0, 1).string("general.alignment").number(uint32_t{4}).number(uint32_t{24}).error(), HasSubstr("a power of two"));
   EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", 8, 0, 4).data(64).error(), HasSubstr("tensor \"t\": expected an offset that is a multiple of 32, found 4"));
   EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", 8, 0, 64).data(32).error(), HasSubstr("tensor \"t\" needs bytes [64, 96) of the data, found 32"));
   EXPECT_THAT(GgufBytes(3, 2, 0).tensor("a", 16, 0, 0).tensor("b", 8, 0, 32).data(64).error(), HasSubstr("tensor \"b\" overlaps tensor \"a\""));
-  EXPECT_THAT(GgufBytes(3, 2, 0).tensor("a", 8, 0, 0).tensor("a", 8, 0, 32).data(64).error(), HasSubstr("\"a\" stands twice"));
+  EXPECT_THAT(GgufBytes(3, 2, 0).tensor("a", 8, 0, 0).tensor("a", 8, 0, 32).data(64).error(), HasSubstr("\"a\" appears twice"));
   EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", 8, 77, 0).data(32).error(), testing::AllOf(HasSubstr("tensor \"t\": expected one of the types F32, F16"), HasSubstr("found the unknown type 77")));
   EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", 8, 19, 0).data(32).error(), HasSubstr("found IQ1_S"));
-  EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", 8, 2, 0).data(32).error(), HasSubstr("do not hold whole blocks of Q4_0"));
+  EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", 8, 2, 0).data(32).error(), HasSubstr("are not whole blocks of Q4_0"));
   EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", uint64_t{1} << 50, 0, 0).data(32).error(), HasSubstr("out of range"));
 }
 
@@ -84,7 +84,7 @@ TEST(Gguf, PartsOfASplitFileAreReadTogether) {
   write_parts(folder, 1, 3, "b");
   EXPECT_THAT(error(), HasSubstr("m.Q4_0-00002-of-00002.gguf: keys \"split.no\" and \"split.count\": expected 1 and 2"));
   write_parts(folder, 1, 2, "a");
-  EXPECT_THAT(error(), HasSubstr("tensor \"a\" stands in another part"));
+  EXPECT_THAT(error(), HasSubstr("tensor \"a\" is also in another part"));
   std::filesystem::remove(folder.path() / "m.Q4_0-00002-of-00002.gguf");
   EXPECT_THAT(error(), HasSubstr("m.Q4_0-00002-of-00002.gguf"));
 }

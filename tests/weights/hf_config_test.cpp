@@ -98,7 +98,7 @@ TEST(HfConfig, SlidingWindowsAreReadAsTransformersReadsThem) {
   EXPECT_EQ(windows({{"model_type", "qwen3"}, {"layer_types", {"full_attention", "sliding_attention"}}}), second);
   EXPECT_EQ(windows({{"model_type", "smollm3"}, {"no_rope_layers", {1, 0}}}), second);
   EXPECT_THAT(error_of([&] { windows({{"model_type", "qwen3"}, {"layer_types", {"full_attention"}}}); }),
-              HasSubstr("key \"layer_types\": expected 2 of full_attention and sliding_attention"));
+              HasSubstr("key \"layer_types\": expected 2 entries, each full_attention or sliding_attention"));
 }
 
 TEST(HfConfig, ReadsEveryRopeScaling) {

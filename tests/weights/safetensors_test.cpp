@@ -41,7 +41,7 @@ TEST(Safetensors, NamesWhatIsWrong) {
   EXPECT_EQ(entry(R"({"dtype":"F32","shape":[4],"data_offsets":[0,16]})"), "no error");
   EXPECT_THAT(error("abc"), HasSubstr("truncated"));
   EXPECT_THAT(error(safetensors("{}", 0).substr(0, 9)), HasSubstr("does not fit"));
-  EXPECT_THAT(error(safetensors("{nope", 0)), HasSubstr("no JSON"));
+  EXPECT_THAT(error(safetensors("{nope", 0)), HasSubstr("not JSON"));
   EXPECT_THAT(error(safetensors("[]", 0)), HasSubstr("expected the header to be an object"));
   EXPECT_THAT(entry("3"), HasSubstr("tensor \"t\": expected dtype, shape and data_offsets"));
   EXPECT_THAT(entry(R"({"dtype":"I8","shape":[4],"data_offsets":[0,16]})"), HasSubstr("dtype: expected F32, F16, BF16, F8_E4M3, F8_E5M2 or I32, found \"I8\""));
@@ -51,7 +51,7 @@ TEST(Safetensors, NamesWhatIsWrong) {
   EXPECT_THAT(entry(R"({"dtype":"F32","shape":[1099511627776,1099511627776],"data_offsets":[0,16]})"), HasSubstr("out of range"));
   const std::string a = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})", b = R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]})";
   EXPECT_THAT(error(safetensors("{" + a + "," + b + "}", 16)), HasSubstr("tensor \"b\" overlaps tensor \"a\""));
-  EXPECT_THAT(error(safetensors("{" + a + "," + a + "}", 16)), HasSubstr("\"a\" stands twice"));
+  EXPECT_THAT(error(safetensors("{" + a + "," + a + "}", 16)), HasSubstr("\"a\" appears twice"));
   EXPECT_THAT(error(safetensors(R"({"__metadata__":{"k":1}})", 0)), HasSubstr("__metadata__.k"));
   EXPECT_THAT(error(safetensors(R"({"__metadata__":[1]})", 0)), HasSubstr("__metadata__"));
 }

@@ -34,13 +34,18 @@ void read_layers(Parameters* read, int64_t n_layers, SummaryOptions* options) {
 
 std::vector<CacheMetric> block_summary_metrics() {
   const std::vector<double> entries = {0, 10, 30, 100, 300, 1000, 3000, 10000};
-  return {{"watermark_hits", "summary_watermark_hits_total", "Times that summaries passed their watermark and were merged."},
-          {"consolidations", "summary_consolidations_total", "Times that summaries of one level became one of the next."},
-          {"summarized_tokens", "summarized_tokens_total", "Tokens that summaries stand for, by layer and KV head."},
-          {"outlier_entries", "summary_outlier_entries", "Tokens of a sequence kept exactly beside its summaries.", entries},
-          {"summary_entries", "summary_entries", "Summaries that a sequence ended with.", entries},
-          {"summary_levels", "summary_levels", "Levels of summaries that a sequence ended with.", {0, 1, 2, 3, 4, 6, 8}},
-          {"mass_error", "summary_mass_error", "Tokens by which the mass of summaries differs from what they stand for; always 0.",
+  return {{"watermark_hits", "summary_watermark_hits_total",
+           "Consolidations because a sequence exceeded its limit of entries."},
+          {"consolidations", "summary_consolidations_total", "Consolidations of summaries into the next level."},
+          {"summarized_tokens", "summarized_tokens_total",
+           "Tokens that the summary store took over, per layer and KV head."},
+          {"outlier_entries", "summary_outlier_entries",
+           "Outliers, which are tokens kept exact, per layer and KV head at the end of a sequence.", entries},
+          {"summary_entries", "summary_entries", "Summaries per layer and KV head at the end of a sequence.", entries},
+          {"summary_levels", "summary_levels", "Levels of summaries at the end of a sequence.", {0, 1, 2, 3, 4, 6, 8}},
+          {"mass_error",
+           "summary_mass_error",
+           "Difference between the tokens that entries represent and the tokens taken over; always 0.",
            {0, 1, 10, 100}}};
 }
 

@@ -25,13 +25,15 @@ std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, EvictionOp
   summaries = read_summary_options(&read, summaries);
   read.done();
   if (summaries.salient > 0 && summaries.salience == Salience::kGate) {
-    throw CacheError("kv_cache.lost.salience: expected \"novelty\", \"value_norm\" or \"attention\": what is lost has been "
-                     "through a gate, found \"gate\"");
+    throw CacheError(
+        "kv_cache.lost.salience: expected \"novelty\", \"value_norm\" or \"attention\" for evicted tokens, "
+        "found \"gate\"");
   }
   check_summary_capacity(summaries, "lost.tokens", 0, tokens);
   if (slots - summaries.capacity < whole_pages(least)) {
     throw CacheError("kv_cache.lost.tokens: expected at most " + std::to_string(slots - whole_pages(least)) +
-                     ", which leaves a page of slots, found " + std::to_string(tokens));
+                     ", which leaves " + std::to_string(whole_pages(least)) + " slots for exact tokens, found " +
+                     std::to_string(tokens));
   }
   options->tokens -= summaries.capacity;
   options->hand_on = true;

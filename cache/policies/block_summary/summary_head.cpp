@@ -81,8 +81,10 @@ void SummaryHead::load(int64_t end, const LevelPages& codes, StateReader* in) {
   for (auto& level : levels) load_entries(in, &level);
   for (size_t level = 0; level < codes.size(); ++level) {
     const size_t coded = codes[level].size() * kPageTokens;
-    in->expect(coded <= levels[level].size(), "entries for a level's pages of codes");
-    for (size_t i = 0; i < coded; ++i) in->expect(levels[level][i].place == SummaryEntry::kInCodes, "an entry in codes");
+    in->expect(coded <= levels[level].size(), "entries for a level's quantized pages");
+    for (size_t i = 0; i < coded; ++i) {
+      in->expect(levels[level][i].place == SummaryEntry::kInCodes, "an entry in a quantized page");
+    }
   }
   const int64_t dense = entries() - n_pages(codes) * kPageTokens;
   std::vector<bool> taken(static_cast<size_t>(dense), false);
@@ -91,11 +93,12 @@ void SummaryHead::load(int64_t end, const LevelPages& codes, StateReader* in) {
     in->expect(entry.position >= 0 && entry.position < end && entry.tokens > 0, "a position and a count of tokens");
     in->expect(std::isfinite(entry.bias), "a finite bias");
     if (entry.place == SummaryEntry::kInCodes) return;
-    in->expect(entry.place >= 0 && entry.place < dense && !taken[static_cast<size_t>(entry.place)], "a place of its own");
+    in->expect(entry.place >= 0 && entry.place < dense && !taken[static_cast<size_t>(entry.place)],
+               "a place that no other entry has");
     taken[static_cast<size_t>(entry.place)] = true;
     ++found;
   });
-  in->expect(found == dense, "a place of each entry");
+  in->expect(found == dense, "an entry for each place");
 }
 
 HeadCompaction::HeadCompaction(const SummaryOptions& options, const Pages& pages, int64_t head, const SampledQueries& queries,

@@ -81,9 +81,9 @@ void check_summary_capacity(const SummaryOptions& options, const std::string& ke
   const int64_t least = whole_pages(options.sinks + options.outliers + options.block + options.group());
   if (options.capacity >= least) return;
   throw CacheError("kv_cache." + key + ": expected at least " + std::to_string(least + beside) + " (room for a block of " +
-                   std::to_string(options.block) + ", " + std::to_string(options.outliers) + " outliers, a group of " +
-                   std::to_string(options.group()) + " summaries, and " + std::to_string(beside) +
-                   " tokens of the tail), found " + std::to_string(found));
+                   std::to_string(options.block) + " tokens, " + std::to_string(options.outliers) +
+                   " outliers, a group of " + std::to_string(options.group()) + " summaries and " +
+                   std::to_string(beside) + " tail tokens), found " + std::to_string(found));
 }
 
 }  // namespace smartkv

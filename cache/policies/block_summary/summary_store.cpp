@@ -137,8 +137,8 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
   for (int64_t h = 0; h < heads; ++h) {
     const std::span<const LeavingTokens::Token> leaving = tokens->of(h);
     if (h > 0 && leaving.size() != tokens->of(0).size()) {
-      throw CacheError("summaries: expected as many tokens of each KV head, found " + std::to_string(tokens->of(0).size()) +
-                       " and " + std::to_string(leaving.size()));
+      throw CacheError("summaries: expected the same number of tokens for each KV head, found " +
+                       std::to_string(tokens->of(0).size()) + " and " + std::to_string(leaving.size()));
     }
     HeadCompaction& compaction =
         compactions.emplace_back(options, pages, h, queries[static_cast<size_t>(h)], &state.heads[static_cast<size_t>(h)]);
@@ -155,7 +155,7 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
   const int64_t entries = state.heads[0].entries();
   for (const SummaryHead& head : state.heads) {
     if (head.entries() == entries) continue;
-    throw CacheError("summaries: expected " + std::to_string(entries) + " entries of each KV head, found " +
+    throw CacheError("summaries: expected " + std::to_string(entries) + " entries for each KV head, found " +
                      std::to_string(head.entries()));
   }
   const int64_t before = state.dense_entries();
@@ -261,7 +261,7 @@ void SummaryStore::load_codes(StateReader* in, Layer* layer) const {
       in->expect(pages.back()->layout() == summary_layout(shape(), options_), "a page of summaries");
     }
   }
-  in->expect(layer->dense_entries() >= 0, "entries for the pages of codes");
+  in->expect(layer->dense_entries() >= 0, "entries for the quantized pages");
 }
 
 void SummaryStore::load_layer(const StageView& view, StateReader* in, Layer* layer) const {
@@ -277,10 +277,11 @@ void SummaryStore::load_layer(const StageView& view, StateReader* in, Layer* lay
   layer->n_entropies = in->value<int64_t>();
   layer->entropies = in->value<double>();
   in->expect(layer->n_entropies >= 0 && layer->entropies >= 0 && layer->entropies <= 1.001 * static_cast<double>(layer->n_entropies),
-             "entropies of probes");
+             "valid probe entropies");
   for (SummaryHead& head : layer->heads) {
     head.load(view.tail_first, layer->codes, in);
-    in->expect(head.entries() == layer->entries && head.tokens() == layer->taken, "entries that stand for all tokens taken");
+    in->expect(head.entries() == layer->entries && head.tokens() == layer->taken,
+               "entries that represent all tokens taken");
   }
   fill_bias(layer);
 }

@@ -38,19 +38,22 @@ void fit_bits(const CacheShape& shape, double bits, int64_t window, int64_t hori
       if (least <= bits) return;
     }
   }
-  throw CacheError("kv_cache.bits: expected at least " + std::to_string(least) +
-                   " (half of the channels in 3 bits, the residual in 2, values in 3, and the window, over " +
-                   std::to_string(horizon) + " tokens), found " + std::to_string(bits));
+  throw CacheError(
+      "kv_cache.bits: expected at least " + std::to_string(least) +
+      " (half of the key channels in 3 bits, the others in 2, values in 3, and the window, averaged over " +
+      std::to_string(horizon) + " tokens), found " + std::to_string(bits));
 }
 
 }  // namespace
 
 std::vector<CacheMetric> channel_packed_metrics() {
-  return {{"packed_layers", "packed_layers", "Fraction of layers whose keys ended without their unimportant channels.",
+  return {{"packed_layers", "packed_layers", "Fraction of layers that were packed at the end of a sequence.",
            {0, 0.25, 0.5, 0.75, 0.9, 1}},
-          {"channel_backoffs", "channel_backoffs_total", "Times that the guard took a layer back to all channels."},
-          {"channel_checks", "channel_checks_total", "Comparisons by the guard: of attention of a layer (codes), or of logits (exact)."},
-          {"logit_kl", "channel_logit_kl", "KL divergence of the logits over packed channels from an exact cache's, at a sequence's last check.",
+          {"channel_backoffs", "channel_backoffs_total", "Back-offs: layers that the guard returned to all channels."},
+          {"channel_checks", "channel_checks_total",
+           "Checks by the guard: of a layer's attention (storage codes) or of the logits (storage exact)."},
+          {"logit_kl", "channel_logit_kl",
+           "KL divergence, in nats, of the logits from those over the full cache, at the last check of a sequence.",
            {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3}}};
 }
 
@@ -82,9 +85,9 @@ int64_t read_cut(Parameters* read, const char* key, int64_t fallback, int64_t he
 std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters* read) {
   const int64_t dim = context.shape.head_dim;
   if (!context.pool->backend()->cuts_pages()) {
-    throw CacheError("kv_cache.storage: expected codes on this device, found exact");
+    throw CacheError("kv_cache.storage: expected \"codes\" on this device, found \"exact\"");
   }
-  read->refuse({"bits", "horizon", "key_bits", "value_bits"}, "storage codes");
+  read->refuse({"bits", "horizon", "key_bits", "value_bits"}, "\"storage\": \"codes\"");
   CutOptions options;
   options.key_channels = read_cut(read, "key_channels", std::max<int64_t>(16, dim * 3 / 4 / 16 * 16), dim);
   options.value_channels = read_cut(read, "value_channels", dim, dim);
@@ -98,7 +101,10 @@ std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters
   read_limits(read, "", &options.attention);
   read_limits(read, "logit_", &options.logits);
   if (const std::string name = read->text("worth", ""); !name.empty()) {
-    if (!context.load_worth) throw CacheError("kv_cache.worth: expected none, because no files are loaded here, found \"" + name + '"');
+    if (!context.load_worth) {
+      throw CacheError("kv_cache.worth: expected none, because no worth files can be loaded here, found \"" + name +
+                       '"');
+    }
     options.worth = context.load_worth(name);
   }
   return std::make_unique<CutStoreFactory>(std::move(options));
@@ -107,12 +113,15 @@ std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters
 // Reads the options of quantized storage: packed pages, and a residual for the channels that they leave out.
 std::unique_ptr<StoreFactory> read_codes(const PolicyContext& context, Parameters* read, int64_t window) {
   const CacheShape& shape = context.shape;
-  read->refuse({"value_channels", "worth", "least_logit_overlap", "most_logit_margin_drift", "most_logit_kl"}, "storage exact");
+  read->refuse({"value_channels", "worth", "least_logit_overlap", "most_logit_margin_drift", "most_logit_kl"},
+               "\"storage\": \"exact\"");
   if (!read->has("bits")) read->refuse({"horizon"}, "bits");
   ChannelOptions options;
   if (read->has("bits")) {
     for (const char* key : {"key_channels", "key_bits", "value_bits"}) {
-      if (read->has(key)) throw CacheError("kv_cache.bits: expected either bits, or " + std::string(key) + ", found both");
+      if (read->has(key)) {
+        throw CacheError("kv_cache.bits: expected either bits or " + std::string(key) + ", found both");
+      }
     }
     const int64_t horizon = read->integer("horizon", 4096, 1024, kMost);
     fit_bits(shape, read->number("bits", 8, 1, 16), window, horizon, &options);

@@ -62,7 +62,7 @@ void ChannelStore::load_layer(const StageView& view, StateReader* in, Layer* lay
   layer->k2 = in->values<float>();
   layer->known = in->value<int64_t>() != 0;
   in->expect(layer->q2.size() == layer->k2.size() && (layer->q2.empty() ? !layer->known : layer->q2.size() == channels),
-             "means of each channel");
+             "means for each channel");
   layer->queries.load(shape(), in);
   layer->selected = in->values<uint8_t>();
   if (!layer->selected.empty()) order_of(layer->selected);
@@ -78,7 +78,7 @@ void ChannelStore::load_layer(const StageView& view, StateReader* in, Layer* lay
     }
     layer->loading.push_back(order);
     const bool packed = in->value<int64_t>() != 0;
-    in->expect(!packed || turned != nullptr, "a channel order of a packed page");
+    in->expect(!packed || turned != nullptr, "a channel order for a packed page");
     layer->residual.push_back(packed ? std::make_shared<QuantizedPage>(context().pool, turned, in) : nullptr);
   }
   if (!layer->packed) return;

@@ -401,9 +401,9 @@ void CutStore::load(const StageView& view, StateReader* in) {
   for (Layer& layer : layers_) {
     for (auto* means : {&layer.q2, &layer.k2, &layer.v2}) {
       *means = in->values<float>();
-      in->expect(means->empty() || means->size() == channels, "means of each channel");
+      in->expect(means->empty() || means->size() == channels, "means for each channel");
     }
-    in->expect(layer.q2.size() == layer.k2.size() && layer.k2.size() == layer.v2.size(), "means of each channel");
+    in->expect(layer.q2.size() == layer.k2.size() && layer.k2.size() == layer.v2.size(), "means for each channel");
     layer.queries.load(shape(), in);
     read_channels(&layer.selected);
     layer.streak = in->value<int64_t>();

@@ -13,7 +13,7 @@ std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& c
   EvictionOptions options = read_eviction_options(&read, context.shape);
   std::unique_ptr<StoreFactory> lost = read_lost_store(&read, &options);
   const std::string scorer = read.choice("scorer", "learned", {"learned", "attention", "key_norm"});
-  if (scorer != "learned") read.refuse({"gate"}, "scorer learned");
+  if (scorer != "learned") read.refuse({"gate"}, "\"scorer\": \"learned\"");
   const std::string gate = read.text("gate", "");
   const bool learned = scorer == "learned" && lost == nullptr;
   const bool shared = read.choice("sizes", learned ? "shared" : "equal", {"equal", "shared"}) == "shared";

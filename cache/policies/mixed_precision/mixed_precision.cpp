@@ -25,22 +25,30 @@ void check_budget(const CacheShape& shape, const MixedOptions& options) {
   if (budget >= least) return;
   const double values = static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * options.horizon);
   throw CacheError("kv_cache.bits: expected at least " +
-                   std::to_string(options.bits + 8 * static_cast<double>(least - budget) / values) + " (window " +
-                   std::to_string(options.window) + ", pages of " + std::to_string(options.least_bits) +
-                   " bits and their scales over " +
-                   std::to_string(options.horizon) + " tokens, kv_cache.horizon), found " + std::to_string(options.bits));
+                   std::to_string(options.bits + 8 * static_cast<double>(least - budget) / values) +
+                   " (a window of " + std::to_string(options.window) + " tokens, and pages of " +
+                   std::to_string(options.least_bits) + " bits with their scales, averaged over kv_cache.horizon, " +
+                   std::to_string(options.horizon) + " tokens), found " + std::to_string(options.bits));
 }
 
 }  // namespace
 
 std::vector<CacheMetric> mixed_precision_metrics() {
-  return {{"forecast_last_loss", "forecast_last_loss", "Loss of the importance forecast at its last training step.",
+  return {{"forecast_last_loss",
+           "forecast_last_loss",
+           "Loss of the importance forecast at its last training step.",
            {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10}},
-          {"forecast_pending", "forecast_pending", "Forecasts of a sequence that had no outcome to learn from when it ended.",
+          {"forecast_pending",
+           "forecast_pending",
+           "Forecasts whose outcome was still unknown at the end of a sequence.",
            {0, 10, 30, 100, 300, 1000, 3000}},
-          {"forecast_rms_error", "forecast_rms_error", "RMS error of the forecast's log importance.",
+          {"forecast_rms_error",
+           "forecast_rms_error",
+           "RMS error of the forecast's log importance.",
            {0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5}},
-          {"average_rms_error", "average_rms_error", "RMS error of the moving average that the forecast competes with.",
+          {"average_rms_error",
+           "average_rms_error",
+           "RMS error of the moving average of log importance, the forecast's baseline.",
            {0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5}}};
 }
 

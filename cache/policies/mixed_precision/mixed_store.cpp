@@ -482,7 +482,7 @@ void MixedStore::save(StateWriter* out) const {
 void MixedStore::load(const StageView& view, StateReader* in) {
   tokens_ = in->value<int64_t>();
   layer_importance_ = in->values<double>();
-  in->expect(layer_importance_.size() == layers_.size(), "an importance of each layer");
+  in->expect(layer_importance_.size() == layers_.size(), "an importance for each layer");
   for (Layer& layer : layers_) load_layer(view, in, &layer);
   PageStore::load(view, in);
   for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
@@ -502,20 +502,20 @@ void MixedStore::load_layer(const StageView& view, StateReader* in, Layer* layer
   auto order = in->values<uint8_t>();
   layer->tail_mass = in->values<float>();
   layer->value_norm = in->value<double>();
-  in->expect(static_cast<int64_t>(layer->q2.size()) == heads * dim, "E[q^2] of each channel");
+  in->expect(static_cast<int64_t>(layer->q2.size()) == heads * dim, "E[q^2] for each channel");
   if (view.tail_first > 0) {
     expect_channel_order(*in, shape(), order);
     layer->channel_order = std::make_shared<std::vector<uint8_t>>(std::move(order));
   } else {
-    in->expect(order.empty(), "no order of channels before there is a page");
+    in->expect(order.empty(), "no channel order without a page");
   }
   in->expect(layer->tail_mass.empty() || static_cast<int64_t>(layer->tail_mass.size()) == heads * (view.next_boundary - view.tail_first),
-             "the tail's mass");
+             "a mass for each tail token");
   layer->pages.resize(static_cast<size_t>(view.tail_first / kPageTokens));
   for (MixedPageState& page : layer->pages) {
     for (float* value : {&page.importance, &page.previous, &page.age, &page.forecast, &page.mass}) *value = in->value<float>();
     page.quads = in->values<LogSensitivity>();
-    in->expect(static_cast<int64_t>(page.quads.size()) == (dim + kPageTokens) / 4, "a sensitivity of each quad");
+    in->expect(static_cast<int64_t>(page.quads.size()) == (dim + kPageTokens) / 4, "a sensitivity for each quad");
   }
 }
 
@@ -532,7 +532,7 @@ void MixedStore::load_forecast(const StageView& view, StateReader* in) {
     sample.page = in->value<int64_t>();
     in->expect(sample.layer >= 0 && sample.layer < shape().n_layers && sample.page >= 0 &&
                    sample.page < view.tail_first / kPageTokens,
-               "a forecast of a page");
+               "a forecast for an existing page");
     for (float& feature : sample.features) feature = in->value<float>();
     sample.predicted = in->value<float>();
     sample.average = in->value<float>();

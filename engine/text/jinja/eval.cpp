@@ -169,7 +169,7 @@ class Evaluator {
       const Value* object = lookup(stmt.text);
       Dict* target = object == nullptr ? nullptr : object->as_dict();
       if (target == nullptr || target->kind != Dict::Kind::kNamespace) {
-        fail_at(stmt.line, "\"" + stmt.text + "\" is no namespace: its attributes cannot be set");
+        fail_at(stmt.line, "\"" + stmt.text + "\" is not a namespace: its attributes cannot be set");
       }
       if (value.extent().is_shared) fail_at(stmt.line, "a namespace cannot hold a namespace");
       target->set(stmt.attribute, std::move(value));
@@ -343,11 +343,12 @@ class Evaluator {
 
   void unpack_keywords(const Value& value, int line, Arguments* given) {
     const Dict* dict = value.as_mapping();
-    if (dict == nullptr) fail_at(line, "expected a dictionary behind **, found \"" + value.type_name() + "\"");
+    if (dict == nullptr) fail_at(line, "expected a dictionary after **, found \"" + value.type_name() + "\"");
     for (const auto& [key, item] : dict->items) {
       step(line);
       const std::string* name = key.as<std::string>();
-      if (name == nullptr) fail_at(line, "expected strings as keys of the dictionary behind **, found \"" + key.type_name() + "\"");
+      if (name == nullptr)
+        fail_at(line, "expected string keys in the dictionary after **, found \"" + key.type_name() + "\"");
       const auto is_given = [&](const auto& keyword) { return keyword.first == *name; };
       if (std::any_of(given->keywords.begin(), given->keywords.end(), is_given)) fail_at(line, "the argument \"" + *name + "\" is given twice");
       given->keywords.emplace_back(*name, item);
@@ -394,7 +395,7 @@ class Evaluator {
     for (const auto& [key, value] : given.keywords) {
       const auto parameter = std::find(macro.parameters.begin() + static_cast<ptrdiff_t>(n_positional), macro.parameters.end(), key);
       if (parameter != macro.parameters.end()) continue;
-      if (!macro.takes_kwargs) fail_at(line, "macro \"" + macro.name + "\" has no parameter \"" + key + "\" that is still to be set");
+      if (!macro.takes_kwargs) fail_at(line, "macro \"" + macro.name + "\" has no unset parameter \"" + key + "\"");
       other.emplace_back(key, value);
     }
     const size_t base = std::exchange(base_, scopes_.size());

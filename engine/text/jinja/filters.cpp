@@ -198,7 +198,7 @@ bool precedes(const Value& a, const Value& b) {
   try {
     return compare(a, b) < 0;
   } catch (const TypeMismatch&) {
-    fail("\"" + a.type_name() + "\" and \"" + b.type_name() + "\" have no order");
+    fail("\"" + a.type_name() + "\" and \"" + b.type_name() + "\" cannot be ordered");
   }
 }
 
@@ -407,7 +407,7 @@ Value text_filter(const Call& call) {
 Value format_filter(const Call& call) {
   const Arguments& given = call.arguments;
   if (!given.positional.empty() && !given.keywords.empty()) {
-    fail("format: positional and keyword arguments at the same time");
+    fail("format: expected either positional or keyword arguments, found both");
   }
   const Value values =
       given.keywords.empty() ? Value::list(given.positional, List::Kind::kTuple) : Value::dict({given.keywords.begin(), given.keywords.end()});
@@ -428,7 +428,7 @@ Value first_filter(const Call& call) {
 
 Value last_filter(const Call& call) {
   if (call.value.as_list() != nullptr && call.value.as_list()->kind == List::Kind::kIterator)
-    fail("last: a generator has no end");
+    fail("last: a generator has no last item");
   const std::vector<Value> items = call.items();
   return items.empty() ? Value(Undefined{"last of an empty sequence"}) : items.back();
 }

@@ -33,7 +33,8 @@ std::string padded(const std::string& text, const Conversion& c, Environment& en
 // Formats a number with C's printf, which does it as Python does. type: the conversion, with its length modifier.
 template <typename T>
 std::string number(const Conversion& c, const char* type, T value) {
-  if (c.width > kMaxWidth || c.precision > kMaxWidth) fail("format: a width beyond " + std::to_string(kMaxWidth));
+  if (c.width > kMaxWidth || c.precision > kMaxWidth)
+    fail("format: a width or precision above " + std::to_string(kMaxWidth));
   const std::string format = "%" + c.flags + (c.width > 0 ? std::to_string(c.width) : "") +
                              (c.precision >= 0 ? "." + std::to_string(c.precision) : "") + type;
   std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, format.c_str(), value)), '\0');
@@ -62,7 +63,7 @@ std::string convert(const Conversion& c, const Value& value, bool markup, Enviro
     case 'X':
     case 'o': {
       if (!value.is_integer() || value.integer() < 0) {
-        fail(std::string("format: %") + c.type + " takes an integer from 0 on, found " + environment.text_of(value));
+        fail(std::string("format: %") + c.type + " takes a non-negative integer, found " + environment.text_of(value));
       }
       const char type[] = {'l', 'l', c.type, '\0'};
       return number(c, type, static_cast<unsigned long long>(value.integer()));
@@ -97,7 +98,7 @@ class Formatter {
       }
       environment_.check_bytes(out.size());
     }
-    if (all_are_used_ && used_ < values_.size()) fail("format: not all arguments are converted");
+    if (all_are_used_ && used_ < values_.size()) fail("format: too many arguments");
     return out;
   }
 
@@ -139,7 +140,7 @@ class Formatter {
   }
 
   int64_t digit(int64_t number, char c) const {
-    if (number > environment_.max_bytes) fail("format: a width beyond the limit");
+    if (number > environment_.max_bytes) fail("format: a width or precision above the limit");
     return number * 10 + (c - '0');
   }
 

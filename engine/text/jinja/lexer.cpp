@@ -109,7 +109,7 @@ class Lexer {
     while (at < source_.size() && is_space(source_[at])) ++at;
     const char sign = sign_at(at) == '-' ? '-' : '\0';
     if (sign != '\0') ++at;
-    if (source_.compare(at, 2, "%}") != 0) fail_at(line_, "expected %} behind raw");
+    if (source_.compare(at, 2, "%}") != 0) fail_at(line_, "expected %} after raw");
     const int begin_line = line_;
     move_to(at + 2);
     strip_next_ = sign == '-';
@@ -293,7 +293,7 @@ class Lexer {
                        });
     const unsigned long code = valid ? std::strtoul(hex.c_str(), nullptr, 16) : 0;
     if (!valid || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
-      fail_at(line_, "a string holds a broken escape");
+      fail_at(line_, "a string contains an invalid escape");
     utf8_append(value, static_cast<char32_t>(code));
     return at + digits - 1;
   }

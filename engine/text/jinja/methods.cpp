@@ -76,7 +76,7 @@ Value string_method(const Value& object, const std::string& name, const Argument
     const Value* separator = arguments.find(0, "sep");
     const int64_t most = integer_argument(arguments, 1, "maxsplit", -1);
     if (separator == nullptr || separator->is_none()) {
-      if (name == "rsplit" && most >= 0) fail("rsplit: with a maximum it takes a separator");
+      if (name == "rsplit" && most >= 0) fail("rsplit: a maximum needs a separator");
       return string_list(object, split_spaces(text, most));
     }
     const std::string at = string_argument(arguments, 0, "sep", name);
@@ -108,7 +108,7 @@ Value string_method(const Value& object, const std::string& name, const Argument
     const int64_t at = !part                   ? -1
                        : name.starts_with('r') ? find_last_character(part->first, sought)
                                                : find_character(part->first, sought);
-    if (at < 0 && name.ends_with("index")) fail(name + ": the string does not hold \"" + sought + "\"");
+    if (at < 0 && name.ends_with("index")) fail(name + ": the string does not contain \"" + sought + "\"");
     return at < 0 ? at : part->second + at;
   }
   if (name == "isdigit")
@@ -255,7 +255,7 @@ std::optional<std::string> check_row(const Row& row, const std::string& callee, 
 }  // namespace
 
 void Environment::spend(int64_t steps) {
-  if (steps > steps_left) fail("the template runs for more than the allowed steps");
+  if (steps > steps_left) fail("the template runs for more steps than allowed");
   steps_left -= steps;
 }
 void Environment::check_bytes(size_t bytes) const {

@@ -27,7 +27,7 @@ Value float_operation(const std::string& op, double a, double b) {
   if (op == "*") return a * b;
   if (op == "**") {
     const double power = std::pow(a, b);
-    if (!std::isfinite(power) && std::isfinite(a) && std::isfinite(b)) fail("the result of ** is no finite number");
+    if (!std::isfinite(power) && std::isfinite(a) && std::isfinite(b)) fail("the result of ** is not a finite number");
     return power;
   }
   if (b == 0) fail("division by zero");
@@ -243,7 +243,7 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
   if (text == nullptr && list == nullptr) fail("\"" + object.type_name() + "\" cannot be sliced");
   for (const Value* part : {&start, &stop, &step}) {
     if (!part->is_none() && !part->is_integer()) {
-      fail("slice indices are integers or none, found \"" + part->type_name() + "\"");
+      fail("expected integers or none as slice indices, found \"" + part->type_name() + "\"");
     }
   }
   environment.spend(object.steps());

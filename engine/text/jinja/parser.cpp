@@ -267,7 +267,7 @@ class Parser {
       if (accept("=")) {
         stmt->macro->defaults.push_back(parse_expression());
       } else if (!stmt->macro->defaults.empty()) {
-        fail("a parameter without a default behind one with");
+        fail("a parameter without a default follows one with a default");
       }
       if (!is(")")) expect(",");
     }
@@ -531,7 +531,8 @@ class Parser {
         next();
         call->keywords.emplace_back(std::move(keyword), adopt(*call, parse_expression()));
       } else {
-        if (!call->keywords.empty() || call->unpacked_list != nullptr) fail("a positional argument behind a keyword argument");
+        if (!call->keywords.empty() || call->unpacked_list != nullptr)
+          fail("a positional argument follows a keyword argument");
         add(call, parse_expression());
       }
       if (!is(")")) expect(",");

@@ -98,7 +98,8 @@ void write_repr(const Value& value, Out& out) {
     out.add(value.is_markup() ? "Markup(" + string_repr(*text) + ")" : string_repr(*text));
   } else if (const List* list = value.as_list()) {
     const bool tuple = list->kind == List::Kind::kTuple;
-    if (list->kind == List::Kind::kIterator) throw RuntimeError{"a generator has no text; make it a list first"};
+    if (list->kind == List::Kind::kIterator)
+      throw RuntimeError{"a generator cannot be printed; convert it to a list first"};
     if (!list->is_sequence()) out.add(value.type_name() + "(");
     out.add(tuple ? "(" : "[");
     for (size_t i = 0; i < list->items.size(); ++i) {
@@ -118,7 +119,7 @@ void write_repr(const Value& value, Out& out) {
     }
     out.add("}");
   } else {
-    throw RuntimeError{"a " + value.type_name() + " has no text"};
+    throw RuntimeError{"a " + value.type_name() + " cannot be printed"};
   }
 }
 
@@ -211,7 +212,7 @@ class JsonWriter {
     try {
       std::stable_sort(items.begin(), items.end(), [](auto* a, auto* b) { return compare(a->first, b->first) < 0; });
     } catch (const TypeMismatch&) {
-      throw RuntimeError{"tojson: the keys have no order"};
+      throw RuntimeError{"tojson: the keys cannot be ordered"};
     }
   }
   // Writes a key. Other keys than strings become strings with the text of the value.

@@ -29,7 +29,7 @@ int order(const Subject& it) {
   try {
     return compare(it.value, *it.other);
   } catch (const TypeMismatch&) {
-    throw RuntimeError{"\"" + it.value.type_name() + "\" and \"" + it.other->type_name() + "\" have no order"};
+    throw RuntimeError{"\"" + it.value.type_name() + "\" and \"" + it.other->type_name() + "\" cannot be ordered"};
   }
 }
 bool same(const Subject& it) {

@@ -79,7 +79,7 @@ const Value* Dict::find_key(const Value& key) const {
 
 void Dict::set(const Value& key, Value value) {
   if (key.as<std::string>() == nullptr && !key.is_number() && !key.is_none()) {
-    throw RuntimeError{"keys of dictionaries are strings, numbers and none, found \"" + key.type_name() + "\""};
+    throw RuntimeError{"expected a string, a number or none as a dictionary's key, found \"" + key.type_name() + "\""};
   }
   for (auto& [name, held] : items) {
     if (equal(name, key)) {

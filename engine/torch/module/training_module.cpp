@@ -19,7 +19,7 @@ const std::map<std::string, Train>& trainings() {
 
 nlohmann::ordered_json train(const std::string& command, const std::string& options, const TrainingEvent& event) {
   const auto found = trainings().find(command);
-  if (found == trainings().end()) throw std::invalid_argument("this module has no such training");
+  if (found == trainings().end()) throw std::invalid_argument("this module has no such command");
   return found->second(nlohmann::json::parse(options), event);
 }
 

@@ -128,7 +128,7 @@ TEST_F(SpeculationBenchmark, RefusesWhatCannotBeMeasured) {
   wrong = bench;
   wrong.methods = {"ngram"};
   wrong.sequences = {5};
-  EXPECT_THAT(refusal_of(wrong), HasSubstr("5 sequences do not fit side by side"));
+  EXPECT_THAT(refusal_of(wrong), HasSubstr("5 sequences did not run concurrently"));
 }
 
 TEST(SpeculationReport, SaysInATableAndInJsonWhatWasMeasured) {

@@ -66,7 +66,7 @@ TEST(RecallPrompt, EveryWordingTellsAndAsks) {
     make_recall_prompt(ByteTokenizer(), sentences(9000), options, 2000, 0, 1);
     ADD_FAILURE() << "expected an EvaluationError";
   } catch (const EvaluationError& error) {
-    EXPECT_STREQ(error.what(), "recall: expected a wording of number, locker, dialogue, found \"riddle\"");
+    EXPECT_STREQ(error.what(), "recall: expected one of the wordings number, locker, dialogue, found \"riddle\"");
   }
 }
 

@@ -98,7 +98,7 @@ TEST_F(GateFile, SaysHowTheModelDiffersAndWhatToDo) {
 TEST_F(GateFile, NamesWhatIsWrongInTheFile) {
   EXPECT_THAT(error_of_load(model_), HasSubstr("gate_NamesWhatIsWrongInTheFile"));  // no such file
   write_safetensors(path_, {{"x", {1}, {0.0f}}}, TensorType::kF32, {});
-  EXPECT_THAT(error_of_load(model_), HasSubstr("metadata \"head_dim\" is missing: not a file of gates"));
+  EXPECT_THAT(error_of_load(model_), HasSubstr("metadata \"head_dim\" is missing: not a gate file"));
   layers_.pop_back();
   write_gate(path_, model_, kIdentity, layers_, {});
   EXPECT_THAT(error_of_load(model_), HasSubstr("tensor \"layers.2.0.weight\" is missing"));
@@ -143,7 +143,7 @@ TEST_F(GateFile, ASetOpensItsFilesAtOnce) {
   EXPECT_THAT(error_of_set({{"mine", "/etc"}}, model_), HasSubstr("regular file"));
   const auto weights = Weights::open(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
   const std::string identity = model_identity(*weights);
-  EXPECT_THAT(error_of_set({{"smollm2-135m-instruct", path_}}, weights->config(), identity), HasSubstr("gates that ship"));
+  EXPECT_THAT(error_of_set({{"smollm2-135m-instruct", path_}}, weights->config(), identity), HasSubstr("the name of built-in gates"));
   EXPECT_EQ(GateSet({identity}, weights->config()).find("smollm2-135m-instruct")->n_layers(), 30);
 }
 
@@ -152,7 +152,7 @@ TEST_F(GateFile, ShippedGatesAreFoundByTheModel) {
     load_shipped_gate(model_, kIdentity);
     FAIL() << "no error";
   } catch (const CacheError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("no gates ship for the model \"tiny\" of 3 layers"));
+    EXPECT_THAT(error.what(), HasSubstr("no built-in gates for the model \"tiny\" with 3 layers"));
     EXPECT_THAT(error.what(), HasSubstr("smartkv train-gate"));
   }
 }

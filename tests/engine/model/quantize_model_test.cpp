@@ -225,7 +225,7 @@ TEST(QuantizeModelIntegers, GptqAndAwqAreKept) {
   }
   // of 8 bits with zeros that Q8_0 does not have
   EXPECT_THAT(error_of([&] { quantize_model(kFixtures / "integers/gptq_8", folder.path() / "8", WeightType::kInt8, pool, true); }),
-              HasSubstr("_proj.weight\": 8-bit integers: expected all zeros to be 128"));
+              HasSubstr("_proj.weight\": 8-bit integers: expected all zero points to be 128"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, QuantizeModel, testing::Values("int8", "int4"));
@@ -238,12 +238,12 @@ TEST(QuantizeModelErrors, NameWhatIsWrongAndLeaveNothing) {
     return error_of([&] { quantize_model(from, to, WeightType::kInt4, pool); });
   };
   folder.write("taken.gguf", "mine");
-  EXPECT_THAT(error(in, taken), HasSubstr("taken.gguf: exists already"));
+  EXPECT_THAT(error(in, taken), HasSubstr("taken.gguf: already exists"));
   EXPECT_EQ(read_file(taken), "mine");
   EXPECT_THAT(error(in, out), HasSubstr("expected a name that ends in .gguf"));
   // tiny's down_proj has rows of 48
   EXPECT_THAT(error(kFixtures / "tiny.gguf", folder.path() / "out.gguf"),
-              HasSubstr("tensor \"blk.0.ffn_down.weight\": expected rows of a multiple of 32 weights, found 48"));
+              HasSubstr("tensor \"blk.0.ffn_down.weight\": expected a row length that is a multiple of 32 weights, found 48"));
   std::vector<NamedTensor> tensors = tensors_of(TinyWeights(tiny_config()));
   for (NamedTensor& tensor : tensors) {
     if (tensor.name == "model.layers.1.mlp.up_proj.weight") tensor.values[70] = std::nanf("");
@@ -315,10 +315,10 @@ TEST(QuantizeModelErrors, NoFileBecomesLargerOrIsQuantizedTwice) {
     return all(name == "token_embd.weight" || more ? TensorType::kQ6_K : TensorType::kQ4_K)(name);
   };
   EXPECT_THAT(error(WeightType::kInt4, k_m), HasSubstr("tensor \"blk.0.attn_v.weight\": expected F32, F16 or BF16, found Q6_K, which would lose"));
-  EXPECT_THAT(error(WeightType::kInt8, k_m), testing::AllOf(HasSubstr("model.gguf: expected int8 weights to take less than its tensors'"), HasSubstr("--force")));
-  EXPECT_THAT(error(WeightType::kInt8, all(TensorType::kQ5_0)), HasSubstr("expected int8 weights to take less"));  // 5.5 bits each
-  EXPECT_THAT(error(WeightType::kInt4, all(TensorType::kQ3_K)), HasSubstr("expected int4 weights to take less"));  // 3.4 bits each
-  EXPECT_THAT(error(WeightType::kInt4, all(TensorType::kQ8_0)), HasSubstr("found Q8_0, which would lose precision again in Q4_1"));
+  EXPECT_THAT(error(WeightType::kInt8, k_m), testing::AllOf(HasSubstr("model.gguf: expected int8 weights to be smaller than the present"), HasSubstr("--force")));
+  EXPECT_THAT(error(WeightType::kInt8, all(TensorType::kQ5_0)), HasSubstr("expected int8 weights to be smaller"));  // 5.5 bits each
+  EXPECT_THAT(error(WeightType::kInt4, all(TensorType::kQ3_K)), HasSubstr("expected int4 weights to be smaller"));  // 3.4 bits each
+  EXPECT_THAT(error(WeightType::kInt4, all(TensorType::kQ8_0)), HasSubstr("found Q8_0, which would lose precision a second time in Q4_1"));
   EXPECT_EQ(error(WeightType::kInt4, all(TensorType::kF32)), "no error");
   // Floats may shrink beside integers that stay.
   EXPECT_EQ(error(WeightType::kInt8, [&](const std::string& name) { return all(name.find("ffn") == std::string::npos ? TensorType::kQ4_K : TensorType::kF32)(name); }),

@@ -45,10 +45,10 @@ TEST(Backend, OptionsThatAreNotServedAreNamed) {
     }
   }
   EXPECT_THAT(refusal({.weights = "int4", .backend = "torch"}),
-              HasSubstr("weights: expected auto, bf16 or f32, which backend torch has, found \"int4\""));
-  EXPECT_THAT(refusal({.dtype = "f16"}), HasSubstr("dtype: expected auto, bf16 or f32, which backend native has, found \"f16\""));
+              HasSubstr("weights: expected auto, bf16 or f32 with backend torch, found \"int4\""));
+  EXPECT_THAT(refusal({.dtype = "f16"}), HasSubstr("dtype: expected auto, bf16 or f32 with backend native, found \"f16\""));
   EXPECT_THAT(refusal({.dtype = "f16", .weights = "bf16", .backend = "torch"}),
-              HasSubstr("weights: expected auto, which is f16 with dtype f16, found \"bf16\""));
+              HasSubstr("weights: expected auto, which stores f16, with dtype f16, found \"bf16\""));
   EXPECT_THAT(refusal({.backend = "torch", .cuda_graphs = "yes"}), HasSubstr("cuda_graphs: expected auto, on or off, found \"yes\""));
   EXPECT_THAT(refusal({.backend = "torch", .cuda_graphs = "on"}), HasSubstr("cuda_graphs: expected auto or off on device cpu, found \"on\""));
   EXPECT_THAT(refusal({.dtype = "f8", .backend = "torch"}), HasSubstr("dtype: expected auto, bf16, f16 or f32, found \"f8\""));

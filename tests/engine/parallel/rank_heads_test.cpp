@@ -78,7 +78,7 @@ std::vector<std::string> outcomes(const std::function<void(int rank, int step)>&
   return outcomes;
 }
 
-constexpr const char* kElsewhere = "the KV cache of another rank failed: see its message in the log 0 1 2";
+constexpr const char* kElsewhere = "the KV cache of another rank failed; see its message in the log 0 1 2";
 
 TEST(RankHeads, GiveEachRankWhatAllGive) {
   EXPECT_THAT(outcomes([](int, int) {}), ElementsAre("fine 0 1 2", "fine 0 1 2", "fine 0 1 2"));

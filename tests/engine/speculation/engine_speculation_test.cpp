@@ -537,7 +537,7 @@ TEST_F(Speculation, PillarAttnReadsAFullCacheForAModelThatDraftsForItself) {
   request.kv_cache = "k8v8";
   RequestError error = refusal(request);
   EXPECT_EQ(error.param, "speculative.kv_cache");
-  EXPECT_THAT(error.what(), HasSubstr("expected the policy \"full\" there, found \"k8v8\""));
+  EXPECT_THAT(error.what(), HasSubstr("expected kv_cache \"full\", found \"k8v8\""));
   request.kv_cache = nullptr;
   request.speculative = {{"method", "draft_model"}, {"kv_cache", "pillar_attn"}};
   error = refusal(request);
@@ -571,7 +571,7 @@ TEST_F(Speculation, BadValuesNameTheKey) {
   expect({{"method", "ngram"}, {"kv_cache", "full"}}, "speculative.kv_cache", "the method \"ngram\" has no such parameter");
   expect({{"method", "off"}, {"tokens", 4}}, "speculative.tokens", "takes no parameters");
   expect({{"method", "draft_model"}}, "speculative.method", "draft_model");
-  expect({{"method", "auto"}, {"kv_cache", "full"}}, "speculative.kv_cache", "loaded nothing");
+  expect({{"method", "auto"}, {"kv_cache", "full"}}, "speculative.kv_cache", "loaded neither");
   expect({{"method", "self"}, {"weights", "int4"}}, "speculative.weights", "draft_weights");
   expect({{"method", "self"}, {"weights", "int2"}}, "speculative.weights", "int4");
   expect({{"method", "self"}, {"offload", true}}, "speculative.offload", "kv_offload_bytes");

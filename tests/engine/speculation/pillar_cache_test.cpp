@@ -165,7 +165,7 @@ TEST_F(PillarCacheTest, RefusesTargetsWhoseRowsItCannotRead) {
     driver_.run(&mirror, 200, 64);
     ADD_FAILURE() << "expected a CacheError";
   } catch (const CacheError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("pillar_attn: expected a cache of 200 tokens that keeps them all dense"));
+    EXPECT_THAT(error.what(), HasSubstr("pillar_attn: expected a cache of 200 dense tokens"));
   }
   EXPECT_THROW(make_pillar_policy(context_, {{"policy", "pillar_attn"}, {"tokens", 64}}, 4), CacheError);
   EXPECT_THROW(make_pillar_policy(context_, {{"policy", "pillar_attn"}, {"window", 64}}, 4), CacheError);

@@ -212,7 +212,7 @@ TEST_F(DraftTraining, WrongOptionsAreNamed) {
     return "no error";
   };
   EXPECT_THAT(error_of(nlohmann::json::object()), HasSubstr("/nowhere/model.gguf: no such file"));
-  EXPECT_THAT(error_of({{"prompts", ""}}), HasSubstr("prompts, text: expected one of them at least"));
+  EXPECT_THAT(error_of({{"prompts", ""}}), HasSubstr("prompts, text: expected at least one of them"));
   EXPECT_THAT(error_of({{"out", "draft.gguf"}}), HasSubstr("out: expected a name that ends in .safetensors"));
   EXPECT_THAT(error_of({{"vocabulary", 0}}), HasSubstr("vocabulary: expected at least 1, found 0"));
 }

@@ -161,7 +161,7 @@ TEST(HiddenFacts, MustFit) {
     hidden(1024, 100, 1);
     FAIL() << "no error";
   } catch (const std::invalid_argument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("facts: expected few enough that"));
+    EXPECT_THAT(error.what(), HasSubstr("facts: expected at most"));
     EXPECT_THAT(error.what(), HasSubstr("found 100"));
   }
 }

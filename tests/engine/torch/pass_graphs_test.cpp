@@ -101,9 +101,9 @@ TEST_F(Graphs, TellHowManyThereAreWhenThatChanged) {
     }
   }
   using testing::Pair;
-  const std::string end = " rows, take 2.5 MB of the device; ";
-  EXPECT_THAT(log_, ElementsAre(Pair(LogLevel::kInfo, "CUDA graphs: 2, of passes of 1" + end + "2 captured so far"),
-                                Pair(LogLevel::kInfo, "CUDA graphs: 4, of passes of 1, 8" + end + "4 captured so far")));
+  const std::string end = " rows take 2.5 MB of device memory; ";
+  EXPECT_THAT(log_, ElementsAre(Pair(LogLevel::kInfo, "CUDA graphs: 2 for passes with 1" + end + "2 captured so far"),
+                                Pair(LogLevel::kInfo, "CUDA graphs: 4 for passes with 1, 8" + end + "4 captured so far")));
 }
 
 TEST_F(Graphs, AreGivenUpWithAWarningWhereOneCannotBeCaptured) {
@@ -117,7 +117,7 @@ TEST_F(Graphs, AreGivenUpWithAWarningWhereOneCannotBeCaptured) {
   EXPECT_EQ(graphs.padded(8), 0);
   ASSERT_EQ(log_.size(), 1u);
   EXPECT_EQ(log_[0].first, LogLevel::kWarning);
-  EXPECT_THAT(log_[0].second, AllOf(HasSubstr("piece 3 of passes of 8 rows"), HasSubstr("out of memory")));
+  EXPECT_THAT(log_[0].second, AllOf(HasSubstr("piece 3 of passes with 8 rows"), HasSubstr("out of memory")));
 }
 
 TEST(RecordedGraph, FailsWhereItsWorkHasMoved) {

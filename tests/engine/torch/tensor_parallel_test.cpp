@@ -99,10 +99,10 @@ TEST(TensorParallel, RefusesModelsThatCannotBeCut) {
     return std::string();
   };
   EXPECT_EQ(error_of(3), "");
-  EXPECT_THAT(error_of(4), HasSubstr("tensor_parallel: expected at most 3 ranks, the KV heads of tiny, found 4"));
+  EXPECT_THAT(error_of(4), HasSubstr("tensor_parallel: expected at most 3 ranks, one per KV head of tiny, found 4"));
   config.qk_norm = QkNorm::kProjection;
   EXPECT_EQ(error_of(1), "");
-  EXPECT_THAT(error_of(2), HasSubstr("norms of queries and keys are over all heads"));
+  EXPECT_THAT(error_of(2), HasSubstr("query and key norms span all heads"));
 }
 
 TEST(TensorParallel, HasNoCudaGraphs) {
@@ -256,7 +256,7 @@ TEST(TensorParallel, TheEngineAnswersAsOverOneRank) {
   EXPECT_THAT(several->describe()["speculative_methods"].dump(), HasSubstr("ngram"));
   GenerationRequest drafts_itself = make_request(10, 10);
   drafts_itself.speculative = "self";
-  EXPECT_THAT([&] { several->submit(drafts_itself); }, testing::ThrowsMessage<RequestError>(HasSubstr("self needs one process")));
+  EXPECT_THAT([&] { several->submit(drafts_itself); }, testing::ThrowsMessage<RequestError>(HasSubstr("\"self\" needs a single process")));
 }
 
 // With no pass to come that would tell the others.

@@ -200,7 +200,7 @@ TEST_F(TorchModule, HoldsTheSameBackend) {
 }
 
 TEST_F(TorchModule, ErrorsComeThroughAsTheModels) {
-  EXPECT_THAT(error_of(folder_ / "libsmartkv_training.so"), HasSubstr("exports no smartkv_torch_backend_interface"));
+  EXPECT_THAT(error_of(folder_ / "libsmartkv_training.so"), HasSubstr("does not export smartkv_torch_backend_interface"));
   ModelConfig config = tiny_config();
   const TinyWeights weights(config);
   struct Lacking final : Weights {

@@ -63,7 +63,7 @@ TEST(JinjaExpression, RunTimeErrorsNameTheLine) {
   EXPECT_EQ(error_of("{{ a.b }}"), "line 1: \"a\" is undefined");
   EXPECT_EQ(error_of("{% if true %}\n{{ 'a' + 1 }}{% endif %}"),
             "line 2: unsupported operand types for +: \"str\" and \"int\"");
-  EXPECT_EQ(error_of("\n{{ {(1, 2): 3} }}"), "line 2: keys of dictionaries are strings, numbers and none, found \"tuple\"");
+  EXPECT_EQ(error_of("\n{{ {(1, 2): 3} }}"), "line 2: expected a string, a number or none as a dictionary's key, found \"tuple\"");
 }
 
 }  // namespace

@@ -274,8 +274,8 @@ TEST_F(SummaryStoreTest, LayersOutsideTheRangeKeepEveryToken) {
 TEST_F(SummaryStoreTest, ErrorsNameTheParameter) {
   const auto error = [&](const nlohmann::json& spec) { return policy_error(context_, spec); };
   EXPECT_EQ(error({{"policy", "block_summary"}, {"tokens", 100}}),
-            "kv_cache.tokens: expected at least 256 (room for a block of 64, 0 outliers, a group of 16 summaries, and 128 tokens "
-            "of the tail), found 100");
+            "kv_cache.tokens: expected at least 256 (room for a block of 64 tokens, 0 outliers, a group of 16 summaries and 128 "
+            "tail tokens), found 100");
   EXPECT_EQ(error({{"policy", "block_summary"}, {"pivots", "mean"}}),
             "kv_cache.pivots: expected one of \"position\", \"cosine\", \"attention\", \"matching\", found \"mean\"");
   EXPECT_EQ(error({{"policy", "block_summary"}, {"r", 65}}), "kv_cache.r: expected an integer in [1, 64], found 65");
@@ -290,7 +290,7 @@ TEST_F(SummaryStoreTest, ErrorsNameTheParameter) {
   EXPECT_EQ(error({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"lost", {{"window", 3}}}}).substr(0, 21),
             "kv_cache.lost.window:");
   EXPECT_EQ(error({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"lost", {{"tokens", 1024}}}}),
-            "kv_cache.lost.tokens: expected at most 832, which leaves a page of slots, found 1024");
+            "kv_cache.lost.tokens: expected at most 832, which leaves 64 slots for exact tokens, found 1024");
 }
 
 }  // namespace
