@@ -98,6 +98,13 @@ void Scheduler::plan(const Memory& memory, Plan* plan) {
   admit(memory, plan);
   share_work();
   take_memory(memory, plan);
+  // Only a sequence that runs alone for a while can lack memory beside older ones. It waits, so that they continue.
+  while (plan->items.empty() && running_.size() > 1) {
+    plan->dropped.push_back(running_.back().sequence);
+    drop(running_.back().sequence);
+    share_work();
+    take_memory(memory, plan);
+  }
   if (plan->items.empty() && !running_.empty()) plan->stuck = running_.front().sequence;
 }
 

@@ -527,6 +527,17 @@ TEST_F(SchedulerTest, SuspectsGoOnAlone) {
   EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 1), Pair(3, 1)));
 }
 
+// The older sequence, which only waits for its turn, must not be ended for the memory that the suspect lacks.
+TEST_F(SchedulerTest, ASuspectWithoutMemoryWaitsForOlderSequences) {
+  for (uint64_t i = 1; i <= 2; ++i) add(i, 4);
+  step();
+  scheduler().isolate(sequences_[2].get(), true);
+  budget = used_;
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 1)));
+  EXPECT_THAT(dropped(), ElementsAre(2));
+  EXPECT_EQ(plan_.stuck, nullptr);
+}
+
 // A sequence that lost its memory waits until there is more for it; one that is only to be computed anew does not.
 TEST_F(SchedulerTest, WhoLostNoMemoryGoesOnAtOnce) {
   budget = 100;
