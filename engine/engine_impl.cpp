@@ -55,10 +55,6 @@ std::unique_ptr<PrefixFiles> prefix_files(const EngineParts& parts) {
   }
 }
 
-double milliseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
 // Logs the exception that is being handled and returns it as a failure. `what` says what drafting was for: "3
 // sequences".
 Failure drafting_failure(const std::string& what) {
@@ -150,9 +146,44 @@ bool EngineImpl::step() {
   count_tiers();
   plan_batch();
   draft();
+  const Clock::time_point start = Clock::now();
   if (!batch_.empty()) run_pass();
+  log_step(milliseconds_since(start));
   batch_.clear();
   return true;
+}
+
+void EngineImpl::log_step(double pass_ms) const {
+  if (!log_enabled(LogLevel::kDebug)) return;
+  if (batch_.empty() && plan_.admitted.empty() && plan_.preempted.empty()) return;
+  int64_t prompts = 0, tokens = 0;
+  for (const BatchRow& row : batch_) {
+    prompts += row.decodes ? 0 : 1;
+    tokens += row.n_tokens;
+  }
+  log(LogLevel::kDebug, "step",
+      {{"decoding", std::to_string(static_cast<int64_t>(batch_.size()) - prompts)},
+       {"prompts", std::to_string(prompts)},
+       {"tokens", std::to_string(tokens)},
+       {"admitted", std::to_string(plan_.admitted.size())},
+       {"preempted", std::to_string(plan_.preempted.size())},
+       {"waiting", std::to_string(scheduler_.n_waiting())},
+       {"kv_bytes", std::to_string(cache_bytes())},
+       {"free_bytes", std::to_string(free_bytes())},
+       {"pass_ms", std::to_string(pass_ms)}});
+}
+
+void EngineImpl::log_preemption(const Scheduler::Preemption& preemption) const {
+  if (!log_enabled(LogLevel::kDebug)) return;
+  const auto& victim = *static_cast<const Sequence*>(preemption.sequence);
+  const auto& winner = *static_cast<const Sequence*>(preemption.needed_by);
+  log(LogLevel::kDebug, "preempted",
+      {{"id", victim.request->generation.id},
+       {"choice", std::to_string(victim.index)},
+       {"recomputes", std::to_string(victim.tokens.size())},
+       {"needed_by", winner.request->generation.id},
+       {"needed_bytes", std::to_string(preemption.needed)},
+       {"free_bytes", std::to_string(preemption.free)}});
 }
 
 // Handles an exception that cannot be blamed on one sequence. The usual cause is a lack of memory.
@@ -319,7 +350,10 @@ void EngineImpl::plan_batch() {
     queries += static_cast<uint64_t>(request.prompt_tokens());
     hits += static_cast<uint64_t>(request.cached_tokens);
   }
-  for (ScheduledSequence* dropped : plan_.dropped) ++choice_of(dropped)->request->preemptions;
+  for (const Scheduler::Preemption& preemption : plan_.preempted) {
+    ++choice_of(preemption.sequence)->request->preemptions;
+    log_preemption(preemption);
+  }
   // A request may have several sequences in the plan. All requests are found before any ends, because an ended one is
   // no longer in requests_.
   const auto request_of = [&](ScheduledSequence* sequence) { return requests_.at(choice_of(sequence)->request->id); };
@@ -337,7 +371,7 @@ void EngineImpl::plan_batch() {
     }
   }
   const std::lock_guard lock(mutex_);
-  recorder_.stats.preemptions += plan_.dropped.size();
+  recorder_.stats.preemptions += plan_.preempted.size();
   recorder_.stats.prefix_cache_queries += queries;
   recorder_.stats.prefix_cache_hits += hits;
   publish();

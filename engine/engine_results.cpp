@@ -6,6 +6,29 @@
 #include "engine/log.h"
 
 namespace smartkv {
+namespace {
+
+// Commits all tokens of the cache that passes fill. A commit at a compaction boundary writes a line of level debug.
+void commit_all(Sequence* choice) {
+  SequenceCache* const cache = choice->pass_cache();
+  if (cache->tokens() != cache->next_boundary() || !log_enabled(LogLevel::kDebug)) return cache->commit(cache->tokens());
+  const int64_t bytes = cache->stats().bytes;
+  const Clock::time_point start = Clock::now();
+  cache->commit(cache->tokens());
+  const double milliseconds = milliseconds_since(start);
+  const CacheStats stats = cache->stats();
+  log(LogLevel::kDebug, "compacted",
+      {{"id", choice->request->generation.id},
+       {"choice", std::to_string(choice->index)},
+       {"policy", choice->request->policy->name()},
+       {"tokens", std::to_string(stats.tokens)},
+       {"tokens_kept", std::to_string(stats.tokens_kept)},
+       {"bytes_before", std::to_string(bytes)},
+       {"bytes", std::to_string(stats.bytes)},
+       {"ms", std::to_string(milliseconds)}});
+}
+
+}  // namespace
 
 void EngineImpl::take_results() {
   takes_results_ = true;
@@ -68,12 +91,12 @@ void EngineImpl::take_prompt_chunk(BatchRow* row) {
     // A mirrored draft's cache gets tokens beyond its own compaction boundary at the commit, which is therefore done
     // first.
     const bool follows = choice->keeps_draft_prefix() && choice->draft->cache()->tokens() < cache->tokens();
-    if (follows) cache->commit(cache->tokens());
+    if (follows) commit_all(choice);
     choice->keep_prefix();
   }
   // Only uncommitted tokens can be truncated, so tokens of a prompt are committed only where they must be.
   const bool prompt_goes_on = choice->computed() < request->prompt_tokens() && cache->tokens() < cache->next_boundary();
-  if (!prompt_goes_on || choice->draft != nullptr) cache->commit(cache->tokens());
+  if (!prompt_goes_on || choice->draft != nullptr) commit_all(choice);
   if (cache->next_boundary() <= cache->tokens()) {
     throw CacheError("KV-cache policy \"" + std::string(request->policy->name()) +
                      "\": the compaction boundary at token " + std::to_string(cache->next_boundary()) +
@@ -174,7 +197,7 @@ void EngineImpl::settle(Sequence* choice, const GenerationEvent& event) {
     const auto kept = static_cast<int64_t>(event.tokens.size()) - 1;
     if (kept < drafted) cache->truncate(cache->tokens() - drafted + kept);
   }
-  cache->commit(cache->tokens());
+  commit_all(choice);
   if (choice->draft != nullptr) {
     choice->draft->end_round(event.tokens, event.drafts.empty() ? 0 : event.drafts[0].accepted);
   }

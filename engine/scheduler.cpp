@@ -89,7 +89,7 @@ std::vector<ScheduledSequence*> Scheduler::candidates() const {
 
 void Scheduler::plan(const Memory& memory, Plan* plan) {
   plan->items.clear();
-  plan->dropped.clear();
+  plan->preempted.clear();
   plan->admitted.clear();
   plan->failed.clear();
   plan->stuck = nullptr;
@@ -100,8 +100,8 @@ void Scheduler::plan(const Memory& memory, Plan* plan) {
   take_memory(memory, plan);
   // Only a sequence that runs alone for a while can lack memory beside older ones. It waits, so that they continue.
   while (plan->items.empty() && running_.size() > 1) {
-    plan->dropped.push_back(running_.back().sequence);
-    drop(running_.back().sequence);
+    ScheduledSequence* const suspect = running_.back().sequence;
+    preempt(suspect, suspect->growth(1), memory, plan);
     share_work();
     take_memory(memory, plan);
   }
@@ -315,10 +315,14 @@ bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Pl
     if (running_.size() == 1 && reclaim(Evict::kAny, memory)) continue;
     if (youngest) return false;
     exhausted_.clear();  // states that the preempted sequence runs with may be evicted next
-    plan->dropped.push_back(running_.back().sequence);
-    drop(running_.back().sequence);
+    preempt(running_[i].sequence, bytes(), memory, plan);
   }
   return true;
+}
+
+void Scheduler::preempt(const ScheduledSequence* needed_by, int64_t needed, const Memory& memory, Plan* plan) {
+  plan->preempted.push_back({running_.back().sequence, needed_by, needed, memory.free() - planned_});
+  drop(running_.back().sequence);
 }
 
 }  // namespace smartkv

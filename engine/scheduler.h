@@ -113,9 +113,16 @@ class Scheduler {
     int64_t n_tokens = 0;
   };
 
+  // A running sequence that lost its memory.
+  struct Preemption {
+    ScheduledSequence* sequence = nullptr;
+    const ScheduledSequence* needed_by = nullptr;  // the sequence whose next tokens need memory; may be `sequence`
+    int64_t needed = 0, free = 0;                  // bytes that those tokens need, and bytes that were free
+  };
+
   struct Plan {
     std::vector<Item> items;                  // the pass, oldest sequence first
-    std::vector<ScheduledSequence*> dropped;  // preempted
+    std::vector<Preemption> preempted;
     std::vector<ScheduledSequence*> admitted;
     std::vector<std::pair<ScheduledSequence*, std::exception_ptr>> failed;  // begin() threw; no longer scheduled
     ScheduledSequence* stuck = nullptr;  // runs alone and still has no memory for its next token; null otherwise
@@ -183,6 +190,8 @@ class Scheduler {
   void take_memory(const Memory& memory, Plan* plan);
   // Makes bytes() available to running_[i]. bytes() is evaluated again after each eviction, since dropping a state can
   // turn shared pages into unshared ones. Returns false if the sequence has to be deferred.
+  // Preempts the youngest running sequence.
+  void preempt(const ScheduledSequence* needed_by, int64_t needed, const Memory& memory, Plan* plan);
   template <typename Bytes>
   bool make_room(size_t i, const Bytes& bytes, const Memory& memory, Plan* plan);
   void wait(Entry entry);

@@ -23,6 +23,9 @@
 namespace smartkv {
 
 using Clock = std::chrono::steady_clock;
+inline double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 struct Request;
 

@@ -114,7 +114,11 @@ class SchedulerTest : public ::testing::Test {
     for (const ScheduledSequence* sequence : sequences) tickets.push_back(ticket_of(sequence));
     return tickets;
   }
-  std::vector<uint64_t> dropped() const { return tickets_of(plan_.dropped); }
+  std::vector<uint64_t> preempted() const {
+    std::vector<uint64_t> tickets;
+    for (const Scheduler::Preemption& preemption : plan_.preempted) tickets.push_back(ticket_of(preemption.sequence));
+    return tickets;
+  }
 
   SchedulerOptions options{.max_sequences = 8, .token_budget = 16, .horizon = 4, .known_horizon = 4};
   int64_t budget = 1'000'000;
@@ -198,7 +202,7 @@ TEST_F(SchedulerTest, WhenMemoryRunsOutTheYoungestIsComputedAnewLater) {
   int64_t steps = 0;
   while (!sequences_[1]->finished() || !sequences_[2]->finished()) {
     step();
-    for (const uint64_t ticket : dropped()) lost.push_back(ticket);
+    for (const uint64_t ticket : preempted()) lost.push_back(ticket);
     ASSERT_FALSE(plan_.stuck);
     ASSERT_LT(++steps, 400);
   }
@@ -404,25 +408,27 @@ TEST_F(SchedulerTest, WhereMemoryLacksForAPassAYoungerOneLetsItGoByBeforeSomebod
   EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 1)));
   sequences_[1]->for_a_pass = sequences_[2]->for_a_pass = 0;
   EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 1), Pair(3, 1)));
-  EXPECT_THAT(dropped(), IsEmpty());
+  EXPECT_THAT(preempted(), IsEmpty());
 
   // Memory that does not come.
   std::swap(sequences_[2]->for_a_pass, sequences_[3]->for_a_pass);
   for (int32_t pass = 0; pass < options.most_deferred; ++pass) {
     budget = used_ + 3;
     EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(3, 1)));
-    EXPECT_THAT(dropped(), IsEmpty());
+    EXPECT_THAT(preempted(), IsEmpty());
   }
   budget = used_ + 3;
   EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 1)));
-  EXPECT_THAT(dropped(), ElementsAre(3));
+  EXPECT_THAT(preempted(), ElementsAre(3));
+  EXPECT_NE(ticket_of(plan_.preempted[0].needed_by), 3u);
+  EXPECT_GT(plan_.preempted[0].needed, plan_.preempted[0].free);
 }
 
 TEST_F(SchedulerTest, NobodyPassesASequenceThatLostItsMemory) {
   budget = 100;
   add(1, 10, 90);
   add(2, 10, 60);
-  while (dropped().empty()) step();
+  while (preempted().empty()) step();
   add(3, 1, 1);
   step();
   EXPECT_THAT(plan_.admitted, IsEmpty());
@@ -534,7 +540,7 @@ TEST_F(SchedulerTest, ASuspectWithoutMemoryWaitsForOlderSequences) {
   scheduler().isolate(sequences_[2].get(), true);
   budget = used_;
   EXPECT_THAT(step(), ElementsAre(Pair(1, 1)));
-  EXPECT_THAT(dropped(), ElementsAre(2));
+  EXPECT_THAT(preempted(), ElementsAre(2));
   EXPECT_EQ(plan_.stuck, nullptr);
 }
 

@@ -1,0 +1,52 @@
+// The lines of level debug, by which a user finds out why a request was slow or was preempted.
+#include <gmock/gmock.h>
+
+#include "engine/log.h"
+#include "tests/engine/engine_fixture.h"
+
+namespace smartkv {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::Not;
+
+class EngineLogTest : public EngineTest {
+ protected:
+  // Runs three requests of 3 pages each in a memory of 6 pages, and returns what the engine logs.
+  std::string log_of_a_tight_run() {
+    options.kv_cache_bytes = 6 * 64 * fake_cache_shape().bytes_per_token();
+    start();
+    ::testing::internal::CaptureStderr();
+    std::vector<std::unique_ptr<GenerationStream>> streams;
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      GenerationRequest request = make_request(20, 150, seed);
+      request.ignore_eos = true;
+      request.kv_cache = "streaming";
+      streams.push_back(engine->submit(std::move(request)));
+    }
+    int64_t preemptions = 0;
+    for (const auto& stream : streams) {
+      read_all(*stream);
+      preemptions += stream->usage().timings.preemptions;
+    }
+    engine.reset();
+    EXPECT_GT(preemptions, 0);
+    return ::testing::internal::GetCapturedStderr();
+  }
+};
+
+TEST_F(EngineLogTest, DebugTellsStepsPreemptionsAndCompactions) {
+  set_log_level(LogLevel::kDebug);
+  const std::string log = log_of_a_tight_run();
+  set_log_level(LogLevel::kInfo);
+  EXPECT_THAT(log, ContainsRegex("debug step decoding=1 prompts=0 tokens=1 admitted=0 preempted=[0-9] waiting=[0-9]"));
+  EXPECT_THAT(log, ContainsRegex("debug preempted id=test-[23] choice=0 recomputes=[0-9]+ needed_by=test-[12] needed_bytes="));
+  EXPECT_THAT(log, ContainsRegex("debug compacted id=test-1 choice=0 policy=streaming tokens=[0-9]+ tokens_kept=[0-9]+ "));
+}
+
+TEST_F(EngineLogTest, InfoTellsNothingOfThem) {
+  EXPECT_THAT(log_of_a_tight_run(), Not(ContainsRegex(" debug ")));
+}
+
+}  // namespace
+}  // namespace smartkv
