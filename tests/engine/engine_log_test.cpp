@@ -21,7 +21,7 @@ class EngineLogTest : public EngineTest {
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       GenerationRequest request = make_request(20, 150, seed);
       request.ignore_eos = true;
-      request.kv_cache = "streaming";
+      request.kv_cache = {{"policy", "streaming"}, {"tokens", 64}};
       streams.push_back(engine->submit(std::move(request)));
     }
     int64_t preemptions = 0;
