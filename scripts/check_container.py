@@ -225,7 +225,7 @@ def check_contents(tag, base_bytes):
                    "find / -xdev -type f -perm /6000; find /var/lib/apt/lists /var/cache/apt /var/log -type f")
     expect(not found.strip(), f"{tag}: programs with setuid or setgid, or files of the package manager:\n{found}")
     docker("run", "--rm", "--entrypoint", "sh", f"{NAME}:{tag}", "-c",
-           "cd /usr/share/smartkv && ls configs/default.json drafts/smollm2-135m-instruct/draft.safetensors && "
+           "cd /usr/share/smartkv && ls configs/default.json assets/smollm2-135m-instruct/draft.safetensors && "
            "[ -n \"$(ls /usr/share/doc/smartkv)\" ] && for text in /usr/share/doc/smartkv/*; do [ -s $text ] || exit 1; done")
     config = json.loads(docker("image", "inspect", "-f", "{{json .Config}}", f"{NAME}:{tag}"))
     for label in ("title", "description", "version", "revision", "created"):

@@ -124,7 +124,7 @@ std::vector<std::string> shipped_gate_names(const ModelConfig& model, const std:
   std::vector<std::string> names;
   for (const ShippedGate& shipped : shipped_gates()) {
     const SafetensorsFile file = SafetensorsFile::parse(shipped.bytes, std::string(shipped.file));
-    if (!mismatch(file.metadata(), model, identity)) names.push_back(std::filesystem::path(shipped.file).stem().string());
+    if (!mismatch(file.metadata(), model, identity)) names.push_back(std::filesystem::path(shipped.file).parent_path().string());
   }
   return names;
 }

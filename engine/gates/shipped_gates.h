@@ -1,4 +1,4 @@
-// The gate files that are built into the program: cache/policies/gated_eviction/gates/*.safetensors.
+// The gate files that are built into the program: assets/*/gates.safetensors.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace smartkv {
 
 struct ShippedGate {
-  std::string_view file;  // name, such as "smollm2-135m-instruct.safetensors"
+  std::string_view file;  // path below assets/, such as "smollm2-135m-instruct/gates.safetensors"
   std::span<const std::byte> bytes;  // of the file; valid as long as the program runs
 };
 
