@@ -26,7 +26,6 @@ import urllib.request
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
-
 from servers import free_port, smartkv_server
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

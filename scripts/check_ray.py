@@ -40,12 +40,11 @@ sys.path.insert(0, str(APPLICATION))
 
 import openai
 import ray
+import smartkv_app
 import yaml
 from ray import serve
 from ray.cluster_utils import Cluster
 from ray.serve.schema import ServeDeploySchema
-
-import smartkv_app
 from servers import free_port, smartkv_server
 
 NAME = "smartkv"

@@ -8,7 +8,6 @@ import json
 import sys
 
 from pydantic import BaseModel, Field
-
 from servers import DEFAULT_MODEL
 
 QUESTION = [{"role": "user", "content": "How is the weather in Paris today?"}]

@@ -59,7 +59,7 @@ def llama_bench(model, label, prompts, depths):
         for row in json.loads(run(command)):
             best = max(row["samples_ts"])
             if row["n_prompt"]:
-                to[label, "prefill %d" % row["n_prompt"], depth, 1].append(best)
+                to[label, f"prefill {row['n_prompt']}", depth, 1].append(best)
             else:
                 to[label, "decode", depth, 1].append(best)
 
@@ -81,7 +81,7 @@ def smartkv_bench(model, label, weights, prompts, depths, batches):
                                  "--batches", ",".join(map(str, batches)), "--decode-tokens", "32",
                                  "--repetitions", str(args.repetitions)]))
         for row in report["rows"]:
-            kind = "decode" if row["kind"] == "decode" else "prefill %d" % row["tokens"]
+            kind = "decode" if row["kind"] == "decode" else f"prefill {row['tokens']}"
             rates["SmartKV"][label, kind, row["depth"], row["batch"]].append(row["tokens_per_s_best"])
 
 
@@ -113,7 +113,7 @@ def serving(name, command, port):
             ask()
             warm.append(time.monotonic() - begin)
         with open(f"/proc/{process.pid}/status") as status:
-            resident = next(int(l.split()[1]) for l in status if l.startswith("VmRSS")) / 1024
+            resident = next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

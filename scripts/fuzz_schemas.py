@@ -16,7 +16,6 @@ import urllib.error
 import urllib.request
 
 import jsonschema
-
 from servers import smartkv_server
 
 WORDS = ["name", "age", "city", "tags", "price", "a b", 'quo"te', "back\\slash", "naïve", "数", "id", "x-y", "", "kind"]

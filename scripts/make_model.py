@@ -60,7 +60,7 @@ def write_weights(path, config, rng):
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as out:
         out.write(len(text).to_bytes(8, "little") + text)
-        for name, shape in tensor_shapes(config):
+        for _, shape in tensor_shapes(config):
             if len(shape) == 1:
                 out.write(bf16(np.ones(shape)).tobytes())
                 continue

@@ -13,7 +13,6 @@ import re
 import signal
 import subprocess
 import threading
-from typing import List
 
 import aiohttp
 from fastapi import FastAPI, Request, Response
@@ -34,7 +33,7 @@ class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
     model: str
     program: str = "smartkv"
-    options: List[str] = []          # more options of `smartkv serve`
+    options: list[str] = []          # more options of `smartkv serve`
     cpus: int = 4                    # per replica
     max_sequences: int = 32          # sequences that a replica runs side by side
     min_replicas: int = 1
