@@ -1,4 +1,4 @@
-// The commands of the program. To add one, add a file and a row in commands.cpp.
+// The commands of the program. To add one that users need, add a file and a row in commands.cpp.
 #pragma once
 
 #include <functional>
@@ -20,23 +20,19 @@ struct Command {
   std::string_view summary;
   // Adds the command's options to `app`. Returns the function to run once they are parsed, which returns the exit code.
   std::function<int()> (*setup)(CLI::App& app);
+  std::string_view group = "Commands";  // heading in --help
 };
 
-const std::vector<Command>& commands();
+// The table of commands. main() appends those of lab/.
+std::vector<Command>& commands();
 
 std::function<int()> setup_serve(CLI::App& app);
 std::function<int()> setup_generate(CLI::App& app);
 std::function<int()> setup_chat(CLI::App& app);
-std::function<int()> setup_bench(CLI::App& app);
-std::function<int()> setup_eval(CLI::App& app);
 std::function<int()> setup_config(CLI::App& app);
 std::function<int()> setup_plan(CLI::App& app);
 std::function<int()> setup_quantize(CLI::App& app);
 std::function<int()> setup_completions(CLI::App& app);
-std::function<int()> setup_run_suite(CLI::App& app);
-std::function<int()> setup_train_probe(CLI::App& app);
-std::function<int()> setup_train_gate(CLI::App& app);
-std::function<int()> setup_train_draft(CLI::App& app);
 
 // Parses the command line and runs the command. Returns the exit code. Errors go to stderr.
 int run_command_line(int argc, const char* const* argv);

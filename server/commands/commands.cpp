@@ -127,19 +127,12 @@ int run(const std::function<int()>& command) {
 
 }  // namespace
 
-const std::vector<Command>& commands() {
-  static const std::vector<Command> table = {
+std::vector<Command>& commands() {
+  static std::vector<Command> table = {
       {"serve", "Serve a model over HTTP with OpenAI's API", setup_serve},
       {"health", "Ask a server whether it is ready; the exit code is the answer", setup_health},
       {"generate", "Answer one prompt and print the text", setup_generate},
       {"chat", "Chat with a model in the terminal", setup_chat},
-      {"bench", "Measure prefill and decode rates, weight formats and the machine's limits", setup_bench},
-      {"eval", "Measure the quality of KV-cache policies against the full cache", setup_eval},
-      {"run-suite", "Run fixed prompts with the full cache and with a dynamic policy, and compare the answers",
-       setup_run_suite},
-      {"train-probe", "Measure which channels of keys and values matter, for channel_packed", setup_train_probe},
-      {"train-gate", "Train the gates that decide which tokens the gated_eviction policy keeps", setup_train_gate},
-      {"train-draft", "Train a small model that drafts for another one", setup_train_draft},
       {"config", "Check a config file; show the presets and the schema of config files", setup_config},
       {"plan", "Show which KV-cache policies fit a number of sequences into a given memory", setup_plan},
       {"quantize", "Write a copy of a model with integer weights, which loads faster", setup_quantize},
@@ -162,6 +155,7 @@ int run_command_line(int argc, const char* const* argv) {
     names.emplace_back(command.name);
     CLI::App* sub = app.add_subcommand(std::string(command.name), std::string(command.summary));
     const std::function<int()> action = command.setup(*sub);
+    sub->group(std::string(command.group));
     require_finite_numbers(*sub);
     sub->callback([&chosen, action] { chosen = action; });
   }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/model/torch_backend.h"
-#include "server/benchmark/server_process.h"
+#include "lab/serving/server_process.h"
 #include "tests/server/test_server.h"
 
 namespace smartkv::testing {

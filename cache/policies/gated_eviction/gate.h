@@ -3,7 +3,7 @@
 //    Its layers are head_dim -> 256 -> 256 -> 256 -> 1, with ReLU between them. The KV heads of a layer share the MLP.
 //  - The second head, which a file may lack, is a linear map from the keys before RoPE and the values of all KV heads
 //    to the token's importance: how much the token matters to a later question. That is the logarithm of the strongest
-//    attention that a repetition of the text pays to it (engine/torch/importance.h).
+//    attention that a repetition of the text pays to it (lab/training/importance.h).
 //
 // `smartkv train-gate` trains gates; engine/gates reads and writes their files.
 #pragma once

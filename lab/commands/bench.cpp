@@ -1,0 +1,208 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <stdexcept>
+
+#include "engine/log.h"
+#include "lab/benchmark/benchmark.h"
+#include "lab/benchmark/quality.h"
+#include "lab/benchmark/speculation_benchmark.h"
+#include "lab/commands/bench_long.h"
+#include "lab/commands/bench_serving.h"
+#include "lab/commands/setups.h"
+#include "server/commands/command.h"
+#include "server/commands/options.h"
+
+namespace smartkv {
+
+namespace {
+
+struct Arguments {
+  BenchmarkOptions speed;
+  QualityOptions quality;
+  SpeculationBenchmarkOptions speculation;
+  std::string model, text, kv_cache;
+  std::vector<std::string> methods, gates;
+  ServingBench serving;
+  LongBench longer;
+  CLI::Option* depths = nullptr;  // the option --depths, whose default depends on the measurement
+  bool measure_quality = false, measure_speculation = false, json = false;
+};
+
+int run_quality(Arguments& arguments) {
+  arguments.quality.model = arguments.model;
+  arguments.quality.text = arguments.text;
+  arguments.quality.threads = arguments.speed.threads;
+  const bool show = isatty(STDERR_FILENO) != 0;
+  const QualityReport report = measure_quality(arguments.quality, [&](double done) {
+    if (show) std::fprintf(stderr, "\r%3.0f%%%s", 100.0 * done, done >= 1.0 ? "\r    \r" : "");
+  });
+  std::cout << (arguments.json ? report.to_json().dump(2) + "\n" : report.to_table());
+  return kOk;
+}
+
+// Returns kRuntimeError if a method changes an output of plain decoding.
+int run_speculation(Arguments& arguments) {
+  SpeculationBenchmarkOptions& options = arguments.speculation;
+  options.engine.model = arguments.model;
+  options.engine.dtype = arguments.speed.dtype;
+  options.engine.weights = arguments.speed.weights;
+  options.engine.threads = arguments.speed.threads;
+  options.engine.gates = arguments.speed.gates;
+  options.engine.kv_cache = name_or_object("--kv-cache", arguments.kv_cache);
+  options.text = arguments.text;
+  options.repetitions = arguments.speed.repetitions;
+  if (arguments.depths->count() > 0) options.depths = arguments.speed.depths;
+  for (const std::string& method : arguments.methods) options.methods.push_back(name_or_object("--methods", method));
+  set_log_level(LogLevel::kWarning);
+  const bool show = isatty(STDERR_FILENO) != 0;
+  try {
+    const SpeculationReport report = run_speculation_benchmark(options, [&](const SpeculationRow& row) {
+      if (!show) return;
+      std::fprintf(stderr, "%-11s %s  depth %ld  sequences %ld  speed-up %.2f\n", row.workload.c_str(),
+                   method_label(row.method).c_str(), static_cast<long>(row.depth), static_cast<long>(row.sequences),
+                   row.speedup);
+    });
+    std::cout << (arguments.json ? report.to_json().dump(2) + "\n" : report.to_table());
+    if (report.identical()) return kOk;
+    std::cerr << "smartkv: speculative decoding changed an output\n";
+    return kRuntimeError;
+  } catch (const std::invalid_argument& error) {
+    throw ConfigError(error.what());
+  } catch (const RequestError& error) {  // a wrong method or cache policy on the command line
+    if (error.kind != RequestError::Kind::kInvalid) throw;
+    throw ConfigError(error.what());
+  }
+}
+
+int bench(Arguments& arguments) {
+  if (arguments.serving.asked->count() > 0) {
+    const BenchmarkOptions& speed = arguments.speed;
+    return arguments.serving.run({arguments.model, arguments.text, speed.dtype, speed.weights, speed.threads,
+                                  speed.repetitions, arguments.json});
+  }
+  if (arguments.longer.asked->count() > 0) {
+    const BenchmarkOptions& speed = arguments.speed;
+    return arguments.longer.run({arguments.model, arguments.text, speed.dtype, speed.weights, speed.threads, arguments.gates,
+                                 arguments.json});
+  }
+  if (arguments.model.empty()) throw ConfigError("--model is required");
+  for (const std::string& gate : arguments.gates) add_gate(gate, &arguments.speed.gates);
+  if (arguments.measure_quality) return run_quality(arguments);
+  if (arguments.measure_speculation) return run_speculation(arguments);
+  if (!arguments.text.empty()) throw ConfigError("--text: needs --quality, --speculative, --serving or --long");
+  arguments.speed.model = arguments.model;
+  arguments.speed.kv_cache = name_or_object("--kv-cache", arguments.kv_cache);
+  const bool show = isatty(STDERR_FILENO) != 0;
+  const BenchmarkReport report = run_benchmark(arguments.speed, [&](const BenchmarkRow& row) {
+    if (!show) return;
+    std::fprintf(stderr, "%-8s depth %6ld  batch %3ld  %10.1f tokens/s\n", row.kind.c_str(), static_cast<long>(row.depth),
+                 static_cast<long>(row.batch), row.best);
+  });
+  std::cout << (arguments.json ? report.to_json().dump(2) + "\n" : report.to_table());
+  return kOk;
+}
+
+constexpr const char* kExamples = R"(Rates are tokens per second over all sequences: best and median of the repetitions.
+Each sequence has a cache of its own, filled with random tokens up to the depth.
+--speculative runs each workload with plain decoding and with a method in turn. Speed-up is the ratio of their decode
+rates: the median and the minimum of the repetitions. The exit code is 1 if a method changes an output.
+--serving starts `smartkv serve` for each case and policy and sends all requests of the case at once, over HTTP:
+  a  64 of 200 + 1,000 tokens           b  64 of 2,000 + 200       c  64 questions of 50 + 200 about 4 texts of 2,000
+  d  16 of 100 words + 64 tokens        e  24 of 200 + 600         f  24 of 1,700 + 48
+  g  a request of 50 + 1 tokens behind a prompt of 8,000: time to first token, compared with the same request alone
+Examples:
+  smartkv bench --model model.gguf
+  smartkv bench --model model.gguf --weights int4 --depths 0,4096,8000 --batches 1,16 --limits
+  smartkv bench --model model.gguf --backend torch --tensor-parallel 2 --kv-cache balanced
+  smartkv bench --model model.gguf --quality --text book.txt
+  smartkv bench --model model.gguf --speculative --text book.txt --depths 4096,8000
+  smartkv bench --model model.gguf --speculative --workloads copy,chat --methods ngram '{"method": "auto", "tokens": 6}'
+  smartkv bench --model model.gguf --serving --cases a,b --policies balanced,compact,gated_eviction@0.25 --plot a.svg)";
+
+void add_speculation_options(CLI::App& app, CLI::Option* measure, Arguments* arguments) {
+  SpeculationBenchmarkOptions& options = arguments->speculation;
+  app.add_option("--workloads", options.workloads, "With --speculative: copy, extract, code, chat, depth (needs --text), adversarial; all by default")
+      ->delimiter(',')->needs(measure);
+  app.add_option("--methods", arguments->methods,
+                 "With --speculative: names or JSON objects, like a request's \"speculative\"; the default is every "
+                 "method that suits the workload")
+      ->expected(1, -1)->needs(measure);
+  app.add_option("--sequences", options.sequences, "With --speculative: sequences that decode side by side; 1 by default, at depth 1 and 8")
+      ->delimiter(',')->check(CLI::Range(1, 1024))->needs(measure);
+  app.add_option("--temperature", options.temperature,
+                 "With --speculative: sampling temperature instead of each workload's own; 0 is greedy")
+      ->check(CLI::Range(0.0, 2.0))->needs(measure);
+  app.add_option("--tokens", options.tokens, "With --speculative: limit of tokens that a sequence decodes")
+      ->check(CLI::Range(2, 100000))->capture_default_str()->needs(measure);
+  app.add_option("--draft-model", options.engine.draft_model, "With --speculative: the smaller model of method draft_model")->needs(measure);
+}
+
+}  // namespace
+
+std::function<int()> setup_bench(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  BenchmarkOptions& speed = arguments->speed;
+  QualityOptions& quality = arguments->quality;
+  app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder (required)");
+  app.add_option("--prompts", speed.prompts, "Prompt lengths of the prefill measurements")
+      ->delimiter(',')->expected(0, -1)->capture_default_str();
+  arguments->depths = app.add_option("--depths", speed.depths,
+                                     "Tokens in the cache before a measurement; with --speculative the default is 4096")
+      ->delimiter(',')->capture_default_str();
+  app.add_option("--batches", speed.batches, "Sequences that decode side by side")->delimiter(',')->expected(0, -1)->capture_default_str();
+  app.add_option("--decode-tokens", speed.decode_tokens, "Tokens that each sequence decodes")->check(CLI::Range(1, 100000))->capture_default_str();
+  app.add_option("--prefill-chunk", speed.prefill_chunk, "Prompt tokens of one pass")->check(CLI::Range(1, 100000))->capture_default_str();
+  app.add_option("--repetitions", speed.repetitions, "Measured runs of each row, after one warm-up run")
+      ->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--dtype", speed.dtype,
+                 "Data type of activations and KV cache: auto, bf16, f32, or f16 with --backend torch")
+      ->capture_default_str();
+  app.add_option("--weights", speed.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")->capture_default_str();
+  auto* backend = app.add_option("--backend", speed.backend, "Backend of the matrix products: native or torch")
+      ->capture_default_str();
+  auto* device = app.add_option("--device", speed.device,
+                                "With --backend torch: device that computes and holds the caches, cpu or cuda:N")
+      ->capture_default_str()->needs(backend);
+  app.add_option("--cuda-graphs", speed.cuda_graphs,
+                 "With --device cuda:N: run small passes, except their attention, as CUDA graphs: auto, on or off")
+      ->capture_default_str()->needs(device);
+  app.add_option("--tensor-parallel", speed.tensor_parallel,
+      "With --backend torch: number of processes that compute the model together, on GPUs one per GPU. With several, "
+      "the tokens in the cache are computed instead of filled in")
+      ->check(CLI::Range(1, 256))->capture_default_str()->needs(backend);
+  app.add_option("--threads", speed.threads,
+                 "CPU threads of all processes together; 0 uses every core available to this process")
+      ->check(CLI::Range(0, 64))->capture_default_str();
+  app.add_option("--kv-cache", arguments->kv_cache, "Cache policy: a name, or a JSON object");
+  app.add_option("--gate", arguments->gates, "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
+      ->type_name("NAME=FILE")->allow_extra_args(false);
+  app.add_flag("--limits", speed.limits,
+               "Measure the machine's bandwidth and FLOP/s, and the fraction that each row reaches")
+      ->excludes(device);
+  auto* measure = app.add_flag("--quality", arguments->measure_quality,
+                               "Measure the quality of each weight format against bf16");
+  auto* speculative = app.add_flag("--speculative", arguments->measure_speculation,
+                                   "Measure the speed-up of speculative decoding, by workload and method")
+      ->excludes(measure);
+  auto* text = app.add_option("--text", arguments->text,
+      "Text file: to measure on (--quality), for workload depth (--speculative), to cut prompts from (--serving), or "
+      "to run through the policies (--long)");
+  measure->needs(text);
+  add_speculation_options(app, speculative, arguments.get());
+  app.add_option("--context", quality.context, "With --quality: tokens of a window")->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
+  app.add_option("--windows", quality.windows, "With --quality: number of windows, spread over the text")
+      ->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
+  arguments->serving = setup_serving_bench(app);
+  arguments->serving.asked->excludes(measure)->excludes(speculative);
+  arguments->longer = setup_long_bench(app);
+  arguments->longer.asked->excludes(measure)->excludes(speculative)->excludes(arguments->serving.asked);
+  backend->excludes(measure)->excludes(speculative)->excludes(arguments->serving.asked)->excludes(arguments->longer.asked);
+  app.add_flag("--json", arguments->json, "Print JSON");
+  app.footer(kExamples);
+  return [arguments] { return bench(*arguments); };
+}
+
+}  // namespace smartkv

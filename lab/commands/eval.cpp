@@ -1,0 +1,248 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+
+#include "engine/model/llama.h"
+#include "engine/model/policy_context.h"
+#include "engine/system_resources.h"
+#include "engine/weights/model_fingerprint.h"
+#include "lab/commands/setups.h"
+#include "lab/evaluation/divergence.h"
+#include "lab/evaluation/drift.h"
+#include "lab/evaluation/kvzip.h"
+#include "lab/evaluation/recall.h"
+#include "server/commands/command.h"
+#include "server/commands/options.h"
+
+namespace smartkv {
+
+namespace {
+
+struct Arguments {
+  std::string metric, model, text, kv_cache, json, html;
+  std::vector<std::string> gates, worth;  // each "NAME=FILE"
+  LlamaOptions llama;
+  int threads = 0;
+  DivergenceOptions pass;
+  RecallOptions recall;
+  double share = DriftOptions().share;
+  // Options that only some metrics have, with the names of these metrics.
+  std::vector<std::pair<const CLI::Option*, std::vector<std::string>>> special;
+  std::vector<const CLI::Option*> of_facts;  // options that only the task "facts" of recall has
+};
+
+// Throws ConfigError for options that the chosen metric would ignore.
+void check_options(const Arguments& arguments) {
+  for (const auto& [option, metrics] : arguments.special) {
+    if (option->count() == 0 || std::find(metrics.begin(), metrics.end(), arguments.metric) != metrics.end()) continue;
+    throw ConfigError(option->get_name() + ": not an option of eval " + arguments.metric);
+  }
+  for (const CLI::Option* option : arguments.of_facts) {
+    if (option->count() == 0 || arguments.recall.task == "facts") continue;
+    throw ConfigError(option->get_name() + ": not an option of eval recall --task " + arguments.recall.task);
+  }
+}
+
+std::ofstream open_output(const std::string& file) {
+  std::ofstream stream;
+  if (file.empty()) return stream;
+  stream.open(file, std::ios::binary);
+  if (!stream) throw ConfigError(file + ": cannot be opened for writing");
+  return stream;
+}
+
+void write_output(std::ofstream& stream, const std::string& file, const std::string& content) {
+  if (file.empty()) return;
+  if (!(stream << content).flush()) throw std::runtime_error(file + ": cannot be written");
+}
+
+// Returns the policies to measure. Policies are given on the command line, so a wrong one is a ConfigError.
+std::vector<PolicySpec> policies_of(const Arguments& arguments, const EvaluationModel& model) {
+  try {
+    std::vector<PolicySpec> specs = parse_policy_list(arguments.kv_cache);
+    const std::vector<int64_t> contexts =
+        arguments.metric == "recall" ? arguments.recall.lengths : std::vector<int64_t>{arguments.pass.context};
+    for (const PolicySpec& spec : specs) {
+      for (const int64_t context : contexts) {
+        const nlohmann::json policy = spec.for_context(context);
+        if (!is_kvzip(policy)) {
+          model.make_policy(policy);
+        } else if (arguments.metric == "recall") {
+          check_kvzip(model.shape, policy);
+        } else {
+          throw CacheError("kvzip: only eval recall supports this oracle, which reads each prompt twice before it "
+                           "evicts tokens");
+        }
+      }
+    }
+    return specs;
+  } catch (const CacheError& error) {
+    throw ConfigError(std::string("--kv-cache: ") + error.what());
+  }
+}
+
+Progress progress_bar() {
+  if (isatty(STDERR_FILENO) == 0) return nullptr;
+  return [](double done) {
+    constexpr int kCells = 40;
+    const int filled = static_cast<int>(done * kCells);
+    const std::string bar =
+        std::string(static_cast<size_t>(filled), '#') + std::string(static_cast<size_t>(kCells - filled), '.');
+    std::fprintf(stderr, "\r[%s] %3.0f%%%s", bar.c_str(), 100 * done, done >= 1 ? "\r\x1b[K" : "");
+  };
+}
+
+EvaluationReport measure(const Arguments& arguments, const EvaluationModel& model, const Tokenizer& tokenizer,
+                         std::span<const PolicySpec> policies, std::span<const TokenId> tokens) {
+  DivergenceOptions pass = arguments.pass;
+  if (arguments.metric == "recall")
+    return measure_recall(model, tokenizer, policies, tokens, arguments.recall, progress_bar());
+  if (arguments.metric == "drift") {
+    return measure_drift(model, policies, tokens, {pass.context, pass.windows, pass.prompt_tokens, arguments.share},
+                         progress_bar());
+  }
+  pass.divergence = arguments.metric == "divergence";
+  return measure_divergence(model, policies, tokens, pass, progress_bar());
+}
+
+int eval(const Arguments& arguments) {
+  check_options(arguments);
+  GateSources gates;
+  for (const std::string& gate : arguments.gates) add_gate(gate, &gates.files);
+  for (const std::string& file : arguments.worth) add_file("--worth", file, &gates.worth);
+  ThreadPool threads(arguments.threads > 0 ? arguments.threads : available_cores());
+  const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
+  gates.identity = model_identity(*weights);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model);
+  const std::unique_ptr<Model> model = load_llama(*weights, arguments.llama, threads);
+  const CacheShape shape = llama_cache_shape(model->config(), arguments.llama);
+  const PolicyContext context = policy_context(*model, shape, &threads, gates);
+  const EvaluationModel evaluated{*model, threads, shape,
+                                  [&](const nlohmann::json& spec) { return make_policy(context, spec); }, &context};
+
+  const std::vector<PolicySpec> policies = policies_of(arguments, evaluated);
+  std::ofstream json = open_output(arguments.json), html = open_output(arguments.html);
+  const std::vector<TokenId> tokens = read_tokens(arguments.text, *tokenizer);
+  EvaluationReport report = measure(arguments, evaluated, *tokenizer, policies, tokens);
+  report.conditions["model"] = model->config().name;
+  report.conditions["text"] = std::filesystem::path(arguments.text).filename().string();
+  report.conditions["dtype"] = arguments.llama.dtype;
+  report.conditions["weights"] = stored_weights(arguments.llama, *weights);
+  report.conditions["threads"] = threads.size();
+  write_output(json, arguments.json, report.to_json_lines());
+  write_output(html, arguments.html, report.to_html());
+  std::cout << report.to_table();
+  return kOk;
+}
+
+constexpr const char* kExamples = R"(Metrics:
+  perplexity  perplexity of the text, with compression active during the pass, as in generation
+  divergence  the same pass, and the divergence of each next-token distribution from the full cache's
+  drift       the model uses the full cache; per layer, the same queries also attend to the compressed cache
+  recall      recall of numbers hidden in the text; the question comes after the context was compressed
+
+A policy is a name or a JSON object, alone or with @X: streaming@0.25 holds a quarter of the context's tokens,
+mixed_precision@4.5 spends 4.5 bits per value. "full" is the reference and always measured. recall also supports kvzip,
+an oracle that reads the context twice before it evicts tokens (Kim et al. 2025): kvzip@0.25.
+Examples:
+  smartkv eval divergence --model model.gguf --text book.txt --context 4096 --kv-cache streaming@0.25,k4v4 --html report.html
+  smartkv eval recall --model model.gguf --text book.txt --kv-cache 'snapkv@0.25,{"policy":"streaming","tokens":512}' --lengths 1024,2048,4096)";
+
+}  // namespace
+
+std::function<int()> setup_eval(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  DivergenceOptions& pass = arguments->pass;
+  RecallOptions& recall = arguments->recall;
+  const auto only = [&](const CLI::Option* option, std::vector<std::string> metrics) {
+    arguments->special.emplace_back(option, std::move(metrics));
+  };
+  const std::vector<std::string> scores = {"perplexity", "divergence"}, passes = {"perplexity", "divergence", "drift"};
+  const CLI::Range count(int64_t{1}, int64_t{1} << 20);
+
+  app.add_option("metric", arguments->metric, "Metric to measure")
+      ->required()
+      ->check(CLI::IsMember({"perplexity", "divergence", "recall", "drift"}));
+  app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder")->required();
+  app.add_option("--text", arguments->text,
+                 "UTF-8 text file. Neither the model nor a policy may have been trained on it")
+      ->required();
+  app.add_option("--kv-cache", arguments->kv_cache, "Policies, separated by commas")->required();
+  app.add_option("--gate", arguments->gates,
+                 "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
+      ->type_name("NAME=FILE")
+      ->allow_extra_args(false);
+  app.add_option("--worth", arguments->worth, "File of train-probe, for {\"policy\": \"channel_packed\", \"worth\": NAME}")
+      ->type_name("NAME=FILE")
+      ->allow_extra_args(false);
+  only(app.add_option("--context", pass.context, "Tokens of a window")->check(count)->capture_default_str(), passes);
+  only(app.add_option("--windows", pass.windows, "Number of windows, spread over the text")
+      ->check(count)->capture_default_str(),
+       passes);
+  only(app.add_option("--from", pass.from, "Tokens at the start of each window that are not scored")
+           ->check(CLI::Range(0, 1 << 20))
+           ->capture_default_str(),
+       scores);
+  only(app.add_option("--prompt-tokens", pass.prompt_tokens,
+                      "Tokens at the start of each window that policies treat as the prompt")
+           ->check(count)
+           ->capture_default_str(),
+       passes);
+  only(app.add_option("--lengths", recall.lengths, "Lengths of the contexts in tokens")
+           ->delimiter(',')
+           ->check(count)
+           ->capture_default_str(),
+       {"recall"});
+  arguments->of_facts.push_back(app.add_option("--depths", recall.depths,
+                                               "Positions of the requested number, as fractions of the context")
+                                    ->delimiter(',')
+                                    ->check(CLI::Range(0.0, 1.0))
+                                    ->capture_default_str());
+  only(arguments->of_facts.back(), {"recall"});
+  only(app.add_option("--questions", recall.questions, "Minimum number of questions, over all lengths")
+           ->check(count)
+           ->capture_default_str(),
+       {"recall"});
+  only(app.add_option("--task", recall.task,
+      "facts: numbers in the text; variables: chains of assignments; words: the most common words of lists")
+           ->check(CLI::IsMember(recall_tasks()))
+           ->capture_default_str(),
+       {"recall"});
+  arguments->of_facts.push_back(app.add_option("--wording", recall.wording,
+      "Wording in which numbers are stated and asked for. Gates are trained with other wordings")
+                                    ->check(CLI::IsMember(recall_wordings()))
+                                    ->capture_default_str());
+  only(arguments->of_facts.back(), {"recall"});
+  arguments->of_facts.push_back(app.add_option("--facts-asked", recall.facts_asked,
+      "Numbers that one question asks for. The score is the fraction of correct ones")
+                                    ->check(CLI::Range(int64_t{1}, kNeedles))
+                                    ->capture_default_str());
+  only(arguments->of_facts.back(), {"recall"});
+  only(app.add_option("--again", recall.again,
+                      "Tokens of text between an answer and a repetition of its question; 0 asks only once")
+           ->check(CLI::Range(0, 1 << 20))
+           ->capture_default_str(),
+       {"recall"});
+  only(app.add_option("--share", arguments->share, "Fraction of positions that are sampled")
+           ->check(CLI::Range(1e-4, 1.0))
+           ->capture_default_str(),
+       {"drift"});
+  app.add_option("--dtype", arguments->llama.dtype, "Data type of activations and KV cache: auto, bf16 or f32")
+      ->capture_default_str();
+  app.add_option("--weights", arguments->llama.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")
+      ->capture_default_str();
+  app.add_option("--threads", arguments->threads, "CPU threads; 0 uses every core available to this process")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  app.add_option("--json", arguments->json, "File for the results as JSON lines");
+  app.add_option("--html", arguments->html, "HTML file for the table and a chart of quality against bytes");
+  app.footer(kExamples);
+  return [arguments] { return eval(*arguments); };
+}
+
+}  // namespace smartkv

@@ -1,0 +1,218 @@
+// The report of a serving benchmark: its rows, its table, and its picture.
+#include <algorithm>
+#include <cmath>
+
+#include "lab/evaluation/markup.h"
+#include "lab/evaluation/report.h"
+#include "lab/serving/serving_benchmark.h"
+
+namespace smartkv {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Runs = std::vector<ServingRun>;
+
+std::vector<double> values_of(const Runs& runs, double ServingRun::* field) {
+  std::vector<double> values;
+  for (const ServingRun& run : runs) values.push_back(run.*field);
+  return values;
+}
+
+double median_of(const Runs& runs, double ServingRun::* field) { return percentile(values_of(runs, field), 0.5); }
+
+// Returns the largest value of the repetitions, or null if the server does not report it.
+Json greatest_of(const Runs& runs, std::optional<double> ServingRun::* field) {
+  std::optional<double> greatest;
+  for (const ServingRun& run : runs) {
+    if (run.*field) greatest = std::max(greatest.value_or(0), *(run.*field));
+  }
+  return greatest ? Json(*greatest) : Json(nullptr);
+}
+
+// Returns the goodput of `a` over that of `b` for each repetition in which `b` completed a request.
+std::vector<double> ratios(const Runs& a, const Runs& b) {
+  std::vector<double> values;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    if (b[i].tokens_per_s > 0) values.push_back(a[i].tokens_per_s / b[i].tokens_per_s);
+  }
+  return values;
+}
+
+Json row_of(const ServingCase& one, const std::string& server, const Runs& runs) {
+  Json row = {{"case", one.name}, {"what", one.what}, {"server", server}};
+  if (one.kv_cache_bytes > 0) row["kv_cache_bytes"] = one.kv_cache_bytes;
+  int64_t requests = 0, failed = 0, retries = 0, prompt_tokens = 0, cached_tokens = 0;
+  std::string failure;
+  for (const ServingRun& run : runs) {
+    requests += run.requests;
+    failed += run.failed;
+    retries += run.retries;
+    prompt_tokens += run.prompt_tokens;
+    cached_tokens += run.cached_tokens;
+    if (failure.empty()) failure = run.failure;
+  }
+  row.update({{"requests", requests}, {"failed", failed}, {"retries", retries}});
+  if (!failure.empty()) row["failure"] = failure;
+  if (failed == requests) return row;  // there are no times to report
+  const auto add = [&](const char* key, double ServingRun::* field, double scale) {
+    if (const double median = median_of(runs, field); median > 0) row[key] = scale * median;
+  };
+  add("wall_s", &ServingRun::wall_s, 1);
+  if (!one.fairness()) {
+    const std::vector<double> rates = values_of(runs, &ServingRun::tokens_per_s);
+    row["tokens_per_s"] = percentile(rates, 0.5);
+    row["tokens_per_s_min"] = *std::min_element(rates.begin(), rates.end());
+  }
+  add("first_token_p50_ms", &ServingRun::first_token_p50_s, 1e3);
+  add("first_token_p99_ms", &ServingRun::first_token_p99_s, 1e3);
+  add("per_token_p50_ms", &ServingRun::per_token_p50_s, 1e3);
+  add("first_token_alone_ms", &ServingRun::alone_s, 1e3);
+  add("delay", &ServingRun::delay, 1);
+  if (prompt_tokens > 0) row["cached"] = static_cast<double>(cached_tokens) / static_cast<double>(prompt_tokens);
+  for (const auto& [key, value] : {std::pair{"preemptions", greatest_of(runs, &ServingRun::preemptions)},
+                                   std::pair{"kv_bytes_peak", greatest_of(runs, &ServingRun::kv_bytes_peak)}}) {
+    if (!value.is_null()) row[key] = value;
+  }
+  return row;
+}
+
+void add_ratio(Json* row, const std::string& key, const std::vector<double>& values) {
+  if (values.empty()) return;
+  (*row)[key] = percentile(values, 0.5);
+  (*row)[key + "_min"] = *std::min_element(values.begin(), values.end());
+}
+
+// A column of the table. Values are multiplied by `scale`, which converts the row's unit to the title's.
+struct Column {
+  ReportColumn shown;
+  double scale = 1;
+};
+
+const std::vector<Column>& columns() {
+  static const std::vector<Column> table = {{{"case", "case"}},
+                                            {{"what", "requests"}},
+                                            {{"server", "server"}},
+                                            {{"kv_cache_bytes", "KV MB", "%.0f"}, 1e-6},
+                                            {{"tokens_per_s", "tokens/s", "%.1f"}},
+                                            {{"tokens_per_s_min", "least", "%.1f"}},
+                                            {{"ratio", "ratio", "%.2f"}},
+                                            {{"ratio_min", "least", "%.2f"}},
+                                            {{"base_ratio", "base / variant", "%.2f"}},
+                                            {{"wall_s", "wall s", "%.1f"}},
+                                            {{"first_token_p50_ms", "first token ms p50", "%.0f"}},
+                                            {{"first_token_p99_ms", "p99", "%.0f"}},
+                                            {{"first_token_alone_ms", "alone", "%.0f"}},
+                                            {{"delay", "delay", "%.2f"}},
+                                            {{"per_token_p50_ms", "per token ms", "%.1f"}},
+                                            {{"cached", "cached", "%.0f%%"}, 100},
+                                            {{"kv_bytes_peak", "peak KV MB", "%.1f"}, 1e-6},
+                                            {{"preemptions", "preempted", "%.0f"}},
+                                            {{"retries", "retries", "%.0f"}},
+                                            {{"failed", "failed", "%.0f"}}};
+  return table;
+}
+
+// The picture has a panel for each case, with a bar for each server. Sizes are in pixels.
+constexpr double kWidth = 860, kLabels = 300, kNumbers = 150, kTop = 12, kTitle = 34, kBar = 18, kGap = 6, kPanelGap = 18;
+constexpr const char* kStyle =
+    "text{font:13px system-ui,sans-serif;fill:#222}.title{font-weight:600}.bar{fill:#2a6fdb}.reference{fill:#8fb3ee}"
+    "@media(prefers-color-scheme:dark){text{fill:#ddd}}";
+
+const char* plotted_key(const Json& row) { return row.contains("delay") ? "delay" : "tokens_per_s"; }
+
+std::string bar(const Json& row, bool reference, double greatest, double y) {
+  const double value = row.value(plotted_key(row), 0.0);
+  const double length = greatest > 0 ? (kWidth - kLabels - kNumbers) * value / greatest : 0;
+  const double middle = y + kBar / 2 + 4.5;
+  std::string svg = formatted("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", kLabels - 10, middle) +
+                    escaped_markup(row.at("server").get_ref<const std::string&>()) + "</text>";
+  svg += formatted("<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>",
+                   reference ? "reference" : "bar", kLabels, y, length, kBar);
+  svg += formatted("<text x=\"%.1f\" y=\"%.1f\">", kLabels + length + 8, middle);
+  if (row.contains("delay")) {
+    svg += formatted("%.1f ×", value);
+  } else if (!row.contains("tokens_per_s")) {
+    svg += "failed";
+  } else {
+    svg += formatted("%.0f", value);
+    if (!reference && row.contains("ratio")) svg += formatted(" (%.2f ×)", row.at("ratio").get<double>());
+  }
+  return svg + "</text>\n";
+}
+
+// Appends the panel of a case at *y, and moves *y below it.
+void add_panel(std::span<const Json> rows, std::string* svg, double* y) {
+  double greatest = 0;
+  for (const Json& row : rows) greatest = std::max(greatest, row.value(plotted_key(row), 0.0));
+  const bool fairness = std::any_of(rows.begin(), rows.end(), [](const Json& row) { return row.contains("delay"); });
+  std::string title = rows[0].at("case").get<std::string>() + ": " + rows[0].at("what").get<std::string>();
+  if (const double bytes = rows[0].value("kv_cache_bytes", 0.0); bytes > 0) {
+    title += formatted(", %.0f MB of KV cache", bytes * 1e-6);
+  }
+  title += fairness ? ": time to first token, relative to the request alone" : ": tokens per second";
+  *svg += formatted("<text class=\"title\" x=\"%.1f\" y=\"%.1f\">", kTop, *y + 18) + escaped_markup(title) + "</text>\n";
+  *y += kTitle;
+  for (size_t i = 0; i < rows.size(); ++i, *y += kBar + kGap) *svg += bar(rows[i], i == 0, greatest, *y);
+  *y += kPanelGap;
+}
+
+}  // namespace
+
+std::vector<Json> serving_rows(const ServingCase& one, std::span<const std::string> servers,
+                               std::span<const size_t> base, std::span<const Runs> runs) {
+  std::vector<Json> rows;
+  for (size_t i = 0; i < servers.size(); ++i) {
+    Json row = row_of(one, servers[i], runs[i]);
+    if (row.contains("tokens_per_s")) {
+      add_ratio(&row, "ratio", ratios(runs[i], runs[0]));
+      if (base[i] != i) add_ratio(&row, "base_ratio", ratios(runs[base[i]], runs[i]));
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+Json ServingReport::to_json() const { return {{"conditions", conditions}, {"rows", rows}}; }
+
+ServingReport ServingReport::from_json(const Json& json) {
+  return {json.at("conditions"), json.at("rows").get<std::vector<Json>>()};
+}
+
+std::string ServingReport::to_table() const {
+  EvaluationReport table;
+  table.conditions = conditions;
+  table.rows = rows;
+  for (const Column& column : columns()) {
+    bool used = false;
+    for (Json& row : table.rows) {
+      const auto value = row.find(column.shown.key);
+      if (value == row.end()) continue;
+      used = true;
+      if (column.scale != 1) *value = column.scale * value->get<double>();
+    }
+    if (used) table.columns.push_back(column.shown);
+  }
+  std::string text = table.to_table();
+  for (const Json& row : rows) {
+    if (!row.contains("failure")) continue;
+    text += row.at("case").get<std::string>() + ", " + row.at("server").get<std::string>() + ": failed: " +
+            row.at("failure").get<std::string>() + "\n";
+  }
+  return text;
+}
+
+std::string ServingReport::to_svg() const {
+  std::string panels;
+  double y = kTop;
+  for (size_t first = 0; first < rows.size();) {
+    size_t end = first + 1;
+    while (end < rows.size() && rows[end].at("case") == rows[first].at("case")) ++end;
+    add_panel(std::span(rows).subspan(first, end - first), &panels, &y);
+    first = end;
+  }
+  return formatted("<svg viewBox=\"0 0 %.0f %.0f\" xmlns=\"http://www.w3.org/2000/svg\" role=\"img\">\n", kWidth, y) +
+         "<title>Goodput at fixed cache memory</title>\n<style>" + kStyle + "</style>\n" + panels + "</svg>\n";
+}
+
+}  // namespace smartkv
