@@ -96,6 +96,13 @@ struct PolicyContext {
   void for_each(int64_t n, const std::function<void(int64_t)>& task) const;
 };
 
+// Parameters with which the conformance suite tries a policy: a thousand tokens compress often.
+struct PolicyTrial {
+  std::string_view name;        // suffix of the policy's name in the suite; "" for the policy itself
+  std::string_view parameters;  // a JSON object
+  bool cuts_pages = false;      // needs a backend that cuts pages
+};
+
 struct PolicyRow {
   std::string_view name;
   std::string_view summary;  // one line for --help
@@ -104,6 +111,9 @@ struct PolicyRow {
   // Whether its views end with at least a sliding window's worth of tokens in order of position. Only such policies
   // run in models with sliding windows.
   bool in_order = false;
+  // For tests. A policy that compresses without parameters needs none of them.
+  std::vector<PolicyTrial> trials = {};   // the first one is the policy itself
+  std::string_view brief_trial = "{}";    // a JSON object: parameters with which a few hundred tokens compress
 };
 
 const std::vector<PolicyRow>& policy_registry();

@@ -13,7 +13,7 @@ int64_t attention_bytes(int64_t heads, int64_t kept, int64_t tail) {
   return heads * (kept + 2 * tail) * static_cast<int64_t>(sizeof(float));
 }
 
-int64_t SharedSlotStore::n_probes() const { return scorer_->n_probes(); }
+int64_t SharedSlotStore::n_probes() const { return smartkv::n_probes(scorer_); }
 
 void SharedSlotStore::observe(const StageView& /*view*/, int64_t layer, const StoreProbe& probe) {
   Layer& state = layers_[static_cast<size_t>(layer)];
@@ -71,7 +71,7 @@ void SharedSlotStore::score_attention(const StageView& view) {
       previous.push_back(*candidate.score);
       mass.push_back(candidate.mass);
     }
-    scorer_->score_mass(previous, mass);
+    attention_scorer(scorer_)->score(previous, mass);
     for (size_t t = 0; t < candidates.size(); ++t) *candidates[t].score = mass[t];
     std::vector<float>().swap(head.mass);
   });

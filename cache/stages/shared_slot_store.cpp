@@ -15,7 +15,7 @@ using kernels::kPageTokens;
 using Token = LeavingTokens::Token;
 
 bool counts_importance(const SharedSlotOptions& options, const TokenScorer& scorer) {
-  return options.margin < 1 && scorer.knows_importance();
+  return options.margin < 1 && knows_importance(scorer);
 }
 
 }  // namespace
@@ -28,17 +28,17 @@ int64_t SharedSlotOptions::dense_slots() const {
   return std::min(slots, std::max(whole_pages(slots / 8), least_units(eviction) * kPageTokens));
 }
 
-SharedSlotStoreFactory::SharedSlotStoreFactory(const SharedSlotOptions& options, std::unique_ptr<TokenScorer> scorer)
+SharedSlotStoreFactory::SharedSlotStoreFactory(const SharedSlotOptions& options, TokenScorer scorer)
     : options_(options), scorer_(std::move(scorer)) {}
 
 SharedSlotStoreFactory::~SharedSlotStoreFactory() = default;
 
-std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedSlotOptions& options, std::unique_ptr<TokenScorer> scorer) {
+std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedSlotOptions& options, TokenScorer scorer) {
   if (!shared) return std::make_unique<SlotStoreFactory>(options.eviction, std::move(scorer));
-  if (!scorer->comparable()) {
+  if (!comparable(scorer)) {
     throw CacheError(
         "kv_cache.sizes: \"shared\" needs a scorer that compares tokens of all layers and KV heads, found \"" +
-        scorer->name() + '"');
+        std::string(name_of(scorer)) + '"');
   }
   return std::make_unique<SharedSlotStoreFactory>(options, std::move(scorer));
 }
@@ -61,14 +61,14 @@ StoreFactory::Bytes SharedSlotStoreFactory::max_bytes(const PolicyContext& conte
   // A layer that gets another page has it before the page of its tail is freed.
   Bytes bytes{dense * page + packed_units * packed_unit + std::min(n_layers, context.workers()) * page, 0};
   bytes.layer_pages = std::min(dense, left) * page + std::min(packed_units, heads * left) * packed_unit;
-  const bool ranks = counts_importance(options_, *scorer_);
+  const bool ranks = counts_importance(options_, scorer_);
   bytes.layer_rise = page;  // Dropped units make room before new ones are made.
   const int64_t prompt = options_.eviction.exact_prefill ? options_.eviction.boundaries().leaving(std::min(prompt_tokens, n_tokens)) : 0;
   const int64_t most_scored = std::min(n_tokens, std::max(prompt, kPageTokens));
   bytes.state = dense_units * SharedSlotStore::dense_state_bytes(ranks) +
                 packed_units * SharedSlotStore::packed_state_bytes(ranks) + most_scored * SharedSlotStore::scored_bytes(context, heads, ranks) +
                 SharedSlotStore::sizes_bytes(context);
-  if (scorer_->n_probes() > 0) {
+  if (smartkv::n_probes(scorer_) > 0) {
     Boundaries boundaries = options_.eviction.boundaries();
     boundaries.prompt_tokens = prompt_tokens;
     const int64_t tail = whole_pages(boundaries.most_in_tail(n_tokens) + 1);
@@ -78,7 +78,7 @@ StoreFactory::Bytes SharedSlotStoreFactory::max_bytes(const PolicyContext& conte
 }
 
 SharedSlotStore::SharedSlotStore(const PolicyContext& context, const SharedSlotOptions& options,
-                                 std::shared_ptr<const TokenScorer> scorer)
+                                 TokenScorer scorer)
     : context_(context),
       options_(options),
       scorer_(std::move(scorer)),
@@ -212,10 +212,10 @@ void SharedSlotStore::truncate(const StageView& view, int64_t n) {
   state_.set(state_bytes());
 }
 
-bool SharedSlotStore::ranks() const { return counts_importance(options_, *scorer_); }
+bool SharedSlotStore::ranks() const { return counts_importance(options_, scorer_); }
 
 void SharedSlotStore::score_contents(const StageView& view, int64_t end) {
-  score_tail(context_, *scorer_, view.tail, &scored_, end, ranks(), [&](int64_t layer, const TokenScores& run) {
+  score_tail(context_, scorer_, view.tail, &scored_, end, ranks(), [&](int64_t layer, const TokenScores& run) {
     Layer& of = layers_[static_cast<size_t>(layer)];
     for (int64_t h = 0; h < n_heads(); ++h) {
       for (const float x : run.of_head(h)) of.heads[static_cast<size_t>(h)].tail.push_back(comparable(x));

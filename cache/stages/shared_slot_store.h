@@ -56,7 +56,7 @@ struct SharedSlotOptions {
 
 class SharedSlotStoreFactory final : public StoreFactory {
  public:
-  SharedSlotStoreFactory(const SharedSlotOptions& options, std::unique_ptr<TokenScorer> scorer);
+  SharedSlotStoreFactory(const SharedSlotOptions& options, TokenScorer scorer);
   ~SharedSlotStoreFactory() override;
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
@@ -64,16 +64,16 @@ class SharedSlotStoreFactory final : public StoreFactory {
 
  private:
   SharedSlotOptions options_;
-  std::shared_ptr<const TokenScorer> scorer_;
+  TokenScorer scorer_;
 };
 
 // Makes the factory of a SharedSlotStore or, if `shared` is false, of a SlotStore. Throws CacheError if `shared` is
 // true and the scorer's scores are not comparable.
-std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedSlotOptions& options, std::unique_ptr<TokenScorer> scorer);
+std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedSlotOptions& options, TokenScorer scorer);
 
 class SharedSlotStore final : public TokenStore {
  public:
-  SharedSlotStore(const PolicyContext& context, const SharedSlotOptions& options, std::shared_ptr<const TokenScorer> scorer);
+  SharedSlotStore(const PolicyContext& context, const SharedSlotOptions& options, TokenScorer scorer);
 
   std::unique_ptr<TokenStore> fork() const override;
   int64_t entries(int64_t layer) const override;
@@ -259,7 +259,7 @@ class SharedSlotStore final : public TokenStore {
 
   PolicyContext context_;
   SharedSlotOptions options_;
-  std::shared_ptr<const TokenScorer> scorer_;
+  TokenScorer scorer_;
   int64_t packed_most_;  // Most packed units, over all layers and all KV heads of the model.
   int64_t scored_ = 0;   // Tokens before this position have a score, if contents are scored.
   std::vector<Layer> layers_;

@@ -4,8 +4,6 @@
 #include <numeric>
 #include <string>
 
-#include "cache/stages/token_scorer.h"
-
 namespace smartkv {
 namespace {
 
@@ -60,7 +58,7 @@ int64_t eviction_packed(const EvictionOptions& options, int64_t prompt_tokens) {
   return std::min(slots - open, leaving) / kPageTokens * kPageTokens;
 }
 
-SlotStoreFactory::SlotStoreFactory(const EvictionOptions& options, std::unique_ptr<TokenScorer> scorer)
+SlotStoreFactory::SlotStoreFactory(const EvictionOptions& options, TokenScorer scorer)
     : options_(options), scorer_(std::move(scorer)) {
   if (!options.packed || options.exact_prefill) return;
   throw CacheError("kv_cache.kept: expected \"dense\" with heads of equal size and prefill \"streaming\", because only "
@@ -68,6 +66,8 @@ SlotStoreFactory::SlotStoreFactory(const EvictionOptions& options, std::unique_p
 }
 
 SlotStoreFactory::~SlotStoreFactory() = default;
+
+bool SlotStoreFactory::exchanges() const { return pools_heads(scorer_); }
 
 std::unique_ptr<TokenStore> SlotStoreFactory::create(const PolicyContext& context) const {
   return std::make_unique<SlotStore>(context, options_, scorer_);
@@ -88,7 +88,7 @@ StoreFactory::Bytes SlotStoreFactory::max_bytes(const PolicyContext& context, in
   return bytes;
 }
 
-SlotStore::SlotStore(const PolicyContext& context, const EvictionOptions& options, std::shared_ptr<const TokenScorer> scorer)
+SlotStore::SlotStore(const PolicyContext& context, const EvictionOptions& options, TokenScorer scorer)
     : context_(context),
       options_(options),
       scorer_(std::move(scorer)),
@@ -96,7 +96,7 @@ SlotStore::SlotStore(const PolicyContext& context, const EvictionOptions& option
       layers_(static_cast<size_t>(context.shape.n_layers), Layer(context)),
       state_(context.pool) {}
 
-int64_t SlotStore::n_probes() const { return scorer_->n_probes(); }
+int64_t SlotStore::n_probes() const { return smartkv::n_probes(scorer_); }
 
 void SlotStore::view(int64_t layer, std::vector<kernels::KvSegment>* segments) const {
   for (const QuantizedPageRef& page : layers_[static_cast<size_t>(layer)].packed) segments->push_back(page->segment());
@@ -142,7 +142,7 @@ void SlotStore::truncate(const StageView& view, int64_t n) {
 }
 
 void SlotStore::score_contents(const StageView& view, int64_t end) {
-  score_tail(context_, *scorer_, view.tail, &scored_, end, false, [&](int64_t layer, const TokenScores& run) {
+  score_tail(context_, scorer_, view.tail, &scored_, end, false, [&](int64_t layer, const TokenScores& run) {
     std::vector<Head>& heads = layers_[static_cast<size_t>(layer)].heads;
     for (size_t h = 0; h < heads.size(); ++h) {
       const std::span<const float> scores = run.of_head(static_cast<int64_t>(h));
@@ -163,6 +163,27 @@ int64_t SlotStore::fills_at(const StageView& view) const {
 
 void SlotStore::prepare(const StageView& view) {
   if (scores_contents()) score_contents(view, view.leaving());
+  if (pools_heads(scorer_)) pool_attention(view);
+}
+
+void SlotStore::pool_attention(const StageView& view) {
+  // All heads keep the same tokens at the same places, because they have the same scores.
+  const auto n = static_cast<size_t>(kept_ + view.tokens - view.tail_first);
+  std::vector<double> sums(layers_.size() * n);
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    for (Head& head : layers_[layer].heads) {
+      head.mass.resize(n);
+      for (size_t i = 0; i < n; ++i) sums[layer * n + i] += head.mass[i];
+    }
+  }
+  context_.sum(sums);
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    for (Head& head : layers_[layer].heads) {
+      for (size_t i = 0; i < n; ++i) {
+        head.mass[i] = static_cast<float>(sums[layer * n + i] / static_cast<double>(context_.all_kv_heads()));
+      }
+    }
+  }
 }
 
 void SlotStore::take(const StageView& view, int64_t layer, LeavingTokens* leaving) {
@@ -252,7 +273,7 @@ void SlotStore::score_attention(Head* head, int64_t n_tail) const {
     previous.push_back(score(i));
     mass.push_back(head->mass[i]);
   }
-  scorer_->score_mass(previous, mass);
+  attention_scorer(scorer_)->score(previous, mass);
   for (size_t i = 0; i < order.size(); ++i) score(order[i]) = mass[i];
   std::vector<float>().swap(head->mass);
 }

@@ -15,11 +15,10 @@
 
 #include "cache/parameters.h"
 #include "cache/quantized_page.h"
+#include "cache/stages/token_scorer.h"
 #include "cache/stages/token_store.h"
 
 namespace smartkv {
-
-class TokenScorer;
 
 struct EvictionOptions {
   // Most tokens of a layer and KV head, including sinks, window and the page that is being filled.
@@ -54,20 +53,20 @@ int64_t eviction_packed(const EvictionOptions& options, int64_t prompt_tokens);
 
 class SlotStoreFactory final : public StoreFactory {
  public:
-  SlotStoreFactory(const EvictionOptions& options, std::unique_ptr<TokenScorer> scorer);
+  SlotStoreFactory(const EvictionOptions& options, TokenScorer scorer);
   ~SlotStoreFactory() override;
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
-  bool exchanges() const override { return false; }
+  bool exchanges() const override;
 
  private:
   EvictionOptions options_;
-  std::shared_ptr<const TokenScorer> scorer_;
+  TokenScorer scorer_;
 };
 
 class SlotStore final : public TokenStore {
  public:
-  SlotStore(const PolicyContext& context, const EvictionOptions& options, std::shared_ptr<const TokenScorer> scorer);
+  SlotStore(const PolicyContext& context, const EvictionOptions& options, TokenScorer scorer);
 
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<SlotStore>(*this); }
   int64_t entries(int64_t /*layer*/) const override { return packed_ + kept_; }
@@ -126,13 +125,15 @@ class SlotStore final : public TokenStore {
   // positions of all places before the boundary.
   std::vector<LeavingTokens::Token> lost(const Layer& layer, int64_t head, std::span<const LeavingTokens::Token> tokens,
                                          const std::vector<int32_t>& before, LeavingTokens* leaving) const;
+  // Replaces the mass of tokens by its mean over all KV heads of the layer, those of other tensor-parallel ranks included.
+  void pool_attention(const StageView& view);
   // Turns the mass of tokens into scores.
   void score_attention(Head* head, int64_t n_tail) const;
   int64_t state_bytes() const;
 
   PolicyContext context_;
   EvictionOptions options_;
-  std::shared_ptr<const TokenScorer> scorer_;
+  TokenScorer scorer_;
   int64_t slots_;
   int64_t packed_ = 0;  // Tokens in packed pages, the same in every layer and head.
   int64_t kept_ = 0;    // Places that are filled, the same in every layer and head.

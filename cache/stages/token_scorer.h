@@ -5,7 +5,8 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
+#include <string_view>
+#include <variant>
 
 #include "cache/dense_layer.h"
 #include "cache/policy.h"
@@ -18,40 +19,60 @@ struct ScoredTokens {
   int64_t first = 0, n = 0;
 };
 
-// A scorer implements one of three groups of functions. The other scoring functions throw CacheError.
-//  - If n_probes() > 0: score_mass() scores tokens by the attention that they received.
-//  - If looks_at_pages(): score_pages() and finish_scores() have the backend score the contents of pages.
-//  - Otherwise score() scores tokens by layer, KV head and position.
-class TokenScorer {
+// Scores tokens by layer, KV head and position.
+class ContentScorer {
  public:
-  virtual ~TokenScorer() = default;
-  virtual std::string name() const = 0;
-  // Returns the number of probe queries before each boundary whose attention the scorer needs; 0 if it ignores
-  // attention.
-  virtual int64_t n_probes() const { return 0; }
-
+  virtual ~ContentScorer() = default;
+  virtual std::string_view name() const = 0;
   // Whether scores of different layers and KV heads share one scale.
   virtual bool comparable() const { return true; }
-
-  // Whether score_pages() also estimates importance: how strongly the model looks at a token when it repeats the text.
+  // Whether score() also writes importance: how strongly the model looks at a token when it repeats the text.
   virtual bool knows_importance() const { return false; }
   // Writes the scores of tokens: f32 [n_kv_heads, n]. A score is final and does not depend on how tokens are divided
-  // into calls. `importance` is unused.
-  virtual void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const;
-  virtual bool looks_at_pages() const { return false; }
-  virtual bool needs_angles() const { return false; }  // whether score_pages() needs TokenScoring::angles
-  // score_pages() lets the backend write TokenScoring::scores. If knows_importance() and TokenScoring::importance is
-  // not null, the backend also writes this rank's part of the importance, on a scale of its own: f32
-  // [context.all_kv_heads(), n]. The importance is the sum over all tensor-parallel ranks. All results are valid after
-  // KvBackend::finish(). finish_scores() then turns the backend's scores into those of the scorer, in place: f32 [rows,
-  // n], each row of the tokens at positions [first, first + n).
-  virtual void score_pages(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const;
-  virtual void finish_scores(int64_t first, int64_t n, std::span<float> scores) const { (void)first, (void)n, (void)scores; }
-  // Scores the tokens of one KV head by the attention that they received. `mass`, f32 [n] in order of position: in,
-  // the attention from the probe queries since the last boundary; out, the scores. `previous`, f32 [n]: the scores so
-  // far, 0 for new tokens.
-  virtual void score_mass(std::span<const float> previous, std::span<float> mass) const;
+  // into calls. If `importance` is not null, also writes this rank's part of the importance on a scale of its own: f32
+  // [context.all_kv_heads(), n]. The importance is the sum over all tensor-parallel ranks.
+  virtual void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const = 0;
 };
+
+// Has the backend score the contents of pages.
+class PageScorer {
+ public:
+  virtual ~PageScorer() = default;
+  virtual std::string_view name() const = 0;
+  virtual bool comparable() const { return true; }         // as for ContentScorer
+  virtual bool knows_importance() const { return false; }  // as for ContentScorer
+  virtual bool needs_angles() const { return false; }      // whether score() needs TokenScoring::angles
+  // Lets the backend write TokenScoring::scores and, unless it is null, TokenScoring::importance. The results are valid
+  // after KvBackend::finish().
+  virtual void score(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const = 0;
+  // Turns the backend's scores into those of this scorer, in place: f32 [rows, n], each row of the tokens at positions
+  // [first, first + n).
+  virtual void finish(int64_t first, int64_t n, std::span<float> scores) const { (void)first, (void)n, (void)scores; }
+};
+
+// Scores tokens by the attention that they receive from probe queries. Scores of all layers and KV heads share one scale.
+class AttentionScorer {
+ public:
+  virtual ~AttentionScorer() = default;
+  virtual std::string_view name() const = 0;
+  // Returns n: the last n queries before each boundary are probes.
+  virtual int64_t n_probes() const = 0;
+  // Whether the attention is averaged over the KV heads of a layer before score(), so that they all keep the same tokens.
+  virtual bool pools_heads() const { return false; }
+  // Scores the tokens of one KV head. `mass`, f32 [n] in order of position: in, the attention from the probe queries since
+  // the last boundary; out, the scores. `previous`, f32 [n]: the scores so far, 0 for new tokens.
+  virtual void score(std::span<const float> previous, std::span<float> mass) const = 0;
+};
+
+using TokenScorer = std::variant<std::shared_ptr<const ContentScorer>, std::shared_ptr<const PageScorer>,
+                                 std::shared_ptr<const AttentionScorer>>;
+
+std::string_view name_of(const TokenScorer& scorer);
+bool comparable(const TokenScorer& scorer);
+bool knows_importance(const TokenScorer& scorer);
+const AttentionScorer* attention_scorer(const TokenScorer& scorer);  // null for another kind
+int64_t n_probes(const TokenScorer& scorer);                         // 0 unless it scores attention
+bool pools_heads(const TokenScorer& scorer);                         // false unless it scores attention
 
 // Scores of n consecutive tokens of a layer: f32 [n_kv_heads, n]. `importance`, f32 [context.all_kv_heads(), n], is
 // empty unless requested.
@@ -75,9 +96,5 @@ struct TokenScores {
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
                 int64_t end, bool importance,
                 const std::function<void(int64_t layer, const TokenScores& scores)>& take);
-
-// Creates a scorer: "none" (all scores are 0, so that no token displaces another), "random", "key_norm", "attention",
-// "snapkv" or "learned". `gate`: name of the learned scorer's gates, for PolicyContext::load_gate. Throws CacheError.
-std::unique_ptr<TokenScorer> make_scorer(const PolicyContext& context, const std::string& name, const std::string& gate);
 
 }  // namespace smartkv

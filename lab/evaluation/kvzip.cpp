@@ -40,12 +40,12 @@ class RecordingCache final : public ForwardingCache {
 };
 
 // Returns the recorded scores. Tokens after the prompt score higher than any of them.
-class RecordedScorer final : public TokenScorer {
+class RecordedScorer final : public ContentScorer {
  public:
   RecordedScorer(int64_t n_kv_heads, int64_t context, std::vector<float> scores)
       : n_kv_heads_(n_kv_heads), context_(context), scores_(std::move(scores)) {}
 
-  std::string name() const override { return "kvzip"; }
+  std::string_view name() const override { return "kvzip"; }
   void score(const PolicyContext&, const ScoredTokens& tokens, float* scores, float* /*importance*/) const override {
     constexpr float kMore = 2.0f;  // greater than any probability
     for (int64_t head = 0; head < n_kv_heads_; ++head) {
@@ -110,7 +110,7 @@ std::unique_ptr<KvCachePolicy> make_kvzip_policy(const EvaluationModel& model, c
   if (model.context == nullptr) throw EvaluationError("kvzip: expected a policy context, found none");
   const EvictionOptions options = read_options(model.shape, spec);
   check_eviction(options);
-  auto scorer = std::make_unique<RecordedScorer>(model.shape.n_kv_heads, static_cast<int64_t>(context.size()),
+  auto scorer = std::make_shared<RecordedScorer>(model.shape.n_kv_heads, static_cast<int64_t>(context.size()),
                                                  repeat_scores(model, tokenizer, context));
   return std::make_unique<StagedPolicy>("kvzip", *model.context, options.boundaries(),
                                         std::make_unique<SharedSlotStoreFactory>(SharedSlotOptions{options, 1}, std::move(scorer)));

@@ -45,72 +45,22 @@ testing::AssertionResult same(const Outputs& found, const Outputs& expected, boo
   return testing::AssertionSuccess();
 }
 
-constexpr const char* kPackedEviction = "gated_eviction_k4v4";
-constexpr const char* kEqualPackedEviction = "gated_eviction_equal_k4v4";
-constexpr const char* kBoundedPackedEviction = "gated_eviction_streaming_k8v4";
-constexpr const char* kEqualEviction = "gated_eviction_equal";
-constexpr const char* kSummarizedEviction = "gated_eviction_summaries";
-constexpr const char* kLevels = "block_summary_levels";
-constexpr const char* kCodedSummaries = "block_summary_codes";
-constexpr const char* kCodedLost = "gated_eviction_summary_codes";
-constexpr const char* kShortWindow = "k8v4_short_window";
-constexpr const char* kDropping = "mixed_precision_dropping";
-constexpr const char* kForecast = "mixed_precision_forecast";
-constexpr const char* kSparseCodes = "sparse_codes";
-constexpr const char* kSharedSnapKv = "snapkv_shared_k4v4";
-constexpr const char* kCutChannels = "channel_packed_cut";
-constexpr const char* kOneLayer = "block_summary_one_layer";
+// The policy's name, or with the name of a trial POLICY_TRIAL.
+std::string full_name(const PolicyRow& row, const PolicyTrial& trial) {
+  return std::string(row.name) + (trial.name.empty() ? "" : "_") + std::string(trial.name);
+}
 
-// Small settings, so that a thousand tokens compress often.
 nlohmann::json spec_of(const std::string& name) {
-  if (name == "full") return name;
-  if (name == "streaming" || name == "random" || name == "snapkv" || name == "gated_eviction") {
-    return {{"policy", name}, {"tokens", 448}};
+  for (const PolicyRow& row : policy_registry()) {
+    nlohmann::json spec = {{"policy", row.name}};
+    for (const PolicyTrial& trial : row.trials) {
+      if (full_name(row, trial) != name) continue;
+      spec.update(nlohmann::json::parse(trial.parameters));
+      return spec;
+    }
+    if (row.name == name) return spec;
   }
-  if (name == kSharedSnapKv) return {{"policy", "snapkv"}, {"tokens", 512}, {"sizes", "shared"}, {"kept", "k4v4"}};
-  if (name == kPackedEviction) return {{"policy", "gated_eviction"}, {"tokens", 512}, {"kept", "k4v4"}};
-  if (name == kEqualPackedEviction) {
-    return {{"policy", "gated_eviction"}, {"tokens", 448}, {"sizes", "equal"}, {"kept", "k4v4"}};
-  }
-  if (name == kBoundedPackedEviction) {
-    return {{"policy", "gated_eviction"}, {"tokens", 512}, {"kept", "k8v4"}, {"prefill", "streaming"}};
-  }
-  if (name == kEqualEviction) return {{"policy", "gated_eviction"}, {"tokens", 448}, {"sizes", "equal"}};
-  if (name == kSummarizedEviction) {
-    return {{"policy", "gated_eviction"}, {"tokens", 448}, {"lost", {{"tokens", 128}, {"block", 48}, {"salient", 2}, {"outliers", 16}}}};
-  }
-  if (name == "block_summary") {
-    return {{"policy", name}, {"tokens", 448}, {"window", 64}, {"salient", 4}, {"salient_most", 12}};
-  }
-  if (name == kOneLayer) return {{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"layers", "1-1"}};
-  if (name == kCodedSummaries) {
-    return {{"policy", "block_summary"}, {"window", 64}, {"block", 32}, {"level", 96}, {"salient", 4}, {"salient_most", 9},
-            {"outliers", 24}, {"salience", "novelty"}, {"eps", 0.01}, {"summary_bits", "8"}};
-  }
-  if (name == kCodedLost) {
-    return {{"policy", "gated_eviction"}, {"tokens", 512}, {"lost", {{"tokens", 192}, {"block", 32}, {"summary_bits", "4"}}}};
-  }
-  if (name == kLevels) {
-    return {{"policy", "block_summary"}, {"window", 64}, {"block", 80}, {"level", 24}, {"salient", 8}, {"outliers", 20},
-            {"salience", "novelty"}, {"eps", 0.01}};
-  }
-  if (name == "channel_packed") {
-    return {{"policy", name}, {"storage", "codes"}, {"key_channels", 48}, {"update_every", 64}, {"stable_updates", 1}, {"retention", 0.5},
-            {"check_every", 256}, {"most_kl", 0.02}};
-  }
-  if (name == kCutChannels) {
-    return {{"policy", "channel_packed"}, {"key_channels", 48}, {"value_channels", 48}, {"update_every", 64}, {"stable_updates", 1},
-            {"retention", 0.5}, {"least_overlap", 0}, {"most_margin_drift", 100}, {"most_kl", 100}};
-  }
-  if (name == kShortWindow) return {{"policy", "k8v4"}, {"window", 20}};
-  if (name == kSparseCodes) return {{"policy", "sparse"}, {"kept", "k4v4"}};
-  if (name == kDropping) return {{"policy", "mixed_precision"}, {"bits", 2.6}, {"horizon", 1024}, {"least_bits", 0}};
-  if (name == kForecast) {
-    return {{"policy", "mixed_precision"}, {"bits", 6}, {"horizon", 1024}, {"forecast", true}, {"forecast_history", 64},
-            {"forecast_hidden", 8}};
-  }
-  if (name == "mixed_precision") return {{"policy", name}, {"bits", 4.5}, {"horizon", 1024}};
-  return {{"policy", name}};
+  throw std::invalid_argument(name);
 }
 
 using Parameter = std::tuple<std::string, Shape>;
@@ -317,10 +267,11 @@ TEST_P(Conformance, StaysNearTheFullCache) {
   }
   const bool evicts = cache->stats().tokens_kept < 1000;
   // Random keys attend evenly: losing tokens changes the mean over them, quantising hardly does.
-  const bool far = name == "k2v2" || name == "channel_packed" || name == kCutChannels || name == kDropping || name == "sparse" || name == kSparseCodes;
+  const bool far = name == "k2v2" || name == "channel_packed" || name == "channel_packed_cut" ||
+                   name == "mixed_precision_dropping" || name.starts_with("sparse");
   EXPECT_LT(std::sqrt(error / size), evicts ? 1.5 : far ? 0.5 : name == "k8v8" ? 0.01 : 0.25);
   if (name != "full" && name != "sparse") {
-    const int64_t most = name == kCutChannels ? 9 : 7;  // tenths: three quarters of the channels, and the window
+    const int64_t most = name == "channel_packed_cut" ? 9 : 7;  // tenths: three quarters of the channels, and the window
     EXPECT_LT(cache->stats().bytes, expected_cache->stats().bytes * most / 10 + expected_cache->stats().bytes / 20);
   }
 }
@@ -493,13 +444,13 @@ TEST_P(Conformance, RepresentsWhatItShows) {
 
 std::vector<std::string> names() {
   std::vector<std::string> result;
-  for (const PolicyRow& row : policy_registry()) result.emplace_back(row.name);
-  for (const char* name : {kSparseCodes, kSharedSnapKv, kPackedEviction, kEqualPackedEviction, kBoundedPackedEviction,
-                           kEqualEviction, kSummarizedEviction, kLevels, kCodedSummaries, kCodedLost, kOneLayer, kShortWindow,
-                           kDropping, kForecast}) {
-    result.emplace_back(name);
+  const bool cuts = conformance_backend(nullptr)->cuts_pages();
+  for (const PolicyRow& row : policy_registry()) {
+    if (row.trials.empty()) result.emplace_back(row.name);
+    for (const PolicyTrial& trial : row.trials) {
+      if (cuts || !trial.cuts_pages) result.push_back(full_name(row, trial));
+    }
   }
-  if (conformance_backend(nullptr)->cuts_pages()) result.emplace_back(kCutChannels);
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "cache/policies/block_summary/summary_store.h"
+#include "cache/policies/gated_eviction/scorers.h"
 #include "cache/stages/page_store.h"
 #include "cache/stages/staged_policy.h"
 
@@ -65,8 +66,8 @@ std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& co
   const int64_t stride = read_prompt_stride(&read, kPrefillChunk);
   read.done();
   if (tokens > 0) check_summary_capacity(options, "tokens", beside, tokens);
-  std::shared_ptr<const TokenScorer> scorer;
-  if (options.salient > 0 && options.salience == Salience::kGate) scorer = make_scorer(context, "learned", options.gate);
+  std::shared_ptr<const PageScorer> scorer;
+  if (options.salient > 0 && options.salience == Salience::kGate) scorer = make_gate_scorer(context, options.gate);
   return std::make_unique<StagedPolicy>("block_summary", context, Boundaries{whole_pages(window), stride},
                                         std::make_unique<SummaryStoreFactory>(options, scorer));
 }

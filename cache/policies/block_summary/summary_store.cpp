@@ -22,7 +22,7 @@ std::unique_ptr<TokenStore> SummaryStoreFactory::create(const PolicyContext& con
 }
 
 SummaryStore::SummaryStore(const PolicyContext& context, const SummaryOptions& options,
-                           std::shared_ptr<const TokenScorer> scorer)
+                           std::shared_ptr<const PageScorer> scorer)
     : context_(context),
       options_(options),
       scorer_(std::move(scorer)),
@@ -107,7 +107,7 @@ void SummaryStore::prepare(const StageView& view) {
       std::copy(scores.begin(), scores.end(), layers_[static_cast<size_t>(layer)].scores.begin() + head * n + scored - view.tail_first);
     }
   };
-  score_tail(context_, *scorer_, view.tail, &scored, view.leaving(), false, take);
+  score_tail(context_, scorer_, view.tail, &scored, view.leaving(), false, take);
   state_.set(state_bytes());
 }
 

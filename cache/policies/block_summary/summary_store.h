@@ -26,7 +26,7 @@ namespace smartkv {
 class SummaryStoreFactory final : public StoreFactory {
  public:
   // scorer: the gate for Salience::kGate; null for any other.
-  SummaryStoreFactory(const SummaryOptions& options, std::shared_ptr<const TokenScorer> scorer)
+  SummaryStoreFactory(const SummaryOptions& options, std::shared_ptr<const PageScorer> scorer)
       : options_(options), scorer_(std::move(scorer)) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
@@ -34,12 +34,12 @@ class SummaryStoreFactory final : public StoreFactory {
 
  private:
   SummaryOptions options_;
-  std::shared_ptr<const TokenScorer> scorer_;
+  std::shared_ptr<const PageScorer> scorer_;
 };
 
 class SummaryStore final : public TokenStore {
  public:
-  SummaryStore(const PolicyContext& context, const SummaryOptions& options, std::shared_ptr<const TokenScorer> scorer);
+  SummaryStore(const PolicyContext& context, const SummaryOptions& options, std::shared_ptr<const PageScorer> scorer);
 
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<SummaryStore>(*this); }
   int64_t entries(int64_t layer) const override { return layers_[static_cast<size_t>(layer)].entries; }
@@ -109,7 +109,7 @@ class SummaryStore final : public TokenStore {
 
   PolicyContext context_;
   SummaryOptions options_, plain_ = keep_everything();
-  std::shared_ptr<const TokenScorer> scorer_;
+  std::shared_ptr<const PageScorer> scorer_;
   // At a boundary, by layer: outliers below the least score, in the KV head that has the fewest of them.
   std::vector<int64_t> shed_;
   std::vector<Layer> layers_;

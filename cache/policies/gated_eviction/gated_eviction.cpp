@@ -1,12 +1,21 @@
 #include "cache/policies/gated_eviction/gated_eviction.h"
 
 #include "cache/policies/block_summary/lost_summaries.h"
+#include "cache/policies/gated_eviction/scorers.h"
 #include "cache/stages/shared_slot_store.h"
 #include "cache/stages/slot_store.h"
 #include "cache/stages/staged_policy.h"
-#include "cache/stages/token_scorer.h"
 
 namespace smartkv {
+namespace {
+
+TokenScorer make_scorer(const PolicyContext& context, const std::string& name, const std::string& gate) {
+  if (name == "attention") return make_decayed_attention_scorer();
+  if (name == "key_norm") return make_key_norm_scorer();
+  return make_gate_scorer(context, gate);
+}
+
+}  // namespace
 
 std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   Parameters read("gated_eviction", parameters);

@@ -1,10 +1,24 @@
 #include "cache/policies/streaming/streaming.h"
 
+#include <algorithm>
+
 #include "cache/stages/slot_store.h"
 #include "cache/stages/staged_policy.h"
 #include "cache/stages/token_scorer.h"
 
 namespace smartkv {
+namespace {
+
+// No token is worth a slot.
+class NoScorer final : public ContentScorer {
+ public:
+  std::string_view name() const override { return "none"; }
+  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* /*importance*/) const override {
+    std::fill_n(scores, context.shape.n_kv_heads * tokens.n, 0.0f);
+  }
+};
+
+}  // namespace
 
 std::unique_ptr<KvCachePolicy> make_streaming_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   constexpr int64_t kPage = kernels::kPageTokens, kMost = int64_t{1} << 24;
@@ -18,7 +32,7 @@ std::unique_ptr<KvCachePolicy> make_streaming_policy(const PolicyContext& contex
   options.window = std::max<int64_t>(1, (options.tokens - (options.sinks + kPage - 1) / kPage * kPage - kPage) / kPage * kPage);
   check_eviction(options);
   return std::make_unique<StagedPolicy>("streaming", context, options.boundaries(),
-                                        std::make_unique<SlotStoreFactory>(options, make_scorer(context, "none", "")));
+                                        std::make_unique<SlotStoreFactory>(options, std::make_shared<NoScorer>()));
 }
 
 }  // namespace smartkv

@@ -10,21 +10,21 @@
 
 #include "cache/forwarding_cache.h"
 #include "cache/stages/staged_sequence.h"
-#include "cache/stages/token_scorer.h"
 #include "kernels/elementwise.h"
 #include "tests/cache/cache_driver.h"
+#include "tests/cache/stages/named_scorer.h"
 
 namespace smartkv {
 namespace {
 
 // Random scores; those of some heads are worth more. One token in ten matters to questions.
-class UnequalScorer final : public TokenScorer {
+class UnequalScorer final : public ContentScorer {
  public:
   explicit UnequalScorer(bool knows_importance) : knows_importance_(knows_importance) {}
-  std::string name() const override { return "unequal"; }
+  std::string_view name() const override { return "unequal"; }
   bool knows_importance() const override { return knows_importance_; }
   void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const override {
-    make_scorer(context, "random", "")->score(context, tokens, scores, nullptr);
+    RandomScorer().score(context, tokens, scores, nullptr);
     for (int64_t i = 0; i < context.shape.n_kv_heads * tokens.n; ++i) {
       scores[i] *= static_cast<float>(1 + tokens.layer) / static_cast<float>(1 + i / tokens.n);
       const int64_t position = tokens.first + i % tokens.n;
@@ -40,7 +40,7 @@ class SharedSlotStoreTest : public testing::Test {
  protected:
   StagedSequence make(int64_t prompt) {
     std::vector<std::unique_ptr<TokenStore>> stores;
-    stores.push_back(SharedSlotStoreFactory({options_, 0.1}, std::make_unique<UnequalScorer>(knows_importance_)).create(context_));
+    stores.push_back(SharedSlotStoreFactory({options_, 0.1}, std::make_shared<UnequalScorer>(knows_importance_)).create(context_));
     Boundaries boundaries = options_.boundaries();
     boundaries.prompt_tokens = prompt;
     return StagedSequence(context_, boundaries, std::move(stores));
@@ -181,11 +181,11 @@ TEST_F(SharedSlotStoreTest, HoldsNoMoreThanHeadsOfEqualSizeWould) {
 
 // With packed units: a page of the window, one that is being filled, two of slots, the rest in 8 bits.
 // A token is worth the mass that it got since the last boundary.
-class MassScorer final : public TokenScorer {
+class MassScorer final : public AttentionScorer {
  public:
-  std::string name() const override { return "mass"; }
+  std::string_view name() const override { return "mass"; }
   int64_t n_probes() const override { return 16; }
-  void score_mass(std::span<const float>, std::span<float>) const override {}
+  void score(std::span<const float>, std::span<float>) const override {}
 };
 
 // Adds up the mass of each position.
@@ -215,7 +215,7 @@ class MassWatcher final : public ForwardingCache {
 
 TEST_F(SharedSlotStoreTest, AttentionSaysWhatEachHeadKeeps) {
   std::vector<std::unique_ptr<TokenStore>> stores;
-  stores.push_back(make_slot_store(true, {options_}, std::make_unique<MassScorer>())->create(context_));
+  stores.push_back(make_slot_store(true, {options_}, std::make_shared<MassScorer>())->create(context_));
   Boundaries boundaries = options_.boundaries();
   boundaries.prompt_tokens = 900;
   StagedSequence cache(context_, boundaries, std::move(stores));
@@ -246,8 +246,8 @@ TEST_F(SharedSlotStoreTest, AttentionSaysWhatEachHeadKeeps) {
 }
 
 TEST_F(SharedSlotStoreTest, RefusesScoresThatDoNotCompare) {
-  EXPECT_THROW(make_slot_store(true, {options_}, make_scorer(context_, "key_norm", "")), CacheError);
-  EXPECT_NE(make_slot_store(false, {options_}, make_scorer(context_, "key_norm", "")), nullptr);
+  EXPECT_THROW(make_slot_store(true, {options_}, make_key_norm_scorer()), CacheError);
+  EXPECT_NE(make_slot_store(false, {options_}, make_key_norm_scorer()), nullptr);
 }
 
 class PackedSlotStoreTest : public SharedSlotStoreTest {

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "cache/stages/staged_sequence.h"
-#include "cache/stages/token_scorer.h"
 #include "tests/cache/cache_driver.h"
+#include "tests/cache/stages/named_scorer.h"
 
 namespace smartkv {
 namespace {
@@ -17,7 +17,7 @@ class SlotStoreTest : public testing::Test {
  protected:
   StagedSequence make(const std::string& scorer, const EvictionOptions& options, int64_t prompt) {
     std::vector<std::unique_ptr<TokenStore>> stores;
-    stores.push_back(SlotStoreFactory(options, make_scorer(context_, scorer, "")).create(context_));
+    stores.push_back(SlotStoreFactory(options, named_scorer(scorer)).create(context_));
     Boundaries boundaries = options.boundaries();
     boundaries.prompt_tokens = prompt;
     return StagedSequence(context_, boundaries, std::move(stores));
@@ -28,7 +28,7 @@ class SlotStoreTest : public testing::Test {
   // The positions with the highest scores among [0, end), sinks first, by sorting.
   std::set<int32_t> best(const std::string& scorer, int64_t layer, int64_t head, int64_t end, const EvictionOptions& options) {
     std::vector<float> scores(static_cast<size_t>(shape_.n_kv_heads * end));
-    make_scorer(context_, scorer, "")->score(context_, {layer, 0, end}, scores.data(), nullptr);
+    std::get<std::shared_ptr<const ContentScorer>>(named_scorer(scorer))->score(context_, {layer, 0, end}, scores.data(), nullptr);
     std::vector<int32_t> order;
     for (int32_t p = static_cast<int32_t>(options.sinks); p < end; ++p) order.push_back(p);
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
@@ -108,7 +108,7 @@ TEST_F(SlotStoreTest, APromptIsScoredAsItComesAndForgetsWhatIsCutBack) {
 }
 
 TEST_F(SlotStoreTest, NeverHoldsMoreThanItsTokens) {
-  for (const char* scorer : {"random", "attention", "snapkv"}) {
+  for (const char* scorer : {"random", "attention"}) {
     StagedSequence cache = make(scorer, options_, 0);
     for (int64_t n = 100; n <= 1500; n += 100) {
       driver_.run(&cache, n, 512);
@@ -129,8 +129,7 @@ TEST_F(SlotStoreTest, NamesWhatDoesNotFit) {
   } catch (const CacheError& error) {
     EXPECT_NE(std::string(error.what()).find("kv_cache.tokens: expected at least 256"), std::string::npos) << error.what();
   }
-  EXPECT_THROW(make_scorer(context_, "oracle", ""), CacheError);
-  EXPECT_THROW(make_scorer(context_, "learned", ""), CacheError);  // no model that could load gates
+  EXPECT_THROW(make_gate_scorer(context_, ""), CacheError);  // no model that could load gates
 }
 
 }  // namespace

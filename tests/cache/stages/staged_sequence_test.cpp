@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "cache/stages/slot_store.h"
-#include "cache/stages/token_scorer.h"
 #include "tests/cache/cache_driver.h"
+#include "tests/cache/stages/named_scorer.h"
 
 namespace smartkv {
 namespace {
@@ -77,7 +77,7 @@ TEST_F(StagedSequenceTest, WhatAStoreDoesNotHoldReachesTheNext) {
       EvictionOptions options{.tokens = 448, .sinks = 4, .window = 128, .exact_prefill = exact, .hand_on = true};
       Collector::Tokens taken(static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads));
       std::vector<std::unique_ptr<TokenStore>> stores;
-      stores.push_back(SlotStoreFactory(options, make_scorer(context_, scorer, "")).create(context_));
+      stores.push_back(SlotStoreFactory(options, named_scorer(scorer)).create(context_));
       stores.push_back(std::make_unique<Collector>(shape_, &taken));
       Boundaries boundaries = options.boundaries();
       boundaries.prompt_tokens = 700;
@@ -103,7 +103,7 @@ TEST_F(StagedSequenceTest, TokensReachTheNextStoreAsTheyWereWritten) {
   EvictionOptions options{.tokens = 320, .sinks = 4, .window = 64, .exact_prefill = false, .hand_on = true};
   Collector::Tokens taken(static_cast<size_t>(shape_.n_layers * shape_.n_kv_heads));
   std::vector<std::unique_ptr<TokenStore>> stores;
-  stores.push_back(SlotStoreFactory(options, make_scorer(context_, "random", "")).create(context_));
+  stores.push_back(SlotStoreFactory(options, named_scorer("random")).create(context_));
   stores.push_back(std::make_unique<Collector>(shape_, &taken));
   StagedSequence cache(context_, options.boundaries(), std::move(stores));
   CacheDriver(shape_, 9, &threads_).run(&cache, 900, 64);

@@ -5,20 +5,19 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "cache/policy.h"
 
 namespace smartkv {
 
 // Small settings, so that a few hundred tokens compress.
 inline nlohmann::json compressing_spec(std::string_view name) {
-  if (name == "full") return name;
-  if (name == "streaming" || name == "random" || name == "snapkv" || name == "gated_eviction") {
-    return {{"policy", name}, {"tokens", 256}};
+  nlohmann::json spec = {{"policy", name}};
+  for (const PolicyRow& row : policy_registry()) {
+    if (row.name == name) spec.update(nlohmann::json::parse(row.brief_trial));
   }
-  if (name == "block_summary") return {{"policy", name}, {"tokens", 320}, {"window", 64}, {"salient", 4}};
-  if (name == "mixed_precision") return {{"policy", name}, {"bits", 6}, {"horizon", 1024}};
-  if (name == "channel_packed") return {{"policy", name}, {"storage", "codes"}, {"key_channels", 48}, {"update_every", 64}, {"check_every", 128}};
-  return {{"policy", name}};
+  return spec;
 }
 
 inline std::vector<std::string> policy_names() {

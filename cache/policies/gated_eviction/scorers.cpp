@@ -1,0 +1,66 @@
+#include "cache/policies/gated_eviction/scorers.h"
+
+#include "cache/policies/gated_eviction/gate.h"
+
+namespace smartkv {
+namespace {
+
+// Keys of small norm receive much attention (Devoto et al. 2024).
+class KeyNormScorer final : public PageScorer {
+ public:
+  std::string_view name() const override { return "key_norm"; }
+  bool comparable() const override { return false; }  // The keys of each head have their own scale.
+  void score(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const override {
+    context.pool->backend()->score(context.shape.type, context.shape.n_kv_heads, context.shape.head_dim, nullptr, layers);
+  }
+  void finish(int64_t /*first*/, int64_t /*n*/, std::span<float> scores) const override {
+    for (float& score : scores) score = -score;
+  }
+};
+
+// Attention received, summed over the boundaries with exponential decay (as H2O, Zhang et al. 2023, with a horizon).
+class DecayedAttentionScorer final : public AttentionScorer {
+ public:
+  std::string_view name() const override { return "attention"; }
+  int64_t n_probes() const override { return 16; }
+  void score(std::span<const float> previous, std::span<float> mass) const override {
+    constexpr float kDecay = 0.9f;
+    for (size_t i = 0; i < mass.size(); ++i) mass[i] += kDecay * previous[i];
+  }
+};
+
+// Scores a token by the position at which it expires, given the lifespan that the layer's gate predicts from its key
+// before RoPE.
+class GateScorer final : public PageScorer {
+ public:
+  GateScorer(const PolicyContext& context, const Gate& gate)
+      : knows_importance_(gate.has_importance()), gate_(context.pool->backend()->hold(gate.maps(context.first_kv_head(), context.shape.n_kv_heads))) {}
+  std::string_view name() const override { return "learned"; }
+  bool knows_importance() const override { return knows_importance_; }
+  bool needs_angles() const override { return true; }
+  void score(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const override {
+    context.pool->backend()->score(context.shape.type, context.shape.n_kv_heads, context.shape.head_dim, gate_, layers);
+  }
+  // The gate predicts how long a token stays useful. The score is until when, so that a token past its lifespan makes
+  // room.
+  void finish(int64_t first, int64_t n, std::span<float> scores) const override {
+    for (size_t i = 0; i < scores.size(); ++i) scores[i] = expiry(first + static_cast<int64_t>(i) % n, scores[i]);
+  }
+
+ private:
+  bool knows_importance_;
+  std::shared_ptr<const kernels::BackendGate> gate_;
+};
+
+}  // namespace
+
+std::shared_ptr<const PageScorer> make_gate_scorer(const PolicyContext& context, const std::string& gate) {
+  if (!context.load_gate) throw CacheError("kv_cache.scorer: \"learned\" needs a model that can load gates");
+  return std::make_shared<GateScorer>(context, *context.load_gate(gate));
+}
+
+std::shared_ptr<const PageScorer> make_key_norm_scorer() { return std::make_shared<KeyNormScorer>(); }
+
+std::shared_ptr<const AttentionScorer> make_decayed_attention_scorer() { return std::make_shared<DecayedAttentionScorer>(); }
+
+}  // namespace smartkv
