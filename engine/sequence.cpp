@@ -102,10 +102,10 @@ int64_t Sequence::growth_ahead(int64_t beyond) const {
 }
 
 ScheduledSequence::Known Sequence::known() const {
-  if (prefix == nullptr) return prefix_known;
-  if (prefix->cache == nullptr) return {};
+  if (prefix.state() == nullptr) return prefix_known;
+  if (prefix.state()->cache == nullptr) return {};
   Known known = prefix_known;
-  known.sharers = prefix->running.use_count() - 1;  // less the state's own reference
+  known.sharers = prefix.sharers();
   return known;
 }
 
@@ -136,15 +136,16 @@ void Sequence::look_up() {
   const auto covers = [&](const std::string& key) { return request->prefixes->covers(key, request->generation.prompt); };
   PrefixCache::Covered covered = covers(request->prefix_key), drafts = {covered.tokens, nullptr};
   if (!request->draft_prefix_key.empty()) drafts = covers(request->draft_prefix_key);
-  prefix = std::move(covered.state);
-  draft_prefix = std::move(drafts.state);
-  prefix_owed = dropped && prefix != nullptr ? prefix->owed : nullptr;
+  const PrefixCache::Held state = covered.state;
+  prefix.claim(std::move(covered.state));
+  draft_prefix.claim(std::move(drafts.state));
+  prefix_owed = dropped && state != nullptr ? state->owed : nullptr;
   prefix_known = {std::min(covered.tokens, drafts.tokens), 0};
-  if (prefix == nullptr || prefix_known.tokens == 0) return;
-  const CacheStats stats = prefix->cache->stats();
+  if (state == nullptr || prefix_known.tokens == 0) return;
+  const CacheStats stats = state->cache->stats();
   const int64_t token_bytes = stats.full_bytes / stats.tokens;
   const int64_t cut = token_bytes * (stats.tokens - prefix_known.tokens);  // usually from the dense tail
-  prefix_known.bytes = std::max<int64_t>(0, prefix->cache->lasting_bytes() - cut);
+  prefix_known.bytes = std::max<int64_t>(0, state->cache->lasting_bytes() - cut);
   prompt_bytes = token_bytes * (request->prompt_tokens() - prefix_known.tokens);
 }
 
@@ -154,10 +155,10 @@ std::unique_ptr<SequenceCache> Sequence::find_prefix() {
   const std::vector<TokenId>& prompt = request->generation.prompt;
   const bool drafts = !request->draft_prefix_key.empty();
   const int64_t most = drafts ? prefixes->covers(request->draft_prefix_key, prompt).tokens : INT64_MAX;
-  cache = prefixes->find(request->prefix_key, *request->policy, prompt, &parts_at, &prefix, most);
+  cache = prefix.find(prefixes, request->prefix_key, *request->policy, prompt, &parts_at, most);
   if (cache == nullptr || !drafts) return nullptr;
-  auto draft_cache = prefixes->find(request->draft_prefix_key, *request->speculation->policy, prompt, nullptr, &draft_prefix,
-                                    cache->tokens());
+  auto draft_cache = draft_prefix.find(prefixes, request->draft_prefix_key, *request->speculation->policy, prompt, nullptr,
+                                       cache->tokens());
   if (draft_cache != nullptr && draft_cache->tokens() == cache->tokens()) return draft_cache;
   free_caches();  // a hit needs both states
   return nullptr;
@@ -169,7 +170,8 @@ void Sequence::begin() {
   parts_at = 0;
   prefix_known = {};
   std::unique_ptr<SequenceCache> draft_cache = check.tokens > 0 ? nullptr : find_prefix();
-  hold_running();
+  prefix.run();
+  draft_prefix.run();
   if (parts_at < computed() + kWorthAState) parts_at = 0;
   if (!request->looked_up) request->cached_tokens = request->prompt_computed = computed();
   request->looked_up = true;
@@ -178,41 +180,21 @@ void Sequence::begin() {
     if (check.tokens > 0) cache->follow(check);
   }
   read_stats();
-  prefix_bytes = cache_stats.bytes;
+  prefix.begin(cache_stats.bytes);
   if (request->speculation == nullptr || request->max_tokens <= 1) return;
   draft = std::make_unique<DraftSequence>(request->speculation, tokens, cache.get(), std::move(draft_cache));
   draft->usage = speculation;
   read_stats();
-  prefix_draft_bytes = draft_bytes;
-}
-
-void Sequence::hold_running() {
-  prefix_running = prefix == nullptr ? nullptr : prefix->running;
-  draft_prefix_running = draft_prefix == nullptr ? nullptr : draft_prefix->running;
+  draft_prefix.begin(draft_bytes);
 }
 
 bool Sequence::keeps_draft_prefix() const { return !request->draft_prefix_key.empty() && draft->cache() != nullptr; }
 
 void Sequence::keep_prefix() {
   const auto known = std::span<const TokenId>(tokens).first(static_cast<size_t>(computed()));
-  // Pages that are also in an earlier state of this sequence count there, so they are subtracted here.
-  const auto keep = [&](const std::string& key, const SequenceCache& of, int64_t* bytes_before) {
-    std::unique_ptr<SequenceCache> state = of.fork();
-    const int64_t bytes = state->stats().bytes;
-    PrefixCache::Held kept = request->prefixes->insert(key, known, std::move(state), bytes - *bytes_before);
-    if (kept != nullptr) *bytes_before = bytes;
-    return kept;
-  };
-  // A sequence that resumed from a state keeps holding that one, because it still runs with its pages. The new state,
-  // usually of the prompt's end, is for others.
-  const PrefixCache::Held left = keep(request->prefix_key, *cache, &prefix_bytes);
-  if (prefix == nullptr) prefix = left;
+  prefix.store(request->prefixes, request->prefix_key, known, *cache);
   const bool drafts = keeps_draft_prefix() && draft->cache()->tokens() == computed();
-  if (drafts) {
-    const PrefixCache::Held of_draft = keep(request->draft_prefix_key, *draft->cache(), &prefix_draft_bytes);
-    if (draft_prefix == nullptr) draft_prefix = of_draft;
-  }
-  hold_running();
+  if (drafts) draft_prefix.store(request->prefixes, request->draft_prefix_key, known, *draft->cache());
 }
 
 void Sequence::drop() {
@@ -225,9 +207,8 @@ void Sequence::drop() {
 void Sequence::free_caches() {
   draft.reset();  // first, because it points into the cache
   cache.reset();
-  prefix.reset();
-  draft_prefix.reset();
-  hold_running();
+  prefix.release();
+  draft_prefix.release();
   prefix_owed.reset();
   prefix_version = 0;
 }

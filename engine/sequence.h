@@ -14,6 +14,7 @@
 #include "cache/prefix_cache.h"
 #include "cache/sequence_cache.h"
 #include "engine/engine.h"
+#include "engine/prefix_claim.h"
 #include "engine/sampling/constraint.h"
 #include "engine/sampling/stop_strings.h"
 #include "engine/sampling/token_history.h"
@@ -81,10 +82,9 @@ struct Sequence final : ScheduledSequence {
   // The cache that model passes fill: `cache`, or, if the model drafts for itself, the mirror that writes `cache` and
   // the draft's cache at once.
   SequenceCache* pass_cache() const { return draft != nullptr && draft->mirror() != nullptr ? draft->mirror() : cache.get(); }
-  void hold_running();  // holds State::running of `prefix` and `draft_prefix`, whose pages it runs with
-  void read_stats();    // updates the statistics below from the caches, after a pass
-  void free_caches();   // the last stats stay readable
-  void finish();        // frees the caches and sets `finished`
+  void read_stats();   // updates the statistics below from the caches, after a pass
+  void free_caches();  // the last stats stay readable
+  void finish();       // frees the caches and sets `finished`
 
   Request* request;
   int32_t index;                         // of the choice
@@ -96,18 +96,12 @@ struct Sequence final : ScheduledSequence {
   int64_t draft_bytes = 0;               // held by the draft's cache after the last pass
   // Part of cache_stats.shared_bytes that it will probably replace by pages of its own.
   int64_t shared_once = 0;
-  // States of the prefix cache. May be null. A waiting sequence will resume from them. A running one resumed from them
-  // or, without a prefix hit, stored them first.
-  PrefixCache::Held prefix, draft_prefix;
-  std::shared_ptr<const bool> prefix_running, draft_prefix_running;  // State::running of both, held while it runs
+  PrefixClaim prefix, draft_prefix;      // of `cache` and of the draft's cache
   std::shared_ptr<const bool> prefix_owed;  // State::owed of `prefix`, held from a preemption until it begins again
   bool dropped = false;                  // preempted and not begun again
   Known prefix_known;                    // while it waits: its prefix hit
   int64_t prompt_bytes = 0;              // while it waits: dense bytes of the rest of its prompt
   uint64_t prefix_version = 0;           // sum of the versions of its prefix groups at the last look_up()
-  // Bytes of `cache` and of the draft's cache when they began, or when they last stored a state. The next state's own
-  // bytes are those beyond these.
-  int64_t prefix_bytes = 0, prefix_draft_bytes = 0;
   // Token at which a pass must end, so that a state is stored where other prompts diverge. 0 if there is none.
   int64_t parts_at = 0;
   SpeculationUsage speculation;          // after the last pass

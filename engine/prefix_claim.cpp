@@ -1,0 +1,28 @@
+#include "engine/prefix_claim.h"
+
+#include <utility>
+
+namespace smartkv {
+
+std::unique_ptr<SequenceCache> PrefixClaim::find(PrefixCache* prefixes, const std::string& key, const KvCachePolicy& policy,
+                                                 std::span<const int32_t> prompt, int64_t* parts_at, int64_t most) {
+  return prefixes->find(key, policy, prompt, parts_at, &state_, most);
+}
+
+void PrefixClaim::store(PrefixCache* prefixes, const std::string& key, std::span<const int32_t> tokens,
+                        const SequenceCache& cache) {
+  std::unique_ptr<SequenceCache> fork = cache.fork();
+  const int64_t bytes = fork->stats().bytes;
+  const PrefixCache::Held stored = prefixes->insert(key, tokens, std::move(fork), bytes - bytes_);
+  if (stored != nullptr) bytes_ = bytes;
+  // Keep the state from which the cache resumed. The one at the prompt's end is for others.
+  if (state_ == nullptr) state_ = stored;
+  run();
+}
+
+void PrefixClaim::release() {
+  state_.reset();
+  running_.reset();
+}
+
+}  // namespace smartkv
