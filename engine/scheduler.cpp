@@ -314,7 +314,6 @@ bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Pl
     // continue otherwise. The youngest of several can wait until older ones end.
     if (running_.size() == 1 && reclaim(Evict::kAny, memory)) continue;
     if (youngest) return false;
-    exhausted_.clear();  // states that the preempted sequence runs with may be evicted next
     preempt(running_[i].sequence, bytes(), memory, plan);
   }
   return true;
@@ -323,6 +322,7 @@ bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Pl
 void Scheduler::preempt(const ScheduledSequence* needed_by, int64_t needed, const Memory& memory, Plan* plan) {
   plan->preempted.push_back({running_.back().sequence, needed_by, needed, memory.free() - planned_});
   drop(running_.back().sequence);
+  exhausted_.clear();  // states with which it ran may now be evicted
 }
 
 }  // namespace smartkv

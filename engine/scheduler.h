@@ -200,10 +200,10 @@ class Scheduler {
   bool reclaim(PrefixCache::Evict which, const Memory& memory);
   void share_work();
   void take_memory(const Memory& memory, Plan* plan);
-  // Makes bytes() available to running_[i]. bytes() is evaluated again after each eviction, since dropping a state can
-  // turn shared pages into unshared ones. Returns false if the sequence has to be deferred.
   // Preempts the youngest running sequence.
   void preempt(const ScheduledSequence* needed_by, int64_t needed, const Memory& memory, Plan* plan);
+  // Makes bytes() available to running_[i]. bytes() is evaluated again after each eviction, since dropping a state can
+  // turn shared pages into unshared ones. Returns false if the sequence has to be deferred.
   template <typename Bytes>
   bool make_room(size_t i, const Bytes& bytes, const Memory& memory, Plan* plan);
   void wait(Entry entry);

@@ -44,8 +44,8 @@ for name in "$@"; do
     fetch_model
     ;;
   tsan)  # without LibTorch, which is not instrumented, and without the single-threaded suites that would take an hour
-    targets=(kernels_test cache_test engine_test server_test)
-    only=(--tests-regex '^(kernels|cache|engine|server)\.' --exclude-regex '\.(Parity|RealModel[A-Za-z]*)$')
+    targets=(kernels_test cache_test engine_test server_test lab_test)
+    only=(--tests-regex '^((kernels|cache|engine|server)\.|lab\.(LoadClient|RunServingCase|ServerProcess))' --exclude-regex '\.(Parity|RealModel[A-Za-z]*)$')
     ;;
   *)
     find_torch

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "cache/boundaries.h"
 #include "cache/parameters.h"
 

@@ -189,6 +189,7 @@ const Case kCases[] = {
     {"gated_eviction_bounded", R"({"policy": "gated_eviction", "tokens": 384, "kept": "k8v4", "prefill": "streaming"})"},
     {"snapkv", R"({"policy": "snapkv", "tokens": 256, "sizes": "shared"})"},
     {"snapkv_packed", R"({"policy": "snapkv", "tokens": 384, "sizes": "shared", "kept": "k4v4"})"},
+    {"tova", R"({"policy": "tova", "tokens": 256})"},
     {"mixed_precision", R"({"policy": "mixed_precision", "bits": 5, "horizon": 1024})"},
     {"mixed_precision_dropping", R"({"policy": "mixed_precision", "bits": 2.6, "horizon": 1024, "least_bits": 0})"},
     {"mixed_precision_bytes", R"({"policy": "mixed_precision", "bytes": 600000})"},

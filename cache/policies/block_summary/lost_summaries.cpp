@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "cache/policies/block_summary/summary_store.h"
 
 namespace smartkv {

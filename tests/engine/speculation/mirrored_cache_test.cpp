@@ -1,6 +1,7 @@
 #include "engine/speculation/mirrored_cache.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "cache/policy.h"
 #include "tests/cache/cache_driver.h"

@@ -39,7 +39,7 @@ TEST(ServerProcess, KeepsOurApiKeyToItself) {
   EXPECT_EQ(server.url(), "http://127.0.0.1:1");
 }
 
-TEST(ServerProcess, KnowsItsOwnProgram) { EXPECT_TRUE(own_binary().ends_with("server_test")); }
+TEST(ServerProcess, KnowsItsOwnProgram) { EXPECT_TRUE(own_binary().ends_with("lab_test")); }
 
 }  // namespace
 }  // namespace smartkv

@@ -174,7 +174,7 @@ class TrainingModule : public testing::Test {
 
 TEST_F(TrainingModule, ErrorsComeBackAsText) {
   EXPECT_THAT(error_of("/nowhere/libsmartkv_training.so", "train-gate", {}),
-              HasSubstr("the target smartkv_training; scripts/build_torch.sh"));
+              HasSubstr("(target smartkv_training; scripts/build_torch.sh"));
   EXPECT_THAT(error_of(module_, "train-nothing", {}), HasSubstr("train-nothing: this module has no such command"));
   const nlohmann::json options = {{"model", "/nowhere/model.gguf"}, {"text", "/nowhere/text"}, {"out", "/nowhere/out"}};
   EXPECT_THAT(error_of(module_, "train-gate", options), HasSubstr("model.gguf"));

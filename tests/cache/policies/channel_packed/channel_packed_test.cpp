@@ -167,7 +167,7 @@ TEST_F(ChannelStoreTest, AGuardThatNothingPassesKeepsPagesFull) {
 TEST_F(ChannelStoreTest, BitsChooseChannels) {
   const auto cache = start({{"policy", "channel_packed"}, {"bits", 4.5}});
   EXPECT_EQ(policy_error(context_, {{"policy", "channel_packed"}, {"bits", 4.5}, {"key_bits", "8"}}),
-            "kv_cache.bits: expected either bits, or key_bits, found both");
+            "kv_cache.bits: expected either bits or key_bits, found both");
   EXPECT_NE(policy_error(context_, {{"policy", "channel_packed"}, {"bits", 1}}).find("kv_cache.bits: expected at least"),
             std::string::npos);
   EXPECT_EQ(policy_error(context_, {{"policy", "channel_packed"}, {"key_channels", 30}, {"key_bits", 8}}),
