@@ -29,15 +29,15 @@ class KvCachePolicy {
   virtual ~KvCachePolicy() = default;
   virtual std::string_view name() const = 0;
   // Returns an upper bound of the bytes that a sequence without shared pages holds at any moment while it grows to
-  // n_tokens, prompt included. If prompt_tokens is 0, the bound holds from the end of the prompt on. The engine rejects
-  // a request whose bound exceeds EngineOptions::kv_cache_bytes.
+  // n_tokens, prompt included. With prompt_tokens 0 the bound applies only after the prompt is computed. The engine
+  // rejects a request whose bound exceeds EngineOptions::kv_cache_bytes.
   virtual int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const = 0;
-  // Returns an empty cache. prompt_tokens: length of the prompt, whose end may be a compaction boundary. A sequence
-  // that is recomputed keeps the length of its original prompt.
+  // Returns an empty cache. prompt_tokens: length of the prompt, the end of which may be a compaction boundary. For a
+  // recomputed sequence it is still the length of the prompt, without the output.
   virtual std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const = 0;
-  // Returns why tensor-parallel ranks cannot each hold some of the KV heads, as a predicate of "the policy". Returns an
-  // empty string if they can: either a KV head's content depends on that head only, or the ranks exchange what it
-  // depends on.
+  // Returns an empty string if tensor-parallel ranks can each hold some of the KV heads: either a KV head's content
+  // depends on that head only, or the ranks exchange what it depends on. Otherwise returns the reason, as a predicate
+  // of "the policy".
   virtual std::string across_heads() const { return "needs all KV heads in one process"; }
   // Whether its caches communicate with the other ranks at boundaries (PolicyContext::gather()).
   virtual bool exchanges() const { return false; }
@@ -48,11 +48,12 @@ class KvCachePolicy {
 // Describes layers with sliding-window attention, which see only the last tokens of a sequence.
 struct SlidingWindow {
   int64_t tokens = 0;         // including the query's own; 0 if no layer has a window
-  bool in_all_layers = true;  // then a token outside the window is never read again
+  bool in_all_layers = true;  // if true, a token that is outside the window is never read again
 };
 
-// The environment of policies and their caches. Every policy and cache holds a copy, because a state in the prefix
-// cache may outlive the policy that created it. REQUIRES: `threads` and the model behind `rope` outlive all copies.
+// The environment of policies and their caches. Every policy and every cache holds a copy, because a state in the
+// prefix cache may outlive the policy that created it. REQUIRES: `threads` and the model behind `rope` outlive all
+// copies.
 struct PolicyContext {
   CacheShape shape;
   std::shared_ptr<PagePool> pool;
@@ -60,14 +61,14 @@ struct PolicyContext {
   // Writes the rotary embedding's cosines and sines for a position, f32 [head_dim / 2] each. With them a policy can
   // undo the rotation of a key.
   std::function<void(int64_t position, float* cos, float* sin)> rope = {};
-  // Returns the learned gates of a name, which is never a path; "" selects the gates trained for this model. Throws
-  // CacheError. Null in a context without gates.
+  // Returns the learned gates of a name (not a path); "" selects the gates trained for this model. Throws CacheError.
+  // Null in a context without gates.
   std::function<std::shared_ptr<const Gate>(const std::string& name)> load_gate = {};
   // Returns the worth of the model's channels, read from a file of `smartkv train-probe`. `name` is the one that
   // requests use for the file. Throws CacheError. Null in a context without such files.
   std::function<std::shared_ptr<const ChannelWorth>(const std::string& name)> load_worth = {};
   SlidingWindow window = {};
-  // Tensor parallelism: which of the model's KV heads this rank holds; `shape` counts those. Null if it holds all.
+  // The KV heads of the model that this tensor-parallel rank holds; null if it holds all. `shape` counts only these.
   std::shared_ptr<ModelHeads> heads = {};
 
   int64_t workers() const;  // threads, including the caller
@@ -76,8 +77,8 @@ struct PolicyContext {
   int64_t first_kv_head() const { return heads == nullptr ? 0 : heads->first(heads->rank()); }
   CacheShape whole_shape() const;  // `shape` with all KV heads of the model
   // Returns the values that each rank passed, in the order of ranks. The result is the same on every rank, so that all
-  // make the same decisions. REQUIRES: the calling thread commits a boundary of a policy that exchanges(), and every
-  // rank does the same. See ModelHeads::exchange().
+  // make the same decisions. REQUIRES: the policy exchanges(), and all ranks call it while they commit the same
+  // boundary, on the thread that commits. See ModelHeads::exchange().
   template <typename T>
   std::vector<std::vector<T>> gather(std::vector<T> own) const {
     std::vector<std::vector<T>> all;
@@ -96,7 +97,7 @@ struct PolicyContext {
   void for_each(int64_t n, const std::function<void(int64_t)>& task) const;
 };
 
-// Parameters with which the conformance suite tries a policy: a thousand tokens compress often.
+// A test case of the policy conformance suite. With its parameters a sequence of a thousand tokens is compressed often.
 struct PolicyTrial {
   std::string_view name;        // suffix of the policy's name in the suite; "" for the policy itself
   std::string_view parameters;  // a JSON object
@@ -108,12 +109,12 @@ struct PolicyRow {
   std::string_view summary;  // one line for --help
   // Throws CacheError that names the offending key of `parameters`. Unknown keys are errors.
   std::unique_ptr<KvCachePolicy> (*create)(const PolicyContext& context, const nlohmann::json& parameters);
-  // Whether its views end with at least a sliding window's worth of tokens in order of position. Only such policies
-  // run in models with sliding windows.
+  // Whether the last entries of its views, at least as many as a sliding window has tokens, are in order of position.
+  // Only such policies run in models with sliding windows.
   bool in_order = false;
-  // For tests. A policy that compresses without parameters needs none of them.
+  // For tests. Not needed if the policy compresses so often with its default parameters.
   std::vector<PolicyTrial> trials = {};   // the first one is the policy itself
-  std::string_view brief_trial = "{}";    // a JSON object: parameters with which a few hundred tokens compress
+  std::string_view brief_trial = "{}";    // a JSON object: parameters that compress a few hundred tokens
 };
 
 const std::vector<PolicyRow>& policy_registry();

@@ -1,8 +1,8 @@
 // The prefix cache stores the caches of computed prompts for later prompts with the same beginning.
 //
 // It has one radix tree of states for each key. A key names a policy with its parameters and a group of clients that
-// may share prompts. A state is a fork in the policy's own format, so a compressed prefix costs compressed bytes. It
-// shares its pages with the sequences that resume from it.
+// may share prompts. A state is a fork of a sequence's cache, in the format of its policy, so a compressed prefix costs
+// compressed bytes. It shares its pages with the sequences that resume from it.
 //
 // Source: RadixAttention (SGLang, Zheng et al. 2024), applied to states that a policy can reproduce.
 #pragma once
@@ -25,18 +25,17 @@ namespace smartkv {
 // Not thread-safe; the engine thread owns it.
 class PrefixCache {
  public:
-  // Shortest prefix that is stored. Computing a shorter one takes about as long as copying the page that it would
-  // share.
+  // Length of the shortest prefix that is stored, in tokens. Computing a shorter one takes about as long as copying the
+  // page that it would share.
   static constexpr int64_t kLeastTokens = 32;
 
   // A state in memory. A waiting sequence that will resume from it holds a reference, and so does a running sequence
-  // that uses its pages. Evict says how far they protect the state. If it is evicted nevertheless, `cache` becomes
-  // null.
+  // that uses its pages. A held state can be evicted, too (see Evict); `cache` then becomes null.
   struct State {
     std::shared_ptr<const SequenceCache> cache;
-    int64_t own_bytes = 0;  // not shared with the state from which it resumed; counts in bytes()
-    // Reference counters. Running sequences also hold `running`. Preempted sequences that will resume from this state
-    // also hold `owed`.
+    int64_t own_bytes = 0;  // its part of bytes(); see insert()
+    // Reference counters. Running sequences that hold the state also hold `running`. Preempted sequences that will
+    // resume from it also hold `owed`.
     std::shared_ptr<const bool> running = std::make_shared<bool>(true);
     std::shared_ptr<const bool> owed = std::make_shared<bool>(true);
   };
@@ -57,15 +56,15 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // Returns a cache that holds the longest stored prefix of the prompt, except the prompt's last token, ready to
-  // compute the rest. It equals a freshly computed cache bit for bit. Returns null if there is no such prefix. May read
-  // a file, and may then evict other states to stay within max_bytes.
+  // Returns a cache for the prompt that already holds the prompt's longest stored prefix, or null if there is none. It
+  // equals a freshly computed cache bit for bit. The prompt's last token is never included, because its logits are
+  // needed. May read a file, and may then evict other states to stay within max_bytes.
   //  - policy: the policy of the key.
-  //  - parts_at: receives the position at which the prompt diverges from all stored prompts. It may exceed the length
-  //    of the returned prefix, because not every state can be cut back to that position. A state stored there helps
-  //    the next prompt.
+  //  - parts_at: receives the position at which the prompt diverges from all stored prompts. The returned cache may
+  //    hold fewer tokens, because not every state can be cut back to that position. A state stored there helps the next
+  //    prompt.
   //  - held: receives the state from which the cache resumes.
-  //  - most: limit of the returned cache's tokens.
+  //  - most: limit for the returned cache's tokens.
   std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy, std::span<const int32_t> prompt,
                                       int64_t* parts_at = nullptr, Held* held = nullptr, int64_t most = INT64_MAX);
 
@@ -75,17 +74,17 @@ class PrefixCache {
 
   // Looks up a prompt without loading anything. Marks the state as recently used.
   Covered covers(const std::string& key, std::span<const int32_t> prompt);
-  // Prompts that could share a state are in the same group, a hash of the key and the first kLeastTokens tokens. The
-  // version of a group changes whenever one of its states in memory is added, replaced or dropped. The loss of a file
-  // does not change it.
+  // Returns the group of a prompt. Prompts that could use the same states are in one group. The version of a group
+  // changes whenever one of its states in memory is added, replaced or evicted, but not when a file is lost.
   static size_t group_of(const std::string& key, std::span<const int32_t> prompt);
   uint64_t version(size_t group) const { return versions_[group]; }
 
   // Stores `state`, the cache of `tokens`, and evicts least recently used states to make room. REQUIRES:
   // state->tokens() is the number of `tokens`.
-  //  - A state with uncommitted tokens also serves prompts that diverge within these. Of two states of the same tokens,
-  //    the one that can be cut back further is kept.
-  //  - own_bytes: bytes that `state` does not share with the state from which it resumed.
+  //  - Uncommitted tokens can be cut off, so the state also serves prompts that diverge within them. Of two states of
+  //    the same tokens, the one with fewer committed tokens is kept.
+  //  - own_bytes: bytes that `state` does not share with the previous state of its sequence, which is the one that the
+  //    sequence has resumed from or stored last.
   //  - If there are files, the state is queued for background writing. If it is evicted before that, it gets no file.
   // Returns the stored state of these tokens. Returns null if they are fewer than kLeastTokens, if own_bytes exceeds
   // max_bytes, or if the state was evicted at once.
@@ -94,11 +93,11 @@ class PrefixCache {
   // Which states evict() may drop. Each level includes the ones above it. A sequence *waits* for a state if it will
   // resume from it. A state is *unshared* if less than half of its bytes are shared with other caches.
   enum class Evict : uint8_t {
-    // States that no sequence holds, and unshared states for which no sequence waits, except perhaps one that was
-    // preempted.
+    // States of little use: those that no sequence holds, and unshared ones for which either no sequence waits or only
+    // one that was preempted.
     kUnheld,
-    // States that no running sequence uses, and unshared states, unless several sequences wait for the state and one of
-    // them was preempted.
+    // States of some use: also those that no running sequence uses, and all unshared ones. Excluded are states for
+    // which several sequences wait, one of them preempted.
     kOfUse,
     // Every state.
     kAny
@@ -109,8 +108,8 @@ class PrefixCache {
 
  private:
   struct Node;
-  // Order of preference among states that share equally many tokens with a prompt: fewest tokens first, then the most
-  // recently used.
+  // Order of preference among states that share equally many tokens with a prompt: the state with the fewest tokens
+  // first; among equals, the most recently used.
   struct Rank {
     int64_t depth;
     uint64_t used;
@@ -128,9 +127,9 @@ class PrefixCache {
     PrefixFiles::Name file;                             // empty if there is no file
     int64_t committed = 0;                              // committed tokens of the state in the file
     uint64_t used = 0;                                  // clock_ at the last use
-    std::optional<int64_t> listed;                      // committed tokens under which its state is listed in `best`
+    std::optional<int64_t> listed;                      // key of its state in `best`, here and in ancestors
     uint64_t listed_used = 0;                           // `used` at that time
-    // By committed tokens, up to `depth`: this node's own state and the best state of each child's subtree.
+    // By number of committed tokens, at most `depth`: this node's own state and the best one of each child's subtree.
     std::map<int64_t, std::set<Rank>> best;
   };
   // A place where a prompt's path can leave the tree: the states at and below `node`, but not below `next`, share

@@ -1,15 +1,15 @@
 // The KV cache of one sequence: for each layer a list of immutable segments, followed by a dense tail.
 //
-// A pass calls reserve(n); for each layer write(), view() and, for probe queries, observe(); and then advance(n). The
-// owner calls truncate() or commit() after the pass.
+// A pass calls reserve(n); for each layer write(), view() and, for probe queries, observe(); and then advance(n). After
+// the pass the owner calls truncate() or commit().
 //
-// One thread at a time uses a cache, except for write(). If a function that changes the cache throws, other than
-// truncate(), the cache must be discarded.
+// One thread at a time uses a cache, except for write(). If a function that changes the cache throws, the cache must be
+// discarded. Only truncate() leaves it intact.
 //
-// The state of a cache is a function of the written K and V, their positions and the length of the prompt, bit for bit.
-// It does not depend on how the tokens were divided into passes, as long as no pass crosses a compaction boundary. A
-// preempted sequence is therefore restored by recomputing its prompt and output in a new cache of the same prompt
-// length.
+// The state of a cache is a function, bit for bit, of the written K and V, their positions, the observed probe queries,
+// the length of the prompt and the check that it follows. It does not depend on how the tokens were divided into
+// passes, as long as no pass crosses a compaction boundary. A preempted sequence is therefore restored by recomputing
+// its prompt and output in a new cache of the same prompt length.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct CacheStats {
   int64_t tokens = 0;        // appended
   int64_t tokens_kept = 0;   // still represented, averaged over layers
   int64_t bytes = 0;         // all bytes held: payload, scales, indices, biases, page slack and policy state
-  int64_t shared_bytes = 0;  // part of `bytes` in pages that other caches hold, too
+  int64_t shared_bytes = 0;  // part of `bytes` in pages that other caches also hold
   int64_t full_bytes = 0;    // bytes of the full cache for the same tokens
 };
 
@@ -67,23 +67,25 @@ inline TokenRange cover(const TokenRange& a, const TokenRange& b) {
   return {a.first < b.first ? a.first : b.first, a.end > b.end ? a.end : b.end};
 }
 
-// A probe query and the attention that it pays to each token.
+// A probe query and its attention to each token.
 struct Probe {
   int64_t position = 0;
   std::span<const float> q;     // f32 [n_heads, head_dim], after RoPE
-  // Attention probabilities, the maximum over each KV head's query heads: f32 [n_kv_heads, entries of the view that the
-  // query sees].
+  // Attention probability of each entry of the view that the query sees, the maximum over each KV head's query heads:
+  // f32 [n_kv_heads, entries].
   std::span<const float> mass;
 };
 
-// The latest comparison of a cache's logits with those of an exact cache of the same tokens, and a summary of all so
-// far.
+// The latest comparison of a cache's logits with those of an exact cache of the same tokens, and the number of
+// comparisons so far.
 struct LogitCheck {
-  int64_t tokens = 0;  // held by both caches; 0 if there was no comparison
+  int64_t tokens = 0;  // tokens in both caches; 0 if there was no comparison
   bool passed = true;
-  int64_t checks = 0, backoffs = 0;  // comparisons so far; layers that returned to exact pages because of them
-  // Results of the latest: overlap of the most likely tokens [0, 1], drift of their margin and KL divergence, both in
-  // nats.
+  int64_t checks = 0, backoffs = 0;  // comparisons; layers that returned to exact pages after a failed one
+  // Results of the latest comparison.
+  //  - overlap: share of the most likely tokens that both have, [0, 1].
+  //  - margin_drift: difference between their margins of the best token over the second, in nats.
+  //  - kl: KL divergence, in nats.
   double overlap = 0, margin_drift = 0, kl = 0;
 };
 
@@ -108,28 +110,29 @@ class SequenceCache {
   virtual void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const = 0;
   virtual void advance(int64_t n) = 0;  // appends n reserved tokens, which were written in every layer
 
-  // Cuts the cache back to n_tokens tokens. Throws CacheError, and changes nothing, unless committed() <= n_tokens <=
-  // tokens().
+  // Cuts the cache back to n_tokens tokens. If n_tokens is not in [committed(), tokens()], throws CacheError and
+  // changes nothing.
   virtual void truncate(int64_t n_tokens) = 0;
-  // Makes the first n_tokens tokens permanent. Only a commit at next_boundary() compresses; it must be of all tokens().
-  // Throws CacheError if n_tokens is less than committed(), or more than tokens() or next_boundary().
+  // Makes the first n_tokens tokens permanent. A commit at next_boundary(), and no other, compresses the cache. Throws
+  // CacheError if n_tokens is less than committed(), or more than tokens() or next_boundary(), or if it is
+  // next_boundary() but not tokens().
   virtual void commit(int64_t n_tokens) = 0;
   // Returns whether the logits of the next single-token pass should be compared with those of an exact cache. The
-  // answer changes only when a boundary is committed. If it is true:
-  //  1. The owner keeps the logits of that pass and sets LogitCheck::tokens to tokens() after it.
-  //  2. It creates a new cache, calls follow() with the check, and recomputes the tokens.
-  //  3. It calls judge() of the new cache with both rows of logits.
-  //  4. Every later cache of the sequence must follow() the result of judge(), so that it reaches the same state.
+  // answer changes only when a boundary is committed. If it is true, the owner
+  //  1. keeps the logits of that pass and sets LogitCheck::tokens to tokens() after it;
+  //  2. creates a new cache, calls its follow() with the check, and recomputes the tokens in it;
+  //  3. calls judge() of the new cache with both rows of logits;
+  //  4. calls follow() with the result for every later cache of the sequence, so that it reaches the same state.
   virtual bool wants_check() const { return false; }
-  // Keeps the cache exact up to check.tokens and applies the check there. REQUIRES: tokens() == 0.
+  // Makes the cache stay exact up to check.tokens and apply the results of the check there. REQUIRES: tokens() == 0.
   virtual void follow(const LogitCheck& check) { (void)check; }
-  // Compares the logits after check.tokens of this cache (`exact`) and of the previous one (`own`), both f32
-  // [vocab_size]. Returns the check that later caches must follow.
+  // Compares the logits of this cache (`exact`) with those that the owner kept (`own`), both f32 [vocab_size]. Returns
+  // the check that later caches must follow.
   virtual LogitCheck judge(std::span<const float> exact, std::span<const float> own) { (void)exact, (void)own; return {}; }
   // Returns the next compaction boundary, in tokens, or kNoBoundary. It must be committed before a pass goes beyond it.
   virtual int64_t next_boundary() const { return kNoBoundary; }
 
-  // Returns which of the next n tokens are probe queries, whose attention the cache wants to observe. Depends on
+  // Returns the positions of the probe queries among the next n tokens. The cache observes their attention. Depends on
   // positions only.
   virtual TokenRange probes(int64_t n) const { (void)n; return {}; }
   // Records the attention of a probe query. Called before advance(), in order of position. The probe's token then
@@ -138,29 +141,27 @@ class SequenceCache {
 
   // Returns an upper bound of the rise of the pool's bytes_in_use(), at any moment, while n more tokens are reserved,
   // written, observed, advanced and committed, boundaries included. It covers new pages, copies of shared pages,
-  // temporary memory of compaction and policy state. It can be above 0 although the last page has room and no boundary
-  // is reached: the page may be shared, and policy state may grow with each token. The bound holds until this cache is
-  // changed or forked.
+  // temporary memory of compaction and policy state. The bound holds until this cache is changed or forked.
   virtual int64_t growth(int64_t n) const = 0;
 
   static constexpr int64_t kOtherHead = -1;
   // Returns the position of the token that each entry of view(layer, 0) represents in a KV head, in the order of the
-  // view, or kOtherHead for an entry of another head. Positions within a quantized page are listed in rising order,
-  // although the page may store its tokens in another one.
+  // view, or kOtherHead for an entry of another head. The positions of a quantized page are listed in ascending order,
+  // although the page may store its tokens in another order.
   virtual std::vector<int64_t> represented(int64_t layer, int64_t head) const = 0;
 
   // Returns a copy that shares all pages. A shared page is copied before either cache writes to it.
   virtual std::unique_ptr<SequenceCache> fork() const = 0;
-  // Returns a fork that continues as the cache of another prompt, which begins with the same tokens() tokens and has
-  // prompt_tokens > tokens() in all. Returns null unless a fresh cache of that prompt would reach exactly this state,
-  // bit for bit. May throw CacheError unless all tokens are committed and prompt_tokens > tokens().
+  // Returns a fork that continues as the cache of another prompt, which has prompt_tokens tokens and begins with those
+  // of this cache. Returns null if a fresh cache of that prompt would not reach exactly this state, bit for bit.
+  // REQUIRES: all tokens are committed, and prompt_tokens > tokens(). May throw CacheError otherwise.
   virtual std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const = 0;
   // Writes the state for KvCachePolicy::load() of the same policy. Returns false if the policy does not support files.
   // With a null `out` it only returns whether it does. Other threads may use forks of this cache meanwhile.
   virtual bool save(StateWriter* out) const { (void)out; return false; }
   virtual CacheStats stats() const = 0;  // cheap, since it is called after every pass
-  // Returns the part of stats().bytes that forks continue to share as they grow: pages that boundaries rarely or never
-  // replace.
+  // Returns the part of stats().bytes that forks will still share after they have grown, because boundaries rarely or
+  // never replace these pages.
   virtual int64_t lasting_bytes() const { return 0; }
   // Returns diagnostics of the policy by name, such as "bits_k" or "forecast_last_loss". Not cheap.
   virtual std::map<std::string, double> details() const { return {}; }

@@ -48,8 +48,8 @@ struct GenerationRequest {
   int32_t n = 1;                // number of choices; they fork the prompt's cache
   // At least 0. The end of the context may end the answer earlier. With 0 only the prompt is computed.
   int64_t max_tokens = 16;
-  // At most max_tokens. Before so many tokens, stop strings have no effect, and tokens that end the answer are sampled
-  // only if the grammar allows no others.
+  // At most max_tokens. Until so many tokens are sampled, stop strings are ignored, and a token that would end the
+  // answer is sampled only if the grammar allows no other.
   int64_t min_tokens = 0;
   SamplingParams sampling;
   std::string grammar;  // EBNF that the output must match (sampling/constraint.h); empty allows any text
@@ -62,7 +62,7 @@ struct GenerationRequest {
   bool skip_special_tokens = true;      // omit special tokens from the text
   // -1: no log probabilities. k >= 0: those of the sampled token and of the k most likely ones.
   int32_t logprobs = -1;
-  // The same for every prompt token except the first (OpenAI's echo with logprobs). A request that asks for them does
+  // The same for every prompt token except the first (OpenAI's echo with logprobs). A request with prompt_logprobs does
   // not use the prefix cache.
   int32_t prompt_logprobs = -1;
   std::string cache_salt;      // prompts share prefixes only with requests of the same salt
@@ -84,10 +84,10 @@ enum class FinishReason : uint8_t {
   kCancelled,    // by GenerationStream::cancel() or Engine::stop()
   kError,
   kOutOfMemory,  // the machine had too little memory; a retry may succeed
-  kLost,         // a process of the model has ended: Engine::lost()
+  kLost,         // a tensor-parallel process has ended; see Engine::lost()
 };
 
-// A draft of one or more tokens and the result of its verification, which took one pass.
+// A draft of one or more tokens and the result of its verification in one pass.
 struct DraftRound {
   int64_t first = 0;            // index in the event's `tokens` of the first token of the round
   int64_t accepted = 0;         // the event's tokens [first, first + accepted) came from the draft
@@ -98,7 +98,7 @@ struct DraftRound {
 struct GenerationEvent {
   int32_t choice = 0;
   std::string text;                        // complete UTF-8 characters without any part of a stop string; may be empty
-  // Sampled since the previous event. Includes a final stop token, whose text is omitted.
+  // Tokens sampled since the previous event, including a final stop token, which adds nothing to `text`.
   std::vector<TokenId> tokens;
   std::vector<TokenLogprob> logprobs;      // one per token, if requested
   std::vector<DraftRound> drafts;          // rounds of speculative decoding, in order
@@ -109,19 +109,19 @@ struct GenerationEvent {
 
 // Time that a request spent in each phase, in milliseconds. total = queued + prefill + decode.
 struct RequestTimings {
-  double queued_ms = 0;         // from submit() until first scheduled
+  double queued_ms = 0;         // from entering the queue until first scheduled
   double prefill_ms = 0;        // from then until the first token of any choice
   double decode_ms = 0;         // from then until the latest event
   double total_ms = 0;
   double model_ms = 0;          // duration of the model passes in which this request took part
   double sample_ms = 0;         // sampling, stop strings and detokenization of this request
-  int64_t prefill_chunks = 0;   // passes over the prompt, and passes that recomputed tokens without sampling
+  int64_t prefill_chunks = 0;   // passes that computed a part of the prompt, or recomputed tokens without sampling
   int64_t decode_passes = 0;    // all other passes
   int64_t preemptions = 0;      // times that a choice was preempted
 };
 
-// The KV cache of a request, summed over its choices: pages that they share count for each of them. The cache of a
-// draft is not included.
+// The KV cache of a request, summed over its choices. Pages that choices share count once for each of them. The cache
+// of a draft is not included.
 struct KvCacheUsage {
   std::string policy;
   int64_t tokens = 0;        // appended to the cache
@@ -141,7 +141,8 @@ struct SpeculationUsage {
   int64_t passes = 0;                 // model passes that verified drafts
   int64_t rewinds = 0;                // passes after which the cache was truncated
   int64_t rewound_tokens = 0;         // rejected draft tokens removed from the cache
-  // Times that a choice stopped using its draft model, which had failed, returned NaN or lacked one of the tokens.
+  // Times that a choice stopped using its draft model. Reasons: the draft model failed, returned NaN, or does not have
+  // one of the tokens in its vocabulary.
   int64_t fallbacks = 0;
   std::vector<int64_t> accepted_at;   // accepted tokens by position in the draft
   double draft_ms = 0;                // drafting passes in which this request took part; not included in model_ms
@@ -220,11 +221,11 @@ struct Histogram {
 
 // Statistics over all sequences of one KV-cache policy.
 struct PolicyStats {
-  int64_t sequences = 0;  // that hold a cache now
-  int64_t bytes = 0, full_bytes = 0;  // held by their caches; bytes of the full cache for the same tokens
+  int64_t sequences = 0;  // sequences that hold a cache now
+  int64_t bytes = 0, full_bytes = 0;  // held by their caches; held by full caches of the same tokens
   // Since the start: prompt tokens computed, without prefix hits, and tokens generated.
   uint64_t prompt_tokens = 0, generation_tokens = 0;
-  TierUse tiers;  // how their tokens are represented, counted between two passes
+  TierUse tiers;  // how the tokens of these sequences are represented, counted between two passes
   // Diagnostics of the finished sequences by CacheMetric::name: sums, and distributions over sequences.
   std::map<std::string, double> sums;
   std::map<std::string, Histogram> distributions;
@@ -233,11 +234,13 @@ struct PolicyStats {
 constexpr double kTierSeconds = 1;
 
 struct EngineStats {
-  // Running sequences, including slots reserved for forks. Waiting sequences, including preempted ones.
+  // Sequences.
+  //  - requests_running: running ones, including slots reserved for forks.
+  //  - requests_waiting: waiting ones, including preempted ones.
   int64_t requests_running = 0, requests_waiting = 0;
   // Bytes.
   //  - kv_bytes_used: held by running sequences.
-  //  - kv_bytes_promised: held by them once their known tokens are computed.
+  //  - kv_bytes_promised: the most that they may hold until their known tokens (prompt and sampled) are computed.
   //  - kv_bytes_budget: limit for sequences, stored prefixes and logits together.
   int64_t kv_bytes_used = 0, kv_bytes_promised = 0, kv_bytes_budget = 0;
   // Tokens.
@@ -247,11 +250,14 @@ struct EngineStats {
   //  - prefix_cache_hits: the part of these that was found.
   uint64_t prompt_tokens = 0, generation_tokens = 0, prefix_cache_queries = 0, prefix_cache_hits = 0;
   uint64_t steps = 0;  // model passes
-  // Sequences preempted. Tokens recomputed after a preemption, a failed pass or a token that the grammar refused.
+  // Recomputation.
+  //  - preemptions: times that a sequence was preempted.
+  //  - recomputed_tokens: tokens recomputed after a preemption, a failed pass or a token that the grammar refused.
   uint64_t preemptions = 0, recomputed_tokens = 0;
   uint64_t logit_check_tokens = 0;  // recomputed for logit checks (SequenceCache::wants_check())
-  // States of the prefix cache, and the bytes that they take in addition to kv_bytes_used. The sum of the two is at
-  // most the bytes of all caches.
+  // Stored prefixes.
+  //  - prefix_cache_bytes: bytes that they take in addition to kv_bytes_used.
+  //  - prefix_cache_states: number of states in memory.
   int64_t prefix_cache_bytes = 0, prefix_cache_states = 0;
   int64_t kv_offload_bytes_used = 0, kv_offload_bytes_budget = 0;  // of host memory; a budget of 0 disables offloading
   std::map<std::string, uint64_t> finished;  // requests by reason: "stop", "length", "abort", "error"
@@ -280,11 +286,12 @@ struct EngineOptions {
   int64_t kv_offload_bytes = 0;
   // Part of kv_cache_bytes that stored prefixes may fill. -1: all that running sequences do not need; 0 disables them.
   int64_t prefix_cache_bytes = -1;
-  // Directory in which stored prefixes survive a restart. Empty disables it, as tensor_parallel above 1 requires.
+  // Directory that keeps stored prefixes across restarts; may be empty. Must be empty if tensor_parallel is above 1.
   std::filesystem::path prefix_cache_dir;
   int64_t prefix_cache_dir_bytes = int64_t{4} << 30;  // size limit of that directory; LRU files are deleted first
-  int64_t max_sequences = 32;        // that run at the same time
-  // Requests that may wait beyond those that free sequence slots can take. One more is rejected (HTTP 429).
+  int64_t max_sequences = 32;        // sequences that run at the same time
+  // Requests that may wait in addition to those for which sequence slots are free. Further ones are rejected with
+  // kOverloaded (HTTP 429).
   int64_t max_queue = 256;
   int64_t prefill_chunk = 512;       // work of one pass, in tokens: SchedulerOptions::token_budget
   std::string chat_template_file;    // replaces the model's own
@@ -302,19 +309,18 @@ struct EngineOptions {
 class Engine {
  public:
   // Loads the model and starts the engine thread. `progress` is called with 0 to 1 and a message while loading. Throws
-  // ModelError, TokenizerError, ChatTemplateError, CacheError (gates and channel_worth) or RequestError (kv_cache,
-  // speculative, allowed_policies and allowed_speculation).
+  // ModelError, TokenizerError, ChatTemplateError, CacheError (gates and channel_worth), RequestError (kv_cache,
+  // speculative, allowed_policies and allowed_speculation) or RankError (tensor_parallel).
   static std::unique_ptr<Engine> create(const EngineOptions& options,
                                         const std::function<void(double, const std::string&)>& progress = nullptr);
   virtual ~Engine() = default;  // calls stop() and ends the engine thread
 
-  // Queues a request. If it has a grammar, first waits until that is compiled, up to GrammarCompiler::kWaitSeconds.
-  // Throws RequestError if the request cannot be served now, or at all.
+  // Queues a request. If it has a grammar, first waits until the grammar is compiled, up to
+  // GrammarCompiler::kWaitSeconds. Throws RequestError if the request cannot be served now, or at all.
   std::unique_ptr<GenerationStream> submit(GenerationRequest request);
-  // Queues all requests or none. Requests for which there is room start in the same pass.
+  // Queues all requests or none, so that those for which there is room start in the same pass.
   virtual std::vector<std::unique_ptr<GenerationStream>> submit_all(std::vector<GenerationRequest> requests) = 0;
-  // Checks a request as submit() does, without queueing it. This includes compiling its grammar and checking the length
-  // of the queue.
+  // Checks a request as submit() does, without queueing it. Also compiles its grammar and checks the queue's length.
   virtual void validate(const GenerationRequest& request) const = 0;
 
   virtual const Tokenizer& tokenizer() const = 0;
@@ -324,25 +330,25 @@ class Engine {
   // Returns the model, dtype, backend, memory, threads, CPU level and policies, for GET /v1/models and the log.
   virtual nlohmann::ordered_json describe() const = 0;
   virtual EngineStats stats() const = 0;  // cheap
-  // Waits for the end of the running pass, then returns all unfinished sequences, those of the oldest request first.
-  // Calls about the same layer during one pass share one answer. `layer`: also list the spans of this layer. Throws
-  // RequestError if there is no such layer.
+  // Waits for the end of the running pass, then returns all unfinished sequences, those of the oldest request first. If
+  // `layer` is set, also lists the spans of this layer. Throws RequestError if there is no such layer.
   virtual std::vector<LiveSequence> live(std::optional<int64_t> layer) const = 0;
   // Returns the memory that a request would take: under its own policy, then under each policy that it may name,
-  // presets first. The request is not run, and its grammar is not compiled. If it is too long for the context or too
-  // large for the memory, MemoryPlan::problem says so. Throws RequestError (kInvalid) if another field is invalid.
+  // presets first. The request is not run, and its grammar is not compiled. MemoryPlan::problem says if the request is
+  // too long for the context or too large for the memory, or if the model cannot use the other policy. Throws
+  // RequestError (kInvalid) if the request itself is invalid.
   virtual std::vector<MemoryPlan> plan(const GenerationRequest& request) const = 0;
 
-  // Rejects requests from now on, including those that still wait for a grammar. Returns when all queued ones have
-  // finished.
+  // Rejects requests from now on, including those that still wait for a grammar. Returns when all accepted requests
+  // have finished.
   virtual void drain() = 0;
-  virtual void stop() = 0;  // like drain(), but cancels the queued requests
+  virtual void stop() = 0;  // like drain(), but cancels the accepted requests
   virtual bool draining() const = 0;
 
-  // Returns why the engine cannot answer any more (a tensor-parallel process ended), or an empty string.
+  // Returns why the engine cannot serve requests any more (a tensor-parallel process has ended), or an empty string.
   virtual std::string lost() const { return {}; }
-  // Sets a function that is called once, by any thread, when that happens; null removes it. Waits for a call in
-  // progress, so the function must not call on_lost(). A function set after the loss is not called.
+  // Sets the function to call, once and from any thread, when the engine is lost; null removes it. It is not called if
+  // the engine is lost already. Waits for a call in progress, so the function must not call on_lost().
   virtual void on_lost(std::function<void()> call) { (void)call; }
 };
 

@@ -1,5 +1,5 @@
-// A sequence's hold on one state of the prefix cache: the state from which its cache will resume or has resumed, or the
-// first one that it stored. The cache of a mirrored draft has a claim of its own.
+// A sequence's hold on one state of the prefix cache: the state from which its cache resumes or, without a prefix hit,
+// the first state that it stores. The cache of a mirrored draft has a claim of its own.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,32 @@
 
 namespace smartkv {
 
+// A waiting sequence calls claim(). When it starts, it calls find(), run() and begin(), and then store() at each state
+// that it leaves for others. Used by the engine thread.
 class PrefixClaim {
  public:
   const PrefixCache::Held& state() const { return state_; }  // null if there is none
-  // Number of running sequences that use the state's pages.
+  // Returns the number of running sequences that use the state's pages.
   int64_t sharers() const { return state_ == nullptr ? 0 : state_->running.use_count() - 1; }
 
-  // Claims a state for a sequence that waits. May be null.
+  // Claims the state from which a waiting sequence will resume; null if there is none.
   void claim(PrefixCache::Held state) { state_ = std::move(state); }
-  // Finds a cache for the prompt, as PrefixCache::find() does, and claims its state.
+  // Finds a cache for the prompt and claims its state. See PrefixCache::find() for the parameters and the result.
   std::unique_ptr<SequenceCache> find(PrefixCache* prefixes, const std::string& key, const KvCachePolicy& policy,
                                       std::span<const int32_t> prompt, int64_t* parts_at, int64_t most);
-  // Holds State::running from now on: the sequence runs with the state's pages.
+  // Holds State::running from now on, because the sequence runs with the state's pages.
   void run() { running_ = state_ == nullptr ? nullptr : state_->running; }
-  // The cache holds `bytes` now. The next state that it stores counts only the bytes beyond these.
+  // Sets the bytes that the cache holds when the sequence starts.
   void begin(int64_t bytes) { bytes_ = bytes; }
-  // Stores a fork of `cache`, which holds `tokens`, and claims it unless a state is claimed already.
+  // Stores a fork of `cache`, which holds `tokens`. Claims this state unless one is claimed already, and calls run().
+  // Only bytes that the cache has gained since begin() or the previous store() count as the state's own.
   void store(PrefixCache* prefixes, const std::string& key, std::span<const int32_t> tokens, const SequenceCache& cache);
   void release();
 
  private:
   PrefixCache::Held state_;
   std::shared_ptr<const bool> running_;
-  int64_t bytes_ = 0;  // of the cache when it began or last stored a state
+  int64_t bytes_ = 0;  // held by the cache at begin() or when it last stored a state
 };
 
 }  // namespace smartkv

@@ -8,38 +8,37 @@
 // does not hold yet. If one token is left, the sequence decodes. If more are left, it computes its prompt, or
 // recomputes what it lost when it was preempted.
 //
-// Memory goes by age.
-//  - States of the prefix cache that no sequence needs (PrefixCache::Evict) are evicted first.
-//  - A sequence whose next pass still does not fit computes fewer tokens, or is deferred, because older sequences
-//    return memory at compaction boundaries. After `most_deferred` deferrals in a row, states of Evict::kOfUse are
-//    evicted, and then the youngest running sequences are preempted for it.
-//  - The youngest sequence stays deferred. The oldest never is, so it always makes progress.
+// Memory goes by age. If there is not enough for the next tokens of a sequence, the scheduler tries, in this order:
+//  1. Evict states of the prefix cache that no sequence needs (PrefixCache::Evict::kUnheld).
+//  2. Compute fewer tokens, or defer the sequence to a later pass, because older sequences return memory at compaction
+//     boundaries. The oldest sequence skips this step, as does one that was deferred `most_deferred` times in a row.
+//  3. Evict states of Evict::kOfUse. A sequence that runs alone may evict any state.
+//  4. Preempt the youngest running sequences. If this is the youngest one, it is deferred again.
+// So the oldest sequence always makes progress.
 //
 // Admission looks ahead.
-//  - A waiting sequence is admitted if it and every running sequence could each grow by `horizon` tokens. If no
-//    sequence runs, this is not checked.
-//  - It also needs free slots, offload memory, and work that the running prompts leave in the pass.
+//  - A waiting sequence is admitted if it and every running sequence could each grow by `horizon` tokens, or if no
+//    sequence runs.
+//  - It also needs free slots and offload memory, and the running prompts must leave work for it in the pass.
 //  - Each preemption doubles the horizon of that sequence, so that it is not admitted only to be preempted again.
-//  - A sequence with a prefix hit uses `known_horizon` instead, doubled in the same way. It shares most of its memory,
-//    so reserving room for most of its answer costs little.
+//  - A sequence with a prefix hit uses the longer `known_horizon` instead. It shares most of its memory, so reserving
+//    room for most of its answer costs little.
 //
 // Overtaking is bounded.
 //  - A waiting sequence that fits may overtake one that does not fit. No sequence is overtaken more than kMostPasses
 //    times, and a preempted sequence is never overtaken.
-//  - A sequence whose prefix a running sequence is computing waits for that prefix. Meanwhile others of its kind (with
-//    or without a prefix hit) overtake it only if memory remains for it, too; otherwise the prefix might be evicted
-//    before it is used.
 //  - Sequences with a prefix hit are admitted first (SGLang, Zheng et al. 2024), in descending order of the number of
-//    running sequences that share it. Being overtaken by one of them counts as a quarter, because the work that a
-//    prefix hit saves shortens the wait of all.
-//  - Admission evicts states of Evict::kOfUse only for a sequence whose prefix running sequences share, and for one
-//    that may not be overtaken.
+//    running sequences that share the prefix. Being overtaken by one of them counts as a quarter, because the work that
+//    a prefix hit saves shortens the wait of all.
+//  - A sequence whose prefix a running sequence is computing waits for that prefix. Memory is set aside for it
+//    meanwhile. Otherwise the prefix might be evicted for a sequence that overtakes it.
+//  - Admission evicts states of Evict::kOfUse only for a sequence whose prefix running sequences share, or that may not
+//    be overtaken.
 //
 // Prompts share the work of a pass.
-//  - The oldest prompt gets as much work as it can use. Younger ones share the rest, by age.
-//  - If younger prompts have fewer tokens left than the oldest, they go first, the shortest before the others, and get
-//    at most half of the work. The oldest then gets as much as they do together, and the remaining prompts get none. So
-//    a short prompt does not wait for a long one.
+//  - The oldest prompt gets as much work as it can use. Younger ones get the rest, by age.
+//  - A short prompt does not wait for a long one: prompts with fewer tokens left than the oldest go first, in order of
+//    length. Together they get at most half of the work. The oldest then gets as much as they do, and all others none.
 #pragma once
 
 #include <cstdint>
@@ -62,9 +61,9 @@ class ScheduledSequence {
  public:
   virtual ~ScheduledSequence() = default;
   virtual int64_t computed() const = 0;    // tokens that its cache holds
-  virtual int64_t left() const = 0;        // known tokens not yet computed; at least 1
+  virtual int64_t left() const = 0;        // known tokens that are not computed yet; at least 1
   virtual int64_t pass_limit() const = 0;  // most tokens that its next pass may compute; at least 1
-  // Returns the bytes by which memory may rise, at any moment, in a pass over its next n tokens.
+  // Returns the most by which the bytes in use can rise, at any moment, in a pass over its next n tokens.
   virtual int64_t growth(int64_t n) const = 0;
   // Returns the rows of logits that a pass over its next n tokens yields. They are scratch memory of that pass.
   virtual int64_t logit_rows(int64_t n) const { return n == left() ? 1 : 0; }
@@ -73,14 +72,14 @@ class ScheduledSequence {
   virtual int64_t offloaded() const { return 0; }
   // The prefix hit of a waiting sequence.
   struct Known {
-    int64_t tokens = 0, bytes = 0;  // of the prefix; bytes that the sequence will share
+    int64_t tokens = 0, bytes = 0;  // length of the prefix; bytes that the sequence will share
     int64_t sharers = 0;            // running sequences that use the prefix
   };
   virtual Known known() const = 0;
   // Returns the most bytes that it holds at any moment until its known tokens and `beyond` more are computed.
   virtual int64_t bytes_ahead(int64_t beyond) const = 0;
-  // Returns the expected rise of memory until its known tokens and `beyond` more are computed. Shared bytes count only
-  // if the sequence will probably replace them by pages of its own.
+  // Returns the expected rise of the bytes in use until its known tokens and `beyond` more are computed. Includes
+  // shared bytes that the sequence will probably replace by pages of its own.
   virtual int64_t growth_ahead(int64_t beyond) const = 0;
   virtual void begin() = 0;  // creates its caches; may throw
   virtual void drop() = 0;   // frees its caches, so that computed() is 0
@@ -88,16 +87,17 @@ class ScheduledSequence {
 
 struct SchedulerOptions {
   int64_t max_sequences = 32;
-  // Work of one pass, in tokens without context. Each decoding sequence takes part and counts as 1. Prompts share the
-  // rest, which is at least 1.
+  // Work of one pass. The unit is the work of one token without context. Every decoding sequence takes part and counts
+  // as 1. Prompts share the rest, at least 1.
   int64_t token_budget = 512;
   // Length of context whose attention costs as much as the matrix products of one token.
   int64_t attention_tokens = INT64_MAX;
   int64_t row_bytes = 0;          // bytes of one row of logits
-  int64_t most_rows = INT64_MAX;  // most rows of logits in a pass, beyond one for each sequence
+  int64_t most_rows = INT64_MAX;  // limit for the rows of logits in a pass; the first of each sequence does not count
   int64_t horizon = 64;           // tokens
   int32_t most_deferred = 4;      // consecutive passes
-  int64_t known_horizon = 256;    // tokens, for sequences with a prefix hit; measured: docs/notes/2026-11-serving.md, case c
+  // Tokens, for sequences with a prefix hit. Measured in docs/notes/2026-11-serving.md, case c.
+  int64_t known_horizon = 256;
 };
 
 class Scheduler {
@@ -110,11 +110,11 @@ class Scheduler {
   // The state of memory, as the engine sees it.
   struct Memory {
     std::function<int64_t()> free;  // unused bytes of the budget
-    // Evicts one state of the prefix cache. Returns false if no state of that kind is left. May be null.
+    // Evicts a state of the prefix cache, as PrefixCache::evict() does. May be null.
     std::function<bool(PrefixCache::Evict)> reclaim;
-    int64_t offload = 0;  // bytes of offload memory
-    // If a running sequence is computing the prefix of this waiting sequence, which should therefore wait: returns the
-    // bytes that the two will share. May be null.
+    int64_t offload = 0;  // bytes of offload memory in all
+    // If a running sequence is computing a prefix of this waiting one, which should therefore wait, returns the bytes
+    // that the two will share. Otherwise returns nullopt. May be null.
     std::function<std::optional<int64_t>(ScheduledSequence*)> waits = {};
   };
 
@@ -127,7 +127,8 @@ class Scheduler {
   // A running sequence that lost its memory.
   struct Preemption {
     ScheduledSequence* sequence = nullptr;
-    const ScheduledSequence* needed_by = nullptr;  // the sequence whose next tokens need memory; may be `sequence`
+    // The sequence whose next tokens need the memory. It is `sequence` itself if that was isolated (isolate()).
+    const ScheduledSequence* needed_by = nullptr;
     int64_t needed = 0, free = 0;                  // bytes that those tokens need, and bytes that were free
   };
 
@@ -136,24 +137,24 @@ class Scheduler {
     std::vector<Preemption> preempted;         // drop() was called, and they wait again
     std::vector<ScheduledSequence*> admitted;  // begin() was called, and they run
     std::vector<std::pair<ScheduledSequence*, std::exception_ptr>> failed;  // begin() threw; no longer scheduled
-    ScheduledSequence* stuck = nullptr;  // runs alone and still has no memory for its next token; null otherwise
+    ScheduledSequence* stuck = nullptr;  // runs alone and still lacks memory for its next token; null if there is none
   };
 
   explicit Scheduler(const SchedulerOptions& options) : options_(options) {}
 
   const SchedulerOptions& options() const { return options_; }
-  // Adds a waiting sequence. Lower tickets are older. `slots`: number of sequences it becomes once its prompt is
-  // computed.
+  // Adds a waiting sequence. Lower tickets are older. `slots`: number of sequences that it forks into, itself included,
+  // once its prompt is computed.
   void enqueue(ScheduledSequence* sequence, uint64_t ticket, int64_t slots);
   // Adds `child` as a running sequence in one of the slots of `parent`. REQUIRES: `parent` is running and has a slot to
   // spare.
   void fork(const ScheduledSequence* parent, ScheduledSequence* child);
   void remove(const ScheduledSequence* sequence);  // does nothing if the sequence is unknown
-  // Marks or unmarks a sequence that may be at fault for a failed pass. While a marked sequence runs, it alone is
-  // computed (the oldest one, if there are several), and no sequence is admitted.
+  // Marks or unmarks a sequence that may be the cause of a failed pass. While marked sequences run, only the oldest of
+  // them is computed, and no sequence is admitted.
   void isolate(const ScheduledSequence* sequence, bool alone);
-  // Moves a running sequence back to the waiting ones and calls its drop(). With `lost` this counts as a preemption:
-  // its horizon doubles, and it may not be overtaken. Does nothing if the sequence does not run.
+  // Moves a running sequence back to the waiting ones and calls its drop(). If `lost`, this counts as a preemption: the
+  // sequence's horizon doubles, and it may not be overtaken. Does nothing if the sequence does not run.
   void drop(ScheduledSequence* sequence, bool lost = true);
 
   // Plans the next pass: admits, preempts and evicts as described above. Overwrites *plan.
@@ -164,7 +165,7 @@ class Scheduler {
   std::vector<ScheduledSequence*> running() const;     // oldest first
   std::vector<ScheduledSequence*> candidates() const;  // waiting sequences that admission considers, oldest first
   int64_t bytes_held() const;  // sum over the running sequences; a shared page counts once for each of them
-  // Returns what the running sequences will hold once their known tokens are computed.
+  // Returns the most bytes that the running sequences hold until their known tokens are computed.
   int64_t bytes_promised() const;
 
  private:
@@ -190,9 +191,9 @@ class Scheduler {
   void begin(size_t i, Plan* plan);  // starts waiting_[i]
   bool isolated() const;             // whether a running sequence is marked `alone`
   static bool may_be_passed(const Entry& entry) { return entry.drops == 0 && entry.passes < 4 * kMostPasses; }
-  bool wants_more(const ScheduledSequence& next) const;  // whether the pass has work left for another prompt
+  bool wants_more(const ScheduledSequence& next) const;  // whether the running prompts leave work for this one
   bool fits_apart(const Entry& entry, const Memory& memory) const;  // whether its offload memory is free
-  // Whether the running sequences and this one may all grow by its horizon. `claimed`: bytes set aside for sequences
+  // Whether the running sequences and this one could all grow by its horizon. `claimed`: bytes set aside for sequences
   // that wait for a prefix.
   bool fits(const Entry& entry, int64_t claimed, const Memory& memory);
   int64_t growth_of_running(int64_t horizon);  // sum of growth_ahead(), cached until a sequence starts

@@ -35,20 +35,20 @@ enum class KvType : uint8_t { kBf16, kF32 };
 // A cut page has the layout of a dense page but holds only some channels of K and of V. The others count as 0. D in the
 // layouts above is then k_channels for K and v_channels for V. Both are multiples of 16 and at most head_dim.
 //
-// An indexed page holds tokens of all KV heads as rows, K and V of a token side by side (indexed_rows.h). A quantized
-// page beside them approximates their keys: the index. attention() explains which rows a query reads.
+// An indexed page holds the tokens of all KV heads as rows, K and V of a token side by side (indexed_rows.h), and in
+// addition their quantized page, the index. A query uses the index to choose which rows it reads; see attention().
 struct KvSegment {
   enum class Format : uint8_t { kDense, kQuantized, kIndexed, kCut };
   Format format = Format::kDense;
   int32_t tokens = 0;
-  // The parts of the KV heads, head_stride bytes apart. kDense and kCut: K. kQuantized and kIndexed: blocks that
-  // contain both K and V.
+  // kDense and kCut: K. kQuantized and kIndexed: quantized blocks, which contain both K and V. The parts of the KV
+  // heads are head_stride bytes apart.
   const void* k = nullptr;
   const void* v = nullptr;      // kDense and kCut: V, laid out as `k`. kIndexed: the rows
   int64_t head_stride = 0;      // bytes; not used for the rows of kIndexed
-  // kIndexed: the page adds this number of tokens, at least 1, to those that each KV head of a query reads from indexed
-  // pages. A page with kPageTokens is read whole. REQUIRES: an indexed page has no bias and is for all KV heads, and
-  // there is no window.
+  // kIndexed: how much this page adds to the number of tokens that each KV head of a query reads from all indexed
+  // pages; at least 1. With kPageTokens this page is read whole. REQUIRES: an indexed page has no bias and is for all
+  // KV heads, and there is no window.
   int32_t read = 0;
   int32_t row_bits = 0;         // kIndexed: bits of quantized rows, 4 or 8; 0 for dense rows
   QuantizedLayout quantized = {};          // kQuantized; kIndexed: layout of the index
@@ -58,15 +58,15 @@ struct KvSegment {
   const uint8_t* value_order = nullptr;
   int32_t k_channels = 0, v_channels = 0;  // kCut: number of channels that the page holds
   // Added to the scaled scores before the softmax, in natural log units: f32 [n_kv_heads, kPageTokens], finite for the
-  // first `tokens`. An entry that stands for n tokens has the bias log n. May be null.
+  // first `tokens`. The bias log n makes an entry count as n tokens. May be null.
   const float* bias = nullptr;
-  // The only KV head whose queries see these tokens; -1 if all do.
+  // The only KV head that has these tokens; -1 if all have them.
   int32_t kv_head = -1;
 
   bool is_indexed() const { return format == Format::kIndexed; }
   bool is_of(int64_t head) const { return kv_head < 0 || kv_head == head; }
-  // Returns part number `place` of this page as a segment that only KV head `head` sees. REQUIRES: a dense or quantized
-  // page without channel_order and bias.
+  // Returns part number `place` of this page (counted in head_stride) as a segment that only KV head `head` sees.
+  // REQUIRES: a dense or quantized page without channel_order and bias.
   KvSegment of_head(int64_t place, int64_t head) const;
 };
 
@@ -85,7 +85,7 @@ struct AttentionShape {
 int64_t segment_bytes(const AttentionShape& shape, const KvSegment& segment);
 
 // The queries of one sequence. They belong to the last n tokens of `segments`. Query i sees all tokens except the last
-// n - 1 - i, and its KV heads do not see tokens of other KV heads.
+// n - 1 - i (causal mask). Its heads do not see segments of another KV head.
 struct AttentionTask {
   const float* q = nullptr;  // [n, n_heads, head_dim] after RoPE, rows q_stride floats apart
   int64_t q_stride = 0;
@@ -100,29 +100,29 @@ struct AttentionMassTask {
   int64_t q_stride = 0;
   int64_t n = 0;
   std::span<const KvSegment> segments;
-  // Query i sees t_i = total - (n - 1 - i) tokens and writes f32 [n_kv_heads, t_i]: for each KV head the maximum over
-  // its query heads of softmax(scale q K^T + bias), or 0 for tokens of other KV heads, outside the window or, in
-  // indexed pages, not read. The results of the queries are contiguous.
+  // Query i sees t_i = total - (n - 1 - i) tokens. Its result is f32 [n_kv_heads, t_i]: for each KV head the maximum
+  // over its query heads of softmax(scale q K^T + bias). It is 0 for tokens of other KV heads, outside the window, or
+  // not read from an indexed page. The results of the queries follow each other.
   float* mass = nullptr;
 };
 
 struct SparseWorkspace;  // kernels/sparse_attention.h
 
 // Scratch memory of attention() and attention_mass(), for one call at a time. It grows to the needs of the largest call
-// and is reused. Its fields count splits as `stretches`.
+// and is reused. In its fields `stretch` means split.
 struct AttentionScratch {
   // Tasks order[first] to order[end - 1], whose first `stretches` splits consist of the same pages.
   struct Group {
     int32_t first, end, stretches;
   };
-  // A task's rows in an item. `partial`: offset of its results in the vector `partial`, starting with split 0; -1 if
-  // the item covers all splits and writes `out` directly.
+  // A task's part of an item. `partial`: where the results of its splits begin in the vector `partial`; -1 if the item
+  // covers all splits and writes `out` directly.
   struct Member {
     int32_t task;
     int64_t partial;
   };
-  // A unit of work: queries [query, query + n_queries) of a range of heads, for n_members members, over splits
-  // [stretch, stretch_end).
+  // A unit of work: queries [query, query + n_queries) of heads [head, head + n_heads) of a KV head, for n_members
+  // members, over splits [stretch, stretch_end).
   struct Item {
     int32_t member, n_members, kv_head, head, n_heads, query, n_queries, stretch, stretch_end;
   };
@@ -139,23 +139,23 @@ struct AttentionScratch {
 // Computes softmax(scale q K^T + bias) V for all tasks. Throws std::invalid_argument for a shape or a segment that it
 // does not support.
 //
-// A query's result depends on its own segments only, bit for bit. It does not depend on the other tasks, the number of
-// queries in the call or the number of threads, because a split is always the same number of segments. It does depend
-// on how the tokens are divided into segments. Tasks with the same, small number of queries read the splits that they
-// share at their beginning only once (Hydragen, Juravsky et al. 2024).
+// A query's result depends, bit for bit, only on its own segments, which includes how its tokens are divided into them.
+// It does not depend on the other tasks, the number of queries in the call or the number of threads, because every
+// split has the same number of segments. If tasks begin with the same pages and have the same, small number of queries,
+// these pages are read only once (Hydragen, Juravsky et al. 2024).
 //
-// Each KV head of a query reads only the most promising tokens of indexed pages. Their number is the sum of the pages'
-// `read`. A token's promise is the probability that the index gives it, summed over the KV head's query heads. The n
-// unread tokens of a page become one entry with the mean K and V of the page and the bias log n. After Quest (Tang et
+// Each KV head of a query reads only the most promising tokens of indexed pages, as many as the pages' `read` adds up
+// to. A token's promise is its attention probability according to the index, summed over the KV head's query heads. The
+// n unread tokens of a page become one entry with the mean K and V of the page and the bias log n. After Quest (Tang et
 // al. 2024) and Double Sparsity (Yang et al. 2024), applied to single tokens.
 void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionTask> tasks,
                AttentionScratch& scratch);
 
-// Returns the number of floats that a task writes.
+// Returns the number of floats that a task writes to `mass`.
 int64_t attention_mass_floats(const AttentionShape& shape, const AttentionMassTask& task);
 
-// Computes the attention that each token receives from probe queries. As with attention(), a result does not depend on
-// other tasks, on the number of queries in its task or on the number of threads. Throws as attention() does.
+// Computes the attention that each token receives from probe queries. As with attention(), a query's result depends
+// only on its own segments. Throws as attention() does.
 void attention_mass(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionMassTask> tasks,
                     AttentionScratch& scratch);
 

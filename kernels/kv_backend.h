@@ -5,18 +5,18 @@
 //  - The contents of pages, to which KvSegment::k and v and TokenPlace point, may be device memory. The host must not
 //    dereference these pointers; it uses the jobs below.
 //  - Everything else (queries, rows, results, biases, channel orders, lists of segments, jobs) is host memory.
-//  - The rows of write(), the queries and results of attention() and the queries of attention_mass() may also be memory
-//    of allocate(). The caller's own work on it must be ordered by the device's legacy default stream.
+//  - Exceptions: the rows of write(), the queries and results of attention() and the queries of attention_mass() may
+//    also be memory of allocate(). The caller's own work on them must be ordered by the device's legacy default stream.
 //
 // Order.
 //  - REQUIRES: the jobs of one call are independent. No job reads or writes memory that another one writes.
 //  - Jobs take effect in the order of the calls. They may be queued until the next call of attention(),
-//    attention_mass(), apply_writes(), finish(), prefetch(), download() or upload() for any page.
-//  - The rows of write() may reach their pages as late as in the next call of attention(), attention_mass() or
-//    apply_writes(), after all jobs queued before that call.
+//    attention_mass(), apply_writes(), finish(), prefetch(), download() or upload().
+//  - write() is not a job: its rows may reach their pages as late as in the next call of attention(), attention_mass()
+//    or apply_writes(), after all jobs that are queued by then.
 //  - A page may be released while jobs on it are queued.
-//  - Host memory that a job reads may be freed after the call has returned, except for write(). Results of read() and
-//    of the jobs of policies are valid after finish().
+//  - Host memory that a job reads may be freed once the call has returned. The rows of write() must stay valid longer.
+//  - Results of read() and of the jobs of policies are valid after finish().
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ namespace smartkv::kernels {
 
 // Writes new rows of K, after RoPE, and V to slots [slot, slot + n) of a dense page.
 struct PageWrite {
-  const float* k = nullptr;  // [n, n_kv_heads, head_dim], rows row_stride floats apart; the same for v
+  const float* k = nullptr;  // [n, n_kv_heads, head_dim], tokens row_stride floats apart; the same for v
   const float* v = nullptr;
   int64_t row_stride = 0;
   int64_t slot = 0, n = 0;
@@ -78,8 +78,8 @@ struct PageSource {
   const KvSegment* codes = nullptr;         // a quantized page
   const float* k = nullptr;                 // rows: [n_heads, kPageTokens, head_dim]; the same for v
   const float* v = nullptr;
-  // With `codes`: a second page, from which K takes the first residual_columns channels in the channel order of that
-  // page. May be null.
+  // With `codes`: a second quantized page, which supplies some channels of K instead. They are the first
+  // residual_columns channels in its own channel order. May be null.
   const KvSegment* residual = nullptr;
   int64_t residual_columns = 0;
 };
@@ -99,13 +99,13 @@ struct PageEncode {
 struct PageCut {
   KvSegment page;  // dense, of kPageTokens tokens
   int64_t n_heads = 0;
-  KvSegment cut;   // gives the new page's channel orders and numbers of channels
+  KvSegment cut;   // describes the new page: channel orders, numbers of channels and head_stride
   std::byte* k = nullptr;  // destinations of K and V: [n_heads], cut.head_stride bytes apart
   std::byte* v = nullptr;
 };
 
-// Reads tokens [first, first + n) of KV heads [head, head + n_heads) of a dense or quantized page, or of the index of
-// an indexed page, as f32. It cannot read a cut page or the rows of an indexed page.
+// Reads tokens [first, first + n) of KV heads [head, head + n_heads) as f32. REQUIRES: the page is dense, quantized or
+// indexed. The values of an indexed page are those of its index.
 struct PageRead {
   KvSegment page;
   int64_t head = 0, n_heads = 1;
@@ -128,8 +128,8 @@ inline PageRead read_of(const TokenPlace& place, float* k, float* v) {
   return job;
 }
 
-// Jobs of policies on pages. All results except for EntrySummary::to are in host memory, and valid after
-// KvBackend::finish(). They equal those of the CPU up to rounding.
+// Jobs of policies on pages. Results are in host memory, except for EntrySummary::to, and valid after
+// KvBackend::finish(). They equal those of the CPU backend up to rounding.
 
 // The maps of a gate in a backend's memory.
 class BackendGate {
@@ -144,8 +144,8 @@ struct TokenScoring {
   int64_t first = 0, n = 0;
   // Rotary embedding of each token, cosines, then sines: f32 [n, head_dim]. Not used without a gate.
   const float* angles = nullptr;
-  float* scores = nullptr;        // f32 [n_kv_heads, n]: log4 of the expected lifespan; |k| without a gate
-  float* importance = nullptr;    // f32 [the gate's importance_heads, n], from its second heads; null if not needed
+  float* scores = nullptr;        // f32 [n_kv_heads, n]: with a gate log4 of the expected lifespan, otherwise |k|
+  float* importance = nullptr;    // f32 [GateMaps::importance_heads, n]: the gate's importance; null if not needed
 };
 
 // Computes statistics of tokens [first, first + n) of KV heads [0, n_heads) of a dense page. Each result may be null.
@@ -153,14 +153,14 @@ struct PageStudy {
   KvSegment page;
   int64_t n_heads = 1;
   int64_t first = 0, n = 0;
-  float* k_range = nullptr;     // [n_heads, head_dim]: range of each channel over the tokens
-  float* v_range = nullptr;     // [n_heads, n]: range of each token over the channels
+  float* k_range = nullptr;     // [n_heads, head_dim]: maximum - minimum of each channel over the tokens
+  float* v_range = nullptr;     // [n_heads, n]: maximum - minimum of each token over the channels
   double* k_squares = nullptr;  // [n_heads, head_dim]: sum of squares over the tokens
   double* v_squares = nullptr;  // [n_heads]: sum of squares over tokens and channels
 };
 
-// Computes the products of queries with keys [first, first + n) of a KV head of a dense or quantized page. A quantized
-// page may have a residual, as in PageSource.
+// Computes the dot products of queries with keys [first, first + n) of a KV head of a dense or quantized page. A
+// quantized page may have a residual, as in PageSource.
 struct KeyProducts {
   KvSegment page;
   const KvSegment* residual = nullptr;
@@ -178,7 +178,7 @@ struct HeadEntries {
   std::span<const KvSegment> codes;  // quantized pages of all KV heads
   int64_t head = 0;                  // index of the KV head in `codes`
   std::span<const TokenPlace> tokens;
-  std::span<const float> bias;       // of all entries
+  std::span<const float> bias;       // one for each entry
   const SampledQueries* queries = nullptr;  // null if not needed
 };
 
@@ -192,17 +192,17 @@ struct EntrySummary {
   float* bias = nullptr;
 };
 
-// Criteria by which an entry stands out.
+// A measure of how much an entry stands out.
 enum class EntryFigure : uint8_t {
-  kNovelty,    // 1 - cosine of its key and the nearest of `pivots` keys, chosen by farthest-point sampling
+  kNovelty,    // 1 - cosine between its key and the nearest pivot; pivots are chosen by farthest-point sampling
   kValueNorm,  // |v|
-  kAttention,  // attention from the queries
+  kAttention,  // sum of the attention from the queries
 };
-// Computes that criterion for each entry.
+// Computes this measure for each entry.
 struct EntryFigures {
   HeadEntries entries;
   EntryFigure figure = EntryFigure::kValueNorm;
-  int64_t pivots = 0;    // for kNovelty
+  int64_t pivots = 0;    // kNovelty: number of pivots
   float* out = nullptr;  // f32 [entries]
 };
 
@@ -212,13 +212,14 @@ class KvBackend {
   virtual std::string_view name() const = 0;
   // Whether a query's result depends on its own segments only, bit for bit (kernels/attention.h).
   virtual bool batch_invariant() const = 0;
-  // Throws std::invalid_argument, naming the reason, if the backend does not support the shape. The CPU backend accepts
-  // every shape here; its attention() throws instead.
+  // Throws std::invalid_argument, naming the reason, if the backend does not support the shape. The CPU backend throws
+  // in attention() instead.
   virtual void check(const AttentionShape& shape) const = 0;
 
+  // The functions from allocate() to upload() are thread-safe, except for score().
+
   // Returns zeroed memory for pages, aligned to 64 bytes; null for 0 bytes. Throws std::bad_alloc. The zeroing may be
-  // queued like a job: call finish() before anything other than a job writes there. This and all following functions up
-  // to upload() are thread-safe, except for score().
+  // queued like a job: call finish() before anything other than a job writes there.
   virtual std::byte* allocate(size_t bytes) = 0;
   virtual void release(std::byte* memory, size_t bytes) noexcept = 0;
   virtual bool holds(const void* address) const = 0;  // whether it is in memory of allocate(); always true on the CPU
@@ -226,8 +227,8 @@ class KvBackend {
   virtual void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) = 0;
   virtual void write_tokens(KvType type, int64_t head_dim, std::span<const TokenWrite> tokens) = 0;
   virtual void copy(std::span<const PageCopy> copies) = 0;
-  // Writes the bytes that quantize_page() and encode_rows() define. For values that are not finite it throws
-  // std::invalid_argument, or, if the jobs are queued, makes the results of attention to the page NaN.
+  // Writes the bytes that quantize_page() and encode_rows() define. If a value is not finite, a backend that runs jobs
+  // at once throws std::invalid_argument. One that queues them makes the results of attention to the page NaN.
   virtual void encode(KvType type, int64_t head_dim, std::span<const PageEncode> pages) = 0;
   // Whether attention() accepts cut pages. If not, cut() throws std::logic_error.
   virtual bool cuts_pages() const { return false; }
@@ -238,8 +239,8 @@ class KvBackend {
 
   // Copies a gate to the backend's memory.
   virtual std::shared_ptr<const BackendGate> hold(std::shared_ptr<const GateMaps> gate) = 0;
-  // `gate`: a result of hold(); null scores by the norms of keys. Not thread-safe on the CPU, where it uses the thread
-  // pool.
+  // `gate`: a result of hold(); null scores by the norms of keys. Not thread-safe, because on the CPU it uses the
+  // thread pool.
   virtual void score(KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const BackendGate> gate,
                      std::span<const TokenScoring> layers) = 0;
   virtual void study(KvType type, int64_t head_dim, std::span<const PageStudy> pages) = 0;
@@ -254,16 +255,16 @@ class KvBackend {
   // Applies qk-norm and the rotary embedding. REQUIRES: all pointers of `rows` are memory of allocate().
   virtual void finish_heads(const AttentionShape& shape, const HeadRows& rows) = 0;
   // Writes new rows of K and V. Thread-safe for disjoint slots. The rows must stay valid until the next call of
-  // attention(), attention_mass(), apply_writes() or forget_writes(). REQUIRES: until then, all rows have the same
-  // n_kv_heads and head_dim, which are also those of that call.
+  // attention(), attention_mass(), apply_writes() or forget_writes() has returned. REQUIRES: all of these
+  // calls have the same n_kv_heads and head_dim.
   virtual void write(KvType type, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) = 0;
   virtual void forget_writes() noexcept = 0;  // drops queued writes after a pass has failed
   virtual void apply_writes() = 0;            // applies queued writes now, so that the following jobs see them
-  // Returns a backend with the same device but pages in pinned host memory. attention() of this one accepts both kinds
-  // of pages. Null on the CPU.
+  // Returns a backend for the same device that allocates pages in pinned host memory. attention() of this backend
+  // accepts both kinds of pages. Null on the CPU.
   virtual std::shared_ptr<KvBackend> with_host_pages() { return nullptr; }
-  // Whether some pages are in pinned host memory at present. If so, prefetch() should be called with segments before
-  // attention() reads them, up to one layer ahead.
+  // Whether some pages are in pinned host memory at present. If so, prefetch() should be called with the segments of a
+  // layer before attention() reads them, at most one layer ahead.
   virtual bool prefetches() const { return false; }
   virtual void prefetch(std::span<const KvSegment> segments) { (void)segments; }
   // See kernels/attention.h; bit-exact if batch_invariant(). Results in host memory are valid on return. The results of

@@ -19,22 +19,22 @@ struct ScoredTokens {
   int64_t first = 0, n = 0;
 };
 
-// Scores tokens by layer, KV head and position.
+// Computes scores on the host, from layer, KV head and position.
 class ContentScorer {
  public:
   virtual ~ContentScorer() = default;
   virtual std::string_view name() const = 0;
   // Whether scores of different layers and KV heads share one scale.
   virtual bool comparable() const { return true; }
-  // Whether score() also writes importance: how strongly the model looks at a token when it repeats the text.
+  // Whether score() also writes importance: how strongly the model attends to a token when it repeats the text.
   virtual bool knows_importance() const { return false; }
   // Writes the scores of tokens: f32 [n_kv_heads, n]. A score is final and does not depend on how tokens are divided
-  // into calls. If `importance` is not null, also writes this rank's part of the importance on a scale of its own: f32
-  // [context.all_kv_heads(), n]. The importance is the sum over all tensor-parallel ranks.
+  // into calls. If `importance` is not null, also writes this tensor-parallel rank's part of it: f32
+  // [context.all_kv_heads(), n]. The sum over all ranks is the importance. It is not on the scale of the scores.
   virtual void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const = 0;
 };
 
-// Has the backend score the contents of pages.
+// Has the backend compute scores from the contents of pages.
 class PageScorer {
  public:
   virtual ~PageScorer() = default;
@@ -45,22 +45,24 @@ class PageScorer {
   // Lets the backend write TokenScoring::scores and, unless it is null, TokenScoring::importance. The results are valid
   // after KvBackend::finish().
   virtual void score(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const = 0;
-  // Turns the backend's scores into those of this scorer, in place: f32 [rows, n], each row of the tokens at positions
-  // [first, first + n).
+  // Turns the backend's scores into those of this scorer, in place: f32 [rows, n]. There is a row for each layer and KV
+  // head, with the tokens at positions [first, first + n).
   virtual void finish(int64_t first, int64_t n, std::span<float> scores) const { (void)first, (void)n, (void)scores; }
 };
 
-// Scores tokens by the attention that they receive from probe queries. Scores of all layers and KV heads share one scale.
+// Scores tokens by the attention that they receive from probe queries. Scores of all layers and KV heads share one
+// scale.
 class AttentionScorer {
  public:
   virtual ~AttentionScorer() = default;
   virtual std::string_view name() const = 0;
   // Returns n: the last n queries before each boundary are probes.
   virtual int64_t n_probes() const = 0;
-  // Whether the attention is averaged over the KV heads of a layer before score(), so that they all keep the same tokens.
+  // Whether attention is averaged over the KV heads of a layer before score(). They then all keep the same tokens.
   virtual bool pools_heads() const { return false; }
-  // Scores the tokens of one KV head. `mass`, f32 [n] in order of position: in, the attention from the probe queries since
-  // the last boundary; out, the scores. `previous`, f32 [n]: the scores so far, 0 for new tokens.
+  // Scores the tokens of one KV head, in order of position.
+  //  - previous: their scores at the last boundary, f32 [n]; 0 for new tokens.
+  //  - mass: the attention from the probe queries since that boundary, f32 [n]. Receives the scores.
   virtual void score(std::span<const float> previous, std::span<float> mass) const = 0;
 };
 
@@ -74,8 +76,8 @@ const AttentionScorer* attention_scorer(const TokenScorer& scorer);  // null for
 int64_t n_probes(const TokenScorer& scorer);                         // 0 unless it scores attention
 bool pools_heads(const TokenScorer& scorer);                         // false unless it scores attention
 
-// Scores of n consecutive tokens of a layer: f32 [n_kv_heads, n]. `importance`, f32 [context.all_kv_heads(), n], is
-// empty unless requested.
+// Scores of n consecutive tokens of a layer: f32 [n_kv_heads, n]. `importance` is empty unless requested: f32
+// [context.all_kv_heads(), n], this rank's part.
 struct TokenScores {
   int64_t n = 0;
   std::span<const float> scores, importance;
@@ -86,12 +88,12 @@ struct TokenScores {
   }
 };
 
-// Scores the tokens at positions [*scored, end) of all layers and waits for the results. REQUIRES: the scorer does not
-// look at attention.
+// Scores the tokens at positions [*scored, end) of all layers and waits for the results. REQUIRES: not an
+// AttentionScorer.
 //  - tail: the dense tail of each layer.
-//  - take: called on the calling thread with consecutive runs of tokens in order of position, each run for all layers.
-//  - scored: the first position of the run during take(), and `end` on return.
-//  - importance: whether take() also gets the importance. REQUIRES: scorer.knows_importance().
+//  - importance: whether take() also gets the importance. REQUIRES: knows_importance(scorer).
+//  - take: receives the scores on the calling thread, in runs of consecutive tokens, each run layer by layer. Meanwhile
+//    *scored is the position of the run's first token; it is `end` on return.
 // Not thread-safe, because KvBackend::score() is not.
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
                 int64_t end, bool importance,

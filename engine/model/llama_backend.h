@@ -9,8 +9,8 @@
 
 namespace smartkv {
 
-// Element type of matrices and activations, for backends that offer a choice. Attention results and caches are f32 for
-// kF32 and bf16 otherwise.
+// Element type of matrices and activations, for backends that offer a choice. Attention results and KV caches are f32
+// with kF32, and bf16 with kBf16 and kF16.
 enum class ProductType : uint8_t { kBf16, kF16, kF32 };
 constexpr const char* name(ProductType type) {
   return type == ProductType::kF32 ? "f32" : type == ProductType::kF16 ? "f16" : "bf16";
@@ -21,31 +21,34 @@ struct RowRange {
   int64_t first = 0, n = 0;
 };
 
-// A pass calls embed(); for each layer project(), then finish_layer() with the attention computed by the caller; and
-// head(). Once, between project() and finish_layer() of the last layer, it calls keep_rows(). start(), advance() and
-// finish() combine the steps between two attentions.
+// A pass calls
+//  1. embed();
+//  2. for each layer project(), then finish_layer() with the attention that the caller has computed;
+//  3. between these two calls of the last layer, keep_rows();
+//  4. head().
+// start(), advance() and finish() combine the calls between two attentions.
 //
 // The backend owns the residual stream, one row of hidden_size values for each token. One thread at a time uses a
-// backend, and only one pass can be in progress. An exception ends the pass; the next one begins as usual.
+// backend, and only one pass can be in progress. An exception ends the pass. The next pass begins as usual.
 class LlamaBackend {
  public:
   virtual ~LlamaBackend() = default;
   // Begins a pass: sets the residual stream to the embeddings of the tokens.
   virtual void embed(std::span<const TokenId> tokens) = 0;
-  // Whether `qkv`, `attended` and `logits` are memory of the device that holds the caches (KvBackend::allocate()),
-  // ordered by its legacy default stream. Otherwise they are host memory.
+  // Whether `qkv`, `attended` and `logits` are device memory (KvBackend::allocate()) rather than host memory. Work on
+  // them is then ordered by the device's legacy default stream.
   virtual bool device_rows() const { return false; }
   // Computes the layer's queries, keys and values, in this order in each row, before qk-norm and the rotary embedding:
   // f32 [rows, (n_heads + 2 n_kv_heads) head_dim].
   virtual void project(int64_t layer, float* qkv) = 0;
-  // Restricts the rest of the pass, `attended` and `logits` included, to these rows, in ascending order. If there are
-  // none, the pass ends here.
+  // Restricts the rest of the pass, `attended` and `logits` included, to these rows. REQUIRES: they are in ascending
+  // order. If there are none, the pass ends here.
   virtual void keep_rows(std::span<const RowRange> rows) = 0;
   // Applies the output projection and the MLP of the layer to the attention result, [rows, n_heads head_dim], f32 for
   // kF32 and bf16 otherwise, and adds the results to the residual stream.
   virtual void finish_layer(int64_t layer, const void* attended) = 0;
-  // Computes logits: f32 [rows, vocab_size], -inf for tokens without a row in the head. Tensor-parallel ranks other
-  // than 0 write none, and `logits` may be null there.
+  // Computes logits: f32 [rows, vocab_size], -inf for tokens for which the output matrix has no row. Tensor-parallel
+  // ranks other than 0 write none, and `logits` may be null there.
   virtual void head(float* logits) = 0;
 
   // Calls embed() and project() of the first layer.
@@ -68,7 +71,7 @@ class LlamaBackend {
   virtual int64_t least_rows() const { return 0; }
 
   virtual int64_t weight_bytes() const = 0;  // in memory
-  // Whether the results of a row are bit-identical for all combinations of other rows in the pass.
+  // Whether the results of a row have the same bits whatever other rows are in the pass.
   virtual bool batch_invariant() const = 0;
 };
 

@@ -21,18 +21,18 @@ class ModelHeads;
 class SequenceCache;
 struct PolicyContext;
 
-// One sequence's part of a batch: its next tokens, whose positions start at cache->tokens(). REQUIRES: no other input
-// of the batch has this cache, and the tokens do not go beyond cache->next_boundary().
+// One sequence's part of a batch: its next tokens, the first at position cache->tokens(). REQUIRES: no other input of
+// the batch has this cache, and the tokens do not go beyond cache->next_boundary().
 struct SequenceInput {
   std::span<const TokenId> tokens;
   SequenceCache* cache = nullptr;
   int64_t n_logits = 1;  // logits are written for the last n_logits tokens; may be 0
   // Receives an exception of this cache; written only if there is one. The pass then continues without the sequence:
-  // its rows of logits are undefined and its cache must be discarded. If null, forward() throws instead and all caches
-  // of the batch must be discarded.
+  // its rows of logits are undefined, and its cache must be discarded. If null, forward() throws instead, and all
+  // caches of the batch must be discarded.
   std::exception_ptr* failure = nullptr;
   // If set, the model samples the next token itself, stores it in draw->drawn and writes no logits for this input. The
-  // model sets draw->logits, the caller the other parameters. REQUIRES: draws_tokens() and n_logits == 1. May be null.
+  // caller fills in all fields except `logits` and `drawn`. REQUIRES: draws_tokens() and n_logits == 1. May be null.
   kernels::TokenDraw* draw = nullptr;
 };
 
@@ -41,16 +41,15 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
-  // Appends each input's tokens to its cache, without committing them, and writes their logits in batch order: f32 [sum
-  // of n_logits over the inputs without `draw`, vocab_size]. `logits` may be null if there are none. It may also be
-  // null on tensor-parallel ranks other than 0, which write none.
+  // Appends each input's tokens to its cache and writes their logits in batch order: f32 [sum of n_logits over the
+  // inputs without `draw`, vocab_size]. The caller commits the tokens. `logits` may be null if there are none, and on
+  // tensor-parallel ranks other than 0, which write none.
   //
   // A row of logits depends on its own sequence only, not on the rest of the batch or on how the prompt was cut into
-  // chunks: bit for bit if batch_invariant(), otherwise up to rounding. The failure of one sequence does not change the
-  // results of the others.
+  // chunks: bit for bit if batch_invariant(), otherwise up to rounding. This also holds if another sequence fails.
   //
   // A pass can also fail as a whole, for example for lack of memory or because a tensor-parallel process has ended.
-  // Then forward() throws, whether inputs have `failure` or not, and all caches of the batch must be discarded.
+  // Then forward() throws even if all inputs have `failure`, and all caches of the batch must be discarded.
   virtual void forward(std::span<const SequenceInput> batch, float* logits) = 0;
   virtual bool batch_invariant() const { return true; }
   // Whether forward() can sample tokens on the device, so that logits need not be copied to the host.
@@ -58,7 +57,8 @@ class Model {
   // Returns the rotary embedding's cosines and sines for a position: f32 [head_dim / 2] each.
   virtual void rope_angles(int64_t position, float* cos, float* sin) const = 0;
   virtual int64_t weight_bytes() const = 0;  // in memory, summed over all tensor-parallel ranks
-  // The backend that must own the pages of all caches passed to forward().
+  // Returns the backend that owns the pages of all caches passed to forward(). The pages of offloaded caches are owned
+  // by its with_host_pages().
   virtual const std::shared_ptr<kernels::KvBackend>& kv_backend() const = 0;
 
   // Returns a policy whose caches forward() accepts; see make_policy() in cache/policy.h. `context` describes this
@@ -66,16 +66,17 @@ class Model {
   virtual std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) const;
   // Returns which of the model's KV heads this process's caches hold; null if all.
   virtual std::shared_ptr<ModelHeads> heads() const { return nullptr; }
-  // Tells the other tensor-parallel processes which caches were freed. The engine calls it when it has no requests.
+  // Tells the other tensor-parallel processes at once which caches were freed. They would learn it with the next pass
+  // otherwise. The engine calls it when it has no requests.
   virtual void idle() {}
-  // Returns the number of processes that hold a part of each cache (engine/parallel/). Byte counts of caches and
-  // policies are those of the process that holds most, times this number. PagePool::bytes_in_use() is the count of that
-  // one process, which the caller multiplies by ranks().
+  // Returns the number of processes that each hold a part of every cache (engine/parallel/). Caches and policies report
+  // bytes for all of them: those of the process that holds most, times ranks(). PagePool::bytes_in_use() counts only
+  // that one process.
   virtual int64_t ranks() const { return 1; }
-  // Returns why forward() can only throw from now on (a process of the model has ended), or an empty string.
+  // Returns why forward() can only throw from now on (a tensor-parallel process has ended), or an empty string.
   virtual std::string lost() const { return {}; }
-  // Sets a function that is called once, by any thread, when that happens; null removes it. Waits for a call in
-  // progress, so the function must not call on_lost(). A function set after the loss is not called.
+  // Sets the function to call, once and from any thread, when the model is lost; null removes it. It is not called if
+  // the model is lost already. Waits for a call in progress, so the function must not call on_lost().
   virtual void on_lost(std::function<void()> call) { (void)call; }
 };
 
