@@ -21,6 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kAskInterval{20};
+constexpr const char* kStopped = "grammars are not compiled any more";
 // Most bytes of compiled grammars: those that requests hold and those that the compiler keeps.
 constexpr int64_t kMostHeld = int64_t{512} << 20;
 
@@ -161,6 +162,12 @@ void GrammarCompiler::Impl::compile(size_t tier, const JobPtr& job) {
     } catch (...) {  // includes a failure to start a thread
       finish(job, nullptr, std::current_exception());
     }
+  } catch (const CompileStopped&) {  // by stop(), while a caller still waits
+    try {
+      throw CompileAborted(CompileAborted::Why::kStopped, kStopped);
+    } catch (...) {
+      finish(job, nullptr, std::current_exception());
+    }
   } catch (...) {
     finish(job, nullptr, std::current_exception());
   }
@@ -210,7 +217,7 @@ std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::strin
   }
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(impl_->wait_seconds));
   std::unique_lock lock(impl_->mutex);
-  if (impl_->stopping) throw CompileAborted(Why::kStopped, "grammars are not compiled any more");
+  if (impl_->stopping) throw CompileAborted(Why::kStopped, kStopped);
   const Impl::JobPtr job = impl_->find_or_add(grammar);
   ++job->waiting;
   const auto abort = [&](Why why, const char* message) {
@@ -218,7 +225,7 @@ std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::strin
     throw CompileAborted(why, message);
   };
   while (!job->done) {
-    if (impl_->stopping) abort(Why::kStopped, "grammars are not compiled any more");
+    if (impl_->stopping) abort(Why::kStopped, kStopped);
     if (Clock::now() > end) abort(Why::kBusy, "the server compiles too many grammars at the moment");
     impl_->changed.wait_for(lock, kAskInterval);
     if (job->done || !gone) continue;
