@@ -21,6 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kAskInterval{20};
+constexpr const char* kStopped = "the grammar compiler has stopped";
 // Most bytes of compiled grammars: those that requests hold and those that the compiler keeps.
 constexpr int64_t kMostHeld = int64_t{512} << 20;
 
@@ -162,6 +163,12 @@ void GrammarCompiler::Impl::compile(size_t tier, const JobPtr& job) {
     } catch (...) {  // includes a failure to start a thread
       finish(job, nullptr, std::current_exception());
     }
+  } catch (const CompileStopped&) {  // by stop(), while a caller still waits
+    try {
+      throw CompileAborted(CompileAborted::Why::kStopped, kStopped);
+    } catch (...) {
+      finish(job, nullptr, std::current_exception());
+    }
   } catch (...) {
     finish(job, nullptr, std::current_exception());
   }
@@ -212,7 +219,7 @@ std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::strin
   }
   const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(impl_->wait_seconds));
   std::unique_lock lock(impl_->mutex);
-  if (impl_->stopping) throw CompileAborted(Why::kStopped, "the grammar compiler has stopped");
+  if (impl_->stopping) throw CompileAborted(Why::kStopped, kStopped);
   const Impl::JobPtr job = impl_->find_or_add(grammar);
   ++job->waiting;
   const auto abort = [&](Why why, const char* message) {
@@ -220,7 +227,7 @@ std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::strin
     throw CompileAborted(why, message);
   };
   while (!job->done) {
-    if (impl_->stopping) abort(Why::kStopped, "the grammar compiler has stopped");
+    if (impl_->stopping) abort(Why::kStopped, kStopped);
     if (Clock::now() > end) abort(Why::kBusy, "the server is compiling too many grammars at the moment");
     impl_->changed.wait_for(lock, kAskInterval);
     if (job->done || !gone) continue;

@@ -260,20 +260,21 @@ TEST_F(EngineTest, APromptThatBeginsAlikeIsNotComputedTwice) {
 TEST_F(EngineTest, HeldAndKeptBytesStayWithinTheBudget) {
   options.prefix_cache_bytes = -1;
   options.kv_cache_bytes = 1000 * fake_cache_shape().bytes_per_token();
+  int64_t most_used = 0, most_total = 0;
+  model->on_forward = [&](std::span<const SequenceInput>) {
+    const EngineStats stats = engine->stats();
+    most_used = std::max(most_used, stats.kv_bytes_used);
+    most_total = std::max(most_total, stats.kv_bytes_used + stats.prefix_cache_bytes);
+  };
   start();
   GenerationRequest first = make_request(640, 4, 1), second = first;
   second.prompt.push_back(4);
   second.max_tokens = 200;
   read_all(*engine->submit(first));
   EXPECT_GT(engine->stats().prefix_cache_bytes, options.kv_cache_bytes / 2);
+  most_used = most_total = 0;
   const auto stream = engine->submit(second);
-  int64_t most_used = 0, most_total = 0;
-  GenerationEvent event;
-  while (stream->next(&event, std::chrono::seconds(20)) == GenerationStream::Status::kEvent) {
-    const EngineStats stats = engine->stats();
-    most_used = std::max(most_used, stats.kv_bytes_used);
-    most_total = std::max(most_total, stats.kv_bytes_used + stats.prefix_cache_bytes);
-  }
+  read_all(*stream);
   EXPECT_GT(stream->usage().cached_tokens, 0);
   EXPECT_GT(most_used, options.kv_cache_bytes / 2);
   EXPECT_LE(most_total, options.kv_cache_bytes);
