@@ -1,4 +1,4 @@
-// A draft over what the last verification attended to, on the emulated device, against the same on the CPU.
+// A draft over the tokens to which the last verification attended, on the emulated device, compared with the CPU.
 #include "engine/speculation/pillar_cache.h"
 
 #include <cmath>
