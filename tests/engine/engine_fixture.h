@@ -1,4 +1,4 @@
-// An engine over the fake model, and what tests need to talk to it.
+// An engine over the fake model, with helpers that send it requests and read the answers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@
 
 namespace smartkv {
 
-constexpr std::chrono::milliseconds kPatience{120'000};  // an instrumented model on a busy machine takes its time
+// generous, because an instrumented model on a busy machine is slow
+constexpr std::chrono::milliseconds kPatience{120'000};
 
 struct ChoiceResult {
   std::string text, error;
@@ -24,6 +25,7 @@ struct ChoiceResult {
   std::optional<std::string> stop_string;
 };
 
+// Reads a stream to its end. Returns the joined events of each of its n choices.
 inline std::vector<ChoiceResult> read_all(GenerationStream& stream, int32_t n = 1) {
   std::vector<ChoiceResult> results(static_cast<size_t>(n));
   GenerationEvent event;
@@ -56,7 +58,7 @@ inline GenerationRequest make_request(int64_t prompt_tokens, int64_t max_tokens,
   return request;
 }
 
-// Lets the model's passes through only when told to.
+// Holds the model's passes until a test lets them through.
 class Latch {
  public:
   void wait_in_pass() {
@@ -94,7 +96,8 @@ class EngineTest : public ::testing::Test {
   EngineTest() {
     options.context_length = 1024;
     options.kv_cache_bytes = int64_t{64} << 20;
-    options.prefix_cache_bytes = 0;  // but where a test is about it: what was used is free when a request ends
+    // Off unless a test is about it, so that all memory is free when a request ends.
+    options.prefix_cache_bytes = 0;
   }
 
   void start() {
@@ -116,6 +119,7 @@ class EngineTest : public ::testing::Test {
     const auto stream = engine->submit(std::move(request));
     return read_all(*stream)[0];
   }
+  // Submits a request that the engine must refuse, and returns the error.
   RequestError refusal(const GenerationRequest& request) {
     try {
       engine->submit(request);
@@ -129,8 +133,8 @@ class EngineTest : public ::testing::Test {
   EngineOptions options;
   int threads = 1;
   std::unique_ptr<FakeModel> model = std::make_unique<FakeModel>();
-  FakeModel* served = nullptr;  // what the engine runs
-  std::unique_ptr<FakeModel> draft_model, int4_model;  // null: the engine has none
+  FakeModel* served = nullptr;  // the model that the engine runs and owns
+  std::unique_ptr<FakeModel> draft_model, int4_model;  // null if the engine has none
   std::unique_ptr<EngineImpl> engine;
 };
 

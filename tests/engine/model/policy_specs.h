@@ -1,4 +1,4 @@
-// Every policy of the registry, for tests of a few hundred tokens.
+// Settings of every policy in the registry for tests of a few hundred tokens.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace smartkv {
 
-// Small settings, so that a few hundred tokens compress.
+// Returns small settings of a policy, so that a few hundred tokens are compressed.
 inline nlohmann::json compressing_spec(std::string_view name) {
   if (name == "full") return name;
   if (name == "streaming" || name == "random" || name == "snapkv" || name == "gated_eviction") {
