@@ -170,7 +170,7 @@ TEST_F(EngineTest, ChoicesThatDoNotFitTogetherRunOneAfterTheOther) {
 }
 
 TEST_F(EngineTest, ARequestForAllThatTheContextHoldsEndsWhereMemoryDoes) {
-  options.prefix_cache_bytes = -1;  // without a limit, but running requests come first
+  options.prefix_cache_bytes = -1;  // only memory that running sequences do not need
   options.kv_cache_bytes = 3 * 64 * fake_cache_shape().bytes_per_token();
   start();
   const auto stream = engine->submit(make_request(100, 1000));
