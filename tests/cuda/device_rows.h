@@ -21,7 +21,7 @@ inline BackendLoader native_loader(ThreadPool& pool) {
   };
 }
 
-// Native products whose rows are copied to and from device memory, where a backend that computes on the device has
+// Native products. Their rows are copied to and from device memory, where a backend that computes on the device has
 // them.
 class DeviceRows final : public LlamaBackend {
  public:

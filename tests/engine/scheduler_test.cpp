@@ -209,7 +209,7 @@ TEST_F(SchedulerTest, WhenMemoryRunsOutTheYoungestIsComputedAnewLater) {
 }
 
 TEST_F(SchedulerTest, WhatIsOffloadedIsHeldFromTheBeginningToTheEnd) {
-  add(1, 4, 2, 2)->apart = 30;  // of 100, for each of two slots
+  add(1, 4, 2, 2)->apart = 30;  // out of 100, for each of two slots
   add(2, 4)->apart = 41;
   add(3, 4)->apart = 40;
   add(4, 4);
@@ -356,7 +356,7 @@ TEST_F(SchedulerTest, AnotherTextWaitsForMemoryThatThoseOfThisOneWillTake) {
   memory.waits = [&](ScheduledSequence* sequence) -> std::optional<int64_t> {
     const bool computing = sequences_[1]->computed() < 20;
     if (!computing || (ticket_of(sequence) != 2 && ticket_of(sequence) != 4)) return std::nullopt;
-    return 10;  // of the 24 that each needs
+    return 10;  // out of the 24 that each needs
   };
   scheduler().plan(memory, &plan_);
   EXPECT_THAT(plan_.admitted, ElementsAre(sequences_[1].get()));

@@ -1,4 +1,4 @@
-// What Model::forward promises. tests/engine/torch compares its values with LibTorch's.
+// The promises of Model::forward. tests/engine/torch compares its values with LibTorch's.
 #include "engine/model/llama.h"
 
 #include <vector>

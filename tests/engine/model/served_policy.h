@@ -15,7 +15,7 @@
 namespace smartkv {
 
 struct PolicyRun {
-  std::vector<float> logits;  // of every token
+  std::vector<float> logits;  // [tokens, vocab]
   CacheStats stats;
 };
 

@@ -1,4 +1,4 @@
-// Bounds of compiling and following a grammar, who waits for whom, and how compiling ends.
+// Limits of compiling and following a grammar, which callers wait for which, and how compiling ends.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -104,7 +104,7 @@ TEST_F(DraftTraining, AllLayersOfTheTargetForeseeIt) {
   const DraftQuality quality = measure_draft(network, data.held_answers, 64);
   EXPECT_EQ(quality.positions, 4 * 24);
   EXPECT_GT(quality.agreement, 0.9);  // the target computes in bf16
-  EXPECT_GT(quality.tokens_per_pass, 3.7);  // of 24 / 5 = 4.8
+  EXPECT_GT(quality.tokens_per_pass, 3.7);  // at most 24 / 5 = 4.8
   EXPECT_GT(quality.overlap, 0.94 * quality.coverage);
 
   // With half of the vocabulary, the draft fails to predict exactly the tokens that it lacks.

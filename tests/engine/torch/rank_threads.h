@@ -31,7 +31,7 @@ class RankThreads {
   }
   ~RankThreads() { join(); }
 
-  // Returns the model of rank 0, whose destructor ends the other ranks. To be called once.
+  // Returns the model of rank 0. Its destructor ends the other ranks. Call it once.
   std::unique_ptr<Model> lead() {
     const auto link = std::make_shared<RankLink>();
     auto group = make_torch_rank_group(place_, "cpu", kTimeout);

@@ -8,7 +8,7 @@
 namespace smartkv {
 namespace {
 
-// A source of samples whose next log importance follows from the features but is far from the last one.
+// A source of samples. The next log importance follows from the features but is far from the last one.
 struct World {
   std::minstd_rand random{3};
   std::uniform_real_distribution<float> uniform{-1.0f, 1.0f};
