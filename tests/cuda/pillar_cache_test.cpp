@@ -26,7 +26,7 @@ TEST(PillarOnDevice, ReadsWhatItDoesOnTheCpu) {
     PillarMirror mirror(full.get(), static_cast<PillarCache*>(draft.get()));
     driver.run(&mirror, 270, 64);
     for (const int64_t end : {272, 273}) {
-      driver.pass(draft.get(), 4, 1);  // drafted
+      driver.pass(draft.get(), 4, 1);  // a draft
       draft->truncate(mirror.tokens());
       driver.pass(&mirror, 5);
       mirror.truncate(end);

@@ -61,7 +61,7 @@ void expect_as_on_the_cpu(const Sequence& sequence, int64_t n, const std::string
 class CudaSparseAttention : public OrderTest {};
 
 TEST_P(CudaSparseAttention, ReadsWhatPromisesMost) {
-  using Case = std::tuple<Shape, int32_t, int>;  // how much is read, bits of rows
+  using Case = std::tuple<Shape, int32_t, int>;  // with the tokens read of a page, and the bits of rows
   for (const auto& [shape, read, bits] : {Case{{9, 3, 64}, 1, 0}, {{9, 3, 64}, 63, 0}, {{9, 3, 64}, 16, 8}, {{4, 2, 128}, 16, 0},
                                           {{4, 2, 128}, 16, 4}, {{2, 1, 80}, 16, 4}, {{3, 1, 16}, 16, 8}, {{2, 2, 256}, 16, 4}}) {
     const IndexedSequence indexed(shape, KvType::kBf16, read, bits);

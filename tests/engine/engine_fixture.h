@@ -47,6 +47,7 @@ inline std::vector<ChoiceResult> read_all(GenerationStream& stream, int32_t n = 
   }
 }
 
+// Returns a request with a prompt of letters that depends on the seed, which also seeds its sampling.
 inline GenerationRequest make_request(int64_t prompt_tokens, int64_t max_tokens, uint64_t seed = 1) {
   GenerationRequest request;
   request.id = "test-" + std::to_string(seed);
@@ -61,6 +62,7 @@ inline GenerationRequest make_request(int64_t prompt_tokens, int64_t max_tokens,
 // Holds the model's passes until a test lets them through.
 class Latch {
  public:
+  // Called from the engine thread, in a pass. Blocks until the pass is let through.
   void wait_in_pass() {
     std::unique_lock lock(mutex_);
     waiting_ = true;
@@ -69,10 +71,12 @@ class Latch {
     if (!open_) --permits_;
     waiting_ = false;
   }
+  // Blocks until a pass waits.
   void wait_for_pass() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return waiting_ && permits_ == 0; });
   }
+  // Lets one pass through, now or later.
   void let_one_pass() {
     const std::lock_guard lock(mutex_);
     ++permits_;
@@ -100,6 +104,7 @@ class EngineTest : public ::testing::Test {
     options.prefix_cache_bytes = 0;
   }
 
+  // Creates `engine` with the options and models set so far. Takes the models.
   void start() {
     EngineParts parts;
     parts.options = options;
@@ -112,6 +117,7 @@ class EngineTest : public ::testing::Test {
     parts.int4_model = std::move(int4_model);
     engine = std::make_unique<EngineImpl>(std::move(parts));
   }
+  // Makes every pass of the model wait for `gate`, which must outlive the engine.
   void hold_passes(Latch* gate) {
     model->on_forward = [gate](std::span<const SequenceInput>) { gate->wait_in_pass(); };
   }

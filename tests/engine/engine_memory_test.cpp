@@ -1,5 +1,5 @@
-// Memory that requests share: one request's memory is free again for the next, and the engine's records outlive
-// requests.
+// Memory that requests share: one request's memory is free again for the next, and the engine's own records do not
+// depend on requests.
 #include <gmock/gmock.h>
 
 #include <thread>

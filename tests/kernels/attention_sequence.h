@@ -28,7 +28,7 @@ using PageFormats = std::vector<std::optional<QuantizedLayout>>;
 // The last tokens of a sequence, and the pages that hold them, are always dense.
 constexpr int64_t kDenseTail = 40;
 
-// Whether every other page has a bias.
+// Whether every second page has a bias.
 enum class Bias : uint8_t { kNone, kSome };
 
 // A sequence of random K, V and queries, and its pages. `k` and `v` hold the decoded values of quantized pages.
@@ -125,12 +125,14 @@ struct Sequence {
     segment.channel_order = channel_order;
   }
 
+  // Return tasks over the last n queries, which write to `out` or `mass`.
   AttentionTask task(int64_t n, void* out) const {
     return {first_query(n), shape.n_heads * shape.head_dim, n, segments, out};
   }
   AttentionMassTask mass_task(int64_t n, float* mass) const {
     return {first_query(n), shape.n_heads * shape.head_dim, n, segments, mass};
   }
+  // Returns the first of the last n queries: [n, n_heads, head_dim].
   const float* first_query(int64_t n) const { return q.data() + (tokens - n) * shape.n_heads * shape.head_dim; }
 
   // Returns softmax(scale q K^T + bias) of one query and head, 0 before the query's window: [query + 1]. Computed in
@@ -264,6 +266,7 @@ inline PageFormats mass_formats(int64_t dim) {
   return {std::nullopt};
 }
 
+// Returns element i of an attention output of the given type.
 inline float element(const std::vector<uint8_t>& out, KvType type, size_t i) {
   if (type == KvType::kBf16) return from_bf16(reinterpret_cast<const uint16_t*>(out.data())[i]);
   return reinterpret_cast<const float*>(out.data())[i];

@@ -40,6 +40,7 @@ class ServedEngine {
     std::string body;    // the part that arrived
     bool whole = false;  // the stream ended as it should
   };
+  // Posts a body and reads the response as a stream, to its end.
   Streamed stream(const std::string& path, const std::string& body) const {
     Streamed streamed;
     httplib::Request request;

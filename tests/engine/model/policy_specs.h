@@ -21,6 +21,7 @@ inline nlohmann::json compressing_spec(std::string_view name) {
   return {{"policy", name}};
 }
 
+// Returns the names of all policies in the registry.
 inline std::vector<std::string> policy_names() {
   std::vector<std::string> names;
   for (const PolicyRow& row : policy_registry()) names.emplace_back(row.name);

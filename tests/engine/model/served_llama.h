@@ -15,6 +15,7 @@
 
 namespace smartkv {
 
+// Returns n random tokens in [0, vocab).
 inline std::vector<TokenId> some_tokens(int64_t n, int64_t vocab, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<TokenId> tokens;

@@ -43,6 +43,7 @@ inline PolicyRun run_policy(Served* served, const nlohmann::json& spec, const st
   return result;
 }
 
+// Returns the norm of the difference, relative to that of `expected`.
 inline double relative_error(const std::vector<float>& found, const std::vector<float>& expected) {
   double error = 0, size = 0;
   for (size_t i = 0; i < expected.size(); ++i) {

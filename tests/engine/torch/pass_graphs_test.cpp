@@ -151,7 +151,8 @@ struct GraphBackend {
 
 class TorchGraphs : public testing::TestWithParam<std::string> {};
 
-// Covers every kind of model that the torch backend computes: norms of outputs, biases, multipliers, qk-norm.
+// Covers every kind of model that the torch backend computes: norms of outputs, biases, multipliers, untied output
+// heads.
 TEST_P(TorchGraphs, ComputeWhatTransformersDoes) {
   const nlohmann::json& item = architecture_cases()[GetParam()];
   const Folder folder;

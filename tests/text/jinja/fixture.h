@@ -30,6 +30,7 @@ inline const nlohmann::ordered_json& expected() {
   return json;
 }
 
+// Returns the time that make.py gives to strftime_now.
 inline std::tm fixed_now() {
   std::tm time{};
   time.tm_year = 126;
@@ -47,6 +48,7 @@ struct Outcome {
   bool failed;
   std::string text;  // the output, or the error
 };
+// Renders a template. Errors become part of the outcome.
 inline Outcome outcome(const std::string& source,
                        const nlohmann::ordered_json& context = nlohmann::ordered_json::object()) {
   try {
@@ -55,6 +57,7 @@ inline Outcome outcome(const std::string& source,
     return {true, error.what()};
   }
 }
+// Returns the message of the error that rendering ends with, or "no error".
 inline std::string error_of(const std::string& source) {
   const Outcome found = outcome(source);
   return found.failed ? found.text : "no error";
