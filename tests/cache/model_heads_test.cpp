@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kLayers = 2, kDim = 64, kGroup = 2, kPrompt = 500, kEnd = 900;
 
-// Where tensor-parallel ranks that are threads exchange data.
+// The data that the ranks, which are threads here, exchange, and where they wait for each other.
 struct Meeting {
   explicit Meeting(std::vector<int64_t> heads) : of_ranks(std::move(heads)), told(of_ranks.size()), all_told(std::ssize(told)), all_heard(std::ssize(told)) {}
   std::vector<int64_t> of_ranks;

@@ -53,7 +53,7 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 
 namespace smartkv::cuda_emulator {
 
-// The order in which threads continue that could all run: threads of a block, lanes of a warp.
+// The order in which threads continue if several can: threads of a block, lanes of a warp.
 enum class Order : uint8_t { kForward, kBackward };
 void set_order(Order order);
 

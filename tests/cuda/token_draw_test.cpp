@@ -96,7 +96,7 @@ class Cases {
       for (int i = 0; i < 200; ++i) one.history.add_output(token());
     }
     if (chance(3)) {
-      // some tokens occur twice
+      // Some tokens occur twice.
       for (int i = 0; i < 150; ++i) params.logit_bias.emplace_back(token(), pick({-3.0f, 0.7f, 4.0f}));
       std::stable_sort(params.logit_bias.begin(), params.logit_bias.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     }

@@ -75,7 +75,7 @@ TEST_F(ConstrainedOutput, DraftsOfAGoodModelStand) {
   const auto stream = engine->submit(request);
   read_all(*stream);
   EXPECT_GT(stream->usage().speculation.drafted, 0);
-  // except drafts beyond the end
+  // All except drafts beyond the end are accepted.
   EXPECT_GE(stream->usage().speculation.accepted, stream->usage().speculation.drafted - 4);
 }
 

@@ -14,7 +14,7 @@
 
 namespace smartkv {
 
-// generous, because an instrumented model on a busy machine is slow
+// Generous, because an instrumented model on a busy machine is slow.
 constexpr std::chrono::milliseconds kPatience{120'000};
 
 struct ChoiceResult {

@@ -386,7 +386,7 @@ TEST_F(SchedulerTest, WhatRunningOnesWillNoLongerShareCountsAtAdmission) {
   step();
   shares->shared_once = 10;
   add(2, 4, 30);
-  // the first one's next token and horizon, its copies of shared pages, and the other's prompt and horizon
+  // The first one's next token and horizon, its copies of shared pages, and the other's prompt and horizon.
   budget = used_ + 5 + 10 + 8;
   --budget;
   plan();

@@ -34,7 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace smartkv::fuzz;
   if (size == 0) return 0;
   const std::string_view bytes = text_of(data + 1, size - 1);
-  // the result depends on the cuts
+  // The result must not depend on the cuts.
   if (read_all(bytes, 1u + data[0]) != read_all(bytes, bytes.size() + 1)) __builtin_trap();
   return 0;
 }

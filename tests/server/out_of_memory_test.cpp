@@ -10,7 +10,7 @@
 
 namespace {
 
-// Counts allocations of threads that are not exempt. Those from number `first_failure` on fail, `failures` in all.
+// Counts allocations of threads that are not exempt. From number `first_failure` on, `failures` of them fail.
 std::atomic<int64_t> allocations{0}, first_failure{0}, failures{0};
 thread_local bool exempt = false;
 

@@ -97,7 +97,7 @@ TEST(PlanCommand, TellsWhatFitsInTheMemory) {
   EXPECT_GT(of(longer, "streaming")["sequences"], of(longer, "full")["sequences"]);
 }
 
-// A cache that does not fit on one device may fit on two, if the model has as many KV heads.
+// A cache that does not fit on one device may fit on two, if the model has at least two KV heads.
 TEST(PlanCommand, TellsOnHowManyDevicesItFits) {
   const std::string model = std::string(SMARTKV_FIXTURES) + "/architectures/llama_odd.gguf";
   const auto planned = [&](std::vector<const char*> more) { return plan("2048", std::move(more), model); };
@@ -146,7 +146,7 @@ TEST(Completions, BashOffersCommandsOptionsAndValues) {
 
 TEST(Completions, BashOffersValuesBehindAnEqualsSign) {
   if (!has_program("bash")) GTEST_SKIP() << "bash is not installed";
-  // As readline splits the line, and as a shell does that has no = in COMP_WORDBREAKS.
+  // First as readline splits the line, then as in a shell without = in COMP_WORDBREAKS.
   EXPECT_EQ(offered({"smartkv", "serve", "--dtype", "="}), "auto bf16 f16 f32 ");
   EXPECT_EQ(offered({"smartkv", "serve", "--dtype", "=", "b"}), "bf16 ");
   EXPECT_EQ(offered({"smartkv", "serve", "--preset", "=", "low"}), "low_memory ");

@@ -101,7 +101,7 @@ TEST_F(SlotStoreTest, APromptIsScoredAsItComesAndForgetsWhatIsCutBack) {
   cache.truncate(300);
   EXPECT_EQ(scores(), 300);
   driver_.pass(&cache, 690);
-  // without the window, in whole pages
+  // The window is not scored. It counts in whole pages.
   EXPECT_EQ(scores(), (1000 - 128) / kernels::kPageTokens * kernels::kPageTokens);
   driver_.run(&cache, 1000, 512);
   StagedSequence straight = make("random", options_, 1000);

@@ -56,7 +56,7 @@ class BrokenPolicy final : public KvCachePolicy {
 };
 
 // Knows the registry's policies and "broken", which stores NaN values from token 192 on. A page begins there, because a
-// page with valid tokens may hold a NaN in none of its slots.
+// page with valid tokens must not hold NaN in any slot.
 struct TinyEvaluation {
   TinyWeights weights{tiny_config()};
   ThreadPool threads{2};

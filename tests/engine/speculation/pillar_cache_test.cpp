@@ -155,7 +155,7 @@ TEST_F(PillarCacheTest, OneQueryOfEachPassChooses) {
   driver_.run(&mirror, 100, 50);
   EXPECT_EQ(chooses(1), std::pair(int64_t{100}, int64_t{101}));
   EXPECT_EQ(chooses(5), std::pair(int64_t{100}, int64_t{101}));
-  // longer than a draft, so the sequence is being recomputed
+  // A pass that is longer than a draft recomputes a sequence.
   EXPECT_EQ(chooses(6), std::pair(int64_t{105}, int64_t{106}));
 }
 

@@ -21,7 +21,7 @@ inline std::string read_fixture(const std::string& name) {
 inline const nlohmann::ordered_json& expected() {
   static const nlohmann::ordered_json json = [] {
     nlohmann::ordered_json read = nlohmann::ordered_json::parse(read_fixture("expected.json"));
-    // parse() turned them into floats
+    // parse() has turned these integers into floats.
     for (const char* digits : {"123456789012345678901234567890", "-98765432109876543210"}) {
       read["context"][*digits == '-' ? "low" : "big"] = exact_integer(digits);
     }
