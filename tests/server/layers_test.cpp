@@ -1,5 +1,5 @@
-// The layers' rule: lab -> server -> engine -> cache -> kernels, and which files may include LibTorch, spdlog and
-// XGrammar.
+// The rule of the layers, server -> engine -> cache -> kernels, and the places that may include LibTorch, XGrammar,
+// spdlog or the measurements.
 #include <filesystem>
 #include <fstream>
 #include <regex>
