@@ -1,8 +1,4 @@
-<<<<<<< HEAD:tests/lab/commands/eval_test.cpp
-// The command line of `smartkv eval`; what it measures is tested in tests/lab/evaluation.
-=======
-// The command line of `smartkv eval`. tests/engine/evaluation tests its measurements.
->>>>>>> p-tests2:tests/server/eval_test.cpp
+// The command line of `smartkv eval`. tests/lab/evaluation tests its measurements.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,10 +1,5 @@
-<<<<<<< HEAD:tests/lab/serving/completion_stream_test.cpp
-// What the load generator makes of a streamed response.
-#include "lab/serving/completion_stream.h"
-=======
 // How the load generator reads a streamed response.
-#include "server/benchmark/completion_stream.h"
->>>>>>> p-tests2:tests/server/benchmark/completion_stream_test.cpp
+#include "lab/serving/completion_stream.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,5 @@
-<<<<<<< HEAD:tests/lab/serving/load_client_test.cpp
-// The load generator against a server whose engine follows a script.
-#include "lab/serving/load_client.h"
-=======
 // The load generator against a server with an engine that follows a script.
-#include "server/benchmark/load_client.h"
->>>>>>> p-tests2:tests/server/benchmark/load_client_test.cpp
+#include "lab/serving/load_client.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

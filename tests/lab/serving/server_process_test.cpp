@@ -1,10 +1,5 @@
-<<<<<<< HEAD:tests/lab/serving/server_process_test.cpp
-// Child processes that serve, played by a shell.
-#include "lab/serving/server_process.h"
-=======
 // Child processes that serve. A shell plays their part.
-#include "server/benchmark/server_process.h"
->>>>>>> p-tests2:tests/server/benchmark/server_process_test.cpp
+#include "lab/serving/server_process.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
