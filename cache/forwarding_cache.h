@@ -53,9 +53,9 @@ class ForwardingCache : public SequenceCache {
     for (const SequenceCache* cache : all_) bytes += cache->growth(n);
     return bytes;
   }
-  std::vector<int64_t> represented(int64_t layer, int64_t head) const override { return first().represented(layer, head); }
+  std::vector<int64_t> positions(int64_t layer, int64_t head) const override { return first().positions(layer, head); }
   CacheStats stats() const override { return first().stats(); }
-  int64_t lasting_bytes() const override { return first().lasting_bytes(); }
+  int64_t stable_bytes() const override { return first().stable_bytes(); }
   std::map<std::string, double> details() const override { return first().details(); }
 
  protected:

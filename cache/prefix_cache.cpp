@@ -159,7 +159,7 @@ void PrefixCache::use(Node* node) {
   list(node);
 }
 
-std::vector<PrefixCache::Parting> PrefixCache::partings(Node* node, std::span<const int32_t> prompt, int64_t* parts_at) {
+std::vector<PrefixCache::Parting> PrefixCache::partings(Node* node, std::span<const int32_t> prompt, int64_t* diverges_at) {
   const auto most = static_cast<int64_t>(prompt.size()) - 1;
   std::vector<Parting> result;
   for (int64_t n = 0; node != nullptr;) {
@@ -169,7 +169,7 @@ std::vector<PrefixCache::Parting> PrefixCache::partings(Node* node, std::span<co
     if (next == nullptr) break;
     const int64_t same = in_common(prompt.subspan(static_cast<size_t>(n), static_cast<size_t>(most - n)), next->edge);
     n += same;
-    *parts_at = n;
+    *diverges_at = n;
     node = next;
     if (same == static_cast<int64_t>(next->edge.size())) continue;
     if (n >= kLeastTokens) result.push_back({next, n, nullptr});
@@ -182,8 +182,8 @@ std::vector<PrefixCache::Parting> PrefixCache::partings(Node* node, std::span<co
 PrefixCache::Covered PrefixCache::covers(const std::string& key, std::span<const int32_t> prompt) {
   const auto root = roots_.find(key);
   if (root == roots_.end()) return {};
-  int64_t parts_at = 0;
-  const std::vector<Parting> places = partings(root->second.get(), prompt, &parts_at);
+  int64_t diverges_at = 0;
+  const std::vector<Parting> places = partings(root->second.get(), prompt, &diverges_at);
   const auto best = Candidates(places, INT64_MAX).next();
   if (!best) return {};
   use(best->node);
@@ -191,17 +191,17 @@ PrefixCache::Covered PrefixCache::covers(const std::string& key, std::span<const
 }
 
 std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const KvCachePolicy& policy,
-                                                 std::span<const int32_t> prompt, int64_t* parts_at, Held* held,
+                                                 std::span<const int32_t> prompt, int64_t* diverges_at, Held* held,
                                                  int64_t most) {
   int64_t parts = 0;
-  if (parts_at == nullptr) parts_at = &parts;
-  *parts_at = 0;
+  if (diverges_at == nullptr) diverges_at = &parts;
+  *diverges_at = 0;
   collect_files();
   const auto root = roots_.find(key);
   if (root == roots_.end()) return nullptr;
   std::unique_ptr<SequenceCache> cache;
   bool swept = true;
-  const std::vector<Parting> places = partings(root->second.get(), prompt, parts_at);
+  const std::vector<Parting> places = partings(root->second.get(), prompt, diverges_at);
   std::unordered_set<const Node*> tried;
   Candidates candidates(places, most);
   while (const auto candidate = candidates.next()) {
@@ -345,7 +345,7 @@ PrefixCache::Held PrefixCache::insert(const std::string& key, std::span<const in
 }
 
 void PrefixCache::make_room() {
-  while (bytes_ > max_bytes_ && (evict(Evict::kUnheld) || evict(Evict::kOfUse) || evict(Evict::kAny))) {
+  while (bytes_ > max_bytes_ && (evict(Evict::kUnheld) || evict(Evict::kUnused) || evict(Evict::kAny))) {
   }
 }
 
@@ -358,8 +358,8 @@ bool PrefixCache::may_go(const Node& node, Evict which) {
   // A preempted sequence also loses a state that only it wants: while it waits, other sequences run with those bytes.
   const bool wanted = waiting > (owed ? 1 : 0);
   if (which == Evict::kUnheld && wanted) return false;
-  if (which == Evict::kOfUse && wanted && owed) return false;
-  if (which == Evict::kOfUse && node.state->running.use_count() == 1) return true;
+  if (which == Evict::kUnused && wanted && owed) return false;
+  if (which == Evict::kUnused && node.state->running.use_count() == 1) return true;
   const CacheStats stats = node.state->cache->stats();
   return stats.bytes > 2 * stats.shared_bytes;
 }

@@ -60,13 +60,13 @@ class PrefixCache {
   // equals a freshly computed cache bit for bit. The prompt's last token is never included, because its logits are
   // needed. May read a file, and may then evict other states to stay within max_bytes.
   //  - policy: the policy of the key.
-  //  - parts_at: receives the position at which the prompt diverges from all stored prompts. The returned cache may
+  //  - diverges_at: receives the position at which the prompt diverges from all stored prompts. The returned cache may
   //    hold fewer tokens, because not every state can be cut back to that position. A state stored there helps the next
   //    prompt.
   //  - held: receives the state from which the cache resumes.
   //  - most: limit for the returned cache's tokens.
   std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy, std::span<const int32_t> prompt,
-                                      int64_t* parts_at = nullptr, Held* held = nullptr, int64_t most = INT64_MAX);
+                                      int64_t* diverges_at = nullptr, Held* held = nullptr, int64_t most = INT64_MAX);
 
   // Releases the states that background writing has copied since the last call, and forgets files that are gone. find()
   // and insert() call it as well.
@@ -98,7 +98,7 @@ class PrefixCache {
     kUnheld,
     // States of some use: also those that no running sequence uses, and all unshared ones. Excluded are states for
     // which several sequences wait, one of them preempted.
-    kOfUse,
+    kUnused,
     // Every state.
     kAny
   };
@@ -149,7 +149,7 @@ class PrefixCache {
   void prune(Node* node);         // removes the node and its ancestors if they lead nowhere
   static void sweep(Node* node);  // removes the descendants that lead nowhere
   // Returns the places at which states share at least kLeastTokens tokens with the prompt, the longest prefix first.
-  static std::vector<Parting> partings(Node* root, std::span<const int32_t> prompt, int64_t* parts_at);
+  static std::vector<Parting> partings(Node* root, std::span<const int32_t> prompt, int64_t* diverges_at);
   static void list(Node* node);  // updates `best` along the path to the root after a change of state, file or use
   static void replace(Node* node, int64_t committed, std::optional<Rank> before, std::optional<Rank> after);
   void use(Node* node);

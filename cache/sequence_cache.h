@@ -148,7 +148,7 @@ class SequenceCache {
   // Returns the position of the token that each entry of view(layer, 0) represents in a KV head, in the order of the
   // view, or kOtherHead for an entry of another head. The positions of a quantized page are listed in ascending order,
   // although the page may store its tokens in another order.
-  virtual std::vector<int64_t> represented(int64_t layer, int64_t head) const = 0;
+  virtual std::vector<int64_t> positions(int64_t layer, int64_t head) const = 0;
 
   // Returns a copy that shares all pages. A shared page is copied before either cache writes to it.
   virtual std::unique_ptr<SequenceCache> fork() const = 0;
@@ -162,7 +162,7 @@ class SequenceCache {
   virtual CacheStats stats() const = 0;  // cheap, since it is called after every pass
   // Returns the part of stats().bytes that forks will still share after they have grown, because boundaries rarely or
   // never replace these pages.
-  virtual int64_t lasting_bytes() const { return 0; }
+  virtual int64_t stable_bytes() const { return 0; }
   // Returns diagnostics of the policy by name, such as "bits_k" or "forecast_last_loss". Not cheap.
   virtual std::map<std::string, double> details() const { return {}; }
 };

@@ -136,7 +136,7 @@ std::vector<TierSpan> tier_spans(const SequenceCache& cache, const CacheShape& s
   SpanCounter counter(cache.tokens(), width);
   std::vector<KvSegment> segments;
   cache.view(layer, 0, &segments);
-  for (int64_t head = 0; head < shape.n_kv_heads; ++head) counter.add_head(segments, head, cache.represented(layer, head));
+  for (int64_t head = 0; head < shape.n_kv_heads; ++head) counter.add_head(segments, head, cache.positions(layer, head));
   return counter.spans();
 }
 

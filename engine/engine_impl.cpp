@@ -283,7 +283,7 @@ int64_t EngineImpl::free_bytes() const {
 }
 
 // Looks for a running prompt that is not yet computed up to the token where it diverges from this one. It counts only
-// if it spares this one at least kWorthAState tokens more than the prefix cache does now. If there is such a prompt,
+// if it spares this one at least kMinStateTokens tokens more than the prefix cache does now. If there is such a prompt,
 // makes its pass end at that token (or at an earlier one where another prompt diverges), so that it leaves a state
 // there. Returns the bytes that both sequences will most likely share from then on, or nullopt if this one need not
 // wait.
@@ -303,9 +303,9 @@ std::optional<int64_t> EngineImpl::waits_for_prefix(const Sequence& waiting) {
     const int64_t most = std::min(request.prompt_tokens() - 1, other->prompt_tokens());
     const auto mine = prompt.first(static_cast<size_t>(most));
     const int64_t same = std::mismatch(mine.begin(), mine.end(), its.begin()).first - mine.begin();
-    if (same < covered + kWorthAState || same <= running.computed()) continue;
-    if (running.parts_at <= running.computed() || running.parts_at > same) running.parts_at = same;
-    const double lasting = static_cast<double>(running.cache->lasting_bytes()) / static_cast<double>(std::max<int64_t>(1, running.held()));
+    if (same < covered + kMinStateTokens || same <= running.computed()) continue;
+    if (running.diverges_at <= running.computed() || running.diverges_at > same) running.diverges_at = same;
+    const double lasting = static_cast<double>(running.cache->stable_bytes()) / static_cast<double>(std::max<int64_t>(1, running.held()));
     return static_cast<int64_t>(std::min(1.0, lasting) * static_cast<double>(request.max_bytes(0, same)));
   }
   return std::nullopt;

@@ -157,7 +157,7 @@ void EngineImpl::for_rows(const std::function<void(BatchRow*, SamplingScratch*)>
 }
 
 void EngineImpl::prepare_draws() {
-  if (!parts_.model->draws_tokens()) return;
+  if (!parts_.model->samples_tokens()) return;
   samples_.clear();
   for (BatchRow& row : batch_) {
     if (row.samples && row.n_logits > 0) samples_.push_back(&row);

@@ -24,7 +24,7 @@ class PrefixClaim {
   void claim(PrefixCache::Held state) { state_ = std::move(state); }
   // Finds a cache for the prompt and claims its state. See PrefixCache::find() for the parameters and the result.
   std::unique_ptr<SequenceCache> find(PrefixCache* prefixes, const std::string& key, const KvCachePolicy& policy,
-                                      std::span<const int32_t> prompt, int64_t* parts_at, int64_t most);
+                                      std::span<const int32_t> prompt, int64_t* diverges_at, int64_t most);
   // Holds State::running from now on, because the sequence runs with the state's pages.
   void run() { running_ = state_ == nullptr ? nullptr : state_->running; }
   // Sets the bytes that the cache holds when the sequence starts.

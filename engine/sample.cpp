@@ -47,12 +47,12 @@ TokenId sample_at(const Request& request, Sequence* choice, int64_t position, co
   return sampler->sample(logits, input, noise_at(request, *choice, position));
 }
 
-std::optional<kernels::TokenDraw> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits, int64_t vocabulary) {
+std::optional<kernels::DeviceSample> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits, int64_t vocabulary) {
   const GenerationRequest& generation = request.generation;
   const bool several = n_logits > 1;                                     // a draft to verify, or a prompt's log probabilities
   const bool forks = choice->n_output == 0 && generation.n > 1;          // the other choices sample from the same row
   const bool prompt_logprobs = choice->n_output == 0 && generation.prompt_logprobs >= 0;
-  if (several || forks || prompt_logprobs || generation.logprobs >= 0 || choice->draws_again) return std::nullopt;
+  if (several || forks || prompt_logprobs || generation.logprobs >= 0 || choice->samples_on_host) return std::nullopt;
   const int64_t position = choice->n_output;
   const SamplingInput input = input_at(request, choice, position, choice->history, vocabulary);
   return token_draw(input, noise_at(request, *choice, position), vocabulary);
@@ -109,7 +109,7 @@ TokenId draw_token(const Request& request, Sequence* choice, std::span<const flo
 }  // namespace
 
 GenerationEvent sample_round(const Request& request, Sequence* choice, const float* logits, int64_t row_stride,
-                             int64_t vocabulary, const kernels::TokenDraw* drawn, SamplingScratch* scratch) {
+                             int64_t vocabulary, const kernels::DeviceSample* drawn, SamplingScratch* scratch) {
   const GenerationRequest& generation = request.generation;
   GenerationEvent event;
   event.choice = choice->index;
@@ -119,7 +119,7 @@ GenerationEvent sample_round(const Request& request, Sequence* choice, const flo
     const std::span<const float> row_logits(logits, static_cast<size_t>(vocabulary));
     const TokenId token = drawn != nullptr ? drawn_token(*drawn) : draw_token(request, choice, row_logits, &scratch->sampler);
     if (drawn != nullptr && !accepts(request, choice, token)) {
-      choice->draws_again = true;
+      choice->samples_on_host = true;
       return event;
     }
     const bool accepted = !event.drafts.empty() && row < event.drafts[0].tokens.size() &&

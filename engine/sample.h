@@ -38,11 +38,11 @@ struct SamplingScratch {
 TokenId sample_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history,
                   std::span<const float> logits, Sampler* sampler);
 
-// Returns the input of the device sampler for the choice's next token, if Model::draws_tokens(). nullopt if the host
+// Returns the input of the device sampler for the choice's next token, if Model::samples_tokens(). nullopt if the host
 // needs the logits instead. REQUIRES: the pass ends with the choice's last token and has n_logits rows of logits for
 // it. The result points into the request and the choice; it is valid until the choice advances. Throws what sample_at()
 // throws.
-std::optional<kernels::TokenDraw> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits, int64_t vocabulary);
+std::optional<kernels::DeviceSample> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits, int64_t vocabulary);
 
 // Samples the choice's next token and advances its text. While the sampled token equals the drafted one, the draft is
 // accepted and the token after it is sampled, too. So the tokens are those of plain decoding, whatever was drafted.
@@ -51,11 +51,11 @@ std::optional<kernels::TokenDraw> draw_on_device(const Request& request, Sequenc
 //  - `drawn` replaces `logits` if the device sampler has filled it in (draw_on_device()); otherwise it is null.
 //  - The event's `finish` says whether the choice has ended; `tokens` does not go beyond its end. If it continues,
 //    choice->input holds the token that the next pass starts with.
-//  - If the choice's grammar refuses the device sampler's token, the event has no tokens and choice->draws_again is
+//  - If the choice's grammar refuses the device sampler's token, the event has no tokens and choice->samples_on_host is
 //    set. The row must then be computed again.
 // Throws SamplingError. Thread-safe for different choices.
 GenerationEvent sample_round(const Request& request, Sequence* choice, const float* logits, int64_t row_stride,
-                             int64_t vocabulary, const kernels::TokenDraw* drawn, SamplingScratch* scratch);
+                             int64_t vocabulary, const kernels::DeviceSample* drawn, SamplingScratch* scratch);
 
 // Adds to request->prompt_logprobs the log probability that each row of a prompt chunk gives to the token after it.
 // Tokens that already have one are skipped. `logits` are f32 [n_rows, row_stride], for the prompt tokens from `first`

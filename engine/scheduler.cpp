@@ -153,13 +153,13 @@ bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
         order.emplace_back(-of.sharers, i);
       }
     }
-    if (!may_be_passed(waiting_[i])) break;  // younger ones must not overtake it
+    if (!may_be_overtaken(waiting_[i])) break;  // younger ones must not overtake it
   }
   std::sort(order.begin(), order.end());
   for (const auto& [sharers, i] : order) {
     const Entry& entry = waiting_[i];
     if (!wants_more(*entry.sequence)) return false;
-    if (slots_ + entry.slots > options_.max_sequences || !fits_apart(entry, memory) || !fits(entry, may_be_passed(entry) ? claimed : 0, memory)) continue;
+    if (slots_ + entry.slots > options_.max_sequences || !fits_apart(entry, memory) || !fits(entry, may_be_overtaken(entry) ? claimed : 0, memory)) continue;
     begin(i, plan);
     return true;
   }
@@ -169,7 +169,7 @@ bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
 void Scheduler::begin(size_t i, Plan* plan) {
   const Entry entry = waiting_[i];
   // In quarters of an overtake. Being overtaken by a prefix hit counts as one quarter.
-  const int32_t passes = entry.sequence->known().tokens > 0 ? 1 : 4;
+  const int32_t overtakes = entry.sequence->known().tokens > 0 ? 1 : 4;
   // Reserve first, so that nothing below needs memory and no sequence is lost between the two lists.
   running_.reserve(running_.size() + 1);
   plan->admitted.reserve(plan->admitted.size() + 1);
@@ -183,7 +183,7 @@ void Scheduler::begin(size_t i, Plan* plan) {
     plan->failed.emplace_back(entry.sequence, std::current_exception());
     return;
   }
-  for (size_t passed = 0; passed < i; ++passed) waiting_[passed].passes += passes;
+  for (size_t passed = 0; passed < i; ++passed) waiting_[passed].overtakes += overtakes;
   run(entry);
   plan->admitted.push_back(entry.sequence);
 }
@@ -223,8 +223,8 @@ bool Scheduler::fits(const Entry& entry, int64_t claimed, const Memory& memory) 
   const int64_t bytes = claimed + entry.sequence->growth_ahead(horizon) + growth_of_running(horizon) + rows * options_.row_bytes;
   while (bytes > memory.free()) {
     if (reclaim(PrefixCache::Evict::kUnheld, memory)) continue;
-    const bool waits = known.sharers == 0 && may_be_passed(entry);
-    if (waits || !reclaim(PrefixCache::Evict::kOfUse, memory)) return false;
+    const bool waits = known.sharers == 0 && may_be_overtaken(entry);
+    if (waits || !reclaim(PrefixCache::Evict::kUnused, memory)) return false;
   }
   return true;
 }
@@ -309,7 +309,7 @@ bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Pl
     using Evict = PrefixCache::Evict;
     if (reclaim(Evict::kUnheld, memory)) continue;
     if (!plan->items.empty() && running_[i].deferred < options_.most_deferred) return false;
-    if (reclaim(Evict::kOfUse, memory)) continue;
+    if (reclaim(Evict::kUnused, memory)) continue;
     // A state that waiting sequences need is evicted only if this sequence is the only running one, which could not
     // continue otherwise. The youngest of several can wait until older ones end.
     if (running_.size() == 1 && reclaim(Evict::kAny, memory)) continue;

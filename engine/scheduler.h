@@ -12,7 +12,7 @@
 //  1. Evict states of the prefix cache that no sequence needs (PrefixCache::Evict::kUnheld).
 //  2. Compute fewer tokens, or defer the sequence to a later pass, because older sequences return memory at compaction
 //     boundaries. The oldest sequence skips this step, as does one that was deferred `most_deferred` times in a row.
-//  3. Evict states of Evict::kOfUse. A sequence that runs alone may evict any state.
+//  3. Evict states of Evict::kUnused. A sequence that runs alone may evict any state.
 //  4. Preempt the youngest running sequences. If this is the youngest one, it is deferred again.
 // So the oldest sequence always makes progress.
 //
@@ -25,14 +25,14 @@
 //    room for most of its answer costs little.
 //
 // Overtaking is bounded.
-//  - A waiting sequence that fits may overtake one that does not fit. No sequence is overtaken more than kMostPasses
+//  - A waiting sequence that fits may overtake one that does not fit. No sequence is overtaken more than kMostOvertakes
 //    times, and a preempted sequence is never overtaken.
 //  - Sequences with a prefix hit are admitted first (SGLang, Zheng et al. 2024), in descending order of the number of
 //    running sequences that share the prefix. Being overtaken by one of them counts as a quarter, because the work that
 //    a prefix hit saves shortens the wait of all.
 //  - A sequence whose prefix a running sequence is computing waits for that prefix. Memory is set aside for it
 //    meanwhile. Otherwise the prefix might be evicted for a sequence that overtakes it.
-//  - Admission evicts states of Evict::kOfUse only for a sequence whose prefix running sequences share, or that may not
+//  - Admission evicts states of Evict::kUnused only for a sequence whose prefix running sequences share, or that may not
 //    be overtaken.
 //
 // Prompts share the work of a pass.
@@ -102,7 +102,7 @@ struct SchedulerOptions {
 
 class Scheduler {
  public:
-  static constexpr int32_t kMostPasses = 16;
+  static constexpr int32_t kMostOvertakes = 16;
   // Admission considers only the oldest kLookAhead waiting sequences, so that a deep queue does not slow down the
   // running ones.
   static constexpr size_t kLookAhead = 128;
@@ -174,7 +174,7 @@ class Scheduler {
     uint64_t ticket;
     int64_t slots;
     int32_t drops = 0;   // preemptions
-    int32_t passes = 0;  // times it was overtaken, in quarters
+    int32_t overtakes = 0;  // in quarters
     bool alone = false;
     int32_t deferred = 0;  // consecutive passes without memory for it
     int64_t share = 0;     // tokens in the pass that is being planned
@@ -190,7 +190,7 @@ class Scheduler {
   bool admit_one(bool known, const Memory& memory, Plan* plan);
   void begin(size_t i, Plan* plan);  // starts waiting_[i]
   bool isolated() const;             // whether a running sequence is marked `alone`
-  static bool may_be_passed(const Entry& entry) { return entry.drops == 0 && entry.passes < 4 * kMostPasses; }
+  static bool may_be_overtaken(const Entry& entry) { return entry.drops == 0 && entry.overtakes < 4 * kMostOvertakes; }
   bool wants_more(const ScheduledSequence& next) const;  // whether the running prompts leave work for this one
   bool fits_apart(const Entry& entry, const Memory& memory) const;  // whether its offload memory is free
   // Whether the running sequences and this one could all grow by its horizon. `claimed`: bytes set aside for sequences

@@ -34,7 +34,7 @@ int64_t Sequence::computed() const { return cache == nullptr ? 0 : cache->tokens
 
 int64_t Sequence::pass_limit() const {
   int64_t limit = std::max<int64_t>(1, pass_cache()->next_boundary() - computed());
-  if (parts_at > computed()) limit = std::min(limit, parts_at - computed());
+  if (diverges_at > computed()) limit = std::min(limit, diverges_at - computed());
   // A cache keeps what it has observed even if it is truncated. So a state for other prompts must be from before the
   // probes at the prompt's end.
   const int64_t end = computed() + limit;
@@ -48,13 +48,13 @@ int64_t Sequence::pass_limit() const {
 // Other prompts are expected to diverge from this one there, so a state is wanted.
 bool Sequence::near_prompt_end(int64_t end) const {
   if (request->prefixes == nullptr || computed() >= request->prompt_tokens()) return false;
-  return end >= request->prompt_tokens() - kWorthAState;
+  return end >= request->prompt_tokens() - kMinStateTokens;
 }
 
 bool Sequence::leaves_prefix() const {
   if (request->prefixes == nullptr || check.tokens > 0 || computed() < PrefixCache::kLeastTokens) return false;
   const int64_t left = request->prompt_tokens() - computed();
-  if (left <= 0 || computed() == parts_at) return left >= 0;
+  if (left <= 0 || computed() == diverges_at) return left >= 0;
   const int64_t boundary = cache->next_boundary();
   if (!near_prompt_end(boundary)) return false;
   if (computed() == boundary) return cache->committed() < boundary;  // uncommitted, so it can be truncated
@@ -145,7 +145,7 @@ void Sequence::look_up() {
   const CacheStats stats = state->cache->stats();
   const int64_t token_bytes = stats.full_bytes / stats.tokens;
   const int64_t cut = token_bytes * (stats.tokens - prefix_known.tokens);  // usually from the dense tail
-  prefix_known.bytes = std::max<int64_t>(0, state->cache->lasting_bytes() - cut);
+  prefix_known.bytes = std::max<int64_t>(0, state->cache->stable_bytes() - cut);
   prompt_bytes = token_bytes * (request->prompt_tokens() - prefix_known.tokens);
 }
 
@@ -155,7 +155,7 @@ std::unique_ptr<SequenceCache> Sequence::find_prefix() {
   const std::vector<TokenId>& prompt = request->generation.prompt;
   const bool drafts = !request->draft_prefix_key.empty();
   const int64_t most = drafts ? prefixes->covers(request->draft_prefix_key, prompt).tokens : INT64_MAX;
-  cache = prefix.find(prefixes, request->prefix_key, *request->policy, prompt, &parts_at, most);
+  cache = prefix.find(prefixes, request->prefix_key, *request->policy, prompt, &diverges_at, most);
   if (cache == nullptr || !drafts) return nullptr;
   auto draft_cache = draft_prefix.find(prefixes, request->draft_prefix_key, *request->speculation->policy, prompt, nullptr,
                                        cache->tokens());
@@ -167,12 +167,12 @@ std::unique_ptr<SequenceCache> Sequence::find_prefix() {
 void Sequence::begin() {
   free_caches();
   dropped = false;
-  parts_at = 0;
+  diverges_at = 0;
   prefix_known = {};
   std::unique_ptr<SequenceCache> draft_cache = check.tokens > 0 ? nullptr : find_prefix();
   prefix.run();
   draft_prefix.run();
-  if (parts_at < computed() + kWorthAState) parts_at = 0;
+  if (diverges_at < computed() + kMinStateTokens) diverges_at = 0;
   if (!request->looked_up) request->cached_tokens = request->prompt_computed = computed();
   request->looked_up = true;
   if (cache == nullptr) {
@@ -221,7 +221,7 @@ void Sequence::finish() {
 void Sequence::read_stats() {
   cache_stats = cache->stats();
   const int64_t shared = cache_stats.shared_bytes;
-  shared_once = shared == 0 ? 0 : std::max<int64_t>(0, shared - cache->lasting_bytes());
+  shared_once = shared == 0 ? 0 : std::max<int64_t>(0, shared - cache->stable_bytes());
   if (draft == nullptr) return;
   speculation = draft->usage;
   draft_bytes = draft->cache() == nullptr ? 0 : draft->cache()->stats().bytes;

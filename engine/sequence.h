@@ -32,7 +32,7 @@ struct Request;
 
 // A state in the middle of a prompt is stored only if it spares the next prompt at least so many tokens. Within so many
 // tokens of a prompt's end other prompts are expected to diverge, so states are stored there, too.
-constexpr int64_t kWorthAState = 128;
+constexpr int64_t kMinStateTokens = 128;
 
 // One choice of a request. Owned by the request and used by the engine thread. While the engine thread waits, one
 // thread of the pool samples for the sequence.
@@ -75,7 +75,7 @@ struct Sequence final : ScheduledSequence {
   bool leaves_prefix() const;
   void keep_prefix();               // stores that state
   bool keeps_draft_prefix() const;  // whether keep_prefix() also stores the draft's cache
-  // Whether a pass that ends at token `end` reaches the last kWorthAState tokens of the prompt.
+  // Whether a pass that ends at token `end` reaches the last kMinStateTokens tokens of the prompt.
   bool near_prompt_end(int64_t end) const;
   // Whether it computes its prompt, or recomputes known tokens after a preemption.
   bool computes_prompt() const { return n_output == 0 || left() > 1; }
@@ -103,7 +103,7 @@ struct Sequence final : ScheduledSequence {
   int64_t prompt_bytes = 0;              // while it waits: dense bytes of the rest of its prompt
   uint64_t prefix_version = 0;           // sum of PrefixCache::version() of its groups at the last look_up()
   // Token at which a pass must end, so that a state is stored where other prompts diverge; 0 if there is none.
-  int64_t parts_at = 0;
+  int64_t diverges_at = 0;
   SpeculationUsage speculation;          // after the last pass
   std::vector<TokenId> input;            // input of the next decoding pass: the last token, then its draft
   int64_t n_output = 0;                  // sampled tokens
@@ -114,7 +114,7 @@ struct Sequence final : ScheduledSequence {
   std::vector<float> checked_logits;
   std::optional<PoolCharge> checked_bytes;
   // Whether the host samples all further tokens, because the grammar has refused a token of the device sampler.
-  bool draws_again = false;
+  bool samples_on_host = false;
   double sample_ms = 0;
   Clock::time_point last_token;
   TokenHistory history;                  // for penalties

@@ -81,8 +81,8 @@ void check(const AttentionShape& shape, std::span<const KvSegment> segments) {
   for (const KvSegment& segment : segments) check(shape, segment);
 }
 
-int64_t stretches_of(const AttentionTask& task) {
-  return (static_cast<int64_t>(task.segments.size()) + kStretchSegments - 1) / kStretchSegments;
+int64_t splits_of(const AttentionTask& task) {
+  return (static_cast<int64_t>(task.segments.size()) + kSplitSegments - 1) / kSplitSegments;
 }
 
 // Returns whether `a` and `b` are the same page for the same KV heads. No two pages share an address.
@@ -93,14 +93,14 @@ bool same_page(const KvSegment& a, const KvSegment& b) {
 
 // Returns how many splits at the beginning of both tasks hold the same pages. Counts only splits of which every query
 // sees all tokens.
-int64_t common_stretches(const AttentionShape& shape, const AttentionTask& a, const AttentionTask& b) {
+int64_t common_splits(const AttentionShape& shape, const AttentionTask& a, const AttentionTask& b) {
   if (shape.window > 0 && std::max(tokens_of(a.segments), tokens_of(b.segments)) > shape.window) return 0;
   const auto end = std::mismatch(a.segments.begin(), a.segments.end(), b.segments.begin(), b.segments.end(), same_page).first;
-  auto stretches = static_cast<size_t>(end - a.segments.begin()) / kStretchSegments;
+  auto splits = static_cast<size_t>(end - a.segments.begin()) / kSplitSegments;
   // Fewest tokens that a first query sees.
   const int64_t seen = std::min(tokens_of(a.segments) - a.n, tokens_of(b.segments) - b.n) + 1;
-  while (stretches > 0 && tokens_of(a.segments.first(stretches * kStretchSegments)) > seen) --stretches;
-  return static_cast<int64_t>(stretches);
+  while (splits > 0 && tokens_of(a.segments.first(splits * kSplitSegments)) > seen) --splits;
+  return static_cast<int64_t>(splits);
 }
 
 // Fills in scratch.order and scratch.groups. Tasks with the same number of queries that begin with the same pages form
@@ -121,14 +121,14 @@ void group(const AttentionShape& shape, std::span<const AttentionTask> tasks, in
   scratch.groups.clear();
   for (size_t first = 0; first < order.size();) {
     size_t end = first + 1;
-    int64_t stretches = stretches_of(task(first));
+    int64_t splits = splits_of(task(first));
     for (; end < order.size() && first_page(order[first]) != nullptr && task(end).n == task(first).n; ++end) {
-      const int64_t common = common_stretches(shape, task(first), task(end));
+      const int64_t common = common_splits(shape, task(first), task(end));
       if (common == 0) break;
-      stretches = std::min(stretches, common);
+      splits = std::min(splits, common);
     }
     scratch.groups.push_back({static_cast<int32_t>(first), static_cast<int32_t>(end),
-                              static_cast<int32_t>(end - first > 1 ? stretches : 0)});
+                              static_cast<int32_t>(end - first > 1 ? splits : 0)});
     first = end;
   }
 }
@@ -146,7 +146,7 @@ class Planner {
         queries_(std::max<int64_t>(1, kMaxBlockRows / heads_)),
         row_floats_(partial_floats(shape.head_dim)) {
     double work = 0;
-    for (const AttentionTask& task : tasks) work += static_cast<double>(task.n * shape.n_heads * stretches_of(task));
+    for (const AttentionTask& task : tasks) work += static_cast<double>(task.n * shape.n_heads * splits_of(task));
     share_ = work / (4.0 * threads);
   }
 
@@ -162,7 +162,7 @@ class Planner {
           kv_head_ = static_cast<int32_t>(kv_head);
           head_ = static_cast<int32_t>(head);
           n_heads_ = static_cast<int32_t>(std::min(heads_, group_heads - head));
-          if (group.stretches > 0) {
+          if (group.splits > 0) {
             add_shared(group);
           } else {
             add(scratch_.order[static_cast<size_t>(group.first)]);
@@ -175,39 +175,39 @@ class Planner {
 
  private:
   // Returns the most splits of an item with `rows` rows. A larger item would leave other threads idle, so it is cut.
-  int64_t stretches_per_item(int64_t rows) const {
+  int64_t splits_per_item(int64_t rows) const {
     return std::max<int64_t>(1, static_cast<int64_t>(share_ / static_cast<double>(std::max<int64_t>(1, rows))));
   }
 
-  AttentionScratch::Item item(int64_t member, int64_t query, int64_t n_queries, int64_t stretches) const {
+  AttentionScratch::Item item(int64_t member, int64_t query, int64_t n_queries, int64_t splits) const {
     return {static_cast<int32_t>(member), 1, kv_head_, head_, n_heads_, static_cast<int32_t>(query),
-            static_cast<int32_t>(n_queries), 0, static_cast<int32_t>(stretches)};
+            static_cast<int32_t>(n_queries), 0, static_cast<int32_t>(splits)};
   }
 
   int64_t add_member(int32_t task, int64_t rows, bool cut) {
     scratch_.members.push_back({task, cut ? partial_ : -1});
-    if (cut) partial_ += stretches_of(tasks_[static_cast<size_t>(task)]) * rows * row_floats_;
+    if (cut) partial_ += splits_of(tasks_[static_cast<size_t>(task)]) * rows * row_floats_;
     return static_cast<int64_t>(scratch_.members.size()) - 1;
   }
 
   // Adds `whole`, from its first split on, as items of at most `per_item` splits.
   void add_pieces(AttentionScratch::Item whole, int64_t per_item) {
-    for (const int32_t end = whole.stretch_end; whole.stretch < end; whole.stretch = whole.stretch_end) {
-      whole.stretch_end = static_cast<int32_t>(std::min<int64_t>(whole.stretch + per_item, end));
+    for (const int32_t end = whole.split_end; whole.split < end; whole.split = whole.split_end) {
+      whole.split_end = static_cast<int32_t>(std::min<int64_t>(whole.split + per_item, end));
       scratch_.items.push_back(whole);
     }
   }
 
   void add(int32_t t) {
     const AttentionTask& task = tasks_[static_cast<size_t>(t)];
-    const int64_t stretches = stretches_of(task);
+    const int64_t splits = splits_of(task);
     // Late queries see the most tokens. They go first, so that the last items are short.
     for (int64_t block = (task.n + queries_ - 1) / queries_ - 1; block >= 0; --block) {
       const int64_t query = block * queries_, n_queries = std::min(queries_, task.n - query), rows = n_queries * n_heads_;
-      const bool cut = !alone_ && stretches > stretches_per_item(rows);
-      const AttentionScratch::Item whole = item(add_member(t, rows, cut), query, n_queries, stretches);
+      const bool cut = !alone_ && splits > splits_per_item(rows);
+      const AttentionScratch::Item whole = item(add_member(t, rows, cut), query, n_queries, splits);
       if (cut) scratch_.merges.push_back(whole);
-      add_pieces(whole, cut ? stretches_per_item(rows) : stretches);
+      add_pieces(whole, cut ? splits_per_item(rows) : splits);
     }
   }
 
@@ -218,16 +218,16 @@ class Planner {
     for (int32_t i = group.first; i < group.end; ++i) add_member(task(i), rows, true);
     const int64_t members = group.end - group.first, at_once = kMaxBlockRows / rows;
     for (int64_t m = 0; m < members; m += at_once) {
-      AttentionScratch::Item shared = item(first + m, 0, n, group.stretches);
+      AttentionScratch::Item shared = item(first + m, 0, n, group.splits);
       shared.n_members = static_cast<int32_t>(std::min(at_once, members - m));
-      add_pieces(shared, stretches_per_item(shared.n_members * rows));
+      add_pieces(shared, splits_per_item(shared.n_members * rows));
     }
     for (int64_t m = 0; m < members; ++m) {
       const int32_t t = task(group.first + static_cast<int32_t>(m));
-      AttentionScratch::Item own = item(first + m, 0, n, stretches_of(tasks_[static_cast<size_t>(t)]));
+      AttentionScratch::Item own = item(first + m, 0, n, splits_of(tasks_[static_cast<size_t>(t)]));
       scratch_.merges.push_back(own);
-      own.stretch = group.stretches;
-      add_pieces(own, stretches_per_item(rows));
+      own.split = group.splits;
+      add_pieces(own, splits_per_item(rows));
     }
   }
 

@@ -109,11 +109,11 @@ struct AttentionMassTask {
 struct SparseWorkspace;  // kernels/sparse_attention.h
 
 // Scratch memory of attention() and attention_mass(), for one call at a time. It grows to the needs of the largest call
-// and is reused. In its fields `stretch` means split.
+// and is reused. In its fields `split` means split.
 struct AttentionScratch {
-  // Tasks order[first] to order[end - 1], whose first `stretches` splits consist of the same pages.
+  // Tasks order[first] to order[end - 1], whose first `splits` splits consist of the same pages.
   struct Group {
-    int32_t first, end, stretches;
+    int32_t first, end, splits;
   };
   // A task's part of an item. `partial`: where the results of its splits begin in the vector `partial`; -1 if the item
   // covers all splits and writes `out` directly.
@@ -122,9 +122,9 @@ struct AttentionScratch {
     int64_t partial;
   };
   // A unit of work: queries [query, query + n_queries) of heads [head, head + n_heads) of a KV head, for n_members
-  // members, over splits [stretch, stretch_end).
+  // members, over splits [split, split_end).
   struct Item {
-    int32_t member, n_members, kv_head, head, n_heads, query, n_queries, stretch, stretch_end;
+    int32_t member, n_members, kv_head, head, n_heads, query, n_queries, split, split_end;
   };
   std::vector<int32_t> order;
   std::vector<Group> groups;

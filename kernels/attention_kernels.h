@@ -13,7 +13,7 @@ namespace smartkv::kernels {
 constexpr int64_t kMaxBlockRows = 48;       // Most rows (queries times heads) of one block.
 constexpr int64_t kMaxHeadDim = 256;
 // Segments of one split. Contexts are cut, and partial results merged, in units of splits.
-constexpr int64_t kStretchSegments = 4;
+constexpr int64_t kSplitSegments = 4;
 
 // Returns the floats of the result of one split for one row: the maximum (a base 2 exponent), the sum, and the
 // unnormalized output [head_dim].

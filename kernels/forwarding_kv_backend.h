@@ -36,21 +36,21 @@ class ForwardingKvBackend : public KvBackend {
              std::span<const TokenScoring> layers) override {
     to_->score(type, n_kv_heads, head_dim, std::move(gate), layers);
   }
-  void study(KvType type, int64_t head_dim, std::span<const PageStudy> pages) override { to_->study(type, head_dim, pages); }
+  void page_stats(KvType type, int64_t head_dim, std::span<const PageStats> pages) override { to_->page_stats(type, head_dim, pages); }
   void multiply_keys(KvType type, int64_t head_dim, std::span<const KeyProducts> products) override {
     to_->multiply_keys(type, head_dim, products);
   }
   void summarize(KvType type, int64_t head_dim, std::span<const EntrySummary> summaries) override {
     to_->summarize(type, head_dim, summaries);
   }
-  void find_figures(KvType type, int64_t head_dim, std::span<const EntryFigures> entries) override {
-    to_->find_figures(type, head_dim, entries);
+  void entry_stats(KvType type, int64_t head_dim, std::span<const EntryStats> entries) override {
+    to_->entry_stats(type, head_dim, entries);
   }
   void finish() override { to_->finish(); }
   void download(const std::byte* page, size_t bytes, void* to) override { to_->download(page, bytes, to); }
   void upload(const void* from, size_t bytes, std::byte* page) override { to_->upload(from, bytes, page); }
 
-  void finish_heads(const AttentionShape& shape, const HeadRows& rows) override { to_->finish_heads(shape, rows); }
+  void qk_norm_rope(const AttentionShape& shape, const HeadRows& rows) override { to_->qk_norm_rope(shape, rows); }
   void write(KvType type, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) override {
     to_->write(type, n_kv_heads, head_dim, rows);
   }
@@ -63,7 +63,7 @@ class ForwardingKvBackend : public KvBackend {
   void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) override {
     to_->attention_mass(shape, tasks);
   }
-  TokenDrawer* drawer() override { return to_->drawer(); }
+  DeviceSampler* device_sampler() override { return to_->device_sampler(); }
 
  private:
   std::shared_ptr<KvBackend> to_;

@@ -13,7 +13,7 @@ void norm_heads(float* x, int64_t all, int64_t n, const float* weight, float eps
 
 }  // namespace
 
-void finish_heads(const AttentionShape& shape, const HeadRows& rows) {
+void qk_norm_rope(const AttentionShape& shape, const HeadRows& rows) {
   const int64_t dim = shape.head_dim, q = shape.n_heads * dim, k = shape.n_kv_heads * dim;
   for (int64_t row = 0; row < rows.rows; ++row) {
     float* const x = rows.qkv + row * (q + 2 * k);

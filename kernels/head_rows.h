@@ -24,6 +24,6 @@ struct HeadRows {
 };
 
 // Applies qk-norm, the query factor and RoPE to rows in host memory, on the calling thread.
-void finish_heads(const AttentionShape& shape, const HeadRows& rows);
+void qk_norm_rope(const AttentionShape& shape, const HeadRows& rows);
 
 }  // namespace smartkv::kernels

@@ -148,7 +148,7 @@ void cut_page(int64_t head_dim, const PageCut& job) {
   }
 }
 
-void study_page(KvType type, int64_t head_dim, const PageStudy& job) {
+void study_page(KvType type, int64_t head_dim, const PageStats& job) {
   const int64_t values = job.n * head_dim;
   std::vector<float> k(static_cast<size_t>(values)), v(k.size()), high(static_cast<size_t>(head_dim));
   for (int64_t head = 0; head < job.n_heads; ++head) {
@@ -238,15 +238,15 @@ void summarize_entries(KvType type, int64_t head_dim, const EntrySummary& job) {
   std::copy(summary.bias.begin(), summary.bias.end(), job.bias);
 }
 
-void figures_of(KvType type, int64_t head_dim, const EntryFigures& job) {
+void figures_of(KvType type, int64_t head_dim, const EntryStats& job) {
   const LoadedEntries entries(type, head_dim, job.entries);
   const size_t n = job.entries.bias.size();
   std::fill_n(job.out, n, 0.0f);
-  if (job.figure == EntryFigure::kNovelty) {
+  if (job.figure == EntryStat::kNovelty) {
     const SummaryRule rule{PivotRule::kCosine, ValueRule::kMean, BiasRule::kNone};
     const std::vector<float> distance = novelty(entries.block, kernels::summarize(rule, entries.block, {}, job.pivots).pivots);
     std::copy(distance.begin(), distance.end(), job.out);
-  } else if (job.figure == EntryFigure::kValueNorm) {
+  } else if (job.figure == EntryStat::kValueNorm) {
     for (size_t i = 0; i < n; ++i) {
       const float* const v = entries.v.data() + static_cast<int64_t>(i) * head_dim;
       job.out[i] = std::sqrt(std::inner_product(v, v + head_dim, v, 0.0f));
@@ -306,8 +306,8 @@ class CpuKvBackend final : public KvBackend {
     const GateMaps* const maps = gate == nullptr ? nullptr : dynamic_cast<const CpuGate&>(*gate).maps.get();
     for (const TokenScoring& layer : layers) score_layer(type, n_kv_heads, head_dim, maps, layer);
   }
-  void study(KvType type, int64_t head_dim, std::span<const PageStudy> pages) override {
-    for (const PageStudy& page : pages) study_page(type, head_dim, page);
+  void page_stats(KvType type, int64_t head_dim, std::span<const PageStats> pages) override {
+    for (const PageStats& page : pages) study_page(type, head_dim, page);
   }
   void multiply_keys(KvType type, int64_t head_dim, std::span<const KeyProducts> products) override {
     for (const KeyProducts& product : products) multiply(type, head_dim, product);
@@ -315,8 +315,8 @@ class CpuKvBackend final : public KvBackend {
   void summarize(KvType type, int64_t head_dim, std::span<const EntrySummary> summaries) override {
     for (const EntrySummary& summary : summaries) summarize_entries(type, head_dim, summary);
   }
-  void find_figures(KvType type, int64_t head_dim, std::span<const EntryFigures> entries) override {
-    for (const EntryFigures& of : entries) figures_of(type, head_dim, of);
+  void entry_stats(KvType type, int64_t head_dim, std::span<const EntryStats> entries) override {
+    for (const EntryStats& of : entries) figures_of(type, head_dim, of);
   }
 
   void download(const std::byte* page, size_t bytes, void* to) override {
@@ -326,7 +326,7 @@ class CpuKvBackend final : public KvBackend {
     if (bytes > 0) std::memcpy(page, from, bytes);
   }
 
-  void finish_heads(const AttentionShape& shape, const HeadRows& rows) override { kernels::finish_heads(shape, rows); }
+  void qk_norm_rope(const AttentionShape& shape, const HeadRows& rows) override { kernels::qk_norm_rope(shape, rows); }
   void write(KvType type, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) override {
     for (int64_t i = 0; i < rows.n; ++i) {
       store_kv(type, n_kv_heads, head_dim, rows.k + i * rows.row_stride, rows.v + i * rows.row_stride, rows.slot + i,

@@ -29,7 +29,7 @@
 #include "kernels/block_summarizer.h"
 #include "kernels/gate_maps.h"
 #include "kernels/head_rows.h"
-#include "kernels/token_draw.h"
+#include "kernels/device_sampler.h"
 
 namespace smartkv::kernels {
 
@@ -149,7 +149,7 @@ struct TokenScoring {
 };
 
 // Computes statistics of tokens [first, first + n) of KV heads [0, n_heads) of a dense page. Each result may be null.
-struct PageStudy {
+struct PageStats {
   KvSegment page;
   int64_t n_heads = 1;
   int64_t first = 0, n = 0;
@@ -193,15 +193,15 @@ struct EntrySummary {
 };
 
 // A measure of how much an entry stands out.
-enum class EntryFigure : uint8_t {
+enum class EntryStat : uint8_t {
   kNovelty,    // 1 - cosine between its key and the nearest pivot; pivots are chosen by farthest-point sampling
   kValueNorm,  // |v|
   kAttention,  // sum of the attention from the queries
 };
 // Computes this measure for each entry.
-struct EntryFigures {
+struct EntryStats {
   HeadEntries entries;
-  EntryFigure figure = EntryFigure::kValueNorm;
+  EntryStat figure = EntryStat::kValueNorm;
   int64_t pivots = 0;    // kNovelty: number of pivots
   float* out = nullptr;  // f32 [entries]
 };
@@ -243,17 +243,17 @@ class KvBackend {
   // thread pool.
   virtual void score(KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const BackendGate> gate,
                      std::span<const TokenScoring> layers) = 0;
-  virtual void study(KvType type, int64_t head_dim, std::span<const PageStudy> pages) = 0;
+  virtual void page_stats(KvType type, int64_t head_dim, std::span<const PageStats> pages) = 0;
   virtual void multiply_keys(KvType type, int64_t head_dim, std::span<const KeyProducts> products) = 0;
   virtual void summarize(KvType type, int64_t head_dim, std::span<const EntrySummary> summaries) = 0;
-  virtual void find_figures(KvType type, int64_t head_dim, std::span<const EntryFigures> entries) = 0;
+  virtual void entry_stats(KvType type, int64_t head_dim, std::span<const EntryStats> entries) = 0;
 
   // Copy a page's bytes to and from host memory. They are done on return.
   virtual void download(const std::byte* page, size_t bytes, void* to) = 0;
   virtual void upload(const void* from, size_t bytes, std::byte* page) = 0;
 
   // Applies qk-norm and the rotary embedding. REQUIRES: all pointers of `rows` are memory of allocate().
-  virtual void finish_heads(const AttentionShape& shape, const HeadRows& rows) = 0;
+  virtual void qk_norm_rope(const AttentionShape& shape, const HeadRows& rows) = 0;
   // Writes new rows of K and V. Thread-safe for disjoint slots. The rows must stay valid until the next call of
   // attention(), attention_mass(), apply_writes() or forget_writes() has returned. REQUIRES: all of these
   // calls have the same n_kv_heads and head_dim.
@@ -269,13 +269,13 @@ class KvBackend {
   virtual void prefetch(std::span<const KvSegment> segments) { (void)segments; }
   // See kernels/attention.h; bit-exact if batch_invariant(). Results in host memory are valid on return. The results of
   // attention_mass() must be in host memory. REQUIRES: one thread at a time calls attention(), attention_mass(),
-  // apply_writes() and finish_heads(), and no write() runs meanwhile.
+  // apply_writes() and qk_norm_rope(), and no write() runs meanwhile.
   virtual void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) = 0;
   virtual void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) = 0;
 
   // Returns the device sampler, which samples tokens from logits in memory of allocate(), ordered by the legacy default
   // stream. Null if there is none.
-  virtual TokenDrawer* drawer() { return nullptr; }
+  virtual DeviceSampler* device_sampler() { return nullptr; }
 };
 
 // Returns the backend of the CPU. `threads` must outlive it; null uses the calling thread only.

@@ -181,7 +181,7 @@ AttentionScratch::Item item_of(const AttentionShape& shape, int64_t kv_head, int
   item.kv_head = static_cast<int32_t>(kv_head);
   item.head = static_cast<int32_t>(head);
   item.n_heads = static_cast<int32_t>(std::min(kMaxBlockRows, shape.n_heads / shape.n_kv_heads - head));
-  item.stretch_end = static_cast<int32_t>((segments + kStretchSegments - 1) / kStretchSegments);
+  item.split_end = static_cast<int32_t>((segments + kSplitSegments - 1) / kSplitSegments);
   return item;
 }
 

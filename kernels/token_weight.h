@@ -1,5 +1,5 @@
 // From logits to the weights that tokens are drawn by. The host's Sampler (engine/sampling/sampler.h) and the device
-// sampler (kernels/token_draw.h) share this arithmetic, so that both draw the same token. No result depends on the
+// sampler (kernels/device_sampler.h) share this arithmetic, so that both draw the same token. No result depends on the
 // order of tokens.
 #pragma once
 

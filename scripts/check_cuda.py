@@ -9,7 +9,7 @@ import sys
 
 REGISTERS, MOST_THREADS = 65536, 2048  # registers and threads of a multiprocessor
 THREADS = 128  # threads of a block (kernels/cuda/attention_tables.h), except for the kernels in MORE_THREADS
-MORE_THREADS = {"draw_token": 512, "choose": 512}  # kernels/cuda/token_draw.cu, sparse_attention.cu
+MORE_THREADS = {"draw_token": 512, "choose": 512}  # kernels/cuda/device_sampler.cu, sparse_attention.cu
 
 
 def short_name(mangled):

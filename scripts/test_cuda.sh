@@ -37,7 +37,7 @@ link() {  # NAME LIBRARY...
 compile kernels/cuda/*.cu kernels/cuda/*.cpp
 kernels=("${objects[@]}")
 compile tests/cuda/native/managed_memory.cpp \
-  tests/cuda/{attention,attention_mass,head_rows,kv_pages,kv_backend,device_pool,page_figures,token_draw}_test.cpp \
+  tests/cuda/{attention,attention_mass,head_rows,kv_pages,kv_backend,device_pool,page_stats,token_draw}_test.cpp \
   engine/sampling/{sampler,row_scan}.cpp
 link cuda_test -lgtest_main -lgtest
 compile tests/cuda/native/roofline.cpp

@@ -25,7 +25,7 @@ std::vector<KvSegment> view_of(const SequenceCache& cache, int64_t layer, int64_
 
 // Returns the positions of the tokens that a query at `position` sees in a KV head, in the view's order.
 std::vector<int64_t> visible_positions(const SequenceCache& cache, int64_t layer, int64_t head, int64_t position) {
-  std::vector<int64_t> positions = cache.represented(layer, head);
+  std::vector<int64_t> positions = cache.positions(layer, head);
   for (int64_t next = cache.tokens(); next <= position; ++next) positions.push_back(next);
   return positions;
 }

@@ -11,7 +11,7 @@
 
 #include "cache/policy.h"
 #include "cache/state_io.h"
-#include "cache/stages/token_store.h"
+#include "cache/stores/token_store.h"
 #include "kernels/block_summarizer.h"
 
 namespace smartkv {

@@ -120,12 +120,12 @@ kernels::HeadRows CacheAttention::head_rows(int64_t layer, float* qkv, int64_t f
 void CacheAttention::write(int64_t layer, float* qkv) {
   const int64_t width = qkv_width(), kv_width = config_.n_kv_heads * config_.head_dim;
   write_failures_.assign(batch_.size(), nullptr);
-  if (device_rows_) backend_->finish_heads(shape_, head_rows(layer, qkv, 0, rows_));
+  if (device_rows_) backend_->qk_norm_rope(shape_, head_rows(layer, qkv, 0, rows_));
   pool_.parallel_for(static_cast<int64_t>(pieces_.size()), [&](int64_t p) {
     const Piece& piece = pieces_[static_cast<size_t>(p)];
     const auto input = static_cast<size_t>(piece.input);
     if (failed(input)) return;
-    if (!device_rows_) kernels::finish_heads(shape_, head_rows(layer, qkv, piece.row, piece.n));
+    if (!device_rows_) kernels::qk_norm_rope(shape_, head_rows(layer, qkv, piece.row, piece.n));
     const float* k = qkv + piece.row * width + q_width();
     try {
       batch_[input].cache->write(layer, {k, k + kv_width, width, piece.first, piece.n});

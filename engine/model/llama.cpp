@@ -94,9 +94,9 @@ class Llama final : public Model {
     if (attention_.wanted_rows() > 0) finish(batch, logits);
     attention_.end();
   }
-  bool draws_tokens() const override {
-    return backend_->device_rows() && attention_.backend()->drawer() != nullptr &&
-           config_.vocab_size <= kernels::TokenDrawer::kMostTokens;
+  bool samples_tokens() const override {
+    return backend_->device_rows() && attention_.backend()->device_sampler() != nullptr &&
+           config_.vocab_size <= kernels::DeviceSampler::kMostTokens;
   }
 
  private:
@@ -128,7 +128,7 @@ class Llama final : public Model {
       if (input.draw != nullptr) wanted = row;
     }
     fetch();
-    if (!draws_.empty()) device.drawer()->draw(draws_);
+    if (!draws_.empty()) device.device_sampler()->draw(draws_);
   }
 
   ModelConfig config_;
@@ -141,7 +141,7 @@ class Llama final : public Model {
   kernels::RowMemory qkv_;       // f32 [rows, qkv_width]
   kernels::RowMemory attended_;  // [rows, n_heads head_dim]
   kernels::RowMemory logits_;    // f32 [wanted rows, vocab_size]; used if the rows of the backend are on a device
-  std::vector<kernels::TokenDraw*> draws_;
+  std::vector<kernels::DeviceSample*> draws_;
 };
 
 }  // namespace

@@ -32,8 +32,8 @@ struct SequenceInput {
   // caches of the batch must be discarded.
   std::exception_ptr* failure = nullptr;
   // If set, the model samples the next token itself, stores it in draw->drawn and writes no logits for this input. The
-  // caller fills in all fields except `logits` and `drawn`. REQUIRES: draws_tokens() and n_logits == 1. May be null.
-  kernels::TokenDraw* draw = nullptr;
+  // caller fills in all fields except `logits` and `drawn`. REQUIRES: samples_tokens() and n_logits == 1. May be null.
+  kernels::DeviceSample* draw = nullptr;
 };
 
 // One thread, usually the engine's, calls forward() and idle(). All other functions are thread-safe.
@@ -53,7 +53,7 @@ class Model {
   virtual void forward(std::span<const SequenceInput> batch, float* logits) = 0;
   virtual bool batch_invariant() const { return true; }
   // Whether forward() can sample tokens on the device, so that logits need not be copied to the host.
-  virtual bool draws_tokens() const { return false; }
+  virtual bool samples_tokens() const { return false; }
   // Returns the rotary embedding's cosines and sines for a position: f32 [head_dim / 2] each.
   virtual void rope_angles(int64_t position, float* cos, float* sin) const = 0;
   virtual int64_t weight_bytes() const = 0;  // in memory, summed over all tensor-parallel ranks

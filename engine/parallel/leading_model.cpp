@@ -49,7 +49,7 @@ class LeadingCache final : public ForwardingCache {
     return std::make_unique<LeadingCache>(link_, heads_, id, std::move(part));
   }
   int64_t growth(int64_t n) const override { return ranks() * ForwardingCache::growth(n); }
-  int64_t lasting_bytes() const override { return ranks() * ForwardingCache::lasting_bytes(); }
+  int64_t stable_bytes() const override { return ranks() * ForwardingCache::stable_bytes(); }
   CacheStats stats() const override {
     CacheStats stats = ForwardingCache::stats();
     stats.bytes *= ranks();

@@ -27,7 +27,7 @@ class LeadingModel final : public Model {
   // other ranks is then unknown.
   void forward(std::span<const SequenceInput> batch, float* logits) override;
   bool batch_invariant() const override { return part_->batch_invariant(); }
-  bool draws_tokens() const override { return part_->draws_tokens(); }
+  bool samples_tokens() const override { return part_->samples_tokens(); }
   void rope_angles(int64_t position, float* cos, float* sin) const override { part_->rope_angles(position, cos, sin); }
   int64_t weight_bytes() const override { return weight_bytes_; }  // sum over all ranks
   const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return part_->kv_backend(); }

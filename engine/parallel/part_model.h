@@ -28,7 +28,7 @@ class PartModel : public Model {
   // Collective: all ranks run the same pass. Only rank 0 writes logits.
   void forward(std::span<const SequenceInput> batch, float* logits) override { part_->forward(batch, logits); }
   bool batch_invariant() const override { return part_->batch_invariant(); }
-  bool draws_tokens() const override { return part_->draws_tokens(); }
+  bool samples_tokens() const override { return part_->samples_tokens(); }
   void rope_angles(int64_t position, float* cos, float* sin) const override { part_->rope_angles(position, cos, sin); }
   int64_t weight_bytes() const override { return part_->weight_bytes(); }
   const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return part_->kv_backend(); }

@@ -106,9 +106,9 @@ std::span<const float> Sampler::edited(std::span<const float> logits, const Samp
   return edited_;
 }
 
-kernels::TokenDraw token_draw(const SamplingInput& input, const TokenNoise& noise, int64_t vocabulary) {
+kernels::DeviceSample token_draw(const SamplingInput& input, const TokenNoise& noise, int64_t vocabulary) {
   const SamplingParams& params = input.params;
-  kernels::TokenDraw draw;
+  kernels::DeviceSample draw;
   draw.vocabulary = vocabulary;
   draw.logit_bias = params.logit_bias;
   if (needs_history(params)) draw.seen = input.history.seen();
@@ -126,7 +126,7 @@ kernels::TokenDraw token_draw(const SamplingInput& input, const TokenNoise& nois
   return draw;
 }
 
-TokenId drawn_token(const kernels::TokenDraw& draw) {
+TokenId drawn_token(const kernels::DeviceSample& draw) {
   switch (draw.drawn.error) {
     case kernels::DrawError::kNone: break;
     case kernels::DrawError::kAllMasked: throw_all_masked();

@@ -18,7 +18,7 @@
 #include "engine/engine.h"
 #include "engine/sampling/row_scan.h"
 #include "engine/sampling/token_history.h"
-#include "kernels/token_draw.h"
+#include "kernels/device_sampler.h"
 #include "kernels/token_noise.h"
 
 namespace smartkv {
@@ -56,9 +56,9 @@ bool needs_history(const SamplingParams& params);
 // Returns a job for the device sampler. The device then samples the token that Sampler::sample() samples from the same
 // input and the same [vocabulary] logits. The job refers to `input`, which must outlive it; the caller sets the job's
 // `logits`. REQUIRES: params.logit_bias is ascending by token.
-kernels::TokenDraw token_draw(const SamplingInput& input, const TokenNoise& noise, int64_t vocabulary);
+kernels::DeviceSample token_draw(const SamplingInput& input, const TokenNoise& noise, int64_t vocabulary);
 // Returns the token that the device sampled. Throws SamplingError as Sampler::sample() does.
-TokenId drawn_token(const kernels::TokenDraw& draw);
+TokenId drawn_token(const kernels::DeviceSample& draw);
 
 // The host's sampler. Holds scratch memory that grows to the size of the vocabulary and is reused. Used by one thread
 // at a time.

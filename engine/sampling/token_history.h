@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/text/tokenizer.h"
-#include "kernels/token_draw.h"
+#include "kernels/device_sampler.h"
 
 namespace smartkv {
 

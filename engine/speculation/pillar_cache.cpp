@@ -124,7 +124,7 @@ void PillarCache::commit(int64_t n_tokens) {
   committed_ = n_tokens;
 }
 
-std::vector<int64_t> PillarCache::represented(int64_t layer, int64_t head) const {
+std::vector<int64_t> PillarCache::positions(int64_t layer, int64_t head) const {
   const std::vector<int32_t>& of_layer = chosen_[static_cast<size_t>(layer)];
   const auto begin = of_layer.begin() + head * n_chosen_;
   std::vector<int64_t> positions(begin, begin + n_chosen_);

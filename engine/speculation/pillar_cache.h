@@ -48,7 +48,7 @@ class PillarCache final : public SequenceCache {
   void truncate(int64_t n_tokens) override;
   void commit(int64_t n_tokens) override;
   int64_t growth(int64_t n) const override;
-  std::vector<int64_t> represented(int64_t layer, int64_t head) const override;
+  std::vector<int64_t> positions(int64_t layer, int64_t head) const override;
   std::unique_ptr<SequenceCache> fork() const override;
   std::unique_ptr<SequenceCache> resume(int64_t) const override { return nullptr; }
   CacheStats stats() const override;

@@ -63,24 +63,24 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
   }
   std::memset(merged_o, 0, static_cast<size_t>(rows * dim) * sizeof(float));
 
-  const auto segments_until = [&](int64_t stretch) {
-    return std::min(static_cast<int64_t>(task.segments.size()), stretch * kStretchSegments);
+  const auto segments_until = [&](int64_t split) {
+    return std::min(static_cast<int64_t>(task.segments.size()), split * kSplitSegments);
   };
-  const int64_t last_segment = segments_until(item.stretch_end);
+  const int64_t last_segment = segments_until(item.split_end);
   const int64_t seen = tokens_of(task.segments) - task.n + item.query + 1;  // Tokens that the block's first query sees.
-  int64_t start = tokens_of(task.segments.first(static_cast<size_t>(segments_until(item.stretch))));
+  int64_t start = tokens_of(task.segments.first(static_cast<size_t>(segments_until(item.split))));
   const auto own_from = [&](int64_t i) {  // Skips segments of other KV heads.
     while (i < last_segment && !task.segments[static_cast<size_t>(i)].is_of(item.kv_head)) ++i;
     return i;
   };
-  int64_t own = own_from(item.stretch * kStretchSegments);
+  int64_t own = own_from(item.split * kSplitSegments);
   Page page, next;
   if (own < last_segment) next = page_of(shape, task.segments[static_cast<size_t>(own)], item.kv_head);
-  for (int64_t stretch = item.stretch; stretch < item.stretch_end; ++stretch) {
+  for (int64_t split = item.split; split < item.split_end; ++split) {
     for (int64_t r = 0; r < rows; ++r) block.m[r] = kNoMaximum;
     std::memset(block.l, 0, static_cast<size_t>(rows) * 16 * sizeof(float));
     std::memset(block.o, 0, static_cast<size_t>(rows * block.wide) * sizeof(float));
-    for (int64_t i = stretch * kStretchSegments; i < segments_until(stretch + 1); ++i) {
+    for (int64_t i = split * kSplitSegments; i < segments_until(split + 1); ++i) {
       const Visible visible = visible_tokens(item, seen - start, shape.window, task.segments[i].tokens);
       start += task.segments[i].tokens;
       if (i != own) continue;  // It belongs to another KV head.
@@ -101,7 +101,7 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
         merge_row(merged_m[r], merged_l[r], merged_o + r * dim, block.m[r], l, o, dim);
         continue;
       }
-      const int64_t of_member = member_rows(item), place = stretch * of_member + r % of_member;
+      const int64_t of_member = member_rows(item), place = split * of_member + r % of_member;
       float* to = scratch.partial.data() + members[r / of_member].partial + place * partial_floats(dim);
       to[0] = block.m[r];
       to[1] = l;
@@ -353,7 +353,7 @@ void merge(const AttentionShape& shape, std::span<const AttentionTask> tasks, co
   for (int64_t r = 0; r < rows; ++r) {
     float m = kNoMaximum, l = 0.0f;
     std::memset(o, 0, sizeof o);
-    for (int64_t s = 0; s < item.stretch_end; ++s) {
+    for (int64_t s = 0; s < item.split_end; ++s) {
       const float* from = partial + (s * rows + r) * partial_floats(dim);
       merge_row(m, l, o, from[0], from[1], from + 2, dim);
     }

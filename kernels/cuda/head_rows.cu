@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(kThreads) finish_heads_kernel(HeadRows job, in
 
 }  // namespace
 
-void finish_heads(const AttentionShape& shape, const HeadRows& rows, CUstream_st* stream) {
-  launch(finish_heads_kernel, "finish_heads", rows.rows, kThreads, kWarps * sizeof(float), stream, rows, static_cast<int>(shape.n_heads),
+void qk_norm_rope(const AttentionShape& shape, const HeadRows& rows, CUstream_st* stream) {
+  launch(finish_heads_kernel, "qk_norm_rope", rows.rows, kThreads, kWarps * sizeof(float), stream, rows, static_cast<int>(shape.n_heads),
          static_cast<int>(shape.n_kv_heads), static_cast<int>(shape.head_dim));
 }
 

@@ -1,4 +1,4 @@
-// finish_heads() of kernels/head_rows.h on a CUDA device.
+// qk_norm_rope() of kernels/head_rows.h on a CUDA device.
 #pragma once
 
 #include "kernels/head_rows.h"
@@ -8,6 +8,6 @@ struct CUstream_st;  // cudaStream_t points to it
 namespace smartkv::kernels::cuda {
 
 // Rows are in device memory. Launches on `stream` and does not wait. Throws std::runtime_error on CUDA errors.
-void finish_heads(const AttentionShape& shape, const HeadRows& rows, CUstream_st* stream);
+void qk_norm_rope(const AttentionShape& shape, const HeadRows& rows, CUstream_st* stream);
 
 }  // namespace smartkv::kernels::cuda

@@ -15,18 +15,18 @@
 #include "kernels/cuda/fetched_pages.h"
 #include "kernels/cuda/head_rows.h"
 #include "kernels/cuda/kv_pages.h"
-#include "kernels/cuda/page_figures.h"
+#include "kernels/cuda/page_stats.h"
 #include "kernels/cuda/page_queue.h"
 #include "kernels/cuda/platform.h"
 #include "kernels/cuda/summaries.h"
-#include "kernels/cuda/token_draw.h"
+#include "kernels/cuda/device_sampler.h"
 #include "kernels/cuda/uploads.h"
 #include "kernels/forwarding_kv_backend.h"
 
 namespace smartkv::kernels::cuda {
 namespace {
 
-class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_from_this<CudaKvBackend>, private TokenDrawer {
+class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_from_this<CudaKvBackend>, private DeviceSampler {
  public:
   explicit CudaKvBackend(int device) : device_(device) {
     use_device();
@@ -114,8 +114,8 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     }
     enqueue(type, head_dim, [&] { queue_->score(n_kv_heads, head_dim, held, layers); });
   }
-  void study(KvType type, int64_t head_dim, std::span<const PageStudy> pages) override {
-    if (!pages.empty()) enqueue(type, head_dim, [&] { queue_->study(head_dim, pages); });
+  void page_stats(KvType type, int64_t head_dim, std::span<const PageStats> pages) override {
+    if (!pages.empty()) enqueue(type, head_dim, [&] { queue_->page_stats(head_dim, pages); });
   }
   void multiply_keys(KvType type, int64_t head_dim, std::span<const KeyProducts> products) override {
     if (!products.empty()) enqueue(type, head_dim, [&] { queue_->multiply_keys(head_dim, products); });
@@ -123,8 +123,8 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   void summarize(KvType type, int64_t head_dim, std::span<const EntrySummary> summaries) override {
     if (!summaries.empty()) enqueue(type, head_dim, [&] { queue_->summarize(head_dim, summaries); });
   }
-  void find_figures(KvType type, int64_t head_dim, std::span<const EntryFigures> entries) override {
-    if (!entries.empty()) enqueue(type, head_dim, [&] { queue_->find_figures(head_dim, entries); });
+  void entry_stats(KvType type, int64_t head_dim, std::span<const EntryStats> entries) override {
+    if (!entries.empty()) enqueue(type, head_dim, [&] { queue_->entry_stats(head_dim, entries); });
   }
   void finish() override { flush(); }
   void download(const std::byte* page, size_t bytes, void* to) override {
@@ -143,10 +143,10 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     wait();
   }
 
-  void finish_heads(const AttentionShape& shape, const HeadRows& rows) override {
+  void qk_norm_rope(const AttentionShape& shape, const HeadRows& rows) override {
     const std::lock_guard lock(run_mutex_);
     use_device();
-    cuda::finish_heads(shape, rows, stream_);
+    cuda::qk_norm_rope(shape, rows, stream_);
   }
   void write(KvType /*type*/, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) override {
     const std::lock_guard lock(writes_mutex_);
@@ -234,10 +234,10 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     }
   }
 
-  TokenDrawer* drawer() override { return this; }
+  DeviceSampler* device_sampler() override { return this; }
 
  private:
-  void draw(std::span<TokenDraw* const> draws) override {
+  void draw(std::span<DeviceSample* const> draws) override {
     const std::lock_guard lock(run_mutex_);
     use_device();
     draws_.start(draws, stream_);
@@ -445,7 +445,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   std::vector<std::pair<const uint8_t*, size_t>> orders_;
   std::vector<AttentionTask> tasks_;
   std::vector<AttentionMassTask> mass_tasks_;
-  TokenDraws draws_;
+  DeviceSamples draws_;
 };
 
 // The same device, with pages in host memory.

@@ -158,11 +158,11 @@ void PageQueue::score(int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<cons
   wave().figures.score(n_kv_heads, head_dim, std::move(gate), layers, staging_, figures_);
 }
 
-void PageQueue::study(int64_t head_dim, std::span<const PageStudy> pages) {
+void PageQueue::page_stats(int64_t head_dim, std::span<const PageStats> pages) {
   touched_.clear();  // A call that threw may have left pages.
   head_dim_ = head_dim;
-  for (const PageStudy& page : pages) reads(page.page.k);
-  wave().figures.study(head_dim, pages, figures_);
+  for (const PageStats& page : pages) reads(page.page.k);
+  wave().figures.page_stats(head_dim, pages, figures_);
 }
 
 void PageQueue::multiply_keys(int64_t head_dim, std::span<const KeyProducts> products) {
@@ -190,11 +190,11 @@ void PageQueue::summarize(int64_t head_dim, std::span<const EntrySummary> summar
   wave().figures.summarize(head_dim, summaries, staging_, figures_);
 }
 
-void PageQueue::find_figures(int64_t head_dim, std::span<const EntryFigures> entries) {
+void PageQueue::entry_stats(int64_t head_dim, std::span<const EntryStats> entries) {
   touched_.clear();  // A call that threw may have left pages.
   head_dim_ = head_dim;
-  for (const EntryFigures& of : entries) touch_entries(of.entries);
-  wave().figures.find_figures(head_dim, entries, staging_, figures_);
+  for (const EntryStats& of : entries) touch_entries(of.entries);
+  wave().figures.entry_stats(head_dim, entries, staging_, figures_);
 }
 
 void PageQueue::run(PageWorkspace& workspace, SummaryWorkspace& summaries, cudaStream_t stream) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/device_pool.h"
-#include "kernels/cuda/figure_jobs.h"
+#include "kernels/cuda/stats_jobs.h"
 #include "kernels/cuda/kv_pages.h"
 
 namespace smartkv::kernels::cuda {
@@ -31,10 +31,10 @@ class PageQueue {
   void encode(int64_t head_dim, std::span<const PageEncode> pages);
   void read(int64_t head_dim, std::span<const PageRead> pages);
   void score(int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const DeviceGate> gate, std::span<const TokenScoring> layers);
-  void study(int64_t head_dim, std::span<const PageStudy> pages);
+  void page_stats(int64_t head_dim, std::span<const PageStats> pages);
   void multiply_keys(int64_t head_dim, std::span<const KeyProducts> products);
   void summarize(int64_t head_dim, std::span<const EntrySummary> summaries);
-  void find_figures(int64_t head_dim, std::span<const EntryFigures> entries);
+  void entry_stats(int64_t head_dim, std::span<const EntryStats> entries);
   void release(std::byte* page) { released_.push_back(page); }  // Once all jobs before it are launched.
 
   // Launches everything. If anything is read, waits until the results are there.
@@ -56,7 +56,7 @@ class PageQueue {
     std::vector<Encode> encodes;
     std::vector<PageRead> reads;
     std::vector<size_t> read_orders;  // Offsets in the staging. kNone: there is none.
-    FigureJobs figures;
+    StatsJobs figures;
   };
   static constexpr size_t kNone = static_cast<size_t>(-1);
 

@@ -88,7 +88,7 @@ class Choice {
         lane_(thread_ % 32),
         shared_(*reinterpret_cast<Choosing*>(shared_memory())),
         entries_(query.entries + int64_t{head} * query.n_entries) {
-    const int stretch = (query.n_pages + kChooseWarps - 1) / kChooseWarps, from = warp_ * stretch, to = from + stretch;
+    const int split = (query.n_pages + kChooseWarps - 1) / kChooseWarps, from = warp_ * split, to = from + split;
     first_ = from < query.n_pages ? from : query.n_pages;
     end_ = to < query.n_pages ? to : query.n_pages;
   }

@@ -82,7 +82,7 @@ struct SummaryRow {
 struct FigureRow {
   Entries entries;
   Scratch scratch;
-  EntryFigure figure;
+  EntryStat figure;
   int32_t pivots;
   float* out;
 };
@@ -469,13 +469,13 @@ __global__ void __launch_bounds__(kThreads) figures_kernel(const FigureRow* jobs
   const Entries& of = job.entries;
   const Scratch& scratch = job.scratch;
   load_entries(of, segments, scratch);
-  if (job.figure == EntryFigure::kValueNorm) {
+  if (job.figure == EntryStat::kValueNorm) {
     for_all(of.n, [&](int j) {
       float squares = 0.0f;
       for (int d = 0; d < of.head_dim; ++d) squares = fmaf(scratch.v[j * of.head_dim + d], scratch.v[j * of.head_dim + d], squares);
       job.out[j] = sqrtf(squares);
     });
-  } else if (job.figure == EntryFigure::kAttention) {
+  } else if (job.figure == EntryStat::kAttention) {
     find_attention(of, scratch);
     for_all(of.n, [&](int j) {
       float sum = 0.0f;
@@ -528,7 +528,7 @@ Plan plan_of(int64_t head_dim, const DeviceSummary& job) {
           job.rule.pivots == PivotRule::kMatching,
           job.rule.values == ValueRule::kLeastSquares};
 }
-Plan plan_of(int64_t head_dim, const DeviceFigures& job) {
+Plan plan_of(int64_t head_dim, const DeviceStats& job) {
   return {{job.entries.n, job.pivots, head_dim, job.entries.n_queries}, false, false};
 }
 
@@ -567,13 +567,13 @@ void summarize_entries(int64_t head_dim, std::span<const DeviceSummary> jobs, Pa
   launch_jobs(summarize_kernel, "summarize", head_dim, jobs, workspace, summaries, stream, make_row);
 }
 
-void find_figures(int64_t head_dim, std::span<const DeviceFigures> jobs, PageWorkspace& workspace, SummaryWorkspace& summaries,
+void entry_stats(int64_t head_dim, std::span<const DeviceStats> jobs, PageWorkspace& workspace, SummaryWorkspace& summaries,
                   cudaStream_t stream) {
-  const auto make_row = [](const DeviceFigures& job, const Entries& entries, const Scratch& scratch) {
+  const auto make_row = [](const DeviceStats& job, const Entries& entries, const Scratch& scratch) {
     const auto pivots = static_cast<int32_t>(std::min(job.pivots, job.entries.n));
     return FigureRow{entries, scratch, job.figure, pivots, job.out};
   };
-  launch_jobs(figures_kernel, "find_figures", head_dim, jobs, workspace, summaries, stream, make_row);
+  launch_jobs(figures_kernel, "entry_stats", head_dim, jobs, workspace, summaries, stream, make_row);
 }
 
 }  // namespace smartkv::kernels::cuda

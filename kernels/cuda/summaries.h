@@ -38,10 +38,10 @@ struct DeviceSummary {
   float* bias = nullptr;
 };
 
-// EntryFigures with everything on the device.
-struct DeviceFigures {
+// EntryStats with everything on the device.
+struct DeviceStats {
   DeviceEntries entries;
-  EntryFigure figure = EntryFigure::kValueNorm;
+  EntryStat figure = EntryStat::kValueNorm;
   int64_t pivots = 0;
   float* out = nullptr;
 };
@@ -53,7 +53,7 @@ struct SummaryWorkspace {
 
 void summarize_entries(int64_t head_dim, std::span<const DeviceSummary> jobs, PageWorkspace& workspace,
                        SummaryWorkspace& summaries, CUstream_st* stream);
-void find_figures(int64_t head_dim, std::span<const DeviceFigures> jobs, PageWorkspace& workspace, SummaryWorkspace& summaries,
+void entry_stats(int64_t head_dim, std::span<const DeviceStats> jobs, PageWorkspace& workspace, SummaryWorkspace& summaries,
                   CUstream_st* stream);
 
 }  // namespace smartkv::kernels::cuda

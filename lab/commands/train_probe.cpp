@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "cache/policies/channel_packed/cut_store.h"
-#include "cache/stages/staged_sequence.h"
+#include "cache/stores/staged_sequence.h"
 #include "engine/model/llama.h"
 #include "engine/model/policy_context.h"
 #include "engine/system_resources.h"

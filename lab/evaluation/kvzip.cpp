@@ -5,10 +5,10 @@
 
 #include "cache/forwarding_cache.h"
 #include "cache/parameters.h"
-#include "cache/stages/shared_slot_store.h"
-#include "cache/stages/slot_store.h"
-#include "cache/stages/staged_policy.h"
-#include "cache/stages/token_scorer.h"
+#include "cache/stores/shared_budget_store.h"
+#include "cache/stores/slot_store.h"
+#include "cache/stores/staged_policy.h"
+#include "cache/stores/token_scorer.h"
 
 namespace smartkv {
 namespace {
@@ -113,7 +113,7 @@ std::unique_ptr<KvCachePolicy> make_kvzip_policy(const EvaluationModel& model, c
   auto scorer = std::make_shared<RecordedScorer>(model.shape.n_kv_heads, static_cast<int64_t>(context.size()),
                                                  repeat_scores(model, tokenizer, context));
   return std::make_unique<StagedPolicy>("kvzip", *model.context, options.boundaries(),
-                                        std::make_unique<SharedSlotStoreFactory>(SharedSlotOptions{options, 1}, std::move(scorer)));
+                                        std::make_unique<SharedBudgetStoreFactory>(SharedBudgetOptions{options, 1}, std::move(scorer)));
 }
 
 }  // namespace smartkv

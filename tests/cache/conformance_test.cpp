@@ -435,7 +435,7 @@ TEST_P(Conformance, RepresentsWhatItShows) {
   int64_t entries = 0;
   for (const kernels::KvSegment& segment : segments) entries += segment.tokens;
   for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
-    std::vector<int64_t> positions = cache->represented(1, head);
+    std::vector<int64_t> positions = cache->positions(1, head);
     ASSERT_EQ(static_cast<int64_t>(positions.size()), entries);
     EXPECT_EQ(positions.back(), 829);
     std::erase(positions, SequenceCache::kOtherHead);

@@ -128,13 +128,13 @@ TEST_F(FullPolicyTest, KeepsNoMoreThanAWindow) {
     const int64_t before = pool_->bytes_in_use(), growth = cache->growth(n - cache->tokens());
     grow(*cache, n);
     EXPECT_LE(pool_->bytes_in_use(), before + growth);
-    const std::vector<int64_t> held = cache->represented(1, 2);
+    const std::vector<int64_t> held = cache->positions(1, 2);
     ASSERT_LE(held.front(), std::max<int64_t>(0, n + 1 - 100));
     EXPECT_LE(cache->stats().bytes, policy->max_bytes(150, n));
     EXPECT_LE(cache->stats().bytes, 4 * kPageTokens * shape_.bytes_per_token());
     const std::vector<float> all = expected(1, n, 0);
     EXPECT_EQ(keys(*cache, 1), std::vector<float>(all.begin() + held.front(), all.end()));
-    EXPECT_EQ(cache->lasting_bytes(), 0);
+    EXPECT_EQ(cache->stable_bytes(), 0);
   }
   const auto prompt = policy->new_sequence(400);
   grow(*prompt, 256);

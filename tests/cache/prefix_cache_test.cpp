@@ -98,13 +98,13 @@ TEST_F(PrefixCacheTest, SaysWhereAStateWouldHaveHelped) {
   PrefixCache prefixes(int64_t{1} << 30);
   auto first = state(*policy, 800, 700, 1);
   prefixes.insert("key", tokens_of(800, 700, 1), std::move(first), 1);
-  int64_t parts_at = 0;
-  EXPECT_EQ(prefixes.find("key", *policy, tokens_of(830, 700, 2), &parts_at), nullptr);
-  EXPECT_EQ(parts_at, 700);
+  int64_t diverges_at = 0;
+  EXPECT_EQ(prefixes.find("key", *policy, tokens_of(830, 700, 2), &diverges_at), nullptr);
+  EXPECT_EQ(diverges_at, 700);
   auto second = policy->new_sequence(830);
-  compute(second.get(), parts_at, 700, 2);
+  compute(second.get(), diverges_at, 700, 2);
   prefixes.insert("key", tokens_of(700, 700, 0), second->fork(), 1);
-  const auto found = prefixes.find("key", *policy, tokens_of(900, 700, 3), &parts_at);
+  const auto found = prefixes.find("key", *policy, tokens_of(900, 700, 3), &diverges_at);
   ASSERT_NE(found, nullptr);
   EXPECT_EQ(found->tokens(), 700);
   const auto anew = policy->new_sequence(900);
@@ -218,9 +218,9 @@ TEST_F(PrefixCacheTest, WhatIsHeldGoesLast) {
   const auto going_on = prefixes.find("key", *full, tokens_of(120, 0, 0));  // shares the state's pages
   ASSERT_NE(going_on, nullptr);
   const std::shared_ptr<const bool> running = covered.state->running;
-  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnused));
   going_on->reserve(20);  // copies the second of two pages, so half of the bytes stay shared
-  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnused));
   EXPECT_NE(covered.state->cache, nullptr);
   EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kAny));
   EXPECT_EQ(covered.state->cache, nullptr);
@@ -241,8 +241,8 @@ TEST_F(PrefixCacheTest, WhatNobodyRunsWithIsOfUseToThoseWhoRun) {
   EXPECT_EQ(shorter.tokens, 128);
   EXPECT_EQ(longer.tokens, 140);
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
-  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kOfUse));
-  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kUnused));
+  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kUnused));
   EXPECT_EQ(context_.pool->bytes_in_use(), 0);
 }
 
@@ -255,9 +255,9 @@ TEST_F(PrefixCacheTest, WhatIsHeldGoesIfItFreesMemory) {
   const std::shared_ptr<const bool> running = covered.state->running;
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
   std::shared_ptr<const bool> owed = covered.state->owed;
-  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnused));
   owed.reset();
-  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kUnused));
   EXPECT_EQ(covered.state->cache, nullptr);
   EXPECT_EQ(context_.pool->bytes_in_use(), 0);
 }
@@ -272,7 +272,7 @@ TEST_F(PrefixCacheTest, WhatOnlyOneThatLostItsMemoryWantsGoesFirst) {
   const std::shared_ptr<const bool> owed = lost->owed;
   PrefixCache::Held other = lost;
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
-  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kOfUse));
+  EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnused));
   other.reset();
   EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kUnheld));
   EXPECT_EQ(context_.pool->bytes_in_use(), 0);
@@ -292,7 +292,7 @@ TEST_F(PrefixCacheTest, WhatOnlyRunnersHoldGoesOnceItsPagesAreNobodyElses) {
   EXPECT_EQ(context_.pool->bytes_in_use(), 0);
 }
 
-// Admission relies on lasting_bytes(): forks must continue to share that much.
+// Admission relies on stable_bytes(): forks must continue to share that much.
 TEST_F(PrefixCacheTest, LastingBytesStayShared) {
   const std::pair<nlohmann::json, bool> specs[] = {{"full", true},
                                                    {"k4v4", true},
@@ -306,7 +306,7 @@ TEST_F(PrefixCacheTest, LastingBytesStayShared) {
     const auto cache = policy->new_sequence(650);
     compute(cache.get(), 650, 650, 0);
     cache->commit(650);
-    const int64_t lasting = cache->lasting_bytes();
+    const int64_t lasting = cache->stable_bytes();
     EXPECT_EQ(lasting > 0, lasts);
     const auto fork = cache->fork();
     compute(fork.get(), 1600, 650, 1);

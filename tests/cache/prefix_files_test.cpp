@@ -223,7 +223,7 @@ TEST_F(PrefixFilesTest, AStateThatWasTamperedWithIsSafeToLoad) {
         const auto cache = policy->load(&in);
         std::vector<kernels::KvSegment> segments;
         for (int64_t layer = 0; layer < shape_.n_layers; ++layer) cache->view(layer, 0, &segments);
-        for (int64_t layer = 0; layer < shape_.n_layers; ++layer) cache->represented(layer, 0);
+        for (int64_t layer = 0; layer < shape_.n_layers; ++layer) cache->positions(layer, 0);
         cache->stats();
         cache->growth(64);
         if (cache->tokens() < 100'000) driver_.run(cache->fork().get(), cache->tokens() + 70, 64);

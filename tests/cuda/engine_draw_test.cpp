@@ -29,7 +29,7 @@ class Watched final : public Model {
     model_->forward(batch, logits);
   }
   bool batch_invariant() const override { return model_->batch_invariant(); }
-  bool draws_tokens() const override { return draws_ && model_->draws_tokens(); }
+  bool samples_tokens() const override { return draws_ && model_->samples_tokens(); }
   void rope_angles(int64_t position, float* cos, float* sin) const override { model_->rope_angles(position, cos, sin); }
   int64_t weight_bytes() const override { return model_->weight_bytes(); }
   const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return model_->kv_backend(); }
@@ -63,7 +63,7 @@ class DrawingEngine : public testing::Test {
     const LlamaOptions bf16{.dtype = "bf16"};
     auto model = make_llama(weights, bf16, *parts.threads, device_rows_loader(*parts.threads),
                             kernels::cuda::make_cuda_kv_backend(0));
-    EXPECT_TRUE(model->draws_tokens());
+    EXPECT_TRUE(model->samples_tokens());
     parts.model = std::make_unique<Watched>(std::move(model), draws, &answers.drawn, &answers.fetched);
     parts.cache_shape = llama_cache_shape(weights.config(), bf16);
     parts.tokenizer = std::make_unique<FakeTokenizer>();

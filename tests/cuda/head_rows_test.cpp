@@ -38,9 +38,9 @@ TEST_P(CudaHeadRows, AreNormedScaledAndRotatedAsOnTheCpu) {
           job.norm_eps = 1e-5f;
           job.query_factor = factor;
           job.angles = rotate ? angles.data() : nullptr;
-          finish_heads(shape, job);
+          qk_norm_rope(shape, job);
           job.qkv = found.data();
-          cuda::finish_heads(shape, job, nullptr);
+          cuda::qk_norm_rope(shape, job, nullptr);
           finish();
           for (size_t i = 0; i < found.size(); ++i) {
             ASSERT_NEAR(found[i], expected[i], 1e-5f * (1 + std::abs(expected[i]))) << "head_dim " << dim << " element " << i;

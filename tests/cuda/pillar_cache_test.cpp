@@ -35,7 +35,7 @@ TEST(PillarOnDevice, ReadsWhatItDoesOnTheCpu) {
       outputs.push_back(driver.pass(draft.get(), 1).front());
       draft->truncate(end);
     }
-    positions.push_back(draft->represented(1, 0));
+    positions.push_back(draft->positions(1, 0));
   }
   EXPECT_EQ(positions[0], positions[1]);
   for (size_t pass = 0; pass < 2; ++pass) {

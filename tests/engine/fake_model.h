@@ -87,7 +87,7 @@ class FakeModel final : public Model {
     for (int64_t i = 0; i < kFakeVocab; ++i) logits[i] = broken ? kNan : logit(hash, i);
   }
 
-  bool draws_tokens() const override { return draws; }
+  bool samples_tokens() const override { return draws; }
   std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) const override {
     std::unique_ptr<KvCachePolicy> policy = smartkv::make_policy(context, spec);
     return checked_policy ? checked_policy(std::move(policy)) : std::move(policy);
@@ -113,7 +113,7 @@ class FakeModel final : public Model {
   static constexpr int64_t kDim = 16;
   static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-  void draw(kernels::TokenDraw* draw) const {
+  void draw(kernels::DeviceSample* draw) const {
     std::vector<float> logits(kFakeVocab);
     fill_logits(seen_, logits.data());
     TokenId best = -1;

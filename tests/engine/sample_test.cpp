@@ -83,7 +83,7 @@ TEST_F(Sample, ARowIsComputedAgainWhereADeviceDrewARefusedToken) {
   const auto request = make(3);
   Sequence& choice = request->choices[0];
   choice.n_output = 1;
-  std::optional<kernels::TokenDraw> draw = draw_on_device(*request, &choice, 1, kFakeVocab);
+  std::optional<kernels::DeviceSample> draw = draw_on_device(*request, &choice, 1, kFakeVocab);
   ASSERT_TRUE(draw);
   draw->drawn.token = 1;
   EXPECT_TRUE(sample_round(*request, &choice, nullptr, kFakeVocab, kFakeVocab, &*draw, &scratch).tokens.empty());

@@ -238,7 +238,7 @@ TEST_F(SchedulerTest, OneThatFitsPassesOneThatDoesNotButNobodyStarves) {
     for (const ScheduledSequence* admitted : plan_.admitted) passed += ticket_of(admitted) > 1 ? 1 : 0;
   }
   EXPECT_GT(passed, 0);
-  EXPECT_LE(passed, Scheduler::kMostPasses);
+  EXPECT_LE(passed, Scheduler::kMostOvertakes);
 }
 
 TEST_F(SchedulerTest, ThoseThatGoOnFromWhatIsKnownGoFirst) {
@@ -265,8 +265,8 @@ TEST_F(SchedulerTest, ToBePassedByThoseThatGoOnFromWhatIsKnownCountsAQuarter) {
     step();
     for (const ScheduledSequence* admitted : plan_.admitted) passed += ticket_of(admitted) > 1 ? 1 : 0;
   }
-  EXPECT_GT(passed, Scheduler::kMostPasses);
-  EXPECT_LE(passed, 4 * Scheduler::kMostPasses);
+  EXPECT_GT(passed, Scheduler::kMostOvertakes);
+  EXPECT_LE(passed, 4 * Scheduler::kMostOvertakes);
 }
 
 TEST_F(SchedulerTest, WhatOthersWaitForGoesOnlyForThoseThatRunAndThoseThatWaitedLongEnough) {
@@ -294,7 +294,7 @@ TEST_F(SchedulerTest, WhatOthersWaitForGoesOnlyForThoseThatRunAndThoseThatWaited
   asked.clear();
   used_ = budget;
   admitted();
-  EXPECT_THAT(asked, ElementsAre(Evict::kUnheld, Evict::kOfUse, Evict::kAny));
+  EXPECT_THAT(asked, ElementsAre(Evict::kUnheld, Evict::kUnused, Evict::kAny));
 }
 
 TEST_F(SchedulerTest, WhatOthersWaitForStaysWhileOlderOnesGoOn) {
@@ -315,7 +315,7 @@ TEST_F(SchedulerTest, WhatOthersWaitForStaysWhileOlderOnesGoOn) {
   scheduler().plan(memory, &plan_);
   EXPECT_THAT(tickets_of({plan_.items[0].sequence}), ElementsAre(1));
   EXPECT_EQ(plan_.items.size(), 1u);
-  EXPECT_THAT(asked, ElementsAre(Evict::kUnheld, Evict::kOfUse));
+  EXPECT_THAT(asked, ElementsAre(Evict::kUnheld, Evict::kUnused));
 }
 
 TEST_F(SchedulerTest, ThoseThatShareWithMostOfTheRunningGoFirst) {

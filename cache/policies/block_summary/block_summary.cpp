@@ -5,8 +5,8 @@
 
 #include "cache/policies/block_summary/summary_store.h"
 #include "cache/policies/gated_eviction/scorers.h"
-#include "cache/stages/page_store.h"
-#include "cache/stages/staged_policy.h"
+#include "cache/stores/page_store.h"
+#include "cache/stores/staged_policy.h"
 
 namespace smartkv {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "cache/parameters.h"
-#include "cache/stages/slot_store.h"
+#include "cache/stores/slot_store.h"
 
 namespace smartkv {
 

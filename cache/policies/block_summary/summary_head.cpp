@@ -140,13 +140,13 @@ void HeadCompaction::load(std::vector<SummaryEntry> entries, size_t pages_level)
 
 // Adds the job that tells which tokens of the block stand out.
 void HeadCompaction::choose(Jobs* jobs) {
-  using kernels::EntryFigure;
+  using kernels::EntryStat;
   block_.chooses = true;
   block_.scores.resize(block_.entries.size());
   const bool by_attention = options_.salience == Salience::kAttention;
-  const EntryFigure figure = by_attention                               ? EntryFigure::kAttention
-                             : options_.salience == Salience::kNovelty ? EntryFigure::kNovelty
-                                                                       : EntryFigure::kValueNorm;
+  const EntryStat figure = by_attention                               ? EntryStat::kAttention
+                             : options_.salience == Salience::kNovelty ? EntryStat::kNovelty
+                                                                       : EntryStat::kValueNorm;
   jobs->figures.push_back({entries_of(block_, by_attention), figure, options_.summaries, block_.scores.data()});
 }
 
@@ -353,7 +353,7 @@ void compact(kernels::KvBackend& backend, const CacheShape& shape, std::span<Hea
     }
     if (busy.empty()) return;
     kernels::PendingResults results(backend);
-    backend.find_figures(shape.type, shape.head_dim, jobs.figures);
+    backend.entry_stats(shape.type, shape.head_dim, jobs.figures);
     backend.summarize(shape.type, shape.head_dim, jobs.summaries);
     results.wait();
     for (HeadCompaction* const head : busy) head->absorb();

@@ -10,7 +10,7 @@
 #include "cache/dense_layer.h"
 #include "cache/policies/block_summary/summary_options.h"
 #include "cache/quantized_page.h"
-#include "cache/stages/scratch_rows.h"
+#include "cache/stores/scratch_rows.h"
 #include "cache/state_io.h"
 
 namespace smartkv {
@@ -85,7 +85,7 @@ class HeadCompaction {
   // uses.
   struct Jobs {
     std::vector<kernels::EntrySummary> summaries;
-    std::vector<kernels::EntryFigures> figures;
+    std::vector<kernels::EntryStats> figures;
   };
   // Prepares the steps. These turn blocks into summaries, make `salient` tokens of each block outliers, and reduce
   // outliers and summaries where there are too many.

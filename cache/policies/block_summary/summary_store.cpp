@@ -42,7 +42,7 @@ void SummaryStore::view(int64_t layer, std::vector<kernels::KvSegment>* segments
   }
 }
 
-void SummaryStore::represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const {
+void SummaryStore::positions(int64_t layer, int64_t head, std::vector<int64_t>* positions) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const SummaryHead& of = state.heads[static_cast<size_t>(head)];
   for (size_t level = 0; level < state.codes.size(); ++level) {
@@ -121,7 +121,7 @@ void SummaryStore::share_entropies() {
   }
 }
 
-void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tokens) {
+void SummaryStore::take(const StageView& view, int64_t layer, EvictedTokens* tokens) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, first = view.tail_first, n = view.leaving() - first;
@@ -135,14 +135,14 @@ void SummaryStore::take(const StageView& view, int64_t layer, LeavingTokens* tok
   const int64_t salient =
       options.salient_at(state.n_entropies == 0 ? 0 : state.entropies / static_cast<double>(state.n_entropies));
   for (int64_t h = 0; h < heads; ++h) {
-    const std::span<const LeavingTokens::Token> leaving = tokens->of(h);
+    const std::span<const EvictedTokens::Token> leaving = tokens->of(h);
     if (h > 0 && leaving.size() != tokens->of(0).size()) {
       throw CacheError("summaries: expected the same number of tokens for each KV head, found " +
                        std::to_string(tokens->of(0).size()) + " and " + std::to_string(leaving.size()));
     }
     HeadCompaction& compaction =
         compactions.emplace_back(options, pages, h, queries[static_cast<size_t>(h)], &state.heads[static_cast<size_t>(h)]);
-    for (const LeavingTokens::Token& token : leaving) {
+    for (const EvictedTokens::Token& token : leaving) {
       const float score = state.scores.empty() ? 0 : state.scores[static_cast<size_t>(h * n + token.position - first)];
       compaction.add(token.position, tokens->place(h, token), score);
     }

@@ -17,8 +17,8 @@
 
 #include "cache/policies/block_summary/summary_head.h"
 #include "cache/policies/block_summary/summary_options.h"
-#include "cache/stages/token_scorer.h"
-#include "cache/stages/token_store.h"
+#include "cache/stores/token_scorer.h"
+#include "cache/stores/token_store.h"
 #include "cache/summaries/probe_queries.h"
 
 namespace smartkv {
@@ -44,11 +44,11 @@ class SummaryStore final : public TokenStore {
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<SummaryStore>(*this); }
   int64_t entries(int64_t layer) const override { return layers_[static_cast<size_t>(layer)].entries; }
   void view(int64_t layer, std::vector<kernels::KvSegment>* segments) const override;
-  void represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
+  void positions(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
   int64_t n_probes() const override { return options_.n_probes(); }
   void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
   void prepare(const StageView& view) override;
-  void take(const StageView& view, int64_t layer, LeavingTokens* tokens) override;
+  void take(const StageView& view, int64_t layer, EvictedTokens* tokens) override;
   void finish(const StageView& view) override;
   StoreGrowth growth(const StageView& view, int64_t end) const override;
   void save(StateWriter* out) const override;

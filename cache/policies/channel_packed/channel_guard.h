@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cache/policies/channel_packed/fidelity.h"
-#include "cache/stages/token_store.h"
+#include "cache/stores/token_store.h"
 #include "cache/summaries/probe_queries.h"
 
 namespace smartkv {

@@ -6,7 +6,7 @@
 
 #include "cache/policies/channel_packed/channel_store.h"
 #include "cache/policies/channel_packed/cut_store.h"
-#include "cache/stages/staged_policy.h"
+#include "cache/stores/staged_policy.h"
 
 namespace smartkv {
 namespace {

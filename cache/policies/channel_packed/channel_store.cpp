@@ -55,9 +55,9 @@ ChannelSeen ChannelStore::see(const StageView& view, int64_t layer, int64_t made
   std::vector<double> squares(static_cast<size_t>(made) * channels);
   kernels::PendingResults results(*context().pool->backend());
   for (int64_t i = 0; i < made; ++i) {
-    kernels::PageStudy job{tail_page(tail, n_pages() + i), heads, 0, kPageTokens};
+    kernels::PageStats job{tail_page(tail, n_pages() + i), heads, 0, kPageTokens};
     job.k_squares = squares.data() + static_cast<size_t>(i) * channels;
-    context().pool->backend()->study(shape().type, dim, {&job, 1});
+    context().pool->backend()->page_stats(shape().type, dim, {&job, 1});
   }
   seen.queries = layers_[static_cast<size_t>(layer)].queries.sampled(context(), tail, {});
   results.wait();

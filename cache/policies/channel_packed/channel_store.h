@@ -22,7 +22,7 @@
 #include "cache/policies/channel_packed/channel_options.h"
 #include "cache/policies/channel_packed/channel_selection.h"
 #include "cache/policies/channel_packed/fidelity.h"
-#include "cache/stages/page_store.h"
+#include "cache/stores/page_store.h"
 #include "cache/summaries/probe_queries.h"
 
 namespace smartkv {

@@ -48,7 +48,7 @@ void CutStore::view(int64_t layer, std::vector<kernels::KvSegment>* segments) co
   }
 }
 
-void CutStore::represented(int64_t layer, int64_t /*head*/, std::vector<int64_t>* positions) const {
+void CutStore::positions(int64_t layer, int64_t /*head*/, std::vector<int64_t>* positions) const {
   for (int64_t position = 0; position < entries(layer); ++position) positions->push_back(position);
 }
 
@@ -235,7 +235,7 @@ bool CutStore::wants_check(const StageView& view) const {
   return boundary_ - std::max(unchecked_since_, view.boundaries.prompt_tokens) >= options_.check_every;
 }
 
-void CutStore::take(const StageView& view, int64_t layer, LeavingTokens* tokens) {
+void CutStore::take(const StageView& view, int64_t layer, EvictedTokens* tokens) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   for (int64_t i = n_pages_; i < view.leaving() / kPageTokens; ++i) {
     PageRef page = view.tail[static_cast<size_t>(layer)].share(i * kPageTokens);
@@ -321,7 +321,7 @@ int64_t CutStore::shared_bytes() const {
   return bytes;
 }
 
-int64_t CutStore::lasting_bytes() const { return page_bytes(); }
+int64_t CutStore::stable_bytes() const { return page_bytes(); }
 
 void CutStore::add_stats(const StageView& view, CacheStats* stats) const {
   stats->tokens_kept += entries(0);

@@ -42,17 +42,17 @@ class CutStore final : public TokenStore {
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<CutStore>(*this); }
   int64_t entries(int64_t /*layer*/) const override { return n_pages_ * kernels::kPageTokens; }
   void view(int64_t layer, std::vector<kernels::KvSegment>* segments) const override;
-  void represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
+  void positions(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
   int64_t n_probes() const override { return options_.probes; }
   void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
   void prepare(const StageView& view) override;
-  void take(const StageView& view, int64_t layer, LeavingTokens* tokens) override;
+  void take(const StageView& view, int64_t layer, EvictedTokens* tokens) override;
   void finish(const StageView& view) override;
   StoreGrowth growth(const StageView& view, int64_t end) const override;
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
-  int64_t lasting_bytes() const override;
+  int64_t stable_bytes() const override;
   // Adds:
   //  - packed_layers: share of the layers that are cut;
   //  - bits_k, bits_v: bits per value, channels that were cut counting as 0;

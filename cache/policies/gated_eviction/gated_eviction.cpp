@@ -2,9 +2,9 @@
 
 #include "cache/policies/block_summary/lost_summaries.h"
 #include "cache/policies/gated_eviction/scorers.h"
-#include "cache/stages/shared_slot_store.h"
-#include "cache/stages/slot_store.h"
-#include "cache/stages/staged_policy.h"
+#include "cache/stores/shared_budget_store.h"
+#include "cache/stores/slot_store.h"
+#include "cache/stores/staged_policy.h"
 
 namespace smartkv {
 namespace {
@@ -26,7 +26,7 @@ std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& c
   const std::string gate = read.text("gate", "");
   const bool learned = scorer == "learned" && lost == nullptr;
   const bool shared = read.choice("sizes", learned ? "shared" : "equal", {"equal", "shared"}) == "shared";
-  const double margin = read.number("importance_margin", SharedSlotOptions().margin, 0, 1);
+  const double margin = read.number("importance_margin", SharedBudgetOptions().margin, 0, 1);
   if (read.has("importance_margin") && !shared) {
     throw CacheError("kv_cache.importance_margin: expected \"sizes\": \"shared\", found \"equal\"");
   }

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "cache/stages/token_scorer.h"
+#include "cache/stores/token_scorer.h"
 
 namespace smartkv {
 

@@ -2,7 +2,7 @@
 
 #include "cache/parameters.h"
 #include "cache/policies/mixed_precision/mixed_store.h"
-#include "cache/stages/staged_policy.h"
+#include "cache/stores/staged_policy.h"
 
 namespace smartkv {
 namespace {

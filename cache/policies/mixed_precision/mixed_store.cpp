@@ -182,13 +182,13 @@ void MixedStore::plan(const StageView& view, int64_t made) {
   first_new_ = n_pages();
   new_pages_.assign(static_cast<size_t>(shape().n_layers * made), {});
   std::vector<std::vector<float>> first_ranges(layers_.size());
-  std::vector<PageFigures> figures(new_pages_.size());
+  std::vector<PageStatistics> figures(new_pages_.size());
   kernels::PendingResults results(*context().pool->backend());
   context().for_each(shape().n_layers * made, [&](int64_t task) {
     const int64_t layer = task / made, i = first_new_ + task % made;
     const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
     if (i == 0) ask_ranges(tail, &first_ranges[static_cast<size_t>(layer)]);
-    ask_figures(tail, i, &figures[static_cast<size_t>(task)]);
+    ask_stats(tail, i, &figures[static_cast<size_t>(task)]);
   });
   results.wait();
   context().for_each(shape().n_layers, [&](int64_t layer) {
@@ -196,7 +196,7 @@ void MixedStore::plan(const StageView& view, int64_t made) {
     if (state.channel_order == nullptr) order_channels(layer, first_ranges[static_cast<size_t>(layer)]);
   });
   context().for_each(shape().n_layers * made, [&](int64_t task) {
-    study(task / made, first_new_ + task % made, figures[static_cast<size_t>(task)], &new_pages_[static_cast<size_t>(task)]);
+    page_stats(task / made, first_new_ + task % made, figures[static_cast<size_t>(task)], &new_pages_[static_cast<size_t>(task)]);
   });
   share();
   if (forecast_) learn_forecast();
@@ -260,21 +260,21 @@ void MixedStore::average_importance() {
 
 void MixedStore::ask_ranges(const DenseLayer& tail, std::vector<float>* k_range) const {
   k_range->resize(static_cast<size_t>(shape().n_kv_heads * shape().head_dim));
-  kernels::PageStudy job{tail_page(tail, 0), shape().n_kv_heads, kSinks, kPageTokens - kSinks};
+  kernels::PageStats job{tail_page(tail, 0), shape().n_kv_heads, kSinks, kPageTokens - kSinks};
   job.k_range = k_range->data();
-  context().pool->backend()->study(shape().type, shape().head_dim, {&job, 1});
+  context().pool->backend()->page_stats(shape().type, shape().head_dim, {&job, 1});
 }
 
-void MixedStore::ask_figures(const DenseLayer& tail, int64_t i, PageFigures* figures) const {
+void MixedStore::ask_stats(const DenseLayer& tail, int64_t i, PageStatistics* figures) const {
   const auto heads = static_cast<size_t>(shape().n_kv_heads);
   figures->k_range.resize(heads * static_cast<size_t>(shape().head_dim));
   figures->v_range.resize(heads * kPageTokens);
   figures->v_squares.resize(heads);
-  kernels::PageStudy job{tail_page(tail, i), shape().n_kv_heads, 0, kPageTokens};
+  kernels::PageStats job{tail_page(tail, i), shape().n_kv_heads, 0, kPageTokens};
   job.k_range = figures->k_range.data();
   job.v_range = figures->v_range.data();
   job.v_squares = figures->v_squares.data();
-  context().pool->backend()->study(shape().type, shape().head_dim, {&job, 1});
+  context().pool->backend()->page_stats(shape().type, shape().head_dim, {&job, 1});
 }
 
 // Sorts the channels by E[q^2] range(k)^2, from the statistics up to the first page, so that the channels of a quad
@@ -295,7 +295,7 @@ void MixedStore::order_channels(int64_t layer, std::span<const float> k_range) {
   }
 }
 
-void MixedStore::study(int64_t layer, int64_t i, const PageFigures& figures, NewPage* found) const {
+void MixedStore::page_stats(int64_t layer, int64_t i, const PageStatistics& figures, NewPage* found) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   const int64_t tail_size = static_cast<int64_t>(state.tail_mass.size()) / heads;
@@ -602,7 +602,7 @@ int64_t MixedStore::bytes_between(const CacheShape& shape, int64_t first, int64_
 
 // Counts the pages that will not be narrowed, and half of the pages that may be: after 2,000 tokens, the next 250
 // replace two fifths of their bytes. With `bytes` all pages may be narrowed, but few are once a prompt is computed.
-int64_t MixedStore::lasting_bytes() const {
+int64_t MixedStore::stable_bytes() const {
   if (options_.bytes > 0) return bytes();
   return bytes() - bytes_between(shape(), n_pages() - kYoungPages, n_pages()) / 2;
 }

@@ -13,7 +13,7 @@
 
 #include "cache/policies/mixed_precision/allocation.h"
 #include "cache/policies/mixed_precision/forecast.h"
-#include "cache/stages/page_store.h"
+#include "cache/stores/page_store.h"
 
 namespace smartkv {
 
@@ -84,7 +84,7 @@ class MixedStore final : public PageStore {
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
-  int64_t lasting_bytes() const override;
+  int64_t stable_bytes() const override;
   void add_details(std::map<std::string, double>* details) const override;
 
  private:
@@ -108,7 +108,7 @@ class MixedStore final : public PageStore {
   };
 
   // Statistics of a page, computed by the backend.
-  struct PageFigures {
+  struct PageStatistics {
     std::vector<float> k_range, v_range;       // [n_kv_heads, head_dim], [n_kv_heads, kPageTokens]
     std::vector<double> v_squares;             // [n_kv_heads]
   };
@@ -129,11 +129,11 @@ class MixedStore final : public PageStore {
   // Ask the backend for statistics of the tail: channel ranges of the first page without its sinks, f32 [n_kv_heads,
   // head_dim], and all statistics of page i. The results are there after KvBackend::finish().
   void ask_ranges(const DenseLayer& tail, std::vector<float>* k_range) const;
-  void ask_figures(const DenseLayer& tail, int64_t i, PageFigures* figures) const;
+  void ask_stats(const DenseLayer& tail, int64_t i, PageStatistics* figures) const;
   // Sorts a layer's channels by sensitivity.
   void order_channels(int64_t layer, std::span<const float> k_range);
   // Computes the token order and the sensitivities of new page i from its statistics.
-  void study(int64_t layer, int64_t i, const PageFigures& figures, NewPage* page) const;
+  void page_stats(int64_t layer, int64_t i, const PageStatistics& figures, NewPage* page) const;
   // Adds up what is known about pages over all tensor-parallel ranks.
   void share();
   // Returns the logarithm of a page's importance, to be added to its sensitivities.

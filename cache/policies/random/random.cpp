@@ -1,7 +1,7 @@
 #include "cache/policies/random/random.h"
 
-#include "cache/stages/slot_store.h"
-#include "cache/stages/staged_policy.h"
+#include "cache/stores/slot_store.h"
+#include "cache/stores/staged_policy.h"
 
 namespace smartkv {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cache/policy.h"
-#include "cache/stages/token_scorer.h"
+#include "cache/stores/token_scorer.h"
 
 namespace smartkv {
 

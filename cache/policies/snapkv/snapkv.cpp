@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "cache/stages/shared_slot_store.h"
-#include "cache/stages/staged_policy.h"
-#include "cache/stages/token_scorer.h"
+#include "cache/stores/shared_budget_store.h"
+#include "cache/stores/staged_policy.h"
+#include "cache/stores/token_scorer.h"
 
 namespace smartkv {
 namespace {

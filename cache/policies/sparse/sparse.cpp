@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "cache/parameters.h"
-#include "cache/stages/page_store.h"
-#include "cache/stages/staged_policy.h"
+#include "cache/stores/page_store.h"
+#include "cache/stores/staged_policy.h"
 
 namespace smartkv {
 namespace {
@@ -31,7 +31,7 @@ class SparseStore final : public PageStore {
   SparseStore(const PolicyContext& context, const SparseOptions& options) : PageStore(context), options_(options) {}
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<SparseStore>(*this); }
   StoreGrowth growth(const StageView& view, int64_t end) const override { return page_growth(view, end); }
-  int64_t lasting_bytes() const override { return bytes(); }
+  int64_t stable_bytes() const override { return bytes(); }
   void add_details(std::map<std::string, double>* details) const override {
     int64_t read = 0;
     for (int64_t i = 0; i < n_pages(); ++i) read += options_.rows_of(i).read;

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "cache/stages/slot_store.h"
-#include "cache/stages/staged_policy.h"
-#include "cache/stages/token_scorer.h"
+#include "cache/stores/slot_store.h"
+#include "cache/stores/staged_policy.h"
+#include "cache/stores/token_scorer.h"
 
 namespace smartkv {
 namespace {

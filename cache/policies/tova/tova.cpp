@@ -1,8 +1,8 @@
 #include "cache/policies/tova/tova.h"
 
 #include "cache/parameters.h"
-#include "cache/stages/slot_store.h"
-#include "cache/stages/staged_policy.h"
+#include "cache/stores/slot_store.h"
+#include "cache/stores/staged_policy.h"
 
 namespace smartkv {
 namespace {

@@ -1,8 +1,8 @@
 #include "cache/policies/uniform/uniform.h"
 
 #include "cache/parameters.h"
-#include "cache/stages/page_store.h"
-#include "cache/stages/staged_policy.h"
+#include "cache/stores/page_store.h"
+#include "cache/stores/staged_policy.h"
 
 namespace smartkv {
 namespace {

@@ -72,7 +72,7 @@ TEST_F(PillarCacheTest, KeepsWhatTheVerifiedTokenAttendedToMost) {
       order.resize(192 - PillarCache::kRecent);
       for (int64_t i = 700 - PillarCache::kRecent; i < 705; ++i) order.push_back(i);
       std::sort(order.begin(), order.end());
-      EXPECT_EQ(small->represented(layer, head), order);
+      EXPECT_EQ(small->positions(layer, head), order);
     }
   }
   EXPECT_EQ(small->stats().tokens, 705);
@@ -144,7 +144,7 @@ TEST_F(PillarCacheTest, StartsBehindAPrefixThatWasFound) {
   PillarMirror mirror(full.get(), pillar(small));
   EXPECT_EQ(small->tokens(), 500);
   driver_.run(&mirror, 501, 128);
-  EXPECT_EQ(small->represented(0, 0).size(), 193u);
+  EXPECT_EQ(small->positions(0, 0).size(), 193u);
 }
 
 TEST_F(PillarCacheTest, OneQueryOfEachPassChooses) {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "cache/policies/channel_packed/channel_store.h"
-#include "cache/stages/staged_sequence.h"
+#include "cache/stores/staged_sequence.h"
 #include "engine/model/llama.h"
 #include "engine/model/policy_context.h"
 #include "engine/text/tokenizer.h"

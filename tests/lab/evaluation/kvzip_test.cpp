@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cache/stages/shared_slot_store.h"
-#include "cache/stages/staged_sequence.h"
+#include "cache/stores/shared_budget_store.h"
+#include "cache/stores/staged_sequence.h"
 #include "tests/lab/evaluation/evaluation_fixture.h"
 #include "tests/text/byte_tokenizer.h"
 
@@ -40,7 +40,7 @@ TEST(Kvzip, KeepsWhatScoredHighest) {
     for (int64_t head = 0; head < tiny.shape.n_kv_heads; ++head) {
       const float* const of_head = scores.data() + (layer * tiny.shape.n_kv_heads + head) * 400;
       std::vector<bool> kept(400, false);
-      for (const int64_t position : cache->represented(layer, head)) {
+      for (const int64_t position : cache->positions(layer, head)) {
         if (position >= 0) kept[static_cast<size_t>(position)] = true;
       }
       float least_kept = 2, most_lost = 0;

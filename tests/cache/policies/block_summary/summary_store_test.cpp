@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cache/policy.h"
-#include "cache/stages/staged_sequence.h"
+#include "cache/stores/staged_sequence.h"
 #include "tests/cache/cache_driver.h"
 #include "tests/cache/policy_error.h"
 
@@ -218,7 +218,7 @@ TEST_F(SummaryStoreTest, CodedEntriesKeepTheirPlaceInTheView) {
   std::vector<kernels::KvSegment> segments;
   cache->view(0, 0, &segments);
   ASSERT_EQ(segments[0].format, kernels::KvSegment::Format::kQuantized);
-  const std::vector<int64_t> positions = cache->represented(0, 1);
+  const std::vector<int64_t> positions = cache->positions(0, 1);
   const SummaryHead& head = store(*cache).head(0, 1);
   size_t level = 0;
   while (head.levels[level].size() < kernels::kPageTokens) ++level;  // the first level that fills a page

@@ -13,7 +13,7 @@
 #include "cache/policies/channel_packed/channel_store.h"
 #include "cache/policies/channel_packed/cut_store.h"
 #include "cache/policies/channel_packed/fidelity.h"
-#include "cache/stages/staged_sequence.h"
+#include "cache/stores/staged_sequence.h"
 #include "tests/cache/cache_driver.h"
 #include "tests/cache/policy_error.h"
 

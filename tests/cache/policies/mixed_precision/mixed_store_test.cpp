@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-#include "cache/stages/staged_sequence.h"
+#include "cache/stores/staged_sequence.h"
 #include "kernels/cpu_level.h"
 #include "tests/cache/cache_driver.h"
 #include "tests/cache/policy_error.h"
