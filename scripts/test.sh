@@ -15,7 +15,7 @@ PRESETS='^(release|asan|tsan|cuda)$'
 PROGRAMS='^(kernels|cache|weights|text|engine|server|lab|torch)$'
 SLOW_LABELS='^(clients|emulated)$'
 # Suites of more than five seconds, and those that start servers or train.
-SLOW_SUITES='^(torch\.|cuda\.|server\.|benchmark\.|evaluation\.|kernels\.Levels/|cache\.(Policies|Bits)/|weights\.Fuzz|engine\.(Parity|RealModel|All/|LlamaSpeculation|JsonSchema|Parameters/)|text\.Tokenizer)'
+SLOW_SUITES='^(torch\.|cuda\.|server\.|lab\.|kernels\.Levels/|cache\.(Policies|Bits)/|weights\.Fuzz|engine\.(Parity|RealModel|All/|LlamaSpeculation|JsonSchema|Parameters/)|text\.Tokenizer)'
 
 run_tests() {  # PRESET [ARGUMENT of ctest...]
   step "Testing build/$1"
