@@ -23,19 +23,21 @@ class ThreadPool;
 class Gate;  // cache/policies/gated_eviction/gate.h
 struct ChannelWorth;  // cache/policies/channel_packed/cut_options.h
 
-// A policy's caches own what they need of the policy and may outlive it.
+// Thread-safe. A policy's caches own what they need of it and may outlive it.
 class KvCachePolicy {
  public:
   virtual ~KvCachePolicy() = default;
   virtual std::string_view name() const = 0;
-  // Returns an upper bound of the bytes that a sequence without sharing holds at any moment while it grows to n_tokens,
-  // prompt included. A request whose bound exceeds the pool is rejected.
+  // Returns an upper bound of the bytes that a sequence without shared pages holds at any moment while it grows to
+  // n_tokens, prompt included. If prompt_tokens is 0, the bound holds from the end of the prompt on. The engine rejects
+  // a request whose bound exceeds EngineOptions::kv_cache_bytes.
   virtual int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const = 0;
-  // prompt_tokens: length of the prompt, whose end may be a compaction boundary.
+  // Returns an empty cache. prompt_tokens: length of the prompt, whose end may be a compaction boundary. A sequence
+  // that is recomputed keeps the length of its original prompt.
   virtual std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const = 0;
-  // Returns why tensor-parallel ranks cannot each hold some of the KV heads, as the end of the sentence "the policy
-  // ...". Returns an empty string if they can: either a KV head's content depends on that head only, or the ranks
-  // exchange what it depends on.
+  // Returns why tensor-parallel ranks cannot each hold some of the KV heads, as a predicate of "the policy". Returns an
+  // empty string if they can: either a KV head's content depends on that head only, or the ranks exchange what it
+  // depends on.
   virtual std::string across_heads() const { return "looks at all KV heads"; }
   // Whether its caches communicate with the other ranks at boundaries (PolicyContext::gather()).
   virtual bool exchanges() const { return false; }
@@ -49,8 +51,8 @@ struct SlidingWindow {
   bool in_all_layers = true;  // then a token outside the window is never read again
 };
 
-// The environment of policies and their caches. Each holds a copy, because a state in the prefix cache may outlive the
-// policy that created it.
+// The environment of policies and their caches. Every policy and cache holds a copy, because a state in the prefix
+// cache may outlive the policy that created it. REQUIRES: `threads` and the model behind `rope` outlive all copies.
 struct PolicyContext {
   CacheShape shape;
   std::shared_ptr<PagePool> pool;
@@ -59,10 +61,10 @@ struct PolicyContext {
   // undo the rotation of a key.
   std::function<void(int64_t position, float* cos, float* sin)> rope = {};
   // Returns the learned gates of a name, which is never a path; "" selects the gates trained for this model. Throws
-  // CacheError.
+  // CacheError. Null in a context without gates.
   std::function<std::shared_ptr<const Gate>(const std::string& name)> load_gate = {};
-  // Returns the worth of the model's channels from a file written by `smartkv train-probe`, by name. Throws
-  // CacheError. Null if no such file is configured.
+  // Returns the worth of the model's channels, read from a file of `smartkv train-probe`. `name` is the one that
+  // requests use for the file. Throws CacheError. Null in a context without such files.
   std::function<std::shared_ptr<const ChannelWorth>(const std::string& name)> load_worth = {};
   SlidingWindow window = {};
   // Tensor parallelism: which of the model's KV heads this rank holds; `shape` counts those. Null if it holds all.
@@ -74,7 +76,8 @@ struct PolicyContext {
   int64_t first_kv_head() const { return heads == nullptr ? 0 : heads->first(heads->rank()); }
   CacheShape whole_shape() const;  // `shape` with all KV heads of the model
   // Returns the values that each rank passed, in the order of ranks. The result is the same on every rank, so that all
-  // make the same decisions. Every rank must call it. See ModelHeads::exchange().
+  // make the same decisions. REQUIRES: the calling thread commits a boundary of a policy that exchanges(), and every
+  // rank does the same. See ModelHeads::exchange().
   template <typename T>
   std::vector<std::vector<T>> gather(std::vector<T> own) const {
     std::vector<std::vector<T>> all;
@@ -117,8 +120,8 @@ struct CacheMetric {
 const std::vector<CacheMetric>& cache_metrics();
 
 // Creates the policy that `spec` names: null ("full"), the name of a policy or preset, or {"policy": name,
-// parameters...}. Every policy accepts "shadow": share, which compares it with the full cache while it runs
-// (cache/shadow/). Throws CacheError.
+// parameters...}. Every policy accepts the parameter "shadow": the share of positions at which it is compared with the
+// full cache while it runs (cache/shadow/). Throws CacheError.
 std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec);
 
 }  // namespace smartkv

@@ -29,14 +29,14 @@ class PrefixCache {
   // share.
   static constexpr int64_t kLeastTokens = 32;
 
-  // A state in memory. A waiting sequence that will resume from it holds a reference, which protects it from
-  // evict(kUnheld). A running sequence that uses its pages also holds `running`. If the state is evicted nevertheless,
-  // `cache` becomes null.
+  // A state in memory. A waiting sequence that will resume from it holds a reference, and so does a running sequence
+  // that uses its pages. Evict says how far they protect the state. If it is evicted nevertheless, `cache` becomes
+  // null.
   struct State {
     std::shared_ptr<const SequenceCache> cache;
-    int64_t own_bytes = 0;  // not shared with the state from which it resumed
-    // Tokens that only count their holders: running sequences, and preempted sequences that will resume from this
-    // state.
+    int64_t own_bytes = 0;  // not shared with the state from which it resumed; counts in bytes()
+    // Reference counters. Running sequences also hold `running`. Preempted sequences that will resume from this state
+    // also hold `owed`.
     std::shared_ptr<const bool> running = std::make_shared<bool>(true);
     std::shared_ptr<const bool> owed = std::make_shared<bool>(true);
   };
@@ -48,15 +48,18 @@ class PrefixCache {
     Held state;          // null if the state is in a file or does not exist
   };
 
-  // max_bytes: limit of the sum over all states; 0 stores nothing.
-  // files: a directory that stores states as well, so that they can be reloaded. Must outlive this object; may be null.
+  // Begins with the states found in `files`, which stay there until find() loads them.
+  //  - max_bytes: limit of bytes(); 0 stores nothing.
+  //  - files: a directory that stores states as well, so that they can be reloaded. Must outlive this object; may be
+  //    null.
   explicit PrefixCache(int64_t max_bytes, PrefixFiles* files = nullptr);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
   // Returns a cache that holds the longest stored prefix of the prompt, except the prompt's last token, ready to
-  // compute the rest. It equals a freshly computed cache bit for bit. Returns null if there is no such prefix.
+  // compute the rest. It equals a freshly computed cache bit for bit. Returns null if there is no such prefix. May read
+  // a file, and may then evict other states to stay within max_bytes.
   //  - policy: the policy of the key.
   //  - parts_at: receives the position at which the prompt diverges from all stored prompts. It may exceed the length
   //    of the returned prefix, because not every state can be cut back to that position. A state stored there helps
@@ -66,30 +69,36 @@ class PrefixCache {
   std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy, std::span<const int32_t> prompt,
                                       int64_t* parts_at = nullptr, Held* held = nullptr, int64_t most = INT64_MAX);
 
-  // Releases states whose files have been written since the last call, and forgets files that have been deleted.
+  // Releases the states that background writing has copied since the last call, and forgets files that are gone. find()
+  // and insert() call it as well.
   void collect_files();
 
   // Looks up a prompt without loading anything. Marks the state as recently used.
   Covered covers(const std::string& key, std::span<const int32_t> prompt);
   // Prompts that could share a state are in the same group, a hash of the key and the first kLeastTokens tokens. The
-  // version of a group changes whenever one of its states is added or removed. A file that proves to be deleted does
-  // not change it.
+  // version of a group changes whenever one of its states in memory is added, replaced or dropped. The loss of a file
+  // does not change it.
   static size_t group_of(const std::string& key, std::span<const int32_t> prompt);
   uint64_t version(size_t group) const { return versions_[group]; }
 
-  // Stores `state`, the cache of `tokens`, and evicts least recently used states to make room. A state with
-  // uncommitted tokens also serves prompts that diverge within these. Of two states of the same tokens, the one that
-  // can be cut back further is kept. own_bytes: bytes that `state` does not share with the state from which it
-  // resumed. Returns the stored state of these tokens, or null if there is none.
+  // Stores `state`, the cache of `tokens`, and evicts least recently used states to make room. REQUIRES:
+  // state->tokens() is the number of `tokens`.
+  //  - A state with uncommitted tokens also serves prompts that diverge within these. Of two states of the same tokens,
+  //    the one that can be cut back further is kept.
+  //  - own_bytes: bytes that `state` does not share with the state from which it resumed.
+  //  - If there are files, the state is queued for background writing. If it is evicted before that, it gets no file.
+  // Returns the stored state of these tokens. Returns null if they are fewer than kLeastTokens, if own_bytes exceeds
+  // max_bytes, or if the state was evicted at once.
   Held insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state, int64_t own_bytes);
 
-  // Which states evict() may drop. Each level includes the ones above it.
+  // Which states evict() may drop. Each level includes the ones above it. A sequence *waits* for a state if it will
+  // resume from it. A state is *unshared* if less than half of its bytes are shared with other caches.
   enum class Evict : uint8_t {
-    // States without a holder. Also states of which less than half of the bytes are shared and for which no sequence
-    // waits, except perhaps a preempted one.
+    // States that no sequence holds, and unshared states for which no sequence waits, except perhaps one that was
+    // preempted.
     kUnheld,
-    // Also states for which sequences wait, unless several do and one of them was preempted. No running sequence uses
-    // the state, or less than half of its bytes are shared.
+    // States that no running sequence uses, and unshared states, unless several sequences wait for the state and one of
+    // them was preempted.
     kOfUse,
     // Every state.
     kAny

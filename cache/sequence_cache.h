@@ -1,10 +1,15 @@
 // The KV cache of one sequence: for each layer a list of immutable segments, followed by a dense tail.
 //
-// A step calls reserve(n); for each layer write() and then view(); advance(n); and later commit() or truncate().
+// A pass calls reserve(n); for each layer write(), view() and, for probe queries, observe(); and then advance(n). The
+// owner calls truncate() or commit() after the pass.
 //
-// The state of a cache is a function of the written K and V, their positions and the length of the prompt, bit for
-// bit. It does not depend on how the tokens were divided into passes, as long as passes end at compaction boundaries.
-// A preempted sequence is therefore restored by a prefill of its prompt and output in passes of any length.
+// One thread at a time uses a cache, except for write(). If a function that changes the cache throws, other than
+// truncate(), the cache must be discarded.
+//
+// The state of a cache is a function of the written K and V, their positions and the length of the prompt, bit for bit.
+// It does not depend on how the tokens were divided into passes, as long as no pass crosses a compaction boundary. A
+// preempted sequence is therefore restored by recomputing its prompt and output in a new cache of the same prompt
+// length.
 #pragma once
 
 #include <cstdint>
@@ -94,29 +99,34 @@ class SequenceCache {
   virtual int64_t tokens() const = 0;     // appended tokens, the same in every layer
   virtual int64_t committed() const = 0;  // tokens that truncate() can no longer remove
 
-  virtual void reserve(int64_t n) = 0;  // makes room for n tokens after tokens()
-  // Writes new K and V of a layer. Thread-safe for disjoint rows of one layer.
+  virtual void reserve(int64_t n) = 0;  // makes room for n tokens after tokens(); throws std::bad_alloc
+  // Writes new K and V of a layer. Thread-safe for disjoint rows of one layer. REQUIRES: reserve() has made room for
+  // the rows. KvBackend::write() says how long they must stay valid.
   virtual void write(int64_t layer, const KvRows& rows) = 0;
-  // Returns the segments of a layer including the next n_new reserved tokens. The new tokens are the last n_new
-  // entries, in dense pages; attention() masks them causally.
+  // Appends the segments of a layer, including the next n_new reserved tokens, to *segments. They are valid until the
+  // cache changes. The new tokens are the last n_new entries, in dense pages; attention() masks them causally.
   virtual void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const = 0;
   virtual void advance(int64_t n) = 0;  // appends n reserved tokens, which were written in every layer
 
-  // Cuts the cache back to n_tokens tokens. Throws CacheError if that is less than committed().
+  // Cuts the cache back to n_tokens tokens. Throws CacheError, and changes nothing, unless committed() <= n_tokens <=
+  // tokens().
   virtual void truncate(int64_t n_tokens) = 0;
-  // Makes the first n_tokens tokens permanent. Compresses at a boundary; nothing else does.
+  // Makes the first n_tokens tokens permanent. Only a commit at next_boundary() compresses; it must be of all tokens().
+  // Throws CacheError if n_tokens is less than committed(), or more than tokens() or next_boundary().
   virtual void commit(int64_t n_tokens) = 0;
-  // Whether the logits of the next single-token pass should be compared with those of an exact cache. If so, the owner
-  // creates a new cache, passes it a check of as many tokens by follow(), recomputes the tokens and calls judge() with
-  // the logits. Every later cache of the sequence must follow() the result of judge(), so that it reaches the same
-  // state. The answer changes only when a boundary is committed.
+  // Returns whether the logits of the next single-token pass should be compared with those of an exact cache. The
+  // answer changes only when a boundary is committed. If it is true:
+  //  1. The owner keeps the logits of that pass and sets LogitCheck::tokens to tokens() after it.
+  //  2. It creates a new cache, calls follow() with the check, and recomputes the tokens.
+  //  3. It calls judge() of the new cache with both rows of logits.
+  //  4. Every later cache of the sequence must follow() the result of judge(), so that it reaches the same state.
   virtual bool wants_check() const { return false; }
   // Keeps the cache exact up to check.tokens and applies the check there. REQUIRES: tokens() == 0.
   virtual void follow(const LogitCheck& check) { (void)check; }
   // Compares the logits after check.tokens of this cache (`exact`) and of the previous one (`own`), both f32
   // [vocab_size]. Returns the check that later caches must follow.
   virtual LogitCheck judge(std::span<const float> exact, std::span<const float> own) { (void)exact, (void)own; return {}; }
-  // Returns the token count at which commit() must be called before a pass may go beyond it.
+  // Returns the next compaction boundary, in tokens, or kNoBoundary. It must be committed before a pass goes beyond it.
   virtual int64_t next_boundary() const { return kNoBoundary; }
 
   // Returns which of the next n tokens are probe queries, whose attention the cache wants to observe. Depends on
@@ -127,9 +137,10 @@ class SequenceCache {
   virtual void observe(int64_t layer, const Probe& probe);
 
   // Returns an upper bound of the rise of the pool's bytes_in_use(), at any moment, while n more tokens are reserved,
-  // written, observed, advanced and committed, and the boundaries among them with them. It includes new pages, copies
-  // of shared pages, temporary memory of compaction and policy state. It is 0 if the last page has room and no
-  // boundary is reached. The bound holds until this cache is changed or forked.
+  // written, observed, advanced and committed, boundaries included. It covers new pages, copies of shared pages,
+  // temporary memory of compaction and policy state. It can be above 0 although the last page has room and no boundary
+  // is reached: the page may be shared, and policy state may grow with each token. The bound holds until this cache is
+  // changed or forked.
   virtual int64_t growth(int64_t n) const = 0;
 
   static constexpr int64_t kOtherHead = -1;
@@ -138,15 +149,16 @@ class SequenceCache {
   // although the page may store its tokens in another one.
   virtual std::vector<int64_t> represented(int64_t layer, int64_t head) const = 0;
 
+  // Returns a copy that shares all pages. A shared page is copied before either cache writes to it.
   virtual std::unique_ptr<SequenceCache> fork() const = 0;
   // Returns a fork that continues as the cache of another prompt, which begins with the same tokens() tokens and has
   // prompt_tokens > tokens() in all. Returns null unless a fresh cache of that prompt would reach exactly this state,
-  // bit for bit. REQUIRES: all tokens are committed.
+  // bit for bit. May throw CacheError unless all tokens are committed and prompt_tokens > tokens().
   virtual std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const = 0;
   // Writes the state for KvCachePolicy::load() of the same policy. Returns false if the policy does not support files.
   // With a null `out` it only returns whether it does. Other threads may use forks of this cache meanwhile.
   virtual bool save(StateWriter* out) const { (void)out; return false; }
-  virtual CacheStats stats() const = 0;  // cheap, since it is called at every step
+  virtual CacheStats stats() const = 0;  // cheap, since it is called after every pass
   // Returns the part of stats().bytes that forks continue to share as they grow: pages that boundaries rarely or never
   // replace.
   virtual int64_t lasting_bytes() const { return 0; }

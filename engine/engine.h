@@ -1,6 +1,7 @@
 // The engine accepts requests, batches them over one model and streams the results. No LibTorch type appears here.
 //
-// One engine thread owns the model and every cache. Engine's functions and the streams may be used from any thread.
+// One engine thread owns the model and every cache. Any thread may call Engine's functions. A stream is read by one
+// thread at a time, but any thread may cancel it. It may outlive the engine.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +32,7 @@ struct SamplingParams {
   float top_p = 1.0f;        // [0, 1]; 0 leaves the most likely token only
   int32_t top_k = 0;         // 0 turns it off
   float min_p = 0.0f;        // [0, 1]
-  float repetition_penalty = 1.0f;  // applies to prompt and output (CTRL, Keskar et al. 2019)
+  float repetition_penalty = 1.0f;  // above 0; applies to prompt and output (CTRL, Keskar et al. 2019)
   float presence_penalty = 0.0f;    // [-2, 2], applies to the output, as OpenAI defines it
   float frequency_penalty = 0.0f;   // [-2, 2], applies to the output
   std::vector<std::pair<TokenId, float>> logit_bias = {};
@@ -45,8 +46,10 @@ struct GenerationRequest {
   int32_t first_choice = 0;
   std::vector<TokenId> prompt;  // at least one token
   int32_t n = 1;                // number of choices; they fork the prompt's cache
+  // At least 0. The end of the context may end the answer earlier. With 0 only the prompt is computed.
   int64_t max_tokens = 16;
-  // The answer does not end before so many tokens, unless the grammar allows nothing but its end.
+  // At most max_tokens. Before so many tokens, stop strings have no effect, and tokens that end the answer are sampled
+  // only if the grammar allows no others.
   int64_t min_tokens = 0;
   SamplingParams sampling;
   std::string grammar;  // EBNF that the output must match (sampling/constraint.h); empty allows any text
@@ -59,7 +62,8 @@ struct GenerationRequest {
   bool skip_special_tokens = true;      // omit special tokens from the text
   // -1: no log probabilities. k >= 0: those of the sampled token and of the k most likely ones.
   int32_t logprobs = -1;
-  // The same for every prompt token except the first (OpenAI's echo with logprobs).
+  // The same for every prompt token except the first (OpenAI's echo with logprobs). A request that asks for them does
+  // not use the prefix cache.
   int32_t prompt_logprobs = -1;
   std::string cache_salt;      // prompts share prefixes only with requests of the same salt
   nlohmann::json kv_cache;     // "name" or {"policy": "name", ...}; null selects the server's default
@@ -74,10 +78,10 @@ struct TokenLogprob {
 };
 
 enum class FinishReason : uint8_t {
-  kNone,
-  kStop,
-  kLength,
-  kCancelled,
+  kNone,         // not finished
+  kStop,         // a stop string or a token that ends the answer
+  kLength,       // max_tokens, the end of the context, or no memory left in the KV cache
+  kCancelled,    // by GenerationStream::cancel() or Engine::stop()
   kError,
   kOutOfMemory,  // the machine had too little memory; a retry may succeed
   kLost,         // a process of the model has ended: Engine::lost()
@@ -106,16 +110,18 @@ struct GenerationEvent {
 // Time that a request spent in each phase, in milliseconds. total = queued + prefill + decode.
 struct RequestTimings {
   double queued_ms = 0;         // from submit() until first scheduled
-  double prefill_ms = 0;        // from then until the first token
-  double decode_ms = 0;         // from the first token to the last
+  double prefill_ms = 0;        // from then until the first token of any choice
+  double decode_ms = 0;         // from then until the latest event
   double total_ms = 0;
   double model_ms = 0;          // duration of the model passes in which this request took part
   double sample_ms = 0;         // sampling, stop strings and detokenization of this request
-  int64_t prefill_chunks = 0;   // passes that computed prompt tokens
-  int64_t decode_passes = 0;
-  int64_t preemptions = 0;      // times that a choice lost its memory to older requests
+  int64_t prefill_chunks = 0;   // passes over the prompt, and passes that recomputed tokens without sampling
+  int64_t decode_passes = 0;    // all other passes
+  int64_t preemptions = 0;      // times that a choice was preempted
 };
 
+// The KV cache of a request, summed over its choices: pages that they share count for each of them. The cache of a
+// draft is not included.
 struct KvCacheUsage {
   std::string policy;
   int64_t tokens = 0;        // appended to the cache
@@ -123,7 +129,8 @@ struct KvCacheUsage {
   int64_t bytes = 0;         // every byte that the cache holds
   int64_t shared_bytes = 0;  // part of `bytes` in pages shared with other sequences or stored prefixes
   int64_t full_bytes = 0;    // bytes that the full cache would hold for the same tokens
-  std::map<std::string, double> details = {};  // SequenceCache::details() of the choice that finished last
+  // SequenceCache::details() of one finished choice, the one with the highest index.
+  std::map<std::string, double> details = {};
 };
 
 struct SpeculationUsage {
@@ -134,7 +141,7 @@ struct SpeculationUsage {
   int64_t passes = 0;                 // model passes that verified drafts
   int64_t rewinds = 0;                // passes after which the cache was truncated
   int64_t rewound_tokens = 0;         // rejected draft tokens removed from the cache
-  // Times that a draft model failed or returned NaN and was switched off for the rest of a choice.
+  // Times that a choice stopped using its draft model, which had failed, returned NaN or lacked one of the tokens.
   int64_t fallbacks = 0;
   std::vector<int64_t> accepted_at;   // accepted tokens by position in the draft
   double draft_ms = 0;                // drafting passes in which this request took part; not included in model_ms
@@ -172,20 +179,25 @@ struct RequestUsage {
   SpeculationUsage speculation;
 };
 
-// Reads the results of a request. Destroying the stream cancels the choices that still run; their memory is freed
-// before the next step.
+// Reads the results of a request. The destructor calls cancel().
 class GenerationStream {
  public:
   virtual ~GenerationStream() = default;
   enum class Status : uint8_t { kEvent, kTimeout, kEnd };  // kEnd: every choice has finished and its events were read
   // Waits for the next event of any choice and stores it in *event if the result is kEvent.
   virtual Status next(GenerationEvent* event, std::chrono::milliseconds timeout) = 0;
+  // Ends the choices that still run with kCancelled. Returns at once: their memory is freed before the next pass, and
+  // next() still returns their last events.
   virtual void cancel() = 0;
   virtual const std::vector<TokenLogprob>& prompt_logprobs() const = 0;  // valid after the first event
   virtual RequestUsage usage() const = 0;                                // final after next() has returned kEnd
 };
 
-// Thrown if a request is rejected. `param` names the request field at fault and is empty if there is none.
+// Thrown if a request is rejected.
+//  - kTooLarge: the request would not fit into memory even if it ran alone.
+//  - kOverloaded: the queue is full, or the grammars of other requests take too much time or memory.
+//  - param: name of the request field at fault; empty if there is none.
+//  - retry_after_s: seconds after which a retry may succeed; 0 if unknown.
 class RequestError : public std::runtime_error {
  public:
   enum class Kind : uint8_t { kInvalid, kContextLength, kTooLarge, kOverloaded, kDraining, kLost, kClientGone };
@@ -210,30 +222,40 @@ struct Histogram {
 struct PolicyStats {
   int64_t sequences = 0;  // that hold a cache now
   int64_t bytes = 0, full_bytes = 0;  // held by their caches; bytes of the full cache for the same tokens
-  uint64_t prompt_tokens = 0, generation_tokens = 0;  // computed and generated since the start
-  TierUse tiers;  // representation of all their tokens; at most kTierSeconds old
+  // Since the start: prompt tokens computed, without prefix hits, and tokens generated.
+  uint64_t prompt_tokens = 0, generation_tokens = 0;
+  TierUse tiers;  // how their tokens are represented, counted between two passes
   // Diagnostics of the finished sequences by CacheMetric::name: sums, and distributions over sequences.
   std::map<std::string, double> sums;
   std::map<std::string, Histogram> distributions;
 };
-// Counting the tiers walks the view of each sequence, about 20 us.
+// Shortest time between two counts of PolicyStats::tiers, in seconds. A count takes about 20 us for each sequence.
 constexpr double kTierSeconds = 1;
 
 struct EngineStats {
-  int64_t requests_running = 0, requests_waiting = 0;  // sequences that compute; requests in the queue
-  // Bytes that running sequences hold, without those that only stored prefixes hold; that they will hold once their
-  // known tokens are computed; and that they may hold together with logits.
+  // Running sequences, including slots reserved for forks. Waiting sequences, including preempted ones.
+  int64_t requests_running = 0, requests_waiting = 0;
+  // Bytes.
+  //  - kv_bytes_used: held by running sequences.
+  //  - kv_bytes_promised: held by them once their known tokens are computed.
+  //  - kv_bytes_budget: limit for sequences, stored prefixes and logits together.
   int64_t kv_bytes_used = 0, kv_bytes_promised = 0, kv_bytes_budget = 0;
+  // Tokens.
+  //  - prompt_tokens: prompt tokens computed, without prefix hits.
+  //  - generation_tokens: tokens generated.
+  //  - prefix_cache_queries: prompt tokens looked up in the prefix cache, once for each request.
+  //  - prefix_cache_hits: the part of these that was found.
   uint64_t prompt_tokens = 0, generation_tokens = 0, prefix_cache_queries = 0, prefix_cache_hits = 0;
-  uint64_t steps = 0;
-  uint64_t preemptions = 0, recomputed_tokens = 0;  // preempted; computed again, after preemptions and failed passes
-  uint64_t logit_check_tokens = 0;                  // recomputed for logit checks (SequenceCache::wants_check())
-  // States of the prefix cache, and the bytes that only they hold. kv_bytes_used + prefix_cache_bytes is at most the
-  // sum over all caches.
+  uint64_t steps = 0;  // model passes
+  // Sequences preempted. Tokens recomputed after a preemption, a failed pass or a token that the grammar refused.
+  uint64_t preemptions = 0, recomputed_tokens = 0;
+  uint64_t logit_check_tokens = 0;  // recomputed for logit checks (SequenceCache::wants_check())
+  // States of the prefix cache, and the bytes that they take in addition to kv_bytes_used. The sum of the two is at
+  // most the bytes of all caches.
   int64_t prefix_cache_bytes = 0, prefix_cache_states = 0;
   int64_t kv_offload_bytes_used = 0, kv_offload_bytes_budget = 0;  // of host memory; a budget of 0 disables offloading
   std::map<std::string, uint64_t> finished;  // requests by reason: "stop", "length", "abort", "error"
-  std::map<std::string, uint64_t> rejected;  // requests rejected by submit(), by name(RequestError::Kind)
+  std::map<std::string, uint64_t> rejected;  // by submit() and validate(), by name(RequestError::Kind)
   SpeculationUsage speculation;                 // sum over all requests; `method` is unused
   std::map<std::string, PolicyStats> policies;  // by KvCachePolicy::name(), for each policy that was used
   Histogram time_to_first_token, time_per_output_token, e2e_latency, queue_time;
@@ -241,7 +263,8 @@ struct EngineStats {
 
 struct EngineOptions {
   std::filesystem::path model;       // GGUF file or Hugging Face folder
-  std::string dtype = "auto";        // activations: auto (bf16) | bf16 | f16 (torch backend only) | f32
+  // Activations: auto (f32 if weights are f32, otherwise bf16) | bf16 | f16 (torch backend only) | f32.
+  std::string dtype = "auto";
   std::string weights = "auto";      // storage: auto | file | bf16 | f32 | int8 | int4 (engine/model/llama.h)
   std::string backend = "native";    // matrix products: native | torch; draft models always use native
   std::string device = "cpu";        // cpu | cuda:N; cuda requires the torch backend
@@ -252,16 +275,18 @@ struct EngineOptions {
   // Extends the context beyond the model's own: null; "linear", "dynamic" or "yarn"; or {"type": one of these,
   // "factor": F}. The default factor is context_length divided by the model's own context.
   nlohmann::json rope_scaling;
-  int64_t kv_cache_bytes = 0;        // 0: half of the memory that is free once the model is loaded
-  // Host memory for the caches of requests that ask for offloading. Torch backend only; 0 disables it.
+  int64_t kv_cache_bytes = 0;        // 0: half of the host memory that is free once the model is loaded, even on a GPU
+  // Bytes of host memory for the caches of requests that ask for offloading; 0 disables it. Must be 0 on device cpu.
   int64_t kv_offload_bytes = 0;
   // Part of kv_cache_bytes that stored prefixes may fill. -1: all that running sequences do not need; 0 disables them.
   int64_t prefix_cache_bytes = -1;
-  std::filesystem::path prefix_cache_dir;             // stored prefixes survive a restart here; empty disables it
+  // Directory in which stored prefixes survive a restart. Empty disables it, as tensor_parallel above 1 requires.
+  std::filesystem::path prefix_cache_dir;
   int64_t prefix_cache_dir_bytes = int64_t{4} << 30;  // size limit of that directory; LRU files are deleted first
   int64_t max_sequences = 32;        // that run at the same time
-  int64_t max_queue = 256;           // waiting requests; one more is rejected (HTTP 429)
-  int64_t prefill_chunk = 512;       // token budget of one step
+  // Requests that may wait beyond those that free sequence slots can take. One more is rejected (HTTP 429).
+  int64_t max_queue = 256;
+  int64_t prefill_chunk = 512;       // work of one pass, in tokens: SchedulerOptions::token_budget
   std::string chat_template_file;    // replaces the model's own
   nlohmann::json kv_cache;           // default policy; null means "full"
   nlohmann::json speculative;        // default method; null means "off"
@@ -278,16 +303,18 @@ class Engine {
  public:
   // Loads the model and starts the engine thread. `progress` is called with 0 to 1 and a message while loading. Throws
   // ModelError, TokenizerError, ChatTemplateError, CacheError (gates and channel_worth) or RequestError (kv_cache,
-  // speculative and the lists of what is allowed).
+  // speculative, allowed_policies and allowed_speculation).
   static std::unique_ptr<Engine> create(const EngineOptions& options,
                                         const std::function<void(double, const std::string&)>& progress = nullptr);
-  virtual ~Engine() = default;
+  virtual ~Engine() = default;  // calls stop() and ends the engine thread
 
-  // Queues a request. Throws RequestError if it cannot be served now, or ever.
+  // Queues a request. If it has a grammar, first waits until that is compiled, up to GrammarCompiler::kWaitSeconds.
+  // Throws RequestError if the request cannot be served now, or at all.
   std::unique_ptr<GenerationStream> submit(GenerationRequest request);
   // Queues all requests or none. Requests for which there is room start in the same pass.
   virtual std::vector<std::unique_ptr<GenerationStream>> submit_all(std::vector<GenerationRequest> requests) = 0;
-  // Checks a request as submit() does, without queueing it.
+  // Checks a request as submit() does, without queueing it. This includes compiling its grammar and checking the length
+  // of the queue.
   virtual void validate(const GenerationRequest& request) const = 0;
 
   virtual const Tokenizer& tokenizer() const = 0;
@@ -297,22 +324,25 @@ class Engine {
   // Returns the model, dtype, backend, memory, threads, CPU level and policies, for GET /v1/models and the log.
   virtual nlohmann::ordered_json describe() const = 0;
   virtual EngineStats stats() const = 0;  // cheap
-  // Returns all unfinished sequences, oldest first, as of the end of the running pass, for which it waits. Calls
-  // during one pass share one answer. `layer`: also list the spans of this layer. Throws RequestError if there is no
-  // such layer.
+  // Waits for the end of the running pass, then returns all unfinished sequences, those of the oldest request first.
+  // Calls about the same layer during one pass share one answer. `layer`: also list the spans of this layer. Throws
+  // RequestError if there is no such layer.
   virtual std::vector<LiveSequence> live(std::optional<int64_t> layer) const = 0;
   // Returns the memory that a request would take: under its own policy, then under each policy that it may name,
-  // presets first. The request is not run and may be too large to run. Throws RequestError (kInvalid) as submit()
-  // does.
+  // presets first. The request is not run, and its grammar is not compiled. If it is too long for the context or too
+  // large for the memory, MemoryPlan::problem says so. Throws RequestError (kInvalid) if another field is invalid.
   virtual std::vector<MemoryPlan> plan(const GenerationRequest& request) const = 0;
 
-  virtual void drain() = 0;  // rejects new requests and returns when all accepted ones have finished
-  virtual void stop() = 0;   // cancels all requests and returns when the engine thread is idle
+  // Rejects requests from now on, including those that still wait for a grammar. Returns when all queued ones have
+  // finished.
+  virtual void drain() = 0;
+  virtual void stop() = 0;  // like drain(), but cancels the queued requests
   virtual bool draining() const = 0;
 
   // Returns why the engine cannot answer any more (a tensor-parallel process ended), or an empty string.
   virtual std::string lost() const { return {}; }
-  // Sets a function that is called once, by any thread, when that happens; null removes it.
+  // Sets a function that is called once, by any thread, when that happens; null removes it. Waits for a call in
+  // progress, so the function must not call on_lost(). A function set after the loss is not called.
   virtual void on_lost(std::function<void()> call) { (void)call; }
 };
 

@@ -9,29 +9,37 @@
 // recomputes what it lost when it was preempted.
 //
 // Memory goes by age.
-//  - If the next pass of a sequence does not fit, the sequence is deferred for up to `most_deferred` passes, because
-//    older sequences return memory at compaction boundaries. Then the youngest running sequence is preempted.
-//  - So the oldest sequence always makes progress.
+//  - States of the prefix cache that no sequence needs (PrefixCache::Evict) are evicted first.
+//  - A sequence whose next pass still does not fit computes fewer tokens, or is deferred, because older sequences
+//    return memory at compaction boundaries. After `most_deferred` deferrals in a row, states of Evict::kOfUse are
+//    evicted, and then the youngest running sequences are preempted for it.
+//  - The youngest sequence stays deferred. The oldest never is, so it always makes progress.
 //
 // Admission looks ahead.
-//  - A waiting sequence is admitted if it and every running sequence could each grow by `horizon` tokens.
+//  - A waiting sequence is admitted if it and every running sequence could each grow by `horizon` tokens. If no
+//    sequence runs, this is not checked.
+//  - It also needs free slots, offload memory, and work that the running prompts leave in the pass.
 //  - Each preemption doubles the horizon of that sequence, so that it is not admitted only to be preempted again.
-//  - A sequence with a prefix hit uses `known_horizon` instead. It shares most of its memory, so reserving room for
-//    most of its answer costs little.
+//  - A sequence with a prefix hit uses `known_horizon` instead, doubled in the same way. It shares most of its memory,
+//    so reserving room for most of its answer costs little.
 //
 // Overtaking is bounded.
 //  - A waiting sequence that fits may overtake one that does not fit. No sequence is overtaken more than kMostPasses
 //    times, and a preempted sequence is never overtaken.
-//  - A sequence whose prefix a running sequence is computing waits for that prefix. Others overtake it only if there is
-//    memory for both; otherwise they would evict the prefix before it has served the sequences that wait for it.
-//  - Sequences with a prefix hit are admitted first (SGLang, Zheng et al. 2024), those that share it with most running
-//    sequences before the rest. States of prefixes that no running sequence uses make room for them. Being overtaken
-//    by a prefix hit counts as a quarter, because the work it saves shortens the wait of all.
+//  - A sequence whose prefix a running sequence is computing waits for that prefix. Meanwhile others of its kind (with
+//    or without a prefix hit) overtake it only if memory remains for it, too; otherwise the prefix might be evicted
+//    before it is used.
+//  - Sequences with a prefix hit are admitted first (SGLang, Zheng et al. 2024), in descending order of the number of
+//    running sequences that share it. Being overtaken by one of them counts as a quarter, because the work that a
+//    prefix hit saves shortens the wait of all.
+//  - Admission evicts states of Evict::kOfUse only for a sequence whose prefix running sequences share, and for one
+//    that may not be overtaken.
 //
 // Prompts share the work of a pass.
-//  - The oldest prompt is computed first.
-//  - Prompts with fewer tokens left go before it and get at most half of the work. The oldest then gets no more work
-//    than they do together. So a short prompt does not wait for a long one.
+//  - The oldest prompt gets as much work as it can use. Younger ones share the rest, by age.
+//  - If younger prompts have fewer tokens left than the oldest, they go first, the shortest before the others, and get
+//    at most half of the work. The oldest then gets as much as they do together, and the remaining prompts get none. So
+//    a short prompt does not wait for a long one.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +56,8 @@
 
 namespace smartkv {
 
-// What the scheduler needs to know about a sequence. All byte counts are upper bounds.
+// A sequence as the scheduler sees it. Byte counts are upper bounds, except for known() and growth_ahead(), which are
+// estimates. pass_limit(), growth(), logit_rows() and held() are called for running sequences only.
 class ScheduledSequence {
  public:
   virtual ~ScheduledSequence() = default;
@@ -70,7 +79,8 @@ class ScheduledSequence {
   virtual Known known() const = 0;
   // Returns the most bytes that it holds at any moment until its known tokens and `beyond` more are computed.
   virtual int64_t bytes_ahead(int64_t beyond) const = 0;
-  // Returns the expected rise of memory by then. Shared bytes count only if the sequence will write its own copy.
+  // Returns the expected rise of memory until its known tokens and `beyond` more are computed. Shared bytes count only
+  // if the sequence will probably replace them by pages of its own.
   virtual int64_t growth_ahead(int64_t beyond) const = 0;
   virtual void begin() = 0;  // creates its caches; may throw
   virtual void drop() = 0;   // frees its caches, so that computed() is 0
@@ -78,7 +88,8 @@ class ScheduledSequence {
 
 struct SchedulerOptions {
   int64_t max_sequences = 32;
-  // Work of one pass: the cost of so many tokens without context. Decoding sequences are served first, then prompts.
+  // Work of one pass, in tokens without context. Each decoding sequence takes part and counts as 1. Prompts share the
+  // rest, which is at least 1.
   int64_t token_budget = 512;
   // Length of context whose attention costs as much as the matrix products of one token.
   int64_t attention_tokens = INT64_MAX;
@@ -99,7 +110,7 @@ class Scheduler {
   // The state of memory, as the engine sees it.
   struct Memory {
     std::function<int64_t()> free;  // unused bytes of the budget
-    // Evicts a little of the prefix cache. Returns false if no state of that kind is left.
+    // Evicts one state of the prefix cache. Returns false if no state of that kind is left. May be null.
     std::function<bool(PrefixCache::Evict)> reclaim;
     int64_t offload = 0;  // bytes of offload memory
     // If a running sequence is computing the prefix of this waiting sequence, which should therefore wait: returns the
@@ -115,10 +126,11 @@ class Scheduler {
 
   struct Plan {
     std::vector<Item> items;                  // the pass, oldest sequence first
-    std::vector<ScheduledSequence*> dropped;  // preempted
-    std::vector<ScheduledSequence*> admitted;
+    std::vector<ScheduledSequence*> dropped;  // preempted: drop() was called, and they wait again
+    std::vector<ScheduledSequence*> admitted;  // begin() was called, and they run
     std::vector<std::pair<ScheduledSequence*, std::exception_ptr>> failed;  // begin() threw; no longer scheduled
-    ScheduledSequence* stuck = nullptr;  // runs alone and still has no memory for its next token; null otherwise
+    // The oldest running sequence, if sequences run but none got memory for its next token. Null otherwise.
+    ScheduledSequence* stuck = nullptr;
   };
 
   explicit Scheduler(const SchedulerOptions& options) : options_(options) {}
@@ -127,14 +139,15 @@ class Scheduler {
   // Adds a waiting sequence. Lower tickets are older. `slots`: number of sequences it becomes once its prompt is
   // computed.
   void enqueue(ScheduledSequence* sequence, uint64_t ticket, int64_t slots);
-  // Adds `child` as a running sequence in one of the slots of `parent`. REQUIRES: `parent` is running.
+  // Adds `child` as a running sequence in one of the slots of `parent`. REQUIRES: `parent` is running and has a slot to
+  // spare.
   void fork(const ScheduledSequence* parent, ScheduledSequence* child);
   void remove(const ScheduledSequence* sequence);  // does nothing if the sequence is unknown
-  // After a batch failed, any of its sequences may be at fault. While one is marked `alone`, it runs in passes of its
-  // own.
+  // Marks or unmarks a sequence that may be at fault for a failed pass. While a marked sequence runs, it alone is
+  // computed (the oldest one, if there are several), and no sequence is admitted.
   void isolate(const ScheduledSequence* sequence, bool alone);
-  // Moves a running sequence back to the waiting ones, to be recomputed. With `lost` this counts as a preemption, so
-  // its horizon doubles; without, it is admitted again as any sequence of its age.
+  // Moves a running sequence back to the waiting ones and calls its drop(). With `lost` this counts as a preemption:
+  // its horizon doubles, and it may not be overtaken. Does nothing if the sequence does not run.
   void drop(ScheduledSequence* sequence, bool lost = true);
 
   // Plans the next pass: admits, preempts and evicts as described above. Overwrites *plan.

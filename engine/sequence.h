@@ -26,11 +26,12 @@ using Clock = std::chrono::steady_clock;
 
 struct Request;
 
-// A state is stored in the middle of a prompt only if it spares the next prompt at least this many tokens. Other
-// prompts are expected to diverge from this one within its last kWorthAState tokens.
+// Least number of tokens that a state in the middle of a prompt must spare the next prompt. Also the length of a
+// prompt's end, within which other prompts are expected to diverge from it.
 constexpr int64_t kWorthAState = 128;
 
-// One choice of a request. Owned by the request; used by the engine thread only.
+// One choice of a request. Owned by the request and used by the engine thread. Sampling runs on pool threads while that
+// thread waits, each sequence on one of them.
 //
 // Between two passes a sequence may lose its caches and recompute them later. The sampled tokens do not depend on that.
 struct Sequence final : ScheduledSequence {
@@ -49,14 +50,18 @@ struct Sequence final : ScheduledSequence {
   Known known() const override;
   int64_t bytes_ahead(int64_t beyond) const override;
   int64_t growth_ahead(int64_t beyond) const override;
-  // Runs the logit check that the cache asks for (SequenceCache::wants_check()). `logits`: f32 [vocab_size], of the
-  // last token; a copy is charged to `pool` until it is compared. `room`: bytes available to all caches; if the exact
-  // cache would not fit, no check is made. Returns false if the tokens must first be recomputed in an exact cache;
-  // then nothing is sampled from `logits`.
+  // Runs a logit check (SequenceCache::wants_check()) in two calls. `logits`: f32 [vocab_size], of the last known
+  // token.
+  //  - The first call keeps a copy, which is charged to `pool`, and returns false. The engine samples nothing from
+  //    `logits` and drops the sequence, so that begin() recomputes its tokens in an exact cache.
+  //  - The second call, with the logits of that cache, compares the two rows and returns true.
+  // Returns true at once if no check is due, or if the exact cache could exceed `room` bytes.
   bool check_logits(std::span<const float> logits, const std::shared_ptr<PagePool>& pool, int64_t room);
-  // Looks up the prefix hit of a waiting sequence. Does nothing if its groups of the prefix cache have not changed.
+  // Looks up the prefix hit of a waiting sequence and holds its states. Does nothing while PrefixCache::version() of
+  // its groups stays the same.
   void look_up();
-  // Fills in `cache` from the prefix cache. Returns the draft's cache of as many tokens, or null.
+  // Sets `cache` to the cache of the prefix hit, or leaves it null if there is none. If the draft's cache is stored as
+  // well, a hit needs both, and the draft's cache, with as many tokens, is returned. Otherwise returns null.
   std::unique_ptr<SequenceCache> find_prefix();
   void begin() override;  // resumes from a state of the prefix cache if there is one
   void drop() override;
@@ -73,10 +78,10 @@ struct Sequence final : ScheduledSequence {
   // The cache that model passes fill: `cache`, or, if the model drafts for itself, the mirror that writes `cache` and
   // the draft's cache at once.
   SequenceCache* pass_cache() const { return draft != nullptr && draft->mirror() != nullptr ? draft->mirror() : cache.get(); }
-  void hold_running();  // marks the states whose pages it runs with as in use
-  void read_stats();    // after a pass, from the caches
+  void hold_running();  // holds State::running of `prefix` and `draft_prefix`, whose pages it runs with
+  void read_stats();    // updates the statistics below from the caches, after a pass
   void free_caches();   // the last stats stay readable
-  void finish();
+  void finish();        // frees the caches and sets `finished`
 
   Request* request;
   int32_t index;                         // of the choice
@@ -88,18 +93,20 @@ struct Sequence final : ScheduledSequence {
   int64_t draft_bytes = 0;               // held by the draft's cache after the last pass
   // Part of cache_stats.shared_bytes that it will probably replace by pages of its own.
   int64_t shared_once = 0;
-  // States of the prefix cache from which `cache` and the draft's cache resumed, or the first that they stored. May be
-  // null.
+  // States of the prefix cache. May be null. A waiting sequence will resume from them. A running one resumed from them
+  // or, without a prefix hit, stored them first.
   PrefixCache::Held prefix, draft_prefix;
-  std::shared_ptr<const bool> prefix_running, draft_prefix_running;  // State::running of those, held while it runs
+  std::shared_ptr<const bool> prefix_running, draft_prefix_running;  // State::running of both, held while it runs
   std::shared_ptr<const bool> prefix_owed;  // State::owed of `prefix`, held from a preemption until it begins again
   bool dropped = false;                  // preempted and not begun again
   Known prefix_known;                    // while it waits: its prefix hit
   int64_t prompt_bytes = 0;              // while it waits: dense bytes of the rest of its prompt
   uint64_t prefix_version = 0;           // sum of the versions of its prefix groups at the last look_up()
-  // Bytes of the states from which `cache` and the draft's cache resumed, or which they stored last.
+  // Bytes of `cache` and of the draft's cache when they began, or when they last stored a state. The next state's own
+  // bytes are those beyond these.
   int64_t prefix_bytes = 0, prefix_draft_bytes = 0;
-  int64_t parts_at = 0;                  // position at which its prompt diverges from stored prompts; 0: it does not
+  // Token at which a pass must end, so that a state is stored where other prompts diverge. 0 if there is none.
+  int64_t parts_at = 0;
   SpeculationUsage speculation;          // after the last pass
   std::vector<TokenId> input;            // input of the next decoding pass: the last token, then its draft
   int64_t n_output = 0;                  // sampled tokens
@@ -108,7 +115,8 @@ struct Sequence final : ScheduledSequence {
   // Logits that wait for the exact cache to reach check.tokens, f32 [vocab_size]. Empty if no check is under way.
   std::vector<float> checked_logits;
   std::optional<PoolCharge> checked_bytes;
-  bool draws_again = false;              // the grammar refused a token sampled by a device; the host samples it again
+  // The grammar has refused a token of the device sampler. From then on the host samples.
+  bool draws_again = false;
   double sample_ms = 0;
   Clock::time_point last_token;
   TokenHistory history;                  // for penalties

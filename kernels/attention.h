@@ -32,8 +32,8 @@ enum class KvType : uint8_t { kBf16, kF32 };
 // A quantized page (quantized_page.h), a cut page and an indexed page always hold kPageTokens tokens, all of them
 // before the queries. In dense and quantized pages each KV head may hold different tokens of the sequence.
 //
-// A cut page has the layout of a dense page but holds only some channels of K and of V. The others count as 0.
-// `head_dim` above is then k_channels for K and v_channels for V, both multiples of 16.
+// A cut page has the layout of a dense page but holds only some channels of K and of V. The others count as 0. D in the
+// layouts above is then k_channels for K and v_channels for V. Both are multiples of 16 and at most head_dim.
 //
 // An indexed page holds tokens of all KV heads as rows, K and V of a token side by side (indexed_rows.h). A quantized
 // page beside them approximates their keys: the index. attention() explains which rows a query reads.
@@ -41,12 +41,14 @@ struct KvSegment {
   enum class Format : uint8_t { kDense, kQuantized, kIndexed, kCut };
   Format format = Format::kDense;
   int32_t tokens = 0;
-  // K of [n_kv_heads], head_stride bytes apart. kQuantized and kIndexed: blocks that contain both K and V.
+  // The parts of the KV heads, head_stride bytes apart. kDense and kCut: K. kQuantized and kIndexed: blocks that
+  // contain both K and V.
   const void* k = nullptr;
   const void* v = nullptr;      // kDense and kCut: V, laid out as `k`. kIndexed: the rows
   int64_t head_stride = 0;      // bytes; not used for the rows of kIndexed
-  // kIndexed: the page's contribution to the number of tokens that each KV head of a query reads. kPageTokens reads
-  // all.
+  // kIndexed: the page adds this number of tokens, at least 1, to those that each KV head of a query reads from indexed
+  // pages. A page with kPageTokens is read whole. REQUIRES: an indexed page has no bias and is for all KV heads, and
+  // there is no window.
   int32_t read = 0;
   int32_t row_bits = 0;         // kIndexed: bits of quantized rows, 4 or 8; 0 for dense rows
   QuantizedLayout quantized = {};          // kQuantized; kIndexed: layout of the index
@@ -63,15 +65,15 @@ struct KvSegment {
 
   bool is_indexed() const { return format == Format::kIndexed; }
   bool is_of(int64_t head) const { return kv_head < 0 || kv_head == head; }
-  // Returns the part that index `place` of this page holds, as a segment seen by KV head `head` only. REQUIRES: no
-  // channel_order.
+  // Returns part number `place` of this page as a segment that only KV head `head` sees. REQUIRES: a dense or quantized
+  // page without channel_order and bias.
   KvSegment of_head(int64_t place, int64_t head) const;
 };
 
 struct AttentionShape {
   int64_t n_heads = 0;
   int64_t n_kv_heads = 0;
-  int64_t head_dim = 0;  // a multiple of 16
+  int64_t head_dim = 0;  // a multiple of 16, at most 256
   float scale = 0;       // 1 / sqrt(head_dim); above 0
   KvType type = KvType::kBf16;
   // A query sees only the last `window` tokens, including its own (sliding-window attention, Beltagy et al. 2020); 0
@@ -99,14 +101,15 @@ struct AttentionMassTask {
   int64_t n = 0;
   std::span<const KvSegment> segments;
   // Query i sees t_i = total - (n - 1 - i) tokens and writes f32 [n_kv_heads, t_i]: for each KV head the maximum over
-  // its query heads of softmax(scale q K^T + bias), or 0 for tokens of other KV heads. The results of the queries are
-  // contiguous.
+  // its query heads of softmax(scale q K^T + bias), or 0 for tokens of other KV heads, outside the window or, in
+  // indexed pages, not read. The results of the queries are contiguous.
   float* mass = nullptr;
 };
 
 struct SparseWorkspace;  // kernels/sparse_attention.h
 
-// Scratch memory of attention(). It grows to the needs of the largest call and is reused.
+// Scratch memory of attention() and attention_mass(), for one call at a time. It grows to the needs of the largest call
+// and is reused. Its fields count splits as `stretches`.
 struct AttentionScratch {
   // Tasks order[first] to order[end - 1], whose first `stretches` splits consist of the same pages.
   struct Group {
@@ -133,16 +136,18 @@ struct AttentionScratch {
   std::vector<std::shared_ptr<SparseWorkspace>> sparse;  // by thread
 };
 
-// Computes softmax(scale q K^T + bias) V for all tasks.
+// Computes softmax(scale q K^T + bias) V for all tasks. Throws std::invalid_argument for a shape or a segment that it
+// does not support.
 //
 // A query's result depends on its own segments only, bit for bit. It does not depend on the other tasks, the number of
-// queries in the call or the number of threads, because the context is split at fixed token positions. Pages that
-// tasks share at their beginning are read once for all of them (Hydragen, Juravsky et al. 2024).
+// queries in the call or the number of threads, because a split is always the same number of segments. It does depend
+// on how the tokens are divided into segments. Tasks with the same, small number of queries read the splits that they
+// share at their beginning only once (Hydragen, Juravsky et al. 2024).
 //
-// Of indexed pages, each KV head of a query reads only the most promising tokens. Their number is the sum of the
-// pages' `read`. A token's promise is the probability that the index gives it, summed over the KV head's query heads.
-// The n unread tokens of a page become one entry with the mean K and V of the page, weighted n times. After Quest
-// (Tang et al. 2024) and Double Sparsity (Yang et al. 2024), applied to single tokens.
+// Each KV head of a query reads only the most promising tokens of indexed pages. Their number is the sum of the pages'
+// `read`. A token's promise is the probability that the index gives it, summed over the KV head's query heads. The n
+// unread tokens of a page become one entry with the mean K and V of the page and the bias log n. After Quest (Tang et
+// al. 2024) and Double Sparsity (Yang et al. 2024), applied to single tokens.
 void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionTask> tasks,
                AttentionScratch& scratch);
 
@@ -150,7 +155,7 @@ void attention(ThreadPool& pool, const AttentionShape& shape, std::span<const At
 int64_t attention_mass_floats(const AttentionShape& shape, const AttentionMassTask& task);
 
 // Computes the attention that each token receives from probe queries. As with attention(), a result does not depend on
-// other tasks, on the number of queries in its task or on the number of threads.
+// other tasks, on the number of queries in its task or on the number of threads. Throws as attention() does.
 void attention_mass(ThreadPool& pool, const AttentionShape& shape, std::span<const AttentionMassTask> tasks,
                     AttentionScratch& scratch);
 

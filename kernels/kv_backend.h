@@ -5,13 +5,15 @@
 //  - The contents of pages, to which KvSegment::k and v and TokenPlace point, may be device memory. The host must not
 //    dereference these pointers; it uses the jobs below.
 //  - Everything else (queries, rows, results, biases, channel orders, lists of segments, jobs) is host memory.
-//  - The rows of write(), the queries and results of attention() and the queries of attention_mass() may also be
-//    memory of allocate(), ordered by the device's legacy default stream.
+//  - The rows of write(), the queries and results of attention() and the queries of attention_mass() may also be memory
+//    of allocate(). The caller's own work on it must be ordered by the device's legacy default stream.
 //
 // Order.
-//  - The jobs of one call are independent: no job reads or writes memory that another one writes.
-//  - Calls take effect in the order in which they were made. They may be queued until the next call of attention(),
-//    attention_mass(), finish(), download() or upload() for any page.
+//  - REQUIRES: the jobs of one call are independent. No job reads or writes memory that another one writes.
+//  - Jobs take effect in the order of the calls. They may be queued until the next call of attention(),
+//    attention_mass(), apply_writes(), finish(), prefetch(), download() or upload() for any page.
+//  - The rows of write() may reach their pages as late as in the next call of attention(), attention_mass() or
+//    apply_writes(), after all jobs queued before that call.
 //  - A page may be released while jobs on it are queued.
 //  - Host memory that a job reads may be freed after the call has returned, except for write(). Results of read() and
 //    of the jobs of policies are valid after finish().
@@ -76,8 +78,8 @@ struct PageSource {
   const KvSegment* codes = nullptr;         // a quantized page
   const float* k = nullptr;                 // rows: [n_heads, kPageTokens, head_dim]; the same for v
   const float* v = nullptr;
-  // With `codes`: a second page that adds residuals of the first residual_columns channels in its own channel order of
-  // K. May be null.
+  // With `codes`: a second page, from which K takes the first residual_columns channels in the channel order of that
+  // page. May be null.
   const KvSegment* residual = nullptr;
   int64_t residual_columns = 0;
 };
@@ -102,8 +104,8 @@ struct PageCut {
   std::byte* v = nullptr;
 };
 
-// Reads tokens [first, first + n) of KV heads [head, head + n_heads) of a dense or quantized page as f32. It cannot
-// read the rows of an indexed page.
+// Reads tokens [first, first + n) of KV heads [head, head + n_heads) of a dense or quantized page, or of the index of
+// an indexed page, as f32. It cannot read a cut page or the rows of an indexed page.
 struct PageRead {
   KvSegment page;
   int64_t head = 0, n_heads = 1;
@@ -113,7 +115,7 @@ struct PageRead {
   int64_t head_stride = 0;
 };
 
-// Returns a job that reads one token. k, v: f32 [head_dim]; either may be null.
+// Returns a job that reads one token. k, v: f32 [head_dim]; either may be null. REQUIRES: `place` is a slot of a page.
 inline PageRead read_of(const TokenPlace& place, float* k, float* v) {
   PageRead job;
   job.page.tokens = kPageTokens;
@@ -126,8 +128,8 @@ inline PageRead read_of(const TokenPlace& place, float* k, float* v) {
   return job;
 }
 
-// Jobs of policies on pages. All results are in host memory and valid after KvBackend::finish(). They equal those of
-// the CPU up to rounding.
+// Jobs of policies on pages. All results except for EntrySummary::to are in host memory, and valid after
+// KvBackend::finish(). They equal those of the CPU up to rounding.
 
 // The maps of a gate in a backend's memory.
 class BackendGate {
@@ -140,7 +142,8 @@ struct TokenScoring {
   int64_t layer = 0;
   std::span<const KvSegment> pages;
   int64_t first = 0, n = 0;
-  const float* angles = nullptr;  // rotary embedding of each token, cosines, then sines: f32 [n, head_dim]
+  // Rotary embedding of each token, cosines, then sines: f32 [n, head_dim]. Not used without a gate.
+  const float* angles = nullptr;
   float* scores = nullptr;        // f32 [n_kv_heads, n]: log4 of the expected lifespan; |k| without a gate
   float* importance = nullptr;    // f32 [the gate's importance_heads, n], from its second heads; null if not needed
 };
@@ -199,7 +202,7 @@ enum class EntryFigure : uint8_t {
 struct EntryFigures {
   HeadEntries entries;
   EntryFigure figure = EntryFigure::kValueNorm;
-  int64_t pivots = 0;
+  int64_t pivots = 0;    // for kNovelty
   float* out = nullptr;  // f32 [entries]
 };
 
@@ -209,14 +212,16 @@ class KvBackend {
   virtual std::string_view name() const = 0;
   // Whether a query's result depends on its own segments only, bit for bit (kernels/attention.h).
   virtual bool batch_invariant() const = 0;
-  // Throws std::invalid_argument, naming the reason, if the backend does not support the shape.
+  // Throws std::invalid_argument, naming the reason, if the backend does not support the shape. The CPU backend accepts
+  // every shape here; its attention() throws instead.
   virtual void check(const AttentionShape& shape) const = 0;
 
-  // Returns zeroed memory for pages, aligned to 64 bytes. Throws std::bad_alloc. This and all following functions up to
-  // upload() are thread-safe.
+  // Returns zeroed memory for pages, aligned to 64 bytes; null for 0 bytes. Throws std::bad_alloc. The zeroing may be
+  // queued like a job: call finish() before anything other than a job writes there. This and all following functions up
+  // to upload() are thread-safe, except for score().
   virtual std::byte* allocate(size_t bytes) = 0;
   virtual void release(std::byte* memory, size_t bytes) noexcept = 0;
-  virtual bool holds(const void* address) const = 0;  // whether jobs may read this address
+  virtual bool holds(const void* address) const = 0;  // whether it is in memory of allocate(); always true on the CPU
 
   virtual void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) = 0;
   virtual void write_tokens(KvType type, int64_t head_dim, std::span<const TokenWrite> tokens) = 0;
@@ -229,7 +234,7 @@ class KvBackend {
   virtual void cut(KvType type, int64_t head_dim, std::span<const PageCut> pages);
   // The results are valid after finish().
   virtual void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) = 0;
-  virtual void finish() = 0;  // completes all queued jobs
+  virtual void finish() = 0;  // runs all queued jobs; their results in host memory are valid on return
 
   // Copies a gate to the backend's memory.
   virtual std::shared_ptr<const BackendGate> hold(std::shared_ptr<const GateMaps> gate) = 0;
@@ -249,18 +254,21 @@ class KvBackend {
   // Applies qk-norm and the rotary embedding. REQUIRES: all pointers of `rows` are memory of allocate().
   virtual void finish_heads(const AttentionShape& shape, const HeadRows& rows) = 0;
   // Writes new rows of K and V. Thread-safe for disjoint slots. The rows must stay valid until the next call of
-  // attention(), attention_mass(), apply_writes() or forget_writes().
+  // attention(), attention_mass(), apply_writes() or forget_writes(). REQUIRES: until then, all rows have the same
+  // n_kv_heads and head_dim, which are also those of that call.
   virtual void write(KvType type, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) = 0;
   virtual void forget_writes() noexcept = 0;  // drops queued writes after a pass has failed
   virtual void apply_writes() = 0;            // applies queued writes now, so that the following jobs see them
   // Returns a backend with the same device but pages in pinned host memory. attention() of this one accepts both kinds
   // of pages. Null on the CPU.
   virtual std::shared_ptr<KvBackend> with_host_pages() { return nullptr; }
-  // Whether its pages are in host memory of a device. If so, prefetch() should be called with segments before
+  // Whether some pages are in pinned host memory at present. If so, prefetch() should be called with segments before
   // attention() reads them, up to one layer ahead.
   virtual bool prefetches() const { return false; }
   virtual void prefetch(std::span<const KvSegment> segments) { (void)segments; }
-  // See kernels/attention.h; bit-exact if batch_invariant(). Results in host memory are valid on return.
+  // See kernels/attention.h; bit-exact if batch_invariant(). Results in host memory are valid on return. The results of
+  // attention_mass() must be in host memory. REQUIRES: one thread at a time calls attention(), attention_mass(),
+  // apply_writes() and finish_heads(), and no write() runs meanwhile.
   virtual void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) = 0;
   virtual void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) = 0;
 

@@ -18,8 +18,10 @@ struct ScoredTokens {
   int64_t first = 0, n = 0;
 };
 
-// A scorer implements one of three groups: score() looks at the contents of tokens, score_pages() and finish_scores()
-// have the backend score pages, and score_mass() looks at attention.
+// A scorer implements one of three groups of functions. The other scoring functions throw CacheError.
+//  - If n_probes() > 0: score_mass() scores tokens by the attention that they received.
+//  - If looks_at_pages(): score_pages() and finish_scores() have the backend score the contents of pages.
+//  - Otherwise score() scores tokens by layer, KV head and position.
 class TokenScorer {
  public:
   virtual ~TokenScorer() = default;
@@ -31,17 +33,18 @@ class TokenScorer {
   // Whether scores of different layers and KV heads share one scale.
   virtual bool comparable() const { return true; }
 
-  // Whether a scorer of contents also estimates importance: how much a token matters to a later question about it.
+  // Whether score_pages() also estimates importance: how strongly the model looks at a token when it repeats the text.
   virtual bool knows_importance() const { return false; }
-  // Scores tokens by their contents: f32 [n_kv_heads, n]. A score is final and does not depend on how tokens are
-  // divided into calls. If the scorer knows importance and `importance` is not null, adds this rank's contribution on
-  // a separate scale: f32 [context.all_kv_heads(), n]. The importance is the sum over all tensor-parallel ranks.
+  // Writes the scores of tokens: f32 [n_kv_heads, n]. A score is final and does not depend on how tokens are divided
+  // into calls. `importance` is unused.
   virtual void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const;
-  // If looks_at_pages(), score_pages() replaces score() and lets the backend score the contents of pages. The results
-  // are valid after KvBackend::finish(). finish_scores() then turns them into scores of the tokens at positions
-  // [first, first + n): f32 [n_kv_heads, n]. needs_angles(): the backend needs TokenScoring::angles.
   virtual bool looks_at_pages() const { return false; }
-  virtual bool needs_angles() const { return false; }
+  virtual bool needs_angles() const { return false; }  // whether score_pages() needs TokenScoring::angles
+  // score_pages() lets the backend write TokenScoring::scores. If knows_importance() and TokenScoring::importance is
+  // not null, the backend also writes this rank's part of the importance, on a scale of its own: f32
+  // [context.all_kv_heads(), n]. The importance is the sum over all tensor-parallel ranks. All results are valid after
+  // KvBackend::finish(). finish_scores() then turns the backend's scores into those of the scorer, in place: f32 [rows,
+  // n], each row of the tokens at positions [first, first + n).
   virtual void score_pages(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const;
   virtual void finish_scores(int64_t first, int64_t n, std::span<float> scores) const { (void)first, (void)n, (void)scores; }
   // Scores the tokens of one KV head by the attention that they received. `mass`, f32 [n] in order of position: in,
@@ -50,8 +53,8 @@ class TokenScorer {
   virtual void score_mass(std::span<const float> previous, std::span<float> mass) const;
 };
 
-// Scores of n consecutive tokens of a layer, as TokenScorer::score() returns them. `importance` is empty unless
-// requested.
+// Scores of n consecutive tokens of a layer: f32 [n_kv_heads, n]. `importance`, f32 [context.all_kv_heads(), n], is
+// empty unless requested.
 struct TokenScores {
   int64_t n = 0;
   std::span<const float> scores, importance;
@@ -62,15 +65,19 @@ struct TokenScores {
   }
 };
 
-// Scores the tokens at positions [*scored, end) of all layers by their contents and sets *scored to `end`. `tail`: the
-// dense tail of each layer. Calls take(layer, scores) with consecutive runs in order of position. `importance`: also
-// request importance, if the scorer knows it.
+// Scores the tokens at positions [*scored, end) of all layers and waits for the results. REQUIRES: the scorer does not
+// look at attention.
+//  - tail: the dense tail of each layer.
+//  - take: called on the calling thread with consecutive runs of tokens in order of position, each run for all layers.
+//  - scored: the first position of the run during take(), and `end` on return.
+//  - importance: whether take() also gets the importance. REQUIRES: scorer.knows_importance().
+// Not thread-safe, because KvBackend::score() is not.
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
                 int64_t end, bool importance,
                 const std::function<void(int64_t layer, const TokenScores& scores)>& take);
 
-// Creates a scorer: "none" (no token is kept), "random", "key_norm", "attention", "snapkv" or "learned". `gate`: name
-// of the learned scorer's gates, for PolicyContext::load_gate. Throws CacheError.
+// Creates a scorer: "none" (all scores are 0, so that no token displaces another), "random", "key_norm", "attention",
+// "snapkv" or "learned". `gate`: name of the learned scorer's gates, for PolicyContext::load_gate. Throws CacheError.
 std::unique_ptr<TokenScorer> make_scorer(const PolicyContext& context, const std::string& name, const std::string& gate);
 
 }  // namespace smartkv

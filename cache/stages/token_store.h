@@ -1,5 +1,6 @@
-// Stores for tokens that leave the dense tail. A sequence has a chain of stores. Each takes some of the tokens that are
-// offered to it and passes the rest to the next; the last one's rest is evicted.
+// Stores for tokens that leave the dense tail. A sequence has a chain of stores. Each store takes some of the tokens
+// offered to it. It leaves the others, and tokens that it gives up, to the next store. Tokens that the last store
+// leaves are evicted.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ namespace smartkv {
 // The position of a sequence, as its stores see it.
 struct StageView {
   std::span<const DenseLayer> tail;  // by layer
-  int64_t tail_first = 0;            // position of the tail's first token, before the boundary that is being committed
+  int64_t tail_first = 0;            // position of the tail's first token, which a commit changes only at its end
   int64_t tokens = 0;                // of the sequence
   int64_t next_boundary = 0;         // the boundary that is being committed, otherwise the first one after `tokens`
   const Boundaries& boundaries;
@@ -51,7 +52,7 @@ struct StoreGrowth {
 };
 
 // A store of one sequence, for all layers. Its state is a function of the tokens and the boundaries, bit for bit. A
-// store charges memory other than pages to the pool itself.
+// store charges memory other than pages to the pool itself. One thread at a time calls a store, except for take().
 class TokenStore {
  public:
   virtual ~TokenStore() = default;
@@ -64,25 +65,29 @@ class TokenStore {
   // several tokens names one of them; an entry of another KV head gives SequenceCache::kOtherHead.
   virtual void represented(int64_t layer, int64_t head, std::vector<int64_t>* positions) const = 0;
 
-  // Returns the number of probe queries before each boundary, whose attention is passed to observe().
+  // Returns n: the attention of the last n queries before each boundary is passed to observe().
   virtual int64_t n_probes() const { return 0; }
   virtual void observe(const StageView& view, int64_t layer, const StoreProbe& probe) {
     (void)view, (void)layer, (void)probe;
   }
 
-  // Called while the prompt is computed, so that work on its tokens can be done early.
+  // Called after each pass over the prompt and after each boundary within it, so that the store can work ahead. The
+  // store's state after a boundary must not depend on these calls.
   virtual void see(const StageView& view) { (void)view; }
-  // Called when the sequence is truncated to n tokens. The removed tokens are still in the tail.
+  // Called before the sequence is truncated to n tokens, while the removed tokens are still in the tail.
   virtual void truncate(const StageView& view, int64_t n) { (void)view, (void)n; }
 
-  // Called at a boundary, in this order: prepare() decides for all layers and may use the context's threads; take() is
-  // called for each layer, for several in parallel, after which the layer's tail tokens before view.leaving() are
-  // freed; finish() ends the boundary.
+  // Called at a boundary, each for all stores in the order of the chain:
+  //  1. prepare() decides for all layers. It may use the context's threads.
+  //  2. take() is called for each layer, for several layers in parallel. When all stores have taken their tokens, the
+  //     layer's tail tokens before view.leaving() are freed.
+  //  3. finish() ends the boundary.
   virtual void prepare(const StageView& view) { (void)view; }
   virtual void take(const StageView& view, int64_t layer, LeavingTokens* tokens) = 0;
   virtual void finish(const StageView& view) { (void)view; }
 
-  // Logit checks, as in SequenceCache. judge() returns false if the store does not use them.
+  // Logit checks, as in SequenceCache. judge() returns false if the store does not use them; then the next store is
+  // asked.
   virtual bool wants_check(const StageView& view) const { (void)view; return false; }
   virtual void follow(const LogitCheck& check) { (void)check; }
   virtual bool judge(std::span<const float> exact, std::span<const float> own, LogitCheck* check) {
@@ -110,12 +115,12 @@ class StoreFactory {
  public:
   virtual ~StoreFactory() = default;
   virtual std::unique_ptr<TokenStore> create(const PolicyContext& context) const = 0;
-  // Upper bounds of the bytes that a store holds at any moment while its sequence grows to n_tokens, of which n_left
-  // leave the tail.
+  // Upper bounds of the bytes that a store holds at any moment while its sequence grows to n_tokens tokens. At the end
+  // n_left of these have left the tail.
   struct Bytes {
     int64_t pages = 0, state = 0;  // pages of all layers; everything else
     int64_t layer_pages = -1;  // most pages of one layer; -1: all layers hold equally many
-    int64_t layer_rise = -1;   // most by which a layer's pages rise at a boundary after the prompt; -1: layer_pages
+    int64_t layer_rise = -1;   // most that one layer's pages gain at a boundary after the prompt; -1: layer_pages
   };
   virtual Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const = 0;
   // Whether its stores communicate with other tensor-parallel ranks in prepare(), because their decisions or their
