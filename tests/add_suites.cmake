@@ -1,4 +1,5 @@
-# One test of ctest per suite of `program`, of large ones several: its tests share a process and what SetUpTestSuite loads.
+# Adds one ctest test per suite of `program`, and several for a large suite. The tests of a suite share a process and
+# what SetUpTestSuite loads.
 if(NOT EXISTS "${program}")
   add_test("${area}.NOT_BUILT" "${program}")
   return()
@@ -8,13 +9,13 @@ if(NOT status EQUAL 0)
   add_test("${area}.NOT_LISTED" "${program}" --gtest_list_tests)
   return()
 endif()
-string(REGEX REPLACE "[][;]" "," list "${list}")  # which would make it another list
+string(REGEX REPLACE "[][;]" "," list "${list}")  # CMake would read these as list syntax
 string(REGEX MATCHALL "(^|\n)[^ .\n]+\\.( +#[^\n]*)?(\n +[^\n]*)+" suites "${list}")
 foreach(suite IN LISTS suites)
   string(REGEX MATCHALL "\n +" tests "${suite}")
   list(LENGTH tests n_tests)
   string(REGEX REPLACE "^\n|\\.[ \n].*$|\\.$" "" suite "${suite}")
-  # Large suites in parts, side by side.
+  # Splits large suites into shards of at most 64 tests, which ctest can run in parallel.
   math(EXPR shards "(${n_tests} + 63) / 64")
   foreach(shard RANGE 1 ${shards})
     set(name "${area}.${suite}")

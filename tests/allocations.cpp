@@ -29,7 +29,7 @@ void* allocate_or_throw(size_t size, size_t alignment) {
 
 void* operator new(size_t size) { return allocate_or_throw(size, 1); }
 void* operator new[](size_t size) { return allocate_or_throw(size, 1); }
-// std::stable_sort's; its memory goes through operator delete below, too.
+// std::stable_sort calls the nothrow forms. The operator delete below releases their memory, too.
 void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(size, 1); }
 void* operator new[](size_t size, const std::nothrow_t&) noexcept { return allocate(size, 1); }
 void* operator new(size_t size, std::align_val_t alignment) { return allocate_or_throw(size, static_cast<size_t>(alignment)); }

@@ -39,7 +39,7 @@ TEST(Boundaries, WithoutAStrideThePromptEndsBeforeAnythingLeaves) {
   EXPECT_EQ((Boundaries{64, 512, 1000}.most_in_tail(50)), 50);
 }
 
-// Admission counts it for every sequence: no token more than there can be.
+// Admission counts the bound for every sequence. It must hold, and be reached if the prompt is shorter than the window.
 TEST(Boundaries, TheTailIsAsLongAsTheySay) {
   for (const int64_t window : {0, 20, 64, 192}) {
     for (const int64_t stride : {int64_t{64}, int64_t{512}, Boundaries::kNever}) {
@@ -62,7 +62,7 @@ TEST(Boundaries, TheTailIsAsLongAsTheySay) {
 TEST(Boundaries, AgreeAsLongAsPromptsDo) {
   const Boundaries mine{64, 512, 1300}, other{64, 512, 2000};
   EXPECT_TRUE(mine.agree(other, 1290, 8));
-  EXPECT_FALSE(mine.agree(other, 1295, 8));  // among the probes before the boundary at 1,300
+  EXPECT_FALSE(mine.agree(other, 1295, 8));  // among the probe queries before the boundary at 1,300
   EXPECT_TRUE(mine.agree(other, 1299, 0));
   EXPECT_FALSE(mine.agree(other, 1300, 0));
 }

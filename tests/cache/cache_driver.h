@@ -17,7 +17,8 @@ class CacheDriver {
  public:
   CacheDriver(const CacheShape& shape, int64_t n_heads, ThreadPool* pool)
       : CacheDriver(shape, n_heads, kernels::make_cpu_kv_backend(pool)) {}
-  // first, all: of a cache of some of a model's KV heads, which its first one is, and how many there are; 0: these are all.
+  // `first` and `all` describe a cache of only some of a model's KV heads: the index of its first head, and the number
+  // of heads of the model. all = 0: the cache has all heads.
   CacheDriver(const CacheShape& shape, int64_t n_heads, std::shared_ptr<kernels::KvBackend> backend, int64_t first = 0, int64_t all = 0)
       : shape_(shape),
         attention_{n_heads, shape.n_kv_heads, shape.head_dim, 0.125f, shape.type},
@@ -25,7 +26,8 @@ class CacheDriver {
         first_(first),
         all_(all == 0 ? shape.n_kv_heads : all) {}
 
-  // One pass over the next n tokens. Returns what each token's queries saw, f32 bits of all layers and heads, by token.
+  // Runs one pass over the next n tokens without committing them. Returns the attention outputs of each token,
+  // converted to f32: [n_layers, n_heads, head_dim]. Each `salt` gives other random rows.
   std::vector<std::vector<float>> pass(SequenceCache* cache, int64_t n, uint32_t salt = 0) {
     const int64_t heads = attention_.n_heads, dim = shape_.head_dim, width = (heads + 2 * shape_.n_kv_heads) * dim;
     std::vector<std::vector<float>> outputs(static_cast<size_t>(n));
@@ -51,7 +53,7 @@ class CacheDriver {
     return outputs;
   }
 
-  // Passes of at most `chunk` tokens up to token `end`, committed; outputs by token.
+  // Runs passes of at most `chunk` tokens up to token `end` and commits each. Returns the outputs by token.
   std::vector<std::vector<float>> run(SequenceCache* cache, int64_t end, int64_t chunk) {
     std::vector<std::vector<float>> outputs;
     while (cache->tokens() < end) {
@@ -64,10 +66,11 @@ class CacheDriver {
 
  private:
   void append_row(int64_t layer, int64_t position, uint32_t salt, std::vector<float>* rows) const {
-    // Near enough to normal, and a fifth of its cost: the sum of four uniform numbers, 16 bits of one draw each.
+    // The sum of four uniform numbers, 16 bits of one draw each, is close enough to normal at a fifth of the cost.
     uint64_t state = static_cast<uint64_t>(1 + layer * 100003 + position * 7) + salt * uint64_t{7919};
     const int64_t dim = shape_.head_dim, group = attention_.n_heads / shape_.n_kv_heads, heads = shape_.n_kv_heads;
-    const auto is_here = [&](int64_t head) {  // of a row: queries, keys, values
+    // A row holds the queries, keys and values of all heads of the model, in this order.
+    const auto is_here = [&](int64_t head) {
       if (head < all_ * group) return head >= first_ * group && head < (first_ + heads) * group;
       const int64_t kv = (head - all_ * group) % all_;
       return kv >= first_ && kv < first_ + heads;

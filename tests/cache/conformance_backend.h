@@ -1,4 +1,4 @@
-// What the conformance suite runs on: the CPU in cache_test, the emulated device in cuda_test.
+// The shapes and the backend of the conformance suite: the CPU in cache_test, the emulated device in cuda_test.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct ConformanceShape {
 
 std::vector<ConformanceShape> conformance_shapes();
 std::shared_ptr<kernels::KvBackend> conformance_backend(ThreadPool* threads);
-// Of what conformance_backend() gave: bytes of pages on the device.
+// Returns the bytes of pages on the device of a backend that conformance_backend() returned; 0 for the CPU.
 size_t conformance_device_bytes(kernels::KvBackend& backend);
 
 }  // namespace smartkv

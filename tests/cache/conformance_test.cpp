@@ -1,4 +1,4 @@
-// What every policy must hold, row by row of the registry.
+// Requirements that every policy must meet, checked for each row of the registry.
 #include <malloc.h>
 
 #include <algorithm>
@@ -28,7 +28,8 @@ using Outputs = std::vector<std::vector<float>>;
 
 double norm(const std::vector<float>& x) { return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0)); }
 
-// Equal bits, or up to rounding where the backend is not batch-invariant; else the first token that differs.
+// Succeeds if both have equal bits. If the backend is not batch-invariant, they may differ by rounding. A failure names
+// the first token that differs.
 testing::AssertionResult same(const Outputs& found, const Outputs& expected, bool batch_invariant) {
   if (found.size() != expected.size()) {
     return testing::AssertionFailure() << found.size() << " tokens instead of " << expected.size();
@@ -38,7 +39,7 @@ testing::AssertionResult same(const Outputs& found, const Outputs& expected, boo
     std::vector<float> difference = found[t];
     for (size_t i = 0; i < difference.size(); ++i) difference[i] -= expected[t][i];
     const double error = norm(difference) / norm(expected[t]);
-    if (!batch_invariant && error < 0.02) continue;  // of bf16 and of what is chosen otherwise because of it
+    if (!batch_invariant && error < 0.02) continue;  // rounding to bf16, and choices that differ because of it
     return testing::AssertionFailure() << "token " << t << " differs by " << error << " of its size";
   }
   return testing::AssertionSuccess();
@@ -60,7 +61,7 @@ constexpr const char* kSharedSnapKv = "snapkv_shared_k4v4";
 constexpr const char* kCutChannels = "channel_packed_cut";
 constexpr const char* kOneLayer = "block_summary_one_layer";
 
-// Small settings, so that a thousand tokens compress often.
+// Returns small settings of a policy, so that a thousand tokens are compressed often.
 nlohmann::json spec_of(const std::string& name) {
   if (name == "full") return name;
   if (name == "streaming" || name == "random" || name == "snapkv" || name == "gated_eviction") {
@@ -167,7 +168,7 @@ TEST_P(Conformance, RejectedDraftsLeaveNoTrace) {
   CacheDriver drafts = driver();
   while (speculating->tokens() < 600) {
     const int64_t at = speculating->tokens(), room = std::min<int64_t>(600, speculating->next_boundary()) - at;
-    if (room > 3) {  // two tokens stand, two others are taken back
+    if (room > 3) {  // two tokens stay, two others are rolled back
       for (auto& output : drafts.pass(speculating.get(), 2)) outputs.push_back(std::move(output));
       if (speculating->probes(2).empty()) {
         drafts.pass(speculating.get(), 2, 77);
@@ -193,7 +194,7 @@ TEST_P(Conformance, ForksGoTheirOwnWays) {
   EXPECT_TRUE(same(driver().run(cache.get(), 800, 64), driver().run(alone.get(), 800, 64)));
 }
 
-// Not what a page holds beside them, nor what was released.
+// A sequence must read neither the unused slots of its pages nor released memory. Both are poisoned here.
 TEST_P(Conformance, ReadsItsOwnTokensOnlyAtEveryCpuLevel) {
   const kernels::CpuLevel initial = kernels::cpu_level();
   for (int i = 0; i <= static_cast<int>(initial); ++i) {
@@ -210,7 +211,7 @@ TEST_P(Conformance, ReadsItsOwnTokensOnlyAtEveryCpuLevel) {
   kernels::set_cpu_level(initial);
 }
 
-// What a sequence that computes NaN leaves in freed pages reaches no other one.
+// A sequence that computes NaN leaves it in freed pages. Sequences that reuse these pages must not see it.
 TEST_P(Conformance, FreedPagesHarmNobody) {
   const auto pool = PagePool::create(shape_, backend_);  // keeps freed pages
   PolicyContext reusing = context();
@@ -232,7 +233,7 @@ TEST_P(Conformance, FreedPagesHarmNobody) {
   EXPECT_TRUE(same(driver().run(cache.get(), 450, 29), driver().run(expected.get(), 450, 29)));
 }
 
-// A state in the prefix cache stays when the server forgets the policy of its request.
+// A state in the prefix cache must survive when the server forgets the policy of its request.
 TEST_P(Conformance, CachesOutliveTheirPolicy) {
   const auto expected = policy_->new_sequence(1), cache = policy_->new_sequence(1);
   driver().run(cache.get(), 500, 64);
@@ -254,7 +255,7 @@ TEST_P(Conformance, StaysWithinItsBoundAndCountsWhatTheHeapOrTheDeviceGave) {
     };
     CacheDriver model = driver();
     {
-      const auto warm = policy_->new_sequence(prompt);  // scratch that stays
+      const auto warm = policy_->new_sequence(prompt);  // allocates scratch memory that stays
       model.run(warm.get(), 1200, 40);
     }
     const double before = in_use();
@@ -267,10 +268,11 @@ TEST_P(Conformance, StaysWithinItsBoundAndCountsWhatTheHeapOrTheDeviceGave) {
       ASSERT_LE(stats.tokens_kept, cache->tokens());
     }
     const auto bytes = static_cast<double>(cache->stats().bytes);
-    if (!on_heap) {  // all but the policy's state; small pages in whole units of the device's pool
+    // The device holds everything except the policy's state. Its pool rounds small pages up to whole units.
+    if (!on_heap) {
       EXPECT_LE(in_use() - before, 1.05 * bytes) << prompt;
       EXPECT_GT(in_use() - before, 0.7 * bytes) << prompt;
-    } else if (before > 0) {  // under sanitizers the heap does not say
+    } else if (before > 0) {  // sanitizers do not report the size of the heap
       EXPECT_NEAR(in_use() - before, bytes, 0.12 * bytes) << prompt;
     }
   }
@@ -293,7 +295,7 @@ TEST_P(Conformance, WhatAProbeSawCannotBeTakenBack) {
   const int64_t n = std::min<int64_t>(300, cache->next_boundary() - cache->tokens());
   const TokenRange probes = cache->probes(n);
   driver().pass(cache.get(), n);
-  if (probes.empty()) {  // it saw nothing: all of it can be
+  if (probes.empty()) {  // nothing was observed, so the whole pass can be rolled back
     cache->truncate(600);
     EXPECT_EQ(cache->tokens(), 600);
   } else {
@@ -315,16 +317,17 @@ TEST_P(Conformance, StaysNearTheFullCache) {
     }
   }
   const bool evicts = cache->stats().tokens_kept < 1000;
-  // Random keys attend evenly: losing tokens changes the mean over them, quantising hardly does.
+  // Attention to random keys is even. Evicting tokens changes the mean over them; quantizing hardly does.
   const bool far = name == "k2v2" || name == "channel_packed" || name == kCutChannels || name == kDropping || name == "sparse" || name == kSparseCodes;
   EXPECT_LT(std::sqrt(error / size), evicts ? 1.5 : far ? 0.5 : name == "k8v8" ? 0.01 : 0.25);
   if (name != "full" && name != "sparse") {
-    const int64_t most = name == kCutChannels ? 9 : 7;  // tenths: three quarters of the channels, and the window
+    // In tenths. The cut keeps three quarters of the channels, and the window whole.
+    const int64_t most = name == kCutChannels ? 9 : 7;
     EXPECT_LT(cache->stats().bytes, expected_cache->stats().bytes * most / 10 + expected_cache->stats().bytes / 20);
   }
 }
 
-// Segments' contents, byte by byte.
+// Returns the contents of all segments, byte by byte: one string for each layer, segment and KV head.
 std::vector<std::string> contents(const SequenceCache& cache, const CacheShape& shape, kernels::KvBackend& backend) {
   std::vector<std::string> result;
   const auto append = [&](const void* page, int64_t offset, int64_t bytes, std::string* text) {
@@ -393,7 +396,7 @@ TEST_P(Conformance, ThePoolCountsEveryByteAndGrowthBoundsIt) {
         ASSERT_EQ(cache->stats().shared_bytes, 0);
       }
       if (at > 650 && fork == nullptr) fork = cache->fork();
-      if (at > 900 && at % 40 == 0) fork = cache->fork();  // the one before gives its pages back
+      if (at > 900 && at % 40 == 0) fork = cache->fork();  // the previous fork returns its pages
       const int64_t pieces = at < prompt ? 1 + static_cast<int64_t>(random()) % 200 : 1;
       const int64_t n = std::min(pieces, cache->next_boundary() - at), before = pool_->bytes_in_use(), bound = cache->growth(n);
       pool_->restart_peak();
@@ -405,7 +408,7 @@ TEST_P(Conformance, ThePoolCountsEveryByteAndGrowthBoundsIt) {
       }
       exact += bound == 0 ? 1 : 0;
     }
-    EXPECT_GT(exact, prompt == 1000 ? 60 : 300);  // most steps of a decode need nothing
+    EXPECT_GT(exact, prompt == 1000 ? 60 : 300);  // most steps of decoding need no memory
     EXPECT_GT(fork->stats().shared_bytes, 0);
     cache.reset();
     EXPECT_EQ(fork->stats().shared_bytes, 0);
@@ -429,7 +432,7 @@ TEST_P(Conformance, ResumesWhereAFreshCacheWouldBe) {
   const auto fresh = policy_->new_sequence(900);
   const Outputs expected = driver().run(fresh.get(), 1000, 64);
   int64_t resumed = 0;
-  for (const int64_t prompt : {200, 666, 1000}) {  // 666: resumed at its very end
+  for (const int64_t prompt : {200, 666, 1000}) {  // 666: one state ends exactly where its prompt ends
     const auto cache = policy_->new_sequence(prompt), other = policy_->new_sequence(900);
     for (int64_t at = 50; at < 900; at += 77) {
       driver().run(cache.get(), at, 64);

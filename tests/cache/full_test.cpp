@@ -20,7 +20,7 @@ class FullPolicyTest : public testing::Test {
   std::shared_ptr<PagePool> pool_ = PagePool::create(shape_);
   std::unique_ptr<KvCachePolicy> policy_ = make_policy({shape_, pool_}, nullptr);
 
-  // A token's K and V: their values tell layer, salt and position.
+  // Appends n tokens. The values of their K and V encode layer, salt and position.
   void append(SequenceCache& cache, int64_t n, float salt) {
     cache.reserve(n);
     const size_t width = 96;
@@ -110,7 +110,8 @@ TEST_F(FullPolicyTest, TruncatesToAnyUncommittedLength) {
   EXPECT_THROW(cache->commit(141), CacheError);
 }
 
-// The last tokens that a window of 100 may show stay, pages behind them go; forks, prefixes and files are as ever.
+// Tokens that a window of 100 can still show stay, and older pages are released. Forks, prefixes and files work as
+// usual.
 TEST_F(FullPolicyTest, KeepsNoMoreThanAWindow) {
   PolicyContext context{shape_, pool_};
   context.window = {100, true};

@@ -34,7 +34,7 @@ std::vector<GateLayer> random_layers(int64_t n_layers) {
   return layers;
 }
 
-// The MLP in double precision.
+// Computes the gate's MLP in double precision.
 double reference(const GateLayer& layer, const float* key) {
   std::vector<double> x(key, key + kHeadDim);
   for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
@@ -111,7 +111,7 @@ TEST(Gate, ItsSecondHeadIsALinearMapOfKeysAndValues) {
   ASSERT_TRUE(gate.has_importance());
   constexpr int64_t kTokens = 3;
   std::vector<float> keys(kHeads * kTokens * kHeadDim, 7.0f), values(keys), scores(kTokens, -1.0f);
-  keys[(0 * kTokens + 1) * kHeadDim + 3] = 4.0f;                   // of token 1
+  keys[(0 * kTokens + 1) * kHeadDim + 3] = 4.0f;  // KV head 0, token 1
   values[(1 * kTokens + 1) * kHeadDim + kHeadDim - 1] = 3.0f;
   const auto importance = [&](const kernels::GateMaps& maps, int64_t head, int64_t from, int64_t end) {
     kernels::gate_importance(maps, 1, head, keys.data(), values.data(), kTokens, from, end, scores.data());
@@ -120,11 +120,11 @@ TEST(Gate, ItsSecondHeadIsALinearMapOfKeysAndValues) {
   EXPECT_EQ(scores, (std::vector<float>{-1.0f, 2 * 4.0f - 3.0f + 1.5f, 2 * 7.0f - 7.0f + 1.5f}));
   importance(*gate.maps(0, kHeads), 0, 0, 1);
   EXPECT_EQ(scores[0], 0.0f);
-  // In parts, as ranks have them: one KV head each.
+  // In parts, as tensor-parallel ranks hold them: one KV head each.
   importance(*gate.maps(0, 1), 1, 1, 2);
   EXPECT_EQ(scores[1], 2 * 4.0f + 1.5f);
   const auto second_part = gate.maps(1, 1);
-  EXPECT_EQ(second_part->layers[1], gate.maps(0, kHeads)->layers[1]);  // the lifespans' are of any head
+  EXPECT_EQ(second_part->layers[1], gate.maps(0, kHeads)->layers[1]);  // the maps for lifespans serve every head
   kernels::gate_importance(*second_part, 1, 1, keys.data() + kTokens * kHeadDim, values.data() + kTokens * kHeadDim, kTokens, 1, 2,
                            scores.data());
   EXPECT_EQ(scores[1], -3.0f);

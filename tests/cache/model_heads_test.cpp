@@ -1,5 +1,5 @@
-// Policies over KV heads that ranks hold some each, here threads, against one rank with all of them: the same decisions, within
-// what rank 0 says of bytes.
+// Policies over KV heads that are divided among tensor-parallel ranks, which are threads here. The ranks must decide as
+// one rank with all heads does, and must stay within the bounds of bytes that rank 0 reports.
 #include <algorithm>
 #include <barrier>
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kLayers = 2, kDim = 64, kGroup = 2, kPrompt = 500, kEnd = 900;
 
-// Of ranks that are threads.
+// The data that the ranks, which are threads here, exchange, and where they wait for each other.
 struct Meeting {
   explicit Meeting(std::vector<int64_t> heads) : of_ranks(std::move(heads)), told(of_ranks.size()), all_told(std::ssize(told)), all_heard(std::ssize(told)) {}
   std::vector<int64_t> of_ranks;
@@ -43,9 +43,10 @@ class ThreadHeads final : public ModelHeads {
   Meeting* meeting_;
 };
 
-// A pass and its commit.
+// One pass and its commit.
 struct Step {
-  int64_t held = 0, growth = 0, peak = 0, bound = 0;  // the pool's bytes before, by how much they may rise, their peak, and max_bytes
+  // Bytes of the pool: held before the pass, the bound of their growth in it, their peak, and max_bytes().
+  int64_t held = 0, growth = 0, peak = 0, bound = 0;
 };
 
 struct Rank {
@@ -56,7 +57,8 @@ struct Rank {
   std::map<std::string, double> details;
 };
 
-// A prompt and decoding. A fork is made on the way and kept to the end.
+// Runs a prompt and then decodes. Forks the cache at the first pass at or after token `forked_at` and keeps the fork to
+// the end. With a null `meeting`, one rank has all heads.
 Rank run(const nlohmann::json& spec, int64_t all_heads, Meeting* meeting, int64_t rank, int64_t forked_at) {
   CacheShape whole{kLayers, all_heads, kDim, kernels::KvType::kF32}, shape = whole;
   const std::shared_ptr<ThreadHeads> heads = meeting == nullptr ? nullptr : std::make_shared<ThreadHeads>(meeting, rank);
@@ -106,7 +108,7 @@ std::vector<Rank> run_ranks(const nlohmann::json& spec, const std::vector<int64_
   return ranks;
 }
 
-// What the ranks' heads gave, as one rank with all heads gives it.
+// Returns the outputs of a token from all ranks, in the order in which one rank with all heads returns them.
 std::vector<float> joined(const std::vector<Rank>& ranks, size_t token) {
   std::vector<float> all;
   for (size_t layer = 0; layer < kLayers; ++layer) {
@@ -128,7 +130,8 @@ class HeadsOfRanks : public testing::TestWithParam<std::tuple<Case, std::vector<
  protected:
   const nlohmann::json spec_ = nlohmann::json::parse(std::get<0>(GetParam()).spec);
   const std::vector<int64_t> of_ranks_ = std::get<1>(GetParam());
-  bool shares_slots() const { return spec_["policy"] == "gated_eviction" || spec_["policy"] == "snapkv"; }  // so that heads differ in size
+  // Whether KV heads may hold different numbers of tokens.
+  bool shares_slots() const { return spec_["policy"] == "gated_eviction" || spec_["policy"] == "snapkv"; }
 };
 
 TEST_P(HeadsOfRanks, DecideAsOneRank) {
@@ -148,7 +151,7 @@ TEST_P(HeadsOfRanks, DecideAsOneRank) {
   }
   for (const Rank& rank : ranks) {
     EXPECT_EQ(rank.stats.tokens_kept, one.stats.tokens_kept);
-    // f32 sums in another order; a loss, of squares of what two of them differ by, shows some of their roundings.
+    // The f32 sums run in another order. A loss sums squares of differences, so it shows some of their rounding errors.
     constexpr double kRounding = 5e-6;
     for (const auto& [name, value] : one.details) EXPECT_NEAR(rank.details.at(name), value, kRounding * std::abs(value)) << name;
   }
@@ -162,7 +165,7 @@ TEST_P(HeadsOfRanks, StayWithinWhatRank0SaysOfBytes) {
     for (const Rank& rank : ranks) {
       ASSERT_EQ(rank.steps.size(), said.size());
       for (size_t i = 0; i < said.size(); ++i) {
-        // What ranks share with the fork only they know: rank 0 hears of it after each pass.
+        // Only the ranks themselves know what they share with the fork. Rank 0 learns it after each pass.
         const int64_t held = forked_at < kEnd ? rank.steps[i].held : said[i].held;
         EXPECT_LE(rank.steps[i].peak, held + said[i].growth) << "step " << i << ", fork at " << forked_at;
         if (forked_at == kEnd) {

@@ -1,4 +1,5 @@
-// A backend that leaves no number where nobody may read: in released memory, and in the slots of dense pages that no token has.
+// A backend that poisons memory that must not be read: released memory, and the slots of dense pages that hold no
+// token.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@ class PoisonedBackend : public kernels::ForwardingKvBackend {
     for (const auto& [memory, bytes] : released_) backend_->release(memory, bytes);
   }
 
-  // Released memory is nobody's until the end, so that whoever still reads it sees the poison.
+  // Keeps released memory to the end instead of reusing it, so that a late reader sees the poison.
   void release(std::byte* memory, size_t bytes) noexcept override {
     const std::lock_guard lock(mutex_);  // layers are compressed in parallel
     const std::vector<uint32_t> poison(bytes / sizeof(uint32_t), next_poison());

@@ -6,7 +6,7 @@
 
 namespace smartkv {
 
-// What make_policy() says against `spec`; "no error" if it makes the policy.
+// Returns the message of the error that make_policy() throws for `spec`, or "no error" if it succeeds.
 inline std::string policy_error(const PolicyContext& context, const nlohmann::json& spec) {
   try {
     make_policy(context, spec);

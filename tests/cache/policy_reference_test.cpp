@@ -1,4 +1,4 @@
-// docs/reference/policies.md has the parameters that policies take, and no others.
+// docs/reference/policies.md must list the parameters that the policies take, and no others.
 #include <fstream>
 #include <functional>
 #include <map>
@@ -23,7 +23,7 @@ Names quoted_in(const std::string& text) {
   return names;
 }
 
-// The first cells of each section's table, by the names in its heading.
+// Returns the names in the first cells of each section's table, by the policies that its heading names.
 std::map<std::string, Names> documented() {
   std::ifstream file(std::string(SMARTKV_SOURCE) + "/docs/reference/policies.md");
   std::map<std::string, Names> sections;
@@ -40,7 +40,7 @@ std::map<std::string, Names> documented() {
   return sections;
 }
 
-// What a policy says that it takes when it is given what it does not.
+// Returns the parameters that a policy's error message lists when it is given an unknown one.
 Names listed(const PolicyContext& context, const nlohmann::json& spec) {
   const std::string error = policy_error(context, spec), takes = "it takes ";
   if (error.find("takes no parameters") != std::string::npos) return {};
@@ -58,7 +58,7 @@ TEST(PolicyReference, HasEveryParameterOfEveryPolicy) {
   std::map<std::string, Names> sections = documented();
   EXPECT_EQ(sections["every policy"], Names{"shadow"});
   sections.erase("every policy");
-  // Parameters that only others bring out.
+  // Some parameters are listed only together with others.
   const nlohmann::json variants = {{{"unknown", 1}}, {{"unknown", 1}, {"salient", 4}}, {{"unknown", 1}, {"bits", 8.5}}, {{"unknown", 1}, {"storage", "codes"}}};
   const auto expect = [&](const std::string& name, const std::function<nlohmann::json(nlohmann::json)>& spec) {
     Names takes;

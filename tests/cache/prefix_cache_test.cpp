@@ -12,7 +12,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-// n tokens that begin with `shared` common ones; the rest is `salt`'s own.
+// Returns n tokens: `shared` tokens that all salts have in common, then tokens that only `salt` has.
 Tokens tokens_of(int64_t n, int64_t shared, int32_t salt) {
   Tokens tokens(static_cast<size_t>(n));
   std::iota(tokens.begin(), tokens.end(), 0);
@@ -24,8 +24,8 @@ class PrefixCacheTest : public testing::Test {
  protected:
   std::unique_ptr<KvCachePolicy> policy(const nlohmann::json& spec) { return make_policy(context_, spec); }
 
-  // Computes the tokens [tokens(), end) of a prompt that parts from all others at `shared`, in passes of `chunk`; what is
-  // not at a boundary stays uncommitted.
+  // Computes the tokens [tokens(), end) of a prompt that diverges from all others at `shared`, in passes of at most
+  // `chunk` tokens. Commits at boundaries only.
   void compute(SequenceCache* cache, int64_t end, int64_t shared, uint32_t salt, int64_t chunk = 96) {
     while (cache->tokens() < end) {
       const int64_t at = cache->tokens(), stop = at < shared ? std::min(end, shared) : end;
@@ -34,7 +34,8 @@ class PrefixCacheTest : public testing::Test {
       if (cache->tokens() == cache->next_boundary()) cache->commit(cache->tokens());
     }
   }
-  // A state that prompts may go on from: computed as far as the probes at the prompt's end allow, not committed there.
+  // Returns a state from which prompts can resume. It is computed as far as the probe queries at the prompt's end
+  // allow, and not committed there.
   std::unique_ptr<SequenceCache> state(const KvCachePolicy& policy, int64_t prompt, int64_t shared, uint32_t salt) {
     std::unique_ptr<SequenceCache> cache = policy.new_sequence(prompt);
     while (true) {
@@ -48,7 +49,7 @@ class PrefixCacheTest : public testing::Test {
       if (cache->tokens() == cache->next_boundary()) cache->commit(cache->tokens());
     }
   }
-  // Leaves the state of a prompt of 100 tokens, tokens_of(100, 0, 0), under "key".
+  // Stores the state of a prompt of 100 tokens, tokens_of(100, 0, 0), under "key".
   void keep_prompt(const KvCachePolicy& policy, PrefixCache* prefixes) {
     auto cache = policy.new_sequence(100);
     compute(cache.get(), 100, 100, 0);
@@ -89,7 +90,8 @@ TEST_F(PrefixCacheTest, AHitGivesEveryBitOfComputingAnew) {
   }
 }
 
-// A policy that compresses as the prompt comes cannot go back; who finds that out leaves a state where they part.
+// A policy that compresses while the prompt is computed cannot roll back. find() then reports where the prompts
+// diverge, so that a state can be stored there.
 TEST_F(PrefixCacheTest, SaysWhereAStateWouldHaveHelped) {
   const auto policy = this->policy({{"policy", "streaming"}, {"tokens", 256}, {"prefill", "streaming"}});
   PrefixCache prefixes(int64_t{1} << 30);
@@ -110,7 +112,7 @@ TEST_F(PrefixCacheTest, SaysWhereAStateWouldHaveHelped) {
   EXPECT_EQ(driver_.pass(found.get(), 1, 3), driver_.pass(anew.get(), 1, 3));
 }
 
-// Questions about one text go on from one state, however many that could be cut back others left since.
+// Questions about one text must resume from the state at its end, even if later states could be cut back to there.
 TEST_F(PrefixCacheTest, OfEquallyLongOnesItFindsTheOneWherePromptsPart) {
   const auto full = policy("full");
   PrefixCache prefixes(int64_t{1} << 30);
@@ -140,12 +142,12 @@ TEST_F(PrefixCacheTest, FindsTheLongestUsableState) {
     const auto found = prefixes.find("key", *full, prompt);
     return found == nullptr ? 0 : found->tokens();
   };
-  EXPECT_EQ(cached(tokens_of(500, 250, 2)), 400);   // goes on from the end of the last
-  EXPECT_EQ(cached(tokens_of(500, 500, 0)), 250);   // parts from it in the middle
-  EXPECT_EQ(cached(tokens_of(300, 150, 1)), 299);   // never the prompt's last token
+  EXPECT_EQ(cached(tokens_of(500, 250, 2)), 400);  // resumes from the end of the last state
+  EXPECT_EQ(cached(tokens_of(500, 500, 0)), 250);  // diverges from it in the middle
+  EXPECT_EQ(cached(tokens_of(300, 150, 1)), 299);  // the prompt's last token is never covered
   EXPECT_EQ(cached(tokens_of(180, 180, 0)), 179);
   EXPECT_EQ(cached(tokens_of(500, 0, 1)), 200);
-  EXPECT_EQ(cached(tokens_of(500, 20, 7)), 0);      // too little to be worth it
+  EXPECT_EQ(cached(tokens_of(500, 20, 7)), 0);  // too short to be worth it
   EXPECT_EQ(cached(tokens_of(500, 0, 9)), 0);
   EXPECT_EQ(prefixes.find("other key", *full, tokens_of(500, 250, 2)), nullptr);
 }
@@ -206,24 +208,24 @@ TEST_F(PrefixCacheTest, WhatIsHeldGoesLast) {
   const PrefixCache::Covered covered = prefixes.covers("key", tokens_of(120, 0, 0));
   EXPECT_EQ(covered.tokens, 100);
   ASSERT_NE(covered.state, nullptr);
-  prefixes.covers("key", tokens_of(120, 0, 1));  // used later
+  prefixes.covers("key", tokens_of(120, 0, 1));  // now the more recently used one
   EXPECT_EQ(prefixes.version(group), version);
   EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kUnheld));
-  EXPECT_EQ(prefixes.version(group), version);  // it was one that others begin like
+  EXPECT_EQ(prefixes.version(group), version);  // the evicted state is of another group
   EXPECT_EQ(prefixes.covers("key", tokens_of(120, 0, 1)).tokens, 0);
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kUnheld));
-  const auto going_on = prefixes.find("key", *full, tokens_of(120, 0, 0));  // shares its pages
+  const auto going_on = prefixes.find("key", *full, tokens_of(120, 0, 0));  // shares the state's pages
   ASSERT_NE(going_on, nullptr);
   const std::shared_ptr<const bool> running = covered.state->running;
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kOfUse));
-  going_on->reserve(20);  // in a page of its own: one of two
+  going_on->reserve(20);  // copies the second of two pages, so half of the bytes stay shared
   EXPECT_FALSE(prefixes.evict(PrefixCache::Evict::kOfUse));
   EXPECT_NE(covered.state->cache, nullptr);
   EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kAny));
   EXPECT_EQ(covered.state->cache, nullptr);
 }
 
-// Though it shares all of its pages with another one that is only waited for.
+// The shorter state shares all its pages with the longer one, for which only waiting sequences ask.
 TEST_F(PrefixCacheTest, WhatNobodyRunsWithIsOfUseToThoseWhoRun) {
   const auto full = policy("full");
   PrefixCache prefixes(int64_t{1} << 30);
@@ -231,7 +233,7 @@ TEST_F(PrefixCacheTest, WhatNobodyRunsWithIsOfUseToThoseWhoRun) {
   compute(cache.get(), 128, 128, 0);
   prefixes.insert("key", tokens_of(128, 128, 0), cache->fork(), 10);
   compute(cache.get(), 140, 140, 0);
-  cache->commit(140);  // it cannot be cut back to the other's tokens
+  cache->commit(140);  // so it cannot be cut back to the shorter one's tokens
   prefixes.insert("key", tokens_of(140, 140, 0), std::move(cache), 10);
   const PrefixCache::Covered shorter = prefixes.covers("key", tokens_of(200, 128, 1));
   const PrefixCache::Covered longer = prefixes.covers("key", tokens_of(200, 140, 1));
@@ -259,7 +261,7 @@ TEST_F(PrefixCacheTest, WhatIsHeldGoesIfItFreesMemory) {
   EXPECT_EQ(context_.pool->bytes_in_use(), 0);
 }
 
-// A sequence that lost its memory would give little back if its prompt's stayed while it waits.
+// Preempting a sequence would free little if the state of its prompt stayed while it waits.
 TEST_F(PrefixCacheTest, WhatOnlyOneThatLostItsMemoryWantsGoesFirst) {
   const auto full = policy("full");
   PrefixCache prefixes(int64_t{1} << 30);
@@ -275,7 +277,7 @@ TEST_F(PrefixCacheTest, WhatOnlyOneThatLostItsMemoryWantsGoesFirst) {
   EXPECT_EQ(context_.pool->bytes_in_use(), 0);
 }
 
-// What a sequence left and no longer shares must not keep others from running beside it.
+// A state that a sequence left, and with which it shares no pages now, must not keep other sequences from running.
 TEST_F(PrefixCacheTest, WhatOnlyRunnersHoldGoesOnceItsPagesAreNobodyElses) {
   const auto full = policy("full");
   PrefixCache prefixes(int64_t{1} << 30);
@@ -289,7 +291,7 @@ TEST_F(PrefixCacheTest, WhatOnlyRunnersHoldGoesOnceItsPagesAreNobodyElses) {
   EXPECT_EQ(context_.pool->bytes_in_use(), 0);
 }
 
-// What forks go on sharing is what admission counts on.
+// Admission relies on lasting_bytes(): forks must continue to share that much.
 TEST_F(PrefixCacheTest, LastingBytesStayShared) {
   const std::pair<nlohmann::json, bool> specs[] = {{"full", true},
                                                    {"k4v4", true},
@@ -311,7 +313,7 @@ TEST_F(PrefixCacheTest, LastingBytesStayShared) {
   }
 }
 
-// A state that somebody is to go on from is worth more than one that nobody asked for yet.
+// A state that a sequence will resume from is worth more than one that no sequence has asked for yet.
 TEST_F(PrefixCacheTest, BeyondTheCapANewStateGoesBeforeOneThatIsHeld) {
   const auto full = policy("full");
   PrefixCache prefixes(100);

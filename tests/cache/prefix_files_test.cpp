@@ -44,7 +44,7 @@ class PrefixFilesTest : public testing::Test {
   PrefixFilesOptions options(const std::string& identity = "this model", int64_t max_bytes = int64_t{1} << 30) {
     return {directory_, max_bytes, identity, [this](const std::string& line) { log_.push_back(line); }};
   }
-  // What a prompt of `prompt` tokens leaves behind after its first n.
+  // Returns the state of a prompt of `prompt` tokens after its first n.
   std::unique_ptr<SequenceCache> state(const KvCachePolicy& policy, int64_t n, int64_t prompt) {
     std::unique_ptr<SequenceCache> cache = policy.new_sequence(prompt);
     while (cache->tokens() < n) {
@@ -70,14 +70,14 @@ class PrefixFilesTest : public testing::Test {
   static void set_contents(const fs::path& path, const std::string& text) {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
   }
-  // Leaves a state of `full` behind, as a server that ended did.
+  // Leaves a file with a state of `full`, as a server that has ended does.
   void leave_state() {
     const auto full = make_policy(context_, "full");
     PrefixFiles files(options());
     PrefixCache prefixes(int64_t{1} << 30, &files);
     prefixes.insert("key", tokens(200), state(*full, 200, 200), 1);
   }
-  // Tokens that a server started anew finds of a prompt that begins alike.
+  // Returns how many tokens of a prompt with the same beginning a restarted server finds.
   int64_t found(const std::string& identity = "this model") {
     const auto full = make_policy(context_, "full");
     PrefixFiles files(options(identity));
@@ -112,7 +112,7 @@ TEST_F(PrefixFilesTest, MemoryMayLoseWhatAFileHolds) {
   const int64_t before = context_.pool->bytes_in_use();
   prefixes.insert("key", tokens(200), state(*full, 200, 200), 1);
   files.wait();
-  EXPECT_EQ(prefixes.find("other", *full, tokens(250)), nullptr);  // lets go of what was written
+  EXPECT_EQ(prefixes.find("other", *full, tokens(250)), nullptr);  // find() releases states that have been written
   EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kAny));
   EXPECT_EQ(context_.pool->bytes_in_use(), before);
   EXPECT_EQ(prefixes.bytes(), 0);
@@ -160,7 +160,7 @@ TEST_F(PrefixFilesTest, EverythingElseIsSkippedWithOneLine) {
   EXPECT_EQ(found(), 0);
   EXPECT_EQ(log_.size(), 1u);
   fs::remove(directory_ / "renamed.kv");
-  ASSERT_EQ(::mkfifo((directory_ / "pipe.kv").c_str(), 0600), 0);  // must not block
+  ASSERT_EQ(::mkfifo((directory_ / "pipe.kv").c_str(), 0600), 0);  // opening it must not block
   fs::create_symlink("/dev/zero", directory_ / "link.kv");
   fs::create_directory(directory_ / "folder");
   log_.clear();
@@ -177,7 +177,7 @@ TEST_F(PrefixFilesTest, DamageNeverHarms) {
     std::string bad = good;
     if (i % 3 == 0) bad.resize(random() % good.size());
     for (uint32_t flips = 1 + random() % 4; flips > 0 && !bad.empty(); --flips) {
-      // Headers are short: half of the damage is theirs.
+      // Headers are short, so half of the damage is aimed at them.
       const size_t at = random() % (random() % 2 == 0 ? std::min<size_t>(bad.size(), 1200) : bad.size());
       bad[at] = static_cast<char>(random());
     }
@@ -188,7 +188,7 @@ TEST_F(PrefixFilesTest, DamageNeverHarms) {
   }
 }
 
-// What a checksum does not guard against: whoever writes files for us.
+// A checksum does not guard against files that an attacker writes.
 TEST_F(PrefixFilesTest, AStateThatWasTamperedWithIsSafeToLoad) {
   const nlohmann::json specs[] = {"full",
                                   "k4v4",
@@ -213,7 +213,7 @@ TEST_F(PrefixFilesTest, AStateThatWasTamperedWithIsSafeToLoad) {
     for (int i = 0; i < 150; ++i) {
       std::string bad = good.data();
       if (i % 4 == 0) bad.resize(random() % bad.size());
-      // Counts and places are as a rule in front, or between pages; numbers that are too large or below zero harm most.
+      // Counts and places mostly stand in front or between pages. Numbers that are too large or negative do most harm.
       const size_t at = 8 * (random() % (i % 2 == 0 ? 64 : bad.size() / 8 + 1));
       const int64_t values[] = {-1, 1 << 20, INT64_MAX, INT64_MIN, static_cast<int64_t>(random()), 63};
       if (at + 8 <= bad.size()) std::memcpy(bad.data() + at, &values[random() % 6], 8);
@@ -226,7 +226,7 @@ TEST_F(PrefixFilesTest, AStateThatWasTamperedWithIsSafeToLoad) {
         cache->stats();
         cache->growth(64);
         if (cache->tokens() < 100'000) driver_.run(cache->fork().get(), cache->tokens() + 70, 64);
-      } catch (const std::exception&) {  // ends the one sequence that would go on from it
+      } catch (const std::exception&) {  // ends only the sequence that would resume from it
         ++refused;
       }
     }
@@ -246,7 +246,7 @@ TEST_F(PrefixFilesTest, TheLeastRecentlyUsedFilesGoFirst) {
     EXPECT_EQ(one, static_cast<int64_t>(fs::file_size(only_file())));
   }
   PrefixFiles files(options("this model", 2 * one + 100));
-  PrefixCache prefixes(0, &files);  // memory keeps none
+  PrefixCache prefixes(0, &files);  // keeps no state in memory
   PrefixCache both(int64_t{1} << 30, &files);
   for (const char* key : {"key 1", "key 2"}) {
     both.insert(key, tokens(100), state(*full, 100, 100), 1);
@@ -278,9 +278,9 @@ TEST_F(PrefixFilesTest, TheLimitHoldsForStatesOfAllModels) {
   EXPECT_EQ(write("model b", "key 1", 2 * one), 2 * one);
   EXPECT_EQ(names().size(), 2u);
   EXPECT_FALSE(names().contains(*oldest.begin()));
-  // One that is larger than the limit is not written, and costs no other its place.
+  // A file that is larger than the limit is not written, and no other file is deleted for it.
   PrefixFiles files(options("model c", one / 2));
-  EXPECT_EQ(names().size(), 0u);  // the limit is a new one
+  EXPECT_EQ(names().size(), 0u);  // the new limit is too small for the files that were there
   const auto name = files.write({"key", tokens(100), 64, 1}, std::shared_ptr<SequenceCache>(state(*full, 100, 100)));
   files.wait();
   EXPECT_TRUE(names().empty());
@@ -296,7 +296,7 @@ TEST_F(PrefixFilesTest, AStartDeletesOnlyAbandonedPartsOfItsOwn) {
                  written = directory_ / (hash + ".kv.124.part");
   for (const fs::path& path : {foreign, abandoned, written}) set_contents(path, "half");
   const int fd = ::open(written.c_str(), O_WRONLY | O_CLOEXEC);
-  ASSERT_EQ(::flock(fd, LOCK_EX), 0);  // as its writer does
+  ASSERT_EQ(::flock(fd, LOCK_EX), 0);  // as the process that writes it does
   found();
   ::close(fd);
   EXPECT_TRUE(fs::exists(foreign));
@@ -304,7 +304,7 @@ TEST_F(PrefixFilesTest, AStartDeletesOnlyAbandonedPartsOfItsOwn) {
   EXPECT_TRUE(fs::exists(written));
 }
 
-// A cache that is copied into a file when it is allowed to.
+// A cache that waits in save() until `allowed` is ready.
 class SlowCache final : public ForwardingCache {
  public:
   SlowCache(std::unique_ptr<SequenceCache> cache, std::shared_future<void> allowed)
@@ -328,7 +328,7 @@ TEST_F(PrefixFilesTest, SaysWhileItHoldsTheMemoryOfAState) {
   EXPECT_FALSE(files.holds_memory());
   std::promise<void> allow;
   files.write({"key", tokens(100), 64, 1}, std::make_shared<SlowCache>(state(*full, 100, 100), allow.get_future().share()));
-  while (!files.holds_memory()) std::this_thread::yield();  // until the writer has taken it
+  while (!files.holds_memory()) std::this_thread::yield();  // until the writing thread has taken the state
   files.wait_for_memory(std::chrono::milliseconds(1));
   files.collect();
   EXPECT_TRUE(files.holds_memory());
@@ -348,14 +348,14 @@ TEST_F(PrefixFilesTest, WithoutRoomOnTheDiskOnlyTheFileIsMissing) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit little = before;
-  little.rlim_cur = 4096;  // which would end the process, were its signal not blocked
+  little.rlim_cur = 4096;  // exceeding it would end the process if SIGXFSZ were not blocked
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
   for (const char* key : {"key", "another"}) {
     prefixes.insert(key, tokens(200), state(*full, 200, 200), 1);
     files.wait();
   }
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  ASSERT_EQ(log_.size(), 1u);  // once
+  ASSERT_EQ(log_.size(), 1u);  // logged once
   EXPECT_NE(log_[0].find("could not write"), std::string::npos) << log_[0];
   EXPECT_TRUE(fs::is_empty(directory_));
   EXPECT_EQ(files.bytes(), 0);
@@ -364,7 +364,7 @@ TEST_F(PrefixFilesTest, WithoutRoomOnTheDiskOnlyTheFileIsMissing) {
   EXPECT_EQ(cache->tokens(), 200);
 }
 
-// A state for whose bytes, as they go into a file, there is no memory.
+// A state that lacks the memory to write its bytes to a file.
 class HeavyCache final : public ForwardingCache {
  public:
   explicit HeavyCache(std::unique_ptr<SequenceCache> cache) : ForwardingCache({cache.get()}), cache_(std::move(cache)) {}

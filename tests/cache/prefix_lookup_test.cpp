@@ -1,4 +1,4 @@
-// Which state the prefix cache finds, against a search through all of them.
+// Compares the state that the prefix cache finds with a search through all states.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -16,7 +16,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-// Counts tokens only. Goes on for prompts whose length is no multiple of `refused`.
+// A cache that only counts tokens. It cannot resume for prompts with a length that is a multiple of `refused`.
 class CountingCache final : public SequenceCache {
  public:
   CountingCache(int id, int64_t tokens, int64_t committed, int64_t refused)
@@ -44,7 +44,7 @@ class CountingCache final : public SequenceCache {
   int64_t tokens_, committed_, refused_;
 };
 
-// Every state, in a list.
+// A state in a plain list of all states.
 struct Listed {
   Tokens tokens;
   int id;
@@ -60,7 +60,7 @@ struct Model {
     Listed* state;
     int64_t n;
   };
-  // The states that share tokens with the prompt, in the order in which they serve it.
+  // Returns the states that share tokens with the prompt, in the order of preference.
   std::vector<Match> matches(const Tokens& prompt) {
     std::vector<Match> result;
     for (Listed& state : states) {
@@ -78,7 +78,7 @@ struct Model {
   }
 };
 
-// A prompt that begins like earlier ones and parts from them anywhere.
+// Returns a prompt that begins like earlier ones and diverges from them at any point from token 24 on.
 Tokens random_tokens(std::mt19937* random, int64_t n) {
   Tokens tokens;
   for (int64_t i = 0; i < n; ++i) {
@@ -92,7 +92,7 @@ TEST(PrefixLookup, FindsTheStateThatASearchThroughAllFinds) {
   CacheShape shape{1, 1, 16, kernels::KvType::kF32};
   ThreadPool threads(1);
   const PolicyContext context{shape, PagePool::create(shape), &threads};
-  const auto policy = make_policy(context, "full");  // not asked: no state is in a file
+  const auto policy = make_policy(context, "full");  // never asked, since no state is in a file
   for (const uint32_t seed : {1u, 2u, 3u}) {
     std::mt19937 random(seed);
     PrefixCache prefixes(int64_t{1} << 30);
@@ -102,7 +102,7 @@ TEST(PrefixLookup, FindsTheStateThatASearchThroughAllFinds) {
       const Tokens tokens = random_tokens(&random, 33 + static_cast<int64_t>(random() % 80));
       const auto size = static_cast<int64_t>(tokens.size());
       const auto action = random() % 8;
-      if (action < 3) {  // keep one
+      if (action < 3) {  // store one
         const int64_t tails[] = {0, 1, 16, size}, committed = size - tails[random() % 4], refused = 2 + static_cast<int64_t>(random() % 3);
         const auto known = std::find_if(model.states.begin(), model.states.end(), [&](const Listed& s) { return s.tokens == tokens; });
         prefixes.insert("key", tokens, std::make_unique<CountingCache>(step, size, committed, refused), 1);
@@ -113,7 +113,7 @@ TEST(PrefixLookup, FindsTheStateThatASearchThroughAllFinds) {
           known->used = model.clock;
           if (known->committed > committed) *known = {tokens, step, committed, refused, model.clock};
         }
-      } else if (action == 3 && model.states.size() > 60) {  // lose one
+      } else if (action == 3 && model.states.size() > 60) {  // evict one
         ASSERT_TRUE(prefixes.evict(PrefixCache::Evict::kAny));
         model.states.erase(std::min_element(model.states.begin(), model.states.end(),
                                             [](const Listed& a, const Listed& b) { return a.used < b.used; }));
@@ -148,7 +148,8 @@ TEST(PrefixLookup, FindsTheStateThatASearchThroughAllFinds) {
   }
 }
 
-// Of many states that begin like the prompt, but have committed what parts from it, none is looked at.
+// Many states begin like the prompt but have committed tokens past where it diverges. The look-up must visit none of
+// them.
 TEST(PrefixLookup, TakesNoLongerWithManyStates) {
   const auto seconds = [](int states) {
     PrefixCache prefixes(int64_t{1} << 40);
@@ -166,7 +167,7 @@ TEST(PrefixLookup, TakesNoLongerWithManyStates) {
     }
     return least;
   };
-  EXPECT_LT(seconds(20000), 20 * seconds(20));  // 1000 times as many
+  EXPECT_LT(seconds(20000), 20 * seconds(20));  // for 1000 times as many states
 }
 
 TEST(PrefixLookup, AStateIsNewsForThosePromptsOnlyThatMayBeginLikeIt) {

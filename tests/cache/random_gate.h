@@ -9,7 +9,7 @@
 
 namespace smartkv {
 
-// A gate of random weights, as any model might ship.
+// Returns a gate with random weights, in the shapes of a gate that ships for a model.
 inline std::shared_ptr<const Gate> random_gate(const CacheShape& shape) {
   std::mt19937 random(11);
   std::normal_distribution<float> normal(0.0f, 0.1f);

@@ -1,4 +1,4 @@
-// Shadow mode: what it measures, and that the cache that answers does not notice.
+// Shadow mode: its measurements, and that it does not affect the cache that answers.
 #include "cache/shadow/shadow_policy.h"
 
 #include <cmath>
@@ -24,7 +24,7 @@ class Shadow : public testing::Test {
   Outputs run(SequenceCache* cache, int64_t end, int64_t chunk) {
     return CacheDriver(shape_, kHeads, &threads_).run(cache, end, chunk);
   }
-  // What shadow mode says after `end` tokens.
+  // Returns the details that shadow mode reports after `end` tokens.
   std::map<std::string, double> details(const json& spec, int64_t end, int64_t prompt = 1, int64_t chunk = 64) {
     const auto made = policy(spec);
     const auto cache = made->new_sequence(prompt);
@@ -60,13 +60,14 @@ TEST_F(Shadow, GrowsWithWhatIsLost) {
   EXPECT_GT(evicted.at("drift_jaccard_mean"), 0);
 }
 
-// Its pages hold each head's tokens by importance, not by position.
+// Pages of mixed_precision hold each head's tokens by importance, not by position.
 TEST_F(Shadow, FindsTheTokensOfMixedPrecision) {
   const json spec = {{"policy", "mixed_precision"}, {"bits", 8.5}, {"horizon", 1024}, {"shadow", 0.1}};
   EXPECT_GT(details(spec, 800).at("drift_jaccard_mean"), 0.95);
 }
 
-// The driver's queries, keys and values do not depend on the cache: its outputs over both caches tell the drift too.
+// The driver's queries, keys and values do not depend on the cache. So its outputs over both caches also give the
+// drift.
 TEST_F(Shadow, IsTheDistanceOfTheOutputs) {
   const auto full = policy(nullptr), compressed = policy("k4v4");
   const auto full_cache = full->new_sequence(1), cache = compressed->new_sequence(1);
@@ -155,7 +156,7 @@ TEST_F(Shadow, FollowsForksAndDroppedTokens) {
   const auto made = policy({{"policy", "k4v4"}, {"shadow", 0.1}});
   const auto cache = made->new_sequence(1);
   run(cache.get(), 300, 64);
-  CacheDriver(shape_, kHeads, &threads_).pass(cache.get(), 5, 77);  // without a sample
+  CacheDriver(shape_, kHeads, &threads_).pass(cache.get(), 5, 77);  // no sample falls on these
   cache->truncate(300);
   const auto fork = cache->fork();
   run(fork.get(), 400, 64);

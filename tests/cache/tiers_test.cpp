@@ -1,4 +1,4 @@
-// What a cache says that it keeps, against what its policy promises.
+// Compares what a cache reports as kept with what its policy promises.
 #include "cache/tiers.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST_F(Tiers, CodesCountByTheirWidth) {
   EXPECT_GT(tokens[4], kTokens / 2);
   EXPECT_EQ(tokens[4] + tokens[8] + tokens[kExactTier], kTokens);
   const auto spans = tier_spans(*cache, shape_, 1, 256);
-  ASSERT_EQ(spans.size(), 3u);  // sinks, codes, the tail
+  ASSERT_EQ(spans.size(), 3u);  // sinks, quantized pages, the tail
   EXPECT_EQ(spans[0].shares[8], 1);
   EXPECT_EQ(spans[1].shares[4], 1);
   EXPECT_EQ(spans[2].shares[kExactTier], 1);

@@ -1,4 +1,4 @@
-// attention_mass() of kernels/cuda, emulated.
+// attention_mass() of kernels/cuda on the emulator.
 #include <string>
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ TEST_P(CudaAttentionMass, EqualsTheDefinition) {
       const std::vector<double> expected = sequence.mass_reference(n);
       const std::vector<float> mass = run_mass(sequence, n);
       ASSERT_EQ(mass.size(), expected.size());
-      // Scores at dense pages are exact up to f32; at pages of codes the queries times their scales are rounded to f16.
+      // Scores at dense pages are exact up to f32. At quantized pages, the queries times the scales are rounded to f16.
       const double tolerance = shape.head_dim == 32 || tokens < 2 * kPageTokens ? 1e-5 : 1e-3;
       EXPECT_LT(relative_error(expected, [&](size_t i) { return mass[i]; }), tolerance)
           << shape.n_heads << "/" << shape.n_kv_heads << " tokens " << tokens << " n " << n;
@@ -36,7 +36,7 @@ TEST_P(CudaAttentionMass, EqualsTheDefinition) {
   }
 }
 
-// A KV head sees nothing of what is another's, and what it sees of its own adds up.
+// A KV head sees nothing of another head's pages, and its mass adds up to 1.
 TEST_P(CudaAttentionMass, TokensOfOtherHeadsHaveNone) {
   const Sequence sequence({2, 2, 64}, KvType::kBf16, 5 * kPageTokens, 3, mass_formats(64));
   std::vector<KvSegment> segments = sequence.segments;

@@ -1,4 +1,5 @@
-// Which blocks a call becomes, and what docs/notes/2026-11-cuda-on-paper.md says of their shared memory.
+// The blocks into which a call is divided, and the shared memory that docs/notes/2026-11-cuda-on-paper.md states for
+// them.
 #include "kernels/cuda/attention_plan.h"
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace {
 
 QuantizedLayout uniform(int64_t dim, int bits) { return {uniform_runs(dim, bits), uniform_runs(kPageTokens, bits)}; }
 
-// Class `c` of the plan of one task.
+// Returns class `c` of the plan of one task.
 ItemClass planned(const Sequence& sequence, int64_t n, size_t c) {
   AttentionPlan plan;
   const AttentionTask task = sequence.task(n, nullptr);
@@ -46,7 +47,7 @@ TEST(CudaAttentionPlan, CutsTheContextAtFixedSegments) {
 TEST(CudaAttentionPlan, EarlyQueriesDoNotReadWhatTheyDoNotSee) {
   const Sequence sequence({4, 1, 64}, KvType::kBf16, 5 * kPageTokens, 1);
   const ItemClass items = planned(sequence, 5 * kPageTokens, 2);
-  ASSERT_EQ(items.items.size(), 20);  // 16 queries of 4 heads each; the last ones first
+  ASSERT_EQ(items.items.size(), 20);  // 16 queries of 4 heads each; the last queries first
   for (size_t i = 0; i < 20; ++i) {
     EXPECT_EQ(items.items[i].rows.query, static_cast<int32_t>(16 * (19 - i)));
     EXPECT_EQ(items.items[i].segment_end, static_cast<int32_t>((19 - i) / 4 + 1));
@@ -84,7 +85,7 @@ TEST(CudaAttentionPlan, SharedMemoryOfIndexedPagesIsAsDocumented) {
   EXPECT_EQ(gather_bytes(128), 34560);
 }
 
-// Queries are rows of a block beside their heads, so that an index is read once for several.
+// The rows of a block are several queries with their heads, so that the block reads an index once for all of them.
 TEST(CudaAttentionPlan, QueriesShareAnIndex) {
   const IndexedSequence indexed({4, 1, 64}, KvType::kBf16, 16);
   AttentionPlan plan;

@@ -1,4 +1,4 @@
-// attention() of kernels/cuda, emulated, against the definition and against the CPU's.
+// attention() of kernels/cuda on the emulator, compared with the definition and with the CPU's attention.
 #include "kernels/cuda/attention.h"
 
 #include <algorithm>
@@ -19,13 +19,13 @@ QuantizedLayout uniform(int64_t dim, int k_bits, int v_bits) {
   return {uniform_runs(dim, k_bits), uniform_runs(kPageTokens, v_bits)};
 }
 
-// All widths in one page, in runs of any length.
+// Returns a layout with all widths in one page, in runs of different lengths.
 QuantizedLayout mixed(int64_t dim) {
   const auto q = static_cast<uint8_t>(dim / 16);
   return {{{1, static_cast<uint8_t>(q + 2), static_cast<uint8_t>(3 * q - 6), 3}}, {{3, 5, 1, 7}}};
 }
 
-// Some channels and tokens without codes.
+// Returns a layout in which some channels and tokens have no codes.
 QuantizedLayout with_dropped_columns(int64_t dim) {
   const auto q = static_cast<uint8_t>(dim / 16);
   return {{{1, q, q, 0}, static_cast<uint8_t>(2 * q - 1)}, {{2, 6, 3, 0}, 5}};
@@ -42,8 +42,8 @@ std::vector<uint8_t> run_cuda(std::span<const KvSegment> segments, const Sequenc
 }
 std::vector<uint8_t> run_cuda(const Sequence& sequence, int64_t n) { return run_cuda(sequence.segments, sequence, n); }
 
-// bf16: rounding of the probabilities (at pages of codes, of their product with a token's scale) and of the result, 2^-9 each at
-// most; of a query times the scales of a page to f16, less.
+// Relative error of bf16. Two roundings contribute at most 2^-9 each: that of the probabilities (at quantized pages, of
+// their product with a token's scale), and that of the result. Rounding a query times a page's scales to f16 adds less.
 constexpr double kTolerance = 4e-3;
 
 void expect_definition(const Sequence& sequence, int64_t n, const std::string& what) {
@@ -69,7 +69,7 @@ TEST_P(CudaAttention, DensePagesEqualTheDefinition) {
   }
 }
 
-// Whatever a page's slots hold where the sequence has no token.
+// A page's slots may hold anything where the sequence has no token.
 TEST_P(CudaAttention, ReadsNothingPastTheTokens) {
   for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 1, 80}}) {
     for (const int64_t tokens : {1, 2, 17, 63, 97}) {
@@ -113,7 +113,8 @@ TEST_P(CudaAttention, EveryGroupOfHeadsAndMixOfFormatsEqualsTheDefinition) {
   }
 }
 
-// The context is cut at fixed segments: parts of few rows, of many, and of pages of both sizes of shared memory.
+// The context is cut at fixed segments. Partial results must merge, whether blocks have few or many rows, and with
+// pages of both sizes of shared memory.
 TEST_P(CudaAttention, PartsOfTheContextMerge) {
   const PageFormats formats = {std::nullopt,          uniform(64, 4, 4), uniform(64, 4, 4), uniform(64, 2, 2),
                                uniform(64, 4, 4),     mixed(64),         uniform(64, 3, 3), uniform(64, 4, 2),
@@ -139,7 +140,8 @@ TEST_P(CudaAttention, EqualsTheCpu) {
   }
 }
 
-// Each KV head has pages of its own beside those of all: as if it were alone with them.
+// Each KV head has pages of its own beside the pages of all heads. The result must be as if the head were alone with
+// its pages.
 TEST_P(CudaAttention, AHeadPassesOverThePagesOfOthers) {
   const Shape shape{6, 3, 64};
   constexpr int64_t kHeads = 3, kQueries = 5, kPages = 11;
@@ -147,7 +149,7 @@ TEST_P(CudaAttention, AHeadPassesOverThePagesOfOthers) {
     const Sequence sequence(shape, KvType::kBf16, kPages * kPageTokens + 30, 5, formats);
     std::vector<KvSegment> together(sequence.segments.begin(), sequence.segments.begin() + 2);
     std::vector<std::vector<KvSegment>> of_head(kHeads, together);
-    for (int64_t page = 2; page < kPages; ++page) {  // head 0 has two of them, head 1 seven, head 2 none
+    for (int64_t page = 2; page < kPages; ++page) {  // head 0 has two of the pages, head 1 seven, head 2 none
       const int64_t head = page < 4 ? 0 : 1;
       const KvSegment& whole = sequence.segments[static_cast<size_t>(page)];
       together.push_back(whole.of_head(head, head));
@@ -174,7 +176,7 @@ TEST_P(CudaAttention, ATasksBitsDependOnItsOwnSegmentsOnly) {
   std::vector<uint8_t> a(row), b(9 * row), c(row);
   const AttentionTask tasks[] = {sequence.task(1, a.data()), other.task(9, b.data()), other.task(1, c.data())};
   cuda::AttentionWorkspace workspace;
-  for (int times = 0; times < 2; ++times) {  // the second time in memory that is there
+  for (int times = 0; times < 2; ++times) {  // the second time reuses the workspace's memory
     cuda::attention(sequence.shape, tasks, workspace, nullptr);
     finish();
     EXPECT_EQ(a, run_cuda(sequence, 1));
@@ -185,7 +187,7 @@ TEST_P(CudaAttention, ATasksBitsDependOnItsOwnSegmentsOnly) {
 
 INSTANTIATE_TEST_SUITE_P(Orders, CudaAttention, kOrders, name_of_order);
 
-// Which thread runs first between two barriers decides nothing.
+// The order in which threads run between two barriers must not change a bit.
 TEST(CudaAttentionOrder, DecidesNoBit) {
   const PageFormats formats = {mixed(64), std::nullopt, uniform(64, 4, 4)};
   const Sequence sequence({6, 2, 64}, KvType::kBf16, 900, 7, formats, Bias::kSome);
@@ -198,7 +200,7 @@ TEST(CudaAttentionOrder, DecidesNoBit) {
   }
 }
 
-// Zeros, a constant channel, a channel far larger than the others: nothing overflows or becomes NaN.
+// Zeros, a constant channel, and a channel far larger than the others must neither overflow nor become NaN.
 TEST(CudaAttentionValues, ExtremeColumnsStayFinite) {
   constexpr int64_t kDim = 64;
   const QuantizedLayout layout = mixed(kDim);

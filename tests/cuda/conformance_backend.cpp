@@ -4,7 +4,7 @@
 
 namespace smartkv {
 
-// One: a token that is emulated takes a millisecond.
+// Only one shape, because a token takes a millisecond to emulate.
 std::vector<ConformanceShape> conformance_shapes() { return {{2, 1, 64}}; }
 std::shared_ptr<kernels::KvBackend> conformance_backend(ThreadPool* /*threads*/) { return kernels::cuda::make_cuda_kv_backend(0); }
 size_t conformance_device_bytes(kernels::KvBackend& backend) {

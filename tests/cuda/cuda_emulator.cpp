@@ -25,8 +25,9 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// Saves the registers that a function keeps and the stack pointer, and goes on with those of another fiber. System V x86-64.
-// (swapcontext asks the kernel for the signal mask each time: 0.2 us, and a warp's matrix product takes 32 switches.)
+// Saves the callee-saved registers and the stack pointer in *save, and resumes the fiber with the stack pointer `to`.
+// System V x86-64. swapcontext would ask the kernel for the signal mask each time, which takes 0.2 us, and a matrix
+// product of a warp takes 32 switches.
 extern "C" void smartkv_switch_stack(void** save, void* to);
 asm(R"(
 .text
@@ -55,7 +56,7 @@ namespace {
 
 constexpr size_t kStackBytes = 128 * 1024;
 constexpr int kWarp = 32;
-constexpr size_t kMostThreads = 1024;  // of a block
+constexpr size_t kMostThreads = 1024;  // threads of a block
 
 struct Copy {
   void* to;
@@ -65,15 +66,15 @@ struct Copy {
 struct Fiber : Thread {
   std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
   void* stack_pointer = nullptr;
-  int place = 0;  // in the block
+  int place = 0;  // index in the block
   bool done = false;
   const char* waits_for = nullptr;
-  std::vector<Copy> copies;         // that did not happen yet: of the groups, then those not yet committed
-  std::deque<size_t> groups;        // how many copies each has
-  size_t in_groups = 0;
+  std::vector<Copy> copies;         // pending: copies of all groups, then copies that are not committed yet
+  std::deque<size_t> groups;        // copies in each group
+  size_t in_groups = 0;             // copies in all groups
 };
 
-// Lanes of a warp that wait for the others.
+// The lanes of a warp that have arrived and wait for the others.
 struct Gathering {
   WarpOperation operation = nullptr;
   std::source_location at;
@@ -81,7 +82,7 @@ struct Gathering {
   int arrived = 0;
 };
 
-// First in, first out; each fiber of a block is in it once at most.
+// A first-in, first-out queue. Each fiber of a block is in it at most once.
 class Ready {
  public:
   bool empty() const { return first_ == end_; }
@@ -95,8 +96,8 @@ class Ready {
 };
 
 struct Block {
-  std::vector<std::unique_ptr<Fiber>> fibers;  // as many as any block had
-  size_t n = 0;                                // of this block
+  std::vector<std::unique_ptr<Fiber>> fibers;  // as many as the largest block so far
+  size_t n = 0;                                // threads of the current block
   Ready ready;
   std::vector<Gathering> warps;
   size_t at_barrier = 0;
@@ -115,7 +116,7 @@ const void* host_stack_bottom = nullptr;
 size_t host_stack_size = 0;
 #endif
 
-// to == nullptr: the host.
+// Switches to a fiber, or to the host if `to` is null.
 void switch_to(void** save, Fiber* to, [[maybe_unused]] bool leaves_for_good) {
   running = to;
 #if defined(__SANITIZE_ADDRESS__)
@@ -129,7 +130,7 @@ void switch_to(void** save, Fiber* to, [[maybe_unused]] bool leaves_for_good) {
 #endif
 }
 
-// Goes on with whoever can; with the host if nobody can.
+// Resumes the next fiber that can run, or the host if there is none.
 void leave(bool for_good = false) {
   Fiber& me = self();
   Fiber* next = nullptr;
@@ -156,7 +157,7 @@ void fiber_main() {
   }
   self().done = true;
   leave(true);
-  std::abort();  // nobody resumes a fiber that is done
+  std::abort();  // a fiber that is done is never resumed
 }
 
 void start(Fiber& fiber) {
@@ -166,17 +167,18 @@ void start(Fiber& fiber) {
   fiber.groups.clear();
   fiber.in_groups = 0;
 #if defined(__SANITIZE_ADDRESS__)
-  ASAN_UNPOISON_MEMORY_REGION(fiber.stack.get(), kStackBytes);  // frames of the block before were left, not returned from
+  // The previous block's frames were abandoned, not returned from.
+  ASAN_UNPOISON_MEMORY_REGION(fiber.stack.get(), kStackBytes);
 #endif
   auto* const top = reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(fiber.stack.get() + kStackBytes) & ~uintptr_t{15});
-  // Six registers, where to return to, and the stack as a called function finds it.
+  // Six registers, the return address, and the stack as a called function finds it.
   auto** const frame = reinterpret_cast<void**>(top - 64);
   std::fill_n(frame, 8, nullptr);
   frame[6] = reinterpret_cast<void*>(&fiber_main);
   fiber.stack_pointer = frame;
 }
 
-// Lets n fibers from `first` on go on.
+// Makes n fibers ready to run, beginning with `first`.
 void release(size_t first, size_t n) {
   for (size_t i = 0; i < n; ++i) {
     Fiber& fiber = *block.fibers[first + (order == Order::kForward ? i : n - 1 - i)];
@@ -202,7 +204,7 @@ void run_block(std::byte* shared) {
   }
 }
 
-// to_float: of an element.
+// to_float converts an element.
 template <float (*to_float)(uint16_t)>
 void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
   struct Lane {
@@ -217,7 +219,8 @@ void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
     for (int i = 0; i < kWarp; ++i) {
       const auto& from = *static_cast<const Lane*>(lanes[i]);
       const int group = i / 4, pair = 2 * (i % 4);
-      for (int part = 0; part < 4; ++part) {  // rows, and rows + 8; then the same of k + 8
+      // Rows and rows + 8 of columns k, then of columns k + 8.
+      for (int part = 0; part < 4; ++part) {
         float* const to = &rows[group + 8 * (part % 2)][pair + 8 * (part / 2)];
         to[0] = to_float(static_cast<uint16_t>(from.a[part]));
         to[1] = to_float(static_cast<uint16_t>(from.a[part] >> 16));
@@ -254,17 +257,17 @@ constexpr size_t kPageBytes = 4096, kDeviceAlignment = 256;
 
 size_t up_to(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// A mapping ends with a page that nobody ever reaches.
+// A mapping ends with a guard page that is never accessible.
 struct Mapping {
   std::byte* begin;
-  size_t bytes;  // without that page
+  size_t bytes;  // without the guard page
 };
 
 struct DeviceMemory {
   std::mutex mutex;
-  std::map<void*, Mapping> mappings;  // by what cudaMalloc() gave
+  std::map<void*, Mapping> mappings;  // by the address that cudaMalloc() returned
 };
-// For as long as the process runs: tests hold backends in static memory.
+// Lives until the process ends, because tests hold backends in static memory.
 DeviceMemory& device_memory() {
   static auto* const memory = new DeviceMemory;
   return *memory;
@@ -279,8 +282,9 @@ Streams& streams() {
   return *all;
 }
 
-// Memory protection key of the device's memory, which makes it a thread's to reach with one instruction; -1: this CPU has none, and
-// pages are protected one by one, which takes a third of the suites' time.
+// Returns the memory protection key of the device's memory, with which a thread changes access in one instruction.
+// Returns -1 if this CPU has no such keys. Pages are then protected one by one, which takes a third of the suites'
+// time.
 int protection_key() {
   static const int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
   return key;
@@ -293,7 +297,7 @@ void protect(const Mapping& mapping, int access) {
   std::abort();
 }
 
-// While it lives, this thread can reach the device's memory.
+// While it exists, this thread can access the device's memory.
 class DeviceRuns {
  public:
   DeviceRuns() : lock_(device_memory().mutex) { let(true); }

@@ -1,15 +1,19 @@
-// CUDA on the CPU, for tests: what kernels/cuda uses of the language and the runtime, so that g++ compiles the same sources.
+// CUDA on the CPU, for tests. Provides the parts of the language and of the runtime that kernels/cuda uses, so that g++
+// compiles the same sources.
 //
-// A kernel runs block by block; each of its threads is a fiber. A fiber runs until it waits: at a barrier of the block or for
-// the other lanes of its warp. What hardware leaves undefined is an error or shows in the result:
-//   - shared memory holds NaN (bytes 0xff) when a block starts; one byte past its end is AddressSanitizer's or an error;
-//   - an asynchronous copy happens when it is waited for, and not before: who reads earlier reads what was there;
-//   - threads that wait for each other at different places, or for one that has returned, are std::logic_error;
-//   - a copy on a stream that does not wait for the default stream happens when an event behind it is waited for;
-//   - which thread runs first between two barriers is up to `Order`: results must not depend on it;
-//   - memory of the device can be reached while a kernel runs or the runtime copies, and else not: who does dies of SIGSEGV, as
-//     does who goes past its end.
-// Calls come from one thread of the host at a time, but for those of the runtime.
+// A kernel runs block by block, and each thread of a block is a fiber. A fiber runs until it waits: at a barrier of the
+// block, or for the other lanes of its warp. Behaviour that hardware leaves undefined is an error here or shows in the
+// result:
+//  - Shared memory holds NaN (bytes 0xff) when a block starts. An access past its end is reported by AddressSanitizer
+//    or as an error.
+//  - An asynchronous copy takes place when it is waited for, not before. An earlier read sees the old contents.
+//  - std::logic_error is thrown if threads wait for each other at different places, or for a thread that has returned.
+//  - A copy on a stream that does not wait for the default stream takes place when an event behind it is waited for.
+//  - `Order` decides which thread runs first between two barriers. Results must not depend on it.
+//  - Memory of the device is accessible only while a kernel runs or the runtime copies. Any other access, or one past
+//    the end of the memory, ends the process with SIGSEGV.
+//
+// REQUIRES: one host thread at a time calls; the runtime's functions are exempt.
 #pragma once
 
 #include <algorithm>
@@ -49,35 +53,36 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 
 namespace smartkv::cuda_emulator {
 
-// In which order threads that could all go on do: threads of a block, lanes of a warp.
+// The order in which threads continue if several can: threads of a block, lanes of a warp.
 enum class Order : uint8_t { kForward, kBackward };
 void set_order(Order order);
 
 struct Thread {
   dim3 index;
 };
-extern Thread* running;           // the thread that runs
+extern Thread* running;  // the current thread
 extern dim3 block_index, block_size, grid_size;
-extern std::byte* shared_memory;  // of the block
+extern std::byte* shared_memory;  // of the current block
 
 void launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& kernel);
 
-// Blocks until all threads of the block are here.
+// Blocks until all threads of the block have arrived.
 void block_barrier();
 
-// Blocks until all 32 lanes of the warp are here with the same operation; the last one runs it on what they brought.
+// Blocks until all 32 lanes of the warp have arrived with the same operation. The last lane runs it over the `mine` of
+// all.
 using WarpOperation = void (*)(void* const* lanes);
 void warp_collective(WarpOperation operation, void* mine, const std::source_location& at);
 
-// cp.async of 16 bytes into shared memory; groups of them as of cp.async.commit_group and cp.async.wait_group.
+// cp.async of 16 bytes into shared memory. Groups work as with cp.async.commit_group and cp.async.wait_group.
 void copy_async_16(void* to, const void* from);
 void copy_async_commit();
 void copy_async_wait(int groups_in_flight);
 
-// c += a b: mma.sync m16n8k16, row.col, bf16 with f32 sums; fragments as in the PTX manual.
+// Computes c += a b by mma.sync m16n8k16, row.col, of bf16 or f16 with f32 sums. Fragments are as in the PTX manual.
 void mma_m16n8k16_bf16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1);
-void mma_m16n8k16_f16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1);  // of f16
-// ldmatrix .x4 .b16: lane i brings the address of row i % 8 of matrix i / 8.
+void mma_m16n8k16_f16(float* c, const uint32_t* a, uint32_t b0, uint32_t b1);
+// ldmatrix .x4 .b16. Lane i passes the address of row i % 8 of matrix i / 8.
 void load_matrix_x4(uint32_t* out, const void* row);
 
 }  // namespace smartkv::cuda_emulator
@@ -108,7 +113,7 @@ T __shfl_xor_sync(unsigned, T value, int lane_mask, const std::source_location& 
   return lane.out;
 }
 
-// Lanes below `step` keep what they have.
+// Lanes below `step` keep their value.
 template <typename T>
 T __shfl_up_sync(unsigned, T value, unsigned step, const std::source_location& at = std::source_location::current()) {
   struct Lane {
@@ -136,7 +141,7 @@ inline int __any_sync(unsigned, int predicate, const std::source_location& at = 
   return predicate;
 }
 
-// Bit i: lane i's predicate.
+// Bit i of the result is the predicate of lane i.
 inline unsigned __ballot_sync(unsigned, int predicate, const std::source_location& at = std::source_location::current()) {
   unsigned ballot = predicate != 0 ? 1 : 0;
   const auto operation = [](void* const* lanes) {
@@ -177,7 +182,7 @@ inline int __popc(unsigned x) { return std::popcount(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-// Byte i of the result: byte (selector >> 4 i & 7) of the eight of x, then y.
+// Byte i of the result is byte (selector >> 4 i & 7) of the eight bytes of x, then y.
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   const uint64_t both = static_cast<uint64_t>(y) << 32 | x;
   unsigned out = 0;
@@ -187,25 +192,25 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
 
 struct CUstream_st;
 
-// The runtime. The default stream, and what waits for it, runs at once.
+// The runtime. Calls on the default stream, and on streams that wait for it, run at once.
 namespace smartkv::cuda_emulator {
-// Memory of the device, filled with 0xff; null if there is none.
+// Allocates memory of the device, filled with 0xff. Returns null if there is none.
 void* allocate(size_t bytes);
 void free(void* memory);
 void copy(void* to, const void* from, size_t bytes);
 void fill(void* to, int byte, size_t bytes);
-// Streams that do not wait for the default stream.
+// Creates a stream that does not wait for the default stream.
 CUstream_st* new_stream();
 void delete_stream(CUstream_st* stream);
-void synchronize();  // all of them
+void synchronize();  // runs all pending work of all streams
 }  // namespace smartkv::cuda_emulator
 
 struct CUstream_st {
-  std::vector<std::function<void()>> waiting;  // in order
+  std::vector<std::function<void()>> waiting;  // pending work, in order
   void run();
 };
 struct CUevent_st {
-  CUstream_st* stream = nullptr;  // that it was recorded on
+  CUstream_st* stream = nullptr;  // on which it was recorded
 };
 using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;

@@ -1,4 +1,4 @@
-// What the emulator promises: it runs kernels as a GPU may, and says what a GPU would not.
+// The emulator's promises: it runs kernels as a GPU may run them, and reports errors that a GPU would not.
 #include "cuda_emulator.h"
 
 #include <cstdio>
@@ -20,7 +20,7 @@ T* shared() {
   return reinterpret_cast<T*>(shared_memory());
 }
 
-// Each thread takes what its neighbour wrote.
+// Each thread reads what the opposite thread wrote.
 void reverse(int* out, bool with_barrier) {
   const auto i = static_cast<int>(threadIdx.x), n = static_cast<int>(blockDim.x);
   shared<int>()[i] = i;
@@ -40,7 +40,7 @@ TEST(CudaEmulator, AMissingBarrierShowsInOneOfTheOrders) {
   cuda_emulator::set_order(Order::kBackward);
   launch(reverse, "reverse", 1, 64, 64 * sizeof(int), nullptr, backward.data(), false);
   cuda_emulator::set_order(Order::kForward);
-  EXPECT_EQ(forward[0], -1);  // what shared memory holds that nobody wrote
+  EXPECT_EQ(forward[0], -1);  // contents of shared memory that no thread has written
   EXPECT_NE(forward, backward);
 }
 
@@ -58,7 +58,7 @@ TEST(CudaEmulatorDeathTest, TheHostDoesNotReachMemoryOfTheDevice) {
   EXPECT_EQ(host[63], 68);
   EXPECT_DEATH(std::printf("%d", *static_cast<volatile int*>(ints)), "");
   EXPECT_DEATH(*static_cast<volatile int*>(ints) = 1, "");
-  EXPECT_DEATH(launch(count_up, "count_up", 1, 96, 0, nullptr, ints), "");  // past its end
+  EXPECT_DEATH(launch(count_up, "count_up", 1, 96, 0, nullptr, ints), "");  // past the end of the memory
   EXPECT_EQ(cudaFree(memory), cudaSuccess);
 }
 
@@ -69,7 +69,7 @@ void some_leave(int* out) {
 }
 void different_places(int* out) {
   const float x = threadIdx.x % 32 < 5 ? __shfl_xor_sync(kAllLanes, 1.0f, 1)
-                                       : __shfl_xor_sync(kAllLanes, 2.0f, 1);  // another line
+                                       : __shfl_xor_sync(kAllLanes, 2.0f, 1);  // another source line
   *out = static_cast<int>(x);
 }
 void block_and_warp(int*) {
@@ -122,7 +122,7 @@ TEST(CudaEmulator, CopiesHappenWhenTheyAreWaitedFor) {
   }
 }
 
-// c = a b over the warp, with `a` through shared memory.
+// Computes c = 1 + a b with one warp, passing `a` through shared memory.
 void product(const uint16_t* a, const uint16_t* b, float* c) {
   const int lane = static_cast<int>(threadIdx.x), g = lane / 4, j = lane % 4;
   for (int i = lane; i < 256; i += 32) shared<uint16_t>()[i / 16 * 24 + i % 16] = a[i];

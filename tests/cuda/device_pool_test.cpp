@@ -1,4 +1,4 @@
-// The pool of a device's memory.
+// The pool of device memory.
 #include "kernels/cuda/device_pool.h"
 
 #include <algorithm>
@@ -22,10 +22,10 @@ TEST(DevicePool, WhatIsFreedIsGivenAgainAndJoinsItsNeighbours) {
   EXPECT_EQ(pool.bytes_in_use(), 9 * kUnit);
   const size_t held = pool.bytes_held();
   pool.free(b);
-  EXPECT_EQ(pool.allocate(kUnit), b);  // the smallest that is large enough
+  EXPECT_EQ(pool.allocate(kUnit), b);  // the smallest free block that is large enough
   pool.free(a);
   pool.free(c);
-  pool.free(b);  // between two that are free
+  pool.free(b);  // between two free blocks
   EXPECT_EQ(pool.allocate(9 * kUnit), a);
   EXPECT_EQ(pool.bytes_in_use(), 9 * kUnit);
   EXPECT_EQ(pool.bytes_held(), held);
@@ -36,7 +36,7 @@ TEST(DevicePool, MemoryOfTheHostIsApart) {
   std::byte* const device = pool.allocate(kUnit);
   std::byte* const host = pool.allocate(3 * kUnit, Place::kHost);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(host) % kUnit, 0u);
-  host[0] = host[3 * kUnit - 1] = std::byte{1};  // the device's would be out of reach
+  host[0] = host[3 * kUnit - 1] = std::byte{1};  // device memory would not be accessible
   EXPECT_EQ(pool.page_at(device).place, Place::kDevice);
   EXPECT_EQ(pool.page_at(host + kUnit).place, Place::kHost);
   EXPECT_EQ(pool.bytes_in_use(), kUnit);

@@ -1,4 +1,4 @@
-// A LLaMA's backend for tests of what is served from a device: native products.
+// LLaMA backends for tests of serving from a device. They compute native products, on the CPU.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,8 @@ inline BackendLoader native_loader(ThreadPool& pool) {
   };
 }
 
-// Native products whose rows go to the device and come from there, as those of a backend that computes there lie.
+// Native products. Their rows are copied to and from device memory, where a backend that computes on the device has
+// them.
 class DeviceRows final : public LlamaBackend {
  public:
   DeviceRows(const ModelConfig& config, std::unique_ptr<LlamaBackend> host)

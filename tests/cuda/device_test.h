@@ -1,5 +1,5 @@
-// What the tests of kernels/cuda need of what runs them: the emulator, or natively a GPU (scripts/test_cuda.sh), where all that
-// they allocate is managed memory.
+// Common parts of the tests of kernels/cuda. They run on the emulator, or natively on a GPU (scripts/test_cuda.sh),
+// where all their allocations are managed memory.
 #pragma once
 
 #ifdef SMARTKV_NATIVE_CUDA
@@ -23,13 +23,14 @@ namespace smartkv {
 
 #ifdef SMARTKV_NATIVE_CUDA
 enum class Order : uint8_t { kForward, kBackward };
-inline void set_order(Order) {}  // a GPU's is its own
+inline void set_order(Order) {}  // a GPU has its own order
 #else
 using cuda_emulator::Order;
 using cuda_emulator::set_order;
 #endif
 
-// Which of a block's threads runs first decides no result: INSTANTIATE_TEST_SUITE_P(Orders, NAME, kOrders, name_of_order)
+// For results that must not depend on which of a block's threads runs first. Used as INSTANTIATE_TEST_SUITE_P(Orders,
+// NAME, kOrders, name_of_order).
 class OrderTest : public testing::TestWithParam<Order> {
  protected:
   void SetUp() override { set_order(GetParam()); }
@@ -40,7 +41,8 @@ inline std::string name_of_order(const testing::TestParamInfo<Order>& row) {
   return row.param == Order::kForward ? "forward" : "backward";
 }
 
-// In a test, or its SetUp(), that compares sums of products with the CPU's bit for bit.
+// Skips a test that compares sums of products with the CPU's bit for bit if this CPU cannot compute them. Used in the
+// test or its SetUp().
 #define SMARTKV_NEEDS_FUSED_PRODUCTS() \
   if (kernels::detected_cpu_level() < kernels::CpuLevel::kAvx2) GTEST_SKIP() << "this CPU does not round sums of products once"
 
@@ -52,7 +54,7 @@ inline std::vector<float> random_values(int64_t n, uint32_t seed) {
   return x;
 }
 
-// Waits for all that was launched.
+// Waits for everything that was launched.
 inline void finish() {
 #ifdef SMARTKV_NATIVE_CUDA
   const cudaError_t error = cudaDeviceSynchronize();

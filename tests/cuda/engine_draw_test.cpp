@@ -1,4 +1,5 @@
-// The engine over a model that draws tokens on the emulated device, against the same one whose logits come to the host.
+// The engine over a model that samples tokens on the emulated device, compared with the same model when its logits come
+// to the host.
 #include <functional>
 #include <limits>
 #include <memory>
@@ -16,7 +17,7 @@
 namespace smartkv {
 namespace {
 
-// A model that says or hides that it draws tokens, and counts.
+// A model that reports or hides that it samples tokens on the device, and counts rows of logits.
 class Watched final : public Model {
  public:
   Watched(std::unique_ptr<Model> model, bool draws, int64_t* drawn, int64_t* fetched)
@@ -42,7 +43,7 @@ class Watched final : public Model {
 
 struct Answers {
   std::vector<ChoiceResult> choices;
-  int64_t drawn = 0, fetched = 0;  // rows on the device, and to the host
+  int64_t drawn = 0, fetched = 0;  // rows sampled on the device, and rows fetched to the host
 };
 
 class DrawingEngine : public testing::Test {
@@ -76,7 +77,7 @@ class DrawingEngine : public testing::Test {
     return answers;
   }
 
-  // Returns those of the engine that draws on the device.
+  // Returns the answers of the engine that samples on the device.
   Answers expect_equal(const std::vector<GenerationRequest>& requests) {
     Answers device = answer(requests, true, weights_);
     const Answers host = answer(requests, false, weights_);
@@ -128,7 +129,7 @@ TEST_F(DrawingEngine, AnswersAsWithLogitsOnTheHostAndFetchesNone) {
   EXPECT_GE(answers.drawn, 30);
 }
 
-// Beside one whose token is drawn, so that rows of both kinds are in a pass.
+// Each runs beside a request that samples on the device, so that a pass has rows of both kinds.
 TEST_F(DrawingEngine, LogitsThatTheHostNeedsComeToIt) {
   const std::pair<const char*, std::function<void(GenerationRequest*)>> kinds[] = {
       {"log probabilities", [](GenerationRequest* r) { r->logprobs = 2; }},
@@ -147,7 +148,7 @@ TEST_F(DrawingEngine, LogitsThatTheHostNeedsComeToIt) {
   }
 }
 
-// Logits that are no numbers end their request as they do on the host.
+// NaN logits end their request with the same error as on the host.
 TEST_F(DrawingEngine, SaysWhatIsWrongWithLogits) {
   ModelConfig config = DrawingEngine::config();
   config.rms_norm_eps = std::numeric_limits<double>::quiet_NaN();

@@ -1,4 +1,4 @@
-// Norms of heads and RoPE on the device, against the CPU's functions.
+// qk-norm and rotary embedding on the device, compared with the CPU's functions.
 #include "kernels/cuda/head_rows.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The KvBackend of a device: jobs on pages against the CPU's, in whatever waves they run.
+// The KvBackend of a device. Its jobs on pages must do what the CPU's do, in whatever waves they run.
 #include "kernels/cuda/kv_backend.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ constexpr KvType kType = KvType::kBf16;
 const QuantizedLayout kWide{uniform_runs(kDim, 8), uniform_runs(kPageTokens, 8)};
 const QuantizedLayout kNarrow{uniform_runs(kDim, 4), uniform_runs(kPageTokens, 3)};
 
-// The same pages on one backend.
+// A set of pages on one backend.
 class Pages {
  public:
   explicit Pages(std::shared_ptr<KvBackend> of) : backend(std::move(of)) {}
@@ -49,7 +49,7 @@ class Pages {
     codes.quantized = layout;
     return codes;
   }
-  // rows: K, then V of one token's KV heads. They stay until they are written.
+  // Writes one token. rows: K, then V of its KV heads. REQUIRES: they stay valid until they are written.
   void write(size_t i, int64_t slot, const std::vector<float>& rows) {
     constexpr int64_t kWidth = kHeads * kDim;
     backend->write(kType, kHeads, kDim, {rows.data(), rows.data() + kWidth, 2 * kWidth, slot, 1, page(i), page(i) + kHalf, 2 * kHalf});
@@ -63,7 +63,7 @@ class Pages {
     }
     backend->write_tokens(kType, kDim, writes);
   }
-  // Of `from`, in the order of slots.
+  // Encodes page `from`, with its tokens in the order of slots.
   void encode(size_t from, size_t to, const QuantizedLayout& layout) {
     std::vector<TokenPlace> places;
     for (int64_t row = 0; row < kHeads * kPageTokens; ++row) places.push_back(place(from, row / kPageTokens, row % kPageTokens));
@@ -94,7 +94,7 @@ class DeviceJobs : public OrderTest {
     OrderTest::SetUp();
   }
 
-  // The same on the CPU and on the device: all pages are equal then.
+  // Runs `function` on the CPU and on the device, and expects all pages to be equal afterwards.
   template <typename Function>
   void compare(size_t n_pages, const Function& function) {
     Pages cpu(make_cpu_kv_backend(nullptr)), device(cuda::make_cuda_kv_backend(0));
@@ -116,7 +116,7 @@ TEST_P(DeviceJobs, MemoryIsZeroAtFirstAndWhenItIsGivenAgain) {
   EXPECT_EQ(pages.bytes(1), std::string(kBytes, '\0'));
 }
 
-// Pages of the host's memory among the device's own, brought before or read where they are.
+// Pages in host memory may stand among the device's own. They may have been prefetched or are read where they are.
 TEST_P(DeviceJobs, AttentionIsTheSameOverPagesOfTheHost) {
   const auto device = cuda::make_cuda_kv_backend(0);
   const auto host = device->with_host_pages();
@@ -153,7 +153,7 @@ TEST_P(DeviceJobs, AttentionIsTheSameOverPagesOfTheHost) {
   device->prefetch(mixed);
   device->prefetch(near);
   EXPECT_EQ(attend(mixed), expected);
-  // What changes after it was brought: by a job, by rows that attention writes first.
+  // Pages may change after they were prefetched: by a job, or by rows that attention writes first.
   device->prefetch(far);
   for (Pages* const pages : {&own, &away}) pages->fill(2, 77);
   const std::vector<uint16_t> filled = attend(near);
@@ -184,8 +184,8 @@ TEST_P(DeviceJobs, SeeRowsThatWereAppliedBefore) {
   });
 }
 
-// One call after the other on the same pages: copies of what was written, moves out of copies, codes of what was moved, codes of
-// codes, and what was read before it is overwritten.
+// Consecutive calls on the same pages: copies of written rows, moves out of copies, quantized pages of moved tokens,
+// quantized pages of quantized pages, and reads of contents that are overwritten later.
 TEST_P(DeviceJobs, TakeEffectInTheirOrder) {
   std::vector<std::vector<float>> read;
   compare(5, [&](Pages& pages) {
@@ -221,7 +221,7 @@ TEST_P(DeviceJobs, APageMayBeReleasedBeforeItsJobsRun) {
     const PageCopy copy{pages.page(0), pages.page(1), kBytes};
     pages.backend->copy({&copy, 1});
     pages.drop(0);
-    pages.add(kBytes);  // which may not be where the first one was
+    pages.add(kBytes);  // must not disturb the pending copy of the first one
     pages.fill(2, 2);
     EXPECT_TRUE(pages.bytes(1) == expected);
   });
@@ -230,7 +230,7 @@ TEST_P(DeviceJobs, APageMayBeReleasedBeforeItsJobsRun) {
 TEST_P(DeviceJobs, BytesGoUpAndDown) {
   Pages pages(cuda::make_cuda_kv_backend(0));
   pages.add(kBytes);
-  pages.fill(0, 1);  // waits still
+  pages.fill(0, 1);  // still pending
   std::string some(kBytes, '\0');
   for (size_t i = 0; i < some.size(); ++i) some[i] = static_cast<char>(i % 251);
   pages.backend->upload(some.data(), some.size(), pages.page(0));
@@ -257,7 +257,7 @@ TEST_P(DeviceJobs, CallsOfManyThreadsAreAllDone) {
   });
 }
 
-// No more memory than at the beginning, of the device or for tables, when the same goes on.
+// Repeating the same work must not take more memory, neither of the device nor for tables.
 TEST_P(DeviceJobs, NothingIsAllocatedInSteadyState) {
   const auto device = cuda::make_cuda_kv_backend(0);
   Pages pages(device);
@@ -286,7 +286,7 @@ TEST(DeviceJobsChecks, RefuseWhatIsNoPageOfTheDevice) {
   const TokenMove move{pages.place(0, 0, 1), {host.data(), host.data(), 2}};
   EXPECT_THROW(device->move(kType, kDim, {&move, 1}), std::invalid_argument);
   EXPECT_THROW(device->move(KvType::kF32, kDim, {&move, 1}), std::invalid_argument);
-  device->finish();  // nothing of these waits
+  device->finish();  // none of these jobs was queued
   const TokenMove other_dim{pages.place(0, 0, 1), pages.place(0, 0, 2)};
   device->move(kType, 32, {&other_dim, 1});
   device->move(kType, kDim, {&other_dim, 1});

@@ -1,4 +1,4 @@
-// Pages of kernels/cuda, emulated, against the CPU's functions.
+// Operations on pages of kernels/cuda, on the emulator, compared with the CPU's functions.
 #include "kernels/cuda/kv_pages.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ AttentionShape shape_of(int64_t n_kv_heads, int64_t head_dim) {
   return {n_kv_heads, n_kv_heads, head_dim, 0.125f, KvType::kBf16};
 }
 
-// A dense page of bf16 on "the device".
+// A dense page of bf16 that stands for one on the device.
 struct Page {
   AttentionShape shape;
   AlignedBuffer bytes;
@@ -46,7 +46,7 @@ struct Page {
     segment.head_stride = 2 * half;
     return segment;
   }
-  // Of all KV heads, in an order of slots.
+  // Returns the places of all KV heads. `slots` is the order of slots; null means from 0 on.
   std::vector<TokenPlace> places(const uint8_t* slots) {
     std::vector<TokenPlace> places;
     for (int64_t i = 0; i < shape.n_kv_heads * kPageTokens; ++i) {
@@ -63,7 +63,7 @@ struct Page {
                &rows_v[static_cast<size_t>(t * row)], t, k(), v(), 2 * half);
     }
   }
-  // [kPageTokens, head_dim] of a KV head, in an order of slots.
+  // Reads a KV head in an order of slots. to_k, to_v: [kPageTokens, head_dim].
   void load(int64_t head, const uint8_t* slots, std::vector<float>* to_k, std::vector<float>* to_v) {
     to_k->resize(static_cast<size_t>(kPageTokens * shape.head_dim));
     to_v->resize(to_k->size());
@@ -110,7 +110,7 @@ TEST_P(CudaPages, RowsAreWrittenAsOnTheCpu) {
         const auto* const got = reinterpret_cast<const uint16_t*>(page.bytes.data());
         const auto* const wanted = reinterpret_cast<const uint16_t*>(expected.bytes.data());
         for (size_t i = 0; i < page.bytes.size() / 2; ++i) {
-          // A rotation adds two products, which may or may not be rounded before: one step of bf16.
+          // A rotation adds two products, which may or may not be rounded before. This makes one step of bf16.
           const float close = rotate ? std::abs(from_bf16(wanted[i])) / 128 + 1e-6f : 0.0f;
           ASSERT_NEAR(from_bf16(got[i]), from_bf16(wanted[i]), close) << "head_dim " << dim << " slot " << slot << " n " << n;
         }
@@ -201,7 +201,8 @@ TEST_P(CudaPages, CodesAreTheCpusAndReadBackAlike) {
   }
 }
 
-// Rows of f32 become the same codes as a dense page of them, and codes of codes those of what they stand for.
+// Rows of f32 must become the same quantized page as a dense page of them. A quantized page that is encoded again must
+// become the quantized page of its decoded values.
 TEST_P(CudaPages, RowsAndCodesAreEncodedToo) {
   SMARTKV_NEEDS_FUSED_PRODUCTS();
   constexpr int64_t kDim = 64, kValues = kPageTokens * kDim;
@@ -237,7 +238,7 @@ TEST_P(CudaPages, RowsAndCodesAreEncodedToo) {
   EXPECT_TRUE(std::equal(second.data(), second.data() + second.size(), expected_second.data()));
 }
 
-// Rows of indexed pages, from every kind of source, beside their index.
+// Rows of indexed pages from every kind of source, beside their index.
 TEST_P(CudaPages, RowsOfIndexedPagesAreTheCpus) {
   for (const int64_t dim : {16, 80, 128}) {
     const AttentionShape shape = shape_of(2, dim);
@@ -293,7 +294,7 @@ TEST_P(CudaPages, TokensAreWrittenAndPagesCopiedAndZeroed) {
   expected.fill(1);
   copy.fill(2);
   const std::vector<float> k = random_values(80, 3), v = random_values(80, 4);
-  const int64_t offset = 2 * page.half;  // of KV head 1
+  const int64_t offset = 2 * page.half;  // offset of KV head 1
   const TokenWrite write{k.data(), v.data(), {page.k() + offset, page.v() + offset, 63}};
   store_kv(KvType::kBf16, 1, 80, k.data(), v.data(), 63, expected.k() + offset, expected.v() + offset, 0);
   cuda::write_tokens(80, {&write, 1}, workspace, nullptr);
@@ -306,7 +307,7 @@ TEST_P(CudaPages, TokensAreWrittenAndPagesCopiedAndZeroed) {
   EXPECT_TRUE(std::all_of(copy.bytes.data() + bytes, copy.bytes.data() + 2 * bytes, [](std::byte b) { return b == std::byte{0}; }));
 }
 
-// What attends to them then sees it, as it does at a dense page.
+// Attention over these pages then shows it, as over a dense page.
 TEST_P(CudaPages, ColumnsThatAreNotFiniteAreNotANumber) {
   const AttentionShape shape = shape_of(1, 64);
   for (const int bits : kCodeBits) {

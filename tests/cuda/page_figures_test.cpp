@@ -1,4 +1,5 @@
-// What policies ask of pages (kernels/cuda/page_figures.h, summaries.h), emulated, against the CPU's backend.
+// Page statistics and summaries for policies (kernels/cuda/page_figures.h, summaries.h) on the emulator, compared with
+// the CPU's backend.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -17,7 +18,7 @@ namespace {
 
 constexpr KvType kType = KvType::kBf16;
 
-// Pages of one layer on one backend, by a seed.
+// Pages of one layer on one backend, filled by a seed.
 class Layer {
  public:
   Layer(std::shared_ptr<KvBackend> of, int64_t n_heads, int64_t head_dim)
@@ -36,7 +37,8 @@ class Layer {
       segments.push_back({KvSegment::Format::kDense, kPageTokens, page, page + half, 2 * half});
     }
   }
-  // Of page `from`, with an order of channels, which stays; from which channel on it has codes of `bits`, the others their means.
+  // Adds a quantized page of page `from`. `order` is its order of channels, null for the natural one; it must outlive
+  // the page. Without codes, the last `dropped` channels of the order are represented by their means.
   void add_codes(size_t from, int bits, const std::vector<uint8_t>* order, int64_t dropped = 0) {
     QuantizedLayout layout{uniform_runs(dim - dropped, bits), uniform_runs(kPageTokens, bits)};
     layout.k.dropped = static_cast<uint8_t>(dropped / 4);
@@ -66,7 +68,7 @@ class Layer {
     }
     return rows;
   }
-  // What rows hold, by way of a page.
+  // Returns the contents of rows, read through a page.
   std::vector<float> read(const std::vector<TokenPlace>& of) {
     std::byte* const page = add(2 * heads * half);
     std::vector<float> values(of.size() * static_cast<size_t>(2 * dim));
@@ -118,7 +120,7 @@ std::shared_ptr<const GateMaps> gate_of(int64_t heads, int64_t dim, int64_t n_la
   auto gate = std::make_shared<GateMaps>();
   gate->n_kv_heads = heads;
   gate->head_dim = dim;
-  gate->importance_heads = heads + 1;  // of one that another rank has
+  gate->importance_heads = heads + 1;  // one more head, which another tensor-parallel rank has
   std::mt19937 random(5);
   std::normal_distribution<float> normal(0.0f, 0.1f);
   for (int64_t layer = 0; layer < n_layers; ++layer) {
@@ -148,7 +150,7 @@ TEST_P(CudaFigures, GatesScoreTokensAsOnTheCpu) {
       std::vector<float> angles(static_cast<size_t>(n * dim));
       for (int64_t i = 0; i < n * dim / 2; ++i) {
         const int64_t at = i / (dim / 2) * dim + i % (dim / 2);
-        angles[static_cast<size_t>(at)] = 1.2f * std::cos(0.1f * static_cast<float>(i));  // YaRN's
+        angles[static_cast<size_t>(at)] = 1.2f * std::cos(0.1f * static_cast<float>(i));  // YaRN scales them
         angles[static_cast<size_t>(at + dim / 2)] = 1.2f * std::sin(0.1f * static_cast<float>(i));
       }
       std::vector<float> scores[2], importance[2], norms[2];
@@ -169,7 +171,8 @@ TEST_P(CudaFigures, GatesScoreTokensAsOnTheCpu) {
         layer.backend->score(kType, heads, dim, nullptr, {&norm, 1});
         results.wait();
       }
-      expect_near(scores[1], scores[0], 0.02f, 0.02f);  // keys and activations are rounded to bf16, one step apart here and there
+      // Keys and activations are rounded to bf16, which differs by one step here and there.
+      expect_near(scores[1], scores[0], 0.02f, 0.02f);
       expect_near(importance[1], importance[0], 1e-4f, 1e-4f);
       expect_near(norms[1], norms[0], 1e-5f, 0.0f);
     }
@@ -201,7 +204,7 @@ TEST_P(CudaFigures, PagesAreStudiedAsOnTheCpu) {
         job.k_squares = squares[which].data();
         job.v_squares = squares[which].data() + kHeads * dim;
         layer.backend->study(kType, dim, {&job, 1});
-        PageStudy part{layer.segments[0], kHeads, first, n};  // over the same, alone
+        PageStudy part{layer.segments[0], kHeads, first, n};  // a second job over the same page
         part.v_range = job.v_range;
         layer.backend->study(kType, dim, {&part, 1});
         layer.backend->finish();
@@ -241,7 +244,7 @@ TEST_P(CudaFigures, QueriesMeetKeysOfPagesWithAResidual) {
       layer.backend->multiply_keys(kType, dim, jobs);
       layer.backend->finish();
 
-      // What is packed with a residual becomes one page.
+      // A packed page with a residual is encoded again as one page.
       Layer whole = {layer.backend, kHeads, dim};
       whole.add_dense(1, 9);
       whole.add_codes(0, 8, nullptr);
@@ -264,7 +267,7 @@ TEST_P(CudaFigures, QueriesMeetKeysOfPagesWithAResidual) {
   }
 }
 
-// Tokens by way of rows: to them, from them, and into codes.
+// Rows are places like slots: tokens move to them, from them, and into quantized pages.
 TEST_P(CudaFigures, RowsAreAPlaceLikeOthers) {
   for (const int64_t dim : {48, 128}) {
     std::vector<float> values[2];
@@ -297,8 +300,8 @@ class CudaSummaries : public CudaFigures {
     std::vector<int32_t> pivots, group;
     std::vector<float> bias, rows, figures;
   };
-  // Of entries of KV head 1: a page of codes if there are so many, and others, of which the first is a row. Queries that
-  // look at them all.
+  // Runs over n entries of KV head 1: a quantized page if there are more than a page holds, and single tokens, the
+  // first of which is a row. The queries see all entries.
   static Result run(Layer layer, int64_t n, const SummaryRule& rule, int64_t count, EntryFigure figure) {
     const int64_t coded = n > kPageTokens ? kPageTokens : 0;
     layer.add_dense(1, 21);
@@ -341,7 +344,7 @@ TEST_P(CudaSummaries, AreTheCpusWithinRounding) {
         EXPECT_EQ(got.pivots, expected.pivots);
         EXPECT_EQ(got.group, expected.group);
         expect_near(got.bias, expected.bias, 1e-4f, 1e-4f);
-        expect_near(got.rows, expected.rows, 1.0f / 128, 1e-3f);  // read by way of bf16
+        expect_near(got.rows, expected.rows, 1.0f / 128, 1e-3f);  // read through bf16
         expect_near(got.figures, expected.figures, 1e-4f, 1e-4f);
       }
     }

@@ -1,4 +1,4 @@
-// A draft over what the last verification attended to, on the emulated device, against the same on the CPU.
+// A draft over the tokens to which the last verification attended, on the emulated device, compared with the CPU.
 #include "engine/speculation/pillar_cache.h"
 
 #include <cmath>
@@ -26,7 +26,7 @@ TEST(PillarOnDevice, ReadsWhatItDoesOnTheCpu) {
     PillarMirror mirror(full.get(), static_cast<PillarCache*>(draft.get()));
     driver.run(&mirror, 270, 64);
     for (const int64_t end : {272, 273}) {
-      driver.pass(draft.get(), 4, 1);  // drafted
+      driver.pass(draft.get(), 4, 1);  // a draft
       draft->truncate(mirror.tokens());
       driver.pass(&mirror, 5);
       mirror.truncate(end);

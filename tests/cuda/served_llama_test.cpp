@@ -1,4 +1,4 @@
-// A LLaMA whose caches live on the emulated device, against the same one on the CPU.
+// A LLaMA with caches on the emulated device, compared with the same model on the CPU.
 #include <algorithm>
 #include <memory>
 #include <span>
@@ -30,13 +30,13 @@ TEST_P(ServedOnDevice, ComputesAsOnTheCpu) {
   const PolicyRun expected = run_policy(&cpu, spec, tokens, 280);
   for (Served* const served : {&device, &rows}) {
     const PolicyRun found = run_policy(served, spec, tokens, 280);
-    EXPECT_LT(relative_error(found.logits, expected.logits), 0.03);  // of bf16 activations
+    EXPECT_LT(relative_error(found.logits, expected.logits), 0.03);  // rounding of bf16 activations
     EXPECT_EQ(found.stats.tokens_kept, expected.stats.tokens_kept);
     EXPECT_EQ(found.stats.bytes, expected.stats.bytes);
   }
 }
 
-// Rows that a mirrored draft keeps until they are committed lie where the pass has them.
+// A mirrored draft keeps rows until they are committed. These rows lie where the pass has them, on host or device.
 TEST(MirroredOnDevice, DraftsHoldWhatTheyWouldAlone) {
   const TinyWeights weights(quantizable_config());
   const std::vector<TokenId> tokens = some_tokens(330, weights.config().vocab_size, 3);
@@ -63,11 +63,12 @@ TEST(MirroredOnDevice, DraftsHoldWhatTheyWouldAlone) {
     EXPECT_EQ(draft->stats().bytes, alone->stats().bytes);
     pass(draft.get(), 1, logits.data());
     pass(alone.get(), 1, expected.data());
-    EXPECT_LT(relative_error(logits, expected), 0.1);  // the target's passes see more than codes
+    // The target's passes attend to exact pages, too, not only to quantized ones.
+    EXPECT_LT(relative_error(logits, expected), 0.1);
   }
 }
 
-// An engine over the emulated device, and a model that drafts for itself.
+// An engine on the emulated device with a model that drafts for itself.
 class DraftsOnDevice : public testing::Test {
  protected:
   DraftsOnDevice() {
@@ -108,7 +109,7 @@ class DraftsOnDevice : public testing::Test {
   std::unique_ptr<EngineImpl> engine_;
 };
 
-// The request's own cache in the host's memory, the draft's on the device: the answers are those of both on the device.
+// With `offload`, the request's own cache is in host memory and the draft's on the device. The answers must not change.
 TEST_F(DraftsOnDevice, AnswersAreTheSameWhereTheCacheIsTheHosts) {
   for (const char* const policy : {"full", "k8v8"}) {
     const nlohmann::json draft = {{"policy", "streaming"}, {"tokens", 192}};

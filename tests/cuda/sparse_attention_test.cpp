@@ -1,4 +1,4 @@
-// Attention over indexed pages on the emulated device, against the definition and against the CPU's.
+// Attention over indexed pages on the emulated device, compared with the definition and with the CPU's.
 #include <cmath>
 #include <string>
 #include <tuple>
@@ -38,7 +38,8 @@ std::vector<float> cpu_mass_of(const Sequence& sequence, int64_t n) {
   return run_mass(sequence, n, [&](const AttentionMassTask& task) { attention_mass(pool, sequence.shape, {&task, 1}, scratch); });
 }
 
-// That both read the same but for tokens whose promises are within rounding of a step's end, and see it alike.
+// Expects the device and the CPU to read the same tokens and to give them the same mass. Tokens with a promise within
+// rounding of a step's end may differ.
 void expect_as_on_the_cpu(const Sequence& sequence, int64_t n, const std::string& what) {
   const std::vector<float> found = mass_of(sequence, n), expected = cpu_mass_of(sequence, n);
   ASSERT_EQ(found.size(), expected.size());
@@ -60,7 +61,7 @@ void expect_as_on_the_cpu(const Sequence& sequence, int64_t n, const std::string
 class CudaSparseAttention : public OrderTest {};
 
 TEST_P(CudaSparseAttention, ReadsWhatPromisesMost) {
-  using Case = std::tuple<Shape, int32_t, int>;  // how much is read, bits of rows
+  using Case = std::tuple<Shape, int32_t, int>;  // with the tokens read of a page, and the bits of rows
   for (const auto& [shape, read, bits] : {Case{{9, 3, 64}, 1, 0}, {{9, 3, 64}, 63, 0}, {{9, 3, 64}, 16, 8}, {{4, 2, 128}, 16, 0},
                                           {{4, 2, 128}, 16, 4}, {{2, 1, 80}, 16, 4}, {{3, 1, 16}, 16, 8}, {{2, 2, 256}, 16, 4}}) {
     const IndexedSequence indexed(shape, KvType::kBf16, read, bits);
@@ -79,8 +80,8 @@ TEST_P(CudaSparseAttention, IsTheCpus) {
   }
 }
 
-// Dense pages and codes before, between and behind indexed ones; some that are read whole; a tail of few tokens, of which the first
-// queries see nothing.
+// Dense and quantized pages stand before, between and behind indexed ones, and some of these are read whole. The tail
+// has few tokens, of which the first queries see none.
 TEST_P(CudaSparseAttention, OtherPagesLieBetween) {
   IndexedSequence indexed({6, 2, 64}, KvType::kBf16, 7, 8, 641);
   const QuantizedLayout four{uniform_runs(64, 4), uniform_runs(64, 4)};
@@ -99,7 +100,7 @@ TEST_P(CudaSparseAttention, ReadingAllEqualsTheDensePagesBitForBit) {
   }
 }
 
-// Of equals the first are read; where these are all of a page, its mean has no weight.
+// Among equal promises the first tokens are read. If these are all tokens of a page, its mean has no weight.
 TEST_P(CudaSparseAttention, TiesAreTheFirst) {
   constexpr int32_t kRead = 9;
   IndexedSequence indexed({4, 2, 64}, KvType::kBf16, kRead);
@@ -117,7 +118,7 @@ TEST_P(CudaSparseAttention, ARowsBitsDependOnItsOwnSegmentsOnly) {
   const IndexedSequence indexed({9, 3, 64}, KvType::kBf16, 16), other({9, 3, 64}, KvType::kBf16, 5, 4, 650, 8);
   const Sequence dense({9, 3, 64}, KvType::kBf16, 333, 9);
   const std::vector<uint8_t> all = run_cuda(indexed.sequence, 3);
-  EXPECT_EQ(all, run_cuda(indexed.sequence, 3, 1));  // each query is a batch
+  EXPECT_EQ(all, run_cuda(indexed.sequence, 3, 1));  // each query is a batch of its own
   EXPECT_EQ(mass_of(indexed.sequence, 3), mass_of(indexed.sequence, 3, 1));
   const size_t row = all.size() / 3;
   std::vector<uint8_t> a(row), b(3 * row), c(2 * row), d(row);

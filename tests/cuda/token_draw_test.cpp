@@ -1,4 +1,4 @@
-// Tokens drawn by the kernels against those that the host's Sampler draws from the same logits: the same ones, always.
+// The kernels must always sample the tokens that the host's Sampler draws from the same logits.
 #include "kernels/cuda/token_draw.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// A row and all that its token is drawn with.
+// A row of logits and everything else that its token depends on.
 struct Case {
   std::vector<float> logits;
   SamplingParams params;
@@ -40,7 +40,7 @@ std::string result_of(const Draw& draw) {
   }
 }
 
-// Draws of several rows in a call, of each the host's.
+// Samples several rows in a call. Each must get the token that the host draws.
 class TokenDrawTest : public OrderTest {
  protected:
   std::vector<std::string> draw(const std::deque<Case>& cases) {
@@ -96,7 +96,8 @@ class Cases {
       for (int i = 0; i < 200; ++i) one.history.add_output(token());
     }
     if (chance(3)) {
-      for (int i = 0; i < 150; ++i) params.logit_bias.emplace_back(token(), pick({-3.0f, 0.7f, 4.0f}));  // some tokens twice
+      // Some tokens occur twice.
+      for (int i = 0; i < 150; ++i) params.logit_bias.emplace_back(token(), pick({-3.0f, 0.7f, 4.0f}));
       std::stable_sort(params.logit_bias.begin(), params.logit_bias.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     }
     if (chance(3)) one.forbidden = {token(), token()};
@@ -145,7 +146,7 @@ TEST_P(TokenDrawTest, AreTheHostsUnderAnyParameters) {
   }
 }
 
-// Rows of a call may have vocabularies of their own, and what a call leaves behind does not show in the next.
+// Rows of a call may differ in their vocabularies, and nothing that a call leaves behind may show in the next.
 TEST_P(TokenDrawTest, RowsOfACallAreIndependent) {
   Cases random(8);
   std::deque<Case> cases;
@@ -161,7 +162,7 @@ TEST_P(TokenDrawTest, TiesGoToTheLowerToken) {
   EXPECT_EQ(draw({flat})[0], "0");
   flat.logits[255] = flat.logits[130] = 5;
   EXPECT_EQ(draw({flat})[0], "130");
-  // Of the three that top_k and top_p leave, all are drawn in time, and no other.
+  // Over many positions, all of the three tokens that top_k or top_p leave are drawn, and no other.
   for (const bool by_top_k : {true, false}) {
     std::deque<Case> cases;
     for (uint64_t position = 0; position < 40; ++position) {
@@ -190,9 +191,9 @@ TEST_P(TokenDrawTest, WhatCannotBeDrawnFromIsNamedAsOnTheHost) {
   cases[1].logits[141] = std::nanf("");
   cases[2].logits.assign(200, -kInfinity);
   cases[3].logits.assign(200, -kInfinity);
-  cases[3].logits[199] = -40;  // one is left
+  cases[3].logits[199] = -40;  // the only token left
   cases[4].logits[9] = std::nanf("");
-  cases[4].forbidden = {9};  // nobody asks for it
+  cases[4].forbidden = {9};  // so its NaN does not matter
   cases[5].allowed.assign(7, 0);
   cases[5].params.temperature = 0;
   expect_the_hosts(cases);

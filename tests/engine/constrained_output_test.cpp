@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-// One of few words after each letter, so that what is looked up often breaks it.
+// Few words may follow each letter, so that tokens from look-up often break the grammar.
 constexpr const char* kGrammar = "root ::= (pair \" \"){3} [x-z]+ \"q\"\npair ::= \"a\" [b-d] | \"e\" [f-h] | \"ab\" \"a\" [m-z]+";
 const std::regex kForm("((a[b-d]|e[f-h]|aba[m-z]+) ){3}[x-z]+q");
 
@@ -32,7 +32,7 @@ TEST_F(ConstrainedOutput, ObeysTheGrammarAndEndsWithIt) {
     request.ignore_eos = seed % 4 == 1;
     request.min_tokens = seed % 5 == 1 ? 100 : 0;
     request.logprobs = seed % 7 == 1 ? 2 : -1;
-    if (request.sampling.temperature == 0) request.sampling.frequency_penalty = 1.0f;  // [x-z]+ may go on for ever
+    if (request.sampling.temperature == 0) request.sampling.frequency_penalty = 1.0f;  // [x-z]+ might never end
     const ChoiceResult result = generate(request);
     if (result.finish == FinishReason::kLength) continue;
     EXPECT_EQ(result.finish, FinishReason::kStop) << result.error;
@@ -75,7 +75,8 @@ TEST_F(ConstrainedOutput, DraftsOfAGoodModelStand) {
   const auto stream = engine->submit(request);
   read_all(*stream);
   EXPECT_GT(stream->usage().speculation.drafted, 0);
-  EXPECT_GE(stream->usage().speculation.accepted, stream->usage().speculation.drafted - 4);  // but for those behind the end
+  // All except drafts beyond the end are accepted.
+  EXPECT_GE(stream->usage().speculation.accepted, stream->usage().speculation.drafted - 4);
 }
 
 TEST_F(ConstrainedOutput, EachChoiceHasItsOwnPlaceInTheGrammar) {
@@ -104,7 +105,7 @@ TEST_F(ConstrainedOutput, SurvivesTheLossOfItsCache) {
   }
   engine.reset();
   model = std::make_unique<FakeModel>();
-  options.kv_cache_bytes = 4 * 260 * 2 * 16 * 4;  // of about four whole sequences
+  options.kv_cache_bytes = 4 * 260 * 2 * 16 * 4;  // room for about four whole sequences
   start();
   auto streams = engine->submit_all(requests);
   int64_t preemptions = 0;
@@ -115,7 +116,7 @@ TEST_F(ConstrainedOutput, SurvivesTheLossOfItsCache) {
   EXPECT_GT(preemptions, 0);
 }
 
-// Masks allow what a device draws; near the end of a counted repetition they leave out tokens of four characters.
+// Masks also apply where a device samples. Near the end of a counted repetition they exclude tokens of four characters.
 TEST_F(ConstrainedOutput, CountedRepetitionsEndWhereTheyMust) {
   for (const bool draws : {false, true}) {
     engine.reset();

@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-// A folder that stands for "/", with what the kernel would show in /proc and in hierarchies of control groups.
+// A folder that stands for "/". Tests write files there as the kernel shows them in /proc and in hierarchies of control
+// groups.
 class ControlGroups : public testing::Test {
  protected:
   ControlGroups() : root_(std::filesystem::path(testing::TempDir()) / ("control_groups_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
@@ -56,7 +57,7 @@ constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 TEST_F(ControlGroups, NoneLimitNothing) {
   EXPECT_EQ(limits().free_bytes, kUnlimited);
   EXPECT_TRUE(std::isinf(limits().cpus));
-  version_2("/a");  // whose folder is not there
+  version_2("/a");  // the group has no folder
   EXPECT_EQ(limits().free_bytes, kUnlimited);
   memory_2("sys/fs/cgroup/a", "max", 5);
   write("sys/fs/cgroup/a/cpu.max", "max 100000\n");
@@ -81,7 +82,7 @@ TEST_F(ControlGroups, Version2AwayFromTheRootWithAllAncestors) {
   write("sys/fs/cgroup/system.slice/cpu.max", "300000 100000");
   write("sys/fs/cgroup/system.slice/smartkv.service/cpu.max", "800000 100000");
   EXPECT_DOUBLE_EQ(limits().cpus, 3);
-  memory_2("sys/fs/cgroup/other.slice", "1", 1);  // another's
+  memory_2("sys/fs/cgroup/other.slice", "1", 1);  // not an ancestor
   EXPECT_EQ(free_mib(), 300);
 }
 
@@ -92,14 +93,15 @@ TEST_F(ControlGroups, MemoryHighCountsAndMayBeExceeded) {
   EXPECT_EQ(free_mib(), -40);
 }
 
-// A container in the host's cgroup namespace: only its own part of the hierarchy is mounted, and the path is the host's.
+// A container in the host's cgroup namespace: only its own part of the hierarchy is mounted, but its path is the
+// host's.
 TEST_F(ControlGroups, AMountMayShowAPart) {
   version_2("/docker/abc/inner", "/docker/abc", "/run/c\\040g");
   memory_2("run/c g", std::to_string(500 * kMiB), 0);
   EXPECT_EQ(free_mib(), 500);
   memory_2("run/c g/inner", std::to_string(300 * kMiB), 0);
   EXPECT_EQ(free_mib(), 300);
-  memory_2("run/c g/docker/abc/inner", "0", 0);  // no group of this process
+  memory_2("run/c g/docker/abc/inner", "0", 0);  // not a group of this process
   EXPECT_EQ(free_mib(), 300);
 }
 
@@ -124,7 +126,7 @@ TEST_F(ControlGroups, Version1) {
 
 TEST_F(ControlGroups, Version1WithAncestorsSeenAndUnseen) {
   version_1("/a/b", "/");
-  memory_1("/a/b", 9223372036854771712, 10 * kMiB);  // as version 1 writes that there is none
+  memory_1("/a/b", 9223372036854771712, 10 * kMiB);  // how version 1 writes that there is no limit
   EXPECT_GT(free_mib(), int64_t{1} << 40);
   memory_1("/a", 400 * kMiB, 100 * kMiB);
   EXPECT_EQ(free_mib(), 300);
@@ -132,7 +134,7 @@ TEST_F(ControlGroups, Version1WithAncestorsSeenAndUnseen) {
   EXPECT_EQ(free_mib(), 40);
 }
 
-// Debian before version 11: memory in version 1, the rest of it in an empty hierarchy of version 2.
+// Debian before version 11: memory is in a hierarchy of version 1, and one of version 2 exists without it.
 TEST_F(ControlGroups, BothVersionsAtOnce) {
   version_1("/user.slice", "/");
   write("proc/self/mountinfo", "41 30 0:36 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"

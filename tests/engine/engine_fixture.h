@@ -1,4 +1,4 @@
-// An engine over the fake model, and what tests need to talk to it.
+// An engine over the fake model, with helpers that send it requests and read the answers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@
 
 namespace smartkv {
 
-constexpr std::chrono::milliseconds kPatience{120'000};  // an instrumented model on a busy machine takes its time
+// Generous, because an instrumented model on a busy machine is slow.
+constexpr std::chrono::milliseconds kPatience{120'000};
 
 struct ChoiceResult {
   std::string text, error;
@@ -24,6 +25,7 @@ struct ChoiceResult {
   std::optional<std::string> stop_string;
 };
 
+// Reads a stream to its end. Returns the joined events of each of its n choices.
 inline std::vector<ChoiceResult> read_all(GenerationStream& stream, int32_t n = 1) {
   std::vector<ChoiceResult> results(static_cast<size_t>(n));
   GenerationEvent event;
@@ -45,6 +47,7 @@ inline std::vector<ChoiceResult> read_all(GenerationStream& stream, int32_t n = 
   }
 }
 
+// Returns a request with a prompt of letters that depends on the seed, which also seeds its sampling.
 inline GenerationRequest make_request(int64_t prompt_tokens, int64_t max_tokens, uint64_t seed = 1) {
   GenerationRequest request;
   request.id = "test-" + std::to_string(seed);
@@ -56,9 +59,10 @@ inline GenerationRequest make_request(int64_t prompt_tokens, int64_t max_tokens,
   return request;
 }
 
-// Lets the model's passes through only when told to.
+// Holds the model's passes until a test lets them through.
 class Latch {
  public:
+  // Called from the engine thread, in a pass. Blocks until the pass is let through.
   void wait_in_pass() {
     std::unique_lock lock(mutex_);
     waiting_ = true;
@@ -67,10 +71,12 @@ class Latch {
     if (!open_) --permits_;
     waiting_ = false;
   }
+  // Blocks until a pass waits.
   void wait_for_pass() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return waiting_ && permits_ == 0; });
   }
+  // Lets one pass through, now or later.
   void let_one_pass() {
     const std::lock_guard lock(mutex_);
     ++permits_;
@@ -94,9 +100,11 @@ class EngineTest : public ::testing::Test {
   EngineTest() {
     options.context_length = 1024;
     options.kv_cache_bytes = int64_t{64} << 20;
-    options.prefix_cache_bytes = 0;  // but where a test is about it: what was used is free when a request ends
+    // Off unless a test is about it, so that all memory is free when a request ends.
+    options.prefix_cache_bytes = 0;
   }
 
+  // Creates `engine` with the options and models set so far. Takes the models.
   void start() {
     EngineParts parts;
     parts.options = options;
@@ -109,6 +117,7 @@ class EngineTest : public ::testing::Test {
     parts.int4_model = std::move(int4_model);
     engine = std::make_unique<EngineImpl>(std::move(parts));
   }
+  // Makes every pass of the model wait for `gate`, which must outlive the engine.
   void hold_passes(Latch* gate) {
     model->on_forward = [gate](std::span<const SequenceInput>) { gate->wait_in_pass(); };
   }
@@ -116,6 +125,7 @@ class EngineTest : public ::testing::Test {
     const auto stream = engine->submit(std::move(request));
     return read_all(*stream)[0];
   }
+  // Submits a request that the engine must refuse, and returns the error.
   RequestError refusal(const GenerationRequest& request) {
     try {
       engine->submit(request);
@@ -129,8 +139,8 @@ class EngineTest : public ::testing::Test {
   EngineOptions options;
   int threads = 1;
   std::unique_ptr<FakeModel> model = std::make_unique<FakeModel>();
-  FakeModel* served = nullptr;  // what the engine runs
-  std::unique_ptr<FakeModel> draft_model, int4_model;  // null: the engine has none
+  FakeModel* served = nullptr;  // the model that the engine runs and owns
+  std::unique_ptr<FakeModel> draft_model, int4_model;  // null if the engine has none
   std::unique_ptr<EngineImpl> engine;
 };
 

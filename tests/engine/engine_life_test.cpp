@@ -1,4 +1,4 @@
-// The life of requests: queueing, cancellation, errors, draining, and what the engine tells of it.
+// The life of requests: queueing, cancellation, errors and draining, and what the engine reports about it.
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ TEST_F(EngineTest, CancellingFreesTheMemoryBeforeTheNextStep) {
   cancelled->cancel();
   abandoned.reset();
   gate.let_one_pass();
-  gate.wait_for_pass();  // the next step: only one is left
+  gate.wait_for_pass();  // only one request is left in the next step
   EXPECT_EQ(engine->stats().requests_running, 1);
   EXPECT_EQ(engine->stats().kv_bytes_used, used / 3);
   gate.open();
@@ -150,7 +150,7 @@ TEST_F(EngineTest, WhatCanNeverFitIsRefusedWithTheNumbers) {
   EXPECT_EQ(error.kind, RequestError::Kind::kTooLarge);
   EXPECT_THAT(error.what(), HasSubstr(std::to_string(4 * page + kFakeVocab * 4)));
   EXPECT_THAT(error.what(), HasSubstr(std::to_string(options.kv_cache_bytes)));
-  EXPECT_EQ(refusal(make_request(200, 2000)).kind, RequestError::Kind::kTooLarge);  // not even the prompt
+  EXPECT_EQ(refusal(make_request(200, 2000)).kind, RequestError::Kind::kTooLarge);  // not even the prompt fits
 }
 
 TEST_F(EngineTest, ChoicesThatDoNotFitTogetherRunOneAfterTheOther) {
@@ -170,18 +170,19 @@ TEST_F(EngineTest, ChoicesThatDoNotFitTogetherRunOneAfterTheOther) {
 }
 
 TEST_F(EngineTest, ARequestForAllThatTheContextHoldsEndsWhereMemoryDoes) {
-  options.prefix_cache_bytes = -1;  // takes nothing from who runs
+  options.prefix_cache_bytes = -1;  // only memory that running sequences do not need
   options.kv_cache_bytes = 3 * 64 * fake_cache_shape().bytes_per_token();
   start();
   const auto stream = engine->submit(make_request(100, 1000));
   const ChoiceResult result = read_all(*stream)[0];
   EXPECT_EQ(result.finish, FinishReason::kLength);
   EXPECT_GT(result.tokens.size(), 25u);
-  EXPECT_LT(result.tokens.size(), 93u);  // the logits take their part
+  EXPECT_LT(result.tokens.size(), 93u);  // logits take a part of the memory
   EXPECT_EQ(generate(make_request(100, 28)).finish, FinishReason::kLength);
 }
 
-// Far more than fits at once, of all kinds: every answer is the one that the request has alone, and memory is never passed.
+// Far more than fits at once, of all kinds. Every answer must be the one that the request gets alone, and the memory
+// limit must never be exceeded.
 TEST_F(EngineTest, AnswersUnderMemoryPressureAreThoseOfPlenty) {
   const auto request_of = [](uint64_t seed) {
     GenerationRequest request = make_request(5 + static_cast<int64_t>(seed * 37 % 150), 20 + static_cast<int64_t>(seed * 53 % 200), seed);
@@ -256,7 +257,7 @@ TEST_F(EngineTest, APromptThatBeginsAlikeIsNotComputedTwice) {
   EXPECT_GT(stats.prefix_cache_bytes, 0);
 }
 
-// What a running sequence and a kept prompt share is told once.
+// Bytes that a running sequence shares with a stored prompt must be counted once.
 TEST_F(EngineTest, HeldAndKeptBytesStayWithinTheBudget) {
   options.prefix_cache_bytes = -1;
   options.kv_cache_bytes = 1000 * fake_cache_shape().bytes_per_token();
@@ -291,7 +292,7 @@ TEST_F(EngineTest, AnAnswerLeavesThePromptToBeCutBack) {
   EXPECT_EQ(stream->usage().cached_tokens, 150);
 }
 
-// Wherever the question parts from the text, before or after a boundary that lies near.
+// The question must find the text wherever it diverges from it, before or after a boundary nearby.
 TEST_F(EngineTest, AnotherQuestionAboutATextFindsIt) {
   options.prefix_cache_bytes = -1;
   options.context_length = 2048;
@@ -325,7 +326,7 @@ TEST_F(EngineTest, APromptWaitsForOneThatComputesWhatBothNeed) {
   hold_passes(&gate);
   start();
   const auto first = engine->submit(request);
-  gate.wait_for_pass();  // it computes its first 512 tokens
+  gate.wait_for_pass();  // it is computing its first 512 tokens
   std::vector<std::unique_ptr<GenerationStream>> alike;
   for (int i = 0; i < 3; ++i) alike.push_back(engine->submit(request));
   const auto parts = engine->submit(other);
@@ -338,12 +339,12 @@ TEST_F(EngineTest, APromptWaitsForOneThatComputesWhatBothNeed) {
   }
   EXPECT_EQ(read_all(*parts)[0].tokens, expected_other.tokens);
   EXPECT_EQ(parts->usage().cached_tokens, 700);
-  // What both have of the text, what each has behind it, and a copied page for each of their states; none of it twice.
+  // Room for the text that both share, the rest of each prompt, and a copied page for each of their states, each once.
   EXPECT_LT(engine->stats().prefix_cache_bytes, (1100 + 4 * kernels::kPageTokens) * fake_cache_shape().bytes_per_token());
 }
 
-// What it drafts is what it would have drafted. Its own cache cannot be cut back, so that the second prompt leaves a state
-// where it parts from the first.
+// After a prefix hit, the draft must draft as it does without one. Its own cache cannot be cut back, so the second
+// prompt stores a state where it diverges from the first.
 TEST_F(EngineTest, ADraftThatTheTargetsPassesFillGoesOnFromAPrefixToo) {
   options.context_length = 2048;
   for (const int64_t prompt : {900, 1090}) {
@@ -412,7 +413,7 @@ TEST_F(EngineTest, APromptSurvivesARestart) {
   }
 }
 
-// As a container's user finds a volume that belongs to root.
+// A container's user may find such a directory if the volume belongs to root.
 TEST_F(EngineTest, ADirectoryForPrefixesThatCannotBeUsedIsLeftAlone) {
   const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / ("no_directory." + std::to_string(getpid()));
   std::ofstream(file) << "a file";
@@ -427,7 +428,7 @@ TEST_F(EngineTest, ADirectoryForPrefixesThatCannotBeUsedIsLeftAlone) {
     const ChoiceResult first = generate(make_request(600, 10, 1));
     const auto again = engine->submit(make_request(600, 10, 1));
     EXPECT_EQ(read_all(*again)[0].tokens, first.tokens);
-    EXPECT_GE(again->usage().cached_tokens, 500);  // in memory they are kept
+    EXPECT_GE(again->usage().cached_tokens, 500);  // prompts are still stored in memory
     engine.reset();
   }
   std::filesystem::remove(file);
@@ -525,7 +526,7 @@ TEST_F(EngineTest, AFailedPassEndsTheRequestAtFaultOnly) {
   EXPECT_EQ(engine->stats().finished.at("error"), 1);
 }
 
-// Computed anew in passes that end at boundaries, the last of them one known token before the end.
+// The tokens are recomputed in passes that end at boundaries. The last pass ends one known token before the end.
 TEST_F(EngineTest, AnAnswerThatIsComputedAnewGoesOnFromABoundary) {
   const auto request_of = [](uint64_t seed) {
     GenerationRequest request = make_request(100, 150, seed);
@@ -550,7 +551,7 @@ TEST_F(EngineTest, AnAnswerThatIsComputedAnewGoesOnFromABoundary) {
   }
 }
 
-// What nobody runs with goes, too: states of prompts, pages kept for reuse.
+// Memory that no running sequence uses is released, too: states of prompts, and pages kept for reuse.
 TEST_F(EngineTest, WithoutMemoryTheRequestAtFaultEndsAndTheRestIsGivenBack) {
   options.prefix_cache_bytes = -1;
   model->on_forward = [](std::span<const SequenceInput> batch) {
@@ -673,7 +674,7 @@ TEST_F(EngineTest, ManyClientsAtOnce) {
         if ((client + i) % 4 == 0) {
           GenerationEvent event;
           stream->next(&event, kPatience);
-          continue;  // goes away in the middle
+          continue;  // leaves in the middle
         }
         for (const ChoiceResult& result : read_all(*stream, request.n)) {
           EXPECT_EQ(result.finish, FinishReason::kLength);

@@ -1,4 +1,5 @@
-// Memory that requests share: what one request takes is there again for the next, and what the engine remembers is its own.
+// Memory that requests share: one request's memory is free again for the next, and the engine's own records do not
+// depend on requests.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -9,7 +10,7 @@
 namespace smartkv {
 namespace {
 
-// The allocations that succeed in this thread before one fails, after which all succeed again. Negative: none fails.
+// Allocations of this thread that succeed before one fails. Later ones succeed again. Negative: none fails.
 thread_local int64_t allocations_to_failure = -1;
 
 bool fails_in_turn() { return allocations_to_failure >= 0 && allocations_to_failure-- == 0; }
@@ -18,7 +19,7 @@ class EngineMemoryTest : public EngineTest {
  protected:
   static constexpr int64_t kRowBytes = kFakeVocab * 4;
   int64_t page_bytes() const { return kernels::kPageTokens * fake_cache_shape().bytes_per_token(); }
-  // As a request that wants the log probabilities of its prompt and no answer.
+  // Returns a request for the log probabilities of its prompt, without an answer.
   static GenerationRequest make_echo(int64_t prompt, uint64_t seed) {
     GenerationRequest request = make_request(prompt, 0, seed);
     request.prompt_logprobs = 1;
@@ -80,7 +81,7 @@ TEST_F(EngineMemoryTest, ManySequencesLeaveTheWholeCacheToTheNext) {
 
 TEST_F(EngineMemoryTest, SpeculationDoesNotShortenAnAnswer) {
   options.kv_cache_bytes = 9 * page_bytes() + kRowBytes;
-  model->memory = 1;  // it goes round in circles, so that much is drafted
+  model->memory = 1;  // its output repeats, so that much is drafted
   start();
   GenerationRequest all = make_request(400, 168, 99);
   all.sampling.temperature = 0;
@@ -91,7 +92,7 @@ TEST_F(EngineMemoryTest, SpeculationDoesNotShortenAnAnswer) {
   EXPECT_GT(stream->usage().speculation.drafted, 0);
 }
 
-// It is recomputed in one chunk from its prompt on, of which it samples from the last row.
+// The preempted request is recomputed in one chunk from its prompt on, and samples from the chunk's last row.
 TEST_F(EngineMemoryTest, AnEchoRequestThatIsPreemptedKeepsItsAnswer) {
   std::vector<GenerationRequest> requests;
   for (uint64_t seed = 0; seed < 6; ++seed) {
@@ -135,7 +136,7 @@ TEST_F(EngineMemoryTest, APromptThatIsPreemptedHalfwayCountsOnce) {
   EXPECT_EQ(stats.policies.at("full").prompt_tokens, prompts);
 }
 
-// A step that fails is done again; if it fails once more, the oldest request ends, and the others go on.
+// A step that fails is repeated. If it fails again, the oldest request ends and the others continue.
 TEST_F(EngineMemoryTest, AnExceptionDoesNotEndTheEngine) {
   start();
   std::vector<ChoiceResult> expected;
@@ -167,8 +168,9 @@ TEST_F(EngineMemoryTest, AnExceptionDoesNotEndTheEngine) {
   }
 }
 
-// Each allocation of the engine's thread fails in turn while four requests run, one of them forked, one constrained and two
-// with drafts. A request that ends early says why; every other one has the tokens that it has without a failure.
+// Each allocation of the engine thread fails in turn while four requests run: one is forked, one is constrained and two
+// have drafts. A request that ends early must say why. Every other one must get the tokens that it gets without a
+// failure.
 TEST_F(EngineMemoryTest, EachAllocationOfAStepMayFail) {
   options.prefix_cache_bytes = -1;
   std::vector<GenerationRequest> requests;
@@ -189,7 +191,7 @@ TEST_F(EngineMemoryTest, EachAllocationOfAStepMayFail) {
   };
   start();
   const std::vector<ChoiceResult> expected = run();
-  ::testing::internal::CaptureStderr();  // a line in the log for each
+  ::testing::internal::CaptureStderr();  // each failure logs a line
   allocation_fails = fails_in_turn;
   int ended = 0;
   for (const int pass : {1, 2, 5}) {
@@ -200,7 +202,7 @@ TEST_F(EngineMemoryTest, EachAllocationOfAStepMayFail) {
       model = std::make_unique<FakeModel>();
       int passes = 0;
       met = false;
-      model->on_forward = [&, n](std::span<const SequenceInput>) {  // in the engine's thread
+      model->on_forward = [&, n](std::span<const SequenceInput>) {  // on the engine thread
         if (++passes == pass) allocations_to_failure = n;
         if (passes == pass + 3) {
           met = allocations_to_failure < 0;

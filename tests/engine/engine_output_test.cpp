@@ -1,4 +1,4 @@
-// What a request's output is: independent of the batch, cut where it must be, with the log probabilities asked for.
+// A request's output: independent of the batch, cut where it must be, and with the log probabilities asked for.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -82,7 +82,7 @@ TEST_F(EngineTest, AnUnseededRequestReportsItsSeed) {
   EXPECT_EQ(generate(request).tokens, tokens);
 }
 
-// The fake model prefers one token after another, in order: the text is known.
+// Makes the fake model prefer these tokens, one after another, so that the text is known.
 void say(FakeModel* model, std::vector<TokenId> tokens) {
   auto next = std::make_shared<size_t>(0);
   auto current = std::make_shared<TokenId>(0);

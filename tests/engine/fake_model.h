@@ -1,4 +1,4 @@
-// A model and a tokenizer for engine tests: logits are a hash of the whole sequence, read back from the real cache.
+// A model and a tokenizer for engine tests. Logits are a hash of the whole sequence, which is read from the real cache.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ class FakeModel final : public Model {
     for (const SequenceInput& input : batch) {
       const auto n = static_cast<int64_t>(input.tokens.size());
       if (input.cache->tokens() + n > input.cache->next_boundary()) throw std::logic_error("beyond the boundary");
-      // The key of a token is its id, so that what a fork or a later pass sees is what the cache holds.
+      // The key of a token is its id, so that a fork or a later pass sees exactly the tokens that the cache holds.
       std::vector<float> rows(static_cast<size_t>(n * kDim), 0.0f);
       for (int64_t i = 0; i < n; ++i) {
         const TokenId token = input.tokens[static_cast<size_t>(i)];
@@ -76,7 +76,7 @@ class FakeModel final : public Model {
     }
   }
 
-  // The logits after these tokens.
+  // Computes the logits that follow these tokens: [kFakeVocab].
   void fill_logits(std::span<const TokenId> tokens, float* logits) const {
     uint64_t hash = 1;
     bool broken = false;
@@ -93,20 +93,21 @@ class FakeModel final : public Model {
     return checked_policy ? checked_policy(std::move(policy)) : std::move(policy);
   }
 
-  // Asked in every step of the engine, outside of any sequence's work.
+  // Called in every step of the engine, outside the work of any sequence.
   std::string lost() const override {
     if (failures.load() > 0 && failures.fetch_sub(1) > 0) throw std::bad_alloc();
     return {};
   }
 
-  mutable std::atomic<int> failures{0};  // that lost() is to throw
-  std::function<void(std::span<const SequenceInput>)> on_forward;  // before the pass; may wait or throw
-  std::function<float(TokenId)> bias = [](TokenId token) {         // keeps the special tokens out, unless a test asks
+  mutable std::atomic<int> failures{0};  // how often lost() will throw
+  std::function<void(std::span<const SequenceInput>)> on_forward;  // called before the pass; may wait or throw
+  std::function<float(TokenId)> bias = [](TokenId token) {  // keeps special tokens out unless a test replaces it
     return token == kFakeEos || token >= kFakeNan ? -50.0f : 0.0f;
   };
-  std::function<std::unique_ptr<KvCachePolicy>(std::unique_ptr<KvCachePolicy>)> checked_policy;  // around each policy; null: none
-  bool draws = false;          // the most probable token that the mask allows, in place of logits
-  int64_t memory = INT64_MAX;  // how many of the last tokens the logits depend on
+  // Wraps each policy that the model makes. May be null.
+  std::function<std::unique_ptr<KvCachePolicy>(std::unique_ptr<KvCachePolicy>)> checked_policy;
+  bool draws = false;          // samples the most probable token that the mask allows, instead of returning logits
+  int64_t memory = INT64_MAX;  // number of last tokens on which the logits depend
 
  private:
   static constexpr int64_t kDim = 16;
@@ -133,7 +134,7 @@ class FakeModel final : public Model {
   std::vector<TokenId> seen_;
 };
 
-// Token 1..26: "a".."z"; 27: " "; 28, 29: the two bytes of "é"; others: "<id>".
+// Tokens 1 to 26 are "a" to "z", 27 is " ", 28 and 29 are the two bytes of "é", and any other is "<id>".
 class FakeTokenizer final : public Tokenizer {
  public:
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions&) const override {

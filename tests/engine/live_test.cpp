@@ -1,4 +1,4 @@
-// What the engine says of its sequences while it works.
+// The engine's reports about its sequences while it works.
 #include <future>
 
 #include "tests/engine/engine_fixture.h"
@@ -12,9 +12,9 @@ class LiveTest : public EngineTest {
  protected:
   ~LiveTest() override {
     gate.open();
-    engine.reset();  // its passes look at the gate
+    engine.reset();  // its passes use the gate
   }
-  // The engine answers between two passes: lets passes go until it did.
+  // The engine answers between two passes, so this lets passes through until the answer is there.
   std::vector<LiveSequence> ask(std::optional<int64_t> layer) {
     auto answer = std::async(std::launch::async, [this, layer] { return engine->live(layer); });
     while (answer.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) gate.let_one_pass();

@@ -49,7 +49,7 @@ TEST(LogLine, JsonHasTimeAndLevel) {
   EXPECT_EQ(json["message"], "hello");
 }
 
-// A path is the client's to write.
+// Clients choose paths, so a message may contain anything.
 TEST(LogLine, NothingInAMessageBeginsALine) {
   const std::string forged = "GET /a\n2026-01-01T00:00:00.000Z error forged\r\x1b[31m\x7f\u0085\u2028\u202e\u009b" + std::string(1, '\0');
   EXPECT_EQ(text_line(forged),
@@ -79,7 +79,7 @@ TEST(LogLine, LongTextsAreCut) {
   EXPECT_TRUE(nlohmann::json::accept(json_line(longest, {{"a", longest}, {"b", longest}, {"c", longest}, {"d", longest}})));
 }
 
-// Logs into a pipe that nobody reads, ends, and says by its exit code whether it was held up.
+// Logs into a pipe that is not read, and exits with a code that says whether logging blocked.
 [[noreturn]] void log_into_a_blocked_pipe(int* read_end) {
   std::array<int, 2> pipe{};
   if (::pipe(pipe.data()) != 0) std::_Exit(90);
@@ -92,7 +92,7 @@ TEST(LogLine, LongTextsAreCut) {
   if (lost_log_lines() == 0) std::_Exit(91);
   if (flush_log(milliseconds(10))) std::_Exit(92);
   if (std::chrono::steady_clock::now() - start > std::chrono::seconds(20)) std::_Exit(93);
-  // Once it is read, the log goes on, and tells what is missing.
+  // Once the pipe is read, the log continues and reports how many lines are missing.
   std::string seen;
   std::array<char, 65536> buffer{};
   const uint64_t lost = lost_log_lines();
@@ -113,7 +113,7 @@ TEST(Log, ABlockedPipeHoldsNobodyUp) {
   EXPECT_EXIT(log_into_a_blocked_pipe(&read_end), ::testing::ExitedWithCode(0), "");
 }
 
-// The thread is in a write() that never returns.
+// Exits while the logging thread is in a write() that never returns.
 [[noreturn]] void exit_with_a_blocked_pipe() {
   std::array<int, 2> pipe{};
   if (::pipe(pipe.data()) != 0) std::_Exit(90);

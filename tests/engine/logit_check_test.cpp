@@ -1,4 +1,4 @@
-// Caches whose logits the engine compares with those of an exact cache.
+// Caches for which the engine compares logits with those of an exact cache.
 #include <algorithm>
 #include <memory>
 #include <mutex>
@@ -13,14 +13,14 @@ namespace {
 
 constexpr int64_t kEvery = 20;
 
-// What the caches of a test saw.
+// Records what happened to the caches of a test.
 struct Log {
   std::vector<LogitCheck> followed, judged;
   bool passes = true;
   bool rows_are_equal = true;
 };
 
-// The full cache with a boundary kEvery tokens after the prompt, and after each check: then it wants one.
+// The full cache with a boundary kEvery tokens after the prompt and after each check. There it wants a check.
 class CheckedCache final : public ForwardingCache {
  public:
   CheckedCache(std::unique_ptr<SequenceCache> cache, int64_t prompt, std::shared_ptr<Log> log)
@@ -79,7 +79,7 @@ class LogitCheckTest : public EngineTest {
     checked->checked_policy = [log = log_](std::unique_ptr<KvCachePolicy> policy) { return std::make_unique<CheckedPolicy>(std::move(policy), log); };
     return checked;
   }
-  // Tokens after which checks were made.
+  // Returns the numbers of tokens after which checks were made.
   std::vector<int64_t> checks() const {
     std::vector<int64_t> tokens;
     for (const LogitCheck& check : log_->judged) tokens.push_back(check.tokens);
@@ -152,7 +152,7 @@ TEST_F(LogitCheckTest, ACheckedSequenceLeavesNoStates) {
   GenerationRequest again = make_request(100, 5);
   const auto stream = engine->submit(again);
   read_all(*stream);
-  EXPECT_LE(stream->usage().cached_tokens, 100);  // of the prompt's states, none of the answer's
+  EXPECT_LE(stream->usage().cached_tokens, 100);  // states of the prompt are found, none of the answer
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a plan says, against what the engine then takes.
+// Compares a plan with what the engine then takes.
 #include "engine/memory_plan.h"
 
 #include <algorithm>
@@ -98,14 +98,14 @@ TEST_F(MemoryPlanTest, ListsTheRequestsOwnThenAllThatItMayName) {
   EXPECT_EQ(plans[1].kv_cache, "compact");
   EXPECT_EQ(plans[2].kv_cache, "full");
   EXPECT_EQ(plans[3].kv_cache, "streaming");
-  EXPECT_EQ(plans[1].policy, "");  // heads of 16 channels, whose values take the bytes of 64
+  EXPECT_EQ(plans[1].policy, "");  // values of a head with 16 channels take the bytes of 64
   EXPECT_NE(plans[1].problem.find("kv_cache.bits"), std::string::npos) << plans[1].problem;
   GenerationRequest forbidden = make_request(10, 5);
   forbidden.kv_cache = "random";
   EXPECT_THROW(engine->plan(forbidden), RequestError);
 }
 
-// A cache in host memory that the server has not reserved has no shape, and its plan would divide by its 0 layers.
+// A cache in host memory that the server has not reserved has no shape, and its plan would divide by 0 layers.
 TEST_F(MemoryPlanTest, RefusesTheSpeculationThatSubmitRefuses) {
   start();
   for (const PolicyRow& row : policy_registry()) {

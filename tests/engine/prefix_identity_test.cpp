@@ -35,7 +35,7 @@ class OtherConfig final : public Weights {
 template <typename T>
 void change(T& value) {
   if constexpr (requires { fields(value); }) {
-    change(std::get<0>(fields(value)));  // each field of it: tests/weights/model_fingerprint_test.cpp
+    change(std::get<0>(fields(value)));  // tests/weights/model_fingerprint_test.cpp changes each field
   } else if constexpr (std::is_same_v<T, bool>) {
     value = !value;
   } else if constexpr (std::is_enum_v<T>) {

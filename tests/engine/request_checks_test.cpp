@@ -1,4 +1,4 @@
-// What operators allow requests to name.
+// Policies and speculative methods that operators allow requests to name.
 #include "engine/request_checks.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(RequestChecks, OnlyListedPoliciesMayBeNamed) {
   EXPECT_EQ(refused.param, "kv_cache");
   EXPECT_EQ(refused.message, "kv_cache: expected one of \"full\", \"balanced\", which this server allows "
                              "(allowed_policies), found \"k2v2\"");
-  EXPECT_EQ(of_request(options, "mixed_precision", nullptr).param, "kv_cache");  // what the preset stands for
+  EXPECT_EQ(of_request(options, "mixed_precision", nullptr).param, "kv_cache");  // the policy of the preset
   const json nested = {{"method", "self"}, {"kv_cache", {{"policy", "k2v2"}}}};
   EXPECT_EQ(of_request(options, nullptr, nested).param, "speculative.kv_cache");
   EXPECT_EQ(of_request(options, nullptr, json{{"method", "self"}, {"kv_cache", "k2v2"}}).param, "speculative.kv_cache");

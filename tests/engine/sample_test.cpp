@@ -7,7 +7,7 @@
 namespace smartkv {
 namespace {
 
-// Allows tokens 1 to 5 and refuses those up to `refused`.
+// A constraint that allows tokens 1 to 5 in its mask, but refuses the tokens up to `refused`.
 class LooseConstraint final : public Constraint {
  public:
   explicit LooseConstraint(TokenId refused) : refused_(refused) {}
@@ -31,7 +31,7 @@ class LooseGrammar final : public CompiledGrammar {
   TokenId refused_;
 };
 
-// Logits fall from token 1 on, so that all tokens that are refused are drawn first.
+// Logits fall from token 1 on, so that refused tokens are drawn first.
 class Sample : public testing::Test {
  protected:
   Sample() {
@@ -62,7 +62,7 @@ TEST_F(Sample, TextEndsBeforeMinTokensWhereNothingElseIsLeft) {
   GenerationRequest generation;
   generation.min_tokens = 3;
   generation.stop_token_ids = {5};
-  const auto constrained = make(4, generation);  // all but a stop token are refused
+  const auto constrained = make(4, generation);  // refuses all allowed tokens except a stop token
   const auto event = sample_round(*constrained, &constrained->choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch);
   EXPECT_EQ(event.tokens, std::vector<TokenId>{5});
   EXPECT_EQ(event.finish, FinishReason::kStop);

@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-// A sequence whose cache takes `bytes_per_token`, of one memory that all share.
+// A sequence with a cache of `bytes_per_token` in a memory that all sequences share.
 class FakeSequence final : public ScheduledSequence {
  public:
   FakeSequence(int64_t* used, int64_t prompt, int64_t output, int64_t bytes_per_token = 1)
@@ -44,7 +44,7 @@ class FakeSequence final : public ScheduledSequence {
     computed_ = 0;
   }
 
-  // A pass; when it reaches the end of what is known, a token is sampled.
+  // Runs a pass of n tokens. If it reaches the end of the known tokens, a token is sampled.
   void pass(int64_t n) {
     *used_ += n * bytes_per_token_;
     computed_ += n;
@@ -58,7 +58,7 @@ class FakeSequence final : public ScheduledSequence {
   int64_t shared_once = 0, for_a_pass = 0, apart = 0;  // bytes
   int64_t boundary = INT64_MAX;
   bool fails = false, row_for_each_token = false;
-  static inline int64_t questions = 0;  // that all were asked
+  static inline int64_t questions = 0;  // calls of known() and growth_ahead() of all sequences
 
  private:
   int64_t* used_;
@@ -162,8 +162,8 @@ TEST_F(SchedulerTest, AShortPromptWaitsForNoLongOne) {
   add(1, 200);
   step();
   add(2, 5);
-  add(3, 190);  // not shorter than what is left of the oldest
-  EXPECT_THAT(step(), ElementsAre(Pair(1, 5), Pair(2, 5)));  // the oldest does as much as those that go before it
+  add(3, 190);  // not shorter than the rest of the oldest
+  EXPECT_THAT(step(), ElementsAre(Pair(1, 5), Pair(2, 5)));  // the oldest does as much as those that overtake it
   EXPECT_THAT(step(), ElementsAre(Pair(1, 15), Pair(2, 1)));
 }
 
@@ -172,7 +172,7 @@ TEST_F(SchedulerTest, TheOldestPromptKeepsHalfOfTheWork) {
   step();
   int64_t steps = 1;
   for (uint64_t next = 2; sequences_[1]->left() > 1; ++steps) {
-    add(next++, 8);  // a stream of short ones
+    add(next++, 8);  // a stream of short prompts
     step();
     for (auto& [ticket, sequence] : sequences_) {
       if (ticket > 1 && sequence->decodes()) end(sequence.get());
@@ -183,7 +183,7 @@ TEST_F(SchedulerTest, TheOldestPromptKeepsHalfOfTheWork) {
 
 TEST_F(SchedulerTest, MemoryFollowsTokens) {
   budget = 100;
-  add(1, 10, 70);  // each may come to 80, the two of them to 160
+  add(1, 10, 70);  // each may grow to 80, both together to 160
   add(2, 10, 70);
   EXPECT_THAT(step(), ElementsAre(Pair(1, 10), Pair(2, 6)));
   step();
@@ -204,12 +204,12 @@ TEST_F(SchedulerTest, WhenMemoryRunsOutTheYoungestIsComputedAnewLater) {
   }
   ASSERT_FALSE(lost.empty());
   EXPECT_THAT(lost, ::testing::Each(2u));
-  EXPECT_LE(lost.size(), 4u);  // what was dropped comes back with more room ahead each time
+  EXPECT_LE(lost.size(), 4u);  // each preemption doubles the room that admission looks for
   EXPECT_EQ(used_, 0);
 }
 
 TEST_F(SchedulerTest, WhatIsOffloadedIsHeldFromTheBeginningToTheEnd) {
-  add(1, 4, 2, 2)->apart = 30;  // of 100, for each of two slots
+  add(1, 4, 2, 2)->apart = 30;  // out of 100, for each of two slots
   add(2, 4)->apart = 41;
   add(3, 4)->apart = 40;
   add(4, 4);
@@ -242,7 +242,7 @@ TEST_F(SchedulerTest, ThoseThatGoOnFromWhatIsKnownGoFirst) {
   add(0, 60, 4);
   step();
   add(1, 60, 4);
-  add(2, 60, 4)->prefix = {50, 50};  // takes 10 and its horizon
+  add(2, 60, 4)->prefix = {50, 50};  // takes 10 bytes and its horizon
   while (sequences_[0]->left() > 1) step();
   EXPECT_GT(sequences_[2]->computed(), 0);
   EXPECT_EQ(sequences_[1]->computed(), 0);
@@ -331,7 +331,7 @@ TEST_F(SchedulerTest, WhatNobodyRunsWithMakesRoomForThoseThatShare) {
   step();
   FakeSequence* const shares = add(2, 24, 4);
   shares->prefix = {20, 20, 1};
-  int64_t kept = 25;  // of a text that others wait to go on from
+  int64_t kept = 25;  // by a state from which other sequences wait to resume
   Scheduler::Memory memory;
   memory.free = [&] { return budget - used_ - kept; };
   memory.reclaim = [&](PrefixCache::Evict which) {
@@ -347,7 +347,7 @@ TEST_F(SchedulerTest, WhatNobodyRunsWithMakesRoomForThoseThatShare) {
 TEST_F(SchedulerTest, AnotherTextWaitsForMemoryThatThoseOfThisOneWillTake) {
   options.token_budget = 100;
   budget = 60;
-  add(1, 20, 2);  // computes what 2 and 4 wait for
+  add(1, 20, 2);  // computes the prefix for which 2 and 4 wait
   add(2, 22, 2);
   add(3, 22, 2);  // fits, but not beside the others
   add(4, 22, 2);
@@ -356,7 +356,7 @@ TEST_F(SchedulerTest, AnotherTextWaitsForMemoryThatThoseOfThisOneWillTake) {
   memory.waits = [&](ScheduledSequence* sequence) -> std::optional<int64_t> {
     const bool computing = sequences_[1]->computed() < 20;
     if (!computing || (ticket_of(sequence) != 2 && ticket_of(sequence) != 4)) return std::nullopt;
-    return 10;  // of their 24
+    return 10;  // out of the 24 that each needs
   };
   scheduler().plan(memory, &plan_);
   EXPECT_THAT(plan_.admitted, ElementsAre(sequences_[1].get()));
@@ -371,8 +371,8 @@ TEST_F(SchedulerTest, ThoseThatGoOnFromWhatIsKnownStartWithMoreRoom) {
   step();
   FakeSequence* const goes_on = add(2, 10, 30);
   goes_on->prefix = {8, 8, 0};
-  used_ += 8;                           // what is known
-  budget = used_ + 13 + (10 + 12 - 8);  // the first one's next token and horizon, and the other's
+  used_ += 8;                           // the known prefix
+  budget = used_ + 13 + (10 + 12 - 8);  // the first one's next token and horizon, and the other's need
   --budget;
   plan();
   EXPECT_THAT(plan_.admitted, IsEmpty());
@@ -386,7 +386,8 @@ TEST_F(SchedulerTest, WhatRunningOnesWillNoLongerShareCountsAtAdmission) {
   step();
   shares->shared_once = 10;
   add(2, 4, 30);
-  budget = used_ + 5 + 10 + 8;  // what the first one writes next and anew, and the other's prompt and horizon
+  // The first one's next token and horizon, its copies of shared pages, and the other's prompt and horizon.
+  budget = used_ + 5 + 10 + 8;
   --budget;
   plan();
   EXPECT_THAT(plan_.admitted, IsEmpty());
@@ -406,7 +407,7 @@ TEST_F(SchedulerTest, WhereMemoryLacksForAPassAYoungerOneLetsItGoByBeforeSomebod
   EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 1), Pair(3, 1)));
   EXPECT_THAT(dropped(), IsEmpty());
 
-  // Memory that does not come.
+  // Now the memory does not come.
   std::swap(sequences_[2]->for_a_pass, sequences_[3]->for_a_pass);
   for (int32_t pass = 0; pass < options.most_deferred; ++pass) {
     budget = used_ + 3;
@@ -455,7 +456,7 @@ TEST_F(SchedulerTest, RowsOfLogProbabilitiesAreBounded) {
   EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 7)));
 }
 
-// What one pass needed is no loss to the next.
+// Rows of logits that one pass needed must be available to the next.
 TEST_F(SchedulerTest, RowsAreReturnedAfterAPass) {
   options.row_bytes = 10;
   budget = 100;
@@ -467,7 +468,7 @@ TEST_F(SchedulerTest, RowsAreReturnedAfterAPass) {
   EXPECT_THAT(step(), ElementsAre(Pair(2, 10)));
 }
 
-// However many wait, the next pass looks at the oldest ones only.
+// However many sequences wait, the next pass looks at the oldest ones only.
 TEST_F(SchedulerTest, ADeepQueueCostsAPassNoMoreThanAShortOne) {
   options.max_sequences = 1'000'000;
   budget = 100;
@@ -489,7 +490,7 @@ TEST_F(SchedulerTest, LogitsCountInMemory) {
   end(sequences_[1].get());
   add(2, 30, 1, 2);
   EXPECT_THAT(step(), ElementsAre(Pair(2, 16)));
-  EXPECT_THAT(step(), ElementsAre(Pair(2, 7)));  // the whole rest would bring the logits
+  EXPECT_THAT(step(), ElementsAre(Pair(2, 7)));  // computing the whole rest would add the logits
 }
 
 TEST_F(SchedulerTest, SaysWhoIsStuckAlone) {
@@ -527,7 +528,7 @@ TEST_F(SchedulerTest, SuspectsGoOnAlone) {
   EXPECT_THAT(step(), ElementsAre(Pair(1, 1), Pair(2, 1), Pair(3, 1)));
 }
 
-// A sequence that lost its memory waits until there is more for it; one that is only to be computed anew does not.
+// A preempted sequence waits until more memory is free. One that is only recomputed does not.
 TEST_F(SchedulerTest, WhoLostNoMemoryGoesOnAtOnce) {
   budget = 100;
   for (uint64_t i = 1; i <= 2; ++i) add(i, 4);
@@ -550,7 +551,7 @@ TEST_F(SchedulerTest, PromisesWhatPromptsStillNeed) {
   EXPECT_EQ(scheduler().bytes_promised(), 40);
 }
 
-// Requests of all sizes, far more than fit: memory is never exceeded, all are served, nobody waits for ever.
+// Requests of all sizes, far more than fit: memory is never exceeded, all are served, and none waits forever.
 TEST_F(SchedulerTest, ServesALoadBeyondItsMemory) {
   options.max_sequences = 6;
   budget = 300;

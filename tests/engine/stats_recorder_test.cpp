@@ -47,7 +47,7 @@ TEST(StatsRecorder, MetricsOfCachesAreWellFormed) {
   }
 }
 
-// What waits half a millisecond is not to be told as some 150 ms, which is where a first bucket of 0.3 s puts its median.
+// A wait of half a millisecond must not be reported as 150 ms, the median that a first bucket of 0.3 s gives.
 TEST(StatsRecorder, ShortWaitsHaveBuckets) {
   StatsRecorder recorder;
   for (const Histogram* histogram : {&recorder.stats.queue_time, &recorder.stats.e2e_latency, &recorder.stats.time_per_output_token,

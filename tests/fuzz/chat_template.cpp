@@ -19,7 +19,7 @@ const nlohmann::ordered_json& context() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace smartkv;
   try {
-    // Limits that keep an input quick.
+    // Limits that keep every input fast.
     const ChatTemplate chat_template(fuzz::text_of(data, size), {.max_steps = 20'000, .max_output_bytes = 1 << 20});
     chat_template.render(context(), [] { return std::tm{}; });
   } catch (const ChatTemplateError&) {

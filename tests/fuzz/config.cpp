@@ -1,4 +1,4 @@
-// Config files and files of API keys. The first byte says which.
+// Config files and files of API keys. The first byte chooses between them.
 #include "server/commands/common.h"
 #include "server/http/api_keys.h"
 #include "tests/fuzz/input.h"

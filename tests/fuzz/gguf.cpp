@@ -11,7 +11,8 @@
 namespace smartkv::fuzz {
 namespace {
 
-constexpr int64_t kMostElements = 1 << 16;  // expanded: a tensor's shape may say more than its file holds
+// Most elements to expand. A tensor's shape may claim more than its file holds.
+constexpr int64_t kMostElements = 1 << 16;
 
 void read_container(const uint8_t* data, size_t size) {
   const GgufFile file = GgufFile::parse(bytes_of(data, size), "fuzz.gguf");

@@ -1,5 +1,6 @@
-// What the fuzz targets share. Each target is a file with LLVMFuzzerTestOneInput (libFuzzer); scripts/fuzz.sh runs them.
-// A target lets pass what its code promises to throw; anything else, and what the sanitizers see, is a finding.
+// Common parts of the fuzz targets. Each target is a file with LLVMFuzzerTestOneInput (libFuzzer), run by
+// scripts/fuzz.sh. A target catches the exceptions that its code promises to throw. Any other exception, and any report
+// of a sanitizer, is a finding.
 #pragma once
 
 #include <unistd.h>
@@ -22,7 +23,7 @@ inline std::span<const std::byte> bytes_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const std::byte*>(data), size};
 }
 
-// A directory of this process.
+// Returns a directory that belongs to this process.
 inline const std::filesystem::path& scratch_directory() {
   static const std::filesystem::path path = [] {
     auto directory = std::filesystem::temp_directory_path() / ("smartkv_fuzz." + std::to_string(::getpid()));

@@ -1,4 +1,4 @@
-// Bodies of requests. The first byte says of which route.
+// Bodies of requests. The first byte chooses the route.
 #include "server/openai/responses.h"
 #include "server/openai/tokenize.h"
 #include "tests/fuzz/input.h"

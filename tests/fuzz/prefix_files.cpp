@@ -1,5 +1,6 @@
-// Files of the prefix cache. The first byte: 0, the rest is a file as it is; else it chooses a policy, whose good file the
-// rest changes, three bytes a change (place and value), with checksums that fit.
+// Files of the prefix cache. The first byte chooses a policy or, as 0, none. Without a policy, the rest is a file. With
+// a policy, the rest changes a good file of that policy: three bytes for each change (place and value), with checksums
+// that fit.
 #include "cache/prefix_files.h"
 
 #include <cstring>
@@ -77,7 +78,7 @@ class Files {
       const auto cache = policy.load(&in);
       cache->stats();
       if (cache->tokens() < 10 * kTokens) driver_.run(cache->fork().get(), cache->tokens() + kFurther, 64);
-    } catch (const std::exception&) {  // ends the one sequence that would go on from it
+    } catch (const std::exception&) {  // ends only the sequence that would resume from it
     }
   }
 

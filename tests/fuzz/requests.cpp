@@ -1,4 +1,4 @@
-// Bytes of a connection: whole requests, however they are cut. The first byte says where.
+// Bytes of a connection. The same requests must come out however they are cut. The first byte sets the size of pieces.
 #include "server/http/request_reader.h"
 #include "server/openai/error.h"
 #include "tests/fuzz/input.h"
@@ -6,7 +6,7 @@
 namespace smartkv::fuzz {
 namespace {
 
-// What came out, request by request; pieces of `step` bytes.
+// Reads pieces of `step` bytes. Returns the requests that come out, one after the other, and the status of an error.
 std::string read_all(std::string_view bytes, size_t step) {
   std::string seen;
   http::RequestReader reader({.head_bytes = 4096, .line_bytes = 1024, .fields = 16, .body_bytes = 4096});
@@ -34,6 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace smartkv::fuzz;
   if (size == 0) return 0;
   const std::string_view bytes = text_of(data + 1, size - 1);
-  if (read_all(bytes, 1u + data[0]) != read_all(bytes, bytes.size() + 1)) __builtin_trap();  // judged by how it was cut
+  // The result must not depend on the cuts.
+  if (read_all(bytes, 1u + data[0]) != read_all(bytes, bytes.size() + 1)) __builtin_trap();
   return 0;
 }

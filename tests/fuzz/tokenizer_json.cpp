@@ -1,4 +1,4 @@
-// tokenizer.json: reading it, and text through what was read.
+// Reads a tokenizer.json, and encodes and decodes text with the result.
 #include "engine/text/tokenizer_json.h"
 
 #include "tests/fuzz/input.h"

@@ -1,4 +1,4 @@
-// attention() over cut pages: as over dense ones whose other channels are zeros.
+// attention() over cut pages must equal attention over dense pages with zeros in the other channels.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -33,7 +33,7 @@ class CutAttention : public testing::TestWithParam<std::tuple<CpuLevel, KvType>>
   std::shared_ptr<KvBackend> backend_ = make_cpu_kv_backend(&threads_);
 };
 
-// Pages of random tokens, each once cut and once dense with zeros in the channels that are cut.
+// Pages of random tokens, each once cut, and once dense with zeros in the channels that are cut out.
 struct Pages {
   Pages(KvBackend& backend, KvType type, int64_t heads, int64_t dim, int64_t k_channels, int64_t v_channels, int64_t n, uint32_t seed) {
     const int64_t element = type == KvType::kBf16 ? 2 : 4, head_bytes = kPageTokens * dim * element;
@@ -102,7 +102,7 @@ TEST_P(CutAttention, EqualsDensePagesWithZeros) {
     Pages pages(*backend_, type(), kv_heads, dim, k, v, 6, static_cast<uint32_t>(dim));
     const AttentionShape shape{heads, kv_heads, dim, 1 / std::sqrt(static_cast<float>(dim)), type()};
     for (const int64_t n : {1, 2, 7}) {
-      // A dense page comes last, whose last tokens are the queries' own.
+      // The last page is dense. Its last tokens are those of the queries.
       std::vector<KvSegment> cut(pages.cut.begin(), pages.cut.end() - 1), dense(pages.dense.begin(), pages.dense.end() - 1);
       cut.insert(cut.begin() + 2, pages.dense[5]);
       dense.insert(dense.begin() + 2, pages.dense[5]);

@@ -1,4 +1,4 @@
-// attention() over quantised pages, alone and beside dense ones.
+// attention() over quantized pages, alone and beside dense ones.
 #include <cstring>
 #include <tuple>
 
@@ -15,14 +15,14 @@ QuantizedLayout uniform(int64_t dim, int k_bits, int v_bits) {
   return {uniform_runs(dim, k_bits), uniform_runs(kPageTokens, v_bits)};
 }
 
-// All widths in one page; `odd`: in runs that are no multiple of a vector.
+// Returns a layout with all widths in one page. `odd`: the runs are no multiples of a vector.
 QuantizedLayout mixed(int64_t dim, bool odd) {
   const auto q = static_cast<uint8_t>(dim / 16);
   if (odd) return {{{1, static_cast<uint8_t>(q + 2), static_cast<uint8_t>(3 * q - 6), 3}}, {{3, 5, 1, 7}}};
   return {{{q, q, q, q}}, {{4, 4, 4, 4}}};
 }
 
-// Some channels and tokens without codes.
+// Returns a layout in which some channels and tokens have no codes.
 QuantizedLayout with_dropped_columns(int64_t dim) {
   const auto q = static_cast<uint8_t>(dim / 16);
   return {{{1, q, q, 0}, static_cast<uint8_t>(2 * q - 1)}, {{2, 6, 3, 0}, 5}};
@@ -37,7 +37,8 @@ class QuantizedAttention : public testing::TestWithParam<std::tuple<CpuLevel, Kv
   void TearDown() override { set_cpu_level(detected_cpu_level()); }
 
   KvType type() const { return std::get<1>(GetParam()); }
-  // f32: 16-bit weights. bf16: rounding of the result, and of the probabilities at dense pages, 2^-9 each at most.
+  // Relative error. f32: probabilities become 16-bit integers. bf16: rounds the result, and probabilities at dense
+  // pages, by at most 2^-9 each.
   double tolerance() const { return type() == KvType::kBf16 ? 4e-3 : 5e-4; }
 
   ThreadPool pool{2};
@@ -101,8 +102,8 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(name(std::get<0>(row.param))) + (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
     });
 
-// The sums of the products are integers: instructions that differ only in these give the same bits. (Dense pages of bf16
-// differ: a tile adds its 32 products in another order.)
+// Products are summed as integers, so instructions that differ only there must give the same bits. Dense pages of bf16
+// differ, because a tile adds its 32 products in another order.
 TEST(QuantizedAttentionLevels, AmxGivesTheBitsOfVnni) {
   if (detected_cpu_level() < CpuLevel::kAmx) GTEST_SKIP() << "this CPU lacks the level";
   ThreadPool pool(2);
@@ -119,7 +120,7 @@ TEST(QuantizedAttentionLevels, AmxGivesTheBitsOfVnni) {
   }
 }
 
-// Zeros, a constant channel, a channel far larger than the others: nothing overflows or becomes NaN.
+// Zeros, a constant channel, and a channel far larger than the others must neither overflow nor become NaN.
 TEST(QuantizedAttentionValues, ExtremeColumnsStayFinite) {
   const int64_t dim = 64;
   ThreadPool pool(1);

@@ -1,4 +1,4 @@
-// A random sequence, its pages in both formats, and what attention over it is by definition.
+// A random sequence, its pages in both formats, and the definition of attention over it.
 #pragma once
 
 #include <algorithm>
@@ -22,20 +22,21 @@ struct Shape {
   int64_t n_heads, n_kv_heads, head_dim;
 };
 
-// Page i of a sequence has format [i % size]: none is dense.
+// Page i of a sequence has format [i % size]. Nullopt means a dense page.
 using PageFormats = std::vector<std::optional<QuantizedLayout>>;
 
-constexpr int64_t kDenseTail = 40;  // the last tokens of a sequence, and with them their pages, are always dense
+// The last tokens of a sequence, and the pages that hold them, are always dense.
+constexpr int64_t kDenseTail = 40;
 
-// Whether every other page has a bias.
+// Whether every second page has a bias.
 enum class Bias : uint8_t { kNone, kSome };
 
-// A sequence of random K, V and queries, and its pages. K and V of quantised pages are what the codes say.
+// A sequence of random K, V and queries, and its pages. `k` and `v` hold the decoded values of quantized pages.
 struct Sequence {
   AttentionShape shape;
   int64_t tokens;
   std::vector<float> k, v, q;  // k, v: [tokens, n_kv_heads, head_dim]; q: [tokens, n_heads, head_dim]
-  std::vector<uint8_t> orders;  // channel orders of every other quantised page: [n_kv_heads, head_dim]
+  std::vector<uint8_t> orders;  // channel orders of every other quantized page: [n_kv_heads, head_dim]
   std::vector<float> bias;  // [tokens, n_kv_heads]
   std::vector<AlignedBuffer> pages;
   std::vector<std::vector<float>> page_bias;
@@ -72,7 +73,7 @@ struct Sequence {
     if (biased == Bias::kNone) return;
     std::uniform_real_distribution<float> mass(-2.0f, 4.0f);
     for (size_t i = 0; i < segments.size(); i += 2) {
-      // Past the segment's tokens, anything may stand.
+      // Entries past the segment's tokens may hold anything.
       std::vector<float>& of = page_bias.emplace_back(static_cast<size_t>(s.n_kv_heads * kPageTokens), NAN);
       for (int64_t h = 0; h < s.n_kv_heads; ++h) {
         for (int64_t t = 0; t < segments[i].tokens; ++t) {
@@ -124,16 +125,18 @@ struct Sequence {
     segment.channel_order = channel_order;
   }
 
+  // Return tasks over the last n queries, which write to `out` or `mass`.
   AttentionTask task(int64_t n, void* out) const {
     return {first_query(n), shape.n_heads * shape.head_dim, n, segments, out};
   }
   AttentionMassTask mass_task(int64_t n, float* mass) const {
     return {first_query(n), shape.n_heads * shape.head_dim, n, segments, mass};
   }
+  // Returns the first of the last n queries: [n, n_heads, head_dim].
   const float* first_query(int64_t n) const { return q.data() + (tokens - n) * shape.n_heads * shape.head_dim; }
 
-  // softmax(scale q K^T + bias) of one query and head, 0 before its window, in double precision, without any of the kernels'
-  // tricks. [query + 1]
+  // Returns softmax(scale q K^T + bias) of one query and head, 0 before the query's window: [query + 1]. Computed in
+  // double precision without any of the kernels' tricks.
   std::vector<double> probabilities(int64_t query, int64_t head) const {
     const int64_t kv = head / (shape.n_heads / shape.n_kv_heads);
     std::vector<double> weights(static_cast<size_t>(query + 1));
@@ -153,7 +156,7 @@ struct Sequence {
     return weights;
   }
 
-  // [n, n_heads, head_dim]
+  // Returns the attention of the last n queries: [n, n_heads, head_dim].
   std::vector<double> reference(int64_t n) const {
     std::vector<double> out;
     for (int64_t i = tokens - n; i < tokens; ++i) {
@@ -170,7 +173,7 @@ struct Sequence {
     return out;
   }
 
-  // attention_mass()'s result of all n queries
+  // Returns what attention_mass() should return for the last n queries.
   std::vector<double> mass_reference(int64_t n) const {
     std::vector<double> out;
     for (int64_t i = tokens - n; i < tokens; ++i) {
@@ -188,7 +191,7 @@ struct Sequence {
   }
 };
 
-// sqrt(sum (value(i) - expected[i])^2 / sum expected[i]^2)
+// Returns sqrt(sum (value(i) - expected[i])^2 / sum expected[i]^2).
 template <typename Value>
 double relative_error(const std::vector<double>& expected, const Value& value) {
   double error = 0, norm = 0;
@@ -199,7 +202,7 @@ double relative_error(const std::vector<double>& expected, const Value& value) {
   return std::sqrt(error / norm);
 }
 
-// Writes `pattern` to all slots from `tokens` on of what one KV head has of a dense page: two bf16 or an f32 at a time.
+// Writes `pattern` to all slots from `tokens` on of one KV head of a dense page: two bf16 or one f32 at a time.
 inline void poison_slots(KvType type, int64_t head_dim, int64_t tokens, uint32_t pattern, void* k, void* v) {
   for (int64_t t = tokens; t < kPageTokens; ++t) {
     for (int64_t d = 0; d < head_dim; ++d) {
@@ -214,10 +217,11 @@ inline void poison_slots(KvType type, int64_t head_dim, int64_t tokens, uint32_t
   }
 }
 
-// Quiet and signalling NaN, infinities, and what overflows when it is multiplied, as f32 and, by the upper half, as bf16.
+// Quiet and signalling NaN, infinities, and a number that overflows when multiplied. As f32, or as bf16 by the upper
+// half.
 constexpr uint32_t kPoisons[] = {0x7fc00001u, 0x7fa00001u, 0xffa00001u, 0x7f800000u, 0xff800000u, 0x7f7fffffu};
 
-// The slots of all dense pages that no token has.
+// Poisons the slots of all dense pages that hold no token.
 inline void poison_slots(Sequence& sequence, uint32_t pattern) {
   for (size_t i = 0; i < sequence.segments.size(); ++i) {
     const KvSegment& segment = sequence.segments[i];
@@ -230,7 +234,7 @@ inline void poison_slots(Sequence& sequence, uint32_t pattern) {
   }
 }
 
-// Attention of a sequence's last n queries, alone in a call, as bytes of shape.type.
+// Returns the attention of the sequence's last n queries, computed in a call of its own, as bytes of shape.type.
 inline std::vector<uint8_t> run_attention(ThreadPool& pool, const Sequence& sequence, int64_t n) {
   const size_t element = sequence.shape.type == KvType::kBf16 ? 2 : 4;
   std::vector<uint8_t> out(static_cast<size_t>(n * sequence.shape.n_heads * sequence.shape.head_dim) * element, 0xff);
@@ -240,7 +244,7 @@ inline std::vector<uint8_t> run_attention(ThreadPool& pool, const Sequence& sequ
   return out;
 }
 
-// attention_mass() of a sequence's last n queries; call(task): runs it.
+// Returns attention_mass() of the sequence's last n queries. call(task) runs it.
 template <typename Call>
 std::vector<float> run_mass(const Sequence& sequence, int64_t n, const Call& call) {
   AttentionMassTask task = sequence.mass_task(n, nullptr);
@@ -252,16 +256,17 @@ std::vector<float> run_mass(const Sequence& sequence, int64_t n, const Call& cal
   return mass;
 }
 
-// Of tests of attention mass, for head_dim 64, 128 and others.
+// Returns formats for tests of attention mass, for head_dim 64, 80, 128 and others.
 inline PageFormats mass_formats(int64_t dim) {
   const QuantizedLayout four{uniform_runs(64, 4), uniform_runs(kPageTokens, 4)};
-  const QuantizedLayout mixed{{{2, 9, 16, 5}}, {{4, 4, 4, 4}}};  // of 128 channels
+  const QuantizedLayout mixed{{{2, 9, 16, 5}}, {{4, 4, 4, 4}}};  // for 128 channels
   if (dim == 64) return {std::nullopt, four, four, std::nullopt};
   if (dim == 80) return {QuantizedLayout{{{20, 0, 0, 0}}, {{0, 16, 0, 0}}}, std::nullopt};
   if (dim == 128) return {mixed, std::nullopt};
   return {std::nullopt};
 }
 
+// Returns element i of an attention output of the given type.
 inline float element(const std::vector<uint8_t>& out, KvType type, size_t i) {
   if (type == KvType::kBf16) return from_bf16(reinterpret_cast<const uint16_t*>(out.data())[i]);
   return reinterpret_cast<const float*>(out.data())[i];

@@ -33,14 +33,14 @@ TEST_P(AttentionLevels, EqualsTheDefinition) {
       const std::vector<double> expected = sequence.reference(n);
       const std::vector<uint8_t> out = run_attention(pool, sequence, n);
       const double error = relative_error(expected, [&](size_t i) { return element(out, type, i); });
-      // bf16: rounding of the probabilities and of the result, 2^-9 each at most.
+      // bf16 rounds the probabilities and the result, by at most 2^-9 each.
       EXPECT_LT(error, type == KvType::kBf16 ? 4e-3 : 2e-6)
           << "heads " << shape.n_heads << "/" << shape.n_kv_heads << " dim " << shape.head_dim << " tokens " << tokens;
     }
   }
 }
 
-// Whatever a page's slots hold where the sequence has no token.
+// A page's slots may hold anything where the sequence has no token.
 TEST_P(AttentionLevels, ReadsNothingPastTheTokens) {
   const KvType type = std::get<1>(GetParam());
   ThreadPool pool(2);
@@ -77,7 +77,7 @@ TEST_P(AttentionLevels, ARowsBitsDependOnItsOwnSequenceOnly) {
     const std::vector<uint8_t> some = run_attention(two, sequence, n);
     EXPECT_EQ(0, std::memcmp(some.data(), all.data() + all.size() - some.size(), some.size())) << n << " queries";
   }
-  // Beside another sequence, in one call.
+  // In one call with another sequence.
   std::vector<uint8_t> a(row), b(3 * row);
   const AttentionTask tasks[] = {sequence.task(1, a.data()), other.task(3, b.data())};
   AttentionScratch scratch;
@@ -86,7 +86,7 @@ TEST_P(AttentionLevels, ARowsBitsDependOnItsOwnSequenceOnly) {
   EXPECT_EQ(b, run_attention(one, other, 3));
 }
 
-// Pages that tasks have in common are read once for all: nothing of it shows.
+// Pages that tasks share are read once for all of them. This must not change a bit.
 TEST_P(AttentionLevels, SharedPagesChangeNoBit) {
   const KvType type = std::get<1>(GetParam());
   const QuantizedLayout four{uniform_runs(64, 4), uniform_runs(kPageTokens, 4)};
@@ -102,7 +102,7 @@ TEST_P(AttentionLevels, SharedPagesChangeNoBit) {
       std::vector<std::vector<uint8_t>> out, alone;
       for (int64_t i = 0; i < kTasks; ++i) own.emplace_back(shape, type, 20 + 17 * i, static_cast<uint64_t>(10 + i));
       for (int64_t i = 0; i < kTasks; ++i) {
-        // Some part in the middle of a stretch, one has nothing in common.
+        // Some tasks diverge in the middle of a split, and task 7 shares nothing.
         const auto shared = i == 7 ? prefix.segments.begin() : prefix.segments.begin() + (i % 3 == 0 ? 10 : 9);
         auto& of = segments.emplace_back(prefix.segments.begin(), shared);
         of.insert(of.end(), own[static_cast<size_t>(i)].segments.begin(), own[static_cast<size_t>(i)].segments.end());
@@ -148,7 +148,7 @@ TEST_P(AttentionLevels, SlidingWindowsEqualTheDefinition) {
   }
 }
 
-// Whatever stands beside it in a block, and though tasks share their first pages.
+// A row's bits must not depend on other rows of its block, nor on tasks that share its first pages.
 TEST_P(AttentionLevels, SlidingWindowsKeepARowsBitsItsOwn) {
   const KvType type = std::get<1>(GetParam());
   ThreadPool one(1), two(2);
@@ -176,14 +176,15 @@ TEST_P(AttentionLevels, SlidingWindowsKeepARowsBitsItsOwn) {
   }
 }
 
-// Each KV head has pages of its own beside those of all: as if it were alone with them.
+// Each KV head has pages of its own beside the pages of all heads. The result must be as if the head were alone with
+// its pages.
 void expect_heads_to_pass_over_others(KvType type, const PageFormats& formats) {
   const Shape shape{6, 3, 64};
   constexpr int64_t kHeads = 3, kQueries = 5, kPages = 11;
   const Sequence sequence(shape, type, kPages * kPageTokens + 30, 5, formats);
   std::vector<KvSegment> mixed(sequence.segments.begin(), sequence.segments.begin() + 2);
   std::vector<std::vector<KvSegment>> of_head(kHeads, mixed);
-  for (int64_t page = 2; page < kPages; ++page) {  // head 0 has two of them, head 1 seven, head 2 none
+  for (int64_t page = 2; page < kPages; ++page) {  // head 0 has two of the pages, head 1 seven, head 2 none
     const int64_t head = page < 4 ? 0 : 1;
     const KvSegment& whole = sequence.segments[static_cast<size_t>(page)];
     mixed.push_back(whole.of_head(head, head));
@@ -214,7 +215,8 @@ void expect_heads_to_pass_over_others(KvType type, const PageFormats& formats) {
         EXPECT_NEAR(element(out, type, i), element(expected, type, i), type == KvType::kBf16 ? 8e-3 : 1e-5) << head << ", " << i;
       }
     }
-    // Probabilities of each query and head add up to no less than 1 (the most of two heads), and are 0 where it sees nothing.
+    // The mass of a KV head is the larger probability of two heads, so its sum is at least 1. It is 0 at tokens that
+    // the head does not see.
     const float* p = mass.data();
     for (int64_t query = 0; query < kQueries; ++query) {
       const int64_t seen = kPages * kPageTokens + 30 - (kQueries - 1 - query);

@@ -91,7 +91,7 @@ TEST(BlockSummarizerTest, EveryRuleChoosesDifferentPivotsOfTheBlockAndPutsEachEn
       EXPECT_EQ(summary.group[static_cast<size_t>(summary.pivots[i])], static_cast<int32_t>(i));
       mass += std::exp(static_cast<double>(summary.bias[i]));
     }
-    EXPECT_NEAR(mass, 40, 1e-3);  // log n conserves the mass
+    EXPECT_NEAR(mass, 40, 1e-3);  // a bias of log n conserves the mass
   }
 }
 
@@ -166,7 +166,7 @@ TEST(BlockSummarizerTest, WithoutQueriesFitsAreTheirPriors) {
 }
 
 TEST(EntropyShare, IsThatOfAnEvenSpreadAtMost) {
-  EXPECT_NEAR(entropy_share(std::vector<float>{0.2f, 0.2f, 0.2f, 0.2f}), 1, 1e-9);  // of masses that do not add up to 1
+  EXPECT_NEAR(entropy_share(std::vector<float>{0.2f, 0.2f, 0.2f, 0.2f}), 1, 1e-9);  // masses need not add up to 1
   EXPECT_NEAR(entropy_share(std::vector<float>{0, 3, 0, 0}), 0, 1e-9);
   EXPECT_NEAR(entropy_share(std::vector<float>{1, 0, 1, 0}), 0.5, 1e-9);
   EXPECT_EQ(entropy_share(std::vector<float>{0, 0}), 0);

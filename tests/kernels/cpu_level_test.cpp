@@ -29,7 +29,7 @@ TEST(CpuLevelTest, NamesAreThoseOfTheEnvironmentVariable) {
   EXPECT_EQ(name(CpuLevel::kAmx), "amx");
 }
 
-// The variable is read once per process: each value needs a process of its own.
+// Each value needs a process of its own, because the variable is read once per process.
 int exit_code_with(const char* value) {
   setenv("SMARTKV_CPU_LEVEL", value, 1);
   try {

@@ -1,4 +1,4 @@
-// A sequence with indexed pages, as tests of attention over them need it.
+// A sequence with indexed pages, for tests of attention over them.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 
 namespace smartkv::kernels {
 
-constexpr int64_t kIndexedPages = 9;  // of a sequence
+constexpr int64_t kIndexedPages = 9;  // indexed pages of a sequence
 
-// A random sequence, of whose pages 1 to 8 a query reads `read` tokens each, and the whole first one. Its rows have so many
-// bits; 0: they are dense. What K and V are when they are read back is what `sequence` holds.
+// A random sequence that begins with indexed pages. A query reads the whole first page, and `read` tokens of each other
+// one. Rows have `bits` bits; 0 means that they are dense. `sequence` holds K and V as they are read back.
 struct IndexedSequence {
   Shape shape;
   int32_t read;
   uint64_t seed;
-  Sequence sequence, index;  // index: its keys are those of the index
+  Sequence sequence, index;  // `index` has the keys of the index
   std::vector<AlignedBuffer> rows, indices;
   std::vector<float> means;  // [pages, n_kv_heads, 2, head_dim]
 
@@ -59,7 +59,7 @@ struct IndexedSequence {
     }
   }
 
-  // As kernels/indexed_rows.h says: mean + step * (code - (2^bits - 1) / 2).
+  // Decodes a KV head's rows as kernels/indexed_rows.h defines them: mean + step * (code - (2^bits - 1) / 2).
   void read_back(int64_t page, int64_t head, int bits, const std::byte* from) {
     const KvType type = sequence.shape.type;
     const int64_t dim = shape.head_dim;
@@ -89,7 +89,7 @@ struct IndexedSequence {
     }
   }
 
-  // What each entry promises to a query: see AttentionKernels::promise.
+  // Returns what each entry promises to a query (see AttentionKernels::promise).
   std::vector<double> promises(int64_t query, int64_t kv_head) const {
     const int64_t group = shape.n_heads / shape.n_kv_heads;
     std::vector<double> sum(static_cast<size_t>(query + 1));
@@ -100,7 +100,7 @@ struct IndexedSequence {
     return sum;
   }
 
-  // K and V of a KV head's tokens, those that were not read (mass 0) being their page's mean.
+  // Writes a KV head's K and V to `to`. Tokens that were not read (mass 0) become their page's mean.
   void replace_unread(int64_t kv_head, const float* mass, Sequence* to) const {
     for (int64_t t = 0; t < kIndexedPages * kPageTokens; ++t) {
       const float* mean = &means[(t / kPageTokens * shape.n_kv_heads + kv_head) * 2 * shape.head_dim];
@@ -113,8 +113,9 @@ struct IndexedSequence {
   }
 };
 
-// Expects that the last queries read as many tokens as was asked for, by the mass that attention_mass() gave, and those that
-// promise most. How far their outputs are from attention over these, every other token being its page's mean: relative_error().
+// Expects the last queries to read as many tokens as requested, and the ones that promise most. `mass` is the result of
+// attention_mass(). Returns the relative_error() of the outputs `out` against attention over the tokens that were read,
+// in which every other token is replaced by its page's mean.
 inline double reading_error(const IndexedSequence& indexed, const std::vector<float>& mass, const std::vector<uint8_t>& out) {
   const Sequence& sequence = indexed.sequence;
   const Shape shape = indexed.shape;
@@ -138,7 +139,8 @@ inline double reading_error(const IndexedSequence& indexed, const std::vector<fl
         }
       }
       EXPECT_EQ(chosen, indexed.read * (kIndexedPages - 1));
-      EXPECT_GT(least, left * 0.93);  // a step is 4.4 % at most; and the rounding of the product over codes
+      // A step is at most 4.4 %, and the product over the index is rounded.
+      EXPECT_GT(least, left * 0.93);
       const int64_t group = shape.n_heads / shape.n_kv_heads;
       indexed.replace_unread(kv_head, at, &reference);
       for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {

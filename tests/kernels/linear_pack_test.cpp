@@ -23,7 +23,7 @@ std::vector<float> random_floats(int64_t count, uint32_t seed) {
   return values;
 }
 
-// Root mean square of the difference, relative to that of the weights.
+// Returns the root mean square of the difference, relative to that of the weights.
 double relative_error(WeightType type, std::vector<float> rows, int64_t k) {
   PackedMatrix matrix = make_packed(type, 16, k);
   pack_lanes(matrix, 0, rows.data());
@@ -85,7 +85,7 @@ TEST(LinearPackTest, KeepsIntegerBlocksOfGgufWithoutLoss) {
     const uint32_t levels = type == WeightType::kInt4 ? 16 : 256;
     for (const Minimums minimums : {Minimums::kStored, Minimums::kCentred}) {
       PackedMatrix matrix = make_packed(type, 33, 96, minimums);
-      const float scale = half_to_float(0x2a67);  // about 0.05, any half
+      const float scale = half_to_float(0x2a67);  // about 0.05; any half would do
       const float minimum = -static_cast<float>(levels / 2) * scale;
       for (int64_t row = 0; row < 33; ++row) {
         std::vector<uint8_t> q(96);
@@ -145,7 +145,7 @@ TEST(LinearPackTest, KeepsCodedBlocksWithoutLoss) {
   }
 }
 
-// Of 4 bits with any zero in 8 bits, of which none is lost.
+// 4-bit integers with any zero must fit into 8 bits without loss.
 TEST(LinearPackTest, ShiftsIntegersToTheirCentre) {
   std::vector<uint8_t> q(32);
   for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<uint8_t>(i % 16);
@@ -187,7 +187,7 @@ TEST(LinearPackTest, RefusesWhatDoesNotFit) {
   block.q[7] = 63;
   EXPECT_THROW(pack_block(int8, 0, 0, 0, block), std::invalid_argument);
   EXPECT_NO_THROW(pack_block(int6, 0, 0, 0, block));
-  block.factors[0] = 1e-9f;  // which f16 does not hold
+  block.factors[0] = 1e-9f;  // not representable in f16
   EXPECT_THROW(pack_block(int6, 0, 0, 0, block), std::invalid_argument);
   PackedMatrix bf16 = make_packed(WeightType::kBf16, 16, 32);
   EXPECT_THROW(pack_group(bf16, 0, 0, 0, q.data(), 1.0f, 0.0f), std::invalid_argument);

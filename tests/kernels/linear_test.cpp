@@ -1,4 +1,4 @@
-// Every instruction set against a product in double precision over the weights as stored.
+// Compares every instruction set with a product in double precision over the stored weights.
 #include "kernels/linear.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ std::vector<float> random_floats(int64_t count, uint32_t seed, float deviation =
   return values;
 }
 
-// Of integers around the level that centred ones have for 0.
+// Returns random integers around the level that stands for 0 in centred weights.
 PackedMatrix random_integers(WeightType type, Minimums minimums, int64_t n, int64_t k, uint32_t seed) {
   PackedMatrix matrix = make_packed(type, n, k, minimums);
   std::mt19937 generator(seed);
@@ -43,7 +43,7 @@ PackedMatrix random_integers(WeightType type, Minimums minimums, int64_t n, int6
     for (int64_t group = 0; group < k / 32; ++group) {
       uint8_t q[32];
       for (uint8_t& level : q) level = static_cast<uint8_t>(generator() % levels);
-      const float scale = std::ldexp(static_cast<float>(1024 + generator() % 1024), -15);  // that f16 holds
+      const float scale = std::ldexp(static_cast<float>(1024 + generator() % 1024), -15);  // representable in f16
       pack_group(matrix, row / 16, group, row % 16, q, scale, -static_cast<float>(levels / 2) * scale);
     }
   }
@@ -80,7 +80,7 @@ PackedMatrix random_matrix(WeightType type, Minimums minimums, int64_t n, int64_
   return matrix;
 }
 
-// The inputs of one product in the type that the weights ask for, with a gap after each row.
+// The inputs of one product, in the type that the weights require, with a gap after each row.
 struct Input {
   Input(WeightType type, int64_t rows, int64_t k, uint32_t seed)
       : stride(k + 8), values(random_floats(rows * stride, seed)), bf16(values.size()) {
@@ -107,7 +107,7 @@ struct Input {
   LinearInput view;
 };
 
-// x as the integer types see it: rounded to 127 steps per group of 32.
+// Returns x as the integer types see it: rounded to 127 steps per group of 32.
 std::vector<double> seen_by(WeightType type, const float* x, int64_t k) {
   std::vector<double> seen(x, x + k);
   if (type == WeightType::kF32 || type == WeightType::kBf16) return seen;
@@ -122,7 +122,7 @@ std::vector<double> seen_by(WeightType type, const float* x, int64_t k) {
   return seen;
 }
 
-// [rows, N] and, beside each value, the sum of magnitudes, to which rounding errors are proportional.
+// Results [rows, N], and for each the sum of magnitudes, to which rounding errors are proportional.
 struct Reference {
   std::vector<double> y, magnitude;
 };
@@ -175,7 +175,7 @@ class LinearTest : public ::testing::TestWithParam<Case> {
     return out;
   }
 
-  // What inputs come in multiples of, and so many of them or a few more.
+  // Inputs must be multiples of unit(). inputs(k) rounds k up to one.
   int64_t unit() const {
     if (GetParam().minimums == Minimums::kCoded) return 256;
     return GetParam().type == WeightType::kF32 ? 1 : GetParam().type == WeightType::kBf16 ? 2 : 32;
@@ -239,7 +239,7 @@ TEST_P(LinearTest, RowIsTheSameBitsInAnyBatchAndAnyNumberOfThreads) {
   }
 }
 
-// What centred integers leave out, they can.
+// Centred integers store no minimums. This must not change a bit.
 TEST_P(LinearTest, CentredIntegersGiveTheSameBitsAsTheirMinimums) {
   if (!available_ || GetParam().minimums != Minimums::kCentred) return;
   ThreadPool pool(2);
@@ -254,7 +254,7 @@ TEST_P(LinearTest, CentredIntegersGiveTheSameBitsAsTheirMinimums) {
   }
 }
 
-// Products and sums about the smallest normal float: whether an instruction takes denormals for zeros shows here.
+// Products and sums near the smallest normal float show whether an instruction treats denormals as zeros.
 TEST_P(LinearTest, TinyValuesAreTheSameBitsInAnyBatch) {
   if (!available_ || GetParam().type != WeightType::kBf16) return;
   ThreadPool pool(2);
@@ -301,7 +301,7 @@ TEST_P(LinearTest, SwiGluOfInterleavedGateAndUp) {
   const WeightType type = GetParam().type;
   ThreadPool pool(2);
   const int64_t n = 160, k = inputs(64);
-  // Inputs large enough for gates far out on both sides.
+  // Inputs that are large enough for gates far out on both sides.
   const PackedMatrix matrix = random_matrix(type, GetParam().minimums, n, k, 31);
   for (const int64_t rows : {1, 4, 8, 13, 16, 31}) {
     Input input(type, rows, k, 32);

@@ -143,7 +143,7 @@ TEST(PromiseSteps, AreWhatIsGreaterThanTheirBounds) {
   for (const float promise : promises) {
     const int of = promise_step(std::bit_cast<uint32_t>(promise));
     for (int steps = 0; steps < kPromiseSteps; ++steps) {
-      // What is larger than the most is of the first step, and yet greater than its bound: then as if there were none before it.
+      // A promise above the greatest bound belongs to the first step, yet it is greater than that step's bound.
       EXPECT_EQ(promise > promise_below(steps), of < steps || promise > 64.0f) << promise << " " << steps;
     }
   }

@@ -26,7 +26,7 @@ TEST(ThreadPoolTest, RunsEveryTaskOnce) {
 
 TEST(ThreadPoolTest, ResultsOfAllTasksAreVisibleToTheCaller) {
   ThreadPool pool(3);
-  std::vector<int64_t> values(64);  // plain: a thread sanitizer checks the ordering
+  std::vector<int64_t> values(64);  // plain, so that ThreadSanitizer checks the ordering
   for (int64_t round = 1; round <= 5000; ++round) {
     const auto n = static_cast<int64_t>(1 + round % values.size());
     pool.parallel_for(n, [&](int64_t i) { values[static_cast<size_t>(i)] += round; });
@@ -41,7 +41,7 @@ TEST(ThreadPoolTest, ResultsOfAllTasksAreVisibleToTheCaller) {
 TEST(ThreadPoolTest, WorkersTakePartAfterASleep) {
   ThreadPool pool(2);
   for (int round = 0; round < 3; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // long past the spinning
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // longer than workers spin
     // Two tasks that wait for each other need two threads.
     std::atomic<int> arrived{0};
     pool.parallel_for(2, [&](int64_t) {
@@ -61,7 +61,7 @@ TEST(ThreadPoolTest, AnExceptionReachesTheCaller) {
       };
       EXPECT_THROW(pool.parallel_for(16, fails), std::runtime_error);
       std::atomic<int> done{0};
-      pool.parallel_for(16, [&](int64_t) { done.fetch_add(1); });  // the pool is as good as new
+      pool.parallel_for(16, [&](int64_t) { done.fetch_add(1); });  // the pool still works
       EXPECT_EQ(done.load(), 16);
     }
   }

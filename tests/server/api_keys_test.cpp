@@ -1,4 +1,4 @@
-// Several API keys: the file, and what each key may use.
+// Several API keys: their file, and what each key may use.
 #include "server/http/api_keys.h"
 
 #include <gmock/gmock.h>
@@ -96,7 +96,7 @@ TEST(KeyFileTest, ErrorsNameThePlaceAndNeverAKey) {
   EXPECT_THROW(http::read_api_keys(::testing::TempDir()), KeyFileError);
   const std::string pipe = ::testing::TempDir() + "keys_" + std::to_string(::getpid());
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_THROW(http::read_api_keys(pipe), KeyFileError);  // nobody writes into it
+  EXPECT_THROW(http::read_api_keys(pipe), KeyFileError);  // the pipe has no writer
   ::unlink(pipe.c_str());
 }
 
@@ -115,7 +115,7 @@ TEST(KeyAccountTest, TokensComeBackAtTheirRate) {
   KeyAccount account("alice", {.tokens_per_minute = 60}, kStart);
   account.begin(kStart);
   account.charge(50, kStart);
-  account.begin(kStart);  // ten are left
+  account.begin(kStart);  // ten tokens are left
   account.charge(30, kStart);
   try {
     account.begin(kStart);
@@ -139,10 +139,10 @@ TEST(KeyAccountTest, OtherLimitsKeepWhatWasUsed) {
   account.begin(kStart);
   account.charge(90, kStart);
   account.set_limits({.concurrent_requests = 2, .tokens_per_minute = 80}, kStart);
-  EXPECT_THROW(account.begin(kStart), openai::ApiError);  // overdrawn by 10 still
+  EXPECT_THROW(account.begin(kStart), openai::ApiError);  // still overdrawn by 10
   account.set_limits({.concurrent_requests = 2, .tokens_per_minute = 100}, kStart);
   account.begin(kStart);
-  EXPECT_THROW(account.begin(kStart), openai::ApiError);  // the first one runs still
+  EXPECT_THROW(account.begin(kStart), openai::ApiError);  // the first request is still running
 }
 
 TEST(ApiKeys, EachKeyOfTheFileServesAndNoOther) {
@@ -170,11 +170,11 @@ TEST(ApiKeys, RequestsAtOnceAreCountedToTheEndOfTheirStream) {
   EXPECT_EQ(refused->get_header_value("Retry-After"), "1");
   EXPECT_EQ(refused->get_header_value("x-ratelimit-limit-requests"), "1");
   EXPECT_THAT(refused->body, AllOf(HasSubstr("rate_limit_exceeded"), HasSubstr("alice"), Not(HasSubstr(kAlice))));
-  EXPECT_EQ(status_with(server, kAlice), 200);  // what computes nothing is free
+  EXPECT_EQ(status_with(server, kAlice), 200);  // requests that compute nothing are free
   server.engine.release();
   stream.read_all();
   EXPECT_EQ(complete(server, kAlice)->status, 200);
-  EXPECT_EQ(complete(server, kAlice)->status, 200);  // on connections of their own: none keeps its place
+  EXPECT_EQ(complete(server, kAlice)->status, 200);  // on new connections: ended requests hold no place
   EXPECT_FALSE(complete(server, kBob)->has_header("x-ratelimit-limit-requests"));
 }
 

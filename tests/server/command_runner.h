@@ -1,4 +1,4 @@
-// Commands as a shell calls them.
+// Runs commands as a shell calls them.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ struct Ran {
   std::string out, error;
 };
 
-// smartkv with these arguments.
+// Runs smartkv with these arguments. Returns its exit code and output.
 inline Ran run(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "smartkv");
   ::testing::internal::CaptureStdout();

@@ -44,9 +44,9 @@ TEST(Presets, StandBetweenTheConfigFileAndTheCommandLine) {
   const Ran ran = run({"serve", "--config", file.c_str(), "--preset", "laptop", "--max-queue", "5", "--print-config"});
   ASSERT_EQ(ran.code, kOk) << ran.error;
   const auto config = nlohmann::json::parse(ran.out);
-  EXPECT_EQ(config["context_length"], 11);  // the file's: the preset does not say
-  EXPECT_EQ(config["max_sequences"], 4);    // the preset's, over the file's
-  EXPECT_EQ(config["max_queue"], 5);        // the command line's, over both
+  EXPECT_EQ(config["context_length"], 11);  // from the file; the preset does not set it
+  EXPECT_EQ(config["max_sequences"], 4);    // from the preset, which overrides the file
+  EXPECT_EQ(config["max_queue"], 5);        // from the command line, which overrides both
   EXPECT_EQ(config["kv_cache_bytes"], int64_t{1} << 30);
 }
 
@@ -117,7 +117,7 @@ TEST(ConfigCommand, PrintsPresets) {
   EXPECT_EQ(run({"config", "preset", "laptop"}).out, find_preset("laptop").text());
 }
 
-// smartkv config schema > docs/reference/config.schema.json
+// Update the file with: smartkv config schema > docs/reference/config.schema.json
 TEST(ConfigSchema, TheOneInDocsIsOfThisTable) {
   std::ifstream file(std::filesystem::path(SMARTKV_SOURCE) / "docs/reference/config.schema.json");
   std::ostringstream text;

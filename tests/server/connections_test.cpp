@@ -1,4 +1,5 @@
-// Clients that are slow, idle, greedy or hostile, over real sockets: what docs/operate/security.md promises of connections.
+// Clients that are slow, idle, greedy or hostile, over real sockets: the promises of docs/operate/security.md about
+// connections.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -21,7 +22,7 @@ using std::chrono::steady_clock;
 const std::string kHealth = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
 const std::string kTokenize = post_text("/tokenize", R"({"prompt": "a"})");
 
-// One answer on a connection of its own.
+// Sends one request on a connection of its own and returns the answer.
 std::string answer(int port, const std::string& request) {
   RawConnection connection(port);
   connection.send(request);
@@ -53,7 +54,7 @@ TEST(Connections, IdleAndDrippingOnesHoldNoThread) {
   EXPECT_TRUE(healthy(server.port));
   for (auto& connection : dripping) connection->send("TP/1.1\r\nX: ");
   EXPECT_TRUE(healthy(server.port));
-  idle[1234]->send(kTokenize);  // every one is still of use
+  idle[1234]->send(kTokenize);  // every connection still works
   EXPECT_NE(idle[1234]->read_until("}").find("[97]"), std::string::npos);
   dripping[123]->send("y\r\n\r\n");
   EXPECT_EQ(status_of(dripping[123]->read_until("}")), 200);
@@ -65,7 +66,7 @@ TEST(Connections, AWholeRequestHasOneDeadline) {
   RawConnection head(server.port), body(server.port), idle(server.port);
   head.send("GET /health HTTP/1.1\r\n");
   body.send("POST /tokenize HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{");
-  std::thread drip([&] {  // bytes that keep coming do not extend it
+  std::thread drip([&] {  // bytes that keep coming do not extend the deadline
     for (int i = 0; i < 30; ++i) {
       body.send(" ");
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -75,7 +76,7 @@ TEST(Connections, AWholeRequestHasOneDeadline) {
   EXPECT_EQ(status_of(body.read_all()), 408);
   EXPECT_GE(steady_clock::now() - begin, std::chrono::milliseconds(900));
   drip.join();
-  idle.send(kHealth);  // without a byte, it is not a slow request
+  idle.send(kHealth);  // a connection without a byte is no slow request
   EXPECT_EQ(status_of(idle.read_until("}")), 200);
 }
 
@@ -110,7 +111,7 @@ TEST(Connections, LargeHeadsAreRefused) {
   EXPECT_EQ(status_of(answer(server.port, "GET /health HTTP/1.1\r\n" + fields + "\r\n")), 431);
   EXPECT_EQ(status_of(answer(server.port, "GET /health HTTP/1.1\r\nX: " + std::string(70'000, 'a') + "\r\n\r\n")), 431);
   EXPECT_EQ(status_of(answer(server.port, "GET /" + std::string(70'000, 'a'))), 414);
-  fields.resize(fields.size() / 9 * 8);  // 60 KB are taken
+  fields.resize(fields.size() / 9 * 8);  // 60 KB are accepted
   EXPECT_EQ(status_of(answer(server.port, "GET /health HTTP/1.1\r\nConnection: close\r\n" + fields + "\r\n")), 200);
 }
 
@@ -147,7 +148,7 @@ TEST(Connections, ABodyIsAskedForOnceItsHeadIsAccepted) {
   const std::string response = accepted.read_until("}");
   EXPECT_EQ(status_of(response), 200);
   EXPECT_NE(response.find("[97]"), response.npos);
-  EXPECT_EQ(status_of(answer(server.port, head + "\r\n")), 401);  // nobody waits for its body
+  EXPECT_EQ(status_of(answer(server.port, head + "\r\n")), 401);  // the server does not wait for its body
   EXPECT_EQ(status_of(answer(server.port, "POST /tokenize HTTP/1.1\r\nAuthorization: Bearer secret\r\n"
                                           "Expect: 100-continue\r\nContent-Length: 999999999\r\n\r\n")),
             413);
@@ -175,11 +176,11 @@ TEST(Connections, OfTooManyTheLongestIdleMakeRoom) {
     EXPECT_EQ(status_of(more.back()->read_until("}")), 200);
   }
   EXPECT_EQ(oldest.read_all(), "");
-  old.send(kHealth);  // no more than needed
+  old.send(kHealth);  // no more connections are closed than needed
   EXPECT_EQ(status_of(old.read_until("}")), 200);
 }
 
-// Two connections that are in use.
+// A server with room for two connections.
 class FullServer : public ::testing::Test {
  protected:
   void expect_turned_away(const std::string& response) {
@@ -230,7 +231,7 @@ TEST_F(FullServer, AConnectionTooManyIsServedOnceThereIsRoom) {
   RawConnection waiting(server_.port);
   waiting.send("GET /health HTTP/1.1\r\nX: ");
   two.reset();
-  while (!healthy(server_.port)) std::this_thread::yield();  // until the server has seen that one is gone
+  while (!healthy(server_.port)) std::this_thread::yield();  // until the server has noticed that one is gone
   waiting.send("y\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(status_of(waiting.read_all()), 200);
 }
@@ -247,7 +248,7 @@ TEST(Connections, UnfinishedRequestsShareABoundedMemory) {
   for (auto& connection : greedy) {
     connection->send(std::string(99'985, ' ') + R"({"prompt": "a"})");
     const std::string response = connection->read_until("}");
-    refused += status_of(response) != 200;  // a 503, or a connection that was closed by now
+    refused += status_of(response) != 200;  // status 503, or a connection that has been closed
     EXPECT_TRUE(response.empty() || status_of(response) == 200 || status_of(response) == 503) << response;
   }
   EXPECT_GE(refused, 2);
@@ -274,7 +275,7 @@ TEST(Connections, WithoutFreeDescriptorsIdleOnesMakeRoomAndNewOnesWait) {
     if (file >= 0) files.push_back(file);
   }
   RawConnection first(server.port, first_socket);
-  first.send(kHealth + "GET /health");  // then it is no idle one
+  first.send(kHealth + "GET /health");  // so that it is not idle
   const std::string answer_of_first = first.read_until("}");
   RawConnection second(server.port, second_socket);
   second.send(kHealth);

@@ -1,4 +1,4 @@
-// Options from environment variables: below the command line, above config file and preset.
+// Options from environment variables. They override config file and preset, and the command line overrides them.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -41,11 +41,11 @@ class Environment : public ::testing::Test {
   std::vector<std::string> set_;
 };
 
-// A value of each option that is not its default.
+// Returns a value of the option that is not its default.
 std::string other_value(const Option& option) {
   const nlohmann::ordered_json fallback = value_of(option, ServerOptions());
   if (!option.choices.empty()) return std::string(option.choices.back() == fallback ? option.choices.front() : option.choices.back());
-  if (option.name == "max_body_bytes") return "1MiB";  // max_buffered_bytes holds two
+  if (option.name == "max_body_bytes") return "1MiB";  // max_buffered_bytes must hold two bodies
   if (fallback.is_number()) return option.bytes ? "1GiB" : std::to_string(fallback.get<int64_t>() + 1);
   if (!option.entry.empty()) return R"({"mine": "gate.safetensors"})";
   return "other";
@@ -53,12 +53,12 @@ std::string other_value(const Option& option) {
 
 TEST_F(Environment, SetsEveryOption) {
   for (const Option& option : option_table()) {
-    if (option.name == "api_key") continue;  // is not printed
+    if (option.name == "api_key") continue;  // its value is not printed
     const std::string name(option.name);
     const Json before = config()[name];
     set(variable(name), other_value(option));
     EXPECT_NE(config()[name], before) << name;
-    set(variable(name), "");  // as if it were not set
+    set(variable(name), "");  // counts as not set
     EXPECT_EQ(config()[name], before) << name;
   }
 }
@@ -98,7 +98,7 @@ TEST_F(Environment, AnUnknownVariableIsNamedWithTheNearest) {
   EXPECT_THAT(run({"serve", "--model", "/nowhere.gguf"}).error, HasSubstr("SMARTKV_PROT"));
 }
 
-// What Kubernetes sets in every container beside a service named "smartkv".
+// Kubernetes sets these variables in every container beside a service named "smartkv".
 TEST_F(Environment, LinksToAServiceOfThatNameAreNoOptions) {
   set("SMARTKV_PORT", "tcp://10.96.0.7:80");
   set("SMARTKV_PORT_80_TCP", "tcp://10.96.0.7:80");

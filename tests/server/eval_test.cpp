@@ -1,4 +1,4 @@
-// The command line of `smartkv eval`; what it measures is tested in tests/engine/evaluation.
+// The command line of `smartkv eval`. tests/engine/evaluation tests its measurements.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

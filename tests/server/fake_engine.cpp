@@ -164,7 +164,7 @@ int64_t FakeEngine::live_streams() const {
 bool FakeEngine::wait_for_live_streams(int64_t n) const {
   std::unique_lock lock(state_->mutex);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (state_->live != n) {  // streams begin without a notice
+  while (state_->live != n) {  // streams begin without a notification
     if (std::chrono::steady_clock::now() > deadline) return false;
     state_->changed.wait_for(lock, std::chrono::milliseconds(2));
   }
@@ -180,7 +180,7 @@ std::vector<std::unique_ptr<GenerationStream>> FakeEngine::submit_all(std::vecto
     const std::lock_guard lock(state_->mutex);
     if (submit_error_) {
       ++refusals_;
-      // Not a copy: copies of an exception share its text, counted where ThreadSanitizer cannot see it.
+      // Throws a new error, not a copy. Copies share their text, with a counter where ThreadSanitizer cannot see it.
       throw RequestError(submit_error_->kind, submit_error_->param, submit_error_->what(), submit_error_->retry_after_s);
     }
     submitted_.insert(submitted_.end(), requests.begin(), requests.end());

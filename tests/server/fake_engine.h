@@ -1,4 +1,4 @@
-// An engine without a model: answers follow a script, at the pace that the test sets. Thread-safe.
+// An engine without a model. Its answers follow a script, at the pace that the test sets. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace smartkv::testing {
 
-// Token i < 256 is byte i; then "<s>", "</s>" and "<|im_end|>".
+// Token i < 256 is byte i. The next ones are "<s>", "</s>" and "<|im_end|>".
 class ByteTokenizer final : public Tokenizer {
  public:
   static constexpr TokenId kBos = 256, kEos = 257, kImEnd = 258;
@@ -31,20 +31,20 @@ class ByteTokenizer final : public Tokenizer {
   int64_t min_tokens(std::string_view text) const override { return static_cast<int64_t>(text.size()); }
 
   bool adds_bos = false;
-  mutable std::atomic<int64_t> encoded = 0;  // texts so far
+  mutable std::atomic<int64_t> encoded = 0;  // texts encoded so far
 };
 
 class FakeEngine final : public Engine {
  public:
   FakeEngine();
 
-  // What the next requests answer: one event per piece and choice, the last one with `finish`. A piece's tokens are
-  // its bytes; with logprobs each token scores -0.5.
+  // Sets the answer to the next requests: one event for each piece and choice, the last one with `finish`. A piece's
+  // tokens are its bytes. With logprobs, each token scores -0.5.
   void set_answer(std::vector<std::string> pieces, FinishReason finish = FinishReason::kStop);
-  void set_drafts(std::vector<DraftRound> drafts);  // of the first event of every choice
+  void set_drafts(std::vector<DraftRound> drafts);  // in the first event of every choice
   void set_submit_error(std::optional<RequestError> error);
-  int64_t refusals() const;  // submissions that met the error
-  // Streams stop after this many events each until release(); negative: never.
+  int64_t refusals() const;  // submissions that were refused with that error
+  // Each stream stops after this many events until release(). Negative: never.
   void hold_after(int64_t events);
   void release() { hold_after(-1); }
   void set_context_length(int64_t n) { context_length_ = n; }
@@ -63,8 +63,10 @@ class FakeEngine final : public Engine {
   int64_t context_length() const override { return context_length_; }
   nlohmann::ordered_json describe() const override { return {{"dtype", "f32"}}; }
   EngineStats stats() const override;
-  std::vector<LiveSequence> live(std::optional<int64_t> layer) const override;  // one, with a span where a layer is named
-  std::vector<MemoryPlan> plan(const GenerationRequest& request) const override;  // that "full" fits and "compact" does not
+  // Returns one sequence, with a span if a layer is named.
+  std::vector<LiveSequence> live(std::optional<int64_t> layer) const override;
+  // Returns plans in which "full" fits and "compact" does not.
+  std::vector<MemoryPlan> plan(const GenerationRequest& request) const override;
   void drain() override;
   void stop() override;
   bool draining() const override;
@@ -73,7 +75,7 @@ class FakeEngine final : public Engine {
 
  private:
   class Stream;
-  struct State {  // outlives the engine's streams
+  struct State {  // shared with the streams, which may outlive the engine
     mutable std::mutex mutex;
     mutable std::condition_variable changed;
     int64_t hold = -1;

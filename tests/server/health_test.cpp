@@ -1,4 +1,4 @@
-// Readiness, liveness, `smartkv health`, and what a service manager hears.
+// Readiness, liveness, `smartkv health`, and notifications to a service manager.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ TEST(StreamHealth, FailsAfterFailuresInARowAndForAWhile) {
   health.failed(now);
   EXPECT_TRUE(health.failing(now));
   EXPECT_TRUE(health.failing(now + std::chrono::seconds(59)));
-  EXPECT_FALSE(health.failing(now + std::chrono::seconds(60)));  // then it is tried again
+  EXPECT_FALSE(health.failing(now + std::chrono::seconds(60)));  // another attempt is due
   health.failed(now + std::chrono::seconds(61));
   EXPECT_TRUE(health.failing(now + std::chrono::seconds(61)));
   health.succeeded();
@@ -81,7 +81,7 @@ TEST(Health, NeedsNoKey) {
 TEST(Health, ReadsTheOptionsOfTheServer) {
   TestServer server;
   ::setenv("SMARTKV_PORT", std::to_string(server.port).c_str(), 1);
-  ::setenv("SMARTKV_HOST", "0.0.0.0", 1);  // where it listens, not whom to ask
+  ::setenv("SMARTKV_HOST", "0.0.0.0", 1);  // where the server listens, not where to ask
   const Ran found = run({"health"});
   ::setenv("SMARTKV_PORT", "eighty", 1);
   const Ran wrong = run({"health"});
@@ -89,7 +89,7 @@ TEST(Health, ReadsTheOptionsOfTheServer) {
   ::unsetenv("SMARTKV_HOST");
   EXPECT_EQ(found.code, kOk) << found.error;
   EXPECT_EQ(found.out, "ok\n");
-  EXPECT_EQ(wrong.code, kRuntimeError);  // and not 2, which container engines reserve
+  EXPECT_EQ(wrong.code, kRuntimeError);  // not 2, which container engines reserve
   EXPECT_THAT(wrong.error, HasSubstr("SMARTKV_PORT"));
 }
 
@@ -101,7 +101,7 @@ TEST(Health, IsBadWhereNobodyAnswers) {
   EXPECT_THAT(ran.error, HasSubstr("127.0.0.1:" + std::to_string(port)));
 }
 
-// A socket as systemd opens one.
+// A socket as systemd opens it.
 class Manager {
  public:
   explicit Manager(const std::string& name) : socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
@@ -149,7 +149,7 @@ TEST(ServiceManager, IsNotWaitedForAndMayBeMissing) {
   notify_service_manager("READY=1");
   ::unsetenv("NOTIFY_SOCKET");
   const Manager manager("@smartkv-full-" + std::to_string(::getpid()));
-  for (int i = 0; i < 2000; ++i) notify_service_manager("STATUS=full");  // returns
+  for (int i = 0; i < 2000; ++i) notify_service_manager("STATUS=full");  // must not block
   EXPECT_EQ(manager.heard(), "STATUS=full");
 }
 

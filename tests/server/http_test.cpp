@@ -1,4 +1,4 @@
-// Connections, refusals, clients that go away, draining: over real sockets.
+// Connections, refusals, clients that leave, and draining, over real sockets.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -121,7 +121,7 @@ TEST(HttpTest, BodyLimits) {
   EXPECT_EQ(server.post("/v1/completions", R"({"prompt": "a"})")->status, 200);
   expect_error(server.client().Post("/v1/completions", "a=b", "application/x-www-form-urlencoded"), 415, "");
 
-  RawConnection chunked(server.port);  // no length announced: cut off as it comes
+  RawConnection chunked(server.port);  // announces no length, so it is cut off as it comes
   chunked.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
   const std::string chunk = "10000\r\n" + std::string(0x10000, ' ') + "\r\n";
   for (int i = 0; i < 20; ++i) chunked.send(chunk);
@@ -231,7 +231,7 @@ TEST(HttpTest, StoppingTellsStreamsAndCutsThem) {
   EXPECT_EQ(idle.read_all(), "");
 }
 
-// A proxy, or a client that reads to the end, has to see that the answer is not whole.
+// A proxy, or a client that reads to the end, must see that the answer is not whole.
 TEST(HttpTest, AStreamThatFailsNeverLooksComplete) {
   struct Case {
     FinishReason finish;
@@ -294,7 +294,7 @@ TEST(HttpTest, WithoutAnIntervalNoCommentIsSent) {
   EXPECT_EQ(connection.read_until("[DONE]").find("ping"), std::string::npos);
 }
 
-// One line for each request, whatever its path holds.
+// Each request logs one line, whatever its path contains.
 TEST(HttpTest, TheAccessLogNamesKeyAndClient) {
   TestServer server({.api_key = "secret", .trusted_proxies = {"127.0.0.0/8"}});
   set_log_level(LogLevel::kInfo);

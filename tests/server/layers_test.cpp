@@ -1,4 +1,5 @@
-// The layers' rule: server -> engine -> cache -> kernels, and who may include LibTorch, spdlog, XGrammar and the measurements.
+// The rule of the layers, server -> engine -> cache -> kernels, and the places that may include LibTorch, XGrammar,
+// spdlog or the measurements.
 #include <filesystem>
 #include <fstream>
 #include <regex>

@@ -1,4 +1,4 @@
-// Log probabilities beside the text that they belong to.
+// Log probabilities come with the text to which they belong.
 #include "server/openai/logprobs.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 using smartkv::testing::ByteTokenizer;
 
-// The tokens of one event, as text, and what of the answer it shows.
+// Returns an event with these tokens, given as text, that shows `text` of the answer.
 GenerationEvent event(const std::string& tokens, const std::string& text) {
   GenerationEvent result;
   result.text = text;
@@ -53,7 +53,7 @@ TEST_F(ShownLogprobsTest, OfHalfACharacterWaitForItsText) {
   EXPECT_EQ(take(event("\xc3", "")), "");
   EXPECT_EQ(take(event("\xa9", "\xc3\xa9")), "\xc3\xa9");
   EXPECT_EQ(take(event("\xc3", "")), "");
-  EXPECT_EQ(take(last(event("\xa9", ""), "\xc3\xa9")), "");  // the stop string
+  EXPECT_EQ(take(last(event("\xa9", ""), "\xc3\xa9")), "");  // completes the stop string
 }
 
 TEST_F(ShownLogprobsTest, OfSpecialTokensComeInOrder) {
@@ -68,7 +68,7 @@ TEST_F(ShownLogprobsTest, OfSpecialTokensComeInOrder) {
 }
 
 TEST_F(ShownLogprobsTest, StayOfATokenThatIsPartlyShown) {
-  ShownLogprobs shown(tokenizer_, false);  // "<s>" is text then
+  ShownLogprobs shown(tokenizer_, false);  // "<s>" counts as text here
   GenerationEvent end = last(event("", "<"), "s>");
   end.tokens.push_back(ByteTokenizer::kBos);
   end.logprobs.push_back({.token = ByteTokenizer::kBos, .logprob = -1, .top = {}});

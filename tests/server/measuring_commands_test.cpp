@@ -71,7 +71,7 @@ TEST_F(MeasuringCommands, BenchLongPrintsALineForEachMarkOfEachPolicy) {
   }
   EXPECT_EQ(lines[6], R"({"policy":"streaming","tokens":350})");
   EXPECT_THAT(lines[5], Not(HasSubstr("%")));
-  EXPECT_THAT(lines[10], HasSubstr("%"));  // against full
+  EXPECT_THAT(lines[10], HasSubstr("%"));  // compared with full
 }
 
 TEST_F(MeasuringCommands, BenchLongScalesPositionsBeyondTheContextAndSaysSo) {
@@ -154,7 +154,7 @@ TEST_F(MeasuringCommands, TrainProbeSavesTheWorthOfEveryPair) {
   ASSERT_EQ(query_key["values"].size(), 2u);
   for (const json& channel : query_key["values"][1][0]) EXPECT_GT(channel.get<double>(), 0);
   EXPECT_EQ(query_key["values"][0][0].size(), 64u);
-  // The policy takes it.
+  // The policy accepts the file.
   const std::string named = "mine=" + out;
   const Ran answered = run({"generate", "--model", model_->path().c_str(), "--worth", named.c_str(), "--prompt", "Hi", "--max-tokens", "2",
                             "--kv-cache", R"({"policy": "channel_packed", "worth": "mine"})"});

@@ -1,4 +1,4 @@
-// /openapi.json against the routes that there are, and against what the parser takes.
+// Compares /openapi.json with the routes that exist, and with what the parser accepts.
 #include "server/openai/openapi.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-// "GET /v1/models/*"
+// Returns the routes, such as "GET /v1/models/*".
 std::set<std::string> routed(http::Service& service) {
   std::set<std::string> places;
   for (const http::Route& route : http::make_routes(service)) {
@@ -68,7 +68,7 @@ TEST(OpenApi, EveryReferenceLeadsSomewhere) {
   EXPECT_GT(found, 20);
 }
 
-// A value that the schema of a field does not allow.
+// Returns a value that the schema of a field does not allow.
 Json outside(const Json& schema) {
   if (schema.contains("maximum") && schema.value("type", "") != "array") return schema["maximum"].get<double>() * 2 + 5;
   const std::string text = schema.dump();

@@ -1,4 +1,4 @@
-// `config check` accepts a file exactly if the program starts with it, and both say the same about it.
+// `config check` accepts a file exactly if the program starts with it, and both report the same errors.
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -25,7 +25,7 @@ class Agreement : public ::testing::Test {
   static void SetUpTestSuite() { model_ = new testing::TinyModelFolder("agreement_model"); }
   static void TearDownTestSuite() { delete model_; }
 
-  // What a command says of these options; empty: nothing.
+  // Returns what a command reports about the options, or "" if it accepts them.
   std::string said_by(const Ran& ran) const {
     if (ran.code == kOk) return "";
     std::string said = ran.error;
@@ -42,13 +42,13 @@ class Agreement : public ::testing::Test {
     std::ofstream(file_) << config;
     return said_by(run({"generate", "--model", path_.c_str(), "--config", file_.c_str(), "--prompt", "a", "--max-tokens", "1", "--log-level", "error"}));
   }
-  // A model in memory does not know the modules of backend torch, so an accepted file is not started with it.
-  // Returns whether the options were accepted.
+  // This program has no module of backend torch, so options that are accepted for torch are not started. Returns
+  // whether the options were accepted.
   bool expect_agreement(json config) const {
     config["kv_cache_bytes"] = 1 << 24;
     const std::string refusal = checked(config);
     if (!refusal.empty() || config.value("backend", "native") != "torch") {
-      // A start ends with the first error; the check goes on.
+      // A start ends with the first error; the check continues.
       const std::string first = refusal.empty() ? "" : refusal.substr(0, refusal.find('\n') + 1);
       EXPECT_EQ(started(config), first) << config;
     }
@@ -73,8 +73,8 @@ TEST_F(Agreement, TypesAndBackends) {
       }
     }
   }
-  // native: 10 with bf16 activations, each with drafts of int4 and without, and 3 of f32. torch: 5 of 16 bits, each alone, with
-  // drafts and with ranks, and 3 of f32, each alone and with ranks.
+  // native accepts 10 combinations with bf16 activations, each with and without drafts of int4, and 3 of f32. torch
+  // accepts 5 of 16 bits, each alone, with drafts and with ranks, and 3 of f32, each alone and with ranks.
   EXPECT_EQ(accepted, 2 * 10 + 3 + 3 * 5 + 2 * 3);
 }
 

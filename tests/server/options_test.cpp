@@ -41,7 +41,7 @@ TEST(OptionsTest, ReadsEveryKindFromAConfigFile) {
   EXPECT_EQ(options.engine.dtype, "f32");
 }
 
-// CLI11 reads them as numbers.
+// CLI11 reads these values as numbers, so the options themselves must refuse them.
 void expect_finite_numbers_only(const CLI::App& app, std::vector<std::string> command, int* found) {
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_type_name().starts_with("FLOAT") || option->get_lnames().empty()) continue;
@@ -122,7 +122,7 @@ TEST(OptionsTest, ReadsGates) {
   for (const Option& option : option_table()) {
     if (option.name != "gates") continue;
     EXPECT_EQ(flag(option), "--gate");
-    set_option_text(option, "y=d=e", "command line", &options);  // beside those of the file
+    set_option_text(option, "y=d=e", "command line", &options);  // added to those of the file
     EXPECT_THROW(set_option_text(option, "file", "command line", &options), ConfigError);
     EXPECT_THROW(set_option_text(option, "=file", "command line", &options), ConfigError);
   }
@@ -168,7 +168,7 @@ TEST(OptionsTest, SurvivesMutatedConfigs) {
     std::string text = seed;
     for (int k = 0; k < 3; ++k) text[random() % text.size()] = static_cast<char>(random());
     text.erase(random() % text.size(), random() % 5);
-    error_of(text);  // anything but ConfigError fails the test
+    error_of(text);  // any exception except ConfigError fails the test
   }
 }
 

@@ -1,4 +1,4 @@
-// What happens where memory runs out: every allocation of the server fails in turn, and the server goes on.
+// When memory runs out, every allocation of the server fails in turn, and the server continues.
 #include <atomic>
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Of the allocations in threads that are not exempt, those numbered from `first_failure` on fail, `failures` of them.
+// Counts allocations of threads that are not exempt. From number `first_failure` on, `failures` of them fail.
 std::atomic<int64_t> allocations{0}, first_failure{0}, failures{0};
 thread_local bool exempt = false;
 
@@ -23,8 +23,8 @@ bool is_to_fail() {
 }  // namespace
 
 #ifdef __SANITIZE_ADDRESS__
-// A JSON object that is built from an initializer list loses its members when memory for one of them is missing: nlohmann/json
-// 3.11's constructor has no guard for it.
+// The constructor of nlohmann/json 3.11 from an initializer list leaks an object's members if memory for one of them is
+// missing.
 extern "C" const char* __lsan_default_suppressions() { return "leak:*basic_json*initializer_list*\n"; }
 #endif
 
@@ -33,7 +33,7 @@ namespace {
 
 constexpr int64_t kForever = INT64_MAX;
 
-// Makes allocations fail while it lives.
+// Makes allocations fail while it exists.
 class Failing {
  public:
   Failing(int64_t first, int64_t count) {
@@ -118,12 +118,12 @@ class OutOfMemoryServer : public ::testing::TestWithParam<const char*> {
   TestServer server_{{.http_threads = 2}};
 };
 
-// 200 as far as it comes, 500 or 503, or no answer: then the connection is closed.
+// The answer is a 200, possibly cut off, a 500 or a 503, or there is none and the connection is closed.
 TEST_P(OutOfMemoryServer, EachAllocationMayFail) {
   exempt = true;
   const std::string text = request();
   ASSERT_TRUE(answer(text).starts_with("HTTP/1.1 200"));
-  ::testing::internal::CaptureStderr();  // a line in the log for each
+  ::testing::internal::CaptureStderr();  // each failure logs a line
   std::map<std::string, int> seen;
   for (const int64_t count : {int64_t{1}, kForever}) {
     for (int64_t n = 0;; n += count == 1 ? 1 : 5) {

@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 bool has_program(const std::string& name) { return std::system(("command -v " + name + " >/dev/null").c_str()) == 0; }
 
-// What a command of the shell prints, errors included.
+// Returns what a shell command prints, errors included.
 std::string output_of(const std::string& command) {
   FILE* shell = ::popen((command + " 2>&1").c_str(), "r");
   std::string text;
@@ -32,7 +32,7 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
-// What bash offers after these words, the last of which is being written.
+// Returns what bash offers after these words, the last of which is being typed.
 std::string offered(const std::vector<std::string>& words) {
   const std::string script = ::testing::TempDir() + "smartkv_completions.bash";
   std::string line;
@@ -44,8 +44,8 @@ std::string offered(const std::vector<std::string>& words) {
   return text;
 }
 
-// What zsh offers for a line, one in each of its own, where compinit finds the script in a folder. The first completion of
-// a shell is what loads it.
+// Returns what zsh offers for a line, each offer on a line of its own. compinit finds the script in a folder, and a
+// shell's first completion loads it.
 std::string offered_by_zsh(const std::string& line) {
   const std::filesystem::path folder = ::testing::TempDir() + "smartkv_zsh";
   std::filesystem::create_directory(folder);
@@ -55,7 +55,7 @@ std::string offered_by_zsh(const std::string& line) {
   return text;
 }
 
-// What fish offers for a line, sorted, without what it says of each.
+// Returns what fish offers for a line, sorted and without descriptions.
 std::string offered_by_fish(const std::string& line) {
   const std::string script = ::testing::TempDir() + "smartkv_completions.fish";
   std::ofstream(script) << run({"completions", "fish"}).out << "complete -C '" << line << "' | string replace -r '\\t.*' ''\n";
@@ -92,12 +92,12 @@ TEST(PlanCommand, TellsWhatFitsInTheMemory) {
   EXPECT_THAT(of(little, "full")["reason"].get<std::string>(), HasSubstr("may need"));
   EXPECT_EQ(of(much, "full")["fits"], true);
   EXPECT_GE(of(much, "full")["sequences"], 64);
-  // A window saves where there is more than the window.
+  // A window saves memory if the context is longer than the window.
   const Json longer = plan("20000", {"--memory", "1GiB"});
   EXPECT_GT(of(longer, "streaming")["sequences"], of(longer, "full")["sequences"]);
 }
 
-// What takes more than a device has, may fit on two, where the model has as many KV heads.
+// A cache that does not fit on one device may fit on two, if the model has at least two KV heads.
 TEST(PlanCommand, TellsOnHowManyDevicesItFits) {
   const std::string model = std::string(SMARTKV_FIXTURES) + "/architectures/llama_odd.gguf";
   const auto planned = [&](std::vector<const char*> more) { return plan("2048", std::move(more), model); };
@@ -140,13 +140,13 @@ TEST(Completions, BashOffersCommandsOptionsAndValues) {
   EXPECT_EQ(offered({"smartkv", "config", "preset", "low"}), "low_memory ");
   EXPECT_EQ(offered({"smartkv", "quantize", "a.gguf", "b.gguf", "--weights", ""}), "int8 int4 ");
   EXPECT_EQ(offered({"smartkv", "completions", "f"}), "fish ");
-  EXPECT_EQ(offered({"smartkv", "serve", "--model", ""}), " ");  // files are the shell's own business
-  EXPECT_EQ(offered({"smartkv", "generate", "--json", "--temp"}), "--temperature ");  // a flag takes none
+  EXPECT_EQ(offered({"smartkv", "serve", "--model", ""}), " ");  // the shell offers files by itself
+  EXPECT_EQ(offered({"smartkv", "generate", "--json", "--temp"}), "--temperature ");  // a flag takes no value
 }
 
 TEST(Completions, BashOffersValuesBehindAnEqualsSign) {
   if (!has_program("bash")) GTEST_SKIP() << "bash is not installed";
-  // As readline cuts the line, and where COMP_WORDBREAKS has no =.
+  // First as readline splits the line, then as in a shell without = in COMP_WORDBREAKS.
   EXPECT_EQ(offered({"smartkv", "serve", "--dtype", "="}), "auto bf16 f16 f32 ");
   EXPECT_EQ(offered({"smartkv", "serve", "--dtype", "=", "b"}), "bf16 ");
   EXPECT_EQ(offered({"smartkv", "serve", "--preset", "=", "low"}), "low_memory ");

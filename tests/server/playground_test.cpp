@@ -1,4 +1,4 @@
-// The page at /: its routes, its headers, and that it holds nothing which its own policy forbids.
+// The page at /: its routes and headers, and that it contains nothing that its own policy forbids.
 #include "server/http/playground.h"
 
 #include <gmock/gmock.h>
@@ -71,7 +71,7 @@ TEST(Playground, LinksToFilesThatAreServedAndToNothingElse) {
     for (std::sregex_iterator found(text.begin(), text.end(), link), end; found != end; ++found, ++links) {
       std::string target = (*found)[1].matched ? (*found)[1] : (*found)[2];
       if (target.starts_with("#")) continue;
-      // Relative, so that the page works below a path of a reverse proxy.
+      // Links are relative, so that the page works below a path of a reverse proxy.
       EXPECT_FALSE(target.starts_with("/")) << file.name << " links to " << target;
       target = (target.starts_with("./") ? "/playground/" + target.substr(2) : "/" + target);
       const auto result = client.Get(target);
@@ -79,10 +79,10 @@ TEST(Playground, LinksToFilesThatAreServedAndToNothingElse) {
       EXPECT_EQ(result->status, 200) << file.name << " links to " << target;
     }
   }
-  EXPECT_GE(links, 4 + 6);  // of the page, and of its modules
+  EXPECT_GE(links, 4 + 6);  // links of the page and of its modules
 }
 
-// What the Content-Security-Policy would block in silence.
+// The Content-Security-Policy would silently block these.
 TEST(Playground, HoldsNoInlineScriptOrStyle) {
   for (const http::PlaygroundFile& file : http::playground_files()) {
     const std::string text = text_of(file);

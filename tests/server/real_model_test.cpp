@@ -1,4 +1,4 @@
-// The whole way, from a socket to SmolLM2 and back.
+// The whole way from a socket to SmolLM2 and back.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ class RealModel : public ::testing::Test {
   static void SetUpTestSuite() {
     EngineOptions options;
     options.model = SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-    options.weights = "bf16";  // what the model answers below is nearly a tie
+    options.weights = "bf16";  // the answers below are near ties
     options.kv_cache_bytes = int64_t{1} << 30;
     engine_ = Engine::create(options);
   }
@@ -37,7 +37,7 @@ class RealModel : public ::testing::Test {
     }
     return "no [DONE] behind: " + text;
   }
-  // What is held once the engine had time for a step.
+  // Returns the bytes that are held once the engine has had time for a step.
   static int64_t settled_kv_bytes() {
     for (int i = 0; i < 200 && engine_->stats().kv_bytes_used > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     return engine_->stats().kv_bytes_used;
@@ -57,7 +57,8 @@ TEST_F(RealModel, ARequestNeverNamesAFile) {
     for (const Json& field : {Json{{"kv_cache", gated}}, Json{{"speculative", nested}}}) {
       Json body = chat("Hello", 4, false);
       body.update(field);
-      const auto response = served_.post("/v1/chat/completions", body.dump());  // a FIFO that is opened would hold it
+      // A server that opened the FIFO would not answer.
+      const auto response = served_.post("/v1/chat/completions", body.dump());
       ASSERT_TRUE(response) << body;
       EXPECT_EQ(response->status, 400) << response->body;
       const std::string message = Json::parse(response->body)["error"]["message"];
@@ -122,7 +123,7 @@ TEST_F(RealModel, ClientsThatLeaveTakeTheirMemoryAlong) {
       } else {
         RawConnection connection(served_.port);
         connection.send(post_text("/v1/chat/completions", chat("Write a poem.", 4000, i % 4 == 1).dump()));
-        if (i % 4 == 1) connection.read_until("\"content\":\"");  // of a stream: leave in the middle
+        if (i % 4 == 1) connection.read_until("\"content\":\"");  // a stream: leaves in the middle
       }
     });
   }

@@ -1,4 +1,4 @@
-// Where a request ends in a stream of bytes, and what is no request.
+// Where a request ends in a stream of bytes, and which bytes are no request.
 #include "server/http/request_reader.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr RequestLimits kLimits = {.head_bytes = 2000, .line_bytes = 500, .fields = 10, .body_bytes = 100};
 
-// Reads `bytes` in pieces of `step`; what was left behind the request goes to `rest`.
+// Reads `bytes` in pieces of `step`. Bytes behind the request go to `rest`.
 RequestReader read(std::string_view bytes, size_t step = 1 << 20, std::string* rest = nullptr) {
   RequestReader reader(kLimits);
   while (!bytes.empty() && !reader.done()) {
@@ -27,7 +27,7 @@ RequestReader read(std::string_view bytes, size_t step = 1 << 20, std::string* r
 
 int status_of(std::string_view bytes) {
   try {
-    return read(bytes).done() ? 200 : 100;  // 100: more is to come
+    return read(bytes).done() ? 200 : 100;  // 100: more bytes must come
   } catch (const openai::ApiError& error) {
     return error.status;
   }
@@ -142,7 +142,7 @@ TEST(RequestReader, KnowsWhatTheConnectionIsForAfterwards) {
   EXPECT_TRUE(read(post("Expect: 100-Continue\r\nContent-Length: 1\r\n", "")).head().expects_continue);
 }
 
-// Whatever comes: no crash, no more memory than the limits, and the same verdict however it is cut.
+// Whatever the bytes: no crash, no more memory than the limits, and the same verdict however they are cut.
 TEST(RequestReader, SurvivesGarbage) {
   const std::string seed = "POST /v1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n"
                            "Connection: close\r\n\r\n5;a=b\r\nhello\r\n0\r\nT: x\r\n\r\n";

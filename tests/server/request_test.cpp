@@ -1,4 +1,4 @@
-// What the request parsers accept, and the field that they name in each refusal.
+// The requests that the parsers accept, and the field that they name in each refusal.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -273,7 +273,8 @@ TEST_F(RequestTest, ContinuesAnAssistantsMessage) {
   EXPECT_EQ(error_of([&] { text(R"(, "continue_final_message": true, "add_generation_prompt": true)"); }).param, "continue_final_message");
 }
 
-// The text to continue may stand in what the template writes behind it, be empty, or be trimmed by it.
+// The text to continue may also occur in what the template writes behind it. It may be empty, or trimmed by the
+// template.
 TEST_F(RequestTest, ContinuesWhateverTextTheMessageHas) {
   constexpr const char* kChatMl =
       "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -361,7 +362,7 @@ TEST_F(RequestTest, RendersMessagesThroughTheTemplate) {
                      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})"),
             "system:be\nuser:a\nb\nassistant:");
   EXPECT_EQ(text(R"({"messages": [{"role": "user", "content": "a"}], "add_generation_prompt": false})"), "user:a\n");
-  // The fake template shows tools, but no calls: calls are then in the form that a text of ours explains.
+  // The fake template shows tools but no calls. Calls then take the form that a built-in text explains.
   const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f"}}])";
   EXPECT_NE(text(R"({"messages": [{"role": "user", "content": "a"}], )" + tools + "}").find("{\"name\":\"f\""),
             std::string::npos);
@@ -437,7 +438,7 @@ TEST_F(RequestTest, SaysThatThereIsNoChatTemplate) {
   EXPECT_NE(std::string(error_of([&] { chat(""); }).what()).find("chat template"), std::string::npos);
 }
 
-// Models write the arguments, and max_tokens may cut them: the history takes every call that an answer held.
+// Models write the arguments, and max_tokens may cut them off. The history must accept every call of an answer.
 TEST_F(RequestTest, TakesTheCallsOfItsOwnAnswers) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "{}"},
@@ -465,7 +466,7 @@ TEST_F(RequestTest, TakesTheCallsOfItsOwnAnswers) {
   }
 }
 
-// Whatever the bytes: a request or an ApiError with status 400 or 404.
+// Any bytes must lead to a request, or to an ApiError with status 400 or 404.
 TEST_F(RequestTest, SurvivesMutatedBodies) {
   const std::string seeds[] = {
       R"({"model": "fake", "prompt": ["a", "b"], "n": 2, "stop": ["x"], "logit_bias": {"5": -1}, "stream": true,

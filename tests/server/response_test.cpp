@@ -19,7 +19,7 @@ std::vector<Json> chunks_of(const httplib::Result& result) {
   return chunks;
 }
 
-// Of a stream that an error ends: it is cut, without [DONE].
+// Returns the chunks of a stream that an error ends. The stream is cut off, without [DONE].
 std::vector<Json> chunks_of_failure(const TestServer& server, const std::string& path, const std::string& body) {
   const TestServer::Streamed stream = server.stream(path, body);
   EXPECT_EQ(stream.status, 200);
@@ -132,7 +132,7 @@ TEST(ResponseTest, StreamWithUsage) {
 
 TEST(ResponseTest, StreamsTellWhatWasDraftedWhereAsked) {
   TestServer server;
-  server.engine.set_drafts({{1, 1, {'a', 'x'}}});  // of "Pa": an "x" was drafted in vain
+  server.engine.set_drafts({{1, 1, {'a', 'x'}}});  // for "Pa"; the drafted "x" is rejected
   const auto drafts_of = [&](const std::string& path, const std::string& body) {
     std::vector<Json> drafts;
     for (const Json& chunk : chunks_of(server.post(path, body))) {
@@ -200,7 +200,7 @@ TEST(ResponseTest, WithoutAllOfItsModelTheServerIsUnavailable) {
   EXPECT_EQ(openai::to_api_error(RequestError(RequestError::Kind::kLost, "", "gone")).status, 503);
 }
 
-// While it is parsed, tokenized or answered, besides.
+// Memory may run out while a request is parsed, tokenized or answered.
 TEST(ResponseTest, AnAllocationThatFailsIsAnErrorOfMemory) {
   const openai::ApiError error = openai::internal_error(std::bad_alloc());
   EXPECT_EQ(error.status, 503);

@@ -1,4 +1,4 @@
-// The Responses API: what it takes, and what a stream tells.
+// The Responses API: the requests that it accepts, and the events of its streams.
 #include <gtest/gtest.h>
 
 #include "server/openai/responses.h"
@@ -123,7 +123,7 @@ TEST_F(ResponsesTest, TakesItsOwnAnswersBack) {
   const std::string tools = R"("tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}], "tool_choice": "required")";
   std::vector<Json> events;
   Json answer = run(parse(", " + tools), &events);
-  // As a client may send it: what the answer repeats of the request, and its items.
+  // As a client may send it: the fields that the answer repeats from the request, and its items.
   Json again = answer;
   for (const char* key : {"id", "object", "created_at", "status", "error", "incomplete_details", "output", "usage", "model"}) again.erase(key);
   again["input"] = answer["output"];

@@ -1,4 +1,4 @@
-// Sampling that a model's files recommend.
+// Sampling defaults that a model's files recommend.
 #include "server/commands/sampling_defaults.h"
 
 #include <filesystem>
@@ -53,7 +53,7 @@ TEST_F(SamplingDefaults, NameWhatIsWrong) {
   EXPECT_THAT(error_of({{"do_sample", false}, {"temperature", "hot"}}), HasSubstr("'temperature': expected a number"));
 }
 
-// A default that a request cannot send would be an error in every request that leaves it out.
+// A default that no request could send would be an error in every request that omits the field.
 TEST_F(SamplingDefaults, AreWhatRequestsCouldSend) {
   for (const Json& value : {Json{{"repetition_penalty", 0}}, Json{{"repetition_penalty", 1e-46}}, Json{{"temperature", 2.5}},
                             Json{{"top_p", -1e-9}}, Json{{"top_p", 1.1}}, Json{{"top_k", -2}}, Json{{"top_k", 2147483648}},

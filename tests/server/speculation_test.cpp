@@ -1,4 +1,4 @@
-// Where a client sees what speculative decoding did.
+// Where a client sees the results of speculative decoding.
 #include <gmock/gmock.h>
 
 #include "server/http/metrics.h"
@@ -56,13 +56,13 @@ TEST(SpeculationUsage, Adds) {
   EXPECT_THAT(sum.accepted_at, ::testing::ElementsAre(11, 9, 6, 3, 1));
 }
 
-// 8 tokens are drafted and the first 3 stand.
+// 8 tokens are drafted and the first 3 are accepted.
 TEST(SpeculationUsage, ARoundRewindsWhatDoesNotStand) {
   SpeculationUsage usage;
-  usage.add_round(8, 3, 4);  // and the model's own
+  usage.add_round(8, 3, 4);  // 3 accepted tokens and the model's own
   EXPECT_EQ(usage.rewinds, 1);
   EXPECT_EQ(usage.rewound_tokens, 5);
-  usage.add_round(8, 3, 3);  // the third one ends the answer, so no pass will read it
+  usage.add_round(8, 3, 3);  // the third token ends the answer, so no pass will read it
   EXPECT_EQ(usage.rewound_tokens, 11);
   usage.add_round(2, 2, 3);
   EXPECT_EQ(usage.rewinds, 2);

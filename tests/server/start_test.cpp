@@ -1,4 +1,4 @@
-// What keeps a server from starting: models that cannot be read, and signals while one is loaded.
+// Reasons why a server does not start: models that cannot be read, and signals while one is loaded.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -90,7 +90,8 @@ TEST_F(Start, AModelThatCannotBeReadIsNamedWithTheReason) {
 TEST_F(Start, AModelGoesByItsContentsNotItsEnding) {
   for (const char* name : {"Qwen2.5-0.5B.GGUF", "llama", "llama.bin"}) {
     fs::copy_file(kModel, folder_ / name);
-    expect_refused(folder_ / name, "key \"tokenizer.ggml.tokens\": expected an array of strings");  // read, but it has no tokenizer
+    // The file can be read, but has no tokenizer.
+    expect_refused(folder_ / name, "key \"tokenizer.ggml.tokens\": expected an array of strings");
   }
   const fs::path text = folder_ / "text.bin";
   std::ofstream(text) << "no model";
@@ -100,7 +101,7 @@ TEST_F(Start, AModelGoesByItsContentsNotItsEnding) {
   expect_refused(fifo, "expected a GGUF file or a folder");
 }
 
-// Beside this program there is no module; torch_server_test.cpp runs the one that has it.
+// This program has no torch module beside it. torch_server_test.cpp runs the program that has one.
 TEST_F(Start, ABackendOrDeviceThatCannotBeHadIsNamed) {
   const auto error_of = [](const char* option, const char* value) {
     const Ran ran = run({"serve", "--port", "0", "--model", SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf", option, value});
@@ -115,7 +116,7 @@ TEST_F(Start, ABackendOrDeviceThatCannotBeHadIsNamed) {
               AllOf(HasSubstr("device: expected cpu, "), HasSubstr("built without CUDA")));
 }
 
-// The model would take minutes; the port is told at once.
+// Loading a model may take minutes, so a taken port must be reported first.
 TEST_F(Start, ATakenPortIsReportedBeforeTheModelIsLoaded) {
   int port = 0;
   const int taken = http::open_listening_socket("127.0.0.1", &port);
@@ -152,7 +153,7 @@ TEST_F(Start, AContextBeyondTheModelsNeedsRopeScaling) {
   EXPECT_THAT(start({"--rope-scaling", R"({"type": "yarn", "factor": 0.5})"}).error, HasSubstr("rope_scaling.factor: expected a number from 1"));
 }
 
-// A server to which the signal was sent before it began to load its model.
+// Runs a server to which the signal was sent before it began to load its model.
 void serve_with_pending(int signal) {
   sigset_t set;
   ::sigemptyset(&set);
@@ -163,7 +164,7 @@ void serve_with_pending(int signal) {
   run_command_line(static_cast<int>(arguments.size()), arguments.data());
 }
 
-// Serves without keys and TLS, which has nothing to reload. SIGTERM comes once SIGHUP was taken.
+// Serves without keys and TLS, so that SIGHUP has nothing to reload. Sends SIGTERM once SIGHUP has been handled.
 [[noreturn]] void serve_through_a_hangup(const std::string& model) {
   sigset_t set;
   ::sigemptyset(&set);
@@ -178,7 +179,7 @@ void serve_with_pending(int signal) {
       if (::sigismember(&pending, SIGHUP) == 0) ::kill(::getpid(), SIGTERM);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    std::_Exit(99);  // nobody took it
+    std::_Exit(99);  // SIGHUP was never handled
   }).detach();
   const std::array arguments = {"smartkv", "serve", "--port", "0", "--model", model.c_str()};
   std::_Exit(run_command_line(static_cast<int>(arguments.size()), arguments.data()));
@@ -190,7 +191,7 @@ TEST_F(Start, AHangupWithoutKeysAndTlsChangesNothing) {
   EXPECT_EXIT(serve_through_a_hangup(model.path()), ::testing::ExitedWithCode(kOk), "nothing to reload");
 }
 
-// Serves with a delay between SIGTERM and draining; a second signal ends it. Exits with 9x where something is not as it should be.
+// Serves with a delay between SIGTERM and draining, which a second signal ends. Exits with 9x if something goes wrong.
 [[noreturn]] void serve_on_after_the_signal(const std::string& model) {
   sigset_t set;
   ::sigemptyset(&set);
@@ -225,7 +226,7 @@ TEST_F(Start, RequestsAreTakenForTheDelayAfterTheSignal) {
   EXPECT_EXIT(serve_on_after_the_signal(model.path()), ::testing::ExitedWithCode(kOk), "requests are taken for 600 s more");
 }
 
-// Serves with its log in a pipe that is full and that nobody reads.
+// Serves with its log in a pipe that is full and never read.
 [[noreturn]] void serve_with_a_blocked_log(const std::string& model) {
   sigset_t set;
   ::sigemptyset(&set);
@@ -250,7 +251,7 @@ TEST_F(Start, RequestsAreTakenForTheDelayAfterTheSignal) {
     }
     ::kill(::getpid(), SIGTERM);
     std::this_thread::sleep_for(std::chrono::seconds(60));
-    std::_Exit(94);  // the log holds the server up
+    std::_Exit(94);  // the log blocks the server
   }).detach();
   const std::string text = std::to_string(port);
   const std::array arguments = {"smartkv", "serve", "--port", text.c_str(), "--model", model.c_str(), "--kv-cache-bytes", "16MiB"};
@@ -263,7 +264,7 @@ TEST_F(Start, ABlockedLogHoldsUpNeitherAnswersNorTheEnd) {
   EXPECT_EXIT(serve_with_a_blocked_log(model.path()), ::testing::ExitedWithCode(kOk), "");
 }
 
-// Exit codes are a shell's.
+// Exit codes are as a shell reports them: 128 plus the signal.
 TEST_F(Start, ASignalWhileTheModelIsLoadedEndsTheServerWithoutAnAnswer) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const int signal : {SIGTERM, SIGINT}) {

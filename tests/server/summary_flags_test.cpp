@@ -13,7 +13,7 @@ namespace {
 nlohmann::json policy_of(std::vector<std::string> arguments) {
   CLI::App app;
   OptionFlags flags(app, false);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them in reverse order
   app.parse(arguments);
   return flags.resolve_without_model().engine.kv_cache;
 }

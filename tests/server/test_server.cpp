@@ -13,7 +13,7 @@ namespace smartkv::testing {
 
 namespace {
 
-// A line for each request of the tests tells nobody anything.
+// A log line for each request of the tests would only be noise.
 const bool quiet = [] {
   set_log_level(LogLevel::kWarning);
   return true;
@@ -38,7 +38,7 @@ RawConnection::RawConnection(int port, int socket) : socket_(socket) {
 void RawConnection::send(const std::string& bytes) {
   for (size_t sent = 0; sent < bytes.size();) {
     const ssize_t n = ::send(socket_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-    if (n <= 0) return;  // the server may close early; what it answered is what counts
+    if (n <= 0) return;  // the server may close early; only its answer counts
     sent += static_cast<size_t>(n);
   }
 }

@@ -34,11 +34,13 @@ class ServedEngine {
     return client().Post(path, body, "application/json");
   }
 
+  // A streamed response.
   struct Streamed {
     int status = 0;
-    std::string body;    // as far as it came
-    bool whole = false;  // the stream has ended as it should
+    std::string body;    // the part that arrived
+    bool whole = false;  // the stream ended as it should
   };
+  // Posts a body and reads the response as a stream, to its end.
   Streamed stream(const std::string& path, const std::string& body) const {
     Streamed streamed;
     httplib::Request request;
@@ -81,26 +83,26 @@ class TestServer : public HeldFakeEngine, public ServedEngine {
       : ServedEngine(HeldFakeEngine::engine, {"fake", "alias"}, std::move(options)) {}
 };
 
-// A connection of plain bytes, for what an HTTP client would not do.
+// A connection of plain bytes, for requests that an HTTP client would not send.
 class RawConnection {
  public:
   explicit RawConnection(int port);
-  RawConnection(int port, int socket);  // connects `socket`, and closes it
+  RawConnection(int port, int socket);  // connects `socket` and takes ownership of it
   ~RawConnection() { close(); }
   RawConnection(const RawConnection&) = delete;
   RawConnection& operator=(const RawConnection&) = delete;
 
   void send(const std::string& bytes);
-  std::string read_until(const std::string& mark);  // or to the end
+  std::string read_until(const std::string& mark);  // reads up to `mark`, or to the end
   std::string read_all() { return read_until("\xff never"); }
   void close();
-  int socket() const { return socket_; }  // still this connection's
+  int socket() const { return socket_; }  // owned by this connection
 
  private:
   int socket_;
 };
 
 std::string post_text(const std::string& path, const std::string& body);  // a whole HTTP/1.1 request
-std::vector<std::string> sse_data(const std::string& body);               // what follows each "data: "
+std::vector<std::string> sse_data(const std::string& body);               // the texts after each "data: "
 
 }  // namespace smartkv::testing

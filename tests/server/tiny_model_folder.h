@@ -1,4 +1,5 @@
-// A random model of two layers as a Hugging Face folder, with a tokenizer and a chat template: for commands that take files.
+// A random model of two layers in a Hugging Face folder, with a tokenizer and a chat template. For commands that take
+// files.
 #pragma once
 
 #include <filesystem>
@@ -27,7 +28,7 @@ class TinyModelFolder {
     config.n_kv_heads = 1;
     config.n_layers = 2;
     config.head_dim = 64;
-    config.vocab_size = 800;  // the tokenizer's
+    config.vocab_size = 800;  // as many as the tokenizer has
     config.context_length = 1024;
     const nlohmann::json json = {{"model_type", "llama"}, {"hidden_size", config.hidden_size},
                                  {"intermediate_size", config.intermediate_size}, {"num_hidden_layers", config.n_layers},
@@ -49,7 +50,7 @@ class TinyModelFolder {
   TinyModelFolder& operator=(const TinyModelFolder&) = delete;
 
   std::string path() const { return path_.string(); }
-  // Writes a file of so many sentences beside the model.
+  // Writes a file with this many sentences beside the model and returns its path.
   std::string text(const std::string& name, int sentences) const {
     std::ofstream file(path_ / name);
     for (int i = 0; i < sentences; ++i) file << "It rained for " << i << " days, and " << i * i << " birds came back. ";

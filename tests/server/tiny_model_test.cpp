@@ -1,5 +1,5 @@
-// The whole way, from a socket through a random model of three layers and back: what threads do to each other, in
-// milliseconds and under ThreadSanitizer, where SmolLM2 (real_model_test.cpp) takes too long.
+// The whole way from a socket through a random model of three layers and back. Tests how threads interact, in
+// milliseconds and under ThreadSanitizer, for which SmolLM2 (real_model_test.cpp) takes too long.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -67,7 +67,7 @@ TEST_F(TinyModel, SaysWhatRequestsMayName) {
   EXPECT_EQ(restricted["speculative_methods"], Json::array({"off", "ngram"}));
 }
 
-// Numbers at and around the limits that the schema gives a field, and what floats make of them.
+// Returns numbers at and around the limits that the schema gives a field, including some that f32 rounds away.
 std::vector<Json> extremes_of(const Json& schema) {
   std::vector<Json> values;
   if (schema["type"] == "integer") {
@@ -82,7 +82,7 @@ std::vector<Json> extremes_of(const Json& schema) {
   return values;
 }
 
-// Whatever a request's fields say within their limits, and beyond: never is it the server that failed.
+// Values of a request's fields, within their limits or beyond, must never lead to an error of the server.
 TEST_F(TinyModel, NoValueOfASamplingFieldIsAnErrorOfTheServer) {
   const Json& fields = openai::body_schema(openai::Body::kCompletions)["properties"];
   std::vector<std::pair<std::string, std::vector<Json>>> values;
@@ -167,7 +167,7 @@ TEST_F(TinyModel, ClientsThatLeaveTakeTheirMemoryAlong) {
       } else {
         RawConnection connection(served_.port);
         connection.send(post_text("/v1/completions", completion(400, i % 4 == 1).dump()));
-        if (i % 4 == 1) connection.read_until("\"text\":\"");  // of a stream: leave in the middle
+        if (i % 4 == 1) connection.read_until("\"text\":\"");  // a stream: leaves in the middle
       }
     });
   }
@@ -180,7 +180,7 @@ TEST_F(TinyModel, ClientsThatLeaveTakeTheirMemoryAlong) {
   EXPECT_EQ(engine_->stats().requests_running, 0);
 }
 
-// Many seconds of work.
+// Returns a request with a grammar that compiles for many seconds.
 Json slow_choice() {
   Json choices = Json::array();
   uint32_t random = 1;
@@ -208,7 +208,7 @@ TEST_F(TinyModel, AGrammarEndsWithItsClientAndTheServer) {
     const Json small = {{"prompt", "a"}, {"max_tokens", 4}, {"guided_choice", {"yes"}}};
     const auto answer = served_.post("/v1/completions", small.dump());
     ASSERT_TRUE(answer && answer->status == 200) << (answer ? answer->body : "");
-    EXPECT_FALSE(count("400"));  // the large one still compiles
+    EXPECT_FALSE(count("400"));  // the large grammar still compiles
     EXPECT_FALSE(count("499"));
   }
   EXPECT_TRUE(wait_for("499"));
@@ -222,7 +222,8 @@ TEST_F(TinyModel, AGrammarEndsWithItsClientAndTheServer) {
   engine_->drain();
   stays.join();
   served_.server.stop();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));  // 503 for a compilation of 10 s of CPU time
+  // The 503 came although compiling takes 10 s of CPU time.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// HTTPS: what docs/operate/security.md promises of connections holds with TLS, too.
+// HTTPS: the promises of docs/operate/security.md about connections also hold with TLS.
 #include "server/http/tls.h"
 
 #include <openssl/pem.h>
@@ -29,7 +29,7 @@ struct Free {
 template <typename T, void (*free)(T*)>
 using Owned = std::unique_ptr<T, Free<T, free>>;
 
-// A certificate for 127.0.0.1 that signs itself, and its key, in two files of the running test.
+// A self-signed certificate for 127.0.0.1 and its key, in two files of the running test.
 struct Certificate {
   explicit Certificate(const std::string& name) {
     const std::string base = ::testing::TempDir() + ::testing::UnitTest::GetInstance()->current_test_info()->name() + name;
@@ -78,7 +78,7 @@ struct Certificate {
   std::string cert, key;
 };
 
-// A client's connection of plain bytes inside of TLS.
+// A client's connection of plain bytes inside TLS.
 class RawTls {
  public:
   explicit RawTls(int port) : connection_(port), context_(SSL_CTX_new(TLS_client_method())), ssl_(SSL_new(context_.get())) {
@@ -183,13 +183,13 @@ TEST(Tls, IdleAndDrippingOnesHoldNoThread) {
   }
   for (int i = 0; i < kDripping; ++i) {
     dripping.push_back(std::make_unique<RawConnection>(server.port));
-    dripping.back()->send(std::string("\x16\x03\x01\x02", 4));  // a ClientHello of 512 bytes or more begins
+    dripping.back()->send(std::string("\x16\x03\x01\x02", 4));  // begins a ClientHello of at least 512 bytes
   }
   EXPECT_EQ(certificate.client(server.port).Get("/health")->status, 200);
   for (auto& connection : dripping) connection->send(std::string("\x00\x01", 2));
   idle[123]->send(kHealth.substr(0, 10));
   EXPECT_EQ(certificate.client(server.port).Get("/health")->status, 200);
-  idle[123]->send(kHealth.substr(10));  // every one is still of use
+  idle[123]->send(kHealth.substr(10));  // every connection still works
   EXPECT_THAT(idle[123]->read_until("}"), StartsWith("HTTP/1.1 200"));
 }
 

@@ -1,4 +1,4 @@
-// Tools: which requests are taken, the grammar of calls, and calls taken out of answers.
+// Tools: the requests that are accepted, the grammar of calls, and the calls that are taken out of answers.
 #include <gtest/gtest.h>
 
 #include "server/openai/api_request.h"
@@ -53,7 +53,7 @@ std::string grammar_of(const ToolUse& tools) {
   return grammar.text(root);
 }
 
-// Text and calls, whatever the pieces that the answer comes in.
+// Returns the text and the calls of an answer that comes in pieces of this size.
 std::string parsed(ToolForm form, const std::string& answer, size_t piece, bool parallel = true) {
   ToolUse tools = use(form, ToolUse::Choice::kAuto, parallel);
   tools.settle(form);
@@ -151,7 +151,7 @@ TEST_F(ToolsTest, ParserFindsCallsHoweverTheAnswerIsCut) {
   }
 }
 
-// What Qwen2.5-Coder writes although its template shows it another form.
+// Qwen2.5-Coder writes calls in these forms although its template shows it another one.
 TEST_F(ToolsTest, ParserFindsCallsInOtherForms) {
   using enum ToolForm;
   struct Case {
@@ -185,7 +185,7 @@ TEST_F(ToolsTest, ParserFindsCallsInOtherForms) {
     for (const std::string& text : texts) EXPECT_EQ(parsed(kHermes, text, piece), text) << piece;
     EXPECT_EQ(parsed(kMistral, "```json\n" + call + "\n```", piece), said);
     EXPECT_EQ(parsed(kGeneric, "Well:\n```json\n" + call + "\n```", piece), "Well:" + said);
-    EXPECT_EQ(parsed(kHermes, call + "\n" + call, piece, false), said + "\n" + call);  // one call is enough
+    EXPECT_EQ(parsed(kHermes, call + "\n" + call, piece, false), said + "\n" + call);  // only one call is taken
   }
 }
 
@@ -233,12 +233,12 @@ TEST_F(ToolsTest, SchemasOfAllToolsTogetherAreBounded) {
     for (int j = 0; j < 1000; ++j) values.push_back(std::string(60, 'a') + std::to_string(i * 10'000 + j));
     tools.push_back({{"type", "function"}, {"function", {{"name", "f" + std::to_string(i)}, {"parameters", {{"type", "object"}, {"properties", {{"a", {{"enum", values}}}}}}}}}});
   }
-  engine_.set_context_length(100'000'000);  // the prompt shows the tools
+  engine_.set_context_length(100'000'000);  // enough for a prompt that shows the tools
   const std::string field = refused_field("\"tools\": " + tools.dump());
   EXPECT_TRUE(field.starts_with("tools")) << field;
 }
 
-// A stop string inside the arguments leaves no call to make.
+// A stop string inside the arguments cuts them off, so there is no call to make.
 TEST_F(ToolsTest, BrokenArgumentsAreNoReasonToCall) {
   const auto finish = [&](std::vector<std::string> pieces) {
     engine_.set_answer(std::move(pieces));

@@ -19,7 +19,7 @@
 namespace smartkv::testing {
 namespace {
 
-// Null: there is no torch backend.
+// Returns null if there is no torch backend.
 std::unique_ptr<ServerProcess> start_server(const std::vector<std::string>& options) {
   const std::filesystem::path program = SMARTKV_BINARY;
   if (!std::filesystem::exists(program.parent_path() / torch_backend_path().filename())) return nullptr;
@@ -75,7 +75,7 @@ TEST_F(TorchServer, KnowsTheCapitalOfFranceUnderPoliciesAndDrafts) {
   EXPECT_EQ(chosen["choices"][0]["message"]["content"], "It is Paris");
 }
 
-// The processes that a process started.
+// Returns the processes that a process has started.
 std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> children;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -130,7 +130,7 @@ TEST(TensorParallelServer, RanksEndWithTheServer) {
   ::kill(server->pid(), SIGKILL);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (::kill(ranks[0], 0) == 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  std::ifstream file("/proc/" + std::to_string(ranks[0]) + "/stat");  // init may not have collected it yet
+  std::ifstream file("/proc/" + std::to_string(ranks[0]) + "/stat");  // init may not have collected the process yet
   std::string text;
   std::getline(file, text);
   EXPECT_TRUE(text.empty() || text.find(") Z ") != text.npos) << text;

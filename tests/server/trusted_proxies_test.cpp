@@ -17,7 +17,7 @@ TEST(TrustedProxies, BelieveNobodyWhoIsNotNamed) {
   EXPECT_EQ(TrustedProxies({"10.0.0.2"}).client_of("10.0.0.1", forwarded({"1.2.3.4"})), "10.0.0.1");
 }
 
-// Whoever stands before the proxy may have written the beginning.
+// The beginning of the header may come from the client itself.
 TEST(TrustedProxies, TakeTheLastAddressThatIsNoProxys) {
   const TrustedProxies proxies({"10.0.0.0/8", "fd00::/8"});
   EXPECT_EQ(proxies.client_of("10.0.0.1", forwarded({"6.6.6.6, 1.2.3.4"})), "1.2.3.4");

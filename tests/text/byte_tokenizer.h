@@ -1,4 +1,4 @@
-// A tokenizer for tests that need no vocabulary: a token per byte.
+// A tokenizer for tests that need no vocabulary: one token for each byte.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// The templates and tokens that models' files have, in every place where they may stand.
+// Chat templates and special tokens from models' files, in every place where they may stand.
 #include "engine/text/chat_template_files.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-// A model that is nothing but its metadata.
+// A model that consists of metadata only.
 class MetadataOnly final : public Weights {
  public:
   explicit MetadataOnly(const GgufFile* file) : file_(file) {}

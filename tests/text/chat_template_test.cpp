@@ -1,4 +1,5 @@
-// Published chat templates against Python's jinja2: fixtures made by tests/fixtures/chat_templates/make.py.
+// Compares published chat templates with Python's jinja2. The fixtures are made by
+// tests/fixtures/chat_templates/make.py.
 #include "engine/text/chat_template.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@ namespace smartkv::jinja_test {
 namespace {
 
 TEST(ChatTemplate, ConversationsEqualJinja2) {
-  std::map<std::string, int> rendered;  // of each template: the others are errors in jinja2 too
+  std::map<std::string, int> rendered;  // by template; other conversations are errors in jinja2, too
   for (const auto& item : expected()["templates"]) {
     const std::string name = item["template"];
     EXPECT_EQ(difference(outcome(read_fixture(name), item["context"]), item), "") << name;

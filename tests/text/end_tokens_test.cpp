@@ -1,4 +1,4 @@
-// Which tokens end an answer.
+// The tokens that end an answer.
 #include "engine/text/end_tokens.h"
 
 #include <map>
@@ -60,7 +60,7 @@ TEST(EndTokens, UniteWithTheConfigurationsWithinTheVocabulary) {
   EXPECT_THAT(end_tokens(*tokenizer, config, 6), ElementsAre(5));
 }
 
-// "<|im_end|>" as a token that is not special is one that users should not see.
+// Users must not see "<|im_end|>", even if the file does not call this token special.
 TEST(EndTokens, AreSpecialWhateverTheFileSays) {
   nlohmann::json json = nlohmann::json::parse(read_file(kTokenizerFixtures + "llama3.json"));
   const TokenId id = static_cast<TokenId>(json["model"]["vocab"].size() + json["added_tokens"].size());

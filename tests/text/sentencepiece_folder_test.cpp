@@ -1,4 +1,4 @@
-// Folders with tokenizer.model and the files beside it, against transformers 5's LlamaTokenizer.
+// Compares folders with tokenizer.model and the files beside it with transformers 5's LlamaTokenizer.
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -62,7 +62,7 @@ TEST_F(SentencePieceFolder, AddedTokensAreTokens) {
   EXPECT_THAT(tokenizer->end_tokens(), ElementsAre(2, 800));
 }
 
-// An id between the pieces and an added token is one that no token has.
+// Ids between the pieces and an added token may belong to no token.
 TEST_F(SentencePieceFolder, IdsMayHaveGaps) {
   write("added_tokens.json", {{"<x>", 805}});
   EXPECT_EQ(load()->vocab_size(), 806);

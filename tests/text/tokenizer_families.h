@@ -7,7 +7,7 @@
 
 namespace smartkv {
 
-// The strings of make_families.py, in their order.
+// Repeats the strings of make_families.py, in their order.
 class FamilyStrings {
  public:
   explicit FamilyStrings(const nlohmann::json& file) : file_(file), state_(file["seed"].get<uint64_t>()) {}
@@ -48,7 +48,7 @@ class FamilyStrings {
   uint64_t state_;
 };
 
-// The tokenizer.json of a family.
+// Returns the tokenizer.json of a family.
 inline nlohmann::json family_tokenizer_json(const nlohmann::json& file, const std::string& family) {
   nlohmann::json json = file["families"][family];
   nlohmann::json model = file["models"][json["model"]["base"].get<std::string>()];

@@ -1,5 +1,6 @@
-// Tokenizers built as those of published model families, against the Hugging Face tokenizers library: fixtures made by
-// tests/fixtures/tokenizers/make_families.py. scripts/check_tokenizers.sh runs this with other strings.
+// Compares tokenizers built like those of published model families with the Hugging Face tokenizers library. The
+// fixtures are made by tests/fixtures/tokenizers/make_families.py. scripts/check_tokenizers.sh runs this with other
+// strings.
 #include <cstdlib>
 #include <cstring>
 
@@ -12,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kGroup = 10;  // strings of a hash
+constexpr int64_t kGroup = 10;  // strings per hash
 
 uint32_t fnv(const void* data, size_t size, uint32_t value) {
   for (size_t i = 0; i < size; ++i) value = (value ^ static_cast<const unsigned char*>(data)[i]) * 0x01000193u;

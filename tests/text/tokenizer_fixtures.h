@@ -28,7 +28,7 @@ inline std::unique_ptr<Tokenizer> tokenizer_of_json(const std::string& text, con
   return make_bpe_tokenizer(parse_tokenizer_json(parse_json(text, "tokenizer.json"), config, "tokenizer.json"));
 }
 
-// "smollm2" (the default model's own), "llama3", "deepseek_llm", "deepseek_coder", "llama2" or "sentencepiece".
+// Opens "smollm2" (the default model's own), "llama3", "deepseek_llm", "deepseek_coder", "llama2" or "sentencepiece".
 inline std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "smollm2") return load_tokenizer(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
   if (name == "sentencepiece") {
@@ -42,7 +42,7 @@ inline std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name) {
   return tokenizer_of_json(read_file(kTokenizerFixtures + name + ".json"), config);
 }
 
-// The strings of make.py's generated(), in their order.
+// Repeats the strings of make.py's generated(), in their order.
 class GeneratedStrings {
  public:
   GeneratedStrings() {

@@ -1,4 +1,4 @@
-// Tokenizers in GGUF metadata: the fixtures' own, written into GGUF, give the same ids as from their files.
+// Tokenizers in GGUF metadata. The fixtures' tokenizers, written into GGUF, must give the same ids as from their files.
 #include <cstring>
 #include <limits>
 #include <random>
@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A GGUF file of metadata only.
+// A GGUF file with metadata only.
 class GgufMetadata {
  public:
   GgufMetadata& add(const std::string& key, const std::string& text) { return head(key, 8).string(text).counted(); }
@@ -135,7 +135,7 @@ TEST_P(ByteLevelGguf, EqualsItsTokenizerJson) {
   for (const auto& pair : json["model"]["merges"]) {
     merges.push_back(pair[0].get<std::string>() + " " + pair[1].get<std::string>());
   }
-  nlohmann::json kept;  // GGUF knows no single_word, lstrip and rstrip
+  nlohmann::json kept;  // GGUF has no single_word, lstrip and rstrip
   std::vector<int32_t> types(tokens.size(), 1);
   for (const auto& token : json["added_tokens"]) {
     if (!token["special"].get<bool>()) continue;
@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(PreTokenizers, ByteLevelGguf,
                                          ByteLevelCase{"deepseek_coder", "deepseek-coder"}),
                          [](const auto& it) { return std::string(it.param.name); });
 
-// Names of pre-tokenizers mean what the tokenizer.json of their models says.
+// The name of a pre-tokenizer stands for the steps in the tokenizer.json of its models.
 TEST(TokenizerGguf, PreTokenizersEqualTheirFamilies) {
   const nlohmann::json file = nlohmann::json::parse(read_file(kTokenizerFixtures + "families.json"));
   const std::pair<const char*, const char*> families[] = {{"qwen2", "qwen2"},         {"gpt-4o", "gpt_oss"},       {"llama4", "phi4_mini"},
@@ -178,7 +178,7 @@ TEST(TokenizerGguf, PreTokenizersEqualTheirFamilies) {
     nlohmann::json json = family_tokenizer_json(file, family);
     std::vector<std::string> tokens(json["model"]["vocab"].size());
     for (const auto& [content, id] : json["model"]["vocab"].items()) tokens[id.get<size_t>()] = content;
-    json["added_tokens"] = nlohmann::json::array();  // GGUF knows no single_word
+    json["added_tokens"] = nlohmann::json::array();  // GGUF has no single_word
     json["model"]["ignore_merges"] = std::string(pre) == "tekken";
     const auto reference = tokenizer_of_json(json.dump());
     const auto tokenizer = GgufMetadata()
@@ -210,7 +210,7 @@ TEST(TokenizerGguf, PreTokenizersCutNumbersAsTheirModelsDo) {
   for (const char* pre : {"qwen2", "deepseek-r1-qwen", "refact", "deepseek-llm", "deepseek-coder"}) EXPECT_EQ(ids(pre), (std::vector<TokenId>{0, 1, 2, 0})) << pre;
 }
 
-// Types of a GGUF file: 1 normal, 3 control, 4 user-defined.
+// Types of tokens in GGUF: 1 normal, 3 control, 4 user-defined.
 TEST(TokenizerGguf, FindsTheTokensThatEndAnAnswer) {
   const std::vector<std::string> tokens = {"a", "<|im_end|>", "<end_of_turn>", "<|eom_id|>", "b", "c", "d"};
   const auto base = [&] {
@@ -225,7 +225,7 @@ TEST(TokenizerGguf, FindsTheTokensThatEndAnAnswer) {
   EXPECT_THAT(tokenizer->end_tokens(), testing::ElementsAre(0, 1, 2, 3));
   tokenizer = base().add("eot_token_id", 4u).add("eom_token_id", 5u).add("fim_pad_token_id", 6u).load();
   EXPECT_THAT(tokenizer->end_tokens(), testing::ElementsAre(1, 2, 3, 4, 5, 6));
-  // Normal and user-defined ones are found in a prompt that may hold special tokens, and are no text.
+  // Normal and user-defined end tokens are found in prompts that may hold special tokens, and are not shown as text.
   EXPECT_EQ(tokenizer->encode("a<|im_end|><end_of_turn>"), (std::vector<TokenId>{0, 1, 2}));
   EXPECT_EQ(tokenizer->decode(std::vector<TokenId>{0, 1, 2, 3}), "a");
   EXPECT_TRUE(tokenizer->is_special(1) && tokenizer->is_special(2));
@@ -242,12 +242,12 @@ TEST(TokenizerGguf, AnEndTokenBeyondTheVocabularyIsIgnored) {
   for (const std::string purpose : {"eot", "eom", "fim_pad", "fim_rep", "fim_sep"}) {
     const std::string key = purpose + "_token_id";
     const auto tokenizer = base().add(key, 3u).load();
-    EXPECT_THAT(tokenizer->end_tokens(), testing::ElementsAre(1, 2)) << key;  // by their names
+    EXPECT_THAT(tokenizer->end_tokens(), testing::ElementsAre(1, 2)) << key;  // found by their names
     EXPECT_THAT(tokenizer->warnings(), testing::ElementsAre("test.gguf: key \"tokenizer.ggml." + key +
                                                             "\": expected a token from 0 to 2, found 3; the key is ignored"));
     EXPECT_THAT(base().add(key, -2).load()->warnings(), testing::ElementsAre(HasSubstr("found -2"))) << key;
   }
-  // Some converters write -1 for none.
+  // Some converters write -1 for a token that does not exist.
   for (const std::string key : {"bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "fim_pad_token_id"}) {
     for (const auto& tokenizer : {base().add(key, -1).load(), base().add(key, UINT32_MAX).load()}) {
       EXPECT_THAT(tokenizer->end_tokens(), testing::ElementsAre(1, 2)) << key;
@@ -257,7 +257,8 @@ TEST(TokenizerGguf, AnEndTokenBeyondTheVocabularyIsIgnored) {
   }
 }
 
-// "</s>" is a word of Qwen's vocabulary. It ends an answer, and in a prompt it is cut as its model cuts it.
+// "</s>" is a word of Qwen's vocabulary. It ends an answer, but a prompt must be tokenized as Qwen's own tokenizer does
+// it.
 TEST(TokenizerGguf, AnEndTokenThatMergesMakeIsTextInAPrompt) {
   const auto tokenizer = GgufMetadata()
                              .add("model", std::string("gpt2"))

@@ -1,4 +1,4 @@
-// tokenizer.json: what its steps mean, and errors that name what is wrong.
+// tokenizer.json: the meaning of its steps, and errors that name the fault.
 #include "engine/text/tokenizer_json.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::string error_with(const Json& good, const char* pointer, const Json& value)
   return error_of(changed.dump());
 }
 
-// A byte-level vocabulary of the letters a to e, the space, "ab" and "\u0120a".
+// Returns a tokenizer.json with a byte-level vocabulary of the letters a to e, the space, "ab" and "\u0120a".
 Json tiny() {
   return {{"model",
            {{"type", "BPE"},
@@ -81,7 +81,7 @@ TEST(TokenizerJson, NamesWhatIsWrong) {
 
 TEST(TokenizerJson, AnEntryThatBpeCannotWriteIsReachedAsAnAddedTokenOnly) {
   Json json = tiny();
-  json["model"]["vocab"][" a"] = 8;  // the bytes of "\u0120a", but not written so
+  json["model"]["vocab"][" a"] = 8;  // the bytes of "\u0120a" in another spelling
   EXPECT_THAT(tokenizer_of_json(json.dump())->encode(" a"), ElementsAre(7));
   json["added_tokens"] = {added(8, " a", false)};
   const auto tokenizer = tokenizer_of_json(json.dump());
@@ -136,7 +136,7 @@ TEST(TokenizerJson, MutatedValuesNeverCrash) {
   std::mt19937 random(7);
   for (const char* name : {"llama3", "llama2"}) {
     const Json good = fixture(name);
-    std::vector<std::string> places;  // everything but most of the vocabulary and merges
+    std::vector<std::string> places;  // all except most of the vocabulary and merges
     const Json flat = good.flatten();
     for (const auto& [pointer, value] : flat.items()) {
       const bool bulk = pointer.starts_with("/model/vocab") || pointer.starts_with("/model/merges");
@@ -153,7 +153,7 @@ TEST(TokenizerJson, MutatedValuesNeverCrash) {
       for (int n = 0; n < 2; ++n) {
         try {
           json.at(Json::json_pointer(places[random() % places.size()])) = values[random() % values.size()];
-        } catch (const Json::exception&) {  // the first change took this place away
+        } catch (const Json::exception&) {  // the first change removed this place
         }
       }
       try {
@@ -167,7 +167,7 @@ TEST(TokenizerJson, MutatedValuesNeverCrash) {
   }
 }
 
-// Every field of every step, with a value of another kind.
+// Sets every field of every step to values of other kinds.
 TEST(TokenizerJson, AWrongValueIsAnErrorThatNamesItsPart) {
   const Json values = {nullptr, true, -1, 3, 1.5, "", "x", "(", "a b", Json::array(), Json::object(), {1, "a"}, {{"type", "x"}}};
   const Json file = Json::parse(read_file(kTokenizerFixtures + "families.json"));

@@ -1,4 +1,5 @@
-// Tokenizers against Hugging Face's and SentencePiece's own: fixtures made by tests/fixtures/tokenizers/make.py.
+// Compares tokenizers with Hugging Face's and SentencePiece's own. The fixtures are made by
+// tests/fixtures/tokenizers/make.py.
 #include "engine/text/tokenizer.h"
 
 #include <cstring>
@@ -30,7 +31,7 @@ TEST_P(Tokenizers, EqualsTheReferenceOnGeneratedStrings) {
   int wrong = 0;
   for (size_t i = 0; i < hashes.size() / 8; ++i) {
     const std::string text = strings.next();
-    uint32_t expected[2];  // of the ids, of what they decode to
+    uint32_t expected[2];  // hashes of the ids, and of the text to which they decode
     std::memcpy(expected, hashes.data() + 8 * i, 8);
     const std::vector<TokenId> ids = tokenizer_->encode(text);
     const std::string decoded = tokenizer_->decode(ids);
@@ -108,7 +109,7 @@ TEST(Tokenizer, LongRunsTakeNoQuadraticTime) {
   }
 }
 
-// Combining marks in an order that normalization reverses.
+// Combining marks in an order that normalization must reverse.
 TEST(Tokenizer, LongRunsOfMarksTakeNoQuadraticTime) {
   std::string run = "a", sorted = "a";
   for (int i = 0; i < 200'000; ++i) run += "\u0301\u0327";
@@ -117,7 +118,7 @@ TEST(Tokenizer, LongRunsOfMarksTakeNoQuadraticTime) {
   EXPECT_EQ(normal_form(run, NormalForm::kNfd), sorted);
 }
 
-// A run of which a pattern would have to remember each place.
+// A pattern would have to remember every position of this run.
 TEST(Tokenizer, ARunThatIsTooLongIsAnError) {
   const auto tokenizer = open_tokenizer("llama3");
   EXPECT_THROW(tokenizer->encode(std::string(5 << 20, ' ')), TokenizerError);

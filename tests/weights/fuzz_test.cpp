@@ -1,4 +1,4 @@
-// Damaged files: only ModelError, never a crash.
+// Damaged files must lead to ModelError, never to a crash.
 #include "engine/weights/gguf.h"
 
 #include <algorithm>

@@ -18,7 +18,7 @@ class GgufKeys {
     return *this;
   }
 
-  // The file with these keys before its own. A last key fills up to the alignment of the tensors.
+  // Returns the file with these keys before its own. A last key fills the header up to the alignment of the tensors.
   std::string in(std::string file) const {
     GgufKeys keys = *this;
     const size_t begun = keys.bytes_.size() + 8 + 7 + 4 + 8;

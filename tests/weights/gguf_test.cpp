@@ -62,7 +62,7 @@ TEST(Gguf, NamesWhatIsWrong) {
   EXPECT_THAT(GgufBytes(3, 1, 0).tensor("t", uint64_t{1} << 50, 0, 0).data(32).error(), HasSubstr("out of range"));
 }
 
-// Two parts, a tensor each.
+// Writes the two parts of a split file, with one tensor each.
 void write_parts(const Folder& folder, int64_t second_no, uint64_t second_count, const std::string& second_tensor) {
   const auto part = [](uint64_t no, uint64_t count, const std::string& tensor) {
     return GgufBytes(3, 1, 3).string("split.no").number(uint32_t{10}).number(no).string("split.count").number(uint32_t{10}).number(count)

@@ -81,7 +81,8 @@ TEST(HfConfig, SlidingWindowsAreReadAsTransformersReadsThem) {
   EXPECT_EQ(window({{"model_type", "qwen2"}, {"sliding_window", 64}, {"use_sliding_window", true}, {"max_window_layers", 2}}), 0);
   EXPECT_EQ(window({{"model_type", "qwen3"}, {"sliding_window", 64}, {"use_sliding_window", true},
                     {"layer_types", {"full_attention", "sliding_attention"}}}), 64);
-  EXPECT_EQ(window({{"model_type", "qwen2"}, {"sliding_window", 64}, {"use_sliding_window", true}}), 0);  // from layer 28 on
+  // By default, only layers from 28 on have a window.
+  EXPECT_EQ(window({{"model_type", "qwen2"}, {"sliding_window", 64}, {"use_sliding_window", true}}), 0);
   EXPECT_EQ(window({{"model_type", "phi3"}}), 0);
   EXPECT_EQ(window({{"model_type", "phi3"}, {"sliding_window", 64}}), 64);
 

@@ -19,7 +19,7 @@
 namespace smartkv {
 namespace {
 
-// Weights whose every part may be changed: one tensor with all that a tensor can have.
+// Weights of which every part may be changed: one tensor with everything that a tensor can have.
 struct Parts {
   ModelConfig config;
   TensorView tensor;
@@ -69,8 +69,8 @@ void change(T& value) {
   }
 }
 
-// Calls visit(change) for each field of `structure`, with a function that changes this field; those of structures in it one by
-// one. Pointers are left out, because their targets are structures of the test.
+// Calls visit(change) for each field of `structure`, with a function that changes this field. Visits the fields of
+// nested structures one by one. Leaves out pointers, because their targets are structures of the test.
 template <typename Structure, typename Visit>
 void for_each_change(Structure& structure, const Visit& visit) {
   std::apply(
@@ -90,7 +90,7 @@ void for_each_change(Structure& structure, const Visit& visit) {
 TEST(ModelFingerprint, EveryFieldCounts) {
   const Parts original;
   std::set<std::string> seen = {model_fingerprint(OneTensor(original))};
-  // `structure`: a part of Parts. Each of its fields is changed in a copy of its own.
+  // `structure` is a part of Parts. Each of its fields is changed in a copy of its own.
   const auto expect_all_differ = [&](auto Parts::* structure, size_t least) {
     size_t n = 0;
     Parts counted;
@@ -139,7 +139,7 @@ TEST(ModelFingerprint, NeighboursDoNotTradeElements) {
   EXPECT_NE(model_fingerprint(OneTensor(a)), model_fingerprint(OneTensor(b)));
 }
 
-// The same name and tensors with another key: states of one are no states of the other.
+// The same name and tensors with another key: neither model may use states of the other.
 TEST(ModelFingerprint, KeysOfAFileCount) {
   const Folder folder;
   const std::string original = read_file(kFixtures / "tiny.gguf");
@@ -153,7 +153,7 @@ TEST(ModelFingerprint, KeysOfAFileCount) {
   EXPECT_TRUE(seen.insert(with(GgufKeys().string("llama.rope.scaling.type", "yarn").number("llama.rope.scaling.factor", 2))).second);
   std::string other = original;
   const std::string base = "llama.rope.freq_base";
-  other[other.find(base) + base.size() + 4 + 1] ^= 1;  // behind the value's type
+  other[other.find(base) + base.size() + 4 + 1] ^= 1;  // after the type of the value
   folder.write("m.gguf", other);
   EXPECT_TRUE(seen.insert(model_fingerprint(*Weights::open(folder.path() / "m.gguf"))).second);
 }
@@ -169,7 +169,7 @@ TEST(ModelIdentity, IsThatOfTheModelInEveryFormat) {
   }
 }
 
-// A model whose norms are those of another one, converted to `type`.
+// The given model with its norms converted to `type`.
 class WithNorms final : public Weights {
  public:
   WithNorms(const Weights& weights, TensorType type) : weights_(weights), type_(type) {}

@@ -1,4 +1,4 @@
-// Fused projections in every form that files have them.
+// Fused projections in every form in which files hold them.
 #include "engine/weights/projections.h"
 
 #include <cstring>
@@ -27,7 +27,7 @@ ModelConfig one_layer() {
   return config;
 }
 
-// Rows of the parts are those of the whole, in order.
+// Expects the rows of the parts to be those of the whole, in order.
 void expect_parts(const TensorView& fused, const std::vector<std::pair<std::string, int64_t>>& parts) {
   TensorMap tensors{{fused.name, fused}};
   split_fused_projections(one_layer(), tensors);

@@ -1,4 +1,4 @@
-// The parts of a model put together are the model.
+// The parts of a model, joined, must equal the model.
 #include "engine/weights/sharded_weights.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ Values read(const Weights& weights, const std::string& name) {
   return {view->shape, weights.read(name, view->shape)};
 }
 
-// Side by side (columns), or one below the other.
+// Joins parts side by side (columns), or one below the other.
 Values joined(const std::vector<Values>& parts, bool columns) {
   Values all = parts[0];
   for (size_t i = 1; i < parts.size(); ++i) {
@@ -90,7 +90,7 @@ TEST(ShardedWeights, PartsMakeTheWhole) {
   for (const int64_t size : {2, 3}) expect_parts_make_the_whole(weights, size);
 }
 
-// Rows of q and k are in another order in the file.
+// The file has the rows of q and k in another order.
 TEST(ShardedWeights, PartsOfAFileMakeTheWhole) {
   const auto weights = Weights::open(std::filesystem::path(SMARTKV_FIXTURES) / "architectures" / "llama_odd.gguf");
   ASSERT_GE(weights->config().n_kv_heads, 2);

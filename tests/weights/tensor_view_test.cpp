@@ -59,7 +59,7 @@ TEST(ExpandRows, EqualsTheReferenceForEveryType) {
       const double rounding = tensor.type == TensorType::kQ4_K ? std::ldexp(std::abs(scaled) + std::abs(minimum), -11) : 0.0;  // to f16
       EXPECT_NEAR(scaled + minimum, second[i], rounding + 1e-5 * (1 + std::abs(second[i])));
     }
-    // What is written back is what was read; Q4_0 becomes Q4_1.
+    // Writing a row back must give what was read. Q4_0 becomes Q4_1.
     const TensorType written = name == "Q8_0" ? TensorType::kQ8_0 : TensorType::kQ4_1;
     std::vector<std::byte> blocks(row.scale.size() * static_cast<size_t>(tensor_type_info(written).block_bytes));
     EXPECT_EQ(write_quantized_row(name, written, row, blocks.data()), blocks.data() + blocks.size());

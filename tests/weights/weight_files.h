@@ -1,4 +1,4 @@
-// What the tests of weight files share. The fixtures are made by tests/fixtures/weights/make.py.
+// Common parts of the tests of weight files. The fixtures are made by tests/fixtures/weights/make.py.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ inline std::string read_file(const std::filesystem::path& path) {
 
 inline std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// A folder of this test's own, removed at the end.
+// A folder that belongs to the running test and is removed at the end.
 class Folder {
  public:
   Folder() : path_(std::filesystem::path(testing::TempDir()) / ("smartkv_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
@@ -39,7 +39,7 @@ class Folder {
   std::filesystem::path path_;
 };
 
-// What a ModelError says.
+// Returns the message of the ModelError that `function` throws, or "no error".
 template <typename Function>
 std::string error_of(const Function& function) {
   try {

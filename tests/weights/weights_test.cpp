@@ -65,7 +65,7 @@ TEST(HfWeights, NeitherFileNeedsToNameAnEndOfSequenceToken) {
   EXPECT_THAT(error_of([&] { Weights::open(folder.path()); }), HasSubstr("key \"eos_token_id\": expected an integer or an array of them"));
 }
 
-// As tie_weights() of transformers 5 does.
+// tie_weights() of transformers 5 does the same.
 TEST(HfWeights, ATiedModelKeepsAHeadOfItsOwnThatDiffers) {
   const auto untied = Weights::open(kFixtures / "tiny");
   const Folder folder;
@@ -123,7 +123,7 @@ TEST(HfWeights, Fp8IsExpandedWithItsScales) {
     const std::vector<float> x = expected->read(name, tensor.shape), y = found->read(name, tensor.shape);
     const bool rounded = found->find(name)->type == TensorType::kF8E4m3;
     EXPECT_EQ(rounded, name.find("_proj.weight") != std::string::npos) << name;
-    // Half a unit of 3 mantissa bits; below the normal numbers, of the smallest step at a scale of max / 448.
+    // Half a unit of 3 mantissa bits. Below the normal numbers, half of the smallest step at a scale of max / 448.
     for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(y[i], x[i], rounded ? std::abs(x[i]) / 16 + 1e-4 : 0) << name << " " << i;
   }
 }
@@ -139,7 +139,8 @@ TEST(HfWeights, Fp8ScalesThatDoNotFitAreNamed) {
 
 struct IntegerCase {
   const char *folder, *expanded;
-  int bits, down_bits;  // of its groups, 0: none; down_proj alone has several
+  // Bits of the integer groups of every projection, and of down_proj, which alone has several groups. 0: no groups.
+  int bits, down_bits;
 };
 
 class IntegerWeights : public testing::TestWithParam<IntegerCase> {};
@@ -241,7 +242,7 @@ TEST(Gguf, NoKeyIsIgnoredSilently) {
 TEST(Weights, TensorsWithoutAPlaceAreNamed) {
   const Folder folder;
   std::string bytes = read_file(kFixtures / "tiny.gguf");
-  // q's bias renamed in the second layer: the model would compute without it.
+  // The bias of q is renamed in the second layer. Without the check, the model would compute without it.
   bytes.replace(bytes.find("blk.1.attn_q.bias"), 17, "blk.1.attn_x.bias");
   folder.write("m.gguf", bytes);
   EXPECT_THAT(error_of([&] { Weights::open(folder.path() / "m.gguf"); }), HasSubstr("self_attn.q_proj.bias"));

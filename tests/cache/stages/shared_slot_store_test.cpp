@@ -16,7 +16,7 @@
 namespace smartkv {
 namespace {
 
-// Random scores; those of some heads are worth more. One token in ten matters to questions.
+// Random scores, higher in some layers and heads than in others. One token in ten is important to questions.
 class UnequalScorer final : public TokenScorer {
  public:
   explicit UnequalScorer(bool knows_importance) : knows_importance_(knows_importance) {}
@@ -44,7 +44,7 @@ class SharedSlotStoreTest : public testing::Test {
     boundaries.prompt_tokens = prompt;
     return StagedSequence(context_, boundaries, std::move(stores));
   }
-  // The same tokens, all of them as they came.
+  // Returns a full cache of the same tokens.
   std::unique_ptr<SequenceCache> everything(int64_t n) {
     auto cache = full_->new_sequence(n);
     CacheDriver(shape_, 9, &threads_).run(cache.get(), n, 512);
@@ -56,7 +56,7 @@ class SharedSlotStoreTest : public testing::Test {
     EXPECT_EQ(result.size(), found.size());
     return result;
   }
-  // Of tokens [0, end).
+  // Returns the scores of tokens [0, end): [n_kv_heads, end].
   std::vector<float> scores(int64_t layer, int64_t end) {
     std::vector<float> scores(static_cast<size_t>(shape_.n_kv_heads * end));
     UnequalScorer(false).score(context_, {layer, 0, end}, scores.data(), nullptr);
@@ -121,7 +121,7 @@ TEST_F(SharedSlotStoreTest, WhatMattersToQuestionsStaysWhateverItsScore) {
   }
 }
 
-// What is kept moves with them when heads gain and lose units.
+// When heads gain and lose units, the contents of kept tokens move with them.
 TEST_F(SharedSlotStoreTest, TokensKeepTheirContents) {
   StagedSequence cache = make(700);
   const auto expected = everything(1500);
@@ -178,8 +178,7 @@ TEST_F(SharedSlotStoreTest, HoldsNoMoreThanHeadsOfEqualSizeWould) {
   }
 }
 
-// With packed units: a page of the window, one that is being filled, two of slots, the rest in 8 bits.
-// A token is worth the mass that it got since the last boundary.
+// Values a token by the mass that it received since the last boundary.
 class MassScorer final : public TokenScorer {
  public:
   std::string name() const override { return "mass"; }
@@ -187,7 +186,7 @@ class MassScorer final : public TokenScorer {
   void score_mass(std::span<const float>, std::span<float>) const override {}
 };
 
-// Adds up the mass of each position.
+// Sums the mass that each position receives.
 class MassWatcher final : public ForwardingCache {
  public:
   MassWatcher(SequenceCache* cache, int64_t n_heads) : ForwardingCache({cache}), n_heads_(n_heads) {}
@@ -249,6 +248,8 @@ TEST_F(SharedSlotStoreTest, RefusesScoresThatDoNotCompare) {
   EXPECT_NE(make_slot_store(false, {options_}, make_scorer(context_, "key_norm", "")), nullptr);
 }
 
+// A KV head has room for 832 tokens: two pages of the window, one that is being filled, two of dense slots, and 512
+// tokens in packed units of 8 bits.
 class PackedSlotStoreTest : public SharedSlotStoreTest {
  protected:
   PackedSlotStoreTest() {
@@ -272,8 +273,8 @@ TEST_F(PackedSlotStoreTest, WhatDenseSlotsCannotHoldIsPackedBeforeAnythingIsLost
   EXPECT_GT(packed_tokens(cache), 400);
 }
 
-// The sum of what is kept, over the most that as many tokens could have. What is worth nothing any more must not keep
-// others out for the sake of its unit.
+// Compares the scores of the kept tokens with the highest that as many tokens could have. Tokens that have lost their
+// worth must not keep others out only because their unit is kept.
 TEST_F(PackedSlotStoreTest, KeepsNearlyTheBest) {
   StagedSequence cache = make(1500);
   for (const int64_t n : {1500, 2048, 3008}) {

@@ -25,7 +25,7 @@ class SlotStoreTest : public testing::Test {
   static const std::vector<int32_t>& slots(const StagedSequence& cache, int64_t layer, int64_t head) {
     return dynamic_cast<const SlotStore&>(cache.store(0)).slot_positions(layer, head);
   }
-  // The positions with the highest scores among [0, end), sinks first, by sorting.
+  // Returns the sinks and the positions with the highest scores among [0, end), by sorting.
   std::set<int32_t> best(const std::string& scorer, int64_t layer, int64_t head, int64_t end, const EvictionOptions& options) {
     std::vector<float> scores(static_cast<size_t>(shape_.n_kv_heads * end));
     make_scorer(context_, scorer, "")->score(context_, {layer, 0, end}, scores.data(), nullptr);
@@ -68,7 +68,7 @@ TEST_F(SlotStoreTest, OneBulkPruneKeepsWhatStreamingKeeps) {
     driver_.run(&bulk, 1000, 512);
     EXPECT_EQ(bulk.tokens(), 1000);
     driver_.run(&streaming, 1000, 512);
-    // Both next absorb at 1024; from then on they hold the same tokens.
+    // Both compact next at 1024. From then on they hold the same tokens.
     driver_.run(&bulk, 1088, 64);
     driver_.run(&streaming, 1088, 64);
     for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
@@ -87,7 +87,8 @@ TEST_F(SlotStoreTest, ExactPrefillKeepsThePromptUntilItsEnd) {
   EXPECT_LE(cache.stats().tokens_kept, options_.tokens);
 }
 
-// Whether a pass is committed or may be cut back: scores wait neither for the prompt's end nor for a question that shares it.
+// A pass is scored at once, whether it is committed or may be rolled back. Scores wait neither for the prompt's end nor
+// for a question that shares the prompt.
 TEST_F(SlotStoreTest, APromptIsScoredAsItComesAndForgetsWhatIsCutBack) {
   options_.exact_prefill = true;
   StagedSequence cache = make("random", options_, 1000);
@@ -100,7 +101,8 @@ TEST_F(SlotStoreTest, APromptIsScoredAsItComesAndForgetsWhatIsCutBack) {
   cache.truncate(300);
   EXPECT_EQ(scores(), 300);
   driver_.pass(&cache, 690);
-  EXPECT_EQ(scores(), (1000 - 128) / kernels::kPageTokens * kernels::kPageTokens);  // the window stays, in whole pages
+  // The window is not scored. It counts in whole pages.
+  EXPECT_EQ(scores(), (1000 - 128) / kernels::kPageTokens * kernels::kPageTokens);
   driver_.run(&cache, 1000, 512);
   StagedSequence straight = make("random", options_, 1000);
   driver_.run(&straight, 1000, 512);

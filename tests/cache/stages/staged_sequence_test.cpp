@@ -14,7 +14,7 @@
 namespace smartkv {
 namespace {
 
-// Takes whatever reaches it, and shows nothing of it.
+// A store that takes every token that reaches it and shows none of them.
 class Collector final : public TokenStore {
  public:
   struct Taken {
@@ -46,7 +46,7 @@ class Collector final : public TokenStore {
   void add_stats(const StageView&, CacheStats*) const override {}
 
  private:
-  // What is where the CPU's backend may be reached.
+  // Returns the contents of a place that the CPU's backend can read.
   Taken read(const kernels::TokenPlace& place) const {
     const auto dim = static_cast<size_t>(shape_.head_dim);
     Taken taken{std::vector<float>(dim), std::vector<float>(dim)};

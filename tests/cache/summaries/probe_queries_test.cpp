@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kDim = 32, kTokens = 20;
 
-// A probe at the last of kTokens tokens whose keys point along the first channel, ever further; query head g asks for them
-// with g + 1.
+// A probe query at the last of kTokens tokens. The keys lie along the first channel and grow with their position. Query
+// head g has the value g + 1 there.
 class ProbeQueriesTest : public testing::Test {
  protected:
   ProbeQueriesTest() : tail_(context_.pool) {
@@ -57,9 +57,10 @@ TEST_F(ProbeQueriesTest, KeepsEveryQueryOfAGroupAndKnowsItsDenominator) {
   ASSERT_EQ(found.n, 3);
   for (int64_t g = 0; g < 3; ++g) {
     EXPECT_FLOAT_EQ(found.q[static_cast<size_t>(g * kDim)], scale_ * static_cast<float>(g + 1));
-    EXPECT_LE(found.log_norm[static_cast<size_t>(g)], log_norm(g) + 1e-4f);  // the group's largest share is a lower bound
+    // The group's largest share gives only a lower bound.
+    EXPECT_LE(found.log_norm[static_cast<size_t>(g)], log_norm(g) + 1e-4f);
   }
-  EXPECT_NEAR(found.log_norm[2], log_norm(2), 1e-4);  // and exact for the query that gives it
+  EXPECT_NEAR(found.log_norm[2], log_norm(2), 1e-4);  // exact for the query that has the largest share
   EXPECT_LE(queries.bytes(), ProbeQueries::most_probe_bytes(shape_));
 }
 

@@ -1,4 +1,4 @@
-// Makes every allocation of the tests managed memory, which the host and a GPU both read and write.
+// Makes every allocation of the tests managed memory, which both the host and a GPU can read and write.
 #include <cuda_runtime_api.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@ namespace {
 void* allocate(std::size_t bytes) {
   void* memory = nullptr;
   if (cudaMallocManaged(&memory, bytes == 0 ? 1 : bytes) != cudaSuccess) throw std::bad_alloc();
-  return memory;  // at a multiple of 256
+  return memory;  // aligned to 256 bytes
 }
 
 }  // namespace

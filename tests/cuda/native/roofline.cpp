@@ -1,5 +1,5 @@
-// How near attention comes to a GPU's memory, by format of the pages: bytes moved over peak bandwidth. Decoding of many sequences
-// of 32,768 tokens, one layer; prints a table. cuda_roofline [SEQUENCES]
+// Measures how close attention comes to a GPU's peak memory bandwidth, by format of the pages. Decodes one token of
+// many sequences of 32,768 tokens, in one layer, and prints a table. Usage: cuda_roofline [SEQUENCES]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -16,7 +16,8 @@ namespace smartkv::kernels {
 namespace {
 
 constexpr int64_t kHeads = 32, kKvHeads = 8, kDim = 128, kContext = 32768;
-constexpr size_t kFlush = size_t{2} << 30;  // bytes that a run is held up by: the host plans meanwhile, and the cache forgets
+// Bytes to write before a run. They keep the GPU busy while the host plans, and evict the pages from its cache.
+constexpr size_t kFlush = size_t{2} << 30;
 constexpr int kRuns = 15;
 
 void check(cudaError_t error, const char* what) {
@@ -41,7 +42,7 @@ struct Result {
   double bytes, seconds;
 };
 
-// bits 16: dense.
+// bits = 16 means dense pages.
 Result measure(int bits, int64_t sequences) {
   const AttentionShape shape{kHeads, kKvHeads, kDim, 0.088f, KvType::kBf16};
   cuda::DevicePool pool;

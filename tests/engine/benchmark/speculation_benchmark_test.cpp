@@ -44,7 +44,7 @@ class SpeculationBenchmark : public EngineTest {
 };
 
 TEST_F(SpeculationBenchmark, ComparesEachMethodWithPlainDecodingAtEachDepthAndNumberOfSequences) {
-  model->memory = 1;  // soon goes round in circles, which lookup finds
+  model->memory = 1;  // its output soon repeats, which look-up finds
   start_in_step();
   bench.depths = {50, 100};
   bench.sequences = {1, 3};
@@ -92,7 +92,7 @@ TEST_F(SpeculationBenchmark, PlainDecodingTakesAPassPerToken) {
   EXPECT_EQ(row.bound, 0);
 }
 
-// A model that answers by how many passes it has made, so that no two runs agree.
+// The model's answer depends on how many passes it has made, so no two runs agree.
 TEST_F(SpeculationBenchmark, FindsWhereAnOutputParts) {
   int64_t passes = 0;
   model->bias = [&passes](TokenId token) { return token == 1 + passes / 60 % 20 ? 100.0f : 0.0f; };
@@ -175,7 +175,7 @@ TEST(SpeculationBenchmarkOfTheRealModel, CopyingIsDraftedAndNoOutputChanges) {
   EXPECT_GT(report.rows[0].accepted, 0);
   EXPECT_GT(report.rows[0].tokens_per_pass, 1.5);
   EXPECT_EQ(report.rows[0].bound, 0);
-  EXPECT_GT(report.rows[1].bound, 0.8);  // the weights are nearly all of the bytes: little to win
+  EXPECT_GT(report.rows[1].bound, 0.8);  // nearly all bytes are weights, so there is little to gain
   EXPECT_LT(report.rows[1].bound, 1.1);
   EXPECT_GT(report.rows[3].drafted, 0);
   EXPECT_GT(report.rows[3].temperature, 1);

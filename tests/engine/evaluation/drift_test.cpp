@@ -55,7 +55,7 @@ TEST(Drift, FailsOnANan) {
   }
 }
 
-// In the first layer keys do not depend on the cache, so a follower must hold what it would hold alone.
+// In the first layer, keys do not depend on the cache. So a follower must hold what it would hold alone.
 TEST(ShadowCache, ShowsFollowersTheirOwnProbes) {
   TinyEvaluation tiny;
   const auto text = tiny.text(480);

@@ -1,4 +1,4 @@
-// A tiny random model, a text for it, and a cache that goes wrong.
+// A tiny random model, a text for it, and a cache that returns NaN.
 #pragma once
 
 #include <limits>
@@ -17,7 +17,7 @@
 
 namespace smartkv {
 
-// The full cache, but that the values of every token from `broken_from` on are NaN.
+// The full cache, except that the values of every token from `broken_from` on are NaN.
 class BrokenSequence final : public ForwardingCache {
  public:
   BrokenSequence(std::unique_ptr<SequenceCache> full, int64_t broken_from)
@@ -55,8 +55,8 @@ class BrokenPolicy final : public KvCachePolicy {
   std::unique_ptr<KvCachePolicy> full_;
 };
 
-// Knows the registry's policies and "broken", whose values are NaN from token 192 on: a page, of which no slot may hold
-// one.
+// Knows the registry's policies and "broken", which stores NaN values from token 192 on. A page begins there, because a
+// page with valid tokens must not hold NaN in any slot.
 struct TinyEvaluation {
   TinyWeights weights{tiny_config()};
   ThreadPool threads{2};

@@ -25,8 +25,8 @@ TEST(Kvzip, ScoresAreTheMostAttentionOfARepetition) {
   EXPECT_EQ(scores, repeat_scores(tiny.model, ByteTokenizer(), context));
 }
 
-// One budget for all heads: who keeps a token has scored it no lower than anybody scored what was lost, but for whole units,
-// sinks and the window.
+// All heads share one budget, in whole units. In each head, every kept token has scored no lower than any lost one,
+// apart from sinks and the window.
 TEST(Kvzip, KeepsWhatScoredHighest) {
   const TinyEvaluation tiny;
   const std::vector<TokenId> context = tiny.text(400);

@@ -30,7 +30,7 @@ LongContextReport measure(const TinyEvaluation& tiny, const LongContextOptions& 
   return report;
 }
 
-// The losses of tokens [scored, end) in a sequence whose prompt has so many tokens.
+// Returns the losses of tokens [scored, end) in a sequence with a prompt of `prompt` tokens.
 std::vector<double> losses_of_a_request(const TinyEvaluation& tiny, const nlohmann::json& spec, int64_t prompt, int64_t scored,
                                         int64_t end) {
   const std::vector<TokenId> text = tiny.text(501);

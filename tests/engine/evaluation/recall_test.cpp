@@ -77,7 +77,7 @@ TEST(RecallPrompt, OneQuestionAsksForSeveralFacts) {
     const RecallPrompt one = make_recall_prompt(ByteTokenizer(), sentences(9000), options, 2000, 3, 10);
     options.facts_asked = 3;
     const RecallPrompt several = make_recall_prompt(ByteTokenizer(), sentences(9000), options, 2000, 3, 10);
-    EXPECT_EQ(several.context, one.context);  // the same texts, so that tables compare
+    EXPECT_EQ(several.context, one.context);  // the same texts, so that tables are comparable
     ASSERT_EQ(several.questions.size(), 4u);
     for (size_t i = 0; i < 4; ++i) {
       const RecallPrompt::Question& question = several.questions[i];
@@ -172,7 +172,7 @@ TEST(Recall, AsksAgainAfterMoreText) {
   const auto report = measure_recall(tiny.model, ByteTokenizer(), parse_policy_list(R"({"policy":"streaming","tokens":192})"),
                                      sentences(2000), options);
   for (const auto& row : report.rows) {
-    EXPECT_EQ(row["again_percent"], 0.0);  // of a random model
+    EXPECT_EQ(row["again_percent"], 0.0);  // a random model finds nothing
     EXPECT_EQ(row["correct_error"], 0.0);
     EXPECT_TRUE(row["relative_error"].is_null());
   }

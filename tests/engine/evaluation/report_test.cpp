@@ -28,7 +28,7 @@ EvaluationReport sample() {
   return report;
 }
 
-// Every tag that opens is closed in order; those of HTML without an end are left out.
+// Returns whether every tag that opens is closed in order. Ignores HTML tags without an end tag.
 bool well_formed(const std::string& html) {
   std::vector<std::string> open;
   for (size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {

@@ -77,7 +77,7 @@ TEST_F(GateFile, ItsSecondHeadIsThereOrNot) {
   write_gate(path_, model_, kIdentity, layers_, {});
   EXPECT_TRUE(load_gate(path_, model_, kIdentity)->has_importance());
   EXPECT_EQ(read_gate_layers(path_, model_, kIdentity).back().importance, layers_.back().importance);
-  layers_.back().importance.clear();  // of one layer alone it is missing
+  layers_.back().importance.clear();  // missing in one layer only
   write_gate(path_, model_, kIdentity, layers_, {});
   EXPECT_THROW(load_gate(path_, model_, kIdentity), CacheError);
 }
@@ -85,7 +85,7 @@ TEST_F(GateFile, ItsSecondHeadIsThereOrNot) {
 TEST_F(GateFile, SaysHowTheModelDiffersAndWhatToDo) {
   write_gate(path_, model_, kIdentity, layers_, {});
   ModelConfig other = model_;
-  other.name = "model";  // as a file may be called
+  other.name = "model";  // named after its file
   EXPECT_EQ(error_of_load(other), "no error");
   other.n_kv_heads = 4;
   EXPECT_THAT(error_of_load(other), HasSubstr("n_kv_heads: expected 4, found 2"));
@@ -111,7 +111,7 @@ TEST_F(GateFile, OpensRegularFilesOnly) {
   EXPECT_THAT(error_of_load("/dev/null"), HasSubstr("expected a regular file"));
   EXPECT_THAT(error_of_load(std::filesystem::temp_directory_path()), HasSubstr("expected a regular file"));
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
-  EXPECT_THAT(error_of_load(path_), HasSubstr("expected a regular file"));  // and waits for no writer
+  EXPECT_THAT(error_of_load(path_), HasSubstr("expected a regular file"));  // without waiting for a writer
 }
 
 TEST_F(GateFile, ASetKnowsNamesAndNoPaths) {
@@ -178,7 +178,7 @@ TEST(ShippedGates, ServeTheDefaultModel) {
   EXPECT_EQ(load_shipped_gate(weights->config(), model_identity(*weights))->n_layers(), 30);
 }
 
-// As an image has it, and as a request finds it there.
+// An image has the model under this name, and a request must find its gates there.
 TEST(ShippedGates, ServeTheDefaultModelUnderAnyName) {
   const std::filesystem::path link = std::filesystem::path(testing::TempDir()) / "model.gguf";
   std::filesystem::remove(link);
@@ -189,7 +189,7 @@ TEST(ShippedGates, ServeTheDefaultModelUnderAnyName) {
   std::filesystem::remove(link);
 }
 
-// A name does not make a model: another one of the same shape has no gates here.
+// A name does not identify a model. Another model of the same shape has no gates here.
 TEST(ShippedGates, DoNotGoByTheName) {
   const auto weights = Weights::open(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
   EXPECT_THROW(load_shipped_gate(weights->config(), "0" + model_identity(*weights).substr(1)), CacheError);

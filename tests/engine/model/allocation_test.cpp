@@ -1,4 +1,4 @@
-// Steady-state decode allocates nothing.
+// Decoding in steady state must not allocate.
 #include <gtest/gtest.h>
 
 #include "cache/policy.h"

@@ -1,5 +1,5 @@
-// What Hugging Face transformers computes for every architecture and every scaling of RoPE, in f32: fixtures made by
-// tests/fixtures/architectures/make.py.
+// Results of Hugging Face transformers for every architecture and every scaling of RoPE, in f32. The fixtures are made
+// by tests/fixtures/architectures/make.py.
 #pragma once
 
 #include <filesystem>
@@ -35,7 +35,7 @@ inline void write_case(const Folder& folder, const nlohmann::json& item) {
   folder.write("model.safetensors", read_file(kArchitectures / (item["weights"].get<std::string>() + ".safetensors")));
 }
 
-// logits: f32 [tokens, vocab] of the case's tokens.
+// Expects the logits that transformers computed. logits: f32 [tokens, vocab] of the case's tokens.
 inline void expect_transformers(const nlohmann::json& item, const std::vector<float>& logits, int64_t vocab) {
   size_t row = 0;
   for (const int64_t position : item["positions"].get<std::vector<int64_t>>()) {

@@ -1,5 +1,5 @@
-// Every architecture and every scaling of RoPE in f32 against Hugging Face transformers, from folders and from GGUF
-// files: fixtures made by tests/fixtures/architectures/make.py.
+// Compares every architecture and every scaling of RoPE in f32 with Hugging Face transformers, from folders and from
+// GGUF files. The fixtures are made by tests/fixtures/architectures/make.py.
 #include <cmath>
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ void expect_reference(const Weights& weights, const nlohmann::json& item) {
   Served f32(weights, "f32"), bf16(weights, "bf16");
   const std::vector<float> logits = f32.run(tokens, 64);
   expect_transformers(item, logits, weights.config().vocab_size);
-  // What a row gives depends on nothing but its own sequence.
+  // A row's result depends on its own sequence only.
   EXPECT_EQ(logits, f32.run(tokens, 7));
   EXPECT_EQ(bf16.run(tokens, 64), bf16.run(tokens, 7));
 }
@@ -78,7 +78,7 @@ TEST(SlidingWindow, IsNoneUpToItsLength) {
   EXPECT_EQ(load_llama(*weights, {"f32", "auto", 13}, pool)->config().sliding_window, 12);
 }
 
-// What no layer sees any more is given back, and missed by none; in 8 bits nothing is given back.
+// Pages that no layer sees any more are released without changing a result. A cache in 8 bits releases nothing.
 TEST(SlidingWindow, TheFullCacheKeepsWhatIsSeen) {
   const nlohmann::json item = long_mistral();
   const Folder folder;

@@ -1,4 +1,4 @@
-// The memory of a model as planned, against the model as loaded.
+// Compares the planned memory of a model with that of the loaded one.
 #include "engine/model/llama_footprint.h"
 
 #include <gtest/gtest.h>

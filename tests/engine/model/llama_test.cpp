@@ -27,7 +27,7 @@ TEST_P(LlamaTypes, LogitsDoNotDependOnChunksOrBatch) {
   EXPECT_TRUE(std::equal(logits.begin(), logits.begin() + 3 * 259, whole.end() - 3 * 259));
   EXPECT_TRUE(std::equal(logits.begin() + 3 * 259, logits.end(), alone_c.begin()));
   EXPECT_EQ(cache_b->tokens(), 33);
-  // The sequence whose logits nobody wanted has the cache that it would have had.
+  // The sequence for which no logits were wanted has the same cache as with logits.
   const TokenId next = 17;
   const SequenceInput step{{&next, 1}, cache_b.get(), 1};
   std::vector<float> one(259);

@@ -1,4 +1,4 @@
-// SmolLM2 in f32 against Hugging Face transformers: fixtures made by tests/fixtures/model/make.py.
+// Compares SmolLM2 in f32 with Hugging Face transformers. The fixtures are made by tests/fixtures/model/make.py.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -44,7 +44,7 @@ TEST_F(Parity, LogitsAndGreedyTokensEqualTransformers) {
     std::vector<TokenId> greedy, expected;
   };
   std::vector<Continued> all;
-  std::vector<float> rows;  // the last logits of each
+  std::vector<float> rows;  // the last logits of each prompt
   for (const auto& prompt : (*fixture_)["prompts"]) {
     const std::vector<TokenId> tokens = prompt["tokens"];
     const auto n = static_cast<int64_t>(tokens.size());
@@ -68,7 +68,7 @@ TEST_F(Parity, LogitsAndGreedyTokensEqualTransformers) {
     EXPECT_LT(worst, 1e-3);
     rows.insert(rows.end(), logits.end() - static_cast<std::ptrdiff_t>(vocab), logits.end());
   }
-  // Side by side, which changes no bit and reads the weights once for all.
+  // All prompts continue in one batch, which changes no bit and reads the weights once for all.
   std::vector<SequenceInput> inputs(all.size());
   for (size_t step = 0; step < all[0].expected.size(); ++step) {
     for (size_t i = 0; i < all.size(); ++i) {

@@ -1,4 +1,4 @@
-// Every policy of the registry, for tests of a few hundred tokens.
+// Settings of every policy in the registry for tests of a few hundred tokens.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace smartkv {
 
-// Small settings, so that a few hundred tokens compress.
+// Returns small settings of a policy, so that a few hundred tokens are compressed.
 inline nlohmann::json compressing_spec(std::string_view name) {
   if (name == "full") return name;
   if (name == "streaming" || name == "random" || name == "snapkv" || name == "gated_eviction") {
@@ -21,6 +21,7 @@ inline nlohmann::json compressing_spec(std::string_view name) {
   return {{"policy", name}};
 }
 
+// Returns the names of all policies in the registry.
 inline std::vector<std::string> policy_names() {
   std::vector<std::string> names;
   for (const PolicyRow& row : policy_registry()) names.emplace_back(row.name);

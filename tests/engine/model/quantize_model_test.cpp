@@ -1,4 +1,4 @@
-// Files of integers against loading with the same weights: the same bits.
+// A file that was quantized before must give the same bits as a model that is quantized when it is loaded.
 #include "engine/model/quantize_model.h"
 
 #include <cmath>
@@ -35,7 +35,7 @@ std::vector<NamedTensor> tensors_of(const Weights& weights) {
   return tensors;
 }
 
-// A random model in `folder`/model.
+// Writes a random model to `folder`/model and returns its path.
 std::filesystem::path write_folder(const Folder& folder, bool tied, const std::vector<NamedTensor>* other_tensors = nullptr) {
   ModelConfig c = tiny_config();
   c.tie_word_embeddings = tied;
@@ -58,7 +58,7 @@ using TypeOf = std::function<TensorType(const std::string& name)>;
 
 TensorType q4_0_values(const std::string& name) { return name.find("attn_v") == std::string::npos ? TensorType::kF32 : TensorType::kQ4_0; }
 
-// Of random integers, with factors around 1 % of the range.
+// Returns blocks of random integers with factors around 1 % of the range.
 std::vector<std::byte> random_blocks(TensorType type, int64_t elements, std::mt19937& generator) {
   const TensorTypeInfo& info = tensor_type_info(type);
   std::vector<std::byte> bytes(static_cast<size_t>(elements / info.block_elements * info.block_bytes));
@@ -74,7 +74,7 @@ std::vector<std::byte> random_blocks(TensorType type, int64_t elements, std::mt1
   return bytes;
 }
 
-// The same in llama.cpp's names; what is not F32 has blocks of its own.
+// Writes the same model under llama.cpp's names. Tensors that are not F32 get random blocks of their own.
 std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = tiny_config(), const TypeOf& type_of = q4_0_values) {
   GgufWriter file(folder.path() / "model.gguf");
   file.add_string("general.architecture", "llama");
@@ -140,7 +140,7 @@ TEST_P(QuantizeModel, AFolderAnswersAsTheOriginalWithTheseWeights) {
   }
 }
 
-// Every file that the tokenizer, the chat templates and the sampling defaults are read from comes along, and nothing else.
+// All files with the tokenizer, the chat templates and the sampling defaults are copied, and nothing else.
 TEST(QuantizeModelFolder, KeepsItsTokenizerAndTemplates) {
   const Folder folder;
   const auto in = write_folder(folder, true), out = folder.path() / "out";
@@ -173,7 +173,7 @@ TEST_P(QuantizeModel, AGgufFileAnswersAsTheOriginalWithTheseWeights) {
   EXPECT_EQ(file.tensors().at("blk.0.attn_norm.weight").type, TensorType::kF32);
 }
 
-// As llama.cpp's Q4_K_M: some of v, down and the embedding in 6 bits, the rest in 4.
+// Types as in llama.cpp's Q4_K_M: some of v, down and the embedding in 6 bits, the rest in 4.
 TEST(QuantizeModelIntegers, CodedBlocksAreServedAsTheFileHasThem) {
   const Folder folder;
   ModelConfig c = tiny_config();
@@ -189,15 +189,16 @@ TEST(QuantizeModelIntegers, CodedBlocksAreServedAsTheFileHasThem) {
   const std::vector<TokenId> tokens = some_tokens(40, c.vocab_size, 1);
   Served expanded(*weights, "f32", "f32"), served(*weights, "bf16", "file"), int4(*weights, "bf16", "int4");
   const std::vector<float> found = served.run(tokens, 512);
-  EXPECT_LT(relative_error(found, expanded.run(tokens, 512)), 0.03);  // of 8-bit inputs
-  // q and k apart from v in the first layer, together in the others
+  EXPECT_LT(relative_error(found, expanded.run(tokens, 512)), 0.03);  // inputs are rounded to 8 bits
+  // The first layer has q and k apart from v, the other layers have them together.
   const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   const auto bits = [&](double four, double six) { return static_cast<int64_t>((four * 4.625 + six * 6.625) * 256 / 8); };
   const int64_t rest = bits(static_cast<double>(2 * q + kv + 2 * 256), 0);  // q, k, o, gate, up
   const int64_t norms = (2 * c.n_layers + 1) * 256 * 4;
   EXPECT_EQ(served.model->weight_bytes(), c.n_layers * rest + bits(0, static_cast<double>(kv + 256 + (c.vocab_size + 15) / 16 * 16)) +
                                               (c.n_layers - 1) * bits(static_cast<double>(kv + 256), 0) + norms);
-  EXPECT_LT(int4.model->weight_bytes(), served.model->weight_bytes());  // fits 4 bits to what has 6, but for the embedding
+  // int4 converts 6-bit tensors to 4 bits, except the embedding.
+  EXPECT_LT(int4.model->weight_bytes(), served.model->weight_bytes());
   for (const char* storage : {"file", "int4", "int8"}) {
     LlamaOptions options{"bf16", storage, 0};
     ThreadPool pool(1);
@@ -223,7 +224,7 @@ TEST(QuantizeModelIntegers, GptqAndAwqAreKept) {
     const std::vector<TokenId> tokens = some_tokens(20, 40, 1);
     EXPECT_EQ(expected.run(tokens, 512), found.run(tokens, 512)) << name;
   }
-  // of 8 bits with zeros that Q8_0 does not have
+  // These are 8-bit integers with zeros that Q8_0 does not have.
   EXPECT_THAT(error_of([&] { quantize_model(kFixtures / "integers/gptq_8", folder.path() / "8", WeightType::kInt8, pool, true); }),
               HasSubstr("_proj.weight\": 8-bit integers: expected all zeros to be 128"));
 }
@@ -241,7 +242,7 @@ TEST(QuantizeModelErrors, NameWhatIsWrongAndLeaveNothing) {
   EXPECT_THAT(error(in, taken), HasSubstr("taken.gguf: exists already"));
   EXPECT_EQ(read_file(taken), "mine");
   EXPECT_THAT(error(in, out), HasSubstr("expected a name that ends in .gguf"));
-  // tiny's down_proj has rows of 48
+  // down_proj of tiny.gguf has rows of 48.
   EXPECT_THAT(error(kFixtures / "tiny.gguf", folder.path() / "out.gguf"),
               HasSubstr("tensor \"blk.0.ffn_down.weight\": expected rows of a multiple of 32 weights, found 48"));
   std::vector<NamedTensor> tensors = tensors_of(TinyWeights(tiny_config()));
@@ -254,7 +255,7 @@ TEST(QuantizeModelErrors, NameWhatIsWrongAndLeaveNothing) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "out.gguf"));
 }
 
-// A quantized file is served as it is by default, whoever quantized it.
+// By default, a quantized file is served with its own integers, whichever program quantized it.
 TEST(LoadLlama, AutoKeepsTheIntegersOfAQuantizedFile) {
   const Folder folder;
   ModelConfig c = tiny_config();
@@ -274,13 +275,13 @@ TEST(LoadLlama, AutoKeepsTheIntegersOfAQuantizedFile) {
     EXPECT_EQ(stored_weights({}, *weights), "file");
     EXPECT_EQ(stored_weights({.weights = "bf16"}, *weights), "bf16");
     EXPECT_EQ(stored_weights({.dtype = "f32"}, *weights), "f32");
-    EXPECT_EQ(stored_weights({.backend = "torch"}, *weights), "bf16");  // has no integers
+    EXPECT_EQ(stored_weights({.backend = "torch"}, *weights), "bf16");  // torch has no integers
     EXPECT_EQ(stored_weights({.dtype = "f16", .backend = "torch"}, *weights), "f16");
   }
   const auto floats = Weights::open(write_gguf(folder, c, of(TensorType::kF32)));
   EXPECT_EQ(stored_weights({}, *floats), "bf16");
   EXPECT_EQ(Served(*floats, "auto").model->weight_bytes(), Served(*floats, "bf16", "bf16").model->weight_bytes());
-  // A draft's floats take 4 bits, its integers stay.
+  // A draft's floats are quantized to 4 bits, its integers stay.
   ThreadPool pool(1);
   const LlamaOptions draft{.weights = "file", .int4_floats = true};
   EXPECT_EQ(load_llama(*floats, draft, pool)->weight_bytes(), Served(*floats, "bf16", "int4").model->weight_bytes());
@@ -309,7 +310,7 @@ TEST(QuantizeModelErrors, NoFileBecomesLargerOrIsQuantizedTwice) {
   const auto all = [](TensorType type) -> TypeOf {
     return [type](const std::string& name) { return name.find("norm") == std::string::npos ? type : TensorType::kF32; };
   };
-  // As llama.cpp's Q4_K_M: what has 6 bits would shrink, and yet the file would not be smaller, or worse.
+  // Types as in llama.cpp's Q4_K_M. Its 6-bit tensors would shrink, but the file would not, or would lose precision.
   const TypeOf k_m = [&](const std::string& name) {
     const bool more = name.find("attn_v") != std::string::npos;
     return all(name == "token_embd.weight" || more ? TensorType::kQ6_K : TensorType::kQ4_K)(name);

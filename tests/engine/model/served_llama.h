@@ -1,4 +1,4 @@
-// A model behind a full cache, as tests feed it.
+// A model with a full cache, as tests run it.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 
 namespace smartkv {
 
+// Returns n random tokens in [0, vocab).
 inline std::vector<TokenId> some_tokens(int64_t n, int64_t vocab, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<TokenId> tokens;
@@ -28,7 +29,7 @@ struct Served {
   PolicyContext context;
   std::unique_ptr<KvCachePolicy> policy;
 
-  // load: null for the native backend; kv_backend: null for the CPU's
+  // load: null for the native backend. kv_backend: null for the CPU's.
   Served(const Weights& weights, const std::string& dtype, const std::string& storage = "auto", const BackendLoader& load = nullptr,
          std::shared_ptr<kernels::KvBackend> kv_backend = nullptr) {
     LlamaOptions options;
@@ -37,10 +38,10 @@ struct Served {
     model = load ? make_llama(weights, options, pool, load, std::move(kv_backend)) : load_llama(weights, options, pool);
     serve(llama_cache_shape(weights.config(), options));
   }
-  // A model that is there; shape: of its caches.
+  // Serves a given model. shape: the shape of its caches.
   Served(std::unique_ptr<Model> served, const CacheShape& shape) : model(std::move(served)) { serve(shape); }
 
-  // Logits of all tokens, fed in chunks, committed. [tokens, vocab]
+  // Feeds the tokens in chunks and commits each. Returns the logits of all tokens: [tokens, vocab].
   std::vector<float> run(const std::vector<TokenId>& tokens, int64_t chunk) {
     const auto cache = policy->new_sequence(0);
     const int64_t vocab = model->config().vocab_size, n = static_cast<int64_t>(tokens.size());

@@ -1,4 +1,4 @@
-// A policy over a served model: a prompt and decoding, to be compared between backends.
+// Runs a policy over a served model, so that backends can be compared.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,11 @@
 namespace smartkv {
 
 struct PolicyRun {
-  std::vector<float> logits;  // of every token
+  std::vector<float> logits;  // [tokens, vocab]
   CacheStats stats;
 };
 
-// A prompt in passes that end at boundaries, then token by token.
+// Computes a prompt in passes that end at boundaries, then decodes the other tokens one by one.
 inline PolicyRun run_policy(Served* served, const nlohmann::json& spec, const std::vector<TokenId>& tokens, int64_t prompt) {
   served->context.threads = &served->pool;
   served->context.rope = [served](int64_t position, float* cos, float* sin) { served->model->rope_angles(position, cos, sin); };
@@ -43,6 +43,7 @@ inline PolicyRun run_policy(Served* served, const nlohmann::json& spec, const st
   return result;
 }
 
+// Returns the norm of the difference, relative to that of `expected`.
 inline double relative_error(const std::vector<float>& found, const std::vector<float>& expected) {
   double error = 0, size = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -52,7 +53,7 @@ inline double relative_error(const std::vector<float>& found, const std::vector<
   return std::sqrt(error / size);
 }
 
-// tiny_config() with heads of which pages can be quantised.
+// Returns tiny_config() with heads that are large enough for quantized pages.
 inline ModelConfig quantizable_config() {
   ModelConfig config = tiny_config();
   config.head_dim = 64;

@@ -1,4 +1,4 @@
-// What loading the torch backend says where it cannot be had, and the options that lead there.
+// Errors where the torch backend is not available, and the options that lead there.
 #include "engine/model/torch_backend.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What becomes of a change that ranks make together, when it fails on some of them: nobody waits for those.
+// If a change that tensor-parallel ranks make together fails on some ranks, the others must not wait for them.
 #include "engine/parallel/rank_heads.h"
 
 #include <barrier>
@@ -44,8 +44,8 @@ class MemoryGroup final : public RankGroup {
   int rank_;
 };
 
-// What happens to each rank: "fine", "no memory", or what is thrown. The change: fails(rank, step), around two exchanges; then
-// another one, which succeeds.
+// Returns what happened on each rank: "fine", "no memory", or the message of the exception. The change calls
+// fails(rank, step) around two exchanges. A second change follows, which succeeds and appends what was exchanged.
 std::vector<std::string> outcomes(const std::function<void(int rank, int step)>& fails) {
   Meeting meeting;
   std::vector<std::string> outcomes(kRanks);

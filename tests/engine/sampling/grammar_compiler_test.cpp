@@ -1,4 +1,4 @@
-// What compiling and following a grammar may take, who waits for whom, and how it ends.
+// Limits of compiling and following a grammar, which callers wait for which, and how compiling ends.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,13 +19,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
-// Longer than a busy machine takes for what ends at once, and shorter than any slow_grammar().
+// Longer than a busy machine takes for work that ends at once, and shorter than any slow_grammar() takes.
 constexpr seconds kPatience{120};
 constexpr double kForever = 600;
 
 constexpr const char* kSmall = "root ::= \"yes\" | \"no\"\n";
 
-// One rule of so many random words: minutes of merging states.
+// Returns one rule of many random words. Compiling it merges states for minutes.
 std::string slow_grammar(int words = 30'000, unsigned seed = 1) {
   std::minstd_rand random(seed);
   std::string text = "root ::= \"\"";
@@ -103,7 +103,7 @@ TEST_F(GrammarCompilerTest, SmallGrammarsDoNotWaitForLargeOnes) {
       EXPECT_THROW(some->compile(slow_grammar(30'000, i), [&] { return gone.load(); }), CompileAborted);
     }));
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // all are where they will stay
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // all compile or wait by then
   for (int i = 0; i < 5; ++i) {
     const auto start = Clock::now();
     some->compile("root ::= \"" + std::to_string(i) + "\"\n");
@@ -136,7 +136,7 @@ TEST_F(GrammarCompilerTest, EndsWithItsLastCaller) {
   second_gone = true;
   ASSERT_EQ(second.wait_for(kPatience), std::future_status::ready);
   const auto start = Clock::now();
-  some->compile(kSmall);  // by the only thread
+  some->compile(kSmall);  // on the only thread
   EXPECT_LT(Clock::now() - start, kPatience);
 }
 
@@ -161,7 +161,8 @@ TEST_F(GrammarCompilerTest, EqualGrammarsAreCompiledOnce) {
   EXPECT_EQ(some->compile(kSmall), first);
 }
 
-// Each token of an ambiguous grammar may take longer than the one before: the number of parses grows with the cube of the length.
+// The number of parses grows with the cube of the length, so each token of an ambiguous grammar may take longer than
+// the one before.
 TEST_F(GrammarCompilerTest, FollowingAnAmbiguousGrammarIsBounded) {
   const auto grammar = compiler({10})->compile("root ::= x\nx ::= x x x | x x | \"a\" | \"\"\n");
   const std::unique_ptr<Constraint> constraint = grammar->start();

@@ -1,4 +1,4 @@
-// Which texts a grammar takes, byte by byte.
+// Matches texts against a grammar, byte by byte.
 #pragma once
 
 #include <string>
@@ -8,6 +8,7 @@
 
 namespace smartkv {
 
+// Returns whether `grammar` accepts `text` as a whole.
 inline bool obeys(const std::string& grammar, const std::string& text) {
   static const ByteTokenizer tokenizer;
   static GrammarCompiler compiler(tokenizer, tokenizer.vocab_size(), {258});

@@ -1,4 +1,4 @@
-// Which texts the grammar of a JSON schema takes, and the keyword that each refusal names.
+// The texts that the grammar of a JSON schema accepts, and the keyword that each refusal names.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -80,7 +80,7 @@ TEST(JsonSchema, TakesWhatValidates) {
   check(cases);
 }
 
-// As pydantic, zod, OpenAPI generators and editors write it.
+// Schemas as pydantic, zod, OpenAPI generators and editors write them.
 TEST(JsonSchema, TakesWhatFrameworksWrite) {
   const Case cases[] = {
       {R"({"const": "cat", "enum": ["cat"]})", {"\"cat\""}, {"\"dog\""}},
@@ -147,7 +147,7 @@ TEST(JsonSchema, WhiteSpaceIsBoundedAsInLlamaCpp) {
   }
 }
 
-// The schema of the issue: without care, 2^40 schemas.
+// The schema of the issue. Converted naively, it becomes 2^40 schemas.
 TEST(JsonSchema, SchemasThatDoubleStaySmall) {
   const auto doubled = [](const std::function<Json(const Json& reference)>& of) {
     Json schema = {{"$ref", "#/$defs/d40"}, {"$defs", {{"d0", {{"type", "object"}, {"properties", {{"x", {{"type", "integer"}}}}}, {"required", {"x"}}}}}}};
@@ -165,7 +165,7 @@ TEST(JsonSchema, SchemasThatDoubleStaySmall) {
   EXPECT_TRUE(obeys(grammar_of(both.c_str()), R"({"x":1})"));
 }
 
-// Schemas that do grow end in an error soon.
+// Schemas that do grow must soon end in an error.
 TEST(JsonSchema, ConversionIsBounded) {
   const auto too_large = [](const Json& schema) {
     const auto start = std::chrono::steady_clock::now();
@@ -185,7 +185,7 @@ TEST(JsonSchema, ConversionIsBounded) {
   }
   too_large({{"oneOf", options}});
   too_large({{"allOf", {{{"enum", values}}, {{"enum", values}}}}});
-  try {  // not exponential, whether it is taken or not
+  try {  // must not take exponential time, whether it is accepted or not
     grammar_of(growing.dump().c_str());
   } catch (const TooLargeError&) {
   }

@@ -29,7 +29,7 @@ std::vector<float> random_logits(int64_t n, uint64_t seed, double spread) {
   return logits;
 }
 
-// token -> probability, by the definitions: sort everything, in double.
+// Returns the probability of each token by the definitions: sorts everything, in double precision.
 std::map<TokenId, double> reference(const std::vector<float>& logits, const SamplingParams& params) {
   std::vector<std::pair<double, TokenId>> entries;
   const double max = *std::max_element(logits.begin(), logits.end());
@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(Sampler, DrawsFollowTheDistribution) {
-  // Pearson's chi-square, 19 degrees of freedom: above 43.8 with probability 0.001; the seeds are fixed.
+  // Pearson's chi-square with 19 degrees of freedom is above 43.8 with probability 0.001. The seeds are fixed.
   const std::vector<float> logits = random_logits(20, 3, 1.5);
   for (const SamplingParams& params : {SamplingParams{}, SamplingParams{.temperature = 0.7f, .top_p = 0.95f}}) {
     Sampler sampler;
@@ -114,7 +114,7 @@ TEST(Sampler, DrawsFollowTheDistribution) {
   }
 }
 
-// The race that is not run whole has the winner of the one that is.
+// A race that is cut short must have the same winner as one that is run whole.
 TEST_P(SamplerDistribution, TheFirstOfAllTokensIsDrawn) {
   Sampler sampler;
   for (const int64_t vocab : {1, 63, 64, 65, 1000}) {
@@ -171,7 +171,7 @@ TEST(Sampler, TopKIsExactAmongEqualTokens) {
   EXPECT_THAT(sampler.distribution(logits, {params, kNoHistory}).tokens(), ElementsAre(0, 1, 2));
 }
 
-// The logit that an edit leads to, read off a two-token distribution: log of the odds against an unedited token.
+// Returns the logit that an edit leads to: the log of the odds against an unedited token, in a two-token distribution.
 double edited_logit(float logit, const SamplingParams& params, const TokenHistory& history) {
   Sampler sampler;
   const std::vector<float> logits = {logit, 0.0f};
@@ -194,7 +194,7 @@ TEST(Sampler, PenaltiesAndBiasHaveTheirDocumentedSize) {
   EXPECT_NEAR(edited_logit(2, {.frequency_penalty = 0.5f}, three_times), 0.5, 1e-5);
   EXPECT_NEAR(edited_logit(2, {.frequency_penalty = -0.5f}, three_times), 3.5, 1e-5);
   EXPECT_NEAR(edited_logit(2, {.logit_bias = {{0, -1.5f}}}, kNoHistory), 0.5, 1e-5);
-  // Bias, then repetition, then frequency and presence, then temperature.
+  // The order is bias, repetition, frequency and presence, temperature.
   EXPECT_NEAR(edited_logit(2, {.temperature = 0.5f, .repetition_penalty = 2, .presence_penalty = 0.25f,
                                .frequency_penalty = 0.5f, .logit_bias = {{0, 2.0f}}}, three_times),
               (4.0 / 2 - 1.5 - 0.25) / 0.5, 1e-5);

@@ -55,7 +55,7 @@ TEST(StopMatcher, TheFirstToEndWinsHoweverTheTextIsCut) {
   for (const auto& pieces : {std::vector<std::string>{text}, bytes_of(text)}) {
     const Result result = run({"three", "wo", "two t", "two"}, pieces);
     EXPECT_EQ(result.text, "one ");
-    EXPECT_EQ(result.matched, "two");  // ends where "wo" ends, and is longer
+    EXPECT_EQ(result.matched, "two");  // ends where "wo" ends and is longer
   }
 }
 

@@ -1,5 +1,5 @@
-// Drawing with noise has the distribution that it should (chi-square over 20,000 draws), and drawing from two
-// distributions with the same noise gives the same token as often as the coupling promises.
+// Tokens drawn with noise have the right distribution (chi-square over 20,000 draws). Two distributions with the same
+// noise draw the same token as often as the coupling promises.
 #include "kernels/token_noise.h"
 
 #include <gtest/gtest.h>
@@ -40,8 +40,8 @@ TEST(TokenNoise, OfABlockTheLeastIsTheLeast) {
   }
 }
 
-// By the probability integral transform exp(-noise) is uniform: chi-square with 15 degrees of freedom is above 37.7 with
-// probability 0.001; the seeds are fixed.
+// By the probability integral transform, exp(-noise) is uniform. Chi-square with 15 degrees of freedom is above 37.7
+// with probability 0.001. The seeds are fixed.
 TEST(TokenNoise, TokensHaveIndependentExponentialNumbers) {
   constexpr int kPositions = 32'000, kBins = 16;
   for (const auto& [first, second] : {std::pair<TokenId, TokenId>{0, 1}, {5, 63}, {63, 64}, {17, 49'000}}) {
@@ -66,7 +66,7 @@ TEST(TokenNoise, TokensHaveIndependentExponentialNumbers) {
 struct Case {
   const char* name;
   SamplingParams params;
-  float distance;  // between the target's and the drafter's logits
+  float distance;  // between the logits of the target and of the drafter
 };
 
 std::vector<float> logits_of(uint64_t seed, float scale) {
@@ -75,7 +75,7 @@ std::vector<float> logits_of(uint64_t seed, float scale) {
   return logits;
 }
 
-// Tokens expected fewer than 5 times are counted together.
+// Computes chi-square. Counts tokens that are expected fewer than 5 times together.
 double chi_square(const Distribution& expected, const std::vector<int64_t>& counts, int64_t* degrees) {
   double sum = 0, rest_expected = 0, rest = 0;
   *degrees = -1;
@@ -145,7 +145,7 @@ TEST_P(Coupling, ADraftIsTheTargetsTokenAsOftenAsPromised) {
   }
   const double rate = static_cast<double>(same) / static_cast<double>(kDraws);
   EXPECT_NEAR(rate, promised, 0.015);
-  EXPECT_LE(rate, overlap + 0.015);                 // what rejection sampling accepts, more than which nobody can
+  EXPECT_LE(rate, overlap + 0.015);  // the acceptance of rejection sampling, which no method exceeds
   EXPECT_GE(rate, overlap / (2 - overlap) - 0.015);  // (1 - distance) / (1 + distance)
 }
 

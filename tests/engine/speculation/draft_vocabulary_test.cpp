@@ -1,4 +1,4 @@
-// Which vocabularies a draft may have.
+// Vocabularies that a draft may have.
 #include "engine/speculation/draft_vocabulary.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ class ListedTokenizer final : public Tokenizer {
   std::vector<std::string> contents_;
 };
 
-// The error; empty: accepted.
+// Returns the error, or an empty string if the vocabulary is accepted.
 std::string check(std::vector<std::string> target, int64_t target_outputs, std::vector<std::string> draft, int64_t draft_outputs) {
   const ListedTokenizer expected(std::move(target)), found(std::move(draft));
   try {

@@ -1,4 +1,4 @@
-// Speculative decoding through the engine: the output is plain decoding's, whatever drafts.
+// Speculative decoding through the engine must give the output of plain decoding, whichever method drafts.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// A draft model that agrees with the target most of the time.
+// Returns a draft model that agrees with the target most of the time.
 std::unique_ptr<FakeModel> make_draft(int64_t memory) {
   auto draft = std::make_unique<FakeModel>();
   draft->memory = memory;
@@ -29,7 +29,7 @@ std::unique_ptr<FakeModel> make_draft(int64_t memory) {
 
 class Speculation : public EngineTest {
  protected:
-  // Short memories make sequences repeat, so that looking up finds something.
+  // Starts an engine with all kinds of drafts. Short memories make outputs repeat, so that look-up finds drafts.
   void start_all(int64_t memory = 2) {
     model = std::make_unique<FakeModel>();
     model->memory = memory;
@@ -89,7 +89,7 @@ TEST_P(SpeculationMethod, GreedyOutputIsPlainDecodings) {
       EXPECT_LE(usage.speculation.accepted, usage.speculation.drafted);
       accepted += usage.speculation.accepted;
     }
-    // The fake draft model costs as much as the fake target: whether it pays is for the clock to say.
+    // The fake draft model costs as much as the fake target, so whether it pays depends on the clock.
     EXPECT_TRUE(accepted > 0 || GetParam().spec.value("adaptive", true)) << policy;
   }
   EXPECT_EQ(engine->stats().kv_bytes_used, 0);
@@ -113,7 +113,7 @@ TEST_P(SpeculationMethod, MixesInABatchWithAllOthers) {
   for (size_t i = 0; i < streams.size(); ++i) EXPECT_EQ(read_all(*streams[i])[0].tokens, plain[i]) << i;
 }
 
-// With one token of memory, the distribution of each token given the one before is known exactly.
+// With a memory of one token, the distribution of each token given its predecessor is known exactly.
 TEST_P(SpeculationMethod, SamplesFromTheModelsDistribution) {
   start_all(1);
   GenerationRequest request = make_request(4, 1000);
@@ -155,7 +155,7 @@ TEST_P(SpeculationMethod, SamplesFromTheModelsDistribution) {
   EXPECT_LT(sum, degrees + 4 * std::sqrt(2 * degrees) + 4);
 }
 
-// Alone and among others, and however much it drafts: that is for the clock to say.
+// The answer must be the same alone and among others, and however much is drafted, which depends on the clock.
 TEST_P(SpeculationMethod, ASeedGivesPlainDecodingsAnswerEveryTime) {
   options.prefill_chunk = 64;
   start_all();
@@ -198,11 +198,11 @@ TEST_P(SpeculationMethod, ASeedGivesPlainDecodingsAnswerEveryTime) {
 INSTANTIATE_TEST_SUITE_P(All, SpeculationMethod, ::testing::ValuesIn(methods()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
-// A draft that is cheap here and dear there: what is drafted differs, what is answered does not.
+// The cost of drafting varies. This may change how much is drafted, but not the answer.
 TEST_F(Speculation, ASeedAnswersTheSameOnASlowMachine) {
   using std::chrono::microseconds;
   model = std::make_unique<FakeModel>();
-  model->memory = 12;  // leaves little to look up
+  model->memory = 12;  // so that look-up finds little
   draft_model = make_draft(12);
   std::atomic<int64_t> target_delay = 0, draft_delay = 0;
   model->on_forward = [&](auto) { std::this_thread::sleep_for(microseconds(target_delay)); };
@@ -365,7 +365,7 @@ TEST_F(Speculation, TheDraftsCacheCountsAndIsFreedOnCancelling) {
     gate.wait_for_pass();
     gate.let_one_pass();
   }
-  gate.wait_for_pass();  // a round has been drafted, and is not verified yet
+  gate.wait_for_pass();  // a round has been drafted but not verified
   const EngineStats stats = engine->stats();
   EXPECT_GE(stats.kv_bytes_promised, stats.kv_bytes_used);
   EXPECT_EQ(stats.kv_bytes_used, 2 * 128 * fake_cache_shape().bytes_per_token());
@@ -379,7 +379,7 @@ TEST_F(Speculation, TheDraftsCacheCountsAndIsFreedOnCancelling) {
 TEST_F(Speculation, WithoutADraftModelAutoDraftsOnTheFourBitCopyOverTheLastTokens) {
   options.context_length = 4096;
   model = std::make_unique<FakeModel>();
-  model->memory = 12;  // leaves little to look up
+  model->memory = 12;  // so that look-up finds little
   int4_model = make_draft(12);
   Latch gate;
   hold_passes(&gate);
@@ -399,7 +399,7 @@ TEST_F(Speculation, WithoutADraftModelAutoDraftsOnTheFourBitCopyOverTheLastToken
   EXPECT_EQ(drafted.tokens, run(request).tokens);
 }
 
-// A draft model with fewer outputs than there are tokens, as where vocabularies are padded.
+// A draft model with fewer outputs than the vocabulary has tokens, as with padded vocabularies.
 class ShortDraft final : public Model {
  public:
   explicit ShortDraft(int64_t vocabulary) : whole_(make_draft(12)), config_(whole_->config()) { config_.vocab_size = vocabulary; }
@@ -436,7 +436,7 @@ TEST_F(Speculation, ADraftMayLackThePaddingOfTheVocabulary) {
   int64_t drafted = 0, fallbacks = 0;
   for (uint64_t seed = 0; seed < 8; ++seed) {
     GenerationRequest request = make_request(20, 60, seed);
-    // All others may sample tokens that the draft does not have.
+    // Requests with other seeds may sample tokens that the draft does not have.
     for (TokenId token = 40; seed < 4 && token < kFakeVocab; ++token) request.sampling.logit_bias.emplace_back(token, -100.0f);
     request.sampling.frequency_penalty = 0.1f;
     const ChoiceResult plain = run(request);

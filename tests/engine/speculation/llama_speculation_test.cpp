@@ -1,4 +1,4 @@
-// Speculative decoding over the real model code, kernels and caches: the output equals plain decoding's.
+// Speculative decoding over the real model code, kernels and caches must give the output of plain decoding.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 using ::testing::SizeIs;
 
-// pillar_attn reads the rows of a full cache.
+// Returns all kinds of drafts. `full`: the target's cache is full, which pillar_attn needs in order to read its rows.
 std::vector<json> drafts(bool full) {
   const json small = {{"policy", "streaming"}, {"tokens", 192}, {"sinks", 4}};
   const json watching = {{"policy", "snapkv"}, {"tokens", 256}, {"window", 32}};
@@ -91,7 +91,7 @@ class RealModelSpeculation : public ::testing::Test {
 TEST_F(RealModelSpeculation, CopyingTakesFewPassesAndEveryMethodAgreesWithPlainDecoding) {
   EngineOptions options;
   options.model = SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-  options.draft_model = options.model;  // the best draft there is, and the slowest
+  options.draft_model = options.model;  // the most accurate draft, and the slowest
   options.draft_weights = "int4";
   options.kv_cache_bytes = int64_t{1} << 30;
   const auto engine = Engine::create(options);

@@ -1,4 +1,4 @@
-// Lookup drafts, the acceptance estimate and the choice of how much to draft.
+// Look-up drafts, the acceptance estimate and the choice of how much to draft.
 #include <gmock/gmock.h>
 
 #include "kernels/random.h"
@@ -40,7 +40,7 @@ TEST(NgramIndex, APeriodGoesOn) {
   EXPECT_THAT(draft, ElementsAre(1, 2, 1, 2, 1));
 }
 
-// Against the definition, with a prompt that is indexed in pieces, and tokens that come one by one.
+// Compared with the definition, for a prompt that is indexed in pieces and tokens that come one by one.
 TEST(NgramIndex, FindsTheSameHoweverItWasFilled) {
   constexpr int64_t kMin = 2, kMax = 4;
   std::vector<TokenId> tokens;
@@ -77,9 +77,9 @@ TEST(NgramIndex, NoMatchNoDraft) {
   std::vector<TokenId> draft{1};
   EXPECT_EQ(index_of({1, 2, 3}).lookup(5, &draft), 0);
   EXPECT_TRUE(draft.empty());
-  EXPECT_EQ(index_of({1, 2, 3, 4, 3}, 2).lookup(5, &draft), 0);  // one token agrees, two are asked for
+  EXPECT_EQ(index_of({1, 2, 3, 4, 3}, 2).lookup(5, &draft), 0);  // one token agrees, two are required
   EXPECT_EQ(index_of({}).lookup(5, &draft), 0);
-  EXPECT_EQ(index_of({1, 1, 1, 1}, 1, 0).lookup(5, &draft), 0);  // a store of tokens only
+  EXPECT_EQ(index_of({1, 1, 1, 1}, 1, 0).lookup(5, &draft), 0);  // only stores tokens
 }
 
 TEST(AcceptanceEstimate, FollowsTheRounds) {
@@ -128,13 +128,14 @@ TEST(ConfidenceEstimate, StartsFromWhatTheModelThinks) {
 TEST(ConfidenceEstimate, LearnsWhatStandsAtEachProbability) {
   ConfidenceEstimate estimate;
   const std::vector<double> probabilities = {0.9, 0.1, 0.6};
-  for (int i = 0; i < 60; ++i) estimate.round(probabilities, 1);  // the second never stands, the third is never tried
+  // The second is never accepted, so the third is never tried.
+  for (int i = 0; i < 60; ++i) estimate.round(probabilities, 1);
   EXPECT_GT(estimate.rate(0.9), 0.95);
   EXPECT_LT(estimate.rate(0.1), 0.02);
   EXPECT_NEAR(estimate.rate(0.6), 0.6, 0.1);
 }
 
-// Passes of `sequences` that cost `ms` plus `per_row` for each further row.
+// Observes passes of `sequences` that cost `ms` plus `per_row` for each additional row.
 void measure(PassCost* cost, int64_t sequences, double ms, double per_row) {
   for (int i = 0; i < 60; ++i) {
     for (int64_t extra = 0; extra <= 40; ++extra) {
@@ -171,7 +172,7 @@ TEST(StepCost, IsAShareOfAPassUntilItIsMeasured) {
   step.share = 0.3;
   EXPECT_NEAR(step.first_ms(1, target), 3, 0.01);
   EXPECT_NEAR(step.next_ms(1, target), 3, 0.01);
-  step.first.observe(1, 0, 50);  // the first pass counts until there is another
+  step.first.observe(1, 0, 50);  // the first pass is ignored once there is another
   EXPECT_NEAR(step.first_ms(1, target), 3, 0.01);
   step.first.observe(1, 0, 2);
   EXPECT_NEAR(step.first_ms(1, target), 2, 0.01);
@@ -221,7 +222,8 @@ TEST(ChooseDrafts, BelowBreakEvenIsPlain) {
 TEST(ChooseDrafts, ShrinksUnderLoad) {
   Choice choice;
   measure(&choice.target, 1, 10, 0.3);
-  measure(&choice.target, 32, 40, 1.2);  // where the arithmetic, not the weights' bytes, takes the time
+  // Arithmetic takes the time here, not reading the weights.
+  measure(&choice.target, 32, 40, 1.2);
   choice.options = {{.acceptance = 0.6, .cap = 8}};
   const int64_t alone = choice.choose(1)[0];
   choice.options.assign(32, {.acceptance = 0.6, .cap = 8});

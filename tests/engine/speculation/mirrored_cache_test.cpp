@@ -13,7 +13,7 @@ class MirroredCacheTest : public testing::Test {
   std::unique_ptr<SequenceCache> sequence(const nlohmann::json& spec) {
     return policies_.emplace_back(make_policy(context_, spec))->new_sequence(0);
   }
-  // What the next token's queries see.
+  // Returns the attention outputs of the next token.
   std::vector<std::vector<float>> next(SequenceCache* cache) { return driver_.pass(cache, 1); }
 
   ThreadPool pool_{1};
@@ -47,7 +47,8 @@ TEST_F(MirroredCacheTest, WhatIsTruncatedNeverReachesTheDraft) {
   const auto alone = sequence("k4v4"), target = sequence("full"), draft = sequence("k4v4");
   MirroredCache mirror(shape_, context_.pool->backend(), target.get(), draft.get());
   driver_.run(alone.get(), 220, 64);
-  for (int64_t end = 0; end < 220; end += 11) {  // passes that end on both sides of the draft's boundaries
+  // The passes end on both sides of the draft's boundaries.
+  for (int64_t end = 0; end < 220; end += 11) {
     driver_.pass(&mirror, 20, 1);
     mirror.truncate(end);
     driver_.pass(&mirror, 20);

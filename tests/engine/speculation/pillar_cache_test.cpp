@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-// Sees what the mirror is shown.
+// Records the probe queries that the mirror is shown.
 class Watcher final : public ForwardingCache {
  public:
   explicit Watcher(SequenceCache* cache) : ForwardingCache({cache}) {}
@@ -40,7 +40,7 @@ class PillarCacheTest : public testing::Test {
     return policies_.emplace_back(make_pillar_policy(context_, spec, 4))->new_sequence(prompt_tokens);
   }
   static PillarCache* pillar(const std::unique_ptr<SequenceCache>& draft) { return static_cast<PillarCache*>(draft.get()); }
-  // What the next token's queries see.
+  // Returns the attention outputs of the next token, which is rolled back.
   std::vector<std::vector<float>> next(SequenceCache* cache) {
     auto seen = driver_.pass(cache, 1);
     cache->truncate(cache->tokens() - 1);
@@ -61,7 +61,7 @@ TEST_F(PillarCacheTest, KeepsWhatTheVerifiedTokenAttendedToMost) {
   driver_.run(&watcher, 700, 128);
   EXPECT_EQ(watcher.position, 699);
   driver_.pass(&watcher, 5);
-  EXPECT_EQ(watcher.position, 700);  // the first of those that are verified
+  EXPECT_EQ(watcher.position, 700);  // the first of the verified tokens
   for (int64_t layer = 0; layer < 2; ++layer) {
     for (int64_t head = 0; head < 2; ++head) {
       const float* mass = watcher.masses[layer].data() + head * 701;
@@ -84,7 +84,7 @@ TEST_F(PillarCacheTest, WithRoomForAllItIsTheTargetsCache) {
   driver_.run(&mirror, 300, 128);
   int64_t end = 300;
   for (const int64_t accepted : {0, 4, 1, 3, 0, 2}) {
-    driver_.pass(all.get(), 4, 1);  // a draft
+    driver_.pass(all.get(), 4, 1);  // drafts four tokens
     all->truncate(end);
     driver_.pass(&mirror, 5);
     end += accepted + 1;
@@ -114,7 +114,7 @@ TEST_F(PillarCacheTest, ItsBytesStayWithinTheBounds) {
   for (int64_t end = 900; end < 960; end += 3) {
     pass(small.get(), 4);
     small->truncate(end);
-    if (end % 2 == 0) other = small->fork();  // shares its pages
+    if (end % 2 == 0) other = small->fork();  // shares pages with `small`
     pass(&mirror, 5);
     mirror.truncate(end + 3);
     mirror.commit(end + 3);
@@ -155,7 +155,8 @@ TEST_F(PillarCacheTest, OneQueryOfEachPassChooses) {
   driver_.run(&mirror, 100, 50);
   EXPECT_EQ(chooses(1), std::pair(int64_t{100}, int64_t{101}));
   EXPECT_EQ(chooses(5), std::pair(int64_t{100}, int64_t{101}));
-  EXPECT_EQ(chooses(6), std::pair(int64_t{105}, int64_t{106}));  // more than a draft: a sequence that is computed anew
+  // A pass that is longer than a draft recomputes a sequence.
+  EXPECT_EQ(chooses(6), std::pair(int64_t{105}, int64_t{106}));
 }
 
 TEST_F(PillarCacheTest, RefusesTargetsWhoseRowsItCannotRead) {

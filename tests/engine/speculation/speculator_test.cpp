@@ -17,7 +17,7 @@ TEST(Speculator, AModelThatDraftsForItselfKeepsWhatItsLayersTake) {
     return std::string(speculator.prepare(spec)->policy->name());
   };
   EXPECT_EQ(cache_of_self(), "streaming");
-  context.window = {100, true};  // streaming would not keep tokens in order
+  context.window = {100, true};  // streaming does not keep tokens in order
   EXPECT_EQ(cache_of_self(), "k4v4");
 }
 

@@ -1,4 +1,4 @@
-// A draft's training data, its network, its training and its file, on random models of a few thousand weights.
+// A draft's training data, network, training and file, on random models of a few thousand weights.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -104,10 +104,10 @@ TEST_F(DraftTraining, AllLayersOfTheTargetForeseeIt) {
   const DraftQuality quality = measure_draft(network, data.held_answers, 64);
   EXPECT_EQ(quality.positions, 4 * 24);
   EXPECT_GT(quality.agreement, 0.9);  // the target computes in bf16
-  EXPECT_GT(quality.tokens_per_pass, 3.7);  // of 24 / 5 = 4.8
+  EXPECT_GT(quality.tokens_per_pass, 3.7);  // at most 24 / 5 = 4.8
   EXPECT_GT(quality.overlap, 0.94 * quality.coverage);
 
-  // Half of the vocabulary: exactly the tokens that it lacks are not foreseen.
+  // With half of the vocabulary, the draft fails to predict exactly the tokens that it lacks.
   const std::vector<TokenId> half = frequent_tokens(data.answers, data.windows, 259, 130);
   const DraftNetwork smaller(target_, kAllLayers, half, torch::kFloat32);
   const DraftQuality less = measure_draft(smaller, data.held_windows, 64);
@@ -144,7 +144,7 @@ TEST_F(DraftTraining, LearnsAndLoadsBesideItsTarget) {
   EXPECT_LT(losses.back(), 0.5 * losses.front());
   EXPECT_GT(report.answers.agreement, report.answers_before.agreement);
 
-  // What serving computes of the file is what was trained.
+  // Serving the file must compute what was trained.
   const std::unique_ptr<Weights> draft = open_draft_weights(file, target_);
   EXPECT_EQ(draft->config().n_layers, 2);
   ASSERT_EQ(draft->output_tokens().size(), 200);

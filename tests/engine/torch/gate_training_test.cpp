@@ -21,7 +21,7 @@ std::vector<int64_t> random_tokens(int64_t n, uint64_t seed) {
   return tokens;
 }
 
-// Attention probabilities of a layer, f32 [n_heads, length, length], as the plain model computes them.
+// Returns the attention probabilities of each layer, f32 [n_heads, length, length], as the plain model computes them.
 std::vector<torch::Tensor> probabilities(const TorchLlama& model, const std::vector<int64_t>& tokens) {
   std::vector<torch::Tensor> layers;
   model.hidden(torch::tensor(tokens).unsqueeze(0), [&](int64_t, const AttentionInputs& inputs) {
@@ -57,7 +57,7 @@ TEST(Lifespans, EqualTheirDefinition) {
           if (rest > options.rest) lifespan = static_cast<int32_t>(i - j);
         }
         alive += lifespan > 0 ? 1 : 0;
-        differ += found[layer].lifespans[head][j].item<int32_t>() != lifespan ? 1 : 0;  // by rounding at the limit
+        differ += found[layer].lifespans[head][j].item<int32_t>() != lifespan ? 1 : 0;  // rounding at the limit
       }
       EXPECT_TRUE(torch::allclose(found[layer].sampled[head][2], mean[head][149], 1e-4, 1e-6));
     }
@@ -68,7 +68,7 @@ TEST(Lifespans, EqualTheirDefinition) {
 }
 
 TEST(GateFit, LearnsTheMeanLifespanOfAKey) {
-  // One token in two is of no use; element 0 of the key says how long the others live.
+  // Half of the tokens are of no use. Element 0 of the key says how long the others live.
   torch::manual_seed(1);
   const torch::Tensor keys = torch::randn({16384, 32}) * 3 + 5;
   const torch::Tensor mean = (keys.select(1, 0) - 5).abs() * 50 + 50;
@@ -84,7 +84,7 @@ TEST(GateFit, LearnsTheMeanLifespanOfAKey) {
   const torch::Tensor error = (apply_gate(layer, keys) - torch::log1p(mean) / std::log(4.0)).abs();
   EXPECT_LT(error.mean().item<double>(), 0.25);  // a factor of 1.4
 
-  // The kernels' gate answers what LibTorch's does, but for bf16.
+  // The kernels' gate gives LibTorch's results, except for rounding to bf16.
   const Gate gate(1, 32, {layer});
   std::vector<float> scores(16384);
   gate.score(nullptr, 0, keys.const_data_ptr<float>(), 16384, scores.data());

@@ -56,7 +56,7 @@ TEST(HiddenFacts, AreTheSameForTheSameSeed) {
   EXPECT_NE(hidden(4096, 6, 1), hidden(4096, 6, 2));
 }
 
-// Words of a text in lower case, in runs of `n` that no sentence's end interrupts.
+// Returns the runs of `n` words of a text, in lower case, that no end of a sentence interrupts.
 std::set<std::string> runs_of_words(const std::string& text, size_t n) {
   std::set<std::string> runs;
   std::vector<std::string> words(1);
@@ -81,12 +81,13 @@ std::set<std::string> runs_of_words(const std::string& text, size_t n) {
   return runs;
 }
 
-// What the evaluation of recall tells and asks, by kind of question and prompt; between its lines stands no word.
+// Returns the facts and questions of the recall evaluation, by kind of question and prompt. No words stand between
+// them.
 std::vector<std::vector<std::string>> evaluated() {
   std::vector<std::vector<std::string>> kinds;
   const std::vector<TokenId> haystack(1 << 15, '.');
   const auto add = [&](const RecallOptions& options) {
-    constexpr int64_t kPrompts = 24, kLength = 2048;  // all persons and words are in some prompt, none in all
+    constexpr int64_t kPrompts = 24, kLength = 2048;  // each person and word is in some prompt, none in all
     auto& texts = kinds.emplace_back();
     for (int64_t i = 0; i < kPrompts; ++i) {
       const RecallPrompt prompt = make_recall_prompt(ByteTokenizer(), haystack, options, kLength, i, kPrompts);
@@ -132,11 +133,11 @@ TEST(HiddenFacts, ShareNoThreeWordsInARowWithTheEvaluation) {
   EXPECT_THAT(common(seen, runs_of_words(all_hidden(), 3)), testing::IsEmpty());
 }
 
-// What differs between prompts of a kind is drawn: names and listed words, letters of variables.
+// Words that differ between prompts of a kind are drawn: names, listed words, letters of variables.
 TEST(HiddenFacts, ShareNoNameAndNoListedWordWithTheEvaluation) {
   std::set<std::string> drawn;
   for (const auto& texts : evaluated()) {
-    std::map<std::string, size_t> prompts;  // that have the word
+    std::map<std::string, size_t> prompts;  // number of prompts with the word
     for (const std::string& text : texts) {
       for (const std::string& word : runs_of_words(text, 1)) ++prompts[word];
     }
@@ -153,7 +154,7 @@ TEST(HiddenFacts, MayComeInTwoStatements) {
   for (const char* statement : {"\n\nset ", "\n\ncopy ", " left the papers with ", " had been given were locked in "}) {
     EXPECT_THAT(text, HasSubstr(statement));
   }
-  EXPECT_EQ(text.find_first_of("{}"), std::string::npos);  // all marks are filled in
+  EXPECT_EQ(text.find_first_of("{}"), std::string::npos);  // all placeholders are filled in
 }
 
 TEST(HiddenFacts, MustFit) {

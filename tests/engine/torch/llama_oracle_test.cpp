@@ -1,4 +1,4 @@
-// The served model, on both backends, against the plain LibTorch one.
+// Compares the served model, on both backends, with the plain LibTorch model.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -53,7 +53,7 @@ TEST_P(LlamaVariants, F32EqualsTheOracle) {
   EXPECT_LT(relative_error(torch_backend.run(tokens, 512), expected), 1e-5);
 }
 
-// Random weights amplify rounding; LibTorch's own bf16 says by how much.
+// Random weights amplify rounding errors. LibTorch's own bf16 shows by how much.
 TEST_P(LlamaVariants, Bf16IsNearerThanLibTorchInBf16) {
   const TinyWeights weights(variant(GetParam()));
   const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 6);

@@ -1,4 +1,4 @@
-// When pieces of a pass are captured, replayed and captured anew; and the torch backend over such graphs.
+// When pieces of a pass are captured, replayed and captured again, and the torch backend with such graphs.
 #include "engine/torch/pass_graphs.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// Graphs that write down what happens.
+// A recorder of graphs that notes each call.
 class NotingRecorder final : public GraphRecorder {
  public:
   explicit NotingRecorder(std::vector<std::string>* notes, bool can_capture = true) : notes_(notes), can_capture_(can_capture) {}
@@ -52,7 +52,7 @@ class Graphs : public testing::Test {
     return {std::make_unique<NotingRecorder>(&notes_, can_capture),
             [this](LogLevel level, const std::string& message) { log_.emplace_back(level, message); }};
   }
-  // What happens when this piece's turn comes.
+  // Runs a piece and returns the calls that this leads to.
   std::vector<std::string> run(PassGraphs* graphs, int64_t rows, int64_t piece, const void* in = nullptr,
                                const void* out = nullptr) {
     notes_.clear();
@@ -112,7 +112,7 @@ TEST_F(Graphs, AreGivenUpWithAWarningWhereOneCannotBeCaptured) {
   EXPECT_THAT(log_, IsEmpty());
   for (int pass = 0; pass < 2; ++pass) {
     EXPECT_THAT(run(&graphs, 8, 3), ElementsAre("work"));
-    EXPECT_THAT(run(&graphs, 8, 4), ElementsAre("work"));  // of the same pass
+    EXPECT_THAT(run(&graphs, 8, 4), ElementsAre("work"));  // later in the same pass
   }
   EXPECT_EQ(graphs.padded(8), 0);
   ASSERT_EQ(log_.size(), 1u);
@@ -125,7 +125,7 @@ TEST(RecordedGraph, FailsWhereItsWorkHasMoved) {
   const auto counts = std::make_shared<RecordedCounts>();
   RecordedGraphs recorder(counts);
   const auto graph = recorder.capture([&x] { x.add_(torch::ones({4}) * 2); });
-  EXPECT_TRUE(torch::equal(x, torch::full({4}, 1.0f)));  // nothing was done
+  EXPECT_TRUE(torch::equal(x, torch::full({4}, 1.0f)));  // capturing computes nothing
   graph->replay();
   EXPECT_TRUE(torch::equal(x, torch::full({4}, 3.0f)));
   const torch::Tensor held = x;
@@ -133,7 +133,7 @@ TEST(RecordedGraph, FailsWhereItsWorkHasMoved) {
   EXPECT_THROW(graph->replay(), std::logic_error);
 }
 
-// A backend with such graphs; it has its rows where the caches are.
+// A torch backend with recorded graphs. It keeps its rows where the caches are.
 struct GraphBackend {
   std::shared_ptr<RecordedCounts> counts = std::make_shared<RecordedCounts>();
   std::shared_ptr<std::vector<std::string>> warnings = std::make_shared<std::vector<std::string>>();
@@ -151,7 +151,8 @@ struct GraphBackend {
 
 class TorchGraphs : public testing::TestWithParam<std::string> {};
 
-// Norms of outputs, biases, multipliers, heads of their own: every kind of model that the torch backend computes.
+// Covers every kind of model that the torch backend computes: norms of outputs, biases, multipliers, untied output
+// heads.
 TEST_P(TorchGraphs, ComputeWhatTransformersDoes) {
   const nlohmann::json& item = architecture_cases()[GetParam()];
   const Folder folder;
@@ -168,7 +169,7 @@ TEST_P(TorchGraphs, ComputeWhatTransformersDoes) {
 INSTANTIATE_TEST_SUITE_P(Cases, TorchGraphs, testing::ValuesIn(names_of(architecture_cases())),
                          [](const auto& item) { return item.param; });
 
-// A large pass moves the rows that graphs were captured with; of another one's last layer not all rows go on.
+// A large pass moves the rows with which graphs were captured. The last layer of another one drops some of its rows.
 TEST(TorchPassGraphs, FollowRowsThatMoveAndPassesOfEverySize) {
   const TinyWeights weights(tiny_config());
   const int64_t vocab = weights.config().vocab_size, layers = weights.config().n_layers;
@@ -201,9 +202,9 @@ TEST(TorchPassGraphs, FollowRowsThatMoveAndPassesOfEverySize) {
   for (int i = 0; i < 2; ++i) pass({1, 1, 1}, {1, 1, 1});
   EXPECT_EQ(counts.replays, 4 * (layers + 1));
   const int64_t before = counts.replays;
-  for (int i = 0; i < 3; ++i) pass({5, 20, 2}, {5, 1, 0});  // the last piece without a graph
+  for (int i = 0; i < 3; ++i) pass({5, 20, 2}, {5, 1, 0});  // the last piece has no graph
   EXPECT_EQ(counts.replays, before + 2 * layers);
-  for (int i = 0; i < 3; ++i) pass({5, 2}, {5, 2});  // drafts that are verified
+  for (int i = 0; i < 3; ++i) pass({5, 2}, {5, 2});  // as when drafts are verified
   EXPECT_EQ(counts.replays, before + 2 * layers + 2 * (layers + 1));
   pass({5, 2}, {0, 0});
   EXPECT_THAT(*backend.warnings, IsEmpty());
@@ -212,7 +213,7 @@ TEST(TorchPassGraphs, FollowRowsThatMoveAndPassesOfEverySize) {
 TEST(TorchPassGraphs, AreTheEnginesToUse) {
   ModelConfig config = tiny_config();
   config.vocab_size = kFakeVocab;
-  config.head_dim = 64;  // k4v4's
+  config.head_dim = 64;  // large enough for k4v4
   const TinyWeights weights(config);
   const GraphBackend backend;
   const auto plain = tiny_engine(weights, torch_loader()), with_graphs = tiny_engine(weights, backend.loader());

@@ -1,4 +1,4 @@
-// Ranks as threads of the tests' process, over Gloo as between processes.
+// Tensor-parallel ranks as threads of the test process. They talk over Gloo as processes do.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,8 @@ namespace smartkv {
 
 class RankThreads {
  public:
-  // weights outlive it, and it the model. kv_backends: of the ranks; null: the CPU's.
+  // `weights` must outlive this object, which must outlive the model. kv_backends: one for each rank; null for the
+  // CPU's.
   RankThreads(const Weights& weights, const std::string& dtype, int size, std::vector<std::shared_ptr<kernels::KvBackend>> kv_backends = {})
       : weights_(weights), size_(size), kv_backends_(std::move(kv_backends)) {
     kv_backends_.resize(static_cast<size_t>(size));
@@ -30,7 +31,7 @@ class RankThreads {
   }
   ~RankThreads() { join(); }
 
-  // To be called once, of rank 0. Its destructor ends the others.
+  // Returns the model of rank 0. Its destructor ends the other ranks. Call it once.
   std::unique_ptr<Model> lead() {
     const auto link = std::make_shared<RankLink>();
     auto group = make_torch_rank_group(place_, "cpu", kTimeout);
@@ -40,10 +41,11 @@ class RankThreads {
   }
   CacheShape shape(int rank = 0) const { return llama_cache_shape(shard_config(weights_.config(), {rank, size_}), options_); }
 
-  // The ranks end as if they were killed, once rank 0 has told them something more.
+  // Make the other ranks end as if killed: at the next message from rank 0, or at the next boundary at which they would
+  // exchange what they hold.
   void break_off() { broken_ = true; }
-  void break_off_at_boundary() { broken_at_boundary_ = true; }  // where they would tell the others what they hold
-  // Of rank 1 and on, once rank 0 is made.
+  void break_off_at_boundary() { broken_at_boundary_ = true; }
+  // Returns the pool of a rank above 0. REQUIRES: rank 0 has been made.
   std::shared_ptr<PagePool> pool(int rank) {
     const std::lock_guard lock(mutex_);
     return pools_.at(rank);
@@ -61,7 +63,7 @@ class RankThreads {
  private:
   static constexpr std::chrono::milliseconds kTimeout = std::chrono::seconds(20);
 
-  // What rank 0 tells, until the test breaks it off.
+  // Forwards what rank 0 sends until the test breaks it off.
   struct Breakable final : RankGroup {
     Breakable(RankGroup& all, const std::atomic<bool>& is_broken, const std::atomic<bool>& is_broken_at_boundary)
         : ranks(all), broken(is_broken), broken_at_boundary(is_broken_at_boundary) {}
@@ -82,7 +84,7 @@ class RankThreads {
     const std::atomic<bool>&broken, &broken_at_boundary;
   };
 
-  // `told`: what policies exchange with, over `ranks`.
+  // `told` is the group over which policies exchange. It forwards to `ranks`.
   std::unique_ptr<PartModel> part_of(TorchRankGroup& ranks, RankGroup& told, ThreadPool& pool) {
     const auto load = [&ranks](const Weights& weights, kernels::KvType type) {
       return make_torch_backend(weights, product_of(type), "cpu", 1, nullptr, &ranks);

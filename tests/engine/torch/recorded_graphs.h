@@ -1,4 +1,5 @@
-// Graphs on a CPU, as a device has them: capturing does nothing, and a replay does what was captured, at the same addresses.
+// Stands for the graphs of a device on the CPU. Capturing changes nothing. A replay does the captured work, and throws
+// if its operations or addresses have changed.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -18,11 +19,11 @@
 
 namespace smartkv {
 
-// LibTorch's allocator for the CPU, which notes what is allocated while the thread watches: memory of a graph's own.
+// LibTorch's allocator for the CPU. It notes what a watched thread allocates: memory that belongs to a graph.
 class WatchedAllocator final : public c10::Allocator {
  public:
   static WatchedAllocator& instance() {
-    static WatchedAllocator allocator;  // as long as LibTorch's, which it stands for
+    static WatchedAllocator allocator;  // lives as long as LibTorch's, which it replaces
     return allocator;
   }
   c10::DataPtr allocate(size_t bytes) override {
@@ -40,7 +41,7 @@ class WatchedAllocator final : public c10::Allocator {
   c10::Allocator* usual_;
 };
 
-// The operations of some work, and where they read or wrote memory that is not the work's own.
+// Runs some work and notes its operations, and where they access memory that the work has not allocated.
 class WatchedWork {
  public:
   struct Access {
@@ -49,7 +50,7 @@ class WatchedWork {
     bool operator==(const Access&) const = default;
   };
 
-  // undo: it leaves no trace.
+  // undo: restore all memory that the work has written.
   WatchedWork(const std::function<void()>& work, bool undo) {
     current_ = this;
     WatchedAllocator::instance();
@@ -89,7 +90,7 @@ class WatchedWork {
   std::vector<Access> accesses_;
 };
 
-// What its graphs did.
+// Counts the calls to a recorder and its graphs.
 struct RecordedCounts {
   int64_t warm_ups = 0, captures = 0, replays = 0;
 };

@@ -1,4 +1,5 @@
-// A model on several ranks against the same model on one: logits, policies, forks, answers, and what fails.
+// Compares a model on several tensor-parallel ranks with the same model on one: logits, policies, forks, answers,
+// failures.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +23,7 @@ using ::testing::SizeIs;
 
 constexpr double kRounding = 1e-4;
 
-// Three KV heads: two ranks have two and one.
+// Returns a model with three KV heads, so that two ranks have two and one.
 ModelConfig three_heads() {
   ModelConfig config = quantizable_config();
   config.n_heads = 6;
@@ -46,7 +47,7 @@ ModelConfig normed_output() {
   return config;
 }
 
-// Shapes that are padded: heads of 24 elements, 90 rows of the MLP.
+// Returns a model with shapes that are padded: heads of 24 elements, 90 rows of the MLP.
 ModelConfig odd_shapes() {
   ModelConfig config = three_heads();
   config.head_dim = 24;
@@ -135,18 +136,20 @@ TEST_P(TensorParallelPolicies, AreOneRanks) {
   Served several(threads.lead(), threads.shape()), one(weights, "f32", "auto", torch_loader());
   several.context.load_gate = [shape = one.context.shape](const std::string&) { return random_gate(shape); };
   const PolicyRun expected = run_policy(&one, spec, tokens, 340), found = run_policy(&several, spec, tokens, 340);
-  // Gates round what they compute to bf16, so that which token is kept may turn on a key's last bit: on one rank the native backend's
-  // differ by 0.055 from LibTorch's. With the same keys ranks decide as one (cache.HeadsOfRanks).
+  // Gates round to bf16, so the last bit of a key may decide which token is kept. On one rank the native backend
+  // differs from LibTorch by 0.055 for this reason. With the same keys, ranks decide as one (cache.HeadsOfRanks).
   EXPECT_LT(relative_error(found.logits, expected.logits), name.starts_with("gated_eviction") ? 0.15 : 5e-3);
   EXPECT_EQ(found.stats.tokens_kept, expected.stats.tokens_kept);
-  // Each rank counts as much as the one that holds most: two count two heads each, three one, where heads are alike.
+  // Each rank counts as much as the one that holds most. With heads of equal size, two ranks count two heads each, and
+  // three count one.
   const double bytes = static_cast<double>(expected.stats.bytes) * (ranks == 2 ? 4.0 / 3 : 1), held = static_cast<double>(found.stats.bytes);
   const bool shares = spec.is_object() && (name == "gated_eviction" || name.starts_with("gated_eviction_") || name == "snapkv_shared");
   if (shares) {
     EXPECT_GT(held, 0.95 * static_cast<double>(expected.stats.bytes));
     EXPECT_LT(held, 1.5 * bytes);
   } else {
-    EXPECT_NEAR(held, bytes, (name == "mixed_precision" ? 3e-2 : 3e-3) * held);  // statistics of pages are every rank's
+    // Every rank has the statistics of all pages.
+    EXPECT_NEAR(held, bytes, (name == "mixed_precision" ? 3e-2 : 3e-3) * held);
   }
 }
 
@@ -167,7 +170,7 @@ TEST(TensorParallel, RefusesWhatComparesAllHeadsQueryByQuery) {
               testing::ThrowsMessage<CacheError>(AllOf(HasSubstr("tensor_parallel 2"), HasSubstr("\"full\", which compares attention over all KV heads"))));
 }
 
-// A pass of some tokens over a cache, uncommitted: logits of each.
+// Runs an uncommitted pass of some tokens over a cache. Returns the logits of each token.
 std::vector<float> pass(Model& model, SequenceCache& cache, std::span<const TokenId> tokens) {
   std::vector<float> logits(tokens.size() * static_cast<size_t>(model.config().vocab_size));
   const SequenceInput input{tokens, &cache, static_cast<int64_t>(tokens.size())};
@@ -204,7 +207,7 @@ TEST(TensorParallel, ForksRollbackAndResumeHappenOnEveryRank) {
   EXPECT_LT(relative_error(story(several), story(one)), kRounding);
 }
 
-// The CPU's, until the machine has no memory left.
+// The CPU's backend, until `fails` says that the machine has no memory left.
 class FailingBackend final : public kernels::ForwardingKvBackend {
  public:
   FailingBackend() : ForwardingKvBackend(kernels::make_cpu_kv_backend(nullptr)) {}
@@ -228,7 +231,7 @@ TEST(TensorParallel, ACacheThatFailsOnOneRankEndsItsSequenceAlone) {
   std::exception_ptr failure, none;
   const auto vocab = static_cast<size_t>(weights.config().vocab_size);
   std::vector<float> logits(vocab + next.size() * vocab);
-  for (int i = 0; i < 2; ++i) {  // the second time it is known
+  for (int i = 0; i < 2; ++i) {  // the second time the failure is known
     const SequenceInput batch[] = {{std::span(next).first(1), good.get(), 1, &none}, {next, bad.get(), 30, &failure}};
     failure = nullptr;
     several.model->forward(batch, logits.data());
@@ -250,7 +253,7 @@ TEST(TensorParallel, TheEngineAnswersAsOverOneRank) {
   const std::vector<GenerationRequest> requests =
       greedy_requests({{}, {{"policy", "snapkv"}, {"tokens", 256}}, "k4v4", "balanced", {{"policy", "snapkv"}, {"tokens", 192}, {"sizes", "shared"}}},
                       {{}, {{"method", "ngram"}, {"ngram_min", 1}}, "draft_model"}, 60);
-  for (int time = 0; time < 2; ++time) {  // the second time prompts are known
+  for (int time = 0; time < 2; ++time) {  // the second time the prompts are prefix hits
     EXPECT_EQ(answers(several.get(), requests), answers(one.get(), requests));
   }
   EXPECT_THAT(several->describe()["speculative_methods"].dump(), HasSubstr("ngram"));
@@ -259,7 +262,7 @@ TEST(TensorParallel, TheEngineAnswersAsOverOneRank) {
   EXPECT_THAT([&] { several->submit(drafts_itself); }, testing::ThrowsMessage<RequestError>(HasSubstr("self needs one process")));
 }
 
-// With no pass to come that would tell the others.
+// No further pass comes that would tell the other ranks.
 TEST(TensorParallel, WhatARequestHeldIsFreeOnEveryRankOnceItHasEnded) {
   const TinyWeights weights(three_heads());
   RankThreads threads(weights, "f32", 3);
@@ -281,7 +284,7 @@ TEST(TensorParallel, WhatARequestHeldIsFreeOnEveryRankOnceItHasEnded) {
   EXPECT_EQ(engine->stats().kv_bytes_used, 0);
 }
 
-// Where ranks decide together, one that has no memory for its part ends the sequence on all, and nobody waits for it.
+// Ranks decide together. If one has no memory for its part, the sequence ends on all, and no rank waits for it.
 TEST(TensorParallel, ACacheThatFailsAtABoundaryEndsItsSequenceAlone) {
   const TinyWeights weights(three_heads());
   const auto failing = std::make_shared<FailingBackend>();

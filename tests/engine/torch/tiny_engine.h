@@ -1,4 +1,4 @@
-// An engine over a tiny model on some backend, and what it is asked where it must answer as over another.
+// Engines over a tiny model on some backend, and requests that they must answer alike.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace smartkv {
 
-// In f32, with the same model on the native backend to draft. shape: of the model's caches.
+// Returns an engine in f32 that drafts with the same model on the native backend. shape: of the model's caches.
 inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, std::unique_ptr<Model> model, const CacheShape& shape,
                                                std::unique_ptr<ThreadPool> threads = std::make_unique<ThreadPool>(1),
                                                const EngineOptions& options = {}) {
@@ -29,7 +29,7 @@ inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, std::uniq
   return std::make_unique<EngineImpl>(std::move(parts));
 }
 
-// load: null: the native backend.
+// Returns such an engine over a model that `load` makes. load: null for the native backend.
 inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, const BackendLoader& load) {
   auto threads = std::make_unique<ThreadPool>(2);
   const LlamaOptions f32{.dtype = "f32"};
@@ -37,8 +37,8 @@ inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, const Bac
   return tiny_engine(weights, std::move(model), llama_cache_shape(weights.config(), f32), std::move(threads));
 }
 
-// Of one prompt, under each policy with each kind of draft; then two choices of an answer. Greedy, so that rounding would have to
-// move the greatest logit to change an answer.
+// Returns requests with one prompt, under each policy with each kind of draft, and one for two choices. All are greedy,
+// so rounding changes an answer only if it moves the greatest logit.
 inline std::vector<GenerationRequest> greedy_requests(const std::vector<nlohmann::json>& policies, const std::vector<nlohmann::json>& drafts,
                                                       int64_t max_tokens) {
   std::vector<GenerationRequest> requests;
@@ -59,7 +59,7 @@ inline std::vector<GenerationRequest> greedy_requests(const std::vector<nlohmann
   return requests;
 }
 
-// Of requests that are there all at once.
+// Returns the answers to requests that are submitted at the same time.
 inline std::vector<std::vector<TokenId>> answers(EngineImpl* engine, const std::vector<GenerationRequest>& requests) {
   std::vector<std::vector<TokenId>> tokens;
   const auto streams = engine->submit_all(requests);
@@ -69,7 +69,7 @@ inline std::vector<std::vector<TokenId>> answers(EngineImpl* engine, const std::
       tokens.push_back(choice.tokens);
     }
   }
-  EXPECT_GT(engine->stats().prefix_cache_hits, 0u);  // the prompts are the same
+  EXPECT_GT(engine->stats().prefix_cache_hits, 0u);  // all requests have the same prompt
   return tokens;
 }
 

@@ -1,4 +1,4 @@
-// The torch backend against transformers, in batches, under the engine, as a module.
+// The torch backend: compared with transformers, in batches, under the engine and as a module.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using ::testing::Not;
 
 Served torch_served(const Weights& weights, const std::string& dtype) { return {weights, dtype, "auto", torch_loader()}; }
 
-// Whole and in chunks: other products, the same values but for rounding.
+// Compares with transformers, whole and in chunks. Chunks lead to other products, with the same values up to rounding.
 void expect_reference(const Weights& weights, const nlohmann::json& item) {
   const std::vector<TokenId> tokens = item["tokens"];
   Served served = torch_served(weights, "f32");
@@ -51,7 +51,8 @@ INSTANTIATE_TEST_SUITE_P(Files, TorchArchitectureFile, testing::ValuesIn(kGgufCa
 
 class TorchRows : public testing::TestWithParam<const char*> {};
 
-// At SmolLM2's shapes. Prints in which chunks rows came out the same bits as alone: what batch_invariant() is false for.
+// At SmolLM2's shapes. Prints for which chunks the rows have the same bits as alone. If all had, batch_invariant()
+// could be true.
 TEST_P(TorchRows, DifferByRoundingAloneAndInChunks) {
   ModelConfig config = tiny_config();
   config.hidden_size = 576;
@@ -77,7 +78,7 @@ TEST_P(TorchRows, DifferByRoundingAloneAndInChunks) {
 
 INSTANTIATE_TEST_SUITE_P(Types, TorchRows, testing::Values("f32", "bf16"));
 
-// Of the last layer only rows whose logits are wanted go on, here none of the second sequence's.
+// The last layer computes only rows with wanted logits, and here none of the second sequence.
 TEST(TorchBackend, ABatchGivesEachSequenceItsOwn) {
   const TinyWeights weights(tiny_config());
   Served served = torch_served(weights, "f32");
@@ -110,7 +111,7 @@ TEST(TorchBackend, ErrorsOfLibTorchComeWithoutTheirStack) {
   EXPECT_EQ(served.run({7}, 1), served.run({7}, 1));
 }
 
-// A pass of one layer without attention: queries, keys and values, and logits.
+// Results of a pass of one layer without attention.
 struct OneLayer {
   std::vector<float> qkv, logits;
 };
@@ -136,7 +137,7 @@ TEST(TorchBackend, ProductsOfF16AreThoseOfF32ButForRounding) {
   for (const auto& [found, expected] : {std::pair{&f16.qkv, &f32.qkv}, {&f16.logits, &f32.logits}}) {
     const double error = relative_error(*found, *expected);
     EXPECT_GT(error, 1e-5);
-    EXPECT_LT(error, 1e-3);  // of f16 2^-11 = 4.9e-4; of bf16 2^-8 = 3.9e-3
+    EXPECT_LT(error, 1e-3);  // rounding: f16 2^-11 = 4.9e-4, bf16 2^-8 = 3.9e-3
   }
 }
 
@@ -146,7 +147,7 @@ TEST(TorchBackend, ServesInF16OverCachesOfBf16) {
   Served f16(weights, "f16", "auto", torch_loader(ProductType::kF16)), f32 = torch_served(weights, "f32");
   EXPECT_EQ(f16.context.shape.type, kernels::KvType::kBf16);
   EXPECT_EQ(f16.model->weight_bytes(), llama_weight_bytes(weights, {.dtype = "f16", .backend = "torch"}));
-  for (const int64_t chunk : {64, 7}) {  // the error is that of caches and attention's results of bf16
+  for (const int64_t chunk : {64, 7}) {  // the error comes from bf16 in caches and attention
     EXPECT_LT(relative_error(f16.run(tokens, chunk), f32.run(tokens, chunk)), 0.04) << chunk;
   }
 }
@@ -154,7 +155,7 @@ TEST(TorchBackend, ServesInF16OverCachesOfBf16) {
 TEST(TorchBackend, TheEngineAnswersAsOverTheNativeBackend) {
   ModelConfig config = tiny_config();
   config.vocab_size = kFakeVocab;
-  config.head_dim = 64;  // k4v4's
+  config.head_dim = 64;  // large enough for k4v4
   const TinyWeights weights(config);
   const auto native = tiny_engine(weights, nullptr), torch_engine = tiny_engine(weights, torch_loader());
   std::vector<GenerationRequest> requests =
@@ -166,7 +167,7 @@ TEST(TorchBackend, TheEngineAnswersAsOverTheNativeBackend) {
   EXPECT_EQ(answers(torch_engine.get(), requests), answers(native.get(), requests));
 }
 
-// Rounded to 16 bits, most logits would have their last 16 bits clear.
+// If they were rounded to 16 bits, most logits would have their last 16 bits clear.
 TEST(TorchBackend, LogitsOf16BitWeightsAreNotRoundedTo16Bits) {
   const TinyWeights weights(tiny_config());
   int64_t rounded = 0;

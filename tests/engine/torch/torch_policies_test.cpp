@@ -1,4 +1,4 @@
-// Every policy of the registry over the torch backend: a prompt and decoding.
+// Runs every policy of the registry on the torch backend: a prompt, then decoding.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -18,7 +18,7 @@ TEST_P(TorchPolicies, DecodesAsTheNativeBackend) {
   Served native(weights, "f32"), torch_backend(weights, "f32", "auto", torch_loader());
   const nlohmann::json spec = compressing_spec(GetParam());
   const PolicyRun expected = run_policy(&native, spec, tokens, 340), found = run_policy(&torch_backend, spec, tokens, 340);
-  // Rounding moves some codes of quantised pages to the next one.
+  // Rounding moves some values of quantized pages to a neighbouring code.
   EXPECT_LT(relative_error(found.logits, expected.logits), GetParam() == "full" ? 1e-3 : 5e-3);
   EXPECT_EQ(found.stats.tokens_kept, expected.stats.tokens_kept);
   EXPECT_EQ(found.stats.bytes, expected.stats.bytes);

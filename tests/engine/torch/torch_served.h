@@ -1,4 +1,4 @@
-// Models on the torch backend, as tests make them.
+// Loaders of the torch backend for tests.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@ inline ProductType product_of(kernels::KvType type) {
   return type == kernels::KvType::kF32 ? ProductType::kF32 : ProductType::kBf16;
 }
 
-// Products of this type; absent: of the activations'.
+// Returns a loader with products of the given type. Absent: the type of the activations.
 inline BackendLoader torch_loader(std::optional<ProductType> products = {}) {
   return [products](const Weights& weights, kernels::KvType type) {
     return make_torch_backend(weights, products.value_or(product_of(type)), "cpu", 2);

@@ -1,4 +1,4 @@
-// What the load generator makes of a streamed response.
+// How the load generator reads a streamed response.
 #include "server/benchmark/completion_stream.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The load generator against a server whose engine follows a script.
+// The load generator against a server with an engine that follows a script.
 #include "server/benchmark/load_client.h"
 
 #include <gmock/gmock.h>

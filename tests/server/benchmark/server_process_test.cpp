@@ -1,4 +1,4 @@
-// Child processes that serve, played by a shell.
+// Child processes that serve. A shell plays their part.
 #include "server/benchmark/server_process.h"
 
 #include <gtest/gtest.h>

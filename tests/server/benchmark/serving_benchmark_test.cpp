@@ -103,7 +103,7 @@ std::string text_of_lines() {
 
 TEST(RunServingCase, DrivesAServer) {
   TestServer server;
-  server.engine.set_answer({"a", "bcd"}, FinishReason::kLength);  // the warming request asks for 4
+  server.engine.set_answer({"a", "bcd"}, FinishReason::kLength);  // the warm-up request asks for 4 tokens
   const PromptSource prompts(text_of_lines(), server.engine.tokenizer_);
   const LoadClient client("http://127.0.0.1:" + std::to_string(server.port), {});
   ServingCase one = kCase;

@@ -11,7 +11,7 @@
 namespace smartkv::testing {
 namespace {
 
-// Words that differ, so that a passage says where it was cut.
+// Returns words that differ, so that a passage shows where it was cut.
 std::string numbered_words(int n) {
   std::string text;
   for (int i = 0; i < n; ++i) text.append("w").append(std::to_string(i)).append(i % 7 == 0 ? "\n" : " ");
@@ -69,7 +69,7 @@ TEST_F(ServingPlan, QuestionsShareTheirTexts) {
 
 TEST_F(ServingPlan, CutsWholeWords) {
   const ServingCase one{.name = "x", .what = "", .requests = 2, .prompt_words = 3, .output_tokens = 1};
-  EXPECT_GE(prompts_.longest(one, 5), 8);  // "w1 w2 w3" and a token
+  EXPECT_GE(prompts_.longest(one, 5), 8);  // "w1 w2 w3" and one token
   for (const ServingRequest& request : prompts_.requests(one, 0)) {
     EXPECT_THAT(tokenizer_.decode(request.prompt), ::testing::MatchesRegex("w[0-9]+[ \n]w[0-9]+[ \n]w[0-9]+"));
   }

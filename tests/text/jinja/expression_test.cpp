@@ -1,4 +1,4 @@
-// Expressions and statements against Python's jinja2, one small template each.
+// Compares expressions and statements with Python's jinja2, one small template each.
 #include <gtest/gtest.h>
 
 #include "tests/text/jinja/fixture.h"
@@ -16,7 +16,7 @@ TEST(JinjaExpression, EqualsJinja2) {
   EXPECT_GE(seen, 1500);
 }
 
-// jinja2 runs these; here they are refused at load rather than run differently.
+// jinja2 runs these. Here they are refused when they are loaded, rather than run differently.
 TEST(JinjaExpression, RefusesAtLoadWhatItDoesNotHave) {
   for (const auto& [source, error] : std::vector<std::pair<std::string, std::string>>{
            {"a\n{% include 'x' %}", "line 2: unknown tag \"include\""},
@@ -44,7 +44,7 @@ TEST(JinjaExpression, RefusesAtLoadWhatItDoesNotHave) {
   }
 }
 
-// Templates guard what another engine has: jinja2 fails only where it comes to it.
+// Templates guard filters of other engines by conditions. As in jinja2, such a filter fails only when it runs.
 TEST(JinjaExpression, UnknownFiltersUnderAConditionFailWhenTheyRun) {
   for (const char* guarded : {"{% if x %}{{ 1|from_json }}{% endif %}", "{% if x is shiny %}{% elif y|from_json %}{% endif %}",
                               "{{ (1|from_json) if x else 'b' }}"}) {

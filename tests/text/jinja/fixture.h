@@ -1,4 +1,4 @@
-// What the tests of the template interpreter share.
+// Common parts of the tests of the template interpreter.
 #pragma once
 
 #include <fstream>
@@ -17,11 +17,12 @@ inline std::string read_fixture(const std::string& name) {
   return text.str();
 }
 
-// What tests/fixtures/chat_templates/make.py wrote.
+// Returns the results that tests/fixtures/chat_templates/make.py wrote.
 inline const nlohmann::ordered_json& expected() {
   static const nlohmann::ordered_json json = [] {
     nlohmann::ordered_json read = nlohmann::ordered_json::parse(read_fixture("expected.json"));
-    for (const char* digits : {"123456789012345678901234567890", "-98765432109876543210"}) {  // parse() makes them floats
+    // parse() has turned these integers into floats.
+    for (const char* digits : {"123456789012345678901234567890", "-98765432109876543210"}) {
       read["context"][*digits == '-' ? "low" : "big"] = exact_integer(digits);
     }
     return read;
@@ -29,6 +30,7 @@ inline const nlohmann::ordered_json& expected() {
   return json;
 }
 
+// Returns the time that make.py gives to strftime_now.
 inline std::tm fixed_now() {
   std::tm time{};
   time.tm_year = 126;
@@ -46,6 +48,7 @@ struct Outcome {
   bool failed;
   std::string text;  // the output, or the error
 };
+// Renders a template. Errors become part of the outcome.
 inline Outcome outcome(const std::string& source,
                        const nlohmann::ordered_json& context = nlohmann::ordered_json::object()) {
   try {
@@ -54,12 +57,13 @@ inline Outcome outcome(const std::string& source,
     return {true, error.what()};
   }
 }
+// Returns the message of the error that rendering ends with, or "no error".
 inline std::string error_of(const std::string& source) {
   const Outcome found = outcome(source);
   return found.failed ? found.text : "no error";
 }
 
-// "" if the outcome is jinja2's, else what differs. Errors need not have the same words.
+// Returns "" if the outcome is that of jinja2, otherwise the difference. Messages of errors may differ.
 inline std::string difference(const Outcome& found, const nlohmann::ordered_json& item) {
   const bool fails = item.contains("error");
   if (found.failed == fails && (fails || found.text == item["output"].get<std::string>())) return "";

@@ -21,7 +21,7 @@ TEST(JinjaLimits, Steps) {
   const std::string two_loops = "{% for a in range(100000) %}{% for b in range(100000) %}";
   const std::string ends = "{% endfor %}{% endfor %}";
   EXPECT_THAT(error_of(two_loops + "x" + ends), HasSubstr("steps"));
-  // Work inside one step counts too.
+  // Work inside one step counts, too.
   const std::string big = "{% set s = 'x' * 1000000 %}{% set l = range(10000)|list %}";
   for (const char* work : {"s|upper", "s|length", "s[1:]", "s ~ s", "s == s ~ ''", "'y' in s", "s.split('y')",
                            "l|tojson", "l + l", "l|sort", "l|unique|list", "l|map('string')|list", "99999999 in l",
@@ -89,7 +89,7 @@ TEST(JinjaLimits, DepthAndSizeOfTheConversation) {
   }
   for (const char* name : {"llama31_tools.jinja", "mistral_v3_tools.jinja", "llama2.jinja", "smollm2.jinja"}) {
     const nlohmann::ordered_json context = {{"messages", messages}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
-    EXPECT_FALSE(outcome(read_fixture(name), context).failed) << name;  // a long one is well inside the limits
+    EXPECT_FALSE(outcome(read_fixture(name), context).failed) << name;  // a long conversation is well inside the limits
   }
 }
 

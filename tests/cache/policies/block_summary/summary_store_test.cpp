@@ -41,7 +41,7 @@ class SummaryStoreTest : public testing::Test {
   ThreadPool threads_{2};
   CacheShape shape_{2, 2, 64, kernels::KvType::kBf16};
   PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
-  std::vector<std::unique_ptr<KvCachePolicy>> policies_;  // which must outlive their sequences
+  std::vector<std::unique_ptr<KvCachePolicy>> policies_;  // they must outlive their sequences
 };
 
 TEST_F(SummaryStoreTest, ConservesMassExactly) {
@@ -73,7 +73,7 @@ TEST_F(SummaryStoreTest, LevelsGrowLikeTheLogarithm) {
   const nlohmann::json spec = {{"policy", "block_summary"}, {"window", 64}, {"r", 4}, {"level", 16}, {"bias", "count"},
                                {"values", "mean"}, {"pivots", "cosine"}};
   const auto at = [&](int64_t tokens) { return run(spec, 1, tokens)->stats().tokens_kept; };
-  const int64_t short_one = at(1000), long_one = at(8040);  // with tails of as many tokens
+  const int64_t short_one = at(1000), long_one = at(8040);  // their tails are equally long
   EXPECT_LE(long_one, short_one + 3 * 16 + 16);
   const auto cache = run(spec, 1, 3000);
   for (const auto& level : store(*cache).head(1, 1).levels) EXPECT_LE(level.size(), 16u);
@@ -120,7 +120,7 @@ TEST_F(SummaryStoreTest, MoreTokensStayExactWhereAttentionIsSpreadEvenly) {
   const auto outliers = [&](const SequenceCache& cache, int64_t layer, int64_t head) {
     return store(cache).head(layer, head).outliers.size();
   };
-  const size_t blocks = (1200 / 64 * 64 - 64 - 4) / 64;  // of what left the window, less the sinks
+  const size_t blocks = (1200 / 64 * 64 - 64 - 4) / 64;  // blocks that left the window, without the sinks
   const auto fixed = run(spec, 1, 1200);
   EXPECT_EQ(outliers(*fixed, 0, 0), 2 * blocks);
   spec["salient_most"] = 10;
@@ -133,7 +133,7 @@ TEST_F(SummaryStoreTest, MoreTokensStayExactWhereAttentionIsSpreadEvenly) {
   EXPECT_EQ(adaptive->details().at("mass_error"), 0);
 }
 
-// Each KV head drops its own weak outliers, also where the others have none, and all keep equally many entries.
+// Each KV head drops its own weak outliers, even if the other heads have none, and all heads keep equally many entries.
 TEST_F(SummaryStoreTest, AWeakOutlierGoesInItsOwnLayerAndHead) {
   nlohmann::json spec = {{"policy", "block_summary"}, {"window", 64},       {"salient", 4},    {"outliers", 200},
                          {"level", 64},               {"salience", "value_norm"}, {"decay", 0.02}};
@@ -144,7 +144,7 @@ TEST_F(SummaryStoreTest, AWeakOutlierGoesInItsOwnLayerAndHead) {
     return all;
   };
   const auto everything = run(spec, 1, 1400);
-  // Weaker than a quarter of the outliers of one KV head; the others' are not the same.
+  // `eps` lies above a quarter of the outliers of one KV head. The other heads have other scores.
   const std::vector<float> first = scores(*everything, 0, 0);
   ASSERT_GT(first.size(), 40u);
   spec["eps"] = first[first.size() / 4];
@@ -160,13 +160,14 @@ TEST_F(SummaryStoreTest, AWeakOutlierGoesInItsOwnLayerAndHead) {
           return entry.position < made_before && entry.score < spec["eps"].get<float>();
         });
       };
-      // Those of the last block, and those that fell below at the last boundary, have yet to go.
+      // Two kinds are not dropped yet: outliers of the last block, and outliers that fell below `eps` at the last
+      // boundary.
       EXPECT_EQ(weak(*shed, 1400 - 4 * 64), 0) << "layer " << layer << ", head " << head;
       weak_before.insert(weak(*everything, 1400 - 4 * 64));
     }
   }
   EXPECT_GT(*weak_before.begin(), 0);
-  EXPECT_GT(weak_before.size(), 1u);  // not as many in each
+  EXPECT_GT(weak_before.size(), 1u);  // the counts differ
   EXPECT_EQ(shed->details().at("mass_error"), 0);
   EXPECT_LE(shed->details().at("outlier_entries"), everything->details().at("outlier_entries"));
 }
@@ -219,10 +220,11 @@ TEST_F(SummaryStoreTest, CodedEntriesKeepTheirPlaceInTheView) {
   const std::vector<int64_t> positions = cache->represented(0, 1);
   const SummaryHead& head = store(*cache).head(0, 1);
   size_t level = 0;
-  while (head.levels[level].size() < kernels::kPageTokens) ++level;  // the first that has a page
+  while (head.levels[level].size() < kernels::kPageTokens) ++level;  // the first level that fills a page
   for (size_t i = 0; i < kernels::kPageTokens; ++i) {
     EXPECT_EQ(positions[i], head.levels[level][i].position);
-    EXPECT_EQ(segments[0].bias[kernels::kPageTokens + static_cast<int64_t>(i)], head.levels[level][i].bias);  // of head 1
+    // The bias is that of KV head 1.
+    EXPECT_EQ(segments[0].bias[kernels::kPageTokens + static_cast<int64_t>(i)], head.levels[level][i].bias);
   }
 }
 

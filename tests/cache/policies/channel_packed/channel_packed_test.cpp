@@ -21,8 +21,8 @@ namespace {
 
 TEST(ChannelSelectionTest, PairsGoTogetherAndQueriesCount) {
   std::vector<float> q2(16, 1.0f), k2(16, 1.0f);
-  k2[3] = 9;        // a large key that
-  q2[3] = 0.01f;    // no query looks at
+  k2[3] = 9;        // large in the keys,
+  q2[3] = 0.01f;    // but small in the queries
   q2[12] = 5;       // the other half of pair 4
   const std::vector<float> worth = query_key_worth(q2, k2);
   EXPECT_FLOAT_EQ(worth[4], 6);
@@ -41,7 +41,7 @@ TEST(ChannelSelectionTest, RetainedIsTheShareOfTheWorthThatIsStillThere) {
   EXPECT_DOUBLE_EQ(retained(keys, pairs, 4), 1);
   EXPECT_DOUBLE_EQ(retained(keys, later, 4), 5.0 / 7);
   EXPECT_DOUBLE_EQ(retained(values, later, 2), 5.0 / 7);
-  EXPECT_DOUBLE_EQ(retained(values, std::vector<float>(4), 2), 1);  // nothing is worth anything
+  EXPECT_DOUBLE_EQ(retained(values, std::vector<float>(4), 2), 1);  // no channel has any worth
 }
 
 TEST(FidelityTest, EqualScoresAreFaithful) {
@@ -76,7 +76,7 @@ TEST(FidelityTest, WhatIsNotANumberFails) {
   EXPECT_FALSE(Fidelity{}.passes({}));
 }
 
-// Keys and queries live in few channels; from `turn` on in others.
+// Keys and queries use few channels, and other ones from position `turn` on.
 class ChannelStoreTest : public testing::Test {
  protected:
   static constexpr int64_t kDim = 64, kHeads = 2;
@@ -148,11 +148,11 @@ TEST_F(ChannelStoreTest, BacksOffWhenTheQueriesTurnToOtherChannelsAndProbesAgain
   ASSERT_TRUE(store(*cache).packed(0));
   const double bits = cache->details().at("bits_k");
   run(cache.get(), 1000, 700);
-  EXPECT_EQ(cache->details().at("channel_backoffs"), 2);  // each layer once
+  EXPECT_EQ(cache->details().at("channel_backoffs"), 2);  // once for each layer
   EXPECT_FALSE(store(*cache).packed(0));
   EXPECT_GT(cache->details().at("bits_k"), bits);
   run(cache.get(), 2000, 700);
-  EXPECT_TRUE(store(*cache).packed(0));  // settled on the new ones
+  EXPECT_TRUE(store(*cache).packed(0));  // settled on the new channels
 }
 
 TEST_F(ChannelStoreTest, AGuardThatNothingPassesKeepsPagesFull) {
@@ -202,9 +202,9 @@ TEST_F(ChannelStoreTest, CutPagesHoldTheChosenChannelsAlone) {
   ASSERT_TRUE(cut_store(*cache).cut(1));
   std::vector<kernels::KvSegment> segments;
   cache->view(0, 0, &segments);
-  EXPECT_EQ(segments.front().format, kernels::KvSegment::Format::kDense);  // the sinks'
+  EXPECT_EQ(segments.front().format, kernels::KvSegment::Format::kDense);  // the sinks' page
   EXPECT_EQ(segments[1].format, kernels::KvSegment::Format::kCut);
-  // 14 pages of 32 and 48 of 64 channels, the sinks' page, the window, and the policy's state.
+  // 14 pages with 32 of 64 channels of K and 48 of V, the sinks' page, the window, and the policy's state.
   const int64_t page = kernels::kPageTokens * shape_.bytes_per_token();
   EXPECT_NEAR(static_cast<double>(cache->stats().bytes), 14.0 * static_cast<double>(page) * 80 / 128 + 2 * static_cast<double>(page), static_cast<double>(page) / 2);
   EXPECT_LT(cache->details().at("channel_kl"), 0.001);
@@ -243,7 +243,7 @@ TEST_F(ChannelStoreTest, ACheckIsWantedAndFollowed) {
   EXPECT_FALSE(cache->wants_check());
   run(cache.get(), 900, 1 << 20);
   EXPECT_TRUE(cache->wants_check());
-  // Logits that are alike: it is cut again at the next boundary.
+  // If the logits are alike, pages are cut again at the next boundary.
   const std::vector<float> exact = {3, 2, 1, 0}, near = {3, 2, 1.01f, 0}, far = {0, 1, 2, 3};
   for (const auto& own : {near, far}) {
     const auto again = policy_->new_sequence(1);
@@ -260,14 +260,14 @@ TEST_F(ChannelStoreTest, ACheckIsWantedAndFollowed) {
     EXPECT_EQ(cut_store(*again).cut(0), own == near);
     EXPECT_EQ(again->details().at("channel_checks"), 2);
     EXPECT_GT(again->details().at("logit_kl"), 0);
-    // Another cache that follows the check comes to the same state.
+    // Another cache that follows the check reaches the same state.
     const auto later = policy_->new_sequence(1);
     later->follow(check);
     run(later.get(), 1000, 1 << 20);
     EXPECT_EQ(cut_store(*later).cut(0), own == near);
     EXPECT_EQ(later->stats().bytes, again->stats().bytes);
     run(again.get(), 1600, 1 << 20);
-    EXPECT_TRUE(cut_store(*again).cut(0));  // settled anew
+    EXPECT_TRUE(cut_store(*again).cut(0));  // settled again
     EXPECT_TRUE(again->wants_check());
   }
 }

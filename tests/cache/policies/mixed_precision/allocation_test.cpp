@@ -12,13 +12,13 @@ namespace {
 using kernels::CodeRuns;
 
 double error_at(double s, int bits) { return bits == 0 ? 1.5 * s : s / std::pow((1 << bits) - 1, 2); }
-// With the scale of a column that has codes.
+// Returns the bits per value of a width, including the column's scale if it has codes.
 double cost(int bits) { return bits == 0 ? 0 : bits + 0.25; }
 
 TEST(Allocation, TakesTheWidthOfLeastErrorPlusPrice) {
   for (double exponent = -6; exponent < 14; exponent += 0.37) {
     const double s = std::exp2(exponent);
-    // Price 1 per bit: the width of least error + bits, by trying all.
+    // At a price of 1 per bit, the right width has the least sum of error and bits. Found here by trying all.
     constexpr std::array<int, 5> kWidths = {8, 4, 3, 2, 0};
     size_t best = 0;
     for (size_t i = 0; i < kWidths.size(); ++i) {

@@ -8,7 +8,7 @@
 namespace smartkv {
 namespace {
 
-// A world whose next log importance is far from the last one, but follows from the features.
+// A source of samples. The next log importance follows from the features but is far from the last one.
 struct World {
   std::minstd_rand random{3};
   std::uniform_real_distribution<float> uniform{-1.0f, 1.0f};
@@ -57,7 +57,7 @@ TEST(ImportanceForecast, ReplaysOldSamplesUntilHistoryOverwritesThem) {
   ImportanceForecast forecast(options);
   World world;
   for (int i = 0; i < 50; ++i) forecast.learn(world.features(), 0);
-  EXPECT_EQ(forecast.samples(), 50);  // training at the 32nd did not clear them
+  EXPECT_EQ(forecast.samples(), 50);  // training at the 32nd sample did not clear them
   for (int i = 0; i < 50; ++i) forecast.learn(world.features(), 0);
   EXPECT_EQ(forecast.samples(), 64);
   EXPECT_GE(ImportanceForecast::bytes(options), 64 * static_cast<int64_t>(sizeof(ImportanceForecast::Sample)));
@@ -72,7 +72,7 @@ TEST(ImportanceForecast, HasNoLossBeforeItsFirstStep) {
   EXPECT_TRUE(forecast.last_loss().has_value());
 }
 
-// A truth that one unit cannot learn.
+// The function to learn is beyond one hidden unit.
 TEST(ImportanceForecast, HiddenUnitsAreAnOption) {
   const auto error = [](int64_t hidden) {
     ForecastOptions options{.enabled = true};

@@ -21,7 +21,7 @@ class MixedStoreTest : public testing::TestWithParam<double> {
     return StagedSequence(context_, {whole_pages(options.window), options.prompt_stride, 0}, std::move(stores));
   }
 
-  // With the parameter's bits at `horizon` tokens.
+  // Returns a sequence that has the parameter's bits at a length of `horizon` tokens.
   StagedSequence make_at(int64_t horizon) {
     MixedOptions options;
     options.bits = GetParam();
@@ -46,7 +46,7 @@ TEST_P(MixedStoreTest, KeepsTheBudgetWithEverythingCounted) {
   EXPECT_LE(8.0 * static_cast<double>(cache.stats().bytes) / (2560 * values), GetParam());
 }
 
-// So that prompts that go on from one state share most of it.
+// If a new page narrowed many others, prompts that resume from one state would share little of it.
 TEST_P(MixedStoreTest, FewPagesAreNarrowedForANewOne) {
   StagedSequence cache = make_at(2048);
   CacheDriver driver(shape_, 9, &threads_);
@@ -62,7 +62,7 @@ TEST_P(MixedStoreTest, FewPagesAreNarrowedForANewOne) {
   };
   int64_t all = 0;
   for (int64_t layer = 0; layer < shape_.n_layers; ++layer) all += pages(layer);
-  // 32 of the first and the fork's own: a new page in codes, and the two narrowed ones.
+  // The 32 pages of the first sequence, and the fork's own: a new quantized page and two narrowed ones.
   EXPECT_LE(all, shape_.n_layers * (32 + 1 + 2));
 }
 
@@ -81,11 +81,12 @@ TEST_P(MixedForecastTest, LearnsAndReports) {
   EXPECT_GT(details.at("forecast_pending"), 0);
   EXPECT_GT(details.at("forecast_last_loss"), 0);
   EXPECT_GT(details.at("average_rms_error"), 0);
-  // Random queries: importance is noise about a mean, which the network finds and the last value does not.
+  // The queries are random, so importance is noise about a mean. The network finds the mean, the last value does not.
   EXPECT_LT(details.at("forecast_rms_error"), details.at("average_rms_error"));
 }
 
-// The forecast decides on widths, and so on which code reads a page: all levels must read the same from what it has made.
+// The forecast decides on widths, and so on the code that reads a page. All CPU levels must read the same from the
+// pages that it has shaped.
 TEST_P(MixedForecastTest, EveryCpuLevelAttendsAlikeToItsPages) {
   using kernels::CpuLevel;
   MixedOptions options;
@@ -105,7 +106,7 @@ TEST_P(MixedForecastTest, EveryCpuLevelAttendsAlikeToItsPages) {
     kernels::set_cpu_level(level);
     const auto fork = cache.fork(), other = plain.fork();
     const auto found = driver.pass(fork.get(), 8);
-    EXPECT_NE(driver.pass(other.get(), 8), found);  // the forecast has made other pages
+    EXPECT_NE(driver.pass(other.get(), 8), found);  // the forecast led to other pages
     if (expected.empty()) expected = found;
     double error = 0, size = 0;
     for (size_t token = 0; token < found.size(); ++token) {
@@ -143,16 +144,17 @@ TEST(MixedPrecision, RefusesABudgetThatTheNarrowestPagesDoNotMeet) {
   };
   EXPECT_NE(message(2.7, 2).find("kv_cache.bits: expected at least 3"), std::string::npos) << message(2.7, 2);
   EXPECT_EQ(message(2.7, 0), "no error");
-  EXPECT_EQ(message(2.7, nullptr), "no error");  // few bits drop
+  EXPECT_EQ(message(2.7, nullptr), "no error");  // so few bits drop columns by default
   EXPECT_NE(message(1.2, nullptr).find("pages of 0 bits"), std::string::npos) << message(1.2, nullptr);
   EXPECT_NE(message(4.5, 1).find("kv_cache.least_bits: expected 0 or 2, found 1"), std::string::npos);
 }
 
-// Columns without codes are what a budget below 2 bits has to come to.
+// A budget below 2 bits needs columns without codes.
 TEST(MixedPrecision, DropsWhatMattersLeast) {
   const CacheShape shape{4, 3, 64, kernels::KvType::kBf16};
   const PolicyContext context{shape, PagePool::create(shape)};
-  const auto columns = [&](const nlohmann::json& spec) {  // in all, and without codes
+  // Counts all quads, and those without codes.
+  const auto columns = [&](const nlohmann::json& spec) {
     const auto policy = make_policy(context, spec);
     const auto cache = policy->new_sequence(0);
     CacheDriver(shape, 9, nullptr).run(cache.get(), 1600, 64);

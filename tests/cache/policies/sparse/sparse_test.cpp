@@ -1,4 +1,4 @@
-// What the policy keeps and reads, in bytes and tokens, and what it refuses.
+// Checks what the policy keeps and reads, in bytes and tokens, and what it refuses.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -46,7 +46,7 @@ TEST_F(Sparse, ThePromptIsDenseUntilItsEnd) {
   const auto cache = filled("sparse", 1000, 900);
   for (const kernels::KvSegment& segment : view(*cache)) EXPECT_FALSE(segment.is_indexed());
   CacheDriver(shape_, 4, &threads_).run(cache.get(), 1000, 256);
-  EXPECT_EQ(view(*cache)[13].is_indexed(), true);   // tokens 832 to 895; the window's 64 stay
+  EXPECT_EQ(view(*cache)[13].is_indexed(), true);  // tokens 832 to 895; later ones are still in the tail
   EXPECT_EQ(view(*cache)[14].is_indexed(), false);
 }
 
@@ -54,7 +54,7 @@ TEST_F(Sparse, EachPageButTheSinksAddsItsShare) {
   const auto cache = filled({{"policy", "sparse"}, {"read", 0.1}}, 1000, 1000);
   const auto segments = view(*cache);
   EXPECT_EQ(segments[0].read, kPageTokens);
-  for (size_t i = 1; i < 14; ++i) EXPECT_EQ(segments[i].read, 7) << i;  // of 64, rounded up
+  for (size_t i = 1; i < 14; ++i) EXPECT_EQ(segments[i].read, 7) << i;  // 0.1 of 64 tokens, rounded up
   EXPECT_EQ(cache->details().at("tokens_read"), kPageTokens + 13 * 7);
 }
 
@@ -73,7 +73,7 @@ TEST_F(Sparse, BytesAreThoseOfRowsAndIndex) {
     EXPECT_EQ(cache->details().at("bits_k"), bits == 0 ? 16 : bits);
     EXPECT_LE(cache->stats().bytes, policy_->max_bytes(1024, 1024));
   }
-  // 72 and 136 bytes a row instead of 256, and an index of 18 to 20 beside each.
+  // A row takes 72 or 136 bytes instead of 256, and its part of the index 18 to 20 bytes.
   const auto full = static_cast<double>(kPageTokens * shape_.bytes_per_token());
   EXPECT_NEAR(static_cast<double>(page_bytes(0)) / full, 1.10, 0.02);
   EXPECT_NEAR(static_cast<double>(page_bytes(8)) / full, 0.63, 0.02);
