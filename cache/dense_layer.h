@@ -45,8 +45,8 @@ class DenseLayer {
   // Frees the pages before token n, a multiple of kPageTokens. first() becomes n.
   void drop_before(int64_t n);
 
-  // Writes the pages of tokens [first(), n). load() replaces all tokens by those that save() wrote; it throws
-  // CacheError if the bytes end early.
+  // save() writes the pages of tokens [first(), n). load() replaces all tokens by the saved ones, and throws CacheError
+  // if the bytes end early.
   void save(int64_t n, StateWriter* out) const;
   void load(int64_t first, int64_t n, StateReader* in);
 

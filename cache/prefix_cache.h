@@ -81,9 +81,8 @@ class PrefixCache {
 
   // Stores `state`, the cache of `tokens`, and evicts least recently used states to make room. REQUIRES:
   // state->tokens() is the number of `tokens`.
-  //  - Uncommitted tokens can be cut off, so the state also serves prompts that diverge within them. Of two states of
-  //    the same tokens, the one with fewer committed tokens is kept.
-  //  - own_bytes: bytes that `state` does not share with the previous state of its sequence, which is the one that the
+  //  - A state can be cut back to its committed tokens, so it also serves prompts that diverge after these.
+  //  - If the cache already has a state of these tokens, it keeps the one that can be cut back further.
   //    sequence has resumed from or stored last.
   //  - If there are files, the state is queued for background writing. If it is evicted before that, it gets no file.
   // Returns the stored state of these tokens. Returns null if they are fewer than kLeastTokens, if own_bytes exceeds

@@ -76,8 +76,8 @@ struct Probe {
   std::span<const float> mass;
 };
 
-// The latest comparison of a cache's logits with those of an exact cache of the same tokens, and the number of
-// comparisons so far.
+// The latest logit check: a comparison of a cache's logits with the logits of an exact cache of the same tokens. Also
+// counts all checks so far.
 struct LogitCheck {
   int64_t tokens = 0;  // tokens in both caches; 0 if there was no comparison
   bool passed = true;

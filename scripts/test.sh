@@ -37,12 +37,8 @@ done
 
 install_packages
 for name in "$@"; do
-  targets=() only=()
+  preset=$name targets=() only=()
   case $name in
-  release | asan | cuda)
-    find_torch
-    fetch_model
-    ;;
   tsan)  # without LibTorch, which is not instrumented, and without the single-threaded suites that would take an hour
     targets=(kernels_test cache_test engine_test server_test lab_test)
     only=(--tests-regex '^((kernels|cache|engine|server)\.|lab\.(LoadClient|RunServingCase|ServerProcess))' --exclude-regex '\.(Parity|RealModel[A-Za-z]*)$')
@@ -50,11 +46,11 @@ for name in "$@"; do
   *)
     find_torch
     fetch_model
-    build release "${name}_test"
-    run_tests release --tests-regex "^$name\\."
-    continue
+    if [[ $name =~ $PROGRAMS ]]; then
+      preset=release targets=("${name}_test") only=(--tests-regex "^$name\\.")
+    fi
     ;;
   esac
-  build "$name" "${targets[@]}"
-  run_tests "$name" "${only[@]}"
+  build "$preset" "${targets[@]}"
+  run_tests "$preset" "${only[@]}"
 done

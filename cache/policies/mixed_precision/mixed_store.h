@@ -139,7 +139,7 @@ class MixedStore final : public PageStore {
   // Returns the logarithm of a page's importance, to be added to its sensitivities.
   int32_t shift(int64_t layer, const MixedPageState& page) const;
   // Which existing pages may be narrowed: pages from `first` on, if that saves 1 / least_saving of the page's bytes or
-  // more. If there are more than most_pages of them, those that save most.
+  // more. If more than most_pages pages qualify, the pages that save most are narrowed.
   struct Narrowing {
     int64_t first, least_saving, most_pages;
   };
