@@ -83,7 +83,8 @@ class PrefixCache {
   // state->tokens() is the number of `tokens`.
   //  - A state can be cut back to its committed tokens, so it also serves prompts that diverge after these.
   //  - If the cache already has a state of these tokens, it keeps the one that can be cut back further.
-  //    sequence has resumed from or stored last.
+  //  - own_bytes: bytes that `state` does not share with the state from which its sequence resumed or that it stored
+  //    last.
   //  - If there are files, the state is queued for background writing. If it is evicted before that, it gets no file.
   // Returns the stored state of these tokens. Returns null if they are fewer than kLeastTokens, if own_bytes exceeds
   // max_bytes, or if the state was evicted at once.
