@@ -81,7 +81,9 @@ int64_t Parameters::integer_choice(const std::string& key, int64_t fallback, con
   if (value == nullptr) return fallback;
   std::string expected;
   for (const int64_t choice : choices) {
-    if (*value == choice || *value == std::to_string(choice)) return choice;
+    if (value->is_string() ? value->get_ref<const std::string&>() == std::to_string(choice) : *value == choice) {
+      return choice;
+    }
     expected += (expected.empty() ? "one of " : ", ") + std::to_string(choice);
   }
   fail(key, expected);

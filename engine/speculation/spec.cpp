@@ -26,7 +26,7 @@ constexpr int64_t kLookupTokens = 10;
 DraftMethod read_method(const std::string& field, const json& value) {
   std::string names;
   for (const DraftMethod method : kMethods) {
-    if (value == name(method)) return method;
+    if (value.is_string() && value.get_ref<const std::string&>() == name(method)) return method;
     names += (names.empty() ? "\"" : ", \"") + std::string(name(method)) + '"';
   }
   invalid(field, "one of " + names, value);

@@ -340,7 +340,7 @@ void Speculator::drop(Predicate leaves) {
     if (!leaves(active)) return false;
     // Drop the drafted tokens from a mirrored cache: the target's pass computes them again, exactly.
     DraftSequence& sequence = *active.job.choice->draft;
-    if (sequence.mirror() != nullptr) {
+    if (sequence.mirror() != nullptr && sequence.cache() != nullptr) {
       sequence.cache()->truncate(static_cast<int64_t>(sequence.tokens().size()) - 1);
     }
     return true;

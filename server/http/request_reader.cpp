@@ -75,7 +75,8 @@ std::string origin_form(std::string_view target) {
   if (name != "http" && name != "https") return std::string(target);
   const size_t path = target.find_first_of("/?#", scheme + 3);
   const std::string_view rest = path == target.npos ? "" : target.substr(path);
-  return (rest.starts_with('/') ? "" : "/") + std::string(rest);
+  std::string form(rest.starts_with('/') ? "" : "/");
+  return form.append(rest);
 }
 
 int hex_digit(char c) {

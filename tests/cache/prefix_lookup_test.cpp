@@ -20,8 +20,8 @@ using Tokens = std::vector<int32_t>;
 // A cache that only counts tokens. It cannot resume for prompts with a length that is a multiple of `refused`.
 class CountingCache final : public SequenceCache {
  public:
-  CountingCache(int id, int64_t tokens, int64_t committed, int64_t refused)
-      : id(id), tokens_(tokens), committed_(committed), refused_(refused) {}
+  CountingCache(int number, int64_t tokens, int64_t committed, int64_t refused)
+      : id(number), tokens_(tokens), committed_(committed), refused_(refused) {}
 
   int64_t tokens() const override { return tokens_; }
   int64_t committed() const override { return committed_; }

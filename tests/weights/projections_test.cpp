@@ -14,7 +14,7 @@ namespace smartkv {
 namespace {
 
 constexpr int64_t kInputs = 64;
-constexpr const char* kLayer = "model.layers.0.";
+const std::string kLayer = "model.layers.0.";
 
 ModelConfig one_layer() {
   ModelConfig config;
@@ -58,9 +58,9 @@ void expect_parts(const TensorView& fused, const std::vector<std::pair<std::stri
 }
 
 void expect_qkv_and_gate_up(const std::function<TensorView(const std::string& name, int64_t rows)>& make) {
-  expect_parts(make(std::string(kLayer) + "self_attn.qkv_proj.weight", 128),
+  expect_parts(make(kLayer + "self_attn.qkv_proj.weight", 128),
                {{"self_attn.q_proj.weight", 64}, {"self_attn.k_proj.weight", 32}, {"self_attn.v_proj.weight", 32}});
-  expect_parts(make(std::string(kLayer) + "mlp.gate_up_proj.weight", 96),
+  expect_parts(make(kLayer + "mlp.gate_up_proj.weight", 96),
                {{"mlp.gate_proj.weight", 48}, {"mlp.up_proj.weight", 48}});
 }
 
@@ -118,7 +118,7 @@ TEST(FusedProjections, OfGptqAndAwqAreSplitAsTheIntegersThatTheyAre) {
 
 TEST(FusedProjections, OfAnotherNumberOfRowsStay) {
   const std::vector<std::byte> data = random_bytes(127 * kInputs * 4);
-  const std::string name = std::string(kLayer) + "self_attn.qkv_proj.weight";
+  const std::string name = kLayer + "self_attn.qkv_proj.weight";
   TensorMap tensors{{name, {name, TensorType::kF32, {127, kInputs}, data}}};
   split_fused_projections(one_layer(), tensors);
   EXPECT_TRUE(tensors.contains(name));

@@ -194,10 +194,10 @@ class MassWatcher final : public ForwardingCache {
   void observe(int64_t layer, const Probe& probe) override {
     const auto stride = static_cast<int64_t>(probe.mass.size()) / n_heads_;
     for (int64_t head = 0; head < n_heads_; ++head) {
-      std::vector<int64_t> positions = positions(layer, head);
-      for (int64_t next = tokens(); static_cast<int64_t>(positions.size()) < stride; ++next) positions.push_back(next);
+      std::vector<int64_t> seen = positions(layer, head);
+      for (int64_t next = tokens(); static_cast<int64_t>(seen.size()) < stride; ++next) seen.push_back(next);
       for (int64_t i = 0; i < stride; ++i) {
-        const int64_t position = positions[static_cast<size_t>(i)];
+        const int64_t position = seen[static_cast<size_t>(i)];
         if (position != kOtherHead) mass[{layer, head}][position] += probe.mass[static_cast<size_t>(head * stride + i)];
       }
     }
