@@ -15,7 +15,7 @@ constexpr int64_t kEvery = 20;
 
 // Records what happened to the caches of a test.
 struct Log {
-  std::vector<LogitCheck> followed, judged;
+  std::vector<LogitCheck> followed = {}, judged = {};
   bool passes = true;
   bool rows_are_equal = true;
 };

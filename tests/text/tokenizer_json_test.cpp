@@ -200,7 +200,9 @@ TEST(TokenizerJson, AWrongValueIsAnErrorThatNamesItsPart) {
           const std::string part = place.substr(1, place.find('/', 1) - 1);
           EXPECT_THAT(error.what(), HasSubstr("tokenizer.json: ")) << place;
           // A post-processor adds tokens that other parts define.
-          if (!place.starts_with("/model") && !place.starts_with("/added_tokens")) EXPECT_THAT(error.what(), HasSubstr(part)) << place << value;
+          if (!place.starts_with("/model") && !place.starts_with("/added_tokens")) {
+            EXPECT_THAT(error.what(), HasSubstr(part)) << place << value;
+          }
           ++refused;
         }
       }
