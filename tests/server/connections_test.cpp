@@ -246,7 +246,7 @@ TEST(Connections, UnfinishedRequestsShareABoundedMemory) {
   EXPECT_TRUE(healthy(server.port));
   int refused = 0;
   for (auto& connection : greedy) {
-    connection->send(std::string(99'985, ' ') + R"({"prompt": "a"})");
+    connection->send(std::string(99'985, ' ').append(R"({"prompt": "a"})"));
     const std::string response = connection->read_until("}");
     refused += status_of(response) != 200;  // status 503, or a connection that has been closed
     EXPECT_TRUE(response.empty() || status_of(response) == 200 || status_of(response) == 503) << response;

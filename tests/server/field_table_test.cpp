@@ -9,7 +9,7 @@ namespace smartkv::openai {
 namespace {
 
 TEST(FieldTable, IsTheDocumentedOne) {
-  std::ifstream file(std::string(SMARTKV_SOURCE) + "/docs/reference/api.md");
+  std::ifstream file(SMARTKV_SOURCE "/docs/reference/api.md");
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_NE(text.str().find(field_table_markdown()), std::string::npos)

@@ -191,7 +191,9 @@ TEST(TorchPassGraphs, FollowRowsThatMoveAndPassesOfEverySize) {
       results.emplace_back(static_cast<size_t>(rows * vocab));
       one->model->forward(batch, results.back().data());
     }
-    if (!results[0].empty()) EXPECT_LT(relative_error(results[1], results[0]), 1e-5);
+    if (!results[0].empty()) {
+      EXPECT_LT(relative_error(results[1], results[0]), 1e-5);
+    }
   };
   RecordedCounts& counts = *backend.counts;
   for (int i = 0; i < 3; ++i) pass({1, 1, 1}, {1, 1, 1});
