@@ -214,7 +214,7 @@ TEST(DeviceSample, AVocabularyThatIsTooLargeIsRefused) {
     device_sampler.start(draws, nullptr);
     FAIL() << "no error";
   } catch (const std::invalid_argument& error) {
-    EXPECT_EQ(std::string(error.what()), "drawing tokens: expected a vocabulary of 1 to 1048575, found 1048576");
+    EXPECT_EQ(std::string(error.what()), "drawing tokens: expected a vocabulary of 1 to 1048575 tokens, found 1048576");
   }
 }
 
