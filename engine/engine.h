@@ -225,10 +225,10 @@ struct PolicyStats {
   int64_t bytes = 0, full_bytes = 0;  // held by their caches; held by full caches of the same tokens
   // Since the start: prompt tokens computed, without prefix hits, and tokens generated.
   uint64_t prompt_tokens = 0, generation_tokens = 0;
-  TierUse tiers;  // how the tokens of these sequences are represented, counted between two passes
+  TierUse tiers = {};  // how the tokens of these sequences are represented, counted between two passes
   // Diagnostics of the finished sequences by CacheMetric::name: sums, and distributions over sequences.
-  std::map<std::string, double> sums;
-  std::map<std::string, Histogram> distributions;
+  std::map<std::string, double> sums = {};
+  std::map<std::string, Histogram> distributions = {};
 };
 // Shortest time between two counts of PolicyStats::tiers, in seconds. A count takes about 20 us for each sequence.
 constexpr double kTierSeconds = 1;

@@ -18,7 +18,7 @@ namespace smartkv {
 struct RankedModelOptions {
   std::filesystem::path model;
   LlamaOptions llama;
-  GateFiles gates, channel_worth;
+  GateFiles gates = {}, channel_worth = {};
   int ranks = 1, threads = 1;  // threads: total over all ranks
 };
 

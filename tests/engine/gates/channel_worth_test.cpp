@@ -64,7 +64,7 @@ TEST_F(ChannelWorthFile, ErrorsNameThePlace) {
   other["model_identity"] = "0";
   EXPECT_THAT(error_of(other.dump()), HasSubstr("model_identity: expected " + std::string(kIdentity)));
   few["layers"][1][0].erase(0);
-  EXPECT_THAT(error_of(few.dump()), HasSubstr("layers[1][0]: expected a list of " + std::to_string(model_.head_dim / 2)));
+  EXPECT_THAT(error_of(few.dump()), HasSubstr("layers[1][0]: expected a list of length " + std::to_string(model_.head_dim / 2)));
   text["values"][0][0][2] = "much";
   EXPECT_THAT(error_of(text.dump()), HasSubstr("values[0][0][2]: expected a number of at least 0, found \"much\""));
   negative["values"][0][0][2] = -1;
