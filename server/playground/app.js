@@ -450,7 +450,14 @@ at('prompt').addEventListener('keydown', (event) => {
 });
 at('prompt').addEventListener('input', fitPrompt);
 document.addEventListener('keydown', (event) => {
-  if (event.key === 'Escape') running?.abort();
+  if (event.key !== 'Escape') return;
+  const over = wide.matches ? undefined : kFoldable.find((name) => !at(name).hidden);
+  if (running !== null) {
+    running.abort();
+  } else if (over !== undefined) {
+    setFolded(over, true);
+    at(`fold-${over}`).focus();
+  }
 });
 at('stop').addEventListener('click', () => {
   running?.abort();
@@ -472,7 +479,9 @@ at('instruments').addEventListener('change', saveSettings);
 at('key').addEventListener('change', describe);
 for (const name of kFoldable) at(`fold-${name}`).addEventListener('click', () => setFolded(name, !at(name).hidden));
 for (const query of [wide, roomy]) query.addEventListener('change', showFolds);
-window.addEventListener('pagehide', save);
+window.addEventListener('pagehide', () => {
+  if (running !== null) save();
+});
 store.onChange(listConversations);
 
 loadSettings();

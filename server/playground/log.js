@@ -164,7 +164,7 @@ export class Log {
     const message = answer.body.parentElement;
     const actions = element('div', 'actions');
     actions.setAttribute('aria-live', 'off');
-    const retry = button('retry', 'Retry', 'Answer again from here', () => this.actions.retry(index));
+    const retry = button('retry', 'Retry', 'Retry: answer again from here', () => this.actions.retry(index));
     if (record.text) {
       if (record.note) message.append(element('p', 'note', record.note));
       const plain = button('', 'Plain text', 'Show this answer as plain text', (at) => this.toggleView(answer, at));
@@ -206,6 +206,7 @@ export class Log {
   async copy(at, text, what) {
     try {
       await copyText(text);
+      at.focus();
       this.actions.say(`The ${what} is copied.`);
       at.textContent = 'Copied';
       setTimeout(() => {

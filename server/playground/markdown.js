@@ -151,7 +151,7 @@ function block(token, depth) {
     case 'hr': return [element('hr')];
     case 'code': {
       const code = new Code(decode(token.lang ?? ''));
-      code.add(token.text);
+      code.add(`${token.text}\n`);
       return [code.element];
     }
     case 'table': return [table(token)];
@@ -202,6 +202,11 @@ class Code {
   }
 }
 
+// Tabs at the beginning of lines as spaces.
+function expandTabs(text) {
+  return text.replace(/^( *)(\t+)/gm, (_, spaces, tabs) => spaces + '    '.repeat(tabs.length));
+}
+
 const sources = new WeakMap();  // element of a block of code -> Code
 
 // The text of the block of code around `button`.
@@ -217,7 +222,7 @@ export class Markdown {
     this.fence = null;    // of code that has not ended: {mark, indent, code}
     this.open = null;     // list or table whose end was not settled with its beginning: {type, ordered, into, prefix}
     this.group = null;
-    this.links = {};      // definitions of links so far
+    this.links = {};      // definitions of links so far: {href, title} by name
   }
 
   add(text) {
@@ -323,25 +328,22 @@ export class Markdown {
   lex(source) {
     const lexer = new Lexer(kOptions);
     Object.assign(lexer.tokens.links, this.links);
-    const tokens = lexer.lex(source);
-    if (Object.keys(tokens.links).length <= kMostLinks) this.links = tokens.links;
-    return tokens;
+    return lexer.lex(source);
   }
 
   // Returns whether all of the tail is drawn; false where something was settled and there is more to do.
   drawTail(whole) {
     this.undraw();
-    // As the library does it, so that lengths of tokens are lengths of the tail.
-    this.tail = this.tail.replace(/^( *)(\t+)/gm, (_, spaces, tabs) => spaces + '    '.repeat(tabs.length));
     const prefix = this.open?.prefix ?? '';
+    const source = expandTabs(this.tail);  // as the library does it, so that lengths of tokens are lengths of the text
     let tokens;
     try {
-      tokens = this.lex(prefix + this.tail);
+      tokens = this.lex(prefix + source);
     } catch {  // nested too deeply for the library
       this.open = null;
-      tokens = [{type: 'html', raw: this.tail}];
+      tokens = [{type: 'html', raw: source}];
     }
-    const begins = [];      // of each token in the tail
+    const begins = [];      // of each token in the source
     let end = -prefix.length;
     let [last, before] = [-1, -1];  // the last two blocks
     for (const [i, token] of tokens.entries()) {
@@ -350,22 +352,38 @@ export class Markdown {
       end += token.raw.length;
     }
     // Only if the tokens are exactly the text that was given are their lengths of use.
-    if (!whole && end === this.tail.length && last >= 0) {
-      // A block has ended if the first line of the next one is there.
-      const settled = this.tail.lastIndexOf('\n') >= begins[last] ? last : before;
-      if (before >= 0 && settled > 0) {
+    if (end === source.length && last >= 0) {
+      const code = tokens.findIndex(({type, codeBlockStyle}, i) => i > 0 && type === 'code' && codeBlockStyle === undefined);
+      // A block has ended if the first line of the next one is there. Fenced code ends what is before it.
+      const settled = code > 0 ? code : whole ? 0 : source.lastIndexOf('\n') >= begins[last] ? last : before;
+      if (settled > 0 && (before >= 0 || code > 0)) {
         this.place(tokens.slice(0, settled));
+        this.define(tokens.slice(0, settled));
         this.settle();
-        this.tail = this.tail.slice(begins[settled]);
+        this.tail = this.tail.slice(this.tailOffset(source, begins[settled]));
         return false;
       }
-      if (this.tail.length >= kMostTail && this.divide(tokens[last], begins[last], prefix)) return false;
-    } else if (!whole && this.tail.length >= kMostUndivided && this.divide({type: 'unknown'}, 0, prefix)) {
+      if (!whole && this.tail.length >= kMostTail && this.divide(tokens[last], source, begins[last], prefix)) return false;
+    } else if (!whole && this.tail.length >= kMostUndivided && this.divide({type: 'unknown'}, source, 0, prefix)) {
       return false;
     }
     this.place(tokens);
     if (tokens.length === last + 1) this.text = this.proseAtEnd(tokens[last]);
     return true;
+  }
+
+  // The place in the tail of the line that begins at `offset` in `source`, the tail with its tabs expanded.
+  tailOffset(source, offset) {
+    if (source === this.tail) return offset;
+    const lines = source.slice(0, offset).split('\n').length - 1;
+    return this.tail.split('\n').slice(0, lines).reduce((sum, line) => sum + line.length + 1, 0);
+  }
+
+  // Remembers the definitions of links among settled tokens.
+  define(tokens) {
+    for (const {type, tag, href, title} of tokens) {
+      if (type === 'def' && !Object.hasOwn(this.links, tag) && Object.keys(this.links).length < kMostLinks) this.links[tag] = {href, title};
+    }
   }
 
   // The text node that plain text may be appended to; null where it could be more than text.
@@ -394,17 +412,18 @@ export class Markdown {
     }
   }
 
-  // Settles the beginning of a block, from `begin` in the tail to its end, that is too long to be drawn again and again.
+  // Settles the beginning of a block, from `begin` in the source to its end, that is too long to be drawn again and again.
   // Returns whether it could.
-  divide(token, begin, prefix) {
+  divide(token, source, begin, prefix) {
     let cut = 0;  // in the tail
     let open = null;
     if (token.type === 'list' && token.items.length > 1) {
-      cut = token.items.slice(0, -1).reduce((sum, item) => sum + item.raw.length, begin);
+      const last = token.items.slice(0, -1).reduce((sum, item) => sum + item.raw.length, begin);
+      cut = this.tailOffset(source, last);
       open = {type: 'list', ordered: token.ordered};
     } else if (token.type === 'table' && token.rows.length > 2) {
       cut = this.tail.lastIndexOf('\n', this.tail.length - 2) + 1;
-      open = {type: 'table', prefix: prefix || /^[^\n]*\n[^\n]*\n/.exec(this.tail.slice(begin))[0]};
+      open = {type: 'table', prefix: prefix || /^[^\n]*\n[^\n]*\n/.exec(source.slice(begin))[0]};
     } else if (token.type === 'paragraph') {
       cut = cutAfter(this.tail, '\n') || cutAfter(this.tail, '. ') || cutAfter(this.tail, ' ') || kMostTail;
       open = {type: 'paragraph'};
@@ -412,7 +431,9 @@ export class Markdown {
       cut = cutAfter(this.tail, '\n', kMostUndivided - 2) || kMostUndivided;
     }
     if (cut <= 0 || cut > this.tail.length) return false;
-    this.place(this.lex(prefix + this.tail.slice(0, cut)));
+    const tokens = this.lex(prefix + expandTabs(this.tail.slice(0, cut)));
+    this.place(tokens);
+    this.define(tokens);
     const drawn = this.volatile.at(-1);
     const before = this.open;
     this.settle();
