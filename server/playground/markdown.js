@@ -9,11 +9,14 @@
 
 import {Lexer} from './marked.esm.js';
 
-const kMostTail = 4096;       // characters; a longer paragraph, list or table is settled up to where it can be divided
+const kMostTail = 2048;       // characters; a longer paragraph, list or table is settled up to where it can be divided
+const kMostLine = 6144;       // characters; a longer line of a paragraph is divided after a sentence or a word
 const kMostUndivided = 32768; // characters; a longer block of any other kind is divided at a line
 const kMostNested = 24;       // deeper lists and quotes are shown as text
 const kMostLinks = 256;       // definitions
 const kMostBlocks = 64;       // elements in a group
+const kMostItems = 128;       // in a list or table element, about: the next ones go into another element
+const kMostGroup = 8192;      // characters in it, about
 const kMostLines = 64;        // lines of code in a text node
 const kMostCharacters = 8192; // of code in a text node
 const kOptions = {gfm: true, breaks: true, mangle: false, headerIds: false, extensions: {block: [definition]}};
@@ -21,8 +24,8 @@ const kProtocols = ['http:', 'https:', 'mailto:'];
 
 // Text that continues a line of prose as it is: adding it cannot begin or end any markup.
 const kPlain = /^[\p{L}\p{N} ,.;()'"?-]+$/u;
-// A last line that cannot become a list item, a heading's underline, a table's delimiter or code.
-const kProse = /(?:^|\n)\p{L}[^\n]{3,}$/u;
+// The end of a line that has text in it, so that what follows cannot be a list's marker, a heading's underline or the like.
+const kProse = /\p{L}[^\n]{3,}$/u;
 
 const kEntities = {
   amp: '&', lt: '<', gt: '>', quot: '"', apos: "'", nbsp: '\u00a0', copy: '©', reg: '®', trade: '™', hellip: '…',
@@ -164,7 +167,7 @@ function block(token, depth) {
 }
 
 // The place after the last `mark` in the first `most` characters; 0 where there is none.
-function cutAfter(text, mark, most = kMostTail) {
+function cutAfter(text, mark, most) {
   const at = text.lastIndexOf(mark, most);
   return at < 0 ? 0 : at + mark.length;
 }
@@ -220,8 +223,11 @@ export class Markdown {
     this.volatile = [];   // nodes drawn from the tail
     this.text = null;     // text node at the end of the tail's paragraph, if plain text may be appended to it
     this.fence = null;    // of code that has not ended: {mark, indent, code}
-    this.open = null;     // list or table whose end was not settled with its beginning: {type, ordered, into, prefix}
+    // A block whose end was not settled with its beginning: {type}. A list or table also has `into`, the element that more
+    // items go into, or null and `next`, the number of the first one in another element; `prefix` is the head of a table.
+    this.open = null;
     this.group = null;
+    this.grouped = 0;     // settled characters in it
     this.links = {};      // definitions of links so far: {href, title} by name
   }
 
@@ -262,8 +268,9 @@ export class Markdown {
 
   // Appends a top-level element; groups bound what the browser lays out anew.
   append(node) {
-    if (this.group === null || this.group.childElementCount >= kMostBlocks) {
+    if (this.group === null || this.group.childElementCount >= kMostBlocks || this.grouped >= kMostGroup) {
       this.group = element('div', 'blocks');
+      this.grouped = 0;
       this.body.append(this.group);
     }
     this.group.append(node);
@@ -281,6 +288,11 @@ export class Markdown {
     this.volatile = [];
     this.text = null;
     this.open = null;
+  }
+
+  cut(length) {
+    this.tail = this.tail.slice(length);
+    this.grouped += length;
   }
 
   // Fenced code at the beginning of the tail goes into its element line by line. Returns whether there is any.
@@ -360,7 +372,7 @@ export class Markdown {
         this.place(tokens.slice(0, settled));
         this.define(tokens.slice(0, settled));
         this.settle();
-        this.tail = this.tail.slice(this.tailOffset(source, begins[settled]));
+        this.cut(this.tailOffset(source, begins[settled]));
         return false;
       }
       if (!whole && this.tail.length >= kMostTail && this.divide(tokens[last], source, begins[last], prefix)) return false;
@@ -388,9 +400,13 @@ export class Markdown {
 
   // The text node that plain text may be appended to; null where it could be more than text.
   proseAtEnd(token) {
-    if (token?.type !== 'paragraph' || token.tokens.at(-1)?.type !== 'text' || !kProse.test(this.tail)) return null;
-    const text = this.volatile.at(-1)?.lastChild;
-    return text?.nodeType === Node.TEXT_NODE && !/[&\\\n]$/.test(this.tail) ? text : null;
+    let end = token;
+    while (end?.type === 'list' || end?.type === 'blockquote') end = (end.items?.at(-1) ?? end).tokens.at(-1);
+    if (!['paragraph', 'text', 'heading'].includes(end?.type) || end.tokens?.at(-1)?.type !== 'text') return null;
+    if (!kProse.test(this.tail) || /[&\\]$/.test(this.tail)) return null;
+    let node = this.volatile.at(-1);
+    while (node?.lastChild) node = node.lastChild;
+    return node?.nodeType === Node.TEXT_NODE && this.tail.endsWith(node.data.slice(-8)) ? node : null;
   }
 
   // Draws tokens after what is settled. The first block may belong to the list, table or paragraph that is open.
@@ -403,8 +419,12 @@ export class Markdown {
         nodes = token.type === 'table' ? token.rows.map((cells) => row('td', cells, token.align)) : items(token, 0);
         open.into.append(...nodes);
       } else {
-        nodes = block(token, 0);
-        if (open?.type === 'paragraph' && token.type === 'paragraph') nodes[0].classList.add('continued');
+        const ended = open?.type === 'table' && token.rows?.length === 0;  // only the head is there, put before the text
+        nodes = ended ? [] : block(token, 0);
+        if (open !== null && nodes.length > 0 && token.type === open.type && token.ordered === open.ordered) {
+          nodes[0].classList.add('continued');
+          if (token.ordered) nodes[0].start = open.next;
+        }
         for (const node of nodes) this.append(node);
       }
       open = null;
@@ -425,7 +445,10 @@ export class Markdown {
       cut = this.tail.lastIndexOf('\n', this.tail.length - 2) + 1;
       open = {type: 'table', prefix: prefix || /^[^\n]*\n[^\n]*\n/.exec(source.slice(begin))[0]};
     } else if (token.type === 'paragraph') {
-      cut = cutAfter(this.tail, '\n') || cutAfter(this.tail, '. ') || cutAfter(this.tail, ' ') || kMostTail;
+      cut = cutAfter(this.tail, '\n', kMostTail);
+      if (cut === 0 && this.tail.length >= kMostLine) {
+        cut = cutAfter(this.tail, '. ', kMostLine) || cutAfter(this.tail, ' ', kMostLine) || kMostLine;
+      }
       open = {type: 'paragraph'};
     } else if (this.tail.length >= kMostUndivided) {
       cut = cutAfter(this.tail, '\n', kMostUndivided - 2) || kMostUndivided;
@@ -438,11 +461,15 @@ export class Markdown {
     const before = this.open;
     this.settle();
     if (open?.type === 'list' || open?.type === 'table') {
-      open.into = drawn.closest('ol, ul, tbody') ?? drawn.querySelector('tbody');
-      if (before?.into && drawn.parentElement === before.into) open.into = before.into;
+      open.into = before?.into === drawn.parentElement ? before.into :
+          open.type === 'table' ? drawn.querySelector('tbody') : drawn;
+      if (open.into.childElementCount >= kMostItems) {
+        open.next = (open.into.start ?? 1) + open.into.childElementCount;
+        open.into = null;
+      }
     }
     this.open = open;
-    this.tail = this.tail.slice(cut);
+    this.cut(cut);
     return true;
   }
 }
