@@ -252,7 +252,6 @@ DRAWING = """async ([view, kind]) => {
   const answer = new Answer(body, view);
   const token = {
     prose: (n) => (n % 40 ? ' word' : '\\n'),
-    paragraphs: (n) => (n % 40 ? ' word' : '\\n\\n'),
     list: (n) => (n % 20 ? ' word' : '\\n- item'),
     code: (n) => (n === 1 ? '```python\\n' : n % 12 ? ' x =' : '\\n'),
     table: (n) => (n === 1 ? '| a | b |\\n|---|---|\\n' : n % 12 ? ' cell |' : '\\n|'),
@@ -280,7 +279,7 @@ DRAWING = """async ([view, kind]) => {
 
 
 def check_drawing(watched):
-    for view, kind in (("plain", "prose"), *(("formatted", kind) for kind in ("prose", "paragraphs", "list", "code", "table", "marked"))):
+    for view, kind in (("plain", "prose"), *(("formatted", kind) for kind in ("prose", "list", "code", "table", "marked"))):
         short, long = watched.page.evaluate(DRAWING, [view, kind])
         print(f"{kind}, {view}: a token is drawn in {1000 * short:.0f} us at first and in {1000 * long:.0f} us after 30,000", flush=True)
         check(long < 5 * short, f"drawing a token takes longer the longer the answer is: {kind}, {view}")

@@ -7,11 +7,12 @@
 // Drawing a token must not take longer the longer the answer is. Blocks that more text cannot change are *settled*: they are
 // drawn once. The rest, the tail, is drawn again whenever text is added, so its length is bounded.
 
-import {Lexer} from './marked.esm.js';
+import {Lexer, Tokenizer} from './marked.esm.js';
 
 const kMostTail = 2048;       // characters; a longer paragraph, list or table is settled up to where it can be divided
-const kMostLine = 6144;       // characters; a longer line of a paragraph is divided after a sentence or a word
+const kMostLine = 4096;       // characters; a longer line of a paragraph is divided after a sentence or a word
 const kMostUndivided = 32768; // characters; a longer block of any other kind is divided at a line
+const kMostFailures = 64;     // of markup that does not end, each of which the library looks for in the whole text
 const kMostNested = 24;       // deeper lists and quotes are shown as text
 const kMostLinks = 256;       // definitions
 const kMostBlocks = 64;       // elements in a group
@@ -43,6 +44,43 @@ function definition(source, tokens) {
   if (!token) return undefined;
   lexer.tokens.links[token.tag] ??= {href: token.href, title: token.title};
   return {...token, type: 'def'};
+}
+
+// The library's rules for markup in a line, until kMostFailures of them found none in one text: then it is text. Without a
+// bound, the time for 2,500 asterisks without an end is in the seconds.
+class Bounded extends Tokenizer {
+  failures = 0;
+
+  attempt(marks, source, rule) {
+    if (!marks.includes(source[0]) || this.failures >= kMostFailures) return undefined;
+    const token = rule();
+    if (!token) ++this.failures;
+    return token;
+  }
+
+  emStrong(source, masked, before) {
+    return this.attempt('*_', source, () => super.emStrong(source, masked, before));
+  }
+
+  link(source) {
+    return this.attempt('[!', source, () => super.link(source));
+  }
+
+  reflink(source, links) {
+    return this.attempt('[!', source, () => super.reflink(source, links));
+  }
+
+  tag(source) {
+    return this.attempt('<', source, () => super.tag(source));
+  }
+
+  codespan(source) {
+    return this.attempt('`', source, () => super.codespan(source));
+  }
+
+  del(source) {
+    return this.attempt('~', source, () => super.del(source));
+  }
 }
 
 // Replaces character references; a name that is not in the table stays as it is written.
@@ -338,7 +376,7 @@ export class Markdown {
   }
 
   lex(source) {
-    const lexer = new Lexer(kOptions);
+    const lexer = new Lexer({...kOptions, tokenizer: new Bounded()});
     Object.assign(lexer.tokens.links, this.links);
     return lexer.lex(source);
   }
