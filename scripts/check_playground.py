@@ -418,7 +418,8 @@ def check_hostile_answers(watched):
         page.locator("#prompt").focus()
         for text, piece in sources[i:i + 20]:
             with Fake(watched, text, piece=piece):
-                watched.ask("<img src=x onerror='window.hit=1'>" if i == 0 else "Next")
+                page.locator("#prompt").fill("<img src=x onerror='window.hit=1'>" if i == 0 else "Next")
+                watched.ask("")
             check(page.evaluate(LEFT) == [], f"{text[:80]}: {page.evaluate(LEFT)}")
         check(page.locator("#prompt").is_visible() and page.evaluate("document.scrollingElement.scrollWidth") <= 1280, "the page is out of shape")
         if i == 0:
