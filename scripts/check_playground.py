@@ -23,7 +23,6 @@ import json
 import pathlib
 import re
 import subprocess
-import sys
 import tempfile
 import urllib.request
 
@@ -799,6 +798,7 @@ def main():
         for step in IN_ONE_PAGE:
             if wanted is None or step.__name__ in wanted:
                 step(watched)
+                check(watched.faults == [], f"{step.__name__}: " + "; ".join(watched.faults))
                 print(f"{step.__name__}: passed", flush=True)
         for step in WITH_THEIR_OWN:
             if wanted is None or step.__name__ in wanted:
@@ -807,9 +807,6 @@ def main():
         if arguments.screenshots is not None:
             take_pictures(browser, url, arguments.screenshots)
         browser.close()
-    for fault in watched.faults:
-        print(fault, file=sys.stderr)
-    sys.exit(1 if watched.faults else 0)
 
 
 if __name__ == "__main__":
