@@ -1,11 +1,13 @@
-// One conversation under one policy: its pickers, its messages, its figures.
+// One policy: its pickers, its answers, its figures.
 
-import {Answer} from './answer.js';
 import * as api from './api.js';
 import * as draw from './draw.js';
+import {Log} from './log.js';
+import {messagesBefore} from './store.js';
 
 const kRateMs = 250;  // over which a rate is measured
 const kRates = 120;
+const kDrawingShare = 0.15;  // of the time, at most, goes into drawing an answer
 
 function option(value, text, title) {
   const element = new Option(text, value);
@@ -21,15 +23,18 @@ function group(label, options) {
 }
 
 export class Panel {
-  // onFirst: called when an answer's first text is there.
-  constructor(title, onFirst) {
-    this.onFirst = onFirst;
+  // index: of the policy in a conversation's answers. `actions`: {first(), changed(), ...those of a Log}; `first` is called
+  // when an answer's first text is there, `changed` when there is more of it.
+  constructor(index, actions) {
+    const title = `Policy ${'AB'[index]}`;
+    this.index = index;
+    this.actions = actions;
     const content = document.getElementById('panel').content.cloneNode(true);
     this.element = content.firstElementChild;
     this.parts = {};
     for (const part of this.element.querySelectorAll('[data-is]')) this.parts[part.dataset.is] = part;
     this.parts.title.textContent = title;
-    this.parts.log.setAttribute('aria-label', `${title}: conversation`);
+    this.log = new Log(title, {...actions, retry: (turn) => actions.retry(turn, index)});
     this.parts.seen.addEventListener('toggle', () => this.showPrompt());
     this.clear();
   }
@@ -47,15 +52,19 @@ export class Panel {
     if ([...policy.options].some((one) => one.value === chosen)) policy.value = chosen;
   }
 
+  // Shows another conversation; figures are those of an answer in this page.
+  show(conversation) {
+    this.clear();
+    this.log.show(conversation, this.index);
+  }
+
   clear() {
-    this.messages = [];
-    this.failed = [];   // messages of the last question, where it has no answer
-    this.pending = {answer: null, pieces: []};  // what has come and is not drawn
+    this.pending = null;  // of the answer that comes: what is not drawn
     this.last = null;   // prompt and usage of the last answer, or the one that comes
     this.tokens = [];   // its prompt's, as text, where somebody looks
     this.spans = [];    // what its cache kept of each token, as /v1/kv tells
     this.id = null;     // of what is being answered
-    this.parts.log.replaceChildren();
+    this.log.brief.textContent = '';
     for (const name of ['bytes', 'tiers', 'prompt', 'drafts', 'speed']) this.parts[name].textContent = '–';
     for (const name of ['bytes', 'prompt', 'drafts']) draw.bar(this.parts[`${name}-bar`], [], 0, 'nothing yet');
     draw.tiers(this.parts['tiers-map'], [], 'nothing yet');
@@ -83,65 +92,52 @@ export class Panel {
     return result;
   }
 
-  say(role, text) {
-    const message = document.createElement('p');
-    message.className = `message ${role}`;
-    const name = document.createElement('b');
-    name.textContent = {user: 'You', assistant: 'Model', error: 'Error'}[role];
-    const body = document.createElement('span');
-    body.textContent = text;
-    message.append(name, body);
-    const {log} = this.parts;
-    log.append(message);
-    log.scrollTop = log.scrollHeight;
-    return body;
-  }
-
   // Draws what has come of an answer, and follows its end if that was in sight.
   draw() {
-    const {pending, parts: {log}} = this;
-    if (pending.pieces.length === 0) return;
-    const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+    const {pending, log} = this;
+    if (pending === null || pending.pieces.length === 0) return;
+    const begin = performance.now();
+    const follows = log.isAtEnd();
     pending.answer.add(pending.pieces);
     pending.pieces = [];
-    if (atEnd) log.scrollTop = log.scrollHeight;
+    pending.record.text = pending.answer.text;
+    if (follows) log.toEnd();
+    pending.next = begin + (performance.now() - begin) / kDrawingShare;
+    this.actions.changed();
   }
 
-  // At most once a frame, however fast tokens come.
+  // At most once a frame, however fast tokens come, and less often where drawing takes long.
   drawSoon(pieces) {
     const {pending} = this;
     pending.pieces.push(...pieces);
-    if (pending.pieces.length === pieces.length) {
-      requestAnimationFrame(() => {
-        if (this.pending === pending) this.draw();
-      });
+    if (pending.pieces.length !== pieces.length) return;
+    const now = () => {
+      if (this.pending === pending) this.draw();
+    };
+    const wait = pending.next - performance.now();
+    if (wait > 20 || document.hidden) {
+      setTimeout(now, Math.max(wait, 20));
+    } else {
+      requestAnimationFrame(now);
     }
   }
 
-  // Takes the question that failed, and what was said of it, out of the conversation.
-  forgetFailed() {
-    for (const element of this.failed) element.remove();
-    this.failed = [];
-  }
-
-  // Sends what was said so far and `text`; `shared`: the fields that all panels have in common. Returns the Answer, or
-  // null where there was none: then the question is no part of the conversation, and may be asked again.
-  async ask(text, system, shared, key, signal) {
-    const {log} = this.parts;
-    this.forgetFailed();
-    const said = log.childElementCount;
-    this.say('user', text);
-    let answer = null;
+  // Answers the turn that is `index` in the conversation. `shared`: the fields that all panels have in common. Returns the
+  // record of the answer, which is part of the conversation from the beginning: what has come when it is stopped stays.
+  async ask(conversation, index, system, shared, key, signal) {
+    const {log} = this;
+    const turn = conversation.turns[index];
+    const record = {text: ''};
+    turn.answers[this.index] = record;
     let finish = null;
-    log.setAttribute('aria-busy', 'true');  // read out as a whole, once it is there
+    log.log.setAttribute('aria-busy', 'true');  // read out as a whole, once it is there
+    this.pending = {answer: log.begin(index), record, pieces: [], next: 0};
     try {
-      const messages = [...this.messages, {role: 'user', content: text}];
+      const messages = [...messagesBefore(conversation, index, this.index), {role: 'user', content: turn.user}];
       const prompt = system ? [{role: 'system', content: system}, ...messages] : messages;
       const chosen = this.choices();
       this.clock = {sent: performance.now(), first: null, rates: [], since: null, tokens: 0};
       this.spans = [];
-      answer = new Answer(this.say('assistant', ''));
-      this.pending = {answer, pieces: []};
       for await (const chunk of api.chat({...shared, ...chosen, messages: prompt}, key, signal)) {
         this.id = chunk.id;
         const pieces = chunk.choices[0]?.drafts;
@@ -149,36 +145,38 @@ export class Panel {
           this.drawSoon(pieces);
           if (this.clock.first === null) {
             this.clock.first = performance.now();
-            this.onFirst();
+            this.actions.first();
           }
         }
         finish = chunk.choices[0]?.finish_reason ?? finish;
         this.showFigures(chunk, prompt);
       }
       this.draw();
-      if (finish === 'length') this.noteLimit(answer, shared.max_tokens);
-      this.messages = [...messages, {role: 'assistant', content: answer.text}];
-      return answer;
+      if (finish === 'length') record.note = this.limitNote(shared.max_tokens);
+      if (record.text === '') record.error = 'The answer is empty.';
     } catch (error) {
-      // A turn without its whole answer is no part of what is asked next.
-      if (answer !== null) this.draw();
-      if (answer?.text === '') answer.body.parentElement.remove();
-      this.say('error', error.name === 'AbortError' ? 'stopped' : error.message);
-      this.failed = [...log.children].slice(said);
-      return null;
+      this.draw();
+      if (error.name !== 'AbortError') {
+        record.error = error.message;
+      } else if (record.text !== '') {
+        record.note = 'Stopped.';
+      } else {
+        record.error = 'Stopped before the answer began.';
+      }
     } finally {
       this.id = null;
-      log.removeAttribute('aria-busy');
+      this.pending = null;
+      log.finish(index, record);
+      log.log.removeAttribute('aria-busy');
     }
+    return record;
   }
 
-  noteLimit(answer, most) {
-    const {log} = this.parts;
+  limitNote(most) {
     const made = this.last?.usage.completion_tokens;
-    answer.note(most !== undefined && made >= most ?
+    return most !== undefined && made >= most ?
         `Cut at ${draw.count(most)} tokens, the most that an answer may have: see Settings.` :
-        'Cut where the model\'s context is full: a new conversation has room.');
-    log.scrollTop = log.scrollHeight;
+        'Cut where the model\'s context is full: a new conversation has room.';
   }
 
   showFigures(chunk, prompt) {
@@ -200,6 +198,7 @@ export class Panel {
         `${draw.bytes(cache.bytes)}, ${share} of the full cache's ${draw.bytes(cache.full_bytes)}; ` +
         `${draw.count(cache.tokens_kept)} of ${draw.count(cache.tokens)} tokens kept (${cache.policy})`;
     draw.bar(parts['bytes-bar'], [['held', cache.bytes]], cache.full_bytes, `${share} of the full cache`);
+    this.log.brief.textContent = `KV cache: ${draw.bytes(cache.bytes)}, ${share} of the full one's (${cache.policy})`;
     parts.prompt.textContent = `${draw.count(cached)} of ${draw.count(prompt)} tokens were cached`;
     draw.bar(parts['prompt-bar'], [['cached', cached]], prompt, `${draw.percent(cached, prompt)} cached`);
     if (!speculative) {
