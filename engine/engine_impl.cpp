@@ -7,7 +7,6 @@
 
 #include "engine/log.h"
 #include "engine/model/policy_context.h"
-#include "engine/text/end_tokens.h"
 
 namespace smartkv {
 namespace {
@@ -98,16 +97,13 @@ EngineImpl::EngineImpl(EngineParts parts)
       draft_context_(draft_context(parts_)),
       offload_context_(offload_context(parts_, policy_context_)),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
-      eos_(end_tokens(*parts_.tokenizer, parts_.model->config(), vocabulary_)),
-      grammars_(*parts_.tokenizer, vocabulary_, {eos_.begin(), eos_.end()}),
       speculator_(parts_.model.get(), &policy_context_, parts_.draft_model.get(), &draft_context_,
                   parts_.int4_model.get(), vocabulary_, parts_.options.context_length),
+      admission_(parts_, policy_context_, offload_context_, speculator_, &prefixes_, vocabulary_),
       prefix_files_(prefix_files(parts_)),
       prefixes_(prefix_cache_bytes(parts_.options), prefix_files_.get()),
       scheduler_(scheduler_options(parts_.options, parts_.model->config())),
       sampling_(parts_.threads == nullptr ? 1 : static_cast<size_t>(parts_.threads->size())) {
-  policy_for(nullptr);  // throws now if the default cannot be used, rather than at the first request
-  speculation_for(nullptr);
   thread_ = std::thread([this] { run(); });
   parts_.model->on_lost([this] {
     const std::lock_guard lock(on_lost_mutex_);
