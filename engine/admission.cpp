@@ -154,8 +154,8 @@ std::string Admission::memory_problem(const GenerationRequest& request, const Kv
   std::string problem = shortage(bytes, output, parts_.options.kv_cache_bytes, "kv_cache_bytes");
   if (!offload || !problem.empty()) return problem;
   const int64_t most = std::min(request.max_tokens, room);  // reserved when the request starts
-  return shortage(request.n * policy.max_bytes(prompt_tokens, prompt_tokens + most), most, parts_.options.kv_offload_bytes,
-                  "kv_offload_bytes");
+  return shortage(request.n * policy.max_bytes(prompt_tokens, prompt_tokens + most), most,
+                  parts_.options.kv_offload_bytes, "kv_offload_bytes");
 }
 
 // Some requests do without the prefix cache:

@@ -18,8 +18,6 @@ constexpr int64_t kMostLogprobRows = 64;
 // The longest time that the engine thread waits at once for a state that is being written to a file.
 constexpr std::chrono::milliseconds kFileWait{10};
 
-constexpr const char* kNoMemory = "the machine has no memory left for the request";
-
 // Returns the number of context tokens whose attention takes as many multiplications as the matrix products of one
 // token.
 int64_t attention_tokens(const ModelConfig& config) {
@@ -399,7 +397,7 @@ void EngineImpl::end_stuck(Sequence* choice) {
 
 int64_t EngineImpl::room_for_logits() const {
   int64_t bytes = free_bytes();
-  for (const BatchRow& row : batch_) bytes -= row.choice->growth(row.n_tokens);
+  for (const BatchRow& row : batch_) bytes -= row.choice->max_growth(row.n_tokens);
   return bytes;
 }
 
@@ -425,7 +423,7 @@ void EngineImpl::draft() {
     if (choice->computes_prompt() || choice->draft == nullptr) continue;
     int64_t cap = std::min({choice->draft->speculation().spec.tokens, request->max_tokens - choice->n_output - 1, left});
     cap = choice->cache->wants_check() ? 0 : std::max<int64_t>(0, std::min(cap, draft_room(*choice->pass_cache(), cap)));
-    const auto needs = [&](int64_t n) { return choice->growth(1 + n) - choice->growth(1) + n * row_bytes; };
+    const auto needs = [&](int64_t n) { return choice->max_growth(1 + n) - choice->max_growth(1) + n * row_bytes; };
     while (cap > 0 && needs(cap) > bytes) --cap;
     bytes -= needs(cap);
     left -= cap;
@@ -458,12 +456,12 @@ void EngineImpl::draft() {
 void EngineImpl::run_pass() {
   const Clock::time_point start = Clock::now();
   if (!run_model()) return;
-  const bool prompts = std::any_of(batch_.begin(), batch_.end(), [](const BatchRow& row) { return row.is_prompt(); });
+  const bool decodes = std::all_of(batch_.begin(), batch_.end(), [](const BatchRow& row) { return row.decodes; });
   const auto sequences = static_cast<int64_t>(batch_.size());
   int64_t n_rows = 0;
   for (const BatchRow& row : batch_) n_rows += row.n_logits;
   take_results();
-  if (!prompts) speculator_.pass_took(sequences, n_rows, milliseconds_since(start));
+  if (decodes) speculator_.pass_took(sequences, n_rows, milliseconds_since(start));
 }
 
 bool EngineImpl::run_model() {

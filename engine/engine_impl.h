@@ -61,13 +61,15 @@ class EngineImpl final : public Engine {
     Sequence* choice = nullptr;
     int64_t n_tokens = 0, n_logits = 0;
     bool samples = false;         // whether the pass reaches the sequence's last known token
-    bool decodes = false;         // whether the pass carries only the last known token and its draft
+    bool decodes = false;         // whether the pass carries only the last known token and its draft; set by run_model()
     const float* logits = nullptr;  // first row in logits_; take_prompt_chunk() moves it to the last one
     std::optional<kernels::DeviceSample> draw;  // set if the device sampler draws the token; the host gets no logits
     std::exception_ptr failure;   // an error that ends this sequence alone
     GenerationEvent event;        // the sampled tokens
 
-    // Returns whether the pass computes a part of a prompt, or recomputes tokens without reaching the last one.
+    // Returns whether the pass computes a part of a prompt, or recomputes tokens without reaching the last one. A pass
+    // that recomputes tokens and reaches the last one continues the answer, so this is false; so is `decodes`, because
+    // the pass takes longer than decoding does.
     bool is_prompt() const { return choice->n_output == 0 || !samples; }
   };
 
@@ -78,8 +80,8 @@ class EngineImpl final : public Engine {
     std::shared_future<std::vector<LiveSequence>> answer;
   };
 
-  // For any thread. Throws RequestError if the queue has no room. REQUIRES: mutex_ is held. `more` requests are about to
-  // be queued ahead of this one.
+  // For any thread. Throws RequestError if the queue takes no request now. `more` requests are about to be queued ahead
+  // of this one. REQUIRES: mutex_ is held.
   void check_load(int64_t more) const;
 
   // For the engine thread only.
@@ -124,8 +126,10 @@ class EngineImpl final : public Engine {
   void end_request(Request* request, FinishReason reason, const std::string& error = "");
   void fail_request(Request* request, const Failure& failure);
   void fail_request(Request* request, const std::exception_ptr& exception) noexcept;
-  // Ends the request without allocating memory. REQUIRES: `error` is a literal.
+  // Ends the request without allocating memory of its own. REQUIRES: `error` is a literal.
   void abort_request(Request* request, FinishReason reason, const char* error) noexcept;
+  // Counts the request as finished, unless it is counted already. Allocates no memory. REQUIRES: mutex_ is held.
+  void count_finished(Request* request, FinishReason reason, const RequestTimings& timings);
   // Updates the gauges that other threads read. REQUIRES: mutex_ is held.
   void publish();
   PolicyStats& policy_stats(const Request& request);  // REQUIRES: mutex_ is held

@@ -23,7 +23,7 @@ Failure failure_of(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
   } catch (const std::bad_alloc&) {
-    return {FinishReason::kOutOfMemory, "the machine has no memory left for the request"};
+    return {FinishReason::kOutOfMemory, kNoMemory};
   } catch (const RankError& error) {
     return {FinishReason::kLost, error.what()};
   } catch (const std::exception& error) {
@@ -71,6 +71,21 @@ bool Request::all_finished() const {
          std::all_of(choices.begin(), choices.end(), [](const Sequence& choice) { return choice.finished; });
 }
 
+RequestTimings Request::timings(Clock::time_point now) const {
+  RequestTimings timings;
+  const Clock::time_point start = scheduled.value_or(now), first = first_token.value_or(now);
+  timings.queued_ms = milliseconds(start - submitted);
+  timings.prefill_ms = milliseconds(first - start);
+  timings.decode_ms = milliseconds(now - first);
+  timings.total_ms = milliseconds(now - submitted);
+  timings.model_ms = model_ms;
+  for (const Sequence& choice : choices) timings.sample_ms += choice.sample_ms;
+  timings.prefill_chunks = prefill_chunks;
+  timings.decode_passes = decode_passes;
+  timings.preemptions = preemptions;
+  return timings;
+}
+
 RequestUsage Request::usage(Clock::time_point now) const {
   RequestUsage usage;
   usage.prompt_tokens = static_cast<int64_t>(generation.prompt.size());
@@ -82,9 +97,8 @@ RequestUsage Request::usage(Clock::time_point now) const {
     usage.speculation.exact = speculation->exact;
   }
   usage.speculation.draft_ms = draft_ms;
-  RequestTimings& timings = usage.timings;
+  usage.timings = timings(now);
   for (const Sequence& choice : choices) {
-    timings.sample_ms += choice.sample_ms;
     usage.speculation.add(choice.speculation);
     usage.completion_tokens += choice.n_output;
     usage.kv_cache.tokens += choice.cache_stats.tokens;
@@ -94,15 +108,6 @@ RequestUsage Request::usage(Clock::time_point now) const {
     usage.kv_cache.full_bytes += choice.cache_stats.full_bytes;
     if (!choice.cache_details.empty()) usage.kv_cache.details = choice.cache_details;
   }
-  const Clock::time_point start = scheduled.value_or(now), first = first_token.value_or(now);
-  timings.queued_ms = milliseconds(start - submitted);
-  timings.prefill_ms = milliseconds(first - start);
-  timings.decode_ms = milliseconds(now - first);
-  timings.total_ms = milliseconds(now - submitted);
-  timings.model_ms = model_ms;
-  timings.prefill_chunks = prefill_chunks;
-  timings.decode_passes = decode_passes;
-  timings.preemptions = preemptions;
   return usage;
 }
 

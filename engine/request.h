@@ -24,6 +24,8 @@ struct Failure {
   std::string error;
 };
 
+constexpr const char* kNoMemory = "the machine has no memory left for the request";
+
 // Returns the failure that an exception stands for: kOutOfMemory for std::bad_alloc, kLost for RankError, else kError.
 Failure failure_of(const std::exception_ptr& exception);
 
@@ -47,7 +49,8 @@ struct Request {
   // memory does not count.
   int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const;
   bool all_finished() const;
-  // Returns the usage so far. `now` is the end of its timings.
+  // Return the timings and the whole usage until `now`. timings() allocates no memory.
+  RequestTimings timings(Clock::time_point now) const;
   RequestUsage usage(Clock::time_point now) const;
 
   GenerationRequest generation;       // sampling.logit_bias ascending by token
@@ -70,6 +73,7 @@ struct Request {
   std::vector<Sequence> choices;      // only the first one until the prompt is computed; their addresses never change
   std::vector<TokenLogprob> prompt_logprobs;
   std::optional<Failure> failure;     // set if the request has to end for a failure
+  bool finish_counted = false;        // whether it is part of EngineStats::finished
   bool ended = false;
 
   Clock::time_point submitted;
