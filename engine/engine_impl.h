@@ -61,7 +61,7 @@ class EngineImpl final : public Engine {
     Sequence* choice = nullptr;
     int64_t n_tokens = 0, n_logits = 0;
     bool samples = false;         // whether the pass reaches the sequence's last known token
-    bool decodes = false;         // whether the pass carries only the last known token and its draft; set by run_model()
+    bool decodes = false;         // whether the pass carries only the last known token and its draft
     const float* logits = nullptr;  // first row in logits_; take_prompt_chunk() moves it to the last one
     std::optional<kernels::DeviceSample> draw;  // set if the device sampler draws the token; the host gets no logits
     std::exception_ptr failure;   // an error that ends this sequence alone

@@ -326,7 +326,8 @@ void SharedBudgetStore::save_scored(const Scored& scored, StateWriter* out) cons
 void SharedBudgetStore::load_scored(size_t n, StateReader* in, Scored* scored) const {
   scored->score = in->values<float>();
   scored->importance = in->values<float>();
-  in->expect(scored->score.size() == n && scored->importance.size() == (by_importance() ? n : 0), "a score for each token");
+  in->expect(scored->score.size() == n && scored->importance.size() == (by_importance() ? n : 0),
+             "a score for each token");
   for (const std::vector<float>* values : {&scored->score, &scored->importance}) {
     in->expect(std::all_of(values->begin(), values->end(), [](float x) { return std::isfinite(x); }), "finite scores");
   }

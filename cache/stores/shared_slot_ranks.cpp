@@ -115,7 +115,8 @@ SharedBudgetStore::RankSize SharedBudgetStore::rank_size(int64_t rank) const {
 int64_t SharedBudgetStore::rank_bytes(int64_t rank) const {
   const RankSize of = rank_size(rank);
   const int64_t mass = n_probes() == 0 ? 0 : (of.dense + of.packed) * kPageTokens * static_cast<int64_t>(sizeof(float));
-  return of.pages * of.heads * (context_.pool->page_bytes() / n_heads()) + of.dense * dense_state_bytes(by_importance()) +
+  return of.pages * of.heads * (context_.pool->page_bytes() / n_heads()) +
+         of.dense * dense_state_bytes(by_importance()) +
          of.packed * (packed_page_bytes() + packed_state_bytes(by_importance())) + mass;
 }
 

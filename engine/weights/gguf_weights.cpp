@@ -187,8 +187,8 @@ class ConfigReader {
     const std::optional<int64_t> id = file_.get_int(kKey);
     if (!id) return;
     if (*id < -1 || (*id > INT32_MAX && *id != UINT32_MAX)) {
-      throw ModelError(file_.name() + ": key \"" + kKey + "\": expected a token from 0 to " + std::to_string(INT32_MAX) +
-                       ", or -1 for none, found " + std::to_string(*id));
+      throw ModelError(file_.name() + ": key \"" + kKey +
+                       "\": expected a token from 0 to 2147483647, or -1 for none, found " + std::to_string(*id));
     }
     c.eos_token_ids = {static_cast<int32_t>(*id)};
   }

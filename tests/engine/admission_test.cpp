@@ -128,7 +128,8 @@ TEST_F(AdmissionTest, CheckRefusesAsAdmitDoes) {
   GenerationRequest large = make_request(40, 100), wrong = make_request(40, 10);
   wrong.sampling.temperature = -1;
   for (const auto& [request, kind] : {std::pair(large, Kind::kTooLarge), std::pair(wrong, Kind::kInvalid)}) {
-    const RequestError checked = refusal([&] { admission().check(request); }), admitted = refusal([&] { admit(request); });
+    const RequestError checked = refusal([&] { admission().check(request); });
+    const RequestError admitted = refusal([&] { admit(request); });
     EXPECT_EQ(checked.kind, kind);
     EXPECT_EQ(admitted.kind, kind);
     EXPECT_STREQ(checked.what(), admitted.what());

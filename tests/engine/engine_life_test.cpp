@@ -566,7 +566,8 @@ TEST_F(EngineTest, APassThatRecomputesAnAnswerAndSamplesIsADecodePass) {
   const auto streams = engine->submit_all({make_request(100, 50, 1), make_request(100, 50, 2)});
   for (const auto& stream : streams) {
     EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
-    EXPECT_EQ(stream->usage().timings.decode_passes, 49 + 1);  // for each token after the first, and the one that failed
+    // One for each token after the first, and the one that failed.
+    EXPECT_EQ(stream->usage().timings.decode_passes, 49 + 1);
   }
   EXPECT_GT(recomputed, 1u);
 }

@@ -99,7 +99,9 @@ TEST_F(RequestTest, RefusesBadCompletionFieldsByName) {
       {R"("logprobs": 21)", "logprobs"},    {R"("logprobs": true)", "logprobs"}, {R"("best_of": 2)", "best_of"},
       {R"("suffix": "x")", "suffix"},       {R"("echo": "yes")", "echo"},        {R"("messages": [])", "messages"},
       {R"("top_logprobs": 2)", "top_logprobs"},
-      {R"("length_penalty": -1)", "length_penalty"}, {R"("typical_p": -1)", "typical_p"}, {R"("repeat_last_n": 1)", "repeat_last_n"},
+      {R"("length_penalty": -1)", "length_penalty"},
+      {R"("typical_p": -1)", "typical_p"},
+      {R"("repeat_last_n": 1)", "repeat_last_n"},
   };
   for (const BadField& bad : rows) {
     EXPECT_EQ(error_of([&] { completion(bad.fields); }).param, bad.param) << bad.fields;
