@@ -61,21 +61,39 @@ Admission::Admission(const EngineParts& parts, const PolicyContext& context, con
       speculator_(speculator),
       prefixes_(prefixes),
       limits_{vocabulary, parts.options.context_length, parts.options.max_sequences},
+      memory_{.kv_cache_bytes = parts.options.kv_cache_bytes,
+              .row_bytes = parts.model->config().vocab_size * static_cast<int64_t>(sizeof(float)),
+              .kv_offload_bytes = parts.options.kv_offload_bytes},
       eos_(end_tokens(*parts.tokenizer, parts.model->config(), vocabulary)),
       grammars_(*parts.tokenizer, vocabulary, {eos_.begin(), eos_.end()}) {
-  policy_for(nullptr);  // throws now if the default cannot be used, rather than at the first request
+  policy_for(nullptr, nullptr);  // throws now if the default cannot be used, rather than at the first request
   speculation_for(nullptr);
 }
 
-std::shared_ptr<const KvCachePolicy> Admission::policy_for(const nlohmann::json& spec, bool offload) const {
-  const nlohmann::json& chosen = policy_spec(spec);
-  const std::lock_guard lock(mutex_);
-  try {
-    return kept(&policies_, (offload ? "offload " : "") + chosen.dump(),
-                [&] { return parts_.model->make_policy(offload ? offload_context_ : context_, chosen); });
-  } catch (const CacheError& error) {
-    throw RequestError(RequestError::Kind::kInvalid, "kv_cache", error.what());
+std::shared_ptr<const KvCachePolicy> Admission::policy_for(const nlohmann::json& spec,
+                                                           const Speculation* speculation) const {
+  using Kind = RequestError::Kind;
+  const bool offload = offloads(speculation);
+  if (offload && memory_.kv_offload_bytes == 0) {
+    throw RequestError(Kind::kInvalid, "speculative.offload",
+                       "speculative.offload: expected false, because the server reserves no host memory for caches "
+                       "(option kv_offload_bytes), found true");
   }
+  const nlohmann::json& chosen = policy_spec(spec);
+  std::shared_ptr<const KvCachePolicy> policy;
+  try {
+    const std::lock_guard lock(mutex_);
+    policy = kept(&policies_, (offload ? "offload " : "") + chosen.dump(),
+                  [&] { return parts_.model->make_policy(offload ? offload_context_ : context_, chosen); });
+  } catch (const CacheError& error) {
+    throw RequestError(Kind::kInvalid, "kv_cache", error.what());
+  }
+  if (speculation != nullptr && speculation->pillar && policy->name() != "full") {
+    throw RequestError(Kind::kInvalid, "speculative.kv_cache",
+                       "speculative.kv_cache: \"pillar_attn\" reads the request's own cache: expected kv_cache "
+                       "\"full\", found \"" + std::string(policy->name()) + '"');
+  }
+  return policy;
 }
 
 std::shared_ptr<const Speculation> Admission::speculation_for(const nlohmann::json& field) const {
@@ -102,37 +120,16 @@ std::shared_ptr<const CompiledGrammar> Admission::grammar_for(const GenerationRe
   }
 }
 
-Admission::Prepared Admission::prepare(const GenerationRequest& request) const {
+RequestObjects Admission::objects_of(const GenerationRequest& request) const {
   check_request(request, limits_);
   check_allowed(request, parts_.options);
-  Prepared prepared;
-  prepared.speculation = speculation_for(request.speculative);
-  prepared.policy = policy_beside(request.kv_cache, prepared.speculation.get());
-  prepared.grammar = grammar_for(request);
-  const std::string problem = memory_problem(request, *prepared.policy, prepared.speculation.get());
+  RequestObjects objects;
+  objects.speculation = speculation_for(request.speculative);
+  objects.policy = policy_for(request.kv_cache, objects.speculation.get());
+  objects.grammar = grammar_for(request);
+  const std::string problem = memory_problem(request, *objects.policy, objects.speculation.get());
   if (!problem.empty()) throw RequestError(RequestError::Kind::kTooLarge, "max_tokens", problem);
-  return prepared;
-}
-
-std::shared_ptr<const KvCachePolicy> Admission::policy_beside(const nlohmann::json& spec,
-                                                              const Speculation* speculation) const {
-  const bool offload = offloads(speculation);
-  if (offload && parts_.options.kv_offload_bytes == 0) {
-    throw RequestError(RequestError::Kind::kInvalid, "speculative.offload",
-                       "speculative.offload: expected false, because the server reserves no host memory for caches "
-                       "(option kv_offload_bytes), found true");
-  }
-  auto policy = policy_for(spec, offload);
-  if (speculation != nullptr && speculation->pillar && policy->name() != "full") {
-    throw RequestError(RequestError::Kind::kInvalid, "speculative.kv_cache",
-                       "speculative.kv_cache: \"pillar_attn\" reads the request's own cache: expected kv_cache "
-                       "\"full\", found \"" + std::string(policy->name()) + '"');
-  }
-  return policy;
-}
-
-int64_t Admission::row_bytes() const {
-  return parts_.model->config().vocab_size * static_cast<int64_t>(sizeof(float));
+  return objects;
 }
 
 std::string Admission::memory_problem(const GenerationRequest& request, const KvCachePolicy& policy,
@@ -150,12 +147,12 @@ std::string Admission::memory_problem(const GenerationRequest& request, const Kv
   };
   const bool offload = offloads(speculation);
   const KvCachePolicy* const draft = speculation == nullptr ? nullptr : speculation->policy.get();
-  const int64_t bytes = most_cache_bytes(policy, draft, offload, prompt_tokens, prompt_tokens + output) + row_bytes();
-  std::string problem = shortage(bytes, output, parts_.options.kv_cache_bytes, "kv_cache_bytes");
+  const int64_t bytes = most_cache_bytes(policy, draft, offload, prompt_tokens, prompt_tokens + output) + memory_.row_bytes;
+  std::string problem = shortage(bytes, output, memory_.kv_cache_bytes, "kv_cache_bytes");
   if (!offload || !problem.empty()) return problem;
   const int64_t most = std::min(request.max_tokens, room);  // reserved when the request starts
-  return shortage(request.n * policy.max_bytes(prompt_tokens, prompt_tokens + most), most,
-                  parts_.options.kv_offload_bytes, "kv_offload_bytes");
+  return shortage(request.n * policy.max_bytes(prompt_tokens, prompt_tokens + most), most, memory_.kv_offload_bytes,
+                  "kv_offload_bytes");
 }
 
 // Some requests do without the prefix cache:
@@ -177,11 +174,10 @@ void Admission::share_prefixes(Request* request) const {
 
 std::shared_ptr<Request> Admission::admit(GenerationRequest generation,
                                           std::shared_ptr<std::atomic<bool>> any_cancelled) const {
-  Prepared prepared = prepare(generation);
+  RequestObjects objects = objects_of(generation);
   generation.client_gone = nullptr;  // its client may be gone while the request still runs
-  auto request = std::make_shared<Request>(std::move(generation), 0, eos_, *parts_.tokenizer, limits_.context_length,
-                                           std::move(prepared.policy), std::move(prepared.speculation),
-                                           std::move(prepared.grammar), random_seed(), std::move(any_cancelled));
+  auto request = std::make_shared<Request>(std::move(generation), std::move(objects), eos_, *parts_.tokenizer,
+                                           limits_.context_length, random_seed(), std::move(any_cancelled));
   share_prefixes(request.get());
   return request;
 }
@@ -198,18 +194,14 @@ std::vector<MemoryPlan> Admission::plan(const GenerationRequest& request) const 
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t room = std::max<int64_t>(0, limits_.context_length - prompt_tokens);
   const auto speculation = speculation_for(request.speculative);
-  const bool offload = offloads(speculation.get());
   const PlanQuestion question{.prompt_tokens = prompt_tokens,
                               .output_tokens = std::min(request.max_tokens, room),
                               .to_the_end = request.max_tokens >= room,
-                              .offloads = offload};
-  const PlanMemory memory{.kv_cache_bytes = parts_.options.kv_cache_bytes,
-                          .row_bytes = row_bytes(),
-                          .kv_offload_bytes = parts_.options.kv_offload_bytes};
+                              .offloads = offloads(speculation.get())};
   const KvCachePolicy* draft = speculation == nullptr ? nullptr : speculation->policy.get();
   const auto plan_for = [&](const nlohmann::json& spec) {
-    const auto policy = policy_beside(spec, speculation.get());
-    MemoryPlan plan = plan_memory(*policy, draft, question, memory);
+    const auto policy = policy_for(spec, speculation.get());
+    MemoryPlan plan = plan_memory(*policy, draft, question, memory_);
     if (plan.problem.empty() && too_long.empty()) plan.problem = memory_problem(request, *policy, speculation.get());
     plan.kv_cache = policy_spec(spec);
     if (plan.kv_cache.is_null()) plan.kv_cache = plan.policy;
@@ -236,10 +228,10 @@ nlohmann::ordered_json Admission::describe() const {
   result["eos_token_ids"] = eos_;
   result["weight_bytes"] = parts_.model->weight_bytes();
   if (parts_.int4_model != nullptr) result["int4_weight_bytes"] = parts_.int4_model->weight_bytes();
-  result["kv_cache_bytes"] = parts_.options.kv_cache_bytes;
-  if (parts_.options.kv_offload_bytes > 0) result["kv_offload_bytes"] = parts_.options.kv_offload_bytes;
+  result["kv_cache_bytes"] = memory_.kv_cache_bytes;
+  if (memory_.kv_offload_bytes > 0) result["kv_offload_bytes"] = memory_.kv_offload_bytes;
   result["kv_cache_bytes_per_token"] = parts_.model->ranks() * parts_.cache_shape.bytes_per_token();
-  result["kv_cache"] = policy_for(nullptr)->name();
+  result["kv_cache"] = policy_for(nullptr, nullptr)->name();
   const auto speculation = speculation_for(nullptr);
   result["speculative"] = name(speculation == nullptr ? DraftMethod::kOff : speculation->spec.method);
   result["max_sequences"] = parts_.options.max_sequences;

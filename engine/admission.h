@@ -20,9 +20,8 @@
 
 namespace smartkv {
 
-// Makes the objects that a request's fields name: a policy, a speculation and a grammar. Requests with equal fields
-// share them. Any thread may call any function, as often as it likes; all work is done on the caller's thread, except
-// that GrammarCompiler has threads of its own. The only state that changes is what the functions keep.
+// Makes the RequestObjects and keeps them for later requests. Any thread may call any function. The work is done on the
+// caller's thread, but GrammarCompiler has threads of its own. The engine thread calls none of the functions.
 class Admission {
  public:
   // All arguments outlive this object. `vocabulary` is the number of tokens that both the model and the tokenizer know.
@@ -35,26 +34,17 @@ class Admission {
   // is for the queue to set. Throws RequestError. `any_cancelled` is as for EventQueue.
   std::shared_ptr<Request> admit(GenerationRequest generation, std::shared_ptr<std::atomic<bool>> any_cancelled) const;
   // Checks a request as admit() does. Throws RequestError.
-  void check(const GenerationRequest& request) const { prepare(request); }
+  void check(const GenerationRequest& request) const { objects_of(request); }
   std::vector<MemoryPlan> plan(const GenerationRequest& request) const;  // Engine::plan()
   nlohmann::ordered_json describe() const;                               // Engine::describe()
   // Ends every compilation of a grammar. From now on requests with a grammar are refused.
   void stop() { grammars_.stop(); }
 
  private:
-  // The objects of one request.
-  struct Prepared {
-    std::shared_ptr<const KvCachePolicy> policy;
-    std::shared_ptr<const Speculation> speculation;  // null if the request does not speculate
-    std::shared_ptr<const CompiledGrammar> grammar;  // null if the request has none
-  };
-
   // Each of these may throw RequestError.
-  Prepared prepare(const GenerationRequest& request) const;
-  // Returns the policy of a request's kv_cache field. `offload`: its pages live in the host's memory.
-  std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec, bool offload = false) const;
-  // Returns policy_for() a request with this speculation, which may be null. Checks that the two can be combined.
-  std::shared_ptr<const KvCachePolicy> policy_beside(const nlohmann::json& spec, const Speculation* speculation) const;
+  RequestObjects objects_of(const GenerationRequest& request) const;  // checks all fields
+  // Returns the policy of a kv_cache field. Checks that it can be combined with the speculation, which may be null.
+  std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec, const Speculation* speculation) const;
   // Returns the method of a request's speculative field. Null if that is "off".
   std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
   // Waits until the request's grammar is compiled. Returns null if it has none.
@@ -68,7 +58,6 @@ class Admission {
   const nlohmann::json& policy_spec(const nlohmann::json& spec) const {
     return spec.is_null() ? parts_.options.kv_cache : spec;
   }
-  int64_t row_bytes() const;  // of one row of logits
 
   const EngineParts& parts_;
   const PolicyContext& context_;
@@ -76,6 +65,7 @@ class Admission {
   const Speculator& speculator_;          // prepare() only, which any thread may call
   PrefixCache* const prefixes_;           // of the engine thread; never dereferenced here
   const RequestLimits limits_;
+  const PlanMemory memory_;
   const std::set<TokenId> eos_;           // end-of-sequence tokens
   mutable GrammarCompiler grammars_;
 

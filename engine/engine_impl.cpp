@@ -103,10 +103,6 @@ EngineImpl::EngineImpl(EngineParts parts)
       scheduler_(scheduler_options(parts_.options, parts_.model->config())),
       sampling_(parts_.threads == nullptr ? 1 : static_cast<size_t>(parts_.threads->size())) {
   thread_ = std::thread([this] { run(); });
-  parts_.model->on_lost([this] {
-    const std::lock_guard lock(on_lost_mutex_);
-    if (on_lost_) on_lost_();
-  });
 }
 
 EngineImpl::~EngineImpl() {
@@ -260,11 +256,6 @@ void EngineImpl::end_lost() {
   std::vector<std::shared_ptr<Request>> running;
   for (const auto& [id, request] : requests_) running.push_back(request);
   for (const auto& request : running) end_request(request.get(), FinishReason::kLost, why);
-}
-
-void EngineImpl::on_lost(std::function<void()> call) {
-  const std::lock_guard lock(on_lost_mutex_);
-  on_lost_ = std::move(call);
 }
 
 int64_t EngineImpl::cache_bytes() const {

@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cache/prefix_cache.h"
@@ -52,7 +53,7 @@ class EngineImpl final : public Engine {
   void stop() override;
   bool draining() const override;
   std::string lost() const override { return parts_.model->lost(); }
-  void on_lost(std::function<void()> call) override;
+  void on_lost(std::function<void()> call) override { parts_.model->on_lost(std::move(call)); }
 
  private:
   // The part of a pass that one sequence contributes, and its results.
@@ -157,9 +158,6 @@ class EngineImpl final : public Engine {
 
   // Set when a request is cancelled; cleared when the engine thread looks for cancelled requests.
   std::shared_ptr<std::atomic<bool>> any_cancelled_ = std::make_shared<std::atomic<bool>>(false);
-
-  std::mutex on_lost_mutex_;
-  std::function<void()> on_lost_;
 
   // Members that only the engine thread uses.
   std::unique_ptr<PrefixFiles> prefix_files_;  // null if states are not kept in files

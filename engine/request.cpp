@@ -33,19 +33,14 @@ Failure failure_of(const std::exception_ptr& exception) {
   }
 }
 
-Request::Request(GenerationRequest generation_request, uint64_t request_id, const std::set<TokenId>& eos,
-                 const Tokenizer& tokenizer, int64_t context_length, std::shared_ptr<const KvCachePolicy> kv_policy,
-                 std::shared_ptr<const Speculation> draft_method,
-                 std::shared_ptr<const CompiledGrammar> output_grammar, uint64_t default_seed,
+Request::Request(GenerationRequest generation_request, RequestObjects objects, const std::set<TokenId>& eos,
+                 const Tokenizer& tokenizer, int64_t context_length, uint64_t default_seed,
                  std::shared_ptr<std::atomic<bool>> any_cancelled)
-    : generation(std::move(generation_request)),
-      id(request_id),
+    : RequestObjects(std::move(objects)),
+      generation(std::move(generation_request)),
       seed(generation.sampling.seed.value_or(default_seed)),
       max_tokens(std::min(generation.max_tokens, context_length - static_cast<int64_t>(generation.prompt.size()))),
       stop_tokens(stop_tokens_of(generation, eos)),
-      policy(std::move(kv_policy)),
-      speculation(std::move(draft_method)),
-      grammar(std::move(output_grammar)),
       events(std::make_shared<EventQueue>(generation.n, std::move(any_cancelled))),
       submitted(Clock::now()) {
   std::stable_sort(generation.sampling.logit_bias.begin(), generation.sampling.logit_bias.end(),

@@ -42,8 +42,8 @@ class Sample : public testing::Test {
     generation.prompt = {1, 2, 3};
     generation.max_tokens = 5;
     generation.sampling.temperature = 0;
-    return std::make_unique<Request>(generation, 1, std::set<TokenId>{kFakeEos}, tokenizer, 100, nullptr, nullptr,
-                                     std::make_shared<LooseGrammar>(refused), 1);
+    return std::make_unique<Request>(generation, RequestObjects{nullptr, nullptr, std::make_shared<LooseGrammar>(refused)},
+                                     std::set<TokenId>{kFakeEos}, tokenizer, 100, 1);
   }
 
   FakeTokenizer tokenizer;
