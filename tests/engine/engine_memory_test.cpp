@@ -227,7 +227,7 @@ TEST_F(EngineMemoryTest, EachAllocationOfAStepMayFail) {
       }
       const EngineStats stats = engine->stats();
       uint64_t finished = 0;
-      for (const auto& [reason, n] : stats.finished) finished += n;
+      for (const auto& [reason, count] : stats.finished) finished += count;
       ASSERT_EQ(finished, requests.size()) << "allocation " << n << " after pass " << pass;
       EXPECT_EQ(generate(requests[3]).tokens, expected.back().tokens);
     }
