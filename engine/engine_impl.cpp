@@ -7,7 +7,6 @@
 
 #include "engine/log.h"
 #include "engine/model/policy_context.h"
-#include "engine/text/end_tokens.h"
 
 namespace smartkv {
 namespace {
@@ -18,8 +17,6 @@ constexpr int64_t kMostLogprobRows = 64;
 
 // The longest time that the engine thread waits at once for a state that is being written to a file.
 constexpr std::chrono::milliseconds kFileWait{10};
-
-constexpr const char* kNoMemory = "the machine has no memory left for the request";
 
 // Returns the number of context tokens whose attention takes as many multiplications as the matrix products of one
 // token.
@@ -98,21 +95,14 @@ EngineImpl::EngineImpl(EngineParts parts)
       draft_context_(draft_context(parts_)),
       offload_context_(offload_context(parts_, policy_context_)),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
-      eos_(end_tokens(*parts_.tokenizer, parts_.model->config(), vocabulary_)),
-      grammars_(*parts_.tokenizer, vocabulary_, {eos_.begin(), eos_.end()}),
       speculator_(parts_.model.get(), &policy_context_, parts_.draft_model.get(), &draft_context_,
                   parts_.int4_model.get(), vocabulary_, parts_.options.context_length),
+      admission_(parts_, policy_context_, offload_context_, speculator_, &prefixes_, vocabulary_),
       prefix_files_(prefix_files(parts_)),
       prefixes_(prefix_cache_bytes(parts_.options), prefix_files_.get()),
       scheduler_(scheduler_options(parts_.options, parts_.model->config())),
       sampling_(parts_.threads == nullptr ? 1 : static_cast<size_t>(parts_.threads->size())) {
-  policy_for(nullptr);  // throws now if the default cannot be used, rather than at the first request
-  speculation_for(nullptr);
   thread_ = std::thread([this] { run(); });
-  parts_.model->on_lost([this] {
-    const std::lock_guard lock(on_lost_mutex_);
-    if (on_lost_) on_lost_();
-  });
 }
 
 EngineImpl::~EngineImpl() {
@@ -268,11 +258,6 @@ void EngineImpl::end_lost() {
   for (const auto& request : running) end_request(request.get(), FinishReason::kLost, why);
 }
 
-void EngineImpl::on_lost(std::function<void()> call) {
-  const std::lock_guard lock(on_lost_mutex_);
-  on_lost_ = std::move(call);
-}
-
 int64_t EngineImpl::cache_bytes() const {
   const int64_t drafts = draft_context_.pool == nullptr ? 0 : draft_context_.pool->bytes_in_use();
   return parts_.model->ranks() * policy_context_.pool->bytes_in_use() + drafts;
@@ -403,7 +388,7 @@ void EngineImpl::end_stuck(Sequence* choice) {
 
 int64_t EngineImpl::room_for_logits() const {
   int64_t bytes = free_bytes();
-  for (const BatchRow& row : batch_) bytes -= row.choice->growth(row.n_tokens);
+  for (const BatchRow& row : batch_) bytes -= row.choice->max_growth(row.n_tokens);
   return bytes;
 }
 
@@ -429,7 +414,7 @@ void EngineImpl::draft() {
     if (choice->computes_prompt() || choice->draft == nullptr) continue;
     int64_t cap = std::min({choice->draft->speculation().spec.tokens, request->max_tokens - choice->n_output - 1, left});
     cap = choice->cache->wants_check() ? 0 : std::max<int64_t>(0, std::min(cap, draft_room(*choice->pass_cache(), cap)));
-    const auto needs = [&](int64_t n) { return choice->growth(1 + n) - choice->growth(1) + n * row_bytes; };
+    const auto needs = [&](int64_t n) { return choice->max_growth(1 + n) - choice->max_growth(1) + n * row_bytes; };
     while (cap > 0 && needs(cap) > bytes) --cap;
     bytes -= needs(cap);
     left -= cap;
@@ -462,12 +447,12 @@ void EngineImpl::draft() {
 void EngineImpl::run_pass() {
   const Clock::time_point start = Clock::now();
   if (!run_model()) return;
-  const bool prompts = std::any_of(batch_.begin(), batch_.end(), [](const BatchRow& row) { return row.is_prompt(); });
+  const bool decodes = std::all_of(batch_.begin(), batch_.end(), [](const BatchRow& row) { return row.decodes; });
   const auto sequences = static_cast<int64_t>(batch_.size());
   int64_t n_rows = 0;
   for (const BatchRow& row : batch_) n_rows += row.n_logits;
   take_results();
-  if (!prompts) speculator_.pass_took(sequences, n_rows, milliseconds_since(start));
+  if (decodes) speculator_.pass_took(sequences, n_rows, milliseconds_since(start));
 }
 
 bool EngineImpl::run_model() {

@@ -1,8 +1,8 @@
 // The engine over any Model.
 //
 // The engine thread owns the model and every cache. In each step it schedules sequences, runs one model pass, samples
-// from its logits, commits or truncates the caches, and delivers the tokens. Other threads queue requests for it and
-// read the statistics that it publishes. Nothing slow happens under the lock.
+// from its logits, commits or truncates the caches, and delivers the tokens. Other threads check requests (Admission),
+// queue them, and read the statistics that the engine thread publishes. Nothing slow happens under the lock.
 #pragma once
 
 #include <atomic>
@@ -13,41 +13,22 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "cache/policy.h"
 #include "cache/prefix_cache.h"
-#include "engine/engine.h"
-#include "engine/model/model.h"
+#include "engine/admission.h"
+#include "engine/engine_parts.h"
 #include "engine/request.h"
 #include "engine/sample.h"
-#include "engine/sampling/constraint.h"
 #include "engine/scheduler.h"
 #include "engine/speculation/speculator.h"
 #include "engine/stats_recorder.h"
-#include "kernels/thread_pool.h"
 
 namespace smartkv {
-
-// The loaded parts that an engine runs. Engine::create() makes them from its options.
-struct EngineParts {
-  EngineOptions options;  // kv_cache_bytes and context_length resolved
-  std::unique_ptr<ThreadPool> threads;  // for the model's passes, sampling and compaction; may be null
-  std::unique_ptr<Model> model;
-  std::unique_ptr<Tokenizer> tokenizer;
-  std::unique_ptr<ChatTemplate> chat_template;  // may be null
-  CacheShape cache_shape;
-  std::string model_identity, draft_identity;  // model_identity() of both models; finds the gates that ship for them
-  std::string prefix_identity;  // prefix_identity(), for states in options.prefix_cache_dir; empty if there is none
-  std::unique_ptr<Model> draft_model;  // may be null; its token ids mean the same as the model's
-  CacheShape draft_shape;
-  std::unique_ptr<Model> int4_model;  // a 4-bit copy of the model; may be null
-  nlohmann::ordered_json description;  // the model's part of describe()
-};
 
 class EngineImpl final : public Engine {
  public:
@@ -63,24 +44,18 @@ class EngineImpl final : public Engine {
   const ChatTemplate* chat_template() const override { return parts_.chat_template.get(); }
   const ModelConfig& config() const override { return parts_.model->config(); }
   int64_t context_length() const override { return parts_.options.context_length; }
-  nlohmann::ordered_json describe() const override;
+  nlohmann::ordered_json describe() const override { return admission_.describe(); }
   EngineStats stats() const override;
   std::vector<LiveSequence> live(std::optional<int64_t> layer) const override;
-  std::vector<MemoryPlan> plan(const GenerationRequest& request) const override;
+  std::vector<MemoryPlan> plan(const GenerationRequest& request) const override { return admission_.plan(request); }
 
   void drain() override;
   void stop() override;
   bool draining() const override;
   std::string lost() const override { return parts_.model->lost(); }
-  void on_lost(std::function<void()> call) override;
+  void on_lost(std::function<void()> call) override { parts_.model->on_lost(std::move(call)); }
 
  private:
-  // Objects that check() makes from a request's fields.
-  struct Checked {
-    std::shared_ptr<const KvCachePolicy> policy;
-    std::shared_ptr<const Speculation> speculation;  // null if the request does not speculate
-    std::shared_ptr<const CompiledGrammar> grammar;  // null if the request has none
-  };
   // The part of a pass that one sequence contributes, and its results.
   struct BatchRow {
     std::shared_ptr<Request> request;
@@ -93,7 +68,9 @@ class EngineImpl final : public Engine {
     std::exception_ptr failure;   // an error that ends this sequence alone
     GenerationEvent event;        // the sampled tokens
 
-    // Returns whether the pass computes a part of a prompt, or recomputes tokens without reaching the last one.
+    // Returns whether the pass computes a part of a prompt, or recomputes tokens without reaching the last one. A pass
+    // that recomputes tokens and reaches the last one continues the answer, so this is false; so is `decodes`, because
+    // the pass takes longer than decoding does.
     bool is_prompt() const { return choice->n_output == 0 || !samples; }
   };
 
@@ -104,23 +81,9 @@ class EngineImpl final : public Engine {
     std::shared_future<std::vector<LiveSequence>> answer;
   };
 
-  // For any thread. Each function may throw RequestError.
-  Checked check(const GenerationRequest& request) const;
-  // REQUIRES: mutex_ is held. `more` requests are about to be queued ahead of this one.
+  // For any thread. Throws RequestError if the queue takes no request now. `more` requests are about to be queued ahead
+  // of this one. REQUIRES: mutex_ is held.
   void check_load(int64_t more) const;
-  // Lets the request use the prefix cache, unless something about it forbids that.
-  void share_prefixes(Request* request);
-  // Returns the policy of a request's kv_cache field. `offload`: its pages live in the host's memory.
-  std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec, bool offload = false) const;
-  // Returns policy_for() a request with this speculation, which may be null. Checks that the two can be combined.
-  std::shared_ptr<const KvCachePolicy> policy_beside(const nlohmann::json& spec, const Speculation* speculation) const;
-  // Returns why the request would have too little memory even if it ran alone. Empty if it would have enough.
-  std::string memory_problem(const GenerationRequest& request, const KvCachePolicy& policy,
-                             const Speculation* speculation) const;
-  // Returns the method of a request's speculative field. Null if that is "off".
-  std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
-  // Waits until the request's grammar is compiled. Returns null if it has none.
-  std::shared_ptr<const CompiledGrammar> grammar_for(const GenerationRequest& request) const;
 
   // For the engine thread only.
   void run();
@@ -164,8 +127,10 @@ class EngineImpl final : public Engine {
   void end_request(Request* request, FinishReason reason, const std::string& error = "");
   void fail_request(Request* request, const Failure& failure);
   void fail_request(Request* request, const std::exception_ptr& exception) noexcept;
-  // Ends the request without allocating memory. REQUIRES: `error` is a literal.
+  // Ends the request without allocating memory of its own. REQUIRES: `error` is a literal.
   void abort_request(Request* request, FinishReason reason, const char* error) noexcept;
+  // Counts the request as finished, unless it is counted already. Allocates no memory. REQUIRES: mutex_ is held.
+  void count_finished(Request* request, FinishReason reason, const RequestTimings& timings);
   // Updates the gauges that other threads read. REQUIRES: mutex_ is held.
   void publish();
   PolicyStats& policy_stats(const Request& request);  // REQUIRES: mutex_ is held
@@ -177,13 +142,8 @@ class EngineImpl final : public Engine {
   // pool if there is no draft model, or no memory to offload to.
   PolicyContext policy_context_, draft_context_, offload_context_;
   int64_t vocabulary_;  // tokens that both the model and the tokenizer know
-  std::set<TokenId> eos_;
-  mutable GrammarCompiler grammars_;
-  Speculator speculator_;
-
-  mutable std::mutex policies_mutex_;
-  mutable std::map<std::string, std::shared_ptr<const KvCachePolicy>> policies_;  // by request field
-  mutable std::map<std::string, std::shared_ptr<const Speculation>> speculations_;  // by request field
+  Speculator speculator_;  // prepare() for any thread, the rest for the engine thread
+  Admission admission_;
 
   mutable std::mutex mutex_;  // guards the members below, up to exit_
   mutable std::condition_variable work_;
@@ -198,9 +158,6 @@ class EngineImpl final : public Engine {
 
   // Set when a request is cancelled; cleared when the engine thread looks for cancelled requests.
   std::shared_ptr<std::atomic<bool>> any_cancelled_ = std::make_shared<std::atomic<bool>>(false);
-
-  std::mutex on_lost_mutex_;
-  std::function<void()> on_lost_;
 
   // Members that only the engine thread uses.
   std::unique_ptr<PrefixFiles> prefix_files_;  // null if states are not kept in files

@@ -235,17 +235,21 @@ void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEve
   const RequestUsage usage = request->usage(Clock::now());
   scheduler_.remove(choice);
   choice->finish();
-  // The caches are freed and the request is counted before the reader gets the last event.
   const bool last = request->all_finished();
-  {
-    const std::lock_guard lock(mutex_);
-    if (last) recorder_.request_finished(event.finish, usage.timings);
-    recorder_.sequence_finished(choice->cache_details, &policy_stats(*request));
-    publish();
+  try {
+    {  // The caches are freed and the request is counted before the reader gets the last event.
+      const std::lock_guard lock(mutex_);
+      if (last) count_finished(request, event.finish, usage.timings);
+      recorder_.sequence_finished(choice->cache_details, &policy_stats(*request));
+      publish();
+    }
+    request->events->push(std::move(event), usage);
+  } catch (...) {  // end_request() would send no event of a finished choice
+    return abort_request(request, FinishReason::kOutOfMemory, kNoMemory);
   }
-  request->ended = last;
-  request->events->push(std::move(event), usage);
-  if (last) forget(request->id);
+  if (!last) return;
+  request->ended = true;
+  forget(request->id);
 }
 
 void EngineImpl::end_request(Request* request, FinishReason reason, const std::string& error) {
@@ -258,7 +262,7 @@ void EngineImpl::end_request(Request* request, FinishReason reason, const std::s
     }
     {
       const std::lock_guard lock(mutex_);
-      recorder_.request_finished(reason, usage.timings);
+      count_finished(request, reason, usage.timings);
       publish();
     }
     for (int32_t i = 0; i < request->generation.n; ++i) {
@@ -283,8 +287,20 @@ void EngineImpl::abort_request(Request* request, FinishReason reason, const char
     scheduler_.remove(&choice);
     choice.free_caches();
   }
+  {
+    const std::lock_guard lock(mutex_);
+    count_finished(request, reason, request->timings(Clock::now()));
+    try {
+      publish();
+    } catch (...) {  // no memory for it; the next step publishes
+    }
+  }
   request->events->abort(reason, error);
   forget(request->id);
+}
+
+void EngineImpl::count_finished(Request* request, FinishReason reason, const RequestTimings& timings) {
+  if (!std::exchange(request->finish_counted, true)) recorder_.request_finished(reason, timings);
 }
 
 void EngineImpl::fail_request(Request* request, const std::exception_ptr& exception) noexcept {
@@ -295,7 +311,7 @@ void EngineImpl::fail_request(Request* request, const std::exception_ptr& except
     log_warning(request->generation.id + " failed: " + failure.error);
     fail_request(request, failure);
   } catch (...) {
-    abort_request(request, FinishReason::kOutOfMemory, "the machine has no memory left for the request");
+    abort_request(request, FinishReason::kOutOfMemory, kNoMemory);
   }
 }
 

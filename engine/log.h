@@ -48,7 +48,6 @@ void log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
 // Writes the parts as one message, which is cut after 1,000 bytes.
 void log(LogLevel level, std::initializer_list<std::string_view> parts) noexcept;
 
-inline void log_debug(std::string_view message) noexcept { log(LogLevel::kDebug, message); }
 inline void log_info(std::string_view message) noexcept { log(LogLevel::kInfo, message); }
 inline void log_warning(std::string_view message) noexcept { log(LogLevel::kWarning, message); }
 inline void log_error(std::string_view message) noexcept { log(LogLevel::kError, message); }

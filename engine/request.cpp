@@ -23,7 +23,7 @@ Failure failure_of(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
   } catch (const std::bad_alloc&) {
-    return {FinishReason::kOutOfMemory, "the machine has no memory left for the request"};
+    return {FinishReason::kOutOfMemory, kNoMemory};
   } catch (const RankError& error) {
     return {FinishReason::kLost, error.what()};
   } catch (const std::exception& error) {
@@ -33,19 +33,14 @@ Failure failure_of(const std::exception_ptr& exception) {
   }
 }
 
-Request::Request(GenerationRequest generation_request, uint64_t request_id, const std::set<TokenId>& eos,
-                 const Tokenizer& tokenizer, int64_t context_length, std::shared_ptr<const KvCachePolicy> kv_policy,
-                 std::shared_ptr<const Speculation> draft_method,
-                 std::shared_ptr<const CompiledGrammar> output_grammar, uint64_t default_seed,
+Request::Request(GenerationRequest generation_request, RequestObjects objects, const std::set<TokenId>& eos,
+                 const Tokenizer& tokenizer, int64_t context_length, uint64_t default_seed,
                  std::shared_ptr<std::atomic<bool>> any_cancelled)
-    : generation(std::move(generation_request)),
-      id(request_id),
+    : RequestObjects(std::move(objects)),
+      generation(std::move(generation_request)),
       seed(generation.sampling.seed.value_or(default_seed)),
       max_tokens(std::min(generation.max_tokens, context_length - static_cast<int64_t>(generation.prompt.size()))),
       stop_tokens(stop_tokens_of(generation, eos)),
-      policy(std::move(kv_policy)),
-      speculation(std::move(draft_method)),
-      grammar(std::move(output_grammar)),
       events(std::make_shared<EventQueue>(generation.n, std::move(any_cancelled))),
       submitted(Clock::now()) {
   std::stable_sort(generation.sampling.logit_bias.begin(), generation.sampling.logit_bias.end(),
@@ -71,6 +66,21 @@ bool Request::all_finished() const {
          std::all_of(choices.begin(), choices.end(), [](const Sequence& choice) { return choice.finished; });
 }
 
+RequestTimings Request::timings(Clock::time_point now) const {
+  RequestTimings timings;
+  const Clock::time_point start = scheduled.value_or(now), first = first_token.value_or(now);
+  timings.queued_ms = milliseconds(start - submitted);
+  timings.prefill_ms = milliseconds(first - start);
+  timings.decode_ms = milliseconds(now - first);
+  timings.total_ms = milliseconds(now - submitted);
+  timings.model_ms = model_ms;
+  for (const Sequence& choice : choices) timings.sample_ms += choice.sample_ms;
+  timings.prefill_chunks = prefill_chunks;
+  timings.decode_passes = decode_passes;
+  timings.preemptions = preemptions;
+  return timings;
+}
+
 RequestUsage Request::usage(Clock::time_point now) const {
   RequestUsage usage;
   usage.prompt_tokens = static_cast<int64_t>(generation.prompt.size());
@@ -82,9 +92,8 @@ RequestUsage Request::usage(Clock::time_point now) const {
     usage.speculation.exact = speculation->exact;
   }
   usage.speculation.draft_ms = draft_ms;
-  RequestTimings& timings = usage.timings;
+  usage.timings = timings(now);
   for (const Sequence& choice : choices) {
-    timings.sample_ms += choice.sample_ms;
     usage.speculation.add(choice.speculation);
     usage.completion_tokens += choice.n_output;
     usage.kv_cache.tokens += choice.cache_stats.tokens;
@@ -94,15 +103,6 @@ RequestUsage Request::usage(Clock::time_point now) const {
     usage.kv_cache.full_bytes += choice.cache_stats.full_bytes;
     if (!choice.cache_details.empty()) usage.kv_cache.details = choice.cache_details;
   }
-  const Clock::time_point start = scheduled.value_or(now), first = first_token.value_or(now);
-  timings.queued_ms = milliseconds(start - submitted);
-  timings.prefill_ms = milliseconds(first - start);
-  timings.decode_ms = milliseconds(now - first);
-  timings.total_ms = milliseconds(now - submitted);
-  timings.model_ms = model_ms;
-  timings.prefill_chunks = prefill_chunks;
-  timings.decode_passes = decode_passes;
-  timings.preemptions = preemptions;
   return usage;
 }
 

@@ -24,16 +24,23 @@ struct Failure {
   std::string error;
 };
 
+constexpr const char* kNoMemory = "the machine has no memory left for the request";
+
 // Returns the failure that an exception stands for: kOutOfMemory for std::bad_alloc, kLost for RankError, else kError.
 Failure failure_of(const std::exception_ptr& exception);
 
-struct Request {
-  // `eos` are the model's end-of-sequence tokens. `seed` is used if the request has none. `speculation` and `grammar`
-  // are null if the request does without. `any_cancelled` is as for EventQueue. `tokenizer` outlives the request.
-  Request(GenerationRequest generation, uint64_t id, const std::set<TokenId>& eos, const Tokenizer& tokenizer,
-          int64_t context_length, std::shared_ptr<const KvCachePolicy> policy,
-          std::shared_ptr<const Speculation> speculation, std::shared_ptr<const CompiledGrammar> grammar, uint64_t seed,
-          std::shared_ptr<std::atomic<bool>> any_cancelled = nullptr);
+// The objects that a request's fields name. Requests with equal fields share them.
+struct RequestObjects {
+  std::shared_ptr<const KvCachePolicy> policy;
+  std::shared_ptr<const Speculation> speculation;  // null if off
+  std::shared_ptr<const CompiledGrammar> grammar;  // null if the output may be any text
+};
+
+struct Request : RequestObjects {
+  // `eos` are the model's end-of-sequence tokens. `seed` is used if the request has none. `any_cancelled` is as for
+  // EventQueue. `tokenizer` outlives the request.
+  Request(GenerationRequest generation, RequestObjects objects, const std::set<TokenId>& eos, const Tokenizer& tokenizer,
+          int64_t context_length, uint64_t seed, std::shared_ptr<std::atomic<bool>> any_cancelled = nullptr);
 
   // Makes the other choices as forks of the first one. REQUIRES: the first choice has just computed the last prompt
   // token.
@@ -47,17 +54,15 @@ struct Request {
   // memory does not count.
   int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const;
   bool all_finished() const;
-  // Returns the usage so far. `now` is the end of its timings.
+  // Return the timings and the whole usage until `now`. timings() allocates no memory.
+  RequestTimings timings(Clock::time_point now) const;
   RequestUsage usage(Clock::time_point now) const;
 
   GenerationRequest generation;       // sampling.logit_bias ascending by token
-  uint64_t id;
+  uint64_t id = 0;                    // set when the request is queued; lower ones are older
   uint64_t seed;
   int64_t max_tokens;                 // generation.max_tokens, or fewer if the context ends before
   std::vector<TokenId> stop_tokens;   // sorted
-  std::shared_ptr<const KvCachePolicy> policy;
-  std::shared_ptr<const Speculation> speculation;  // null if off
-  std::shared_ptr<const CompiledGrammar> grammar;  // null if the output may be any text
   PrefixCache* prefixes = nullptr;    // the engine's; null if the request neither uses nor leaves states
   std::string prefix_key;             // key in `prefixes`: the policy and the cache_salt
   std::string draft_prefix_key;       // key for states of a mirrored draft's cache; empty if there are none
@@ -70,6 +75,7 @@ struct Request {
   std::vector<Sequence> choices;      // only the first one until the prompt is computed; their addresses never change
   std::vector<TokenLogprob> prompt_logprobs;
   std::optional<Failure> failure;     // set if the request has to end for a failure
+  bool finish_counted = false;        // whether it is part of EngineStats::finished
   bool ended = false;
 
   Clock::time_point submitted;

@@ -6,8 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "cache/policy.h"
-#include "cache/presets.h"
+#include "engine/memory_plan.h"
 #include "engine/speculation/pillar_cache.h"
 #include "engine/speculation/spec.h"
 
@@ -72,11 +71,7 @@ void check_listed(const std::string& field, const std::string& name, const std::
 }
 
 // Returns whether a policy or preset has this name. pillar_attn counts, too, although only drafts can use it.
-bool known_policy(std::string_view name) {
-  const auto has_name = [name](const auto& row) { return row.name == name; };
-  return name == kPillarAttn || std::any_of(policy_registry().begin(), policy_registry().end(), has_name) ||
-         std::any_of(policy_presets().begin(), policy_presets().end(), has_name);
-}
+bool known_policy(std::string_view name) { return name == kPillarAttn || allows(plannable_names({}), name); }
 
 bool known_method(const std::string& name) {
   try {

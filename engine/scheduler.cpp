@@ -101,7 +101,7 @@ void Scheduler::plan(const Memory& memory, Plan* plan) {
   // Only a sequence that runs alone for a while can lack memory beside older ones. It waits, so that they continue.
   while (plan->items.empty() && running_.size() > 1) {
     ScheduledSequence* const suspect = running_.back().sequence;
-    preempt(suspect, suspect->growth(1), memory, plan);
+    preempt(suspect, suspect->max_growth(1), memory, plan);
     share_work();
     take_memory(memory, plan);
   }
@@ -146,10 +146,11 @@ bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
   for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) {
     ScheduledSequence* const sequence = waiting_[i].sequence;
     const ScheduledSequence::Known of = sequence->known();
-    if ((of.tokens > 0) == known) {
+    const bool hit = of.tokens > 0;
+    if (hit || !known) {  // sequences with a hit go first, and set nothing aside for those without one
       if (const auto shared = memory.waits ? memory.waits(sequence) : std::nullopt) {
         claimed += std::max<int64_t>(0, sequence->bytes_ahead(options_.known_horizon) - *shared);
-      } else {
+      } else if (hit == known) {
         order.emplace_back(-of.sharers, i);
       }
     }
@@ -291,7 +292,7 @@ void Scheduler::take_memory(const Memory& memory, Plan* plan) {
     // A pass that reaches a sequence's last token needs a row of logits for each sequence that it will fork into.
     const auto needs = [&](int64_t tokens) {
       const int64_t slots = tokens == sequence->left() ? running_[i].slots : 0;
-      return sequence->growth(tokens) + std::max(slots, sequence->logit_rows(tokens)) * options_.row_bytes;
+      return sequence->max_growth(tokens) + std::max(slots, sequence->logit_rows(tokens)) * options_.row_bytes;
     };
     while (!make_room(i, [&] { return needs(n); }, memory, plan) && n > 0) n /= 2;
     running_[i].deferred = n == 0 ? running_[i].deferred + 1 : 0;

@@ -31,7 +31,8 @@
 //    running sequences that share the prefix. Being overtaken by one of them counts as a quarter, because the work that
 //    a prefix hit saves shortens the wait of all.
 //  - A sequence whose prefix a running sequence is computing waits for that prefix. Memory is set aside for it
-//    meanwhile. Otherwise the prefix might be evicted for a sequence that overtakes it.
+//    meanwhile. Otherwise the prefix might be evicted for a sequence that overtakes it. If the waiting sequence has no
+//    prefix hit yet, sequences with one may still take that memory, because they go first.
 //  - Admission evicts states of Evict::kUnused only for a sequence whose prefix running sequences share, or that may not
 //    be overtaken.
 //
@@ -56,7 +57,7 @@
 namespace smartkv {
 
 // A sequence as the scheduler sees it. Byte counts are upper bounds, except for known() and growth_ahead(), which are
-// estimates. pass_limit(), growth(), logit_rows() and held() are called for running sequences only.
+// estimates. pass_limit(), max_growth(), logit_rows() and held() are called for running sequences only.
 class ScheduledSequence {
  public:
   virtual ~ScheduledSequence() = default;
@@ -64,7 +65,7 @@ class ScheduledSequence {
   virtual int64_t left() const = 0;        // known tokens that are not computed yet; at least 1
   virtual int64_t pass_limit() const = 0;  // most tokens that its next pass may compute; at least 1
   // Returns the most by which the bytes in use can rise, at any moment, in a pass over its next n tokens.
-  virtual int64_t growth(int64_t n) const = 0;
+  virtual int64_t max_growth(int64_t n) const = 0;
   // Returns the rows of logits that a pass over its next n tokens yields. They are scratch memory of that pass.
   virtual int64_t logit_rows(int64_t n) const { return n == left() ? 1 : 0; }
   virtual int64_t held() const = 0;  // bytes that it holds now

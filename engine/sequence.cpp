@@ -62,7 +62,7 @@ bool Sequence::leaves_prefix() const {
   return !probes.empty() && probes.first == computed();
 }
 
-int64_t Sequence::growth(int64_t n) const {
+int64_t Sequence::max_growth(int64_t n) const {
   const int64_t drafts = draft == nullptr || draft->cache() == nullptr ? 0 : draft->cache()->growth(n);
   return drafts + (request->offloads() ? 0 : cache->growth(n));
 }

@@ -48,7 +48,7 @@ struct Sequence final : ScheduledSequence {
   int64_t computed() const override;
   int64_t left() const override { return static_cast<int64_t>(tokens.size()) - computed(); }
   int64_t pass_limit() const override;
-  int64_t growth(int64_t n) const override;
+  int64_t max_growth(int64_t n) const override;
   int64_t logit_rows(int64_t n) const override;
   int64_t held() const override;
   int64_t offloaded() const override;

@@ -25,37 +25,19 @@ void observe(Histogram* histogram, double value, uint64_t times = 1) {
   histogram->count += times;
 }
 
-constexpr std::array kRefusals = {RequestError::Kind::kInvalid,   RequestError::Kind::kContextLength, RequestError::Kind::kTooLarge,
-                                  RequestError::Kind::kOverloaded, RequestError::Kind::kDraining,     RequestError::Kind::kLost,
-                                  RequestError::Kind::kClientGone};
+// Names of RequestError::Kind, in its order.
+constexpr std::array<std::string_view, 7> kKinds = {"invalid",  "context_length", "too_large",  "overloaded",
+                                                    "draining", "lost",           "client_gone"};
 
 const char* finished_label(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: return "abort";
-    case FinishReason::kError:
-    case FinishReason::kOutOfMemory:
-    case FinishReason::kLost:
-    case FinishReason::kNone: break;
-  }
-  return "error";
+  if (reason == FinishReason::kStop) return "stop";
+  if (reason == FinishReason::kLength) return "length";
+  return reason == FinishReason::kCancelled ? "abort" : "error";
 }
 
 }  // namespace
 
-std::string_view name(RequestError::Kind kind) {
-  switch (kind) {
-    case RequestError::Kind::kInvalid: return "invalid";
-    case RequestError::Kind::kContextLength: return "context_length";
-    case RequestError::Kind::kTooLarge: return "too_large";
-    case RequestError::Kind::kOverloaded: return "overloaded";
-    case RequestError::Kind::kDraining: return "draining";
-    case RequestError::Kind::kLost: return "lost";
-    case RequestError::Kind::kClientGone: return "client_gone";
-  }
-  return "unknown";
-}
+std::string_view name(RequestError::Kind kind) { return kKinds[static_cast<size_t>(kind)]; }
 
 StatsRecorder::StatsRecorder() {
   const std::vector<double> request_bounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120};
@@ -66,7 +48,7 @@ StatsRecorder::StatsRecorder() {
   stats.e2e_latency = make_histogram(request_bounds);
   stats.queue_time = make_histogram(request_bounds);
   for (const char* reason : {"stop", "length", "abort", "error"}) stats.finished[reason] = 0;
-  for (const auto kind : kRefusals) stats.rejected[std::string(name(kind))] = 0;
+  for (const std::string_view kind : kKinds) stats.rejected[std::string(kind)] = 0;
 }
 
 void StatsRecorder::request_finished(FinishReason reason, const RequestTimings& timings) {

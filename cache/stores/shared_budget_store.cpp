@@ -206,21 +206,21 @@ void SharedBudgetStore::truncate(const StageView& view, int64_t n) {
   const auto left = static_cast<size_t>(n - view.tail_first);
   for (Layer& layer : layers_) {
     for (Head& head : layer.heads) head.tail.resize(left);
-    if (!ranks()) continue;
+    if (!by_importance()) continue;
     for (std::vector<float>& importance : layer.tail_importance) importance.resize(left);
   }
   state_.set(state_bytes());
 }
 
-bool SharedBudgetStore::ranks() const { return counts_importance(options_, scorer_); }
+bool SharedBudgetStore::by_importance() const { return counts_importance(options_, scorer_); }
 
 void SharedBudgetStore::score_contents(const StageView& view, int64_t end) {
-  score_tail(context_, scorer_, view.tail, &scored_, end, ranks(), [&](int64_t layer, const TokenScores& run) {
+  score_tail(context_, scorer_, view.tail, &scored_, end, by_importance(), [&](int64_t layer, const TokenScores& run) {
     Layer& of = layers_[static_cast<size_t>(layer)];
     for (int64_t h = 0; h < n_heads(); ++h) {
       for (const float x : run.of_head(h)) of.heads[static_cast<size_t>(h)].tail.push_back(comparable(x));
     }
-    if (!ranks()) return;
+    if (!by_importance()) return;
     for (size_t h = 0; h < of.tail_importance.size(); ++h) {
       for (const float x : run.importance_of(static_cast<int64_t>(h))) of.tail_importance[h].push_back(comparable(x));
     }
@@ -233,7 +233,7 @@ void SharedBudgetStore::prepare(const StageView& view) {
   } else {
     score_attention(view);
   }
-  if (ranks()) share_importance(view.leaving() - view.tail_first);
+  if (by_importance()) share_importance(view.leaving() - view.tail_first);
   share_budget(view.tail_first, view.leaving() - view.tail_first);
 }
 
@@ -253,7 +253,9 @@ void SharedBudgetStore::pack(Layer* layer, int64_t head, const EvictedTokens& le
       places[i] = has_slot ? layer->kept.place(head, candidate) : leaving.place(head, tokens[at]);
       unit.positions.push_back(has_slot ? of.positions[at] : tokens[at].position);
       unit.tokens.score.push_back(has_slot ? of.kept.score[at] : of.tail[at]);
-      if (ranks()) unit.tokens.importance.push_back(has_slot ? of.kept.importance[at] : importance_of(*layer, head)[at]);
+      if (by_importance()) {
+        unit.tokens.importance.push_back(has_slot ? of.kept.importance[at] : importance_of(*layer, head)[at]);
+      }
     }
     unit.page = std::make_shared<QuantizedPage>(context_.pool, *options_.eviction.packed, nullptr, kernels::PageSource{places}, 1);
     of.packed.push_back(std::move(unit));
@@ -304,7 +306,7 @@ void SharedBudgetStore::finish(const StageView& /*view*/) {
 int64_t SharedBudgetStore::stable_bytes() const { return packed_units() * packed_page_bytes(); }
 
 int64_t SharedBudgetStore::state_bytes() const {
-  int64_t bytes = sizes_bytes(context_) + excess_ + packed_units() * packed_state_bytes(ranks());
+  int64_t bytes = sizes_bytes(context_) + excess_ + packed_units() * packed_state_bytes(by_importance());
   for (const Layer& layer : layers_) {
     bytes += layer.kept.n_units() * kUnitBytes;
     for (const Head& head : layer.heads) {
@@ -324,7 +326,8 @@ void SharedBudgetStore::save_scored(const Scored& scored, StateWriter* out) cons
 void SharedBudgetStore::load_scored(size_t n, StateReader* in, Scored* scored) const {
   scored->score = in->values<float>();
   scored->importance = in->values<float>();
-  in->expect(scored->score.size() == n && scored->importance.size() == (ranks() ? n : 0), "a score for each token");
+  in->expect(scored->score.size() == n && scored->importance.size() == (by_importance() ? n : 0),
+             "a score for each token");
   for (const std::vector<float>* values : {&scored->score, &scored->importance}) {
     in->expect(std::all_of(values->begin(), values->end(), [](float x) { return std::isfinite(x); }), "finite scores");
   }

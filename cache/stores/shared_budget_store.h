@@ -210,7 +210,7 @@ class SharedBudgetStore final : public TokenStore {
   int64_t attention_held() const;
   void load_attention(const StageView& view, StateReader* in, Head* head) const;
   // Whether importance counts.
-  bool ranks() const;
+  bool by_importance() const;
   // shared_slot_ranks.cpp: exchange between tensor-parallel ranks, and bounds of what each comes to hold.
   void share_importance(int64_t n_leaving);
   // Returns the candidates of all KV heads of the model, layer by layer, with their scores as worth. Also sets

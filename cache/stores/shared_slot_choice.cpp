@@ -36,7 +36,7 @@ std::vector<float> all_worth(const Heads& heads) {
 std::vector<SharedBudgetStore::Candidates> SharedBudgetStore::weigh(int64_t tail_first, int64_t n_leaving) const {
   std::vector<std::vector<float>> importance;
   std::vector<Candidates> all = gather_candidates(tail_first, n_leaving, &importance);
-  if (!ranks()) return all;
+  if (!by_importance()) return all;
   std::vector<float> scores;
   std::vector<size_t> first;  // By KV head: where its candidates begin.
   for (const Candidates& head : all) {
@@ -266,7 +266,7 @@ SharedBudgetStore::Changes SharedBudgetStore::choose(Head* head, std::span<const
         .emplace_back(i < held ? static_cast<int64_t>(i) : head->positions[i], static_cast<int64_t>(to));
     head->positions[to] = head->positions[i];
     head->kept.score[to] = head->kept.score[i];
-    if (ranks()) head->kept.importance[to] = head->kept.importance[i];
+    if (by_importance()) head->kept.importance[to] = head->kept.importance[i];
   }
   const auto cut = [&](auto* of) {
     of->resize(room);
@@ -274,7 +274,7 @@ SharedBudgetStore::Changes SharedBudgetStore::choose(Head* head, std::span<const
   };
   cut(&head->positions);
   cut(&head->kept.score);
-  if (ranks()) cut(&head->kept.importance);
+  if (by_importance()) cut(&head->kept.importance);
   return changes;
 }
 

@@ -47,7 +47,7 @@ std::vector<SharedBudgetStore::Candidates> SharedBudgetStore::gather_candidates(
         append(tail, static_cast<size_t>(n_leaving));
       };
       join(&Scored::score, head.tail);
-      if (ranks()) join(&Scored::importance, importance_of(layer, h));
+      if (by_importance()) join(&Scored::importance, importance_of(layer, h));
       if (n_sinks == 0) continue;
       const size_t end = own_sinks.size() + static_cast<size_t>(n_sinks);
       for (uint32_t i = 0; i < head.positions.size() + static_cast<size_t>(n_leaving); ++i) {
@@ -61,7 +61,7 @@ std::vector<SharedBudgetStore::Candidates> SharedBudgetStore::gather_candidates(
   if (n_sinks > 0) sinks = context_.gather(std::move(own_sinks));
   const int64_t all = context_.all_kv_heads();
   std::vector<Candidates> candidates(sizes_.size());
-  if (ranks()) importance->resize(sizes_.size());
+  if (by_importance()) importance->resize(sizes_.size());
   for (int64_t rank = 0, first = 0; rank < context_.ranks(); ++rank) {
     auto at = told[static_cast<size_t>(rank)].begin();
     auto sink = sinks[static_cast<size_t>(rank)].begin();
@@ -71,12 +71,12 @@ std::vector<SharedBudgetStore::Candidates> SharedBudgetStore::gather_candidates(
       const auto g = static_cast<size_t>(i / heads * all + first + i % heads);
       Candidates& of = candidates[g];
       const std::ptrdiff_t n = (sizes_[g].packed + sizes_[g].dense) * kPageTokens + n_leaving;
-      if (end - at < (ranks() ? 2 : 1) * n) {
+      if (end - at < (by_importance() ? 2 : 1) * n) {
         throw CacheError("rank " + std::to_string(rank) + ": expected the worth of each token, found fewer values");
       }
       of.worth.assign(at, at + n);
       at += n;
-      if (ranks()) {
+      if (by_importance()) {
         (*importance)[g].assign(at, at + n);
         at += n;
       }
@@ -115,8 +115,9 @@ SharedBudgetStore::RankSize SharedBudgetStore::rank_size(int64_t rank) const {
 int64_t SharedBudgetStore::rank_bytes(int64_t rank) const {
   const RankSize of = rank_size(rank);
   const int64_t mass = n_probes() == 0 ? 0 : (of.dense + of.packed) * kPageTokens * static_cast<int64_t>(sizeof(float));
-  return of.pages * of.heads * (context_.pool->page_bytes() / n_heads()) + of.dense * dense_state_bytes(ranks()) +
-         of.packed * (packed_page_bytes() + packed_state_bytes(ranks())) + mass;
+  return of.pages * of.heads * (context_.pool->page_bytes() / n_heads()) +
+         of.dense * dense_state_bytes(by_importance()) +
+         of.packed * (packed_page_bytes() + packed_state_bytes(by_importance())) + mass;
 }
 
 int64_t SharedBudgetStore::excess_bytes() const {
@@ -181,9 +182,9 @@ StoreGrowth SharedBudgetStore::rank_growth(int64_t of_rank, const StageView& vie
   }
   const int64_t prompt = view.boundaries.prompt_tokens;
   const int64_t scored_end = view.next_boundary <= end ? std::max(view.leaving(), std::min(end, prompt)) : std::min(end, prompt);
-  growth.state = units * dense_state_bytes(ranks()) + more_packed * packed_state_bytes(ranks());
+  growth.state = units * dense_state_bytes(by_importance()) + more_packed * packed_state_bytes(by_importance());
   if (scores_contents()) {
-    growth.state += std::max<int64_t>(0, scored_end - scored_) * scored_bytes(context_, held.heads, ranks());
+    growth.state += std::max<int64_t>(0, scored_end - scored_) * scored_bytes(context_, held.heads, by_importance());
   } else if (end > view.next_boundary - n_probes()) {
     const int64_t candidates = (next * held.heads + held.packed + more_packed) * kPageTokens;
     const int64_t most = attention_bytes(1, candidates, shape().n_layers * held.heads * (end - view.tail_first));

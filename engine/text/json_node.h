@@ -31,7 +31,6 @@ class JsonNode {
   std::string type() const { return (*this)["type"].string(); }
 
   std::string string() const;
-  std::string string_or(const std::string& otherwise) const { return is_null() ? otherwise : string(); }
   std::string character() const;  // A string of one character, in UTF-8.
   bool boolean() const;
   bool boolean_or(bool otherwise) const { return is_null() ? otherwise : boolean(); }

@@ -5,6 +5,14 @@
 #include "engine/weights/weights.h"
 
 namespace smartkv {
+namespace {
+
+// Returns whether a value is an integer up to 2^62. Larger ones are parsed as unsigned or as a float.
+bool is_integer(const nlohmann::json& value) {
+  return value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{1} << 62);
+}
+
+}  // namespace
 
 ConfigFields::ConfigFields(const nlohmann::json& object, std::string file, std::string prefix)
     : object_(object), file_(std::move(file)), prefix_(std::move(prefix)) {}
@@ -30,10 +38,7 @@ void ConfigFields::fail(std::string_view key, const std::string& expected) const
 
 int64_t ConfigFields::integer(std::string_view key, std::optional<int64_t> otherwise) const {
   if (!has(key) && otherwise) return *otherwise;
-  const auto in_range = [](const nlohmann::json& value) {  // Numbers out of range are parsed as unsigned or float.
-    return value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{1} << 62);
-  };
-  if (!has(key) || !in_range((*this)[key])) fail(key, "an integer");
+  if (!has(key) || !is_integer((*this)[key])) fail(key, "an integer");
   return (*this)[key].get<int64_t>();
 }
 
@@ -64,14 +69,21 @@ std::vector<float> ConfigFields::numbers(std::string_view key) const {
   return values;
 }
 
-std::vector<int64_t> ConfigFields::integers(std::string_view key) const {
+std::vector<int64_t> ConfigFields::integers(std::string_view key, int64_t least, int64_t most) const {
   std::vector<int64_t> values;
   const nlohmann::json& found = (*this)[key];
   for (const nlohmann::json& value : found.is_array() ? found : nlohmann::json::array({found})) {
-    if (!value.is_number_integer()) fail(key, "an integer or an array of them");
+    if (!is_integer(value) || value.get<int64_t>() < least || value.get<int64_t>() > most) {
+      fail(key, "an integer from " + std::to_string(least) + " to " + std::to_string(most) + ", or an array of them");
+    }
     values.push_back(value.get<int64_t>());
   }
   return values;
+}
+
+std::vector<int32_t> ConfigFields::token_ids(std::string_view key) const {
+  const std::vector<int64_t> ids = integers(key, -1, INT32_MAX);
+  return {ids.begin(), ids.end()};
 }
 
 void ConfigFields::refuse_unread(std::span<const HarmlessKey> harmless) const {

@@ -35,8 +35,10 @@ class ConfigFields {
   bool boolean(std::string_view key, bool otherwise) const;
   std::string string(std::string_view key) const;
   std::vector<float> numbers(std::string_view key) const;     // An array of positive numbers.
-  // An array, or one number. REQUIRES: the object has the key.
-  std::vector<int64_t> integers(std::string_view key) const;
+  // An array of integers from `least` to `most`, or one integer. REQUIRES: the object has the key.
+  std::vector<int64_t> integers(std::string_view key, int64_t least, int64_t most) const;
+  // One token id or an array of them. -1 stands for no token. REQUIRES: the object has the key.
+  std::vector<int32_t> token_ids(std::string_view key) const;
 
   // Throws ModelError with the key, `expected` and the value that was found.
   [[noreturn]] void fail(std::string_view key, const std::string& expected) const;

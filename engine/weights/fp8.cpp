@@ -16,8 +16,8 @@ Fp8Config parse_fp8_config(const nlohmann::json& quantization, const std::string
   constexpr HarmlessKey kHarmless[] = {{"fmt", "\"e4m3\""}, {"activation_scheme", "\"dynamic\""}, {"modules_to_not_convert"}};
   Fp8Config config;
   if (fields.has("weight_block_size")) {
-    const std::vector<int64_t> block = fields.integers("weight_block_size");
-    if (block.size() != 2 || block[0] < 1 || block[1] < 1) fields.fail("weight_block_size", "two positive numbers");
+    const std::vector<int64_t> block = fields.integers("weight_block_size", 1, 1 << 30);
+    if (block.size() != 2) fields.fail("weight_block_size", "two positive numbers");
     config = {block[0], block[1]};
   }
   fields.refuse_unread(kHarmless);

@@ -131,7 +131,7 @@ class ConfigReader {
     c.tie_word_embeddings = !file_.tensors().contains("output.weight");
     c.attention_bias = a.qkv_bias || file_.tensors().contains("blk.0.attn_q.bias");
     c.mlp_bias = file_.tensors().contains("blk.0.ffn_gate.bias");
-    if (const auto eos = file_.get_int("tokenizer.ggml.eos_token_id")) c.eos_token_ids = {static_cast<int32_t>(*eos)};
+    read_end_token(c);
     check_config(c, file_.name());
     if (integer("attention.value_length", c.head_dim) != c.head_dim) {
       fail("attention.value_length", "the key length, " + std::to_string(c.head_dim));
@@ -146,7 +146,12 @@ class ConfigReader {
     return std::string(architecture_->name) + "." + std::string(name);
   }
   bool has(std::string_view name) { return file_.metadata().contains(key(name)); }
-  int64_t integer(std::string_view name, int64_t otherwise) { return file_.get_int(key(name)).value_or(otherwise); }
+  int64_t integer(std::string_view name, int64_t otherwise) {
+    constexpr int64_t kMost = int64_t{1} << 32;
+    const std::optional<int64_t> value = file_.get_int(key(name));
+    if (value && (*value < 0 || *value > kMost)) fail(name, "an integer from 0 to " + std::to_string(kMost));
+    return value.value_or(otherwise);
+  }
   double number(std::string_view name, double otherwise) { return file_.get_float(key(name)).value_or(otherwise); }
   [[noreturn]] void fail(std::string_view name, const std::string& expected) {
     const auto found = file_.metadata().find(key(name));
@@ -174,6 +179,18 @@ class ConfigReader {
     std::vector<float> values(static_cast<size_t>(found->second.elements()));
     expand_rows(found->second, 0, found->second.rows(), values.data());
     return values;
+  }
+
+  // Some converters write -1 for no token, as a signed or an unsigned 32-bit integer.
+  void read_end_token(ModelConfig& c) {
+    constexpr const char* kKey = "tokenizer.ggml.eos_token_id";
+    const std::optional<int64_t> id = file_.get_int(kKey);
+    if (!id) return;
+    if (*id < -1 || (*id > INT32_MAX && *id != UINT32_MAX)) {
+      throw ModelError(file_.name() + ": key \"" + kKey +
+                       "\": expected a token from 0 to 2147483647, or -1 for none, found " + std::to_string(*id));
+    }
+    c.eos_token_ids = {static_cast<int32_t>(*id)};
   }
 
   void read_rope(ModelConfig& c) {

@@ -174,7 +174,7 @@ void read_rope_layers(const ConfigFields& fields, const Architecture& architectu
   const int64_t interval = fields.integer("no_rope_layer_interval", architecture.rope_free_interval);
   if (interval < 1) fields.fail("no_rope_layer_interval", "a positive number");
   if (fields.has("no_rope_layers")) {  // The name is misleading: 1 means that the layer has RoPE.
-    for (const int64_t has_rope : fields.integers("no_rope_layers")) c.rope_layers.push_back(has_rope != 0);
+    for (const int64_t has_rope : fields.integers("no_rope_layers", 0, 1)) c.rope_layers.push_back(has_rope != 0);
     if (static_cast<int64_t>(c.rope_layers.size()) != c.n_layers) {
       fields.fail("no_rope_layers", std::to_string(c.n_layers) + " numbers");
     }
@@ -224,9 +224,7 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
   read_rope(fields, config, file, a, c);
   read_rope_layers(fields, a, c);
   read_window(fields, a, c);
-  if (fields.has("eos_token_id")) {
-    for (const int64_t id : fields.integers("eos_token_id")) c.eos_token_ids.push_back(static_cast<int32_t>(id));
-  }
+  if (fields.has("eos_token_id")) c.eos_token_ids = fields.token_ids("eos_token_id");
   // HfWeights applies it.
   if (fields.has("quantization_config")) check_quantization(fields["quantization_config"], file);
   fields.refuse_unread(kHarmless);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/weights/architecture.h"
+#include "engine/weights/config_fields.h"
 #include "engine/weights/gguf.h"
 #include "engine/weights/model_name.h"
 #include "engine/weights/projections.h"
@@ -141,13 +142,9 @@ class HfWeights final : public Weights {
     const std::filesystem::path path = folder / "generation_config.json";
     if (!std::filesystem::exists(path)) return;
     const nlohmann::json json = read_json(path);
-    const nlohmann::json eos = json.is_object() ? json.value("eos_token_id", nlohmann::json()) : nlohmann::json();
-    if (eos.is_null()) return;
-    for (const nlohmann::json& id : eos.is_array() ? eos : nlohmann::json::array({eos})) {
-      if (!id.is_number_integer()) {
-        throw ModelError("generation_config.json: key \"eos_token_id\": expected an integer or an array of them, found " + eos.dump());
-      }
-      const int32_t token = id.get<int32_t>();
+    const ConfigFields fields(json, "generation_config.json");
+    if (!fields.has("eos_token_id")) return;
+    for (const int32_t token : fields.token_ids("eos_token_id")) {
       auto& known = config_.eos_token_ids;
       if (std::find(known.begin(), known.end(), token) == known.end()) known.push_back(token);
     }

@@ -16,7 +16,8 @@ constexpr const char* kSchemas = R"({
     "type": "object", "required": ["message", "type", "param", "code"], "properties": {
       "message": {"type": "string"}, "type": {"type": "string"}, "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]}}}}},
   "Health": {"type": "object", "required": ["status", "model", "version"], "properties": {
-    "status": {"enum": ["ok", "draining"]}, "model": {"type": "string"}, "version": {"type": "string"}}},
+    "status": {"enum": ["ok", "draining", "failing", "alive", "lost"]},
+    "model": {"type": "string"}, "version": {"type": "string"}}},
   "Version": {"type": "object", "required": ["version"], "properties": {"version": {"type": "string"}}},
   "Model": {"type": "object", "required": ["id", "object", "created", "owned_by", "root", "max_model_len", "details"], "properties": {
     "id": {"type": "string"}, "object": {"const": "model"}, "created": {"type": "integer"}, "owned_by": {"type": "string"},

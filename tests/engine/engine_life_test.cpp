@@ -551,6 +551,27 @@ TEST_F(EngineTest, AnAnswerThatIsComputedAnewGoesOnFromABoundary) {
   }
 }
 
+TEST_F(EngineTest, APassThatRecomputesAnAnswerAndSamplesIsADecodePass) {
+  bool failed = false;
+  size_t recomputed = 0;  // tokens of that pass
+  model->on_forward = [&](std::span<const SequenceInput> batch) {
+    if (failed) {
+      if (batch[0].n_logits > 0) recomputed = std::max(recomputed, batch[0].tokens.size());
+    } else if (batch[0].cache->tokens() == 120) {
+      failed = true;
+      throw std::runtime_error("nobody's fault");
+    }
+  };
+  start();
+  const auto streams = engine->submit_all({make_request(100, 50, 1), make_request(100, 50, 2)});
+  for (const auto& stream : streams) {
+    EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
+    // One for each token after the first, and the one that failed.
+    EXPECT_EQ(stream->usage().timings.decode_passes, 49 + 1);
+  }
+  EXPECT_GT(recomputed, 1u);
+}
+
 // Memory that no running sequence uses is released, too: states of prompts, and pages kept for reuse.
 TEST_F(EngineTest, WithoutMemoryTheRequestAtFaultEndsAndTheRestIsGivenBack) {
   options.prefix_cache_bytes = -1;

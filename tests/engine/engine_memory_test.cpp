@@ -164,13 +164,18 @@ TEST_F(EngineMemoryTest, AnExceptionDoesNotEndTheEngine) {
       }
     }
     EXPECT_EQ(ended, failures - 1);
+    const EngineStats stats = engine->stats();
+    EXPECT_EQ(stats.finished.at("error"), static_cast<uint64_t>(ended));
+    EXPECT_EQ(stats.finished.at("length"), static_cast<uint64_t>(3 - ended));
+    EXPECT_EQ(stats.e2e_latency.count, 3u);
+    EXPECT_EQ(stats.requests_running + stats.requests_waiting, 0);
     EXPECT_EQ(generate(make_request(50, 40, 2)).tokens, expected[2].tokens);
   }
 }
 
 // Each allocation of the engine thread fails in turn while four requests run: one is forked, one is constrained and two
 // have drafts. A request that ends early must say why. Every other one must get the tokens that it gets without a
-// failure.
+// failure. Each request is counted once.
 TEST_F(EngineMemoryTest, EachAllocationOfAStepMayFail) {
   options.prefix_cache_bytes = -1;
   std::vector<GenerationRequest> requests;
@@ -220,6 +225,10 @@ TEST_F(EngineMemoryTest, EachAllocationOfAStepMayFail) {
           EXPECT_EQ(results[i].text, expected[i].text);
         }
       }
+      const EngineStats stats = engine->stats();
+      uint64_t finished = 0;
+      for (const auto& [reason, count] : stats.finished) finished += count;
+      ASSERT_EQ(finished, requests.size()) << "allocation " << n << " after pass " << pass;
       EXPECT_EQ(generate(requests[3]).tokens, expected.back().tokens);
     }
   }

@@ -42,8 +42,8 @@ class Sample : public testing::Test {
     generation.prompt = {1, 2, 3};
     generation.max_tokens = 5;
     generation.sampling.temperature = 0;
-    return std::make_unique<Request>(generation, 1, std::set<TokenId>{kFakeEos}, tokenizer, 100, nullptr, nullptr,
-                                     std::make_shared<LooseGrammar>(refused), 1);
+    return std::make_unique<Request>(generation, RequestObjects{nullptr, nullptr, std::make_shared<LooseGrammar>(refused)},
+                                     std::set<TokenId>{kFakeEos}, tokenizer, 100, 1);
   }
 
   FakeTokenizer tokenizer;
@@ -70,7 +70,7 @@ TEST_F(Sample, TextEndsBeforeMinTokensWhereNothingElseIsLeft) {
   for (TokenId token = 0; token < kFakeVocab; ++token) generation.stop_token_ids.push_back(token);
   generation.prompt = {1};
   generation.sampling.temperature = 0;
-  Request every(generation, 1, std::set<TokenId>{kFakeEos}, tokenizer, 100, nullptr, nullptr, nullptr, 1);
+  Request every(generation, {}, std::set<TokenId>{kFakeEos}, tokenizer, 100, 1);
   EXPECT_EQ(sample_round(every, &every.choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch).finish, FinishReason::kStop);
 }
 

@@ -23,7 +23,7 @@ class FakeSequence final : public ScheduledSequence {
   int64_t computed() const override { return computed_; }
   int64_t left() const override { return tokens - computed_; }
   int64_t pass_limit() const override { return boundary - computed_; }
-  int64_t growth(int64_t n) const override { return n == 0 ? 0 : n * bytes_per_token_ + for_a_pass; }
+  int64_t max_growth(int64_t n) const override { return n == 0 ? 0 : n * bytes_per_token_ + for_a_pass; }
   int64_t held() const override { return computed_ * bytes_per_token_; }
   int64_t offloaded() const override { return apart; }
   int64_t bytes_ahead(int64_t beyond) const override { return std::min(tokens + beyond, end) * bytes_per_token_; }
@@ -365,6 +365,42 @@ TEST_F(SchedulerTest, AnotherTextWaitsForMemoryThatThoseOfThisOneWillTake) {
   scheduler().plan(memory, &plan_);
   EXPECT_THAT(plan_.admitted, ElementsAre(sequences_[1].get()));
   budget = 80;
+  scheduler().plan(memory, &plan_);
+  EXPECT_THAT(plan_.admitted, ElementsAre(sequences_[3].get()));
+}
+
+// 2 waits for a prefix that 1 is computing, and 3 could start now.
+TEST_F(SchedulerTest, MemoryIsSetAsideForAWaitingPrefixHitAlsoFromSequencesWithoutOne) {
+  options.token_budget = 100;
+  Scheduler::Memory memory;
+  memory.free = [&] { return budget - used_; };
+  memory.waits = [&](ScheduledSequence* sequence) -> std::optional<int64_t> {
+    return ticket_of(sequence) == 2 ? std::optional<int64_t>(10) : std::nullopt;
+  };
+  add(1, 20, 2);
+  scheduler().plan(memory, &plan_);
+  add(2, 22, 2)->prefix = {4, 0, 0};  // has a part of the prefix already
+  add(3, 22, 2);
+  budget = 22 + 24 + (24 - 10) - 1;  // the needs of 1 and 3, and of 2 without the bytes that it will share
+  scheduler().plan(memory, &plan_);
+  EXPECT_THAT(plan_.admitted, IsEmpty());
+  ++budget;
+  scheduler().plan(memory, &plan_);
+  EXPECT_THAT(plan_.admitted, ElementsAre(sequences_[3].get()));
+}
+
+TEST_F(SchedulerTest, APrefixHitTakesMemoryThatIsSetAsideForASequenceWithoutOne) {
+  options.token_budget = 100;
+  Scheduler::Memory memory;
+  memory.free = [&] { return budget - used_; };
+  memory.waits = [&](ScheduledSequence* sequence) -> std::optional<int64_t> {
+    return ticket_of(sequence) == 2 ? std::optional<int64_t>(10) : std::nullopt;
+  };
+  add(1, 20, 2);
+  scheduler().plan(memory, &plan_);
+  add(2, 22, 2);
+  add(3, 22, 2)->prefix = {4, 0, 0};
+  budget = 22 + 24;  // the needs of 1 and 3
   scheduler().plan(memory, &plan_);
   EXPECT_THAT(plan_.admitted, ElementsAre(sequences_[3].get()));
 }

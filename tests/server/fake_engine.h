@@ -70,7 +70,9 @@ class FakeEngine final : public Engine {
   void drain() override;
   void stop() override;
   bool draining() const override;
+  std::string lost() const override { return is_lost ? "a process of the model has ended" : ""; }
 
+  std::atomic<bool> is_lost = false;
   ByteTokenizer tokenizer_;
 
  private:

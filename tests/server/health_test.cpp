@@ -3,6 +3,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -11,6 +12,7 @@
 
 #include "server/commands/service_manager.h"
 #include "server/http/stream_health.h"
+#include "server/openai/openapi.h"
 #include "tests/server/command_runner.h"
 #include "tests/server/test_server.h"
 
@@ -71,6 +73,25 @@ TEST(Health, ADrainingServerLivesAndIsNotReady) {
   EXPECT_EQ(server.client().Get("/health/live")->status, 200);
   EXPECT_EQ(asked(server), kRuntimeError);
   EXPECT_EQ(asked(server, {"--live"}), kOk);
+}
+
+TEST(Health, EveryStatusIsInTheSchema) {
+  const Json known = openai::openapi()["components"]["schemas"]["Health"]["properties"]["status"]["enum"];
+  TestServer server;
+  const auto expect = [&](const char* path, const Json& status) {
+    EXPECT_EQ(Json::parse(server.client().Get(path)->body)["status"], status);
+    EXPECT_EQ(std::count(known.begin(), known.end(), status), 1) << status;
+  };
+  expect("/health/ready", "ok");
+  expect("/health/live", "alive");
+  server.engine.set_answer({"a"}, FinishReason::kError);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(server.post("/v1/completions", R"({"prompt": "a"})")->status, 500);
+  expect("/health/ready", "failing");
+  server.server.begin_drain();
+  expect("/health/ready", "draining");
+  server.engine.is_lost = true;
+  expect("/health/live", "lost");
+  EXPECT_EQ(known.size(), 5u);
 }
 
 TEST(Health, NeedsNoKey) {

@@ -99,6 +99,9 @@ TEST_F(RequestTest, RefusesBadCompletionFieldsByName) {
       {R"("logprobs": 21)", "logprobs"},    {R"("logprobs": true)", "logprobs"}, {R"("best_of": 2)", "best_of"},
       {R"("suffix": "x")", "suffix"},       {R"("echo": "yes")", "echo"},        {R"("messages": [])", "messages"},
       {R"("top_logprobs": 2)", "top_logprobs"},
+      {R"("length_penalty": -1)", "length_penalty"},
+      {R"("typical_p": -1)", "typical_p"},
+      {R"("repeat_last_n": 1)", "repeat_last_n"},
   };
   for (const BadField& bad : rows) {
     EXPECT_EQ(error_of([&] { completion(bad.fields); }).param, bad.param) << bad.fields;
@@ -201,6 +204,7 @@ TEST_F(RequestTest, RefusesBadMessagesByPlace) {
 TEST_F(RequestTest, AcceptsDefaultsOfUnsupportedFieldsAndNull) {
   EXPECT_NO_THROW(completion(R"("best_of": 1, "suffix": null, "logit_bias": null, "stop": null, "user": "me")"));
   EXPECT_NO_THROW(completion(R"("best_of": 2, "n": 2)"));
+  EXPECT_NO_THROW(completion(R"("length_penalty": 1, "typical_p": 1.0, "repeat_last_n": -1)"));
   EXPECT_NO_THROW(chat(R"("response_format": {"type": "text"}, "store": false, "modalities": ["text"], "tools": [],
                           "metadata": {}, "service_tier": "auto", "parallel_tool_calls": true, "audio": null,
                           "functions": [], "function_call": "none", "tool_choice": "none", "max_tokens": null)"));

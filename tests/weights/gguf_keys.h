@@ -10,6 +10,7 @@ namespace smartkv {
 class GgufKeys {
  public:
   GgufKeys& integer(const std::string& key, uint32_t value) { return add(key, 4, value); }
+  GgufKeys& wide(const std::string& key, int64_t value) { return add(key, 11, value); }
   GgufKeys& number(const std::string& key, float value) { return add(key, 6, value); }
   GgufKeys& boolean(const std::string& key, bool value) { return add(key, 7, static_cast<uint8_t>(value)); }
   GgufKeys& string(const std::string& key, const std::string& value) {

@@ -31,6 +31,11 @@ TEST(HfConfig, NamesTheKey) {
   EXPECT_THAT(with("num_key_value_heads", 3), HasSubstr("a multiple of the 3 KV heads, found 4"));
   EXPECT_THAT(with("head_dim", 7), HasSubstr("head_dim: expected an even number"));
   EXPECT_THAT(with("eos_token_id", "x"), HasSubstr("eos_token_id"));
+  EXPECT_EQ(with("eos_token_id", -1), "no error");
+  EXPECT_THAT(with("eos_token_id", {2, 4294967298}),
+              HasSubstr("config.json: key \"eos_token_id\": expected an integer from -1 to 2147483647, or an array of "
+                        "them, found [2,4294967298]"));
+  EXPECT_THAT(with("eos_token_id", UINT64_MAX), HasSubstr("found 18446744073709551615"));  // -1 in 64 bits
   EXPECT_THAT(with("hidden_act", "gelu"), HasSubstr("hidden_act"));
   EXPECT_THAT(with("rope_scaling", 3), HasSubstr("rope_scaling"));
   EXPECT_THAT(with("rope_scaling", {{"type", "ntk"}, {"factor", 2.0}}), HasSubstr("rope_scaling.type"));

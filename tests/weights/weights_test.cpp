@@ -62,7 +62,12 @@ TEST(HfWeights, NeitherFileNeedsToNameAnEndOfSequenceToken) {
   folder.write("config.json", config.dump());
   EXPECT_TRUE(Weights::open(folder.path())->config().eos_token_ids.empty());
   folder.write("generation_config.json", R"({"eos_token_id": [7, null]})");
-  EXPECT_THAT(error_of([&] { Weights::open(folder.path()); }), HasSubstr("key \"eos_token_id\": expected an integer or an array of them"));
+  const auto error = [&] { return error_of([&] { Weights::open(folder.path()); }); };
+  const std::string expected =
+      "generation_config.json: key \"eos_token_id\": expected an integer from -1 to 2147483647, or an array of them, found ";
+  EXPECT_THAT(error(), HasSubstr(expected + "[7,null]"));
+  folder.write("generation_config.json", R"({"eos_token_id": 4294967298})");  // 2 in 32 bits
+  EXPECT_THAT(error(), HasSubstr(expected + "4294967298"));
 }
 
 // tie_weights() of transformers 5 does the same.
@@ -234,9 +239,30 @@ TEST(Gguf, NoKeyIsIgnoredSilently) {
   EXPECT_THAT(with(GgufKeys().number("llama.attention.max_alibi_bias", 8)), HasSubstr("key \"llama.attention.max_alibi_bias\": expected no such key"));
   EXPECT_THAT(with(GgufKeys().number("llama.logit_scale", 8)), HasSubstr("key \"llama.logit_scale\": expected no such key"));
   EXPECT_THAT(with(GgufKeys().integer("llama.attention.sliding_window", 16)), HasSubstr("key \"llama.attention.sliding_window\": expected 0 for llama, found 16"));
+  EXPECT_EQ(with(GgufKeys().integer("llama.rope.scaling.original_context_length", 64)), "no error");
+  EXPECT_THAT(with(GgufKeys().wide("llama.rope.scaling.original_context_length", -64)),
+              HasSubstr("original_context_length\": expected an integer from 0 to 4294967296, found -64"));
+  EXPECT_THAT(with(GgufKeys().wide("llama.attention.sliding_window", int64_t{1} << 40)),
+              HasSubstr("sliding_window\": expected an integer from 0 to 4294967296, found 1099511627776"));
   EXPECT_THAT(with(GgufKeys().integer("llama.rope.dimension_sections", 16)), HasSubstr("llama.rope.dimension_sections"));
   EXPECT_THAT(with(GgufKeys().string("llama.rope.scaling.type", "ntk")), HasSubstr("key \"llama.rope.scaling.type\": expected none, linear, yarn"));
   EXPECT_THAT(with(GgufKeys().number("llama.rope.scaling.yarn_log_multiplier", 0.1f)), HasSubstr("yarn_log_multiplier"));
+}
+
+TEST(Gguf, AnEndTokenIsATokenOrMinusOne) {
+  const Folder folder;
+  const auto open = [&](int64_t eos) {
+    folder.write("m.gguf", GgufKeys().wide("tokenizer.ggml.eos_token_id", eos).in(read_file(kFixtures / "tiny.gguf")));
+    return Weights::open(folder.path() / "m.gguf");
+  };
+  EXPECT_EQ(open(7)->config().eos_token_ids, std::vector<int32_t>{7});
+  EXPECT_EQ(open(-1)->config().eos_token_ids, std::vector<int32_t>{-1});
+  EXPECT_EQ(open(4294967295)->config().eos_token_ids, std::vector<int32_t>{-1});  // -1 in 32 bits
+  for (const int64_t wrong : {int64_t{-2}, int64_t{4294967298}}) {
+    EXPECT_THAT(error_of([&] { open(wrong); }),
+                HasSubstr("key \"tokenizer.ggml.eos_token_id\": expected a token from 0 to 2147483647, or -1 for none, "
+                          "found " + std::to_string(wrong)));
+  }
 }
 
 TEST(Weights, TensorsWithoutAPlaceAreNamed) {

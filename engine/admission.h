@@ -1,0 +1,77 @@
+// Checks requests and prepares them for the engine's queue, before the engine thread sees them.
+//
+// The name means the way into the queue. The Scheduler later decides when a queued sequence starts.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cache/prefix_cache.h"
+#include "engine/engine_parts.h"
+#include "engine/request.h"
+#include "engine/request_checks.h"
+#include "engine/sampling/constraint.h"
+#include "engine/speculation/speculator.h"
+
+namespace smartkv {
+
+// Makes the RequestObjects and keeps them for later requests. Any thread may call any function. The work is done on the
+// caller's thread, but GrammarCompiler has threads of its own. The engine thread calls none of the functions.
+class Admission {
+ public:
+  // All arguments outlive this object. `vocabulary` is the number of tokens that both the model and the tokenizer know.
+  // Requests get the address of `prefixes`, which only the engine thread uses. Throws RequestError if options.kv_cache
+  // or options.speculative cannot be used with the model.
+  Admission(const EngineParts& parts, const PolicyContext& context, const PolicyContext& offload_context,
+            const Speculator& speculator, PrefixCache* prefixes, int64_t vocabulary);
+
+  // Checks a request, waits until its grammar is compiled, and returns what the engine thread needs to run it. The id
+  // is for the queue to set. Throws RequestError. `any_cancelled` is as for EventQueue.
+  std::shared_ptr<Request> admit(GenerationRequest generation, std::shared_ptr<std::atomic<bool>> any_cancelled) const;
+  // Checks a request as admit() does. Throws RequestError.
+  void check(const GenerationRequest& request) const { objects_of(request); }
+  std::vector<MemoryPlan> plan(const GenerationRequest& request) const;  // Engine::plan()
+  nlohmann::ordered_json describe() const;                               // Engine::describe()
+  // Ends every compilation of a grammar. From now on requests with a grammar are refused.
+  void stop() { grammars_.stop(); }
+
+ private:
+  // Each of these may throw RequestError.
+  RequestObjects objects_of(const GenerationRequest& request) const;  // checks all fields
+  // Returns the policy of a kv_cache field. Checks that it can be combined with the speculation, which may be null.
+  std::shared_ptr<const KvCachePolicy> policy_for(const nlohmann::json& spec, const Speculation* speculation) const;
+  // Returns the method of a request's speculative field. Null if that is "off".
+  std::shared_ptr<const Speculation> speculation_for(const nlohmann::json& field) const;
+  // Waits until the request's grammar is compiled. Returns null if it has none.
+  std::shared_ptr<const CompiledGrammar> grammar_for(const GenerationRequest& request) const;
+
+  // Returns why the request would have too little memory even if it ran alone. Empty if it would have enough.
+  std::string memory_problem(const GenerationRequest& request, const KvCachePolicy& policy,
+                             const Speculation* speculation) const;
+  // Lets the request use the prefix cache, unless something about it forbids that.
+  void share_prefixes(Request* request) const;
+  const nlohmann::json& policy_spec(const nlohmann::json& spec) const {
+    return spec.is_null() ? parts_.options.kv_cache : spec;
+  }
+
+  const EngineParts& parts_;
+  const PolicyContext& context_;
+  const PolicyContext& offload_context_;  // without a pool if no memory is set aside for offloading
+  const Speculator& speculator_;          // prepare() only, which any thread may call
+  PrefixCache* const prefixes_;           // of the engine thread; never dereferenced here
+  const RequestLimits limits_;
+  const PlanMemory memory_;
+  const std::set<TokenId> eos_;           // end-of-sequence tokens
+  mutable GrammarCompiler grammars_;
+
+  mutable std::mutex mutex_;  // guards the members below
+  mutable std::map<std::string, std::shared_ptr<const KvCachePolicy>> policies_;    // by request field
+  mutable std::map<std::string, std::shared_ptr<const Speculation>> speculations_;  // by request field
+};
+
+}  // namespace smartkv
