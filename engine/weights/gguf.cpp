@@ -170,7 +170,8 @@ PendingTensor read_tensor_info(Reader& reader) {
     view.shape.insert(view.shape.begin(), static_cast<int64_t>(extent));
   }
   const uint32_t type = reader.number<uint32_t>(what);
-  const auto info = std::ranges::find_if(tensor_types(), [&](const TensorTypeInfo& row) { return row.ggml == int64_t{type}; });
+  const auto has_number = [type](const TensorTypeInfo& row) { return row.ggml == int64_t{type}; };
+  const auto info = std::ranges::find_if(tensor_types(), has_number);
   if (info == tensor_types().end()) {
     reader.fail(what + ": expected one of the types " + supported_types() + ", found " + name_of_type(type));
   }
