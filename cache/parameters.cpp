@@ -8,6 +8,13 @@ namespace smartkv {
 namespace {
 
 template <typename T>
+std::string joined(const std::vector<T>& choices) {
+  std::string text;
+  for (const T& choice : choices) text += (text.empty() ? "" : ", ") + nlohmann::json(choice).dump();
+  return text;
+}
+
+template <typename T>
 std::string range(T least, T most) {
   std::ostringstream text;
   text << "[" << least << ", " << most << "]";
@@ -15,6 +22,13 @@ std::string range(T least, T most) {
 }
 
 }  // namespace
+
+thread_local std::vector<ListedParameter>* parameter_list = nullptr;
+
+template <typename T>
+void Parameters::list(const std::string& key, T fallback, const std::string& values, std::string_view help) const {
+  parameter_list->push_back({path_ + "." + key, nlohmann::json(fallback).dump(), values, std::string(help)});
+}
 
 bool Parameters::has(const std::string& key) const { return json_.contains(key) && !json_.at(key).is_null(); }
 
@@ -29,7 +43,9 @@ void Parameters::fail(const std::string& key, const std::string& expected) const
   throw ParameterError(path_ + "." + key, "expected " + expected + ", found " + found);
 }
 
-int64_t Parameters::integer(const std::string& key, int64_t fallback, int64_t least, int64_t most) {
+int64_t Parameters::integer(const std::string& key, int64_t fallback, int64_t least, int64_t most,
+                            std::string_view help) {
+  if (parameter_list != nullptr) list(key, fallback, range(least, most), help);
   const nlohmann::json* value = find(key);
   if (value == nullptr) return fallback;
   const std::string expected = "an integer in " + range(least, most);
@@ -40,7 +56,8 @@ int64_t Parameters::integer(const std::string& key, int64_t fallback, int64_t le
   return number;
 }
 
-double Parameters::number(const std::string& key, double fallback, double least, double most) {
+double Parameters::number(const std::string& key, double fallback, double least, double most, std::string_view help) {
+  if (parameter_list != nullptr) list(key, fallback, range(least, most), help);
   const nlohmann::json* value = find(key);
   if (value == nullptr) return fallback;
   if (!value->is_number() || !(value->get<double>() >= least && value->get<double>() <= most)) {
@@ -49,14 +66,16 @@ double Parameters::number(const std::string& key, double fallback, double least,
   return value->get<double>();
 }
 
-bool Parameters::boolean(const std::string& key, bool fallback) {
+bool Parameters::boolean(const std::string& key, bool fallback, std::string_view help) {
+  if (parameter_list != nullptr) list(key, fallback, "true, false", help);
   const nlohmann::json* value = find(key);
   if (value == nullptr) return fallback;
   if (!value->is_boolean()) fail(key, "true or false");
   return value->get<bool>();
 }
 
-std::string Parameters::text(const std::string& key, const std::string& fallback) {
+std::string Parameters::text(const std::string& key, const std::string& fallback, std::string_view help) {
+  if (parameter_list != nullptr) list(key, fallback, "text", help);
   const nlohmann::json* value = find(key);
   if (value == nullptr) return fallback;
   if (!value->is_string()) fail(key, "a string");
@@ -64,29 +83,27 @@ std::string Parameters::text(const std::string& key, const std::string& fallback
 }
 
 std::string Parameters::choice(const std::string& key, const std::string& fallback,
-                               const std::vector<std::string>& choices) {
-  std::string expected;
-  for (const std::string& name : choices) expected += (expected.empty() ? "one of \"" : ", \"") + name + "\"";
+                               const std::vector<std::string>& choices, std::string_view help) {
+  if (parameter_list != nullptr) list(key, fallback, joined(choices), help);
   const nlohmann::json* value = find(key);
   if (value == nullptr) return fallback;
-  if (!value->is_string()) fail(key, expected);
   for (const std::string& name : choices) {
-    if (name == value->get<std::string>()) return name;
+    if (value->is_string() && value->get_ref<const std::string&>() == name) return name;
   }
-  fail(key, expected);
+  fail(key, "one of " + joined(choices));
 }
 
-int64_t Parameters::integer_choice(const std::string& key, int64_t fallback, const std::vector<int64_t>& choices) {
+int64_t Parameters::integer_choice(const std::string& key, int64_t fallback, const std::vector<int64_t>& choices,
+                                   std::string_view help) {
+  if (parameter_list != nullptr) list(key, fallback, joined(choices), help);
   const nlohmann::json* value = find(key);
   if (value == nullptr) return fallback;
-  std::string expected;
   for (const int64_t choice : choices) {
     if (value->is_string() ? value->get_ref<const std::string&>() == std::to_string(choice) : *value == choice) {
       return choice;
     }
-    expected += (expected.empty() ? "one of " : ", ") + std::to_string(choice);
   }
-  fail(key, expected);
+  fail(key, "one of " + joined(choices));
 }
 
 const nlohmann::json* Parameters::object(const std::string& key) {

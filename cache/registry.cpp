@@ -151,7 +151,8 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
     break;
   }
   const bool shadows = !parameters.contains("shadow") || parameters["shadow"] != 0;
-  const double shadow = shadows ? Parameters(name, parameters).number("shadow", 0, kLeastShadowShare, 1) : 0;
+  constexpr std::string_view kHelp = "share of positions at which attention is compared with that over the full cache";
+  const double shadow = shadows ? Parameters(name, parameters).number("shadow", 0, kLeastShadowShare, 1, kHelp) : 0;
   parameters.erase("shadow");  // Handled here for all policies, so no policy knows it.
   std::string known;
   for (const PolicyRow& row : policy_registry()) {

@@ -27,14 +27,15 @@
 
 namespace smartkv {
 
+// Ranges: engine/sampling/sampling_fields.h.
 struct SamplingParams {
-  float temperature = 1.0f;  // at least 0; 0 samples greedily
-  float top_p = 1.0f;        // [0, 1]; 0 leaves the most likely token only
-  int32_t top_k = 0;         // 0 turns it off
-  float min_p = 0.0f;        // [0, 1]
-  float repetition_penalty = 1.0f;  // above 0; applies to prompt and output (CTRL, Keskar et al. 2019)
-  float presence_penalty = 0.0f;    // [-2, 2], applies to the output, as OpenAI defines it
-  float frequency_penalty = 0.0f;   // [-2, 2], applies to the output
+  float temperature = 1.0f;         // 0 samples greedily
+  float top_p = 1.0f;               // 0 leaves the most likely token only
+  int32_t top_k = 0;                // 0 and -1 turn it off
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;  // applies to prompt and output (CTRL, Keskar et al. 2019)
+  float presence_penalty = 0.0f;    // applies to the output, as OpenAI defines it
+  float frequency_penalty = 0.0f;   // applies to the output
   std::vector<std::pair<TokenId, float>> logit_bias = {};
   std::optional<uint64_t> seed = {};  // if absent, the engine chooses one below 2^53 and reports it
 };

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "engine/memory_plan.h"
+#include "engine/sampling/sampling_fields.h"
 #include "engine/speculation/pillar_cache.h"
 #include "engine/speculation/spec.h"
 
@@ -31,15 +32,12 @@ void check_token(TokenId token, const char* field, const RequestLimits& limits) 
 }
 
 void check_sampling(const SamplingParams& params, const RequestLimits& limits) {
-  check(params.temperature >= 0 && std::isfinite(params.temperature), "temperature", "a number >= 0",
-        params.temperature);
-  check(params.top_p >= 0 && params.top_p <= 1, "top_p", "a number in [0, 1]", params.top_p);
-  check(params.top_k >= 0, "top_k", "an integer >= 0 (0: off)", params.top_k);
-  check(params.min_p >= 0 && params.min_p <= 1, "min_p", "a number in [0, 1]", params.min_p);
-  check(params.repetition_penalty > 0 && std::isfinite(params.repetition_penalty), "repetition_penalty",
-        "a number > 0", params.repetition_penalty);
-  check(std::abs(params.presence_penalty) <= 2, "presence_penalty", "a number in [-2, 2]", params.presence_penalty);
-  check(std::abs(params.frequency_penalty) <= 2, "frequency_penalty", "a number in [-2, 2]", params.frequency_penalty);
+  for (const SamplingField& field : kSamplingFields) {
+    const double value = field.of(params);
+    if (field.allows(value)) continue;
+    invalid(std::string(field.name), std::string(field.is_whole() ? "an integer in " : "a number in ") +
+            (field.above_min ? "(" : "[") + std::to_string(field.min) + ", " + std::to_string(field.max) + "]", value);
+  }
   for (const auto& [token, bias] : params.logit_bias) {
     check_token(token, "logit_bias", limits);
     check(std::isfinite(bias), "logit_bias", "finite numbers", bias);

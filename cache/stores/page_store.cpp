@@ -8,7 +8,8 @@ using kernels::kPageTokens;
 using kernels::QuantizedLayout;
 
 int64_t read_prompt_stride(Parameters* parameters, int64_t fallback) {
-  const int64_t stride = parameters->integer("prompt_stride", fallback, kPageTokens, int64_t{1} << 24);
+  const int64_t stride = parameters->integer("prompt_stride", fallback, kPageTokens, int64_t{1} << 24,
+                                             "tokens between the boundaries of a prompt; whole pages of 64");
   if (stride % kPageTokens == 0) return stride;
   throw CacheError("kv_cache.prompt_stride: expected a multiple of " + std::to_string(kPageTokens) + ", found " +
                    std::to_string(stride));

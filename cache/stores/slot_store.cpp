@@ -25,14 +25,14 @@ Boundaries EvictionOptions::boundaries() const {
 
 EvictionOptions read_eviction_options(Parameters* parameters, const CacheShape& shape) {
   constexpr int64_t kMost = int64_t{1} << 24;
-  const EvictionOptions defaults;
   EvictionOptions options;
-  options.tokens = parameters->integer("tokens", defaults.tokens, 1, kMost);
-  options.sinks = parameters->integer("sinks", defaults.sinks, 0, kMost);
-  options.window = parameters->integer("window", defaults.window, 1, kMost);
-  options.exact_prefill =
-      parameters->choice("prefill", defaults.exact_prefill ? "exact" : "streaming", {"exact", "streaming"}) == "exact";
-  const std::string kept = parameters->choice("kept", "dense", {"dense", "k8v8", "k8v4", "k4v4", "k3v3", "k2v2"});
+  options.tokens = parameters->integer("tokens", options.tokens, 1, kMost, "kept in all, on average over the heads");
+  options.sinks = parameters->integer("sinks", options.sinks, 0, kMost, "first tokens, which stay");
+  options.window = parameters->integer("window", options.window, 1, kMost, "most recent tokens, which stay");
+  options.exact_prefill = parameters->choice("prefill", "exact", {"exact", "streaming"},
+                                             "evicts at the prompt's end, or from its first tokens on") == "exact";
+  const std::string kept = parameters->choice("kept", "dense", {"dense", "k8v8", "k8v4", "k4v4", "k3v3", "k2v2"},
+                                              "how eviction at a prompt's end stores three quarters of its tokens");
   if (kept != "dense") options.packed = uniform_layout(shape, kept[1] - '0', kept[3] - '0');
   check_eviction(options);
   return options;

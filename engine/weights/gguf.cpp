@@ -23,32 +23,30 @@ enum GgufType : uint32_t {
   kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64, kTypeEnd
 };
 
-// A tensor type of ggml.
-struct GgmlType {
+// Tensor types of ggml that are not supported, for error messages.
+struct UnsupportedType {
   uint32_t number;
   std::string_view name;
-  std::optional<TensorType> type;  // nullopt if it is not supported
 };
-constexpr GgmlType kGgmlTypes[] = {
-    {0, "F32", TensorType::kF32},       {1, "F16", TensorType::kF16},       {2, "Q4_0", TensorType::kQ4_0},
-    {3, "Q4_1", TensorType::kQ4_1},     {6, "Q5_0", TensorType::kQ5_0},     {7, "Q5_1", TensorType::kQ5_1},
-    {8, "Q8_0", TensorType::kQ8_0},     {9, "Q8_1", std::nullopt},          {10, "Q2_K", TensorType::kQ2_K},
-    {11, "Q3_K", TensorType::kQ3_K},    {12, "Q4_K", TensorType::kQ4_K},    {13, "Q5_K", TensorType::kQ5_K},
-    {14, "Q6_K", TensorType::kQ6_K},    {15, "Q8_K", std::nullopt},         {16, "IQ2_XXS", std::nullopt},
-    {17, "IQ2_XS", std::nullopt},       {18, "IQ3_XXS", std::nullopt},      {19, "IQ1_S", std::nullopt},
-    {20, "IQ4_NL", TensorType::kIq4Nl}, {21, "IQ3_S", std::nullopt},        {22, "IQ2_S", std::nullopt},
-    {23, "IQ4_XS", TensorType::kIq4Xs}, {24, "I8", std::nullopt},           {25, "I16", std::nullopt},
-    {26, "I32", std::nullopt},          {27, "I64", std::nullopt},          {28, "F64", std::nullopt},
-    {29, "IQ1_M", std::nullopt},        {30, "BF16", TensorType::kBf16},    {34, "TQ1_0", std::nullopt},
-    {35, "TQ2_0", std::nullopt},        {39, "MXFP4", TensorType::kMxfp4},  {40, "NVFP4", std::nullopt},
-};
+constexpr UnsupportedType kUnsupportedTypes[] = {
+    {9, "Q8_1"}, {15, "Q8_K"}, {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {21, "IQ3_S"},
+    {22, "IQ2_S"}, {24, "I8"}, {25, "I16"}, {26, "I32"}, {27, "I64"}, {28, "F64"}, {29, "IQ1_M"}, {34, "TQ1_0"},
+    {35, "TQ2_0"}, {40, "NVFP4"}};
 
 std::string supported_types() {
   std::string names;
-  for (const GgmlType& type : kGgmlTypes) {
-    if (type.type) names += (names.empty() ? "" : ", ") + std::string(type.name);
+  for (const TensorTypeInfo& type : tensor_types()) {
+    if (type.ggml >= 0) names += (names.empty() ? "" : ", ") + std::string(type.name);
   }
   return names;
+}
+
+// Returns the name of an unsupported type, for error messages.
+std::string name_of_type(uint32_t number) {
+  for (const UnsupportedType& type : kUnsupportedTypes) {
+    if (type.number == number) return std::string(type.name);
+  }
+  return "the unknown type " + std::to_string(number);
 }
 
 // Reads little-endian values. Throws ModelError instead of reading past the end.
@@ -172,18 +170,17 @@ PendingTensor read_tensor_info(Reader& reader) {
     view.shape.insert(view.shape.begin(), static_cast<int64_t>(extent));
   }
   const uint32_t type = reader.number<uint32_t>(what);
-  const auto* known = std::find_if(std::begin(kGgmlTypes), std::end(kGgmlTypes), [&](const GgmlType& t) { return t.number == type; });
-  if (known == std::end(kGgmlTypes) || !known->type) {
-    reader.fail(what + ": expected one of the types " + supported_types() + ", found " +
-                (known == std::end(kGgmlTypes) ? "the unknown type " + std::to_string(type) : std::string(known->name)));
+  const auto has_number = [type](const TensorTypeInfo& row) { return row.ggml == int64_t{type}; };
+  const auto info = std::ranges::find_if(tensor_types(), has_number);
+  if (info == tensor_types().end()) {
+    reader.fail(what + ": expected one of the types " + supported_types() + ", found " + name_of_type(type));
   }
-  view.type = *known->type;
-  const TensorTypeInfo& info = tensor_type_info(view.type);
-  if (view.row_elements() % info.block_elements != 0) {
+  view.type = info->type;
+  if (view.row_elements() % info->block_elements != 0) {
     reader.fail(what + ": rows of " + std::to_string(view.row_elements()) + " elements are not whole blocks of " +
-                std::string(info.name));
+                std::string(info->name));
   }
-  pending.bytes = elements / static_cast<uint64_t>(info.block_elements) * static_cast<uint64_t>(info.block_bytes);
+  pending.bytes = elements / static_cast<uint64_t>(info->block_elements) * static_cast<uint64_t>(info->block_bytes);
   pending.offset = reader.number<uint64_t>(what);
   return pending;
 }
@@ -322,11 +319,9 @@ std::string stored_as(const GgufFile& file) {
 }
 
 uint32_t ggml_type_number(TensorType type) {
-  for (const GgmlType& known : kGgmlTypes) {
-    if (known.type == type) return known.number;
-  }
-  throw ModelError("expected one of the GGUF types " + supported_types() + ", found " +
-                   std::string(tensor_type_info(type).name));
+  const TensorTypeInfo& info = tensor_type_info(type);
+  if (info.ggml >= 0) return static_cast<uint32_t>(info.ggml);
+  throw ModelError("expected one of the GGUF types " + supported_types() + ", found " + std::string(info.name));
 }
 
 std::optional<int64_t> GgufFile::get_int(std::string_view key) const {

@@ -16,13 +16,11 @@ namespace {
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 
+// Returns the type of a dtype. The format has only plain numbers.
 std::optional<TensorType> tensor_type(const std::string& dtype) {
-  if (dtype == "F32") return TensorType::kF32;
-  if (dtype == "F16") return TensorType::kF16;
-  if (dtype == "BF16") return TensorType::kBf16;
-  if (dtype == "F8_E4M3") return TensorType::kF8E4m3;
-  if (dtype == "F8_E5M2") return TensorType::kF8E5m2;
-  if (dtype == "I32") return TensorType::kI32;
+  for (const TensorTypeInfo& info : tensor_types()) {
+    if (info.name == dtype && info.block_elements == 1 && info.block_bytes > 0) return info.type;
+  }
   return std::nullopt;
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <stdexcept>
 
@@ -167,47 +168,49 @@ const std::array<float, 256>& f8_e4m3_values() {
   return values;
 }
 
-using BlockFunction = void (*)(const uint8_t*, float*);
+void f32(const uint8_t* p, float* y) { *y = read<float>(p); }
+void f16(const uint8_t* p, float* y) { *y = read_f16(p); }
+void bf16(const uint8_t* p, float* y) { *y = std::bit_cast<float>(static_cast<uint32_t>(read<uint16_t>(p)) << 16); }
+void e4m3(const uint8_t* p, float* y) { *y = f8_e4m3_values()[*p]; }
+void e5m2(const uint8_t* p, float* y) { *y = kernels::half_to_float(static_cast<uint16_t>(*p << 8)); }  // half an f16
+void i32(const uint8_t* p, float* y) { *y = static_cast<float>(read<int32_t>(p)); }
 
-BlockFunction block_function(TensorType type) {
-  switch (type) {
-    case TensorType::kF32: return [](const uint8_t* p, float* y) { *y = read<float>(p); };
-    case TensorType::kF16: return [](const uint8_t* p, float* y) { *y = read_f16(p); };
-    case TensorType::kBf16:
-      return [](const uint8_t* p, float* y) { *y = std::bit_cast<float>(static_cast<uint32_t>(read<uint16_t>(p)) << 16); };
-    case TensorType::kQ4_0: return q4_0;
-    case TensorType::kQ4_1: return q4_1;
-    case TensorType::kQ5_0: return q5_0;
-    case TensorType::kQ5_1: return q5_1;
-    case TensorType::kQ8_0: return q8_0;
-    case TensorType::kQ2_K: return q2_k;
-    case TensorType::kQ3_K: return q3_k;
-    case TensorType::kQ4_K: return q4_k;
-    case TensorType::kQ5_K: return q5_k;
-    case TensorType::kQ6_K: return q6_k;
-    case TensorType::kIq4Nl: return iq4_nl;
-    case TensorType::kIq4Xs: return iq4_xs;
-    case TensorType::kMxfp4: return mxfp4;
-    case TensorType::kF8E4m3: return [](const uint8_t* p, float* y) { *y = f8_e4m3_values()[*p]; };
-    case TensorType::kF8E5m2:  // The upper byte of an f16.
-      return [](const uint8_t* p, float* y) { *y = kernels::half_to_float(static_cast<uint16_t>(*p << 8)); };
-    case TensorType::kI32: return [](const uint8_t* p, float* y) { *y = static_cast<float>(read<int32_t>(p)); };
-    case TensorType::kInt4:
-    case TensorType::kInt8: break;
+constexpr TensorTypeInfo kTypes[] = {
+    {TensorType::kF32, "F32", 1, 4, f32, 0},
+    {TensorType::kF16, "F16", 1, 2, f16, 1},
+    {TensorType::kBf16, "BF16", 1, 2, bf16, 30},
+    {TensorType::kQ4_0, "Q4_0", 32, 18, q4_0, 2},
+    {TensorType::kQ4_1, "Q4_1", 32, 20, q4_1, 3},
+    {TensorType::kQ5_0, "Q5_0", 32, 22, q5_0, 6},
+    {TensorType::kQ5_1, "Q5_1", 32, 24, q5_1, 7},
+    {TensorType::kQ8_0, "Q8_0", 32, 34, q8_0, 8},
+    {TensorType::kQ2_K, "Q2_K", 256, 84, q2_k, 10},
+    {TensorType::kQ3_K, "Q3_K", 256, 110, q3_k, 11},
+    {TensorType::kQ4_K, "Q4_K", 256, 144, q4_k, 12},
+    {TensorType::kQ5_K, "Q5_K", 256, 176, q5_k, 13},
+    {TensorType::kQ6_K, "Q6_K", 256, 210, q6_k, 14},
+    {TensorType::kIq4Nl, "IQ4_NL", 32, 18, iq4_nl, 20},
+    {TensorType::kIq4Xs, "IQ4_XS", 256, 136, iq4_xs, 23},
+    {TensorType::kMxfp4, "MXFP4", 32, 17, mxfp4, 39},
+    {TensorType::kF8E4m3, "F8_E4M3", 1, 1, e4m3},
+    {TensorType::kF8E5m2, "F8_E5M2", 1, 1, e5m2},
+    {TensorType::kI32, "I32", 1, 4, i32},
+    {TensorType::kInt4, "INT4", 1, 0},
+    {TensorType::kInt8, "INT8", 1, 0}};
+
+// tensor_type_info() finds a row by its type's value.
+static_assert([] {
+  for (size_t i = 0; i < std::size(kTypes); ++i) {
+    if (kTypes[i].type != static_cast<TensorType>(i)) return false;
   }
-  throw std::logic_error("expand_rows: unknown tensor type");
-}
+  return true;
+}());
 
 }  // namespace
 
-const TensorTypeInfo& tensor_type_info(TensorType type) {
-  static constexpr TensorTypeInfo kInfo[] = {
-      {"F32", 1, 4},    {"F16", 1, 2},   {"BF16", 1, 2},    {"Q4_0", 32, 18},   {"Q4_1", 32, 20},  {"Q5_0", 32, 22},
-      {"Q5_1", 32, 24}, {"Q8_0", 32, 34}, {"Q2_K", 256, 84},  {"Q3_K", 256, 110}, {"Q4_K", 256, 144}, {"Q5_K", 256, 176},
-      {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136}, {"MXFP4", 32, 17},
-      {"F8_E4M3", 1, 1},  {"F8_E5M2", 1, 1}, {"I32", 1, 4},     {"INT4", 1, 0},     {"INT8", 1, 0}};
-  return kInfo[static_cast<size_t>(type)];
-}
+std::span<const TensorTypeInfo> tensor_types() { return kTypes; }
+
+const TensorTypeInfo& tensor_type_info(TensorType type) { return kTypes[static_cast<size_t>(type)]; }
 
 int64_t TensorView::elements() const {
   int64_t n = 1;
@@ -235,9 +238,8 @@ void expand_rows(const TensorView& tensor, int64_t first, int64_t count, float* 
   const TensorTypeInfo& info = tensor_type_info(tensor.type);
   const int64_t blocks = tensor.row_elements() / info.block_elements;
   const auto* bytes = reinterpret_cast<const uint8_t*>(tensor.data.data()) + first * blocks * info.block_bytes;
-  const BlockFunction expand = block_function(tensor.type);
   for (int64_t block = 0; block < count * blocks; ++block) {
-    expand(bytes + block * info.block_bytes, out + block * info.block_elements);
+    info.expand(bytes + block * info.block_bytes, out + block * info.block_elements);
   }
   if (tensor.scales == nullptr) return;
   const WeightScales& scales = *tensor.scales;

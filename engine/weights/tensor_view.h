@@ -18,12 +18,18 @@ enum class TensorType : uint8_t {
   kInt4, kInt8       // GPTQ and AWQ: TensorView::integers describes the layout
 };
 
+// A row of the table of tensor types.
 struct TensorTypeInfo {
+  TensorType type;
   std::string_view name;   // "Q4_1"
-  int64_t block_elements;  // 1 for plain floats, 32 or 256 for quantized blocks
+  int64_t block_elements;  // 1 for plain numbers, 32 or 256 for quantized blocks
   int64_t block_bytes;     // 0 if rows are not contiguous in the file (kInt4, kInt8)
+  void (*expand)(const uint8_t* block, float* out) = nullptr;  // expands one block to f32; null for kInt4 and kInt8
+  int ggml = -1;           // number of the type in GGUF files; -1 if they do not have it
 };
-// Returns the description of a type. Thread-safe.
+// Returns the table, in the order of TensorType.
+std::span<const TensorTypeInfo> tensor_types();
+// Returns the row of a type.
 const TensorTypeInfo& tensor_type_info(TensorType type);
 
 // Factors of a matrix, one for each block of rows and columns.

@@ -275,18 +275,4 @@ std::string config_text(const ServerOptions& options) {
   return config.dump(2) + "\n";
 }
 
-std::string option_table_markdown() {
-  std::string text = "| option | default | meaning |\n|---|---|---|\n";
-  for (const Option& option : option_table()) {
-    std::string range;
-    for (const std::string_view choice : option.choices) {
-      range += (range.empty() ? " (`" : ", `") + std::string(choice) + '`';
-    }
-    if (!range.empty()) range += ')';
-    text += "| `" + std::string(option.name) + "` | `" + shown(value_of(option, ServerOptions())) + "` | " +
-            std::string(option.help) + range + " |\n";
-  }
-  return text;
-}
-
 }  // namespace smartkv

@@ -90,6 +90,5 @@ void add_gate(const std::string& text, std::map<std::string, std::filesystem::pa
 
 int64_t parse_bytes(std::string_view text);  // parses "2GiB"; throws std::invalid_argument
 std::string config_text(const ServerOptions& options);  // returns a config file with all options but the API key
-std::string option_table_markdown();                    // returns the table for docs/reference/options.md
 
 }  // namespace smartkv

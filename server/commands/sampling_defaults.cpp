@@ -1,12 +1,11 @@
 #include "server/commands/sampling_defaults.h"
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 
+#include "engine/sampling/sampling_fields.h"
 #include "engine/weights/gguf.h"
-#include "server/openai/field_reader.h"
-#include "server/openai/schemas.h"
+#include "server/openai/field_table.h"
 
 namespace smartkv {
 
@@ -14,43 +13,33 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Default {
-  const char* name;  // name in requests and in generation_config.json
-  const char* gguf;  // key in a GGUF file
-};
-
-constexpr std::array<Default, 5> kDefaults = {{{"temperature", "general.sampling.temp"},
-                                               {"top_p", "general.sampling.top_p"},
-                                               {"top_k", "general.sampling.top_k"},
-                                               {"min_p", "general.sampling.min_p"},
-                                               {"repetition_penalty", "general.sampling.penalty_repeat"}}};
-
-bool is_whole(const Default& row) {
-  return openai::body_schema(openai::Body::kCompletions).at("properties").at(row.name).at("type") == "integer";
-}
-
 // Throws ConfigError unless a request could have this value.
-void check(const std::string& where, const Default& row, const Json& value) {
-  const Json body = {{row.name, value}};
+void check(const std::string& where, const SamplingField& row, const Json& value) {
+  const std::string name(row.name);
+  const Json body = {{name, value}};
   openai::FieldReader fields(body, &openai::body_schema(openai::Body::kCompletions));
   try {
-    is_whole(row) ? static_cast<void>(fields.integer(row.name, 0)) : static_cast<void>(fields.number(row.name, 0));
+    row.is_whole() ? static_cast<void>(fields.integer(name, 0)) : static_cast<void>(fields.number(name, 0));
   } catch (const openai::ApiError& error) {
     throw ConfigError(where + ": " + error.what());
   }
-  if (value.is_null()) throw ConfigError(where + ": '" + row.name + "': expected a number, found null");
+  if (value.is_null()) throw ConfigError(where + ": '" + name + "': expected a number, found null");
 }
 
 Json of_option(const nlohmann::json& option) {
   if (!option.is_object()) throw ConfigError("sampling: expected an object such as {\"temperature\": 0.7}, or null, found " + option.dump());
   Json result = Json::object();
+  std::string names;
+  for (const SamplingField& row : kSamplingFields) {
+    if (row.gguf.empty()) continue;  // models recommend no value
+    names += (names.empty() ? "" : ", ") + std::string(row.name);
+    const auto value = option.find(row.name);
+    if (value == option.end()) continue;
+    check("sampling", row, *value);
+    result[std::string(row.name)] = *value;
+  }
   for (const auto& [key, value] : option.items()) {
-    const auto row = std::find_if(kDefaults.begin(), kDefaults.end(), [&, name = key](const Default& one) { return one.name == name; });
-    if (row == kDefaults.end()) {
-      throw ConfigError("sampling: unknown field \"" + key + "\": expected temperature, top_p, top_k, min_p and repetition_penalty");
-    }
-    check("sampling", *row, value);
-    result[key] = value;
+    if (!result.contains(key)) throw ConfigError("sampling: unknown field \"" + key + "\": expected one of " + names);
   }
   return result;
 }
@@ -68,11 +57,11 @@ Json of_folder(const std::filesystem::path& file) {
   if (!in) return result;  // not every model has this file
   const Json config = Json::parse(in, nullptr, false);
   if (!config.is_object()) throw ConfigError(file.string() + ": expected a JSON object");
-  for (const Default& row : kDefaults) {
+  for (const SamplingField& row : kSamplingFields) {
     const auto value = config.find(row.name);
-    if (value == config.end() || value->is_null()) continue;
+    if (row.gguf.empty() || value == config.end() || value->is_null()) continue;
     check(file.string(), row, *value);
-    result[row.name] = *value;
+    result[std::string(row.name)] = *value;
   }
   if (draws(config, file)) return result;
   Json greedy = {{"temperature", 0}};  // only the repetition penalty changes a greedy choice
@@ -83,16 +72,17 @@ Json of_folder(const std::filesystem::path& file) {
 Json of_gguf(const std::filesystem::path& file) {
   Json result = Json::object();
   const GgufFile gguf = GgufFile::open(file);
-  for (const Default& row : kDefaults) {
+  for (const SamplingField& row : kSamplingFields) {
     Json value;
-    if (is_whole(row)) {
+    if (row.gguf.empty()) continue;
+    if (row.is_whole()) {
       if (const auto number = gguf.get_int(row.gguf)) value = *number;
     } else if (const auto number = gguf.get_float(row.gguf)) {
       value = *number;
     }
     if (value.is_null()) continue;
     check(file.string(), row, value);
-    result[row.name] = value;
+    result[std::string(row.name)] = value;
   }
   return result;
 }

@@ -1,9 +1,7 @@
-// Sampling options on the command line, as fields of an API request.
+// Sampling options on the command line: the fields of an API request that have flags in openai/field_table.h.
 #pragma once
 
-#include <optional>
-#include <string>
-#include <vector>
+#include <cstdint>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -14,14 +12,10 @@ namespace smartkv {
 class SamplingFlags {
  public:
   SamplingFlags(CLI::App& app, int64_t max_tokens);  // `max_tokens` is the default of --max-tokens
-  nlohmann::ordered_json body() const;  // returns max_tokens and the fields that were given
+  const nlohmann::ordered_json& body() const { return body_; }  // max_tokens and the fields that were given
 
  private:
-  int64_t max_tokens_;
-  std::optional<double> temperature_, top_p_, min_p_, repetition_penalty_;
-  std::optional<int64_t> top_k_, seed_;
-  std::vector<std::string> stop_;
-  bool ignore_eos_ = false;
+  nlohmann::ordered_json body_;
 };
 
 }  // namespace smartkv

@@ -12,7 +12,6 @@
 #include "server/commands/service_manager.h"
 #include "server/http/listening_socket.h"
 #include "server/http/routes.h"
-#include "server/openai/field_table.h"
 
 namespace smartkv {
 
@@ -113,24 +112,12 @@ std::function<int()> setup_serve(CLI::App& app) {
   struct Arguments {
     std::unique_ptr<OptionFlags> flags;
     bool print_config = false;
-    bool print_options = false;
-    bool print_fields = false;
   };
   auto arguments = std::make_shared<Arguments>();
   arguments->flags = std::make_unique<OptionFlags>(app, true);
   app.add_flag("--print-config", arguments->print_config, "Print the effective config (without the API key) and exit");
-  app.add_flag("--print-options", arguments->print_options, "Print the table of options as Markdown and exit");
-  app.add_flag("--print-fields", arguments->print_fields, "Print the table of request fields as Markdown and exit");
   app.footer(kExamples);
   return [arguments] {
-    if (arguments->print_fields) {
-      std::cout << openai::field_table_markdown();
-      return kOk;
-    }
-    if (arguments->print_options) {
-      std::cout << option_table_markdown();
-      return kOk;
-    }
     if (arguments->print_config) {
       std::cout << config_text(arguments->flags->resolve_without_model());
       return kOk;

@@ -4,16 +4,13 @@
 #include <charconv>
 #include <random>
 
+#include "engine/sampling/sampling_fields.h"
 #include "server/openai/json_body.h"
 
 namespace smartkv::openai {
 
 namespace {
 
-constexpr size_t kMaxStops = 16;
-constexpr size_t kMaxStopBytes = 1024;  // bounds the text that is held back while it could begin a stop string
-// Every entry is checked for every token. OpenAI's clients send a handful.
-constexpr size_t kMaxBiases = 1000, kMaxStopTokens = 1000;
 // Bytes of kv_cache or speculative: a name and a few numbers, copied for every prompt.
 constexpr size_t kMaxSpecBytes = 4096;
 
@@ -26,18 +23,20 @@ void check_count(const char* field, const char* what, size_t found, size_t most)
 std::vector<std::string> read_stop(FieldReader& fields) {
   const Json* value = fields.find("stop");
   if (value == nullptr) return {};
+  const Json& list = fields.schema("stop").at("anyOf").at(1);
   std::vector<std::string> stops;
   if (value->is_string()) {
     stops.push_back(value->get<std::string>());
   } else if (value->is_array()) {
-    check_count("stop", "strings", value->size(), kMaxStops);
+    check_count("stop", "strings", value->size(), list.at("maxItems"));
     for (size_t i = 0; i < value->size(); ++i) {
       stops.push_back(read_string((*value)[i], "stop[" + std::to_string(i) + "]"));
     }
   } else {
     throw wrong_type("stop", "a string or an array of strings", *value);
   }
-  for (const std::string& stop : stops) check_count("stop", "bytes in a string", stop.size(), kMaxStopBytes);
+  const size_t most_bytes = list.at("items").at("maxLength");
+  for (const std::string& stop : stops) check_count("stop", "bytes in a string", stop.size(), most_bytes);
   std::erase(stops, "");  // user interfaces send "" if the user gave no stop string
   return stops;
 }
@@ -46,7 +45,9 @@ std::vector<std::pair<TokenId, float>> read_logit_bias(FieldReader& fields, cons
   std::vector<std::pair<TokenId, float>> result;
   const Json* value = fields.object("logit_bias");
   if (value == nullptr) return result;
-  check_count("logit_bias", "tokens", value->size(), kMaxBiases);
+  const Json& schema = fields.schema("logit_bias");
+  const Json& biases = schema.at("additionalProperties");
+  check_count("logit_bias", "tokens", value->size(), schema.at("maxProperties"));
   FieldReader entries(*value, "logit_bias");
   for (const auto& [key, bias] : value->items()) {
     TokenId token = -1;
@@ -56,7 +57,7 @@ std::vector<std::pair<TokenId, float>> read_logit_bias(FieldReader& fields, cons
                                               std::to_string(tokenizer.vocab_size() - 1) + " as keys, found \"" + key +
                                               "\"");
     }
-    result.emplace_back(token, entries.number(key, 0, -100, 100));
+    result.emplace_back(token, entries.number(key, 0, biases.at("minimum"), biases.at("maximum")));
   }
   return result;
 }
@@ -110,7 +111,7 @@ void read_model(FieldReader& fields, const ServedModel& model, ApiRequest* reque
 }
 
 void read_streaming(FieldReader& fields, ApiRequest* request) {
-  request->stream = fields.boolean("stream", false);
+  request->stream = fields.boolean("stream");
   const Json* options = fields.object("stream_options");
   if (options == nullptr) return;
   if (!request->stream) {
@@ -151,33 +152,32 @@ void check_text_fits(std::string_view text, const std::string& param, const Engi
   check_tokens_fit(engine.tokenizer().min_tokens(text), param, engine);
 }
 
-int64_t read_max_tokens(FieldReader& fields, std::string_view key, int64_t fallback, int64_t least) {
+int64_t read_max_tokens(FieldReader& fields, std::string_view key, int64_t least) {
   const Json* value = fields.find(key);
-  return value != nullptr && value->is_number() && value->get<double>() == -1 ? -1 : fields.integer(key, fallback, least);
+  const bool all = value != nullptr && value->is_number() && value->get<double>() == -1;
+  return all ? -1 : fields.integer(key, fields.schema(key).value("default", int64_t{-1}), least);
 }
 
 void read_generation(FieldReader& fields, const ServedModel& model, GenerationRequest* request) {
   const Tokenizer& tokenizer = model.engine.tokenizer();
-  const auto usual = [&](const char* key, float otherwise) { return model.sampling.value(key, otherwise); };
-  request->n = static_cast<int32_t>(fields.integer("n", 1));
+  request->n = static_cast<int32_t>(fields.integer("n"));
   SamplingParams& sampling = request->sampling;
-  sampling.temperature = fields.number("temperature", usual("temperature", 1));
-  sampling.top_p = fields.number("top_p", usual("top_p", 1));
-  sampling.min_p = fields.number("min_p", usual("min_p", 0));
-  sampling.top_k = static_cast<int32_t>(std::max<int64_t>(0, fields.integer("top_k", model.sampling.value("top_k", 0))));
-  sampling.repetition_penalty = fields.number("repetition_penalty", usual("repetition_penalty", 1));
-  sampling.presence_penalty = fields.number("presence_penalty", 0);
-  sampling.frequency_penalty = fields.number("frequency_penalty", 0);
+  for (const SamplingField& field : kSamplingFields) {
+    const double usual = model.sampling.value(std::string(field.name), field.of(sampling));
+    field.set(field.is_whole() ? static_cast<double>(fields.integer(field.name, static_cast<int64_t>(usual)))
+                               : fields.number(field.name, static_cast<float>(usual)),
+              &sampling);
+  }
   sampling.logit_bias = read_logit_bias(fields, tokenizer);
   sampling.seed = read_seed(fields);
   request->stop = read_stop(fields);
   if (const Json* ids = fields.array("stop_token_ids")) {
-    check_count("stop_token_ids", "tokens", ids->size(), kMaxStopTokens);
+    check_count("stop_token_ids", "tokens", ids->size(), fields.schema("stop_token_ids").at("maxItems"));
     request->stop_token_ids = read_token_ids(*ids, "stop_token_ids", tokenizer);
   }
-  request->min_tokens = fields.integer("min_tokens", 0);
-  request->ignore_eos = fields.boolean("ignore_eos", false);
-  request->skip_special_tokens = fields.boolean("skip_special_tokens", true);
+  request->min_tokens = fields.integer("min_tokens");
+  request->ignore_eos = fields.boolean("ignore_eos");
+  request->skip_special_tokens = fields.boolean("skip_special_tokens");
   request->kv_cache = read_spec(fields, "kv_cache");
   request->cache_salt = fields.string("cache_salt").value_or("");
   request->speculative = read_spec(fields, "speculative");

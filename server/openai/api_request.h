@@ -45,9 +45,9 @@ void read_model(FieldReader& fields, const ServedModel& model, ApiRequest* reque
 void read_streaming(FieldReader& fields, ApiRequest* request);
 // Reads sampling, stop conditions and the extensions. Token ids are checked against the vocabulary.
 void read_generation(FieldReader& fields, const ServedModel& model, GenerationRequest* request);
-// Returns a limit of tokens: at least `least`, or -1 for as many as the context has room for. Returns `fallback` if the
-// field is absent.
-int64_t read_max_tokens(FieldReader& fields, std::string_view key, int64_t fallback, int64_t least);
+// Returns a limit of tokens: at least `least`, or -1 for as many as the context has room for. An absent field is the
+// default of its schema, or -1 if that has none.
+int64_t read_max_tokens(FieldReader& fields, std::string_view key, int64_t least = 1);
 std::vector<TokenId> read_token_ids(const Json& array, const std::string& path, const Tokenizer& tokenizer);
 // Refuse a prompt that cannot fit the context (400, context_length_exceeded) before work is spent on it. For a text,
 // the smallest number of tokens that it can have decides.

@@ -5,14 +5,13 @@
 #include "server/openai/chat_prompt.h"
 #include "server/openai/field_table.h"
 #include "server/openai/output_format.h"
-#include "server/openai/schemas.h"
 
 namespace smartkv::openai {
 
 namespace {
 
 void read_logprobs(FieldReader& fields, GenerationRequest* request) {
-  const bool wanted = fields.boolean("logprobs", false);
+  const bool wanted = fields.boolean("logprobs");
   const auto top = static_cast<int32_t>(fields.integer("top_logprobs", -1));
   if (top >= 0 && !wanted) {
     throw invalid_request("top_logprobs", "'top_logprobs' is only allowed when 'logprobs' is true");
@@ -23,8 +22,8 @@ void read_logprobs(FieldReader& fields, GenerationRequest* request) {
 // Reads max_completion_tokens, or max_tokens, its older name. If both are absent or -1, returns `room`, the tokens that
 // the context has left, but at least 1.
 int64_t read_chat_max_tokens(FieldReader& fields, int64_t room) {
-  const int64_t older = read_max_tokens(fields, "max_tokens", -1, 1);
-  const int64_t newer = read_max_tokens(fields, "max_completion_tokens", -1, 1);
+  const int64_t older = read_max_tokens(fields, "max_tokens");
+  const int64_t newer = read_max_tokens(fields, "max_completion_tokens");
   if (older > 0 && newer > 0 && older != newer) {
     throw invalid_request("max_tokens",
                           "'max_tokens' and 'max_completion_tokens' set the same limit to different values");

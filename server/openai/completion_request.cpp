@@ -4,7 +4,6 @@
 #include "server/openai/api_request.h"
 #include "server/openai/field_table.h"
 #include "server/openai/output_format.h"
-#include "server/openai/schemas.h"
 
 namespace smartkv::openai {
 
@@ -71,13 +70,13 @@ ApiRequest parse_completion(std::string_view body, const ServedModel& model) {
   OutputFormat format = read_output_format(fields);
   generation.grammar = format.grammar();
   request.format_field = std::move(format.field);
-  const bool echo = fields.boolean("echo", false);
+  const bool echo = fields.boolean("echo");
   // A request that only scores its prompt (echo with logprobs) has a max_tokens of 0.
-  const int64_t max_tokens = read_max_tokens(fields, "max_tokens", 16, echo ? 0 : 1);
+  const int64_t max_tokens = read_max_tokens(fields, "max_tokens", echo ? 0 : 1);
   generation.logprobs = static_cast<int32_t>(fields.integer("logprobs", -1));
   if (echo) generation.prompt_logprobs = generation.logprobs;
   fields.only_default("best_of", {1, generation.n});
-  const bool add_special = fields.boolean("add_special_tokens", true);
+  const bool add_special = fields.boolean("add_special_tokens");
 
   const Json* prompt = fields.find("prompt");
   fields.finish();

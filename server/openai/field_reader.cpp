@@ -71,6 +71,8 @@ std::string FieldReader::path(std::string_view key) const {
   return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
 }
 
+const Json& FieldReader::schema(std::string_view key) const { return properties_->at(std::string(key)); }
+
 const Json* FieldReader::find(std::string_view key) {
   if (properties_ != nullptr && !properties_->contains(key)) {
     throw std::logic_error("field \"" + std::string(key) + "\" is read, but its schema does not name it");
@@ -93,14 +95,13 @@ int64_t FieldReader::integer(std::string_view key, int64_t fallback, int64_t min
 }
 
 int64_t FieldReader::integer(std::string_view key, int64_t fallback) {
-  const Json& schema = properties_->at(std::string(key));
-  return integer(key, fallback, schema.at("minimum"), schema.value("maximum", kNoLimit));
+  return integer(key, fallback, schema(key).at("minimum"), schema(key).value("maximum", kNoLimit));
 }
 
 float FieldReader::number(std::string_view key, float fallback) {
-  const Json& schema = properties_->at(std::string(key));
-  const bool above_min = schema.contains("exclusiveMinimum");
-  return number(key, fallback, schema.at(above_min ? "exclusiveMinimum" : "minimum"), schema.at("maximum"), above_min);
+  const Json& limits = schema(key);
+  const bool above_min = limits.contains("exclusiveMinimum");
+  return number(key, fallback, limits.at(above_min ? "exclusiveMinimum" : "minimum"), limits.at("maximum"), above_min);
 }
 
 float FieldReader::number(std::string_view key, float fallback, double min, double max, bool above_min) {

@@ -22,12 +22,18 @@ class FieldReader {
   // `path` names the object in errors: "messages[2]", or "" for the body. `object` must outlive the reader. Throws if
   // it is not a JSON object.
   explicit FieldReader(const Json& object, std::string path = "");
-  // Reads a body with a schema (schemas.h). Reading a field that the schema does not name throws std::logic_error.
+  // Reads a body with a schema (field_table.h). Reading a field that the schema does not name throws std::logic_error.
   FieldReader(const Json& body, const Json* schema);
 
   std::string path(std::string_view key) const;  // "messages[2].role"
   const Json* find(std::string_view key);        // null if absent or null; marks the key as known
 
+  // Returns the schema of a field. REQUIRES: the reader has a schema, which names the field.
+  const Json& schema(std::string_view key) const;
+
+  // Readers with the default of the field's schema. REQUIRES: it has one.
+  bool boolean(std::string_view key) { return boolean(key, schema(key).at("default").get<bool>()); }
+  int64_t integer(std::string_view key) { return integer(key, schema(key).at("default").get<int64_t>()); }
   // Readers of one type. They return `fallback`, nullopt or null if the field is absent.
   bool boolean(std::string_view key, bool fallback);
   int64_t integer(std::string_view key, int64_t fallback, int64_t min, int64_t max = kNoLimit);

@@ -1,21 +1,230 @@
 #include "server/openai/field_table.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <sstream>
+#include <utility>
+
+#include "engine/sampling/sampling_fields.h"
 
 namespace smartkv::openai {
 
 namespace {
 
-using Type = Json::value_t;
+Json operator""_s(const char* text, size_t size) { return Json::parse(text, text + size); }
 
-void read_idle(FieldReader& fields, const std::string& name, Type type) {
-  switch (type) {
-    case Type::string: fields.string(name); return;
-    case Type::boolean: fields.boolean(name, false); return;
-    case Type::object: fields.object(name); return;
-    default: fields.find(name); return;
+Json flag(bool fallback) { return {{"type", "boolean"}, {"default", fallback}}; }
+Json only(Json::initializer_list_t values) { return {{"enum", Json::array(values)}}; }
+
+Json number(double value) { return std::floor(value) == value ? Json(static_cast<int64_t>(value)) : Json(value); }
+
+FieldRow sampling_row(const SamplingField& field) {
+  Json schema = {{"type", field.is_whole() ? "integer" : "number"}};
+  schema[field.above_min ? "exclusiveMinimum" : "minimum"] = field.min;
+  schema["maximum"] = field.max;
+  schema["default"] = number(field.of(SamplingParams()));
+  return {field.name, FieldUse::kHonoured, {Body::kChat, Body::kCompletions, Body::kResponses}, std::move(schema),
+          std::string(field.help), field.flags};
+}
+
+std::vector<FieldRow> make_table() {
+  using enum FieldUse;
+  const std::vector<Body> chat = {Body::kChat}, completions = {Body::kCompletions}, responses = {Body::kResponses},
+                          texts = {Body::kChat, Body::kCompletions}, turns = {Body::kChat, Body::kResponses},
+                          all = {Body::kChat, Body::kCompletions, Body::kResponses};
+  const Json string = {{"type", "string"}}, object = {{"type", "object"}}, boolean = {{"type", "boolean"}},
+             null = {{"type", "null"}}, spec = R"({"type": ["string", "object"]})"_s,
+             limit = R"({"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]})"_s,
+             choice = R"({"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": "string"}})"_s,
+             grammar = R"({"type": "string", "minLength": 1})"_s;
+  const std::string room = "; -1 for as many as the context has room for";
+  std::vector<FieldRow> table = {
+      {"model", kHonoured, all, string, "One of the names of the served model, which is also the default"},
+      {"messages", kHonoured, chat, R"({"type": "array", "minItems": 1, "items": {
+         "type": "object", "required": ["role"], "additionalProperties": false, "properties": {
+           "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+           "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {
+             "type": "object", "required": ["type", "text"], "additionalProperties": false, "properties": {
+               "type": {"const": "text"}, "text": {"type": "string"}, "cache_control": {"type": "object"}}}}]},
+           "name": {"type": "string"}, "tool_call_id": {"type": "string"}, "id": {"type": "string"},
+           "cache_control": {"type": "object"}, "tool_calls": {"type": "array", "items": {
+             "type": "object", "required": ["id", "type", "function"], "additionalProperties": false, "properties": {
+               "index": {"type": "integer", "minimum": 0}, "id": {"type": "string"}, "type": {"const": "function"},
+               "function": {"type": "object", "required": ["name", "arguments"], "additionalProperties": false,
+                            "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}}}}}},
+           "refusal": {"type": "null"}, "audio": {"type": "null"}, "function_call": {"type": "null"},
+           "annotations": {"type": "array", "maxItems": 0}, "provider_specific_fields": {"type": "object"},
+           "reasoning_content": {"type": "string"}, "reasoning": {"type": "string"},
+           "reasoning_details": {"type": "array"}, "thinking_blocks": {"type": "array"}}}})"_s,
+       "Text only; tool calls and results; `reasoning_content` reaches the template"},
+      {"prompt", kHonoured, completions, R"({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1,
+       "items": {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "array",
+       "items": {"type": "integer", "minimum": 0}}]}}]})"_s, "A text, token ids, or a list of both"},
+      {"input", kHonoured, responses, R"({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object",
+       "properties": {"type": {"enum": ["message", "function_call", "function_call_output", "reasoning"]}}}}]})"_s,
+       "A text, or a list of messages, function calls, their outputs and reasoning; text only"},
+      {"instructions", kHonoured, responses, string, "A system message before `input`"},
+      {"max_tokens", kHonoured, chat, limit, "Limit of tokens of an answer" + room},
+      {"max_tokens", kHonoured, completions, R"({"type": "integer", "minimum": -1, "default": 16})"_s,
+       "Limit of tokens of an answer" + room + "; 0 only with echo", "-n,--max-tokens"},
+      {"max_completion_tokens", kHonoured, chat, limit, "The newer name of `max_tokens`"},
+      {"max_output_tokens", kHonoured, responses, limit, "Limit of tokens of an answer" + room},
+      {"n", kHonoured, texts, R"({"type": "integer", "minimum": 1, "maximum": 128, "default": 1})"_s,
+       "Answers to each prompt"},
+  };
+  for (const SamplingField& field : kSamplingFields) table.push_back(sampling_row(field));
+  const std::vector<FieldRow> others = {
+      {"seed", kHonoured, all, R"({"type": "integer", "minimum": -9223372036854775808,
+       "maximum": 18446744073709551615})"_s, "Seed that makes sampling repeatable", "--seed"},
+      // A request with a stop string holds back text that could begin one, so their length is bounded.
+      {"stop", kHonoured, all, R"({"anyOf": [{"type": "string", "maxLength": 1024}, {"type": "array", "maxItems": 16,
+       "items": {"type": "string", "maxLength": 1024}}]})"_s, "Text that ends the answer", "--stop"},
+      // Every entry of stop_token_ids and logit_bias is checked for every token. OpenAI's clients send a handful.
+      {"stop_token_ids", kHonoured, texts, R"({"type": "array", "maxItems": 1000, "items": {"type": "integer",
+       "minimum": 0}})"_s, "Tokens that end the answer"},
+      {"min_tokens", kHonoured, all, R"({"type": "integer", "minimum": 0, "default": 0})"_s,
+       "Tokens before which nothing ends the answer, except a grammar"},
+      {"ignore_eos", kHonoured, all, flag(false), "Continue after the end-of-sequence token", "--ignore-eos"},
+      {"skip_special_tokens", kHonoured, texts, flag(true), "Leaves special tokens out of the text"},
+      {"logit_bias", kHonoured, texts, R"({"type": "object", "maxProperties": 1000,
+       "propertyNames": {"pattern": "^[0-9]+$"}, "additionalProperties": {"type": ["number", "null"], "minimum": -100,
+       "maximum": 100}})"_s, "Added to logits, by token id; -100 to 100"},
+      {"logprobs", kHonoured, chat, flag(false), "Log probabilities of the answer's tokens"},
+      {"top_logprobs", kHonoured, chat, R"({"type": "integer", "minimum": 0, "maximum": 20})"_s,
+       "Likeliest tokens to report at each position; needs `logprobs`"},
+      {"logprobs", kHonoured, completions, R"({"type": "integer", "minimum": 0, "maximum": 20})"_s,
+       "Log probabilities of the answer's tokens and of so many likeliest ones"},
+      {"echo", kHonoured, completions, flag(false),
+       "Begins the answer with the prompt, and its log probabilities with `logprobs`"},
+      {"stream", kHonoured, all, flag(false), "Sends the answer in parts, as server-sent events"},
+      {"stream_options", kHonoured, texts, R"({"type": "object", "additionalProperties": false,
+       "properties": {"include_usage": {"type": "boolean"}, "continuous_usage_stats": {"type": "boolean"},
+       "include_drafts": {"type": "boolean"}, "include_obfuscation": {"type": "boolean"}}})"_s,
+       "`include_usage`, `continuous_usage_stats`, `include_drafts` ([drafts](#drafts-in-a-stream))"},
+      {"stream_options", kHonoured, responses, R"({"type": "object", "additionalProperties": false,
+       "properties": {"include_obfuscation": {"type": "boolean"}}})"_s,
+       "`include_obfuscation` has no effect: chunks are not padded"},
+      {"response_format", kHonoured, texts, R"({"type": "object", "required": ["type"], "additionalProperties": false,
+       "properties": {"type": {"enum": ["text", "json_object", "json_schema"]},
+       "schema": {"description": "A JSON schema; with json_object"}, "json_schema": {"type": "object",
+       "additionalProperties": false, "properties": {"name": {"type": "string"}, "description": {"type": "string"},
+       "strict": {"type": "boolean"}, "schema": {"type": "object"}}}}})"_s, "`text`, `json_object`, `json_schema`"},
+      {"text", kHonoured, responses, R"({"type": "object", "additionalProperties": false,
+       "properties": {"format": {"type": "object"}, "verbosity": {"const": "medium"}}})"_s,
+       "`format`: as `response_format`; `verbosity`: only `medium`"},
+      {"json_schema", kHonoured, texts, R"({"description": "A JSON schema"})"_s,
+       "A JSON schema. This and the next five rows: one of them, or `response_format`"},
+      {"grammar, guided_grammar", kHonoured, texts, grammar, "EBNF"},
+      {"regex, guided_regex", kHonoured, texts, string, "A regular expression for the whole answer"},
+      {"choice, guided_choice", kHonoured, texts, choice, "Possible answers"},
+      {"guided_json", kHonoured, texts, R"({"description": "A JSON schema, or its text"})"_s,
+       "As `json_schema`, or its text"},
+      {"structured_outputs", kHonoured, texts, R"({"type": "object", "additionalProperties": false,
+       "properties": {"json": {"description": "A JSON schema, or its text"}, "regex": {"type": "string"},
+       "choice": {"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": "string"}},
+       "grammar": {"type": "string", "minLength": 1}, "json_object": {"type": "boolean"},
+       "disable_fallback": {"type": "boolean"}, "disable_any_whitespace": {"const": false},
+       "disable_additional_properties": {"const": true}}})"_s, "`json`, `regex`, `choice`, `grammar` or `json_object`"},
+      {"reasoning", kHonoured, responses, R"({"type": "object", "additionalProperties": false,
+       "properties": {"effort": {"const": "none"}, "summary": {"type": "string"},
+       "generate_summary": {"type": "string"}}})"_s, "`effort`: only `none`; `summary` has no effect"},
+      {"include", kHonoured, responses, R"({"type": "array", "items": {"enum": ["reasoning.encrypted_content",
+       "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
+       "message.input_image.image_url", "computer_call_output.output.image_url", "code_interpreter_call.outputs"]}})"_s,
+       "`reasoning.encrypted_content` and other parts of items that this server never produces"},
+      {"tools", kHonoured, chat, R"({"type": "array", "maxItems": 128, "items": {"type": "object", "required": ["type",
+       "function"], "additionalProperties": false, "properties": {"type": {"const": "function"},
+       "function": {"type": "object", "required": ["name"], "additionalProperties": false,
+       "properties": {"name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
+       "description": {"type": "string"}, "strict": {"type": "boolean"}, "parameters": {"type": "object"}}}}}})"_s,
+       "Functions"},
+      {"tools", kHonoured, responses, R"({"type": "array", "maxItems": 128, "items": {"type": "object",
+       "required": ["type", "name"], "additionalProperties": false, "properties": {"type": {"const": "function"},
+       "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}, "description": {"type": "string"},
+       "strict": {"type": "boolean"}, "parameters": {"type": "object"}}}})"_s, "Functions"},
+      {"tool_choice", kHonoured, chat, R"({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object",
+       "required": ["type", "function"], "additionalProperties": false, "properties": {"type": {"const": "function"},
+       "function": {"type": "object", "required": ["name"], "additionalProperties": false,
+       "properties": {"name": {"type": "string"}}}}}]})"_s, "Whether functions are called, or which one"},
+      {"tool_choice", kHonoured, responses, R"({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object",
+       "required": ["type", "name"], "additionalProperties": false, "properties": {"type": {"const": "function"},
+       "name": {"type": "string"}}}]})"_s, "Whether functions are called, or which one"},
+      {"parallel_tool_calls", kHonoured, turns, flag(true), "Allows several calls in an answer"},
+      {"add_generation_prompt", kHonoured, chat, boolean,
+       "Ends the prompt with the head of an assistant's message ([messages](#messages))"},
+      {"continue_final_message", kHonoured, chat, boolean, "Continues the last message ([messages](#messages))"},
+      {"chat_template_kwargs", kHonoured, chat, object, "Variables for the chat template"},
+      {"add_special_tokens", kHonoured, completions, flag(true),
+       "Begins the prompt with the model's first token, if it has one"},
+      {"kv_cache", kHonoured, all, spec, "The [policy](policies.md); the server's default if absent"},
+      {"speculative", kHonoured, all, spec, "The [method](../use/speculation.md); the server's default if absent"},
+      {"cache_salt", kHonoured, all, string, "Prompts share prefixes only with prompts of the same salt"},
+      {"store", kIdle, turns, boolean, "nothing is stored"},
+      {"metadata", kIdle, all, object},
+      {"user, safety_identifier, prompt_cache_key, service_tier", kIdle, all, string},
+      {"request_id", kIdle, texts, string},
+      {"prompt_cache_retention", kIdle, chat, string},
+      {"cache_prompt", kIdle, texts, boolean, "computed prompts are shared in any case"},
+      {"previous_response_id, conversation", kNeutral, responses, null,
+       "nothing is stored, so send previous turns in `input`"},
+      {"background", kNeutral, responses, only({false})},
+      {"truncation", kNeutral, responses, only({"disabled"})},
+      {"top_logprobs", kNeutral, responses, only({0})},
+      {"prompt, max_tool_calls, context_management", kNeutral, responses, null},
+      {"best_of", kNeutral, completions, R"({"type": "integer", "minimum": 1, "maximum": 128})"_s,
+       "expected is the value of `n`, or 1"},
+      {"suffix", kNeutral, completions, only({""})},
+      {"audio, prediction, web_search_options", kNeutral, chat, null},
+      {"modalities", kNeutral, chat, only({Json::array({"text"})})},
+      {"reasoning_effort", kNeutral, chat, only({"none"})},
+      {"verbosity", kNeutral, chat, only({"medium"})},
+      {"functions", kNeutral, chat, only({Json::array()}), "use `tools`"},
+      {"function_call", kNeutral, chat, only({"none"}), "use `tool_choice`"},
+      {"guided_decoding_backend", kNeutral, texts, only({"auto", "xgrammar"})},
+      {"use_beam_search, include_stop_str_in_output, return_tokens_as_token_ids", kNeutral, texts, only({false})},
+      {"detokenize, spaces_between_special_tokens", kNeutral, texts, only({true})},
+      {"length_penalty, typical_p", kNeutral, texts, only({1})},
+      {"repeat_last_n", kNeutral, texts, only({-1}), "`repetition_penalty` looks at all tokens"},
+      {"priority", kNeutral, texts, only({0})},
+      {"bad_words, logits_processors, allowed_token_ids, truncate_prompt_tokens, prompt_logprobs", kNeutral, texts,
+       only({Json::array()})},
+  };
+  table.insert(table.end(), others.begin(), others.end());
+  return table;
+}
+
+constexpr const char* kTokenize = R"({
+  "content": {"type": "string"}, "add_special": {"type": "boolean"}, "parse_special": {"type": "boolean"},
+  "with_pieces": {"type": "boolean"}, "prompt": {"type": "string"}, "add_special_tokens": {"type": "boolean"},
+  "return_token_strs": {"type": "boolean"}
+})";
+
+Json object_schema(Json properties, Json required) {
+  return {{"type", "object"},
+          {"properties", std::move(properties)},
+          {"required", std::move(required)},
+          {"additionalProperties", false}};
+}
+
+// Returns the schemas of all fields of a body, in the order of field_table().
+Json table_properties(Body body) {
+  Json properties = Json::object();
+  for (const FieldRow& row : field_table()) {
+    if (!row.is_of(body)) continue;
+    for (const std::string& name : field_names(row)) properties[name] = row.schema;
   }
+  return properties;
+}
+
+Json tokenize_properties() {
+  Json properties = Json::parse(kTokenize);
+  const Json chat = table_properties(Body::kChat);
+  for (const char* name : {"model", "messages", "tools", "tool_choice", "parallel_tool_calls", "add_generation_prompt",
+                           "continue_final_message", "chat_template_kwargs"}) {
+    properties[name] = chat.at(name);
+  }
+  return properties;
 }
 
 }  // namespace
@@ -23,67 +232,7 @@ void read_idle(FieldReader& fields, const std::string& name, Type type) {
 bool FieldRow::is_of(Body body) const { return std::find(bodies.begin(), bodies.end(), body) != bodies.end(); }
 
 const std::vector<FieldRow>& field_table() {
-  using enum FieldUse;
-  const std::vector<Body> chat = {Body::kChat}, completions = {Body::kCompletions}, responses = {Body::kResponses},
-                          texts = {Body::kChat, Body::kCompletions}, turns = {Body::kChat, Body::kResponses},
-                          all = {Body::kChat, Body::kCompletions, Body::kResponses};
-  static const std::vector<FieldRow> table = {
-      {"model, stream, stop, seed, temperature, top_p, presence_penalty, frequency_penalty", kHonoured, all},
-      {"n, logit_bias", kHonoured, texts},
-      {"messages", kHonoured, chat, "text only; tool calls and results; `reasoning_content` reaches the template"},
-      {"prompt", kHonoured, completions, "a text, token ids, or a list of both"},
-      {"input", kHonoured, responses, "a text, or a list of messages, function calls, their outputs and reasoning; "
-                                      "text only"},
-      {"instructions", kHonoured, responses},
-      {"max_tokens", kHonoured, texts, "-1 for as many tokens as the context has room for"},
-      {"max_completion_tokens, top_logprobs", kHonoured, chat},
-      {"max_output_tokens", kHonoured, responses, "-1 for as many tokens as the context has room for"},
-      {"logprobs", kHonoured, texts},
-      {"echo", kHonoured, completions},
-      {"stream_options", kHonoured, texts, "`include_usage`, `continuous_usage_stats`, `include_drafts` ([drafts](#drafts-in-a-stream))"},
-      {"stream_options", kHonoured, responses, "`include_obfuscation` has no effect: chunks are not padded"},
-      {"response_format", kHonoured, texts, "`text`, `json_object`, `json_schema`"},
-      {"text", kHonoured, responses, "`format`: as `response_format`; `verbosity`: only `medium`"},
-      {"json_schema, grammar, regex, choice, structured_outputs, guided_json, guided_regex, guided_choice, guided_grammar",
-       kHonoured, texts, "one of them, or `response_format`"},
-      {"reasoning", kHonoured, responses, "`effort`: only `none`; `summary` has no effect"},
-      {"include", kHonoured, responses, "`reasoning.encrypted_content` and other parts of items that this server never "
-                                        "produces"},
-      {"tools, tool_choice, parallel_tool_calls", kHonoured, turns, "functions"},
-      {"add_generation_prompt, continue_final_message, chat_template_kwargs", kHonoured, chat},
-      {"add_special_tokens", kHonoured, completions},
-      {"top_k, min_p, repetition_penalty, min_tokens, ignore_eos", kHonoured, all},
-      {"stop_token_ids, skip_special_tokens", kHonoured, texts},
-      {"kv_cache, speculative, cache_salt", kHonoured, all},
-      {"store", kIdle, turns, "nothing is stored", {}, Type::boolean},
-      {"metadata", kIdle, all, "", {}, Type::object},
-      {"user, safety_identifier, prompt_cache_key, service_tier", kIdle, all, "", {}, Type::string},
-      {"request_id", kIdle, texts, "", {}, Type::string},
-      {"prompt_cache_retention", kIdle, chat, "", {}, Type::string},
-      {"cache_prompt", kIdle, texts, "computed prompts are shared in any case", {}, Type::boolean},
-      {"previous_response_id, conversation", kNeutral, responses,
-       "nothing is stored, so send previous turns in `input`"},
-      {"background", kNeutral, responses, "", {false}},
-      {"truncation", kNeutral, responses, "", {"disabled"}},
-      {"top_logprobs", kNeutral, responses, "", {0}},
-      {"prompt, max_tool_calls, context_management", kNeutral, responses},
-      {"best_of", kNeutral, completions, "`1` and the value of `n` are also accepted"},
-      {"suffix", kNeutral, completions, "", {""}},
-      {"audio, prediction, web_search_options", kNeutral, chat},
-      {"modalities", kNeutral, chat, "", {Json::array({"text"})}},
-      {"reasoning_effort", kNeutral, chat, "", {"none"}},
-      {"verbosity", kNeutral, chat, "", {"medium"}},
-      {"functions", kNeutral, chat, "use `tools`", {Json::array()}},
-      {"function_call", kNeutral, chat, "use `tool_choice`", {"none"}},
-      {"guided_decoding_backend", kNeutral, texts, "", {"auto", "xgrammar"}},
-      {"use_beam_search, include_stop_str_in_output, return_tokens_as_token_ids", kNeutral, texts, "", {false}},
-      {"detokenize, spaces_between_special_tokens", kNeutral, texts, "", {true}},
-      {"length_penalty, typical_p", kNeutral, texts, "", {1}},
-      {"repeat_last_n", kNeutral, texts, "`repetition_penalty` looks at all tokens", {-1}},
-      {"priority", kNeutral, texts, "", {0}},
-      {"bad_words, logits_processors, allowed_token_ids, truncate_prompt_tokens, prompt_logprobs", kNeutral, texts, "",
-       {Json::array()}},
-  };
+  static const std::vector<FieldRow> table = make_table();
   return table;
 }
 
@@ -97,40 +246,50 @@ std::vector<std::string> field_names(const FieldRow& row) {
   return result;
 }
 
+const Json& body_schema(Body body) {
+  static const std::array<Json, 5> schemas = {
+      object_schema(table_properties(Body::kChat), {"messages"}),
+      object_schema(table_properties(Body::kCompletions), {"prompt"}),
+      object_schema(table_properties(Body::kResponses), {"input"}),
+      object_schema(tokenize_properties(), Json::array()),
+      object_schema(R"({"model": {"type": "string"},
+                        "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}})"_s, {"tokens"})};
+  return schemas[static_cast<size_t>(body)];
+}
+
+Json with_nulls(Json schema) {
+  if (schema.contains("items")) schema["items"] = with_nulls(schema["items"]);
+  if (schema.contains("anyOf")) {
+    for (Json& one : schema["anyOf"]) one = with_nulls(one);
+  }
+  if (!schema.contains("properties")) return schema;
+  const Json required = schema.value("required", Json::array());
+  for (auto& [name, property] : schema["properties"].items()) {
+    property = with_nulls(property);
+    const bool optional = std::find(required.begin(), required.end(), name) == required.end();
+    const bool takes_null = property.empty() || property.value("type", Json()) == "null";
+    if (optional && !takes_null) property = {{"anyOf", Json::array({property, {{"type", "null"}}})}};
+  }
+  return schema;
+}
+
 void read_table_fields(FieldReader& fields, Body body) {
   for (const FieldRow& row : field_table()) {
     if (row.use == FieldUse::kHonoured || !row.is_of(body)) continue;
+    const Json type = row.schema.value("type", Json());
     for (const std::string& name : field_names(row)) {
       if (name == "best_of") continue;  // its neutral value is n, so the parser of completions reads it
-      if (row.use == FieldUse::kIdle) {
-        read_idle(fields, name, row.type);
+      if (row.use == FieldUse::kNeutral) {
+        fields.only_default(name, row.schema.value("enum", Json::array()).get<std::vector<Json>>());
+      } else if (type == "string") {
+        fields.string(name);
+      } else if (type == "boolean") {
+        fields.boolean(name, false);
       } else {
-        fields.only_default(name, row.neutral);
+        fields.object(name);
       }
     }
   }
-}
-
-std::string field_table_markdown() {
-  std::string text = "| field | chat | completions | responses | |\n|---|---|---|---|---|\n";
-  for (const FieldRow& row : field_table()) {
-    std::string names;
-    for (const std::string& name : field_names(row)) names.append(names.empty() ? "`" : ", `").append(name).append("`");
-    std::string note(row.note);
-    if (row.use == FieldUse::kIdle) {
-      note = std::string("accepted, without effect on the answer") + (note.empty() ? "" : ": ") + note;
-    }
-    if (row.use == FieldUse::kNeutral) {
-      std::string values;
-      for (const Json& value : row.neutral) values.append(values.empty() ? "" : ", ").append("`").append(dump(value)).append("`");
-      note = "not supported: any value except " + (values.empty() ? std::string("null") : values) + " is a 400" +
-             (note.empty() ? "" : "; ") + note;
-    }
-    text += "| " + names;
-    for (const Body body : {Body::kChat, Body::kCompletions, Body::kResponses}) text += row.is_of(body) ? " | yes" : " |";
-    text += " | " + note + " |\n";
-  }
-  return text;
 }
 
 }  // namespace smartkv::openai

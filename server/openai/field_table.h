@@ -1,16 +1,19 @@
-// The fields of /v1/chat/completions, /v1/completions and /v1/responses: fields that are read one by one, fields that
-// cannot change the answer, and fields of which the server supports only neutral values. The parser, the schemas and
-// the table in docs/reference/api.md are made from this table.
+// The fields of /v1/chat/completions, /v1/completions and /v1/responses. A row has everything that is said about a
+// field: which bodies have it, its JSON schema with range and default, its flags on the command line, a description.
+// A FieldReader takes limits and defaults from it and reads no field that it does not name. /openapi.json, --help and
+// docs/reference/api.md are made from it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/openai/field_reader.h"
-#include "server/openai/schemas.h"
 
 namespace smartkv::openai {
+
+enum class Body : uint8_t { kChat, kCompletions, kResponses, kTokenize, kDetokenize };
 
 enum class FieldUse : uint8_t {
   kHonoured,  // supported; read by the parser of its endpoint
@@ -21,10 +24,10 @@ enum class FieldUse : uint8_t {
 struct FieldRow {
   std::string_view names;  // one name, or several with the same properties, separated by commas
   FieldUse use;
-  std::vector<Body> bodies;                  // bodies that have the field
-  std::string_view note = {};                // text for docs/reference/api.md
-  std::vector<Json> neutral = {};            // accepted values of a neutral field, besides null
-  Json::value_t type = Json::value_t::null;  // type of an idle field; null for any type
+  std::vector<Body> bodies;      // bodies that have the field
+  Json schema;                   // a neutral field's is {"enum": [values...]}, or {"type": "null"}
+  std::string help = {};         // for docs/reference/api.md, and for --help if there are flags
+  std::string_view flags = {};   // of generate and chat
 
   bool is_of(Body body) const;  // whether `body` has the field
 };
@@ -33,9 +36,13 @@ const std::vector<FieldRow>& field_table();
 
 std::vector<std::string> field_names(const FieldRow& row);  // returns the row's names, one by one
 
+// Returns the JSON schema (draft 2020-12) of a body: {"type": "object", "properties": {...}, "required": [...],
+// "additionalProperties": false}. Every member that is not required may also be null, although the schema does not say
+// so.
+const Json& body_schema(Body body);
+Json with_nulls(Json schema);  // returns the schema with null allowed for every member that is not required
+
 // Reads the idle and neutral fields of a body, except best_of. Throws ApiError.
 void read_table_fields(FieldReader& fields, Body body);
-
-std::string field_table_markdown();  // returns the table for docs/reference/api.md
 
 }  // namespace smartkv::openai

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "server/openai/schemas.h"
+#include "server/openai/field_table.h"
 #include "server/version.h"
 
 namespace smartkv::openai {

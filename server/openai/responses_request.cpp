@@ -1,5 +1,5 @@
 // Turns a request of /v1/responses into a request of /v1/chat/completions.
-#include <set>
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -9,12 +9,6 @@
 namespace smartkv::openai {
 
 namespace {
-
-// The values allowed in `include`. They name parts of items that this server never makes.
-const std::set<std::string_view> kIncluded = {
-    "reasoning.encrypted_content",        "file_search_call.results",      "web_search_call.results",
-    "web_search_call.action.sources",     "message.input_image.image_url", "computer_call_output.output.image_url",
-    "code_interpreter_call.outputs"};
 
 [[noreturn]] void unsupported(const std::string& path, const std::string& type) {
   throw invalid_request(path, "'" + path + "': \"" + type + "\" is not supported");
@@ -171,10 +165,11 @@ void read_reasoning(const Json& reasoning) {
   fields.finish();
 }
 
-void read_include(const Json& include) {
+// Checks `include`, whose values name parts of items that this server never makes.
+void read_include(const Json& include, const Json& allowed) {
   for (size_t i = 0; i < include.size(); ++i) {
-    const std::string path = "include[" + std::to_string(i) + "]";
-    if (const std::string name = read_string(include[i], path); !kIncluded.contains(name)) unsupported(path, name);
+    const std::string path = "include[" + std::to_string(i) + "]", name = read_string(include[i], path);
+    if (std::find(allowed.begin(), allowed.end(), name) == allowed.end()) unsupported(path, name);
   }
 }
 
@@ -212,7 +207,7 @@ Json chat_body(FieldReader& fields, FieldNames* names) {
     if (Json format = read_text(*text); !format.is_null()) chat["response_format"] = std::move(format);
   }
   if (const Json* reasoning = fields.object("reasoning")) read_reasoning(*reasoning);
-  if (const Json* include = fields.array("include")) read_include(*include);
+  if (const Json* include = fields.array("include")) read_include(*include, fields.schema("include")["items"]["enum"]);
   fields.finish();
   return chat;
 }

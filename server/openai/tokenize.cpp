@@ -1,8 +1,8 @@
 #include "server/openai/tokenize.h"
 
 #include "server/openai/chat_prompt.h"
+#include "server/openai/field_table.h"
 #include "server/openai/logprobs.h"
-#include "server/openai/schemas.h"
 
 namespace smartkv::openai {
 

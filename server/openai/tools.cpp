@@ -182,7 +182,7 @@ std::optional<ToolUse> read_tool_use(FieldReader& fields) {
   ToolUse tools;
   const Json* list = fields.array("tools");
   const Json* choice = fields.find("tool_choice");
-  tools.parallel = fields.boolean("parallel_tool_calls", true);
+  tools.parallel = fields.boolean("parallel_tool_calls");
   if (list == nullptr || list->empty()) {
     if (choice != nullptr && *choice != "none" && *choice != "auto") {
       throw invalid_request("tool_choice", "'tool_choice' is only allowed with 'tools'");

@@ -1,8 +1,5 @@
-// docs/reference/policies.md must list the parameters that the policies take, and no others.
-#include <fstream>
-#include <functional>
+// The list of parameters behind docs/reference/policies.md has those that the policies take, and no others.
 #include <map>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -11,35 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cache/policy_error.h"
+#include "tests/cache/policy_parameters.h"
 
 namespace smartkv {
 namespace {
 
 using Names = std::set<std::string>;
-
-Names quoted_in(const std::string& text) {
-  static const std::regex quoted("`([^`]+)`");
-  Names names;
-  for (std::sregex_iterator it(text.begin(), text.end(), quoted), end; it != end; ++it) names.insert((*it)[1]);
-  return names;
-}
-
-// Returns the names in the first cells of each section's table, by the policies that its heading names.
-std::map<std::string, Names> documented() {
-  std::ifstream file(std::string(SMARTKV_SOURCE) + "/docs/reference/policies.md");
-  std::map<std::string, Names> sections;
-  Names current;
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("## ")) {
-      current = line == "## Every policy" ? Names{"every policy"} : quoted_in(line);
-      for (const std::string& name : current) sections[name];
-    } else if (line.starts_with("| `")) {
-      const Names names = quoted_in(line.substr(0, line.find('|', 1)));
-      for (const std::string& name : current) sections[name].insert(names.begin(), names.end());
-    }
-  }
-  return sections;
-}
 
 // Returns the parameters that a policy's error message lists when it is given an unknown one.
 Names listed(const PolicyContext& context, const nlohmann::json& spec) {
@@ -56,25 +30,47 @@ Names listed(const PolicyContext& context, const nlohmann::json& spec) {
 TEST(PolicyReference, HasEveryParameterOfEveryPolicy) {
   const CacheShape shape{2, 1, 64, kernels::KvType::kBf16};
   const PolicyContext context{shape, PagePool::create(shape)};
-  std::map<std::string, Names> sections = documented();
-  EXPECT_EQ(sections["every policy"], Names{"shadow"});
-  sections.erase("every policy");
-  // Some parameters are listed only together with others.
-  const nlohmann::json variants = {{{"unknown", 1}}, {{"unknown", 1}, {"salient", 4}}, {{"unknown", 1}, {"bits", 8.5}}, {{"unknown", 1}, {"storage", "codes"}}};
-  const auto expect = [&](const std::string& name, const std::function<nlohmann::json(nlohmann::json)>& spec) {
-    Names takes;
-    for (const nlohmann::json& variant : variants) takes.merge(listed(context, spec(variant)));
-    EXPECT_EQ(sections[name], takes) << "docs/reference/policies.md, section `" << name << '`';
-    sections.erase(name);
-  };
+  // Some parameters are known only together with others.
+  const nlohmann::json variants = {{{"unknown", 1}}, {{"unknown", 1}, {"salient", 4}}, {{"unknown", 1}, {"bits", 8.5}},
+                                   {{"unknown", 1}, {"storage", "codes"}}};
   for (const PolicyRow& row : policy_registry()) {
-    expect(std::string(row.name), [&](nlohmann::json spec) {
+    Names takes;
+    for (nlohmann::json spec : variants) {
       spec["policy"] = row.name;
-      return spec;
-    });
+      takes.merge(listed(context, spec));
+      if (row.name != "gated_eviction") continue;
+      spec.erase("policy");
+      for (const std::string& name : listed(context, {{"policy", row.name}, {"lost", spec}})) {
+        takes.insert("lost." + name);
+      }
+    }
+    Names documented;
+    for (const ListedParameter& parameter : policy_parameters(row)) {
+      documented.insert(parameter.path);
+      EXPECT_NE(parameter.help, "") << row.name << ": " << parameter.path;
+      EXPECT_NE(parameter.values, "") << row.name << ": " << parameter.path;
+    }
+    EXPECT_EQ(documented, takes) << row.name;
   }
-  expect("lost", [](const nlohmann::json& spec) { return nlohmann::json{{"policy", "gated_eviction"}, {"lost", spec}}; });
-  for (const auto& [name, parameters] : sections) ADD_FAILURE() << "no policy is named `" << name << '`';
+}
+
+TEST(PolicyReference, HasDefaultsAndRanges) {
+  const auto is = [](const std::string& policy, const std::string& path, const std::string& fallback,
+                     const std::string& values) {
+    for (const PolicyRow& row : policy_registry()) {
+      if (row.name != policy) continue;
+      for (const ListedParameter& parameter : policy_parameters(row)) {
+        if (parameter.path == path) return parameter.fallback == fallback && parameter.values == values;
+      }
+    }
+    return false;
+  };
+  EXPECT_TRUE(is("gated_eviction", "tokens", "1024", "[1, 16777216]"));
+  EXPECT_TRUE(is("gated_eviction", "prefill", "\"exact\"", "\"exact\", \"streaming\""));
+  EXPECT_TRUE(is("gated_eviction", "lost.tokens", "192", "[64, 16777216]"));
+  EXPECT_TRUE(is("mixed_precision", "bits", "4.5", "[1, 16]"));
+  EXPECT_TRUE(is("sparse", "index_bits", "2", "2, 3, 4, 8"));
+  EXPECT_TRUE(is("channel_packed", "key_channels", "96", "[16, 128]"));
 }
 
 TEST(PolicyReference, WidthsAreNumbersOrText) {

@@ -475,7 +475,7 @@ TEST_F(EngineTest, InvalidRequestsNameTheField) {
   expect("min_tokens", [](auto* r) { r->min_tokens = 5; });
   expect("temperature", [](auto* r) { r->sampling.temperature = -0.1f; });
   expect("top_p", [](auto* r) { r->sampling.top_p = -0.1f; });
-  expect("top_k", [](auto* r) { r->sampling.top_k = -1; });
+  expect("top_k", [](auto* r) { r->sampling.top_k = -2; });
   expect("min_p", [](auto* r) { r->sampling.min_p = 1.1f; });
   expect("repetition_penalty", [](auto* r) { r->sampling.repetition_penalty = 0; });
   expect("presence_penalty", [](auto* r) { r->sampling.presence_penalty = 2.1f; });

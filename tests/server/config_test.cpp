@@ -117,14 +117,6 @@ TEST(ConfigCommand, PrintsPresets) {
   EXPECT_EQ(run({"config", "preset", "laptop"}).out, find_preset("laptop").text());
 }
 
-// Update the file with: smartkv config schema > docs/reference/config.schema.json
-TEST(ConfigSchema, TheOneInDocsIsOfThisTable) {
-  std::ifstream file(std::filesystem::path(SMARTKV_SOURCE) / "docs/reference/config.schema.json");
-  std::ostringstream text;
-  text << file.rdbuf();
-  EXPECT_EQ(text.str(), config_schema().dump(2) + "\n");
-}
-
 TEST(ConfigSchema, KnowsEveryOptionAndItsValues) {
   const auto properties = config_schema()["properties"];
   EXPECT_EQ(properties.size(), option_table().size() + 1);

@@ -8,7 +8,7 @@
 #include <regex>
 #include <set>
 
-#include "server/openai/schemas.h"
+#include "server/openai/field_table.h"
 #include "tests/server/test_server.h"
 
 namespace smartkv::testing {

@@ -14,7 +14,7 @@
 #include "cache/presets.h"
 #include "engine/engine_impl.h"
 #include "engine/model/llama.h"
-#include "server/openai/schemas.h"
+#include "server/openai/field_table.h"
 #include "tests/engine/model/tiny_llama.h"
 #include "tests/server/test_server.h"
 #include "tests/text/byte_tokenizer.h"

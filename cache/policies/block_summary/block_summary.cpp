@@ -15,7 +15,8 @@ using kernels::kPageTokens;
 
 // Reads the parameter "layers", "LO-HI": only these layers are compressed. They count from 0, both included.
 void read_layers(Parameters* read, int64_t n_layers, SummaryOptions* options) {
-  const std::string text = read->text("layers", "0-" + std::to_string(n_layers - 1));
+  const std::string text = read->text("layers", "0-" + std::to_string(n_layers - 1),
+                                      "layers that are compressed, all by default; the others keep every token");
   int64_t lo = -1, hi = -1;
   const char* end = text.data() + text.size();
   const auto [dash, first] = std::from_chars(text.data(), end, lo);
@@ -53,15 +54,16 @@ std::vector<CacheMetric> block_summary_metrics() {
 std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   constexpr int64_t kMost = int64_t{1} << 24;
   Parameters read("block_summary", parameters);
-  const int64_t tokens = read.integer("tokens", 0, 0, kMost);
+  const int64_t tokens = read.integer("tokens", 0, 0, kMost, "kept in all; 0: as many as the levels make");
   // If there is a budget, the window is a quarter of it.
-  const int64_t window = read.integer("window", tokens == 0 ? 1024 : std::max(kPageTokens, tokens / 4), 1, kMost);
+  const int64_t window = read.integer("window", tokens == 0 ? 1024 : std::max(kPageTokens, tokens / 4), 1, kMost,
+                                      "most recent tokens, exact; by default a quarter of `tokens`");
   SummaryOptions options;
   const int64_t beside = whole_pages(window) + kPageTokens;
   if (tokens > 0) options.capacity = (tokens - beside) / kPageTokens * kPageTokens;
   options.outliers = tokens > 0 ? options.capacity / 3 : 256;
   options = read_summary_options(&read, options);
-  options.sinks = read.integer("sinks", options.sinks, 0, kPageTokens);
+  options.sinks = read.integer("sinks", options.sinks, 0, kPageTokens, "first tokens, which stay");
   read_layers(&read, context.shape.n_layers, &options);
   const int64_t stride = read_prompt_stride(&read, kPrefillChunk);
   read.done();

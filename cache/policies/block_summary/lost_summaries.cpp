@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
@@ -13,14 +14,16 @@ using kernels::kPageTokens;
 
 std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, EvictionOptions* options) {
   const nlohmann::json* given = parameters->object("lost");
-  if (given == nullptr && parameters->choice("lost", "nothing", {"nothing", "summaries"}) == "nothing") return nullptr;
+  if (given == nullptr && parameters->choice("lost", "nothing", {"nothing", "summaries"},
+                                             "what evicted tokens become") == "nothing") return nullptr;
   const nlohmann::json none = nlohmann::json::object();
   Parameters read("summaries", given == nullptr ? none : *given, "kv_cache.lost", "store");
-  read.choice("store", "summaries", {"summaries"});
+  read.choice("store", "summaries", {"summaries"}, "the only one");
   const int64_t slots = eviction_slots(*options), least = std::max(options->sinks, kPageTokens);
   const int64_t quarter = std::max(kPageTokens, slots / 4 / kPageTokens * kPageTokens);
   SummaryOptions summaries;
-  const int64_t tokens = read.integer("tokens", quarter, kPageTokens, int64_t{1} << 24);
+  const int64_t tokens = read.integer("tokens", quarter, kPageTokens, int64_t{1} << 24,
+                                      "of the policy's `tokens`; by default a quarter of its slots");
   summaries.capacity = tokens / kPageTokens * kPageTokens;
   summaries.sinks = 0;  // Sinks have slots.
   summaries.salience = Salience::kNovelty;

@@ -9,9 +9,10 @@ namespace smartkv {
 namespace {
 
 template <typename Enum, size_t n>
-Enum choice(Parameters* parameters, const std::string& key, Enum fallback, const std::string_view (&names)[n]) {
+Enum choice(Parameters* parameters, const std::string& key, Enum fallback, const std::string_view (&names)[n],
+            std::string_view help) {
   const std::vector<std::string> choices(std::begin(names), std::end(names));
-  const std::string name = parameters->choice(key, choices[static_cast<size_t>(fallback)], choices);
+  const std::string name = parameters->choice(key, choices[static_cast<size_t>(fallback)], choices, help);
   return static_cast<Enum>(std::find(choices.begin(), choices.end(), name) - choices.begin());
 }
 
@@ -50,30 +51,33 @@ SummaryOptions keep_everything() {
 
 SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions options) {
   constexpr int64_t kMost = int64_t{1} << 20;
-  options.block = parameters->integer("block", options.block, 2, kMost);
-  options.summaries = parameters->integer("r", options.summaries, 1, options.block);
-  options.ratio = parameters->integer("ratio", options.ratio, 2, 64);
-  options.bits = static_cast<int>(parameters->integer_choice("summary_bits", options.bits, {16, 8, 4}));
-  options.level = parameters->integer("level", options.level, options.group(), kMost);
-  options.rule.pivots = choice(parameters, "pivots", options.rule.pivots, kernels::kPivotRules);
-  options.rule.values = choice(parameters, "values", options.rule.values, kernels::kValueRules);
-  options.rule.bias = choice(parameters, "bias", options.rule.bias, kernels::kBiasRules);
-  options.salient = parameters->integer("salient", options.salient, 0, options.block - 1);
-  options.salient_most = options.salient;
+  Parameters& read = *parameters;
+  options.block = read.integer("block", options.block, 2, kMost, "tokens that are summarized together");
+  options.summaries = read.integer("r", options.summaries, 1, options.block,
+                                   "summaries of a block, and of each group of `ratio` times as many; at most `block`");
+  options.ratio = read.integer("ratio", options.ratio, 2, 64, "entries of a level that become one of the next");
+  options.bits = static_cast<int>(read.integer_choice("summary_bits", options.bits, {16, 8, 4}, "of levels' entries"));
+  options.level = read.integer("level", options.level, options.group(), kMost, "entries of a level at most");
+  options.rule.pivots = choice(&read, "pivots", options.rule.pivots, kernels::kPivotRules, "whose key a summary has");
+  options.rule.values = choice(&read, "values", options.rule.values, kernels::kValueRules, "how values are averaged");
+  options.rule.bias = choice(&read, "bias", options.rule.bias, kernels::kBiasRules, "added to a summary's score");
+  options.salient = read.integer("salient", options.salient, 0, options.block - 1, "exact tokens of a block: outliers");
   if (options.salient == 0) {
-    parameters->refuse({"salient_most", "outliers", "salience", "eps", "decay", "retention", "gate"}, "salient");
-  } else {
-    options.salient_most = parameters->integer("salient_most", options.salient, options.salient, options.block - 1);
+    read.refuse({"salient_most", "outliers", "salience", "eps", "decay", "retention", "gate"}, "salient");
   }
-  options.outliers = options.salient == 0 ? 0 : std::max(options.outliers, options.salient_most);
-  if (options.salient > 0) options.outliers = parameters->integer("outliers", options.outliers, options.salient_most, kMost);
-  options.salience = choice(parameters, "salience", options.salience, kSaliences);
-  options.least_score = parameters->number("eps", options.least_score, 0, 1e30);
-  options.decay = parameters->number("decay", options.decay, 0, 1);
-  options.retention = parameters->integer("retention", options.retention, 0, kMost);
-  options.probes = parameters->integer("probes", options.probes, 1, kernels::kPageTokens);
-  options.shifts = parameters->integer("shifts", options.shifts, 0, 4);
-  options.gate = parameters->text("gate", options.gate);
+  options.salient_most = read.integer("salient_most", options.salient, options.salient, options.block - 1,
+                                      "the same where attention is spread evenly; by default `salient`");
+  options.outliers = std::max(options.outliers, options.salient_most);
+  options.outliers = read.integer("outliers", options.outliers, options.salient_most, kMost,
+                                  "in all; by default a third of the entries with `tokens`, `salient_most` in `lost`");
+  if (options.salient == 0) options.outliers = 0;
+  options.salience = choice(&read, "salience", options.salience, kSaliences, "what makes an outlier");
+  options.least_score = read.number("eps", options.least_score, 0, 1e30, "an outlier below it joins the next block");
+  options.decay = read.number("decay", options.decay, 0, 1, "share of an outlier's score lost at each boundary");
+  options.retention = read.integer("retention", options.retention, 0, kMost, "tokens that spare an attended one");
+  options.probes = read.integer("probes", options.probes, 1, kernels::kPageTokens, "queries before each boundary");
+  options.shifts = read.integer("shifts", options.shifts, 0, 4, "times that each is asked again from further on");
+  options.gate = read.text("gate", options.gate, "name of gates, for `salience` \"gate\"; absent: the model's own");
   return options;
 }
 

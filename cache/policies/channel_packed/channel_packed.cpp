@@ -60,24 +60,30 @@ std::vector<CacheMetric> channel_packed_metrics() {
 namespace {
 
 constexpr int64_t kMost = int64_t{1} << 24;
+constexpr std::string_view kTopHelp = "most attended or likeliest tokens whose overlap is measured";
 
-void read_selection(Parameters* read, SelectionOptions* options) {
-  options->query_aware = read->choice("importance", "query_key", {"query_key", "magnitude"}) == "query_key";
-  options->decay = read->number("decay", options->decay, 0, 1);
-  options->update_every = read->integer("update_every", options->update_every, 1, kMost);
-  options->stable_updates = read->integer("stable_updates", options->stable_updates, 1, 1000);
-  options->retention = read->number("retention", options->retention, 0, 1);
-  options->probes = read->integer("probes", options->probes, 1, kPageTokens);
+void read_selection(Parameters* parameters, SelectionOptions* options) {
+  Parameters& read = *parameters;
+  options->query_aware = read.choice("importance", "query_key", {"query_key", "magnitude"},
+                                     "of a key's channel: by queries and keys, or by keys alone") == "query_key";
+  options->decay = read.number("decay", options->decay, 0, 1, "of the means behind importance, at each boundary");
+  options->update_every = read.integer("update_every", options->update_every, 1, kMost, "tokens between selections");
+  options->stable_updates = read.integer("stable_updates", options->stable_updates, 1, 1000, "in a row before packing");
+  options->retention = read.number("retention", options->retention, 0, 1, "share of the best worth that is stable");
+  options->probes = read.integer("probes", options->probes, 1, kPageTokens, "queries of a comparison of attention");
 }
 
-void read_limits(Parameters* read, const std::string& prefix, FidelityLimits* limits) {
-  limits->least_overlap = read->number("least_" + prefix + "overlap", limits->least_overlap, 0, 1);
-  limits->most_margin_drift = read->number("most_" + prefix + "margin_drift", limits->most_margin_drift, 0, 1e30);
-  limits->most_kl = read->number("most_" + prefix + "kl", limits->most_kl, 0, 1e30);
+// Reads the limits of a comparison of `what`. Beyond them all channels are restored.
+void read_limits(Parameters* read, const std::string& prefix, const std::string& what, FidelityLimits* limits) {
+  limits->least_overlap =
+      read->number("least_" + prefix + "overlap", limits->least_overlap, 0, 1, what + ": overlap of `top`");
+  limits->most_margin_drift = read->number("most_" + prefix + "margin_drift", limits->most_margin_drift, 0, 1e30,
+                                           what + ": change of the distance between the two best, in nats");
+  limits->most_kl = read->number("most_" + prefix + "kl", limits->most_kl, 0, 1e30, what + ": divergence, in nats");
 }
 
-int64_t read_cut(Parameters* read, const char* key, int64_t fallback, int64_t head_dim) {
-  const int64_t channels = read->integer(key, fallback, 16, head_dim);
+int64_t read_cut(Parameters* read, const char* key, int64_t fallback, int64_t head_dim, std::string_view help) {
+  const int64_t channels = read->integer(key, fallback, 16, head_dim, help);
   if (channels % 16 == 0) return channels;
   throw CacheError("kv_cache." + std::string(key) + ": expected a multiple of 16, found " + std::to_string(channels));
 }
@@ -89,18 +95,21 @@ std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters
   }
   read->refuse({"bits", "horizon", "key_bits", "value_bits"}, "\"storage\": \"codes\"");
   CutOptions options;
-  options.key_channels = read_cut(read, "key_channels", std::max<int64_t>(16, dim * 3 / 4 / 16 * 16), dim);
-  options.value_channels = read_cut(read, "value_channels", dim, dim);
+  options.key_channels = read_cut(read, "key_channels", std::max<int64_t>(16, dim * 3 / 4 / 16 * 16), dim,
+                                  "of a packed key; three quarters by default; whole 16s, with \"codes\" whole 4s");
+  options.value_channels = read_cut(read, "value_channels", dim, dim, "of a packed value, whole 16s; \"exact\" only");
   read_selection(read, &options);
   // The caches of other tensor-parallel ranks cannot be told yet which check they follow.
-  options.check_every = read->integer("check_every", context.ranks() > 1 ? 0 : options.check_every, 0, kMost);
+  options.check_every = read->integer("check_every", context.ranks() > 1 ? 0 : options.check_every, 0, kMost,
+                                      "tokens between checks; \"exact\": of an answer; \"codes\": 512 by default");
   if (context.ranks() > 1 && options.check_every > 0) {
     throw CacheError("kv_cache.check_every: expected 0 with tensor_parallel, found " + std::to_string(options.check_every));
   }
-  options.attention.top = options.logits.top = read->integer("top", options.attention.top, 1, kPageTokens);
-  read_limits(read, "", &options.attention);
-  read_limits(read, "logit_", &options.logits);
-  if (const std::string name = read->text("worth", ""); !name.empty()) {
+  options.attention.top = options.logits.top = read->integer("top", options.attention.top, 1, kPageTokens, kTopHelp);
+  read_limits(read, "", "attention", &options.attention);
+  read_limits(read, "logit_", "logits, \"exact\" only", &options.logits);
+  const std::string name = read->text("worth", "", "name of a loaded file of `smartkv train-probe`; \"exact\" only");
+  if (!name.empty()) {
     if (!context.load_worth) {
       throw CacheError("kv_cache.worth: expected none, because no worth files can be loaded here, found \"" + name +
                        '"');
@@ -115,28 +124,30 @@ std::unique_ptr<StoreFactory> read_codes(const PolicyContext& context, Parameter
   const CacheShape& shape = context.shape;
   read->refuse({"value_channels", "worth", "least_logit_overlap", "most_logit_margin_drift", "most_logit_kl"},
                "\"storage\": \"exact\"");
-  if (!read->has("bits")) read->refuse({"horizon"}, "bits");
   ChannelOptions options;
-  if (read->has("bits")) {
+  const double bits = read->number("bits", 0, 1, 16,
+                                   "per value, instead of `key_channels`, `key_bits`, `value_bits`; \"codes\" only");
+  const int64_t horizon = read->integer("horizon", 4096, 1024, kMost, "tokens over which `bits` hold");
+  options.key_channels = read->integer("key_channels", shape.head_dim * 3 / 4, 4, shape.head_dim - 4);
+  options.key_bits = static_cast<int>(read->integer_choice("key_bits", 8, {8, 4, 3}, "of a key; \"codes\" only"));
+  options.value_bits = static_cast<int>(read->integer_choice("value_bits", 8, {8, 4, 3, 2}, "of a value, likewise"));
+  if (bits > 0) {
     for (const char* key : {"key_channels", "key_bits", "value_bits"}) {
       if (read->has(key)) {
         throw CacheError("kv_cache.bits: expected either bits or " + std::string(key) + ", found both");
       }
     }
-    const int64_t horizon = read->integer("horizon", 4096, 1024, kMost);
-    fit_bits(shape, read->number("bits", 8, 1, 16), window, horizon, &options);
+    fit_bits(shape, bits, window, horizon, &options);
   } else {
-    options.key_channels = read->integer("key_channels", shape.head_dim * 3 / 4, 4, shape.head_dim - 4);
+    read->refuse({"horizon"}, "bits");
     if (options.key_channels % 4 != 0) {
       throw CacheError("kv_cache.key_channels: expected a multiple of 4, found " + std::to_string(options.key_channels));
     }
-    options.key_bits = static_cast<int>(read->integer_choice("key_bits", 8, {8, 4, 3}));
-    options.value_bits = static_cast<int>(read->integer_choice("value_bits", 8, {8, 4, 3, 2}));
   }
   read_selection(read, &options);
   options.check_every = read->integer("check_every", options.check_every, 1, kMost);
-  options.limits.top = read->integer("top", options.limits.top, 1, kPageTokens);
-  read_limits(read, "", &options.limits);
+  options.limits.top = read->integer("top", options.limits.top, 1, kPageTokens, kTopHelp);
+  read_limits(read, "", "attention", &options.limits);
   return std::make_unique<ChannelStoreFactory>(options);
 }
 
@@ -144,11 +155,12 @@ std::unique_ptr<StoreFactory> read_codes(const PolicyContext& context, Parameter
 
 std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   Parameters read("channel_packed", parameters);
-  const int64_t window = whole_pages(read.integer("window", kPageTokens, 1, kMost));
+  const int64_t window = whole_pages(read.integer("window", kPageTokens, 1, kMost, "most recent tokens, exact"));
   const int64_t stride = read_prompt_stride(&read, kPrefillChunk);
   const bool coded = read.has("bits") || read.has("key_bits") || read.has("value_bits");
   const bool codes = coded || !context.pool->backend()->cuts_pages();
-  const bool exact = read.choice("storage", codes ? "codes" : "exact", {"exact", "codes"}) == "exact";
+  const bool exact = read.choice("storage", codes ? "codes" : "exact", {"exact", "codes"},
+                                 "channels in 16 bits, or in codes, as with given widths and on GPUs") == "exact";
   std::unique_ptr<StoreFactory> store = exact ? read_cuts(context, &read) : read_codes(context, &read, window);
   read.done();
   return std::make_unique<StagedPolicy>("channel_packed", context, Boundaries{window, stride, 0}, std::move(store));

@@ -21,12 +21,15 @@ std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& c
   Parameters read("gated_eviction", parameters);
   EvictionOptions options = read_eviction_options(&read, context.shape);
   std::unique_ptr<StoreFactory> lost = read_lost_store(&read, &options);
-  const std::string scorer = read.choice("scorer", "learned", {"learned", "attention", "key_norm"});
+  const std::string scorer = read.choice("scorer", "learned", {"learned", "attention", "key_norm"},
+                                         "by a gate, by what the last queries attend to, or small keys first");
   if (scorer != "learned") read.refuse({"gate"}, "\"scorer\": \"learned\"");
-  const std::string gate = read.text("gate", "");
+  const std::string gate = read.text("gate", "", "name of gates that the server has loaded; absent: the model's own");
   const bool learned = scorer == "learned" && lost == nullptr;
-  const bool shared = read.choice("sizes", learned ? "shared" : "equal", {"equal", "shared"}) == "shared";
-  const double margin = read.number("importance_margin", SharedBudgetOptions().margin, 0, 1);
+  const bool shared = read.choice("sizes", learned ? "shared" : "equal", {"equal", "shared"},
+                                  "as many tokens in each layer and KV head, or one budget for all") == "shared";
+  const double margin = read.number("importance_margin", SharedBudgetOptions().margin, 0, 1,
+                                    "with \"shared\", how much less ranks of importance count");
   if (read.has("importance_margin") && !shared) {
     throw CacheError("kv_cache.importance_margin: expected \"sizes\": \"shared\", found \"equal\"");
   }

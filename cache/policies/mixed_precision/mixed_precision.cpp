@@ -56,29 +56,32 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   constexpr int64_t kMost = int64_t{1} << 24;
   Parameters read("mixed_precision", parameters);
   MixedOptions options;
-  options.bits = read.number("bits", options.bits, 1, 16);
-  options.least_bits = read.integer("least_bits", options.bits < kDroppingBits ? 0 : 2, 0, 2);
+  options.bits = read.number("bits", options.bits, 1, 16, "per value, every byte counted, from `horizon` tokens on");
+  options.least_bits = read.integer("least_bits", options.bits < kDroppingBits ? 0 : 2, 0, 2,
+                                    "0: the least columns keep only their mean, the default below 3.25 `bits`; or 2");
   if (options.least_bits == 1) throw CacheError("kv_cache.least_bits: expected 0 or 2, found 1");
-  options.bytes = read.integer("bytes", 0, 1, INT64_MAX);
+  options.bytes = read.integer("bytes", 0, 1, INT64_MAX, "of the whole sequence, instead of `bits` and `horizon`");
   if (read.has("bytes") && (read.has("bits") || read.has("horizon"))) {
     throw CacheError("kv_cache.bytes: expected either bytes, or bits and horizon, found both");
   }
-  options.horizon = read.integer("horizon", options.horizon, 1024, kMost);
-  options.window = read.integer("window", options.window, 0, kMost);
+  options.horizon = read.integer("horizon", options.horizon, 1024, kMost, "tokens at which `bits` hold");
+  options.window = read.integer("window", options.window, 0, kMost, "most recent tokens, exact");
   // `bytes` leaves room for only little of the prompt to stay dense.
   options.prompt_stride = read_prompt_stride(&read, options.bytes > 0 ? kPageTokens : kPromptStride);
-  options.probes = read.integer("probes", options.probes, 1, kPageTokens);
-  options.decay = read.number("decay", options.decay, 0, 1);
+  options.probes = read.integer("probes", options.probes, 1, kPageTokens, "queries before each boundary that count");
+  options.decay = read.number("decay", options.decay, 0, 1, "decay of the importance, per compaction boundary");
   ForecastOptions& forecast = options.forecast;
-  forecast.enabled = read.boolean("forecast", forecast.enabled);
+  forecast.enabled = read.boolean("forecast", forecast.enabled, "a small network learns how important pages will be");
   if (!forecast.enabled) {
     read.refuse({"forecast_history", "forecast_update_interval", "forecast_blend", "forecast_lr", "forecast_hidden"}, "forecast");
   }
-  forecast.history = read.integer("forecast_history", forecast.history, ImportanceForecast::kBatch, int64_t{1} << 20);
-  forecast.update_interval = read.integer("forecast_update_interval", forecast.update_interval, 1, int64_t{1} << 20);
-  forecast.blend = read.number("forecast_blend", forecast.blend, 0, 1);
-  forecast.lr = read.number("forecast_lr", forecast.lr, 1e-6, 1);
-  forecast.hidden = read.integer("forecast_hidden", forecast.hidden, 1, 256);
+  forecast.history = read.integer("forecast_history", forecast.history, ImportanceForecast::kBatch, int64_t{1} << 20,
+                                  "samples of its replay buffer; this and the next four need `forecast`");
+  forecast.update_interval = read.integer("forecast_update_interval", forecast.update_interval, 1, int64_t{1} << 20,
+                                          "new samples per training step");
+  forecast.blend = read.number("forecast_blend", forecast.blend, 0, 1, "share of the forecast in the importance");
+  forecast.lr = read.number("forecast_lr", forecast.lr, 1e-6, 1, "learning rate of Adam");
+  forecast.hidden = read.integer("forecast_hidden", forecast.hidden, 1, 256, "units of the hidden layer");
   read.done();
   check_budget(context.whole_shape(), options);
   const Boundaries boundaries{options.window, options.prompt_stride, 0};

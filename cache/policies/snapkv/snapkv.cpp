@@ -31,7 +31,8 @@ class SnapKvScorer final : public AttentionScorer {
 std::unique_ptr<KvCachePolicy> make_snapkv_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   Parameters read("snapkv", parameters);
   const EvictionOptions options = read_eviction_options(&read, context.shape);
-  const bool shared = read.choice("sizes", "equal", {"equal", "shared"}) == "shared";
+  const bool shared = read.choice("sizes", "equal", {"equal", "shared"},
+                                  "as many tokens in each layer and KV head, or one budget for all") == "shared";
   read.done();
   return std::make_unique<StagedPolicy>("snapkv", context, options.boundaries(),
                                         make_slot_store(shared, {options}, std::make_shared<SnapKvScorer>()));

@@ -72,10 +72,10 @@ class SparseStoreFactory final : public StoreFactory {
 
 std::unique_ptr<KvCachePolicy> make_sparse_policy(const PolicyContext& context, const nlohmann::json& parameters) {
   Parameters parse("sparse", parameters);
-  const double share = parse.number("read", 0.25, 1.0 / kPageTokens, 1);
-  const int64_t bits = parse.integer_choice("index_bits", 2, {2, 3, 4, 8});
-  const std::string kept = parse.choice("kept", "dense", {"dense", "k8v8", "k4v4"});
-  const int64_t window = parse.integer("window", kPageTokens, 0, int64_t{1} << 24);
+  const double share = parse.number("read", 0.25, 1.0 / kPageTokens, 1, "share that a query reads, in 64ths of a page");
+  const int64_t bits = parse.integer_choice("index_bits", 2, {2, 3, 4, 8}, "per key channel of the index");
+  const std::string kept = parse.choice("kept", "dense", {"dense", "k8v8", "k4v4"}, "the tokens outside the window");
+  const int64_t window = parse.integer("window", kPageTokens, 0, int64_t{1} << 24, "most recent tokens, always read");
   parse.done();
   SparseOptions options;
   options.index.k = kernels::uniform_runs(context.shape.head_dim, static_cast<int>(bits));

@@ -24,9 +24,10 @@ std::unique_ptr<KvCachePolicy> make_streaming_policy(const PolicyContext& contex
   constexpr int64_t kPage = kernels::kPageTokens, kMost = int64_t{1} << 24;
   Parameters read("streaming", parameters);
   EvictionOptions options;
-  options.tokens = read.integer("tokens", 1024, 3 * kPage, kMost);
-  options.sinks = read.integer("sinks", kPage, 1, kMost);  // Fewer than a page would not make the cache smaller.
-  options.exact_prefill = read.choice("prefill", "exact", {"exact", "streaming"}) == "exact";
+  options.tokens = read.integer("tokens", 1024, 3 * kPage, kMost, "kept in all");
+  options.sinks = read.integer("sinks", kPage, 1, kMost, "first tokens, which stay; fewer than a page save nothing");
+  options.exact_prefill = read.choice("prefill", "exact", {"exact", "streaming"},
+                                      "evicts at the prompt's end, or from its first tokens on") == "exact";
   read.done();
   // The window is all that the pages of the sinks and the page that is being filled leave.
   options.window = std::max<int64_t>(1, (options.tokens - (options.sinks + kPage - 1) / kPage * kPage - kPage) / kPage * kPage);

@@ -12,7 +12,7 @@ using kernels::kPageTokens;
 std::unique_ptr<KvCachePolicy> make(std::string_view name, int k_bits, int v_bits, const PolicyContext& context,
                                     const nlohmann::json& parameters) {
   Parameters read{std::string(name), parameters};
-  const int64_t window = read.integer("window", kPageTokens, 0, int64_t{1} << 24);
+  const int64_t window = read.integer("window", kPageTokens, 0, int64_t{1} << 24, "most recent tokens, exact");
   const Boundaries boundaries{window, read_prompt_stride(&read, kPromptStride), 0};
   read.done();
   return std::make_unique<StagedPolicy>(
