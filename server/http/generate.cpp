@@ -36,7 +36,8 @@ GenerationRun begin(Service& service, const ApiRequest& request, ResponseWriter&
 // Reads all events and hands each to `take`. Calls `wait` after each event, and at least every 20 ms. Returns false as
 // soon as one of them does, because the client has disconnected.
 template <typename Take, typename Wait>
-bool read_all(Service& service, GenerationRun& run, const ResponseWriter& response, const Take& take, const Wait& wait) {
+bool read_all(Service& service, GenerationRun& run, const ResponseWriter& response, const Take& take,
+              const Wait& wait) {
   GenerationEvent event;
   for (;;) {
     const GenerationRun::Status status = run.next(&event);
@@ -53,7 +54,10 @@ bool read_all(Service& service, GenerationRun& run, const ResponseWriter& respon
 // Adds all events to `whole`, a WholeResponse or ResponsesStream. Throws ApiError.
 template <typename Whole>
 void collect(Service& service, GenerationRun& run, const ResponseWriter& response, Whole& whole) {
-  const auto add = [&](const GenerationEvent& event) { return whole.add(event, run), true; };
+  const auto add = [&](const GenerationEvent& event) {
+    whole.add(event, run);
+    return true;
+  };
   if (read_all(service, run, response, add, [&] { return !response.client_left(); })) return;
   throw ApiError(kClientClosedRequest, "invalid_request_error", "The client has disconnected");
 }
