@@ -76,7 +76,8 @@ class HttpServer {
   bool check_head(Connection& connection, Response& response) const;
   bool serve(Connection& connection) const;
   void dispatch(const Request& request, ResponseWriter& response) const;
-  std::shared_ptr<KeyAccount> account_of(const Request& request) const;  // of the request's key; throws ApiError (401)
+  // Returns the account of the request's key. Throws ApiError (401).
+  std::shared_ptr<KeyAccount> account_of(const Request& request) const;
   // Takes a lease of the request's key, and adds the headers of its limits. Throws ApiError.
   void limit(const Request& request, ResponseWriter& response) const;
   void add_cors(Response& response) const;

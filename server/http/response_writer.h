@@ -21,7 +21,7 @@ struct Response {
 
   void add_header(std::string name, std::string value) { fields.emplace_back(std::move(name), std::move(value)); }
 
-  // Returns the status line and the header fields, to which it adds `framing`: whole lines about the body's length.
+  // Returns the status line and the header fields that have a value, and adds `framing`: lines about the body's length.
   // `keep_alive_s` tells the client for how many seconds the connection stays open afterwards; 0 if it is closed.
   std::string head(std::string_view framing, int keep_alive_s) const;
   // Returns the whole response, without the body if it answers HEAD.
