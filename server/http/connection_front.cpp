@@ -36,25 +36,6 @@ ApiError too_much(int64_t limit) {
                   "", "overloaded", ConnectionFront::kRetryAfterS);
 }
 
-const char* reason_of(int status) {
-  switch (status) {
-    case 204: return "No Content";
-    case 400: return "Bad Request";
-    case 401: return "Unauthorized";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 408: return "Request Timeout";
-    case 413: return "Payload Too Large";
-    case 414: return "URI Too Long";
-    case 415: return "Unsupported Media Type";
-    case 417: return "Expectation Failed";
-    case 431: return "Request Header Fields Too Large";
-    case 501: return "Not Implemented";
-    case 503: return "Service Unavailable";
-    default: return "Error";
-  }
-}
-
 }  // namespace
 
 ConnectionFront::ConnectionFront(int listening_socket, FrontOptions options, Handlers handlers)
@@ -188,7 +169,6 @@ void ConnectionFront::take_bytes(Client& client, std::string_view bytes) {
           if (client.phase == Phase::kClosing) return;
           continue;
         }
-        reader.forget_head();
       }
       if (reader.done()) return hand_over(client, bytes);
     }
@@ -205,12 +185,12 @@ void ConnectionFront::take_bytes(Client& client, std::string_view bytes) {
 }
 
 bool ConnectionFront::answered_early(Client& client) {
-  const RequestHead& head = client.connection.reader.head();
-  httplib::Response response;
+  const Request& request = client.connection.reader.request();
+  Response response;
   if (!handlers_.answer_early(client.connection, response)) return false;
   // If the request has a body, the connection closes: the unread bytes would be taken for the next request.
-  const bool keep_alive = head.keep_alive && !head.has_body();
-  if (!send(client, response, head.method != "HEAD", keep_alive) || !keep_alive) {
+  const bool keep_alive = request.keep_alive && !request.has_body();
+  if (!send(client, response, keep_alive) || !keep_alive) {
     begin_closing(client);
   } else {
     expect_request(client);
@@ -220,8 +200,8 @@ bool ConnectionFront::answered_early(Client& client) {
 
 void ConnectionFront::ask_for_body(Client& client) {
   static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-  if (!std::exchange(client.asked, true) && client.connection.reader.head().expects_continue) {
-    client.connection.send(kContinue.data(), kContinue.size());
+  if (!std::exchange(client.asked, true) && client.connection.reader.request().expects_continue) {
+    client.connection.send(kContinue);
   }
 }
 
@@ -239,7 +219,6 @@ void ConnectionFront::hand_over(Client& client, std::string_view following) {
   const auto work = [this, &client] {
     client.usable = false;
     try {
-      client.connection.begin_serving();
       client.usable = handlers_.serve(client.connection);
     } catch (const std::exception& error) {
       log_error({"connection closed: ", error.what()});
@@ -303,20 +282,17 @@ void ConnectionFront::expect_request(Client& client) {
 }
 
 void ConnectionFront::refuse(Client& client, const ApiError& error) {
-  httplib::Response response;
+  Response response;
   handlers_.refuse(client.connection, error, response);
-  send(client, response, client.connection.reader.head().method != "HEAD", false);
+  send(client, response, false);
   begin_closing(client);
 }
 
-bool ConnectionFront::send(Client& client, const httplib::Response& response, bool with_body, bool keep_alive) {
-  std::string text = "HTTP/1.1 " + std::to_string(response.status) + ' ' + reason_of(response.status) + "\r\n";
-  for (const auto& [name, value] : response.headers) text += name + ": " + value + "\r\n";
-  if (response.status != 204) text += "Content-Length: " + std::to_string(response.body.size()) + "\r\n";
-  text += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
-  if (with_body) text += response.body;
+bool ConnectionFront::send(Client& client, const Response& response, bool keep_alive) {
+  const std::string text = response.text(client.connection.reader.request().method == "HEAD",
+                                         keep_alive ? options_.timeouts.keep_alive_s : 0);
   // These are a few hundred bytes. If they do not fit the socket's buffer, the client has not read earlier answers.
-  return client.connection.send(text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  return client.connection.send(text) == static_cast<ssize_t>(text.size());
 }
 
 void ConnectionFront::count_bytes(Client& client) {

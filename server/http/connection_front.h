@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/http/connection.h"
+#include "server/http/response_writer.h"
 #include "server/http/worker_pool.h"
 #include "server/openai/error.h"
 
@@ -53,10 +53,10 @@ class ConnectionFront {
   struct Handlers {
     // Returns true and fills `response` if the head that the connection has read is enough to answer. Runs on the
     // front's thread, so it has to be quick.
-    std::function<bool(Connection& connection, httplib::Response& response)> answer_early;
+    std::function<bool(Connection& connection, Response& response)> answer_early;
     // Fills the response to a request that was not accepted: malformed, too large, too slow, or beyond a limit of the
     // front. Runs on the front's thread.
-    std::function<void(const Connection& connection, const openai::ApiError& error, httplib::Response& response)> refuse;
+    std::function<void(const Connection& connection, const openai::ApiError& error, Response& response)> refuse;
     // Answers the request of the connection. Returns false if the connection must be closed. Runs on any worker thread.
     std::function<bool(Connection& connection)> serve;
   };
@@ -130,7 +130,7 @@ class ConnectionFront {
   void go_on(Client& client);  // resumes a connection that a worker gave back
   void expect_request(Client& client);
   void refuse(Client& client, const openai::ApiError& error);
-  bool send(Client& client, const httplib::Response& response, bool with_body, bool keep_alive);
+  bool send(Client& client, const Response& response, bool keep_alive);
   void count_bytes(Client& client);
   void free_bytes();  // refuses the largest arriving requests while all requests together exceed max_buffered_bytes
   void begin_closing(Client& client);

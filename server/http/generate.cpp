@@ -3,8 +3,6 @@
 // ms, also when the response is sent as a whole. If the client has disconnected, the handler ends, and its
 // GenerationRun cancels the request when it goes out of scope.
 #include <chrono>
-#include <functional>
-#include <memory>
 
 #include "engine/log.h"
 #include "server/http/routes.h"
@@ -21,35 +19,59 @@ using openai::kClientClosedRequest;
 
 namespace {
 
-constexpr const char* kEvents = "text/event-stream; charset=utf-8";
-
 void observe(const GenerationEvent& event, StreamHealth* health) {
   const FinishReason finish = event.finish;
   if (finish == FinishReason::kStop || finish == FinishReason::kLength) health->succeeded();
   if (finish == FinishReason::kError || finish == FinishReason::kOutOfMemory || finish == FinishReason::kLost) health->failed();
 }
 
-// Reads all events and hands each to `take`. Returns false if the client has disconnected.
-template <typename Take>
-bool read_all(GenerationRun& run, const Connection& connection, StreamHealth* health, const Take& take) {
+// Queues the generations of a request, and charges the API key for their prompts. Throws ApiError.
+GenerationRun begin(Service& service, const ApiRequest& request, ResponseWriter& response) {
+  GenerationRun run(service.engine, request, [&response] { return response.client_left(); });
+  for (const GenerationRequest& one : request.generations) response.charge(static_cast<int64_t>(one.prompt.size()));
+  response.id = request.id;
+  return run;
+}
+
+// Reads all events and hands each to `take`. Calls `wait` after each event, and at least every 20 ms. Returns false as
+// soon as one of them does, because the client has disconnected.
+template <typename Take, typename Wait>
+bool read_all(Service& service, GenerationRun& run, const ResponseWriter& response, const Take& take,
+              const Wait& wait) {
   GenerationEvent event;
   for (;;) {
     const GenerationRun::Status status = run.next(&event);
     if (status == GenerationRun::Status::kEnd) return true;
     if (status == GenerationRun::Status::kEvent) {
-      observe(event, health);
-      connection.charge(static_cast<int64_t>(event.tokens.size()));
-      take(event);
+      observe(event, &service.streams);
+      response.charge(static_cast<int64_t>(event.tokens.size()));
+      if (!take(event)) return false;
     }
-    if (!connection.alive()) return false;
+    if (!wait()) return false;
   }
+}
+
+// Adds all events to `whole`, a WholeResponse or ResponsesStream. Throws ApiError.
+template <typename Whole>
+void collect(Service& service, GenerationRun& run, const ResponseWriter& response, Whole& whole) {
+  const auto add = [&](const GenerationEvent& event) {
+    whole.add(event, run);
+    return true;
+  };
+  if (read_all(service, run, response, add, [&] { return !response.client_left(); })) return;
+  throw ApiError(kClientClosedRequest, "invalid_request_error", "The client has disconnected");
 }
 
 // Writes server-sent events. It writes a comment after a long silence, because proxies cut a silent connection.
 class EventWriter {
  public:
-  // `ping` is the longest silence; 0 for no limit.
-  EventWriter(httplib::DataSink& sink, std::chrono::seconds ping) : sink_(sink), ping_(ping) {}
+  // Sends the head of the response. `ping` is the longest silence; 0 for no limit.
+  EventWriter(ResponseWriter& response, std::chrono::seconds ping) : response_(response), ping_(ping) {
+    response.content_type = "text/event-stream; charset=utf-8";
+    response.add_header("Cache-Control", "no-cache");
+    response.add_header("X-Accel-Buffering", "no");
+    response.begin_stream();
+  }
 
   // Writes the chunks. A chunk with a member "type" carries it as the event's name, too. Returns false if the client
   // has disconnected.
@@ -65,7 +87,7 @@ class EventWriter {
   // Writes a comment if one is due. Called at least every 20 ms. Returns false if the client has disconnected.
   bool wait() {
     if (ping_.count() > 0 && Clock::now() - written_ >= ping_) return write(": ping\n\n");
-    return sink_.is_writable();
+    return !response_.client_left();
   }
 
  private:
@@ -73,125 +95,65 @@ class EventWriter {
 
   bool write(const std::string& message) {
     written_ = Clock::now();
-    return sink_.is_writable() && sink_.write(message.data(), message.size());
+    return response_.write(message);
   }
 
-  httplib::DataSink& sink_;
+  ResponseWriter& response_;
   std::chrono::seconds ping_;
   Clock::time_point written_ = Clock::now();
 };
 
-// Sends the events of a generation. `Stream` is StreamResponse or ResponsesStream. Returns the status to be counted:
+// Streams the events of a generation. `events` is a StreamResponse or ResponsesStream. Sets the status that is counted:
 // 200 if the answer is complete, 499 if the client has disconnected, else the status of the error that ended it. Such
 // an error is the last event of the stream.
-template <typename Stream>
-int send_events(const std::string& id, Stream stream, GenerationRun& run, const Connection& connection, StreamHealth* health,
-                EventWriter& writer) {
+template <typename Events>
+void stream(Service& service, GenerationRun& run, ResponseWriter& response, Events& events, bool marks_end) {
+  EventWriter writer(response, service.sse_ping);
   const auto fail = [&](const ApiError& error) {
-    log_error(id + ": " + error.what());
+    response.status = error.status;
+    log_error(response.id + ": " + error.what());
     writer.send({error.body()});
-    return error.status;
   };
   try {
-    if (!writer.send(stream.start())) return kClientClosedRequest;
-    GenerationEvent event;
-    for (;;) {
-      const GenerationRun::Status status = run.next(&event);
-      if (status == GenerationRun::Status::kEnd) break;
-      if (status == GenerationRun::Status::kEvent) {
-        observe(event, health);
-        connection.charge(static_cast<int64_t>(event.tokens.size()));
-        if (!writer.send(stream.add(event, run))) return kClientClosedRequest;
-      }
-      if (!writer.wait()) return kClientClosedRequest;
-    }
-    return writer.send(stream.finish(run.usage())) ? 200 : kClientClosedRequest;
+    const auto add = [&](const GenerationEvent& event) { return writer.send(events.add(event, run)); };
+    const bool sent = writer.send(events.start()) &&
+                      read_all(service, run, response, add, [&] { return writer.wait(); }) &&
+                      writer.send(events.finish(run.usage())) && (!marks_end || writer.send_done());
+    if (!sent) response.status = kClientClosedRequest;
   } catch (const ApiError& error) {
-    return fail(error);
+    fail(error);
   } catch (const std::exception& error) {
-    return fail(openai::internal_error(error));
+    fail(openai::internal_error(error));
   }
-}
-
-// Lets httplib stream the answer after the handler has returned. `send` writes the events and returns the status to be
-// counted, so it must own everything that it uses. If that is not 200, the connection is closed before the last chunk,
-// so that no client takes the stream for a complete answer.
-void stream(const Service& service, const httplib::Request& http, httplib::Response& response,
-            const std::function<int(EventWriter&)>& send) {
-  response.set_header("Cache-Control", "no-cache");
-  response.set_header("X-Accel-Buffering", "no");
-  Connection& connection = Connection::of(http);
-  const auto provider = [&connection, send, ping = service.sse_ping](size_t, httplib::DataSink& sink) {
-    EventWriter writer(sink, ping);
-    if (const int status = send(writer); status != 200) {
-      connection.failed_status = status;
-      return false;
-    }
-    sink.done();
-    return true;
-  };
-  if (http.version == "HTTP/1.0") {  // it has no chunks: the stream ends with the connection
-    connection.close_after_response = true;
-    response.set_content_provider(kEvents, provider);
-  } else {
-    response.set_chunked_content_provider(kEvents, provider);
-  }
-}
-
-// Queues the generations of a request, and charges the API key for their prompts. Throws ApiError.
-std::shared_ptr<GenerationRun> begin(Service& service, const ApiRequest& request, const Connection& connection) {
-  auto run = std::make_shared<GenerationRun>(service.engine, request, [&connection] { return !connection.alive(); });
-  for (const GenerationRequest& one : request.generations) connection.charge(static_cast<int64_t>(one.prompt.size()));
-  return run;
 }
 
 }  // namespace
 
-void generate(Service& service, ApiRequest request, const httplib::Request& http, httplib::Response& response) {
+void generate(Service& service, const ApiRequest& request, ResponseWriter& response) {
   const Tokenizer& tokenizer = service.engine.tokenizer();
-  auto shared_request = std::make_shared<const ApiRequest>(std::move(request));
-  Connection& connection = Connection::of(http);
-  auto run = begin(service, *shared_request, connection);
-  response.set_header("X-Request-Id", shared_request->id);
-  if (shared_request->stream) {
-    stream(service, http, response, [&tokenizer, &connection, health = &service.streams, shared_request, run](EventWriter& writer) {
-      const openai::StreamResponse events(*shared_request, tokenizer);
-      const int status = send_events(shared_request->id, events, *run, connection, health, writer);
-      return status == 200 && !writer.send_done() ? kClientClosedRequest : status;
-    });
-    return;
+  GenerationRun run = begin(service, request, response);
+  if (request.stream) {
+    openai::StreamResponse events(request, tokenizer);
+    return stream(service, run, response, events, true);
   }
-  openai::WholeResponse whole(*shared_request, tokenizer);
-  if (read_all(*run, connection, &service.streams, [&](const GenerationEvent& event) { whole.add(event, *run); })) {
-    send_json(response, whole.json(run->usage()));
-  } else {
-    response.status = kClientClosedRequest;
-  }
+  openai::WholeResponse whole(request, tokenizer);
+  collect(service, run, response, whole);
+  send_json(response, whole.json(run.usage()));
 }
 
-void respond(Service& service, openai::ResponsesRequest request, const httplib::Request& http, httplib::Response& response) {
-  auto shared_request = std::make_shared<const openai::ResponsesRequest>(std::move(request));
-  Connection& connection = Connection::of(http);
-  std::shared_ptr<GenerationRun> run;
-  try {
-    run = begin(service, shared_request->chat, connection);
-  } catch (const ApiError& error) {
-    throw shared_request->names.outer(error);
-  }
-  response.set_header("X-Request-Id", shared_request->chat.id);
-  if (shared_request->chat.stream) {
-    stream(service, http, response, [&connection, health = &service.streams, shared_request, run](EventWriter& writer) {
-      return send_events(shared_request->chat.id, openai::ResponsesStream(*shared_request), *run, connection, health, writer);
-    });
-    return;
-  }
-  openai::ResponsesStream whole(*shared_request);
-  if (read_all(*run, connection, &service.streams, [&](const GenerationEvent& event) { whole.add(event, *run); })) {
-    whole.finish(run->usage());
-    send_json(response, whole.json());
-  } else {
-    response.status = kClientClosedRequest;
-  }
+void respond(Service& service, const openai::ResponsesRequest& request, ResponseWriter& response) {
+  GenerationRun run = [&] {
+    try {
+      return begin(service, request.chat, response);
+    } catch (const ApiError& error) {
+      throw request.names.outer(error);
+    }
+  }();
+  openai::ResponsesStream events(request);
+  if (request.chat.stream) return stream(service, run, response, events, false);
+  collect(service, run, response, events);
+  events.finish(run.usage());
+  send_json(response, events.json());
 }
 
 }  // namespace smartkv::http

@@ -1,7 +1,9 @@
 #include "server/http/http_server.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <csignal>
 #include <optional>
 
 #include "engine/log.h"
@@ -16,7 +18,6 @@ namespace {
 
 // Descriptors kept for model files, logs and gates, and for surplus connections that are being refused.
 constexpr int64_t kOtherFiles = 64 + ConnectionFront::kSurplus;
-constexpr size_t kKeepAliveRequests = 1'000'000;
 
 // Returns whether the route serves `path`. Some clients add a slash at the end; others leave out /v1, because they
 // expect it in the server's base URL.
@@ -31,8 +32,7 @@ bool matches(const Route& route, std::string_view path) {
   return is(route.path) || (route.path.starts_with("/v1/") && is(std::string_view(route.path).substr(kVersion.size())));
 }
 
-// Returns whether a Content-Type is JSON, "application/json" and similar types. Forms have to be refused, because
-// httplib would parse them.
+// Returns whether a Content-Type is JSON, "application/json" and similar types.
 bool is_json(std::string type) {
   type = lower(type);
   type = type.substr(0, type.find(';'));
@@ -41,13 +41,13 @@ bool is_json(std::string type) {
          (type.ends_with("/json") || type.ends_with("+json"));
 }
 
-void check_body(const RequestHead& head) {
-  if (!head.has_body()) return;
-  const std::string type = head.field("content-type");
+void check_body(const Request& request) {
+  if (!request.has_body()) return;
+  const std::string type = request.field("content-type");
   if (!type.empty() && !is_json(type)) {
     throw ApiError(415, "invalid_request_error", "Expected Content-Type: application/json, found " + type);
   }
-  const std::string encoding = head.field("content-encoding");
+  const std::string encoding = request.field("content-encoding");
   if (!encoding.empty() && encoding != "identity") {
     throw ApiError(415, "invalid_request_error", "Content-Encoding " + encoding + " is not supported");
   }
@@ -72,14 +72,15 @@ std::vector<std::function<void()>> file_checks(const HttpOptions& options) {
           [&options] { make_tls(options); }, [&options] { TrustedProxies(options.trusted_proxies); }};
 }
 
-void send_json(httplib::Response& response, const openai::Json& json) {
-  response.set_content(openai::dump(json), "application/json");
+void send_json(Response& response, const openai::Json& json) {
+  response.body = openai::dump(json);
+  response.content_type = "application/json";
 }
 
-void send_error(httplib::Response& response, const ApiError& error) {
+void send_error(Response& response, const ApiError& error) {
   response.status = error.status;
-  if (error.retry_after_s > 0) response.set_header("Retry-After", std::to_string(error.retry_after_s));
-  if (error.status == 401) response.set_header("WWW-Authenticate", "Bearer");
+  if (error.retry_after_s > 0) response.add_header("Retry-After", std::to_string(error.retry_after_s));
+  if (error.status == 401) response.add_header("WWW-Authenticate", "Bearer");
   send_json(response, error.body());
 }
 
@@ -90,34 +91,10 @@ HttpServer::HttpServer(HttpOptions options, std::vector<Route> routes, RequestCo
       tls_(make_tls(options_)),
       routes_(std::move(routes)),
       counter_(counter) {
-  configure();
+  std::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to sockets without MSG_NOSIGNAL
 }
 
 HttpServer::~HttpServer() { stop(); }
-
-void HttpServer::configure() {
-  dispatcher_.set_keep_alive_max_count(kKeepAliveRequests);
-  dispatcher_.set_keep_alive_timeout(options_.timeouts.keep_alive_s);
-  const auto handler = [this](const httplib::Request& request, httplib::Response& response) {
-    dispatch(request, response);
-  };
-  dispatcher_.Get(".*", handler);
-  dispatcher_.Post(".*", handler);
-  dispatcher_.set_exception_handler([](const auto&, auto& response, const std::exception_ptr&) {
-    log_error("a request failed before it reached its handler");
-    send_error(response, openai::server_error("The request could not be processed"));
-  });
-  dispatcher_.set_error_handler([this](const httplib::Request& request, httplib::Response& response) {
-    fill_error(request, response);
-  });
-  dispatcher_.set_post_routing_handler([this](const auto&, auto& response) { add_cors(response); });
-  dispatcher_.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
-    if (!request.progress) return;  // httplib found it malformed; RequestReader has refused such requests already
-    const Connection& connection = Connection::of(request);
-    const auto duration = std::chrono::steady_clock::now() - connection.served_since;
-    record(connection, request.method, request.path, response, std::chrono::duration<double, std::milli>(duration).count());
-  });
-}
 
 FrontOptions HttpServer::front_options() const {
   FrontOptions front;
@@ -144,7 +121,7 @@ int HttpServer::start() {
       ConnectionFront::Handlers{
           .answer_early = [this](Connection& connection, auto& response) { return answer_early(connection, response); },
           .refuse =
-              [this](const Connection& connection, const ApiError& error, httplib::Response& response) {
+              [this](const Connection& connection, const ApiError& error, Response& response) {
                 send_error(response, error);
                 add_cors(response);
                 record(connection, "-", "-", response, 0);
@@ -193,37 +170,37 @@ std::string HttpServer::allowed_methods(const std::string& path) const {
   return allowed;
 }
 
-bool HttpServer::check_head(Connection& connection, httplib::Response& response) const {
-  const RequestHead& head = connection.reader.head();
-  const std::string allowed = allowed_methods(head.path);
+bool HttpServer::check_head(Connection& connection, Response& response) const {
+  const Request& request = connection.reader.request();
+  const std::string allowed = allowed_methods(request.path);
   if (allowed.empty()) {
-    throw ApiError(404, "invalid_request_error", "Unknown URL: " + head.method + " " + head.path, "", "unknown_url");
+    throw ApiError(404, "invalid_request_error", "Unknown URL: " + request.method + " " + request.path, "",
+                   "unknown_url");
   }
-  if (head.method == "OPTIONS" && !options_.cors_origin.empty()) {
+  if (request.method == "OPTIONS" && !options_.cors_origin.empty()) {
     response.status = 204;
-    response.set_header("Access-Control-Allow-Methods", allowed);
-    const std::string wanted = head.field("access-control-request-headers");
-    response.set_header("Access-Control-Allow-Headers", wanted.empty() ? "Authorization, Content-Type" : wanted);
-    response.set_header("Access-Control-Max-Age", "86400");
+    response.add_header("Access-Control-Allow-Methods", allowed);
+    const std::string wanted = request.field("access-control-request-headers");
+    response.add_header("Access-Control-Allow-Headers", wanted.empty() ? "Authorization, Content-Type" : wanted);
+    response.add_header("Access-Control-Max-Age", "86400");
     return true;
   }
-  const Route* route = find_route(head.method, head.path);
+  const Route* route = find_route(request.method, request.path);
   if (route == nullptr) {
-    response.set_header("Allow", allowed);
-    throw ApiError(405, "invalid_request_error", head.method + " is not allowed for " + head.path + ": use " + allowed,
-                   "", "method_not_allowed");
+    response.add_header("Allow", allowed);
+    throw ApiError(405, "invalid_request_error",
+                   request.method + " is not allowed for " + request.path + ": use " + allowed, "",
+                   "method_not_allowed");
   }
-  if (keys_.required() && !route->open) {
-    connection.key_name = account_of(head.field("authorization"), head.field("x-api-key"))->name();
-  }
+  if (keys_.required() && !route->open) connection.key_name = account_of(request)->name();
   if (draining_ && !route->while_draining) throw openai::draining();
-  check_body(head);
+  check_body(request);
   return false;
 }
 
-bool HttpServer::answer_early(Connection& connection, httplib::Response& response) const {
-  const RequestHead& head = connection.reader.head();
-  connection.client = proxies_.client_of(connection.peer, head.fields);
+bool HttpServer::answer_early(Connection& connection, Response& response) const {
+  const Request& request = connection.reader.request();
+  connection.client = proxies_.client_of(connection.peer, request.fields);
   connection.key_name.clear();
   try {
     if (!check_head(connection, response)) return false;
@@ -231,12 +208,13 @@ bool HttpServer::answer_early(Connection& connection, httplib::Response& respons
     send_error(response, error);
   }
   add_cors(response);
-  record(connection, head.method, head.path, response, 0);
+  record(connection, request.method, request.path, response, 0);
   return true;
 }
 
-std::shared_ptr<KeyAccount> HttpServer::account_of(const std::string& authorization, const std::string& plain) const {
+std::shared_ptr<KeyAccount> HttpServer::account_of(const Request& request) const {
   static constexpr std::string_view kBearer = "bearer ";
+  const std::string authorization = request.field("authorization"), plain = request.field("x-api-key");
   if (authorization.empty() && plain.empty()) {
     throw ApiError(401, "invalid_request_error",
                    "You didn't provide an API key: send it in the header Authorization: Bearer KEY, or X-Api-Key: KEY", "",
@@ -250,28 +228,32 @@ std::shared_ptr<KeyAccount> HttpServer::account_of(const std::string& authorizat
   return account;
 }
 
-void HttpServer::limit(const httplib::Request& request, httplib::Response& response) const {
-  const auto account = account_of(request.get_header_value("Authorization"), request.get_header_value("X-Api-Key"));
+void HttpServer::limit(const Request& request, ResponseWriter& response) const {
+  const auto account = account_of(request);
   std::optional<ApiError> refused;
   try {
-    Connection::of(request).lease = std::make_unique<KeyLease>(account);
+    response.lease = std::make_unique<KeyLease>(account);
   } catch (const ApiError& error) {
     counter_->refuse_for_key();
     refused = error;
   }
-  for (const auto& [name, value] : account->headers(KeyAccount::Clock::now())) response.set_header(name, value);
+  for (const auto& [name, value] : account->headers(KeyAccount::Clock::now())) response.add_header(name, value);
   if (refused) throw ApiError(*refused);
 }
 
-bool HttpServer::serve(Connection& connection) {
-  bool client_closes = false;
-  const auto attach = [&](httplib::Request& request) { connection.attach(&request); };
-  const bool written = dispatcher_.process_request(connection, false, client_closes, attach);
-  connection.lease = nullptr;
-  return written && !client_closes && !connection.close_after_response;
+bool HttpServer::serve(Connection& connection) const {
+  const auto begin = std::chrono::steady_clock::now();
+  const Request& request = connection.reader.request();
+  ResponseWriter response(connection, options_.timeouts.keep_alive_s);
+  add_cors(response);
+  dispatch(request, response);
+  const bool usable = response.finish();
+  const std::chrono::duration<double, std::milli> duration = std::chrono::steady_clock::now() - begin;
+  record(connection, request.method, request.path, response, duration.count());
+  return usable;
 }
 
-void HttpServer::dispatch(const httplib::Request& request, httplib::Response& response) const {
+void HttpServer::dispatch(const Request& request, ResponseWriter& response) const {
   try {
     const Route* route = find_route(request.method, request.path);
     if (route == nullptr) throw std::logic_error("a request without a route passed the checks of its head");
@@ -289,43 +271,29 @@ void HttpServer::dispatch(const httplib::Request& request, httplib::Response& re
     log_error(request.method + ' ' + request.path + ": unknown exception");
     send_error(response, openai::server_error("Internal error"));
   }
-  // A whole answer ends the key's lease before it is sent, because its client may send the next request at once.
-  if (!response.content_provider_) Connection::of(request).lease = nullptr;
 }
 
-// Fills in the body of an error that httplib itself found.
-void HttpServer::fill_error(const httplib::Request& request, httplib::Response& response) const {
-  if (!response.body.empty()) return;
-  const int status = response.status;
-  send_error(response, status == 400 ? openai::invalid_request("", "The HTTP request is malformed")
-                                     : ApiError(status, status >= 500 ? "server_error" : "invalid_request_error",
-                                                "HTTP error " + std::to_string(status)));
-  if (request.progress) Connection::of(request).close_after_response = true;
-}
-
-void HttpServer::add_cors(httplib::Response& response) const {
-  if (!options_.cors_origin.empty()) response.set_header("Access-Control-Allow-Origin", options_.cors_origin);
+void HttpServer::add_cors(Response& response) const {
+  if (!options_.cors_origin.empty()) response.add_header("Access-Control-Allow-Origin", options_.cors_origin);
 }
 
 void HttpServer::record(const Connection& connection, const std::string& method, const std::string& path,
-                        const httplib::Response& response, double duration_ms) const {
+                        const Response& response, double duration_ms) const {
   const Route* route = find_route(method, path);
-  const int status = connection.failed_status != 0 ? connection.failed_status : response.status;
-  counter_->add(route == nullptr ? "other" : route->path, status);
+  counter_->add(route == nullptr ? "other" : route->path, response.status);
   // Health probes and metrics scrapers ask every few seconds, so their lines are for debugging only.
-  const bool probe = route != nullptr && route->while_draining && status < 400;
+  const bool probe = route != nullptr && route->while_draining && response.status < 400;
   const LogLevel level = probe ? LogLevel::kDebug : LogLevel::kInfo;
   if (options_.access_log == "off" || !log_enabled(level)) return;
-  const std::string status_text = std::to_string(status), duration = std::to_string(std::llround(duration_ms));
-  const std::string id = response.get_header_value("X-Request-Id");
+  const std::string status = std::to_string(response.status), duration = std::to_string(std::llround(duration_ms));
   log(level, "request",
       {{"client", connection.client.empty() ? connection.peer : connection.client},
        {"key", connection.key_name.empty() ? "-" : connection.key_name},
        {"method", method},
        {"path", path},
-       {"status", status_text},
+       {"status", status},
        {"duration_ms", duration},
-       {"id", id.empty() ? "-" : id}});
+       {"id", response.id.empty() ? "-" : response.id}});
 }
 
 }  // namespace smartkv::http

@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include <httplib.h>
-
 #include "server/http/api_keys.h"
 #include "server/http/connection_front.h"
 #include "server/http/metrics.h"
@@ -48,7 +46,7 @@ struct Route {
   // An exact path, or a prefix if it ends in "/*". Requests may leave out "/v1", and may end in a slash.
   std::string path;
   // May throw openai::ApiError. Other exceptions become a 400 (TokenizerError), 503 (std::bad_alloc) or 500.
-  std::function<void(const httplib::Request&, httplib::Response&)> handler;
+  std::function<void(const Request&, ResponseWriter&)> handler;
   bool open = false;            // needs no API key
   bool while_draining = false;  // still served while the server drains
 };
@@ -69,35 +67,24 @@ class HttpServer {
   void stop();             // closes every connection; returns when all threads have ended
 
  private:
-  // The part that httplib does: it turns a whole request into a call of its handler and writes the response.
-  class Dispatcher : public httplib::Server {
-   public:
-    // Without a listening socket httplib would believe that it was stopped, and end streams.
-    Dispatcher() { svr_sock_ = 0; }
-    using httplib::Server::process_request;
-  };
-
-  void configure();
   FrontOptions front_options() const;
   const Route* find_route(const std::string& method, const std::string& path) const;
   std::string allowed_methods(const std::string& path) const;
   // Returns true if the head alone decides the answer (a CORS preflight, or a refusal) and `response` holds it.
-  bool answer_early(Connection& connection, httplib::Response& response) const;
+  bool answer_early(Connection& connection, Response& response) const;
   // Returns true if `response` holds the answer to a CORS preflight. Throws ApiError to refuse the request.
-  bool check_head(Connection& connection, httplib::Response& response) const;
-  bool serve(Connection& connection);
-  void dispatch(const httplib::Request& request, httplib::Response& response) const;
-  // Returns the account of a request's key: `authorization` is its Authorization header, `plain` its X-Api-Key. Throws
-  // ApiError (401).
-  std::shared_ptr<KeyAccount> account_of(const std::string& authorization, const std::string& plain) const;
+  bool check_head(Connection& connection, Response& response) const;
+  bool serve(Connection& connection) const;
+  void dispatch(const Request& request, ResponseWriter& response) const;
+  // Returns the account of the request's key. Throws ApiError (401).
+  std::shared_ptr<KeyAccount> account_of(const Request& request) const;
   // Takes a lease of the request's key, and adds the headers of its limits. Throws ApiError.
-  void limit(const httplib::Request& request, httplib::Response& response) const;
-  void fill_error(const httplib::Request& request, httplib::Response& response) const;
-  void add_cors(httplib::Response& response) const;
+  void limit(const Request& request, ResponseWriter& response) const;
+  void add_cors(Response& response) const;
   // Counts an answer and writes its line in the access log. `duration_ms` is the time from the complete request to the
   // complete answer.
-  void record(const Connection& connection, const std::string& method, const std::string& path, const httplib::Response& response,
-              double duration_ms) const;
+  void record(const Connection& connection, const std::string& method, const std::string& path,
+              const Response& response, double duration_ms) const;
 
   HttpOptions options_;
   ApiKeys keys_;
@@ -105,13 +92,12 @@ class HttpServer {
   std::shared_ptr<TlsContext> tls_;  // null for plain HTTP
   std::vector<Route> routes_;
   RequestCounter* counter_;
-  Dispatcher dispatcher_;
   std::atomic<bool> draining_ = false;
   std::unique_ptr<ConnectionFront> front_;
 };
 
 // Set the response's body to `json`, or its status, headers and body to those of `error`.
-void send_json(httplib::Response& response, const openai::Json& json);
-void send_error(httplib::Response& response, const openai::ApiError& error);
+void send_json(Response& response, const openai::Json& json);
+void send_error(Response& response, const openai::ApiError& error);
 
 }  // namespace smartkv::http

@@ -20,13 +20,14 @@ std::string content_type(std::string_view name) {
   throw std::logic_error("the playground's file " + std::string(name) + " has no content type");
 }
 
-void send_file(const PlaygroundFile& file, const std::string& type, httplib::Response& response) {
-  response.set_header("Content-Security-Policy", kContentSecurityPolicy);
-  response.set_header("X-Content-Type-Options", "nosniff");
-  response.set_header("Referrer-Policy", "no-referrer");
-  response.set_header("Cross-Origin-Opener-Policy", "same-origin");
-  response.set_header("Cache-Control", "no-cache");  // another version of the program may have different files
-  response.set_content(reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size(), type);
+void send_file(const PlaygroundFile& file, const std::string& type, Response& response) {
+  response.add_header("Content-Security-Policy", kContentSecurityPolicy);
+  response.add_header("X-Content-Type-Options", "nosniff");
+  response.add_header("Referrer-Policy", "no-referrer");
+  response.add_header("Cross-Origin-Opener-Policy", "same-origin");
+  response.add_header("Cache-Control", "no-cache");  // another version of the program may have different files
+  response.body.assign(reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size());
+  response.content_type = type;
 }
 
 }  // namespace
@@ -37,9 +38,7 @@ std::vector<Route> playground_routes() {
     routes.push_back({.method = "GET",
                       .path = file.name == "index.html" ? "/" : "/playground/" + std::string(file.name),
                       .handler = [file, type = content_type(file.name)](
-                                     const httplib::Request&, httplib::Response& response) {
-                        send_file(file, type, response);
-                      },
+                                     const Request&, Response& response) { send_file(file, type, response); },
                       .open = true});
   }
   return routes;

@@ -1,13 +1,10 @@
 #include "server/http/request_reader.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <cstring>
 #include <utility>
-
-#include <httplib.h>
 
 #include "server/openai/error.h"
 
@@ -18,7 +15,6 @@ using openai::ApiError;
 namespace {
 
 constexpr std::string_view kInvalid = "invalid_request_error";
-constexpr int kLengthDigits = 19;        // enough for any int64; reserved for the length of a chunked body
 constexpr int kMaxChunkSizeDigits = 15;  // hexadecimal digits; such a number fits an int64
 
 ApiError malformed(const std::string& what) {
@@ -57,16 +53,6 @@ bool lists(std::string_view value, std::string_view token) {
   return false;
 }
 
-// Returns whether a field is passed on to httplib. Dropped are the fields that RequestReader handles itself, and fields
-// of features that the server does not have: compressing an answer would take CPU time from the model, and a range of
-// an answer makes no sense.
-bool passed_on(std::string_view name) {
-  static constexpr std::array<std::string_view, 10> kDropped = {
-      "accept-encoding", "connection", "content-length",    "expect",  "keep-alive",
-      "range",           "te",         "transfer-encoding", "trailer", "upgrade"};
-  return std::find(kDropped.begin(), kDropped.end(), name) == kDropped.end();
-}
-
 // Returns the path and query of an absolute-form target, "http://host/path?query" (RFC 9112, section 3.2.2). Returns
 // any other target unchanged.
 std::string origin_form(std::string_view target) {
@@ -85,6 +71,19 @@ int hex_digit(char c) {
   return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
 }
 
+// Replaces each "%XX" by its byte. A "%" before anything else stays.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool long_enough = text[i] == '%' && i + 2 < text.size();
+    const int high = long_enough ? hex_digit(text[i + 1]) : -1, low = long_enough ? hex_digit(text[i + 2]) : -1;
+    const bool escaped = high >= 0 && low >= 0;
+    out += escaped ? static_cast<char>(16 * high + low) : text[i];
+    if (escaped) i += 2;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string lower(std::string_view text) {
@@ -93,21 +92,27 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-std::string RequestHead::field(std::string_view lower_case_name) const {
+std::string Request::field(std::string_view lower_case_name) const {
   for (const auto& [name, value] : fields) {
     if (name == lower_case_name) return value;
   }
   return "";
 }
 
-void RequestReader::forget_head() {
-  RequestHead kept;
-  kept.method = head_.method;
-  kept.content_length = head_.content_length;
-  kept.chunked = head_.chunked;
-  kept.keep_alive = head_.keep_alive;
-  kept.expects_continue = head_.expects_continue;
-  std::swap(head_, kept);
+std::vector<std::pair<std::string, std::string>> Request::parameters() const {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (std::string_view rest = query; !rest.empty();) {
+    const std::string_view pair = rest.substr(0, rest.find('&'));
+    rest.remove_prefix(std::min(pair.size() + 1, rest.size()));
+    const size_t equals = pair.find('=');
+    const std::string_view name = pair.substr(0, equals), value = equals == pair.npos ? "" : pair.substr(equals + 1);
+    if (!name.empty()) found.emplace_back(percent_decoded(name), percent_decoded(value));
+  }
+  return found;
+}
+
+int64_t RequestReader::bytes() const {
+  return static_cast<int64_t>(head_.capacity() + request_.body.capacity()) + head_bytes_;
 }
 
 // Swaps, because assigning to a string may keep its buffer.
@@ -128,33 +133,33 @@ size_t RequestReader::read_head(std::string_view bytes) {
     const bool ends_line = byte == '\n';
     if (!begun_ && (byte == '\r' || ends_line)) continue;  // skips empty lines before a request: RFC 9112, section 2.2
     begun_ = true;
-    const bool after_cr = !text_.empty() && text_.back() == '\r';
+    const bool after_cr = !head_.empty() && head_.back() == '\r';
     if (ends_line != after_cr) throw malformed("its lines do not end with CR LF");
     if ((static_cast<unsigned char>(byte) < 0x20 && byte != '\t' && byte != '\r' && !ends_line) || byte == 0x7f) {
       throw malformed("control characters in its head");
     }
-    text_ += byte;
-    if (static_cast<int64_t>(text_.size()) > limits_.head_bytes) {
+    head_ += byte;
+    if (static_cast<int64_t>(head_.size()) > limits_.head_bytes) {
       throw refused(431, "The request's headers are larger than the limit of " + std::to_string(limits_.head_bytes) +
                              " bytes");
     }
-    if (static_cast<int64_t>(text_.size() - line_start_) > limits_.line_bytes) {
+    if (static_cast<int64_t>(head_.size() - line_start_) > limits_.line_bytes) {
       if (line_start_ == 0) throw refused(414, "The request's URL is too long");
       throw refused(431, "A header of the request is longer than the limit of " + std::to_string(limits_.line_bytes) +
                              " bytes");
     }
     if (!ends_line) continue;
-    if (text_.size() - line_start_ == 2) {  // an empty line
+    if (head_.size() - line_start_ == 2) {  // an empty line
       parse_head();
       return taken;
     }
-    line_start_ = text_.size();
+    line_start_ = head_.size();
   }
   return taken;
 }
 
 void RequestReader::parse_head() {
-  std::string_view rest(text_);
+  std::string_view rest(head_);
   const auto next_line = [&rest] {
     const std::string_view line = rest.substr(0, rest.find("\r\n"));
     rest.remove_prefix(line.size() + 2);
@@ -163,8 +168,9 @@ void RequestReader::parse_head() {
   parse_request_line(next_line());
   for (std::string_view line = next_line(); !line.empty(); line = next_line()) parse_field(line);
   frame();
-  write_head();
-  stage_ = head_.chunked || left_ > 0 ? Stage::kBody : Stage::kDone;
+  head_bytes_ = static_cast<int64_t>(head_.size() + request_.fields.capacity() * sizeof(request_.fields.front()));
+  std::string().swap(head_);
+  stage_ = request_.chunked || left_ > 0 ? Stage::kBody : Stage::kDone;
 }
 
 void RequestReader::parse_request_line(std::string_view line) {
@@ -177,25 +183,28 @@ void RequestReader::parse_request_line(std::string_view line) {
   if (!is_token(line.substr(0, first)) || target.empty() || target.find_first_of(" \t") != target.npos) {
     throw malformed("expected METHOD TARGET HTTP/1.1");
   }
-  head_.method = line.substr(0, first);
-  head_.target = origin_form(target);
-  head_.path = httplib::detail::decode_url(head_.target.substr(0, head_.target.find_first_of("?#")), false);
-  head_.version = version;
-  head_.keep_alive = version == "HTTP/1.1";
+  request_.method = line.substr(0, first);
+  const std::string origin = origin_form(target);
+  const std::string_view path_and_query = std::string_view(origin).substr(0, origin.find('#'));
+  const size_t path_size = std::min(path_and_query.find('?'), path_and_query.size());
+  request_.path = percent_decoded(path_and_query.substr(0, path_size));
+  request_.query = path_and_query.substr(std::min(path_size + 1, path_and_query.size()));
+  request_.version = version;
+  request_.keep_alive = version == "HTTP/1.1";
 }
 
 void RequestReader::parse_field(std::string_view line) {
   const size_t colon = line.find(':');
   if (colon == line.npos || !is_token(line.substr(0, colon))) throw malformed("expected headers NAME: VALUE");
-  if (static_cast<int64_t>(head_.fields.size()) >= limits_.fields) {
+  if (static_cast<int64_t>(request_.fields.size()) >= limits_.fields) {
     throw refused(431, "The request has more than " + std::to_string(limits_.fields) + " headers");
   }
-  head_.fields.emplace_back(lower(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
+  request_.fields.emplace_back(lower(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
 }
 
 void RequestReader::frame() {
   bool has_host = false, has_encoding = false, closes = false, keeps = false;
-  for (const auto& [name, value] : head_.fields) {
+  for (const auto& [name, value] : request_.fields) {
     if (name == "content-length") {
       if (value.empty() || value.find_first_not_of("0123456789") != value.npos) {
         throw openai::invalid_request("", "The Content-Length header is not a number");
@@ -203,14 +212,14 @@ void RequestReader::frame() {
       int64_t length = 0;
       const bool fits = std::from_chars(value.data(), value.data() + value.size(), length).ec == std::errc();
       if (!fits || length > limits_.body_bytes) throw body_too_large(limits_.body_bytes);
-      if (head_.content_length.value_or(length) != length) {
+      if (request_.content_length.value_or(length) != length) {
         throw malformed("it has two Content-Length headers that differ");
       }
-      head_.content_length = length;
+      request_.content_length = length;
     } else if (name == "transfer-encoding") {
       if (std::exchange(has_encoding, true)) throw malformed("it has two Transfer-Encoding headers");
       if (lower(value) != "chunked") throw refused(501, "Transfer-Encoding " + value + " is not supported");
-      head_.chunked = true;
+      request_.chunked = true;
     } else if (name == "host") {
       if (std::exchange(has_host, true)) throw malformed("it has two Host headers");
     } else if (name == "connection") {
@@ -218,30 +227,19 @@ void RequestReader::frame() {
       keeps = keeps || lists(value, "keep-alive");
     } else if (name == "expect") {
       if (lower(value) != "100-continue") throw refused(417, "Expect: " + value + " is not supported");
-      head_.expects_continue = head_.version == "HTTP/1.1";
+      request_.expects_continue = request_.version == "HTTP/1.1";
     }
   }
-  if (head_.chunked && head_.content_length) throw malformed("it has both Content-Length and Transfer-Encoding");
-  if (head_.chunked && head_.version == "HTTP/1.0") throw malformed("Transfer-Encoding is not part of HTTP/1.0");
-  head_.keep_alive = !closes && (head_.keep_alive || keeps);
-  left_ = head_.content_length.value_or(0);
-}
-
-void RequestReader::write_head() {
-  std::string text = head_.method + ' ' + head_.target + ' ' + head_.version + "\r\n";
-  for (const auto& [name, value] : head_.fields) {
-    if (passed_on(name)) text += name + ": " + value + "\r\n";
-  }
-  text += head_.keep_alive ? "connection: Keep-Alive\r\n" : "connection: close\r\n";
-  text += "content-length: " + (head_.chunked ? std::string(kLengthDigits, '0') : std::to_string(left_)) + "\r\n\r\n";
-  text_ = std::move(text);
-  body_start_ = text_.size();
+  if (request_.chunked && request_.content_length) throw malformed("it has both Content-Length and Transfer-Encoding");
+  if (request_.chunked && request_.version == "HTTP/1.0") throw malformed("Transfer-Encoding is not part of HTTP/1.0");
+  request_.keep_alive = !closes && (request_.keep_alive || keeps);
+  left_ = request_.content_length.value_or(0);
 }
 
 size_t RequestReader::read_body(std::string_view bytes) {
-  if (head_.chunked) return read_chunks(bytes);
+  if (request_.chunked) return read_chunks(bytes);
   const size_t taken = std::min(bytes.size(), static_cast<size_t>(left_));
-  text_.append(bytes.substr(0, taken));
+  request_.body.append(bytes.substr(0, taken));
   left_ -= static_cast<int64_t>(taken);
   if (left_ == 0) stage_ = Stage::kDone;
   return taken;
@@ -255,7 +253,7 @@ size_t RequestReader::read_chunks(std::string_view bytes) {
       continue;
     }
     const size_t n = std::min(bytes.size() - taken, static_cast<size_t>(left_));
-    text_.append(bytes.substr(taken, n));
+    request_.body.append(bytes.substr(taken, n));
     taken += n;
     left_ -= static_cast<int64_t>(n);
     if (left_ == 0) chunk_ = Chunk::kDataEnd;
@@ -296,7 +294,7 @@ void RequestReader::take_chunk_byte(char byte) {
       return;
     case Chunk::kSizeEnd:
       expect('\n', left_ == 0 ? Chunk::kTrailerStart : Chunk::kData);
-      if (static_cast<int64_t>(text_.size() - body_start_) + left_ > limits_.body_bytes) {
+      if (static_cast<int64_t>(request_.body.size()) + left_ > limits_.body_bytes) {
         throw body_too_large(limits_.body_bytes);
       }
       return;
@@ -320,16 +318,11 @@ void RequestReader::take_chunk_byte(char byte) {
       return expect('\n', Chunk::kTrailerStart);
     case Chunk::kEnd:
       expect('\n', Chunk::kEnd);
-      return finish_chunks();
+      stage_ = Stage::kDone;
+      return;
     case Chunk::kData:
       return;
   }
-}
-
-void RequestReader::finish_chunks() {
-  const std::string length = std::to_string(text_.size() - body_start_);
-  text_.replace(body_start_ - 4 - length.size(), length.size(), length);  // 4: the two line ends after the number
-  stage_ = Stage::kDone;
 }
 
 }  // namespace smartkv::http

@@ -10,8 +10,6 @@
 
 namespace smartkv::http {
 
-using httplib::Request;
-using httplib::Response;
 using openai::ApiError;
 using openai::Json;
 
@@ -66,7 +64,7 @@ void refuse_embeddings() {
 // Reads `layer`, the only query parameter of GET /v1/kv. Throws ApiError.
 std::optional<int64_t> read_layer(const Request& request) {
   Json given = Json::object();
-  for (const auto& [key, value] : request.params) {
+  for (const auto& [key, value] : request.parameters()) {
     if (given.contains(key)) throw openai::invalid_request(key, "'" + key + "' is given twice");
     const auto number = Json::parse(value, nullptr, false);
     given[key] = number.is_number_integer() ? number : Json(value);
@@ -87,8 +85,8 @@ void live(const Service& service, const Request& request, Response& response) {
 }
 
 void metrics(const Service& service, Response& response) {
-  response.set_content(metrics_text(service.engine.stats(), service.model.names.front(), service.requests),
-                       "text/plain; version=0.0.4; charset=utf-8");
+  response.body = metrics_text(service.engine.stats(), service.model.names.front(), service.requests);
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
 }
 
 }  // namespace
@@ -140,20 +138,20 @@ std::vector<Route> make_routes(Service& service) {
       {.method = "POST",
        .path = "/v1/completions",
        .handler =
-           [s](const Request& request, Response& response) {
-             generate(*s, openai::parse_completion(request.body, s->model), request, response);
+           [s](const Request& request, ResponseWriter& response) {
+             generate(*s, openai::parse_completion(request.body, s->model), response);
            }},
       {.method = "POST",
        .path = "/v1/chat/completions",
        .handler =
-           [s](const Request& request, Response& response) {
-             generate(*s, openai::parse_chat(request.body, s->model), request, response);
+           [s](const Request& request, ResponseWriter& response) {
+             generate(*s, openai::parse_chat(request.body, s->model), response);
            }},
       {.method = "POST",
        .path = "/v1/responses",
        .handler =
-           [s](const Request& request, Response& response) {
-             respond(*s, openai::parse_responses(request.body, s->model), request, response);
+           [s](const Request& request, ResponseWriter& response) {
+             respond(*s, openai::parse_responses(request.body, s->model), response);
            }},
       {.method = "POST",
        .path = "/tokenize",

@@ -27,7 +27,7 @@ std::vector<Route> make_routes(Service& service);  // REQUIRES: `service` outliv
 
 // Answer the endpoints that generate, with one JSON object or with server-sent events. generate.cpp explains how a
 // disconnected client is noticed. Both throw ApiError if nothing was sent yet.
-void generate(Service& service, openai::ApiRequest request, const httplib::Request& http, httplib::Response& response);
-void respond(Service& service, openai::ResponsesRequest request, const httplib::Request& http, httplib::Response& response);
+void generate(Service& service, const openai::ApiRequest& request, ResponseWriter& response);
+void respond(Service& service, const openai::ResponsesRequest& request, ResponseWriter& response);
 
 }  // namespace smartkv::http

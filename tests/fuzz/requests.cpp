@@ -17,7 +17,12 @@ std::string read_all(std::string_view bytes, size_t step) {
       while (!piece.empty()) {
         piece.remove_prefix(reader.read(piece));
         if (!reader.done()) continue;
-        seen += reader.text() + "\n--\n";
+        const http::Request& request = reader.request();
+        seen += request.method + ' ' + request.path + '?' + request.query + '\n';
+        for (const auto& fields : {request.fields, request.parameters()}) {
+          for (const auto& [name, value] : fields) seen += name + ": " + value + '\n';
+        }
+        seen += request.body + "\n--\n";
         reader.reset();
       }
     }

@@ -1,6 +1,8 @@
 // Connections, refusals, clients that leave, and draining, over real sockets.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
+#include <csignal>
 #include <future>
 #include <thread>
 
@@ -317,17 +319,82 @@ TEST(HttpTest, TheAccessLogNamesKeyAndClient) {
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 3) << log;
 }
 
+TEST(HttpTest, HeadHasTheHeadersOfGetAndNoBody) {
+  TestServer server;
+  RawConnection connection(server.port);
+  connection.send("HEAD /version HTTP/1.1\r\n\r\nGET /version HTTP/1.1\r\nConnection: close\r\n\r\n");
+  const std::string answers = connection.read_all();
+  const size_t end = answers.find("\r\n\r\n") + 4;
+  const std::string head = answers.substr(0, end), rest = answers.substr(end);
+  EXPECT_TRUE(head.starts_with("HTTP/1.1 200 OK\r\n")) << answers;
+  EXPECT_NE(head.find("Keep-Alive: timeout=75, max=1000000\r\n"), head.npos) << head;
+  EXPECT_TRUE(rest.starts_with("HTTP/1.1 200 OK\r\n")) << answers;
+  EXPECT_NE(rest.find("Connection: close\r\n"), rest.npos) << rest;
+  const std::string length = "Content-Length: " + std::to_string(rest.size() - rest.find("\r\n\r\n") - 4) + "\r\n";
+  EXPECT_NE(head.find(length), head.npos) << answers;
+  EXPECT_NE(rest.find(length), rest.npos) << answers;
+}
+
+TEST(HttpTest, AQueryMayContainQuestionMarks) {
+  TestServer server;
+  EXPECT_EQ(server.client().Get("/health?a?b?c=d")->status, 200);
+  expect_error(server.client().Get("/v1/kv?layer=0&layer=1"), 400, "");
+  EXPECT_EQ(server.client().Get("/v1/kv?%6cayer=%31")->status, 200);
+}
+
+// OpenSSL's writes raise SIGPIPE if the client has gone.
+TEST(HttpTest, ABrokenPipeDoesNotEndTheServer) {
+  std::signal(SIGPIPE, SIG_DFL);
+  TestServer server;
+  ::raise(SIGPIPE);
+  EXPECT_EQ(server.client().Get("/health")->status, 200);
+}
+
+TEST(HttpTest, ALargeBodyIsReadAsItWasSent) {
+  TestServer server;
+  const std::string text(1'000'000, 'a');
+  const auto answer = server.post("/tokenize", Json{{"prompt", text}}.dump());
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(Json::parse(answer->body)["count"], 1'000'000);
+}
+
+// A client that ends its side of the connection counts as one that has left, but may still read the answer.
+TEST(HttpTest, AHalfClosedConnectionGetsAn499) {
+  TestServer server;
+  server.engine.hold_after(0);
+  RawConnection connection(server.port);
+  connection.send(post_text("/v1/chat/completions", kWhole));
+  ASSERT_TRUE(server.engine.wait_for_live_streams(1));
+  ::shutdown(connection.socket(), SHUT_WR);
+  EXPECT_TRUE(connection.read_all().starts_with("HTTP/1.1 499"));
+  EXPECT_EQ(server.service.requests.counts().at({"/v1/chat/completions", 499}), 1);
+}
+
 TEST(HttpTest, ExceptionsBecomeErrors) {
   http::RequestCounter counter;
   http::HttpServer server({.port = 0, .http_threads = 2},
                           {{.method = "GET",
                             .path = "/throws",
                             .handler = [](const auto&, auto&) { throw std::runtime_error("broken"); }},
-                           {.method = "GET", .path = "/int", .handler = [](const auto&, auto&) { throw 3; }}},
+                           {.method = "GET", .path = "/int", .handler = [](const auto&, auto&) { throw 3; }},
+                           {.method = "GET",
+                            .path = "/late",
+                            .handler =
+                                [](const auto&, http::ResponseWriter& response) {
+                                  response.begin_stream();
+                                  response.write("begun");
+                                  throw std::runtime_error("broken");
+                                }}},
                           &counter);
   const int port = server.start();
   expect_error(httplib::Client("127.0.0.1", port).Get("/throws"), 500, "");
   expect_error(httplib::Client("127.0.0.1", port).Get("/int"), 500, "");
+  RawConnection late(port);
+  late.send("GET /late HTTP/1.1\r\n\r\n");
+  const std::string text = late.read_all();
+  EXPECT_TRUE(text.ends_with("\r\n\r\n5\r\nbegun\r\n")) << text;
+  server.wait_until_idle();
+  EXPECT_EQ(counter.counts().at({"/late", 500}), 1);
 }
 
 TEST(HttpTest, TheSamePortTwiceIsAnError) {

@@ -1,5 +1,5 @@
 // The rule of the layers, server -> engine -> cache -> kernels, and the places that may include LibTorch, XGrammar,
-// spdlog or the measurements.
+// spdlog, cpp-httplib or the measurements.
 #include <filesystem>
 #include <fstream>
 #include <regex>
@@ -42,6 +42,10 @@ TEST(Layers, IncludesPointDownwards) {
         }
         if (target.starts_with("spdlog/")) {
           EXPECT_EQ(path, "engine/log.cpp") << path << " includes " << target;
+        }
+        if (target == "httplib.h") {  // clients only
+          EXPECT_TRUE(path == "server/commands/health.cpp" || path == "lab/serving/load_client.cpp")
+              << path << " includes " << target;
         }
       }
     }
