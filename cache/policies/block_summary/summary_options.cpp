@@ -55,9 +55,9 @@ SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions optio
   options.ratio = parameters->integer("ratio", options.ratio, 2, 64);
   options.bits = static_cast<int>(parameters->integer_choice("summary_bits", options.bits, {16, 8, 4}));
   options.level = parameters->integer("level", options.level, options.group(), kMost);
-  options.rule.pivots = choice(parameters, "pivots", options.rule.pivots, kernels::kPivotRules);
-  options.rule.values = choice(parameters, "values", options.rule.values, kernels::kValueRules);
-  options.rule.bias = choice(parameters, "bias", options.rule.bias, kernels::kBiasRules);
+  options.rule.pivots = choice(parameters, "pivots", options.rule.pivots, kPivotRules);
+  options.rule.values = choice(parameters, "values", options.rule.values, kValueRules);
+  options.rule.bias = choice(parameters, "bias", options.rule.bias, kBiasRules);
   options.salient = parameters->integer("salient", options.salient, 0, options.block - 1);
   options.salient_most = options.salient;
   if (options.salient == 0) {
